@@ -1,0 +1,30 @@
+# Flags that every folder shares, as one interface library.
+add_library(rp_flags INTERFACE)
+target_compile_definitions(rp_flags INTERFACE _GNU_SOURCE LLHTTP_STRICT_MODE=1
+                           RP_VERSION="${PROJECT_VERSION}")
+target_compile_options(rp_flags INTERFACE
+  -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith -Wvla
+  -Wwrite-strings -Wcast-align -Wundef -fno-common -fstack-protector-strong
+  # Results must not depend on how the compiler contracts a*b+c.
+  -ffp-contract=off)
+if(RP_WERROR)
+  target_compile_options(rp_flags INTERFACE -Werror)
+endif()
+if(CMAKE_BUILD_TYPE STREQUAL "Debug")
+  target_compile_definitions(rp_flags INTERFACE RP_DEBUG=1)
+else()
+  target_compile_definitions(rp_flags INTERFACE RP_DEBUG=0)
+endif()
+if(CMAKE_BUILD_TYPE STREQUAL "Release" AND NOT RP_ASAN AND NOT RP_TSAN)
+  target_compile_definitions(rp_flags INTERFACE _FORTIFY_SOURCE=2)
+  target_link_options(rp_flags INTERFACE -Wl,-z,relro,-z,now)
+endif()
+if(RP_ASAN)
+  set(rp_sanitize -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer)
+elseif(RP_TSAN)
+  set(rp_sanitize -fsanitize=thread -fno-omit-frame-pointer)
+endif()
+if(rp_sanitize)
+  target_compile_options(rp_flags INTERFACE ${rp_sanitize} -g)
+  target_link_options(rp_flags INTERFACE ${rp_sanitize})
+endif()
