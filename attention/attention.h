@@ -1,0 +1,48 @@
+/* attention.h - softmax(q k^T * scale) v over a paged cache, causal, with an optional window.
+ *
+ * One (token, query head) reads the keys [first, position] of its sequence through the slot's page
+ * table; first = window ? max(0, position + 1 - window) : 0. Query head h uses KV head
+ * h / (heads / kv_heads). Scores, softmax and sums are f32; K and V are read in the page's type.
+ * The order over keys depends only on the token's position, so the result is bit-equal for decode,
+ * prefill, any chunk and any batch. Dead rows (padding, finished slots) write nothing.
+ * Thread: the workers of one job; scalar truth in attention_cpu.c, fast variants beside it. */
+#ifndef RP_ATTENTION_ATTENTION_H
+#define RP_ATTENTION_ATTENTION_H
+
+#include "device/cpu_isa.h"
+#include "device/cpu_team.h"
+#include "device/program.h"
+#include "device/step.h"
+#include "kvcache/kv_layout.h"
+
+struct rp_attention_args {
+    struct rp_step_view step;
+    struct rp_kv_layout kv;
+    const float *q;          /* (tokens, q_stride) f32, head h at h * head_dim */
+    void *out;               /* (tokens, out_stride) of out_dtype */
+    size_t q_stride, out_stride;
+    enum rp_dtype out_dtype; /* f32 or bf16 */
+    uint32_t heads, kv_heads, head_dim, layer, window;
+    float scale;
+};
+
+typedef void (*rp_attention_fn)(const struct rp_attention_args *args,
+                                const struct rp_cpu_worker *worker);
+
+void rp_attention_scalar(const struct rp_attention_args *args, const struct rp_cpu_worker *worker);
+
+/* The kernel for these pages and head dim; never NULL (scalar behind everything). */
+rp_attention_fn rp_attention_select(enum rp_cpu_isa isa, const struct rp_kv_layout *kv);
+
+struct rp_kv_write_args {
+    struct rp_step_view step;
+    struct rp_kv_layout kv;
+    const float *k, *v; /* (tokens, stride) f32 */
+    size_t k_stride, v_stride;
+    uint32_t layer;
+};
+
+/* Stores K and V of every live token at its position, rounded to the page's type. */
+void rp_kv_write_scalar(const struct rp_kv_write_args *args, const struct rp_cpu_worker *worker);
+
+#endif

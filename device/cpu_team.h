@@ -1,0 +1,53 @@
+/* cpu_team.h - the worker pool of the CPU backend: one stream of jobs, each run by all workers.
+ *
+ * Worker 0 is the stream thread: it takes jobs in order from a bounded queue, so that submitting is as
+ * asynchronous as a launch on a GPU. The others join it for every job. Inside a job the kernels meet at
+ * rp_cpu_barrier between operators. With one worker there is no barrier and no wake-up at all.
+ *
+ * Waiting: workers spin at most 20 us, then sleep on a futex; all sleep when no job is queued, so that
+ * other threads live on a two-core machine.
+ * Thread: submit and wait from one owner thread. Memory: all at create. */
+#ifndef RP_DEVICE_CPU_TEAM_H
+#define RP_DEVICE_CPU_TEAM_H
+
+#include "base/status.h"
+
+struct rp_cpu_team;
+
+/* What a kernel knows of where it runs. */
+struct rp_cpu_worker {
+    uint32_t index, count; /* this worker of that many */
+    struct rp_cpu_team *team;
+};
+
+/* A job: every worker calls it once with the same arguments. */
+typedef void (*rp_cpu_job)(void *arg0, uint64_t arg1, const struct rp_cpu_worker *worker);
+
+/* threads 0: one per core that this process may use. */
+int rp_cpu_team_create(uint32_t threads, struct rp_cpu_team **out, struct rp_error *err);
+void rp_cpu_team_destroy(struct rp_cpu_team *team); /* finishes queued jobs */
+uint32_t rp_cpu_team_size(const struct rp_cpu_team *team);
+
+/* RP_STATUS_FULL when 64 jobs are queued. Returns the job's number (from 1) in *out_job. */
+int rp_cpu_team_submit(struct rp_cpu_team *team, rp_cpu_job job, void *arg0, uint64_t arg1,
+                       uint64_t *out_job);
+/* Jobs completed so far; everything a completed job wrote is visible to the caller. */
+uint64_t rp_cpu_team_completed(struct rp_cpu_team *team);
+/* Waits (spin 20 us, then sleep) until `job` is completed or the deadline (rp_clock_ns) passed; true
+ * when completed. */
+bool rp_cpu_team_wait(struct rp_cpu_team *team, uint64_t job, uint64_t deadline_ns);
+
+/* All workers of the running job meet here; what each wrote before is visible to all after. */
+void rp_cpu_barrier(const struct rp_cpu_worker *worker);
+
+/* This worker's share [begin, end) of n items, in multiples of `grain`; contiguous, in worker order. */
+static inline void rp_cpu_share(const struct rp_cpu_worker *worker, size_t n, size_t grain,
+                                size_t *out_begin, size_t *out_end) {
+    size_t grains = (n + grain - 1) / grain;
+    size_t begin = grains * worker->index / worker->count * grain;
+    size_t end = grains * (worker->index + 1) / worker->count * grain;
+    *out_begin = begin < n ? begin : n;
+    *out_end = end < n ? end : n;
+}
+
+#endif

@@ -1,0 +1,159 @@
+/* scheduler.h - who computes what in the next step: a pure library.
+ *
+ * submit, cancel (a flag in the request), plan(now) -> step, commit(step, results). It knows no clock,
+ * no device and no thread, and allocates nothing after init, so that a simulator can run millions of
+ * steps anywhere and the engine links the same object.
+ *
+ * States of a sequence:   WAITING -> RUNNING <-> SWAPPED
+ *                            |          |
+ *                            +--> CLOSED (exactly one CLOSED event)
+ *
+ * Run-ahead: plan may be called once more before commit: at most one planned step beyond the last
+ * committed one with run_ahead 1, none with 0. A row planned for a sequence that turns out to have
+ * stopped in the step before is wasted, never wrong. Pages and the slot of a closed sequence wait until
+ * the last planned step that names them has been committed.
+ *
+ * Admission (first come, first served): a slot, pages for the prompt and one more token now, and the
+ * rule that nobody can get stuck: either all admitted sequences fit the device pool at their worst
+ * (prompt + max_tokens), or all but the oldest fit the host pool. A sequence whose worst case does not
+ * fit the device pool alone is refused at submit.
+ * Preemption: when a running sequence needs a page and none is free or evictable, the youngest running
+ * sequence is swapped out whole (its pages are copied to host pages); swapped sequences return in order
+ * of age, before anybody new is admitted. It never recomputes.
+ * Chunks: decode rows first, then prompt chunks in order of age; the chunk is cut so that the step fills
+ * a token bucket. A request with atomic_prefill is reserved for non-causal masks.
+ * Prefix cache: full pages only, the last prompt token is always recomputed (it must give logits), least
+ * recently used pages go first, a hit compares the tokens (kv_prefix.h).
+ *
+ * Thread: one owner (the engine thread). Invariants: rp_scheduler_check, called after every plan and
+ * commit in debug builds and by the simulator. */
+#ifndef RP_ENGINE_SCHEDULER_H
+#define RP_ENGINE_SCHEDULER_H
+
+#include "base/status.h"
+#include "engine/request.h"
+
+struct rp_scheduler;
+
+struct rp_scheduler_config {
+    uint32_t slot_count;        /* --max-num-seqs: sequences admitted at once, swapped ones included */
+    uint32_t queue_capacity;    /* waiting requests */
+    uint32_t row_capacity;      /* rows of one step */
+    uint32_t page_tokens;       /* tokens per page, a power of two */
+    uint32_t page_count;        /* device pages, the padding page 0 included */
+    uint32_t host_page_count;   /* pages of the swap pool */
+    uint32_t max_model_len;     /* tokens of prompt and answer together */
+    uint32_t page_edit_capacity; /* page-table entries that one step may write; at least pages of
+                                    max_model_len */
+    const uint32_t *token_buckets; /* ascending token counts of the captured mixed sets; the largest is the
+                                      token budget of a step. Copied. */
+    uint32_t token_bucket_count;
+    uint32_t decode_rows_max;   /* rows of the largest decode set */
+    uint32_t logit_rows_max;    /* rows of one step that may sample */
+    bool prefix_cache;
+    bool run_ahead;
+    uint64_t hash_key;          /* secret of this process, for the prefix cache */
+};
+
+/* A sequence's part of a step, in the order of the packet's rows. */
+struct rp_sched_row {
+    struct rp_request *request;
+    uint32_t slot;
+    uint32_t start;  /* position of its first token */
+    uint32_t count;  /* tokens: 1 for decode, a chunk of the prompt otherwise */
+    bool decode;     /* input is the slot's last token */
+    bool samples;    /* its last token gets logits and a sampled token */
+};
+
+/* A page-table entry to write before the step. */
+struct rp_sched_page {
+    uint32_t slot, index, page;
+};
+
+/* A sequence that enters its slot in this step: its parameters must be written before its first row. */
+struct rp_sched_join {
+    struct rp_request *request;
+    uint32_t slot;
+    uint32_t length; /* tokens already in pages (prefix hits) */
+};
+
+enum rp_sched_copy_kind { RP_COPY_TO_HOST, RP_COPY_TO_DEVICE, RP_COPY_ON_DEVICE };
+
+/* Page copies, done in order before the step's forward graph. */
+struct rp_sched_copy {
+    enum rp_sched_copy_kind kind;
+    uint32_t from, to; /* page numbers in their pools */
+};
+
+struct rp_sched_step {
+    uint64_t id; /* 1, 2, 3, ... */
+    const struct rp_sched_row *rows;
+    uint32_t row_count;
+    uint32_t token_count, sample_count;
+    bool decode_only; /* every row is a decode row: a decode set can run it */
+    const struct rp_sched_page *pages;
+    uint32_t page_count;
+    const struct rp_sched_join *joins;
+    uint32_t join_count;
+    const struct rp_sched_copy *copies;
+    uint32_t copy_count;
+    const uint32_t *zero_pages; /* pages to fill with zeros before the step (held NaN) */
+    uint32_t zero_page_count;
+};
+
+/* What the device said of one row of the step, in row order (struct rp_row_result of device/step.h). */
+struct rp_sched_result {
+    int32_t token; /* -1: none */
+    float logprob;
+    uint32_t flags; /* RP_RESULT_* */
+};
+
+struct rp_sched_stats {
+    uint32_t waiting, running, swapped;
+    uint32_t pages_total, pages_free, pages_cached, pages_held, pages_pending; /* without page 0 */
+    uint32_t host_pages_total, host_pages_free;
+    uint64_t preemptions, prefix_query_tokens, prefix_hit_tokens, steps;
+};
+
+int rp_scheduler_create(const struct rp_scheduler_config *config, struct rp_scheduler **out,
+                        struct rp_error *err) RP_MUST_USE;
+void rp_scheduler_destroy(struct rp_scheduler *scheduler);
+
+/* RP_STATUS_FULL: the queue is full. RP_STATUS_RANGE: it can never fit (the server asks
+ * rp_scheduler_fits first, so this is for the engine's own safety). */
+int rp_scheduler_submit(struct rp_scheduler *scheduler, struct rp_request *request) RP_MUST_USE;
+
+/* Whether a request of this size could ever be served with this configuration. */
+bool rp_scheduler_fits(const struct rp_scheduler_config *config, uint32_t prompt_count,
+                       uint32_t max_tokens);
+
+/* Plans one step. event_room: events that may still be produced without losing one; rows that might not
+ * find room are not planned. False: nothing to do now (no step is made, but CLOSED events of cancelled
+ * requests may be waiting). The step's arrays live until it is committed. now_ns only stamps
+ * request->scheduled_ns. */
+bool rp_scheduler_plan(struct rp_scheduler *scheduler, uint64_t now_ns, uint32_t event_room,
+                       struct rp_sched_step *out_step);
+
+/* Results of the oldest planned step, one per row. now_ns stamps the events. */
+void rp_scheduler_commit(struct rp_scheduler *scheduler, uint64_t step_id,
+                         const struct rp_sched_result *results, uint64_t now_ns);
+
+/* Takes the next event in order; false when there is none. Drain after each plan and commit. */
+bool rp_scheduler_next_event(struct rp_scheduler *scheduler, struct rp_event *out_event);
+
+/* Closes everything waiting or admitted with this reason (device failure, shutdown). Planned steps are
+ * forgotten; nothing may be planned after. */
+void rp_scheduler_fail_all(struct rp_scheduler *scheduler, enum rp_finish_reason reason,
+                           uint64_t now_ns);
+
+/* Steps planned and not yet committed: 0, 1 or 2. */
+uint32_t rp_scheduler_in_flight(const struct rp_scheduler *scheduler);
+/* No sequence waiting or admitted, nothing in flight. */
+bool rp_scheduler_is_idle(const struct rp_scheduler *scheduler);
+void rp_scheduler_stats(const struct rp_scheduler *scheduler, struct rp_sched_stats *out_stats);
+
+/* Invariants (reference counts against tables, free + held + cached + pending = total, states).
+ * Returns NULL when all hold, else a text that names the broken one. */
+const char *rp_scheduler_check(const struct rp_scheduler *scheduler);
+
+#endif

@@ -1,0 +1,42 @@
+/* kv_layout.h - where a token's K and V lie. The only header of this folder that kernels see.
+ *
+ *   address = base + page * page_stride + (layer * 2 + kv) * plane_stride + head * head_stride
+ *             kv: 0 = K, 1 = V
+ *
+ *   page 0                                   page 1
+ *   | L0 K: h0 h1 .. | L0 V: h0 h1 .. | L1 K | ... | L0 K | ...
+ *           |
+ *           a run: (page_tokens, head_dim) elements, contiguous, one (page, layer, kv, head)
+ *
+ * Layers lie inside the page, so the pool grows at its end and the number of pages is data, never a
+ * constant of a captured graph. Page 0 is the padding page: padding rows read and write it, no
+ * sequence owns it. Strides are bytes. */
+#ifndef RP_KVCACHE_KV_LAYOUT_H
+#define RP_KVCACHE_KV_LAYOUT_H
+
+#include "device/program.h"
+
+#define RP_KV_PADDING_PAGE 0u
+
+struct rp_kv_layout {
+    unsigned char *base;
+    size_t page_stride;
+    size_t plane_stride;
+    size_t head_stride;
+    uint32_t layers, kv_heads, head_dim;
+    uint32_t page_tokens; /* a power of two: 16 on the CPU, 64 on CUDA */
+    enum rp_dtype dtype;  /* F32 or BF16 */
+};
+
+/* First byte of a run. */
+static inline unsigned char *rp_kv_run(const struct rp_kv_layout *layout, uint32_t page,
+                                       uint32_t layer, uint32_t kv, uint32_t head) {
+    return layout->base + (size_t)page * layout->page_stride +
+           ((size_t)layer * 2 + kv) * layout->plane_stride + (size_t)head * layout->head_stride;
+}
+
+/* Fills the strides from the counts; every stride is a multiple of 64 bytes. False on overflow. */
+bool rp_kv_layout_init(struct rp_kv_layout *layout, uint32_t layers, uint32_t kv_heads,
+                       uint32_t head_dim, uint32_t page_tokens, enum rp_dtype dtype);
+
+#endif

@@ -1,0 +1,102 @@
+/* model.h - a model: its configuration, its weights, and its network as a program.
+ *
+ * Files: a Hugging Face directory (config.json, generation_config.json, model.safetensors or its sharded
+ * index). Files are read with pread, never mapped; every size is checked against the file's length
+ * before use, and names and shapes against what the configuration implies. An error names the file and
+ * the key or tensor.
+ * Thread: one owner while loading, then read-only. */
+#ifndef RP_MODEL_MODEL_H
+#define RP_MODEL_MODEL_H
+
+#include "device/program.h"
+#include "quant/matrix.h"
+
+#define RP_EOS_IDS_MAX 16
+
+enum rp_family { RP_FAMILY_LLAMA, RP_FAMILY_MISTRAL, RP_FAMILY_QWEN2, RP_FAMILY_QWEN3 };
+
+enum rp_rope_kind { RP_ROPE_DEFAULT, RP_ROPE_LINEAR, RP_ROPE_LLAMA3 };
+
+struct rp_model_config {
+    enum rp_family family;
+    char architecture[64]; /* LlamaForCausalLM */
+    uint32_t hidden, intermediate, layers, heads, kv_heads, head_dim, vocab, max_position;
+    float norm_eps;
+    enum rp_activation activation;
+    bool tied;           /* lm_head is the embedding */
+    bool qkv_bias;       /* Qwen2, or attention_bias */
+    bool o_bias, mlp_bias;
+    bool qk_norm;        /* Qwen3: RMSNorm over head_dim on q and k */
+    uint32_t window;     /* sliding window in tokens, 0 = none */
+    uint32_t window_layer_begin; /* layers [begin, layers) have it (Qwen2 max_window_layers) */
+    enum rp_rope_kind rope;
+    double rope_theta, rope_factor, rope_low_freq_factor, rope_high_freq_factor;
+    uint32_t rope_original_max_position;
+    enum rp_dtype file_dtype; /* of the weights on disk */
+    uint32_t bos_id;          /* RP_ID_NONE when unknown */
+    uint32_t eos_ids[RP_EOS_IDS_MAX];
+    uint32_t eos_count;
+    /* generation_config.json: defaults of a request's sampling; NAN / 0 when absent */
+    float default_temperature, default_top_p;
+    uint32_t default_top_k;
+};
+#define RP_ID_NONE 0xFFFFFFFFu
+
+struct rp_layer_weights {
+    float *attn_norm, *mlp_norm;  /* (hidden) */
+    float *q_norm, *k_norm;       /* (head_dim) or NULL */
+    struct rp_matrix qkv;         /* ((heads + 2 kv_heads) * head_dim, hidden): q rows, k rows, v rows */
+    float *qkv_bias;              /* (qkv.rows) or NULL */
+    struct rp_matrix o;           /* (hidden, heads * head_dim) */
+    float *o_bias;                /* (hidden) or NULL */
+    struct rp_matrix gate_up;     /* (2 * intermediate, hidden): gate rows, then up rows */
+    float *gate_up_bias;          /* (2 * intermediate) or NULL */
+    struct rp_matrix down;        /* (hidden, intermediate) */
+    float *down_bias;             /* (hidden) or NULL */
+};
+
+struct rp_model {
+    struct rp_model_config config;
+    enum rp_dtype dtype;          /* of the matrices in memory: F32 or BF16 */
+    struct rp_layer_weights *layers;
+    struct rp_matrix embed;       /* (vocab, hidden) */
+    struct rp_matrix lm_head;     /* (vocab, hidden); when tied, the same data as embed (not owned) */
+    float *final_norm;            /* (hidden) */
+    float *rope_table;            /* (max_position or fewer, head_dim / 2, {cos, sin}) */
+    uint32_t rope_positions;
+    bool loaded;                  /* false: shapes only, every data pointer NULL */
+};
+
+/* Reads config.json and generation_config.json. */
+int rp_model_config_load(const char *dir, struct rp_model_config *out_config, struct rp_error *err)
+    RP_MUST_USE;
+
+/* Shapes only: every matrix has rows, cols and dtype, data NULL; vectors NULL. dtype as for load. */
+int rp_model_describe(const struct rp_model_config *config, enum rp_dtype dtype,
+                      struct rp_model *out_model, struct rp_error *err) RP_MUST_USE;
+
+/* dtype: BF16 or F32 in memory; RP_MODEL_DTYPE_AUTO keeps bf16 as bf16 and f32 as f32 (f16 becomes f32,
+ * which holds it exactly). max_position: rows of the RoPE table (0: the config's). */
+#define RP_MODEL_DTYPE_AUTO ((enum rp_dtype)-1)
+int rp_model_load(const char *dir, enum rp_dtype dtype, uint32_t max_position,
+                  void (*progress)(void *ctx, uint64_t done_bytes, uint64_t total_bytes), void *ctx,
+                  struct rp_model *out_model, struct rp_error *err) RP_MUST_USE;
+
+/* Random weights in memory for a shape, seeded: benchmarks (`--shape llama-3.2-1b`). */
+int rp_model_random(const struct rp_model_config *config, enum rp_dtype dtype, uint64_t seed,
+                    uint32_t max_position, struct rp_model *out_model, struct rp_error *err) RP_MUST_USE;
+/* Named shapes: "llama-3.2-1b", "llama-3.1-8b", "demo", ...; NOT_FOUND lists them in err. */
+int rp_model_shape(const char *name, struct rp_model_config *out_config, struct rp_error *err)
+    RP_MUST_USE;
+
+void rp_model_deinit(struct rp_model *model);
+
+/* Writes the network of the model as a program (model/network.c: reads as the formula). The program
+ * borrows matrices and vectors of the model. Works on described models too. */
+int rp_model_emit(const struct rp_model *model, struct rp_program *out_program, struct rp_error *err)
+    RP_MUST_USE;
+
+/* Bytes of all weights in memory, each counted once. */
+uint64_t rp_model_weight_bytes(const struct rp_model *model);
+
+#endif

@@ -1,0 +1,40 @@
+/* matmul.h - out(m, n) = in(m, k) * weight(n, k)^T [+ bias(n)] [+ residual], on the CPU.
+ *
+ * in has the weight's dtype (f32 or bf16) and out is f32 or bf16; sums are f32. Rows [0, m) are
+ * computed, m is read at run time from the step's live counts by the caller.
+ * Scalar truth in matmul_cpu.c (row-major or panels); fast variants in matmul_cpu_simd.c (panels). */
+#ifndef RP_QUANT_MATMUL_H
+#define RP_QUANT_MATMUL_H
+
+#include "device/cpu_isa.h"
+#include "device/cpu_team.h"
+#include "quant/matrix.h"
+
+struct rp_matmul_args {
+    const struct rp_matrix *weight; /* the struct is copied by whoever keeps the args past lowering */
+    const float *bias;              /* (n) or NULL */
+    const void *in;                 /* (m, in_stride) of weight->dtype */
+    void *out;                      /* (m, out_stride) of out_dtype */
+    size_t in_stride, out_stride;   /* elements */
+    enum rp_dtype out_dtype;
+    bool accumulate; /* out (f32) += product: the fused residual add; same bits as product, then add */
+};
+
+/* Computes this worker's share of the outputs. No barrier inside: callers put one after. */
+typedef void (*rp_matmul_fn)(const struct rp_matmul_args *args, uint32_t m,
+                             const struct rp_cpu_worker *worker);
+
+void rp_matmul_scalar(const struct rp_matmul_args *args, uint32_t m,
+                      const struct rp_cpu_worker *worker);
+
+/* The kernel for this format; never NULL (scalar behind everything). */
+rp_matmul_fn rp_matmul_select(enum rp_cpu_isa isa, const struct rp_matrix *weight);
+
+/* Repacks a row-major matrix for `isa` in place (PANEL_16 for all but scalar); takes over data. */
+int rp_matrix_prepare_cpu(struct rp_matrix *matrix, enum rp_cpu_isa isa, struct rp_error *err)
+    RP_MUST_USE;
+
+/* Row `row` of the matrix in any layout, as f32 into out(cols): the embedding of tied weights. */
+void rp_matrix_row_f32(const struct rp_matrix *matrix, uint32_t row, float *out);
+
+#endif
