@@ -42,7 +42,7 @@ struct rp_kv_write_args {
     uint32_t layer;
 };
 
-/* Stores K and V of every live token at its position, rounded to the page's type. */
-void rp_kv_write_scalar(const struct rp_kv_write_args *args, const struct rp_cpu_worker *worker);
+/* Stores K and V of the live tokens [begin, end) at their positions, rounded to the page's type. */
+void rp_kv_write_range(const struct rp_kv_write_args *args, uint32_t begin, uint32_t end);
 
 #endif

@@ -1,0 +1,257 @@
+/* backend_cpu.c - the CPU as a device: one table of functions over the worker team. */
+#include "backend/cpu_internal.h"
+
+#include "base/clock.h"
+#include "quant/matmul.h"
+
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+
+static int cpu_open(const struct rp_device_config *config, struct rp_device **out,
+                    struct rp_error *err) {
+    struct rp_device *device = rp_calloc(1, sizeof *device);
+    if (!device)
+        return rp_error_set(err, RP_STATUS_NO_MEMORY, "cpu: out of memory");
+    device->isa = config->scalar_only ? RP_ISA_SCALAR : rp_cpu_isa_detect();
+    int status = rp_cpu_team_create(config->threads, &device->team, err);
+    if (status != RP_OK) {
+        rp_free(device);
+        return status;
+    }
+    *out = device;
+    return RP_OK;
+}
+
+static void cpu_close(struct rp_device *device) {
+    if (!device)
+        return;
+    rp_cpu_team_destroy(device->team);
+    rp_free_aligned(device->sample_scratch);
+    rp_free(device);
+}
+
+/* First value of a `key : value` line of a proc file; false when there is none. */
+static bool read_proc(const char *path, const char *key, char *out, size_t size) {
+    char line[256];
+    bool found = false;
+    FILE *file = fopen(path, "re");
+    while (file && !found && fgets(line, sizeof line, file)) {
+        char *colon = strchr(line, ':');
+        if (strncmp(line, key, strlen(key)) == 0 && colon) {
+            colon += strspn(colon, ": \t");
+            colon[strcspn(colon, "\n")] = '\0';
+            snprintf(out, size, "%s", colon);
+            found = true;
+        }
+    }
+    if (file)
+        fclose(file);
+    return found;
+}
+
+/* What the kernel says may be used without swapping, and no more than the control group's limit. */
+static uint64_t available_memory(void) {
+    char text[64];
+    unsigned long long kib = 0, limit = 0;
+    if (read_proc("/proc/meminfo", "MemAvailable", text, sizeof text))
+        sscanf(text, "%llu", &kib);
+    uint64_t bytes = (uint64_t)kib * 1024;
+    FILE *file = fopen("/sys/fs/cgroup/memory.max", "re");
+    if (file) {
+        if (fscanf(file, "%llu", &limit) == 1 && limit < bytes)
+            bytes = limit;
+        fclose(file);
+    }
+    return bytes;
+}
+
+static void cpu_info(struct rp_device *device, struct rp_device_info *out) {
+    char model[56] = "CPU";
+    read_proc("/proc/cpuinfo", "model name", model, sizeof model);
+    uint32_t threads = rp_cpu_team_size(device->team);
+    memset(out, 0, sizeof *out);
+    snprintf(out->kernels, sizeof out->kernels, "%s", rp_cpu_isa_name(device->isa));
+    snprintf(out->name, sizeof out->name, "%s, %u thread%s, %s", model, threads,
+             threads == 1 ? "" : "s", out->kernels);
+    out->memory_bytes = available_memory();
+    out->page_tokens = 16;
+}
+
+static void *cpu_alloc(struct rp_device *device, size_t bytes, enum rp_memory_kind kind) {
+    (void)device;
+    (void)kind;
+    return rp_alloc_aligned(bytes, RP_CACHE_LINE);
+}
+
+static void cpu_free(struct rp_device *device, void *ptr, enum rp_memory_kind kind) {
+    (void)device;
+    (void)kind;
+    rp_free_aligned(ptr);
+}
+
+/* Queues a job; when the stream is full, waits for the oldest to leave it. */
+static int submit(struct rp_device *device, rp_cpu_job job, void *arg0, uint64_t arg1) {
+    for (;;) {
+        int status = rp_cpu_team_submit(device->team, job, arg0, arg1, &device->last_job);
+        if (status != RP_STATUS_FULL)
+            return status;
+        rp_cpu_team_wait(device->team, rp_cpu_team_completed(device->team) + 1, UINT64_MAX);
+    }
+}
+
+static void transfer_job(void *arg0, uint64_t arg1, const struct rp_cpu_worker *worker) {
+    const struct rp_cpu_transfer *transfer = arg0;
+    size_t begin, end;
+    (void)arg1;
+    rp_cpu_share(worker, transfer->bytes, 4096, &begin, &end);
+    if (begin == end)
+        return;
+    if (transfer->from)
+        memcpy(transfer->to + begin, transfer->from + begin, end - begin);
+    else
+        memset(transfer->to + begin, transfer->byte, end - begin);
+}
+
+static int queue_transfer(struct rp_device *device, struct rp_cpu_transfer transfer) {
+    struct rp_cpu_transfer *slot = &device->transfers[device->next_transfer];
+    /* The job that used this slot is at least 64 jobs behind, which the queue cannot hold. */
+    device->next_transfer = (device->next_transfer + 1) % RP_CPU_TRANSFERS;
+    *slot = transfer;
+    return submit(device, transfer_job, slot, 0);
+}
+
+static int cpu_copy(struct rp_device *device, void *to, const void *from, size_t bytes) {
+    return queue_transfer(device, (struct rp_cpu_transfer){to, from, bytes, 0});
+}
+
+static int cpu_fill(struct rp_device *device, void *to, int byte, size_t bytes) {
+    return queue_transfer(device, (struct rp_cpu_transfer){to, NULL, bytes, byte});
+}
+
+static int cpu_synchronize(struct rp_device *device) {
+    rp_cpu_team_wait(device->team, device->last_job, UINT64_MAX);
+    return RP_OK;
+}
+
+static int cpu_matrix_prepare(struct rp_device *device, struct rp_matrix *matrix,
+                              struct rp_error *err) {
+    return rp_matrix_prepare_cpu(matrix, device->isa, err);
+}
+
+static void cpu_graph_destroy(struct rp_device *device, struct rp_graph *graph) {
+    (void)device;
+    if (!graph)
+        return;
+    rp_arena_deinit(&graph->memory);
+    rp_free(graph);
+}
+
+static int cpu_capture(struct rp_device *device, const struct rp_program *program, uint32_t begin,
+                       uint32_t end, const struct rp_bucket *bucket,
+                       const struct rp_bindings *bindings, const struct rp_lower_options *options,
+                       bool eager, struct rp_graph **out, struct rp_error *err) {
+    struct rp_graph *graph = rp_calloc(1, sizeof *graph);
+    (void)bucket; /* the CPU's kernels read the live counts; the bucket only shapes the arena */
+    if (!graph)
+        return rp_error_set(err, RP_STATUS_NO_MEMORY, "cpu: out of memory");
+    graph->device = device;
+    graph->eager = eager;
+    int status = rp_cpu_lower(graph, program, begin, end, bindings, options, err);
+    if (status != RP_OK) {
+        cpu_graph_destroy(device, graph);
+        return status;
+    }
+    *out = graph;
+    return RP_OK;
+}
+
+static uint32_t cpu_launch_count(const struct rp_graph *graph) { return graph->launch_count; }
+
+static void cpu_launch_info(const struct rp_graph *graph, uint32_t index,
+                            struct rp_launch_info *out) {
+    *out = graph->launches[index].info;
+}
+
+static size_t cpu_graph_bytes(const struct rp_graph *graph) {
+    return sizeof *graph + graph->memory.used_bytes;
+}
+
+static void replay_job(void *arg0, uint64_t arg1, const struct rp_cpu_worker *worker) {
+    struct rp_graph *graph = arg0;
+    uint64_t start = worker->index == 0 ? rp_clock_ns() : 0;
+    (void)arg1;
+    for (uint32_t i = 0; i < graph->launch_count; i++) {
+        graph->launches[i].run(graph->launches[i].args, worker);
+        rp_cpu_barrier(worker); /* the next launch reads what this one wrote */
+    }
+    if (worker->index == 0)
+        atomic_store_explicit(&graph->device->last_replay_ns, rp_clock_ns() - start,
+                              memory_order_relaxed);
+}
+
+static void eager_job(void *arg0, uint64_t arg1, const struct rp_cpu_worker *worker) {
+    const struct rp_cpu_launch *launch = arg0;
+    (void)arg1;
+    launch->run(launch->args, worker);
+}
+
+static int cpu_launch(struct rp_device *device, struct rp_graph *graph) {
+    if (!graph->eager)
+        return submit(device, replay_job, graph, 0);
+    for (uint32_t i = 0; i < graph->launch_count; i++) {
+        int status = submit(device, eager_job, &graph->launches[i], 0);
+        if (status != RP_OK)
+            return status;
+    }
+    return RP_OK;
+}
+
+static int cpu_wait_step(struct rp_device *device, const struct rp_step_view *view, uint64_t step,
+                         uint64_t deadline_ns) {
+    const struct rp_result_header *header =
+        (const struct rp_result_header *)(const void *)(view->results +
+                                                        (step % RP_STEP_RING_ENTRIES) *
+                                                            view->result_bytes);
+    for (;;) {
+        if (__atomic_load_n(&header->step, __ATOMIC_ACQUIRE) == step)
+            return RP_OK;
+        uint64_t next = rp_cpu_team_completed(device->team) + 1;
+        if (next > device->last_job) {
+            /* Nothing is queued any more: the result is there now, or it never comes. */
+            return __atomic_load_n(&header->step, __ATOMIC_ACQUIRE) == step ? RP_OK
+                                                                            : RP_STATUS_NOT_FOUND;
+        }
+        if (!rp_cpu_team_wait(device->team, next, deadline_ns))
+            return RP_STATUS_NOT_FOUND;
+    }
+}
+
+static uint64_t cpu_last_replay_ns(struct rp_device *device) {
+    return atomic_load_explicit(&device->last_replay_ns, memory_order_relaxed);
+}
+
+const struct rp_backend *rp_backend_cpu(void) {
+    static const struct rp_backend backend = {
+        .abi = RP_BACKEND_ABI,
+        .name = "cpu",
+        .open = cpu_open,
+        .close = cpu_close,
+        .info = cpu_info,
+        .alloc = cpu_alloc,
+        .free = cpu_free,
+        .copy = cpu_copy,
+        .fill = cpu_fill,
+        .synchronize = cpu_synchronize,
+        .matrix_prepare = cpu_matrix_prepare,
+        .capture = cpu_capture,
+        .graph_destroy = cpu_graph_destroy,
+        .graph_launch_count = cpu_launch_count,
+        .graph_launch_info = cpu_launch_info,
+        .graph_bytes = cpu_graph_bytes,
+        .launch = cpu_launch,
+        .wait_step = cpu_wait_step,
+        .last_replay_ns = cpu_last_replay_ns,
+    };
+    return &backend;
+}

@@ -1,0 +1,62 @@
+#include "backend/op_cost.h"
+
+#include "quant/matrix.h"
+
+static uint64_t view_bytes(const struct rp_program *program, const struct rp_view *view,
+                           const struct rp_bucket *bucket) {
+    if (view->tensor == RP_NO_TENSOR)
+        return 0;
+    const struct rp_tensor *tensor = &program->tensors[view->tensor];
+    return (uint64_t)rp_bucket_rows(bucket, tensor->rows) * view->cols *
+           rp_dtype_bytes(tensor->dtype);
+}
+
+struct rp_cost rp_op_cost(const struct rp_program *program, const struct rp_op *op,
+                          const struct rp_bucket *bucket, enum rp_dtype kv_dtype,
+                          uint32_t kv_tokens) {
+    uint64_t rows = rp_bucket_rows(bucket, op->rows);
+    struct rp_cost cost = {
+        .bytes_read = view_bytes(program, &op->in[0], bucket) + view_bytes(program, &op->in[1], bucket),
+        .bytes_written = view_bytes(program, &op->out, bucket),
+    };
+    switch (op->kind) {
+    case RP_OP_EMBED:
+        cost.bytes_read += rows * op->weight->cols * rp_dtype_bytes(op->weight->dtype);
+        break;
+    case RP_OP_LINEAR:
+        cost.bytes_read +=
+            (uint64_t)op->weight->rows * op->weight->cols * rp_dtype_bytes(op->weight->dtype);
+        if (op->vector)
+            cost.bytes_read += (uint64_t)op->weight->rows * sizeof(float);
+        cost.flops = 2 * rows * op->weight->rows * op->weight->cols;
+        break;
+    case RP_OP_NORM:
+        cost.bytes_read += (uint64_t)op->u.norm.group * sizeof(float);
+        cost.flops = 4 * rows * op->in[0].cols;
+        break;
+    case RP_OP_ROPE:
+        cost.flops = 3 * rows * op->u.rope.heads * op->u.rope.rotary_dim;
+        break;
+    case RP_OP_KV_WRITE:
+        cost.bytes_written += 2 * rows * op->u.kv_write.kv_heads * op->u.kv_write.head_dim *
+                              rp_dtype_bytes(kv_dtype);
+        break;
+    case RP_OP_ATTENTION: {
+        /* One sequence per row in decode; a chunk shares its pages. */
+        uint64_t sequences = bucket->decode ? rows : bucket->rows;
+        cost.bytes_read += 2 * sequences * kv_tokens * op->u.attention.kv_heads *
+                           op->u.attention.head_dim * rp_dtype_bytes(kv_dtype);
+        cost.flops = 4 * rows * kv_tokens * op->u.attention.heads * op->u.attention.head_dim;
+        break;
+    }
+    case RP_OP_ACTIVATION:
+        cost.flops = 5 * rows * op->out.cols;
+        break;
+    case RP_OP_ADD:
+        cost.flops = rows * op->out.cols;
+        break;
+    default:
+        break; /* moves data, or works on the step's state */
+    }
+    return cost;
+}

@@ -1,0 +1,114 @@
+#include "device/step_cpu.h"
+
+#include <string.h>
+
+static void fail_step(const struct rp_step_view *view, struct rp_live_counts *counts) {
+    (void)view;
+    counts->error = 1;
+    counts->row_count = counts->token_count = counts->logit_row_count = 0;
+}
+
+/* Writes what the operators need to know of one row; returns false when the packet lies. */
+static bool expand_row(const struct rp_step_view *view, const struct rp_step_row *row,
+                       uint32_t index, struct rp_live_counts *counts) {
+    const struct rp_step_config *config = &view->config;
+    uint32_t *slot = view->slots + (size_t)row->slot * view->slot_words;
+    struct rp_live_row *live = &view->rows[index];
+    uint32_t begin = counts->token_count, length = slot[RP_SLOT_LENGTH];
+    if (row->token_count == 0 || row->token_count > config->token_capacity - begin)
+        return false;
+    bool finished = slot[RP_SLOT_FINISHED] != 0;
+    *live = (struct rp_live_row){.slot = row->slot,
+                                 .token_begin = begin,
+                                 .token_count = row->token_count,
+                                 .kv_begin = length,
+                                 .flags = finished ? 0 : row->flags};
+    for (uint32_t i = 0; i < row->token_count; i++) {
+        uint32_t token = begin + i;
+        uint32_t prompt_at = (row->prompt_offset + i) & (config->prompt_ring_capacity - 1);
+        view->token_ids[token] = (row->flags & RP_ROW_DECODE) ? (int32_t)slot[RP_SLOT_LAST_TOKEN]
+                                                              : view->prompt_ring[prompt_at];
+        view->positions[token] = finished ? 0 : length + i;
+        /* A finished slot's row computes nothing: its pages may belong to somebody else soon. */
+        view->token_rows[token] = finished ? RP_ROW_NONE : index;
+    }
+    counts->token_count += row->token_count;
+    if (row->flags & RP_ROW_SAMPLE) {
+        if (counts->logit_row_count == config->logit_row_capacity)
+            return false;
+        live->logit_row = counts->logit_row_count++;
+        view->logit_tokens[live->logit_row] = begin + row->token_count - 1;
+        view->logit_rows[live->logit_row] = index;
+    }
+    return true;
+}
+
+void rp_step_begin_cpu(const void *args_void, const struct rp_cpu_worker *worker) {
+    const struct rp_step_begin_args *args = args_void;
+    const struct rp_step_view *view = &args->step;
+    struct rp_live_counts *counts = view->counts;
+    if (worker->index != 0)
+        return;
+    uint64_t step = counts->step + 1;
+    unsigned char *packet =
+        (unsigned char *)view->packets + (step % RP_STEP_RING_ENTRIES) * view->packet_bytes;
+    const struct rp_packet_header *header = (const struct rp_packet_header *)(const void *)packet;
+    const struct rp_step_config *config = &view->config;
+    counts->row_count = counts->token_count = counts->logit_row_count = 0;
+    if (counts->error || header->step != step || header->row_count > config->row_capacity ||
+        header->edit_count > config->edit_capacity) {
+        fail_step(view, counts);
+        return;
+    }
+    const struct rp_slot_edit *edits = rp_packet_edits(packet, config);
+    for (uint32_t i = 0; i < header->edit_count; i++) {
+        size_t word = (size_t)edits[i].field + edits[i].index;
+        if (edits[i].slot >= config->slot_count || word >= view->slot_words) {
+            fail_step(view, counts);
+            return;
+        }
+        view->slots[(size_t)edits[i].slot * view->slot_words + word] = edits[i].value;
+    }
+    const struct rp_step_row *rows = rp_packet_rows(packet);
+    for (uint32_t i = 0; i < header->row_count; i++) {
+        if (rows[i].slot >= config->slot_count || !expand_row(view, &rows[i], i, counts)) {
+            fail_step(view, counts);
+            return;
+        }
+    }
+    counts->row_count = header->row_count;
+}
+
+/* Gives the next `bytes` of the block, aligned; base NULL counts only. */
+static void *carve(unsigned char *base, size_t *used, size_t bytes) {
+    void *at = base ? base + *used : NULL;
+    *used += RP_ALIGN_UP(bytes, RP_CACHE_LINE);
+    return at;
+}
+
+size_t rp_step_state_carve(const struct rp_step_config *config, unsigned char *base,
+                           struct rp_step_view *view) {
+    size_t used = 0;
+    view->config = *config;
+    view->slot_words = (uint32_t)RP_SLOT_PAGES + config->pages_per_slot;
+    view->slots = carve(base, &used, (size_t)config->slot_count * view->slot_words * 4);
+    view->counts = carve(base, &used, sizeof *view->counts);
+    view->rows = carve(base, &used, (size_t)config->row_capacity * sizeof *view->rows);
+    view->token_ids = carve(base, &used, (size_t)config->token_capacity * 4);
+    view->positions = carve(base, &used, (size_t)config->token_capacity * 4);
+    view->token_rows = carve(base, &used, (size_t)config->token_capacity * 4);
+    view->logit_tokens = carve(base, &used, (size_t)config->logit_row_capacity * 4);
+    view->logit_rows = carve(base, &used, (size_t)config->logit_row_capacity * 4);
+    return used;
+}
+
+size_t rp_step_rings_carve(const struct rp_step_config *config, unsigned char *base,
+                           struct rp_step_view *view) {
+    size_t used = 0;
+    view->packet_bytes = rp_packet_bytes(config);
+    view->result_bytes = rp_result_bytes(config);
+    view->packets = carve(base, &used, view->packet_bytes * RP_STEP_RING_ENTRIES);
+    view->results = carve(base, &used, view->result_bytes * RP_STEP_RING_ENTRIES);
+    view->prompt_ring = carve(base, &used, (size_t)config->prompt_ring_capacity * 4);
+    return used;
+}

@@ -1,0 +1,68 @@
+/* graph_set.h - the captured steps: one forward and one sample graph per bucket, all in one arena.
+ *
+ *   plan     counts the arena over all buckets (the largest decides: graphs never run at once)
+ *   create   carves and captures, largest bucket first; smaller ones alias the same bytes
+ *   pick     the smallest captured bucket that holds a step
+ *   launch   forward, then sample: replays with no argument to change
+ *
+ * It captures a program and knows nothing of models or requests.
+ * A bucket whose capture fails is left out, logged and counted; a step then runs in the next larger one.
+ * Thread: the engine thread. Memory: all at create. */
+#ifndef RP_GRAPHS_GRAPH_SET_H
+#define RP_GRAPHS_GRAPH_SET_H
+
+#include "device/device.h"
+
+struct rp_graph_set_config {
+    const struct rp_backend *backend;
+    struct rp_device *device;
+    const struct rp_program *program; /* may be freed after create */
+    const struct rp_bucket *buckets;  /* any order; copied */
+    uint32_t bucket_count;
+    struct rp_step_view step;
+    const struct rp_kv_layout *kv;
+    struct rp_lower_options options;
+    bool eager;  /* --enforce-eager: every launch walks the lowered list */
+    bool poison; /* fill the arena with NaN before each step */
+    bool guarded; /* tests, one bucket only: no tensor shares bytes, each has a canary behind it */
+    void (*progress)(void *ctx, const char *stage, uint32_t done, uint32_t total);
+    void *progress_ctx;
+};
+
+struct rp_graph_entry {
+    struct rp_bucket bucket;
+    struct rp_graph *forward, *sample;
+    size_t arena_bytes; /* of the shared arena that this bucket uses */
+    size_t graph_bytes; /* its own: argument blocks */
+    uint32_t launches;  /* kernels in forward and sample */
+    uint64_t capture_ns;
+    uint64_t fingerprint;
+    uint64_t replays, padded_tokens; /* since start */
+};
+
+struct rp_graph_set;
+
+/* Bytes that the shared arena needs. */
+int rp_graph_set_arena_bytes(const struct rp_graph_set_config *config, size_t *out_bytes,
+                             struct rp_error *err) RP_MUST_USE;
+
+int rp_graph_set_create(const struct rp_graph_set_config *config, struct rp_graph_set **out,
+                        struct rp_error *err) RP_MUST_USE;
+void rp_graph_set_destroy(struct rp_graph_set *set);
+
+/* decode_only: every row has one token, so a decode bucket may run it. NULL when nothing fits. */
+struct rp_graph_entry *rp_graph_set_pick(struct rp_graph_set *set, uint32_t tokens, uint32_t rows,
+                                         uint32_t logit_rows, bool decode_only);
+
+/* Asynchronous. tokens: the live ones, for the count of padded tokens. */
+int rp_graph_set_launch(struct rp_graph_set *set, struct rp_graph_entry *entry, uint32_t tokens);
+
+uint32_t rp_graph_set_count(const struct rp_graph_set *set);
+struct rp_graph_entry *rp_graph_set_entry(struct rp_graph_set *set, uint32_t index);
+unsigned char *rp_graph_set_arena(struct rp_graph_set *set);
+/* Buckets that could not be captured. */
+uint32_t rp_graph_set_failed(const struct rp_graph_set *set);
+/* guarded sets: false when a canary was overwritten. The device must be idle. */
+bool rp_graph_set_check(struct rp_graph_set *set);
+
+#endif
