@@ -1,0 +1,27 @@
+/* batch.h - a planned step as the bytes that the device reads: packet, prompt ring, results.
+ * Thread: the engine thread. Memory: the rings belong to the device; nothing allocates. */
+#ifndef RP_ENGINE_BATCH_H
+#define RP_ENGINE_BATCH_H
+
+#include "device/step.h"
+#include "engine/scheduler.h"
+
+struct rp_batch {
+    struct rp_step_view view;  /* packets and prompt_ring are written here */
+    uint32_t prompt_cursor;    /* next free index of the prompt ring; wraps */
+    struct rp_sched_result *results; /* (row_capacity) of the step read last */
+};
+
+/* Edits of one joining sequence at most (its page entries come apart). */
+#define RP_JOIN_EDITS_MAX (RP_SLOT_STOP_IDS + RP_STOP_IDS_MAX)
+
+/* Writes the packet of device step `device_step` from the plan; returns its bytes in use (header, rows
+ * and edits), which is what travels. The entry's previous step must have been read. */
+uint32_t rp_batch_encode(struct rp_batch *batch, const struct rp_sched_step *step,
+                         uint64_t device_step);
+
+/* Reads the results of a completed step into batch->results; false when the device reported its sticky
+ * error or the entry is not this step's. */
+bool rp_batch_decode(struct rp_batch *batch, uint64_t device_step, uint32_t row_count);
+
+#endif

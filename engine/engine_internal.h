@@ -1,0 +1,62 @@
+/* engine_internal.h - the engine's state, shared by engine.c (making it, the loop thread's calls) and
+ * step_loop.c (the engine thread). Every field without a remark belongs to the engine thread. */
+#ifndef RP_ENGINE_ENGINE_INTERNAL_H
+#define RP_ENGINE_ENGINE_INTERNAL_H
+
+#include "base/memory.h"
+#include "base/ring.h"
+#include "device/step_cpu.h"
+#include "engine/batch.h"
+#include "engine/engine.h"
+#include "engine/layout.h"
+#include "graphs/graph_set.h"
+#include "model/model.h"
+
+#include <pthread.h>
+#include <semaphore.h>
+#include <stdatomic.h>
+
+/* A step that was launched and not yet read. */
+struct rp_pending_step {
+    uint64_t scheduler_step, device_step, launch_ns;
+    uint32_t row_count;
+};
+#define RP_PENDING_MAX 2
+
+struct rp_engine {
+    struct rp_engine_config config; /* constant */
+    struct rp_model *model;         /* borrowed */
+    const struct rp_backend *backend;
+    struct rp_device *device;
+    struct rp_device_info device_info;         /* constant */
+    struct rp_engine_layout layout;            /* constant */
+    struct rp_scheduler_config scheduler_config; /* constant */
+    struct rp_scheduler *scheduler;
+    struct rp_graph_set *graphs;
+    struct rp_batch batch;
+    unsigned char *state, *rings, *host_pages;
+
+    uint64_t device_step; /* of the last step launched */
+    struct rp_pending_step pending[RP_PENDING_MAX];
+    uint32_t pending_count;
+    bool failed; /* sticky device error: everything is closed, nothing is launched */
+
+    struct rp_ring requests; /* loop -> engine: struct rp_request * */
+    struct rp_ring events;   /* engine -> loop: struct rp_event */
+    _Atomic uint32_t queued; /* submitted, not admitted; both threads */
+    sem_t wake_up;           /* posted by the loop thread; the engine sleeps on it when idle */
+    _Atomic bool stopping;
+    _Atomic uint64_t last_progress_ns;
+    pthread_t thread;
+    bool started; /* loop thread */
+
+    struct rp_engine_metrics metrics; /* written by the engine thread */
+    uint64_t seen_preemptions, seen_query_tokens, seen_hit_tokens; /* already in the counters */
+};
+
+void *rp_engine_main(void *engine);
+/* Replays every graph once with an empty step. */
+int rp_engine_warm_up(struct rp_engine *engine, struct rp_error *err);
+void rp_engine_update_gauges(struct rp_engine *engine);
+
+#endif

@@ -1,0 +1,212 @@
+#include "engine/layout.h"
+
+#include "base/checked.h"
+#include "base/memory.h"
+#include "device/step_cpu.h"
+#include "graphs/graph_set.h"
+#include "model/model.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* Share of the memory that is left beside the weights which the pool may take when nobody said how
+ * large it is: the rest is for the page cache, the swap pool and everything else on the machine. */
+#define KV_SHARE_PERCENT 40
+
+static uint32_t ceil_pow2(uint32_t value) {
+    uint32_t rounded = 1;
+    while (rounded < value)
+        rounded *= 2;
+    return rounded;
+}
+
+static void add_item(struct rp_memory_plan *plan, const char *name, uint64_t bytes,
+                     const char *detail) {
+    RP_ASSERT(plan->item_count < RP_MEMORY_ITEMS_MAX);
+    struct rp_memory_item *item = &plan->items[plan->item_count++];
+    snprintf(item->name, sizeof item->name, "%s", name);
+    snprintf(item->detail, sizeof item->detail, "%s", detail);
+    item->bytes = bytes;
+    plan->total_bytes += bytes;
+}
+
+/* Pages of the device pool: as told, or as many as the longest sequences of all slots need within the
+ * memory that is left. */
+static int size_pool(const struct rp_engine_config *config, struct rp_engine_layout *out,
+                     uint64_t free_bytes, uint32_t wanted_len, struct rp_error *err) {
+    size_t page_bytes = out->kv.page_stride;
+    uint64_t pages, useful = (uint64_t)config->max_num_seqs *
+                             RP_CEIL_DIV((uint64_t)wanted_len, out->kv.page_tokens);
+    if (config->page_count_override)
+        pages = config->page_count_override;
+    else if (config->kv_cache_bytes)
+        pages = config->kv_cache_bytes / page_bytes;
+    else
+        pages = RP_MIN(useful, free_bytes / 100 * KV_SHARE_PERCENT / page_bytes);
+    if (pages < 1 || pages >= UINT32_MAX - 1)
+        return rp_error_set(err, RP_STATUS_NO_MEMORY,
+                            "the KV pool would have %llu pages of %zu bytes (memory left: %llu bytes)",
+                            (unsigned long long)pages, page_bytes, (unsigned long long)free_bytes);
+    out->page_count = (uint32_t)pages + 1; /* and the padding page */
+    out->host_page_count = (uint32_t)RP_MIN(config->swap_bytes / page_bytes, useful);
+    return RP_OK;
+}
+
+/* The context in force: what was asked for, or the model's cut to what the pool holds. */
+static int settle_context(const struct rp_engine_config *config, const struct rp_model *model,
+                          struct rp_engine_layout *out, struct rp_error *err) {
+    uint64_t pool_tokens = (uint64_t)(out->page_count - 1) * out->kv.page_tokens;
+    uint32_t longest = (uint32_t)RP_MIN(pool_tokens, model->config.max_position);
+    if (config->max_model_len > model->config.max_position) {
+        int status = rp_error_set(err, RP_STATUS_RANGE,
+                                  "max_model_len %u is more than the model's max_position_embeddings "
+                                  "%u",
+                                  config->max_model_len, model->config.max_position);
+        rp_error_hint(err, "try --max-model-len %u", model->config.max_position);
+        return status;
+    }
+    if (config->max_model_len > longest) {
+        int status = rp_error_set(err, RP_STATUS_NO_MEMORY,
+                                  "one sequence of max_model_len %u does not fit the KV pool of %llu "
+                                  "tokens",
+                                  config->max_model_len, (unsigned long long)pool_tokens);
+        rp_error_hint(err, "try --max-model-len %u", longest);
+        return status;
+    }
+    out->max_model_len = config->max_model_len ? config->max_model_len : longest;
+    out->plan.longest_context = longest;
+    return RP_OK;
+}
+
+static void size_step(const struct rp_engine_config *config, struct rp_engine_layout *out) {
+    struct rp_step_config *step = &out->step;
+    uint32_t page_tokens = out->kv.page_tokens;
+    step->slot_count = config->max_num_seqs;
+    step->pages_per_slot = RP_CEIL_DIV(out->max_model_len, page_tokens);
+    step->row_capacity = config->max_num_seqs;
+    step->token_capacity = RP_MAX(config->max_num_batched_tokens, config->max_num_seqs);
+    step->logit_row_capacity = config->max_num_seqs;
+    /* Joins of every slot at once, and pages: those of a step's own tokens and of one long hit. */
+    step->edit_capacity = config->max_num_seqs * (RP_SLOT_STOP_IDS + RP_STOP_IDS_MAX) +
+                          step->pages_per_slot + config->max_num_seqs +
+                          step->token_capacity / page_tokens;
+    /* Two steps in flight and the one being written, each at most token_capacity. */
+    step->prompt_ring_capacity = ceil_pow2(4 * step->token_capacity);
+}
+
+static void describe(const struct rp_engine_layout *out, const struct rp_model *model,
+                     struct rp_memory_plan *plan) {
+    char detail[96];
+    size_t page_bytes = out->kv.page_stride;
+    snprintf(detail, sizeof detail, "%s", rp_dtype_name(model->dtype));
+    add_item(plan, "weights", rp_model_weight_bytes(model), detail);
+    snprintf(detail, sizeof detail, "%u pages of %u tokens, %s, %zu bytes each", out->page_count,
+             out->kv.page_tokens, rp_dtype_name(out->kv.dtype), page_bytes);
+    add_item(plan, "KV pool", (uint64_t)out->page_count * page_bytes, detail);
+    snprintf(detail, sizeof detail, "%u pages", out->host_page_count);
+    add_item(plan, "swap pool", (uint64_t)out->host_page_count * page_bytes, detail);
+    snprintf(detail, sizeof detail, "shared by %u buckets", out->buckets.count);
+    add_item(plan, "activations", out->arena_bytes, detail);
+    snprintf(detail, sizeof detail, "%u slots, page tables of %u entries", out->step.slot_count,
+             out->step.pages_per_slot);
+    add_item(plan, "slots", out->state_bytes, detail);
+    add_item(plan, "rings", out->ring_bytes, "packets, results, prompt staging");
+    plan->page_tokens = out->kv.page_tokens;
+    plan->page_count = out->page_count;
+    plan->host_page_count = out->host_page_count;
+    plan->kv_tokens = (uint64_t)(out->page_count - 1) * out->kv.page_tokens;
+    plan->max_model_len = out->max_model_len;
+}
+
+int rp_engine_layout_make(const struct rp_engine_config *config, const struct rp_model *model,
+                          const struct rp_program *program, const struct rp_device_info *device,
+                          struct rp_engine_layout *out, struct rp_error *err) {
+    memset(out, 0, sizeof *out);
+    int status = rp_buckets_plan(config->max_num_seqs, config->max_num_batched_tokens, &out->buckets,
+                                 err);
+    if (status != RP_OK)
+        return status;
+    uint32_t page_tokens = config->page_tokens ? config->page_tokens : device->page_tokens;
+    if (page_tokens > 256 || (page_tokens & (page_tokens - 1)) ||
+        !rp_kv_layout_init(&out->kv, model->config.layers, model->config.kv_heads,
+                           model->config.head_dim, page_tokens, config->kv_dtype))
+        return rp_error_set(err, RP_STATUS_RANGE,
+                            "block size %u must be a power of two of at most 256", page_tokens);
+    struct rp_graph_set_config graphs = {.program = program,
+                                         .buckets = out->buckets.buckets,
+                                         .bucket_count = out->buckets.count};
+    status = rp_graph_set_arena_bytes(&graphs, &out->arena_bytes, err);
+    if (status != RP_OK)
+        return status;
+    uint64_t weights = model->loaded ? 0 : rp_model_weight_bytes(model);
+    uint64_t used = weights + out->arena_bytes;
+    uint64_t left = device->memory_bytes > used ? device->memory_bytes - used : 0;
+    uint32_t wanted_len =
+        config->max_model_len ? config->max_model_len : model->config.max_position;
+    status = size_pool(config, out, left, wanted_len, err);
+    if (status == RP_OK)
+        status = settle_context(config, model, out, err);
+    if (status != RP_OK)
+        return status;
+    size_step(config, out);
+    struct rp_step_view view;
+    out->state_bytes = rp_step_state_carve(&out->step, NULL, &view);
+    out->ring_bytes = rp_step_rings_carve(&out->step, NULL, &view);
+    /* A step gives each row two events at most, two steps are in flight; cancelled ones close too. */
+    out->event_capacity =
+        config->event_capacity
+            ? config->event_capacity
+            : RP_MAX(1024u, 8 * config->max_num_seqs + 2 * config->queue_capacity);
+    describe(out, model, &out->plan);
+    return RP_OK;
+}
+
+struct rp_scheduler_config rp_engine_scheduler_config(const struct rp_engine_config *config,
+                                                      const struct rp_engine_layout *layout) {
+    return (struct rp_scheduler_config){
+        .slot_count = layout->step.slot_count,
+        .queue_capacity = config->queue_capacity,
+        .row_capacity = layout->step.row_capacity,
+        .page_tokens = layout->kv.page_tokens,
+        .page_count = layout->page_count,
+        .host_page_count = layout->host_page_count,
+        .max_model_len = layout->max_model_len,
+        .page_edit_capacity =
+            layout->step.pages_per_slot + layout->step.slot_count +
+            layout->step.token_capacity / layout->kv.page_tokens,
+        .token_buckets = layout->buckets.token_buckets,
+        .token_bucket_count = layout->buckets.token_bucket_count,
+        .decode_rows_max = layout->buckets.decode_rows_max,
+        .logit_rows_max = layout->buckets.logit_rows_max,
+        .prefix_cache = config->prefix_cache,
+        .run_ahead = config->run_ahead,
+    };
+}
+
+int rp_engine_plan_memory(const struct rp_engine_config *config, const struct rp_model *model,
+                          struct rp_memory_plan *out_plan, struct rp_error *err) {
+    const struct rp_backend *backend = rp_backend_cpu();
+    struct rp_device_config device_config = {.threads = 1};
+    struct rp_device *device = NULL;
+    struct rp_device_info info;
+    struct rp_program program;
+    struct rp_engine_layout *layout = NULL;
+    int status = backend->open(&device_config, &device, err);
+    if (status != RP_OK)
+        return status;
+    backend->info(device, &info);
+    backend->close(device);
+    rp_program_init(&program);
+    status = rp_model_emit(model, &program, err);
+    if (status != RP_OK)
+        goto done;
+    layout = rp_calloc(1, sizeof *layout);
+    status = layout ? rp_engine_layout_make(config, model, &program, &info, layout, err)
+                    : rp_error_set(err, RP_STATUS_NO_MEMORY, "out of memory");
+    if (status == RP_OK)
+        *out_plan = layout->plan;
+done:
+    rp_free(layout);
+    rp_program_deinit(&program);
+    return status;
+}

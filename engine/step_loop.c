@@ -1,0 +1,230 @@
+/* step_loop.c - the engine thread: accept, plan, launch, wait, commit, emit.
+ *
+ *   launch n+1 | device works on n | read n, commit n, emit its tokens | plan n+2 | ...
+ *
+ * With run-ahead one step is always queued behind the one in work, so the device never waits for the
+ * host. Nothing here allocates or takes a lock; it sleeps only when there is nothing to do or when it
+ * waits for the device. */
+#include "engine/engine_internal.h"
+
+#include "base/clock.h"
+#include "base/log.h"
+
+static void accept_requests(struct rp_engine *engine) {
+    struct rp_request *request;
+    while (rp_ring_try_pop(&engine->requests, &request)) {
+        int status = rp_scheduler_submit(engine->scheduler, request);
+        /* The loop thread asked rp_engine_fits and counts the queue: neither can happen. */
+        RP_ASSERT_CMP(status, ==, RP_OK);
+    }
+}
+
+/* Moves events to the loop's ring as far as it has room; true when any went. */
+static bool pump_events(struct rp_engine *engine) {
+    struct rp_event event;
+    bool any = false;
+    while (rp_ring_free_count(&engine->events) > 0 &&
+           rp_scheduler_next_event(engine->scheduler, &event)) {
+        if (event.kind == RP_EVENT_TOKEN)
+            rp_counter_add(&engine->metrics.generation_tokens, 1);
+        else if (event.request->scheduled_ns == 0) /* closed before it was ever admitted */
+            atomic_fetch_sub_explicit(&engine->queued, 1, memory_order_relaxed);
+        bool pushed = rp_ring_try_push(&engine->events, &event);
+        RP_ASSERT(pushed);
+        any = true;
+    }
+    if (any && engine->config.wake)
+        engine->config.wake(engine->config.wake_ctx);
+    return any;
+}
+
+static void fail(struct rp_engine *engine, const char *what) {
+    engine->failed = true;
+    engine->pending_count = 0;
+    rp_gauge_set(&engine->metrics.healthy, 0);
+    rp_log(RP_LOG_ERROR, "engine: device failed cause=\"%s\"", what);
+    rp_scheduler_fail_all(engine->scheduler, RP_FINISH_ERROR, rp_clock_ns());
+}
+
+static unsigned char *page_address(struct rp_engine *engine, bool host, uint32_t page) {
+    unsigned char *base = host ? engine->host_pages : engine->layout.kv.base;
+    return base + (size_t)page * engine->layout.kv.page_stride;
+}
+
+/* Page copies and zeroing that must precede the step, in stream order. */
+static int move_pages(struct rp_engine *engine, const struct rp_sched_step *step) {
+    size_t bytes = engine->layout.kv.page_stride;
+    int status = RP_OK;
+    for (uint32_t i = 0; i < step->copy_count && status == RP_OK; i++) {
+        const struct rp_sched_copy *copy = &step->copies[i];
+        status = engine->backend->copy(
+            engine->device, page_address(engine, copy->kind == RP_COPY_TO_HOST, copy->to),
+            page_address(engine, copy->kind == RP_COPY_TO_DEVICE, copy->from), bytes);
+    }
+    for (uint32_t i = 0; i < step->zero_page_count && status == RP_OK; i++)
+        status = engine->backend->fill(engine->device,
+                                       page_address(engine, false, step->zero_pages[i]), 0, bytes);
+    return status;
+}
+
+static void count_step(struct rp_engine *engine, const struct rp_sched_step *step,
+                       const struct rp_graph_entry *entry, uint32_t packet_bytes) {
+    struct rp_engine_metrics *metrics = &engine->metrics;
+    rp_counter_add(&metrics->steps, 1);
+    rp_counter_add(step->decode_only ? &metrics->decode_steps : &metrics->mixed_steps, 1);
+    rp_counter_add(&metrics->padded_tokens, entry->bucket.tokens - step->token_count);
+    rp_counter_add(&metrics->packet_bytes, packet_bytes);
+    for (uint32_t i = 0; i < step->row_count; i++)
+        if (!step->rows[i].decode)
+            rp_counter_add(&metrics->prompt_tokens, step->rows[i].count);
+    for (uint32_t i = 0; i < step->join_count; i++)
+        rp_counter_add(&metrics->cached_tokens, step->joins[i].length);
+    atomic_fetch_sub_explicit(&engine->queued, step->join_count, memory_order_relaxed);
+}
+
+static void launch_step(struct rp_engine *engine, const struct rp_sched_step *step) {
+    struct rp_graph_entry *entry =
+        rp_graph_set_pick(engine->graphs, step->token_count, step->row_count, step->sample_count,
+                          step->decode_only);
+    if (!entry) {
+        fail(engine, "no captured graph holds the step");
+        return;
+    }
+    uint64_t device_step = ++engine->device_step;
+    uint32_t packet_bytes = rp_batch_encode(&engine->batch, step, device_step);
+    int status = move_pages(engine, step);
+    if (status == RP_OK)
+        status = rp_graph_set_launch(engine->graphs, entry, step->token_count);
+    if (status != RP_OK) {
+        fail(engine, rp_status_text(status));
+        return;
+    }
+    RP_ASSERT_CMP(engine->pending_count, <, RP_PENDING_MAX);
+    engine->pending[engine->pending_count++] = (struct rp_pending_step){
+        step->id, device_step, rp_clock_ns(), step->row_count};
+    count_step(engine, step, entry, packet_bytes);
+}
+
+/* Waits for the oldest step, and commits it. */
+static void complete_step(struct rp_engine *engine) {
+    struct rp_pending_step oldest = engine->pending[0];
+    int status = engine->backend->wait_step(engine->device, &engine->batch.view, oldest.device_step,
+                                            UINT64_MAX);
+    uint64_t now = rp_clock_ns();
+    if (status != RP_OK ||
+        !rp_batch_decode(&engine->batch, oldest.device_step, oldest.row_count)) {
+        fail(engine, status != RP_OK ? rp_status_text(status) : "step numbers disagree");
+        return;
+    }
+    engine->pending[0] = engine->pending[1];
+    engine->pending_count--;
+    rp_histogram_observe(&engine->metrics.step_seconds, (double)(now - oldest.launch_ns) * 1e-9);
+    rp_scheduler_commit(engine->scheduler, oldest.scheduler_step, engine->batch.results, now);
+    atomic_store_explicit(&engine->last_progress_ns, now, memory_order_relaxed);
+}
+
+static void check_invariants(struct rp_engine *engine) {
+    if (RP_DEBUG) {
+        const char *broken = rp_scheduler_check(engine->scheduler);
+        if (broken)
+            rp_log(RP_LOG_ERROR, "scheduler: broken invariant: %s", broken);
+        RP_ASSERT(!broken);
+    }
+}
+
+void rp_engine_update_gauges(struct rp_engine *engine) {
+    struct rp_engine_metrics *metrics = &engine->metrics;
+    struct rp_sched_stats stats;
+    rp_scheduler_stats(engine->scheduler, &stats);
+    rp_gauge_set(&metrics->running, stats.running);
+    rp_gauge_set(&metrics->waiting, stats.waiting);
+    rp_gauge_set(&metrics->swapped, stats.swapped);
+    rp_gauge_set(&metrics->pages_total, stats.pages_total);
+    rp_gauge_set(&metrics->pages_free, stats.pages_free);
+    rp_gauge_set(&metrics->pages_cached, stats.pages_cached);
+    rp_gauge_set(&metrics->pages_held, (int64_t)stats.pages_held + stats.pages_pending);
+    rp_counter_add(&metrics->preemptions, stats.preemptions - engine->seen_preemptions);
+    rp_counter_add(&metrics->prefix_query_tokens,
+                   stats.prefix_query_tokens - engine->seen_query_tokens);
+    rp_counter_add(&metrics->prefix_hit_tokens, stats.prefix_hit_tokens - engine->seen_hit_tokens);
+    engine->seen_preemptions = stats.preemptions;
+    engine->seen_query_tokens = stats.prefix_query_tokens;
+    engine->seen_hit_tokens = stats.prefix_hit_tokens;
+}
+
+/* One turn: plans and launches if it may, waits for a step if it must. False: nothing to do. */
+static bool turn(struct rp_engine *engine) {
+    uint32_t limit = engine->config.run_ahead ? 2 : 1;
+    bool planned = false;
+    if (engine->pending_count < limit && !engine->failed) {
+        struct rp_sched_step step;
+        uint32_t room = rp_ring_free_count(&engine->events);
+        planned = rp_scheduler_plan(engine->scheduler, rp_clock_ns(), room, &step);
+        check_invariants(engine);
+        if (planned)
+            launch_step(engine, &step);
+    }
+    bool emitted = pump_events(engine);
+    bool waited = engine->pending_count == limit || (!planned && engine->pending_count > 0);
+    if (waited) {
+        complete_step(engine);
+        check_invariants(engine);
+        pump_events(engine);
+    }
+    rp_engine_update_gauges(engine);
+    return planned || waited || emitted;
+}
+
+static void close_everything(struct rp_engine *engine) {
+    engine->backend->synchronize(engine->device);
+    engine->pending_count = 0;
+    accept_requests(engine);
+    rp_scheduler_fail_all(engine->scheduler, RP_FINISH_ERROR, rp_clock_ns());
+    pump_events(engine);
+}
+
+void *rp_engine_main(void *arg) {
+    struct rp_engine *engine = arg;
+    while (!atomic_load(&engine->stopping)) {
+        accept_requests(engine);
+        if (engine->failed) /* what came in after the failure closes at once */
+            rp_scheduler_fail_all(engine->scheduler, RP_FINISH_ERROR, rp_clock_ns());
+        if (turn(engine))
+            continue;
+        atomic_store_explicit(&engine->last_progress_ns, rp_clock_ns(), memory_order_relaxed);
+        /* Sleeps until the loop thread posts. A full event ring is looked at again soon: the loop
+         * does not post when it drains. */
+        struct timespec until;
+        clock_gettime(CLOCK_REALTIME, &until);
+        until.tv_nsec += 100000000;
+        if (until.tv_nsec >= 1000000000) {
+            until.tv_sec++;
+            until.tv_nsec -= 1000000000;
+        }
+        if (sem_timedwait(&engine->wake_up, &until) == 0)
+            while (sem_trywait(&engine->wake_up) == 0) {
+            } /* many posts, one look at the ring */
+    }
+    close_everything(engine);
+    return NULL;
+}
+
+int rp_engine_warm_up(struct rp_engine *engine, struct rp_error *err) {
+    const struct rp_sched_step empty = {0};
+    for (uint32_t i = 0; i < rp_graph_set_count(engine->graphs); i++) {
+        struct rp_graph_entry *entry = rp_graph_set_entry(engine->graphs, i);
+        if (!entry->forward)
+            continue;
+        uint64_t step = ++engine->device_step;
+        rp_batch_encode(&engine->batch, &empty, step);
+        int status = rp_graph_set_launch(engine->graphs, entry, 0);
+        if (status == RP_OK)
+            status = engine->backend->wait_step(engine->device, &engine->batch.view, step,
+                                                UINT64_MAX);
+        if (status != RP_OK || !rp_batch_decode(&engine->batch, step, 0))
+            return rp_error_set(err, RP_STATUS_DEVICE, "the first replay of bucket %u failed",
+                                entry->bucket.tokens);
+        entry->replays = entry->padded_tokens = 0;
+    }
+    return RP_OK;
+}
