@@ -1,0 +1,230 @@
+#!/bin/sh
+# Walks a newcomer's path in a bare Debian: clone, ./dev serve, the README's curl command, ./dev test.
+#
+#   tools/check_fresh.sh [--suite NAME] [--stages "serve test"] [--port N] [--test-data DIR]
+#                        [--wait SECONDS] [--keep]
+#
+#   --suite NAME      the Debian release (bookworm, which is Debian 12)
+#   --stages NAMES    which of setup, build, serve and test to run, in this order ("serve test")
+#   --port N          the server's port; the network is the host's own (a free one)
+#   --test-data DIR   shown inside read-only as REPRISE_TEST_DATA; without it those tests are skipped
+#   --wait SECONDS    for setup, build and start-up of ./dev serve together (900)
+#   --keep            leave the system behind and print where it is
+#
+# Needs root, debootstrap, git and curl on the host. Where packages come from is taken from the host:
+# its APT sources and Acquire settings, pip configuration, proxy variables and extra certificates.
+# HEAD is what gets cloned; what is not committed does not take part.
+# Exit code 0 when every stage did what the README says.
+set -eu
+root=$(CDPATH='' cd -- "$(dirname -- "$0")/.." && pwd)
+suite=bookworm
+stages="serve test"
+port=${REPRISE_PORT-}
+test_data=
+wait_s=900
+keep=no
+usage() {
+    sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p;}' "$0"
+    exit "$1"
+}
+while [ $# -gt 0 ]; do
+    case $1 in
+    --suite | --stages | --port | --test-data | --wait)
+        [ $# -ge 2 ] || usage 2
+        case $1 in
+        --suite) suite=$2 ;;
+        --stages) stages=$2 ;;
+        --port) port=$2 ;;
+        --test-data) test_data=$(CDPATH='' cd -- "$2" && pwd) ;;
+        --wait) wait_s=$2 ;;
+        esac
+        shift ;;
+    --keep) keep=yes ;;
+    -h | --help) usage 0 ;;
+    *) usage 2 >&2 ;;
+    esac
+    shift
+done
+for stage in $stages; do
+    case $stage in setup | build | serve | test) ;; *) usage 2 >&2 ;; esac
+done
+
+say() { echo "check_fresh: $*"; }
+die() {
+    say "FAILED: $*" >&2
+    exit 1
+}
+[ "$(id -u)" = 0 ] || die "needs root (debootstrap, chroot and mount)"
+for program in debootstrap git curl setsid python3; do
+    command -v $program >/dev/null 2>&1 || die "$program is not installed"
+done
+port=${port:-$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')}
+
+base=$(mktemp -d "${TMPDIR:-/var/tmp}/check_fresh.XXXXXX")
+system=$base/system
+server=
+cleanup() {
+    code=$?
+    trap - EXIT INT TERM HUP
+    set +e
+    if [ -n "$server" ]; then
+        kill -TERM -- "-$server" 2>/dev/null
+        sleep 1
+        kill -KILL -- "-$server" 2>/dev/null
+    fi
+    # Ours and, when interrupted, debootstrap's; the latest first.
+    # shellcheck disable=SC2013
+    for point in $(awk -v base="$base/" 'index($2, base) == 1 { print $2 }' /proc/mounts | sort -r); do
+        umount "$point" || umount -l "$point"
+    done
+    # Never delete through a mount that is still there.
+    if [ $keep = yes ] || grep -q " $base/" /proc/mounts; then
+        say "left behind: $base"
+    else
+        rm -rf "$base"
+    fi
+    exit $code
+}
+trap cleanup EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM HUP
+
+inside() { # runs a shell command in the new system, in the clone once there is one
+    # The environment is a newcomer's, plus what tells where packages come from.
+    # shellcheck disable=SC2086
+    chroot "$system" /usr/bin/env -i HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8 TERM=dumb \
+        ${test_data:+REPRISE_TEST_DATA=/test-data} $network /bin/sh -c "cd /root/reprise 2>/dev/null; $1"
+}
+network=
+for name in http_proxy https_proxy no_proxy all_proxy HTTP_PROXY HTTPS_PROXY NO_PROXY ALL_PROXY \
+    PIP_INDEX_URL PIP_EXTRA_INDEX_URL PIP_TRUSTED_HOST PIP_PROXY PIP_CERT PIP_DEFAULT_TIMEOUT SSL_CERT_FILE; do
+    value=$(printenv $name || true)
+    case $value in "" | *" "*) ;; *) network="$network $name=$value" ;; esac
+done
+
+# --- 1. A bare system ---------------------------------------------------------------------------------
+# The host's first Debian mirror that has the release; apt knows best how its own files read.
+# shellcheck disable=SC2016
+mirror=$(apt-get indextargets --format '$(RELEASE) $(REPO_URI)' 'Created-By: Packages' |
+    awk -v suite="$suite" '$1 == suite { print $2; exit }')
+[ -n "$mirror" ] || die "the host's APT sources have no release $suite"
+began=$(date +%s)
+say "debootstrap $suite (minimal, with git, ca-certificates and curl)"
+debootstrap --variant=minbase --include=git,ca-certificates,curl "$suite" "$system" "$mirror" \
+    >"$base/debootstrap.log" 2>&1 || { tail -n 20 "$base/debootstrap.log"; die "debootstrap"; }
+
+# Sources with the keys that they name, and Acquire settings (proxies among them); no hooks.
+rm -f "$system/etc/apt/sources.list"
+for file in /etc/apt/sources.list /etc/apt/sources.list.d/*.list /etc/apt/sources.list.d/*.sources; do
+    [ -f "$file" ] || continue
+    cp "$file" "$system$file"
+    for key in $(grep -oE '/[^] ,]+\.(gpg|asc)' "$file" || true); do
+        if [ -f "$key" ]; then
+            mkdir -p "$system$(dirname "$key")"
+            cp "$key" "$system$key"
+        fi
+    done
+done
+for file in /etc/apt/apt.conf /etc/apt/apt.conf.d/*; do
+    if [ -f "$file" ] && grep -q '^ *Acquire' "$file"; then cp "$file" "$system$file"; fi
+done
+for file in /etc/pip.conf /etc/resolv.conf /etc/hosts; do
+    if [ -f "$file" ]; then cp -L "$file" "$system$file"; fi
+done
+if ls /usr/local/share/ca-certificates/*.crt >/dev/null 2>&1; then
+    cp /usr/local/share/ca-certificates/*.crt "$system/usr/local/share/ca-certificates/"
+    inside update-ca-certificates >"$base/certificates.log" 2>&1
+fi
+
+mount -t proc proc "$system/proc"
+mkdir -p "$system/dev/shm" "$system/mnt/origin"
+mount -t tmpfs tmpfs "$system/dev/shm"
+for name in null zero full random urandom tty; do # debootstrap makes them where it may
+    if [ ! -c "$system/dev/$name" ]; then
+        touch "$system/dev/$name"
+        mount --bind "/dev/$name" "$system/dev/$name"
+    fi
+done
+show() { # host folder, name inside: read-only
+    mkdir -p "$system$2"
+    mount --bind "$1" "$system$2"
+    mount -o remount,bind,ro "$system$2"
+}
+if [ -n "$test_data" ]; then show "$test_data" /test-data; fi
+say "the bare system stands after $(($(date +%s) - began)) s"
+
+# --- 2. Clone and set up -----------------------------------------------------------------------------
+# A bare copy of HEAD, so that a worktree or a shallow clone on the host serves as well.
+git clone -q --bare --no-hardlinks "file://$root" "$base/origin.git" || die "git clone"
+git -C "$base/origin.git" update-ref refs/heads/fresh "$(git -C "$root" rev-parse HEAD)"
+git -C "$base/origin.git" symbolic-ref HEAD refs/heads/fresh
+show "$base/origin.git" /mnt/origin
+inside "git config --global --add safe.directory '*' && git clone -q file:///mnt/origin /root/reprise" ||
+    die "git clone inside"
+say "cloned $(inside 'git log -1 --format="%h %s"')"
+
+# --- 3. The stages ------------------------------------------------------------------------------------
+stage_setup() {
+    inside "./dev setup" || die "./dev setup"
+    inside "./dev setup" | grep -q 'all packages are there' || die "a second ./dev setup found something to do"
+}
+
+stage_build() { inside "./dev build" || die "./dev build"; }
+
+inside_server() {
+    # dev execs the server, so this process group is first the set-up, then the server alone.
+    # shellcheck disable=SC2086
+    exec setsid chroot "$system" /usr/bin/env -i HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin \
+        LANG=C.UTF-8 TERM=dumb $network /bin/sh -c "cd /root/reprise && exec ./dev serve --port $port"
+}
+
+stage_serve() {
+    # The first fenced block after <!-- check_fresh: curl -->, and the text that its answer must contain.
+    readme=$system/root/reprise/README.md
+    command=$(awk '/<!-- check_fresh: curl -->/ { marked = 1 }
+        marked && /^```/ { if (fenced) exit; fenced = 1; next }
+        fenced { print }' "$readme")
+    expected=$(sed -n 's/.*<!-- check_fresh: expect \(.*\) -->.*/\1/p' "$readme" | head -n 1)
+    if [ -z "$command" ] || [ -z "$expected" ]; then die "README.md has no marked curl block or no expected text"; fi
+    command=$(echo "$command" | sed "s/:8000/:$port/g")
+
+    began=$(date +%s)
+    say "./dev serve --port $port"
+    inside_server >"$base/serve.log" 2>&1 </dev/null &
+    server=$!
+    until [ "$(curl -s -o /dev/null -w '%{http_code}' --noproxy '*' "http://127.0.0.1:$port/health/ready")" = 200 ]; do
+        kill -0 "$server" 2>/dev/null || { server=; cat "$base/serve.log"; die "./dev serve ended"; }
+        if [ $(($(date +%s) - began)) -ge "$wait_s" ]; then
+            tail -n 40 "$base/serve.log"
+            die "not ready after $wait_s s"
+        fi
+        sleep 1
+    done
+    cat "$base/serve.log"
+    say "ready after $(($(date +%s) - began)) s (packages, build and start together)"
+
+    echo "$command"
+    answer=$(inside "$command") || { cat "$base/serve.log"; die "the README's curl command"; }
+    echo "$answer"
+    case $answer in
+    *"$expected"*) say "the answer has $expected" ;;
+    *) die "the answer lacks $expected" ;;
+    esac
+
+    kill -TERM "$server"
+    code=0
+    wait "$server" || code=$?
+    server=
+    [ $code = 0 ] || { tail -n 20 "$base/serve.log"; die "the server ended with exit code $code on SIGTERM"; }
+}
+
+stage_test() { inside "./dev test" || die "./dev test"; }
+
+for stage in setup build serve test; do
+    case " $stages " in
+    *" $stage "*)
+        began_stage=$(date +%s)
+        "stage_$stage"
+        say "ok: $stage ($(($(date +%s) - began_stage)) s)" ;;
+    esac
+done
