@@ -1,0 +1,171 @@
+#include "bench/bench_decode.h"
+
+#include "base/clock.h"
+#include "base/memory.h"
+#include "bench/membw.h"
+#include "engine/engine.h"
+#include "model/model.h"
+
+#include <semaphore.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct run {
+    struct rp_engine *engine;
+    struct rp_request *requests;
+    int32_t *prompt;
+    sem_t wake;
+    double *gaps_ms;
+    uint32_t gap_count;
+    uint64_t start_ns, first_ns, last_ns;
+};
+
+static void on_wake(void *ctx) { sem_post(&((struct run *)ctx)->wake); }
+
+static int compare_doubles(const void *a, const void *b) {
+    double left = *(const double *)a, right = *(const double *)b;
+    return (left > right) - (left < right);
+}
+
+static int submit_all(struct run *run, const struct rp_bench_decode_config *config,
+                      const struct rp_model_config *model, struct rp_error *err) {
+    uint32_t state = 1;
+    for (uint32_t i = 0; i < config->context; i++) {
+        state = state * 1664525u + 1013904223u; /* any ids do; the same ones every time */
+        run->prompt[i] = (int32_t)(state % model->vocab);
+    }
+    for (uint32_t i = 0; i < config->batch; i++) {
+        struct rp_request *request = &run->requests[i];
+        request->id = i;
+        request->prompt = run->prompt;
+        request->prompt_count = config->context;
+        request->max_tokens = config->tokens;
+        request->sampling = (struct rp_sampling){.temperature = 0.0f, .top_p = 1.0f, .seed = i};
+        int status = rp_engine_submit(run->engine, request);
+        if (status != RP_OK)
+            return rp_error_set(err, (enum rp_status)status, "submit: %s", rp_status_text(status));
+    }
+    return RP_OK;
+}
+
+/* Drains events until every request closed; the gaps between distinct result times are the steps. All
+ * sequences decode together once the slowest prompt is done, and only those steps are wanted. */
+static void drain(struct run *run, const struct rp_bench_decode_config *config) {
+    uint32_t closed = 0, tokens_at = 0;
+    uint64_t time = 0, previous = 0;
+    while (closed < config->batch) {
+        struct rp_event event;
+        sem_wait(&run->wake);
+        while (rp_engine_next_event(run->engine, &event)) {
+            if (event.kind == RP_EVENT_CLOSED) {
+                closed++;
+                continue;
+            }
+            if (run->first_ns == 0)
+                run->first_ns = event.time_ns;
+            if (event.time_ns != time) {
+                time = event.time_ns;
+                tokens_at = 0;
+            }
+            if (++tokens_at == config->batch) {
+                if (previous)
+                    run->gaps_ms[run->gap_count++] = (double)(time - previous) * 1e-6;
+                previous = time;
+            }
+        }
+    }
+}
+
+static void summarise(struct run *run, const struct rp_bench_decode_config *config,
+                      struct rp_bench_decode_result *out) {
+    uint32_t skip = run->gap_count > config->warm_up ? config->warm_up : 0;
+    double *gaps = run->gaps_ms + skip;
+    uint32_t count = run->gap_count - skip;
+    out->steps = count;
+    if (count == 0)
+        return;
+    double sum = 0.0;
+    for (uint32_t i = 0; i < count; i++)
+        sum += gaps[i];
+    qsort(gaps, count, sizeof *gaps, compare_doubles);
+    out->ms_mean = sum / count;
+    out->ms_p10 = gaps[count / 10];
+    out->ms_p50 = gaps[count / 2];
+    out->ms_p90 = gaps[(uint64_t)count * 9 / 10];
+    out->tokens_per_second = config->batch * 1000.0 / out->ms_p50;
+    out->achieved_gbps = out->bytes_per_step / (out->ms_p50 * 1e-3) * 1e-9;
+    out->share = out->achieved_gbps / out->read_bandwidth_gbps;
+    out->prefill_tokens_per_second = (double)config->batch * config->context /
+                                     ((double)(run->first_ns - run->start_ns) * 1e-9);
+}
+
+static double kv_bytes_per_token(const struct rp_model_config *model, enum rp_dtype dtype) {
+    return 2.0 * model->layers * model->kv_heads * model->head_dim * rp_dtype_bytes(dtype);
+}
+
+int rp_bench_decode(const struct rp_bench_decode_config *config,
+                    struct rp_bench_decode_result *out, struct rp_error *err) {
+    struct rp_model_config shape;
+    struct rp_model model = {0};
+    struct run run = {0};
+    struct rp_device_info device;
+    uint32_t length = config->context + config->tokens;
+    memset(out, 0, sizeof *out);
+    int status = rp_model_shape(config->shape, &shape, err);
+    if (status != RP_OK)
+        return status;
+    status = rp_model_random(&shape, config->dtype, 1, length, &model, err);
+    if (status != RP_OK)
+        return status;
+    sem_init(&run.wake, 0, 0);
+    struct rp_engine_config engine = {.max_num_seqs = config->batch,
+                                      .max_num_batched_tokens = RP_MAX(512u, config->batch),
+                                      .max_model_len = length,
+                                      .queue_capacity = config->batch,
+                                      .kv_dtype = config->dtype,
+                                      .threads = config->threads,
+                                      .run_ahead = config->run_ahead,
+                                      .enforce_eager = config->enforce_eager,
+                                      .no_fusion = config->no_fusion,
+                                      .wake = on_wake,
+                                      .wake_ctx = &run};
+    run.requests = rp_calloc(config->batch, sizeof *run.requests);
+    run.prompt = rp_calloc(config->context, sizeof *run.prompt);
+    run.gaps_ms = rp_calloc(config->tokens, sizeof *run.gaps_ms);
+    if (!run.requests || !run.prompt || !run.gaps_ms) {
+        status = rp_error_set(err, RP_STATUS_NO_MEMORY, "out of memory");
+        goto done;
+    }
+    status = rp_engine_create(&engine, &model, &run.engine, err);
+    if (status != RP_OK)
+        goto done;
+    rp_engine_device_info(run.engine, &device);
+    memcpy(out->device, device.name, sizeof out->device);
+    out->weight_bytes = (double)rp_model_weight_bytes(&model);
+    if (!shape.tied) /* the table is only looked up */
+        out->weight_bytes -= (double)shape.vocab * shape.hidden * rp_dtype_bytes(config->dtype);
+    out->bytes_per_step = out->weight_bytes +
+                          kv_bytes_per_token(&shape, config->dtype) * config->batch *
+                              (config->context + config->tokens / 2.0);
+    out->read_bandwidth_gbps = rp_membw_read(config->threads, (size_t)1 << 30, 6) * 1e-9;
+    status = rp_engine_start(run.engine, err);
+    if (status != RP_OK)
+        goto done;
+    run.start_ns = rp_clock_ns();
+    status = submit_all(&run, config, &shape, err);
+    if (status == RP_OK) {
+        drain(&run, config);
+        rp_engine_stop(run.engine);
+        double again = rp_membw_read(config->threads, (size_t)1 << 30, 6) * 1e-9;
+        out->read_bandwidth_gbps = RP_MAX(out->read_bandwidth_gbps, again);
+        summarise(&run, config, out);
+    }
+done:
+    rp_engine_destroy(run.engine);
+    rp_model_deinit(&model);
+    rp_free(run.requests);
+    rp_free(run.prompt);
+    rp_free(run.gaps_ms);
+    sem_destroy(&run.wake);
+    return status;
+}
