@@ -1,0 +1,197 @@
+#include "tests/support/driver.h"
+
+#include "base/memory.h"
+#include "device/step_cpu.h"
+#include "graphs/arena_plan.h"
+
+#include <string.h>
+
+static void prepare(struct rp_driver *driver) {
+    struct rp_model *model = driver->model;
+    for (uint32_t i = 0; i < model->config.layers; i++) {
+        struct rp_matrix *matrices[] = {&model->layers[i].qkv, &model->layers[i].o,
+                                        &model->layers[i].gate_up, &model->layers[i].down};
+        for (size_t m = 0; m < RP_ARRAY_COUNT(matrices); m++)
+            RP_ASSERT(driver->backend->matrix_prepare(driver->device, matrices[m], NULL) == RP_OK);
+    }
+    struct rp_matrix *head = model->config.tied ? &model->embed : &model->lm_head;
+    RP_ASSERT(driver->backend->matrix_prepare(driver->device, head, NULL) == RP_OK);
+    if (model->config.tied)
+        model->lm_head = model->embed;
+}
+
+static struct rp_step_config step_config(const struct rp_driver_config *config) {
+    struct rp_step_config step = {.slot_count = config->slots,
+                                  .pages_per_slot = config->pages_per_slot,
+                                  .row_capacity = config->slots,
+                                  .logit_row_capacity = 1,
+                                  .edit_capacity = 4096};
+    for (uint32_t i = 0; i < config->bucket_count; i++) {
+        step.token_capacity = RP_MAX(step.token_capacity, config->buckets[i].tokens);
+        step.logit_row_capacity = RP_MAX(step.logit_row_capacity, config->buckets[i].logit_rows);
+    }
+    step.prompt_ring_capacity = 1;
+    while (step.prompt_ring_capacity < 4 * step.token_capacity)
+        step.prompt_ring_capacity *= 2;
+    return step;
+}
+
+static int32_t find_tensor(const struct rp_program *program, const char *name) {
+    for (uint32_t i = 0; i < program->tensor_count; i++)
+        if (strcmp(program->tensors[i].name, name) == 0)
+            return (int32_t)i;
+    return RP_NO_TENSOR;
+}
+
+static void find_logits(struct rp_driver *driver) {
+    int32_t logits = find_tensor(&driver->program, "logits");
+    RP_ASSERT(logits != RP_NO_TENSOR);
+    uint32_t count = rp_graph_set_count(driver->graphs);
+    driver->logits_offsets = rp_calloc(count, sizeof *driver->logits_offsets);
+    size_t *offsets = rp_calloc(driver->program.tensor_count, sizeof *offsets), bytes;
+    for (uint32_t i = 0; i < count; i++) {
+        RP_ASSERT(rp_arena_plan(&driver->program, &rp_graph_set_entry(driver->graphs, i)->bucket,
+                                driver->config.guarded, offsets, &bytes) == RP_OK);
+        driver->logits_offsets[i] = offsets[logits];
+    }
+    rp_free(offsets);
+}
+
+static void make_graphs(struct rp_driver *driver) {
+    const struct rp_driver_config *config = &driver->config;
+    struct rp_error err = {0};
+    struct rp_graph_set_config graphs = {.backend = driver->backend,
+                                         .device = driver->device,
+                                         .program = &driver->program,
+                                         .buckets = config->buckets,
+                                         .bucket_count = config->bucket_count,
+                                         .step = driver->view,
+                                         .kv = &driver->kv,
+                                         .options = {.no_fusion = config->no_fusion},
+                                         .eager = config->eager,
+                                         .poison = config->poison,
+                                         .guarded = config->guarded};
+    RP_ASSERT(rp_graph_set_create(&graphs, &driver->graphs, &err) == RP_OK);
+    find_logits(driver);
+    if (config->free_program) {
+        memset(driver->program.ops, 0xFF, driver->program.op_count * sizeof *driver->program.ops);
+        memset(driver->program.tensors, 0xFF,
+               driver->program.tensor_count * sizeof *driver->program.tensors);
+        rp_program_deinit(&driver->program);
+    }
+}
+
+void rp_driver_open(struct rp_driver *driver, struct rp_model *model,
+                    const struct rp_driver_config *config) {
+    struct rp_device_config device = {.threads = config->threads,
+                                      .scalar_only = config->scalar_only};
+    struct rp_step_config step = step_config(config);
+    memset(driver, 0, sizeof *driver);
+    driver->config = *config;
+    driver->model = model;
+    driver->backend = rp_backend_cpu();
+    RP_ASSERT(driver->backend->open(&device, &driver->device, NULL) == RP_OK);
+    prepare(driver);
+    RP_ASSERT(rp_model_emit(model, &driver->program, NULL) == RP_OK);
+    RP_ASSERT(rp_kv_layout_init(&driver->kv, model->config.layers, model->config.kv_heads,
+                                model->config.head_dim, config->page_tokens, config->kv_dtype));
+    size_t kv_bytes = ((size_t)config->slots * config->pages_per_slot + 1) * driver->kv.page_stride;
+    driver->kv.base = driver->backend->alloc(driver->device, kv_bytes, RP_MEMORY_DEVICE);
+    memset(driver->kv.base, 0xFF, kv_bytes); /* NaN: reading what nobody wrote shows */
+    size_t state = rp_step_state_carve(&step, NULL, &driver->view);
+    size_t rings = rp_step_rings_carve(&step, NULL, &driver->view);
+    driver->state = driver->backend->alloc(driver->device, state, RP_MEMORY_DEVICE);
+    driver->rings = driver->backend->alloc(driver->device, rings, RP_MEMORY_HOST);
+    memset(driver->state, 0, state);
+    memset(driver->rings, 0, rings);
+    rp_step_state_carve(&step, driver->state, &driver->view);
+    rp_step_rings_carve(&step, driver->rings, &driver->view);
+    for (uint32_t slot = 0; slot < config->slots; slot++) {
+        rp_driver_edit_float(driver, slot, RP_SLOT_TOP_P, 1.0f);
+        for (uint32_t i = 0; i < config->pages_per_slot; i++)
+            rp_driver_edit(driver, slot, RP_SLOT_PAGES, i, 1 + slot * config->pages_per_slot + i);
+    }
+    make_graphs(driver);
+    driver->decode_only = true;
+}
+
+void rp_driver_close(struct rp_driver *driver) {
+    if (!driver->device)
+        return;
+    rp_graph_set_destroy(driver->graphs);
+    driver->backend->free(driver->device, driver->kv.base, RP_MEMORY_DEVICE);
+    driver->backend->free(driver->device, driver->state, RP_MEMORY_DEVICE);
+    driver->backend->free(driver->device, driver->rings, RP_MEMORY_HOST);
+    driver->backend->close(driver->device);
+    rp_program_deinit(&driver->program);
+    rp_free(driver->logits_offsets);
+    memset(driver, 0, sizeof *driver);
+}
+
+static unsigned char *packet_of(struct rp_driver *driver, uint64_t step) {
+    return (unsigned char *)driver->view.packets +
+           (step % RP_STEP_RING_ENTRIES) * driver->view.packet_bytes;
+}
+
+void rp_driver_edit(struct rp_driver *driver, uint32_t slot, uint32_t field, uint32_t index,
+                    uint32_t value) {
+    struct rp_slot_edit *edits =
+        rp_packet_edits(packet_of(driver, driver->step + 1), &driver->view.config);
+    RP_ASSERT(driver->edit_count < driver->view.config.edit_capacity);
+    edits[driver->edit_count++] = (struct rp_slot_edit){slot, field, index, value};
+}
+
+void rp_driver_edit_float(struct rp_driver *driver, uint32_t slot, uint32_t field, float value) {
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    rp_driver_edit(driver, slot, field, 0, bits);
+}
+
+void rp_driver_row(struct rp_driver *driver, uint32_t slot, const int32_t *tokens, uint32_t count,
+                   bool sample) {
+    struct rp_step_row *rows = rp_packet_rows(packet_of(driver, driver->step + 1));
+    uint32_t mask = driver->view.config.prompt_ring_capacity - 1;
+    int32_t *ring = (int32_t *)driver->view.prompt_ring;
+    rows[driver->row_count++] =
+        (struct rp_step_row){slot, count, driver->prompt_cursor & mask,
+                             (tokens ? 0u : RP_ROW_DECODE) | (sample ? RP_ROW_SAMPLE : 0u)};
+    for (uint32_t i = 0; tokens && i < count; i++)
+        ring[driver->prompt_cursor++ & mask] = tokens[i];
+    driver->token_count += count;
+    driver->logit_row_count += sample;
+    driver->decode_only = driver->decode_only && count == 1 && sample;
+}
+
+void rp_driver_run(struct rp_driver *driver, struct rp_graph_entry *entry) {
+    uint64_t step = ++driver->step;
+    struct rp_packet_header *header =
+        (struct rp_packet_header *)(void *)packet_of(driver, step);
+    *header = (struct rp_packet_header){.step = step,
+                                        .row_count = driver->row_count,
+                                        .token_count = driver->token_count,
+                                        .logit_row_count = driver->logit_row_count,
+                                        .edit_count = driver->edit_count};
+    driver->entry = entry ? entry
+                          : rp_graph_set_pick(driver->graphs, driver->token_count,
+                                              driver->row_count, driver->logit_row_count,
+                                              driver->decode_only);
+    RP_ASSERT(driver->entry);
+    RP_ASSERT(rp_graph_set_launch(driver->graphs, driver->entry, driver->token_count) == RP_OK);
+    RP_ASSERT(driver->backend->wait_step(driver->device, &driver->view, step, UINT64_MAX) == RP_OK);
+    RP_ASSERT(driver->backend->synchronize(driver->device) == RP_OK);
+    driver->row_count = driver->token_count = driver->logit_row_count = driver->edit_count = 0;
+    driver->decode_only = true;
+}
+
+const struct rp_row_result *rp_driver_result(const struct rp_driver *driver, uint32_t row) {
+    unsigned char *entry = driver->view.results +
+                           (driver->step % RP_STEP_RING_ENTRIES) * driver->view.result_bytes;
+    return &rp_result_rows(entry)[row];
+}
+
+const float *rp_driver_logits(const struct rp_driver *driver, uint32_t logit_row) {
+    size_t index = (size_t)(driver->entry - rp_graph_set_entry(driver->graphs, 0));
+    const float *logits = (const float *)(const void *)(rp_graph_set_arena(driver->graphs) +
+                                                        driver->logits_offsets[index]);
+    return logits + (size_t)logit_row * driver->model->config.vocab;
+}

@@ -1,0 +1,61 @@
+/* driver.h - runs steps of a model without engine and scheduler: tests write the packets.
+ *
+ * Slot s owns pages 1 + s * pages_per_slot ..., written into its page table when the driver opens. Every
+ * slot starts greedy with nothing written. One driver owns the model's weights preparation.
+ *
+ *   rp_driver_open -> (rp_driver_row ...)+ -> rp_driver_run -> rp_driver_result / rp_driver_logits
+ *
+ * Errors: what cannot happen in a test is an assertion. */
+#ifndef RP_TESTS_SUPPORT_DRIVER_H
+#define RP_TESTS_SUPPORT_DRIVER_H
+
+#include "device/device.h"
+#include "graphs/graph_set.h"
+#include "kvcache/kv_layout.h"
+#include "model/model.h"
+
+struct rp_driver_config {
+    uint32_t slots, pages_per_slot, page_tokens, threads;
+    const struct rp_bucket *buckets;
+    uint32_t bucket_count;
+    enum rp_dtype kv_dtype;
+    bool scalar_only, no_fusion, eager, poison, guarded;
+    bool free_program; /* overwrite and free the program after capture */
+};
+
+struct rp_driver {
+    struct rp_driver_config config;
+    struct rp_model *model;
+    const struct rp_backend *backend;
+    struct rp_device *device;
+    struct rp_program program;
+    struct rp_graph_set *graphs;
+    struct rp_step_view view;
+    struct rp_kv_layout kv;
+    unsigned char *state, *rings;
+    size_t *logits_offsets; /* one per graph entry */
+    uint64_t step;
+    struct rp_graph_entry *entry; /* of the last run */
+    uint32_t row_count, token_count, logit_row_count, edit_count, prompt_cursor;
+    bool decode_only;
+};
+
+/* Prepares the weights of *model for the CPU (once per model: a prepared model may be opened again). */
+void rp_driver_open(struct rp_driver *driver, struct rp_model *model,
+                    const struct rp_driver_config *config);
+void rp_driver_close(struct rp_driver *driver);
+
+/* Adds a slot edit to the step being written. */
+void rp_driver_edit(struct rp_driver *driver, uint32_t slot, uint32_t field, uint32_t index,
+                    uint32_t value);
+void rp_driver_edit_float(struct rp_driver *driver, uint32_t slot, uint32_t field, float value);
+/* Adds a row: tokens != NULL: prompt tokens; NULL: a decode row (count 1). */
+void rp_driver_row(struct rp_driver *driver, uint32_t slot, const int32_t *tokens, uint32_t count,
+                   bool sample);
+/* Runs the step in the smallest bucket that holds it, or in `entry` when not NULL. */
+void rp_driver_run(struct rp_driver *driver, struct rp_graph_entry *entry);
+const struct rp_row_result *rp_driver_result(const struct rp_driver *driver, uint32_t row);
+/* (vocab) f32 of logit row i of the last run; overwritten by the next. */
+const float *rp_driver_logits(const struct rp_driver *driver, uint32_t logit_row);
+
+#endif
