@@ -1,0 +1,368 @@
+/* cpu_team.c - every waiting place is a gate: a counter that its signaller advances.
+ *
+ *   submitted   advanced by the owner, one per job;     waited on by all workers
+ *   phase       advanced by the last to reach a barrier; waited on by the others
+ *   finished    advanced by worker 0, one per job;      waited on by the owner
+ *
+ * All workers take the jobs from the same queue by counting; a barrier at the end of each job keeps
+ * them in step, so a queue entry is free again once its job is completed. The barrier's phase
+ * counter is sense reversal with more than two senses: a worker waits for it to differ from what it
+ * read before it arrived. */
+#include "device/cpu_team.h"
+
+#include "base/clock.h"
+#include "base/memory.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+
+#if defined(__linux__)
+#include <limits.h>
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
+#define QUEUE_JOBS 64
+/* More than a barrier between balanced workers needs, less than the scheduler's tick. */
+#define SPIN_NS 20000u
+/* Pauses before the clock is read for the first time; about half a microsecond on Zen 4. */
+#define SPIN_PAUSES 32
+#define NO_DEADLINE UINT64_MAX
+
+struct gate {
+    _Alignas(RP_CACHE_LINE) _Atomic uint32_t word;
+    _Atomic uint32_t sleepers;
+#if !defined(__linux__)
+    pthread_mutex_t mutex;
+    pthread_cond_t cond;
+#endif
+};
+
+struct queued_job {
+    rp_cpu_job run; /* NULL: leave */
+    void *arg0;
+    uint64_t arg1;
+};
+
+struct team_thread {
+    struct rp_cpu_worker worker;
+    pthread_t thread;
+};
+
+struct rp_cpu_team {
+    struct gate submitted, phase, finished;
+    _Alignas(RP_CACHE_LINE) _Atomic uint32_t arrived; /* at the barrier of this phase */
+    _Alignas(RP_CACHE_LINE) _Atomic uint64_t completed;
+    uint64_t submit_count; /* owner only */
+    uint32_t worker_count;
+    uint32_t thread_count; /* threads that run; below worker_count only when create failed */
+    bool crowded;          /* as many workers as cores: whoever spins takes a core from somebody */
+    struct queued_job queue[QUEUE_JOBS];
+    struct team_thread threads[];
+};
+
+static inline void cpu_pause(void) {
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+#if defined(__linux__)
+
+static bool gate_init(struct gate *gate) {
+    (void)gate;
+    return true;
+}
+
+static void gate_deinit(struct gate *gate) {
+    (void)gate;
+}
+
+/* Sleeps while word == seen; may return early for any reason. */
+static void gate_sleep(struct gate *gate, uint32_t seen, uint64_t deadline_ns) {
+    struct timespec until = {.tv_sec = (time_t)(deadline_ns / 1000000000u),
+                             .tv_nsec = (long)(deadline_ns % 1000000000u)};
+    /* WAIT_BITSET takes an absolute time of CLOCK_MONOTONIC, as rp_clock_ns is. */
+    syscall(SYS_futex, &gate->word, FUTEX_WAIT_BITSET_PRIVATE, seen,
+            deadline_ns == NO_DEADLINE ? NULL : &until, NULL, FUTEX_BITSET_MATCH_ANY);
+}
+
+static void gate_wake(struct gate *gate) {
+    syscall(SYS_futex, &gate->word, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+}
+
+#else
+
+static bool gate_init(struct gate *gate) {
+    if (pthread_mutex_init(&gate->mutex, NULL) != 0)
+        return false;
+    if (pthread_cond_init(&gate->cond, NULL) == 0)
+        return true;
+    pthread_mutex_destroy(&gate->mutex);
+    return false;
+}
+
+static void gate_deinit(struct gate *gate) {
+    pthread_cond_destroy(&gate->cond);
+    pthread_mutex_destroy(&gate->mutex);
+}
+
+static void gate_sleep(struct gate *gate, uint32_t seen, uint64_t deadline_ns) {
+    pthread_mutex_lock(&gate->mutex);
+    if (atomic_load(&gate->word) == seen) {
+        if (deadline_ns == NO_DEADLINE) {
+            pthread_cond_wait(&gate->cond, &gate->mutex);
+        } else {
+            /* Condition variables wait for wall time by default: turn what is left into it. */
+            uint64_t now = rp_clock_ns(), left = deadline_ns > now ? deadline_ns - now : 0;
+            struct timespec until;
+            clock_gettime(CLOCK_REALTIME, &until);
+            left += (uint64_t)until.tv_nsec;
+            until.tv_sec += (time_t)(left / 1000000000u);
+            until.tv_nsec = (long)(left % 1000000000u);
+            pthread_cond_timedwait(&gate->cond, &gate->mutex, &until);
+        }
+    }
+    pthread_mutex_unlock(&gate->mutex);
+}
+
+static void gate_wake(struct gate *gate) {
+    pthread_mutex_lock(&gate->mutex);
+    pthread_cond_broadcast(&gate->cond);
+    pthread_mutex_unlock(&gate->mutex);
+}
+
+#endif
+
+static inline bool gate_passed(struct gate *gate, uint32_t seen) {
+    /* acquire: what the signaller wrote before gate_advance is visible once this is true. */
+    return atomic_load_explicit(&gate->word, memory_order_acquire) != seen;
+}
+
+/* Advances the counter. Sequentially consistent against the sleeper's count: either the sleeper's
+ * last look at the word sees this step, or this load sees the sleeper. */
+static void gate_advance(struct gate *gate) {
+    atomic_fetch_add_explicit(&gate->word, 1, memory_order_seq_cst);
+    if (atomic_load_explicit(&gate->sleepers, memory_order_seq_cst) != 0)
+        gate_wake(gate);
+}
+
+static bool gate_spin(struct gate *gate, uint32_t seen, bool yield) {
+    for (int i = 0; i < SPIN_PAUSES; i++) {
+        if (gate_passed(gate, seen))
+            return true;
+        cpu_pause();
+    }
+    uint64_t end = rp_clock_ns() + SPIN_NS;
+    do {
+        for (int i = 0; i < SPIN_PAUSES; i++) {
+            if (gate_passed(gate, seen))
+                return true;
+            cpu_pause();
+        }
+        if (yield)
+            sched_yield();
+    } while (rp_clock_ns() < end);
+    return gate_passed(gate, seen);
+}
+
+/* Sleeps until the counter differs from `seen`; false when the deadline passed first. */
+static bool gate_wait(struct gate *gate, uint32_t seen, uint64_t deadline_ns) {
+    for (;;) {
+        if (gate_passed(gate, seen))
+            return true;
+        if (deadline_ns != NO_DEADLINE && rp_clock_ns() >= deadline_ns)
+            return false;
+        atomic_fetch_add_explicit(&gate->sleepers, 1, memory_order_seq_cst);
+        if (atomic_load_explicit(&gate->word, memory_order_seq_cst) == seen)
+            gate_sleep(gate, seen, deadline_ns);
+        atomic_fetch_sub_explicit(&gate->sleepers, 1, memory_order_relaxed);
+    }
+}
+
+void rp_cpu_barrier(const struct rp_cpu_worker *worker) {
+    if (worker->count == 1)
+        return;
+    struct rp_cpu_team *team = worker->team;
+    /* relaxed: the phase cannot move before this worker has arrived. */
+    uint32_t seen = atomic_load_explicit(&team->phase.word, memory_order_relaxed);
+    /* acq_rel: the last to arrive has seen everything that the others wrote, and passes it on. */
+    uint32_t before = atomic_fetch_add_explicit(&team->arrived, 1, memory_order_acq_rel);
+    if (before + 1 == worker->count) {
+        atomic_store_explicit(&team->arrived, 0, memory_order_relaxed);
+        gate_advance(&team->phase);
+    } else if (!gate_spin(&team->phase, seen, team->crowded)) {
+        gate_wait(&team->phase, seen, NO_DEADLINE);
+    }
+}
+
+static void *worker_main(void *arg) {
+    struct team_thread *self = arg;
+    const struct rp_cpu_worker *worker = &self->worker;
+    struct rp_cpu_team *team = worker->team;
+    for (uint64_t taken = 0;; taken++) {
+        uint32_t seen = (uint32_t)taken;
+        if (!gate_spin(&team->submitted, seen, team->crowded))
+            gate_wait(&team->submitted, seen, NO_DEADLINE);
+        const struct queued_job *job = &team->queue[taken % QUEUE_JOBS];
+        if (!job->run)
+            return NULL;
+        job->run(job->arg0, job->arg1, worker);
+        rp_cpu_barrier(worker);
+        if (worker->index == 0) {
+            /* release: with the barrier before, publishes what all workers wrote. */
+            atomic_store_explicit(&team->completed, taken + 1, memory_order_release);
+            gate_advance(&team->finished);
+        }
+    }
+}
+
+/* Cores that this process may use: its affinity, and the quota of its control group (rounded up).
+ */
+static uint32_t usable_cores(void) {
+    uint32_t cores = 1;
+#if defined(__linux__)
+    cpu_set_t set;
+    long online = sysconf(_SC_NPROCESSORS_ONLN);
+    if (sched_getaffinity(0, sizeof set, &set) == 0)
+        cores = (uint32_t)CPU_COUNT(&set);
+    else if (online > 0)
+        cores = (uint32_t)online;
+    FILE *file = fopen("/sys/fs/cgroup/cpu.max", "r");
+    if (file) {
+        unsigned long long quota, period;
+        if (fscanf(file, "%llu %llu", &quota, &period) == 2 && quota > 0 && period > 0)
+            cores = (uint32_t)RP_MIN((unsigned long long)cores, RP_CEIL_DIV(quota, period));
+        fclose(file);
+    }
+#endif
+    return RP_MAX(cores, 1u);
+}
+
+static int start_thread(struct rp_cpu_team *team, uint32_t index) {
+    struct team_thread *self = &team->threads[index];
+    self->worker =
+        (struct rp_cpu_worker){.index = index, .count = team->worker_count, .team = team};
+    int failure = pthread_create(&self->thread, NULL, worker_main, self);
+#if defined(__linux__)
+    if (failure == 0) {
+        char name[16]; /* the kernel's limit */
+        snprintf(name, sizeof name, "rp-cpu-%u", index % 10000u);
+        pthread_setname_np(self->thread, name);
+    }
+#endif
+    return failure;
+}
+
+static void enqueue(struct rp_cpu_team *team, rp_cpu_job run, void *arg0, uint64_t arg1) {
+    team->queue[team->submit_count % QUEUE_JOBS] =
+        (struct queued_job){.run = run, .arg0 = arg0, .arg1 = arg1};
+    team->submit_count++;
+    gate_advance(&team->submitted);
+}
+
+int rp_cpu_team_create(uint32_t threads, struct rp_cpu_team **out, struct rp_error *err) {
+    const uint32_t workers_max = 1024;
+    uint32_t cores = usable_cores();
+    if (threads == 0)
+        threads = RP_MIN(cores, workers_max);
+    *out = NULL;
+    if (threads > workers_max)
+        return rp_error_set(err, RP_STATUS_RANGE, "%u CPU threads: at most %u", threads,
+                            workers_max);
+    size_t bytes = sizeof(struct rp_cpu_team) + threads * sizeof(struct team_thread);
+    struct rp_cpu_team *team = rp_alloc_aligned(bytes, RP_CACHE_LINE);
+    if (!team)
+        return rp_error_set(err, RP_STATUS_NO_MEMORY, "no memory for %u CPU threads", threads);
+    memset(team, 0, bytes);
+    team->worker_count = threads;
+    team->crowded = threads >= cores;
+    if (!gate_init(&team->submitted))
+        goto fail_submitted;
+    if (!gate_init(&team->phase))
+        goto fail_phase;
+    if (!gate_init(&team->finished))
+        goto fail_finished;
+    /* Signals are for the loop thread: workers inherit a mask that blocks them all. */
+    sigset_t all, old;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    int failure = 0;
+    for (uint32_t i = 0; i < threads && failure == 0; i++) {
+        failure = start_thread(team, i);
+        team->thread_count += failure == 0;
+    }
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    if (failure != 0) {
+        rp_error_set(err, RP_STATUS_NO_MEMORY, "starting CPU thread %u of %u: %s",
+                     team->thread_count + 1, threads, strerror(failure));
+        rp_error_hint(err, "try --threads %u", RP_MAX(team->thread_count, 1u));
+        rp_cpu_team_destroy(team);
+        return RP_STATUS_NO_MEMORY;
+    }
+    *out = team;
+    return RP_OK;
+
+fail_finished:
+    gate_deinit(&team->phase);
+fail_phase:
+    gate_deinit(&team->submitted);
+fail_submitted:
+    rp_free_aligned(team);
+    return rp_error_set(err, RP_STATUS_NO_MEMORY, "no memory for %u CPU threads", threads);
+}
+
+void rp_cpu_team_destroy(struct rp_cpu_team *team) {
+    if (!team)
+        return;
+    /* A place in the queue for the job that says leave. */
+    if (team->submit_count >= QUEUE_JOBS)
+        rp_cpu_team_wait(team, team->submit_count - QUEUE_JOBS + 1, NO_DEADLINE);
+    enqueue(team, NULL, NULL, 0);
+    for (uint32_t i = 0; i < team->thread_count; i++)
+        pthread_join(team->threads[i].thread, NULL);
+    gate_deinit(&team->finished);
+    gate_deinit(&team->phase);
+    gate_deinit(&team->submitted);
+    rp_free_aligned(team);
+}
+
+uint32_t rp_cpu_team_size(const struct rp_cpu_team *team) {
+    return team->worker_count;
+}
+
+int rp_cpu_team_submit(struct rp_cpu_team *team, rp_cpu_job job, void *arg0, uint64_t arg1,
+                       uint64_t *out_job) {
+    RP_ASSERT(job != NULL);
+    if (team->submit_count - rp_cpu_team_completed(team) >= QUEUE_JOBS)
+        return RP_STATUS_FULL;
+    enqueue(team, job, arg0, arg1);
+    if (out_job)
+        *out_job = team->submit_count;
+    return RP_OK;
+}
+
+uint64_t rp_cpu_team_completed(struct rp_cpu_team *team) {
+    return atomic_load_explicit(&team->completed, memory_order_acquire);
+}
+
+bool rp_cpu_team_wait(struct rp_cpu_team *team, uint64_t job, uint64_t deadline_ns) {
+    for (;;) {
+        uint32_t seen = atomic_load_explicit(&team->finished.word, memory_order_acquire);
+        if (rp_cpu_team_completed(team) >= job)
+            return true;
+        /* On a crowded machine the owner's spinning would slow the workers that it waits for. */
+        if (!team->crowded && gate_spin(&team->finished, seen, false))
+            continue;
+        if (!gate_wait(&team->finished, seen, deadline_ns))
+            return rp_cpu_team_completed(team) >= job;
+    }
+}

@@ -1,0 +1,119 @@
+#include "quant/matrix.h"
+
+#include "base/bf16.h"
+#include "base/checked.h"
+#include "base/memory.h"
+#include "quant/matmul.h"
+
+#include <string.h>
+
+#define PANEL 16u
+
+static size_t element_bytes(enum rp_dtype dtype) {
+    switch (dtype) {
+    case RP_DTYPE_F32:
+    case RP_DTYPE_I32:
+        return 4;
+    case RP_DTYPE_BF16:
+    case RP_DTYPE_F16:
+        return 2;
+    case RP_DTYPE_FP8_E4M3:
+    case RP_DTYPE_INT8:
+        return 1;
+    }
+    return 0;
+}
+
+size_t rp_matrix_bytes(const struct rp_matrix *matrix) {
+    size_t rows = matrix->rows, cols = matrix->cols, bytes;
+    if (matrix->layout == RP_LAYOUT_PANEL_16) {
+        rows = RP_ALIGN_UP(rows, PANEL);
+        cols = matrix->dtype == RP_DTYPE_BF16 ? RP_ALIGN_UP(cols, 2) : cols;
+    }
+    if (rp_mul_overflow(rows, cols, &bytes) ||
+        rp_mul_overflow(bytes, element_bytes(matrix->dtype), &bytes))
+        return 0;
+    return bytes;
+}
+
+void rp_matrix_deinit(struct rp_matrix *matrix) {
+    rp_free_aligned(matrix->data);
+    memset(matrix, 0, sizeof *matrix);
+}
+
+/* Rows [16p, 16p + 16) of a row-major bf16 matrix, k in pairs. */
+static void pack_panel_bf16(const struct rp_matrix *matrix, uint32_t panel, uint16_t *to) {
+    const uint16_t *from = matrix->data;
+    size_t k = matrix->cols, pairs = RP_CEIL_DIV(k, 2);
+    for (uint32_t j = 0; j < PANEL; j++) {
+        size_t row = (size_t)panel * PANEL + j;
+        const uint16_t *source = from + row * k;
+        bool live = row < matrix->rows;
+        for (size_t i = 0; i < pairs; i++) {
+            to[(i * PANEL + j) * 2] = live ? source[2 * i] : 0;
+            to[(i * PANEL + j) * 2 + 1] = live && 2 * i + 1 < k ? source[2 * i + 1] : 0;
+        }
+    }
+}
+
+static void pack_panel_f32(const struct rp_matrix *matrix, uint32_t panel, float *to) {
+    const float *from = matrix->data;
+    size_t k = matrix->cols;
+    for (uint32_t j = 0; j < PANEL; j++) {
+        size_t row = (size_t)panel * PANEL + j;
+        for (size_t i = 0; i < k; i++)
+            to[i * PANEL + j] = row < matrix->rows ? from[row * k + i] : 0.0f;
+    }
+}
+
+int rp_matrix_prepare_cpu(struct rp_matrix *matrix, enum rp_cpu_isa isa, struct rp_error *err) {
+    if (matrix->dtype != RP_DTYPE_F32 && matrix->dtype != RP_DTYPE_BF16)
+        return rp_error_set(err, RP_STATUS_UNSUPPORTED,
+                            "the CPU has products for f32 and bf16 only");
+    RP_ASSERT(matrix->layout == RP_LAYOUT_ROW_MAJOR);
+    if (isa == RP_ISA_SCALAR)
+        return RP_OK;
+    struct rp_matrix packed = *matrix;
+    packed.layout = RP_LAYOUT_PANEL_16;
+    size_t bytes = rp_matrix_bytes(&packed);
+    if (bytes == 0 && matrix->rows != 0 && matrix->cols != 0)
+        return rp_error_set(err, RP_STATUS_OVERFLOW, "matrix of %u x %u is too large", matrix->rows,
+                            matrix->cols);
+    if (matrix->data) {
+        packed.data = rp_alloc_aligned(bytes, RP_CACHE_LINE);
+        if (!packed.data)
+            return rp_error_set(err, RP_STATUS_NO_MEMORY, "no memory to repack a matrix of %u x %u",
+                                matrix->rows, matrix->cols);
+        uint32_t panels = RP_CEIL_DIV(matrix->rows, PANEL);
+        for (uint32_t p = 0; p < panels; p++) {
+            if (matrix->dtype == RP_DTYPE_BF16)
+                pack_panel_bf16(matrix, p,
+                                (uint16_t *)packed.data + p * RP_ALIGN_UP(matrix->cols, 2) * PANEL);
+            else
+                pack_panel_f32(matrix, p, (float *)packed.data + (size_t)p * matrix->cols * PANEL);
+        }
+        rp_free_aligned(matrix->data);
+    }
+    *matrix = packed;
+    return RP_OK;
+}
+
+void rp_matrix_row_f32(const struct rp_matrix *matrix, uint32_t row, float *out) {
+    RP_ASSERT_CMP(row, <, matrix->rows);
+    RP_ASSERT(matrix->dtype == RP_DTYPE_F32 || matrix->dtype == RP_DTYPE_BF16);
+    size_t k = matrix->cols, panel = row / PANEL, j = row % PANEL;
+    const uint16_t *half = matrix->data;
+    const float *full = matrix->data;
+    if (matrix->layout == RP_LAYOUT_ROW_MAJOR) {
+        for (size_t i = 0; i < k; i++)
+            out[i] = matrix->dtype == RP_DTYPE_F32 ? full[row * k + i]
+                                                   : rp_bf16_to_f32(half[row * k + i]);
+    } else if (matrix->dtype == RP_DTYPE_F32) {
+        for (size_t i = 0; i < k; i++)
+            out[i] = full[(panel * k + i) * PANEL + j];
+    } else {
+        half += panel * RP_ALIGN_UP(k, 2) * PANEL + j * 2;
+        for (size_t i = 0; i < k; i++)
+            out[i] = rp_bf16_to_f32(half[i / 2 * PANEL * 2 + i % 2]);
+    }
+}

@@ -1,0 +1,65 @@
+/* Goal: runs do not overlap, begin on cache lines, and stay inside their page; sizes that overflow
+ * are refused. */
+#include "kvcache/kv_layout.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static void test_runs_follow_each_other_without_overlap(void **state) {
+    (void)state;
+    static const uint32_t head_dims[] = {8, 64, 96, 128};
+    for (int type = 0; type < 2; type++) {
+        for (size_t i = 0; i < RP_ARRAY_COUNT(head_dims); i++) {
+            for (uint32_t tokens = 1; tokens <= 64; tokens *= 2) {
+                struct rp_kv_layout kv;
+                enum rp_dtype dtype = type ? RP_DTYPE_BF16 : RP_DTYPE_F32;
+                size_t run = (size_t)tokens * head_dims[i] * (type ? 2 : 4), next = 0;
+                assert_true(rp_kv_layout_init(&kv, 3, 2, head_dims[i], tokens, dtype));
+                for (uint32_t page = 0; page < 2; page++)
+                    for (uint32_t layer = 0; layer < 3; layer++)
+                        for (uint32_t plane = 0; plane < 2; plane++)
+                            for (uint32_t head = 0; head < 2; head++) {
+                                size_t at = page * kv.page_stride +
+                                            (layer * 2 + plane) * kv.plane_stride +
+                                            head * kv.head_stride;
+                                assert_true(at >= next && at - next < 64);
+                                assert_int_equal(at % 64, 0);
+                                next = at + run;
+                            }
+                assert_true(next <= 2 * kv.page_stride);
+            }
+        }
+    }
+}
+
+static void test_the_address_of_a_run_is_the_formula_of_the_header(void **state) {
+    (void)state;
+    static unsigned char memory[4 * 2 * 2 * 3 * 64 * 16];
+    struct rp_kv_layout kv;
+    assert_true(rp_kv_layout_init(&kv, 2, 3, 16, 4, RP_DTYPE_BF16));
+    kv.base = memory;
+    assert_ptr_equal(rp_kv_run(&kv, 0, 0, 0, 0), memory);
+    assert_ptr_equal(rp_kv_run(&kv, 2, 1, 1, 2),
+                     memory + 2 * kv.page_stride + 3 * kv.plane_stride + 2 * kv.head_stride);
+}
+
+static void test_sizes_that_overflow_are_refused(void **state) {
+    (void)state;
+    struct rp_kv_layout kv;
+    assert_false(rp_kv_layout_init(&kv, UINT32_MAX, UINT32_MAX, UINT32_MAX, 64, RP_DTYPE_F32));
+    assert_false(rp_kv_layout_init(&kv, 1u << 31, 1u << 20, 1u << 10, 64, RP_DTYPE_F32));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_runs_follow_each_other_without_overlap),
+        cmocka_unit_test(test_the_address_of_a_run_is_the_formula_of_the_header),
+        cmocka_unit_test(test_sizes_that_overflow_are_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
