@@ -107,6 +107,9 @@ struct rp_op {
             float weight_offset; /* added to the weight: 0 for Llama, 1 for Gemma */
         } norm;
         struct {
+            bool bias; /* adds vector; true in a described model too, whose vector is NULL */
+        } linear;
+        struct {
             uint32_t heads, head_dim, rotary_dim, position_count;
         } rope;
         struct {

@@ -1,0 +1,200 @@
+#include "device/program.h"
+
+#include "base/hash.h"
+#include "base/memory.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+const char *rp_dtype_name(enum rp_dtype dtype) {
+    static const char *const names[] = {
+        [RP_DTYPE_F32] = "f32",           [RP_DTYPE_BF16] = "bf16", [RP_DTYPE_F16] = "f16",
+        [RP_DTYPE_FP8_E4M3] = "fp8_e4m3", [RP_DTYPE_INT8] = "int8", [RP_DTYPE_I32] = "i32",
+    };
+    return (size_t)dtype < RP_ARRAY_COUNT(names) ? names[dtype] : "?";
+}
+
+uint32_t rp_dtype_bytes(enum rp_dtype dtype) {
+    switch (dtype) {
+    case RP_DTYPE_F32:
+    case RP_DTYPE_I32:
+        return 4;
+    case RP_DTYPE_BF16:
+    case RP_DTYPE_F16:
+        return 2;
+    case RP_DTYPE_FP8_E4M3:
+    case RP_DTYPE_INT8:
+        return 1;
+    }
+    return 0;
+}
+
+const char *rp_op_kind_name(enum rp_op_kind kind) {
+    static const char *const names[] = {
+#define X(name, text) [RP_OP_##name] = text,
+        RP_OP_KIND_MAP(X)
+#undef X
+    };
+    return (size_t)kind < RP_ARRAY_COUNT(names) ? names[kind] : "?";
+}
+
+void rp_program_init(struct rp_program *program) { memset(program, 0, sizeof *program); }
+
+void rp_program_deinit(struct rp_program *program) {
+    rp_free(program->ops);
+    rp_free(program->tensors);
+    memset(program, 0, sizeof *program);
+}
+
+/* Room for one more element; false when memory is out. Counts stay far below 2^31: a network has a
+ * few thousand operators. */
+static bool grow(void **array, uint32_t count, uint32_t *capacity, size_t element_bytes) {
+    if (count < *capacity)
+        return true;
+    uint32_t bigger = *capacity ? *capacity * 2 : 64;
+    RP_ASSERT_CMP(bigger, <, INT32_MAX);
+    void *moved = rp_realloc(*array, bigger * element_bytes);
+    if (!moved)
+        return false;
+    *array = moved;
+    *capacity = bigger;
+    return true;
+}
+
+int32_t rp_program_add_tensor(struct rp_program *program, enum rp_rows rows, enum rp_dtype dtype,
+                              uint32_t cols, const char *format, ...) {
+    struct rp_tensor tensor;
+    va_list args;
+    memset(&tensor, 0, sizeof tensor);
+    va_start(args, format);
+    int len = vsnprintf(tensor.name, sizeof tensor.name, format, args);
+    va_end(args);
+    RP_ASSERT_CMP(len, <, (int)sizeof tensor.name);
+    RP_ASSERT_CMP(cols, >, 0);
+    tensor.rows = rows;
+    tensor.dtype = dtype;
+    tensor.cols = cols;
+    void *tensors = program->tensors;
+    if (!grow(&tensors, program->tensor_count, &program->tensor_capacity, sizeof tensor))
+        return RP_STATUS_NO_MEMORY;
+    program->tensors = tensors;
+    program->tensors[program->tensor_count] = tensor;
+    return (int32_t)program->tensor_count++;
+}
+
+static void assert_view_inside(const struct rp_program *program, const struct rp_view *view) {
+    if (view->tensor == RP_NO_TENSOR)
+        return;
+    RP_ASSERT_CMP(view->tensor, >=, 0);
+    RP_ASSERT_CMP(view->tensor, <, program->tensor_count);
+    RP_ASSERT_CMP(view->cols, >, 0);
+    RP_ASSERT_CMP((uint64_t)view->col + view->cols, <=, program->tensors[view->tensor].cols);
+}
+
+int32_t rp_program_add_op(struct rp_program *program, const struct rp_op *op) {
+    RP_ASSERT_CMP(op->kind, <, RP_OP_KIND_COUNT);
+    assert_view_inside(program, &op->in[0]);
+    assert_view_inside(program, &op->in[1]);
+    assert_view_inside(program, &op->out);
+    void *ops = program->ops;
+    if (!grow(&ops, program->op_count, &program->op_capacity, sizeof *op))
+        return RP_STATUS_NO_MEMORY;
+    program->ops = ops;
+    program->ops[program->op_count] = *op;
+    return (int32_t)program->op_count++;
+}
+
+/* Everything of an operator that is not an address, in a fixed order of 32-bit words. Words,
+ * because structs have padding and a union's other members are garbage. */
+struct words {
+    uint32_t word[40];
+    uint32_t count;
+};
+
+static void put(struct words *words, uint32_t word) {
+    RP_ASSERT_CMP(words->count, <, RP_ARRAY_COUNT(words->word));
+    words->word[words->count++] = word;
+}
+
+static void put_float(struct words *words, float value) {
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    put(words, bits);
+}
+
+static void put_view(struct words *words, const struct rp_view *view) {
+    bool used = view->tensor != RP_NO_TENSOR;
+    put(words, (uint32_t)view->tensor);
+    put(words, used ? view->col : 0);
+    put(words, used ? view->cols : 0);
+}
+
+static void put_parameters(struct words *words, const struct rp_op *op) {
+    switch (op->kind) {
+    case RP_OP_EMBED:
+        put_float(words, op->u.embed.scale);
+        break;
+    case RP_OP_NORM:
+        put_float(words, op->u.norm.eps);
+        put(words, op->u.norm.group);
+        put_float(words, op->u.norm.weight_offset);
+        break;
+    case RP_OP_LINEAR:
+        put(words, op->u.linear.bias);
+        break;
+    case RP_OP_ROPE:
+        put(words, op->u.rope.heads);
+        put(words, op->u.rope.head_dim);
+        put(words, op->u.rope.rotary_dim);
+        put(words, op->u.rope.position_count);
+        break;
+    case RP_OP_KV_WRITE:
+        put(words, op->u.kv_write.kv_heads);
+        put(words, op->u.kv_write.head_dim);
+        break;
+    case RP_OP_ATTENTION:
+        put(words, op->u.attention.heads);
+        put(words, op->u.attention.kv_heads);
+        put(words, op->u.attention.head_dim);
+        put_float(words, op->u.attention.scale);
+        put(words, op->u.attention.window);
+        break;
+    case RP_OP_ACTIVATION:
+        put(words, (uint32_t)op->u.activation.fn);
+        break;
+    case RP_OP_SAMPLE:
+        put(words, op->u.sample.vocab);
+        break;
+    default: /* no parameters */
+        break;
+    }
+}
+
+uint64_t rp_program_fingerprint(const struct rp_program *program) {
+    uint64_t hash = 0;
+    for (uint32_t i = 0; i < program->tensor_count; i++) {
+        const struct rp_tensor *tensor = &program->tensors[i];
+        struct words words = {.count = 0};
+        put(&words, (uint32_t)tensor->rows);
+        put(&words, (uint32_t)tensor->dtype);
+        put(&words, tensor->cols);
+        hash = rp_hash64(words.word, words.count * sizeof words.word[0], hash);
+        hash = rp_hash64(tensor->name, strlen(tensor->name), hash);
+    }
+    for (uint32_t i = 0; i < program->op_count; i++) {
+        const struct rp_op *op = &program->ops[i];
+        struct words words = {.count = 0};
+        put(&words, (uint32_t)op->kind);
+        put(&words, (uint32_t)op->rows);
+        put(&words, op->layer);
+        put_view(&words, &op->in[0]);
+        put_view(&words, &op->in[1]);
+        put_view(&words, &op->out);
+        put_parameters(&words, op);
+        hash = rp_hash64(words.word, words.count * sizeof words.word[0], hash);
+        hash = rp_hash64(op->name, strlen(op->name), hash);
+    }
+    uint32_t counts[] = {program->tensor_count, program->op_count, program->sample_begin};
+    return rp_hash64(counts, sizeof counts, hash);
+}

@@ -1,0 +1,116 @@
+/* Named shapes: the configurations of published models, for benchmarks with random weights. */
+#include "model/model.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#define LLAMA3_ROPE(scale)                                                                         \
+    .rope = RP_ROPE_LLAMA3, .rope_theta = 500000, .rope_factor = (scale),                          \
+    .rope_low_freq_factor = 1, .rope_high_freq_factor = 4, .rope_original_max_position = 8192
+#define PLAIN_ROPE(theta)                                                                          \
+    .rope = RP_ROPE_DEFAULT, .rope_theta = (theta), .rope_factor = 1, .rope_low_freq_factor = 1,   \
+    .rope_high_freq_factor = 1
+#define LLAMA3_COMMON                                                                              \
+    .family = RP_FAMILY_LLAMA, .architecture = "LlamaForCausalLM", .vocab = 128256,                \
+    .max_position = 131072, .norm_eps = 1e-5f, .file_dtype = RP_DTYPE_BF16, .bos_id = 128000,      \
+    .eos_ids = {128001, 128008, 128009}, .eos_count = 3
+#define QWEN_COMMON                                                                                \
+    .vocab = 151936, .norm_eps = 1e-6f, .file_dtype = RP_DTYPE_BF16, .bos_id = 151643,             \
+    .eos_ids = {151645, 151643}, .eos_count = 2
+
+static const struct {
+    const char *name;
+    struct rp_model_config config;
+} shapes[] = {
+    {"llama-3.2-1b",
+     {LLAMA3_COMMON, LLAMA3_ROPE(32), .hidden = 2048, .intermediate = 8192, .layers = 16,
+      .heads = 32, .kv_heads = 8, .head_dim = 64, .tied = true}},
+    {"llama-3.2-3b",
+     {LLAMA3_COMMON, LLAMA3_ROPE(32), .hidden = 3072, .intermediate = 8192, .layers = 28,
+      .heads = 24, .kv_heads = 8, .head_dim = 128, .tied = true}},
+    {"llama-3.1-8b",
+     {LLAMA3_COMMON, LLAMA3_ROPE(8), .hidden = 4096, .intermediate = 14336, .layers = 32,
+      .heads = 32, .kv_heads = 8, .head_dim = 128}},
+    {"qwen2.5-0.5b",
+     {.family = RP_FAMILY_QWEN2,
+      .architecture = "Qwen2ForCausalLM",
+      QWEN_COMMON,
+      PLAIN_ROPE(1e6),
+      .max_position = 32768,
+      .hidden = 896,
+      .intermediate = 4864,
+      .layers = 24,
+      .heads = 14,
+      .kv_heads = 2,
+      .head_dim = 64,
+      .tied = true,
+      .qkv_bias = true}},
+    {"qwen3-0.6b",
+     {.family = RP_FAMILY_QWEN3,
+      .architecture = "Qwen3ForCausalLM",
+      QWEN_COMMON,
+      PLAIN_ROPE(1e6),
+      .max_position = 40960,
+      .hidden = 1024,
+      .intermediate = 3072,
+      .layers = 28,
+      .heads = 16,
+      .kv_heads = 8,
+      .head_dim = 128,
+      .tied = true,
+      .qk_norm = true}},
+    {"demo", /* models/demo */
+     {.family = RP_FAMILY_LLAMA,
+      .architecture = "LlamaForCausalLM",
+      PLAIN_ROPE(10000),
+      .max_position = 1024,
+      .hidden = 256,
+      .intermediate = 768,
+      .layers = 8,
+      .heads = 4,
+      .kv_heads = 2,
+      .head_dim = 64,
+      .vocab = 4096,
+      .norm_eps = 1e-5f,
+      .tied = true,
+      .file_dtype = RP_DTYPE_BF16,
+      .bos_id = 0,
+      .eos_ids = {2, 0},
+      .eos_count = 2}},
+    {"stories260k", /* karpathy/tinyllamas */
+     {.family = RP_FAMILY_LLAMA,
+      .architecture = "LlamaForCausalLM",
+      PLAIN_ROPE(10000),
+      .max_position = 512,
+      .hidden = 64,
+      .intermediate = 172,
+      .layers = 5,
+      .heads = 8,
+      .kv_heads = 4,
+      .head_dim = 8,
+      .vocab = 512,
+      .norm_eps = 1e-5f,
+      .tied = true,
+      .file_dtype = RP_DTYPE_F32,
+      .bos_id = 1,
+      .eos_ids = {2},
+      .eos_count = 1}},
+};
+
+int rp_model_shape(const char *name, struct rp_model_config *out_config, struct rp_error *err) {
+    char names[192];
+    size_t len = 0;
+    for (size_t i = 0; i < RP_ARRAY_COUNT(shapes); i++) {
+        if (strcmp(name, shapes[i].name) == 0) {
+            *out_config = shapes[i].config;
+            out_config->default_temperature = out_config->default_top_p = NAN;
+            return RP_OK;
+        }
+        len += (size_t)snprintf(names + len, sizeof names - len, "%s%s", i ? ", " : "",
+                                shapes[i].name);
+        RP_ASSERT_CMP(len, <, sizeof names);
+    }
+    return rp_error_set(err, RP_STATUS_NOT_FOUND, "no shape is called \"%s\"; there are: %s", name,
+                        names);
+}

@@ -1,0 +1,215 @@
+/* rp_model_load: reads a checkpoint's tensors into the matrices and vectors of a model. */
+#include "base/bf16.h"
+#include "base/log.h"
+#include "base/memory.h"
+#include "model/safetensors.h"
+#include "model/weights_internal.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+/* What is read at once: progress is told after each, and it is the staging buffer of a conversion.
+ */
+#define PIECE_BYTES   ((uint64_t)64 << 20)
+#define STAGING_BYTES ((uint64_t)1 << 20)
+
+struct loader {
+    const struct rp_safetensors *files;
+    const struct rp_model_config *config;
+    struct rp_error *err;
+    unsigned char *used; /* per tensor of the files */
+    bool all_bf16;       /* every matrix */
+    uint64_t done_bytes, total_bytes;
+    void (*progress)(void *ctx, uint64_t done_bytes, uint64_t total_bytes);
+    void *progress_ctx;
+    unsigned char *staging;
+};
+
+static uint32_t element_bytes(const struct rp_safetensor *tensor) {
+    return tensor->type == RP_SAFETENSOR_F32 ? 4 : 2;
+}
+
+static int missing(const struct loader *loader, const struct rp_weight_part *part) {
+    int status = rp_error_set(loader->err, RP_STATUS_NOT_FOUND, "%s: tensor %s is missing",
+                              loader->files->shard_count == 1 ? loader->files->shards[0].name
+                                                              : RP_SAFETENSORS_INDEX,
+                              part->name);
+    if (part->matrix && strcmp(part->name, "lm_head.weight") == 0)
+        rp_error_hint(loader->err, "if the output layer is the embedding, config.json must say "
+                                   "\"tie_word_embeddings\": true");
+    return status;
+}
+
+/* The tensor is there, has the shape that the configuration implies, and a type that we convert. */
+static int check_part(void *ctx, const struct rp_weight_part *part) {
+    struct loader *loader = ctx;
+    const struct rp_safetensor *tensor = rp_safetensors_find(loader->files, part->name);
+    if (!tensor)
+        return missing(loader, part);
+    const char *file = rp_safetensors_file(loader->files, tensor);
+    uint64_t expected[2] = {part->rows, part->cols};
+    uint32_t rank = part->matrix ? 2 : 1;
+    if (tensor->rank != rank || memcmp(tensor->shape, expected, rank * sizeof expected[0]) != 0) {
+        char has[128], wants[64];
+        return rp_error_set(loader->err, RP_STATUS_FORMAT,
+                            "%s: tensor %s has shape %s, config.json implies %s", file, part->name,
+                            rp_safetensors_shape_text(tensor->shape, tensor->rank, has, sizeof has),
+                            rp_safetensors_shape_text(expected, rank, wants, sizeof wants));
+    }
+    if (tensor->type == RP_SAFETENSOR_OTHER)
+        return rp_error_set(loader->err, RP_STATUS_UNSUPPORTED,
+                            "%s: tensor %s is of type %s, supported: F32, F16, BF16", file,
+                            part->name, tensor->type_name);
+    if (part->matrix && tensor->type != RP_SAFETENSOR_BF16)
+        loader->all_bf16 = false;
+    loader->used[tensor - loader->files->tensors] = 1;
+    loader->total_bytes += tensor->bytes;
+    return RP_OK;
+}
+
+/* Names that older checkpoints carry and that no model needs, or that a tied model ignores. */
+static bool is_known_extra(const struct rp_model_config *config, const char *name) {
+    static const char suffix[] = ".rotary_emb.inv_freq";
+    size_t len = strlen(name), suffix_len = sizeof suffix - 1;
+    if (len >= suffix_len && strcmp(name + len - suffix_len, suffix) == 0)
+        return true;
+    return config->tied && strcmp(name, "lm_head.weight") == 0;
+}
+
+static void log_extras(const struct loader *loader) {
+    uint32_t extras = 0, first = 0;
+    for (uint32_t i = loader->files->count; i-- > 0;)
+        if (!loader->used[i] && !is_known_extra(loader->config, loader->files->tensors[i].name)) {
+            extras++;
+            first = i;
+        }
+    if (extras > 0)
+        rp_log(RP_LOG_WARN,
+               "model: tensors that the network does not use are ignored count=%u "
+               "first=%.100s",
+               extras, loader->files->tensors[first].name);
+}
+
+static float element(const unsigned char *bytes, size_t i, enum rp_safetensor_type type) {
+    uint16_t half;
+    float value;
+    if (type == RP_SAFETENSOR_F32) {
+        memcpy(&value, bytes + i * 4, sizeof value);
+        return value;
+    }
+    memcpy(&half, bytes + i * 2, sizeof half);
+    return type == RP_SAFETENSOR_BF16 ? rp_bf16_to_f32(half) : rp_f16_to_f32(half);
+}
+
+static void convert(const unsigned char *bytes, enum rp_safetensor_type type, void *out,
+                    enum rp_dtype out_dtype, size_t count) {
+    if (out_dtype == RP_DTYPE_F32)
+        for (size_t i = 0; i < count; i++)
+            ((float *)out)[i] = element(bytes, i, type);
+    else
+        for (size_t i = 0; i < count; i++)
+            ((uint16_t *)out)[i] = rp_f32_to_bf16(element(bytes, i, type));
+}
+
+/* Reads the whole tensor into `out`, straight where no conversion is needed. */
+static int read_tensor(struct loader *loader, const struct rp_safetensor *tensor,
+                       unsigned char *out, enum rp_dtype out_dtype) {
+    bool same = (tensor->type == RP_SAFETENSOR_F32 && out_dtype == RP_DTYPE_F32) ||
+                (tensor->type == RP_SAFETENSOR_BF16 && out_dtype == RP_DTYPE_BF16);
+    uint64_t piece = same ? PIECE_BYTES : STAGING_BYTES;
+    for (uint64_t begin = 0; begin < tensor->bytes; begin += piece) {
+        uint64_t len = RP_MIN(piece, tensor->bytes - begin);
+        size_t first = (size_t)(begin / element_bytes(tensor));
+        unsigned char *to = out + first * rp_dtype_bytes(out_dtype);
+        int status = rp_safetensors_read(loader->files, tensor, begin, same ? to : loader->staging,
+                                         len, loader->err);
+        if (status != RP_OK)
+            return status;
+        if (!same)
+            convert(loader->staging, tensor->type, to, out_dtype,
+                    (size_t)(len / element_bytes(tensor)));
+        loader->done_bytes += len;
+        if (loader->progress)
+            loader->progress(loader->progress_ctx, loader->done_bytes, loader->total_bytes);
+    }
+    return RP_OK;
+}
+
+static int load_part(void *ctx, const struct rp_weight_part *part) {
+    struct loader *loader = ctx;
+    const struct rp_safetensor *tensor = rp_safetensors_find(loader->files, part->name);
+    if (part->matrix) {
+        size_t row_bytes = (size_t)part->cols * rp_dtype_bytes(part->matrix->dtype);
+        return read_tensor(loader, tensor,
+                           (unsigned char *)part->matrix->data + part->row_begin * row_bytes,
+                           part->matrix->dtype);
+    }
+    float *values = *part->vector + part->row_begin;
+    int status = read_tensor(loader, tensor, (unsigned char *)values, RP_DTYPE_F32);
+    /* One bad element here spoils every token; in a matrix it would show in the NaN flag of a row.
+     */
+    for (uint32_t i = 0; status == RP_OK && i < part->rows; i++)
+        if (!isfinite(values[i]))
+            status = rp_error_set(loader->err, RP_STATUS_FORMAT, "%s: tensor %s: element %u is %s",
+                                  rp_safetensors_file(loader->files, tensor), part->name, i,
+                                  isnan(values[i]) ? "not a number" : "infinite");
+    return status;
+}
+
+static int load_weights(struct loader *loader, enum rp_dtype dtype, uint32_t max_position,
+                        struct rp_model *out_model) {
+    int status = rp_weights_describe(loader->config, RP_DTYPE_F32, out_model, loader->err);
+    if (status == RP_OK)
+        status = rp_weight_parts(out_model, check_part, loader);
+    rp_model_deinit(out_model);
+    if (status != RP_OK)
+        return status;
+    log_extras(loader);
+    if (dtype == RP_MODEL_DTYPE_AUTO)
+        dtype = loader->all_bf16 ? RP_DTYPE_BF16 : RP_DTYPE_F32;
+    status = rp_weights_describe(loader->config, dtype, out_model, loader->err);
+    if (status == RP_OK)
+        status = rp_weights_allocate(out_model, max_position, loader->err);
+    if (status == RP_OK)
+        status = rp_weight_parts(out_model, load_part, loader);
+    if (status == RP_OK)
+        out_model->loaded = true;
+    else
+        rp_model_deinit(out_model);
+    return status;
+}
+
+int rp_model_load(const char *dir, enum rp_dtype dtype, uint32_t max_position,
+                  void (*progress)(void *ctx, uint64_t done_bytes, uint64_t total_bytes), void *ctx,
+                  struct rp_model *out_model, struct rp_error *err) {
+    struct rp_model_config config;
+    struct rp_safetensors files;
+    memset(out_model, 0, sizeof *out_model);
+    if (dtype != RP_DTYPE_F32 && dtype != RP_DTYPE_BF16 && dtype != RP_MODEL_DTYPE_AUTO)
+        return rp_error_set(err, RP_STATUS_INVALID,
+                            "model: weights in memory are f32 or bf16, not %s",
+                            rp_dtype_name(dtype));
+    int status = rp_model_config_load(dir, &config, err);
+    if (status != RP_OK)
+        return status;
+    status = rp_safetensors_open(&files, dir, err);
+    if (status != RP_OK)
+        return status;
+    struct loader loader = {.files = &files,
+                            .config = &config,
+                            .err = err,
+                            .used = rp_calloc(files.count, 1),
+                            .all_bf16 = true,
+                            .progress = progress,
+                            .progress_ctx = ctx,
+                            .staging = rp_alloc(STAGING_BYTES)};
+    if (loader.used && loader.staging)
+        status = load_weights(&loader, dtype, max_position, out_model);
+    else
+        status = rp_error_set(err, RP_STATUS_NO_MEMORY, "model: out of memory");
+    rp_free(loader.used);
+    rp_free(loader.staging);
+    rp_safetensors_close(&files);
+    return status;
+}

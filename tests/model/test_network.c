@@ -1,0 +1,272 @@
+/* Goal: the program says what the network is: the operators of each family in order, with the
+ * columns, types, rows and parameters that the formula has. */
+#include "base/memory.h"
+#include "model/model.h"
+#include "tests/support/model_files.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+struct fixture {
+    struct rp_model model;
+    struct rp_program program;
+    struct rp_error err;
+};
+
+static int setup(void **state) {
+    static struct fixture fixture;
+    memset(&fixture, 0, sizeof fixture);
+    *state = &fixture;
+    return 0;
+}
+
+static int teardown(void **state) {
+    struct fixture *f = *state;
+    rp_program_deinit(&f->program);
+    rp_model_deinit(&f->model);
+    return 0;
+}
+
+static const struct rp_model_config tiny = {
+    .family = RP_FAMILY_LLAMA,
+    .architecture = "LlamaForCausalLM",
+    .hidden = 24,
+    .intermediate = 20,
+    .layers = 2,
+    .heads = 4,
+    .kv_heads = 2,
+    .head_dim = 8,
+    .vocab = 40,
+    .max_position = 16,
+    .norm_eps = 1e-5f,
+    .rope_theta = 10000,
+    .rope_factor = 1,
+    .file_dtype = RP_DTYPE_BF16,
+};
+
+static void emit(struct fixture *f, const struct rp_model_config *config, enum rp_dtype dtype) {
+    assert_int_equal(rp_model_describe(config, dtype, &f->model, &f->err), RP_OK);
+    assert_int_equal(rp_model_emit(&f->model, &f->program, &f->err), RP_OK);
+}
+
+static const struct rp_op *find(const struct fixture *f, const char *name) {
+    for (uint32_t i = 0; i < f->program.op_count; i++)
+        if (strcmp(f->program.ops[i].name, name) == 0)
+            return &f->program.ops[i];
+    fail_msg("no operator is called %s", name);
+    return NULL;
+}
+
+static const struct rp_tensor *tensor_of(const struct fixture *f, struct rp_view view) {
+    assert_in_range(view.tensor, 0, f->program.tensor_count - 1);
+    return &f->program.tensors[view.tensor];
+}
+
+static void assert_names(const struct fixture *f, const char *const *names, size_t count) {
+    for (size_t i = 0; i < count && i < f->program.op_count; i++)
+        assert_string_equal(f->program.ops[i].name, names[i]);
+    assert_int_equal(f->program.op_count, count);
+}
+
+static void test_a_llama_layer_has_its_operators_in_order(void **state) {
+    struct fixture *f = *state;
+    static const char *const names[] = {"step_begin",
+                                        "embed",
+                                        "layer.0.attn.norm",
+                                        "layer.0.attn.qkv",
+                                        "layer.0.attn.rope",
+                                        "layer.0.attn.kv_write",
+                                        "layer.0.attn.attention",
+                                        "layer.0.attn.o",
+                                        "layer.0.attn.add",
+                                        "layer.0.mlp.norm",
+                                        "layer.0.mlp.gate_up",
+                                        "layer.0.mlp.act",
+                                        "layer.0.mlp.down",
+                                        "layer.0.mlp.add",
+                                        "final.gather",
+                                        "final.norm",
+                                        "lm_head",
+                                        "sample"};
+    struct rp_model_config config = tiny;
+    config.layers = 1;
+    emit(f, &config, RP_DTYPE_F32);
+    assert_names(f, names, RP_ARRAY_COUNT(names));
+    assert_int_equal(f->program.sample_begin, 17);
+    assert_int_equal(f->program.ops[0].kind, RP_OP_STEP_BEGIN);
+    assert_int_equal(f->program.ops[17].kind, RP_OP_SAMPLE);
+    assert_int_equal(f->program.ops[17].u.sample.vocab, 40);
+}
+
+static void test_q_k_and_v_are_columns_of_one_product(void **state) {
+    struct fixture *f = *state;
+    emit(f, &tiny, RP_DTYPE_BF16);
+    const struct rp_op *qkv = find(f, "layer.1.attn.qkv"), *rope = find(f, "layer.1.attn.rope");
+    const struct rp_op *write = find(f, "layer.1.attn.kv_write");
+    const struct rp_op *attention = find(f, "layer.1.attn.attention");
+    assert_int_equal(qkv->out.cols, 64);
+    assert_int_equal(qkv->weight->rows, 64);
+    assert_int_equal(qkv->layer, 1);
+    assert_int_equal(rope->in[0].tensor, qkv->out.tensor);
+    assert_int_equal(rope->in[0].col, 0);
+    assert_int_equal(rope->in[0].cols, 48);
+    assert_memory_equal(&rope->in[0], &rope->out, sizeof rope->out);
+    assert_int_equal(rope->u.rope.heads, 6);
+    assert_int_equal(rope->u.rope.rotary_dim, 8);
+    assert_int_equal(rope->u.rope.position_count, 16);
+    assert_int_equal(write->in[0].col, 32);
+    assert_int_equal(write->in[0].cols, 16);
+    assert_int_equal(write->in[1].col, 48);
+    assert_int_equal(write->in[1].cols, 16);
+    assert_int_equal(write->out.tensor, RP_NO_TENSOR);
+    assert_int_equal(attention->in[0].col, 0);
+    assert_int_equal(attention->in[0].cols, 32);
+    assert_int_equal(attention->out.cols, 32);
+    assert_float_equal(attention->u.attention.scale, 0.35355339f, 1e-7f);
+}
+
+static void test_what_a_product_reads_has_the_type_of_its_weights(void **state) {
+    struct fixture *f = *state;
+    emit(f, &tiny, RP_DTYPE_BF16);
+    uint32_t products = 0;
+    for (uint32_t i = 0; i < f->program.op_count; i++) {
+        const struct rp_op *op = &f->program.ops[i];
+        if (op->kind != RP_OP_LINEAR)
+            continue;
+        products++;
+        assert_int_equal(tensor_of(f, op->in[0])->dtype, RP_DTYPE_BF16);
+        assert_int_equal(tensor_of(f, op->out)->dtype, RP_DTYPE_F32);
+        assert_int_equal(op->in[0].cols, op->weight->cols);
+        assert_int_equal(op->out.cols, op->weight->rows);
+    }
+    assert_int_equal(products, 4 * 2 + 1);
+}
+
+static void test_every_tensor_is_written_before_it_is_read(void **state) {
+    struct fixture *f = *state;
+    bool written[64] = {false};
+    emit(f, &tiny, RP_DTYPE_BF16);
+    assert_in_range(f->program.tensor_count, 1, RP_ARRAY_COUNT(written));
+    for (uint32_t i = 0; i < f->program.op_count; i++) {
+        const struct rp_op *op = &f->program.ops[i];
+        for (int at = 0; at < 2; at++)
+            if (op->in[at].tensor != RP_NO_TENSOR)
+                assert_true(written[op->in[at].tensor]);
+        if (op->out.tensor != RP_NO_TENSOR)
+            written[op->out.tensor] = true;
+    }
+    for (uint32_t i = 0; i < f->program.tensor_count; i++)
+        assert_true(written[i]);
+}
+
+static void test_rows_past_the_gather_are_logit_rows(void **state) {
+    struct fixture *f = *state;
+    emit(f, &tiny, RP_DTYPE_F32);
+    assert_int_equal(find(f, "layer.1.mlp.add")->rows, RP_ROWS_TOKEN);
+    assert_int_equal(find(f, "final.gather")->rows, RP_ROWS_LOGIT);
+    assert_int_equal(tensor_of(f, find(f, "final.gather")->in[0])->rows, RP_ROWS_TOKEN);
+    assert_int_equal(tensor_of(f, find(f, "final.gather")->out)->rows, RP_ROWS_LOGIT);
+    assert_int_equal(find(f, "lm_head")->rows, RP_ROWS_LOGIT);
+    assert_int_equal(tensor_of(f, find(f, "sample")->in[0])->rows, RP_ROWS_LOGIT);
+    assert_int_equal(find(f, "sample")->in[0].cols, 40);
+}
+
+static void test_qwen3_normalises_each_head_of_q_and_k_in_place(void **state) {
+    struct fixture *f = *state;
+    struct rp_model_config config = tiny;
+    config.family = RP_FAMILY_QWEN3;
+    config.qk_norm = true;
+    emit(f, &config, RP_DTYPE_F32);
+    const struct rp_op *q = find(f, "layer.0.attn.q_norm"), *k = find(f, "layer.0.attn.k_norm");
+    assert_int_equal(q->u.norm.group, 8);
+    assert_int_equal(q->in[0].cols, 32);
+    assert_memory_equal(&q->in[0], &q->out, sizeof q->out);
+    assert_int_equal(k->in[0].col, 32);
+    assert_int_equal(k->in[0].cols, 16);
+    assert_true(k < find(f, "layer.0.attn.rope"));
+}
+
+static void test_only_layers_from_the_first_windowed_one_have_the_window(void **state) {
+    struct fixture *f = *state;
+    struct rp_model_config config = tiny;
+    config.layers = 3;
+    config.window = 7;
+    config.window_layer_begin = 1;
+    emit(f, &config, RP_DTYPE_F32);
+    assert_int_equal(find(f, "layer.0.attn.attention")->u.attention.window, 0);
+    assert_int_equal(find(f, "layer.1.attn.attention")->u.attention.window, 7);
+    assert_int_equal(find(f, "layer.2.attn.attention")->u.attention.window, 7);
+}
+
+static void test_a_described_and_a_loaded_model_have_one_fingerprint(void **state) {
+    struct fixture *f = *state;
+    struct rp_model_config config = tiny;
+    config.qkv_bias = true;
+    emit(f, &config, RP_DTYPE_BF16);
+    uint64_t described = rp_program_fingerprint(&f->program);
+    teardown(state);
+    assert_int_equal(rp_model_random(&config, RP_DTYPE_BF16, 1, 0, &f->model, &f->err), RP_OK);
+    assert_int_equal(rp_model_emit(&f->model, &f->program, &f->err), RP_OK);
+    assert_true(rp_program_fingerprint(&f->program) == described);
+    teardown(state);
+    config.qkv_bias = false;
+    emit(f, &config, RP_DTYPE_BF16);
+    assert_true(rp_program_fingerprint(&f->program) != described);
+}
+
+static void test_a_failed_allocation_leaves_no_program(void **state) {
+    struct fixture *f = *state;
+    assert_int_equal(rp_model_describe(&tiny, RP_DTYPE_F32, &f->model, &f->err), RP_OK);
+    for (uint64_t n = 1; n <= 2; n++) {
+        rp_alloc_fail_at(n);
+        int status = rp_model_emit(&f->model, &f->program, &f->err);
+        rp_alloc_fail_at(0);
+        assert_int_equal(status, RP_STATUS_NO_MEMORY);
+        assert_null(f->program.ops);
+    }
+}
+
+static void test_stories260k_loads_and_emits_its_program(void **state) {
+    struct fixture *f = *state;
+    char dir[512];
+    if (!rp_test_data_path("weights/stories260K/hf_derived", dir, sizeof dir)) {
+        print_message("weights/stories260K is not in REPRISE_TEST_DATA\n");
+        skip();
+    }
+    int status = rp_model_load(dir, RP_MODEL_DTYPE_AUTO, 0, NULL, NULL, &f->model, &f->err);
+    if (status != RP_OK)
+        fail_msg("%s", f->err.text);
+    assert_int_equal(rp_model_emit(&f->model, &f->program, &f->err), RP_OK);
+    assert_true(f->model.loaded);
+    assert_int_equal(f->model.dtype, RP_DTYPE_F32);
+    assert_int_equal(f->program.op_count, 2 + 5 * 12 + 4);
+    assert_ptr_equal(f->model.lm_head.data, f->model.embed.data);
+    assert_int_equal(f->model.rope_positions, 512);
+    /* What the file holds, less the padding that none has. */
+    assert_int_equal(rp_model_weight_bytes(&f->model), 1040128);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+        TEST(test_a_llama_layer_has_its_operators_in_order),
+        TEST(test_q_k_and_v_are_columns_of_one_product),
+        TEST(test_what_a_product_reads_has_the_type_of_its_weights),
+        TEST(test_every_tensor_is_written_before_it_is_read),
+        TEST(test_rows_past_the_gather_are_logit_rows),
+        TEST(test_qwen3_normalises_each_head_of_q_and_k_in_place),
+        TEST(test_only_layers_from_the_first_windowed_one_have_the_window),
+        TEST(test_a_described_and_a_loaded_model_have_one_fingerprint),
+        TEST(test_a_failed_allocation_leaves_no_program),
+        TEST(test_stories260k_loads_and_emits_its_program),
+#undef TEST
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
