@@ -105,7 +105,7 @@ struct rp_live_row {
     uint32_t slot;
     uint32_t token_begin, token_count; /* in the step's tokens */
     uint32_t kv_begin;                 /* position of its first token */
-    uint32_t flags;                    /* rp_step_row_flags; 0 when the slot is finished */
+    uint32_t flags;                    /* rp_step_row_flags; 0 when the slot is finished: a dead row */
     uint32_t logit_row;                /* valid when RP_ROW_SAMPLE */
 };
 
