@@ -1,0 +1,327 @@
+#include "server/http_server.h"
+
+#include "base/clock.h"
+#include "base/hash.h"
+#include "base/log.h"
+#include "base/memory.h"
+#include "engine/engine.h"
+#include "server/completion.h"
+#include "server/http_conn.h"
+#include "server/json_body.h"
+#include "server/text_work.h"
+
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/resource.h>
+
+enum { TICK_MS = 100, BACKLOG = 1024, FDS_FOR_OTHERS = 64, EXIT_PORT = 5, EXIT_DEVICE = 70 };
+
+void rp_http_limits_init(struct rp_http_limits *limits) {
+    *limits = (struct rp_http_limits){
+        .header_ms = 10000,
+        .body_ms = 30000,
+        .idle_ms = 75000,
+        .write_stall_ms = 30000,
+        .linger_ms = 2000,
+        .header_bytes = 16 << 10,
+        .header_count = 100,
+        .target_bytes = 8 << 10,
+        .body_bytes = 8 << 20,
+        .bodies_bytes = (uint64_t)256 << 20,
+        .json_bytes = (uint64_t)64 << 20,
+        .json_live_bytes = (uint64_t)512 << 20,
+        .json_depth = 64,
+        .stream_bytes = 1 << 20,
+        .pipeline_bytes = 64 << 10,
+        .stuck_ms = 5000,
+    };
+}
+
+void rp_server_new_id(struct rp_server *server, char out[17]) {
+    uint64_t counter = ++server->next_id;
+    snprintf(out, 17, "%016" PRIx64, rp_hash64(&counter, sizeof counter, server->id_secret));
+}
+
+const char *rp_server_not_ready(struct rp_server *server) {
+    const struct rp_engine *engine = server->serving.engine;
+    if (server->phase == RP_SERVER_STARTING)
+        return "the server is starting";
+    if (server->phase >= RP_SERVER_DRAINING)
+        return "the server is shutting down";
+    if (!rp_engine_is_healthy(engine))
+        return "the device has failed";
+    uint64_t stuck_ns = (uint64_t)server->config.limits.stuck_ms * 1000000u;
+    if (rp_gauge_read(&rp_engine_metrics(engine)->waiting) > 0 &&
+        rp_clock_ns() > rp_engine_last_progress_ns(engine) + stuck_ns)
+        return "requests are waiting and nothing moves";
+    return NULL;
+}
+
+/* --- Ending ------------------------------------------------------------------------------------ */
+
+static void close_listener(struct rp_listener *listener) {
+    if (listener->is_open)
+        uv_close((uv_handle_t *)&listener->tcp, NULL);
+    listener->is_open = false;
+}
+
+/* Everything that the loop waits for; run returns when it is gone. */
+static void close_all(struct rp_server *server) {
+    if (server->phase == RP_SERVER_CLOSING)
+        return;
+    server->phase = RP_SERVER_CLOSING;
+    close_listener(&server->listeners[0]);
+    close_listener(&server->listeners[1]);
+    for (struct rp_conn *conn = server->conns; conn; conn = conn->next)
+        rp_conn_close(conn);
+    uv_close((uv_handle_t *)&server->sigterm, NULL);
+    uv_close((uv_handle_t *)&server->sigint, NULL);
+    uv_close((uv_handle_t *)&server->tick, NULL);
+}
+
+/* Whether an answer is still on its way to a client. */
+static bool is_writing(const struct rp_server *server) {
+    for (const struct rp_conn *conn = server->conns; conn; conn = conn->next)
+        if (conn->writing || conn->state == RP_CONN_LINGER ||
+            (conn->state == RP_CONN_BUSY && conn->reply_done))
+            return true;
+    return false;
+}
+
+void rp_server_check_drained(struct rp_server *server) {
+    if (server->phase < RP_SERVER_DRAINING || server->phase == RP_SERVER_CLOSING)
+        return;
+    bool late = server->phase == RP_SERVER_STOPPING && rp_clock_ns() > server->stop_deadline_ns;
+    bool busy = server->completions || server->work_count || is_writing(server);
+    if (!busy || (late && server->work_count == 0))
+        close_all(server);
+}
+
+/* Cancels what is open. Clients get an error; the engine closes its requests within two steps. */
+static void stop_now(struct rp_server *server, int exit_code, const char *code, const char *why) {
+    struct rp_http_error error;
+    if (server->phase >= RP_SERVER_STOPPING)
+        return;
+    server->phase = RP_SERVER_STOPPING;
+    server->exit_code = exit_code;
+    server->stop_deadline_ns = rp_clock_ns() + (uint64_t)1000000000u;
+    rp_http_error_set(&error, exit_code ? 500 : 503, NULL, code, "%s", why);
+    rp_completion_fail_all(server, &error);
+    rp_server_check_drained(server);
+}
+
+static void on_signal(uv_signal_t *signal, int number) {
+    struct rp_server *server = signal->data;
+    if (server->phase == RP_SERVER_SERVING) {
+        server->phase = RP_SERVER_DRAINING;
+        server->drain_deadline_ns =
+            rp_clock_ns() + (uint64_t)server->config.shutdown_timeout_ms * 1000000u;
+        rp_log(RP_LOG_INFO, "server: draining signal=%d open=%" PRIu32 " timeout_ms=%" PRIu32,
+               number, server->completion_count, server->config.shutdown_timeout_ms);
+        rp_server_check_drained(server);
+    } else {
+        rp_log(RP_LOG_INFO, "server: second signal, stopping now");
+        stop_now(server, 0, "shutting_down", "the server is shutting down");
+    }
+}
+
+static void drain_events(struct rp_server *server) {
+    struct rp_event event;
+    while (rp_engine_next_event(server->serving.engine, &event))
+        rp_completion_event(server, &event);
+}
+
+/* After the events, so that those that the engine closed have got its answer. */
+static void check_device(struct rp_server *server) {
+    if (server->phase >= RP_SERVER_STOPPING || rp_engine_is_healthy(server->serving.engine))
+        return;
+    rp_log(RP_LOG_ERROR, "server: the device has failed, leaving with exit code %d", EXIT_DEVICE);
+    stop_now(server, EXIT_DEVICE, "engine_failed", "the device has failed");
+}
+
+static void on_wake(uv_async_t *async) {
+    struct rp_server *server = async->data;
+    if (!server->serving.engine)
+        return;
+    drain_events(server);
+    check_device(server);
+}
+
+void rp_server_wake(void *ctx) { uv_async_send(&((struct rp_server *)ctx)->wake); }
+
+static void on_tick(uv_timer_t *timer) {
+    struct rp_server *server = timer->data;
+    uint64_t now_ns = rp_clock_ns();
+    /* A wake may come before the health flag; events are drained again so that none is missed. */
+    drain_events(server);
+    check_device(server);
+    for (struct rp_conn *conn = server->conns, *next; conn; conn = next) {
+        next = conn->next; /* closing frees later */
+        rp_conn_tick(conn, now_ns);
+    }
+    if (server->phase == RP_SERVER_DRAINING && now_ns > server->drain_deadline_ns)
+        stop_now(server, 0, "shutting_down", "the server is shutting down");
+    rp_server_check_drained(server);
+}
+
+/* --- Listening --------------------------------------------------------------------------------- */
+
+static bool address_is_local(const struct sockaddr_storage *address) {
+    if (address->ss_family == AF_INET) {
+        const struct sockaddr_in *v4 = (const struct sockaddr_in *)address;
+        return (ntohl(v4->sin_addr.s_addr) >> 24) == 127;
+    }
+    return IN6_IS_ADDR_LOOPBACK(&((const struct sockaddr_in6 *)address)->sin6_addr);
+}
+
+static int bind_listener(struct rp_server *server, struct rp_listener *listener, const char *host,
+                         uint32_t port, struct rp_error *err) {
+    struct sockaddr_storage address;
+    int len = sizeof address;
+    memset(&address, 0, sizeof address);
+    if (strcmp(host, "localhost") == 0)
+        host = "127.0.0.1";
+    if (uv_ip4_addr(host, (int)port, (struct sockaddr_in *)&address) != 0 &&
+        uv_ip6_addr(host, (int)port, (struct sockaddr_in6 *)&address) != 0) {
+        int status = rp_error_set(err, RP_STATUS_INVALID, "%s is not an IP address", host);
+        rp_error_hint(err, "127.0.0.1 for this machine only, 0.0.0.0 for all");
+        return status;
+    }
+    listener->server = server;
+    listener->is_local = address_is_local(&address);
+    int rc = uv_tcp_init(&server->loop, &listener->tcp);
+    if (rc == 0) {
+        listener->is_open = true;
+        listener->tcp.data = listener;
+        rc = uv_tcp_bind(&listener->tcp, (struct sockaddr *)&address, 0);
+    }
+    /* libuv tells of a taken address only here. */
+    if (rc == 0)
+        rc = uv_tcp_getsockname(&listener->tcp, (struct sockaddr *)&address, &len);
+    if (rc != 0)
+        return rp_error_set(err, rc == UV_EADDRINUSE ? RP_STATUS_IN_USE : RP_STATUS_IO,
+                            "%s port %" PRIu32 ": %s", host, port, uv_strerror(rc));
+    listener->port =
+        ntohs(address.ss_family == AF_INET ? ((struct sockaddr_in *)&address)->sin_port
+                                           : ((struct sockaddr_in6 *)&address)->sin6_port);
+    return RP_OK;
+}
+
+static void on_connection(uv_stream_t *stream, int status) {
+    struct rp_listener *listener = stream->data;
+    if (status != 0) {
+        rp_log(RP_LOG_WARN, "http: a connection could not be accepted: %s", uv_strerror(status));
+        return;
+    }
+    rp_conn_accept(listener);
+}
+
+static int start_listening(struct rp_listener *listener) {
+    return listener->is_open ? uv_listen((uv_stream_t *)&listener->tcp, BACKLOG, on_connection) : 0;
+}
+
+/* On running out of file descriptors libuv closes every waiting connection, without a word. */
+static void fit_connections(struct rp_server *server) {
+    struct rlimit limit;
+    uint32_t wanted = server->config.max_connections + FDS_FOR_OTHERS;
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0)
+        return;
+    if (limit.rlim_cur < wanted) {
+        limit.rlim_cur = RP_MIN(limit.rlim_max, (rlim_t)wanted);
+        setrlimit(RLIMIT_NOFILE, &limit);
+        getrlimit(RLIMIT_NOFILE, &limit);
+    }
+    if (limit.rlim_cur >= wanted)
+        return;
+    server->config.max_connections = limit.rlim_cur > 2 * FDS_FOR_OTHERS
+                                         ? (uint32_t)limit.rlim_cur - FDS_FOR_OTHERS
+                                         : FDS_FOR_OTHERS;
+    rp_log(RP_LOG_WARN,
+           "server: --max-connections lowered to %" PRIu32 ", the open files limit is %llu",
+           server->config.max_connections, (unsigned long long)limit.rlim_cur);
+}
+
+/* --- Life -------------------------------------------------------------------------------------- */
+
+static void init_handles(struct rp_server *server) {
+    RP_ASSERT(uv_async_init(&server->loop, &server->wake, on_wake) == 0);
+    RP_ASSERT(uv_timer_init(&server->loop, &server->tick) == 0);
+    RP_ASSERT(uv_signal_init(&server->loop, &server->sigterm) == 0);
+    RP_ASSERT(uv_signal_init(&server->loop, &server->sigint) == 0);
+    RP_ASSERT(uv_mutex_init(&server->scratch_lock) == 0);
+    server->wake.data = server->tick.data = server->sigterm.data = server->sigint.data = server;
+}
+
+int rp_server_create(const struct rp_server_config *config, struct rp_server **out,
+                     struct rp_error *err) {
+    struct rp_server *server = rp_calloc(1, sizeof *server);
+    *out = NULL;
+    if (!server || uv_loop_init(&server->loop) != 0) {
+        rp_free(server);
+        return rp_error_set(err, RP_STATUS_NO_MEMORY, "no memory for the server");
+    }
+    server->config = *config;
+    server->start_ns = rp_clock_ns();
+    server->listeners[1].is_admin = true;
+    if (!rp_random_fill(&server->id_secret, sizeof server->id_secret))
+        server->id_secret = server->start_ns;
+    rp_server_metrics_init(&server->metrics);
+    rp_json_body_init();
+    signal(SIGPIPE, SIG_IGN);
+    init_handles(server);
+    fit_connections(server);
+    int status = bind_listener(server, &server->listeners[0], config->host, config->port, err);
+    if (status == RP_OK && config->admin_port >= 0)
+        status = bind_listener(server, &server->listeners[1], config->admin_host,
+                               (uint32_t)config->admin_port, err);
+    if (status != RP_OK) {
+        rp_server_destroy(server);
+        return status;
+    }
+    *out = server;
+    return RP_OK;
+}
+
+uint32_t rp_server_port(const struct rp_server *server) { return server->listeners[0].port; }
+
+uint32_t rp_server_admin_port(const struct rp_server *server) { return server->listeners[1].port; }
+
+int rp_server_run(struct rp_server *server, const struct rp_serving *serving,
+                  void (*ready)(void *ctx), void *ctx) {
+    server->serving = *serving;
+    rp_server_metrics_register(&server->metrics, serving->engine, &server->registry);
+    int rc = start_listening(&server->listeners[0]);
+    if (rc == 0)
+        rc = start_listening(&server->listeners[1]);
+    if (rc != 0) {
+        rp_log(RP_LOG_ERROR, "server: cannot listen: %s", uv_strerror(rc));
+        return EXIT_PORT;
+    }
+    server->phase = RP_SERVER_SERVING;
+    uv_signal_start(&server->sigterm, on_signal, SIGTERM);
+    uv_signal_start(&server->sigint, on_signal, SIGINT);
+    uv_timer_start(&server->tick, on_tick, TICK_MS, TICK_MS);
+    /* The wake handle stays open for an engine that is stopped later; it holds nothing up. */
+    uv_unref((uv_handle_t *)&server->wake);
+    if (ready)
+        ready(ctx);
+    uv_run(&server->loop, UV_RUN_DEFAULT);
+    return server->exit_code;
+}
+
+void rp_server_destroy(struct rp_server *server) {
+    if (!server)
+        return;
+    if (server->serving.engine)
+        drain_events(server);
+    close_all(server);
+    uv_close((uv_handle_t *)&server->wake, NULL);
+    uv_run(&server->loop, UV_RUN_DEFAULT);
+    RP_ASSERT_CMP(uv_loop_close(&server->loop), ==, 0);
+    RP_ASSERT(!server->completions);
+    rp_text_work_deinit(server);
+    uv_mutex_destroy(&server->scratch_lock);
+    rp_free(server);
+}

@@ -1,0 +1,110 @@
+#include "server/serve_config.h"
+
+#include "base/json_writer.h"
+#include "base/log.h"
+
+#include <arpa/inet.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static bool is_set(const char *text) { return text && *text; }
+
+static bool is_loopback(const char *host) {
+    struct in6_addr v6;
+    struct in_addr v4;
+    if (strcmp(host, "localhost") == 0)
+        return true;
+    if (inet_pton(AF_INET, host, &v4) == 1)
+        return (ntohl(v4.s_addr) >> 24) == 127;
+    return inet_pton(AF_INET6, host, &v6) == 1 && IN6_IS_ADDR_LOOPBACK(&v6);
+}
+
+static int read_keys(const struct rp_serve_options *options, struct rp_auth *auth,
+                     struct rp_error *err) {
+    const char *alias = getenv("VLLM_API_KEY"), *ours = getenv("REPRISE_API_KEY");
+    int status = RP_OK;
+    memset(auth, 0, sizeof *auth);
+    if (is_set(options->api_key_file))
+        status = rp_auth_read_file(auth, options->api_key_file, err);
+    if (status == RP_OK && is_set(options->api_key)) {
+        status = rp_auth_add(auth, options->api_key, strlen(options->api_key), err);
+        if (!ours || strcmp(ours, options->api_key) != 0)
+            rp_log(RP_LOG_WARN, "server: --api-key is visible in the process list; prefer "
+                                "--api-key-file or REPRISE_API_KEY");
+    }
+    if (status == RP_OK && auth->count == 0 && is_set(alias))
+        status = rp_auth_add(auth, alias, strlen(alias), err);
+    return status;
+}
+
+int rp_serve_config(const struct rp_serve_options *options, struct rp_auth *out_auth,
+                    struct rp_server_config *out_config, struct rp_error *err) {
+    int status = read_keys(options, out_auth, err);
+    if (status != RP_OK)
+        return status;
+    bool exposed = !is_loopback(options->host) ||
+                   (options->admin_port && !is_loopback(options->admin_host));
+    if (exposed && out_auth->count == 0 && !options->insecure_no_auth) {
+        status = rp_error_set(err, RP_STATUS_INVALID,
+                              "without an API key only this machine may connect, but --host or "
+                              "--admin-host is not a loopback address");
+        rp_error_hint(err, "add --api-key-file FILE, or --insecure-no-auth on a trusted network");
+        return status;
+    }
+    memset(out_config, 0, sizeof *out_config);
+    out_config->host = options->host;
+    out_config->port = options->port;
+    out_config->admin_host = options->admin_host;
+    out_config->admin_port = options->admin_port ? (int32_t)options->admin_port : -1;
+    out_config->max_connections = options->max_connections;
+    out_config->shutdown_timeout_ms = (uint32_t)(options->shutdown_timeout_s * 1000.0);
+    rp_http_limits_init(&out_config->limits);
+    out_config->limits.idle_ms = (uint32_t)(options->timeout_keep_alive_s * 1000.0);
+    out_config->auth = out_auth;
+    return RP_OK;
+}
+
+void rp_serve_model_name(const struct rp_serve_options *options, const char *dir, char *out,
+                         size_t size) {
+    if (is_set(options->served_model_name)) {
+        snprintf(out, size, "%s", options->served_model_name);
+        return;
+    }
+    /* ".", "..", links: the directory's real name. */
+    char full[PATH_MAX];
+    const char *last = realpath(dir, full) ? strrchr(full, '/') : NULL;
+    snprintf(out, size, "%s", last && last[1] ? last + 1 : "model");
+}
+
+void rp_serve_write_flags(void *ctx, struct rp_json *json) {
+    for (uint32_t i = 0; i < rp_serve_spec.flag_count; i++) {
+        const struct rp_flag *flag = &rp_serve_spec.flags[i];
+        const char *from = (const char *)ctx + flag->offset, *text;
+        switch (flag->type) {
+        case RP_FLAG_SWITCH:
+            rp_json_bool(json, flag->name, *(const bool *)from);
+            break;
+        case RP_FLAG_UINT:
+        case RP_FLAG_CHOICE:
+            rp_json_uint(json, flag->name, *(const uint32_t *)(const void *)from);
+            break;
+        case RP_FLAG_SIZE:
+            rp_json_uint(json, flag->name, *(const uint64_t *)(const void *)from);
+            break;
+        case RP_FLAG_REAL:
+            rp_json_double(json, flag->name, *(const double *)(const void *)from);
+            break;
+        case RP_FLAG_TEXT:
+            text = *(const char *const *)(const void *)from;
+            if (strcmp(flag->name, "api-key") == 0)
+                rp_json_bool(json, flag->name, is_set(text));
+            else if (is_set(text))
+                rp_json_string(json, flag->name, text);
+            else
+                rp_json_null(json, flag->name);
+            break;
+        }
+    }
+}

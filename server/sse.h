@@ -1,0 +1,45 @@
+/* sse.h - the JSON of a completion: stream chunks as server-sent events, and the whole answer.
+ * Written straight into a buffer; no tree is built. Thread: loop. */
+#ifndef RP_SERVER_SSE_H
+#define RP_SERVER_SSE_H
+
+#include "base/buffer.h"
+#include "server/http_error.h"
+
+/* What does not change during a completion, in JSON, without the closing brace:
+ * {"id":...,"object":"text_completion","created":...,"model":... */
+void rp_sse_head(struct rp_buffer *out, const char *id, int64_t created, const char *model);
+
+struct rp_sse_choice {
+    uint32_t index;
+    const char *text;
+    size_t text_len;
+    const char *finish_reason; /* NULL: not finished */
+    const char *stop_string;   /* stop_reason: this text, */
+    size_t stop_string_len;
+    int32_t stop_token; /* or this id; -1: null */
+};
+
+enum rp_sse_usage {
+    RP_SSE_USAGE_NONE,
+    RP_SSE_USAGE_NULL,
+    RP_SSE_USAGE_RUNNING,
+    RP_SSE_USAGE_FINAL
+};
+
+struct rp_sse_tokens {
+    uint64_t prompt, completion, cached;
+};
+
+/* "data: {...}\n\n". choice NULL: "choices":[] */
+void rp_sse_chunk(struct rp_buffer *out, const struct rp_buffer *head,
+                  const struct rp_sse_choice *choice, enum rp_sse_usage usage,
+                  const struct rp_sse_tokens *tokens);
+void rp_sse_error(struct rp_buffer *out, const struct rp_http_error *error);
+
+/* The answer that is not streamed. */
+void rp_sse_whole(struct rp_buffer *out, const struct rp_buffer *head,
+                  const struct rp_sse_choice *choices, uint32_t count,
+                  const struct rp_sse_tokens *tokens);
+
+#endif

@@ -1,0 +1,24 @@
+/* fake_engine.h - engine.h without a model, so that the server can be tested without kernels.
+ *
+ * Each request's answer is its own prompt, over and over, without the prompt's first token (BOS): a test
+ * chooses the answer by choosing the prompt. All running requests get one token per step; a step takes
+ * step_us. A stop id ends a request, as do max_tokens and `cancelled`. Seeds play faults:
+ *   9001  NaN in the third step        9002  the device fails in the third step
+ *   9003  no step ends from now on, until the request is cancelled */
+#ifndef RP_TESTS_HTTP_FAKE_ENGINE_H
+#define RP_TESTS_HTTP_FAKE_ENGINE_H
+
+#include "engine/engine.h"
+
+struct rp_fake_config {
+    uint32_t max_num_seqs, queue_capacity, max_model_len, step_us;
+    uint32_t kv_tokens; /* a request beyond it never fits */
+    void (*wake)(void *ctx);
+    void *wake_ctx;
+};
+
+struct rp_engine *rp_fake_engine_create(const struct rp_fake_config *config);
+/* Requests that were submitted and never closed; 0 is right at the end. */
+uint32_t rp_fake_engine_open(const struct rp_engine *engine);
+
+#endif
