@@ -26,10 +26,7 @@ STORY = tasks.tell(random.Random(1))[0]
 
 class Oracle(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-<<<<<<< HEAD
-=======
     disable_nagle_algorithm = True  # header and body are two writes
->>>>>>> demo
     wrong_every = 0
     busy_first = 0
     asked = 0
