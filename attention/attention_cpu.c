@@ -90,12 +90,10 @@ static void store_run(const struct rp_kv_layout *kv, void *run, size_t at, const
     }
 }
 
-void rp_kv_write_scalar(const struct rp_kv_write_args *args, const struct rp_cpu_worker *worker) {
+void rp_kv_write_range(const struct rp_kv_write_args *args, uint32_t begin, uint32_t end) {
     const struct rp_kv_layout *kv = &args->kv;
-    size_t begin, end;
-    rp_cpu_share(worker, args->step.counts->token_count, 1, &begin, &end);
-    for (size_t t = begin; t < end; t++) {
-        const struct rp_live_row *row = rp_attention_live_row(&args->step, (uint32_t)t);
+    for (uint32_t t = begin; t < end; t++) {
+        const struct rp_live_row *row = rp_attention_live_row(&args->step, t);
         if (!row)
             continue;
         uint32_t position = args->step.positions[t];
