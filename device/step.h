@@ -50,10 +50,7 @@ struct rp_slot_edit {
 
 enum rp_step_row_flags {
     RP_ROW_DECODE = 1, /* its one token is the slot's last token; otherwise prompt tokens */
-    RP_ROW_SAMPLE = 2, /* its last token gets logits and a sampled token */
-    /* Only in rp_live_row, set by STEP_BEGIN on every row whose slot is not finished: a chunk in the
-     * middle of a prompt neither decodes nor samples, and is alive. */
-    RP_ROW_LIVE = 4
+    RP_ROW_SAMPLE = 2  /* its last token gets logits and a sampled token */
 };
 
 struct rp_step_row {
