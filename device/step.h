@@ -18,10 +18,9 @@
 #define RP_DEVICE_STEP_H
 
 #include "base/base.h"
+#include "base/limits.h"
 
 #define RP_STEP_RING_ENTRIES 4
-#define RP_STOP_IDS_MAX      64
-#define RP_MASK_PARAMS_MAX   16
 
 /* Word offsets inside a slot. Floats are stored as their bits. */
 enum rp_slot_field {
