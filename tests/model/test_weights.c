@@ -313,11 +313,11 @@ static void test_checkpoints_that_do_not_fit_are_refused_by_file_and_tensor(void
         const char *text;
     } cases[] = {
         {0,
-         {NULL},
+         {.name = NULL},
          RP_STATUS_NOT_FOUND,
          "model.safetensors: tensor model.embed_tokens.weight is missing"},
         {5,
-         {NULL},
+         {.name = NULL},
          RP_STATUS_NOT_FOUND,
          "tensor model.layers.0.self_attn.k_proj.weight is missing"},
         {0,
