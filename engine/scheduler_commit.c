@@ -206,7 +206,8 @@ void rp_scheduler_commit(struct rp_scheduler *scheduler, uint64_t step_id,
     const struct rp_step_store *step = &scheduler->stores[step_id % RP_SCHED_IN_FLIGHT_MAX];
     /* First, so that what ends with this step need not wait for it. */
     scheduler->committed_step = step_id;
-    rp_sched_retire(scheduler);
     for (uint32_t i = 0; i < step->row_count; i++)
         commit_row(scheduler, &step->rows[i], &results[i], now_ns);
+    /* Last, so that rows of closed sequences still find their slots. */
+    rp_sched_retire(scheduler);
 }
