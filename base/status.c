@@ -37,7 +37,7 @@ const char *rp_status_text(int status) {
     return "?";
 }
 
-int rp_error_set(struct rp_error *err, enum rp_status status, const char *format, ...) {
+void rp_error_fill(struct rp_error *err, enum rp_status status, const char *format, ...) {
     if (err) {
         va_list args;
         va_start(args, format);
@@ -46,7 +46,6 @@ int rp_error_set(struct rp_error *err, enum rp_status status, const char *format
         err->status = status;
         err->hint[0] = '\0';
     }
-    return status;
 }
 
 void rp_error_hint(struct rp_error *err, const char *format, ...) {

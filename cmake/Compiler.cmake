@@ -5,6 +5,8 @@ target_compile_definitions(rp_flags INTERFACE _GNU_SOURCE LLHTTP_STRICT_MODE=1
 target_compile_options(rp_flags INTERFACE
   -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith -Wvla
   -Wwrite-strings -Wcast-align -Wundef -fno-common -fstack-protector-strong
+  # gcc 12 reports this wrongly for out-parameters of inlined calls that return a status.
+  -Wno-maybe-uninitialized
   # Results must not depend on how the compiler contracts a*b+c.
   -ffp-contract=off)
 if(RP_WERROR)

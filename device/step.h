@@ -18,10 +18,9 @@
 #define RP_DEVICE_STEP_H
 
 #include "base/base.h"
+#include "base/limits.h"
 
 #define RP_STEP_RING_ENTRIES 4
-#define RP_STOP_IDS_MAX      64
-#define RP_MASK_PARAMS_MAX   16
 
 /* Word offsets inside a slot. Floats are stored as their bits. */
 enum rp_slot_field {
@@ -102,7 +101,7 @@ struct rp_live_row {
     uint32_t slot;
     uint32_t token_begin, token_count; /* in the step's tokens */
     uint32_t kv_begin;                 /* position of its first token */
-    uint32_t flags;                    /* rp_step_row_flags; 0 when the slot is finished */
+    uint32_t flags;                    /* rp_step_row_flags; 0 when the slot is finished: a dead row */
     uint32_t logit_row;                /* valid when RP_ROW_SAMPLE */
 };
 

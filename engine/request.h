@@ -9,7 +9,7 @@
 #define RP_ENGINE_REQUEST_H
 
 #include "base/base.h"
-#include "device/step.h"
+#include "base/limits.h"
 
 #include <stdatomic.h>
 
@@ -35,7 +35,7 @@ struct rp_request {
     uint64_t id;
     const int32_t *prompt; /* borrowed until CLOSED */
     uint32_t prompt_count; /* at least 1 */
-    uint32_t max_tokens;   /* at least 1; prompt_count + max_tokens <= max_model_len + 1 */
+    uint32_t max_tokens;   /* at least 1; prompt_count + max_tokens <= max_model_len */
     uint32_t min_tokens;   /* stop ids may not be chosen before; <= max_tokens */
     struct rp_sampling sampling;
     uint32_t stop_count;                 /* eos ids included, unless ignore_eos */

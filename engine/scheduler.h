@@ -22,6 +22,7 @@
  * of age, before anybody new is admitted. It never recomputes.
  * Chunks: decode rows first, then prompt chunks in order of age; the chunk is cut so that the step fills
  * a token bucket. A request with atomic_prefill is reserved for non-causal masks.
+ * K and V are written for positions 0 .. prompt + max_tokens - 2: nothing reads those of the last token.
  * Prefix cache: full pages only, the last prompt token is always recomputed (it must give logits), least
  * recently used pages go first, a hit compares the tokens (kv_prefix.h).
  *
@@ -105,7 +106,14 @@ struct rp_sched_step {
 struct rp_sched_result {
     int32_t token; /* -1: none */
     float logprob;
-    uint32_t flags; /* RP_RESULT_* */
+    uint32_t flags; /* rp_sched_result_flags */
+};
+
+/* The values of RP_RESULT_* (device/step.h), which this header must not include. */
+enum rp_sched_result_flags {
+    RP_SCHED_RESULT_STOPPED = 1,
+    RP_SCHED_RESULT_NAN = 2,
+    RP_SCHED_RESULT_SKIPPED = 4
 };
 
 struct rp_sched_stats {

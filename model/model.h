@@ -60,7 +60,9 @@ struct rp_model {
     enum rp_dtype dtype;          /* of the matrices in memory: F32 or BF16 */
     struct rp_layer_weights *layers;
     struct rp_matrix embed;       /* (vocab, hidden) */
-    struct rp_matrix lm_head;     /* (vocab, hidden); when tied, the same data as embed (not owned) */
+    /* (vocab, hidden). Tied: a copy of embed with the same data, which belongs to embed; so whoever
+     * repacks embed assigns it to lm_head again. Freed by itself only where its data differ. */
+    struct rp_matrix lm_head;
     float *final_norm;            /* (hidden) */
     float *rope_table;            /* (max_position or fewer, head_dim / 2, {cos, sin}) */
     uint32_t rope_positions;

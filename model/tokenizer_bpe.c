@@ -312,7 +312,8 @@ static void encode_cached(struct rp_tokenizer_scratch *s, const char *text, size
         set[1] = set[0];
         set[0] = (struct rp_tok_cache_entry){
             .key = {key[0], key[1]}, .len = (uint8_t)len, .count = (uint8_t)count};
-        memcpy(set[0].ids, s->out->ids + before, count * sizeof *set[0].ids);
+        if (count)
+            memcpy(set[0].ids, s->out->ids + before, count * sizeof *set[0].ids);
     }
 }
 

@@ -118,6 +118,7 @@ static int read_json(const char *path, size_t flags, json_t **out, struct rp_err
     if (json_is_object(*out))
         return RP_OK;
     json_decref(*out);
+    *out = NULL;
     return rp_error_set(err, RP_STATUS_FORMAT, "%s: not a JSON object", path);
 }
 

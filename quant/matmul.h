@@ -30,7 +30,8 @@ void rp_matmul_scalar(const struct rp_matmul_args *args, uint32_t m,
 /* The kernel for this format; never NULL (scalar behind everything). */
 rp_matmul_fn rp_matmul_select(enum rp_cpu_isa isa, const struct rp_matrix *weight);
 
-/* Repacks a row-major matrix for `isa` in place (PANEL_16 for all but scalar); takes over data. */
+/* Repacks a row-major matrix for `isa` in place (PANEL_16 for all but scalar); takes over data. A
+ * matrix that is in panels already stays as it is. */
 int rp_matrix_prepare_cpu(struct rp_matrix *matrix, enum rp_cpu_isa isa, struct rp_error *err)
     RP_MUST_USE;
 

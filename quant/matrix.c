@@ -70,7 +70,8 @@ int rp_matrix_prepare_cpu(struct rp_matrix *matrix, enum rp_cpu_isa isa, struct 
     if (matrix->dtype != RP_DTYPE_F32 && matrix->dtype != RP_DTYPE_BF16)
         return rp_error_set(err, RP_STATUS_UNSUPPORTED,
                             "the CPU has products for f32 and bf16 only");
-    RP_ASSERT(matrix->layout == RP_LAYOUT_ROW_MAJOR);
+    if (matrix->layout != RP_LAYOUT_ROW_MAJOR)
+        return RP_OK;
     if (isa == RP_ISA_SCALAR)
         return RP_OK;
     struct rp_matrix packed = *matrix;
