@@ -2,6 +2,12 @@
 
 #include <string.h>
 
+/* The scheduler must not see device headers and has its own names for these. */
+_Static_assert((int)RP_SCHED_RESULT_STOPPED == (int)RP_RESULT_STOPPED &&
+                   (int)RP_SCHED_RESULT_NAN == (int)RP_RESULT_NAN &&
+                   (int)RP_SCHED_RESULT_SKIPPED == (int)RP_RESULT_SKIPPED,
+               "result flags of scheduler.h and step.h differ");
+
 static uint32_t float_bits(float value) {
     uint32_t bits;
     memcpy(&bits, &value, sizeof bits);

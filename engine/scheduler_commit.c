@@ -174,9 +174,9 @@ static void take_token(struct rp_scheduler *scheduler, struct rp_sequence *seque
 static void commit_row(struct rp_scheduler *scheduler, const struct rp_sched_row *row,
                        const struct rp_sched_result *result, uint64_t now_ns) {
     struct rp_sequence *sequence = &scheduler->sequences[row->slot];
-    if (sequence->state == RP_SEQUENCE_CLOSED)
+    /* Closed before this row's step ended; when it was the last to name it, already retired above. */
+    if (sequence->state == RP_SEQUENCE_CLOSED || sequence->request == NULL)
         return;
-    RP_ASSERT(sequence->request != NULL);
     if (RP_MUTATED(TOKEN_LOST_ON_SWAP) && sequence->state == RP_SEQUENCE_SWAPPED)
         return;
     if (result->flags & RP_SCHED_RESULT_SKIPPED) {
@@ -206,7 +206,8 @@ void rp_scheduler_commit(struct rp_scheduler *scheduler, uint64_t step_id,
     const struct rp_step_store *step = &scheduler->stores[step_id % RP_SCHED_IN_FLIGHT_MAX];
     /* First, so that what ends with this step need not wait for it. */
     scheduler->committed_step = step_id;
-    rp_sched_retire(scheduler);
     for (uint32_t i = 0; i < step->row_count; i++)
         commit_row(scheduler, &step->rows[i], &results[i], now_ns);
+    /* Last, so that rows of closed sequences still find their slots. */
+    rp_sched_retire(scheduler);
 }

@@ -289,6 +289,9 @@ static int open_single(struct rp_safetensors *files, const char *dir, struct rp_
  * links into their blob store.) */
 static bool is_plain_file_name(const char *name) {
     size_t len = strlen(name);
+    for (size_t i = 0; i < len; i++)
+        if ((unsigned char)name[i] < 0x20 || name[i] == 0x7F)
+            return false;
     return len > 0 && len <= 255 && !strchr(name, '/') && !strstr(name, "..") &&
            strcmp(name, ".") != 0;
 }

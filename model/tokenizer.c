@@ -145,17 +145,18 @@ static void pass_gap(struct rp_tokenizer_scratch *s, const struct rp_tok_text *t
                      size_t end, bool at_start, segment_fn rest) {
     if (begin >= end || s->status != RP_OK)
         return;
-    struct rp_tok_text gap = {text->data + begin, end - begin,
-                              text->allow ? text->allow + begin : NULL};
-    rest(s, &gap, at_start && begin == 0);
+    struct rp_tok_text part = {text->data + begin, end - begin,
+                               text->allow ? text->allow + begin : NULL};
+    rest(s, &part, at_start && begin == 0);
 }
 
 /* Emits the added tokens of the set and passes on what lies between them. The order of the rules is
  * the package's: search goes on behind the match itself, while rstrip moves only the gap. */
 static void match_added(struct rp_tokenizer_scratch *s, const struct rp_tok_trie *trie,
                         const struct rp_tok_text *text, bool at_start, segment_fn rest) {
-    struct added_match match;
-    size_t gap = 0, from = 0;
+    struct added_match match = {.token = NULL};
+    size_t gap = 0; /* where the text that is not passed on yet begins */
+    size_t from = 0;
     while (trie->values && s->status == RP_OK && find_added(s->tok, trie, text, from, &match)) {
         size_t begin = match.begin, end = match.end, at;
         uint32_t code;

@@ -144,6 +144,8 @@ static void test_each_family_has_its_biases_norms_and_head_size(void **state) {
     struct fixture *f = *state;
     LOAD(f, {"attention_bias", "true"}, {"mlp_bias", "true"});
     assert_true(f->config.qkv_bias && f->config.o_bias && f->config.mlp_bias);
+    LOAD(f, {"architectures", "[\"Qwen2ForCausalLM\"]"}, {"attention_bias", "true"});
+    assert_true(f->config.qkv_bias && !f->config.o_bias); /* fixed by its class */
     LOAD(f, {"architectures", "[\"Qwen2ForCausalLM\"]"});
     assert_true(f->config.qkv_bias && !f->config.o_bias && !f->config.qk_norm);
     assert_int_equal(f->config.head_dim, 8);

@@ -286,6 +286,8 @@ static void test_bad_indexes_are_refused(void **state) {
          "is not the name"},
         {"the parent", "{\"weight_map\":{\"a\":\"..\"}}", RP_STATUS_FORMAT, "is not the name"},
         {"the directory", "{\"weight_map\":{\"a\":\".\"}}", RP_STATUS_FORMAT, "is not the name"},
+        {"a control byte", "{\"weight_map\":{\"a\":\"s\\n1\"}}", RP_STATUS_FORMAT,
+         "\"s?1\" is not the name"},
         {"no name", "{\"weight_map\":{\"a\":\"\"}}", RP_STATUS_FORMAT, "is not the name"},
         {"a number", "{\"weight_map\":{\"a\":1}}", RP_STATUS_FORMAT,
          "the file of a must be a string"},

@@ -51,6 +51,7 @@ static float value_1(uint64_t i) { return 1.0f + (float)i * 0.5f; }
 static float value_2(uint64_t i) { return 32.0f + (float)i; }
 static float value_3(uint64_t i) { return 64.0f + (float)i; }
 static float value_neg(uint64_t i) { return -1.0f - (float)i; }
+static float value_wave(uint64_t i) { return (float)(i % 127) - 63.0f; }
 static float value_nan(uint64_t i) { return i == 2 ? NAN : 1.0f; }
 static float value_inf(uint64_t i) { return i == 3 ? -INFINITY : 1.0f; }
 /* Between two bf16 values: 1 + 2^-8 is a tie and goes to even (1), 1 + 3 * 2^-8 to 1 + 2^-6. */
@@ -72,15 +73,16 @@ static float value_tie(uint64_t i) { return i % 2 ? 1.0f + 3.0f / 256 : 1.0f + 1
     }
 #define LLAMA_COUNT 11
 
-static void write_config(struct fixture *f, const char *more) {
+static void write_config_vocab(struct fixture *f, const char *more, unsigned vocab) {
     char text[1024];
     snprintf(text, sizeof text,
              "{\"hidden_size\":4,\"intermediate_size\":3,\"num_hidden_layers\":1,"
-             "\"num_attention_heads\":2,\"num_key_value_heads\":1,\"vocab_size\":5,"
+             "\"num_attention_heads\":2,\"num_key_value_heads\":1,\"vocab_size\":%u,"
              "\"max_position_embeddings\":8,%s}",
-             more);
+             vocab, more);
     rp_test_file_text(&f->dir, "config.json", text);
 }
+static void write_config(struct fixture *f, const char *more) { write_config_vocab(f, more, 5); }
 #define TIED "\"architectures\":[\"LlamaForCausalLM\"],\"tie_word_embeddings\":true"
 
 static void on_progress(void *ctx, uint64_t done, uint64_t total) {
@@ -174,6 +176,21 @@ static void test_f32_is_rounded_to_the_nearest_even_bf16(void **state) {
     must_load(f, RP_DTYPE_BF16);
     assert_true(at(&f->model.layers[0].o, 0, 0) == 1.0f);
     assert_true(at(&f->model.layers[0].o, 0, 1) == 1.0f + 1.0f / 64);
+}
+
+static void test_a_tensor_of_several_pieces_is_converted_whole(void **state) {
+    struct fixture *f = *state;
+    struct rp_test_tensor tensors[] = {LLAMA_TENSORS("F16")};
+    /* 4 x 300,000 halves are 2.3 MiB, and conversions go through 1 MiB at a time. */
+    tensors[0].shape[0] = 300000;
+    tensors[0].value = value_wave;
+    write_config_vocab(f, TIED, 300000);
+    rp_test_checkpoint_write(&f->dir, FILE_NAME, tensors, LLAMA_COUNT);
+    must_load(f, RP_DTYPE_F32);
+    assert_rows(&f->model.embed, 0, 300000, value_wave);
+    must_load(f, RP_DTYPE_BF16);
+    assert_rows(&f->model.embed, 0, 300000, value_wave);
+    assert_int_equal(f->calls, LLAMA_COUNT + 2);
 }
 
 static void test_a_tied_output_layer_is_the_embedding_even_if_the_file_has_one(void **state) {
@@ -296,11 +313,11 @@ static void test_checkpoints_that_do_not_fit_are_refused_by_file_and_tensor(void
         const char *text;
     } cases[] = {
         {0,
-         {NULL},
+         {.name = NULL},
          RP_STATUS_NOT_FOUND,
          "model.safetensors: tensor model.embed_tokens.weight is missing"},
         {5,
-         {NULL},
+         {.name = NULL},
          RP_STATUS_NOT_FOUND,
          "tensor model.layers.0.self_attn.k_proj.weight is missing"},
         {0,
@@ -483,14 +500,18 @@ static int dump(const char *dir, const char *out_path, const char *dtype) {
     return fclose(out) == 0 ? 0 : 1;
 }
 
-/* --time SHAPE: how long random weights take. */
-static int time_random(const char *shape) {
+/* --time SHAPE or DIR: how long random weights, or those of a checkpoint, take. */
+static int time_weights(const char *source) {
     struct rp_model_config config;
     struct rp_model model;
     struct rp_error err;
     uint64_t begin = rp_clock_ns();
-    if (rp_model_shape(shape, &config, &err) != RP_OK ||
-        rp_model_random(&config, RP_MODEL_DTYPE_AUTO, 1, 4096, &model, &err) != RP_OK) {
+    int status = rp_model_shape(source, &config, &err);
+    if (status == RP_OK)
+        status = rp_model_random(&config, RP_MODEL_DTYPE_AUTO, 1, 4096, &model, &err);
+    else
+        status = rp_model_load(source, RP_MODEL_DTYPE_AUTO, 4096, NULL, NULL, &model, &err);
+    if (status != RP_OK) {
         fprintf(stderr, "error: %s\n", err.text);
         return 1;
     }
@@ -504,11 +525,12 @@ int main(int argc, char **argv) {
     if (argc == 5 && strcmp(argv[1], "--dump") == 0)
         return dump(argv[2], argv[3], argv[4]);
     if (argc == 3 && strcmp(argv[1], "--time") == 0)
-        return time_random(argv[2]);
+        return time_weights(argv[2]);
     const struct CMUnitTest tests[] = {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
         TEST(test_each_file_type_lands_in_each_memory_type),
         TEST(test_f32_is_rounded_to_the_nearest_even_bf16),
+        TEST(test_a_tensor_of_several_pieces_is_converted_whole),
         TEST(test_a_tied_output_layer_is_the_embedding_even_if_the_file_has_one),
         TEST(test_an_untied_output_layer_is_loaded_and_missed),
         TEST(test_biases_and_head_norms_are_loaded),
