@@ -174,9 +174,9 @@ static void take_token(struct rp_scheduler *scheduler, struct rp_sequence *seque
 static void commit_row(struct rp_scheduler *scheduler, const struct rp_sched_row *row,
                        const struct rp_sched_result *result, uint64_t now_ns) {
     struct rp_sequence *sequence = &scheduler->sequences[row->slot];
-    /* Closed before this row's step ended; when it was the last to name it, already retired above. */
-    if (sequence->state == RP_SEQUENCE_CLOSED || sequence->request == NULL)
+    if (sequence->state == RP_SEQUENCE_CLOSED)
         return;
+    RP_ASSERT(sequence->request != NULL);
     if (RP_MUTATED(TOKEN_LOST_ON_SWAP) && sequence->state == RP_SEQUENCE_SWAPPED)
         return;
     if (result->flags & RP_SCHED_RESULT_SKIPPED) {
