@@ -18,8 +18,8 @@
 struct rp_attention_args {
     struct rp_step_view step;
     struct rp_kv_layout kv;
-    const float *q;          /* (tokens, q_stride) f32, head h at h * head_dim */
-    void *out;               /* (tokens, out_stride) of out_dtype */
+    const float *q; /* (tokens, q_stride) f32, head h at h * head_dim */
+    void *out;      /* (tokens, out_stride) of out_dtype */
     size_t q_stride, out_stride;
     enum rp_dtype out_dtype; /* f32 or bf16 */
     uint32_t heads, kv_heads, head_dim, layer, window;
