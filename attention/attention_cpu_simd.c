@@ -32,9 +32,11 @@
 /* A loop that must be unrolled whole, so that what it indexes lies in registers. */
 #define EACH(i, count) _Pragma("GCC unroll 16") for (uint32_t i = 0; i < (count); i++)
 
-/* Where the keys of one block lie; places that no token of the piece sees are not filled. */
+/* Where the keys of one block lie; only places [begin, end) are filled, which some token of the piece
+ * sees. */
 struct block {
     const void *k[BLOCK_KEYS], *v[BLOCK_KEYS];
+    uint32_t begin, end;
 };
 
 /* What one (token, query head) has seen so far. */
@@ -44,9 +46,17 @@ struct state {
     float max, total;
 };
 
+/* Places [begin, end) of a block, which one token sees. */
+struct span {
+    const struct block *block;
+    const struct block *next; /* NULL: somebody else fetches it */
+    uint32_t begin, end;
+};
+
 struct shape {
     uint32_t head_dim;
     float scale;
+    uint32_t key_bytes;
 };
 
 /* Tokens [token, token + token_count) of one row x query heads [head, head + head_count). */
@@ -65,7 +75,12 @@ static void locate(const struct rp_attention_args *args, const struct piece *pie
     const struct rp_live_row *row = &args->step.rows[args->step.token_rows[piece->token]];
     const uint32_t *pages = rp_attention_pages(&args->step, row);
     size_t key_bytes = (size_t)kv->head_dim * (kv->dtype == RP_DTYPE_F32 ? 4 : 2);
+    block->begin = block->end = 0;
+    if (at > last)
+        return;
     uint32_t begin = RP_MAX(first, at), end = RP_MIN(last - at, BLOCK_KEYS - 1) + at;
+    block->begin = begin - at;
+    block->end = end - at + 1;
     for (uint32_t position = begin; position <= end;) {
         uint32_t page = pages[position / kv->page_tokens], in_page = position % kv->page_tokens;
         uint32_t count = RP_MIN(kv->page_tokens - in_page, end - position + 1);
@@ -77,6 +92,17 @@ static void locate(const struct rp_attention_args *args, const struct piece *pie
         }
         position += count;
     }
+}
+
+/* Asks for `bytes` at the next block's place j, while the same place of this block is worked on: a run
+ * is too short for the processor to see a stream coming. Into the second-level cache, since two blocks
+ * of K and V are more than the first one holds (decode of 8000 keys, 8 KV heads of 128, one Zen 4 core:
+ * 7.4 GB/s without, 9.3 into the first level, 15.3 into the second). */
+static inline __attribute__((always_inline)) void
+prefetch(const struct block *next, uint32_t j, const void *const *places, uint32_t bytes) {
+    if (j >= next->begin && j < next->end)
+        for (uint32_t i = 0; i < bytes; i += RP_CACHE_LINE)
+            _mm_prefetch((const char *)places[j] + i, _MM_HINT_T1);
 }
 
 static void store_head(const struct rp_attention_args *args, uint32_t token, uint32_t head,
