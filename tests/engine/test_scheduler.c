@@ -533,6 +533,27 @@ static void test_generated_tokens_are_found_by_the_next_turn(void **state) {
     drain();
 }
 
+static void test_prompt_only_caching_leaves_generated_tokens_out(void **state) {
+    (void)state;
+    fixture.config.prefix_prompt_only = true;
+    create();
+    submit(0, 6, 7);
+    run_to_idle();
+    assert_int_equal(stats().pages_cached, 1);
+}
+
+static void test_no_more_than_join_capacity_come_in_at_once(void **state) {
+    (void)state;
+    fixture.config.join_capacity = 2;
+    create();
+    for (uint32_t i = 0; i < 3; i++)
+        submit(i, 4, 2);
+    assert_true(plan());
+    assert_int_equal(fixture.step.join_count, 2);
+    commit();
+    run_to_idle();
+}
+
 static void test_other_salts_find_nothing(void **state) {
     (void)state;
     create();
@@ -690,6 +711,8 @@ int main(void) {
         TEST(test_a_prompt_alone_is_not_cut_because_the_rest_would_be_a_step_of_its_own),
         TEST(test_a_second_equal_prompt_finds_all_full_pages_but_the_last_token),
         TEST(test_generated_tokens_are_found_by_the_next_turn),
+        TEST(test_prompt_only_caching_leaves_generated_tokens_out),
+        TEST(test_no_more_than_join_capacity_come_in_at_once),
         TEST(test_other_salts_find_nothing),
         TEST(test_a_prompt_is_not_cached_before_its_logits_were_seen),
         TEST(test_the_youngest_is_swapped_out_and_comes_back_with_its_tokens),

@@ -14,12 +14,7 @@
 
 #include <cmocka.h>
 
-/* A sanitizer makes a step several times slower. */
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define RUNS 500
-#else
 #define RUNS 4000
-#endif
 
 static void print_report(const struct sched_sim_report *report, double seconds) {
 #define P(name) printf("%s %llu  ", #name, (unsigned long long)report->name)
@@ -42,7 +37,7 @@ static void test_every_request_gets_its_own_tokens_and_ends_once(void **state) {
             fail_msg("seed %llu: %s (again with REPRISE_SIM_SEED=%llu)", (unsigned long long)seed,
                      report.text, (unsigned long long)seed);
     print_report(&report, (double)(rp_clock_ns() - began_ns) * 1e-9);
-    if (runs < 500)
+    if (runs < RUNS)
         return;
     /* A campaign that never gets there shows nothing. */
     assert_true(report.preemptions > 100 && report.swap_ins > 100);

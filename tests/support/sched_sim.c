@@ -183,7 +183,9 @@ static void draw_sizes(struct sim *sim) {
     config->host_page_count =
         chance(sim, 20) ? 0 : between(sim, 1, RP_MIN(12 * longest, PAGES_MAX));
     config->page_edit_capacity = longest + choose(sim, 17);
+    config->join_capacity = chance(sim, 80) ? 0 : between(sim, 1, 3);
     config->prefix_cache = chance(sim, 65);
+    config->prefix_prompt_only = chance(sim, 20);
     config->run_ahead = chance(sim, 65);
     config->hash_key = mix(sim->random);
     draw_buckets(sim);
@@ -718,6 +720,8 @@ static void turn(struct sim *sim) {
         if (!planned)
             break;
     }
+    if (!sim->report->failed)
+        cancel_some(sim);
     if (!sim->report->failed && rp_scheduler_in_flight(sim->scheduler) > 0)
         commit_once(sim);
     if (!sim->report->failed)
