@@ -1,139 +1,7 @@
-/* Goal: the decisions that scheduler.h promises, one by one. Method: small hand-made cases; the
- * results of a step are written by hand, token 100 + row unless a test says otherwise. What happens
- * when everything happens at once is test_scheduler_sim.c. */
-#include "engine/scheduler.h"
-
-#include "base/memory.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-
-#include <cmocka.h>
-
-#define REQUESTS 16u
-#define ROOM     1000u
-#define RESULTS  32u
-
-static const uint32_t buckets[] = {16, 32, 64, 128};
-
-/* A scheduler, requests with prompts 0, 1, 2, ..., and what the last calls gave. */
-static struct {
-    struct rp_scheduler_config config;
-    struct rp_scheduler *scheduler;
-    struct rp_request requests[REQUESTS];
-    int32_t prompt[512];
-    struct rp_sched_step step;
-    struct rp_sched_result results[RESULTS];
-    uint64_t committed;
-} fixture;
-
-static int setup(void **state) {
-    (void)state;
-    memset(&fixture, 0, sizeof fixture);
-    fixture.config = (struct rp_scheduler_config){.slot_count = 8,
-                                                  .queue_capacity = 8,
-                                                  .row_capacity = 16,
-                                                  .page_tokens = 4,
-                                                  .page_count = 65,
-                                                  .host_page_count = 64,
-                                                  .max_model_len = 128,
-                                                  .page_edit_capacity = 64,
-                                                  .token_buckets = buckets,
-                                                  .token_bucket_count = RP_ARRAY_COUNT(buckets),
-                                                  .decode_rows_max = 8,
-                                                  .logit_rows_max = 8,
-                                                  .prefix_cache = true,
-                                                  .hash_key = 42};
-    for (int32_t i = 0; i < 512; i++)
-        fixture.prompt[i] = i;
-    return 0;
-}
-
-static int teardown(void **state) {
-    (void)state;
-    rp_scheduler_destroy(fixture.scheduler);
-    return 0;
-}
-
-static void create(void) {
-    assert_int_equal(rp_scheduler_create(&fixture.config, &fixture.scheduler, NULL), RP_OK);
-}
-
-static struct rp_request *prepare(uint32_t index, uint32_t prompt_count, uint32_t max_tokens) {
-    struct rp_request *request = &fixture.requests[index];
-    memset(request, 0, sizeof *request);
-    request->id = index;
-    request->prompt = fixture.prompt;
-    request->prompt_count = prompt_count;
-    request->max_tokens = max_tokens;
-    return request;
-}
-
-static struct rp_request *submit(uint32_t index, uint32_t prompt_count, uint32_t max_tokens) {
-    struct rp_request *request = prepare(index, prompt_count, max_tokens);
-    assert_int_equal(rp_scheduler_submit(fixture.scheduler, request), RP_OK);
-    return request;
-}
-
-static bool plan(void) {
-    bool planned = rp_scheduler_plan(fixture.scheduler, 1000, ROOM, &fixture.step);
-    assert_null(rp_scheduler_check(fixture.scheduler));
-    for (uint32_t i = 0; i < RESULTS; i++)
-        fixture.results[i] = (struct rp_sched_result){.token = 100 + (int32_t)i};
-    return planned;
-}
-
-static void commit(void) {
-    rp_scheduler_commit(fixture.scheduler, ++fixture.committed, fixture.results, 2000);
-    assert_null(rp_scheduler_check(fixture.scheduler));
-}
-
-static void step_once(void) {
-    assert_true(plan());
-    commit();
-}
-
-static struct rp_event next_event(void) {
-    struct rp_event event;
-    assert_true(rp_scheduler_next_event(fixture.scheduler, &event));
-    return event;
-}
-
-static void assert_no_event(void) {
-    struct rp_event event;
-    assert_false(rp_scheduler_next_event(fixture.scheduler, &event));
-}
-
-static void assert_closed(const struct rp_request *request, enum rp_finish_reason reason) {
-    struct rp_event event = next_event();
-    assert_int_equal(event.kind, RP_EVENT_CLOSED);
-    assert_ptr_equal(event.request, request);
-    assert_int_equal(event.finish_reason, reason);
-}
-
-static void drain(void) {
-    struct rp_event event;
-    while (rp_scheduler_next_event(fixture.scheduler, &event)) {
-    }
-}
-
-static void run_to_idle(void) {
-    for (uint32_t i = 0; i < 10000 && !rp_scheduler_is_idle(fixture.scheduler); i++) {
-        if (plan() || rp_scheduler_in_flight(fixture.scheduler))
-            commit();
-        drain();
-    }
-    assert_true(rp_scheduler_is_idle(fixture.scheduler));
-}
-
-static struct rp_sched_stats stats(void) {
-    struct rp_sched_stats out;
-    rp_scheduler_stats(fixture.scheduler, &out);
-    return out;
-}
+/* Goal: the decisions that scheduler.h promises, one by one: rows, chunks, limits and ends. Method:
+ * small hand-made cases. Pages that are found or run out are in test_scheduler_pages.c; what
+ * happens when everything happens at once is test_scheduler_sim.c. */
+#include "tests/engine/scheduler_fixture.h"
 
 /* ---- one request ---- */
 
@@ -477,173 +345,12 @@ static void test_a_chunk_is_not_cut_when_that_saves_little(void **state) {
     assert_int_equal(chunk_beside(6, 100), 100);
 }
 
-static void
-test_a_prompt_alone_is_not_cut_because_the_rest_would_be_a_step_of_its_own(void **state) {
+/* The rest would be a step of its own. */
+static void test_a_prompt_alone_is_not_cut(void **state) {
     (void)state;
     use_large_pool();
     create();
     assert_int_equal(chunk_beside(0, 65), 65);
-}
-
-/* ---- prefix cache ---- */
-
-static void test_a_second_equal_prompt_finds_all_full_pages_but_the_last_token(void **state) {
-    (void)state;
-    create();
-    submit(0, 12, 1);
-    run_to_idle();
-    /* Three full pages are cached; the third holds the last token, which must give logits. */
-    assert_int_equal(stats().pages_cached, 3);
-    struct rp_request *second = submit(1, 12, 1);
-    assert_true(plan());
-    assert_int_equal(second->cached_tokens, 8);
-    assert_int_equal(fixture.step.joins[0].length, 8);
-    assert_int_equal(fixture.step.rows[0].start, 8);
-    assert_int_equal(fixture.step.rows[0].count, 4);
-    commit();
-    struct rp_request *third = submit(2, 13, 1);
-    assert_true(plan());
-    assert_int_equal(third->cached_tokens, 12);
-    commit();
-    run_to_idle();
-    assert_int_equal(stats().prefix_query_tokens, 37);
-    assert_int_equal(stats().prefix_hit_tokens, 20);
-    assert_int_equal(stats().pages_free + stats().pages_cached, stats().pages_total);
-}
-
-static void test_generated_tokens_are_found_by_the_next_turn(void **state) {
-    (void)state;
-    int32_t conversation[16];
-    create();
-    submit(0, 6, 7); /* writes positions 0 .. 11 */
-    for (uint32_t i = 0; i < 7; i++) {
-        assert_true(plan());
-        fixture.results[0].token = 300 + (int32_t)i;
-        commit();
-        drain();
-    }
-    for (int32_t i = 0; i < 16; i++)
-        conversation[i] = i < 6 ? i : 300 + i - 6;
-    struct rp_request *next = prepare(1, 16, 1);
-    next->prompt = conversation;
-    assert_int_equal(rp_scheduler_submit(fixture.scheduler, next), RP_OK);
-    assert_true(plan());
-    assert_int_equal(next->cached_tokens, 12);
-    commit();
-    drain();
-}
-
-static void test_prompt_only_caching_leaves_generated_tokens_out(void **state) {
-    (void)state;
-    fixture.config.prefix_prompt_only = true;
-    create();
-    submit(0, 6, 7);
-    run_to_idle();
-    assert_int_equal(stats().pages_cached, 1);
-}
-
-static void test_no_more_than_join_capacity_come_in_at_once(void **state) {
-    (void)state;
-    fixture.config.join_capacity = 2;
-    create();
-    for (uint32_t i = 0; i < 3; i++)
-        submit(i, 4, 2);
-    assert_true(plan());
-    assert_int_equal(fixture.step.join_count, 2);
-    commit();
-    run_to_idle();
-}
-
-static void test_other_salts_find_nothing(void **state) {
-    (void)state;
-    create();
-    submit(0, 12, 1);
-    run_to_idle();
-    struct rp_request *other = prepare(1, 12, 1);
-    other->cache_salt = 1;
-    assert_int_equal(rp_scheduler_submit(fixture.scheduler, other), RP_OK);
-    run_to_idle();
-    assert_int_equal(other->cached_tokens, 0);
-}
-
-static void test_a_prompt_is_not_cached_before_its_logits_were_seen(void **state) {
-    (void)state;
-    static const uint32_t small[] = {8};
-    fixture.config.token_buckets = small;
-    fixture.config.token_bucket_count = 1;
-    create();
-    struct rp_request *request = submit(0, 20, 1);
-    step_once();
-    atomic_store(&request->cancelled, true);
-    assert_false(plan());
-    assert_int_equal(stats().pages_cached, 0);
-    drain();
-}
-
-/* ---- pages run out ---- */
-
-static void test_the_youngest_is_swapped_out_and_comes_back_with_its_tokens(void **state) {
-    (void)state;
-    fixture.config.page_count = 9; /* eight pages: 32 tokens */
-    fixture.config.max_model_len = 32;
-    fixture.config.prefix_cache = false;
-    create();
-    struct rp_request *old = submit(0, 8, 20), *young = submit(1, 8, 20);
-    uint32_t out = 0, in = 0;
-    for (uint32_t i = 0; i < 100 && !rp_scheduler_is_idle(fixture.scheduler); i++) {
-        if (plan()) {
-            for (uint32_t k = 0; k < fixture.step.copy_count; k++) {
-                out += fixture.step.copies[k].kind == RP_COPY_TO_HOST;
-                in += fixture.step.copies[k].kind == RP_COPY_TO_DEVICE;
-            }
-            commit();
-        }
-        drain();
-    }
-    assert_true(rp_scheduler_is_idle(fixture.scheduler));
-    assert_int_equal(old->swap_count, 0);
-    assert_int_equal(young->swap_count, 1);
-    assert_int_equal(out, 4);
-    assert_int_equal(in, 4);
-    assert_int_equal(stats().preemptions, 1);
-    assert_int_equal(stats().host_pages_free, stats().host_pages_total);
-}
-
-static void test_without_a_host_pool_only_what_fits_at_its_worst_is_admitted(void **state) {
-    (void)state;
-    fixture.config.page_count = 9;
-    fixture.config.max_model_len = 32;
-    fixture.config.host_page_count = 0;
-    create();
-    submit(0, 4, 13); /* four pages at most */
-    submit(1, 4, 13);
-    submit(2, 4, 13);
-    step_once();
-    assert_int_equal(stats().running, 2);
-    assert_int_equal(stats().waiting, 1);
-    run_to_idle();
-    assert_int_equal(stats().preemptions, 0);
-}
-
-static void test_a_sequence_cancelled_while_swapped_gives_its_host_pages_back(void **state) {
-    (void)state;
-    fixture.config.page_count = 9;
-    fixture.config.max_model_len = 32;
-    create();
-    submit(0, 8, 20);
-    struct rp_request *young = submit(1, 8, 20);
-    young->cache_salt = 1;
-    while (stats().swapped == 0) {
-        step_once();
-        drain();
-    }
-    assert_true(stats().host_pages_free < stats().host_pages_total);
-    atomic_store(&young->cancelled, true);
-    plan();
-    assert_closed(young, RP_FINISH_CANCELLED);
-    assert_int_equal(stats().host_pages_free, stats().host_pages_total);
-    commit();
-    run_to_idle();
 }
 
 /* ---- the end ---- */
@@ -689,7 +396,6 @@ static void test_create_names_what_is_wrong_and_survives_every_failed_allocation
 }
 
 int main(void) {
-#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
     const struct CMUnitTest tests[] = {
         TEST(test_a_prompt_is_computed_then_each_token_takes_one_decode_row),
         TEST(test_a_stop_token_is_delivered_and_ends_the_request),
@@ -708,16 +414,7 @@ int main(void) {
         TEST(test_a_long_prompt_is_cut_into_chunks_of_the_largest_bucket),
         TEST(test_a_chunk_is_cut_when_the_step_would_sit_just_above_a_bucket),
         TEST(test_a_chunk_is_not_cut_when_that_saves_little),
-        TEST(test_a_prompt_alone_is_not_cut_because_the_rest_would_be_a_step_of_its_own),
-        TEST(test_a_second_equal_prompt_finds_all_full_pages_but_the_last_token),
-        TEST(test_generated_tokens_are_found_by_the_next_turn),
-        TEST(test_prompt_only_caching_leaves_generated_tokens_out),
-        TEST(test_no_more_than_join_capacity_come_in_at_once),
-        TEST(test_other_salts_find_nothing),
-        TEST(test_a_prompt_is_not_cached_before_its_logits_were_seen),
-        TEST(test_the_youngest_is_swapped_out_and_comes_back_with_its_tokens),
-        TEST(test_without_a_host_pool_only_what_fits_at_its_worst_is_admitted),
-        TEST(test_a_sequence_cancelled_while_swapped_gives_its_host_pages_back),
+        TEST(test_a_prompt_alone_is_not_cut),
         TEST(test_fail_all_closes_everything_once_and_nothing_runs_after),
         TEST(test_create_names_what_is_wrong_and_survives_every_failed_allocation),
     };
