@@ -107,6 +107,8 @@ int rp_scheduler_create(const struct rp_scheduler_config *config, struct rp_sche
     if (!scheduler)
         return rp_error_set(err, RP_STATUS_NO_MEMORY, "no memory for the scheduler");
     scheduler->config = *config;
+    if (config->join_capacity == 0)
+        scheduler->config.join_capacity = config->slot_count;
     uint32_t *buckets = rp_calloc(config->token_bucket_count, sizeof *buckets);
     scheduler->config.token_buckets = buckets;
     scheduler->pages_per_slot = rp_sched_pages_of(scheduler, config->max_model_len);

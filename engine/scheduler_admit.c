@@ -104,7 +104,8 @@ bool rp_sched_try_admit(struct rp_scheduler *scheduler, struct rp_step_store *st
     if (scheduler->waiting_count == 0 || scheduler->swapped_count || !scheduler->free_slot_count)
         return false;
     /* Its first chunk must find a place in this step, even if that is the whole prompt. */
-    if (step->token_room == 0 || step->sample_room == 0 || step->row_count == config->row_capacity)
+    if (step->token_room == 0 || step->sample_room == 0 ||
+        step->row_count == config->row_capacity || step->join_count == config->join_capacity)
         return false;
     struct rp_request *request = scheduler->waiting[scheduler->waiting_first];
     if (request == scheduler->blocked_head && scheduler->blocked_epoch == scheduler->release_epoch)

@@ -115,7 +115,10 @@ static const int32_t *page_token_ids(struct rp_scheduler *scheduler,
 /* Extends the chain over the pages that became full and clean, and enters them in the prefix table.
  * While swapped out only the chain goes on: the pages that would be entered are on the host. */
 static void hash_full_pages(struct rp_scheduler *scheduler, struct rp_sequence *sequence) {
-    uint32_t full = sequence->verified_length / scheduler->config.page_tokens;
+    uint32_t tokens_end = sequence->verified_length;
+    if (scheduler->config.prefix_prompt_only)
+        tokens_end = RP_MIN(tokens_end, sequence->prompt_count);
+    uint32_t full = tokens_end / scheduler->config.page_tokens;
     while (sequence->hashed_pages < full) {
         uint32_t index = sequence->hashed_pages++;
         const int32_t *tokens = page_token_ids(scheduler, sequence, index);
