@@ -40,36 +40,38 @@
 struct rp_scheduler;
 
 struct rp_scheduler_config {
-    uint32_t slot_count;        /* --max-num-seqs: sequences admitted at once, swapped ones included */
-    uint32_t queue_capacity;    /* waiting requests */
-    uint32_t row_capacity;      /* rows of one step */
-    uint32_t page_tokens;       /* tokens per page, a power of two */
-    uint32_t page_count;        /* device pages, the padding page 0 included */
-    uint32_t host_page_count;   /* pages of the swap pool */
-    uint32_t max_model_len;     /* tokens of prompt and answer together */
+    uint32_t slot_count;     /* --max-num-seqs: sequences admitted at once, swapped ones included */
+    uint32_t queue_capacity; /* waiting requests */
+    uint32_t row_capacity;   /* rows of one step */
+    uint32_t page_tokens;    /* tokens per page, a power of two */
+    uint32_t page_count;     /* device pages, the padding page 0 included */
+    uint32_t host_page_count;    /* pages of the swap pool */
+    uint32_t max_model_len;      /* tokens of prompt and answer together */
     uint32_t page_edit_capacity; /* page-table entries that one step may write; at least pages of
                                     max_model_len */
-    const uint32_t *token_buckets; /* ascending token counts of the captured mixed sets; the largest is the
+    const uint32_t
+        *token_buckets; /* ascending token counts of the captured mixed sets; the largest is the
                                       token budget of a step. Copied. */
     uint32_t token_bucket_count;
-    uint32_t decode_rows_max;   /* rows of the largest decode set */
-    uint32_t logit_rows_max;    /* rows of one step that may sample */
-    uint32_t join_capacity;     /* sequences that may join in one step; 0: no limit but slot_count */
+    uint32_t decode_rows_max; /* rows of the largest decode set */
+    uint32_t logit_rows_max;  /* rows of one step that may sample */
+    uint32_t join_capacity;   /* sequences that may join in one step; 0: no limit but slot_count */
     bool prefix_cache;
-    bool prefix_prompt_only;    /* generated tokens are not cached: for kernels that do not give the same
+    bool
+        prefix_prompt_only; /* generated tokens are not cached: for kernels that do not give the same
                                    bits in decode as in a prompt */
     bool run_ahead;
-    uint64_t hash_key;          /* secret of this process, for the prefix cache */
+    uint64_t hash_key; /* secret of this process, for the prefix cache */
 };
 
 /* A sequence's part of a step, in the order of the packet's rows. */
 struct rp_sched_row {
     struct rp_request *request; /* not to be read any more once its CLOSED event was handed on */
     uint32_t slot;
-    uint32_t start;  /* position of its first token */
-    uint32_t count;  /* tokens: 1 for decode, a chunk of the prompt otherwise */
-    bool decode;     /* input is the slot's last token */
-    bool samples;    /* its last token gets logits and a sampled token */
+    uint32_t start; /* position of its first token */
+    uint32_t count; /* tokens: 1 for decode, a chunk of the prompt otherwise */
+    bool decode;    /* input is the slot's last token */
+    bool samples;   /* its last token gets logits and a sampled token */
 };
 
 /* A page-table entry to write before the step. */

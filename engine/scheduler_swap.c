@@ -17,9 +17,7 @@
  */
 #include "engine/scheduler_internal.h"
 
-uint32_t rp_sched_margin(const struct rp_scheduler *scheduler) {
-    return scheduler->running_count;
-}
+uint32_t rp_sched_margin(const struct rp_scheduler *scheduler) { return scheduler->running_count; }
 
 static void swap_out(struct rp_scheduler *scheduler, struct rp_step_store *step,
                      struct rp_sequence *sequence) {

@@ -279,9 +279,7 @@ void rp_token_ids_deinit(struct rp_token_ids *ids) {
     memset(ids, 0, sizeof *ids);
 }
 
-uint32_t rp_tokenizer_vocab_size(const struct rp_tokenizer *tok) {
-    return tok->id_limit;
-}
+uint32_t rp_tokenizer_vocab_size(const struct rp_tokenizer *tok) { return tok->id_limit; }
 
 int32_t rp_tokenizer_find(const struct rp_tokenizer *tok, const char *text, size_t len) {
     return rp_tok_map_find(&tok->content_map, tok, text, len);
@@ -309,9 +307,5 @@ const char *rp_tokenizer_content(const struct rp_tokenizer *tok, int32_t id, siz
     return e ? rp_tok_ptr(tok, e->content) : "";
 }
 
-int32_t rp_tokenizer_bos(const struct rp_tokenizer *tok) {
-    return tok->bos_id;
-}
-int32_t rp_tokenizer_eos(const struct rp_tokenizer *tok) {
-    return tok->eos_id;
-}
+int32_t rp_tokenizer_bos(const struct rp_tokenizer *tok) { return tok->bos_id; }
+int32_t rp_tokenizer_eos(const struct rp_tokenizer *tok) { return tok->eos_id; }

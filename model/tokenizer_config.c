@@ -5,9 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-static bool is_absent(const json_t *json) {
-    return !json || json_is_null(json);
-}
+static bool is_absent(const json_t *json) { return !json || json_is_null(json); }
 
 static int unsupported(struct rp_tok_load *load, const char *where, const char *what) {
     return rp_error_set(load->err, RP_STATUS_UNSUPPORTED, "%s: %s \"%s\" is not supported",

@@ -5,8 +5,8 @@
 #include "bench/bench_matmul.h"
 #include "bench/membw.h"
 #include "model/model.h"
-#include "server/commands.h"
 #include "server/cmd_stack.h"
+#include "server/commands.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -40,8 +40,9 @@ static const struct rp_flag decode_flags[] = {
 static const struct rp_command_spec decode_spec = {
     .name = "bench decode",
     .positionals = "",
-    .summary = "Time per decode step of a model shape through the whole engine, and its share of the\n"
-               "read bandwidth measured in the same run.",
+    .summary =
+        "Time per decode step of a model shape through the whole engine, and its share of the\n"
+        "read bandwidth measured in the same run.",
     .flags = decode_flags,
     .flag_count = RP_ARRAY_COUNT(decode_flags),
 };

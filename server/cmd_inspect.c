@@ -125,15 +125,16 @@ static void print_view(const struct rp_program *program, const struct rp_view *v
 static void print_ops(const struct inspection *in, const struct rp_bucket *bucket,
                       struct rp_buffer *out) {
     const struct rp_program *program = &in->program;
-    rp_buffer_printf(out, "operators of the bucket of %u tokens, %u logit rows (K and V: %u tokens)\n",
+    rp_buffer_printf(out,
+                     "operators of the bucket of %u tokens, %u logit rows (K and V: %u tokens)\n",
                      bucket->tokens, bucket->logit_rows, in->layout->max_model_len);
     rp_buffer_printf(out, "%4s %-24s %-12s %-44s %-36s %12s %12s %14s\n", "#", "name", "kind",
                      "input", "output", "read B", "written B", "FLOP");
     for (uint32_t i = 0; i < program->op_count; i++) {
         const struct rp_op *op = &program->ops[i];
         char input[96], output[96];
-        struct rp_cost cost = rp_op_cost(program, op, bucket, in->config.kv_dtype,
-                                         in->layout->max_model_len);
+        struct rp_cost cost =
+            rp_op_cost(program, op, bucket, in->config.kv_dtype, in->layout->max_model_len);
         print_view(program, &op->in[0], bucket, input);
         print_view(program, &op->out, bucket, output);
         if (i == program->sample_begin)
@@ -150,9 +151,8 @@ static int print_tensors(const struct inspection *in, const struct rp_bucket *bu
     const struct rp_program *program = &in->program;
     size_t bytes, arena_bytes, *offsets = rp_calloc(program->tensor_count, sizeof *offsets);
     struct rp_lifetime *lives = rp_calloc(program->tensor_count, sizeof *lives);
-    int status = offsets && lives
-                     ? rp_arena_plan(program, bucket, false, offsets, &arena_bytes)
-                     : RP_STATUS_NO_MEMORY;
+    int status = offsets && lives ? rp_arena_plan(program, bucket, false, offsets, &arena_bytes)
+                                  : RP_STATUS_NO_MEMORY;
     if (status != RP_OK) {
         rp_error_set(err, status, "arena plan: %s", rp_status_text(status));
         goto done;
@@ -289,7 +289,8 @@ static const struct rp_command_spec inspect_spec = {
     .positionals = "DIR",
     .positional_min = 1,
     .positional_max = 1,
-    .summary = "Shows the model in DIR, its memory plan and the longest context that fits. Reads no weights.",
+    .summary = "Shows the model in DIR, its memory plan and the longest context that fits. Reads "
+               "no weights.",
     .flags = inspect_flags,
     .flag_count = RP_ARRAY_COUNT(inspect_flags),
 };

@@ -72,22 +72,25 @@ static int read_prompt(const char *argument, struct rp_buffer *out, struct rp_er
     }
     while ((len = fread(chunk, 1, sizeof chunk, stdin)) > 0)
         rp_buffer_append(out, chunk, len);
-    return out->failed ? rp_error_set(err, RP_STATUS_NO_MEMORY, "run: the prompt is too long") : RP_OK;
+    return out->failed ? rp_error_set(err, RP_STATUS_NO_MEMORY, "run: the prompt is too long")
+                       : RP_OK;
 }
 
 static int encode(const struct rp_tokenizer *tokenizer, const struct rp_buffer *prompt,
                   struct rp_token_ids *ids, struct rp_error *err) {
     struct rp_tokenizer_scratch *scratch = rp_tokenizer_scratch_create(tokenizer);
     struct rp_text_span span = {prompt->data ? prompt->data : "", prompt->len, true};
-    int status = scratch ? rp_tokenizer_encode(tokenizer, &span, 1, RP_ENCODE_ADD_SPECIAL, 0, scratch, ids)
-                         : RP_STATUS_NO_MEMORY;
+    int status =
+        scratch ? rp_tokenizer_encode(tokenizer, &span, 1, RP_ENCODE_ADD_SPECIAL, 0, scratch, ids)
+                : RP_STATUS_NO_MEMORY;
     rp_tokenizer_scratch_destroy(scratch);
     if (status != RP_OK)
         return rp_error_set(err, status, "run: the prompt could not be tokenised: %s",
                             rp_status_text(status));
     if (ids->count == 0)
-        return rp_error_set(err, RP_STATUS_INVALID,
-                            "run: the prompt is empty and the model has no beginning-of-text token");
+        return rp_error_set(
+            err, RP_STATUS_INVALID,
+            "run: the prompt is empty and the model has no beginning-of-text token");
     return RP_OK;
 }
 
@@ -97,25 +100,26 @@ static int fill_request(struct rp_request *request, const struct run_options *op
     const struct rp_model_config *model = &stack->model.config;
     uint32_t context = rp_engine_max_model_len(stack->engine);
     if (ids->count >= context)
-        return rp_error_set(err, RP_STATUS_RANGE, "run: %zu prompt tokens leave no room in a context of %u",
-                            ids->count, context);
+        return rp_error_set(err, RP_STATUS_RANGE,
+                            "run: %zu prompt tokens leave no room in a context of %u", ids->count,
+                            context);
     uint32_t room = context - (uint32_t)ids->count;
-    double temperature = options->temperature >= 0           ? options->temperature
+    double temperature = options->temperature >= 0            ? options->temperature
                          : model->default_temperature >= 0.0f ? (double)model->default_temperature
                                                               : 1.0;
-    double top_p = options->top_p > 0 ? options->top_p
+    double top_p = options->top_p > 0            ? options->top_p
                    : model->default_top_p > 0.0f ? (double)model->default_top_p
                                                  : 1.0;
     request->prompt = ids->ids;
     request->prompt_count = (uint32_t)ids->count;
     request->max_tokens = options->max_tokens ? RP_MIN(options->max_tokens, room) : room;
     request->min_tokens = RP_MIN(options->min_tokens, request->max_tokens);
-    request->sampling = (struct rp_sampling){.temperature = (float)temperature,
-                                             .top_p = (float)top_p,
-                                             .min_p = (float)options->min_p,
-                                             .top_k = options->top_k ? options->top_k
-                                                                     : model->default_top_k,
-                                             .seed = options->seed};
+    request->sampling =
+        (struct rp_sampling){.temperature = (float)temperature,
+                             .top_p = (float)top_p,
+                             .min_p = (float)options->min_p,
+                             .top_k = options->top_k ? options->top_k : model->default_top_k,
+                             .seed = options->seed};
     if (!options->seed && !rp_random_fill(&request->sampling.seed, sizeof request->sampling.seed))
         return rp_error_set(err, RP_STATUS_IO, "the system has no source of random numbers");
     for (uint32_t i = 0; !options->ignore_eos && i < model->eos_count; i++)
@@ -155,7 +159,8 @@ static enum rp_finish_reason print_answer(struct rp_stack *stack, struct rp_requ
             if (closed) {
                 rp_buffer_deinit(&text);
                 rp_buffer_deinit(&safe);
-                return match.found >= 0 ? RP_FINISH_STOP : (enum rp_finish_reason)event.finish_reason;
+                return match.found >= 0 ? RP_FINISH_STOP
+                                        : (enum rp_finish_reason)event.finish_reason;
             }
         }
     }
@@ -171,8 +176,10 @@ static int complete(struct rp_stack *stack, const struct run_options *options,
         status = rp_stop_set_add(&stops, options->stop, strlen(options->stop));
     if (status == RP_OK)
         status = rp_engine_start(stack->engine, err);
-    if (status == RP_OK && !rp_engine_fits(stack->engine, request->prompt_count, request->max_tokens))
-        status = rp_error_set(err, RP_STATUS_RANGE, "run: prompt and answer do not fit the KV pool");
+    if (status == RP_OK &&
+        !rp_engine_fits(stack->engine, request->prompt_count, request->max_tokens))
+        status =
+            rp_error_set(err, RP_STATUS_RANGE, "run: prompt and answer do not fit the KV pool");
     if (status == RP_OK)
         status = rp_engine_submit(stack->engine, request);
     if (status == RP_OK) {
@@ -180,7 +187,8 @@ static int complete(struct rp_stack *stack, const struct run_options *options,
         if (isatty(STDOUT_FILENO))
             putchar('\n');
         if (finish == RP_FINISH_NUMERIC || finish == RP_FINISH_ERROR)
-            status = rp_error_set(err, RP_STATUS_DEVICE, "run: the model gave no number to choose by");
+            status =
+                rp_error_set(err, RP_STATUS_DEVICE, "run: the model gave no number to choose by");
     }
     rp_engine_stop(stack->engine);
     rp_stop_set_deinit(&stops);
@@ -208,7 +216,8 @@ int rp_cmd_run(int argc, char **argv) {
         code = RP_EXIT_USAGE;
         goto done;
     }
-    status = rp_stack_open(&stack, positionals[0], &options.engine, on_wake, &wake, true, &code, &err);
+    status =
+        rp_stack_open(&stack, positionals[0], &options.engine, on_wake, &wake, true, &code, &err);
     if (status != RP_OK)
         goto done;
     status = encode(stack.tokenizer, &prompt, &ids, &err);

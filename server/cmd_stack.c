@@ -54,7 +54,8 @@ enum rp_exit rp_stack_exit_code(int status) {
 static void show(struct progress *progress, const char *stage, double share) {
     uint64_t now = rp_clock_ns();
     bool fresh = strcmp(progress->stage, stage) != 0;
-    if (!progress->shown || !progress->on_terminal || (!fresh && share < 1.0 && now < progress->next_ns))
+    if (!progress->shown || !progress->on_terminal ||
+        (!fresh && share < 1.0 && now < progress->next_ns))
         return;
     snprintf(progress->stage, sizeof progress->stage, "%s", stage);
     progress->next_ns = now + 50000000;
@@ -82,8 +83,7 @@ static void on_stage(void *ctx, const char *stage, uint32_t done, uint32_t total
 int rp_stack_open(struct rp_stack *stack, const char *dir, const struct rp_engine_options *options,
                   void (*wake)(void *ctx), void *wake_ctx, bool show_progress,
                   enum rp_exit *out_code, struct rp_error *err) {
-    struct progress progress = {.shown = show_progress,
-                                .on_terminal = isatty(STDERR_FILENO) == 1};
+    struct progress progress = {.shown = show_progress, .on_terminal = isatty(STDERR_FILENO) == 1};
     memset(stack, 0, sizeof *stack);
     int status = rp_tokenizer_open(dir, &stack->tokenizer, err);
     if (status == RP_OK)

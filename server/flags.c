@@ -258,7 +258,8 @@ int rp_flags_parse(const struct rp_command_spec *spec, int argc, char **argv, vo
 }
 
 void rp_flags_help(const struct rp_command_spec *spec) {
-    printf("reprise %s %s [flags]\n\n%s\n\nflags (each also as environment variable REPRISE_<NAME>):\n",
+    printf("reprise %s %s [flags]\n\n%s\n\nflags (each also as environment variable "
+           "REPRISE_<NAME>):\n",
            spec->name, spec->positionals, spec->summary);
     for (uint32_t i = 0; i < spec->flag_count; i++) {
         const struct rp_flag *flag = &spec->flags[i];

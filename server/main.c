@@ -13,13 +13,15 @@ static const struct command {
     {"serve", rp_cmd_serve, "serve a model over HTTP, OpenAI-compatible"},
     {"run", rp_cmd_run, "complete one prompt in the terminal"},
     {"bench", rp_cmd_bench, "measure: decode, matmul, membw"},
-    {"inspect", rp_cmd_inspect, "show a model, its memory plan and its program, without loading it"},
+    {"inspect", rp_cmd_inspect,
+     "show a model, its memory plan and its program, without loading it"},
     {"tokenize", rp_cmd_tokenize, "text from standard input to token ids"},
 };
 
 static void print_help(FILE *out) {
-    fprintf(out, "reprise " RP_VERSION ": serves large language models by replaying captured graphs\n\n"
-                 "usage: reprise COMMAND ...\n\n");
+    fprintf(out,
+            "reprise " RP_VERSION ": serves large language models by replaying captured graphs\n\n"
+            "usage: reprise COMMAND ...\n\n");
     for (size_t i = 0; i < RP_ARRAY_COUNT(commands); i++)
         fprintf(out, "  %-10s %s\n", commands[i].name, commands[i].summary);
     fprintf(out, "\n`reprise COMMAND --help` lists the flags of a command.\n");
@@ -45,7 +47,8 @@ int main(int argc, char **argv) {
         print_help(stderr);
         return RP_EXIT_USAGE;
     }
-    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0) {
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 ||
+        strcmp(argv[1], "help") == 0) {
         print_help(stdout);
         return RP_EXIT_OK;
     }

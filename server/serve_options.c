@@ -3,8 +3,7 @@
 #define AT(field) offsetof(struct rp_serve_options, field)
 
 static const struct rp_flag serve_flags[] = {
-    {"host", RP_FLAG_TEXT, AT(host), "ADDRESS", 0, 0, "127.0.0.1",
-     "numeric address to listen on"},
+    {"host", RP_FLAG_TEXT, AT(host), "ADDRESS", 0, 0, "127.0.0.1", "numeric address to listen on"},
     {"port", RP_FLAG_UINT, AT(port), "PORT", 0, 65535, "8000", "port; 0: any free one"},
     {"served-model-name", RP_FLAG_TEXT, AT(served_model_name), "NAME", 0, 0, NULL,
      "name in /v1/models and in requests; else the directory's name"},

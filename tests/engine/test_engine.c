@@ -18,7 +18,14 @@
 
 #include <cmocka.h>
 
-enum { REQUESTS = 64, PROMPT_MAX = 100, OUTPUT_MAX = 60, SHARED = 48, SMALL_POOL = 32, SMALL_PAGE = 8 };
+enum {
+    REQUESTS = 64,
+    PROMPT_MAX = 100,
+    OUTPUT_MAX = 60,
+    SHARED = 48,
+    SMALL_POOL = 32,
+    SMALL_PAGE = 8
+};
 
 struct answer {
     int32_t tokens[OUTPUT_MAX];
@@ -291,6 +298,25 @@ static void test_stopping_closes_every_open_request_once(void **state) {
         assert_int_equal(together[i].closed, 1);
 }
 
+/* The same with a ring that holds two events: what has no room follows. */
+static void test_a_full_event_ring_loses_nothing(void **state) {
+    (void)state;
+    struct rp_engine_config config = config_default();
+    struct rp_event event;
+    config.event_capacity = 2;
+    run_together(&config);
+    make_requests();
+    memset(together, 0, sizeof together);
+    open_engine(&config);
+    for (uint32_t i = 0; i < REQUESTS; i++)
+        assert_int_equal(rp_engine_submit(engine, &requests[i]), RP_OK);
+    rp_engine_stop(engine);
+    while (rp_engine_next_event(engine, &event))
+        together[event.request->id].closed += event.kind == RP_EVENT_CLOSED;
+    for (uint32_t i = 0; i < REQUESTS; i++)
+        assert_int_equal(together[i].closed, 1);
+}
+
 static void test_a_full_queue_refuses_and_takes_again_when_it_has_room(void **state) {
     (void)state;
     struct rp_engine_config config = config_default();
@@ -348,6 +374,7 @@ int main(void) {
         cmocka_unit_test_teardown(test_cancelled_requests_close_and_leave_the_others_alone,
                                   close_engine),
         cmocka_unit_test_teardown(test_stopping_closes_every_open_request_once, close_engine),
+        cmocka_unit_test_teardown(test_a_full_event_ring_loses_nothing, close_engine),
         cmocka_unit_test_teardown(test_a_full_queue_refuses_and_takes_again_when_it_has_room,
                                   close_engine),
         cmocka_unit_test_teardown(test_nothing_allocates_while_serving, close_engine),

@@ -38,15 +38,11 @@ uint32_t sched_sim_between(struct sim *sim, uint32_t low, uint32_t high) {
 }
 
 /* The salt is part of the values, so that pages shared between salts give wrong tokens. */
-uint64_t sched_sim_kv_root(uint64_t salt) {
-    return sched_sim_mix(salt ^ 0x5A17) | 1;
-}
+uint64_t sched_sim_kv_root(uint64_t salt) { return sched_sim_mix(salt ^ 0x5A17) | 1; }
 uint64_t sched_sim_kv_value(uint32_t position, int32_t token, uint64_t before) {
     return sched_sim_mix(before ^ sched_sim_mix(((uint64_t)position << 32) | (uint32_t)token)) | 1;
 }
-uint64_t sched_sim_fold(uint64_t fold, uint64_t value) {
-    return sched_sim_mix(fold * 31 + value);
-}
+uint64_t sched_sim_fold(uint64_t fold, uint64_t value) { return sched_sim_mix(fold * 31 + value); }
 
 /* ---- configuration ---- */
 
