@@ -3,7 +3,7 @@
  * One (token, query head) reads the keys [first, position] of its sequence through the slot's page
  * table; first = window ? max(0, position + 1 - window) : 0. Query head h uses KV head
  * h / (heads / kv_heads). Scores, softmax and sums are f32; K and V are read in the page's type.
- * The order over keys depends only on the token's position, so the result is bit-equal for decode,
+ * The order over keys depends only on the position and the window: the result is bit-equal for decode,
  * prefill, any chunk and any batch. Dead rows (padding, finished slots) write nothing.
  * Thread: the workers of one job; scalar truth in attention_cpu.c, fast variants beside it. */
 #ifndef RP_ATTENTION_ATTENTION_H
@@ -18,8 +18,8 @@
 struct rp_attention_args {
     struct rp_step_view step;
     struct rp_kv_layout kv;
-    const float *q;          /* (tokens, q_stride) f32, head h at h * head_dim */
-    void *out;               /* (tokens, out_stride) of out_dtype */
+    const float *q; /* (tokens, q_stride) f32, head h at h * head_dim */
+    void *out;      /* (tokens, out_stride) of out_dtype */
     size_t q_stride, out_stride;
     enum rp_dtype out_dtype; /* f32 or bf16 */
     uint32_t heads, kv_heads, head_dim, layer, window;

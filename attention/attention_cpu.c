@@ -92,8 +92,8 @@ static void store_run(const struct rp_kv_layout *kv, void *run, size_t at, const
 
 void rp_kv_write_range(const struct rp_kv_write_args *args, uint32_t begin, uint32_t end) {
     const struct rp_kv_layout *kv = &args->kv;
-    for (size_t t = begin; t < end; t++) {
-        const struct rp_live_row *row = rp_attention_live_row(&args->step, (uint32_t)t);
+    for (uint32_t t = begin; t < end; t++) {
+        const struct rp_live_row *row = rp_attention_live_row(&args->step, t);
         if (!row)
             continue;
         uint32_t position = args->step.positions[t];
@@ -107,10 +107,4 @@ void rp_kv_write_range(const struct rp_kv_write_args *args, uint32_t begin, uint
                       args->v + t * args->v_stride + column);
         }
     }
-}
-
-void rp_kv_write_scalar(const struct rp_kv_write_args *args, const struct rp_cpu_worker *worker) {
-    size_t begin, end;
-    rp_cpu_share(worker, args->step.counts->token_count, 1, &begin, &end);
-    rp_kv_write_range(args, (uint32_t)begin, (uint32_t)end);
 }

@@ -1,11 +1,349 @@
+/* attention_cpu_simd.c - attention for AVX2 and AVX-512, in one pass over the keys.
+ *
+ * Order (the reduction contract): the keys of one (token, query head) are taken in blocks of 64 at
+ * absolute multiples of 64, whatever the page size. The first block is the one that holds `first`; in
+ * it and in the last one, keys that the token does not see are neither read nor added. Per block:
+ *
+ *   s_j   = scale * (q . k_j), one tree over d           m' = max(m, s_j ..)
+ *   l     = l * exp(m - m') + sum of exp(s_j - m'), one tree over the 64 places
+ *   out   = out * exp(m - m') + exp(s_j - m') v_j, j ascending
+ *
+ * so the bits depend only on the position, the window and the instruction set.
+ *
+ * A piece is up to 16 tokens of one chunk x up to 8 query heads of one KV head: their keys are loaded
+ * from memory once. A tile is 4 (AVX2: 2) heads of one token, so that each K or V that is widened to
+ * f32 is used 4 times. */
 #include "attention/attention_internal.h"
 
+#include "base/bf16.h"
+
 #if RP_ATTENTION_HAS_SIMD
+#include <immintrin.h>
+#include <math.h>
+#include <string.h>
+
+#define BLOCK_KEYS   64u
+#define BLOCK_SLACK  16u /* tiles of scores may write past the block's end */
+#define PIECE_TOKENS 16u
+#define PIECE_HEADS  8u
+#define STATES_MAX   (PIECE_TOKENS * PIECE_HEADS)
+#define SUMS_MAX     16384u /* floats: 64 KiB of stack */
+
+/* A loop that must be unrolled whole, so that what it indexes lies in registers. */
+#define EACH(i, count) _Pragma("GCC unroll 16") for (uint32_t i = 0; i < (count); i++)
+
+/* Where the keys of one block lie; only places [begin, end) are filled, which some token of the piece
+ * sees. */
+struct block {
+    const void *k[BLOCK_KEYS], *v[BLOCK_KEYS];
+    uint32_t begin, end;
+};
+
+/* What one (token, query head) has seen so far. */
+struct state {
+    float *out; /* sum of weight * v, not yet divided */
+    const float *q;
+    float max, total;
+};
+
+/* Places [begin, end) of a block, which one token sees. */
+struct span {
+    const struct block *block;
+    const struct block *next; /* NULL: somebody else fetches it */
+    uint32_t begin, end;
+};
+
+struct shape {
+    uint32_t head_dim;
+    float scale;
+    uint32_t key_bytes;
+};
+
+/* Tokens [token, token + token_count) of one row x query heads [head, head + head_count). */
+struct piece {
+    uint32_t token, token_count, head, head_count, kv_head;
+};
+
+typedef void (*piece_fn)(const struct rp_attention_args *args, const struct piece *piece);
+
+static inline uint32_t sums_stride(uint32_t head_dim) { return (head_dim + 15) & ~15u; }
+
+/* Fills the places of the block at position `at` that hold keys [first, last]. */
+static void locate(const struct rp_attention_args *args, const struct piece *piece, uint32_t first,
+                   uint32_t last, uint32_t at, struct block *block) {
+    const struct rp_kv_layout *kv = &args->kv;
+    const struct rp_live_row *row = &args->step.rows[args->step.token_rows[piece->token]];
+    const uint32_t *pages = rp_attention_pages(&args->step, row);
+    size_t key_bytes = (size_t)kv->head_dim * (kv->dtype == RP_DTYPE_F32 ? 4 : 2);
+    block->begin = block->end = 0;
+    if (at > last)
+        return;
+    uint32_t begin = RP_MAX(first, at), end = RP_MIN(last - at, BLOCK_KEYS - 1) + at;
+    block->begin = begin - at;
+    block->end = end - at + 1;
+    for (uint32_t position = begin; position <= end;) {
+        uint32_t page = pages[position / kv->page_tokens], in_page = position % kv->page_tokens;
+        uint32_t count = RP_MIN(kv->page_tokens - in_page, end - position + 1);
+        const unsigned char *k = rp_kv_run(kv, page, args->layer, 0, piece->kv_head);
+        const unsigned char *v = rp_kv_run(kv, page, args->layer, 1, piece->kv_head);
+        for (uint32_t i = 0; i < count; i++) {
+            block->k[position - at + i] = k + (in_page + i) * key_bytes;
+            block->v[position - at + i] = v + (in_page + i) * key_bytes;
+        }
+        position += count;
+    }
+}
+
+/* Asks for `bytes` at the next block's place j, while the same place of this block is worked on: a run
+ * is too short for the processor to see a stream coming. Into the second-level cache, since two blocks
+ * of K and V are more than the first one holds (decode of 8000 keys, 8 KV heads of 128, one Zen 4 core:
+ * 7.4 GB/s without, 9.3 into the first level, 15.3 into the second). */
+static inline __attribute__((always_inline)) void
+prefetch(const struct block *next, uint32_t j, const void *const *places, uint32_t bytes) {
+    if (j >= next->begin && j < next->end)
+        for (uint32_t i = 0; i < bytes; i += RP_CACHE_LINE)
+            _mm_prefetch((const char *)places[j] + i, _MM_HINT_T1);
+}
+
+static void store_head(const struct rp_attention_args *args, uint32_t token, uint32_t head,
+                       const float *sums, float total) {
+    size_t at = token * args->out_stride + (size_t)head * args->head_dim;
+    if (args->out_dtype == RP_DTYPE_F32) {
+        float *out = (float *)args->out + at;
+        for (uint32_t d = 0; d < args->head_dim; d++)
+            out[d] = sums[d] / total;
+    } else {
+        uint16_t *out = (uint16_t *)args->out + at;
+        for (uint32_t d = 0; d < args->head_dim; d++)
+            out[d] = rp_f32_to_bf16(sums[d] / total);
+    }
+}
+
+/* exp(x) for x <= 0 as 2^n * p(r), |r| <= ln 2 / 2 (Cephes expf, 2 ulp). Below -87.3, where 2^n would be
+ * denormal, zero. NaN stays NaN. */
+#define EXP_LOW    -87.3f
+#define EXP_LOG2E  1.44269504088896341f
+#define EXP_LN2_HI 0.693359375f
+#define EXP_LN2_LO -2.12194440e-4f
+static const float exp_poly[] = {1.9875691500e-4f, 1.3981999507e-3f, 8.3334519073e-3f,
+                                 4.1665795894e-2f, 1.6666665459e-1f, 5.0000001201e-1f};
+
+/* --- AVX-512 --- */
+
+#define TARGET   __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq")))
+#define INLINE   TARGET static inline __attribute__((always_inline))
+#define V(name)  avx512_##name
+#define VECTOR   __m512
+#define LANES    16u
+#define ROWS_MAX 4
+
+INLINE VECTOR V(zero)(void) { return _mm512_setzero_ps(); }
+INLINE VECTOR V(set1)(float x) { return _mm512_set1_ps(x); }
+INLINE VECTOR V(load)(const float *from) { return _mm512_loadu_ps(from); }
+INLINE void V(store)(float *to, VECTOR x) { _mm512_storeu_ps(to, x); }
+INLINE VECTOR V(add)(VECTOR a, VECTOR b) { return _mm512_add_ps(a, b); }
+INLINE VECTOR V(mul)(VECTOR a, VECTOR b) { return _mm512_mul_ps(a, b); }
+INLINE VECTOR V(max)(VECTOR a, VECTOR b) { return _mm512_max_ps(a, b); }
+INLINE VECTOR V(fma)(VECTOR a, VECTOR b, VECTOR c) { return _mm512_fmadd_ps(a, b, c); }
+INLINE VECTOR V(load_part)(const float *from, uint32_t count) {
+    return _mm512_maskz_loadu_ps((__mmask16)((1u << count) - 1), from);
+}
+INLINE VECTOR V(widen)(__m256i half) {
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
+}
+INLINE VECTOR V(load_kv)(const void *run, uint32_t at, const bool half) {
+    return half ? V(widen)(_mm256_loadu_si256((const void *)((const uint16_t *)run + at)))
+                : _mm512_loadu_ps((const float *)run + at);
+}
+INLINE VECTOR V(load_kv_part)(const void *run, uint32_t at, const bool half, uint32_t count) {
+    __mmask16 mask = (__mmask16)((1u << count) - 1);
+    return half ? V(widen)(_mm256_maskz_loadu_epi16(mask, (const uint16_t *)run + at))
+                : _mm512_maskz_loadu_ps(mask, (const float *)run + at);
+}
+INLINE float V(sum)(VECTOR x) { return _mm512_reduce_add_ps(x); }
+INLINE float V(largest)(VECTOR x) { return _mm512_reduce_max_ps(x); }
+
+/* Lanes of 128 bits: { sum of a's four, of b's, of c's, of d's }, each ((0 + 2) + (1 + 3)). */
+INLINE VECTOR V(quads)(VECTOR a, VECTOR b, VECTOR c, VECTOR d) {
+    VECTOR ab = _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
+    VECTOR cd = _mm512_add_ps(_mm512_unpacklo_ps(c, d), _mm512_unpackhi_ps(c, d));
+    __m512d low = _mm512_unpacklo_pd(_mm512_castps_pd(ab), _mm512_castps_pd(cd));
+    __m512d high = _mm512_unpackhi_pd(_mm512_castps_pd(ab), _mm512_castps_pd(cd));
+    return _mm512_add_ps(_mm512_castpd_ps(low), _mm512_castpd_ps(high));
+}
+INLINE VECTOR V(pair)(VECTOR a, VECTOR b) {
+    return _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xDD));
+}
+INLINE VECTOR V(sums)(const VECTOR *v) {
+    VECTOR low = V(pair)(V(quads)(v[0], v[1], v[2], v[3]), V(quads)(v[4], v[5], v[6], v[7]));
+    VECTOR high = V(pair)(V(quads)(v[8], v[9], v[10], v[11]), V(quads)(v[12], v[13], v[14], v[15]));
+    return V(pair)(low, high);
+}
+INLINE VECTOR V(exp)(VECTOR x) {
+    __mmask16 low = _mm512_cmp_ps_mask(x, _mm512_set1_ps(EXP_LOW), _CMP_LT_OQ);
+    VECTOR y = _mm512_max_ps(_mm512_set1_ps(EXP_LOW), x); /* the second operand when one is NaN */
+    VECTOR n = _mm512_roundscale_ps(_mm512_mul_ps(y, _mm512_set1_ps(EXP_LOG2E)), 0);
+    VECTOR r = _mm512_fnmadd_ps(n, _mm512_set1_ps(EXP_LN2_HI), y);
+    r = _mm512_fnmadd_ps(n, _mm512_set1_ps(EXP_LN2_LO), r);
+    VECTOR p = _mm512_set1_ps(exp_poly[0]);
+    EACH(i, RP_ARRAY_COUNT(exp_poly)) {
+        if (i > 0)
+            p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(exp_poly[i]));
+    }
+    p = _mm512_add_ps(_mm512_fmadd_ps(p, _mm512_mul_ps(r, r), r), _mm512_set1_ps(1.0f));
+    __m512i scale =
+        _mm512_slli_epi32(_mm512_add_epi32(_mm512_cvtps_epi32(n), _mm512_set1_epi32(127)), 23);
+    p = _mm512_mul_ps(p, _mm512_castsi512_ps(scale));
+    return _mm512_mask_mov_ps(p, low, _mm512_setzero_ps());
+}
+
+#include "attention/attention_tile.h"
+
+#undef TARGET
+#undef INLINE
+#undef V
+#undef VECTOR
+#undef LANES
+#undef ROWS_MAX
+
+/* --- AVX2 --- */
+
+#define TARGET   __attribute__((target("avx2,fma")))
+#define INLINE   TARGET static inline __attribute__((always_inline))
+#define V(name)  avx2_##name
+#define VECTOR   __m256
+#define LANES    8u
+#define ROWS_MAX 2
+
+INLINE VECTOR V(zero)(void) { return _mm256_setzero_ps(); }
+INLINE VECTOR V(set1)(float x) { return _mm256_set1_ps(x); }
+INLINE VECTOR V(load)(const float *from) { return _mm256_loadu_ps(from); }
+INLINE void V(store)(float *to, VECTOR x) { _mm256_storeu_ps(to, x); }
+INLINE VECTOR V(add)(VECTOR a, VECTOR b) { return _mm256_add_ps(a, b); }
+INLINE VECTOR V(mul)(VECTOR a, VECTOR b) { return _mm256_mul_ps(a, b); }
+INLINE VECTOR V(max)(VECTOR a, VECTOR b) { return _mm256_max_ps(a, b); }
+INLINE VECTOR V(fma)(VECTOR a, VECTOR b, VECTOR c) { return _mm256_fmadd_ps(a, b, c); }
+INLINE VECTOR V(load_part)(const float *from, uint32_t count) {
+    float part[LANES] = {0.0f};
+    memcpy(part, from, count * sizeof *part);
+    return _mm256_loadu_ps(part);
+}
+INLINE VECTOR V(widen)(__m128i half) {
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16));
+}
+INLINE VECTOR V(load_kv)(const void *run, uint32_t at, const bool half) {
+    return half ? V(widen)(_mm_loadu_si128((const void *)((const uint16_t *)run + at)))
+                : _mm256_loadu_ps((const float *)run + at);
+}
+INLINE VECTOR V(load_kv_part)(const void *run, uint32_t at, const bool half, uint32_t count) {
+    uint16_t part[LANES] = {0};
+    if (!half)
+        return V(load_part)((const float *)run + at, count);
+    memcpy(part, (const uint16_t *)run + at, count * sizeof *part);
+    return V(widen)(_mm_loadu_si128((const void *)part));
+}
+INLINE VECTOR V(quads)(VECTOR a, VECTOR b, VECTOR c, VECTOR d) {
+    VECTOR ab = _mm256_add_ps(_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b));
+    VECTOR cd = _mm256_add_ps(_mm256_unpacklo_ps(c, d), _mm256_unpackhi_ps(c, d));
+    __m256d low = _mm256_unpacklo_pd(_mm256_castps_pd(ab), _mm256_castps_pd(cd));
+    __m256d high = _mm256_unpackhi_pd(_mm256_castps_pd(ab), _mm256_castps_pd(cd));
+    return _mm256_add_ps(_mm256_castpd_ps(low), _mm256_castpd_ps(high));
+}
+INLINE VECTOR V(sums)(const VECTOR *v) {
+    VECTOR low = V(quads)(v[0], v[1], v[2], v[3]), high = V(quads)(v[4], v[5], v[6], v[7]);
+    return _mm256_add_ps(_mm256_permute2f128_ps(low, high, 0x20),
+                         _mm256_permute2f128_ps(low, high, 0x31));
+}
+INLINE float V(sum)(VECTOR x) {
+    VECTOR same[LANES] = {x, x, x, x, x, x, x, x};
+    return _mm256_cvtss_f32(V(sums)(same));
+}
+INLINE float V(largest)(VECTOR x) {
+    x = _mm256_max_ps(x, _mm256_permute2f128_ps(x, x, 1));
+    x = _mm256_max_ps(x, _mm256_permute_ps(x, 0x4E));
+    x = _mm256_max_ps(x, _mm256_permute_ps(x, 0xB1));
+    return _mm256_cvtss_f32(x);
+}
+INLINE VECTOR V(exp)(VECTOR x) {
+    VECTOR low = _mm256_cmp_ps(x, _mm256_set1_ps(EXP_LOW), _CMP_LT_OQ);
+    VECTOR y = _mm256_max_ps(_mm256_set1_ps(EXP_LOW), x); /* the second operand when one is NaN */
+    VECTOR n = _mm256_round_ps(_mm256_mul_ps(y, _mm256_set1_ps(EXP_LOG2E)),
+                               _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    VECTOR r = _mm256_fnmadd_ps(n, _mm256_set1_ps(EXP_LN2_HI), y);
+    r = _mm256_fnmadd_ps(n, _mm256_set1_ps(EXP_LN2_LO), r);
+    VECTOR p = _mm256_set1_ps(exp_poly[0]);
+    EACH(i, RP_ARRAY_COUNT(exp_poly)) {
+        if (i > 0)
+            p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(exp_poly[i]));
+    }
+    p = _mm256_add_ps(_mm256_fmadd_ps(p, _mm256_mul_ps(r, r), r), _mm256_set1_ps(1.0f));
+    __m256i scale =
+        _mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127)), 23);
+    p = _mm256_mul_ps(p, _mm256_castsi256_ps(scale));
+    return _mm256_andnot_ps(low, p);
+}
+
+#include "attention/attention_tile.h"
+
+/* --- Who computes what --- */
+
+/* Tokens of one piece: as many as share a chunk and have room. */
+static uint32_t piece_tokens(const struct rp_attention_args *args, uint32_t token) {
+    const struct rp_step_view *step = &args->step;
+    uint32_t heads = RP_MIN(args->heads / args->kv_heads, PIECE_HEADS);
+    uint32_t room = SUMS_MAX / (heads * sums_stride(args->head_dim));
+    uint32_t limit = RP_MIN(room, PIECE_TOKENS), count = 1;
+    while (count < limit && token + count < step->counts->token_count &&
+           step->token_rows[token + count] == step->token_rows[token])
+        count++;
+    return count;
+}
+
+static void run(const struct rp_attention_args *args, const struct rp_cpu_worker *worker,
+                piece_fn compute) {
+    struct rp_attention_line line = rp_attention_line(args);
+    uint32_t group = args->heads / args->kv_heads, count;
+    uint64_t at = 0;
+    RP_ASSERT_CMP(args->head_dim, <=, RP_ATTENTION_HEAD_DIM_MAX);
+    for (uint32_t kv_head = 0; kv_head < args->kv_heads; kv_head++) {
+        for (uint32_t t = 0; t < args->step.counts->token_count; t += count) {
+            uint64_t cost = 0;
+            count = piece_tokens(args, t);
+            for (uint32_t i = 0; i < count; i++)
+                cost += rp_attention_token_cost(args, t + i);
+            if (cost != 0 && rp_attention_is_mine(&line, at, worker)) {
+                for (uint32_t h = 0; h < group; h += PIECE_HEADS) {
+                    struct piece piece = {.token = t,
+                                          .token_count = count,
+                                          .head = kv_head * group + h,
+                                          .head_count = RP_MIN(group - h, PIECE_HEADS),
+                                          .kv_head = kv_head};
+                    compute(args, &piece);
+                }
+            }
+            at += cost;
+        }
+    }
+}
+
+#define DEFINE_KERNEL(name)                                                                        \
+    static void attention_##name(const struct rp_attention_args *args,                             \
+                                 const struct rp_cpu_worker *worker) {                             \
+        run(args, worker, name);                                                                   \
+    }
+
+DEFINE_KERNEL(avx2_piece_f32)
+DEFINE_KERNEL(avx2_piece_bf16)
+DEFINE_KERNEL(avx512_piece_f32)
+DEFINE_KERNEL(avx512_piece_bf16)
 
 rp_attention_fn rp_attention_select_simd(enum rp_cpu_isa isa, const struct rp_kv_layout *kv) {
-    (void)isa;
-    (void)kv;
-    return NULL;
+    bool half = kv->dtype == RP_DTYPE_BF16;
+    if (isa == RP_ISA_SCALAR || (!half && kv->dtype != RP_DTYPE_F32))
+        return NULL;
+    if (isa == RP_ISA_AVX2)
+        return half ? attention_avx2_piece_bf16 : attention_avx2_piece_f32;
+    return half ? attention_avx512_piece_bf16 : attention_avx512_piece_f32;
 }
 
 #endif

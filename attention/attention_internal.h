@@ -16,13 +16,16 @@ rp_attention_fn rp_attention_select_simd(enum rp_cpu_isa isa, const struct rp_kv
 /* Larger heads than any model we know has. */
 #define RP_ATTENTION_HEAD_DIM_MAX 512u
 
-/* The row of a token, or NULL when the token is dead: padding, or of a finished slot. */
+/* The row of a token, or NULL when the token is dead: padding, or of a finished slot. Flags alone do
+ * not say it: a chunk in the middle of a prompt has none. */
 static inline const struct rp_live_row *rp_attention_live_row(const struct rp_step_view *step,
                                                               uint32_t token) {
-    uint32_t row = step->token_rows[token];
-    if (row == RP_ROW_NONE || step->rows[row].flags == 0)
+    uint32_t index = step->token_rows[token];
+    if (index == RP_ROW_NONE)
         return NULL;
-    return &step->rows[row];
+    const struct rp_live_row *row = &step->rows[index];
+    const uint32_t *slot = step->slots + (size_t)row->slot * step->slot_words;
+    return row->flags == 0 && slot[RP_SLOT_FINISHED] != 0 ? NULL : row;
 }
 
 /* The page table of a row's slot. */

@@ -67,13 +67,13 @@ static uint64_t available_memory(void) {
 }
 
 static void cpu_info(struct rp_device *device, struct rp_device_info *out) {
-    char model[56] = "CPU";
+    char model[48] = "CPU";
     read_proc("/proc/cpuinfo", "model name", model, sizeof model);
     uint32_t threads = rp_cpu_team_size(device->team);
     memset(out, 0, sizeof *out);
     snprintf(out->kernels, sizeof out->kernels, "%s", rp_cpu_isa_name(device->isa));
     snprintf(out->name, sizeof out->name, "%s, %u thread%s, %s", model, threads,
-             threads == 1 ? "" : "s", out->kernels);
+             threads == 1 ? "" : "s", rp_cpu_isa_name(device->isa));
     out->memory_bytes = available_memory();
     out->page_tokens = 16;
 }

@@ -100,14 +100,22 @@ static int make_row_part(struct lowering *low, const struct rp_op *op, rp_row_op
     switch (op->kind) {
     case RP_OP_EMBED:
         *out_run = rp_embed_rows;
-        args->embed = (struct rp_embed_args){*step, op->weight, rp_matrix_row_f32, op->weight->rows,
-                                             op->weight->cols, op->u.embed.scale, out};
+        args->embed = (struct rp_embed_args){*step,
+                                             op->weight,
+                                             rp_matrix_row_f32,
+                                             op->weight->rows,
+                                             op->weight->cols,
+                                             op->u.embed.scale,
+                                             out};
         break;
     case RP_OP_NORM:
         *out_run = rp_norm_rows;
-        args->norm = (struct rp_norm_args){in0,           out,
-                                           op->vector,    op->in[0].cols,
-                                           op->u.norm.group, op->u.norm.eps,
+        args->norm = (struct rp_norm_args){in0,
+                                           out,
+                                           op->vector,
+                                           op->in[0].cols,
+                                           op->u.norm.group,
+                                           op->u.norm.eps,
                                            op->u.norm.weight_offset};
         break;
     case RP_OP_ROPE:
@@ -127,8 +135,7 @@ static int make_row_part(struct lowering *low, const struct rp_op *op, rp_row_op
         break;
     case RP_OP_ACTIVATION:
         *out_run = rp_activation_rows;
-        args->activation =
-            (struct rp_activation_args){in0, out, op->out.cols, op->u.activation.fn};
+        args->activation = (struct rp_activation_args){in0, out, op->out.cols, op->u.activation.fn};
         break;
     case RP_OP_ADD:
         *out_run = rp_add_rows;
@@ -234,8 +241,8 @@ static int emit_linear_into(struct lowering *low, const struct rp_op *op, const 
     if (!args)
         return out_of_memory(low);
     if (in.dtype != op->weight->dtype)
-        return rp_error_set(low->err, RP_STATUS_UNSUPPORTED, "%s: %s input for %s weights", op->name,
-                            rp_dtype_name(in.dtype), rp_dtype_name(op->weight->dtype));
+        return rp_error_set(low->err, RP_STATUS_UNSUPPORTED, "%s: %s input for %s weights",
+                            op->name, rp_dtype_name(in.dtype), rp_dtype_name(op->weight->dtype));
     args->step = low->bindings->step;
     args->rows = op->rows;
     args->run = rp_matmul_select(low->graph->device->isa, op->weight);
@@ -349,10 +356,9 @@ static int reserve_sample_scratch(struct lowering *low, uint32_t vocab) {
     if (device->sample_vocab >= vocab)
         return RP_OK;
     RP_ASSERT(device->sample_vocab == 0); /* earlier graphs hold its address */
-    device->sample_scratch =
-        rp_alloc_aligned((size_t)rp_cpu_team_size(device->team) * vocab *
-                             sizeof *device->sample_scratch,
-                         RP_CACHE_LINE);
+    device->sample_scratch = rp_alloc_aligned((size_t)rp_cpu_team_size(device->team) * vocab *
+                                                  sizeof *device->sample_scratch,
+                                              RP_CACHE_LINE);
     if (!device->sample_scratch)
         return out_of_memory(low);
     device->sample_vocab = vocab;

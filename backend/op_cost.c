@@ -16,7 +16,8 @@ struct rp_cost rp_op_cost(const struct rp_program *program, const struct rp_op *
                           uint32_t kv_tokens) {
     uint64_t rows = rp_bucket_rows(bucket, op->rows);
     struct rp_cost cost = {
-        .bytes_read = view_bytes(program, &op->in[0], bucket) + view_bytes(program, &op->in[1], bucket),
+        .bytes_read =
+            view_bytes(program, &op->in[0], bucket) + view_bytes(program, &op->in[1], bucket),
         .bytes_written = view_bytes(program, &op->out, bucket),
     };
     switch (op->kind) {
@@ -38,8 +39,8 @@ struct rp_cost rp_op_cost(const struct rp_program *program, const struct rp_op *
         cost.flops = 3 * rows * op->u.rope.heads * op->u.rope.rotary_dim;
         break;
     case RP_OP_KV_WRITE:
-        cost.bytes_written += 2 * rows * op->u.kv_write.kv_heads * op->u.kv_write.head_dim *
-                              rp_dtype_bytes(kv_dtype);
+        cost.bytes_written +=
+            2 * rows * op->u.kv_write.kv_heads * op->u.kv_write.head_dim * rp_dtype_bytes(kv_dtype);
         break;
     case RP_OP_ATTENTION: {
         /* One sequence per row in decode; a chunk shares its pages. */

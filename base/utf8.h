@@ -18,7 +18,8 @@ static inline int rp_utf8_decode(const char *text, size_t len, uint32_t *out_cod
         return 1;
     }
     int need;
-    unsigned char low = 0x80, high = 0xBF; /* allowed range of the second byte (RFC 3629 section 4) */
+    unsigned char low = 0x80,
+                  high = 0xBF; /* allowed range of the second byte (RFC 3629 section 4) */
     uint32_t code;
     if (lead >= 0xC2 && lead <= 0xDF) {
         need = 2;

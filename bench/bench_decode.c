@@ -95,16 +95,16 @@ static void summarise(struct run *run, const struct rp_bench_decode_config *conf
     out->tokens_per_second = config->batch * 1000.0 / out->ms_p50;
     out->achieved_gbps = out->bytes_per_step / (out->ms_p50 * 1e-3) * 1e-9;
     out->share = out->achieved_gbps / out->read_bandwidth_gbps;
-    out->prefill_tokens_per_second = (double)config->batch * config->context /
-                                     ((double)(run->first_ns - run->start_ns) * 1e-9);
+    out->prefill_tokens_per_second =
+        (double)config->batch * config->context / ((double)(run->first_ns - run->start_ns) * 1e-9);
 }
 
 static double kv_bytes_per_token(const struct rp_model_config *model, enum rp_dtype dtype) {
     return 2.0 * model->layers * model->kv_heads * model->head_dim * rp_dtype_bytes(dtype);
 }
 
-int rp_bench_decode(const struct rp_bench_decode_config *config,
-                    struct rp_bench_decode_result *out, struct rp_error *err) {
+int rp_bench_decode(const struct rp_bench_decode_config *config, struct rp_bench_decode_result *out,
+                    struct rp_error *err) {
     struct rp_model_config shape;
     struct rp_model model = {0};
     struct run run = {0};
@@ -144,9 +144,9 @@ int rp_bench_decode(const struct rp_bench_decode_config *config,
     out->weight_bytes = (double)rp_model_weight_bytes(&model);
     if (!shape.tied) /* the table is only looked up */
         out->weight_bytes -= (double)shape.vocab * shape.hidden * rp_dtype_bytes(config->dtype);
-    out->bytes_per_step = out->weight_bytes +
-                          kv_bytes_per_token(&shape, config->dtype) * config->batch *
-                              (config->context + config->tokens / 2.0);
+    out->bytes_per_step = out->weight_bytes + kv_bytes_per_token(&shape, config->dtype) *
+                                                  config->batch *
+                                                  (config->context + config->tokens / 2.0);
     out->read_bandwidth_gbps = rp_membw_read(config->threads, (size_t)1 << 30, 6) * 1e-9;
     status = rp_engine_start(run.engine, err);
     if (status != RP_OK)

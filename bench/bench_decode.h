@@ -22,7 +22,7 @@ struct rp_bench_decode_config {
 struct rp_bench_decode_result {
     char device[96];
     double ms_p50, ms_p10, ms_p90, ms_mean;
-    double tokens_per_second;    /* of all sequences, from the median step */
+    double tokens_per_second; /* of all sequences, from the median step */
     double bytes_per_step;
     double weight_bytes;
     double read_bandwidth_gbps;  /* 1e9 bytes per second */
@@ -31,7 +31,7 @@ struct rp_bench_decode_result {
     uint32_t steps;
 };
 
-int rp_bench_decode(const struct rp_bench_decode_config *config,
-                    struct rp_bench_decode_result *out, struct rp_error *err) RP_MUST_USE;
+int rp_bench_decode(const struct rp_bench_decode_config *config, struct rp_bench_decode_result *out,
+                    struct rp_error *err) RP_MUST_USE;
 
 #endif

@@ -6,7 +6,7 @@ target_compile_options(rp_flags INTERFACE
   -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith -Wvla
   -Wwrite-strings -Wcast-align -Wundef -fno-common -fstack-protector-strong
   # gcc 12 reports this wrongly for out-parameters of inlined calls that return a status.
-  -Wno-maybe-uninitialized
+  $<$<C_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>
   # Results must not depend on how the compiler contracts a*b+c.
   -ffp-contract=off)
 if(RP_WERROR)

@@ -82,9 +82,7 @@ static bool gate_init(struct gate *gate) {
     return true;
 }
 
-static void gate_deinit(struct gate *gate) {
-    (void)gate;
-}
+static void gate_deinit(struct gate *gate) { (void)gate; }
 
 /* Sleeps while word == seen; may return early for any reason. */
 static void gate_sleep(struct gate *gate, uint32_t seen, uint64_t deadline_ns) {
@@ -335,9 +333,7 @@ void rp_cpu_team_destroy(struct rp_cpu_team *team) {
     rp_free_aligned(team);
 }
 
-uint32_t rp_cpu_team_size(const struct rp_cpu_team *team) {
-    return team->worker_count;
-}
+uint32_t rp_cpu_team_size(const struct rp_cpu_team *team) { return team->worker_count; }
 
 int rp_cpu_team_submit(struct rp_cpu_team *team, rp_cpu_job job, void *arg0, uint64_t arg1,
                        uint64_t *out_job) {

@@ -28,10 +28,10 @@ struct rp_device_config {
 };
 
 struct rp_device_info {
-    char name[96];          /* "AMD EPYC, 2 threads, avx512_bf16" */
-    char kernels[32];       /* "avx512_bf16", "avx2", "scalar" */
-    uint64_t memory_bytes;  /* what may be allocated */
-    uint32_t page_tokens;   /* preferred KV page */
+    char name[96];         /* "AMD EPYC, 2 threads, avx512_bf16" */
+    char kernels[32];      /* "avx512_bf16", "avx2", "scalar" */
+    uint64_t memory_bytes; /* what may be allocated */
+    uint32_t page_tokens;  /* preferred KV page */
 };
 
 /* What the symbols of a program mean: the same for all buckets but the tensor offsets. */
@@ -48,8 +48,8 @@ struct rp_lower_options {
 
 /* One launch of a lowered program, for inspect, /debug and costs. */
 struct rp_launch_info {
-    char name[96];        /* names of the operators it runs, joined with '+' */
-    const char *kernel;   /* name of the kernel */
+    char name[96];      /* names of the operators it runs, joined with '+' */
+    const char *kernel; /* name of the kernel */
     uint32_t op_begin, op_count;
 };
 
@@ -59,13 +59,17 @@ struct rp_cost {
     uint64_t bytes_read, bytes_written, flops;
 };
 
-enum rp_memory_kind { RP_MEMORY_DEVICE, RP_MEMORY_HOST /* visible to both: rings, swapped pages */ };
+enum rp_memory_kind {
+    RP_MEMORY_DEVICE,
+    RP_MEMORY_HOST /* visible to both: rings, swapped pages */
+};
 
 struct rp_backend {
     uint32_t abi; /* RP_BACKEND_ABI */
     const char *name;
 
-    int (*open)(const struct rp_device_config *config, struct rp_device **out, struct rp_error *err);
+    int (*open)(const struct rp_device_config *config, struct rp_device **out,
+                struct rp_error *err);
     void (*close)(struct rp_device *device); /* waits for all work */
     void (*info)(struct rp_device *device, struct rp_device_info *out);
 

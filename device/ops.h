@@ -14,8 +14,8 @@
 
 /* Columns of a tensor in memory. */
 struct rp_values {
-    void *data;       /* first column of row 0 */
-    size_t stride;    /* elements from row to row */
+    void *data;    /* first column of row 0 */
+    size_t stride; /* elements from row to row */
     enum rp_dtype dtype;
 };
 

@@ -24,7 +24,14 @@ extern "C" {
 
 struct rp_matrix; /* quant/matrix.h */
 
-enum rp_dtype { RP_DTYPE_F32, RP_DTYPE_BF16, RP_DTYPE_F16, RP_DTYPE_FP8_E4M3, RP_DTYPE_INT8, RP_DTYPE_I32 };
+enum rp_dtype {
+    RP_DTYPE_F32,
+    RP_DTYPE_BF16,
+    RP_DTYPE_F16,
+    RP_DTYPE_FP8_E4M3,
+    RP_DTYPE_INT8,
+    RP_DTYPE_I32
+};
 
 const char *rp_dtype_name(enum rp_dtype dtype); /* "f32", "bf16", ... */
 uint32_t rp_dtype_bytes(enum rp_dtype dtype);
@@ -42,7 +49,7 @@ uint32_t rp_dtype_bytes(enum rp_dtype dtype);
     X(ACTIVATION, "activation") /* out[n] = act(in[0, n)) * in[n, 2n) */                           \
     X(ADD, "add")               /* out = in0 + in1 (out may be in0) */                             \
     X(GATHER_ROWS, "gather_rows") /* out[logit row] = in[token of that logit row] */               \
-    X(SAMPLE, "sample")         /* in0 = logits: choose tokens, advance slots, publish results */  \
+    X(SAMPLE, "sample") /* in0 = logits: choose tokens, advance slots, publish results */          \
     X(ALLREDUCE, "allreduce")                                                                      \
     X(MOE_ROUTE, "moe_route")                                                                      \
     X(MOE_LINEAR, "moe_linear")                                                                    \
@@ -95,15 +102,15 @@ struct rp_op {
     struct rp_view in[2];      /* unused: tensor == RP_NO_TENSOR */
     struct rp_view out;
     const struct rp_matrix *weight; /* EMBED, LINEAR */
-    const float *vector; /* NORM: weight (group) f32; LINEAR: bias (n) f32 or NULL */
-    const float *table;  /* ROPE: (positions, rotary_dim / 2, {cos, sin}) f32 */
+    const float *vector;            /* NORM: weight (group) f32; LINEAR: bias (n) f32 or NULL */
+    const float *table;             /* ROPE: (positions, rotary_dim / 2, {cos, sin}) f32 */
     union {
         struct {
             float scale;
         } embed;
         struct {
             float eps;
-            uint32_t group;      /* columns per group; cols for a plain norm, head_dim for q/k norm */
+            uint32_t group; /* columns per group; cols for a plain norm, head_dim for q/k norm */
             float weight_offset; /* added to the weight: 0 for Llama, 1 for Gemma */
         } norm;
         struct {

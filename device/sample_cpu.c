@@ -130,8 +130,7 @@ int32_t rp_sample_choose(const float *logits, uint32_t vocab, const struct rp_sa
     float score_max = -INFINITY;
     uint32_t chosen = best;
     for (uint32_t i = first; i < count; i++) {
-        float score =
-            scratch[i].logit + gumbel(params->seed, params->position, scratch[i].id);
+        float score = scratch[i].logit + gumbel(params->seed, params->position, scratch[i].id);
         if (score > score_max || (score == score_max && scratch[i].id < chosen)) {
             score_max = score;
             chosen = scratch[i].id;

@@ -18,10 +18,9 @@
 #define RP_DEVICE_STEP_H
 
 #include "base/base.h"
+#include "base/limits.h"
 
 #define RP_STEP_RING_ENTRIES 4
-#define RP_STOP_IDS_MAX      64
-#define RP_MASK_PARAMS_MAX   16
 
 /* Word offsets inside a slot. Floats are stored as their bits. */
 enum rp_slot_field {
@@ -50,10 +49,7 @@ struct rp_slot_edit {
 
 enum rp_step_row_flags {
     RP_ROW_DECODE = 1, /* its one token is the slot's last token; otherwise prompt tokens */
-    RP_ROW_SAMPLE = 2, /* its last token gets logits and a sampled token */
-    /* Only in rp_live_row, set by STEP_BEGIN on every row whose slot is not finished: a chunk in the
-     * middle of a prompt neither decodes nor samples, and is alive. */
-    RP_ROW_LIVE = 4
+    RP_ROW_SAMPLE = 2  /* its last token gets logits and a sampled token */
 };
 
 struct rp_step_row {
@@ -71,9 +67,9 @@ struct rp_packet_header {
 };
 
 enum rp_row_result_flags {
-    RP_RESULT_STOPPED = 1,  /* the token is one of the slot's stop ids */
-    RP_RESULT_NAN = 2,      /* the logits held a NaN: no token; the request must fail */
-    RP_RESULT_SKIPPED = 4   /* the slot was already finished: nothing was done */
+    RP_RESULT_STOPPED = 1, /* the token is one of the slot's stop ids */
+    RP_RESULT_NAN = 2,     /* the logits held a NaN: no token; the request must fail */
+    RP_RESULT_SKIPPED = 4  /* the slot was already finished: nothing was done */
 };
 
 struct rp_row_result {
@@ -93,11 +89,11 @@ struct rp_result_header {
 struct rp_step_config {
     uint32_t slot_count;
     uint32_t pages_per_slot;
-    uint32_t row_capacity;          /* rows of a step */
-    uint32_t token_capacity;        /* tokens of a step, padding included */
-    uint32_t logit_row_capacity;    /* logit rows of a step, padding included */
-    uint32_t edit_capacity;         /* edits of a step */
-    uint32_t prompt_ring_capacity;  /* tokens; a power of two */
+    uint32_t row_capacity;         /* rows of a step */
+    uint32_t token_capacity;       /* tokens of a step, padding included */
+    uint32_t logit_row_capacity;   /* logit rows of a step, padding included */
+    uint32_t edit_capacity;        /* edits of a step */
+    uint32_t prompt_ring_capacity; /* tokens; a power of two */
 };
 
 /* One row of the step, expanded by STEP_BEGIN for the operators. */
@@ -105,35 +101,35 @@ struct rp_live_row {
     uint32_t slot;
     uint32_t token_begin, token_count; /* in the step's tokens */
     uint32_t kv_begin;                 /* position of its first token */
-    uint32_t flags;                    /* rp_step_row_flags; 0 when the slot is finished: a dead row */
-    uint32_t logit_row;                /* valid when RP_ROW_SAMPLE */
+    uint32_t flags;     /* rp_step_row_flags; 0 when the slot is finished: a dead row */
+    uint32_t logit_row; /* valid when RP_ROW_SAMPLE */
 };
 
 /* Counters of the step in work. Rows, tokens and logit rows past these counts are padding. */
 struct rp_live_counts {
-    uint64_t step;      /* the step in work; the next one is step + 1 */
+    uint64_t step; /* the step in work; the next one is step + 1 */
     uint32_t row_count, token_count, logit_row_count;
-    uint32_t error;     /* sticky */
+    uint32_t error; /* sticky */
 };
 
 /* Addresses on the device of everything above. Passed by value to the operators; the memory is made
  * once at start and never moves. */
 struct rp_step_view {
     struct rp_step_config config;
-    uint32_t slot_words;  /* words per slot */
-    uint32_t *slots;      /* (slot_count, slot_words) */
+    uint32_t slot_words; /* words per slot */
+    uint32_t *slots;     /* (slot_count, slot_words) */
     const unsigned char *packets;
     size_t packet_bytes; /* stride of one entry */
     unsigned char *results;
     size_t result_bytes; /* stride of one entry */
     const int32_t *prompt_ring;
     struct rp_live_counts *counts;
-    struct rp_live_row *rows;   /* (row_capacity) */
-    int32_t *token_ids;         /* (token_capacity); padding: 0 */
-    uint32_t *positions;        /* (token_capacity); padding: 0 */
-    uint32_t *token_rows;       /* (token_capacity) index into rows; padding: RP_ROW_NONE */
-    uint32_t *logit_tokens;     /* (logit_row_capacity) token of each logit row; padding: 0 */
-    uint32_t *logit_rows;       /* (logit_row_capacity) row of each logit row; padding: RP_ROW_NONE */
+    struct rp_live_row *rows; /* (row_capacity) */
+    int32_t *token_ids;       /* (token_capacity); padding: 0 */
+    uint32_t *positions;      /* (token_capacity); padding: 0 */
+    uint32_t *token_rows;     /* (token_capacity) index into rows; padding: RP_ROW_NONE */
+    uint32_t *logit_tokens;   /* (logit_row_capacity) token of each logit row; padding: 0 */
+    uint32_t *logit_rows;     /* (logit_row_capacity) row of each logit row; padding: RP_ROW_NONE */
 };
 
 #define RP_ROW_NONE 0xFFFFFFFFu

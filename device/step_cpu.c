@@ -22,7 +22,7 @@ static bool expand_row(const struct rp_step_view *view, const struct rp_step_row
                                  .token_begin = begin,
                                  .token_count = row->token_count,
                                  .kv_begin = length,
-                                 .flags = finished ? 0 : row->flags | RP_ROW_LIVE};
+                                 .flags = finished ? 0 : row->flags};
     for (uint32_t i = 0; i < row->token_count; i++) {
         uint32_t token = begin + i;
         uint32_t prompt_at = (row->prompt_offset + i) & (config->prompt_ring_capacity - 1);

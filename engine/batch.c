@@ -2,6 +2,12 @@
 
 #include <string.h>
 
+/* The scheduler must not see device headers and has its own names for these. */
+_Static_assert((int)RP_SCHED_RESULT_STOPPED == (int)RP_RESULT_STOPPED &&
+                   (int)RP_SCHED_RESULT_NAN == (int)RP_RESULT_NAN &&
+                   (int)RP_SCHED_RESULT_SKIPPED == (int)RP_RESULT_SKIPPED,
+               "result flags of scheduler.h and step.h differ");
+
 static uint32_t float_bits(float value) {
     uint32_t bits;
     memcpy(&bits, &value, sizeof bits);
@@ -65,11 +71,11 @@ uint32_t rp_batch_encode(struct rp_batch *batch, const struct rp_sched_step *ste
              step->pages[i].page);
     for (uint32_t i = 0; i < step->row_count; i++) {
         const struct rp_sched_row *row = &step->rows[i];
-        rows[i] = (struct rp_step_row){
-            .slot = row->slot,
-            .token_count = row->count,
-            .prompt_offset = row->decode ? 0 : stage_prompt(batch, row),
-            .flags = (row->decode ? RP_ROW_DECODE : 0u) | (row->samples ? RP_ROW_SAMPLE : 0u)};
+        rows[i] = (struct rp_step_row){.slot = row->slot,
+                                       .token_count = row->count,
+                                       .prompt_offset = row->decode ? 0 : stage_prompt(batch, row),
+                                       .flags = (row->decode ? RP_ROW_DECODE : 0u) |
+                                                (row->samples ? RP_ROW_SAMPLE : 0u)};
     }
     *header = (struct rp_packet_header){.step = device_step,
                                         .row_count = step->row_count,
@@ -81,14 +87,13 @@ uint32_t rp_batch_encode(struct rp_batch *batch, const struct rp_sched_step *ste
 }
 
 bool rp_batch_decode(struct rp_batch *batch, uint64_t device_step, uint32_t row_count) {
-    unsigned char *entry = batch->view.results +
-                           (device_step % RP_STEP_RING_ENTRIES) * batch->view.result_bytes;
+    unsigned char *entry =
+        batch->view.results + (device_step % RP_STEP_RING_ENTRIES) * batch->view.result_bytes;
     const struct rp_result_header *header = (const struct rp_result_header *)(const void *)entry;
     const struct rp_row_result *rows = rp_result_rows(entry);
     if (header->error || header->row_count != row_count)
         return false;
     for (uint32_t i = 0; i < row_count; i++)
-        batch->results[i] =
-            (struct rp_sched_result){rows[i].token, rows[i].logprob, rows[i].flags};
+        batch->results[i] = (struct rp_sched_result){rows[i].token, rows[i].logprob, rows[i].flags};
     return true;
 }

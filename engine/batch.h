@@ -7,8 +7,8 @@
 #include "engine/scheduler.h"
 
 struct rp_batch {
-    struct rp_step_view view;  /* packets and prompt_ring are written here */
-    uint32_t prompt_cursor;    /* next free index of the prompt ring; wraps */
+    struct rp_step_view view;        /* packets and prompt_ring are written here */
+    uint32_t prompt_cursor;          /* next free index of the prompt ring; wraps */
     struct rp_sched_result *results; /* (row_capacity) of the step read last */
 };
 

@@ -10,7 +10,9 @@ static uint32_t next_mixed_tokens(uint32_t tokens) {
     return tokens == 16 ? 32 : tokens == 32 ? 64 : tokens < 512 ? tokens + 64 : tokens + 128;
 }
 
-static uint32_t next_logit_rows(uint32_t rows) { return rows == 8 ? 64 : rows == 64 ? 256 : rows * 2; }
+static uint32_t next_logit_rows(uint32_t rows) {
+    return rows == 8 ? 64 : rows == 64 ? 256 : rows * 2;
+}
 
 static bool add_bucket(struct rp_bucket_list *list, struct rp_bucket bucket) {
     if (list->count == RP_BUCKETS_MAX)
@@ -51,10 +53,11 @@ int rp_buckets_plan(uint32_t max_num_seqs, uint32_t max_num_batched_tokens,
             break;
     }
     if (!ok) {
-        int status = rp_error_set(err, RP_STATUS_RANGE,
-                                  "max_num_seqs %u and max_num_batched_tokens %u give no usable set "
-                                  "of graphs",
-                                  max_num_seqs, max_num_batched_tokens);
+        int status =
+            rp_error_set(err, RP_STATUS_RANGE,
+                         "max_num_seqs %u and max_num_batched_tokens %u give no usable set "
+                         "of graphs",
+                         max_num_seqs, max_num_batched_tokens);
         rp_error_hint(err, "both must be at least 1; try --max-num-seqs 256 "
                            "--max-num-batched-tokens 2048");
         return status;

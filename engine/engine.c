@@ -35,8 +35,8 @@ static int prepare_weights(struct rp_engine *engine, struct rp_error *err) {
 }
 
 static int no_memory(struct rp_error *err, const char *what, size_t bytes) {
-    int status = rp_error_set(err, RP_STATUS_NO_MEMORY, "no memory for the %s (%zu bytes)", what,
-                              bytes);
+    int status =
+        rp_error_set(err, RP_STATUS_NO_MEMORY, "no memory for the %s (%zu bytes)", what, bytes);
     rp_error_hint(err, "try a smaller --kv-cache-memory-bytes, --swap-space or --max-num-seqs");
     return status;
 }
@@ -94,7 +94,8 @@ static int make_graphs(struct rp_engine *engine, const struct rp_program *progra
 }
 
 static int make_scheduler(struct rp_engine *engine, struct rp_error *err) {
-    struct rp_scheduler_config config = rp_engine_scheduler_config(&engine->config, &engine->layout);
+    struct rp_scheduler_config config =
+        rp_engine_scheduler_config(&engine->config, &engine->layout);
     if (!rp_random_fill(&config.hash_key, sizeof config.hash_key))
         return rp_error_set(err, RP_STATUS_IO, "the system has no source of random numbers");
     engine->scheduler_config = config;
@@ -167,6 +168,7 @@ void rp_engine_stop(struct rp_engine *engine) {
     sem_post(&engine->wake_up);
     pthread_join(engine->thread, NULL);
     engine->started = false;
+    engine->stopped = true;
 }
 
 void rp_engine_destroy(struct rp_engine *engine) {
@@ -206,6 +208,15 @@ int rp_engine_submit(struct rp_engine *engine, struct rp_request *request) {
 void rp_engine_notify(struct rp_engine *engine) { sem_post(&engine->wake_up); }
 
 bool rp_engine_next_event(struct rp_engine *engine, struct rp_event *out_event) {
+    if (rp_ring_try_pop(&engine->events, out_event)) {
+        if (atomic_load_explicit(&engine->wants_room, memory_order_relaxed) &&
+            atomic_exchange(&engine->wants_room, false))
+            sem_post(&engine->wake_up);
+        return true;
+    }
+    if (!engine->stopped)
+        return false;
+    rp_engine_flush(engine); /* the thread is gone: its side of the ring is ours */
     return rp_ring_try_pop(&engine->events, out_event);
 }
 

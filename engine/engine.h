@@ -37,11 +37,12 @@ struct rp_engine_config {
     bool run_ahead;                  /* default on */
     bool enforce_eager;
     bool no_fusion;
-    bool scalar_only;                /* tests */
-    bool debug_poison;               /* fill the arena with NaN between replays, canaries around it */
-    void (*wake)(void *ctx);         /* called from the engine thread */
+    bool scalar_only;        /* tests */
+    bool debug_poison;       /* fill the arena with NaN between replays, canaries around it */
+    void (*wake)(void *ctx); /* called from the engine thread */
     void *wake_ctx;
-    void (*progress)(void *ctx, const char *stage, uint32_t done, uint32_t total); /* while starting */
+    void (*progress)(void *ctx, const char *stage, uint32_t done,
+                     uint32_t total); /* while starting */
     void *progress_ctx;
 };
 

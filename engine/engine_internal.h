@@ -28,8 +28,8 @@ struct rp_engine {
     struct rp_model *model;         /* borrowed */
     const struct rp_backend *backend;
     struct rp_device *device;
-    struct rp_device_info device_info;         /* constant */
-    struct rp_engine_layout layout;            /* constant */
+    struct rp_device_info device_info;           /* constant */
+    struct rp_engine_layout layout;              /* constant */
     struct rp_scheduler_config scheduler_config; /* constant */
     struct rp_scheduler *scheduler;
     struct rp_graph_set *graphs;
@@ -41,14 +41,17 @@ struct rp_engine {
     uint32_t pending_count;
     bool failed; /* sticky device error: everything is closed, nothing is launched */
 
+    struct rp_request *held; /* taken from the ring, not yet by the scheduler */
     struct rp_ring requests; /* loop -> engine: struct rp_request * */
     struct rp_ring events;   /* engine -> loop: struct rp_event */
     _Atomic uint32_t queued; /* submitted, not admitted; both threads */
     sem_t wake_up;           /* posted by the loop thread; the engine sleeps on it when idle */
     _Atomic bool stopping;
+    _Atomic bool
+        wants_room; /* set by the engine thread before it sleeps, taken by the loop thread */
     _Atomic uint64_t last_progress_ns;
     pthread_t thread;
-    bool started; /* loop thread */
+    bool started, stopped; /* loop thread */
 
     struct rp_engine_metrics metrics; /* written by the engine thread */
     uint64_t seen_preemptions, seen_query_tokens, seen_hit_tokens; /* already in the counters */
@@ -57,6 +60,8 @@ struct rp_engine {
 void *rp_engine_main(void *engine);
 /* Replays every graph once with an empty step. */
 int rp_engine_warm_up(struct rp_engine *engine, struct rp_error *err);
+/* After the thread has ended: moves on what had no room in the event ring. */
+void rp_engine_flush(struct rp_engine *engine);
 void rp_engine_update_gauges(struct rp_engine *engine);
 
 #endif

@@ -44,9 +44,10 @@ static int size_pool(const struct rp_engine_config *config, struct rp_engine_lay
     else
         pages = RP_MIN(useful, free_bytes / 100 * KV_SHARE_PERCENT / page_bytes);
     if (pages < 1 || pages >= UINT32_MAX - 1)
-        return rp_error_set(err, RP_STATUS_NO_MEMORY,
-                            "the KV pool would have %llu pages of %zu bytes (memory left: %llu bytes)",
-                            (unsigned long long)pages, page_bytes, (unsigned long long)free_bytes);
+        return rp_error_set(
+            err, RP_STATUS_NO_MEMORY,
+            "the KV pool would have %llu pages of %zu bytes (memory left: %llu bytes)",
+            (unsigned long long)pages, page_bytes, (unsigned long long)free_bytes);
     out->page_count = (uint32_t)pages + 1; /* and the padding page */
     out->host_page_count = (uint32_t)RP_MIN(config->swap_bytes / page_bytes, useful);
     return RP_OK;
@@ -58,18 +59,20 @@ static int settle_context(const struct rp_engine_config *config, const struct rp
     uint64_t pool_tokens = (uint64_t)(out->page_count - 1) * out->kv.page_tokens;
     uint32_t longest = (uint32_t)RP_MIN(pool_tokens, model->config.max_position);
     if (config->max_model_len > model->config.max_position) {
-        int status = rp_error_set(err, RP_STATUS_RANGE,
-                                  "max_model_len %u is more than the model's max_position_embeddings "
-                                  "%u",
-                                  config->max_model_len, model->config.max_position);
+        int status =
+            rp_error_set(err, RP_STATUS_RANGE,
+                         "max_model_len %u is more than the model's max_position_embeddings "
+                         "%u",
+                         config->max_model_len, model->config.max_position);
         rp_error_hint(err, "try --max-model-len %u", model->config.max_position);
         return status;
     }
     if (config->max_model_len > longest) {
-        int status = rp_error_set(err, RP_STATUS_NO_MEMORY,
-                                  "one sequence of max_model_len %u does not fit the KV pool of %llu "
-                                  "tokens",
-                                  config->max_model_len, (unsigned long long)pool_tokens);
+        int status =
+            rp_error_set(err, RP_STATUS_NO_MEMORY,
+                         "one sequence of max_model_len %u does not fit the KV pool of %llu "
+                         "tokens",
+                         config->max_model_len, (unsigned long long)pool_tokens);
         rp_error_hint(err, "try --max-model-len %u", longest);
         return status;
     }
@@ -122,8 +125,8 @@ int rp_engine_layout_make(const struct rp_engine_config *config, const struct rp
                           const struct rp_program *program, const struct rp_device_info *device,
                           struct rp_engine_layout *out, struct rp_error *err) {
     memset(out, 0, sizeof *out);
-    int status = rp_buckets_plan(config->max_num_seqs, config->max_num_batched_tokens, &out->buckets,
-                                 err);
+    int status =
+        rp_buckets_plan(config->max_num_seqs, config->max_num_batched_tokens, &out->buckets, err);
     if (status != RP_OK)
         return status;
     uint32_t page_tokens = config->page_tokens ? config->page_tokens : device->page_tokens;
@@ -132,9 +135,8 @@ int rp_engine_layout_make(const struct rp_engine_config *config, const struct rp
                            model->config.head_dim, page_tokens, config->kv_dtype))
         return rp_error_set(err, RP_STATUS_RANGE,
                             "block size %u must be a power of two of at most 256", page_tokens);
-    struct rp_graph_set_config graphs = {.program = program,
-                                         .buckets = out->buckets.buckets,
-                                         .bucket_count = out->buckets.count};
+    struct rp_graph_set_config graphs = {
+        .program = program, .buckets = out->buckets.buckets, .bucket_count = out->buckets.count};
     status = rp_graph_set_arena_bytes(&graphs, &out->arena_bytes, err);
     if (status != RP_OK)
         return status;
@@ -171,9 +173,8 @@ struct rp_scheduler_config rp_engine_scheduler_config(const struct rp_engine_con
         .page_count = layout->page_count,
         .host_page_count = layout->host_page_count,
         .max_model_len = layout->max_model_len,
-        .page_edit_capacity =
-            layout->step.pages_per_slot + layout->step.slot_count +
-            layout->step.token_capacity / layout->kv.page_tokens,
+        .page_edit_capacity = layout->step.pages_per_slot + layout->step.slot_count +
+                              layout->step.token_capacity / layout->kv.page_tokens,
         .token_buckets = layout->buckets.token_buckets,
         .token_bucket_count = layout->buckets.token_bucket_count,
         .decode_rows_max = layout->buckets.decode_rows_max,

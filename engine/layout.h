@@ -13,7 +13,7 @@ struct rp_engine_layout {
     struct rp_step_config step;
     struct rp_kv_layout kv; /* base NULL */
     uint32_t max_model_len;
-    uint32_t page_count;      /* the padding page included */
+    uint32_t page_count; /* the padding page included */
     uint32_t host_page_count;
     uint32_t event_capacity;
     size_t arena_bytes, state_bytes, ring_bytes;

@@ -9,7 +9,7 @@
 #define RP_ENGINE_REQUEST_H
 
 #include "base/base.h"
-#include "device/step.h"
+#include "base/limits.h"
 
 #include <stdatomic.h>
 
@@ -35,13 +35,13 @@ struct rp_request {
     uint64_t id;
     const int32_t *prompt; /* borrowed until CLOSED */
     uint32_t prompt_count; /* at least 1 */
-    uint32_t max_tokens;   /* at least 1; prompt_count + max_tokens <= max_model_len + 1 */
+    uint32_t max_tokens;   /* at least 1; prompt_count + max_tokens <= max_model_len */
     uint32_t min_tokens;   /* stop ids may not be chosen before; <= max_tokens */
     struct rp_sampling sampling;
-    uint32_t stop_count;                 /* eos ids included, unless ignore_eos */
+    uint32_t stop_count; /* eos ids included, unless ignore_eos */
     int32_t stop_ids[RP_STOP_IDS_MAX];
-    uint64_t cache_salt;   /* prefix pages are shared only between equal salts */
-    void *owner;           /* the server's */
+    uint64_t cache_salt; /* prefix pages are shared only between equal salts */
+    void *owner;         /* the server's */
     uint64_t submit_ns;
 
     /* The loop sets it at any time; the engine reads it at each plan. */
@@ -61,10 +61,10 @@ struct rp_event {
     struct rp_request *request;
     uint8_t kind;          /* rp_event_kind */
     uint8_t finish_reason; /* CLOSED: rp_finish_reason */
-    uint8_t is_stop;       /* TOKEN: it is one of the stop ids, its text is not part of the answer */
-    int32_t token;         /* TOKEN */
-    float logprob;         /* TOKEN: under the unmodified logits */
-    uint64_t time_ns;      /* rp_clock_ns when the engine read the result */
+    uint8_t is_stop;  /* TOKEN: it is one of the stop ids, its text is not part of the answer */
+    int32_t token;    /* TOKEN */
+    float logprob;    /* TOKEN: under the unmodified logits */
+    uint64_t time_ns; /* rp_clock_ns when the engine read the result */
 };
 
 #endif

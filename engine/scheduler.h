@@ -22,6 +22,10 @@
  * of age, before anybody new is admitted. It never recomputes.
  * Chunks: decode rows first, then prompt chunks in order of age; the chunk is cut so that the step fills
  * a token bucket. A request with atomic_prefill is reserved for non-causal masks.
+ * K and V are written for positions 0 .. prompt + max_tokens - 2: nothing reads those of the last token.
+ * NaN: only logits without NaN prove that pages are clean, so pages are entered in the prefix cache when
+ * a row that samples behind them is committed, never earlier. Pages without that proof are zeroed before
+ * they are used again.
  * Prefix cache: full pages only, the last prompt token is always recomputed (it must give logits), least
  * recently used pages go first, a hit compares the tokens (kv_prefix.h).
  *
@@ -36,33 +40,38 @@
 struct rp_scheduler;
 
 struct rp_scheduler_config {
-    uint32_t slot_count;        /* --max-num-seqs: sequences admitted at once, swapped ones included */
-    uint32_t queue_capacity;    /* waiting requests */
-    uint32_t row_capacity;      /* rows of one step */
-    uint32_t page_tokens;       /* tokens per page, a power of two */
-    uint32_t page_count;        /* device pages, the padding page 0 included */
-    uint32_t host_page_count;   /* pages of the swap pool */
-    uint32_t max_model_len;     /* tokens of prompt and answer together */
+    uint32_t slot_count;     /* --max-num-seqs: sequences admitted at once, swapped ones included */
+    uint32_t queue_capacity; /* waiting requests */
+    uint32_t row_capacity;   /* rows of one step */
+    uint32_t page_tokens;    /* tokens per page, a power of two */
+    uint32_t page_count;     /* device pages, the padding page 0 included */
+    uint32_t host_page_count;    /* pages of the swap pool */
+    uint32_t max_model_len;      /* tokens of prompt and answer together */
     uint32_t page_edit_capacity; /* page-table entries that one step may write; at least pages of
                                     max_model_len */
-    const uint32_t *token_buckets; /* ascending token counts of the captured mixed sets; the largest is the
+    const uint32_t
+        *token_buckets; /* ascending token counts of the captured mixed sets; the largest is the
                                       token budget of a step. Copied. */
     uint32_t token_bucket_count;
-    uint32_t decode_rows_max;   /* rows of the largest decode set */
-    uint32_t logit_rows_max;    /* rows of one step that may sample */
+    uint32_t decode_rows_max; /* rows of the largest decode set */
+    uint32_t logit_rows_max;  /* rows of one step that may sample */
+    uint32_t join_capacity;   /* sequences that may join in one step; 0: no limit but slot_count */
     bool prefix_cache;
+    bool
+        prefix_prompt_only; /* generated tokens are not cached: for kernels that do not give the same
+                                   bits in decode as in a prompt */
     bool run_ahead;
-    uint64_t hash_key;          /* secret of this process, for the prefix cache */
+    uint64_t hash_key; /* secret of this process, for the prefix cache */
 };
 
 /* A sequence's part of a step, in the order of the packet's rows. */
 struct rp_sched_row {
-    struct rp_request *request;
+    struct rp_request *request; /* not to be read any more once its CLOSED event was handed on */
     uint32_t slot;
-    uint32_t start;  /* position of its first token */
-    uint32_t count;  /* tokens: 1 for decode, a chunk of the prompt otherwise */
-    bool decode;     /* input is the slot's last token */
-    bool samples;    /* its last token gets logits and a sampled token */
+    uint32_t start; /* position of its first token */
+    uint32_t count; /* tokens: 1 for decode, a chunk of the prompt otherwise */
+    bool decode;    /* input is the slot's last token */
+    bool samples;   /* its last token gets logits and a sampled token */
 };
 
 /* A page-table entry to write before the step. */
@@ -85,6 +94,8 @@ struct rp_sched_copy {
     uint32_t from, to; /* page numbers in their pools */
 };
 
+/* In stream order: copies, then zero_pages, then joins and pages (edits of the slots), then the rows. A
+ * page may be copied out and given to another sequence in one step, and zeroed in between. */
 struct rp_sched_step {
     uint64_t id; /* 1, 2, 3, ... */
     const struct rp_sched_row *rows;
@@ -105,7 +116,14 @@ struct rp_sched_step {
 struct rp_sched_result {
     int32_t token; /* -1: none */
     float logprob;
-    uint32_t flags; /* RP_RESULT_* */
+    uint32_t flags; /* rp_sched_result_flags */
+};
+
+/* The values of RP_RESULT_* (device/step.h), which this header must not include. */
+enum rp_sched_result_flags {
+    RP_SCHED_RESULT_STOPPED = 1,
+    RP_SCHED_RESULT_NAN = 2,
+    RP_SCHED_RESULT_SKIPPED = 4
 };
 
 struct rp_sched_stats {
@@ -127,10 +145,13 @@ int rp_scheduler_submit(struct rp_scheduler *scheduler, struct rp_request *reque
 bool rp_scheduler_fits(const struct rp_scheduler_config *config, uint32_t prompt_count,
                        uint32_t max_tokens);
 
-/* Plans one step. event_room: events that may still be produced without losing one; rows that might not
- * find room are not planned. False: nothing to do now (no step is made, but CLOSED events of cancelled
- * requests may be waiting). The step's arrays live until it is committed. now_ns only stamps
- * request->scheduled_ns. */
+/* Plans one step. event_room: free entries of the ring that the events go to; what is not drained yet and
+ * what steps in flight may produce is counted against it here. A row needs two (its token and its end);
+ * rows that might not find room are not planned. The ends of cancelled requests may come without
+ * reservation: they wait in the scheduler until they are drained.
+ * False: nothing to do now (no step is made, but CLOSED events of cancelled requests may be waiting). Also
+ * false while as many steps are in flight as run_ahead allows. The step's arrays live until it is
+ * committed. now_ns stamps request->scheduled_ns and the ends of cancelled requests. */
 bool rp_scheduler_plan(struct rp_scheduler *scheduler, uint64_t now_ns, uint32_t event_room,
                        struct rp_sched_step *out_step);
 

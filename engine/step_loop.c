@@ -10,12 +10,40 @@
 #include "base/clock.h"
 #include "base/log.h"
 
+/* Wakes nobody: the caller does. False when the ring is full. */
+static bool push_event(struct rp_engine *engine, const struct rp_event *event) {
+    if (event->kind == RP_EVENT_TOKEN)
+        rp_counter_add(&engine->metrics.generation_tokens, 1);
+    else if (event->request->scheduled_ns == 0) /* closed before it was ever admitted */
+        atomic_fetch_sub_explicit(&engine->queued, 1, memory_order_relaxed);
+    return rp_ring_try_push(&engine->events, event);
+}
+
+/* Closes a request that the scheduler does not take any more. */
+static bool close_refused(struct rp_engine *engine, struct rp_request *request) {
+    request->closed_ns = rp_clock_ns();
+    struct rp_event event = {.request = request,
+                             .kind = RP_EVENT_CLOSED,
+                             .finish_reason = RP_FINISH_ERROR,
+                             .token = -1,
+                             .time_ns = request->closed_ns};
+    if (rp_ring_free_count(&engine->events) == 0 || !push_event(engine, &event))
+        return false;
+    if (engine->config.wake)
+        engine->config.wake(engine->config.wake_ctx);
+    return true;
+}
+
+/* Hands new requests to the scheduler. One that it cannot take now (its own event store is full because
+ * the loop does not drain) is held and offered again; the loop thread's count keeps the others back. */
 static void accept_requests(struct rp_engine *engine) {
-    struct rp_request *request;
-    while (rp_ring_try_pop(&engine->requests, &request)) {
-        int status = rp_scheduler_submit(engine->scheduler, request);
-        /* The loop thread asked rp_engine_fits and counts the queue: neither can happen. */
-        RP_ASSERT_CMP(status, ==, RP_OK);
+    while (engine->held || rp_ring_try_pop(&engine->requests, &engine->held)) {
+        int status = rp_scheduler_submit(engine->scheduler, engine->held);
+        if (status == RP_STATUS_FULL)
+            return;
+        if (status != RP_OK && !close_refused(engine, engine->held))
+            return;
+        engine->held = NULL;
     }
 }
 
@@ -25,11 +53,7 @@ static bool pump_events(struct rp_engine *engine) {
     bool any = false;
     while (rp_ring_free_count(&engine->events) > 0 &&
            rp_scheduler_next_event(engine->scheduler, &event)) {
-        if (event.kind == RP_EVENT_TOKEN)
-            rp_counter_add(&engine->metrics.generation_tokens, 1);
-        else if (event.request->scheduled_ns == 0) /* closed before it was ever admitted */
-            atomic_fetch_sub_explicit(&engine->queued, 1, memory_order_relaxed);
-        bool pushed = rp_ring_try_push(&engine->events, &event);
+        bool pushed = push_event(engine, &event);
         RP_ASSERT(pushed);
         any = true;
     }
@@ -83,9 +107,8 @@ static void count_step(struct rp_engine *engine, const struct rp_sched_step *ste
 }
 
 static void launch_step(struct rp_engine *engine, const struct rp_sched_step *step) {
-    struct rp_graph_entry *entry =
-        rp_graph_set_pick(engine->graphs, step->token_count, step->row_count, step->sample_count,
-                          step->decode_only);
+    struct rp_graph_entry *entry = rp_graph_set_pick(
+        engine->graphs, step->token_count, step->row_count, step->sample_count, step->decode_only);
     if (!entry) {
         fail(engine, "no captured graph holds the step");
         return;
@@ -100,8 +123,8 @@ static void launch_step(struct rp_engine *engine, const struct rp_sched_step *st
         return;
     }
     RP_ASSERT_CMP(engine->pending_count, <, RP_PENDING_MAX);
-    engine->pending[engine->pending_count++] = (struct rp_pending_step){
-        step->id, device_step, rp_clock_ns(), step->row_count};
+    engine->pending[engine->pending_count++] =
+        (struct rp_pending_step){step->id, device_step, rp_clock_ns(), step->row_count};
     count_step(engine, step, entry, packet_bytes);
 }
 
@@ -111,8 +134,7 @@ static void complete_step(struct rp_engine *engine) {
     int status = engine->backend->wait_step(engine->device, &engine->batch.view, oldest.device_step,
                                             UINT64_MAX);
     uint64_t now = rp_clock_ns();
-    if (status != RP_OK ||
-        !rp_batch_decode(&engine->batch, oldest.device_step, oldest.row_count)) {
+    if (status != RP_OK || !rp_batch_decode(&engine->batch, oldest.device_step, oldest.row_count)) {
         fail(engine, status != RP_OK ? rp_status_text(status) : "step numbers disagree");
         return;
     }
@@ -175,25 +197,33 @@ static bool turn(struct rp_engine *engine) {
     return planned || waited || emitted;
 }
 
+void rp_engine_flush(struct rp_engine *engine) {
+    pump_events(engine);
+    accept_requests(engine); /* refused and closed, one by one */
+}
+
+/* Every request that is open gets its CLOSED event; those that the ring has no room for follow when the
+ * loop thread has drained it (rp_engine_next_event). */
 static void close_everything(struct rp_engine *engine) {
     engine->backend->synchronize(engine->device);
     engine->pending_count = 0;
-    accept_requests(engine);
-    rp_scheduler_fail_all(engine->scheduler, RP_FINISH_ERROR, rp_clock_ns());
-    pump_events(engine);
+    if (!engine->failed)
+        rp_scheduler_fail_all(engine->scheduler, RP_FINISH_ERROR, rp_clock_ns());
+    rp_engine_flush(engine);
 }
 
 void *rp_engine_main(void *arg) {
     struct rp_engine *engine = arg;
     while (!atomic_load(&engine->stopping)) {
         accept_requests(engine);
-        if (engine->failed) /* what came in after the failure closes at once */
-            rp_scheduler_fail_all(engine->scheduler, RP_FINISH_ERROR, rp_clock_ns());
         if (turn(engine))
             continue;
         atomic_store_explicit(&engine->last_progress_ns, rp_clock_ns(), memory_order_relaxed);
-        /* Sleeps until the loop thread posts. A full event ring is looked at again soon: the loop
-         * does not post when it drains. */
+        /* Sleeps until the loop thread posts: for a request, a cancel, or, when something is open that
+         * could not be planned for want of room in the event ring, for having drained it. The time-out
+         * covers a drain that came just before the flag. */
+        if (!rp_scheduler_is_idle(engine->scheduler))
+            atomic_store(&engine->wants_room, true);
         struct timespec until;
         clock_gettime(CLOCK_REALTIME, &until);
         until.tv_nsec += 100000000;
@@ -219,8 +249,8 @@ int rp_engine_warm_up(struct rp_engine *engine, struct rp_error *err) {
         rp_batch_encode(&engine->batch, &empty, step);
         int status = rp_graph_set_launch(engine->graphs, entry, 0);
         if (status == RP_OK)
-            status = engine->backend->wait_step(engine->device, &engine->batch.view, step,
-                                                UINT64_MAX);
+            status =
+                engine->backend->wait_step(engine->device, &engine->batch.view, step, UINT64_MAX);
         if (status != RP_OK || !rp_batch_decode(&engine->batch, step, 0))
             return rp_error_set(err, RP_STATUS_DEVICE, "the first replay of bucket %u failed",
                                 entry->bucket.tokens);

@@ -94,7 +94,8 @@ int rp_arena_plan(const struct rp_program *program, const struct rp_bucket *buck
             goto done;
         }
         if (guarded)
-            item.life = (struct rp_lifetime){0, program->op_count}; /* lives always: shares nothing */
+            item.life =
+                (struct rp_lifetime){0, program->op_count}; /* lives always: shares nothing */
         items[count++] = item;
     }
     sort_by_size(items, count);

@@ -55,17 +55,16 @@ static int capture_entry(struct rp_graph_set *set, const struct rp_graph_set_con
                          struct rp_graph_entry *entry, size_t *offsets, struct rp_error *err) {
     const struct rp_program *program = config->program;
     uint64_t start = rp_clock_ns();
-    int status = rp_arena_plan(program, &entry->bucket, config->guarded, offsets,
-                               &entry->arena_bytes);
+    int status =
+        rp_arena_plan(program, &entry->bucket, config->guarded, offsets, &entry->arena_bytes);
     if (status != RP_OK)
         return rp_error_set(err, (enum rp_status)status, "arena plan");
     RP_ASSERT(entry->arena_bytes <= set->arena_bytes); /* carving agrees with counting */
-    struct rp_bindings bindings = {.arena = set->arena,
-                                   .tensor_offsets = offsets,
-                                   .step = config->step,
-                                   .kv = config->kv};
-    status = set->backend->capture(set->device, program, 0, program->sample_begin, &entry->bucket,
-                                   &bindings, &config->options, config->eager, &entry->forward, err);
+    struct rp_bindings bindings = {
+        .arena = set->arena, .tensor_offsets = offsets, .step = config->step, .kv = config->kv};
+    status =
+        set->backend->capture(set->device, program, 0, program->sample_begin, &entry->bucket,
+                              &bindings, &config->options, config->eager, &entry->forward, err);
     if (status != RP_OK)
         return status;
     status = set->backend->capture(set->device, program, program->sample_begin, program->op_count,
@@ -81,7 +80,7 @@ static int capture_entry(struct rp_graph_set *set, const struct rp_graph_set_con
     entry->graph_bytes =
         set->backend->graph_bytes(entry->forward) + set->backend->graph_bytes(entry->sample);
     uint64_t parts[] = {rp_program_fingerprint(program), entry->bucket.tokens, entry->bucket.rows,
-                        entry->bucket.logit_rows, entry->bucket.decode, entry->launches};
+                        entry->bucket.logit_rows,        entry->bucket.decode, entry->launches};
     entry->fingerprint = rp_hash64(parts, sizeof parts, 0);
     entry->capture_ns = rp_clock_ns() - start;
     return RP_OK;
@@ -142,7 +141,8 @@ int rp_graph_set_create(const struct rp_graph_set_config *config, struct rp_grap
     set->entries = rp_calloc(config->bucket_count, sizeof *set->entries);
     offsets = rp_calloc(config->program->tensor_count, sizeof *offsets);
     if (config->guarded) {
-        RP_ASSERT(config->bucket_count == 1); /* other buckets' tensors would lie over the canaries */
+        RP_ASSERT(config->bucket_count ==
+                  1); /* other buckets' tensors would lie over the canaries */
         set->canary_count = config->program->tensor_count;
         set->canaries = rp_calloc(set->canary_count, sizeof *set->canaries);
     }
@@ -153,8 +153,8 @@ int rp_graph_set_create(const struct rp_graph_set_config *config, struct rp_grap
         goto fail;
     set->arena = set->backend->alloc(set->device, set->arena_bytes, RP_MEMORY_DEVICE);
     if (!set->arena) {
-        status = rp_error_set(err, RP_STATUS_NO_MEMORY, "graphs: no memory for an arena of %zu bytes",
-                              set->arena_bytes);
+        status = rp_error_set(err, RP_STATUS_NO_MEMORY,
+                              "graphs: no memory for an arena of %zu bytes", set->arena_bytes);
         rp_error_hint(err, "try a smaller --max-num-batched-tokens");
         goto fail;
     }

@@ -22,8 +22,8 @@ struct rp_graph_set_config {
     struct rp_step_view step;
     const struct rp_kv_layout *kv;
     struct rp_lower_options options;
-    bool eager;  /* --enforce-eager: every launch walks the lowered list */
-    bool poison; /* fill the arena with NaN before each step */
+    bool eager;   /* --enforce-eager: every launch walks the lowered list */
+    bool poison;  /* fill the arena with NaN before each step */
     bool guarded; /* tests, one bucket only: no tensor shares bytes, each has a canary behind it */
     void (*progress)(void *ctx, const char *stage, uint32_t done, uint32_t total);
     void *progress_ctx;

@@ -59,7 +59,7 @@ enum rp_metric_type { RP_METRIC_COUNTER, RP_METRIC_GAUGE, RP_METRIC_HISTOGRAM };
 #define RP_REGISTRY_SERIES_MAX 256
 
 struct rp_series {
-    const char *name;   /* reprise_requests_total; borrowed for ever */
+    const char *name; /* reprise_requests_total; borrowed for ever */
     const char *help;
     enum rp_metric_type type;
     const char *labels; /* `finish_reason="stop"` or NULL: already escaped; borrowed for ever */

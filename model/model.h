@@ -23,11 +23,11 @@ struct rp_model_config {
     uint32_t hidden, intermediate, layers, heads, kv_heads, head_dim, vocab, max_position;
     float norm_eps;
     enum rp_activation activation;
-    bool tied;           /* lm_head is the embedding */
-    bool qkv_bias;       /* Qwen2, or attention_bias */
+    bool tied;     /* lm_head is the embedding */
+    bool qkv_bias; /* Qwen2, or attention_bias */
     bool o_bias, mlp_bias;
-    bool qk_norm;        /* Qwen3: RMSNorm over head_dim on q and k */
-    uint32_t window;     /* sliding window in tokens, 0 = none */
+    bool qk_norm;                /* Qwen3: RMSNorm over head_dim on q and k */
+    uint32_t window;             /* sliding window in tokens, 0 = none */
     uint32_t window_layer_begin; /* layers [begin, layers) have it (Qwen2 max_window_layers) */
     enum rp_rope_kind rope;
     double rope_theta, rope_factor, rope_low_freq_factor, rope_high_freq_factor;
@@ -43,33 +43,35 @@ struct rp_model_config {
 #define RP_ID_NONE 0xFFFFFFFFu
 
 struct rp_layer_weights {
-    float *attn_norm, *mlp_norm;  /* (hidden) */
-    float *q_norm, *k_norm;       /* (head_dim) or NULL */
-    struct rp_matrix qkv;         /* ((heads + 2 kv_heads) * head_dim, hidden): q rows, k rows, v rows */
-    float *qkv_bias;              /* (qkv.rows) or NULL */
-    struct rp_matrix o;           /* (hidden, heads * head_dim) */
-    float *o_bias;                /* (hidden) or NULL */
-    struct rp_matrix gate_up;     /* (2 * intermediate, hidden): gate rows, then up rows */
-    float *gate_up_bias;          /* (2 * intermediate) or NULL */
-    struct rp_matrix down;        /* (hidden, intermediate) */
-    float *down_bias;             /* (hidden) or NULL */
+    float *attn_norm, *mlp_norm; /* (hidden) */
+    float *q_norm, *k_norm;      /* (head_dim) or NULL */
+    struct rp_matrix qkv; /* ((heads + 2 kv_heads) * head_dim, hidden): q rows, k rows, v rows */
+    float *qkv_bias;      /* (qkv.rows) or NULL */
+    struct rp_matrix o;   /* (hidden, heads * head_dim) */
+    float *o_bias;        /* (hidden) or NULL */
+    struct rp_matrix gate_up; /* (2 * intermediate, hidden): gate rows, then up rows */
+    float *gate_up_bias;      /* (2 * intermediate) or NULL */
+    struct rp_matrix down;    /* (hidden, intermediate) */
+    float *down_bias;         /* (hidden) or NULL */
 };
 
 struct rp_model {
     struct rp_model_config config;
-    enum rp_dtype dtype;          /* of the matrices in memory: F32 or BF16 */
+    enum rp_dtype dtype; /* of the matrices in memory: F32 or BF16 */
     struct rp_layer_weights *layers;
-    struct rp_matrix embed;       /* (vocab, hidden) */
-    struct rp_matrix lm_head;     /* (vocab, hidden); when tied, the same data as embed (not owned) */
-    float *final_norm;            /* (hidden) */
-    float *rope_table;            /* (max_position or fewer, head_dim / 2, {cos, sin}) */
+    struct rp_matrix embed; /* (vocab, hidden) */
+    /* (vocab, hidden). Tied: a copy of embed with the same data, which belongs to embed; so whoever
+     * repacks embed assigns it to lm_head again. Freed by itself only where its data differ. */
+    struct rp_matrix lm_head;
+    float *final_norm; /* (hidden) */
+    float *rope_table; /* (max_position or fewer, head_dim / 2, {cos, sin}) */
     uint32_t rope_positions;
-    bool loaded;                  /* false: shapes only, every data pointer NULL */
+    bool loaded; /* false: shapes only, every data pointer NULL */
 };
 
 /* Reads config.json and generation_config.json. */
-int rp_model_config_load(const char *dir, struct rp_model_config *out_config, struct rp_error *err)
-    RP_MUST_USE;
+int rp_model_config_load(const char *dir, struct rp_model_config *out_config,
+                         struct rp_error *err) RP_MUST_USE;
 
 /* Shapes only: every matrix has rows, cols and dtype, data NULL; vectors NULL. dtype as for load. */
 int rp_model_describe(const struct rp_model_config *config, enum rp_dtype dtype,
@@ -77,24 +79,25 @@ int rp_model_describe(const struct rp_model_config *config, enum rp_dtype dtype,
 
 /* dtype: BF16 or F32 in memory; RP_MODEL_DTYPE_AUTO keeps bf16 as bf16 and f32 as f32 (f16 becomes f32,
  * which holds it exactly). max_position: rows of the RoPE table (0: the config's). */
-#define RP_MODEL_DTYPE_AUTO ((enum rp_dtype)-1)
+#define RP_MODEL_DTYPE_AUTO ((enum rp_dtype) - 1)
 int rp_model_load(const char *dir, enum rp_dtype dtype, uint32_t max_position,
                   void (*progress)(void *ctx, uint64_t done_bytes, uint64_t total_bytes), void *ctx,
                   struct rp_model *out_model, struct rp_error *err) RP_MUST_USE;
 
 /* Random weights in memory for a shape, seeded: benchmarks (`--shape llama-3.2-1b`). */
 int rp_model_random(const struct rp_model_config *config, enum rp_dtype dtype, uint64_t seed,
-                    uint32_t max_position, struct rp_model *out_model, struct rp_error *err) RP_MUST_USE;
+                    uint32_t max_position, struct rp_model *out_model,
+                    struct rp_error *err) RP_MUST_USE;
 /* Named shapes: "llama-3.2-1b", "llama-3.1-8b", "demo", ...; NOT_FOUND lists them in err. */
-int rp_model_shape(const char *name, struct rp_model_config *out_config, struct rp_error *err)
-    RP_MUST_USE;
+int rp_model_shape(const char *name, struct rp_model_config *out_config,
+                   struct rp_error *err) RP_MUST_USE;
 
 void rp_model_deinit(struct rp_model *model);
 
 /* Writes the network of the model as a program (model/network.c: reads as the formula). The program
  * borrows matrices and vectors of the model. Works on described models too. */
-int rp_model_emit(const struct rp_model *model, struct rp_program *out_program, struct rp_error *err)
-    RP_MUST_USE;
+int rp_model_emit(const struct rp_model *model, struct rp_program *out_program,
+                  struct rp_error *err) RP_MUST_USE;
 
 /* Bytes of all weights in memory, each counted once. */
 uint64_t rp_model_weight_bytes(const struct rp_model *model);

@@ -103,8 +103,8 @@ static int parse_shape(const struct context *context, const json_t *entry,
 static int parse_tensor(const struct context *context, const json_t *entry, uint64_t data_bytes,
                         struct rp_safetensor *tensor) {
     char message[160];
-    uint64_t elements, bits, begin, end;
-    uint32_t element_bits;
+    uint64_t elements = 0, bits, begin, end;
+    uint32_t element_bits = 0;
     if (!json_is_object(entry))
         return refuse(context, RP_STATUS_FORMAT, "its entry must be an object");
     int status = parse_type(context, entry, tensor, &element_bits);
@@ -289,6 +289,9 @@ static int open_single(struct rp_safetensors *files, const char *dir, struct rp_
  * links into their blob store.) */
 static bool is_plain_file_name(const char *name) {
     size_t len = strlen(name);
+    for (size_t i = 0; i < len; i++)
+        if ((unsigned char)name[i] < 0x20 || name[i] == 0x7F)
+            return false;
     return len > 0 && len <= 255 && !strchr(name, '/') && !strstr(name, "..") &&
            strcmp(name, ".") != 0;
 }
@@ -348,8 +351,8 @@ static void take_mapped(struct rp_safetensors *files, const json_t *map, const c
 static int open_mapped(struct rp_safetensors *files, const char *dir, const json_t *map,
                        struct rp_error *err) {
     char shown[160];
-    const char **names, *name;
-    uint32_t name_count;
+    const char **names = NULL, *name;
+    uint32_t name_count = 0;
     json_t *value;
     size_t tensor_count = json_object_size(map);
     if (tensor_count > RP_SAFETENSORS_COUNT_MAX)

@@ -145,17 +145,18 @@ static void pass_gap(struct rp_tokenizer_scratch *s, const struct rp_tok_text *t
                      size_t end, bool at_start, segment_fn rest) {
     if (begin >= end || s->status != RP_OK)
         return;
-    struct rp_tok_text gap = {text->data + begin, end - begin,
-                              text->allow ? text->allow + begin : NULL};
-    rest(s, &gap, at_start && begin == 0);
+    struct rp_tok_text part = {text->data + begin, end - begin,
+                               text->allow ? text->allow + begin : NULL};
+    rest(s, &part, at_start && begin == 0);
 }
 
 /* Emits the added tokens of the set and passes on what lies between them. The order of the rules is
  * the package's: search goes on behind the match itself, while rstrip moves only the gap. */
 static void match_added(struct rp_tokenizer_scratch *s, const struct rp_tok_trie *trie,
                         const struct rp_tok_text *text, bool at_start, segment_fn rest) {
-    struct added_match match;
-    size_t gap = 0, from = 0;
+    struct added_match match = {.token = NULL};
+    size_t gap = 0; /* where the text that is not passed on yet begins */
+    size_t from = 0;
     while (trie->values && s->status == RP_OK && find_added(s->tok, trie, text, from, &match)) {
         size_t begin = match.begin, end = match.end, at;
         uint32_t code;
@@ -278,9 +279,7 @@ void rp_token_ids_deinit(struct rp_token_ids *ids) {
     memset(ids, 0, sizeof *ids);
 }
 
-uint32_t rp_tokenizer_vocab_size(const struct rp_tokenizer *tok) {
-    return tok->id_limit;
-}
+uint32_t rp_tokenizer_vocab_size(const struct rp_tokenizer *tok) { return tok->id_limit; }
 
 int32_t rp_tokenizer_find(const struct rp_tokenizer *tok, const char *text, size_t len) {
     return rp_tok_map_find(&tok->content_map, tok, text, len);
@@ -308,9 +307,5 @@ const char *rp_tokenizer_content(const struct rp_tokenizer *tok, int32_t id, siz
     return e ? rp_tok_ptr(tok, e->content) : "";
 }
 
-int32_t rp_tokenizer_bos(const struct rp_tokenizer *tok) {
-    return tok->bos_id;
-}
-int32_t rp_tokenizer_eos(const struct rp_tokenizer *tok) {
-    return tok->eos_id;
-}
+int32_t rp_tokenizer_bos(const struct rp_tokenizer *tok) { return tok->bos_id; }
+int32_t rp_tokenizer_eos(const struct rp_tokenizer *tok) { return tok->eos_id; }

@@ -1,4 +1,5 @@
-/* The section added_tokens: the two sets of strings that are found before and after the normalizer. */
+/* The section added_tokens: the two sets of strings that are found before and after the normalizer.
+ */
 #include "model/tokenizer_internal.h"
 
 #include <inttypes.h>

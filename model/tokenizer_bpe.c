@@ -312,35 +312,43 @@ static void encode_cached(struct rp_tokenizer_scratch *s, const char *text, size
         set[1] = set[0];
         set[0] = (struct rp_tok_cache_entry){
             .key = {key[0], key[1]}, .len = (uint8_t)len, .count = (uint8_t)count};
-        memcpy(set[0].ids, s->out->ids + before, count * sizeof *set[0].ids);
+        if (count)
+            memcpy(set[0].ids, s->out->ids + before, count * sizeof *set[0].ids);
     }
+}
+
+/* A text without pre-tokenizer is one piece. Where merges cannot reach across it is cut, which
+ * changes no id, and its parts are mostly words, which the cache knows. */
+static void encode_parts(struct rp_tokenizer_scratch *s, const char *text, size_t len) {
+    const struct rp_tokenizer *tok = s->tok;
+    size_t begin = 0;
+    for (size_t at = 1; at < len && s->status == RP_OK; at++) {
+        unsigned char byte = (unsigned char)text[at];
+        bool cut = tok->cut_anywhere && (byte & 0xC0) != 0x80 && !rp_tok_may_join(tok, text, at);
+        if (byte == 0xE2 && !cut)
+            cut = len - at >= 3 && memcmp(text + at, RP_TOK_MARKER, 3) == 0 &&
+                  !tok->joins_marker[(unsigned char)text[at - 1]];
+        if (cut) {
+            encode_cached(s, text + begin, at - begin);
+            begin = at;
+        }
+    }
+    if (s->status == RP_OK)
+        encode_cached(s, text + begin, len - begin);
 }
 
 void rp_tok_bpe_encode(struct rp_tokenizer_scratch *s, const char *text, size_t len) {
     const struct rp_tokenizer *tok = s->tok;
+    if (tok->cut_at_marker) {
+        encode_parts(s, text, len);
+        return;
+    }
     if (tok->ignore_merges) {
         int32_t id = rp_tok_map_find(&tok->piece_map, tok, text, len);
         if (id >= 0) {
             rp_tok_emit(s, id);
             return;
         }
-    } else if (tok->cut_at_marker) {
-        /* A text without pre-tokenizer is one piece; cut where merges cannot reach across, its
-         * parts are words, which the cache knows. */
-        size_t begin = 0, at = 1;
-        const char *hit;
-        while (s->status == RP_OK && at < len && (hit = memchr(text + at, 0xE2, len - at))) {
-            at = (size_t)(hit - text);
-            if (len - at >= 3 && memcmp(hit, RP_TOK_MARKER, 3) == 0 &&
-                !tok->joins_marker[(unsigned char)text[at - 1]]) {
-                encode_cached(s, text + begin, at - begin);
-                begin = at;
-            }
-            at++;
-        }
-        text += begin;
-        len -= begin;
     }
-    if (s->status == RP_OK)
-        encode_cached(s, text, len);
+    encode_cached(s, text, len);
 }

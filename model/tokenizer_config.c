@@ -5,9 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-static bool is_absent(const json_t *json) {
-    return !json || json_is_null(json);
-}
+static bool is_absent(const json_t *json) { return !json || json_is_null(json); }
 
 static int unsupported(struct rp_tok_load *load, const char *where, const char *what) {
     return rp_error_set(load->err, RP_STATUS_UNSUPPORTED, "%s: %s \"%s\" is not supported",
@@ -117,15 +115,17 @@ int rp_tok_config_normalizer(struct rp_tok_load *load, const json_t *json) {
     return for_each(load, "normalizer", json, "normalizers", parse_normalizer);
 }
 
-static int add_step(struct rp_tok_load *load, enum rp_tok_step_kind kind,
-                    struct rp_tok_step **out) {
+/* NULL, with the error set, when the table is full. */
+static struct rp_tok_step *add_step(struct rp_tok_load *load, enum rp_tok_step_kind kind) {
     struct rp_tokenizer *tok = load->tok;
-    if (tok->step_count == RP_TOK_STEPS_MAX)
-        return rp_error_set(load->err, RP_STATUS_RANGE, "%s: more than %d pre-tokenizers",
-                            load->file, RP_TOK_STEPS_MAX);
-    *out = &tok->steps[tok->step_count++];
-    (*out)->kind = kind;
-    return RP_OK;
+    if (tok->step_count == RP_TOK_STEPS_MAX) {
+        (void)rp_error_set(load->err, RP_STATUS_RANGE, "%s: more than %d pre-tokenizers",
+                           load->file, RP_TOK_STEPS_MAX);
+        return NULL;
+    }
+    struct rp_tok_step *step = &tok->steps[tok->step_count++];
+    step->kind = kind;
+    return step;
 }
 
 static int get_behavior(struct rp_tok_load *load, const char *where, const json_t *json,
@@ -148,21 +148,19 @@ static int get_behavior(struct rp_tok_load *load, const char *where, const json_
 
 static int add_pattern_step(struct rp_tok_load *load, const char *where, const char *pattern,
                             size_t len, bool is_regex, enum rp_tok_behavior behavior, bool invert) {
-    struct rp_tok_step *step;
-    rp_tok_scan_fn scan =
-        is_regex && behavior == RP_TOK_ISOLATED ? rp_tok_scan_find(pattern, len) : NULL;
-    int status = add_step(load,
-                          scan       ? RP_TOK_STEP_SCAN
-                          : is_regex ? RP_TOK_STEP_REGEX
-                                     : RP_TOK_STEP_LITERAL,
-                          &step);
-    if (status != RP_OK)
-        return status;
+    rp_tok_scan_fn scan = NULL;
+    if (is_regex && behavior == RP_TOK_ISOLATED)
+        scan = rp_tok_scan_find(pattern, len);
+    struct rp_tok_step *step = add_step(load, scan       ? RP_TOK_STEP_SCAN
+                                              : is_regex ? RP_TOK_STEP_REGEX
+                                                         : RP_TOK_STEP_LITERAL);
+    if (!step)
+        return RP_STATUS_RANGE;
     step->behavior = behavior;
     step->invert = invert;
     step->scan = scan;
     step->literal_len = len;
-    status = copy_text(load, pattern, len, &step->literal);
+    int status = copy_text(load, pattern, len, &step->literal);
     if (status == RP_OK && is_regex && !scan)
         status = rp_tok_regex_compile(load, where, step->literal, len, &step->regex);
     return status;
@@ -185,12 +183,11 @@ static int parse_split(struct rp_tok_load *load, const char *where, const json_t
 
 static int parse_byte_level(struct rp_tok_load *load, const char *where, const json_t *json) {
     bool prefix, use_regex;
-    struct rp_tok_step *step;
     int status = rp_tok_json_bool(load, where, json, "add_prefix_space", true, &prefix);
     if (status == RP_OK)
         status = rp_tok_json_bool(load, where, json, "use_regex", true, &use_regex);
-    if (status == RP_OK && prefix)
-        status = add_step(load, RP_TOK_STEP_PREFIX_SPACE, &step);
+    if (status == RP_OK && prefix && !add_step(load, RP_TOK_STEP_PREFIX_SPACE))
+        status = RP_STATUS_RANGE;
     if (status == RP_OK && use_regex)
         status = add_pattern_step(load, where, rp_tok_gpt2_pattern, strlen(rp_tok_gpt2_pattern),
                                   true, RP_TOK_ISOLATED, false);
@@ -203,7 +200,6 @@ static int parse_metaspace(struct rp_tok_load *load, const char *where, const js
     const char *replacement, *scheme = json_string_value(json_object_get(json, "prepend_scheme"));
     size_t len;
     bool prefix, split;
-    struct rp_tok_step *step;
     int status = rp_tok_json_string(load, where, json, "replacement", &replacement, &len);
     if (status == RP_OK)
         status = rp_tok_json_bool(load, where, json, "split", true, &split);
@@ -212,10 +208,11 @@ static int parse_metaspace(struct rp_tok_load *load, const char *where, const js
     if (status == RP_OK && rp_utf8_decode(replacement, len, NULL) != (int)len)
         return rp_error_set(load->err, RP_STATUS_FORMAT, "%s: %s.replacement must be one character",
                             load->file, where);
-    if (status == RP_OK)
-        status = add_step(load, RP_TOK_STEP_METASPACE, &step);
     if (status != RP_OK)
         return status;
+    struct rp_tok_step *step = add_step(load, RP_TOK_STEP_METASPACE);
+    if (!step)
+        return RP_STATUS_RANGE;
     step->prepend = prefix ? RP_TOK_PREPEND_ALWAYS : RP_TOK_PREPEND_NEVER;
     if (scheme) {
         size_t i = 0;
@@ -233,13 +230,14 @@ static int parse_metaspace(struct rp_tok_load *load, const char *where, const js
 
 static int parse_digits(struct rp_tok_load *load, const char *where, const json_t *json) {
     bool individual;
-    struct rp_tok_step *step;
     int status = rp_tok_json_bool(load, where, json, "individual_digits", false, &individual);
-    if (status == RP_OK)
-        status = add_step(load, RP_TOK_STEP_DIGITS, &step);
-    if (status == RP_OK)
-        step->behavior = individual ? RP_TOK_ISOLATED : RP_TOK_CONTIGUOUS;
-    return status;
+    if (status != RP_OK)
+        return status;
+    struct rp_tok_step *step = add_step(load, RP_TOK_STEP_DIGITS);
+    if (!step)
+        return RP_STATUS_RANGE;
+    step->behavior = individual ? RP_TOK_ISOLATED : RP_TOK_CONTIGUOUS;
+    return RP_OK;
 }
 
 static int parse_pre_tokenizer(struct rp_tok_load *load, const char *where, const json_t *json) {

@@ -193,8 +193,11 @@ struct rp_tokenizer {
     int32_t unk_id, bos_id, eos_id;
     int32_t byte_ids[256]; /* byte level: the byte's token; else: the "<0x..>" token; or -1 */
     int32_t *char_ids;     /* not byte level: token of each code point below 0x10000 */
-    bool cut_at_marker;    /* no merge crosses the left side of a marker, but after these bytes: */
+    /* Where a text without pre-tokenizer may be cut because no merge reaches across. */
+    bool cut_at_marker; /* before a marker that does not follow one of these bytes */
     bool joins_marker[256];
+    bool cut_anywhere;      /* between two bytes that no token from a merge has side by side */
+    uint8_t joins[256][32]; /* a bit for each second byte */
     uint8_t *classes;
 };
 
@@ -343,6 +346,13 @@ int rp_tok_normalize(const struct rp_tokenizer *tok, struct rp_tokenizer_scratch
  * `at_start`: the text begins where the whole input begins. */
 void rp_tok_split(struct rp_tokenizer_scratch *scratch, const char *text, size_t len,
                   bool at_start);
+
+/* Whether a token that a merge makes may hold the end of what is before `text + at` and the
+ * beginning of what is behind it. */
+static inline bool rp_tok_may_join(const struct rp_tokenizer *tok, const char *text, size_t at) {
+    unsigned char left = (unsigned char)text[at - 1], right = (unsigned char)text[at];
+    return tok->joins[left][right >> 3] >> (right & 7) & 1;
+}
 
 /* tokenizer_bpe.c: encodes one piece. */
 void rp_tok_bpe_encode(struct rp_tokenizer_scratch *scratch, const char *text, size_t len);

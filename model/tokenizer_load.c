@@ -105,8 +105,8 @@ static int read_file(const char *path, char **out, size_t *out_len, struct rp_er
 
 /* `flags`: of jansson, beside the ones that are always meant. */
 static int read_json(const char *path, size_t flags, json_t **out, struct rp_error *err) {
-    char *data;
-    size_t len;
+    char *data = NULL;
+    size_t len = 0;
     json_error_t error;
     int status = read_file(path, &data, &len, err);
     if (status != RP_OK)
@@ -118,6 +118,7 @@ static int read_json(const char *path, size_t flags, json_t **out, struct rp_err
     if (json_is_object(*out))
         return RP_OK;
     json_decref(*out);
+    *out = NULL;
     return rp_error_set(err, RP_STATUS_FORMAT, "%s: not a JSON object", path);
 }
 
@@ -293,20 +294,23 @@ static bool parse_merge(struct rp_tok_load *load, const json_t *json, struct mer
     return false;
 }
 
-/* Learns behind which bytes a merge can put a marker; elsewhere the text may be cut before it. */
-static void learn_marker(struct rp_tokenizer *tok, const struct merge_ids *ids) {
+/* Learns which bytes a merge can put side by side; elsewhere a text may be cut. */
+static void learn_joins(struct rp_tokenizer *tok, const struct merge_ids *ids) {
     const char *text = rp_tok_ptr(tok, tok->entries[ids->merged].content);
     size_t len = tok->entries[ids->merged].content.len;
-    for (size_t i = 1; i + 3 <= len; i++)
-        if (memcmp(text + i, RP_TOK_MARKER, 3) == 0)
-            tok->joins_marker[(unsigned char)text[i - 1]] = true;
+    for (size_t i = 1; i < len; i++) {
+        unsigned char left = (unsigned char)text[i - 1], right = (unsigned char)text[i];
+        tok->joins[left][right >> 3] |= (uint8_t)(1u << (right & 7));
+        if (len - i >= 3 && memcmp(text + i, RP_TOK_MARKER, 3) == 0)
+            tok->joins_marker[left] = true;
+    }
     /* Such a token does not look like the text that it stands for. */
     const int32_t parts[2] = {ids->left, ids->right};
     for (int i = 0; i < 2; i++) {
         const struct rp_tok_entry *e = &tok->entries[parts[i]];
         bool byte = e->content.len == 6 && memcmp(rp_tok_ptr(tok, e->content), "<0x", 3) == 0;
         if (byte || parts[i] == tok->unk_id)
-            tok->cut_at_marker = false;
+            tok->cut_at_marker = tok->cut_anywhere = false;
     }
 }
 
@@ -324,6 +328,11 @@ static int load_merges(struct rp_tok_load *load, const json_t *merges) {
     tok->cut_at_marker =
         !tok->byte_level && !tok->ignore_merges &&
         rp_tok_map_find(&tok->piece_map, tok, RP_TOK_MARKER, strlen(RP_TOK_MARKER)) >= 0;
+    /* Unknown tokens are fused with their neighbours, so there must be none: every byte has a
+     * token. */
+    tok->cut_anywhere = tok->cut_at_marker && tok->byte_fallback;
+    for (int byte = 0; byte < 256; byte++)
+        tok->cut_anywhere = tok->cut_anywhere && tok->byte_ids[byte] >= 0;
     json_array_foreach(merges, i, value) {
         const char *text = json_string_value(value);
         if (text && i == 0 && strncmp(text, "#version", 8) == 0)
@@ -339,7 +348,7 @@ static int load_merges(struct rp_tok_load *load, const json_t *merges) {
         }
         /* A pair that is listed twice has its last rank, as in the package. */
         rp_tok_merges_put(&tok->merges, ids.left, ids.right, (uint32_t)i, ids.merged);
-        learn_marker(tok, &ids);
+        learn_joins(tok, &ids);
     }
     return RP_OK;
 }

@@ -30,10 +30,33 @@ static void copy(struct rp_tok_text_buffer *out, const struct rp_tok_text *in, s
         rp_buffer_append(&out->allow, in->allow + begin, end - begin);
 }
 
+/* Replace " " by "▁" is what most texts pass; the general way would spend its time on calls. */
+static int replace_byte(const struct rp_tok_normalizer *n, const struct rp_tok_text *in,
+                        struct rp_tok_text_buffer *out) {
+    size_t count = 0;
+    for (size_t i = 0; i < in->len; i++)
+        count += in->data[i] == n->pattern[0];
+    if (!rp_buffer_reserve(&out->text, in->len + count * n->content_len))
+        return RP_STATUS_NO_MEMORY;
+    char *to = out->text.data;
+    for (size_t i = 0; i < in->len; i++) {
+        if (in->data[i] != n->pattern[0]) {
+            *to++ = in->data[i];
+            continue;
+        }
+        for (size_t j = 0; j < n->content_len; j++)
+            *to++ = n->content[j];
+    }
+    out->text.len = (size_t)(to - out->text.data);
+    return RP_OK;
+}
+
 static int replace_literal(const struct rp_tok_normalizer *n, const struct rp_tok_text *in,
                            struct rp_tok_text_buffer *out) {
     size_t at = 0;
     const char *hit;
+    if (n->pattern_len == 1 && !in->allow)
+        return replace_byte(n, in, out);
     while ((hit = memmem(in->data + at, in->len - at, n->pattern, n->pattern_len))) {
         size_t begin = (size_t)(hit - in->data);
         copy(out, in, at, begin);

@@ -18,6 +18,9 @@
     "\\x{3001}-\\x{10FFFF}"
 #define WORD_CLASSES "\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}"
 
+/* The longest published pattern has 500 bytes. */
+#define PATTERN_MAX 65536
+
 /* JIT stack: grows on demand; the pathological texts of the tests need less than 64 KiB. */
 #define JIT_STACK_MIN 32768
 #define JIT_STACK_MAX ((size_t)8 << 20)
@@ -151,15 +154,17 @@ int rp_tok_regex_compile(struct rp_tok_load *load, const char *where, const char
     int error = 0, status = RP_OK;
     size_t offset = 0;
     *out = NULL;
+    if (len > PATTERN_MAX)
+        return rp_error_set(load->err, RP_STATUS_RANGE, "%s: %s: the pattern is too long",
+                            load->file, where);
     /* A name that is no script fails in the first round and gets its chance in the second. */
     for (int by_script = 1; by_script >= 0 && !*out && status == RP_OK; by_script--) {
         struct rewriter r = {.in = pattern, .len = len, .by_script = by_script};
-        rp_buffer_init(&r.out, (size_t)1 << 20);
+        rp_buffer_init(&r.out, 0);
         rewrite(&r);
         rp_buffer_append(&r.out, "", 1);
         if (r.out.failed) {
-            status = rp_error_set(load->err, RP_STATUS_RANGE, "%s: %s: the pattern is too long",
-                                  load->file, where);
+            status = rp_tok_no_memory(load);
         } else if (r.refused) {
             status =
                 rp_error_set(load->err, RP_STATUS_UNSUPPORTED, "%s: %s: %s is not supported: %.80s",

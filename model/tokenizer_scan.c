@@ -110,9 +110,7 @@ static size_t scan_gpt2(const uint8_t *classes, const char *text, size_t len, si
     return space_end(text, len, pos, run_end(classes, text, len, pos, RP_TOK_SPACE));
 }
 
-static inline bool is_newline(char c) {
-    return c == '\r' || c == '\n';
-}
+static inline bool is_newline(char c) { return c == '\r' || c == '\n'; }
 
 static inline size_t scan_cl100k(const uint8_t *classes, const char *text, size_t len, size_t pos,
                                  int digits_max) {

@@ -83,9 +83,7 @@ void rp_tok_merges_put(struct rp_tok_merges *merges, int32_t left, int32_t right
     merges->slots[i] = (struct rp_tok_merge){.key = key, .rank = rank, .new_id = new_id};
 }
 
-static uint32_t edge_hash(uint64_t key) {
-    return (uint32_t)((key * 0x9E3779B97F4A7C15u) >> 32);
-}
+static uint32_t edge_hash(uint64_t key) { return (uint32_t)((key * 0x9E3779B97F4A7C15u) >> 32); }
 
 bool rp_tok_trie_init(struct rp_tok_trie *trie, struct rp_arena *arena, size_t text_bytes) {
     uint32_t size = table_size(text_bytes);

@@ -2,6 +2,7 @@
 #include "base/bf16.h"
 #include "base/log.h"
 #include "base/memory.h"
+#include "model/json_file.h"
 #include "model/safetensors.h"
 #include "model/weights_internal.h"
 
@@ -84,11 +85,12 @@ static void log_extras(const struct loader *loader) {
             extras++;
             first = i;
         }
-    if (extras > 0)
+    if (extras > 0) {
+        char name[128];
         rp_log(RP_LOG_WARN,
-               "model: tensors that the network does not use are ignored count=%u "
-               "first=%.100s",
-               extras, loader->files->tensors[first].name);
+               "model: tensors that the network does not use are ignored count=%u first=%s", extras,
+               rp_text_for_message(name, sizeof name, loader->files->tensors[first].name));
+    }
 }
 
 static float element(const unsigned char *bytes, size_t i, enum rp_safetensor_type type) {

@@ -11,13 +11,15 @@
 #include "quant/matrix.h"
 
 struct rp_matmul_args {
-    const struct rp_matrix *weight; /* the struct is copied by whoever keeps the args past lowering */
-    const float *bias;              /* (n) or NULL */
-    const void *in;                 /* (m, in_stride) of weight->dtype */
-    void *out;                      /* (m, out_stride) of out_dtype */
-    size_t in_stride, out_stride;   /* elements */
+    const struct rp_matrix
+        *weight;                  /* the struct is copied by whoever keeps the args past lowering */
+    const float *bias;            /* (n) or NULL */
+    const void *in;               /* (m, in_stride) of weight->dtype */
+    void *out;                    /* (m, out_stride) of out_dtype */
+    size_t in_stride, out_stride; /* elements */
     enum rp_dtype out_dtype;
-    bool accumulate; /* out (f32) += product: the fused residual add; same bits as product, then add */
+    bool
+        accumulate; /* out (f32) += product: the fused residual add; same bits as product, then add */
 };
 
 /* Computes this worker's share of the outputs. No barrier inside: callers put one after. */
@@ -32,8 +34,8 @@ rp_matmul_fn rp_matmul_select(enum rp_cpu_isa isa, const struct rp_matrix *weigh
 
 /* Repacks a row-major matrix for `isa` in place (PANEL_16 for all but scalar); takes over data. A
  * matrix that is in panels already stays as it is. */
-int rp_matrix_prepare_cpu(struct rp_matrix *matrix, enum rp_cpu_isa isa, struct rp_error *err)
-    RP_MUST_USE;
+int rp_matrix_prepare_cpu(struct rp_matrix *matrix, enum rp_cpu_isa isa,
+                          struct rp_error *err) RP_MUST_USE;
 
 /* Row `row` of the matrix in any layout, as f32 into out(cols): the embedding of tied weights. */
 void rp_matrix_row_f32(const struct rp_matrix *matrix, uint32_t row, float *out);

@@ -98,9 +98,7 @@ INLINE(AVX2) struct ymm2 avx2_f32_add(struct ymm2 acc, struct ymm2 w, __m256 x) 
 INLINE(AVX2) struct ymm2 avx2_bf16_weights(const unsigned char *from) {
     return avx2_load((const float *)(const void *)from);
 }
-INLINE(AVX2) __m256i avx2_bf16_input(uint32_t bits) {
-    return _mm256_set1_epi32((int)bits);
-}
+INLINE(AVX2) __m256i avx2_bf16_input(uint32_t bits) { return _mm256_set1_epi32((int)bits); }
 INLINE(AVX2) __m256 avx2_even(__m256i pair) {
     return _mm256_castsi256_ps(_mm256_slli_epi32(pair, 16));
 }
@@ -116,15 +114,9 @@ INLINE(AVX2) struct ymm2 avx2_bf16_add(struct ymm2 acc, struct ymm2 w, __m256i x
     return acc;
 }
 
-INLINE(AVX512) __m512 avx512_zero(void) {
-    return _mm512_setzero_ps();
-}
-INLINE(AVX512) __m512 avx512_load(const float *from) {
-    return _mm512_loadu_ps(from);
-}
-INLINE(AVX512) void avx512_store(float *to, __m512 acc) {
-    _mm512_storeu_ps(to, acc);
-}
+INLINE(AVX512) __m512 avx512_zero(void) { return _mm512_setzero_ps(); }
+INLINE(AVX512) __m512 avx512_load(const float *from) { return _mm512_loadu_ps(from); }
+INLINE(AVX512) void avx512_store(float *to, __m512 acc) { _mm512_storeu_ps(to, acc); }
 
 INLINE(AVX512) __m512 avx512_f32_weights(const unsigned char *from) {
     return _mm512_loadu_ps(from);
@@ -139,9 +131,7 @@ INLINE(AVX512) __m512 avx512_f32_add(__m512 acc, __m512 w, __m512 x) {
 INLINE(AVX512) __m512i avx512_bf16_weights(const unsigned char *from) {
     return _mm512_loadu_si512(from);
 }
-INLINE(AVX512) __m512i avx512_bf16_input(uint32_t bits) {
-    return _mm512_set1_epi32((int)bits);
-}
+INLINE(AVX512) __m512i avx512_bf16_input(uint32_t bits) { return _mm512_set1_epi32((int)bits); }
 INLINE(AVX512) __m512 avx512_even(__m512i pair) {
     return _mm512_castsi512_ps(_mm512_slli_epi32(pair, 16));
 }

@@ -41,28 +41,41 @@ void rp_matrix_deinit(struct rp_matrix *matrix) {
     memset(matrix, 0, sizeof *matrix);
 }
 
+/* Steps of k that are packed at a time: 16 KiB of the panel, which stay in the first-level cache while
+ * 16 rows are strewn over them. */
+#define PACK_STEPS 256u
+
 /* Rows [16p, 16p + 16) of a row-major bf16 matrix, k in pairs. */
 static void pack_panel_bf16(const struct rp_matrix *matrix, uint32_t panel, uint16_t *to) {
-    const uint16_t *from = matrix->data;
-    size_t k = matrix->cols, pairs = RP_CEIL_DIV(k, 2);
-    for (uint32_t j = 0; j < PANEL; j++) {
-        size_t row = (size_t)panel * PANEL + j;
-        const uint16_t *source = from + row * k;
-        bool live = row < matrix->rows;
-        for (size_t i = 0; i < pairs; i++) {
-            to[(i * PANEL + j) * 2] = live ? source[2 * i] : 0;
-            to[(i * PANEL + j) * 2 + 1] = live && 2 * i + 1 < k ? source[2 * i + 1] : 0;
+    size_t k = matrix->cols, pairs = RP_CEIL_DIV(k, 2), row = (size_t)panel * PANEL;
+    const uint16_t *from = (const uint16_t *)matrix->data + row * k;
+    size_t live = RP_MIN(matrix->rows - row, (size_t)PANEL);
+    if (live < PANEL || k % 2 != 0)
+        memset(to, 0, pairs * PANEL * 2 * sizeof *to);
+    for (size_t begin = 0; begin < k; begin += 2 * PACK_STEPS) {
+        size_t end = RP_MIN(begin + 2 * PACK_STEPS, k);
+        for (size_t j = 0; j < live; j++) {
+            const uint16_t *source = from + j * k;
+            size_t i = begin;
+            for (; i + 1 < end; i += 2)
+                memcpy(&to[i * PANEL + j * 2], &source[i], 2 * sizeof *to);
+            if (i < end)
+                to[i * PANEL + j * 2] = source[i];
         }
     }
 }
 
 static void pack_panel_f32(const struct rp_matrix *matrix, uint32_t panel, float *to) {
-    const float *from = matrix->data;
-    size_t k = matrix->cols;
-    for (uint32_t j = 0; j < PANEL; j++) {
-        size_t row = (size_t)panel * PANEL + j;
-        for (size_t i = 0; i < k; i++)
-            to[i * PANEL + j] = row < matrix->rows ? from[row * k + i] : 0.0f;
+    size_t k = matrix->cols, row = (size_t)panel * PANEL;
+    const float *from = (const float *)matrix->data + row * k;
+    size_t live = RP_MIN(matrix->rows - row, (size_t)PANEL);
+    if (live < PANEL)
+        memset(to, 0, k * PANEL * sizeof *to);
+    for (size_t begin = 0; begin < k; begin += PACK_STEPS) {
+        size_t end = RP_MIN(begin + PACK_STEPS, k);
+        for (size_t j = 0; j < live; j++)
+            for (size_t i = begin; i < end; i++)
+                to[i * PANEL + j] = from[j * k + i];
     }
 }
 

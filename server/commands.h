@@ -1,7 +1,12 @@
-/* commands.h - one function for each subcommand; argv[0] is the command's name. */
+/* commands.h - the commands of the program: each takes its arguments with its own name as argv[0] and
+ * returns the exit code. One file per command, server/cmd_<name>.c. */
 #ifndef RP_SERVER_COMMANDS_H
 #define RP_SERVER_COMMANDS_H
 
+int rp_cmd_serve(int argc, char **argv);
+int rp_cmd_run(int argc, char **argv);
+int rp_cmd_inspect(int argc, char **argv);
 int rp_cmd_tokenize(int argc, char **argv);
+int rp_cmd_bench(int argc, char **argv);
 
 #endif

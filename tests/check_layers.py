@@ -28,7 +28,7 @@ MAY_INCLUDE = {
 }
 # May include any folder, and so may one file for each command: server/cmd_<name>.c.
 MAY_INCLUDE_ANY = ("tests", "tools", "bench")
-COMMAND_SOURCE = re.compile(r"server/cmd_\w+\.c$")
+COMMAND_SOURCE = re.compile(r"server/cmd_\w+\.[ch]$")
 # Only server/main.c includes these (and, being the same program's, the commands themselves).
 COMMAND_HEADER = re.compile(r"(server/cmd(_\w+)?\.h|bench/.*)$")
 

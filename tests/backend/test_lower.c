@@ -18,7 +18,7 @@
 enum { VOCAB = 97, SEQUENCES = 3, PROMPT = 21, DECODES = 6, ROWS_MAX = SEQUENCES * (1 + DECODES) };
 
 static const struct rp_bucket buckets[] = {
-    {1, 1, 1, true}, {2, 2, 2, true}, {4, 4, 4, true},   {8, 8, 8, true},
+    {1, 1, 1, true},  {2, 2, 2, true},   {4, 4, 4, true},   {8, 8, 8, true},
     {8, 8, 8, false}, {16, 8, 8, false}, {32, 8, 8, false}, {96, 8, 8, false},
 };
 
@@ -250,7 +250,8 @@ static void check_buckets(enum rp_dtype dtype) {
         rp_driver_open(&driver, &model, &way);
         for (uint32_t i = 0; i < rp_graph_set_count(driver.graphs); i++) {
             struct rp_graph_entry *entry = rp_graph_set_entry(driver.graphs, i);
-            bool holds_prompts = entry->bucket.tokens >= SEQUENCES * PROMPT && !entry->bucket.decode;
+            bool holds_prompts =
+                entry->bucket.tokens >= SEQUENCES * PROMPT && !entry->bucket.decode;
             if (entry->bucket.tokens < SEQUENCES)
                 continue;
             for (uint32_t s = 0; s < SEQUENCES; s++) /* start over in the same slots */
@@ -466,11 +467,12 @@ int main(void) {
                                         teardown),
         cmocka_unit_test_setup_teardown(test_replay_needs_nothing_of_the_program, setup, teardown),
         cmocka_unit_test_setup_teardown(test_graph_equals_eager, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_the_number_of_threads_changes_nothing, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_the_number_of_threads_changes_nothing, setup,
+                                        teardown),
         cmocka_unit_test_setup_teardown(test_an_arena_of_nan_between_replays_changes_nothing, setup,
                                         teardown),
-        cmocka_unit_test_setup_teardown(test_every_bucket_gives_equal_bits_captured_and_eager, setup,
-                                        teardown),
+        cmocka_unit_test_setup_teardown(test_every_bucket_gives_equal_bits_captured_and_eager,
+                                        setup, teardown),
         cmocka_unit_test_setup_teardown(test_chunking_and_slots_change_nothing, setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_sequence_alone_gives_what_it_gives_in_a_batch, setup,
                                         teardown),

@@ -2,7 +2,7 @@
  * columns, types, rows and parameters that the formula has. */
 #include "base/memory.h"
 #include "model/model.h"
-#include "tests/support/model_files.h"
+#include "tests/support/data.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -236,10 +236,8 @@ static void test_a_failed_allocation_leaves_no_program(void **state) {
 static void test_stories260k_loads_and_emits_its_program(void **state) {
     struct fixture *f = *state;
     char dir[512];
-    if (!rp_test_data_path("weights/stories260K/hf_derived", dir, sizeof dir)) {
-        print_message("weights/stories260K is not in REPRISE_TEST_DATA\n");
+    if (!rp_test_data("weights/stories260K/hf_derived", dir, sizeof dir))
         skip();
-    }
     int status = rp_model_load(dir, RP_MODEL_DTYPE_AUTO, 0, NULL, NULL, &f->model, &f->err);
     if (status != RP_OK)
         fail_msg("%s", f->err.text);

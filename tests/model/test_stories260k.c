@@ -66,8 +66,8 @@ static double logits_difference(size_t position) {
     snprintf(key, sizeof key, "%zu", position);
     json_t *row = json_object_get(json_object_get(reference, "logits"), key), *value;
     size_t v;
-    json_array_foreach(row, v, value)
-        worst = fmax(worst, fabs(json_number_value(value) - rp_driver_logits(&driver, 0)[v]));
+    json_array_foreach(row, v, value) worst =
+        fmax(worst, fabs(json_number_value(value) - rp_driver_logits(&driver, 0)[v]));
     return worst;
 }
 

@@ -246,6 +246,43 @@ static void test_a_row_has_the_same_bits_in_every_batch_and_team(void **state) {
     check_batches(*state, RP_DTYPE_F32, 1031);
 }
 
+struct team_job {
+    rp_matmul_fn fn;
+    struct rp_matmul_args args;
+    uint32_t m;
+};
+
+static void run_team_job(void *arg0, uint64_t arg1, const struct rp_cpu_worker *worker) {
+    const struct team_job *job = arg0;
+    (void)arg1;
+    job->fn(&job->args, job->m, worker);
+}
+
+/* The thread sanitizer sees here whether two workers write the same place. */
+static void test_a_team_computes_what_one_worker_does(void **state) {
+    struct fixture *f = *state;
+    struct rp_cpu_team *team;
+    make(f, 20, 95, 300, RP_DTYPE_BF16);
+    assert_int_equal(rp_cpu_team_create(3, &team, NULL), RP_OK);
+    bool same = true;
+    for (int isa = RP_ISA_SCALAR; isa <= (int)rp_cpu_isa_detect(); isa++) {
+        struct team_job job = {.fn = rp_matmul_select((enum rp_cpu_isa)isa, &f->packed),
+                               .args = args_of(f, &f->packed, RP_DTYPE_BF16),
+                               .m = f->m};
+        uint64_t number = 0;
+        poison(f, RP_DTYPE_BF16);
+        run(job.fn, &job.args, job.m, 1);
+        memcpy(f->other, f->out, f->out_bytes);
+        poison(f, RP_DTYPE_BF16);
+        if (rp_cpu_team_submit(team, run_team_job, &job, 0, &number) != RP_OK)
+            same = false;
+        rp_cpu_team_wait(team, number, UINT64_MAX);
+        same = same && memcmp(f->out, f->other, f->out_bytes) == 0;
+    }
+    rp_cpu_team_destroy(team);
+    assert_true(same);
+}
+
 static void test_accumulating_is_the_product_and_then_an_addition(void **state) {
     struct fixture *f = *state;
     for (int type = 0; type < 2; type++) {
@@ -369,6 +406,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(test_every_kernel_is_the_product_for_odd_and_even_shapes),
         TEST(test_a_row_has_the_same_bits_in_every_batch_and_team),
+        TEST(test_a_team_computes_what_one_worker_does),
         TEST(test_accumulating_is_the_product_and_then_an_addition),
         TEST(test_avx2_and_avx512_give_the_same_bits),
         TEST(test_no_rows_means_no_writes),

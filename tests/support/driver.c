@@ -164,17 +164,16 @@ void rp_driver_row(struct rp_driver *driver, uint32_t slot, const int32_t *token
 
 void rp_driver_run(struct rp_driver *driver, struct rp_graph_entry *entry) {
     uint64_t step = ++driver->step;
-    struct rp_packet_header *header =
-        (struct rp_packet_header *)(void *)packet_of(driver, step);
+    struct rp_packet_header *header = (struct rp_packet_header *)(void *)packet_of(driver, step);
     *header = (struct rp_packet_header){.step = step,
                                         .row_count = driver->row_count,
                                         .token_count = driver->token_count,
                                         .logit_row_count = driver->logit_row_count,
                                         .edit_count = driver->edit_count};
-    driver->entry = entry ? entry
-                          : rp_graph_set_pick(driver->graphs, driver->token_count,
-                                              driver->row_count, driver->logit_row_count,
-                                              driver->decode_only);
+    driver->entry = entry
+                        ? entry
+                        : rp_graph_set_pick(driver->graphs, driver->token_count, driver->row_count,
+                                            driver->logit_row_count, driver->decode_only);
     RP_ASSERT(driver->entry);
     RP_ASSERT(rp_graph_set_launch(driver->graphs, driver->entry, driver->token_count) == RP_OK);
     RP_ASSERT(driver->backend->wait_step(driver->device, &driver->view, step, UINT64_MAX) == RP_OK);
@@ -184,8 +183,8 @@ void rp_driver_run(struct rp_driver *driver, struct rp_graph_entry *entry) {
 }
 
 const struct rp_row_result *rp_driver_result(const struct rp_driver *driver, uint32_t row) {
-    unsigned char *entry = driver->view.results +
-                           (driver->step % RP_STEP_RING_ENTRIES) * driver->view.result_bytes;
+    unsigned char *entry =
+        driver->view.results + (driver->step % RP_STEP_RING_ENTRIES) * driver->view.result_bytes;
     return &rp_result_rows(entry)[row];
 }
 

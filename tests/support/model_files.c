@@ -153,9 +153,3 @@ void rp_test_checkpoint_write(const struct rp_test_dir *dir, const char *file_na
     rp_buffer_deinit(&header);
     rp_buffer_deinit(&data);
 }
-
-bool rp_test_data_path(const char *name, char *out, size_t out_bytes) {
-    const char *base = getenv("REPRISE_TEST_DATA");
-    snprintf(out, out_bytes, "%s/%s", base && *base ? base : "../shared/data", name);
-    return access(out, R_OK) == 0;
-}

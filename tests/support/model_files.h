@@ -41,8 +41,4 @@ struct rp_test_tensor {
 void rp_test_checkpoint_write(const struct rp_test_dir *dir, const char *file_name,
                               const struct rp_test_tensor *tensors, size_t count);
 
-/* "<dir>/<name>" of REPRISE_TEST_DATA (default ../shared/data beside the source); false when there
- * is no such file or directory. */
-bool rp_test_data_path(const char *name, char *out, size_t out_bytes);
-
 #endif

@@ -1,0 +1,25 @@
+#include "engine/memory_plan.h"
+
+#include <stdio.h>
+
+void rp_format_bytes(double bytes, char out[16]) {
+    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+    size_t unit = 0;
+    while (bytes >= 1024.0 && unit + 1 < RP_ARRAY_COUNT(units)) {
+        bytes /= 1024.0;
+        unit++;
+    }
+    snprintf(out, 16, unit ? "%.2f %s" : "%.0f %s", bytes, units[unit]);
+}
+
+void rp_memory_plan_text(const struct rp_memory_plan *plan, struct rp_buffer *out) {
+    char bytes[16];
+    for (uint32_t i = 0; i < plan->item_count; i++) {
+        rp_format_bytes((double)plan->items[i].bytes, bytes);
+        rp_buffer_printf(out, "  %-12s %12s  %s\n", plan->items[i].name, bytes,
+                         plan->items[i].detail);
+    }
+    rp_format_bytes((double)plan->total_bytes, bytes);
+    rp_buffer_printf(out, "  %-12s %12s  %llu tokens of KV, context %u\n", "total", bytes,
+                     (unsigned long long)plan->kv_tokens, plan->max_model_len);
+}

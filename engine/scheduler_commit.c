@@ -1,0 +1,216 @@
+/* Results become tokens, ends and cacheable pages. */
+#include "engine/scheduler_internal.h"
+
+void rp_sched_push_event(struct rp_scheduler *scheduler, const struct rp_event *event) {
+    struct rp_sched_events *events = &scheduler->events;
+    RP_ASSERT_CMP(events->count, <, events->capacity);
+    events->slots[(events->first + events->count++) % events->capacity] = *event;
+    events->closed_count += event->kind == RP_EVENT_CLOSED;
+}
+
+bool rp_scheduler_next_event(struct rp_scheduler *scheduler, struct rp_event *out_event) {
+    struct rp_sched_events *events = &scheduler->events;
+    if (events->count == 0)
+        return false;
+    *out_event = events->slots[events->first];
+    events->first = (events->first + 1) % events->capacity;
+    events->count--;
+    events->closed_count -= out_event->kind == RP_EVENT_CLOSED;
+    return true;
+}
+
+void rp_sched_close_request(struct rp_scheduler *scheduler, struct rp_request *request,
+                            enum rp_finish_reason reason, uint64_t now_ns) {
+    request->closed_ns = now_ns;
+    struct rp_event event = {.request = request,
+                             .kind = RP_EVENT_CLOSED,
+                             .finish_reason = (uint8_t)reason,
+                             .token = -1,
+                             .time_ns = now_ns};
+    rp_sched_push_event(scheduler, &event);
+}
+
+void rp_sched_release_pages(struct rp_scheduler *scheduler, struct rp_sequence *sequence,
+                            uint64_t fence) {
+    uint32_t page_tokens = scheduler->config.page_tokens;
+    uint32_t clean = sequence->verified_length / page_tokens;
+    uint32_t written = rp_sched_pages_of(scheduler, sequence->planned_length);
+    if (RP_MUTATED(EARLY_REUSE))
+        fence = 0;
+    if (sequence->planned_length == sequence->verified_length)
+        clean = written;
+    /* Last page first: the cache evicts in this order, and a page is of no use without those
+     * before. */
+    while (sequence->page_count > 0) {
+        uint32_t i = --sequence->page_count, page = sequence->pages[i];
+        if (i >= clean && i < written)
+            scheduler->pool.pages[page].dirty = true;
+        rp_kv_pool_release(&scheduler->pool, page, fence);
+    }
+    scheduler->release_epoch++;
+}
+
+static void free_slot(struct rp_scheduler *scheduler, struct rp_sequence *sequence) {
+    sequence->state = RP_SEQUENCE_FREE;
+    scheduler->free_slots[scheduler->free_slot_count++] = sequence->slot;
+    scheduler->release_epoch++;
+}
+
+void rp_sched_close(struct rp_scheduler *scheduler, struct rp_sequence *sequence,
+                    enum rp_finish_reason reason, uint64_t now_ns) {
+    if (sequence->state == RP_SEQUENCE_RUNNING) {
+        if (RP_MUTATED(LEAK_ON_CANCEL) && reason == RP_FINISH_CANCELLED && sequence->page_count > 1)
+            sequence->page_count--;
+        rp_sched_release_pages(scheduler, sequence, sequence->last_step);
+        rp_sched_list_remove(scheduler->running, &scheduler->running_count, sequence->slot);
+    } else {
+        RP_ASSERT_CMP(sequence->state, ==, RP_SEQUENCE_SWAPPED);
+        /* Only copies touch host pages, and they run in stream order: no fence. */
+        for (uint32_t i = 0; i < sequence->page_count; i++)
+            if (!RP_MUTATED(HOST_PAGE_LEAK))
+                rp_kv_pool_release(&scheduler->host, sequence->pages[i], 0);
+        sequence->page_count = 0;
+        rp_sched_list_remove(scheduler->swapped, &scheduler->swapped_count, sequence->slot);
+    }
+    scheduler->worst_page_sum -= sequence->worst_pages;
+    rp_sched_close_request(scheduler, sequence->request, reason, now_ns);
+    sequence->request = NULL;
+    if (sequence->last_step > scheduler->committed_step) {
+        sequence->state = RP_SEQUENCE_CLOSED;
+        scheduler->closed[scheduler->closed_count++] = sequence->slot;
+    } else {
+        free_slot(scheduler, sequence);
+    }
+}
+
+void rp_sched_retire(struct rp_scheduler *scheduler) {
+    uint32_t kept = 0;
+    if (rp_kv_pool_count(&scheduler->pool, RP_KV_PENDING))
+        scheduler->release_epoch++;
+    rp_kv_pool_retire(&scheduler->pool, scheduler->committed_step);
+    for (uint32_t i = 0; i < scheduler->closed_count; i++) {
+        struct rp_sequence *sequence = &scheduler->sequences[scheduler->closed[i]];
+        if (sequence->last_step > scheduler->committed_step)
+            scheduler->closed[kept++] = sequence->slot;
+        else
+            free_slot(scheduler, sequence);
+    }
+    scheduler->closed_count = kept;
+}
+
+/* Tokens of a page that is full. Those of the prompt are still with the request; generated ones are
+ * in the tail, because no page after this one has been hashed. */
+static const int32_t *page_token_ids(struct rp_scheduler *scheduler,
+                                     const struct rp_sequence *sequence, uint32_t index) {
+    uint32_t page_tokens = scheduler->config.page_tokens, begin = index * page_tokens;
+    if (begin + page_tokens <= sequence->prompt_count)
+        return sequence->request->prompt + begin;
+    for (uint32_t i = 0; i < page_tokens; i++)
+        scheduler->page_scratch[i] = begin + i < sequence->prompt_count
+                                         ? sequence->request->prompt[begin + i]
+                                         : sequence->tail_tokens[i];
+    return scheduler->page_scratch;
+}
+
+/* Extends the chain over the pages that became full and clean, and enters them in the prefix table.
+ * While swapped out only the chain goes on: the pages that would be entered are on the host. */
+static void hash_full_pages(struct rp_scheduler *scheduler, struct rp_sequence *sequence) {
+    uint32_t tokens_end = sequence->verified_length;
+    if (scheduler->config.prefix_prompt_only)
+        tokens_end = RP_MIN(tokens_end, sequence->prompt_count);
+    uint32_t full = tokens_end / scheduler->config.page_tokens;
+    while (sequence->hashed_pages < full) {
+        uint32_t index = sequence->hashed_pages++;
+        const int32_t *tokens = page_token_ids(scheduler, sequence, index);
+        if (index == 0)
+            sequence->chain = rp_kv_prefix_root(&scheduler->prefix, sequence->salt);
+        sequence->chain = rp_kv_prefix_next(&scheduler->prefix, sequence->chain, tokens);
+        if (sequence->state == RP_SEQUENCE_RUNNING)
+            rp_kv_prefix_insert(&scheduler->prefix, sequence->pages[index], sequence->salt,
+                                sequence->chain, tokens);
+    }
+}
+
+/* Nobody shall find what this sequence read or wrote, and its pages are zeroed before they are used
+ * again. Pages found in the cache count too: were one of them broken, each hit would fail a
+ * request. */
+static void condemn_pages(struct rp_scheduler *scheduler, struct rp_sequence *sequence) {
+    if (sequence->state != RP_SEQUENCE_RUNNING)
+        return;
+    for (uint32_t i = 0; i < sequence->page_count; i++) {
+        if (scheduler->config.prefix_cache)
+            rp_kv_prefix_remove(&scheduler->prefix, sequence->pages[i]);
+        scheduler->pool.pages[sequence->pages[i]].dirty = true;
+    }
+}
+
+static void take_token(struct rp_scheduler *scheduler, struct rp_sequence *sequence,
+                       const struct rp_sched_result *result, uint64_t now_ns) {
+    struct rp_request *request = sequence->request;
+    bool stopped = result->flags & RP_SCHED_RESULT_STOPPED;
+    if (scheduler->config.prefix_cache) {
+        uint32_t position = sequence->prompt_count + sequence->outputs;
+        hash_full_pages(scheduler, sequence);
+        sequence->tail_tokens[(position + RP_MUTATED(TAIL_TOKEN_WRONG)) %
+                              scheduler->config.page_tokens] = result->token;
+    }
+    if (sequence->outputs++ == 0)
+        request->first_token_ns = now_ns;
+    struct rp_event event = {.request = request,
+                             .kind = RP_EVENT_TOKEN,
+                             .is_stop = stopped,
+                             .token = result->token,
+                             .logprob = result->logprob,
+                             .time_ns = now_ns};
+    rp_sched_push_event(scheduler, &event);
+    if (stopped) {
+        /* A row that is already planned finds the slot finished and writes nothing. */
+        sequence->planned_length = sequence->verified_length;
+        rp_sched_close(scheduler, sequence, RP_FINISH_STOP, now_ns);
+        if (RP_MUTATED(CLOSED_TWICE) && atomic_load(&request->cancelled))
+            rp_sched_close_request(scheduler, request, RP_FINISH_CANCELLED, now_ns);
+    } else if (sequence->outputs == sequence->max_tokens + RP_MUTATED(ONE_TOKEN_TOO_MANY)) {
+        rp_sched_close(scheduler, sequence, RP_FINISH_LENGTH, now_ns);
+    }
+}
+
+static void commit_row(struct rp_scheduler *scheduler, const struct rp_sched_row *row,
+                       const struct rp_sched_result *result, uint64_t now_ns) {
+    struct rp_sequence *sequence = &scheduler->sequences[row->slot];
+    if (sequence->state == RP_SEQUENCE_CLOSED)
+        return;
+    RP_ASSERT(sequence->request != NULL);
+    if (RP_MUTATED(TOKEN_LOST_ON_SWAP) && sequence->state == RP_SEQUENCE_SWAPPED)
+        return;
+    if (result->flags & RP_SCHED_RESULT_SKIPPED) {
+        /* The device thinks that it is finished and we do not: nothing good can follow. */
+        rp_sched_close(scheduler, sequence, RP_FINISH_ERROR, now_ns);
+        return;
+    }
+    bool failed = (result->flags & RP_SCHED_RESULT_NAN) || (row->samples && result->token < 0);
+    if (RP_MUTATED(NAN_CACHED) && failed && scheduler->config.prefix_cache) {
+        sequence->verified_length = row->start + row->count;
+        hash_full_pages(scheduler, sequence);
+    } else if (failed) {
+        condemn_pages(scheduler, sequence);
+    }
+    if (failed) {
+        rp_sched_close(scheduler, sequence, RP_FINISH_NUMERIC, now_ns);
+    } else if (row->samples) {
+        sequence->verified_length = row->start + row->count;
+        take_token(scheduler, sequence, result, now_ns);
+    }
+}
+
+void rp_scheduler_commit(struct rp_scheduler *scheduler, uint64_t step_id,
+                         const struct rp_sched_result *results, uint64_t now_ns) {
+    RP_ASSERT_CMP(step_id, ==, scheduler->committed_step + 1);
+    RP_ASSERT_CMP(step_id, <=, scheduler->planned_step);
+    const struct rp_step_store *step = &scheduler->stores[step_id % RP_SCHED_IN_FLIGHT_MAX];
+    /* First, so that what ends with this step need not wait for it. */
+    scheduler->committed_step = step_id;
+    for (uint32_t i = 0; i < step->row_count; i++)
+        commit_row(scheduler, &step->rows[i], &results[i], now_ns);
+    /* Last, so that rows of closed sequences still find their slots. */
+    rp_sched_retire(scheduler);
+}

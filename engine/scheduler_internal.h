@@ -1,0 +1,199 @@
+/* scheduler_internal.h - what the scheduler's files share; nobody else includes it.
+ *
+ * Reading order: scheduler_plan.c (a step is made), scheduler_admit.c (who comes in),
+ * scheduler_swap.c (who goes out and comes back), scheduler_commit.c (results, events, ends),
+ * scheduler.c (the calls of scheduler.h), scheduler_check.c (what must always hold).
+ *
+ * Lengths of a sequence, in tokens whose K and V are in pages:
+ *
+ *   0 ........ verified_length ........ planned_length ........ worst case
+ *   | committed, no NaN seen   | planned, or not yet proven clean |
+ *
+ * verified_length moves only when a row that sampled is committed without NaN: logits without NaN
+ * are the only proof that the pages behind them are clean. */
+#ifndef RP_ENGINE_SCHEDULER_INTERNAL_H
+#define RP_ENGINE_SCHEDULER_INTERNAL_H
+
+#include "engine/scheduler.h"
+#include "kvcache/kv_pool.h"
+#include "kvcache/kv_prefix.h"
+
+/* Steps that may be planned and not committed, with run-ahead. */
+#define RP_SCHED_IN_FLIGHT_MAX 2
+/* Events of one sampled row: its token, and the end of its request. */
+#define RP_SCHED_ROW_EVENTS 2
+
+/* Bugs that the mutation test plants (tests/engine/test_scheduler_mutations.c); none exists in a
+ * build without RP_SCHED_MUTATIONS. */
+enum rp_sched_mutation {
+    RP_MUTATION_NONE,
+    RP_MUTATION_LEAK_ON_CANCEL,            /* a cancelled sequence keeps its last page */
+    RP_MUTATION_EARLY_REUSE,               /* pages are free before the last planned step is over */
+    RP_MUTATION_BORDER_OFF_BY_ONE,         /* a page border is crossed one token late */
+    RP_MUTATION_HASH_WITHOUT_SALT,         /* prefixes are shared between salts */
+    RP_MUTATION_TOKEN_LOST_ON_SWAP,        /* a result that arrives while swapped out is dropped */
+    RP_MUTATION_NAN_CACHED,                /* pages count as clean whatever the result says */
+    RP_MUTATION_CLOSED_TWICE,              /* cancel is answered again after a stop */
+    RP_MUTATION_CHUNK_AFTER_HIT,           /* the first chunk starts one token late after a hit */
+    RP_MUTATION_LAST_TOKEN_NOT_RECOMPUTED, /* a prompt may be found whole */
+    RP_MUTATION_PARTIAL_PAGE_NOT_SWAPPED,  /* the page being filled is left behind */
+    RP_MUTATION_TAIL_TOKEN_WRONG,          /* a generated token is hashed one place too late */
+    RP_MUTATION_HOST_PAGE_LEAK,     /* a sequence cancelled while swapped keeps its host pages */
+    RP_MUTATION_NO_ROTATION,        /* the oldest rows always go first */
+    RP_MUTATION_HIT_NOT_ACQUIRED,   /* a found page is used without a reference */
+    RP_MUTATION_ONE_TOKEN_TOO_MANY, /* max_tokens is passed by one */
+    RP_MUTATION_EVENT_ROOM_IGNORED, /* rows are planned without room for their events */
+    RP_MUTATION_DIRTY_NOT_ZEROED,   /* pages with NaN are given out as they are */
+    RP_MUTATION_COUNT
+};
+#ifdef RP_SCHED_MUTATIONS
+extern enum rp_sched_mutation rp_sched_mutation;
+#define RP_MUTATED(name) (rp_sched_mutation == RP_MUTATION_##name)
+#else
+#define RP_MUTATED(name) false
+#endif
+
+enum rp_sequence_state {
+    RP_SEQUENCE_FREE,    /* the slot is free */
+    RP_SEQUENCE_RUNNING, /* pages on the device */
+    RP_SEQUENCE_SWAPPED, /* pages on the host */
+    RP_SEQUENCE_CLOSED   /* its CLOSED event is out; the slot waits for its last planned step */
+};
+
+/* An admitted request. It keeps its slot, and so its place in the array, to its end. */
+struct rp_sequence {
+    struct rp_request *request; /* NULL once closed: the loop may have reused it */
+    enum rp_sequence_state state;
+    uint32_t slot;
+    uint64_t age;         /* order of admission */
+    uint64_t last_step;   /* last planned step with a row of it; 0: none */
+    uint64_t return_step; /* step in which it was swapped in last */
+    uint32_t prompt_count, max_tokens;
+    uint64_t salt;
+    uint32_t worst_pages; /* pages of its longest possible life */
+    uint32_t planned_length, verified_length;
+    uint32_t planned_outputs, outputs; /* tokens asked for, tokens received */
+    uint32_t *pages; /* (pages_per_slot) device pages when running, host pages when swapped */
+    uint32_t page_count;
+    /* Prefix cache: pages [0, hashed_pages) are in the chain. Generated tokens of the page being
+     * filled are kept here, at position % page_tokens. */
+    struct rp_hash128 chain;
+    uint32_t hashed_pages;
+    int32_t *tail_tokens; /* (page_tokens) */
+};
+
+/* The arrays of one planned step, kept until it is committed. */
+struct rp_step_store {
+    uint64_t id;
+    struct rp_sched_row *rows;    /* (row_capacity) */
+    struct rp_sched_page *pages;  /* (page_edit_capacity) */
+    struct rp_sched_join *joins;  /* (slot_count) */
+    struct rp_sched_copy *copies; /* (copy_capacity) */
+    uint32_t *zero_pages;         /* (page_edit_capacity) */
+    uint32_t row_count, page_count, join_count, copy_count, zero_count;
+    uint32_t token_count, sample_count, chunk_count;
+    uint64_t now_ns;
+    /* What the step still has room for. */
+    uint32_t token_room;  /* prompt tokens */
+    uint32_t sample_room; /* rows with a sampled token */
+};
+
+struct rp_sched_events {
+    struct rp_event *slots; /* (capacity) */
+    uint32_t capacity, first, count;
+    uint32_t closed_count; /* CLOSED events among them */
+};
+
+struct rp_scheduler {
+    struct rp_scheduler_config config; /* token_buckets is our copy */
+    struct rp_kv_pool pool, host;
+    struct rp_kv_prefix prefix; /* only with config.prefix_cache */
+    uint32_t pages_per_slot, token_budget;
+
+    struct rp_sequence *sequences; /* (slot_count), by slot */
+    uint32_t *page_tables;         /* (slot_count, pages_per_slot) */
+    int32_t *tail_tokens;          /* (slot_count, page_tokens) */
+    uint32_t *free_slots, free_slot_count;
+    uint32_t *running, running_count; /* slots in order of age */
+    uint32_t *swapped, swapped_count; /* slots in order of age */
+    uint32_t *closed, closed_count;   /* slots that wait for their last step */
+    uint64_t age_next;
+    uint64_t worst_page_sum; /* over all admitted sequences */
+    uint64_t rotation_age;   /* decode rows begin after this age when there are too many */
+
+    struct rp_request **waiting; /* (queue_capacity) ring */
+    uint32_t waiting_first, waiting_count;
+    /* A head of the queue that had no pages is not hashed again before pages were released. */
+    const struct rp_request *blocked_head;
+    uint64_t blocked_epoch, release_epoch;
+
+    struct rp_sched_events events;
+    struct rp_step_store stores[RP_SCHED_IN_FLIGHT_MAX]; /* by step id */
+    uint64_t planned_step, committed_step;
+    bool failed;
+
+    uint32_t *order; /* (slot_count) scratch of plan: decode rows in the order of their turn */
+    uint32_t *order_victims; /* (slot_count) scratch of plan */
+    uint32_t *match;         /* (pages_per_slot) scratch of admission: pages found */
+    int32_t *page_scratch;   /* (page_tokens) scratch of hashing */
+    uint32_t *ref_scratch;   /* (max of both pools' pages) zeros between calls */
+    uint64_t preemptions, prefix_query_tokens, prefix_hit_tokens;
+};
+
+static inline uint32_t rp_sched_pages_of(const struct rp_scheduler *scheduler, uint64_t tokens) {
+    return (uint32_t)RP_CEIL_DIV(tokens, scheduler->config.page_tokens);
+}
+static inline bool rp_sequence_in_prompt(const struct rp_sequence *sequence) {
+    return sequence->planned_length < sequence->prompt_count;
+}
+/* All of its tokens are planned: only results are missing. */
+static inline bool rp_sequence_is_ending(const struct rp_sequence *sequence) {
+    return sequence->planned_outputs >= sequence->max_tokens + RP_MUTATED(ONE_TOKEN_TOO_MANY);
+}
+static inline struct rp_sequence *rp_sched_oldest(const struct rp_scheduler *scheduler) {
+    struct rp_sequence *running =
+        scheduler->running_count ? &scheduler->sequences[scheduler->running[0]] : NULL;
+    struct rp_sequence *swapped =
+        scheduler->swapped_count ? &scheduler->sequences[scheduler->swapped[0]] : NULL;
+    if (!running || !swapped)
+        return running ? running : swapped;
+    return running->age < swapped->age ? running : swapped;
+}
+
+/* Lists of slots in order of age. */
+void rp_sched_list_insert(const struct rp_scheduler *scheduler, uint32_t *list, uint32_t *count,
+                          uint32_t slot);
+void rp_sched_list_remove(uint32_t *list, uint32_t *count, uint32_t slot);
+
+/* scheduler_plan.c: a page for the end of the sequence's table, with its edit. One must be
+ * available. overwritten: a copy fills all of it, so it need not be zeroed. */
+uint32_t rp_sched_take_page(struct rp_scheduler *scheduler, struct rp_step_store *step,
+                            struct rp_sequence *sequence, bool overwritten);
+/* A row for the next part of its prompt; false: no room. */
+bool rp_sched_plan_chunk(struct rp_scheduler *scheduler, struct rp_step_store *step,
+                         struct rp_sequence *sequence);
+
+/* scheduler_admit.c: admits the head of the queue and plans its first chunk; false: not now. */
+bool rp_sched_try_admit(struct rp_scheduler *scheduler, struct rp_step_store *step);
+
+/* scheduler_swap.c: swapped sequences come back while their pages fit. */
+void rp_sched_return_swapped(struct rp_scheduler *scheduler, struct rp_step_store *step);
+/* Makes one page available for the sequence, by swapping out younger ones; false: wait a step. */
+bool rp_sched_make_room(struct rp_scheduler *scheduler, struct rp_step_store *step,
+                        const struct rp_sequence *sequence);
+/* Pages that must be left when somebody comes in: each running sequence may need one soon. */
+uint32_t rp_sched_margin(const struct rp_scheduler *scheduler);
+
+/* scheduler_commit.c */
+void rp_sched_push_event(struct rp_scheduler *scheduler, const struct rp_event *event);
+void rp_sched_close_request(struct rp_scheduler *scheduler, struct rp_request *request,
+                            enum rp_finish_reason reason, uint64_t now_ns);
+void rp_sched_close(struct rp_scheduler *scheduler, struct rp_sequence *sequence,
+                    enum rp_finish_reason reason, uint64_t now_ns);
+/* Gives back a running sequence's device pages; those that are not proven clean become dirty. */
+void rp_sched_release_pages(struct rp_scheduler *scheduler, struct rp_sequence *sequence,
+                            uint64_t fence);
+/* Slots and pages whose last planned step is committed. */
+void rp_sched_retire(struct rp_scheduler *scheduler);
+
+#endif

@@ -1,0 +1,276 @@
+/* Who gets a row in the next step: decode rows, prompt chunks, newcomers. */
+#include "engine/scheduler_internal.h"
+
+#include <string.h>
+
+uint32_t rp_sched_take_page(struct rp_scheduler *scheduler, struct rp_step_store *step,
+                            struct rp_sequence *sequence, bool overwritten) {
+    uint32_t page = rp_kv_pool_try_alloc(&scheduler->pool);
+    if (page == RP_KV_NO_PAGE && scheduler->config.prefix_cache &&
+        rp_kv_prefix_evict(&scheduler->prefix))
+        page = rp_kv_pool_try_alloc(&scheduler->pool);
+    RP_ASSERT_CMP(page, !=, RP_KV_NO_PAGE);
+    RP_ASSERT_CMP(step->page_count, <, scheduler->config.page_edit_capacity);
+    RP_ASSERT_CMP(sequence->page_count, <, scheduler->pages_per_slot);
+    /* Zeroing is done after the step's copies, so a page that was just swapped out is safe. */
+    if (scheduler->pool.pages[page].dirty && !overwritten && !RP_MUTATED(DIRTY_NOT_ZEROED))
+        step->zero_pages[step->zero_count++] = page;
+    scheduler->pool.pages[page].dirty = false;
+    step->pages[step->page_count++] =
+        (struct rp_sched_page){sequence->slot, sequence->page_count, page};
+    sequence->pages[sequence->page_count++] = page;
+    return page;
+}
+
+static void add_row(struct rp_step_store *step, struct rp_sequence *sequence, uint32_t count,
+                    bool decode, bool samples) {
+    step->rows[step->row_count++] = (struct rp_sched_row){.request = sequence->request,
+                                                          .slot = sequence->slot,
+                                                          .start = sequence->planned_length,
+                                                          .count = count,
+                                                          .decode = decode,
+                                                          .samples = samples};
+    step->token_count += count;
+    step->chunk_count += !decode;
+    step->sample_count += samples;
+    step->sample_room -= samples;
+    sequence->planned_length += count;
+    sequence->planned_outputs += samples;
+    sequence->last_step = step->id;
+    if (sequence->request->scheduled_ns == 0)
+        sequence->request->scheduled_ns = step->now_ns;
+}
+
+/* A decode row, with a page when its token is the first of one; false: no page, wait. */
+static bool try_decode(struct rp_scheduler *scheduler, struct rp_step_store *step,
+                       struct rp_sequence *sequence) {
+    uint32_t position = sequence->planned_length - (RP_MUTATED(BORDER_OFF_BY_ONE) ? 1 : 0);
+    if (position / scheduler->config.page_tokens == sequence->page_count) {
+        if (step->page_count == scheduler->config.page_edit_capacity ||
+            !rp_sched_make_room(scheduler, step, sequence))
+            return false;
+        rp_sched_take_page(scheduler, step, sequence, false);
+    }
+    add_row(step, sequence, 1, true, true);
+    return true;
+}
+
+/* Whether rows should be left for prompts: one is being computed, or one might come in. */
+static bool prompts_want_room(const struct rp_scheduler *scheduler) {
+    if (scheduler->waiting_count && scheduler->free_slot_count && !scheduler->swapped_count)
+        return true;
+    for (uint32_t i = 0; i < scheduler->running_count; i++)
+        if (rp_sequence_in_prompt(&scheduler->sequences[scheduler->running[i]]))
+            return true;
+    return false;
+}
+
+/* Decode rows of this step at most. When they could fill the step, prompts keep a row, a sample and
+ * a quarter of the tokens: otherwise many long answers would hold up every new one. */
+static uint32_t decode_limit(const struct rp_scheduler *scheduler,
+                             const struct rp_step_store *step) {
+    const struct rp_scheduler_config *config = &scheduler->config;
+    uint32_t limit =
+        RP_MIN(RP_MIN(config->row_capacity, config->decode_rows_max), step->sample_room);
+    if (!prompts_want_room(scheduler))
+        return limit;
+    uint32_t budget = scheduler->token_budget;
+    limit = RP_MIN(limit, budget - RP_MIN(budget - 1, RP_MAX(budget / 4, 1)));
+    uint32_t rows = RP_MIN(config->row_capacity, step->sample_room);
+    return rows > 1 ? RP_MIN(limit, rows - 1) : limit;
+}
+
+/* Sequences that can take a decode row, into scheduler->order, oldest first from the rotation's
+ * place on, then the ones before it. Returns how many; out_wrap: where the second part begins. */
+static uint32_t order_decodes(struct rp_scheduler *scheduler, uint32_t limit, uint32_t *out_wrap) {
+    uint32_t count = 0, ready = 0;
+    for (uint32_t i = 0; i < scheduler->running_count; i++) {
+        const struct rp_sequence *sequence = &scheduler->sequences[scheduler->running[i]];
+        ready += !rp_sequence_in_prompt(sequence) && !rp_sequence_is_ending(sequence);
+    }
+    bool rotate = ready > limit && !RP_MUTATED(NO_ROTATION);
+    *out_wrap = ready;
+    for (uint32_t part = 0; part < 2; part++) {
+        for (uint32_t i = 0; i < scheduler->running_count; i++) {
+            const struct rp_sequence *sequence = &scheduler->sequences[scheduler->running[i]];
+            bool second = rotate && sequence->age <= scheduler->rotation_age;
+            if (second == (part == 1) && !rp_sequence_in_prompt(sequence) &&
+                !rp_sequence_is_ending(sequence))
+                scheduler->order[count++] = sequence->slot;
+        }
+        if (part == 0)
+            *out_wrap = count;
+    }
+    return count;
+}
+
+static void plan_decodes(struct rp_scheduler *scheduler, struct rp_step_store *step) {
+    uint32_t limit = decode_limit(scheduler, step), wrap, chosen;
+    uint32_t count = order_decodes(scheduler, limit, &wrap);
+    chosen = RP_MIN(count, limit);
+    /* Of those whose turn it is the oldest go first: only younger ones without a row yet can be
+     * swapped out for a page. The rest stand by for those that must wait. */
+    for (uint32_t pass = 0; pass < 3 && limit > 0; pass++) {
+        uint32_t begin = pass == 0 ? RP_MIN(wrap, chosen) : pass == 1 ? 0 : chosen;
+        uint32_t end = pass == 0 ? chosen : pass == 1 ? RP_MIN(wrap, chosen) : count;
+        for (uint32_t i = begin; i < end && step->row_count < limit; i++) {
+            struct rp_sequence *sequence = &scheduler->sequences[scheduler->order[i]];
+            if (sequence->state == RP_SEQUENCE_RUNNING)
+                try_decode(scheduler, step, sequence);
+        }
+    }
+    if (count > limit && limit > 0)
+        scheduler->rotation_age = scheduler->sequences[scheduler->order[limit - 1]].age;
+    step->token_room -= RP_MIN(step->token_room, step->row_count);
+}
+
+bool rp_sched_plan_chunk(struct rp_scheduler *scheduler, struct rp_step_store *step,
+                         struct rp_sequence *sequence) {
+    uint32_t rest = sequence->prompt_count - sequence->planned_length;
+    uint32_t count = RP_MIN(rest, step->token_room);
+    if (count == rest && step->sample_room == 0)
+        count--;
+    if (count == 0 || step->row_count == scheduler->config.row_capacity)
+        return false;
+    step->token_room -= count;
+    add_row(step, sequence, count, false, count == rest);
+    return true;
+}
+
+/* Smallest bucket that holds this many tokens, and the largest that they fill (0: none). */
+static uint32_t bucket_above(const struct rp_scheduler *scheduler, uint32_t tokens) {
+    uint32_t i = 0;
+    while (i + 1 < scheduler->config.token_bucket_count &&
+           scheduler->config.token_buckets[i] < tokens)
+        i++;
+    return scheduler->config.token_buckets[i];
+}
+
+static uint32_t bucket_below(const struct rp_scheduler *scheduler, uint32_t tokens) {
+    uint32_t below = 0;
+    for (uint32_t i = 0; i < scheduler->config.token_bucket_count; i++)
+        if (scheduler->config.token_buckets[i] <= tokens)
+            below = scheduler->config.token_buckets[i];
+    return below;
+}
+
+/* Shortens the last chunk so that the step fills the bucket below, when there are decode rows (the
+ * next step runs anyway) and the padding that this saves is more than the tokens that move to the
+ * next step and the padding that they cause there. So 8 decodes and a prompt of 57 run as 64 and 9
+ * in 16, not as 65 in 128; 8 and 492 stay together in 512. */
+static void cut_last_chunk(struct rp_scheduler *scheduler, struct rp_step_store *step) {
+    uint32_t decodes = step->row_count - step->chunk_count;
+    if (decodes == 0 || step->chunk_count == 0 || step->token_count > scheduler->token_budget)
+        return;
+    uint32_t below = bucket_below(scheduler, step->token_count);
+    uint32_t moved = step->token_count - below;
+    struct rp_sched_row *row = &step->rows[step->row_count - 1];
+    if (below == 0 || moved == 0 || moved >= row->count ||
+        decodes + moved > scheduler->token_budget)
+        return;
+    uint32_t saved = bucket_above(scheduler, step->token_count) - step->token_count;
+    uint32_t caused = bucket_above(scheduler, decodes + moved) - (decodes + moved);
+    if (saved <= moved + caused)
+        return;
+    struct rp_sequence *sequence = &scheduler->sequences[row->slot];
+    row->count -= moved;
+    step->token_count -= moved;
+    sequence->planned_length -= moved;
+    if (row->samples) {
+        row->samples = false;
+        step->sample_count--;
+        sequence->planned_outputs--;
+    }
+}
+
+/* How many rows may sample without losing an event: those of the steps in flight come first. */
+static uint32_t sample_room(const struct rp_scheduler *scheduler, uint32_t event_room) {
+    const struct rp_scheduler_config *config = &scheduler->config;
+    uint32_t own_room = RP_SCHED_IN_FLIGHT_MAX * RP_SCHED_ROW_EVENTS * config->row_capacity;
+    uint64_t taken = scheduler->events.count, room = RP_MIN(event_room, own_room);
+    for (uint64_t id = scheduler->committed_step + 1; id <= scheduler->planned_step; id++)
+        taken += (uint64_t)scheduler->stores[id % RP_SCHED_IN_FLIGHT_MAX].sample_count *
+                 RP_SCHED_ROW_EVENTS;
+    if (RP_MUTATED(EVENT_ROOM_IGNORED))
+        taken = 0, room = own_room;
+    uint64_t rows = taken < room ? (room - taken) / RP_SCHED_ROW_EVENTS : 0;
+    return (uint32_t)RP_MIN(rows, RP_MIN(config->row_capacity, config->logit_rows_max));
+}
+
+static void close_cancelled(struct rp_scheduler *scheduler, uint64_t now_ns) {
+    uint32_t kept = 0, capacity = scheduler->config.queue_capacity;
+    for (uint32_t i = 0; i < scheduler->waiting_count; i++) {
+        struct rp_request *request = scheduler->waiting[(scheduler->waiting_first + i) % capacity];
+        if (atomic_load_explicit(&request->cancelled, memory_order_relaxed)) {
+            rp_sched_close_request(scheduler, request, RP_FINISH_CANCELLED, now_ns);
+            scheduler->blocked_head = NULL; /* its memory may come back as another request */
+        } else {
+            scheduler->waiting[(scheduler->waiting_first + kept++) % capacity] = request;
+        }
+    }
+    scheduler->waiting_count = kept;
+    for (uint32_t slot = 0; slot < scheduler->config.slot_count; slot++) {
+        struct rp_sequence *sequence = &scheduler->sequences[slot];
+        if (sequence->request &&
+            atomic_load_explicit(&sequence->request->cancelled, memory_order_relaxed))
+            rp_sched_close(scheduler, sequence, RP_FINISH_CANCELLED, now_ns);
+    }
+}
+
+static struct rp_step_store *begin_step(struct rp_scheduler *scheduler, uint64_t now_ns,
+                                        uint32_t event_room) {
+    uint64_t id = scheduler->planned_step + 1;
+    struct rp_step_store *step = &scheduler->stores[id % RP_SCHED_IN_FLIGHT_MAX];
+    step->id = id;
+    step->row_count = step->page_count = step->join_count = 0;
+    step->copy_count = step->zero_count = 0;
+    step->token_count = step->chunk_count = 0;
+    step->now_ns = now_ns;
+    step->token_room = scheduler->token_budget;
+    step->sample_count = 0;
+    step->sample_room = sample_room(scheduler, event_room);
+    return step;
+}
+
+bool rp_scheduler_plan(struct rp_scheduler *scheduler, uint64_t now_ns, uint32_t event_room,
+                       struct rp_sched_step *out_step) {
+    uint32_t in_flight_max = scheduler->config.run_ahead ? RP_SCHED_IN_FLIGHT_MAX : 1;
+    memset(out_step, 0, sizeof *out_step);
+    if (scheduler->failed)
+        return false;
+    close_cancelled(scheduler, now_ns);
+    if (rp_scheduler_in_flight(scheduler) >= in_flight_max)
+        return false;
+    struct rp_step_store *step = begin_step(scheduler, now_ns, event_room);
+    rp_sched_return_swapped(scheduler, step);
+    plan_decodes(scheduler, step);
+    for (uint32_t i = 0; i < scheduler->running_count; i++) {
+        struct rp_sequence *sequence = &scheduler->sequences[scheduler->running[i]];
+        if (rp_sequence_in_prompt(sequence))
+            rp_sched_plan_chunk(scheduler, step, sequence);
+    }
+    while (rp_sched_try_admit(scheduler, step)) {
+    }
+    if (step->row_count == 0) {
+        /* Nothing moves unless somebody gets a row for it. */
+        RP_ASSERT_CMP(step->copy_count + step->page_count + step->join_count, ==, 0);
+        return false;
+    }
+    cut_last_chunk(scheduler, step);
+    scheduler->planned_step = step->id;
+    *out_step = (struct rp_sched_step){.id = step->id,
+                                       .rows = step->rows,
+                                       .row_count = step->row_count,
+                                       .token_count = step->token_count,
+                                       .sample_count = step->sample_count,
+                                       .decode_only = step->chunk_count == 0,
+                                       .pages = step->pages,
+                                       .page_count = step->page_count,
+                                       .joins = step->joins,
+                                       .join_count = step->join_count,
+                                       .copies = step->copies,
+                                       .copy_count = step->copy_count,
+                                       .zero_pages = step->zero_pages,
+                                       .zero_page_count = step->zero_count};
+    return true;
+}

@@ -1,0 +1,66 @@
+/* kv_prefix.h - finds a page that already holds K and V of the same tokens after the same
+ * beginning.
+ *
+ *   hash 0 = H(salt)    hash i+1 = H(hash i, tokens of page i)        H: 128 bits, keyed
+ * (base/hash.h)
+ *
+ * Only full pages are entered, one entry per page. The hash is not trusted: a hit compares the salt
+ * and the page's tokens, and whoever walks a prompt has compared every page before. Content that is
+ * computed twice keeps the entry that came first; the second page stays private.
+ *
+ * An entered page that loses its last reference is CACHED in the pool until it is found again or
+ * evicted, least recently used first. Release a sequence's pages last page first, so that a page
+ * goes before the ones that lead to it.
+ *
+ * Thread: engine thread only. Memory: all at init. Errors: init only. */
+#ifndef RP_KVCACHE_KV_PREFIX_H
+#define RP_KVCACHE_KV_PREFIX_H
+
+#include "base/hash.h"
+#include "kvcache/kv_pool.h"
+
+struct rp_kv_prefix_entry {
+    struct rp_hash128 hash;
+    uint64_t salt;
+    uint32_t next; /* page of the next entry in the same bucket */
+    bool used;
+};
+
+struct rp_kv_prefix {
+    struct rp_kv_pool *pool;
+    struct rp_kv_prefix_entry *entries; /* (page_count): the entry of page p is entries[p] */
+    int32_t *tokens;                    /* (page_count, page_tokens) */
+    uint32_t *buckets;                  /* (bucket_mask + 1) first page, or RP_KV_NO_PAGE */
+    uint32_t bucket_mask;
+    uint32_t page_tokens;
+    uint32_t entry_count;
+    uint64_t hash_key;
+};
+
+/* The pool is borrowed and must outlive the prefix table. */
+int rp_kv_prefix_init(struct rp_kv_prefix *prefix, struct rp_kv_pool *pool, uint32_t page_tokens,
+                      uint64_t hash_key, struct rp_error *err) RP_MUST_USE;
+void rp_kv_prefix_deinit(struct rp_kv_prefix *prefix); /* legal on a zeroed struct */
+
+/* Where the chain of a salt begins, and its next link: `tokens` has page_tokens ids. */
+struct rp_hash128 rp_kv_prefix_root(const struct rp_kv_prefix *prefix, uint64_t salt);
+struct rp_hash128 rp_kv_prefix_next(const struct rp_kv_prefix *prefix, struct rp_hash128 previous,
+                                    const int32_t *tokens);
+
+/* The page with this content, or RP_KV_NO_PAGE. It is not acquired. */
+uint32_t rp_kv_prefix_find(const struct rp_kv_prefix *prefix, uint64_t salt, struct rp_hash128 hash,
+                           const int32_t *tokens);
+/* Enters a referenced page. False: the content (or its hash) is there already, the page stays as it
+ * is. */
+bool rp_kv_prefix_insert(struct rp_kv_prefix *prefix, uint32_t page, uint64_t salt,
+                         struct rp_hash128 hash, const int32_t *tokens);
+bool rp_kv_prefix_contains(const struct rp_kv_prefix *prefix, uint32_t page);
+/* Nobody will find the page any more. Legal for pages that were not entered. */
+void rp_kv_prefix_remove(struct rp_kv_prefix *prefix, uint32_t page);
+/* Removes the least recently used page that nobody references, which is then free; false: none. */
+bool rp_kv_prefix_evict(struct rp_kv_prefix *prefix);
+
+/* NULL, or the name of what is broken. */
+const char *rp_kv_prefix_check(const struct rp_kv_prefix *prefix);
+
+#endif

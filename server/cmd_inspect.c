@@ -1,0 +1,322 @@
+/* reprise inspect DIR [--program] [--json]: the model, the memory plan and the longest context that
+ * fits; with --program the operators and what each bucket was lowered to. No weight is read. */
+#include "backend/op_cost.h"
+#include "base/hash.h"
+#include "base/json_writer.h"
+#include "base/memory.h"
+#include "device/step_cpu.h"
+#include "engine/layout.h"
+#include "engine/memory_plan.h"
+#include "graphs/arena_plan.h"
+#include "model/model.h"
+#include "server/cmd_stack.h"
+#include "server/commands.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* Everything a print needs; made once. */
+struct inspection {
+    const char *dir;
+    struct rp_model model;
+    struct rp_program program;
+    struct rp_engine_config config;
+    struct rp_engine_layout *layout;
+    struct rp_device *device;
+};
+
+static const char *family_name(enum rp_family family) {
+    static const char *const names[] = {"Llama", "Mistral", "Qwen2", "Qwen3"};
+    return names[family];
+}
+
+static uint64_t parameter_count(const struct rp_model *model) {
+    return rp_model_weight_bytes(model) / rp_dtype_bytes(model->dtype);
+}
+
+static void print_model(const struct inspection *in, struct rp_buffer *out) {
+    const struct rp_model_config *config = &in->model.config;
+    rp_buffer_printf(out, "model          %s\n", in->dir);
+    rp_buffer_printf(out, "architecture   %s (%s)\n", config->architecture,
+                     family_name(config->family));
+    rp_buffer_printf(out, "parameters     %.1f M, %s on disk, %s in memory\n",
+                     (double)parameter_count(&in->model) * 1e-6, rp_dtype_name(config->file_dtype),
+                     rp_dtype_name(in->model.dtype));
+    rp_buffer_printf(out, "layers         %u, hidden %u, intermediate %u, vocabulary %u%s\n",
+                     config->layers, config->hidden, config->intermediate, config->vocab,
+                     config->tied ? ", tied head" : "");
+    rp_buffer_printf(out, "attention      %u heads of %u, %u KV heads", config->heads,
+                     config->head_dim, config->kv_heads);
+    if (config->window)
+        rp_buffer_printf(out, ", window %u from layer %u", config->window,
+                         config->window_layer_begin);
+    rp_buffer_printf(out, "%s%s\n", config->qkv_bias ? ", qkv bias" : "",
+                     config->qk_norm ? ", q/k norm" : "");
+    rp_buffer_printf(out, "positions      %u, RoPE theta %g\n", config->max_position,
+                     config->rope_theta);
+}
+
+static void print_text(const struct inspection *in, struct rp_buffer *out) {
+    print_model(in, out);
+    rp_buffer_puts(out, "memory plan\n");
+    rp_memory_plan_text(&in->layout->plan, out);
+    rp_buffer_printf(out, "longest context that fits: %u tokens\n",
+                     in->layout->plan.longest_context);
+    rp_buffer_printf(out, "program        %u operators, %u buckets, fingerprint %016llx\n",
+                     in->program.op_count, in->layout->buckets.count,
+                     (unsigned long long)rp_program_fingerprint(&in->program));
+}
+
+static void print_json(const struct inspection *in, struct rp_buffer *out) {
+    const struct rp_model_config *config = &in->model.config;
+    const struct rp_memory_plan *plan = &in->layout->plan;
+    struct rp_json json;
+    char fingerprint[20];
+    snprintf(fingerprint, sizeof fingerprint, "%016llx",
+             (unsigned long long)rp_program_fingerprint(&in->program));
+    rp_json_init(&json, out);
+    rp_json_object_begin(&json, NULL);
+    rp_json_object_begin(&json, "model");
+    rp_json_string(&json, "architecture", config->architecture);
+    rp_json_uint(&json, "parameters", parameter_count(&in->model));
+    rp_json_string(&json, "dtype", rp_dtype_name(in->model.dtype));
+    rp_json_string(&json, "file_dtype", rp_dtype_name(config->file_dtype));
+    rp_json_uint(&json, "layers", config->layers);
+    rp_json_uint(&json, "hidden_size", config->hidden);
+    rp_json_uint(&json, "intermediate_size", config->intermediate);
+    rp_json_uint(&json, "heads", config->heads);
+    rp_json_uint(&json, "kv_heads", config->kv_heads);
+    rp_json_uint(&json, "head_dim", config->head_dim);
+    rp_json_uint(&json, "vocab_size", config->vocab);
+    rp_json_uint(&json, "max_position_embeddings", config->max_position);
+    rp_json_bool(&json, "tied", config->tied);
+    rp_json_object_end(&json);
+    rp_json_object_begin(&json, "memory");
+    for (uint32_t i = 0; i < plan->item_count; i++)
+        rp_json_uint(&json, plan->items[i].name, plan->items[i].bytes);
+    rp_json_uint(&json, "total", plan->total_bytes);
+    rp_json_object_end(&json);
+    rp_json_uint(&json, "max_model_len", plan->max_model_len);
+    rp_json_uint(&json, "longest_context", plan->longest_context);
+    rp_json_uint(&json, "kv_tokens", plan->kv_tokens);
+    rp_json_uint(&json, "page_tokens", plan->page_tokens);
+    rp_json_uint(&json, "pages", plan->page_count);
+    rp_json_uint(&json, "swap_pages", plan->host_page_count);
+    rp_json_uint(&json, "buckets", in->layout->buckets.count);
+    rp_json_uint(&json, "operators", in->program.op_count);
+    rp_json_string(&json, "fingerprint", fingerprint);
+    rp_json_object_end(&json);
+    rp_buffer_puts(out, "\n");
+}
+
+static void print_view(const struct rp_program *program, const struct rp_view *view,
+                       const struct rp_bucket *bucket, char out[96]) {
+    if (view->tensor == RP_NO_TENSOR) {
+        snprintf(out, 96, "-");
+        return;
+    }
+    const struct rp_tensor *tensor = &program->tensors[view->tensor];
+    int len = snprintf(out, 96, "%s(%u, %u) %s", tensor->name, rp_bucket_rows(bucket, tensor->rows),
+                       view->cols, rp_dtype_name(tensor->dtype));
+    if (view->cols != tensor->cols && len > 0 && len < 96)
+        snprintf(out + len, (size_t)(96 - len), " at %u", view->col);
+}
+
+static void print_ops(const struct inspection *in, const struct rp_bucket *bucket,
+                      struct rp_buffer *out) {
+    const struct rp_program *program = &in->program;
+    rp_buffer_printf(out,
+                     "operators of the bucket of %u tokens, %u logit rows (K and V: %u tokens)\n",
+                     bucket->tokens, bucket->logit_rows, in->layout->max_model_len);
+    rp_buffer_printf(out, "%4s %-24s %-12s %-44s %-36s %12s %12s %14s\n", "#", "name", "kind",
+                     "input", "output", "read B", "written B", "FLOP");
+    for (uint32_t i = 0; i < program->op_count; i++) {
+        const struct rp_op *op = &program->ops[i];
+        char input[96], output[96];
+        struct rp_cost cost =
+            rp_op_cost(program, op, bucket, in->config.kv_dtype, in->layout->max_model_len);
+        print_view(program, &op->in[0], bucket, input);
+        print_view(program, &op->out, bucket, output);
+        if (i == program->sample_begin)
+            rp_buffer_puts(out, "     -- sample graph --\n");
+        rp_buffer_printf(out, "%4u %-24s %-12s %-44s %-36s %12llu %12llu %14llu\n", i, op->name,
+                         rp_op_kind_name(op->kind), input, output,
+                         (unsigned long long)cost.bytes_read,
+                         (unsigned long long)cost.bytes_written, (unsigned long long)cost.flops);
+    }
+}
+
+static int print_tensors(const struct inspection *in, const struct rp_bucket *bucket,
+                         struct rp_buffer *out, struct rp_error *err) {
+    const struct rp_program *program = &in->program;
+    size_t bytes, arena_bytes, *offsets = rp_calloc(program->tensor_count, sizeof *offsets);
+    struct rp_lifetime *lives = rp_calloc(program->tensor_count, sizeof *lives);
+    int status = offsets && lives ? rp_arena_plan(program, bucket, false, offsets, &arena_bytes)
+                                  : RP_STATUS_NO_MEMORY;
+    if (status != RP_OK) {
+        rp_error_set(err, status, "arena plan: %s", rp_status_text(status));
+        goto done;
+    }
+    rp_program_lifetimes(program, lives);
+    rp_buffer_printf(out, "tensors in the arena of %zu bytes\n", arena_bytes);
+    rp_buffer_printf(out, "%-32s %-6s %10s %12s %12s  %s\n", "name", "dtype", "columns", "bytes",
+                     "offset", "first..last operator");
+    for (uint32_t i = 0; i < program->tensor_count; i++) {
+        const struct rp_tensor *tensor = &program->tensors[i];
+        if (lives[i].first > lives[i].last || !rp_tensor_bytes(tensor, bucket, &bytes))
+            continue;
+        rp_buffer_printf(out, "%-32s %-6s %10u %12zu %12zu  %u..%u\n", tensor->name,
+                         rp_dtype_name(tensor->dtype), tensor->cols, bytes, offsets[i],
+                         lives[i].first, lives[i].last);
+    }
+done:
+    rp_free(offsets);
+    rp_free(lives);
+    return status;
+}
+
+/* One bucket's launches, forward and sample, as text; equal texts are printed once. */
+static int lower_bucket(const struct inspection *in, const struct rp_bucket *bucket,
+                        struct rp_buffer *out, struct rp_error *err) {
+    const struct rp_backend *backend = rp_backend_cpu();
+    const struct rp_program *program = &in->program;
+    const struct rp_lower_options options = {.no_fusion = in->config.no_fusion};
+    struct rp_bindings bindings = {.kv = &in->layout->kv};
+    size_t arena_bytes, *offsets = rp_calloc(program->tensor_count, sizeof *offsets);
+    int status = offsets ? rp_arena_plan(program, bucket, false, offsets, &arena_bytes)
+                         : RP_STATUS_NO_MEMORY;
+    /* Addresses are computed and never used: any block of the right size does. */
+    bindings.arena = status == RP_OK ? rp_alloc_aligned(arena_bytes, RP_ARENA_ALIGN) : NULL;
+    bindings.tensor_offsets = offsets;
+    if (!bindings.arena)
+        status = rp_error_set(err, RP_STATUS_NO_MEMORY, "no memory to lower the program");
+    for (int sample = 0; sample < 2 && status == RP_OK; sample++) {
+        struct rp_graph *graph = NULL;
+        status = backend->capture(in->device, program, sample ? program->sample_begin : 0,
+                                  sample ? program->op_count : program->sample_begin, bucket,
+                                  &bindings, &options, false, &graph, err);
+        for (uint32_t i = 0; status == RP_OK && i < backend->graph_launch_count(graph); i++) {
+            struct rp_launch_info info;
+            backend->graph_launch_info(graph, i, &info);
+            rp_buffer_printf(out, "  %-8s %4u %-14s %s\n", sample ? "sample" : "forward", i,
+                             info.kernel, info.name);
+        }
+        backend->graph_destroy(in->device, graph);
+    }
+    rp_free_aligned(bindings.arena);
+    rp_free(offsets);
+    return status;
+}
+
+static int print_lowered(const struct inspection *in, struct rp_buffer *out, struct rp_error *err) {
+    const struct rp_bucket_list *list = &in->layout->buckets;
+    struct rp_buffer one, previous;
+    int status = RP_OK;
+    rp_buffer_init(&one, 0);
+    rp_buffer_init(&previous, 0);
+    for (uint32_t i = 0; i < list->count && status == RP_OK; i++) {
+        const struct rp_bucket *bucket = &list->buckets[i];
+        rp_buffer_clear(&one);
+        status = lower_bucket(in, bucket, &one, err);
+        rp_buffer_printf(out, "bucket %s tokens %u, rows %u, logit rows %u: ",
+                         bucket->decode ? "decode" : "mixed", bucket->tokens, bucket->rows,
+                         bucket->logit_rows);
+        if (previous.len == one.len && memcmp(previous.data, one.data, one.len) == 0) {
+            rp_buffer_puts(out, "launches as the one before\n");
+            continue;
+        }
+        rp_buffer_puts(out, "launches\n");
+        rp_buffer_append(out, one.data, one.len);
+        rp_buffer_clear(&previous);
+        rp_buffer_append(&previous, one.data, one.len);
+    }
+    rp_buffer_deinit(&one);
+    rp_buffer_deinit(&previous);
+    return status;
+}
+
+static int print_program(const struct inspection *in, struct rp_buffer *out, struct rp_error *err) {
+    const struct rp_bucket *largest = &in->layout->buckets.buckets[in->layout->buckets.count - 1];
+    print_ops(in, largest, out);
+    int status = print_tensors(in, largest, out, err);
+    return status == RP_OK ? print_lowered(in, out, err) : status;
+}
+
+static int open_inspection(struct inspection *in, const struct rp_engine_options *options,
+                           struct rp_error *err) {
+    struct rp_model_config config;
+    struct rp_device_info info;
+    const struct rp_device_config device = {.threads = 1};
+    int status = rp_model_config_load(in->dir, &config, err);
+    if (status == RP_OK)
+        status = rp_model_describe(&config, rp_stack_dtype(options->dtype), &in->model, err);
+    if (status == RP_OK)
+        status = rp_model_emit(&in->model, &in->program, err);
+    if (status == RP_OK)
+        status = rp_backend_cpu()->open(&device, &in->device, err);
+    if (status != RP_OK)
+        return status;
+    rp_backend_cpu()->info(in->device, &info);
+    in->config = rp_stack_engine_config(options, in->model.dtype);
+    in->layout = rp_calloc(1, sizeof *in->layout);
+    if (!in->layout)
+        return rp_error_set(err, RP_STATUS_NO_MEMORY, "out of memory");
+    return rp_engine_layout_make(&in->config, &in->model, &in->program, &info, in->layout, err);
+}
+
+static void close_inspection(struct inspection *in) {
+    rp_backend_cpu()->close(in->device);
+    rp_free(in->layout);
+    rp_program_deinit(&in->program);
+    rp_model_deinit(&in->model);
+}
+
+struct inspect_options {
+    struct rp_engine_options engine;
+    bool program, json;
+};
+
+static const struct rp_flag inspect_flags[] = {
+    {"program", RP_FLAG_SWITCH, offsetof(struct inspect_options, program), NULL, 0, 0, NULL,
+     "the operators, and what each bucket was lowered to"},
+    {"json", RP_FLAG_SWITCH, offsetof(struct inspect_options, json), NULL, 0, 0, NULL,
+     "one JSON object"},
+    RP_ENGINE_FLAGS(offsetof(struct inspect_options, engine)),
+};
+
+static const struct rp_command_spec inspect_spec = {
+    .name = "inspect",
+    .positionals = "DIR",
+    .positional_min = 1,
+    .positional_max = 1,
+    .summary = "Shows the model in DIR, its memory plan and the longest context that fits. Reads "
+               "no weights.",
+    .flags = inspect_flags,
+    .flag_count = RP_ARRAY_COUNT(inspect_flags),
+};
+
+int rp_cmd_inspect(int argc, char **argv) {
+    const char *positionals[RP_POSITIONALS_MAX];
+    struct inspect_options options = {0};
+    struct inspection in = {0};
+    struct rp_error err = {0};
+    struct rp_buffer out;
+    int status = rp_flags_parse(&inspect_spec, argc, argv, &options, positionals, &err);
+    if (status != RP_OK)
+        return status == RP_STATUS_CANCELLED ? RP_EXIT_OK : rp_fail(RP_EXIT_USAGE, &err);
+    in.dir = positionals[0];
+    rp_buffer_init(&out, 0);
+    status = open_inspection(&in, &options.engine, &err);
+    if (status == RP_OK) {
+        if (options.json)
+            print_json(&in, &out);
+        else
+            print_text(&in, &out);
+        if (options.program)
+            status = print_program(&in, &out, &err);
+    }
+    fwrite(out.data, 1, out.len, stdout);
+    rp_buffer_deinit(&out);
+    close_inspection(&in);
+    return status == RP_OK ? RP_EXIT_OK : rp_fail(rp_stack_exit_code(status), &err);
+}

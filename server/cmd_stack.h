@@ -1,0 +1,34 @@
+/* cmd_stack.h - what `serve` and `run` both open: the tokenizer, the model, the engine.
+ * Thread: one. Memory: rp_stack_close frees in the right order; legal on a zeroed or failed stack. */
+#ifndef RP_SERVER_CMD_STACK_H
+#define RP_SERVER_CMD_STACK_H
+
+#include "engine/engine.h"
+#include "model/model.h"
+#include "model/tokenizer.h"
+#include "server/flags.h"
+#include "server/serve_options.h"
+
+struct rp_stack {
+    struct rp_tokenizer *tokenizer;
+    struct rp_model model;
+    struct rp_engine *engine; /* created, not started */
+};
+
+/* The engine's configuration that the flags ask for. kv_dtype follows matrix_dtype when it is auto. */
+struct rp_engine_config rp_stack_engine_config(const struct rp_engine_options *options,
+                                               enum rp_dtype matrix_dtype);
+/* RP_MODEL_DTYPE_AUTO, F32 or BF16. */
+enum rp_dtype rp_stack_dtype(uint32_t choice);
+
+/* Opens everything. wake and wake_ctx go to the engine. show_progress: a line that is rewritten on a
+ * terminal, a line per stage elsewhere, on standard error. On failure *out_code is the exit code. */
+int rp_stack_open(struct rp_stack *stack, const char *dir, const struct rp_engine_options *options,
+                  void (*wake)(void *ctx), void *wake_ctx, bool show_progress,
+                  enum rp_exit *out_code, struct rp_error *err) RP_MUST_USE;
+void rp_stack_close(struct rp_stack *stack);
+
+/* The exit code for an error of loading (model files) or of making the engine (device, memory). */
+enum rp_exit rp_stack_exit_code(int status);
+
+#endif

@@ -1,0 +1,70 @@
+/* flags.h - one table per command: flags, environment, ranges, defaults, help.
+ *
+ * A value comes from, in rising priority: the table's default, the environment (REPRISE_<NAME>, dashes as
+ * underscores), the command line (the last one wins). `--name value` and `--name=value` are the same; a
+ * switch is `--name`, and `--no-name` turns it off. Sizes accept K, M, G, T (powers of 1024).
+ * What is left without a dash is positional; `--` ends the flags.
+ *
+ * Errors: `error: ...` with a hint on standard error by rp_flags_fail; the exit code of usage errors is 2. */
+#ifndef RP_SERVER_FLAGS_H
+#define RP_SERVER_FLAGS_H
+
+#include "base/status.h"
+
+enum rp_flag_type {
+    RP_FLAG_SWITCH, /* bool */
+    RP_FLAG_UINT,   /* uint32_t */
+    RP_FLAG_SIZE,   /* uint64_t, K/M/G/T */
+    RP_FLAG_REAL,   /* double */
+    RP_FLAG_TEXT,   /* const char *: borrowed from argv or the environment */
+    RP_FLAG_CHOICE  /* uint32_t: index into the choices */
+};
+
+struct rp_flag {
+    const char *name; /* without the dashes */
+    enum rp_flag_type type;
+    size_t offset;             /* of the value in the options struct */
+    const char *value_name;    /* PORT; NULL for a switch; the choices "auto|cpu" for a choice */
+    double min, max;           /* UINT, SIZE, REAL; inclusive */
+    const char *default_value; /* as on the command line; NULL: zero, false, "" */
+    const char *help;
+};
+
+struct rp_command_spec {
+    const char *name;        /* serve */
+    const char *positionals; /* "DIR" or "DIR [PROMPT]" */
+    uint32_t positional_min, positional_max;
+    const char *summary; /* one line */
+    const struct rp_flag *flags;
+    uint32_t flag_count;
+};
+
+/* The largest number of positionals of any command. */
+#define RP_POSITIONALS_MAX 4
+
+/* Fills *options (flags) and positionals (unset ones NULL). argv[0] is the command's name. Returns RP_OK,
+ * RP_STATUS_INVALID with err filled, or RP_STATUS_CANCELLED after --help was printed. */
+int rp_flags_parse(const struct rp_command_spec *spec, int argc, char **argv, void *options,
+                   const char *positionals[RP_POSITIONALS_MAX], struct rp_error *err) RP_MUST_USE;
+
+/* The command's help, from the table. */
+void rp_flags_help(const struct rp_command_spec *spec);
+
+/* Exit codes of every command (DESIGN: command line). */
+enum rp_exit {
+    RP_EXIT_OK = 0,
+    RP_EXIT_FAILURE = 1,
+    RP_EXIT_USAGE = 2,
+    RP_EXIT_MODEL = 3,
+    RP_EXIT_DEVICE = 4,
+    RP_EXIT_PORT = 5,
+    RP_EXIT_FATAL_DEVICE = 70
+};
+
+/* Prints `error: text` and `hint: hint`, and returns `code`, so that a command can return it. */
+int rp_fail(enum rp_exit code, const struct rp_error *err);
+
+/* The names nearest to a misspelt one: NULL when none is near (Levenshtein distance at most 3). */
+const char *rp_nearest_name(const char *name, const char *const *names, uint32_t count);
+
+#endif

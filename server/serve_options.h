@@ -1,0 +1,163 @@
+/* serve_options.h - the flags that say what is served and how: of `serve`, and of every command that makes
+ * an engine. Names are vLLM's where the thing is the same. */
+#ifndef RP_SERVER_SERVE_OPTIONS_H
+#define RP_SERVER_SERVE_OPTIONS_H
+
+#include "server/flags.h"
+
+/* Index into the choices "auto|float32|bfloat16" of --dtype and --kv-cache-dtype. */
+enum rp_dtype_choice { RP_DTYPE_CHOICE_AUTO, RP_DTYPE_CHOICE_FLOAT32, RP_DTYPE_CHOICE_BFLOAT16 };
+
+/* What an engine is made with. */
+struct rp_engine_options {
+    uint32_t dtype, kv_cache_dtype; /* rp_dtype_choice */
+    uint32_t device;                /* auto|cpu */
+    uint32_t max_model_len, max_num_seqs, max_num_batched_tokens, max_num_queued_reqs;
+    uint32_t block_size, num_gpu_blocks_override, threads, run_ahead;
+    uint64_t kv_cache_memory_bytes;
+    double swap_space_gib;
+    bool enable_prefix_caching, enforce_eager, disable_fusion;
+};
+
+struct rp_serve_options {
+    struct rp_engine_options engine;
+    const char *host, *served_model_name, *api_key, *api_key_file, *admin_host;
+    uint32_t port, admin_port, max_connections;
+    uint32_t log_level; /* enum rp_log_level */
+    double shutdown_timeout_s, timeout_keep_alive_s;
+    uint64_t seed;
+    bool insecure_no_auth;
+};
+
+/* The flags of struct rp_engine_options, as rows for a command's table; base: offsetof the struct in the
+ * command's options. */
+#define RP_ENGINE_FLAGS(base)                                                                      \
+    {"dtype",                                                                                      \
+     RP_FLAG_CHOICE,                                                                               \
+     (base) + offsetof(struct rp_engine_options, dtype),                                           \
+     "auto|float32|bfloat16",                                                                      \
+     0,                                                                                            \
+     0,                                                                                            \
+     "auto",                                                                                       \
+     "matrices in memory; auto keeps bf16 and f32 files as they are, f16 becomes f32"},            \
+        {"kv-cache-dtype",                                                                         \
+         RP_FLAG_CHOICE,                                                                           \
+         (base) + offsetof(struct rp_engine_options, kv_cache_dtype),                              \
+         "auto|float32|bfloat16",                                                                  \
+         0,                                                                                        \
+         0,                                                                                        \
+         "auto",                                                                                   \
+         "K and V in pages; auto: as the matrices"},                                               \
+        {"device",                                                                                 \
+         RP_FLAG_CHOICE,                                                                           \
+         (base) + offsetof(struct rp_engine_options, device),                                      \
+         "auto|cpu",                                                                               \
+         0,                                                                                        \
+         0,                                                                                        \
+         "auto",                                                                                   \
+         "where to run"},                                                                          \
+        {"max-model-len",                                                                          \
+         RP_FLAG_UINT,                                                                             \
+         (base) + offsetof(struct rp_engine_options, max_model_len),                               \
+         "N",                                                                                      \
+         0,                                                                                        \
+         16777216,                                                                                 \
+         "0",                                                                                      \
+         "tokens of prompt and answer together; 0: the model's, as memory allows"},                \
+        {"max-num-seqs",                                                                           \
+         RP_FLAG_UINT,                                                                             \
+         (base) + offsetof(struct rp_engine_options, max_num_seqs),                                \
+         "N",                                                                                      \
+         1,                                                                                        \
+         4096,                                                                                     \
+         "64",                                                                                     \
+         "sequences served at once"},                                                              \
+        {"max-num-batched-tokens",                                                                 \
+         RP_FLAG_UINT,                                                                             \
+         (base) + offsetof(struct rp_engine_options, max_num_batched_tokens),                      \
+         "N",                                                                                      \
+         16,                                                                                       \
+         65536,                                                                                    \
+         "512",                                                                                    \
+         "tokens of the largest step"},                                                            \
+        {"max-num-queued-reqs",                                                                    \
+         RP_FLAG_UINT,                                                                             \
+         (base) + offsetof(struct rp_engine_options, max_num_queued_reqs),                         \
+         "N",                                                                                      \
+         1,                                                                                        \
+         65536,                                                                                    \
+         "256",                                                                                    \
+         "waiting requests before 429"},                                                           \
+        {"block-size",                                                                             \
+         RP_FLAG_UINT,                                                                             \
+         (base) + offsetof(struct rp_engine_options, block_size),                                  \
+         "N",                                                                                      \
+         0,                                                                                        \
+         256,                                                                                      \
+         "0",                                                                                      \
+         "tokens per KV page, a power of two; 0: the device's choice"},                            \
+        {"num-gpu-blocks-override",                                                                \
+         RP_FLAG_UINT,                                                                             \
+         (base) + offsetof(struct rp_engine_options, num_gpu_blocks_override),                     \
+         "N",                                                                                      \
+         0,                                                                                        \
+         1073741824,                                                                               \
+         "0",                                                                                      \
+         "pages of the KV pool; 0: from memory"},                                                  \
+        {"kv-cache-memory-bytes",                                                                  \
+         RP_FLAG_SIZE,                                                                             \
+         (base) + offsetof(struct rp_engine_options, kv_cache_memory_bytes),                       \
+         "SIZE",                                                                                   \
+         0,                                                                                        \
+         1e15,                                                                                     \
+         "0",                                                                                      \
+         "bytes of the KV pool (K, M, G); 0: from memory"},                                        \
+        {"swap-space",                                                                             \
+         RP_FLAG_REAL,                                                                             \
+         (base) + offsetof(struct rp_engine_options, swap_space_gib),                              \
+         "GIB",                                                                                    \
+         0,                                                                                        \
+         65536,                                                                                    \
+         "4",                                                                                      \
+         "GiB of host memory for sequences that are swapped out"},                                 \
+        {"enable-prefix-caching",                                                                  \
+         RP_FLAG_SWITCH,                                                                           \
+         (base) + offsetof(struct rp_engine_options, enable_prefix_caching),                       \
+         NULL,                                                                                     \
+         0,                                                                                        \
+         0,                                                                                        \
+         "true",                                                                                   \
+         "reuse pages of equal beginnings"},                                                       \
+        {"run-ahead",                                                                              \
+         RP_FLAG_UINT,                                                                             \
+         (base) + offsetof(struct rp_engine_options, run_ahead),                                   \
+         "0|1",                                                                                    \
+         0,                                                                                        \
+         1,                                                                                        \
+         "1",                                                                                      \
+         "launch a step before the last one was read"},                                            \
+        {"enforce-eager",                                                                          \
+         RP_FLAG_SWITCH,                                                                           \
+         (base) + offsetof(struct rp_engine_options, enforce_eager),                               \
+         NULL,                                                                                     \
+         0,                                                                                        \
+         0,                                                                                        \
+         NULL,                                                                                     \
+         "run every step kernel by kernel instead of replaying it"},                               \
+        {"disable-fusion",                                                                         \
+         RP_FLAG_SWITCH,                                                                           \
+         (base) + offsetof(struct rp_engine_options, disable_fusion),                              \
+         NULL,                                                                                     \
+         0,                                                                                        \
+         0,                                                                                        \
+         NULL,                                                                                     \
+         "one kernel per operator"},                                                               \
+    {                                                                                              \
+        "threads", RP_FLAG_UINT, (base) + offsetof(struct rp_engine_options, threads), "N", 0,     \
+            1024, "0", "CPU workers; 0: one per core"                                              \
+    }
+
+/* The command `serve`. */
+extern const struct rp_command_spec rp_serve_spec;
+
+#endif

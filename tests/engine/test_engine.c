@@ -1,0 +1,385 @@
+/* Goal: what a request gets depends on the request alone.
+ * Method: 64 requests of mixed lengths, seeds, filters and stop ids on the demo model, first each alone on
+ * the plainest engine (one slot, no prefix cache, no run-ahead, eager, one thread), then all at once with
+ * the prefix cache on and off, run-ahead 0 and 1, graphs and eager, and a pool so small that sequences
+ * are swapped. Every token and every finish reason must be equal; afterwards free + cached = total. */
+#include "base/memory.h"
+#include "engine/engine.h"
+#include "model/model.h"
+#include "tests/support/data.h"
+
+#include <semaphore.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum {
+    REQUESTS = 64,
+    PROMPT_MAX = 100,
+    OUTPUT_MAX = 60,
+    SHARED = 48,
+    SMALL_POOL = 32,
+    SMALL_PAGE = 8
+};
+
+struct answer {
+    int32_t tokens[OUTPUT_MAX];
+    uint32_t count;
+    enum rp_finish_reason finish;
+    uint32_t closed; /* CLOSED events: must become 1 */
+    uint32_t cached;
+};
+
+static struct rp_model model;
+static struct rp_engine *engine;
+static sem_t wake;
+static int32_t prompts[REQUESTS][PROMPT_MAX];
+static struct rp_request *requests;
+static struct answer alone[REQUESTS], together[REQUESTS];
+
+static void on_wake(void *ctx) {
+    (void)ctx;
+    sem_post(&wake);
+}
+
+static uint32_t mix(uint32_t value) {
+    value ^= value >> 16;
+    value *= 0x7feb352du;
+    value ^= value >> 15;
+    value *= 0x846ca68bu;
+    return value ^ value >> 16;
+}
+
+/* A third shares the first 48 tokens of its prompt with others. */
+static void make_requests(void) {
+    memset(requests, 0, REQUESTS * sizeof *requests);
+    for (uint32_t i = 0; i < REQUESTS; i++) {
+        struct rp_request *request = &requests[i];
+        request->id = i;
+        request->prompt = prompts[i];
+        request->prompt_count = 1 + mix(i) % PROMPT_MAX;
+        if (i % 3 == 0)
+            request->prompt_count = SHARED + 1 + mix(i) % (PROMPT_MAX - SHARED);
+        for (uint32_t t = 0; t < request->prompt_count; t++) {
+            uint32_t stream = i % 3 == 0 && t < SHARED ? 1000000 : i * 1000;
+            prompts[i][t] = (int32_t)(mix(stream + t + 7) % model.config.vocab);
+        }
+        request->max_tokens = 1 + mix(i + 500) % OUTPUT_MAX;
+        request->sampling = (struct rp_sampling){.top_p = 1.0f, .seed = mix(i + 900)};
+        if (i % 2) {
+            request->sampling.temperature = 0.5f + (float)(i % 5) * 0.25f;
+            request->sampling.top_k = i % 4 == 1 ? 50 : 0;
+            request->sampling.top_p = i % 8 == 3 ? 0.9f : 1.0f;
+            request->sampling.min_p = i % 8 == 7 ? 0.05f : 0.0f;
+        }
+        if (i % 5 == 0) { /* many stop ids, so that some answers stop early */
+            request->stop_count = RP_STOP_IDS_MAX;
+            for (uint32_t s = 0; s < RP_STOP_IDS_MAX; s++)
+                request->stop_ids[s] = (int32_t)(mix(i + s) % model.config.vocab);
+            request->min_tokens = i % 10 == 0 ? RP_MIN(3u, request->max_tokens) : 0;
+        }
+    }
+}
+
+static int setup(void **state) {
+    char path[1024];
+    (void)state;
+    rp_test_source("models/demo", path, sizeof path);
+    sem_init(&wake, 0, 0);
+    requests = rp_calloc(REQUESTS, sizeof *requests);
+    struct rp_error err = {0};
+    if (rp_model_load(path, RP_MODEL_DTYPE_AUTO, 0, NULL, NULL, &model, &err) != RP_OK) {
+        fprintf(stderr, "%s\n", err.text);
+        return -1;
+    }
+    return 0;
+}
+
+static int teardown(void **state) {
+    (void)state;
+    rp_model_deinit(&model);
+    rp_free(requests);
+    sem_destroy(&wake);
+    return 0;
+}
+
+static int close_engine(void **state) {
+    (void)state;
+    rp_engine_destroy(engine);
+    engine = NULL;
+    return 0;
+}
+
+static struct rp_engine_config config_default(void) {
+    return (struct rp_engine_config){.max_num_seqs = 32,
+                                     .max_num_batched_tokens = 128,
+                                     .queue_capacity = REQUESTS,
+                                     .page_tokens = 16,
+                                     .kv_dtype = RP_DTYPE_BF16,
+                                     .page_count_override = 1024,
+                                     .swap_bytes = (uint64_t)256 << 20,
+                                     .threads = 2,
+                                     .prefix_cache = true,
+                                     .run_ahead = true,
+                                     .wake = on_wake};
+}
+
+static void open_engine(const struct rp_engine_config *config) {
+    struct rp_error err = {0};
+    int status = rp_engine_create(config, &model, &engine, &err);
+    if (status != RP_OK)
+        fprintf(stderr, "%s\n", err.text);
+    assert_int_equal(status, RP_OK);
+    assert_int_equal(rp_engine_start(engine, NULL), RP_OK);
+}
+
+/* Takes all events there are, until `count` requests at least have closed. */
+static void drain(struct answer *answers, uint32_t count) {
+    while (count > 0) {
+        struct rp_event event;
+        sem_wait(&wake);
+        while (rp_engine_next_event(engine, &event)) {
+            struct answer *answer = &answers[event.request->id];
+            assert_int_equal(answer->closed, 0);
+            if (event.kind == RP_EVENT_CLOSED) {
+                answer->finish = event.finish_reason;
+                answer->cached = event.request->cached_tokens;
+                answer->closed++;
+                count -= count > 0; /* more may have closed than were waited for */
+            } else {
+                assert_true(answer->count < event.request->max_tokens);
+                answer->tokens[answer->count++] = event.token;
+            }
+        }
+    }
+}
+
+static void run_alone(void) {
+    struct rp_engine_config config = config_default();
+    config.max_num_seqs = 1;
+    config.threads = 1;
+    config.prefix_cache = config.run_ahead = false;
+    config.enforce_eager = true;
+    make_requests();
+    memset(alone, 0, sizeof alone);
+    open_engine(&config);
+    for (uint32_t i = 0; i < REQUESTS; i++) {
+        assert_int_equal(rp_engine_submit(engine, &requests[i]), RP_OK);
+        drain(alone, 1);
+    }
+    close_engine(NULL);
+}
+
+static void assert_pages_are_back(void) {
+    /* Gauges are written after the events; stopping the thread orders them. */
+    rp_engine_stop(engine);
+    const struct rp_engine_metrics *metrics = rp_engine_metrics(engine);
+    assert_int_equal(rp_gauge_read(&metrics->pages_free) + rp_gauge_read(&metrics->pages_cached),
+                     rp_gauge_read(&metrics->pages_total));
+    assert_int_equal(rp_gauge_read(&metrics->running) + rp_gauge_read(&metrics->waiting) +
+                         rp_gauge_read(&metrics->swapped),
+                     0);
+}
+
+static void assert_answers_equal(uint32_t i) {
+    assert_int_equal(together[i].closed, 1);
+    assert_int_equal(together[i].finish, alone[i].finish);
+    assert_int_equal(together[i].count, alone[i].count);
+    assert_memory_equal(together[i].tokens, alone[i].tokens,
+                        alone[i].count * sizeof alone[i].tokens[0]);
+}
+
+/* All at once; returns preemptions. */
+static uint64_t run_together(const struct rp_engine_config *config) {
+    uint64_t cached = 0;
+    make_requests();
+    memset(together, 0, sizeof together);
+    open_engine(config);
+    for (uint32_t i = 0; i < REQUESTS; i++)
+        assert_int_equal(rp_engine_submit(engine, &requests[i]), RP_OK);
+    drain(together, REQUESTS);
+    for (uint32_t i = 0; i < REQUESTS; i++) {
+        assert_answers_equal(i);
+        cached += together[i].cached;
+    }
+    assert_pages_are_back();
+    assert_true(config->prefix_cache || cached == 0);
+    uint64_t preemptions = rp_counter_read(&rp_engine_metrics(engine)->preemptions);
+    close_engine(NULL);
+    return preemptions;
+}
+
+static void test_64_streams_get_what_each_gets_alone(void **state) {
+    (void)state;
+    run_alone();
+    for (int variant = 0; variant < 8; variant++) {
+        struct rp_engine_config config = config_default();
+        bool small = variant & 4;
+        config.prefix_cache = variant & 1;
+        config.run_ahead = variant & 2;
+        if (small) { /* not two of the longest sequences, a dozen of the short ones */
+            config.page_count_override = SMALL_POOL;
+            config.page_tokens = SMALL_PAGE;
+        }
+        config.max_model_len = PROMPT_MAX + OUTPUT_MAX;
+        uint64_t preemptions = run_together(&config);
+        printf("prefix cache %d, run-ahead %d, %u pages: %llu preemptions\n", config.prefix_cache,
+               config.run_ahead, config.page_count_override, (unsigned long long)preemptions);
+        if (small)
+            assert_true(preemptions > 0);
+    }
+}
+
+static void test_eager_and_unfused_and_poisoned_engines_give_the_same(void **state) {
+    (void)state;
+    run_alone();
+    for (int variant = 0; variant < 3; variant++) {
+        struct rp_engine_config config = config_default();
+        config.enforce_eager = variant == 0;
+        config.no_fusion = variant == 1;
+        config.debug_poison = variant == 2;
+        run_together(&config);
+    }
+}
+
+static void test_cancelled_requests_close_and_leave_the_others_alone(void **state) {
+    (void)state;
+    struct rp_engine_config config = config_default();
+    config.page_count_override = SMALL_POOL;
+    config.page_tokens = SMALL_PAGE;
+    config.max_model_len = PROMPT_MAX + OUTPUT_MAX;
+    run_alone();
+    make_requests();
+    memset(together, 0, sizeof together);
+    open_engine(&config);
+    for (uint32_t i = 0; i < REQUESTS; i++)
+        assert_int_equal(rp_engine_submit(engine, &requests[i]), RP_OK);
+    for (uint32_t i = 0; i < REQUESTS; i += 4) {
+        drain(together, i % 8 == 0 && i < 32 ? 1 : 0);
+        atomic_store(&requests[i].cancelled, true);
+        rp_engine_notify(engine);
+    }
+    uint32_t open = 0;
+    for (uint32_t i = 0; i < REQUESTS; i++)
+        open += together[i].closed == 0;
+    drain(together, open);
+    for (uint32_t i = 0; i < REQUESTS; i++) {
+        assert_int_equal(together[i].closed, 1);
+        if (together[i].finish == RP_FINISH_CANCELLED) {
+            assert_int_equal(i % 4, 0);
+            /* What was delivered is the beginning of what it gets alone. */
+            assert_memory_equal(together[i].tokens, alone[i].tokens,
+                                together[i].count * sizeof alone[i].tokens[0]);
+        } else {
+            assert_answers_equal(i);
+        }
+    }
+    assert_pages_are_back();
+}
+
+static void test_stopping_closes_every_open_request_once(void **state) {
+    (void)state;
+    struct rp_engine_config config = config_default();
+    struct rp_event event;
+    make_requests();
+    memset(together, 0, sizeof together);
+    open_engine(&config);
+    for (uint32_t i = 0; i < REQUESTS; i++)
+        assert_int_equal(rp_engine_submit(engine, &requests[i]), RP_OK);
+    rp_engine_stop(engine);
+    while (rp_engine_next_event(engine, &event))
+        together[event.request->id].closed += event.kind == RP_EVENT_CLOSED;
+    for (uint32_t i = 0; i < REQUESTS; i++)
+        assert_int_equal(together[i].closed, 1);
+}
+
+/* The same with a ring that holds two events: what has no room follows. */
+static void test_a_full_event_ring_loses_nothing(void **state) {
+    (void)state;
+    struct rp_engine_config config = config_default();
+    struct rp_event event;
+    config.event_capacity = 2;
+    run_together(&config);
+    make_requests();
+    memset(together, 0, sizeof together);
+    open_engine(&config);
+    for (uint32_t i = 0; i < REQUESTS; i++)
+        assert_int_equal(rp_engine_submit(engine, &requests[i]), RP_OK);
+    rp_engine_stop(engine);
+    while (rp_engine_next_event(engine, &event))
+        together[event.request->id].closed += event.kind == RP_EVENT_CLOSED;
+    for (uint32_t i = 0; i < REQUESTS; i++)
+        assert_int_equal(together[i].closed, 1);
+}
+
+static void test_a_full_queue_refuses_and_takes_again_when_it_has_room(void **state) {
+    (void)state;
+    struct rp_engine_config config = config_default();
+    config.queue_capacity = 4;
+    config.max_num_seqs = 1;
+    make_requests();
+    memset(together, 0, sizeof together);
+    open_engine(&config);
+    uint32_t taken = 0;
+    while (taken < REQUESTS && rp_engine_submit(engine, &requests[taken]) == RP_OK)
+        taken++;
+    assert_in_range(taken, 4, REQUESTS - 1);
+    drain(together, taken);
+    assert_int_equal(rp_engine_submit(engine, &requests[taken]), RP_OK);
+    drain(together, 1);
+}
+
+static void test_nothing_allocates_while_serving(void **state) {
+    (void)state;
+    struct rp_engine_config config = config_default();
+    make_requests();
+    memset(together, 0, sizeof together);
+    open_engine(&config);
+    uint64_t before = rp_alloc_count();
+    for (uint32_t i = 0; i < REQUESTS; i++)
+        assert_int_equal(rp_engine_submit(engine, &requests[i]), RP_OK);
+    drain(together, REQUESTS);
+    assert_int_equal(rp_alloc_count(), before);
+}
+
+static void test_an_allocation_that_fails_at_start_fails_cleanly(void **state) {
+    (void)state;
+    struct rp_engine_config config = config_default();
+    struct rp_error err = {0};
+    config.max_num_seqs = 2;
+    config.max_num_batched_tokens = 16;
+    int status = RP_STATUS_NO_MEMORY;
+    uint32_t failures = 0;
+    for (uint32_t n = 1; status != RP_OK; n += 1 + n / 8) {
+        rp_alloc_fail_at(n);
+        status = rp_engine_create(&config, &model, &engine, &err);
+        rp_alloc_fail_at(0);
+        failures += status != RP_OK;
+        if (status != RP_OK)
+            assert_int_not_equal(err.text[0], '\0');
+    }
+    assert_true(failures > 10);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_teardown(test_64_streams_get_what_each_gets_alone, close_engine),
+        cmocka_unit_test_teardown(test_eager_and_unfused_and_poisoned_engines_give_the_same,
+                                  close_engine),
+        cmocka_unit_test_teardown(test_cancelled_requests_close_and_leave_the_others_alone,
+                                  close_engine),
+        cmocka_unit_test_teardown(test_stopping_closes_every_open_request_once, close_engine),
+        cmocka_unit_test_teardown(test_a_full_event_ring_loses_nothing, close_engine),
+        cmocka_unit_test_teardown(test_a_full_queue_refuses_and_takes_again_when_it_has_room,
+                                  close_engine),
+        cmocka_unit_test_teardown(test_nothing_allocates_while_serving, close_engine),
+        cmocka_unit_test_teardown(test_an_allocation_that_fails_at_start_fails_cleanly,
+                                  close_engine),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}

@@ -1,0 +1,148 @@
+/* Goal: flags, environment and defaults follow the table; what is wrong is named, with a hint. */
+#include "server/flags.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+struct options {
+    bool fast, safe;
+    uint32_t count, mode;
+    uint64_t bytes;
+    double share;
+    const char *name;
+};
+
+#define AT(field) offsetof(struct options, field)
+
+static const struct rp_flag flags[] = {
+    {"fast", RP_FLAG_SWITCH, AT(fast), NULL, 0, 0, NULL, "help"},
+    {"safe", RP_FLAG_SWITCH, AT(safe), NULL, 0, 0, "true", "help"},
+    {"max-count", RP_FLAG_UINT, AT(count), "N", 1, 100, "7", "help"},
+    {"mode", RP_FLAG_CHOICE, AT(mode), "auto|cpu|gpu", 0, 0, "auto", "help"},
+    {"bytes", RP_FLAG_SIZE, AT(bytes), "SIZE", 0, 1e15, NULL, "help"},
+    {"share", RP_FLAG_REAL, AT(share), "S", 0, 1, "0.5", "help"},
+    {"name", RP_FLAG_TEXT, AT(name), "NAME", 0, 0, NULL, "help"},
+};
+
+static const struct rp_command_spec spec = {"test", "DIR [MORE]", 1, 2, "A test.", flags, 7};
+
+static struct options options;
+static const char *positionals[RP_POSITIONALS_MAX];
+static struct rp_error err;
+
+/* Parses the words after the command's name, split at spaces. */
+static int parse(const char *line) {
+    static char copy[512];
+    char *argv[32] = {(char *)"test"}, *save = NULL;
+    int argc = 1;
+    memset(&options, 0, sizeof options);
+    memset(&err, 0, sizeof err);
+    strncpy(copy, line, sizeof copy - 1);
+    for (char *word = strtok_r(copy, " ", &save); word; word = strtok_r(NULL, " ", &save))
+        argv[argc++] = word;
+    return rp_flags_parse(&spec, argc, argv, &options, positionals, &err);
+}
+
+static void assert_refused(const char *line, const char *text) {
+    assert_int_equal(parse(line), RP_STATUS_INVALID);
+    if (!strstr(err.text, text))
+        fail_msg("\"%s\" does not name \"%s\"", err.text, text);
+}
+
+static void test_defaults_come_from_the_table(void **state) {
+    (void)state;
+    assert_int_equal(parse("dir"), RP_OK);
+    assert_string_equal(positionals[0], "dir");
+    assert_null(positionals[1]);
+    assert_true(options.safe && !options.fast);
+    assert_int_equal(options.count, 7);
+    assert_int_equal(options.mode, 0);
+    assert_true(options.share == 0.5);
+    assert_null(options.name);
+}
+
+static void test_every_type_is_read_in_both_spellings_and_the_last_wins(void **state) {
+    (void)state;
+    assert_int_equal(parse("--max-count 9 dir --mode=gpu --bytes 1.5K --share 1 --name x=y --fast "
+                           "--no-safe --max-count=10 more"),
+                     RP_OK);
+    assert_int_equal(options.count, 10);
+    assert_int_equal(options.mode, 2);
+    assert_int_equal(options.bytes, 1536);
+    assert_true(options.share == 1.0 && options.fast && !options.safe);
+    assert_string_equal(options.name, "x=y");
+    assert_string_equal(positionals[1], "more");
+}
+
+static void test_sizes_take_binary_suffixes(void **state) {
+    (void)state;
+    assert_int_equal(parse("d --bytes 2G"), RP_OK);
+    assert_int_equal(options.bytes, (uint64_t)2 << 30);
+    assert_int_equal(parse("d --bytes 3MiB"), RP_OK);
+    assert_int_equal(options.bytes, 3 << 20);
+    assert_refused("d --bytes 3X", "--bytes");
+    assert_refused("d --bytes 0.3", "--bytes");
+}
+
+static void test_what_is_wrong_is_named(void **state) {
+    (void)state;
+    assert_refused("d --max-count 0", "--max-count");
+    assert_refused("d --max-count 101", "100");
+    assert_refused("d --max-count 1.5", "whole number");
+    assert_refused("d --max-count nan", "--max-count");
+    assert_refused("d --max-count", "needs a value");
+    assert_refused("d --mode tpu", "auto|cpu|gpu");
+    assert_refused("d --share 1e309", "--share");
+    assert_refused("d --fast=perhaps", "--fast");
+    assert_refused("a b c", "too many");
+    assert_refused("", "DIR");
+    assert_refused("d -x", "-x");
+    assert_refused("d --no-name", "--no-name");
+}
+
+static void test_a_misspelt_flag_gets_the_nearest_name(void **state) {
+    (void)state;
+    assert_refused("d --max-cuont 3", "--max-cuont");
+    assert_non_null(strstr(err.hint, "--max-count"));
+    assert_refused("d --entirely-different 3", "unknown flag");
+    assert_null(strstr(err.hint, "did you mean"));
+}
+
+static void test_the_environment_stands_between_default_and_flag(void **state) {
+    (void)state;
+    setenv("REPRISE_MAX_COUNT", "42", 1);
+    assert_int_equal(parse("d"), RP_OK);
+    assert_int_equal(options.count, 42);
+    assert_int_equal(parse("d --max-count 8"), RP_OK);
+    assert_int_equal(options.count, 8);
+    setenv("REPRISE_MAX_COUNT", "many", 1);
+    assert_refused("d", "--max-count");
+    assert_non_null(strstr(err.hint, "REPRISE_MAX_COUNT"));
+    unsetenv("REPRISE_MAX_COUNT");
+}
+
+static void test_two_dashes_end_the_flags(void **state) {
+    (void)state;
+    assert_int_equal(parse("d -- --fast"), RP_OK);
+    assert_string_equal(positionals[1], "--fast");
+    assert_false(options.fast);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_defaults_come_from_the_table),
+        cmocka_unit_test(test_every_type_is_read_in_both_spellings_and_the_last_wins),
+        cmocka_unit_test(test_sizes_take_binary_suffixes),
+        cmocka_unit_test(test_what_is_wrong_is_named),
+        cmocka_unit_test(test_a_misspelt_flag_gets_the_nearest_name),
+        cmocka_unit_test(test_the_environment_stands_between_default_and_flag),
+        cmocka_unit_test(test_two_dashes_end_the_flags),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,121 @@
+/* The fake device: steps in launch order on shadow KV. */
+#include "tests/support/sched_sim_internal.h"
+
+#include <string.h>
+
+void sched_sim_poison_page(struct sim *sim, uint32_t page) {
+    sim->is_free[page] = true;
+    for (uint32_t i = 0; i < sim->config.page_tokens; i++)
+        /* NaN stays: it is what zero_pages is for. */
+        if (sim->kv[page * PAGE_STRIDE + i] != NAN_KV)
+            sim->kv[page * PAGE_STRIDE + i] = POISON;
+}
+
+static void run_copies(struct sim *sim, const struct device_step *step) {
+    size_t bytes = sim->config.page_tokens * sizeof *sim->kv;
+    for (uint32_t i = 0; i < step->copy_count; i++) {
+        const struct rp_sched_copy *copy = &step->copies[i];
+        if (copy->kind == RP_COPY_TO_HOST) {
+            memcpy(&sim->host_kv[copy->to * PAGE_STRIDE], &sim->kv[copy->from * PAGE_STRIDE],
+                   bytes);
+            if (sim->scheduler->pool.pages[copy->from].state == RP_KV_FREE)
+                sched_sim_poison_page(sim, copy->from);
+            continue;
+        }
+        memcpy(&sim->kv[copy->to * PAGE_STRIDE], &sim->host_kv[copy->from * PAGE_STRIDE], bytes);
+        for (uint32_t k = 0; k < sim->config.page_tokens; k++)
+            sim->host_kv[copy->from * PAGE_STRIDE + k] = POISON;
+    }
+    for (uint32_t i = 0; i < step->zero_count; i++)
+        memset(&sim->kv[step->zero_pages[i] * PAGE_STRIDE], 0, bytes);
+}
+
+static void run_edits(struct sim *sim, const struct device_step *step) {
+    for (uint32_t i = 0; i < step->join_count; i++) {
+        struct device_slot *slot = &sim->slots[step->joins[i].slot];
+        slot->join = step->joins[i];
+        slot->length = slot->join.length;
+        slot->finished = false;
+        slot->last_token = -1;
+    }
+    for (uint32_t i = 0; i < step->page_count; i++)
+        sim->slots[step->pages[i].slot].table[step->pages[i].index] = step->pages[i].page;
+}
+
+static uint64_t *place(struct sim *sim, const struct device_slot *slot, uint32_t position) {
+    uint32_t page = slot->table[position / sim->config.page_tokens];
+    if (page == 0 || page >= sim->config.page_count || sim->is_free[page]) {
+        sched_sim_fail(sim, "a row touches a page that is not its own", page, position);
+        page = 0;
+    }
+    return &sim->kv[page * PAGE_STRIDE + position % sim->config.page_tokens];
+}
+
+static void write_kv(struct sim *sim, struct device_slot *slot, int32_t token) {
+    uint32_t position = slot->length++;
+    uint64_t before = position ? *place(sim, slot, position - 1) : slot->join.root;
+    *place(sim, slot, position) =
+        position >= slot->join.nan_at ? NAN_KV : sched_sim_kv_value(position, token, before);
+}
+
+/* Attention over all places: their fold, or NaN when one of them is. Kernels read whole pages, and
+ * a masked place that holds NaN would spoil the sum. */
+static uint64_t read_kv(struct sim *sim, const struct device_slot *slot, bool *out_nan) {
+    uint64_t fold = 0;
+    *out_nan = false;
+    for (uint32_t i = 0; i < slot->length && !sim->report->failed; i++) {
+        uint64_t value = *place(sim, slot, i);
+        if (value == POISON)
+            sched_sim_fail(sim, "a row reads a page that was freed", i, slot->length);
+        *out_nan |= value == NAN_KV;
+        fold = sched_sim_fold(fold, value);
+    }
+    for (uint32_t i = slot->length; i % sim->config.page_tokens && !sim->report->failed; i++)
+        if (*place(sim, slot, i) == NAN_KV)
+            sched_sim_fail(sim, "NaN was left behind in a page", i, slot->length);
+    return fold;
+}
+
+static void run_row(struct sim *sim, struct device_step *step, uint32_t index) {
+    const struct rp_sched_row *row = &step->rows[index];
+    struct rp_sched_result *result = &step->results[index];
+    struct device_slot *slot = &sim->slots[row->slot];
+    bool nan;
+    *result = (struct rp_sched_result){.token = -1};
+    if (slot->finished) {
+        result->flags = RP_SCHED_RESULT_SKIPPED;
+        sim->report->wasted_rows++;
+        return;
+    }
+    CHECK(sim, slot->length == row->start, "the host's length is not the device's", row->start,
+          slot->length);
+    for (uint32_t i = 0; i < row->count; i++)
+        write_kv(sim, slot, row->decode ? slot->last_token : step->tokens[index][i]);
+    uint64_t fold = read_kv(sim, slot, &nan);
+    if (!row->samples)
+        return;
+    if (nan) {
+        result->flags = RP_SCHED_RESULT_NAN;
+        slot->finished = sim->nan_finishes;
+        slot->last_token = 0;
+        return;
+    }
+    result->token = slot->last_token = (int32_t)(fold % sim->vocab);
+    if (slot->join.stop_count && result->token == slot->join.stop_id) {
+        result->flags = RP_SCHED_RESULT_STOPPED;
+        slot->finished = true;
+    }
+}
+
+void sched_sim_run_device(struct sim *sim, uint64_t up_to) {
+    for (uint64_t id = sim->committed + 1; id <= up_to && !sim->report->failed; id++) {
+        struct device_step *step = &sim->launched[id % 4];
+        if (step->done)
+            continue;
+        run_copies(sim, step);
+        run_edits(sim, step);
+        for (uint32_t i = 0; i < step->row_count && !sim->report->failed; i++)
+            run_row(sim, step, i);
+        step->done = true;
+    }
+}
