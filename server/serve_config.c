@@ -44,8 +44,8 @@ int rp_serve_config(const struct rp_serve_options *options, struct rp_auth *out_
     int status = read_keys(options, out_auth, err);
     if (status != RP_OK)
         return status;
-    bool exposed = !is_loopback(options->host) ||
-                   (options->admin_port && !is_loopback(options->admin_host));
+    bool exposed =
+        !is_loopback(options->host) || (options->admin_port && !is_loopback(options->admin_host));
     if (exposed && out_auth->count == 0 && !options->insecure_no_auth) {
         status = rp_error_set(err, RP_STATUS_INVALID,
                               "without an API key only this machine may connect, but --host or "

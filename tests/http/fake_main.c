@@ -50,15 +50,14 @@ static int serve(struct context *context, struct rp_auth *auth, const char *path
         rp_tokenizer_close(tok);
         return rp_fail(err.status == RP_STATUS_IN_USE ? RP_EXIT_PORT : RP_EXIT_USAGE, &err);
     }
-    struct rp_fake_config fake = {.max_num_seqs = options->engine.max_num_seqs,
-                                  .queue_capacity = options->engine.max_num_queued_reqs,
-                                  .max_model_len = options->engine.max_model_len
-                                                       ? options->engine.max_model_len
-                                                       : 4096,
-                                  .step_us = from_environment("FAKE_STEP_US", 100),
-                                  .kv_tokens = from_environment("FAKE_KV_TOKENS", 1u << 20),
-                                  .wake = rp_server_wake,
-                                  .wake_ctx = context->server};
+    struct rp_fake_config fake = {
+        .max_num_seqs = options->engine.max_num_seqs,
+        .queue_capacity = options->engine.max_num_queued_reqs,
+        .max_model_len = options->engine.max_model_len ? options->engine.max_model_len : 4096,
+        .step_us = from_environment("FAKE_STEP_US", 100),
+        .kv_tokens = from_environment("FAKE_KV_TOKENS", 1u << 20),
+        .wake = rp_server_wake,
+        .wake_ctx = context->server};
     struct rp_engine *engine = rp_fake_engine_create(&fake);
     rp_serve_model_name(options, path, name, sizeof name);
     struct rp_serving serving = {.engine = engine,
@@ -90,8 +89,7 @@ int main(int argc, char **argv) {
     static struct rp_auth auth;
     const char *positionals[RP_POSITIONALS_MAX];
     struct rp_error err = {0};
-    int status =
-        rp_flags_parse(&rp_serve_spec, argc, argv, &context.options, positionals, &err);
+    int status = rp_flags_parse(&rp_serve_spec, argc, argv, &context.options, positionals, &err);
     if (status != RP_OK)
         return status == RP_STATUS_CANCELLED ? RP_EXIT_OK : rp_fail(RP_EXIT_USAGE, &err);
     rp_log_set_level((enum rp_log_level)context.options.log_level);

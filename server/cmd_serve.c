@@ -1,0 +1,116 @@
+/* reprise serve DIR: loads the model, captures its graphs, and serves it until SIGTERM. The port is bound
+ * before the model is loaded, so that a taken one is said at once. */
+#include "base/buffer.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "engine/memory_plan.h"
+#include "server/cmd_stack.h"
+#include "server/commands.h"
+#include "server/serve_config.h"
+
+#include <stdio.h>
+#include <string.h>
+
+struct serve {
+    struct rp_serve_options options;
+    struct rp_auth auth;
+    struct rp_server *server;
+    struct rp_stack stack;
+    char name[128];
+    uint64_t start_ns;
+};
+
+static void print_plan(const struct rp_engine *engine) {
+    struct rp_device_info info;
+    struct rp_buffer text;
+    rp_engine_device_info(engine, &info);
+    rp_buffer_init(&text, 0);
+    rp_memory_plan_text(rp_engine_memory_plan(engine), &text);
+    fprintf(stderr, "device: %s\n%.*s", info.name, (int)text.len, text.len ? text.data : "");
+    rp_buffer_deinit(&text);
+}
+
+static void on_ready(void *ctx) {
+    const struct serve *serve = ctx;
+    const char *host = serve->options.host;
+    bool any = strcmp(host, "0.0.0.0") == 0 || strcmp(host, "::") == 0;
+    bool bracket = strchr(host, ':') && !any;
+    char url[128];
+    snprintf(url, sizeof url, "http://%s%s%s:%u", bracket ? "[" : "", any ? "127.0.0.1" : host,
+             bracket ? "]" : "", rp_server_port(serve->server));
+    fprintf(stderr, "ready: %s serves %s after %.1f s\n", url, serve->name,
+            (double)(rp_clock_ns() - serve->start_ns) * 1e-9);
+    if (rp_server_admin_port(serve->server))
+        fprintf(stderr, "admin: /metrics and /debug on %s port %u\n", serve->options.admin_host,
+                rp_server_admin_port(serve->server));
+    fprintf(stderr,
+            "try: curl %s/v1/completions -H 'Content-Type: application/json'%s "
+            "-d '{\"prompt\": \"Once upon a time\", \"max_tokens\": 32}'\n",
+            url, serve->auth.count ? " -H \"Authorization: Bearer $REPRISE_API_KEY\"" : "");
+}
+
+static void describe(struct serve *serve, const char *dir, struct rp_serving *out) {
+    const struct rp_model_config *model = &serve->stack.model.config;
+    rp_serve_model_name(&serve->options, dir, serve->name, sizeof serve->name);
+    *out = (struct rp_serving){.engine = serve->stack.engine,
+                               .tokenizer = serve->stack.tokenizer,
+                               .model_name = serve->name,
+                               .model_root = dir,
+                               .vocab_size = model->vocab,
+                               .default_temperature = (double)model->default_temperature,
+                               .default_top_p = (double)model->default_top_p,
+                               .default_top_k = model->default_top_k,
+                               .seed = serve->options.seed,
+                               .write_flags = rp_serve_write_flags,
+                               .write_flags_ctx = &serve->options};
+    for (uint32_t i = 0; i < model->eos_count && i < RP_ARRAY_COUNT(out->stop_ids); i++)
+        out->stop_ids[out->stop_id_count++] = (int32_t)model->eos_ids[i];
+}
+
+/* The server exists; everything else is made and unmade here. */
+static int serve_model(struct serve *serve, const char *dir, struct rp_error *err) {
+    enum rp_exit code = RP_EXIT_OK;
+    struct rp_serving serving;
+    if (rp_stack_open(&serve->stack, dir, &serve->options.engine, rp_server_wake, serve->server,
+                      true, &code, err) != RP_OK) {
+        rp_server_destroy(serve->server);
+        return rp_fail(code, err);
+    }
+    print_plan(serve->stack.engine);
+    describe(serve, dir, &serving);
+    int exit_code;
+    if (rp_engine_start(serve->stack.engine, err) == RP_OK)
+        exit_code = rp_server_run(serve->server, &serving, on_ready, serve);
+    else
+        exit_code = rp_fail(RP_EXIT_DEVICE, err);
+    rp_engine_stop(serve->stack.engine);
+    rp_server_destroy(serve->server);
+    rp_stack_close(&serve->stack);
+    return exit_code;
+}
+
+int rp_cmd_serve(int argc, char **argv) {
+    static struct serve serve; /* keys: not on the stack */
+    const char *positionals[RP_POSITIONALS_MAX];
+    struct rp_server_config config;
+    struct rp_error err = {0};
+    serve.start_ns = rp_clock_ns();
+    int status = rp_flags_parse(&rp_serve_spec, argc, argv, &serve.options, positionals, &err);
+    if (status != RP_OK)
+        return status == RP_STATUS_CANCELLED ? RP_EXIT_OK : rp_fail(RP_EXIT_USAGE, &err);
+    rp_log_set_level((enum rp_log_level)serve.options.log_level);
+    status = rp_serve_config(&serve.options, &serve.auth, &config, &err);
+    if (status != RP_OK)
+        return rp_fail(RP_EXIT_USAGE, &err);
+    status = rp_server_create(&config, &serve.server, &err);
+    if (status == RP_STATUS_IN_USE)
+        rp_error_hint(&err, "stop what listens there, or try --port %u", config.port + 1);
+    if (status != RP_OK)
+        return rp_fail(status == RP_STATUS_IN_USE    ? RP_EXIT_PORT
+                       : status == RP_STATUS_INVALID ? RP_EXIT_USAGE
+                                                     : RP_EXIT_FAILURE,
+                       &err);
+    int code = serve_model(&serve, positionals[0], &err);
+    rp_auth_deinit(&serve.auth);
+    return code;
+}
