@@ -114,7 +114,8 @@ static void reject_scan(struct rp_conn *conn, enum rp_head_verdict verdict) {
         break;
     default:
         reject(conn, 400, "invalid_http",
-               "the header has a control character or a line that does not end in CR LF");
+               "the header has a byte that does not belong there, or a line that does not end in "
+               "CR LF");
     }
 }
 
