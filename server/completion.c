@@ -35,7 +35,7 @@ struct rp_completion {
     struct rp_text_job job;
     struct rp_text_item *items;
     struct rp_buffer head, out, detok_text;
-    uint64_t first_byte_ns;
+    uint64_t first_byte_ns, salt;
     uint32_t choice_count, open_count;
     uint32_t holds; /* of functions that go on using it after a call that may lose the client */
     bool working;   /* the job is in the pool */
@@ -140,14 +140,6 @@ static uint64_t draw_seed(struct rp_server *server) {
     return rp_hash64(&counter, sizeof counter, server->serving.seed);
 }
 
-static uint64_t make_salt(const struct rp_completion *c) {
-    int32_t key = c->conn->key_index;
-    uint64_t salt = key < 0 ? 0 : rp_hash64(&key, sizeof key, c->server->id_secret);
-    if (c->params.cache_salt)
-        salt = rp_hash64(c->params.cache_salt, strlen(c->params.cache_salt), salt ^ 1);
-    return salt;
-}
-
 static bool check_length(struct rp_completion *c, uint64_t count, struct rp_http_error *error) {
     const struct rp_engine *engine = c->server->serving.engine;
     uint32_t longest = rp_engine_max_model_len(engine);
@@ -190,7 +182,7 @@ static bool check_item(struct rp_completion *c, const struct rp_text_item *item,
     return true;
 }
 
-static void fill_request(struct rp_completion *c, uint32_t index, uint64_t salt) {
+static void fill_request(struct rp_completion *c, uint32_t index) {
     struct rp_choice *choice = &c->choices[index];
     const struct rp_completion_params *params = &c->params;
     struct rp_request *request = &choice->request;
@@ -211,7 +203,7 @@ static void fill_request(struct rp_completion *c, uint32_t index, uint64_t salt)
     request->sampling.seed = params->has_seed ? (uint64_t)params->seed : draw_seed(c->server);
     request->stop_count = params->stop_id_count;
     memcpy(request->stop_ids, params->stop_ids, params->stop_id_count * sizeof(int32_t));
-    request->cache_salt = salt;
+    request->cache_salt = c->salt;
     request->owner = choice;
     request->submit_ns = rp_clock_ns();
     rp_detokenizer_init(&choice->detok, c->server->serving.tokenizer, params->skip_special_tokens);
@@ -220,10 +212,9 @@ static void fill_request(struct rp_completion *c, uint32_t index, uint64_t salt)
 
 static void submit(struct rp_completion *c) {
     struct rp_server *server = c->server;
-    uint64_t salt = make_salt(c);
     int status = RP_OK;
     for (uint32_t i = 0; i < c->choice_count && status == RP_OK; i++) {
-        fill_request(c, i, salt);
+        fill_request(c, i);
         status = rp_engine_submit(server->serving.engine, &c->choices[i].request);
         if (status == RP_OK) {
             c->choices[i].submitted = true;
@@ -251,6 +242,7 @@ static void start_requests(struct rp_completion *c) {
     json_decref(c->root);
     c->root = NULL;
     c->params.prompt = NULL;
+    c->params.cache_salt = NULL;
     if (!c->conn) /* left meanwhile */
         return;
     if (error.status)
@@ -330,6 +322,15 @@ static bool read_prompts(struct rp_completion *c, struct rp_http_error *error) {
     return true;
 }
 
+/* Prefix pages are shared between requests of one key and one salt. */
+static uint64_t make_salt(const struct rp_conn *conn, const struct rp_completion_params *params) {
+    int32_t key = conn->key_index;
+    uint64_t salt = key < 0 ? 0 : rp_hash64(&key, sizeof key, conn->server->id_secret);
+    if (params->cache_salt)
+        salt = rp_hash64(params->cache_salt, strlen(params->cache_salt), salt ^ 1);
+    return salt;
+}
+
 static struct rp_completion *create(struct rp_conn *conn, json_t *root, uint32_t count,
                                     struct rp_completion_params *params) {
     struct rp_server *server = conn->server;
@@ -341,6 +342,7 @@ static struct rp_completion *create(struct rp_conn *conn, json_t *root, uint32_t
     c->conn = conn;
     c->root = root;
     c->params = *params;
+    c->salt = make_salt(conn, params);
     c->first_byte_ns = conn->first_byte_ns;
     c->choice_count = count;
     for (uint32_t i = 0; i < count; i++) {
