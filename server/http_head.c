@@ -17,9 +17,7 @@ enum {
 };
 
 /* RFC 9110 section 5.6.2: what a field's name is made of. */
-static bool is_token(unsigned char c) {
-    return isalnum(c) || (c && strchr("!#$%&'*+-.^_`|~", c));
-}
+static bool is_token(unsigned char c) { return isalnum(c) || (c && strchr("!#$%&'*+-.^_`|~", c)); }
 
 enum rp_head_verdict rp_head_scan(struct rp_head_scan *scan, const struct rp_http_limits *limits,
                                   const char *bytes, size_t len, size_t *out_used) {

@@ -52,7 +52,7 @@ struct rp_serving {
     const char *model_name;
     const char *model_root; /* shown by /v1/models */
     uint32_t vocab_size;    /* rows of the embedding: prompt ids are below it */
-    int32_t stop_ids[16]; /* the model's end tokens */
+    int32_t stop_ids[16];   /* the model's end tokens */
     uint32_t stop_id_count;
     /* Defaults of a request that leaves them out (generation_config.json). */
     double default_temperature, default_top_p;

@@ -104,6 +104,11 @@ json_t *rp_json_body_parse(const char *body, size_t len, const struct rp_http_li
                           "the request needs a JSON object as its body");
         return NULL;
     }
+    /* jansson 2.14 loses a NUL that follows a number. */
+    if (memchr(body, '\0', len)) {
+        rp_http_error_set(out_error, 400, NULL, "invalid_json", "the body holds a NUL byte");
+        return NULL;
+    }
     if (walk(body, len, limits->json_depth, &key, &key_len) > limits->json_depth) {
         rp_http_error_set(out_error, 400, NULL, "invalid_json",
                           "the body is nested more than %u levels deep", limits->json_depth);
