@@ -125,7 +125,6 @@ static bool is_shown(const struct rp_conn *conn, const struct rp_route *route) {
 static bool check_method(struct rp_conn *conn) {
     switch (conn->parser.method) {
     case HTTP_HEAD:
-        conn->head_only = true;
         if (conn->route->methods & RP_METHOD_GET)
             return true;
         break;
@@ -149,6 +148,7 @@ bool rp_check_head(struct rp_conn *conn) {
     struct target target;
     uint8_t method = conn->parser.method;
     take_request_id(conn);
+    conn->head_only = method == HTTP_HEAD; /* errors have no body either */
     if (conn->parser.http_major != 1 || conn->parser.http_minor > 1)
         return fail(conn, 505, "http_version", "only HTTP/1.1 and HTTP/1.0 are spoken here");
     bool is_target = split_target(rp_http_head_get_target(&conn->head), &target);

@@ -5,7 +5,21 @@
 #include <string.h>
 #include <strings.h>
 
-enum { LINE_FIRST, LINE_FIRST_TARGET, LINE_FIRST_REST, LINE_START, LINE_IN, SEEN_CR, BLANK_CR };
+enum {
+    LINE_FIRST,
+    LINE_FIRST_TARGET,
+    LINE_FIRST_REST,
+    LINE_START,
+    LINE_NAME,
+    LINE_VALUE,
+    SEEN_CR,
+    BLANK_CR
+};
+
+/* RFC 9110 section 5.6.2: what a field's name is made of. */
+static bool is_token(unsigned char c) {
+    return isalnum(c) || (c && strchr("!#$%&'*+-.^_`|~", c));
+}
 
 enum rp_head_verdict rp_head_scan(struct rp_head_scan *scan, const struct rp_http_limits *limits,
                                   const char *bytes, size_t len, size_t *out_used) {
@@ -29,16 +43,27 @@ enum rp_head_verdict rp_head_scan(struct rp_head_scan *scan, const struct rp_htt
         } else if (c == '\n' || (c < 0x20 && c != '\r' && c != '\t') || c == 0x7F) {
             verdict = RP_HEAD_BAD;
         } else if (c == '\r') {
+            if (scan->state == LINE_NAME)
+                verdict = RP_HEAD_BAD;
             scan->state = scan->state == LINE_START ? BLANK_CR : SEEN_CR;
         } else if (scan->state == LINE_START) {
             if (c == ' ' || c == '\t')
                 verdict = RP_HEAD_FOLDED;
-            scan->state = LINE_IN;
-            if (++scan->fields > limits->header_count)
+            else if (!is_token(c))
+                verdict = RP_HEAD_BAD;
+            else if (++scan->fields > limits->header_count)
                 verdict = RP_HEAD_TOO_LARGE;
+            scan->state = LINE_NAME;
+        } else if (scan->state == LINE_NAME) {
+            if (c == ':')
+                scan->state = LINE_VALUE;
+            else if (!is_token(c))
+                verdict = RP_HEAD_BAD;
         } else if (scan->state <= LINE_FIRST_TARGET) {
             if (c == ' ')
                 scan->state++;
+            else if (c >= 0x80)
+                verdict = RP_HEAD_BAD; /* a target is ASCII, the rest is escaped */
             else if (scan->state == LINE_FIRST_TARGET && ++scan->target > limits->target_bytes)
                 verdict = RP_HEAD_TARGET_LONG;
         }

@@ -114,7 +114,8 @@ static void reject_scan(struct rp_conn *conn, enum rp_head_verdict verdict) {
         break;
     default:
         reject(conn, 400, "invalid_http",
-               "the header has a control character or a line that does not end in CR LF");
+               "the header has a byte that does not belong there, or a line that does not end in "
+               "CR LF");
     }
 }
 
@@ -161,7 +162,10 @@ static void step_head(struct rp_conn *conn, const char *bytes, size_t len) {
     size_t used = feed(conn, bytes, part);
     conn->in_used += used;
     /* Both must see the same end of the header: a difference is how smuggling begins. */
-    if (!conn->rejected && (verdict == RP_HEAD_DONE) != (conn->state == RP_CONN_BODY))
+    bool agree = (verdict == RP_HEAD_DONE) == (conn->state == RP_CONN_BODY);
+    if (!conn->rejected && !agree && conn->parser.method == HTTP_PRI)
+        reject_parser(conn, HPE_PAUSED_H2_UPGRADE); /* HTTP/2's preface */
+    else if (!conn->rejected && !agree)
         reject(conn, 400, "invalid_http", "the end of the header is not where it should be");
     if (!conn->rejected && conn->state == RP_CONN_BODY && !conn->message_done)
         rp_check_expect(conn, conn->in.len > conn->in_used);

@@ -78,6 +78,9 @@ static void close_all(struct rp_server *server) {
         rp_conn_close(conn);
     uv_close((uv_handle_t *)&server->sigterm, NULL);
     uv_close((uv_handle_t *)&server->sigint, NULL);
+    /* One more signal would kill what is already ending in order. */
+    signal(SIGTERM, SIG_IGN);
+    signal(SIGINT, SIG_IGN);
     uv_close((uv_handle_t *)&server->tick, NULL);
 }
 
