@@ -311,7 +311,8 @@ int rp_cmd_inspect(int argc, char **argv) {
         if (options.program)
             status = print_program(&in, &out, &err);
     }
-    fwrite(out.data, 1, out.len, stdout);
+    if (out.len)
+        fwrite(out.data, 1, out.len, stdout);
     rp_buffer_deinit(&out);
     close_inspection(&in);
     return status == RP_OK ? RP_EXIT_OK : rp_fail(rp_stack_exit_code(status), &err);
