@@ -99,6 +99,8 @@ void rp_model_deinit(struct rp_model *model);
 int rp_model_emit(const struct rp_model *model, struct rp_program *out_program,
                   struct rp_error *err) RP_MUST_USE;
 
+/* Numbers in the checkpoint, a tied head counted once. */
+uint64_t rp_model_parameter_count(const struct rp_model *model);
 /* Bytes of all weights in memory, each counted once. */
 uint64_t rp_model_weight_bytes(const struct rp_model *model);
 

@@ -231,6 +231,19 @@ uint64_t rp_model_weight_bytes(const struct rp_model *model) {
     return bytes;
 }
 
+static int add_parameters(void *ctx, const struct rp_weight_part *part) {
+    *(uint64_t *)ctx += (uint64_t)part->rows * RP_MAX(part->cols, 1u);
+    return RP_OK;
+}
+
+uint64_t rp_model_parameter_count(const struct rp_model *model) {
+    uint64_t count = 0;
+    /* The walk changes nothing of the model; only its other users write through the parts. */
+    int status = rp_weight_parts((struct rp_model *)(uintptr_t)model, add_parameters, &count);
+    RP_ASSERT(status == RP_OK);
+    return count;
+}
+
 static int check_dtype(enum rp_dtype dtype, struct rp_error *err) {
     if (dtype == RP_DTYPE_F32 || dtype == RP_DTYPE_BF16 || dtype == RP_MODEL_DTYPE_AUTO)
         return RP_OK;

@@ -30,17 +30,13 @@ static const char *family_name(enum rp_family family) {
     return names[family];
 }
 
-static uint64_t parameter_count(const struct rp_model *model) {
-    return rp_model_weight_bytes(model) / rp_dtype_bytes(model->dtype);
-}
-
 static void print_model(const struct inspection *in, struct rp_buffer *out) {
     const struct rp_model_config *config = &in->model.config;
     rp_buffer_printf(out, "model          %s\n", in->dir);
     rp_buffer_printf(out, "architecture   %s (%s)\n", config->architecture,
                      family_name(config->family));
     rp_buffer_printf(out, "parameters     %.1f M, %s on disk, %s in memory\n",
-                     (double)parameter_count(&in->model) * 1e-6, rp_dtype_name(config->file_dtype),
+                     (double)rp_model_parameter_count(&in->model) * 1e-6, rp_dtype_name(config->file_dtype),
                      rp_dtype_name(in->model.dtype));
     rp_buffer_printf(out, "layers         %u, hidden %u, intermediate %u, vocabulary %u%s\n",
                      config->layers, config->hidden, config->intermediate, config->vocab,
@@ -78,7 +74,7 @@ static void print_json(const struct inspection *in, struct rp_buffer *out) {
     rp_json_object_begin(&json, NULL);
     rp_json_object_begin(&json, "model");
     rp_json_string(&json, "architecture", config->architecture);
-    rp_json_uint(&json, "parameters", parameter_count(&in->model));
+    rp_json_uint(&json, "parameters", rp_model_parameter_count(&in->model));
     rp_json_string(&json, "dtype", rp_dtype_name(in->model.dtype));
     rp_json_string(&json, "file_dtype", rp_dtype_name(config->file_dtype));
     rp_json_uint(&json, "layers", config->layers);
@@ -315,7 +311,8 @@ int rp_cmd_inspect(int argc, char **argv) {
         if (options.program)
             status = print_program(&in, &out, &err);
     }
-    fwrite(out.data, 1, out.len, stdout);
+    if (out.len)
+        fwrite(out.data, 1, out.len, stdout);
     rp_buffer_deinit(&out);
     close_inspection(&in);
     return status == RP_OK ? RP_EXIT_OK : rp_fail(rp_stack_exit_code(status), &err);

@@ -44,7 +44,7 @@ static void on_ready(void *ctx) {
         fprintf(stderr, "admin: /metrics and /debug on %s port %u\n", serve->options.admin_host,
                 rp_server_admin_port(serve->server));
     fprintf(stderr,
-            "try: curl %s/v1/completions -H 'Content-Type: application/json'%s "
+            "curl %s/v1/completions -H 'Content-Type: application/json'%s "
             "-d '{\"prompt\": \"Once upon a time\", \"max_tokens\": 32}'\n",
             url, serve->auth.count ? " -H \"Authorization: Bearer $REPRISE_API_KEY\"" : "");
 }

@@ -115,13 +115,13 @@ def overlap(header):
 
 def check_model_files():
     with tempfile.TemporaryDirectory() as parent:
-        refused(3, "config.json", "serve", os.path.join(parent, "nothing"))
+        refused(3, "nothing", "serve", os.path.join(parent, "nothing"))
         refused(3, "model.safetensors", "serve", copy_demo(parent, "cut", cut(1000000)))
         refused(3, "model.safetensors", "serve", copy_demo(parent, "empty", cut(0)))
         refused(3, "model.safetensors", "serve", copy_demo(parent, "header", cut(100)))
         refused(3, "model.", "serve", copy_demo(parent, "missing", change_header(drop_norm)))
         refused(3, "model.embed_tokens.weight", "serve", copy_demo(parent, "shape", change_header(reshape_embedding)))
-        refused(3, "model.norm.weight", "serve", copy_demo(parent, "overlap", change_header(overlap)))
+        refused(3, "overlaps", "serve", copy_demo(parent, "overlap", change_header(overlap)))
         refused(3, "num_key_value_heads", "serve", copy_demo(parent, "heads", num_key_value_heads=3))
         refused(3, "architectures", "serve", copy_demo(parent, "family", architectures=["GPT9"], model_type="gpt9"))
         refused(3, "vocab_size", "serve", copy_demo(parent, "vocab", vocab_size=-1))

@@ -51,7 +51,7 @@ def together(server, requests):
 def check_pages(server):
     metrics = server.metrics()
     free, cached = metrics["reprise_kv_pages_free"], metrics["reprise_kv_pages_cached"]
-    assert free + cached == metrics["reprise_kv_pages_total"], metrics
+    assert free + cached == metrics["reprise_kv_pages_capacity"], metrics
     return metrics
 
 
@@ -63,7 +63,7 @@ def main():
     assert whole == alone[:16], "streamed and whole answers differ"
     for cache in ("--enable-prefix-caching", "--no-enable-prefix-caching"):
         for run_ahead in ("0", "1"):
-            small = ["--num-gpu-blocks-override", "24", "--max-model-len", "256", "--max-num-seqs", "32"]
+            small = ["--block-size", "4", "--num-gpu-blocks-override", "60", "--max-model-len", "240"]
             with Server(Server.__init__.__defaults__[0], cache, "--run-ahead", run_ahead, *small) as server:
                 texts = together(server, requests)
                 different = [i for i in range(STREAMS) if texts[i] != alone[i]]
