@@ -151,7 +151,10 @@ void rp_api_detokenize(struct rp_conn *conn) {
         rp_json_object_begin(&json, NULL);
         rp_json_string_len(&json, "prompt", text.len ? text.data : "", text.len);
         rp_json_object_end(&json);
-        rp_conn_reply(conn, 200, "application/json", NULL, body.data, body.len);
+        if (body.failed)
+            rp_conn_fail(conn, 503, "overloaded", "out of memory");
+        else
+            rp_conn_reply(conn, 200, "application/json", NULL, body.data, body.len);
     } else {
         rp_conn_reply_error(conn, &error);
     }

@@ -36,8 +36,8 @@ static void print_model(const struct inspection *in, struct rp_buffer *out) {
     rp_buffer_printf(out, "architecture   %s (%s)\n", config->architecture,
                      family_name(config->family));
     rp_buffer_printf(out, "parameters     %.1f M, %s on disk, %s in memory\n",
-                     (double)rp_model_parameter_count(&in->model) * 1e-6, rp_dtype_name(config->file_dtype),
-                     rp_dtype_name(in->model.dtype));
+                     (double)rp_model_parameter_count(&in->model) * 1e-6,
+                     rp_dtype_name(config->file_dtype), rp_dtype_name(in->model.dtype));
     rp_buffer_printf(out, "layers         %u, hidden %u, intermediate %u, vocabulary %u%s\n",
                      config->layers, config->hidden, config->intermediate, config->vocab,
                      config->tied ? ", tied head" : "");

@@ -148,7 +148,8 @@ static enum rp_finish_reason print_answer(struct rp_stack *stack, struct rp_requ
                 text.failed |= rp_detokenizer_finish(&detokenizer, &text) != RP_OK;
             else if (!event.is_stop)
                 text.failed |= rp_detokenizer_push(&detokenizer, event.token, &text) != RP_OK;
-            if (match.found < 0 && rp_stop_match_push(&match, text.data ? text.data : "", text.len, &safe)) {
+            if (match.found < 0 &&
+                rp_stop_match_push(&match, text.data ? text.data : "", text.len, &safe)) {
                 atomic_store(&request->cancelled, true);
                 rp_engine_notify(stack->engine);
             }

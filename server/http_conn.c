@@ -412,10 +412,35 @@ void rp_conn_tick(struct rp_conn *conn, uint64_t now_ns) {
                  conn->body_raw_bytes ? "body" : "header");
 }
 
+static void on_refused(uv_handle_t *handle) {
+    struct rp_listener *listener = handle->data;
+    listener->refusing = false;
+    if (listener->refuse_again)
+        rp_conn_accept(listener);
+}
+
+/* Memory is out: takes the connection into a handle of the listener's own and closes it. libuv accepts no
+ * other until this one has been taken. */
+static void refuse(struct rp_listener *listener) {
+    rp_counter_add(&listener->server->metrics.connections_refused, 1);
+    listener->refuse_again = listener->refusing;
+    if (listener->refusing)
+        return;
+    listener->refusing = true;
+    RP_ASSERT(uv_tcp_init(&listener->server->loop, &listener->refused) == 0);
+    listener->refused.data = listener;
+    (void)uv_accept((uv_stream_t *)&listener->tcp, (uv_stream_t *)&listener->refused);
+    uv_close((uv_handle_t *)&listener->refused, on_refused);
+}
+
 void rp_conn_accept(struct rp_listener *listener) {
     struct rp_server *server = listener->server;
     struct rp_conn *conn = rp_calloc(1, sizeof *conn);
-    RP_ASSERT(conn); /* 5 KiB; a machine without them is lost */
+    listener->refuse_again = false;
+    if (!conn) {
+        refuse(listener);
+        return;
+    }
     conn->server = server;
     conn->listener = listener;
     conn->key_index = -1;

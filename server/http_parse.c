@@ -19,9 +19,14 @@ static void reject(struct rp_conn *conn, int status, const char *code, const cha
     rp_conn_fail(conn, status, code, "%s", message);
 }
 
+static int no_memory(struct rp_conn *conn) {
+    reject(conn, 503, "overloaded", "out of memory");
+    return -1;
+}
+
 static int on_url(llhttp_t *parser, const char *at, size_t len) {
     struct rp_conn *conn = parser->data;
-    return rp_http_head_target(&conn->head, at, len) ? 0 : -1;
+    return rp_http_head_target(&conn->head, at, len) ? 0 : no_memory(conn);
 }
 
 /* Fields after the last chunk are counted with the body and ignored. */
@@ -29,23 +34,23 @@ static bool is_trailer(const struct rp_conn *conn) { return conn->state != RP_CO
 
 static int on_field(llhttp_t *parser, const char *at, size_t len) {
     struct rp_conn *conn = parser->data;
-    return is_trailer(conn) || rp_http_head_name(&conn->head, at, len) ? 0 : -1;
+    return is_trailer(conn) || rp_http_head_name(&conn->head, at, len) ? 0 : no_memory(conn);
 }
 
 static int on_value(llhttp_t *parser, const char *at, size_t len) {
     struct rp_conn *conn = parser->data;
-    return is_trailer(conn) || rp_http_head_value(&conn->head, at, len) ? 0 : -1;
+    return is_trailer(conn) || rp_http_head_value(&conn->head, at, len) ? 0 : no_memory(conn);
 }
 
 static int on_value_complete(llhttp_t *parser) {
     struct rp_conn *conn = parser->data;
-    return is_trailer(conn) || rp_http_head_field_done(&conn->head) ? 0 : -1;
+    return is_trailer(conn) || rp_http_head_field_done(&conn->head) ? 0 : no_memory(conn);
 }
 
 static int on_headers_complete(llhttp_t *parser) {
     struct rp_conn *conn = parser->data;
     if (!rp_http_head_finish(&conn->head))
-        return -1;
+        return no_memory(conn);
     /* "Upgrade: h2c" and the like are not honoured: what follows is this request's body. */
     parser->upgrade = 0;
     conn->http10 = parser->http_major == 1 && parser->http_minor == 0;
@@ -73,7 +78,7 @@ static int on_body(llhttp_t *parser, const char *at, size_t len) {
     }
     rp_buffer_append(&conn->body, at, len);
     if (conn->body.failed)
-        return -1;
+        return no_memory(conn);
     server->bodies_bytes += len;
     return 0;
 }

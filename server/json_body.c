@@ -7,7 +7,7 @@
 #include <string.h>
 
 static _Thread_local uint64_t live_bytes, limit_bytes;
-static _Thread_local bool limit_met;
+static _Thread_local bool limit_met, memory_out;
 
 static void *counted_alloc(size_t size) {
     if (limit_bytes && live_bytes + size > limit_bytes) {
@@ -17,6 +17,8 @@ static void *counted_alloc(size_t size) {
     void *ptr = rp_alloc(size);
     if (ptr)
         live_bytes += malloc_usable_size(ptr);
+    else
+        memory_out = true;
     return ptr;
 }
 
@@ -116,9 +118,14 @@ json_t *rp_json_body_parse(const char *body, size_t len, const struct rp_http_li
     }
     bool by_total = live_bytes + limits->json_bytes > limits->json_live_bytes;
     limit_bytes = by_total ? limits->json_live_bytes : live_bytes + limits->json_bytes;
-    limit_met = false;
+    limit_met = memory_out = false;
     json_t *root = json_loadb(body, len, JSON_REJECT_DUPLICATES, &error);
     limit_bytes = 0;
+    /* jansson 2.14 loses a byte of a string when the buffer of its lexer cannot grow, and goes on. */
+    if (limit_met || memory_out) {
+        json_decref(root);
+        root = NULL;
+    }
     if (!root && limit_met && by_total) {
         rp_http_error_set(out_error, 503, NULL, "overloaded",
                           "too many large bodies are in work, try again");
@@ -126,6 +133,8 @@ json_t *rp_json_body_parse(const char *body, size_t len, const struct rp_http_li
         rp_http_error_set(out_error, 413, NULL, "body_too_large",
                           "the body needs more than %llu bytes of memory when parsed",
                           (unsigned long long)limits->json_bytes);
+    } else if (!root && memory_out) {
+        rp_http_error_set(out_error, 503, NULL, "overloaded", "out of memory");
     } else if (!root) {
         explain(body, len, &error, out_error);
     } else if (!json_is_object(root)) {

@@ -26,6 +26,8 @@ struct rp_listener {
     struct rp_server *server;
     uint32_t port;
     bool is_open, is_admin, is_local; /* is_local: bound to loopback */
+    uv_tcp_t refused;                 /* a connection that finds no memory (http_conn.c) */
+    bool refusing, refuse_again;
 };
 
 struct rp_server {

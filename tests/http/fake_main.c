@@ -1,11 +1,14 @@
 /* fake_main.c - the server with a fake engine (fake_engine.h): `fake_reprise TOKENIZER [serve's flags]`.
  * Environment: FAKE_STEP_US, FAKE_KV_TOKENS, FAKE_TIMEOUT_MS (every phase), FAKE_STREAM_BYTES,
- * FAKE_STUCK_MS. Exits with the server's code, or 99 when requests were left open. */
+ * FAKE_STUCK_MS. SIGUSR1: the n-th allocation from now on fails, n being how many such signals there were.
+ * Exits with the server's code, or 99 when requests were left open. */
 #include "base/log.h"
+#include "base/memory.h"
 #include "server/serve_config.h"
 #include "tests/http/fake_engine.h"
 
 #include <math.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -24,6 +27,12 @@ static void on_ready(void *ctx) {
     printf("ready port=%u admin_port=%u\n", rp_server_port(context->server),
            rp_server_admin_port(context->server));
     fflush(stdout);
+}
+
+static void on_usr1(int number) {
+    static volatile sig_atomic_t n;
+    (void)number;
+    rp_alloc_fail_at((uint64_t)++n);
 }
 
 static void set_limits(struct rp_http_limits *limits) {
@@ -93,6 +102,7 @@ int main(int argc, char **argv) {
     if (status != RP_OK)
         return status == RP_STATUS_CANCELLED ? RP_EXIT_OK : rp_fail(RP_EXIT_USAGE, &err);
     rp_log_set_level((enum rp_log_level)context.options.log_level);
+    signal(SIGUSR1, on_usr1);
     int code = serve(&context, &auth, positionals[0]);
     rp_auth_deinit(&auth);
     return code;
