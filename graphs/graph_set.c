@@ -179,6 +179,8 @@ fail:
 void rp_graph_set_destroy(struct rp_graph_set *set) {
     if (!set)
         return;
+    /* A step's result is published before its last launch has returned. */
+    (void)set->backend->synchronize(set->device);
     for (uint32_t i = 0; i < set->count; i++) {
         if (set->entries[i].forward)
             set->backend->graph_destroy(set->device, set->entries[i].forward);

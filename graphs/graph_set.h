@@ -48,7 +48,7 @@ int rp_graph_set_arena_bytes(const struct rp_graph_set_config *config, size_t *o
 
 int rp_graph_set_create(const struct rp_graph_set_config *config, struct rp_graph_set **out,
                         struct rp_error *err) RP_MUST_USE;
-void rp_graph_set_destroy(struct rp_graph_set *set);
+void rp_graph_set_destroy(struct rp_graph_set *set); /* waits for the device first */
 
 /* decode_only: every row has one token, so a decode bucket may run it. NULL when nothing fits. */
 struct rp_graph_entry *rp_graph_set_pick(struct rp_graph_set *set, uint32_t tokens, uint32_t rows,
