@@ -15,9 +15,12 @@ struct run {
     struct rp_request *requests;
     int32_t *prompt;
     sem_t wake;
-    double *gaps_ms;
+    double *gaps_ms; /* steps of the round in work */
     uint32_t gap_count;
-    uint64_t start_ns, first_ns, last_ns;
+    double *steps_ms; /* of all rounds, without warm-up */
+    uint32_t step_count;
+    uint64_t start_ns, first_ns;
+    double shares[RP_BENCH_ROUNDS_MAX], bandwidths[RP_BENCH_ROUNDS_MAX];
 };
 
 static void on_wake(void *ctx) { sem_post(&((struct run *)ctx)->wake); }
@@ -34,8 +37,11 @@ static int submit_all(struct run *run, const struct rp_bench_decode_config *conf
         state = state * 1664525u + 1013904223u; /* any ids do; the same ones every time */
         run->prompt[i] = (int32_t)(state % model->vocab);
     }
+    if (run->start_ns == 0)
+        run->start_ns = rp_clock_ns();
     for (uint32_t i = 0; i < config->batch; i++) {
         struct rp_request *request = &run->requests[i];
+        memset(request, 0, sizeof *request);
         request->id = i;
         request->prompt = run->prompt;
         request->prompt_count = config->context;
@@ -76,25 +82,53 @@ static void drain(struct run *run, const struct rp_bench_decode_config *config) 
     }
 }
 
-static void summarise(struct run *run, const struct rp_bench_decode_config *config,
-                      struct rp_bench_decode_result *out) {
-    uint32_t skip = run->gap_count > config->warm_up ? config->warm_up : 0;
+static double sorted_quantile(double *values, uint32_t count, double q) {
+    qsort(values, count, sizeof *values, compare_doubles);
+    return values[(uint32_t)(q * (count - 1) + 0.5)];
+}
+
+/* bandwidth, decode, bandwidth. */
+static int run_round(struct run *run, const struct rp_bench_decode_config *config,
+                     const struct rp_model_config *model, uint32_t round, double bytes_per_step,
+                     struct rp_error *err) {
+    const size_t bytes = (size_t)1 << 30;
+    double before = rp_membw_read(config->threads, bytes, 4);
+    run->gap_count = 0;
+    int status = submit_all(run, config, model, err);
+    if (status != RP_OK)
+        return status;
+    drain(run, config);
+    double after = rp_membw_read(config->threads, bytes, 4);
+    run->bandwidths[round] = RP_MAX(before, after) * 1e-9;
+    uint32_t skip = RP_MIN(config->warm_up, run->gap_count);
     double *gaps = run->gaps_ms + skip;
     uint32_t count = run->gap_count - skip;
-    out->steps = count;
     if (count == 0)
-        return;
+        return rp_error_set(err, RP_STATUS_RANGE, "no step is left after %u of warm-up",
+                            config->warm_up);
+    memcpy(run->steps_ms + run->step_count, gaps, count * sizeof *gaps);
+    run->step_count += count;
+    run->shares[round] =
+        bytes_per_step / (sorted_quantile(gaps, count, 0.5) * 1e-3) * 1e-9 / run->bandwidths[round];
+    return RP_OK;
+}
+
+static void summarise(struct run *run, const struct rp_bench_decode_config *config,
+                      struct rp_bench_decode_result *out) {
     double sum = 0.0;
-    for (uint32_t i = 0; i < count; i++)
-        sum += gaps[i];
-    qsort(gaps, count, sizeof *gaps, compare_doubles);
-    out->ms_mean = sum / count;
-    out->ms_p10 = gaps[count / 10];
-    out->ms_p50 = gaps[count / 2];
-    out->ms_p90 = gaps[(uint64_t)count * 9 / 10];
+    for (uint32_t i = 0; i < run->step_count; i++)
+        sum += run->steps_ms[i];
+    out->steps = run->step_count;
+    out->ms_mean = sum / run->step_count;
+    out->ms_p10 = sorted_quantile(run->steps_ms, run->step_count, 0.1);
+    out->ms_p50 = sorted_quantile(run->steps_ms, run->step_count, 0.5);
+    out->ms_p90 = sorted_quantile(run->steps_ms, run->step_count, 0.9);
     out->tokens_per_second = config->batch * 1000.0 / out->ms_p50;
     out->achieved_gbps = out->bytes_per_step / (out->ms_p50 * 1e-3) * 1e-9;
-    out->share = out->achieved_gbps / out->read_bandwidth_gbps;
+    out->read_bandwidth_gbps = sorted_quantile(run->bandwidths, config->rounds, 0.5);
+    out->share = sorted_quantile(run->shares, config->rounds, 0.5);
+    out->share_min = run->shares[0];
+    out->share_max = run->shares[config->rounds - 1];
     out->prefill_tokens_per_second =
         (double)config->batch * config->context / ((double)(run->first_ns - run->start_ns) * 1e-9);
 }
@@ -124,6 +158,7 @@ int rp_bench_decode(const struct rp_bench_decode_config *config, struct rp_bench
                                       .queue_capacity = config->batch,
                                       .kv_dtype = config->dtype,
                                       .threads = config->threads,
+                                      .prefix_cache = true,
                                       .run_ahead = config->run_ahead,
                                       .enforce_eager = config->enforce_eager,
                                       .no_fusion = config->no_fusion,
@@ -132,7 +167,8 @@ int rp_bench_decode(const struct rp_bench_decode_config *config, struct rp_bench
     run.requests = rp_calloc(config->batch, sizeof *run.requests);
     run.prompt = rp_calloc(config->context, sizeof *run.prompt);
     run.gaps_ms = rp_calloc(config->tokens, sizeof *run.gaps_ms);
-    if (!run.requests || !run.prompt || !run.gaps_ms) {
+    run.steps_ms = rp_calloc((size_t)config->tokens * config->rounds, sizeof *run.steps_ms);
+    if (!run.requests || !run.prompt || !run.gaps_ms || !run.steps_ms) {
         status = rp_error_set(err, RP_STATUS_NO_MEMORY, "out of memory");
         goto done;
     }
@@ -147,25 +183,21 @@ int rp_bench_decode(const struct rp_bench_decode_config *config, struct rp_bench
     out->bytes_per_step = out->weight_bytes + kv_bytes_per_token(&shape, config->dtype) *
                                                   config->batch *
                                                   (config->context + config->tokens / 2.0);
-    out->read_bandwidth_gbps = rp_membw_read(config->threads, (size_t)1 << 30, 6) * 1e-9;
     status = rp_engine_start(run.engine, err);
     if (status != RP_OK)
         goto done;
-    run.start_ns = rp_clock_ns();
-    status = submit_all(&run, config, &shape, err);
-    if (status == RP_OK) {
-        drain(&run, config);
-        rp_engine_stop(run.engine);
-        double again = rp_membw_read(config->threads, (size_t)1 << 30, 6) * 1e-9;
-        out->read_bandwidth_gbps = RP_MAX(out->read_bandwidth_gbps, again);
+    for (uint32_t round = 0; round < config->rounds && status == RP_OK; round++)
+        status = run_round(&run, config, &shape, round, out->bytes_per_step, err);
+    rp_engine_stop(run.engine);
+    if (status == RP_OK)
         summarise(&run, config, out);
-    }
 done:
     rp_engine_destroy(run.engine);
     rp_model_deinit(&model);
     rp_free(run.requests);
     rp_free(run.prompt);
     rp_free(run.gaps_ms);
+    rp_free(run.steps_ms);
     sem_destroy(&run.wake);
     return status;
 }

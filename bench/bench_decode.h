@@ -5,17 +5,24 @@
  * gap between the engine's reading of two consecutive results.
  *
  * Bytes of a step: every weight once (the embedding's rows apart), and K and V of every sequence at its
- * length in the middle of the run. Share = bytes / time / read bandwidth, the bandwidth measured in the
- * same run with the same number of threads, before and after, the larger counts. */
+ * length in the middle of the run. Share = bytes / time / read bandwidth.
+ *
+ * A shared machine's bandwidth can change by half from one minute to the next. So the run goes in rounds:
+ * bandwidth, decode, bandwidth; a round's share holds its median step against the larger of its two
+ * readings, and the median of the rounds is reported with their spread. Rounds after the first find their
+ * prompt in the prefix cache; the prompt's speed is that of the first. */
 #ifndef RP_BENCH_BENCH_DECODE_H
 #define RP_BENCH_BENCH_DECODE_H
 
 #include "device/program.h"
 
+#define RP_BENCH_ROUNDS_MAX 32
+
 struct rp_bench_decode_config {
     const char *shape; /* rp_model_shape */
     enum rp_dtype dtype;
-    uint32_t batch, context, tokens, warm_up, threads;
+    uint32_t batch, context, tokens, warm_up, threads; /* tokens: of each sequence in each round */
+    uint32_t rounds;                                   /* at most RP_BENCH_ROUNDS_MAX */
     bool run_ahead, enforce_eager, no_fusion;
 };
 
@@ -25,8 +32,9 @@ struct rp_bench_decode_result {
     double tokens_per_second; /* of all sequences, from the median step */
     double bytes_per_step;
     double weight_bytes;
-    double read_bandwidth_gbps;  /* 1e9 bytes per second */
-    double achieved_gbps, share; /* of the median step */
+    double read_bandwidth_gbps;         /* 1e9 bytes per second; median of the rounds */
+    double achieved_gbps;               /* of the median step of all rounds */
+    double share, share_min, share_max; /* median, least and largest of the rounds */
     double prefill_tokens_per_second;
     uint32_t steps;
 };

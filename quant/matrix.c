@@ -9,21 +9,6 @@
 
 #define PANEL 16u
 
-static size_t element_bytes(enum rp_dtype dtype) {
-    switch (dtype) {
-    case RP_DTYPE_F32:
-    case RP_DTYPE_I32:
-        return 4;
-    case RP_DTYPE_BF16:
-    case RP_DTYPE_F16:
-        return 2;
-    case RP_DTYPE_FP8_E4M3:
-    case RP_DTYPE_INT8:
-        return 1;
-    }
-    return 0;
-}
-
 size_t rp_matrix_bytes(const struct rp_matrix *matrix) {
     size_t rows = matrix->rows, cols = matrix->cols, bytes;
     if (matrix->layout == RP_LAYOUT_PANEL_16) {
@@ -31,7 +16,7 @@ size_t rp_matrix_bytes(const struct rp_matrix *matrix) {
         cols = matrix->dtype == RP_DTYPE_BF16 ? RP_ALIGN_UP(cols, 2) : cols;
     }
     if (rp_mul_overflow(rows, cols, &bytes) ||
-        rp_mul_overflow(bytes, element_bytes(matrix->dtype), &bytes))
+        rp_mul_overflow(bytes, rp_dtype_bytes(matrix->dtype), &bytes))
         return 0;
     return bytes;
 }

@@ -13,7 +13,7 @@
 
 struct decode_options {
     const char *shape;
-    uint32_t dtype, device, batch, context, tokens, warm_up, threads, run_ahead;
+    uint32_t dtype, device, batch, context, tokens, rounds, warm_up, threads, run_ahead;
     bool enforce_eager, disable_fusion, json;
 };
 
@@ -26,8 +26,12 @@ static const struct rp_flag decode_flags[] = {
     {"device", RP_FLAG_CHOICE, AT(device), "auto|cpu", 0, 0, "auto", "where to run"},
     {"batch", RP_FLAG_UINT, AT(batch), "N", 1, 4096, "1", "sequences that decode together"},
     {"context", RP_FLAG_UINT, AT(context), "N", 1, 1048576, "512", "prompt tokens of each"},
-    {"tokens", RP_FLAG_UINT, AT(tokens), "N", 2, 1048576, "64", "output tokens of each"},
-    {"warm-up", RP_FLAG_UINT, AT(warm_up), "N", 0, 1048576, "4", "first steps that do not count"},
+    {"tokens", RP_FLAG_UINT, AT(tokens), "N", 2, 1048576, "32",
+     "output tokens of each in each round"},
+    {"rounds", RP_FLAG_UINT, AT(rounds), "N", 1, RP_BENCH_ROUNDS_MAX, "5",
+     "rounds, each beside two readings of the bandwidth"},
+    {"warm-up", RP_FLAG_UINT, AT(warm_up), "N", 0, 1048576, "4",
+     "first steps of a round that do not count"},
     {"threads", RP_FLAG_UINT, AT(threads), "N", 0, 1024, "0", "CPU workers; 0: one per core"},
     {"run-ahead", RP_FLAG_UINT, AT(run_ahead), "0|1", 0, 1, "1",
      "launch a step before the last one was read"},
@@ -73,6 +77,9 @@ static void print_decode_json(const struct decode_options *options,
     rp_json_double(&json, "achieved_gb_per_second", result->achieved_gbps);
     rp_json_double(&json, "read_bandwidth_gb_per_second", result->read_bandwidth_gbps);
     rp_json_double(&json, "bandwidth_share", result->share);
+    rp_json_double(&json, "bandwidth_share_min", result->share_min);
+    rp_json_double(&json, "bandwidth_share_max", result->share_max);
+    rp_json_uint(&json, "rounds", options->rounds);
     rp_json_object_end(&json);
     printf("%.*s\n", (int)out.len, out.data);
     rp_buffer_deinit(&out);
@@ -91,6 +98,7 @@ static int bench_decode(int argc, char **argv) {
                                             .batch = options.batch,
                                             .context = options.context,
                                             .tokens = options.tokens,
+                                            .rounds = options.rounds,
                                             .warm_up = options.warm_up,
                                             .threads = options.threads,
                                             .run_ahead = options.run_ahead != 0,
@@ -110,8 +118,9 @@ static int bench_decode(int argc, char **argv) {
     printf("%.2f ms a step (p10 %.2f, p90 %.2f, %u steps), %.1f tokens/s, prompt %.1f tokens/s\n",
            result.ms_p50, result.ms_p10, result.ms_p90, result.steps, result.tokens_per_second,
            result.prefill_tokens_per_second);
-    printf("%.1f GB/s of %.1f GB/s read bandwidth: %.0f %%\n", result.achieved_gbps,
-           result.read_bandwidth_gbps, 100.0 * result.share);
+    printf("%.1f GB/s, read bandwidth %.1f GB/s; share %.0f %% (%.0f to %.0f %% over %u rounds)\n",
+           result.achieved_gbps, result.read_bandwidth_gbps, 100.0 * result.share,
+           100.0 * result.share_min, 100.0 * result.share_max, options.rounds);
     return RP_EXIT_OK;
 }
 

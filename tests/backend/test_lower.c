@@ -108,10 +108,7 @@ static void run_prompts(struct record *record, uint32_t first_slot, uint32_t chu
     }
 }
 
-static void run_script(struct record *record, uint32_t first_slot, uint32_t chunk,
-                       struct rp_graph_entry *entry) {
-    record->count = 0;
-    run_prompts(record, first_slot, chunk, entry);
+static void run_decodes(struct record *record, uint32_t first_slot, struct rp_graph_entry *entry) {
     for (uint32_t step = 0; step < DECODES; step++) {
         for (uint32_t s = 0; s < SEQUENCES; s++)
             rp_driver_row(&driver, first_slot + s, NULL, 1, true);
@@ -119,6 +116,13 @@ static void run_script(struct record *record, uint32_t first_slot, uint32_t chun
         for (uint32_t s = 0; s < SEQUENCES; s++)
             keep(record, s, s);
     }
+}
+
+static void run_script(struct record *record, uint32_t first_slot, uint32_t chunk,
+                       struct rp_graph_entry *entry) {
+    record->count = 0;
+    run_prompts(record, first_slot, chunk, entry);
+    run_decodes(record, first_slot, entry);
 }
 
 static void run_way(struct record *record, const struct rp_driver_config *way) {
@@ -135,6 +139,11 @@ static void assert_same(const struct record *a, const struct record *b) {
         for (uint32_t v = 0; v < VOCAB; v++)
             assert_false(isnan(a->logits[i][v]));
     }
+}
+
+static void check_way(const struct rp_driver_config *way) {
+    run_way(other, way);
+    assert_same(plain, other);
 }
 
 /* Runs `check` for every family in f32 and bf16, with the plain way already in `plain`. */
@@ -154,8 +163,7 @@ static void for_every_model(void (*check)(enum rp_dtype dtype)) {
 
 static void check_fusion(enum rp_dtype dtype) {
     struct rp_driver_config way = way_default(dtype);
-    run_way(other, &way);
-    assert_same(plain, other);
+    check_way(&way);
 }
 
 static void test_fused_and_unfused_lowering_give_equal_bits(void **state) {
@@ -191,8 +199,7 @@ static void test_fusion_saves_launches_and_covers_every_operator(void **state) {
 static void check_freed_program(enum rp_dtype dtype) {
     struct rp_driver_config way = way_default(dtype);
     way.free_program = true;
-    run_way(other, &way);
-    assert_same(plain, other);
+    check_way(&way);
 }
 
 static void test_replay_needs_nothing_of_the_program(void **state) {
@@ -204,8 +211,7 @@ static void check_eager(enum rp_dtype dtype) {
     struct rp_driver_config way = way_default(dtype);
     way.eager = true;
     way.threads = 2;
-    run_way(other, &way);
-    assert_same(plain, other);
+    check_way(&way);
 }
 
 static void test_graph_equals_eager(void **state) {
@@ -217,8 +223,7 @@ static void check_threads(enum rp_dtype dtype) {
     for (uint32_t threads = 2; threads <= 3; threads++) {
         struct rp_driver_config way = way_default(dtype);
         way.threads = threads;
-        run_way(other, &way);
-        assert_same(plain, other);
+        check_way(&way);
     }
 }
 
@@ -230,8 +235,7 @@ static void test_the_number_of_threads_changes_nothing(void **state) {
 static void check_poison(enum rp_dtype dtype) {
     struct rp_driver_config way = way_default(dtype);
     way.poison = true;
-    run_way(other, &way);
-    assert_same(plain, other);
+    check_way(&way);
 }
 
 static void test_an_arena_of_nan_between_replays_changes_nothing(void **state) {
@@ -259,13 +263,7 @@ static void check_buckets(enum rp_dtype dtype) {
                     rp_driver_edit(&driver, s, field, 0, 0);
             other->count = 0;
             run_prompts(other, 0, PROMPT, holds_prompts ? entry : NULL);
-            for (uint32_t step = 0; step < DECODES; step++) {
-                for (uint32_t s = 0; s < SEQUENCES; s++)
-                    rp_driver_row(&driver, s, NULL, 1, true);
-                rp_driver_run(&driver, entry);
-                for (uint32_t s = 0; s < SEQUENCES; s++)
-                    keep(other, s, s);
-            }
+            run_decodes(other, 0, entry);
             assert_same(plain, other);
         }
     }

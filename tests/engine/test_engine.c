@@ -199,14 +199,29 @@ static void assert_answers_equal(uint32_t i) {
                         alone[i].count * sizeof alone[i].tokens[0]);
 }
 
-/* All at once; returns preemptions. */
-static uint64_t run_together(const struct rp_engine_config *config) {
-    uint64_t cached = 0;
+/* A fresh engine with every request in its queue. */
+static void submit_all(const struct rp_engine_config *config) {
     make_requests();
     memset(together, 0, sizeof together);
     open_engine(config);
     for (uint32_t i = 0; i < REQUESTS; i++)
         assert_int_equal(rp_engine_submit(engine, &requests[i]), RP_OK);
+}
+
+/* After a stop: every request has closed once. */
+static void assert_all_closed_once(void) {
+    struct rp_event event;
+    rp_engine_stop(engine);
+    while (rp_engine_next_event(engine, &event))
+        together[event.request->id].closed += event.kind == RP_EVENT_CLOSED;
+    for (uint32_t i = 0; i < REQUESTS; i++)
+        assert_int_equal(together[i].closed, 1);
+}
+
+/* All at once; returns preemptions. */
+static uint64_t run_together(const struct rp_engine_config *config) {
+    uint64_t cached = 0;
+    submit_all(config);
     drain(together, REQUESTS);
     for (uint32_t i = 0; i < REQUESTS; i++) {
         assert_answers_equal(i);
@@ -259,11 +274,7 @@ static void test_cancelled_requests_close_and_leave_the_others_alone(void **stat
     config.page_tokens = SMALL_PAGE;
     config.max_model_len = PROMPT_MAX + OUTPUT_MAX;
     run_alone();
-    make_requests();
-    memset(together, 0, sizeof together);
-    open_engine(&config);
-    for (uint32_t i = 0; i < REQUESTS; i++)
-        assert_int_equal(rp_engine_submit(engine, &requests[i]), RP_OK);
+    submit_all(&config);
     for (uint32_t i = 0; i < REQUESTS; i += 4) {
         drain(together, i % 8 == 0 && i < 32 ? 1 : 0);
         atomic_store(&requests[i].cancelled, true);
@@ -290,37 +301,19 @@ static void test_cancelled_requests_close_and_leave_the_others_alone(void **stat
 static void test_stopping_closes_every_open_request_once(void **state) {
     (void)state;
     struct rp_engine_config config = config_default();
-    struct rp_event event;
-    make_requests();
-    memset(together, 0, sizeof together);
-    open_engine(&config);
-    for (uint32_t i = 0; i < REQUESTS; i++)
-        assert_int_equal(rp_engine_submit(engine, &requests[i]), RP_OK);
-    rp_engine_stop(engine);
-    while (rp_engine_next_event(engine, &event))
-        together[event.request->id].closed += event.kind == RP_EVENT_CLOSED;
-    for (uint32_t i = 0; i < REQUESTS; i++)
-        assert_int_equal(together[i].closed, 1);
+    submit_all(&config);
+    assert_all_closed_once();
 }
 
 /* The same with a ring that holds two events: what has no room follows. */
 static void test_a_full_event_ring_loses_nothing(void **state) {
     (void)state;
     struct rp_engine_config config = config_default();
-    struct rp_event event;
     config.event_capacity = 2;
     run_alone();
     run_together(&config);
-    make_requests();
-    memset(together, 0, sizeof together);
-    open_engine(&config);
-    for (uint32_t i = 0; i < REQUESTS; i++)
-        assert_int_equal(rp_engine_submit(engine, &requests[i]), RP_OK);
-    rp_engine_stop(engine);
-    while (rp_engine_next_event(engine, &event))
-        together[event.request->id].closed += event.kind == RP_EVENT_CLOSED;
-    for (uint32_t i = 0; i < REQUESTS; i++)
-        assert_int_equal(together[i].closed, 1);
+    submit_all(&config);
+    assert_all_closed_once();
 }
 
 static void test_a_full_queue_refuses_and_takes_again_when_it_has_room(void **state) {
