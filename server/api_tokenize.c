@@ -5,7 +5,7 @@
 #include "model/detokenizer.h"
 #include "server/http_conn.h"
 #include "server/http_error.h"
-#include "server/json_body.h"
+#include "server/json_work.h"
 #include "server/params.h"
 #include "server/router.h"
 #include "server/text_work.h"
@@ -68,23 +68,20 @@ static void on_tokenised(struct rp_text_job *job) {
     rp_free(t);
 }
 
-/* The body as an object, or NULL when an error has been answered. */
-static json_t *read_body(struct rp_conn *conn) {
+/* False when an error has been answered. */
+static bool check_model(struct rp_conn *conn, json_t *root) {
     struct rp_http_error error = {.status = 0};
-    json_t *root =
-        rp_json_body_parse(conn->body.data, conn->body.len, &conn->server->config.limits, &error);
-    if (root && rp_params_check_model(root, &conn->server->serving, &error))
-        return root;
+    if (rp_params_check_model(root, &conn->server->serving, &error))
+        return true;
     json_decref(root);
     rp_conn_reply_error(conn, &error);
-    return NULL;
+    return false;
 }
 
-void rp_api_tokenize(struct rp_conn *conn) {
+static void on_tokenize_body(struct rp_conn *conn, json_t *root) {
     struct rp_http_error error = {.status = 0};
     bool add_special = true, with_strings = false;
-    json_t *root = read_body(conn);
-    if (!root)
+    if (!check_model(conn, root))
         return;
     json_t *prompt = json_object_get(root, "prompt");
     bool good = rp_params_bool(root, "add_special_tokens", &add_special, &error) &&
@@ -115,6 +112,8 @@ void rp_api_tokenize(struct rp_conn *conn) {
     rp_text_work_start(conn->server, &t->job);
 }
 
+void rp_api_tokenize(struct rp_conn *conn) { rp_json_work_start(conn, on_tokenize_body); }
+
 static bool decode(const struct rp_serving *serving, json_t *tokens, struct rp_buffer *text,
                    struct rp_http_error *error) {
     struct rp_detokenizer detok;
@@ -139,12 +138,11 @@ static bool decode(const struct rp_serving *serving, json_t *tokens, struct rp_b
     return rp_http_error_set(error, 503, NULL, "overloaded", "out of memory");
 }
 
-void rp_api_detokenize(struct rp_conn *conn) {
+static void on_detokenize_body(struct rp_conn *conn, json_t *root) {
     struct rp_http_error error = {.status = 0};
     struct rp_buffer text = {.data = NULL}, body = {.data = NULL};
     struct rp_json json;
-    json_t *root = read_body(conn);
-    if (!root)
+    if (!check_model(conn, root))
         return;
     if (decode(&conn->server->serving, json_object_get(root, "tokens"), &text, &error)) {
         rp_json_init(&json, &body);
@@ -162,3 +160,5 @@ void rp_api_detokenize(struct rp_conn *conn) {
     rp_buffer_deinit(&text);
     rp_buffer_deinit(&body);
 }
+
+void rp_api_detokenize(struct rp_conn *conn) { rp_json_work_start(conn, on_detokenize_body); }

@@ -4,28 +4,43 @@
 #include "base/utf8.h"
 
 #include <malloc.h>
+#include <stdatomic.h>
 #include <string.h>
 
-static _Thread_local uint64_t live_bytes, limit_bytes;
-static _Thread_local bool limit_met, memory_out;
+/* Of all trees; a tree made by a worker is freed by the loop. */
+static _Atomic uint64_t live_bytes;
+
+/* The parse that this thread is in. */
+static _Thread_local struct {
+    uint64_t bytes, limit_bytes, total_limit_bytes;
+    bool active, limit_met, total_met, memory_out;
+} parse;
 
 static void *counted_alloc(size_t size) {
-    if (limit_bytes && live_bytes + size > limit_bytes) {
-        limit_met = true;
-        return NULL;
+    uint64_t live = atomic_load_explicit(&live_bytes, memory_order_relaxed);
+    if (parse.active) {
+        parse.limit_met |= parse.bytes + size > parse.limit_bytes;
+        parse.total_met |= live + size > parse.total_limit_bytes;
+        if (parse.limit_met || parse.total_met)
+            return NULL;
     }
     void *ptr = rp_alloc(size);
-    if (ptr)
-        live_bytes += malloc_usable_size(ptr);
-    else
-        memory_out = true;
+    if (!ptr) {
+        parse.memory_out = true;
+        return NULL;
+    }
+    size_t usable = malloc_usable_size(ptr);
+    atomic_fetch_add_explicit(&live_bytes, usable, memory_order_relaxed);
+    parse.bytes += usable;
     return ptr;
 }
 
 static void counted_free(void *ptr) {
-    size_t size = ptr ? malloc_usable_size(ptr) : 0;
-    /* What was made before init is not counted. */
-    live_bytes -= RP_MIN(size, live_bytes);
+    if (!ptr)
+        return;
+    size_t usable = malloc_usable_size(ptr);
+    atomic_fetch_sub_explicit(&live_bytes, usable, memory_order_relaxed);
+    parse.bytes -= RP_MIN(usable, parse.bytes);
     rp_free(ptr);
 }
 
@@ -34,7 +49,9 @@ void rp_json_body_init(void) {
     json_object_seed(0);
 }
 
-uint64_t rp_json_body_live_bytes(void) { return live_bytes; }
+uint64_t rp_json_body_live_bytes(void) {
+    return atomic_load_explicit(&live_bytes, memory_order_relaxed);
+}
 
 /* Walks the tokens up to `end` and gives the deepest nesting; *out_key and *out_key_len: the key of the
  * top-level field in which the walk ended, NULL when in none. */
@@ -116,24 +133,25 @@ json_t *rp_json_body_parse(const char *body, size_t len, const struct rp_http_li
                           "the body is nested more than %u levels deep", limits->json_depth);
         return NULL;
     }
-    bool by_total = live_bytes + limits->json_bytes > limits->json_live_bytes;
-    limit_bytes = by_total ? limits->json_live_bytes : live_bytes + limits->json_bytes;
-    limit_met = memory_out = false;
+    memset(&parse, 0, sizeof parse);
+    parse.limit_bytes = limits->json_bytes;
+    parse.total_limit_bytes = limits->json_live_bytes;
+    parse.active = true;
     json_t *root = json_loadb(body, len, JSON_REJECT_DUPLICATES, &error);
-    limit_bytes = 0;
+    parse.active = false;
     /* jansson 2.14 loses a byte of a string when the buffer of its lexer cannot grow, and goes on. */
-    if (limit_met || memory_out) {
+    if (parse.limit_met || parse.total_met || parse.memory_out) {
         json_decref(root);
         root = NULL;
     }
-    if (!root && limit_met && by_total) {
-        rp_http_error_set(out_error, 503, NULL, "overloaded",
-                          "too many large bodies are in work, try again");
-    } else if (!root && limit_met) {
+    if (!root && parse.limit_met) {
         rp_http_error_set(out_error, 413, NULL, "body_too_large",
                           "the body needs more than %llu bytes of memory when parsed",
                           (unsigned long long)limits->json_bytes);
-    } else if (!root && memory_out) {
+    } else if (!root && parse.total_met) {
+        rp_http_error_set(out_error, 503, NULL, "overloaded",
+                          "too many large bodies are in work, try again");
+    } else if (!root && parse.memory_out) {
         rp_http_error_set(out_error, 503, NULL, "overloaded", "out of memory");
     } else if (!root) {
         explain(body, len, &error, out_error);

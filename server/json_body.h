@@ -3,7 +3,7 @@
  * of "{},{},..." needs 77 times its size); the same key twice, \u0000, a byte order mark and anything
  * that is not UTF-8 are refused. Where an error lies inside the value of a top-level field, `param` names
  * the field.
- * Thread: loop only: the counters belong to it. Trees are freed with json_decref. */
+ * Thread: any; a tree belongs to one thread at a time. Trees are freed with json_decref. */
 #ifndef RP_SERVER_JSON_BODY_H
 #define RP_SERVER_JSON_BODY_H
 
@@ -12,12 +12,12 @@
 
 #include <jansson.h>
 
-/* Routes jansson's memory through our counters. Before any tree of this thread is made. */
+/* Routes jansson's memory through our counters. Before other threads, and while no tree is alive. */
 void rp_json_body_init(void);
 /* An object, or NULL with *error: 400, 413 (too much memory) or 503 (too many large trees at once). */
 json_t *rp_json_body_parse(const char *body, size_t len, const struct rp_http_limits *limits,
                            struct rp_http_error *error);
-/* Bytes of all trees of this thread. */
+/* Bytes of all trees. */
 uint64_t rp_json_body_live_bytes(void);
 
 #endif
