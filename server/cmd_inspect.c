@@ -302,6 +302,10 @@ int rp_cmd_inspect(int argc, char **argv) {
     if (status != RP_OK)
         return status == RP_STATUS_CANCELLED ? RP_EXIT_OK : rp_fail(RP_EXIT_USAGE, &err);
     status = rp_stack_check_options(&options.engine, &err);
+    if (status == RP_OK && options.json && options.program)
+        status = rp_error_set(&err, RP_STATUS_INVALID,
+                              "--json does not hold the program yet: "
+                              "give --json or --program");
     if (status != RP_OK)
         return rp_fail(RP_EXIT_USAGE, &err);
     in.dir = positionals[0];

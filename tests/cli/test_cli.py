@@ -57,6 +57,7 @@ def check_inspect():
     info = json.loads(run("inspect", DEMO, "--json")[1])
     assert info["model"]["parameters"] == 7344384 and info["model"]["vocab_size"] == 4096, info
     assert info["memory"]["total"] == sum(v for k, v in info["memory"].items() if k != "total"), info
+    refused(2, "--program", "inspect", DEMO, "--json", "--program")
     code, out, errors = run("inspect", DEMO, "--program")
     assert code == 0, errors
     for text in ("layer.7.attn.qkv", "lm_head", "sample", "bucket decode tokens 1", "linear_add", "first..last"):
@@ -171,6 +172,13 @@ def check_run():
         assert answer["choices"][0]["text"] == first, (answer, first)
 
 
+def check_ids():
+    assert run("tokenize", DEMO, "--decode", stdin=b"19 20 318 223 21 22 310 201")[1] == "12 + 34 =\n"
+    for ids in (b"4096", b"1 99999999999999999999 2"):
+        code, out, errors = run("tokenize", DEMO, "--decode", stdin=ids)
+        assert code == 1 and out == "" and "does not have" in errors, (ids, code, out, errors)
+
+
 def check_output_that_cannot_be_written():
     """An answer that nobody got is no success: a full disk, or no standard output at all."""
     for arguments in (["run", DEMO, "1 + 1 =", "--ignore-eos", "--temperature", "0"], ["inspect", DEMO]):
@@ -198,9 +206,10 @@ def main():
     check_model_files()
     check_ports_and_memory()
     check_run()
+    check_ids()
     check_output_that_cannot_be_written()
     check_start_up()
-    print("7 passed, 0 failed")
+    print("8 passed, 0 failed")
 
 
 main()
