@@ -2,12 +2,26 @@
 
 #include <string.h>
 
+/* Sixteen steps for each doubling: a power of two. */
+static uint32_t sixteenth(uint32_t value) {
+    uint32_t power = 16;
+    while (power <= value / 2)
+        power *= 2;
+    return power / 16;
+}
+
 static uint32_t next_decode_rows(uint32_t rows) {
-    return rows < 8 ? rows * 2 : rows < 256 ? rows + 8 : rows + 16;
+    return rows < 8     ? rows * 2
+           : rows < 256 ? rows + 8
+           : rows < 512 ? rows + 16
+                        : rows + sixteenth(rows);
 }
 
 static uint32_t next_mixed_tokens(uint32_t tokens) {
-    return tokens == 16 ? 32 : tokens == 32 ? 64 : tokens < 512 ? tokens + 64 : tokens + 128;
+    return tokens < 64     ? tokens * 2
+           : tokens < 512  ? tokens + 64
+           : tokens < 2048 ? tokens + 128
+                           : tokens + sixteenth(tokens);
 }
 
 static uint32_t next_logit_rows(uint32_t rows) {
@@ -40,7 +54,8 @@ static bool add_mixed(struct rp_bucket_list *list, uint32_t tokens, uint32_t max
 int rp_buckets_plan(uint32_t max_num_seqs, uint32_t max_num_batched_tokens,
                     struct rp_bucket_list *out, struct rp_error *err) {
     memset(out, 0, sizeof *out);
-    bool ok = max_num_seqs > 0 && max_num_batched_tokens > 0;
+    bool ok = max_num_seqs > 0 && max_num_seqs <= RP_NUM_SEQS_MAX && max_num_batched_tokens > 0 &&
+              max_num_batched_tokens <= RP_STEP_TOKENS_MAX;
     for (uint32_t rows = 1; ok; rows = next_decode_rows(rows)) {
         uint32_t last = RP_MIN(rows, max_num_seqs);
         ok = add_bucket(out, (struct rp_bucket){last, last, last, true});
@@ -58,7 +73,7 @@ int rp_buckets_plan(uint32_t max_num_seqs, uint32_t max_num_batched_tokens,
                          "max_num_seqs %u and max_num_batched_tokens %u give no usable set "
                          "of graphs",
                          max_num_seqs, max_num_batched_tokens);
-        rp_error_hint(err, "both must be at least 1; try --max-num-seqs 256 "
+        rp_error_hint(err, "try --max-num-seqs 256 "
                            "--max-num-batched-tokens 2048");
         return status;
     }

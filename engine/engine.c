@@ -224,6 +224,10 @@ bool rp_engine_fits(const struct rp_engine *engine, uint32_t prompt_count, uint3
     return rp_scheduler_fits(&engine->scheduler_config, prompt_count, max_tokens);
 }
 
+uint32_t rp_engine_queue_capacity(const struct rp_engine *engine) {
+    return engine->config.queue_capacity;
+}
+
 uint32_t rp_engine_max_model_len(const struct rp_engine *engine) {
     return engine->layout.max_model_len;
 }

@@ -96,6 +96,8 @@ bool rp_engine_next_event(struct rp_engine *engine, struct rp_event *out_event);
 
 /* Any thread. */
 bool rp_engine_fits(const struct rp_engine *engine, uint32_t prompt_count, uint32_t max_tokens);
+/* How many requests may wait: more than these in one go are never taken. */
+uint32_t rp_engine_queue_capacity(const struct rp_engine *engine);
 uint32_t rp_engine_max_model_len(const struct rp_engine *engine);
 bool rp_engine_is_healthy(const struct rp_engine *engine);
 uint64_t rp_engine_last_progress_ns(const struct rp_engine *engine); /* last step or idle moment */

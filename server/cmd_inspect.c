@@ -297,9 +297,17 @@ int rp_cmd_inspect(int argc, char **argv) {
     struct inspection in = {0};
     struct rp_error err = {0};
     struct rp_buffer out;
+    enum rp_exit code = RP_EXIT_OK;
     int status = rp_flags_parse(&inspect_spec, argc, argv, &options, positionals, &err);
     if (status != RP_OK)
         return status == RP_STATUS_CANCELLED ? RP_EXIT_OK : rp_fail(RP_EXIT_USAGE, &err);
+    status = rp_stack_check_options(&options.engine, &err);
+    if (status == RP_OK && options.json && options.program)
+        status = rp_error_set(&err, RP_STATUS_INVALID,
+                              "--json does not hold the program yet: "
+                              "give --json or --program");
+    if (status != RP_OK)
+        return rp_fail(RP_EXIT_USAGE, &err);
     in.dir = positionals[0];
     rp_buffer_init(&out, 0);
     status = open_inspection(&in, &options.engine, &err);
@@ -311,9 +319,14 @@ int rp_cmd_inspect(int argc, char **argv) {
         if (options.program)
             status = print_program(&in, &out, &err);
     }
-    if (out.len)
-        fwrite(out.data, 1, out.len, stdout);
+    if (out.len && (fwrite(out.data, 1, out.len, stdout) != out.len || fflush(stdout) != 0) &&
+        status == RP_OK) {
+        status = rp_error_set(&err, RP_STATUS_IO, "standard output cannot be written");
+        code = RP_EXIT_FAILURE;
+    }
     rp_buffer_deinit(&out);
     close_inspection(&in);
-    return status == RP_OK ? RP_EXIT_OK : rp_fail(rp_stack_exit_code(status), &err);
+    if (status != RP_OK && code == RP_EXIT_OK)
+        code = rp_stack_exit_code(status);
+    return code == RP_EXIT_OK ? RP_EXIT_OK : rp_fail(code, &err);
 }

@@ -157,7 +157,10 @@ static enum rp_finish_reason print_answer(struct rp_stack *stack, struct rp_requ
                 rp_stop_match_finish(&match, &safe);
             if (safe.len)
                 fwrite(safe.data, 1, safe.len, stdout);
-            fflush(stdout);
+            if ((fflush(stdout) != 0 || ferror(stdout)) && !closed) { /* nobody reads on */
+                atomic_store(&request->cancelled, true);
+                rp_engine_notify(stack->engine);
+            }
             if (closed) {
                 rp_buffer_deinit(&text);
                 rp_buffer_deinit(&safe);
@@ -174,16 +177,20 @@ static int complete(struct rp_stack *stack, const struct run_options *options,
     struct rp_request *request = rp_calloc(1, sizeof *request);
     int status = request ? fill_request(request, options, stack, ids, err)
                          : rp_error_set(err, RP_STATUS_NO_MEMORY, "out of memory");
-    if (status == RP_OK && options->stop && *options->stop)
-        status = rp_stop_set_add(&stops, options->stop, strlen(options->stop));
+    if (status == RP_OK && options->stop && *options->stop &&
+        (status = rp_stop_set_add(&stops, options->stop, strlen(options->stop))) != RP_OK)
+        status = status == RP_STATUS_RANGE
+                     ? rp_error_set(err, status, "--stop: a stop string has 1 to %d bytes",
+                                    RP_STOP_BYTES_MAX)
+                     : rp_error_set(err, status, "out of memory");
     if (status == RP_OK)
         status = rp_engine_start(stack->engine, err);
     if (status == RP_OK &&
         !rp_engine_fits(stack->engine, request->prompt_count, request->max_tokens))
         status =
             rp_error_set(err, RP_STATUS_RANGE, "run: prompt and answer do not fit the KV pool");
-    if (status == RP_OK)
-        status = rp_engine_submit(stack->engine, request);
+    if (status == RP_OK && (status = rp_engine_submit(stack->engine, request)) != RP_OK)
+        status = rp_error_set(err, status, "run: the device has failed");
     if (status == RP_OK) {
         enum rp_finish_reason finish = print_answer(stack, request, &stops, wake);
         if (isatty(STDOUT_FILENO))
@@ -191,6 +198,8 @@ static int complete(struct rp_stack *stack, const struct run_options *options,
         if (finish == RP_FINISH_NUMERIC || finish == RP_FINISH_ERROR)
             status =
                 rp_error_set(err, RP_STATUS_DEVICE, "run: the model gave no number to choose by");
+        else if (fflush(stdout) != 0 || ferror(stdout))
+            status = rp_error_set(err, RP_STATUS_IO, "standard output cannot be written");
     }
     rp_engine_stop(stack->engine);
     rp_stop_set_deinit(&stops);
@@ -226,6 +235,7 @@ int rp_cmd_run(int argc, char **argv) {
     if (status == RP_OK)
         status = complete(&stack, &options, &ids, &wake, &err);
     code = status == RP_STATUS_DEVICE ? RP_EXIT_FATAL_DEVICE
+           : status == RP_STATUS_IO   ? RP_EXIT_FAILURE
            : status != RP_OK          ? RP_EXIT_USAGE
                                       : RP_EXIT_OK;
 done:

@@ -16,7 +16,7 @@ struct serve {
     struct rp_auth auth;
     struct rp_server *server;
     struct rp_stack stack;
-    char name[128];
+    char name[RP_MODEL_NAME_BYTES];
     uint64_t start_ns;
 };
 

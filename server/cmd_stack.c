@@ -39,6 +39,13 @@ struct rp_engine_config rp_stack_engine_config(const struct rp_engine_options *o
     };
 }
 
+int rp_stack_check_options(const struct rp_engine_options *options, struct rp_error *err) {
+    if ((options->block_size & (options->block_size - 1)) == 0) /* 0: the device's choice */
+        return RP_OK;
+    return rp_error_set(err, RP_STATUS_INVALID, "--block-size: %u is not a power of two",
+                        options->block_size);
+}
+
 enum rp_exit rp_stack_exit_code(int status) {
     switch (status) {
     case RP_STATUS_NO_MEMORY:
@@ -85,7 +92,12 @@ int rp_stack_open(struct rp_stack *stack, const char *dir, const struct rp_engin
                   enum rp_exit *out_code, struct rp_error *err) {
     struct progress progress = {.shown = show_progress, .on_terminal = isatty(STDERR_FILENO) == 1};
     memset(stack, 0, sizeof *stack);
-    int status = rp_tokenizer_open(dir, &stack->tokenizer, err);
+    int status = rp_stack_check_options(options, err);
+    if (status != RP_OK) {
+        *out_code = RP_EXIT_USAGE;
+        return status;
+    }
+    status = rp_tokenizer_open(dir, &stack->tokenizer, err);
     if (status == RP_OK)
         status = rp_model_load(dir, rp_stack_dtype(options->dtype), options->max_model_len, on_load,
                                &progress, &stack->model, err);

@@ -28,6 +28,10 @@ int rp_stack_open(struct rp_stack *stack, const char *dir, const struct rp_engin
                   enum rp_exit *out_code, struct rp_error *err) RP_MUST_USE;
 void rp_stack_close(struct rp_stack *stack);
 
+/* What the table of flags cannot check: an error is one of usage. */
+int rp_stack_check_options(const struct rp_engine_options *options,
+                           struct rp_error *err) RP_MUST_USE;
+
 /* The exit code for an error of loading (model files) or of making the engine (device, memory). */
 enum rp_exit rp_stack_exit_code(int status);
 

@@ -149,9 +149,11 @@ static int decode(struct work *w, const char *text, size_t len) {
     for (size_t i = 0; i < len;) {
         int64_t id = 0;
         size_t begin = i;
-        for (; i < len && isdigit((unsigned char)text[i]) && id < RP_TOKEN_ID_LIMIT; i++)
-            id = id * 10 + (text[i] - '0');
-        if (i > begin) {
+        for (; i < len && isdigit((unsigned char)text[i]); i++)
+            id = RP_MIN(id * 10 + (text[i] - '0'), (int64_t)RP_TOKEN_ID_LIMIT);
+        if (i > begin && id >= (int64_t)rp_tokenizer_vocab_size(w->tok)) {
+            return complain("the input holds an id that the tokenizer does not have", NULL);
+        } else if (i > begin) {
             if (rp_detokenizer_push(&detok, (int32_t)id, &w->text) != RP_OK)
                 return complain("out of memory", NULL);
         } else if (isspace((unsigned char)text[i]) || text[i] == ',') {

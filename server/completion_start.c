@@ -163,7 +163,10 @@ static bool read_ids(struct rp_completion *c, uint32_t index, json_t *list,
 }
 
 /* A string, a list of ids, or a list of either: how many prompts that is, 0 with *error. */
-static uint32_t count_prompts(json_t *prompt, struct rp_http_error *error) {
+static uint32_t count_prompts(json_t *prompt, uint32_t queue_capacity,
+                              struct rp_http_error *error) {
+    /* More than may wait would be 429 also when nothing runs, however often it is tried. */
+    uint32_t most = RP_MIN((uint32_t)RP_PROMPTS_MAX, queue_capacity);
     json_t *first = json_array_get(prompt, 0);
     if (json_is_string(prompt) || json_is_integer(first))
         return 1;
@@ -173,9 +176,9 @@ static uint32_t count_prompts(json_t *prompt, struct rp_http_error *error) {
                           "list of such lists, and not empty");
         return 0;
     }
-    if (json_array_size(prompt) > RP_PROMPTS_MAX) {
-        rp_http_error_set(error, 400, "prompt", "out_of_range", "prompt takes up to %d prompts",
-                          RP_PROMPTS_MAX);
+    if (json_array_size(prompt) > most) {
+        rp_http_error_set(error, 400, "prompt", "out_of_range", "prompt takes up to %u prompts",
+                          most);
         return 0;
     }
     return (uint32_t)json_array_size(prompt);
@@ -250,7 +253,8 @@ static struct rp_completion *create(struct rp_conn *conn, json_t *root, uint32_t
 
 void rp_completion_start(struct rp_conn *conn, json_t *root, struct rp_completion_params *params) {
     struct rp_http_error error = {.status = 0};
-    uint32_t count = count_prompts(params->prompt, &error);
+    uint32_t count = count_prompts(params->prompt,
+                                   rp_engine_queue_capacity(conn->server->serving.engine), &error);
     struct rp_completion *c = count ? create(conn, root, count, params) : NULL;
     if (!c) {
         if (count)

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #define NAME_MAX_LEN 64
+#define FLAGS_MAX    128
 
 int rp_fail(enum rp_exit code, const struct rp_error *err) {
     fprintf(stderr, "error: %s\n", err->text[0] ? err->text : rp_status_text(err->status));
@@ -161,17 +162,25 @@ static void environment_name(const char *name, char out[NAME_MAX_LEN + 16]) {
 }
 
 static int set_defaults(const struct rp_command_spec *spec, void *options, struct rp_error *err) {
+    int status = RP_OK;
+    for (uint32_t i = 0; i < spec->flag_count && status == RP_OK; i++)
+        if (spec->flags[i].default_value)
+            status = set_value(&spec->flags[i], options, spec->flags[i].default_value, err);
+    return status;
+}
+
+/* The variables of the flags that the command line does not give: what another one holds is not read. */
+static int set_from_environment(const struct rp_command_spec *spec, const bool *given,
+                                void *options, struct rp_error *err) {
     for (uint32_t i = 0; i < spec->flag_count; i++) {
-        const struct rp_flag *flag = &spec->flags[i];
         char name[NAME_MAX_LEN + 16];
-        environment_name(flag->name, name);
-        const char *value = getenv(name);
-        const char *text = value ? value : flag->default_value;
-        int status = text ? set_value(flag, options, text, err) : RP_OK;
-        if (status != RP_OK && value)
+        environment_name(spec->flags[i].name, name);
+        const char *value = given[i] ? NULL : getenv(name);
+        int status = value ? set_value(&spec->flags[i], options, value, err) : RP_OK;
+        if (status != RP_OK) {
             rp_error_hint(err, "the value comes from the environment variable %s", name);
-        if (status != RP_OK)
             return status;
+        }
     }
     return RP_OK;
 }
@@ -185,9 +194,9 @@ static const struct rp_flag *find_flag(const struct rp_command_spec *spec, const
 }
 
 static int unknown_flag(const struct rp_command_spec *spec, const char *arg, struct rp_error *err) {
-    const char *names[128], *name = arg + strspn(arg, "-");
+    const char *names[FLAGS_MAX], *name = arg + strspn(arg, "-");
     char cut[NAME_MAX_LEN + 1];
-    uint32_t count = RP_MIN(spec->flag_count, (uint32_t)RP_ARRAY_COUNT(names));
+    uint32_t count = RP_MIN(spec->flag_count, (uint32_t)FLAGS_MAX);
     for (uint32_t i = 0; i < count; i++)
         names[i] = spec->flags[i].name;
     snprintf(cut, sizeof cut, "%.*s", (int)strcspn(name, "="), name);
@@ -203,7 +212,7 @@ static int unknown_flag(const struct rp_command_spec *spec, const char *arg, str
 
 /* One argument that begins with dashes; *at moves past a value that stands apart. */
 static int parse_flag(const struct rp_command_spec *spec, int argc, char **argv, int *at,
-                      void *options, struct rp_error *err) {
+                      bool *given, void *options, struct rp_error *err) {
     const char *arg = argv[*at], *name = arg + 2;
     if (arg[1] != '-')
         return unknown_flag(spec, arg, err);
@@ -211,12 +220,15 @@ static int parse_flag(const struct rp_command_spec *spec, int argc, char **argv,
     const struct rp_flag *flag = find_flag(spec, name, len);
     if (!flag && strncmp(name, "no-", 3) == 0 && name[len] == '\0') {
         flag = find_flag(spec, name + 3, len - 3);
-        if (flag && flag->type == RP_FLAG_SWITCH)
+        if (flag && flag->type == RP_FLAG_SWITCH) {
+            given[flag - spec->flags] = true;
             return set_value(flag, options, "false", err);
+        }
         flag = NULL;
     }
     if (!flag)
         return unknown_flag(spec, arg, err);
+    given[flag - spec->flags] = true;
     if (name[len] == '=')
         return set_value(flag, options, name + len + 1, err);
     if (flag->type == RP_FLAG_SWITCH)
@@ -230,7 +242,8 @@ static int parse_flag(const struct rp_command_spec *spec, int argc, char **argv,
 int rp_flags_parse(const struct rp_command_spec *spec, int argc, char **argv, void *options,
                    const char *positionals[RP_POSITIONALS_MAX], struct rp_error *err) {
     uint32_t count = 0;
-    bool flags_end = false;
+    bool flags_end = false, given[FLAGS_MAX] = {false};
+    RP_ASSERT(spec->flag_count <= FLAGS_MAX);
     memset(positionals, 0, RP_POSITIONALS_MAX * sizeof *positionals);
     int status = set_defaults(spec, options, err);
     for (int i = 1; i < argc && status == RP_OK; i++) {
@@ -246,9 +259,11 @@ int rp_flags_parse(const struct rp_command_spec *spec, int argc, char **argv, vo
             rp_flags_help(spec);
             return RP_STATUS_CANCELLED;
         } else {
-            status = parse_flag(spec, argc, argv, &i, options, err);
+            status = parse_flag(spec, argc, argv, &i, given, options, err);
         }
     }
+    if (status == RP_OK)
+        status = set_from_environment(spec, given, options, err);
     if (status == RP_OK && count < spec->positional_min) {
         status = rp_error_set(err, RP_STATUS_INVALID, "%s needs %s", spec->name, spec->positionals);
         rp_error_hint(err, "reprise %s %s [flags]; `reprise %s --help` lists the flags", spec->name,

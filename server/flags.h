@@ -5,7 +5,7 @@
  * switch is `--name`, and `--no-name` turns it off. Sizes accept K, M, G, T (powers of 1024).
  * What is left without a dash is positional; `--` ends the flags.
  *
- * Errors: `error: ...` with a hint on standard error by rp_flags_fail; the exit code of usage errors is 2. */
+ * Errors: `error: ...` with a hint on standard error by rp_fail; the exit code of usage errors is 2. */
 #ifndef RP_SERVER_FLAGS_H
 #define RP_SERVER_FLAGS_H
 

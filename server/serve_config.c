@@ -44,6 +44,10 @@ int rp_serve_config(const struct rp_serve_options *options, struct rp_auth *out_
     int status = read_keys(options, out_auth, err);
     if (status != RP_OK)
         return status;
+    if (options->served_model_name && strlen(options->served_model_name) >= RP_MODEL_NAME_BYTES)
+        return rp_error_set(err, RP_STATUS_INVALID,
+                            "--served-model-name: a name has up to %d bytes",
+                            RP_MODEL_NAME_BYTES - 1);
     bool exposed =
         !is_loopback(options->host) || (options->admin_port && !is_loopback(options->admin_host));
     if (exposed && out_auth->count == 0 && !options->insecure_no_auth) {

@@ -7,6 +7,8 @@
 #include "server/http_server.h"
 #include "server/serve_options.h"
 
+#define RP_MODEL_NAME_BYTES 256 /* with the 0 at the end; a file name is never longer */
+
 /* Checks what the table of flags cannot, reads the keys and fills *out_config, which borrows both. INVALID
  * and the like are usage errors. */
 int rp_serve_config(const struct rp_serve_options *options, struct rp_auth *out_auth,

@@ -1,7 +1,7 @@
 """The program as a person at a shell meets it: exit codes, one-line errors that name what is wrong, inspect
 without weights, and model files that are cut off or lie.
 
-Exit codes: 2 usage, 3 model files, 4 device or memory, 5 port in use.
+Exit codes: 1 anything else, 2 usage, 3 model files, 4 device or memory, 5 port in use.
 """
 import json
 import os
@@ -39,6 +39,14 @@ def check_usage():
         refused(2, "--dtype", command, DEMO, "--dtype", "int3")
         refused(2, "--threads", command, DEMO, env={"REPRISE_THREADS": "many"})
     assert "did you mean --max-num-seqs" in run("serve", DEMO, "--max-num-seq", "4")[2]
+    # What the command line gives is not read from the environment; --help needs nothing.
+    bad = {"REPRISE_BLOCK_SIZE": "tcp://10.0.0.1:80"}
+    refused(2, "--block-size", "inspect", DEMO, env=bad)
+    assert run("inspect", DEMO, "--block-size", "16", env=bad)[0] == 0
+    assert run("inspect", "--help", env=bad)[0] == 0
+    for command in ("serve", "run", "inspect"):
+        refused(2, "not a power of two", command, DEMO, "--block-size", "3")
+    refused(2, "--served-model-name", "serve", DEMO, "--served-model-name", "x" * 256)
     refused(2, "no prompt", "run", DEMO) if os.isatty(0) else None
 
 
@@ -49,11 +57,16 @@ def check_inspect():
     info = json.loads(run("inspect", DEMO, "--json")[1])
     assert info["model"]["parameters"] == 7344384 and info["model"]["vocab_size"] == 4096, info
     assert info["memory"]["total"] == sum(v for k, v in info["memory"].items() if k != "total"), info
+    refused(2, "--program", "inspect", DEMO, "--json", "--program")
     code, out, errors = run("inspect", DEMO, "--program")
     assert code == 0, errors
     for text in ("layer.7.attn.qkv", "lm_head", "sample", "bucket decode tokens 1", "linear_add", "first..last"):
         assert text in out, text
     assert "linear_add" not in run("inspect", DEMO, "--program", "--disable-fusion")[1]
+    # The ends of the flags together.
+    ends = ["--max-num-seqs", "4096", "--max-num-batched-tokens", "65536", "--num-gpu-blocks-override", "4096"]
+    code, _, errors = run("inspect", DEMO, *ends)
+    assert code == 0, errors
     # A pool for 64 tokens: the longest context follows, and one that is asked for must fit.
     pool = ["--block-size", "16", "--num-gpu-blocks-override", "4"]
     assert json.loads(run("inspect", DEMO, "--json", *pool)[1])["longest_context"] == 64
@@ -148,6 +161,7 @@ def check_run():
     assert (code, out) == (0, " 579"), out
     code, out, _ = run("run", DEMO, "123 + 456 =", "--temperature", "0", "--stop", "7")
     assert (code, out) == (0, " 5"), out
+    refused(2, "1 to 256 bytes", "run", DEMO, "1 + 1 =", "--stop", "x" * 257)
     story = ["run", DEMO, "<|im_start|>user\nTell me a story about a cat.<|im_end|>\n<|im_start|>assistant\n",
              "--seed", "7", "--max-tokens", "60"]
     first, second = run(*story)[1], run(*story, "--threads", "1", "--run-ahead", "0")[1]
@@ -156,6 +170,25 @@ def check_run():
         body = {"prompt": story[2], "seed": 7, "max_tokens": 60}
         answer = server.post("/v1/completions", body)[1]
         assert answer["choices"][0]["text"] == first, (answer, first)
+
+
+def check_ids():
+    assert run("tokenize", DEMO, "--decode", stdin=b"19 20 318 223 21 22 310 201")[1] == "12 + 34 =\n"
+    for ids in (b"4096", b"1 99999999999999999999 2"):
+        code, out, errors = run("tokenize", DEMO, "--decode", stdin=ids)
+        assert code == 1 and out == "" and "does not have" in errors, (ids, code, out, errors)
+
+
+def check_output_that_cannot_be_written():
+    """An answer that nobody got is no success: a full disk, or no standard output at all."""
+    for arguments in (["run", DEMO, "1 + 1 =", "--ignore-eos", "--temperature", "0"], ["inspect", DEMO]):
+        with open("/dev/full", "wb") as full:
+            done = subprocess.run([BIN, *arguments], stdin=subprocess.DEVNULL, stdout=full, stderr=subprocess.PIPE,
+                                  timeout=120)
+        assert done.returncode == 1 and b"standard output cannot be written" in done.stderr, (arguments, done)
+        done = subprocess.run(["sh", "-c", 'exec "$0" "$@" >&-', BIN, *arguments], stdin=subprocess.DEVNULL,
+                              stderr=subprocess.PIPE, timeout=120)
+        assert done.returncode == 1, (arguments, done)
 
 
 def check_start_up():
@@ -173,8 +206,10 @@ def main():
     check_model_files()
     check_ports_and_memory()
     check_run()
+    check_ids()
+    check_output_that_cannot_be_written()
     check_start_up()
-    print("6 passed, 0 failed")
+    print("8 passed, 0 failed")
 
 
 main()

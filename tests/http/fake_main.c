@@ -49,7 +49,7 @@ static int serve(struct context *context, struct rp_auth *auth, const char *path
     struct rp_server_config config;
     struct rp_error err = {0};
     struct rp_tokenizer *tok;
-    char name[128];
+    char name[RP_MODEL_NAME_BYTES];
     if (rp_serve_config(options, auth, &config, &err) != RP_OK)
         return rp_fail(RP_EXIT_USAGE, &err);
     set_limits(&config.limits);

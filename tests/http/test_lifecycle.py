@@ -114,7 +114,8 @@ def test_a_full_queue_is_429_at_once_and_loses_nobody():
             response = server.complete("abc", max_tokens=1)
             assert response.status == 429 and int(response.headers["retry-after"]) >= 1
             assert response.error["code"] == "queue_full" and response.error["type"] == "rate_limit_error"
-        assert server.complete(["a", "b", "c", "d"]).status == 429  # all or nothing
+        assert server.complete(["a", "b", "c"]).status == 429  # all or nothing
+        assert server.complete(["a", "b", "c", "d"]).status == 400  # never: trying again is no use
         assert server.metric('reprise_requests_rejected_total{reason="queue_full"}') == 21
         for connection in running:
             connection.close()

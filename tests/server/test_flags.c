@@ -124,6 +124,9 @@ static void test_the_environment_stands_between_default_and_flag(void **state) {
     setenv("REPRISE_MAX_COUNT", "many", 1);
     assert_refused("d", "--max-count");
     assert_non_null(strstr(err.hint, "REPRISE_MAX_COUNT"));
+    assert_int_equal(parse("d --max-count 8"), RP_OK); /* the variable is not read */
+    assert_int_equal(options.count, 8);
+    assert_int_equal(parse("--help"), RP_STATUS_CANCELLED);
     unsetenv("REPRISE_MAX_COUNT");
 }
 
