@@ -11,10 +11,7 @@ static uint32_t sixteenth(uint32_t value) {
 }
 
 static uint32_t next_decode_rows(uint32_t rows) {
-    return rows < 8     ? rows * 2
-           : rows < 256 ? rows + 8
-           : rows < 512 ? rows + 16
-                        : rows + sixteenth(rows);
+    return rows < 8 ? rows * 2 : rows < 256 ? rows + 8 : rows + 16;
 }
 
 static uint32_t next_mixed_tokens(uint32_t tokens) {
