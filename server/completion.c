@@ -190,6 +190,14 @@ static void observe_token(struct rp_completion *c, struct rp_choice *choice, uin
     choice->last_token_ns = time_ns;
 }
 
+/* One of the model's own end tokens: an ordinary end, which has no stop_reason (as vLLM has it). */
+static bool is_model_end(const struct rp_serving *serving, int32_t token) {
+    for (uint32_t i = 0; i < serving->stop_id_count; i++)
+        if (serving->stop_ids[i] == token)
+            return true;
+    return false;
+}
+
 static void on_token(struct rp_completion *c, struct rp_choice *choice,
                      const struct rp_event *event) {
     if (choice->finish_reason || !c->conn)
@@ -199,7 +207,8 @@ static void on_token(struct rp_completion *c, struct rp_choice *choice,
     /* The last token's text goes out with the finish reason: one chunk per token, and no more. */
     bool last = event->is_stop || choice->tokens >= choice->request.max_tokens;
     if (event->is_stop) {
-        choice->stop_token = event->token;
+        if (!is_model_end(&c->server->serving, event->token))
+            choice->stop_token = event->token;
     } else {
         int status = rp_detokenizer_push(&choice->detok, event->token, &c->detok_text);
         bool ended = status == RP_OK && take_text(c, choice);

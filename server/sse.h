@@ -17,7 +17,7 @@ struct rp_sse_choice {
     const char *finish_reason; /* NULL: not finished */
     const char *stop_string;   /* stop_reason: this text, */
     size_t stop_string_len;
-    int32_t stop_token; /* or this id; -1: null */
+    int32_t stop_token; /* or this id, one that the client named; -1: null */
 };
 
 enum rp_sse_usage {
