@@ -365,6 +365,41 @@ static void test_an_allocation_that_fails_at_start_fails_cleanly(void **state) {
     assert_true(failures > 10);
 }
 
+/* Whatever allocation fails: an engine that starts can run every step that it may plan. */
+static void test_an_engine_that_starts_has_its_largest_set(void **state) {
+    (void)state;
+    struct rp_engine_config config = config_default();
+    config.max_num_seqs = 2;
+    config.max_num_batched_tokens = 16;
+    config.page_count_override = 64;
+    config.swap_bytes = 0;
+    config.threads = 1;
+    uint64_t before = rp_alloc_count();
+    open_engine(&config);
+    uint64_t total = rp_alloc_count() - before;
+    close_engine(NULL);
+    uint32_t survived = 0;
+    for (uint64_t n = 1; n <= total; n++) {
+        struct rp_error err = {0};
+        rp_alloc_fail_at(n);
+        int status = rp_engine_create(&config, &model, &engine, &err);
+        rp_alloc_fail_at(0);
+        if (status != RP_OK)
+            continue;
+        survived++;
+        make_requests();
+        memset(together, 0, sizeof together);
+        requests[0].prompt_count = 40; /* three steps, of which two fill the largest set */
+        requests[0].max_tokens = 2;
+        assert_int_equal(rp_engine_start(engine, NULL), RP_OK);
+        assert_int_equal(rp_engine_submit(engine, &requests[0]), RP_OK);
+        drain(together, 1);
+        assert_int_not_equal(together[0].finish, RP_FINISH_ERROR);
+        close_engine(NULL);
+    }
+    assert_true(survived > 0); /* smaller sets may be left out */
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(test_64_streams_get_what_each_gets_alone, close_engine),
@@ -379,6 +414,7 @@ int main(void) {
         cmocka_unit_test_teardown(test_nothing_allocates_while_serving, close_engine),
         cmocka_unit_test_teardown(test_an_allocation_that_fails_at_start_fails_cleanly,
                                   close_engine),
+        cmocka_unit_test_teardown(test_an_engine_that_starts_has_its_largest_set, close_engine),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
