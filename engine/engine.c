@@ -207,7 +207,8 @@ int rp_engine_submit(struct rp_engine *engine, struct rp_request *request) {
     if (!rp_engine_is_healthy(engine))
         return RP_STATUS_DEVICE;
     /* Counts what was submitted and not yet admitted, in the ring or in the scheduler's queue. */
-    uint32_t queued = atomic_load_explicit(&engine->queued, memory_order_relaxed);
+    /* acquire: who was counted out has left the ring, and its place is seen to be free. */
+    uint32_t queued = atomic_load_explicit(&engine->queued, memory_order_acquire);
     if (queued >= engine->config.queue_capacity)
         return RP_STATUS_FULL;
     atomic_fetch_add_explicit(&engine->queued, 1, memory_order_relaxed);

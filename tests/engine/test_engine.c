@@ -3,6 +3,7 @@
  * the plainest engine (one slot, no prefix cache, no run-ahead, eager, one thread), then all at once with
  * the prefix cache on and off, run-ahead 0 and 1, graphs and eager, and a pool so small that sequences
  * are swapped. Every token and every finish reason must be equal; afterwards free + cached = total. */
+#include "base/clock.h"
 #include "base/memory.h"
 #include "engine/engine.h"
 #include "model/model.h"
@@ -316,6 +317,21 @@ static void test_a_full_event_ring_loses_nothing(void **state) {
     assert_all_closed_once();
 }
 
+/* Nothing is left to plan then, only ends to hand on, two at a time. */
+static void test_ends_follow_at_once_when_a_full_ring_is_drained(void **state) {
+    (void)state;
+    struct rp_engine_config config = config_default();
+    config.event_capacity = 2;
+    config.max_num_seqs = 1;
+    submit_all(&config);
+    for (uint32_t i = 0; i < REQUESTS; i++)
+        atomic_store(&requests[i].cancelled, true);
+    rp_engine_notify(engine);
+    uint64_t begin = rp_clock_ns();
+    drain(together, REQUESTS);
+    assert_true(rp_clock_ns() - begin < 1500000000u); /* 3 s with a sleep of 100 ms each */
+}
+
 static void test_a_full_queue_refuses_and_takes_again_when_it_has_room(void **state) {
     (void)state;
     struct rp_engine_config config = config_default();
@@ -409,6 +425,8 @@ int main(void) {
                                   close_engine),
         cmocka_unit_test_teardown(test_stopping_closes_every_open_request_once, close_engine),
         cmocka_unit_test_teardown(test_a_full_event_ring_loses_nothing, close_engine),
+        cmocka_unit_test_teardown(test_ends_follow_at_once_when_a_full_ring_is_drained,
+                                  close_engine),
         cmocka_unit_test_teardown(test_a_full_queue_refuses_and_takes_again_when_it_has_room,
                                   close_engine),
         cmocka_unit_test_teardown(test_nothing_allocates_while_serving, close_engine),
