@@ -13,13 +13,15 @@
 struct run {
     struct rp_engine *engine;
     struct rp_request *requests;
-    int32_t *prompt;
+    int32_t *prompts; /* (batch, context) */
     sem_t wake;
     double *gaps_ms; /* steps of the round in work */
     uint32_t gap_count;
     double *steps_ms; /* of all rounds, without warm-up */
     uint32_t step_count;
-    uint64_t start_ns, first_ns;
+    bool *has_token; /* (batch) */
+    uint32_t prompts_left;
+    uint64_t start_ns, prompts_ns; /* from the first submit until every prompt gave a token */
     double shares[RP_BENCH_ROUNDS_MAX], bandwidths[RP_BENCH_ROUNDS_MAX];
 };
 
@@ -33,9 +35,11 @@ static int compare_doubles(const void *a, const void *b) {
 static int submit_all(struct run *run, const struct rp_bench_decode_config *config,
                       const struct rp_model_config *model, struct rp_error *err) {
     uint32_t state = 1;
-    for (uint32_t i = 0; i < config->context; i++) {
-        state = state * 1664525u + 1013904223u; /* any ids do; the same ones every time */
-        run->prompt[i] = (int32_t)(state % model->vocab);
+    /* Any ids do, and the same ones every time; but no two sequences may share pages, or K and V of all
+     * of them would be read from memory once. */
+    for (size_t i = 0; i < (size_t)config->batch * config->context; i++) {
+        state = state * 1664525u + 1013904223u;
+        run->prompts[i] = (int32_t)((state >> 8) % model->vocab);
     }
     if (run->start_ns == 0)
         run->start_ns = rp_clock_ns();
@@ -43,7 +47,7 @@ static int submit_all(struct run *run, const struct rp_bench_decode_config *conf
         struct rp_request *request = &run->requests[i];
         memset(request, 0, sizeof *request);
         request->id = i;
-        request->prompt = run->prompt;
+        request->prompt = run->prompts + (size_t)i * config->context;
         request->prompt_count = config->context;
         request->max_tokens = config->tokens;
         request->sampling = (struct rp_sampling){.temperature = 0.0f, .top_p = 1.0f, .seed = i};
@@ -67,8 +71,10 @@ static void drain(struct run *run, const struct rp_bench_decode_config *config) 
                 closed++;
                 continue;
             }
-            if (run->first_ns == 0)
-                run->first_ns = event.time_ns;
+            bool *has_token = &run->has_token[event.request->id];
+            if (!*has_token && --run->prompts_left == 0)
+                run->prompts_ns = event.time_ns - run->start_ns;
+            *has_token = true;
             if (event.time_ns != time) {
                 time = event.time_ns;
                 tokens_at = 0;
@@ -130,7 +136,7 @@ static void summarise(struct run *run, const struct rp_bench_decode_config *conf
     out->share_min = run->shares[0];
     out->share_max = run->shares[config->rounds - 1];
     out->prefill_tokens_per_second =
-        (double)config->batch * config->context / ((double)(run->first_ns - run->start_ns) * 1e-9);
+        (double)config->batch * config->context / ((double)run->prompts_ns * 1e-9);
 }
 
 static double kv_bytes_per_token(const struct rp_model_config *model, enum rp_dtype dtype) {
@@ -165,10 +171,12 @@ int rp_bench_decode(const struct rp_bench_decode_config *config, struct rp_bench
                                       .wake = on_wake,
                                       .wake_ctx = &run};
     run.requests = rp_calloc(config->batch, sizeof *run.requests);
-    run.prompt = rp_calloc(config->context, sizeof *run.prompt);
+    run.prompts = rp_calloc((size_t)config->batch * config->context, sizeof *run.prompts);
+    run.has_token = rp_calloc(config->batch, sizeof *run.has_token);
+    run.prompts_left = config->batch;
     run.gaps_ms = rp_calloc(config->tokens, sizeof *run.gaps_ms);
     run.steps_ms = rp_calloc((size_t)config->tokens * config->rounds, sizeof *run.steps_ms);
-    if (!run.requests || !run.prompt || !run.gaps_ms || !run.steps_ms) {
+    if (!run.requests || !run.prompts || !run.has_token || !run.gaps_ms || !run.steps_ms) {
         status = rp_error_set(err, RP_STATUS_NO_MEMORY, "out of memory");
         goto done;
     }
@@ -186,6 +194,9 @@ int rp_bench_decode(const struct rp_bench_decode_config *config, struct rp_bench
     status = rp_engine_start(run.engine, err);
     if (status != RP_OK)
         goto done;
+    status = submit_all(&run, config, &shape, err);
+    if (status == RP_OK)
+        drain(&run, config); /* the prompts, for their time and for the cache */
     for (uint32_t round = 0; round < config->rounds && status == RP_OK; round++)
         status = run_round(&run, config, &shape, round, out->bytes_per_step, err);
     rp_engine_stop(run.engine);
@@ -195,7 +206,8 @@ done:
     rp_engine_destroy(run.engine);
     rp_model_deinit(&model);
     rp_free(run.requests);
-    rp_free(run.prompt);
+    rp_free(run.prompts);
+    rp_free(run.has_token);
     rp_free(run.gaps_ms);
     rp_free(run.steps_ms);
     sem_destroy(&run.wake);

@@ -9,8 +9,9 @@
  *
  * A shared machine's bandwidth can change by half from one minute to the next. So the run goes in rounds:
  * bandwidth, decode, bandwidth; a round's share holds its median step against the larger of its two
- * readings, and the median of the rounds is reported with their spread. Rounds after the first find their
- * prompt in the prefix cache; the prompt's speed is that of the first. */
+ * readings, and the median of the rounds is reported with their spread. No two sequences share a page. Before
+ * the rounds all run once: that gives the prompts' speed (all their tokens, over the time until each
+ * sequence has its first answer), and the rounds find their prompts in the prefix cache. */
 #ifndef RP_BENCH_BENCH_DECODE_H
 #define RP_BENCH_BENCH_DECODE_H
 

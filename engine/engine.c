@@ -90,7 +90,19 @@ static int make_graphs(struct rp_engine *engine, const struct rp_program *progra
                                          .poison = config->debug_poison,
                                          .progress = config->progress,
                                          .progress_ctx = config->progress_ctx};
-    return rp_graph_set_create(&graphs, &engine->graphs, err);
+    int status = rp_graph_set_create(&graphs, &engine->graphs, err);
+    if (status != RP_OK)
+        return status;
+    /* A set that is missing is replaced by the next larger one; for the largest there is none. */
+    const struct rp_bucket_list *list = &engine->layout.buckets;
+    uint32_t tokens = list->token_buckets[list->token_bucket_count - 1];
+    uint32_t rows = RP_MIN(tokens, config->max_num_seqs);
+    if (rp_graph_set_pick(engine->graphs, tokens, rows, list->logit_rows_max, false))
+        return RP_OK;
+    status = rp_error_set(err, RP_STATUS_NO_MEMORY,
+                          "the graphs of a step of %u tokens could not be captured", tokens);
+    rp_error_hint(err, "try a smaller --max-num-batched-tokens or --max-num-seqs");
+    return status;
 }
 
 static int make_scheduler(struct rp_engine *engine, struct rp_error *err) {
@@ -195,7 +207,8 @@ int rp_engine_submit(struct rp_engine *engine, struct rp_request *request) {
     if (!rp_engine_is_healthy(engine))
         return RP_STATUS_DEVICE;
     /* Counts what was submitted and not yet admitted, in the ring or in the scheduler's queue. */
-    uint32_t queued = atomic_load_explicit(&engine->queued, memory_order_relaxed);
+    /* acquire: who was counted out has left the ring, and its place is seen to be free. */
+    uint32_t queued = atomic_load_explicit(&engine->queued, memory_order_acquire);
     if (queued >= engine->config.queue_capacity)
         return RP_STATUS_FULL;
     atomic_fetch_add_explicit(&engine->queued, 1, memory_order_relaxed);

@@ -15,13 +15,14 @@ static bool push_event(struct rp_engine *engine, const struct rp_event *event) {
     if (event->kind == RP_EVENT_TOKEN)
         rp_counter_add(&engine->metrics.generation_tokens, 1);
     else if (event->request->scheduled_ns == 0) /* closed before it was ever admitted */
-        atomic_fetch_sub_explicit(&engine->queued, 1, memory_order_relaxed);
+        atomic_fetch_sub_explicit(&engine->queued, 1, memory_order_release);
     return rp_ring_try_push(&engine->events, event);
 }
 
 /* Closes a request that the scheduler does not take any more. */
 static bool close_refused(struct rp_engine *engine, struct rp_request *request) {
     request->closed_ns = rp_clock_ns();
+    request->scheduled_ns = 0; /* the scheduler did not touch it: it may hold anything */
     struct rp_event event = {.request = request,
                              .kind = RP_EVENT_CLOSED,
                              .finish_reason = RP_FINISH_ERROR,
@@ -103,7 +104,7 @@ static void count_step(struct rp_engine *engine, const struct rp_sched_step *ste
             rp_counter_add(&metrics->prompt_tokens, step->rows[i].count);
     for (uint32_t i = 0; i < step->join_count; i++)
         rp_counter_add(&metrics->cached_tokens, step->joins[i].length);
-    atomic_fetch_sub_explicit(&engine->queued, step->join_count, memory_order_relaxed);
+    atomic_fetch_sub_explicit(&engine->queued, step->join_count, memory_order_release);
 }
 
 static void launch_step(struct rp_engine *engine, const struct rp_sched_step *step) {
@@ -219,10 +220,10 @@ void *rp_engine_main(void *arg) {
         if (turn(engine))
             continue;
         atomic_store_explicit(&engine->last_progress_ns, rp_clock_ns(), memory_order_relaxed);
-        /* Sleeps until the loop thread posts: for a request, a cancel, or, when something is open that
-         * could not be planned for want of room in the event ring, for having drained it. The time-out
-         * covers a drain that came just before the flag. */
-        if (!rp_scheduler_is_idle(engine->scheduler))
+        /* Sleeps until the loop thread posts: for a request, a cancel, or, when something could not be
+         * planned or an event could not be handed on for want of room in the event ring, for having
+         * drained it. The time-out covers a drain that came just before the flag. */
+        if (!rp_scheduler_is_idle(engine->scheduler) || rp_ring_free_count(&engine->events) == 0)
             atomic_store(&engine->wants_room, true);
         struct timespec until;
         clock_gettime(CLOCK_REALTIME, &until);

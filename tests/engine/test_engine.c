@@ -3,6 +3,7 @@
  * the plainest engine (one slot, no prefix cache, no run-ahead, eager, one thread), then all at once with
  * the prefix cache on and off, run-ahead 0 and 1, graphs and eager, and a pool so small that sequences
  * are swapped. Every token and every finish reason must be equal; afterwards free + cached = total. */
+#include "base/clock.h"
 #include "base/memory.h"
 #include "engine/engine.h"
 #include "model/model.h"
@@ -316,6 +317,21 @@ static void test_a_full_event_ring_loses_nothing(void **state) {
     assert_all_closed_once();
 }
 
+/* Nothing is left to plan then, only ends to hand on, two at a time. */
+static void test_ends_follow_at_once_when_a_full_ring_is_drained(void **state) {
+    (void)state;
+    struct rp_engine_config config = config_default();
+    config.event_capacity = 2;
+    config.max_num_seqs = 1;
+    submit_all(&config);
+    for (uint32_t i = 0; i < REQUESTS; i++)
+        atomic_store(&requests[i].cancelled, true);
+    rp_engine_notify(engine);
+    uint64_t begin = rp_clock_ns();
+    drain(together, REQUESTS);
+    assert_true(rp_clock_ns() - begin < 1500000000u); /* 3 s with a sleep of 100 ms each */
+}
+
 static void test_a_full_queue_refuses_and_takes_again_when_it_has_room(void **state) {
     (void)state;
     struct rp_engine_config config = config_default();
@@ -365,6 +381,41 @@ static void test_an_allocation_that_fails_at_start_fails_cleanly(void **state) {
     assert_true(failures > 10);
 }
 
+/* Whatever allocation fails: an engine that starts can run every step that it may plan. */
+static void test_an_engine_that_starts_has_its_largest_set(void **state) {
+    (void)state;
+    struct rp_engine_config config = config_default();
+    config.max_num_seqs = 2;
+    config.max_num_batched_tokens = 16;
+    config.page_count_override = 64;
+    config.swap_bytes = 0;
+    config.threads = 1;
+    uint64_t before = rp_alloc_count();
+    open_engine(&config);
+    uint64_t total = rp_alloc_count() - before;
+    close_engine(NULL);
+    uint32_t survived = 0;
+    for (uint64_t n = 1; n <= total; n++) {
+        struct rp_error err = {0};
+        rp_alloc_fail_at(n);
+        int status = rp_engine_create(&config, &model, &engine, &err);
+        rp_alloc_fail_at(0);
+        if (status != RP_OK)
+            continue;
+        survived++;
+        make_requests();
+        memset(together, 0, sizeof together);
+        requests[0].prompt_count = 40; /* three steps, of which two fill the largest set */
+        requests[0].max_tokens = 2;
+        assert_int_equal(rp_engine_start(engine, NULL), RP_OK);
+        assert_int_equal(rp_engine_submit(engine, &requests[0]), RP_OK);
+        drain(together, 1);
+        assert_int_not_equal(together[0].finish, RP_FINISH_ERROR);
+        close_engine(NULL);
+    }
+    assert_true(survived > 0); /* smaller sets may be left out */
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(test_64_streams_get_what_each_gets_alone, close_engine),
@@ -374,11 +425,14 @@ int main(void) {
                                   close_engine),
         cmocka_unit_test_teardown(test_stopping_closes_every_open_request_once, close_engine),
         cmocka_unit_test_teardown(test_a_full_event_ring_loses_nothing, close_engine),
+        cmocka_unit_test_teardown(test_ends_follow_at_once_when_a_full_ring_is_drained,
+                                  close_engine),
         cmocka_unit_test_teardown(test_a_full_queue_refuses_and_takes_again_when_it_has_room,
                                   close_engine),
         cmocka_unit_test_teardown(test_nothing_allocates_while_serving, close_engine),
         cmocka_unit_test_teardown(test_an_allocation_that_fails_at_start_fails_cleanly,
                                   close_engine),
+        cmocka_unit_test_teardown(test_an_engine_that_starts_has_its_largest_set, close_engine),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
