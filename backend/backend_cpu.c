@@ -177,6 +177,12 @@ static size_t cpu_graph_bytes(const struct rp_graph *graph) {
     return sizeof *graph + graph->memory.used_bytes;
 }
 
+/* Worker 0 alone writes it. */
+static void count_launch(struct rp_device *device) {
+    uint64_t launches = atomic_load_explicit(&device->launches, memory_order_relaxed);
+    atomic_store_explicit(&device->launches, launches + 1, memory_order_relaxed);
+}
+
 static void replay_job(void *arg0, uint64_t arg1, const struct rp_cpu_worker *worker) {
     struct rp_graph *graph = arg0;
     uint64_t start = worker->index == 0 ? rp_clock_ns() : 0;
@@ -184,6 +190,8 @@ static void replay_job(void *arg0, uint64_t arg1, const struct rp_cpu_worker *wo
     for (uint32_t i = 0; i < graph->launch_count; i++) {
         graph->launches[i].run(graph->launches[i].args, worker);
         rp_cpu_barrier(worker); /* the next launch reads what this one wrote */
+        if (worker->index == 0)
+            count_launch(graph->device);
     }
     if (worker->index == 0)
         atomic_store_explicit(&graph->device->last_replay_ns, rp_clock_ns() - start,
@@ -227,6 +235,12 @@ static int cpu_wait_step(struct rp_device *device, const struct rp_step_view *vi
     }
 }
 
+static uint64_t cpu_progress(struct rp_device *device) {
+    /* Jobs that are no replay: eager launches, copies and fills. */
+    return atomic_load_explicit(&device->launches, memory_order_relaxed) +
+           rp_cpu_team_completed(device->team);
+}
+
 static uint64_t cpu_last_replay_ns(struct rp_device *device) {
     return atomic_load_explicit(&device->last_replay_ns, memory_order_relaxed);
 }
@@ -251,6 +265,7 @@ const struct rp_backend *rp_backend_cpu(void) {
         .graph_bytes = cpu_graph_bytes,
         .launch = cpu_launch,
         .wait_step = cpu_wait_step,
+        .progress = cpu_progress,
         .last_replay_ns = cpu_last_replay_ns,
     };
     return &backend;

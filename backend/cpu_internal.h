@@ -43,6 +43,7 @@ struct rp_device {
     struct rp_candidate *sample_scratch; /* (workers, sample_vocab) */
     uint32_t sample_vocab;
     _Atomic uint64_t last_replay_ns;
+    _Atomic uint64_t launches; /* that worker 0 has run */
 };
 
 /* Lowers ops [begin, end) into graph->launches. UNSUPPORTED names the operator. */

@@ -103,6 +103,9 @@ struct rp_backend {
      * the deadline (rp_clock_ns; 0 = only look) passed first. */
     int (*wait_step)(struct rp_device *device, const struct rp_step_view *view, uint64_t step,
                      uint64_t deadline_ns);
+    /* A count that changes while the device is at work, within a step too: one that stands still for
+     * long while a step is awaited means that the device hangs. */
+    uint64_t (*progress)(struct rp_device *device);
     /* Device ns spent in the last completed replay; 0 when unknown. */
     uint64_t (*last_replay_ns)(struct rp_device *device);
 };

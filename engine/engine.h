@@ -100,7 +100,9 @@ bool rp_engine_fits(const struct rp_engine *engine, uint32_t prompt_count, uint3
 uint32_t rp_engine_queue_capacity(const struct rp_engine *engine);
 uint32_t rp_engine_max_model_len(const struct rp_engine *engine);
 bool rp_engine_is_healthy(const struct rp_engine *engine);
-uint64_t rp_engine_last_progress_ns(const struct rp_engine *engine); /* last step or idle moment */
+/* Last moment at which a step ended, the device was seen at work inside one, or nothing was to do; old:
+ * the device hangs. */
+uint64_t rp_engine_last_progress_ns(const struct rp_engine *engine);
 const struct rp_memory_plan *rp_engine_memory_plan(const struct rp_engine *engine);
 const struct rp_engine_metrics *rp_engine_metrics(const struct rp_engine *engine);
 void rp_engine_device_info(const struct rp_engine *engine, struct rp_device_info *out_info);

@@ -129,11 +129,30 @@ static void launch_step(struct rp_engine *engine, const struct rp_sched_step *st
     count_step(engine, step, entry, packet_bytes);
 }
 
+/* How often a step that is awaited is looked after. */
+#define WATCH_NS 100000000u
+
+/* Waits for a step, however long it takes; meanwhile last_progress_ns follows the device's work, so that
+ * a long step is not taken for a device that hangs. */
+static int await_step(struct rp_engine *engine, uint64_t device_step) {
+    uint64_t seen = engine->backend->progress(engine->device);
+    for (;;) {
+        uint64_t deadline = rp_clock_ns() + WATCH_NS;
+        int status =
+            engine->backend->wait_step(engine->device, &engine->batch.view, device_step, deadline);
+        uint64_t now = rp_clock_ns(), progress = engine->backend->progress(engine->device);
+        if (status != RP_STATUS_NOT_FOUND || now < deadline)
+            return status;
+        if (progress != seen)
+            atomic_store_explicit(&engine->last_progress_ns, now, memory_order_relaxed);
+        seen = progress;
+    }
+}
+
 /* Waits for the oldest step, and commits it. */
 static void complete_step(struct rp_engine *engine) {
     struct rp_pending_step oldest = engine->pending[0];
-    int status = engine->backend->wait_step(engine->device, &engine->batch.view, oldest.device_step,
-                                            UINT64_MAX);
+    int status = await_step(engine, oldest.device_step);
     uint64_t now = rp_clock_ns();
     if (status != RP_OK || !rp_batch_decode(&engine->batch, oldest.device_step, oldest.row_count)) {
         fail(engine, status != RP_OK ? rp_status_text(status) : "step numbers disagree");

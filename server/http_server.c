@@ -53,9 +53,9 @@ const char *rp_server_not_ready(struct rp_server *server) {
     if (!rp_engine_is_healthy(engine))
         return "the device has failed";
     uint64_t stuck_ns = (uint64_t)server->config.limits.stuck_ms * 1000000u;
-    if (rp_gauge_read(&rp_engine_metrics(engine)->waiting) > 0 &&
-        rp_clock_ns() > rp_engine_last_progress_ns(engine) + stuck_ns)
-        return "requests are waiting and nothing moves";
+    /* Asks our own list: a gauge of an engine that hangs stands still too. */
+    if (server->completions && rp_clock_ns() > rp_engine_last_progress_ns(engine) + stuck_ns)
+        return "requests are open and nothing moves";
     return NULL;
 }
 

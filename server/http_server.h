@@ -28,7 +28,7 @@ struct rp_http_limits {
     uint32_t json_depth;
     uint32_t stream_bytes; /* output that a slow reader may leave unread */
     uint32_t pipeline_bytes;
-    uint32_t stuck_ms; /* requests wait and no step ends for this long: not ready */
+    uint32_t stuck_ms; /* requests are open and the device does nothing for this long: not ready */
 };
 
 /* The defaults that README.md lists. */

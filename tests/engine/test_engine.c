@@ -16,6 +16,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 #include <cmocka.h>
 
@@ -349,6 +350,32 @@ static void test_a_full_queue_refuses_and_takes_again_when_it_has_room(void **st
     drain(together, 1);
 }
 
+/* 100 tokens by the scalar kernels: most of a second, in which only the first look and the end would
+ * show without the watch inside the step. */
+static void test_a_long_step_shows_progress_while_it_runs(void **state) {
+    (void)state;
+    struct rp_engine_config config = config_default();
+    struct rp_event event;
+    config.scalar_only = true;
+    config.threads = 1;
+    make_requests();
+    open_engine(&config);
+    requests[0].prompt_count = PROMPT_MAX;
+    requests[0].max_tokens = 1;
+    assert_int_equal(rp_engine_submit(engine, &requests[0]), RP_OK);
+    uint64_t begin = rp_clock_ns(), seen = 0;
+    uint32_t changes = 0;
+    while (!rp_engine_next_event(engine, &event)) {
+        uint64_t progress = rp_engine_last_progress_ns(engine);
+        changes += progress != seen;
+        seen = progress;
+        const struct timespec pause = {.tv_nsec = 5000000};
+        nanosleep(&pause, NULL);
+    }
+    assert_true(rp_clock_ns() - begin < 500000000u || changes > 2);
+    rp_engine_stop(engine);
+}
+
 static void test_nothing_allocates_while_serving(void **state) {
     (void)state;
     struct rp_engine_config config = config_default();
@@ -429,6 +456,7 @@ int main(void) {
                                   close_engine),
         cmocka_unit_test_teardown(test_a_full_queue_refuses_and_takes_again_when_it_has_room,
                                   close_engine),
+        cmocka_unit_test_teardown(test_a_long_step_shows_progress_while_it_runs, close_engine),
         cmocka_unit_test_teardown(test_nothing_allocates_while_serving, close_engine),
         cmocka_unit_test_teardown(test_an_allocation_that_fails_at_start_fails_cleanly,
                                   close_engine),

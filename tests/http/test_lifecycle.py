@@ -200,6 +200,15 @@ def test_a_step_that_never_ends_shows_in_health():
         waiting.close()
 
 
+def test_a_step_that_never_ends_shows_when_nobody_else_waits():
+    with Server(env={"FAKE_STUCK_MS": "200"}) as server:
+        stuck = server.connect()
+        stuck.send("POST", "/v1/completions", {"prompt": "abc", "seed": 9003})
+        server.until(lambda: server.get("/health/ready").status == 503, "not ready")
+        stuck.close()
+        server.until(lambda: server.get("/health/ready").status == 200, "ready again")
+
+
 def test_phases_have_deadlines():
     with Server(env={"FAKE_TIMEOUT_MS": "400"}) as server:
         for beginning in (b"GET /health HT", b"GET /health HTTP/1.1\r\nHost: localhost\r\n"):
