@@ -50,22 +50,6 @@ static bool read_proc(const char *path, const char *key, char *out, size_t size)
     return found;
 }
 
-/* What the kernel says may be used without swapping, and no more than the control group's limit. */
-static uint64_t available_memory(void) {
-    char text[64];
-    unsigned long long kib = 0, limit = 0;
-    if (read_proc("/proc/meminfo", "MemAvailable", text, sizeof text))
-        sscanf(text, "%llu", &kib);
-    uint64_t bytes = (uint64_t)kib * 1024;
-    FILE *file = fopen("/sys/fs/cgroup/memory.max", "re");
-    if (file) {
-        if (fscanf(file, "%llu", &limit) == 1 && limit < bytes)
-            bytes = limit;
-        fclose(file);
-    }
-    return bytes;
-}
-
 static void cpu_info(struct rp_device *device, struct rp_device_info *out) {
     char model[48] = "CPU";
     read_proc("/proc/cpuinfo", "model name", model, sizeof model);
@@ -74,7 +58,7 @@ static void cpu_info(struct rp_device *device, struct rp_device_info *out) {
     snprintf(out->kernels, sizeof out->kernels, "%s", rp_cpu_isa_name(device->isa));
     snprintf(out->name, sizeof out->name, "%s, %u thread%s, %s", model, threads,
              threads == 1 ? "" : "s", rp_cpu_isa_name(device->isa));
-    out->memory_bytes = available_memory();
+    out->memory_bytes = rp_cpu_memory_room();
     out->page_tokens = 16;
 }
 

@@ -1,4 +1,4 @@
-/* cpu_internal.h - what the two files of the CPU backend share: its captured graph and its device.
+/* cpu_internal.h - what the files of the CPU backend share: its captured graph and its device.
  *
  * A graph is the lowered list: one launch per kernel with arguments that never change. Replaying it is
  * one job of the worker team that walks the list, with a barrier behind every launch. */
@@ -45,6 +45,11 @@ struct rp_device {
     _Atomic uint64_t last_replay_ns;
     _Atomic uint64_t launches; /* that worker 0 has run */
 };
+
+/* Bytes that may still be allocated: by the machine, and by the limit of the control group. */
+uint64_t rp_cpu_memory_room(void);
+/* The same by the control group alone; UINT64_MAX: no limit. root: where its files lie. */
+uint64_t rp_cpu_group_room(const char *root);
 
 /* Lowers ops [begin, end) into graph->launches. UNSUPPORTED names the operator. */
 int rp_cpu_lower(struct rp_graph *graph, const struct rp_program *program, uint32_t begin,
