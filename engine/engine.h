@@ -38,7 +38,7 @@ struct rp_engine_config {
     bool enforce_eager;
     bool no_fusion;
     bool scalar_only;        /* tests */
-    bool debug_poison;       /* fill the arena with NaN between replays, canaries around it */
+    bool debug_poison;       /* fill the arena with NaN before each step */
     void (*wake)(void *ctx); /* called from the engine thread */
     void *wake_ctx;
     void (*progress)(void *ctx, const char *stage, uint32_t done,
