@@ -44,7 +44,5 @@ struct rp_kv_write_args {
 
 /* Stores K and V of the live tokens [begin, end) at their positions, rounded to the page's type. */
 void rp_kv_write_range(const struct rp_kv_write_args *args, uint32_t begin, uint32_t end);
-/* The same for this worker's share of the step's tokens. */
-void rp_kv_write_scalar(const struct rp_kv_write_args *args, const struct rp_cpu_worker *worker);
 
 #endif
