@@ -1,6 +1,7 @@
 /* backend_cpu.c - the CPU as a device: one table of functions over the worker team. */
 #include "backend/cpu_internal.h"
 
+#include "base/bf16.h"
 #include "base/clock.h"
 #include "quant/matmul.h"
 
@@ -63,8 +64,8 @@ static void cpu_info(struct rp_device *device, struct rp_device_info *out) {
 }
 
 static void *cpu_alloc(struct rp_device *device, size_t bytes, enum rp_memory_kind kind) {
-    (void)device;
     (void)kind;
+    device->allocation_count++;
     return rp_alloc_aligned(bytes, RP_CACHE_LINE);
 }
 
@@ -72,6 +73,33 @@ static void cpu_free(struct rp_device *device, void *ptr, enum rp_memory_kind ki
     (void)device;
     (void)kind;
     rp_free_aligned(ptr);
+}
+
+/* The kernel gives pages of a large block when they are first touched: reserving is allocating. */
+static void *cpu_reserve(struct rp_device *device, size_t bytes) {
+    return cpu_alloc(device, bytes, RP_MEMORY_DEVICE);
+}
+
+static int cpu_commit(struct rp_device *device, void *base, size_t bytes) {
+    (void)device;
+    (void)base;
+    (void)bytes;
+    return RP_OK;
+}
+
+static void cpu_release(struct rp_device *device, void *base) {
+    cpu_free(device, base, RP_MEMORY_DEVICE);
+}
+
+static size_t cpu_granule(struct rp_device *device) {
+    (void)device;
+    return 1;
+}
+
+static void cpu_memory(struct rp_device *device, struct rp_device_memory *out) {
+    memset(out, 0, sizeof *out);
+    out->total_bytes = out->free_bytes = rp_cpu_memory_room();
+    out->allocation_count = device->allocation_count;
 }
 
 /* Queues a job; when the stream is full, waits for the oldest to leave it. */
@@ -123,6 +151,37 @@ static int cpu_matrix_prepare(struct rp_device *device, struct rp_matrix *matrix
     return rp_matrix_prepare_cpu(matrix, device->isa, err);
 }
 
+static void cpu_matrix_release(struct rp_device *device, struct rp_matrix *matrix) {
+    (void)device;
+    rp_matrix_deinit(matrix);
+}
+
+/* Uniform in (-1, 1): splitmix64 (Steele et al. 2014) of the element's number. */
+static float random_unit(uint64_t seed, uint64_t index) {
+    uint64_t z = seed + (index + 1) * 0x9E3779B97F4A7C15u;
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
+    z ^= z >> 31;
+    return (float)((double)(z >> 11) * 0x1p-52 - 1.0);
+}
+
+static int cpu_matrix_random(struct rp_device *device, struct rp_matrix *matrix, uint64_t seed,
+                             float scale, struct rp_error *err) {
+    size_t bytes = rp_matrix_bytes(matrix), count = (size_t)matrix->rows * matrix->cols;
+    matrix->data = bytes ? rp_alloc_aligned(bytes, RP_CACHE_LINE) : NULL;
+    if (!matrix->data)
+        return rp_error_set(err, RP_STATUS_NO_MEMORY, "cpu: no memory for a matrix of %zu bytes",
+                            bytes);
+    for (size_t i = 0; i < count; i++) {
+        float value = random_unit(seed, i) * scale;
+        if (matrix->dtype == RP_DTYPE_F32)
+            ((float *)matrix->data)[i] = value;
+        else
+            ((uint16_t *)matrix->data)[i] = rp_f32_to_bf16(value);
+    }
+    return cpu_matrix_prepare(device, matrix, err);
+}
+
 static void cpu_graph_destroy(struct rp_device *device, struct rp_graph *graph) {
     (void)device;
     if (!graph)
@@ -157,8 +216,9 @@ static void cpu_launch_info(const struct rp_graph *graph, uint32_t index,
     *out = graph->launches[index].info;
 }
 
-static size_t cpu_graph_bytes(const struct rp_graph *graph) {
-    return sizeof *graph + graph->memory.used_bytes;
+static void cpu_graph_info(const struct rp_graph *graph, struct rp_graph_info *out) {
+    out->nodes = out->kernels = graph->launch_count;
+    out->bytes = sizeof *graph + graph->memory.used_bytes;
 }
 
 /* Worker 0 alone writes it. */
@@ -229,6 +289,17 @@ static uint64_t cpu_last_replay_ns(struct rp_device *device) {
     return atomic_load_explicit(&device->last_replay_ns, memory_order_relaxed);
 }
 
+static const char *cpu_last_error(struct rp_device *device) {
+    (void)device;
+    return "";
+}
+
+static int cpu_inject_fault(struct rp_device *device, enum rp_device_fault fault) {
+    (void)device;
+    (void)fault;
+    return RP_STATUS_UNSUPPORTED;
+}
+
 const struct rp_backend *rp_backend_cpu(void) {
     static const struct rp_backend backend = {
         .abi = RP_BACKEND_ABI,
@@ -241,16 +312,25 @@ const struct rp_backend *rp_backend_cpu(void) {
         .copy = cpu_copy,
         .fill = cpu_fill,
         .synchronize = cpu_synchronize,
+        .reserve = cpu_reserve,
+        .commit = cpu_commit,
+        .release = cpu_release,
+        .granule = cpu_granule,
+        .memory = cpu_memory,
         .matrix_prepare = cpu_matrix_prepare,
+        .matrix_random = cpu_matrix_random,
+        .matrix_release = cpu_matrix_release,
         .capture = cpu_capture,
         .graph_destroy = cpu_graph_destroy,
         .graph_launch_count = cpu_launch_count,
         .graph_launch_info = cpu_launch_info,
-        .graph_bytes = cpu_graph_bytes,
+        .graph_info = cpu_graph_info,
         .launch = cpu_launch,
         .wait_step = cpu_wait_step,
         .progress = cpu_progress,
         .last_replay_ns = cpu_last_replay_ns,
+        .last_error = cpu_last_error,
+        .inject_fault = cpu_inject_fault,
     };
     return &backend;
 }

@@ -42,6 +42,7 @@ struct rp_device {
     uint32_t next_transfer;
     struct rp_candidate *sample_scratch; /* (workers, sample_vocab) */
     uint32_t sample_vocab;
+    uint64_t allocation_count; /* since open */
     _Atomic uint64_t last_replay_ns;
     _Atomic uint64_t launches; /* that worker 0 has run */
 };

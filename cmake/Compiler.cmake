@@ -2,16 +2,20 @@
 add_library(rp_flags INTERFACE)
 target_compile_definitions(rp_flags INTERFACE _GNU_SOURCE LLHTTP_STRICT_MODE=1
                            RP_VERSION="${PROJECT_VERSION}")
-target_compile_options(rp_flags INTERFACE
+# C alone: nvcc has flags of its own (cmake/Cuda.cmake).
+set(rp_c_flags
   -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith -Wvla
   -Wwrite-strings -Wcast-align -Wundef -fno-common -fstack-protector-strong
-  # gcc 12 reports this wrongly for out-parameters of inlined calls that return a status.
-  $<$<C_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>
   # Results must not depend on how the compiler contracts a*b+c.
   -ffp-contract=off)
-if(RP_WERROR)
-  target_compile_options(rp_flags INTERFACE -Werror)
+if(CMAKE_C_COMPILER_ID STREQUAL "GNU")
+  # gcc 12 reports this wrongly for out-parameters of inlined calls that return a status.
+  list(APPEND rp_c_flags -Wno-maybe-uninitialized)
 endif()
+if(RP_WERROR)
+  list(APPEND rp_c_flags -Werror)
+endif()
+target_compile_options(rp_flags INTERFACE "$<$<COMPILE_LANGUAGE:C>:${rp_c_flags}>")
 if(CMAKE_BUILD_TYPE STREQUAL "Debug")
   target_compile_definitions(rp_flags INTERFACE RP_DEBUG=1)
 else()

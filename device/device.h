@@ -16,22 +16,43 @@
 extern "C" {
 #endif
 
-#define RP_BACKEND_ABI 1
+#define RP_BACKEND_ABI 2
 
 struct rp_device;
 struct rp_graph; /* a captured list of launches with fixed arguments */
 struct rp_kv_layout;
 
 struct rp_device_config {
-    uint32_t threads; /* CPU: workers; 0 = one per core */
-    bool scalar_only; /* CPU: only the scalar truth (tests) */
+    uint32_t threads;         /* CPU: workers; 0 = one per core */
+    bool scalar_only;         /* CPU: only the scalar truth (tests) */
+    uint32_t ordinal;         /* CUDA: which card */
+    bool fast_numerics;       /* CUDA: --numerics fast */
+    bool no_dependent_launch; /* CUDA: plain edges between kernels (tests, comparisons) */
+    const char *cache_dir;    /* CUDA: where searched algorithms are kept; NULL: nowhere */
 };
 
 struct rp_device_info {
     char name[96];         /* "AMD EPYC, 2 threads, avx512_bf16" */
     char kernels[32];      /* "avx512_bf16", "avx2", "scalar" */
-    uint64_t memory_bytes; /* what may be allocated */
+    uint64_t memory_bytes; /* what may be allocated; of a card: its whole memory */
     uint32_t page_tokens;  /* preferred KV page */
+    bool separate_memory;  /* device memory cannot be read by the host */
+    /* Prompt and decode kernels give different bits: pages that decode wrote may not be reused for
+     * prompts where answers must not depend on the batch. */
+    bool decode_differs;
+};
+
+/* What the device's memory looks like now. */
+struct rp_device_memory {
+    uint64_t total_bytes, free_bytes; /* as the driver says; the CPU: what may be allocated */
+    uint64_t allocated_bytes;         /* by this backend, pools' committed bytes included */
+    uint64_t allocation_count;        /* since open: must not rise after ready */
+};
+
+/* Graph of one bucket, as the device sees it. */
+struct rp_graph_info {
+    uint32_t nodes, kernels;
+    size_t bytes; /* host: arguments and lists; what the device adds is seen in its free memory */
 };
 
 /* What the symbols of a program mean: the same for all buckets but the tensor offsets. */
@@ -59,9 +80,15 @@ struct rp_cost {
     uint64_t bytes_read, bytes_written, flops;
 };
 
+enum rp_device_fault {
+    RP_DEVICE_FAULT_ILLEGAL_ADDRESS,
+    RP_DEVICE_FAULT_TRAP,
+    RP_DEVICE_FAULT_HANG
+};
+
 enum rp_memory_kind {
     RP_MEMORY_DEVICE,
-    RP_MEMORY_HOST /* visible to both: rings, swapped pages */
+    RP_MEMORY_HOST /* visible to both at one address: rings, swapped pages */
 };
 
 struct rp_backend {
@@ -81,8 +108,22 @@ struct rp_backend {
     int (*fill)(struct rp_device *device, void *to, int byte, size_t bytes);
     int (*synchronize)(struct rp_device *device);
 
-    /* Repacks *matrix (row-major) in place for this device; takes over its data. */
+    /* A range of addresses whose memory comes later: the KV pool, sized after the graphs are captured.
+     * NULL: no addresses. commit: [base, base + bytes) is usable from now on; it only grows; bytes are
+     * rounded up to the device's granule. */
+    void *(*reserve)(struct rp_device *device, size_t bytes);
+    int (*commit)(struct rp_device *device, void *base, size_t bytes);
+    void (*release)(struct rp_device *device, void *base);
+    size_t (*granule)(struct rp_device *device); /* of commit; 1 where nothing is rounded */
+    void (*memory)(struct rp_device *device, struct rp_device_memory *out);
+
+    /* Repacks *matrix (row-major, host memory) for this device; takes over its data. */
     int (*matrix_prepare)(struct rp_device *device, struct rp_matrix *matrix, struct rp_error *err);
+    /* The same for a matrix of which only the shape is known: random values, uniform in +-scale, the same
+     * for the same seed (benchmarks). */
+    int (*matrix_random)(struct rp_device *device, struct rp_matrix *matrix, uint64_t seed,
+                         float scale, struct rp_error *err);
+    void (*matrix_release)(struct rp_device *device, struct rp_matrix *matrix);
 
     /* Lowers ops [begin, end) for the bucket and captures them. The program may be freed after.
      * eager: keep the list uncaptured; launching it then walks the list (--enforce-eager). */
@@ -94,7 +135,7 @@ struct rp_backend {
     uint32_t (*graph_launch_count)(const struct rp_graph *graph);
     void (*graph_launch_info)(const struct rp_graph *graph, uint32_t index,
                               struct rp_launch_info *out);
-    size_t (*graph_bytes)(const struct rp_graph *graph);
+    void (*graph_info)(const struct rp_graph *graph, struct rp_graph_info *out);
 
     /* Asynchronous: runs after everything submitted before. */
     int (*launch)(struct rp_device *device, struct rp_graph *graph);
@@ -108,10 +149,18 @@ struct rp_backend {
     uint64_t (*progress)(struct rp_device *device);
     /* Device ns spent in the last completed replay; 0 when unknown. */
     uint64_t (*last_replay_ns)(struct rp_device *device);
+    /* Text of the error that made a call return RP_STATUS_DEVICE; "" when there was none. Any thread. */
+    const char *(*last_error)(struct rp_device *device);
+    /* Tests: makes the device fail or hang at this point of the stream. RP_STATUS_UNSUPPORTED where it
+     * cannot. */
+    int (*inject_fault)(struct rp_device *device, enum rp_device_fault fault);
 };
 
 /* backend/backend_cpu.c */
 const struct rp_backend *rp_backend_cpu(void);
+
+/* The one symbol that the CUDA module exports (backend/backend_cuda.c). */
+const struct rp_backend *rp_backend_cuda_table(void);
 
 #ifdef __cplusplus
 }

@@ -42,7 +42,8 @@ enum rp_slot_field {
     RP_SLOT_PAGES = RP_SLOT_MASK_PARAMS + RP_MASK_PARAMS_MAX /* then pages_per_slot words */
 };
 
-/* slot.words[field + index] = value, applied before the step's rows are read, in order. */
+/* slot.words[field + index] = value, applied before the step's rows are read. No two edits of one packet
+ * name the same word: a device may apply them at once. */
 struct rp_slot_edit {
     uint32_t slot, field, index, value;
 };

@@ -77,8 +77,12 @@ static int capture_entry(struct rp_graph_set *set, const struct rp_graph_set_con
     }
     entry->launches = set->backend->graph_launch_count(entry->forward) +
                       set->backend->graph_launch_count(entry->sample);
-    entry->graph_bytes =
-        set->backend->graph_bytes(entry->forward) + set->backend->graph_bytes(entry->sample);
+    struct rp_graph_info forward, sample;
+    set->backend->graph_info(entry->forward, &forward);
+    set->backend->graph_info(entry->sample, &sample);
+    entry->graph_bytes = forward.bytes + sample.bytes;
+    entry->nodes = forward.nodes + sample.nodes;
+    entry->kernels = forward.kernels + sample.kernels;
     uint64_t parts[] = {rp_program_fingerprint(program), entry->bucket.tokens, entry->bucket.rows,
                         entry->bucket.logit_rows,        entry->bucket.decode, entry->launches};
     entry->fingerprint = rp_hash64(parts, sizeof parts, 0);

@@ -32,9 +32,10 @@ struct rp_graph_set_config {
 struct rp_graph_entry {
     struct rp_bucket bucket;
     struct rp_graph *forward, *sample;
-    size_t arena_bytes; /* of the shared arena that this bucket uses */
-    size_t graph_bytes; /* its own: argument blocks */
-    uint32_t launches;  /* kernels in forward and sample */
+    size_t arena_bytes;      /* of the shared arena that this bucket uses */
+    size_t graph_bytes;      /* its own: argument blocks */
+    uint32_t launches;       /* of the lowered forward and sample */
+    uint32_t nodes, kernels; /* of the captured graphs */
     uint64_t capture_ns;
     uint64_t fingerprint;
     uint64_t replays, padded_tokens; /* since start */

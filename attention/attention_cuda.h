@@ -1,0 +1,80 @@
+/* attention_cuda.h - attention over pages on CUDA: the planner, decode, prefill; and what comes before it.
+ *
+ * A step's rows are of two kinds. Decode rows (RP_ROW_DECODE) have one token and go through the decode
+ * kernels; prompt rows go through the prefill kernel, whatever their length. Each kind's bits depend only
+ * on the row's own q, its sequence's pages and its position: not on batch, slot, padding, chunk or tile.
+ *
+ *   plan     once per forward graph, after step_begin: lists of work, on the device (live counts only)
+ *   decode   query heads of a KV head packed in one tensor-core tile; keys cut into splits at absolute
+ *            multiples of RP_ATTENTION_SPLIT; splits merged in rising order
+ *   prefill  tiles of queries over blocks of keys in rising order from the first block that any mask of the
+ *            row can see
+ *   generic  any head dim up to 256, f32 pages: behind everything
+ *
+ * Dead rows (finished slots, padding) write nothing. */
+#ifndef RP_ATTENTION_ATTENTION_CUDA_H
+#define RP_ATTENTION_ATTENTION_CUDA_H
+
+#include "attention/attention.h"
+#include "base/memory.h"
+#include "device/cuda_launch.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define RP_ATTENTION_SPLIT        512 /* keys */
+#define RP_ATTENTION_CLASSES_MAX  4   /* distinct windows in one program */
+#define RP_ATTENTION_LAUNCHES_MAX 4
+
+/* What all attention operators of a program share. */
+struct rp_attention_cuda_config {
+    struct rp_cuda_limits limits;
+    struct rp_step_view step;
+    struct rp_kv_layout kv;
+    struct rp_bucket bucket;
+    uint32_t heads, kv_heads, head_dim;
+    uint32_t windows[RP_ATTENTION_CLASSES_MAX]; /* 0: no window */
+    uint32_t window_count;
+    unsigned char *workspace; /* rp_attention_cuda_workspace_bytes, zeroed once */
+    size_t workspace_bytes;
+};
+
+/* Enough for every bucket within the step's capacities (config->bucket is not read). */
+size_t rp_attention_cuda_workspace_bytes(const struct rp_attention_cuda_config *config);
+
+/* The planner's launch; *out_count may be 0 when no kernel needs a plan. */
+int rp_attention_cuda_plan(const struct rp_attention_cuda_config *config, struct rp_arena *memory,
+                           struct rp_cuda_launch *out, uint32_t *out_count, struct rp_error *err);
+
+/* Launches of one attention operator, in order; args->step, kv and sizes agree with the config. */
+int rp_attention_cuda_lower(const struct rp_attention_cuda_config *config,
+                            const struct rp_attention_args *args, struct rp_arena *memory,
+                            struct rp_cuda_launch out[RP_ATTENTION_LAUNCHES_MAX],
+                            uint32_t *out_count, struct rp_error *err);
+
+struct rp_kv_write_cuda {
+    struct rp_cuda_rows rows;
+    struct rp_kv_write_args write;
+};
+int rp_kv_write_cuda_run(const void *args, struct CUstream_st *stream);
+
+/* Everything between the qkv product and attention in one kernel: (sum of partials + bias), norms of q and
+ * k per head (when q_norm is set), rope on q and k, K and V into pages, q back into its columns (f32).
+ * Equal bits to norm, rope and kv_write one after the other. */
+struct rp_qkv_post_cuda {
+    struct rp_cuda_rows rows;
+    struct rp_kv_layout kv;
+    struct rp_values qkv;             /* (rows, heads * dim + 2 * kv_heads * dim) f32 */
+    struct rp_cuda_partials partials; /* count 0: qkv holds the values */
+    const float *q_norm, *k_norm;     /* (head_dim), or NULL */
+    const float *rope_table;          /* (position_count, rotary_dim / 2, {cos, sin}) */
+    uint32_t heads, kv_heads, head_dim, rotary_dim, position_count, layer;
+    float eps, weight_offset;
+};
+int rp_qkv_post_cuda_run(const void *args, struct CUstream_st *stream);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,84 @@
+/* cuda_kernel.cuh - what every kernel uses: dependent launch, live rows, loads and stores of any dtype,
+ * reductions with a fixed order. */
+#ifndef RP_DEVICE_CUDA_KERNEL_CUH
+#define RP_DEVICE_CUDA_KERNEL_CUH
+
+#include "device/cuda_launch.h"
+
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+
+/* Lets the next kernel of the stream start, then waits until all earlier ones are complete. Every block
+ * must call it once: a kernel that ends without having waited would let its successor run too early. */
+__device__ __forceinline__ void rp_pdl_trigger() {
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
+__device__ __forceinline__ void rp_pdl_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+__device__ __forceinline__ void rp_pdl_begin() {
+    rp_pdl_trigger();
+    rp_pdl_wait();
+}
+
+/* Launches with the attribute that makes rp_pdl_* mean something; without it they do nothing. */
+template <typename Args>
+static inline int rp_cuda_start(void (*kernel)(Args), dim3 grid, dim3 block, size_t shared_bytes,
+                                cudaStream_t stream, bool dependent, const Args &args) {
+    cudaLaunchAttribute attribute = {};
+    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = grid;
+    config.blockDim = block;
+    config.dynamicSmemBytes = shared_bytes;
+    config.stream = stream;
+    config.attrs = &attribute;
+    config.numAttrs = dependent ? 1 : 0;
+    return (int)cudaLaunchKernelEx(&config, kernel, args);
+}
+
+__device__ __forceinline__ uint32_t rp_live_count(const rp_step_view &step, rp_rows rows) {
+    return rows == RP_ROWS_TOKEN ? step.counts->token_count : step.counts->logit_row_count;
+}
+
+/* A token whose row is finished computes nothing. */
+__device__ __forceinline__ bool rp_token_is_live(const rp_step_view &step, uint32_t token) {
+    return step.token_rows[token] != RP_ROW_NONE;
+}
+
+__device__ __forceinline__ float rp_load(const void *data, rp_dtype dtype, size_t index) {
+    return dtype == RP_DTYPE_F32 ? ((const float *)data)[index]
+                                 : __bfloat162float(((const __nv_bfloat16 *)data)[index]);
+}
+
+/* Rounds to nearest even where the dtype is bf16. */
+__device__ __forceinline__ void rp_store(void *data, rp_dtype dtype, size_t index, float value) {
+    if (dtype == RP_DTYPE_F32)
+        ((float *)data)[index] = value;
+    else
+        ((__nv_bfloat16 *)data)[index] = __float2bfloat16_rn(value);
+}
+
+/* The sum of partials in rising order, plus bias. */
+__device__ __forceinline__ float rp_partials_sum(const rp_cuda_partials &partials, uint32_t row,
+                                                 uint32_t col) {
+    const float *at = partials.data + row * partials.row_stride + col;
+    float sum = at[0];
+    for (uint32_t i = 1; i < partials.count; i++)
+        sum += at[i * partials.split_stride];
+    return partials.bias ? sum + partials.bias[col] : sum;
+}
+
+/* All lanes get the sum, in an order that depends on nothing. */
+__device__ __forceinline__ float rp_warp_sum(float value) {
+    for (int lane = 16; lane > 0; lane /= 2)
+        value += __shfl_xor_sync(0xFFFFFFFFu, value, lane);
+    return value;
+}
+
+__device__ __forceinline__ float rp_warp_max(float value) {
+    for (int lane = 16; lane > 0; lane /= 2)
+        value = fmaxf(value, __shfl_xor_sync(0xFFFFFFFFu, value, lane));
+    return value;
+}
+
+#endif

@@ -1,0 +1,57 @@
+/* cuda_launch.h - what a CUDA kernel looks like to the lowering: a name, a function, frozen arguments.
+ *
+ * Every launcher has the form `int run(const void *args, stream)` and returns a cudaError_t (0: fine). It
+ * only launches: no allocation, no synchronisation, nothing that a stream capture forbids. The same
+ * function runs while a graph is captured and, eagerly, without one: so both give equal bits.
+ *
+ * Rows: a kernel's grid is made for `max_rows` of its bucket; it reads the live counts on the device and
+ * skips dead rows and empty tiles. Rows past the live count may hold anything, NaN too.
+ *
+ * Dependent launch (PDL): every kernel starts with rp_pdl_begin() (device/cuda_kernel.cuh) in every block:
+ * it lets the next kernel start early, then waits until everything before is complete and visible. Before
+ * it only constants may be read: weights, tables, the arguments.
+ *
+ * Plain C, no CUDA header: tests and the lowering include it from C. */
+#ifndef RP_DEVICE_CUDA_LAUNCH_H
+#define RP_DEVICE_CUDA_LAUNCH_H
+
+#include "device/ops.h"
+
+struct CUstream_st; /* cudaStream_t points to it */
+
+typedef int (*rp_cuda_run)(const void *args, struct CUstream_st *stream);
+
+struct rp_cuda_launch {
+    const char *kernel; /* static text: "matmul_stream_64" */
+    rp_cuda_run run;
+    const void *args; /* outlives the launch; device pointers inside */
+};
+
+/* What the planning of a launch needs to know of the card. */
+struct rp_cuda_limits {
+    uint32_t sm_count;
+    uint32_t compute_capability; /* 90 for 9.0 */
+    uint32_t shared_bytes_block; /* the most dynamic shared memory that a block may ask for */
+    uint32_t l2_bytes;
+    uint64_t memory_bytes; /* of the card */
+    bool dependent_launch; /* launch with the programmatic serialisation attribute */
+    bool fast_numerics;    /* --numerics fast: cuBLASLt and the best tile per size */
+};
+
+/* Which rows an operator has, and how many of them its bucket holds. */
+struct rp_cuda_rows {
+    struct rp_step_view step;
+    enum rp_rows rows;
+    uint32_t max_rows;
+};
+
+/* A product that is not summed up yet: its K segments, in order, each (max_rows, row_stride) f32.
+ * value(row, col) = ((data[0] + data[1]) + ...)(row, col) + bias[col]. count 0: there is none. */
+struct rp_cuda_partials {
+    const float *data;
+    const float *bias; /* NULL: none */
+    uint32_t count;
+    size_t split_stride, row_stride; /* elements */
+};
+
+#endif

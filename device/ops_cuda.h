@@ -1,0 +1,104 @@
+/* ops_cuda.h - the small operators on CUDA, one launcher each, and their fused forms.
+ *
+ * The arithmetic is that of ops_cpu.c and sample_cpu.c, with the same rounding points. A row's result
+ * never depends on max_rows, on its place or on other rows. Pointers are the device's. Any column count
+ * and any stride works (vector loads where alignment allows them).
+ * Thread: the one that owns the stream. Errors: a cudaError_t as int. */
+#ifndef RP_DEVICE_OPS_CUDA_H
+#define RP_DEVICE_OPS_CUDA_H
+
+#include "device/cuda_launch.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Reads the packet (pinned host memory), applies its edits and expands its rows: step_cpu.h. */
+struct rp_step_begin_cuda {
+    struct rp_step_view step;
+};
+int rp_step_begin_cuda_run(const void *args, struct CUstream_st *stream);
+
+struct rp_embed_cuda {
+    struct rp_cuda_rows rows;
+    const void *table; /* (vocab, hidden) row-major, f32 or bf16 */
+    enum rp_dtype dtype;
+    uint32_t vocab, hidden;
+    float scale;
+    struct rp_values out; /* f32 */
+};
+int rp_embed_cuda_run(const void *args, struct CUstream_st *stream);
+
+/* RMSNorm over groups of columns. gather: input row = step.logit_tokens[row] (the fusion of gather_rows
+ * and norm). in and out may be the same columns. */
+struct rp_norm_cuda {
+    struct rp_cuda_rows rows;
+    struct rp_values in, out;
+    const float *weight;
+    uint32_t cols, group;
+    float eps, weight_offset;
+    bool gather;
+};
+int rp_norm_cuda_run(const void *args, struct CUstream_st *stream);
+
+struct rp_add_cuda {
+    struct rp_cuda_rows rows;
+    struct rp_values a, b, out;
+    uint32_t cols;
+};
+int rp_add_cuda_run(const void *args, struct CUstream_st *stream);
+
+/* residual += term; out = norm(residual). The term is `term` (f32) or, when partials.count is not 0, the
+ * sum of the partials. */
+struct rp_add_norm_cuda {
+    struct rp_cuda_rows rows;
+    struct rp_values residual, term, out;
+    struct rp_cuda_partials partials;
+    const float *weight;
+    uint32_t cols; /* one group: the whole row */
+    float eps, weight_offset;
+};
+int rp_add_norm_cuda_run(const void *args, struct CUstream_st *stream);
+
+struct rp_rope_cuda {
+    struct rp_cuda_rows rows;
+    struct rp_values x;
+    const float *table;
+    uint32_t heads, head_dim, rotary_dim, position_count;
+};
+int rp_rope_cuda_run(const void *args, struct CUstream_st *stream);
+
+/* out[c] = act(in[c]) * in[cols + c]; in may be partials. */
+struct rp_activation_cuda {
+    struct rp_cuda_rows rows;
+    struct rp_values in, out;
+    struct rp_cuda_partials partials;
+    uint32_t cols;
+    enum rp_activation fn;
+};
+int rp_activation_cuda_run(const void *args, struct CUstream_st *stream);
+
+struct rp_gather_cuda {
+    struct rp_cuda_rows rows;
+    struct rp_values in, out;
+    uint32_t cols;
+};
+int rp_gather_cuda_run(const void *args, struct CUstream_st *stream);
+
+/* Chooses tokens, advances slots, then publishes the result entry and the step counter (step_cpu.h). */
+struct rp_sample_cuda {
+    struct rp_step_view step;
+    float *logits; /* (max_rows, stride): overwritten where stop ids are not allowed yet */
+    size_t stride;
+    uint32_t vocab;
+    uint32_t max_rows;     /* logit rows of the bucket */
+    uint32_t max_seq_rows; /* rows (sequences) of the bucket */
+    void *scratch;         /* rp_sample_cuda_scratch_bytes, zeroed once */
+};
+size_t rp_sample_cuda_scratch_bytes(uint32_t row_capacity, uint32_t vocab);
+int rp_sample_cuda_run(const void *args, struct CUstream_st *stream);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,57 @@
+/* matmul_cuda.h - products on CUDA: out = in * weight^T + bias (+ out).
+ *
+ * Weights stay row-major (n, k) on the device: one copy serves every kernel.
+ *
+ * Reduction contract. bf16 weights on tensor cores: K is cut into segments of rp_matmul_segment(n, k)
+ * columns, a property of the matrix alone; a segment is one chain of m*n*k16 instructions from zero in
+ * rising k (mma.sync and wgmma of any width give equal bits: tests/gpu/test_numerics_probe); the segments
+ * are added in rising order: ((s0 + s1) + s2) + ...; then bias, then the old value of out. So the bits of
+ * a row never depend on the number of rows, its place, the tile or how segments were shared out.
+ * f32 weights and sizes outside the tile rules: one f32 fma chain in rising k per output.
+ * --numerics fast may break this contract.
+ *
+ * Thread: the engine's. Planning may allocate from `memory` and nowhere else. */
+#ifndef RP_QUANT_MATMUL_CUDA_H
+#define RP_QUANT_MATMUL_CUDA_H
+
+#include "base/memory.h"
+#include "device/cuda_launch.h"
+#include "quant/matrix.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct rp_matmul_cuda {
+    struct rp_cuda_rows rows;
+    struct rp_cuda_limits limits;
+    const struct rp_matrix *weight; /* data on the device, row-major, f32 or bf16 */
+    const float *bias;              /* (n) on the device, or NULL */
+    const void *in;                 /* (max_rows, in_stride) of the weight's dtype */
+    size_t in_stride;
+    struct rp_values out; /* f32 or bf16 */
+    bool accumulate;      /* out += (f32 only) */
+    bool
+        partials_wanted; /* the reader of out can sum up partials: the plan may leave them unsummed */
+    unsigned char
+        *workspace; /* rp_matmul_cuda_workspace_bytes; zeroed once, shared by all products */
+    size_t workspace_bytes;
+};
+
+/* Columns of K per segment for a bf16 matrix of (n, k). */
+uint32_t rp_matmul_cuda_segment(uint32_t n, uint32_t k);
+
+/* Workspace that products of up to row_capacity rows and n_max outputs want. */
+size_t rp_matmul_cuda_workspace_bytes(const struct rp_cuda_limits *limits, uint32_t row_capacity,
+                                      uint32_t n_max);
+
+/* Chooses the kernel: fills one launch (args are allocated from memory) and, when the sums were left to
+ * the reader, out_partials (else its count is 0). */
+int rp_matmul_cuda_plan(const struct rp_matmul_cuda *op, struct rp_arena *memory,
+                        struct rp_cuda_launch *out_launch, struct rp_cuda_partials *out_partials,
+                        struct rp_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

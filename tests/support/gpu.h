@@ -1,0 +1,43 @@
+/* gpu.h - what tests on a card share: skipping without one, poisoned device buffers, comparisons.
+ *
+ * Every function asserts that CUDA succeeded. Buffers live until rp_gpu_free_all. */
+#ifndef RP_TESTS_SUPPORT_GPU_H
+#define RP_TESTS_SUPPORT_GPU_H
+
+#include "device/cuda_launch.h"
+
+/* False, and says so, when there is no card or driver. A test that cannot run calls skip(). */
+bool rp_gpu_available(void);
+/* For main(): prints the reason and returns 77 when there is no card, else 0. */
+int rp_gpu_skip_code(void);
+void rp_gpu_limits(struct rp_cuda_limits *out);
+
+void *rp_gpu_upload(const void *data, size_t bytes);
+/* Every byte 0xFF: NaN in each float type. 256 bytes more behind it hold a canary. */
+void *rp_gpu_poisoned(size_t bytes);
+void *rp_gpu_zeroed(size_t bytes);
+void rp_gpu_download(void *to, const void *from, size_t bytes);
+/* False when a byte behind a buffer of rp_gpu_poisoned was written. */
+bool rp_gpu_canaries_hold(void);
+void rp_gpu_free_all(void);
+void rp_gpu_synchronize(void);
+
+/* A step view on the device with these live counts; rows, tokens and slots as the caller fills them in
+ * the host copies. */
+struct rp_gpu_step {
+    struct rp_step_view host, device; /* the same state, twice */
+    unsigned char *host_state, *device_state;
+    unsigned char *rings; /* pinned, shared by both views */
+    size_t state_bytes;
+};
+void rp_gpu_step_open(struct rp_gpu_step *step, const struct rp_step_config *config);
+void rp_gpu_step_upload(struct rp_gpu_step *step);   /* host state -> device */
+void rp_gpu_step_download(struct rp_gpu_step *step); /* device state -> host */
+void rp_gpu_step_close(struct rp_gpu_step *step);
+
+/* ||a - b|| / ||b|| over n values; infinity when a NaN is in a. */
+double rp_relative_error(const float *a, const float *b, size_t n);
+/* f32 <- bf16 or f32 */
+void rp_to_f32(float *out, const void *in, enum rp_dtype dtype, size_t n);
+
+#endif
