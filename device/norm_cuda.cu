@@ -121,7 +121,7 @@ static __global__ void __launch_bounds__(TEAM_MAX) norm_kernel(norm_args args) {
     for (int i = 0; i < QUADS; i++) {
         uint32_t at = 4 * (threadIdx.x + blockDim.x * i);
         if (at < args.group)
-            x[i] = take<SOURCE, VEC, QUADS == 1 ? 8 : 4>(args, row, in_row, first + at, end);
+            x[i] = take < SOURCE, VEC, QUADS == 1 ? 8 : 4 > (args, row, in_row, first + at, end);
     }
     if (row >= live)
         return;
@@ -167,7 +167,8 @@ static __global__ void __launch_bounds__(TEAM_MAX) norm_long_kernel(norm_args ar
     }
 }
 
-template <norm_source SOURCE, bool VEC> static int start(const norm_args &args, cudaStream_t stream) {
+template <norm_source SOURCE, bool VEC>
+static int start(const norm_args &args, cudaStream_t stream) {
     uint32_t threads = team_threads(args.group), quads = (args.group + 3) / 4;
     uint32_t each = (quads + threads - 1) / threads;
     uint32_t teams = threads == 32 ? RP_MIN((uint32_t)WARP_TEAMS, args.group_count) : 1;

@@ -23,7 +23,8 @@ static __device__ __forceinline__ bool row_is_live(const rp_cuda_rows &rows, uin
     ((vector) ? rp_cuda_start(kernel<true>, grid, block, 0, stream, true, args)                    \
               : rp_cuda_start(kernel<false>, grid, block, 0, stream, true, args))
 
-template <bool VEC> static __global__ void __launch_bounds__(BLOCK) embed_kernel(rp_embed_cuda args) {
+template <bool VEC>
+static __global__ void __launch_bounds__(BLOCK) embed_kernel(rp_embed_cuda args) {
     uint32_t row = blockIdx.y, col = first_column();
     rp_pdl_begin();
     uint32_t id = (uint32_t)args.rows.step.token_ids[row];
@@ -71,8 +72,7 @@ static __global__ void __launch_bounds__(BLOCK) gather_kernel(rp_gather_cuda arg
     uint32_t token = args.rows.step.logit_tokens[row];
     if (!row_is_live(args.rows, row) || col >= args.cols)
         return;
-    rp_store4<VEC>(args.out, row, col, args.cols,
-                   rp_load4<VEC>(args.in, token, col, args.cols));
+    rp_store4<VEC>(args.out, row, col, args.cols, rp_load4<VEC>(args.in, token, col, args.cols));
 }
 
 int rp_gather_cuda_run(const void *args_void, cudaStream_t stream) {
@@ -155,7 +155,8 @@ static __global__ void __launch_bounds__(BLOCK) activation_kernel(rp_activation_
 }
 
 template <bool VEC>
-static __global__ void __launch_bounds__(BLOCK) activation_partials_kernel(rp_activation_cuda args) {
+static __global__ void __launch_bounds__(BLOCK)
+    activation_partials_kernel(rp_activation_cuda args) {
     activation_block<VEC, true>(args);
 }
 

@@ -95,8 +95,7 @@ static __device__ bool expand_row(const rp_step_view &view, uint32_t index, uint
     const uint32_t *slot = view.slots + (size_t)row.x * view.slot_words;
     uint32_t length = slot[RP_SLOT_LENGTH], last = slot[RP_SLOT_LAST_TOKEN];
     bool finished = slot[RP_SLOT_FINISHED] != 0;
-    rp_live_row live = {row.x,  begin, row.y, length, finished ? 0 : row.w,
-                        sample ? logit_row : 0};
+    rp_live_row live = {row.x, begin, row.y, length, finished ? 0 : row.w, sample ? logit_row : 0};
     view.rows[index] = live;
     if (sample) {
         view.logit_tokens[logit_row] = begin + row.y - 1;
