@@ -16,7 +16,8 @@
 
 /* 1 / sqrt(mean(x^2) + eps): each lane sums its columns in rising order, then the lanes by xor. */
 template <int Words>
-__device__ __forceinline__ float rp_head_inverse(const float (&x)[Words], uint32_t cols, float eps) {
+__device__ __forceinline__ float rp_head_inverse(const float (&x)[Words], uint32_t cols,
+                                                 float eps) {
     float sum = 0.0f;
 #pragma unroll
     for (int j = 0; j < Words; j++)
