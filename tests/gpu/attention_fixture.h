@@ -98,8 +98,8 @@ static inline void fixture_open_card(struct fixture *f) {
     call->workspace.tile_capacity = FIXTURE_TOKENS + FIXTURE_ROWS;
     call->workspace.claims = rp_gpu_zeroed(RP_ATTENTION_CLAIMS * sizeof(uint32_t));
     call->workspace.plans[0].head = rp_gpu_zeroed(sizeof(struct rp_attention_plan_head));
-    call->workspace.plans[0].tiles = rp_gpu_poisoned(call->workspace.tile_capacity *
-                                                     sizeof(struct rp_attention_plan_tile));
+    call->workspace.plans[0].tiles =
+        rp_gpu_poisoned(call->workspace.tile_capacity * sizeof(struct rp_attention_plan_tile));
 }
 
 /* Page tables are scattered; an odd window gives odd strides. */
@@ -186,8 +186,8 @@ static inline void fixture_begin(struct fixture *f) {
 }
 
 /* A row of `count` tokens from position `begin`; K and V are stored where these tokens see them. */
-static inline void fixture_add_row(struct fixture *f, uint32_t slot, uint32_t begin,
-                                   uint32_t count, uint32_t flags) {
+static inline void fixture_add_row(struct fixture *f, uint32_t slot, uint32_t begin, uint32_t count,
+                                   uint32_t flags) {
     struct rp_step_view *step = &f->step.host;
     uint32_t index = step->counts->row_count++, token = step->counts->token_count;
     bool finished = fixture_slot(f, slot)[RP_SLOT_FINISHED] != 0;
@@ -230,13 +230,13 @@ static inline void fixture_plan_tiles(struct fixture *f) {
         if (row->flags & RP_ROW_DECODE || fixture_slot(f, row->slot)[RP_SLOT_FINISHED] != 0)
             continue;
         for (uint32_t i = 0; i < row->token_count; i += per_tile)
-            tiles[head.tiles++] = (struct rp_attention_plan_tile){
-                row->slot, row->token_begin + i, row->kv_begin + i,
-                RP_MIN(per_tile, row->token_count - i)};
+            tiles[head.tiles++] =
+                (struct rp_attention_plan_tile){row->slot, row->token_begin + i, row->kv_begin + i,
+                                                RP_MIN(per_tile, row->token_count - i)};
     }
     qsort(tiles, head.tiles, sizeof *tiles, longest_first);
-    check_cuda(cudaMemcpy(f->call.workspace.plans[0].head, &head, sizeof head,
-                          cudaMemcpyHostToDevice));
+    check_cuda(
+        cudaMemcpy(f->call.workspace.plans[0].head, &head, sizeof head, cudaMemcpyHostToDevice));
     check_cuda(cudaMemcpy(f->call.workspace.plans[0].tiles, tiles, head.tiles * sizeof *tiles,
                           cudaMemcpyHostToDevice));
 }
@@ -248,8 +248,8 @@ static inline void fixture_run(struct fixture *f, rp_cuda_run run, uint32_t extr
         .rows = f->step.host.counts->row_count + (extra ? 2 : 0)};
     rp_gpu_step_upload(&f->step);
     fixture_plan_tiles(f);
-    check_cuda(cudaMemcpy(f->call.args.kv.base, f->host.kv.base, f->pages_bytes,
-                          cudaMemcpyHostToDevice));
+    check_cuda(
+        cudaMemcpy(f->call.args.kv.base, f->host.kv.base, f->pages_bytes, cudaMemcpyHostToDevice));
     check_cuda(cudaMemcpy((void *)f->call.args.q, f->host.q, f->q_bytes, cudaMemcpyHostToDevice));
     check_cuda(cudaMemset(f->call.args.out, 0xFF, f->out_bytes));
     check_cuda(run(&f->call, NULL));
@@ -327,8 +327,7 @@ static inline void fixture_check_truth(struct fixture *f, double norm_limit, dou
     fixture_check_untouched(f, "the truth");
 }
 
-static inline unsigned char *fixture_expected(struct fixture *f, uint32_t slot,
-                                              uint32_t position) {
+static inline unsigned char *fixture_expected(struct fixture *f, uint32_t slot, uint32_t position) {
     return (unsigned char *)(f->expect + ((size_t)slot * f->shape.length + position) *
                                              f->shape.heads * f->shape.head_dim);
 }

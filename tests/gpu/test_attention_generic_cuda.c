@@ -37,8 +37,7 @@ static void test_a_token_has_the_same_bits_in_every_chunk_and_as_a_decode_row(vo
         fixture_add_row(f, 1, 0, 300, 0);
         fixture_run(f, rp_attention_generic_cuda_run, 0);
         fixture_keep(f);
-        fixture_check_chunks(f, rp_attention_generic_cuda_run, 300, chunks,
-                             RP_ARRAY_COUNT(chunks));
+        fixture_check_chunks(f, rp_attention_generic_cuda_run, 300, chunks, RP_ARRAY_COUNT(chunks));
         for (uint32_t position = 0; position < 300; position += 13) {
             fixture_begin(f);
             fixture_add_row(f, 1, position, 1, RP_ROW_DECODE);

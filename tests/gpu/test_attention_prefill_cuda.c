@@ -9,11 +9,11 @@
 static void test_prompt_rows_are_the_formula_for_all_shapes_pages_and_windows(void **state) {
     static const struct fixture_shape shapes[] = {
         /* heads, kv_heads, head_dim, page_tokens, window, kv, out, length */
-        {4, 4, 64, 16, 0, BF16, F32, 333},     {4, 2, 64, 32, 33, BF16, BF16, 333},
-        {4, 1, 128, 64, 0, BF16, F32, 333},    {7, 1, 128, 16, 0, BF16, BF16, 333},
+        {4, 4, 64, 16, 0, BF16, F32, 333},      {4, 2, 64, 32, 33, BF16, BF16, 333},
+        {4, 1, 128, 64, 0, BF16, F32, 333},     {7, 1, 128, 16, 0, BF16, BF16, 333},
         {8, 1, 128, 128, 100, BF16, BF16, 333}, {8, 2, 96, 64, 1, BF16, F32, 200},
-        {3, 3, 96, 32, 0, BF16, BF16, 333},    {14, 2, 64, 64, 129, BF16, F32, 333},
-        {4, 2, 256, 64, 0, BF16, F32, 333},    {2, 1, 256, 16, 65, BF16, BF16, 333},
+        {3, 3, 96, 32, 0, BF16, BF16, 333},     {14, 2, 64, 64, 129, BF16, F32, 333},
+        {4, 2, 256, 64, 0, BF16, F32, 333},     {2, 1, 256, 16, 65, BF16, BF16, 333},
     };
     for (size_t i = 0; i < RP_ARRAY_COUNT(shapes); i++) {
         fixture_open(*state, &shapes[i]);
@@ -26,9 +26,9 @@ static void test_prompt_rows_are_the_formula_for_all_shapes_pages_and_windows(vo
 
 static void test_a_prompt_has_the_same_bits_in_every_chunk(void **state) {
     static const struct fixture_shape shapes[] = {
-        {8, 2, 128, 64, 0, BF16, F32, 700},  {8, 1, 128, 16, 150, BF16, F32, 700},
-        {2, 2, 64, 64, 0, BF16, F32, 700},   {7, 1, 64, 32, 67, BF16, F32, 700},
-        {4, 1, 96, 64, 0, BF16, F32, 700},   {2, 1, 256, 64, 300, BF16, F32, 700},
+        {8, 2, 128, 64, 0, BF16, F32, 700}, {8, 1, 128, 16, 150, BF16, F32, 700},
+        {2, 2, 64, 64, 0, BF16, F32, 700},  {7, 1, 64, 32, 67, BF16, F32, 700},
+        {4, 1, 96, 64, 0, BF16, F32, 700},  {2, 1, 256, 64, 300, BF16, F32, 700},
     };
     static const uint32_t chunks[] = {333, 100, 64, 7, 1};
     for (size_t i = 0; i < RP_ARRAY_COUNT(shapes); i++) {
