@@ -52,7 +52,8 @@ __device__ __forceinline__ void store(const generic_args &args, uint32_t row, ui
 
 /* ---- few rows -------------------------------------------------------------------------------------- */
 
-constexpr uint32_t row_threads = 128, row_cols = 32, row_max = 8, row_stages = 4;
+constexpr uint32_t row_workers = 128; /* and as many threads that only fetch */
+constexpr uint32_t row_threads = 2 * row_workers, row_cols = 32, row_max = 8, row_stages = 4;
 constexpr uint32_t row_bytes = 512;            /* of a row of weights or inputs in a stage */
 constexpr uint32_t row_pitch = row_bytes + 16; /* lanes of a quarter warp in different banks */
 constexpr uint32_t stage_bytes = (row_cols + row_max) * row_pitch;
@@ -64,23 +65,29 @@ __device__ __forceinline__ void copy_async(void *to, const void *from) {
         : "memory");
 }
 
-/* Columns [k0, k0 + row_bytes / sizeof(T)) of `count` rows; what lies past k is left as it is. */
-template <typename T>
+/* Columns [k0, k0 + row_bytes / sizeof(T)) of `count` rows, at most MAX; what lies past k is left as it is.
+ * A warp fetches a row's 512 bytes. */
+template <typename T, uint32_t MAX>
 __device__ __forceinline__ void stage_rows(unsigned char *to, const T *from, size_t stride,
-                                           uint32_t count, uint32_t k0, uint32_t k, bool wide) {
-    constexpr uint32_t vector = 16 / sizeof(T), row_vectors = row_bytes / 16;
-    for (uint32_t i = threadIdx.x; i < count * row_vectors; i += row_threads) {
-        uint32_t row = i / row_vectors, at = k0 + i % row_vectors * vector;
-        if (at >= k)
-            continue;
-        unsigned char *target = to + row * row_pitch + i % row_vectors * 16;
-        const T *source = from + row * stride + at;
-        if (wide)
-            copy_async(target, source);
-        else
-            for (uint32_t j = 0; j < vector && at + j < k; j++)
-                ((T *)target)[j] = source[j];
-    }
+                                           uint32_t count, uint32_t k0, uint32_t k, bool wide,
+                                           uint32_t thread) {
+    constexpr uint32_t vector = 16 / sizeof(T), row_step = row_workers / 32;
+    uint32_t row = thread / 32, at = k0 + thread % 32 * vector;
+    if (at >= k)
+        return;
+    to += row * row_pitch + thread % 32 * 16;
+    from += row * stride + at;
+#pragma unroll
+    for (uint32_t i = 0; i < MAX / row_step; i++)
+        if (row + i * row_step < count) {
+            unsigned char *target = to + i * row_step * row_pitch;
+            const T *source = from + i * row_step * stride;
+            if (wide)
+                copy_async(target, source);
+            else
+                for (uint32_t j = 0; j < vector && at + j < k; j++)
+                    ((T *)target)[j] = source[j];
+        }
 }
 
 template <typename T, int R>
@@ -96,27 +103,32 @@ __global__ void __launch_bounds__(row_threads) rows_kernel(generic_args args) {
     auto fetch = [&](uint32_t index) {
         if (index < chunks) {
             unsigned char *to = stages + index % row_stages * stage_bytes;
-            stage_rows(to, (const T *)args.weight + (size_t)col0 * args.k, args.k, cols,
-                       index * chunk, args.k, args.wide_weight);
-            stage_rows(to + row_cols * row_pitch, (const T *)args.in, args.in_stride, live,
-                       index * chunk, args.k, args.wide_in);
+            stage_rows<T, row_cols>(to, (const T *)args.weight + (size_t)col0 * args.k, args.k,
+                                    cols, index * chunk, args.k, args.wide_weight,
+                                    threadIdx.x - row_workers);
+            stage_rows<T, row_max>(to + row_cols * row_pitch, (const T *)args.in, args.in_stride,
+                                   live, index * chunk, args.k, args.wide_in,
+                                   threadIdx.x - row_workers);
         }
         asm volatile("cp.async.commit_group;" ::: "memory");
     };
     float sum[R] = {};
-    for (uint32_t i = 0; i < row_stages - 1; i++)
+    bool fetches = threadIdx.x >= row_workers;
+    for (uint32_t i = 0; fetches && i < row_stages - 1; i++)
         fetch(i);
     for (uint32_t i = 0; i < chunks; i++) {
-        asm volatile("cp.async.wait_group %0;" ::"n"(row_stages - 2) : "memory");
+        if (fetches)
+            asm volatile("cp.async.wait_group %0;" ::"n"(row_stages - 2) : "memory");
         __syncthreads();
-        fetch(i + row_stages - 1);
-        if (row0 >= live)
+        if (fetches)
+            fetch(i + row_stages - 1);
+        if (fetches || row0 >= live)
             continue;
         const unsigned char *stage = stages + i % row_stages * stage_bytes;
         const unsigned char *w = stage + lane * row_pitch;
         const unsigned char *x = stage + (row_cols + row0) * row_pitch;
         uint32_t count = min(chunk, args.k - i * chunk), k = 0;
-#pragma unroll 4
+#pragma unroll 8
         for (; k + vector <= count; k += vector) {
             float wv[vector], xv[vector];
             unpack(*(const uint4 *)(w + k * sizeof(T)), wv);
@@ -134,7 +146,7 @@ __global__ void __launch_bounds__(row_threads) rows_kernel(generic_args args) {
                 sum[r] = fmaf(to_float(((const T *)(x + r * row_pitch))[k]),
                               to_float(((const T *)w)[k]), sum[r]);
     }
-    if (lane < cols)
+    if (!fetches && lane < cols)
 #pragma unroll
         for (int r = 0; r < R; r++)
             if (row0 + r < live)
@@ -151,42 +163,41 @@ template <uint32_t ROWS> __device__ __forceinline__ uint32_t tile_at(uint32_t k,
     return k * ROWS + (row ^ (k / 4 % 8 * 4));
 }
 
-/* Four values from k on of a row; zeros (never used) past its end and for rows past the matrix. */
+/* Four values of a row, as they lie in memory: they are converted when they are put into the tile, so that
+ * fetching does not wait for them. */
+template <typename T> struct __align__(4 * sizeof(T)) four { T value[4]; };
+
+/* Columns [at, at + 4); zeros (never used) past the end and for rows past the matrix. */
 template <typename T>
-__device__ __forceinline__ void fetch4(float (&to)[4], const T *from, uint32_t at, uint32_t k,
-                                       bool inside, bool wide) {
-    if (inside && wide && at < k) {
-        if constexpr (sizeof(T) == 4) {
-            unpack(*(const uint4 *)(from + at), to);
-        } else {
-            uint2 raw = *(const uint2 *)(from + at);
-            to[0] = __uint_as_float(raw.x << 16), to[1] = __uint_as_float(raw.x & 0xFFFF0000u);
-            to[2] = __uint_as_float(raw.y << 16), to[3] = __uint_as_float(raw.y & 0xFFFF0000u);
-        }
-        return;
-    }
+__device__ __forceinline__ four<T> fetch4(const T *from, uint32_t at, uint32_t k, bool inside,
+                                          bool wide) {
+    four<T> result;
+    if (inside && wide && at < k)
+        return *(const four<T> *)(from + at);
 #pragma unroll
     for (uint32_t j = 0; j < 4; j++)
-        to[j] = inside && at + j < k ? to_float(from[at + j]) : 0.0f;
+        result.value[j] = inside && at + j < k ? from[at + j] : T(0.0f);
+    return result;
 }
 
 template <typename T, uint32_t ROWS>
-__device__ __forceinline__ void fetch_tile(float (&to)[ROWS / 16][4], const T *from, size_t stride,
+__device__ __forceinline__ void fetch_tile(four<T> (&to)[ROWS / 16], const T *from, size_t stride,
                                            uint32_t rows, uint32_t k0, uint32_t k, bool wide) {
 #pragma unroll
     for (uint32_t i = 0; i < ROWS / 16; i++) {
         uint32_t row = threadIdx.x / 8 + i * 16;
-        fetch4(to[i], from + row * stride, k0 + threadIdx.x % 8 * 4, k, row < rows, wide);
+        to[i] = fetch4(from + row * stride, k0 + threadIdx.x % 8 * 4, k, row < rows, wide);
     }
 }
 
-template <uint32_t ROWS>
-__device__ __forceinline__ void put_tile(float *to, const float (&from)[ROWS / 16][4]) {
+template <typename T, uint32_t ROWS>
+__device__ __forceinline__ void put_tile(float *to, const four<T> (&from)[ROWS / 16]) {
 #pragma unroll
     for (uint32_t i = 0; i < ROWS / 16; i++)
 #pragma unroll
         for (uint32_t j = 0; j < 4; j++)
-            to[tile_at<ROWS>(threadIdx.x % 8 * 4 + j, threadIdx.x / 8 + i * 16)] = from[i][j];
+            to[tile_at<ROWS>(threadIdx.x % 8 * 4 + j, threadIdx.x / 8 + i * 16)] =
+                to_float(from[i].value[j]);
 }
 
 /* A thread has rows ty * 4 + 0..3 of each group of 32 rows, and columns tx * 4 + 0..3. */
@@ -209,7 +220,8 @@ __device__ __forceinline__ void multiply(float (&sum)[ROWS / 8][4], const float 
 template <typename T, uint32_t ROWS>
 __global__ void __launch_bounds__(tile_threads) tile_kernel(generic_args args) {
     __shared__ __align__(16) float a[2][ROWS * tile_k], b[2][tile_cols * tile_k];
-    float next_a[ROWS / 16][4], next_b[tile_cols / 16][4], sum[ROWS / 8][4] = {};
+    four<T> next_a[ROWS / 16], next_b[tile_cols / 16];
+    float sum[ROWS / 8][4] = {};
     rp_pdl_begin();
     uint32_t live = min(rp_live_count(args.rows.step, args.rows.rows), args.rows.max_rows);
     uint32_t row0 = blockIdx.y * ROWS, col0 = blockIdx.x * tile_cols;
@@ -225,8 +237,8 @@ __global__ void __launch_bounds__(tile_threads) tile_kernel(generic_args args) {
     };
     fetch(0);
     for (uint32_t k0 = 0, turn = 0; k0 < args.k; k0 += tile_k, turn ^= 1) {
-        put_tile<ROWS>(a[turn], next_a);
-        put_tile<tile_cols>(b[turn], next_b);
+        put_tile<T, ROWS>(a[turn], next_a);
+        put_tile<T, tile_cols>(b[turn], next_b);
         __syncthreads();
         if (k0 + tile_k < args.k)
             fetch(k0 + tile_k);
@@ -268,7 +280,7 @@ int start_rows(const generic_args &args, bool dependent, cudaStream_t stream) {
 
 template <typename T> int start(const generic_args &args, bool dependent, cudaStream_t stream) {
     uint32_t rows = args.rows.max_rows;
-    if (rows <= row_threads / 32)
+    if (rows <= row_workers / 32)
         return start_rows<T, 1>(args, dependent, stream);
     if (rows <= row_max)
         return start_rows<T, 2>(args, dependent, stream);
