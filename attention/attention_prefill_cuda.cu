@@ -214,11 +214,15 @@ bool rp_attention_prefill_cuda_supports(const rp_attention_cuda_config *config) 
 }
 
 uint32_t rp_attention_prefill_cuda_tile(const rp_attention_cuda_config *config) {
+    if (rp_attention_prefill_wgmma_cuda_supports(config))
+        return rp_attention_prefill_wgmma_cuda_tile(config);
     return ROWS / (config->heads / config->kv_heads);
 }
 
 int rp_attention_prefill_cuda_run(const void *args_void, cudaStream_t stream) {
     const rp_attention_cuda_args *call = (const rp_attention_cuda_args *)args_void;
+    if (rp_attention_prefill_wgmma_cuda_supports(&call->config))
+        return rp_attention_prefill_wgmma_cuda_run(call, stream);
     switch (call->args.head_dim) {
     case 64:
         return prefill_start<64>(call, stream);

@@ -9,6 +9,11 @@
 
 #include <math.h>
 
+/* The kernel of Hopper, behind rp_attention_prefill_cuda_*: the same contract. */
+bool rp_attention_prefill_wgmma_cuda_supports(const rp_attention_cuda_config *config);
+uint32_t rp_attention_prefill_wgmma_cuda_tile(const rp_attention_cuda_config *config);
+int rp_attention_prefill_wgmma_cuda_run(const void *args, cudaStream_t stream);
+
 #define LOG2_E 1.44269504088896340736f
 
 /* A tile of one KV head: `tokens` consecutive tokens of a row times the query heads of the KV head.
