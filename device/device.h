@@ -154,6 +154,10 @@ struct rp_backend {
     /* Tests: makes the device fail or hang at this point of the stream. RP_STATUS_UNSUPPORTED where it
      * cannot. */
     int (*inject_fault)(struct rp_device *device, enum rp_device_fault fault);
+    /* NULL, or: what `reprise doctor` shows of driver and cards, as a JSON object, without opening a
+     * device: {"driver": TEXT, "runtime": TEXT, "devices": [{"name": TEXT, "memory_bytes": N,
+     * "compute_capability": TEXT}]}. The bytes written, without the NUL, or a negative status. */
+    int (*describe)(char *json, size_t size);
 };
 
 /* backend/backend_cpu.c */

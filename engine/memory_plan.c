@@ -20,6 +20,13 @@ void rp_memory_plan_text(const struct rp_memory_plan *plan, struct rp_buffer *ou
                          plan->items[i].detail);
     }
     rp_format_bytes((double)plan->total_bytes, bytes);
-    rp_buffer_printf(out, "  %-12s %12s  %llu tokens of KV, context %u\n", "total", bytes,
+    rp_buffer_printf(out, "  %-12s %12s  %llu tokens of KV, context %u", "total", bytes,
                      (unsigned long long)plan->kv_tokens, plan->max_model_len);
+    if (plan->device_bytes) {
+        rp_format_bytes((double)plan->device_bytes, bytes);
+        rp_buffer_printf(out, ", %.0f %% of %s%s",
+                         100.0 * (double)plan->total_bytes / (double)plan->device_bytes, bytes,
+                         plan->measured ? "" : " (estimated)");
+    }
+    rp_buffer_puts(out, "\n");
 }

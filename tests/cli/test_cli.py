@@ -35,7 +35,8 @@ def check_usage():
         assert code == 0 and "--max-num-seqs" in out and "REPRISE_" in out, (command, out)
         refused(2, "DIR", command)
         refused(2, "unknown flag", command, DEMO, "--max-num-seq", "4")
-        refused(2, "--max-num-seqs", command, DEMO, "--max-num-seqs", "0")
+        refused(2, "--max-num-seqs", command, DEMO, "--max-num-seqs", "4097")
+        refused(2, "--max-num-batched-tokens", command, DEMO, "--max-num-batched-tokens", "15")
         refused(2, "--dtype", command, DEMO, "--dtype", "int3")
         refused(2, "--threads", command, DEMO, env={"REPRISE_THREADS": "many"})
     assert "did you mean --max-num-seqs" in run("serve", DEMO, "--max-num-seq", "4")[2]
