@@ -204,7 +204,7 @@ template <int D> static int prefill_start(const rp_attention_cuda_args *call, cu
     const rp_bucket &bucket = call->config.bucket;
     dim3 grid(call->args.kv_heads, RP_CEIL_DIV(bucket.tokens, tokens) + bucket.rows);
     return rp_cuda_start(prefill_kernel<D>, grid, dim3(THREADS), shape<D>::shared_bytes, stream,
-                         true, *call);
+                         call->config.limits.dependent_launch, *call);
 }
 
 bool rp_attention_prefill_cuda_supports(const rp_attention_cuda_config *config) {

@@ -405,7 +405,8 @@ static int start(const rp_attention_cuda_args *call, cudaStream_t stream) {
     uint32_t most = (RP_CEIL_DIV(bucket.tokens, tile) + bucket.rows) * call->args.kv_heads;
     dim3 grid(RP_MIN(most, call->config.limits.sm_count));
     return rp_cuda_start(prefill_wgmma_kernel<D, Turns>, grid, dim3(THREADS),
-                         shape<D>::shared_bytes, stream, true, args);
+                         shape<D>::shared_bytes, stream, call->config.limits.dependent_launch,
+                         args);
 }
 
 bool rp_attention_prefill_wgmma_cuda_supports(const rp_attention_cuda_config *config) {

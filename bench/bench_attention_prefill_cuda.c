@@ -229,6 +229,7 @@ int main(int argc, char **argv) {
     struct cudaDeviceProp prop;
     check(cudaGetDeviceProperties(&prop, 0));
     call.config.limits.sm_count = (uint32_t)prop.multiProcessorCount;
+    call.config.limits.dependent_launch = true;
     call.workspace.claims = device(RP_ATTENTION_CLAIMS * 4);
     call.workspace.plans[0].head = device(sizeof(struct rp_attention_plan_head));
     call.workspace.plans[0].tiles = device(TOKENS_MAX * sizeof(struct rp_attention_plan_tile));
