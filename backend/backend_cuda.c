@@ -299,7 +299,7 @@ static int cuda_inject_fault(struct rp_device *device, enum rp_device_fault faul
 }
 
 static int cuda_read(struct rp_device *device, const void *data, size_t bytes) {
-    struct rp_read_cuda args = {data, bytes, device->limits.sm_count};
+    struct rp_read_cuda args = {data, bytes, device->limits.sm_count, NULL};
     return rp_cuda_check(device, (cudaError_t)rp_read_cuda_run(&args, device->stream), "read");
 }
 

@@ -9,16 +9,16 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define MIB           ((uint64_t)1 << 20)
 #define SAMPLES_MAX   64u
 #define SAMPLES_MIN   5u
 #define SAMPLE_NS     2000000.0
+#define LONG_NS       25000000.0
 #define REPEATS_MAX   512u
 #define CASE_NS_MAX   400000000.0 /* a case that may take longer takes this */
-#define READ_BYTES    ((size_t)2 << 30)
-#define READ_PASSES   8
-#define SQUARE        8192u  /* the large product: n = k */
-#define SQUARE_ROWS   1024u  /* from here on it is in the list */
-#define POSITIONS_MAX 16384u /* of the rope table */
+#define SQUARE        8192u       /* the large product: n = k */
+#define SQUARE_ROWS   1024u       /* from here on it is in the list */
+#define POSITIONS_MAX 16384u      /* of the rope table */
 
 /* ---- the list --------------------------------------------------------------------------------------- */
 
@@ -135,7 +135,7 @@ static int fit_repeats(struct kernels_bench *bench, struct kernels_run *run, str
     double wanted = SAMPLE_NS / (ns / trial) + 1;
     uint32_t repeats = wanted < REPEATS_MAX ? (uint32_t)wanted : REPEATS_MAX;
     /* An operator that lasts long is not repeated for the sake of its copies. */
-    uint32_t least = ns / trial > SAMPLE_NS ? 1 : copies;
+    uint32_t least = ns / trial > LONG_NS ? 1 : copies;
     repeats = RP_CEIL_DIV(RP_MAX(repeats, least), least) * least;
     return repeats == trial ? RP_OK : rp_kernels_run_capture(bench, run, repeats, err);
 }
@@ -173,29 +173,6 @@ static int measure(struct kernels_bench *bench, struct kernels_run *run, double 
                                     .flops = (double)run->cost.flops};
     memcpy(out->kernel, run->kernel, sizeof out->kernel);
     return RP_OK;
-}
-
-/* Bytes per second. A device that the host cannot read offers a read of its own. */
-static double read_bandwidth(struct kernels_bench *bench) {
-    const struct rp_backend *backend = bench->backend;
-    double best = 0.0;
-    if (!backend->read)
-        return rp_membw_read(bench->config->device.threads, (size_t)512 << 20, 6);
-    void *data = backend->alloc(bench->device, READ_BYTES, RP_MEMORY_DEVICE);
-    if (!data)
-        return 0.0;
-    bool good = backend->fill(bench->device, data, 0x3C, READ_BYTES) == RP_OK &&
-                backend->synchronize(bench->device) == RP_OK;
-    for (int pass = 0; pass < READ_PASSES && good; pass++) {
-        uint64_t begin = rp_clock_ns();
-        for (int i = 0; i < 4; i++)
-            good = backend->read(bench->device, data, READ_BYTES) == RP_OK && good;
-        good = backend->synchronize(bench->device) == RP_OK && good;
-        double rate = 4.0 * (double)READ_BYTES / (double)(rp_clock_ns() - begin) * 1e9;
-        best = good && pass > 0 ? RP_MAX(best, rate) : best;
-    }
-    backend->free(bench->device, data, RP_MEMORY_DEVICE);
-    return best;
 }
 
 /* ---- the run ---------------------------------------------------------------------------------------- */
@@ -302,24 +279,22 @@ int rp_bench_kernels(const struct rp_bench_kernels_config *config,
     }
     bench->config = list->config = config;
     bench->backend = config->backend;
+    bench->device = config->device;
+    bench->backend->info(bench->device, &bench->info);
+    bench->cold_bytes =
+        config->cold_bytes ? config->cold_bytes : (bench->info.separate_memory ? 256u : 512u) * MIB;
+    memcpy(out->device, bench->info.name, sizeof out->device);
     status = rp_model_shape(config->shape, &bench->shape, err);
-    if (status == RP_OK)
-        status = bench->backend->open(&config->device, &bench->device, err);
     if (status == RP_OK) {
-        bench->backend->info(bench->device, &bench->info);
-        memcpy(out->device, bench->info.name, sizeof out->device);
-        out->read_bandwidth = read_bandwidth(bench);
+        out->read_bandwidth = rp_membw_device(bench->backend, bench->device, config->threads);
         status = make_shared(bench, err);
     }
     if (status == RP_OK) {
         make_list(bench, list);
         status = run_list(bench, list, begin_ns, out, err);
     }
-    if (bench->device) {
-        rp_kernels_weights_free(bench);
-        rp_kernels_step_close(bench);
-        bench->backend->close(bench->device);
-    }
+    rp_kernels_weights_free(bench);
+    rp_kernels_step_close(bench);
     rp_free(bench->norm_weight);
     rp_free(bench->rope_table);
     rp_free_aligned(bench->pattern);

@@ -19,14 +19,15 @@
 
 struct rp_bench_kernels_config {
     const struct rp_backend *backend;
-    struct rp_device_config device;
-    const char *shape; /* rp_model_shape */
+    struct rp_device *device; /* open; the caller's */
+    uint32_t threads;         /* of the CPU: for its read bandwidth */
+    const char *shape;        /* rp_model_shape */
     enum rp_dtype dtype;
     const uint32_t *rows; /* up to 256: decode; above: one prompt of that many tokens */
     const uint32_t *contexts;
     uint32_t row_count, context_count;
-    const char *only; /* operators whose name begins so; NULL: all */
-    uint64_t cold_bytes;
+    const char *only;    /* operators whose name begins so; NULL: all */
+    uint64_t cold_bytes; /* 0: 512 MiB on the CPU, 256 MiB elsewhere */
     double seconds; /* what the whole run may take, about; cases that come later are left out */
     void (*progress)(void *ctx, const char *op, uint32_t rows); /* may be NULL */
     void *progress_ctx;

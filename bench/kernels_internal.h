@@ -39,6 +39,7 @@ struct kernels_bench {
     const struct rp_backend *backend;
     struct rp_device *device;
     struct rp_device_info info;
+    uint64_t cold_bytes;
     struct rp_model_config shape;
     struct rp_step_view host, view; /* the step's state, on the host and on the device */
     unsigned char *host_state, *device_state, *rings;

@@ -11,7 +11,7 @@
 #define TENSORS_MAX 3u /* of one repetition */
 
 static uint32_t copies_of(const struct kernels_bench *bench, uint64_t bytes, uint32_t at_most) {
-    uint64_t copies = RP_CEIL_DIV(bench->config->cold_bytes, RP_MAX(bytes, 1u));
+    uint64_t copies = RP_CEIL_DIV(bench->cold_bytes, RP_MAX(bytes, 1u));
     return (uint32_t)RP_MAX(1u, RP_MIN(copies, at_most));
 }
 

@@ -9,6 +9,7 @@ static __global__ void __launch_bounds__(read_threads) read_kernel(rp_read_cuda 
     rp_pdl_begin();
     const uint4 *data = (const uint4 *)args.data;
     size_t count = args.bytes / sizeof *data, stride = (size_t)gridDim.x * read_threads;
+    uint32_t seen = 0;
     for (size_t at = (size_t)blockIdx.x * read_threads + threadIdx.x; at < count;
          at += unrolled * stride) {
         uint4 value[unrolled] = {};
@@ -17,9 +18,11 @@ static __global__ void __launch_bounds__(read_threads) read_kernel(rp_read_cuda 
             if (at + i * stride < count)
                 value[i] = __ldcs(data + at + i * stride);
 #pragma unroll
-        for (uint32_t i = 0; i < unrolled; i++) /* somebody wants the value: the load stays */
-            asm volatile("" ::"r"(value[i].x), "r"(value[i].y), "r"(value[i].z), "r"(value[i].w));
+        for (uint32_t i = 0; i < unrolled; i++)
+            seen ^= value[i].x ^ value[i].y ^ value[i].z ^ value[i].w;
     }
+    if (seen == 0x9E3779B9u && args.sink) /* or the loads would be taken away */
+        *args.sink = seen;
 }
 
 int rp_read_cuda_run(const void *args_void, cudaStream_t stream) {

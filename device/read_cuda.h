@@ -12,6 +12,7 @@ struct rp_read_cuda {
     const void *data; /* 16-byte aligned; a tail below 16 bytes is not read */
     size_t bytes;
     uint32_t sm_count;
+    uint32_t *sink; /* NULL */
 };
 int rp_read_cuda_run(const void *args, struct CUstream_st *stream);
 

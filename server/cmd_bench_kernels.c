@@ -1,4 +1,5 @@
 /* reprise bench kernels: every operator by itself, as a table or as JSON. */
+#include "backend/module.h"
 #include "base/json_writer.h"
 #include "bench/bench_kernels.h"
 #include "model/model.h"
@@ -14,9 +15,9 @@
 
 struct kernels_options {
     const char *shape, *rows, *contexts, *only;
-    uint32_t dtype, device, threads, cold_mb;
+    uint32_t dtype, device, numerics, threads, cold_mb;
     double seconds;
-    bool json, fast, no_dependent_launch;
+    bool json, no_dependent_launch;
 };
 
 #define AT(field) offsetof(struct kernels_options, field)
@@ -33,10 +34,11 @@ static const struct rp_flag kernels_flags[] = {
     {"op", RP_FLAG_TEXT, AT(only), "NAME", 0, 0, "", "only operators whose name begins so"},
     {"seconds", RP_FLAG_REAL, AT(seconds), "S", 1, 3600, "28",
      "what the run may take; what does not fit is left out"},
-    {"cold-mb", RP_FLAG_UINT, AT(cold_mb), "MB", 1, 65536, "256",
-     "weights and pages rotate among copies of this size in all"},
+    {"cold-mb", RP_FLAG_UINT, AT(cold_mb), "MB", 0, 65536, "0",
+     "weights and pages rotate among copies of this size in all; 0: 512 on the CPU, 256 elsewhere"},
     {"threads", RP_FLAG_UINT, AT(threads), "N", 0, 1024, "0", "CPU workers; 0: one per core"},
-    {"fast", RP_FLAG_SWITCH, AT(fast), NULL, 0, 0, NULL, "CUDA: as with --numerics fast"},
+    {"numerics", RP_FLAG_CHOICE, AT(numerics), "invariant|fast", 0, 0, "invariant",
+     "fast: any order of sums (CUDA)"},
     {"no-dependent-launch", RP_FLAG_SWITCH, AT(no_dependent_launch), NULL, 0, 0, NULL,
      "CUDA: plain edges between kernels"},
     {"json", RP_FLAG_SWITCH, AT(json), NULL, 0, 0, NULL, "one JSON object"},
@@ -141,30 +143,21 @@ static void print_json(const struct kernels_options *options,
     rp_buffer_deinit(&out);
 }
 
-/* The backend that the flag asks for; NULL, with the reason, when there is none. */
-static const struct rp_backend *choose_backend(uint32_t device, struct rp_error *err) {
-    if (device == 2) {
-        rp_error_fill(err, RP_STATUS_UNSUPPORTED,
-                      "--device cuda: the module is not loaded here yet");
-        return NULL;
-    }
-    return rp_backend_cpu();
-}
-
 int rp_cmd_bench_kernels(int argc, char **argv) {
     static struct rp_bench_kernels_result result; /* large */
     const char *positionals[RP_POSITIONALS_MAX];
     struct kernels_options options = {0};
     uint32_t rows[LIST_MAX], contexts[LIST_MAX];
+    struct rp_backend_selection selection;
     struct rp_error err = {0};
     int status = rp_flags_parse(&kernels_spec, argc, argv, &options, positionals, &err);
     if (status != RP_OK)
         return status == RP_STATUS_CANCELLED ? RP_EXIT_OK : rp_fail(RP_EXIT_USAGE, &err);
+    struct rp_device_config device = {.threads = options.threads,
+                                      .fast_numerics = options.numerics == 1,
+                                      .no_dependent_launch = options.no_dependent_launch};
     struct rp_bench_kernels_config config = {
-        .backend = choose_backend(options.device, &err),
-        .device = {.threads = options.threads,
-                   .fast_numerics = options.fast,
-                   .no_dependent_launch = options.no_dependent_launch},
+        .threads = options.threads,
         .shape = options.shape,
         .dtype = options.dtype ? RP_DTYPE_F32 : RP_DTYPE_BF16,
         .rows = rows,
@@ -175,14 +168,18 @@ int rp_cmd_bench_kernels(int argc, char **argv) {
         .cold_bytes = (uint64_t)options.cold_mb << 20,
         .seconds = options.seconds,
         .progress = isatty(STDERR_FILENO) ? show_progress : NULL};
-    if (!config.backend)
-        return rp_fail(RP_EXIT_DEVICE, &err);
     if (config.row_count == 0 || config.context_count == 0) {
         rp_error_fill(&err, RP_STATUS_INVALID, "%s: a list of up to %u positive numbers is wanted",
                       config.row_count ? "--contexts" : "--rows", LIST_MAX);
         return rp_fail(RP_EXIT_USAGE, &err);
     }
+    status = rp_backend_select((enum rp_device_choice)options.device, &device, &selection, &err);
+    if (status != RP_OK)
+        return rp_fail(RP_EXIT_DEVICE, &err);
+    config.backend = selection.backend;
+    config.device = selection.device;
     status = rp_bench_kernels(&config, &result, &err);
+    selection.backend->close(selection.device);
     if (config.progress)
         fprintf(stderr, "\r\033[K");
     if (status == RP_STATUS_NOT_FOUND)
