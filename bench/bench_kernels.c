@@ -15,10 +15,10 @@
 #define SAMPLE_NS     2000000.0
 #define LONG_NS       25000000.0
 #define REPEATS_MAX   512u
-#define CASE_NS_MAX   400000000.0 /* a case that may take longer takes this */
-#define SQUARE        8192u       /* the large product: n = k */
-#define SQUARE_ROWS   1024u       /* from here on it is in the list */
-#define POSITIONS_MAX 16384u      /* of the rope table */
+#define CASE_SECONDS  0.4
+#define SQUARE        8192u  /* the large product: n = k */
+#define SQUARE_ROWS   1024u  /* from here on it is in the list */
+#define POSITIONS_MAX 16384u /* of the rope table */
 
 /* ---- the list --------------------------------------------------------------------------------------- */
 
@@ -239,6 +239,7 @@ static void note_product(const struct kernels_case *what, const struct rp_bench_
 static int run_list(struct kernels_bench *bench, const struct list *list, uint64_t begin_ns,
                     struct rp_bench_kernels_result *out, struct rp_error *err) {
     const struct rp_bench_kernels_config *config = bench->config;
+    double most = config->case_seconds > 0 ? config->case_seconds : CASE_SECONDS;
     const struct kernels_case *before = NULL; /* whose weights are there */
     for (uint32_t i = 0; i < list->count; i++) {
         const struct kernels_case *what = &list->cases[i];
@@ -249,7 +250,7 @@ static int run_list(struct kernels_bench *bench, const struct list *list, uint64
         }
         if (config->progress)
             config->progress(config->progress_ctx, what->op, what->rows);
-        double budget = RP_MIN(left / (list->count - i), CASE_NS_MAX) / 2; /* half is set-up */
+        double budget = RP_MIN(left / (list->count - i), most * 1e9) / 2; /* half is set-up */
         struct rp_bench_kernel *kernel = &out->kernels[out->kernel_count];
         int status = run_case(bench, what, before, budget, kernel, err);
         before = bench->weight_count && status == RP_OK ? what : NULL;

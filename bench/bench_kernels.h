@@ -28,6 +28,7 @@ struct rp_bench_kernels_config {
     uint32_t row_count, context_count;
     const char *only;    /* operators whose name begins so; NULL: all */
     uint64_t cold_bytes; /* 0: 512 MiB on the CPU, 256 MiB elsewhere */
+    double case_seconds; /* at most, of one case; 0: 0.4 */
     double seconds; /* what the whole run may take, about; cases that come later are left out */
     void (*progress)(void *ctx, const char *op, uint32_t rows); /* may be NULL */
     void *progress_ctx;
