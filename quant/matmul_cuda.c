@@ -1,0 +1,210 @@
+#include "quant/matmul_internal_cuda.h"
+
+#include <cuda_runtime_api.h>
+#include <string.h>
+
+#define FLAG_BYTES    16384u
+#define SEGMENTS_MAX  16u
+#define SEGMENT_LEAST 256u /* columns */
+
+typedef CUresult (*encode_fn)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *,
+                              const cuuint64_t *, const cuuint64_t *, const cuuint32_t *,
+                              const cuuint32_t *, CUtensorMapInterleave, CUtensorMapSwizzle,
+                              CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
+
+/* As few segments as keep most of 132 multiprocessors at work on one token, where a block takes runs of
+ * (64 outputs, segment). Of n and k alone: the order of a sum must not depend on the card. */
+uint32_t rp_matmul_cuda_segment(uint32_t n, uint32_t k) {
+    static const uint32_t counts[] = {1, 2, 3, 4, 6, 8, 12, 16};
+    uint32_t tiles = RP_CEIL_DIV(n, 64), segment = RP_ALIGN_UP(k, RP_MATMUL_BLOCK);
+    for (size_t i = 0; i < RP_ARRAY_COUNT(counts); i++) {
+        uint32_t columns = (uint32_t)RP_ALIGN_UP(RP_CEIL_DIV(k, counts[i]), RP_MATMUL_BLOCK);
+        uint32_t units = tiles * RP_CEIL_DIV(k, columns), share = RP_CEIL_DIV(units, 132u);
+        if (i > 0 && columns < SEGMENT_LEAST)
+            break;
+        segment = columns;
+        if (RP_CEIL_DIV(units, share) >= 112)
+            break;
+    }
+    return segment;
+}
+
+size_t rp_matmul_cuda_workspace_bytes(const struct rp_cuda_limits *limits, uint32_t row_capacity,
+                                      uint32_t n_max) {
+    /* Four segments of a tile of 128 outputs for every block; as partials it is used as it comes. */
+    size_t tokens = RP_MIN(RP_ALIGN_UP(row_capacity, 8), (size_t)128);
+    (void)n_max;
+    return FLAG_BYTES + limits->sm_count * tokens * 128 * 4 * sizeof(float);
+}
+
+struct rp_matmul_tile rp_matmul_cuda_choose(const struct rp_matmul_cuda *op) {
+    uint32_t m = op->rows.max_rows;
+    struct rp_matmul_tile tile = {.warpgroups = 1, .shared_bytes = 104 * 1024};
+    if (m <= 64) {
+        tile.tokens = m <= 8 ? 8 : m <= 16 ? 16 : m <= 32 ? 32 : 64;
+        tile.partials = op->partials_wanted;
+        return tile;
+    }
+    tile.warpgroups = 2;
+    tile.tokens = m < 1024 ? 128 : 192;
+    tile.share = RP_MATMUL_SHARE_TOKENS;
+    tile.order = m < 1024 ? RP_MATMUL_ORDER_RUNS : RP_MATMUL_ORDER_WAVES;
+    tile.shared_bytes = op->limits.shared_bytes_block;
+    return tile;
+}
+
+static int encode_map(CUtensorMap *map, const void *data, uint64_t rows, uint64_t cols,
+                      uint64_t stride, uint32_t box_rows, struct rp_error *err) {
+    static encode_fn encode; /* the same in every thread */
+    if (!encode) {
+        void *function = NULL;
+        enum cudaDriverEntryPointQueryResult found;
+        if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000,
+                                             cudaEnableDefault, &found) != cudaSuccess ||
+            found != cudaDriverEntryPointSuccess)
+            return rp_error_set(err, RP_STATUS_DEVICE, "the driver has no cuTensorMapEncodeTiled");
+        memcpy(&encode, &function, sizeof encode);
+    }
+    cuuint64_t sizes[2] = {cols, rows}, strides[1] = {stride * 2};
+    cuuint32_t box[2] = {RP_MATMUL_BLOCK, box_rows}, steps[2] = {1, 1};
+    CUresult result =
+        encode(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, (void *)(uintptr_t)data, sizes, strides,
+               box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+               CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    if (result != CUDA_SUCCESS)
+        return rp_error_set(err, RP_STATUS_DEVICE, "no tensor map for (%llu, %llu): error %d",
+                            (unsigned long long)rows, (unsigned long long)cols, (int)result);
+    return RP_OK;
+}
+
+/* What bulk tensor copies can read, on a card that has wgmma. */
+static bool fits_tensor_cores(const struct rp_matmul_cuda *op) {
+    const struct rp_matrix *w = op->weight;
+    return op->limits.compute_capability == 90 && w->dtype == RP_DTYPE_BF16 && w->cols % 8 == 0 &&
+           op->in_stride % 8 == 0 && (uintptr_t)w->data % 16 == 0 && (uintptr_t)op->in % 16 == 0;
+}
+
+/* Tiles, shares of the blocks, and where the pipeline and the workspace lie. */
+static int lay_out(struct rp_matmul_tc_args *args, const struct rp_matmul_cuda *op) {
+    struct rp_matmul_tile *tile = &args->tile;
+    uint32_t rows = 64 * tile->warpgroups, cluster = tile->share == RP_MATMUL_SHARE_NONE ? 1 : 2;
+    uint32_t row_pair = tile->share == RP_MATMUL_SHARE_TOKENS ? 2 : 1;
+    uint32_t token_pair = tile->share == RP_MATMUL_SHARE_WEIGHTS ? 2 : 1;
+    args->row_tiles = RP_CEIL_DIV(args->n, rows);
+    args->token_tiles = RP_CEIL_DIV(op->rows.max_rows, tile->tokens);
+    uint32_t cells =
+        RP_CEIL_DIV(args->row_tiles, row_pair) * RP_CEIL_DIV(args->token_tiles, token_pair);
+    uint32_t clusters = op->limits.sm_count / cluster;
+
+    size_t data_bytes = op->workspace_bytes > FLAG_BYTES ? op->workspace_bytes - FLAG_BYTES : 0;
+    float *data = (float *)(void *)(op->workspace + FLAG_BYTES);
+    if (args->segments == 1 || op->accumulate)
+        tile->partials = false;
+    args->split_stride = (size_t)op->rows.max_rows * args->n;
+    if (tile->partials && args->split_stride * args->segments * sizeof(float) > data_bytes)
+        tile->partials = false;
+    if (tile->partials)
+        args->partials = data;
+
+    if (tile->order == RP_MATMUL_ORDER_RUNS) {
+        uint32_t units = cells * args->segments, share = RP_CEIL_DIV(units, clusters);
+        args->grid = RP_CEIL_DIV(units, share) * cluster;
+        args->share_stride = (size_t)RP_MIN(share, args->segments - 1) * rows * tile->tokens;
+        bool fits = args->grid * args->share_stride * sizeof(float) <= data_bytes &&
+                    args->grid * tile->warpgroups * sizeof(uint32_t) <= FLAG_BYTES;
+        if (share % args->segments != 0 && !tile->partials && !fits)
+            tile->order = RP_MATMUL_ORDER_WAVES;
+        args->shares = data;
+        args->flags = (uint32_t *)(void *)op->workspace;
+    }
+    if (tile->order == RP_MATMUL_ORDER_WAVES)
+        args->grid = RP_MIN(cells, clusters) * cluster;
+
+    uint32_t stage = (rows + tile->tokens) * RP_MATMUL_BLOCK * 2;
+    uint32_t room = RP_MIN(tile->shared_bytes, op->limits.shared_bytes_block);
+    args->stages = tile->stages ? tile->stages : RP_MIN((room - 1024) / (stage + 16), 32u);
+    args->shared_bytes = args->stages * (stage + 16) + 1024;
+    return args->stages >= 2 && args->shared_bytes <= op->limits.shared_bytes_block
+               ? RP_OK
+               : RP_STATUS_RANGE;
+}
+
+static int fill_args(struct rp_matmul_tc_args *args, const struct rp_matmul_cuda *op,
+                     const struct rp_matmul_tile *tile, uint32_t segment, struct rp_error *err) {
+    const struct rp_matrix *w = op->weight;
+    const struct rp_live_counts *counts = op->rows.step.counts;
+    args->live = op->rows.rows == RP_ROWS_TOKEN ? &counts->token_count : &counts->logit_row_count;
+    args->bias = op->bias;
+    args->out = op->out.data;
+    args->out_stride = op->out.stride;
+    args->out_bf16 = op->out.dtype == RP_DTYPE_BF16;
+    args->accumulate = op->accumulate;
+    args->dependent = op->limits.dependent_launch;
+    args->n = w->rows;
+    args->blocks = RP_CEIL_DIV(w->cols, RP_MATMUL_BLOCK);
+    args->segment_blocks = segment / RP_MATMUL_BLOCK;
+    args->segments = RP_CEIL_DIV(args->blocks, args->segment_blocks);
+    args->tile = *tile;
+    if (args->segments > 1 && tile->tokens > 192)
+        return rp_error_set(err, RP_STATUS_UNSUPPORTED, "a tile of %u tokens takes one segment",
+                            tile->tokens);
+    if (lay_out(args, op) != RP_OK)
+        return rp_error_set(err, RP_STATUS_RANGE,
+                            "product (%u, %u): no room for two stages in %u bytes", w->rows,
+                            w->cols, tile->shared_bytes);
+    uint32_t rows = 64 * tile->warpgroups;
+    RP_ASSERT(op->in_stride >= w->cols);
+    int status = encode_map(&args->weight_map, w->data, w->rows, w->cols, w->cols,
+                            tile->share == RP_MATMUL_SHARE_WEIGHTS ? rows / 2 : rows, err);
+    if (status == RP_OK)
+        status = encode_map(&args->in_map, op->in, op->rows.max_rows, w->cols, op->in_stride,
+                            tile->share == RP_MATMUL_SHARE_TOKENS ? tile->tokens / 2 : tile->tokens,
+                            err);
+    if (status == RP_OK && rp_matmul_tc_cuda_prepare(args) != RP_OK)
+        status = rp_error_set(err, RP_STATUS_DEVICE, "no kernel for tiles of %u x %u (share %d)",
+                              rows, tile->tokens, (int)tile->share);
+    return status;
+}
+
+int rp_matmul_cuda_plan_tile(const struct rp_matmul_cuda *op, const struct rp_matmul_tile *tile,
+                             uint32_t segment, struct rp_arena *memory,
+                             struct rp_cuda_launch *out_launch,
+                             struct rp_cuda_partials *out_partials, struct rp_error *err) {
+    memset(out_partials, 0, sizeof *out_partials);
+    RP_ASSERT(segment > 0 && segment % RP_MATMUL_BLOCK == 0);
+    RP_ASSERT(op->out.dtype == RP_DTYPE_F32 || !op->accumulate);
+    /* The arena aligns to 16 bytes, tensor maps want 64. */
+    unsigned char *bytes = rp_arena_alloc(memory, sizeof(struct rp_matmul_tc_args) + 64);
+    if (!bytes)
+        return rp_error_set(err, RP_STATUS_NO_MEMORY, "no memory for the arguments of a product");
+    struct rp_matmul_tc_args *args = (void *)RP_ALIGN_UP((uintptr_t)bytes, 64);
+    int status = fill_args(args, op, tile, segment, err);
+    if (status != RP_OK)
+        return status;
+    if (args->tile.partials)
+        *out_partials = (struct rp_cuda_partials){.data = args->partials,
+                                                  .bias = op->bias,
+                                                  .count = args->segments,
+                                                  .split_stride = args->split_stride,
+                                                  .row_stride = args->n};
+    *out_launch = (struct rp_cuda_launch){"matmul_tc", rp_matmul_tc_cuda_run, args};
+    return RP_OK;
+}
+
+int rp_matmul_cuda_plan(const struct rp_matmul_cuda *op, struct rp_arena *memory,
+                        struct rp_cuda_launch *out_launch, struct rp_cuda_partials *out_partials,
+                        struct rp_error *err) {
+    if (fits_tensor_cores(op)) {
+        struct rp_matmul_tile tile = rp_matmul_cuda_choose(op);
+        return rp_matmul_cuda_plan_tile(op, &tile,
+                                        rp_matmul_cuda_segment(op->weight->rows, op->weight->cols),
+                                        memory, out_launch, out_partials, err);
+    }
+    struct rp_matmul_cuda *args = rp_arena_alloc(memory, sizeof *args);
+    memset(out_partials, 0, sizeof *out_partials);
+    if (!args)
+        return rp_error_set(err, RP_STATUS_NO_MEMORY, "no memory for the arguments of a product");
+    *args = *op;
+    *out_launch = (struct rp_cuda_launch){"matmul_generic", rp_matmul_generic_cuda_run, args};
+    return RP_OK;
+}
