@@ -284,8 +284,8 @@ static void check_norm(uint32_t cols, uint32_t group, size_t place, enum rp_dtyp
 static void test_norm_follows_the_cpu_for_every_size_stride_and_dtype(void **state) {
     (void)state;
     EACH(s, sizes)
-    EACH(p, places) EACH(i, dtypes) EACH(o, dtypes)
-        check_norm(sizes[s], sizes[s], p, dtypes[i], dtypes[o], false);
+    EACH(p, places)
+    EACH(i, dtypes) EACH(o, dtypes) check_norm(sizes[s], sizes[s], p, dtypes[i], dtypes[o], false);
     EACH(p, places) {
         check_norm(16388, 16388, p, RP_DTYPE_F32, RP_DTYPE_BF16, false);
         check_norm(40001, 40001, p, RP_DTYPE_F32, RP_DTYPE_F32, false);
@@ -297,15 +297,16 @@ static void test_norm_works_on_groups_of_columns(void **state) {
     static const uint32_t groups[][2] = {{1, 5},   {7, 3},   {64, 9},  {128, 40},
                                          {256, 8}, {320, 3}, {4096, 2}};
     EACH(g, groups)
-    EACH(p, places) EACH(i, dtypes)
-        check_norm(groups[g][0] * groups[g][1], groups[g][0], p, dtypes[i], dtypes[i], false);
+    EACH(p, places)
+    EACH(i, dtypes)
+    check_norm(groups[g][0] * groups[g][1], groups[g][0], p, dtypes[i], dtypes[i], false);
 }
 
 static void test_norm_gathers_the_logit_rows(void **state) {
     (void)state;
     EACH(s, sizes)
-    EACH(p, places) EACH(o, dtypes)
-        check_norm(sizes[s], sizes[s], p, RP_DTYPE_F32, dtypes[o], true);
+    EACH(p, places)
+    EACH(o, dtypes) check_norm(sizes[s], sizes[s], p, RP_DTYPE_F32, dtypes[o], true);
 }
 
 /* Sums of partials into the live rows of `to`, on the host. */
@@ -451,8 +452,9 @@ static void test_activation_follows_the_cpu_in_values_and_partials(void **state)
     (void)state;
     static const enum rp_activation fns[] = {RP_ACTIVATION_SILU, RP_ACTIVATION_GELU_TANH};
     EACH(s, sizes)
-    EACH(p, places) EACH(d, dtypes)
-        check_activation(sizes[s], p, 0, false, dtypes[d], dtypes[(d + p) % 2], fns[(s + p) % 2]);
+    EACH(p, places)
+    EACH(d, dtypes)
+    check_activation(sizes[s], p, 0, false, dtypes[d], dtypes[(d + p) % 2], fns[(s + p) % 2]);
     for (uint32_t count = 1; count <= 14; count++)
         EACH(p, places)
     check_activation(p % 2 ? 100 : 7, p, count, count % 2, RP_DTYPE_F32, dtypes[count % 2],
