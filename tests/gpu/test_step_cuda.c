@@ -149,9 +149,10 @@ static void test_mixed_steps_read_prompts_from_the_ring(void **state) {
         uint32_t rows = 1 + random_below(round % 3 ? 40 : 600), longest = 1 + random_below(300);
         shuffle_slots();
         for (uint32_t i = 0; i < rows; i++) {
+            uint32_t wanted = 1 + random_below(longest);
             bool decode = random_below(2);
             uint32_t left = config.token_capacity - header->token_count - (rows - i - 1);
-            uint32_t tokens = decode ? 1 : RP_MIN(left, 1 + random_below(longest));
+            uint32_t tokens = decode ? 1 : RP_MIN(left, wanted);
             add_row(header, slot_order[i], tokens,
                     (decode ? RP_ROW_DECODE : 0) | (random_below(2) ? RP_ROW_SAMPLE : 0));
         }
