@@ -299,7 +299,7 @@ static void test_norm_works_on_groups_of_columns(void **state) {
     EACH(g, groups)
     EACH(p, places)
     EACH(i, dtypes)
-        check_norm(groups[g][0] * groups[g][1], groups[g][0], p, dtypes[i], dtypes[i], false);
+    check_norm(groups[g][0] * groups[g][1], groups[g][0], p, dtypes[i], dtypes[i], false);
 }
 
 static void test_norm_gathers_the_logit_rows(void **state) {
@@ -454,7 +454,7 @@ static void test_activation_follows_the_cpu_in_values_and_partials(void **state)
     EACH(s, sizes)
     EACH(p, places)
     EACH(d, dtypes)
-        check_activation(sizes[s], p, 0, false, dtypes[d], dtypes[(d + p) % 2], fns[(s + p) % 2]);
+    check_activation(sizes[s], p, 0, false, dtypes[d], dtypes[(d + p) % 2], fns[(s + p) % 2]);
     for (uint32_t count = 1; count <= 14; count++)
         EACH(p, places)
     check_activation(p % 2 ? 100 : 7, p, count, count % 2, RP_DTYPE_F32, dtypes[count % 2],
