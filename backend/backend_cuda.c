@@ -4,6 +4,7 @@
 #include "backend/device_cuda.h"
 
 #include "base/clock.h"
+#include "device/read_cuda.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -297,6 +298,11 @@ static int cuda_inject_fault(struct rp_device *device, enum rp_device_fault faul
     return rp_cuda_check(device, (cudaError_t)rp_cuda_start_fault(fault, device->stream), "fault");
 }
 
+static int cuda_read(struct rp_device *device, const void *data, size_t bytes) {
+    struct rp_read_cuda args = {data, bytes, device->limits.sm_count, NULL};
+    return rp_cuda_check(device, (cudaError_t)rp_read_cuda_run(&args, device->stream), "read");
+}
+
 __attribute__((visibility("default"))) const struct rp_backend *rp_backend_cuda_table(void) {
     static const struct rp_backend backend = {
         .abi = RP_BACKEND_ABI,
@@ -328,6 +334,8 @@ __attribute__((visibility("default"))) const struct rp_backend *rp_backend_cuda_
         .last_replay_ns = cuda_last_replay_ns,
         .last_error = cuda_last_error,
         .inject_fault = cuda_inject_fault,
+        .describe = rp_cuda_describe,
+        .read = cuda_read,
     };
     return &backend;
 }
