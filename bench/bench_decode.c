@@ -22,6 +22,7 @@ struct run {
     bool *has_token; /* (batch) */
     uint32_t prompts_left;
     bool on_card;
+    double card_bandwidth;         /* bytes per second */
     uint64_t start_ns, prompts_ns; /* from the first submit until every prompt gave a token */
     double shares[RP_BENCH_ROUNDS_MAX], bandwidths[RP_BENCH_ROUNDS_MAX];
 };
@@ -94,9 +95,11 @@ static double sorted_quantile(double *values, uint32_t count, double q) {
     return values[(uint32_t)(q * (count - 1) + 0.5)];
 }
 
-/* Of the host's memory, in bytes per second; 0: the model lies elsewhere. */
+/* In bytes per second, of the memory that the model lies in. A card is the engine's alone while that
+ * lives, and nobody else's: it was measured before. 0: not known. */
 static double read_bandwidth(const struct run *run, const struct rp_bench_decode_config *config) {
-    return run->on_card ? 0 : rp_membw_read(config->device.threads, (size_t)1 << 30, 4);
+    return run->on_card ? run->card_bandwidth
+                        : rp_membw_read(config->device.threads, (size_t)1 << 30, 4);
 }
 
 /* bandwidth, decode, bandwidth. */
@@ -120,7 +123,7 @@ static int run_round(struct run *run, const struct rp_bench_decode_config *confi
     memcpy(run->steps_ms + run->step_count, gaps, count * sizeof *gaps);
     run->step_count += count;
     double achieved = bytes_per_step / (sorted_quantile(gaps, count, 0.5) * 1e-3) * 1e-9;
-    run->shares[round] = run->on_card ? 0 : achieved / run->bandwidths[round];
+    run->shares[round] = run->bandwidths[round] > 0 ? achieved / run->bandwidths[round] : 0;
     return RP_OK;
 }
 
@@ -200,11 +203,13 @@ int rp_bench_decode(const struct rp_bench_decode_config *config, struct rp_bench
         status = rp_error_set(err, RP_STATUS_NO_MEMORY, "out of memory");
         goto done;
     }
+    run.on_card = on_card(config);
+    if (run.on_card && config->backend->read)
+        run.card_bandwidth = rp_membw_device(config->backend, config->opened, 0);
     status = rp_engine_create(&engine, &model, &run.engine, err);
     if (status != RP_OK)
         goto done;
     rp_engine_device_info(run.engine, &device);
-    run.on_card = device.separate_memory;
     memcpy(out->device, device.name, sizeof out->device);
     out->weight_bytes = (double)rp_model_weight_bytes(&model);
     if (!shape.tied) /* the table is only looked up */
