@@ -339,6 +339,7 @@ static void name_kernels(const struct kernels_bench *bench, struct kernels_run *
     const struct rp_backend *backend = bench->backend;
     uint32_t first = run->start ? backend->graph_launch_count(run->start) : 0;
     uint32_t count = (backend->graph_launch_count(run->graph) - first) / run->repeats;
+    count = RP_MAX(count, 1u); /* the CPU chains small operators, over repetitions too */
     size_t used = 0;
     for (uint32_t i = 0; i < count && used < sizeof run->kernel; i++) {
         struct rp_launch_info info;
