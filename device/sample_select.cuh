@@ -152,6 +152,7 @@ static __device__ uint32_t select_digit(const candidates &from, cut_rule *rule, 
                                         uint64_t prefix, uint32_t shift, uint32_t width,
                                         select_memory *memory) {
     uint32_t thread = threadIdx.x;
+    __syncthreads(); /* the last digit has been read by all */
     memory->counts[thread] = 0;
     memory->weights[thread] = 0;
     if (thread == 0)
