@@ -3,6 +3,7 @@
  * and the mean negative log-likelihood is compared; then both write a story greedily, token by token. */
 #include "tests/support/data.h"
 #include "tests/support/driver.h"
+#include "tests/support/dump_logits.h"
 #include "tests/support/gpu.h"
 
 #include <jansson.h>
@@ -12,6 +13,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <string.h>
 
 #include <cmocka.h>
 
@@ -115,12 +117,14 @@ static void test_a_greedy_story_is_the_cpus_token_by_token(void **state) {
         assert_int_equal(card[i], cpu[i]);
 }
 
-int main(void) {
+int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(test_the_loss_of_a_story_is_the_cpus, teardown),
         cmocka_unit_test_teardown(test_a_greedy_story_is_the_cpus_token_by_token, teardown),
     };
     if (rp_gpu_skip_code())
         return 77;
+    if (argc > 6 && strcmp(argv[1], "--logits") == 0)
+        return rp_dump_logits(rp_backend_cuda_table(), argc, argv);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

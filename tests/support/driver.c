@@ -5,6 +5,7 @@
 #include "engine/weights_on_device.h"
 #include "graphs/arena_plan.h"
 
+#include <stdio.h>
 #include <string.h>
 
 static struct rp_step_config step_config(const struct rp_driver_config *config) {
@@ -152,7 +153,7 @@ void rp_driver_row(struct rp_driver *driver, uint32_t slot, const int32_t *token
         ring[driver->prompt_cursor++ & mask] = tokens[i];
     driver->token_count += count;
     driver->logit_row_count += sample;
-    driver->decode_only = driver->decode_only && count == 1 && sample;
+    driver->decode_only = driver->decode_only && !tokens && sample;
 }
 
 uint64_t rp_driver_submit(struct rp_driver *driver, struct rp_graph_entry *entry) {
@@ -175,7 +176,11 @@ uint64_t rp_driver_submit(struct rp_driver *driver, struct rp_graph_entry *entry
 }
 
 void rp_driver_wait(struct rp_driver *driver, uint64_t step) {
-    RP_ASSERT(driver->backend->wait_step(driver->device, &driver->view, step, UINT64_MAX) == RP_OK);
+    int status = driver->backend->wait_step(driver->device, &driver->view, step, UINT64_MAX);
+    if (status != RP_OK)
+        fprintf(stderr, "step %llu: %s: %s\n", (unsigned long long)step, rp_status_name(status),
+                driver->backend->last_error(driver->device));
+    RP_ASSERT(status == RP_OK);
 }
 
 void rp_driver_run(struct rp_driver *driver, struct rp_graph_entry *entry) {
