@@ -38,6 +38,11 @@ struct rp_cuda_limits {
     bool fast_numerics;    /* --numerics fast: cuBLASLt and the best tile per size */
 };
 
+/* Kernels for sm_90a run on 9.0 alone: neither before nor after. */
+static inline bool rp_cuda_has_hopper(const struct rp_cuda_limits *limits) {
+    return limits->compute_capability == 90;
+}
+
 /* Which rows an operator has, and how many of them its bucket holds. */
 struct rp_cuda_rows {
     struct rp_step_view step;

@@ -402,6 +402,7 @@ __device__ __forceinline__ void multiply_all(const rp_matmul_tc_args &args, ring
 template <int TOKENS, int WARPGROUPS, int SHARE>
 __global__ void __launch_bounds__((shape<TOKENS, WARPGROUPS, SHARE>::THREADS), 1)
     matmul_tc(const __grid_constant__ rp_matmul_tc_args args) {
+#if RP_CUDA_HOPPER
     using Shape = shape<TOKENS, WARPGROUPS, SHARE>;
     extern __shared__ __align__(1024) unsigned char shared[];
     rp_pdl_trigger();
@@ -441,6 +442,10 @@ __global__ void __launch_bounds__((shape<TOKENS, WARPGROUPS, SHARE>::THREADS), 1
     __syncwarp();
     if (Shape::CLUSTER > 1)
         rp_cluster_sync();
+#else
+    (void)args;
+    __trap(); /* never planned */
+#endif
 }
 
 struct kernel_entry {
