@@ -87,6 +87,10 @@ void open_environment() {
     fill<<<2048, 256>>>((uint32_t *)env.pool, env.pool_bytes / 4);
     fill<<<2048, 256>>>((uint32_t *)env.in, 8192ull * 28672 / 2);
     CHECK(cudaDeviceSynchronize());
+    const char *carveout = getenv("RP_CARVEOUT_SMALL");
+    if (!carveout || atoi(carveout) >= 0)
+        CHECK(cudaFuncSetAttribute(small_kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                   carveout ? atoi(carveout) : 100));
 }
 
 struct request {
@@ -246,6 +250,8 @@ void sweep(uint32_t m, uint32_t n, uint32_t k, const std::vector<uint32_t> &segm
     }
 }
 
+bool trace_chain;
+
 struct layer_product {
     const char *name;
     uint32_t n, k, segments; /* 0: as the plan has it */
@@ -279,11 +285,45 @@ void chain(uint32_t m, double small_us, const char *label) {
         launches.push_back(launch);
     }
     set_counts<<<1, 1>>>(env.counts, m);
+    uint64_t *trace = NULL;
+    if (trace_chain) {
+        CHECK(cudaMalloc((void **)&trace, 129 * 132 * 32));
+        CHECK(cudaMemset(trace, 0, 129 * 132 * 32));
+        for (uint32_t i = 0; i < 129; i++)
+            ((rp_matmul_tc_args *)launches[i].args)->trace = trace + i * 132 * 4;
+    }
     double ms = time_graph(launches, 10, small_us > 0, (uint32_t)(small_us * 1755), m);
     printf("chain M %4u %s small %.1f us %s: %.3f ms, %5.1f %% of the bandwidth, %.1f TFLOP/s\n", m,
            env.dependent ? "pdl  " : "plain", small_us, label, ms,
            (double)at / ms * 1e3 / BANDWIDTH * 100, (double)at * m / ms * 1e-9);
     fflush(stdout);
+    if (trace) {
+        std::vector<uint64_t> t(129 * 132 * 4);
+        CHECK(cudaMemcpy(t.data(), trace, t.size() * 8, cudaMemcpyDeviceToHost));
+        uint64_t zero = t[16 * 132 * 4];
+        for (uint32_t i = 16; i < 25; i++) {
+            uint32_t grid = ((const rp_matmul_tc_args *)launches[i].args)->grid;
+            std::vector<double> v[3];
+            uint32_t per_sm[132] = {}, doubled = 0;
+            for (uint32_t b = 0; b < grid; b++) {
+                const uint64_t *at = &t[(i * 132 + b) * 4];
+                for (int e = 0; e < 3; e++)
+                    v[e].push_back((double)(int64_t)(at[e] - zero) * 1e-3);
+                doubled += per_sm[at[3]]++ > 0;
+            }
+            printf("  trace %-8s grid %3u, %u doubled:", products[i % 4].name, grid, doubled);
+            for (int e = 0; e < 3; e++) {
+                std::sort(v[e].begin(), v[e].end());
+                printf("  %s %8.2f %8.2f %8.2f",
+                       e == 0   ? "start"
+                       : e == 1 ? "wait"
+                                : "end",
+                       v[e][0], v[e][grid / 2], v[e][grid - 1]);
+            }
+            printf("\n");
+        }
+        CHECK(cudaFree(trace));
+    }
     rp_arena_deinit(&memory);
 }
 
@@ -308,20 +348,36 @@ int main(int argc, char **argv) {
             for (size_t p = 0; p < 5 && p < list.size(); p++)
                 products[p].segments = list[p];
         } else if (!strcmp(verb, "tile") && i + 2 < argc) {
-            /* tile PRODUCT TOKENS,WARPGROUPS,SHARE,ORDER,STAGES,SHARED_KB,PARTIALS */
+            /* tile PRODUCT TOKENS,WARPGROUPS,SHARE,ORDER,STAGES,SHARED_KB,PARTIALS,BOXES */
             uint32_t p = (uint32_t)atoi(argv[i + 1]);
             std::vector<uint32_t> t = numbers(argv[i + 2]);
-            t.resize(7);
+            t.resize(8);
             for (uint32_t q = 0; q < 5; q++)
                 if (p == q || p == 9)
                     products[q].tile = {
                         t[0],       t[1],     (rp_matmul_share)t[2], (rp_matmul_order)t[3], t[4],
-                        t[5] << 10, t[6] != 0};
+                        t[5] << 10, t[6] != 0, t[7]};
             i += 2;
         } else if (!strcmp(verb, "sweep") && i + 4 < argc) {
             sweep((uint32_t)atoi(argv[i + 1]), (uint32_t)atoi(argv[i + 2]),
                   (uint32_t)atoi(argv[i + 3]), numbers(argv[i + 4]));
             i += 4;
+        } else if (!strcmp(verb, "one") && i + 5 < argc) {
+            /* one M N K SEGMENTS TOKENS,... as tile */
+            std::vector<uint32_t> t = numbers(argv[i + 5]);
+            t.resize(8);
+            request r = {};
+            r.m = (uint32_t)atoi(argv[i + 1]);
+            r.n = (uint32_t)atoi(argv[i + 2]);
+            r.k = (uint32_t)atoi(argv[i + 3]);
+            r.segment = segment_of(r.k, (uint32_t)atoi(argv[i + 4]));
+            r.tile = {
+                t[0],      t[1], (rp_matmul_share)t[2], (rp_matmul_order)t[3], t[4], t[5] << 10,
+                t[6] != 0, t[7]};
+            measure(r, t[7] > 1 ? "boxes 2+ " : "");
+            i += 5;
+        } else if (!strcmp(verb, "trace")) {
+            trace_chain = true;
         } else if (!strcmp(verb, "chain") && i + 3 < argc) {
             chain((uint32_t)atoi(argv[i + 1]), atof(argv[i + 2]), argv[i + 3]);
             i += 3;

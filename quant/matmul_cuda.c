@@ -1,6 +1,7 @@
 #include "quant/matmul_internal_cuda.h"
 
 #include <cuda_runtime_api.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define FLAG_BYTES    16384u
@@ -70,7 +71,9 @@ static int encode_map(CUtensorMap *map, const void *data, uint64_t rows, uint64_
     CUresult result =
         encode(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, (void *)(uintptr_t)data, sizes, strides,
                box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-               CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+               getenv("RP_PROMO") ? (CUtensorMapL2promotion)atoi(getenv("RP_PROMO"))
+                                  : CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+               CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     if (result != CUDA_SUCCESS)
         return rp_error_set(err, RP_STATUS_DEVICE, "no tensor map for (%llu, %llu): error %d",
                             (unsigned long long)rows, (unsigned long long)cols, (int)result);
@@ -120,7 +123,7 @@ static int lay_out(struct rp_matmul_tc_args *args, const struct rp_matmul_cuda *
     if (tile->order == RP_MATMUL_ORDER_WAVES)
         args->grid = RP_MIN(cells, clusters) * cluster;
 
-    uint32_t stage = (rows + tile->tokens) * RP_MATMUL_BLOCK * 2;
+    uint32_t stage = (rows + tile->tokens) * RP_MATMUL_BLOCK * 2 * tile->boxes;
     uint32_t room = RP_MIN(tile->shared_bytes, op->limits.shared_bytes_block);
     args->stages = tile->stages ? tile->stages : RP_MIN((room - 1024) / (stage + 16), 32u);
     args->shared_bytes = args->stages * (stage + 16) + 1024;
@@ -145,6 +148,14 @@ static int fill_args(struct rp_matmul_tc_args *args, const struct rp_matmul_cuda
     args->segment_blocks = segment / RP_MATMUL_BLOCK;
     args->segments = RP_CEIL_DIV(args->blocks, args->segment_blocks);
     args->tile = *tile;
+    if (tile->boxes == 0)
+        args->tile.boxes = 1;
+    const char *e = getenv("RP_WPOL");
+    args->weight_policy = e                                   ? strtoull(e, NULL, 0)
+                          : op->rows.max_rows <= tile->tokens ? 0x12F0000000000000ull
+                                                              : 0x1000000000000000ull;
+    e = getenv("RP_TPOL");
+    args->token_policy = e ? strtoull(e, NULL, 0) : 0x14F0000000000000ull;
     if (args->segments > 1 && tile->tokens > 192)
         return rp_error_set(err, RP_STATUS_UNSUPPORTED, "a tile of %u tokens takes one segment",
                             tile->tokens);

@@ -35,7 +35,8 @@ struct rp_matmul_tile {
     enum rp_matmul_order order;
     uint32_t stages; /* of the pipeline in shared memory; 0: as many as fit into shared_bytes */
     uint32_t shared_bytes;
-    bool partials; /* leave the segments to the reader */
+    bool partials;  /* leave the segments to the reader */
+    uint32_t boxes; /* of 64 columns in a stage; 0: 1 */
 };
 
 /* Frozen arguments of the tensor-core kernel; 64-byte aligned, for the tensor maps. */
@@ -56,6 +57,8 @@ struct rp_matmul_tc_args {
     uint32_t row_tiles, token_tiles; /* of one block of threads, for all of n and max_rows */
     uint32_t grid, stages, shared_bytes;
     struct rp_matmul_tile tile;
+    uint64_t weight_policy, token_policy; /* of L2 */
+    uint64_t *trace;
     bool out_bf16, accumulate, dependent;
 };
 

@@ -30,15 +30,6 @@ __device__ __forceinline__ void rp_barrier_wait(uint32_t barrier, uint32_t parit
                  : "memory");
 }
 
-/* The same where arrivals come from the other block of a cluster. */
-__device__ __forceinline__ void rp_barrier_wait_cluster(uint32_t barrier, uint32_t parity) {
-    asm volatile("{ .reg .pred p;\n"
-                 "again: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%0], %1;\n"
-                 "@!p bra again; }" ::"r"(barrier),
-                 "r"(parity)
-                 : "memory");
-}
-
 /* Arrives, and announces bytes that bulk copies will bring. */
 __device__ __forceinline__ void rp_barrier_expect(uint32_t barrier, uint32_t bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
@@ -49,11 +40,12 @@ __device__ __forceinline__ void rp_barrier_arrive(uint32_t barrier) {
     asm volatile("mbarrier.arrive.release.cta.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
-/* At the barrier of the same place in block `rank` of the cluster. */
+/* At the barrier of the same place in block `rank` of the cluster. Without a scope: what follows is a bulk
+ * copy, which the barrier itself orders; .release.cluster costs a fence per arrival. */
 __device__ __forceinline__ void rp_barrier_arrive_at(uint32_t barrier, uint32_t rank) {
     asm volatile("{ .reg .b32 at;\n"
                  "mapa.shared::cluster.u32 at, %0, %1;\n"
-                 "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [at]; }" ::"r"(barrier),
+                 "mbarrier.arrive.shared::cluster.b64 _, [at]; }" ::"r"(barrier),
                  "r"(rank)
                  : "memory");
 }

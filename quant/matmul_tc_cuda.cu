@@ -20,19 +20,24 @@
 #include "quant/matmul_pipeline.cuh"
 #include "quant/matmul_wgmma.cuh"
 
+#include <stdlib.h>
+
 #define STAGES_MAX  32
 #define GROUP_TILES 16 /* token tiles that ORDER_WAVES keeps together */
 
 namespace {
 
-template <int NT, int WARPGROUPS, int SHARE> struct shape {
+template <int NT, int WARPGROUPS, int SHARE, int BOXES_> struct shape {
+    static constexpr int BOXES = BOXES_; /* of 64 columns in a stage */
     static constexpr int CLUSTER = SHARE == RP_MATMUL_SHARE_NONE ? 1 : 2;
     static constexpr int TOKENS = NT;
     static constexpr int ROWS = 64 * WARPGROUPS;
     static constexpr int ROW_PAIR = SHARE == RP_MATMUL_SHARE_TOKENS ? 2 : 1;    /* tiles of a */
     static constexpr int TOKEN_PAIR = SHARE == RP_MATMUL_SHARE_WEIGHTS ? 2 : 1; /* cluster */
     static constexpr uint32_t WEIGHT_BYTES = ROWS * 128, TOKEN_BYTES = TOKENS * 128;
-    static constexpr uint32_t STAGE_BYTES = WEIGHT_BYTES + TOKEN_BYTES;
+    static constexpr uint32_t STAGE_BYTES = BOXES * (WEIGHT_BYTES + TOKEN_BYTES);
+    /* So few instructions a stage that waiting for them at once costs nothing, and frees it earlier. */
+    static constexpr bool EAGER = NT <= 64;
     /* Two sets of sums of 96 registers each want more than a third of the registers: the copying
      * warpgroup then gives up its own. */
     static constexpr bool WIDE = TOKENS > 128;
@@ -100,21 +105,32 @@ __device__ __forceinline__ bool walk_next(const rp_matmul_tc_args &args, walk &w
     return true;
 }
 
-/* The walk in steps of one stage: 64 columns of K. */
+/* The walk in steps of one stage. */
 template <typename Shape> struct steps {
     walk w;
     run r;
-    uint32_t block, block_end;
+    uint32_t block, count; /* boxes of this stage: blocks [block, block + count) of K */
+    uint32_t segment_end, end;
     bool valid;
 
+    __device__ __forceinline__ void enter_segment(const rp_matmul_tc_args &args) {
+        segment_end = min(block + args.segment_blocks, end);
+        count = min((uint32_t)Shape::BOXES, segment_end - block);
+    }
     __device__ __forceinline__ void enter(const rp_matmul_tc_args &args) {
         valid = walk_next<Shape>(args, w, r);
         block = r.begin * args.segment_blocks;
-        block_end = min(r.end * args.segment_blocks, args.blocks);
+        end = min(r.end * args.segment_blocks, args.blocks);
+        enter_segment(args);
     }
     __device__ __forceinline__ void next(const rp_matmul_tc_args &args) {
-        if (++block == block_end)
+        block += count;
+        if (block == end)
             enter(args);
+        else if (block == segment_end)
+            enter_segment(args);
+        else
+            count = min((uint32_t)Shape::BOXES, segment_end - block);
     }
 };
 
@@ -126,10 +142,12 @@ template <typename Shape> struct ring {
 
     __device__ __forceinline__ uint32_t full_barrier() const { return full + 8 * stage; }
     __device__ __forceinline__ uint32_t empty_barrier() const { return empty + 8 * stage; }
-    __device__ __forceinline__ uint32_t weights() const {
-        return data + stage * Shape::STAGE_BYTES;
+    __device__ __forceinline__ uint32_t weights(uint32_t box) const {
+        return data + stage * Shape::STAGE_BYTES + box * Shape::WEIGHT_BYTES;
     }
-    __device__ __forceinline__ uint32_t tokens() const { return weights() + Shape::WEIGHT_BYTES; }
+    __device__ __forceinline__ uint32_t tokens(uint32_t box) const {
+        return weights(Shape::BOXES) + box * Shape::TOKEN_BYTES;
+    }
     __device__ __forceinline__ void next() {
         if (++stage == count) {
             stage = 0;
@@ -141,34 +159,41 @@ template <typename Shape> struct ring {
 template <typename Shape, int SHARE>
 __device__ __forceinline__ void copy_weights(const rp_matmul_tc_args &args, const ring<Shape> &at,
                                              const steps<Shape> &s, uint64_t policy) {
-    uint32_t x = s.block * RP_MATMUL_BLOCK, y = s.r.row_tile * Shape::ROWS;
-    rp_barrier_expect(at.full_barrier(), Shape::STAGE_BYTES);
-    if (SHARE == RP_MATMUL_SHARE_WEIGHTS) {
-        uint32_t rank = rp_cluster_rank();
-        rp_copy_box_to_both(at.weights() + rank * (Shape::WEIGHT_BYTES / 2), &args.weight_map, x,
-                            y + rank * (Shape::ROWS / 2), at.full_barrier(), policy);
-    } else {
-        rp_copy_box(at.weights(), &args.weight_map, x, y, at.full_barrier(), policy);
+    uint32_t y = s.r.row_tile * Shape::ROWS;
+    rp_barrier_expect(at.full_barrier(), s.count * (Shape::WEIGHT_BYTES + Shape::TOKEN_BYTES));
+    for (uint32_t box = 0; box < s.count; box++) {
+        uint32_t x = (s.block + box) * RP_MATMUL_BLOCK, to = at.weights(box);
+        if (SHARE == RP_MATMUL_SHARE_WEIGHTS) {
+            uint32_t rank = rp_cluster_rank();
+            rp_copy_box_to_both(to + rank * (Shape::WEIGHT_BYTES / 2), &args.weight_map, x,
+                                y + rank * (Shape::ROWS / 2), at.full_barrier(), policy);
+        } else {
+            rp_copy_box(to, &args.weight_map, x, y, at.full_barrier(), policy);
+        }
     }
 }
 
 template <typename Shape, int SHARE>
 __device__ __forceinline__ void copy_tokens(const rp_matmul_tc_args &args, const ring<Shape> &at,
                                             const steps<Shape> &s) {
-    uint32_t x = s.block * RP_MATMUL_BLOCK, y = s.r.token_tile * Shape::TOKENS;
-    if (SHARE == RP_MATMUL_SHARE_TOKENS) {
-        uint32_t rank = rp_cluster_rank();
-        rp_copy_box_to_both(at.tokens() + rank * (Shape::TOKEN_BYTES / 2), &args.in_map, x,
-                            y + rank * (Shape::TOKENS / 2), at.full_barrier(), RP_L2_EVICT_LAST);
-    } else {
-        rp_copy_box(at.tokens(), &args.in_map, x, y, at.full_barrier(), RP_L2_EVICT_LAST);
+    uint32_t y = s.r.token_tile * Shape::TOKENS;
+    for (uint32_t box = 0; box < s.count; box++) {
+        uint32_t x = (s.block + box) * RP_MATMUL_BLOCK, to = at.tokens(box);
+        if (SHARE == RP_MATMUL_SHARE_TOKENS) {
+            uint32_t rank = rp_cluster_rank();
+            rp_copy_box_to_both(to + rank * (Shape::TOKEN_BYTES / 2), &args.in_map, x,
+                                y + rank * (Shape::TOKENS / 2), at.full_barrier(),
+                                args.token_policy);
+        } else {
+            rp_copy_box(to, &args.in_map, x, y, at.full_barrier(), args.token_policy);
+        }
     }
 }
 
 /* One thread. */
 template <typename Shape, int SHARE>
 __device__ __forceinline__ void copy_all(const rp_matmul_tc_args &args, ring<Shape> at) {
-    uint64_t policy = args.token_tiles == 1 ? RP_L2_EVICT_FIRST : RP_L2_EVICT_NORMAL;
+    uint64_t policy = args.weight_policy;
     uint32_t live = 0;
     /* How many token tiles are alive is known after the wait; one is always walked. */
     if (args.token_tiles > 1) {
@@ -193,10 +218,7 @@ __device__ __forceinline__ void copy_all(const rp_matmul_tc_args &args, ring<Sha
         late.next();
     }
     while (s.valid) {
-        if (Shape::CLUSTER > 1)
-            rp_barrier_wait_cluster(at.empty_barrier(), at.phase ^ 1);
-        else
-            rp_barrier_wait(at.empty_barrier(), at.phase ^ 1);
+        rp_barrier_wait(at.empty_barrier(), at.phase ^ 1);
         copy_weights<Shape, SHARE>(args, at, s, policy);
         copy_tokens<Shape, SHARE>(args, at, s);
         s.next(args);
@@ -320,24 +342,36 @@ template <typename Shape, int TOKENS>
 __device__ __forceinline__ void multiply_segment(ring<Shape> &at, uint32_t warpgroup,
                                                  uint32_t blocks, float (&sums)[TOKENS / 2]) {
     ring<Shape> before = at;
-    for (uint32_t block = 0; block < blocks; block++) {
+    for (uint32_t block = 0; block < blocks; block += Shape::BOXES) {
         rp_barrier_wait(at.full_barrier(), at.phase);
-        uint64_t a = rp_wgmma_operand(at.weights() + warpgroup * 64 * 128);
-        uint64_t b = rp_wgmma_operand(at.tokens());
-        rp_wgmma_fence();
 #pragma unroll
-        for (int i = 0; i < RP_MATMUL_BLOCK / 16; i++)
-            rp_wgmma<TOKENS>::run(sums, a + 2 * i, b + 2 * i, (block | i) != 0);
-        rp_wgmma_commit();
-        rp_wgmma_wait<1>();
-        if (block > 0) {
-            free_stage<Shape, TOKENS>(before);
-            before.next();
+        for (int box = 0; box < Shape::BOXES; box++) {
+            if (box > 0 && block + box >= blocks)
+                break;
+            rp_wgmma_fence();
+            uint64_t a = rp_wgmma_operand(at.weights(box) + warpgroup * 64 * 128);
+            uint64_t b = rp_wgmma_operand(at.tokens(box));
+#pragma unroll
+            for (int i = 0; i < RP_MATMUL_BLOCK / 16; i++)
+                rp_wgmma<TOKENS>::run(sums, a + 2 * i, b + 2 * i, (block | box | i) != 0);
+            rp_wgmma_commit();
+        }
+        if (Shape::EAGER) {
+            rp_wgmma_wait<0>();
+            free_stage<Shape, TOKENS>(at);
+        } else {
+            rp_wgmma_wait<1>();
+            if (block > 0) {
+                free_stage<Shape, TOKENS>(before);
+                before.next();
+            }
         }
         at.next();
     }
-    rp_wgmma_wait<0>();
-    free_stage<Shape, TOKENS>(before);
+    if (!Shape::EAGER) {
+        rp_wgmma_wait<0>();
+        free_stage<Shape, TOKENS>(before);
+    }
 }
 
 template <typename Shape, int TOKENS, int WARPGROUPS>
@@ -346,6 +380,10 @@ __device__ __forceinline__ void multiply_all(const rp_matmul_tc_args &args, ring
     p.warpgroup = threadIdx.x / 128;
     p.thread = threadIdx.x % 128;
     rp_pdl_wait();
+#ifdef RP_TRACE
+    if (args.trace && threadIdx.x == 0)
+        asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(args.trace[blockIdx.x * 4 + 1]));
+#endif
     uint32_t live = *args.live;
     walk w = walk_begin<Shape>(args, live);
     uint32_t share = w.end - w.at; /* of a block, but for the last */
@@ -399,12 +437,21 @@ __device__ __forceinline__ void multiply_all(const rp_matmul_tc_args &args, ring
     }
 }
 
-template <int TOKENS, int WARPGROUPS, int SHARE>
-__global__ void __launch_bounds__((shape<TOKENS, WARPGROUPS, SHARE>::THREADS), 1)
+template <int TOKENS, int WARPGROUPS, int SHARE, int BOXES>
+__global__ void __launch_bounds__((shape<TOKENS, WARPGROUPS, SHARE, BOXES>::THREADS), 1)
     matmul_tc(const __grid_constant__ rp_matmul_tc_args args) {
-    using Shape = shape<TOKENS, WARPGROUPS, SHARE>;
+    using Shape = shape<TOKENS, WARPGROUPS, SHARE, BOXES>;
     extern __shared__ __align__(1024) unsigned char shared[];
     rp_pdl_trigger();
+#ifdef RP_TRACE
+    uint64_t *trace = args.trace ? args.trace + blockIdx.x * 4 : nullptr;
+    if (trace && threadIdx.x == 0) {
+        uint32_t sm;
+        asm volatile("mov.u32 %0, %%smid;" : "=r"(sm));
+        asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(trace[0]));
+        trace[3] = sm;
+    }
+#endif
     ring<Shape> at;
     uint32_t base = rp_shared_address(shared);
     at.data = (base + 1023) & ~1023u;
@@ -437,6 +484,10 @@ __global__ void __launch_bounds__((shape<TOKENS, WARPGROUPS, SHARE>::THREADS), 1
             asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
         multiply_all<Shape, TOKENS, WARPGROUPS>(args, at);
     }
+#ifdef RP_TRACE
+    if (trace && threadIdx.x == 0)
+        asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(trace[2]));
+#endif
     /* The other block may still write here, or arrive at our barriers. */
     __syncwarp();
     if (Shape::CLUSTER > 1)
@@ -446,33 +497,36 @@ __global__ void __launch_bounds__((shape<TOKENS, WARPGROUPS, SHARE>::THREADS), 1
 struct kernel_entry {
     uint32_t tokens, warpgroups;
     rp_matmul_share share;
+    uint32_t boxes;
     void (*kernel)(rp_matmul_tc_args);
-    uint32_t threads, stage_bytes;
+    uint32_t threads;
 };
 
-#define ENTRY(tokens, warpgroups, share)                                                           \
+#define ENTRY(tokens, warpgroups, share, boxes)                                                    \
     {                                                                                              \
-        tokens, warpgroups, share, matmul_tc<tokens, warpgroups, share>,                           \
-            shape<tokens, warpgroups, share>::THREADS,                                             \
-            shape<tokens, warpgroups, share>::STAGE_BYTES                                          \
+        tokens, warpgroups, share, boxes, matmul_tc<tokens, warpgroups, share, boxes>,             \
+            shape<tokens, warpgroups, share, boxes>::THREADS                                       \
     }
+#define NONE    RP_MATMUL_SHARE_NONE
+#define SHARE_T RP_MATMUL_SHARE_TOKENS
+#define SHARE_W RP_MATMUL_SHARE_WEIGHTS
 const kernel_entry kernels[] = {
-    ENTRY(8, 1, RP_MATMUL_SHARE_NONE),      ENTRY(16, 1, RP_MATMUL_SHARE_NONE),
-    ENTRY(32, 1, RP_MATMUL_SHARE_NONE),     ENTRY(64, 1, RP_MATMUL_SHARE_NONE),
-    ENTRY(8, 2, RP_MATMUL_SHARE_NONE),      ENTRY(16, 2, RP_MATMUL_SHARE_NONE),
-    ENTRY(32, 2, RP_MATMUL_SHARE_NONE),     ENTRY(64, 2, RP_MATMUL_SHARE_NONE),
-    ENTRY(128, 2, RP_MATMUL_SHARE_NONE),    ENTRY(192, 2, RP_MATMUL_SHARE_NONE),
-    ENTRY(256, 2, RP_MATMUL_SHARE_NONE),    ENTRY(32, 1, RP_MATMUL_SHARE_TOKENS),
-    ENTRY(64, 1, RP_MATMUL_SHARE_TOKENS),   ENTRY(32, 2, RP_MATMUL_SHARE_TOKENS),
-    ENTRY(64, 2, RP_MATMUL_SHARE_TOKENS),   ENTRY(128, 2, RP_MATMUL_SHARE_TOKENS),
-    ENTRY(192, 2, RP_MATMUL_SHARE_TOKENS),  ENTRY(256, 2, RP_MATMUL_SHARE_TOKENS),
-    ENTRY(128, 2, RP_MATMUL_SHARE_WEIGHTS), ENTRY(192, 2, RP_MATMUL_SHARE_WEIGHTS),
+    ENTRY(8, 1, NONE, 1),      ENTRY(16, 1, NONE, 1),     ENTRY(32, 1, NONE, 1),
+    ENTRY(64, 1, NONE, 1),     ENTRY(8, 2, NONE, 1),      ENTRY(16, 2, NONE, 1),
+    ENTRY(32, 2, NONE, 1),     ENTRY(64, 2, NONE, 1),     ENTRY(128, 2, NONE, 1),
+    ENTRY(192, 2, NONE, 1),    ENTRY(256, 2, NONE, 1),    ENTRY(32, 1, SHARE_T, 1),
+    ENTRY(64, 1, SHARE_T, 1),  ENTRY(32, 2, SHARE_T, 1),  ENTRY(64, 2, SHARE_T, 1),
+    ENTRY(128, 2, SHARE_T, 1), ENTRY(192, 2, SHARE_T, 1), ENTRY(256, 2, SHARE_T, 1),
+    ENTRY(128, 2, SHARE_W, 1), ENTRY(192, 2, SHARE_W, 1), ENTRY(8, 1, NONE, 2),
+    ENTRY(16, 1, NONE, 2),     ENTRY(32, 1, NONE, 2),     ENTRY(64, 1, NONE, 2),
+    ENTRY(8, 1, NONE, 4),      ENTRY(8, 2, NONE, 2),      ENTRY(128, 1, SHARE_T, 1),
+    ENTRY(128, 1, NONE, 1),    ENTRY(256, 2, SHARE_W, 1), ENTRY(32, 2, NONE, 2),
 };
 
 const kernel_entry *find_kernel(const rp_matmul_tile &tile) {
     for (const kernel_entry &entry : kernels)
         if (entry.tokens == tile.tokens && entry.warpgroups == tile.warpgroups &&
-            entry.share == tile.share)
+            entry.share == tile.share && entry.boxes == tile.boxes)
             return &entry;
     return nullptr;
 }
@@ -485,6 +539,12 @@ int rp_matmul_tc_cuda_prepare(const struct rp_matmul_tc_args *args) {
         return RP_STATUS_NOT_FOUND;
     cudaError_t error = cudaFuncSetAttribute(
         entry->kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)args->shared_bytes);
+    /* An SM changes its split between L1 and shared memory only when it is empty: kernels that are to
+     * overlap must want the same. */
+    const char *carveout = getenv("RP_CARVEOUT");
+    if (error == cudaSuccess && (!carveout || atoi(carveout) >= 0))
+        error = cudaFuncSetAttribute(entry->kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                     carveout ? atoi(carveout) : 100);
     return error == cudaSuccess ? RP_OK : RP_STATUS_DEVICE;
 }
 
