@@ -132,8 +132,6 @@ bool plan(const request &r, rp_arena *memory, rp_cuda_launch *launch) {
     int status = rp_matmul_cuda_plan_tile(&op, &tile, r.segment, memory, launch, &partials, &err);
     if (status != RP_OK && status != RP_STATUS_UNSUPPORTED)
         fprintf(stderr, "plan: %s\n", err.text);
-    if (status == RP_OK && r.tile.partials && !r.chosen && partials.count == 0)
-        return false; /* the same as without */
     return status == RP_OK;
 }
 
@@ -239,6 +237,8 @@ void sweep(uint32_t m, uint32_t n, uint32_t k, const std::vector<uint32_t> &segm
                         if (variant == 2 && m > 64)
                             r.tile.shared_bytes = env.limits.shared_bytes_block;
                         r.tile.partials = variant == 2;
+                        if (variant == 2 && n > 32768)
+                            continue;
                         r.tile.order = variant == 3 ? RP_MATMUL_ORDER_WAVES : RP_MATMUL_ORDER_RUNS;
                         if (width == 256 && count > 1)
                             continue;

@@ -20,6 +20,7 @@
 #include "quant/matmul_pipeline.cuh"
 #include "quant/matmul_wgmma.cuh"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 #define STAGES_MAX  32
@@ -545,6 +546,8 @@ int rp_matmul_tc_cuda_prepare(const struct rp_matmul_tc_args *args) {
     if (error == cudaSuccess && (!carveout || atoi(carveout) >= 0))
         error = cudaFuncSetAttribute(entry->kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
                                      carveout ? atoi(carveout) : 100);
+    if (error != cudaSuccess)
+        fprintf(stderr, "prepare: %s\n", cudaGetErrorString(error));
     return error == cudaSuccess ? RP_OK : RP_STATUS_DEVICE;
 }
 
