@@ -171,8 +171,6 @@ double time_graph(const std::vector<rp_cuda_launch> &launches, uint32_t replays,
     return times[times.size() / 2];
 }
 
-const char *share_names[] = {"none", "tokens", "weights"};
-
 /* Prints one line; microseconds of one product. */
 void measure(request r, const char *extra) {
     size_t bytes = (size_t)r.n * r.k * 2;
@@ -194,10 +192,9 @@ void measure(request r, const char *extra) {
     set_counts<<<1, 1>>>(env.counts, r.m);
     double us = time_graph(launches, 5, 0, 0, r.m) * 1e3 / count;
     const rp_matmul_tc_args *args = (const rp_matmul_tc_args *)launches[0].args;
-    printf("%5u %6u %5u seg %2u  tile %3u x %3u %-7s %-5s stages %2u grid %3u %-8s %s%s %8.2f us "
+    printf("%5u %6u %5u seg %2u  tile %3u x %3u x %u %-5s stages %2u grid %3u %-8s %s%s %8.2f us "
            "%5.2f TB/s %5.1f %% %6.1f TFLOP/s\n",
-           r.m, r.n, r.k, args->segments, args->tile.warpgroups * 64, args->tile.tokens,
-           share_names[args->tile.share], args->tile.order ? "waves" : "runs", args->stages,
+           r.m, r.n, r.k, args->segments, args->tile.rows, args->tile.tokens, args->tile.boxes, args->tile.order ? "waves" : "runs", args->stages,
            args->grid, args->tile.partials ? "partials" : "sum", env.dependent ? "pdl " : "", extra,
            us, (double)bytes / us * 1e-6, (double)bytes / us * 1e6 / BANDWIDTH * 100,
            2e-6 * r.m * r.n * r.k / us);
@@ -209,42 +206,30 @@ uint32_t segment_of(uint32_t k, uint32_t count) {
     return (uint32_t)RP_ALIGN_UP(RP_CEIL_DIV(k, count), 64);
 }
 
+/* Every tile that fits m rows, with half and nearly all of an SM's shared memory. */
 void sweep(uint32_t m, uint32_t n, uint32_t k, const std::vector<uint32_t> &segments) {
-    static const uint32_t widths[] = {8, 16, 32, 64, 128, 192, 256};
+    static const uint32_t tiles[][3] = {
+        {8, 64, 1},    {8, 64, 2},    {8, 64, 4},    {8, 128, 1},   {8, 128, 2},   {8, 128, 4},
+        {16, 64, 1},   {16, 128, 1},  {16, 128, 2},  {32, 64, 1},   {32, 64, 2},   {32, 128, 1},
+        {32, 128, 2},  {32, 256, 1},  {64, 64, 1},   {64, 128, 1},  {64, 128, 2},  {64, 256, 1},
+        {128, 128, 1}, {128, 256, 1}, {192, 128, 1}, {256, 128, 1}};
     for (uint32_t count : segments) {
-        for (uint32_t width : widths) {
-            if (m <= 128 ? width < m || width >= 2 * std::max(m, 8u) : width < 128)
+        for (const uint32_t *t : tiles) {
+            if (m <= 128 ? t[0] < m || t[0] >= 2 * std::max(m, 8u) : t[0] < 96)
                 continue;
-            for (uint32_t groups = 1; groups <= 2; groups++) {
-                for (int share = 0; share < 3; share++) {
-                    if ((width > 64 && groups == 1) || (m <= 128 && share == 2) ||
-                        (share == 1 && width < 32) || (share == 2 && width == 256))
-                        continue;
-                    for (int variant = 0; variant < 4; variant++) {
-                        request r = {};
-                        r.m = m, r.n = n, r.k = k, r.segment = segment_of(k, count);
-                        r.tile.tokens = width;
-                        r.tile.warpgroups = groups;
-                        r.tile.share = (rp_matmul_share)share;
-                        /* variant: 0 half an SM, 1 all of it, 2 half and partials, 3 all and whole tiles */
-                        if (width > 64 && variant == 0 && m > 128)
-                            continue;
-                        if ((variant == 2 && (count == 1 || m > 128)) || (variant == 3 && m <= 128))
-                            continue;
-                        r.tile.shared_bytes = variant == 0 || variant == 2
-                                                  ? 104 << 10
-                                                  : env.limits.shared_bytes_block;
-                        if (variant == 2 && m > 64)
-                            r.tile.shared_bytes = env.limits.shared_bytes_block;
-                        r.tile.partials = variant == 2;
-                        if (variant == 2 && n > 32768)
-                            continue;
-                        r.tile.order = variant == 3 ? RP_MATMUL_ORDER_WAVES : RP_MATMUL_ORDER_RUNS;
-                        if (width == 256 && count > 1)
-                            continue;
-                        measure(r, "");
-                    }
-                }
+            for (int variant = 0; variant < 6; variant++) {
+                request r = {};
+                r.m = m, r.n = n, r.k = k, r.segment = segment_of(k, count);
+                r.tile.tokens = t[0];
+                r.tile.rows = t[1];
+                r.tile.boxes = t[2];
+                r.tile.shared_bytes = variant % 2 ? 216 << 10 : 104 << 10;
+                r.tile.partials = variant / 2 == 1;
+                r.tile.order = variant / 2 == 2 ? RP_MATMUL_ORDER_WAVES : RP_MATMUL_ORDER_RUNS;
+                if ((r.tile.partials && (count == 1 || m > 128 || n > 32768)) ||
+                    (r.tile.order && m <= 128) || (variant % 2 == 0 && m > 64))
+                    continue;
+                measure(r, "");
             }
         }
     }
@@ -327,6 +312,18 @@ void chain(uint32_t m, double small_us, const char *label) {
     rp_arena_deinit(&memory);
 }
 
+rp_matmul_tile tile_of(const std::vector<uint32_t> &t) {
+    rp_matmul_tile tile = {};
+    tile.tokens = t[0];
+    tile.rows = t[1];
+    tile.boxes = t[2];
+    tile.order = (rp_matmul_order)t[3];
+    tile.stages = t[4];
+    tile.shared_bytes = t[5] << 10;
+    tile.partials = t[6] != 0;
+    return tile;
+}
+
 std::vector<uint32_t> numbers(const char *text) {
     std::vector<uint32_t> list;
     for (char *end; *text; text = *end ? end + 1 : end)
@@ -348,15 +345,13 @@ int main(int argc, char **argv) {
             for (size_t p = 0; p < 5 && p < list.size(); p++)
                 products[p].segments = list[p];
         } else if (!strcmp(verb, "tile") && i + 2 < argc) {
-            /* tile PRODUCT TOKENS,WARPGROUPS,SHARE,ORDER,STAGES,SHARED_KB,PARTIALS,BOXES */
+            /* tile PRODUCT TOKENS,ROWS,BOXES,ORDER,STAGES,SHARED_KB,PARTIALS */
             uint32_t p = (uint32_t)atoi(argv[i + 1]);
             std::vector<uint32_t> t = numbers(argv[i + 2]);
-            t.resize(8);
+            t.resize(7);
             for (uint32_t q = 0; q < 5; q++)
                 if (p == q || p == 9)
-                    products[q].tile = {
-                        t[0],       t[1],     (rp_matmul_share)t[2], (rp_matmul_order)t[3], t[4],
-                        t[5] << 10, t[6] != 0, t[7]};
+                    products[q].tile = tile_of(t);
             i += 2;
         } else if (!strcmp(verb, "sweep") && i + 4 < argc) {
             sweep((uint32_t)atoi(argv[i + 1]), (uint32_t)atoi(argv[i + 2]),
@@ -365,7 +360,7 @@ int main(int argc, char **argv) {
         } else if (!strcmp(verb, "one") && i + 5 < argc) {
             /* one M N K SEGMENTS TOKENS,... as tile */
             std::vector<uint32_t> t = numbers(argv[i + 5]);
-            t.resize(8);
+            t.resize(7);
             request r = {};
             r.m = (uint32_t)atoi(argv[i + 1]);
             r.n = (uint32_t)atoi(argv[i + 2]);
@@ -374,7 +369,7 @@ int main(int argc, char **argv) {
             r.tile = {
                 t[0],      t[1], (rp_matmul_share)t[2], (rp_matmul_order)t[3], t[4], t[5] << 10,
                 t[6] != 0, t[7]};
-            measure(r, t[7] > 1 ? "boxes 2+ " : "");
+            measure(r, "");
             i += 5;
         } else if (!strcmp(verb, "trace")) {
             trace_chain = true;

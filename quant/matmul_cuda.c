@@ -40,17 +40,12 @@ size_t rp_matmul_cuda_workspace_bytes(const struct rp_cuda_limits *limits, uint3
 
 struct rp_matmul_tile rp_matmul_cuda_choose(const struct rp_matmul_cuda *op) {
     uint32_t m = op->rows.max_rows;
-    struct rp_matmul_tile tile = {.warpgroups = 1, .shared_bytes = 104 * 1024};
-    if (m <= 64) {
-        tile.tokens = m <= 8 ? 8 : m <= 16 ? 16 : m <= 32 ? 32 : 64;
-        tile.partials = op->partials_wanted;
-        return tile;
-    }
-    tile.warpgroups = 2;
-    tile.tokens = m < 1024 ? 128 : 192;
-    tile.share = RP_MATMUL_SHARE_TOKENS;
+    struct rp_matmul_tile tile = {.rows = 128, .shared_bytes = 200 * 1024};
+    tile.tokens = m <= 8 ? 8 : m <= 16 ? 16 : m <= 32 ? 32 : m <= 64 ? 64 : m < 1024 ? 128 : 192;
     tile.order = m < 1024 ? RP_MATMUL_ORDER_RUNS : RP_MATMUL_ORDER_WAVES;
-    tile.shared_bytes = op->limits.shared_bytes_block;
+    tile.partials = op->partials_wanted && m <= 128;
+    if (m > 128)
+        tile.shared_bytes = op->limits.shared_bytes_block;
     return tile;
 }
 
@@ -72,7 +67,7 @@ static int encode_map(CUtensorMap *map, const void *data, uint64_t rows, uint64_
         encode(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, (void *)(uintptr_t)data, sizes, strides,
                box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
                getenv("RP_PROMO") ? (CUtensorMapL2promotion)atoi(getenv("RP_PROMO"))
-                                  : CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                                  : CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
                CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     if (result != CUDA_SUCCESS)
         return rp_error_set(err, RP_STATUS_DEVICE, "no tensor map for (%llu, %llu): error %d",
@@ -90,14 +85,9 @@ static bool fits_tensor_cores(const struct rp_matmul_cuda *op) {
 /* Tiles, shares of the blocks, and where the pipeline and the workspace lie. */
 static int lay_out(struct rp_matmul_tc_args *args, const struct rp_matmul_cuda *op) {
     struct rp_matmul_tile *tile = &args->tile;
-    uint32_t rows = 64 * tile->warpgroups, cluster = tile->share == RP_MATMUL_SHARE_NONE ? 1 : 2;
-    uint32_t row_pair = tile->share == RP_MATMUL_SHARE_TOKENS ? 2 : 1;
-    uint32_t token_pair = tile->share == RP_MATMUL_SHARE_WEIGHTS ? 2 : 1;
-    args->row_tiles = RP_CEIL_DIV(args->n, rows);
+    args->row_tiles = RP_CEIL_DIV(args->n, tile->rows);
     args->token_tiles = RP_CEIL_DIV(op->rows.max_rows, tile->tokens);
-    uint32_t cells =
-        RP_CEIL_DIV(args->row_tiles, row_pair) * RP_CEIL_DIV(args->token_tiles, token_pair);
-    uint32_t clusters = op->limits.sm_count / cluster;
+    uint32_t tiles = args->row_tiles * args->token_tiles;
 
     size_t data_bytes = op->workspace_bytes > FLAG_BYTES ? op->workspace_bytes - FLAG_BYTES : 0;
     float *data = (float *)(void *)(op->workspace + FLAG_BYTES);
@@ -110,20 +100,21 @@ static int lay_out(struct rp_matmul_tc_args *args, const struct rp_matmul_cuda *
         args->partials = data;
 
     if (tile->order == RP_MATMUL_ORDER_RUNS) {
-        uint32_t units = cells * args->segments, share = RP_CEIL_DIV(units, clusters);
-        args->grid = RP_CEIL_DIV(units, share) * cluster;
-        args->share_stride = (size_t)RP_MIN(share, args->segments - 1) * rows * tile->tokens;
+        uint32_t units = tiles * args->segments;
+        uint32_t share = RP_CEIL_DIV(units, op->limits.sm_count);
+        args->grid = RP_CEIL_DIV(units, share);
+        args->share_stride = (size_t)RP_MIN(share, args->segments - 1) * tile->rows * tile->tokens;
         bool fits = args->grid * args->share_stride * sizeof(float) <= data_bytes &&
-                    args->grid * tile->warpgroups * sizeof(uint32_t) <= FLAG_BYTES;
+                    args->grid * 2 * sizeof(uint32_t) <= FLAG_BYTES;
         if (share % args->segments != 0 && !tile->partials && !fits)
             tile->order = RP_MATMUL_ORDER_WAVES;
         args->shares = data;
         args->flags = (uint32_t *)(void *)op->workspace;
     }
     if (tile->order == RP_MATMUL_ORDER_WAVES)
-        args->grid = RP_MIN(cells, clusters) * cluster;
+        args->grid = RP_MIN(tiles, op->limits.sm_count);
 
-    uint32_t stage = (rows + tile->tokens) * RP_MATMUL_BLOCK * 2 * tile->boxes;
+    uint32_t stage = (tile->rows + tile->tokens) * RP_MATMUL_BLOCK * 2 * tile->boxes;
     uint32_t room = RP_MIN(tile->shared_bytes, op->limits.shared_bytes_block);
     args->stages = tile->stages ? tile->stages : RP_MIN((room - 1024) / (stage + 16), 32u);
     args->shared_bytes = args->stages * (stage + 16) + 1024;
@@ -150,30 +141,23 @@ static int fill_args(struct rp_matmul_tc_args *args, const struct rp_matmul_cuda
     args->tile = *tile;
     if (tile->boxes == 0)
         args->tile.boxes = 1;
-    const char *e = getenv("RP_WPOL");
-    args->weight_policy = e                                   ? strtoull(e, NULL, 0)
-                          : op->rows.max_rows <= tile->tokens ? 0x12F0000000000000ull
-                                                              : 0x1000000000000000ull;
-    e = getenv("RP_TPOL");
-    args->token_policy = e ? strtoull(e, NULL, 0) : 0x14F0000000000000ull;
-    if (args->segments > 1 && tile->tokens > 192)
-        return rp_error_set(err, RP_STATUS_UNSUPPORTED, "a tile of %u tokens takes one segment",
-                            tile->tokens);
+    args->weight_policy = args->token_tiles == 1 ? 0x12F0000000000000ull : 0x1000000000000000ull;
     if (lay_out(args, op) != RP_OK)
         return rp_error_set(err, RP_STATUS_RANGE,
                             "product (%u, %u): no room for two stages in %u bytes", w->rows,
                             w->cols, tile->shared_bytes);
-    uint32_t rows = 64 * tile->warpgroups;
+    bool one_segment = tile->tokens * tile->rows > 128 * 192;
+    if (args->segments > 1 && one_segment && !args->tile.partials)
+        return rp_error_set(err, RP_STATUS_UNSUPPORTED, "tiles of %u x %u take one segment",
+                            tile->rows, tile->tokens);
     RP_ASSERT(op->in_stride >= w->cols);
-    int status = encode_map(&args->weight_map, w->data, w->rows, w->cols, w->cols,
-                            tile->share == RP_MATMUL_SHARE_WEIGHTS ? rows / 2 : rows, err);
+    int status = encode_map(&args->weight_map, w->data, w->rows, w->cols, w->cols, tile->rows, err);
     if (status == RP_OK)
         status = encode_map(&args->in_map, op->in, op->rows.max_rows, w->cols, op->in_stride,
-                            tile->share == RP_MATMUL_SHARE_TOKENS ? tile->tokens / 2 : tile->tokens,
-                            err);
+                            tile->tokens, err);
     if (status == RP_OK && rp_matmul_tc_cuda_prepare(args) != RP_OK)
-        status = rp_error_set(err, RP_STATUS_DEVICE, "no kernel for tiles of %u x %u (share %d)",
-                              rows, tile->tokens, (int)tile->share);
+        status = rp_error_set(err, RP_STATUS_DEVICE, "no kernel for tiles of %u x %u", tile->rows,
+                              tile->tokens);
     return status;
 }
 

@@ -1,4 +1,4 @@
-/* matmul_pipeline.cuh - Hopper's bulk tensor copies, the barriers that count their bytes, and clusters.
+/* matmul_pipeline.cuh - Hopper's bulk tensor copies, the barriers that count their bytes.
  * Addresses of shared memory are 32-bit, as the instructions want them. */
 #ifndef RP_QUANT_MATMUL_PIPELINE_CUH
 #define RP_QUANT_MATMUL_PIPELINE_CUH
@@ -16,7 +16,7 @@ __device__ __forceinline__ void rp_barrier_init(uint32_t barrier, uint32_t arriv
                  : "memory");
 }
 
-/* Makes the initialised barriers visible to bulk copies and to the other blocks of the cluster. */
+/* Makes the initialised barriers visible to bulk copies. */
 __device__ __forceinline__ void rp_barrier_init_fence() {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
@@ -40,16 +40,6 @@ __device__ __forceinline__ void rp_barrier_arrive(uint32_t barrier) {
     asm volatile("mbarrier.arrive.release.cta.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
-/* At the barrier of the same place in block `rank` of the cluster. Without a scope: what follows is a bulk
- * copy, which the barrier itself orders; .release.cluster costs a fence per arrival. */
-__device__ __forceinline__ void rp_barrier_arrive_at(uint32_t barrier, uint32_t rank) {
-    asm volatile("{ .reg .b32 at;\n"
-                 "mapa.shared::cluster.u32 at, %0, %1;\n"
-                 "mbarrier.arrive.shared::cluster.b64 _, [at]; }" ::"r"(barrier),
-                 "r"(rank)
-                 : "memory");
-}
-
 #define RP_L2_EVICT_FIRST  0x12F0000000000000ull /* what createpolicy gives for all of a range */
 #define RP_L2_EVICT_NORMAL 0x1000000000000000ull
 #define RP_L2_EVICT_LAST   0x14F0000000000000ull
@@ -63,29 +53,8 @@ __device__ __forceinline__ void rp_copy_box(uint32_t to, const CUtensorMap *map,
                  : "memory");
 }
 
-/* The same into both blocks of a cluster, each with its own barrier. */
-__device__ __forceinline__ void rp_copy_box_to_both(uint32_t to, const CUtensorMap *map, uint32_t x,
-                                                    uint32_t y, uint32_t barrier, uint64_t policy) {
-    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
-                 ".multicast::cluster.L2::cache_hint [%0], [%1, {%2, %3}], [%4], %5, %6;" ::"r"(to),
-                 "l"(map), "r"(x), "r"(y), "r"(barrier), "h"((uint16_t)3), "l"(policy)
-                 : "memory");
-}
-
 __device__ __forceinline__ void rp_map_prefetch(const CUtensorMap *map) {
     asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
-}
-
-__device__ __forceinline__ uint32_t rp_cluster_rank() {
-    uint32_t rank;
-    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-    return rank;
-}
-
-__device__ __forceinline__ void rp_cluster_sync() {
-    asm volatile("barrier.cluster.arrive.release.aligned;\n"
-                 "barrier.cluster.wait.acquire.aligned;" ::
-                     : "memory");
 }
 
 /* The threads of warpgroup 0 or 1. Constant numbers: an SM's barriers are counted like its registers. */
