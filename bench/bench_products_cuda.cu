@@ -366,9 +366,7 @@ int main(int argc, char **argv) {
             r.n = (uint32_t)atoi(argv[i + 2]);
             r.k = (uint32_t)atoi(argv[i + 3]);
             r.segment = segment_of(r.k, (uint32_t)atoi(argv[i + 4]));
-            r.tile = {
-                t[0],      t[1], (rp_matmul_share)t[2], (rp_matmul_order)t[3], t[4], t[5] << 10,
-                t[6] != 0, t[7]};
+            r.tile = tile_of(t);
             measure(r, "");
             i += 5;
         } else if (!strcmp(verb, "trace")) {
