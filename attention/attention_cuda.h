@@ -6,7 +6,8 @@
  *
  *   plan     once per forward graph, after step_begin: lists of work, on the device (live counts only)
  *   decode   query heads of a KV head packed in one tensor-core tile; keys cut into splits at absolute
- *            multiples of RP_ATTENTION_SPLIT; splits merged in rising order
+ *            multiples of RP_ATTENTION_SPLIT (doubled until a row has few enough: a function of its
+ *            position and window alone); splits merged in rising order
  *   prefill  tiles of queries over blocks of keys in rising order from the first block that any mask of the
  *            row can see
  *   generic  any head dim up to 256, f32 pages: behind everything
@@ -23,7 +24,7 @@
 extern "C" {
 #endif
 
-#define RP_ATTENTION_SPLIT        512 /* keys */
+#define RP_ATTENTION_SPLIT        128 /* keys; a power of two, at least 64 */
 #define RP_ATTENTION_CLASSES_MAX  4   /* distinct windows in one program */
 #define RP_ATTENTION_LAUNCHES_MAX 4
 

@@ -21,6 +21,7 @@ struct run {
     uint32_t step_count;
     bool *has_token; /* (batch) */
     uint32_t prompts_left;
+    bool on_card;
     uint64_t start_ns, prompts_ns; /* from the first submit until every prompt gave a token */
     double shares[RP_BENCH_ROUNDS_MAX], bandwidths[RP_BENCH_ROUNDS_MAX];
 };
@@ -93,18 +94,22 @@ static double sorted_quantile(double *values, uint32_t count, double q) {
     return values[(uint32_t)(q * (count - 1) + 0.5)];
 }
 
+/* Of the host's memory, in bytes per second; 0: the model lies elsewhere. */
+static double read_bandwidth(const struct run *run, const struct rp_bench_decode_config *config) {
+    return run->on_card ? 0 : rp_membw_read(config->device.threads, (size_t)1 << 30, 4);
+}
+
 /* bandwidth, decode, bandwidth. */
 static int run_round(struct run *run, const struct rp_bench_decode_config *config,
                      const struct rp_model_config *model, uint32_t round, double bytes_per_step,
                      struct rp_error *err) {
-    const size_t bytes = (size_t)1 << 30;
-    double before = rp_membw_read(config->threads, bytes, 4);
+    double before = read_bandwidth(run, config);
     run->gap_count = 0;
     int status = submit_all(run, config, model, err);
     if (status != RP_OK)
         return status;
     drain(run, config);
-    double after = rp_membw_read(config->threads, bytes, 4);
+    double after = read_bandwidth(run, config);
     run->bandwidths[round] = RP_MAX(before, after) * 1e-9;
     uint32_t skip = RP_MIN(config->warm_up, run->gap_count);
     double *gaps = run->gaps_ms + skip;
@@ -114,8 +119,8 @@ static int run_round(struct run *run, const struct rp_bench_decode_config *confi
                             config->warm_up);
     memcpy(run->steps_ms + run->step_count, gaps, count * sizeof *gaps);
     run->step_count += count;
-    run->shares[round] =
-        bytes_per_step / (sorted_quantile(gaps, count, 0.5) * 1e-3) * 1e-9 / run->bandwidths[round];
+    double achieved = bytes_per_step / (sorted_quantile(gaps, count, 0.5) * 1e-3) * 1e-9;
+    run->shares[round] = run->on_card ? 0 : achieved / run->bandwidths[round];
     return RP_OK;
 }
 
@@ -143,6 +148,14 @@ static double kv_bytes_per_token(const struct rp_model_config *model, enum rp_dt
     return 2.0 * model->layers * model->kv_heads * model->head_dim * rp_dtype_bytes(dtype);
 }
 
+/* A card makes its weights by itself, in a fraction of the time. */
+static bool on_card(const struct rp_bench_decode_config *config) {
+    struct rp_device_info info = {.separate_memory = false};
+    if (config->opened)
+        config->backend->info(config->opened, &info);
+    return info.separate_memory;
+}
+
 int rp_bench_decode(const struct rp_bench_decode_config *config, struct rp_bench_decode_result *out,
                     struct rp_error *err) {
     struct rp_model_config shape;
@@ -152,18 +165,23 @@ int rp_bench_decode(const struct rp_bench_decode_config *config, struct rp_bench
     uint32_t length = config->context + config->tokens;
     memset(out, 0, sizeof *out);
     int status = rp_model_shape(config->shape, &shape, err);
-    if (status != RP_OK)
+    if (status == RP_OK)
+        status = (on_card(config) ? rp_model_random_vectors
+                                  : rp_model_random)(&shape, config->dtype, 1, length, &model, err);
+    if (status != RP_OK) {
+        if (config->opened)
+            config->backend->close(config->opened);
         return status;
-    status = rp_model_random(&shape, config->dtype, 1, length, &model, err);
-    if (status != RP_OK)
-        return status;
+    }
     sem_init(&run.wake, 0, 0);
-    struct rp_engine_config engine = {.max_num_seqs = config->batch,
+    struct rp_engine_config engine = {.backend = config->backend,
+                                      .opened = config->opened,
+                                      .device = config->device,
+                                      .max_num_seqs = config->batch,
                                       .max_num_batched_tokens = RP_MAX(512u, config->batch),
                                       .max_model_len = length,
                                       .queue_capacity = config->batch,
                                       .kv_dtype = config->dtype,
-                                      .threads = config->threads,
                                       .prefix_cache = true,
                                       .run_ahead = config->run_ahead,
                                       .enforce_eager = config->enforce_eager,
@@ -177,6 +195,8 @@ int rp_bench_decode(const struct rp_bench_decode_config *config, struct rp_bench
     run.gaps_ms = rp_calloc(config->tokens, sizeof *run.gaps_ms);
     run.steps_ms = rp_calloc((size_t)config->tokens * config->rounds, sizeof *run.steps_ms);
     if (!run.requests || !run.prompts || !run.has_token || !run.gaps_ms || !run.steps_ms) {
+        if (config->opened)
+            config->backend->close(config->opened);
         status = rp_error_set(err, RP_STATUS_NO_MEMORY, "out of memory");
         goto done;
     }
@@ -184,6 +204,7 @@ int rp_bench_decode(const struct rp_bench_decode_config *config, struct rp_bench
     if (status != RP_OK)
         goto done;
     rp_engine_device_info(run.engine, &device);
+    run.on_card = device.separate_memory;
     memcpy(out->device, device.name, sizeof out->device);
     out->weight_bytes = (double)rp_model_weight_bytes(&model);
     if (!shape.tied) /* the table is only looked up */

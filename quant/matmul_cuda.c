@@ -195,7 +195,11 @@ int rp_matmul_cuda_plan(const struct rp_matmul_cuda *op, struct rp_arena *memory
                                         rp_matmul_cuda_segment(op->weight->rows, op->weight->cols),
                                         memory, out_launch, out_partials, err);
     }
-    return rp_error_set(err, RP_STATUS_UNSUPPORTED, "no product of (%u, %u) %s with rows of %zu",
-                        op->weight->rows, op->weight->cols, rp_dtype_name(op->weight->dtype),
-                        op->in_stride);
+    struct rp_matmul_cuda *args = rp_arena_alloc(memory, sizeof *args);
+    memset(out_partials, 0, sizeof *out_partials);
+    if (!args)
+        return rp_error_set(err, RP_STATUS_NO_MEMORY, "no memory for the arguments of a product");
+    *args = *op;
+    *out_launch = (struct rp_cuda_launch){"matmul_generic", rp_matmul_generic_cuda_run, args};
+    return RP_OK;
 }

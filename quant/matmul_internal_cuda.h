@@ -58,7 +58,8 @@ int rp_matmul_tc_cuda_run(const void *args, struct CUstream_st *stream);
 /* Once per kernel that args uses, outside any capture. NOT_FOUND when there is no kernel for the tile. */
 int rp_matmul_tc_cuda_prepare(const struct rp_matmul_tc_args *args);
 
-/* Any size, f32 and bf16: args is a struct rp_matmul_cuda. */
+/* Any size, stride and alignment, f32 or bf16: one fma chain in rising k per output. Takes a
+ * struct rp_matmul_cuda and copies what it needs of it (the matrix's struct too): nothing is read later. */
 int rp_matmul_generic_cuda_run(const void *args, struct CUstream_st *stream);
 
 /* The tile that rp_matmul_cuda_plan takes for a bf16 product. */

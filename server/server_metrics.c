@@ -134,6 +134,21 @@ static void add_engine(const struct rp_engine_metrics *e, struct rp_registry *r)
     for (size_t i = 0; i < RP_ARRAY_COUNT(series); i++)
         rp_registry_add(r, series[i].name, series[i].help, series[i].type, series[i].labels,
                         series[i].value);
+    static const char *const uses[RP_MEMORY_USE_COUNT] = {
+        [RP_MEMORY_CONTEXT] = "kind=\"context\"",
+        [RP_MEMORY_WEIGHTS] = "kind=\"weights\"",
+        [RP_MEMORY_ACTIVATIONS] = "kind=\"activations\"",
+        [RP_MEMORY_WORKSPACE] = "kind=\"workspace\"",
+        [RP_MEMORY_GRAPHS] = "kind=\"graphs\"",
+        [RP_MEMORY_SLOTS] = "kind=\"slots\"",
+        [RP_MEMORY_KV] = "kind=\"kv\""};
+    for (int use = 0; use < RP_MEMORY_USE_COUNT; use++)
+        rp_registry_add(r, "reprise_device_memory_bytes",
+                        "Memory of the device that is taken when the server is ready, by what for.",
+                        RP_METRIC_GAUGE, uses[use], &e->memory[use]);
+    rp_registry_add(r, "reprise_device_allocations_total",
+                    "Allocations of device memory: none after the server is ready.",
+                    RP_METRIC_COUNTER, NULL, &e->allocations);
 }
 
 void rp_server_metrics_register(struct rp_server_metrics *m, const struct rp_engine *engine,

@@ -1,0 +1,134 @@
+#include "attention/attention_cuda.h"
+
+#include "attention/attention_internal_cuda.h"
+
+/* Places `bytes` behind what is there; base NULL: counting. */
+static void *carve(unsigned char *base, size_t *used, size_t bytes) {
+    void *at = base ? base + *used : NULL;
+    *used += RP_ALIGN_UP(bytes, 256);
+    return at;
+}
+
+size_t rp_attention_cuda_carve(const struct rp_attention_cuda_config *config, unsigned char *base,
+                               struct rp_attention_cuda_workspace *out) {
+    const struct rp_step_config *step = &config->step.config;
+    bool decode = rp_attention_decode_cuda_supports(config);
+    bool prefill = rp_attention_prefill_cuda_supports(config);
+    size_t used = 0;
+    *out = (struct rp_attention_cuda_workspace){0};
+    out->row_capacity = step->row_capacity;
+    if (prefill)
+        out->tile_capacity =
+            step->token_capacity / rp_attention_prefill_cuda_tile(config) + step->row_capacity;
+    for (uint32_t i = 0; i < config->window_count && (decode || prefill); i++) {
+        struct rp_attention_cuda_plan_view *plan = &out->plans[i];
+        plan->head = carve(base, &used, sizeof *plan->head);
+        plan->rows = carve(base, &used, (size_t)out->row_capacity * sizeof *plan->rows);
+        plan->tiles = carve(base, &used, (size_t)out->tile_capacity * sizeof *plan->tiles);
+    }
+    out->claims = carve(base, &used, RP_ATTENTION_CLAIMS * sizeof *out->claims);
+    if (decode) {
+        size_t floats = rp_attention_decode_cuda_partial_floats(config);
+        out->arrivals = carve(base, &used, (size_t)out->row_capacity * config->kv_heads * 4);
+        out->partial_blocks = rp_attention_decode_cuda_blocks(config);
+        out->partials = carve(base, &used, out->partial_blocks * floats * sizeof(float));
+    }
+    return used;
+}
+
+size_t rp_attention_cuda_workspace_bytes(const struct rp_attention_cuda_config *config) {
+    struct rp_attention_cuda_workspace workspace;
+    return rp_attention_cuda_carve(config, NULL, &workspace);
+}
+
+/* Which kernels the rows of a bucket go to. */
+struct routes {
+    bool decode, prefill;
+    uint32_t generic_rows; /* enum rp_attention_cuda_rows; 0: none */
+};
+
+static struct routes routes_of(const struct rp_attention_cuda_config *config) {
+    struct routes routes = {.decode = rp_attention_decode_cuda_supports(config)};
+    if (!routes.decode)
+        routes.generic_rows |= RP_ATTENTION_DECODE_ROWS;
+    if (!config->bucket.decode) {
+        routes.prefill = rp_attention_prefill_cuda_supports(config);
+        if (!routes.prefill)
+            routes.generic_rows |= RP_ATTENTION_PROMPT_ROWS;
+    }
+    return routes;
+}
+
+static int check_config(const struct rp_attention_cuda_config *config, struct rp_error *err) {
+    if (config->window_count == 0 || config->window_count > RP_ATTENTION_CLASSES_MAX)
+        return rp_error_set(err, RP_STATUS_UNSUPPORTED,
+                            "attention: %u different windows, at most %u", config->window_count,
+                            RP_ATTENTION_CLASSES_MAX);
+    if (config->kv_heads == 0 || config->heads % config->kv_heads != 0)
+        return rp_error_set(err, RP_STATUS_UNSUPPORTED,
+                            "attention: %u query heads over %u KV heads", config->heads,
+                            config->kv_heads);
+    if (config->workspace_bytes < rp_attention_cuda_workspace_bytes(config))
+        return rp_error_set(err, RP_STATUS_INVALID,
+                            "attention: a workspace of %zu bytes, %zu needed",
+                            config->workspace_bytes, rp_attention_cuda_workspace_bytes(config));
+    return RP_OK;
+}
+
+int rp_attention_cuda_plan(const struct rp_attention_cuda_config *config, struct rp_arena *memory,
+                           struct rp_cuda_launch *out, uint32_t *out_count, struct rp_error *err) {
+    struct routes routes = routes_of(config);
+    int status = check_config(config, err);
+    *out_count = 0;
+    if (status != RP_OK || (!routes.decode && !routes.prefill))
+        return status;
+    struct rp_attention_plan_cuda *args = rp_arena_alloc(memory, sizeof *args);
+    if (!args)
+        return rp_error_set(err, RP_STATUS_NO_MEMORY, "attention: out of memory");
+    args->config = *config;
+    rp_attention_cuda_carve(config, config->workspace, &args->workspace);
+    args->tile_queries = routes.prefill ? rp_attention_prefill_cuda_tile(config) : 0;
+    out[(*out_count)++] =
+        (struct rp_cuda_launch){"attention_plan", rp_attention_plan_cuda_run, args};
+    return RP_OK;
+}
+
+static int mask_class(const struct rp_attention_cuda_config *config, uint32_t window) {
+    for (uint32_t i = 0; i < config->window_count; i++)
+        if (config->windows[i] == window)
+            return (int)i;
+    return -1;
+}
+
+int rp_attention_cuda_lower(const struct rp_attention_cuda_config *config,
+                            const struct rp_attention_args *args, struct rp_arena *memory,
+                            struct rp_cuda_launch out[RP_ATTENTION_LAUNCHES_MAX],
+                            uint32_t *out_count, struct rp_error *err) {
+    struct routes routes = routes_of(config);
+    int status = check_config(config, err), index = mask_class(config, args->window);
+    *out_count = 0;
+    if (status != RP_OK)
+        return status;
+    if (index < 0)
+        return rp_error_set(err, RP_STATUS_INVALID, "attention: no plan for a window of %u",
+                            args->window);
+    struct rp_attention_cuda_args *op = rp_arena_alloc(memory, sizeof *op);
+    if (!op)
+        return rp_error_set(err, RP_STATUS_NO_MEMORY, "attention: out of memory");
+    op->config = *config;
+    op->args = *args;
+    op->mask_class = (uint32_t)index;
+    op->rows = routes.generic_rows;
+    rp_attention_cuda_carve(config, config->workspace, &op->workspace);
+    /* The longest first: a prompt's tiles, then the many short ones. */
+    if (routes.prefill)
+        out[(*out_count)++] =
+            (struct rp_cuda_launch){"attention_prefill", rp_attention_prefill_cuda_run, op};
+    if (routes.decode)
+        out[(*out_count)++] =
+            (struct rp_cuda_launch){"attention_decode", rp_attention_decode_cuda_run, op};
+    if (routes.generic_rows != 0)
+        out[(*out_count)++] =
+            (struct rp_cuda_launch){"attention_generic", rp_attention_generic_cuda_run, op};
+    return RP_OK;
+}
