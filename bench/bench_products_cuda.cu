@@ -192,12 +192,14 @@ void measure(request r, const char *extra) {
     set_counts<<<1, 1>>>(env.counts, r.m);
     double us = time_graph(launches, 5, 0, 0, r.m) * 1e3 / count;
     const rp_matmul_tc_args *args = (const rp_matmul_tc_args *)launches[0].args;
-    printf("%5u %6u %5u seg %2u  tile %3u x %3u x %u %-5s stages %2u grid %3u %-8s %s%s %8.2f us "
-           "%5.2f TB/s %5.1f %% %6.1f TFLOP/s\n",
-           r.m, r.n, r.k, args->segments, args->tile.rows, args->tile.tokens, args->tile.boxes, args->tile.order ? "waves" : "runs", args->stages,
-           args->grid, args->tile.partials ? "partials" : "sum", env.dependent ? "pdl " : "", extra,
-           us, (double)bytes / us * 1e-6, (double)bytes / us * 1e6 / BANDWIDTH * 100,
-           2e-6 * r.m * r.n * r.k / us);
+    printf(
+        "%5u %6u %5u seg %2u  tile %3u x %3u x %u %s %-5s stages %2u grid %3u %-8s %s%s %8.2f us "
+        "%5.2f TB/s %5.1f %% %6.1f TFLOP/s\n",
+        r.m, r.n, r.k, args->segments, args->tile.rows, args->tile.tokens, args->tile.boxes,
+        args->tile.eager ? "eager" : "later", args->tile.order ? "waves" : "runs", args->stages,
+        args->grid, args->tile.partials ? "partials" : "sum", env.dependent ? "pdl " : "", extra,
+        us, (double)bytes / us * 1e-6, (double)bytes / us * 1e6 / BANDWIDTH * 100,
+        2e-6 * r.m * r.n * r.k / us);
     fflush(stdout);
     rp_arena_deinit(&memory);
 }
@@ -206,28 +208,29 @@ uint32_t segment_of(uint32_t k, uint32_t count) {
     return (uint32_t)RP_ALIGN_UP(RP_CEIL_DIV(k, count), 64);
 }
 
-/* Every tile that fits m rows, with half and nearly all of an SM's shared memory. */
+/* Every tile that fits m rows. */
 void sweep(uint32_t m, uint32_t n, uint32_t k, const std::vector<uint32_t> &segments) {
-    static const uint32_t tiles[][3] = {
-        {8, 64, 1},    {8, 64, 2},    {8, 64, 4},    {8, 128, 1},   {8, 128, 2},   {8, 128, 4},
-        {16, 64, 1},   {16, 128, 1},  {16, 128, 2},  {32, 64, 1},   {32, 64, 2},   {32, 128, 1},
-        {32, 128, 2},  {32, 256, 1},  {64, 64, 1},   {64, 128, 1},  {64, 128, 2},  {64, 256, 1},
-        {128, 128, 1}, {128, 256, 1}, {192, 128, 1}, {256, 128, 1}};
+    static const uint32_t tiles[][4] = {
+        {8, 64, 4, 1},    {16, 64, 2, 1},   {16, 64, 4, 1},   {32, 64, 2, 1},
+        {32, 64, 4, 1},   {8, 128, 2, 1},   {16, 128, 2, 1},  {32, 128, 1, 1},
+        {32, 128, 2, 1},  {64, 128, 1, 1},  {64, 128, 2, 1},  {64, 64, 2, 1},
+        {128, 128, 1, 1}, {128, 128, 1, 0}, {192, 128, 1, 0}, {256, 128, 1, 0}};
     for (uint32_t count : segments) {
         for (const uint32_t *t : tiles) {
             if (m <= 128 ? t[0] < m || t[0] >= 2 * std::max(m, 8u) : t[0] < 96)
                 continue;
-            for (int variant = 0; variant < 6; variant++) {
+            for (int variant = 0; variant < 3; variant++) {
                 request r = {};
                 r.m = m, r.n = n, r.k = k, r.segment = segment_of(k, count);
                 r.tile.tokens = t[0];
                 r.tile.rows = t[1];
                 r.tile.boxes = t[2];
-                r.tile.shared_bytes = variant % 2 ? 216 << 10 : 104 << 10;
-                r.tile.partials = variant / 2 == 1;
-                r.tile.order = variant / 2 == 2 ? RP_MATMUL_ORDER_WAVES : RP_MATMUL_ORDER_RUNS;
-                if ((r.tile.partials && (count == 1 || m > 128 || n > 32768)) ||
-                    (r.tile.order && m <= 128) || (variant % 2 == 0 && m > 64))
+                r.tile.eager = t[3] != 0;
+                r.tile.shared_bytes = env.limits.shared_bytes_block - (m <= 128 ? 12 << 10 : 0);
+                r.tile.partials = variant == 1;
+                r.tile.order = variant == 2 ? RP_MATMUL_ORDER_WAVES : RP_MATMUL_ORDER_RUNS;
+                if ((r.tile.partials && (count == 1 || m > 256 || n > 32768)) ||
+                    (r.tile.order && m <= 128))
                     continue;
                 measure(r, "");
             }
@@ -317,10 +320,11 @@ rp_matmul_tile tile_of(const std::vector<uint32_t> &t) {
     tile.tokens = t[0];
     tile.rows = t[1];
     tile.boxes = t[2];
-    tile.order = (rp_matmul_order)t[3];
-    tile.stages = t[4];
-    tile.shared_bytes = t[5] << 10;
-    tile.partials = t[6] != 0;
+    tile.eager = t[3] != 0;
+    tile.order = (rp_matmul_order)t[4];
+    tile.stages = t[5];
+    tile.shared_bytes = t[6] << 10;
+    tile.partials = t[7] != 0;
     return tile;
 }
 
@@ -345,10 +349,10 @@ int main(int argc, char **argv) {
             for (size_t p = 0; p < 5 && p < list.size(); p++)
                 products[p].segments = list[p];
         } else if (!strcmp(verb, "tile") && i + 2 < argc) {
-            /* tile PRODUCT TOKENS,ROWS,BOXES,ORDER,STAGES,SHARED_KB,PARTIALS */
+            /* tile PRODUCT TOKENS,ROWS,BOXES,EAGER,ORDER,STAGES,SHARED_KB,PARTIALS */
             uint32_t p = (uint32_t)atoi(argv[i + 1]);
             std::vector<uint32_t> t = numbers(argv[i + 2]);
-            t.resize(7);
+            t.resize(8);
             for (uint32_t q = 0; q < 5; q++)
                 if (p == q || p == 9)
                     products[q].tile = tile_of(t);
@@ -360,7 +364,7 @@ int main(int argc, char **argv) {
         } else if (!strcmp(verb, "one") && i + 5 < argc) {
             /* one M N K SEGMENTS TOKENS,... as tile */
             std::vector<uint32_t> t = numbers(argv[i + 5]);
-            t.resize(7);
+            t.resize(8);
             request r = {};
             r.m = (uint32_t)atoi(argv[i + 1]);
             r.n = (uint32_t)atoi(argv[i + 2]);

@@ -1,7 +1,6 @@
 #include "quant/matmul_internal_cuda.h"
 
 #include <cuda_runtime_api.h>
-#include <stdlib.h>
 #include <string.h>
 
 #define FLAG_BYTES    16384u
@@ -13,19 +12,29 @@ typedef CUresult (*encode_fn)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, vo
                               const cuuint32_t *, CUtensorMapInterleave, CUtensorMapSwizzle,
                               CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
 
-/* As few segments as keep most of 132 multiprocessors at work on one token, where a block takes runs of
- * (64 outputs, segment). Of n and k alone: the order of a sum must not depend on the card. */
+/* Blocks at work when each of 132 takes an equal run of (rows outputs, segment). */
+static uint32_t blocks_at_work(uint32_t n, uint32_t segments, uint32_t rows) {
+    uint32_t units = RP_CEIL_DIV(n, rows) * segments;
+    return RP_CEIL_DIV(units, RP_CEIL_DIV(units, 132u));
+}
+
+/* As few segments as keep most of 132 multiprocessors at work, on few tokens (tiles of 64 outputs) and on
+ * many (128). Of n and k alone: the order of a sum must not depend on the card. */
 uint32_t rp_matmul_cuda_segment(uint32_t n, uint32_t k) {
     static const uint32_t counts[] = {1, 2, 3, 4, 6, 8, 12, 16};
-    uint32_t tiles = RP_CEIL_DIV(n, 64), segment = RP_ALIGN_UP(k, RP_MATMUL_BLOCK);
+    uint32_t best = 0, segment = (uint32_t)RP_ALIGN_UP(k, RP_MATMUL_BLOCK);
     for (size_t i = 0; i < RP_ARRAY_COUNT(counts); i++) {
         uint32_t columns = (uint32_t)RP_ALIGN_UP(RP_CEIL_DIV(k, counts[i]), RP_MATMUL_BLOCK);
-        uint32_t units = tiles * RP_CEIL_DIV(k, columns), share = RP_CEIL_DIV(units, 132u);
+        uint32_t segments = RP_CEIL_DIV(k, columns);
         if (i > 0 && columns < SEGMENT_LEAST)
             break;
-        segment = columns;
-        if (RP_CEIL_DIV(units, share) >= 112)
-            break;
+        uint32_t few = RP_MIN(blocks_at_work(n, segments, 64), 120u);
+        uint32_t many = RP_MIN(blocks_at_work(n, segments, 128), 96u);
+        uint32_t score = 1000 + 2 * few * 100 / 120 + many * 100 / 96 - 2 * segments;
+        if (score > best) {
+            best = score;
+            segment = columns;
+        }
     }
     return segment;
 }
@@ -39,13 +48,28 @@ size_t rp_matmul_cuda_workspace_bytes(const struct rp_cuda_limits *limits, uint3
 }
 
 struct rp_matmul_tile rp_matmul_cuda_choose(const struct rp_matmul_cuda *op) {
-    uint32_t m = op->rows.max_rows;
-    struct rp_matmul_tile tile = {.rows = 128, .shared_bytes = 200 * 1024};
-    tile.tokens = m <= 8 ? 8 : m <= 16 ? 16 : m <= 32 ? 32 : m <= 64 ? 64 : m < 1024 ? 128 : 192;
-    tile.order = m < 1024 ? RP_MATMUL_ORDER_RUNS : RP_MATMUL_ORDER_WAVES;
-    tile.partials = op->partials_wanted && m <= 128;
-    if (m > 128)
-        tile.shared_bytes = op->limits.shared_bytes_block;
+    /* Up to so many rows; measured: bench/results/cuda_products.md. */
+    static const struct {
+        uint32_t max_rows;
+        struct rp_matmul_tile tile;
+    } choices[] = {
+        {8, {.tokens = 8, .rows = 64, .boxes = 4, .eager = true, .partials = true}},
+        {16, {.tokens = 16, .rows = 64, .boxes = 4, .eager = true, .partials = true}},
+        {32, {.tokens = 32, .rows = 64, .boxes = 2, .eager = true, .partials = true}},
+        {64, {.tokens = 64, .rows = 128, .boxes = 1, .eager = true, .partials = true}},
+        {128, {.tokens = 128, .rows = 128, .boxes = 1, .eager = true, .partials = true}},
+        {511, {.tokens = 128, .rows = 128, .boxes = 1}},
+        {UINT32_MAX, {.tokens = 128, .rows = 128, .boxes = 1, .order = RP_MATMUL_ORDER_WAVES}},
+    };
+    size_t i = 0;
+    while (op->rows.max_rows > choices[i].max_rows)
+        i++;
+    struct rp_matmul_tile tile = choices[i].tile;
+    tile.partials = tile.partials && op->partials_wanted;
+    /* Room for the small kernels between the products of a decode step. */
+    tile.shared_bytes = op->limits.shared_bytes_block;
+    if (op->rows.max_rows <= 128 && tile.shared_bytes > 64 * 1024)
+        tile.shared_bytes -= 12 * 1024;
     return tile;
 }
 
@@ -66,9 +90,8 @@ static int encode_map(CUtensorMap *map, const void *data, uint64_t rows, uint64_
     CUresult result =
         encode(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, (void *)(uintptr_t)data, sizes, strides,
                box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-               getenv("RP_PROMO") ? (CUtensorMapL2promotion)atoi(getenv("RP_PROMO"))
-                                  : CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
-               CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+               /* 256 bytes cost 3 to 7 % of a decode step's time */
+               CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     if (result != CUDA_SUCCESS)
         return rp_error_set(err, RP_STATUS_DEVICE, "no tensor map for (%llu, %llu): error %d",
                             (unsigned long long)rows, (unsigned long long)cols, (int)result);
@@ -91,22 +114,21 @@ static int lay_out(struct rp_matmul_tc_args *args, const struct rp_matmul_cuda *
 
     size_t data_bytes = op->workspace_bytes > FLAG_BYTES ? op->workspace_bytes - FLAG_BYTES : 0;
     float *data = (float *)(void *)(op->workspace + FLAG_BYTES);
-    if (args->segments == 1 || op->accumulate)
-        tile->partials = false;
+    uint32_t units = tiles * args->segments, share = RP_CEIL_DIV(units, op->limits.sm_count);
+    bool is_split = tile->order == RP_MATMUL_ORDER_RUNS && share % args->segments != 0;
     args->split_stride = (size_t)op->rows.max_rows * args->n;
-    if (tile->partials && args->split_stride * args->segments * sizeof(float) > data_bytes)
+    if (op->accumulate || args->split_stride * args->segments * sizeof(float) > data_bytes)
         tile->partials = false;
+    tile->partials = tile->partials && is_split;
     if (tile->partials)
         args->partials = data;
 
     if (tile->order == RP_MATMUL_ORDER_RUNS) {
-        uint32_t units = tiles * args->segments;
-        uint32_t share = RP_CEIL_DIV(units, op->limits.sm_count);
         args->grid = RP_CEIL_DIV(units, share);
         args->share_stride = (size_t)RP_MIN(share, args->segments - 1) * tile->rows * tile->tokens;
         bool fits = args->grid * args->share_stride * sizeof(float) <= data_bytes &&
                     args->grid * 2 * sizeof(uint32_t) <= FLAG_BYTES;
-        if (share % args->segments != 0 && !tile->partials && !fits)
+        if (is_split && !tile->partials && !fits)
             tile->order = RP_MATMUL_ORDER_WAVES;
         args->shares = data;
         args->flags = (uint32_t *)(void *)op->workspace;
@@ -139,9 +161,7 @@ static int fill_args(struct rp_matmul_tc_args *args, const struct rp_matmul_cuda
     args->segment_blocks = segment / RP_MATMUL_BLOCK;
     args->segments = RP_CEIL_DIV(args->blocks, args->segment_blocks);
     args->tile = *tile;
-    if (tile->boxes == 0)
-        args->tile.boxes = 1;
-    args->weight_policy = args->token_tiles == 1 ? 0x12F0000000000000ull : 0x1000000000000000ull;
+    args->shared_most = op->limits.shared_bytes_block;
     if (lay_out(args, op) != RP_OK)
         return rp_error_set(err, RP_STATUS_RANGE,
                             "product (%u, %u): no room for two stages in %u bytes", w->rows,

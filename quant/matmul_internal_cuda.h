@@ -25,10 +25,12 @@ struct rp_matmul_tile {
     uint32_t tokens; /* columns of the instruction: 8, 16, 32, 64, 128, 192, 256 */
     uint32_t rows;   /* of weights: 64, 128, 256 */
     enum rp_matmul_order order;
+    uint32_t boxes;  /* of 64 columns of K in a stage */
     uint32_t stages; /* of the pipeline in shared memory; 0: as many as fit into shared_bytes */
     uint32_t shared_bytes;
-    bool partials;  /* leave the segments to the reader */
-    uint32_t boxes; /* of 64 columns in a stage; 0: 1 */
+    bool eager; /* frees a stage as early as possible: where memory is the limit */
+    bool
+        partials; /* leave the segments to the reader, where a tile would be split between blocks */
 };
 
 /* Frozen arguments of the tensor-core kernel; 64-byte aligned, for the tensor maps. */
@@ -47,10 +49,10 @@ struct rp_matmul_tc_args {
     uint32_t n;
     uint32_t blocks, segment_blocks, segments; /* of K */
     uint32_t row_tiles, token_tiles; /* of one block of threads, for all of n and max_rows */
-    uint32_t grid, stages, shared_bytes;
+    uint32_t grid, stages, shared_bytes, shared_most;
     struct rp_matmul_tile tile;
-    uint64_t weight_policy; /* of L2 */
-    uint64_t *trace;
+    uint64_t
+        *trace; /* (blocks, 4): when it started, waited, ended, and the SM: with RP_TRACE alone */
     bool out_bf16, accumulate, dependent;
 };
 

@@ -21,9 +21,6 @@
 #include "quant/matmul_pipeline.cuh"
 #include "quant/matmul_wgmma.cuh"
 
-#include <stdio.h>
-#include <stdlib.h>
-
 #define GROUP_TILES 16 /* token tiles that ORDER_WAVES keeps together */
 
 #ifdef RP_TRACE
@@ -40,7 +37,7 @@
 
 namespace {
 
-template <int TOKENS_, int ROWS_, int BOXES_> struct shape {
+template <int TOKENS_, int ROWS_, int BOXES_, bool EAGER_> struct shape {
     static constexpr int TOKENS = TOKENS_, ROWS = ROWS_;
     static constexpr int BOXES = BOXES_; /* of 64 columns in a stage */
     static constexpr int WARPGROUPS = ROWS > 64 ? 2 : 1;
@@ -48,8 +45,9 @@ template <int TOKENS_, int ROWS_, int BOXES_> struct shape {
     static constexpr int SUMS = TOKENS / 2;               /* registers of one block */
     static constexpr uint32_t WEIGHT_BYTES = ROWS * 128, TOKEN_BYTES = TOKENS * 128; /* a box */
     static constexpr uint32_t STAGE_BYTES = BOXES * (WEIGHT_BYTES + TOKEN_BYTES);
-    /* So few instructions a stage that waiting for them at once costs nothing, and frees it earlier. */
-    static constexpr bool EAGER = TOKENS <= 64;
+    /* A stage's instructions are awaited at once, which frees it earlier, instead of under those of the
+     * next stage: better wherever memory is the limit. */
+    static constexpr bool EAGER = EAGER_;
     /* No registers for the sum of several segments beside the one at work: such a tile takes matrices
      * of one segment, or leaves partials. */
     static constexpr bool ONE_SEGMENT = SUMS * BLOCKS > 96;
@@ -167,10 +165,12 @@ template <typename Shape> struct ring {
 template <typename Shape>
 __device__ __forceinline__ void copy_weights(const rp_matmul_tc_args &args, const ring<Shape> &at,
                                              const steps<Shape> &s) {
+    /* Read once: out of L2 first. */
+    uint64_t weight_policy = args.token_tiles == 1 ? RP_L2_EVICT_FIRST : RP_L2_EVICT_NORMAL;
     rp_barrier_expect(at.full_barrier(), s.count * (Shape::WEIGHT_BYTES + Shape::TOKEN_BYTES));
     for (uint32_t box = 0; box < s.count; box++)
         rp_copy_box(at.weights(box), &args.weight_map, (s.block + box) * RP_MATMUL_BLOCK,
-                    s.r.row_tile * Shape::ROWS, at.full_barrier(), args.weight_policy);
+                    s.r.row_tile * Shape::ROWS, at.full_barrier(), weight_policy);
 }
 
 template <typename Shape>
@@ -226,9 +226,10 @@ struct place {
 /* Calls each(sum, row, token of the tile, ...) for this thread's sums that are alive. */
 #define EACH_SUM(Shape, p, args, block, i, row, token)                                             \
     _Pragma("unroll") for (int block = 0; block < Shape::BLOCKS; block++)                          \
-        _Pragma("unroll") for (int i = 0; i < Shape::SUMS; i++) if (uint32_t row =                 \
-            (p).row + block * 64 + i / 2 % 2 * 8, token = (p).token + i / 4 * 8 + i % 2;           \
-            row < (args).n && token < (p).columns)
+        _Pragma("unroll") for (int i = 0; i < Shape::SUMS;                                         \
+                               i++) if (uint32_t row = (p).row + block * 64 + i / 2 % 2 * 8,       \
+                                        token = (p).token + i / 4 * 8 + i % 2;                     \
+                                        row < (args).n && token < (p).columns)
 
 template <typename Shape> using sums_of = float[Shape::BLOCKS][Shape::SUMS];
 
@@ -237,15 +238,16 @@ __device__ __forceinline__ void store_partial(const rp_matmul_tc_args &args, con
                                               uint32_t segment, const sums_of<Shape> &sums) {
     float *to = args.partials + segment * args.split_stride + (size_t)p.base * args.n;
     EACH_SUM(Shape, p, args, block, i, row, token)
-        to[(size_t)token * args.n + row] = sums[block][i];
+    to[(size_t)token * args.n + row] = sums[block][i];
 }
 
 /* shares: (block of threads)(segment)(warpgroup)(BLOCKS)(SUMS / 4)(128 threads)(4) */
 template <typename Shape>
 __device__ __forceinline__ float4 *share_at(const rp_matmul_tc_args &args, const place &p,
                                             uint32_t owner, uint32_t segment) {
-    float *to = args.shares + owner * args.share_stride +
-                (size_t)(segment * Shape::WARPGROUPS + p.warpgroup) * Shape::BLOCKS * Shape::SUMS * 128;
+    float *to =
+        args.shares + owner * args.share_stride +
+        (size_t)(segment * Shape::WARPGROUPS + p.warpgroup) * Shape::BLOCKS * Shape::SUMS * 128;
     return (float4 *)to + p.thread;
 }
 
@@ -332,8 +334,7 @@ __device__ __forceinline__ void multiply_segment(ring<Shape> &at, uint32_t warpg
         for (int box = 0; box < Shape::BOXES; box++) {
             if (box > 0 && k + box >= blocks)
                 break;
-            uint64_t a =
-                rp_wgmma_operand(at.weights(box) + warpgroup * Shape::BLOCKS * 64 * 128);
+            uint64_t a = rp_wgmma_operand(at.weights(box) + warpgroup * Shape::BLOCKS * 64 * 128);
             uint64_t b = rp_wgmma_operand(at.tokens(box));
             rp_wgmma_fence();
 #pragma unroll
@@ -396,8 +397,7 @@ __device__ __forceinline__ void multiply_all(const rp_matmul_tc_args &args, ring
                 p.thread % 32 / 4;
         sums_of<Shape> sums, total;
         for (uint32_t segment = r.begin; segment < r.end; segment++) {
-            uint32_t blocks =
-                min(args.segment_blocks, args.blocks - segment * args.segment_blocks);
+            uint32_t blocks = min(args.segment_blocks, args.blocks - segment * args.segment_blocks);
             multiply_segment<Shape>(at, p.warpgroup, blocks, sums);
             if (args.partials)
                 store_partial<Shape>(args, p, segment, sums);
@@ -407,18 +407,18 @@ __device__ __forceinline__ void multiply_all(const rp_matmul_tc_args &args, ring
             for (int block = 0; block < (Shape::ONE_SEGMENT ? 0 : Shape::BLOCKS); block++)
 #pragma unroll
                 for (int i = 0; i < Shape::SUMS; i++)
-                    total[block][i] = segment == r.begin ? sums[block][i]
-                                                         : total[block][i] + sums[block][i];
+                    total[block][i] =
+                        segment == r.begin ? sums[block][i] : total[block][i] + sums[block][i];
         }
         if (!args.partials)
             finish_run<Shape>(args, p, r, w.share, Shape::ONE_SEGMENT ? sums : total);
     }
 }
 
-template <int TOKENS, int ROWS, int BOXES>
-__global__ void __launch_bounds__((shape<TOKENS, ROWS, BOXES>::THREADS), 1)
+template <int TOKENS, int ROWS, int BOXES, bool EAGER>
+__global__ void __launch_bounds__((shape<TOKENS, ROWS, BOXES, EAGER>::THREADS), 1)
     matmul_tc(const __grid_constant__ rp_matmul_tc_args args) {
-    using Shape = shape<TOKENS, ROWS, BOXES>;
+    using Shape = shape<TOKENS, ROWS, BOXES, EAGER>;
     constexpr uint32_t COPYING = 128 * Shape::WARPGROUPS; /* its first thread */
     extern __shared__ __align__(1024) unsigned char shared[];
     rp_pdl_trigger();
@@ -456,25 +456,29 @@ __global__ void __launch_bounds__((shape<TOKENS, ROWS, BOXES>::THREADS), 1)
 
 struct kernel_entry {
     uint32_t tokens, rows, boxes;
+    bool eager;
     void (*kernel)(rp_matmul_tc_args);
     uint32_t threads;
 };
 
-#define ENTRY(tokens, rows, boxes)                                                                 \
+#define ENTRY(tokens, rows, boxes, eager)                                                          \
     {                                                                                              \
-        tokens, rows, boxes, matmul_tc<tokens, rows, boxes>, shape<tokens, rows, boxes>::THREADS   \
+        tokens, rows, boxes, eager, matmul_tc<tokens, rows, boxes, eager>,                         \
+            shape<tokens, rows, boxes, eager>::THREADS                                             \
     }
 const kernel_entry kernels[] = {
-    ENTRY(8, 64, 1),    ENTRY(16, 64, 1),   ENTRY(32, 64, 1),  ENTRY(64, 64, 1),  ENTRY(8, 128, 1),
-    ENTRY(16, 128, 1),  ENTRY(32, 128, 1),  ENTRY(64, 128, 1), ENTRY(128, 128, 1), ENTRY(192, 128, 1),
-    ENTRY(256, 128, 1), ENTRY(64, 256, 1),  ENTRY(128, 256, 1), ENTRY(8, 64, 4),  ENTRY(8, 128, 2),
-    ENTRY(16, 128, 2),  ENTRY(32, 128, 2),  ENTRY(8, 64, 2),   ENTRY(32, 64, 2), ENTRY(32, 256, 1),
-    ENTRY(8, 128, 4), ENTRY(64, 128, 2),
+    ENTRY(8, 64, 4, true),     ENTRY(16, 64, 2, true),    ENTRY(16, 64, 4, true),
+    ENTRY(32, 64, 2, true),    ENTRY(32, 64, 4, true),    ENTRY(8, 128, 2, true),
+    ENTRY(16, 128, 2, true),   ENTRY(32, 128, 1, true),   ENTRY(32, 128, 2, true),
+    ENTRY(64, 128, 1, true),   ENTRY(64, 128, 2, true),   ENTRY(64, 64, 2, true),
+    ENTRY(128, 128, 1, true),  ENTRY(128, 128, 1, false), ENTRY(192, 128, 1, false),
+    ENTRY(256, 128, 1, false),
 };
 
 const kernel_entry *find_kernel(const rp_matmul_tile &tile) {
     for (const kernel_entry &entry : kernels)
-        if (entry.tokens == tile.tokens && entry.rows == tile.rows && entry.boxes == tile.boxes)
+        if (entry.tokens == tile.tokens && entry.rows == tile.rows && entry.boxes == tile.boxes &&
+            entry.eager == tile.eager)
             return &entry;
     return nullptr;
 }
@@ -486,12 +490,7 @@ int rp_matmul_tc_cuda_prepare(const struct rp_matmul_tc_args *args) {
     if (!entry)
         return RP_STATUS_NOT_FOUND;
     cudaError_t error = cudaFuncSetAttribute(
-        entry->kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)args->shared_bytes);
-    /* An SM changes its split between L1 and shared memory only when it is empty: kernels that are to
-     * overlap must want the same. */
-    if (error == cudaSuccess)
-        error = cudaFuncSetAttribute(entry->kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
-                                     cudaSharedmemCarveoutMaxShared);
+        entry->kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)args->shared_most);
     return error == cudaSuccess ? RP_OK : RP_STATUS_DEVICE;
 }
 
