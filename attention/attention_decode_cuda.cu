@@ -55,8 +55,10 @@ __device__ __forceinline__ uint32_t shared_address(const void *at) {
     return (uint32_t)__cvta_generic_to_shared(at);
 }
 
+template <uint32_t TO, uint32_t FROM>
 __device__ __forceinline__ void copy_16(uint32_t to, const void *from) {
-    asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16;" ::"r"(to), "l"(from));
+    asm volatile("cp.async.cg.shared.global.L2::256B [%0 + %2], [%1 + %3], 16;" ::"r"(to),
+                 "l"(from), "n"(TO), "n"(FROM));
 }
 
 /* Zeros, and no access to memory, unless `valid`. */
@@ -173,10 +175,19 @@ __device__ __forceinline__ bool unit_is_full(const segment &at, uint32_t key) {
 template <int D> struct loader {
     static constexpr uint32_t ROW_BYTES = D * 2 + 16; /* odd in 16 bytes: no bank conflicts */
     static constexpr uint32_t CHUNKS = D / 8;         /* of 16 bytes */
+    /* A warp's instruction copies 32 chunks; after so many of them whole rows are done. */
+    static constexpr uint32_t PERIOD = CHUNKS % 3 == 0 ? 3 : 1;
     segment at;
     uint32_t left; /* splits after this segment */
     uint32_t key, end, batch, pages;
-    const unsigned char *from;
+    uint32_t lane_to[PERIOD];  /* where a lane's chunk of each instruction goes */
+    const unsigned char *from; /* a lane's first chunk */
+
+    __device__ __forceinline__ void init(uint32_t lane) {
+#pragma unroll
+        for (uint32_t i = 0; i < PERIOD; i++)
+            lane_to[i] = (i * 32 + lane + (i * 32 + lane) / CHUNKS) * 16;
+    }
 
     __device__ __forceinline__ void load_pages(const decode_args &args, uint32_t warp,
                                                uint32_t lane) {
@@ -190,20 +201,24 @@ template <int D> struct loader {
         batch = key;
         load_pages(args, warp, lane);
     }
+    /* All chunks of a unit, from the PART-th on. */
+    template <uint32_t PART> __device__ __forceinline__ void copy_parts(uint32_t to) {
+        if constexpr (PART < UNIT * CHUNKS / 32) {
+            copy_16<PART / PERIOD * PERIOD * 512 + PART / PERIOD * PERIOD * 32 / CHUNKS * 16,
+                    PART * 512>(to + lane_to[PART % PERIOD], from);
+            copy_parts<PART + 1>(to);
+        }
+    }
     __device__ __forceinline__ void copy(uint32_t to, uint32_t warp, uint32_t lane) {
         uint32_t first = key + warp * UNIT;
         if (key < end && unit_is_seen(at, first)) {
             if (unit_is_full(at, first)) {
-#pragma unroll
-                for (uint32_t i = 0; i < UNIT * CHUNKS / 32; i++) {
-                    uint32_t chunk = i * 32 + lane;
-                    copy_16(to + chunk * 16 + chunk / CHUNKS * 16, from + chunk * 16);
-                }
+                copy_parts<0>(to);
             } else {
 #pragma unroll 1
-                for (uint32_t chunk = lane; chunk < UNIT * CHUNKS; chunk += 32) {
-                    uint32_t position = first + chunk / CHUNKS;
-                    copy_16_or_zero(to + chunk * 16 + chunk / CHUNKS * 16, from + chunk * 16,
+                for (uint32_t i = 0; i < UNIT * CHUNKS; i += 32) {
+                    uint32_t row = (i + lane) / CHUNKS, position = first + row;
+                    copy_16_or_zero(to + (i + lane + row) * 16, from + i * 16,
                                     position >= at.info.first && position <= at.info.position);
                 }
             }
@@ -224,8 +239,8 @@ template <int D> struct loader {
         }
         uint32_t page = __shfl_sync(0xFFFFFFFFu, pages, (key - batch) / STEP);
         uint32_t in_page = (key + warp * UNIT) & ((1u << args.page_log2) - 1);
-        from = args.kv + page * args.page_stride + at.head * args.head_stride +
-               (size_t)in_page * (D * 2);
+        from = args.kv + page * args.page_stride + at.head * args.head_stride + in_page * (D * 2) +
+               lane * 16;
         copy(to, warp, lane);
     }
     __device__ __forceinline__ void issue_value(const decode_args &args, uint32_t to, uint32_t warp,
@@ -255,20 +270,27 @@ template <int D, int NT> struct sums {
 template <int D, int NT>
 __device__ __forceinline__ void load_query(const decode_args &args, const segment &at,
                                            uint32_t (&q)[NT][D / 16][2], uint32_t lane) {
-    bool pairs = (((uintptr_t)args.q | (args.q_stride * 4)) & 7) == 0;
+    const bool pairs = (((uintptr_t)args.q | (args.q_stride * 4)) & 7) == 0;
 #pragma unroll
     for (int n = 0; n < NT; n++) {
         uint32_t head = n * 8 + lane / 4;
+        /* Lanes without a head read another's and forget it: all loads are under way at once. */
         const float *from = args.q + at.info.token * args.q_stride +
-                            (size_t)(at.head * args.group + head) * D + lane % 4 * 2;
+                            (size_t)(at.head * args.group + min(head, args.group - 1)) * D +
+                            lane % 4 * 2;
+        float2 x[D / 8];
+        if (pairs) {
 #pragma unroll
-        for (int i = 0; i < D / 8; i++) {
-            float2 x = make_float2(0.0f, 0.0f);
-            if (head < args.group)
-                x = pairs ? __ldcg((const float2 *)(from + i * 8))
-                          : make_float2(__ldcg(from + i * 8), __ldcg(from + i * 8 + 1));
-            q[n][i / 2][i % 2] = pack(x.x, x.y);
+            for (int i = 0; i < D / 8; i++)
+                x[i] = __ldcg((const float2 *)(from + i * 8));
+        } else {
+#pragma unroll
+            for (int i = 0; i < D / 8; i++)
+                x[i] = make_float2(__ldcg(from + i * 8), __ldcg(from + i * 8 + 1));
         }
+#pragma unroll
+        for (int i = 0; i < D / 8; i++)
+            q[n][i / 2][i % 2] = head < args.group ? pack(x[i].x, x[i].y) : 0;
     }
 }
 
@@ -425,8 +447,8 @@ __device__ __forceinline__ folded get_partial(const float *from, uint32_t group,
 }
 
 __device__ __forceinline__ void store_out(const decode_args &args, size_t at, const folded &x) {
-    float y[4] = {__fdiv_rn(x.out.x, x.total), __fdiv_rn(x.out.y, x.total),
-                  __fdiv_rn(x.out.z, x.total), __fdiv_rn(x.out.w, x.total)};
+    float inverse = __fdividef(1.0f, x.total);
+    float y[4] = {x.out.x * inverse, x.out.y * inverse, x.out.z * inverse, x.out.w * inverse};
     if (args.out_dtype == RP_DTYPE_F32) {
         float *to = (float *)args.out + at;
         if (((uintptr_t)to & 15) == 0)
@@ -475,6 +497,29 @@ __device__ __forceinline__ void list_partials(block_state &shared, uint32_t tota
         shared.partials[0] = first_owner * SLOTS + PREFIX_SLOT;
         shared.partial_count = 1 + splits - folded_splits;
     }
+}
+
+/* This block's partials of a row and KV head are written; true in the block that is the last to say so,
+ * which then has the list of all of them. */
+__device__ __forceinline__ bool arrive(const decode_args &args, block_state &shared,
+                                       const segment &at, uint32_t total) {
+    uint32_t *arrivals = args.arrivals + at.row * args.kv_heads + at.head;
+    uint32_t mine = at.split_end - at.split;
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        __threadfence();
+        shared.is_last = atomicAdd(arrivals, mine) + mine == at.info.splits;
+        __threadfence();
+    }
+    __syncthreads();
+    if (!shared.is_last)
+        return false;
+    if (threadIdx.x == 0)
+        *arrivals = 0;
+    list_partials(shared, total, at.info.begin * args.kv_heads + at.head * at.info.splits,
+                  at.info.splits);
+    __syncthreads();
+    return true;
 }
 
 template <int D>
@@ -545,11 +590,12 @@ __global__ void __launch_bounds__(THREADS)
     __syncthreads();
 
     loader<D> load;
+    load.init(lane);
     load.at = shared.start;
     load.left = count - (load.at.split_end - load.at.split);
     load.enter(args, warp, lane);
     const uint32_t ring = shared_address(dynamic) + warp * RING * UNIT_BYTES;
-#pragma unroll
+#pragma unroll 1
     for (int i = 0; i < RING; i++) {
         if (i % 2 == 0)
             load.issue_key(args, ring + i * UNIT_BYTES, warp, lane);
@@ -565,7 +611,7 @@ __global__ void __launch_bounds__(THREADS)
     uint32_t slot = ring;
 
     segment at = shared.start;
-    uint32_t left = count - (at.split_end - at.split), done = 0;
+    uint32_t left = count - (at.split_end - at.split);
     for (;;) {
         uint32_t q[NT][D / 16][2];
         load_query<D, NT>(args, at, q, lane);
@@ -628,7 +674,6 @@ __global__ void __launch_bounds__(THREADS)
             __syncthreads(); /* everybody has read the last exchange */
             swap.template put<NT>(s, warp, lane);
             __syncthreads();
-            float *to = partial_at<D>(args, blockIdx.x, done + split - at.split);
 #pragma unroll
             for (int p = 0; p < PARTS; p++) {
                 uint32_t part = p * THREADS + threadIdx.x;
@@ -639,57 +684,36 @@ __global__ void __launch_bounds__(THREADS)
                 if (at.split == 0)
                     fold(state[p], x);
                 else
-                    put_partial<D>(to, args.group, head, column, x);
+                    put_partial<D>(partial_at<D>(args, blockIdx.x, split - at.split), args.group,
+                                   head, column, x);
             }
         }
+        const size_t out = at.info.token * args.out_stride + (size_t)at.head * args.group * D;
         const bool whole = at.split == 0 && at.split_end == at.info.splits;
-        bool finish = whole;
-        if (!whole) {
-            if (at.split == 0) {
-#pragma unroll
-                for (int p = 0; p < PARTS; p++) {
-                    uint32_t part = p * THREADS + threadIdx.x;
-                    if (part / COLUMNS < args.group)
-                        put_partial<D>(partial_at<D>(args, blockIdx.x, PREFIX_SLOT), args.group,
-                                       part / COLUMNS, part % COLUMNS * 4, state[p]);
-                }
-            }
-            uint32_t *arrivals = args.arrivals + at.row * args.kv_heads + at.head;
-            __syncthreads();
-            if (threadIdx.x == 0) {
-                __threadfence();
-                uint32_t mine = at.split_end - at.split;
-                shared.is_last = atomicAdd(arrivals, mine) + mine == at.info.splits;
-                __threadfence();
-            }
-            __syncthreads();
-            finish = shared.is_last;
-            if (finish) {
-                uint32_t base = (at.info.begin * args.kv_heads) + at.head * at.info.splits;
-                if (threadIdx.x == 0)
-                    *arrivals = 0;
-                list_partials(shared, total, base, at.info.splits);
-                __syncthreads();
-            }
-        }
-        if (finish) {
+        if (at.split == 0) {
 #pragma unroll
             for (int p = 0; p < PARTS; p++) {
                 uint32_t part = p * THREADS + threadIdx.x;
                 uint32_t head = part / COLUMNS, column = part % COLUMNS * 4;
                 if (head >= args.group)
                     continue;
-                if (!whole)
-                    state[p] = fold_partials<D>(args, shared, head, column);
-                store_out(args,
-                          at.info.token * args.out_stride +
-                              (size_t)(at.head * args.group + head) * D + column,
-                          state[p]);
+                if (whole)
+                    store_out(args, out + head * D + column, state[p]);
+                else
+                    put_partial<D>(partial_at<D>(args, blockIdx.x, PREFIX_SLOT), args.group, head,
+                                   column, state[p]);
+            }
+        }
+        if (!whole && arrive(args, shared, at, total)) {
+#pragma unroll 1
+            for (uint32_t part = threadIdx.x; part < args.group * COLUMNS; part += THREADS) {
+                uint32_t head = part / COLUMNS, column = part % COLUMNS * 4;
+                store_out(args, out + head * D + column,
+                          fold_partials<D>(args, shared, head, column));
             }
         }
         if (left == 0)
             break;
-        done += at.split_end - at.split;
         next_segment(args, at, left);
         left -= at.split_end;
     }
