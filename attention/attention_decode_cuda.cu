@@ -34,6 +34,7 @@ constexpr uint32_t PAGE_BATCH = 32 * STEP; /* keys whose page numbers the lanes 
 constexpr uint32_t PREFIX_SLOT =
     RP_ATTENTION_SPLITS_MAX; /* of a block's partials: a folded beginning */
 constexpr uint32_t SLOTS = RP_ATTENTION_SPLITS_MAX + 1;
+constexpr uint32_t ROWS_AHEAD = 8; /* of a block's rows that lie in shared memory */
 
 struct decode_args {
     const unsigned char *kv; /* of the layer, page 0, KV head 0 */
@@ -49,6 +50,7 @@ struct decode_args {
     uint32_t slot_words, page_log2, group, kv_heads, row_capacity;
     float scale; /* times log2 e */
     rp_dtype out_dtype;
+    bool q_aligned; /* to 16 bytes, in every row */
 };
 
 __device__ __forceinline__ uint32_t shared_address(const void *at) {
@@ -59,6 +61,10 @@ template <uint32_t TO, uint32_t FROM>
 __device__ __forceinline__ void copy_16(uint32_t to, const void *from) {
     asm volatile("cp.async.cg.shared.global.L2::256B [%0 + %2], [%1 + %3], 16;" ::"r"(to),
                  "l"(from), "n"(TO), "n"(FROM));
+}
+
+__device__ __forceinline__ void copy_4(uint32_t to, const void *from) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from));
 }
 
 /* Zeros, and no access to memory, unless `valid`. */
@@ -145,11 +151,27 @@ __device__ __forceinline__ rp_attention_plan_row load_row(const decode_args &arg
     return both.row;
 }
 
+/* What all threads of a block know. */
+struct block_state {
+    segment start;
+    rp_attention_plan_row rows[ROWS_AHEAD]; /* from the first row on */
+    uint32_t is_last;
+    uint32_t partial_count;
+    uint32_t partials[RP_ATTENTION_SPLITS_MAX]; /* block * SLOTS + slot, in rising order of keys */
+};
+
+__device__ __forceinline__ rp_attention_plan_row row_at(const decode_args &args,
+                                                        const block_state &shared, uint32_t row) {
+    uint32_t ahead = row - shared.start.row;
+    return ahead < ROWS_AHEAD ? shared.rows[ahead] : load_row(args, row);
+}
+
 /* The next segment of a block with `left` splits to go (not 0). */
-__device__ __forceinline__ void next_segment(const decode_args &args, segment &at, uint32_t left) {
+__device__ __forceinline__ void next_segment(const decode_args &args, const block_state &shared,
+                                             segment &at, uint32_t left) {
     if (++at.head == args.kv_heads) {
         at.head = 0;
-        at.info = load_row(args, ++at.row);
+        at.info = row_at(args, shared, ++at.row);
     }
     at.split = 0;
     at.split_end = min(at.info.splits, left);
@@ -179,9 +201,10 @@ template <int D> struct loader {
     static constexpr uint32_t PERIOD = CHUNKS % 3 == 0 ? 3 : 1;
     segment at;
     uint32_t left; /* splits after this segment */
-    uint32_t key, end, batch, pages;
-    uint32_t lane_to[PERIOD];  /* where a lane's chunk of each instruction goes */
-    const unsigned char *from; /* a lane's first chunk */
+    uint32_t key, end;
+    uint32_t batch, pages, next_pages; /* a lane's page from key `batch` on, and after it */
+    uint32_t lane_to[PERIOD];          /* where a lane's chunk of each instruction goes */
+    const unsigned char *from;         /* a lane's first chunk */
 
     __device__ __forceinline__ void init(uint32_t lane) {
 #pragma unroll
@@ -189,17 +212,30 @@ template <int D> struct loader {
             lane_to[i] = (i * 32 + lane + (i * 32 + lane) / CHUNKS) * 16;
     }
 
-    __device__ __forceinline__ void load_pages(const decode_args &args, uint32_t warp,
-                                               uint32_t lane) {
-        const uint32_t *table = args.slots + (size_t)at.info.slot * args.slot_words + RP_SLOT_PAGES;
-        uint32_t mine = batch + lane * STEP + warp * UNIT;
-        pages = unit_is_seen(at, mine) ? __ldcg(table + (mine >> args.page_log2)) : 0;
+    /* The pages of 32 units of this warp, from `base` on. */
+    __device__ __forceinline__ uint32_t load_pages(const decode_args &args,
+                                                   const rp_attention_plan_row &row, uint32_t base,
+                                                   uint32_t warp, uint32_t lane) {
+        const uint32_t *table = args.slots + (size_t)row.slot * args.slot_words + RP_SLOT_PAGES;
+        uint32_t mine = base + lane * STEP + warp * UNIT;
+        bool seen = mine <= row.position && mine + UNIT > row.first;
+        return seen ? __ldcg(table + (mine >> args.page_log2)) : 0;
     }
-    __device__ __forceinline__ void enter(const decode_args &args, uint32_t warp, uint32_t lane) {
+    /* Asks for the pages after this batch: they are there when they are wanted. */
+    __device__ __forceinline__ void look_ahead(const decode_args &args, const block_state &shared,
+                                               uint32_t warp, uint32_t lane) {
+        if (batch + PAGE_BATCH < end) {
+            next_pages = load_pages(args, at.info, batch + PAGE_BATCH, warp, lane);
+        } else if (left != 0) {
+            const rp_attention_plan_row row =
+                at.head + 1 == args.kv_heads ? row_at(args, shared, at.row + 1) : at.info;
+            next_pages = load_pages(args, row, row.first & ~(STEP - 1), warp, lane);
+        }
+    }
+    __device__ __forceinline__ void enter() {
         key = keys_begin(at, at.split) & ~(STEP - 1);
         end = keys_end(at, at.split_end);
         batch = key;
-        load_pages(args, warp, lane);
     }
     /* All chunks of a unit, from the PART-th on. */
     template <uint32_t PART> __device__ __forceinline__ void copy_parts(uint32_t to) {
@@ -226,16 +262,18 @@ template <int D> struct loader {
         copy_commit();
     }
     /* K of the next unit, then V of it. */
-    __device__ __forceinline__ void issue_key(const decode_args &args, uint32_t to, uint32_t warp,
-                                              uint32_t lane) {
-        if (key >= end && left != 0) {
-            next_segment(args, at, left);
+    __device__ __forceinline__ void issue_key(const decode_args &args, const block_state &shared,
+                                              uint32_t to, uint32_t warp, uint32_t lane) {
+        bool enters = key >= end && left != 0;
+        if (enters) {
+            next_segment(args, shared, at, left);
             left -= at.split_end;
-            enter(args, warp, lane);
+            enter();
         }
-        if (key - batch == PAGE_BATCH) {
+        if (enters || key - batch == PAGE_BATCH) {
             batch = key;
-            load_pages(args, warp, lane);
+            pages = next_pages;
+            look_ahead(args, shared, warp, lane);
         }
         uint32_t page = __shfl_sync(0xFFFFFFFFu, pages, (key - batch) / STEP);
         uint32_t in_page = (key + warp * UNIT) & ((1u << args.page_log2) - 1);
@@ -267,32 +305,40 @@ template <int D, int NT> struct sums {
     }
 };
 
-template <int D, int NT>
-__device__ __forceinline__ void load_query(const decode_args &args, const segment &at,
-                                           uint32_t (&q)[NT][D / 16][2], uint32_t lane) {
-    const bool pairs = (((uintptr_t)args.q | (args.q_stride * 4)) & 7) == 0;
-#pragma unroll
-    for (int n = 0; n < NT; n++) {
-        uint32_t head = n * 8 + lane / 4;
-        /* Lanes without a head read another's and forget it: all loads are under way at once. */
-        const float *from = args.q + at.info.token * args.q_stride +
-                            (size_t)(at.head * args.group + min(head, args.group - 1)) * D +
-                            lane % 4 * 2;
-        float2 x[D / 8];
-        if (pairs) {
-#pragma unroll
-            for (int i = 0; i < D / 8; i++)
-                x[i] = __ldcg((const float2 *)(from + i * 8));
+/* q of a row's group in shared memory, f32: (group, D + 8), so that rows begin in different banks. */
+template <int D> struct query_buffer {
+    static constexpr uint32_t STRIDE = D + 8;
+    float *data;
+
+    /* Joins the thread's next group of copies. */
+    __device__ __forceinline__ void ask(const decode_args &args, uint32_t token,
+                                        uint32_t head) const {
+        const float *from = args.q + token * args.q_stride + (size_t)head * args.group * D;
+        if (args.q_aligned) {
+#pragma unroll 1
+            for (uint32_t i = threadIdx.x * 4; i < args.group * D; i += THREADS * 4)
+                copy_16<0, 0>(shared_address(data + i / D * STRIDE + i % D), from + i);
         } else {
-#pragma unroll
-            for (int i = 0; i < D / 8; i++)
-                x[i] = make_float2(__ldcg(from + i * 8), __ldcg(from + i * 8 + 1));
+#pragma unroll 1
+            for (uint32_t i = threadIdx.x; i < args.group * D; i += THREADS)
+                copy_4(shared_address(data + i / D * STRIDE + i % D), from + i);
         }
-#pragma unroll
-        for (int i = 0; i < D / 8; i++)
-            q[n][i / 2][i % 2] = head < args.group ? pack(x[i].x, x[i].y) : 0;
     }
-}
+    template <int NT>
+    __device__ __forceinline__ void load(uint32_t (&q)[NT][D / 16][2], uint32_t group,
+                                         uint32_t lane) const {
+#pragma unroll
+        for (int n = 0; n < NT; n++) {
+            uint32_t head = n * 8 + lane / 4;
+            const float *from = data + min(head, group - 1) * STRIDE + lane % 4 * 2;
+#pragma unroll
+            for (int i = 0; i < D / 8; i++) {
+                float2 x = *(const float2 *)(from + i * 8);
+                q[n][i / 2][i % 2] = head < group ? pack(x.x, x.y) : 0;
+            }
+        }
+    }
+};
 
 /* Scores of a unit to weights (bf16, as the second operand of the product with V); the sums so far move
  * to the new maximum. */
@@ -474,14 +520,6 @@ __device__ __forceinline__ uint32_t owner_of(uint32_t total, uint32_t split) {
     return ((split + 1) * gridDim.x - 1) / total;
 }
 
-/* What all threads of a block know. */
-struct block_state {
-    segment start;
-    uint32_t is_last;
-    uint32_t partial_count;
-    uint32_t partials[RP_ATTENTION_SPLITS_MAX]; /* block * SLOTS + slot, in rising order of keys */
-};
-
 /* The partials of a row and KV head whose splits begin at `base` on the line: the folded beginning, then
  * split by split. */
 __device__ __forceinline__ void list_partials(block_state &shared, uint32_t total, uint32_t base,
@@ -559,7 +597,9 @@ template <int D, int NT, int RING> struct kernel_sizes {
     static constexpr uint32_t UNIT_BYTES = UNIT * loader<D>::ROW_BYTES;
     static constexpr uint32_t RING_BYTES = WARPS * RING * UNIT_BYTES;
     static size_t shared_bytes(uint32_t group) {
-        return RING_BYTES + WARPS * group * exchange<D>::STRIDE * sizeof(float);
+        return RING_BYTES +
+               (WARPS * group * exchange<D>::STRIDE + 2 * group * query_buffer<D>::STRIDE) *
+                   sizeof(float);
     }
 };
 
@@ -570,7 +610,7 @@ __global__ void __launch_bounds__(THREADS)
     constexpr uint32_t COLUMNS = D / 4;                                    /* of four */
     constexpr int PARTS = (NT * 8 * (int)COLUMNS + THREADS - 1) / THREADS; /* of a thread */
     extern __shared__ __align__(128) unsigned char dynamic[];
-    __shared__ block_state shared;
+    __shared__ __align__(16) block_state shared;
     rp_pdl_begin();
     const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     /* Both at once: whether the row is one of the plan's is known a moment later. */
@@ -589,32 +629,52 @@ __global__ void __launch_bounds__(THREADS)
         try_start(args, shared, i, load_row(args, i), begin, count);
     __syncthreads();
 
+    const exchange<D> swap = {(float *)(dynamic + kernel_sizes<D, NT, RING>::RING_BYTES),
+                              args.group};
+    query_buffer<D> query = {swap.data + WARPS * args.group * exchange<D>::STRIDE};
+    query_buffer<D> next_query = {query.data + args.group * query_buffer<D>::STRIDE};
+    segment at = shared.start;
+    uint32_t left = count - (at.split_end - at.split);
     loader<D> load;
     load.init(lane);
-    load.at = shared.start;
-    load.left = count - (load.at.split_end - load.at.split);
-    load.enter(args, warp, lane);
+    load.at = at;
+    load.left = left;
+    load.enter();
+    load.pages = load.load_pages(args, at.info, load.key, warp, lane);
+    if (threadIdx.x < ROWS_AHEAD * 2 && at.row + threadIdx.x / 2 < sizes.x)
+        copy_16<0, 0>(shared_address(&shared.rows[0]) + threadIdx.x * 16,
+                      (const unsigned char *)(args.rows + at.row) + threadIdx.x * 16);
+    query.ask(args, at.info.token, at.head);
+    copy_commit();
+    copy_wait<0>();
+    __syncthreads();
+    load.look_ahead(args, shared, warp, lane);
     const uint32_t ring = shared_address(dynamic) + warp * RING * UNIT_BYTES;
 #pragma unroll 1
     for (int i = 0; i < RING; i++) {
         if (i % 2 == 0)
-            load.issue_key(args, ring + i * UNIT_BYTES, warp, lane);
+            load.issue_key(args, shared, ring + i * UNIT_BYTES, warp, lane);
         else
             load.issue_value(args, ring + i * UNIT_BYTES, warp, lane);
     }
-    const exchange<D> swap = {(float *)(dynamic + kernel_sizes<D, NT, RING>::RING_BYTES),
-                              args.group};
     /* Rows of a unit that a lane names to ldmatrix: for K keys in order, for V two halves of the dims. */
     const uint32_t key_lane = lane % 16 * loader<D>::ROW_BYTES + lane / 16 * 16;
     const uint32_t value_lane =
         (lane % 8 + lane / 16 * 8) * loader<D>::ROW_BYTES + lane / 8 % 2 * 16;
     uint32_t slot = ring;
 
-    segment at = shared.start;
-    uint32_t left = count - (at.split_end - at.split);
     for (;;) {
         uint32_t q[NT][D / 16][2];
-        load_query<D, NT>(args, at, q, lane);
+        query.template load<NT>(q, args.group, lane);
+        if (left != 0) {
+            bool wraps = at.head + 1 == args.kv_heads;
+            next_query.ask(args, wraps ? row_at(args, shared, at.row + 1).token : at.info.token,
+                           wraps ? 0 : at.head + 1);
+        }
+        /* The copy of the next q may still be under way at the end of so few keys. */
+        const bool is_short =
+            keys_end(at, at.split_end) - (keys_begin(at, at.split) & ~(STEP - 1)) <=
+            RING / 2 * STEP;
         folded state[PARTS];
 #pragma unroll
         for (int p = 0; p < PARTS; p++)
@@ -641,7 +701,7 @@ __global__ void __launch_bounds__(THREADS)
                 }
                 __syncwarp();
                 if (RING % 2 == 0)
-                    load.issue_key(args, slot, warp, lane);
+                    load.issue_key(args, shared, slot, warp, lane);
                 else
                     load.issue_value(args, slot, warp, lane);
                 slot = slot == ring + (RING - 1) * UNIT_BYTES ? ring : slot + UNIT_BYTES;
@@ -668,9 +728,11 @@ __global__ void __launch_bounds__(THREADS)
                 if (RING % 2 == 0)
                     load.issue_value(args, slot, warp, lane);
                 else
-                    load.issue_key(args, slot, warp, lane);
+                    load.issue_key(args, shared, slot, warp, lane);
                 slot = slot == ring + (RING - 1) * UNIT_BYTES ? ring : slot + UNIT_BYTES;
             }
+            if (is_short && split + 1 == at.split_end)
+                copy_wait<0>();
             __syncthreads(); /* everybody has read the last exchange */
             swap.template put<NT>(s, warp, lane);
             __syncthreads();
@@ -714,8 +776,11 @@ __global__ void __launch_bounds__(THREADS)
         }
         if (left == 0)
             break;
-        next_segment(args, at, left);
+        next_segment(args, shared, at, left);
         left -= at.split_end;
+        float *done = query.data;
+        query.data = next_query.data;
+        next_query.data = done;
     }
     copy_wait<0>();
 }
@@ -746,6 +811,7 @@ int start(const rp_attention_cuda_args *args, cudaStream_t stream) {
     to.row_capacity = args->workspace.row_capacity;
     to.scale = op->scale * 1.4426950408889634f;
     to.out_dtype = op->out_dtype;
+    to.q_aligned = (((uintptr_t)op->q | op->q_stride * 4) & 15) == 0;
     size_t shared_bytes = kernel_sizes<D, NT, RING>::shared_bytes(to.group);
     int error =
         (int)cudaFuncSetAttribute(attention_decode_kernel<D, NT, RING>,
