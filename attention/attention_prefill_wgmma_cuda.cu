@@ -293,10 +293,8 @@ soften(float (&s)[shape<D>::keys / 8][4], softmax_state &state, float (&scale)[2
 /* Where no row of the warp has a new maximum all scales are exactly 1: the same bits without it. */
 template <int N>
 static __device__ __forceinline__ void rescale(float (&o)[N][4], const float (&scale)[2]) {
-#ifndef NOSKIP
     if (!__any_sync(0xFFFFFFFFu, scale[0] != 1.0f || scale[1] != 1.0f))
         return;
-#endif
 #pragma unroll
     for (int n = 0; n < N; n++)
 #pragma unroll
@@ -339,8 +337,12 @@ store_wide(const float (&o)[D / 8][4], const softmax_state &state, const rp_atte
                      : "r"(q + chunk / 8 * (ROWS * 128) + row * 128 + (chunk % 8 ^ row % 8) * 16)
                      : "memory");
         if (token < tile.tokens)
-            *(uint4 *)((__nv_bfloat16 *)args.out + (size_t)(tile.token + token) * args.out_stride +
-                       (size_t)(kv_head * group + first + row - token * group) * D + chunk * 8) = x;
+            asm volatile(
+                "st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(
+                    (__nv_bfloat16 *)args.out + (size_t)(tile.token + token) * args.out_stride +
+                    (size_t)(kv_head * group + first + row - token * group) * D + chunk * 8),
+                "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w)
+                : "memory");
     }
     __syncwarp();
     return true;
@@ -514,17 +516,13 @@ uint32_t rp_attention_prefill_wgmma_cuda_tile(const rp_attention_cuda_config *co
     return ROWS / (config->heads / config->kv_heads);
 }
 
-#ifndef TURNS
-#define TURNS true
-#endif
-
 int rp_attention_prefill_wgmma_cuda_run(const void *args_void, cudaStream_t stream) {
     const rp_attention_cuda_args *call = (const rp_attention_cuda_args *)args_void;
     switch (call->args.head_dim) {
     case 64:
         return start<64, true>(call, stream);
     case 128:
-        return start<128, TURNS>(call, stream);
+        return start<128, true>(call, stream);
     case 256:
         return start<256, false>(call, stream);
     default:
