@@ -179,5 +179,6 @@ int rp_attention_generic_cuda_run(const void *args_void, cudaStream_t stream) {
     if (call->args.head_dim > HEAD_DIM_MAX)
         return (int)cudaErrorInvalidValue;
     dim3 grid(call->args.heads, call->config.bucket.tokens);
-    return rp_cuda_start(generic_kernel, grid, dim3(WARPS * 32), 0, stream, true, *call);
+    return rp_cuda_start(generic_kernel, grid, dim3(WARPS * 32), 0, stream,
+                         call->config.limits.dependent_launch, *call);
 }

@@ -142,75 +142,6 @@ static __device__ __forceinline__ void product_pv(float (&o)[D / 8][4],
     }
 }
 
-/* The state of a thread's two rows (lane / 4, and 8 below). */
-struct softmax_state {
-    float max[2], sum[2]; /* sum: of this lane's columns only */
-    uint32_t position[2], first[2];
-};
-
-/* Masks, then turns scores into weights and gives the scale of what was summed before. */
-template <bool Masked>
-static __device__ __forceinline__ void softmax_step(float (&s)[KEYS / 8][4], softmax_state &state,
-                                                    float (&scale)[2], uint32_t key, float factor) {
-    uint32_t column = key + threadIdx.x % 4 * 2;
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-        float max = state.max[half];
-#pragma unroll
-        for (int n = 0; n < KEYS / 8; n++)
-#pragma unroll
-            for (int i = 0; i < 2; i++) {
-                float &x = s[n][half * 2 + i];
-                uint32_t at = column + n * 8 + i;
-                if (Masked && (at > state.position[half] || at < state.first[half]))
-                    x = -INFINITY;
-                max = fmaxf(max, x);
-            }
-        max = fmaxf(max, __shfl_xor_sync(0xFFFFFFFFu, max, 1));
-        max = fmaxf(max, __shfl_xor_sync(0xFFFFFFFFu, max, 2));
-        /* Nothing seen yet: any finite number does, since every weight is 0. */
-        float offset = max == -INFINITY ? 0.0f : max * factor;
-        scale[half] = exp2_fast(__fmaf_rn(state.max[half], factor, -offset));
-        if (max == state.max[half])
-            scale[half] = 1.0f;
-        state.max[half] = max;
-        float sum = 0.0f;
-#pragma unroll
-        for (int n = 0; n < KEYS / 8; n++)
-#pragma unroll
-            for (int i = 0; i < 2; i++) {
-                float &x = s[n][half * 2 + i];
-                x = exp2_fast(__fmaf_rn(x, factor, -offset));
-                sum += x;
-            }
-        state.sum[half] = __fmaf_rn(state.sum[half], scale[half], sum);
-    }
-}
-
-template <int D>
-static __device__ __forceinline__ void
-store_tile(const float (&o)[D / 8][4], const softmax_state &state, const rp_attention_args &args,
-           const prefill_tile &tile, uint32_t kv_head, uint32_t group) {
-    uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    bool wide = pairs_are_aligned(args);
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-        float sum = state.sum[half];
-        sum += __shfl_xor_sync(0xFFFFFFFFu, sum, 1);
-        sum += __shfl_xor_sync(0xFFFFFFFFu, sum, 2);
-        uint32_t row = warp * 16 + lane / 4 + half * 8, token = row / group;
-        if (token >= tile.tokens)
-            continue;
-        float inverse = 1.0f / sum;
-        size_t at = (size_t)(tile.token + token) * args.out_stride +
-                    (size_t)(kv_head * group + row % group) * D + lane % 4 * 2;
-#pragma unroll
-        for (int n = 0; n < D / 8; n++)
-            store_pair(args.out, args.out_dtype, at + n * 8, wide, o[n][half * 2] * inverse,
-                       o[n][half * 2 + 1] * inverse);
-    }
-}
-
 template <int D>
 static __global__ void __launch_bounds__(THREADS)
     prefill_kernel(const __grid_constant__ rp_attention_cuda_args call) {
@@ -229,17 +160,10 @@ static __global__ void __launch_bounds__(THREADS)
     asm volatile("cp.async.commit_group;" ::: "memory");
     load_q<D>(shared, args, tile, kv_head, group);
 
-    softmax_state state;
     float o[D / 8][4] = {};
-    uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    for (int half = 0; half < 2; half++) {
-        uint32_t token = min((warp * 16 + lane / 4 + half * 8) / group, tile.tokens - 1);
-        state.max[half] = -INFINITY;
-        state.sum[half] = 0.0f;
-        state.position[half] = tile.position + token;
-        state.first[half] = first_visible(args.window, tile.position + token);
-    }
-    const float factor = args.scale * 1.44269504088896340736f;
+    uint32_t row = threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4;
+    softmax_state state = begin_rows(args, tile, row, group);
+    const float factor = args.scale * LOG2_E;
     /* Keys that every row sees: blocks in [all_first, all_end) need no mask. */
     uint32_t all_first = first_visible(args.window, tile.key_end - 1), all_end = tile.position + 1;
     for (uint32_t stage = 0; key < tile.key_end; key += KEYS, stage ^= 1) {
@@ -264,7 +188,7 @@ static __global__ void __launch_bounds__(THREADS)
                 o[n][i] *= scale[i / 2];
         product_pv<D>(o, s, v + stage * shape<D>::block_bytes);
     }
-    store_tile<D>(o, state, args, tile, kv_head, group);
+    store_rows<D>(o, state, args, tile, kv_head, row, group);
 }
 
 template <int D> static int prefill_start(const rp_attention_cuda_args *call, cudaStream_t stream) {
@@ -280,7 +204,7 @@ template <int D> static int prefill_start(const rp_attention_cuda_args *call, cu
     const rp_bucket &bucket = call->config.bucket;
     dim3 grid(call->args.kv_heads, RP_CEIL_DIV(bucket.tokens, tokens) + bucket.rows);
     return rp_cuda_start(prefill_kernel<D>, grid, dim3(THREADS), shape<D>::shared_bytes, stream,
-                         true, *call);
+                         call->config.limits.dependent_launch, *call);
 }
 
 bool rp_attention_prefill_cuda_supports(const rp_attention_cuda_config *config) {
@@ -290,11 +214,15 @@ bool rp_attention_prefill_cuda_supports(const rp_attention_cuda_config *config) 
 }
 
 uint32_t rp_attention_prefill_cuda_tile(const rp_attention_cuda_config *config) {
+    if (rp_attention_prefill_wgmma_cuda_supports(config))
+        return rp_attention_prefill_wgmma_cuda_tile(config);
     return ROWS / (config->heads / config->kv_heads);
 }
 
 int rp_attention_prefill_cuda_run(const void *args_void, cudaStream_t stream) {
     const rp_attention_cuda_args *call = (const rp_attention_cuda_args *)args_void;
+    if (rp_attention_prefill_wgmma_cuda_supports(&call->config))
+        return rp_attention_prefill_wgmma_cuda_run(call, stream);
     switch (call->args.head_dim) {
     case 64:
         return prefill_start<64>(call, stream);

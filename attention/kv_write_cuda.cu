@@ -4,9 +4,11 @@
  * (row, slot, page) is as short as it can be. */
 #include "attention/attention_cuda.h"
 
+#include "device/cuda_vector.cuh"
 #include "device/ops_math.cuh"
 
-#define WARPS 4 /* of a block */
+#define WARPS        4 /* of a block */
+#define HEAD_DIM_MAX 256
 
 /* Where K or V of one live token and head lie, or NULL when the token is dead. */
 struct kv_place {
@@ -59,138 +61,119 @@ int rp_kv_write_cuda_run(const void *args_void, cudaStream_t stream) {
     return rp_cuda_start(kv_write_kernel, grid, dim3(WARPS * 32), 0, stream, true, *args);
 }
 
-/* The rotated value of each column of a lane. Whole: rotary_dim == head_dim == 64 * (Words / 2), so that
- * both columns of a pair are in one lane; otherwise they meet in shared memory. */
-template <int Words, bool Whole>
-static __device__ __forceinline__ void rotate(float (&x)[Words], float *shared,
+/* The columns of one head that a lane has: 4 * (lane + 32 * i). */
+template <int QUADS> struct head_columns { float4 x[QUADS]; };
+
+static __device__ __forceinline__ float &part(float4 &x, int i) {
+    return i == 0 ? x.x : i == 1 ? x.y : i == 2 ? x.z : x.w;
+}
+
+/* Pairs are half a head apart, in two lanes: they meet in shared memory. */
+template <int QUADS>
+static __device__ __forceinline__ void rotate(head_columns<QUADS> &head, float *shared,
                                               const float2 *angles, uint32_t half, uint32_t lane) {
-    if constexpr (Whole) {
 #pragma unroll
-        for (int j = 0; j < Words / 2; j++) {
-            float2 angle = angles[lane + 32 * j];
-            float low = x[j], high = x[j + Words / 2];
-            x[j] = rp_rope_low(low, high, angle.x, angle.y);
-            x[j + Words / 2] = rp_rope_high(low, high, angle.x, angle.y);
-        }
-    } else {
+    for (int i = 0; i < QUADS; i++)
+        *(float4 *)&shared[4 * (lane + 32 * i)] = head.x[i];
+    __syncwarp();
 #pragma unroll
-        for (int j = 0; j < Words; j++)
-            shared[lane + 32 * j] = x[j];
-        __syncwarp();
+    for (int i = 0; i < QUADS; i++)
 #pragma unroll
-        for (int j = 0; j < Words; j++) {
-            uint32_t c = lane + 32 * j;
+        for (int j = 0; j < 4; j++) {
+            uint32_t c = 4 * (lane + 32 * i) + j;
+            float &x = part(head.x[i], j);
             if (c < half) {
                 float2 angle = angles[c];
-                x[j] = rp_rope_low(x[j], shared[c + half], angle.x, angle.y);
+                x = rp_rope_low(x, shared[c + half], angle.x, angle.y);
             } else if (c < 2 * half) {
                 float2 angle = angles[c - half];
-                x[j] = rp_rope_high(shared[c - half], x[j], angle.x, angle.y);
+                x = rp_rope_high(shared[c - half], x, angle.x, angle.y);
             }
         }
-    }
 }
 
-template <int Words>
-static __device__ __forceinline__ void load_head(float (&x)[Words], const rp_qkv_post_cuda &args,
-                                                 uint32_t token, size_t column, uint32_t lane) {
-    const rp_cuda_partials &partials = args.partials;
-    const float *from = partials.count == 0
-                            ? (const float *)args.qkv.data + token * args.qkv.stride + column
-                            : partials.data + token * partials.row_stride + column;
-#pragma unroll
-    for (int j = 0; j < Words; j++)
-        x[j] = lane + 32 * j < args.head_dim ? from[lane + 32 * j] : 0.0f;
-    /* The order of rp_partials_sum, with the loads of all columns in flight at once. */
-    for (uint32_t i = 1; i < partials.count; i++)
-#pragma unroll
-        for (int j = 0; j < Words; j++)
-            if (lane + 32 * j < args.head_dim)
-                x[j] += from[i * partials.split_stride + lane + 32 * j];
-    if (partials.count != 0 && partials.bias)
-#pragma unroll
-        for (int j = 0; j < Words; j++)
-            if (lane + 32 * j < args.head_dim)
-                x[j] += partials.bias[column + lane + 32 * j];
-}
-
-template <int Words, bool Whole>
+template <bool VEC, int QUADS>
 static __global__ void __launch_bounds__(WARPS * 32)
     qkv_post_kernel(const __grid_constant__ rp_qkv_post_cuda args) {
-    __shared__ float scratch[Whole ? 1 : WARPS][Whole ? 1 : Words * 32];
+    __shared__ __align__(16) float scratch[WARPS][QUADS * 128];
     uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, token = blockIdx.y;
-    uint32_t head = blockIdx.x * WARPS + warp, dim = args.head_dim;
-    bool is_q = head < args.heads, is_k = !is_q && head < args.heads + args.kv_heads;
+    uint32_t index = blockIdx.x * WARPS + warp, dim = args.head_dim;
+    bool is_q = index < args.heads, is_k = !is_q && index < args.heads + args.kv_heads;
     const float *norm = is_q ? args.q_norm : is_k ? args.k_norm : NULL;
-    float weight[Words], x[Words];
+    float4 weight[QUADS];
+    head_columns<QUADS> head;
     rp_pdl_trigger();
 #pragma unroll
-    for (int j = 0; j < Words; j++) /* constants: before the wait */
-        weight[j] = norm && lane + 32 * j < dim ? norm[lane + 32 * j] : 0.0f;
+    for (int i = 0; i < QUADS; i++) { /* constants: before the wait */
+        uint32_t c = 4 * (lane + 32 * i);
+        weight[i] = norm ? rp_load4<VEC>(norm, RP_DTYPE_F32, c, c, dim) : float4();
+    }
     rp_pdl_wait();
-    if (head >= args.heads + 2 * args.kv_heads ||
+    if (index >= args.heads + 2 * args.kv_heads ||
         token >= rp_live_count(args.rows.step, RP_ROWS_TOKEN))
         return;
-    uint32_t index = args.rows.step.token_rows[token], position = args.rows.step.positions[token];
-    load_head<Words>(x, args, token, (size_t)head * dim, lane);
-    if (index == RP_ROW_NONE)
+    uint32_t row = args.rows.step.token_rows[token], position = args.rows.step.positions[token];
+    uint32_t first = index * dim, end = first + dim;
+#pragma unroll
+    for (int i = 0; i < QUADS; i++) {
+        uint32_t c = first + 4 * (lane + 32 * i);
+        head.x[i] = c >= end ? float4()
+                    : args.partials.count == 0
+                        ? rp_load4<VEC>(args.qkv, token, c, end)
+                        : rp_partials_sum4<VEC, 4>(args.partials, token, c, end);
+    }
+    if (row == RP_ROW_NONE)
         return;
     kv_place place = {NULL, 0};
     if (!is_q) {
         uint32_t plane = is_k ? 0 : 1;
-        place = kv_find(args.rows.step, args.kv, index, position, args.layer, plane,
-                        head - args.heads - plane * args.kv_heads);
+        place = kv_find(args.rows.step, args.kv, row, position, args.layer, plane,
+                        index - args.heads - plane * args.kv_heads);
         if (!place.run)
             return;
     }
     if (norm) {
-        float inverse = rp_head_inverse<Words>(x, dim, args.eps);
+        float sum = 0.0f;
 #pragma unroll
-        for (int j = 0; j < Words; j++)
-            x[j] = rp_norm_value(x[j], inverse, weight[j], args.weight_offset);
+        for (int i = 0; i < QUADS; i++)
+            sum = rp_add_squares(sum, head.x[i]);
+        float inverse = rp_inverse_root(rp_warp_sum(sum), dim, args.eps);
+#pragma unroll
+        for (int i = 0; i < QUADS; i++)
+            head.x[i] = rp_norm_values(head.x[i], inverse, weight[i], args.weight_offset);
     }
     if (is_q || is_k) {
-        uint32_t half = args.rotary_dim / 2;
-        uint32_t row = position < args.position_count ? position : args.position_count - 1;
-        rotate<Words, Whole>(x, scratch[Whole ? 0 : warp],
-                             (const float2 *)args.rope_table + (size_t)row * half, half, lane);
+        uint32_t half = args.rotary_dim / 2, angle = min(position, args.position_count - 1);
+        rotate<QUADS>(head, scratch[warp], (const float2 *)args.rope_table + (size_t)angle * half,
+                      half, lane);
     }
 #pragma unroll
-    for (int j = 0; j < Words; j++) {
-        uint32_t c = lane + 32 * j;
+    for (int i = 0; i < QUADS; i++) {
+        uint32_t c = 4 * (lane + 32 * i);
         if (c >= dim)
             break;
         if (is_q)
-            ((float *)args.qkv.data)[token * args.qkv.stride + (size_t)head * dim + c] = x[j];
+            rp_store4<VEC>(args.qkv, token, first + c, end, head.x[i]);
         else
-            rp_store(place.run, args.kv.dtype, place.at + c, x[j]);
+            rp_store4<VEC>(place.run, args.kv.dtype, place.at + c, c, dim, head.x[i]);
     }
 }
 
-template <int Words> static int qkv_post_start(const rp_qkv_post_cuda *args, cudaStream_t stream) {
+template <bool VEC> static int qkv_post_start(const rp_qkv_post_cuda *args, cudaStream_t stream) {
     dim3 grid(RP_CEIL_DIV(args->heads + 2 * args->kv_heads, WARPS), args->rows.max_rows);
-    bool whole = Words % 2 == 0 && args->head_dim == Words * 32 && args->rotary_dim == Words * 32;
-    if (whole)
-        return rp_cuda_start(qkv_post_kernel<Words, Words % 2 == 0>, grid, dim3(WARPS * 32), 0,
-                             stream, true, *args);
-    return rp_cuda_start(qkv_post_kernel<Words, false>, grid, dim3(WARPS * 32), 0, stream, true,
-                         *args);
+    return args->head_dim <= 128 ? rp_cuda_start(qkv_post_kernel<VEC, 1>, grid, dim3(WARPS * 32), 0,
+                                                 stream, true, *args)
+                                 : rp_cuda_start(qkv_post_kernel<VEC, 2>, grid, dim3(WARPS * 32), 0,
+                                                 stream, true, *args);
 }
 
 int rp_qkv_post_cuda_run(const void *args_void, cudaStream_t stream) {
     const rp_qkv_post_cuda *args = (const rp_qkv_post_cuda *)args_void;
-    if (args->head_dim > RP_HEAD_COLS_MAX || args->rotary_dim > args->head_dim)
+    if (args->head_dim > HEAD_DIM_MAX || args->rotary_dim > args->head_dim)
         return (int)cudaErrorInvalidValue;
-    switch (RP_CEIL_DIV(args->head_dim, 32)) {
-    case 1:
-        return qkv_post_start<1>(args, stream);
-    case 2:
-        return qkv_post_start<2>(args, stream);
-    case 3:
-        return qkv_post_start<3>(args, stream);
-    case 4:
-        return qkv_post_start<4>(args, stream);
-    default:
-        return qkv_post_start<8>(args, stream);
-    }
+    bool norms =
+        rp_vector_ok(args->q_norm, RP_DTYPE_F32, 0) && rp_vector_ok(args->k_norm, RP_DTYPE_F32, 0);
+    bool vector = args->head_dim % 4 == 0 && norms && rp_vector_ok(args->qkv) &&
+                  (args->partials.count == 0 || rp_vector_ok(args->partials));
+    return vector ? qkv_post_start<true>(args, stream) : qkv_post_start<false>(args, stream);
 }

@@ -4,6 +4,7 @@
 #include "backend/device_cuda.h"
 
 #include "base/clock.h"
+#include "device/read_cuda.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -52,6 +53,21 @@ static void read_limits(struct rp_device *device, const struct cudaDeviceProp *p
     };
 }
 
+/* cuBLASLt, for --numerics fast. Without it our own products serve. */
+static void open_cublaslt(struct rp_device *device, const char *cache_dir) {
+    struct rp_error err = {0};
+    struct rp_cublaslt_config config = {
+        .cache_dir = cache_dir,
+        .workspace = rp_cuda_scratch(device, RP_CUDA_SCRATCH_CUBLASLT, RP_CUBLASLT_WORKSPACE_BYTES),
+        .workspace_bytes = RP_CUBLASLT_WORKSPACE_BYTES};
+    if (!config.workspace || rp_cublaslt_open(&config, &device->cublaslt, &err) != RP_OK) {
+        snprintf(device->cublaslt_text, sizeof device->cublaslt_text, "no cuBLASLt");
+        return;
+    }
+    rp_cublaslt_describe(device->cublaslt, device->cublaslt_text, sizeof device->cublaslt_text);
+    device->cublaslt_text[strcspn(device->cublaslt_text, ",")] = '\0'; /* without its path */
+}
+
 static int cuda_open(const struct rp_device_config *config, struct rp_device **out,
                      struct rp_error *err) {
     struct cudaDeviceProp prop;
@@ -81,6 +97,8 @@ static int cuda_open(const struct rp_device_config *config, struct rp_device **o
         rp_free(device);
         return status;
     }
+    if (config->fast_numerics)
+        open_cublaslt(device, config->cache_dir);
     *out = device;
     return RP_OK;
 }
@@ -89,6 +107,7 @@ static void cuda_close(struct rp_device *device) {
     if (!device)
         return;
     (void)cudaStreamSynchronize(device->stream);
+    rp_cublaslt_close(device->cublaslt);
     rp_cuda_memory_close(device);
     (void)cudaStreamDestroy(device->stream);
     rp_free(device);
@@ -96,8 +115,9 @@ static void cuda_close(struct rp_device *device) {
 
 static void cuda_info(struct rp_device *device, struct rp_device_info *out) {
     memset(out, 0, sizeof *out);
-    snprintf(out->name, sizeof out->name, "%s, %u SMs, sm_%u", device->name,
-             device->limits.sm_count, device->limits.compute_capability);
+    snprintf(out->name, sizeof out->name, "%.40s, %u SMs, sm_%u%s%.24s", device->name,
+             device->limits.sm_count, device->limits.compute_capability,
+             device->cublaslt_text[0] ? ", " : "", device->cublaslt_text);
     snprintf(out->kernels, sizeof out->kernels, "cuda sm_%u", device->limits.compute_capability);
     out->memory_bytes = device->limits.memory_bytes;
     out->page_tokens = 64;
@@ -188,6 +208,8 @@ static int cuda_capture(struct rp_device *device, const struct rp_program *progr
     if (!graph)
         return rp_error_set(err, RP_STATUS_NO_MEMORY, "cuda: out of memory");
     int status = rp_cuda_lower(device, graph, program, begin, end, bucket, bindings, options, err);
+    if (device->cublaslt)
+        rp_cublaslt_trim(device->cublaslt); /* what its searches took */
     if (status == RP_OK && !eager) {
         status = record(device, graph);
         if (status != RP_OK)
@@ -297,6 +319,11 @@ static int cuda_inject_fault(struct rp_device *device, enum rp_device_fault faul
     return rp_cuda_check(device, (cudaError_t)rp_cuda_start_fault(fault, device->stream), "fault");
 }
 
+static int cuda_read(struct rp_device *device, const void *data, size_t bytes) {
+    struct rp_read_cuda args = {data, bytes, device->limits.sm_count, NULL};
+    return rp_cuda_check(device, (cudaError_t)rp_read_cuda_run(&args, device->stream), "read");
+}
+
 __attribute__((visibility("default"))) const struct rp_backend *rp_backend_cuda_table(void) {
     static const struct rp_backend backend = {
         .abi = RP_BACKEND_ABI,
@@ -328,6 +355,7 @@ __attribute__((visibility("default"))) const struct rp_backend *rp_backend_cuda_
         .last_replay_ns = cuda_last_replay_ns,
         .last_error = cuda_last_error,
         .inject_fault = cuda_inject_fault,
+        .read = cuda_read,
     };
     return &backend;
 }

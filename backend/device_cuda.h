@@ -6,6 +6,7 @@
 #include "base/memory.h"
 #include "device/cuda_launch.h"
 #include "device/device.h"
+#include "quant/cublaslt_cuda.h"
 #include "quant/matrix.h"
 
 #include <cuda.h>
@@ -58,6 +59,7 @@ struct rp_cuda_scratch {
 
 enum rp_cuda_scratch_kind {
     RP_CUDA_SCRATCH_MATMUL,
+    RP_CUDA_SCRATCH_CUBLASLT,
     RP_CUDA_SCRATCH_ATTENTION,
     RP_CUDA_SCRATCH_SAMPLE,
     RP_CUDA_SCRATCH_COUNT
@@ -75,8 +77,10 @@ struct rp_device {
     struct rp_cuda_range ranges[RP_CUDA_RANGES_MAX];
     struct rp_cuda_constant *constants;
     struct rp_cuda_scratch *scratch[RP_CUDA_SCRATCH_COUNT];
-    struct rp_step_view watched; /* of the last capture: whose results tell of progress */
-    uint64_t usual_wait_ns;      /* mean of the last waits for a step */
+    struct rp_cublaslt *cublaslt; /* --numerics fast, when the library was found */
+    char cublaslt_text[64];       /* its version, or why there is none; "" under invariant */
+    struct rp_step_view watched;  /* of the last capture: whose results tell of progress */
+    uint64_t usual_wait_ns;       /* mean of the last waits for a step */
     char error[256];
     atomic_bool failed; /* error is written before */
 };

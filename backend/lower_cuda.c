@@ -17,6 +17,9 @@
 /* Launches that a program of n operators can need: attention takes several, step_begin one more. */
 #define LAUNCHES_PER_OP RP_ATTENTION_LAUNCHES_MAX
 
+/* --numerics fast: from so many rows on cuBLASLt is faster than our products (bench/results). */
+#define CUBLASLT_ROWS 96
+
 struct lowering {
     struct rp_device *device;
     struct rp_graph *graph;
@@ -422,6 +425,13 @@ static int plan_product(struct lowering *low, uint32_t at, const struct rp_view 
     int status = constant_of(low, op->vector, op->weight->rows, &product.bias);
     if (status != RP_OK)
         return status;
+    if (low->device->cublaslt && product.rows.max_rows >= CUBLASLT_ROWS) {
+        memset(partials, 0, sizeof *partials);
+        status =
+            rp_cublaslt_plan(low->device->cublaslt, &product, &low->graph->memory, launch, NULL);
+        if (status != RP_STATUS_UNSUPPORTED)
+            return status;
+    }
     return rp_matmul_cuda_plan(&product, &low->graph->memory, launch, partials, low->err);
 }
 

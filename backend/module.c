@@ -39,8 +39,8 @@ const struct rp_backend *rp_backend_open_module(struct rp_error *err) {
     void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!handle) {
         const char *why = dlerror();
-        (void)rp_error_set(err, RP_STATUS_UNSUPPORTED, "%s cannot be opened: %s", path,
-                           why ? why : "no reason given");
+        (void)rp_error_set(err, RP_STATUS_UNSUPPORTED, "the module cannot be opened: %.400s",
+                           why ? why : path); /* it begins with the path */
         return NULL;
     }
     const struct rp_backend *(*table)(void) = NULL;

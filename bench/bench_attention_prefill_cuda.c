@@ -106,7 +106,9 @@ static void make_step(uint32_t tokens, uint32_t rows) {
 
 static void open_step(void) {
     uint32_t pages = TOKENS_MAX / page_tokens + 1;
-    uint32_t *slot = calloc(RP_SLOT_PAGES + pages, 4);
+    uint32_t *slot = rp_calloc(RP_SLOT_PAGES + pages, 4);
+    if (!slot)
+        exit(1);
     step.config.token_capacity = TOKENS_MAX;
     step.slot_words = RP_SLOT_PAGES + pages;
     step.counts = device(sizeof *step.counts);
@@ -117,7 +119,7 @@ static void open_step(void) {
     for (uint32_t i = 0; i < pages; i++)
         slot[RP_SLOT_PAGES + i] = (i * 37u + 11) % pages;
     check(cudaMemcpy(step.slots, slot, step.slot_words * 4, cudaMemcpyHostToDevice));
-    free(slot);
+    rp_free(slot);
 }
 
 static void plan(uint32_t tokens) {
@@ -227,6 +229,7 @@ int main(int argc, char **argv) {
     struct cudaDeviceProp prop;
     check(cudaGetDeviceProperties(&prop, 0));
     call.config.limits.sm_count = (uint32_t)prop.multiProcessorCount;
+    call.config.limits.dependent_launch = true;
     call.workspace.claims = device(RP_ATTENTION_CLAIMS * 4);
     call.workspace.plans[0].head = device(sizeof(struct rp_attention_plan_head));
     call.workspace.plans[0].tiles = device(TOKENS_MAX * sizeof(struct rp_attention_plan_tile));

@@ -13,6 +13,7 @@
 #include "device/ops_cuda.h"
 
 #include "device/cuda_vector.cuh"
+#include "device/ops_math.cuh"
 
 #define TEAM_MAX      1024
 #define WARP_TEAMS    8
@@ -101,10 +102,6 @@ template <int BLOCKS, int FOLD> struct team {
     }
 };
 
-static __device__ __forceinline__ float add_squares(float sum, float4 x) {
-    return fmaf(x.w, x.w, fmaf(x.z, x.z, fmaf(x.y, x.y, fmaf(x.x, x.x, sum))));
-}
-
 /* The values to be normalised; where something is added, they are stored into the residual first. */
 template <norm_source SOURCE, bool VEC, uint32_t FLIGHT>
 static __device__ __forceinline__ float4 take(const norm_args &args, uint32_t row, uint32_t in_row,
@@ -129,29 +126,15 @@ static __device__ __forceinline__ float4 keep(const norm_args &args, uint32_t ro
                        as_stored(args.in.dtype, x.z), as_stored(args.in.dtype, x.w));
 }
 
-/* Products are rounded one by one, as on the CPU. */
-static __device__ __forceinline__ float scaled(float x, float inverse, float weight, float offset) {
-    return __fmul_rn(__fmul_rn(x, inverse), __fadd_rn(weight, offset));
-}
-
 template <bool VEC>
 static __device__ __forceinline__ void give(const norm_args &args, uint32_t row, uint32_t col,
                                             uint32_t end, float4 x, float inverse, float4 weight) {
-    float offset = args.weight_offset;
-    rp_store4<VEC>(args.out, row, col, end,
-                   make_float4(scaled(x.x, inverse, weight.x, offset),
-                               scaled(x.y, inverse, weight.y, offset),
-                               scaled(x.z, inverse, weight.z, offset),
-                               scaled(x.w, inverse, weight.w, offset)));
+    rp_store4<VEC>(args.out, row, col, end, rp_norm_values(x, inverse, weight, args.weight_offset));
 }
 
 template <bool VEC>
 static __device__ __forceinline__ float4 load_weight(const norm_args &args, uint32_t at) {
     return rp_load4<VEC>(args.weight, RP_DTYPE_F32, at, at, args.group);
-}
-
-static __device__ __forceinline__ float inverse_root(const norm_args &args, float sum) {
-    return 1.0f / sqrtf(sum / (float)args.group + args.eps);
 }
 
 /* QUADS: quads of columns that a thread of the team keeps in registers. */
@@ -193,9 +176,9 @@ static __global__ void __launch_bounds__(TEAM_MAX / BLOCKS / FOLD) norm_kernel(n
             continue;
         if (SOURCE == SOURCE_TERM || SOURCE == SOURCE_PARTIALS)
             x[i] = keep<VEC>(args, row, first + begin + step * i, end, x[i]);
-        sums[i % FOLD] = add_squares(sums[i % FOLD], x[i]);
+        sums[i % FOLD] = rp_add_squares(sums[i % FOLD], x[i]);
     }
-    float inverse = inverse_root(args, shape::sum(sums));
+    float inverse = rp_inverse_root(shape::sum(sums), args.group, args.eps);
 #pragma unroll
     for (int i = 0; i < OWN; i++) {
         if (begin + step * i >= args.group)
@@ -219,9 +202,9 @@ static __global__ void __launch_bounds__(TEAM_MAX) norm_long_kernel(norm_args ar
         float4 x = take<SOURCE, VEC, 4>(args, row, in_row, col, end);
         if (SOURCE == SOURCE_TERM || SOURCE == SOURCE_PARTIALS)
             x = keep<VEC>(args, row, col, end, x);
-        sum = add_squares(sum, x);
+        sum = rp_add_squares(sum, x);
     }
-    float inverse = inverse_root(args, team<1, 1>::sum(&sum));
+    float inverse = rp_inverse_root(team<1, 1>::sum(&sum), args.group, args.eps);
     for (uint32_t col = first + 4 * threadIdx.x; col < end; col += 4 * blockDim.x)
         give<VEC>(args, row, col, end, rp_load4<VEC>(args.in, in_row, col, end), inverse,
                   load_weight<VEC>(args, col - first));

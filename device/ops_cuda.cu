@@ -3,6 +3,7 @@
 #include "device/ops_cuda.h"
 
 #include "device/cuda_vector.cuh"
+#include "device/ops_math.cuh"
 
 #define BLOCK 128
 
@@ -82,11 +83,11 @@ int rp_gather_cuda_run(const void *args_void, cudaStream_t stream) {
                  *args);
 }
 
-/* Four pairs a thread. Products and sums are rounded one by one, as on the CPU. */
+/* Four pairs a thread. */
 static __device__ __forceinline__ void rotate(float &low, float &high, float cosine, float sine) {
     float x = low, y = high;
-    low = __fsub_rn(__fmul_rn(x, cosine), __fmul_rn(y, sine));
-    high = __fadd_rn(__fmul_rn(y, cosine), __fmul_rn(x, sine));
+    low = rp_rope_low(x, y, cosine, sine);
+    high = rp_rope_high(x, y, cosine, sine);
 }
 
 template <bool VEC> static __global__ void __launch_bounds__(BLOCK) rope_kernel(rp_rope_cuda args) {

@@ -1,42 +1,44 @@
-/* ops_math.cuh - the arithmetic of one head in registers of one warp: norm and rope.
+/* ops_math.cuh - the arithmetic of norm and rope.
  *
- * The separate kernels (device/ops_cuda.cu: norm of groups of up to 256 columns, rope) and the fused one
- * (attention/kv_write_cuda.cu: qkv_post) both use these functions, and for that reason give equal bits.
- * Every operation is written as an intrinsic that the compiler may not contract.
- *
- * A warp holds a head of `cols` columns in x[]: lane l has columns l, l + 32, l + 64, ... in x[0], x[1],
- * ...; what lies past the head is 0. */
+ * The separate kernels (norm_cuda.cu, ops_cuda.cu) and the one that does everything between the qkv product
+ * and attention (attention/kv_write_cuda.cu) both use these functions, and for that reason give equal bits.
+ * A thread has columns 4 * (thread + threads * i); products and sums that the CPU rounds one by one are
+ * intrinsics, which no compiler contracts. */
 #ifndef RP_DEVICE_OPS_MATH_CUH
 #define RP_DEVICE_OPS_MATH_CUH
 
-#include "device/cuda_kernel.cuh"
+#include <stdint.h>
 
-#define RP_HEAD_COLS_MAX 256
-#define RP_HEAD_WORDS    (RP_HEAD_COLS_MAX / 32)
-
-/* 1 / sqrt(mean(x^2) + eps): each lane sums its columns in rising order, then the lanes by xor. */
-template <int Words>
-__device__ __forceinline__ float rp_head_inverse(const float (&x)[Words], uint32_t cols,
-                                                 float eps) {
-    float sum = 0.0f;
-#pragma unroll
-    for (int j = 0; j < Words; j++)
-        sum = __fmaf_rn(x[j], x[j], sum); /* columns past the head are 0 and change nothing */
-    sum = rp_warp_sum(sum);
-    return __fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn(__fdiv_rn(sum, (float)cols), eps)));
+/* The sum of squares of a thread's columns, in rising order. */
+static __device__ __forceinline__ float rp_add_squares(float sum, float4 x) {
+    return __fmaf_rn(x.w, x.w, __fmaf_rn(x.z, x.z, __fmaf_rn(x.y, x.y, __fmaf_rn(x.x, x.x, sum))));
 }
 
-/* One column of the norm. */
-__device__ __forceinline__ float rp_norm_value(float x, float inverse, float weight,
-                                               float weight_offset) {
+/* 1 / sqrt(mean + eps) from the sum of all squares. */
+static __device__ __forceinline__ float rp_inverse_root(float sum, uint32_t group, float eps) {
+    return __fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn(__fdiv_rn(sum, (float)group), eps)));
+}
+
+static __device__ __forceinline__ float rp_norm_value(float x, float inverse, float weight,
+                                                      float weight_offset) {
     return __fmul_rn(__fmul_rn(x, inverse), __fadd_rn(weight, weight_offset));
 }
 
+static __device__ __forceinline__ float4 rp_norm_values(float4 x, float inverse, float4 weight,
+                                                        float weight_offset) {
+    return make_float4(rp_norm_value(x.x, inverse, weight.x, weight_offset),
+                       rp_norm_value(x.y, inverse, weight.y, weight_offset),
+                       rp_norm_value(x.z, inverse, weight.z, weight_offset),
+                       rp_norm_value(x.w, inverse, weight.w, weight_offset));
+}
+
 /* The rotated pair (x[i], x[i + rotary / 2]). */
-__device__ __forceinline__ float rp_rope_low(float low, float high, float cosine, float sine) {
+static __device__ __forceinline__ float rp_rope_low(float low, float high, float cosine,
+                                                    float sine) {
     return __fsub_rn(__fmul_rn(low, cosine), __fmul_rn(high, sine));
 }
-__device__ __forceinline__ float rp_rope_high(float low, float high, float cosine, float sine) {
+static __device__ __forceinline__ float rp_rope_high(float low, float high, float cosine,
+                                                     float sine) {
     return __fadd_rn(__fmul_rn(high, cosine), __fmul_rn(low, sine));
 }
 

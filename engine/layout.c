@@ -142,7 +142,7 @@ void rp_engine_layout_describe(struct rp_engine_layout *out, const struct rp_mod
     add_item(plan, "KV pool",
              card && plan->measured ? uses[RP_MEMORY_KV] : (uint64_t)out->page_count * page_bytes,
              false, detail);
-    snprintf(detail, sizeof detail, "%u pages%s", out->host_page_count, card ? ", host" : "");
+    snprintf(detail, sizeof detail, "%u pages", out->host_page_count);
     add_item(plan, "swap pool", (uint64_t)out->host_page_count * page_bytes, card, detail);
     snprintf(detail, sizeof detail, "shared by %u buckets", out->buckets.count);
     add_item(plan, "activations", out->arena_bytes, false, detail);
@@ -154,8 +154,7 @@ void rp_engine_layout_describe(struct rp_engine_layout *out, const struct rp_mod
     snprintf(detail, sizeof detail, "%u slots, page tables of %u entries", out->step.slot_count,
              out->step.pages_per_slot);
     add_item(plan, "slots", out->state_bytes, false, detail);
-    add_item(plan, "rings", out->ring_bytes, card,
-             card ? "packets, results, prompt staging, host" : "packets, results, prompt staging");
+    add_item(plan, "rings", out->ring_bytes, card, "packets, results, prompt staging");
     plan->page_tokens = out->kv.page_tokens;
     plan->page_count = out->page_count;
     plan->host_page_count = out->host_page_count;

@@ -3,6 +3,8 @@
 #include "model/model.h"
 
 enum { MATRICES_OF_LAYER = 4 };
+/* Uniform with a standard deviation of 0.02, as rp_model_random has it. */
+#define RANDOM_SCALE 0.0346f
 
 static bool is_card(const struct rp_backend *backend, struct rp_device *device) {
     struct rp_device_info info;
@@ -34,7 +36,9 @@ int rp_weights_prepare(const struct rp_backend *backend, struct rp_device *devic
     uint32_t total = model->config.layers + 1;
     struct rp_matrix *matrix;
     for (*prepared = 0; (matrix = matrix_at(model, card, *prepared)) != NULL;) {
-        int status = backend->matrix_prepare(device, matrix, err);
+        int status = matrix->data
+                         ? backend->matrix_prepare(device, matrix, err)
+                         : backend->matrix_random(device, matrix, *prepared + 1, RANDOM_SCALE, err);
         if (status != RP_OK)
             return status;
         if (matrix == &model->embed && model->config.tied)

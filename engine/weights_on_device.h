@@ -10,7 +10,7 @@
 
 struct rp_model;
 
-/* Repacks every matrix that a program reads; a tied head is the embedding's, prepared once. *prepared
+/* Repacks every matrix that a program reads, or makes random ones of those without data; a tied head is the embedding's, prepared once. *prepared
  * counts them, also when it fails, for release. progress may be NULL. */
 int rp_weights_prepare(const struct rp_backend *backend, struct rp_device *device,
                        struct rp_model *model, uint32_t *prepared,

@@ -11,6 +11,8 @@
 #include "device/cuda_kernel.cuh"
 #include "quant/matmul_internal_cuda.h"
 
+#include <string.h>
+
 namespace {
 
 struct generic_args {
@@ -163,41 +165,51 @@ template <uint32_t ROWS> __device__ __forceinline__ uint32_t tile_at(uint32_t k,
     return k * ROWS + (row ^ (k / 4 % 8 * 4));
 }
 
-/* Four values of a row, as they lie in memory: they are converted when they are put into the tile, so that
- * fetching does not wait for them. */
-template <typename T> struct __align__(4 * sizeof(T)) four { T value[4]; };
+/* Four values of a row as they lie in memory. They are converted when they are put into the tile, and the
+ * only branch is around all loads of a tile: else each load would be waited for before the next. */
+template <typename T> struct four { using bits = uint4; };
+template <> struct four<__nv_bfloat16> { using bits = uint2; };
 
-/* Columns [at, at + 4); zeros (never used) past the end and for rows past the matrix. */
-template <typename T>
-__device__ __forceinline__ four<T> fetch4(const T *from, uint32_t at, uint32_t k, bool inside,
-                                          bool wide) {
-    four<T> result;
-    if (inside && wide && at < k)
-        return *(const four<T> *)(from + at);
-#pragma unroll
-    for (uint32_t j = 0; j < 4; j++)
-        result.value[j] = inside && at + j < k ? from[at + j] : T(0.0f);
-    return result;
-}
-
+/* Columns [k0, k0 + tile_k) of ROWS rows, four at a time; zeros (never used) past the end and for rows past
+ * the matrix. */
 template <typename T, uint32_t ROWS>
-__device__ __forceinline__ void fetch_tile(four<T> (&to)[ROWS / 16], const T *from, size_t stride,
-                                           uint32_t rows, uint32_t k0, uint32_t k, bool wide) {
+__device__ __forceinline__ void fetch_tile(typename four<T>::bits (&to)[ROWS / 16], const T *from,
+                                           size_t stride, uint32_t rows, uint32_t k0, uint32_t k,
+                                           bool wide) {
+    using bits = typename four<T>::bits;
+    uint32_t row = threadIdx.x / 8, at = k0 + threadIdx.x % 8 * 4;
+    from += row * stride + at;
+    if (wide) {
+#pragma unroll
+        for (uint32_t i = 0; i < ROWS / 16; i++) {
+            to[i] = bits{};
+            if (row + i * 16 < rows && at < k)
+                to[i] = *(const bits *)(from + i * 16 * stride);
+        }
+        return;
+    }
 #pragma unroll
     for (uint32_t i = 0; i < ROWS / 16; i++) {
-        uint32_t row = threadIdx.x / 8 + i * 16;
-        to[i] = fetch4(from + row * stride, k0 + threadIdx.x % 8 * 4, k, row < rows, wide);
+        T values[4];
+#pragma unroll
+        for (uint32_t j = 0; j < 4; j++)
+            values[j] = row + i * 16 < rows && at + j < k ? from[i * 16 * stride + j] : T(0.0f);
+        memcpy(&to[i], values, sizeof to[i]);
     }
 }
 
 template <typename T, uint32_t ROWS>
-__device__ __forceinline__ void put_tile(float *to, const four<T> (&from)[ROWS / 16]) {
+__device__ __forceinline__ void put_tile(float *to,
+                                         const typename four<T>::bits (&from)[ROWS / 16]) {
 #pragma unroll
-    for (uint32_t i = 0; i < ROWS / 16; i++)
+    for (uint32_t i = 0; i < ROWS / 16; i++) {
+        T values[4];
+        memcpy(values, &from[i], sizeof values);
 #pragma unroll
         for (uint32_t j = 0; j < 4; j++)
             to[tile_at<ROWS>(threadIdx.x % 8 * 4 + j, threadIdx.x / 8 + i * 16)] =
-                to_float(from[i].value[j]);
+                to_float(values[j]);
+    }
 }
 
 /* A thread has rows ty * 4 + 0..3 of each group of 32 rows, and columns tx * 4 + 0..3. */
@@ -220,7 +232,7 @@ __device__ __forceinline__ void multiply(float (&sum)[ROWS / 8][4], const float 
 template <typename T, uint32_t ROWS>
 __global__ void __launch_bounds__(tile_threads) tile_kernel(generic_args args) {
     __shared__ __align__(16) float a[2][ROWS * tile_k], b[2][tile_cols * tile_k];
-    four<T> next_a[ROWS / 16], next_b[tile_cols / 16];
+    typename four<T>::bits next_a[ROWS / 16], next_b[tile_cols / 16];
     float sum[ROWS / 8][4] = {};
     rp_pdl_begin();
     uint32_t live = min(rp_live_count(args.rows.step, args.rows.rows), args.rows.max_rows);

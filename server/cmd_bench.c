@@ -159,6 +159,7 @@ int rp_cmd_bench(int argc, char **argv) {
         const char *summary;
     } benches[] = {
         {"decode", bench_decode, "time per decode step of a model shape"},
+        {"kernels", rp_cmd_bench_kernels, "every operator of a model shape by itself"},
         {"matmul", rp_bench_matmul, "one product, weights from memory"},
         {"membw", bench_membw, "read bandwidth of the machine"},
     };

@@ -183,6 +183,14 @@ done:
     return status;
 }
 
+/* Gives every matrix an address of the device, or takes it back (NULL): nothing is read from there, but a
+ * card's kernels are planned by how their data lie. */
+static void set_addresses(const struct inspection *in, void *data) {
+    for (uint32_t i = 0; i < in->program.op_count; i++)
+        if (in->program.ops[i].weight)
+            ((struct rp_matrix *)(uintptr_t)in->program.ops[i].weight)->data = data;
+}
+
 /* One bucket's launches, forward and sample, as text; equal texts are printed once. */
 static int lower_bucket(const struct inspection *in, const struct rp_bucket *bucket,
                         struct rp_buffer *out, struct rp_error *err) {
@@ -197,13 +205,16 @@ static int lower_bucket(const struct inspection *in, const struct rp_bucket *buc
     /* Addresses are computed and never used: any block of the right size does. */
     bindings.arena = status == RP_OK ? backend->alloc(device, arena_bytes, RP_MEMORY_DEVICE) : NULL;
     bindings.tensor_offsets = offsets;
+    rp_step_state_carve(&in->layout->step, NULL, &bindings.step);
+    rp_step_rings_carve(&in->layout->step, NULL, &bindings.step);
+    set_addresses(in, in->selection.info.separate_memory ? bindings.arena : NULL);
     if (!bindings.arena)
         status = rp_error_set(err, RP_STATUS_NO_MEMORY, "no memory to lower the program");
     for (int sample = 0; sample < 2 && status == RP_OK; sample++) {
         struct rp_graph *graph = NULL;
         status = backend->capture(device, program, sample ? program->sample_begin : 0,
                                   sample ? program->op_count : program->sample_begin, bucket,
-                                  &bindings, &options, false, &graph, err);
+                                  &bindings, &options, true, &graph, err);
         for (uint32_t i = 0; status == RP_OK && i < backend->graph_launch_count(graph); i++) {
             struct rp_launch_info info;
             backend->graph_launch_info(graph, i, &info);
@@ -212,6 +223,7 @@ static int lower_bucket(const struct inspection *in, const struct rp_bucket *buc
         }
         backend->graph_destroy(device, graph);
     }
+    set_addresses(in, NULL);
     backend->free(device, bindings.arena, RP_MEMORY_DEVICE);
     rp_free(offsets);
     return status;

@@ -48,10 +48,10 @@ const char *rp_server_not_ready(struct rp_server *server) {
     const struct rp_engine *engine = server->serving.engine;
     if (server->phase == RP_SERVER_STARTING)
         return "the server is starting";
-    if (server->phase >= RP_SERVER_DRAINING)
-        return "the server is shutting down";
     if (!rp_engine_is_healthy(engine))
         return "the device has failed";
+    if (server->phase >= RP_SERVER_DRAINING)
+        return "the server is shutting down";
     uint64_t stuck_ns = (uint64_t)server->config.limits.stuck_ms * 1000000u;
     /* Asks our own list: a gauge of an engine that hangs stands still too. */
     if (server->completions && rp_clock_ns() > rp_engine_last_progress_ns(engine) + stuck_ns)

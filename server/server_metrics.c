@@ -144,7 +144,7 @@ static void add_engine(const struct rp_engine_metrics *e, struct rp_registry *r)
         [RP_MEMORY_KV] = "kind=\"kv\""};
     for (int use = 0; use < RP_MEMORY_USE_COUNT; use++)
         rp_registry_add(r, "reprise_device_memory_bytes",
-                        "Memory of the device in use since the start, by what for.",
+                        "Memory of the device that is taken when the server is ready, by what for.",
                         RP_METRIC_GAUGE, uses[use], &e->memory[use]);
     rp_registry_add(r, "reprise_device_allocations_total",
                     "Allocations of device memory: none after the server is ready.",

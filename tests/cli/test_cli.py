@@ -144,6 +144,18 @@ def check_model_files():
         refused(3, "quantization_config", "serve", copy_demo(parent, "quant", quantization_config={"quant_method": "x"}))
 
 
+def check_doctor():
+    code, out, errors = run("doctor")
+    assert code == 0 and errors == "", (code, errors)
+    for word in ("open files", "free memory", "libuv", "llhttp", "jansson", "cublasLt", "nvml", "module", "device"):
+        assert word in out, (word, out)
+    findings = json.loads(run("doctor", "--json")[1])["findings"]
+    use = [f for f in findings if f["section"] == "use"]
+    assert len(use) == 1 and use[0]["found"], findings
+    none = run("doctor", env={"REPRISE_CUDA_MODULE": "/nowhere/x.so"})
+    assert none[0] == 0 and "no CUDA: there is no /nowhere/x.so" in none[1], none
+
+
 def check_ports_and_memory():
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -204,6 +216,7 @@ def check_start_up():
 def main():
     check_usage()
     check_inspect()
+    check_doctor()
     check_model_files()
     check_ports_and_memory()
     check_run()

@@ -246,6 +246,21 @@ static void test_an_engine_whose_largest_size_fails_does_not_start(void **state)
     assert_non_null(strstr(err.hint, "--max-num-batched-tokens"));
 }
 
+static void test_a_card_makes_random_weights_by_itself(void **state) {
+    (void)state;
+    struct rp_engine_config config = fixture_config(fake_backend());
+    struct rp_model_config shape = fixture_model.config;
+    rp_model_deinit(&fixture_model);
+    assert_int_equal(rp_model_random_vectors(&shape, RP_DTYPE_BF16, 1, 0, &fixture_model, NULL),
+                     RP_OK);
+    assert_null(fixture_model.embed.data);
+    fixture_open(&config);
+    fixture_submit_all();
+    fixture_drain(FIXTURE_REQUESTS);
+    for (uint32_t i = 0; i < FIXTURE_REQUESTS; i++)
+        assert_int_equal(fixture_answers[i].finish, RP_FINISH_LENGTH); /* no NaN */
+}
+
 static void test_defaults_are_those_of_the_device(void **state) {
     (void)state;
     const struct rp_device_info cpu = {.page_tokens = 16};
@@ -278,6 +293,7 @@ int main(void) {
         TEST(test_graphs_that_take_more_than_was_planned_end_the_start),
         TEST(test_a_size_whose_capture_fails_is_left_out_and_its_steps_still_run),
         TEST(test_an_engine_whose_largest_size_fails_does_not_start),
+        TEST(test_a_card_makes_random_weights_by_itself),
         TEST(test_defaults_are_those_of_the_device),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
