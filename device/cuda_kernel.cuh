@@ -23,20 +23,31 @@ __device__ __forceinline__ void rp_pdl_begin() {
  *
  * Every kernel asks for the largest share of shared memory: a multiprocessor that must change the split
  * between L1 and shared memory first runs empty, which costs a step of small kernels between products a
- * third of its time, and keeps the next product from being prefetched beside them. */
+ * third of its time, and keeps the next product from being prefetched beside them.
+ *
+ * cluster: blocks of a cluster, along x. */
 template <typename Args>
 static inline int rp_cuda_start(void (*kernel)(Args), dim3 grid, dim3 block, size_t shared_bytes,
-                                cudaStream_t stream, bool dependent, const Args &args) {
-    cudaLaunchAttribute attribute = {};
-    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attribute.val.programmaticStreamSerializationAllowed = 1;
+                                cudaStream_t stream, bool dependent, const Args &args,
+                                uint32_t cluster = 1) {
+    cudaLaunchAttribute attributes[2] = {};
     cudaLaunchConfig_t config = {};
     config.gridDim = grid;
     config.blockDim = block;
     config.dynamicSmemBytes = shared_bytes;
     config.stream = stream;
-    config.attrs = &attribute;
-    config.numAttrs = dependent ? 1 : 0;
+    config.attrs = attributes;
+    if (dependent) {
+        cudaLaunchAttribute *attribute = &attributes[config.numAttrs++];
+        attribute->id = cudaLaunchAttributeProgrammaticStreamSerialization;
+        attribute->val.programmaticStreamSerializationAllowed = 1;
+    }
+    if (cluster > 1) {
+        cudaLaunchAttribute *attribute = &attributes[config.numAttrs++];
+        attribute->id = cudaLaunchAttributeClusterDimension;
+        attribute->val.clusterDim.x = cluster;
+        attribute->val.clusterDim.y = attribute->val.clusterDim.z = 1;
+    }
     cudaError_t error =
         cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
                              cudaSharedmemCarveoutMaxShared);

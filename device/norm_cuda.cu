@@ -6,7 +6,10 @@
  * bits in every batch.
  *
  *   group of at most 256 columns:  a warp is a team, eight of them in a block
- *   otherwise:                     a block is a team */
+ *   otherwise:                     a block is a team
+ *   about 4,096 columns:           few rows: a cluster of blocks is a team, as one multiprocessor reads
+ *                                  partials too slowly; many rows: smaller blocks, whose threads each do
+ *                                  the work of several, so that blocks overlap better */
 #include "device/ops_cuda.h"
 
 #include "device/cuda_vector.cuh"
@@ -15,6 +18,10 @@
 #define TEAM_MAX      1024
 #define WARP_TEAMS    8
 #define SPECULATE_MAX 256 /* with so few rows all are read before the live count is known */
+#define CLUSTER       8   /* blocks of a team that is spread */
+#define CLUSTER_ROWS  16  /* most rows that are spread */
+#define FOLD_MANY     4   /* threads of the team that one thread does with many rows */
+#define FOLD_ROWS     256 /* more rows than this are many */
 
 enum norm_source { SOURCE_VALUES, SOURCE_GATHER, SOURCE_TERM, SOURCE_PARTIALS };
 
@@ -32,22 +39,68 @@ static uint32_t team_threads(uint32_t group) {
     return quads <= 64 ? 32 : quads >= TEAM_MAX ? TEAM_MAX : (quads + 127) / 128 * 128;
 }
 
-/* All threads of the team get the sum; the warps' sums are added in rising order. */
-static __device__ __forceinline__ float team_sum(float value) {
-    __shared__ __align__(16) float sums[TEAM_MAX / 32];
-    value = rp_warp_sum(value);
-    if (blockDim.x == 32)
-        return value;
-    if (threadIdx.x % 32 == 0)
-        sums[threadIdx.x / 32] = value;
-    __syncthreads();
-    float total = 0.0f;
-    for (uint32_t w = 0; w < blockDim.x / 32; w += 4) {
-        float4 four = *(const float4 *)&sums[w];
-        total = (((total + four.x) + four.y) + four.z) + four.w;
-    }
-    return total;
+/* Writes into the same variable of another block of the cluster. */
+static __device__ __forceinline__ void store_remote(float *at, uint32_t block, float value) {
+    uint32_t address = (uint32_t)__cvta_generic_to_shared(at);
+    asm volatile("{ .reg .b32 remote;\n\t"
+                 "mapa.shared::cluster.u32 remote, %0, %1;\n\t"
+                 "st.shared::cluster.f32 [remote], %2; }" ::"r"(address),
+                 "r"(block), "f"(value)
+                 : "memory");
 }
+
+/* Two of them: before the first remote store all blocks must have started, and after the last nobody may
+ * read before all have stored. */
+static __device__ __forceinline__ void cluster_arrive() {
+    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+}
+static __device__ __forceinline__ void cluster_wait() {
+    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+
+/* How a team's threads are carried: by BLOCKS blocks of a cluster, each thread doing the work of FOLD of
+ * them. The warps of the team are the same ones in every shape, and so is the sum. */
+template <int BLOCKS, int FOLD> struct team {
+    /* This thread as the first of the team's threads that it carries; the others lie `stride` apart. */
+    static __device__ __forceinline__ uint32_t thread() {
+        return BLOCKS == 1 ? threadIdx.x : blockIdx.x % BLOCKS * blockDim.x + threadIdx.x;
+    }
+    static __device__ __forceinline__ uint32_t stride() { return blockDim.x * BLOCKS; }
+    static __device__ __forceinline__ uint32_t threads() { return stride() * FOLD; }
+
+    /* The sum over the team, for all its threads; warps' sums are added in rising order. The blocks of
+     * a cluster have arrived once before. */
+    static __device__ __forceinline__ float sum(const float *values) {
+        __shared__ __align__(16) float sums[TEAM_MAX / 32];
+        uint32_t lane = threadIdx.x % 32;
+        float total = 0.0f;
+        if (BLOCKS > 1)
+            cluster_wait();
+#pragma unroll
+        for (int f = 0; f < FOLD; f++) {
+            uint32_t warp = (thread() + stride() * f) / 32;
+            total = rp_warp_sum(values[f]);
+            if (BLOCKS > 1 && lane < BLOCKS)
+                store_remote(&sums[warp], lane, total);
+            else if (BLOCKS == 1 && lane == 0)
+                sums[warp] = total;
+        }
+        if (threads() == 32)
+            return total;
+        if (BLOCKS > 1) {
+            cluster_arrive();
+            cluster_wait();
+        } else {
+            __syncthreads();
+        }
+        total = 0.0f;
+        for (uint32_t w = 0; w < threads() / 32; w += 4) {
+            float4 four = *(const float4 *)&sums[w];
+            total = (((total + four.x) + four.y) + four.z) + four.w;
+        }
+        return total;
+    }
+};
 
 /* The values to be normalised; where something is added, they are stored into the residual first. */
 template <norm_source SOURCE, bool VEC, uint32_t FLIGHT>
@@ -79,19 +132,26 @@ static __device__ __forceinline__ void give(const norm_args &args, uint32_t row,
     rp_store4<VEC>(args.out, row, col, end, rp_norm_values(x, inverse, weight, args.weight_offset));
 }
 
-/* QUADS: quads of columns a thread keeps in registers. */
-template <int QUADS, norm_source SOURCE, bool VEC>
-static __global__ void __launch_bounds__(TEAM_MAX) norm_kernel(norm_args args) {
-    uint32_t row = blockIdx.x, group = blockIdx.y * blockDim.y + threadIdx.y;
+template <bool VEC>
+static __device__ __forceinline__ float4 load_weight(const norm_args &args, uint32_t at) {
+    return rp_load4<VEC>(args.weight, RP_DTYPE_F32, at, at, args.group);
+}
+
+/* QUADS: quads of columns that a thread of the team keeps in registers. */
+template <int QUADS, int BLOCKS, int FOLD, norm_source SOURCE, bool VEC>
+static __global__ void __launch_bounds__(TEAM_MAX / BLOCKS / FOLD) norm_kernel(norm_args args) {
+    using shape = team<BLOCKS, FOLD>;
+    constexpr int OWN = QUADS * FOLD;
+    uint32_t row = blockIdx.x / BLOCKS, group = blockIdx.y * blockDim.y + threadIdx.y;
     uint32_t first = group * args.group, end = first + args.group;
-    float4 x[QUADS], weight[QUADS];
+    /* Quad i of the OWN: the team's thread is thread + stride * (i % FOLD), and it is its i / FOLD-th. */
+    uint32_t begin = 4 * shape::thread(), step = 4 * shape::stride();
+    float4 x[OWN], weight[OWN];
     rp_pdl_trigger();
 #pragma unroll
-    for (int i = 0; i < QUADS; i++) {
-        uint32_t at = 4 * (threadIdx.x + blockDim.x * i);
-        if (at < args.group)
-            weight[i] = rp_load4<VEC>(args.weight, RP_DTYPE_F32, at, at, args.group);
-    }
+    for (int i = 0; i < OWN && FOLD == 1; i++)
+        if (begin + step * i < args.group)
+            weight[i] = load_weight<VEC>(args, begin + step * i);
     rp_pdl_wait();
     uint32_t live = rp_live_count(args.rows.step, args.rows.rows);
     uint32_t in_row = SOURCE == SOURCE_GATHER ? args.rows.step.logit_tokens[row] : row;
@@ -101,29 +161,31 @@ static __global__ void __launch_bounds__(TEAM_MAX) norm_kernel(norm_args args) {
     if (group >= args.group_count)
         return; /* a whole warp, which no barrier waits for */
 #pragma unroll
-    for (int i = 0; i < QUADS; i++) {
-        uint32_t at = 4 * (threadIdx.x + blockDim.x * i);
-        if (at < args.group)
-            x[i] = take < SOURCE, VEC, QUADS == 1 ? 8 : 4 > (args, row, in_row, first + at, end);
-    }
+    for (int i = 0; i < OWN; i++)
+        if (begin + step * i < args.group)
+            x[i] = take < SOURCE, VEC,
+            OWN == 1 ? 8 : 4 > (args, row, in_row, first + begin + step * i, end);
     if (row >= live)
         return;
-    float sum = 0.0f;
+    if (BLOCKS > 1)
+        cluster_arrive();
+    float sums[FOLD] = {};
 #pragma unroll
-    for (int i = 0; i < QUADS; i++) {
-        uint32_t at = 4 * (threadIdx.x + blockDim.x * i);
-        if (at >= args.group)
+    for (int i = 0; i < OWN; i++) {
+        if (begin + step * i >= args.group)
             continue;
         if (SOURCE == SOURCE_TERM || SOURCE == SOURCE_PARTIALS)
-            x[i] = keep<VEC>(args, row, first + at, end, x[i]);
-        sum = rp_add_squares(sum, x[i]);
+            x[i] = keep<VEC>(args, row, first + begin + step * i, end, x[i]);
+        sums[i % FOLD] = rp_add_squares(sums[i % FOLD], x[i]);
     }
-    float inverse = rp_inverse_root(team_sum(sum), args.group, args.eps);
+    float inverse = rp_inverse_root(shape::sum(sums), args.group, args.eps);
 #pragma unroll
-    for (int i = 0; i < QUADS; i++) {
-        uint32_t at = 4 * (threadIdx.x + blockDim.x * i);
-        if (at < args.group)
-            give<VEC>(args, row, first + at, end, x[i], inverse, weight[i]);
+    for (int i = 0; i < OWN; i++) {
+        if (begin + step * i >= args.group)
+            continue;
+        if (FOLD > 1)
+            weight[i] = load_weight<VEC>(args, begin + step * i);
+        give<VEC>(args, row, first + begin + step * i, end, x[i], inverse, weight[i]);
     }
 }
 
@@ -142,12 +204,18 @@ static __global__ void __launch_bounds__(TEAM_MAX) norm_long_kernel(norm_args ar
             x = keep<VEC>(args, row, col, end, x);
         sum = rp_add_squares(sum, x);
     }
-    float inverse = rp_inverse_root(team_sum(sum), args.group, args.eps);
-    for (uint32_t col = first + 4 * threadIdx.x; col < end; col += 4 * blockDim.x) {
-        float4 weight =
-            rp_load4<VEC>(args.weight, RP_DTYPE_F32, col - first, col - first, args.group);
-        give<VEC>(args, row, col, end, rp_load4<VEC>(args.in, in_row, col, end), inverse, weight);
-    }
+    float inverse = rp_inverse_root(team<1, 1>::sum(&sum), args.group, args.eps);
+    for (uint32_t col = first + 4 * threadIdx.x; col < end; col += 4 * blockDim.x)
+        give<VEC>(args, row, col, end, rp_load4<VEC>(args.in, in_row, col, end), inverse,
+                  load_weight<VEC>(args, col - first));
+}
+
+/* One team a row, in any of its shapes. */
+template <int BLOCKS, int FOLD, norm_source SOURCE, bool VEC>
+static int start_shape(const norm_args &args, cudaStream_t stream) {
+    dim3 grid(args.rows.max_rows * BLOCKS, args.group_count), block(TEAM_MAX / BLOCKS / FOLD);
+    return rp_cuda_start(norm_kernel<1, BLOCKS, FOLD, SOURCE, VEC>, grid, block, 0, stream, true,
+                         args, BLOCKS);
 }
 
 template <norm_source SOURCE, bool VEC>
@@ -156,12 +224,17 @@ static int start(const norm_args &args, cudaStream_t stream) {
     uint32_t each = (quads + threads - 1) / threads;
     uint32_t teams = threads == 32 ? RP_MIN((uint32_t)WARP_TEAMS, args.group_count) : 1;
     dim3 block(threads, teams), grid(args.rows.max_rows, (args.group_count + teams - 1) / teams);
+    if (threads == TEAM_MAX && each == 1 && args.rows.max_rows > FOLD_ROWS)
+        return start_shape<1, FOLD_MANY, SOURCE, VEC>(args, stream);
+    if (threads == TEAM_MAX && each == 1 && SOURCE == SOURCE_PARTIALS &&
+        args.rows.max_rows <= CLUSTER_ROWS)
+        return start_shape<CLUSTER, 1, SOURCE, VEC>(args, stream);
     if (each <= 1)
-        return rp_cuda_start(norm_kernel<1, SOURCE, VEC>, grid, block, 0, stream, true, args);
+        return rp_cuda_start(norm_kernel<1, 1, 1, SOURCE, VEC>, grid, block, 0, stream, true, args);
     if (each <= 2)
-        return rp_cuda_start(norm_kernel<2, SOURCE, VEC>, grid, block, 0, stream, true, args);
+        return rp_cuda_start(norm_kernel<2, 1, 1, SOURCE, VEC>, grid, block, 0, stream, true, args);
     if (each <= 4)
-        return rp_cuda_start(norm_kernel<4, SOURCE, VEC>, grid, block, 0, stream, true, args);
+        return rp_cuda_start(norm_kernel<4, 1, 1, SOURCE, VEC>, grid, block, 0, stream, true, args);
     return rp_cuda_start(norm_long_kernel<SOURCE, VEC>, grid, block, 0, stream, true, args);
 }
 

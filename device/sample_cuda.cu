@@ -104,10 +104,11 @@ static __global__ void __launch_bounds__(THREADS) sample_scan_kernel(sample_args
     const rp_step_view &step = args.a.step;
     uint32_t logit_row = blockIdx.y, thread = threadIdx.x;
     rp_pdl_begin();
-    if (logit_row >= step.counts->logit_row_count)
+    /* Read together: a padding row has no row. */
+    uint32_t live = step.counts->logit_row_count, row = step.logit_rows[logit_row];
+    if ((logit_row >= live) | (row >= step.config.row_capacity))
         return;
-    const uint32_t *slot =
-        step.slots + (size_t)step.rows[step.logit_rows[logit_row]].slot * step.slot_words;
+    const uint32_t *slot = step.slots + (size_t)step.rows[row].slot * step.slot_words;
     uint32_t finished = slot[RP_SLOT_FINISHED], output_count = slot[RP_SLOT_OUTPUT_COUNT];
     uint32_t stop_count = RP_MIN(slot[RP_SLOT_STOP_COUNT], (uint32_t)RP_STOP_IDS_MAX);
     bool forbid = output_count < slot[RP_SLOT_MIN_TOKENS];
@@ -199,7 +200,7 @@ static __global__ void __launch_bounds__(THREADS) sample_weigh_kernel(sample_arg
     __shared__ chunk_bins bins;
     rp_pdl_begin();
     uint32_t live = args.a.step.counts->logit_row_count;
-    if (!any_row(args, live, MODE_DRAW))
+    if (!any_row(args, MODE_DRAW))
         return;
     for (uint32_t item = blockIdx.x; item < live * args.chunks; item += gridDim.x) {
         uint32_t row = item / args.chunks, at = item % args.chunks;
@@ -227,7 +228,7 @@ static __global__ void __launch_bounds__(THREADS) sample_narrow_kernel(sample_ar
     __shared__ cut_memory memory;
     rp_pdl_begin();
     uint32_t live = args.a.step.counts->logit_row_count;
-    if (!any_row(args, live, MODE_SELECT))
+    if (!any_row(args, MODE_SELECT))
         return;
     for (uint32_t item = blockIdx.x; item < live * args.chunks; item += gridDim.x) {
         uint32_t row = item / args.chunks, chunk = item % args.chunks;
@@ -245,16 +246,17 @@ static __global__ void __launch_bounds__(THREADS) sample_narrow_kernel(sample_ar
         for (uint32_t base = begin; base < end; base += UNIT) {
             float values[8];
             uint32_t ids[8];
-            bool kept[8], any = false;
+            bool kept[8], listed[8], any = false;
             load_unit<VEC>(args.a.logits + row * args.a.stride, base, end, scale, values, ids,
                            kept);
 #pragma unroll
             for (int i = 0; i < 8; i++) {
                 uint32_t bin = bin_of(values[i]);
-                append(args, row, kept[i] && is_listed(cut, bin), values[i], ids[i]);
+                listed[i] = kept[i] && is_listed(cut, bin);
                 kept[i] = kept[i] && bin < cut.low;
                 any |= kept[i];
             }
+            append<8>(args, row, values, ids, listed);
             if (__any_sync(0xFFFFFFFFu, any))
                 rp_draw<8>(drawing, values, ids, kept);
         }
@@ -264,41 +266,49 @@ static __global__ void __launch_bounds__(THREADS) sample_narrow_kernel(sample_ar
     }
 }
 
-/* The chosen id's key, or RP_KEY_NONE or RP_KEY_NAN. */
-static __device__ uint64_t choose(const sample_args &args, uint32_t row, uint64_t *shared,
-                                  cut_memory *memory, select_memory *selection) {
-    row_choice choice = args.s.rows[row];
-    uint64_t largest = row_key_max(args.s.largest + row * args.chunks, args.chunks, shared);
-    if (choice.mode < MODE_DRAW || largest == RP_KEY_NAN || largest == RP_KEY_NONE)
+/* The chosen id's key, or RP_KEY_NONE or RP_KEY_NAN. key: the largest of the chunks' keys that this thread
+ * has read. */
+static __device__ uint64_t choose(const sample_args &args, uint32_t row, uint64_t key,
+                                  uint32_t mode, uint64_t *shared, cut_memory *memory,
+                                  select_memory *selection) {
+    uint64_t largest = rp_block_key_max(key, shared);
+    if (mode < MODE_DRAW || largest == RP_KEY_NAN || largest == RP_KEY_NONE)
         return largest;
     uint64_t best = RP_KEY_NONE;
-    if (choice.mode == MODE_SELECT)
-        best = draw_listed(args, row, choice, largest, memory, selection);
+    if (mode == MODE_SELECT)
+        best = draw_listed(args, row, args.s.rows[row], largest, memory, selection);
     for (uint32_t i = threadIdx.x; i < args.chunks; i += THREADS) {
-        uint64_t key = args.s.drawn[row * args.chunks + i];
-        best = key > best ? key : best;
+        uint64_t drawn = args.s.drawn[row * args.chunks + i];
+        best = drawn > best ? drawn : best;
     }
     return rp_block_key_max(best, shared);
 }
 
 /* Advances the slot of one row; thread 0 leaves the result in scratch. */
-static __device__ void finish_row(const sample_args &args, uint32_t row, uint64_t *shared,
-                                  cut_memory *memory, select_memory *selection) {
+static __device__ void finish_row(const sample_args &args, uint32_t row, const rp_live_row &live,
+                                  uint64_t *shared, cut_memory *memory, select_memory *selection) {
     const rp_step_view &step = args.a.step;
-    rp_live_row live = step.rows[row];
     uint32_t *slot = step.slots + (size_t)live.slot * step.slot_words, thread = threadIdx.x;
     uint32_t length = slot[RP_SLOT_LENGTH];
     uint32_t stop = slot[RP_SLOT_STOP_IDS + thread % RP_STOP_IDS_MAX];
     uint32_t stop_count = RP_MIN(slot[RP_SLOT_STOP_COUNT], (uint32_t)RP_STOP_IDS_MAX);
     bool finished = slot[RP_SLOT_FINISHED] != 0;
     uint32_t output_count = slot[RP_SLOT_OUTPUT_COUNT];
+    /* Read beside the slot; of a row that does not sample they mean nothing. */
+    uint32_t logit_row = min(live.logit_row, max(args.a.max_rows, 1u) - 1);
+    uint32_t mode = *(const volatile uint32_t *)&args.s.rows[logit_row].mode;
+    uint64_t key = RP_KEY_NONE;
+    for (uint32_t i = thread; i < args.chunks; i += THREADS) {
+        uint64_t other = *(const volatile uint64_t *)&args.s.largest[logit_row * args.chunks + i];
+        key = other > key ? other : key;
+    }
     rp_row_result result = {-1, 0.0f, 0, length};
     if (finished) {
         result.flags = RP_RESULT_SKIPPED;
     } else {
         result.length = length + live.token_count;
         if (live.flags & RP_ROW_SAMPLE) {
-            uint64_t key = choose(args, live.logit_row, shared, memory, selection);
+            key = choose(args, logit_row, key, mode, shared, memory, selection);
             uint32_t id = rp_key_id(key);
             bool chosen = key != RP_KEY_NAN && key != RP_KEY_NONE;
             bool stopped = __syncthreads_or(chosen && thread < stop_count && stop == id) != 0;
@@ -348,9 +358,11 @@ static __global__ void __launch_bounds__(THREADS) sample_finish_kernel(sample_ar
     __shared__ select_memory selection;
     __shared__ bool last;
     rp_pdl_begin();
-    uint32_t row_count = args.a.step.counts->row_count;
-    if (blockIdx.x < row_count)
-        finish_row(args, blockIdx.x, shared, &memory, &selection);
+    const rp_step_view &step = args.a.step;
+    uint32_t row_count = step.counts->row_count;
+    rp_live_row live = step.rows[blockIdx.x];
+    if ((blockIdx.x < row_count) & (live.slot < step.config.slot_count))
+        finish_row(args, blockIdx.x, live, shared, &memory, &selection);
     if (threadIdx.x == 0) {
         __threadfence();
         last = gridDim.x == 1 || atomicAdd(args.s.done, 1u) == gridDim.x - 1;

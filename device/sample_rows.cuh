@@ -100,10 +100,14 @@ static __device__ __forceinline__ void load_unit(const float *logits, uint32_t b
     }
 }
 
-/* True when one of the live rows has at least this mode. */
-static __device__ bool any_row(const sample_args &args, uint32_t live, uint32_t mode) {
-    bool found = false;
-    for (uint32_t i = threadIdx.x; i < live; i += THREADS)
+/* True when one of the live rows has at least this mode. All rows of the bucket are read while the live
+ * count is on its way. */
+static __device__ bool any_row(const sample_args &args, uint32_t mode) {
+    const volatile uint32_t *live = &args.a.step.counts->logit_row_count;
+    uint32_t first = threadIdx.x < args.a.max_rows ? threadIdx.x : 0, count = *live;
+    const volatile uint32_t *own = &args.s.rows[first].mode;
+    bool found = (*own >= mode) & (threadIdx.x < count);
+    for (uint32_t i = threadIdx.x + THREADS; i < count; i += THREADS)
         found |= args.s.rows[i].mode >= mode;
     return __syncthreads_or(found);
 }

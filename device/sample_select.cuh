@@ -76,17 +76,34 @@ static __device__ __forceinline__ bool is_listed(const cuts &cut, uint32_t bin) 
     return (bin >= cut.low && bin <= cut.high && bin < BINS) || bin == cut.top_k_bin;
 }
 
-/* Appends the lanes' candidates; the order within a list means nothing. */
-static __device__ __forceinline__ void append(const sample_args &args, uint32_t row, bool wanted,
-                                              float logit, uint32_t id) {
-    uint32_t lanes = __ballot_sync(0xFFFFFFFFu, wanted), lane = threadIdx.x % 32, first = 0;
-    if (lanes == 0)
+/* Appends the wanted ones of COUNT candidates of each lane; the order within a list means nothing. */
+template <int COUNT>
+static __device__ __forceinline__ void append(const sample_args &args, uint32_t row,
+                                              const float *logits, const uint32_t *ids,
+                                              const bool *wanted) {
+    uint32_t own = 0, lane = threadIdx.x % 32, first = 0;
+#pragma unroll
+    for (int i = 0; i < COUNT; i++)
+        own += wanted[i];
+    uint32_t behind = own;
+    if (!__any_sync(0xFFFFFFFFu, own != 0))
         return;
-    if (lane == 0)
-        first = atomicAdd(&args.s.list_counts[row], (uint32_t)__popc(lanes));
-    uint32_t at = __shfl_sync(0xFFFFFFFFu, first, 0) + __popc(lanes & ((1u << lane) - 1));
-    if (wanted && at < LIST_MAX)
-        args.s.lists[(size_t)row * LIST_MAX + at] = {logit, id};
+    for (uint32_t distance = 1; distance < 32; distance *= 2) {
+        uint32_t other = __shfl_up_sync(0xFFFFFFFFu, behind, distance);
+        behind += lane >= distance ? other : 0;
+    }
+    if (lane == 31)
+        first = atomicAdd(&args.s.list_counts[row], behind);
+    uint32_t at = __shfl_sync(0xFFFFFFFFu, first, 31) + behind - own;
+    candidate *list = args.s.lists + (size_t)row * LIST_MAX;
+#pragma unroll
+    for (int i = 0; i < COUNT; i++) {
+        if (!wanted[i])
+            continue;
+        if (at < LIST_MAX)
+            list[at] = {logits[i], ids[i]};
+        at++;
+    }
 }
 
 /* The listed candidates of a row: the list, or, when that was too short, the logits themselves. */
@@ -97,7 +114,7 @@ struct candidates {
     uint32_t count;
 };
 
-static __device__ __forceinline__ bool take_candidate(const candidates &from, uint32_t at,
+static __device__ __forceinline__ bool read_candidate(const candidates &from, uint32_t at,
                                                       candidate *out) {
     if (from.list) {
         *out = from.list[at];
@@ -105,6 +122,26 @@ static __device__ __forceinline__ bool take_candidate(const candidates &from, ui
     }
     *out = {from.logits[at], at};
     return scale_logit(from.scale, at, &out->logit);
+}
+
+/* Calls use(candidate, valid) for all; FLIGHT of a thread's are read at once. All lanes call it together. */
+#define FLIGHT 8
+template <typename Use>
+static __device__ __forceinline__ void each_candidate(const candidates &from, Use use) {
+    for (uint32_t base = 0; base < from.count; base += THREADS * FLIGHT) {
+        candidate items[FLIGHT];
+        bool valid[FLIGHT];
+#pragma unroll
+        for (uint32_t i = 0; i < FLIGHT; i++) {
+            uint32_t at = base + i * THREADS + threadIdx.x;
+            items[i] = {0.0f, 0};
+            valid[i] = at < from.count && read_candidate(from, at, &items[i]);
+        }
+#pragma unroll
+        for (uint32_t i = 0; i < FLIGHT; i++)
+            if (base + i * THREADS < from.count)
+                use(items[i], valid[i]);
+    }
 }
 
 /* Order of the candidates: smaller is earlier. */
@@ -128,14 +165,13 @@ struct cut_rule {
 /* Lowest and highest rank in the bin. */
 static __device__ void rank_range(const candidates &from, uint32_t bin, select_memory *memory) {
     uint64_t lowest = ~0ull, highest = 0;
-    for (uint32_t i = threadIdx.x; i < from.count; i += THREADS) {
-        candidate item;
-        if (!take_candidate(from, i, &item) || bin_of(item.logit) != bin)
-            continue;
+    each_candidate(from, [&](const candidate &item, bool valid) {
+        if (!valid || bin_of(item.logit) != bin)
+            return;
         uint64_t rank = rank_of(item);
         lowest = rank < lowest ? rank : lowest;
         highest = rank > highest ? rank : highest;
-    }
+    });
     uint64_t low = ~rp_block_key_max(~lowest, memory->scan);
     uint64_t high = rp_block_key_max(highest, memory->scan);
     if (threadIdx.x == 0) {
@@ -152,23 +188,23 @@ static __device__ uint32_t select_digit(const candidates &from, cut_rule *rule, 
                                         uint64_t prefix, uint32_t shift, uint32_t width,
                                         select_memory *memory) {
     uint32_t thread = threadIdx.x;
+    __syncthreads(); /* the last digit has been read by all */
     memory->counts[thread] = 0;
     memory->weights[thread] = 0;
     if (thread == 0)
         memory->chosen = BINS - 1;
     __syncthreads();
-    for (uint32_t i = thread; i < from.count; i += THREADS) {
-        candidate item;
-        if (!take_candidate(from, i, &item) || bin_of(item.logit) != rule->bin)
-            continue;
+    each_candidate(from, [&](const candidate &item, bool valid) {
+        if (!valid || bin_of(item.logit) != rule->bin)
+            return;
         uint64_t rank = rank_of(item);
         if ((shift + width < 64 ? rank >> (shift + width) : 0) != prefix)
-            continue;
+            return;
         uint32_t digit = (uint32_t)(rank >> shift) & ((1u << width) - 1);
         atomicAdd(&memory->counts[digit], 1u);
         atomicAdd((unsigned long long *)&memory->weights[digit],
                   (unsigned long long)weight_of(item.logit, unit));
-    }
+    });
     __syncthreads();
     uint32_t own_count = memory->counts[thread];
     uint64_t own_weight = memory->weights[thread];
@@ -248,14 +284,12 @@ static __device__ uint64_t draw_listed(const sample_args &args, uint32_t row,
         rank = select_rank(from, rule, args.unit, &total, selection);
     }
     rp_drawing drawing = {choice.seed, choice.position, -INFINITY, RP_KEY_NONE};
-    for (uint32_t base = 0; base < from.count; base += THREADS) {
-        candidate item = {0.0f, 0};
-        uint32_t at = base + threadIdx.x;
-        bool kept = at < from.count && take_candidate(from, at, &item);
+    each_candidate(from, [&](const candidate &item, bool valid) {
         uint32_t own = bin_of(item.logit);
-        kept = kept && is_listed(cut, own) && (own < bin || (own == bin && rank_of(item) <= rank));
+        bool kept =
+            valid && is_listed(cut, own) && (own < bin || (own == bin && rank_of(item) <= rank));
         rp_draw<1>(drawing, &item.logit, &item.id, &kept);
-    }
+    });
     return drawing.best;
 }
 

@@ -522,6 +522,60 @@ static void test_a_row_has_the_same_bits_in_every_batch_and_place(void **state) 
     }
 }
 
+/* Few, some and many rows are computed by blocks of different shapes. */
+static void check_shapes(uint32_t n, uint32_t partial_count) {
+    static const uint32_t buckets[] = {1, 9, 16, 17, 256, 257};
+    const uint32_t most = 257;
+    struct twin parts = twin_random(most * RP_MAX(partial_count, 1u),
+                                    most * RP_MAX(partial_count, 1u), n, n, 0, RP_DTYPE_F32);
+    struct twin first = twin_random(most, most, n, n, 0, RP_DTYPE_F32), weight = vector_random(n);
+    struct twin residual = twin_make(most, n, n, 0, RP_DTYPE_F32);
+    struct twin out = twin_make(most, n, n, 0, RP_DTYPE_F32);
+    unsigned char *wanted = make_host(n * 4ull), *wanted_out = make_host(n * 4ull);
+    EACH(b, buckets) {
+        memcpy(residual.host_base, first.host_base, first.bytes);
+        twin_upload(&residual);
+        struct rp_add_norm_cuda args = {.rows = token_rows,
+                                        .residual = residual.device,
+                                        .term = parts.device,
+                                        .out = out.device,
+                                        .weight = weight.device.data,
+                                        .cols = n,
+                                        .eps = 1e-6f};
+        args.rows.max_rows = buckets[b];
+        if (partial_count)
+            args.partials = (struct rp_cuda_partials){.data = parts.device.data,
+                                                      .count = partial_count,
+                                                      .split_stride = most * (size_t)n,
+                                                      .row_stride = n};
+        assert_int_equal(rp_add_norm_cuda_run(&args, NULL), 0);
+        twin_download(&residual);
+        twin_download(&out);
+        if (b == 0) {
+            memcpy(wanted, residual.host_base, n * 4ull);
+            memcpy(wanted_out, out.host_base, n * 4ull);
+        }
+        assert_memory_equal(residual.host_base, wanted, n * 4ull);
+        assert_memory_equal(out.host_base, wanted_out, n * 4ull);
+    }
+    end_case();
+    struct twin *twins[] = {&parts, &first, &weight, &residual, &out};
+    EACH(i, twins) twin_free(twins[i]);
+    rp_free_aligned(wanted);
+    rp_free_aligned(wanted_out);
+}
+
+static void test_a_row_has_the_same_bits_in_every_bucket(void **state) {
+    (void)state;
+    static const uint32_t counts[] = {0, 1, 4, 14};
+    EACH(c, counts) {
+        check_shapes(4096, counts[c]);
+        check_shapes(3588, counts[c]);
+        check_shapes(3999, counts[c]);
+        check_shapes(5120, counts[c]);
+    }
+}
+
 int main(void) {
     if (rp_gpu_skip_code())
         return 77;
@@ -538,6 +592,7 @@ int main(void) {
         TEST(test_activation_follows_the_cpu_in_values_and_partials),
         TEST(test_activation_of_large_inputs_is_finite),
         TEST(test_a_row_has_the_same_bits_in_every_batch_and_place),
+        TEST(test_a_row_has_the_same_bits_in_every_bucket),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
