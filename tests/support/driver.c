@@ -5,6 +5,7 @@
 #include "engine/weights_on_device.h"
 #include "graphs/arena_plan.h"
 
+#include <stdio.h>
 #include <string.h>
 
 static struct rp_step_config step_config(const struct rp_driver_config *config) {
@@ -71,7 +72,8 @@ static void make_graphs(struct rp_driver *driver) {
 void rp_driver_open(struct rp_driver *driver, struct rp_model *model,
                     const struct rp_driver_config *config) {
     struct rp_device_config device = {.threads = config->threads,
-                                      .scalar_only = config->scalar_only};
+                                      .scalar_only = config->scalar_only,
+                                      .no_dependent_launch = config->no_dependent_launch};
     struct rp_step_config step = step_config(config);
     memset(driver, 0, sizeof *driver);
     driver->config = *config;
@@ -151,10 +153,10 @@ void rp_driver_row(struct rp_driver *driver, uint32_t slot, const int32_t *token
         ring[driver->prompt_cursor++ & mask] = tokens[i];
     driver->token_count += count;
     driver->logit_row_count += sample;
-    driver->decode_only = driver->decode_only && count == 1 && sample;
+    driver->decode_only = driver->decode_only && !tokens && sample;
 }
 
-void rp_driver_run(struct rp_driver *driver, struct rp_graph_entry *entry) {
+uint64_t rp_driver_submit(struct rp_driver *driver, struct rp_graph_entry *entry) {
     uint64_t step = ++driver->step;
     struct rp_packet_header *header = (struct rp_packet_header *)(void *)packet_of(driver, step);
     *header = (struct rp_packet_header){.step = step,
@@ -168,16 +170,33 @@ void rp_driver_run(struct rp_driver *driver, struct rp_graph_entry *entry) {
                                             driver->logit_row_count, driver->decode_only);
     RP_ASSERT(driver->entry);
     RP_ASSERT(rp_graph_set_launch(driver->graphs, driver->entry, driver->token_count) == RP_OK);
-    RP_ASSERT(driver->backend->wait_step(driver->device, &driver->view, step, UINT64_MAX) == RP_OK);
-    RP_ASSERT(driver->backend->synchronize(driver->device) == RP_OK);
     driver->row_count = driver->token_count = driver->logit_row_count = driver->edit_count = 0;
     driver->decode_only = true;
+    return step;
+}
+
+void rp_driver_wait(struct rp_driver *driver, uint64_t step) {
+    int status = driver->backend->wait_step(driver->device, &driver->view, step, UINT64_MAX);
+    if (status != RP_OK)
+        fprintf(stderr, "step %llu: %s: %s\n", (unsigned long long)step, rp_status_name(status),
+                driver->backend->last_error(driver->device));
+    RP_ASSERT(status == RP_OK);
+}
+
+void rp_driver_run(struct rp_driver *driver, struct rp_graph_entry *entry) {
+    rp_driver_wait(driver, rp_driver_submit(driver, entry));
+    RP_ASSERT(driver->backend->synchronize(driver->device) == RP_OK);
+}
+
+const struct rp_row_result *rp_driver_result_of(const struct rp_driver *driver, uint64_t step,
+                                                uint32_t row) {
+    unsigned char *entry =
+        driver->view.results + (step % RP_STEP_RING_ENTRIES) * driver->view.result_bytes;
+    return &rp_result_rows(entry)[row];
 }
 
 const struct rp_row_result *rp_driver_result(const struct rp_driver *driver, uint32_t row) {
-    unsigned char *entry =
-        driver->view.results + (driver->step % RP_STEP_RING_ENTRIES) * driver->view.result_bytes;
-    return &rp_result_rows(entry)[row];
+    return rp_driver_result_of(driver, driver->step, row);
 }
 
 const float *rp_driver_logits(struct rp_driver *driver, uint32_t logit_row) {

@@ -20,7 +20,7 @@ struct rp_driver_config {
     const struct rp_bucket *buckets;
     uint32_t bucket_count;
     enum rp_dtype kv_dtype;
-    bool scalar_only, no_fusion, eager, poison, guarded;
+    bool scalar_only, no_fusion, eager, poison, guarded, no_dependent_launch;
     bool free_program; /* overwrite and free the program after capture */
 };
 
@@ -60,6 +60,12 @@ void rp_driver_row(struct rp_driver *driver, uint32_t slot, const int32_t *token
 /* Runs the step in the smallest bucket that holds it, or in `entry` when not NULL. */
 void rp_driver_run(struct rp_driver *driver, struct rp_graph_entry *entry);
 const struct rp_row_result *rp_driver_result(const struct rp_driver *driver, uint32_t row);
+/* The same in two halves, for steps in flight: at most RP_STEP_RING_ENTRIES - 1 of them. Submit returns the
+ * step's number. */
+uint64_t rp_driver_submit(struct rp_driver *driver, struct rp_graph_entry *entry);
+void rp_driver_wait(struct rp_driver *driver, uint64_t step);
+const struct rp_row_result *rp_driver_result_of(const struct rp_driver *driver, uint64_t step,
+                                                uint32_t row);
 /* (vocab) f32 of logit row i of the last run, copied from the device; overwritten by the next. */
 const float *rp_driver_logits(struct rp_driver *driver, uint32_t logit_row);
 
