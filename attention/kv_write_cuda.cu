@@ -136,7 +136,7 @@ static __device__ __forceinline__ void rotate(head_columns<QUADS> &head,
 }
 
 template <bool VEC, int QUADS>
-static __global__ void __launch_bounds__(WARPS * 32, VEC &&QUADS == 1 ? MINB : 8)
+static __global__ void __launch_bounds__(WARPS * 32, VEC &&QUADS == 1 ? 12 : 8)
     qkv_post_kernel(const __grid_constant__ rp_qkv_post_cuda args) {
     __shared__ __align__(16) float scratch[WARPS][QUADS * 128];
     uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, token = blockIdx.y;
