@@ -514,7 +514,8 @@ static int start(const rp_attention_cuda_args *call, cudaStream_t stream) {
 bool rp_attention_prefill_wgmma_cuda_supports(const rp_attention_cuda_config *config) {
     uint32_t dim = config->head_dim;
     return rp_cuda_has_hopper(&config->limits) && config->kv.dtype == RP_DTYPE_BF16 &&
-           config->heads / config->kv_heads <= ROWS && config->kv.page_tokens >= 8 && (dim == 64 || dim == 128 || dim == 256);
+           config->heads / config->kv_heads <= ROWS && config->kv.page_tokens >= 8 &&
+           (dim == 64 || dim == 128 || dim == 256);
 }
 
 uint32_t rp_attention_prefill_wgmma_cuda_tile(const rp_attention_cuda_config *config) {

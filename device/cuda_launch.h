@@ -48,6 +48,7 @@ struct rp_cuda_rows {
     struct rp_step_view step;
     enum rp_rows rows;
     uint32_t max_rows;
+    bool plain_edges; /* the card or its user wants no dependent launch */
 };
 
 /* A product that is not summed up yet: its K segments, in order, each (max_rows, row_stride) f32.
