@@ -7,8 +7,6 @@
  * Bytes of a step: every weight once (the embedding's rows apart), and K and V of every sequence at its
  * length in the middle of the run. Share = bytes / time / read bandwidth.
  *
- * A card's bandwidth is measured once, before the engine has it.
- *
  * A shared machine's bandwidth can change by half from one minute to the next. So the run goes in rounds:
  * bandwidth, decode, bandwidth; a round's share holds its median step against the larger of its two
  * readings, and the median of the rounds is reported with their spread. No two sequences share a page. Before

@@ -12,8 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define RUN_AHEAD   2u  /* steps launched and not read: as in the engine */
-#define OWN_SAMPLES 21u /* of a graph of one step and of several, at most */
+#define RUN_AHEAD 2u /* steps launched and not read: as in the engine */
 
 static int compare_doubles(const void *a, const void *b) {
     double x = *(const double *)a, y = *(const double *)b;
@@ -28,87 +27,64 @@ static double take_quantile(double *values, uint32_t count, double q) {
 
 /* ---- times ------------------------------------------------------------------------------------------ */
 
-/* `count` steps with run-ahead. gaps[i]: ns between the completion of step i - 1 and of step i, the first
- * since the start; host[i]: ns of the host for step i. */
-static int run_steps(struct step_case *what, uint32_t count, double *gaps, double *host,
+/* Of steps, in ns. */
+struct samples {
+    double *step; /* between the completion of the one before, or the start, and its own */
+    double *device, *gap, *host;
+};
+
+/* `count` steps with run-ahead. */
+static int run_steps(struct step_case *what, uint32_t count, const struct samples *out,
                      struct rp_error *err) {
-    uint64_t first = what->step + 1, before = rp_clock_ns();
+    uint64_t first = what->step + 1, before = rp_clock_ns(), device_end = 0;
     uint32_t launched = 0;
     for (uint32_t done = 0; done < count; done++) {
+        struct step_stamps stamps;
         for (; launched < count && launched - done < RUN_AHEAD; launched++) {
             uint64_t begin = rp_clock_ns();
             rp_step_case_write(what);
             if (rp_step_case_launch(what) != RP_OK)
                 return rp_step_device_failed(what->bench, err);
-            host[launched] = (double)(rp_clock_ns() - begin);
+            out->host[launched] = (double)(rp_clock_ns() - begin);
         }
         int status = rp_step_case_wait(what, first + done, err);
         uint64_t now = rp_clock_ns();
         if (status == RP_OK)
-            status = rp_step_case_read(what, first + done, err);
+            status = rp_step_case_read(what, first + done, &stamps, err);
         if (status != RP_OK)
             return status;
-        host[done] += (double)(rp_clock_ns() - now);
-        gaps[done] = (double)(now - before);
+        out->host[done] += (double)(rp_clock_ns() - now);
+        out->step[done] = (double)(now - before);
+        out->device[done] = (double)(stamps.end_ns - stamps.begin_ns);
+        /* Dependent launch lets the next step's first kernel begin before this one's last has ended. */
+        out->gap[done] =
+            stamps.begin_ns > device_end ? (double)(stamps.begin_ns - device_end) : 0.0;
+        device_end = stamps.end_ns;
         before = now;
     }
-    return RP_OK;
-}
-
-/* ns from the launch of an idle device until the graph's last step is complete. */
-static int time_graph(struct step_case *what, const struct step_graph *graph, double *out,
-                      struct rp_error *err) {
-    struct step_bench *bench = what->bench;
-    for (uint32_t i = 0; i < graph->count; i++)
-        rp_step_case_write(what);
-    uint64_t begin = rp_clock_ns();
-    if (bench->backend->launch(bench->device, graph->graph) != RP_OK)
-        return rp_step_device_failed(bench, err);
-    int status = rp_step_case_wait(what, what->step, err);
-    *out = (double)(rp_clock_ns() - begin);
-    if (status == RP_OK && bench->backend->synchronize(bench->device) != RP_OK)
-        status = rp_step_device_failed(bench, err);
-    for (uint32_t i = 0; i < graph->count && status == RP_OK; i++)
-        status = rp_step_case_read(what, what->step - i, err);
-    return status;
-}
-
-static int measure_own(struct step_case *what, struct rp_bench_step *out, struct rp_error *err) {
-    double one[OWN_SAMPLES], several[OWN_SAMPLES], ignored;
-    uint32_t count = RP_MIN(OWN_SAMPLES, RP_MAX(what->bench->config->steps / 4, 1u));
-    if (!what->one.graph)
-        return RP_OK;
-    int status = time_graph(what, &what->one, &ignored, err);
-    if (status == RP_OK)
-        status = time_graph(what, &what->several, &ignored, err);
-    for (uint32_t i = 0; i < count && status == RP_OK; i++) {
-        status = time_graph(what, &what->one, &one[i], err);
-        if (status == RP_OK)
-            status = time_graph(what, &what->several, &several[i], err);
-    }
-    if (status != RP_OK)
-        return status;
-    double ns = take_quantile(several, count, 0.5) - take_quantile(one, count, 0.5);
-    out->ms_own = RP_MAX(ns, 0.0) / (STEP_SEVERAL - 1) * 1e-6;
-    out->gap_us = RP_MAX(out->ms_p50 - out->ms_own, 0.0) * 1e3;
     return RP_OK;
 }
 
 static int measure_steps(struct step_case *what, struct rp_bench_step *out, struct rp_error *err) {
     const struct rp_bench_step_config *config = what->bench->config;
     uint32_t skip = RP_MAX(config->warm_up, 1u), count = skip + config->steps;
-    double *gaps = rp_calloc(count, sizeof *gaps), *host = rp_calloc(count, sizeof *host);
-    int status = gaps && host ? run_steps(what, count, gaps, host, err)
-                              : rp_error_set(err, RP_STATUS_NO_MEMORY, "out of memory");
+    double *values = rp_calloc((size_t)count * 4, sizeof *values);
+    if (!values)
+        return rp_error_set(err, RP_STATUS_NO_MEMORY, "out of memory");
+    struct samples samples = {values, values + count, values + 2 * (size_t)count,
+                              values + 3 * (size_t)count};
+    int status = run_steps(what, count, &samples, err);
     if (status == RP_OK) {
         out->steps = config->steps;
-        out->ms_p50 = take_quantile(gaps + skip, config->steps, 0.5) * 1e-6;
-        out->ms_p99 = take_quantile(gaps + skip, config->steps, 0.99) * 1e-6;
-        out->host_us_p50 = take_quantile(host + skip, config->steps, 0.5) * 1e-3;
-        out->host_us_p99 = take_quantile(host + skip, config->steps, 0.99) * 1e-3;
+        out->ms_p50 = take_quantile(samples.step + skip, config->steps, 0.5) * 1e-6;
+        out->ms_p99 = take_quantile(samples.step + skip, config->steps, 0.99) * 1e-6;
+        out->device_ms_p50 = take_quantile(samples.device + skip, config->steps, 0.5) * 1e-6;
+        out->gap_us_p50 = take_quantile(samples.gap + skip, config->steps, 0.5) * 1e-3;
+        out->gap_us_p99 = take_quantile(samples.gap + skip, config->steps, 0.99) * 1e-3;
+        out->host_us_p50 = take_quantile(samples.host + skip, config->steps, 0.5) * 1e-3;
+        out->host_us_p99 = take_quantile(samples.host + skip, config->steps, 0.99) * 1e-3;
     }
-    rp_free(gaps);
-    rp_free(host);
+    rp_free(values);
     return status;
 }
 
@@ -152,9 +128,7 @@ static int run_case(struct step_bench *bench, uint32_t batch, uint32_t context,
     int status = rp_step_case_open(bench, batch, context, &what, err);
     if (status == RP_OK)
         status = measure_steps(&what, out, err);
-    if (status == RP_OK)
-        status = measure_own(&what, out, err);
-    if (status == RP_OK && config->prompt && !config->enforce_eager)
+    if (status == RP_OK && config->prompt)
         status = rp_step_case_product_rate(&what, &out->product_flops, err);
     if (status == RP_OK) {
         const struct rp_graph_entry *entry = rp_graph_set_entry(what.graphs, 0);

@@ -7,9 +7,8 @@
  * was used for a while.
  *
  *   step       time between two completed steps, as the host sees them: median and p99
- *   own        time of a step inside one graph that holds several of them: no boundary between graphs, no
- *              host. (several - one) / (steps - 1), medians, so starting and waiting cancel
- *   gap        step - own, not below 0: what stands between steps on the device
+ *   device     from a step's first kernel to its published result, by the device's clock
+ *   gap        from a step's result to the next one's first kernel, by the same clock
  *   host       time of the host for a step: writing its packet, launching it, reading its results
  *
  * Bytes: every weight matrix of the step once (the embedding's rows apart) and K and V of every sequence
@@ -45,8 +44,8 @@ struct rp_bench_step_config {
 struct rp_bench_step {
     uint32_t batch, context; /* prompt: 1, and its tokens */
     uint32_t steps;
-    double ms_p50, ms_p99, ms_own, gap_us;
-    double host_us_p50, host_us_p99;
+    double ms_p50, ms_p99, device_ms_p50;
+    double gap_us_p50, gap_us_p99, host_us_p50, host_us_p99;
     double tokens_per_second; /* from the median */
     double weight_bytes, kv_bytes, flops;
     double product_flops; /* prompt: a second of the largest product, repeated; else 0 */

@@ -117,78 +117,6 @@ static int make_pages(struct step_case *what, struct rp_error *err) {
 
 /* ---- graphs ----------------------------------------------------------------------------------------- */
 
-static struct rp_view moved(struct rp_view view, uint32_t by) {
-    if (view.tensor != RP_NO_TENSOR)
-        view.tensor += (int32_t)by;
-    return view;
-}
-
-/* The step `count` times, each on tensors of its own: their lives do not meet, so all lie in the same
- * bytes, and what is fused stays fused. */
-static int repeat_program(const struct rp_program *one, uint32_t count, struct rp_program *out) {
-    rp_program_init(out);
-    for (uint32_t r = 0; r < count; r++) {
-        for (uint32_t i = 0; i < one->tensor_count; i++) {
-            const struct rp_tensor *t = &one->tensors[i];
-            if (rp_program_add_tensor(out, t->rows, t->dtype, t->cols, "%s", t->name) < 0)
-                return RP_STATUS_NO_MEMORY;
-        }
-        for (uint32_t i = 0; i < one->op_count; i++) {
-            struct rp_op op = one->ops[i];
-            op.in[0] = moved(op.in[0], r * one->tensor_count);
-            op.in[1] = moved(op.in[1], r * one->tensor_count);
-            op.out = moved(op.out, r * one->tensor_count);
-            if (rp_program_add_op(out, &op) < 0)
-                return RP_STATUS_NO_MEMORY;
-        }
-    }
-    return RP_OK;
-}
-
-static int capture_program(struct step_case *what, const struct rp_program *program,
-                           struct step_graph *out, struct rp_error *err) {
-    struct step_bench *bench = what->bench;
-    struct rp_lower_options options = {.no_fusion = bench->config->no_fusion};
-    size_t bytes, *offsets = rp_calloc(program->tensor_count, sizeof *offsets);
-    int status = offsets ? rp_arena_plan(program, &what->bucket, false, offsets, &bytes)
-                         : RP_STATUS_NO_MEMORY;
-    if (status == RP_OK &&
-        !(out->arena = bench->backend->alloc(bench->device, bytes, RP_MEMORY_DEVICE)))
-        status = RP_STATUS_NO_MEMORY;
-    if (status == RP_STATUS_NO_MEMORY)
-        (void)no_room(what, err);
-    if (status == RP_OK &&
-        (status = rp_random_pattern_fill(bench->backend, bench->device, out->arena, bench->pattern,
-                                         bytes)) != RP_OK)
-        status = rp_step_device_failed(bench, err);
-    struct rp_bindings bindings = {out->arena, offsets, what->view, &what->kv};
-    if (status == RP_OK)
-        status =
-            bench->backend->capture(bench->device, program, 0, program->op_count, &what->bucket,
-                                    &bindings, &options, false, &out->graph, err);
-    rp_free(offsets);
-    return status;
-}
-
-static int capture_steps(struct step_case *what, uint32_t count, struct step_graph *out,
-                         struct rp_error *err) {
-    struct rp_program program;
-    out->count = count;
-    int status = repeat_program(&what->program, count, &program);
-    status = status == RP_OK ? capture_program(what, &program, out, err) : no_room(what, err);
-    rp_program_deinit(&program);
-    return status;
-}
-
-static void drop_graph(struct step_case *what, struct step_graph *graph) {
-    const struct rp_backend *backend = what->bench->backend;
-    if (graph->graph)
-        backend->graph_destroy(what->bench->device, graph->graph);
-    if (graph->arena)
-        backend->free(what->bench->device, graph->arena, RP_MEMORY_DEVICE);
-    memset(graph, 0, sizeof *graph);
-}
-
 static int make_graphs(struct step_case *what, struct rp_error *err) {
     const struct rp_bench_step_config *config = what->bench->config;
     struct rp_graph_set_config graphs = {.backend = what->bench->backend,
@@ -200,11 +128,7 @@ static int make_graphs(struct step_case *what, struct rp_error *err) {
                                          .kv = &what->kv,
                                          .options = {.no_fusion = config->no_fusion},
                                          .eager = config->enforce_eager};
-    int status = rp_graph_set_create(&graphs, &what->graphs, err);
-    if (config->enforce_eager || status != RP_OK)
-        return status;
-    status = capture_steps(what, 1, &what->one, err);
-    return status == RP_OK ? capture_steps(what, STEP_SEVERAL, &what->several, err) : status;
+    return rp_graph_set_create(&graphs, &what->graphs, err);
 }
 
 int rp_step_case_open(struct step_bench *bench, uint32_t batch, uint32_t context,
@@ -228,8 +152,6 @@ void rp_step_case_close(struct step_case *what) {
     const struct rp_backend *backend = what->bench->backend;
     struct rp_device *device = what->bench->device;
     (void)backend->synchronize(device);
-    drop_graph(what, &what->one);
-    drop_graph(what, &what->several);
     rp_graph_set_destroy(what->graphs);
     if (what->pages)
         backend->free(device, what->pages, RP_MEMORY_DEVICE);
@@ -290,12 +212,14 @@ int rp_step_case_wait(struct step_case *what, uint64_t step, struct rp_error *er
     return status == RP_OK ? RP_OK : rp_step_device_failed(bench, err);
 }
 
-int rp_step_case_read(struct step_case *what, uint64_t step, struct rp_error *err) {
+int rp_step_case_read(struct step_case *what, uint64_t step, struct step_stamps *out,
+                      struct rp_error *err) {
     unsigned char *entry =
         what->view.results + (step % RP_STEP_RING_ENTRIES) * what->view.result_bytes;
     const struct rp_result_header *header = (const struct rp_result_header *)(const void *)entry;
     const struct rp_row_result *rows = rp_result_rows(entry);
     bool good = header->error == 0 && header->row_count == what->batch;
+    *out = (struct step_stamps){header->begin_ns, header->end_ns};
     for (uint32_t i = 0; i < what->batch && good; i++)
         good = rows[i].flags == 0 && rows[i].token >= 0;
     return good ? RP_OK
@@ -327,16 +251,54 @@ static int product_program(const struct step_case *what, uint32_t count, struct 
     return RP_OK;
 }
 
+struct product_graph {
+    struct rp_graph *graph;
+    unsigned char *arena;
+};
+
+static int capture_product(struct step_case *what, const struct rp_program *program,
+                           struct product_graph *out, struct rp_error *err) {
+    struct step_bench *bench = what->bench;
+    struct rp_lower_options options = {.no_fusion = bench->config->no_fusion};
+    size_t bytes, *offsets = rp_calloc(program->tensor_count, sizeof *offsets);
+    int status = offsets ? rp_arena_plan(program, &what->bucket, false, offsets, &bytes)
+                         : RP_STATUS_NO_MEMORY;
+    if (status == RP_OK &&
+        !(out->arena = bench->backend->alloc(bench->device, bytes, RP_MEMORY_DEVICE)))
+        status = RP_STATUS_NO_MEMORY;
+    if (status == RP_STATUS_NO_MEMORY)
+        (void)no_room(what, err);
+    if (status == RP_OK &&
+        (status = rp_random_pattern_fill(bench->backend, bench->device, out->arena, bench->pattern,
+                                         bytes)) != RP_OK)
+        status = rp_step_device_failed(bench, err);
+    struct rp_bindings bindings = {out->arena, offsets, what->view, &what->kv};
+    if (status == RP_OK)
+        status =
+            bench->backend->capture(bench->device, program, 0, program->op_count, &what->bucket,
+                                    &bindings, &options, false, &out->graph, err);
+    rp_free(offsets);
+    return status;
+}
+
+static void drop_product(struct step_case *what, struct product_graph *graph) {
+    const struct rp_backend *backend = what->bench->backend;
+    if (graph->graph)
+        backend->graph_destroy(what->bench->device, graph->graph);
+    if (graph->arena)
+        backend->free(what->bench->device, graph->arena, RP_MEMORY_DEVICE);
+}
+
 int rp_step_case_product_rate(struct step_case *what, double *out, struct rp_error *err) {
     struct step_bench *bench = what->bench;
     const struct rp_matrix *matrix = &bench->model.layers[0].gate_up;
     uint32_t count = RP_MIN(bench->model.config.layers, PRODUCTS_MAX);
     double flops = 2.0 * what->context * matrix->rows * matrix->cols * count * PRODUCT_REPEATS;
     struct rp_program program;
-    struct step_graph graph = {0};
+    struct product_graph graph = {0};
     *out = 0.0;
     int status = product_program(what, count, &program);
-    status = status == RP_OK ? capture_program(what, &program, &graph, err) : no_room(what, err);
+    status = status == RP_OK ? capture_product(what, &program, &graph, err) : no_room(what, err);
     for (uint32_t sample = 0; sample <= PRODUCT_SAMPLES && status == RP_OK; sample++) {
         uint64_t begin = rp_clock_ns();
         for (uint32_t i = 0; i < PRODUCT_REPEATS && status == RP_OK; i++)
@@ -348,7 +310,7 @@ int rp_step_case_product_rate(struct step_case *what, double *out, struct rp_err
         else if (sample > 0) /* the first warms up */
             *out = RP_MAX(*out, flops / (double)(rp_clock_ns() - begin) * 1e9);
     }
-    drop_graph(what, &graph);
+    drop_product(what, &graph);
     rp_program_deinit(&program);
     return status;
 }

@@ -9,8 +9,6 @@
 
 /* Lengths are set back after so many steps of decode. */
 #define STEP_REWIND 16u
-/* Steps in the graph that holds several; their packets are all in the ring at once. */
-#define STEP_SEVERAL 3u
 
 /* What all cases share. */
 struct step_bench {
@@ -23,11 +21,9 @@ struct step_bench {
     unsigned char *pattern;
 };
 
-/* The operators of `count` steps as one graph. */
-struct step_graph {
-    struct rp_graph *graph;
-    unsigned char *arena;
-    uint32_t count;
+/* Of a step, by the device's clock. */
+struct step_stamps {
+    uint64_t begin_ns, end_ns;
 };
 
 struct step_case {
@@ -39,8 +35,7 @@ struct step_case {
     struct rp_step_view view;
     unsigned char *state, *rings, *pages;
     struct rp_graph_set *graphs;
-    struct step_graph one, several; /* neither with enforce_eager */
-    uint64_t step;                  /* the last one whose packet was written */
+    uint64_t step; /* the last one whose packet was written */
     uint32_t prompt_cursor;
 };
 
@@ -53,8 +48,9 @@ void rp_step_case_close(struct step_case *what);
 void rp_step_case_write(struct step_case *what);
 int rp_step_case_launch(struct step_case *what);
 int rp_step_case_wait(struct step_case *what, uint64_t step, struct rp_error *err);
-/* Reads every result of the step, as the engine does. */
-int rp_step_case_read(struct step_case *what, uint64_t step, struct rp_error *err);
+/* Reads every result of the step, as the engine does, and when it was on the device. */
+int rp_step_case_read(struct step_case *what, uint64_t step, struct step_stamps *out,
+                      struct rp_error *err);
 int rp_step_device_failed(const struct step_bench *bench, struct rp_error *err);
 
 /* Operations of a second of the layers' largest product on the tokens of the step that ran last. */
