@@ -53,27 +53,19 @@ struct rp_matmul_tile rp_matmul_cuda_choose(const struct rp_matmul_cuda *op) {
         uint32_t max_rows;
         struct rp_matmul_tile tile;
     } choices[] = {
-        {8, {8, 64, .boxes = 4, .token_stages = 4, .eager = true, .partials = true}},
-        {16, {16, 64, .boxes = 4, .token_stages = 4, .eager = true, .partials = true}},
-        {32, {32, 64, .boxes = 2, .token_stages = 4, .eager = true, .partials = true}},
-        {64, {64, 128, .boxes = 1, .token_stages = 4, .eager = true, .partials = true}},
-        {128, {128, 128, .boxes = 1, .token_stages = 4, .eager = true, .partials = true}},
-        {256, {256, 128, .boxes = 1, .partials = true}},
-        {UINT32_MAX, {128, 128, .boxes = 1, .order = RP_MATMUL_ORDER_WAVES}},
+        {8, {.tokens = 8, .rows = 64, .boxes = 4, .eager = true, .partials = true}},
+        {16, {.tokens = 16, .rows = 64, .boxes = 4, .eager = true, .partials = true}},
+        {32, {.tokens = 32, .rows = 64, .boxes = 2, .eager = true, .partials = true}},
+        {64, {.tokens = 64, .rows = 128, .boxes = 1, .eager = true, .partials = true}},
+        {128, {.tokens = 128, .rows = 128, .boxes = 1, .eager = true, .partials = true}},
+        {511, {.tokens = 128, .rows = 128, .boxes = 1}},
+        {UINT32_MAX, {.tokens = 128, .rows = 128, .boxes = 1, .order = RP_MATMUL_ORDER_WAVES}},
     };
     size_t i = 0;
     while (op->rows.max_rows > choices[i].max_rows)
         i++;
-    uint32_t segments =
-        RP_CEIL_DIV(op->weight->cols, rp_matmul_cuda_segment(op->weight->rows, op->weight->cols));
-    size_t partial_bytes = (size_t)segments * op->rows.max_rows * op->weight->rows * sizeof(float);
-    bool partials =
-        op->partials_wanted && !op->accumulate && partial_bytes + FLAG_BYTES <= op->workspace_bytes;
-    /* 256 tokens leave no registers to sum segments up in. */
-    if (choices[i].tile.tokens == 256 && segments > 1 && (!partials || segments == 2))
-        i++;
     struct rp_matmul_tile tile = choices[i].tile;
-    tile.partials = tile.partials && partials;
+    tile.partials = tile.partials && op->partials_wanted;
     /* Room for the small kernels between the products of a decode step. */
     tile.shared_bytes = op->limits.shared_bytes_block;
     if (op->rows.max_rows <= 128 && tile.shared_bytes > 64 * 1024)
@@ -144,20 +136,11 @@ static int lay_out(struct rp_matmul_tc_args *args, const struct rp_matmul_cuda *
     if (tile->order == RP_MATMUL_ORDER_WAVES)
         args->grid = RP_MIN(tiles, op->limits.sm_count);
 
-    uint32_t box = RP_MATMUL_BLOCK * 2 * tile->boxes, barriers = 16;
-    uint32_t weights = tile->rows * box + barriers, tokens = tile->tokens * box + barriers;
-    uint32_t room = RP_MIN(tile->shared_bytes, op->limits.shared_bytes_block) - 1024;
-    args->stages = tile->stages;
-    args->token_stages = tile->token_stages;
-    if (args->stages == 0 && args->token_stages == 0)
-        args->stages = room / (weights + tokens);
-    else if (args->stages == 0)
-        args->stages = (room - RP_MIN(room, args->token_stages * tokens)) / weights;
-    if (args->token_stages == 0)
-        args->token_stages = args->stages;
-    args->shared_bytes = args->stages * weights + args->token_stages * tokens + 1024;
-    return args->stages >= 2 && args->token_stages >= 2 &&
-                   args->shared_bytes <= op->limits.shared_bytes_block
+    uint32_t stage = (tile->rows + tile->tokens) * RP_MATMUL_BLOCK * 2 * tile->boxes;
+    uint32_t room = RP_MIN(tile->shared_bytes, op->limits.shared_bytes_block);
+    args->stages = tile->stages ? tile->stages : RP_MIN((room - 1024) / (stage + 16), 32u);
+    args->shared_bytes = args->stages * (stage + 16) + 1024;
+    return args->stages >= 2 && args->shared_bytes <= op->limits.shared_bytes_block
                ? RP_OK
                : RP_STATUS_RANGE;
 }

@@ -25,9 +25,8 @@ struct rp_matmul_tile {
     uint32_t tokens; /* columns of the instruction: 8, 16, 32, 64, 128, 192, 256 */
     uint32_t rows;   /* of weights: 64, 128, 256 */
     enum rp_matmul_order order;
-    uint32_t boxes;        /* of 64 columns of K in a stage */
-    uint32_t stages;       /* of weights in shared memory; 0: as many as fit into shared_bytes */
-    uint32_t token_stages; /* 0: as many as of weights */
+    uint32_t boxes;  /* of 64 columns of K in a stage */
+    uint32_t stages; /* of the pipeline in shared memory; 0: as many as fit into shared_bytes */
     uint32_t shared_bytes;
     bool eager; /* frees a stage as early as possible: where memory is the limit */
     bool
@@ -50,7 +49,7 @@ struct rp_matmul_tc_args {
     uint32_t n;
     uint32_t blocks, segment_blocks, segments; /* of K */
     uint32_t row_tiles, token_tiles; /* of one block of threads, for all of n and max_rows */
-    uint32_t grid, stages, token_stages, shared_bytes, shared_most;
+    uint32_t grid, stages, shared_bytes, shared_most;
     struct rp_matmul_tile tile;
     uint64_t
         *trace; /* (blocks, 4): when it started, waited, ended, and the SM: with RP_TRACE alone */

@@ -1,15 +1,14 @@
 /* matmul_tc_cuda.cu - bf16 products on Hopper's tensor cores, one kernel for every number of rows.
  *
  * Weights are the instruction's left operand, tokens its right one, so the same chain of instructions makes
- * an output whatever the tile. A block is two copying warps, and one or two multiplying warpgroups, around
- * two rings of stages in shared memory:
+ * an output whatever the tile. A block is one copying warp and one or two multiplying warpgroups around a
+ * ring of stages in shared memory:
  *
- *   copying warps  boxes of weights -> stage; boxes of tokens -> stage; each when a stage is empty
- *   warpgroups     wait until both stages are full; 4 instructions per 64 columns of K; free the stages
+ *   copying warp   boxes of weights and tokens -> stage, when the stage is empty
+ *   warpgroups     wait until the stage is full; 4 instructions per 64 columns of K; free the stage
  *
- * Weights come from memory, tokens from L2: so the ring of weights is deep and that of tokens shallow. What is
- * in flight decides how much of the bandwidth a block gets. Weights are requested before the kernel waits for
- * its predecessor, on which they never depend. A block takes nearly all of an SM's shared memory, so that one at a time fits: when a block of the
+ * The first stages' weights are requested before the kernel waits for its predecessor: weights never depend
+ * on it. A block takes nearly all of an SM's shared memory, so that one at a time fits: when a block of the
  * product before ends, one of this product takes its place and fills its stages, while slower blocks and the
  * small kernels between are still at work. The memory never stands still.
  *
@@ -45,6 +44,7 @@ template <int TOKENS_, int ROWS_, int BOXES_, bool EAGER_> struct shape {
     static constexpr int BLOCKS = ROWS / 64 / WARPGROUPS; /* of 64 rows, of one warpgroup */
     static constexpr int SUMS = TOKENS / 2;               /* registers of one block */
     static constexpr uint32_t WEIGHT_BYTES = ROWS * 128, TOKEN_BYTES = TOKENS * 128; /* a box */
+    static constexpr uint32_t STAGE_BYTES = BOXES * (WEIGHT_BYTES + TOKEN_BYTES);
     /* A stage's instructions are awaited at once, which frees it earlier, instead of under those of the
      * next stage: better wherever memory is the limit. */
     static constexpr bool EAGER = EAGER_;
@@ -53,7 +53,7 @@ template <int TOKENS_, int ROWS_, int BOXES_, bool EAGER_> struct shape {
     static constexpr bool ONE_SEGMENT = SUMS * BLOCKS > 96;
     /* More registers than a third of the SM's: the copying warpgroup gives up its own. */
     static constexpr bool WIDE = TOKENS > 128;
-    static constexpr int THREADS = 128 * WARPGROUPS + (WIDE ? 128 : 64);
+    static constexpr int THREADS = 128 * WARPGROUPS + (WIDE ? 128 : 32);
 };
 
 /* Segments [begin, end) of one tile. */
@@ -141,15 +141,18 @@ template <typename Shape> struct steps {
 };
 
 /* Barriers and stages in shared memory. */
-template <uint32_t BOX_BYTES, int BOXES> struct ring {
+template <typename Shape> struct ring {
     uint32_t full, empty, data; /* 8 bytes each; stages 1024-aligned for the swizzle */
     uint32_t count;             /* of stages */
     uint32_t stage, phase;
 
     __device__ __forceinline__ uint32_t full_barrier() const { return full + 8 * stage; }
     __device__ __forceinline__ uint32_t empty_barrier() const { return empty + 8 * stage; }
-    __device__ __forceinline__ uint32_t box(uint32_t index) const {
-        return data + (stage * BOXES + index) * BOX_BYTES;
+    __device__ __forceinline__ uint32_t weights(uint32_t box) const {
+        return data + stage * Shape::STAGE_BYTES + box * Shape::WEIGHT_BYTES;
+    }
+    __device__ __forceinline__ uint32_t tokens(uint32_t box) const {
+        return weights(Shape::BOXES) + box * Shape::TOKEN_BYTES;
     }
     __device__ __forceinline__ void next() {
         if (++stage == count) {
@@ -157,65 +160,59 @@ template <uint32_t BOX_BYTES, int BOXES> struct ring {
             phase ^= 1;
         }
     }
-    /* Returns the first byte behind. */
-    __device__ __forceinline__ uint32_t place(uint32_t at, uint32_t stages) {
-        data = at;
-        count = stages;
-        stage = phase = 0;
-        return at + stages * BOXES * BOX_BYTES;
-    }
-    __device__ __forceinline__ uint32_t place_barriers(uint32_t at) {
-        full = at;
-        empty = at + 8 * count;
-        return at + 16 * count;
-    }
-    __device__ __forceinline__ void init(uint32_t warps) const {
-        for (uint32_t i = 0; i < count; i++) {
-            rp_barrier_init(full + 8 * i, 1);
-            rp_barrier_init(empty + 8 * i, warps);
-        }
-    }
 };
-template <typename Shape> using weight_ring = ring<Shape::WEIGHT_BYTES, Shape::BOXES>;
-template <typename Shape> using token_ring = ring<Shape::TOKEN_BYTES, Shape::BOXES>;
 
-/* Live rows, for whoever walks; where there is one token tile it is walked in any case. */
-__device__ __forceinline__ uint32_t live_for_walk(const rp_matmul_tc_args &args) {
-    if (args.token_tiles == 1)
-        return 0;
-    rp_pdl_wait();
-    return *args.live;
+template <typename Shape>
+__device__ __forceinline__ void copy_weights(const rp_matmul_tc_args &args, const ring<Shape> &at,
+                                             const steps<Shape> &s) {
+    /* Read once: out of L2 first. */
+    uint64_t weight_policy = args.token_tiles == 1 ? RP_L2_EVICT_FIRST : RP_L2_EVICT_NORMAL;
+    rp_barrier_expect(at.full_barrier(), s.count * (Shape::WEIGHT_BYTES + Shape::TOKEN_BYTES));
+    for (uint32_t box = 0; box < s.count; box++)
+        rp_copy_box(at.weights(box), &args.weight_map, (s.block + box) * RP_MATMUL_BLOCK,
+                    s.r.row_tile * Shape::ROWS, at.full_barrier(), weight_policy);
+}
+
+template <typename Shape>
+__device__ __forceinline__ void copy_tokens(const rp_matmul_tc_args &args, const ring<Shape> &at,
+                                            const steps<Shape> &s) {
+    for (uint32_t box = 0; box < s.count; box++)
+        rp_copy_box(at.tokens(box), &args.in_map, (s.block + box) * RP_MATMUL_BLOCK,
+                    s.r.token_tile * Shape::TOKENS, at.full_barrier(), RP_L2_EVICT_LAST);
 }
 
 /* One thread. */
 template <typename Shape>
-__device__ __forceinline__ void copy_weights(const rp_matmul_tc_args &args, weight_ring<Shape> at) {
-    /* Read once: out of L2 first. */
-    uint64_t policy = args.token_tiles == 1 ? RP_L2_EVICT_FIRST : RP_L2_EVICT_NORMAL;
-    steps<Shape> s;
-    s.w = walk_begin<Shape>(args, live_for_walk(args));
-    for (s.enter(args); s.valid; s.next(args), at.next()) {
-        rp_barrier_wait(at.empty_barrier(), at.phase ^ 1);
-        rp_barrier_expect(at.full_barrier(), s.count * Shape::WEIGHT_BYTES);
-        for (uint32_t box = 0; box < s.count; box++)
-            rp_copy_box(at.box(box), &args.weight_map, (s.block + box) * RP_MATMUL_BLOCK,
-                        s.r.row_tile * Shape::ROWS, at.full_barrier(), policy);
+__device__ __forceinline__ void copy_all(const rp_matmul_tc_args &args, ring<Shape> at) {
+    uint32_t live = 0;
+    /* How many token tiles are alive is known after the wait; one is always walked. */
+    if (args.token_tiles > 1) {
+        rp_pdl_wait();
+        live = *args.live;
+    }
+    steps<Shape> s, t;
+    s.w = walk_begin<Shape>(args, live);
+    s.enter(args);
+    t = s;
+    ring<Shape> late = at;
+    uint32_t early = 0;
+    for (; s.valid && early < at.count; early++) {
+        copy_weights(args, at, s);
+        s.next(args);
+        at.next();
     }
     rp_pdl_wait();
-}
-
-/* One thread of another warp. */
-template <typename Shape>
-__device__ __forceinline__ void copy_tokens(const rp_matmul_tc_args &args, token_ring<Shape> at) {
-    rp_pdl_wait();
-    steps<Shape> s;
-    s.w = walk_begin<Shape>(args, live_for_walk(args));
-    for (s.enter(args); s.valid; s.next(args), at.next()) {
+    for (; early > 0; early--) {
+        copy_tokens(args, late, t);
+        t.next(args);
+        late.next();
+    }
+    while (s.valid) {
         rp_barrier_wait(at.empty_barrier(), at.phase ^ 1);
-        rp_barrier_expect(at.full_barrier(), s.count * Shape::TOKEN_BYTES);
-        for (uint32_t box = 0; box < s.count; box++)
-            rp_copy_box(at.box(box), &args.in_map, (s.block + box) * RP_MATMUL_BLOCK,
-                        s.r.token_tile * Shape::TOKENS, at.full_barrier(), RP_L2_EVICT_LAST);
+        copy_weights(args, at, s);
+        copy_tokens(args, at, s);
+        s.next(args);
+        at.next();
     }
 }
 
@@ -321,37 +318,24 @@ __device__ __forceinline__ void store_out(const rp_matmul_tc_args &args, const p
     }
 }
 
-template <typename Shape> struct rings {
-    weight_ring<Shape> weights;
-    token_ring<Shape> tokens;
-
-    __device__ __forceinline__ void next() {
-        weights.next();
-        tokens.next();
-    }
-    __device__ __forceinline__ void free_stages() const {
-        if (threadIdx.x % 32 == 0) {
-            rp_barrier_arrive(weights.empty_barrier());
-            rp_barrier_arrive(tokens.empty_barrier());
-        }
-    }
-};
+template <typename Shape> __device__ __forceinline__ void free_stage(const ring<Shape> &at) {
+    if (threadIdx.x % 32 == 0)
+        rp_barrier_arrive(at.empty_barrier());
+}
 
 /* One segment: a chain from zero over its columns in rising order. */
 template <typename Shape>
-__device__ __forceinline__ void multiply_segment(rings<Shape> &at, uint32_t warpgroup,
+__device__ __forceinline__ void multiply_segment(ring<Shape> &at, uint32_t warpgroup,
                                                  uint32_t blocks, sums_of<Shape> &sums) {
-    rings<Shape> before = at;
+    ring<Shape> before = at;
     for (uint32_t k = 0; k < blocks; k += Shape::BOXES) {
-        rp_barrier_wait(at.tokens.full_barrier(), at.tokens.phase);
-        rp_barrier_wait(at.weights.full_barrier(), at.weights.phase);
+        rp_barrier_wait(at.full_barrier(), at.phase);
 #pragma unroll
         for (int box = 0; box < Shape::BOXES; box++) {
             if (box > 0 && k + box >= blocks)
                 break;
-            uint64_t a =
-                rp_wgmma_operand(at.weights.box(box) + warpgroup * Shape::BLOCKS * 64 * 128);
-            uint64_t b = rp_wgmma_operand(at.tokens.box(box));
+            uint64_t a = rp_wgmma_operand(at.weights(box) + warpgroup * Shape::BLOCKS * 64 * 128);
+            uint64_t b = rp_wgmma_operand(at.tokens(box));
             rp_wgmma_fence();
 #pragma unroll
             for (int i = 0; i < RP_MATMUL_BLOCK / 16; i++)
@@ -363,11 +347,11 @@ __device__ __forceinline__ void multiply_segment(rings<Shape> &at, uint32_t warp
         }
         if (Shape::EAGER) {
             rp_wgmma_wait<0>();
-            at.free_stages();
+            free_stage(at);
         } else {
             rp_wgmma_wait<1>();
             if (k > 0) {
-                before.free_stages();
+                free_stage(before);
                 before.next();
             }
         }
@@ -375,7 +359,7 @@ __device__ __forceinline__ void multiply_segment(rings<Shape> &at, uint32_t warp
     }
     if (!Shape::EAGER) {
         rp_wgmma_wait<0>();
-        before.free_stages();
+        free_stage(before);
     }
 }
 
@@ -396,7 +380,7 @@ __device__ __forceinline__ void finish_run(const rp_matmul_tc_args &args, const 
 }
 
 template <typename Shape>
-__device__ __forceinline__ void multiply_all(const rp_matmul_tc_args &args, rings<Shape> at) {
+__device__ __forceinline__ void multiply_all(const rp_matmul_tc_args &args, ring<Shape> at) {
     place p;
     p.warpgroup = threadIdx.x / 128;
     p.thread = threadIdx.x % 128;
@@ -439,17 +423,19 @@ __global__ void __launch_bounds__((shape<TOKENS, ROWS, BOXES, EAGER>::THREADS), 
     extern __shared__ __align__(1024) unsigned char shared[];
     rp_pdl_trigger();
     TRACE(0);
-    rings<Shape> at;
-    uint32_t end = (rp_shared_address(shared) + 1023) & ~1023u;
-    end = at.weights.place(end, args.stages);
-    end = at.tokens.place(end, args.token_stages);
-    end = at.weights.place_barriers(end);
-    at.tokens.place_barriers(end);
+    ring<Shape> at;
+    at.data = (rp_shared_address(shared) + 1023) & ~1023u;
+    at.full = at.data + args.stages * Shape::STAGE_BYTES;
+    at.empty = at.full + 8 * args.stages;
+    at.count = args.stages;
+    at.stage = at.phase = 0;
     if (threadIdx.x == COPYING) {
         rp_map_prefetch(&args.weight_map);
         rp_map_prefetch(&args.in_map);
-        at.weights.init(4 * Shape::WARPGROUPS);
-        at.tokens.init(4 * Shape::WARPGROUPS);
+        for (uint32_t i = 0; i < args.stages; i++) {
+            rp_barrier_init(at.full + 8 * i, 1);
+            rp_barrier_init(at.empty + 8 * i, 4 * Shape::WARPGROUPS); /* warps */
+        }
         rp_barrier_init_fence();
     }
     __syncthreads();
@@ -457,9 +443,7 @@ __global__ void __launch_bounds__((shape<TOKENS, ROWS, BOXES, EAGER>::THREADS), 
         if (Shape::WIDE)
             asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
         if (threadIdx.x == COPYING)
-            copy_weights<Shape>(args, at.weights);
-        else if (threadIdx.x == COPYING + 32)
-            copy_tokens<Shape>(args, at.tokens);
+            copy_all<Shape>(args, at);
         else
             rp_pdl_wait();
     } else {

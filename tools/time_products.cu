@@ -15,7 +15,7 @@
  *   pdl | plain                  dependent launches (as at first), or plain edges
  *   trace                        with matmul_tc_cuda.cu built with -DRP_TRACE: when the blocks of two layers
  *                                started, waited and ended (least, median, most; microseconds)
- * TILE: TOKENS,ROWS,BOXES,EAGER,ORDER,TOKEN_STAGES,SHARED_KB,PARTIALS, as in struct rp_matmul_tile.
+ * TILE: TOKENS,ROWS,BOXES,EAGER,ORDER,STAGES,SHARED_KB,PARTIALS, as in struct rp_matmul_tile.
  *
  * A product is captured many times in one graph, over copies of its weights that exceed the L2 cache by
  * far; the time is the median over replays. Share: of 4.57 TB/s, the read bandwidth of an H200. */
@@ -203,14 +203,14 @@ void measure(request r, const char *extra) {
     set_counts<<<1, 1>>>(env.counts, r.m);
     double us = time_graph(launches, 5, 0, 0, r.m) * 1e3 / count;
     const rp_matmul_tc_args *args = (const rp_matmul_tc_args *)launches[0].args;
-    printf("%5u %6u %5u seg %2u  tile %3u x %3u x %u %s %-5s stages %2u,%2u grid %3u %-8s %s%s "
-           "%8.2f us "
-           "%5.2f TB/s %5.1f %% %6.1f TFLOP/s\n",
-           r.m, r.n, r.k, args->segments, args->tile.rows, args->tile.tokens, args->tile.boxes,
-           args->tile.eager ? "eager" : "later", args->tile.order ? "waves" : "runs", args->stages,
-           args->token_stages, args->grid, args->tile.partials ? "partials" : "sum",
-           env.dependent ? "pdl " : "", extra, us, (double)bytes / us * 1e-6,
-           (double)bytes / us * 1e6 / BANDWIDTH * 100, 2e-6 * r.m * r.n * r.k / us);
+    printf(
+        "%5u %6u %5u seg %2u  tile %3u x %3u x %u %s %-5s stages %2u grid %3u %-8s %s%s %8.2f us "
+        "%5.2f TB/s %5.1f %% %6.1f TFLOP/s\n",
+        r.m, r.n, r.k, args->segments, args->tile.rows, args->tile.tokens, args->tile.boxes,
+        args->tile.eager ? "eager" : "later", args->tile.order ? "waves" : "runs", args->stages,
+        args->grid, args->tile.partials ? "partials" : "sum", env.dependent ? "pdl " : "", extra,
+        us, (double)bytes / us * 1e-6, (double)bytes / us * 1e6 / BANDWIDTH * 100,
+        2e-6 * r.m * r.n * r.k / us);
     fflush(stdout);
     rp_arena_deinit(&memory);
 }
@@ -237,7 +237,6 @@ void sweep(uint32_t m, uint32_t n, uint32_t k, const std::vector<uint32_t> &segm
                 r.tile.rows = t[1];
                 r.tile.boxes = t[2];
                 r.tile.eager = t[3] != 0;
-                r.tile.token_stages = m <= 128 ? 4 : 0;
                 r.tile.shared_bytes = env.limits.shared_bytes_block - (m <= 128 ? 12 << 10 : 0);
                 r.tile.partials = variant == 1;
                 r.tile.order = variant == 2 ? RP_MATMUL_ORDER_WAVES : RP_MATMUL_ORDER_RUNS;
@@ -334,7 +333,7 @@ rp_matmul_tile tile_of(const std::vector<uint32_t> &t) {
     tile.boxes = t[2];
     tile.eager = t[3] != 0;
     tile.order = (rp_matmul_order)t[4];
-    tile.token_stages = t[5];
+    tile.stages = t[5];
     tile.shared_bytes = t[6] << 10;
     tile.partials = t[7] != 0;
     return tile;

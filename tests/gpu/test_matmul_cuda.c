@@ -300,7 +300,6 @@ static void every_tile_and_order_gives_the_same_bits(void **state) {
                 tile.order = variant % 2 ? RP_MATMUL_ORDER_WAVES : RP_MATMUL_ORDER_RUNS;
                 tile.partials = variant == 2;
                 tile.stages = variant == 3 ? 2 : 0;
-                tile.token_stages = variant == 2 ? 2 : variant == 3 ? 3 : 0;
                 float *result = run_product(&p, &d, &tile, cases[c].segment, 3);
                 if (!first) {
                     first = result;
