@@ -98,6 +98,7 @@ struct rp_sample_cuda {
     bool plain_edges;      /* as rp_cuda_rows has it */
 };
 /* row_capacity: the larger of both row counts of any bucket. logprob stays 0, as on the CPU. */
+/* row_capacity: the larger of the step's rows and logit rows: each row of the step has a result. */
 size_t rp_sample_cuda_scratch_bytes(uint32_t row_capacity, uint32_t vocab);
 int rp_sample_cuda_run(const void *args, struct CUstream_st *stream);
 
