@@ -115,7 +115,7 @@ static int encode_map(CUtensorMap *map, const void *data, uint64_t rows, uint64_
 /* What bulk tensor copies can read, on a card that has wgmma. */
 static bool fits_tensor_cores(const struct rp_matmul_cuda *op) {
     const struct rp_matrix *w = op->weight;
-    return op->limits.compute_capability == 90 && w->dtype == RP_DTYPE_BF16 && w->cols % 8 == 0 &&
+    return rp_cuda_has_hopper(&op->limits) && w->dtype == RP_DTYPE_BF16 && w->cols % 8 == 0 &&
            op->in_stride % 8 == 0 && (uintptr_t)w->data % 16 == 0 && (uintptr_t)op->in % 16 == 0;
 }
 
