@@ -2,7 +2,7 @@
  *
  * The splits of all (row, KV head) pairs form one line (attention_internal_cuda.h); a block takes an equal
  * part of it, whatever the mixture of lengths. Inside a split the keys go to the block's four warps in
- * units of 16: unit u of the sequence is warp u % 4's. A warp streams K and V of its units through a ring
+ * units of 32 (16 at head dim 256): unit u of the sequence is warp u % 4's. A warp streams K and V of its units through a ring
  * in shared memory of its own (cp.async), running ahead over splits, heads and rows.
  *
  * Tensor cores, transposed, so that up to 8 query heads of a group are the n side of one instruction and
@@ -18,7 +18,7 @@
 
 /* Units in a warp's ring, and blocks per SM: bytes in flight against shared memory. */
 #ifndef RP_DECODE_RING
-#define RP_DECODE_RING 3
+#define RP_DECODE_RING 2
 #endif
 #ifndef RP_DECODE_BLOCKS_PER_SM
 #define RP_DECODE_BLOCKS_PER_SM 2
@@ -28,12 +28,11 @@ namespace {
 
 constexpr int WARPS = 4;
 constexpr int THREADS = WARPS * 32;
-constexpr uint32_t UNIT = 16;              /* keys */
-constexpr uint32_t STEP = UNIT * WARPS;    /* keys of one unit per warp */
-constexpr uint32_t PAGE_BATCH = 32 * STEP; /* keys whose page numbers the lanes of a warp hold */
+constexpr uint32_t TILE = 16; /* keys: the rows of one instruction */
 constexpr uint32_t PREFIX_SLOT =
     RP_ATTENTION_SPLITS_MAX; /* of a block's partials: a folded beginning */
 constexpr uint32_t SLOTS = RP_ATTENTION_SPLITS_MAX + 1;
+constexpr uint32_t ROWS_AHEAD = 8; /* of a block's rows that lie in shared memory */
 
 struct decode_args {
     const unsigned char *kv; /* of the layer, page 0, KV head 0 */
@@ -49,14 +48,21 @@ struct decode_args {
     uint32_t slot_words, page_log2, group, kv_heads, row_capacity;
     float scale; /* times log2 e */
     rp_dtype out_dtype;
+    bool q_aligned; /* to 16 bytes, in every row */
 };
 
 __device__ __forceinline__ uint32_t shared_address(const void *at) {
     return (uint32_t)__cvta_generic_to_shared(at);
 }
 
+template <uint32_t TO, uint32_t FROM>
 __device__ __forceinline__ void copy_16(uint32_t to, const void *from) {
-    asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16;" ::"r"(to), "l"(from));
+    asm volatile("cp.async.cg.shared.global.L2::256B [%0 + %2], [%1 + %3], 16;" ::"r"(to),
+                 "l"(from), "n"(TO), "n"(FROM));
+}
+
+__device__ __forceinline__ void copy_4(uint32_t to, const void *from) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from));
 }
 
 /* Zeros, and no access to memory, unless `valid`. */
@@ -143,11 +149,27 @@ __device__ __forceinline__ rp_attention_plan_row load_row(const decode_args &arg
     return both.row;
 }
 
+/* What all threads of a block know. */
+struct block_state {
+    segment start;
+    rp_attention_plan_row rows[ROWS_AHEAD]; /* from the first row on */
+    uint32_t is_last;
+    uint32_t partial_count;
+    uint32_t partials[RP_ATTENTION_SPLITS_MAX]; /* block * SLOTS + slot, in rising order of keys */
+};
+
+__device__ __forceinline__ rp_attention_plan_row row_at(const decode_args &args,
+                                                        const block_state &shared, uint32_t row) {
+    uint32_t ahead = row - shared.start.row;
+    return ahead < ROWS_AHEAD ? shared.rows[ahead] : load_row(args, row);
+}
+
 /* The next segment of a block with `left` splits to go (not 0). */
-__device__ __forceinline__ void next_segment(const decode_args &args, segment &at, uint32_t left) {
+__device__ __forceinline__ void next_segment(const decode_args &args, const block_state &shared,
+                                             segment &at, uint32_t left) {
     if (++at.head == args.kv_heads) {
         at.head = 0;
-        at.info = load_row(args, ++at.row);
+        at.info = row_at(args, shared, ++at.row);
     }
     at.split = 0;
     at.split_end = min(at.info.splits, left);
@@ -161,76 +183,138 @@ __device__ __forceinline__ uint32_t keys_end(const segment &at, uint32_t split_e
     return min(at.info.position + 1, (at.info.first_split + split_end) << at.info.split_log2);
 }
 
-/* Whether a unit holds a visible key, and whether it holds nothing else. */
-__device__ __forceinline__ bool unit_is_seen(const segment &at, uint32_t key) {
-    return key <= at.info.position && key + UNIT > at.info.first;
+/* Whether `count` keys hold a visible one, and whether they hold nothing else. */
+__device__ __forceinline__ bool any_is_seen(const rp_attention_plan_row &row, uint32_t key,
+                                            uint32_t count) {
+    return key <= row.position && key + count > row.first;
 }
-__device__ __forceinline__ bool unit_is_full(const segment &at, uint32_t key) {
-    return key + UNIT <= at.info.position + 1 && key >= at.info.first;
+__device__ __forceinline__ bool all_are_seen(const rp_attention_plan_row &row, uint32_t key,
+                                             uint32_t count) {
+    return key + count <= row.position + 1 && key >= row.first;
 }
+
+/* How the keys of a split go to the warps. */
+template <int D> struct sizes_of {
+#ifdef RP_DECODE_TILES
+    static constexpr uint32_t TILES = RP_DECODE_TILES;
+#else
+    static constexpr uint32_t TILES = D <= 128 ? 2 : 1;
+#endif
+    static constexpr uint32_t UNIT = TILES * TILE;       /* keys */
+    static constexpr uint32_t STEP = UNIT * WARPS;       /* keys of one unit per warp */
+    static constexpr uint32_t BATCH = 32 / TILES * STEP; /* keys whose pages a warp's lanes hold */
+    static constexpr uint32_t ROW_BYTES = D * 2 + 16;    /* odd in 16 bytes: no bank conflicts */
+    static constexpr uint32_t UNIT_BYTES = UNIT * ROW_BYTES;
+};
+static_assert(RP_ATTENTION_SPLIT % sizes_of<64>::STEP == 0, "a split is whole steps");
 
 /* One warp's stream of units into its ring, ahead of the sums. */
 template <int D> struct loader {
-    static constexpr uint32_t ROW_BYTES = D * 2 + 16; /* odd in 16 bytes: no bank conflicts */
-    static constexpr uint32_t CHUNKS = D / 8;         /* of 16 bytes */
+    static constexpr uint32_t TILES = sizes_of<D>::TILES, UNIT = sizes_of<D>::UNIT,
+                              STEP = sizes_of<D>::STEP, BATCH = sizes_of<D>::BATCH,
+                              ROW_BYTES = sizes_of<D>::ROW_BYTES;
+    static constexpr uint32_t CHUNKS = D / 8; /* of 16 bytes */
+    /* A warp's instruction copies 32 chunks; after so many of them whole rows are done. */
+    static constexpr uint32_t PERIOD = CHUNKS % 3 == 0 ? 3 : 1;
     segment at;
     uint32_t left; /* splits after this segment */
-    uint32_t key, end, batch, pages;
-    const unsigned char *from;
+    uint32_t key, end;
+    uint32_t batch, pages, next_pages; /* a lane's page from key `batch` on, and after it */
+    uint32_t lane_to[PERIOD];          /* where a lane's chunk of each instruction goes */
+    const unsigned char *from[TILES];  /* a lane's first chunk of each tile */
 
-    __device__ __forceinline__ void load_pages(const decode_args &args, uint32_t warp,
-                                               uint32_t lane) {
-        const uint32_t *table = args.slots + (size_t)at.info.slot * args.slot_words + RP_SLOT_PAGES;
-        uint32_t mine = batch + lane * STEP + warp * UNIT;
-        pages = unit_is_seen(at, mine) ? __ldcg(table + (mine >> args.page_log2)) : 0;
+    __device__ __forceinline__ void init(uint32_t lane) {
+#pragma unroll
+        for (uint32_t i = 0; i < PERIOD; i++)
+            lane_to[i] = (i * 32 + lane + (i * 32 + lane) / CHUNKS) * 16;
     }
-    __device__ __forceinline__ void enter(const decode_args &args, uint32_t warp, uint32_t lane) {
+
+    /* The pages of 32 tiles of this warp, from `base` on. */
+    __device__ __forceinline__ uint32_t load_pages(const decode_args &args,
+                                                   const rp_attention_plan_row &row, uint32_t base,
+                                                   uint32_t warp, uint32_t lane) {
+        const uint32_t *table = args.slots + (size_t)row.slot * args.slot_words + RP_SLOT_PAGES;
+        uint32_t mine = base + lane / TILES * STEP + warp * UNIT + lane % TILES * TILE;
+        return any_is_seen(row, mine, TILE) ? __ldcg(table + (mine >> args.page_log2)) : 0;
+    }
+    /* Asks for the pages after this batch: they are there when they are wanted. */
+    __device__ __forceinline__ void look_ahead(const decode_args &args, const block_state &shared,
+                                               uint32_t warp, uint32_t lane) {
+        if (batch + BATCH < end) {
+            next_pages = load_pages(args, at.info, batch + BATCH, warp, lane);
+        } else if (left != 0) {
+            const rp_attention_plan_row row =
+                at.head + 1 == args.kv_heads ? row_at(args, shared, at.row + 1) : at.info;
+            next_pages = load_pages(args, row, row.first & ~(STEP - 1), warp, lane);
+        }
+    }
+    __device__ __forceinline__ void enter() {
         key = keys_begin(at, at.split) & ~(STEP - 1);
         end = keys_end(at, at.split_end);
         batch = key;
-        load_pages(args, warp, lane);
+    }
+    /* All chunks of a tile, from the PART-th on. */
+    template <uint32_t PART>
+    __device__ __forceinline__ void copy_parts(uint32_t to, const unsigned char *tile) {
+        if constexpr (PART < TILE * CHUNKS / 32) {
+            copy_16<PART / PERIOD * PERIOD * 512 + PART / PERIOD * PERIOD * 32 / CHUNKS * 16,
+                    PART * 512>(to + lane_to[PART % PERIOD], tile);
+            copy_parts<PART + 1>(to, tile);
+        }
+    }
+    /* Keys that are not seen become zeros: whatever lies there must not reach a sum. */
+    __device__ __forceinline__ void copy_seen(uint32_t to, const unsigned char *tile,
+                                              uint32_t first, uint32_t lane) {
+#pragma unroll 1
+        for (uint32_t i = 0; i < TILE * CHUNKS; i += 32) {
+            uint32_t row = (i + lane) / CHUNKS, position = first + row;
+            copy_16_or_zero(to + (i + lane + row) * 16, tile + i * 16,
+                            position >= at.info.first && position <= at.info.position);
+        }
     }
     __device__ __forceinline__ void copy(uint32_t to, uint32_t warp, uint32_t lane) {
         uint32_t first = key + warp * UNIT;
-        if (key < end && unit_is_seen(at, first)) {
-            if (unit_is_full(at, first)) {
+        if (key < end && any_is_seen(at.info, first, UNIT)) {
+            if (all_are_seen(at.info, first, UNIT)) {
 #pragma unroll
-                for (uint32_t i = 0; i < UNIT * CHUNKS / 32; i++) {
-                    uint32_t chunk = i * 32 + lane;
-                    copy_16(to + chunk * 16 + chunk / CHUNKS * 16, from + chunk * 16);
-                }
+                for (uint32_t t = 0; t < TILES; t++)
+                    copy_parts<0>(to + t * TILE * ROW_BYTES, from[t]);
             } else {
-#pragma unroll 1
-                for (uint32_t chunk = lane; chunk < UNIT * CHUNKS; chunk += 32) {
-                    uint32_t position = first + chunk / CHUNKS;
-                    copy_16_or_zero(to + chunk * 16 + chunk / CHUNKS * 16, from + chunk * 16,
-                                    position >= at.info.first && position <= at.info.position);
-                }
+#pragma unroll
+                for (uint32_t t = 0; t < TILES; t++)
+                    copy_seen(to + t * TILE * ROW_BYTES, from[t], first + t * TILE, lane);
             }
         }
         copy_commit();
     }
     /* K of the next unit, then V of it. */
-    __device__ __forceinline__ void issue_key(const decode_args &args, uint32_t to, uint32_t warp,
-                                              uint32_t lane) {
-        if (key >= end && left != 0) {
-            next_segment(args, at, left);
+    __device__ __forceinline__ void issue_key(const decode_args &args, const block_state &shared,
+                                              uint32_t to, uint32_t warp, uint32_t lane) {
+        bool enters = key >= end && left != 0;
+        if (enters) {
+            next_segment(args, shared, at, left);
             left -= at.split_end;
-            enter(args, warp, lane);
+            enter();
         }
-        if (key - batch == PAGE_BATCH) {
+        if (enters || key - batch == BATCH) {
             batch = key;
-            load_pages(args, warp, lane);
+            pages = next_pages;
+            look_ahead(args, shared, warp, lane);
         }
-        uint32_t page = __shfl_sync(0xFFFFFFFFu, pages, (key - batch) / STEP);
-        uint32_t in_page = (key + warp * UNIT) & ((1u << args.page_log2) - 1);
-        from = args.kv + page * args.page_stride + at.head * args.head_stride +
-               (size_t)in_page * (D * 2);
+#pragma unroll
+        for (uint32_t t = 0; t < TILES; t++) {
+            uint32_t page = __shfl_sync(0xFFFFFFFFu, pages, (key - batch) / STEP * TILES + t);
+            uint32_t in_page = (key + warp * UNIT + t * TILE) & ((1u << args.page_log2) - 1);
+            from[t] = args.kv + page * args.page_stride + at.head * args.head_stride +
+                      in_page * (D * 2) + lane * 16;
+        }
         copy(to, warp, lane);
     }
     __device__ __forceinline__ void issue_value(const decode_args &args, uint32_t to, uint32_t warp,
                                                 uint32_t lane) {
-        from += args.plane_stride;
+#pragma unroll
+        for (uint32_t t = 0; t < TILES; t++)
+            from[t] += args.plane_stride;
         copy(to, warp, lane);
         key += STEP;
     }
@@ -252,47 +336,65 @@ template <int D, int NT> struct sums {
     }
 };
 
-template <int D, int NT>
-__device__ __forceinline__ void load_query(const decode_args &args, const segment &at,
-                                           uint32_t (&q)[NT][D / 16][2], uint32_t lane) {
-    bool pairs = (((uintptr_t)args.q | (args.q_stride * 4)) & 7) == 0;
-#pragma unroll
-    for (int n = 0; n < NT; n++) {
-        uint32_t head = n * 8 + lane / 4;
-        const float *from = args.q + at.info.token * args.q_stride +
-                            (size_t)(at.head * args.group + head) * D + lane % 4 * 2;
-#pragma unroll
-        for (int i = 0; i < D / 8; i++) {
-            float2 x = make_float2(0.0f, 0.0f);
-            if (head < args.group)
-                x = pairs ? __ldcg((const float2 *)(from + i * 8))
-                          : make_float2(__ldcg(from + i * 8), __ldcg(from + i * 8 + 1));
-            q[n][i / 2][i % 2] = pack(x.x, x.y);
+/* q of a row's group in shared memory, f32: (group, D + 8), so that rows begin in different banks. */
+template <int D> struct query_buffer {
+    static constexpr uint32_t STRIDE = D + 8;
+    float *data;
+
+    /* Joins the thread's next group of copies. */
+    __device__ __forceinline__ void ask(const decode_args &args, uint32_t token,
+                                        uint32_t head) const {
+        const float *from = args.q + token * args.q_stride + (size_t)head * args.group * D;
+        if (args.q_aligned) {
+#pragma unroll 1
+            for (uint32_t i = threadIdx.x * 4; i < args.group * D; i += THREADS * 4)
+                copy_16<0, 0>(shared_address(data + i / D * STRIDE + i % D), from + i);
+        } else {
+#pragma unroll 1
+            for (uint32_t i = threadIdx.x; i < args.group * D; i += THREADS)
+                copy_4(shared_address(data + i / D * STRIDE + i % D), from + i);
         }
     }
-}
+    template <int NT>
+    __device__ __forceinline__ void load(uint32_t (&q)[NT][D / 16][2], uint32_t group,
+                                         uint32_t lane) const {
+#pragma unroll
+        for (int n = 0; n < NT; n++) {
+            uint32_t head = n * 8 + lane / 4;
+            const float *from = data + min(head, group - 1) * STRIDE + lane % 4 * 2;
+#pragma unroll
+            for (int i = 0; i < D / 8; i++) {
+                float2 x = *(const float2 *)(from + i * 8);
+                q[n][i / 2][i % 2] = head < group ? pack(x.x, x.y) : 0;
+            }
+        }
+    }
+};
 
 /* Scores of a unit to weights (bf16, as the second operand of the product with V); the sums so far move
  * to the new maximum. */
-template <int D, int NT>
+template <int D, int NT, int TILES>
 __device__ __forceinline__ void soften(const decode_args &args, const segment &at, uint32_t key,
-                                       float (&scores)[NT][4], sums<D, NT> &s,
-                                       uint32_t (&weights)[NT][2], uint32_t lane) {
-    bool full = unit_is_full(at, key);
+                                       float (&scores)[TILES][NT][4], sums<D, NT> &s,
+                                       uint32_t (&weights)[TILES][NT][2], uint32_t lane) {
+    bool full = all_are_seen(at.info, key, TILES * TILE);
 #pragma unroll
     for (int n = 0; n < NT; n++) {
-        float *x = scores[n];
+        float largest[2] = {-INFINITY, -INFINITY}, fade[2];
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            x[i] *= args.scale;
-            uint32_t position = key + lane / 4 + i / 2 * 8;
-            if (!full && (position < at.info.first || position > at.info.position))
-                x[i] = -INFINITY;
-        }
-        float largest[2], fade[2];
+        for (int t = 0; t < TILES; t++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                float &x = scores[t][n][i];
+                uint32_t position = key + t * TILE + lane / 4 + i / 2 * 8;
+                x *= args.scale;
+                if (!full && (position < at.info.first || position > at.info.position))
+                    x = -INFINITY;
+                largest[i % 2] = fmaxf(largest[i % 2], x);
+            }
 #pragma unroll
         for (int e = 0; e < 2; e++)
-            largest[e] = fmaxf(s.max[n][e], heads_max(fmaxf(x[e], x[e + 2])));
+            largest[e] = fmaxf(s.max[n][e], heads_max(largest[e]));
         if (__any_sync(0xFFFFFFFFu, largest[0] != s.max[n][0] || largest[1] != s.max[n][1])) {
 #pragma unroll
             for (int e = 0; e < 2; e++) {
@@ -307,12 +409,16 @@ __device__ __forceinline__ void soften(const decode_args &args, const segment &a
                     s.out[n][i][e] *= fade[e % 2];
         }
 #pragma unroll
-        for (int i = 0; i < 4; i++)
-            x[i] = exp2_fast(x[i] - s.max[n][i % 2]);
-        s.total[n][0] += x[0] + x[2];
-        s.total[n][1] += x[1] + x[3];
-        weights[n][0] = transpose_8x8(pack(x[0], x[1]));
-        weights[n][1] = transpose_8x8(pack(x[2], x[3]));
+        for (int t = 0; t < TILES; t++) {
+            float *x = scores[t][n];
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                x[i] = exp2_fast(x[i] - s.max[n][i % 2]);
+            s.total[n][0] += x[0] + x[2];
+            s.total[n][1] += x[1] + x[3];
+            weights[t][n][0] = transpose_8x8(pack(x[0], x[1]));
+            weights[t][n][1] = transpose_8x8(pack(x[2], x[3]));
+        }
     }
 }
 
@@ -425,8 +531,8 @@ __device__ __forceinline__ folded get_partial(const float *from, uint32_t group,
 }
 
 __device__ __forceinline__ void store_out(const decode_args &args, size_t at, const folded &x) {
-    float y[4] = {__fdiv_rn(x.out.x, x.total), __fdiv_rn(x.out.y, x.total),
-                  __fdiv_rn(x.out.z, x.total), __fdiv_rn(x.out.w, x.total)};
+    float inverse = __fdividef(1.0f, x.total);
+    float y[4] = {x.out.x * inverse, x.out.y * inverse, x.out.z * inverse, x.out.w * inverse};
     if (args.out_dtype == RP_DTYPE_F32) {
         float *to = (float *)args.out + at;
         if (((uintptr_t)to & 15) == 0)
@@ -452,14 +558,6 @@ __device__ __forceinline__ uint32_t owner_of(uint32_t total, uint32_t split) {
     return ((split + 1) * gridDim.x - 1) / total;
 }
 
-/* What all threads of a block know. */
-struct block_state {
-    segment start;
-    uint32_t is_last;
-    uint32_t partial_count;
-    uint32_t partials[RP_ATTENTION_SPLITS_MAX]; /* block * SLOTS + slot, in rising order of keys */
-};
-
 /* The partials of a row and KV head whose splits begin at `base` on the line: the folded beginning, then
  * split by split. */
 __device__ __forceinline__ void list_partials(block_state &shared, uint32_t total, uint32_t base,
@@ -475,6 +573,29 @@ __device__ __forceinline__ void list_partials(block_state &shared, uint32_t tota
         shared.partials[0] = first_owner * SLOTS + PREFIX_SLOT;
         shared.partial_count = 1 + splits - folded_splits;
     }
+}
+
+/* This block's partials of a row and KV head are written; true in the block that is the last to say so,
+ * which then has the list of all of them. */
+__device__ __forceinline__ bool arrive(const decode_args &args, block_state &shared,
+                                       const segment &at, uint32_t total) {
+    uint32_t *arrivals = args.arrivals + at.row * args.kv_heads + at.head;
+    uint32_t mine = at.split_end - at.split;
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        __threadfence();
+        shared.is_last = atomicAdd(arrivals, mine) + mine == at.info.splits;
+        __threadfence();
+    }
+    __syncthreads();
+    if (!shared.is_last)
+        return false;
+    if (threadIdx.x == 0)
+        *arrivals = 0;
+    list_partials(shared, total, at.info.begin * args.kv_heads + at.head * at.info.splits,
+                  at.info.splits);
+    __syncthreads();
+    return true;
 }
 
 template <int D>
@@ -510,188 +631,224 @@ __device__ __forceinline__ void try_start(const decode_args &args, block_state &
     shared.start = {i, head, split, min(info.splits, split + count), info};
 }
 
-template <int D, int NT, int RING> struct kernel_sizes {
-    static constexpr uint32_t UNIT_BYTES = UNIT * loader<D>::ROW_BYTES;
-    static constexpr uint32_t RING_BYTES = WARPS * RING * UNIT_BYTES;
+template <int D, int NT, int RING> struct kernel_sizes : sizes_of<D> {
+    static constexpr int BUFFERS = D * NT <= 256 ? 2 : 1; /* for exchanges; more do not fit */
+    static constexpr uint32_t RING_BYTES = WARPS * RING * sizes_of<D>::UNIT_BYTES;
     static size_t shared_bytes(uint32_t group) {
-        return RING_BYTES + WARPS * group * exchange<D>::STRIDE * sizeof(float);
+        return RING_BYTES + (BUFFERS * WARPS * group * exchange<D>::STRIDE +
+                             2 * group * query_buffer<D>::STRIDE) *
+                                sizeof(float);
     }
 };
 
 template <int D, int NT, int RING>
 __global__ void __launch_bounds__(THREADS)
     attention_decode_kernel(const __grid_constant__ decode_args args) {
-    constexpr uint32_t UNIT_BYTES = kernel_sizes<D, NT, RING>::UNIT_BYTES;
+    using sizes = kernel_sizes<D, NT, RING>;
+    constexpr uint32_t UNIT_BYTES = sizes::UNIT_BYTES, UNIT = sizes::UNIT, STEP = sizes::STEP;
+    constexpr int TILES = sizes::TILES, BUFFERS = sizes::BUFFERS;
     constexpr uint32_t COLUMNS = D / 4;                                    /* of four */
     constexpr int PARTS = (NT * 8 * (int)COLUMNS + THREADS - 1) / THREADS; /* of a thread */
     extern __shared__ __align__(128) unsigned char dynamic[];
-    __shared__ block_state shared;
+    __shared__ __align__(16) block_state shared;
     rp_pdl_begin();
     const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     /* Both at once: whether the row is one of the plan's is known a moment later. */
     rp_attention_plan_row first = {};
     if (threadIdx.x < args.row_capacity)
         first = load_row(args, threadIdx.x);
-    const uint2 sizes = __ldcg((const uint2 *)args.plan); /* decode_rows, decode_splits */
-    const uint32_t total = sizes.y * args.kv_heads;
+    const uint2 counts = __ldcg((const uint2 *)args.plan); /* decode_rows, decode_splits */
+    const uint32_t total = counts.y * args.kv_heads;
     const uint32_t begin = share_begin(total, blockIdx.x);
     const uint32_t count = share_begin(total, blockIdx.x + 1) - begin;
     if (count == 0)
         return;
-    if (threadIdx.x < sizes.x)
+    if (threadIdx.x < counts.x)
         try_start(args, shared, threadIdx.x, first, begin, count);
-    for (uint32_t i = threadIdx.x + THREADS; i < sizes.x; i += THREADS)
+    for (uint32_t i = threadIdx.x + THREADS; i < counts.x; i += THREADS)
         try_start(args, shared, i, load_row(args, i), begin, count);
     __syncthreads();
 
+    exchange<D> swap = {(float *)(dynamic + sizes::RING_BYTES), args.group};
+    exchange<D> last_swap = {swap.data + (BUFFERS - 1) * WARPS * args.group * exchange<D>::STRIDE,
+                             args.group};
+    query_buffer<D> query = {last_swap.data + WARPS * args.group * exchange<D>::STRIDE};
+    query_buffer<D> next_query = {query.data + args.group * query_buffer<D>::STRIDE};
+    segment at = shared.start;
+    uint32_t left = count - (at.split_end - at.split);
     loader<D> load;
-    load.at = shared.start;
-    load.left = count - (load.at.split_end - load.at.split);
-    load.enter(args, warp, lane);
+    load.init(lane);
+    load.at = at;
+    load.left = left;
+    load.enter();
+    load.pages = load.load_pages(args, at.info, load.key, warp, lane);
+    if (threadIdx.x < ROWS_AHEAD * 2 && at.row + threadIdx.x / 2 < counts.x)
+        copy_16<0, 0>(shared_address(&shared.rows[0]) + threadIdx.x * 16,
+                      (const unsigned char *)(args.rows + at.row) + threadIdx.x * 16);
+    query.ask(args, at.info.token, at.head);
+    copy_commit();
+    copy_wait<0>();
+    __syncthreads();
+    load.look_ahead(args, shared, warp, lane);
     const uint32_t ring = shared_address(dynamic) + warp * RING * UNIT_BYTES;
-#pragma unroll
+#pragma unroll 1
     for (int i = 0; i < RING; i++) {
         if (i % 2 == 0)
-            load.issue_key(args, ring + i * UNIT_BYTES, warp, lane);
+            load.issue_key(args, shared, ring + i * UNIT_BYTES, warp, lane);
         else
             load.issue_value(args, ring + i * UNIT_BYTES, warp, lane);
     }
-    const exchange<D> swap = {(float *)(dynamic + kernel_sizes<D, NT, RING>::RING_BYTES),
-                              args.group};
     /* Rows of a unit that a lane names to ldmatrix: for K keys in order, for V two halves of the dims. */
-    const uint32_t key_lane = lane % 16 * loader<D>::ROW_BYTES + lane / 16 * 16;
-    const uint32_t value_lane =
-        (lane % 8 + lane / 16 * 8) * loader<D>::ROW_BYTES + lane / 8 % 2 * 16;
+    const uint32_t key_lane = lane % 16 * sizes::ROW_BYTES + lane / 16 * 16;
+    const uint32_t value_lane = (lane % 8 + lane / 16 * 8) * sizes::ROW_BYTES + lane / 8 % 2 * 16;
     uint32_t slot = ring;
 
-    segment at = shared.start;
-    uint32_t left = count - (at.split_end - at.split), done = 0;
     for (;;) {
         uint32_t q[NT][D / 16][2];
-        load_query<D, NT>(args, at, q, lane);
+        query.template load<NT>(q, args.group, lane);
+        if (left != 0) {
+            bool wraps = at.head + 1 == args.kv_heads;
+            next_query.ask(args, wraps ? row_at(args, shared, at.row + 1).token : at.info.token,
+                           wraps ? 0 : at.head + 1);
+        }
+        /* The copy of the next q may still be under way at the end of so few keys. */
+        const bool is_short =
+            keys_end(at, at.split_end) - (keys_begin(at, at.split) & ~(STEP - 1)) <=
+            RING / 2 * STEP;
         folded state[PARTS];
 #pragma unroll
         for (int p = 0; p < PARTS; p++)
             state[p] = nothing();
-        for (uint32_t split = at.split; split < at.split_end; split++) {
-            sums<D, NT> s;
-            s.clear();
-            const uint32_t end = keys_end(at, split + 1);
-            for (uint32_t key = (keys_begin(at, split) & ~(STEP - 1)) + warp * UNIT;
-                 key < end + warp * UNIT; key += STEP) {
-                bool seen = unit_is_seen(at, key);
-                float scores[2][NT][4] = {};
-                uint32_t weights[NT][2];
-                copy_wait<RING - 1>();
-                if (seen) {
-#pragma unroll
-                    for (int i = 0; i < D / 16; i++) {
-                        uint32_t a[4];
-                        load_matrices(a, slot + key_lane + i * 32);
-#pragma unroll
-                        for (int n = 0; n < NT; n++)
-                            multiply(scores[i % 2][n], a, q[n][i][0], q[n][i][1]);
-                    }
-                }
-                __syncwarp();
-                if (RING % 2 == 0)
-                    load.issue_key(args, slot, warp, lane);
-                else
-                    load.issue_value(args, slot, warp, lane);
-                slot = slot == ring + (RING - 1) * UNIT_BYTES ? ring : slot + UNIT_BYTES;
-                if (seen) {
-#pragma unroll
-                    for (int n = 0; n < NT; n++)
-#pragma unroll
-                        for (int e = 0; e < 4; e++)
-                            scores[0][n][e] += scores[1][n][e];
-                    soften<D, NT>(args, at, key, scores[0], s, weights, lane);
-                }
-                copy_wait<RING - 1>();
-                if (seen) {
-#pragma unroll
-                    for (int i = 0; i < D / 16; i++) {
-                        uint32_t a[4];
-                        load_matrices_transposed(a, slot + value_lane + i * 32);
-#pragma unroll
-                        for (int n = 0; n < NT; n++)
-                            multiply(s.out[n][i], a, weights[n][0], weights[n][1]);
-                    }
-                }
-                __syncwarp();
-                if (RING % 2 == 0)
-                    load.issue_value(args, slot, warp, lane);
-                else
-                    load.issue_key(args, slot, warp, lane);
-                slot = slot == ring + (RING - 1) * UNIT_BYTES ? ring : slot + UNIT_BYTES;
-            }
-            __syncthreads(); /* everybody has read the last exchange */
-            swap.template put<NT>(s, warp, lane);
-            __syncthreads();
-            float *to = partial_at<D>(args, blockIdx.x, done + split - at.split);
+        /* Sums of a split over the warps, and what becomes of them. */
+        auto settle = [&](uint32_t split, const exchange<D> &from) {
 #pragma unroll
             for (int p = 0; p < PARTS; p++) {
                 uint32_t part = p * THREADS + threadIdx.x;
                 uint32_t head = part / COLUMNS, column = part % COLUMNS * 4;
                 if (head >= args.group)
                     continue;
-                folded x = swap.take(head, column);
+                folded x = from.take(head, column);
                 if (at.split == 0)
                     fold(state[p], x);
                 else
-                    put_partial<D>(to, args.group, head, column, x);
+                    put_partial<D>(partial_at<D>(args, blockIdx.x, split - at.split), args.group,
+                                   head, column, x);
             }
-        }
-        const bool whole = at.split == 0 && at.split_end == at.info.splits;
-        bool finish = whole;
-        if (!whole) {
-            if (at.split == 0) {
+        };
+#pragma unroll 1
+        for (uint32_t split = at.split;; split++) {
+            sums<D, NT> s;
+            s.clear();
+            const uint32_t end = keys_end(at, split + 1) + warp * UNIT;
+#pragma unroll 1
+            for (uint32_t key = (keys_begin(at, split) & ~(STEP - 1)) + warp * UNIT; key < end;
+                 key += STEP) {
+                const bool seen = any_is_seen(at.info, key, UNIT);
+                uint32_t weights[TILES][NT][2];
+                float scores[TILES][NT][4] = {}, odd[TILES][NT][4] = {};
+                copy_wait<RING - 1>();
+                if (seen) {
 #pragma unroll
-                for (int p = 0; p < PARTS; p++) {
-                    uint32_t part = p * THREADS + threadIdx.x;
-                    if (part / COLUMNS < args.group)
-                        put_partial<D>(partial_at<D>(args, blockIdx.x, PREFIX_SLOT), args.group,
-                                       part / COLUMNS, part % COLUMNS * 4, state[p]);
+                    for (int i = 0; i < D / 16; i++)
+#pragma unroll
+                        for (int t = 0; t < TILES; t++) {
+                            uint32_t a[4];
+                            load_matrices(a,
+                                          slot + key_lane + t * TILE * sizes::ROW_BYTES + i * 32);
+#pragma unroll
+                            for (int n = 0; n < NT; n++)
+                                multiply(i % 2 ? odd[t][n] : scores[t][n], a, q[n][i][0],
+                                         q[n][i][1]);
+                        }
                 }
+                __syncwarp();
+                if (RING % 2 == 0)
+                    load.issue_key(args, shared, slot, warp, lane);
+                else
+                    load.issue_value(args, slot, warp, lane);
+                slot = slot == ring + (RING - 1) * UNIT_BYTES ? ring : slot + UNIT_BYTES;
+                if (seen) {
+#pragma unroll
+                    for (int t = 0; t < TILES; t++)
+#pragma unroll
+                        for (int n = 0; n < NT; n++)
+#pragma unroll
+                            for (int e = 0; e < 4; e++)
+                                scores[t][n][e] += odd[t][n][e];
+                    soften<D, NT, TILES>(args, at, key, scores, s, weights, lane);
+                }
+                copy_wait<RING - 1>();
+                if (seen) {
+#pragma unroll
+                    for (int t = 0; t < TILES; t++)
+#pragma unroll
+                        for (int i = 0; i < D / 16; i++) {
+                            uint32_t a[4];
+                            load_matrices_transposed(a, slot + value_lane +
+                                                            t * TILE * sizes::ROW_BYTES + i * 32);
+#pragma unroll
+                            for (int n = 0; n < NT; n++)
+                                multiply(s.out[n][i], a, weights[t][n][0], weights[t][n][1]);
+                        }
+                }
+                __syncwarp();
+                if (RING % 2 == 0)
+                    load.issue_value(args, slot, warp, lane);
+                else
+                    load.issue_key(args, shared, slot, warp, lane);
+                slot = slot == ring + (RING - 1) * UNIT_BYTES ? ring : slot + UNIT_BYTES;
             }
-            uint32_t *arrivals = args.arrivals + at.row * args.kv_heads + at.head;
+            /* The split before is settled only now: its sums have long arrived. The barrier also says that
+             * the buffer of the split before that one was read by all. */
+            float *done = last_swap.data;
+            last_swap.data = swap.data;
+            swap.data = done;
             __syncthreads();
-            if (threadIdx.x == 0) {
-                __threadfence();
-                uint32_t mine = at.split_end - at.split;
-                shared.is_last = atomicAdd(arrivals, mine) + mine == at.info.splits;
-                __threadfence();
-            }
-            __syncthreads();
-            finish = shared.is_last;
-            if (finish) {
-                uint32_t base = (at.info.begin * args.kv_heads) + at.head * at.info.splits;
-                if (threadIdx.x == 0)
-                    *arrivals = 0;
-                list_partials(shared, total, base, at.info.splits);
+            if (BUFFERS == 2 && split != at.split)
+                settle(split - 1, last_swap);
+            swap.template put<NT>(s, warp, lane);
+            if (split + 1 == at.split_end)
+                break;
+            if (BUFFERS == 1) {
                 __syncthreads();
+                settle(split, swap);
             }
         }
-        if (finish) {
+        if (is_short)
+            copy_wait<0>();
+        __syncthreads();
+        settle(at.split_end - 1, swap);
+        const size_t out = at.info.token * args.out_stride + (size_t)at.head * args.group * D;
+        const bool whole = at.split == 0 && at.split_end == at.info.splits;
+        if (at.split == 0) {
 #pragma unroll
             for (int p = 0; p < PARTS; p++) {
                 uint32_t part = p * THREADS + threadIdx.x;
                 uint32_t head = part / COLUMNS, column = part % COLUMNS * 4;
                 if (head >= args.group)
                     continue;
-                if (!whole)
-                    state[p] = fold_partials<D>(args, shared, head, column);
-                store_out(args,
-                          at.info.token * args.out_stride +
-                              (size_t)(at.head * args.group + head) * D + column,
-                          state[p]);
+                if (whole)
+                    store_out(args, out + head * D + column, state[p]);
+                else
+                    put_partial<D>(partial_at<D>(args, blockIdx.x, PREFIX_SLOT), args.group, head,
+                                   column, state[p]);
+            }
+        }
+        if (!whole && arrive(args, shared, at, total)) {
+#pragma unroll 1
+            for (uint32_t part = threadIdx.x; part < args.group * COLUMNS; part += THREADS) {
+                uint32_t head = part / COLUMNS, column = part % COLUMNS * 4;
+                store_out(args, out + head * D + column,
+                          fold_partials<D>(args, shared, head, column));
             }
         }
         if (left == 0)
             break;
-        done += at.split_end - at.split;
-        next_segment(args, at, left);
+        next_segment(args, shared, at, left);
         left -= at.split_end;
+        float *done = query.data;
+        query.data = next_query.data;
+        next_query.data = done;
     }
     copy_wait<0>();
 }
@@ -722,6 +879,7 @@ int start(const rp_attention_cuda_args *args, cudaStream_t stream) {
     to.row_capacity = args->workspace.row_capacity;
     to.scale = op->scale * 1.4426950408889634f;
     to.out_dtype = op->out_dtype;
+    to.q_aligned = (((uintptr_t)op->q | op->q_stride * 4) & 15) == 0;
     size_t shared_bytes = kernel_sizes<D, NT, RING>::shared_bytes(to.group);
     int error =
         (int)cudaFuncSetAttribute(attention_decode_kernel<D, NT, RING>,
@@ -744,7 +902,7 @@ bool rp_attention_decode_cuda_supports(const rp_attention_cuda_config *config) {
     uint32_t dim = config->head_dim, group = config->heads / config->kv_heads;
     uint64_t line =
         (uint64_t)config->step.config.row_capacity * RP_ATTENTION_SPLITS_MAX * config->kv_heads;
-    return kv->dtype == RP_DTYPE_BF16 && kv->page_tokens >= UNIT &&
+    return kv->dtype == RP_DTYPE_BF16 && kv->page_tokens >= TILE &&
            (kv->page_tokens & (kv->page_tokens - 1)) == 0 &&
            config->heads % config->kv_heads == 0 && group <= RP_ATTENTION_GROUP_MAX &&
            (dim == 64 || dim == 96 || dim == 128 || dim == 256) &&

@@ -26,6 +26,10 @@ template <int D> struct shape {
     static constexpr int keys = D == 256 ? 64 : 128; /* of a block */
     static constexpr int parts = D / 64;             /* columns come in parts of 64: 128 bytes */
     static constexpr int q_stages = D == 256 ? 1 : 2;
+    /* Of a thread: together the register file, 128 * 72 + 256 * 216 of 65536. */
+    static constexpr int feed_registers = D == 256 ? 56 : 72;
+    static constexpr int compute_registers = D == 256 ? 224 : 216;
+    static constexpr int feed_batch = D == 256 ? 2 : 4; /* pieces of Q in flight */
     static constexpr uint32_t q_bytes = ROWS * D * 2, block_bytes = keys * D * 2;
     static constexpr uint32_t part_bytes = keys * 128; /* of K and V */
     static constexpr size_t shared_bytes =
@@ -71,64 +75,104 @@ struct turn {
 
 /* --- feeding --- */
 
-/* K (plane 0) or V of one block: the pages that hold a key some row sees. */
+/* K and V of a tile's blocks, by one warp: a lane asks for one part of the columns of one page, if a key
+ * in it is seen by some row. The next block's pages are looked up while this one's copies are waited for. */
 template <int D>
-static __device__ __forceinline__ void feed_block(const wgmma_args &args, const addresses &to,
-                                                  const claimed_tile &work, uint32_t plane,
-                                                  uint32_t key, const turn &turn) {
-    constexpr uint32_t keys = shape<D>::keys;
+static __device__ __forceinline__ void feed_blocks(const wgmma_args &args, const addresses &to,
+                                                   const claimed_tile &work, turn &ring) {
+    constexpr uint32_t keys = shape<D>::keys, parts = shape<D>::parts;
     const rp_attention_args &attention = args.call.args;
-    uint32_t box = args.box_tokens, page_tokens = attention.kv.page_tokens;
-    uint32_t shift = 31 - __clz(page_tokens);
-    uint32_t begin = max(key, work.tile.first_key), end = min(key + keys, work.tile.key_end);
-    uint32_t barrier = at(&to.shared->full[plane][turn.stage]);
-    uint32_t block = to.kv[plane] + turn.stage * shape<D>::block_bytes;
-    begin = begin / box * box;
-    barrier_wait(at(&to.shared->empty[plane][turn.stage]), turn.parity ^ 1);
-    barrier_expect(barrier, RP_CEIL_DIV(end - begin, box) * box * D * 2);
-    for (uint32_t position = begin; position < end; position += box) {
-        uint32_t page = work.tile.pages[position >> shift];
-        for (uint32_t part = 0; part < shape<D>::parts; part++)
-            copy_box(block + part * shape<D>::part_bytes + (position - key) * 128, &args.map,
-                     barrier, part * 64, position & (page_tokens - 1), work.kv_head,
-                     attention.layer * 2 + plane, page);
+    const prefill_tile &tile = work.tile;
+    uint32_t lane = threadIdx.x % 32, box = args.box_tokens, part = lane % parts;
+    uint32_t page_tokens = attention.kv.page_tokens, shift = 31 - __clz(page_tokens);
+    uint32_t offset = lane / parts * box; /* of the lane's page, in the block */
+    auto is_needed = [&](uint32_t position) {
+        return offset < keys && position + box > tile.first_key && position < tile.key_end;
+    };
+    uint32_t key = tile.first_key / keys * keys;
+    uint32_t page = is_needed(key + offset) ? tile.pages[(key + offset) >> shift] : 0;
+    for (; key < tile.key_end; key += keys) {
+        uint32_t position = key + offset, next = position + keys, next_page = 0;
+        bool mine = is_needed(position);
+        uint32_t bytes = __popc(__ballot_sync(0xFFFFFFFFu, mine)) * box * 128;
+        if (is_needed(next))
+            next_page = tile.pages[next >> shift];
+#pragma unroll
+        for (uint32_t plane = 0; plane < 2; plane++) {
+            uint32_t barrier = at(&to.shared->full[plane][ring.stage]);
+            if (lane == 0) {
+                barrier_wait(at(&to.shared->empty[plane][ring.stage]), ring.parity ^ 1);
+                barrier_expect(barrier, bytes);
+            }
+            __syncwarp();
+            if (mine)
+                copy_box(to.kv[plane] + ring.stage * shape<D>::block_bytes +
+                             part * shape<D>::part_bytes + offset * 128,
+                         &args.map, barrier, part * 64, position & (page_tokens - 1), work.kv_head,
+                         attention.layer * 2 + plane, page);
+        }
+        page = next_page;
+        ring.next();
     }
 }
 
-/* Q of the tile, rounded to bf16, by the threads of three warps; zeros where there is no token. */
-template <int D>
-static __device__ __forceinline__ void feed_q(const rp_attention_args &args, uint32_t to,
+template <bool Wide>
+static __device__ __forceinline__ void load_eight(float4 (&x)[2], const float *from) {
+    if (Wide) {
+        x[0] = *(const float4 *)from;
+        x[1] = *(const float4 *)(from + 4);
+    } else {
+        x[0] = make_float4(from[0], from[1], from[2], from[3]);
+        x[1] = make_float4(from[4], from[5], from[6], from[7]);
+    }
+}
+
+/* Rows [first, first + count) of Q, rounded to bf16; zeros where there is no token. Batch rows of a
+ * thread are in flight at once: no load stands behind a branch. */
+template <int D, bool Wide, uint32_t Threads, uint32_t Batch>
+static __device__ __forceinline__ void load_q(const rp_attention_args &args, uint32_t to,
                                               const claimed_tile &work, uint32_t thread,
-                                              uint32_t group) {
-    constexpr uint32_t chunks = D / 8;
-    bool wide = args.q_stride % 4 == 0 && (uintptr_t)args.q % 16 == 0;
-    uint32_t rows = work.tile.tokens * group;
-#pragma unroll 4
-    for (uint32_t id = thread; id < ROWS * chunks; id += 96) {
-        uint32_t row = id / chunks, chunk = id % chunks;
-        float x[8] = {};
-        if (row < rows) {
-            uint32_t token = row / group;
-            const float *from = args.q + (size_t)(work.tile.token + token) * args.q_stride +
-                                (size_t)(work.kv_head * group + row - token * group) * D +
-                                chunk * 8;
-            if (wide) {
-                *(float4 *)x = *(const float4 *)from;
-                *(float4 *)(x + 4) = *(const float4 *)(from + 4);
-            } else {
-                for (int i = 0; i < 8; i++)
-                    x[i] = from[i];
-            }
+                                              uint32_t group, uint32_t first, uint32_t count) {
+    constexpr uint32_t chunks = D / 8, step = Threads / chunks;
+    uint32_t chunk = thread % chunks, rows = work.tile.tokens * group;
+    uint32_t divisor = (65535 + group) / group; /* row / group for rows below 256 */
+    const float *base = args.q + (size_t)work.tile.token * args.q_stride +
+                        (size_t)work.kv_head * group * D + chunk * 8;
+    for (uint32_t row = first + thread / chunks; row < first + count; row += step * Batch) {
+        float4 x[Batch][2];
+#pragma unroll
+        for (uint32_t i = 0; i < Batch; i++) {
+            uint32_t at = min(row + i * step, rows - 1), token = at * divisor >> 16;
+            load_eight<Wide>(x[i], base + (size_t)token * args.q_stride + (at - token * group) * D);
         }
-        uint32_t place = to + chunk / 8 * (ROWS * 128) + row * 128 + (chunk % 8 ^ row % 8) * 16;
-        asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(place),
-                     "r"(pack_bf16(x[0], x[1])), "r"(pack_bf16(x[2], x[3])),
-                     "r"(pack_bf16(x[4], x[5])), "r"(pack_bf16(x[6], x[7]))
-                     : "memory");
+#pragma unroll
+        for (uint32_t i = 0; i < Batch; i++) {
+            uint32_t at = row + i * step;
+            bool has_token = at < rows;
+            uint32_t place = to + chunk / 8 * (ROWS * 128) + at * 128 + (chunk % 8 ^ at % 8) * 16;
+            if (at < first + count)
+                asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(place),
+                             "r"(has_token ? pack_bf16(x[i][0].x, x[i][0].y) : 0),
+                             "r"(has_token ? pack_bf16(x[i][0].z, x[i][0].w) : 0),
+                             "r"(has_token ? pack_bf16(x[i][1].x, x[i][1].y) : 0),
+                             "r"(has_token ? pack_bf16(x[i][1].z, x[i][1].w) : 0)
+                             : "memory");
+        }
     }
     fence_async_proxy();
 }
 
+template <int D, uint32_t Threads, uint32_t Batch>
+static __device__ __forceinline__ void feed_q(const rp_attention_args &args, uint32_t to,
+                                              const claimed_tile &work, uint32_t thread,
+                                              uint32_t group, uint32_t first, uint32_t count) {
+    if (args.q_stride % 4 == 0 && (uintptr_t)args.q % 16 == 0)
+        load_q<D, true, Threads, Batch>(args, to, work, thread, group, first, count);
+    else
+        load_q<D, false, Threads, Batch>(args, to, work, thread, group, first, count);
+}
+
+/* The first tile's Q is left to those who compute: they are many, and have nothing to do yet. */
 template <int D>
 static __device__ __forceinline__ void feed(const wgmma_args &args, const addresses &to,
                                             uint32_t group) {
@@ -155,20 +199,13 @@ static __device__ __forceinline__ void feed(const wgmma_args &args, const addres
             barrier_wait(at(&to.shared->q_empty[slot]), (count / shape<D>::q_stages & 1) ^ 1);
             if (threadIdx.x == 32)
                 to.shared->tiles[slot] = work;
-            if (work.tile.tokens != 0)
-                feed_q<D>(call.args, to.q + slot * shape<D>::q_bytes, work, threadIdx.x - 32,
-                          group);
+            if (work.tile.tokens != 0 && count != 0)
+                feed_q<D, 96, shape<D>::feed_batch>(call.args, to.q + slot * shape<D>::q_bytes,
+                                                    work, threadIdx.x - 32, group, 0, ROWS);
             barrier_arrive(at(&to.shared->q_full[slot]));
-        } else if (threadIdx.x == 0) {
-            constexpr uint32_t keys = shape<D>::keys;
-            for (uint32_t key = work.tile.first_key / keys * keys; key < work.tile.key_end;
-                 key += keys) {
-                feed_block<D>(args, to, work, 0, key, ring);
-                feed_block<D>(args, to, work, 1, key, ring);
-                ring.next();
-            }
+        } else {
+            feed_blocks<D>(args, to, work, ring);
         }
-        __syncwarp();
         if (work.tile.tokens == 0)
             return;
     }
@@ -253,6 +290,64 @@ soften(float (&s)[shape<D>::keys / 8][4], softmax_state &state, float (&scale)[2
         softmax_step<true>(s, state, scale, key, factor);
 }
 
+/* Where no row of the warp has a new maximum all scales are exactly 1: the same bits without it. */
+template <int N>
+static __device__ __forceinline__ void rescale(float (&o)[N][4], const float (&scale)[2]) {
+    if (!__any_sync(0xFFFFFFFFu, scale[0] != 1.0f || scale[1] != 1.0f))
+        return;
+#pragma unroll
+    for (int n = 0; n < N; n++)
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            o[n][i] *= scale[i / 2];
+}
+
+/* The team's rows of O in bf16, by way of its rows of Q in shared memory: whole 16 bytes a lane. False,
+ * and nothing done, where the output does not allow it. */
+template <int D>
+static __device__ __forceinline__ bool
+store_wide(const float (&o)[D / 8][4], const softmax_state &state, const rp_attention_args &args,
+           const prefill_tile &tile, uint32_t kv_head, uint32_t q, uint32_t group) {
+    constexpr uint32_t chunks = D / 8, rows = 32 / (chunks < 32 ? chunks : 32);
+    uint32_t lane = threadIdx.x % 32, first = threadIdx.x / 32 * 16 - 64;
+    if (args.out_dtype != RP_DTYPE_BF16 || args.out_stride % 8 != 0 ||
+        (uintptr_t)args.out % 16 != 0)
+        return false;
+    q += first % 64 * 128;                  /* the warp's first row */
+    warpgroup_sync(SYNC_ROWS + first / 64); /* nobody multiplies by Q any more */
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        uint32_t row = lane / 4 + half * 8;
+        float inverse = 1.0f / row_sum(state, half);
+#pragma unroll
+        for (uint32_t n = 0; n < chunks; n++)
+            asm volatile("st.shared.b32 [%0], %1;" ::"r"(q + n / 8 * (ROWS * 128) + row * 128 +
+                                                         (n % 8 ^ row % 8) * 16 + lane % 4 * 4),
+                         "r"(pack_bf16(o[n][half * 2] * inverse, o[n][half * 2 + 1] * inverse))
+                         : "memory");
+    }
+    __syncwarp();
+    uint32_t divisor = (65535 + group) / group, chunk = lane % chunks;
+#pragma unroll
+    for (uint32_t i = 0; i < 16 / rows; i++) {
+        uint32_t row = i * rows + lane / chunks, token = (first + row) * divisor >> 16;
+        uint4 x;
+        asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+                     : "r"(q + chunk / 8 * (ROWS * 128) + row * 128 + (chunk % 8 ^ row % 8) * 16)
+                     : "memory");
+        if (token < tile.tokens)
+            asm volatile(
+                "st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(
+                    (__nv_bfloat16 *)args.out + (size_t)(tile.token + token) * args.out_stride +
+                    (size_t)(kv_head * group + first + row - token * group) * D + chunk * 8),
+                "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w)
+                : "memory");
+    }
+    __syncwarp();
+    return true;
+}
+
 template <int D, bool Turns>
 static __device__ __forceinline__ void compute(const wgmma_args &args, const addresses &from,
                                                uint32_t group) {
@@ -272,10 +367,15 @@ static __device__ __forceinline__ void compute(const wgmma_args &args, const add
         uint32_t kv_head = shared->tiles[slot].kv_head;
         if (tile.tokens == 0)
             return;
+        uint32_t q = from.q + slot * shape<D>::q_bytes + team * 64 * 128;
+        if (count == 0) {
+            feed_q<D, 128, 8>(attention, from.q + slot * shape<D>::q_bytes, shared->tiles[slot],
+                              threadIdx.x % 128, group, team * 64, 64);
+            warpgroup_sync(SYNC_ROWS + team);
+        }
         softmax_state state = begin_rows(attention, tile, row, group);
         float s[keys / 8][4], o[D / 8][4] = {}, scale[2];
         uint32_t p[keys / 16][4];
-        uint32_t q = from.q + slot * shape<D>::q_bytes + team * 64 * 128;
         uint32_t key = tile.first_key / keys * keys;
         barrier_wait(at(&shared->full[0][k.stage]), k.parity);
         multiply_qk<D>(s, q, from.kv[0] + k.stage * shape<D>::block_bytes);
@@ -302,20 +402,17 @@ static __device__ __forceinline__ void compute(const wgmma_args &args, const add
             release(&shared->empty[1][v.stage]);
             v.next();
             pack_weights(p, s);
-#pragma unroll
-            for (int n = 0; n < D / 8; n++)
-#pragma unroll
-                for (int i = 0; i < 4; i++)
-                    o[n][i] *= scale[i / 2];
+            rescale(o, scale);
         }
-        release(&shared->q_empty[slot]);
         barrier_wait(at(&shared->full[1][v.stage]), v.parity);
         clean<D>(tile, key - keys, from.kv[1] + v.stage * shape<D>::block_bytes, team);
         multiply_pv<D>(o, p, from.kv[1] + v.stage * shape<D>::block_bytes);
         wgmma_wait<0>(o);
         release(&shared->empty[1][v.stage]);
         v.next();
-        store_rows<D>(o, state, attention, tile, kv_head, row, group);
+        if (!store_wide<D>(o, state, attention, tile, kv_head, q, group))
+            store_rows<D>(o, state, attention, tile, kv_head, row, group);
+        release(&shared->q_empty[slot]);
     }
 }
 
@@ -344,10 +441,10 @@ static __global__ void __launch_bounds__(THREADS, 1)
     rp_pdl_begin();
     __syncthreads();
     if (threadIdx.x < 128) {
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 56;");
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(shape<D>::feed_registers));
         feed<D>(args, places, group);
     } else {
-        asm volatile("setmaxnreg.inc.sync.aligned.u32 224;");
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(shape<D>::compute_registers));
         compute<D, Turns>(args, places, group);
     }
 }
@@ -419,19 +516,15 @@ uint32_t rp_attention_prefill_wgmma_cuda_tile(const rp_attention_cuda_config *co
     return ROWS / (config->heads / config->kv_heads);
 }
 
-#ifndef TURNS
-#define TURNS false
-#endif
-
 int rp_attention_prefill_wgmma_cuda_run(const void *args_void, cudaStream_t stream) {
     const rp_attention_cuda_args *call = (const rp_attention_cuda_args *)args_void;
     switch (call->args.head_dim) {
     case 64:
-        return start<64, TURNS>(call, stream);
+        return start<64, true>(call, stream);
     case 128:
-        return start<128, TURNS>(call, stream);
+        return start<128, true>(call, stream);
     case 256:
-        return start<256, TURNS>(call, stream);
+        return start<256, false>(call, stream);
     default:
         return (int)cudaErrorInvalidValue;
     }

@@ -140,6 +140,13 @@ static __device__ __forceinline__ void softmax_step(float (&s)[N][4], softmax_st
     }
 }
 
+/* Of all columns of a row: a quad of lanes has them. */
+static __device__ __forceinline__ float row_sum(const softmax_state &state, int half) {
+    float sum = state.sum[half];
+    sum += __shfl_xor_sync(0xFFFFFFFFu, sum, 1);
+    return sum + __shfl_xor_sync(0xFFFFFFFFu, sum, 2);
+}
+
 /* Divides by the sums and stores what has a token. */
 template <int D>
 static __device__ __forceinline__ void
@@ -149,9 +156,7 @@ store_rows(const float (&o)[D / 8][4], const softmax_state &state, const rp_atte
     bool wide = pairs_are_aligned(args);
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-        float sum = state.sum[half];
-        sum += __shfl_xor_sync(0xFFFFFFFFu, sum, 1);
-        sum += __shfl_xor_sync(0xFFFFFFFFu, sum, 2);
+        float sum = row_sum(state, half);
         uint32_t row = first_row + half * 8, token = row / group;
         if (token >= tile.tokens)
             continue;

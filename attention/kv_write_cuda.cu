@@ -7,8 +7,9 @@
 #include "device/cuda_vector.cuh"
 #include "device/ops_math.cuh"
 
-#define WARPS        4 /* of a block */
-#define HEAD_DIM_MAX 256
+#define WARPS         4 /* of a block */
+#define HEAD_DIM_MAX  256
+#define SPECULATE_MAX 256 /* with so few rows all are read before the live count is known */
 
 /* Where K or V of one live token and head lie, or NULL when the token is dead. */
 struct kv_place {
@@ -68,32 +69,74 @@ static __device__ __forceinline__ float &part(float4 &x, int i) {
     return i == 0 ? x.x : i == 1 ? x.y : i == 2 ? x.z : x.w;
 }
 
-/* Pairs are half a head apart, in two lanes: they meet in shared memory. */
-template <int QUADS>
-static __device__ __forceinline__ void rotate(head_columns<QUADS> &head, float *shared,
-                                              const float2 *angles, uint32_t half, uint32_t lane) {
+/* Four angles of a row of the table, {cos, sin} each. */
+struct four_angles {
+    float4 first, second;
+};
+
+static __device__ __forceinline__ float2 angle_of(const four_angles &angles, int i) {
+    return i == 0   ? make_float2(angles.first.x, angles.first.y)
+           : i == 1 ? make_float2(angles.first.z, angles.first.w)
+           : i == 2 ? make_float2(angles.second.x, angles.second.y)
+                    : make_float2(angles.second.z, angles.second.w);
+}
+
+/* Of the lane's columns; columns that are not rotated have none. */
+template <bool VEC, int QUADS>
+static __device__ __forceinline__ void load_angles(four_angles (&angles)[QUADS], const float *row,
+                                                   uint32_t half, uint32_t lane) {
 #pragma unroll
-    for (int i = 0; i < QUADS; i++)
-        *(float4 *)&shared[4 * (lane + 32 * i)] = head.x[i];
-    __syncwarp();
+    for (int i = 0; i < QUADS; i++) {
+        uint32_t first = 4 * (lane + 32 * i);
+        if constexpr (VEC) { /* a quad lies in one half */
+            uint32_t at = first < half ? first : first - half;
+            if (first < 2 * half) {
+                angles[i].first = *(const float4 *)(row + 2 * at);
+                angles[i].second = *(const float4 *)(row + 2 * at + 4);
+            }
+        } else {
+            float2 pairs[4] = {};
+#pragma unroll
+            for (int j = 0; j < 4; j++)
+                if (first + j < 2 * half)
+                    pairs[j] = ((const float2 *)row)[(first + j) % half];
+            angles[i].first = make_float4(pairs[0].x, pairs[0].y, pairs[1].x, pairs[1].y);
+            angles[i].second = make_float4(pairs[2].x, pairs[2].y, pairs[3].x, pairs[3].y);
+        }
+    }
+}
+
+/* Pairs are half a head apart, in two lanes. Quads of a head of one quad a lane meet by shuffles, others
+ * in shared memory. */
+template <bool VEC, int QUADS>
+static __device__ __forceinline__ void rotate(head_columns<QUADS> &head,
+                                              const four_angles (&angles)[QUADS], float *shared,
+                                              uint32_t half, uint32_t lane) {
+    if (!VEC || QUADS > 1) {
+#pragma unroll
+        for (int i = 0; i < QUADS; i++)
+            *(float4 *)&shared[4 * (lane + 32 * i)] = head.x[i];
+        __syncwarp();
+    }
 #pragma unroll
     for (int i = 0; i < QUADS; i++)
 #pragma unroll
         for (int j = 0; j < 4; j++) {
             uint32_t c = 4 * (lane + 32 * i) + j;
+            bool is_low = c < half, is_rotated = c < 2 * half;
+            uint32_t partner = is_low ? c + half : is_rotated ? c - half : c;
             float &x = part(head.x[i], j);
-            if (c < half) {
-                float2 angle = angles[c];
-                x = rp_rope_low(x, shared[c + half], angle.x, angle.y);
-            } else if (c < 2 * half) {
-                float2 angle = angles[c - half];
-                x = rp_rope_high(shared[c - half], x, angle.x, angle.y);
-            }
+            float other =
+                VEC && QUADS == 1 ? __shfl_sync(0xFFFFFFFFu, x, partner / 4) : shared[partner];
+            float2 angle = angle_of(angles[i], j);
+            float rotated = is_low ? rp_rope_low(x, other, angle.x, angle.y)
+                                   : rp_rope_high(other, x, angle.x, angle.y);
+            x = is_rotated ? rotated : x;
         }
 }
 
 template <bool VEC, int QUADS>
-static __global__ void __launch_bounds__(WARPS * 32)
+static __global__ void __launch_bounds__(WARPS * 32, VEC &&QUADS == 1 ? 12 : 8)
     qkv_post_kernel(const __grid_constant__ rp_qkv_post_cuda args) {
     __shared__ __align__(16) float scratch[WARPS][QUADS * 128];
     uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, token = blockIdx.y;
@@ -109,8 +152,10 @@ static __global__ void __launch_bounds__(WARPS * 32)
         weight[i] = norm ? rp_load4<VEC>(norm, RP_DTYPE_F32, c, c, dim) : float4();
     }
     rp_pdl_wait();
-    if (index >= args.heads + 2 * args.kv_heads ||
-        token >= rp_live_count(args.rows.step, RP_ROWS_TOKEN))
+    if (index >= args.heads + 2 * args.kv_heads)
+        return;
+    uint32_t live = rp_live_count(args.rows.step, RP_ROWS_TOKEN);
+    if (args.rows.max_rows > SPECULATE_MAX && token >= live)
         return;
     uint32_t row = args.rows.step.token_rows[token], position = args.rows.step.positions[token];
     uint32_t first = index * dim, end = first + dim;
@@ -122,8 +167,15 @@ static __global__ void __launch_bounds__(WARPS * 32)
                         ? rp_load4<VEC>(args.qkv, token, c, end)
                         : rp_partials_sum4<VEC, 4>(args.partials, token, c, end);
     }
-    if (row == RP_ROW_NONE)
+    if (token >= live || row == RP_ROW_NONE)
         return;
+    uint32_t half = args.rotary_dim / 2;
+    four_angles angles[QUADS];
+    if (is_q || is_k)
+        load_angles<VEC, QUADS>(angles,
+                                args.rope_table + (size_t)min(position, args.position_count - 1) *
+                                                      args.rotary_dim,
+                                half, lane);
     kv_place place = {NULL, 0};
     if (!is_q) {
         uint32_t plane = is_k ? 0 : 1;
@@ -142,11 +194,8 @@ static __global__ void __launch_bounds__(WARPS * 32)
         for (int i = 0; i < QUADS; i++)
             head.x[i] = rp_norm_values(head.x[i], inverse, weight[i], args.weight_offset);
     }
-    if (is_q || is_k) {
-        uint32_t half = args.rotary_dim / 2, angle = min(position, args.position_count - 1);
-        rotate<QUADS>(head, scratch[warp], (const float2 *)args.rope_table + (size_t)angle * half,
-                      half, lane);
-    }
+    if (is_q || is_k)
+        rotate<VEC, QUADS>(head, angles, scratch[warp], half, lane);
 #pragma unroll
     for (int i = 0; i < QUADS; i++) {
         uint32_t c = 4 * (lane + 32 * i);
@@ -173,7 +222,8 @@ int rp_qkv_post_cuda_run(const void *args_void, cudaStream_t stream) {
         return (int)cudaErrorInvalidValue;
     bool norms =
         rp_vector_ok(args->q_norm, RP_DTYPE_F32, 0) && rp_vector_ok(args->k_norm, RP_DTYPE_F32, 0);
-    bool vector = args->head_dim % 4 == 0 && norms && rp_vector_ok(args->qkv) &&
+    bool table = args->rotary_dim % 8 == 0 && rp_vector_ok(args->rope_table, RP_DTYPE_F32, 0);
+    bool vector = args->head_dim % 4 == 0 && norms && table && rp_vector_ok(args->qkv) &&
                   (args->partials.count == 0 || rp_vector_ok(args->partials));
     return vector ? qkv_post_start<true>(args, stream) : qkv_post_start<false>(args, stream);
 }

@@ -149,10 +149,9 @@ static int emit_sample(struct lowering *low, uint32_t at, uint32_t count) {
     const struct rp_op *op = op_at(low, at);
     struct rp_values logits = values_of(low, &op->in[0]);
     uint32_t vocab = op->u.sample.vocab;
-    /* It keeps something for logit rows and for rows, and a step may have more of either. */
     const struct rp_step_config *step = &low->bindings->step.config;
-    size_t bytes =
-        rp_sample_cuda_scratch_bytes(RP_MAX(step->row_capacity, step->logit_row_capacity), vocab);
+    size_t bytes = rp_sample_cuda_scratch_bytes(
+        RP_MAX(step->row_capacity, step->logit_row_capacity), vocab);
     struct rp_sample_cuda args = {.step = low->bindings->step,
                                   .logits = logits.data,
                                   .stride = logits.stride,

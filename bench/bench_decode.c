@@ -22,6 +22,7 @@ struct run {
     bool *has_token; /* (batch) */
     uint32_t prompts_left;
     bool on_card;
+    double card_bandwidth;         /* 0: not on a card */
     uint64_t start_ns, prompts_ns; /* from the first submit until every prompt gave a token */
     double shares[RP_BENCH_ROUNDS_MAX], bandwidths[RP_BENCH_ROUNDS_MAX];
 };
@@ -94,9 +95,10 @@ static double sorted_quantile(double *values, uint32_t count, double q) {
     return values[(uint32_t)(q * (count - 1) + 0.5)];
 }
 
-/* Of the host's memory, in bytes per second; 0: the model lies elsewhere. */
+/* Bytes per second. A card's was read before the engine took its memory, and does not move. */
 static double read_bandwidth(const struct run *run, const struct rp_bench_decode_config *config) {
-    return run->on_card ? 0 : rp_membw_read(config->device.threads, (size_t)1 << 30, 4);
+    return run->on_card ? run->card_bandwidth
+                        : rp_membw_read(config->device.threads, (size_t)1 << 30, 4);
 }
 
 /* bandwidth, decode, bandwidth. */
@@ -120,8 +122,37 @@ static int run_round(struct run *run, const struct rp_bench_decode_config *confi
     memcpy(run->steps_ms + run->step_count, gaps, count * sizeof *gaps);
     run->step_count += count;
     double achieved = bytes_per_step / (sorted_quantile(gaps, count, 0.5) * 1e-3) * 1e-9;
-    run->shares[round] = run->on_card ? 0 : achieved / run->bandwidths[round];
+    run->shares[round] = run->bandwidths[round] > 0 ? achieved / run->bandwidths[round] : 0;
     return RP_OK;
+}
+
+/* What the engine itself measured of the decode steps of all sequences. */
+static void summarise_times(const struct run *run, uint32_t batch,
+                            struct rp_bench_decode_result *out) {
+    struct rp_step_times *times = rp_calloc(RP_STEP_TIMES, sizeof *times);
+    double *values = rp_calloc(3 * RP_STEP_TIMES, sizeof *values);
+    double *device = values, *gap = values + RP_STEP_TIMES, *host = gap + RP_STEP_TIMES;
+    uint32_t count = times ? rp_engine_step_times(run->engine, times, RP_STEP_TIMES) : 0;
+    uint32_t steps = 0, gaps = 0;
+    for (uint32_t i = 0; values && i < count; i++) {
+        if (times[i].rows != batch || times[i].tokens != batch)
+            continue;
+        device[steps] = (double)times[i].device_ns * 1e-6;
+        host[steps++] = (double)times[i].host_ns * 1e-3;
+        if (times[i].gap_ns)
+            gap[gaps++] = (double)times[i].gap_ns * 1e-3;
+    }
+    if (steps) {
+        out->device_ms_p50 = sorted_quantile(device, steps, 0.5);
+        out->host_us_p50 = sorted_quantile(host, steps, 0.5);
+        out->host_us_p99 = sorted_quantile(host, steps, 0.99);
+    }
+    if (gaps) {
+        out->gap_us_p50 = sorted_quantile(gap, gaps, 0.5);
+        out->gap_us_p99 = sorted_quantile(gap, gaps, 0.99);
+    }
+    rp_free(times);
+    rp_free(values);
 }
 
 static void summarise(struct run *run, const struct rp_bench_decode_config *config,
@@ -134,6 +165,8 @@ static void summarise(struct run *run, const struct rp_bench_decode_config *conf
     out->ms_p10 = sorted_quantile(run->steps_ms, run->step_count, 0.1);
     out->ms_p50 = sorted_quantile(run->steps_ms, run->step_count, 0.5);
     out->ms_p90 = sorted_quantile(run->steps_ms, run->step_count, 0.9);
+    out->ms_p99 = sorted_quantile(run->steps_ms, run->step_count, 0.99);
+    summarise_times(run, config->batch, out);
     out->tokens_per_second = config->batch * 1000.0 / out->ms_p50;
     out->achieved_gbps = out->bytes_per_step / (out->ms_p50 * 1e-3) * 1e-9;
     out->read_bandwidth_gbps = sorted_quantile(run->bandwidths, config->rounds, 0.5);
@@ -164,6 +197,9 @@ int rp_bench_decode(const struct rp_bench_decode_config *config, struct rp_bench
     struct rp_device_info device;
     uint32_t length = config->context + config->tokens;
     memset(out, 0, sizeof *out);
+    if (on_card(config))
+        run.card_bandwidth =
+            rp_membw_device(config->backend, config->opened, config->device.threads);
     int status = rp_model_shape(config->shape, &shape, err);
     if (status == RP_OK)
         status = (on_card(config) ? rp_model_random_vectors

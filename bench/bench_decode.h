@@ -32,8 +32,11 @@ struct rp_bench_decode_config {
 
 struct rp_bench_decode_result {
     char device[96];
-    double ms_p50, ms_p10, ms_p90, ms_mean;
-    double tokens_per_second; /* of all sequences, from the median step */
+    double ms_p50, ms_p10, ms_p90, ms_p99, ms_mean;
+    double device_ms_p50;            /* of a step, by the device's clock */
+    double gap_us_p50, gap_us_p99;   /* device idle between two steps */
+    double host_us_p50, host_us_p99; /* the engine thread's part of a step */
+    double tokens_per_second;        /* of all sequences, from the median step */
     double bytes_per_step;
     double weight_bytes;
     double read_bandwidth_gbps; /* 1e9 bytes per second; median of the rounds; 0: not measured */

@@ -6,6 +6,7 @@
 #include "bench/membw.h"
 #include "model/rope.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -236,6 +237,16 @@ static void note_product(const struct kernels_case *what, const struct rp_bench_
     out->product_rows = kernel->rows;
 }
 
+/* Says which operator it was. */
+static int name_failure(const struct kernels_case *what, int status, struct rp_error *err) {
+    char text[384];
+    if (!err)
+        return status;
+    snprintf(text, sizeof text, "%.383s", err->text);
+    return rp_error_set(err, status, "%s, %u rows, context %u: %s", what->op, what->rows,
+                        what->context, text);
+}
+
 static int run_list(struct kernels_bench *bench, const struct list *list, uint64_t begin_ns,
                     struct rp_bench_kernels_result *out, struct rp_error *err) {
     const struct rp_bench_kernels_config *config = bench->config;
@@ -259,7 +270,7 @@ static int run_list(struct kernels_bench *bench, const struct list *list, uint64
             continue;
         }
         if (status != RP_OK)
-            return status;
+            return name_failure(what, status, err);
         note_product(what, kernel, out);
         out->kernel_count++;
     }

@@ -55,6 +55,7 @@ struct rp_bench_kernels_result {
     uint32_t left_out; /* cases for which there was no time or memory */
 };
 
+/* When an operator fails, *out holds what was measured before, and err names it. */
 int rp_bench_kernels(const struct rp_bench_kernels_config *config,
                      struct rp_bench_kernels_result *out, struct rp_error *err) RP_MUST_USE;
 

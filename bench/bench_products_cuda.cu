@@ -87,6 +87,10 @@ void open_environment() {
     fill<<<2048, 256>>>((uint32_t *)env.pool, env.pool_bytes / 4);
     fill<<<2048, 256>>>((uint32_t *)env.in, 8192ull * 28672 / 2);
     CHECK(cudaDeviceSynchronize());
+    const char *carveout = getenv("RP_CARVEOUT_SMALL");
+    if (!carveout || atoi(carveout) >= 0)
+        CHECK(cudaFuncSetAttribute(small_kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                   carveout ? atoi(carveout) : 100));
 }
 
 struct request {
@@ -128,8 +132,6 @@ bool plan(const request &r, rp_arena *memory, rp_cuda_launch *launch) {
     int status = rp_matmul_cuda_plan_tile(&op, &tile, r.segment, memory, launch, &partials, &err);
     if (status != RP_OK && status != RP_STATUS_UNSUPPORTED)
         fprintf(stderr, "plan: %s\n", err.text);
-    if (status == RP_OK && r.tile.partials && !r.chosen && partials.count == 0)
-        return false; /* the same as without */
     return status == RP_OK;
 }
 
@@ -169,8 +171,6 @@ double time_graph(const std::vector<rp_cuda_launch> &launches, uint32_t replays,
     return times[times.size() / 2];
 }
 
-const char *share_names[] = {"none", "tokens", "weights"};
-
 /* Prints one line; microseconds of one product. */
 void measure(request r, const char *extra) {
     size_t bytes = (size_t)r.n * r.k * 2;
@@ -192,13 +192,14 @@ void measure(request r, const char *extra) {
     set_counts<<<1, 1>>>(env.counts, r.m);
     double us = time_graph(launches, 5, 0, 0, r.m) * 1e3 / count;
     const rp_matmul_tc_args *args = (const rp_matmul_tc_args *)launches[0].args;
-    printf("%5u %6u %5u seg %2u  tile %3u x %3u %-7s %-5s stages %2u grid %3u %-8s %s%s %8.2f us "
-           "%5.2f TB/s %5.1f %% %6.1f TFLOP/s\n",
-           r.m, r.n, r.k, args->segments, args->tile.warpgroups * 64, args->tile.tokens,
-           share_names[args->tile.share], args->tile.order ? "waves" : "runs", args->stages,
-           args->grid, args->tile.partials ? "partials" : "sum", env.dependent ? "pdl " : "", extra,
-           us, (double)bytes / us * 1e-6, (double)bytes / us * 1e6 / BANDWIDTH * 100,
-           2e-6 * r.m * r.n * r.k / us);
+    printf(
+        "%5u %6u %5u seg %2u  tile %3u x %3u x %u %s %-5s stages %2u grid %3u %-8s %s%s %8.2f us "
+        "%5.2f TB/s %5.1f %% %6.1f TFLOP/s\n",
+        r.m, r.n, r.k, args->segments, args->tile.rows, args->tile.tokens, args->tile.boxes,
+        args->tile.eager ? "eager" : "later", args->tile.order ? "waves" : "runs", args->stages,
+        args->grid, args->tile.partials ? "partials" : "sum", env.dependent ? "pdl " : "", extra,
+        us, (double)bytes / us * 1e-6, (double)bytes / us * 1e6 / BANDWIDTH * 100,
+        2e-6 * r.m * r.n * r.k / us);
     fflush(stdout);
     rp_arena_deinit(&memory);
 }
@@ -207,44 +208,37 @@ uint32_t segment_of(uint32_t k, uint32_t count) {
     return (uint32_t)RP_ALIGN_UP(RP_CEIL_DIV(k, count), 64);
 }
 
+/* Every tile that fits m rows. */
 void sweep(uint32_t m, uint32_t n, uint32_t k, const std::vector<uint32_t> &segments) {
-    static const uint32_t widths[] = {8, 16, 32, 64, 128, 192, 256};
+    static const uint32_t tiles[][4] = {
+        {8, 64, 4, 1},    {16, 64, 2, 1},   {16, 64, 4, 1},   {32, 64, 2, 1},
+        {32, 64, 4, 1},   {8, 128, 2, 1},   {16, 128, 2, 1},  {32, 128, 1, 1},
+        {32, 128, 2, 1},  {64, 128, 1, 1},  {64, 128, 2, 1},  {64, 64, 2, 1},
+        {128, 128, 1, 1}, {128, 128, 1, 0}, {192, 128, 1, 0}, {256, 128, 1, 0}};
     for (uint32_t count : segments) {
-        for (uint32_t width : widths) {
-            if (m <= 128 ? width < m || width >= 2 * std::max(m, 8u) : width < 128)
+        for (const uint32_t *t : tiles) {
+            if (m <= 128 ? t[0] < m || t[0] >= 2 * std::max(m, 8u) : t[0] < 96)
                 continue;
-            for (uint32_t groups = 1; groups <= 2; groups++) {
-                for (int share = 0; share < 3; share++) {
-                    if ((width > 64 && groups == 1) || (m <= 128 && share == 2) ||
-                        (share == 1 && width < 32) || (share == 2 && width == 256))
-                        continue;
-                    for (int variant = 0; variant < 4; variant++) {
-                        request r = {};
-                        r.m = m, r.n = n, r.k = k, r.segment = segment_of(k, count);
-                        r.tile.tokens = width;
-                        r.tile.warpgroups = groups;
-                        r.tile.share = (rp_matmul_share)share;
-                        /* variant: 0 half an SM, 1 all of it, 2 half and partials, 3 all and whole tiles */
-                        if (width > 64 && variant == 0 && m > 128)
-                            continue;
-                        if ((variant == 2 && (count == 1 || m > 128)) || (variant == 3 && m <= 128))
-                            continue;
-                        r.tile.shared_bytes = variant == 0 || variant == 2
-                                                  ? 104 << 10
-                                                  : env.limits.shared_bytes_block;
-                        if (variant == 2 && m > 64)
-                            r.tile.shared_bytes = env.limits.shared_bytes_block;
-                        r.tile.partials = variant == 2;
-                        r.tile.order = variant == 3 ? RP_MATMUL_ORDER_WAVES : RP_MATMUL_ORDER_RUNS;
-                        if (width == 256 && count > 1)
-                            continue;
-                        measure(r, "");
-                    }
-                }
+            for (int variant = 0; variant < 3; variant++) {
+                request r = {};
+                r.m = m, r.n = n, r.k = k, r.segment = segment_of(k, count);
+                r.tile.tokens = t[0];
+                r.tile.rows = t[1];
+                r.tile.boxes = t[2];
+                r.tile.eager = t[3] != 0;
+                r.tile.shared_bytes = env.limits.shared_bytes_block - (m <= 128 ? 12 << 10 : 0);
+                r.tile.partials = variant == 1;
+                r.tile.order = variant == 2 ? RP_MATMUL_ORDER_WAVES : RP_MATMUL_ORDER_RUNS;
+                if ((r.tile.partials && (count == 1 || m > 256 || n > 32768)) ||
+                    (r.tile.order && m <= 128))
+                    continue;
+                measure(r, "");
             }
         }
     }
 }
+
+bool trace_chain;
 
 struct layer_product {
     const char *name;
@@ -279,12 +273,59 @@ void chain(uint32_t m, double small_us, const char *label) {
         launches.push_back(launch);
     }
     set_counts<<<1, 1>>>(env.counts, m);
+    uint64_t *trace = NULL;
+    if (trace_chain) {
+        CHECK(cudaMalloc((void **)&trace, 129 * 132 * 32));
+        CHECK(cudaMemset(trace, 0, 129 * 132 * 32));
+        for (uint32_t i = 0; i < 129; i++)
+            ((rp_matmul_tc_args *)launches[i].args)->trace = trace + i * 132 * 4;
+    }
     double ms = time_graph(launches, 10, small_us > 0, (uint32_t)(small_us * 1755), m);
     printf("chain M %4u %s small %.1f us %s: %.3f ms, %5.1f %% of the bandwidth, %.1f TFLOP/s\n", m,
            env.dependent ? "pdl  " : "plain", small_us, label, ms,
            (double)at / ms * 1e3 / BANDWIDTH * 100, (double)at * m / ms * 1e-9);
     fflush(stdout);
+    if (trace) {
+        std::vector<uint64_t> t(129 * 132 * 4);
+        CHECK(cudaMemcpy(t.data(), trace, t.size() * 8, cudaMemcpyDeviceToHost));
+        uint64_t zero = t[16 * 132 * 4];
+        for (uint32_t i = 16; i < 25; i++) {
+            uint32_t grid = ((const rp_matmul_tc_args *)launches[i].args)->grid;
+            std::vector<double> v[3];
+            uint32_t per_sm[132] = {}, doubled = 0;
+            for (uint32_t b = 0; b < grid; b++) {
+                const uint64_t *at = &t[(i * 132 + b) * 4];
+                for (int e = 0; e < 3; e++)
+                    v[e].push_back((double)(int64_t)(at[e] - zero) * 1e-3);
+                doubled += per_sm[at[3]]++ > 0;
+            }
+            printf("  trace %-8s grid %3u, %u doubled:", products[i % 4].name, grid, doubled);
+            for (int e = 0; e < 3; e++) {
+                std::sort(v[e].begin(), v[e].end());
+                printf("  %s %8.2f %8.2f %8.2f",
+                       e == 0   ? "start"
+                       : e == 1 ? "wait"
+                                : "end",
+                       v[e][0], v[e][grid / 2], v[e][grid - 1]);
+            }
+            printf("\n");
+        }
+        CHECK(cudaFree(trace));
+    }
     rp_arena_deinit(&memory);
+}
+
+rp_matmul_tile tile_of(const std::vector<uint32_t> &t) {
+    rp_matmul_tile tile = {};
+    tile.tokens = t[0];
+    tile.rows = t[1];
+    tile.boxes = t[2];
+    tile.eager = t[3] != 0;
+    tile.order = (rp_matmul_order)t[4];
+    tile.stages = t[5];
+    tile.shared_bytes = t[6] << 10;
+    tile.partials = t[7] != 0;
+    return tile;
 }
 
 std::vector<uint32_t> numbers(const char *text) {
@@ -308,20 +349,32 @@ int main(int argc, char **argv) {
             for (size_t p = 0; p < 5 && p < list.size(); p++)
                 products[p].segments = list[p];
         } else if (!strcmp(verb, "tile") && i + 2 < argc) {
-            /* tile PRODUCT TOKENS,WARPGROUPS,SHARE,ORDER,STAGES,SHARED_KB,PARTIALS */
+            /* tile PRODUCT TOKENS,ROWS,BOXES,EAGER,ORDER,STAGES,SHARED_KB,PARTIALS */
             uint32_t p = (uint32_t)atoi(argv[i + 1]);
             std::vector<uint32_t> t = numbers(argv[i + 2]);
-            t.resize(7);
+            t.resize(8);
             for (uint32_t q = 0; q < 5; q++)
                 if (p == q || p == 9)
-                    products[q].tile = {
-                        t[0],       t[1],     (rp_matmul_share)t[2], (rp_matmul_order)t[3], t[4],
-                        t[5] << 10, t[6] != 0};
+                    products[q].tile = tile_of(t);
             i += 2;
         } else if (!strcmp(verb, "sweep") && i + 4 < argc) {
             sweep((uint32_t)atoi(argv[i + 1]), (uint32_t)atoi(argv[i + 2]),
                   (uint32_t)atoi(argv[i + 3]), numbers(argv[i + 4]));
             i += 4;
+        } else if (!strcmp(verb, "one") && i + 5 < argc) {
+            /* one M N K SEGMENTS TOKENS,... as tile */
+            std::vector<uint32_t> t = numbers(argv[i + 5]);
+            t.resize(8);
+            request r = {};
+            r.m = (uint32_t)atoi(argv[i + 1]);
+            r.n = (uint32_t)atoi(argv[i + 2]);
+            r.k = (uint32_t)atoi(argv[i + 3]);
+            r.segment = segment_of(r.k, (uint32_t)atoi(argv[i + 4]));
+            r.tile = tile_of(t);
+            measure(r, "");
+            i += 5;
+        } else if (!strcmp(verb, "trace")) {
+            trace_chain = true;
         } else if (!strcmp(verb, "chain") && i + 3 < argc) {
             chain((uint32_t)atoi(argv[i + 1]), atof(argv[i + 2]), argv[i + 3]);
             i += 3;

@@ -19,7 +19,7 @@ enum kernels_kind {
     KERNELS_ACTIVATION,
     KERNELS_ROPE, /* of q and k at once */
     KERNELS_KV_WRITE,
-    KERNELS_QKV_POST, /* fused: rope of q, rope of k, kv_write */
+    KERNELS_QKV_POST, /* fused: rope, kv_write */
     KERNELS_ATTENTION,
     KERNELS_SAMPLE,    /* greedy */
     KERNELS_SAMPLE_TOP /* temperature, top-k, top-p */

@@ -140,12 +140,8 @@ static void add_qkv(struct emit *e, struct rp_view qkv, uint32_t repeat) {
     const struct rp_model_config *shape = &e->bench->shape;
     uint32_t q = shape->heads * shape->head_dim, kv = shape->kv_heads * shape->head_dim;
     struct rp_view k = {qkv.tensor, q, kv}, v = {qkv.tensor, q + kv, kv};
-    if (e->run->what->kind == KERNELS_ROPE)
+    if (e->run->what->kind != KERNELS_KV_WRITE) /* of q and k at once, as in the network */
         add_rope(e, (struct rp_view){qkv.tensor, 0, q + kv}, repeat);
-    if (e->run->what->kind == KERNELS_QKV_POST) {
-        add_rope(e, (struct rp_view){qkv.tensor, 0, q}, repeat);
-        add_rope(e, k, repeat);
-    }
     if (e->run->what->kind != KERNELS_ROPE)
         add_kv_write(e, k, v, repeat);
 }
@@ -338,6 +334,21 @@ static void drop_graphs(struct kernels_bench *bench, struct kernels_run *run) {
     run->graph = run->start = NULL;
 }
 
+/* The kernels of one repetition, joined with '+'. */
+static void name_kernels(const struct kernels_bench *bench, struct kernels_run *run) {
+    const struct rp_backend *backend = bench->backend;
+    uint32_t first = run->start ? backend->graph_launch_count(run->start) : 0;
+    uint32_t count = (backend->graph_launch_count(run->graph) - first) / run->repeats;
+    count = RP_MAX(count, 1u); /* the CPU chains small operators, over repetitions too */
+    size_t used = 0;
+    for (uint32_t i = 0; i < count && used < sizeof run->kernel; i++) {
+        struct rp_launch_info info;
+        backend->graph_launch_info(run->graph, first + i, &info);
+        used += (size_t)snprintf(run->kernel + used, sizeof run->kernel - used, "%s%s",
+                                 i ? "+" : "", info.kernel);
+    }
+}
+
 int rp_kernels_run_capture(struct kernels_bench *bench, struct kernels_run *run, uint32_t repeats,
                            struct rp_error *err) {
     const struct rp_backend *backend = bench->backend;
@@ -362,11 +373,8 @@ int rp_kernels_run_capture(struct kernels_bench *bench, struct kernels_run *run,
         status = backend->capture(bench->device, &program, 0, first, &run->bucket, &bindings,
                                   &options, false, &run->start, err);
     if (status == RP_OK) {
-        struct rp_launch_info info;
-        uint32_t count = backend->graph_launch_count(run->graph);
-        backend->graph_launch_info(run->graph, count - 1, &info);
-        snprintf(run->kernel, sizeof run->kernel, "%s", info.kernel);
         run->repeats = repeats;
+        name_kernels(bench, run);
     }
 done:
     rp_free(offsets);

@@ -54,6 +54,13 @@ static inline int rp_cuda_start(void (*kernel)(Args), dim3 grid, dim3 block, siz
     return (int)(error == cudaSuccess ? cudaLaunchKernelEx(&config, kernel, args) : error);
 }
 
+/* Nanoseconds; ticks every 32 ns on Hopper. */
+__device__ __forceinline__ uint64_t rp_device_clock_ns() {
+    uint64_t now;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+    return now;
+}
+
 __device__ __forceinline__ uint32_t rp_live_count(const rp_step_view &step, rp_rows rows) {
     return rows == RP_ROWS_TOKEN ? step.counts->token_count : step.counts->logit_row_count;
 }

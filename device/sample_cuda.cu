@@ -341,6 +341,8 @@ static __device__ void publish_step(const sample_args &args, uint32_t row_count)
     if (threadIdx.x == 0) {
         header->row_count = row_count;
         header->error = step.counts->error;
+        header->begin_ns = step.counts->begin_ns;
+        header->end_ns = rp_device_clock_ns();
     }
     __syncthreads();
     if (threadIdx.x == 0) {

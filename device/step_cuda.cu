@@ -165,6 +165,8 @@ static __global__ void __launch_bounds__(THREADS) step_begin_kernel(rp_step_begi
     const rp_step_config &config = view.config;
     uint32_t thread = threadIdx.x;
     rp_pdl_begin();
+    if (thread == 0)
+        view.counts->begin_ns = rp_device_clock_ns();
     uint64_t step = view.counts->step + 1;
     bool failed = view.counts->error != 0;
     const unsigned char *packet = view.packets + (step % RP_STEP_RING_ENTRIES) * view.packet_bytes;

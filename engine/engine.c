@@ -10,9 +10,6 @@
 
 #include <string.h>
 
-static const double step_bounds[] = {0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02,
-                                     0.05,   0.1,    0.2,    0.5,   1.0,   2.0,   5.0,  10.0};
-
 /* The weights go to the device; on a card they are counted there. */
 static int prepare_weights(struct rp_engine *engine, struct rp_error *err) {
     struct rp_device_memory before, after;
@@ -135,8 +132,9 @@ int rp_engine_create(const struct rp_engine_config *config, struct rp_model *mod
     rp_program_init(&program);
     engine->config = *config;
     engine->model = model;
-    rp_histogram_init(&engine->metrics.step_seconds, step_bounds, RP_ARRAY_COUNT(step_bounds));
     int status = open_device(engine, err);
+    if (status == RP_OK && !rp_engine_times_init(engine))
+        status = rp_engine_no_memory(err, "step times", RP_STEP_TIMES);
     if (status == RP_OK)
         status = rp_model_emit(model, &program, err);
     if (status == RP_OK)
@@ -184,6 +182,7 @@ void rp_engine_destroy(struct rp_engine *engine) {
     rp_ring_deinit(&engine->requests);
     rp_ring_deinit(&engine->events);
     rp_free(engine->batch.results);
+    rp_free(engine->times);
     if (engine->device) {
         rp_engine_free_buffers(engine);
         rp_weights_release(backend, engine->device, engine->model, engine->prepared);

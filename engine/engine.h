@@ -88,6 +88,16 @@ enum rp_memory_use {
     RP_MEMORY_USE_COUNT
 };
 
+/* One step, as measured. */
+struct rp_step_times {
+    uint64_t device_ns; /* from its first kernel to its published result, by the device's clock */
+    uint64_t
+        gap_ns; /* device idle before it; 0 unless it was launched before its forerunner was read */
+    uint64_t host_ns; /* the engine thread's planning, launching and committing: no waiting */
+    uint32_t rows, tokens;
+};
+#define RP_STEP_TIMES 4096 /* that an engine keeps */
+
 struct rp_engine_metrics {
     struct rp_gauge running, waiting, swapped;
     struct rp_gauge pages_total, pages_free, pages_cached, pages_held;
@@ -95,7 +105,10 @@ struct rp_engine_metrics {
     struct rp_counter prefix_query_tokens, prefix_hit_tokens;
     struct rp_counter steps, decode_steps, mixed_steps, padded_tokens, packet_bytes;
     struct rp_histogram step_seconds;
-    struct rp_gauge healthy;                     /* 1, or 0 after a device error */
+    struct rp_histogram step_device_seconds; /* on the device, by its clock */
+    struct rp_histogram step_gap_seconds;  /* device idle between two steps launched back to back */
+    struct rp_histogram step_host_seconds; /* the engine thread's own part of a step: no waiting */
+    struct rp_gauge healthy;               /* 1, or 0 after a device error */
     struct rp_gauge memory[RP_MEMORY_USE_COUNT]; /* bytes */
     struct rp_counter allocations;               /* of device memory, since the device was opened */
 };
@@ -144,6 +157,10 @@ const char *rp_engine_failure(const struct rp_engine *engine);
  * the device hangs. */
 uint64_t rp_engine_last_progress_ns(const struct rp_engine *engine);
 const struct rp_memory_plan *rp_engine_memory_plan(const struct rp_engine *engine);
+/* Copies the times of up to `capacity` of the last steps, oldest first; returns how many. The engine must be
+ * idle or stopped: for benchmarks and tests. */
+uint32_t rp_engine_step_times(const struct rp_engine *engine, struct rp_step_times *out,
+                              uint32_t capacity);
 const struct rp_engine_metrics *rp_engine_metrics(const struct rp_engine *engine);
 void rp_engine_device_info(const struct rp_engine *engine, struct rp_device_info *out_info);
 /* Captured buckets, smallest first; index below the count. */

@@ -19,7 +19,8 @@
 /* A step that was launched and not yet read. */
 struct rp_pending_step {
     uint64_t scheduler_step, device_step, launch_ns;
-    uint32_t row_count;
+    uint32_t row_count, token_count;
+    bool behind; /* launched while another was still unread: the device need not have waited */
 };
 #define RP_PENDING_MAX 2
 
@@ -43,6 +44,10 @@ struct rp_engine {
     uint64_t device_step; /* of the last step launched */
     struct rp_pending_step pending[RP_PENDING_MAX];
     uint32_t pending_count;
+    uint64_t waited_ns;          /* for the device, in the turn in work */
+    uint64_t device_end_ns;      /* of the step read last, by the device's clock; 0: none */
+    struct rp_step_times *times; /* (RP_STEP_TIMES) ring */
+    uint64_t times_count;        /* steps read since the start */
     bool failed; /* sticky device error: everything is closed, nothing is launched */
     bool hangs;  /* failed by the watchdog: nothing may wait for the device */
     char failure_text[384];
@@ -73,6 +78,13 @@ void rp_engine_flush(struct rp_engine *engine);
 void rp_engine_update_gauges(struct rp_engine *engine);
 /* Takes over the device's count of allocations. */
 void rp_engine_count_allocations(struct rp_engine *engine);
+
+/* step_times.c */
+bool rp_engine_times_init(struct rp_engine *engine);
+/* A step was read: notes how long it was on the device, and how long that was idle before. */
+void rp_engine_note_step(struct rp_engine *engine, const struct rp_pending_step *step);
+/* The turn that read it took so long beside waiting. */
+void rp_engine_note_turn(struct rp_engine *engine, uint64_t turn_ns);
 
 /* engine_memory.c */
 int rp_engine_make_buffers(struct rp_engine *engine, struct rp_error *err);

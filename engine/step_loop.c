@@ -146,8 +146,14 @@ static void launch_step(struct rp_engine *engine, const struct rp_sched_step *st
         return;
     }
     RP_ASSERT_CMP(engine->pending_count, <, RP_PENDING_MAX);
-    engine->pending[engine->pending_count++] =
-        (struct rp_pending_step){step->id, device_step, rp_clock_ns(), step->row_count};
+    engine->pending[engine->pending_count] =
+        (struct rp_pending_step){.scheduler_step = step->id,
+                                 .device_step = device_step,
+                                 .launch_ns = rp_clock_ns(),
+                                 .row_count = step->row_count,
+                                 .token_count = step->token_count,
+                                 .behind = engine->pending_count > 0};
+    engine->pending_count++;
     count_step(engine, step, entry, packet_bytes);
 }
 
@@ -181,8 +187,10 @@ static int await_step(struct rp_engine *engine, uint64_t device_step) {
 /* Waits for the oldest step, and commits it. */
 static void complete_step(struct rp_engine *engine) {
     struct rp_pending_step oldest = engine->pending[0];
+    uint64_t began = rp_clock_ns();
     int status = await_step(engine, oldest.device_step);
     uint64_t now = rp_clock_ns();
+    engine->waited_ns = now - began;
     if (status != RP_OK || !rp_batch_decode(&engine->batch, oldest.device_step, oldest.row_count)) {
         char hangs[96];
         snprintf(hangs, sizeof hangs, "a step made no progress for %g s: the device hangs",
@@ -196,6 +204,7 @@ static void complete_step(struct rp_engine *engine) {
     engine->pending[0] = engine->pending[1];
     engine->pending_count--;
     rp_histogram_observe(&engine->metrics.step_seconds, (double)(now - oldest.launch_ns) * 1e-9);
+    rp_engine_note_step(engine, &oldest);
     rp_scheduler_commit(engine->scheduler, oldest.scheduler_step, engine->batch.results, now);
     atomic_store_explicit(&engine->last_progress_ns, now, memory_order_relaxed);
 }
@@ -240,11 +249,12 @@ void rp_engine_count_allocations(struct rp_engine *engine) {
 /* One turn: plans and launches if it may, waits for a step if it must. False: nothing to do. */
 static bool turn(struct rp_engine *engine) {
     uint32_t limit = engine->config.run_ahead ? 2 : 1;
+    uint64_t began = rp_clock_ns();
     bool planned = false;
     if (engine->pending_count < limit && !engine->failed) {
         struct rp_sched_step step;
         uint32_t room = rp_ring_free_count(&engine->events);
-        planned = rp_scheduler_plan(engine->scheduler, rp_clock_ns(), room, &step);
+        planned = rp_scheduler_plan(engine->scheduler, began, room, &step);
         check_invariants(engine);
         if (planned)
             launch_step(engine, &step);
@@ -257,6 +267,8 @@ static bool turn(struct rp_engine *engine) {
         pump_events(engine);
     }
     rp_engine_update_gauges(engine);
+    if (waited && !engine->failed)
+        rp_engine_note_turn(engine, rp_clock_ns() - began);
     return planned || waited || emitted;
 }
 

@@ -12,19 +12,29 @@ typedef CUresult (*encode_fn)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, vo
                               const cuuint32_t *, CUtensorMapInterleave, CUtensorMapSwizzle,
                               CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
 
-/* As few segments as keep most of 132 multiprocessors at work on one token, where a block takes runs of
- * (64 outputs, segment). Of n and k alone: the order of a sum must not depend on the card. */
+/* Blocks at work when each of 132 takes an equal run of (rows outputs, segment). */
+static uint32_t blocks_at_work(uint32_t n, uint32_t segments, uint32_t rows) {
+    uint32_t units = RP_CEIL_DIV(n, rows) * segments;
+    return RP_CEIL_DIV(units, RP_CEIL_DIV(units, 132u));
+}
+
+/* As few segments as keep most of 132 multiprocessors at work, on few tokens (tiles of 64 outputs) and on
+ * many (128). Of n and k alone: the order of a sum must not depend on the card. */
 uint32_t rp_matmul_cuda_segment(uint32_t n, uint32_t k) {
     static const uint32_t counts[] = {1, 2, 3, 4, 6, 8, 12, 16};
-    uint32_t tiles = RP_CEIL_DIV(n, 64), segment = RP_ALIGN_UP(k, RP_MATMUL_BLOCK);
+    uint32_t best = 0, segment = (uint32_t)RP_ALIGN_UP(k, RP_MATMUL_BLOCK);
     for (size_t i = 0; i < RP_ARRAY_COUNT(counts); i++) {
         uint32_t columns = (uint32_t)RP_ALIGN_UP(RP_CEIL_DIV(k, counts[i]), RP_MATMUL_BLOCK);
-        uint32_t units = tiles * RP_CEIL_DIV(k, columns), share = RP_CEIL_DIV(units, 132u);
+        uint32_t segments = RP_CEIL_DIV(k, columns);
         if (i > 0 && columns < SEGMENT_LEAST)
             break;
-        segment = columns;
-        if (RP_CEIL_DIV(units, share) >= 112)
-            break;
+        uint32_t few = RP_MIN(blocks_at_work(n, segments, 64), 120u);
+        uint32_t many = RP_MIN(blocks_at_work(n, segments, 128), 96u);
+        uint32_t score = 1000 + 2 * few * 100 / 120 + many * 100 / 96 - 2 * segments;
+        if (score > best) {
+            best = score;
+            segment = columns;
+        }
     }
     return segment;
 }
@@ -38,18 +48,28 @@ size_t rp_matmul_cuda_workspace_bytes(const struct rp_cuda_limits *limits, uint3
 }
 
 struct rp_matmul_tile rp_matmul_cuda_choose(const struct rp_matmul_cuda *op) {
-    uint32_t m = op->rows.max_rows;
-    struct rp_matmul_tile tile = {.warpgroups = 1, .shared_bytes = 104 * 1024};
-    if (m <= 64) {
-        tile.tokens = m <= 8 ? 8 : m <= 16 ? 16 : m <= 32 ? 32 : 64;
-        tile.partials = op->partials_wanted;
-        return tile;
-    }
-    tile.warpgroups = 2;
-    tile.tokens = m < 1024 ? 128 : 192;
-    tile.share = RP_MATMUL_SHARE_TOKENS;
-    tile.order = m < 1024 ? RP_MATMUL_ORDER_RUNS : RP_MATMUL_ORDER_WAVES;
+    /* Up to so many rows; measured: bench/results/cuda_products.md. */
+    static const struct {
+        uint32_t max_rows;
+        struct rp_matmul_tile tile;
+    } choices[] = {
+        {8, {.tokens = 8, .rows = 64, .boxes = 4, .eager = true, .partials = true}},
+        {16, {.tokens = 16, .rows = 64, .boxes = 4, .eager = true, .partials = true}},
+        {32, {.tokens = 32, .rows = 64, .boxes = 2, .eager = true, .partials = true}},
+        {64, {.tokens = 64, .rows = 128, .boxes = 1, .eager = true, .partials = true}},
+        {128, {.tokens = 128, .rows = 128, .boxes = 1, .eager = true, .partials = true}},
+        {511, {.tokens = 128, .rows = 128, .boxes = 1}},
+        {UINT32_MAX, {.tokens = 128, .rows = 128, .boxes = 1, .order = RP_MATMUL_ORDER_WAVES}},
+    };
+    size_t i = 0;
+    while (op->rows.max_rows > choices[i].max_rows)
+        i++;
+    struct rp_matmul_tile tile = choices[i].tile;
+    tile.partials = tile.partials && op->partials_wanted;
+    /* Room for the small kernels between the products of a decode step. */
     tile.shared_bytes = op->limits.shared_bytes_block;
+    if (op->rows.max_rows <= 128 && tile.shared_bytes > 64 * 1024)
+        tile.shared_bytes -= 12 * 1024;
     return tile;
 }
 
@@ -70,7 +90,8 @@ static int encode_map(CUtensorMap *map, const void *data, uint64_t rows, uint64_
     CUresult result =
         encode(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, (void *)(uintptr_t)data, sizes, strides,
                box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-               CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+               /* 256 bytes cost 3 to 7 % of a decode step's time */
+               CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     if (result != CUDA_SUCCESS)
         return rp_error_set(err, RP_STATUS_DEVICE, "no tensor map for (%llu, %llu): error %d",
                             (unsigned long long)rows, (unsigned long long)cols, (int)result);
@@ -87,40 +108,35 @@ static bool fits_tensor_cores(const struct rp_matmul_cuda *op) {
 /* Tiles, shares of the blocks, and where the pipeline and the workspace lie. */
 static int lay_out(struct rp_matmul_tc_args *args, const struct rp_matmul_cuda *op) {
     struct rp_matmul_tile *tile = &args->tile;
-    uint32_t rows = 64 * tile->warpgroups, cluster = tile->share == RP_MATMUL_SHARE_NONE ? 1 : 2;
-    uint32_t row_pair = tile->share == RP_MATMUL_SHARE_TOKENS ? 2 : 1;
-    uint32_t token_pair = tile->share == RP_MATMUL_SHARE_WEIGHTS ? 2 : 1;
-    args->row_tiles = RP_CEIL_DIV(args->n, rows);
+    args->row_tiles = RP_CEIL_DIV(args->n, tile->rows);
     args->token_tiles = RP_CEIL_DIV(op->rows.max_rows, tile->tokens);
-    uint32_t cells =
-        RP_CEIL_DIV(args->row_tiles, row_pair) * RP_CEIL_DIV(args->token_tiles, token_pair);
-    uint32_t clusters = op->limits.sm_count / cluster;
+    uint32_t tiles = args->row_tiles * args->token_tiles;
 
     size_t data_bytes = op->workspace_bytes > FLAG_BYTES ? op->workspace_bytes - FLAG_BYTES : 0;
     float *data = (float *)(void *)(op->workspace + FLAG_BYTES);
-    if (args->segments == 1 || op->accumulate)
-        tile->partials = false;
+    uint32_t units = tiles * args->segments, share = RP_CEIL_DIV(units, op->limits.sm_count);
+    bool is_split = tile->order == RP_MATMUL_ORDER_RUNS && share % args->segments != 0;
     args->split_stride = (size_t)op->rows.max_rows * args->n;
-    if (tile->partials && args->split_stride * args->segments * sizeof(float) > data_bytes)
+    if (op->accumulate || args->split_stride * args->segments * sizeof(float) > data_bytes)
         tile->partials = false;
+    tile->partials = tile->partials && is_split;
     if (tile->partials)
         args->partials = data;
 
     if (tile->order == RP_MATMUL_ORDER_RUNS) {
-        uint32_t units = cells * args->segments, share = RP_CEIL_DIV(units, clusters);
-        args->grid = RP_CEIL_DIV(units, share) * cluster;
-        args->share_stride = (size_t)RP_MIN(share, args->segments - 1) * rows * tile->tokens;
+        args->grid = RP_CEIL_DIV(units, share);
+        args->share_stride = (size_t)RP_MIN(share, args->segments - 1) * tile->rows * tile->tokens;
         bool fits = args->grid * args->share_stride * sizeof(float) <= data_bytes &&
-                    args->grid * tile->warpgroups * sizeof(uint32_t) <= FLAG_BYTES;
-        if (share % args->segments != 0 && !tile->partials && !fits)
+                    args->grid * 2 * sizeof(uint32_t) <= FLAG_BYTES;
+        if (is_split && !tile->partials && !fits)
             tile->order = RP_MATMUL_ORDER_WAVES;
         args->shares = data;
         args->flags = (uint32_t *)(void *)op->workspace;
     }
     if (tile->order == RP_MATMUL_ORDER_WAVES)
-        args->grid = RP_MIN(cells, clusters) * cluster;
+        args->grid = RP_MIN(tiles, op->limits.sm_count);
 
-    uint32_t stage = (rows + tile->tokens) * RP_MATMUL_BLOCK * 2;
+    uint32_t stage = (tile->rows + tile->tokens) * RP_MATMUL_BLOCK * 2 * tile->boxes;
     uint32_t room = RP_MIN(tile->shared_bytes, op->limits.shared_bytes_block);
     args->stages = tile->stages ? tile->stages : RP_MIN((room - 1024) / (stage + 16), 32u);
     args->shared_bytes = args->stages * (stage + 16) + 1024;
@@ -145,24 +161,23 @@ static int fill_args(struct rp_matmul_tc_args *args, const struct rp_matmul_cuda
     args->segment_blocks = segment / RP_MATMUL_BLOCK;
     args->segments = RP_CEIL_DIV(args->blocks, args->segment_blocks);
     args->tile = *tile;
-    if (args->segments > 1 && tile->tokens > 192)
-        return rp_error_set(err, RP_STATUS_UNSUPPORTED, "a tile of %u tokens takes one segment",
-                            tile->tokens);
+    args->shared_most = op->limits.shared_bytes_block;
     if (lay_out(args, op) != RP_OK)
         return rp_error_set(err, RP_STATUS_RANGE,
                             "product (%u, %u): no room for two stages in %u bytes", w->rows,
                             w->cols, tile->shared_bytes);
-    uint32_t rows = 64 * tile->warpgroups;
+    bool one_segment = tile->tokens * tile->rows > 128 * 192;
+    if (args->segments > 1 && one_segment && !args->tile.partials)
+        return rp_error_set(err, RP_STATUS_UNSUPPORTED, "tiles of %u x %u take one segment",
+                            tile->rows, tile->tokens);
     RP_ASSERT(op->in_stride >= w->cols);
-    int status = encode_map(&args->weight_map, w->data, w->rows, w->cols, w->cols,
-                            tile->share == RP_MATMUL_SHARE_WEIGHTS ? rows / 2 : rows, err);
+    int status = encode_map(&args->weight_map, w->data, w->rows, w->cols, w->cols, tile->rows, err);
     if (status == RP_OK)
         status = encode_map(&args->in_map, op->in, op->rows.max_rows, w->cols, op->in_stride,
-                            tile->share == RP_MATMUL_SHARE_TOKENS ? tile->tokens / 2 : tile->tokens,
-                            err);
+                            tile->tokens, err);
     if (status == RP_OK && rp_matmul_tc_cuda_prepare(args) != RP_OK)
-        status = rp_error_set(err, RP_STATUS_DEVICE, "no kernel for tiles of %u x %u (share %d)",
-                              rows, tile->tokens, (int)tile->share);
+        status = rp_error_set(err, RP_STATUS_DEVICE, "no kernel for tiles of %u x %u", tile->rows,
+                              tile->tokens);
     return status;
 }
 

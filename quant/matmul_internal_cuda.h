@@ -13,13 +13,6 @@ extern "C" {
 
 #define RP_MATMUL_BLOCK 64 /* columns of K in one box of a bulk tensor copy: 128 bytes */
 
-/* What two blocks of a cluster have in common, and therefore read once. */
-enum rp_matmul_share {
-    RP_MATMUL_SHARE_NONE,   /* no cluster */
-    RP_MATMUL_SHARE_TOKENS, /* neighbouring weight tiles, the same tokens */
-    RP_MATMUL_SHARE_WEIGHTS /* neighbouring token tiles, the same weights */
-};
-
 enum rp_matmul_order {
     /* A block takes a contiguous run of (tile, segment): equal shares, a few tiles are split. */
     RP_MATMUL_ORDER_RUNS,
@@ -29,13 +22,15 @@ enum rp_matmul_order {
 
 /* How a product is cut up. Nothing here changes a bit of the result. */
 struct rp_matmul_tile {
-    uint32_t tokens;     /* columns of the instruction: 8, 16, 32, 64, 128, 192, 256 */
-    uint32_t warpgroups; /* 64 weight rows each: 1 or 2 */
-    enum rp_matmul_share share;
+    uint32_t tokens; /* columns of the instruction: 8, 16, 32, 64, 128, 192, 256 */
+    uint32_t rows;   /* of weights: 64, 128, 256 */
     enum rp_matmul_order order;
+    uint32_t boxes;  /* of 64 columns of K in a stage */
     uint32_t stages; /* of the pipeline in shared memory; 0: as many as fit into shared_bytes */
     uint32_t shared_bytes;
-    bool partials; /* leave the segments to the reader */
+    bool eager; /* frees a stage as early as possible: where memory is the limit */
+    bool
+        partials; /* leave the segments to the reader, where a tile would be split between blocks */
 };
 
 /* Frozen arguments of the tensor-core kernel; 64-byte aligned, for the tensor maps. */
@@ -54,8 +49,10 @@ struct rp_matmul_tc_args {
     uint32_t n;
     uint32_t blocks, segment_blocks, segments; /* of K */
     uint32_t row_tiles, token_tiles; /* of one block of threads, for all of n and max_rows */
-    uint32_t grid, stages, shared_bytes;
+    uint32_t grid, stages, shared_bytes, shared_most;
     struct rp_matmul_tile tile;
+    uint64_t
+        *trace; /* (blocks, 4): when it started, waited, ended, and the SM: with RP_TRACE alone */
     bool out_bf16, accumulate, dependent;
 };
 

@@ -1,4 +1,4 @@
-/* matmul_pipeline.cuh - Hopper's bulk tensor copies, the barriers that count their bytes, and clusters.
+/* matmul_pipeline.cuh - Hopper's bulk tensor copies, the barriers that count their bytes.
  * Addresses of shared memory are 32-bit, as the instructions want them. */
 #ifndef RP_QUANT_MATMUL_PIPELINE_CUH
 #define RP_QUANT_MATMUL_PIPELINE_CUH
@@ -16,7 +16,7 @@ __device__ __forceinline__ void rp_barrier_init(uint32_t barrier, uint32_t arriv
                  : "memory");
 }
 
-/* Makes the initialised barriers visible to bulk copies and to the other blocks of the cluster. */
+/* Makes the initialised barriers visible to bulk copies. */
 __device__ __forceinline__ void rp_barrier_init_fence() {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
@@ -25,15 +25,6 @@ __device__ __forceinline__ void rp_barrier_init_fence() {
 __device__ __forceinline__ void rp_barrier_wait(uint32_t barrier, uint32_t parity) {
     asm volatile("{ .reg .pred p;\n"
                  "again: mbarrier.try_wait.parity.acquire.cta.shared::cta.b64 p, [%0], %1;\n"
-                 "@!p bra again; }" ::"r"(barrier),
-                 "r"(parity)
-                 : "memory");
-}
-
-/* The same where arrivals come from the other block of a cluster. */
-__device__ __forceinline__ void rp_barrier_wait_cluster(uint32_t barrier, uint32_t parity) {
-    asm volatile("{ .reg .pred p;\n"
-                 "again: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%0], %1;\n"
                  "@!p bra again; }" ::"r"(barrier),
                  "r"(parity)
                  : "memory");
@@ -49,15 +40,6 @@ __device__ __forceinline__ void rp_barrier_arrive(uint32_t barrier) {
     asm volatile("mbarrier.arrive.release.cta.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
-/* At the barrier of the same place in block `rank` of the cluster. */
-__device__ __forceinline__ void rp_barrier_arrive_at(uint32_t barrier, uint32_t rank) {
-    asm volatile("{ .reg .b32 at;\n"
-                 "mapa.shared::cluster.u32 at, %0, %1;\n"
-                 "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [at]; }" ::"r"(barrier),
-                 "r"(rank)
-                 : "memory");
-}
-
 #define RP_L2_EVICT_FIRST  0x12F0000000000000ull /* what createpolicy gives for all of a range */
 #define RP_L2_EVICT_NORMAL 0x1000000000000000ull
 #define RP_L2_EVICT_LAST   0x14F0000000000000ull
@@ -71,29 +53,8 @@ __device__ __forceinline__ void rp_copy_box(uint32_t to, const CUtensorMap *map,
                  : "memory");
 }
 
-/* The same into both blocks of a cluster, each with its own barrier. */
-__device__ __forceinline__ void rp_copy_box_to_both(uint32_t to, const CUtensorMap *map, uint32_t x,
-                                                    uint32_t y, uint32_t barrier, uint64_t policy) {
-    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
-                 ".multicast::cluster.L2::cache_hint [%0], [%1, {%2, %3}], [%4], %5, %6;" ::"r"(to),
-                 "l"(map), "r"(x), "r"(y), "r"(barrier), "h"((uint16_t)3), "l"(policy)
-                 : "memory");
-}
-
 __device__ __forceinline__ void rp_map_prefetch(const CUtensorMap *map) {
     asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
-}
-
-__device__ __forceinline__ uint32_t rp_cluster_rank() {
-    uint32_t rank;
-    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-    return rank;
-}
-
-__device__ __forceinline__ void rp_cluster_sync() {
-    asm volatile("barrier.cluster.arrive.release.aligned;\n"
-                 "barrier.cluster.wait.acquire.aligned;" ::
-                     : "memory");
 }
 
 /* The threads of warpgroup 0 or 1. Constant numbers: an SM's barriers are counted like its registers. */

@@ -72,6 +72,12 @@ static void print_decode_json(const struct decode_options *options,
     rp_json_double(&json, "ms_per_step_p50", result->ms_p50);
     rp_json_double(&json, "ms_per_step_p10", result->ms_p10);
     rp_json_double(&json, "ms_per_step_p90", result->ms_p90);
+    rp_json_double(&json, "ms_per_step_p99", result->ms_p99);
+    rp_json_double(&json, "device_ms_per_step_p50", result->device_ms_p50);
+    rp_json_double(&json, "gap_us_p50", result->gap_us_p50);
+    rp_json_double(&json, "gap_us_p99", result->gap_us_p99);
+    rp_json_double(&json, "host_us_p50", result->host_us_p50);
+    rp_json_double(&json, "host_us_p99", result->host_us_p99);
     rp_json_double(&json, "ms_per_step_mean", result->ms_mean);
     rp_json_double(&json, "ms_per_token", result->ms_p50 / options->batch);
     rp_json_double(&json, "tokens_per_second", result->tokens_per_second);
@@ -127,9 +133,14 @@ static int bench_decode(int argc, char **argv) {
     }
     printf("%s, %s, %s, batch %u, context %u\n", result.device, options.shape,
            options.dtype ? "float32" : "bfloat16", options.batch, options.context);
-    printf("%.2f ms a step (p10 %.2f, p90 %.2f, %u steps), %.1f tokens/s, prompt %.1f tokens/s\n",
-           result.ms_p50, result.ms_p10, result.ms_p90, result.steps, result.tokens_per_second,
-           result.prefill_tokens_per_second);
+    printf("%.3f ms a step (p10 %.3f, p90 %.3f, p99 %.3f, %u steps), %.1f tokens/s, prompt %.1f "
+           "tokens/s\n",
+           result.ms_p50, result.ms_p10, result.ms_p90, result.ms_p99, result.steps,
+           result.tokens_per_second, result.prefill_tokens_per_second);
+    printf("on the device %.3f ms; idle between steps %.1f us (p99 %.1f); host's part %.1f us (p99 "
+           "%.1f)\n",
+           result.device_ms_p50, result.gap_us_p50, result.gap_us_p99, result.host_us_p50,
+           result.host_us_p99);
     if (result.read_bandwidth_gbps == 0) {
         printf("%.1f GB/s; the read bandwidth of this device was not measured\n",
                result.achieved_gbps);

@@ -184,8 +184,10 @@ int rp_cmd_bench_kernels(int argc, char **argv) {
         fprintf(stderr, "\r\033[K");
     if (status == RP_STATUS_NOT_FOUND)
         return rp_fail(RP_EXIT_USAGE, &err);
-    if (status != RP_OK)
+    if (status != RP_OK) {
+        print_table(&result); /* what there is */
         return rp_fail(RP_EXIT_DEVICE, &err);
+    }
     if (options.json)
         print_json(&options, &result);
     else

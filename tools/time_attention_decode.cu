@@ -48,6 +48,29 @@ __global__ void __launch_bounds__(1024) read_all(const uint4 *data, size_t count
         *out = sum;
 }
 
+/* The same pages in the same order, and nothing but loads: what the pattern allows. */
+__global__ void __launch_bounds__(1024)
+    read_pages(rp_kv_layout kv, rp_step_view step, uint32_t layer, uint32_t pages, uint4 *out) {
+    uint4 sum = make_uint4(0, 0, 0, 0);
+    uint32_t runs = step.config.row_capacity * pages * KV_HEADS * 2;
+    for (uint32_t run = blockIdx.x * 32 + threadIdx.x / 32; run < runs; run += gridDim.x * 32) {
+        uint32_t which = run % 2, page = run / 2 % pages, head = run / 2 / pages % KV_HEADS,
+                 row = run / 2 / pages / KV_HEADS;
+        uint32_t at = step.slots[row * step.slot_words + RP_SLOT_PAGES + page];
+        const uint4 *from =
+            (const uint4 *)(kv.base + at * kv.page_stride + (layer * 2 + which) * kv.plane_stride +
+                            head * kv.head_stride) +
+            threadIdx.x % 32;
+#pragma unroll 8
+        for (uint32_t i = 0; i < PAGE * DIM * 2 / 512; i++) {
+            uint4 x = __ldcs(from + i * 32);
+            sum.x ^= x.x ^ x.y ^ x.z ^ x.w;
+        }
+    }
+    if (sum.x == 12345)
+        *out = sum;
+}
+
 template <typename T> static T *device(size_t count) {
     void *data;
     CHECK(cudaMalloc(&data, count * sizeof(T)));
@@ -116,9 +139,15 @@ static void time_shape(uint32_t rows, uint32_t length, bool random, cudaStream_t
     double bytes = (double)tokens * KV_HEADS * DIM * 2 * 2;
     uint32_t layers = std::max(4u, std::min(128u, (uint32_t)(4.0 * prop.l2CacheSize / bytes) + 1));
     const size_t run = PAGE * DIM * 2;
-    rp_kv_layout kv = {
-        nullptr,      run * KV_HEADS * 2 * layers, run * KV_HEADS, run, layers, KV_HEADS, DIM, PAGE,
-        RP_DTYPE_BF16};
+    rp_kv_layout kv = {nullptr,
+                       run * KV_HEADS * 2 * std::max(layers, 32u),
+                       run * KV_HEADS,
+                       run,
+                       layers,
+                       KV_HEADS,
+                       DIM,
+                       PAGE,
+                       RP_DTYPE_BF16};
     kv.base = device<unsigned char>(kv.page_stride * pages);
     fill<<<2048, 256, 0, stream>>>((__nv_bfloat16 *)kv.base, kv.page_stride * pages / 2);
     std::vector<rp_live_counts> counts(1);
@@ -193,10 +222,18 @@ static void time_shape(uint32_t rows, uint32_t length, bool random, cudaStream_t
             (uint4 *)args.out);
     CHECK(cudaStreamEndCapture(stream, &graph));
     double ignored, floor_us = replay_us(graph, stream, &ignored) / layers;
-    printf("%4ux%-6u%s %8.1f MB  %8.2f us %5.2f TB/s (+-%.1f%%)  plain edges %8.2f us %5.2f TB/s  "
-           "read alone %8.2f us %5.2f TB/s  plan %.2f us\n",
+    CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    for (uint32_t i = 0; i < layers; i++)
+        read_pages<<<2 * config.limits.sm_count, 1024, 0, stream>>>(
+            kv, step, i, step.config.pages_per_slot, (uint4 *)args.out);
+    CHECK(cudaStreamEndCapture(stream, &graph));
+    double pages_us = replay_us(graph, stream, &ignored) / layers;
+    const double paged = (double)rows * step.config.pages_per_slot * run * KV_HEADS * 2;
+    printf("%4ux%-6u%s %7.1f MB | %7.2f us %5.2f TB/s +-%.1f%% | plain edges %7.2f us %5.2f TB/s | "
+           "loads alone %7.2f us %5.2f TB/s | in pages %7.2f us %5.2f TB/s | plan %.2f us\n",
            rows, length, random ? "r" : " ", bytes / 1e6, us[1], bytes / us[1] / 1e6,
-           spread[1] * 50, us[0], bytes / us[0] / 1e6, floor_us, bytes / floor_us / 1e6, us[2]);
+           spread[1] * 50, us[0], bytes / us[0] / 1e6, floor_us, bytes / floor_us / 1e6, pages_us,
+           paged / pages_us / 1e6, us[2]);
     fflush(stdout);
     for (const void *data :
          {(const void *)kv.base, (const void *)step.slots, (const void *)step.rows,

@@ -254,26 +254,21 @@ static void products_agree_with_f64(void **state) {
     }
 }
 
-static const struct rp_matmul_tile all_tiles[] = {
-    {8, 1, RP_MATMUL_SHARE_NONE, 0, 0, 104 << 10, false},
-    {16, 1, RP_MATMUL_SHARE_NONE, 0, 0, 104 << 10, false},
-    {32, 1, RP_MATMUL_SHARE_NONE, 0, 0, 104 << 10, false},
-    {64, 1, RP_MATMUL_SHARE_NONE, 0, 0, 104 << 10, false},
-    {8, 2, RP_MATMUL_SHARE_NONE, 0, 0, 104 << 10, false},
-    {16, 2, RP_MATMUL_SHARE_NONE, 0, 0, 104 << 10, false},
-    {32, 2, RP_MATMUL_SHARE_NONE, 0, 0, 104 << 10, false},
-    {64, 2, RP_MATMUL_SHARE_NONE, 0, 0, 104 << 10, false},
-    {128, 2, RP_MATMUL_SHARE_NONE, 0, 0, 220 << 10, false},
-    {192, 2, RP_MATMUL_SHARE_NONE, 0, 0, 220 << 10, false},
-    {32, 1, RP_MATMUL_SHARE_TOKENS, 0, 0, 104 << 10, false},
-    {64, 1, RP_MATMUL_SHARE_TOKENS, 0, 0, 104 << 10, false},
-    {32, 2, RP_MATMUL_SHARE_TOKENS, 0, 0, 104 << 10, false},
-    {64, 2, RP_MATMUL_SHARE_TOKENS, 0, 0, 104 << 10, false},
-    {128, 2, RP_MATMUL_SHARE_TOKENS, 0, 0, 220 << 10, false},
-    {192, 2, RP_MATMUL_SHARE_TOKENS, 0, 0, 220 << 10, false},
-    {128, 2, RP_MATMUL_SHARE_WEIGHTS, 0, 0, 220 << 10, false},
-    {192, 2, RP_MATMUL_SHARE_WEIGHTS, 0, 0, 220 << 10, false},
-};
+static const struct {
+    uint32_t tokens, rows, boxes;
+    bool eager;
+} all_tiles[] = {{8, 64, 4, true},    {16, 64, 2, true},    {16, 64, 4, true},   {32, 64, 2, true},
+                 {32, 64, 4, true},   {8, 128, 2, true},    {16, 128, 2, true},  {32, 128, 1, true},
+                 {32, 128, 2, true},  {64, 128, 1, true},   {64, 128, 2, true},  {64, 64, 2, true},
+                 {128, 128, 1, true}, {128, 128, 1, false}, {192, 128, 1, false}};
+
+static struct rp_matmul_tile tile_of(uint32_t tokens, uint32_t rows, uint32_t boxes, bool eager) {
+    return (struct rp_matmul_tile){.tokens = tokens,
+                                   .rows = rows,
+                                   .boxes = boxes,
+                                   .eager = eager,
+                                   .shared_bytes = env.limits.shared_bytes_block};
+}
 
 /* (rows, n): how many rows of b differ from a's, which stand `shift` rows later there. */
 static size_t rows_that_differ(const float *a, const float *b, uint32_t rows, uint32_t n) {
@@ -300,7 +295,8 @@ static void every_tile_and_order_gives_the_same_bits(void **state) {
         float *first = NULL;
         for (size_t t = 0; t < RP_ARRAY_COUNT(all_tiles); t++) {
             for (int variant = 0; variant < 4; variant++) {
-                struct rp_matmul_tile tile = all_tiles[t];
+                struct rp_matmul_tile tile = tile_of(all_tiles[t].tokens, all_tiles[t].rows,
+                                                     all_tiles[t].boxes, all_tiles[t].eager);
                 tile.order = variant % 2 ? RP_MATMUL_ORDER_WAVES : RP_MATMUL_ORDER_RUNS;
                 tile.partials = variant == 2;
                 tile.stages = variant == 3 ? 2 : 0;
@@ -311,8 +307,8 @@ static void every_tile_and_order_gives_the_same_bits(void **state) {
                 }
                 size_t differ = rows_that_differ(first, result, p.live, p.n);
                 if (differ)
-                    fail_msg("case %zu: %u x %u tokens, share %d, variant %d: %zu rows differ", c,
-                             tile.warpgroups * 64, tile.tokens, (int)tile.share, variant, differ);
+                    fail_msg("case %zu: %u x %u tokens, variant %d: %zu rows differ", c, tile.rows,
+                             tile.tokens, variant, differ);
                 free(result);
             }
         }
@@ -327,12 +323,11 @@ static void wide_tiles_of_one_segment_give_the_same_bits(void **state) {
     (void)state;
     struct product p = {.max_rows = 520, .live = 515, .n = 700, .k = 1032};
     struct data d = make_data(&p);
-    struct rp_matmul_tile tile = {.tokens = 64, .warpgroups = 1, .shared_bytes = 104 << 10};
+    struct rp_matmul_tile tile = tile_of(64, 64, 2, true);
     float *first = run_product(&p, &d, &tile, 1088, 1);
-    for (int i = 0; i < 4; i++) {
-        tile = (struct rp_matmul_tile){.tokens = 256, .warpgroups = 2, .shared_bytes = 220 << 10};
-        tile.share = i / 2 ? RP_MATMUL_SHARE_TOKENS : RP_MATMUL_SHARE_NONE;
-        tile.order = i % 2 ? RP_MATMUL_ORDER_WAVES : RP_MATMUL_ORDER_RUNS;
+    for (int i = 0; i < 2; i++) {
+        tile = tile_of(256, 128, 1, false);
+        tile.order = i ? RP_MATMUL_ORDER_WAVES : RP_MATMUL_ORDER_RUNS;
         float *result = run_product(&p, &d, &tile, 1088, 1);
         assert_int_equal(rows_that_differ(first, result, p.live, p.n), 0);
         free(result);
@@ -348,7 +343,7 @@ static void a_sum_is_its_segments_in_rising_order(void **state) {
     struct product p = {.max_rows = 9, .live = 9, .n = 192, .k = 1000};
     const uint32_t segment = 256;
     struct data d = make_data(&p);
-    struct rp_matmul_tile tile = {.tokens = 16, .warpgroups = 1, .shared_bytes = 104 << 10};
+    struct rp_matmul_tile tile = tile_of(16, 64, 2, true);
     float *whole = run_product(&p, &d, &tile, segment, 1);
     float *sum = NULL;
     for (uint32_t begin = 0; begin < p.k; begin += segment) {
@@ -410,7 +405,7 @@ static void a_hundred_runs_give_the_same_bits(void **state) {
     (void)state;
     struct product p = {.max_rows = 40, .live = 40, .n = 4096, .k = 4096};
     struct data d = make_data(&p);
-    struct rp_matmul_tile tile = {.tokens = 64, .warpgroups = 1, .shared_bytes = 104 << 10};
+    struct rp_matmul_tile tile = tile_of(64, 64, 2, true);
     float *first = run_product(&p, &d, &tile, 512, 1);
     for (int i = 0; i < 4; i++) {
         float *again = run_product(&p, &d, &tile, 512, 25);

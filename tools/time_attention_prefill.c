@@ -1,10 +1,14 @@
-/* Times prompt attention and what comes before it on a card, in captured graphs. A program of its own:
+/* time_attention_prefill.c - how fast prompt attention is, and what comes before it, in captured graphs.
  *
- *   bench_attention_prefill [heads kv_heads head_dim page_tokens]    (32 8 128 64: Llama-3.1-8B)
+ * Not part of the build. From the repository's root, after ./dev build:
+ *   nvcc -O2 -I. tools/time_attention_prefill.c build/release/librp_cuda.a \
+ *       build/release/librp_kvcache.a build/release/librp_base.a -lxxhash -o time_attention_prefill
+ *   ./time_attention_prefill [heads kv_heads head_dim page_tokens]      (32 8 128 64: Llama-3.1-8B)
  *
- * Attention: one causal prompt; TFLOP/s of the visible half, 4 * heads * dim * n * (n + 1) / 2. qkv_post:
+ * Attention: one causal prompt; TFLOP/s of what is visible, 4 * heads * dim * n * (n + 1) / 2. qkv_post:
  * microseconds of one launch among many, each with buffers of its own, more than the L2 holds. */
 #include "attention/attention_internal_cuda.h"
+#include "base/memory.h"
 
 #include <cuda_runtime_api.h>
 #include <stdio.h>
