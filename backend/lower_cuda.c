@@ -154,8 +154,8 @@ static int emit_sample(struct lowering *low, uint32_t at, uint32_t count) {
     struct rp_values logits = values_of(low, &op->in[0]);
     uint32_t vocab = op->u.sample.vocab;
     const struct rp_step_config *step = &low->bindings->step.config;
-    size_t bytes = rp_sample_cuda_scratch_bytes(
-        RP_MAX(step->row_capacity, step->logit_row_capacity), vocab);
+    size_t bytes =
+        rp_sample_cuda_scratch_bytes(RP_MAX(step->row_capacity, step->logit_row_capacity), vocab);
     struct rp_sample_cuda args = {.step = low->bindings->step,
                                   .logits = logits.data,
                                   .stride = logits.stride,
