@@ -76,6 +76,9 @@ struct rp_matmul_tile rp_matmul_cuda_choose(const struct rp_matmul_cuda *op) {
             i++;
     }
     struct rp_matmul_tile tile = choices[i].tile;
+    uint32_t m = op->rows.max_rows;
+    if (m >= 1536 && w->rows >= 6144 && RP_CEIL_DIV(m, 192u) * 192 <= m + m / 16)
+        tile.tokens = 192;
     tile.partials = tile.partials && partials;
     /* Room for the small kernels between the products of a decode step. */
     tile.shared_bytes = op->limits.shared_bytes_block;
