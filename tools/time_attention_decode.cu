@@ -140,7 +140,7 @@ static void time_shape(uint32_t rows, uint32_t length, bool random, cudaStream_t
     uint32_t layers = std::max(4u, std::min(128u, (uint32_t)(4.0 * prop.l2CacheSize / bytes) + 1));
     const size_t run = PAGE * DIM * 2;
     rp_kv_layout kv = {nullptr,
-                       run * KV_HEADS * 2 * std::max(layers, 32u),
+                       run * KV_HEADS * 2 * std::max(layers, getenv("RP_LAYERS") ? (uint32_t)atoi(getenv("RP_LAYERS")) : 32u),
                        run * KV_HEADS,
                        run,
                        layers,
