@@ -8,6 +8,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 static int cpu_open(const struct rp_device_config *config, struct rp_device **out,
                     struct rp_error *err) {
@@ -27,6 +28,7 @@ static int cpu_open(const struct rp_device_config *config, struct rp_device **ou
 static void cpu_close(struct rp_device *device) {
     if (!device)
         return;
+    atomic_store(&device->released, true);
     rp_cpu_team_destroy(device->team);
     rp_free_aligned(device->sample_scratch);
     rp_free(device);
@@ -143,7 +145,7 @@ static int cpu_fill(struct rp_device *device, void *to, int byte, size_t bytes) 
 
 static int cpu_synchronize(struct rp_device *device) {
     rp_cpu_team_wait(device->team, device->last_job, UINT64_MAX);
-    return RP_OK;
+    return atomic_load(&device->failed) ? RP_STATUS_DEVICE : RP_OK;
 }
 
 static int cpu_matrix_prepare(struct rp_device *device, struct rp_matrix *matrix,
@@ -231,6 +233,8 @@ static void replay_job(void *arg0, uint64_t arg1, const struct rp_cpu_worker *wo
     struct rp_graph *graph = arg0;
     uint64_t start = worker->index == 0 ? rp_clock_ns() : 0;
     (void)arg1;
+    if (atomic_load(&graph->device->failed)) /* set by an earlier job: the same for all workers */
+        return;
     for (uint32_t i = 0; i < graph->launch_count; i++) {
         graph->launches[i].run(graph->launches[i].args, worker);
         rp_cpu_barrier(worker); /* the next launch reads what this one wrote */
@@ -244,15 +248,19 @@ static void replay_job(void *arg0, uint64_t arg1, const struct rp_cpu_worker *wo
 
 static void eager_job(void *arg0, uint64_t arg1, const struct rp_cpu_worker *worker) {
     const struct rp_cpu_launch *launch = arg0;
-    (void)arg1;
+    struct rp_device *device = (struct rp_device *)(uintptr_t)arg1;
+    if (atomic_load(&device->failed))
+        return;
     launch->run(launch->args, worker);
 }
 
 static int cpu_launch(struct rp_device *device, struct rp_graph *graph) {
+    if (atomic_load(&device->failed))
+        return RP_STATUS_DEVICE;
     if (!graph->eager)
         return submit(device, replay_job, graph, 0);
     for (uint32_t i = 0; i < graph->launch_count; i++) {
-        int status = submit(device, eager_job, &graph->launches[i], 0);
+        int status = submit(device, eager_job, &graph->launches[i], (uintptr_t)device);
         if (status != RP_OK)
             return status;
     }
@@ -268,6 +276,8 @@ static int cpu_wait_step(struct rp_device *device, const struct rp_step_view *vi
     for (;;) {
         if (__atomic_load_n(&header->step, __ATOMIC_ACQUIRE) == step)
             return RP_OK;
+        if (atomic_load(&device->failed))
+            return RP_STATUS_DEVICE;
         uint64_t next = rp_cpu_team_completed(device->team) + 1;
         if (next > device->last_job) {
             /* Nothing is queued any more: the result is there now, or it never comes. */
@@ -290,14 +300,29 @@ static uint64_t cpu_last_replay_ns(struct rp_device *device) {
 }
 
 static const char *cpu_last_error(struct rp_device *device) {
-    (void)device;
-    return "";
+    return atomic_load(&device->failed) ? device->fault : "";
+}
+
+/* All that follows in the stream finds the device failed. */
+static void fault_job(void *arg0, uint64_t arg1, const struct rp_cpu_worker *worker) {
+    struct rp_device *device = arg0;
+    (void)arg1;
+    if (worker->index == 0)
+        atomic_store(&device->failed, true);
+}
+
+static void hang_job(void *arg0, uint64_t arg1, const struct rp_cpu_worker *worker) {
+    struct rp_device *device = arg0;
+    (void)arg1;
+    while (worker->index == 0 && !atomic_load(&device->released)) {
+        const struct timespec pause = {.tv_nsec = 1000000};
+        nanosleep(&pause, NULL);
+    }
 }
 
 static int cpu_inject_fault(struct rp_device *device, enum rp_device_fault fault) {
-    (void)device;
-    (void)fault;
-    return RP_STATUS_UNSUPPORTED;
+    device->fault = fault == RP_DEVICE_FAULT_TRAP ? "injected: trap" : "injected: illegal address";
+    return submit(device, fault == RP_DEVICE_FAULT_HANG ? hang_job : fault_job, device, 0);
 }
 
 const struct rp_backend *rp_backend_cpu(void) {

@@ -5,6 +5,7 @@
 #ifndef RP_BACKEND_CPU_INTERNAL_H
 #define RP_BACKEND_CPU_INTERNAL_H
 
+#include "backend/cpu_memory.h"
 #include "base/memory.h"
 #include "device/cpu_isa.h"
 #include "device/cpu_team.h"
@@ -45,12 +46,11 @@ struct rp_device {
     uint64_t allocation_count; /* since open */
     _Atomic uint64_t last_replay_ns;
     _Atomic uint64_t launches; /* that worker 0 has run */
+    /* An injected fault (--debug-fault): sticky, as on a card. */
+    _Atomic bool failed;
+    _Atomic bool released; /* ends a hang, when the device is closed */
+    const char *fault;     /* what last_error says */
 };
-
-/* Bytes that may still be allocated: by the machine, and by the limit of the control group. */
-uint64_t rp_cpu_memory_room(void);
-/* The same by the control group alone; UINT64_MAX: no limit. root: where its files lie. */
-uint64_t rp_cpu_group_room(const char *root);
 
 /* Lowers ops [begin, end) into graph->launches. UNSUPPORTED names the operator. */
 int rp_cpu_lower(struct rp_graph *graph, const struct rp_program *program, uint32_t begin,

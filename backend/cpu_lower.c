@@ -5,6 +5,7 @@
  * changes speed and never results: a fused kernel does the same arithmetic in the same order. */
 #include "attention/attention.h"
 #include "backend/cpu_internal.h"
+#include "backend/lowering.h"
 #include "device/ops.h"
 #include "quant/matmul.h"
 
@@ -28,15 +29,7 @@ struct pattern {
 };
 
 static struct rp_values values_of(const struct lowering *low, const struct rp_view *view) {
-    struct rp_values values = {0};
-    if (view->tensor == RP_NO_TENSOR)
-        return values;
-    const struct rp_tensor *tensor = &low->program->tensors[view->tensor];
-    values.data = low->bindings->arena + low->bindings->tensor_offsets[view->tensor] +
-                  (size_t)view->col * rp_dtype_bytes(tensor->dtype);
-    values.stride = tensor->cols;
-    values.dtype = tensor->dtype;
-    return values;
+    return rp_lowering_values(low->program, low->bindings, view);
 }
 
 static void *new_args(struct lowering *low, size_t bytes) {
@@ -266,29 +259,9 @@ static int emit_linear(struct lowering *low, uint32_t at, uint32_t count,
     return emit_linear_into(low, op, &op->out, false, launch);
 }
 
-static bool same_view(const struct rp_view *a, const struct rp_view *b) {
-    return a->tensor == b->tensor && a->col == b->col && a->cols == b->cols;
-}
-
-static bool reads(const struct rp_op *op, int32_t tensor) {
-    return op->in[0].tensor == tensor || op->in[1].tensor == tensor;
-}
-
 /* linear, then add of its output to a residual in place, when nobody else reads that output. */
 static uint32_t match_linear_add(const struct lowering *low, uint32_t at) {
-    const struct rp_op *linear = &low->program->ops[at], *add = linear + 1;
-    if (at + 1 >= low->end || add->kind != RP_OP_ADD || add->rows != linear->rows ||
-        !same_view(&add->in[1], &linear->out) || !same_view(&add->in[0], &add->out) ||
-        low->program->tensors[linear->out.tensor].dtype != RP_DTYPE_F32 ||
-        low->program->tensors[add->out.tensor].dtype != RP_DTYPE_F32)
-        return 0;
-    for (uint32_t i = at + 2; i < low->program->op_count; i++) {
-        if (reads(&low->program->ops[i], linear->out.tensor))
-            return 0;
-        if (low->program->ops[i].out.tensor == linear->out.tensor)
-            break;
-    }
-    return 2;
+    return rp_lowering_is_linear_add(low->program, at, low->end) ? 2 : 0;
 }
 
 static int emit_linear_add(struct lowering *low, uint32_t at, uint32_t count,
@@ -416,24 +389,6 @@ static const struct pattern *find_pattern(const struct lowering *low, uint32_t a
     return NULL;
 }
 
-static void name_launch(struct rp_launch_info *info, const struct rp_op *ops, uint32_t at,
-                        uint32_t count, const char *kernel) {
-    size_t len = 0;
-    info->kernel = kernel;
-    info->op_begin = at;
-    info->op_count = count;
-    info->name[0] = '\0';
-    for (uint32_t i = 0; i < count; i++) {
-        size_t name_len = strlen(ops[at + i].name);
-        if (len + name_len + 2 > sizeof info->name)
-            break;
-        if (i)
-            info->name[len++] = '+';
-        memcpy(info->name + len, ops[at + i].name, name_len + 1);
-        len += name_len;
-    }
-}
-
 int rp_cpu_lower(struct rp_graph *graph, const struct rp_program *program, uint32_t begin,
                  uint32_t end, const struct rp_bindings *bindings,
                  const struct rp_lower_options *options, struct rp_error *err) {
@@ -453,7 +408,7 @@ int rp_cpu_lower(struct rp_graph *graph, const struct rp_program *program, uint3
         int status = pattern->emit(&low, at, count, launch);
         if (status != RP_OK)
             return status;
-        name_launch(&launch->info, program->ops, at, count, pattern->kernel);
+        rp_lowering_name(&launch->info, program, at, count, pattern->kernel);
         graph->launch_count++;
         at += count;
     }

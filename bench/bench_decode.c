@@ -21,6 +21,8 @@ struct run {
     uint32_t step_count;
     bool *has_token; /* (batch) */
     uint32_t prompts_left;
+    bool on_card;
+    double card_bandwidth;         /* 0: not on a card */
     uint64_t start_ns, prompts_ns; /* from the first submit until every prompt gave a token */
     double shares[RP_BENCH_ROUNDS_MAX], bandwidths[RP_BENCH_ROUNDS_MAX];
 };
@@ -93,18 +95,23 @@ static double sorted_quantile(double *values, uint32_t count, double q) {
     return values[(uint32_t)(q * (count - 1) + 0.5)];
 }
 
+/* Bytes per second. A card's was read before the engine took its memory, and does not move. */
+static double read_bandwidth(const struct run *run, const struct rp_bench_decode_config *config) {
+    return run->on_card ? run->card_bandwidth
+                        : rp_membw_read(config->device.threads, (size_t)1 << 30, 4);
+}
+
 /* bandwidth, decode, bandwidth. */
 static int run_round(struct run *run, const struct rp_bench_decode_config *config,
                      const struct rp_model_config *model, uint32_t round, double bytes_per_step,
                      struct rp_error *err) {
-    const size_t bytes = (size_t)1 << 30;
-    double before = rp_membw_read(config->threads, bytes, 4);
+    double before = read_bandwidth(run, config);
     run->gap_count = 0;
     int status = submit_all(run, config, model, err);
     if (status != RP_OK)
         return status;
     drain(run, config);
-    double after = rp_membw_read(config->threads, bytes, 4);
+    double after = read_bandwidth(run, config);
     run->bandwidths[round] = RP_MAX(before, after) * 1e-9;
     uint32_t skip = RP_MIN(config->warm_up, run->gap_count);
     double *gaps = run->gaps_ms + skip;
@@ -114,9 +121,38 @@ static int run_round(struct run *run, const struct rp_bench_decode_config *confi
                             config->warm_up);
     memcpy(run->steps_ms + run->step_count, gaps, count * sizeof *gaps);
     run->step_count += count;
-    run->shares[round] =
-        bytes_per_step / (sorted_quantile(gaps, count, 0.5) * 1e-3) * 1e-9 / run->bandwidths[round];
+    double achieved = bytes_per_step / (sorted_quantile(gaps, count, 0.5) * 1e-3) * 1e-9;
+    run->shares[round] = run->bandwidths[round] > 0 ? achieved / run->bandwidths[round] : 0;
     return RP_OK;
+}
+
+/* What the engine itself measured of the decode steps of all sequences. */
+static void summarise_times(const struct run *run, uint32_t batch,
+                            struct rp_bench_decode_result *out) {
+    struct rp_step_times *times = rp_calloc(RP_STEP_TIMES, sizeof *times);
+    double *values = rp_calloc(3 * RP_STEP_TIMES, sizeof *values);
+    double *device = values, *gap = values + RP_STEP_TIMES, *host = gap + RP_STEP_TIMES;
+    uint32_t count = times ? rp_engine_step_times(run->engine, times, RP_STEP_TIMES) : 0;
+    uint32_t steps = 0, gaps = 0;
+    for (uint32_t i = 0; values && i < count; i++) {
+        if (times[i].rows != batch || times[i].tokens != batch)
+            continue;
+        device[steps] = (double)times[i].device_ns * 1e-6;
+        host[steps++] = (double)times[i].host_ns * 1e-3;
+        if (times[i].gap_ns)
+            gap[gaps++] = (double)times[i].gap_ns * 1e-3;
+    }
+    if (steps) {
+        out->device_ms_p50 = sorted_quantile(device, steps, 0.5);
+        out->host_us_p50 = sorted_quantile(host, steps, 0.5);
+        out->host_us_p99 = sorted_quantile(host, steps, 0.99);
+    }
+    if (gaps) {
+        out->gap_us_p50 = sorted_quantile(gap, gaps, 0.5);
+        out->gap_us_p99 = sorted_quantile(gap, gaps, 0.99);
+    }
+    rp_free(times);
+    rp_free(values);
 }
 
 static void summarise(struct run *run, const struct rp_bench_decode_config *config,
@@ -129,6 +165,8 @@ static void summarise(struct run *run, const struct rp_bench_decode_config *conf
     out->ms_p10 = sorted_quantile(run->steps_ms, run->step_count, 0.1);
     out->ms_p50 = sorted_quantile(run->steps_ms, run->step_count, 0.5);
     out->ms_p90 = sorted_quantile(run->steps_ms, run->step_count, 0.9);
+    out->ms_p99 = sorted_quantile(run->steps_ms, run->step_count, 0.99);
+    summarise_times(run, config->batch, out);
     out->tokens_per_second = config->batch * 1000.0 / out->ms_p50;
     out->achieved_gbps = out->bytes_per_step / (out->ms_p50 * 1e-3) * 1e-9;
     out->read_bandwidth_gbps = sorted_quantile(run->bandwidths, config->rounds, 0.5);
@@ -143,6 +181,14 @@ static double kv_bytes_per_token(const struct rp_model_config *model, enum rp_dt
     return 2.0 * model->layers * model->kv_heads * model->head_dim * rp_dtype_bytes(dtype);
 }
 
+/* A card makes its weights by itself, in a fraction of the time. */
+static bool on_card(const struct rp_bench_decode_config *config) {
+    struct rp_device_info info = {.separate_memory = false};
+    if (config->opened)
+        config->backend->info(config->opened, &info);
+    return info.separate_memory;
+}
+
 int rp_bench_decode(const struct rp_bench_decode_config *config, struct rp_bench_decode_result *out,
                     struct rp_error *err) {
     struct rp_model_config shape;
@@ -151,19 +197,27 @@ int rp_bench_decode(const struct rp_bench_decode_config *config, struct rp_bench
     struct rp_device_info device;
     uint32_t length = config->context + config->tokens;
     memset(out, 0, sizeof *out);
+    if (on_card(config))
+        run.card_bandwidth =
+            rp_membw_device(config->backend, config->opened, config->device.threads);
     int status = rp_model_shape(config->shape, &shape, err);
-    if (status != RP_OK)
+    if (status == RP_OK)
+        status = (on_card(config) ? rp_model_random_vectors
+                                  : rp_model_random)(&shape, config->dtype, 1, length, &model, err);
+    if (status != RP_OK) {
+        if (config->opened)
+            config->backend->close(config->opened);
         return status;
-    status = rp_model_random(&shape, config->dtype, 1, length, &model, err);
-    if (status != RP_OK)
-        return status;
+    }
     sem_init(&run.wake, 0, 0);
-    struct rp_engine_config engine = {.max_num_seqs = config->batch,
+    struct rp_engine_config engine = {.backend = config->backend,
+                                      .opened = config->opened,
+                                      .device = config->device,
+                                      .max_num_seqs = config->batch,
                                       .max_num_batched_tokens = RP_MAX(512u, config->batch),
                                       .max_model_len = length,
                                       .queue_capacity = config->batch,
                                       .kv_dtype = config->dtype,
-                                      .threads = config->threads,
                                       .prefix_cache = true,
                                       .run_ahead = config->run_ahead,
                                       .enforce_eager = config->enforce_eager,
@@ -177,6 +231,8 @@ int rp_bench_decode(const struct rp_bench_decode_config *config, struct rp_bench
     run.gaps_ms = rp_calloc(config->tokens, sizeof *run.gaps_ms);
     run.steps_ms = rp_calloc((size_t)config->tokens * config->rounds, sizeof *run.steps_ms);
     if (!run.requests || !run.prompts || !run.has_token || !run.gaps_ms || !run.steps_ms) {
+        if (config->opened)
+            config->backend->close(config->opened);
         status = rp_error_set(err, RP_STATUS_NO_MEMORY, "out of memory");
         goto done;
     }
@@ -184,6 +240,7 @@ int rp_bench_decode(const struct rp_bench_decode_config *config, struct rp_bench
     if (status != RP_OK)
         goto done;
     rp_engine_device_info(run.engine, &device);
+    run.on_card = device.separate_memory;
     memcpy(out->device, device.name, sizeof out->device);
     out->weight_bytes = (double)rp_model_weight_bytes(&model);
     if (!shape.tied) /* the table is only looked up */

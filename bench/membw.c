@@ -106,3 +106,31 @@ double rp_membw_read(uint32_t threads, size_t bytes, uint32_t passes) {
     rp_free_aligned(data);
     return best;
 }
+
+#define DEVICE_BYTES  ((size_t)2 << 30)
+#define DEVICE_PASSES 8
+#define DEVICE_READS  4 /* of a pass: one wait for all */
+
+double rp_membw_device(const struct rp_backend *backend, struct rp_device *device,
+                       uint32_t threads) {
+    double best = 0.0;
+    if (!backend->read)
+        return rp_membw_read(threads, (size_t)512 << 20, 6);
+    void *data = backend->alloc(device, DEVICE_BYTES, RP_MEMORY_DEVICE);
+    if (!data)
+        return 0.0;
+    bool good = backend->fill(device, data, 0x3C, DEVICE_BYTES) == RP_OK &&
+                backend->synchronize(device) == RP_OK;
+    for (int pass = 0; pass <= DEVICE_PASSES && good; pass++) { /* one to warm up */
+        uint64_t begin = rp_clock_ns();
+        for (int i = 0; i < DEVICE_READS; i++)
+            good = good && backend->read(device, data, DEVICE_BYTES) == RP_OK;
+        good = good && backend->synchronize(device) == RP_OK;
+        double ns = (double)(rp_clock_ns() - begin);
+        double rate = DEVICE_READS * (double)DEVICE_BYTES / ns * 1e9;
+        if (good && pass > 0)
+            best = RP_MAX(best, rate);
+    }
+    backend->free(device, data, RP_MEMORY_DEVICE);
+    return good ? best : 0.0;
+}

@@ -36,7 +36,7 @@ target_link_libraries(rp_cuda PUBLIC rp_base CUDA::cudart_static)
 # The module exports rp_backend_cuda_table alone; the few plain functions that it shares with the program
 # are linked into it a second time.
 add_library(reprise_cuda SHARED $<TARGET_OBJECTS:rp_cuda>)
-target_link_libraries(reprise_cuda PRIVATE CUDA::cudart_static rp_device rp_kvcache rp_quant rp_base)
+target_link_libraries(reprise_cuda PRIVATE CUDA::cudart_static rp_backend rp_device rp_kvcache rp_quant rp_base)
 target_link_options(reprise_cuda PRIVATE
-  -Wl,--version-script=${CMAKE_SOURCE_DIR}/cmake/cuda_module.map -Wl,--no-undefined)
+  -Wl,--version-script=${CMAKE_SOURCE_DIR}/cmake/cuda_module.map)
 set_target_properties(reprise_cuda PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR})

@@ -154,6 +154,13 @@ struct rp_backend {
     /* Tests: makes the device fail or hang at this point of the stream. RP_STATUS_UNSUPPORTED where it
      * cannot. */
     int (*inject_fault)(struct rp_device *device, enum rp_device_fault fault);
+    /* NULL, or: what `reprise doctor` shows of driver and cards, as a JSON object, without opening a
+     * device: {"driver": TEXT, "runtime": TEXT, "devices": [{"name": TEXT, "memory_bytes": N,
+     * "compute_capability": TEXT}]}. The bytes written, without the NUL, or a negative status. */
+    int (*describe)(char *json, size_t size);
+    /* NULL where the host can measure that itself, or: asynchronously reads [data, data + bytes) of device
+     * memory once, as fast as the device can, and forgets it (bandwidth). */
+    int (*read)(struct rp_device *device, const void *data, size_t bytes);
 };
 
 /* backend/backend_cpu.c */

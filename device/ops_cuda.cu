@@ -1,21 +1,172 @@
+/* The operators that work column by column: each thread computes four of them. A row is cut into blocks of
+ * BLOCK * 4 columns, so that a single row is shared by many multiprocessors. */
 #include "device/ops_cuda.h"
 
-#include "device/cuda_kernel.cuh"
+#include "device/cuda_vector.cuh"
+#include "device/ops_math.cuh"
 
-static __global__ void add_kernel(rp_add_cuda args) {
+#define BLOCK 128
+
+static dim3 grid_of(uint32_t columns, uint32_t rows) {
+    return dim3((columns + BLOCK * 4 - 1) / (BLOCK * 4), rows);
+}
+
+static __device__ __forceinline__ uint32_t first_column() {
+    return (blockIdx.x * BLOCK + threadIdx.x) * 4;
+}
+
+static __device__ __forceinline__ bool row_is_live(const rp_cuda_rows &rows, uint32_t row) {
+    return row < rp_live_count(rows.step, rows.rows);
+}
+
+/* Launches kernel<true> or kernel<false>. */
+#define START(kernel, vector, grid, block, stream, args)                                           \
+    ((vector) ? rp_cuda_start(kernel<true>, grid, block, 0, stream, true, args)                    \
+              : rp_cuda_start(kernel<false>, grid, block, 0, stream, true, args))
+
+template <bool VEC>
+static __global__ void __launch_bounds__(BLOCK) embed_kernel(rp_embed_cuda args) {
+    uint32_t row = blockIdx.y, col = first_column();
     rp_pdl_begin();
-    uint32_t row = blockIdx.y;
-    if (row >= rp_live_count(args.rows.step, args.rows.rows))
+    uint32_t id = (uint32_t)args.rows.step.token_ids[row];
+    if (!row_is_live(args.rows, row) || col >= args.hidden)
         return;
-    for (uint32_t c = blockIdx.x * blockDim.x + threadIdx.x; c < args.cols;
-         c += gridDim.x * blockDim.x)
-        rp_store(args.out.data, args.out.dtype, row * args.out.stride + c,
-                 rp_load(args.a.data, args.a.dtype, row * args.a.stride + c) +
-                     rp_load(args.b.data, args.b.dtype, row * args.b.stride + c));
+    size_t at = (size_t)(id < args.vocab ? id : 0) * args.hidden + col;
+    float4 value = rp_load4<VEC>(args.table, args.dtype, at, col, args.hidden);
+    if (args.scale != 1.0f) {
+        value.x *= args.scale;
+        value.y *= args.scale;
+        value.z *= args.scale;
+        value.w *= args.scale;
+    }
+    rp_store4<VEC>(args.out, row, col, args.hidden, value);
+}
+
+int rp_embed_cuda_run(const void *args_void, cudaStream_t stream) {
+    const rp_embed_cuda *args = (const rp_embed_cuda *)args_void;
+    bool vector = rp_vector_ok(args->table, args->dtype, args->hidden) && rp_vector_ok(args->out);
+    return START(embed_kernel, vector, grid_of(args->hidden, args->rows.max_rows), BLOCK, stream,
+                 *args);
+}
+
+template <bool VEC> static __global__ void __launch_bounds__(BLOCK) add_kernel(rp_add_cuda args) {
+    uint32_t row = blockIdx.y, col = first_column();
+    rp_pdl_begin();
+    if (!row_is_live(args.rows, row) || col >= args.cols)
+        return;
+    float4 a = rp_load4<VEC>(args.a, row, col, args.cols);
+    float4 b = rp_load4<VEC>(args.b, row, col, args.cols);
+    rp_store4<VEC>(args.out, row, col, args.cols, rp_add4(a, b));
 }
 
 int rp_add_cuda_run(const void *args_void, cudaStream_t stream) {
     const rp_add_cuda *args = (const rp_add_cuda *)args_void;
-    return rp_cuda_start(add_kernel, dim3(4, args->rows.max_rows), dim3(256), 0, stream, true,
-                         *args);
+    bool vector = rp_vector_ok(args->a) && rp_vector_ok(args->b) && rp_vector_ok(args->out);
+    return START(add_kernel, vector, grid_of(args->cols, args->rows.max_rows), BLOCK, stream,
+                 *args);
+}
+
+template <bool VEC>
+static __global__ void __launch_bounds__(BLOCK) gather_kernel(rp_gather_cuda args) {
+    uint32_t row = blockIdx.y, col = first_column();
+    rp_pdl_begin();
+    uint32_t token = args.rows.step.logit_tokens[row];
+    if (!row_is_live(args.rows, row) || col >= args.cols)
+        return;
+    rp_store4<VEC>(args.out, row, col, args.cols, rp_load4<VEC>(args.in, token, col, args.cols));
+}
+
+int rp_gather_cuda_run(const void *args_void, cudaStream_t stream) {
+    const rp_gather_cuda *args = (const rp_gather_cuda *)args_void;
+    bool vector = rp_vector_ok(args->in) && rp_vector_ok(args->out);
+    return START(gather_kernel, vector, grid_of(args->cols, args->rows.max_rows), BLOCK, stream,
+                 *args);
+}
+
+/* Four pairs a thread. */
+static __device__ __forceinline__ void rotate(float &low, float &high, float cosine, float sine) {
+    float x = low, y = high;
+    low = rp_rope_low(x, y, cosine, sine);
+    high = rp_rope_high(x, y, cosine, sine);
+}
+
+template <bool VEC> static __global__ void __launch_bounds__(BLOCK) rope_kernel(rp_rope_cuda args) {
+    uint32_t half = args.rotary_dim / 2, threads_head = (half + 3) / 4;
+    uint32_t at = blockIdx.x * BLOCK + threadIdx.x, row = blockIdx.y;
+    uint32_t head = at / threads_head, i = (at % threads_head) * 4;
+    rp_pdl_begin();
+    uint32_t position = args.rows.step.positions[row];
+    if (!row_is_live(args.rows, row) || head >= args.heads)
+        return;
+    position = min(position, args.position_count - 1);
+    const float *angles = args.table + ((size_t)position * half + i) * 2;
+    size_t low_at = row * args.x.stride + (size_t)head * args.head_dim + i, high_at = low_at + half;
+    void *x = args.x.data;
+    float4 low = rp_load4<VEC>(x, args.x.dtype, low_at, i, half);
+    float4 high = rp_load4<VEC>(x, args.x.dtype, high_at, i, half);
+    float4 first = rp_load4<VEC>(angles, RP_DTYPE_F32, 0, 2 * i, 2 * half);
+    float4 second = rp_load4<VEC>(angles, RP_DTYPE_F32, 4, 2 * i + 4, 2 * half);
+    rotate(low.x, high.x, first.x, first.y);
+    rotate(low.y, high.y, first.z, first.w);
+    rotate(low.z, high.z, second.x, second.y);
+    rotate(low.w, high.w, second.z, second.w);
+    rp_store4<VEC>(x, args.x.dtype, low_at, i, half, low);
+    rp_store4<VEC>(x, args.x.dtype, high_at, i, half, high);
+}
+
+int rp_rope_cuda_run(const void *args_void, cudaStream_t stream) {
+    const rp_rope_cuda *args = (const rp_rope_cuda *)args_void;
+    uint32_t half = args->rotary_dim / 2, threads = args->heads * ((half + 3) / 4);
+    bool vector = rp_vector_ok(args->x) && half % 4 == 0 && args->head_dim % 4 == 0 &&
+                  ((uintptr_t)args->table & 15u) == 0;
+    if (threads == 0)
+        return cudaSuccess;
+    return START(rope_kernel, vector, dim3((threads + BLOCK - 1) / BLOCK, args->rows.max_rows),
+                 BLOCK, stream, *args);
+}
+
+static __device__ __forceinline__ float activate(rp_activation fn, float x) {
+    if (fn == RP_ACTIVATION_SILU)
+        return __fdividef(x, 1.0f + expf(-x));
+    return 0.5f * x * (1.0f + tanhf(0.7978845608f * (x + 0.044715f * x * x * x)));
+}
+
+template <bool VEC, bool PARTIALS>
+static __device__ __forceinline__ void activation_block(const rp_activation_cuda &args) {
+    uint32_t row = blockIdx.y, col = first_column(), cols = args.cols;
+    rp_pdl_begin();
+    if (!row_is_live(args.rows, row) || col >= cols)
+        return;
+    float4 gate, up;
+    if (PARTIALS) {
+        gate = rp_partials_sum4<VEC>(args.partials, row, col, cols);
+        up = rp_partials_sum4<VEC>(args.partials, row, cols + col, 2 * cols);
+    } else {
+        gate = rp_load4<VEC>(args.in, row, col, cols);
+        up = rp_load4<VEC>(args.in, row, cols + col, 2 * cols);
+    }
+    float4 out = make_float4(activate(args.fn, gate.x) * up.x, activate(args.fn, gate.y) * up.y,
+                             activate(args.fn, gate.z) * up.z, activate(args.fn, gate.w) * up.w);
+    rp_store4<VEC>(args.out, row, col, cols, out);
+}
+
+template <bool VEC>
+static __global__ void __launch_bounds__(BLOCK) activation_kernel(rp_activation_cuda args) {
+    activation_block<VEC, false>(args);
+}
+
+template <bool VEC>
+static __global__ void __launch_bounds__(BLOCK)
+    activation_partials_kernel(rp_activation_cuda args) {
+    activation_block<VEC, true>(args);
+}
+
+int rp_activation_cuda_run(const void *args_void, cudaStream_t stream) {
+    const rp_activation_cuda *args = (const rp_activation_cuda *)args_void;
+    dim3 grid = grid_of(args->cols, args->rows.max_rows);
+    bool vector = args->cols % 4 == 0 && rp_vector_ok(args->out);
+    if (args->partials.count)
+        return START(activation_partials_kernel, vector && rp_vector_ok(args->partials), grid,
+                     BLOCK, stream, *args);
+    return START(activation_kernel, vector && rp_vector_ok(args->in), grid, BLOCK, stream, *args);
 }

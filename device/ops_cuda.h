@@ -95,6 +95,8 @@ struct rp_sample_cuda {
     uint32_t max_seq_rows; /* rows (sequences) of the bucket */
     void *scratch;         /* rp_sample_cuda_scratch_bytes, zeroed once */
 };
+/* row_capacity: the larger of both row counts of any bucket. logprob stays 0, as on the CPU. */
+/* row_capacity: the larger of the step's rows and logit rows: each row of the step has a result. */
 size_t rp_sample_cuda_scratch_bytes(uint32_t row_capacity, uint32_t vocab);
 int rp_sample_cuda_run(const void *args, struct CUstream_st *stream);
 

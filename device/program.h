@@ -151,7 +151,7 @@ struct rp_bucket {
     uint32_t tokens;     /* token rows, padding included */
     uint32_t rows;       /* sequences */
     uint32_t logit_rows; /* rows that get logits */
-    bool decode;         /* every sequence has exactly one token */
+    bool decode;         /* every row is a decode row (RP_ROW_DECODE): one token of its slot */
 };
 
 void rp_program_init(struct rp_program *program);

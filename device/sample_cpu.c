@@ -1,5 +1,7 @@
 #include "device/step_cpu.h"
 
+#include "base/clock.h"
+
 #include <math.h>
 #include <string.h>
 
@@ -210,6 +212,8 @@ void rp_sample_cpu(const void *args_void, const struct rp_cpu_worker *worker) {
         struct rp_result_header *header = (struct rp_result_header *)(void *)entry;
         header->row_count = counts->row_count;
         header->error = counts->error;
+        header->begin_ns = counts->begin_ns;
+        header->end_ns = rp_clock_ns();
         counts->step = step;
         /* The host reads the entry when it sees this number. */
         __atomic_store_n(&header->step, step, __ATOMIC_RELEASE);

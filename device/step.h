@@ -84,6 +84,8 @@ struct rp_result_header {
     uint64_t step; /* written last: the entry is complete when it equals the step asked for */
     uint32_t row_count;
     uint32_t error; /* nonzero: sticky, the device's step counter and the packet's disagreed */
+    /* The device's clock when the step's first kernel began and when its result was published. */
+    uint64_t begin_ns, end_ns;
 };
 
 /* Sizes, fixed at start. */
@@ -110,7 +112,8 @@ struct rp_live_row {
 struct rp_live_counts {
     uint64_t step; /* the step in work; the next one is step + 1 */
     uint32_t row_count, token_count, logit_row_count;
-    uint32_t error; /* sticky */
+    uint32_t error;    /* sticky */
+    uint64_t begin_ns; /* of the step in work, by the device's clock */
 };
 
 /* Addresses on the device of everything above. Passed by value to the operators; the memory is made

@@ -1,5 +1,7 @@
 #include "device/step_cpu.h"
 
+#include "base/clock.h"
+
 #include <string.h>
 
 static void fail_step(const struct rp_step_view *view, struct rp_live_counts *counts) {
@@ -49,6 +51,7 @@ void rp_step_begin_cpu(const void *args_void, const struct rp_cpu_worker *worker
     struct rp_live_counts *counts = view->counts;
     if (worker->index != 0)
         return;
+    counts->begin_ns = rp_clock_ns();
     uint64_t step = counts->step + 1;
     unsigned char *packet =
         (unsigned char *)view->packets + (step % RP_STEP_RING_ENTRIES) * view->packet_bytes;

@@ -93,6 +93,8 @@ bool rp_batch_decode(struct rp_batch *batch, uint64_t device_step, uint32_t row_
     const struct rp_row_result *rows = rp_result_rows(entry);
     if (header->error || header->row_count != row_count)
         return false;
+    batch->begin_ns = header->begin_ns;
+    batch->end_ns = header->end_ns;
     for (uint32_t i = 0; i < row_count; i++)
         batch->results[i] = (struct rp_sched_result){rows[i].token, rows[i].logprob, rows[i].flags};
     return true;

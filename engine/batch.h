@@ -10,6 +10,7 @@ struct rp_batch {
     struct rp_step_view view;        /* packets and prompt_ring are written here */
     uint32_t prompt_cursor;          /* next free index of the prompt ring; wraps */
     struct rp_sched_result *results; /* (row_capacity) of the step read last */
+    uint64_t begin_ns, end_ns;       /* of the step read last, by the device's clock */
 };
 
 /* Edits of one joining sequence at most (its page entries come apart). */

@@ -5,73 +5,25 @@
 #include "base/clock.h"
 #include "base/hash.h"
 #include "base/log.h"
+#include "engine/card_plan.h"
+#include "engine/weights_on_device.h"
 
 #include <string.h>
 
-static const double step_bounds[] = {0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02,
-                                     0.05,   0.1,    0.2,    0.5,   1.0,   2.0,   5.0,  10.0};
-
-/* Repacks every weight for the device. A tied head is the embedding's matrix, prepared once. */
+/* The weights go to the device; on a card they are counted there. */
 static int prepare_weights(struct rp_engine *engine, struct rp_error *err) {
-    struct rp_model *model = engine->model;
-    uint32_t done = 0, total = model->config.layers + 1;
-    for (uint32_t i = 0; i < model->config.layers; i++) {
-        struct rp_layer_weights *layer = &model->layers[i];
-        struct rp_matrix *matrices[] = {&layer->qkv, &layer->o, &layer->gate_up, &layer->down};
-        for (size_t m = 0; m < RP_ARRAY_COUNT(matrices); m++) {
-            int status = engine->backend->matrix_prepare(engine->device, matrices[m], err);
-            if (status != RP_OK)
-                return status;
-        }
-        if (engine->config.progress)
-            engine->config.progress(engine->config.progress_ctx, "prepare", ++done, total);
-    }
-    bool tied = model->config.tied;
-    int status = engine->backend->matrix_prepare(engine->device,
-                                                 tied ? &model->embed : &model->lm_head, err);
-    if (status == RP_OK && tied)
-        model->lm_head = model->embed;
-    return status;
-}
-
-static int no_memory(struct rp_error *err, const char *what, size_t bytes) {
+    struct rp_device_memory before, after;
+    engine->backend->memory(engine->device, &before);
     int status =
-        rp_error_set(err, RP_STATUS_NO_MEMORY, "no memory for the %s (%zu bytes)", what, bytes);
-    rp_error_hint(err, "try a smaller --kv-cache-memory-bytes, --swap-space or --max-num-seqs");
-    return status;
-}
-
-/* Slots, rings, pages. */
-static int make_buffers(struct rp_engine *engine, struct rp_error *err) {
-    const struct rp_backend *backend = engine->backend;
-    struct rp_engine_layout *layout = &engine->layout;
-    struct rp_step_view *view = &engine->batch.view;
-    size_t kv_bytes = (size_t)layout->page_count * layout->kv.page_stride;
-    size_t host_bytes = (size_t)layout->host_page_count * layout->kv.page_stride;
-    engine->state = backend->alloc(engine->device, layout->state_bytes, RP_MEMORY_DEVICE);
-    if (!engine->state)
-        return no_memory(err, "slots", layout->state_bytes);
-    engine->rings = backend->alloc(engine->device, layout->ring_bytes, RP_MEMORY_HOST);
-    if (!engine->rings)
-        return no_memory(err, "rings", layout->ring_bytes);
-    layout->kv.base = backend->alloc(engine->device, kv_bytes, RP_MEMORY_DEVICE);
-    if (!layout->kv.base)
-        return no_memory(err, "KV pool", kv_bytes);
-    engine->host_pages = backend->alloc(engine->device, host_bytes, RP_MEMORY_HOST);
-    if (!engine->host_pages)
-        return no_memory(err, "swap pool", host_bytes);
-    rp_step_state_carve(&layout->step, engine->state, view);
-    rp_step_rings_carve(&layout->step, engine->rings, view);
-    int status = backend->fill(engine->device, engine->state, 0, layout->state_bytes);
-    if (status == RP_OK)
-        status = backend->fill(engine->device, engine->rings, 0, layout->ring_bytes);
-    if (status == RP_OK)
-        status = backend->fill(engine->device, layout->kv.base, 0, layout->kv.page_stride);
-    if (status != RP_OK || backend->synchronize(engine->device) != RP_OK)
-        return rp_error_set(err, RP_STATUS_DEVICE, "the device failed while being filled");
-    engine->batch.results = rp_calloc(layout->step.row_capacity, sizeof *engine->batch.results);
-    if (!engine->batch.results)
-        return no_memory(err, "results", layout->step.row_capacity);
+        rp_weights_prepare(engine->backend, engine->device, engine->model, &engine->prepared,
+                           engine->config.progress, engine->config.progress_ctx, err);
+    if (status == RP_STATUS_NO_MEMORY && engine->layout.on_card)
+        return rp_card_plan_no_room(&engine->config, &engine->layout, engine->layout.page_count,
+                                    err);
+    if (status != RP_OK)
+        return status;
+    engine->backend->memory(engine->device, &after);
+    engine->weights_bytes = after.allocated_bytes - before.allocated_bytes;
     return RP_OK;
 }
 
@@ -107,7 +59,7 @@ static int make_graphs(struct rp_engine *engine, const struct rp_program *progra
 
 static int make_scheduler(struct rp_engine *engine, struct rp_error *err) {
     struct rp_scheduler_config config =
-        rp_engine_scheduler_config(&engine->config, &engine->layout);
+        rp_engine_scheduler_config(&engine->config, &engine->layout, &engine->device_info);
     if (!rp_random_fill(&config.hash_key, sizeof config.hash_key))
         return rp_error_set(err, RP_STATUS_IO, "the system has no source of random numbers");
     engine->scheduler_config = config;
@@ -116,54 +68,89 @@ static int make_scheduler(struct rp_engine *engine, struct rp_error *err) {
         return status;
     if (!rp_ring_init(&engine->requests, engine->config.queue_capacity, sizeof(void *)) ||
         !rp_ring_init(&engine->events, engine->layout.event_capacity, sizeof(struct rp_event)))
-        return no_memory(err, "request and event rings", engine->layout.event_capacity);
+        return rp_engine_no_memory(err, "request and event rings", engine->layout.event_capacity);
     return RP_OK;
+}
+
+static int open_device(struct rp_engine *engine, struct rp_error *err) {
+    engine->backend = engine->config.backend ? engine->config.backend : rp_backend_cpu();
+    engine->device = engine->config.opened;
+    int status = engine->device
+                     ? RP_OK
+                     : engine->backend->open(&engine->config.device, &engine->device, err);
+    if (status != RP_OK)
+        return status;
+    engine->backend->info(engine->device, &engine->device_info);
+    engine->backend->memory(engine->device, &engine->memory_opened);
+    rp_engine_config_resolve(&engine->config, &engine->device_info);
+    return RP_OK;
+}
+
+static void set_memory_metrics(struct rp_engine *engine) {
+    struct rp_engine_metrics *metrics = &engine->metrics;
+    const struct rp_engine_layout *layout = &engine->layout;
+    for (int use = 0; use < RP_MEMORY_USE_COUNT; use++)
+        rp_gauge_set(&metrics->memory[use], (int64_t)layout->card.uses[use]);
+    if (!layout->on_card) {
+        rp_gauge_set(&metrics->memory[RP_MEMORY_WEIGHTS],
+                     (int64_t)rp_model_weight_bytes(engine->model));
+        rp_gauge_set(&metrics->memory[RP_MEMORY_ACTIVATIONS], (int64_t)layout->arena_bytes);
+        rp_gauge_set(&metrics->memory[RP_MEMORY_SLOTS], (int64_t)layout->state_bytes);
+        rp_gauge_set(&metrics->memory[RP_MEMORY_KV], (int64_t)engine->kv_committed);
+    }
+    rp_engine_count_allocations(engine);
+}
+
+/* Everything on the device, in this order: what is left at the end is the KV pool. */
+static int make_all(struct rp_engine *engine, const struct rp_program *program,
+                    struct rp_error *err) {
+    int status =
+        rp_engine_layout_make(&engine->config, engine->model, program, &engine->device_info,
+                              &engine->memory_opened, &engine->layout, err);
+    if (status == RP_OK)
+        status = prepare_weights(engine, err);
+    if (status == RP_OK)
+        status = rp_engine_make_buffers(engine, err);
+    if (status == RP_OK)
+        status = make_graphs(engine, program, err);
+    if (status == RP_OK)
+        status = rp_engine_warm_up(engine, err);
+    if (status == RP_OK)
+        status = rp_engine_map_pool(engine, err);
+    return status == RP_OK ? make_scheduler(engine, err) : status;
 }
 
 int rp_engine_create(const struct rp_engine_config *config, struct rp_model *model,
                      struct rp_engine **out, struct rp_error *err) {
     struct rp_program program;
     struct rp_engine *engine = rp_calloc(1, sizeof *engine);
-    if (!engine)
-        return no_memory(err, "engine", sizeof *engine);
+    if (!engine) {
+        if (config->opened)
+            config->backend->close(config->opened);
+        return rp_engine_no_memory(err, "engine", sizeof *engine);
+    }
     rp_program_init(&program);
     engine->config = *config;
     engine->model = model;
-    engine->backend = rp_backend_cpu();
-    rp_histogram_init(&engine->metrics.step_seconds, step_bounds, RP_ARRAY_COUNT(step_bounds));
-    struct rp_device_config device = {.threads = config->threads,
-                                      .scalar_only = config->scalar_only};
-    int status = engine->backend->open(&device, &engine->device, err);
-    if (status != RP_OK)
-        goto fail;
-    engine->backend->info(engine->device, &engine->device_info);
-    status = rp_model_emit(model, &program, err);
+    int status = open_device(engine, err);
+    if (status == RP_OK && !rp_engine_times_init(engine))
+        status = rp_engine_no_memory(err, "step times", RP_STEP_TIMES);
     if (status == RP_OK)
-        status = rp_engine_layout_make(config, model, &program, &engine->device_info,
-                                       &engine->layout, err);
+        status = rp_model_emit(model, &program, err);
     if (status == RP_OK)
-        status = prepare_weights(engine, err);
-    if (status == RP_OK)
-        status = make_buffers(engine, err);
-    if (status == RP_OK)
-        status = make_graphs(engine, &program, err);
-    if (status == RP_OK)
-        status = make_scheduler(engine, err);
-    if (status == RP_OK)
-        status = rp_engine_warm_up(engine, err);
-    if (status != RP_OK)
-        goto fail;
+        status = make_all(engine, &program, err);
+    rp_program_deinit(&program); /* graphs hold what they need */
+    if (status != RP_OK) {
+        rp_engine_destroy(engine);
+        return status;
+    }
     sem_init(&engine->wake_up, 0, 0);
     rp_engine_update_gauges(engine);
+    set_memory_metrics(engine);
     rp_gauge_set(&engine->metrics.healthy, 1);
     atomic_store(&engine->last_progress_ns, rp_clock_ns());
-    rp_program_deinit(&program); /* graphs hold what they need */
     *out = engine;
     return RP_OK;
-fail:
-    rp_program_deinit(&program);
-    rp_engine_destroy(engine);
-    return status;
 }
 
 int rp_engine_start(struct rp_engine *engine, struct rp_error *err) {
@@ -188,16 +175,17 @@ void rp_engine_destroy(struct rp_engine *engine) {
         return;
     const struct rp_backend *backend = engine->backend;
     rp_engine_stop(engine);
+    if (engine->hangs) /* the device may still write to all of it */
+        return;
     rp_graph_set_destroy(engine->graphs);
     rp_scheduler_destroy(engine->scheduler);
     rp_ring_deinit(&engine->requests);
     rp_ring_deinit(&engine->events);
     rp_free(engine->batch.results);
+    rp_free(engine->times);
     if (engine->device) {
-        backend->free(engine->device, engine->state, RP_MEMORY_DEVICE);
-        backend->free(engine->device, engine->rings, RP_MEMORY_HOST);
-        backend->free(engine->device, engine->layout.kv.base, RP_MEMORY_DEVICE);
-        backend->free(engine->device, engine->host_pages, RP_MEMORY_HOST);
+        rp_engine_free_buffers(engine);
+        rp_weights_release(backend, engine->device, engine->model, engine->prepared);
         backend->close(engine->device);
     }
     rp_free(engine);
@@ -246,7 +234,11 @@ uint32_t rp_engine_max_model_len(const struct rp_engine *engine) {
 }
 
 bool rp_engine_is_healthy(const struct rp_engine *engine) {
-    return rp_gauge_read(&engine->metrics.healthy) != 0;
+    return rp_engine_failure(engine) == NULL;
+}
+
+const char *rp_engine_failure(const struct rp_engine *engine) {
+    return atomic_load_explicit(&((struct rp_engine *)engine)->failure, memory_order_acquire);
 }
 
 uint64_t rp_engine_last_progress_ns(const struct rp_engine *engine) {
@@ -264,4 +256,26 @@ const struct rp_engine_metrics *rp_engine_metrics(const struct rp_engine *engine
 
 void rp_engine_device_info(const struct rp_engine *engine, struct rp_device_info *out_info) {
     *out_info = engine->device_info;
+}
+
+uint32_t rp_engine_graph_count(const struct rp_engine *engine) {
+    return rp_graph_set_count(engine->graphs);
+}
+
+void rp_engine_graph(const struct rp_engine *engine, uint32_t index,
+                     struct rp_engine_graph *out_graph) {
+    const struct rp_graph_entry *entry = rp_graph_set_entry(engine->graphs, index);
+    *out_graph = (struct rp_engine_graph){
+        .bucket = entry->bucket,
+        .captured = entry->forward != NULL,
+        .nodes = entry->nodes,
+        .kernels = entry->kernels,
+        .launches = entry->launches,
+        .bytes = entry->graph_bytes,
+        .arena_bytes = entry->arena_bytes,
+        .capture_ns = entry->capture_ns,
+        .fingerprint = entry->fingerprint,
+        .replays = rp_counter_read(&entry->replays),
+        .padded_tokens = rp_counter_read(&entry->padded_tokens),
+    };
 }

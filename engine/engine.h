@@ -21,24 +21,34 @@
 struct rp_engine;
 struct rp_model; /* model/model.h */
 
+/* swap_bytes: a quarter of the host memory that is free, at most 4 GiB. */
+#define RP_SWAP_BYTES_AUTO UINT64_MAX
+
 struct rp_engine_config {
-    uint32_t max_num_seqs;           /* slots; default 64 on the CPU */
-    uint32_t max_num_batched_tokens; /* largest token bucket; default 512 on the CPU */
+    const struct rp_backend *backend; /* NULL: the CPU's */
+    struct rp_device
+        *opened; /* by that backend; rp_engine_create takes it over, also when it fails.
+                                 NULL: opened with `device` */
+    struct rp_device_config device;
+    uint32_t max_num_seqs;           /* slots; 0: 64 on the CPU, 256 on a card */
+    uint32_t max_num_batched_tokens; /* largest token bucket; 0: 512 on the CPU, 2,048 on a card */
     uint32_t max_model_len;          /* 0: the model's */
     uint32_t queue_capacity;         /* --max-num-queued-reqs, default 256 */
     uint32_t event_capacity;         /* 0: derived */
     uint64_t kv_cache_bytes;         /* device pool; 0: derived from free memory, capped */
+    double memory_utilization;       /* of a card: share that may be used; 0: 0.92 */
     uint32_t page_count_override;    /* --num-gpu-blocks-override; 0: from kv_cache_bytes */
-    uint64_t swap_bytes;             /* host pool, default 1 GiB */
+    uint64_t swap_bytes;             /* host pool, or RP_SWAP_BYTES_AUTO */
     uint32_t page_tokens;            /* --block-size; 0: the device's */
     enum rp_dtype kv_dtype;          /* F32 or BF16 */
-    uint32_t threads;                /* CPU workers; 0: one per core */
     bool prefix_cache;               /* default on */
     bool run_ahead;                  /* default on */
     bool enforce_eager;
     bool no_fusion;
-    bool scalar_only;        /* tests */
     bool debug_poison;       /* fill the arena with NaN before each step */
+    double watchdog_seconds; /* a step without progress for so long: the device hangs; 0: never */
+    uint64_t fault_step;     /* tests: before this step (1, 2, ...) `fault` is injected; 0: none */
+    enum rp_device_fault fault;
     void (*wake)(void *ctx); /* called from the engine thread */
     void *wake_ctx;
     void (*progress)(void *ctx, const char *stage, uint32_t done,
@@ -51,17 +61,42 @@ struct rp_memory_item {
     char name[32];
     char detail[96];
     uint64_t bytes;
+    bool on_host; /* of a card's plan: pinned memory of the host, not part of total_bytes */
 };
 #define RP_MEMORY_ITEMS_MAX 12
 struct rp_memory_plan {
     struct rp_memory_item items[RP_MEMORY_ITEMS_MAX];
     uint32_t item_count;
     uint64_t total_bytes;
+    uint64_t device_bytes; /* the card's whole memory; 0: the host's is the device's */
+    bool measured;         /* a card: graphs and pool as they are, not as they were estimated */
     uint32_t page_tokens, page_count, host_page_count;
     uint64_t kv_tokens;       /* tokens that the device pool holds */
     uint32_t max_model_len;   /* in force */
     uint32_t longest_context; /* tokens of the longest sequence that fits the pool and the model */
 };
+
+/* What device memory is used for. The order of engine's and server's tables. */
+enum rp_memory_use {
+    RP_MEMORY_CONTEXT, /* in use before anything of ours: the driver, other processes */
+    RP_MEMORY_WEIGHTS,
+    RP_MEMORY_ACTIVATIONS,
+    RP_MEMORY_WORKSPACE,
+    RP_MEMORY_GRAPHS,
+    RP_MEMORY_SLOTS,
+    RP_MEMORY_KV,
+    RP_MEMORY_USE_COUNT
+};
+
+/* One step, as measured. */
+struct rp_step_times {
+    uint64_t device_ns; /* from its first kernel to its published result, by the device's clock */
+    uint64_t
+        gap_ns; /* device idle before it; 0 unless it was launched before its forerunner was read */
+    uint64_t host_ns; /* the engine thread's planning, launching and committing: no waiting */
+    uint32_t rows, tokens;
+};
+#define RP_STEP_TIMES 4096 /* that an engine keeps */
 
 struct rp_engine_metrics {
     struct rp_gauge running, waiting, swapped;
@@ -70,21 +105,37 @@ struct rp_engine_metrics {
     struct rp_counter prefix_query_tokens, prefix_hit_tokens;
     struct rp_counter steps, decode_steps, mixed_steps, padded_tokens, packet_bytes;
     struct rp_histogram step_seconds;
-    struct rp_gauge healthy; /* 1, or 0 after a device error */
+    struct rp_histogram step_device_seconds; /* on the device, by its clock */
+    struct rp_histogram step_gap_seconds;  /* device idle between two steps launched back to back */
+    struct rp_histogram step_host_seconds; /* the engine thread's own part of a step: no waiting */
+    struct rp_gauge healthy;               /* 1, or 0 after a device error */
+    struct rp_gauge memory[RP_MEMORY_USE_COUNT]; /* bytes */
+    struct rp_counter allocations;               /* of device memory, since the device was opened */
 };
 
-/* The plan without making anything: `reprise inspect`. weights may be unloaded. */
-int rp_engine_plan_memory(const struct rp_engine_config *config, const struct rp_model *model,
-                          struct rp_memory_plan *out_plan, struct rp_error *err) RP_MUST_USE;
+/* A captured bucket, as /debug/graphs shows it. */
+struct rp_engine_graph {
+    struct rp_bucket bucket;
+    bool captured; /* false: it failed, and the next larger one does its steps */
+    uint32_t nodes, kernels, launches;
+    uint64_t bytes, arena_bytes, capture_ns, fingerprint;
+    uint64_t replays, padded_tokens; /* since ready */
+};
+
+/* Fills what is left to the device (zeros above) for this one. rp_engine_create does it by itself. */
+void rp_engine_config_resolve(struct rp_engine_config *config, const struct rp_device_info *device);
 
 /* Prepares weights for the device (takes them out of *model), captures every graph, sizes the pool. The
- * model's config and tokenizer-independent parts stay readable. Nothing runs yet. */
+ * model's config and tokenizer-independent parts stay readable. Nothing runs yet. On a card the weights
+ * leave the model for good: it can be given to one engine only. */
 int rp_engine_create(const struct rp_engine_config *config, struct rp_model *model,
                      struct rp_engine **out, struct rp_error *err) RP_MUST_USE;
 int rp_engine_start(struct rp_engine *engine, struct rp_error *err) RP_MUST_USE; /* the thread */
 /* Stops the thread: requests still open are closed with RP_FINISH_ERROR (their events can be drained
- * until destroy). */
+ * until destroy). A thread that hangs inside the device's driver is waited for: after a failure leave
+ * the process by _Exit instead. */
 void rp_engine_stop(struct rp_engine *engine);
+/* Frees everything, except after a device that hangs: its memory may still be written to, and stays. */
 void rp_engine_destroy(struct rp_engine *engine);
 
 /* Loop thread. RP_STATUS_FULL: answer 429. RP_STATUS_DEVICE: the engine has failed, answer 503. */
@@ -100,11 +151,21 @@ bool rp_engine_fits(const struct rp_engine *engine, uint32_t prompt_count, uint3
 uint32_t rp_engine_queue_capacity(const struct rp_engine *engine);
 uint32_t rp_engine_max_model_len(const struct rp_engine *engine);
 bool rp_engine_is_healthy(const struct rp_engine *engine);
+/* Why the device has failed, or NULL while it is healthy. */
+const char *rp_engine_failure(const struct rp_engine *engine);
 /* Last moment at which a step ended, the device was seen at work inside one, or nothing was to do; old:
  * the device hangs. */
 uint64_t rp_engine_last_progress_ns(const struct rp_engine *engine);
 const struct rp_memory_plan *rp_engine_memory_plan(const struct rp_engine *engine);
+/* Copies the times of up to `capacity` of the last steps, oldest first; returns how many. The engine must be
+ * idle or stopped: for benchmarks and tests. */
+uint32_t rp_engine_step_times(const struct rp_engine *engine, struct rp_step_times *out,
+                              uint32_t capacity);
 const struct rp_engine_metrics *rp_engine_metrics(const struct rp_engine *engine);
 void rp_engine_device_info(const struct rp_engine *engine, struct rp_device_info *out_info);
+/* Captured buckets, smallest first; index below the count. */
+uint32_t rp_engine_graph_count(const struct rp_engine *engine);
+void rp_engine_graph(const struct rp_engine *engine, uint32_t index,
+                     struct rp_engine_graph *out_graph);
 
 #endif

@@ -1,5 +1,5 @@
-/* engine_internal.h - the engine's state, shared by engine.c (making it, the loop thread's calls) and
- * step_loop.c (the engine thread). Every field without a remark belongs to the engine thread. */
+/* engine_internal.h - the engine's state, shared by engine.c (making it, the loop thread's calls),
+ * engine_memory.c (slots, rings, pages) and step_loop.c (the engine thread). Every field without a remark belongs to the engine thread. */
 #ifndef RP_ENGINE_ENGINE_INTERNAL_H
 #define RP_ENGINE_ENGINE_INTERNAL_H
 
@@ -19,7 +19,8 @@
 /* A step that was launched and not yet read. */
 struct rp_pending_step {
     uint64_t scheduler_step, device_step, launch_ns;
-    uint32_t row_count;
+    uint32_t row_count, token_count;
+    bool behind; /* launched while another was still unread: the device need not have waited */
 };
 #define RP_PENDING_MAX 2
 
@@ -35,11 +36,23 @@ struct rp_engine {
     struct rp_graph_set *graphs;
     struct rp_batch batch;
     unsigned char *state, *rings, *host_pages;
+    struct rp_device_memory memory_opened; /* when the device was opened */
+    uint64_t weights_bytes;                /* on a card: that the weights were given */
+    uint32_t prepared;                     /* matrices that were given to the device */
+    size_t kv_reserved, kv_committed;      /* bytes of the pool's range */
 
     uint64_t device_step; /* of the last step launched */
     struct rp_pending_step pending[RP_PENDING_MAX];
     uint32_t pending_count;
+    uint64_t waited_ns;          /* for the device, in the turn in work */
+    uint64_t device_end_ns;      /* of the step read last, by the device's clock; 0: none */
+    struct rp_step_times *times; /* (RP_STEP_TIMES) ring */
+    uint64_t times_count;        /* steps read since the start */
     bool failed; /* sticky device error: everything is closed, nothing is launched */
+    bool hangs;  /* failed by the watchdog: nothing may wait for the device */
+    char failure_text[384];
+    _Atomic(const char *) failure; /* failure_text once it is written; any thread */
+    uint64_t memory_seen_ns;       /* when the allocations were counted last */
 
     struct rp_request *held; /* taken from the ring, not yet by the scheduler */
     struct rp_ring requests; /* loop -> engine: struct rp_request * */
@@ -63,5 +76,23 @@ int rp_engine_warm_up(struct rp_engine *engine, struct rp_error *err);
 /* After the thread has ended: moves on what had no room in the event ring. */
 void rp_engine_flush(struct rp_engine *engine);
 void rp_engine_update_gauges(struct rp_engine *engine);
+/* Takes over the device's count of allocations. */
+void rp_engine_count_allocations(struct rp_engine *engine);
+
+/* step_times.c */
+bool rp_engine_times_init(struct rp_engine *engine);
+/* A step was read: notes how long it was on the device, and how long that was idle before. */
+void rp_engine_note_step(struct rp_engine *engine, const struct rp_pending_step *step);
+/* The turn that read it took so long beside waiting. */
+void rp_engine_note_turn(struct rp_engine *engine, uint64_t turn_ns);
+
+/* engine_memory.c */
+int rp_engine_make_buffers(struct rp_engine *engine, struct rp_error *err);
+/* After the warm-up: on a card, maps the rest of the KV pool, settles page_count and the plan. */
+int rp_engine_map_pool(struct rp_engine *engine, struct rp_error *err);
+void rp_engine_free_buffers(struct rp_engine *engine);
+int rp_engine_no_memory(struct rp_error *err, const char *what, size_t bytes);
+/* RP_STATUS_DEVICE: what, and what the device said of it. */
+int rp_engine_device_error(struct rp_engine *engine, const char *what, struct rp_error *err);
 
 #endif

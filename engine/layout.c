@@ -1,8 +1,10 @@
 #include "engine/layout.h"
 
+#include "backend/cpu_memory.h"
 #include "base/checked.h"
 #include "base/memory.h"
 #include "device/step_cpu.h"
+#include "engine/card_plan.h"
 #include "graphs/graph_set.h"
 #include "model/model.h"
 
@@ -20,18 +22,35 @@ static uint32_t ceil_pow2(uint32_t value) {
     return rounded;
 }
 
-static void add_item(struct rp_memory_plan *plan, const char *name, uint64_t bytes,
+void rp_engine_config_resolve(struct rp_engine_config *config,
+                              const struct rp_device_info *device) {
+    bool card = device->separate_memory;
+    if (!config->max_num_seqs)
+        config->max_num_seqs = card ? 256 : 64;
+    if (!config->max_num_batched_tokens)
+        config->max_num_batched_tokens = card ? 2048 : 512;
+    if (!config->page_tokens)
+        config->page_tokens = device->page_tokens;
+    if (!(config->memory_utilization > 0.0))
+        config->memory_utilization = 0.92;
+    if (config->swap_bytes == RP_SWAP_BYTES_AUTO)
+        config->swap_bytes = RP_MIN((uint64_t)4 << 30, rp_cpu_memory_room() / 4);
+}
+
+/* on_host: not the device's memory, where the two are apart. */
+static void add_item(struct rp_memory_plan *plan, const char *name, uint64_t bytes, bool on_host,
                      const char *detail) {
     RP_ASSERT(plan->item_count < RP_MEMORY_ITEMS_MAX);
     struct rp_memory_item *item = &plan->items[plan->item_count++];
     snprintf(item->name, sizeof item->name, "%s", name);
     snprintf(item->detail, sizeof item->detail, "%s", detail);
     item->bytes = bytes;
-    plan->total_bytes += bytes;
+    item->on_host = on_host;
+    plan->total_bytes += on_host ? 0 : bytes;
 }
 
-/* Pages of the device pool: as told, or as many as the longest sequences of all slots need within the
- * memory that is left. */
+/* Pages of the device pool: as told, or, on the host, as many as the longest sequences of all slots need
+ * within the memory that is left; on a card all that is left, for the prefix cache. */
 static int size_pool(const struct rp_engine_config *config, struct rp_engine_layout *out,
                      uint64_t free_bytes, uint32_t wanted_len, struct rp_error *err) {
     size_t page_bytes = out->kv.page_stride;
@@ -41,6 +60,8 @@ static int size_pool(const struct rp_engine_config *config, struct rp_engine_lay
         pages = config->page_count_override;
     else if (config->kv_cache_bytes)
         pages = config->kv_cache_bytes / page_bytes;
+    else if (out->on_card)
+        pages = RP_MIN(free_bytes / page_bytes - 1, UINT32_MAX - 2); /* without the padding page */
     else
         pages = RP_MIN(useful, free_bytes / 100 * KV_SHARE_PERCENT / page_bytes);
     if (pages < 1 || pages >= UINT32_MAX - 1)
@@ -48,6 +69,10 @@ static int size_pool(const struct rp_engine_config *config, struct rp_engine_lay
             err, RP_STATUS_NO_MEMORY,
             "the KV pool would have %llu pages of %zu bytes (memory left: %llu bytes)",
             (unsigned long long)pages, page_bytes, (unsigned long long)free_bytes);
+    bool told = config->page_count_override || config->kv_cache_bytes;
+    uint64_t beside = out->card.total - RP_MIN(out->card.total, out->card.limit - free_bytes);
+    if (out->on_card && told && (pages + 1) * page_bytes > beside)
+        return rp_card_plan_no_room(config, out, pages + 1, err);
     out->page_count = (uint32_t)pages + 1; /* and the padding page */
     out->host_page_count = (uint32_t)RP_MIN(config->swap_bytes / page_bytes, useful);
     return RP_OK;
@@ -97,23 +122,39 @@ static void size_step(const struct rp_engine_config *config, struct rp_engine_la
     step->prompt_ring_capacity = ceil_pow2(4 * step->token_capacity);
 }
 
-static void describe(const struct rp_engine_layout *out, const struct rp_model *model,
-                     struct rp_memory_plan *plan) {
+void rp_engine_layout_describe(struct rp_engine_layout *out, const struct rp_model *model) {
+    struct rp_memory_plan *plan = &out->plan;
+    const uint64_t *uses = out->card.uses;
+    bool card = out->on_card;
     char detail[96];
     size_t page_bytes = out->kv.page_stride;
+    plan->item_count = 0;
+    plan->total_bytes = 0;
+    plan->device_bytes = out->card.total;
+    plan->measured = out->card.measured;
+    if (card)
+        add_item(plan, "context", uses[RP_MEMORY_CONTEXT], false, "the driver, other processes");
     snprintf(detail, sizeof detail, "%s", rp_dtype_name(model->dtype));
-    add_item(plan, "weights", rp_model_weight_bytes(model), detail);
+    add_item(plan, "weights", card ? uses[RP_MEMORY_WEIGHTS] : rp_model_weight_bytes(model), false,
+             detail);
     snprintf(detail, sizeof detail, "%u pages of %u tokens, %s, %zu bytes each", out->page_count,
              out->kv.page_tokens, rp_dtype_name(out->kv.dtype), page_bytes);
-    add_item(plan, "KV pool", (uint64_t)out->page_count * page_bytes, detail);
+    add_item(plan, "KV pool",
+             card && plan->measured ? uses[RP_MEMORY_KV] : (uint64_t)out->page_count * page_bytes,
+             false, detail);
     snprintf(detail, sizeof detail, "%u pages", out->host_page_count);
-    add_item(plan, "swap pool", (uint64_t)out->host_page_count * page_bytes, detail);
+    add_item(plan, "swap pool", (uint64_t)out->host_page_count * page_bytes, card, detail);
     snprintf(detail, sizeof detail, "shared by %u buckets", out->buckets.count);
-    add_item(plan, "activations", out->arena_bytes, detail);
+    add_item(plan, "activations", out->arena_bytes, false, detail);
+    if (card) {
+        add_item(plan, "workspace", uses[RP_MEMORY_WORKSPACE], false, "of kernels");
+        add_item(plan, "graphs", uses[RP_MEMORY_GRAPHS], false,
+                 plan->measured ? "and loaded kernels" : "and loaded kernels, an upper estimate");
+    }
     snprintf(detail, sizeof detail, "%u slots, page tables of %u entries", out->step.slot_count,
              out->step.pages_per_slot);
-    add_item(plan, "slots", out->state_bytes, detail);
-    add_item(plan, "rings", out->ring_bytes, "packets, results, prompt staging");
+    add_item(plan, "slots", out->state_bytes, false, detail);
+    add_item(plan, "rings", out->ring_bytes, card, "packets, results, prompt staging");
     plan->page_tokens = out->kv.page_tokens;
     plan->page_count = out->page_count;
     plan->host_page_count = out->host_page_count;
@@ -123,13 +164,15 @@ static void describe(const struct rp_engine_layout *out, const struct rp_model *
 
 int rp_engine_layout_make(const struct rp_engine_config *config, const struct rp_model *model,
                           const struct rp_program *program, const struct rp_device_info *device,
-                          struct rp_engine_layout *out, struct rp_error *err) {
+                          const struct rp_device_memory *memory, struct rp_engine_layout *out,
+                          struct rp_error *err) {
     memset(out, 0, sizeof *out);
+    out->on_card = device->separate_memory;
     int status =
         rp_buckets_plan(config->max_num_seqs, config->max_num_batched_tokens, &out->buckets, err);
     if (status != RP_OK)
         return status;
-    uint32_t page_tokens = config->page_tokens ? config->page_tokens : device->page_tokens;
+    uint32_t page_tokens = config->page_tokens;
     if (page_tokens > 256 || (page_tokens & (page_tokens - 1)) ||
         !rp_kv_layout_init(&out->kv, model->config.layers, model->config.kv_heads,
                            model->config.head_dim, page_tokens, config->kv_dtype))
@@ -145,7 +188,10 @@ int rp_engine_layout_make(const struct rp_engine_config *config, const struct rp
     uint64_t left = device->memory_bytes > used ? device->memory_bytes - used : 0;
     uint32_t wanted_len =
         config->max_model_len ? config->max_model_len : model->config.max_position;
-    status = size_pool(config, out, left, wanted_len, err);
+    if (out->on_card)
+        status = rp_card_plan_estimate(config, model, program, memory, wanted_len, out, &left, err);
+    if (status == RP_OK)
+        status = size_pool(config, out, left, wanted_len, err);
     if (status == RP_OK)
         status = settle_context(config, model, out, err);
     if (status != RP_OK)
@@ -159,12 +205,13 @@ int rp_engine_layout_make(const struct rp_engine_config *config, const struct rp
         config->event_capacity
             ? config->event_capacity
             : RP_MAX(1024u, 8 * config->max_num_seqs + 2 * config->queue_capacity);
-    describe(out, model, &out->plan);
+    rp_engine_layout_describe(out, model);
     return RP_OK;
 }
 
 struct rp_scheduler_config rp_engine_scheduler_config(const struct rp_engine_config *config,
-                                                      const struct rp_engine_layout *layout) {
+                                                      const struct rp_engine_layout *layout,
+                                                      const struct rp_device_info *device) {
     return (struct rp_scheduler_config){
         .slot_count = layout->step.slot_count,
         .queue_capacity = config->queue_capacity,
@@ -180,34 +227,7 @@ struct rp_scheduler_config rp_engine_scheduler_config(const struct rp_engine_con
         .decode_rows_max = layout->buckets.decode_rows_max,
         .logit_rows_max = layout->buckets.logit_rows_max,
         .prefix_cache = config->prefix_cache,
+        .prefix_prompt_only = device->decode_differs && !config->device.fast_numerics,
         .run_ahead = config->run_ahead,
     };
-}
-
-int rp_engine_plan_memory(const struct rp_engine_config *config, const struct rp_model *model,
-                          struct rp_memory_plan *out_plan, struct rp_error *err) {
-    const struct rp_backend *backend = rp_backend_cpu();
-    struct rp_device_config device_config = {.threads = 1};
-    struct rp_device *device = NULL;
-    struct rp_device_info info;
-    struct rp_program program;
-    struct rp_engine_layout *layout = NULL;
-    int status = backend->open(&device_config, &device, err);
-    if (status != RP_OK)
-        return status;
-    backend->info(device, &info);
-    backend->close(device);
-    rp_program_init(&program);
-    status = rp_model_emit(model, &program, err);
-    if (status != RP_OK)
-        goto done;
-    layout = rp_calloc(1, sizeof *layout);
-    status = layout ? rp_engine_layout_make(config, model, &program, &info, layout, err)
-                    : rp_error_set(err, RP_STATUS_NO_MEMORY, "out of memory");
-    if (status == RP_OK)
-        *out_plan = layout->plan;
-done:
-    rp_free(layout);
-    rp_program_deinit(&program);
-    return status;
 }

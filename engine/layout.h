@@ -8,25 +8,40 @@
 #include "engine/engine.h"
 #include "kvcache/kv_layout.h"
 
+/* Bytes on a card. An estimate until the engine has captured its graphs and measured them. */
+struct rp_card_bytes {
+    uint64_t total; /* the card's memory */
+    uint64_t limit; /* what --gpu-memory-utilization allows, of everybody together */
+    uint64_t uses[RP_MEMORY_USE_COUNT];
+    bool measured;
+};
+
 struct rp_engine_layout {
     struct rp_bucket_list buckets;
     struct rp_step_config step;
     struct rp_kv_layout kv; /* base NULL */
     uint32_t max_model_len;
-    uint32_t page_count; /* the padding page included */
+    bool on_card; /* the device has memory of its own: page_count is first an estimate */
+    struct rp_card_bytes card; /* only with on_card */
+    uint32_t page_count;       /* the padding page included */
     uint32_t host_page_count;
     uint32_t event_capacity;
     size_t arena_bytes, state_bytes, ring_bytes;
     struct rp_memory_plan plan;
 };
 
-/* program: the model's, emitted. device: what may be used now. */
+/* config: resolved. program: the model's, emitted. device, memory: as they are now, before the weights
+ * are on a card. Of a card NO_MEMORY says what is needed, what there is, and what would fit. */
 int rp_engine_layout_make(const struct rp_engine_config *config, const struct rp_model *model,
                           const struct rp_program *program, const struct rp_device_info *device,
-                          struct rp_engine_layout *out, struct rp_error *err) RP_MUST_USE;
+                          const struct rp_device_memory *memory, struct rp_engine_layout *out,
+                          struct rp_error *err) RP_MUST_USE;
+/* Writes out->plan from the sizes again: after the pool of a card was mapped. */
+void rp_engine_layout_describe(struct rp_engine_layout *layout, const struct rp_model *model);
 
 /* The scheduler's view of the same numbers. */
 struct rp_scheduler_config rp_engine_scheduler_config(const struct rp_engine_config *config,
-                                                      const struct rp_engine_layout *layout);
+                                                      const struct rp_engine_layout *layout,
+                                                      const struct rp_device_info *device);
 
 #endif

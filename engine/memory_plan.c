@@ -14,12 +14,37 @@ void rp_format_bytes(double bytes, char out[16]) {
 
 void rp_memory_plan_text(const struct rp_memory_plan *plan, struct rp_buffer *out) {
     char bytes[16];
+    uint64_t host_bytes = 0;
     for (uint32_t i = 0; i < plan->item_count; i++) {
+        if (plan->items[i].on_host) {
+            host_bytes += plan->items[i].bytes;
+            continue;
+        }
         rp_format_bytes((double)plan->items[i].bytes, bytes);
         rp_buffer_printf(out, "  %-12s %12s  %s\n", plan->items[i].name, bytes,
                          plan->items[i].detail);
     }
     rp_format_bytes((double)plan->total_bytes, bytes);
-    rp_buffer_printf(out, "  %-12s %12s  %llu tokens of KV, context %u\n", "total", bytes,
+    rp_buffer_printf(out, "  %-12s %12s  %llu tokens of KV, context %u", "total", bytes,
                      (unsigned long long)plan->kv_tokens, plan->max_model_len);
+    if (plan->device_bytes) {
+        rp_format_bytes((double)plan->device_bytes, bytes);
+        rp_buffer_printf(out, ", %.0f %% of %s%s",
+                         100.0 * (double)plan->total_bytes / (double)plan->device_bytes, bytes,
+                         plan->measured ? "" : " (estimated)");
+    }
+    rp_buffer_puts(out, "\n");
+    if (!plan->device_bytes)
+        return;
+    rp_format_bytes((double)host_bytes, bytes);
+    rp_buffer_printf(out, "  %-12s %12s  ", "on the host", bytes);
+    const char *comma = "";
+    for (uint32_t i = 0; i < plan->item_count; i++) {
+        const struct rp_memory_item *item = &plan->items[i];
+        rp_format_bytes((double)item->bytes, bytes);
+        if (item->on_host)
+            rp_buffer_printf(out, "%s%s %s (%s)", comma, item->name, bytes, item->detail);
+        comma = item->on_host ? ", " : comma;
+    }
+    rp_buffer_puts(out, "\n");
 }

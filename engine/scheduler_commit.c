@@ -116,7 +116,7 @@ static const int32_t *page_token_ids(struct rp_scheduler *scheduler,
  * While swapped out only the chain goes on: the pages that would be entered are on the host. */
 static void hash_full_pages(struct rp_scheduler *scheduler, struct rp_sequence *sequence) {
     uint32_t tokens_end = sequence->verified_length;
-    if (scheduler->config.prefix_prompt_only)
+    if (scheduler->config.prefix_prompt_only && !RP_MUTATED(GENERATED_CACHED))
         tokens_end = RP_MIN(tokens_end, sequence->prompt_count);
     uint32_t full = tokens_end / scheduler->config.page_tokens;
     while (sequence->hashed_pages < full) {

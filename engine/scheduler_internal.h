@@ -44,6 +44,7 @@ enum rp_sched_mutation {
     RP_MUTATION_ONE_TOKEN_TOO_MANY, /* max_tokens is passed by one */
     RP_MUTATION_EVENT_ROOM_IGNORED, /* rows are planned without room for their events */
     RP_MUTATION_DIRTY_NOT_ZEROED,   /* pages with NaN are given out as they are */
+    RP_MUTATION_GENERATED_CACHED,   /* prefix_prompt_only is not heeded */
     RP_MUTATION_COUNT
 };
 #ifdef RP_SCHED_MUTATIONS

@@ -10,6 +10,8 @@
 #include "base/clock.h"
 #include "base/log.h"
 
+#include <stdio.h>
+
 /* Wakes nobody: the caller does. False when the ring is full. */
 static bool push_event(struct rp_engine *engine, const struct rp_event *event) {
     if (event->kind == RP_EVENT_TOKEN)
@@ -63,12 +65,31 @@ static bool pump_events(struct rp_engine *engine) {
     return any;
 }
 
+/* The cause is there before anybody sees that the device has failed. */
 static void fail(struct rp_engine *engine, const char *what) {
+    const char *said = engine->hangs ? "" : engine->backend->last_error(engine->device);
+    if (engine->failed)
+        return;
     engine->failed = true;
     engine->pending_count = 0;
+    snprintf(engine->failure_text, sizeof engine->failure_text, "%s%s%.300s", what,
+             *said ? ": " : "", said);
+    atomic_store_explicit(&engine->failure, engine->failure_text, memory_order_release);
     rp_gauge_set(&engine->metrics.healthy, 0);
-    rp_log(RP_LOG_ERROR, "engine: device failed cause=\"%s\"", what);
-    rp_scheduler_fail_all(engine->scheduler, RP_FINISH_ERROR, rp_clock_ns());
+    rp_log(RP_LOG_ERROR, "engine: device failed step=%llu cause=\"%s\"",
+           (unsigned long long)engine->device_step, engine->failure_text);
+    if (engine->scheduler)
+        rp_scheduler_fail_all(engine->scheduler, RP_FINISH_ERROR, rp_clock_ns());
+}
+
+/* --debug-fault. */
+static void inject_fault(struct rp_engine *engine) {
+    if (!engine->config.fault_step ||
+        rp_counter_read(&engine->metrics.steps) + 1 != engine->config.fault_step)
+        return;
+    int status = engine->backend->inject_fault(engine->device, engine->config.fault);
+    rp_log(RP_LOG_WARN, "engine: fault injected step=%llu status=%s",
+           (unsigned long long)engine->config.fault_step, rp_status_name(status));
 }
 
 static unsigned char *page_address(struct rp_engine *engine, bool host, uint32_t page) {
@@ -114,6 +135,7 @@ static void launch_step(struct rp_engine *engine, const struct rp_sched_step *st
         fail(engine, "no captured graph holds the step");
         return;
     }
+    inject_fault(engine);
     uint64_t device_step = ++engine->device_step;
     uint32_t packet_bytes = rp_batch_encode(&engine->batch, step, device_step);
     int status = move_pages(engine, step);
@@ -124,18 +146,26 @@ static void launch_step(struct rp_engine *engine, const struct rp_sched_step *st
         return;
     }
     RP_ASSERT_CMP(engine->pending_count, <, RP_PENDING_MAX);
-    engine->pending[engine->pending_count++] =
-        (struct rp_pending_step){step->id, device_step, rp_clock_ns(), step->row_count};
+    engine->pending[engine->pending_count] =
+        (struct rp_pending_step){.scheduler_step = step->id,
+                                 .device_step = device_step,
+                                 .launch_ns = rp_clock_ns(),
+                                 .row_count = step->row_count,
+                                 .token_count = step->token_count,
+                                 .behind = engine->pending_count > 0};
+    engine->pending_count++;
     count_step(engine, step, entry, packet_bytes);
 }
 
 /* How often a step that is awaited is looked after. */
 #define WATCH_NS 100000000u
 
-/* Waits for a step, however long it takes; meanwhile last_progress_ns follows the device's work, so that
- * a long step is not taken for a device that hangs. */
+/* Waits for a step as long as the device is at work; meanwhile last_progress_ns follows that work, so that
+ * a long step is not taken for a device that hangs. One that stands still for longer than the watchdog
+ * allows does hang: RP_STATUS_DEVICE. */
 static int await_step(struct rp_engine *engine, uint64_t device_step) {
-    uint64_t seen = engine->backend->progress(engine->device);
+    uint64_t seen = engine->backend->progress(engine->device), moved = rp_clock_ns();
+    uint64_t patience = (uint64_t)(engine->config.watchdog_seconds * 1e9);
     for (;;) {
         uint64_t deadline = rp_clock_ns() + WATCH_NS;
         int status =
@@ -143,8 +173,13 @@ static int await_step(struct rp_engine *engine, uint64_t device_step) {
         uint64_t now = rp_clock_ns(), progress = engine->backend->progress(engine->device);
         if (status != RP_STATUS_NOT_FOUND || now < deadline)
             return status;
-        if (progress != seen)
+        if (progress != seen) {
             atomic_store_explicit(&engine->last_progress_ns, now, memory_order_relaxed);
+            moved = now;
+        } else if (patience && now - moved >= patience) {
+            engine->hangs = true;
+            return RP_STATUS_DEVICE;
+        }
         seen = progress;
     }
 }
@@ -152,15 +187,24 @@ static int await_step(struct rp_engine *engine, uint64_t device_step) {
 /* Waits for the oldest step, and commits it. */
 static void complete_step(struct rp_engine *engine) {
     struct rp_pending_step oldest = engine->pending[0];
+    uint64_t began = rp_clock_ns();
     int status = await_step(engine, oldest.device_step);
     uint64_t now = rp_clock_ns();
+    engine->waited_ns = now - began;
     if (status != RP_OK || !rp_batch_decode(&engine->batch, oldest.device_step, oldest.row_count)) {
-        fail(engine, status != RP_OK ? rp_status_text(status) : "step numbers disagree");
+        char hangs[96];
+        snprintf(hangs, sizeof hangs, "a step made no progress for %g s: the device hangs",
+                 engine->config.watchdog_seconds);
+        fail(engine, engine->hangs                   ? hangs
+                     : status == RP_STATUS_NOT_FOUND ? "a step was lost"
+                     : status != RP_OK               ? rp_status_text(status)
+                                                     : "step numbers disagree");
         return;
     }
     engine->pending[0] = engine->pending[1];
     engine->pending_count--;
     rp_histogram_observe(&engine->metrics.step_seconds, (double)(now - oldest.launch_ns) * 1e-9);
+    rp_engine_note_step(engine, &oldest);
     rp_scheduler_commit(engine->scheduler, oldest.scheduler_step, engine->batch.results, now);
     atomic_store_explicit(&engine->last_progress_ns, now, memory_order_relaxed);
 }
@@ -194,14 +238,23 @@ void rp_engine_update_gauges(struct rp_engine *engine) {
     engine->seen_hit_tokens = stats.prefix_hit_tokens;
 }
 
+void rp_engine_count_allocations(struct rp_engine *engine) {
+    struct rp_device_memory memory;
+    engine->backend->memory(engine->device, &memory);
+    engine->memory_seen_ns = rp_clock_ns();
+    uint64_t counted = rp_counter_read(&engine->metrics.allocations);
+    rp_counter_add(&engine->metrics.allocations, memory.allocation_count - counted);
+}
+
 /* One turn: plans and launches if it may, waits for a step if it must. False: nothing to do. */
 static bool turn(struct rp_engine *engine) {
     uint32_t limit = engine->config.run_ahead ? 2 : 1;
+    uint64_t began = rp_clock_ns();
     bool planned = false;
     if (engine->pending_count < limit && !engine->failed) {
         struct rp_sched_step step;
         uint32_t room = rp_ring_free_count(&engine->events);
-        planned = rp_scheduler_plan(engine->scheduler, rp_clock_ns(), room, &step);
+        planned = rp_scheduler_plan(engine->scheduler, began, room, &step);
         check_invariants(engine);
         if (planned)
             launch_step(engine, &step);
@@ -214,6 +267,8 @@ static bool turn(struct rp_engine *engine) {
         pump_events(engine);
     }
     rp_engine_update_gauges(engine);
+    if (waited && !engine->failed)
+        rp_engine_note_turn(engine, rp_clock_ns() - began);
     return planned || waited || emitted;
 }
 
@@ -225,7 +280,8 @@ void rp_engine_flush(struct rp_engine *engine) {
 /* Every request that is open gets its CLOSED event; those that the ring has no room for follow when the
  * loop thread has drained it (rp_engine_next_event). */
 static void close_everything(struct rp_engine *engine) {
-    engine->backend->synchronize(engine->device);
+    if (!engine->failed && engine->backend->synchronize(engine->device) != RP_OK)
+        fail(engine, "while shutting down");
     engine->pending_count = 0;
     if (!engine->failed)
         rp_scheduler_fail_all(engine->scheduler, RP_FINISH_ERROR, rp_clock_ns());
@@ -238,7 +294,11 @@ void *rp_engine_main(void *arg) {
         accept_requests(engine);
         if (turn(engine))
             continue;
-        atomic_store_explicit(&engine->last_progress_ns, rp_clock_ns(), memory_order_relaxed);
+        uint64_t now = rp_clock_ns();
+        atomic_store_explicit(&engine->last_progress_ns, now, memory_order_relaxed);
+        /* Asking the driver takes a while: only when there is nothing else to do. */
+        if (!engine->failed && now - engine->memory_seen_ns > 1000000000u)
+            rp_engine_count_allocations(engine);
         /* Sleeps until the loop thread posts: for a request, a cancel, or, when something could not be
          * planned or an event could not be handed on for want of room in the event ring, for having
          * drained it. The time-out covers a drain that came just before the flag. */
@@ -261,6 +321,7 @@ void *rp_engine_main(void *arg) {
 
 int rp_engine_warm_up(struct rp_engine *engine, struct rp_error *err) {
     const struct rp_sched_step empty = {0};
+    char what[64];
     for (uint32_t i = 0; i < rp_graph_set_count(engine->graphs); i++) {
         struct rp_graph_entry *entry = rp_graph_set_entry(engine->graphs, i);
         if (!entry->forward)
@@ -269,12 +330,17 @@ int rp_engine_warm_up(struct rp_engine *engine, struct rp_error *err) {
         rp_batch_encode(&engine->batch, &empty, step);
         int status = rp_graph_set_launch(engine->graphs, entry, 0);
         if (status == RP_OK)
-            status =
-                engine->backend->wait_step(engine->device, &engine->batch.view, step, UINT64_MAX);
-        if (status != RP_OK || !rp_batch_decode(&engine->batch, step, 0))
-            return rp_error_set(err, RP_STATUS_DEVICE, "the first replay of bucket %u failed",
-                                entry->bucket.tokens);
-        entry->replays = entry->padded_tokens = 0;
+            status = await_step(engine, step);
+        if (status != RP_OK || !rp_batch_decode(&engine->batch, step, 0)) {
+            snprintf(what, sizeof what, "the first replay of the graph of %u tokens failed",
+                     entry->bucket.tokens);
+            return rp_engine_device_error(engine, what, err);
+        }
+        atomic_store(&entry->replays.value, 0);
+        atomic_store(&entry->padded_tokens.value, 0);
     }
+    /* Results are published before the last launch has returned. */
+    if (engine->backend->synchronize(engine->device) != RP_OK)
+        return rp_engine_device_error(engine, "the first replays failed", err);
     return RP_OK;
 }

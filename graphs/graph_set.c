@@ -112,12 +112,15 @@ static void sort_entries(struct rp_graph_set *set, const struct rp_graph_set_con
     set->count = config->bucket_count;
 }
 
-/* Largest first, as on devices whose capture grows a pool. */
-static void capture_all(struct rp_graph_set *set, const struct rp_graph_set_config *config,
-                        size_t *offsets, struct rp_error *err) {
+/* Largest first, as on devices whose capture grows a pool. A device error is sticky and ends it. */
+static int capture_all(struct rp_graph_set *set, const struct rp_graph_set_config *config,
+                       size_t *offsets, struct rp_error *err) {
     for (uint32_t i = set->count; i-- > 0;) {
         struct rp_graph_entry *entry = &set->entries[i];
-        if (capture_entry(set, config, entry, offsets, err) != RP_OK) {
+        int status = capture_entry(set, config, entry, offsets, err);
+        if (status == RP_STATUS_DEVICE)
+            return status;
+        if (status != RP_OK) {
             set->failed++;
             rp_log(RP_LOG_WARN, "graphs: bucket left out tokens=%u logit_rows=%u cause=\"%s\"",
                    entry->bucket.tokens, entry->bucket.logit_rows, err ? err->text : "");
@@ -128,6 +131,7 @@ static void capture_all(struct rp_graph_set *set, const struct rp_graph_set_conf
         if (config->progress)
             config->progress(config->progress_ctx, "capture", set->count - i, set->count);
     }
+    return set->failed == set->count ? RP_STATUS_NO_MEMORY : RP_OK;
 }
 
 int rp_graph_set_create(const struct rp_graph_set_config *config, struct rp_graph_set **out,
@@ -163,14 +167,17 @@ int rp_graph_set_create(const struct rp_graph_set_config *config, struct rp_grap
         goto fail;
     }
     sort_entries(set, config);
-    capture_all(set, config, offsets, &local);
-    if (set->failed == set->count) {
+    status = capture_all(set, config, offsets, &local);
+    if (status != RP_OK) {
         status = rp_error_set(err, local.status ? local.status : RP_STATUS_DEVICE,
-                              "graphs: no bucket could be captured: %s", local.text);
+                              "graphs: no bucket could be captured: %.400s", local.text);
         goto fail;
     }
-    if (config->guarded)
-        status = set->backend->fill(set->device, set->arena, RP_CANARY_BYTE, set->arena_bytes);
+    if (config->guarded &&
+        set->backend->fill(set->device, set->arena, RP_CANARY_BYTE, set->arena_bytes) != RP_OK) {
+        status = rp_error_set(err, RP_STATUS_DEVICE, "graphs: the arena could not be filled");
+        goto fail;
+    }
     rp_free(offsets);
     *out = set;
     return RP_OK;
@@ -219,8 +226,8 @@ int rp_graph_set_launch(struct rp_graph_set *set, struct rp_graph_entry *entry, 
     int status = set->backend->launch(set->device, entry->forward);
     if (status == RP_OK)
         status = set->backend->launch(set->device, entry->sample);
-    entry->replays++;
-    entry->padded_tokens += entry->bucket.tokens - tokens;
+    rp_counter_add(&entry->replays, 1);
+    rp_counter_add(&entry->padded_tokens, entry->bucket.tokens - tokens);
     return status;
 }
 
@@ -232,12 +239,18 @@ struct rp_graph_entry *rp_graph_set_entry(struct rp_graph_set *set, uint32_t ind
 
 unsigned char *rp_graph_set_arena(struct rp_graph_set *set) { return set->arena; }
 
+size_t rp_graph_set_arena_size(const struct rp_graph_set *set) { return set->arena_bytes; }
+
 uint32_t rp_graph_set_failed(const struct rp_graph_set *set) { return set->failed; }
 
 bool rp_graph_set_check(struct rp_graph_set *set) {
-    for (uint32_t i = 0; i < set->canary_count; i++)
+    unsigned char *copy = rp_alloc(set->arena_bytes);
+    RP_ASSERT(copy); /* tests only */
+    bool intact = set->backend->copy(set->device, copy, set->arena, set->arena_bytes) == RP_OK &&
+                  set->backend->synchronize(set->device) == RP_OK;
+    for (uint32_t i = 0; i < set->canary_count && intact; i++)
         for (uint32_t b = 0; b < RP_CANARY_BYTES; b++)
-            if (set->arena[set->canaries[i] + b] != RP_CANARY_BYTE)
-                return false;
-    return true;
+            intact = intact && copy[set->canaries[i] + b] == RP_CANARY_BYTE;
+    rp_free(copy);
+    return intact;
 }

@@ -12,6 +12,7 @@
 #define RP_GRAPHS_GRAPH_SET_H
 
 #include "device/device.h"
+#include "metrics/metrics.h"
 
 struct rp_graph_set_config {
     const struct rp_backend *backend;
@@ -38,7 +39,7 @@ struct rp_graph_entry {
     uint32_t nodes, kernels; /* of the captured graphs */
     uint64_t capture_ns;
     uint64_t fingerprint;
-    uint64_t replays, padded_tokens; /* since start */
+    struct rp_counter replays, padded_tokens; /* since start; any thread may read them */
 };
 
 struct rp_graph_set;
@@ -60,10 +61,12 @@ int rp_graph_set_launch(struct rp_graph_set *set, struct rp_graph_entry *entry, 
 
 uint32_t rp_graph_set_count(const struct rp_graph_set *set);
 struct rp_graph_entry *rp_graph_set_entry(struct rp_graph_set *set, uint32_t index);
-unsigned char *rp_graph_set_arena(struct rp_graph_set *set);
+unsigned char *rp_graph_set_arena(struct rp_graph_set *set); /* device memory */
+/* Bytes of the arena, all buckets. */
+size_t rp_graph_set_arena_size(const struct rp_graph_set *set);
 /* Buckets that could not be captured. */
 uint32_t rp_graph_set_failed(const struct rp_graph_set *set);
-/* guarded sets: false when a canary was overwritten. The device must be idle. */
+/* guarded sets: false when a canary was overwritten. Waits for the device. */
 bool rp_graph_set_check(struct rp_graph_set *set);
 
 #endif

@@ -66,7 +66,7 @@ struct rp_model {
     float *final_norm; /* (hidden) */
     float *rope_table; /* (max_position or fewer, head_dim / 2, {cos, sin}) */
     uint32_t rope_positions;
-    bool loaded; /* false: shapes only, every data pointer NULL */
+    bool loaded; /* false: the matrices are shapes only, their data pointers NULL */
 };
 
 /* Reads config.json and generation_config.json. */
@@ -88,6 +88,10 @@ int rp_model_load(const char *dir, enum rp_dtype dtype, uint32_t max_position,
 int rp_model_random(const struct rp_model_config *config, enum rp_dtype dtype, uint64_t seed,
                     uint32_t max_position, struct rp_model *out_model,
                     struct rp_error *err) RP_MUST_USE;
+/* The same without data for the matrices: a card makes them when they are prepared. */
+int rp_model_random_vectors(const struct rp_model_config *config, enum rp_dtype dtype,
+                            uint64_t seed, uint32_t max_position, struct rp_model *out_model,
+                            struct rp_error *err) RP_MUST_USE;
 /* Named shapes: "llama-3.2-1b", "llama-3.1-8b", "demo", ...; NOT_FOUND lists them in err. */
 int rp_model_shape(const char *name, struct rp_model_config *out_config,
                    struct rp_error *err) RP_MUST_USE;

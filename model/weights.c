@@ -153,9 +153,11 @@ int rp_weights_describe(const struct rp_model_config *config, enum rp_dtype dtyp
     return RP_OK;
 }
 
+/* ctx: bool, whether only vectors are wanted. */
 static int allocate_part(void *ctx, const struct rp_weight_part *part) {
-    (void)ctx;
     if (part->matrix) {
+        if (*(const bool *)ctx)
+            return RP_OK;
         if (!part->matrix->data) {
             size_t bytes = rp_matrix_bytes(part->matrix);
             part->matrix->data = bytes ? rp_alloc_aligned(bytes, WEIGHT_ALIGN) : NULL;
@@ -167,12 +169,13 @@ static int allocate_part(void *ctx, const struct rp_weight_part *part) {
     return *part->vector ? RP_OK : RP_STATUS_NO_MEMORY;
 }
 
-int rp_weights_allocate(struct rp_model *model, uint32_t position_count, struct rp_error *err) {
+int rp_weights_allocate(struct rp_model *model, uint32_t position_count, bool vectors_only,
+                        struct rp_error *err) {
     const struct rp_model_config *config = &model->config;
     size_t table_bytes;
     uint32_t positions = position_count ? position_count : config->max_position;
     bool fits = !rp_mul_overflow(positions, config->head_dim * sizeof(float), &table_bytes);
-    int status = rp_weight_parts(model, allocate_part, NULL);
+    int status = rp_weight_parts(model, allocate_part, &vectors_only);
     if (config->tied)
         model->lm_head.data = model->embed.data;
     if (status == RP_OK && fits)
@@ -312,6 +315,8 @@ static int fill_random(void *ctx, const struct rp_weight_part *part) {
             values[i] += 1.0f;
         return RP_OK;
     }
+    if (!part->matrix->data)
+        return RP_OK; /* the device makes it */
     size_t begin = (size_t)part->row_begin * part->cols, count = (size_t)part->rows * part->cols;
     if (part->matrix->dtype == RP_DTYPE_BF16) {
         uint16_t *values = (uint16_t *)part->matrix->data + begin;
@@ -323,22 +328,34 @@ static int fill_random(void *ctx, const struct rp_weight_part *part) {
     return RP_OK;
 }
 
-int rp_model_random(const struct rp_model_config *config, enum rp_dtype dtype, uint64_t seed,
-                    uint32_t max_position, struct rp_model *out_model, struct rp_error *err) {
+static int make_random(const struct rp_model_config *config, enum rp_dtype dtype, uint64_t seed,
+                       uint32_t max_position, bool vectors_only, struct rp_model *out_model,
+                       struct rp_error *err) {
     int status = rp_model_describe(config, dtype, out_model, err);
     if (status != RP_OK)
         return status;
     struct random_weights *random = rp_alloc(sizeof *random);
-    status = rp_weights_allocate(out_model, max_position, err);
+    status = rp_weights_allocate(out_model, max_position, vectors_only, err);
     if (status == RP_OK && !random)
         status = rp_error_set(err, RP_STATUS_NO_MEMORY, "model: out of memory");
     if (status == RP_OK) {
         random_init(random, seed);
         (void)rp_weight_parts(out_model, fill_random, random); /* cannot fail */
-        out_model->loaded = true;
+        out_model->loaded = !vectors_only;
     } else {
         rp_model_deinit(out_model);
     }
     rp_free(random);
     return status;
+}
+
+int rp_model_random(const struct rp_model_config *config, enum rp_dtype dtype, uint64_t seed,
+                    uint32_t max_position, struct rp_model *out_model, struct rp_error *err) {
+    return make_random(config, dtype, seed, max_position, false, out_model, err);
+}
+
+int rp_model_random_vectors(const struct rp_model_config *config, enum rp_dtype dtype,
+                            uint64_t seed, uint32_t max_position, struct rp_model *out_model,
+                            struct rp_error *err) {
+    return make_random(config, dtype, seed, max_position, true, out_model, err);
 }

@@ -28,8 +28,8 @@ int rp_weights_describe(const struct rp_model_config *config, enum rp_dtype dtyp
                         struct rp_model *out_model, struct rp_error *err) RP_MUST_USE;
 
 /* Memory for every matrix and vector of a described model, and the RoPE table, filled.
- * position_count 0: the configuration's. */
-int rp_weights_allocate(struct rp_model *model, uint32_t position_count,
+ * position_count 0: the configuration's. vectors_only: none for the matrices. */
+int rp_weights_allocate(struct rp_model *model, uint32_t position_count, bool vectors_only,
                         struct rp_error *err) RP_MUST_USE;
 
 #endif

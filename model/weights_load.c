@@ -172,7 +172,7 @@ static int load_weights(struct loader *loader, enum rp_dtype dtype, uint32_t max
         dtype = loader->all_bf16 ? RP_DTYPE_BF16 : RP_DTYPE_F32;
     status = rp_weights_describe(loader->config, dtype, out_model, loader->err);
     if (status == RP_OK)
-        status = rp_weights_allocate(out_model, max_position, loader->err);
+        status = rp_weights_allocate(out_model, max_position, false, loader->err);
     if (status == RP_OK)
         status = rp_weight_parts(out_model, load_part, loader);
     if (status == RP_OK)

@@ -1,4 +1,4 @@
-/* api_misc.c - models, health, version, metrics, and the environment for bug reports. */
+/* api_misc.c - models, health, version, metrics, captured graphs, and the environment for bug reports. */
 #include "base/clock.h"
 #include "base/json_writer.h"
 #include "engine/engine.h"
@@ -183,6 +183,52 @@ void rp_api_debug_env(struct rp_conn *conn) {
         server->serving.write_flags(server->serving.write_flags_ctx, &json);
         rp_json_object_end(&json);
     }
+    rp_json_object_end(&json);
+    reply_json(conn, 200, &body);
+}
+
+/* --- /debug/graphs ----------------------------------------------------------------------------- */
+
+static void write_graph(struct rp_json *json, const struct rp_engine_graph *graph) {
+    char fingerprint[20];
+    snprintf(fingerprint, sizeof fingerprint, "%016llx", (unsigned long long)graph->fingerprint);
+    rp_json_object_begin(json, NULL);
+    rp_json_uint(json, "tokens", graph->bucket.tokens);
+    rp_json_uint(json, "rows", graph->bucket.rows);
+    rp_json_uint(json, "logit_rows", graph->bucket.logit_rows);
+    rp_json_bool(json, "decode", graph->bucket.decode);
+    rp_json_bool(json, "captured", graph->captured);
+    rp_json_uint(json, "nodes", graph->nodes);
+    rp_json_uint(json, "kernels", graph->kernels);
+    rp_json_uint(json, "launches", graph->launches);
+    rp_json_uint(json, "bytes", graph->bytes);
+    rp_json_uint(json, "arena_bytes", graph->arena_bytes);
+    rp_json_double(json, "capture_ms", (double)graph->capture_ns * 1e-6);
+    rp_json_uint(json, "replays", graph->replays);
+    rp_json_uint(json, "padded_tokens", graph->padded_tokens);
+    rp_json_string(json, "fingerprint", fingerprint);
+    rp_json_object_end(json);
+}
+
+void rp_api_debug_graphs(struct rp_conn *conn) {
+    const struct rp_engine *engine = conn->server->serving.engine;
+    const struct rp_engine_metrics *metrics = rp_engine_metrics(engine);
+    uint32_t failed = 0, count = rp_engine_graph_count(engine);
+    struct rp_buffer body = {.data = NULL};
+    struct rp_json json;
+    rp_json_init(&json, &body);
+    rp_json_object_begin(&json, NULL);
+    rp_json_uint(&json, "arena_bytes",
+                 (uint64_t)rp_gauge_read(&metrics->memory[RP_MEMORY_ACTIVATIONS]));
+    rp_json_array_begin(&json, "graphs");
+    for (uint32_t i = 0; i < count; i++) {
+        struct rp_engine_graph graph;
+        rp_engine_graph(engine, i, &graph);
+        failed += !graph.captured;
+        write_graph(&json, &graph);
+    }
+    rp_json_array_end(&json);
+    rp_json_uint(&json, "failed", failed);
     rp_json_object_end(&json);
     reply_json(conn, 200, &body);
 }

@@ -1,5 +1,6 @@
 /* reprise bench WHAT: speed, measured. Each subcommand prints a line for a person or, with --json, one
  * JSON object. */
+#include "backend/module.h"
 #include "base/json_writer.h"
 #include "bench/bench_decode.h"
 #include "bench/bench_matmul.h"
@@ -13,7 +14,7 @@
 
 struct decode_options {
     const char *shape;
-    uint32_t dtype, device, batch, context, tokens, rounds, warm_up, threads, run_ahead;
+    uint32_t dtype, device, numerics, batch, context, tokens, rounds, warm_up, threads, run_ahead;
     bool enforce_eager, disable_fusion, json;
 };
 
@@ -23,7 +24,10 @@ static const struct rp_flag decode_flags[] = {
     {"shape", RP_FLAG_TEXT, AT(shape), "NAME", 0, 0, "llama-3.2-1b",
      "model shape with random weights (an unknown name lists them)"},
     {"dtype", RP_FLAG_CHOICE, AT(dtype), "bfloat16|float32", 0, 0, "bfloat16", "weights and pages"},
-    {"device", RP_FLAG_CHOICE, AT(device), "auto|cpu", 0, 0, "auto", "where to run"},
+    {"device", RP_FLAG_CHOICE, AT(device), "auto|cpu|cuda", 0, 0, "auto",
+     "where to run; auto: a card when there is one"},
+    {"numerics", RP_FLAG_CHOICE, AT(numerics), "invariant|fast", 0, 0, "invariant",
+     "fast: kernels that may depend on the batch"},
     {"batch", RP_FLAG_UINT, AT(batch), "N", 1, 4096, "1", "sequences that decode together"},
     {"context", RP_FLAG_UINT, AT(context), "N", 1, 1048576, "512", "prompt tokens of each"},
     {"tokens", RP_FLAG_UINT, AT(tokens), "N", 2, 1048576, "32",
@@ -68,6 +72,12 @@ static void print_decode_json(const struct decode_options *options,
     rp_json_double(&json, "ms_per_step_p50", result->ms_p50);
     rp_json_double(&json, "ms_per_step_p10", result->ms_p10);
     rp_json_double(&json, "ms_per_step_p90", result->ms_p90);
+    rp_json_double(&json, "ms_per_step_p99", result->ms_p99);
+    rp_json_double(&json, "device_ms_per_step_p50", result->device_ms_p50);
+    rp_json_double(&json, "gap_us_p50", result->gap_us_p50);
+    rp_json_double(&json, "gap_us_p99", result->gap_us_p99);
+    rp_json_double(&json, "host_us_p50", result->host_us_p50);
+    rp_json_double(&json, "host_us_p99", result->host_us_p99);
     rp_json_double(&json, "ms_per_step_mean", result->ms_mean);
     rp_json_double(&json, "ms_per_token", result->ms_p50 / options->batch);
     rp_json_double(&json, "tokens_per_second", result->tokens_per_second);
@@ -100,10 +110,18 @@ static int bench_decode(int argc, char **argv) {
                                             .tokens = options.tokens,
                                             .rounds = options.rounds,
                                             .warm_up = options.warm_up,
-                                            .threads = options.threads,
                                             .run_ahead = options.run_ahead != 0,
                                             .enforce_eager = options.enforce_eager,
                                             .no_fusion = options.disable_fusion};
+    struct rp_backend_selection selection;
+    config.device.threads = options.threads;
+    config.device.fast_numerics = options.numerics == 1;
+    status =
+        rp_backend_select((enum rp_device_choice)options.device, &config.device, &selection, &err);
+    if (status != RP_OK)
+        return rp_fail(RP_EXIT_DEVICE, &err);
+    config.backend = selection.backend;
+    config.opened = selection.device;
     status = rp_bench_decode(&config, &result, &err);
     if (status == RP_STATUS_NOT_FOUND)
         return rp_fail(RP_EXIT_USAGE, &err);
@@ -115,9 +133,19 @@ static int bench_decode(int argc, char **argv) {
     }
     printf("%s, %s, %s, batch %u, context %u\n", result.device, options.shape,
            options.dtype ? "float32" : "bfloat16", options.batch, options.context);
-    printf("%.2f ms a step (p10 %.2f, p90 %.2f, %u steps), %.1f tokens/s, prompt %.1f tokens/s\n",
-           result.ms_p50, result.ms_p10, result.ms_p90, result.steps, result.tokens_per_second,
-           result.prefill_tokens_per_second);
+    printf("%.3f ms a step (p10 %.3f, p90 %.3f, p99 %.3f, %u steps), %.1f tokens/s, prompt %.1f "
+           "tokens/s\n",
+           result.ms_p50, result.ms_p10, result.ms_p90, result.ms_p99, result.steps,
+           result.tokens_per_second, result.prefill_tokens_per_second);
+    printf("on the device %.3f ms; idle between steps %.1f us (p99 %.1f); host's part %.1f us (p99 "
+           "%.1f)\n",
+           result.device_ms_p50, result.gap_us_p50, result.gap_us_p99, result.host_us_p50,
+           result.host_us_p99);
+    if (result.read_bandwidth_gbps == 0) {
+        printf("%.1f GB/s; the read bandwidth of this device was not measured\n",
+               result.achieved_gbps);
+        return RP_EXIT_OK;
+    }
     printf("%.1f GB/s, read bandwidth %.1f GB/s; share %.0f %% (%.0f to %.0f %% over %u rounds)\n",
            result.achieved_gbps, result.read_bandwidth_gbps, 100.0 * result.share,
            100.0 * result.share_min, 100.0 * result.share_max, options.rounds);
@@ -142,6 +170,7 @@ int rp_cmd_bench(int argc, char **argv) {
         const char *summary;
     } benches[] = {
         {"decode", bench_decode, "time per decode step of a model shape"},
+        {"kernels", rp_cmd_bench_kernels, "every operator of a model shape by itself"},
         {"matmul", rp_bench_matmul, "one product, weights from memory"},
         {"membw", bench_membw, "read bandwidth of the machine"},
     };

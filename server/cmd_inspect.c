@@ -22,7 +22,7 @@ struct inspection {
     struct rp_program program;
     struct rp_engine_config config;
     struct rp_engine_layout *layout;
-    struct rp_device *device;
+    struct rp_backend_selection selection;
 };
 
 static const char *family_name(enum rp_family family) {
@@ -54,6 +54,8 @@ static void print_model(const struct inspection *in, struct rp_buffer *out) {
 
 static void print_text(const struct inspection *in, struct rp_buffer *out) {
     print_model(in, out);
+    rp_buffer_printf(out, "device         %s: %s (%s)\n", in->selection.backend->name,
+                     in->selection.info.name, in->selection.reason);
     rp_buffer_puts(out, "memory plan\n");
     rp_memory_plan_text(&in->layout->plan, out);
     rp_buffer_printf(out, "longest context that fits: %u tokens\n",
@@ -89,9 +91,19 @@ static void print_json(const struct inspection *in, struct rp_buffer *out) {
     rp_json_object_end(&json);
     rp_json_object_begin(&json, "memory");
     for (uint32_t i = 0; i < plan->item_count; i++)
-        rp_json_uint(&json, plan->items[i].name, plan->items[i].bytes);
+        if (!plan->items[i].on_host)
+            rp_json_uint(&json, plan->items[i].name, plan->items[i].bytes);
     rp_json_uint(&json, "total", plan->total_bytes);
     rp_json_object_end(&json);
+    if (in->layout->on_card) {
+        rp_json_object_begin(&json, "host_memory");
+        for (uint32_t i = 0; i < plan->item_count; i++)
+            if (plan->items[i].on_host)
+                rp_json_uint(&json, plan->items[i].name, plan->items[i].bytes);
+        rp_json_object_end(&json);
+        rp_json_uint(&json, "device_memory", plan->device_bytes);
+    }
+    rp_json_string(&json, "device", in->selection.backend->name);
     rp_json_uint(&json, "max_model_len", plan->max_model_len);
     rp_json_uint(&json, "longest_context", plan->longest_context);
     rp_json_uint(&json, "kv_tokens", plan->kv_tokens);
@@ -171,10 +183,19 @@ done:
     return status;
 }
 
+/* Gives every matrix an address of the device, or takes it back (NULL): nothing is read from there, but a
+ * card's kernels are planned by how their data lie. */
+static void set_addresses(const struct inspection *in, void *data) {
+    for (uint32_t i = 0; i < in->program.op_count; i++)
+        if (in->program.ops[i].weight)
+            ((struct rp_matrix *)(uintptr_t)in->program.ops[i].weight)->data = data;
+}
+
 /* One bucket's launches, forward and sample, as text; equal texts are printed once. */
 static int lower_bucket(const struct inspection *in, const struct rp_bucket *bucket,
                         struct rp_buffer *out, struct rp_error *err) {
-    const struct rp_backend *backend = rp_backend_cpu();
+    const struct rp_backend *backend = in->selection.backend;
+    struct rp_device *device = in->selection.device;
     const struct rp_program *program = &in->program;
     const struct rp_lower_options options = {.no_fusion = in->config.no_fusion};
     struct rp_bindings bindings = {.kv = &in->layout->kv};
@@ -182,24 +203,28 @@ static int lower_bucket(const struct inspection *in, const struct rp_bucket *buc
     int status = offsets ? rp_arena_plan(program, bucket, false, offsets, &arena_bytes)
                          : RP_STATUS_NO_MEMORY;
     /* Addresses are computed and never used: any block of the right size does. */
-    bindings.arena = status == RP_OK ? rp_alloc_aligned(arena_bytes, RP_ARENA_ALIGN) : NULL;
+    bindings.arena = status == RP_OK ? backend->alloc(device, arena_bytes, RP_MEMORY_DEVICE) : NULL;
     bindings.tensor_offsets = offsets;
+    rp_step_state_carve(&in->layout->step, NULL, &bindings.step);
+    rp_step_rings_carve(&in->layout->step, NULL, &bindings.step);
+    set_addresses(in, in->selection.info.separate_memory ? bindings.arena : NULL);
     if (!bindings.arena)
         status = rp_error_set(err, RP_STATUS_NO_MEMORY, "no memory to lower the program");
     for (int sample = 0; sample < 2 && status == RP_OK; sample++) {
         struct rp_graph *graph = NULL;
-        status = backend->capture(in->device, program, sample ? program->sample_begin : 0,
+        status = backend->capture(device, program, sample ? program->sample_begin : 0,
                                   sample ? program->op_count : program->sample_begin, bucket,
-                                  &bindings, &options, false, &graph, err);
+                                  &bindings, &options, true, &graph, err);
         for (uint32_t i = 0; status == RP_OK && i < backend->graph_launch_count(graph); i++) {
             struct rp_launch_info info;
             backend->graph_launch_info(graph, i, &info);
             rp_buffer_printf(out, "  %-8s %4u %-14s %s\n", sample ? "sample" : "forward", i,
                              info.kernel, info.name);
         }
-        backend->graph_destroy(in->device, graph);
+        backend->graph_destroy(device, graph);
     }
-    rp_free_aligned(bindings.arena);
+    set_addresses(in, NULL);
+    backend->free(device, bindings.arena, RP_MEMORY_DEVICE);
     rp_free(offsets);
     return status;
 }
@@ -241,27 +266,29 @@ static int print_program(const struct inspection *in, struct rp_buffer *out, str
 static int open_inspection(struct inspection *in, const struct rp_engine_options *options,
                            struct rp_error *err) {
     struct rp_model_config config;
-    struct rp_device_info info;
-    const struct rp_device_config device = {.threads = 1};
+    struct rp_device_memory memory;
     int status = rp_model_config_load(in->dir, &config, err);
     if (status == RP_OK)
         status = rp_model_describe(&config, rp_stack_dtype(options->dtype), &in->model, err);
     if (status == RP_OK)
         status = rp_model_emit(&in->model, &in->program, err);
     if (status == RP_OK)
-        status = rp_backend_cpu()->open(&device, &in->device, err);
+        status = rp_stack_select(options, &in->selection, err);
     if (status != RP_OK)
         return status;
-    rp_backend_cpu()->info(in->device, &info);
-    in->config = rp_stack_engine_config(options, in->model.dtype);
+    in->selection.backend->memory(in->selection.device, &memory);
+    in->config = rp_stack_engine_config(options, &in->selection, in->model.dtype);
+    rp_engine_config_resolve(&in->config, &in->selection.info);
     in->layout = rp_calloc(1, sizeof *in->layout);
     if (!in->layout)
         return rp_error_set(err, RP_STATUS_NO_MEMORY, "out of memory");
-    return rp_engine_layout_make(&in->config, &in->model, &in->program, &info, in->layout, err);
+    return rp_engine_layout_make(&in->config, &in->model, &in->program, &in->selection.info,
+                                 &memory, in->layout, err);
 }
 
 static void close_inspection(struct inspection *in) {
-    rp_backend_cpu()->close(in->device);
+    if (in->selection.device)
+        in->selection.backend->close(in->selection.device);
     rp_free(in->layout);
     rp_program_deinit(&in->program);
     rp_model_deinit(&in->model);

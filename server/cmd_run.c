@@ -196,10 +196,16 @@ static int complete(struct rp_stack *stack, const struct run_options *options,
         if (isatty(STDOUT_FILENO))
             putchar('\n');
         if (finish == RP_FINISH_NUMERIC || finish == RP_FINISH_ERROR)
-            status =
-                rp_error_set(err, RP_STATUS_DEVICE, "run: the model gave no number to choose by");
+            status = rp_error_set(err, RP_STATUS_DEVICE, "run: %s",
+                                  rp_engine_failure(stack->engine)
+                                      ? rp_engine_failure(stack->engine)
+                                      : "the model gave no number to choose by");
         else if (fflush(stdout) != 0 || ferror(stdout))
             status = rp_error_set(err, RP_STATUS_IO, "standard output cannot be written");
+    }
+    if (rp_engine_failure(stack->engine)) {
+        rp_fail(RP_EXIT_FATAL_DEVICE, err);
+        rp_stack_exit_failed();
     }
     rp_engine_stop(stack->engine);
     rp_stop_set_deinit(&stops);

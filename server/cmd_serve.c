@@ -20,14 +20,26 @@ struct serve {
     uint64_t start_ns;
 };
 
-static void print_plan(const struct rp_engine *engine) {
+static void print_plan(const struct rp_stack *stack) {
+    const struct rp_engine *engine = stack->engine;
     struct rp_device_info info;
+    uint32_t failed = 0, count = rp_engine_graph_count(engine);
     struct rp_buffer text;
     rp_engine_device_info(engine, &info);
     rp_buffer_init(&text, 0);
     rp_memory_plan_text(rp_engine_memory_plan(engine), &text);
-    fprintf(stderr, "device: %s\n%.*s", info.name, (int)text.len, text.len ? text.data : "");
+    fprintf(stderr, "device: %s: %s (%s)\n%.*s", stack->selection.backend->name, info.name,
+            stack->selection.reason, (int)text.len, text.len ? text.data : "");
     rp_buffer_deinit(&text);
+    for (uint32_t i = 0; i < count; i++) {
+        struct rp_engine_graph graph;
+        rp_engine_graph(engine, i, &graph);
+        failed += !graph.captured;
+    }
+    if (failed)
+        fprintf(stderr,
+                "graphs: %u of %u sizes could not be captured, larger ones do their steps\n",
+                failed, count);
 }
 
 static void on_ready(void *ctx) {
@@ -76,13 +88,15 @@ static int serve_model(struct serve *serve, const char *dir, struct rp_error *er
         rp_server_destroy(serve->server);
         return rp_fail(code, err);
     }
-    print_plan(serve->stack.engine);
+    print_plan(&serve->stack);
     describe(serve, dir, &serving);
     int exit_code;
     if (rp_engine_start(serve->stack.engine, err) == RP_OK)
         exit_code = rp_server_run(serve->server, &serving, on_ready, serve);
     else
         exit_code = rp_fail(RP_EXIT_DEVICE, err);
+    if (exit_code == RP_EXIT_FATAL_DEVICE)
+        rp_stack_exit_failed(); /* the answers are out */
     rp_engine_stop(serve->stack.engine);
     rp_server_destroy(serve->server);
     rp_stack_close(&serve->stack);

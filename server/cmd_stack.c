@@ -3,6 +3,7 @@
 #include "base/clock.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -18,32 +19,84 @@ enum rp_dtype rp_stack_dtype(uint32_t choice) {
                                                : RP_DTYPE_BF16;
 }
 
+static struct rp_device_config device_config(const struct rp_engine_options *options) {
+    return (struct rp_device_config){.threads = options->threads,
+                                     .fast_numerics = options->numerics == 1};
+}
+
+int rp_stack_select(const struct rp_engine_options *options, struct rp_backend_selection *out,
+                    struct rp_error *err) {
+    const struct rp_device_config config = device_config(options);
+    return rp_backend_select((enum rp_device_choice)options->device, &config, out, err);
+}
+
+/* KIND@STEP of --debug-fault; false: it is not. */
+static bool parse_fault(const char *text, struct rp_engine_config *out) {
+    static const char *const kinds[] = {[RP_DEVICE_FAULT_ILLEGAL_ADDRESS] = "illegal_address",
+                                        [RP_DEVICE_FAULT_TRAP] = "trap",
+                                        [RP_DEVICE_FAULT_HANG] = "hang"};
+    const char *at = strchr(text, '@');
+    char *end = NULL;
+    for (size_t i = 0; at && i < RP_ARRAY_COUNT(kinds); i++) {
+        if (strlen(kinds[i]) != (size_t)(at - text) ||
+            strncmp(kinds[i], text, (size_t)(at - text)) != 0)
+            continue;
+        out->fault = (enum rp_device_fault)i;
+        out->fault_step = strtoull(at + 1, &end, 10);
+        return *end == '\0' && out->fault_step > 0;
+    }
+    return false;
+}
+
 struct rp_engine_config rp_stack_engine_config(const struct rp_engine_options *options,
+                                               const struct rp_backend_selection *selection,
                                                enum rp_dtype matrix_dtype) {
     enum rp_dtype kv_dtype = rp_stack_dtype(options->kv_cache_dtype);
-    return (struct rp_engine_config){
+    struct rp_engine_config config = {
+        .backend = selection->backend,
+        .opened = selection->device,
+        .device = device_config(options),
         .max_num_seqs = options->max_num_seqs,
         .max_num_batched_tokens = options->max_num_batched_tokens,
         .max_model_len = options->max_model_len,
         .queue_capacity = options->max_num_queued_reqs,
         .kv_cache_bytes = options->kv_cache_memory_bytes,
         .page_count_override = options->num_gpu_blocks_override,
-        .swap_bytes = (uint64_t)(options->swap_space_gib * 1024.0 * 1024.0 * 1024.0),
+        .memory_utilization = options->gpu_memory_utilization,
+        .swap_bytes = options->swap_space_gib < 0
+                          ? RP_SWAP_BYTES_AUTO
+                          : (uint64_t)(options->swap_space_gib * 1024.0 * 1024.0 * 1024.0),
         .page_tokens = options->block_size,
         .kv_dtype = kv_dtype == RP_MODEL_DTYPE_AUTO ? matrix_dtype : kv_dtype,
-        .threads = options->threads,
         .prefix_cache = options->enable_prefix_caching,
         .run_ahead = options->run_ahead != 0,
         .enforce_eager = options->enforce_eager,
         .no_fusion = options->disable_fusion,
+        .watchdog_seconds = options->watchdog_timeout_s,
     };
+    if (options->debug_fault && *options->debug_fault)
+        (void)parse_fault(options->debug_fault, &config); /* checked with the options */
+    return config;
 }
 
 int rp_stack_check_options(const struct rp_engine_options *options, struct rp_error *err) {
-    if ((options->block_size & (options->block_size - 1)) == 0) /* 0: the device's choice */
-        return RP_OK;
-    return rp_error_set(err, RP_STATUS_INVALID, "--block-size: %u is not a power of two",
-                        options->block_size);
+    struct rp_engine_config config;
+    if ((options->block_size & (options->block_size - 1)) != 0) /* 0: the device's choice */
+        return rp_error_set(err, RP_STATUS_INVALID, "--block-size: %u is not a power of two",
+                            options->block_size);
+    if (options->max_num_batched_tokens && options->max_num_batched_tokens < 16)
+        return rp_error_set(err, RP_STATUS_INVALID,
+                            "--max-num-batched-tokens: %u is not 0 (the device's choice) and not "
+                            "between 16 and 65536",
+                            options->max_num_batched_tokens);
+    if (options->swap_space_gib < 0 && options->swap_space_gib > -1)
+        return rp_error_set(err, RP_STATUS_INVALID, "--swap-space: %g is neither -1 nor a size",
+                            options->swap_space_gib);
+    if (options->debug_fault && *options->debug_fault &&
+        !parse_fault(options->debug_fault, &config))
+        return rp_error_set(err, RP_STATUS_INVALID,
+                            "--debug-fault: not illegal_address, trap or hang, @ and a step");
+    return RP_OK;
 }
 
 enum rp_exit rp_stack_exit_code(int status) {
@@ -97,13 +150,20 @@ int rp_stack_open(struct rp_stack *stack, const char *dir, const struct rp_engin
         *out_code = RP_EXIT_USAGE;
         return status;
     }
+    status = rp_stack_select(options, &stack->selection, err);
+    if (status != RP_OK) {
+        *out_code = RP_EXIT_DEVICE;
+        return status;
+    }
     status = rp_tokenizer_open(dir, &stack->tokenizer, err);
     if (status == RP_OK)
         status = rp_model_load(dir, rp_stack_dtype(options->dtype), options->max_model_len, on_load,
                                &progress, &stack->model, err);
     *out_code = RP_EXIT_MODEL;
     if (status == RP_OK) {
-        struct rp_engine_config config = rp_stack_engine_config(options, stack->model.dtype);
+        struct rp_engine_config config =
+            rp_stack_engine_config(options, &stack->selection, stack->model.dtype);
+        stack->selection.device = NULL;
         config.wake = wake;
         config.wake_ctx = wake_ctx;
         config.progress = on_stage;
@@ -117,8 +177,15 @@ int rp_stack_open(struct rp_stack *stack, const char *dir, const struct rp_engin
     return status;
 }
 
+void rp_stack_exit_failed(void) {
+    fflush(NULL);
+    _Exit(RP_EXIT_FATAL_DEVICE);
+}
+
 void rp_stack_close(struct rp_stack *stack) {
     rp_engine_destroy(stack->engine);
+    if (stack->selection.device)
+        stack->selection.backend->close(stack->selection.device);
     rp_model_deinit(&stack->model);
     rp_tokenizer_close(stack->tokenizer);
     memset(stack, 0, sizeof *stack);

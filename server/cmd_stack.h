@@ -3,6 +3,7 @@
 #ifndef RP_SERVER_CMD_STACK_H
 #define RP_SERVER_CMD_STACK_H
 
+#include "backend/module.h"
 #include "engine/engine.h"
 #include "model/model.h"
 #include "model/tokenizer.h"
@@ -10,14 +11,20 @@
 #include "server/serve_options.h"
 
 struct rp_stack {
+    struct rp_backend_selection selection; /* .device: until the engine has it */
     struct rp_tokenizer *tokenizer;
     struct rp_model model;
     struct rp_engine *engine; /* created, not started */
 };
 
-/* The engine's configuration that the flags ask for. kv_dtype follows matrix_dtype when it is auto. */
+/* The engine's configuration that the flags ask for, on the device that was selected (which it takes
+ * over). kv_dtype follows matrix_dtype when it is auto. */
 struct rp_engine_config rp_stack_engine_config(const struct rp_engine_options *options,
+                                               const struct rp_backend_selection *selection,
                                                enum rp_dtype matrix_dtype);
+/* Opens the device that the flags ask for. */
+int rp_stack_select(const struct rp_engine_options *options, struct rp_backend_selection *out,
+                    struct rp_error *err) RP_MUST_USE;
 /* RP_MODEL_DTYPE_AUTO, F32 or BF16. */
 enum rp_dtype rp_stack_dtype(uint32_t choice);
 
@@ -27,6 +34,9 @@ int rp_stack_open(struct rp_stack *stack, const char *dir, const struct rp_engin
                   void (*wake)(void *ctx), void *wake_ctx, bool show_progress,
                   enum rp_exit *out_code, struct rp_error *err) RP_MUST_USE;
 void rp_stack_close(struct rp_stack *stack);
+/* After a device error: leaves the process at once with RP_EXIT_FATAL_DEVICE. Nothing is freed and no
+ * thread is waited for, since one may hang in the driver. */
+_Noreturn void rp_stack_exit_failed(void);
 
 /* What the table of flags cannot check: an error is one of usage. */
 int rp_stack_check_options(const struct rp_engine_options *options,

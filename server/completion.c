@@ -5,6 +5,7 @@
 #include "server/completion_internal.h"
 #include "server/sse.h"
 
+#include <stdio.h>
 #include <string.h>
 
 void rp_completion_try_free(struct rp_completion *c) {
@@ -267,9 +268,12 @@ static void on_closed(struct rp_completion *c, struct rp_choice *choice, uint8_t
             rp_completion_fail_text(
                 c, 500, "numerical_error",
                 "the model computed a value that is not a number for this request");
-        else if (!rp_engine_is_healthy(c->server->serving.engine))
-            rp_completion_fail_text(c, 500, "engine_failed", "the device has failed");
-        else
+        else if (!rp_engine_is_healthy(c->server->serving.engine)) {
+            char why[512];
+            snprintf(why, sizeof why, "the device has failed: %.400s",
+                     rp_engine_failure(c->server->serving.engine));
+            rp_completion_fail_text(c, 500, "engine_failed", why);
+        } else
             rp_completion_fail_text(c, 503, "shutting_down", "the server is shutting down");
     }
     count_closed(c, choice, reason);

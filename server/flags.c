@@ -196,9 +196,10 @@ static const struct rp_flag *find_flag(const struct rp_command_spec *spec, const
 static int unknown_flag(const struct rp_command_spec *spec, const char *arg, struct rp_error *err) {
     const char *names[FLAGS_MAX], *name = arg + strspn(arg, "-");
     char cut[NAME_MAX_LEN + 1];
-    uint32_t count = RP_MIN(spec->flag_count, (uint32_t)FLAGS_MAX);
-    for (uint32_t i = 0; i < count; i++)
-        names[i] = spec->flags[i].name;
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < RP_MIN(spec->flag_count, (uint32_t)FLAGS_MAX); i++)
+        if (spec->flags[i].help)
+            names[count++] = spec->flags[i].name;
     snprintf(cut, sizeof cut, "%.*s", (int)strcspn(name, "="), name);
     const char *nearest = rp_nearest_name(cut, names, count);
     int status = rp_error_set(err, RP_STATUS_INVALID, "%s: unknown flag %s", spec->name, arg);
@@ -279,6 +280,8 @@ void rp_flags_help(const struct rp_command_spec *spec) {
     for (uint32_t i = 0; i < spec->flag_count; i++) {
         const struct rp_flag *flag = &spec->flags[i];
         char left[96];
+        if (!flag->help)
+            continue;
         snprintf(left, sizeof left, "--%s%s%s", flag->name, flag->value_name ? " " : "",
                  flag->value_name ? flag->value_name : "");
         printf("  %-40s %s", left, flag->help);

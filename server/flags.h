@@ -27,7 +27,7 @@ struct rp_flag {
     const char *value_name;    /* PORT; NULL for a switch; the choices "auto|cpu" for a choice */
     double min, max;           /* UINT, SIZE, REAL; inclusive */
     const char *default_value; /* as on the command line; NULL: zero, false, "" */
-    const char *help;
+    const char *help;          /* NULL: not shown, for tests */
 };
 
 struct rp_command_spec {

@@ -48,10 +48,10 @@ const char *rp_server_not_ready(struct rp_server *server) {
     const struct rp_engine *engine = server->serving.engine;
     if (server->phase == RP_SERVER_STARTING)
         return "the server is starting";
-    if (server->phase >= RP_SERVER_DRAINING)
-        return "the server is shutting down";
     if (!rp_engine_is_healthy(engine))
         return "the device has failed";
+    if (server->phase >= RP_SERVER_DRAINING)
+        return "the server is shutting down";
     uint64_t stuck_ns = (uint64_t)server->config.limits.stuck_ms * 1000000u;
     /* Asks our own list: a gauge of an engine that hangs stands still too. */
     if (server->completions && rp_clock_ns() > rp_engine_last_progress_ns(engine) + stuck_ns)
@@ -98,6 +98,12 @@ void rp_server_check_drained(struct rp_server *server) {
         return;
     bool late = server->phase == RP_SERVER_STOPPING && rp_clock_ns() > server->stop_deadline_ns;
     bool busy = server->completions || server->work_count || is_writing(server);
+    if (server->phase == RP_SERVER_STOPPING && server->exit_code == EXIT_DEVICE) {
+        /* An engine that hangs closes nothing, and the process ends without it: answers alone count. */
+        if (server->running && (!is_writing(server) || late))
+            uv_stop(&server->loop);
+        return;
+    }
     if (!busy || (late && server->work_count == 0))
         close_all(server);
 }
@@ -136,12 +142,23 @@ static void drain_events(struct rp_server *server) {
         rp_completion_event(server, &event);
 }
 
-/* After the events, so that those that the engine closed have got its answer. */
+/* After the events, so that those that the engine closed have got its answer. The engine watches over its
+ * steps by itself; a call of the driver that never returns only shows here, a second later. */
 static void check_device(struct rp_server *server) {
-    if (server->phase >= RP_SERVER_STOPPING || rp_engine_is_healthy(server->serving.engine))
+    const struct rp_engine *engine = server->serving.engine;
+    char why[512];
+    if (server->phase >= RP_SERVER_STOPPING)
         return;
-    rp_log(RP_LOG_ERROR, "server: the device has failed, leaving with exit code %d", EXIT_DEVICE);
-    stop_now(server, EXIT_DEVICE, "engine_failed", "the device has failed");
+    uint64_t patience_ns = ((uint64_t)server->config.watchdog_ms + 1000) * 1000000u;
+    const char *failure = rp_engine_failure(engine);
+    if (!failure && server->config.watchdog_ms && server->completions &&
+        rp_clock_ns() > rp_engine_last_progress_ns(engine) + patience_ns)
+        failure = "the engine makes no progress";
+    if (!failure)
+        return;
+    rp_log(RP_LOG_ERROR, "server: leaving with exit code %d cause=\"%s\"", EXIT_DEVICE, failure);
+    snprintf(why, sizeof why, "the device has failed: %.400s", failure);
+    stop_now(server, EXIT_DEVICE, "engine_failed", why);
 }
 
 static void on_wake(uv_async_t *async) {
@@ -310,7 +327,9 @@ int rp_server_run(struct rp_server *server, const struct rp_serving *serving,
     uv_unref((uv_handle_t *)&server->wake);
     if (ready)
         ready(ctx);
+    server->running = true;
     uv_run(&server->loop, UV_RUN_DEFAULT);
+    server->running = false;
     return server->exit_code;
 }
 

@@ -41,6 +41,8 @@ struct rp_server_config {
     int32_t admin_port; /* -1: no admin listener */
     uint32_t max_connections;
     uint32_t shutdown_timeout_ms;
+    uint32_t
+        watchdog_ms; /* the engine does nothing for so long with requests open: it failed; 0: off */
     struct rp_http_limits limits;
     const struct rp_auth *auth; /* borrowed */
 };
@@ -73,7 +75,8 @@ uint32_t rp_server_admin_port(const struct rp_server *server);
 /* The engine's wake call; ctx is the server. */
 void rp_server_wake(void *ctx);
 
-/* Serves until SIGTERM or SIGINT has drained it. ready (may be NULL) is called once, when clients can
+/* Serves until SIGTERM or SIGINT has drained it, or the device fails: then everybody is answered, within
+ * two seconds. ready (may be NULL) is called once, when clients can
  * connect. Gives the exit code: 0, 4 (no memory), 5 (cannot listen) or 70 (fatal device error). */
 int rp_server_run(struct rp_server *server, const struct rp_serving *serving,
                   void (*ready)(void *ctx), void *ctx) RP_MUST_USE;

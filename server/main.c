@@ -15,6 +15,7 @@ static const struct command {
     {"bench", rp_cmd_bench, "measure: decode, matmul, membw"},
     {"inspect", rp_cmd_inspect,
      "show a model, its memory plan and its program, without loading it"},
+    {"doctor", rp_cmd_doctor, "what this machine offers, and what would be used"},
     {"tokenize", rp_cmd_tokenize, "text from standard input to token ids"},
 };
 

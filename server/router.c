@@ -15,6 +15,7 @@ static const struct rp_route routes[] = {
     {"/version", RP_METHOD_GET, RP_ACCESS_KEY, rp_api_version},
     {"/metrics", RP_METHOD_GET, RP_ACCESS_ADMIN, rp_api_metrics},
     {"/debug/env", RP_METHOD_GET, RP_ACCESS_ADMIN, rp_api_debug_env},
+    {"/debug/graphs", RP_METHOD_GET, RP_ACCESS_ADMIN, rp_api_debug_graphs},
 };
 
 const struct rp_route *rp_route_find(const char *path, size_t len) {

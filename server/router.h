@@ -41,5 +41,6 @@ void rp_api_ready(struct rp_conn *conn);
 void rp_api_version(struct rp_conn *conn);
 void rp_api_metrics(struct rp_conn *conn);
 void rp_api_debug_env(struct rp_conn *conn);
+void rp_api_debug_graphs(struct rp_conn *conn);
 
 #endif

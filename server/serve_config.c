@@ -64,6 +64,7 @@ int rp_serve_config(const struct rp_serve_options *options, struct rp_auth *out_
     out_config->admin_port = options->admin_port ? (int32_t)options->admin_port : -1;
     out_config->max_connections = options->max_connections;
     out_config->shutdown_timeout_ms = (uint32_t)(options->shutdown_timeout_s * 1000.0);
+    out_config->watchdog_ms = (uint32_t)(options->engine.watchdog_timeout_s * 1000.0);
     rp_http_limits_init(&out_config->limits);
     out_config->limits.idle_ms = (uint32_t)(options->timeout_keep_alive_s * 1000.0);
     out_config->auth = out_auth;

@@ -11,11 +11,14 @@ enum rp_dtype_choice { RP_DTYPE_CHOICE_AUTO, RP_DTYPE_CHOICE_FLOAT32, RP_DTYPE_C
 /* What an engine is made with. */
 struct rp_engine_options {
     uint32_t dtype, kv_cache_dtype; /* rp_dtype_choice */
-    uint32_t device;                /* auto|cpu */
+    uint32_t device;                /* rp_device_choice of backend/module.h */
+    uint32_t numerics;              /* invariant|fast */
     uint32_t max_model_len, max_num_seqs, max_num_batched_tokens, max_num_queued_reqs;
     uint32_t block_size, num_gpu_blocks_override, threads, run_ahead;
     uint64_t kv_cache_memory_bytes;
-    double swap_space_gib;
+    double swap_space_gib; /* -1: from the free memory */
+    double gpu_memory_utilization, watchdog_timeout_s;
+    const char *debug_fault;
     bool enable_prefix_caching, enforce_eager, disable_fusion;
 };
 
@@ -51,11 +54,20 @@ struct rp_serve_options {
         {"device",                                                                                 \
          RP_FLAG_CHOICE,                                                                           \
          (base) + offsetof(struct rp_engine_options, device),                                      \
-         "auto|cpu",                                                                               \
+         "auto|cpu|cuda",                                                                          \
          0,                                                                                        \
          0,                                                                                        \
          "auto",                                                                                   \
-         "where to run"},                                                                          \
+         "where to run; auto: a card when there is one"},                                          \
+        {"numerics",                                                                               \
+         RP_FLAG_CHOICE,                                                                           \
+         (base) + offsetof(struct rp_engine_options, numerics),                                    \
+         "invariant|fast",                                                                         \
+         0,                                                                                        \
+         0,                                                                                        \
+         "invariant",                                                                              \
+         "invariant: a request's answer does not depend on the others; fast: the fastest "         \
+         "kernels"},                                                                               \
         {"max-model-len",                                                                          \
          RP_FLAG_UINT,                                                                             \
          (base) + offsetof(struct rp_engine_options, max_model_len),                               \
@@ -68,18 +80,18 @@ struct rp_serve_options {
          RP_FLAG_UINT,                                                                             \
          (base) + offsetof(struct rp_engine_options, max_num_seqs),                                \
          "N",                                                                                      \
-         1,                                                                                        \
+         0,                                                                                        \
          4096,                                                                                     \
-         "64",                                                                                     \
-         "sequences served at once"},                                                              \
+         "0",                                                                                      \
+         "sequences served at once; 0: 64 on the CPU, 256 on a card"},                             \
         {"max-num-batched-tokens",                                                                 \
          RP_FLAG_UINT,                                                                             \
          (base) + offsetof(struct rp_engine_options, max_num_batched_tokens),                      \
          "N",                                                                                      \
-         16,                                                                                       \
+         0,                                                                                        \
          65536,                                                                                    \
-         "512",                                                                                    \
-         "tokens of the largest step"},                                                            \
+         "0",                                                                                      \
+         "tokens of the largest step, at least 16; 0: 512 on the CPU, 2048 on a card"},            \
         {"max-num-queued-reqs",                                                                    \
          RP_FLAG_UINT,                                                                             \
          (base) + offsetof(struct rp_engine_options, max_num_queued_reqs),                         \
@@ -112,14 +124,23 @@ struct rp_serve_options {
          1e15,                                                                                     \
          "0",                                                                                      \
          "bytes of the KV pool (K, M, G); 0: from memory"},                                        \
+        {"gpu-memory-utilization",                                                                 \
+         RP_FLAG_REAL,                                                                             \
+         (base) + offsetof(struct rp_engine_options, gpu_memory_utilization),                      \
+         "SHARE",                                                                                  \
+         0.01,                                                                                     \
+         1,                                                                                        \
+         "0.92",                                                                                   \
+         "share of a card's memory that may be in use, by everybody together"},                    \
         {"swap-space",                                                                             \
          RP_FLAG_REAL,                                                                             \
          (base) + offsetof(struct rp_engine_options, swap_space_gib),                              \
          "GIB",                                                                                    \
-         0,                                                                                        \
+         -1,                                                                                       \
          65536,                                                                                    \
-         "4",                                                                                      \
-         "GiB of host memory for sequences that are swapped out"},                                 \
+         "-1",                                                                                     \
+         "GiB of host memory for sequences that are swapped out; -1: at most 4, and at most a "    \
+         "quarter of what is free"},                                                               \
         {"enable-prefix-caching",                                                                  \
          RP_FLAG_SWITCH,                                                                           \
          (base) + offsetof(struct rp_engine_options, enable_prefix_caching),                       \
@@ -152,6 +173,22 @@ struct rp_serve_options {
          0,                                                                                        \
          NULL,                                                                                     \
          "one kernel per operator"},                                                               \
+        {"watchdog-timeout",                                                                       \
+         RP_FLAG_REAL,                                                                             \
+         (base) + offsetof(struct rp_engine_options, watchdog_timeout_s),                          \
+         "SECONDS",                                                                                \
+         0,                                                                                        \
+         86400,                                                                                    \
+         "30",                                                                                     \
+         "a device that stands still in a step for so long has failed; 0: never"},                 \
+        {"debug-fault",                                                                            \
+         RP_FLAG_TEXT,                                                                             \
+         (base) + offsetof(struct rp_engine_options, debug_fault),                                 \
+         "illegal_address|trap|hang@STEP",                                                         \
+         0,                                                                                        \
+         0,                                                                                        \
+         NULL,                                                                                     \
+         NULL},                                                                                    \
     {                                                                                              \
         "threads", RP_FLAG_UINT, (base) + offsetof(struct rp_engine_options, threads), "N", 0,     \
             1024, "0", "CPU workers; 0: one per core"                                              \

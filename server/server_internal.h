@@ -35,6 +35,7 @@ struct rp_server {
     struct rp_serving serving;
     enum rp_server_phase phase;
     int exit_code;
+    bool running; /* inside rp_server_run's loop */
 
     uv_loop_t loop;
     uv_async_t wake;

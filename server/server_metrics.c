@@ -128,12 +128,36 @@ static void add_engine(const struct rp_engine_metrics *e, struct rp_registry *r)
          RP_METRIC_COUNTER, &e->packet_bytes},
         {"reprise_step_duration_seconds", "From launching a step to reading its result.", NULL,
          RP_METRIC_HISTOGRAM, &e->step_seconds},
+        {"reprise_step_device_seconds",
+         "Time of a step on the device, from its first kernel to its published result.", NULL,
+         RP_METRIC_HISTOGRAM, &e->step_device_seconds},
+        {"reprise_step_gap_seconds",
+         "Time that the device was idle between two steps launched back to back.", NULL,
+         RP_METRIC_HISTOGRAM, &e->step_gap_seconds},
+        {"reprise_step_host_seconds",
+         "The engine thread's part of a step: planning, launching, committing.", NULL,
+         RP_METRIC_HISTOGRAM, &e->step_host_seconds},
         {"reprise_engine_healthy", "1, or 0 after a device error.", NULL, RP_METRIC_GAUGE,
          &e->healthy},
     };
     for (size_t i = 0; i < RP_ARRAY_COUNT(series); i++)
         rp_registry_add(r, series[i].name, series[i].help, series[i].type, series[i].labels,
                         series[i].value);
+    static const char *const uses[RP_MEMORY_USE_COUNT] = {
+        [RP_MEMORY_CONTEXT] = "kind=\"context\"",
+        [RP_MEMORY_WEIGHTS] = "kind=\"weights\"",
+        [RP_MEMORY_ACTIVATIONS] = "kind=\"activations\"",
+        [RP_MEMORY_WORKSPACE] = "kind=\"workspace\"",
+        [RP_MEMORY_GRAPHS] = "kind=\"graphs\"",
+        [RP_MEMORY_SLOTS] = "kind=\"slots\"",
+        [RP_MEMORY_KV] = "kind=\"kv\""};
+    for (int use = 0; use < RP_MEMORY_USE_COUNT; use++)
+        rp_registry_add(r, "reprise_device_memory_bytes",
+                        "Memory of the device that is taken when the server is ready, by what for.",
+                        RP_METRIC_GAUGE, uses[use], &e->memory[use]);
+    rp_registry_add(r, "reprise_device_allocations_total",
+                    "Allocations of device memory: none after the server is ready.",
+                    RP_METRIC_COUNTER, NULL, &e->allocations);
 }
 
 void rp_server_metrics_register(struct rp_server_metrics *m, const struct rp_engine *engine,

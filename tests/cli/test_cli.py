@@ -35,7 +35,8 @@ def check_usage():
         assert code == 0 and "--max-num-seqs" in out and "REPRISE_" in out, (command, out)
         refused(2, "DIR", command)
         refused(2, "unknown flag", command, DEMO, "--max-num-seq", "4")
-        refused(2, "--max-num-seqs", command, DEMO, "--max-num-seqs", "0")
+        refused(2, "--max-num-seqs", command, DEMO, "--max-num-seqs", "4097")
+        refused(2, "--max-num-batched-tokens", command, DEMO, "--max-num-batched-tokens", "15")
         refused(2, "--dtype", command, DEMO, "--dtype", "int3")
         refused(2, "--threads", command, DEMO, env={"REPRISE_THREADS": "many"})
     assert "did you mean --max-num-seqs" in run("serve", DEMO, "--max-num-seq", "4")[2]
@@ -143,6 +144,18 @@ def check_model_files():
         refused(3, "quantization_config", "serve", copy_demo(parent, "quant", quantization_config={"quant_method": "x"}))
 
 
+def check_doctor():
+    code, out, errors = run("doctor")
+    assert code == 0 and errors == "", (code, errors)
+    for word in ("open files", "free memory", "libuv", "llhttp", "jansson", "cublasLt", "nvml", "module", "device"):
+        assert word in out, (word, out)
+    findings = json.loads(run("doctor", "--json")[1])["findings"]
+    use = [f for f in findings if f["section"] == "use"]
+    assert len(use) == 1 and use[0]["found"], findings
+    none = run("doctor", env={"REPRISE_CUDA_MODULE": "/nowhere/x.so"})
+    assert none[0] == 0 and "no CUDA: there is no /nowhere/x.so" in none[1], none
+
+
 def check_ports_and_memory():
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -203,6 +216,7 @@ def check_start_up():
 def main():
     check_usage()
     check_inspect()
+    check_doctor()
     check_model_files()
     check_ports_and_memory()
     check_run()

@@ -125,7 +125,7 @@ static struct rp_engine_config config_default(void) {
                                      .kv_dtype = RP_DTYPE_BF16,
                                      .page_count_override = 1024,
                                      .swap_bytes = (uint64_t)256 << 20,
-                                     .threads = 2,
+                                     .device.threads = 2,
                                      .prefix_cache = true,
                                      .run_ahead = true,
                                      .wake = on_wake};
@@ -169,7 +169,7 @@ static void run_alone(void) {
         return;
     done = true;
     config.max_num_seqs = 1;
-    config.threads = 1;
+    config.device.threads = 1;
     config.prefix_cache = config.run_ahead = false;
     config.enforce_eager = true;
     make_requests();
@@ -356,8 +356,8 @@ static void test_a_long_step_shows_progress_while_it_runs(void **state) {
     (void)state;
     struct rp_engine_config config = config_default();
     struct rp_event event;
-    config.scalar_only = true;
-    config.threads = 1;
+    config.device.scalar_only = true;
+    config.device.threads = 1;
     make_requests();
     open_engine(&config);
     requests[0].prompt_count = PROMPT_MAX;
@@ -416,7 +416,7 @@ static void test_an_engine_that_starts_has_its_largest_set(void **state) {
     config.max_num_batched_tokens = 16;
     config.page_count_override = 64;
     config.swap_bytes = 0;
-    config.threads = 1;
+    config.device.threads = 1;
     uint64_t before = rp_alloc_count();
     open_engine(&config);
     uint64_t total = rp_alloc_count() - before;

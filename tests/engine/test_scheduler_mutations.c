@@ -43,6 +43,7 @@ static const char *const names[RP_MUTATION_COUNT] = {
     [RP_MUTATION_ONE_TOKEN_TOO_MANY] = "max_tokens is passed by one",
     [RP_MUTATION_EVENT_ROOM_IGNORED] = "rows are planned without room for their events",
     [RP_MUTATION_DIRTY_NOT_ZEROED] = "pages that held NaN are given out as they are",
+    [RP_MUTATION_GENERATED_CACHED] = "pages that decode wrote are found by prompts",
 };
 
 struct outcome {

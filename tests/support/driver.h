@@ -15,11 +15,12 @@
 #include "model/model.h"
 
 struct rp_driver_config {
+    const struct rp_backend *backend; /* NULL: the CPU's */
     uint32_t slots, pages_per_slot, page_tokens, threads;
     const struct rp_bucket *buckets;
     uint32_t bucket_count;
     enum rp_dtype kv_dtype;
-    bool scalar_only, no_fusion, eager, poison, guarded;
+    bool scalar_only, no_fusion, eager, poison, guarded, no_dependent_launch;
     bool free_program; /* overwrite and free the program after capture */
 };
 
@@ -33,14 +34,18 @@ struct rp_driver {
     struct rp_step_view view;
     struct rp_kv_layout kv;
     unsigned char *state, *rings;
+    uint32_t prepared;
     size_t *logits_offsets; /* one per graph entry */
+    float *logits;          /* (logit rows, vocab) of the last run, once they were asked for */
+    uint64_t logits_step;
     uint64_t step;
     struct rp_graph_entry *entry; /* of the last run */
     uint32_t row_count, token_count, logit_row_count, edit_count, prompt_cursor;
     bool decode_only;
 };
 
-/* Prepares the weights of *model for the CPU (once per model: a prepared model may be opened again). */
+/* Prepares the weights of *model for the device (once per model: on the CPU a prepared model may be
+ * opened again; from a card's memory they do not come back). */
 void rp_driver_open(struct rp_driver *driver, struct rp_model *model,
                     const struct rp_driver_config *config);
 void rp_driver_close(struct rp_driver *driver);
@@ -55,7 +60,13 @@ void rp_driver_row(struct rp_driver *driver, uint32_t slot, const int32_t *token
 /* Runs the step in the smallest bucket that holds it, or in `entry` when not NULL. */
 void rp_driver_run(struct rp_driver *driver, struct rp_graph_entry *entry);
 const struct rp_row_result *rp_driver_result(const struct rp_driver *driver, uint32_t row);
-/* (vocab) f32 of logit row i of the last run; overwritten by the next. */
-const float *rp_driver_logits(const struct rp_driver *driver, uint32_t logit_row);
+/* The same in two halves, for steps in flight: at most RP_STEP_RING_ENTRIES - 1 of them. Submit returns the
+ * step's number. */
+uint64_t rp_driver_submit(struct rp_driver *driver, struct rp_graph_entry *entry);
+void rp_driver_wait(struct rp_driver *driver, uint64_t step);
+const struct rp_row_result *rp_driver_result_of(const struct rp_driver *driver, uint64_t step,
+                                                uint32_t row);
+/* (vocab) f32 of logit row i of the last run, copied from the device; overwritten by the next. */
+const float *rp_driver_logits(struct rp_driver *driver, uint32_t logit_row);
 
 #endif

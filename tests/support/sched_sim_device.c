@@ -18,16 +18,28 @@ static void run_copies(struct sim *sim, const struct device_step *step) {
         if (copy->kind == RP_COPY_TO_HOST) {
             memcpy(&sim->host_kv[copy->to * PAGE_STRIDE], &sim->kv[copy->from * PAGE_STRIDE],
                    bytes);
+            memcpy(&sim->host_by_decode[copy->to * PAGE_STRIDE],
+                   &sim->by_decode[copy->from * PAGE_STRIDE], sim->config.page_tokens);
             if (sim->scheduler->pool.pages[copy->from].state == RP_KV_FREE)
                 sched_sim_poison_page(sim, copy->from);
             continue;
         }
         memcpy(&sim->kv[copy->to * PAGE_STRIDE], &sim->host_kv[copy->from * PAGE_STRIDE], bytes);
+        memcpy(&sim->by_decode[copy->to * PAGE_STRIDE],
+               &sim->host_by_decode[copy->from * PAGE_STRIDE], sim->config.page_tokens);
         for (uint32_t k = 0; k < sim->config.page_tokens; k++)
             sim->host_kv[copy->from * PAGE_STRIDE + k] = POISON;
     }
     for (uint32_t i = 0; i < step->zero_count; i++)
         memset(&sim->kv[step->zero_pages[i] * PAGE_STRIDE], 0, bytes);
+}
+
+/* What a sequence found in the cache, where only prompt rows may have written it. */
+static void check_hits(struct sim *sim, const struct device_slot *slot) {
+    uint32_t page_tokens = sim->config.page_tokens;
+    for (uint32_t i = 0; sim->config.prefix_prompt_only && i < slot->join.length; i++)
+        if (sim->by_decode[slot->table[i / page_tokens] * PAGE_STRIDE + i % page_tokens])
+            sched_sim_fail(sim, "a prompt found what decode wrote", i, slot->join.length);
 }
 
 static void run_edits(struct sim *sim, const struct device_step *step) {
@@ -40,6 +52,8 @@ static void run_edits(struct sim *sim, const struct device_step *step) {
     }
     for (uint32_t i = 0; i < step->page_count; i++)
         sim->slots[step->pages[i].slot].table[step->pages[i].index] = step->pages[i].page;
+    for (uint32_t i = 0; i < step->join_count; i++)
+        check_hits(sim, &sim->slots[step->joins[i].slot]);
 }
 
 static uint64_t *place(struct sim *sim, const struct device_slot *slot, uint32_t position) {
@@ -51,9 +65,10 @@ static uint64_t *place(struct sim *sim, const struct device_slot *slot, uint32_t
     return &sim->kv[page * PAGE_STRIDE + position % sim->config.page_tokens];
 }
 
-static void write_kv(struct sim *sim, struct device_slot *slot, int32_t token) {
+static void write_kv(struct sim *sim, struct device_slot *slot, int32_t token, bool decode) {
     uint32_t position = slot->length++;
     uint64_t before = position ? *place(sim, slot, position - 1) : slot->join.root;
+    sim->by_decode[place(sim, slot, position) - sim->kv] = decode;
     *place(sim, slot, position) =
         position >= slot->join.nan_at ? NAN_KV : sched_sim_kv_value(position, token, before);
 }
@@ -90,7 +105,7 @@ static void run_row(struct sim *sim, struct device_step *step, uint32_t index) {
     CHECK(sim, slot->length == row->start, "the host's length is not the device's", row->start,
           slot->length);
     for (uint32_t i = 0; i < row->count; i++)
-        write_kv(sim, slot, row->decode ? slot->last_token : step->tokens[index][i]);
+        write_kv(sim, slot, row->decode ? slot->last_token : step->tokens[index][i], row->decode);
     uint64_t fold = read_kv(sim, slot, &nan);
     if (!row->samples)
         return;

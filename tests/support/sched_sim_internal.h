@@ -80,6 +80,8 @@ struct sim {
     struct device_slot slots[SLOTS_MAX];
     uint64_t kv[PAGES_MAX * PAGE_STRIDE];
     uint64_t host_kv[PAGES_MAX * PAGE_STRIDE];
+    /* Written by a decode row: its bits may be others than those of a prompt row. */
+    bool by_decode[PAGES_MAX * PAGE_STRIDE], host_by_decode[PAGES_MAX * PAGE_STRIDE];
     bool is_free[PAGES_MAX]; /* as the scheduler last said */
 
     /* The host's own view of the tables, and the last step that names a page or slot. */

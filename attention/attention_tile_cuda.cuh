@@ -1,0 +1,173 @@
+/* attention_tile_cuda.cuh - what the prompt kernels share: which queries a tile holds, which keys they see,
+ * and the step of the online softmax. */
+#ifndef RP_ATTENTION_ATTENTION_TILE_CUDA_CUH
+#define RP_ATTENTION_ATTENTION_TILE_CUDA_CUH
+
+#include "attention/attention_internal_cuda.h"
+
+#include "device/cuda_kernel.cuh"
+
+#include <math.h>
+
+/* The kernel of Hopper, behind rp_attention_prefill_cuda_*: the same contract. */
+bool rp_attention_prefill_wgmma_cuda_supports(const rp_attention_cuda_config *config);
+uint32_t rp_attention_prefill_wgmma_cuda_tile(const rp_attention_cuda_config *config);
+int rp_attention_prefill_wgmma_cuda_run(const void *args, cudaStream_t stream);
+
+#define LOG2_E 1.44269504088896340736f
+
+/* A tile of one KV head: `tokens` consecutive tokens of a row times the query heads of the KV head.
+ * Tile row m is token m / group and head m % group. */
+struct prefill_tile {
+    const uint32_t *pages;
+    uint32_t token;     /* first, of the step */
+    uint32_t tokens;    /* 0: no work */
+    uint32_t position;  /* of the first token */
+    uint32_t first_key; /* that any row sees */
+    uint32_t key_end;   /* past the last that any row sees */
+};
+
+static __device__ __forceinline__ uint32_t first_visible(uint32_t window, uint32_t position) {
+    return window != 0 && position >= window ? position + 1 - window : 0;
+}
+
+/* The `index`-th tile of the plan; no tokens past the last one. */
+static __device__ __forceinline__ prefill_tile find_tile(const rp_attention_cuda_args &call,
+                                                         uint32_t index) {
+    const rp_attention_cuda_plan_view &plan = call.workspace.plans[call.mask_class];
+    prefill_tile tile = {};
+    if (index >= plan.head->tiles)
+        return tile;
+    const rp_attention_plan_tile from = plan.tiles[index];
+    const rp_step_view &step = call.args.step;
+    tile.pages = step.slots + (size_t)from.slot * step.slot_words + RP_SLOT_PAGES;
+    tile.token = from.token;
+    tile.tokens = from.count;
+    tile.position = from.position;
+    tile.first_key = first_visible(call.args.window, from.position);
+    tile.key_end = from.position + from.count;
+    return tile;
+}
+
+/* 2^x; 0 at -infinity, exactly 1 at 0. */
+static __device__ __forceinline__ float exp2_fast(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+static __device__ __forceinline__ uint32_t pack_bf16(float low, float high) {
+    __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+    return *(uint32_t *)&pair;
+}
+
+/* Two neighbouring columns of the output; wide where the rows allow it. */
+static __device__ __forceinline__ void store_pair(void *out, rp_dtype dtype, size_t at, bool wide,
+                                                  float low, float high) {
+    if (!wide) {
+        rp_store(out, dtype, at, low);
+        rp_store(out, dtype, at + 1, high);
+    } else if (dtype == RP_DTYPE_F32) {
+        *(float2 *)((float *)out + at) = make_float2(low, high);
+    } else {
+        *(uint32_t *)((__nv_bfloat16 *)out + at) = pack_bf16(low, high);
+    }
+}
+
+static __device__ __forceinline__ bool pairs_are_aligned(const rp_attention_args &args) {
+    return args.out_stride % 2 == 0 && (uintptr_t)args.out % 8 == 0;
+}
+
+/* The state of a thread's two rows (lane / 4, and 8 below). */
+struct softmax_state {
+    float max[2], sum[2]; /* sum: of this lane's columns only */
+    uint32_t position[2], first[2];
+};
+
+/* Nothing seen yet. row: the first of the thread's two, in the tile. */
+static __device__ __forceinline__ softmax_state begin_rows(const rp_attention_args &args,
+                                                           const prefill_tile &tile, uint32_t row,
+                                                           uint32_t group) {
+    softmax_state state;
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        /* Rows without a token compute as the last one; nothing of it is stored. */
+        uint32_t token = min((row + half * 8) / group, tile.tokens - 1);
+        state.max[half] = -INFINITY;
+        state.sum[half] = 0.0f;
+        state.position[half] = tile.position + token;
+        state.first[half] = first_visible(args.window, tile.position + token);
+    }
+    return state;
+}
+
+/* Masks, then turns scores into weights and gives the scale of what was summed before. */
+template <bool Masked, int N>
+static __device__ __forceinline__ void softmax_step(float (&s)[N][4], softmax_state &state,
+                                                    float (&scale)[2], uint32_t key, float factor) {
+    uint32_t column = key + threadIdx.x % 4 * 2;
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        float max = state.max[half];
+#pragma unroll
+        for (int n = 0; n < N; n++)
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                float &x = s[n][half * 2 + i];
+                uint32_t at = column + n * 8 + i;
+                if (Masked && (at > state.position[half] || at < state.first[half]))
+                    x = -INFINITY;
+                max = fmaxf(max, x);
+            }
+        max = fmaxf(max, __shfl_xor_sync(0xFFFFFFFFu, max, 1));
+        max = fmaxf(max, __shfl_xor_sync(0xFFFFFFFFu, max, 2));
+        /* Nothing seen yet: any finite number does, since every weight is 0. */
+        float offset = max == -INFINITY ? 0.0f : max * factor;
+        scale[half] = exp2_fast(__fmaf_rn(state.max[half], factor, -offset));
+        if (max == state.max[half])
+            scale[half] = 1.0f;
+        state.max[half] = max;
+        float sum = 0.0f;
+#pragma unroll
+        for (int n = 0; n < N; n++)
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                float &x = s[n][half * 2 + i];
+                x = exp2_fast(__fmaf_rn(x, factor, -offset));
+                sum += x;
+            }
+        state.sum[half] = __fmaf_rn(state.sum[half], scale[half], sum);
+    }
+}
+
+/* Of all columns of a row: a quad of lanes has them. */
+static __device__ __forceinline__ float row_sum(const softmax_state &state, int half) {
+    float sum = state.sum[half];
+    sum += __shfl_xor_sync(0xFFFFFFFFu, sum, 1);
+    return sum + __shfl_xor_sync(0xFFFFFFFFu, sum, 2);
+}
+
+/* Divides by the sums and stores what has a token. */
+template <int D>
+static __device__ __forceinline__ void
+store_rows(const float (&o)[D / 8][4], const softmax_state &state, const rp_attention_args &args,
+           const prefill_tile &tile, uint32_t kv_head, uint32_t first_row, uint32_t group) {
+    uint32_t lane = threadIdx.x % 32;
+    bool wide = pairs_are_aligned(args);
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        float sum = row_sum(state, half);
+        uint32_t row = first_row + half * 8, token = row / group;
+        if (token >= tile.tokens)
+            continue;
+        float inverse = 1.0f / sum;
+        size_t at = (size_t)(tile.token + token) * args.out_stride +
+                    (size_t)(kv_head * group + row % group) * D + lane % 4 * 2;
+#pragma unroll
+        for (int n = 0; n < D / 8; n++)
+            store_pair(args.out, args.out_dtype, at + n * 8, wide, o[n][half * 2] * inverse,
+                       o[n][half * 2 + 1] * inverse);
+    }
+}
+
+#endif

@@ -1,0 +1,229 @@
+/* kv_write_cuda.cu - K and V into pages: alone, and as the last part of everything behind the qkv product.
+ *
+ * One warp computes one head of one token: few tokens still give many warps, and the chain of loads
+ * (row, slot, page) is as short as it can be. */
+#include "attention/attention_cuda.h"
+
+#include "device/cuda_vector.cuh"
+#include "device/ops_math.cuh"
+
+#define WARPS         4 /* of a block */
+#define HEAD_DIM_MAX  256
+#define SPECULATE_MAX 256 /* with so few rows all are read before the live count is known */
+
+/* Where K or V of one live token and head lie, or NULL when the token is dead. */
+struct kv_place {
+    unsigned char *run;
+    size_t at; /* elements into the run */
+};
+
+static __device__ __forceinline__ kv_place kv_find(const rp_step_view &step, const rp_kv_layout &kv,
+                                                   uint32_t index, uint32_t position,
+                                                   uint32_t layer, uint32_t plane, uint32_t head) {
+    kv_place place = {NULL, 0};
+    if (index == RP_ROW_NONE)
+        return place;
+    const rp_live_row *row = &step.rows[index];
+    const uint32_t *slot = step.slots + (size_t)row->slot * step.slot_words;
+    uint32_t page = slot[RP_SLOT_PAGES + position / kv.page_tokens];
+    if (row->flags == 0 && slot[RP_SLOT_FINISHED] != 0)
+        return place;
+    place.run = kv.base + (size_t)page * kv.page_stride +
+                ((size_t)layer * 2 + plane) * kv.plane_stride + (size_t)head * kv.head_stride;
+    place.at = (size_t)(position % kv.page_tokens) * kv.head_dim;
+    return place;
+}
+
+static __global__ void __launch_bounds__(WARPS * 32)
+    kv_write_kernel(const __grid_constant__ rp_kv_write_cuda args) {
+    const rp_kv_write_args &write = args.write;
+    const rp_kv_layout &kv = write.kv;
+    uint32_t lane = threadIdx.x % 32, head = blockIdx.x * WARPS + threadIdx.x / 32;
+    uint32_t token = blockIdx.y;
+    rp_pdl_begin();
+    if (head >= 2 * kv.kv_heads || token >= rp_live_count(write.step, RP_ROWS_TOKEN))
+        return;
+    uint32_t plane = head / kv.kv_heads;
+    head -= plane * kv.kv_heads;
+    kv_place place = kv_find(write.step, kv, write.step.token_rows[token],
+                             write.step.positions[token], write.layer, plane, head);
+    if (!place.run)
+        return;
+    const float *from =
+        plane == 0 ? write.k + token * write.k_stride : write.v + token * write.v_stride;
+    from += (size_t)head * kv.head_dim;
+    for (uint32_t c = lane; c < kv.head_dim; c += 32)
+        rp_store(place.run, kv.dtype, place.at + c, from[c]);
+}
+
+int rp_kv_write_cuda_run(const void *args_void, cudaStream_t stream) {
+    const rp_kv_write_cuda *args = (const rp_kv_write_cuda *)args_void;
+    dim3 grid(RP_CEIL_DIV(2 * args->write.kv.kv_heads, WARPS), args->rows.max_rows);
+    return rp_cuda_start(kv_write_kernel, grid, dim3(WARPS * 32), 0, stream, true, *args);
+}
+
+/* The columns of one head that a lane has: 4 * (lane + 32 * i). */
+template <int QUADS> struct head_columns { float4 x[QUADS]; };
+
+static __device__ __forceinline__ float &part(float4 &x, int i) {
+    return i == 0 ? x.x : i == 1 ? x.y : i == 2 ? x.z : x.w;
+}
+
+/* Four angles of a row of the table, {cos, sin} each. */
+struct four_angles {
+    float4 first, second;
+};
+
+static __device__ __forceinline__ float2 angle_of(const four_angles &angles, int i) {
+    return i == 0   ? make_float2(angles.first.x, angles.first.y)
+           : i == 1 ? make_float2(angles.first.z, angles.first.w)
+           : i == 2 ? make_float2(angles.second.x, angles.second.y)
+                    : make_float2(angles.second.z, angles.second.w);
+}
+
+/* Of the lane's columns; columns that are not rotated have none. */
+template <bool VEC, int QUADS>
+static __device__ __forceinline__ void load_angles(four_angles (&angles)[QUADS], const float *row,
+                                                   uint32_t half, uint32_t lane) {
+#pragma unroll
+    for (int i = 0; i < QUADS; i++) {
+        uint32_t first = 4 * (lane + 32 * i);
+        if constexpr (VEC) { /* a quad lies in one half */
+            uint32_t at = first < half ? first : first - half;
+            if (first < 2 * half) {
+                angles[i].first = *(const float4 *)(row + 2 * at);
+                angles[i].second = *(const float4 *)(row + 2 * at + 4);
+            }
+        } else {
+            float2 pairs[4] = {};
+#pragma unroll
+            for (int j = 0; j < 4; j++)
+                if (first + j < 2 * half)
+                    pairs[j] = ((const float2 *)row)[(first + j) % half];
+            angles[i].first = make_float4(pairs[0].x, pairs[0].y, pairs[1].x, pairs[1].y);
+            angles[i].second = make_float4(pairs[2].x, pairs[2].y, pairs[3].x, pairs[3].y);
+        }
+    }
+}
+
+/* Pairs are half a head apart, in two lanes. Quads of a head of one quad a lane meet by shuffles, others
+ * in shared memory. */
+template <bool VEC, int QUADS>
+static __device__ __forceinline__ void rotate(head_columns<QUADS> &head,
+                                              const four_angles (&angles)[QUADS], float *shared,
+                                              uint32_t half, uint32_t lane) {
+    if (!VEC || QUADS > 1) {
+#pragma unroll
+        for (int i = 0; i < QUADS; i++)
+            *(float4 *)&shared[4 * (lane + 32 * i)] = head.x[i];
+        __syncwarp();
+    }
+#pragma unroll
+    for (int i = 0; i < QUADS; i++)
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            uint32_t c = 4 * (lane + 32 * i) + j;
+            bool is_low = c < half, is_rotated = c < 2 * half;
+            uint32_t partner = is_low ? c + half : is_rotated ? c - half : c;
+            float &x = part(head.x[i], j);
+            float other =
+                VEC && QUADS == 1 ? __shfl_sync(0xFFFFFFFFu, x, partner / 4) : shared[partner];
+            float2 angle = angle_of(angles[i], j);
+            float rotated = is_low ? rp_rope_low(x, other, angle.x, angle.y)
+                                   : rp_rope_high(other, x, angle.x, angle.y);
+            x = is_rotated ? rotated : x;
+        }
+}
+
+template <bool VEC, int QUADS>
+static __global__ void __launch_bounds__(WARPS * 32, VEC &&QUADS == 1 ? 12 : 8)
+    qkv_post_kernel(const __grid_constant__ rp_qkv_post_cuda args) {
+    __shared__ __align__(16) float scratch[WARPS][QUADS * 128];
+    uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, token = blockIdx.y;
+    uint32_t index = blockIdx.x * WARPS + warp, dim = args.head_dim;
+    bool is_q = index < args.heads, is_k = !is_q && index < args.heads + args.kv_heads;
+    const float *norm = is_q ? args.q_norm : is_k ? args.k_norm : NULL;
+    float4 weight[QUADS];
+    head_columns<QUADS> head;
+    rp_pdl_trigger();
+#pragma unroll
+    for (int i = 0; i < QUADS; i++) { /* constants: before the wait */
+        uint32_t c = 4 * (lane + 32 * i);
+        weight[i] = norm ? rp_load4<VEC>(norm, RP_DTYPE_F32, c, c, dim) : float4();
+    }
+    rp_pdl_wait();
+    if (index >= args.heads + 2 * args.kv_heads)
+        return;
+    uint32_t live = rp_live_count(args.rows.step, RP_ROWS_TOKEN);
+    if (args.rows.max_rows > SPECULATE_MAX && token >= live)
+        return;
+    uint32_t row = args.rows.step.token_rows[token], position = args.rows.step.positions[token];
+    uint32_t first = index * dim, end = first + dim;
+#pragma unroll
+    for (int i = 0; i < QUADS; i++) {
+        uint32_t c = first + 4 * (lane + 32 * i);
+        head.x[i] = c >= end ? float4()
+                    : args.partials.count == 0
+                        ? rp_load4<VEC>(args.qkv, token, c, end)
+                        : rp_partials_sum4<VEC, 4>(args.partials, token, c, end);
+    }
+    if (token >= live || row == RP_ROW_NONE)
+        return;
+    uint32_t half = args.rotary_dim / 2;
+    four_angles angles[QUADS];
+    if (is_q || is_k)
+        load_angles<VEC, QUADS>(angles,
+                                args.rope_table + (size_t)min(position, args.position_count - 1) *
+                                                      args.rotary_dim,
+                                half, lane);
+    kv_place place = {NULL, 0};
+    if (!is_q) {
+        uint32_t plane = is_k ? 0 : 1;
+        place = kv_find(args.rows.step, args.kv, row, position, args.layer, plane,
+                        index - args.heads - plane * args.kv_heads);
+        if (!place.run)
+            return;
+    }
+    if (norm) {
+        float sum = 0.0f;
+#pragma unroll
+        for (int i = 0; i < QUADS; i++)
+            sum = rp_add_squares(sum, head.x[i]);
+        float inverse = rp_inverse_root(rp_warp_sum(sum), dim, args.eps);
+#pragma unroll
+        for (int i = 0; i < QUADS; i++)
+            head.x[i] = rp_norm_values(head.x[i], inverse, weight[i], args.weight_offset);
+    }
+    if (is_q || is_k)
+        rotate<VEC, QUADS>(head, angles, scratch[warp], half, lane);
+#pragma unroll
+    for (int i = 0; i < QUADS; i++) {
+        uint32_t c = 4 * (lane + 32 * i);
+        if (c >= dim)
+            break;
+        if (is_q)
+            rp_store4<VEC>(args.qkv, token, first + c, end, head.x[i]);
+        else
+            rp_store4<VEC>(place.run, args.kv.dtype, place.at + c, c, dim, head.x[i]);
+    }
+}
+
+template <bool VEC> static int qkv_post_start(const rp_qkv_post_cuda *args, cudaStream_t stream) {
+    dim3 grid(RP_CEIL_DIV(args->heads + 2 * args->kv_heads, WARPS), args->rows.max_rows);
+    return args->head_dim <= 128 ? rp_cuda_start(qkv_post_kernel<VEC, 1>, grid, dim3(WARPS * 32), 0,
+                                                 stream, true, *args)
+                                 : rp_cuda_start(qkv_post_kernel<VEC, 2>, grid, dim3(WARPS * 32), 0,
+                                                 stream, true, *args);
+}
+
+int rp_qkv_post_cuda_run(const void *args_void, cudaStream_t stream) {
+    const rp_qkv_post_cuda *args = (const rp_qkv_post_cuda *)args_void;
+    if (args->head_dim > HEAD_DIM_MAX || args->rotary_dim > args->head_dim)
+        return (int)cudaErrorInvalidValue;
+    bool norms =
+        rp_vector_ok(args->q_norm, RP_DTYPE_F32, 0) && rp_vector_ok(args->k_norm, RP_DTYPE_F32, 0);
+    bool table = args->rotary_dim % 8 == 0 && rp_vector_ok(args->rope_table, RP_DTYPE_F32, 0);
+    bool vector = args->head_dim % 4 == 0 && norms && table && rp_vector_ok(args->qkv) &&
+                  (args->partials.count == 0 || rp_vector_ok(args->partials));
+    return vector ? qkv_post_start<true>(args, stream) : qkv_post_start<false>(args, stream);
+}

@@ -1,0 +1,136 @@
+/* device_cuda.h - what the files of the CUDA backend share: the device and its captured graphs.
+ * Thread: the engine's. */
+#ifndef RP_BACKEND_DEVICE_CUDA_H
+#define RP_BACKEND_DEVICE_CUDA_H
+
+#include "base/memory.h"
+#include "device/cuda_launch.h"
+#include "device/device.h"
+#include "quant/cublaslt_cuda.h"
+#include "quant/matrix.h"
+
+#include <cuda.h>
+#include <cuda_runtime_api.h>
+#include <stdatomic.h>
+
+/* The driver's calls that the runtime has no name for, found through it: nothing links libcuda. */
+struct rp_cuda_driver {
+    CUresult (*address_reserve)(CUdeviceptr *, size_t, size_t, CUdeviceptr, unsigned long long);
+    CUresult (*address_free)(CUdeviceptr, size_t);
+    CUresult (*create)(CUmemGenericAllocationHandle *, size_t, const CUmemAllocationProp *,
+                       unsigned long long);
+    CUresult (*release)(CUmemGenericAllocationHandle);
+    CUresult (*map)(CUdeviceptr, size_t, size_t, CUmemGenericAllocationHandle, unsigned long long);
+    CUresult (*unmap)(CUdeviceptr, size_t);
+    CUresult (*set_access)(CUdeviceptr, size_t, const CUmemAccessDesc *, size_t);
+    CUresult (*granularity)(size_t *, const CUmemAllocationProp *,
+                            CUmemAllocationGranularity_flags);
+};
+
+/* A range of addresses that is committed piece by piece. */
+#define RP_CUDA_RANGES_MAX 4
+#define RP_CUDA_PIECES_MAX 8
+struct rp_cuda_range {
+    unsigned char *base;
+    size_t reserved, committed;
+    struct {
+        CUmemGenericAllocationHandle handle;
+        size_t bytes;
+    } pieces[RP_CUDA_PIECES_MAX];
+    uint32_t piece_count;
+};
+
+/* A copy on the device of a host array that operators read: norm weights, biases, rope tables. */
+struct rp_cuda_constant {
+    const void *host;
+    size_t bytes;
+    uint64_t
+        sample; /* hash over a few of its bytes: another array at a reused address is noticed */
+    void *device;
+    struct rp_cuda_constant *next;
+};
+
+/* A block that kernels scribble in. It only grows, and never moves: earlier graphs keep the old one. */
+struct rp_cuda_scratch {
+    unsigned char *data;
+    size_t bytes;
+    struct rp_cuda_scratch *older;
+};
+
+enum rp_cuda_scratch_kind {
+    RP_CUDA_SCRATCH_MATMUL,
+    RP_CUDA_SCRATCH_CUBLASLT,
+    RP_CUDA_SCRATCH_ATTENTION,
+    RP_CUDA_SCRATCH_SAMPLE,
+    RP_CUDA_SCRATCH_COUNT
+};
+
+struct rp_device {
+    int ordinal;
+    cudaStream_t stream;
+    char name[64];
+    struct rp_cuda_limits limits;
+    struct rp_cuda_driver driver;
+    size_t granule;
+    uint64_t allocated_bytes, allocation_count;
+    struct rp_cuda_allocation *allocations; /* so that free knows the bytes */
+    struct rp_cuda_range ranges[RP_CUDA_RANGES_MAX];
+    struct rp_cuda_constant *constants;
+    struct rp_cuda_scratch *scratch[RP_CUDA_SCRATCH_COUNT];
+    struct rp_cublaslt *cublaslt; /* --numerics fast, when the library was found */
+    char cublaslt_text[64];       /* its version, or why there is none; "" under invariant */
+    struct rp_step_view watched;  /* of the last capture: whose results tell of progress */
+    uint64_t usual_wait_ns;       /* mean of the last waits for a step */
+    char error[256];
+    atomic_bool failed; /* error is written before */
+};
+
+struct rp_cuda_node {
+    struct rp_cuda_launch launch;
+    struct rp_launch_info info;
+};
+
+struct rp_graph {
+    struct rp_arena memory; /* arguments and the list */
+    struct rp_cuda_node *nodes;
+    uint32_t node_count;
+    cudaGraphExec_t exec; /* NULL: eager */
+    uint32_t captured_nodes, captured_kernels;
+};
+
+/* RP_OK, RP_STATUS_NO_MEMORY or RP_STATUS_DEVICE; keeps the text of the first error. */
+int rp_cuda_check(struct rp_device *device, cudaError_t error, const char *what);
+#define RP_CUDA_TRY(device, call) rp_cuda_check((device), (call), #call)
+
+/* --- memory_cuda.c */
+int rp_cuda_memory_open(struct rp_device *device, struct rp_error *err);
+void rp_cuda_memory_close(struct rp_device *device);
+void *rp_cuda_alloc(struct rp_device *device, size_t bytes, enum rp_memory_kind kind);
+void rp_cuda_free(struct rp_device *device, void *ptr, enum rp_memory_kind kind);
+void *rp_cuda_reserve(struct rp_device *device, size_t bytes);
+int rp_cuda_commit(struct rp_device *device, void *base, size_t bytes);
+void rp_cuda_release(struct rp_device *device, void *base);
+void rp_cuda_memory(struct rp_device *device, struct rp_device_memory *out);
+/* Device copy of a host array, made once. NULL: memory is out. */
+void *rp_cuda_constant(struct rp_device *device, const void *host, size_t bytes);
+/* At least `bytes`, zeroed when made. NULL: memory is out. */
+unsigned char *rp_cuda_scratch(struct rp_device *device, enum rp_cuda_scratch_kind kind,
+                               size_t bytes);
+int rp_cuda_matrix_prepare(struct rp_device *device, struct rp_matrix *matrix,
+                           struct rp_error *err);
+int rp_cuda_matrix_random(struct rp_device *device, struct rp_matrix *matrix, uint64_t seed,
+                          float scale, struct rp_error *err);
+void rp_cuda_matrix_release(struct rp_device *device, struct rp_matrix *matrix);
+
+/* --- lower_cuda.c */
+int rp_cuda_lower(struct rp_device *device, struct rp_graph *graph,
+                  const struct rp_program *program, uint32_t begin, uint32_t end,
+                  const struct rp_bucket *bucket, const struct rp_bindings *bindings,
+                  const struct rp_lower_options *options, struct rp_error *err);
+
+/* --- support_cuda.cu: cudaError_t as int */
+int rp_cuda_fill_random(void *data, enum rp_dtype dtype, size_t count, uint64_t seed, float scale,
+                        struct CUstream_st *stream);
+int rp_cuda_start_fault(enum rp_device_fault fault, struct CUstream_st *stream);
+
+#endif

@@ -1,0 +1,550 @@
+/* lower(): a program becomes a list of kernels, by one table of patterns.
+ *
+ * Patterns are tried in order at each operator; the first that matches says how many operators it takes
+ * and adds one or more launches. Fused patterns stand first; behind every kind is an unfused kernel.
+ *
+ * Unsummed products: where the operators behind a product can add up its K segments while they read them
+ * (add + norm, everything between qkv and attention, activation), the product may leave them unsummed
+ * (struct rp_cuda_partials); what it left is kept in `pending` until its reader is lowered. */
+#include "attention/attention_cuda.h"
+#include "backend/device_cuda.h"
+#include "backend/lowering.h"
+#include "device/ops_cuda.h"
+#include "quant/matmul_cuda.h"
+
+#include <string.h>
+
+/* Launches that a program of n operators can need: attention takes several, step_begin one more. */
+#define LAUNCHES_PER_OP RP_ATTENTION_LAUNCHES_MAX
+
+/* --numerics fast: from so many rows on cuBLASLt is faster than our products (bench/results). */
+#define CUBLASLT_ROWS 96
+
+struct lowering {
+    struct rp_device *device;
+    struct rp_graph *graph;
+    const struct rp_program *program;
+    const struct rp_bindings *bindings;
+    struct rp_bucket bucket;
+    uint32_t end;
+    bool fuse;
+    struct rp_attention_cuda_config attention;
+    struct rp_cuda_partials pending; /* count 0: none */
+    int32_t pending_tensor;
+    struct rp_error *err;
+};
+
+struct pattern {
+    enum rp_op_kind kind; /* of the first operator */
+    bool fused;
+    uint32_t (*match)(const struct lowering *low, uint32_t at); /* operators taken; 0: no match */
+    int (*emit)(struct lowering *low, uint32_t at, uint32_t count);
+};
+
+static const struct rp_op *op_at(const struct lowering *low, uint32_t at) {
+    return &low->program->ops[at];
+}
+
+static struct rp_values values_of(const struct lowering *low, const struct rp_view *view) {
+    return rp_lowering_values(low->program, low->bindings, view);
+}
+
+static struct rp_cuda_rows rows_of(const struct lowering *low, enum rp_rows rows) {
+    return (struct rp_cuda_rows){low->bindings->step, rows, rp_bucket_rows(&low->bucket, rows)};
+}
+
+static int out_of_memory(struct lowering *low, const char *what) {
+    return rp_error_set(low->err, RP_STATUS_NO_MEMORY, "cuda: no memory for %s", what);
+}
+
+/* Appends a launch whose arguments live already. */
+static void append(struct lowering *low, uint32_t at, uint32_t count,
+                   const struct rp_cuda_launch *launch) {
+    struct rp_cuda_node *node = &low->graph->nodes[low->graph->node_count++];
+    node->launch = *launch;
+    rp_lowering_name(&node->info, low->program, at, count, launch->kernel);
+}
+
+/* Appends a launch with a copy of its arguments. */
+static int add_launch(struct lowering *low, uint32_t at, uint32_t count, const char *kernel,
+                      rp_cuda_run run, const void *args, size_t bytes) {
+    void *copy = rp_arena_alloc(&low->graph->memory, bytes);
+    if (!copy)
+        return out_of_memory(low, "arguments");
+    memcpy(copy, args, bytes);
+    append(low, at, count, &(struct rp_cuda_launch){kernel, run, copy});
+    return RP_OK;
+}
+
+#define ADD_LAUNCH(low, at, count, kernel, run, args)                                              \
+    add_launch((low), (at), (count), (kernel), (run), &(args), sizeof(args))
+
+/* Device copy of a host vector of an operator; *out NULL when there is none. */
+static int constant_of(struct lowering *low, const float *host, size_t count, const float **out) {
+    *out = NULL;
+    if (!host)
+        return RP_OK;
+    *out = rp_cuda_constant(low->device, host, count * sizeof *host);
+    return *out ? RP_OK : out_of_memory(low, "a vector of the model");
+}
+
+/* The unsummed product that this tensor stands for, if it does; it is read once. */
+static struct rp_cuda_partials take_pending(struct lowering *low, int32_t tensor) {
+    struct rp_cuda_partials taken = {0};
+    if (low->pending.count && low->pending_tensor == tensor) {
+        taken = low->pending;
+        low->pending.count = 0;
+    }
+    return taken;
+}
+
+/* -- the ends of the step --------------------------------------------------------------------------- */
+
+/* Distinct windows of the program's attention operators, and their sizes. */
+static int describe_attention(struct lowering *low) {
+    struct rp_attention_cuda_config *config = &low->attention;
+    for (uint32_t i = 0; i < low->program->op_count; i++) {
+        const struct rp_op *op = op_at(low, i);
+        if (op->kind != RP_OP_ATTENTION)
+            continue;
+        config->heads = op->u.attention.heads;
+        config->kv_heads = op->u.attention.kv_heads;
+        config->head_dim = op->u.attention.head_dim;
+        uint32_t class = 0;
+        while (class < config->window_count && config->windows[class] != op->u.attention.window)
+            class ++;
+        if (class == RP_ATTENTION_CLASSES_MAX)
+            return rp_error_set(low->err, RP_STATUS_UNSUPPORTED,
+                                "%s: more than %u different windows in one model", op->name,
+                                RP_ATTENTION_CLASSES_MAX);
+        config->windows[class] = op->u.attention.window;
+        config->window_count = RP_MAX(config->window_count, class + 1);
+    }
+    if (config->window_count == 0)
+        return RP_OK;
+    config->limits = low->device->limits;
+    config->step = low->bindings->step;
+    config->kv = *low->bindings->kv;
+    config->bucket = low->bucket;
+    config->workspace_bytes = rp_attention_cuda_workspace_bytes(config);
+    config->workspace =
+        rp_cuda_scratch(low->device, RP_CUDA_SCRATCH_ATTENTION, config->workspace_bytes);
+    return config->workspace ? RP_OK : out_of_memory(low, "attention's workspace");
+}
+
+static int emit_step_begin(struct lowering *low, uint32_t at, uint32_t count) {
+    struct rp_step_begin_cuda args = {low->bindings->step};
+    int status = ADD_LAUNCH(low, at, count, "step_begin", rp_step_begin_cuda_run, args);
+    if (status != RP_OK || low->attention.window_count == 0)
+        return status;
+    struct rp_cuda_launch plan;
+    uint32_t plans = 0;
+    status = rp_attention_cuda_plan(&low->attention, &low->graph->memory, &plan, &plans, low->err);
+    if (status == RP_OK && plans)
+        append(low, at, count, &plan);
+    return status;
+}
+
+static int emit_sample(struct lowering *low, uint32_t at, uint32_t count) {
+    const struct rp_op *op = op_at(low, at);
+    struct rp_values logits = values_of(low, &op->in[0]);
+    uint32_t vocab = op->u.sample.vocab;
+    const struct rp_step_config *step = &low->bindings->step.config;
+    size_t bytes = rp_sample_cuda_scratch_bytes(
+        RP_MAX(step->row_capacity, step->logit_row_capacity), vocab);
+    struct rp_sample_cuda args = {.step = low->bindings->step,
+                                  .logits = logits.data,
+                                  .stride = logits.stride,
+                                  .vocab = vocab,
+                                  .max_rows = low->bucket.logit_rows,
+                                  .max_seq_rows = low->bucket.rows,
+                                  .scratch =
+                                      rp_cuda_scratch(low->device, RP_CUDA_SCRATCH_SAMPLE, bytes)};
+    if (!args.scratch)
+        return out_of_memory(low, "sampling");
+    return ADD_LAUNCH(low, at, count, "sample", rp_sample_cuda_run, args);
+}
+
+/* -- small operators -------------------------------------------------------------------------------- */
+
+static int emit_embed(struct lowering *low, uint32_t at, uint32_t count) {
+    const struct rp_op *op = op_at(low, at);
+    struct rp_embed_cuda args = {.rows = rows_of(low, op->rows),
+                                 .table = op->weight->data,
+                                 .dtype = op->weight->dtype,
+                                 .vocab = op->weight->rows,
+                                 .hidden = op->weight->cols,
+                                 .scale = op->u.embed.scale,
+                                 .out = values_of(low, &op->out)};
+    return ADD_LAUNCH(low, at, count, "embed", rp_embed_cuda_run, args);
+}
+
+static int add_norm_launch(struct lowering *low, uint32_t at, uint32_t count,
+                           const struct rp_op *norm, struct rp_values in, bool gather) {
+    struct rp_norm_cuda args = {.rows = rows_of(low, norm->rows),
+                                .in = in,
+                                .out = values_of(low, &norm->out),
+                                .cols = norm->in[0].cols,
+                                .group = norm->u.norm.group,
+                                .eps = norm->u.norm.eps,
+                                .weight_offset = norm->u.norm.weight_offset,
+                                .gather = gather};
+    int status = constant_of(low, norm->vector, args.group, &args.weight);
+    if (status != RP_OK)
+        return status;
+    return ADD_LAUNCH(low, at, count, gather ? "gather_norm" : "norm", rp_norm_cuda_run, args);
+}
+
+static int emit_norm(struct lowering *low, uint32_t at, uint32_t count) {
+    const struct rp_op *op = op_at(low, at);
+    return add_norm_launch(low, at, count, op, values_of(low, &op->in[0]), false);
+}
+
+static uint32_t match_gather_norm(const struct lowering *low, uint32_t at) {
+    const struct rp_op *gather = op_at(low, at), *norm = gather + 1;
+    return at + 1 < low->end && norm->kind == RP_OP_NORM &&
+                   rp_lowering_same_view(&gather->out, &norm->in[0]) &&
+                   norm->out.tensor != gather->out.tensor &&
+                   !rp_lowering_is_read(low->program, at + 2, gather->out.tensor)
+               ? 2
+               : 0;
+}
+
+static int emit_gather_norm(struct lowering *low, uint32_t at, uint32_t count) {
+    const struct rp_op *gather = op_at(low, at);
+    return add_norm_launch(low, at, count, gather + 1, values_of(low, &gather->in[0]), true);
+}
+
+static int emit_rope(struct lowering *low, uint32_t at, uint32_t count) {
+    const struct rp_op *op = op_at(low, at);
+    struct rp_rope_cuda args = {.rows = rows_of(low, op->rows),
+                                .x = values_of(low, &op->out),
+                                .heads = op->u.rope.heads,
+                                .head_dim = op->u.rope.head_dim,
+                                .rotary_dim = op->u.rope.rotary_dim,
+                                .position_count = op->u.rope.position_count};
+    int status =
+        constant_of(low, op->table, (size_t)args.position_count * args.rotary_dim, &args.table);
+    if (status != RP_OK)
+        return status;
+    return ADD_LAUNCH(low, at, count, "rope", rp_rope_cuda_run, args);
+}
+
+static int emit_activation(struct lowering *low, uint32_t at, uint32_t count) {
+    const struct rp_op *op = op_at(low, at);
+    struct rp_activation_cuda args = {.rows = rows_of(low, op->rows),
+                                      .in = values_of(low, &op->in[0]),
+                                      .out = values_of(low, &op->out),
+                                      .partials = take_pending(low, op->in[0].tensor),
+                                      .cols = op->out.cols,
+                                      .fn = op->u.activation.fn};
+    return ADD_LAUNCH(low, at, count, "activation", rp_activation_cuda_run, args);
+}
+
+static int emit_add(struct lowering *low, uint32_t at, uint32_t count) {
+    const struct rp_op *op = op_at(low, at);
+    struct rp_add_cuda args = {.rows = rows_of(low, op->rows),
+                               .a = values_of(low, &op->in[0]),
+                               .b = values_of(low, &op->in[1]),
+                               .out = values_of(low, &op->out),
+                               .cols = op->out.cols};
+    return ADD_LAUNCH(low, at, count, "add", rp_add_cuda_run, args);
+}
+
+static int emit_gather(struct lowering *low, uint32_t at, uint32_t count) {
+    const struct rp_op *op = op_at(low, at);
+    struct rp_gather_cuda args = {.rows = rows_of(low, op->rows),
+                                  .in = values_of(low, &op->in[0]),
+                                  .out = values_of(low, &op->out),
+                                  .cols = op->out.cols};
+    return ADD_LAUNCH(low, at, count, "gather_rows", rp_gather_cuda_run, args);
+}
+
+/* add to the residual, then norm of it. */
+static uint32_t match_add_norm(const struct lowering *low, uint32_t at) {
+    const struct rp_op *add = op_at(low, at), *norm = add + 1;
+    return at + 1 < low->end && norm->kind == RP_OP_NORM && norm->rows == add->rows &&
+                   rp_lowering_same_view(&add->in[0], &add->out) &&
+                   rp_lowering_same_view(&norm->in[0], &add->out) &&
+                   norm->u.norm.group == norm->in[0].cols && norm->out.tensor != add->out.tensor &&
+                   low->program->tensors[add->out.tensor].dtype == RP_DTYPE_F32 &&
+                   low->program->tensors[add->in[1].tensor].dtype == RP_DTYPE_F32
+               ? 2
+               : 0;
+}
+
+static int emit_add_norm(struct lowering *low, uint32_t at, uint32_t count) {
+    const struct rp_op *add = op_at(low, at), *norm = add + 1;
+    struct rp_add_norm_cuda args = {.rows = rows_of(low, add->rows),
+                                    .residual = values_of(low, &add->out),
+                                    .term = values_of(low, &add->in[1]),
+                                    .out = values_of(low, &norm->out),
+                                    .partials = take_pending(low, add->in[1].tensor),
+                                    .cols = norm->in[0].cols,
+                                    .eps = norm->u.norm.eps,
+                                    .weight_offset = norm->u.norm.weight_offset};
+    int status = constant_of(low, norm->vector, args.cols, &args.weight);
+    if (status != RP_OK)
+        return status;
+    return ADD_LAUNCH(low, at, count, "add_norm", rp_add_norm_cuda_run, args);
+}
+
+/* -- between the qkv product and attention ------------------------------------------------------------ */
+
+/* [norm of q, norm of k,] rope of both, kv_write: columns of one tensor, q then k then v. */
+static uint32_t match_qkv_post(const struct lowering *low, uint32_t at) {
+    const struct rp_op *op = op_at(low, at);
+    uint32_t norms = op->kind == RP_OP_NORM ? 2 : 0, count = norms + 2;
+    if (at + count > low->end)
+        return 0;
+    const struct rp_op *rope = op + norms, *write = rope + 1;
+    if (rope->kind != RP_OP_ROPE || write->kind != RP_OP_KV_WRITE || rope->rows != write->rows ||
+        write->in[0].tensor != rope->out.tensor || write->in[1].tensor != rope->out.tensor ||
+        low->program->tensors[rope->out.tensor].dtype != RP_DTYPE_F32)
+        return 0;
+    uint32_t head_dim = write->u.kv_write.head_dim, kv_cols = write->in[0].cols;
+    uint32_t q_cols = rope->out.cols - kv_cols;
+    bool laid_out = rope->u.rope.head_dim == head_dim && rope->out.col == 0 &&
+                    rope->out.cols > kv_cols && write->in[0].col == q_cols &&
+                    write->in[1].col == q_cols + kv_cols;
+    if (!laid_out)
+        return 0;
+    for (uint32_t i = 0; i < norms; i++) {
+        const struct rp_op *norm = op + i;
+        if (norm->kind != RP_OP_NORM || norm->u.norm.group != head_dim ||
+            !rp_lowering_same_view(&norm->in[0], &norm->out) ||
+            norm->out.tensor != rope->out.tensor || norm->out.col != (i ? q_cols : 0) ||
+            norm->out.cols != (i ? kv_cols : q_cols) || norm->u.norm.eps != op->u.norm.eps)
+            return 0;
+    }
+    return count;
+}
+
+static int emit_qkv_post(struct lowering *low, uint32_t at, uint32_t count) {
+    const struct rp_op *op = op_at(low, at), *write = op + count - 1, *rope = write - 1;
+    bool norms = count == 4;
+    uint32_t head_dim = write->u.kv_write.head_dim;
+    struct rp_view all = {rope->out.tensor, 0, low->program->tensors[rope->out.tensor].cols};
+    struct rp_qkv_post_cuda args = {
+        .rows = rows_of(low, rope->rows),
+        .kv = *low->bindings->kv,
+        .qkv = values_of(low, &all),
+        .partials = take_pending(low, all.tensor),
+        .heads = (rope->out.cols - write->in[0].cols) / head_dim,
+        .kv_heads = write->u.kv_write.kv_heads,
+        .head_dim = head_dim,
+        .rotary_dim = rope->u.rope.rotary_dim,
+        .position_count = rope->u.rope.position_count,
+        .layer = write->layer,
+        .eps = norms ? op->u.norm.eps : 0,
+        .weight_offset = norms ? op->u.norm.weight_offset : 0,
+    };
+    int status = constant_of(low, rope->table, (size_t)args.position_count * args.rotary_dim,
+                             &args.rope_table);
+    if (status == RP_OK && norms)
+        status = constant_of(low, op->vector, head_dim, &args.q_norm);
+    if (status == RP_OK && norms)
+        status = constant_of(low, op[1].vector, head_dim, &args.k_norm);
+    if (status != RP_OK)
+        return status;
+    return ADD_LAUNCH(low, at, count, "qkv_post", rp_qkv_post_cuda_run, args);
+}
+
+static int emit_kv_write(struct lowering *low, uint32_t at, uint32_t count) {
+    const struct rp_op *op = op_at(low, at);
+    struct rp_values k = values_of(low, &op->in[0]), v = values_of(low, &op->in[1]);
+    struct rp_kv_write_cuda args = {.rows = rows_of(low, op->rows),
+                                    .write = {.step = low->bindings->step,
+                                              .kv = *low->bindings->kv,
+                                              .k = k.data,
+                                              .v = v.data,
+                                              .k_stride = k.stride,
+                                              .v_stride = v.stride,
+                                              .layer = op->layer}};
+    return ADD_LAUNCH(low, at, count, "kv_write", rp_kv_write_cuda_run, args);
+}
+
+static int emit_attention(struct lowering *low, uint32_t at, uint32_t count) {
+    const struct rp_op *op = op_at(low, at);
+    struct rp_values q = values_of(low, &op->in[0]), out = values_of(low, &op->out);
+    struct rp_attention_args args = {.step = low->bindings->step,
+                                     .kv = *low->bindings->kv,
+                                     .q = q.data,
+                                     .out = out.data,
+                                     .q_stride = q.stride,
+                                     .out_stride = out.stride,
+                                     .out_dtype = out.dtype,
+                                     .heads = op->u.attention.heads,
+                                     .kv_heads = op->u.attention.kv_heads,
+                                     .head_dim = op->u.attention.head_dim,
+                                     .layer = op->layer,
+                                     .window = op->u.attention.window,
+                                     .scale = op->u.attention.scale};
+    struct rp_cuda_launch launches[RP_ATTENTION_LAUNCHES_MAX];
+    uint32_t launch_count = 0;
+    int status = rp_attention_cuda_lower(&low->attention, &args, &low->graph->memory, launches,
+                                         &launch_count, low->err);
+    for (uint32_t i = 0; status == RP_OK && i < launch_count; i++)
+        append(low, at, count, &launches[i]);
+    return status;
+}
+
+/* -- products ----------------------------------------------------------------------------------------- */
+
+static uint32_t widest_product(const struct rp_program *program) {
+    uint32_t widest = 0;
+    for (uint32_t i = 0; i < program->op_count; i++)
+        if (program->ops[i].kind == RP_OP_LINEAR)
+            widest = RP_MAX(widest, program->ops[i].weight->rows);
+    return widest;
+}
+
+static int plan_product(struct lowering *low, uint32_t at, const struct rp_view *out,
+                        bool accumulate, bool partials_wanted, struct rp_cuda_launch *launch,
+                        struct rp_cuda_partials *partials) {
+    const struct rp_op *op = op_at(low, at);
+    const struct rp_step_config *step = &low->bindings->step.config;
+    struct rp_values in = values_of(low, &op->in[0]);
+    struct rp_matmul_cuda product = {.rows = rows_of(low, op->rows),
+                                     .limits = low->device->limits,
+                                     .weight = op->weight,
+                                     .in = in.data,
+                                     .in_stride = in.stride,
+                                     .out = values_of(low, out),
+                                     .accumulate = accumulate,
+                                     .partials_wanted = partials_wanted};
+    if (in.dtype != op->weight->dtype)
+        return rp_error_set(low->err, RP_STATUS_UNSUPPORTED, "%s: %s input for %s weights",
+                            op->name, rp_dtype_name(in.dtype), rp_dtype_name(op->weight->dtype));
+    product.workspace_bytes = rp_matmul_cuda_workspace_bytes(
+        &low->device->limits, RP_MAX(step->token_capacity, step->logit_row_capacity),
+        widest_product(low->program));
+    product.workspace =
+        rp_cuda_scratch(low->device, RP_CUDA_SCRATCH_MATMUL, product.workspace_bytes);
+    if (!product.workspace)
+        return out_of_memory(low, "the products' workspace");
+    int status = constant_of(low, op->vector, op->weight->rows, &product.bias);
+    if (status != RP_OK)
+        return status;
+    if (low->device->cublaslt && product.rows.max_rows >= CUBLASLT_ROWS) {
+        memset(partials, 0, sizeof *partials);
+        status =
+            rp_cublaslt_plan(low->device->cublaslt, &product, &low->graph->memory, launch, NULL);
+        if (status != RP_STATUS_UNSUPPORTED)
+            return status;
+    }
+    return rp_matmul_cuda_plan(&product, &low->graph->memory, launch, partials, low->err);
+}
+
+/* True when what follows reads the product's output once and can sum it up while reading. */
+static bool reader_sums(const struct lowering *low, uint32_t at) {
+    const struct rp_op *op = op_at(low, at);
+    uint32_t next = at + 1;
+    if (!low->fuse || next >= low->end ||
+        low->program->tensors[op->out.tensor].dtype != RP_DTYPE_F32)
+        return false;
+    switch (op[1].kind) {
+    case RP_OP_ACTIVATION:
+        return rp_lowering_same_view(&op->out, &op[1].in[0]) &&
+               !rp_lowering_is_read(low->program, at + 2, op->out.tensor);
+    case RP_OP_ADD:
+        return rp_lowering_is_linear_add(low->program, at, low->end) && match_add_norm(low, next);
+    case RP_OP_NORM:
+    case RP_OP_ROPE:
+        /* attention reads q from the columns that qkv_post writes back */
+        return op[1].out.tensor == op->out.tensor && match_qkv_post(low, next) != 0;
+    default:
+        return false;
+    }
+}
+
+static uint32_t match_linear(const struct lowering *low, uint32_t at) {
+    return low->fuse && rp_lowering_is_linear_add(low->program, at, low->end) ? 2 : 1;
+}
+
+/* linear alone, or linear and the add of its result to the residual. */
+static int emit_linear(struct lowering *low, uint32_t at, uint32_t count) {
+    const struct rp_op *op = op_at(low, at);
+    struct rp_cuda_launch launch;
+    struct rp_cuda_partials partials = {0};
+    int status;
+    if (reader_sums(low, at)) {
+        status = plan_product(low, at, &op->out, false, true, &launch, &partials);
+        if (status != RP_OK)
+            return status;
+        if (partials.count) {
+            append(low, at, 1, &launch);
+            low->pending = partials;
+            low->pending_tensor = op->out.tensor;
+            return 1;
+        }
+    }
+    const struct rp_view *out = count == 2 ? &op[1].out : &op->out;
+    status = plan_product(low, at, out, count == 2, false, &launch, &partials);
+    if (status == RP_OK)
+        append(low, at, count, &launch);
+    return status;
+}
+
+static const struct pattern patterns[] = {
+    /* first kind, fused, match, emit */
+    {RP_OP_ADD, true, match_add_norm, emit_add_norm},
+    {RP_OP_NORM, true, match_qkv_post, emit_qkv_post},
+    {RP_OP_ROPE, true, match_qkv_post, emit_qkv_post},
+    {RP_OP_GATHER_ROWS, true, match_gather_norm, emit_gather_norm},
+    {RP_OP_LINEAR, false, match_linear, emit_linear},
+    {RP_OP_STEP_BEGIN, false, NULL, emit_step_begin},
+    {RP_OP_EMBED, false, NULL, emit_embed},
+    {RP_OP_NORM, false, NULL, emit_norm},
+    {RP_OP_ROPE, false, NULL, emit_rope},
+    {RP_OP_KV_WRITE, false, NULL, emit_kv_write},
+    {RP_OP_ATTENTION, false, NULL, emit_attention},
+    {RP_OP_ACTIVATION, false, NULL, emit_activation},
+    {RP_OP_ADD, false, NULL, emit_add},
+    {RP_OP_GATHER_ROWS, false, NULL, emit_gather},
+    {RP_OP_SAMPLE, false, NULL, emit_sample},
+};
+
+static const struct pattern *find_pattern(const struct lowering *low, uint32_t at,
+                                          uint32_t *out_count) {
+    for (size_t i = 0; i < RP_ARRAY_COUNT(patterns); i++) {
+        const struct pattern *pattern = &patterns[i];
+        if (pattern->kind != op_at(low, at)->kind || (pattern->fused && !low->fuse))
+            continue;
+        *out_count = pattern->match ? pattern->match(low, at) : 1;
+        if (*out_count)
+            return pattern;
+    }
+    return NULL;
+}
+
+int rp_cuda_lower(struct rp_device *device, struct rp_graph *graph,
+                  const struct rp_program *program, uint32_t begin, uint32_t end,
+                  const struct rp_bucket *bucket, const struct rp_bindings *bindings,
+                  const struct rp_lower_options *options, struct rp_error *err) {
+    struct lowering low = {.device = device,
+                           .graph = graph,
+                           .program = program,
+                           .bindings = bindings,
+                           .bucket = *bucket,
+                           .end = end,
+                           .fuse = !options->no_fusion,
+                           .err = err};
+    graph->nodes = rp_arena_calloc(&graph->memory, (size_t)(end - begin) * LAUNCHES_PER_OP,
+                                   sizeof *graph->nodes);
+    if (!graph->nodes)
+        return out_of_memory(&low, "the list of launches");
+    int status = describe_attention(&low);
+    for (uint32_t at = begin; status >= 0 && at < end;) {
+        uint32_t count;
+        const struct pattern *pattern = find_pattern(&low, at, &count);
+        if (!pattern)
+            return rp_error_set(err, RP_STATUS_UNSUPPORTED,
+                                "%s: the CUDA backend has no kernel for operator \"%s\"",
+                                program->ops[at].name, rp_op_kind_name(program->ops[at].kind));
+        status = pattern->emit(&low, at, count);
+        at += status > 0 ? (uint32_t)status : count; /* > 0: took fewer than it matched */
+    }
+    RP_ASSERT(low.pending.count == 0 || status < 0);
+    return status < 0 ? status : RP_OK;
+}

@@ -1,0 +1,24 @@
+/* lowering.h - what the lowerings of all backends share: reading a program's operands. */
+#ifndef RP_BACKEND_LOWERING_H
+#define RP_BACKEND_LOWERING_H
+
+#include "device/device.h"
+#include "device/ops.h"
+
+/* Where the columns of a view lie in the arena; all zero for no tensor. */
+struct rp_values rp_lowering_values(const struct rp_program *program,
+                                    const struct rp_bindings *bindings, const struct rp_view *view);
+
+bool rp_lowering_same_view(const struct rp_view *a, const struct rp_view *b);
+
+/* True when an operator from `at` on reads the tensor before somebody writes it anew. */
+bool rp_lowering_is_read(const struct rp_program *program, uint32_t at, int32_t tensor);
+
+/* linear, then add of its output to an f32 residual in place, when nobody else reads that output. */
+bool rp_lowering_is_linear_add(const struct rp_program *program, uint32_t at, uint32_t end);
+
+/* Fills the info of a launch of ops [at, at + count): their names joined with '+', as far as they fit. */
+void rp_lowering_name(struct rp_launch_info *info, const struct rp_program *program, uint32_t at,
+                      uint32_t count, const char *kernel);
+
+#endif

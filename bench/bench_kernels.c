@@ -1,0 +1,317 @@
+#include "bench/bench_kernels.h"
+
+#include "base/clock.h"
+#include "base/memory.h"
+#include "bench/kernels_internal.h"
+#include "bench/membw.h"
+#include "model/rope.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MIB           ((uint64_t)1 << 20)
+#define SAMPLES_MAX   64u
+#define SAMPLES_MIN   5u
+#define SAMPLE_NS     2000000.0
+#define LONG_NS       25000000.0
+#define REPEATS_MAX   512u
+#define CASE_SECONDS  0.4
+#define SQUARE        8192u  /* the large product: n = k */
+#define SQUARE_ROWS   1024u  /* from here on it is in the list */
+#define POSITIONS_MAX 16384u /* of the rope table */
+
+/* ---- the list --------------------------------------------------------------------------------------- */
+
+struct list {
+    struct kernels_case cases[RP_BENCH_KERNELS_MAX];
+    uint32_t count;
+    const struct rp_bench_kernels_config *config;
+};
+
+static void list_one(struct list *list, struct kernels_case what) {
+    const char *only = list->config->only;
+    if ((only && strncmp(what.op, only, strlen(only)) != 0) || list->count == RP_BENCH_KERNELS_MAX)
+        return;
+    list->cases[list->count++] = what;
+}
+
+/* For all row counts within the limits. */
+static void list_rows(struct list *list, struct kernels_case what, uint32_t min, uint32_t max) {
+    for (uint32_t i = 0; i < list->config->row_count; i++) {
+        what.rows = list->config->rows[i];
+        if (what.rows >= min && what.rows <= max)
+            list_one(list, what);
+    }
+}
+
+static void make_list(const struct kernels_bench *bench, struct list *list) {
+    const struct rp_model_config *shape = &bench->shape;
+    uint32_t q = shape->heads * shape->head_dim, kv = shape->kv_heads * shape->head_dim;
+    uint32_t decode = KERNELS_DECODE_ROWS_MAX, any = UINT32_MAX;
+    const enum rp_rows token = RP_ROWS_TOKEN, logit = RP_ROWS_LOGIT;
+#define PRODUCT(name, rows, n, k, max)                                                             \
+    list_rows(list, (struct kernels_case){name, KERNELS_PRODUCT, rows, n, k, 0, 0}, 1, max)
+    PRODUCT("qkv", token, q + 2 * kv, shape->hidden, any);
+    PRODUCT("o", token, shape->hidden, q, any);
+    PRODUCT("gate_up", token, 2 * shape->intermediate, shape->hidden, any);
+    PRODUCT("down", token, shape->hidden, shape->intermediate, any);
+    PRODUCT("head", logit, shape->vocab, shape->hidden, decode);
+#undef PRODUCT
+    if (bench->info.separate_memory)
+        list_rows(list,
+                  (struct kernels_case){"square", KERNELS_PRODUCT, token, SQUARE, SQUARE, 0, 0},
+                  SQUARE_ROWS, any);
+    static const struct {
+        const char *op;
+        enum kernels_kind kind;
+    } small[] = {{"norm", KERNELS_NORM},
+                 {"add+norm", KERNELS_ADD_NORM},
+                 {"activation", KERNELS_ACTIVATION},
+                 {"rope", KERNELS_ROPE},
+                 {"kv_write", KERNELS_KV_WRITE},
+                 {"rope+kv_write", KERNELS_QKV_POST}};
+    for (size_t i = 0; i < RP_ARRAY_COUNT(small); i++)
+        list_rows(list, (struct kernels_case){small[i].op, small[i].kind, token, 0, 0, 0, 0}, 1,
+                  any);
+    for (uint32_t i = 0; i < list->config->context_count; i++)
+        list_rows(list,
+                  (struct kernels_case){"attention", KERNELS_ATTENTION, token, 0, 0, 0,
+                                        list->config->contexts[i]},
+                  1, decode);
+    list_rows(list, (struct kernels_case){"attention prompt", KERNELS_ATTENTION, token, 0, 0, 0, 0},
+              decode + 1, any);
+    list_rows(list, (struct kernels_case){"sample", KERNELS_SAMPLE, logit, 0, 0, 0, 0}, 1, decode);
+    list_rows(list, (struct kernels_case){"sample top", KERNELS_SAMPLE_TOP, logit, 0, 0, 0, 0}, 1,
+              decode);
+}
+
+/* ---- time ------------------------------------------------------------------------------------------- */
+
+/* Nanoseconds of `count` replays and the wait for them; negative when the device failed. */
+static double time_replays(const struct kernels_bench *bench, struct rp_graph *graph,
+                           uint32_t count) {
+    uint64_t begin = rp_clock_ns();
+    for (uint32_t i = 0; i < count; i++)
+        if (bench->backend->launch(bench->device, graph) != RP_OK)
+            return -1.0;
+    if (bench->backend->synchronize(bench->device) != RP_OK)
+        return -1.0;
+    return (double)(rp_clock_ns() - begin);
+}
+
+static int compare_doubles(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Median of a few samples; what a replay's start costs. */
+static double time_start(const struct kernels_bench *bench, struct rp_graph *start) {
+    double ns[9];
+    if (!start)
+        return 0.0;
+    for (size_t i = 0; i < RP_ARRAY_COUNT(ns); i++)
+        ns[i] = time_replays(bench, start, 32) / 32;
+    qsort(ns, RP_ARRAY_COUNT(ns), sizeof *ns, compare_doubles);
+    return ns[RP_ARRAY_COUNT(ns) / 2];
+}
+
+static int device_failed(const struct kernels_bench *bench, struct rp_error *err) {
+    return rp_error_set(err, RP_STATUS_DEVICE, "%s", bench->backend->last_error(bench->device));
+}
+
+/* Captures as many repetitions as last a sample, at least one of each copy. */
+static int fit_repeats(struct kernels_bench *bench, struct kernels_run *run, struct rp_error *err) {
+    uint32_t copies =
+        run->what->kind == KERNELS_PRODUCT ? RP_MAX(run->sets, bench->weight_count) : run->sets;
+    uint32_t trial = RP_MIN(copies, 4u);
+    int status = rp_kernels_run_capture(bench, run, trial, err);
+    if (status != RP_OK)
+        return status;
+    double ns = time_replays(bench, run->graph, 1); /* what is new is loaded */
+    if (ns < 8 * SAMPLE_NS)
+        ns = time_replays(bench, run->graph, 1);
+    if (ns < 0)
+        return device_failed(bench, err);
+    double wanted = SAMPLE_NS / (ns / trial) + 1;
+    uint32_t repeats = wanted < REPEATS_MAX ? (uint32_t)wanted : REPEATS_MAX;
+    /* An operator that lasts long is not repeated for the sake of its copies. */
+    uint32_t least = ns / trial > LONG_NS ? 1 : copies;
+    repeats = RP_CEIL_DIV(RP_MAX(repeats, least), least) * least;
+    return repeats == trial ? RP_OK : rp_kernels_run_capture(bench, run, repeats, err);
+}
+
+static int measure(struct kernels_bench *bench, struct kernels_run *run, double budget_ns,
+                   struct rp_bench_kernel *out, struct rp_error *err) {
+    double samples[SAMPLES_MAX];
+    uint64_t begin = rp_clock_ns();
+    int status = fit_repeats(bench, run, err);
+    if (status != RP_OK)
+        return status;
+    double start_ns = time_start(bench, run->start);
+    double once = time_replays(bench, run->graph, 1);
+    uint32_t replays = once > 0 && once < SAMPLE_NS ? (uint32_t)(SAMPLE_NS / once) + 1 : 1;
+    uint32_t count = 0;
+    while (count < SAMPLES_MAX) {
+        double spent = (double)(rp_clock_ns() - begin);
+        if ((spent > budget_ns && count >= SAMPLES_MIN) || (spent > 4 * budget_ns && count >= 1))
+            break;
+        double ns = time_replays(bench, run->graph, replays);
+        if (ns < 0)
+            return device_failed(bench, err);
+        samples[count++] = RP_MAX(ns / replays - start_ns, 0.0) / run->repeats;
+    }
+    qsort(samples, count, sizeof *samples, compare_doubles);
+    *out = (struct rp_bench_kernel){.op = run->what->op,
+                                    .rows = run->what->rows,
+                                    .context = run->what->context,
+                                    .samples = count,
+                                    .repeats = run->repeats,
+                                    .us_p50 = samples[count / 2] * 1e-3,
+                                    .us_p99 = samples[(count * 99 - 1) / 100] * 1e-3,
+                                    .bytes = (double)run->cost.bytes_read +
+                                             (double)run->cost.bytes_written,
+                                    .flops = (double)run->cost.flops};
+    memcpy(out->kernel, run->kernel, sizeof out->kernel);
+    return RP_OK;
+}
+
+/* ---- the run ---------------------------------------------------------------------------------------- */
+
+static int make_shared(struct kernels_bench *bench, struct rp_error *err) {
+    const struct rp_bench_kernels_config *config = bench->config;
+    const struct rp_model_config *shape = &bench->shape;
+    uint32_t state = 0x2545F491u;
+    for (uint32_t i = 0; i < config->row_count; i++)
+        bench->rope_positions = RP_MAX(bench->rope_positions, config->rows[i] + 1);
+    for (uint32_t i = 0; i < config->context_count; i++)
+        bench->rope_positions = RP_MAX(bench->rope_positions, config->contexts[i] + 1);
+    bench->rope_positions = RP_MIN(bench->rope_positions, POSITIONS_MAX);
+    bench->norm_weight = rp_calloc(shape->hidden, sizeof *bench->norm_weight);
+    bench->rope_table =
+        rp_calloc((size_t)bench->rope_positions * shape->head_dim, sizeof *bench->rope_table);
+    bench->pattern = rp_alloc_aligned(KERNELS_PATTERN_BYTES, RP_CACHE_LINE);
+    if (!bench->norm_weight || !bench->rope_table || !bench->pattern)
+        return rp_error_set(err, RP_STATUS_NO_MEMORY, "out of memory");
+    for (uint32_t i = 0; i < shape->hidden; i++)
+        bench->norm_weight[i] = 1.0f;
+    rp_rope_table_fill(shape, bench->rope_positions, bench->rope_table);
+    uint16_t *values = (uint16_t *)(void *)bench->pattern;
+    for (size_t i = 0; i < KERNELS_PATTERN_BYTES / sizeof *values; i++) {
+        state ^= state << 13;
+        state ^= state >> 17;
+        state ^= state << 5;
+        uint32_t exponent =
+            126u - (uint32_t)__builtin_clz(state | 0x100u); /* as of a uniform one */
+        values[i] = (uint16_t)((state & 0x80u) << 8 | exponent << 7 | (state & 0x7Fu));
+    }
+    return rp_kernels_step_open(bench, err);
+}
+
+static int run_case(struct kernels_bench *bench, const struct kernels_case *what,
+                    const struct kernels_case *before, double budget_ns,
+                    struct rp_bench_kernel *out, struct rp_error *err) {
+    struct kernels_run run = {0};
+    int status = RP_OK;
+    if (what->kind == KERNELS_PRODUCT && (!before || before->n != what->n || before->k != what->k))
+        status = rp_kernels_weights_make(bench, what->n, what->k, err);
+    else if (what->kind != KERNELS_PRODUCT)
+        rp_kernels_weights_free(bench);
+    if (status == RP_OK && rp_kernels_step_set(bench, what) != RP_OK)
+        status = device_failed(bench, err);
+    if (status == RP_OK)
+        status = rp_kernels_run_open(bench, what, &run, err);
+    if (status == RP_OK)
+        status = measure(bench, &run, budget_ns, out, err);
+    rp_kernels_run_close(bench, &run);
+    return status;
+}
+
+static void note_product(const struct kernels_case *what, const struct rp_bench_kernel *kernel,
+                         struct rp_bench_kernels_result *out) {
+    double rate = kernel->us_p50 > 0 ? kernel->flops / kernel->us_p50 * 1e6 : 0.0;
+    if (what->kind != KERNELS_PRODUCT || rate <= out->product_flops)
+        return;
+    out->product_flops = rate;
+    out->product_op = kernel->op;
+    out->product_rows = kernel->rows;
+}
+
+/* Says which operator it was. */
+static int name_failure(const struct kernels_case *what, int status, struct rp_error *err) {
+    char text[384];
+    if (!err)
+        return status;
+    snprintf(text, sizeof text, "%.383s", err->text);
+    return rp_error_set(err, status, "%s, %u rows, context %u: %s", what->op, what->rows,
+                        what->context, text);
+}
+
+static int run_list(struct kernels_bench *bench, const struct list *list, uint64_t begin_ns,
+                    struct rp_bench_kernels_result *out, struct rp_error *err) {
+    const struct rp_bench_kernels_config *config = bench->config;
+    double most = config->case_seconds > 0 ? config->case_seconds : CASE_SECONDS;
+    const struct kernels_case *before = NULL; /* whose weights are there */
+    for (uint32_t i = 0; i < list->count; i++) {
+        const struct kernels_case *what = &list->cases[i];
+        double left = config->seconds * 1e9 - (double)(rp_clock_ns() - begin_ns);
+        if (left <= 0) {
+            out->left_out += list->count - i;
+            break;
+        }
+        if (config->progress)
+            config->progress(config->progress_ctx, what->op, what->rows);
+        double budget = RP_MIN(left / (list->count - i), most * 1e9) / 2; /* half is set-up */
+        struct rp_bench_kernel *kernel = &out->kernels[out->kernel_count];
+        int status = run_case(bench, what, before, budget, kernel, err);
+        before = bench->weight_count && status == RP_OK ? what : NULL;
+        if (status == RP_STATUS_NO_MEMORY) {
+            out->left_out++;
+            continue;
+        }
+        if (status != RP_OK)
+            return name_failure(what, status, err);
+        note_product(what, kernel, out);
+        out->kernel_count++;
+    }
+    return RP_OK;
+}
+
+int rp_bench_kernels(const struct rp_bench_kernels_config *config,
+                     struct rp_bench_kernels_result *out, struct rp_error *err) {
+    struct kernels_bench *bench = rp_calloc(1, sizeof *bench);
+    struct list *list = rp_calloc(1, sizeof *list);
+    uint64_t begin_ns = rp_clock_ns();
+    int status = RP_OK;
+    memset(out, 0, sizeof *out);
+    if (!bench || !list) {
+        rp_free(bench);
+        rp_free(list);
+        return rp_error_set(err, RP_STATUS_NO_MEMORY, "out of memory");
+    }
+    bench->config = list->config = config;
+    bench->backend = config->backend;
+    bench->device = config->device;
+    bench->backend->info(bench->device, &bench->info);
+    bench->cold_bytes =
+        config->cold_bytes ? config->cold_bytes : (bench->info.separate_memory ? 256u : 512u) * MIB;
+    memcpy(out->device, bench->info.name, sizeof out->device);
+    status = rp_model_shape(config->shape, &bench->shape, err);
+    if (status == RP_OK) {
+        out->read_bandwidth = rp_membw_device(bench->backend, bench->device, config->threads);
+        status = make_shared(bench, err);
+    }
+    if (status == RP_OK) {
+        make_list(bench, list);
+        status = run_list(bench, list, begin_ns, out, err);
+    }
+    rp_kernels_weights_free(bench);
+    rp_kernels_step_close(bench);
+    rp_free(bench->norm_weight);
+    rp_free(bench->rope_table);
+    rp_free_aligned(bench->pattern);
+    rp_free(bench);
+    rp_free(list);
+    out->seconds = (double)(rp_clock_ns() - begin_ns) * 1e-9;
+    return status;
+}

@@ -1,0 +1,392 @@
+/* kernels_program.c - a case as a program: `repeats` times its operator, on tensors, weights and layers of
+ * pages that rotate. */
+#include "backend/op_cost.h"
+#include "base/memory.h"
+#include "bench/kernels_internal.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#define TENSORS_MAX 3u /* of one repetition */
+
+static uint32_t copies_of(const struct kernels_bench *bench, uint64_t bytes, uint32_t at_most) {
+    uint64_t copies = RP_CEIL_DIV(bench->cold_bytes, RP_MAX(bytes, 1u));
+    return (uint32_t)RP_MAX(1u, RP_MIN(copies, at_most));
+}
+
+void rp_kernels_weights_free(struct kernels_bench *bench) {
+    for (uint32_t i = 0; i < bench->weight_count; i++)
+        bench->backend->matrix_release(bench->device, &bench->weights[i]);
+    bench->weight_count = 0;
+}
+
+int rp_kernels_weights_make(struct kernels_bench *bench, uint32_t n, uint32_t k,
+                            struct rp_error *err) {
+    uint64_t bytes = (uint64_t)n * k * rp_dtype_bytes(bench->config->dtype);
+    uint32_t copies = copies_of(bench, bytes, KERNELS_WEIGHTS_MAX);
+    rp_kernels_weights_free(bench);
+    for (uint32_t i = 0; i < copies; i++) {
+        struct rp_matrix *matrix = &bench->weights[i];
+        *matrix = (struct rp_matrix){.rows = n, .cols = k, .dtype = bench->config->dtype};
+        int status = bench->backend->matrix_random(bench->device, matrix, i + 1,
+                                                   1.0f / sqrtf((float)k), err);
+        if (status != RP_OK)
+            return status;
+        bench->weight_count++;
+    }
+    return RP_OK;
+}
+
+/* ---- operators -------------------------------------------------------------------------------------- */
+
+struct emit {
+    const struct kernels_bench *bench;
+    const struct kernels_run *run;
+    struct rp_program *program;
+    int status;
+};
+
+static void tensor(struct emit *e, enum rp_dtype dtype, uint32_t cols) {
+    if (e->status == RP_OK && rp_program_add_tensor(e->program, e->run->what->domain, dtype, cols,
+                                                    "t%u", e->program->tensor_count) < 0)
+        e->status = RP_STATUS_NO_MEMORY;
+}
+
+/* The tensors of one set: at most TENSORS_MAX, the same number in every set. */
+static void tensors(struct emit *e) {
+    const struct rp_model_config *shape = &e->bench->shape;
+    enum rp_dtype dtype = e->bench->config->dtype;
+    uint32_t q = shape->heads * shape->head_dim, kv = shape->kv_heads * shape->head_dim;
+    switch (e->run->what->kind) {
+    case KERNELS_PRODUCT:
+        tensor(e, dtype, e->run->what->k);
+        tensor(e, RP_DTYPE_F32, e->run->what->n);
+        break;
+    case KERNELS_NORM:
+        tensor(e, RP_DTYPE_F32, shape->hidden);
+        tensor(e, dtype, shape->hidden);
+        break;
+    case KERNELS_ADD_NORM:
+        tensor(e, RP_DTYPE_F32, shape->hidden);
+        tensor(e, RP_DTYPE_F32, shape->hidden);
+        tensor(e, dtype, shape->hidden);
+        break;
+    case KERNELS_ACTIVATION:
+        tensor(e, RP_DTYPE_F32, 2 * shape->intermediate);
+        tensor(e, dtype, shape->intermediate);
+        break;
+    case KERNELS_ROPE:
+    case KERNELS_KV_WRITE:
+    case KERNELS_QKV_POST:
+        tensor(e, RP_DTYPE_F32, q + 2 * kv);
+        break;
+    case KERNELS_ATTENTION:
+        tensor(e, RP_DTYPE_F32, q);
+        tensor(e, dtype, q);
+        break;
+    case KERNELS_SAMPLE:
+    case KERNELS_SAMPLE_TOP:
+        tensor(e, RP_DTYPE_F32, shape->vocab);
+        break;
+    }
+}
+
+static const struct rp_view nothing = {RP_NO_TENSOR, 0, 0};
+
+static void add(struct emit *e, struct rp_op op, enum rp_op_kind kind, uint32_t repeat) {
+    if (e->status != RP_OK)
+        return;
+    op.kind = kind;
+    op.rows = e->run->what->domain;
+    op.layer = (uint16_t)(repeat % e->run->sets);
+    snprintf(op.name, sizeof op.name, "%s.%u", e->run->what->op, repeat);
+    if (rp_program_add_op(e->program, &op) < 0)
+        e->status = RP_STATUS_NO_MEMORY;
+}
+
+static void add_norm(struct emit *e, struct rp_view in, struct rp_view out, uint32_t repeat) {
+    struct rp_op norm = {.in = {in, nothing}, .out = out, .vector = e->bench->norm_weight};
+    norm.u.norm.eps = e->bench->shape.norm_eps;
+    norm.u.norm.group = in.cols;
+    add(e, norm, RP_OP_NORM, repeat);
+}
+
+static void add_rope(struct emit *e, struct rp_view x, uint32_t repeat) {
+    struct rp_op rope = {.in = {x, nothing}, .out = x, .table = e->bench->rope_table};
+    rope.u.rope.heads = x.cols / e->bench->shape.head_dim;
+    rope.u.rope.head_dim = rope.u.rope.rotary_dim = e->bench->shape.head_dim;
+    rope.u.rope.position_count = e->bench->rope_positions;
+    add(e, rope, RP_OP_ROPE, repeat);
+}
+
+static void add_kv_write(struct emit *e, struct rp_view k, struct rp_view v, uint32_t repeat) {
+    struct rp_op write = {.in = {k, v}, .out = nothing};
+    write.u.kv_write.kv_heads = e->bench->shape.kv_heads;
+    write.u.kv_write.head_dim = e->bench->shape.head_dim;
+    add(e, write, RP_OP_KV_WRITE, repeat);
+}
+
+static void add_attention(struct emit *e, struct rp_view q, struct rp_view out, uint32_t repeat) {
+    struct rp_op attention = {.in = {q, nothing}, .out = out};
+    attention.u.attention.heads = e->bench->shape.heads;
+    attention.u.attention.kv_heads = e->bench->shape.kv_heads;
+    attention.u.attention.head_dim = e->bench->shape.head_dim;
+    attention.u.attention.scale = 1.0f / sqrtf((float)e->bench->shape.head_dim);
+    add(e, attention, RP_OP_ATTENTION, repeat);
+}
+
+static void add_qkv(struct emit *e, struct rp_view qkv, uint32_t repeat) {
+    const struct rp_model_config *shape = &e->bench->shape;
+    uint32_t q = shape->heads * shape->head_dim, kv = shape->kv_heads * shape->head_dim;
+    struct rp_view k = {qkv.tensor, q, kv}, v = {qkv.tensor, q + kv, kv};
+    if (e->run->what->kind != KERNELS_KV_WRITE) /* of q and k at once, as in the network */
+        add_rope(e, (struct rp_view){qkv.tensor, 0, q + kv}, repeat);
+    if (e->run->what->kind != KERNELS_ROPE)
+        add_kv_write(e, k, v, repeat);
+}
+
+/* One repetition, on its set of tensors. */
+static void operators(struct emit *e, uint32_t repeat) {
+    uint32_t per_set = e->program->tensor_count / e->run->sets;
+    int32_t first = (int32_t)(repeat % e->run->sets * per_set);
+    struct rp_view t[TENSORS_MAX];
+    for (uint32_t i = 0; i < TENSORS_MAX; i++)
+        t[i] = i < per_set ? rp_view_all(e->program, first + (int32_t)i) : nothing;
+    struct rp_op op = {.in = {t[0], nothing}, .out = t[1]};
+    switch (e->run->what->kind) {
+    case KERNELS_PRODUCT:
+        op.weight = &e->bench->weights[repeat % e->bench->weight_count];
+        add(e, op, RP_OP_LINEAR, repeat);
+        break;
+    case KERNELS_NORM:
+        add_norm(e, t[0], t[1], repeat);
+        break;
+    case KERNELS_ADD_NORM:
+        op.in[1] = t[1];
+        op.out = t[0];
+        add(e, op, RP_OP_ADD, repeat);
+        add_norm(e, t[0], t[2], repeat);
+        break;
+    case KERNELS_ACTIVATION:
+        op.u.activation.fn = e->bench->shape.activation;
+        add(e, op, RP_OP_ACTIVATION, repeat);
+        break;
+    case KERNELS_ROPE:
+    case KERNELS_KV_WRITE:
+    case KERNELS_QKV_POST:
+        add_qkv(e, t[0], repeat);
+        break;
+    case KERNELS_ATTENTION:
+        add_attention(e, t[0], t[1], repeat);
+        break;
+    case KERNELS_SAMPLE:
+    case KERNELS_SAMPLE_TOP:
+        op.u.sample.vocab = e->bench->shape.vocab;
+        add(e, op, RP_OP_SAMPLE, repeat);
+        break;
+    }
+}
+
+/* ---- memory ----------------------------------------------------------------------------------------- */
+
+static bool uses_pages(enum kernels_kind kind) {
+    return kind == KERNELS_KV_WRITE || kind == KERNELS_QKV_POST || kind == KERNELS_ATTENTION;
+}
+
+/* Attention's plan is made where a step begins. */
+static bool needs_start(const struct kernels_run *run) {
+    return run->what->kind == KERNELS_ATTENTION;
+}
+
+/* Makes the program; with repeats 0 its tensors alone. */
+static int make_program(struct kernels_bench *bench, const struct kernels_run *run,
+                        uint32_t repeats, struct rp_program *program) {
+    struct emit e = {bench, run, program, RP_OK};
+    rp_program_init(program);
+    for (uint32_t i = 0; i < run->sets; i++)
+        tensors(&e);
+    if (needs_start(run) && e.status == RP_OK) {
+        struct rp_op begin = {.in = {nothing, nothing}, .out = nothing, .rows = RP_ROWS_NONE};
+        begin.kind = RP_OP_STEP_BEGIN;
+        begin.layer = RP_LAYER_NONE;
+        snprintf(begin.name, sizeof begin.name, "step_begin");
+        if (rp_program_add_op(program, &begin) < 0)
+            e.status = RP_STATUS_NO_MEMORY;
+    }
+    for (uint32_t i = 0; i < repeats; i++)
+        operators(&e, i);
+    program->sample_begin = program->op_count;
+    return e.status;
+}
+
+/* Every tensor has a place of its own. offsets may be NULL. */
+static size_t place(const struct rp_program *program, const struct rp_bucket *bucket,
+                    size_t *offsets) {
+    size_t used = 0;
+    for (uint32_t i = 0; i < program->tensor_count; i++) {
+        const struct rp_tensor *t = &program->tensors[i];
+        if (offsets)
+            offsets[i] = used;
+        used += RP_ALIGN_UP(
+            (size_t)rp_bucket_rows(bucket, t->rows) * t->cols * rp_dtype_bytes(t->dtype), 256);
+    }
+    return used;
+}
+
+/* Random numbers everywhere. */
+static int fill(struct kernels_bench *bench, unsigned char *to, size_t bytes) {
+    int status = RP_OK;
+    for (size_t at = 0; at < bytes && status == RP_OK; at += KERNELS_PATTERN_BYTES)
+        status = bench->backend->copy(bench->device, to + at, bench->pattern,
+                                      RP_MIN(KERNELS_PATTERN_BYTES, bytes - at));
+    return status;
+}
+
+static int allocate(struct kernels_bench *bench, size_t bytes, unsigned char **out,
+                    struct rp_error *err) {
+    struct rp_device_memory memory;
+    bench->backend->memory(bench->device, &memory);
+    if (bytes > memory.free_bytes / 2 ||
+        !(*out = bench->backend->alloc(bench->device, bytes, RP_MEMORY_DEVICE)))
+        return rp_error_set(err, RP_STATUS_NO_MEMORY, "no memory for %zu bytes", bytes);
+    return fill(bench, *out, bytes);
+}
+
+static uint32_t sequences(const struct kernels_case *what) {
+    return what->rows > KERNELS_DECODE_ROWS_MAX ? 1 : what->rows;
+}
+
+/* Keys that a row of attention reads, on the average. */
+static uint32_t mean_keys(const struct kernels_case *what) {
+    return what->rows > KERNELS_DECODE_ROWS_MAX ? what->rows / 2 : what->context + 1;
+}
+
+/* How many sets of tensors, or layers of pages, it takes to come from memory. */
+static int choose_sets(struct kernels_bench *bench, struct kernels_run *run) {
+    const struct kernels_case *what = run->what;
+    struct rp_program program;
+    run->sets = 1;
+    int status = make_program(bench, run, 0, &program);
+    uint64_t bytes = place(&program, &run->bucket, NULL);
+    rp_program_deinit(&program);
+    if (what->kind == KERNELS_ATTENTION)
+        bytes = 2ull * sequences(what) * mean_keys(what) * bench->shape.kv_heads *
+                bench->shape.head_dim * rp_dtype_bytes(bench->config->dtype);
+    run->sets = copies_of(bench, bytes, KERNELS_SETS_MAX);
+    return status;
+}
+
+static int make_pages(struct kernels_bench *bench, struct kernels_run *run, struct rp_error *err) {
+    const struct rp_model_config *shape = &bench->shape;
+    const struct kernels_case *what = run->what;
+    uint32_t page_tokens = bench->info.page_tokens;
+    uint32_t tokens = what->rows > KERNELS_DECODE_ROWS_MAX ? what->rows : what->context + 1;
+    if (!rp_kv_layout_init(&run->kv, run->sets, shape->kv_heads, shape->head_dim, page_tokens,
+                           bench->config->dtype))
+        return rp_error_set(err, RP_STATUS_OVERFLOW, "pages: too large");
+    size_t pages = 1 + (size_t)sequences(what) * RP_CEIL_DIV(tokens, page_tokens);
+    int status = allocate(bench, pages * run->kv.page_stride, &run->pages, err);
+    run->kv.base = run->pages;
+    return status;
+}
+
+int rp_kernels_run_open(struct kernels_bench *bench, const struct kernels_case *what,
+                        struct kernels_run *run, struct rp_error *err) {
+    struct rp_program program;
+    memset(run, 0, sizeof *run);
+    run->what = what;
+    run->bucket = (struct rp_bucket){.tokens = what->rows,
+                                     .rows = sequences(what),
+                                     .logit_rows = sequences(what),
+                                     .decode = what->rows <= KERNELS_DECODE_ROWS_MAX};
+    int status = choose_sets(bench, run);
+    if (status == RP_OK)
+        status = make_program(bench, run, 0, &program);
+    if (status != RP_OK)
+        return rp_error_set(err, status, "out of memory for a program");
+    status = allocate(bench, place(&program, &run->bucket, NULL), &run->arena, err);
+    rp_program_deinit(&program);
+    if (status == RP_OK && uses_pages(what->kind))
+        status = make_pages(bench, run, err);
+    else if (status == RP_OK &&
+             !rp_kv_layout_init(&run->kv, 1, bench->shape.kv_heads, bench->shape.head_dim,
+                                bench->info.page_tokens, bench->config->dtype))
+        status = rp_error_set(err, RP_STATUS_OVERFLOW, "pages: too large");
+    return status == RP_OK ? bench->backend->synchronize(bench->device) : status;
+}
+
+static void sum_cost(const struct kernels_bench *bench, struct kernels_run *run,
+                     const struct rp_program *program, uint32_t begin, uint32_t end) {
+    memset(&run->cost, 0, sizeof run->cost);
+    for (uint32_t i = begin; i < end; i++) {
+        struct rp_cost cost = rp_op_cost(program, &program->ops[i], &run->bucket,
+                                         bench->config->dtype, mean_keys(run->what));
+        run->cost.bytes_read += cost.bytes_read;
+        run->cost.bytes_written += cost.bytes_written;
+        run->cost.flops += cost.flops;
+    }
+}
+
+static void drop_graphs(struct kernels_bench *bench, struct kernels_run *run) {
+    bench->backend->graph_destroy(bench->device, run->graph);
+    bench->backend->graph_destroy(bench->device, run->start);
+    run->graph = run->start = NULL;
+}
+
+/* The kernels of one repetition, joined with '+'. */
+static void name_kernels(const struct kernels_bench *bench, struct kernels_run *run) {
+    const struct rp_backend *backend = bench->backend;
+    uint32_t first = run->start ? backend->graph_launch_count(run->start) : 0;
+    uint32_t count = (backend->graph_launch_count(run->graph) - first) / run->repeats;
+    count = RP_MAX(count, 1u); /* the CPU chains small operators, over repetitions too */
+    size_t used = 0;
+    for (uint32_t i = 0; i < count && used < sizeof run->kernel; i++) {
+        struct rp_launch_info info;
+        backend->graph_launch_info(run->graph, first + i, &info);
+        used += (size_t)snprintf(run->kernel + used, sizeof run->kernel - used, "%s%s",
+                                 i ? "+" : "", info.kernel);
+    }
+}
+
+int rp_kernels_run_capture(struct kernels_bench *bench, struct kernels_run *run, uint32_t repeats,
+                           struct rp_error *err) {
+    const struct rp_backend *backend = bench->backend;
+    enum kernels_kind kind = run->what->kind;
+    struct rp_lower_options options = {.no_fusion =
+                                           kind != KERNELS_ADD_NORM && kind != KERNELS_QKV_POST};
+    struct rp_program program;
+    drop_graphs(bench, run);
+    int status = make_program(bench, run, repeats, &program);
+    size_t *offsets = rp_calloc(program.tensor_count + 1, sizeof *offsets);
+    if (status != RP_OK || !offsets) {
+        status = rp_error_set(err, RP_STATUS_NO_MEMORY, "out of memory for a program");
+        goto done;
+    }
+    place(&program, &run->bucket, offsets);
+    uint32_t first = needs_start(run) ? 1 : 0;
+    sum_cost(bench, run, &program, first, first + (program.op_count - first) / repeats);
+    struct rp_bindings bindings = {run->arena, offsets, bench->view, &run->kv};
+    status = backend->capture(bench->device, &program, 0, program.op_count, &run->bucket, &bindings,
+                              &options, false, &run->graph, err);
+    if (status == RP_OK && first)
+        status = backend->capture(bench->device, &program, 0, first, &run->bucket, &bindings,
+                                  &options, false, &run->start, err);
+    if (status == RP_OK) {
+        run->repeats = repeats;
+        name_kernels(bench, run);
+    }
+done:
+    rp_free(offsets);
+    rp_program_deinit(&program);
+    return status;
+}
+
+void rp_kernels_run_close(struct kernels_bench *bench, struct kernels_run *run) {
+    drop_graphs(bench, run);
+    if (run->arena)
+        bench->backend->free(bench->device, run->arena, RP_MEMORY_DEVICE);
+    if (run->pages)
+        bench->backend->free(bench->device, run->pages, RP_MEMORY_DEVICE);
+    run->arena = run->pages = NULL;
+}

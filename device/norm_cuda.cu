@@ -1,0 +1,279 @@
+/* RMSNorm, alone, behind a gather, or behind the sum into the residual.
+ *
+ * A team of threads computes one group of one row: thread t has columns 4 * (t + threads * i). They stay in
+ * registers between the sum of squares and the scaling. How large a team is, and with it the order of the
+ * sum, depends on the group's size alone: so add_norm has the bits of add and norm, and a row has the same
+ * bits in every batch.
+ *
+ *   group of at most 256 columns:  a warp is a team, eight of them in a block
+ *   otherwise:                     a block is a team
+ *   about 4,096 columns:           few rows: a cluster of blocks is a team, as one multiprocessor reads
+ *                                  partials too slowly; many rows: smaller blocks, whose threads each do
+ *                                  the work of several, so that blocks overlap better */
+#include "device/ops_cuda.h"
+
+#include "device/cuda_vector.cuh"
+#include "device/ops_math.cuh"
+
+#define TEAM_MAX      1024
+#define WARP_TEAMS    8
+#define SPECULATE_MAX 256 /* with so few rows all are read before the live count is known */
+#define CLUSTER       8   /* blocks of a team that is spread */
+#define CLUSTER_ROWS  16  /* most rows that are spread */
+#define FOLD_MANY     4   /* threads of the team that one thread does with many rows */
+#define FOLD_ROWS     256 /* more rows than this are many */
+
+enum norm_source { SOURCE_VALUES, SOURCE_GATHER, SOURCE_TERM, SOURCE_PARTIALS };
+
+struct norm_args {
+    rp_cuda_rows rows;
+    rp_values in, term, out; /* in: the residual where something is added */
+    rp_cuda_partials partials;
+    const float *weight;
+    uint32_t group, group_count;
+    float eps, weight_offset;
+};
+
+static uint32_t team_threads(uint32_t group) {
+    uint32_t quads = (group + 3) / 4;
+    return quads <= 64 ? 32 : quads >= TEAM_MAX ? TEAM_MAX : (quads + 127) / 128 * 128;
+}
+
+/* Writes into the same variable of another block of the cluster. */
+static __device__ __forceinline__ void store_remote(float *at, uint32_t block, float value) {
+    uint32_t address = (uint32_t)__cvta_generic_to_shared(at);
+    asm volatile("{ .reg .b32 remote;\n\t"
+                 "mapa.shared::cluster.u32 remote, %0, %1;\n\t"
+                 "st.shared::cluster.f32 [remote], %2; }" ::"r"(address),
+                 "r"(block), "f"(value)
+                 : "memory");
+}
+
+/* Two of them: before the first remote store all blocks must have started, and after the last nobody may
+ * read before all have stored. */
+static __device__ __forceinline__ void cluster_arrive() {
+    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+}
+static __device__ __forceinline__ void cluster_wait() {
+    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+
+/* How a team's threads are carried: by BLOCKS blocks of a cluster, each thread doing the work of FOLD of
+ * them. The warps of the team are the same ones in every shape, and so is the sum. */
+template <int BLOCKS, int FOLD> struct team {
+    /* This thread as the first of the team's threads that it carries; the others lie `stride` apart. */
+    static __device__ __forceinline__ uint32_t thread() {
+        return BLOCKS == 1 ? threadIdx.x : blockIdx.x % BLOCKS * blockDim.x + threadIdx.x;
+    }
+    static __device__ __forceinline__ uint32_t stride() { return blockDim.x * BLOCKS; }
+    static __device__ __forceinline__ uint32_t threads() { return stride() * FOLD; }
+
+    /* The sum over the team, for all its threads; warps' sums are added in rising order. The blocks of
+     * a cluster have arrived once before. */
+    static __device__ __forceinline__ float sum(const float *values) {
+        __shared__ __align__(16) float sums[TEAM_MAX / 32];
+        uint32_t lane = threadIdx.x % 32;
+        float total = 0.0f;
+        if (BLOCKS > 1)
+            cluster_wait();
+#pragma unroll
+        for (int f = 0; f < FOLD; f++) {
+            uint32_t warp = (thread() + stride() * f) / 32;
+            total = rp_warp_sum(values[f]);
+            if (BLOCKS > 1 && lane < BLOCKS)
+                store_remote(&sums[warp], lane, total);
+            else if (BLOCKS == 1 && lane == 0)
+                sums[warp] = total;
+        }
+        if (threads() == 32)
+            return total;
+        if (BLOCKS > 1) {
+            cluster_arrive();
+            cluster_wait();
+        } else {
+            __syncthreads();
+        }
+        total = 0.0f;
+        for (uint32_t w = 0; w < threads() / 32; w += 4) {
+            float4 four = *(const float4 *)&sums[w];
+            total = (((total + four.x) + four.y) + four.z) + four.w;
+        }
+        return total;
+    }
+};
+
+/* The values to be normalised; where something is added, they are stored into the residual first. */
+template <norm_source SOURCE, bool VEC, uint32_t FLIGHT>
+static __device__ __forceinline__ float4 take(const norm_args &args, uint32_t row, uint32_t in_row,
+                                              uint32_t col, uint32_t end) {
+    float4 x = rp_load4<VEC>(args.in, in_row, col, end);
+    if (SOURCE == SOURCE_TERM)
+        x = rp_add4(x, rp_load4<VEC>(args.term, row, col, end));
+    if (SOURCE == SOURCE_PARTIALS)
+        x = rp_add4(x, rp_partials_sum4<VEC, FLIGHT>(args.partials, row, col, end));
+    return x;
+}
+
+static __device__ __forceinline__ float as_stored(rp_dtype dtype, float value) {
+    return dtype == RP_DTYPE_F32 ? value : __bfloat162float(__float2bfloat16_rn(value));
+}
+
+template <bool VEC>
+static __device__ __forceinline__ float4 keep(const norm_args &args, uint32_t row, uint32_t col,
+                                              uint32_t end, float4 x) {
+    rp_store4<VEC>(args.in, row, col, end, x);
+    return make_float4(as_stored(args.in.dtype, x.x), as_stored(args.in.dtype, x.y),
+                       as_stored(args.in.dtype, x.z), as_stored(args.in.dtype, x.w));
+}
+
+template <bool VEC>
+static __device__ __forceinline__ void give(const norm_args &args, uint32_t row, uint32_t col,
+                                            uint32_t end, float4 x, float inverse, float4 weight) {
+    rp_store4<VEC>(args.out, row, col, end, rp_norm_values(x, inverse, weight, args.weight_offset));
+}
+
+template <bool VEC>
+static __device__ __forceinline__ float4 load_weight(const norm_args &args, uint32_t at) {
+    return rp_load4<VEC>(args.weight, RP_DTYPE_F32, at, at, args.group);
+}
+
+/* QUADS: quads of columns that a thread of the team keeps in registers. */
+template <int QUADS, int BLOCKS, int FOLD, norm_source SOURCE, bool VEC>
+static __global__ void __launch_bounds__(TEAM_MAX / BLOCKS / FOLD) norm_kernel(norm_args args) {
+    using shape = team<BLOCKS, FOLD>;
+    constexpr int OWN = QUADS * FOLD;
+    uint32_t row = blockIdx.x / BLOCKS, group = blockIdx.y * blockDim.y + threadIdx.y;
+    uint32_t first = group * args.group, end = first + args.group;
+    /* Quad i of the OWN: the team's thread is thread + stride * (i % FOLD), and it is its i / FOLD-th. */
+    uint32_t begin = 4 * shape::thread(), step = 4 * shape::stride();
+    float4 x[OWN], weight[OWN];
+    rp_pdl_trigger();
+#pragma unroll
+    for (int i = 0; i < OWN && FOLD == 1; i++)
+        if (begin + step * i < args.group)
+            weight[i] = load_weight<VEC>(args, begin + step * i);
+    rp_pdl_wait();
+    uint32_t live = rp_live_count(args.rows.step, args.rows.rows);
+    uint32_t in_row = SOURCE == SOURCE_GATHER ? args.rows.step.logit_tokens[row] : row;
+    /* A padding row's index means nothing. */
+    if ((SOURCE == SOURCE_GATHER || args.rows.max_rows > SPECULATE_MAX) && row >= live)
+        return;
+    if (group >= args.group_count)
+        return; /* a whole warp, which no barrier waits for */
+#pragma unroll
+    for (int i = 0; i < OWN; i++)
+        if (begin + step * i < args.group)
+            x[i] = take < SOURCE, VEC,
+            OWN == 1 ? 8 : 4 > (args, row, in_row, first + begin + step * i, end);
+    if (row >= live)
+        return;
+    if (BLOCKS > 1)
+        cluster_arrive();
+    float sums[FOLD] = {};
+#pragma unroll
+    for (int i = 0; i < OWN; i++) {
+        if (begin + step * i >= args.group)
+            continue;
+        if (SOURCE == SOURCE_TERM || SOURCE == SOURCE_PARTIALS)
+            x[i] = keep<VEC>(args, row, first + begin + step * i, end, x[i]);
+        sums[i % FOLD] = rp_add_squares(sums[i % FOLD], x[i]);
+    }
+    float inverse = rp_inverse_root(shape::sum(sums), args.group, args.eps);
+#pragma unroll
+    for (int i = 0; i < OWN; i++) {
+        if (begin + step * i >= args.group)
+            continue;
+        if (FOLD > 1)
+            weight[i] = load_weight<VEC>(args, begin + step * i);
+        give<VEC>(args, row, first + begin + step * i, end, x[i], inverse, weight[i]);
+    }
+}
+
+/* Groups too long for registers: the values are read twice. */
+template <norm_source SOURCE, bool VEC>
+static __global__ void __launch_bounds__(TEAM_MAX) norm_long_kernel(norm_args args) {
+    uint32_t row = blockIdx.x, first = blockIdx.y * args.group, end = first + args.group;
+    rp_pdl_begin();
+    if (row >= rp_live_count(args.rows.step, args.rows.rows))
+        return;
+    uint32_t in_row = SOURCE == SOURCE_GATHER ? args.rows.step.logit_tokens[row] : row;
+    float sum = 0.0f;
+    for (uint32_t col = first + 4 * threadIdx.x; col < end; col += 4 * blockDim.x) {
+        float4 x = take<SOURCE, VEC, 4>(args, row, in_row, col, end);
+        if (SOURCE == SOURCE_TERM || SOURCE == SOURCE_PARTIALS)
+            x = keep<VEC>(args, row, col, end, x);
+        sum = rp_add_squares(sum, x);
+    }
+    float inverse = rp_inverse_root(team<1, 1>::sum(&sum), args.group, args.eps);
+    for (uint32_t col = first + 4 * threadIdx.x; col < end; col += 4 * blockDim.x)
+        give<VEC>(args, row, col, end, rp_load4<VEC>(args.in, in_row, col, end), inverse,
+                  load_weight<VEC>(args, col - first));
+}
+
+/* One team a row, in any of its shapes. */
+template <int BLOCKS, int FOLD, norm_source SOURCE, bool VEC>
+static int start_shape(const norm_args &args, cudaStream_t stream) {
+    dim3 grid(args.rows.max_rows * BLOCKS, args.group_count), block(TEAM_MAX / BLOCKS / FOLD);
+    return rp_cuda_start(norm_kernel<1, BLOCKS, FOLD, SOURCE, VEC>, grid, block, 0, stream, true,
+                         args, BLOCKS);
+}
+
+template <norm_source SOURCE, bool VEC>
+static int start(const norm_args &args, cudaStream_t stream) {
+    uint32_t threads = team_threads(args.group), quads = (args.group + 3) / 4;
+    uint32_t each = (quads + threads - 1) / threads;
+    uint32_t teams = threads == 32 ? RP_MIN((uint32_t)WARP_TEAMS, args.group_count) : 1;
+    dim3 block(threads, teams), grid(args.rows.max_rows, (args.group_count + teams - 1) / teams);
+    if (threads == TEAM_MAX && each == 1 && args.rows.max_rows > FOLD_ROWS)
+        return start_shape<1, FOLD_MANY, SOURCE, VEC>(args, stream);
+    if (threads == TEAM_MAX && each == 1 && SOURCE == SOURCE_PARTIALS &&
+        args.rows.max_rows <= CLUSTER_ROWS)
+        return start_shape<CLUSTER, 1, SOURCE, VEC>(args, stream);
+    if (each <= 1)
+        return rp_cuda_start(norm_kernel<1, 1, 1, SOURCE, VEC>, grid, block, 0, stream, true, args);
+    if (each <= 2)
+        return rp_cuda_start(norm_kernel<2, 1, 1, SOURCE, VEC>, grid, block, 0, stream, true, args);
+    if (each <= 4)
+        return rp_cuda_start(norm_kernel<4, 1, 1, SOURCE, VEC>, grid, block, 0, stream, true, args);
+    return rp_cuda_start(norm_long_kernel<SOURCE, VEC>, grid, block, 0, stream, true, args);
+}
+
+template <norm_source SOURCE>
+static int start(const norm_args &args, bool vector, cudaStream_t stream) {
+    vector = vector && args.group % 4 == 0 && rp_vector_ok(args.in) && rp_vector_ok(args.out) &&
+             ((uintptr_t)args.weight & 15u) == 0;
+    return vector ? start<SOURCE, true>(args, stream) : start<SOURCE, false>(args, stream);
+}
+
+int rp_norm_cuda_run(const void *args_void, cudaStream_t stream) {
+    const rp_norm_cuda *from = (const rp_norm_cuda *)args_void;
+    norm_args args = {};
+    args.rows = from->rows;
+    args.in = from->in;
+    args.out = from->out;
+    args.weight = from->weight;
+    args.group = from->group;
+    args.group_count = from->cols / from->group;
+    args.eps = from->eps;
+    args.weight_offset = from->weight_offset;
+    return from->gather ? start<SOURCE_GATHER>(args, true, stream)
+                        : start<SOURCE_VALUES>(args, true, stream);
+}
+
+int rp_add_norm_cuda_run(const void *args_void, cudaStream_t stream) {
+    const rp_add_norm_cuda *from = (const rp_add_norm_cuda *)args_void;
+    norm_args args = {};
+    args.rows = from->rows;
+    args.in = from->residual;
+    args.term = from->term;
+    args.out = from->out;
+    args.partials = from->partials;
+    args.weight = from->weight;
+    args.group = from->cols;
+    args.group_count = 1;
+    args.eps = from->eps;
+    args.weight_offset = from->weight_offset;
+    if (from->partials.count)
+        return start<SOURCE_PARTIALS>(args, rp_vector_ok(from->partials), stream);
+    return start<SOURCE_TERM>(args, rp_vector_ok(from->term), stream);
+}

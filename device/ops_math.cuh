@@ -1,0 +1,45 @@
+/* ops_math.cuh - the arithmetic of norm and rope.
+ *
+ * The separate kernels (norm_cuda.cu, ops_cuda.cu) and the one that does everything between the qkv product
+ * and attention (attention/kv_write_cuda.cu) both use these functions, and for that reason give equal bits.
+ * A thread has columns 4 * (thread + threads * i); products and sums that the CPU rounds one by one are
+ * intrinsics, which no compiler contracts. */
+#ifndef RP_DEVICE_OPS_MATH_CUH
+#define RP_DEVICE_OPS_MATH_CUH
+
+#include <stdint.h>
+
+/* The sum of squares of a thread's columns, in rising order. */
+static __device__ __forceinline__ float rp_add_squares(float sum, float4 x) {
+    return __fmaf_rn(x.w, x.w, __fmaf_rn(x.z, x.z, __fmaf_rn(x.y, x.y, __fmaf_rn(x.x, x.x, sum))));
+}
+
+/* 1 / sqrt(mean + eps) from the sum of all squares. */
+static __device__ __forceinline__ float rp_inverse_root(float sum, uint32_t group, float eps) {
+    return __fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn(__fdiv_rn(sum, (float)group), eps)));
+}
+
+static __device__ __forceinline__ float rp_norm_value(float x, float inverse, float weight,
+                                                      float weight_offset) {
+    return __fmul_rn(__fmul_rn(x, inverse), __fadd_rn(weight, weight_offset));
+}
+
+static __device__ __forceinline__ float4 rp_norm_values(float4 x, float inverse, float4 weight,
+                                                        float weight_offset) {
+    return make_float4(rp_norm_value(x.x, inverse, weight.x, weight_offset),
+                       rp_norm_value(x.y, inverse, weight.y, weight_offset),
+                       rp_norm_value(x.z, inverse, weight.z, weight_offset),
+                       rp_norm_value(x.w, inverse, weight.w, weight_offset));
+}
+
+/* The rotated pair (x[i], x[i + rotary / 2]). */
+static __device__ __forceinline__ float rp_rope_low(float low, float high, float cosine,
+                                                    float sine) {
+    return __fsub_rn(__fmul_rn(low, cosine), __fmul_rn(high, sine));
+}
+static __device__ __forceinline__ float rp_rope_high(float low, float high, float cosine,
+                                                     float sine) {
+    return __fadd_rn(__fmul_rn(high, cosine), __fmul_rn(low, sine));
+}
+
+#endif

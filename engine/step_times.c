@@ -1,0 +1,46 @@
+/* step_times.c - how long steps take: on the device, between two of them, and in the engine thread. */
+#include "engine/engine_internal.h"
+
+static const double step_bounds[] = {0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02,
+                                     0.05,   0.1,    0.2,    0.5,   1.0,   2.0,   5.0,  10.0};
+static const double small_bounds[] = {1e-6, 2e-6, 3e-6, 5e-6, 1e-5, 2e-5, 3e-5, 5e-5,
+                                      1e-4, 2e-4, 5e-4, 1e-3, 1e-2, 0.1,  1.0};
+
+bool rp_engine_times_init(struct rp_engine *engine) {
+    struct rp_engine_metrics *metrics = &engine->metrics;
+    rp_histogram_init(&metrics->step_seconds, step_bounds, RP_ARRAY_COUNT(step_bounds));
+    rp_histogram_init(&metrics->step_device_seconds, step_bounds, RP_ARRAY_COUNT(step_bounds));
+    rp_histogram_init(&metrics->step_gap_seconds, small_bounds, RP_ARRAY_COUNT(small_bounds));
+    rp_histogram_init(&metrics->step_host_seconds, small_bounds, RP_ARRAY_COUNT(small_bounds));
+    engine->times = rp_calloc(RP_STEP_TIMES, sizeof *engine->times);
+    return engine->times != NULL;
+}
+
+void rp_engine_note_step(struct rp_engine *engine, const struct rp_pending_step *step) {
+    struct rp_engine_metrics *metrics = &engine->metrics;
+    uint64_t begin = engine->batch.begin_ns, end = engine->batch.end_ns;
+    struct rp_step_times *times = &engine->times[engine->times_count++ % RP_STEP_TIMES];
+    *times = (struct rp_step_times){
+        .device_ns = end - begin, .rows = step->row_count, .tokens = step->token_count};
+    rp_histogram_observe(&metrics->step_device_seconds, (double)times->device_ns * 1e-9);
+    if (step->behind && engine->device_end_ns && begin > engine->device_end_ns) {
+        times->gap_ns = begin - engine->device_end_ns;
+        rp_histogram_observe(&metrics->step_gap_seconds, (double)times->gap_ns * 1e-9);
+    }
+    engine->device_end_ns = end;
+}
+
+void rp_engine_note_turn(struct rp_engine *engine, uint64_t turn_ns) {
+    uint64_t host_ns = turn_ns - RP_MIN(turn_ns, engine->waited_ns);
+    engine->times[(engine->times_count - 1) % RP_STEP_TIMES].host_ns = host_ns;
+    rp_histogram_observe(&engine->metrics.step_host_seconds, (double)host_ns * 1e-9);
+}
+
+uint32_t rp_engine_step_times(const struct rp_engine *engine, struct rp_step_times *out,
+                              uint32_t capacity) {
+    uint64_t kept = RP_MIN(engine->times_count, (uint64_t)RP_STEP_TIMES);
+    uint32_t count = (uint32_t)RP_MIN(kept, (uint64_t)capacity);
+    for (uint32_t i = 0; i < count; i++)
+        out[i] = engine->times[(engine->times_count - count + i) % RP_STEP_TIMES];
+    return count;
+}

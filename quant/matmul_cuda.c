@@ -1,0 +1,236 @@
+#include "quant/matmul_internal_cuda.h"
+
+#include <cuda_runtime_api.h>
+#include <string.h>
+
+#define FLAG_BYTES    16384u
+#define SEGMENTS_MAX  16u
+#define SEGMENT_LEAST 256u /* columns */
+
+typedef CUresult (*encode_fn)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *,
+                              const cuuint64_t *, const cuuint64_t *, const cuuint32_t *,
+                              const cuuint32_t *, CUtensorMapInterleave, CUtensorMapSwizzle,
+                              CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
+
+/* Blocks at work when each of 132 takes an equal run of (rows outputs, segment). */
+static uint32_t blocks_at_work(uint32_t n, uint32_t segments, uint32_t rows) {
+    uint32_t units = RP_CEIL_DIV(n, rows) * segments;
+    return RP_CEIL_DIV(units, RP_CEIL_DIV(units, 132u));
+}
+
+/* As few segments as keep most of 132 multiprocessors at work, on few tokens (tiles of 64 outputs) and on
+ * many (128). Of n and k alone: the order of a sum must not depend on the card. */
+uint32_t rp_matmul_cuda_segment(uint32_t n, uint32_t k) {
+    static const uint32_t counts[] = {1, 2, 3, 4, 6, 8, 12, 16};
+    uint32_t best = 0, segment = (uint32_t)RP_ALIGN_UP(k, RP_MATMUL_BLOCK);
+    for (size_t i = 0; i < RP_ARRAY_COUNT(counts); i++) {
+        uint32_t columns = (uint32_t)RP_ALIGN_UP(RP_CEIL_DIV(k, counts[i]), RP_MATMUL_BLOCK);
+        uint32_t segments = RP_CEIL_DIV(k, columns);
+        if (i > 0 && columns < SEGMENT_LEAST)
+            break;
+        uint32_t few = RP_MIN(blocks_at_work(n, segments, 64), 120u);
+        uint32_t many = RP_MIN(blocks_at_work(n, segments, 128), 96u);
+        uint32_t score = 1000 + 2 * few * 100 / 120 + many * 100 / 96 - 2 * segments;
+        if (score > best) {
+            best = score;
+            segment = columns;
+        }
+    }
+    return segment;
+}
+
+size_t rp_matmul_cuda_workspace_bytes(const struct rp_cuda_limits *limits, uint32_t row_capacity,
+                                      uint32_t n_max) {
+    /* Four segments of a tile of 128 outputs for every block; as partials it is used as it comes. */
+    size_t tokens = RP_MIN(RP_ALIGN_UP(row_capacity, 8), (size_t)128);
+    (void)n_max;
+    return FLAG_BYTES + limits->sm_count * tokens * 128 * 4 * sizeof(float);
+}
+
+struct rp_matmul_tile rp_matmul_cuda_choose(const struct rp_matmul_cuda *op) {
+    /* Up to so many rows; measured: bench/results/cuda_products.md. */
+    static const struct {
+        uint32_t max_rows;
+        struct rp_matmul_tile tile;
+    } choices[] = {
+        {8, {8, 64, .boxes = 4, .eager = true, .partials = true}},
+        {16, {16, 64, .boxes = 4, .eager = true, .partials = true}},
+        {32, {32, 64, .boxes = 4, .eager = true, .partials = true}},
+        {64, {64, 64, .boxes = 2, .eager = true, .partials = true}},
+        {128, {128, 128, .boxes = 1, .partials = true}},
+        {256, {256, 128, .boxes = 1, .partials = true}},
+        {UINT32_MAX, {128, 128, .boxes = 1, .order = RP_MATMUL_ORDER_WAVES}},
+    };
+    size_t i = 0;
+    while (op->rows.max_rows > choices[i].max_rows)
+        i++;
+    const struct rp_matrix *w = op->weight;
+    uint32_t segments = RP_CEIL_DIV(w->cols, rp_matmul_cuda_segment(w->rows, w->cols));
+    size_t partial_bytes = (size_t)segments * op->rows.max_rows * w->rows * sizeof(float);
+    bool partials =
+        op->partials_wanted && !op->accumulate && partial_bytes + FLAG_BYTES <= op->workspace_bytes;
+    /* Tiles of 256 tokens have no registers to sum segments up in: only where none is to be summed. */
+    if (choices[i].tile.tokens == 256 && segments > 1) {
+        uint32_t units = RP_CEIL_DIV(w->rows, 128u) * segments;
+        if (!partials || RP_CEIL_DIV(units, op->limits.sm_count) % segments == 0)
+            i++;
+    }
+    struct rp_matmul_tile tile = choices[i].tile;
+    tile.partials = tile.partials && partials;
+    /* Room for the small kernels between the products of a decode step. */
+    tile.shared_bytes = op->limits.shared_bytes_block;
+    if (op->rows.max_rows <= 128 && tile.shared_bytes > 64 * 1024)
+        tile.shared_bytes -= 12 * 1024;
+    return tile;
+}
+
+static int encode_map(CUtensorMap *map, const void *data, uint64_t rows, uint64_t cols,
+                      uint64_t stride, uint32_t box_rows, struct rp_error *err) {
+    static encode_fn encode; /* the same in every thread */
+    if (!encode) {
+        void *function = NULL;
+        enum cudaDriverEntryPointQueryResult found;
+        if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000,
+                                             cudaEnableDefault, &found) != cudaSuccess ||
+            found != cudaDriverEntryPointSuccess)
+            return rp_error_set(err, RP_STATUS_DEVICE, "the driver has no cuTensorMapEncodeTiled");
+        memcpy(&encode, &function, sizeof encode);
+    }
+    cuuint64_t sizes[2] = {cols, rows}, strides[1] = {stride * 2};
+    cuuint32_t box[2] = {RP_MATMUL_BLOCK, box_rows}, steps[2] = {1, 1};
+    CUresult result =
+        encode(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, (void *)(uintptr_t)data, sizes, strides,
+               box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+               /* 256 bytes cost 3 to 7 % of a decode step's time */
+               CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    if (result != CUDA_SUCCESS)
+        return rp_error_set(err, RP_STATUS_DEVICE, "no tensor map for (%llu, %llu): error %d",
+                            (unsigned long long)rows, (unsigned long long)cols, (int)result);
+    return RP_OK;
+}
+
+/* What bulk tensor copies can read, on a card that has wgmma. */
+static bool fits_tensor_cores(const struct rp_matmul_cuda *op) {
+    const struct rp_matrix *w = op->weight;
+    return op->limits.compute_capability == 90 && w->dtype == RP_DTYPE_BF16 && w->cols % 8 == 0 &&
+           op->in_stride % 8 == 0 && (uintptr_t)w->data % 16 == 0 && (uintptr_t)op->in % 16 == 0;
+}
+
+/* Tiles, shares of the blocks, and where the pipeline and the workspace lie. */
+static int lay_out(struct rp_matmul_tc_args *args, const struct rp_matmul_cuda *op) {
+    struct rp_matmul_tile *tile = &args->tile;
+    args->row_tiles = RP_CEIL_DIV(args->n, tile->rows);
+    args->token_tiles = RP_CEIL_DIV(op->rows.max_rows, tile->tokens);
+    uint32_t tiles = args->row_tiles * args->token_tiles;
+
+    size_t data_bytes = op->workspace_bytes > FLAG_BYTES ? op->workspace_bytes - FLAG_BYTES : 0;
+    float *data = (float *)(void *)(op->workspace + FLAG_BYTES);
+    uint32_t units = tiles * args->segments, share = RP_CEIL_DIV(units, op->limits.sm_count);
+    bool is_split = tile->order == RP_MATMUL_ORDER_RUNS && share % args->segments != 0;
+    args->split_stride = (size_t)op->rows.max_rows * args->n;
+    if (op->accumulate || args->split_stride * args->segments * sizeof(float) > data_bytes)
+        tile->partials = false;
+    tile->partials = tile->partials && is_split;
+    if (tile->partials)
+        args->partials = data;
+
+    if (tile->order == RP_MATMUL_ORDER_RUNS) {
+        args->grid = RP_CEIL_DIV(units, share);
+        args->share_stride = (size_t)RP_MIN(share, args->segments - 1) * tile->rows * tile->tokens;
+        bool fits = args->grid * args->share_stride * sizeof(float) <= data_bytes &&
+                    args->grid * 2 * sizeof(uint32_t) <= FLAG_BYTES;
+        if (is_split && !tile->partials && !fits)
+            tile->order = RP_MATMUL_ORDER_WAVES;
+        args->shares = data;
+        args->flags = (uint32_t *)(void *)op->workspace;
+    }
+    if (tile->order == RP_MATMUL_ORDER_WAVES)
+        args->grid = RP_MIN(tiles, op->limits.sm_count);
+
+    uint32_t stage = (tile->rows + tile->tokens) * RP_MATMUL_BLOCK * 2 * tile->boxes;
+    uint32_t room = RP_MIN(tile->shared_bytes, op->limits.shared_bytes_block);
+    args->stages = tile->stages ? tile->stages : RP_MIN((room - 1024) / (stage + 16), 32u);
+    args->shared_bytes = args->stages * (stage + 16) + 1024;
+    return args->stages >= 2 && args->shared_bytes <= op->limits.shared_bytes_block
+               ? RP_OK
+               : RP_STATUS_RANGE;
+}
+
+static int fill_args(struct rp_matmul_tc_args *args, const struct rp_matmul_cuda *op,
+                     const struct rp_matmul_tile *tile, uint32_t segment, struct rp_error *err) {
+    const struct rp_matrix *w = op->weight;
+    const struct rp_live_counts *counts = op->rows.step.counts;
+    args->live = op->rows.rows == RP_ROWS_TOKEN ? &counts->token_count : &counts->logit_row_count;
+    args->bias = op->bias;
+    args->out = op->out.data;
+    args->out_stride = op->out.stride;
+    args->out_bf16 = op->out.dtype == RP_DTYPE_BF16;
+    args->accumulate = op->accumulate;
+    args->dependent = op->limits.dependent_launch;
+    args->n = w->rows;
+    args->blocks = RP_CEIL_DIV(w->cols, RP_MATMUL_BLOCK);
+    args->segment_blocks = segment / RP_MATMUL_BLOCK;
+    args->segments = RP_CEIL_DIV(args->blocks, args->segment_blocks);
+    args->tile = *tile;
+    args->shared_most = op->limits.shared_bytes_block;
+    if (lay_out(args, op) != RP_OK)
+        return rp_error_set(err, RP_STATUS_RANGE,
+                            "product (%u, %u): no room for two stages in %u bytes", w->rows,
+                            w->cols, tile->shared_bytes);
+    bool one_segment = tile->tokens * tile->rows > 128 * 192;
+    if (args->segments > 1 && one_segment && !args->tile.partials)
+        return rp_error_set(err, RP_STATUS_UNSUPPORTED, "tiles of %u x %u take one segment",
+                            tile->rows, tile->tokens);
+    RP_ASSERT(op->in_stride >= w->cols);
+    int status = encode_map(&args->weight_map, w->data, w->rows, w->cols, w->cols, tile->rows, err);
+    if (status == RP_OK)
+        status = encode_map(&args->in_map, op->in, op->rows.max_rows, w->cols, op->in_stride,
+                            tile->tokens, err);
+    if (status == RP_OK && rp_matmul_tc_cuda_prepare(args) != RP_OK)
+        status = rp_error_set(err, RP_STATUS_DEVICE, "no kernel for tiles of %u x %u", tile->rows,
+                              tile->tokens);
+    return status;
+}
+
+int rp_matmul_cuda_plan_tile(const struct rp_matmul_cuda *op, const struct rp_matmul_tile *tile,
+                             uint32_t segment, struct rp_arena *memory,
+                             struct rp_cuda_launch *out_launch,
+                             struct rp_cuda_partials *out_partials, struct rp_error *err) {
+    memset(out_partials, 0, sizeof *out_partials);
+    RP_ASSERT(segment > 0 && segment % RP_MATMUL_BLOCK == 0);
+    RP_ASSERT(op->out.dtype == RP_DTYPE_F32 || !op->accumulate);
+    /* The arena aligns to 16 bytes, tensor maps want 64. */
+    unsigned char *bytes = rp_arena_alloc(memory, sizeof(struct rp_matmul_tc_args) + 64);
+    if (!bytes)
+        return rp_error_set(err, RP_STATUS_NO_MEMORY, "no memory for the arguments of a product");
+    struct rp_matmul_tc_args *args = (void *)RP_ALIGN_UP((uintptr_t)bytes, 64);
+    int status = fill_args(args, op, tile, segment, err);
+    if (status != RP_OK)
+        return status;
+    if (args->tile.partials)
+        *out_partials = (struct rp_cuda_partials){.data = args->partials,
+                                                  .bias = op->bias,
+                                                  .count = args->segments,
+                                                  .split_stride = args->split_stride,
+                                                  .row_stride = args->n};
+    *out_launch = (struct rp_cuda_launch){"matmul_tc", rp_matmul_tc_cuda_run, args};
+    return RP_OK;
+}
+
+int rp_matmul_cuda_plan(const struct rp_matmul_cuda *op, struct rp_arena *memory,
+                        struct rp_cuda_launch *out_launch, struct rp_cuda_partials *out_partials,
+                        struct rp_error *err) {
+    if (fits_tensor_cores(op)) {
+        struct rp_matmul_tile tile = rp_matmul_cuda_choose(op);
+        return rp_matmul_cuda_plan_tile(op, &tile,
+                                        rp_matmul_cuda_segment(op->weight->rows, op->weight->cols),
+                                        memory, out_launch, out_partials, err);
+    }
+    struct rp_matmul_cuda *args = rp_arena_alloc(memory, sizeof *args);
+    memset(out_partials, 0, sizeof *out_partials);
+    if (!args)
+        return rp_error_set(err, RP_STATUS_NO_MEMORY, "no memory for the arguments of a product");
+    *args = *op;
+    *out_launch = (struct rp_cuda_launch){"matmul_generic", rp_matmul_generic_cuda_run, args};
+    return RP_OK;
+}

@@ -1,0 +1,79 @@
+/* matmul_internal_cuda.h - what the products' files on CUDA share: tiles, the arguments of the
+ * tensor-core kernel, and the launcher of the generic one. */
+#ifndef RP_QUANT_MATMUL_INTERNAL_CUDA_H
+#define RP_QUANT_MATMUL_INTERNAL_CUDA_H
+
+#include "quant/matmul_cuda.h"
+
+#include <cuda.h> /* CUtensorMap */
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define RP_MATMUL_BLOCK 64 /* columns of K in one box of a bulk tensor copy: 128 bytes */
+
+enum rp_matmul_order {
+    /* A block takes a contiguous run of (tile, segment): equal shares, a few tiles are split. */
+    RP_MATMUL_ORDER_RUNS,
+    /* A block takes every grid-th tile whole: blocks at work together share weights and tokens in L2. */
+    RP_MATMUL_ORDER_WAVES
+};
+
+/* How a product is cut up. Nothing here changes a bit of the result. */
+struct rp_matmul_tile {
+    uint32_t tokens; /* columns of the instruction: 8, 16, 32, 64, 128, 192, 256 */
+    uint32_t rows;   /* of weights: 64, 128, 256 */
+    enum rp_matmul_order order;
+    uint32_t boxes;  /* of 64 columns of K in a stage */
+    uint32_t stages; /* of the pipeline in shared memory; 0: as many as fit into shared_bytes */
+    uint32_t shared_bytes;
+    bool eager; /* frees a stage as early as possible: where memory is the limit */
+    bool
+        partials; /* leave the segments to the reader, where a tile would be split between blocks */
+};
+
+/* Frozen arguments of the tensor-core kernel; 64-byte aligned, for the tensor maps. */
+struct rp_matmul_tc_args {
+    CUtensorMap weight_map; /* (n, k) */
+    CUtensorMap in_map;     /* (max_rows, k) */
+    const uint32_t *live;   /* live rows, on the device */
+    const float *bias;
+    void *out;
+    size_t out_stride;
+    float *partials; /* (segments, max_rows, n), or NULL */
+    size_t split_stride;
+    float *shares; /* what a block leaves for the one before it: one share each */
+    size_t share_stride;
+    uint32_t *flags; /* one per warpgroup of each block; zero between launches */
+    uint32_t n;
+    uint32_t blocks, segment_blocks, segments; /* of K */
+    uint32_t row_tiles, token_tiles; /* of one block of threads, for all of n and max_rows */
+    uint32_t grid, stages, shared_bytes, shared_most;
+    struct rp_matmul_tile tile;
+    uint64_t
+        *trace; /* (blocks, 4): when it started, waited, ended, and the SM: with RP_TRACE alone */
+    bool out_bf16, accumulate, dependent;
+};
+
+int rp_matmul_tc_cuda_run(const void *args, struct CUstream_st *stream);
+/* Once per kernel that args uses, outside any capture. NOT_FOUND when there is no kernel for the tile. */
+int rp_matmul_tc_cuda_prepare(const struct rp_matmul_tc_args *args);
+
+/* Any size, stride and alignment, f32 or bf16: one fma chain in rising k per output. Takes a
+ * struct rp_matmul_cuda and copies what it needs of it (the matrix's struct too): nothing is read later. */
+int rp_matmul_generic_cuda_run(const void *args, struct CUstream_st *stream);
+
+/* The tile that rp_matmul_cuda_plan takes for a bf16 product. */
+struct rp_matmul_tile rp_matmul_cuda_choose(const struct rp_matmul_cuda *op);
+
+/* rp_matmul_cuda_plan with a given tile and segment length (tests, measurements). */
+int rp_matmul_cuda_plan_tile(const struct rp_matmul_cuda *op, const struct rp_matmul_tile *tile,
+                             uint32_t segment, struct rp_arena *memory,
+                             struct rp_cuda_launch *out_launch,
+                             struct rp_cuda_partials *out_partials, struct rp_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

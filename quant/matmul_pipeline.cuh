@@ -1,0 +1,93 @@
+/* matmul_pipeline.cuh - Hopper's bulk tensor copies, the barriers that count their bytes.
+ * Addresses of shared memory are 32-bit, as the instructions want them. */
+#ifndef RP_QUANT_MATMUL_PIPELINE_CUH
+#define RP_QUANT_MATMUL_PIPELINE_CUH
+
+#include <cuda.h>
+#include <cuda_runtime.h>
+#include <stdint.h>
+
+__device__ __forceinline__ uint32_t rp_shared_address(const void *at) {
+    return (uint32_t)__cvta_generic_to_shared(at);
+}
+
+__device__ __forceinline__ void rp_barrier_init(uint32_t barrier, uint32_t arrivals) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals)
+                 : "memory");
+}
+
+/* Makes the initialised barriers visible to bulk copies. */
+__device__ __forceinline__ void rp_barrier_init_fence() {
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+/* Waits for the end of the phase of this parity. */
+__device__ __forceinline__ void rp_barrier_wait(uint32_t barrier, uint32_t parity) {
+    asm volatile("{ .reg .pred p;\n"
+                 "again: mbarrier.try_wait.parity.acquire.cta.shared::cta.b64 p, [%0], %1;\n"
+                 "@!p bra again; }" ::"r"(barrier),
+                 "r"(parity)
+                 : "memory");
+}
+
+/* Arrives, and announces bytes that bulk copies will bring. */
+__device__ __forceinline__ void rp_barrier_expect(uint32_t barrier, uint32_t bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
+                 : "memory");
+}
+
+__device__ __forceinline__ void rp_barrier_arrive(uint32_t barrier) {
+    asm volatile("mbarrier.arrive.release.cta.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+
+#define RP_L2_EVICT_FIRST  0x12F0000000000000ull /* what createpolicy gives for all of a range */
+#define RP_L2_EVICT_NORMAL 0x1000000000000000ull
+#define RP_L2_EVICT_LAST   0x14F0000000000000ull
+
+/* The box at (x, y) of the map; its bytes arrive at the barrier. */
+__device__ __forceinline__ void rp_copy_box(uint32_t to, const CUtensorMap *map, uint32_t x,
+                                            uint32_t y, uint32_t barrier, uint64_t policy) {
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
+                 ".L2::cache_hint [%0], [%1, {%2, %3}], [%4], %5;" ::"r"(to),
+                 "l"(map), "r"(x), "r"(y), "r"(barrier), "l"(policy)
+                 : "memory");
+}
+
+__device__ __forceinline__ void rp_map_prefetch(const CUtensorMap *map) {
+    asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+}
+
+/* The threads of warpgroup 0 or 1. Constant numbers: an SM's barriers are counted like its registers. */
+__device__ __forceinline__ void rp_warpgroup_sync(uint32_t warpgroup) {
+    if (warpgroup == 0)
+        asm volatile("bar.sync 1, 128;" ::: "memory");
+    else
+        asm volatile("bar.sync 2, 128;" ::: "memory");
+}
+
+__device__ __forceinline__ void rp_wgmma_fence() {
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void rp_wgmma_commit() {
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+template <int PENDING> __device__ __forceinline__ void rp_wgmma_wait() {
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
+}
+
+/* A K-major operand in rows of 128 bytes, swizzled as bulk copies do; 16 columns further: + 2. */
+__device__ __forceinline__ uint64_t rp_wgmma_operand(uint32_t shared) {
+    return (uint64_t)((shared & 0x3FFFF) >> 4) | (uint64_t)1 << 16 | (uint64_t)64 << 32 |
+           (uint64_t)1 << 62;
+}
+
+__device__ __forceinline__ void rp_store_release(uint32_t *at, uint32_t value) {
+    asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(at), "r"(value) : "memory");
+}
+__device__ __forceinline__ uint32_t rp_load_acquire(const uint32_t *at) {
+    uint32_t value;
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(at) : "memory");
+    return value;
+}
+
+#endif

@@ -1,0 +1,386 @@
+/* attention_fixture.h - sequences whose q, k and v are functions of (slot, position, head), on the host and on
+ * the card: what the tests of the attention kernels share.
+ *
+ * Pages hold NaN wherever the step's rows may not look, page tables hold an impossible page behind a
+ * sequence's last one, q of dead tokens is NaN, and outputs are poisoned. */
+#ifndef RP_TESTS_GPU_ATTENTION_FIXTURE_H
+#define RP_TESTS_GPU_ATTENTION_FIXTURE_H
+
+#include "attention/attention_internal_cuda.h"
+#include "base/bf16.h"
+#include "base/memory.h"
+#include "tests/support/gpu.h"
+
+#include <cuda_runtime_api.h>
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define FIXTURE_SLOTS  4
+#define FIXTURE_TOKENS 1024 /* of a step */
+#define FIXTURE_ROWS   16
+#define FIXTURE_LAYERS 2
+#define FIXTURE_LAYER  1
+
+struct fixture_shape {
+    uint32_t heads, kv_heads, head_dim, page_tokens, window;
+    enum rp_dtype kv, out;
+    uint32_t length; /* of every sequence, at most */
+};
+
+struct fixture {
+    struct fixture_shape shape;
+    struct rp_gpu_step step;
+    struct rp_attention_args host;      /* for the truth: host pointers */
+    struct rp_attention_cuda_args call; /* for the kernels */
+    size_t pages_bytes, q_bytes, out_bytes;
+    unsigned char *got; /* out, downloaded */
+    float *expect;      /* (slot, position, heads * head_dim): what a row has to be, bit for bit */
+};
+
+static inline void check_cuda(int error) {
+    if (error != 0)
+        fail_msg("%s", cudaGetErrorString((cudaError_t)error));
+}
+
+/* A number in [-1, 1) from what names it. */
+static inline float fixture_value(uint32_t what, uint32_t slot, uint32_t position, uint32_t head,
+                                  uint32_t d) {
+    uint32_t x = what * 0x9E3779B9u ^ slot * 0x85EBCA6Bu ^ position * 0xC2B2AE35u ^
+                 head * 0x27D4EB2Fu ^ d * 0x165667B1u;
+    for (int i = 0; i < 2; i++) {
+        x ^= x >> 15;
+        x *= 0x2C1B3C6Du;
+        x ^= x >> 12;
+        x *= 0x297A2D39u;
+    }
+    return (float)(int32_t)(x ^ (x >> 15)) * 0x1p-31f;
+}
+
+static inline uint32_t *fixture_slot(struct fixture *f, uint32_t slot) {
+    return f->step.host.slots + (size_t)slot * f->step.host.slot_words;
+}
+
+static inline void fixture_close(struct fixture *f) {
+    if (f->step.host_state)
+        rp_gpu_step_close(&f->step);
+    rp_free_aligned(f->host.kv.base);
+    rp_free((void *)f->host.q);
+    rp_free(f->host.out);
+    rp_free(f->got);
+    rp_free(f->expect);
+    rp_gpu_free_all();
+    memset(f, 0, sizeof *f);
+}
+
+/* The card's half: pages, q, out and the plan's lists. */
+static inline void fixture_open_card(struct fixture *f) {
+    struct rp_attention_cuda_args *call = &f->call;
+    call->args = f->host;
+    call->args.step = f->step.device;
+    call->args.kv.base = rp_gpu_poisoned(f->pages_bytes);
+    call->args.q = rp_gpu_poisoned(f->q_bytes);
+    call->args.out = rp_gpu_poisoned(f->out_bytes);
+    rp_gpu_limits(&call->config.limits);
+    call->config.step = f->step.device;
+    call->config.kv = call->args.kv;
+    call->config.heads = f->shape.heads;
+    call->config.kv_heads = f->shape.kv_heads;
+    call->config.head_dim = f->shape.head_dim;
+    call->config.windows[0] = f->shape.window;
+    call->config.window_count = 1;
+    call->rows = RP_ATTENTION_ALL_ROWS;
+    call->workspace.tile_capacity = FIXTURE_TOKENS + FIXTURE_ROWS;
+    call->workspace.claims = rp_gpu_zeroed(RP_ATTENTION_CLAIMS * sizeof(uint32_t));
+    call->workspace.plans[0].head = rp_gpu_zeroed(sizeof(struct rp_attention_plan_head));
+    call->workspace.plans[0].tiles =
+        rp_gpu_poisoned(call->workspace.tile_capacity * sizeof(struct rp_attention_plan_tile));
+}
+
+/* Page tables are scattered; an odd window gives odd strides. */
+static inline void fixture_open(struct fixture *f, const struct fixture_shape *shape) {
+    fixture_close(f);
+    f->shape = *shape;
+    uint32_t per_slot = RP_CEIL_DIV(shape->length, shape->page_tokens);
+    struct rp_step_config config = {.slot_count = FIXTURE_SLOTS,
+                                    .pages_per_slot = per_slot + 3,
+                                    .row_capacity = FIXTURE_ROWS,
+                                    .token_capacity = FIXTURE_TOKENS,
+                                    .logit_row_capacity = FIXTURE_ROWS,
+                                    .edit_capacity = 16,
+                                    .prompt_ring_capacity = 16};
+    rp_gpu_step_open(&f->step, &config);
+    struct rp_attention_args *host = &f->host;
+    uint32_t columns = shape->heads * shape->head_dim + (shape->window % 2 == 1 ? 3 : 8);
+    *host = (struct rp_attention_args){.step = f->step.host,
+                                       .q_stride = columns,
+                                       .out_stride = columns,
+                                       .out_dtype = shape->out,
+                                       .heads = shape->heads,
+                                       .kv_heads = shape->kv_heads,
+                                       .head_dim = shape->head_dim,
+                                       .layer = FIXTURE_LAYER,
+                                       .window = shape->window,
+                                       .scale = 1.0f / sqrtf((float)shape->head_dim)};
+    assert_true(rp_kv_layout_init(&host->kv, FIXTURE_LAYERS, shape->kv_heads, shape->head_dim,
+                                  shape->page_tokens, shape->kv));
+    f->pages_bytes = host->kv.page_stride * (1 + FIXTURE_SLOTS * per_slot);
+    f->q_bytes = FIXTURE_TOKENS * host->q_stride * sizeof(float);
+    f->out_bytes = FIXTURE_TOKENS * host->out_stride * sizeof(float);
+    host->kv.base = rp_alloc_aligned(f->pages_bytes, 64);
+    host->q = rp_alloc(f->q_bytes);
+    host->out = rp_alloc(f->out_bytes);
+    f->got = rp_alloc(f->out_bytes);
+    f->expect =
+        rp_calloc((size_t)FIXTURE_SLOTS * shape->length * shape->heads * shape->head_dim, 4);
+    assert_true(host->kv.base && host->q && host->out && f->got && f->expect);
+    for (uint32_t slot = 0; slot < FIXTURE_SLOTS; slot++)
+        for (uint32_t i = 0; i < config.pages_per_slot; i++)
+            fixture_slot(f, slot)[RP_SLOT_PAGES + i] =
+                i < per_slot ? 1 + (i * FIXTURE_SLOTS + (slot + i) % FIXTURE_SLOTS) : 0x7FFFFFFFu;
+    fixture_open_card(f);
+}
+
+static inline unsigned char *fixture_kv_at(struct fixture *f, uint32_t kv, uint32_t slot,
+                                           uint32_t position, uint32_t head) {
+    const struct rp_kv_layout *layout = &f->host.kv;
+    uint32_t page = fixture_slot(f, slot)[RP_SLOT_PAGES + position / layout->page_tokens];
+    size_t token = (size_t)(position % layout->page_tokens) * layout->head_dim;
+    return rp_kv_run(layout, page, FIXTURE_LAYER, kv, head) +
+           token * (layout->dtype == RP_DTYPE_F32 ? 4 : 2);
+}
+
+static inline void fixture_store_kv(struct fixture *f, uint32_t slot, uint32_t begin,
+                                    uint32_t end) {
+    for (uint32_t position = begin; position < end; position++)
+        for (uint32_t kv = 0; kv < 2; kv++)
+            for (uint32_t head = 0; head < f->shape.kv_heads; head++) {
+                unsigned char *to = fixture_kv_at(f, kv, slot, position, head);
+                for (uint32_t d = 0; d < f->shape.head_dim; d++) {
+                    float value =
+                        fixture_value(kv, slot, position, head, d) * (kv == 0 ? 3.0f : 1.0f);
+                    if (f->shape.kv == RP_DTYPE_F32)
+                        ((float *)to)[d] = value;
+                    else
+                        ((uint16_t *)to)[d] = rp_f32_to_bf16(value);
+                }
+            }
+}
+
+/* An empty step; every page holds NaN. */
+static inline void fixture_begin(struct fixture *f) {
+    memset(f->step.host.counts, 0, sizeof *f->step.host.counts);
+    memset((void *)f->host.q, 0xFF, f->q_bytes);
+    memset(f->host.kv.base, 0xFF, f->pages_bytes);
+    for (uint32_t slot = 0; slot < FIXTURE_SLOTS; slot++)
+        fixture_slot(f, slot)[RP_SLOT_FINISHED] = 0;
+    for (uint32_t t = 0; t < FIXTURE_TOKENS; t++) {
+        f->step.host.token_rows[t] = RP_ROW_NONE;
+        f->step.host.positions[t] = 0;
+    }
+}
+
+/* A row of `count` tokens from position `begin`; K and V are stored where these tokens see them. */
+static inline void fixture_add_row(struct fixture *f, uint32_t slot, uint32_t begin, uint32_t count,
+                                   uint32_t flags) {
+    struct rp_step_view *step = &f->step.host;
+    uint32_t index = step->counts->row_count++, token = step->counts->token_count;
+    bool finished = fixture_slot(f, slot)[RP_SLOT_FINISHED] != 0;
+    uint32_t window = f->shape.window;
+    step->rows[index] = (struct rp_live_row){.slot = slot,
+                                             .token_begin = token,
+                                             .token_count = count,
+                                             .kv_begin = begin,
+                                             .flags = finished ? 0 : flags};
+    step->counts->token_count += count;
+    for (uint32_t i = 0; i < count; i++) {
+        step->token_rows[token + i] = finished ? RP_ROW_NONE : index;
+        step->positions[token + i] = finished ? 0 : begin + i;
+        float *q = (float *)f->host.q + (token + i) * f->host.q_stride;
+        for (uint32_t head = 0; head < f->shape.heads && !finished; head++)
+            for (uint32_t d = 0; d < f->shape.head_dim; d++)
+                q[head * f->shape.head_dim + d] = fixture_value(2, slot, begin + i, head, d);
+    }
+    if (!finished)
+        fixture_store_kv(f, slot, window != 0 && begin >= window ? begin + 1 - window : 0,
+                         begin + count);
+}
+
+static inline void fixture_add_padding(struct fixture *f, uint32_t count) {
+    f->step.host.counts->token_count += count;
+}
+
+static inline int longest_first(const void *a_void, const void *b_void) {
+    const struct rp_attention_plan_tile *a = a_void, *b = b_void;
+    return a->position > b->position ? -1 : a->position < b->position;
+}
+
+/* What the planner would write. */
+static inline void fixture_plan_tiles(struct fixture *f) {
+    static struct rp_attention_plan_tile tiles[FIXTURE_TOKENS + FIXTURE_ROWS];
+    struct rp_attention_plan_head head = {0};
+    uint32_t per_tile = rp_attention_prefill_cuda_tile(&f->call.config);
+    for (uint32_t r = 0; r < f->step.host.counts->row_count; r++) {
+        const struct rp_live_row *row = &f->step.host.rows[r];
+        if (row->flags & RP_ROW_DECODE || fixture_slot(f, row->slot)[RP_SLOT_FINISHED] != 0)
+            continue;
+        for (uint32_t i = 0; i < row->token_count; i += per_tile)
+            tiles[head.tiles++] =
+                (struct rp_attention_plan_tile){row->slot, row->token_begin + i, row->kv_begin + i,
+                                                RP_MIN(per_tile, row->token_count - i)};
+    }
+    qsort(tiles, head.tiles, sizeof *tiles, longest_first);
+    check_cuda(
+        cudaMemcpy(f->call.workspace.plans[0].head, &head, sizeof head, cudaMemcpyHostToDevice));
+    check_cuda(cudaMemcpy(f->call.workspace.plans[0].tiles, tiles, head.tiles * sizeof *tiles,
+                          cudaMemcpyHostToDevice));
+}
+
+/* The step on the card; the bucket has room for `extra` tokens more. */
+static inline void fixture_run(struct fixture *f, rp_cuda_run run, uint32_t extra) {
+    f->call.config.bucket = (struct rp_bucket){
+        .tokens = RP_MIN(f->step.host.counts->token_count + extra, FIXTURE_TOKENS),
+        .rows = f->step.host.counts->row_count + (extra ? 2 : 0)};
+    rp_gpu_step_upload(&f->step);
+    fixture_plan_tiles(f);
+    check_cuda(
+        cudaMemcpy(f->call.args.kv.base, f->host.kv.base, f->pages_bytes, cudaMemcpyHostToDevice));
+    check_cuda(cudaMemcpy((void *)f->call.args.q, f->host.q, f->q_bytes, cudaMemcpyHostToDevice));
+    check_cuda(cudaMemset(f->call.args.out, 0xFF, f->out_bytes));
+    check_cuda(run(&f->call, NULL));
+    rp_gpu_download(f->got, f->call.args.out, f->out_bytes);
+    assert_true(rp_gpu_canaries_hold());
+}
+
+static inline size_t fixture_out_size(const struct fixture *f) {
+    return f->shape.out == RP_DTYPE_F32 ? 4 : 2;
+}
+
+static inline bool fixture_untouched(const unsigned char *bytes, size_t count) {
+    for (size_t i = 0; i < count; i++)
+        if (bytes[i] != 0xFF)
+            return false;
+    return true;
+}
+
+/* Whether this launch has to compute the token. */
+static inline bool fixture_is_computed(const struct fixture *f, uint32_t token) {
+    const struct rp_step_view *step = &f->step.host;
+    if (token >= step->counts->token_count || step->token_rows[token] == RP_ROW_NONE)
+        return false;
+    uint32_t kind = step->rows[step->token_rows[token]].flags & RP_ROW_DECODE
+                        ? RP_ATTENTION_DECODE_ROWS
+                        : RP_ATTENTION_PROMPT_ROWS;
+    return (f->call.rows & kind) != 0;
+}
+
+/* Rows that are not computed, and what lies between rows, stay as they were. */
+static inline void fixture_check_untouched(const struct fixture *f, const char *what) {
+    size_t size = fixture_out_size(f), cols = (size_t)f->shape.heads * f->shape.head_dim;
+    for (uint32_t t = 0; t < FIXTURE_TOKENS; t++) {
+        const unsigned char *row = f->got + t * f->host.out_stride * size;
+        size_t skip = fixture_is_computed(f, t) ? cols * size : 0;
+        if (!fixture_untouched(row + skip, f->host.out_stride * size - skip))
+            fail_msg("%s: token %u: written where nothing may be", what, t);
+    }
+}
+
+/* Against the truth: the norm of the difference, and the largest one in units of the last bf16 place of
+ * the head's largest value (f32 pages: relative to it). */
+static inline void fixture_check_truth(struct fixture *f, double norm_limit, double worst_limit) {
+    struct rp_cpu_worker worker = {.index = 0, .count = 1};
+    size_t dim = f->shape.head_dim, size = fixture_out_size(f);
+    double difference = 0, total = 1e-300, worst = 0;
+    float got[256], want[256];
+    memset(f->host.out, 0xFF, f->out_bytes);
+    rp_attention_scalar(&f->host, &worker);
+    for (uint32_t t = 0; t < FIXTURE_TOKENS; t++)
+        for (uint32_t head = 0; head < f->shape.heads && fixture_is_computed(f, t); head++) {
+            size_t at = (t * f->host.out_stride + head * dim) * size;
+            float largest = 0;
+            rp_to_f32(got, f->got + at, f->shape.out, dim);
+            rp_to_f32(want, (unsigned char *)f->host.out + at, f->shape.out, dim);
+            for (size_t d = 0; d < dim; d++)
+                largest = fmaxf(largest, fabsf(want[d]));
+            double unit =
+                f->shape.kv == RP_DTYPE_BF16 ? ldexp(1.0, ilogbf(largest) - 7) : (double)largest;
+            for (size_t d = 0; d < dim; d++) {
+                double x = (double)got[d] - (double)want[d];
+                if (!(fabs(x) <= worst_limit * unit))
+                    fail_msg("token %u head %u column %zu: %g instead of %g", t, head, d,
+                             (double)got[d], (double)want[d]);
+                worst = fmax(worst, fabs(x) / unit);
+                difference += x * x;
+                total += (double)want[d] * (double)want[d];
+            }
+        }
+    double norm = sqrt(difference / total);
+    printf("    heads %u/%u dim %zu pages %u window %u: error %.2e, worst %.2e\n", f->shape.heads,
+           f->shape.kv_heads, dim, f->shape.page_tokens, f->shape.window, norm, worst);
+    if (!(norm <= norm_limit))
+        fail_msg("relative error %g", norm);
+    fixture_check_untouched(f, "the truth");
+}
+
+static inline unsigned char *fixture_expected(struct fixture *f, uint32_t slot, uint32_t position) {
+    return (unsigned char *)(f->expect + ((size_t)slot * f->shape.length + position) *
+                                             f->shape.heads * f->shape.head_dim);
+}
+
+/* Keeps what was computed as what every other step has to give. */
+static inline void fixture_keep(struct fixture *f) {
+    size_t size = fixture_out_size(f);
+    for (uint32_t t = 0; t < f->step.host.counts->token_count; t++)
+        if (fixture_is_computed(f, t))
+            memcpy(fixture_expected(f, f->step.host.rows[f->step.host.token_rows[t]].slot,
+                                    f->step.host.positions[t]),
+                   f->got + t * f->host.out_stride * size,
+                   (size_t)f->shape.heads * f->shape.head_dim * size);
+}
+
+static inline void fixture_check_bits(struct fixture *f, const char *what) {
+    size_t size = fixture_out_size(f);
+    for (uint32_t t = 0; t < f->step.host.counts->token_count; t++) {
+        if (!fixture_is_computed(f, t))
+            continue;
+        uint32_t slot = f->step.host.rows[f->step.host.token_rows[t]].slot;
+        if (memcmp(f->got + t * f->host.out_stride * size,
+                   fixture_expected(f, slot, f->step.host.positions[t]),
+                   (size_t)f->shape.heads * f->shape.head_dim * size) != 0)
+            fail_msg("%s changes the bits of slot %u position %u", what, slot,
+                     f->step.host.positions[t]);
+    }
+    fixture_check_untouched(f, what);
+}
+
+/* One prompt of `length` tokens in chunks of each size, against the bits that were kept. */
+static inline void fixture_check_chunks(struct fixture *f, rp_cuda_run run, uint32_t length,
+                                        const uint32_t *chunks, size_t count) {
+    char what[32];
+    for (size_t c = 0; c < count; c++)
+        for (uint32_t begin = 0; begin < length; begin += chunks[c]) {
+            fixture_begin(f);
+            fixture_add_row(f, 1, begin, RP_MIN(chunks[c], length - begin), 0);
+            fixture_run(f, run, begin % 2 ? 40 : 0);
+            snprintf(what, sizeof what, "a chunk of %u", chunks[c]);
+            fixture_check_bits(f, what);
+        }
+}
+
+static inline int fixture_setup(void **state) {
+    *state = rp_calloc(1, sizeof(struct fixture));
+    return *state ? 0 : -1;
+}
+
+static inline int fixture_teardown(void **state) {
+    fixture_close(*state);
+    rp_free(*state);
+    return 0;
+}
+
+#endif

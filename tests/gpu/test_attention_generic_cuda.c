@@ -1,0 +1,77 @@
+/* Goal: the kernel behind everything computes the formula in f32 for any shape, and gives a token the
+ * same bits as a prompt row, as a decode row and in every chunk. Method: attention_fixture.h. */
+#include "tests/gpu/attention_fixture.h"
+
+#define BF16 RP_DTYPE_BF16
+#define F32  RP_DTYPE_F32
+
+static void test_any_shape_is_the_formula_in_f32(void **state) {
+    static const struct fixture_shape shapes[] = {
+        {4, 2, 8, 16, 0, F32, F32, 150},    {4, 4, 20, 8, 16, F32, F32, 150},
+        {12, 4, 17, 64, 33, F32, F32, 150}, {9, 1, 33, 1, 0, F32, F32, 100},
+        {32, 1, 64, 64, 0, F32, F32, 100},  {7, 1, 128, 64, 65, F32, F32, 150},
+        {2, 1, 256, 32, 1, F32, F32, 150},
+    };
+    struct fixture *f = *state;
+    for (size_t i = 0; i < RP_ARRAY_COUNT(shapes); i++)
+        for (int type = 0; type < 2; type++) {
+            struct fixture_shape shape = shapes[i];
+            shape.kv = type ? BF16 : F32; /* nothing is rounded beside the pages: one limit */
+            fixture_open(f, &shape);
+            fixture_begin(f);
+            fixture_add_row(f, 2, 0, shape.length, 0);
+            fixture_add_row(f, 0, shape.length - 1, 1, RP_ROW_DECODE);
+            fixture_run(f, rp_attention_generic_cuda_run, 3);
+            fixture_check_truth(f, 1e-5, type ? 1e-5 * 128 : 1e-5);
+        }
+}
+
+static void test_a_token_has_the_same_bits_in_every_chunk_and_as_a_decode_row(void **state) {
+    static const struct fixture_shape shapes[] = {{4, 2, 8, 16, 0, F32, F32, 300},
+                                                  {2, 1, 64, 64, 70, BF16, F32, 300}};
+    static const uint32_t chunks[] = {133, 64, 7};
+    struct fixture *f = *state;
+    for (size_t i = 0; i < RP_ARRAY_COUNT(shapes); i++) {
+        fixture_open(f, &shapes[i]);
+        fixture_begin(f);
+        fixture_add_row(f, 1, 0, 300, 0);
+        fixture_run(f, rp_attention_generic_cuda_run, 0);
+        fixture_keep(f);
+        fixture_check_chunks(f, rp_attention_generic_cuda_run, 300, chunks, RP_ARRAY_COUNT(chunks));
+        for (uint32_t position = 0; position < 300; position += 13) {
+            fixture_begin(f);
+            fixture_add_row(f, 1, position, 1, RP_ROW_DECODE);
+            fixture_run(f, rp_attention_generic_cuda_run, 5);
+            fixture_check_bits(f, "decoding");
+        }
+    }
+}
+
+static void test_only_rows_of_the_kind_asked_for_are_written(void **state) {
+    const struct fixture_shape shape = {4, 2, 16, 16, 0, F32, BF16, 100};
+    struct fixture *f = *state;
+    fixture_open(f, &shape);
+    for (uint32_t kind = RP_ATTENTION_DECODE_ROWS; kind <= RP_ATTENTION_ALL_ROWS; kind++) {
+        f->call.rows = kind;
+        fixture_begin(f);
+        fixture_slot(f, 1)[RP_SLOT_FINISHED] = 1;
+        fixture_add_row(f, 0, 50, 1, RP_ROW_DECODE);
+        fixture_add_row(f, 1, 50, 20, 0);
+        fixture_add_row(f, 2, 30, 40, 0);
+        fixture_add_padding(f, 4);
+        fixture_run(f, rp_attention_generic_cuda_run, 9);
+        fixture_check_truth(f, 4e-3, 8);
+    }
+}
+
+int main(void) {
+    if (rp_gpu_skip_code())
+        return 77;
+#define TEST(name) cmocka_unit_test_setup_teardown(name, fixture_setup, fixture_teardown)
+    const struct CMUnitTest tests[] = {
+        TEST(test_any_shape_is_the_formula_in_f32),
+        TEST(test_a_token_has_the_same_bits_in_every_chunk_and_as_a_decode_row),
+        TEST(test_only_rows_of_the_kind_asked_for_are_written),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,20 @@
+"""The four families on a card give the logits of a plain numpy transformer: the variants of families_oracle.py, and
+head dims that go through tensor cores."""
+import os
+import sys
+
+from card import gpu_program, require_card
+
+require_card()
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "oracle"))
+import families_oracle  # ends the test as skipped where numpy or safetensors are missing
+
+WIDE = {"hidden_size": 256, "intermediate_size": 448, "num_attention_heads": 4, "num_key_value_heads": 2}
+VARIANTS = [
+    ("llama", {**WIDE, "head_dim": 64}),
+    ("llama", {**WIDE, "head_dim": 128, "tied": False, "rope_scaling": families_oracle.LLAMA3}),
+    ("mistral", {**WIDE, "head_dim": 128, "sliding_window": 17}),
+    ("qwen2", {**WIDE, "head_dim": 64}),
+    ("qwen3", {**WIDE, "head_dim": 128}),
+]
+families_oracle.compare(gpu_program("test_gpu_stories_cuda"), families_oracle.VARIANTS + VARIANTS, (0, 1, 7, 64))

@@ -1,0 +1,307 @@
+/* Goal: K and V land in the pages of live tokens, rounded as the CPU rounds them, and nothing else is
+ * written; what the fused kernel does between the qkv product and attention is norm, rope and kv_write.
+ * Method: the CPU's operators on the same values, then the pages byte by byte. */
+#include "tests/gpu/attention_fixture.h"
+
+#include "device/ops_cuda.h"
+
+#define BF16      RP_DTYPE_BF16
+#define F32       RP_DTYPE_F32
+#define POSITIONS 300u /* of the table of angles */
+
+/* Two live rows, one of them over page borders, a decode row, a finished one, padding. */
+static void add_rows(struct fixture *f) {
+    fixture_begin(f);
+    fixture_slot(f, 3)[RP_SLOT_FINISHED] = 1;
+    fixture_add_row(f, 3, 0, 2, 0);
+    fixture_add_row(f, 1, 3, 70, 0);
+    fixture_add_row(f, 0, 131, 1, RP_ROW_DECODE);
+    fixture_add_row(f, 2, 62, 5, RP_ROW_SAMPLE);
+    fixture_add_padding(f, 3);
+    /* The fixture has stored K and V already: here that is the kernel's work. */
+    memset(f->host.kv.base, 0xFF, f->pages_bytes);
+    rp_gpu_step_upload(&f->step);
+}
+
+static const struct fixture_shape shapes[] = {
+    {4, 2, 8, 16, 0, F32, F32, 200},    {4, 2, 20, 4, 0, BF16, F32, 200},
+    {8, 2, 128, 64, 0, BF16, F32, 200}, {7, 1, 64, 32, 0, BF16, F32, 200},
+    {2, 2, 96, 16, 0, F32, F32, 200},   {3, 3, 80, 16, 0, BF16, F32, 200},
+    {2, 1, 256, 64, 0, BF16, F32, 200},
+};
+
+/* The pages on the card, against the host's; every byte. */
+static void check_pages(struct fixture *f, bool exact) {
+    unsigned char *got = rp_alloc(f->pages_bytes);
+    assert_non_null(got);
+    rp_gpu_download(got, f->call.args.kv.base, f->pages_bytes);
+    size_t size = f->shape.kv == F32 ? 4 : 2, count = f->pages_bytes / size;
+    for (size_t i = 0; i < count; i++) {
+        float x, y;
+        if (memcmp(got + i * size, f->host.kv.base + i * size, size) == 0)
+            continue;
+        rp_to_f32(&x, got + i * size, f->shape.kv, 1);
+        rp_to_f32(&y, f->host.kv.base + i * size, f->shape.kv, 1);
+        /* Rope subtracts values of about 1; behind that, a page of bf16 may round to the other side. */
+        float limit =
+            1e-6f * fmaxf(fabsf(y), 1.0f) + (f->shape.kv == F32 ? 0.0f : 0x1p-7f * fabsf(y));
+        if (exact || !(fabsf(x - y) <= limit))
+            fail_msg("heads %u dim %u: element %zu of the pages is %g instead of %g",
+                     f->shape.kv_heads, f->shape.head_dim, i, (double)x, (double)y);
+    }
+    rp_free(got);
+    assert_true(rp_gpu_canaries_hold());
+}
+
+static void test_live_tokens_are_stored_as_on_the_cpu_and_nothing_else_is(void **state) {
+    struct fixture *f = *state;
+    for (size_t i = 0; i < RP_ARRAY_COUNT(shapes); i++) {
+        fixture_open(f, &shapes[i]);
+        add_rows(f);
+        uint32_t columns = f->shape.kv_heads * f->shape.head_dim, stride = 2 * columns + 3;
+        size_t bytes = (size_t)FIXTURE_TOKENS * stride * sizeof(float);
+        float *kv = rp_alloc(bytes);
+        assert_non_null(kv);
+        memset(kv, 0xFF, bytes);
+        for (uint32_t t = 0; t < f->step.host.counts->token_count; t++)
+            for (uint32_t c = 0; c < 2 * columns && f->step.host.token_rows[t] != RP_ROW_NONE; c++)
+                kv[t * stride + c] = fixture_value(5, 0, t, 0, c);
+        struct rp_kv_write_args host = {.step = f->step.host,
+                                        .kv = f->host.kv,
+                                        .k = kv,
+                                        .v = kv + columns,
+                                        .k_stride = stride,
+                                        .v_stride = stride,
+                                        .layer = FIXTURE_LAYER};
+        struct rp_kv_write_cuda card = {
+            .rows = {f->step.device, RP_ROWS_TOKEN, f->step.host.counts->token_count + 20},
+            .write = host};
+        rp_kv_write_range(&host, 0, f->step.host.counts->token_count);
+        card.write.step = f->step.device;
+        card.write.kv.base = f->call.args.kv.base;
+        card.write.k = rp_gpu_upload(kv, bytes);
+        card.write.v = card.write.k + columns;
+        check_cuda(rp_kv_write_cuda_run(&card, NULL));
+        check_pages(f, true);
+        rp_free(kv);
+    }
+}
+
+struct post {
+    struct rp_qkv_post_cuda card;
+    uint32_t columns, segments;
+    float *values; /* (FIXTURE_TOKENS, columns): the CPU's */
+    float *norms;  /* q's and k's weight */
+    float *table;
+    size_t bytes;
+};
+
+static void open_post(struct fixture *f, struct post *post, uint32_t segments, bool norm,
+                      uint32_t rotary_dim) {
+    const struct fixture_shape *shape = &f->shape;
+    uint32_t dim = shape->head_dim, half = rotary_dim / 2;
+    memset(post, 0, sizeof *post);
+    post->segments = segments;
+    post->columns = (shape->heads + 2 * shape->kv_heads) * dim;
+    post->bytes = (size_t)FIXTURE_TOKENS * post->columns * sizeof(float);
+    post->values = rp_alloc(post->bytes);
+    post->norms = rp_alloc(2 * dim * sizeof(float));
+    post->table = rp_alloc((size_t)POSITIONS * half * 2 * sizeof(float));
+    float *parts = rp_alloc(post->bytes * RP_MAX(segments, 1));
+    float *bias = rp_alloc(post->columns * sizeof(float));
+    assert_true(post->values && post->norms && post->table && parts && bias);
+    for (uint32_t i = 0; i < 2 * dim; i++)
+        post->norms[i] = 1.0f + 0.3f * fixture_value(6, 0, i, 0, 0);
+    for (uint32_t i = 0; i < POSITIONS * half; i++) {
+        float angle = 3.0f * fixture_value(7, 0, i, 0, 0);
+        post->table[2 * i] = cosf(angle);
+        post->table[2 * i + 1] = sinf(angle);
+    }
+    for (uint32_t c = 0; c < post->columns; c++)
+        bias[c] = fixture_value(8, 0, c, 0, 0);
+    memset(post->values, 0xFF, post->bytes);
+    memset(parts, 0xFF, post->bytes * RP_MAX(segments, 1));
+    for (uint32_t t = 0; t < f->step.host.counts->token_count; t++)
+        for (uint32_t c = 0; c < post->columns && f->step.host.token_rows[t] != RP_ROW_NONE; c++) {
+            float sum = 0.0f;
+            for (uint32_t s = 0; s < RP_MAX(segments, 1); s++) {
+                float part = fixture_value(9, s, t, 0, c);
+                parts[((size_t)s * FIXTURE_TOKENS + t) * post->columns + c] = part;
+                sum = s == 0 ? part : sum + part;
+            }
+            post->values[(size_t)t * post->columns + c] = segments != 0 ? sum + bias[c] : sum;
+        }
+    float *norms = rp_gpu_upload(post->norms, 2 * dim * sizeof(float));
+    post->card = (struct rp_qkv_post_cuda){
+        .rows = {f->step.device, RP_ROWS_TOKEN, f->step.host.counts->token_count + 7},
+        .kv = f->call.args.kv,
+        .qkv = {segments != 0 ? rp_gpu_poisoned(post->bytes)
+                              : rp_gpu_upload(post->values, post->bytes),
+                post->columns, F32},
+        .partials = {rp_gpu_upload(parts, post->bytes * RP_MAX(segments, 1)),
+                     rp_gpu_upload(bias, post->columns * sizeof(float)), segments,
+                     (size_t)FIXTURE_TOKENS * post->columns, post->columns},
+        .q_norm = norm ? norms : NULL,
+        .k_norm = norm ? norms + dim : NULL,
+        .rope_table = rp_gpu_upload(post->table, (size_t)POSITIONS * half * 2 * sizeof(float)),
+        .heads = shape->heads,
+        .kv_heads = shape->kv_heads,
+        .head_dim = dim,
+        .rotary_dim = rotary_dim,
+        .position_count = POSITIONS,
+        .layer = FIXTURE_LAYER,
+        .eps = 1e-5f,
+        .weight_offset = norm ? 1.0f : 0.0f};
+    rp_free(parts);
+    rp_free(bias);
+}
+
+static void close_post(struct post *post) {
+    rp_free(post->values);
+    rp_free(post->norms);
+    rp_free(post->table);
+}
+
+/* norm, rope and kv_write of the CPU, on post->values. */
+static void post_on_cpu(struct fixture *f, struct post *post) {
+    const struct rp_qkv_post_cuda *card = &post->card;
+    uint32_t tokens = f->step.host.counts->token_count;
+    struct rp_values q = {post->values, post->columns, F32}, k = q;
+    k.data = post->values + card->heads * card->head_dim;
+    for (int i = 0; i < 2; i++) {
+        uint32_t heads = i == 0 ? card->heads : card->kv_heads;
+        struct rp_norm_args norm = {.in = i == 0 ? q : k,
+                                    .out = i == 0 ? q : k,
+                                    .weight = post->norms + (size_t)i * card->head_dim,
+                                    .cols = heads * card->head_dim,
+                                    .group = card->head_dim,
+                                    .eps = card->eps,
+                                    .weight_offset = card->weight_offset};
+        struct rp_rope_args rope = {f->step.host,   i == 0 ? q : k,   post->table, heads,
+                                    card->head_dim, card->rotary_dim, POSITIONS};
+        if (card->q_norm)
+            rp_norm_rows(&norm, 0, tokens);
+        rp_rope_rows(&rope, 0, tokens);
+    }
+    struct rp_kv_write_args write = {.step = f->step.host,
+                                     .kv = f->host.kv,
+                                     .k = k.data,
+                                     .v = (float *)k.data + card->kv_heads * card->head_dim,
+                                     .k_stride = post->columns,
+                                     .v_stride = post->columns,
+                                     .layer = FIXTURE_LAYER};
+    rp_kv_write_range(&write, 0, tokens);
+}
+
+static void check_q(struct fixture *f, const struct post *post) {
+    float *got = rp_alloc(post->bytes);
+    assert_non_null(got);
+    rp_gpu_download(got, post->card.qkv.data, post->bytes);
+    size_t cols = (size_t)post->card.heads * post->card.head_dim;
+    for (uint32_t t = 0; t < FIXTURE_TOKENS; t++) {
+        const float *row = got + (size_t)t * post->columns;
+        bool is_live =
+            t < f->step.host.counts->token_count && f->step.host.token_rows[t] != RP_ROW_NONE;
+        if (is_live &&
+            rp_relative_error(row, post->values + (size_t)t * post->columns, cols) > 1e-6)
+            fail_msg("q of token %u differs", t);
+        if (!is_live && !fixture_untouched((const unsigned char *)row, cols * sizeof(float)))
+            fail_msg("q of dead token %u was written", t);
+    }
+    rp_free(got);
+}
+
+static void test_the_fused_kernel_is_norm_rope_and_kv_write(void **state) {
+    struct fixture *f = *state;
+    for (size_t i = 0; i < RP_ARRAY_COUNT(shapes); i++)
+        for (uint32_t kind = 0; kind < 8; kind++) {
+            uint32_t segments = kind % 2 == 0 ? 0 : kind == 1 ? 1 : 3;
+            uint32_t rotary = kind / 4 % 2 == 0 ? shapes[i].head_dim : shapes[i].head_dim / 4 * 2;
+            bool norm = kind / 2 % 2 == 1;
+            struct post post;
+            fixture_open(f, &shapes[i]);
+            add_rows(f);
+            open_post(f, &post, segments, norm, rotary);
+            post_on_cpu(f, &post);
+            check_cuda(rp_qkv_post_cuda_run(&post.card, NULL));
+            /* Without the norm's square root there is nothing that could round differently. */
+            check_pages(f, !norm);
+            check_q(f, &post);
+            close_post(&post);
+        }
+}
+
+/* norm, rope and kv_write of the card, on `values` there. */
+static void post_on_card(const struct post *post, float *values, unsigned char *pages) {
+    const struct rp_qkv_post_cuda *card = &post->card;
+    for (int i = 0; i < 2; i++) {
+        uint32_t heads = i == 0 ? card->heads : card->kv_heads;
+        struct rp_values x = {values + (i == 0 ? 0 : card->heads * card->head_dim), post->columns,
+                              F32};
+        struct rp_norm_cuda norm = {.rows = card->rows,
+                                    .in = x,
+                                    .out = x,
+                                    .weight = i == 0 ? card->q_norm : card->k_norm,
+                                    .cols = heads * card->head_dim,
+                                    .group = card->head_dim,
+                                    .eps = card->eps,
+                                    .weight_offset = card->weight_offset};
+        struct rp_rope_cuda rope = {
+            card->rows, x, card->rope_table, heads, card->head_dim, card->rotary_dim, POSITIONS};
+        if (norm.weight)
+            check_cuda(rp_norm_cuda_run(&norm, NULL));
+        check_cuda(rp_rope_cuda_run(&rope, NULL));
+    }
+    struct rp_kv_write_cuda write = {
+        .rows = card->rows,
+        .write = {.step = card->rows.step,
+                  .kv = card->kv,
+                  .k = values + card->heads * card->head_dim,
+                  .v = values + (card->heads + card->kv_heads) * card->head_dim,
+                  .k_stride = post->columns,
+                  .v_stride = post->columns,
+                  .layer = card->layer}};
+    write.write.kv.base = pages;
+    check_cuda(rp_kv_write_cuda_run(&write, NULL));
+}
+
+static void test_the_fused_kernel_has_the_bits_of_the_separate_ones(void **state) {
+    struct fixture *f = *state;
+    for (size_t i = 0; i < RP_ARRAY_COUNT(shapes); i++)
+        for (uint32_t kind = 0; kind < 4; kind++) {
+            struct post post;
+            fixture_open(f, &shapes[i]);
+            add_rows(f);
+            open_post(f, &post, kind / 2 * 3, kind % 2 == 1,
+                      i % 2 == 0 ? shapes[i].head_dim : shapes[i].head_dim / 4 * 2);
+            float *values = rp_gpu_upload(post.values, post.bytes);
+            unsigned char *pages = rp_gpu_poisoned(f->pages_bytes);
+            check_cuda(rp_qkv_post_cuda_run(&post.card, NULL));
+            post_on_card(&post, values, pages);
+            rp_gpu_download(f->host.kv.base, pages, f->pages_bytes);
+            check_pages(f, true);
+            rp_gpu_download(post.values, values, post.bytes);
+            float *got = rp_alloc(post.bytes);
+            assert_non_null(got);
+            rp_gpu_download(got, post.card.qkv.data, post.bytes);
+            for (uint32_t t = 0; t < f->step.host.counts->token_count; t++)
+                if (f->step.host.token_rows[t] != RP_ROW_NONE)
+                    assert_memory_equal(got + (size_t)t * post.columns,
+                                        post.values + (size_t)t * post.columns,
+                                        (size_t)post.card.heads * post.card.head_dim * 4);
+            rp_free(got);
+            close_post(&post);
+        }
+}
+
+int main(void) {
+    if (rp_gpu_skip_code())
+        return 77;
+#define TEST(name) cmocka_unit_test_setup_teardown(name, fixture_setup, fixture_teardown)
+    const struct CMUnitTest tests[] = {
+        TEST(test_live_tokens_are_stored_as_on_the_cpu_and_nothing_else_is),
+        TEST(test_the_fused_kernel_is_norm_rope_and_kv_write),
+        TEST(test_the_fused_kernel_has_the_bits_of_the_separate_ones),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

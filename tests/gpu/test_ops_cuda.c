@@ -1,0 +1,598 @@
+/* Goal: the small operators on CUDA compute what ops_cpu.c computes, touch nothing else, and give a row the
+ * same bits wherever it stands. */
+#include "base/bf16.h"
+#include "base/memory.h"
+#include "device/ops_cuda.h"
+#include "tests/support/gpu.h"
+
+#include <cuda_runtime_api.h>
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define MAX_ROWS        9
+#define LIVE_ROWS       6
+#define LIVE_LOGIT_ROWS 4
+
+static uint64_t random_state = 1;
+
+static float random_float(void) { /* uniform in (-2, 2) */
+    random_state = random_state * 6364136223846793005u + 1442695040888963407u;
+    return (float)((int32_t)(random_state >> 32)) * 0x1p-30f;
+}
+
+static void *make_host(size_t bytes) {
+    return rp_alloc_aligned(RP_ALIGN_UP(bytes + 1, RP_CACHE_LINE), RP_CACHE_LINE);
+}
+
+/* A tensor twice, on the host and on the card, `offset` elements behind an aligned address; all NaN. */
+struct twin {
+    struct rp_values host, device;
+    unsigned char *host_base, *device_base;
+    size_t bytes;
+    uint32_t cols;
+};
+
+static struct twin twin_make(uint32_t rows, uint32_t cols, size_t stride, uint32_t offset,
+                             enum rp_dtype dtype) {
+    struct twin t = {.cols = cols};
+    size_t size = rp_dtype_bytes(dtype);
+    t.bytes = (offset + rows * stride) * size;
+    t.host_base = make_host(t.bytes);
+    memset(t.host_base, 0xFF, t.bytes);
+    t.device_base = rp_gpu_poisoned(t.bytes);
+    t.host = (struct rp_values){t.host_base + offset * size, stride, dtype};
+    t.device = (struct rp_values){t.device_base + offset * size, stride, dtype};
+    return t;
+}
+
+static void twin_set(struct twin *t, size_t row, size_t col, float value) {
+    size_t at = row * t->host.stride + col;
+    if (t->host.dtype == RP_DTYPE_F32)
+        ((float *)t->host.data)[at] = value;
+    else
+        ((uint16_t *)t->host.data)[at] = rp_f32_to_bf16(value);
+}
+
+static void twin_upload(struct twin *t) {
+    assert_int_equal(cudaMemcpy(t->device_base, t->host_base, t->bytes, cudaMemcpyHostToDevice),
+                     cudaSuccess);
+}
+
+/* The card's bytes into the host's copy. */
+static void twin_download(struct twin *t) {
+    rp_gpu_download(t->host_base, t->device_base, t->bytes);
+}
+
+static void twin_free(struct twin *t) { rp_free_aligned(t->host_base); }
+
+/* Random values in the first `rows` rows; the rest stays NaN. */
+static struct twin twin_random(uint32_t rows, uint32_t max_rows, uint32_t cols, size_t stride,
+                               uint32_t offset, enum rp_dtype dtype) {
+    struct twin t = twin_make(max_rows, cols, stride, offset, dtype);
+    for (uint32_t r = 0; r < rows; r++)
+        for (uint32_t c = 0; c < cols; c++)
+            twin_set(&t, r, c, random_float());
+    twin_upload(&t);
+    return t;
+}
+
+/* A vector of n; twin_free it. */
+static struct twin vector_random(uint32_t n) { return twin_random(1, 1, n, n, 0, RP_DTYPE_F32); }
+
+static void assert_row_near(const float *a, const float *b, uint32_t n, enum rp_dtype dtype) {
+    float largest = 0;
+    for (uint32_t c = 0; c < n; c++)
+        largest = fmaxf(largest, fabsf(b[c]));
+    float allowed = largest * (dtype == RP_DTYPE_F32 ? 1e-5f : 8 * 0x1p-8f);
+    assert_true(rp_relative_error(a, b, n) <= (dtype == RP_DTYPE_F32 ? 1e-5 : 4e-3));
+    for (uint32_t c = 0; c < n; c++)
+        assert_true(fabsf(a[c] - b[c]) <= allowed);
+}
+
+/* The card's live rows against the host's; everything else must be what it is on the host: untouched. */
+static void assert_equal_twin(const struct twin *t, uint32_t live, bool exact) {
+    size_t size = rp_dtype_bytes(t->host.dtype), count = t->bytes / size, stride = t->host.stride;
+    size_t first = (size_t)((unsigned char *)t->host.data - t->host_base) / size;
+    unsigned char *seen = make_host(t->bytes);
+    float *a = make_host(t->cols * 4ull), *b = make_host(t->cols * 4ull);
+    rp_gpu_download(seen, t->device_base, t->bytes);
+    for (size_t i = 0; i < count; i++) {
+        bool inside = i >= first && (i - first) / stride < live && (i - first) % stride < t->cols;
+        if ((exact || !inside) && memcmp(seen + i * size, t->host_base + i * size, size) != 0)
+            fail_msg("element %zu of %zu (stride %zu, %u columns) differs", i, count, stride,
+                     t->cols);
+    }
+    for (uint32_t r = 0; r < live && !exact; r++) {
+        rp_to_f32(a, seen + (first + r * stride) * size, t->host.dtype, t->cols);
+        rp_to_f32(b, t->host_base + (first + r * stride) * size, t->host.dtype, t->cols);
+        assert_row_near(a, b, t->cols, t->host.dtype);
+    }
+    rp_free_aligned(a);
+    rp_free_aligned(b);
+    rp_free_aligned(seen);
+}
+
+static struct rp_gpu_step step;
+static struct rp_cuda_rows token_rows, logit_rows;
+
+static int set_up(void **state) {
+    (void)state;
+    static const uint32_t tokens[LIVE_LOGIT_ROWS] = {5, 0, 3, 3};
+    struct rp_step_config config = {.slot_count = 4,
+                                    .pages_per_slot = 4,
+                                    .row_capacity = MAX_ROWS,
+                                    .token_capacity = MAX_ROWS,
+                                    .logit_row_capacity = MAX_ROWS,
+                                    .edit_capacity = 4,
+                                    .prompt_ring_capacity = 16};
+    rp_gpu_step_open(&step, &config);
+    *step.host.counts = (struct rp_live_counts){
+        .row_count = LIVE_ROWS, .token_count = LIVE_ROWS, .logit_row_count = LIVE_LOGIT_ROWS};
+    for (uint32_t i = 0; i < MAX_ROWS; i++) {
+        step.host.token_ids[i] = (int32_t)(i * 3 % 8);
+        step.host.positions[i] = i * i;
+        step.host.token_rows[i] = i;
+        step.host.logit_tokens[i] = i < LIVE_LOGIT_ROWS ? tokens[i] : 0xFFFFFFFFu;
+    }
+    rp_gpu_step_upload(&step);
+    token_rows = (struct rp_cuda_rows){step.device, RP_ROWS_TOKEN, MAX_ROWS};
+    logit_rows = (struct rp_cuda_rows){step.device, RP_ROWS_LOGIT, MAX_ROWS};
+    return 0;
+}
+
+static int tear_down(void **state) {
+    (void)state;
+    rp_gpu_step_close(&step);
+    return 0;
+}
+
+/* Between cases: nothing was written behind a buffer, and the memory is free again. */
+static void end_case(void) {
+    rp_gpu_synchronize();
+    assert_true(rp_gpu_canaries_hold());
+    rp_gpu_free_all();
+}
+
+static const uint32_t sizes[] = {1, 7, 100, 256, 257, 4096, 14336};
+static const enum rp_dtype dtypes[] = {RP_DTYPE_F32, RP_DTYPE_BF16};
+/* Added to the column count for the stride; how far the first column lies from an aligned address. */
+static const struct {
+    uint32_t stride, offset;
+} places[] = {{0, 0}, {8, 0}, {3, 0}, {4, 4}, {5, 1}};
+
+#define EACH(name, array) for (size_t name = 0; name < RP_ARRAY_COUNT(array); name++)
+
+static void check_embed(uint32_t n, size_t place, enum rp_dtype dtype) {
+    uint32_t vocab = 7; /* id 7 lies past it: the row of id 0 */
+    float scale = place % 2 ? 64.0f : 1.0f, *row = make_host(n * 4ull);
+    struct twin table = twin_random(vocab, vocab, n, n, places[place].offset, dtype);
+    struct twin out =
+        twin_make(MAX_ROWS, n, n + places[place].stride, places[place].offset, RP_DTYPE_F32);
+    for (uint32_t r = 0; r < LIVE_ROWS; r++) {
+        uint32_t id = (uint32_t)step.host.token_ids[r];
+        size_t at = (id < vocab ? id : 0) * (size_t)n * rp_dtype_bytes(dtype);
+        rp_to_f32(row, (unsigned char *)table.host.data + at, dtype, n);
+        for (uint32_t c = 0; c < n; c++)
+            twin_set(&out, r, c, row[c] * scale);
+    }
+    struct rp_embed_cuda args = {.rows = token_rows,
+                                 .table = table.device.data,
+                                 .dtype = dtype,
+                                 .vocab = vocab,
+                                 .hidden = n,
+                                 .scale = scale,
+                                 .out = out.device};
+    assert_int_equal(rp_embed_cuda_run(&args, NULL), 0);
+    assert_equal_twin(&out, LIVE_ROWS, true);
+    end_case();
+    rp_free_aligned(row);
+    twin_free(&table);
+    twin_free(&out);
+}
+
+static void test_embed_scales_the_rows_of_the_ids(void **state) {
+    (void)state;
+    EACH(s, sizes) EACH(d, dtypes) EACH(p, places) check_embed(sizes[s], p, dtypes[d]);
+}
+
+static void check_add(uint32_t n, size_t place, enum rp_dtype a_dtype, enum rp_dtype b_dtype) {
+    struct twin a = twin_random(LIVE_ROWS, MAX_ROWS, n, n + places[place].stride,
+                                places[place].offset, a_dtype);
+    struct twin b = twin_random(LIVE_ROWS, MAX_ROWS, n, n, 0, b_dtype);
+    struct rp_add_args host = {a.host, b.host, a.host, n};
+    struct rp_add_cuda args = {token_rows, a.device, b.device, a.device, n};
+    rp_add_rows(&host, 0, LIVE_ROWS);
+    assert_int_equal(rp_add_cuda_run(&args, NULL), 0);
+    assert_equal_twin(&a, LIVE_ROWS, true);
+    end_case();
+    twin_free(&a);
+    twin_free(&b);
+}
+
+static void test_add_takes_any_dtypes_and_may_work_in_place(void **state) {
+    (void)state;
+    EACH(s, sizes)
+    EACH(a, dtypes) EACH(b, dtypes) EACH(p, places) check_add(sizes[s], p, dtypes[a], dtypes[b]);
+}
+
+static void test_gather_takes_the_tokens_of_the_logit_rows(void **state) {
+    (void)state;
+    EACH(s, sizes) EACH(p, places) {
+        uint32_t n = sizes[s];
+        struct twin in = twin_random(LIVE_ROWS, MAX_ROWS, n, n + places[p].stride, places[p].offset,
+                                     RP_DTYPE_F32);
+        struct twin out = twin_make(MAX_ROWS, n, n, 0, RP_DTYPE_F32);
+        struct rp_gather_args host = {step.host, in.host, out.host, n};
+        struct rp_gather_cuda args = {logit_rows, in.device, out.device, n};
+        rp_gather_rows(&host, 0, LIVE_LOGIT_ROWS);
+        assert_int_equal(rp_gather_cuda_run(&args, NULL), 0);
+        assert_equal_twin(&out, LIVE_LOGIT_ROWS, true);
+        end_case();
+        twin_free(&in);
+        twin_free(&out);
+    }
+}
+
+/* cols columns in groups; in place where the dtypes agree and nothing is gathered. */
+static void check_norm(uint32_t cols, uint32_t group, size_t place, enum rp_dtype in_dtype,
+                       enum rp_dtype out_dtype, bool gather) {
+    size_t stride = cols + places[place].stride, size = rp_dtype_bytes(in_dtype);
+    uint32_t live = gather ? LIVE_LOGIT_ROWS : LIVE_ROWS;
+    float weight_offset = place % 2 ? 1.0f : 0.0f;
+    struct twin in = twin_random(LIVE_ROWS, MAX_ROWS, cols, stride, places[place].offset, in_dtype);
+    struct twin other = twin_make(MAX_ROWS, cols, cols, 0, out_dtype);
+    struct twin gathered = twin_make(MAX_ROWS, cols, cols, 0, in_dtype);
+    struct twin weight = vector_random(group);
+    struct twin *out = in_dtype == out_dtype && !gather ? &in : &other;
+    for (uint32_t r = 0; r < live && gather; r++)
+        memcpy((unsigned char *)gathered.host.data + r * cols * size,
+               (unsigned char *)in.host.data + step.host.logit_tokens[r] * stride * size,
+               cols * size);
+    struct rp_norm_args host = {.in = gather ? gathered.host : in.host,
+                                .out = out->host,
+                                .weight = weight.host.data,
+                                .cols = cols,
+                                .group = group,
+                                .eps = 1e-5f,
+                                .weight_offset = weight_offset};
+    struct rp_norm_cuda args = {.rows = gather ? logit_rows : token_rows,
+                                .in = in.device,
+                                .out = out->device,
+                                .weight = weight.device.data,
+                                .cols = cols,
+                                .group = group,
+                                .eps = 1e-5f,
+                                .weight_offset = weight_offset,
+                                .gather = gather};
+    rp_norm_rows(&host, 0, live);
+    assert_int_equal(rp_norm_cuda_run(&args, NULL), 0);
+    assert_equal_twin(out, live, false);
+    end_case();
+    twin_free(&in);
+    twin_free(&other);
+    twin_free(&gathered);
+    twin_free(&weight);
+}
+
+static void test_norm_follows_the_cpu_for_every_size_stride_and_dtype(void **state) {
+    (void)state;
+    EACH(s, sizes)
+    EACH(p, places)
+    EACH(i, dtypes) EACH(o, dtypes) check_norm(sizes[s], sizes[s], p, dtypes[i], dtypes[o], false);
+    EACH(p, places) {
+        check_norm(16388, 16388, p, RP_DTYPE_F32, RP_DTYPE_BF16, false);
+        check_norm(40001, 40001, p, RP_DTYPE_F32, RP_DTYPE_F32, false);
+    }
+}
+
+static void test_norm_works_on_groups_of_columns(void **state) {
+    (void)state;
+    static const uint32_t groups[][2] = {{1, 5},   {7, 3},   {64, 9},  {128, 40},
+                                         {256, 8}, {320, 3}, {4096, 2}};
+    EACH(g, groups)
+    EACH(p, places)
+    EACH(i, dtypes)
+    check_norm(groups[g][0] * groups[g][1], groups[g][0], p, dtypes[i], dtypes[i], false);
+}
+
+static void test_norm_gathers_the_logit_rows(void **state) {
+    (void)state;
+    EACH(s, sizes)
+    EACH(p, places)
+    EACH(o, dtypes) check_norm(sizes[s], sizes[s], p, RP_DTYPE_F32, dtypes[o], true);
+}
+
+/* Sums of partials into the live rows of `to`, on the host. */
+static void sum_partials(const struct twin *parts, uint32_t count, const struct twin *bias,
+                         struct twin *to) {
+    size_t stride = parts->host.stride;
+    for (uint32_t r = 0; r < LIVE_ROWS; r++)
+        for (uint32_t c = 0; c < to->cols; c++) {
+            const float *at = (const float *)parts->host.data + r * stride + c;
+            float sum = at[0];
+            for (uint32_t i = 1; i < count; i++)
+                sum += at[i * MAX_ROWS * stride];
+            twin_set(to, r, c, bias ? sum + ((const float *)bias->host.data)[c] : sum);
+        }
+    twin_upload(to);
+}
+
+static struct rp_cuda_partials partials_of(const struct twin *parts, uint32_t count,
+                                           const struct twin *bias) {
+    return (struct rp_cuda_partials){.data = parts->device.data,
+                                     .bias = bias ? bias->device.data : NULL,
+                                     .count = count,
+                                     .split_stride = MAX_ROWS * parts->host.stride,
+                                     .row_stride = parts->host.stride};
+}
+
+/* residual += term or partials; out = norm(residual): by one launch, by two, and on the CPU. */
+static void check_add_norm(uint32_t n, size_t place, uint32_t count, bool with_bias,
+                           enum rp_dtype out_dtype) {
+    size_t stride = n + places[place].stride;
+    uint32_t offset = places[place].offset, part_rows = MAX_ROWS * RP_MAX(count, 1u);
+    struct twin fused = twin_random(LIVE_ROWS, MAX_ROWS, n, stride, offset, RP_DTYPE_F32);
+    struct twin apart = twin_make(MAX_ROWS, n, stride, offset, RP_DTYPE_F32);
+    struct twin parts = twin_random(part_rows, part_rows, n, stride, offset, RP_DTYPE_F32);
+    struct twin term = twin_make(MAX_ROWS, n, n, 0, RP_DTYPE_F32);
+    struct twin out = twin_make(MAX_ROWS, n, n, 0, out_dtype);
+    struct twin again = twin_make(MAX_ROWS, n, n, 0, out_dtype);
+    struct twin weight = vector_random(n), bias = vector_random(n);
+    memcpy(apart.host_base, fused.host_base, fused.bytes);
+    twin_upload(&apart);
+    sum_partials(&parts, count, with_bias ? &bias : NULL, &term);
+    struct rp_add_norm_cuda args = {.rows = token_rows,
+                                    .residual = fused.device,
+                                    .term = term.device,
+                                    .out = out.device,
+                                    .weight = weight.device.data,
+                                    .cols = n,
+                                    .eps = 1e-6f,
+                                    .weight_offset = 1.0f};
+    if (count)
+        args.partials = partials_of(&parts, count, with_bias ? &bias : NULL);
+    struct rp_add_cuda add = {token_rows, apart.device, term.device, apart.device, n};
+    struct rp_norm_cuda norm = {.rows = token_rows,
+                                .in = apart.device,
+                                .out = again.device,
+                                .weight = weight.device.data,
+                                .cols = n,
+                                .group = n,
+                                .eps = 1e-6f,
+                                .weight_offset = 1.0f};
+    struct rp_add_args add_host = {fused.host, term.host, fused.host, n};
+    struct rp_norm_args norm_host = {fused.host, out.host, weight.host.data, n, n, 1e-6f, 1.0f};
+    assert_int_equal(rp_add_norm_cuda_run(&args, NULL), 0);
+    assert_int_equal(rp_add_cuda_run(&add, NULL), 0);
+    assert_int_equal(rp_norm_cuda_run(&norm, NULL), 0);
+    rp_add_rows(&add_host, 0, LIVE_ROWS);
+    rp_norm_rows(&norm_host, 0, LIVE_ROWS);
+    assert_equal_twin(&fused, LIVE_ROWS, true);
+    assert_equal_twin(&out, LIVE_ROWS, false);
+    twin_download(&out);
+    twin_download(&again);
+    twin_download(&apart);
+    assert_memory_equal(out.host_base, again.host_base, out.bytes);
+    assert_memory_equal(apart.host_base, fused.host_base, fused.bytes);
+    end_case();
+    struct twin *all[] = {&fused, &apart, &parts, &term, &out, &again, &weight, &bias};
+    EACH(i, all) twin_free(all[i]);
+}
+
+static void test_add_norm_has_the_bits_of_add_and_norm(void **state) {
+    (void)state;
+    EACH(s, sizes) EACH(p, places) check_add_norm(sizes[s], p, 0, false, dtypes[(s + p) % 2]);
+    for (uint32_t count = 1; count <= 14; count++) {
+        EACH(p, places) check_add_norm(100, p, count, count % 2, dtypes[p % 2]);
+        check_add_norm(4096, count % 5, count, count % 3 == 0, RP_DTYPE_BF16);
+        check_add_norm(7, count % 5, count, false, RP_DTYPE_F32);
+    }
+    EACH(p, places) {
+        check_add_norm(4096, p, 14, true, RP_DTYPE_F32);
+        check_add_norm(8192, p, 4, false, RP_DTYPE_BF16);
+        check_add_norm(16388, p, 3, true, RP_DTYPE_F32);
+    }
+}
+
+static void test_rope_rotates_exactly_as_the_cpu(void **state) {
+    (void)state;
+    static const uint32_t shapes[][3] = {{1, 2, 2},    {3, 8, 8},   {40, 128, 128},
+                                         {5, 128, 64}, {2, 30, 14}, {1, 12, 0}};
+    EACH(s, shapes) EACH(d, dtypes) EACH(p, places) {
+        uint32_t heads = shapes[s][0], dim = shapes[s][1], rotary = shapes[s][2], n = heads * dim;
+        uint32_t positions = 20; /* position 25 lies past them */
+        struct twin x =
+            twin_random(LIVE_ROWS, MAX_ROWS, n, n + places[p].stride, places[p].offset, dtypes[d]);
+        struct twin table = vector_random(positions * rotary + 1);
+        struct rp_rope_args host = {step.host, x.host, table.host.data, heads,
+                                    dim,       rotary, positions};
+        struct rp_rope_cuda args = {token_rows, x.device, table.device.data, heads,
+                                    dim,        rotary,   positions};
+        rp_rope_rows(&host, 0, LIVE_ROWS);
+        assert_int_equal(rp_rope_cuda_run(&args, NULL), 0);
+        assert_equal_twin(&x, LIVE_ROWS, true);
+        end_case();
+        twin_free(&x);
+        twin_free(&table);
+    }
+}
+
+static void check_activation(uint32_t n, size_t place, uint32_t count, bool with_bias,
+                             enum rp_dtype in_dtype, enum rp_dtype out_dtype,
+                             enum rp_activation fn) {
+    size_t stride = 2 * n + places[place].stride;
+    uint32_t offset = places[place].offset, part_rows = MAX_ROWS * RP_MAX(count, 1u);
+    struct twin parts = twin_random(part_rows, part_rows, 2 * n, stride, offset, RP_DTYPE_F32);
+    struct twin in = twin_random(LIVE_ROWS, MAX_ROWS, 2 * n, stride, offset, in_dtype);
+    struct twin out = twin_make(MAX_ROWS, n, n + places[place].stride, offset, out_dtype);
+    struct twin bias = vector_random(2 * n);
+    if (count)
+        sum_partials(&parts, count, with_bias ? &bias : NULL, &in);
+    struct rp_activation_args host = {in.host, out.host, n, fn};
+    struct rp_activation_cuda args = {
+        .rows = token_rows, .in = in.device, .out = out.device, .cols = n, .fn = fn};
+    if (count)
+        args.partials = partials_of(&parts, count, with_bias ? &bias : NULL);
+    rp_activation_rows(&host, 0, LIVE_ROWS);
+    assert_int_equal(rp_activation_cuda_run(&args, NULL), 0);
+    assert_equal_twin(&out, LIVE_ROWS, false);
+    end_case();
+    struct twin *all[] = {&parts, &in, &out, &bias};
+    EACH(i, all) twin_free(all[i]);
+}
+
+static void test_activation_follows_the_cpu_in_values_and_partials(void **state) {
+    (void)state;
+    static const enum rp_activation fns[] = {RP_ACTIVATION_SILU, RP_ACTIVATION_GELU_TANH};
+    EACH(s, sizes)
+    EACH(p, places)
+    EACH(d, dtypes)
+    check_activation(sizes[s], p, 0, false, dtypes[d], dtypes[(d + p) % 2], fns[(s + p) % 2]);
+    for (uint32_t count = 1; count <= 14; count++)
+        EACH(p, places)
+    check_activation(p % 2 ? 100 : 7, p, count, count % 2, RP_DTYPE_F32, dtypes[count % 2],
+                     fns[count % 2]);
+    EACH(p, places)
+    check_activation(14336, p, 4, false, RP_DTYPE_F32, RP_DTYPE_BF16, RP_ACTIVATION_SILU);
+}
+
+static void test_activation_of_large_inputs_is_finite(void **state) {
+    (void)state;
+    static const float gates[4] = {-1e4f, -89.0f, -20.0f, 1e4f};
+    struct twin in = twin_make(MAX_ROWS, 8, 8, 0, RP_DTYPE_F32);
+    struct twin out = twin_make(MAX_ROWS, 4, 4, 0, RP_DTYPE_F32);
+    for (uint32_t r = 0; r < LIVE_ROWS; r++)
+        for (uint32_t c = 0; c < 8; c++)
+            twin_set(&in, r, c, c < 4 ? gates[c] : 1.0f);
+    twin_upload(&in);
+    for (int fn = 0; fn < 2; fn++) {
+        struct rp_activation_args host = {in.host, out.host, 4, (enum rp_activation)fn};
+        struct rp_activation_cuda args = {.rows = token_rows,
+                                          .in = in.device,
+                                          .out = out.device,
+                                          .cols = 4,
+                                          .fn = (enum rp_activation)fn};
+        rp_activation_rows(&host, 0, LIVE_ROWS);
+        assert_int_equal(rp_activation_cuda_run(&args, NULL), 0);
+        assert_equal_twin(&out, LIVE_ROWS, false);
+    }
+    end_case();
+    twin_free(&in);
+    twin_free(&out);
+}
+
+static void test_a_row_has_the_same_bits_in_every_batch_and_place(void **state) {
+    (void)state;
+    EACH(s, sizes) {
+        uint32_t n = sizes[s], row = 4;
+        struct twin in = twin_random(LIVE_ROWS, MAX_ROWS, n, n, 0, RP_DTYPE_F32);
+        struct twin alone = twin_make(1, n, n + 3, 1, RP_DTYPE_F32);
+        struct twin all = twin_make(MAX_ROWS, n, n, 0, RP_DTYPE_F32);
+        struct twin one = twin_make(1, n, n + 1, 0, RP_DTYPE_F32);
+        struct twin weight = vector_random(n);
+        for (uint32_t c = 0; c < n; c++)
+            twin_set(&alone, 0, c, ((float *)in.host.data)[row * (size_t)n + c]);
+        twin_upload(&alone);
+        struct rp_norm_cuda batch = {.rows = token_rows,
+                                     .in = in.device,
+                                     .out = all.device,
+                                     .weight = weight.device.data,
+                                     .cols = n,
+                                     .group = n,
+                                     .eps = 1e-5f};
+        struct rp_norm_cuda single = batch;
+        single.rows.max_rows = 1;
+        single.in = alone.device;
+        single.out = one.device;
+        assert_int_equal(rp_norm_cuda_run(&batch, NULL), 0);
+        assert_int_equal(rp_norm_cuda_run(&single, NULL), 0);
+        twin_download(&all);
+        twin_download(&one);
+        assert_memory_equal((float *)all.host.data + row * (size_t)n, one.host.data, n * 4ull);
+        end_case();
+        struct twin *twins[] = {&in, &alone, &all, &one, &weight};
+        EACH(i, twins) twin_free(twins[i]);
+    }
+}
+
+/* Few, some and many rows are computed by blocks of different shapes. */
+static void check_shapes(uint32_t n, uint32_t partial_count) {
+    static const uint32_t buckets[] = {1, 9, 16, 17, 256, 257};
+    const uint32_t most = 257;
+    struct twin parts = twin_random(most * RP_MAX(partial_count, 1u),
+                                    most * RP_MAX(partial_count, 1u), n, n, 0, RP_DTYPE_F32);
+    struct twin first = twin_random(most, most, n, n, 0, RP_DTYPE_F32), weight = vector_random(n);
+    struct twin residual = twin_make(most, n, n, 0, RP_DTYPE_F32);
+    struct twin out = twin_make(most, n, n, 0, RP_DTYPE_F32);
+    unsigned char *wanted = make_host(n * 4ull), *wanted_out = make_host(n * 4ull);
+    EACH(b, buckets) {
+        memcpy(residual.host_base, first.host_base, first.bytes);
+        twin_upload(&residual);
+        struct rp_add_norm_cuda args = {.rows = token_rows,
+                                        .residual = residual.device,
+                                        .term = parts.device,
+                                        .out = out.device,
+                                        .weight = weight.device.data,
+                                        .cols = n,
+                                        .eps = 1e-6f};
+        args.rows.max_rows = buckets[b];
+        if (partial_count)
+            args.partials = (struct rp_cuda_partials){.data = parts.device.data,
+                                                      .count = partial_count,
+                                                      .split_stride = most * (size_t)n,
+                                                      .row_stride = n};
+        assert_int_equal(rp_add_norm_cuda_run(&args, NULL), 0);
+        twin_download(&residual);
+        twin_download(&out);
+        if (b == 0) {
+            memcpy(wanted, residual.host_base, n * 4ull);
+            memcpy(wanted_out, out.host_base, n * 4ull);
+        }
+        assert_memory_equal(residual.host_base, wanted, n * 4ull);
+        assert_memory_equal(out.host_base, wanted_out, n * 4ull);
+    }
+    end_case();
+    struct twin *twins[] = {&parts, &first, &weight, &residual, &out};
+    EACH(i, twins) twin_free(twins[i]);
+    rp_free_aligned(wanted);
+    rp_free_aligned(wanted_out);
+}
+
+static void test_a_row_has_the_same_bits_in_every_bucket(void **state) {
+    (void)state;
+    static const uint32_t counts[] = {0, 1, 4, 14};
+    EACH(c, counts) {
+        check_shapes(4096, counts[c]);
+        check_shapes(3588, counts[c]);
+        check_shapes(3999, counts[c]);
+        check_shapes(5120, counts[c]);
+    }
+}
+
+int main(void) {
+    if (rp_gpu_skip_code())
+        return 77;
+#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+    const struct CMUnitTest tests[] = {
+        TEST(test_embed_scales_the_rows_of_the_ids),
+        TEST(test_add_takes_any_dtypes_and_may_work_in_place),
+        TEST(test_gather_takes_the_tokens_of_the_logit_rows),
+        TEST(test_norm_follows_the_cpu_for_every_size_stride_and_dtype),
+        TEST(test_norm_works_on_groups_of_columns),
+        TEST(test_norm_gathers_the_logit_rows),
+        TEST(test_add_norm_has_the_bits_of_add_and_norm),
+        TEST(test_rope_rotates_exactly_as_the_cpu),
+        TEST(test_activation_follows_the_cpu_in_values_and_partials),
+        TEST(test_activation_of_large_inputs_is_finite),
+        TEST(test_a_row_has_the_same_bits_in_every_batch_and_place),
+        TEST(test_a_row_has_the_same_bits_in_every_bucket),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,110 @@
+"""The program on a card (tests/support/fake_module.c, opened as the CUDA module is): which device is taken and why,
+the memory table, answers equal to the CPU's, no allocation while serving, and what does not fit."""
+import json
+import os
+import re
+import subprocess
+import sys
+
+from reprise_server import BIN, DEMO, Server, skip
+
+CARD = os.environ.get("REPRISE_FAKE_CARD", "")
+SMALL = ["--max-num-seqs", "8", "--max-num-batched-tokens", "64"]
+
+
+def environment(**more):
+    for name in ("FAKE_CARD", "FAKE_CARD_MIB", "FAKE_CARD_FAILS"):
+        os.environ.pop(name, None)
+    os.environ.update(more, REPRISE_CUDA_MODULE=CARD)
+
+
+def run(*arguments):
+    done = subprocess.run([BIN, *arguments], stdin=subprocess.DEVNULL, capture_output=True, timeout=120)
+    return done.returncode, done.stdout.decode(), done.stderr.decode()
+
+
+def table(text):
+    """name -> bytes, of the lines of the memory plan."""
+    units = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
+    rows = re.findall(r"^  (\w[\w ]*?) +([\d.]+) (B|KiB|MiB|GiB)  (.*)$", text, re.M)
+    return {name: float(number) * units[unit] for name, number, unit, _ in rows}
+
+
+def check_selection():
+    environment(FAKE_CARD="abi")
+    code, out, _ = run("inspect", DEMO)
+    assert code == 0 and "has interface 1, this program needs" in out and "device         cpu: " in out, out
+    code, _, errors = run("run", DEMO, "x", "--device", "cuda")
+    assert code == 4 and "has interface 1" in errors and "hint: " in errors, errors
+    environment(FAKE_CARD="refuses")
+    code, out, _ = run("inspect", DEMO)
+    assert code == 0 and "no CUDA: fake: no card in this machine" in out, out
+    code, _, errors = run("run", DEMO, "x", "--device", "cuda")
+    assert code == 4 and "no card in this machine" in errors and "reprise doctor" in errors, errors
+    environment()
+    assert "device         cpu: " in run("inspect", DEMO, "--device", "cpu")[1]
+    code, out, _ = run("doctor")
+    assert code == 0 and "0: fake card, 0.25 GiB, compute capability 9.0" in out and "CUDA was found" in out, out
+    print("ok selection")
+
+
+def check_plan():
+    environment()
+    code, out, errors = run("inspect", DEMO, *SMALL)
+    assert code == 0 and "(CUDA was found)" in out and "(estimated)" in out and "swap pool" in out, (out, errors)
+    planned = table(out)
+    info = json.loads(run("inspect", DEMO, "--json", *SMALL)[1])
+    assert info["memory"]["total"] == sum(v for k, v in info["memory"].items() if k != "total"), info
+    assert set(info["host_memory"]) == {"swap pool", "rings"} and info["device_memory"] == 256 << 20, info
+    code, out, errors = run("inspect", DEMO, "--program", *SMALL)
+    assert code == 0 and "linear" in out, errors
+    with Server(DEMO, *SMALL) as server:
+        lines = server.output()
+        measured = table(lines)
+        on_card = [v for k, v in measured.items() if k not in ("on the host", "total")]
+        assert abs(sum(on_card) - measured["total"]) < 0.001 * measured["total"], measured
+        assert measured["total"] > 0.91 * (256 << 20), measured
+        assert measured["graphs"] < planned["graphs"] and measured["KV pool"] > planned["KV pool"], (planned, measured)
+        assert "CUDA was found" in lines and len(lines.splitlines()) <= 12, lines
+        before = server.metrics()
+        texts = [server.post("/v1/completions", body(i))[1]["choices"][0]["text"] for i in range(6)]
+        after = server.metrics()
+        assert after["reprise_device_allocations_total"] == before["reprise_device_allocations_total"] > 0
+        total = sum(v for k, v in after.items() if k.startswith("reprise_device_memory_bytes{"))
+        assert abs(total - measured["total"]) < 0.001 * total, (total, measured)
+    with Server(DEMO, "--device", "cpu") as server:
+        assert texts == [server.post("/v1/completions", body(i))[1]["choices"][0]["text"] for i in range(6)]
+    print("ok plan")
+
+
+def body(i):
+    return {"prompt": f"{i} + {i * 7} = ", "max_tokens": 40, "seed": i, "temperature": i % 2, "ignore_eos": True}
+
+
+def check_what_does_not_fit():
+    environment(FAKE_CARD_MIB="24")
+    code, _, errors = run("run", DEMO, "x", *SMALL[2:])
+    assert code == 4 and "needed" in errors and "weights 14.0" in errors and "hint: " in errors, errors
+    environment(FAKE_CARD_MIB="64")
+    code, _, errors = run("run", DEMO, "x", *SMALL[2:], "--gpu-memory-utilization", "0.2")
+    hint = re.search(r"hint: try (--gpu-memory-utilization) (\S+)", errors)
+    assert code == 4 and hint, errors
+    assert run("run", DEMO, "1 + 1 =", *SMALL[2:], "--max-tokens", "2", *hint.groups())[0] == 0
+    environment(FAKE_CARD_FAILS="16")
+    with Server(DEMO, *SMALL) as server:
+        failed = json.loads(server.get("/debug/graphs")[1])["failed"]
+        assert failed > 0 and f"graphs: {failed} of " in server.output(), server.output()
+        assert server.post("/v1/completions", body(1))[0] == 200
+    print("ok what does not fit")
+
+
+def main():
+    if not os.path.exists(CARD):
+        skip("the fake card was not built")
+    check_selection()
+    check_plan()
+    check_what_does_not_fit()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,33 @@
+"""What the tests on a card ask of the driver, without any package."""
+import ctypes
+import os
+import subprocess
+
+from reprise_server import BIN, skip
+
+
+def require_card():
+    """Ends the test as skipped where there is no card or driver."""
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        skip("no CUDA driver")
+    count = ctypes.c_int(0)
+    if driver.cuInit(0) != 0 or driver.cuDeviceGetCount(ctypes.byref(count)) != 0 or count.value == 0:
+        skip("no CUDA card")
+
+
+def memory_bytes():
+    """(total, free) of the first card, of all processes together."""
+    command = ["nvidia-smi", "--id=0", "--query-gpu=memory.total,memory.free", "--format=csv,noheader,nounits"]
+    total, free = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split(",")
+    return int(total) << 20, int(free) << 20
+
+
+def gpu_program(name):
+    """A test program beside `reprise`: in the package, or as it was built."""
+    folder = os.path.dirname(BIN)
+    for path in (os.path.join(folder, name), os.path.join(folder, "tests", name)):
+        if os.path.exists(path):
+            return path
+    return skip(f"{name} is not built")
