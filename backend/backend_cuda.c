@@ -355,6 +355,7 @@ __attribute__((visibility("default"))) const struct rp_backend *rp_backend_cuda_
         .last_replay_ns = cuda_last_replay_ns,
         .last_error = cuda_last_error,
         .inject_fault = cuda_inject_fault,
+        .describe = rp_cuda_describe,
         .read = cuda_read,
     };
     return &backend;

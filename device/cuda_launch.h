@@ -38,11 +38,17 @@ struct rp_cuda_limits {
     bool fast_numerics;    /* --numerics fast: cuBLASLt and the best tile per size */
 };
 
+/* Kernels for sm_90a run on 9.0 alone: neither before nor after. */
+static inline bool rp_cuda_has_hopper(const struct rp_cuda_limits *limits) {
+    return limits->compute_capability == 90;
+}
+
 /* Which rows an operator has, and how many of them its bucket holds. */
 struct rp_cuda_rows {
     struct rp_step_view step;
     enum rp_rows rows;
     uint32_t max_rows;
+    bool plain_edges; /* the card or its user wants no dependent launch */
 };
 
 /* A product that is not summed up yet: its K segments, in order, each (max_rows, row_stride) f32.

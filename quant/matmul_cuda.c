@@ -76,6 +76,9 @@ struct rp_matmul_tile rp_matmul_cuda_choose(const struct rp_matmul_cuda *op) {
             i++;
     }
     struct rp_matmul_tile tile = choices[i].tile;
+    uint32_t m = op->rows.max_rows;
+    if (m >= 1536 && w->rows >= 6144 && RP_CEIL_DIV(m, 192u) * 192 <= m + m / 16)
+        tile.tokens = 192;
     tile.partials = tile.partials && partials;
     /* Room for the small kernels between the products of a decode step. */
     tile.shared_bytes = op->limits.shared_bytes_block;
@@ -112,7 +115,7 @@ static int encode_map(CUtensorMap *map, const void *data, uint64_t rows, uint64_
 /* What bulk tensor copies can read, on a card that has wgmma. */
 static bool fits_tensor_cores(const struct rp_matmul_cuda *op) {
     const struct rp_matrix *w = op->weight;
-    return op->limits.compute_capability == 90 && w->dtype == RP_DTYPE_BF16 && w->cols % 8 == 0 &&
+    return rp_cuda_has_hopper(&op->limits) && w->dtype == RP_DTYPE_BF16 && w->cols % 8 == 0 &&
            op->in_stride % 8 == 0 && (uintptr_t)w->data % 16 == 0 && (uintptr_t)op->in % 16 == 0;
 }
 

@@ -420,6 +420,7 @@ __device__ __forceinline__ void multiply_all(const rp_matmul_tc_args &args, ring
 template <int TOKENS, int ROWS, int BOXES, bool EAGER>
 __global__ void __launch_bounds__((shape<TOKENS, ROWS, BOXES, EAGER>::THREADS), 1)
     matmul_tc(const __grid_constant__ rp_matmul_tc_args args) {
+#if RP_CUDA_HOPPER
     using Shape = shape<TOKENS, ROWS, BOXES, EAGER>;
     constexpr uint32_t COPYING = 128 * Shape::WARPGROUPS; /* its first thread */
     extern __shared__ __align__(1024) unsigned char shared[];
@@ -454,6 +455,10 @@ __global__ void __launch_bounds__((shape<TOKENS, ROWS, BOXES, EAGER>::THREADS), 
         multiply_all<Shape>(args, at);
     }
     TRACE(2);
+#else
+    (void)args;
+    __trap(); /* never planned */
+#endif
 }
 
 struct kernel_entry {

@@ -172,6 +172,8 @@ int rp_cmd_bench(int argc, char **argv) {
         {"decode", bench_decode, "time per decode step of a model shape"},
         {"kernels", rp_cmd_bench_kernels, "every operator of a model shape by itself"},
         {"matmul", rp_bench_matmul, "one product, weights from memory"},
+        {"step", rp_cmd_bench_step, "the device's decode step by itself"},
+        {"prefill", rp_cmd_bench_prefill, "a prompt in one step, by itself"},
         {"membw", bench_membw, "read bandwidth of the machine"},
     };
     for (size_t i = 0; argc > 1 && i < RP_ARRAY_COUNT(benches); i++)

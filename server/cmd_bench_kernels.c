@@ -7,7 +7,6 @@
 #include "server/flags.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -53,21 +52,6 @@ static const struct rp_command_spec kernels_spec = {
     .flags = kernels_flags,
     .flag_count = RP_ARRAY_COUNT(kernels_flags),
 };
-
-/* "1,8,32"; 0 when it is not a list of positive numbers. */
-static uint32_t parse_list(const char *text, uint32_t out[LIST_MAX]) {
-    uint32_t count = 0;
-    while (*text) {
-        char *end;
-        unsigned long value = strtoul(text, &end, 10);
-        if (end == text || value == 0 || value > 1u << 20 || count == LIST_MAX ||
-            (*end != ',' && *end != '\0'))
-            return 0;
-        out[count++] = (uint32_t)value;
-        text = *end ? end + 1 : end;
-    }
-    return count;
-}
 
 static void show_progress(void *ctx, const char *op, uint32_t rows) {
     (void)ctx;
@@ -162,8 +146,8 @@ int rp_cmd_bench_kernels(int argc, char **argv) {
         .dtype = options.dtype ? RP_DTYPE_F32 : RP_DTYPE_BF16,
         .rows = rows,
         .contexts = contexts,
-        .row_count = parse_list(options.rows, rows),
-        .context_count = parse_list(options.contexts, contexts),
+        .row_count = rp_flag_list(options.rows, rows, LIST_MAX),
+        .context_count = rp_flag_list(options.contexts, contexts, LIST_MAX),
         .only = options.only,
         .cold_bytes = (uint64_t)options.cold_mb << 20,
         .seconds = options.seconds,

@@ -2,7 +2,8 @@
  *
  * Not part of the build. From the repository's root, after ./dev build:
  *   nvcc -O3 -std=c++17 -I. -gencode=arch=compute_90a,code=sm_90a tools/time_products.cu \
- *       build/release/librp_cuda.a build/release/librp_base.a -lxxhash -o time_products
+ *       build/release/librp_cuda.a build/release/librp_device.a build/release/librp_base.a -lxxhash \
+ *       -o time_products
  *
  *   ./time_products WORD...      from left to right:
  *   sweep M N K SEGMENTS,...     one product, every tile that fits M rows
