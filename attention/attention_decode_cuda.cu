@@ -2,8 +2,8 @@
  *
  * The splits of all (row, KV head) pairs form one line (attention_internal_cuda.h); a block takes an equal
  * part of it, whatever the mixture of lengths. Inside a split the keys go to the block's four warps in
- * units of 32 (16 at head dim 256): unit u of the sequence is warp u % 4's. A warp streams K and V of its units through a ring
- * in shared memory of its own (cp.async), running ahead over splits, heads and rows.
+ * units of 32 (16 at head dim 256): unit u of the sequence is warp u % 4's. A warp streams K and V of its
+ * units through a ring in shared memory of its own (cp.async), running ahead over splits, heads and rows.
  *
  * Tensor cores, transposed, so that up to 8 query heads of a group are the n side of one instruction and
  * none of its 16 rows is wasted:  S^T (keys, heads) = K Q^T,  O^T (dims, heads) += V^T P^T.
@@ -129,8 +129,8 @@ __global__ void __launch_bounds__(THREADS)
     load.enter();
     load.pages = load.load_pages(args, at.info, load.key, warp, lane);
     if (threadIdx.x < ROWS_AHEAD * 2 && at.row + threadIdx.x / 2 < counts.x)
-        copy_16<0, 0>(shared_address(&shared.rows[0]) + threadIdx.x * 16,
-                      (const unsigned char *)(args.rows + at.row) + threadIdx.x * 16);
+        copy_16(shared_address(&shared.rows[0]) + threadIdx.x * 16,
+                (const unsigned char *)(args.rows + at.row) + threadIdx.x * 16);
     query.ask(args, at.info.token, at.head);
     copy_commit();
     copy_wait<0>();

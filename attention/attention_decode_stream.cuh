@@ -37,33 +37,22 @@ __device__ __forceinline__ uint32_t shared_address(const void *at) {
     return (uint32_t)__cvta_generic_to_shared(at);
 }
 
-#ifndef RP_DECODE_HINT
-#define RP_DECODE_HINT 2
-#endif
-__device__ __forceinline__ uint64_t stream_policy() {
+/* K and V are read once: they leave the L2 first, so that weights and activations stay. */
+__device__ __forceinline__ uint64_t read_once_policy() {
     uint64_t policy;
-    asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
     return policy;
 }
 
 template <uint32_t TO, uint32_t FROM>
+__device__ __forceinline__ void copy_16_once(uint32_t to, const void *from, uint64_t policy) {
+    asm volatile(
+        "cp.async.cg.shared.global.L2::cache_hint.L2::256B [%0 + %2], [%1 + %3], 16, %4;" ::"r"(to),
+        "l"(from), "n"(TO), "n"(FROM), "l"(policy));
+}
+
 __device__ __forceinline__ void copy_16(uint32_t to, const void *from) {
-#if RP_DECODE_HINT == 0
-    asm volatile("cp.async.cg.shared.global [%0 + %2], [%1 + %3], 16;" ::"r"(to),
-#elif RP_DECODE_HINT == 1
-    asm volatile("cp.async.cg.shared.global.L2::128B [%0 + %2], [%1 + %3], 16;" ::"r"(to),
-#elif RP_DECODE_HINT == 2
-    asm volatile("cp.async.cg.shared.global.L2::256B [%0 + %2], [%1 + %3], 16;" ::"r"(to),
-#endif
-#if RP_DECODE_HINT < 3
-                 "l"(from), "n"(TO), "n"(FROM));
-#elif RP_DECODE_HINT == 3
-    asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0 + %2], [%1 + %3], 16, %4;" ::"r"(to),
-                 "l"(from), "n"(TO), "n"(FROM), "l"(stream_policy()));
-#elif RP_DECODE_HINT == 4
-    asm volatile("cp.async.cg.shared.global.L2::cache_hint.L2::256B [%0 + %2], [%1 + %3], 16, %4;" ::"r"(to),
-                 "l"(from), "n"(TO), "n"(FROM), "l"(stream_policy()));
-#endif
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from));
 }
 
 __device__ __forceinline__ void copy_4(uint32_t to, const void *from) {
@@ -287,8 +276,8 @@ template <int D> struct loader {
     template <uint32_t PART>
     __device__ __forceinline__ void copy_parts(uint32_t to, const unsigned char *tile) {
         if constexpr (PART < TILE * CHUNKS / 32) {
-            copy_16<PART / PERIOD * PERIOD * 512 + PART / PERIOD * PERIOD * 32 / CHUNKS * 16,
-                    PART * 512>(to + lane_to[PART % PERIOD], tile);
+            copy_16_once<PART / PERIOD * PERIOD * 512 + PART / PERIOD * PERIOD * 32 / CHUNKS * 16,
+                         PART * 512>(to + lane_to[PART % PERIOD], tile, read_once_policy());
             copy_parts<PART + 1>(to, tile);
         }
     }
@@ -362,7 +351,7 @@ template <int D> struct query_buffer {
         if (args.q_aligned) {
 #pragma unroll 1
             for (uint32_t i = threadIdx.x * 4; i < args.group * D; i += THREADS * 4)
-                copy_16<0, 0>(shared_address(data + i / D * STRIDE + i % D), from + i);
+                copy_16(shared_address(data + i / D * STRIDE + i % D), from + i);
         } else {
 #pragma unroll 1
             for (uint32_t i = threadIdx.x; i < args.group * D; i += THREADS)
