@@ -89,6 +89,7 @@ static int cuda_open(const struct rp_device_config *config, struct rp_device **o
     if ((error = cudaGetDeviceProperties(&prop, device->ordinal)) != cudaSuccess)
         return fail_open(device, err, "the card's properties", error);
     read_limits(device, &prop, config);
+    rp_cuda_allow_dependent_launch(device->limits.dependent_launch);
     if ((error = cudaStreamCreateWithFlags(&device->stream, cudaStreamNonBlocking)) != cudaSuccess)
         return fail_open(device, err, "stream", error);
     int status = rp_cuda_memory_open(device, err);

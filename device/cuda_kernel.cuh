@@ -25,6 +25,7 @@ __device__ __forceinline__ void rp_pdl_begin() {
  * between L1 and shared memory first runs empty, which costs a step of small kernels between products a
  * third of its time, and keeps the next product from being prefetched beside them.
  *
+ * dependent: with that attribute, unless the process has it switched off (device/cuda_launch.h).
  * cluster: blocks of a cluster, along x. */
 template <typename Args>
 static inline int rp_cuda_start(void (*kernel)(Args), dim3 grid, dim3 block, size_t shared_bytes,
@@ -37,7 +38,7 @@ static inline int rp_cuda_start(void (*kernel)(Args), dim3 grid, dim3 block, siz
     config.dynamicSmemBytes = shared_bytes;
     config.stream = stream;
     config.attrs = attributes;
-    if (dependent) {
+    if (dependent && rp_cuda_dependent_launch_allowed()) {
         cudaLaunchAttribute *attribute = &attributes[config.numAttrs++];
         attribute->id = cudaLaunchAttributeProgrammaticStreamSerialization;
         attribute->val.programmaticStreamSerializationAllowed = 1;

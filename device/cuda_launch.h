@@ -21,6 +21,20 @@ struct CUstream_st; /* cudaStream_t points to it */
 
 typedef int (*rp_cuda_run)(const void *args, struct CUstream_st *stream);
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Off: every launch that follows has plain edges, whatever its launcher asks for (--no-dependent-launch).
+ * On, as the process starts: the launcher decides. The backend sets it when a device is opened; graphs that
+ * were captured before stay as they are. Thread: the one that launches. */
+void rp_cuda_allow_dependent_launch(bool allow);
+bool rp_cuda_dependent_launch_allowed(void);
+
+#ifdef __cplusplus
+}
+#endif
+
 struct rp_cuda_launch {
     const char *kernel; /* static text: "matmul_stream_64" */
     rp_cuda_run run;
