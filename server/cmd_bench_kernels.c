@@ -2,16 +2,13 @@
 #include "backend/module.h"
 #include "base/json_writer.h"
 #include "bench/bench_kernels.h"
-#include "model/model.h"
+#include "server/cmd_bench_options.h"
+#include "server/cmd_stack.h"
 #include "server/commands.h"
-#include "server/flags.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-#define LIST_MAX 16u
 
 struct kernels_options {
     const char *shape, *rows, *contexts, *only;
@@ -53,21 +50,6 @@ static const struct rp_command_spec kernels_spec = {
     .flags = kernels_flags,
     .flag_count = RP_ARRAY_COUNT(kernels_flags),
 };
-
-/* "1,8,32"; 0 when it is not a list of positive numbers. */
-static uint32_t parse_list(const char *text, uint32_t out[LIST_MAX]) {
-    uint32_t count = 0;
-    while (*text) {
-        char *end;
-        unsigned long value = strtoul(text, &end, 10);
-        if (end == text || value == 0 || value > 1u << 20 || count == LIST_MAX ||
-            (*end != ',' && *end != '\0'))
-            return 0;
-        out[count++] = (uint32_t)value;
-        text = *end ? end + 1 : end;
-    }
-    return count;
-}
 
 static void show_progress(void *ctx, const char *op, uint32_t rows) {
     (void)ctx;
@@ -147,7 +129,7 @@ int rp_cmd_bench_kernels(int argc, char **argv) {
     static struct rp_bench_kernels_result result; /* large */
     const char *positionals[RP_POSITIONALS_MAX];
     struct kernels_options options = {0};
-    uint32_t rows[LIST_MAX], contexts[LIST_MAX];
+    uint32_t rows[RP_BENCH_LIST_MAX], contexts[RP_BENCH_LIST_MAX];
     struct rp_backend_selection selection;
     struct rp_error err = {0};
     int status = rp_flags_parse(&kernels_spec, argc, argv, &options, positionals, &err);
@@ -155,24 +137,24 @@ int rp_cmd_bench_kernels(int argc, char **argv) {
         return status == RP_STATUS_CANCELLED ? RP_EXIT_OK : rp_fail(RP_EXIT_USAGE, &err);
     struct rp_device_config device = {.threads = options.threads,
                                       .fast_numerics = options.numerics == 1,
-                                      .no_dependent_launch = options.no_dependent_launch};
-    struct rp_bench_kernels_config config = {
-        .threads = options.threads,
-        .shape = options.shape,
-        .dtype = options.dtype ? RP_DTYPE_F32 : RP_DTYPE_BF16,
-        .rows = rows,
-        .contexts = contexts,
-        .row_count = parse_list(options.rows, rows),
-        .context_count = parse_list(options.contexts, contexts),
-        .only = options.only,
-        .cold_bytes = (uint64_t)options.cold_mb << 20,
-        .seconds = options.seconds,
-        .progress = isatty(STDERR_FILENO) ? show_progress : NULL};
-    if (config.row_count == 0 || config.context_count == 0) {
-        rp_error_fill(&err, RP_STATUS_INVALID, "%s: a list of up to %u positive numbers is wanted",
-                      config.row_count ? "--contexts" : "--rows", LIST_MAX);
+                                      .no_dependent_launch = options.no_dependent_launch,
+                                      .cache_dir = rp_stack_cache_dir()};
+    struct rp_bench_kernels_config config = {.threads = options.threads,
+                                             .shape = options.shape,
+                                             .dtype = options.dtype ? RP_DTYPE_F32 : RP_DTYPE_BF16,
+                                             .rows = rows,
+                                             .contexts = contexts,
+                                             .only = options.only,
+                                             .cold_bytes = (uint64_t)options.cold_mb << 20,
+                                             .seconds = options.seconds,
+                                             .progress =
+                                                 isatty(STDERR_FILENO) ? show_progress : NULL};
+    status = rp_bench_list("rows", options.rows, 1, 1u << 20, rows, &config.row_count, &err);
+    if (status == RP_OK)
+        status = rp_bench_list("contexts", options.contexts, 1, 1u << 20, contexts,
+                               &config.context_count, &err);
+    if (status != RP_OK)
         return rp_fail(RP_EXIT_USAGE, &err);
-    }
     status = rp_backend_select((enum rp_device_choice)options.device, &device, &selection, &err);
     if (status != RP_OK)
         return rp_fail(RP_EXIT_DEVICE, &err);
