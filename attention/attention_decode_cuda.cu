@@ -895,6 +895,19 @@ template <int D> int start_dim(const rp_attention_cuda_args *args, cudaStream_t 
     return args->args.heads / args->args.kv_heads <= 8 ? start<D, 1, RP_DECODE_RING>(args, stream)
                                                        : start<D, 2, RP_DECODE_RING>(args, stream);
 }
+
+template <int D> size_t shared_bytes_of_dim(uint32_t group) {
+    return group <= 8 ? kernel_sizes<D, 1, RP_DECODE_RING>::shared_bytes(group)
+                      : kernel_sizes<D, 2, RP_DECODE_RING>::shared_bytes(group);
+}
+
+size_t shared_bytes_of(uint32_t dim, uint32_t group) {
+    return dim == 64    ? shared_bytes_of_dim<64>(group)
+           : dim == 96  ? shared_bytes_of_dim<96>(group)
+           : dim == 128 ? shared_bytes_of_dim<128>(group)
+                        : shared_bytes_of_dim<256>(group);
+}
+
 } // namespace
 
 bool rp_attention_decode_cuda_supports(const rp_attention_cuda_config *config) {
@@ -906,6 +919,7 @@ bool rp_attention_decode_cuda_supports(const rp_attention_cuda_config *config) {
            (kv->page_tokens & (kv->page_tokens - 1)) == 0 &&
            config->heads % config->kv_heads == 0 && group <= RP_ATTENTION_GROUP_MAX &&
            (dim == 64 || dim == 96 || dim == 128 || dim == 256) &&
+           shared_bytes_of(dim, group) + sizeof(block_state) <= config->limits.shared_bytes_block &&
            (line + 1) * rp_attention_decode_cuda_blocks(config) <= UINT32_MAX;
 }
 

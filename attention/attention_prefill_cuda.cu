@@ -207,9 +207,17 @@ template <int D> static int prefill_start(const rp_attention_cuda_args *call, cu
                          call->config.limits.dependent_launch, *call);
 }
 
+static uint32_t shared_bytes_of(uint32_t dim) {
+    return dim == 64    ? shape<64>::shared_bytes
+           : dim == 96  ? shape<96>::shared_bytes
+           : dim == 128 ? shape<128>::shared_bytes
+                        : shape<256>::shared_bytes;
+}
+
 bool rp_attention_prefill_cuda_supports(const rp_attention_cuda_config *config) {
     uint32_t dim = config->head_dim;
-    return config->kv.dtype == RP_DTYPE_BF16 && config->heads / config->kv_heads <= ROWS &&
+    return shared_bytes_of(dim) <= config->limits.shared_bytes_block &&
+           config->kv.dtype == RP_DTYPE_BF16 && config->heads / config->kv_heads <= ROWS &&
            (dim == 64 || dim == 96 || dim == 128 || dim == 256);
 }
 

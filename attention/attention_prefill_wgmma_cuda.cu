@@ -419,6 +419,7 @@ static __device__ __forceinline__ void compute(const wgmma_args &args, const add
 template <int D, bool Turns>
 static __global__ void __launch_bounds__(THREADS, 1)
     prefill_wgmma_kernel(const __grid_constant__ wgmma_args args) {
+#if RP_CUDA_HOPPER
     extern __shared__ unsigned char raw[];
     unsigned char *aligned = raw + (1024 - at(raw) % 1024) % 1024;
     addresses places;
@@ -447,6 +448,10 @@ static __global__ void __launch_bounds__(THREADS, 1)
         asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(shape<D>::compute_registers));
         compute<D, Turns>(args, places, group);
     }
+#else
+    (void)args;
+    __trap(); /* never planned */
+#endif
 }
 
 /* --- launching --- */
@@ -508,8 +513,9 @@ static int start(const rp_attention_cuda_args *call, cudaStream_t stream) {
 
 bool rp_attention_prefill_wgmma_cuda_supports(const rp_attention_cuda_config *config) {
     uint32_t dim = config->head_dim;
-    return config->kv.dtype == RP_DTYPE_BF16 && config->heads / config->kv_heads <= ROWS &&
-           config->kv.page_tokens >= 8 && (dim == 64 || dim == 128 || dim == 256);
+    return rp_cuda_has_hopper(&config->limits) && config->kv.dtype == RP_DTYPE_BF16 &&
+           config->heads / config->kv_heads <= ROWS && config->kv.page_tokens >= 8 &&
+           (dim == 64 || dim == 128 || dim == 256);
 }
 
 uint32_t rp_attention_prefill_wgmma_cuda_tile(const rp_attention_cuda_config *config) {

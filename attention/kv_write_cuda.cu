@@ -59,7 +59,8 @@ static __global__ void __launch_bounds__(WARPS * 32)
 int rp_kv_write_cuda_run(const void *args_void, cudaStream_t stream) {
     const rp_kv_write_cuda *args = (const rp_kv_write_cuda *)args_void;
     dim3 grid(RP_CEIL_DIV(2 * args->write.kv.kv_heads, WARPS), args->rows.max_rows);
-    return rp_cuda_start(kv_write_kernel, grid, dim3(WARPS * 32), 0, stream, true, *args);
+    return rp_cuda_start(kv_write_kernel, grid, dim3(WARPS * 32), 0, stream,
+                         !args->rows.plain_edges, *args);
 }
 
 /* The columns of one head that a lane has: 4 * (lane + 32 * i). */
@@ -211,9 +212,9 @@ static __global__ void __launch_bounds__(WARPS * 32, VEC &&QUADS == 1 ? 12 : 8)
 template <bool VEC> static int qkv_post_start(const rp_qkv_post_cuda *args, cudaStream_t stream) {
     dim3 grid(RP_CEIL_DIV(args->heads + 2 * args->kv_heads, WARPS), args->rows.max_rows);
     return args->head_dim <= 128 ? rp_cuda_start(qkv_post_kernel<VEC, 1>, grid, dim3(WARPS * 32), 0,
-                                                 stream, true, *args)
+                                                 stream, !args->rows.plain_edges, *args)
                                  : rp_cuda_start(qkv_post_kernel<VEC, 2>, grid, dim3(WARPS * 32), 0,
-                                                 stream, true, *args);
+                                                 stream, !args->rows.plain_edges, *args);
 }
 
 int rp_qkv_post_cuda_run(const void *args_void, cudaStream_t stream) {

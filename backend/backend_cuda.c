@@ -89,7 +89,6 @@ static int cuda_open(const struct rp_device_config *config, struct rp_device **o
     if ((error = cudaGetDeviceProperties(&prop, device->ordinal)) != cudaSuccess)
         return fail_open(device, err, "the card's properties", error);
     read_limits(device, &prop, config);
-    rp_cuda_allow_dependent_launch(device->limits.dependent_launch);
     if ((error = cudaStreamCreateWithFlags(&device->stream, cudaStreamNonBlocking)) != cudaSuccess)
         return fail_open(device, err, "stream", error);
     int status = rp_cuda_memory_open(device, err);
@@ -356,6 +355,7 @@ __attribute__((visibility("default"))) const struct rp_backend *rp_backend_cuda_
         .last_replay_ns = cuda_last_replay_ns,
         .last_error = cuda_last_error,
         .inject_fault = cuda_inject_fault,
+        .describe = rp_cuda_describe,
         .read = cuda_read,
     };
     return &backend;

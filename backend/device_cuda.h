@@ -128,6 +128,9 @@ int rp_cuda_lower(struct rp_device *device, struct rp_graph *graph,
                   const struct rp_bucket *bucket, const struct rp_bindings *bindings,
                   const struct rp_lower_options *options, struct rp_error *err);
 
+/* --- describe_cuda.c */
+int rp_cuda_describe(char *json, size_t size);
+
 /* --- support_cuda.cu: cudaError_t as int */
 int rp_cuda_fill_random(void *data, enum rp_dtype dtype, size_t count, uint64_t seed, float scale,
                         struct CUstream_st *stream);

@@ -50,7 +50,10 @@ static struct rp_values values_of(const struct lowering *low, const struct rp_vi
 }
 
 static struct rp_cuda_rows rows_of(const struct lowering *low, enum rp_rows rows) {
-    return (struct rp_cuda_rows){low->bindings->step, rows, rp_bucket_rows(&low->bucket, rows)};
+    return (struct rp_cuda_rows){.step = low->bindings->step,
+                                 .rows = rows,
+                                 .max_rows = rp_bucket_rows(&low->bucket, rows),
+                                 .plain_edges = !low->device->limits.dependent_launch};
 }
 
 static int out_of_memory(struct lowering *low, const char *what) {
@@ -133,7 +136,8 @@ static int describe_attention(struct lowering *low) {
 }
 
 static int emit_step_begin(struct lowering *low, uint32_t at, uint32_t count) {
-    struct rp_step_begin_cuda args = {low->bindings->step};
+    struct rp_step_begin_cuda args = {.step = low->bindings->step,
+                                      .plain_edges = !low->device->limits.dependent_launch};
     int status = ADD_LAUNCH(low, at, count, "step_begin", rp_step_begin_cuda_run, args);
     if (status != RP_OK || low->attention.window_count == 0)
         return status;
@@ -149,8 +153,9 @@ static int emit_sample(struct lowering *low, uint32_t at, uint32_t count) {
     const struct rp_op *op = op_at(low, at);
     struct rp_values logits = values_of(low, &op->in[0]);
     uint32_t vocab = op->u.sample.vocab;
+    const struct rp_step_config *step = &low->bindings->step.config;
     size_t bytes =
-        rp_sample_cuda_scratch_bytes(low->bindings->step.config.logit_row_capacity, vocab);
+        rp_sample_cuda_scratch_bytes(RP_MAX(step->row_capacity, step->logit_row_capacity), vocab);
     struct rp_sample_cuda args = {.step = low->bindings->step,
                                   .logits = logits.data,
                                   .stride = logits.stride,
@@ -158,7 +163,8 @@ static int emit_sample(struct lowering *low, uint32_t at, uint32_t count) {
                                   .max_rows = low->bucket.logit_rows,
                                   .max_seq_rows = low->bucket.rows,
                                   .scratch =
-                                      rp_cuda_scratch(low->device, RP_CUDA_SCRATCH_SAMPLE, bytes)};
+                                      rp_cuda_scratch(low->device, RP_CUDA_SCRATCH_SAMPLE, bytes),
+                                  .plain_edges = !low->device->limits.dependent_launch};
     if (!args.scratch)
         return out_of_memory(low, "sampling");
     return ADD_LAUNCH(low, at, count, "sample", rp_sample_cuda_run, args);

@@ -4,6 +4,7 @@
 #include "base/memory.h"
 #include "bench/kernels_internal.h"
 #include "bench/membw.h"
+#include "bench/random_pattern.h"
 #include "model/rope.h"
 
 #include <stdio.h>
@@ -181,7 +182,6 @@ static int measure(struct kernels_bench *bench, struct kernels_run *run, double 
 static int make_shared(struct kernels_bench *bench, struct rp_error *err) {
     const struct rp_bench_kernels_config *config = bench->config;
     const struct rp_model_config *shape = &bench->shape;
-    uint32_t state = 0x2545F491u;
     for (uint32_t i = 0; i < config->row_count; i++)
         bench->rope_positions = RP_MAX(bench->rope_positions, config->rows[i] + 1);
     for (uint32_t i = 0; i < config->context_count; i++)
@@ -190,21 +190,12 @@ static int make_shared(struct kernels_bench *bench, struct rp_error *err) {
     bench->norm_weight = rp_calloc(shape->hidden, sizeof *bench->norm_weight);
     bench->rope_table =
         rp_calloc((size_t)bench->rope_positions * shape->head_dim, sizeof *bench->rope_table);
-    bench->pattern = rp_alloc_aligned(KERNELS_PATTERN_BYTES, RP_CACHE_LINE);
+    bench->pattern = rp_random_pattern();
     if (!bench->norm_weight || !bench->rope_table || !bench->pattern)
         return rp_error_set(err, RP_STATUS_NO_MEMORY, "out of memory");
     for (uint32_t i = 0; i < shape->hidden; i++)
         bench->norm_weight[i] = 1.0f;
     rp_rope_table_fill(shape, bench->rope_positions, bench->rope_table);
-    uint16_t *values = (uint16_t *)(void *)bench->pattern;
-    for (size_t i = 0; i < KERNELS_PATTERN_BYTES / sizeof *values; i++) {
-        state ^= state << 13;
-        state ^= state >> 17;
-        state ^= state << 5;
-        uint32_t exponent =
-            126u - (uint32_t)__builtin_clz(state | 0x100u); /* as of a uniform one */
-        values[i] = (uint16_t)((state & 0x80u) << 8 | exponent << 7 | (state & 0x7Fu));
-    }
     return rp_kernels_step_open(bench, err);
 }
 

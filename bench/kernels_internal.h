@@ -10,7 +10,6 @@
 #define KERNELS_DECODE_ROWS_MAX 256u
 #define KERNELS_SETS_MAX        32u
 #define KERNELS_WEIGHTS_MAX     32u
-#define KERNELS_PATTERN_BYTES   ((size_t)4 << 20)
 
 enum kernels_kind {
     KERNELS_PRODUCT,
@@ -46,7 +45,7 @@ struct kernels_bench {
     size_t state_bytes;
     float *norm_weight, *rope_table;
     uint32_t rope_positions;
-    unsigned char *pattern;                        /* random bf16 in +-1; as pairs they are f32 */
+    unsigned char *pattern;                        /* rp_random_pattern */
     struct rp_matrix weights[KERNELS_WEIGHTS_MAX]; /* copies of the product's weights */
     uint32_t weight_count;
 };

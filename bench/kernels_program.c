@@ -3,6 +3,7 @@
 #include "backend/op_cost.h"
 #include "base/memory.h"
 #include "bench/kernels_internal.h"
+#include "bench/random_pattern.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -234,15 +235,7 @@ static size_t place(const struct rp_program *program, const struct rp_bucket *bu
     return used;
 }
 
-/* Random numbers everywhere. */
-static int fill(struct kernels_bench *bench, unsigned char *to, size_t bytes) {
-    int status = RP_OK;
-    for (size_t at = 0; at < bytes && status == RP_OK; at += KERNELS_PATTERN_BYTES)
-        status = bench->backend->copy(bench->device, to + at, bench->pattern,
-                                      RP_MIN(KERNELS_PATTERN_BYTES, bytes - at));
-    return status;
-}
-
+/* With random numbers everywhere. */
 static int allocate(struct kernels_bench *bench, size_t bytes, unsigned char **out,
                     struct rp_error *err) {
     struct rp_device_memory memory;
@@ -250,7 +243,7 @@ static int allocate(struct kernels_bench *bench, size_t bytes, unsigned char **o
     if (bytes > memory.free_bytes / 2 ||
         !(*out = bench->backend->alloc(bench->device, bytes, RP_MEMORY_DEVICE)))
         return rp_error_set(err, RP_STATUS_NO_MEMORY, "no memory for %zu bytes", bytes);
-    return fill(bench, *out, bytes);
+    return rp_random_pattern_fill(bench->backend, bench->device, *out, bench->pattern, bytes);
 }
 
 static uint32_t sequences(const struct kernels_case *what) {

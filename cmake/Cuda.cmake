@@ -29,6 +29,12 @@ target_include_directories(rp_cuda SYSTEM PUBLIC ${CUDAToolkit_INCLUDE_DIRS})
 target_compile_options(rp_cuda PRIVATE
   $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra,-fno-strict-aliasing --expt-relaxed-constexpr
     -Werror=all-warnings>)
+# Where Hopper's kernels have no bodies, nobody calls what these were made of.
+set(rp_cuda_others ${RP_CUDA_ARCHITECTURES})
+list(FILTER rp_cuda_others EXCLUDE REGEX "^90a")
+if(rp_cuda_others)
+  target_compile_options(rp_cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:--diag-suppress=177>)
+endif()
 set_target_properties(rp_cuda PROPERTIES C_VISIBILITY_PRESET hidden
                       CUDA_VISIBILITY_PRESET hidden)
 target_link_libraries(rp_cuda PUBLIC rp_base CUDA::cudart_static)

@@ -8,12 +8,27 @@
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
+/* What is compiled for sm_90a has Hopper's own instructions: wgmma, bulk tensor copies, clusters. A kernel
+ * that needs them has no body elsewhere; its planning asks the card's limits (rp_cuda_has_hopper) and chooses
+ * another. */
+#if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#define RP_CUDA_HOPPER 1
+#else
+#define RP_CUDA_HOPPER 0
+#endif
+
 /* Lets the next kernel of the stream start, then waits until all earlier ones are complete. Every block
  * must call it once: a kernel that ends without having waited would let its successor run too early. */
 __device__ __forceinline__ void rp_pdl_trigger() {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900 /* before, nothing is launched so */
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
 }
-__device__ __forceinline__ void rp_pdl_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+__device__ __forceinline__ void rp_pdl_wait() {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
 __device__ __forceinline__ void rp_pdl_begin() {
     rp_pdl_trigger();
     rp_pdl_wait();
@@ -25,7 +40,6 @@ __device__ __forceinline__ void rp_pdl_begin() {
  * between L1 and shared memory first runs empty, which costs a step of small kernels between products a
  * third of its time, and keeps the next product from being prefetched beside them.
  *
- * dependent: with that attribute, unless the process has it switched off (device/cuda_launch.h).
  * cluster: blocks of a cluster, along x. */
 template <typename Args>
 static inline int rp_cuda_start(void (*kernel)(Args), dim3 grid, dim3 block, size_t shared_bytes,
@@ -38,7 +52,7 @@ static inline int rp_cuda_start(void (*kernel)(Args), dim3 grid, dim3 block, siz
     config.dynamicSmemBytes = shared_bytes;
     config.stream = stream;
     config.attrs = attributes;
-    if (dependent && rp_cuda_dependent_launch_allowed()) {
+    if (dependent) {
         cudaLaunchAttribute *attribute = &attributes[config.numAttrs++];
         attribute->id = cudaLaunchAttributeProgrammaticStreamSerialization;
         attribute->val.programmaticStreamSerializationAllowed = 1;

@@ -21,20 +21,6 @@ struct CUstream_st; /* cudaStream_t points to it */
 
 typedef int (*rp_cuda_run)(const void *args, struct CUstream_st *stream);
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
-/* Off: every launch that follows has plain edges, whatever its launcher asks for (--no-dependent-launch).
- * On, as the process starts: the launcher decides. The backend sets it when a device is opened; graphs that
- * were captured before stay as they are. Thread: the one that launches. */
-void rp_cuda_allow_dependent_launch(bool allow);
-bool rp_cuda_dependent_launch_allowed(void);
-
-#ifdef __cplusplus
-}
-#endif
-
 struct rp_cuda_launch {
     const char *kernel; /* static text: "matmul_stream_64" */
     rp_cuda_run run;
@@ -52,11 +38,17 @@ struct rp_cuda_limits {
     bool fast_numerics;    /* --numerics fast: cuBLASLt and the best tile per size */
 };
 
+/* Kernels for sm_90a run on 9.0 alone: neither before nor after. */
+static inline bool rp_cuda_has_hopper(const struct rp_cuda_limits *limits) {
+    return limits->compute_capability == 90;
+}
+
 /* Which rows an operator has, and how many of them its bucket holds. */
 struct rp_cuda_rows {
     struct rp_step_view step;
     enum rp_rows rows;
     uint32_t max_rows;
+    bool plain_edges; /* the card or its user wants no dependent launch */
 };
 
 /* A product that is not summed up yet: its K segments, in order, each (max_rows, row_stride) f32.

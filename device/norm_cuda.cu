@@ -39,23 +39,33 @@ static uint32_t team_threads(uint32_t group) {
     return quads <= 64 ? 32 : quads >= TEAM_MAX ? TEAM_MAX : (quads + 127) / 128 * 128;
 }
 
-/* Writes into the same variable of another block of the cluster. */
+/* Writes into the same variable of another block of the cluster. Only the partials of Hopper's products are
+ * normalised by clusters. */
 static __device__ __forceinline__ void store_remote(float *at, uint32_t block, float value) {
+#if RP_CUDA_HOPPER
     uint32_t address = (uint32_t)__cvta_generic_to_shared(at);
     asm volatile("{ .reg .b32 remote;\n\t"
                  "mapa.shared::cluster.u32 remote, %0, %1;\n\t"
                  "st.shared::cluster.f32 [remote], %2; }" ::"r"(address),
                  "r"(block), "f"(value)
                  : "memory");
+#else
+    (void)at, (void)block, (void)value;
+    __trap(); /* never planned */
+#endif
 }
 
 /* Two of them: before the first remote store all blocks must have started, and after the last nobody may
  * read before all have stored. */
 static __device__ __forceinline__ void cluster_arrive() {
+#if RP_CUDA_HOPPER
     asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+#endif
 }
 static __device__ __forceinline__ void cluster_wait() {
+#if RP_CUDA_HOPPER
     asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+#endif
 }
 
 /* How a team's threads are carried: by BLOCKS blocks of a cluster, each thread doing the work of FOLD of
@@ -214,8 +224,8 @@ static __global__ void __launch_bounds__(TEAM_MAX) norm_long_kernel(norm_args ar
 template <int BLOCKS, int FOLD, norm_source SOURCE, bool VEC>
 static int start_shape(const norm_args &args, cudaStream_t stream) {
     dim3 grid(args.rows.max_rows * BLOCKS, args.group_count), block(TEAM_MAX / BLOCKS / FOLD);
-    return rp_cuda_start(norm_kernel<1, BLOCKS, FOLD, SOURCE, VEC>, grid, block, 0, stream, true,
-                         args, BLOCKS);
+    return rp_cuda_start(norm_kernel<1, BLOCKS, FOLD, SOURCE, VEC>, grid, block, 0, stream,
+                         !args.rows.plain_edges, args, BLOCKS);
 }
 
 template <norm_source SOURCE, bool VEC>
@@ -230,12 +240,16 @@ static int start(const norm_args &args, cudaStream_t stream) {
         args.rows.max_rows <= CLUSTER_ROWS)
         return start_shape<CLUSTER, 1, SOURCE, VEC>(args, stream);
     if (each <= 1)
-        return rp_cuda_start(norm_kernel<1, 1, 1, SOURCE, VEC>, grid, block, 0, stream, true, args);
+        return rp_cuda_start(norm_kernel<1, 1, 1, SOURCE, VEC>, grid, block, 0, stream,
+                             !args.rows.plain_edges, args);
     if (each <= 2)
-        return rp_cuda_start(norm_kernel<2, 1, 1, SOURCE, VEC>, grid, block, 0, stream, true, args);
+        return rp_cuda_start(norm_kernel<2, 1, 1, SOURCE, VEC>, grid, block, 0, stream,
+                             !args.rows.plain_edges, args);
     if (each <= 4)
-        return rp_cuda_start(norm_kernel<4, 1, 1, SOURCE, VEC>, grid, block, 0, stream, true, args);
-    return rp_cuda_start(norm_long_kernel<SOURCE, VEC>, grid, block, 0, stream, true, args);
+        return rp_cuda_start(norm_kernel<4, 1, 1, SOURCE, VEC>, grid, block, 0, stream,
+                             !args.rows.plain_edges, args);
+    return rp_cuda_start(norm_long_kernel<SOURCE, VEC>, grid, block, 0, stream,
+                         !args.rows.plain_edges, args);
 }
 
 template <norm_source SOURCE>

@@ -21,8 +21,9 @@ static __device__ __forceinline__ bool row_is_live(const rp_cuda_rows &rows, uin
 
 /* Launches kernel<true> or kernel<false>. */
 #define START(kernel, vector, grid, block, stream, args)                                           \
-    ((vector) ? rp_cuda_start(kernel<true>, grid, block, 0, stream, true, args)                    \
-              : rp_cuda_start(kernel<false>, grid, block, 0, stream, true, args))
+    ((vector)                                                                                      \
+         ? rp_cuda_start(kernel<true>, grid, block, 0, stream, !(args).rows.plain_edges, args)     \
+         : rp_cuda_start(kernel<false>, grid, block, 0, stream, !(args).rows.plain_edges, args))
 
 template <bool VEC>
 static __global__ void __launch_bounds__(BLOCK) embed_kernel(rp_embed_cuda args) {

@@ -16,6 +16,7 @@ extern "C" {
 /* Reads the packet (pinned host memory), applies its edits and expands its rows: step_cpu.h. */
 struct rp_step_begin_cuda {
     struct rp_step_view step;
+    bool plain_edges; /* as rp_cuda_rows has it */
 };
 int rp_step_begin_cuda_run(const void *args, struct CUstream_st *stream);
 
@@ -94,8 +95,10 @@ struct rp_sample_cuda {
     uint32_t max_rows;     /* logit rows of the bucket */
     uint32_t max_seq_rows; /* rows (sequences) of the bucket */
     void *scratch;         /* rp_sample_cuda_scratch_bytes, zeroed once */
+    bool plain_edges;      /* as rp_cuda_rows has it */
 };
 /* row_capacity: the larger of both row counts of any bucket. logprob stays 0, as on the CPU. */
+/* row_capacity: the larger of the step's rows and logit rows: each row of the step has a result. */
 size_t rp_sample_cuda_scratch_bytes(uint32_t row_capacity, uint32_t vocab);
 int rp_sample_cuda_run(const void *args, struct CUstream_st *stream);
 

@@ -378,22 +378,23 @@ static __global__ void __launch_bounds__(THREADS) sample_finish_kernel(sample_ar
 static int start_all(const sample_args &args, bool vector, cudaStream_t stream) {
     dim3 scan(args.chunks, args.a.max_rows);
     dim3 items(RP_MIN(args.chunks * args.a.max_rows, ROW_BLOCKS * SMS));
+    bool dependent = !args.a.plain_edges;
     int status = (int)cudaSuccess;
     if (args.a.max_rows) {
         status = rp_cuda_start(vector ? sample_scan_kernel<true> : sample_scan_kernel<false>, scan,
-                               THREADS, 0, stream, true, args);
+                               THREADS, 0, stream, dependent, args);
         if (status == cudaSuccess)
             status = rp_cuda_start(vector ? sample_weigh_kernel<true> : sample_weigh_kernel<false>,
-                                   items, THREADS, 0, stream, true, args);
+                                   items, THREADS, 0, stream, dependent, args);
         if (status == cudaSuccess)
             status =
                 rp_cuda_start(vector ? sample_narrow_kernel<true> : sample_narrow_kernel<false>,
-                              items, THREADS, 0, stream, true, args);
+                              items, THREADS, 0, stream, dependent, args);
     }
     if (status != cudaSuccess)
         return status;
     return rp_cuda_start(sample_finish_kernel, dim3(RP_MAX(args.a.max_seq_rows, 1u)), THREADS, 0,
-                         stream, true, args);
+                         stream, dependent, args);
 }
 
 int rp_sample_cuda_run(const void *args_void, cudaStream_t stream) {

@@ -218,5 +218,6 @@ static __global__ void __launch_bounds__(THREADS) step_begin_kernel(rp_step_begi
 
 int rp_step_begin_cuda_run(const void *args_void, cudaStream_t stream) {
     const rp_step_begin_cuda *args = (const rp_step_begin_cuda *)args_void;
-    return rp_cuda_start(step_begin_kernel, dim3(1), dim3(THREADS), 0, stream, true, *args);
+    return rp_cuda_start(step_begin_kernel, dim3(1), dim3(THREADS), 0, stream, !args->plain_edges,
+                         *args);
 }

@@ -53,19 +53,33 @@ struct rp_matmul_tile rp_matmul_cuda_choose(const struct rp_matmul_cuda *op) {
         uint32_t max_rows;
         struct rp_matmul_tile tile;
     } choices[] = {
-        {8, {.tokens = 8, .rows = 64, .boxes = 4, .eager = true, .partials = true}},
-        {16, {.tokens = 16, .rows = 64, .boxes = 4, .eager = true, .partials = true}},
-        {32, {.tokens = 32, .rows = 64, .boxes = 2, .eager = true, .partials = true}},
-        {64, {.tokens = 64, .rows = 128, .boxes = 1, .eager = true, .partials = true}},
-        {128, {.tokens = 128, .rows = 128, .boxes = 1, .eager = true, .partials = true}},
-        {511, {.tokens = 128, .rows = 128, .boxes = 1}},
-        {UINT32_MAX, {.tokens = 128, .rows = 128, .boxes = 1, .order = RP_MATMUL_ORDER_WAVES}},
+        {8, {8, 64, .boxes = 4, .eager = true, .partials = true}},
+        {16, {16, 64, .boxes = 4, .eager = true, .partials = true}},
+        {32, {32, 64, .boxes = 4, .eager = true, .partials = true}},
+        {64, {64, 64, .boxes = 2, .eager = true, .partials = true}},
+        {128, {128, 128, .boxes = 1, .partials = true}},
+        {256, {256, 128, .boxes = 1, .partials = true}},
+        {UINT32_MAX, {128, 128, .boxes = 1, .order = RP_MATMUL_ORDER_WAVES}},
     };
     size_t i = 0;
     while (op->rows.max_rows > choices[i].max_rows)
         i++;
+    const struct rp_matrix *w = op->weight;
+    uint32_t segments = RP_CEIL_DIV(w->cols, rp_matmul_cuda_segment(w->rows, w->cols));
+    size_t partial_bytes = (size_t)segments * op->rows.max_rows * w->rows * sizeof(float);
+    bool partials =
+        op->partials_wanted && !op->accumulate && partial_bytes + FLAG_BYTES <= op->workspace_bytes;
+    /* Tiles of 256 tokens have no registers to sum segments up in: only where none is to be summed. */
+    if (choices[i].tile.tokens == 256 && segments > 1) {
+        uint32_t units = RP_CEIL_DIV(w->rows, 128u) * segments;
+        if (!partials || RP_CEIL_DIV(units, op->limits.sm_count) % segments == 0)
+            i++;
+    }
     struct rp_matmul_tile tile = choices[i].tile;
-    tile.partials = tile.partials && op->partials_wanted;
+    uint32_t m = op->rows.max_rows;
+    if (m >= 1536 && w->rows >= 6144 && RP_CEIL_DIV(m, 192u) * 192 <= m + m / 16)
+        tile.tokens = 192;
+    tile.partials = tile.partials && partials;
     /* Room for the small kernels between the products of a decode step. */
     tile.shared_bytes = op->limits.shared_bytes_block;
     if (op->rows.max_rows <= 128 && tile.shared_bytes > 64 * 1024)
@@ -101,7 +115,7 @@ static int encode_map(CUtensorMap *map, const void *data, uint64_t rows, uint64_
 /* What bulk tensor copies can read, on a card that has wgmma. */
 static bool fits_tensor_cores(const struct rp_matmul_cuda *op) {
     const struct rp_matrix *w = op->weight;
-    return op->limits.compute_capability == 90 && w->dtype == RP_DTYPE_BF16 && w->cols % 8 == 0 &&
+    return rp_cuda_has_hopper(&op->limits) && w->dtype == RP_DTYPE_BF16 && w->cols % 8 == 0 &&
            op->in_stride % 8 == 0 && (uintptr_t)w->data % 16 == 0 && (uintptr_t)op->in % 16 == 0;
 }
 

@@ -2,7 +2,7 @@
  *
  * Weights stay row-major (n, k) on the device: one copy serves every kernel.
  *
- * Reduction contract. bf16 weights on tensor cores: K is cut into segments of rp_matmul_segment(n, k)
+ * Reduction contract. bf16 weights on tensor cores: K is cut into segments of rp_matmul_cuda_segment(n, k)
  * columns, a property of the matrix alone; a segment is one chain of m*n*k16 instructions from zero in
  * rising k (mma.sync and wgmma of any width give equal bits: tests/gpu/test_numerics_probe); the segments
  * are added in rising order: ((s0 + s1) + s2) + ...; then bias, then the old value of out. So the bits of
@@ -46,7 +46,8 @@ size_t rp_matmul_cuda_workspace_bytes(const struct rp_cuda_limits *limits, uint3
                                       uint32_t n_max);
 
 /* Chooses the kernel: fills one launch (args are allocated from memory) and, when the sums were left to
- * the reader, out_partials (else its count is 0). */
+ * the reader, out_partials (else its count is 0). Partials lie in the workspace: they live until the next
+ * product runs. */
 int rp_matmul_cuda_plan(const struct rp_matmul_cuda *op, struct rp_arena *memory,
                         struct rp_cuda_launch *out_launch, struct rp_cuda_partials *out_partials,
                         struct rp_error *err);

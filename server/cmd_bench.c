@@ -25,9 +25,11 @@ int rp_cmd_bench(int argc, char **argv) {
         const char *summary;
     } benches[] = {
         {"decode", rp_cmd_bench_decode, "time per decode step of a model"},
-        {"prefill", rp_cmd_bench_prefill, "time of one prompt as one step"},
+        {"prompt", rp_cmd_bench_prompt, "a prompt as one step, through the whole engine"},
         {"kernels", rp_cmd_bench_kernels, "every operator of a model shape by itself"},
         {"matmul", rp_bench_matmul, "one product, weights from memory"},
+        {"step", rp_cmd_bench_step, "the device's decode step by itself"},
+        {"prefill", rp_cmd_bench_prefill, "a prompt in one step, by itself"},
         {"membw", bench_membw, "read bandwidth of the machine"},
     };
     for (size_t i = 0; argc > 1 && i < RP_ARRAY_COUNT(benches); i++)

@@ -2,13 +2,16 @@
 #include "backend/module.h"
 #include "base/json_writer.h"
 #include "bench/bench_kernels.h"
-#include "server/cmd_bench_options.h"
+#include "model/model.h"
 #include "server/cmd_stack.h"
 #include "server/commands.h"
+#include "server/flags.h"
 
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
+
+#define LIST_MAX 16u
 
 struct kernels_options {
     const char *shape, *rows, *contexts, *only;
@@ -129,7 +132,7 @@ int rp_cmd_bench_kernels(int argc, char **argv) {
     static struct rp_bench_kernels_result result; /* large */
     const char *positionals[RP_POSITIONALS_MAX];
     struct kernels_options options = {0};
-    uint32_t rows[RP_BENCH_LIST_MAX], contexts[RP_BENCH_LIST_MAX];
+    uint32_t rows[LIST_MAX], contexts[LIST_MAX];
     struct rp_backend_selection selection;
     struct rp_error err = {0};
     int status = rp_flags_parse(&kernels_spec, argc, argv, &options, positionals, &err);
@@ -139,22 +142,23 @@ int rp_cmd_bench_kernels(int argc, char **argv) {
                                       .fast_numerics = options.numerics == 1,
                                       .no_dependent_launch = options.no_dependent_launch,
                                       .cache_dir = rp_stack_cache_dir()};
-    struct rp_bench_kernels_config config = {.threads = options.threads,
-                                             .shape = options.shape,
-                                             .dtype = options.dtype ? RP_DTYPE_F32 : RP_DTYPE_BF16,
-                                             .rows = rows,
-                                             .contexts = contexts,
-                                             .only = options.only,
-                                             .cold_bytes = (uint64_t)options.cold_mb << 20,
-                                             .seconds = options.seconds,
-                                             .progress =
-                                                 isatty(STDERR_FILENO) ? show_progress : NULL};
-    status = rp_bench_list("rows", options.rows, 1, 1u << 20, rows, &config.row_count, &err);
-    if (status == RP_OK)
-        status = rp_bench_list("contexts", options.contexts, 1, 1u << 20, contexts,
-                               &config.context_count, &err);
-    if (status != RP_OK)
+    struct rp_bench_kernels_config config = {
+        .threads = options.threads,
+        .shape = options.shape,
+        .dtype = options.dtype ? RP_DTYPE_F32 : RP_DTYPE_BF16,
+        .rows = rows,
+        .contexts = contexts,
+        .row_count = rp_flag_list(options.rows, rows, LIST_MAX),
+        .context_count = rp_flag_list(options.contexts, contexts, LIST_MAX),
+        .only = options.only,
+        .cold_bytes = (uint64_t)options.cold_mb << 20,
+        .seconds = options.seconds,
+        .progress = isatty(STDERR_FILENO) ? show_progress : NULL};
+    if (config.row_count == 0 || config.context_count == 0) {
+        rp_error_fill(&err, RP_STATUS_INVALID, "%s: a list of up to %u positive numbers is wanted",
+                      config.row_count ? "--contexts" : "--rows", LIST_MAX);
         return rp_fail(RP_EXIT_USAGE, &err);
+    }
     status = rp_backend_select((enum rp_device_choice)options.device, &device, &selection, &err);
     if (status != RP_OK)
         return rp_fail(RP_EXIT_DEVICE, &err);

@@ -290,3 +290,17 @@ void rp_flags_help(const struct rp_command_spec *spec) {
         printf("\n");
     }
 }
+
+uint32_t rp_flag_list(const char *text, uint32_t *out, uint32_t most) {
+    uint32_t count = 0;
+    while (*text) {
+        char *end;
+        unsigned long value = strtoul(text, &end, 10);
+        if (end == text || value == 0 || value > 1u << 20 || count == most ||
+            (*end != ',' && *end != '\0'))
+            return 0;
+        out[count++] = (uint32_t)value;
+        text = *end ? end + 1 : end;
+    }
+    return count;
+}

@@ -160,6 +160,8 @@ static void time_shape(uint32_t rows, uint32_t length, bool random, cudaStream_t
 
     rp_attention_cuda_config config = {};
     config.limits.sm_count = (uint32_t)prop.multiProcessorCount;
+    config.limits.compute_capability = (uint32_t)(prop.major * 10 + prop.minor);
+    config.limits.shared_bytes_block = (uint32_t)prop.sharedMemPerBlockOptin;
     config.limits.dependent_launch = true;
     config.step = step;
     config.kv = kv;

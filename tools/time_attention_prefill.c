@@ -233,6 +233,8 @@ int main(int argc, char **argv) {
     struct cudaDeviceProp prop;
     check(cudaGetDeviceProperties(&prop, 0));
     call.config.limits.sm_count = (uint32_t)prop.multiProcessorCount;
+    call.config.limits.compute_capability = (uint32_t)(prop.major * 10 + prop.minor);
+    call.config.limits.shared_bytes_block = (uint32_t)prop.sharedMemPerBlockOptin;
     call.config.limits.dependent_launch = true;
     call.workspace.claims = device(RP_ATTENTION_CLAIMS * 4);
     call.workspace.plans[0].head = device(sizeof(struct rp_attention_plan_head));

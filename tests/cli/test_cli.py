@@ -185,6 +185,22 @@ def check_run():
         assert answer["choices"][0]["text"] == first, (answer, first)
 
 
+def check_bench_step():
+    small = ["--shape", "demo", "--device", "cpu", "--steps", "3", "--warm-up", "1"]
+    code, out, errors = run("bench", "step", *small, "--batch", "1,3", "--context", "7", "--json")
+    assert code == 0, errors
+    result = json.loads(out)
+    assert [case["batch"] for case in result["cases"]] == [1, 3] and result["left_out"] == 0, result
+    code, out, errors = run("bench", "prefill", *small, "--context", "5,20")
+    assert code == 0 and "TFLOP/s" in out, (out, errors)
+    code, out, errors = run("bench", "prefill", "--model", DEMO, *small, "--context", "16", "--json")
+    assert code == 0 and json.loads(out)["cases"][0]["product_tflops"] > 0, (out, errors)
+    refused(2, "--batch", "bench", "step", *small, "--batch", "1,x")
+    refused(2, "positions are needed", "bench", "step", *small, "--context", "1024")
+    refused(2, "there are: ", "bench", "step", "--shape", "no-such-shape", "--device", "cpu")
+    refused(3, "config.json", "bench", "prefill", "--model", "/nowhere", "--device", "cpu")
+
+
 def check_ids():
     assert run("tokenize", DEMO, "--decode", stdin=b"19 20 318 223 21 22 310 201")[1] == "12 + 34 =\n"
     for ids in (b"4096", b"1 99999999999999999999 2"):
@@ -220,10 +236,11 @@ def main():
     check_model_files()
     check_ports_and_memory()
     check_run()
+    check_bench_step()
     check_ids()
     check_output_that_cannot_be_written()
     check_start_up()
-    print("8 passed, 0 failed")
+    print("9 passed, 0 failed")
 
 
 main()

@@ -17,4 +17,5 @@ VARIANTS = [
     ("qwen2", {**WIDE, "head_dim": 64}),
     ("qwen3", {**WIDE, "head_dim": 128}),
 ]
-families_oracle.compare(gpu_program("test_gpu_stories_cuda"), families_oracle.VARIANTS + VARIANTS, (0, 1, 7, 64))
+families_oracle.compare(gpu_program("test_gpu_stories_cuda"), families_oracle.VARIANTS + VARIANTS, (0, 1, 7, 64),
+                        tensor_core_dims=(64, 96, 128, 256))

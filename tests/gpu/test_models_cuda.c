@@ -118,7 +118,7 @@ static void check_cpu(void) {
     rp_free(cpu);
     double error = sqrt(difference / size);
     printf("%s: relative error of the logits %.2e\n", current->name, error);
-    assert_true(error <= (current->dtype == RP_DTYPE_F32 ? 1e-5 : 1e-2));
+    assert_true(error <= (current->dtype == RP_DTYPE_F32 ? 1e-5 : 8e-3));
 }
 
 static void test_logits_are_those_of_the_cpu(void **state) {
@@ -148,7 +148,8 @@ static void run_guarded(const struct rp_bucket *bucket) {
         room.logit_rows--;
     }
     rp_driver_run(&driver, NULL);
-    assert_true(rp_graph_set_check(driver.graphs));
+    if (!rp_graph_set_check(driver.graphs))
+        fail_msg("%s: bucket of %u tokens, %u rows", current->name, bucket->tokens, bucket->rows);
 }
 
 static void check_canaries(void) {
@@ -261,7 +262,8 @@ static void test_a_seed_gives_the_same_tokens_alone_together_and_again(void **st
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
-int main(void) {
+/* An argument chooses tests by name, with * and ?. */
+int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         TEST(test_company_bucket_chunk_slot_and_padding_change_no_bit),
         TEST(test_logits_are_those_of_the_cpu),
@@ -274,5 +276,7 @@ int main(void) {
     };
     if (rp_gpu_skip_code())
         return 77;
+    if (argc > 1)
+        cmocka_set_test_filter(argv[1]);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

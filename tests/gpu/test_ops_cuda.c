@@ -142,8 +142,8 @@ static int set_up(void **state) {
         step.host.logit_tokens[i] = i < LIVE_LOGIT_ROWS ? tokens[i] : 0xFFFFFFFFu;
     }
     rp_gpu_step_upload(&step);
-    token_rows = (struct rp_cuda_rows){step.device, RP_ROWS_TOKEN, MAX_ROWS};
-    logit_rows = (struct rp_cuda_rows){step.device, RP_ROWS_LOGIT, MAX_ROWS};
+    token_rows = (struct rp_cuda_rows){step.device, RP_ROWS_TOKEN, MAX_ROWS, false};
+    logit_rows = (struct rp_cuda_rows){step.device, RP_ROWS_LOGIT, MAX_ROWS, false};
     return 0;
 }
 

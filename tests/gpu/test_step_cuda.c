@@ -107,10 +107,16 @@ static void run_both(void) {
     rp_step_begin_cpu(&host, &worker);
 }
 
+/* Each side has its own clock. */
+static void assert_equal_counts(void) {
+    assert_memory_equal(step.host.counts, expected.counts,
+                        offsetof(struct rp_live_counts, begin_ns));
+}
+
 static void assert_equal_state(void) {
     const struct rp_live_counts *counts = expected.counts;
     const struct rp_step_view *seen = &step.host;
-    assert_memory_equal(seen->counts, counts, sizeof *counts);
+    assert_equal_counts();
     assert_memory_equal(seen->slots, expected.slots,
                         (size_t)config.slot_count * expected.slot_words * 4);
     assert_memory_equal(seen->rows, expected.rows, counts->row_count * sizeof *seen->rows);
@@ -265,7 +271,7 @@ static void test_a_lying_packet_is_a_sticky_error_and_writes_nothing_outside(voi
         run_both();
         assert_int_equal(step.host.counts->error, 1);
         assert_int_equal(expected.counts->error, 1);
-        assert_memory_equal(step.host.counts, expected.counts, sizeof *expected.counts);
+        assert_equal_counts();
         assert_memory_equal(step.host.slots, before, slot_bytes);
         /* A good packet behind it does nothing either. */
         step.host.counts->step++;

@@ -446,8 +446,9 @@ static void test_a_bad_generation_config_is_refused_by_its_own_name(void **state
 
 static void test_named_shapes_are_found_and_unknown_ones_get_the_list(void **state) {
     struct fixture *f = *state;
-    static const char *const names[] = {"llama-3.2-1b", "llama-3.2-3b", "llama-3.1-8b", "demo",
-                                        "qwen2.5-0.5b", "qwen3-0.6b",   "stories260k"};
+    static const char *const names[] = {"llama-3.2-1b", "llama-3.2-3b", "llama-3.1-8b",
+                                        "qwen2.5-0.5b", "qwen3-0.6b",   "qwen3-8b",
+                                        "mistral-7b",   "demo",         "stories260k"};
     for (size_t i = 0; i < RP_ARRAY_COUNT(names); i++)
         assert_int_equal(rp_model_shape(names[i], &f->config, &f->err), RP_OK);
     assert_int_equal(rp_model_shape("gpt-5", &f->config, &f->err), RP_STATUS_NOT_FOUND);

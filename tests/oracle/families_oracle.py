@@ -76,8 +76,9 @@ def window_of(config, family, layer):
     return 0
 
 
-def forward(model, ids, dtype):
-    """Logits (tokens, vocab) in f64, rounded to `dtype` where the program rounds."""
+def forward(model, ids, dtype, tensor_cores=False):
+    """Logits (tokens, vocab) in f64, rounded to `dtype` where the program rounds. tensor_cores: attention takes q and
+    the weights of the softmax in the pages' type too, as the kernels of a card do for head dims that fit their tiles."""
     config, tensors = model.config, {k: rounded(v, dtype).astype(np.float64) if v.ndim == 2 else v.astype(np.float64)
                                      for k, v in model.tensors.items()}
 
@@ -104,6 +105,8 @@ def forward(model, ids, dtype):
             q = norm(q, tensors[at + "self_attn.q_norm.weight"], eps)
             k = norm(k, tensors[at + "self_attn.k_norm.weight"], eps)
         q, k = rotate(q, angles), cut(rotate(k, angles))
+        if tensor_cores:
+            q = cut(q)
         window = window_of(config, model.family, layer)
         visible = (distance >= 0) & ((distance < window) if window else True)
         out = np.empty((count, heads, dim))
@@ -111,7 +114,10 @@ def forward(model, ids, dtype):
             kv = head // (heads // kv_heads)
             scores = np.where(visible, q[:, head] @ k[:, kv].T / np.sqrt(dim), -np.inf)
             weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
-            out[:, head] = weights @ v[:, kv] / weights.sum(axis=-1, keepdims=True)
+            total = weights.sum(axis=-1, keepdims=True)
+            if tensor_cores:
+                weights = cut(weights)
+            out[:, head] = weights @ v[:, kv] / total
         x = x + linear(out.reshape(count, heads * dim), at + "self_attn.o_proj")
         h = norm(x, tensors[at + "post_attention_layernorm.weight"], eps)
         gate = linear(h, at + "mlp.gate_proj")
@@ -129,8 +135,9 @@ def program():
     return path
 
 
-def compare(binary, variants, chunks):
-    """Logits of every variant in f32 and bf16, fed in chunks (0: decode rows), against the reference."""
+def compare(binary, variants, chunks, tensor_core_dims=()):
+    """Logits of every variant in f32 and bf16, fed in chunks (0: decode rows), against the reference. In bf16, heads of
+    tensor_core_dims go through tensor cores."""
     ids = np.random.default_rng(3).integers(0, 256, TOKENS)
     worst = {"f32": 0.0, "bf16": 0.0}
     with tempfile.TemporaryDirectory() as parent:
@@ -138,7 +145,8 @@ def compare(binary, variants, chunks):
             for dtype in ("f32", "bf16"):
                 directory = os.path.join(parent, f"{i}-{dtype}")
                 model = write_model(directory, family, dtype=dtype, seed=i, **overrides)
-                want = forward(model, ids, dtype)
+                cores = dtype == "bf16" and model.config["head_dim"] in tensor_core_dims
+                want = forward(model, ids, dtype, cores)
                 for chunk in chunks:
                     out = os.path.join(parent, "logits")
                     subprocess.run([binary, "--logits", directory, out, dtype, str(chunk), *map(str, ids)], check=True)

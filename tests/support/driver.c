@@ -178,7 +178,10 @@ uint64_t rp_driver_submit(struct rp_driver *driver, struct rp_graph_entry *entry
 void rp_driver_wait(struct rp_driver *driver, uint64_t step) {
     int status = driver->backend->wait_step(driver->device, &driver->view, step, UINT64_MAX);
     if (status != RP_OK)
-        fprintf(stderr, "step %llu: %s: %s\n", (unsigned long long)step, rp_status_name(status),
+        fprintf(stderr, "step %llu, bucket of %u tokens%s, hidden %u, head dim %u: %s: %s\n",
+                (unsigned long long)step, driver->entry->bucket.tokens,
+                driver->entry->bucket.decode ? ", decode" : "", driver->model->config.hidden,
+                driver->model->config.head_dim, rp_status_name(status),
                 driver->backend->last_error(driver->device));
     RP_ASSERT(status == RP_OK);
 }

@@ -1,20 +1,20 @@
-/* reprise bench prefill: a table, one row for each length of prompt, or as JSON. */
+/* reprise bench prompt: a table, one row for each length of prompt, or as JSON. */
 #include "base/base.h"
-#include "bench/bench_prefill.h"
+#include "bench/bench_prompt.h"
 #include "server/cmd_bench_options.h"
 #include "server/commands.h"
 
 #include <stdio.h>
 
-struct prefill_options {
+struct prompt_options {
     struct rp_bench_options bench;
     const char *tokens;
     uint32_t repetitions, warm_up;
 };
 
-#define AT(field) offsetof(struct prefill_options, field)
+#define AT(field) offsetof(struct prompt_options, field)
 
-static const struct rp_flag prefill_flags[] = {
+static const struct rp_flag prompt_flags[] = {
     RP_BENCH_FLAGS(AT(bench)),
     {"tokens", RP_FLAG_TEXT, AT(tokens), "N,N,...", 0, 0, "512,2048",
      "tokens of the prompt, which is one step"},
@@ -23,22 +23,22 @@ static const struct rp_flag prefill_flags[] = {
      "first prompts of a length that do not count"},
 };
 
-static const struct rp_command_spec prefill_spec = {
-    .name = "bench prefill",
+static const struct rp_command_spec prompt_spec = {
+    .name = "bench prompt",
     .positionals = "",
     .summary =
         "Time of one prompt as one step of the whole engine, by the device's clock, and its\n"
         "share of the rate of the model's gate_up product with 2048 rows by itself (on a\n"
         "card with cuBLASLt, where that is there), measured in the same run.",
-    .flags = prefill_flags,
-    .flag_count = RP_ARRAY_COUNT(prefill_flags),
+    .flags = prompt_flags,
+    .flag_count = RP_ARRAY_COUNT(prompt_flags),
 };
 
 static void print_row_json(struct rp_bench_output *output, const struct rp_bench_ready *ready,
-                           const struct rp_bench_prefill_result *result) {
+                           const struct rp_bench_prompt_result *result) {
     struct rp_buffer out;
     struct rp_json json;
-    rp_bench_row_begin(output, &json, &out, "prefill", ready);
+    rp_bench_row_begin(output, &json, &out, "prompt", ready);
     rp_json_uint(&json, "tokens", result->tokens);
     rp_json_uint(&json, "repetitions", result->samples);
     rp_json_double(&json, "device_ms_p50", result->ms_p50);
@@ -55,7 +55,7 @@ static void print_row_json(struct rp_bench_output *output, const struct rp_bench
 }
 
 static void print_row(struct rp_bench_output *output, const struct rp_bench_ready *ready,
-                      const struct rp_bench_prefill_result *result) {
+                      const struct rp_bench_prompt_result *result) {
     if (output->rows++ == 0) {
         rp_bench_print_ready(output, ready);
         printf("gate_up with 2048 rows by itself: %.1f TFLOP/s (%s)\n",
@@ -71,26 +71,26 @@ static void print_row(struct rp_bench_output *output, const struct rp_bench_read
 }
 
 static void report(void *ctx, const struct rp_bench_ready *ready,
-                   const struct rp_bench_prefill_result *result) {
+                   const struct rp_bench_prompt_result *result) {
     struct rp_bench_output *output = ctx;
     (output->options->json ? print_row_json : print_row)(output, ready, result);
 }
 
-int rp_cmd_bench_prefill(int argc, char **argv) {
+int rp_cmd_bench_prompt(int argc, char **argv) {
     const char *positionals[RP_POSITIONALS_MAX];
-    struct prefill_options options = {.warm_up = 0};
+    struct prompt_options options = {.warm_up = 0};
     uint32_t tokens[RP_BENCH_LIST_MAX];
     struct rp_bench_output output = {.options = &options.bench};
     struct rp_backend_selection selection;
     struct rp_error err = {0};
-    int status = rp_flags_parse(&prefill_spec, argc, argv, &options, positionals, &err);
+    int status = rp_flags_parse(&prompt_spec, argc, argv, &options, positionals, &err);
     if (status == RP_STATUS_CANCELLED)
         return RP_EXIT_OK;
-    struct rp_bench_prefill_config config = {.tokens = tokens,
-                                             .repetitions = options.repetitions,
-                                             .warm_up = options.warm_up,
-                                             .report = report,
-                                             .report_ctx = &output};
+    struct rp_bench_prompt_config config = {.tokens = tokens,
+                                            .repetitions = options.repetitions,
+                                            .warm_up = options.warm_up,
+                                            .report = report,
+                                            .report_ctx = &output};
     if (status == RP_OK)
         status =
             rp_bench_list("tokens", options.tokens, 2, 65536, tokens, &config.token_count, &err);
@@ -106,6 +106,6 @@ int rp_cmd_bench_prefill(int argc, char **argv) {
         return rp_fail(RP_EXIT_DEVICE, &err);
     config.target.backend = selection.backend;
     config.target.opened = selection.device;
-    status = rp_bench_prefill(&config, &err);
+    status = rp_bench_prompt(&config, &err);
     return rp_bench_finish(&output, status, &err);
 }

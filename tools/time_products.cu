@@ -1,10 +1,22 @@
-/* bench_products_cuda.cu - how fast the bf16 products run on a card.
+/* time_products.cu - how fast the bf16 products run on a card, with a cold L2.
  *
- *   bench_products sweep M N K [SEGMENTS,...]  one product, every tile that fits M rows, weights cold
- *   bench_products chain M [SMALL_US]          all products of Llama-3.1-8B as one captured chain: 32 layers
- *                                              of qkv, o, gate_up, down, then the head; with SMALL_US a
- *                                              kernel of that length (one block a row) stands before each
- *   bench_products segments N,N,N,N,N          (before chain) segments of qkv, o, gate_up, down, head
+ * Not part of the build. From the repository's root, after ./dev build:
+ *   nvcc -O3 -std=c++17 -I. -gencode=arch=compute_90a,code=sm_90a tools/time_products.cu \
+ *       build/release/librp_cuda.a build/release/librp_device.a build/release/librp_base.a -lxxhash \
+ *       -o time_products
+ *
+ *   ./time_products WORD...      from left to right:
+ *   sweep M N K SEGMENTS,...     one product, every tile that fits M rows
+ *   one M N K SEGMENTS TILE      one product with this tile
+ *   chain M SMALL_US LABEL       all products of Llama-3.1-8B as one captured chain: 32 layers of qkv, o,
+ *                                gate_up, down, then the head; with SMALL_US > 0 a kernel of about that
+ *                                length, one block of 256 threads a row, stands before each
+ *   segments N,N,N,N,N           in chains from now on: segments of qkv, o, gate_up, down, head
+ *   tile PRODUCT TILE            in chains from now on: PRODUCT 0 to 4 as above, 9: all
+ *   pdl | plain                  dependent launches (as at first), or plain edges
+ *   trace                        with matmul_tc_cuda.cu built with -DRP_TRACE: when the blocks of two layers
+ *                                started, waited and ended (least, median, most; microseconds)
+ * TILE: TOKENS,ROWS,BOXES,EAGER,ORDER,STAGES,SHARED_KB,PARTIALS, as in struct rp_matmul_tile.
  *
  * A product is captured many times in one graph, over copies of its weights that exceed the L2 cache by
  * far; the time is the median over replays. Share: of 4.57 TB/s, the read bandwidth of an H200. */
@@ -349,7 +361,6 @@ int main(int argc, char **argv) {
             for (size_t p = 0; p < 5 && p < list.size(); p++)
                 products[p].segments = list[p];
         } else if (!strcmp(verb, "tile") && i + 2 < argc) {
-            /* tile PRODUCT TOKENS,ROWS,BOXES,EAGER,ORDER,STAGES,SHARED_KB,PARTIALS */
             uint32_t p = (uint32_t)atoi(argv[i + 1]);
             std::vector<uint32_t> t = numbers(argv[i + 2]);
             t.resize(8);
@@ -362,7 +373,6 @@ int main(int argc, char **argv) {
                   (uint32_t)atoi(argv[i + 3]), numbers(argv[i + 4]));
             i += 4;
         } else if (!strcmp(verb, "one") && i + 5 < argc) {
-            /* one M N K SEGMENTS TOKENS,... as tile */
             std::vector<uint32_t> t = numbers(argv[i + 5]);
             t.resize(8);
             request r = {};

@@ -1,4 +1,4 @@
-#include "bench/bench_prefill.h"
+#include "bench/bench_prompt.h"
 
 #include "base/clock.h"
 #include "base/memory.h"
@@ -10,7 +10,7 @@
 #define PRODUCT_SECONDS 20.0
 
 struct run {
-    const struct rp_bench_prefill_config *config;
+    const struct rp_bench_prompt_config *config;
     struct rp_bench_engine bench;
     int32_t *prompt;
     double *device_ms, *first_token_ms; /* (repetitions) */
@@ -95,10 +95,10 @@ static int run_prompt(struct run *run, uint32_t tokens, double *out_ms, struct r
     return status;
 }
 
-static int run_length(struct run *run, uint32_t tokens, struct rp_bench_prefill_result *out,
+static int run_length(struct run *run, uint32_t tokens, struct rp_bench_prompt_result *out,
                       struct rp_error *err) {
-    const struct rp_bench_prefill_config *config = run->config;
-    *out = (struct rp_bench_prefill_result){.tokens = tokens};
+    const struct rp_bench_prompt_config *config = run->config;
+    *out = (struct rp_bench_prompt_result){.tokens = tokens};
     for (uint32_t i = 0; i < config->warm_up + config->repetitions; i++) {
         uint64_t since = rp_engine_steps_timed(run->bench.engine);
         double first_token_ms = 0.0;
@@ -130,7 +130,7 @@ static int run_length(struct run *run, uint32_t tokens, struct rp_bench_prefill_
 }
 
 static int run_lengths(struct run *run, uint32_t tokens_max, struct rp_error *err) {
-    const struct rp_bench_prefill_config *config = run->config;
+    const struct rp_bench_prompt_config *config = run->config;
     int status = RP_OK;
     run->random = 1;
     run->prompt = rp_calloc(tokens_max, sizeof *run->prompt);
@@ -139,7 +139,7 @@ static int run_lengths(struct run *run, uint32_t tokens_max, struct rp_error *er
     if (!run->prompt || !run->device_ms || !run->first_token_ms)
         status = rp_error_set(err, RP_STATUS_NO_MEMORY, "out of memory");
     for (uint32_t i = 0; i < config->token_count && status == RP_OK; i++) {
-        struct rp_bench_prefill_result result;
+        struct rp_bench_prompt_result result;
         status = run_length(run, config->tokens[i], &result, err);
         if (status == RP_OK)
             config->report(config->report_ctx, &run->bench.ready, &result);
@@ -150,7 +150,7 @@ static int run_lengths(struct run *run, uint32_t tokens_max, struct rp_error *er
     return status;
 }
 
-int rp_bench_prefill(const struct rp_bench_prefill_config *config, struct rp_error *err) {
+int rp_bench_prompt(const struct rp_bench_prompt_config *config, struct rp_error *err) {
     struct run run = {.config = config};
     struct rp_bench_target target = config->target;
     uint32_t tokens_max = 16;

@@ -1,0 +1,223 @@
+#include "bench/bench_step.h"
+
+#include "backend/op_cost.h"
+#include "base/clock.h"
+#include "base/memory.h"
+#include "bench/membw.h"
+#include "bench/random_pattern.h"
+#include "bench/step_internal.h"
+#include "engine/weights_on_device.h"
+#include "quant/matrix.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define RUN_AHEAD 2u /* steps launched and not read: as in the engine */
+
+static int compare_doubles(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Sorts the values. */
+static double take_quantile(double *values, uint32_t count, double q) {
+    qsort(values, count, sizeof *values, compare_doubles);
+    return values[(uint32_t)(q * (count - 1) + 0.5)];
+}
+
+/* ---- times ------------------------------------------------------------------------------------------ */
+
+/* Of steps, in ns. */
+struct samples {
+    double *step; /* between the completion of the one before, or the start, and its own */
+    double *device, *gap, *host;
+};
+
+/* `count` steps with run-ahead. */
+static int run_steps(struct step_case *what, uint32_t count, const struct samples *out,
+                     struct rp_error *err) {
+    uint64_t first = what->step + 1, before = rp_clock_ns(), device_end = 0;
+    uint32_t launched = 0;
+    for (uint32_t done = 0; done < count; done++) {
+        struct step_stamps stamps;
+        for (; launched < count && launched - done < RUN_AHEAD; launched++) {
+            uint64_t begin = rp_clock_ns();
+            rp_step_case_write(what);
+            if (rp_step_case_launch(what) != RP_OK)
+                return rp_step_device_failed(what->bench, err);
+            out->host[launched] = (double)(rp_clock_ns() - begin);
+        }
+        int status = rp_step_case_wait(what, first + done, err);
+        uint64_t now = rp_clock_ns();
+        if (status == RP_OK)
+            status = rp_step_case_read(what, first + done, &stamps, err);
+        if (status != RP_OK)
+            return status;
+        out->host[done] += (double)(rp_clock_ns() - now);
+        out->step[done] = (double)(now - before);
+        out->device[done] = (double)(stamps.end_ns - stamps.begin_ns);
+        /* Dependent launch lets the next step's first kernel begin before this one's last has ended. */
+        out->gap[done] =
+            stamps.begin_ns > device_end ? (double)(stamps.begin_ns - device_end) : 0.0;
+        device_end = stamps.end_ns;
+        before = now;
+    }
+    return RP_OK;
+}
+
+static int measure_steps(struct step_case *what, struct rp_bench_step *out, struct rp_error *err) {
+    const struct rp_bench_step_config *config = what->bench->config;
+    uint32_t skip = RP_MAX(config->warm_up, 1u), count = skip + config->steps;
+    double *values = rp_calloc((size_t)count * 4, sizeof *values);
+    if (!values)
+        return rp_error_set(err, RP_STATUS_NO_MEMORY, "out of memory");
+    struct samples samples = {values, values + count, values + 2 * (size_t)count,
+                              values + 3 * (size_t)count};
+    int status = run_steps(what, count, &samples, err);
+    if (status == RP_OK) {
+        out->steps = config->steps;
+        out->ms_p50 = take_quantile(samples.step + skip, config->steps, 0.5) * 1e-6;
+        out->ms_p99 = take_quantile(samples.step + skip, config->steps, 0.99) * 1e-6;
+        out->device_ms_p50 = take_quantile(samples.device + skip, config->steps, 0.5) * 1e-6;
+        out->gap_us_p50 = take_quantile(samples.gap + skip, config->steps, 0.5) * 1e-3;
+        out->gap_us_p99 = take_quantile(samples.gap + skip, config->steps, 0.99) * 1e-3;
+        out->host_us_p50 = take_quantile(samples.host + skip, config->steps, 0.5) * 1e-3;
+        out->host_us_p99 = take_quantile(samples.host + skip, config->steps, 0.99) * 1e-3;
+    }
+    rp_free(values);
+    return status;
+}
+
+/* ---- cases ------------------------------------------------------------------------------------------ */
+
+static void sum_costs(const struct step_case *what, struct rp_bench_step *out) {
+    bool prompt = what->bench->config->prompt;
+    enum rp_dtype kv_dtype = what->bench->model.dtype;
+    struct rp_bucket live = {prompt ? what->context : what->batch, what->batch, what->batch,
+                             !prompt};
+    /* Of a prompt, a token sees half of it on the average; lengths of decode rows run from the context
+     * until they are set back. */
+    uint32_t seen = prompt ? what->context / 2 : what->context + STEP_REWIND / 2;
+    for (uint32_t i = 0; i < what->program.op_count; i++) {
+        const struct rp_op *op = &what->program.ops[i];
+        uint32_t keys = seen;
+        if (op->kind == RP_OP_ATTENTION && op->u.attention.window)
+            keys = RP_MIN(keys, op->u.attention.window);
+        struct rp_cost cost = rp_op_cost(&what->program, op, &live, kv_dtype, keys);
+        out->flops += (double)cost.flops;
+        if (op->kind == RP_OP_LINEAR)
+            out->weight_bytes +=
+                (double)op->weight->rows * op->weight->cols * rp_dtype_bytes(op->weight->dtype);
+        if (op->kind == RP_OP_ATTENTION)
+            out->kv_bytes +=
+                (double)(cost.bytes_read -
+                         rp_op_cost(&what->program, op, &live, kv_dtype, 0).bytes_read);
+    }
+}
+
+static int run_case(struct step_bench *bench, uint32_t batch, uint32_t context,
+                    struct rp_bench_step *out, struct rp_error *err) {
+    const struct rp_bench_step_config *config = bench->config;
+    struct step_case what;
+    memset(out, 0, sizeof *out);
+    out->batch = batch;
+    out->context = context;
+    if (config->progress)
+        config->progress(config->progress_ctx, config->prompt ? "prompt" : "decode", batch,
+                         context);
+    int status = rp_step_case_open(bench, batch, context, &what, err);
+    if (status == RP_OK)
+        status = measure_steps(&what, out, err);
+    if (status == RP_OK && config->prompt)
+        status = rp_step_case_product_rate(&what, &out->product_flops, err);
+    if (status == RP_OK) {
+        const struct rp_graph_entry *entry = rp_graph_set_entry(what.graphs, 0);
+        out->capture_ms = (double)entry->capture_ns * 1e-6;
+        out->graph_bytes = entry->graph_bytes;
+        out->arena_bytes = entry->arena_bytes;
+        out->launches = entry->launches;
+        out->tokens_per_second = (config->prompt ? context : batch) * 1e3 / out->ms_p50;
+        sum_costs(&what, out);
+    }
+    rp_step_case_close(&what);
+    return status;
+}
+
+static int run_cases(struct step_bench *bench, struct rp_bench_step_result *out,
+                     struct rp_error *err) {
+    const struct rp_bench_step_config *config = bench->config;
+    uint32_t batches = config->prompt ? 1 : config->batch_count;
+    for (uint32_t b = 0; b < batches; b++)
+        for (uint32_t c = 0; c < config->context_count; c++) {
+            uint32_t batch = config->prompt ? 1 : config->batches[b];
+            int status =
+                run_case(bench, batch, config->contexts[c], &out->cases[out->case_count], err);
+            if (status == RP_STATUS_NO_MEMORY)
+                out->left_out++;
+            else if (status != RP_OK)
+                return status;
+            else
+                out->case_count++;
+        }
+    return RP_OK;
+}
+
+/* Positions that the cases need, or RANGE. */
+static int count_positions(const struct rp_bench_step_config *config,
+                           const struct rp_model_config *model, uint32_t *out,
+                           struct rp_error *err) {
+    uint32_t batches = config->prompt ? 1 : config->batch_count;
+    if ((uint64_t)batches * config->context_count > RP_BENCH_STEP_CASES_MAX)
+        return rp_error_set(err, RP_STATUS_RANGE, "more than %u cases", RP_BENCH_STEP_CASES_MAX);
+    *out = 0;
+    for (uint32_t c = 0; c < config->context_count; c++)
+        *out = RP_MAX(*out, config->contexts[c] + (config->prompt ? 0 : STEP_REWIND));
+    if (*out > model->max_position)
+        return rp_error_set(err, RP_STATUS_RANGE, "%u positions are needed, the model has %u", *out,
+                            model->max_position);
+    return RP_OK;
+}
+
+/* A card makes random weights by itself. */
+static int make_model(struct step_bench *bench, struct rp_error *err) {
+    const struct rp_bench_step_config *config = bench->config;
+    struct rp_model_config shape;
+    uint32_t positions;
+    int status = config->shape ? rp_model_shape(config->shape, &shape, err)
+                               : rp_model_config_load(config->model_dir, &shape, err);
+    if (status == RP_OK)
+        status = count_positions(config, &shape, &positions, err);
+    if (status != RP_OK)
+        return status;
+    if (!config->shape)
+        status = rp_model_load(config->model_dir, config->dtype, positions, NULL, NULL,
+                               &bench->model, err);
+    else
+        status = (bench->info.separate_memory ? rp_model_random_vectors : rp_model_random)(
+            &shape, config->dtype, 1, positions, &bench->model, err);
+    return status == RP_OK ? rp_weights_prepare(bench->backend, bench->device, &bench->model,
+                                                &bench->prepared, NULL, NULL, err)
+                           : status;
+}
+
+int rp_bench_step(const struct rp_bench_step_config *config, struct rp_bench_step_result *out,
+                  struct rp_error *err) {
+    struct step_bench bench = {
+        .config = config, .backend = config->backend, .device = config->device};
+    memset(out, 0, sizeof *out);
+    bench.backend->info(bench.device, &bench.info);
+    memcpy(out->device, bench.info.name, sizeof out->device);
+    bench.pattern = rp_random_pattern();
+    int status = bench.pattern ? make_model(&bench, err)
+                               : rp_error_set(err, RP_STATUS_NO_MEMORY, "out of memory");
+    if (status == RP_OK) {
+        if (config->progress)
+            config->progress(config->progress_ctx, "bandwidth", 0, 0);
+        out->read_bandwidth = rp_membw_device(bench.backend, bench.device, config->threads);
+        status = run_cases(&bench, out, err);
+    }
+    rp_weights_release(bench.backend, bench.device, &bench.model, bench.prepared);
+    rp_model_deinit(&bench.model);
+    rp_free_aligned(bench.pattern);
+    return status;
+}

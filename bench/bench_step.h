@@ -1,0 +1,70 @@
+/* bench_step.h - the device's step by itself: no engine, no scheduler, packets written here.
+ *
+ * One bucket is captured for each case and replayed with run-ahead, as the engine does: step n + 1 is
+ * launched before step n is read. Decode: `batch` sequences that have `context` tokens each; every
+ * few steps an edit sets their lengths back, so that the context stays what it is. Prompt: one sequence
+ * without a past, all its tokens in one step. Pages hold random numbers and lie apart, as in a pool that
+ * was used for a while.
+ *
+ *   step       time between two completed steps, as the host sees them: median and p99
+ *   device     from a step's first kernel to its published result, by the device's clock
+ *   gap        from a step's result to the next one's first kernel, by the same clock
+ *   host       time of the host for a step: writing its packet, launching it, reading its results
+ *
+ * Bytes: every weight matrix of the step once (the embedding's rows apart) and K and V of every sequence
+ * (backend/op_cost.h). The read bandwidth and, for prompts, the rate of the largest product are measured
+ * in the same run. */
+#ifndef RP_BENCH_BENCH_STEP_H
+#define RP_BENCH_BENCH_STEP_H
+
+#include "device/device.h"
+
+#define RP_BENCH_STEP_CASES_MAX 64
+
+struct rp_bench_step_config {
+    const struct rp_backend *backend;
+    struct rp_device *device; /* open; stays the caller's */
+    uint32_t threads;         /* for the bandwidth of a CPU */
+    const char *shape;        /* rp_model_shape: random weights; or NULL */
+    const char *model_dir;    /* a model's folder, when shape is NULL */
+    enum rp_dtype dtype;
+    bool prompt;
+    const uint32_t *batches; /* decode: (batch_count) sequences */
+    uint32_t batch_count;
+    const uint32_t *contexts; /* (context_count); prompt: tokens of the prompt */
+    uint32_t context_count;
+    uint32_t max_model_len; /* what page tables hold room for; 0: what the context needs */
+    uint32_t steps;         /* that count, at least 2 */
+    uint32_t warm_up;
+    bool enforce_eager, no_fusion;
+    void (*progress)(void *ctx, const char *stage, uint32_t batch, uint32_t context);
+    void *progress_ctx;
+};
+
+struct rp_bench_step {
+    uint32_t batch, context; /* prompt: 1, and its tokens */
+    uint32_t steps;
+    double ms_p50, ms_p99, device_ms_p50;
+    double gap_us_p50, gap_us_p99, host_us_p50, host_us_p99;
+    double tokens_per_second; /* from the median */
+    double weight_bytes, kv_bytes, flops;
+    double product_flops; /* prompt: a second of the largest product, repeated; else 0 */
+    double capture_ms;
+    size_t graph_bytes, arena_bytes;
+    uint32_t launches; /* of the lowered step */
+};
+
+struct rp_bench_step_result {
+    char device[96];
+    double read_bandwidth; /* bytes per second; 0: not known */
+    struct rp_bench_step cases[RP_BENCH_STEP_CASES_MAX];
+    uint32_t case_count;
+    uint32_t left_out; /* cases for which there was no memory */
+};
+
+/* When a case fails, *out holds what was measured before. NOT_FOUND: no such shape; RANGE: a context that the
+ * model's positions do not hold, or too many cases. */
+int rp_bench_step(const struct rp_bench_step_config *config, struct rp_bench_step_result *out,
+                  struct rp_error *err) RP_MUST_USE;
+
+#endif

@@ -1,0 +1,266 @@
+/* reprise bench step and bench prefill: the device's step by itself (bench/bench_step.h). */
+#include "backend/module.h"
+#include "base/json_writer.h"
+#include "bench/bench_step.h"
+#include "model/model.h"
+#include "server/cmd_stack.h"
+#include "server/commands.h"
+
+#include <stdio.h>
+#include <unistd.h>
+
+#define LIST_MAX 16u
+
+struct step_options {
+    const char *shape, *model, *batches, *contexts;
+    uint32_t dtype, device, numerics, steps, warm_up, max_model_len, threads;
+    bool enforce_eager, disable_fusion, no_dependent_launch, json;
+};
+
+#define AT(field) offsetof(struct step_options, field)
+#define MODEL_FLAGS                                                                                \
+    {"shape",                                                                                      \
+     RP_FLAG_TEXT,                                                                                 \
+     AT(shape),                                                                                    \
+     "NAME",                                                                                       \
+     0,                                                                                            \
+     0,                                                                                            \
+     "llama-3.2-1b",                                                                               \
+     "model shape with random weights (an unknown name lists them)"},                              \
+    {                                                                                              \
+        "model", RP_FLAG_TEXT, AT(model), "DIR", 0, 0, "", "a model's folder, instead of a shape"  \
+    }
+#define RUN_FLAGS                                                                                  \
+    {"max-model-len",                                                                              \
+     RP_FLAG_UINT,                                                                                 \
+     AT(max_model_len),                                                                            \
+     "N",                                                                                          \
+     0,                                                                                            \
+     1048576,                                                                                      \
+     "0",                                                                                          \
+     "tokens that page tables hold room for; 0: what the context needs"},                          \
+        {"dtype", RP_FLAG_CHOICE, AT(dtype),          "bfloat16|float32", 0,                       \
+         0,       "bfloat16",     "weights and pages"},                                            \
+        {"device", RP_FLAG_CHOICE, AT(device), "auto|cpu|cuda", 0, 0, "auto", "where to run"},     \
+        {"numerics",                                                                               \
+         RP_FLAG_CHOICE,                                                                           \
+         AT(numerics),                                                                             \
+         "invariant|fast",                                                                         \
+         0,                                                                                        \
+         0,                                                                                        \
+         "invariant",                                                                              \
+         "fast: kernels that may depend on the batch"},                                            \
+        {"steps", RP_FLAG_UINT, AT(steps), "N", 2, 1000000, "100", "steps that count"},            \
+        {"warm-up", RP_FLAG_UINT, AT(warm_up), "N", 1, 1000000, "10", "steps before them"},        \
+        {"threads", RP_FLAG_UINT, AT(threads), "N", 0, 1024, "0", "CPU workers; 0: one per core"}, \
+        {"enforce-eager", RP_FLAG_SWITCH, AT(enforce_eager), NULL, 0, 0, NULL, "no replay"},       \
+        {"disable-fusion",         RP_FLAG_SWITCH, AT(disable_fusion), NULL, 0, 0, NULL,           \
+         "one kernel per operator"},                                                               \
+        {"no-dependent-launch",                                                                    \
+         RP_FLAG_SWITCH,                                                                           \
+         AT(no_dependent_launch),                                                                  \
+         NULL,                                                                                     \
+         0,                                                                                        \
+         0,                                                                                        \
+         NULL,                                                                                     \
+         "CUDA: plain edges between kernels"},                                                     \
+        {"json", RP_FLAG_SWITCH, AT(json), NULL, 0, 0, NULL, "one JSON object"},
+
+static const struct rp_flag step_flags[] = {
+    MODEL_FLAGS,
+    {"batch", RP_FLAG_TEXT, AT(batches), "N,N,...", 0, 0, "1,8,32,128",
+     "sequences that decode together"},
+    {"context", RP_FLAG_TEXT, AT(contexts), "N,N,...", 0, 0, "512", "tokens of each"},
+    RUN_FLAGS};
+
+static const struct rp_flag prefill_flags[] = {MODEL_FLAGS,
+                                               {"context", RP_FLAG_TEXT, AT(contexts), "N,N,...", 0,
+                                                0, "2048", "tokens of the prompt, in one step"},
+                                               RUN_FLAGS};
+
+static const struct rp_command_spec step_spec = {
+    .name = "bench step",
+    .positionals = "",
+    .summary =
+        "Time of the device's decode step without engine and scheduler, its share of the read\n"
+        "bandwidth measured in the same run, and what the host and the edges of a step cost.",
+    .flags = step_flags,
+    .flag_count = RP_ARRAY_COUNT(step_flags),
+};
+
+static const struct rp_command_spec prefill_spec = {
+    .name = "bench prefill",
+    .positionals = "",
+    .summary =
+        "Time of a prompt in one step without engine and scheduler, and its share of the rate of\n"
+        "the largest product measured in the same run.",
+    .flags = prefill_flags,
+    .flag_count = RP_ARRAY_COUNT(prefill_flags),
+};
+
+static void show_progress(void *ctx, const char *stage, uint32_t batch, uint32_t context) {
+    (void)ctx;
+    fprintf(stderr, "\r\033[K%s", stage);
+    if (context)
+        fprintf(stderr, ", batch %u, context %u", batch, context);
+}
+
+static double share(double part, double whole) { return whole > 0 ? part / whole : 0.0; }
+
+static double bandwidth(const struct rp_bench_step *c) {
+    return share(c->weight_bytes + c->kv_bytes, c->ms_p50 * 1e-3);
+}
+
+static double flop_rate(const struct rp_bench_step *c) { return share(c->flops, c->ms_p50 * 1e-3); }
+
+static void print_steps(const struct rp_bench_step_result *result) {
+    printf("%5s %7s %9s %9s %10s %7s %6s %9s %8s %8s %10s %9s\n", "batch", "context", "ms",
+           "ms p99", "tokens/s", "TB/s", "share", "device ms", "gap us", "host us", "capture ms",
+           "KiB graph");
+    for (uint32_t i = 0; i < result->case_count; i++) {
+        const struct rp_bench_step *c = &result->cases[i];
+        printf("%5u %7u %9.3f %9.3f %10.1f %7.3f %5.1f%% %9.3f %8.1f %8.1f %10.1f %9.1f\n",
+               c->batch, c->context, c->ms_p50, c->ms_p99, c->tokens_per_second,
+               bandwidth(c) * 1e-12, 100 * share(bandwidth(c), result->read_bandwidth),
+               c->device_ms_p50, c->gap_us_p50, c->host_us_p50, c->capture_ms,
+               (double)c->graph_bytes / 1024);
+    }
+}
+
+static void print_prompts(const struct rp_bench_step_result *result) {
+    printf("%7s %9s %9s %10s %8s %8s %6s %9s %8s %10s\n", "prompt", "ms", "ms p99", "tokens/s",
+           "TFLOP/s", "product", "share", "device ms", "host us", "capture ms");
+    for (uint32_t i = 0; i < result->case_count; i++) {
+        const struct rp_bench_step *c = &result->cases[i];
+        printf("%7u %9.3f %9.3f %10.1f %8.2f %8.2f %5.1f%% %9.3f %8.1f %10.1f\n", c->context,
+               c->ms_p50, c->ms_p99, c->tokens_per_second, flop_rate(c) * 1e-12,
+               c->product_flops * 1e-12, 100 * share(flop_rate(c), c->product_flops),
+               c->device_ms_p50, c->host_us_p50, c->capture_ms);
+    }
+}
+
+static void write_case(struct rp_json *json, const struct rp_bench_step *c, double read_bandwidth) {
+    rp_json_object_begin(json, NULL);
+    rp_json_uint(json, "batch", c->batch);
+    rp_json_uint(json, "context", c->context);
+    rp_json_uint(json, "steps", c->steps);
+    rp_json_double(json, "ms_p50", c->ms_p50);
+    rp_json_double(json, "ms_p99", c->ms_p99);
+    rp_json_double(json, "device_ms_p50", c->device_ms_p50);
+    rp_json_double(json, "gap_us_p50", c->gap_us_p50);
+    rp_json_double(json, "gap_us_p99", c->gap_us_p99);
+    rp_json_double(json, "host_us_p50", c->host_us_p50);
+    rp_json_double(json, "host_us_p99", c->host_us_p99);
+    rp_json_double(json, "tokens_per_second", c->tokens_per_second);
+    rp_json_double(json, "weight_bytes", c->weight_bytes);
+    rp_json_double(json, "kv_bytes", c->kv_bytes);
+    rp_json_double(json, "gb_per_second", bandwidth(c) * 1e-9);
+    rp_json_double(json, "bandwidth_share", share(bandwidth(c), read_bandwidth));
+    rp_json_double(json, "flops", c->flops);
+    rp_json_double(json, "tflops", flop_rate(c) * 1e-12);
+    rp_json_double(json, "product_tflops", c->product_flops * 1e-12);
+    rp_json_double(json, "product_share", share(flop_rate(c), c->product_flops));
+    rp_json_double(json, "capture_ms", c->capture_ms);
+    rp_json_uint(json, "graph_bytes", c->graph_bytes);
+    rp_json_uint(json, "arena_bytes", c->arena_bytes);
+    rp_json_uint(json, "launches", c->launches);
+    rp_json_object_end(json);
+}
+
+static void print_json(const struct step_options *options, bool prompt,
+                       const struct rp_bench_step_result *result) {
+    struct rp_buffer out;
+    struct rp_json json;
+    rp_buffer_init(&out, 0);
+    rp_json_init(&json, &out);
+    rp_json_object_begin(&json, NULL);
+    rp_json_string(&json, "bench", prompt ? "prefill" : "step");
+    rp_json_string(&json, "device", result->device);
+    rp_json_string(&json, "model", options->model[0] ? options->model : options->shape);
+    rp_json_string(&json, "dtype", options->dtype ? "float32" : "bfloat16");
+    rp_json_string(&json, "numerics", options->numerics ? "fast" : "invariant");
+    rp_json_double(&json, "read_bandwidth_gb_per_second", result->read_bandwidth * 1e-9);
+    rp_json_uint(&json, "left_out", result->left_out);
+    rp_json_array_begin(&json, "cases");
+    for (uint32_t i = 0; i < result->case_count; i++)
+        write_case(&json, &result->cases[i], result->read_bandwidth);
+    rp_json_array_end(&json);
+    rp_json_object_end(&json);
+    printf("%.*s\n", (int)out.len, out.data);
+    rp_buffer_deinit(&out);
+}
+
+static void print_result(const struct step_options *options, bool prompt,
+                         const struct rp_bench_step_result *result) {
+    if (options->json) {
+        print_json(options, prompt, result);
+        return;
+    }
+    (prompt ? print_prompts : print_steps)(result);
+    printf("%s, %s; read bandwidth %.3f TB/s", result->device,
+           options->model[0] ? options->model : options->shape, result->read_bandwidth * 1e-12);
+    if (result->left_out)
+        printf("; no memory for %u cases", result->left_out);
+    printf("\n");
+}
+
+static int run_bench(struct step_options *options, struct rp_bench_step_config *config) {
+    static struct rp_bench_step_result result; /* large */
+    struct rp_backend_selection selection;
+    struct rp_device_config device = {.threads = options->threads,
+                                      .fast_numerics = options->numerics == 1,
+                                      .no_dependent_launch = options->no_dependent_launch,
+                                      .cache_dir = rp_stack_cache_dir()};
+    struct rp_error err = {0};
+    int status =
+        rp_backend_select((enum rp_device_choice)options->device, &device, &selection, &err);
+    if (status != RP_OK)
+        return rp_fail(RP_EXIT_DEVICE, &err);
+    config->backend = selection.backend;
+    config->device = selection.device;
+    status = rp_bench_step(config, &result, &err);
+    selection.backend->close(selection.device);
+    if (config->progress)
+        fprintf(stderr, "\r\033[K");
+    if (result.case_count || status == RP_OK) /* what was measured before a failure too */
+        print_result(options, config->prompt, &result);
+    if (status == RP_STATUS_RANGE || (status == RP_STATUS_NOT_FOUND && config->shape))
+        return rp_fail(RP_EXIT_USAGE, &err);
+    return status == RP_OK ? RP_EXIT_OK : rp_fail(rp_stack_exit_code(status), &err);
+}
+
+static int bench(const struct rp_command_spec *spec, bool prompt, int argc, char **argv) {
+    const char *positionals[RP_POSITIONALS_MAX];
+    struct step_options options = {0};
+    uint32_t batches[LIST_MAX] = {1}, contexts[LIST_MAX];
+    struct rp_error err = {0};
+    int status = rp_flags_parse(spec, argc, argv, &options, positionals, &err);
+    if (status != RP_OK)
+        return status == RP_STATUS_CANCELLED ? RP_EXIT_OK : rp_fail(RP_EXIT_USAGE, &err);
+    struct rp_bench_step_config config = {
+        .threads = options.threads,
+        .shape = options.model[0] ? NULL : options.shape,
+        .model_dir = options.model,
+        .dtype = options.dtype ? RP_DTYPE_F32 : RP_DTYPE_BF16,
+        .prompt = prompt,
+        .batches = batches,
+        .batch_count = prompt ? 1 : rp_flag_list(options.batches, batches, LIST_MAX),
+        .contexts = contexts,
+        .context_count = rp_flag_list(options.contexts, contexts, LIST_MAX),
+        .max_model_len = options.max_model_len,
+        .steps = options.steps,
+        .warm_up = options.warm_up,
+        .enforce_eager = options.enforce_eager,
+        .no_fusion = options.disable_fusion,
+        .progress = isatty(STDERR_FILENO) ? show_progress : NULL};
+    if (config.batch_count == 0 || config.context_count == 0) {
+        rp_error_fill(&err, RP_STATUS_INVALID, "%s: a list of up to %u positive numbers is wanted",
+                      config.batch_count ? "--context" : "--batch", LIST_MAX);
+        return rp_fail(RP_EXIT_USAGE, &err);
+    }
+    return run_bench(&options, &config);
+}
+
+int rp_cmd_bench_step(int argc, char **argv) { return bench(&step_spec, false, argc, argv); }
+
+int rp_cmd_bench_prefill(int argc, char **argv) { return bench(&prefill_spec, true, argc, argv); }
