@@ -58,8 +58,11 @@ static void print_row(struct rp_bench_output *output, const struct rp_bench_read
                       const struct rp_bench_prompt_result *result) {
     if (output->rows++ == 0) {
         rp_bench_print_ready(output, ready);
-        printf("gate_up with 2048 rows by itself: %.1f TFLOP/s (%s)\n",
-               result->product_flops * 1e-12, result->product_kernel);
+        if (result->product_flops > 0)
+            printf("gate_up with 2048 rows by itself: %.1f TFLOP/s (%s)\n",
+                   result->product_flops * 1e-12, result->product_kernel);
+        else
+            printf("gate_up with 2048 rows by itself: not measured\n");
         printf("%7s %10s %10s %10s %14s %10s %9s %6s %8s\n", "tokens", "ms p50", "ms p99", "ms min",
                "first token ms", "tokens/s", "TFLOP/s", "share", "prompts");
     }
