@@ -24,7 +24,7 @@
 extern "C" {
 #endif
 
-#define RP_ATTENTION_SPLIT        128 /* keys; a power of two, at least 64 */
+#define RP_ATTENTION_SPLIT        128 /* keys; a power of two, at least 128 */
 #define RP_ATTENTION_CLASSES_MAX  4   /* distinct windows in one program */
 #define RP_ATTENTION_LAUNCHES_MAX 4
 

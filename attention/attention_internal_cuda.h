@@ -22,7 +22,7 @@ extern "C" {
 /* A decode row has at most this many splits: when it sees more keys than RP_ATTENTION_SPLIT times this,
  * its splits double until it fits. Where they lie depends on the row's position and window alone. One
  * more, because a window may begin inside a split. */
-#define RP_ATTENTION_SPLITS     32u
+#define RP_ATTENTION_SPLITS     16u
 #define RP_ATTENTION_SPLITS_MAX (RP_ATTENTION_SPLITS + 1u)
 
 /* Query heads per KV head that the tensor-core kernels pack into one tile. */

@@ -184,6 +184,8 @@ void rp_engine_destroy(struct rp_engine *engine) {
     rp_free(engine->batch.results);
     rp_free(engine->times);
     if (engine->device) {
+        /* Without graphs nobody has waited: a start that failed may have fills under way. */
+        (void)backend->synchronize(engine->device);
         rp_engine_free_buffers(engine);
         rp_weights_release(backend, engine->device, engine->model, engine->prepared);
         backend->close(engine->device);

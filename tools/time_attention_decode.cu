@@ -2,13 +2,14 @@
  *
  * Not part of the build. From the repository's root, after ./dev build:
  *   nvcc -O3 -std=c++17 -I. -gencode=arch=compute_90a,code=sm_90a tools/time_attention_decode.cu \
- *       build/release/librp_cuda.a \
- *       build/release/librp_base.a -lxxhash -o time_attention_decode
+ *       build/release/librp_cuda.a build/release/librp_base.a -lxxhash -o time_attention_decode
  *   ./time_attention_decode [ROWSxLENGTH ...]
  *
  * Each shape: one graph with a launch per layer, so many layers that their K and V are four times the L2
  * and more; the time of a launch is the graph's over their number, the median of nine replays. 32 query
- * heads, 8 KV heads, head dim 128, pages of 64. "ROWSxLENGTHr": random lengths from 1 to that length. */
+ * heads, 8 KV heads, head dim 128, pages of 64. "ROWSxLENGTHr": random lengths from 1 to that length. Pages
+ * are as far apart as those of a model of RP_LAYERS layers (environment; 32). "loads alone": the same bytes
+ * in one piece; "in pages": whole pages through the page tables, by nothing but loads. */
 #include "attention/attention_internal_cuda.h"
 
 #include <algorithm>
@@ -110,6 +111,8 @@ static double replay_us(cudaGraph_t graph, cudaStream_t stream, double *spread) 
 }
 
 static void time_shape(uint32_t rows, uint32_t length, bool random, cudaStream_t stream) {
+    const char *wanted = getenv("RP_LAYERS");
+    const uint32_t stride_layers = wanted ? (uint32_t)atoi(wanted) : 32;
     cudaDeviceProp prop;
     CHECK(cudaGetDeviceProperties(&prop, 0));
     rp_step_view step = {};
@@ -140,7 +143,7 @@ static void time_shape(uint32_t rows, uint32_t length, bool random, cudaStream_t
     uint32_t layers = std::max(4u, std::min(128u, (uint32_t)(4.0 * prop.l2CacheSize / bytes) + 1));
     const size_t run = PAGE * DIM * 2;
     rp_kv_layout kv = {nullptr,
-                       run * KV_HEADS * 2 * std::max(layers, 32u),
+                       run * KV_HEADS * 2 * std::max(layers, stride_layers),
                        run * KV_HEADS,
                        run,
                        layers,

@@ -137,6 +137,19 @@ static void test_two_dashes_end_the_flags(void **state) {
     assert_false(options.fast);
 }
 
+static void test_a_list_is_positive_numbers_between_commas(void **state) {
+    (void)state;
+    static const char *const bad[] = {"",  ",",  "1,,2", "0",       "1,0",
+                                      "x", "1x", "1 2",  "1048577", "1,2,3,4"};
+    uint32_t out[3];
+    assert_int_equal(rp_flag_list("7", out, 3), 1);
+    assert_int_equal(out[0], 7);
+    assert_int_equal(rp_flag_list("1,8,1048576", out, 3), 3);
+    assert_int_equal(out[2], 1048576);
+    for (size_t i = 0; i < RP_ARRAY_COUNT(bad); i++)
+        assert_int_equal(rp_flag_list(bad[i], out, 3), 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_defaults_come_from_the_table),
@@ -146,6 +159,7 @@ int main(void) {
         cmocka_unit_test(test_a_misspelt_flag_gets_the_nearest_name),
         cmocka_unit_test(test_the_environment_stands_between_default_and_flag),
         cmocka_unit_test(test_two_dashes_end_the_flags),
+        cmocka_unit_test(test_a_list_is_positive_numbers_between_commas),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

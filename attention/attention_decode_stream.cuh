@@ -1,0 +1,379 @@
+/* attention_decode_stream.cuh - decode attention: what a block works on, and how K, V and q get into its
+ * shared memory ahead of the sums. */
+#ifndef RP_ATTENTION_ATTENTION_DECODE_STREAM_CUH
+#define RP_ATTENTION_ATTENTION_DECODE_STREAM_CUH
+
+#include "attention/attention_internal_cuda.h"
+#include "device/cuda_kernel.cuh"
+
+namespace {
+
+constexpr int WARPS = 4;
+constexpr int THREADS = WARPS * 32;
+constexpr uint32_t TILE = 16; /* keys: the rows of one instruction */
+constexpr uint32_t PREFIX_SLOT =
+    RP_ATTENTION_SPLITS_MAX; /* of a block's partials: a folded beginning */
+constexpr uint32_t SLOTS = RP_ATTENTION_SPLITS_MAX + 1;
+constexpr uint32_t ROWS_AHEAD = 8; /* of a block's rows that lie in shared memory */
+
+struct decode_args {
+    const unsigned char *kv; /* of the layer, page 0, KV head 0 */
+    size_t page_stride, plane_stride, head_stride;
+    const uint32_t *slots;
+    const rp_attention_plan_head *plan;
+    const rp_attention_plan_row *rows;
+    const float *q;
+    unsigned char *out;
+    size_t q_stride, out_stride;
+    uint32_t *arrivals;
+    float *partials;
+    uint32_t slot_words, page_log2, group, kv_heads, row_capacity;
+    float scale; /* times log2 e */
+    rp_dtype out_dtype;
+    bool q_aligned; /* to 16 bytes, in every row */
+};
+
+__device__ __forceinline__ uint32_t shared_address(const void *at) {
+    return (uint32_t)__cvta_generic_to_shared(at);
+}
+
+/* K and V are read once: they leave the L2 first, so that weights and activations stay. */
+__device__ __forceinline__ uint64_t read_once_policy() {
+    uint64_t policy;
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    return policy;
+}
+
+template <uint32_t TO, uint32_t FROM>
+__device__ __forceinline__ void copy_16_once(uint32_t to, const void *from, uint64_t policy) {
+    asm volatile(
+        "cp.async.cg.shared.global.L2::cache_hint.L2::256B [%0 + %2], [%1 + %3], 16, %4;" ::"r"(to),
+        "l"(from), "n"(TO), "n"(FROM), "l"(policy));
+}
+
+__device__ __forceinline__ void copy_16(uint32_t to, const void *from) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from));
+}
+
+__device__ __forceinline__ void copy_4(uint32_t to, const void *from) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from));
+}
+
+/* Zeros, and no access to memory, unless `valid`. */
+__device__ __forceinline__ void copy_16_or_zero(uint32_t to, const void *from, bool valid) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
+                 "r"(valid ? 16 : 0));
+}
+
+__device__ __forceinline__ void copy_commit() {
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+template <int PENDING> __device__ __forceinline__ void copy_wait() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
+    __syncwarp();
+}
+
+__device__ __forceinline__ void barrier_init(uint64_t *barrier, uint32_t count) {
+    asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(count)
+                 : "memory");
+}
+
+/* Once for each warp: what its lanes did is seen by who waits. */
+__device__ __forceinline__ void barrier_arrive(uint64_t *barrier, uint32_t lane) {
+    __syncwarp();
+    if (lane == 0)
+        asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(shared_address(barrier))
+                     : "memory");
+}
+
+__device__ __forceinline__ void barrier_wait(uint64_t *barrier, uint32_t parity) {
+    asm volatile("{\n"
+                 ".reg .pred done;\n"
+                 "again_%=:\n"
+                 "mbarrier.try_wait.parity.shared.b64 done, [%0], %1;\n"
+                 "@!done bra again_%=;\n"
+                 "}" ::"r"(shared_address(barrier)),
+                 "r"(parity)
+                 : "memory");
+}
+
+__device__ __forceinline__ void load_matrices(uint32_t (&a)[4], uint32_t at) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(a[0]), "=r"(a[1]), "=r"(a[2]), "=r"(a[3])
+                 : "r"(at)
+                 : "memory");
+}
+
+__device__ __forceinline__ void load_matrices_transposed(uint32_t (&a)[4], uint32_t at) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(a[0]), "=r"(a[1]), "=r"(a[2]), "=r"(a[3])
+                 : "r"(at)
+                 : "memory");
+}
+
+__device__ __forceinline__ uint32_t transpose_8x8(uint32_t x) {
+    uint32_t y;
+    asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
+    return y;
+}
+
+__device__ __forceinline__ void multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t b0,
+                                         uint32_t b1) {
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, "
+                 "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+__device__ __forceinline__ float exp2_fast(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+__device__ __forceinline__ uint32_t pack(float low, float high) {
+    __nv_bfloat162 both = __floats2bfloat162_rn(low, high);
+    return *(uint32_t *)&both;
+}
+
+/* Over the lanes that hold the same heads (equal lane % 4). */
+__device__ __forceinline__ float heads_max(float x) {
+    for (int lane = 4; lane < 32; lane *= 2)
+        x = fmaxf(x, __shfl_xor_sync(0xFFFFFFFFu, x, lane));
+    return x;
+}
+
+__device__ __forceinline__ float heads_sum(float x) {
+    for (int lane = 4; lane < 32; lane *= 2)
+        x += __shfl_xor_sync(0xFFFFFFFFu, x, lane);
+    return x;
+}
+
+/* Where a block is on the line: splits [split, split_end) of one row and KV head. */
+struct segment {
+    uint32_t row, head, split, split_end;
+    rp_attention_plan_row info;
+};
+
+__device__ __forceinline__ rp_attention_plan_row load_row(const decode_args &args, uint32_t index) {
+    const uint4 *from = (const uint4 *)(args.rows + index);
+    union {
+        uint4 words[2];
+        rp_attention_plan_row row;
+    } both;
+    both.words[0] = __ldcg(from);
+    both.words[1] = __ldcg(from + 1);
+    return both.row;
+}
+
+/* What all threads of a block know. */
+struct block_state {
+    uint64_t full[2], empty[2]; /* barriers of the exchange buffers: written, read by every warp */
+    segment start;
+    rp_attention_plan_row rows[ROWS_AHEAD]; /* from the first row on */
+    uint32_t is_last;
+    uint32_t partial_count;
+    uint32_t partials[RP_ATTENTION_SPLITS_MAX]; /* block * SLOTS + slot, in rising order of keys */
+};
+
+__device__ __forceinline__ rp_attention_plan_row row_at(const decode_args &args,
+                                                        const block_state &shared, uint32_t row) {
+    uint32_t ahead = row - shared.start.row;
+    return ahead < ROWS_AHEAD ? shared.rows[ahead] : load_row(args, row);
+}
+
+/* The next segment of a block with `left` splits to go (not 0). */
+__device__ __forceinline__ void next_segment(const decode_args &args, const block_state &shared,
+                                             segment &at, uint32_t left) {
+    if (++at.head == args.kv_heads) {
+        at.head = 0;
+        at.info = row_at(args, shared, ++at.row);
+    }
+    at.split = 0;
+    at.split_end = min(at.info.splits, left);
+}
+
+/* Keys [begin, end) of splits [split, split_end). */
+__device__ __forceinline__ uint32_t keys_begin(const segment &at, uint32_t split) {
+    return max(at.info.first, (at.info.first_split + split) << at.info.split_log2);
+}
+__device__ __forceinline__ uint32_t keys_end(const segment &at, uint32_t split_end) {
+    return min(at.info.position + 1, (at.info.first_split + split_end) << at.info.split_log2);
+}
+
+/* Whether `count` keys hold a visible one, and whether they hold nothing else. */
+__device__ __forceinline__ bool any_is_seen(const rp_attention_plan_row &row, uint32_t key,
+                                            uint32_t count) {
+    return key <= row.position && key + count > row.first;
+}
+__device__ __forceinline__ bool all_are_seen(const rp_attention_plan_row &row, uint32_t key,
+                                             uint32_t count) {
+    return key + count <= row.position + 1 && key >= row.first;
+}
+
+/* How the keys of a split go to the warps. */
+template <int D> struct sizes_of {
+#ifdef RP_DECODE_TILES
+    static constexpr uint32_t TILES = RP_DECODE_TILES;
+#else
+    static constexpr uint32_t TILES = D <= 128 ? 2 : 1;
+#endif
+    static constexpr uint32_t UNIT = TILES * TILE;       /* keys */
+    static constexpr uint32_t STEP = UNIT * WARPS;       /* keys of one unit per warp */
+    static constexpr uint32_t BATCH = 32 / TILES * STEP; /* keys whose pages a warp's lanes hold */
+    static constexpr uint32_t ROW_BYTES = D * 2 + 16;    /* odd in 16 bytes: no bank conflicts */
+    static constexpr uint32_t UNIT_BYTES = UNIT * ROW_BYTES;
+};
+static_assert(RP_ATTENTION_SPLIT % sizes_of<64>::STEP == 0, "a split is whole steps");
+
+/* One warp's stream of units into its ring, ahead of the sums. */
+template <int D> struct loader {
+    static constexpr uint32_t TILES = sizes_of<D>::TILES, UNIT = sizes_of<D>::UNIT,
+                              STEP = sizes_of<D>::STEP, BATCH = sizes_of<D>::BATCH,
+                              ROW_BYTES = sizes_of<D>::ROW_BYTES;
+    static constexpr uint32_t CHUNKS = D / 8; /* of 16 bytes */
+    /* A warp's instruction copies 32 chunks; after so many of them whole rows are done. */
+    static constexpr uint32_t PERIOD = CHUNKS % 3 == 0 ? 3 : 1;
+    segment at;
+    uint32_t left; /* splits after this segment */
+    uint32_t key, end;
+    uint32_t batch, pages, next_pages; /* a lane's page from key `batch` on, and after it */
+    uint32_t lane_to[PERIOD];          /* where a lane's chunk of each instruction goes */
+    const unsigned char *from[TILES];  /* a lane's first chunk of each tile */
+
+    __device__ __forceinline__ void init(uint32_t lane) {
+#pragma unroll
+        for (uint32_t i = 0; i < PERIOD; i++)
+            lane_to[i] = (i * 32 + lane + (i * 32 + lane) / CHUNKS) * 16;
+    }
+
+    /* The pages of 32 tiles of this warp, from `base` on. */
+    __device__ __forceinline__ uint32_t load_pages(const decode_args &args,
+                                                   const rp_attention_plan_row &row, uint32_t base,
+                                                   uint32_t warp, uint32_t lane) {
+        const uint32_t *table = args.slots + (size_t)row.slot * args.slot_words + RP_SLOT_PAGES;
+        uint32_t mine = base + lane / TILES * STEP + warp * UNIT + lane % TILES * TILE;
+        return any_is_seen(row, mine, TILE) ? __ldcg(table + (mine >> args.page_log2)) : 0;
+    }
+    /* Asks for the pages after this batch: they are there when they are wanted. */
+    __device__ __forceinline__ void look_ahead(const decode_args &args, const block_state &shared,
+                                               uint32_t warp, uint32_t lane) {
+        if (batch + BATCH < end) {
+            next_pages = load_pages(args, at.info, batch + BATCH, warp, lane);
+        } else if (left != 0) {
+            const rp_attention_plan_row row =
+                at.head + 1 == args.kv_heads ? row_at(args, shared, at.row + 1) : at.info;
+            next_pages = load_pages(args, row, row.first & ~(STEP - 1), warp, lane);
+        }
+    }
+    __device__ __forceinline__ void enter() {
+        key = keys_begin(at, at.split) & ~(STEP - 1);
+        end = keys_end(at, at.split_end);
+        batch = key;
+    }
+    /* All chunks of a tile, from the PART-th on. */
+    template <uint32_t PART>
+    __device__ __forceinline__ void copy_parts(uint32_t to, const unsigned char *tile) {
+        if constexpr (PART < TILE * CHUNKS / 32) {
+            copy_16_once<PART / PERIOD * PERIOD * 512 + PART / PERIOD * PERIOD * 32 / CHUNKS * 16,
+                         PART * 512>(to + lane_to[PART % PERIOD], tile, read_once_policy());
+            copy_parts<PART + 1>(to, tile);
+        }
+    }
+    /* Keys that are not seen become zeros: whatever lies there must not reach a sum. */
+    __device__ __forceinline__ void copy_seen(uint32_t to, const unsigned char *tile,
+                                              uint32_t first, uint32_t lane) {
+#pragma unroll 1
+        for (uint32_t i = 0; i < TILE * CHUNKS; i += 32) {
+            uint32_t row = (i + lane) / CHUNKS, position = first + row;
+            copy_16_or_zero(to + (i + lane + row) * 16, tile + i * 16,
+                            position >= at.info.first && position <= at.info.position);
+        }
+    }
+    __device__ __forceinline__ void copy(uint32_t to, uint32_t warp, uint32_t lane) {
+        uint32_t first = key + warp * UNIT;
+        if (key < end && any_is_seen(at.info, first, UNIT)) {
+            if (all_are_seen(at.info, first, UNIT)) {
+#pragma unroll
+                for (uint32_t t = 0; t < TILES; t++)
+                    copy_parts<0>(to + t * TILE * ROW_BYTES, from[t]);
+            } else {
+#pragma unroll
+                for (uint32_t t = 0; t < TILES; t++)
+                    copy_seen(to + t * TILE * ROW_BYTES, from[t], first + t * TILE, lane);
+            }
+        }
+        copy_commit();
+    }
+    /* K of the next unit, then V of it. */
+    __device__ __forceinline__ void issue_key(const decode_args &args, const block_state &shared,
+                                              uint32_t to, uint32_t warp, uint32_t lane) {
+        bool enters = key >= end && left != 0;
+        if (enters) {
+            next_segment(args, shared, at, left);
+            left -= at.split_end;
+            enter();
+        }
+        if (enters || key - batch == BATCH) {
+            batch = key;
+            pages = next_pages;
+            look_ahead(args, shared, warp, lane);
+        }
+#pragma unroll
+        for (uint32_t t = 0; t < TILES; t++) {
+            uint32_t page = __shfl_sync(0xFFFFFFFFu, pages, (key - batch) / STEP * TILES + t);
+            uint32_t in_page = (key + warp * UNIT + t * TILE) & ((1u << args.page_log2) - 1);
+            from[t] = args.kv + page * args.page_stride + at.head * args.head_stride +
+                      in_page * (D * 2) + lane * 16;
+        }
+        copy(to, warp, lane);
+    }
+    __device__ __forceinline__ void issue_value(const decode_args &args, uint32_t to, uint32_t warp,
+                                                uint32_t lane) {
+#pragma unroll
+        for (uint32_t t = 0; t < TILES; t++)
+            from[t] += args.plane_stride;
+        copy(to, warp, lane);
+        key += STEP;
+    }
+};
+
+/* q of a row's group in shared memory, f32: (group, D + 8), so that rows begin in different banks. */
+template <int D> struct query_buffer {
+    static constexpr uint32_t STRIDE = D + 8;
+    float *data;
+
+    /* Joins the thread's next group of copies. */
+    __device__ __forceinline__ void ask(const decode_args &args, uint32_t token,
+                                        uint32_t head) const {
+        const float *from = args.q + token * args.q_stride + (size_t)head * args.group * D;
+        if (args.q_aligned) {
+#pragma unroll 1
+            for (uint32_t i = threadIdx.x * 4; i < args.group * D; i += THREADS * 4)
+                copy_16(shared_address(data + i / D * STRIDE + i % D), from + i);
+        } else {
+#pragma unroll 1
+            for (uint32_t i = threadIdx.x; i < args.group * D; i += THREADS)
+                copy_4(shared_address(data + i / D * STRIDE + i % D), from + i);
+        }
+    }
+    template <int NT>
+    __device__ __forceinline__ void load(uint32_t (&q)[NT][D / 16][2], uint32_t group,
+                                         uint32_t lane) const {
+#pragma unroll
+        for (int n = 0; n < NT; n++) {
+            uint32_t head = n * 8 + lane / 4;
+            const float *from = data + min(head, group - 1) * STRIDE + lane % 4 * 2;
+#pragma unroll
+            for (int i = 0; i < D / 8; i++) {
+                float2 x = *(const float2 *)(from + i * 8);
+                q[n][i / 2][i % 2] = head < group ? pack(x.x, x.y) : 0;
+            }
+        }
+    }
+};
+
+} // namespace
+
+#endif
