@@ -3,57 +3,80 @@
 #include "base/clock.h"
 #include "base/memory.h"
 #include "bench/membw.h"
-#include "engine/engine.h"
-#include "model/model.h"
 
-#include <semaphore.h>
-#include <stdlib.h>
 #include <string.h>
 
-struct run {
-    struct rp_engine *engine;
-    struct rp_request *requests;
-    int32_t *prompts; /* (batch, context) */
-    sem_t wake;
-    double *gaps_ms; /* steps of the round in work */
-    uint32_t gap_count;
-    double *steps_ms; /* of all rounds, without warm-up */
-    uint32_t step_count;
-    bool *has_token; /* (batch) */
-    uint32_t prompts_left;
-    bool on_card;
-    double card_bandwidth;         /* 0: not on a card */
-    uint64_t start_ns, prompts_ns; /* from the first submit until every prompt gave a token */
-    double shares[RP_BENCH_ROUNDS_MAX], bandwidths[RP_BENCH_ROUNDS_MAX];
+/* Tokens of a prompt that the prefix cache does not give back: those of its last page. */
+#define UNCACHED_TOKENS 64u
+/* Steps that the first sequences may have made when the last one is submitted. */
+#define SUBMIT_STEPS 2u
+/* A round whose sequences never all decoded together (this thread lost its processor amid the submits) is made
+ * again. */
+#define ATTEMPTS 4u
+
+/* Step times of the pair in work, all rounds. */
+struct samples {
+    double *ms, *device_ms, *gap_us, *host_us;
+    uint32_t count, device_count, gap_count;
 };
 
-static void on_wake(void *ctx) { sem_post(&((struct run *)ctx)->wake); }
+struct run {
+    const struct rp_bench_decode_config *config;
+    struct rp_bench_engine bench;
+    struct rp_request *requests;  /* (largest batch) */
+    int32_t *prompts;             /* (largest batch, largest context) */
+    bool *has_token;              /* (largest batch) */
+    uint32_t context_max, budget; /* budget: tokens of a step */
+    double *round_ms;             /* steps of the round in work */
+    uint32_t round_count;
+    double *values; /* of samples */
+    struct samples samples;
+    double card_bandwidth; /* 0: not on a card */
+    double bandwidths[RP_BENCH_ROUNDS_MAX], shares[RP_BENCH_ROUNDS_MAX];
+    /* the pair in work */
+    uint32_t batch, context, max_tokens, pair;
+    uint32_t prompts_left;
+    uint64_t start_ns, prompts_ns; /* from the first submit until every prompt gave a token */
+};
 
-static int compare_doubles(const void *a, const void *b) {
-    double left = *(const double *)a, right = *(const double *)b;
-    return (left > right) - (left < right);
+static uint32_t largest(const uint32_t *values, uint32_t count) {
+    uint32_t most = 0;
+    for (uint32_t i = 0; i < count; i++)
+        most = RP_MAX(most, values[i]);
+    return most;
 }
 
-static int submit_all(struct run *run, const struct rp_bench_decode_config *config,
-                      const struct rp_model_config *model, struct rp_error *err) {
-    uint32_t state = 1;
-    /* Any ids do, and the same ones every time; but no two sequences may share pages, or K and V of all
-     * of them would be read from memory once. */
-    for (size_t i = 0; i < (size_t)config->batch * config->context; i++) {
+/* Sequences whose prompt is in decode while others still wait for theirs; so that all decode together for
+ * `tokens` steps, each gets more. */
+static uint32_t output_tokens(const struct run *run, uint32_t batch) {
+    uint32_t others = batch - 1;
+    return run->config->tokens + (others ? SUBMIT_STEPS : 0) +
+           RP_CEIL_DIV(others * UNCACHED_TOKENS, RP_MAX(run->budget - batch, 1u));
+}
+
+/* Any ids do, and the same ones every time; but no two sequences may share pages, or K and V of all of them
+ * would be read from memory once. */
+static void make_prompts(struct run *run, uint32_t batch_max) {
+    uint32_t state = 1, vocab = run->bench.model.config.vocab;
+    for (size_t i = 0; i < (size_t)batch_max * run->context_max; i++) {
         state = state * 1664525u + 1013904223u;
-        run->prompts[i] = (int32_t)((state >> 8) % model->vocab);
+        run->prompts[i] = (int32_t)((state >> 8) % vocab);
     }
+}
+
+static int submit_all(struct run *run, struct rp_error *err) {
     if (run->start_ns == 0)
         run->start_ns = rp_clock_ns();
-    for (uint32_t i = 0; i < config->batch; i++) {
+    for (uint32_t i = 0; i < run->batch; i++) {
         struct rp_request *request = &run->requests[i];
         memset(request, 0, sizeof *request);
         request->id = i;
-        request->prompt = run->prompts + (size_t)i * config->context;
-        request->prompt_count = config->context;
-        request->max_tokens = config->tokens;
+        request->prompt = run->prompts + (size_t)i * run->context_max;
+        request->prompt_count = run->context;
+        request->max_tokens = run->max_tokens;
+        request->cache_salt = run->pair + 1; /* another pair's prompts begin alike */
         request->sampling = (struct rp_sampling){.temperature = 0.0f, .top_p = 1.0f, .seed = i};
-        int status = rp_engine_submit(run->engine, request);
+        int status = rp_engine_submit(run->bench.engine, request);
         if (status != RP_OK)
             return rp_error_set(err, (enum rp_status)status, "submit: %s", rp_status_text(status));
     }
@@ -62,14 +85,16 @@ static int submit_all(struct run *run, const struct rp_bench_decode_config *conf
 
 /* Drains events until every request closed; the gaps between distinct result times are the steps. All
  * sequences decode together once the slowest prompt is done, and only those steps are wanted. */
-static void drain(struct run *run, const struct rp_bench_decode_config *config) {
-    uint32_t closed = 0, tokens_at = 0;
+static int drain(struct run *run, struct rp_error *err) {
+    uint32_t closed = 0, early = 0, tokens_at = 0;
     uint64_t time = 0, previous = 0;
-    while (closed < config->batch) {
+    run->round_count = 0;
+    while (closed < run->batch) {
         struct rp_event event;
-        sem_wait(&run->wake);
-        while (rp_engine_next_event(run->engine, &event)) {
+        sem_wait(&run->bench.wake);
+        while (rp_engine_next_event(run->bench.engine, &event)) {
             if (event.kind == RP_EVENT_CLOSED) {
+                early += event.finish_reason != RP_FINISH_LENGTH;
                 closed++;
                 continue;
             }
@@ -81,192 +106,199 @@ static void drain(struct run *run, const struct rp_bench_decode_config *config) 
                 time = event.time_ns;
                 tokens_at = 0;
             }
-            if (++tokens_at == config->batch) {
+            if (++tokens_at == run->batch) {
                 if (previous)
-                    run->gaps_ms[run->gap_count++] = (double)(time - previous) * 1e-6;
+                    run->round_ms[run->round_count++] = (double)(time - previous) * 1e-6;
                 previous = time;
             }
         }
     }
+    int status = rp_bench_engine_rest(&run->bench, err);
+    if (status == RP_OK && early)
+        status = rp_error_set(err, RP_STATUS_DEVICE, "%u of %u sequences ended before their time",
+                              early, run->batch);
+    return status;
 }
 
-static double sorted_quantile(double *values, uint32_t count, double q) {
-    qsort(values, count, sizeof *values, compare_doubles);
-    return values[(uint32_t)(q * (count - 1) + 0.5)];
+/* What the engine itself measured of the steps of this round. */
+static void take_times(struct run *run, uint64_t since) {
+    struct samples *samples = &run->samples;
+    uint32_t count = rp_bench_engine_times(&run->bench, since);
+    uint32_t skip = run->config->warm_up + 1; /* the first one ends no gap */
+    for (uint32_t i = 0; i < count; i++) {
+        const struct rp_step_times *times = &run->bench.times[i];
+        if (times->rows != run->batch || times->tokens != run->batch)
+            continue;
+        if (skip) {
+            skip--;
+            continue;
+        }
+        samples->device_ms[samples->device_count] = (double)times->device_ns * 1e-6;
+        samples->host_us[samples->device_count++] = (double)times->host_ns * 1e-3;
+        if (times->gap_ns)
+            samples->gap_us[samples->gap_count++] = (double)times->gap_ns * 1e-3;
+    }
 }
 
 /* Bytes per second. A card's was read before the engine took its memory, and does not move. */
-static double read_bandwidth(const struct run *run, const struct rp_bench_decode_config *config) {
-    return run->on_card ? run->card_bandwidth
-                        : rp_membw_read(config->device.threads, (size_t)1 << 30, 4);
+static double read_bandwidth(const struct run *run) {
+    return run->bench.on_card
+               ? run->card_bandwidth
+               : rp_membw_read(run->config->target.device.threads, (size_t)1 << 30, 4);
 }
 
 /* bandwidth, decode, bandwidth. */
-static int run_round(struct run *run, const struct rp_bench_decode_config *config,
-                     const struct rp_model_config *model, uint32_t round, double bytes_per_step,
-                     struct rp_error *err) {
-    double before = read_bandwidth(run, config);
-    run->gap_count = 0;
-    int status = submit_all(run, config, model, err);
-    if (status != RP_OK)
-        return status;
-    drain(run, config);
-    double after = read_bandwidth(run, config);
+static int run_round(struct run *run, uint32_t round, double bytes_per_step, struct rp_error *err) {
+    struct samples *samples = &run->samples;
+    double before = read_bandwidth(run);
+    uint64_t since = 0;
+    int status = RP_OK;
+    run->round_count = 0;
+    for (uint32_t i = 0; i < ATTEMPTS && run->round_count <= run->config->warm_up; i++) {
+        since = rp_engine_steps_timed(run->bench.engine);
+        status = submit_all(run, err);
+        if (status == RP_OK)
+            status = drain(run, err);
+        if (status != RP_OK)
+            return status;
+    }
+    double after = read_bandwidth(run);
     run->bandwidths[round] = RP_MAX(before, after) * 1e-9;
-    uint32_t skip = RP_MIN(config->warm_up, run->gap_count);
-    double *gaps = run->gaps_ms + skip;
-    uint32_t count = run->gap_count - skip;
+    uint32_t skip = RP_MIN(run->config->warm_up, run->round_count);
+    double *steps = run->round_ms + skip;
+    uint32_t count = run->round_count - skip;
     if (count == 0)
         return rp_error_set(err, RP_STATUS_RANGE, "no step is left after %u of warm-up",
-                            config->warm_up);
-    memcpy(run->steps_ms + run->step_count, gaps, count * sizeof *gaps);
-    run->step_count += count;
-    double achieved = bytes_per_step / (sorted_quantile(gaps, count, 0.5) * 1e-3) * 1e-9;
+                            run->config->warm_up);
+    memcpy(samples->ms + samples->count, steps, count * sizeof *steps);
+    samples->count += count;
+    take_times(run, since);
+    double achieved = bytes_per_step / (rp_bench_quantile(steps, count, 0.5) * 1e-3) * 1e-9;
     run->shares[round] = run->bandwidths[round] > 0 ? achieved / run->bandwidths[round] : 0;
     return RP_OK;
 }
 
-/* What the engine itself measured of the decode steps of all sequences. */
-static void summarise_times(const struct run *run, uint32_t batch,
-                            struct rp_bench_decode_result *out) {
-    struct rp_step_times *times = rp_calloc(RP_STEP_TIMES, sizeof *times);
-    double *values = rp_calloc(3 * RP_STEP_TIMES, sizeof *values);
-    double *device = values, *gap = values + RP_STEP_TIMES, *host = gap + RP_STEP_TIMES;
-    uint32_t count = times ? rp_engine_step_times(run->engine, times, RP_STEP_TIMES) : 0;
-    uint32_t steps = 0, gaps = 0;
-    for (uint32_t i = 0; values && i < count; i++) {
-        if (times[i].rows != batch || times[i].tokens != batch)
-            continue;
-        device[steps] = (double)times[i].device_ns * 1e-6;
-        host[steps++] = (double)times[i].host_ns * 1e-3;
-        if (times[i].gap_ns)
-            gap[gaps++] = (double)times[i].gap_ns * 1e-3;
-    }
-    if (steps) {
-        out->device_ms_p50 = sorted_quantile(device, steps, 0.5);
-        out->host_us_p50 = sorted_quantile(host, steps, 0.5);
-        out->host_us_p99 = sorted_quantile(host, steps, 0.99);
-    }
-    if (gaps) {
-        out->gap_us_p50 = sorted_quantile(gap, gaps, 0.5);
-        out->gap_us_p99 = sorted_quantile(gap, gaps, 0.99);
-    }
-    rp_free(times);
-    rp_free(values);
-}
-
-static void summarise(struct run *run, const struct rp_bench_decode_config *config,
-                      struct rp_bench_decode_result *out) {
+static void summarise(struct run *run, struct rp_bench_decode_result *out) {
+    struct samples *samples = &run->samples;
+    uint32_t rounds = run->config->rounds;
     double sum = 0.0;
-    for (uint32_t i = 0; i < run->step_count; i++)
-        sum += run->steps_ms[i];
-    out->steps = run->step_count;
-    out->ms_mean = sum / run->step_count;
-    out->ms_p10 = sorted_quantile(run->steps_ms, run->step_count, 0.1);
-    out->ms_p50 = sorted_quantile(run->steps_ms, run->step_count, 0.5);
-    out->ms_p90 = sorted_quantile(run->steps_ms, run->step_count, 0.9);
-    out->ms_p99 = sorted_quantile(run->steps_ms, run->step_count, 0.99);
-    summarise_times(run, config->batch, out);
-    out->tokens_per_second = config->batch * 1000.0 / out->ms_p50;
+    for (uint32_t i = 0; i < samples->count; i++)
+        sum += samples->ms[i];
+    out->steps = samples->count;
+    out->ms_mean = sum / samples->count;
+    out->ms_p10 = rp_bench_quantile(samples->ms, samples->count, 0.1);
+    out->ms_p50 = rp_bench_quantile(samples->ms, samples->count, 0.5);
+    out->ms_p90 = rp_bench_quantile(samples->ms, samples->count, 0.9);
+    out->ms_p99 = rp_bench_quantile(samples->ms, samples->count, 0.99);
+    out->device_ms_p50 = rp_bench_quantile(samples->device_ms, samples->device_count, 0.5);
+    out->host_us_p50 = rp_bench_quantile(samples->host_us, samples->device_count, 0.5);
+    out->host_us_p99 = rp_bench_quantile(samples->host_us, samples->device_count, 0.99);
+    out->gap_us_p50 = rp_bench_quantile(samples->gap_us, samples->gap_count, 0.5);
+    out->gap_us_p99 = rp_bench_quantile(samples->gap_us, samples->gap_count, 0.99);
+    out->tokens_per_second = run->batch * 1000.0 / out->ms_p50;
     out->achieved_gbps = out->bytes_per_step / (out->ms_p50 * 1e-3) * 1e-9;
-    out->read_bandwidth_gbps = sorted_quantile(run->bandwidths, config->rounds, 0.5);
-    out->share = sorted_quantile(run->shares, config->rounds, 0.5);
+    out->read_bandwidth_gbps = rp_bench_quantile(run->bandwidths, rounds, 0.5);
+    out->share = rp_bench_quantile(run->shares, rounds, 0.5);
     out->share_min = run->shares[0];
-    out->share_max = run->shares[config->rounds - 1];
+    out->share_max = run->shares[rounds - 1];
     out->prefill_tokens_per_second =
-        (double)config->batch * config->context / ((double)run->prompts_ns * 1e-9);
+        (double)run->batch * run->context / ((double)run->prompts_ns * 1e-9);
 }
 
 static double kv_bytes_per_token(const struct rp_model_config *model, enum rp_dtype dtype) {
     return 2.0 * model->layers * model->kv_heads * model->head_dim * rp_dtype_bytes(dtype);
 }
 
-/* A card makes its weights by itself, in a fraction of the time. */
-static bool on_card(const struct rp_bench_decode_config *config) {
-    struct rp_device_info info = {.separate_memory = false};
-    if (config->opened)
-        config->backend->info(config->opened, &info);
-    return info.separate_memory;
+static int run_pair(struct run *run, struct rp_bench_decode_result *out, struct rp_error *err) {
+    const struct rp_model *model = &run->bench.model;
+    const struct rp_bench_ready *ready = &run->bench.ready;
+    enum rp_dtype dtype = run->config->target.dtype;
+    uint32_t length = run->context + run->max_tokens;
+    *out = (struct rp_bench_decode_result){.batch = run->batch, .context = run->context};
+    out->weight_bytes = (double)rp_model_weight_bytes(model);
+    if (!model->config.tied) /* the table is only looked up */
+        out->weight_bytes -=
+            (double)model->config.vocab * model->config.hidden * rp_dtype_bytes(dtype);
+    out->bytes_per_step = out->weight_bytes + kv_bytes_per_token(&model->config, dtype) *
+                                                  run->batch *
+                                                  (run->context + run->max_tokens / 2.0);
+    out->left_out = (uint64_t)run->batch * RP_CEIL_DIV(length, ready->page_tokens) >
+                    ready->kv_tokens / ready->page_tokens;
+    if (out->left_out)
+        return RP_OK;
+    run->start_ns = run->prompts_ns = 0;
+    run->prompts_left = run->batch;
+    memset(run->has_token, 0, run->batch * sizeof *run->has_token);
+    run->samples.count = run->samples.device_count = run->samples.gap_count = 0;
+    int status = submit_all(run, err);
+    if (status == RP_OK)
+        status = drain(run, err); /* the prompts, for their time and for the cache */
+    for (uint32_t round = 0; round < run->config->rounds && status == RP_OK; round++)
+        status = run_round(run, round, out->bytes_per_step, err);
+    if (status == RP_OK)
+        summarise(run, out);
+    return status;
 }
 
-int rp_bench_decode(const struct rp_bench_decode_config *config, struct rp_bench_decode_result *out,
+static int allocate(struct run *run, uint32_t batch_max, uint32_t max_tokens,
                     struct rp_error *err) {
-    struct rp_model_config shape;
-    struct rp_model model = {0};
-    struct run run = {0};
-    struct rp_device_info device;
-    uint32_t length = config->context + config->tokens;
-    memset(out, 0, sizeof *out);
-    if (on_card(config))
-        run.card_bandwidth =
-            rp_membw_device(config->backend, config->opened, config->device.threads);
-    int status = rp_model_shape(config->shape, &shape, err);
+    size_t steps = (size_t)max_tokens * run->config->rounds;
+    run->requests = rp_calloc(batch_max, sizeof *run->requests);
+    run->prompts = rp_calloc((size_t)batch_max * run->context_max, sizeof *run->prompts);
+    run->has_token = rp_calloc(batch_max, sizeof *run->has_token);
+    run->round_ms = rp_calloc(max_tokens, sizeof *run->round_ms);
+    run->values = rp_calloc(4 * steps, sizeof *run->values);
+    if (!run->requests || !run->prompts || !run->has_token || !run->round_ms || !run->values)
+        return rp_error_set(err, RP_STATUS_NO_MEMORY, "out of memory");
+    run->samples.ms = run->values;
+    run->samples.device_ms = run->values + steps;
+    run->samples.gap_us = run->values + 2 * steps;
+    run->samples.host_us = run->values + 3 * steps;
+    make_prompts(run, batch_max);
+    return RP_OK;
+}
+
+static int run_pairs(struct run *run, struct rp_error *err) {
+    const struct rp_bench_decode_config *config = run->config;
+    int status = RP_OK;
+    for (uint32_t b = 0; b < config->batch_count; b++)
+        for (uint32_t c = 0; c < config->context_count && status == RP_OK; c++) {
+            struct rp_bench_decode_result result;
+            run->batch = config->batches[b];
+            run->context = config->contexts[c];
+            run->max_tokens = output_tokens(run, run->batch);
+            run->pair = b * config->context_count + c;
+            status = run_pair(run, &result, err);
+            if (status == RP_OK)
+                config->report(config->report_ctx, &run->bench.ready, &result);
+        }
+    return status;
+}
+
+int rp_bench_decode(const struct rp_bench_decode_config *config, struct rp_error *err) {
+    struct run run = {.config = config};
+    uint32_t batch_max = largest(config->batches, config->batch_count);
+    bool on_card = rp_bench_on_card(&config->target);
+    run.context_max = largest(config->contexts, config->context_count);
+    run.budget = RP_MAX(on_card ? 2048u : 512u, 2 * batch_max);
+    if (on_card)
+        run.card_bandwidth = rp_membw_device(config->target.backend, config->target.opened,
+                                             config->target.device.threads);
+    uint32_t max_tokens = output_tokens(&run, batch_max);
+    struct rp_engine_config sizes = {.max_num_seqs = batch_max,
+                                     .max_num_batched_tokens = run.budget,
+                                     .max_model_len = run.context_max + max_tokens,
+                                     .prefix_cache = true};
+    int status = rp_bench_engine_open(&config->target, &sizes, &run.bench, err);
     if (status == RP_OK)
-        status = (on_card(config) ? rp_model_random_vectors
-                                  : rp_model_random)(&shape, config->dtype, 1, length, &model, err);
-    if (status != RP_OK) {
-        if (config->opened)
-            config->backend->close(config->opened);
-        return status;
-    }
-    sem_init(&run.wake, 0, 0);
-    struct rp_engine_config engine = {.backend = config->backend,
-                                      .opened = config->opened,
-                                      .device = config->device,
-                                      .max_num_seqs = config->batch,
-                                      .max_num_batched_tokens = RP_MAX(512u, config->batch),
-                                      .max_model_len = length,
-                                      .queue_capacity = config->batch,
-                                      .kv_dtype = config->dtype,
-                                      .prefix_cache = true,
-                                      .run_ahead = config->run_ahead,
-                                      .enforce_eager = config->enforce_eager,
-                                      .no_fusion = config->no_fusion,
-                                      .wake = on_wake,
-                                      .wake_ctx = &run};
-    run.requests = rp_calloc(config->batch, sizeof *run.requests);
-    run.prompts = rp_calloc((size_t)config->batch * config->context, sizeof *run.prompts);
-    run.has_token = rp_calloc(config->batch, sizeof *run.has_token);
-    run.prompts_left = config->batch;
-    run.gaps_ms = rp_calloc(config->tokens, sizeof *run.gaps_ms);
-    run.steps_ms = rp_calloc((size_t)config->tokens * config->rounds, sizeof *run.steps_ms);
-    if (!run.requests || !run.prompts || !run.has_token || !run.gaps_ms || !run.steps_ms) {
-        if (config->opened)
-            config->backend->close(config->opened);
-        status = rp_error_set(err, RP_STATUS_NO_MEMORY, "out of memory");
-        goto done;
-    }
-    status = rp_engine_create(&engine, &model, &run.engine, err);
-    if (status != RP_OK)
-        goto done;
-    rp_engine_device_info(run.engine, &device);
-    run.on_card = device.separate_memory;
-    memcpy(out->device, device.name, sizeof out->device);
-    out->weight_bytes = (double)rp_model_weight_bytes(&model);
-    if (!shape.tied) /* the table is only looked up */
-        out->weight_bytes -= (double)shape.vocab * shape.hidden * rp_dtype_bytes(config->dtype);
-    out->bytes_per_step = out->weight_bytes + kv_bytes_per_token(&shape, config->dtype) *
-                                                  config->batch *
-                                                  (config->context + config->tokens / 2.0);
-    status = rp_engine_start(run.engine, err);
-    if (status != RP_OK)
-        goto done;
-    status = submit_all(&run, config, &shape, err);
+        status = allocate(&run, batch_max, max_tokens, err);
     if (status == RP_OK)
-        drain(&run, config); /* the prompts, for their time and for the cache */
-    for (uint32_t round = 0; round < config->rounds && status == RP_OK; round++)
-        status = run_round(&run, config, &shape, round, out->bytes_per_step, err);
-    rp_engine_stop(run.engine);
-    if (status == RP_OK)
-        summarise(&run, config, out);
-done:
-    rp_engine_destroy(run.engine);
-    rp_model_deinit(&model);
+        status = run_pairs(&run, err);
+    rp_bench_engine_close(&run.bench);
     rp_free(run.requests);
     rp_free(run.prompts);
     rp_free(run.has_token);
-    rp_free(run.gaps_ms);
-    rp_free(run.steps_ms);
-    sem_destroy(&run.wake);
+    rp_free(run.round_ms);
+    rp_free(run.values);
     return status;
 }

@@ -1,37 +1,30 @@
-/* bench_decode.h - time per decode step of a model shape, and its share of the machine's bandwidth.
+/* bench_decode.h - time per decode step of a model, and its share of the machine's bandwidth.
  *
- * The whole engine runs: scheduler, packets, graphs, sampling. `batch` sequences of `context` random
- * prompt tokens each produce `tokens` more; the first `warm_up` steps do not count. A step's time is the
- * gap between the engine's reading of two consecutive results.
+ * The whole engine runs: scheduler, packets, graphs, sampling. It is made once, for the largest of the batches
+ * and contexts; then each pair of them is measured by itself. `batch` sequences of `context` random prompt
+ * tokens each produce `tokens` more (and those that it takes until the last of them has its prompt in); of the
+ * steps in which all of them decode the first `warm_up` do not count. A step's time is the gap between the
+ * engine's reading of two consecutive results; beside it stand the engine's own times of the same steps.
  *
  * Bytes of a step: every weight once (the embedding's rows apart), and K and V of every sequence at its
  * length in the middle of the run. Share = bytes / time / read bandwidth.
  *
  * A shared machine's bandwidth can change by half from one minute to the next. So the run goes in rounds:
  * bandwidth, decode, bandwidth; a round's share holds its median step against the larger of its two
- * readings, and the median of the rounds is reported with their spread. No two sequences share a page. Before
- * the rounds all run once: that gives the prompts' speed (all their tokens, over the time until each
- * sequence has its first answer), and the rounds find their prompts in the prefix cache. */
+ * readings, and the median of the rounds is reported with their spread. (A card's is read once, before the
+ * engine takes its memory.) No two sequences share a page. Before the rounds all run once: that gives the
+ * prompts' speed (all their tokens, over the time until each sequence has its first answer), and the rounds
+ * find their prompts in the prefix cache. */
 #ifndef RP_BENCH_BENCH_DECODE_H
 #define RP_BENCH_BENCH_DECODE_H
 
-#include "device/device.h"
+#include "bench/bench_engine.h"
 
 #define RP_BENCH_ROUNDS_MAX 32
 
-struct rp_bench_decode_config {
-    const struct rp_backend *backend; /* NULL: the CPU's */
-    struct rp_device *opened; /* by that backend; rp_bench_decode takes it over. NULL: none yet */
-    struct rp_device_config device;
-    const char *shape; /* rp_model_shape */
-    enum rp_dtype dtype;
-    uint32_t batch, context, tokens, warm_up; /* tokens: of each sequence in each round */
-    uint32_t rounds;                          /* at most RP_BENCH_ROUNDS_MAX */
-    bool run_ahead, enforce_eager, no_fusion;
-};
-
 struct rp_bench_decode_result {
-    char device[96];
+    uint32_t batch, context;
+    bool left_out; /* the KV pool is too small for this pair: nothing below is measured */
     double ms_p50, ms_p10, ms_p90, ms_p99, ms_mean;
     double device_ms_p50;            /* of a step, by the device's clock */
     double gap_us_p50, gap_us_p99;   /* device idle between two steps */
@@ -46,7 +39,19 @@ struct rp_bench_decode_result {
     uint32_t steps;
 };
 
-int rp_bench_decode(const struct rp_bench_decode_config *config, struct rp_bench_decode_result *out,
-                    struct rp_error *err) RP_MUST_USE;
+struct rp_bench_decode_config {
+    struct rp_bench_target target;
+    const uint32_t *batches, *contexts;
+    uint32_t batch_count, context_count;
+    uint32_t tokens, warm_up; /* tokens: of each sequence in each round */
+    uint32_t rounds;          /* at most RP_BENCH_ROUNDS_MAX */
+    /* After each pair: contexts within batches. */
+    void (*report)(void *ctx, const struct rp_bench_ready *ready,
+                   const struct rp_bench_decode_result *result);
+    void *report_ctx;
+};
+
+/* Takes over config->target.opened. */
+int rp_bench_decode(const struct rp_bench_decode_config *config, struct rp_error *err) RP_MUST_USE;
 
 #endif

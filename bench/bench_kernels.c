@@ -287,7 +287,10 @@ int rp_bench_kernels(const struct rp_bench_kernels_config *config,
     bench->cold_bytes =
         config->cold_bytes ? config->cold_bytes : (bench->info.separate_memory ? 256u : 512u) * MIB;
     memcpy(out->device, bench->info.name, sizeof out->device);
-    status = rp_model_shape(config->shape, &bench->shape, err);
+    if (config->model)
+        bench->shape = *config->model;
+    else
+        status = rp_model_shape(config->shape, &bench->shape, err);
     if (status == RP_OK) {
         out->read_bandwidth = rp_membw_device(bench->backend, bench->device, config->threads);
         status = make_shared(bench, err);

@@ -17,11 +17,14 @@
 
 #define RP_BENCH_KERNELS_MAX 256
 
+struct rp_model_config; /* model/model.h */
+
 struct rp_bench_kernels_config {
     const struct rp_backend *backend;
-    struct rp_device *device; /* open; the caller's */
-    uint32_t threads;         /* of the CPU: for its read bandwidth */
-    const char *shape;        /* rp_model_shape */
+    struct rp_device *device;            /* open; the caller's */
+    uint32_t threads;                    /* of the CPU: for its read bandwidth */
+    const char *shape;                   /* rp_model_shape */
+    const struct rp_model_config *model; /* instead of a shape's name, or NULL */
     enum rp_dtype dtype;
     const uint32_t *rows; /* up to 256: decode; above: one prompt of that many tokens */
     const uint32_t *contexts;

@@ -157,8 +157,11 @@ const char *rp_engine_failure(const struct rp_engine *engine);
  * the device hangs. */
 uint64_t rp_engine_last_progress_ns(const struct rp_engine *engine);
 const struct rp_memory_plan *rp_engine_memory_plan(const struct rp_engine *engine);
+/* Steps since the start whose times are known: as many as metrics' `steps` once nothing is open and the thread
+ * has come to rest. Any thread. */
+uint64_t rp_engine_steps_timed(const struct rp_engine *engine);
 /* Copies the times of up to `capacity` of the last steps, oldest first; returns how many. The engine must be
- * idle or stopped: for benchmarks and tests. */
+ * at rest (rp_engine_steps_timed) or stopped: for benchmarks and tests. */
 uint32_t rp_engine_step_times(const struct rp_engine *engine, struct rp_step_times *out,
                               uint32_t capacity);
 const struct rp_engine_metrics *rp_engine_metrics(const struct rp_engine *engine);

@@ -44,10 +44,11 @@ struct rp_engine {
     uint64_t device_step; /* of the last step launched */
     struct rp_pending_step pending[RP_PENDING_MAX];
     uint32_t pending_count;
-    uint64_t waited_ns;          /* for the device, in the turn in work */
-    uint64_t device_end_ns;      /* of the step read last, by the device's clock; 0: none */
-    struct rp_step_times *times; /* (RP_STEP_TIMES) ring */
-    uint64_t times_count;        /* steps read since the start */
+    uint64_t waited_ns;           /* for the device, in the turn in work */
+    uint64_t device_end_ns;       /* of the step read last, by the device's clock; 0: none */
+    struct rp_step_times *times;  /* (RP_STEP_TIMES) ring */
+    uint64_t times_count;         /* steps read since the start */
+    _Atomic uint64_t times_known; /* those of them that are complete; any thread reads it */
     bool failed; /* sticky device error: everything is closed, nothing is launched */
     bool hangs;  /* failed by the watchdog: nothing may wait for the device */
     char failure_text[384];

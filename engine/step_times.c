@@ -34,6 +34,12 @@ void rp_engine_note_turn(struct rp_engine *engine, uint64_t turn_ns) {
     uint64_t host_ns = turn_ns - RP_MIN(turn_ns, engine->waited_ns);
     engine->times[(engine->times_count - 1) % RP_STEP_TIMES].host_ns = host_ns;
     rp_histogram_observe(&engine->metrics.step_host_seconds, (double)host_ns * 1e-9);
+    /* release: whoever sees the count sees the times. */
+    atomic_store_explicit(&engine->times_known, engine->times_count, memory_order_release);
+}
+
+uint64_t rp_engine_steps_timed(const struct rp_engine *engine) {
+    return atomic_load_explicit(&((struct rp_engine *)engine)->times_known, memory_order_acquire);
 }
 
 uint32_t rp_engine_step_times(const struct rp_engine *engine, struct rp_step_times *out,

@@ -152,15 +152,23 @@ static bool replace_file(const char *path, const struct rp_buffer *text) {
     return good;
 }
 
+/* Those above the file; the open that follows says whether they are there. */
+static void make_folders(const char *file) {
+    char folder[512];
+    for (size_t i = 0; file[i] && i + 1 < sizeof folder; i++) {
+        folder[i] = file[i];
+        folder[i + 1] = '\0';
+        if (i > 0 && file[i + 1] == '/')
+            (void)mkdir(folder, 0755);
+    }
+}
+
 bool rp_cublaslt_file_write(const struct rp_cublaslt *lt) {
     struct rp_buffer text;
     uint32_t count = 0;
-    char folder[sizeof lt->file];
     if (!lt->file[0])
         return false;
-    snprintf(folder, sizeof folder, "%s", lt->file);
-    *strrchr(folder, '/') = '\0';
-    (void)mkdir(folder, 0755); /* the open below says whether it is there */
+    make_folders(lt->file);
     rp_buffer_init(&text, FILE_BYTES_MAX);
     put_header(lt, &text);
     for (uint32_t i = 0; i < lt->entry_count; i++)

@@ -3,6 +3,7 @@
 #include "base/json_writer.h"
 #include "bench/bench_kernels.h"
 #include "model/model.h"
+#include "server/cmd_stack.h"
 #include "server/commands.h"
 #include "server/flags.h"
 
@@ -139,7 +140,8 @@ int rp_cmd_bench_kernels(int argc, char **argv) {
         return status == RP_STATUS_CANCELLED ? RP_EXIT_OK : rp_fail(RP_EXIT_USAGE, &err);
     struct rp_device_config device = {.threads = options.threads,
                                       .fast_numerics = options.numerics == 1,
-                                      .no_dependent_launch = options.no_dependent_launch};
+                                      .no_dependent_launch = options.no_dependent_launch,
+                                      .cache_dir = rp_stack_cache_dir()};
     struct rp_bench_kernels_config config = {
         .threads = options.threads,
         .shape = options.shape,

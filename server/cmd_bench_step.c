@@ -209,7 +209,8 @@ static int run_bench(struct step_options *options, struct rp_bench_step_config *
     struct rp_backend_selection selection;
     struct rp_device_config device = {.threads = options->threads,
                                       .fast_numerics = options->numerics == 1,
-                                      .no_dependent_launch = options->no_dependent_launch};
+                                      .no_dependent_launch = options->no_dependent_launch,
+                                      .cache_dir = rp_stack_cache_dir()};
     struct rp_error err = {0};
     int status =
         rp_backend_select((enum rp_device_choice)options->device, &device, &selection, &err);

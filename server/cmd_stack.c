@@ -19,9 +19,26 @@ enum rp_dtype rp_stack_dtype(uint32_t choice) {
                                                : RP_DTYPE_BF16;
 }
 
+const char *rp_stack_cache_dir(void) {
+    static const struct {
+        const char *variable, *below;
+    } places[] = {
+        {"REPRISE_CACHE_DIR", ""}, {"XDG_CACHE_HOME", "/reprise"}, {"HOME", "/.cache/reprise"}};
+    static char path[512];
+    for (size_t i = 0; i < RP_ARRAY_COUNT(places); i++) {
+        const char *value = getenv(places[i].variable);
+        if (!value || (i > 0 && !*value))
+            continue;
+        int len = snprintf(path, sizeof path, "%s%s", value, places[i].below);
+        return len > 0 && (size_t)len < sizeof path ? path : NULL;
+    }
+    return NULL;
+}
+
 static struct rp_device_config device_config(const struct rp_engine_options *options) {
     return (struct rp_device_config){.threads = options->threads,
-                                     .fast_numerics = options->numerics == 1};
+                                     .fast_numerics = options->numerics == 1,
+                                     .cache_dir = rp_stack_cache_dir()};
 }
 
 int rp_stack_select(const struct rp_engine_options *options, struct rp_backend_selection *out,

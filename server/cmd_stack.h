@@ -25,6 +25,10 @@ struct rp_engine_config rp_stack_engine_config(const struct rp_engine_options *o
 /* Opens the device that the flags ask for. */
 int rp_stack_select(const struct rp_engine_options *options, struct rp_backend_selection *out,
                     struct rp_error *err) RP_MUST_USE;
+/* Where what was searched for once is kept (rp_device_config.cache_dir): $REPRISE_CACHE_DIR, else
+ * $XDG_CACHE_HOME/reprise, else $HOME/.cache/reprise; NULL: none of them is set, or the first is empty. Nothing
+ * is made. The text lasts until the next call. */
+const char *rp_stack_cache_dir(void);
 /* RP_MODEL_DTYPE_AUTO, F32 or BF16. */
 enum rp_dtype rp_stack_dtype(uint32_t choice);
 
