@@ -25,7 +25,6 @@ int rp_cmd_bench(int argc, char **argv) {
         const char *summary;
     } benches[] = {
         {"decode", rp_cmd_bench_decode, "time per decode step of a model"},
-        {"prompt", rp_cmd_bench_prompt, "a prompt as one step, through the whole engine"},
         {"kernels", rp_cmd_bench_kernels, "every operator of a model shape by itself"},
         {"matmul", rp_bench_matmul, "one product, weights from memory"},
         {"step", rp_cmd_bench_step, "the device's decode step by itself"},

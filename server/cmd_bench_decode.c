@@ -127,11 +127,11 @@ int rp_cmd_bench_decode(int argc, char **argv) {
                                             .report = report,
                                             .report_ctx = &output};
     if (status == RP_OK)
-        status =
-            rp_bench_list("batch", options.batches, 1, 4096, batches, &config.batch_count, &err);
+        status = rp_flag_list("batch", options.batches, 1, 4096, batches, RP_BENCH_LIST_MAX,
+                              &config.batch_count, &err);
     if (status == RP_OK)
-        status = rp_bench_list("context", options.contexts, 1, 1048576, contexts,
-                               &config.context_count, &err);
+        status = rp_flag_list("context", options.contexts, 1, 1048576, contexts, RP_BENCH_LIST_MAX,
+                              &config.context_count, &err);
     if (status != RP_OK)
         return rp_fail(RP_EXIT_USAGE, &err);
     config.target = rp_bench_options_target(&options.bench);

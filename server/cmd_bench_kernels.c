@@ -142,23 +142,23 @@ int rp_cmd_bench_kernels(int argc, char **argv) {
                                       .fast_numerics = options.numerics == 1,
                                       .no_dependent_launch = options.no_dependent_launch,
                                       .cache_dir = rp_stack_cache_dir()};
-    struct rp_bench_kernels_config config = {
-        .threads = options.threads,
-        .shape = options.shape,
-        .dtype = options.dtype ? RP_DTYPE_F32 : RP_DTYPE_BF16,
-        .rows = rows,
-        .contexts = contexts,
-        .row_count = rp_flag_list(options.rows, rows, LIST_MAX),
-        .context_count = rp_flag_list(options.contexts, contexts, LIST_MAX),
-        .only = options.only,
-        .cold_bytes = (uint64_t)options.cold_mb << 20,
-        .seconds = options.seconds,
-        .progress = isatty(STDERR_FILENO) ? show_progress : NULL};
-    if (config.row_count == 0 || config.context_count == 0) {
-        rp_error_fill(&err, RP_STATUS_INVALID, "%s: a list of up to %u positive numbers is wanted",
-                      config.row_count ? "--contexts" : "--rows", LIST_MAX);
+    struct rp_bench_kernels_config config = {.threads = options.threads,
+                                             .shape = options.shape,
+                                             .dtype = options.dtype ? RP_DTYPE_F32 : RP_DTYPE_BF16,
+                                             .rows = rows,
+                                             .contexts = contexts,
+                                             .only = options.only,
+                                             .cold_bytes = (uint64_t)options.cold_mb << 20,
+                                             .seconds = options.seconds,
+                                             .progress =
+                                                 isatty(STDERR_FILENO) ? show_progress : NULL};
+    status =
+        rp_flag_list("rows", options.rows, 1, 1048576, rows, LIST_MAX, &config.row_count, &err);
+    if (status == RP_OK)
+        status = rp_flag_list("contexts", options.contexts, 1, 1048576, contexts, LIST_MAX,
+                              &config.context_count, &err);
+    if (status != RP_OK)
         return rp_fail(RP_EXIT_USAGE, &err);
-    }
     status = rp_backend_select((enum rp_device_choice)options.device, &device, &selection, &err);
     if (status != RP_OK)
         return rp_fail(RP_EXIT_DEVICE, &err);

@@ -7,25 +7,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-int rp_bench_list(const char *flag, const char *text, uint32_t min, uint32_t max, uint32_t *out,
-                  uint32_t *out_count, struct rp_error *err) {
-    const char *at = text;
-    *out_count = 0;
-    do {
-        char *end = NULL;
-        unsigned long value = isdigit((unsigned char)*at) ? strtoul(at, &end, 10) : 0;
-        if (!end || value < min || value > max || *out_count == RP_BENCH_LIST_MAX ||
-            (*end != ',' && *end != '\0'))
-            return rp_error_set(err, RP_STATUS_INVALID,
-                                "--%s: \"%.64s\" is not a list of up to %u numbers between %u and "
-                                "%u",
-                                flag, text, RP_BENCH_LIST_MAX, min, max);
-        out[(*out_count)++] = (uint32_t)value;
-        at = *end ? end + 1 : NULL;
-    } while (at);
-    return RP_OK;
-}
-
 static const char *dtype_name(const struct rp_bench_options *options) {
     return options->dtype ? "float32" : "bfloat16";
 }

@@ -10,11 +10,6 @@
 
 #define RP_BENCH_LIST_MAX 16u
 
-/* "1,8,32" into out (RP_BENCH_LIST_MAX) and *out_count: whole numbers from min to max. RP_STATUS_INVALID names
- * the flag. */
-int rp_bench_list(const char *flag, const char *text, uint32_t min, uint32_t max, uint32_t *out,
-                  uint32_t *out_count, struct rp_error *err) RP_MUST_USE;
-
 struct rp_bench_options {
     const char *shape, *model;
     uint32_t dtype, device, numerics, threads, run_ahead;

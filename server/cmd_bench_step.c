@@ -237,27 +237,27 @@ static int bench(const struct rp_command_spec *spec, bool prompt, int argc, char
     int status = rp_flags_parse(spec, argc, argv, &options, positionals, &err);
     if (status != RP_OK)
         return status == RP_STATUS_CANCELLED ? RP_EXIT_OK : rp_fail(RP_EXIT_USAGE, &err);
-    struct rp_bench_step_config config = {
-        .threads = options.threads,
-        .shape = options.model[0] ? NULL : options.shape,
-        .model_dir = options.model,
-        .dtype = options.dtype ? RP_DTYPE_F32 : RP_DTYPE_BF16,
-        .prompt = prompt,
-        .batches = batches,
-        .batch_count = prompt ? 1 : rp_flag_list(options.batches, batches, LIST_MAX),
-        .contexts = contexts,
-        .context_count = rp_flag_list(options.contexts, contexts, LIST_MAX),
-        .max_model_len = options.max_model_len,
-        .steps = options.steps,
-        .warm_up = options.warm_up,
-        .enforce_eager = options.enforce_eager,
-        .no_fusion = options.disable_fusion,
-        .progress = isatty(STDERR_FILENO) ? show_progress : NULL};
-    if (config.batch_count == 0 || config.context_count == 0) {
-        rp_error_fill(&err, RP_STATUS_INVALID, "%s: a list of up to %u positive numbers is wanted",
-                      config.batch_count ? "--context" : "--batch", LIST_MAX);
+    struct rp_bench_step_config config = {.threads = options.threads,
+                                          .shape = options.model[0] ? NULL : options.shape,
+                                          .model_dir = options.model,
+                                          .dtype = options.dtype ? RP_DTYPE_F32 : RP_DTYPE_BF16,
+                                          .prompt = prompt,
+                                          .batches = batches,
+                                          .batch_count = 1,
+                                          .contexts = contexts,
+                                          .max_model_len = options.max_model_len,
+                                          .steps = options.steps,
+                                          .warm_up = options.warm_up,
+                                          .enforce_eager = options.enforce_eager,
+                                          .no_fusion = options.disable_fusion,
+                                          .progress = isatty(STDERR_FILENO) ? show_progress : NULL};
+    status = rp_flag_list("context", options.contexts, 1, 1048576, contexts, LIST_MAX,
+                          &config.context_count, &err);
+    if (status == RP_OK && !prompt)
+        status = rp_flag_list("batch", options.batches, 1, 1048576, batches, LIST_MAX,
+                              &config.batch_count, &err);
+    if (status != RP_OK)
         return rp_fail(RP_EXIT_USAGE, &err);
-    }
     return run_bench(&options, &config);
 }
 

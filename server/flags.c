@@ -291,16 +291,21 @@ void rp_flags_help(const struct rp_command_spec *spec) {
     }
 }
 
-uint32_t rp_flag_list(const char *text, uint32_t *out, uint32_t most) {
-    uint32_t count = 0;
-    while (*text) {
-        char *end;
-        unsigned long value = strtoul(text, &end, 10);
-        if (end == text || value == 0 || value > 1u << 20 || count == most ||
+int rp_flag_list(const char *flag, const char *text, uint32_t min, uint32_t max, uint32_t *out,
+                 uint32_t most, uint32_t *out_count, struct rp_error *err) {
+    const char *at = text;
+    *out_count = 0;
+    do {
+        char *end = NULL;
+        unsigned long value = isdigit((unsigned char)*at) ? strtoul(at, &end, 10) : 0;
+        if (!end || value < min || value > max || *out_count == most ||
             (*end != ',' && *end != '\0'))
-            return 0;
-        out[count++] = (uint32_t)value;
-        text = *end ? end + 1 : end;
-    }
-    return count;
+            return rp_error_set(err, RP_STATUS_INVALID,
+                                "--%s: \"%.64s\" is not a list of up to %u numbers between %u and "
+                                "%u",
+                                flag, text, most, min, max);
+        out[(*out_count)++] = (uint32_t)value;
+        at = *end ? end + 1 : NULL;
+    } while (at);
+    return RP_OK;
 }

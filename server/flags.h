@@ -47,9 +47,10 @@ struct rp_command_spec {
 int rp_flags_parse(const struct rp_command_spec *spec, int argc, char **argv, void *options,
                    const char *positionals[RP_POSITIONALS_MAX], struct rp_error *err) RP_MUST_USE;
 
-/* A list in a TEXT flag, "1,8,32": positive numbers up to 2^20 into out. Their count; 0 when it is not a list
- * of 1 to `most` of them. */
-uint32_t rp_flag_list(const char *text, uint32_t *out, uint32_t most);
+/* A list in a TEXT flag, "1,8,32": 1 to `most` whole numbers from min to max into out, their count into
+ * *out_count. RP_STATUS_INVALID names the flag. */
+int rp_flag_list(const char *flag, const char *text, uint32_t min, uint32_t max, uint32_t *out,
+                 uint32_t most, uint32_t *out_count, struct rp_error *err) RP_MUST_USE;
 
 /* The command's help, from the table. */
 void rp_flags_help(const struct rp_command_spec *spec);

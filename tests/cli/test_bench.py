@@ -1,4 +1,4 @@
-"""`reprise bench decode` and `bench prompt`: every pair of the lists is a row with numbers of its own, from one
+"""`reprise bench decode`: every pair of the lists is a row with numbers of its own, from one
 engine; lists that are none are refused by the name of their flag. No time is looked at.
 """
 import json
@@ -54,18 +54,6 @@ def check_at_least_a_hundred_steps_by_default():
 def check_a_model_with_its_own_weights():
     row, = rows("decode", "--model", DEMO, *CPU, *SHORT, "--context", "8")
     assert row["model"] == DEMO and "shape" not in row and row["steps"] > 0, row
-    row, = rows("prompt", "--model", DEMO, *CPU, "--tokens", "16", "--repetitions", "2")
-    assert row["model"] == DEMO and row["tokens"] == 16, row
-
-
-def check_prompts():
-    result = rows("prompt", "--shape", "demo", *CPU, "--tokens", "5,32", "--repetitions", "3")
-    assert [(r["tokens"], r["repetitions"]) for r in result] == [(5, 3), (32, 3)], result
-    for row in result:
-        assert 0 < row["device_ms_min"] <= row["device_ms_p50"] <= row["device_ms_p99"], row
-        assert row["product_tflops"] > 0 and row["product_kernel"] and row["tflops"] > 0, row
-    # The head and the first key are counted once, the layers for each token.
-    assert 4 * result[0]["flops"] < result[1]["flops"] < 32 / 5 * 2 * result[0]["flops"], result
 
 
 def check_tables():
@@ -74,9 +62,6 @@ def check_tables():
     lines = out.splitlines()
     assert len(lines) == 6 and "ready after" in lines[1] and lines[3].split()[:2] == ["batch", "context"], out
     assert [line.split()[:2] for line in lines[4:]] == [["1", "8"], ["2", "8"]], out
-    code, out, errors = run("prompt", "--shape", "demo", *CPU, "--tokens", "8", "--repetitions", "1",
-                            "--no-dependent-launch", "--numerics", "fast", HOME="/nowhere")
-    assert code == 0 and "fast numerics, no dependent launch" in out and "TFLOP/s" in out, (out, errors)
 
 
 def check_environment():
@@ -89,18 +74,14 @@ def check_errors():
                  ",".join("1" * 17)):
         refused(2, "--batch", "decode", "--shape", "demo", *CPU, "--batch", text)
     refused(2, "--context", "decode", "--shape", "demo", *CPU, "--context", "8,1048577")
-    refused(2, "--tokens", "prompt", "--shape", "demo", *CPU, "--tokens", "1")
-    refused(2, "--tokens", "prompt", "--shape", "demo", *CPU, "--tokens", "65537")
     refused(2, "there are: ", "decode", "--shape", "no-such-shape", *CPU)
-    refused(2, "there are: ", "prompt", "--shape", "no-such-shape", *CPU)
     refused(3, "config.json", "decode", "--model", "/nowhere", *CPU)
-    refused(3, "config.json", "prompt", "--model", "/nowhere", *CPU)
     refused(4, "max_position", "decode", "--shape", "demo", *CPU, "--context", "100000")
 
 
 def main():
     checks = [check_every_pair_is_a_row, check_at_least_a_hundred_steps_by_default,
-              check_a_model_with_its_own_weights, check_prompts, check_tables, check_environment, check_errors]
+              check_a_model_with_its_own_weights, check_tables, check_environment, check_errors]
     for check in checks:
         check()
         print("ok", check.__name__)

@@ -139,15 +139,20 @@ static void test_two_dashes_end_the_flags(void **state) {
 
 static void test_a_list_is_positive_numbers_between_commas(void **state) {
     (void)state;
-    static const char *const bad[] = {"",  ",",  "1,,2", "0",       "1,0",
-                                      "x", "1x", "1 2",  "1048577", "1,2,3,4"};
-    uint32_t out[3];
-    assert_int_equal(rp_flag_list("7", out, 3), 1);
+    static const char *const bad[] = {"",   ",",  "1,,2", "0",       "1,0",    "x",
+                                      "1x", "1,", "1 2",  "1048577", "1,2,3,4"};
+    uint32_t out[3], count = 0;
+    assert_int_equal(rp_flag_list("batch", "7", 1, 9, out, 3, &count, &err), RP_OK);
+    assert_int_equal(count, 1);
     assert_int_equal(out[0], 7);
-    assert_int_equal(rp_flag_list("1,8,1048576", out, 3), 3);
+    assert_int_equal(rp_flag_list("batch", "1,8,1048576", 1, 1048576, out, 3, &count, &err), RP_OK);
+    assert_int_equal(count, 3);
     assert_int_equal(out[2], 1048576);
-    for (size_t i = 0; i < RP_ARRAY_COUNT(bad); i++)
-        assert_int_equal(rp_flag_list(bad[i], out, 3), 0);
+    for (size_t i = 0; i < RP_ARRAY_COUNT(bad); i++) {
+        assert_int_equal(rp_flag_list("batch", bad[i], 1, 1048576, out, 3, &count, &err),
+                         RP_STATUS_INVALID);
+        assert_non_null(strstr(err.text, "--batch"));
+    }
 }
 
 int main(void) {
