@@ -51,7 +51,7 @@ static uint32_t float_bits(float value) {
     return bits;
 }
 
-/* Pages of a sequence lie apart. */
+/* Pages of a sequence lie apart, and none belongs to two: each round of pages is the slots, shifted. */
 static void fill_slots(const struct step_case *what, const struct rp_step_view *host) {
     uint32_t pages = RP_CEIL_DIV(sequence_tokens(what), what->bench->info.page_tokens);
     for (uint32_t i = 0; i < what->batch; i++) {
@@ -61,7 +61,7 @@ static void fill_slots(const struct step_case *what, const struct rp_step_view *
         slot[RP_SLOT_TOP_P] = float_bits(1.0f);
         slot[RP_SLOT_SEED_LOW] = i + 1;
         for (uint32_t page = 0; page < pages; page++)
-            slot[RP_SLOT_PAGES + page] = 1 + page * what->batch + (i * 5 + page * 3) % what->batch;
+            slot[RP_SLOT_PAGES + page] = 1 + page * what->batch + (i + page * 3) % what->batch;
     }
 }
 
