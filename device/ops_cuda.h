@@ -86,7 +86,8 @@ struct rp_gather_cuda {
 };
 int rp_gather_cuda_run(const void *args, struct CUstream_st *stream);
 
-/* Chooses tokens, advances slots, then publishes the result entry and the step counter (step_cpu.h). */
+/* Chooses tokens, advances slots, then publishes the result entry and the step counter (step_cpu.h). The
+ * logprob of a result stays 0, as on the CPU. */
 struct rp_sample_cuda {
     struct rp_step_view step;
     float *logits; /* (max_rows, stride): overwritten where stop ids are not allowed yet */
@@ -97,7 +98,6 @@ struct rp_sample_cuda {
     void *scratch;         /* rp_sample_cuda_scratch_bytes, zeroed once */
     bool plain_edges;      /* as rp_cuda_rows has it */
 };
-/* row_capacity: the larger of both row counts of any bucket. logprob stays 0, as on the CPU. */
 /* row_capacity: the larger of the step's rows and logit rows: each row of the step has a result. */
 size_t rp_sample_cuda_scratch_bytes(uint32_t row_capacity, uint32_t vocab);
 int rp_sample_cuda_run(const void *args, struct CUstream_st *stream);
