@@ -76,9 +76,24 @@ def window_of(config, family, layer):
     return 0
 
 
-def forward(model, ids, dtype, tensor_cores=False):
+def softmax_weights(scores, cut, unit):
+    """exp(scores - maximum) of every row, its sum, and the same rounded by `cut`. The kernels of a card round a weight
+    against the largest score of its unit of keys and scale the unit's sum later; unit 0: the row is one unit."""
+    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    rounded_weights = np.zeros_like(weights)
+    for begin in range(0, scores.shape[-1], unit or scores.shape[-1]):
+        part = slice(begin, begin + (unit or scores.shape[-1]))
+        largest = scores[:, part].max(axis=-1, keepdims=True)
+        seen = np.isfinite(largest[:, 0])
+        scale = np.exp(largest[seen] - scores[seen].max(axis=-1, keepdims=True))
+        rounded_weights[seen, part] = cut(np.exp(scores[seen, part] - largest[seen])) * scale
+    return rounded_weights, weights.sum(axis=-1, keepdims=True)
+
+
+def forward(model, ids, dtype, tensor_cores=False, unit=0):
     """Logits (tokens, vocab) in f64, rounded to `dtype` where the program rounds. tensor_cores: attention takes q and
-    the weights of the softmax in the pages' type too, as the kernels of a card do for head dims that fit their tiles."""
+    the weights of the softmax in the pages' type too, as the kernels of a card do for head dims that fit their tiles;
+    unit: keys whose weights are rounded against one maximum."""
     config, tensors = model.config, {k: rounded(v, dtype).astype(np.float64) if v.ndim == 2 else v.astype(np.float64)
                                      for k, v in model.tensors.items()}
 
@@ -113,10 +128,7 @@ def forward(model, ids, dtype, tensor_cores=False):
         for head in range(heads):
             kv = head // (heads // kv_heads)
             scores = np.where(visible, q[:, head] @ k[:, kv].T / np.sqrt(dim), -np.inf)
-            weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
-            total = weights.sum(axis=-1, keepdims=True)
-            if tensor_cores:
-                weights = cut(weights)
+            weights, total = softmax_weights(scores, cut if tensor_cores else lambda x: x, unit)
             out[:, head] = weights @ v[:, kv] / total
         x = x + linear(out.reshape(count, heads * dim), at + "self_attn.o_proj")
         h = norm(x, tensors[at + "post_attention_layernorm.weight"], eps)
@@ -135,6 +147,11 @@ def program():
     return path
 
 
+def decode_unit(head_dim):
+    """Keys that a warp of the decode kernel takes at once (attention_decode_cuda.cu); each split of 128 keys begins anew."""
+    return 16 if head_dim == 256 else 32
+
+
 def compare(binary, variants, chunks, tensor_core_dims=()):
     """Logits of every variant in f32 and bf16, fed in chunks (0: decode rows), against the reference. In bf16, heads of
     tensor_core_dims go through tensor cores."""
@@ -146,8 +163,12 @@ def compare(binary, variants, chunks, tensor_core_dims=()):
                 directory = os.path.join(parent, f"{i}-{dtype}")
                 model = write_model(directory, family, dtype=dtype, seed=i, **overrides)
                 cores = dtype == "bf16" and model.config["head_dim"] in tensor_core_dims
-                want = forward(model, ids, dtype, cores)
+                wants = {}
                 for chunk in chunks:
+                    unit = decode_unit(model.config["head_dim"]) if cores and chunk == 0 else 0
+                    if unit not in wants:
+                        wants[unit] = forward(model, ids, dtype, cores, unit)
+                    want = wants[unit]
                     out = os.path.join(parent, "logits")
                     subprocess.run([binary, "--logits", directory, out, dtype, str(chunk), *map(str, ids)], check=True)
                     got = np.fromfile(out, np.float32).reshape(-1, model.config["vocab_size"])
