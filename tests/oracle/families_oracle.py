@@ -76,29 +76,15 @@ def window_of(config, family, layer):
     return 0
 
 
-def softmax_weights(scores, cut, unit):
-    """exp(scores - maximum) of every row, its sum, and the same rounded by `cut`. The kernels of a card round a weight
-    against the largest score of its unit of keys and scale the unit's sum later; unit 0: the row is one unit."""
-    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
-    rounded_weights = np.zeros_like(weights)
-    for begin in range(0, scores.shape[-1], unit or scores.shape[-1]):
-        part = slice(begin, begin + (unit or scores.shape[-1]))
-        largest = scores[:, part].max(axis=-1, keepdims=True)
-        seen = np.isfinite(largest[:, 0])
-        scale = np.exp(largest[seen] - scores[seen].max(axis=-1, keepdims=True))
-        rounded_weights[seen, part] = cut(np.exp(scores[seen, part] - largest[seen])) * scale
-    return rounded_weights, weights.sum(axis=-1, keepdims=True)
-
-
-def forward(model, ids, dtype, tensor_cores=False, unit=0):
+def forward(model, ids, dtype, tensor_cores=False, activations=None):
     """Logits (tokens, vocab) in f64, rounded to `dtype` where the program rounds. tensor_cores: attention takes q and
-    the weights of the softmax in the pages' type too, as the kernels of a card do for head dims that fit their tiles;
-    unit: keys whose weights are rounded against one maximum."""
+    the weights of the softmax in the pages' type too, as the kernels of a card do for head dims that fit their tiles.
+    activations: their type, where it is not that of the weights."""
     config, tensors = model.config, {k: rounded(v, dtype).astype(np.float64) if v.ndim == 2 else v.astype(np.float64)
                                      for k, v in model.tensors.items()}
 
     def cut(x):
-        return rounded(x, dtype).astype(np.float64)
+        return rounded(x, activations or dtype).astype(np.float64)
 
     def linear(x, name):
         bias = tensors.get(name + ".bias")
@@ -128,7 +114,10 @@ def forward(model, ids, dtype, tensor_cores=False, unit=0):
         for head in range(heads):
             kv = head // (heads // kv_heads)
             scores = np.where(visible, q[:, head] @ k[:, kv].T / np.sqrt(dim), -np.inf)
-            weights, total = softmax_weights(scores, cut if tensor_cores else lambda x: x, unit)
+            weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+            total = weights.sum(axis=-1, keepdims=True)
+            if tensor_cores:
+                weights = cut(weights)
             out[:, head] = weights @ v[:, kv] / total
         x = x + linear(out.reshape(count, heads * dim), at + "self_attn.o_proj")
         h = norm(x, tensors[at + "post_attention_layernorm.weight"], eps)
@@ -147,14 +136,17 @@ def program():
     return path
 
 
-def decode_unit(head_dim):
-    """Keys that a warp of the decode kernel takes at once (attention_decode_cuda.cu); each split of 128 keys begins anew."""
-    return 16 if head_dim == 256 else 32
+def distance(got, want):
+    return np.linalg.norm(got - want) / np.linalg.norm(want)
 
 
 def compare(binary, variants, chunks, tensor_core_dims=()):
-    """Logits of every variant in f32 and bf16, fed in chunks (0: decode rows), against the reference. In bf16, heads of
-    tensor_core_dims go through tensor cores."""
+    """Logits of every variant in f32 and bf16, fed in chunks (0: decode rows), against the reference.
+
+    In bf16, heads of tensor_core_dims go through tensor cores. There q and the softmax's weights are rounded too, the
+    latter against the largest score of a unit of keys, which is a kernel's own; such a model turns a change of 1e-7 into
+    1e-3 to 4e-3 of its logits. So those are judged by their distance from the model without any rounding of
+    activations: at most a quarter more than the rounded reference's own (5.5e-3 to 7.3e-3)."""
     ids = np.random.default_rng(3).integers(0, 256, TOKENS)
     worst = {"f32": 0.0, "bf16": 0.0}
     with tempfile.TemporaryDirectory() as parent:
@@ -163,19 +155,20 @@ def compare(binary, variants, chunks, tensor_core_dims=()):
                 directory = os.path.join(parent, f"{i}-{dtype}")
                 model = write_model(directory, family, dtype=dtype, seed=i, **overrides)
                 cores = dtype == "bf16" and model.config["head_dim"] in tensor_core_dims
-                wants = {}
+                want = forward(model, ids, dtype, cores)
+                unrounded = forward(model, ids, dtype, activations="f32") if cores else None
                 for chunk in chunks:
-                    unit = decode_unit(model.config["head_dim"]) if cores and chunk == 0 else 0
-                    if unit not in wants:
-                        wants[unit] = forward(model, ids, dtype, cores, unit)
-                    want = wants[unit]
                     out = os.path.join(parent, "logits")
                     subprocess.run([binary, "--logits", directory, out, dtype, str(chunk), *map(str, ids)], check=True)
                     got = np.fromfile(out, np.float32).reshape(-1, model.config["vocab_size"])
                     rows = [min(at + max(chunk, 1), TOKENS) - 1 for at in range(0, TOKENS, max(chunk, 1))]
-                    error = np.linalg.norm(got - want[rows]) / np.linalg.norm(want[rows])
+                    if cores:
+                        truth = unrounded[rows]
+                        error, limit = distance(got, truth), 1.25 * distance(want[rows], truth)
+                    else:
+                        error, limit = distance(got, want[rows]), 4e-3 if dtype == "bf16" else 1e-5
                     worst[dtype] = max(worst[dtype], error)
-                    assert error <= (4e-3 if dtype == "bf16" else 1e-5), (family, overrides, dtype, chunk, error)
+                    assert error <= limit, (family, overrides, dtype, chunk, error, limit)
     print(f"{len(variants)} variants, relative error at most {worst['f32']:.1e} in f32, {worst['bf16']:.1e} in bf16")
     print("1 passed, 0 failed")
 
