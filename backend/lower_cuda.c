@@ -404,20 +404,24 @@ static uint32_t widest_product(const struct rp_program *program) {
     return widest;
 }
 
-static int plan_product(struct lowering *low, uint32_t at, const struct rp_view *out,
-                        bool accumulate, bool partials_wanted, struct rp_cuda_launch *launch,
-                        struct rp_cuda_partials *partials) {
+/* The product of operator `at` into `out`, without what has to be allocated. */
+static struct rp_matmul_cuda describe_product(const struct lowering *low, uint32_t at,
+                                              const struct rp_view *out) {
+    const struct rp_op *op = op_at(low, at);
+    struct rp_values in = values_of(low, &op->in[0]);
+    return (struct rp_matmul_cuda){.rows = rows_of(low, op->rows),
+                                   .limits = low->device->limits,
+                                   .weight = op->weight,
+                                   .in = in.data,
+                                   .in_stride = in.stride,
+                                   .out = values_of(low, out)};
+}
+
+static int plan_product(struct lowering *low, uint32_t at, struct rp_matmul_cuda product,
+                        struct rp_cuda_launch *launch, struct rp_cuda_partials *partials) {
     const struct rp_op *op = op_at(low, at);
     const struct rp_step_config *step = &low->bindings->step.config;
     struct rp_values in = values_of(low, &op->in[0]);
-    struct rp_matmul_cuda product = {.rows = rows_of(low, op->rows),
-                                     .limits = low->device->limits,
-                                     .weight = op->weight,
-                                     .in = in.data,
-                                     .in_stride = in.stride,
-                                     .out = values_of(low, out),
-                                     .accumulate = accumulate,
-                                     .partials_wanted = partials_wanted};
     if (in.dtype != op->weight->dtype)
         return rp_error_set(low->err, RP_STATUS_UNSUPPORTED, "%s: %s input for %s weights",
                             op->name, rp_dtype_name(in.dtype), rp_dtype_name(op->weight->dtype));
@@ -431,7 +435,7 @@ static int plan_product(struct lowering *low, uint32_t at, const struct rp_view 
     int status = constant_of(low, op->vector, op->weight->rows, &product.bias);
     if (status != RP_OK)
         return status;
-    if (low->device->cublaslt && product.rows.max_rows >= CUBLASLT_ROWS) {
+    if (low->device->cublaslt && !product.gated && product.rows.max_rows >= CUBLASLT_ROWS) {
         memset(partials, 0, sizeof *partials);
         status =
             rp_cublaslt_plan(low->device->cublaslt, &product, &low->graph->memory, launch, NULL);
@@ -463,6 +467,36 @@ static bool reader_sums(const struct lowering *low, uint32_t at) {
     }
 }
 
+/* gate_up and the activation behind it in one kernel, where a product's kernel does both. */
+static struct rp_matmul_cuda describe_gated(const struct lowering *low, uint32_t at) {
+    const struct rp_op *activation = op_at(low, at) + 1;
+    struct rp_matmul_cuda product = describe_product(low, at, &activation->out);
+    product.gated = true;
+    product.fn = activation->u.activation.fn;
+    return product;
+}
+
+static uint32_t match_gated(const struct lowering *low, uint32_t at) {
+    const struct rp_op *op = op_at(low, at), *activation = op + 1;
+    if (at + 1 >= low->end || activation->kind != RP_OP_ACTIVATION || op->vector ||
+        activation->rows != op->rows || !rp_lowering_same_view(&op->out, &activation->in[0]) ||
+        rp_lowering_is_read(low->program, at + 2, op->out.tensor))
+        return 0;
+    struct rp_matmul_cuda product = describe_gated(low, at);
+    if (low->device->cublaslt && product.rows.max_rows >= CUBLASLT_ROWS)
+        return 0;
+    return rp_matmul_cuda_gates(&product) ? 2 : 0;
+}
+
+static int emit_gated(struct lowering *low, uint32_t at, uint32_t count) {
+    struct rp_cuda_launch launch;
+    struct rp_cuda_partials partials;
+    int status = plan_product(low, at, describe_gated(low, at), &launch, &partials);
+    if (status == RP_OK)
+        append(low, at, count, &launch);
+    return status;
+}
+
 static uint32_t match_linear(const struct lowering *low, uint32_t at) {
     return low->fuse && rp_lowering_is_linear_add(low->program, at, low->end) ? 2 : 1;
 }
@@ -470,11 +504,13 @@ static uint32_t match_linear(const struct lowering *low, uint32_t at) {
 /* linear alone, or linear and the add of its result to the residual. */
 static int emit_linear(struct lowering *low, uint32_t at, uint32_t count) {
     const struct rp_op *op = op_at(low, at);
+    struct rp_matmul_cuda product = describe_product(low, at, &op->out);
     struct rp_cuda_launch launch;
     struct rp_cuda_partials partials = {0};
     int status;
     if (reader_sums(low, at)) {
-        status = plan_product(low, at, &op->out, false, true, &launch, &partials);
+        product.partials_wanted = true;
+        status = plan_product(low, at, product, &launch, &partials);
         if (status != RP_OK)
             return status;
         if (partials.count) {
@@ -484,8 +520,9 @@ static int emit_linear(struct lowering *low, uint32_t at, uint32_t count) {
             return 1;
         }
     }
-    const struct rp_view *out = count == 2 ? &op[1].out : &op->out;
-    status = plan_product(low, at, out, count == 2, false, &launch, &partials);
+    product = describe_product(low, at, count == 2 ? &op[1].out : &op->out);
+    product.accumulate = count == 2;
+    status = plan_product(low, at, product, &launch, &partials);
     if (status == RP_OK)
         append(low, at, count, &launch);
     return status;
@@ -497,6 +534,7 @@ static const struct pattern patterns[] = {
     {RP_OP_NORM, true, match_qkv_post, emit_qkv_post},
     {RP_OP_ROPE, true, match_qkv_post, emit_qkv_post},
     {RP_OP_GATHER_ROWS, true, match_gather_norm, emit_gather_norm},
+    {RP_OP_LINEAR, true, match_gated, emit_gated},
     {RP_OP_LINEAR, false, match_linear, emit_linear},
     {RP_OP_STEP_BEGIN, false, NULL, emit_step_begin},
     {RP_OP_EMBED, false, NULL, emit_embed},

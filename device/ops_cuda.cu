@@ -126,12 +126,6 @@ int rp_rope_cuda_run(const void *args_void, cudaStream_t stream) {
                  BLOCK, stream, *args);
 }
 
-static __device__ __forceinline__ float activate(rp_activation fn, float x) {
-    if (fn == RP_ACTIVATION_SILU)
-        return __fdividef(x, 1.0f + expf(-x));
-    return 0.5f * x * (1.0f + tanhf(0.7978845608f * (x + 0.044715f * x * x * x)));
-}
-
 template <bool VEC, bool PARTIALS>
 static __device__ __forceinline__ void activation_block(const rp_activation_cuda &args) {
     uint32_t row = blockIdx.y, col = first_column(), cols = args.cols;
@@ -146,8 +140,9 @@ static __device__ __forceinline__ void activation_block(const rp_activation_cuda
         gate = rp_load4<VEC>(args.in, row, col, cols);
         up = rp_load4<VEC>(args.in, row, cols + col, 2 * cols);
     }
-    float4 out = make_float4(activate(args.fn, gate.x) * up.x, activate(args.fn, gate.y) * up.y,
-                             activate(args.fn, gate.z) * up.z, activate(args.fn, gate.w) * up.w);
+    float4 out =
+        make_float4(rp_activate(args.fn, gate.x) * up.x, rp_activate(args.fn, gate.y) * up.y,
+                    rp_activate(args.fn, gate.z) * up.z, rp_activate(args.fn, gate.w) * up.w);
     rp_store4<VEC>(args.out, row, col, cols, out);
 }
 

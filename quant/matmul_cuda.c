@@ -220,6 +220,11 @@ int rp_matmul_cuda_plan_tile(const struct rp_matmul_cuda *op, const struct rp_ma
     return RP_OK;
 }
 
+bool rp_matmul_cuda_gates(const struct rp_matmul_cuda *op) {
+    (void)op;
+    return false;
+}
+
 int rp_matmul_cuda_plan(const struct rp_matmul_cuda *op, struct rp_arena *memory,
                         struct rp_cuda_launch *out_launch, struct rp_cuda_partials *out_partials,
                         struct rp_error *err) {

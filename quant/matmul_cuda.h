@@ -33,6 +33,14 @@ struct rp_matmul_cuda {
     bool accumulate;      /* out += (f32 only) */
     bool
         partials_wanted; /* the reader of out can sum up partials: the plan may leave them unsummed */
+    /* Gated: the weight's first n / 2 rows are gates, the others ups, and out has n / 2 columns:
+     * out[c] = fn(gate c) * up c, computed in f32 from the finished sums. Not with bias or accumulate; only
+     * where rp_matmul_cuda_gates says that a kernel does it. */
+    bool gated;
+    enum rp_activation fn;
+    /* Shared memory of a kernel before or behind this product that should fit beside one of its blocks, so
+     * that they overlap; 0: small kernels alone. */
+    uint32_t beside_bytes;
     unsigned char
         *workspace; /* rp_matmul_cuda_workspace_bytes; zeroed once, shared by all products */
     size_t workspace_bytes;
@@ -44,6 +52,10 @@ uint32_t rp_matmul_cuda_segment(uint32_t n, uint32_t k);
 /* Workspace that products of up to row_capacity rows and n_max outputs want. */
 size_t rp_matmul_cuda_workspace_bytes(const struct rp_cuda_limits *limits, uint32_t row_capacity,
                                       uint32_t n_max);
+
+/* True when a plan for this product with `gated` set exists; the choice depends on sizes, types and
+ * alignment alone. */
+bool rp_matmul_cuda_gates(const struct rp_matmul_cuda *op);
 
 /* Chooses the kernel: fills one launch (args are allocated from memory) and, when the sums were left to
  * the reader, out_partials (else its count is 0). Partials lie in the workspace: they live until the next
