@@ -98,6 +98,13 @@ static int check_scales(const struct rp_load_source *source, struct rp_error *er
     if (source->block_tokens == 0 || source->block_tokens > RP_LOAD_TOKENS_MAX)
         return rp_error_set(err, RP_STATUS_INVALID, "block_tokens must be 1 to %u",
                             RP_LOAD_TOKENS_MAX);
+    if (source->dataset == RP_LOAD_MOONCAKE &&
+        source->block_tokens < source->length_scale * RP_LOAD_TRACE_BLOCK)
+        return rp_error_set(err, RP_STATUS_INVALID,
+                            "block_tokens is %u, must be at least %u * length_scale (%g): a "
+                            "prompt's ids would not suffice",
+                            source->block_tokens, RP_LOAD_TRACE_BLOCK,
+                            RP_LOAD_TRACE_BLOCK * source->length_scale);
     if (source->page_tokens > RP_LOAD_TOKENS_MAX)
         return rp_error_set(err, RP_STATUS_INVALID, "page_tokens must be 1 to %u",
                             RP_LOAD_TOKENS_MAX);
