@@ -111,7 +111,7 @@ static int check_scales(const struct rp_load_source *source, struct rp_error *er
     return RP_OK;
 }
 
-static void fill_defaults(struct rp_load_source *source) {
+void rp_load_source_fill(struct rp_load_source *source) {
     if (source->burstiness == 0)
         source->burstiness = 1;
     if (source->text_bytes_per_token == 0)
@@ -179,7 +179,7 @@ int rp_load_plan_make(const struct rp_load_source *given, struct rp_load_plan *o
     struct rp_load_source source = *given;
     struct rp_load_rows rows = {.count = 0};
     memset(out, 0, sizeof *out);
-    fill_defaults(&source);
+    rp_load_source_fill(&source);
     int status = check_prompts(&source, err);
     if (status == RP_OK)
         status = check_arrival(&source, err);

@@ -68,6 +68,36 @@ int rp_sweep_check(const struct rp_sweep_config *config, struct rp_error *err) {
     return RP_OK;
 }
 
+struct rp_sweep_run rp_sweep_judge(const struct rp_sweep_objective *objective, double rate,
+                                   const struct rp_load_records *records,
+                                   const struct rp_load_summary *summary) {
+    struct rp_sweep_run run = {.rate = rate, .client_slow = summary->lag.p99 > RP_LOAD_LAG_MAX_MS};
+    uint32_t within[RP_LOAD_QUANTITIES] = {0}, within_all = 0;
+    for (uint32_t i = 0; i < records->count; i++) {
+        const struct rp_load_record *record = &records->records[i];
+        bool all = record->outcome == RP_LOAD_OK;
+        if (record->outcome == RP_LOAD_NOT_SENT || record->intended_ns < summary->counted_ns)
+            continue;
+        run.requests++;
+        for (int q = 0; q < RP_LOAD_QUANTITIES; q++) {
+            double bound = objective->bounds.ms[q];
+            bool ok = record->outcome == RP_LOAD_OK &&
+                      (bound <= 0 || rp_load_latency_ms(record, record->intended_ns,
+                                                        (enum rp_load_quantity)q) <= bound);
+            within[q] += ok;
+            all = all && ok;
+        }
+        within_all += all;
+    }
+    run.good = within_all;
+    if (objective->each) {
+        run.good = run.requests;
+        for (int q = 0; q < RP_LOAD_QUANTITIES; q++)
+            run.good = RP_MIN(run.good, within[q]);
+    }
+    return run;
+}
+
 /* -1: clearly below the share that is asked for, 1: clearly above, 0: neither. */
 static int clear_side(const struct rp_sweep_config *config, const struct rp_sweep_run *run) {
     double n = run->requests, z = WILSON_Z, p = n > 0 ? run->good / n : 0;
@@ -226,6 +256,6 @@ struct rp_sweep_step rp_sweep_next(const struct rp_sweep_config *config,
     struct rp_load_random random =
         rp_load_random_begin(config->seed, RP_LOAD_STREAM_SWEEP, run_count);
     step.requests = (uint32_t)requests;
-    step.seed = rp_load_random_next(&random);
+    step.seed = rp_load_random_next(&random) >> 11;
     return step;
 }

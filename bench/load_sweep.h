@@ -57,6 +57,12 @@ struct rp_sweep_run {
     bool client_slow;  /* the client did not keep up: the run says nothing about the server */
 };
 
+/* Of a run that was measured: requests that began in summary->counted_ns or later and were sent; latencies count from
+ * the intended time. With objective->each `good` is the smallest of the counts within one bound. */
+struct rp_sweep_run rp_sweep_judge(const struct rp_sweep_objective *objective, double rate,
+                                   const struct rp_load_records *records,
+                                   const struct rp_load_summary *summary);
+
 enum rp_sweep_verdict {
     RP_SWEEP_OPEN, /* not clear yet */
     RP_SWEEP_HOLDS,
@@ -89,7 +95,7 @@ struct rp_sweep_step {
     /* What to run next, when it goes on. */
     double rate;
     uint32_t requests;
-    uint64_t seed;
+    uint64_t seed; /* below 2^53, so that JSON holds it */
 };
 
 /* config passed rp_sweep_check; run_count at most RP_SWEEP_RUNS_MAX. */

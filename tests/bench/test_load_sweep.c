@@ -4,6 +4,7 @@
 #include "base/memory.h"
 #include "bench/load_random.h"
 #include "bench/load_sweep.h"
+#include "tests/support/load_fixture.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -250,7 +251,7 @@ static void test_every_run_has_a_seed_of_its_own(void **state) {
             seeds[count++] = rp_sweep_next(&config, runs, n).seed;
     for (uint32_t i = 0; i < count; i++)
         for (uint32_t j = 0; j < i; j++)
-            assert_true(seeds[i] != seeds[j]);
+            assert_true(seeds[i] != seeds[j] && seeds[i] < UINT64_C(1) << 53);
     /* pure: the same results give the same step */
     config.seed = 3;
     struct rp_sweep_step a = rp_sweep_next(&config, runs, 7), b = rp_sweep_next(&config, runs, 7);
@@ -280,6 +281,40 @@ static void test_any_results_end_within_the_runs(void **state) {
         }
         assert_true(step.holds == 0 || step.breaks == 0 || step.holds < step.breaks);
     }
+}
+
+/* A request that took ttft to its first token, and tpot for each of nine more. */
+static void add(struct load_fixture *run, double at_ms, double ttft, double tpot) {
+    assert_non_null(load_fixture_add(run, at_ms, at_ms, at_ms + ttft, tpot, 10));
+}
+
+static void test_a_run_is_judged_by_each_bound_or_by_all_at_once(void **state) {
+    struct load_fixture run;
+    struct rp_load_summary summary = {.counted_ns = 100000000};
+    struct rp_sweep_objective objective = {.bounds = {{[RP_LOAD_TTFT] = 500, [RP_LOAD_TPOT] = 30}},
+                                           .share = 0.99};
+    (void)state;
+    load_fixture_open(&run, 10, 100);
+    add(&run, 99, 900, 99); /* warm-up */
+    add(&run, 100, 500, 30);
+    add(&run, 200, 400, 20);
+    add(&run, 300, 600, 20);
+    add(&run, 400, 400, 40);
+    add(&run, 500, 400, 50);
+    load_fixture_fail(&run, 600, 700, RP_LOAD_TIMEOUT, "late");
+    load_fixture_fail(&run, 700, 700, RP_LOAD_NOT_SENT, "");
+    struct rp_sweep_run judged = rp_sweep_judge(&objective, 7, &run.records, &summary);
+    assert_int_equal(judged.requests, 6);
+    assert_int_equal(judged.good, 2);
+    assert_true(judged.rate == 7 && !judged.client_slow);
+    objective.each = true;
+    summary.lag.p99 = RP_LOAD_LAG_MAX_MS + 1;
+    judged = rp_sweep_judge(&objective, 7, &run.records, &summary);
+    assert_int_equal(judged.good, 3); /* four are within the first bound, three within the second */
+    assert_true(judged.client_slow);
+    objective.bounds = (struct rp_load_goodput){{[RP_LOAD_E2EL] = 1000}};
+    assert_int_equal(rp_sweep_judge(&objective, 7, &run.records, &summary).good, 5);
+    load_fixture_close(&run);
 }
 
 static void test_presets_are_mlperfs(void **state) {
@@ -344,6 +379,7 @@ int main(void) {
         cmocka_unit_test(test_runs_end_with_the_best_so_far),
         cmocka_unit_test(test_every_run_has_a_seed_of_its_own),
         cmocka_unit_test(test_any_results_end_within_the_runs),
+        cmocka_unit_test(test_a_run_is_judged_by_each_bound_or_by_all_at_once),
         cmocka_unit_test(test_presets_are_mlperfs),
         cmocka_unit_test(test_bad_configurations_are_refused_by_name),
     };
