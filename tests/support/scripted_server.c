@@ -1,5 +1,6 @@
 #include "tests/support/scripted_server.h"
 
+#include "base/buffer.h"
 #include "base/clock.h"
 #include "bench/load_timer.h"
 
@@ -66,7 +67,8 @@ static void sift(struct server *server, uint32_t index) {
     }
     for (;;) {
         uint32_t child = 2 * index;
-        if (child < server->heap_count && server->heap[child + 1]->at_ns < server->heap[child]->at_ns)
+        if (child < server->heap_count &&
+            server->heap[child + 1]->at_ns < server->heap[child]->at_ns)
             child++;
         if (child > server->heap_count || server->heap[child]->at_ns >= conn->at_ns)
             break;
@@ -206,10 +208,12 @@ static void add_chunk(struct conn *conn, const char *text, const char *reason) {
 
 static void add_head(struct conn *conn) {
     const char *body = conn->script.body;
-    rp_buffer_puts(&conn->out, "HTTP/1.1 200 OK\r\ncontent-Type: Text/Event-Stream; charset=utf-8\r\n");
+    rp_buffer_puts(&conn->out,
+                   "HTTP/1.1 200 OK\r\ncontent-Type: Text/Event-Stream; charset=utf-8\r\n");
     if (strcmp(body, "chunked") == 0)
         rp_buffer_puts(&conn->out, "Transfer-Encoding: chunked\r\n");
-    else if (strcmp(body, "length") == 0) /* of all that follows: sent in one go, see on_length */
+    else if (strcmp(body, "length") ==
+             0) /* of all that follows: what follows is written in one go */
         rp_buffer_puts(&conn->out, "Content-Length: ");
     rp_buffer_puts(&conn->out, strcmp(body, "length") == 0 ? "" : "\r\n");
     conn->head_done = true;
@@ -219,7 +223,8 @@ static void finish_stream(struct conn *conn) {
     const struct script *s = &conn->script;
     char usage[256];
     snprintf(usage, sizeof usage,
-             "{\"choices\":[],\"usage\":{\"prompt_tokens\":7,\"completion_tokens\":%u,\"total_tokens\":%u,"
+             "{\"choices\":[],\"usage\":{\"prompt_tokens\":7,\"completion_tokens\":%u,\"total_"
+             "tokens\":%u,"
              "\"prompt_tokens_details\":{\"cached_tokens\":%u}}}",
              s->tokens, s->tokens + 7, s->cached);
     if (!s->no_usage)
@@ -267,7 +272,7 @@ static void end_answer(struct conn *conn) {
 /* The body with its length before it: everything at the time of the last token. */
 static void send_with_length(struct conn *conn) {
     char text[64];
-    struct rp_buffer body = {.data = NULL}, out;
+    struct rp_buffer body = {.data = NULL};
     for (uint32_t i = 0; i < conn->script.tokens; i++) {
         snprintf(text, sizeof text, "t%u ", i);
         add_chunk(conn, text, i + 1 == conn->script.tokens ? "length" : NULL);
@@ -279,8 +284,6 @@ static void send_with_length(struct conn *conn) {
     rp_buffer_printf(&conn->out, "%zu\r\n\r\n", body.len);
     rp_buffer_append(&conn->out, body.data, body.len);
     rp_buffer_deinit(&body);
-    out = conn->out;
-    (void)out;
     flush(conn);
     end_answer(conn);
 }
@@ -337,8 +340,10 @@ static void send_raw(struct conn *conn) {
                  "{\"detail\":\"no stream here\"}"},
         {"chunk", "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
                   "Transfer-Encoding: chunked\r\n\r\nfffffffffffffffffff\r\n"},
-        {"nothing", "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: 0\r\n\r\n"},
-        {"html", "HTTP/1.1 502 Bad Gateway\r\nContent-Length: 37\r\n\r\n<html>\x1b[2Jupstream\tis gone</html>"
+        {"nothing",
+         "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: 0\r\n\r\n"},
+        {"html", "HTTP/1.1 502 Bad Gateway\r\nContent-Length: 37\r\n\r\n<html>\x1b[2Jupstream\tis "
+                 "gone</html>"
                  "......"},
     };
     for (size_t i = 0; i < RP_ARRAY_COUNT(answers); i++)
@@ -360,7 +365,8 @@ static void send_raw(struct conn *conn) {
 
 static void send_status(struct conn *conn) {
     char body[160];
-    snprintf(body, sizeof body, "{\"error\":{\"message\":\"%s\",\"code\":\"x\"}}", conn->script.message);
+    snprintf(body, sizeof body, "{\"error\":{\"message\":\"%s\",\"code\":\"x\"}}",
+             conn->script.message);
     rp_buffer_printf(&conn->out,
                      "HTTP/1.1 %u Scripted\r\nContent-Type: application/json\r\nContent-Length: "
                      "%zu\r\n\r\n%s",
@@ -428,19 +434,32 @@ static void read_word(struct script *s, const char *name, const char *value) {
         double *ms;
         bool *flag;
     } words[] = {
-        {"n", &s->number, NULL, NULL},        {"tokens", &s->tokens, NULL, NULL},
-        {"cached", &s->cached, NULL, NULL},   {"status", &s->status, NULL, NULL},
-        {"reset", &s->reset, NULL, NULL},     {"close", &s->close, NULL, NULL},
-        {"hang", &s->hang, NULL, NULL},       {"error", &s->error, NULL, NULL},
-        {"garbage", &s->garbage, NULL, NULL}, {"long", &s->longest, NULL, NULL},
-        {"split", &s->split, NULL, NULL},     {"ttft", NULL, &s->ttft_ms, NULL},
-        {"itl", NULL, &s->itl_ms, NULL},      {"head", NULL, &s->head_ms, &s->has_head_ms},
-        {"slow", NULL, &s->slow_ms, NULL},    {"stall", NULL, &s->stall_ms, NULL},
-        {"drop", NULL, NULL, &s->drop},       {"crlf", NULL, NULL, &s->crlf},
-        {"joined", NULL, NULL, &s->joined},   {"comments", NULL, NULL, &s->comments},
-        {"interim", NULL, NULL, &s->interim}, {"nousage", NULL, NULL, &s->no_usage},
-        {"nodone", NULL, NULL, &s->no_done},  {"stop", NULL, NULL, &s->stop},
-        {"role", NULL, NULL, &s->role},       {"empty", NULL, NULL, &s->empty},
+        {"n", &s->number, NULL, NULL},
+        {"tokens", &s->tokens, NULL, NULL},
+        {"cached", &s->cached, NULL, NULL},
+        {"status", &s->status, NULL, NULL},
+        {"reset", &s->reset, NULL, NULL},
+        {"close", &s->close, NULL, NULL},
+        {"hang", &s->hang, NULL, NULL},
+        {"error", &s->error, NULL, NULL},
+        {"garbage", &s->garbage, NULL, NULL},
+        {"long", &s->longest, NULL, NULL},
+        {"split", &s->split, NULL, NULL},
+        {"ttft", NULL, &s->ttft_ms, NULL},
+        {"itl", NULL, &s->itl_ms, NULL},
+        {"head", NULL, &s->head_ms, &s->has_head_ms},
+        {"slow", NULL, &s->slow_ms, NULL},
+        {"stall", NULL, &s->stall_ms, NULL},
+        {"drop", NULL, NULL, &s->drop},
+        {"crlf", NULL, NULL, &s->crlf},
+        {"joined", NULL, NULL, &s->joined},
+        {"comments", NULL, NULL, &s->comments},
+        {"interim", NULL, NULL, &s->interim},
+        {"nousage", NULL, NULL, &s->no_usage},
+        {"nodone", NULL, NULL, &s->no_done},
+        {"stop", NULL, NULL, &s->stop},
+        {"role", NULL, NULL, &s->role},
+        {"empty", NULL, NULL, &s->empty},
         {"reasoning", NULL, NULL, &s->reasoning},
     };
     for (size_t i = 0; i < RP_ARRAY_COUNT(words); i++)
@@ -498,8 +517,15 @@ static void answer_get(struct conn *conn, const char *head) {
 
 static void take_request(struct conn *conn, const char *head, const char *body, size_t len) {
     struct script *s = &conn->script;
-    *s = (struct script){.tokens = 16, .status = 200, .reset = NEVER, .close = NEVER, .hang = NEVER,
-                         .error = NEVER, .garbage = NEVER, .longest = NEVER, .body = "chunked",
+    *s = (struct script){.tokens = 16,
+                         .status = 200,
+                         .reset = NEVER,
+                         .close = NEVER,
+                         .hang = NEVER,
+                         .error = NEVER,
+                         .garbage = NEVER,
+                         .longest = NEVER,
+                         .body = "chunked",
                          .message = "scripted"};
     conn->arrived_ns = rp_clock_ns();
     conn->requests++;
@@ -527,8 +553,7 @@ static void take_request(struct conn *conn, const char *head, const char *body, 
     conn->busy = true;
     conn->head_done = false;
     conn->sent = conn->head_sent = 0;
-    schedule(conn, conn->arrived_ns +
-                       (uint64_t)((s->has_head_ms ? s->head_ms : s->ttft_ms) * 1e6));
+    schedule(conn, conn->arrived_ns + (uint64_t)((s->has_head_ms ? s->head_ms : s->ttft_ms) * 1e6));
 }
 
 /* Takes one whole request out of what has come; false: there is none. */

@@ -28,7 +28,7 @@
 
 /* CLOCK_MONOTONIC, nanoseconds. */
 struct scripted_stamp {
-    uint64_t arrived_ns;               /* its last byte was read */
+    uint64_t arrived_ns;                /* its last byte was read */
     uint64_t token_ns[SCRIPTED_TOKENS]; /* right before the write */
     uint32_t tokens, connection, times_seen;
 };
