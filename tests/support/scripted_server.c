@@ -206,6 +206,7 @@ static void add_chunk(struct conn *conn, const char *text, const char *reason) {
     add_event(conn, data);
 }
 
+/* Without its blank line. */
 static void add_head(struct conn *conn) {
     const char *body = conn->script.body;
     rp_buffer_puts(&conn->out,
@@ -215,7 +216,6 @@ static void add_head(struct conn *conn) {
     else if (strcmp(body, "length") ==
              0) /* of all that follows: what follows is written in one go */
         rp_buffer_puts(&conn->out, "Content-Length: ");
-    rp_buffer_puts(&conn->out, strcmp(body, "length") == 0 ? "" : "\r\n");
     conn->head_done = true;
 }
 
@@ -469,7 +469,7 @@ static void read_word(struct script *s, const char *name, const char *value) {
             if (words[i].ms)
                 *words[i].ms = strtod(value, NULL);
             if (words[i].flag)
-                *words[i].flag = strtod(value, NULL) > 0;
+                *words[i].flag = words[i].ms || strtod(value, NULL) > 0;
         }
     if (strcmp(name, "body") == 0)
         snprintf(s->body, sizeof s->body, "%s", value);
