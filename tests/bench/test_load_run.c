@@ -1,7 +1,7 @@
 /* What becomes of a request against a server that does everything that servers do. Times are not looked at here
  * (test_load_times.c); everything sent by the server is hostile. */
 #include "base/memory.h"
-#include "tests/support/load_fixture.h"
+#include "tests/support/scripted_fixture.h"
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -17,26 +17,26 @@
 #include <cmocka.h>
 
 static int set_up(void **state) {
-    *state = load_fixture_start();
+    *state = scripted_fixture_start();
     return *state ? 0 : -1;
 }
 
 static int tear_down(void **state) {
-    load_fixture_free(*state);
+    scripted_fixture_free(*state);
     return 0;
 }
 
-static const struct rp_load_record *run_one(struct load_fixture *f, uint32_t tokens,
+static const struct rp_load_record *run_one(struct scripted_fixture *f, uint32_t tokens,
                                             const char *script) {
     f->plan.count = 0;
-    load_fixture_add(f, 0, tokens, "%s", script);
-    assert_int_equal(load_fixture_run(f), RP_OK);
+    scripted_fixture_add(f, 0, tokens, "%s", script);
+    assert_int_equal(scripted_fixture_run(f), RP_OK);
     assert_int_equal(f->records.count, 1);
     return &f->records.records[0];
 }
 
 static void a_request_is_recorded_with_its_chunks_and_its_usage(void **state) {
-    struct load_fixture *f = *state;
+    struct scripted_fixture *f = *state;
     const struct rp_load_record *record = run_one(f, 5, "ttft=1 itl=1 cached=2");
     assert_int_equal(record->outcome, RP_LOAD_OK);
     assert_int_equal(record->status, 200);
@@ -75,7 +75,7 @@ static void every_framing_of_a_stream_gives_the_same_text(void **state) {
                                           "nodone=1",
                                           "body=eof nodone=1 split=5",
                                           "head=1 slow=0.1 ttft=20"};
-    struct load_fixture *f = *state;
+    struct scripted_fixture *f = *state;
     uint64_t hash = run_one(f, 6, "ttft=1")->text_hash;
     for (size_t i = 0; i < RP_ARRAY_COUNT(scripts); i++) {
         const struct rp_load_record *record = run_one(f, 6, scripts[i]);
@@ -90,7 +90,7 @@ static void every_framing_of_a_stream_gives_the_same_text(void **state) {
 }
 
 static void chat_counts_content_and_reasoning_and_not_the_role(void **state) {
-    struct load_fixture *f = *state;
+    struct scripted_fixture *f = *state;
     f->options.target.api = RP_LOAD_CHAT;
     uint64_t hash = run_one(f, 6, "ttft=1")->text_hash;
     assert_int_equal(f->records.records[0].outcome, RP_LOAD_OK);
@@ -126,7 +126,7 @@ static void each_failure_is_an_outcome_of_its_own(void **state) {
         {"tokens=3 nousage=1 stop=1", RP_LOAD_SHORT, 200, 3, "3 tokens of 4"},
         {"drop=1", RP_LOAD_OK, 200, 4, ""},
     };
-    struct load_fixture *f = *state;
+    struct scripted_fixture *f = *state;
     for (size_t i = 0; i < RP_ARRAY_COUNT(cases); i++) {
         const struct rp_load_record *record = run_one(f, 4, cases[i].script);
         if (record->outcome != cases[i].outcome || record->status != cases[i].status ||
@@ -139,7 +139,7 @@ static void each_failure_is_an_outcome_of_its_own(void **state) {
 }
 
 static void a_free_length_is_not_short(void **state) {
-    struct load_fixture *f = *state;
+    struct scripted_fixture *f = *state;
     f->options.target.no_ignore_eos = true;
     assert_int_equal(run_one(f, 4, "tokens=3 stop=1")->outcome, RP_LOAD_OK);
     assert_int_equal(f->records.records[0].output_tokens, 3);
@@ -152,7 +152,7 @@ static void silence_ends_by_the_timeout(void **state) {
     } cases[] = {{"hang=2", "the answer stopped coming", 2},
                  {"ttft=100000", "no answer", 0},
                  {"head=0 slow=1000", "no answer", 0}};
-    struct load_fixture *f = *state;
+    struct scripted_fixture *f = *state;
     f->options.timeout_s = 0.2;
     for (size_t i = 0; i < RP_ARRAY_COUNT(cases); i++) {
         const struct rp_load_record *record = run_one(f, 4, cases[i].script);
@@ -163,12 +163,12 @@ static void silence_ends_by_the_timeout(void **state) {
 }
 
 static void a_server_that_is_not_there_is_a_connect_failure(void **state) {
-    struct load_fixture *f = *state;
+    struct scripted_fixture *f = *state;
     scripted_stop(&f->server);
     f->plan.count = 0;
     for (int i = 0; i < 100; i++)
-        load_fixture_add(f, 0, 4, "ttft=1");
-    assert_int_equal(load_fixture_run(f), RP_OK);
+        scripted_fixture_add(f, 0, 4, "ttft=1");
+    assert_int_equal(scripted_fixture_run(f), RP_OK);
     for (int i = 0; i < 100; i++) {
         assert_int_equal(f->records.records[i].outcome, RP_LOAD_CONNECT);
         assert_int_equal(f->records.records[i].sent_ns, 0);
@@ -178,7 +178,7 @@ static void a_server_that_is_not_there_is_a_connect_failure(void **state) {
 }
 
 static void a_name_with_an_address_that_nobody_serves_is_tried_at_the_next(void **state) {
-    struct load_fixture *f = *state;
+    struct scripted_fixture *f = *state;
     char url[64];
     /* Usually ::1 and 127.0.0.1; the server listens on the latter only. */
     snprintf(url, sizeof url, "http://localhost:%u/v1", (unsigned)f->server.port);
@@ -187,12 +187,12 @@ static void a_name_with_an_address_that_nobody_serves_is_tried_at_the_next(void 
 }
 
 static void connections_are_kept_and_used_again(void **state) {
-    struct load_fixture *f = *state;
+    struct scripted_fixture *f = *state;
     for (int i = 0; i < 40; i++)
-        load_fixture_add(f, 0, 3, "ttft=1");
+        scripted_fixture_add(f, 0, 3, "ttft=1");
     f->options.closed = true;
     f->options.max_concurrency = 4;
-    assert_int_equal(load_fixture_run(f), RP_OK);
+    assert_int_equal(scripted_fixture_run(f), RP_OK);
     for (int i = 0; i < 40; i++)
         assert_int_equal(f->records.records[i].outcome, RP_LOAD_OK);
     assert_int_equal(f->records.connections, 4);
@@ -202,14 +202,14 @@ static void connections_are_kept_and_used_again(void **state) {
 }
 
 static void a_kept_connection_that_the_server_has_closed_is_replaced_once(void **state) {
-    struct load_fixture *f = *state;
+    struct scripted_fixture *f = *state;
     for (int i = 0; i < 10; i++)
-        load_fixture_add(f, 0, 3, "drop=1");
-    load_fixture_add(f, 0, 3, "ttft=0");
-    load_fixture_add(f, 0, 3, "reset=0"); /* has begun: an answer is not asked for twice */
+        scripted_fixture_add(f, 0, 3, "drop=1");
+    scripted_fixture_add(f, 0, 3, "ttft=0");
+    scripted_fixture_add(f, 0, 3, "reset=0"); /* has begun: an answer is not asked for twice */
     f->options.closed = true;
     f->options.max_concurrency = 1;
-    assert_int_equal(load_fixture_run(f), RP_OK);
+    assert_int_equal(scripted_fixture_run(f), RP_OK);
     for (int i = 0; i < 11; i++)
         assert_int_equal(f->records.records[i].outcome, RP_LOAD_OK);
     assert_int_equal(f->records.records[11].outcome, RP_LOAD_RESET);
@@ -221,15 +221,15 @@ static void a_kept_connection_that_the_server_has_closed_is_replaced_once(void *
 
 static void a_large_prompt_is_sent_whole(void **state) {
     enum { IDS = 600000 };
-    struct load_fixture *f = *state;
+    struct scripted_fixture *f = *state;
     int32_t *ids = test_malloc(IDS * sizeof *ids);
     for (int i = 0; i < IDS; i++)
         ids[i] = i * 7;
-    load_fixture_add(f, 0, 3, "ttft=1");
+    scripted_fixture_add(f, 0, 3, "ttft=1");
     f->requests[0].ids = ids;
     f->requests[0].input_tokens = IDS;
     f->options.target.model = "script: cached=5";
-    assert_int_equal(load_fixture_run(f), RP_OK);
+    assert_int_equal(scripted_fixture_run(f), RP_OK);
     assert_int_equal(f->records.records[0].outcome, RP_LOAD_OK);
     assert_int_equal(f->records.records[0].cached_tokens,
                      5); /* the model's name came, whole JSON */
@@ -246,16 +246,16 @@ static void count_progress(void *context, const struct rp_load_progress *now) {
 }
 
 static void a_run_that_is_stopped_reports_what_was(void **state) {
-    struct load_fixture *f = *state;
+    struct scripted_fixture *f = *state;
     uint32_t calls = 0;
     for (int i = 0; i < 6; i++)
-        load_fixture_add(f, 0, 3, i < 2 ? "ttft=1" : "ttft=100000");
-    load_fixture_add(f, 100000, 3, "ttft=1");
+        scripted_fixture_add(f, 0, 3, i < 2 ? "ttft=1" : "ttft=100000");
+    scripted_fixture_add(f, 100000, 3, "ttft=1");
     f->options.stop = &stop_now;
     f->options.progress = count_progress;
     f->options.context = &calls;
     stop_now = false;
-    assert_int_equal(load_fixture_run(f), RP_OK);
+    assert_int_equal(scripted_fixture_run(f), RP_OK);
     assert_true(calls >= 2);
     for (int i = 0; i < 7; i++)
         assert_int_equal(f->records.records[i].outcome, i < 2 ? RP_LOAD_OK : RP_LOAD_NOT_SENT);
@@ -264,58 +264,58 @@ static void a_run_that_is_stopped_reports_what_was(void **state) {
 }
 
 static void a_run_of_limited_time_sends_no_more_and_waits_for_the_rest(void **state) {
-    struct load_fixture *f = *state;
-    load_fixture_add(f, 0, 3, "ttft=300");
-    load_fixture_add(f, 10000, 3, "ttft=1");
+    struct scripted_fixture *f = *state;
+    scripted_fixture_add(f, 0, 3, "ttft=300");
+    scripted_fixture_add(f, 10000, 3, "ttft=1");
     f->options.most_s = 0.1;
-    assert_int_equal(load_fixture_run(f), RP_OK);
+    assert_int_equal(scripted_fixture_run(f), RP_OK);
     assert_int_equal(f->records.records[0].outcome, RP_LOAD_OK);
     assert_int_equal(f->records.records[1].outcome, RP_LOAD_NOT_SENT);
 }
 
 static void what_cannot_be_run_is_refused(void **state) {
-    struct load_fixture *f = *state;
+    struct scripted_fixture *f = *state;
     static const int32_t ids[3] = {1, 2, 3};
     struct rp_load_run_options fine = f->options;
-    assert_int_equal(load_fixture_run(f), RP_STATUS_INVALID); /* an empty plan */
-    load_fixture_add(f, 0, 3, "ttft=1");
+    assert_int_equal(scripted_fixture_run(f), RP_STATUS_INVALID); /* an empty plan */
+    scripted_fixture_add(f, 0, 3, "ttft=1");
     f->options.target.base_url = "https://127.0.0.1:8000";
-    assert_int_equal(load_fixture_run(f), RP_STATUS_UNSUPPORTED);
+    assert_int_equal(scripted_fixture_run(f), RP_STATUS_UNSUPPORTED);
     f->options = fine;
     f->options.target.model = NULL;
-    assert_int_equal(load_fixture_run(f), RP_STATUS_INVALID);
+    assert_int_equal(scripted_fixture_run(f), RP_STATUS_INVALID);
     f->options = fine;
     f->options.closed = true;
-    assert_int_equal(load_fixture_run(f), RP_STATUS_INVALID);
+    assert_int_equal(scripted_fixture_run(f), RP_STATUS_INVALID);
     f->options = fine;
     f->options.target.api_key = "a\r\nX: y";
-    assert_int_equal(load_fixture_run(f), RP_STATUS_INVALID);
+    assert_int_equal(scripted_fixture_run(f), RP_STATUS_INVALID);
     f->options = fine;
     f->options.target.base_url = "http://no-such-host.invalid";
-    assert_int_equal(load_fixture_run(f), RP_STATUS_NOT_FOUND);
+    assert_int_equal(scripted_fixture_run(f), RP_STATUS_NOT_FOUND);
     f->options = fine;
     f->options.target.api = RP_LOAD_CHAT;
     f->requests[0].ids = ids;
     f->requests[0].text = NULL;
-    assert_int_equal(load_fixture_run(f), RP_STATUS_INVALID);
+    assert_int_equal(scripted_fixture_run(f), RP_STATUS_INVALID);
 }
 
 static void memory_that_is_out_ends_the_run_and_leaks_nothing(void **state) {
-    struct load_fixture *f = *state;
+    struct scripted_fixture *f = *state;
     for (int i = 0; i < 8; i++)
-        load_fixture_add(f, 0, 3, "ttft=1");
+        scripted_fixture_add(f, 0, 3, "ttft=1");
     for (uint64_t n = 1; n < 60; n++) {
         rp_alloc_fail_at(n);
-        int status = load_fixture_run(f);
+        int status = scripted_fixture_run(f);
         rp_alloc_fail_at(0);
         if (status != RP_OK)
             assert_int_equal(status, RP_STATUS_NO_MEMORY);
     }
-    assert_int_equal(load_fixture_run(f), RP_OK);
+    assert_int_equal(scripted_fixture_run(f), RP_OK);
 }
 
 static void the_server_is_asked_what_it_serves(void **state) {
-    struct load_fixture *f = *state;
+    struct scripted_fixture *f = *state;
     struct rp_load_target target = {.base_url = f->server.url};
     struct rp_load_server server;
     assert_int_equal(rp_load_probe(&target, &server, &f->err), RP_OK);
@@ -338,7 +338,7 @@ static void the_server_is_asked_what_it_serves(void **state) {
 }
 
 static void the_limit_of_open_files_is_raised_or_named(void **state) {
-    struct load_fixture *f = *state;
+    struct scripted_fixture *f = *state;
     struct rlimit before, limit;
     assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
     limit = before;

@@ -1,18 +1,18 @@
-#include "tests/support/load_fixture.h"
+#include "tests/support/scripted_fixture.h"
 
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-static void set_up(struct load_fixture *fixture) {
+static void set_up(struct scripted_fixture *fixture) {
     fixture->plan = (struct rp_load_plan){.requests = fixture->requests};
     fixture->options = (struct rp_load_run_options){
         .target = {.base_url = fixture->server.url, .model = "scripted"}, .timeout_s = 60};
 }
 
-struct load_fixture *load_fixture_start(void) {
-    struct load_fixture *fixture = calloc(1, sizeof *fixture);
+struct scripted_fixture *scripted_fixture_start(void) {
+    struct scripted_fixture *fixture = calloc(1, sizeof *fixture);
     if (!fixture || !scripted_start(&fixture->server)) {
         free(fixture);
         return NULL;
@@ -21,7 +21,7 @@ struct load_fixture *load_fixture_start(void) {
     return fixture;
 }
 
-void load_fixture_free(struct load_fixture *fixture) {
+void scripted_fixture_free(struct scripted_fixture *fixture) {
     if (!fixture)
         return;
     rp_load_records_free(&fixture->records);
@@ -29,7 +29,7 @@ void load_fixture_free(struct load_fixture *fixture) {
     free(fixture);
 }
 
-bool load_fixture_again(struct load_fixture *fixture) {
+bool scripted_fixture_again(struct scripted_fixture *fixture) {
     rp_load_records_free(&fixture->records);
     scripted_free(&fixture->server);
     bool started = scripted_start(&fixture->server);
@@ -37,8 +37,8 @@ bool load_fixture_again(struct load_fixture *fixture) {
     return started;
 }
 
-void load_fixture_add(struct load_fixture *fixture, double at_ms, uint32_t tokens,
-                      const char *script, ...) {
+void scripted_fixture_add(struct scripted_fixture *fixture, double at_ms, uint32_t tokens,
+                          const char *script, ...) {
     uint32_t index = fixture->plan.count++;
     char *text = fixture->scripts[index];
     va_list args;
@@ -52,7 +52,7 @@ void load_fixture_add(struct load_fixture *fixture, double at_ms, uint32_t token
         .at_ns = (uint64_t)(at_ms * 1e6), .text = text, .input_tokens = 3, .output_tokens = tokens};
 }
 
-int load_fixture_run(struct load_fixture *fixture) {
+int scripted_fixture_run(struct scripted_fixture *fixture) {
     rp_load_records_free(&fixture->records);
     return rp_load_run(&fixture->options, &fixture->plan, &fixture->records, &fixture->err);
 }
@@ -62,7 +62,7 @@ static int compare(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-double load_fixture_percentile(double *values, size_t count, double percent) {
+double scripted_fixture_percentile(double *values, size_t count, double percent) {
     RP_ASSERT(count > 0);
     qsort(values, count, sizeof *values, compare);
     double at = percent / 100 * (double)(count - 1);
