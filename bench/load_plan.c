@@ -98,13 +98,20 @@ static int check_scales(const struct rp_load_source *source, struct rp_error *er
     if (source->block_tokens == 0 || source->block_tokens > RP_LOAD_TOKENS_MAX)
         return rp_error_set(err, RP_STATUS_INVALID, "block_tokens must be 1 to %u",
                             RP_LOAD_TOKENS_MAX);
+    if (source->dataset == RP_LOAD_MOONCAKE &&
+        source->block_tokens < source->length_scale * RP_LOAD_TRACE_BLOCK)
+        return rp_error_set(err, RP_STATUS_INVALID,
+                            "block_tokens is %u, must be at least %u * length_scale (%g): a "
+                            "prompt's ids would not suffice",
+                            source->block_tokens, RP_LOAD_TRACE_BLOCK,
+                            RP_LOAD_TRACE_BLOCK * source->length_scale);
     if (source->page_tokens > RP_LOAD_TOKENS_MAX)
         return rp_error_set(err, RP_STATUS_INVALID, "page_tokens must be 1 to %u",
                             RP_LOAD_TOKENS_MAX);
     return RP_OK;
 }
 
-static void fill_defaults(struct rp_load_source *source) {
+void rp_load_source_fill(struct rp_load_source *source) {
     if (source->burstiness == 0)
         source->burstiness = 1;
     if (source->text_bytes_per_token == 0)
@@ -172,7 +179,7 @@ int rp_load_plan_make(const struct rp_load_source *given, struct rp_load_plan *o
     struct rp_load_source source = *given;
     struct rp_load_rows rows = {.count = 0};
     memset(out, 0, sizeof *out);
-    fill_defaults(&source);
+    rp_load_source_fill(&source);
     int status = check_prompts(&source, err);
     if (status == RP_OK)
         status = check_arrival(&source, err);

@@ -65,6 +65,9 @@ struct rp_load_source {
         page_tokens; /* the server's page: what rp_load_request.cached_tokens counts in; 0: 16 */
 };
 
+/* Zero fields become their defaults, as rp_load_plan_make takes them; for reports. */
+void rp_load_source_fill(struct rp_load_source *source);
+
 /* The first request comes at 0, the last at (count - 1) / rate: gaps are drawn, then scaled to a mean of exactly 1 /
  * rate, as vllm does, so that runs with other seeds offer the same load. With a ramp the gap before request i is one of
  * the rate at i. A trace's times count from its first request that is sent.

@@ -14,7 +14,8 @@ enum rp_load_stream {
     RP_LOAD_STREAM_LENGTHS,
     RP_LOAD_STREAM_PREFIX, /* what all prompts share */
     RP_LOAD_STREAM_PROMPT, /* index: the request */
-    RP_LOAD_STREAM_BLOCK   /* index: the hash id */
+    RP_LOAD_STREAM_BLOCK,  /* index: the hash id */
+    RP_LOAD_STREAM_SWEEP   /* index: the run; gives it its own seed */
 };
 
 struct rp_load_random {

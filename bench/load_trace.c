@@ -214,13 +214,10 @@ static int mooncake_hashes(const struct rp_load_lines *lines, const struct rp_lo
         return rp_load_lines_refuse(lines, RP_STATUS_FORMAT, err,
                                     "hash_ids must be an array of whole numbers from 0");
     /* A trace may have ids for full blocks alone: what is behind the last one is the request's own. */
-    if (have + 1 < need ||
-        (have < need && source->block_tokens < source->length_scale * RP_LOAD_TRACE_BLOCK))
-        return rp_load_lines_refuse(lines, RP_STATUS_INVALID, err,
-                                    "hash_ids has %zu blocks of %u tokens (block_tokens) for a "
-                                    "prompt of %u: raise block_tokens, "
-                                    "or lower length_scale",
-                                    have, source->block_tokens, row->input);
+    if (have + 1 < need)
+        return rp_load_lines_refuse(lines, RP_STATUS_FORMAT, err,
+                                    "hash_ids has %zu ids, a prompt of %u tokens needs %zu", have,
+                                    row->input, need);
     row->hash_begin = rows->hash_count;
     row->hash_count = (uint32_t)RP_MIN(have, need);
     if (!grow((void **)&rows->hashes, &rows->hash_capacity, rows->hash_count, row->hash_count,
