@@ -114,6 +114,10 @@ static bool run_holds(const struct rp_sweep_config *config, const struct rp_swee
     return run->requests && run->good >= config->share * run->requests;
 }
 
+static bool says_nothing(const struct rp_sweep_config *config, const struct rp_sweep_run *run) {
+    return run->client_slow && !run_holds(config, run);
+}
+
 static struct rp_sweep_point *point_of(struct rp_sweep_point *points, uint32_t *count,
                                        double rate) {
     uint32_t at = *count;
@@ -151,7 +155,7 @@ uint32_t rp_sweep_points(const struct rp_sweep_config *config, const struct rp_s
     for (uint32_t i = 0; i < run_count; i++) {
         struct rp_sweep_point *point = point_of(out, &count, runs[i].rate);
         point->runs++;
-        if (runs[i].client_slow) {
+        if (says_nothing(config, &runs[i])) {
             point->client_slow++;
             continue;
         }
@@ -164,8 +168,9 @@ uint32_t rp_sweep_points(const struct rp_sweep_config *config, const struct rp_s
     for (uint32_t p = 0; p < count; p++) {
         bool one_is_clear = false;
         for (uint32_t i = 0; i < run_count; i++)
-            one_is_clear = one_is_clear || (runs[i].rate == out[p].rate && !runs[i].client_slow &&
-                                            clear_side(config, &runs[i]) != 0);
+            one_is_clear =
+                one_is_clear || (runs[i].rate == out[p].rate && !says_nothing(config, &runs[i]) &&
+                                 clear_side(config, &runs[i]) != 0);
         judge(config, &out[p], one_is_clear);
     }
     return count;
