@@ -54,8 +54,8 @@ struct rp_sweep_run {
     double rate;
     uint32_t requests; /* that counted, failed ones too */
     uint32_t good;     /* of them; failed ones never are */
-    /* The client did not keep up. A run that holds all the same does, for its lag is part of the latencies; one that
-     * breaks says nothing about the server. */
+    /* The client did not keep up (RP_LOAD_LAG_MAX_MS), and with bounds that are wider by twice its lag at p99 the run
+     * would have held: that it breaks says nothing about the server. */
     bool client_slow;
 };
 

@@ -317,7 +317,17 @@ static void test_a_run_is_judged_by_each_bound_or_by_all_at_once(void **state) {
     summary.lag.p99 = RP_LOAD_LAG_MAX_MS + 1;
     judged = rp_sweep_judge(&objective, 7, &run.records, &summary);
     assert_int_equal(judged.good, 3); /* four are within the first bound, three within the second */
-    assert_true(judged.client_slow);
+    assert_false(judged.client_slow); /* one failed: it breaks however slow the client was */
+    objective.share = 0.8;
+    assert_true(rp_sweep_judge(&objective, 7, &run.records, &summary).client_slow == false);
+    summary.lag.p99 = 51; /* TTFT 600 - 102, TPOT 50 - 102 / 9 */
+    judged = rp_sweep_judge(&objective, 7, &run.records, &summary);
+    assert_int_equal(judged.good, 3);
+    assert_false(judged.client_slow);
+    summary.lag.p99 = 101;
+    assert_true(rp_sweep_judge(&objective, 7, &run.records, &summary).client_slow);
+    objective.share = 0.5; /* holds all the same */
+    assert_false(rp_sweep_judge(&objective, 7, &run.records, &summary).client_slow);
     objective.bounds = (struct rp_load_goodput){{[RP_LOAD_E2EL] = 1000}};
     assert_int_equal(rp_sweep_judge(&objective, 7, &run.records, &summary).good, 5);
     load_fixture_close(&run);
