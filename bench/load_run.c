@@ -416,7 +416,7 @@ static int go(struct run *run, struct rp_error *err) {
     }
     uv_idle_init(&run->loop, &run->maker);
     run->maker.data = run;
-    run->base_ns = rp_clock_ns();
+    run->base_ns = run->out->clock_ns = rp_clock_ns();
     run->tick_ns = TICK_NS;
     run->progress_ns = PROGRESS_NS;
     run->out->begin_ns = run->closed ? 0 : run->plan->requests[0].at_ns;
