@@ -15,5 +15,6 @@ int rp_cmd_bench_decode(int argc, char **argv);
 int rp_cmd_bench_kernels(int argc, char **argv);
 int rp_cmd_bench_step(int argc, char **argv);
 int rp_cmd_bench_prefill(int argc, char **argv);
+int rp_cmd_bench_sweep(int argc, char **argv);
 
 #endif
