@@ -7,7 +7,6 @@
 #include "server/cmd_load_options.h"
 #include "server/commands.h"
 
-#include <errno.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -345,21 +344,10 @@ static int keep(const struct sweep *sweep, const char *path,
                 struct rp_error *err) {
     struct rp_load_rules rules = {.goodput = sweep->objective.bounds,
                                   .leave_warm_up_out = sweep->options->load.warm_up};
-    bool to_stdout = strcmp(path, "-") == 0;
     struct rp_buffer out;
-    int status = RP_OK;
     rp_buffer_init(&out, 0);
     write(sweep, &rules, &out);
-    FILE *file = out.failed ? NULL : to_stdout ? stdout : fopen(path, "we");
-    if (out.failed)
-        status = rp_error_set(err, RP_STATUS_NO_MEMORY, "out of memory");
-    else if (!file)
-        status = rp_error_set(err, RP_STATUS_IO, "%.200s: %s", path, strerror(errno));
-    bool written = file && fwrite(out.data, 1, out.len, file) == out.len;
-    if (file && (to_stdout ? fflush(file) : fclose(file)) != 0)
-        written = false;
-    if (status == RP_OK && !written)
-        status = rp_error_set(err, RP_STATUS_IO, "%.200s: cannot write", path);
+    int status = rp_load_options_write(path, &out, err);
     rp_buffer_deinit(&out);
     return status;
 }

@@ -1,5 +1,9 @@
 #include "server/cmd_load_options.h"
 
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
 /* Of a server that does not tell: every model in use has as many. */
 #define VOCABULARY_UNKNOWN 33333u
 
@@ -46,4 +50,17 @@ int rp_load_options_source(const struct rp_load_options *options,
                             out->vocab_begin, out->vocab_end);
     rp_load_source_fill(out);
     return RP_OK;
+}
+
+int rp_load_options_write(const char *path, const struct rp_buffer *text, struct rp_error *err) {
+    if (text->failed)
+        return rp_error_set(err, RP_STATUS_NO_MEMORY, "out of memory");
+    bool to_stdout = strcmp(path, "-") == 0;
+    FILE *file = to_stdout ? stdout : fopen(path, "we");
+    if (!file)
+        return rp_error_set(err, RP_STATUS_IO, "%.200s: %s", path, strerror(errno));
+    bool written = fwrite(text->data, 1, text->len, file) == text->len;
+    if ((to_stdout ? fflush(file) : fclose(file)) != 0)
+        written = false;
+    return written ? RP_OK : rp_error_set(err, RP_STATUS_IO, "%.200s: cannot write", path);
 }

@@ -3,6 +3,7 @@
 #ifndef RP_SERVER_CMD_LOAD_OPTIONS_H
 #define RP_SERVER_CMD_LOAD_OPTIONS_H
 
+#include "base/buffer.h"
 #include "bench/load_plan.h"
 #include "bench/load_run.h"
 #include "server/flags.h"
@@ -72,5 +73,9 @@ struct rp_load_target rp_load_options_target(const struct rp_load_options *optio
 int rp_load_options_source(const struct rp_load_options *options,
                            const struct rp_load_server *server, struct rp_load_source *out,
                            struct rp_error *err) RP_MUST_USE;
+
+/* What a report wrote, into a file; "-": to standard output. */
+int rp_load_options_write(const char *path, const struct rp_buffer *text,
+                          struct rp_error *err) RP_MUST_USE;
 
 #endif

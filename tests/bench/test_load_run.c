@@ -99,6 +99,18 @@ static void chat_counts_content_and_reasoning_and_not_the_role(void **state) {
     assert_int_equal(f->records.records[0].chunk_count, 6);
 }
 
+static void an_empty_chunk_counts_where_usage_shows_it_to_be_a_token(void **state) {
+    struct scripted_fixture *f = *state;
+    assert_int_equal(run_one(f, 6, "blank=2")->chunk_count, 6);
+    assert_int_equal(run_one(f, 6, "blank=2 nousage=1")->chunk_count, 3);
+    /* One chunk more than tokens: nobody knows which. */
+    assert_int_equal(run_one(f, 6, "blank=2 empty=1")->chunk_count, 3);
+    assert_int_equal(f->records.records[0].outcome, RP_LOAD_OK);
+    assert_true(f->records.records[0].first_ns < f->records.end_ns);
+    f->options.target.api = RP_LOAD_CHAT;
+    assert_int_equal(run_one(f, 6, "blank=2")->chunk_count, 6);
+}
+
 static void each_failure_is_an_outcome_of_its_own(void **state) {
     static const struct {
         const char *script;
@@ -361,6 +373,7 @@ int main(void) {
         RUN_TEST(a_request_is_recorded_with_its_chunks_and_its_usage),
         RUN_TEST(every_framing_of_a_stream_gives_the_same_text),
         RUN_TEST(chat_counts_content_and_reasoning_and_not_the_role),
+        RUN_TEST(an_empty_chunk_counts_where_usage_shows_it_to_be_a_token),
         RUN_TEST(each_failure_is_an_outcome_of_its_own),
         RUN_TEST(a_free_length_is_not_short),
         RUN_TEST(silence_ends_by_the_timeout),

@@ -24,7 +24,7 @@ struct script {
     double ttft_ms, itl_ms, head_ms, slow_ms, stall_ms;
     bool drop, crlf, comments, interim, joined, no_usage, no_done, stop, role, empty, reasoning;
     bool has_head_ms, chat;
-    uint32_t split;
+    uint32_t split, blank;
     char body[16], raw[16], message[64];
 };
 
@@ -296,15 +296,19 @@ static void send_token(struct conn *conn) {
         add_head(conn);
         rp_buffer_puts(&conn->out, "\r\n");
     }
-    if (conn->sent == 0 && (s->role || s->empty)) {
+    if (conn->sent == 0 && s->role)
+        add_event(conn, "{\"choices\":[{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":"
+                        "\"\"},\"finish_reason\":null}]}");
+    if (conn->sent == 0 && s->empty)
         add_chunk(conn, "", NULL);
-        flush(conn);
-    }
+    flush(conn);
     if (interrupted(conn))
         return;
     bool last = conn->sent + 1 >= s->tokens;
     if (conn->sent < s->tokens) {
         snprintf(text, sizeof text, "t%u ", conn->sent);
+        if (s->blank && conn->sent % s->blank == 0)
+            text[0] = '\0';
         add_chunk(conn, text, !last ? NULL : s->stop ? "stop" : "length");
     }
     if (last && s->joined)
@@ -445,6 +449,7 @@ static void read_word(struct script *s, const char *name, const char *value) {
         {"garbage", &s->garbage, NULL, NULL},
         {"long", &s->longest, NULL, NULL},
         {"split", &s->split, NULL, NULL},
+        {"blank", &s->blank, NULL, NULL},
         {"ttft", NULL, &s->ttft_ms, NULL},
         {"itl", NULL, &s->itl_ms, NULL},
         {"head", NULL, &s->head_ms, &s->has_head_ms},
