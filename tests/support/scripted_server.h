@@ -13,6 +13,7 @@
  *   drop=1         closed without an answer, unless it is the connection's first request
  *   body=chunked|length|eof    split=N  bytes in each write    crlf=1    comments=1    interim=1    joined=1
  *   nousage=1 nodone=1 stop=1 role=1 empty=1 (a chunk without content before the first)  reasoning=1
+ *   fuzz=SEED      an answer with some of its bytes changed
  *   blank=K        every K-th token has an empty text
  *   raw=NAME       http, type, html, headers, chunk, extensions, nothing: an answer that is none
  *
