@@ -13,6 +13,31 @@
 #include "quant/matmul_cuda.h"
 
 #include <string.h>
+#define RP_X
+#ifdef RP_X
+#include <stdio.h>
+#include <stdlib.h>
+/* The next line of RP_LIST: NAME=VALUE ... */
+static void next_variant(void) {
+    static const char *const names[] = {"RP_G", "RP_F", "RP_E", "RP_B", "RP_A", "RP_RA", "RP_S", "RP_ST", "RP_P", "RP_KB", "RP_Q", "RP_T", "RP_R", "RP_H", "RP_QR", "RP_RB"};
+    static FILE *file;
+    char line[512];
+    if (!getenv("RP_LIST")) return;
+    if (!file) file = fopen(getenv("RP_LIST"), "r");
+    if (!file) return;
+    if (!fgets(line, sizeof line, file)) { rewind(file); if (!fgets(line, sizeof line, file)) return; }
+    fprintf(stderr, "variant %s", line);
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) unsetenv(names[i]);
+    for (char *word = strtok(line, " \n"); word; word = strtok(NULL, " \n")) {
+        char *eq = strchr(word, '=');
+        if (!eq) continue;
+        *eq = 0;
+        char name[64];
+        snprintf(name, sizeof name, "RP_%s", word);
+        setenv(name, eq + 1, 1);
+    }
+}
+#endif
 
 /* Launches that a program of n operators can need: attention takes several, step_begin one more. */
 #define LAUNCHES_PER_OP RP_ATTENTION_LAUNCHES_MAX
@@ -577,6 +602,9 @@ int rp_cuda_lower(struct rp_device *device, struct rp_graph *graph,
                                    sizeof *graph->nodes);
     if (!graph->nodes)
         return out_of_memory(&low, "the list of launches");
+#ifdef RP_X
+    if (begin == 0) next_variant();
+#endif
     int status = describe_attention(&low);
     for (uint32_t at = begin; status >= 0 && at < end;) {
         uint32_t count;

@@ -2,6 +2,13 @@
 
 #include <cuda_runtime_api.h>
 #include <string.h>
+#ifdef RP_X
+#include <stdlib.h>
+static uint32_t env(const char *name, uint32_t otherwise) {
+    const char *text = getenv(name);
+    return text ? (uint32_t)atoi(text) : otherwise;
+}
+#endif
 
 #define FLAG_BYTES    16384u
 #define SEGMENTS_MAX  16u
@@ -47,6 +54,19 @@ size_t rp_matmul_cuda_workspace_bytes(const struct rp_cuda_limits *limits, uint3
     return FLAG_BYTES + limits->sm_count * tokens * 128 * 4 * sizeof(float);
 }
 
+/* Shared memory that a product may take: room for the small kernels between the products of a decode step,
+ * or for the larger one that is to fit beside. */
+static uint32_t shared_room(const struct rp_matmul_cuda *op) {
+    uint32_t room = op->limits.shared_bytes_block;
+    if (op->rows.max_rows > 128 || room <= 64 * 1024)
+        return room;
+#ifdef RP_X
+    room = RP_MIN(room, env("RP_KB", 1000) << 10);
+    if (op->weight->cols == 4096 && op->weight->rows <= 6144) room = RP_MIN(room, env("RP_Q", 1000) << 10);
+#endif
+    return room - RP_MIN(RP_MAX(op->beside_bytes + 1024, 12u * 1024), room);
+}
+
 struct rp_matmul_tile rp_matmul_cuda_choose(const struct rp_matmul_cuda *op) {
     /* Up to so many rows; measured: bench/results/cuda_products.md. */
     static const struct {
@@ -80,10 +100,16 @@ struct rp_matmul_tile rp_matmul_cuda_choose(const struct rp_matmul_cuda *op) {
     if (m >= 1536 && w->rows >= 6144 && RP_CEIL_DIV(m, 192u) * 192 <= m + m / 16)
         tile.tokens = 192;
     tile.partials = tile.partials && partials;
-    /* Room for the small kernels between the products of a decode step. */
-    tile.shared_bytes = op->limits.shared_bytes_block;
-    if (op->rows.max_rows <= 128 && tile.shared_bytes > 64 * 1024)
-        tile.shared_bytes -= 12 * 1024;
+#ifdef RP_X
+    if (tile.tokens <= 32 && tile.rows == 64 && getenv("RP_B"))
+        tile.boxes = env("RP_B", 4);
+    if (getenv("RP_T") && tile.tokens <= 64) { tile.rows = 128; tile.boxes = env("RP_T", 1); }
+    { uint32_t kb = tile.boxes * tile.rows / 8;
+    if (env("RP_F", 0)) tile.flight = RP_MAX(env("RP_F", 0) / kb, 1);
+    if (env("RP_E", 0)) tile.flight_early = RP_MAX(env("RP_E", 0) / kb, 1); }
+    if (op->rows.max_rows > 64) tile.flight = tile.flight_early = 0;
+#endif
+    tile.shared_bytes = shared_room(op);
     return tile;
 }
 
@@ -119,6 +145,11 @@ static bool fits_tensor_cores(const struct rp_matmul_cuda *op) {
            op->in_stride % 8 == 0 && (uintptr_t)w->data % 16 == 0 && (uintptr_t)op->in % 16 == 0;
 }
 
+/* A stage's copies are counted while it is not used again: caps as large as the ring are none. */
+static uint32_t flight_cap(uint32_t stages, uint32_t ring) {
+    return stages == 0 || stages >= ring ? UINT32_MAX : stages;
+}
+
 /* Tiles, shares of the blocks, and where the pipeline and the workspace lie. */
 static int lay_out(struct rp_matmul_tc_args *args, const struct rp_matmul_cuda *op) {
     struct rp_matmul_tile *tile = &args->tile;
@@ -152,8 +183,18 @@ static int lay_out(struct rp_matmul_tc_args *args, const struct rp_matmul_cuda *
 
     uint32_t stage = (tile->rows + tile->tokens) * RP_MATMUL_BLOCK * 2 * tile->boxes;
     uint32_t room = RP_MIN(tile->shared_bytes, op->limits.shared_bytes_block);
-    args->stages = tile->stages ? tile->stages : RP_MIN((room - 1024) / (stage + 16), 32u);
-    args->shared_bytes = args->stages * (stage + 16) + 1024;
+    args->stages = tile->stages ? tile->stages : RP_MIN((room - 1024) / (stage + 24), 32u);
+    args->shared_bytes = args->stages * (stage + 24) + 1024;
+    args->flight = flight_cap(tile->flight, args->stages);
+    args->flight_early = RP_MIN(flight_cap(tile->flight_early, args->stages), args->flight);
+#ifdef RP_X
+    if (op->rows.max_rows <= 64) {
+        args->ahead = env("RP_A", 0) / (tile->boxes * tile->rows / 8);
+        args->steady = env("RP_S", 1);
+        args->stop = env("RP_ST", 1);
+        args->pace = env("RP_P", 1000) * (tile->boxes * tile->rows / 8) / 16;
+    }
+#endif
     return args->stages >= 2 && args->shared_bytes <= op->limits.shared_bytes_block
                ? RP_OK
                : RP_STATUS_RANGE;
@@ -220,19 +261,122 @@ int rp_matmul_cuda_plan_tile(const struct rp_matmul_cuda *op, const struct rp_ma
     return RP_OK;
 }
 
+#define ROWS_MAX   64u
+#define ROWS_UNIT  8u /* rows of a swizzled operand repeat so */
+#define STAGE_MOST (28u * 1024)
+
 bool rp_matmul_cuda_gates(const struct rp_matmul_cuda *op) {
-    (void)op;
-    return false;
+#ifdef RP_X
+    if (!env("RP_G", 1)) return false;
+#endif
+    return op->rows.max_rows <= ROWS_MAX && op->weight->rows % 2 == 0 && !op->accumulate &&
+           op->out.dtype == RP_DTYPE_BF16 && fits_tensor_cores(op);
+}
+
+/* Equal shares of the outputs, each in as few tiles as can be. */
+static void share_rows(struct rp_matmul_rows_args *args, uint32_t sm_count) {
+    uint32_t units = RP_CEIL_DIV(args->rows, ROWS_UNIT), share = RP_CEIL_DIV(units, sm_count);
+    args->tiles = RP_CEIL_DIV(share, 128 / ROWS_UNIT);
+    args->tile_rows = RP_CEIL_DIV(share, args->tiles) * ROWS_UNIT;
+    args->tiles = RP_CEIL_DIV(share * ROWS_UNIT, args->tile_rows);
+    args->share = share * ROWS_UNIT;
+    args->last_rows = args->share - (args->tiles - 1) * args->tile_rows;
+    args->grid = RP_CEIL_DIV(units, share);
+}
+
+static int lay_out_rows(struct rp_matmul_rows_args *args, const struct rp_matmul_cuda *op) {
+    uint32_t row = RP_MATMUL_BLOCK * 2, halves = args->gated ? 2 : 1;
+    uint32_t box = halves * args->tile_rows * row;
+    args->boxes = RP_MIN(RP_MAX(STAGE_MOST / box, 1u), 4u);
+#ifdef RP_X
+    args->boxes = RP_MIN(args->boxes, env("RP_RB", 4));
+#endif
+    uint32_t stage = args->boxes * (box + args->tokens * row);
+    /* The last instruction reads 64 rows wherever its own begin. */
+    uint32_t beyond = (RP_ALIGN_UP(args->tile_rows, 64) - args->tile_rows) * row;
+    uint32_t room = shared_room(op);
+    if (room < 1024 + beyond)
+        return RP_STATUS_RANGE;
+    args->stages = RP_MIN((room - 1024 - beyond) / (stage + 24), 32u);
+    args->data_bytes = args->stages * stage + beyond;
+    args->shared_bytes = args->data_bytes + args->stages * 24 + 1024;
+    args->shared_most = op->limits.shared_bytes_block;
+    args->flight = args->flight_early = UINT32_MAX;
+#ifdef RP_X
+    uint32_t kb = args->boxes * box / 1024;
+    args->ahead = env("RP_RA", 0) / kb;
+    args->steady = env("RP_S", 1);
+    args->stop = env("RP_ST", 1);
+    args->pace = env("RP_P", 1000) * kb / 16;
+    if (env("RP_F", 0)) args->flight = flight_cap(RP_MAX(env("RP_F", 0) / kb, 1), args->stages);
+    if (env("RP_E", 0)) args->flight_early = RP_MIN(flight_cap(RP_MAX(env("RP_E", 0) / kb, 1), args->stages), args->flight);
+#endif
+    return args->stages >= 2 ? RP_OK : RP_STATUS_RANGE;
+}
+
+int rp_matmul_cuda_plan_rows(const struct rp_matmul_cuda *op, uint32_t segment,
+                             struct rp_arena *memory, struct rp_cuda_launch *out_launch,
+                             struct rp_error *err) {
+    const struct rp_matrix *w = op->weight;
+    const struct rp_live_counts *counts = op->rows.step.counts;
+    RP_ASSERT(op->rows.max_rows <= ROWS_MAX && op->in_stride >= w->cols);
+    RP_ASSERT(!op->gated || (!op->bias && !op->accumulate && op->out.dtype == RP_DTYPE_BF16));
+    unsigned char *bytes = rp_arena_alloc(memory, sizeof(struct rp_matmul_rows_args) + 64);
+    if (!bytes)
+        return rp_error_set(err, RP_STATUS_NO_MEMORY, "no memory for the arguments of a product");
+    struct rp_matmul_rows_args *args = (void *)RP_ALIGN_UP((uintptr_t)bytes, 64);
+    memset(args, 0, sizeof *args);
+    args->live = op->rows.rows == RP_ROWS_TOKEN ? &counts->token_count : &counts->logit_row_count;
+    args->bias = op->bias;
+    args->out = op->out.data;
+    args->out_stride = op->out.stride;
+    args->out_bf16 = op->out.dtype == RP_DTYPE_BF16;
+    args->accumulate = op->accumulate;
+    args->gated = op->gated;
+    args->fn = op->fn;
+    args->dependent = op->limits.dependent_launch;
+    args->rows = op->gated ? w->rows / 2 : w->rows;
+    args->blocks = RP_CEIL_DIV(w->cols, RP_MATMUL_BLOCK);
+    args->segment_blocks = segment / RP_MATMUL_BLOCK;
+    args->tokens = 8;
+    while (args->tokens < op->rows.max_rows)
+        args->tokens *= 2;
+    share_rows(args, op->limits.sm_count);
+    if (lay_out_rows(args, op) != RP_OK)
+        return rp_error_set(err, RP_STATUS_RANGE, "product (%u, %u): no room for two stages",
+                            w->rows, w->cols);
+    int status =
+        encode_map(&args->weight_map, w->data, w->rows, w->cols, w->cols, args->tile_rows, err);
+    if (status == RP_OK)
+        status =
+            encode_map(&args->last_map, w->data, w->rows, w->cols, w->cols, args->last_rows, err);
+    if (status == RP_OK)
+        status = encode_map(&args->in_map, op->in, op->rows.max_rows, w->cols, op->in_stride,
+                            args->tokens, err);
+    if (status == RP_OK && rp_matmul_rows_cuda_prepare(args) != RP_OK)
+        status = rp_error_set(err, RP_STATUS_DEVICE, "no kernel for tiles of %u rows",
+                              args->tile_rows);
+    *out_launch = (struct rp_cuda_launch){op->gated ? "matmul_gated" : "matmul_rows",
+                                          rp_matmul_rows_cuda_run, args};
+    return status;
 }
 
 int rp_matmul_cuda_plan(const struct rp_matmul_cuda *op, struct rp_arena *memory,
                         struct rp_cuda_launch *out_launch, struct rp_cuda_partials *out_partials,
                         struct rp_error *err) {
+    RP_ASSERT(!op->gated || rp_matmul_cuda_gates(op));
+    uint32_t segment = rp_matmul_cuda_segment(op->weight->rows, op->weight->cols);
+    bool rows_pay = op->gated;
+#ifdef RP_X
+    rows_pay = rows_pay || (fits_tensor_cores(op) && op->rows.max_rows <= env("RP_R", 0) && !(op->weight->rows > 65536 && env("RP_H", 1) == 0) && !(env("RP_QR", 1) == 0 && op->weight->rows == 6144));
+#endif
+    if (rows_pay) {
+        memset(out_partials, 0, sizeof *out_partials);
+        return rp_matmul_cuda_plan_rows(op, segment, memory, out_launch, err);
+    }
     if (fits_tensor_cores(op)) {
         struct rp_matmul_tile tile = rp_matmul_cuda_choose(op);
-        return rp_matmul_cuda_plan_tile(op, &tile,
-                                        rp_matmul_cuda_segment(op->weight->rows, op->weight->cols),
-                                        memory, out_launch, out_partials, err);
+        return rp_matmul_cuda_plan_tile(op, &tile, segment, memory, out_launch, out_partials, err);
     }
     struct rp_matmul_cuda *args = rp_arena_alloc(memory, sizeof *args);
     memset(out_partials, 0, sizeof *out_partials);

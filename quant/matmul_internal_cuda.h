@@ -4,6 +4,7 @@
 #define RP_QUANT_MATMUL_INTERNAL_CUDA_H
 
 #include "quant/matmul_cuda.h"
+#define RP_X
 
 #include <cuda.h> /* CUtensorMap */
 
@@ -28,6 +29,9 @@ struct rp_matmul_tile {
     uint32_t boxes;  /* of 64 columns of K in a stage */
     uint32_t stages; /* of the pipeline in shared memory; 0: as many as fit into shared_bytes */
     uint32_t shared_bytes;
+    /* Stages of weights in flight at most: until the ring was full once, and afterwards; 0: no cap. Full
+     * queues of the memory hold up the loads of the small kernels beside. */
+    uint32_t flight_early, flight;
     bool eager; /* frees a stage as early as possible: where memory is the limit */
     bool
         partials; /* leave the segments to the reader, where a tile would be split between blocks */
@@ -50,11 +54,45 @@ struct rp_matmul_tc_args {
     uint32_t blocks, segment_blocks, segments; /* of K */
     uint32_t row_tiles, token_tiles; /* of one block of threads, for all of n and max_rows */
     uint32_t grid, stages, shared_bytes, shared_most;
+    uint32_t flight, flight_early; /* stages of weights; UINT32_MAX: no cap */
+#ifdef RP_X
+    uint32_t ahead, steady, stop;
+    long long pace;
+#endif
     struct rp_matmul_tile tile;
     uint64_t
         *trace; /* (blocks, 4): when it started, waited, ended, and the SM: with RP_TRACE alone */
     bool out_bf16, accumulate, dependent;
 };
+
+/* Frozen arguments of the kernel for few rows (matmul_rows_cuda.cu); 64-byte aligned. */
+struct rp_matmul_rows_args {
+    CUtensorMap weight_map, last_map; /* (n, k), boxes of tile_rows and of last_rows */
+    CUtensorMap in_map;               /* (max_rows, k) */
+    const uint32_t *live;
+    const float *bias;
+    void *out;
+    size_t out_stride;
+    uint32_t rows;                    /* outputs: n, or n / 2 where gated */
+    uint32_t share;                   /* outputs of a block of threads */
+    uint32_t tiles, tile_rows;        /* of a block; outputs of a tile, up to 128 */
+    uint32_t last_rows;               /* outputs of a block's last tile */
+    uint32_t blocks, segment_blocks;  /* of K */
+    uint32_t boxes;                   /* blocks of K in a stage */
+    uint32_t tokens;                  /* columns of the instruction: 8, 16, 32, 64 */
+    uint32_t grid, stages, data_bytes, shared_bytes, shared_most;
+    uint32_t flight, flight_early; /* as in rp_matmul_tile; UINT32_MAX: no cap */
+#ifdef RP_X
+    uint32_t ahead, steady, stop;
+    long long pace;
+#endif
+    enum rp_activation fn;
+    bool gated, out_bf16, accumulate, dependent;
+};
+
+int rp_matmul_rows_cuda_run(const void *args, struct CUstream_st *stream);
+/* Once per kernel that args uses, outside any capture. NOT_FOUND when there is none. */
+int rp_matmul_rows_cuda_prepare(const struct rp_matmul_rows_args *args);
 
 int rp_matmul_tc_cuda_run(const void *args, struct CUstream_st *stream);
 /* Once per kernel that args uses, outside any capture. NOT_FOUND when there is no kernel for the tile. */
@@ -72,6 +110,11 @@ int rp_matmul_cuda_plan_tile(const struct rp_matmul_cuda *op, const struct rp_ma
                              uint32_t segment, struct rp_arena *memory,
                              struct rp_cuda_launch *out_launch,
                              struct rp_cuda_partials *out_partials, struct rp_error *err);
+
+/* The same by the kernel for few rows: up to 64, gated or not. */
+int rp_matmul_cuda_plan_rows(const struct rp_matmul_cuda *op, uint32_t segment,
+                             struct rp_arena *memory, struct rp_cuda_launch *out_launch,
+                             struct rp_error *err);
 
 #ifdef __cplusplus
 }

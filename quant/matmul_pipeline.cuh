@@ -30,6 +30,18 @@ __device__ __forceinline__ void rp_barrier_wait(uint32_t barrier, uint32_t parit
                  : "memory");
 }
 
+/* True when the phase of this parity has ended. */
+__device__ __forceinline__ bool rp_barrier_test(uint32_t barrier, uint32_t parity) {
+    uint32_t ended;
+    asm volatile("{ .reg .pred p;\n"
+                 "mbarrier.test_wait.parity.acquire.cta.shared::cta.b64 p, [%1], %2;\n"
+                 "selp.u32 %0, 1, 0, p; }"
+                 : "=r"(ended)
+                 : "r"(barrier), "r"(parity)
+                 : "memory");
+    return ended != 0;
+}
+
 /* Arrives, and announces bytes that bulk copies will bring. */
 __device__ __forceinline__ void rp_barrier_expect(uint32_t barrier, uint32_t bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)

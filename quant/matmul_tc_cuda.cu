@@ -55,7 +55,7 @@ template <int TOKENS_, int ROWS_, int BOXES_, bool EAGER_> struct shape {
     static constexpr bool ONE_SEGMENT = SUMS * BLOCKS > 96;
     /* More registers than a third of the SM's: the copying warpgroup gives up its own. */
     static constexpr bool WIDE = TOKENS > 128;
-    static constexpr int THREADS = 128 * WARPGROUPS + (WIDE ? 128 : 32);
+    static constexpr int THREADS = 128 * WARPGROUPS + (WIDE ? 128 : 64);
 };
 
 /* Segments [begin, end) of one tile. */
@@ -142,12 +142,15 @@ template <typename Shape> struct steps {
     }
 };
 
-/* Barriers and stages in shared memory. */
+/* Barriers and stages in shared memory. Weights and tokens of a stage come from different threads and have
+ * a barrier each. */
 template <typename Shape> struct ring {
-    uint32_t full, empty, data; /* 8 bytes each; stages 1024-aligned for the swizzle */
-    uint32_t count;             /* of stages */
+    uint32_t landed, full, empty; /* weights have come, tokens have come, all is read; 8 bytes each */
+    uint32_t data;                /* stages 1024-aligned for the swizzle */
+    uint32_t count;               /* of stages */
     uint32_t stage, phase;
 
+    __device__ __forceinline__ uint32_t landed_barrier() const { return landed + 8 * stage; }
     __device__ __forceinline__ uint32_t full_barrier() const { return full + 8 * stage; }
     __device__ __forceinline__ uint32_t empty_barrier() const { return empty + 8 * stage; }
     __device__ __forceinline__ uint32_t weights(uint32_t box) const {
@@ -164,55 +167,103 @@ template <typename Shape> struct ring {
     }
 };
 
+/* How many token tiles are alive is known after the wait; one is always walked. */
+__device__ __forceinline__ uint32_t wait_for_live(const rp_matmul_tc_args &args) {
+    if (args.token_tiles == 1)
+        return 0;
+    rp_pdl_wait();
+    return *args.live;
+}
+
+#ifdef RP_X
 template <typename Shape>
-__device__ __forceinline__ void copy_weights(const rp_matmul_tc_args &args, const ring<Shape> &at,
-                                             const steps<Shape> &s) {
+__device__ __forceinline__ void prefetch_weights(const rp_matmul_tc_args &args, const steps<Shape> &s) {
+    for (uint32_t box = 0; box < s.count; box++)
+        asm volatile("cp.async.bulk.prefetch.tensor.2d.L2.global.tile [%0, {%1, %2}];" ::"l"(
+                         &args.weight_map),
+                     "r"((s.block + box) * RP_MATMUL_BLOCK), "r"(s.r.row_tile * Shape::ROWS)
+                     : "memory");
+}
+#endif
+
+/* One thread. Stages in flight are counted, in the order in which they were asked for. */
+template <typename Shape>
+__device__ __forceinline__ void copy_weights(const rp_matmul_tc_args &args, ring<Shape> at) {
     /* Read once: out of L2 first. */
-    uint64_t weight_policy = args.token_tiles == 1 ? RP_L2_EVICT_FIRST : RP_L2_EVICT_NORMAL;
-    rp_barrier_expect(at.full_barrier(), s.count * (Shape::WEIGHT_BYTES + Shape::TOKEN_BYTES));
-    for (uint32_t box = 0; box < s.count; box++)
-        rp_copy_box(at.weights(box), &args.weight_map, (s.block + box) * RP_MATMUL_BLOCK,
-                    s.r.row_tile * Shape::ROWS, at.full_barrier(), weight_policy);
-}
-
-template <typename Shape>
-__device__ __forceinline__ void copy_tokens(const rp_matmul_tc_args &args, const ring<Shape> &at,
-                                            const steps<Shape> &s) {
-    for (uint32_t box = 0; box < s.count; box++)
-        rp_copy_box(at.tokens(box), &args.in_map, (s.block + box) * RP_MATMUL_BLOCK,
-                    s.r.token_tile * Shape::TOKENS, at.full_barrier(), RP_L2_EVICT_LAST);
-}
-
-/* One thread. */
-template <typename Shape>
-__device__ __forceinline__ void copy_all(const rp_matmul_tc_args &args, ring<Shape> at) {
-    uint32_t live = 0;
-    /* How many token tiles are alive is known after the wait; one is always walked. */
-    if (args.token_tiles > 1) {
-        rp_pdl_wait();
-        live = *args.live;
-    }
-    steps<Shape> s, t;
-    s.w = walk_begin<Shape>(args, live);
+    uint64_t policy = args.token_tiles == 1 ? RP_L2_EVICT_FIRST : RP_L2_EVICT_NORMAL;
+    steps<Shape> s;
+    s.w = walk_begin<Shape>(args, wait_for_live(args));
     s.enter(args);
-    t = s;
-    ring<Shape> late = at;
-    uint32_t early = 0;
-    for (; s.valid && early < at.count; early++) {
-        copy_weights(args, at, s);
+    ring<Shape> landing = at;
+    uint32_t flying = 0, flight = args.flight_early;
+#ifdef RP_X
+    steps<Shape> ahead;
+    uint32_t ahead_on = 0;
+#endif
+    for (uint32_t i = 0; s.valid; i++) {
+#ifdef RP_X
+        if (i == at.count && args.ahead) {
+            ahead = s;
+            ahead_on = 1;
+            long long last = clock64();
+            for (uint32_t d = 0; d < args.ahead && ahead.valid; d++) {
+                bool freed;
+                while (!(freed = rp_barrier_test(at.empty_barrier(), at.phase ^ 1))) {
+                    if (flying > 0) {
+                        if (rp_barrier_test(landing.landed_barrier(), landing.phase)) {
+                            landing.next();
+                            flying--;
+                            break;
+                        }
+                    } else if (clock64() - last > args.pace)
+                        break;
+                }
+                if (freed && args.stop)
+                    break;
+                last = clock64();
+                prefetch_weights(args, ahead);
+                ahead.next(args);
+            }
+        }
+#endif
+        if (i == at.count)
+            flight = args.flight;
+        rp_barrier_wait(at.empty_barrier(), at.phase ^ 1);
+        if (flying == flight) {
+            rp_barrier_wait(landing.landed_barrier(), landing.phase);
+            landing.next();
+            flying--;
+        }
+        flying++;
+        rp_barrier_expect(at.landed_barrier(), s.count * Shape::WEIGHT_BYTES);
+        for (uint32_t box = 0; box < s.count; box++)
+            rp_copy_box(at.weights(box), &args.weight_map, (s.block + box) * RP_MATMUL_BLOCK,
+                        s.r.row_tile * Shape::ROWS, at.landed_barrier(), policy);
+#ifdef RP_X
+        if (ahead_on && args.steady && ahead.valid) {
+            prefetch_weights(args, ahead);
+            ahead.next(args);
+        }
+#endif
         s.next(args);
         at.next();
     }
+}
+
+/* One thread: waits for the kernels before, which may be the tokens' writers, and lets the next one start. */
+template <typename Shape>
+__device__ __forceinline__ void copy_tokens(const rp_matmul_tc_args &args, ring<Shape> at) {
     rp_pdl_wait();
-    for (; early > 0; early--) {
-        copy_tokens(args, late, t);
-        t.next(args);
-        late.next();
-    }
+    rp_pdl_trigger();
+    steps<Shape> s;
+    s.w = walk_begin<Shape>(args, wait_for_live(args));
+    s.enter(args);
     while (s.valid) {
         rp_barrier_wait(at.empty_barrier(), at.phase ^ 1);
-        copy_weights(args, at, s);
-        copy_tokens(args, at, s);
+        rp_barrier_expect(at.full_barrier(), s.count * Shape::TOKEN_BYTES);
+        for (uint32_t box = 0; box < s.count; box++)
+            rp_copy_box(at.tokens(box), &args.in_map, (s.block + box) * RP_MATMUL_BLOCK,
+                        s.r.token_tile * Shape::TOKENS, at.full_barrier(), RP_L2_EVICT_LAST);
         s.next(args);
         at.next();
     }
@@ -331,6 +382,7 @@ __device__ __forceinline__ void multiply_segment(ring<Shape> &at, uint32_t warpg
                                                  uint32_t blocks, sums_of<Shape> &sums) {
     ring<Shape> before = at;
     for (uint32_t k = 0; k < blocks; k += Shape::BOXES) {
+        rp_barrier_wait(at.landed_barrier(), at.phase);
         rp_barrier_wait(at.full_barrier(), at.phase);
 #pragma unroll
         for (int box = 0; box < Shape::BOXES; box++) {
@@ -424,11 +476,11 @@ __global__ void __launch_bounds__((shape<TOKENS, ROWS, BOXES, EAGER>::THREADS), 
     using Shape = shape<TOKENS, ROWS, BOXES, EAGER>;
     constexpr uint32_t COPYING = 128 * Shape::WARPGROUPS; /* its first thread */
     extern __shared__ __align__(1024) unsigned char shared[];
-    rp_pdl_trigger();
     TRACE(0);
     ring<Shape> at;
     at.data = (rp_shared_address(shared) + 1023) & ~1023u;
-    at.full = at.data + args.stages * Shape::STAGE_BYTES;
+    at.landed = at.data + args.stages * Shape::STAGE_BYTES;
+    at.full = at.landed + 8 * args.stages;
     at.empty = at.full + 8 * args.stages;
     at.count = args.stages;
     at.stage = at.phase = 0;
@@ -436,6 +488,7 @@ __global__ void __launch_bounds__((shape<TOKENS, ROWS, BOXES, EAGER>::THREADS), 
         rp_map_prefetch(&args.weight_map);
         rp_map_prefetch(&args.in_map);
         for (uint32_t i = 0; i < args.stages; i++) {
+            rp_barrier_init(at.landed + 8 * i, 1);
             rp_barrier_init(at.full + 8 * i, 1);
             rp_barrier_init(at.empty + 8 * i, 4 * Shape::WARPGROUPS); /* warps */
         }
@@ -446,9 +499,9 @@ __global__ void __launch_bounds__((shape<TOKENS, ROWS, BOXES, EAGER>::THREADS), 
         if (Shape::WIDE)
             asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
         if (threadIdx.x == COPYING)
-            copy_all<Shape>(args, at);
-        else
-            rp_pdl_wait();
+            copy_weights<Shape>(args, at);
+        else if (threadIdx.x == COPYING + 32)
+            copy_tokens<Shape>(args, at);
     } else {
         if (Shape::WIDE)
             asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
@@ -474,7 +527,8 @@ struct kernel_entry {
             shape<tokens, rows, boxes, eager>::THREADS                                             \
     }
 const kernel_entry kernels[] = {
-    ENTRY(8, 64, 4, true),     ENTRY(16, 64, 2, true),    ENTRY(16, 64, 4, true),
+    ENTRY(8, 64, 2, true),     ENTRY(8, 64, 4, true),     ENTRY(16, 64, 2, true),
+    ENTRY(16, 64, 4, true),
     ENTRY(32, 64, 2, true),    ENTRY(32, 64, 4, true),    ENTRY(8, 128, 2, true),
     ENTRY(16, 128, 2, true),   ENTRY(32, 128, 1, true),   ENTRY(32, 128, 2, true),
     ENTRY(64, 128, 1, true),   ENTRY(64, 128, 2, true),   ENTRY(64, 64, 2, true),
