@@ -273,6 +273,17 @@ bool rp_matmul_cuda_gates(const struct rp_matmul_cuda *op) {
            op->out.dtype == RP_DTYPE_BF16 && fits_tensor_cores(op);
 }
 
+bool rp_matmul_cuda_norms(const struct rp_matmul_cuda *op) {
+    const struct rp_matmul_norm *norm = &op->norm;
+#ifdef RP_X
+    if (op->rows.max_rows > env("RP_N", 0)) return false;
+#endif
+    return op->rows.max_rows <= RP_MATMUL_NORM_ROWS && norm->cols == op->weight->cols &&
+           norm->cols % RP_MATMUL_BLOCK == 0 && norm->cols > 256 &&
+           norm->cols <= RP_MATMUL_NORM_COLS && norm->in_stride % 4 == 0 &&
+           (uintptr_t)norm->in % 16 == 0 && fits_tensor_cores(op);
+}
+
 /* Equal shares of the outputs, each in as few tiles as can be. */
 static void share_rows(struct rp_matmul_rows_args *args, uint32_t sm_count) {
     uint32_t units = RP_CEIL_DIV(args->rows, ROWS_UNIT), share = RP_CEIL_DIV(units, sm_count);
@@ -294,11 +305,13 @@ static int lay_out_rows(struct rp_matmul_rows_args *args, const struct rp_matmul
     uint32_t stage = args->boxes * (box + args->tokens * row);
     /* The last instruction reads 64 rows wherever its own begin. */
     uint32_t beyond = (RP_ALIGN_UP(args->tile_rows, 64) - args->tile_rows) * row;
+    uint32_t normed = args->norm.weight ? op->rows.max_rows * args->norm.cols * 2 + 1024 : 0;
     uint32_t room = shared_room(op);
-    if (room < 1024 + beyond)
+    if (room < 1024 + beyond + normed)
         return RP_STATUS_RANGE;
-    args->stages = RP_MIN((room - 1024 - beyond) / (stage + 24), 32u);
-    args->data_bytes = args->stages * stage + beyond;
+    args->stages = RP_MIN((room - 1024 - beyond - normed) / (stage + 24), 32u);
+    args->norm_offset = args->stages * stage + beyond;
+    args->data_bytes = args->norm_offset + normed;
     args->shared_bytes = args->data_bytes + args->stages * 24 + 1024;
     args->shared_most = op->limits.shared_bytes_block;
     args->flight = args->flight_early = UINT32_MAX;
@@ -334,6 +347,7 @@ int rp_matmul_cuda_plan_rows(const struct rp_matmul_cuda *op, uint32_t segment,
     args->accumulate = op->accumulate;
     args->gated = op->gated;
     args->fn = op->fn;
+    args->norm = op->norm;
     args->dependent = op->limits.dependent_launch;
     args->rows = op->gated ? w->rows / 2 : w->rows;
     args->blocks = RP_CEIL_DIV(w->cols, RP_MATMUL_BLOCK);
@@ -366,7 +380,7 @@ int rp_matmul_cuda_plan(const struct rp_matmul_cuda *op, struct rp_arena *memory
                         struct rp_error *err) {
     RP_ASSERT(!op->gated || rp_matmul_cuda_gates(op));
     uint32_t segment = rp_matmul_cuda_segment(op->weight->rows, op->weight->cols);
-    bool rows_pay = op->gated;
+    bool rows_pay = op->gated || op->norm.weight;
 #ifdef RP_X
     rows_pay = rows_pay || (fits_tensor_cores(op) && op->rows.max_rows <= env("RP_R", 0) && !(op->weight->rows > 65536 && env("RP_H", 1) == 0) && !(env("RP_QR", 1) == 0 && op->weight->rows == 6144));
 #endif

@@ -86,6 +86,8 @@ struct rp_matmul_rows_args {
     uint32_t ahead, steady, stop;
     long long pace;
 #endif
+    struct rp_matmul_norm norm; /* weight NULL: tokens are `in` as it is */
+    uint32_t norm_offset;       /* of normed tokens, from the stages */
     enum rp_activation fn;
     bool gated, out_bf16, accumulate, dependent;
 };

@@ -69,6 +69,16 @@ __device__ __forceinline__ void rp_map_prefetch(const CUtensorMap *map) {
     asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
 
+/* Makes this thread's stores to shared memory visible to tensor cores and bulk copies. */
+__device__ __forceinline__ void rp_shared_fence_async() {
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+__device__ __forceinline__ void rp_store_shared(uint32_t at, uint4 v) {
+    asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(v.x), "r"(v.y), "r"(v.z),
+                 "r"(v.w)
+                 : "memory");
+}
+
 /* The threads of warpgroup 0 or 1. Constant numbers: an SM's barriers are counted like its registers. */
 __device__ __forceinline__ void rp_warpgroup_sync(uint32_t warpgroup) {
     if (warpgroup == 0)

@@ -159,6 +159,96 @@ __device__ __forceinline__ void copy_weights(const rp_matmul_rows_args &args, ri
     }
 }
 
+/* All multiplying threads, and the warp of tokens too. */
+template <int THREADS> __device__ __forceinline__ void sync_multiplying() {
+    asm volatile("bar.sync 1, %0;" ::"n"(THREADS) : "memory");
+}
+template <int THREADS> __device__ __forceinline__ void sync_with_tokens() {
+    asm volatile("bar.sync 2, %0;" ::"n"(THREADS + 32) : "memory");
+}
+
+/* Normed tokens, (row)(k) bf16 in shared memory, with the bits of norm_cuda.cu: a thread there has one quad of
+ * columns; here it does the work of several, warp by warp. */
+template <int THREADS>
+__device__ __forceinline__ void normalise(const rp_matmul_rows_args &args, unsigned char *tokens,
+                                          float (*sums)[RP_MATMUL_NORM_COLS / 128]) {
+    constexpr int OWN = RP_MATMUL_NORM_COLS / 4 / THREADS;
+    const struct rp_matmul_norm &norm = args.norm;
+    uint32_t quads = norm.cols / 4, warps = RP_CEIL_DIV(quads, 128u) * 4;
+    float4 weight[OWN], x[OWN];
+#pragma unroll
+    for (int i = 0; i < OWN; i++) {
+        uint32_t quad = threadIdx.x + THREADS * i;
+        if (quad < quads)
+            weight[i] = ((const float4 *)norm.weight)[quad];
+    }
+    rp_pdl_wait();
+    uint32_t live = min(*args.live, (uint32_t)RP_MATMUL_NORM_ROWS);
+    for (uint32_t row = 0; row < live; row++) {
+        const float4 *from = (const float4 *)(norm.in + row * norm.in_stride);
+#pragma unroll
+        for (int i = 0; i < OWN; i++) {
+            uint32_t quad = threadIdx.x + THREADS * i;
+            if (quad < quads)
+                x[i] = __ldcg(from + quad);
+        }
+#pragma unroll
+        for (int i = 0; i < OWN; i++) {
+            uint32_t quad = threadIdx.x + THREADS * i;
+            float sum = rp_warp_sum(quad < quads ? rp_add_squares(0.0f, x[i]) : 0.0f);
+            if (threadIdx.x % 32 == 0)
+                sums[row][quad / 32] = sum;
+        }
+        sync_multiplying<THREADS>();
+        float total = 0.0f;
+        for (uint32_t w = 0; w < warps; w += 4) {
+            float4 four = *(const float4 *)&sums[row][w];
+            total = (((total + four.x) + four.y) + four.z) + four.w;
+        }
+        float inverse = rp_inverse_root(total, norm.cols, norm.eps);
+#pragma unroll
+        for (int i = 0; i < OWN; i++) {
+            uint32_t quad = threadIdx.x + THREADS * i;
+            if (quad >= quads)
+                continue;
+            float4 y = rp_norm_values(x[i], inverse, weight[i], norm.weight_offset);
+            __nv_bfloat162 low = __floats2bfloat162_rn(y.x, y.y);
+            __nv_bfloat162 high = __floats2bfloat162_rn(y.z, y.w);
+            uint2 raw = {*(const uint32_t *)&low, *(const uint32_t *)&high};
+            *(uint2 *)(tokens + (row * norm.cols + quad * 4) * 2) = raw;
+        }
+    }
+}
+
+/* One warp: normed tokens into the stages, as a bulk copy would swizzle them. */
+template <int TOKENS, int THREADS>
+__device__ __forceinline__ void copy_normed(const rp_matmul_rows_args &args, ring at,
+                                            const unsigned char *tokens) {
+    uint32_t lane = threadIdx.x % 32;
+    rp_pdl_wait();
+    rp_pdl_trigger();
+    uint32_t live = min(*args.live, (uint32_t)RP_MATMUL_NORM_ROWS);
+    sync_with_tokens<THREADS>();
+    for (steps s(args); s.valid(); s.next(args), at.next()) {
+        rp_barrier_wait(at.empty_barrier(), at.phase ^ 1);
+        for (uint32_t row = 0; row < live; row++) {
+            /* 16 bytes a lane: four boxes at once. */
+            uint32_t box = lane / 8, chunk = lane % 8;
+            if (box < s.count) {
+                uint4 v = *(const uint4 *)(tokens + row * args.norm.cols * 2 +
+                                           (s.block + box) * BOX_ROW_BYTES + chunk * 16);
+                rp_store_shared(at.tokens() + (box * TOKENS + row) * BOX_ROW_BYTES +
+                                    (chunk ^ row % 8) * 16,
+                                v);
+            }
+        }
+        rp_shared_fence_async();
+        __syncwarp();
+        if (lane == 0)
+            rp_barrier_arrive(at.full_barrier());
+    }
+}
+
 /* One thread: waits for the kernels before, which may be the tokens' writers, and lets the next one start. */
 template <int TOKENS>
 __device__ __forceinline__ void copy_tokens(const rp_matmul_rows_args &args, ring at) {
@@ -259,7 +349,7 @@ __device__ __forceinline__ void multiply(const rp_matmul_rows_args &args, ring a
     }
 }
 
-template <int TOKENS, int WARPGROUPS, bool GATED>
+template <int TOKENS, int WARPGROUPS, bool GATED, bool NORMED>
 __global__ void __launch_bounds__(128 * WARPGROUPS + 64, 1)
     matmul_rows(const __grid_constant__ rp_matmul_rows_args args) {
 #if RP_CUDA_HOPPER
@@ -274,6 +364,9 @@ __global__ void __launch_bounds__(128 * WARPGROUPS + 64, 1)
     at.landed = at.data + args.data_bytes;
     at.full = at.landed + 8 * args.stages;
     at.empty = at.full + 8 * args.stages;
+    unsigned char *normed = shared + (at.data - rp_shared_address(shared)) + args.norm_offset;
+    __shared__ __align__(16)
+        float sums[NORMED ? RP_MATMUL_NORM_ROWS : 1][NORMED ? RP_MATMUL_NORM_COLS / 128 : 1];
     at.count = args.stages;
     at.stage = at.phase = 0;
     if (threadIdx.x == COPYING) {
@@ -289,10 +382,17 @@ __global__ void __launch_bounds__(128 * WARPGROUPS + 64, 1)
     __syncthreads();
     if (threadIdx.x == COPYING)
         copy_weights<GATED>(args, at);
-    else if (threadIdx.x == COPYING + 32)
+    else if (NORMED && threadIdx.x >= COPYING + 32)
+        copy_normed<TOKENS, COPYING>(args, at, normed);
+    else if (!NORMED && threadIdx.x == COPYING + 32)
         copy_tokens<TOKENS>(args, at);
-    else if (threadIdx.x < COPYING)
+    else if (threadIdx.x < COPYING) {
+        if constexpr (NORMED) {
+            normalise<COPYING>(args, normed, sums);
+            sync_with_tokens<COPYING>();
+        }
         multiply<TOKENS, GATED>(args, at);
+    }
 #else
     (void)args;
     __trap(); /* never planned */
@@ -301,20 +401,22 @@ __global__ void __launch_bounds__(128 * WARPGROUPS + 64, 1)
 
 struct kernel_entry {
     uint32_t tokens, warpgroups;
-    bool gated;
+    bool gated, normed;
     void (*kernel)(rp_matmul_rows_args);
 };
 
-#define ENTRIES(tokens)                                                                            \
-    {tokens, 1, false, matmul_rows<tokens, 1, false>},                                             \
-        {tokens, 2, false, matmul_rows<tokens, 2, false>},                                         \
-        {tokens, 1, true, matmul_rows<tokens, 1, true>},                                           \
-        {tokens, 2, true, matmul_rows<tokens, 2, true>}
-const kernel_entry kernels[] = {ENTRIES(8), ENTRIES(16), ENTRIES(32), ENTRIES(64)};
+#define ENTRIES(tokens, normed)                                                                    \
+    {tokens, 1, false, normed, matmul_rows<tokens, 1, false, normed>},                             \
+        {tokens, 2, false, normed, matmul_rows<tokens, 2, false, normed>},                         \
+        {tokens, 1, true, normed, matmul_rows<tokens, 1, true, normed>},                           \
+        {tokens, 2, true, normed, matmul_rows<tokens, 2, true, normed>}
+const kernel_entry kernels[] = {ENTRIES(8, false), ENTRIES(16, false), ENTRIES(32, false),
+                                ENTRIES(64, false), ENTRIES(8, true)};
 
 const kernel_entry *find_kernel(const rp_matmul_rows_args *args) {
     for (const kernel_entry &entry : kernels)
         if (entry.tokens == args->tokens && entry.gated == args->gated &&
+            entry.normed == (args->norm.weight != NULL) &&
             entry.warpgroups == (args->tile_rows > 64 ? 2 : 1))
             return &entry;
     return nullptr;
