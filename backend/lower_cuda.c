@@ -19,7 +19,7 @@
 #include <stdlib.h>
 /* The next line of RP_LIST: NAME=VALUE ... */
 static void next_variant(void) {
-    static const char *const names[] = {"RP_G", "RP_F", "RP_E", "RP_B", "RP_A", "RP_RA", "RP_S", "RP_ST", "RP_P", "RP_KB", "RP_Q", "RP_T", "RP_R", "RP_H", "RP_QR", "RP_RB"};
+    static const char *const names[] = {"RP_G", "RP_F", "RP_E", "RP_B", "RP_A", "RP_RA", "RP_S", "RP_ST", "RP_P", "RP_KB", "RP_Q", "RP_T", "RP_R", "RP_H", "RP_QR", "RP_RB", "RP_N"};
     static FILE *file;
     char line[512];
     if (!getenv("RP_LIST")) return;
@@ -56,6 +56,7 @@ struct lowering {
     struct rp_attention_cuda_config attention;
     struct rp_cuda_partials pending; /* count 0: none */
     int32_t pending_tensor;
+    struct rp_matmul_norm norm; /* of the tokens of the product at hand; weight NULL: none */
     struct rp_error *err;
 };
 
@@ -452,6 +453,7 @@ static struct rp_matmul_cuda describe_product(const struct lowering *low, uint32
 
 static int plan_product(struct lowering *low, uint32_t at, struct rp_matmul_cuda product,
                         struct rp_cuda_launch *launch, struct rp_cuda_partials *partials) {
+    product.norm = low->norm;
     const struct rp_op *op = op_at(low, at);
     const struct rp_step_config *step = &low->bindings->step.config;
     struct rp_values in = values_of(low, &op->in[0]);
@@ -560,11 +562,54 @@ static int emit_linear(struct lowering *low, uint32_t at, uint32_t count) {
     return status;
 }
 
+/* A norm and the product that alone reads it: of a few rows each block makes its own. */
+static struct rp_matmul_norm describe_norm(const struct lowering *low, uint32_t at) {
+    const struct rp_op *norm = op_at(low, at);
+    struct rp_values in = values_of(low, &norm->in[0]);
+    return (struct rp_matmul_norm){.in = in.data,
+                                   .in_stride = in.stride,
+                                   .cols = norm->in[0].cols,
+                                   .eps = norm->u.norm.eps,
+                                   .weight_offset = norm->u.norm.weight_offset};
+}
+
+static uint32_t match_normed(const struct lowering *low, uint32_t at) {
+    const struct rp_op *norm = op_at(low, at), *linear = norm + 1;
+    if (at + 1 >= low->end || linear->kind != RP_OP_LINEAR || linear->rows != norm->rows ||
+        !rp_lowering_same_view(&norm->out, &linear->in[0]) ||
+        norm->u.norm.group != norm->in[0].cols ||
+        low->program->tensors[norm->in[0].tensor].dtype != RP_DTYPE_F32 ||
+        low->program->tensors[norm->out.tensor].dtype != RP_DTYPE_BF16 ||
+        rp_lowering_is_read(low->program, at + 2, norm->out.tensor) ||
+        /* what is normed must outlive the product, and not be what it adds to */
+        !rp_lowering_is_read(low->program, at + 2, norm->in[0].tensor) ||
+        match_linear(low, at + 1) != 1)
+        return 0;
+    struct rp_matmul_cuda product = describe_product(low, at + 1, &linear->out);
+    product.norm = describe_norm(low, at);
+    if (!rp_matmul_cuda_norms(&product))
+        return 0;
+    return match_gated(low, at + 1) ? 3 : 2;
+}
+
+static int emit_normed(struct lowering *low, uint32_t at, uint32_t count) {
+    const struct rp_op *norm = op_at(low, at);
+    struct rp_matmul_norm fused = describe_norm(low, at);
+    int status = constant_of(low, norm->vector, fused.cols, &fused.weight);
+    if (status != RP_OK)
+        return status;
+    low->norm = fused;
+    status = count == 3 ? emit_gated(low, at + 1, 2) : emit_linear(low, at + 1, 1);
+    low->norm = (struct rp_matmul_norm){0};
+    return status < 0 ? status : RP_OK;
+}
+
 static const struct pattern patterns[] = {
     /* first kind, fused, match, emit */
     {RP_OP_ADD, true, match_add_norm, emit_add_norm},
     {RP_OP_NORM, true, match_qkv_post, emit_qkv_post},
     {RP_OP_ROPE, true, match_qkv_post, emit_qkv_post},
+    {RP_OP_NORM, true, match_normed, emit_normed},
     {RP_OP_GATHER_ROWS, true, match_gather_norm, emit_gather_norm},
     {RP_OP_LINEAR, true, match_gated, emit_gated},
     {RP_OP_LINEAR, false, match_linear, emit_linear},

@@ -305,7 +305,8 @@ static int lay_out_rows(struct rp_matmul_rows_args *args, const struct rp_matmul
     uint32_t stage = args->boxes * (box + args->tokens * row);
     /* The last instruction reads 64 rows wherever its own begin. */
     uint32_t beyond = (RP_ALIGN_UP(args->tile_rows, 64) - args->tile_rows) * row;
-    uint32_t normed = args->norm.weight ? op->rows.max_rows * args->norm.cols * 2 + 1024 : 0;
+    uint32_t normed =
+        args->norm.weight ? (uint32_t)RP_MATMUL_NORM_BYTES(args->max_rows, args->norm.cols) : 0;
     uint32_t room = shared_room(op);
     if (room < 1024 + beyond + normed)
         return RP_STATUS_RANGE;
@@ -349,6 +350,7 @@ int rp_matmul_cuda_plan_rows(const struct rp_matmul_cuda *op, uint32_t segment,
     args->fn = op->fn;
     args->norm = op->norm;
     args->dependent = op->limits.dependent_launch;
+    args->max_rows = op->rows.max_rows;
     args->rows = op->gated ? w->rows / 2 : w->rows;
     args->blocks = RP_CEIL_DIV(w->cols, RP_MATMUL_BLOCK);
     args->segment_blocks = segment / RP_MATMUL_BLOCK;

@@ -65,6 +65,11 @@ struct rp_matmul_tc_args {
     bool out_bf16, accumulate, dependent;
 };
 
+/* What a normed product keeps in shared memory: bf16 tokens, then the sums of squares of 128 columns each. */
+#define RP_MATMUL_NORM_TOKEN_BYTES(rows, cols) ((size_t)(rows) * (cols) * 2)
+#define RP_MATMUL_NORM_BYTES(rows, cols)                                                           \
+    (RP_MATMUL_NORM_TOKEN_BYTES(rows, cols) + (rows) * (RP_MATMUL_NORM_COLS / 128) * sizeof(float))
+
 /* Frozen arguments of the kernel for few rows (matmul_rows_cuda.cu); 64-byte aligned. */
 struct rp_matmul_rows_args {
     CUtensorMap weight_map, last_map; /* (n, k), boxes of tile_rows and of last_rows */
@@ -73,6 +78,7 @@ struct rp_matmul_rows_args {
     const float *bias;
     void *out;
     size_t out_stride;
+    uint32_t max_rows;
     uint32_t rows;                    /* outputs: n, or n / 2 where gated */
     uint32_t share;                   /* outputs of a block of threads */
     uint32_t tiles, tile_rows;        /* of a block; outputs of a tile, up to 128 */

@@ -170,11 +170,13 @@ template <int THREADS> __device__ __forceinline__ void sync_with_tokens() {
 /* Normed tokens, (row)(k) bf16 in shared memory, with the bits of norm_cuda.cu: a thread there has one quad of
  * columns; here it does the work of several, warp by warp. */
 template <int THREADS>
-__device__ __forceinline__ void normalise(const rp_matmul_rows_args &args, unsigned char *tokens,
-                                          float (*sums)[RP_MATMUL_NORM_COLS / 128]) {
+__device__ __forceinline__ void normalise(const rp_matmul_rows_args &args, unsigned char *tokens) {
     constexpr int OWN = RP_MATMUL_NORM_COLS / 4 / THREADS;
     const struct rp_matmul_norm &norm = args.norm;
     uint32_t quads = norm.cols / 4, warps = RP_CEIL_DIV(quads, 128u) * 4;
+    /* Behind the tokens: (row)(warp) */
+    float(*sums)[RP_MATMUL_NORM_COLS / 128] =
+        (float(*)[RP_MATMUL_NORM_COLS / 128])(tokens + RP_MATMUL_NORM_TOKEN_BYTES(args.max_rows, norm.cols));
     float4 weight[OWN], x[OWN];
 #pragma unroll
     for (int i = 0; i < OWN; i++) {
@@ -365,8 +367,6 @@ __global__ void __launch_bounds__(128 * WARPGROUPS + 64, 1)
     at.full = at.landed + 8 * args.stages;
     at.empty = at.full + 8 * args.stages;
     unsigned char *normed = shared + (at.data - rp_shared_address(shared)) + args.norm_offset;
-    __shared__ __align__(16)
-        float sums[NORMED ? RP_MATMUL_NORM_ROWS : 1][NORMED ? RP_MATMUL_NORM_COLS / 128 : 1];
     at.count = args.stages;
     at.stage = at.phase = 0;
     if (threadIdx.x == COPYING) {
@@ -388,7 +388,7 @@ __global__ void __launch_bounds__(128 * WARPGROUPS + 64, 1)
         copy_tokens<TOKENS>(args, at);
     else if (threadIdx.x < COPYING) {
         if constexpr (NORMED) {
-            normalise<COPYING>(args, normed, sums);
+            normalise<COPYING>(args, normed);
             sync_with_tokens<COPYING>();
         }
         multiply<TOKENS, GATED>(args, at);

@@ -1,6 +1,5 @@
 /* Products on tensor cores: against f64, and bit for bit among tiles, batches and orders of work. */
 #include "base/bf16.h"
-#include "device/ops_cuda.h"
 #include "quant/matmul_internal_cuda.h"
 #include "tests/support/gpu.h"
 
@@ -20,7 +19,6 @@ struct product {
     size_t in_stride, out_stride; /* 0: as narrow as can be */
     enum rp_dtype out_dtype;
     bool bias, accumulate, partials;
-    uint32_t whole_on; /* not 0: by the kernel of few rows, cut for so many multiprocessors */
 };
 
 static struct {
@@ -151,17 +149,9 @@ static float *run_product(const struct product *p, const struct data *d,
     struct rp_cuda_partials partials;
     struct rp_error err = {0};
     set_live(p->live);
-    int status;
-    if (p->whole_on) {
-        op.limits.sm_count = p->whole_on;
-        partials.count = 0;
-        status = rp_matmul_cuda_plan_rows(&op, segment, &env.memory, &launch, &err);
-    } else if (tile) {
-        status =
-            rp_matmul_cuda_plan_tile(&op, tile, segment, &env.memory, &launch, &partials, &err);
-    } else {
-        status = rp_matmul_cuda_plan(&op, &env.memory, &launch, &partials, &err);
-    }
+    int status =
+        tile ? rp_matmul_cuda_plan_tile(&op, tile, segment, &env.memory, &launch, &partials, &err)
+             : rp_matmul_cuda_plan(&op, &env.memory, &launch, &partials, &err);
     if (status != RP_OK)
         fail_msg("(%u rows, %u, %u): %s", p->max_rows, p->n, p->k, err.text);
     for (uint32_t i = 0; i < times; i++)
@@ -234,24 +224,24 @@ static void check_against_f64(const struct product *p, const struct data *d, con
 static void products_agree_with_f64(void **state) {
     (void)state;
     static const struct product products[] = {
-        {1, 1, 64, 64, 0, 0, RP_DTYPE_F32, false, false, false, 0},
-        {1, 1, 1, 8, 0, 0, RP_DTYPE_F32, true, false, false, 0},
-        {3, 3, 65, 72, 80, 67, RP_DTYPE_F32, false, true, false, 0},
-        {7, 5, 127, 200, 0, 0, RP_DTYPE_BF16, true, false, false, 0},
-        {8, 8, 129, 1024, 0, 0, RP_DTYPE_F32, true, true, false, 0},
-        {8, 0, 129, 1024, 0, 0, RP_DTYPE_F32, true, true, false, 0},
-        {1, 1, 768, 4096, 0, 0, RP_DTYPE_F32, true, false, true, 0},
-        {17, 13, 333, 1096, 1104, 340, RP_DTYPE_F32, false, false, false, 0},
-        {32, 32, 4096, 512, 0, 0, RP_DTYPE_BF16, false, false, false, 0},
-        {48, 33, 200, 2048, 0, 0, RP_DTYPE_F32, true, false, true, 0},
-        {64, 64, 192, 640, 0, 0, RP_DTYPE_F32, false, true, false, 0},
-        {65, 65, 130, 1288, 0, 0, RP_DTYPE_F32, true, false, false, 0},
-        {128, 99, 1000, 520, 0, 0, RP_DTYPE_BF16, true, false, false, 0},
-        {130, 129, 200, 1640, 0, 201, RP_DTYPE_F32, true, true, false, 0},
-        {300, 257, 257, 328, 0, 0, RP_DTYPE_F32, false, false, false, 0},
-        {1100, 700, 136, 200, 0, 0, RP_DTYPE_BF16, false, false, false, 0},
-        {2048, 1025, 64, 320, 0, 0, RP_DTYPE_F32, true, false, false, 0},
-        {2048, 0, 64, 320, 0, 0, RP_DTYPE_F32, true, false, false, 0},
+        {1, 1, 64, 64, 0, 0, RP_DTYPE_F32, false, false, false},
+        {1, 1, 1, 8, 0, 0, RP_DTYPE_F32, true, false, false},
+        {3, 3, 65, 72, 80, 67, RP_DTYPE_F32, false, true, false},
+        {7, 5, 127, 200, 0, 0, RP_DTYPE_BF16, true, false, false},
+        {8, 8, 129, 1024, 0, 0, RP_DTYPE_F32, true, true, false},
+        {8, 0, 129, 1024, 0, 0, RP_DTYPE_F32, true, true, false},
+        {1, 1, 768, 4096, 0, 0, RP_DTYPE_F32, true, false, true},
+        {17, 13, 333, 1096, 1104, 340, RP_DTYPE_F32, false, false, false},
+        {32, 32, 4096, 512, 0, 0, RP_DTYPE_BF16, false, false, false},
+        {48, 33, 200, 2048, 0, 0, RP_DTYPE_F32, true, false, true},
+        {64, 64, 192, 640, 0, 0, RP_DTYPE_F32, false, true, false},
+        {65, 65, 130, 1288, 0, 0, RP_DTYPE_F32, true, false, false},
+        {128, 99, 1000, 520, 0, 0, RP_DTYPE_BF16, true, false, false},
+        {130, 129, 200, 1640, 0, 201, RP_DTYPE_F32, true, true, false},
+        {300, 257, 257, 328, 0, 0, RP_DTYPE_F32, false, false, false},
+        {1100, 700, 136, 200, 0, 0, RP_DTYPE_BF16, false, false, false},
+        {2048, 1025, 64, 320, 0, 0, RP_DTYPE_F32, true, false, false},
+        {2048, 0, 64, 320, 0, 0, RP_DTYPE_F32, true, false, false},
     };
     for (size_t i = 0; i < RP_ARRAY_COUNT(products); i++) {
         struct data d = make_data(&products[i]);
@@ -349,41 +339,6 @@ static void wide_tiles_of_one_segment_give_the_same_bits(void **state) {
     free_buffers();
 }
 
-static void blocks_that_own_whole_sums_give_the_same_bits(void **state) {
-    (void)state;
-    static const struct {
-        uint32_t max_rows, live, n, k, segment, sm_count;
-    } cases[] = {{1, 1, 4096, 1032, 256, 132},  {8, 7, 6144, 640, 192, 132},
-                 {8, 8, 1, 8, 64, 132},         {5, 5, 1001, 520, 576, 3},
-                 {16, 16, 4096, 712, 128, 132}, {13, 0, 300, 256, 64, 132},
-                 {32, 31, 9000, 264, 64, 132},  {64, 64, 2049, 1024, 512, 1},
-                 {33, 33, 20000, 200, 64, 132}};
-    for (size_t i = 0; i < RP_ARRAY_COUNT(cases); i++) {
-        for (int variant = 0; variant < 3; variant++) {
-            struct product p = {.max_rows = cases[i].max_rows,
-                                .live = cases[i].live,
-                                .n = cases[i].n,
-                                .k = cases[i].k,
-                                .out_dtype = variant == 2 ? RP_DTYPE_BF16 : RP_DTYPE_F32,
-                                .bias = variant > 0,
-                                .accumulate = variant == 1};
-            struct data d = make_data(&p);
-            struct rp_matmul_tile tile = tile_of(p.max_rows <= 32 ? 32 : 64, 64, 2, true);
-            float *expected = run_product(&p, &d, &tile, cases[i].segment, 1);
-            p.whole_on = cases[i].sm_count;
-            float *result = run_product(&p, &d, NULL, cases[i].segment, 1);
-            size_t differ = rows_that_differ(expected, result, p.live, p.n);
-            if (differ)
-                fail_msg("case %zu, variant %d: %zu rows differ", i, variant, differ);
-            assert_true(rp_gpu_canaries_hold());
-            free(expected);
-            free(result);
-            free_data(&d);
-            free_buffers();
-        }
-    }
-}
-
 /* The contract itself: each segment alone is a product of its columns; they are added in rising order. */
 static void a_sum_is_its_segments_in_rising_order(void **state) {
     (void)state;
@@ -475,90 +430,6 @@ static void segments_are_a_property_of_the_matrix(void **state) {
     }
 }
 
-/* (max_rows, stride) of bf16 from a gated product, or from the product and the activation behind it. */
-static uint16_t *run_gated(const struct product *p, const struct data *d, enum rp_activation fn,
-                           uint32_t segment, uint32_t sm_count, bool gated) {
-    uint32_t cols = p->n / 2;
-    size_t stride = cols + 3, bytes = p->max_rows * stride * 2;
-    env.workspace_bytes = rp_matmul_cuda_workspace_bytes(&env.limits, TOKENS_MAX, p->n);
-    if (!env.workspace)
-        env.workspace = rp_gpu_zeroed(env.workspace_bytes);
-    void *sums = rp_gpu_poisoned((size_t)p->max_rows * p->n * sizeof(float));
-    struct rp_values out = {
-        .data = rp_gpu_poisoned(bytes), .stride = stride, .dtype = RP_DTYPE_BF16};
-    struct rp_matmul_cuda op = {
-        .rows = {.step = env.step.device, .rows = RP_ROWS_TOKEN, .max_rows = p->max_rows},
-        .limits = env.limits,
-        .weight = &d->matrix,
-        .in = d->in_device,
-        .in_stride = p->in_stride ? p->in_stride : p->k,
-        .out = gated ? out : (struct rp_values){.data = sums, .stride = p->n},
-        .gated = gated,
-        .fn = fn,
-        .workspace = env.workspace,
-        .workspace_bytes = env.workspace_bytes};
-    op.limits.sm_count = sm_count;
-    struct rp_activation_cuda activation = {
-        .rows = op.rows, .in = op.out, .out = out, .cols = cols, .fn = fn};
-    struct rp_matmul_tile tile = tile_of(p->max_rows <= 32 ? 32 : 64, 64, 2, true);
-    struct rp_cuda_launch launch;
-    struct rp_cuda_partials partials;
-    struct rp_error err = {0};
-    set_live(p->live);
-    int status = gated
-                     ? rp_matmul_cuda_plan_rows(&op, segment, &env.memory, &launch, &err)
-                     : rp_matmul_cuda_plan_tile(&op, &tile, segment, &env.memory, &launch,
-                                                &partials, &err);
-    if (status != RP_OK)
-        fail_msg("(%u rows, %u, %u): %s", p->max_rows, p->n, p->k, err.text);
-    assert_int_equal(launch.run(launch.args, NULL), 0);
-    if (!gated)
-        assert_int_equal(rp_activation_cuda_run(&activation, NULL), 0);
-    rp_gpu_synchronize();
-    uint16_t *result = malloc(bytes);
-    rp_gpu_download(result, out.data, bytes);
-    rp_arena_reset(&env.memory);
-    return result;
-}
-
-static void a_gated_product_is_the_product_and_its_activation(void **state) {
-    (void)state;
-    static const struct {
-        uint32_t max_rows, live, n, k, in_stride, segment, sm_count;
-    } cases[] = {
-        {1, 1, 28672, 512, 0, 256, 132}, {8, 8, 2, 8, 0, 64, 132},
-        {8, 5, 14336, 640, 648, 192, 132}, {7, 7, 1002, 1032, 0, 512, 132},
-        {16, 11, 4096, 520, 0, 576, 132}, {32, 32, 5762, 264, 0, 64, 132},
-        {33, 33, 1344, 1096, 1104, 320, 8}, {64, 50, 9000, 328, 0, 128, 132},
-        {64, 64, 2064, 1024, 0, 1024, 7}, {12, 0, 256, 256, 0, 128, 132},
-        {3, 3, 700, 4096, 0, 2048, 1},
-    };
-    for (size_t i = 0; i < RP_ARRAY_COUNT(cases); i++) {
-        struct product p = {.max_rows = cases[i].max_rows,
-                            .live = cases[i].live,
-                            .n = cases[i].n,
-                            .k = cases[i].k,
-                            .in_stride = cases[i].in_stride};
-        struct data d = make_data(&p);
-        for (int fn = 0; fn < 2; fn++) {
-            enum rp_activation act = fn ? RP_ACTIVATION_GELU_TANH : RP_ACTIVATION_SILU;
-            uint16_t *expected =
-                run_gated(&p, &d, act, cases[i].segment, cases[i].sm_count, false);
-            uint16_t *got = run_gated(&p, &d, act, cases[i].segment, cases[i].sm_count, true);
-            size_t count = (size_t)p.max_rows * (p.n / 2 + 3), differ = 0;
-            for (size_t at = 0; at < count; at++)
-                differ += expected[at] != got[at];
-            if (differ)
-                fail_msg("case %zu, fn %d: %zu of %zu differ", i, fn, differ, count);
-            free(expected);
-            free(got);
-        }
-        assert_true(rp_gpu_canaries_hold());
-        free_data(&d);
-        free_buffers();
-    }
-}
-
 int main(void) {
     if (rp_gpu_skip_code())
         return 77;
@@ -568,9 +439,7 @@ int main(void) {
         cmocka_unit_test(a_sum_is_its_segments_in_rising_order),
         cmocka_unit_test(every_tile_and_order_gives_the_same_bits),
         cmocka_unit_test(wide_tiles_of_one_segment_give_the_same_bits),
-        cmocka_unit_test(blocks_that_own_whole_sums_give_the_same_bits),
         cmocka_unit_test(a_row_does_not_depend_on_how_many_there_are_or_where_it_stands),
-        cmocka_unit_test(a_gated_product_is_the_product_and_its_activation),
         cmocka_unit_test(a_hundred_runs_give_the_same_bits),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
