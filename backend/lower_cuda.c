@@ -19,7 +19,7 @@
 #include <stdlib.h>
 /* The next line of RP_LIST: NAME=VALUE ... */
 static void next_variant(void) {
-    static const char *const names[] = {"RP_G", "RP_F", "RP_E", "RP_B", "RP_A", "RP_RA", "RP_S", "RP_ST", "RP_P", "RP_KB", "RP_Q", "RP_T", "RP_R", "RP_H", "RP_QR", "RP_RB", "RP_N"};
+    static const char *const names[] = {"RP_G", "RP_F", "RP_E", "RP_B", "RP_A", "RP_RA", "RP_S", "RP_ST", "RP_P", "RP_KB", "RP_Q", "RP_T", "RP_R", "RP_H", "RP_QR", "RP_RB", "RP_N", "RP_SP", "RP_HB"};
     static FILE *file;
     char line[512];
     if (!getenv("RP_LIST")) return;

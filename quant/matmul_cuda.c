@@ -113,29 +113,43 @@ struct rp_matmul_tile rp_matmul_cuda_choose(const struct rp_matmul_cuda *op) {
     return tile;
 }
 
-static int encode_map(CUtensorMap *map, const void *data, uint64_t rows, uint64_t cols,
-                      uint64_t stride, uint32_t box_rows, struct rp_error *err) {
-    static encode_fn encode; /* the same in every thread */
-    if (!encode) {
-        void *function = NULL;
+/* sizes: of `rank` dimensions, the innermost first; strides: in elements, of all but the innermost. */
+static int encode(CUtensorMap *map, const void *data, uint32_t rank, const uint64_t *sizes,
+                  const uint64_t *strides, const uint32_t *box, struct rp_error *err) {
+    static encode_fn function; /* the same in every thread */
+    if (!function) {
+        void *found_at = NULL;
         enum cudaDriverEntryPointQueryResult found;
-        if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000,
+        if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found_at, 12000,
                                              cudaEnableDefault, &found) != cudaSuccess ||
             found != cudaDriverEntryPointSuccess)
             return rp_error_set(err, RP_STATUS_DEVICE, "the driver has no cuTensorMapEncodeTiled");
-        memcpy(&encode, &function, sizeof encode);
+        memcpy(&function, &found_at, sizeof function);
     }
-    cuuint64_t sizes[2] = {cols, rows}, strides[1] = {stride * 2};
-    cuuint32_t box[2] = {RP_MATMUL_BLOCK, box_rows}, steps[2] = {1, 1};
-    CUresult result =
-        encode(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, (void *)(uintptr_t)data, sizes, strides,
-               box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-               /* 256 bytes cost 3 to 7 % of a decode step's time */
-               CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    cuuint64_t counts[5], bytes[5];
+    cuuint32_t boxes[5], steps[5] = {1, 1, 1, 1, 1};
+    for (uint32_t i = 0; i < rank; i++) {
+        counts[i] = sizes[i];
+        boxes[i] = box[i];
+        bytes[i] = i + 1 < rank ? strides[i] * 2 : 0;
+    }
+    CUresult result = function(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, rank,
+                               (void *)(uintptr_t)data, counts, bytes, boxes, steps,
+                               CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                               /* 256 bytes cost 3 to 7 % of a decode step's time */
+                               CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+                               CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     if (result != CUDA_SUCCESS)
-        return rp_error_set(err, RP_STATUS_DEVICE, "no tensor map for (%llu, %llu): error %d",
-                            (unsigned long long)rows, (unsigned long long)cols, (int)result);
+        return rp_error_set(err, RP_STATUS_DEVICE, "no tensor map of %u dimensions: error %d", rank,
+                            (int)result);
     return RP_OK;
+}
+
+static int encode_map(CUtensorMap *map, const void *data, uint64_t rows, uint64_t cols,
+                      uint64_t stride, uint32_t box_rows, struct rp_error *err) {
+    uint64_t sizes[2] = {cols, rows};
+    uint32_t box[2] = {RP_MATMUL_BLOCK, box_rows};
+    return encode(map, data, 2, sizes, &stride, box, err);
 }
 
 /* What bulk tensor copies can read, on a card that has wgmma. */
@@ -265,12 +279,17 @@ int rp_matmul_cuda_plan_tile(const struct rp_matmul_cuda *op, const struct rp_ma
 #define ROWS_UNIT  8u /* rows of a swizzled operand repeat so */
 #define STAGE_MOST (28u * 1024)
 
+static bool fits_rows(const struct rp_matmul_cuda *op) {
+    return op->rows.max_rows <= ROWS_MAX && op->weight->cols % RP_MATMUL_BLOCK == 0 &&
+           fits_tensor_cores(op);
+}
+
 bool rp_matmul_cuda_gates(const struct rp_matmul_cuda *op) {
 #ifdef RP_X
     if (!env("RP_G", 1)) return false;
 #endif
-    return op->rows.max_rows <= ROWS_MAX && op->weight->rows % 2 == 0 && !op->accumulate &&
-           op->out.dtype == RP_DTYPE_BF16 && fits_tensor_cores(op);
+    return op->weight->rows % 2 == 0 && !op->accumulate && op->out.dtype == RP_DTYPE_BF16 &&
+           fits_rows(op);
 }
 
 bool rp_matmul_cuda_norms(const struct rp_matmul_cuda *op) {
@@ -279,9 +298,9 @@ bool rp_matmul_cuda_norms(const struct rp_matmul_cuda *op) {
     if (op->rows.max_rows > env("RP_N", 0)) return false;
 #endif
     return op->rows.max_rows <= RP_MATMUL_NORM_ROWS && norm->cols == op->weight->cols &&
-           norm->cols % RP_MATMUL_BLOCK == 0 && norm->cols > 256 &&
+           norm->cols > 256 &&
            norm->cols <= RP_MATMUL_NORM_COLS && norm->in_stride % 4 == 0 &&
-           (uintptr_t)norm->in % 16 == 0 && fits_tensor_cores(op);
+           (uintptr_t)norm->in % 16 == 0 && fits_rows(op);
 }
 
 /* Equal shares of the outputs, each in as few tiles as can be. */
@@ -295,37 +314,74 @@ static void share_rows(struct rp_matmul_rows_args *args, uint32_t sm_count) {
     args->grid = RP_CEIL_DIV(units, share);
 }
 
+/* Each segment gets a warpgroup of its own where there are 2 or 4 of the same length and the rows of a tile
+ * need but one; gated ones have two chains already. */
+static void split_segments(struct rp_matmul_rows_args *args) {
+    uint32_t segments = RP_CEIL_DIV(args->blocks, args->segment_blocks);
+    bool split = (segments == 2 || segments == 4) && args->blocks % segments == 0 &&
+                 args->segment_blocks == args->blocks / segments && args->tile_rows <= 64 &&
+                 args->tokens <= 32 && !args->gated;
+#ifdef RP_X
+    split = split && env("RP_SP", 1);
+#endif
+    args->parts = split ? segments : 1;
+    args->part_blocks = split ? args->segment_blocks : args->blocks;
+}
+
 static int lay_out_rows(struct rp_matmul_rows_args *args, const struct rp_matmul_cuda *op) {
     uint32_t row = RP_MATMUL_BLOCK * 2, halves = args->gated ? 2 : 1;
-    uint32_t box = halves * args->tile_rows * row;
-    args->boxes = RP_MIN(RP_MAX(STAGE_MOST / box, 1u), 4u);
+    uint32_t box = args->parts * halves * args->tile_rows * row;
+    args->boxes = RP_MIN(RP_MAX(STAGE_MOST / box, 1u), 4 / args->parts);
 #ifdef RP_X
     args->boxes = RP_MIN(args->boxes, env("RP_RB", 4));
 #endif
-    uint32_t stage = args->boxes * (box + args->tokens * row);
+    /* A stage belongs to one segment. */
+    while (args->segment_blocks % args->boxes)
+        args->boxes--;
+    args->tile_bytes = args->boxes * box;
+    args->last_bytes = args->tile_bytes / args->tile_rows * args->last_rows;
+    args->stage_bytes = args->tile_bytes + args->boxes * args->parts * args->tokens * row;
     /* The last instruction reads 64 rows wherever its own begin. */
     uint32_t beyond = (RP_ALIGN_UP(args->tile_rows, 64) - args->tile_rows) * row;
-    uint32_t normed =
-        args->norm.weight ? (uint32_t)RP_MATMUL_NORM_BYTES(args->max_rows, args->norm.cols) : 0;
+    uint32_t more = args->norm.weight
+                        ? (uint32_t)RP_MATMUL_NORM_BYTES(args->max_rows, args->norm.cols)
+                        : 0;
+    args->others_offset = more;
+    more += (args->parts - 1) * args->tokens / 2 * 128 * (uint32_t)sizeof(float);
     uint32_t room = shared_room(op);
-    if (room < 1024 + beyond + normed)
+    if (room < 1024 + beyond + more)
         return RP_STATUS_RANGE;
-    args->stages = RP_MIN((room - 1024 - beyond - normed) / (stage + 24), 32u);
-    args->norm_offset = args->stages * stage + beyond;
-    args->data_bytes = args->norm_offset + normed;
+    args->stages = RP_MIN((room - 1024 - beyond - more) / (args->stage_bytes + 24), 32u);
+    args->norm_offset = args->stages * args->stage_bytes + beyond;
+    args->data_bytes = args->norm_offset + more;
     args->shared_bytes = args->data_bytes + args->stages * 24 + 1024;
     args->shared_most = op->limits.shared_bytes_block;
     args->flight = args->flight_early = UINT32_MAX;
 #ifdef RP_X
-    uint32_t kb = args->boxes * box / 1024;
-    args->ahead = env("RP_RA", 0) / kb;
-    args->steady = env("RP_S", 1);
-    args->stop = env("RP_ST", 1);
-    args->pace = env("RP_P", 1000) * kb / 16;
+    uint32_t kb = args->tile_bytes / 1024;
     if (env("RP_F", 0)) args->flight = flight_cap(RP_MAX(env("RP_F", 0) / kb, 1), args->stages);
     if (env("RP_E", 0)) args->flight_early = RP_MIN(flight_cap(RP_MAX(env("RP_E", 0) / kb, 1), args->stages), args->flight);
 #endif
     return args->stages >= 2 ? RP_OK : RP_STATUS_RANGE;
+}
+
+static int encode_rows_maps(struct rp_matmul_rows_args *args, const struct rp_matmul_cuda *op,
+                            struct rp_error *err) {
+    uint64_t cols = op->weight->cols, part = (uint64_t)args->part_blocks * RP_MATMUL_BLOCK;
+    uint32_t halves = args->gated ? 2 : 1;
+    uint64_t sizes[5] = {RP_MATMUL_BLOCK, args->rows, halves, args->part_blocks, args->parts};
+    uint64_t strides[4] = {cols, args->rows * cols, RP_MATMUL_BLOCK, part};
+    uint32_t box[5] = {RP_MATMUL_BLOCK, args->tile_rows, halves, args->boxes, args->parts};
+    int status = encode(&args->weight_map, op->weight->data, 5, sizes, strides, box, err);
+    box[1] = args->last_rows;
+    if (status == RP_OK)
+        status = encode(&args->last_map, op->weight->data, 5, sizes, strides, box, err);
+    if (status != RP_OK || args->norm.weight)
+        return status;
+    uint64_t in_sizes[4] = {RP_MATMUL_BLOCK, args->max_rows, args->part_blocks, args->parts};
+    uint64_t in_strides[3] = {op->in_stride, RP_MATMUL_BLOCK, part};
+    uint32_t in_box[4] = {RP_MATMUL_BLOCK, args->tokens, args->boxes, args->parts};
+    return encode(&args->in_map, op->in, 4, in_sizes, in_strides, in_box, err);
 }
 
 int rp_matmul_cuda_plan_rows(const struct rp_matmul_cuda *op, uint32_t segment,
@@ -333,7 +389,7 @@ int rp_matmul_cuda_plan_rows(const struct rp_matmul_cuda *op, uint32_t segment,
                              struct rp_error *err) {
     const struct rp_matrix *w = op->weight;
     const struct rp_live_counts *counts = op->rows.step.counts;
-    RP_ASSERT(op->rows.max_rows <= ROWS_MAX && op->in_stride >= w->cols);
+    RP_ASSERT(fits_rows(op) && (op->norm.weight || op->in_stride >= w->cols));
     RP_ASSERT(!op->gated || (!op->bias && !op->accumulate && op->out.dtype == RP_DTYPE_BF16));
     unsigned char *bytes = rp_arena_alloc(memory, sizeof(struct rp_matmul_rows_args) + 64);
     if (!bytes)
@@ -353,22 +409,16 @@ int rp_matmul_cuda_plan_rows(const struct rp_matmul_cuda *op, uint32_t segment,
     args->max_rows = op->rows.max_rows;
     args->rows = op->gated ? w->rows / 2 : w->rows;
     args->blocks = RP_CEIL_DIV(w->cols, RP_MATMUL_BLOCK);
-    args->segment_blocks = segment / RP_MATMUL_BLOCK;
+    args->segment_blocks = RP_MIN(segment / RP_MATMUL_BLOCK, args->blocks);
     args->tokens = 8;
     while (args->tokens < op->rows.max_rows)
         args->tokens *= 2;
     share_rows(args, op->limits.sm_count);
+    split_segments(args);
     if (lay_out_rows(args, op) != RP_OK)
         return rp_error_set(err, RP_STATUS_RANGE, "product (%u, %u): no room for two stages",
                             w->rows, w->cols);
-    int status =
-        encode_map(&args->weight_map, w->data, w->rows, w->cols, w->cols, args->tile_rows, err);
-    if (status == RP_OK)
-        status =
-            encode_map(&args->last_map, w->data, w->rows, w->cols, w->cols, args->last_rows, err);
-    if (status == RP_OK)
-        status = encode_map(&args->in_map, op->in, op->rows.max_rows, w->cols, op->in_stride,
-                            args->tokens, err);
+    int status = encode_rows_maps(args, op, err);
     if (status == RP_OK && rp_matmul_rows_cuda_prepare(args) != RP_OK)
         status = rp_error_set(err, RP_STATUS_DEVICE, "no kernel for tiles of %u rows",
                               args->tile_rows);
@@ -384,7 +434,7 @@ int rp_matmul_cuda_plan(const struct rp_matmul_cuda *op, struct rp_arena *memory
     uint32_t segment = rp_matmul_cuda_segment(op->weight->rows, op->weight->cols, op->gate_up);
     bool rows_pay = op->gated || op->norm.weight;
 #ifdef RP_X
-    rows_pay = rows_pay || (fits_tensor_cores(op) && op->rows.max_rows <= env("RP_R", 0) && !(op->weight->rows > 65536 && env("RP_H", 1) == 0) && !(env("RP_QR", 1) == 0 && op->weight->rows == 6144));
+    rows_pay = rows_pay || (fits_rows(op) && op->rows.max_rows <= env("RP_R", 0) && !(op->weight->rows > 65536 && env("RP_H", 1) == 0) && !(env("RP_QR", 1) == 0 && op->weight->rows == 6144));
 #endif
     if (rows_pay) {
         memset(out_partials, 0, sizeof *out_partials);

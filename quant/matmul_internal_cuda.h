@@ -70,32 +70,36 @@ struct rp_matmul_tc_args {
 #define RP_MATMUL_NORM_BYTES(rows, cols)                                                           \
     (RP_MATMUL_NORM_TOKEN_BYTES(rows, cols) + (rows) * (RP_MATMUL_NORM_COLS / 128) * sizeof(float))
 
-/* Frozen arguments of the kernel for few rows (matmul_rows_cuda.cu); 64-byte aligned. */
+/* Frozen arguments of the kernel for few rows (matmul_rows_cuda.cu); 64-byte aligned. One copy brings a stage. */
 struct rp_matmul_rows_args {
-    CUtensorMap weight_map, last_map; /* (n, k), boxes of tile_rows and of last_rows */
-    CUtensorMap in_map;               /* (max_rows, k) */
+    /* (parts, part_blocks, halves, rows, 64): boxes of all parts, `boxes` blocks, all halves, and tile_rows or
+     * last_rows */
+    CUtensorMap weight_map, last_map;
+    CUtensorMap in_map; /* (parts, part_blocks, max_rows, 64) */
     const uint32_t *live;
     const float *bias;
     void *out;
     size_t out_stride;
     uint32_t max_rows;
-    uint32_t rows;                    /* outputs: n, or n / 2 where gated */
-    uint32_t share;                   /* outputs of a block of threads */
-    uint32_t tiles, tile_rows;        /* of a block; outputs of a tile, up to 128 */
-    uint32_t last_rows;               /* outputs of a block's last tile */
-    uint32_t blocks, segment_blocks;  /* of K */
-    uint32_t boxes;                   /* blocks of K in a stage */
-    uint32_t tokens;                  /* columns of the instruction: 8, 16, 32, 64 */
-    uint32_t grid, stages, data_bytes, shared_bytes, shared_most;
+    uint32_t rows;                   /* outputs: n, or n / 2 where gated */
+    uint32_t share;                  /* outputs of a block of threads */
+    uint32_t tiles;                  /* of a block of threads */
+    uint32_t tile_rows, last_rows;   /* outputs of a tile, up to 128; of a block's last one */
+    uint32_t tile_bytes, last_bytes; /* of weights in a stage */
+    uint32_t blocks, segment_blocks; /* of K */
+    uint32_t parts, part_blocks;     /* where each segment has a warpgroup: segments; else 1 */
+    uint32_t boxes;                  /* blocks of K in a stage, of each part */
+    uint32_t tokens;                 /* columns of the instruction: 8, 16, 32, 64 */
+    uint32_t grid, stages, stage_bytes, data_bytes, shared_bytes, shared_most;
     uint32_t flight, flight_early; /* as in rp_matmul_tile; UINT32_MAX: no cap */
-#ifdef RP_X
-    uint32_t ahead, steady, stop;
-    long long pace;
-#endif
-    struct rp_matmul_norm norm; /* weight NULL: tokens are `in` as it is */
-    uint32_t norm_offset;       /* of normed tokens, from the stages */
+    struct rp_matmul_norm norm;    /* weight NULL: tokens are `in` as it is */
+    uint32_t norm_offset;          /* of normed tokens, from the stages */
+    uint32_t others_offset;        /* of the sums of parts, from normed tokens */
     enum rp_activation fn;
     bool gated, out_bf16, accumulate, dependent;
+#ifdef RP_X
+    uint64_t *trace;
+#endif
 };
 
 int rp_matmul_rows_cuda_run(const void *args, struct CUstream_st *stream);

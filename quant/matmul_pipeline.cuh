@@ -103,6 +103,20 @@ __device__ __forceinline__ uint64_t rp_wgmma_operand(uint32_t shared) {
            (uint64_t)1 << 62;
 }
 
+/* The same in two steps: the upper half is always the same, which saves instructions between those of the
+ * tensor cores. */
+__device__ __forceinline__ uint32_t rp_wgmma_operand_low(uint32_t shared) {
+    return (shared & 0x3FFFF) >> 4 | 1u << 16;
+}
+__device__ __forceinline__ uint64_t rp_wgmma_operand_of(uint32_t low) {
+    return (uint64_t)low | (uint64_t)64 << 32 | (uint64_t)1 << 62;
+}
+
+/* The warpgroup of this thread, known to be the same in all threads of a warp. */
+__device__ __forceinline__ uint32_t rp_own_warpgroup() {
+    return __shfl_sync(0xFFFFFFFFu, threadIdx.x / 128, 0);
+}
+
 __device__ __forceinline__ void rp_store_release(uint32_t *at, uint32_t value) {
     asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(at), "r"(value) : "memory");
 }

@@ -18,27 +18,36 @@
 #include "quant/matmul_pipeline.cuh"
 #include "quant/matmul_wgmma.cuh"
 
+#ifdef RP_X
+#define TRACE(event)                                                                               \
+    if (args.trace && threadIdx.x == 0) {                                                          \
+        uint32_t sm;                                                                               \
+        asm volatile("mov.u32 %0, %%smid;" : "=r"(sm));                                            \
+        asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(args.trace[blockIdx.x * 4 + event]));     \
+        args.trace[blockIdx.x * 4 + 3] = sm;                                                       \
+    }
+#else
+#define TRACE(event)
+#endif
+
 namespace {
 
 #define BOX_ROW_BYTES (RP_MATMUL_BLOCK * 2)
+#define BOXES_MOST    4
 
-/* Barriers and stages in shared memory. A stage: weights (half)(box)(tile_rows), then tokens (box); halves are
- * gates and ups. */
+/* Barriers and stages in shared memory. A stage: weights (part)(box)(half)(rows of the tile), then tokens
+ * (part)(box). Halves are gates and ups; parts are segments, each with a warpgroup of its own. */
 struct ring {
     uint32_t landed, full, empty; /* weights have come, tokens have come, all is read; 8 bytes each */
     uint32_t data;                /* stages 1024-aligned for the swizzle */
-    uint32_t box_bytes, half_bytes, token_offset, stage_bytes;
+    uint32_t token_offset, stage_bytes;
     uint32_t count, stage, phase;
 
     __device__ __forceinline__ uint32_t landed_barrier() const { return landed + 8 * stage; }
     __device__ __forceinline__ uint32_t full_barrier() const { return full + 8 * stage; }
     __device__ __forceinline__ uint32_t empty_barrier() const { return empty + 8 * stage; }
-    __device__ __forceinline__ uint32_t weights(uint32_t half, uint32_t box) const {
-        return data + stage * stage_bytes + half * half_bytes + box * box_bytes;
-    }
-    __device__ __forceinline__ uint32_t tokens() const {
-        return data + stage * stage_bytes + token_offset;
-    }
+    __device__ __forceinline__ uint32_t weights() const { return data + stage * stage_bytes; }
+    __device__ __forceinline__ uint32_t tokens() const { return weights() + token_offset; }
     __device__ __forceinline__ void next() {
         if (++stage == count) {
             stage = 0;
@@ -47,115 +56,56 @@ struct ring {
     }
 };
 
-/* The block's tiles, in steps of one stage: blocks [block, block + count) of K. */
-struct steps {
-    uint32_t first, end;        /* outputs: of this tile, of this block */
-    uint32_t tile;              /* of the block */
-    uint32_t block, count, cut; /* cut: where the segment ends */
-
-    __device__ __forceinline__ void enter_segment(const rp_matmul_rows_args &args) {
-        cut = min(block + args.segment_blocks, args.blocks);
-        count = min(args.boxes, cut - block);
-    }
-    __device__ __forceinline__ explicit steps(const rp_matmul_rows_args &args) {
-        first = min(blockIdx.x * args.share, args.rows);
-        end = min(first + args.share, args.rows);
-        tile = block = 0;
-        enter_segment(args);
-    }
-    __device__ __forceinline__ bool valid() const { return first < end; }
-    __device__ __forceinline__ void next(const rp_matmul_rows_args &args) {
-        block += count;
-        if (block < cut) {
-            count = min(args.boxes, cut - block);
-            return;
-        }
-        if (block == args.blocks) {
-            block = 0;
-            first += args.tile_rows;
-            tile++;
-        }
-        enter_segment(args);
-    }
+/* Outputs [begin, end) of this block. */
+struct span {
+    uint32_t begin, end;
 };
-
-template <bool GATED>
-__device__ __forceinline__ void copy_step(const rp_matmul_rows_args &args, const ring &at,
-                                          const steps &s) {
-    bool last = s.tile == args.tiles - 1;
-    const CUtensorMap *map = last ? &args.last_map : &args.weight_map;
-    uint32_t height = last ? args.last_rows : args.tile_rows;
-    rp_barrier_expect(at.landed_barrier(), (GATED ? 2 : 1) * s.count * height * BOX_ROW_BYTES);
-    for (uint32_t half = 0; half < (GATED ? 2 : 1); half++)
-        for (uint32_t box = 0; box < s.count; box++)
-            rp_copy_box(at.weights(half, box), map, (s.block + box) * RP_MATMUL_BLOCK,
-                        half * args.rows + s.first, at.landed_barrier(), RP_L2_EVICT_FIRST);
+__device__ __forceinline__ span own_span(const rp_matmul_rows_args &args) {
+    uint32_t begin = min(blockIdx.x * args.share, args.rows);
+    return {begin, min(begin + args.share, args.rows)};
 }
 
-#ifdef RP_X
-template <bool GATED>
-__device__ __forceinline__ void prefetch_step(const rp_matmul_rows_args &args, const steps &s) {
-    bool last = s.tile == args.tiles - 1;
-    const CUtensorMap *map = last ? &args.last_map : &args.weight_map;
-    for (uint32_t half = 0; half < (GATED ? 2 : 1); half++)
-        for (uint32_t box = 0; box < s.count; box++)
-            asm volatile("cp.async.bulk.prefetch.tensor.2d.L2.global.tile [%0, {%1, %2}];" ::"l"(map),
-                         "r"((s.block + box) * RP_MATMUL_BLOCK), "r"(half * args.rows + s.first)
-                         : "memory");
+/* The weights or tokens of one stage in one instruction. */
+__device__ __forceinline__ void copy_weight_stage(uint32_t to, const CUtensorMap *map,
+                                                  uint32_t row, uint32_t block, uint32_t barrier) {
+    asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes"
+                 ".L2::cache_hint [%0], [%1, {%2, %3, %2, %4, %2}], [%5], %6;" ::"r"(to),
+                 "l"(map), "r"(0), "r"(row), "r"(block), "r"(barrier), "l"(RP_L2_EVICT_FIRST)
+                 : "memory");
 }
-#endif
+__device__ __forceinline__ void copy_token_stage(uint32_t to, const CUtensorMap *map,
+                                                 uint32_t block, uint32_t barrier) {
+    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes"
+                 ".L2::cache_hint [%0], [%1, {%2, %2, %3, %2}], [%4], %5;" ::"r"(to),
+                 "l"(map), "r"(0), "r"(block), "r"(barrier), "l"(RP_L2_EVICT_LAST)
+                 : "memory");
+}
 
 /* One thread. Stages in flight are counted in the order in which they were asked for. */
-template <bool GATED>
 __device__ __forceinline__ void copy_weights(const rp_matmul_rows_args &args, ring at) {
     ring landing = at;
-    uint32_t flying = 0, flight = args.flight_early, i = 0;
-#ifdef RP_X
-    steps ahead(args);
-    bool ahead_on = false;
-#endif
-    for (steps s(args); s.valid(); s.next(args), at.next(), i++) {
-        if (i == at.count)
-            flight = args.flight;
-#ifdef RP_X
-        if (i == at.count && args.ahead) {
-            ahead = s;
-            ahead_on = true;
-            long long last = clock64();
-            for (uint32_t d = 0; d < args.ahead && ahead.valid(); d++) {
-                bool freed;
-                while (!(freed = rp_barrier_test(at.empty_barrier(), at.phase ^ 1))) {
-                    if (flying > 0) {
-                        if (rp_barrier_test(landing.landed_barrier(), landing.phase)) {
-                            landing.next();
-                            flying--;
-                            break;
-                        }
-                    } else if (clock64() - last > args.pace)
-                        break;
-                }
-                if (freed && args.stop)
-                    break;
-                last = clock64();
-                prefetch_step<GATED>(args, ahead);
-                ahead.next(args);
+    span own = own_span(args);
+    const uint32_t blocks = args.part_blocks, boxes = args.boxes;
+    uint32_t left = at.count; /* stages until the ring was full once */
+    uint32_t flying = 0, flight = args.flight_early;
+    for (uint32_t first = own.begin, tile = 1; first < own.end; first += args.tile_rows, tile++) {
+        bool last = tile == args.tiles;
+        const CUtensorMap *map = last ? &args.last_map : &args.weight_map;
+        uint32_t bytes = last ? args.last_bytes : args.tile_bytes;
+        for (uint32_t block = 0; block < blocks; block += boxes) {
+            if (left-- == 0)
+                flight = args.flight;
+            rp_barrier_wait(at.empty_barrier(), at.phase ^ 1);
+            if (flying == flight) {
+                rp_barrier_wait(landing.landed_barrier(), landing.phase);
+                landing.next();
+                flying--;
             }
+            flying++;
+            rp_barrier_expect(at.landed_barrier(), bytes);
+            copy_weight_stage(at.weights(), map, first, block, at.landed_barrier());
+            at.next();
         }
-#endif
-        rp_barrier_wait(at.empty_barrier(), at.phase ^ 1);
-        if (flying == flight) {
-            rp_barrier_wait(landing.landed_barrier(), landing.phase);
-            landing.next();
-            flying--;
-        }
-        flying++;
-        copy_step<GATED>(args, at, s);
-#ifdef RP_X
-        if (ahead_on && args.steady && ahead.valid()) {
-            prefetch_step<GATED>(args, ahead);
-            ahead.next(args);
-        }
-#endif
     }
 }
 
@@ -226,66 +176,80 @@ __device__ __forceinline__ void normalise(const rp_matmul_rows_args &args, unsig
 template <int TOKENS, int THREADS>
 __device__ __forceinline__ void copy_normed(const rp_matmul_rows_args &args, ring at,
                                             const unsigned char *tokens) {
-    uint32_t lane = threadIdx.x % 32;
     rp_pdl_wait();
     rp_pdl_trigger();
-    uint32_t live = min(*args.live, (uint32_t)RP_MATMUL_NORM_ROWS);
+    uint32_t live = min(*args.live, (uint32_t)RP_MATMUL_NORM_ROWS), row_bytes = args.norm.cols * 2;
     sync_with_tokens<THREADS>();
-    for (steps s(args); s.valid(); s.next(args), at.next()) {
-        rp_barrier_wait(at.empty_barrier(), at.phase ^ 1);
-        for (uint32_t row = 0; row < live; row++) {
-            /* 16 bytes a lane: four boxes at once. */
-            uint32_t box = lane / 8, chunk = lane % 8;
-            if (box < s.count) {
-                uint4 v = *(const uint4 *)(tokens + row * args.norm.cols * 2 +
-                                           (s.block + box) * BOX_ROW_BYTES + chunk * 16);
-                rp_store_shared(at.tokens() + (box * TOKENS + row) * BOX_ROW_BYTES +
-                                    (chunk ^ row % 8) * 16,
-                                v);
-            }
+    span own = own_span(args);
+    /* A lane has 16 bytes of one box, of up to four. */
+    uint32_t lane = threadIdx.x % 32, box = lane / 8, chunk = lane % 8;
+    uint32_t part = box / args.boxes, inside = box % args.boxes;
+    const unsigned char *from =
+        tokens + (part * args.part_blocks + inside) * BOX_ROW_BYTES + chunk * 16;
+    for (uint32_t first = own.begin; first < own.end; first += args.tile_rows) {
+        for (uint32_t block = 0; block < args.part_blocks; block += args.boxes) {
+            rp_barrier_wait(at.empty_barrier(), at.phase ^ 1);
+            uint32_t to = at.tokens() + box * TOKENS * BOX_ROW_BYTES;
+            if (part < args.parts && block + inside < args.part_blocks)
+                for (uint32_t row = 0; row < live; row++)
+                    rp_store_shared(
+                        to + row * BOX_ROW_BYTES + (chunk ^ row) * 16,
+                        *(const uint4 *)(from + row * row_bytes + block * BOX_ROW_BYTES));
+            rp_shared_fence_async();
+            __syncwarp();
+            if (lane == 0)
+                rp_barrier_arrive(at.full_barrier());
+            at.next();
         }
-        rp_shared_fence_async();
-        __syncwarp();
-        if (lane == 0)
-            rp_barrier_arrive(at.full_barrier());
     }
 }
 
 /* One thread: waits for the kernels before, which may be the tokens' writers, and lets the next one start. */
-template <int TOKENS>
 __device__ __forceinline__ void copy_tokens(const rp_matmul_rows_args &args, ring at) {
     rp_pdl_wait();
     rp_pdl_trigger();
-    for (steps s(args); s.valid(); s.next(args), at.next()) {
-        rp_barrier_wait(at.empty_barrier(), at.phase ^ 1);
-        rp_barrier_expect(at.full_barrier(), s.count * TOKENS * BOX_ROW_BYTES);
-        for (uint32_t box = 0; box < s.count; box++)
-            rp_copy_box(at.tokens() + box * TOKENS * BOX_ROW_BYTES, &args.in_map,
-                        (s.block + box) * RP_MATMUL_BLOCK, 0, at.full_barrier(), RP_L2_EVICT_LAST);
+    span own = own_span(args);
+    const uint32_t blocks = args.part_blocks, boxes = args.boxes;
+    for (uint32_t first = own.begin; first < own.end; first += args.tile_rows) {
+        for (uint32_t block = 0; block < blocks; block += boxes) {
+            rp_barrier_wait(at.empty_barrier(), at.phase ^ 1);
+            rp_barrier_expect(at.full_barrier(), at.stage_bytes - at.token_offset);
+            copy_token_stage(at.tokens(), &args.in_map, block, at.full_barrier());
+            at.next();
+        }
     }
 }
 
 template <int TOKENS> using sums = float[TOKENS / 2];
 
-/* One segment: a chain from zero over its columns in rising order. */
+/* Blocks [0, blocks) of one segment: a chain from zero over its columns in rising order. weights, tokens: where this
+ * warpgroup's lie in a stage; rows: of the tile. */
 template <int TOKENS, bool GATED>
 __device__ __forceinline__ void multiply_segment(const rp_matmul_rows_args &args, ring &at,
-                                                 uint32_t first_row, uint32_t blocks,
+                                                 uint32_t weights, uint32_t tokens, uint32_t rows,
+                                                 uint32_t blocks,
                                                  sums<TOKENS> (&out)[GATED ? 2 : 1]) {
-    for (uint32_t k = 0; k < blocks; k += args.boxes) {
-        uint32_t count = min(args.boxes, blocks - k);
+    constexpr int HALVES = GATED ? 2 : 1;
+    const uint32_t boxes = args.boxes;
+    for (uint32_t k = 0; k < blocks; k += boxes) {
         rp_barrier_wait(at.landed_barrier(), at.phase);
         rp_barrier_wait(at.full_barrier(), at.phase);
-        for (uint32_t box = 0; box < count; box++) {
-            uint64_t b = rp_wgmma_operand(at.tokens() + box * TOKENS * BOX_ROW_BYTES);
+        uint32_t stage = at.weights();
+#pragma unroll
+        for (int box = 0; box < BOXES_MOST; box++) {
+            if (box > 0 && (box >= boxes || k + box >= blocks))
+                break;
+            uint32_t b = rp_wgmma_operand_low(stage + tokens + box * TOKENS * BOX_ROW_BYTES);
             rp_wgmma_fence();
 #pragma unroll
-            for (int half = 0; half < (GATED ? 2 : 1); half++) {
-                uint64_t a =
-                    rp_wgmma_operand(at.weights(half, box) + first_row * BOX_ROW_BYTES);
+            for (int half = 0; half < HALVES; half++) {
+                uint32_t a =
+                    rp_wgmma_operand_low(stage + weights + (box * HALVES + half) * rows * BOX_ROW_BYTES);
 #pragma unroll
                 for (int i = 0; i < RP_MATMUL_BLOCK / 16; i++)
-                    rp_wgmma<TOKENS>::run(out[half], a + 2 * i, b + 2 * i, (k | box | i) != 0);
+                    rp_wgmma<TOKENS>::run(out[half], rp_wgmma_operand_of(a + 2 * i),
+                                          rp_wgmma_operand_of(b + 2 * i),
+                                          (k | box | i) != 0);
             }
             rp_wgmma_commit();
         }
@@ -330,45 +294,80 @@ __device__ __forceinline__ void store(const rp_matmul_rows_args &args, uint32_t 
 template <int TOKENS, bool GATED>
 __device__ __forceinline__ void multiply(const rp_matmul_rows_args &args, ring at) {
     constexpr int HALVES = GATED ? 2 : 1;
-    uint32_t warpgroup = threadIdx.x / 128, thread = threadIdx.x % 128;
+    uint32_t warpgroup = rp_own_warpgroup(), thread = threadIdx.x % 128;
     rp_pdl_wait();
+    TRACE(1);
     uint32_t live = min(*args.live, (uint32_t)TOKENS);
-    steps s(args);
-    for (; s.first < s.end; s.first += args.tile_rows) {
+    span own = own_span(args);
+    for (uint32_t first = own.begin, tile = 1; first < own.end; first += args.tile_rows, tile++) {
         sums<TOKENS> part[HALVES], total[HALVES];
+        uint32_t rows = tile == args.tiles ? args.last_rows : args.tile_rows;
         for (uint32_t begin = 0; begin < args.blocks; begin += args.segment_blocks) {
             uint32_t blocks = min(args.segment_blocks, args.blocks - begin);
-            multiply_segment<TOKENS, GATED>(args, at, warpgroup * 64, blocks, part);
+            multiply_segment<TOKENS, GATED>(args, at, warpgroup * 64 * BOX_ROW_BYTES,
+                                            at.token_offset, rows, blocks, part);
 #pragma unroll
             for (int half = 0; half < HALVES; half++)
 #pragma unroll
                 for (int i = 0; i < TOKENS / 2; i++)
-                    total[half][i] =
-                        begin == 0 ? part[half][i] : total[half][i] + part[half][i];
+                    total[half][i] = begin == 0 ? part[half][i] : total[half][i] + part[half][i];
         }
-        uint32_t col = s.first + warpgroup * 64 + thread / 32 * 16 + thread % 32 / 4;
-        store<TOKENS>(args, col, min(s.first + args.tile_rows, s.end), live, total);
+        uint32_t col = first + warpgroup * 64 + thread / 32 * 16 + thread % 32 / 4;
+        store<TOKENS>(args, col, min(first + rows, own.end), live, total);
     }
 }
 
-template <int TOKENS, int WARPGROUPS, bool GATED, bool NORMED>
+/* Warpgroup w has segment w; the first one adds them up in order. others: (segment)(sum)(128 threads) */
+template <int TOKENS, int SEGMENTS>
+__device__ __forceinline__ void multiply_split(const rp_matmul_rows_args &args, ring at,
+                                               float *others) {
+    uint32_t warpgroup = rp_own_warpgroup(), thread = threadIdx.x % 128;
+    rp_pdl_wait();
+    TRACE(1);
+    uint32_t live = min(*args.live, (uint32_t)TOKENS);
+    span own = own_span(args);
+    for (uint32_t first = own.begin, tile = 1; first < own.end; first += args.tile_rows, tile++) {
+        sums<TOKENS> total[1];
+        uint32_t rows = tile == args.tiles ? args.last_rows : args.tile_rows;
+        uint32_t box = warpgroup * args.boxes;
+        multiply_segment<TOKENS, false>(args, at, box * rows * BOX_ROW_BYTES,
+                                        at.token_offset + box * TOKENS * BOX_ROW_BYTES, rows,
+                                        args.part_blocks, total);
+        if (warpgroup > 0)
+#pragma unroll
+            for (int i = 0; i < TOKENS / 2; i++)
+                others[((warpgroup - 1) * TOKENS / 2 + i) * 128 + thread] = total[0][i];
+        sync_multiplying<SEGMENTS * 128>();
+        if (warpgroup == 0) {
+#pragma unroll
+            for (int segment = 1; segment < SEGMENTS; segment++)
+#pragma unroll
+                for (int i = 0; i < TOKENS / 2; i++)
+                    total[0][i] += others[((segment - 1) * TOKENS / 2 + i) * 128 + thread];
+            uint32_t col = first + thread / 32 * 16 + thread % 32 / 4;
+            store<TOKENS>(args, col, min(first + rows, own.end), live, total);
+        }
+        sync_multiplying<SEGMENTS * 128>();
+    }
+}
+
+template <int TOKENS, int WARPGROUPS, bool GATED, bool SPLIT, bool NORMED>
 __global__ void __launch_bounds__(128 * WARPGROUPS + 64, 1)
     matmul_rows(const __grid_constant__ rp_matmul_rows_args args) {
 #if RP_CUDA_HOPPER
     constexpr uint32_t COPYING = 128 * WARPGROUPS; /* a warp for weights and one for tokens */
     extern __shared__ __align__(1024) unsigned char shared[];
+    TRACE(0);
     ring at;
     at.data = (rp_shared_address(shared) + 1023) & ~1023u;
-    at.box_bytes = args.tile_rows * BOX_ROW_BYTES;
-    at.half_bytes = args.boxes * at.box_bytes;
-    at.token_offset = (GATED ? 2 : 1) * at.half_bytes;
-    at.stage_bytes = at.token_offset + args.boxes * TOKENS * BOX_ROW_BYTES;
+    at.token_offset = args.tile_bytes;
+    at.stage_bytes = args.stage_bytes;
     at.landed = at.data + args.data_bytes;
     at.full = at.landed + 8 * args.stages;
     at.empty = at.full + 8 * args.stages;
-    unsigned char *normed = shared + (at.data - rp_shared_address(shared)) + args.norm_offset;
     at.count = args.stages;
     at.stage = at.phase = 0;
+    unsigned char *normed = shared + (at.data - rp_shared_address(shared)) + args.norm_offset;
     if (threadIdx.x == COPYING) {
         rp_map_prefetch(&args.weight_map);
         rp_map_prefetch(&args.in_map);
@@ -381,18 +380,22 @@ __global__ void __launch_bounds__(128 * WARPGROUPS + 64, 1)
     }
     __syncthreads();
     if (threadIdx.x == COPYING)
-        copy_weights<GATED>(args, at);
+        copy_weights(args, at);
     else if (NORMED && threadIdx.x >= COPYING + 32)
         copy_normed<TOKENS, COPYING>(args, at, normed);
     else if (!NORMED && threadIdx.x == COPYING + 32)
-        copy_tokens<TOKENS>(args, at);
+        copy_tokens(args, at);
     else if (threadIdx.x < COPYING) {
         if constexpr (NORMED) {
             normalise<COPYING>(args, normed);
             sync_with_tokens<COPYING>();
         }
-        multiply<TOKENS, GATED>(args, at);
+        if constexpr (SPLIT)
+            multiply_split<TOKENS, WARPGROUPS>(args, at, (float *)(normed + args.others_offset));
+        else
+            multiply<TOKENS, GATED>(args, at);
     }
+    TRACE(2);
 #else
     (void)args;
     __trap(); /* never planned */
@@ -401,23 +404,34 @@ __global__ void __launch_bounds__(128 * WARPGROUPS + 64, 1)
 
 struct kernel_entry {
     uint32_t tokens, warpgroups;
-    bool gated, normed;
+    bool gated, split, normed;
     void (*kernel)(rp_matmul_rows_args);
 };
 
-#define ENTRIES(tokens, normed)                                                                    \
-    {tokens, 1, false, normed, matmul_rows<tokens, 1, false, normed>},                             \
-        {tokens, 2, false, normed, matmul_rows<tokens, 2, false, normed>},                         \
-        {tokens, 1, true, normed, matmul_rows<tokens, 1, true, normed>},                           \
-        {tokens, 2, true, normed, matmul_rows<tokens, 2, true, normed>}
-const kernel_entry kernels[] = {ENTRIES(8, false), ENTRIES(16, false), ENTRIES(32, false),
-                                ENTRIES(64, false), ENTRIES(8, true)};
+#define ENTRY(tokens, warpgroups, gated, split, normed)                                            \
+    {                                                                                              \
+        tokens, warpgroups, gated, split, normed,                                                  \
+            matmul_rows<tokens, warpgroups, gated, split, normed>                                  \
+    }
+#define PLAIN(tokens, normed)                                                                      \
+    ENTRY(tokens, 1, false, false, normed), ENTRY(tokens, 2, false, false, normed)
+#define GATED(tokens, normed)                                                                      \
+    ENTRY(tokens, 1, true, false, normed), ENTRY(tokens, 2, true, false, normed)
+#define SPLIT(tokens, normed)                                                                      \
+    ENTRY(tokens, 2, false, true, normed), ENTRY(tokens, 4, false, true, normed)
+const kernel_entry kernels[] = {
+    PLAIN(8, false),  GATED(8, false),  SPLIT(8, false),  PLAIN(8, true),
+    GATED(8, true),   SPLIT(8, true),   PLAIN(16, false), GATED(16, false),
+    SPLIT(16, false), PLAIN(32, false), GATED(32, false), SPLIT(32, false),
+    PLAIN(64, false), GATED(64, false),
+};
 
 const kernel_entry *find_kernel(const rp_matmul_rows_args *args) {
+    uint32_t warpgroups = args->parts > 1 ? args->parts : args->tile_rows > 64 ? 2 : 1;
     for (const kernel_entry &entry : kernels)
         if (entry.tokens == args->tokens && entry.gated == args->gated &&
-            entry.normed == (args->norm.weight != NULL) &&
-            entry.warpgroups == (args->tile_rows > 64 ? 2 : 1))
+            entry.normed == (args->norm.weight != NULL) && entry.split == (args->parts > 1) &&
+            entry.warpgroups == warpgroups)
             return &entry;
     return nullptr;
 }

@@ -25,7 +25,7 @@
 
 #define GROUP_TILES 16 /* token tiles that ORDER_WAVES keeps together */
 
-#ifdef RP_TRACE
+#ifdef RP_X
 #define TRACE(event)                                                                               \
     if (args.trace && threadIdx.x == 0) {                                                          \
         uint32_t sm;                                                                               \
@@ -388,15 +388,17 @@ __device__ __forceinline__ void multiply_segment(ring<Shape> &at, uint32_t warpg
         for (int box = 0; box < Shape::BOXES; box++) {
             if (box > 0 && k + box >= blocks)
                 break;
-            uint64_t a = rp_wgmma_operand(at.weights(box) + warpgroup * Shape::BLOCKS * 64 * 128);
-            uint64_t b = rp_wgmma_operand(at.tokens(box));
+            uint32_t a =
+                rp_wgmma_operand_low(at.weights(box) + warpgroup * Shape::BLOCKS * 64 * 128);
+            uint32_t b = rp_wgmma_operand_low(at.tokens(box));
             rp_wgmma_fence();
 #pragma unroll
             for (int i = 0; i < RP_MATMUL_BLOCK / 16; i++)
 #pragma unroll
                 for (int block = 0; block < Shape::BLOCKS; block++)
-                    rp_wgmma<Shape::TOKENS>::run(sums[block], a + 2 * i + block * 64 * 128 / 16,
-                                                 b + 2 * i, (k | box | i) != 0);
+                    rp_wgmma<Shape::TOKENS>::run(
+                        sums[block], rp_wgmma_operand_of(a + 2 * i + block * 64 * 128 / 16),
+                        rp_wgmma_operand_of(b + 2 * i), (k | box | i) != 0);
             rp_wgmma_commit();
         }
         if (Shape::EAGER) {
@@ -436,7 +438,7 @@ __device__ __forceinline__ void finish_run(const rp_matmul_tc_args &args, const 
 template <typename Shape>
 __device__ __forceinline__ void multiply_all(const rp_matmul_tc_args &args, ring<Shape> at) {
     place p;
-    p.warpgroup = threadIdx.x / 128;
+    p.warpgroup = rp_own_warpgroup();
     p.thread = threadIdx.x % 128;
     p.token = p.thread % 4 * 2;
     rp_pdl_wait();

@@ -140,8 +140,16 @@ bool plan(const request &r, rp_arena *memory, rp_cuda_launch *launch) {
     op.workspace_bytes = env.workspace_bytes;
     rp_cuda_partials partials;
     rp_error err = {};
-    rp_matmul_tile tile = r.chosen ? rp_matmul_cuda_choose(&op) : r.tile;
-    int status = rp_matmul_cuda_plan_tile(&op, &tile, r.segment, memory, launch, &partials, &err);
+    int status;
+    if (r.chosen) {
+        op.gate_up = r.n == 28672;
+        op.out.dtype = op.gate_up ? RP_DTYPE_BF16 : RP_DTYPE_F32;
+        op.gated = op.gate_up && rp_matmul_cuda_gates(&op);
+        status = rp_matmul_cuda_plan(&op, memory, launch, &partials, &err);
+    } else {
+        status =
+            rp_matmul_cuda_plan_tile(&op, &r.tile, r.segment, memory, launch, &partials, &err);
+    }
     if (status != RP_OK && status != RP_STATUS_UNSUPPORTED)
         fprintf(stderr, "plan: %s\n", err.text);
     return status == RP_OK;
@@ -290,7 +298,10 @@ void chain(uint32_t m, double small_us, const char *label) {
         CHECK(cudaMalloc((void **)&trace, 129 * 132 * 32));
         CHECK(cudaMemset(trace, 0, 129 * 132 * 32));
         for (uint32_t i = 0; i < 129; i++)
-            ((rp_matmul_tc_args *)launches[i].args)->trace = trace + i * 132 * 4;
+            if (!strcmp(launches[i].kernel, "matmul_tc"))
+                ((rp_matmul_tc_args *)launches[i].args)->trace = trace + i * 132 * 4;
+            else
+                ((rp_matmul_rows_args *)launches[i].args)->trace = trace + i * 132 * 4;
     }
     double ms = time_graph(launches, 10, small_us > 0, (uint32_t)(small_us * 1755), m);
     printf("chain M %4u %s small %.1f us %s: %.3f ms, %5.1f %% of the bandwidth, %.1f TFLOP/s\n", m,
@@ -302,7 +313,9 @@ void chain(uint32_t m, double small_us, const char *label) {
         CHECK(cudaMemcpy(t.data(), trace, t.size() * 8, cudaMemcpyDeviceToHost));
         uint64_t zero = t[16 * 132 * 4];
         for (uint32_t i = 16; i < 25; i++) {
-            uint32_t grid = ((const rp_matmul_tc_args *)launches[i].args)->grid;
+            uint32_t grid = !strcmp(launches[i].kernel, "matmul_tc")
+                                ? ((const rp_matmul_tc_args *)launches[i].args)->grid
+                                : ((const rp_matmul_rows_args *)launches[i].args)->grid;
             std::vector<double> v[3];
             uint32_t per_sm[132] = {}, doubled = 0;
             for (uint32_t b = 0; b < grid; b++) {
@@ -311,6 +324,12 @@ void chain(uint32_t m, double small_us, const char *label) {
                     v[e].push_back((double)(int64_t)(at[e] - zero) * 1e-3);
                 doubled += per_sm[at[3]]++ > 0;
             }
+            if (getenv("RP_DUMP") && i >= 16 && i < 24)
+                for (uint32_t b = 0; b < grid; b++) {
+                    const uint64_t *at = &t[(i * 132 + b) * 4];
+                    fprintf(stderr, "%u %s %u %llu %.2f %.2f %.2f\n", i, products[i % 4].name, b,
+                            (unsigned long long)at[3], (double)(int64_t)(at[0] - zero) * 1e-3, (double)(int64_t)(at[1] - zero) * 1e-3, (double)(int64_t)(at[2] - zero) * 1e-3);
+                }
             printf("  trace %-8s grid %3u, %u doubled:", products[i % 4].name, grid, doubled);
             for (int e = 0; e < 3; e++) {
                 std::sort(v[e].begin(), v[e].end());
