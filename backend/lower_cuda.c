@@ -13,31 +13,6 @@
 #include "quant/matmul_cuda.h"
 
 #include <string.h>
-#define RP_X
-#ifdef RP_X
-#include <stdio.h>
-#include <stdlib.h>
-/* The next line of RP_LIST: NAME=VALUE ... */
-static void next_variant(void) {
-    static const char *const names[] = {"RP_G", "RP_F", "RP_E", "RP_B", "RP_A", "RP_RA", "RP_S", "RP_ST", "RP_P", "RP_KB", "RP_Q", "RP_T", "RP_R", "RP_H", "RP_QR", "RP_RB", "RP_N", "RP_SP", "RP_HB"};
-    static FILE *file;
-    char line[512];
-    if (!getenv("RP_LIST")) return;
-    if (!file) file = fopen(getenv("RP_LIST"), "r");
-    if (!file) return;
-    if (!fgets(line, sizeof line, file)) { rewind(file); if (!fgets(line, sizeof line, file)) return; }
-    fprintf(stderr, "variant %s", line);
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) unsetenv(names[i]);
-    for (char *word = strtok(line, " \n"); word; word = strtok(NULL, " \n")) {
-        char *eq = strchr(word, '=');
-        if (!eq) continue;
-        *eq = 0;
-        char name[64];
-        snprintf(name, sizeof name, "RP_%s", word);
-        setenv(name, eq + 1, 1);
-    }
-}
-#endif
 
 /* Launches that a program of n operators can need: attention takes several, step_begin one more. */
 #define LAUNCHES_PER_OP RP_ATTENTION_LAUNCHES_MAX
@@ -232,13 +207,7 @@ static int emit_norm(struct lowering *low, uint32_t at, uint32_t count) {
 }
 
 static uint32_t match_gather_norm(const struct lowering *low, uint32_t at) {
-    const struct rp_op *gather = op_at(low, at), *norm = gather + 1;
-    return at + 1 < low->end && norm->kind == RP_OP_NORM &&
-                   rp_lowering_same_view(&gather->out, &norm->in[0]) &&
-                   norm->out.tensor != gather->out.tensor &&
-                   !rp_lowering_is_read(low->program, at + 2, gather->out.tensor)
-               ? 2
-               : 0;
+    return rp_lowering_is_gather_norm(low->program, at, low->end) ? 2 : 0;
 }
 
 static int emit_gather_norm(struct lowering *low, uint32_t at, uint32_t count) {
@@ -322,33 +291,8 @@ static int emit_add_norm(struct lowering *low, uint32_t at, uint32_t count) {
 
 /* -- between the qkv product and attention ------------------------------------------------------------ */
 
-/* [norm of q, norm of k,] rope of both, kv_write: columns of one tensor, q then k then v. */
 static uint32_t match_qkv_post(const struct lowering *low, uint32_t at) {
-    const struct rp_op *op = op_at(low, at);
-    uint32_t norms = op->kind == RP_OP_NORM ? 2 : 0, count = norms + 2;
-    if (at + count > low->end)
-        return 0;
-    const struct rp_op *rope = op + norms, *write = rope + 1;
-    if (rope->kind != RP_OP_ROPE || write->kind != RP_OP_KV_WRITE || rope->rows != write->rows ||
-        write->in[0].tensor != rope->out.tensor || write->in[1].tensor != rope->out.tensor ||
-        low->program->tensors[rope->out.tensor].dtype != RP_DTYPE_F32)
-        return 0;
-    uint32_t head_dim = write->u.kv_write.head_dim, kv_cols = write->in[0].cols;
-    uint32_t q_cols = rope->out.cols - kv_cols;
-    bool laid_out = rope->u.rope.head_dim == head_dim && rope->out.col == 0 &&
-                    rope->out.cols > kv_cols && write->in[0].col == q_cols &&
-                    write->in[1].col == q_cols + kv_cols;
-    if (!laid_out)
-        return 0;
-    for (uint32_t i = 0; i < norms; i++) {
-        const struct rp_op *norm = op + i;
-        if (norm->kind != RP_OP_NORM || norm->u.norm.group != head_dim ||
-            !rp_lowering_same_view(&norm->in[0], &norm->out) ||
-            norm->out.tensor != rope->out.tensor || norm->out.col != (i ? q_cols : 0) ||
-            norm->out.cols != (i ? kv_cols : q_cols) || norm->u.norm.eps != op->u.norm.eps)
-            return 0;
-    }
-    return count;
+    return rp_lowering_qkv_post(low->program, at, low->end);
 }
 
 static int emit_qkv_post(struct lowering *low, uint32_t at, uint32_t count) {
@@ -422,21 +366,6 @@ static int emit_attention(struct lowering *low, uint32_t at, uint32_t count) {
 
 /* -- products ----------------------------------------------------------------------------------------- */
 
-static uint32_t widest_product(const struct rp_program *program) {
-    uint32_t widest = 0;
-    for (uint32_t i = 0; i < program->op_count; i++)
-        if (program->ops[i].kind == RP_OP_LINEAR)
-            widest = RP_MAX(widest, program->ops[i].weight->rows);
-    return widest;
-}
-
-/* gate_up: what it gives goes through an activation. */
-static bool feeds_activation(const struct lowering *low, uint32_t at) {
-    const struct rp_op *op = op_at(low, at), *next = op + 1;
-    return at + 1 < low->program->op_count && next->kind == RP_OP_ACTIVATION &&
-           rp_lowering_same_view(&op->out, &next->in[0]);
-}
-
 /* The product of operator `at` into `out`, without what has to be allocated. */
 static struct rp_matmul_cuda describe_product(const struct lowering *low, uint32_t at,
                                               const struct rp_view *out) {
@@ -448,21 +377,21 @@ static struct rp_matmul_cuda describe_product(const struct lowering *low, uint32
                                    .in = in.data,
                                    .in_stride = in.stride,
                                    .out = values_of(low, out),
-                                   .gate_up = feeds_activation(low, at)};
+                                   .gate_up = rp_lowering_feeds_activation(low->program, at)};
 }
 
 static int plan_product(struct lowering *low, uint32_t at, struct rp_matmul_cuda product,
                         struct rp_cuda_launch *launch, struct rp_cuda_partials *partials) {
-    product.norm = low->norm;
     const struct rp_op *op = op_at(low, at);
     const struct rp_step_config *step = &low->bindings->step.config;
     struct rp_values in = values_of(low, &op->in[0]);
+    product.norm = low->norm;
     if (in.dtype != op->weight->dtype)
         return rp_error_set(low->err, RP_STATUS_UNSUPPORTED, "%s: %s input for %s weights",
                             op->name, rp_dtype_name(in.dtype), rp_dtype_name(op->weight->dtype));
     product.workspace_bytes = rp_matmul_cuda_workspace_bytes(
         &low->device->limits, RP_MAX(step->token_capacity, step->logit_row_capacity),
-        widest_product(low->program));
+        rp_lowering_widest_linear(low->program));
     product.workspace =
         rp_cuda_scratch(low->device, RP_CUDA_SCRATCH_MATMUL, product.workspace_bytes);
     if (!product.workspace)
@@ -513,11 +442,14 @@ static struct rp_matmul_cuda describe_gated(const struct lowering *low, uint32_t
 
 static uint32_t match_gated(const struct lowering *low, uint32_t at) {
     const struct rp_op *op = op_at(low, at), *activation = op + 1;
-    if (at + 1 >= low->end || !feeds_activation(low, at) || op->vector ||
+    if (at + 1 >= low->end || !rp_lowering_feeds_activation(low->program, at) || op->vector ||
         activation->rows != op->rows || rp_lowering_is_read(low->program, at + 2, op->out.tensor))
         return 0;
     struct rp_matmul_cuda product = describe_gated(low, at);
-    if (low->device->cublaslt && product.rows.max_rows >= CUBLASLT_ROWS)
+    /* The product's input dies before the activation: in one kernel they must not share memory. */
+    struct rp_values in = values_of(low, &op->in[0]);
+    if ((low->device->cublaslt && product.rows.max_rows >= CUBLASLT_ROWS) ||
+        rp_lowering_overlap(&in, &product.out, product.rows.max_rows))
         return 0;
     return rp_matmul_cuda_gates(&product) ? 2 : 0;
 }
@@ -574,18 +506,9 @@ static struct rp_matmul_norm describe_norm(const struct lowering *low, uint32_t 
 }
 
 static uint32_t match_normed(const struct lowering *low, uint32_t at) {
-    const struct rp_op *norm = op_at(low, at), *linear = norm + 1;
-    if (at + 1 >= low->end || linear->kind != RP_OP_LINEAR || linear->rows != norm->rows ||
-        !rp_lowering_same_view(&norm->out, &linear->in[0]) ||
-        norm->u.norm.group != norm->in[0].cols ||
-        low->program->tensors[norm->in[0].tensor].dtype != RP_DTYPE_F32 ||
-        low->program->tensors[norm->out.tensor].dtype != RP_DTYPE_BF16 ||
-        rp_lowering_is_read(low->program, at + 2, norm->out.tensor) ||
-        /* what is normed must outlive the product, and not be what it adds to */
-        !rp_lowering_is_read(low->program, at + 2, norm->in[0].tensor) ||
-        match_linear(low, at + 1) != 1)
+    if (!rp_lowering_is_norm_linear(low->program, at, low->end) || match_linear(low, at + 1) != 1)
         return 0;
-    struct rp_matmul_cuda product = describe_product(low, at + 1, &linear->out);
+    struct rp_matmul_cuda product = describe_product(low, at + 1, &op_at(low, at + 1)->out);
     product.norm = describe_norm(low, at);
     if (!rp_matmul_cuda_norms(&product))
         return 0;
@@ -601,6 +524,8 @@ static int emit_normed(struct lowering *low, uint32_t at, uint32_t count) {
     low->norm = fused;
     status = count == 3 ? emit_gated(low, at + 1, 2) : emit_linear(low, at + 1, 1);
     low->norm = (struct rp_matmul_norm){0};
+    struct rp_cuda_node *node = &low->graph->nodes[low->graph->node_count - 1];
+    rp_lowering_name(&node->info, low->program, at, count, node->launch.kernel);
     return status < 0 ? status : RP_OK;
 }
 
@@ -654,9 +579,6 @@ int rp_cuda_lower(struct rp_device *device, struct rp_graph *graph,
                                    sizeof *graph->nodes);
     if (!graph->nodes)
         return out_of_memory(&low, "the list of launches");
-#ifdef RP_X
-    if (begin == 0) next_variant();
-#endif
     int status = describe_attention(&low);
     for (uint32_t at = begin; status >= 0 && at < end;) {
         uint32_t count;

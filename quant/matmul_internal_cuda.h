@@ -4,7 +4,6 @@
 #define RP_QUANT_MATMUL_INTERNAL_CUDA_H
 
 #include "quant/matmul_cuda.h"
-#define RP_X
 
 #include <cuda.h> /* CUtensorMap */
 
@@ -55,10 +54,6 @@ struct rp_matmul_tc_args {
     uint32_t row_tiles, token_tiles; /* of one block of threads, for all of n and max_rows */
     uint32_t grid, stages, shared_bytes, shared_most;
     uint32_t flight, flight_early; /* stages of weights; UINT32_MAX: no cap */
-#ifdef RP_X
-    uint32_t ahead, steady, stop;
-    long long pace;
-#endif
     struct rp_matmul_tile tile;
     uint64_t
         *trace; /* (blocks, 4): when it started, waited, ended, and the SM: with RP_TRACE alone */
@@ -66,7 +61,7 @@ struct rp_matmul_tc_args {
 };
 
 /* What a normed product keeps in shared memory: bf16 tokens, then the sums of squares of 128 columns each. */
-#define RP_MATMUL_NORM_TOKEN_BYTES(rows, cols) ((size_t)(rows) * (cols) * 2)
+#define RP_MATMUL_NORM_TOKEN_BYTES(rows, cols) ((size_t)(rows) * (cols)*2)
 #define RP_MATMUL_NORM_BYTES(rows, cols)                                                           \
     (RP_MATMUL_NORM_TOKEN_BYTES(rows, cols) + (rows) * (RP_MATMUL_NORM_COLS / 128) * sizeof(float))
 
@@ -96,10 +91,8 @@ struct rp_matmul_rows_args {
     uint32_t norm_offset;          /* of normed tokens, from the stages */
     uint32_t others_offset;        /* of the sums of parts, from normed tokens */
     enum rp_activation fn;
+    uint64_t *trace; /* as in rp_matmul_tc_args */
     bool gated, out_bf16, accumulate, dependent;
-#ifdef RP_X
-    uint64_t *trace;
-#endif
 };
 
 int rp_matmul_rows_cuda_run(const void *args, struct CUstream_st *stream);
@@ -123,7 +116,22 @@ int rp_matmul_cuda_plan_tile(const struct rp_matmul_cuda *op, const struct rp_ma
                              struct rp_cuda_launch *out_launch,
                              struct rp_cuda_partials *out_partials, struct rp_error *err);
 
-/* The same by the kernel for few rows: up to 64, gated or not. */
+/* What the planning of products shares. Dimensions of a tensor map: the innermost first; strides in elements, of
+ * all but the innermost. */
+int rp_matmul_cuda_encode(CUtensorMap *map, const void *data, uint32_t rank, const uint64_t *sizes,
+                          const uint64_t *strides, const uint32_t *box, struct rp_error *err);
+/* Bulk tensor copies can read it, and the card has wgmma. */
+bool rp_matmul_cuda_fits(const struct rp_matmul_cuda *op);
+/* Shared memory that a block of this product may take. */
+uint32_t rp_matmul_cuda_shared_room(const struct rp_matmul_cuda *op);
+/* A cap on stages in flight as the kernels want it, of a ring of so many; UINT32_MAX: no cap. */
+uint32_t rp_matmul_cuda_flight(uint32_t stages, uint32_t ring);
+
+/* The kernel for few rows, of matrices whose K is a multiple of 64. gates, norms: as in matmul_cuda.h; pays: where
+ * rp_matmul_cuda_plan takes it. plan_rows: with a given segment length, up to 64 rows, gated or not. */
+bool rp_matmul_rows_gates(const struct rp_matmul_cuda *op);
+bool rp_matmul_rows_norms(const struct rp_matmul_cuda *op);
+bool rp_matmul_rows_pays(const struct rp_matmul_cuda *op);
 int rp_matmul_cuda_plan_rows(const struct rp_matmul_cuda *op, uint32_t segment,
                              struct rp_arena *memory, struct rp_cuda_launch *out_launch,
                              struct rp_error *err);

@@ -18,7 +18,9 @@
 #include "quant/matmul_pipeline.cuh"
 #include "quant/matmul_wgmma.cuh"
 
-#ifdef RP_X
+#define TRACE(event)
+
+#ifdef RP_TRACE
 #define TRACE(event)                                                                               \
     if (args.trace && threadIdx.x == 0) {                                                          \
         uint32_t sm;                                                                               \
@@ -38,8 +40,9 @@ namespace {
 /* Barriers and stages in shared memory. A stage: weights (part)(box)(half)(rows of the tile), then tokens
  * (part)(box). Halves are gates and ups; parts are segments, each with a warpgroup of its own. */
 struct ring {
-    uint32_t landed, full, empty; /* weights have come, tokens have come, all is read; 8 bytes each */
-    uint32_t data;                /* stages 1024-aligned for the swizzle */
+    uint32_t landed, full,
+        empty;     /* weights have come, tokens have come, all is read; 8 bytes each */
+    uint32_t data; /* stages 1024-aligned for the swizzle */
     uint32_t token_offset, stage_bytes;
     uint32_t count, stage, phase;
 
@@ -66,8 +69,8 @@ __device__ __forceinline__ span own_span(const rp_matmul_rows_args &args) {
 }
 
 /* The weights or tokens of one stage in one instruction. */
-__device__ __forceinline__ void copy_weight_stage(uint32_t to, const CUtensorMap *map,
-                                                  uint32_t row, uint32_t block, uint32_t barrier) {
+__device__ __forceinline__ void copy_weight_stage(uint32_t to, const CUtensorMap *map, uint32_t row,
+                                                  uint32_t block, uint32_t barrier) {
     asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes"
                  ".L2::cache_hint [%0], [%1, {%2, %3, %2, %4, %2}], [%5], %6;" ::"r"(to),
                  "l"(map), "r"(0), "r"(row), "r"(block), "r"(barrier), "l"(RP_L2_EVICT_FIRST)
@@ -125,8 +128,8 @@ __device__ __forceinline__ void normalise(const rp_matmul_rows_args &args, unsig
     const struct rp_matmul_norm &norm = args.norm;
     uint32_t quads = norm.cols / 4, warps = RP_CEIL_DIV(quads, 128u) * 4;
     /* Behind the tokens: (row)(warp) */
-    float(*sums)[RP_MATMUL_NORM_COLS / 128] =
-        (float(*)[RP_MATMUL_NORM_COLS / 128])(tokens + RP_MATMUL_NORM_TOKEN_BYTES(args.max_rows, norm.cols));
+    float(*sums)[RP_MATMUL_NORM_COLS / 128] = (float(*)[RP_MATMUL_NORM_COLS / 128])(
+        tokens + RP_MATMUL_NORM_TOKEN_BYTES(args.max_rows, norm.cols));
     float4 weight[OWN], x[OWN];
 #pragma unroll
     for (int i = 0; i < OWN; i++) {
@@ -225,10 +228,9 @@ template <int TOKENS> using sums = float[TOKENS / 2];
 /* Blocks [0, blocks) of one segment: a chain from zero over its columns in rising order. weights, tokens: where this
  * warpgroup's lie in a stage; rows: of the tile. */
 template <int TOKENS, bool GATED>
-__device__ __forceinline__ void multiply_segment(const rp_matmul_rows_args &args, ring &at,
-                                                 uint32_t weights, uint32_t tokens, uint32_t rows,
-                                                 uint32_t blocks,
-                                                 sums<TOKENS> (&out)[GATED ? 2 : 1]) {
+__device__ __forceinline__ void
+multiply_segment(const rp_matmul_rows_args &args, ring &at, uint32_t weights, uint32_t tokens,
+                 uint32_t rows, uint32_t blocks, sums<TOKENS> (&out)[GATED ? 2 : 1]) {
     constexpr int HALVES = GATED ? 2 : 1;
     const uint32_t boxes = args.boxes;
     for (uint32_t k = 0; k < blocks; k += boxes) {
@@ -237,19 +239,18 @@ __device__ __forceinline__ void multiply_segment(const rp_matmul_rows_args &args
         uint32_t stage = at.weights();
 #pragma unroll
         for (int box = 0; box < BOXES_MOST; box++) {
-            if (box > 0 && (box >= boxes || k + box >= blocks))
+            if (box > 0 && (box >= (int)boxes || k + box >= blocks))
                 break;
             uint32_t b = rp_wgmma_operand_low(stage + tokens + box * TOKENS * BOX_ROW_BYTES);
             rp_wgmma_fence();
 #pragma unroll
             for (int half = 0; half < HALVES; half++) {
-                uint32_t a =
-                    rp_wgmma_operand_low(stage + weights + (box * HALVES + half) * rows * BOX_ROW_BYTES);
+                uint32_t a = rp_wgmma_operand_low(stage + weights +
+                                                  (box * HALVES + half) * rows * BOX_ROW_BYTES);
 #pragma unroll
                 for (int i = 0; i < RP_MATMUL_BLOCK / 16; i++)
                     rp_wgmma<TOKENS>::run(out[half], rp_wgmma_operand_of(a + 2 * i),
-                                          rp_wgmma_operand_of(b + 2 * i),
-                                          (k | box | i) != 0);
+                                          rp_wgmma_operand_of(b + 2 * i), (k | box | i) != 0);
             }
             rp_wgmma_commit();
         }
@@ -420,10 +421,9 @@ struct kernel_entry {
 #define SPLIT(tokens, normed)                                                                      \
     ENTRY(tokens, 2, false, true, normed), ENTRY(tokens, 4, false, true, normed)
 const kernel_entry kernels[] = {
-    PLAIN(8, false),  GATED(8, false),  SPLIT(8, false),  PLAIN(8, true),
-    GATED(8, true),   SPLIT(8, true),   PLAIN(16, false), GATED(16, false),
-    SPLIT(16, false), PLAIN(32, false), GATED(32, false), SPLIT(32, false),
-    PLAIN(64, false), GATED(64, false),
+    PLAIN(8, false),  GATED(8, false),  SPLIT(8, false),  PLAIN(8, true),   GATED(8, true),
+    SPLIT(8, true),   PLAIN(16, false), GATED(16, false), SPLIT(16, false), PLAIN(32, false),
+    GATED(32, false), SPLIT(32, false), PLAIN(64, false), GATED(64, false),
 };
 
 const kernel_entry *find_kernel(const rp_matmul_rows_args *args) {

@@ -25,17 +25,7 @@
 
 #define GROUP_TILES 16 /* token tiles that ORDER_WAVES keeps together */
 
-#ifdef RP_X
-#define TRACE(event)                                                                               \
-    if (args.trace && threadIdx.x == 0) {                                                          \
-        uint32_t sm;                                                                               \
-        asm volatile("mov.u32 %0, %%smid;" : "=r"(sm));                                            \
-        asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(args.trace[blockIdx.x * 4 + event]));     \
-        args.trace[blockIdx.x * 4 + 3] = sm;                                                       \
-    }
-#else
 #define TRACE(event)
-#endif
 
 namespace {
 
@@ -145,9 +135,10 @@ template <typename Shape> struct steps {
 /* Barriers and stages in shared memory. Weights and tokens of a stage come from different threads and have
  * a barrier each. */
 template <typename Shape> struct ring {
-    uint32_t landed, full, empty; /* weights have come, tokens have come, all is read; 8 bytes each */
-    uint32_t data;                /* stages 1024-aligned for the swizzle */
-    uint32_t count;               /* of stages */
+    uint32_t landed, full,
+        empty;      /* weights have come, tokens have come, all is read; 8 bytes each */
+    uint32_t data;  /* stages 1024-aligned for the swizzle */
+    uint32_t count; /* of stages */
     uint32_t stage, phase;
 
     __device__ __forceinline__ uint32_t landed_barrier() const { return landed + 8 * stage; }
@@ -175,17 +166,6 @@ __device__ __forceinline__ uint32_t wait_for_live(const rp_matmul_tc_args &args)
     return *args.live;
 }
 
-#ifdef RP_X
-template <typename Shape>
-__device__ __forceinline__ void prefetch_weights(const rp_matmul_tc_args &args, const steps<Shape> &s) {
-    for (uint32_t box = 0; box < s.count; box++)
-        asm volatile("cp.async.bulk.prefetch.tensor.2d.L2.global.tile [%0, {%1, %2}];" ::"l"(
-                         &args.weight_map),
-                     "r"((s.block + box) * RP_MATMUL_BLOCK), "r"(s.r.row_tile * Shape::ROWS)
-                     : "memory");
-}
-#endif
-
 /* One thread. Stages in flight are counted, in the order in which they were asked for. */
 template <typename Shape>
 __device__ __forceinline__ void copy_weights(const rp_matmul_tc_args &args, ring<Shape> at) {
@@ -196,36 +176,7 @@ __device__ __forceinline__ void copy_weights(const rp_matmul_tc_args &args, ring
     s.enter(args);
     ring<Shape> landing = at;
     uint32_t flying = 0, flight = args.flight_early;
-#ifdef RP_X
-    steps<Shape> ahead;
-    uint32_t ahead_on = 0;
-#endif
     for (uint32_t i = 0; s.valid; i++) {
-#ifdef RP_X
-        if (i == at.count && args.ahead) {
-            ahead = s;
-            ahead_on = 1;
-            long long last = clock64();
-            for (uint32_t d = 0; d < args.ahead && ahead.valid; d++) {
-                bool freed;
-                while (!(freed = rp_barrier_test(at.empty_barrier(), at.phase ^ 1))) {
-                    if (flying > 0) {
-                        if (rp_barrier_test(landing.landed_barrier(), landing.phase)) {
-                            landing.next();
-                            flying--;
-                            break;
-                        }
-                    } else if (clock64() - last > args.pace)
-                        break;
-                }
-                if (freed && args.stop)
-                    break;
-                last = clock64();
-                prefetch_weights(args, ahead);
-                ahead.next(args);
-            }
-        }
-#endif
         if (i == at.count)
             flight = args.flight;
         rp_barrier_wait(at.empty_barrier(), at.phase ^ 1);
@@ -239,12 +190,6 @@ __device__ __forceinline__ void copy_weights(const rp_matmul_tc_args &args, ring
         for (uint32_t box = 0; box < s.count; box++)
             rp_copy_box(at.weights(box), &args.weight_map, (s.block + box) * RP_MATMUL_BLOCK,
                         s.r.row_tile * Shape::ROWS, at.landed_barrier(), policy);
-#ifdef RP_X
-        if (ahead_on && args.steady && ahead.valid) {
-            prefetch_weights(args, ahead);
-            ahead.next(args);
-        }
-#endif
         s.next(args);
         at.next();
     }
@@ -530,12 +475,11 @@ struct kernel_entry {
     }
 const kernel_entry kernels[] = {
     ENTRY(8, 64, 2, true),     ENTRY(8, 64, 4, true),     ENTRY(16, 64, 2, true),
-    ENTRY(16, 64, 4, true),
-    ENTRY(32, 64, 2, true),    ENTRY(32, 64, 4, true),    ENTRY(8, 128, 2, true),
-    ENTRY(16, 128, 2, true),   ENTRY(32, 128, 1, true),   ENTRY(32, 128, 2, true),
-    ENTRY(64, 128, 1, true),   ENTRY(64, 128, 2, true),   ENTRY(64, 64, 2, true),
-    ENTRY(128, 128, 1, true),  ENTRY(128, 128, 1, false), ENTRY(192, 128, 1, false),
-    ENTRY(256, 128, 1, false),
+    ENTRY(16, 64, 4, true),    ENTRY(32, 64, 2, true),    ENTRY(32, 64, 4, true),
+    ENTRY(8, 128, 2, true),    ENTRY(16, 128, 2, true),   ENTRY(32, 128, 1, true),
+    ENTRY(32, 128, 2, true),   ENTRY(64, 128, 1, true),   ENTRY(64, 128, 2, true),
+    ENTRY(64, 64, 2, true),    ENTRY(128, 128, 1, true),  ENTRY(128, 128, 1, false),
+    ENTRY(192, 128, 1, false), ENTRY(256, 128, 1, false),
 };
 
 const kernel_entry *find_kernel(const rp_matmul_tile &tile) {

@@ -147,8 +147,7 @@ bool plan(const request &r, rp_arena *memory, rp_cuda_launch *launch) {
         op.gated = op.gate_up && rp_matmul_cuda_gates(&op);
         status = rp_matmul_cuda_plan(&op, memory, launch, &partials, &err);
     } else {
-        status =
-            rp_matmul_cuda_plan_tile(&op, &r.tile, r.segment, memory, launch, &partials, &err);
+        status = rp_matmul_cuda_plan_tile(&op, &r.tile, r.segment, memory, launch, &partials, &err);
     }
     if (status != RP_OK && status != RP_STATUS_UNSUPPORTED)
         fprintf(stderr, "plan: %s\n", err.text);
@@ -280,7 +279,8 @@ void chain(uint32_t m, double small_us, const char *label) {
         const layer_product &p = products[i == 128 ? 4 : i % 4];
         request r = {};
         r.m = m, r.n = p.n, r.k = p.k;
-        r.segment = p.segments ? segment_of(p.k, p.segments) : rp_matmul_cuda_segment(p.n, p.k, p.n == 28672);
+        r.segment = p.segments ? segment_of(p.k, p.segments)
+                               : rp_matmul_cuda_segment(p.n, p.k, p.n == 28672);
         r.tile = p.tile;
         r.chosen = p.tile.tokens == 0;
         r.weight = env.pool + at;
@@ -328,7 +328,9 @@ void chain(uint32_t m, double small_us, const char *label) {
                 for (uint32_t b = 0; b < grid; b++) {
                     const uint64_t *at = &t[(i * 132 + b) * 4];
                     fprintf(stderr, "%u %s %u %llu %.2f %.2f %.2f\n", i, products[i % 4].name, b,
-                            (unsigned long long)at[3], (double)(int64_t)(at[0] - zero) * 1e-3, (double)(int64_t)(at[1] - zero) * 1e-3, (double)(int64_t)(at[2] - zero) * 1e-3);
+                            (unsigned long long)at[3], (double)(int64_t)(at[0] - zero) * 1e-3,
+                            (double)(int64_t)(at[1] - zero) * 1e-3,
+                            (double)(int64_t)(at[2] - zero) * 1e-3);
                 }
             printf("  trace %-8s grid %3u, %u doubled:", products[i % 4].name, grid, doubled);
             for (int e = 0; e < 3; e++) {

@@ -257,10 +257,11 @@ static void products_agree_with_f64(void **state) {
 static const struct {
     uint32_t tokens, rows, boxes;
     bool eager;
-} all_tiles[] = {{8, 64, 2, true},    {8, 64, 4, true},    {16, 64, 2, true},    {16, 64, 4, true},   {32, 64, 2, true},
-                 {32, 64, 4, true},   {8, 128, 2, true},    {16, 128, 2, true},  {32, 128, 1, true},
-                 {32, 128, 2, true},  {64, 128, 1, true},   {64, 128, 2, true},  {64, 64, 2, true},
-                 {128, 128, 1, true}, {128, 128, 1, false}, {192, 128, 1, false}};
+} all_tiles[] = {
+    {8, 64, 2, true},   {8, 64, 4, true},    {16, 64, 2, true},    {16, 64, 4, true},
+    {32, 64, 2, true},  {32, 64, 4, true},   {8, 128, 2, true},    {16, 128, 2, true},
+    {32, 128, 1, true}, {32, 128, 2, true},  {64, 128, 1, true},   {64, 128, 2, true},
+    {64, 64, 2, true},  {128, 128, 1, true}, {128, 128, 1, false}, {192, 128, 1, false}};
 
 static struct rp_matmul_tile tile_of(uint32_t tokens, uint32_t rows, uint32_t boxes, bool eager) {
     return (struct rp_matmul_tile){.tokens = tokens,

@@ -105,8 +105,7 @@ struct data {
 };
 
 static struct data make_data(const struct product *p) {
-    struct data d = {
-        .in_stride = p->k + 8, .residual_stride = p->k + 4, .out_stride = p->n + 3};
+    struct data d = {.in_stride = p->k + 8, .residual_stride = p->k + 4, .out_stride = p->n + 3};
     d.weight = (struct rp_matrix){.rows = p->n, .cols = p->k, .dtype = RP_DTYPE_BF16};
     d.weight.data = upload_bf16((size_t)p->n * p->k);
     d.in = upload_tokens(p, d.in_stride, RP_DTYPE_BF16);
@@ -244,11 +243,14 @@ static void check_same(const struct product *products, size_t count) {
 static void blocks_that_own_whole_sums_give_the_same_bits(void **state) {
     (void)state;
     static const uint32_t cases[][6] = {
-        {1, 1, 4096, 1024, 256, 132},   {8, 7, 6144, 640, 192, 132},  {8, 8, 1, 64, 64, 132},
-        {5, 5, 1001, 576, 576, 3},      {16, 16, 4096, 768, 384, 132}, {13, 0, 300, 256, 64, 132},
-        {32, 31, 9000, 256, 64, 132},   {64, 64, 2049, 1024, 512, 1}, {33, 33, 20000, 192, 64, 132},
-        {3, 3, 128256, 128, 128, 132},  {7, 7, 3000, 832, 448, 132},  {2, 2, 4100, 4096, 1024, 132},
-        {16, 15, 260, 2048, 512, 5},    {12, 12, 100, 1280, 640, 1},  {8, 8, 4096, 14336, 3584, 132},
+        {1, 1, 4096, 1024, 256, 132},   {8, 7, 6144, 640, 192, 132},
+        {8, 8, 1, 64, 64, 132},         {5, 5, 1001, 576, 576, 3},
+        {16, 16, 4096, 768, 384, 132},  {13, 0, 300, 256, 64, 132},
+        {32, 31, 9000, 256, 64, 132},   {64, 64, 2049, 1024, 512, 1},
+        {33, 33, 20000, 192, 64, 132},  {3, 3, 128256, 128, 128, 132},
+        {7, 7, 3000, 832, 448, 132},    {2, 2, 4100, 4096, 1024, 132},
+        {16, 15, 260, 2048, 512, 5},    {12, 12, 100, 1280, 640, 1},
+        {8, 8, 4096, 14336, 3584, 132},
     };
     for (size_t i = 0; i < RP_ARRAY_COUNT(cases); i++) {
         struct product p = {.max_rows = cases[i][0],
@@ -310,6 +312,31 @@ static void a_normed_product_is_the_norm_and_the_product(void **state) {
     }
 }
 
+static void what_does_not_fit_is_left_to_several_kernels(void **state) {
+    (void)state;
+    struct product p = {.max_rows = 4, .n = 256, .k = 4096};
+    struct data d = {.weight = {.rows = 256, .cols = 4096, .dtype = RP_DTYPE_BF16},
+                     .in_stride = 4096};
+    struct rp_matmul_cuda op = describe(&p, &d);
+    op.gate_up = op.gated = true;
+    op.out.dtype = RP_DTYPE_BF16;
+    op.norm = (struct rp_matmul_norm){.cols = 4096, .in_stride = 4096};
+    assert_true(rp_matmul_cuda_gates(&op) && rp_matmul_cuda_norms(&op));
+    op.rows.max_rows = 5;
+    assert_true(rp_matmul_cuda_gates(&op) && !rp_matmul_cuda_norms(&op));
+    op.rows.max_rows = 4;
+    d.weight.rows = 255;
+    assert_false(rp_matmul_cuda_gates(&op));
+    d.weight.rows = 256;
+    op.norm.cols = d.weight.cols = 4104;
+    assert_false(rp_matmul_cuda_gates(&op) || rp_matmul_cuda_norms(&op));
+    op.norm.cols = d.weight.cols = 4096;
+    op.out.dtype = RP_DTYPE_F32;
+    assert_false(rp_matmul_cuda_gates(&op));
+    op.limits.compute_capability = 80;
+    assert_false(rp_matmul_cuda_norms(&op));
+}
+
 int main(void) {
     if (rp_gpu_skip_code())
         return 77;
@@ -317,6 +344,7 @@ int main(void) {
         cmocka_unit_test(blocks_that_own_whole_sums_give_the_same_bits),
         cmocka_unit_test(a_gated_product_is_the_product_and_its_activation),
         cmocka_unit_test(a_normed_product_is_the_norm_and_the_product),
+        cmocka_unit_test(what_does_not_fit_is_left_to_several_kernels),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
