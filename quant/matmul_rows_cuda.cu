@@ -423,7 +423,7 @@ struct kernel_entry {
 const kernel_entry kernels[] = {
     PLAIN(8, false),  GATED(8, false),  SPLIT(8, false),  PLAIN(8, true),   GATED(8, true),
     SPLIT(8, true),   PLAIN(16, false), GATED(16, false), SPLIT(16, false), PLAIN(32, false),
-    GATED(32, false), SPLIT(32, false), PLAIN(64, false), GATED(64, false),
+    GATED(32, false), PLAIN(64, false), GATED(64, false),
 };
 
 const kernel_entry *find_kernel(const rp_matmul_rows_args *args) {
