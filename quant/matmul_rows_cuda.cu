@@ -18,8 +18,6 @@
 #include "quant/matmul_pipeline.cuh"
 #include "quant/matmul_wgmma.cuh"
 
-#define TRACE(event)
-
 #ifdef RP_TRACE
 #define TRACE(event)                                                                               \
     if (args.trace && threadIdx.x == 0) {                                                          \
@@ -40,8 +38,8 @@ namespace {
 /* Barriers and stages in shared memory. A stage: weights (part)(box)(half)(rows of the tile), then tokens
  * (part)(box). Halves are gates and ups; parts are segments, each with a warpgroup of its own. */
 struct ring {
-    uint32_t landed, full,
-        empty;     /* weights have come, tokens have come, all is read; 8 bytes each */
+    /* 8 bytes each: weights have come, tokens have come, all is read */
+    uint32_t landed, full, empty;
     uint32_t data; /* stages 1024-aligned for the swizzle */
     uint32_t token_offset, stage_bytes;
     uint32_t count, stage, phase;

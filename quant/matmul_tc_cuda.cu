@@ -1,10 +1,10 @@
 /* matmul_tc_cuda.cu - bf16 products on Hopper's tensor cores, one kernel for every number of rows.
  *
  * Weights are the instruction's left operand, tokens its right one, so the same chain of instructions makes
- * an output whatever the tile. A block is one copying warp and one or two multiplying warpgroups around a
+ * an output whatever the tile. A block is two copying warps and one or two multiplying warpgroups around a
  * ring of stages in shared memory:
  *
- *   copying warp   boxes of weights and tokens -> stage, when the stage is empty
+ *   copying warps  boxes of weights, boxes of tokens -> stage, when the stage is empty
  *   warpgroups     wait until the stage is full; 4 instructions per 64 columns of K; free the stage
  *
  * The first stages' weights are requested before the kernel waits for its predecessor: weights never depend
@@ -25,7 +25,17 @@
 
 #define GROUP_TILES 16 /* token tiles that ORDER_WAVES keeps together */
 
+#ifdef RP_TRACE
+#define TRACE(event)                                                                               \
+    if (args.trace && threadIdx.x == 0) {                                                          \
+        uint32_t sm;                                                                               \
+        asm volatile("mov.u32 %0, %%smid;" : "=r"(sm));                                            \
+        asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(args.trace[blockIdx.x * 4 + event]));     \
+        args.trace[blockIdx.x * 4 + 3] = sm;                                                       \
+    }
+#else
 #define TRACE(event)
+#endif
 
 namespace {
 
@@ -135,8 +145,8 @@ template <typename Shape> struct steps {
 /* Barriers and stages in shared memory. Weights and tokens of a stage come from different threads and have
  * a barrier each. */
 template <typename Shape> struct ring {
-    uint32_t landed, full,
-        empty;      /* weights have come, tokens have come, all is read; 8 bytes each */
+    /* 8 bytes each: weights have come, tokens have come, all is read */
+    uint32_t landed, full, empty;
     uint32_t data;  /* stages 1024-aligned for the swizzle */
     uint32_t count; /* of stages */
     uint32_t stage, phase;

@@ -10,12 +10,14 @@
  *   one M N K SEGMENTS TILE      one product with this tile
  *   chain M SMALL_US LABEL       all products of Llama-3.1-8B as one captured chain: 32 layers of qkv, o,
  *                                gate_up, down, then the head; with SMALL_US > 0 a kernel of about that
- *                                length, one block of 256 threads a row, stands before each
+ *                                length, one block of 256 threads a row, stands before each. Unless `tile`
+ *                                says otherwise as planned: gate_up gated where that is done
  *   segments N,N,N,N,N           in chains from now on: segments of qkv, o, gate_up, down, head
  *   tile PRODUCT TILE            in chains from now on: PRODUCT 0 to 4 as above, 9: all
  *   pdl | plain                  dependent launches (as at first), or plain edges
- *   trace                        with matmul_tc_cuda.cu built with -DRP_TRACE: when the blocks of two layers
- *                                started, waited and ended (least, median, most; microseconds)
+ *   trace                        with matmul_tc_cuda.cu and matmul_rows_cuda.cu built with -DRP_TRACE: when
+ *                                the blocks of two layers started, waited and ended (least, median, most;
+ *                                microseconds)
  * TILE: TOKENS,ROWS,BOXES,EAGER,ORDER,STAGES,SHARED_KB,PARTIALS, as in struct rp_matmul_tile.
  *
  * A product is captured many times in one graph, over copies of its weights that exceed the L2 cache by
@@ -230,10 +232,10 @@ uint32_t segment_of(uint32_t k, uint32_t count) {
 /* Every tile that fits m rows. */
 void sweep(uint32_t m, uint32_t n, uint32_t k, const std::vector<uint32_t> &segments) {
     static const uint32_t tiles[][4] = {
-        {8, 64, 4, 1},    {16, 64, 2, 1},   {16, 64, 4, 1},   {32, 64, 2, 1},
-        {32, 64, 4, 1},   {8, 128, 2, 1},   {16, 128, 2, 1},  {32, 128, 1, 1},
-        {32, 128, 2, 1},  {64, 128, 1, 1},  {64, 128, 2, 1},  {64, 64, 2, 1},
-        {128, 128, 1, 1}, {128, 128, 1, 0}, {192, 128, 1, 0}, {256, 128, 1, 0}};
+        {8, 64, 2, 1},    {8, 64, 4, 1},   {16, 64, 2, 1},  {16, 64, 4, 1},   {32, 64, 2, 1},
+        {32, 64, 4, 1},   {8, 128, 2, 1},  {16, 128, 2, 1}, {32, 128, 1, 1},  {32, 128, 2, 1},
+        {64, 128, 1, 1},  {64, 128, 2, 1}, {64, 64, 2, 1},  {128, 128, 1, 1}, {128, 128, 1, 0},
+        {192, 128, 1, 0}, {256, 128, 1, 0}};
     for (uint32_t count : segments) {
         for (const uint32_t *t : tiles) {
             if (m <= 128 ? t[0] < m || t[0] >= 2 * std::max(m, 8u) : t[0] < 96)
@@ -324,14 +326,6 @@ void chain(uint32_t m, double small_us, const char *label) {
                     v[e].push_back((double)(int64_t)(at[e] - zero) * 1e-3);
                 doubled += per_sm[at[3]]++ > 0;
             }
-            if (getenv("RP_DUMP") && i >= 16 && i < 24)
-                for (uint32_t b = 0; b < grid; b++) {
-                    const uint64_t *at = &t[(i * 132 + b) * 4];
-                    fprintf(stderr, "%u %s %u %llu %.2f %.2f %.2f\n", i, products[i % 4].name, b,
-                            (unsigned long long)at[3], (double)(int64_t)(at[0] - zero) * 1e-3,
-                            (double)(int64_t)(at[1] - zero) * 1e-3,
-                            (double)(int64_t)(at[2] - zero) * 1e-3);
-                }
             printf("  trace %-8s grid %3u, %u doubled:", products[i % 4].name, grid, doubled);
             for (int e = 0; e < 3; e++) {
                 std::sort(v[e].begin(), v[e].end());
