@@ -8,7 +8,7 @@
 #define STAGE_MOST     (28u * 1024)
 #define BOXES_MOST     4u
 /* Weights in flight, until the ring was full once and afterwards; measured: bench/results/cuda_products.md. */
-#define FLIGHT_EARLY (80u * 1024)
+#define FLIGHT_EARLY (64u * 1024)
 #define FLIGHT       (112u * 1024)
 
 static bool fits_rows(const struct rp_matmul_cuda *op) {
