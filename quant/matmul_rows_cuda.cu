@@ -136,7 +136,8 @@ __device__ __forceinline__ void normalise(const rp_matmul_rows_args &args, unsig
             weight[i] = ((const float4 *)norm.weight)[quad];
     }
     rp_pdl_wait();
-    uint32_t live = min(*args.live, (uint32_t)RP_MATMUL_NORM_ROWS);
+    /* The first row is read while it is not known yet whether it is alive. */
+    uint32_t live = 1;
     for (uint32_t row = 0; row < live; row++) {
         const float4 *from = (const float4 *)(norm.in + row * norm.in_stride);
 #pragma unroll
@@ -145,6 +146,8 @@ __device__ __forceinline__ void normalise(const rp_matmul_rows_args &args, unsig
             if (quad < quads)
                 x[i] = __ldcg(from + quad);
         }
+        if (row == 0)
+            live = min(*args.live, args.max_rows);
 #pragma unroll
         for (int i = 0; i < OWN; i++) {
             uint32_t quad = threadIdx.x + THREADS * i;
@@ -259,34 +262,56 @@ multiply_segment(const rp_matmul_rows_args &args, ring &at, uint32_t weights, ui
     }
 }
 
+/* What is added to this thread's sums, read while they are made: nobody else writes there. */
+template <int TOKENS> struct addends {
+    float bias[2];
+    sums<TOKENS> old;
+
+    __device__ __forceinline__ addends(const rp_matmul_rows_args &args, uint32_t col, uint32_t end,
+                                       uint32_t live) {
+#pragma unroll
+        for (int i = 0; i < 2; i++)
+            bias[i] = args.bias && col + 8 * i < end ? args.bias[col + 8 * i] : 0.0f;
+#pragma unroll
+        for (int i = 0; i < TOKENS / 2; i++) {
+            uint32_t c = col + i / 2 % 2 * 8, token = i / 4 * 8 + threadIdx.x % 4 * 2 + i % 2;
+            old[i] = args.accumulate && c < end && token < live
+                         ? __ldcg((const float *)args.out + token * args.out_stride + c)
+                         : 0.0f;
+        }
+    }
+};
+
 /* Outputs [col, end), of this thread's columns. */
 template <int TOKENS>
 __device__ __forceinline__ void store(const rp_matmul_rows_args &args, uint32_t col, uint32_t end,
-                                      uint32_t live, const sums<TOKENS> (&total)[1]) {
+                                      uint32_t live, const addends<TOKENS> &more,
+                                      const sums<TOKENS> &total) {
 #pragma unroll
     for (int i = 0; i < TOKENS / 2; i++) {
         uint32_t c = col + i / 2 % 2 * 8, token = i / 4 * 8 + threadIdx.x % 4 * 2 + i % 2;
         if (c >= end || token >= live)
             continue;
-        float value = args.bias ? total[0][i] + args.bias[c] : total[0][i];
+        float value = args.bias ? total[i] + more.bias[i / 2 % 2] : total[i];
         size_t at = token * args.out_stride + c;
         if (args.out_bf16)
             ((__nv_bfloat16 *)args.out)[at] = __float2bfloat16_rn(value);
         else
-            ((float *)args.out)[at] = args.accumulate ? ((float *)args.out)[at] + value : value;
+            ((float *)args.out)[at] = args.accumulate ? more.old[i] + value : value;
     }
 }
 
 /* gate, up: what rp_activation_cuda would read. */
 template <int TOKENS>
-__device__ __forceinline__ void store(const rp_matmul_rows_args &args, uint32_t col, uint32_t end,
-                                      uint32_t live, const sums<TOKENS> (&total)[2]) {
+__device__ __forceinline__ void store_gated(const rp_matmul_rows_args &args, uint32_t col,
+                                            uint32_t end, uint32_t live, const sums<TOKENS> &gate,
+                                            const sums<TOKENS> &up) {
 #pragma unroll
     for (int i = 0; i < TOKENS / 2; i++) {
         uint32_t c = col + i / 2 % 2 * 8, token = i / 4 * 8 + threadIdx.x % 4 * 2 + i % 2;
         if (c < end && token < live)
             ((__nv_bfloat16 *)args.out)[token * args.out_stride + c] =
-                __float2bfloat16_rn(rp_activate(args.fn, total[0][i]) * total[1][i]);
+                __float2bfloat16_rn(rp_activate(args.fn, gate[i]) * up[i]);
     }
 }
 
@@ -301,6 +326,9 @@ __device__ __forceinline__ void multiply(const rp_matmul_rows_args &args, ring a
     for (uint32_t first = own.begin, tile = 1; first < own.end; first += args.tile_rows, tile++) {
         sums<TOKENS> part[HALVES], total[HALVES];
         uint32_t rows = tile == args.tiles ? args.last_rows : args.tile_rows;
+        uint32_t col = first + warpgroup * 64 + thread / 32 * 16 + thread % 32 / 4;
+        uint32_t end = min(first + rows, own.end);
+        addends<TOKENS> more(args, GATED ? end : col, end, live);
         for (uint32_t begin = 0; begin < args.blocks; begin += args.segment_blocks) {
             uint32_t blocks = min(args.segment_blocks, args.blocks - begin);
             multiply_segment<TOKENS, GATED>(args, at, warpgroup * 64 * BOX_ROW_BYTES,
@@ -311,8 +339,10 @@ __device__ __forceinline__ void multiply(const rp_matmul_rows_args &args, ring a
                 for (int i = 0; i < TOKENS / 2; i++)
                     total[half][i] = begin == 0 ? part[half][i] : total[half][i] + part[half][i];
         }
-        uint32_t col = first + warpgroup * 64 + thread / 32 * 16 + thread % 32 / 4;
-        store<TOKENS>(args, col, min(first + rows, own.end), live, total);
+        if constexpr (GATED)
+            store_gated<TOKENS>(args, col, end, live, total[0], total[1]);
+        else
+            store<TOKENS>(args, col, end, live, more, total[0]);
     }
 }
 
@@ -328,7 +358,9 @@ __device__ __forceinline__ void multiply_split(const rp_matmul_rows_args &args, 
     for (uint32_t first = own.begin, tile = 1; first < own.end; first += args.tile_rows, tile++) {
         sums<TOKENS> total[1];
         uint32_t rows = tile == args.tiles ? args.last_rows : args.tile_rows;
-        uint32_t box = warpgroup * args.boxes;
+        uint32_t col = first + thread / 32 * 16 + thread % 32 / 4;
+        uint32_t end = min(first + rows, own.end), box = warpgroup * args.boxes;
+        addends<TOKENS> more(args, warpgroup == 0 ? col : end, end, live);
         multiply_segment<TOKENS, false>(args, at, box * rows * BOX_ROW_BYTES,
                                         at.token_offset + box * TOKENS * BOX_ROW_BYTES, rows,
                                         args.part_blocks, total);
@@ -343,8 +375,7 @@ __device__ __forceinline__ void multiply_split(const rp_matmul_rows_args &args, 
 #pragma unroll
                 for (int i = 0; i < TOKENS / 2; i++)
                     total[0][i] += others[((segment - 1) * TOKENS / 2 + i) * 128 + thread];
-            uint32_t col = first + thread / 32 * 16 + thread % 32 / 4;
-            store<TOKENS>(args, col, min(first + rows, own.end), live, total);
+            store<TOKENS>(args, col, end, live, more, total[0]);
         }
         sync_multiplying<SEGMENTS * 128>();
     }
