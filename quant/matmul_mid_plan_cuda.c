@@ -117,14 +117,13 @@ static bool choose_rows(const struct rp_matmul_cuda *op, uint32_t segments,
     return best != UINT32_MAX;
 }
 
-static uint32_t segment_count(const struct rp_matmul_cuda *op) {
-    const struct rp_matrix *w = op->weight;
-    return RP_CEIL_DIV(w->cols, rp_matmul_cuda_segment(w->rows, w->cols));
+static uint32_t segment_of(const struct rp_matmul_cuda *op) {
+    return rp_matmul_cuda_segment(op->weight->rows, op->weight->cols, op->gate_up);
 }
 
 bool rp_matmul_mid_takes(const struct rp_matmul_cuda *op) {
     const struct rp_matrix *w = op->weight;
-    bool one = segment_count(op) == 1;
+    bool one = segment_of(op) >= w->cols;
     bool stores = op->gated ? op->out.dtype == RP_DTYPE_BF16 && w->rows % 16 == 0
                             : op->out.dtype == RP_DTYPE_F32 && w->rows % 2 == 0 &&
                                   (one ? !op->bias : op->partials_wanted);
@@ -137,7 +136,7 @@ bool rp_matmul_mid_takes(const struct rp_matmul_cuda *op) {
 int rp_matmul_mid_plan(const struct rp_matmul_cuda *op, struct rp_arena *memory,
                        struct rp_cuda_launch *out_launch, struct rp_cuda_partials *out_partials,
                        struct rp_error *err) {
-    uint32_t segments = segment_count(op);
+    uint32_t segment = segment_of(op), segments = RP_CEIL_DIV(op->weight->cols, segment);
     struct rp_matmul_mid_tile tile = {
         .tokens = op->rows.max_rows <= 128 ? 128 : 256,
         .cluster = 1,
@@ -147,9 +146,7 @@ int rp_matmul_mid_plan(const struct rp_matmul_cuda *op, struct rp_arena *memory,
     };
     if (!choose_rows(op, tile.partials ? segments : 1, &tile))
         return RP_STATUS_UNSUPPORTED;
-    return rp_matmul_mid_plan_tile(op, &tile,
-                                   rp_matmul_cuda_segment(op->weight->rows, op->weight->cols),
-                                   memory, out_launch, out_partials, err);
+    return rp_matmul_mid_plan_tile(op, &tile, segment, memory, out_launch, out_partials, err);
 }
 
 int rp_matmul_mid_plan_tile(const struct rp_matmul_cuda *op, const struct rp_matmul_mid_tile *tile,

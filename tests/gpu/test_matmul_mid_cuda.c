@@ -56,6 +56,7 @@ static float random_value(void) {
 struct product {
     uint32_t max_rows, live, n, k, segment; /* 0: as the matrix has it */
     size_t in_stride, out_stride;           /* 0: as narrow as can be */
+    bool gate_up;
 };
 
 /* Weights, tokens and bias on the device; tokens past the live ones and between the rows are NaN. */
@@ -80,6 +81,7 @@ static struct data make_data(const struct product *p) {
     d.matrix.data = rp_gpu_upload(weight, (size_t)p->n * p->k * 2);
     size_t workspace_bytes = rp_matmul_cuda_workspace_bytes(&env.limits, TOKENS_MAX, N_MAX);
     d.op = (struct rp_matmul_cuda){
+        .gate_up = p->gate_up,
         .rows = {.step = env.step.device, .rows = RP_ROWS_TOKEN, .max_rows = p->max_rows},
         .limits = env.limits,
         .bias = rp_gpu_upload(bias, p->n * sizeof(float)),
@@ -131,7 +133,7 @@ static float *run_product(const struct product *p, const struct data *d, const s
     struct rp_cuda_partials partials;
     struct rp_error err = {0};
     size_t stride = p->out_stride ? p->out_stride : p->n;
-    uint32_t segment = p->segment ? p->segment : rp_matmul_cuda_segment(p->n, p->k);
+    uint32_t segment = p->segment ? p->segment : rp_matmul_cuda_segment(p->n, p->k, p->gate_up);
     op.weight = &d->matrix;
     op.bias = how->bias ? op.bias : NULL;
     op.partials_wanted = how->partials;
@@ -198,12 +200,12 @@ static void same_bits(const float *a, const float *b, const struct product *p, u
 }
 
 static const struct product products[] = {
-    {65, 65, 64, 64, 0, 0, 0},         {128, 128, 6144, 2048, 512, 0, 0},
-    {99, 97, 1014, 1096, 320, 0, 0},   {128, 77, 4096, 1032, 0, 1040, 4100},
-    {72, 0, 512, 512, 256, 0, 0},      {127, 127, 2050, 200, 64, 208, 0},
-    {88, 1, 258, 8, 0, 0, 260},        {120, 113, 5000, 968, 448, 0, 0},
-    {256, 256, 4096, 1024, 256, 0, 0}, {255, 201, 1030, 1096, 320, 1104, 1032},
-    {129, 129, 770, 328, 64, 0, 0},    {200, 130, 2000, 520, 0, 0, 0},
+    {65, 65, 64, 64, 0, 0, 0, false},         {128, 128, 6144, 2048, 512, 0, 0, false},
+    {99, 97, 1014, 1096, 320, 0, 0, false},   {128, 77, 4096, 1032, 0, 1040, 4100, false},
+    {72, 0, 512, 512, 256, 0, 0, false},      {127, 127, 2050, 200, 64, 208, 0, false},
+    {88, 1, 258, 8, 0, 0, 260, false},        {120, 113, 5000, 968, 448, 0, 0, false},
+    {256, 256, 4096, 1024, 256, 0, 0, false}, {255, 201, 1030, 1096, 320, 1104, 1032, false},
+    {129, 129, 770, 328, 64, 0, 0, false},    {200, 130, 2000, 520, 0, 0, 0, false},
 };
 
 static const struct rp_matmul_mid_tile tiles[] = {
@@ -288,10 +290,10 @@ static float *run_apart(const struct product *p, const struct data *d, enum rp_a
 static void a_gated_product_is_the_product_and_then_its_activation(void **state) {
     (void)state;
     static const struct product gated[] = {
-        {128, 128, 4096, 1024, 0, 0, 0}, {65, 65, 16, 64, 0, 0, 0},
-        {99, 97, 1040, 1096, 0, 0, 0},   {72, 0, 512, 512, 0, 0, 0},
-        {128, 77, 6144, 264, 0, 272, 0}, {256, 255, 2064, 520, 0, 0, 0},
-        {130, 130, 448, 1032, 0, 0, 0},  {128, 128, 3200, 4096, 0, 0, 0},
+        {128, 128, 4096, 1024, 0, 0, 0, true}, {65, 65, 16, 64, 0, 0, 0, true},
+        {99, 97, 1040, 1096, 0, 0, 0, true},   {72, 0, 512, 512, 0, 0, 0, true},
+        {128, 77, 6144, 264, 0, 272, 0, true}, {256, 255, 2064, 520, 0, 0, 0, true},
+        {130, 130, 448, 1032, 0, 0, 0, true},  {128, 128, 3200, 4096, 0, 0, 0, true},
     };
     for (size_t i = 0; i < RP_ARRAY_COUNT(gated) * 2; i++) {
         const struct product *p = &gated[i / 2];
