@@ -12,6 +12,7 @@ typedef CUresult (*encode_fn)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, vo
                               const cuuint32_t *, CUtensorMapInterleave, CUtensorMapSwizzle,
                               CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
 
+static uint32_t promotion;
 static int encode_map(CUtensorMap *map, const void *data, uint32_t rank, const cuuint64_t *sizes,
                       const cuuint64_t *strides, const cuuint32_t *box, struct rp_error *err) {
     static encode_fn encode; /* the same in every thread */
@@ -27,7 +28,7 @@ static int encode_map(CUtensorMap *map, const void *data, uint32_t rank, const c
     cuuint32_t steps[4] = {1, 1, 1, 1};
     CUresult result = encode(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, rank, (void *)(uintptr_t)data,
                              sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-                             CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+                             CU_TENSOR_MAP_SWIZZLE_128B, promotion ? (CUtensorMapL2promotion)promotion : CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
                              CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     if (result != CUDA_SUCCESS)
         return rp_error_set(err, RP_STATUS_DEVICE, "no tensor map of %u dimensions: error %d", rank,
@@ -52,39 +53,51 @@ static int encode_pairs(CUtensorMap *map, const struct rp_matrix *w, uint32_t bo
     return encode_map(map, w->data, 4, sizes, strides, box, err);
 }
 
-static int lay_out(struct rp_matmul_mid_args *args, const struct rp_matmul_cuda *op) {
-    struct rp_matmul_mid_tile *tile = &args->tile;
-    size_t room = op->workspace_bytes > FLAG_BYTES ? op->workspace_bytes - FLAG_BYTES : 0;
-    float *data = (float *)(void *)(op->workspace + FLAG_BYTES);
-    args->split_stride = (size_t)op->rows.max_rows * args->n;
-    tile->partials = tile->partials && args->segments > 1;
-    if (tile->partials) {
-        if (op->accumulate || op->gated || !op->partials_wanted ||
-            args->split_stride * args->segments * sizeof(float) > room)
-            return RP_STATUS_UNSUPPORTED;
-        args->partials = data;
-    }
-    uint32_t clusters = 0;
+/* Units of work and stages. */
+static int lay_out(struct rp_matmul_mid_args *args, const struct rp_matmul_cuda *op,
+                   uint32_t segment) {
+    const struct rp_matmul_mid_tile *tile = &args->tile;
+    struct rp_matmul_mid_weights *w = &args->weights;
+    w->rows = tile->rows;
+    w->gated = op->gated;
+    w->blocks = RP_CEIL_DIV(op->weight->cols, RP_MATMUL_BLOCK);
+    w->segment_blocks = RP_MIN(segment / RP_MATMUL_BLOCK, w->blocks);
+    w->segments = RP_CEIL_DIV(w->blocks, w->segment_blocks);
+    w->units = RP_CEIL_DIV(op->weight->rows, tile->rows) * w->segments;
+    w->grid = RP_MIN(w->units, op->limits.sm_count);
     uint32_t stage = (tile->width + tile->tokens) * RP_MATMUL_BLOCK * 2;
     uint32_t shared = RP_MIN(tile->shared_bytes, op->limits.shared_bytes_block);
-    args->stages = tile->stages ? tile->stages : (shared - 1024) / (stage + 24);
-    args->shared_bytes = args->stages * (stage + 24) + 1024;
+    args->stages = tile->stages ? tile->stages : (shared - 1024) / (stage + 16);
+    args->shared_bytes = args->stages * (stage + 16) + 1024;
     args->shared_most = op->limits.shared_bytes_block;
-    if (args->stages < 2 || args->shared_bytes > op->limits.shared_bytes_block)
-        return RP_STATUS_UNSUPPORTED;
-    args->early = tile->early ? tile->early : UINT32_MAX;
-    int status = rp_matmul_mid_cuda_prepare(args, &clusters);
-    if (status != RP_OK)
-        return status;
-    args->tiles = RP_CEIL_DIV(args->n, tile->rows);
-    args->units = RP_CEIL_DIV(args->tiles, tile->cluster) * (tile->partials ? args->segments : 1);
-    args->grid = RP_MIN(args->units, clusters) * tile->cluster;
-    if (!tile->partials && args->segments > 1) {
-        if ((size_t)args->grid * tile->width * tile->tokens * sizeof(float) > room)
+    return args->stages >= 2 && args->shared_bytes <= args->shared_most ? RP_OK
+                                                                        : RP_STATUS_UNSUPPORTED;
+}
+
+/* Where the sums go. */
+static int lay_out_sums(struct rp_matmul_mid_args *args, const struct rp_matmul_cuda *op,
+                        struct rp_cuda_partials *out_partials) {
+    uint32_t n = op->weight->rows, segments = args->weights.segments;
+    args->columns = op->gated ? n / 2 : n;
+    args->out = op->out.data;
+    args->out_stride = op->out.stride;
+    if (segments > 1) {
+        size_t room = op->workspace_bytes > FLAG_BYTES ? op->workspace_bytes - FLAG_BYTES : 0;
+        args->split_stride = (size_t)op->rows.max_rows * n;
+        args->out_stride = n;
+        args->out = op->workspace + FLAG_BYTES;
+        if (!args->tile.partials || args->split_stride * segments * sizeof(float) > room)
             return RP_STATUS_UNSUPPORTED;
-        args->stash = data;
+        *out_partials = (struct rp_cuda_partials){.data = args->out,
+                                                  .bias = op->bias,
+                                                  .count = segments,
+                                                  .split_stride = args->split_stride,
+                                                  .row_stride = n};
     }
-    return RP_OK;
+    return args->out_stride % 2 == 0 && n % (op->gated ? 16 : 2) == 0 &&
+                   (!op->bias || segments > 1)
+               ? RP_OK
+               : RP_STATUS_UNSUPPORTED;
 }
 
 /* Kernels that there are, by the weight rows of their instruction. */
@@ -99,14 +112,12 @@ static const struct width {
 static bool choose_rows(const struct rp_matmul_cuda *op, uint32_t segments,
                         struct rp_matmul_mid_tile *tile) {
     uint32_t step = op->gated ? 16 : 8, n = op->weight->rows, best = UINT32_MAX;
-    uint32_t workers = RP_MAX(op->limits.sm_count / tile->cluster, 1u);
     for (size_t i = 0; i < RP_ARRAY_COUNT(widths); i++) {
         const struct width *w = &widths[i];
         if (w->tokens != tile->tokens || w->gated != op->gated)
             continue;
         for (uint32_t rows = w->width; rows >= 64; rows -= step) {
-            uint32_t tiles = RP_CEIL_DIV(RP_CEIL_DIV(n, rows), tile->cluster);
-            uint32_t rounds = RP_CEIL_DIV(tiles * segments, workers);
+            uint32_t rounds = RP_CEIL_DIV(RP_CEIL_DIV(n, rows) * segments, op->limits.sm_count);
             if (rounds * rows < best || (rounds * rows == best && rows > tile->rows)) {
                 best = rounds * rows;
                 tile->rows = rows;
@@ -139,7 +150,6 @@ int rp_matmul_mid_plan(const struct rp_matmul_cuda *op, struct rp_arena *memory,
     uint32_t segment = segment_of(op), segments = RP_CEIL_DIV(op->weight->cols, segment);
     struct rp_matmul_mid_tile tile = {
         .tokens = op->rows.max_rows <= 128 ? 128 : 256,
-        .cluster = 1,
         .eager = true,
         .partials = !op->gated && segments > 1,
         .shared_bytes = op->limits.shared_bytes_block,
@@ -163,34 +173,31 @@ int rp_matmul_mid_plan_tile(const struct rp_matmul_cuda *op, const struct rp_mat
     struct rp_matmul_mid_args *args = (void *)RP_ALIGN_UP((uintptr_t)bytes, 64);
     memset(args, 0, sizeof *args);
     args->live = op->rows.rows == RP_ROWS_TOKEN ? &counts->token_count : &counts->logit_row_count;
-    args->out = op->out.data;
-    args->out_stride = op->out.stride;
-    args->gated = op->gated;
     args->fn = op->fn;
     args->dependent = op->limits.dependent_launch;
-    args->n = w->rows;
-    args->blocks = RP_CEIL_DIV(w->cols, RP_MATMUL_BLOCK);
-    args->segment_blocks = segment / RP_MATMUL_BLOCK;
-    args->segments = RP_CEIL_DIV(args->blocks, args->segment_blocks);
     args->tile = *tile;
-    if (op->rows.max_rows > tile->tokens || op->out.stride % 2 != 0 || w->rows % 2 != 0 ||
-        lay_out(args, op) != RP_OK || (op->bias && !args->partials))
-        return rp_error_set(err, RP_STATUS_UNSUPPORTED, "product (%u, %u): no tile %u x %u x %u",
-                            w->rows, w->cols, tile->rows, tile->tokens, tile->cluster);
-    int status = op->gated ? encode_pairs(&args->weight_map, w, tile->rows, err)
-                           : encode_rows(&args->weight_map, w->data, w->rows, w->cols, w->cols,
+    args->tile.early = tile->early ? tile->early : UINT32_MAX;
+    args->tile.group = RP_MAX(tile->group, 1u);
+    if (op->rows.max_rows > tile->tokens || lay_out(args, op, segment) != RP_OK ||
+        lay_out_sums(args, op, out_partials) != RP_OK || rp_matmul_mid_cuda_prepare(args) != RP_OK)
+        return rp_error_set(err, RP_STATUS_UNSUPPORTED, "product (%u, %u): not in tiles of %u x %u",
+                            w->rows, w->cols, tile->rows, tile->tokens);
+    promotion = tile->promotion;
+    int status = op->gated ? encode_pairs(&args->weights.map, w, tile->rows, err)
+                           : encode_rows(&args->weights.map, w->data, w->rows, w->cols, w->cols,
                                          tile->rows, err);
+    promotion = 0;
     if (status == RP_OK)
         status = encode_rows(&args->in_map, op->in, op->rows.max_rows, w->cols, op->in_stride,
-                             tile->tokens / tile->cluster, err);
-    if (status != RP_OK)
-        return status;
-    if (tile->partials && args->partials)
-        *out_partials = (struct rp_cuda_partials){.data = args->partials,
-                                                  .bias = op->bias,
-                                                  .count = args->segments,
-                                                  .split_stride = args->split_stride,
-                                                  .row_stride = args->n};
-    *out_launch = (struct rp_cuda_launch){"matmul_mid", rp_matmul_mid_cuda_run, args};
-    return RP_OK;
+                             tile->tokens, err);
+    if (status == RP_OK)
+        *out_launch = (struct rp_cuda_launch){"matmul_mid", rp_matmul_mid_cuda_run, args};
+    return status;
+}
+
+void rp_matmul_mid_follow(struct rp_cuda_launch *first, const struct rp_cuda_launch *next) {
+    if (first->run != rp_matmul_mid_cuda_run || next->run != rp_matmul_mid_cuda_run)
+        return;
+    struct rp_matmul_mid_args *args = (void *)(uintptr_t)first->args;
+    args->next = ((const struct rp_matmul_mid_args *)next->args)->weights;
 }

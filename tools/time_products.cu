@@ -140,8 +140,16 @@ bool plan(const request &r, rp_arena *memory, rp_cuda_launch *launch) {
     op.workspace_bytes = env.workspace_bytes;
     rp_cuda_partials partials;
     rp_error err = {};
-    rp_matmul_tile tile = r.chosen ? rp_matmul_cuda_choose(&op) : r.tile;
-    int status = rp_matmul_cuda_plan_tile(&op, &tile, r.segment, memory, launch, &partials, &err);
+    op.gate_up = r.gated;
+    op.gated = r.chosen && r.gated && rp_matmul_cuda_gates(&op);
+    if (op.gated) {
+        op.out.stride = r.n / 2;
+        op.out.dtype = RP_DTYPE_BF16;
+    }
+    int status = r.chosen
+                     ? rp_matmul_cuda_plan(&op, memory, launch, &partials, &err)
+                     : rp_matmul_cuda_plan_tile(&op, &r.tile, r.segment, memory, launch, &partials,
+                                                &err);
     if (status != RP_OK && status != RP_STATUS_UNSUPPORTED)
         fprintf(stderr, "plan: %s\n", err.text);
     return status == RP_OK;
