@@ -63,22 +63,6 @@ __device__ __forceinline__ void rp_copy_box_4d(uint32_t to, const CUtensorMap *m
                  : "memory");
 }
 
-/* The same boxes into L2 alone. */
-__device__ __forceinline__ void rp_prefetch_box(const CUtensorMap *map, uint32_t x, uint32_t y,
-                                                uint64_t policy) {
-    asm volatile("cp.async.bulk.prefetch.tensor.2d.L2.global.tile.L2::cache_hint"
-                 " [%0, {%1, %2}], %3;" ::"l"(map),
-                 "r"(x), "r"(y), "l"(policy)
-                 : "memory");
-}
-__device__ __forceinline__ void rp_prefetch_box_4d(const CUtensorMap *map, uint32_t x, uint32_t y,
-                                                   uint32_t z, uint32_t w, uint64_t policy) {
-    asm volatile("cp.async.bulk.prefetch.tensor.4d.L2.global.tile.L2::cache_hint"
-                 " [%0, {%1, %2, %3, %4}], %5;" ::"l"(map),
-                 "r"(x), "r"(y), "r"(z), "r"(w), "l"(policy)
-                 : "memory");
-}
-
 __device__ __forceinline__ void rp_map_prefetch(const CUtensorMap *map) {
     asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }

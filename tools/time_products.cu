@@ -109,7 +109,8 @@ struct request {
     uint32_t m, n, k, segment;
     const unsigned char *weight;
     rp_matmul_tile tile;
-    bool chosen; /* the tile that plan takes */
+    bool chosen; /* as rp_matmul_cuda_plan has it */
+    bool gated;  /* gates and ups: with the activation where a kernel does both */
 };
 
 struct planned {
@@ -146,10 +147,9 @@ bool plan(const request &r, rp_arena *memory, rp_cuda_launch *launch) {
         op.out.stride = r.n / 2;
         op.out.dtype = RP_DTYPE_BF16;
     }
-    int status = r.chosen
-                     ? rp_matmul_cuda_plan(&op, memory, launch, &partials, &err)
-                     : rp_matmul_cuda_plan_tile(&op, &r.tile, r.segment, memory, launch, &partials,
-                                                &err);
+    int status = r.chosen ? rp_matmul_cuda_plan(&op, memory, launch, &partials, &err)
+                          : rp_matmul_cuda_plan_tile(&op, &r.tile, r.segment, memory, launch,
+                                                     &partials, &err);
     if (status != RP_OK && status != RP_STATUS_UNSUPPORTED)
         fprintf(stderr, "plan: %s\n", err.text);
     return status == RP_OK;
@@ -280,9 +280,11 @@ void chain(uint32_t m, double small_us, const char *label) {
         const layer_product &p = products[i == 128 ? 4 : i % 4];
         request r = {};
         r.m = m, r.n = p.n, r.k = p.k;
-        r.segment = p.segments ? segment_of(p.k, p.segments) : rp_matmul_cuda_segment(p.n, p.k, p.n == 28672);
+        r.segment = p.segments ? segment_of(p.k, p.segments)
+                               : rp_matmul_cuda_segment(p.n, p.k, p.n == 28672);
         r.tile = p.tile;
         r.chosen = p.tile.tokens == 0;
+        r.gated = p.n == 28672;
         r.weight = env.pool + at;
         at += (size_t)p.n * p.k * 2;
         rp_cuda_launch launch;
@@ -298,7 +300,8 @@ void chain(uint32_t m, double small_us, const char *label) {
         CHECK(cudaMalloc((void **)&trace, 129 * 132 * 32));
         CHECK(cudaMemset(trace, 0, 129 * 132 * 32));
         for (uint32_t i = 0; i < 129; i++)
-            ((rp_matmul_tc_args *)launches[i].args)->trace = trace + i * 132 * 4;
+            if (!strcmp(launches[i].kernel, "matmul_tc"))
+                ((rp_matmul_tc_args *)launches[i].args)->trace = trace + i * 132 * 4;
     }
     double ms = time_graph(launches, 10, small_us > 0, (uint32_t)(small_us * 1755), m);
     printf("chain M %4u %s small %.1f us %s: %.3f ms, %5.1f %% of the bandwidth, %.1f TFLOP/s\n", m,
@@ -310,6 +313,8 @@ void chain(uint32_t m, double small_us, const char *label) {
         CHECK(cudaMemcpy(t.data(), trace, t.size() * 8, cudaMemcpyDeviceToHost));
         uint64_t zero = t[16 * 132 * 4];
         for (uint32_t i = 16; i < 25; i++) {
+            if (strcmp(launches[i].kernel, "matmul_tc"))
+                continue;
             uint32_t grid = ((const rp_matmul_tc_args *)launches[i].args)->grid;
             std::vector<double> v[3];
             uint32_t per_sm[132] = {}, doubled = 0;
