@@ -1,4 +1,5 @@
 #include "quant/matmul_internal_cuda.h"
+#include "quant/matmul_mid_internal_cuda.h"
 
 #include <cuda_runtime_api.h>
 #include <string.h>
@@ -250,7 +251,9 @@ int rp_matmul_cuda_plan_tile(const struct rp_matmul_cuda *op, const struct rp_ma
     return RP_OK;
 }
 
-bool rp_matmul_cuda_gates(const struct rp_matmul_cuda *op) { return rp_matmul_rows_gates(op); }
+bool rp_matmul_cuda_gates(const struct rp_matmul_cuda *op) {
+    return rp_matmul_rows_gates(op) || rp_matmul_mid_takes(op);
+}
 
 bool rp_matmul_cuda_norms(const struct rp_matmul_cuda *op) { return rp_matmul_rows_norms(op); }
 
@@ -261,6 +264,11 @@ int rp_matmul_cuda_plan(const struct rp_matmul_cuda *op, struct rp_arena *memory
     RP_ASSERT(!op->norm.weight || rp_matmul_cuda_norms(op));
     uint32_t segment = rp_matmul_cuda_segment(op->weight->rows, op->weight->cols, op->gate_up);
     memset(out_partials, 0, sizeof *out_partials);
+    if (rp_matmul_mid_takes(op)) {
+        int status = rp_matmul_mid_plan(op, memory, out_launch, out_partials, err);
+        if (status != RP_STATUS_UNSUPPORTED || op->gated)
+            return status;
+    }
     if (rp_matmul_rows_pays(op))
         return rp_matmul_cuda_plan_rows(op, segment, memory, out_launch, err);
     if (rp_matmul_cuda_fits(op)) {

@@ -65,6 +65,16 @@ __device__ __forceinline__ void rp_copy_box(uint32_t to, const CUtensorMap *map,
                  : "memory");
 }
 
+/* The box at (x, y, z, w) of a map of four dimensions. */
+__device__ __forceinline__ void rp_copy_box_4d(uint32_t to, const CUtensorMap *map, uint32_t x,
+                                               uint32_t y, uint32_t z, uint32_t w, uint32_t barrier,
+                                               uint64_t policy) {
+    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes"
+                 ".L2::cache_hint [%0], [%1, {%2, %3, %4, %5}], [%6], %7;" ::"r"(to),
+                 "l"(map), "r"(x), "r"(y), "r"(z), "r"(w), "r"(barrier), "l"(policy)
+                 : "memory");
+}
+
 __device__ __forceinline__ void rp_map_prefetch(const CUtensorMap *map) {
     asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }

@@ -111,7 +111,8 @@ struct request {
     uint32_t m, n, k, segment;
     const unsigned char *weight;
     rp_matmul_tile tile;
-    bool chosen; /* the tile that plan takes */
+    bool chosen; /* as rp_matmul_cuda_plan has it */
+    bool gated;  /* gates and ups: with the activation where a kernel does both */
 };
 
 struct planned {
@@ -142,15 +143,15 @@ bool plan(const request &r, rp_arena *memory, rp_cuda_launch *launch) {
     op.workspace_bytes = env.workspace_bytes;
     rp_cuda_partials partials;
     rp_error err = {};
-    int status;
-    if (r.chosen) {
-        op.gate_up = r.n == 28672;
-        op.out.dtype = op.gate_up ? RP_DTYPE_BF16 : RP_DTYPE_F32;
-        op.gated = op.gate_up && rp_matmul_cuda_gates(&op);
-        status = rp_matmul_cuda_plan(&op, memory, launch, &partials, &err);
-    } else {
-        status = rp_matmul_cuda_plan_tile(&op, &r.tile, r.segment, memory, launch, &partials, &err);
+    op.gate_up = r.gated;
+    op.gated = r.chosen && r.gated && rp_matmul_cuda_gates(&op);
+    if (op.gated) {
+        op.out.stride = r.n / 2;
+        op.out.dtype = RP_DTYPE_BF16;
     }
+    int status = r.chosen ? rp_matmul_cuda_plan(&op, memory, launch, &partials, &err)
+                          : rp_matmul_cuda_plan_tile(&op, &r.tile, r.segment, memory, launch,
+                                                     &partials, &err);
     if (status != RP_OK && status != RP_STATUS_UNSUPPORTED)
         fprintf(stderr, "plan: %s\n", err.text);
     return status == RP_OK;
@@ -229,6 +230,9 @@ uint32_t segment_of(uint32_t k, uint32_t count) {
     return (uint32_t)RP_ALIGN_UP(RP_CEIL_DIV(k, count), 64);
 }
 
+/* Kernels of matmul_rows_cuda.cu, which can be traced. */
+bool is_rows(const rp_cuda_launch &launch) { return launch.run == rp_matmul_rows_cuda_run; }
+
 /* Every tile that fits m rows. */
 void sweep(uint32_t m, uint32_t n, uint32_t k, const std::vector<uint32_t> &segments) {
     static const uint32_t tiles[][4] = {
@@ -285,6 +289,7 @@ void chain(uint32_t m, double small_us, const char *label) {
                                : rp_matmul_cuda_segment(p.n, p.k, p.n == 28672);
         r.tile = p.tile;
         r.chosen = p.tile.tokens == 0;
+        r.gated = p.n == 28672;
         r.weight = env.pool + at;
         at += (size_t)p.n * p.k * 2;
         rp_cuda_launch launch;
@@ -302,7 +307,7 @@ void chain(uint32_t m, double small_us, const char *label) {
         for (uint32_t i = 0; i < 129; i++)
             if (!strcmp(launches[i].kernel, "matmul_tc"))
                 ((rp_matmul_tc_args *)launches[i].args)->trace = trace + i * 132 * 4;
-            else
+            else if (is_rows(launches[i]))
                 ((rp_matmul_rows_args *)launches[i].args)->trace = trace + i * 132 * 4;
     }
     double ms = time_graph(launches, 10, small_us > 0, (uint32_t)(small_us * 1755), m);
@@ -315,9 +320,11 @@ void chain(uint32_t m, double small_us, const char *label) {
         CHECK(cudaMemcpy(t.data(), trace, t.size() * 8, cudaMemcpyDeviceToHost));
         uint64_t zero = t[16 * 132 * 4];
         for (uint32_t i = 16; i < 25; i++) {
-            uint32_t grid = !strcmp(launches[i].kernel, "matmul_tc")
-                                ? ((const rp_matmul_tc_args *)launches[i].args)->grid
-                                : ((const rp_matmul_rows_args *)launches[i].args)->grid;
+            bool is_tc = !strcmp(launches[i].kernel, "matmul_tc");
+            if (!is_tc && !is_rows(launches[i]))
+                continue;
+            uint32_t grid = is_tc ? ((const rp_matmul_tc_args *)launches[i].args)->grid
+                                  : ((const rp_matmul_rows_args *)launches[i].args)->grid;
             std::vector<double> v[3];
             uint32_t per_sm[132] = {}, doubled = 0;
             for (uint32_t b = 0; b < grid; b++) {
