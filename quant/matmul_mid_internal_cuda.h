@@ -47,12 +47,13 @@ int rp_matmul_mid_cuda_prepare(const struct rp_matmul_mid_args *args);
 
 /* True when rp_matmul_mid_plan can plan the product; of sizes, types and alignment alone. */
 bool rp_matmul_mid_takes(const struct rp_matmul_cuda *op);
-/* As rp_matmul_cuda_plan. UNSUPPORTED where the workspace is too small. */
+/* As rp_matmul_cuda_plan. UNSUPPORTED where the workspace is too small: another kernel does it then. */
 int rp_matmul_mid_plan(const struct rp_matmul_cuda *op, struct rp_arena *memory,
                        struct rp_cuda_launch *out_launch, struct rp_cuda_partials *out_partials,
                        struct rp_error *err);
 
-/* Plans the product in this way; UNSUPPORTED where it cannot be done so. */
+/* Plans the product in this way; UNSUPPORTED where it cannot be done so: n must be a multiple of 8 (gated:
+ * 16), out's stride even, and more than one segment takes tile.partials and their reader. */
 int rp_matmul_mid_plan_tile(const struct rp_matmul_cuda *op, const struct rp_matmul_mid_tile *tile,
                             uint32_t segment, struct rp_arena *memory,
                             struct rp_cuda_launch *out_launch,

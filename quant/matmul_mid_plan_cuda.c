@@ -151,8 +151,8 @@ static uint32_t segment_of(const struct rp_matmul_cuda *op) {
 bool rp_matmul_mid_takes(const struct rp_matmul_cuda *op) {
     const struct rp_matrix *w = op->weight;
     bool one = segment_of(op) >= w->cols;
-    bool stores = op->gated ? op->out.dtype == RP_DTYPE_BF16 && w->rows % 16 == 0
-                            : op->out.dtype == RP_DTYPE_F32 && w->rows % 2 == 0 &&
+    bool stores = op->gated ? one && op->out.dtype == RP_DTYPE_BF16 && w->rows % 16 == 0
+                            : op->out.dtype == RP_DTYPE_F32 && w->rows % 8 == 0 &&
                                   (one ? !op->bias : op->partials_wanted);
     return rp_cuda_has_hopper(&op->limits) && w->dtype == RP_DTYPE_BF16 && w->cols % 8 == 0 &&
            op->in_stride % 8 == 0 && (uintptr_t)w->data % 16 == 0 && (uintptr_t)op->in % 16 == 0 &&
