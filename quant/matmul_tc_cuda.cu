@@ -388,6 +388,7 @@ __device__ __forceinline__ void multiply_all(const rp_matmul_tc_args &args, ring
     p.thread = threadIdx.x % 128;
     p.token = p.thread % 4 * 2;
     rp_pdl_wait();
+    rp_pdl_trigger(); /* never before: matmul_cuda.h */
     TRACE(1);
     uint32_t live = *args.live;
     walk w = walk_begin<Shape>(args, live);
@@ -424,7 +425,6 @@ __global__ void __launch_bounds__((shape<TOKENS, ROWS, BOXES, EAGER>::THREADS), 
     using Shape = shape<TOKENS, ROWS, BOXES, EAGER>;
     constexpr uint32_t COPYING = 128 * Shape::WARPGROUPS; /* its first thread */
     extern __shared__ __align__(1024) unsigned char shared[];
-    rp_pdl_trigger();
     TRACE(0);
     ring<Shape> at;
     at.data = (rp_shared_address(shared) + 1023) & ~1023u;
