@@ -2,7 +2,7 @@
  *
  * Weights stay row-major (n, k) on the device: one copy serves every kernel.
  *
- * Reduction contract. bf16 weights on tensor cores: K is cut into segments of rp_matmul_cuda_segment(n, k)
+ * Reduction contract. bf16 weights on tensor cores: K is cut into segments of rp_matmul_cuda_segment
  * columns, a property of the matrix alone; a segment is one chain of m*n*k16 instructions from zero in
  * rising k (mma.sync and wgmma of any width give equal bits: tests/gpu/test_numerics_probe); the segments
  * are added in rising order: ((s0 + s1) + s2) + ...; then bias, then the old value of out. So the bits of
@@ -26,6 +26,17 @@
 extern "C" {
 #endif
 
+/* RMSNorm of whole rows, as rp_norm_cuda does it. */
+#define RP_MATMUL_NORM_ROWS 4    /* most rows */
+#define RP_MATMUL_NORM_COLS 4096 /* and columns */
+struct rp_matmul_norm {
+    const float *in;     /* (max_rows, in_stride), 16-byte aligned */
+    const float *weight; /* (cols) on the device; NULL: no norm */
+    size_t in_stride;
+    uint32_t cols;
+    float eps, weight_offset;
+};
+
 struct rp_matmul_cuda {
     struct rp_cuda_rows rows;
     struct rp_cuda_limits limits;
@@ -37,11 +48,15 @@ struct rp_matmul_cuda {
     bool accumulate;      /* out += (f32 only) */
     bool
         partials_wanted; /* the reader of out can sum up partials: the plan may leave them unsummed */
+    bool gate_up;        /* an activation reads out, here (gated) or later */
     /* Gated: the weight's first n / 2 rows are gates, the others ups, and out has n / 2 columns:
      * out[c] = fn(gate c) * up c, computed in f32 from the finished sums. Not with bias or accumulate; only
      * where rp_matmul_cuda_gates says that a kernel does it. */
     bool gated;
     enum rp_activation fn;
+    /* Normed: the product is of this norm's output, rounded to bf16, and `in` is not read. Only where
+     * rp_matmul_cuda_norms says that a kernel does it. */
+    struct rp_matmul_norm norm;
     /* Shared memory of a kernel before or behind this product that should fit beside one of its blocks, so
      * that they overlap; 0: small kernels alone. */
     uint32_t beside_bytes;
@@ -50,8 +65,9 @@ struct rp_matmul_cuda {
     size_t workspace_bytes;
 };
 
-/* Columns of K per segment for a bf16 matrix of (n, k). */
-uint32_t rp_matmul_cuda_segment(uint32_t n, uint32_t k);
+/* Columns of K per segment for a bf16 matrix of (n, k). gate_up: its output goes through an activation; such a matrix
+ * is one segment, so that one block has an output whole and can finish it. */
+uint32_t rp_matmul_cuda_segment(uint32_t n, uint32_t k, bool gate_up);
 
 /* Workspace that products of up to row_capacity rows and n_max outputs want. */
 size_t rp_matmul_cuda_workspace_bytes(const struct rp_cuda_limits *limits, uint32_t row_capacity,
@@ -60,6 +76,9 @@ size_t rp_matmul_cuda_workspace_bytes(const struct rp_cuda_limits *limits, uint3
 /* True when a plan for this product with `gated` set exists; the choice depends on sizes, types and
  * alignment alone. */
 bool rp_matmul_cuda_gates(const struct rp_matmul_cuda *op);
+
+/* The same for the norm before it. */
+bool rp_matmul_cuda_norms(const struct rp_matmul_cuda *op);
 
 /* Chooses the kernel: fills one launch (args are allocated from memory) and, when the sums were left to
  * the reader, out_partials (else its count is 0). Partials lie in the workspace: they live until the next

@@ -24,6 +24,9 @@ int rp_cmd_bench(int argc, char **argv) {
         int (*run)(int argc, char **argv);
         const char *summary;
     } benches[] = {
+        {"serve", rp_cmd_bench_serve, "load on a server: latencies, throughput, goodput"},
+        {"sweep", rp_cmd_bench_sweep, "the highest rate at which a server holds an objective"},
+        {"compare", rp_cmd_bench_compare, "two results of a load test: is B different from A?"},
         {"decode", rp_cmd_bench_decode, "time per decode step of a model"},
         {"kernels", rp_cmd_bench_kernels, "every operator of a model shape by itself"},
         {"matmul", rp_bench_matmul, "one product, weights from memory"},
