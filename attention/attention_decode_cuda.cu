@@ -170,8 +170,7 @@ __global__ void __launch_bounds__(THREADS)
         }
         /* The copy of the next q may still be under way at the end of so few keys. */
         const bool is_short =
-            keys_end(at, at.split_end) - (keys_begin(at, at.split) & ~(STEP - 1)) <=
-            STEP;
+            keys_end(at, at.split_end) - (keys_begin(at, at.split) & ~(STEP - 1)) <= STEP;
         folded state[PARTS];
 #pragma unroll
         for (int p = 0; p < PARTS; p++)
@@ -212,8 +211,8 @@ __global__ void __launch_bounds__(THREADS)
 #pragma unroll
                         for (int t = 0; t < TILES; t++) {
                             uint32_t a[4];
-                            load_matrices(a,
-                                          keys_at + key_lane + t * TILE * sizes::ROW_BYTES + i * 32);
+                            load_matrices(a, keys_at + key_lane + t * TILE * sizes::ROW_BYTES +
+                                                 i * 32);
 #pragma unroll
                             for (int n = 0; n < NT; n++)
                                 multiply(i % 2 ? odd[t][n] : scores[t][n], a, q[n][i][0],
@@ -303,8 +302,7 @@ __global__ void __launch_bounds__(THREADS)
     copy_wait<0>();
 }
 
-template <int D, int NT>
-int start(const rp_attention_cuda_args *args, cudaStream_t stream) {
+template <int D, int NT> int start(const rp_attention_cuda_args *args, cudaStream_t stream) {
     const rp_attention_args *op = &args->args;
     const rp_kv_layout *kv = &op->kv;
     decode_args to = {};
@@ -343,8 +341,8 @@ int start(const rp_attention_cuda_args *args, cudaStream_t stream) {
                                   cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared_bytes);
     if (error != 0)
         return error;
-    return rp_cuda_start(attention_decode_kernel<D, NT>, dim3(blocks), dim3(THREADS),
-                         shared_bytes, stream, args->config.limits.dependent_launch, to);
+    return rp_cuda_start(attention_decode_kernel<D, NT>, dim3(blocks), dim3(THREADS), shared_bytes,
+                         stream, args->config.limits.dependent_launch, to);
 }
 
 template <int D> int start_dim(const rp_attention_cuda_args *args, cudaStream_t stream) {

@@ -79,10 +79,11 @@ static __device__ __forceinline__ void cluster_open(uint64_t *barrier, uint32_t 
 
 static __device__ __forceinline__ void cluster_await(uint64_t *barrier) {
 #if RP_CUDA_HOPPER
-    asm volatile("{ .reg .pred done;\n"
-                 "again_%=: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], 0;\n"
-                 "@!done bra again_%=; }" ::"r"((uint32_t)__cvta_generic_to_shared(barrier))
-                 : "memory");
+    asm volatile(
+        "{ .reg .pred done;\n"
+        "again_%=: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], 0;\n"
+        "@!done bra again_%=; }" ::"r"((uint32_t)__cvta_generic_to_shared(barrier))
+        : "memory");
 #else
     (void)barrier;
 #endif

@@ -37,7 +37,7 @@ static struct {
     size_t kv_bytes, out_bytes;
     unsigned char *kv_device; /* NULL: not uploaded since the last change */
     float *q;                 /* host */
-    float *own[2];            /* (tokens, kv_heads * head_dim) K and V that are written right before */
+    float *own[2]; /* (tokens, kv_heads * head_dim) K and V that are written right before */
     uint32_t lengths[SLOTS];
     uint32_t sequences[ROWS]; /* of a row */
 } f;
@@ -176,8 +176,7 @@ static void add_padding(uint32_t count) { f.args.step.counts->token_count += cou
 /* The kernels before one that reads older keys early: a long one, and the one that writes K and V of the
  * step's own tokens. Both let their successor start at once. */
 static void write_own_keys(const struct rp_cuda_launch *attention) {
-    struct rp_kv_write_args write = {
-        .step = f.step.device, .kv = f.config.kv, .layer = LAYER};
+    struct rp_kv_write_args write = {.step = f.step.device, .kv = f.config.kv, .layer = LAYER};
     write.k_stride = write.v_stride = f.args.kv_heads * f.args.head_dim;
     write.k = rp_gpu_upload(f.own[0], TOKENS * write.k_stride * sizeof(float));
     write.v = rp_gpu_upload(f.own[1], TOKENS * write.v_stride * sizeof(float));
