@@ -37,6 +37,9 @@ struct rp_attention_cuda_config {
     uint32_t heads, kv_heads, head_dim;
     uint32_t windows[RP_ATTENTION_CLASSES_MAX]; /* 0: no window */
     uint32_t window_count;
+    /* A product has run since the step's beginning (matmul_cuda.h): when attention's blocks start, the plan,
+     * the page tables and all keys but the step's own are complete, and may be read before the wait. */
+    bool behind_product;
     unsigned char *workspace; /* rp_attention_cuda_workspace_bytes, zeroed once */
     size_t workspace_bytes;
 };
@@ -72,6 +75,7 @@ struct rp_qkv_post_cuda {
     const float *rope_table;          /* (position_count, rotary_dim / 2, {cos, sin}) */
     uint32_t heads, kv_heads, head_dim, rotary_dim, position_count, layer;
     float eps, weight_offset;
+    bool behind_product; /* the step's counts, rows and slots may be read before the wait */
 };
 int rp_qkv_post_cuda_run(const void *args, struct CUstream_st *stream);
 

@@ -5,6 +5,12 @@
  * units of 32 (16 at head dim 256): unit u of the sequence is warp u % 4's. A warp streams K and V of its
  * units through a ring in shared memory of its own (cp.async), running ahead over splits, heads and rows.
  *
+ * Behind a product (attention_cuda.h) a block reads the plan, the page table and its first unit before its
+ * wait. What the kernels in between write is q and K and V of the step's own tokens; of a decode row that is
+ * its last key alone. Older keys of its sequence were written by earlier steps, or by other sequences whose
+ * prefix it shares: pages are shared when the step that filled them is committed (engine/scheduler_commit.c),
+ * and a sequence has one row in a step.
+ *
  * Tensor cores, transposed, so that up to 8 query heads of a group are the n side of one instruction and
  * none of its 16 rows is wasted:  S^T (keys, heads) = K Q^T,  O^T (dims, heads) += V^T P^T.
  *
@@ -14,13 +20,8 @@
  * itself as a partial, and the block that arrives last folds what is missing. */
 #include "attention/attention_decode_fold.cuh"
 
-/* Units in a warp's ring, and blocks per SM: bytes in flight against shared memory. */
-#ifndef RP_DECODE_RING
-#define RP_DECODE_RING 2
-#endif
-#ifndef RP_DECODE_BLOCKS_PER_SM
-#define RP_DECODE_BLOCKS_PER_SM 2
-#endif
+/* Three, with or without longer rings: nothing (bench/results). */
+#define BLOCKS_PER_SM 2
 
 namespace {
 
@@ -75,9 +76,10 @@ __device__ __forceinline__ void soften(const decode_args &args, const segment &a
     }
 }
 
-template <int D, int NT, int RING> struct kernel_sizes : sizes_of<D> {
+template <int D, int NT> struct kernel_sizes : sizes_of<D> {
     static constexpr int BUFFERS = D * NT <= 256 ? 2 : 1; /* for exchanges; more do not fit */
-    static constexpr uint32_t RING_BYTES = WARPS * RING * sizes_of<D>::UNIT_BYTES;
+    /* K and V of a unit of each warp: under way while the sums of the unit before are made. */
+    static constexpr uint32_t RING_BYTES = WARPS * 2 * sizes_of<D>::UNIT_BYTES;
     static size_t shared_bytes(uint32_t group) {
         return RING_BYTES + (BUFFERS * WARPS * group * exchange<D>::STRIDE +
                              2 * group * query_buffer<D>::STRIDE) *
@@ -85,17 +87,19 @@ template <int D, int NT, int RING> struct kernel_sizes : sizes_of<D> {
     }
 };
 
-template <int D, int NT, int RING>
+template <int D, int NT>
 __global__ void __launch_bounds__(THREADS)
     attention_decode_kernel(const __grid_constant__ decode_args args) {
-    using sizes = kernel_sizes<D, NT, RING>;
+    using sizes = kernel_sizes<D, NT>;
     constexpr uint32_t UNIT_BYTES = sizes::UNIT_BYTES, UNIT = sizes::UNIT, STEP = sizes::STEP;
     constexpr int TILES = sizes::TILES, BUFFERS = sizes::BUFFERS;
     constexpr uint32_t COLUMNS = D / 4;                                    /* of four */
     constexpr int PARTS = (NT * 8 * (int)COLUMNS + THREADS - 1) / THREADS; /* of a thread */
     extern __shared__ __align__(128) unsigned char dynamic[];
     __shared__ __align__(16) block_state shared;
-    rp_pdl_begin();
+    rp_pdl_trigger();
+    if (!args.early)
+        rp_pdl_wait();
     const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     /* Both at once: whether the row is one of the plan's is known a moment later. */
     rp_attention_plan_row first = {};
@@ -105,8 +109,10 @@ __global__ void __launch_bounds__(THREADS)
     const uint32_t total = counts.y * args.kv_heads;
     const uint32_t begin = share_begin(total, blockIdx.x);
     const uint32_t count = share_begin(total, blockIdx.x + 1) - begin;
-    if (count == 0)
+    if (count == 0) {
+        rp_pdl_wait();
         return;
+    }
     if (threadIdx.x < 2) {
         barrier_init(&shared.full[threadIdx.x], WARPS);
         barrier_init(&shared.empty[threadIdx.x], WARPS);
@@ -131,23 +137,28 @@ __global__ void __launch_bounds__(THREADS)
     if (threadIdx.x < ROWS_AHEAD * 2 && at.row + threadIdx.x / 2 < counts.x)
         copy_16(shared_address(&shared.rows[0]) + threadIdx.x * 16,
                 (const unsigned char *)(args.rows + at.row) + threadIdx.x * 16);
-    query.ask(args, at.info.token, at.head);
+    if (!args.early)
+        query.ask(args, at.info.token, at.head);
     copy_commit();
     copy_wait<0>();
     __syncthreads();
     load.look_ahead(args, shared, warp, lane);
-    const uint32_t ring = shared_address(dynamic) + warp * RING * UNIT_BYTES;
-#pragma unroll 1
-    for (int i = 0; i < RING; i++) {
-        if (i % 2 == 0)
-            load.issue_key(args, shared, ring + i * UNIT_BYTES, warp, lane);
-        else
-            load.issue_value(args, ring + i * UNIT_BYTES, warp, lane);
+    const uint32_t keys_at = shared_address(dynamic) + warp * 2 * UNIT_BYTES;
+    const uint32_t values_at = keys_at + UNIT_BYTES;
+    load.issue_key(args, shared, keys_at, args.early, warp, lane);
+    load.issue_value(args, values_at, args.early, warp, lane);
+    if (args.early) {
+        rp_pdl_wait();
+        load.copy_own(args, keys_at, values_at, warp, lane);
+        query.ask(args, at.info.token, at.head);
+        copy_commit();
+        copy_wait<0>();
+        __syncthreads();
     }
     /* Rows of a unit that a lane names to ldmatrix: for K keys in order, for V two halves of the dims. */
     const uint32_t key_lane = lane % 16 * sizes::ROW_BYTES + lane / 16 * 16;
     const uint32_t value_lane = (lane % 8 + lane / 16 * 8) * sizes::ROW_BYTES + lane / 8 % 2 * 16;
-    uint32_t slot = ring, turn = 0;
+    uint32_t turn = 0;
 
     for (;;) {
         uint32_t q[NT][D / 16][2];
@@ -159,8 +170,7 @@ __global__ void __launch_bounds__(THREADS)
         }
         /* The copy of the next q may still be under way at the end of so few keys. */
         const bool is_short =
-            keys_end(at, at.split_end) - (keys_begin(at, at.split) & ~(STEP - 1)) <=
-            RING / 2 * STEP;
+            keys_end(at, at.split_end) - (keys_begin(at, at.split) & ~(STEP - 1)) <= STEP;
         folded state[PARTS];
 #pragma unroll
         for (int p = 0; p < PARTS; p++)
@@ -194,15 +204,15 @@ __global__ void __launch_bounds__(THREADS)
                 const bool seen = any_is_seen(at.info, key, UNIT);
                 uint32_t weights[TILES][NT][2];
                 float scores[TILES][NT][4] = {}, odd[TILES][NT][4] = {};
-                copy_wait<RING - 1>();
+                copy_wait<1>();
                 if (seen) {
 #pragma unroll
                     for (int i = 0; i < D / 16; i++)
 #pragma unroll
                         for (int t = 0; t < TILES; t++) {
                             uint32_t a[4];
-                            load_matrices(a,
-                                          slot + key_lane + t * TILE * sizes::ROW_BYTES + i * 32);
+                            load_matrices(a, keys_at + key_lane + t * TILE * sizes::ROW_BYTES +
+                                                 i * 32);
 #pragma unroll
                             for (int n = 0; n < NT; n++)
                                 multiply(i % 2 ? odd[t][n] : scores[t][n], a, q[n][i][0],
@@ -210,11 +220,7 @@ __global__ void __launch_bounds__(THREADS)
                         }
                 }
                 __syncwarp();
-                if (RING % 2 == 0)
-                    load.issue_key(args, shared, slot, warp, lane);
-                else
-                    load.issue_value(args, slot, warp, lane);
-                slot = slot == ring + (RING - 1) * UNIT_BYTES ? ring : slot + UNIT_BYTES;
+                load.issue_key(args, shared, keys_at, false, warp, lane);
                 if (seen) {
 #pragma unroll
                     for (int t = 0; t < TILES; t++)
@@ -225,14 +231,14 @@ __global__ void __launch_bounds__(THREADS)
                                 scores[t][n][e] += odd[t][n][e];
                     soften<D, NT, TILES>(args, at, key, scores, s, weights, lane);
                 }
-                copy_wait<RING - 1>();
+                copy_wait<1>();
                 if (seen) {
 #pragma unroll
                     for (int t = 0; t < TILES; t++)
 #pragma unroll
                         for (int i = 0; i < D / 16; i++) {
                             uint32_t a[4];
-                            load_matrices_transposed(a, slot + value_lane +
+                            load_matrices_transposed(a, values_at + value_lane +
                                                             t * TILE * sizes::ROW_BYTES + i * 32);
 #pragma unroll
                             for (int n = 0; n < NT; n++)
@@ -240,11 +246,7 @@ __global__ void __launch_bounds__(THREADS)
                         }
                 }
                 __syncwarp();
-                if (RING % 2 == 0)
-                    load.issue_value(args, slot, warp, lane);
-                else
-                    load.issue_key(args, shared, slot, warp, lane);
-                slot = slot == ring + (RING - 1) * UNIT_BYTES ? ring : slot + UNIT_BYTES;
+                load.issue_value(args, values_at, false, warp, lane);
             }
             /* With two buffers a split is settled when the next one is done: no warp waits for
              * another that is less than a split behind. */
@@ -300,8 +302,7 @@ __global__ void __launch_bounds__(THREADS)
     copy_wait<0>();
 }
 
-template <int D, int NT, int RING>
-int start(const rp_attention_cuda_args *args, cudaStream_t stream) {
+template <int D, int NT> int start(const rp_attention_cuda_args *args, cudaStream_t stream) {
     const rp_attention_args *op = &args->args;
     const rp_kv_layout *kv = &op->kv;
     decode_args to = {};
@@ -326,6 +327,7 @@ int start(const rp_attention_cuda_args *args, cudaStream_t stream) {
     to.row_capacity = args->workspace.row_capacity;
     to.scale = op->scale * 1.4426950408889634f;
     to.out_dtype = op->out_dtype;
+    to.early = args->config.behind_product;
     to.q_aligned = (((uintptr_t)op->q | op->q_stride * 4) & 15) == 0;
     /* One block an SM is quicker where there is not more to do than that. */
     uint32_t blocks = rp_attention_decode_cuda_blocks(&args->config),
@@ -333,24 +335,24 @@ int start(const rp_attention_cuda_args *args, cudaStream_t stream) {
              most = args->config.bucket.rows * to.kv_heads * RP_ATTENTION_SPLITS;
     if (most <= sm_count && sm_count < blocks)
         blocks = sm_count;
-    size_t shared_bytes = kernel_sizes<D, NT, RING>::shared_bytes(to.group);
+    size_t shared_bytes = kernel_sizes<D, NT>::shared_bytes(to.group);
     int error =
-        (int)cudaFuncSetAttribute(attention_decode_kernel<D, NT, RING>,
+        (int)cudaFuncSetAttribute(attention_decode_kernel<D, NT>,
                                   cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared_bytes);
     if (error != 0)
         return error;
-    return rp_cuda_start(attention_decode_kernel<D, NT, RING>, dim3(blocks), dim3(THREADS),
-                         shared_bytes, stream, args->config.limits.dependent_launch, to);
+    return rp_cuda_start(attention_decode_kernel<D, NT>, dim3(blocks), dim3(THREADS), shared_bytes,
+                         stream, args->config.limits.dependent_launch, to);
 }
 
 template <int D> int start_dim(const rp_attention_cuda_args *args, cudaStream_t stream) {
-    return args->args.heads / args->args.kv_heads <= 8 ? start<D, 1, RP_DECODE_RING>(args, stream)
-                                                       : start<D, 2, RP_DECODE_RING>(args, stream);
+    return args->args.heads / args->args.kv_heads <= 8 ? start<D, 1>(args, stream)
+                                                       : start<D, 2>(args, stream);
 }
 
 template <int D> size_t shared_bytes_of_dim(uint32_t group) {
-    return group <= 8 ? kernel_sizes<D, 1, RP_DECODE_RING>::shared_bytes(group)
-                      : kernel_sizes<D, 2, RP_DECODE_RING>::shared_bytes(group);
+    return group <= 8 ? kernel_sizes<D, 1>::shared_bytes(group)
+                      : kernel_sizes<D, 2>::shared_bytes(group);
 }
 
 size_t shared_bytes_of(uint32_t dim, uint32_t group) {
@@ -376,7 +378,7 @@ bool rp_attention_decode_cuda_supports(const rp_attention_cuda_config *config) {
 }
 
 uint32_t rp_attention_decode_cuda_blocks(const rp_attention_cuda_config *config) {
-    return config->limits.sm_count * RP_DECODE_BLOCKS_PER_SM;
+    return config->limits.sm_count * BLOCKS_PER_SM;
 }
 
 size_t rp_attention_decode_cuda_partial_floats(const rp_attention_cuda_config *config) {

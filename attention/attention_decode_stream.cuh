@@ -31,6 +31,7 @@ struct decode_args {
     float scale; /* times log2 e */
     rp_dtype out_dtype;
     bool q_aligned; /* to 16 bytes, in every row */
+    bool early;     /* everything but q and the step's own keys is complete before the wait */
 };
 
 __device__ __forceinline__ uint32_t shared_address(const void *at) {
@@ -281,34 +282,36 @@ template <int D> struct loader {
             copy_parts<PART + 1>(to, tile);
         }
     }
-    /* Keys that are not seen become zeros: whatever lies there must not reach a sum. */
+    /* Keys that are not seen become zeros: whatever lies there must not reach a sum. The row's own key,
+     * its last, may be left out. */
     __device__ __forceinline__ void copy_seen(uint32_t to, const unsigned char *tile,
-                                              uint32_t first, uint32_t lane) {
+                                              uint32_t first, bool but_own, uint32_t lane) {
 #pragma unroll 1
         for (uint32_t i = 0; i < TILE * CHUNKS; i += 32) {
             uint32_t row = (i + lane) / CHUNKS, position = first + row;
-            copy_16_or_zero(to + (i + lane + row) * 16, tile + i * 16,
-                            position >= at.info.first && position <= at.info.position);
+            if (!but_own || position != at.info.position)
+                copy_16_or_zero(to + (i + lane + row) * 16, tile + i * 16,
+                                position >= at.info.first && position <= at.info.position);
         }
     }
-    __device__ __forceinline__ void copy(uint32_t to, uint32_t warp, uint32_t lane) {
+    __device__ __forceinline__ void copy(uint32_t to, bool but_own, uint32_t warp, uint32_t lane) {
         uint32_t first = key + warp * UNIT;
         if (key < end && any_is_seen(at.info, first, UNIT)) {
-            if (all_are_seen(at.info, first, UNIT)) {
+            if (!but_own && all_are_seen(at.info, first, UNIT)) {
 #pragma unroll
                 for (uint32_t t = 0; t < TILES; t++)
                     copy_parts<0>(to + t * TILE * ROW_BYTES, from[t]);
             } else {
 #pragma unroll
                 for (uint32_t t = 0; t < TILES; t++)
-                    copy_seen(to + t * TILE * ROW_BYTES, from[t], first + t * TILE, lane);
+                    copy_seen(to + t * TILE * ROW_BYTES, from[t], first + t * TILE, but_own, lane);
             }
         }
         copy_commit();
     }
-    /* K of the next unit, then V of it. */
-    __device__ __forceinline__ void issue_key(const decode_args &args, const block_state &shared,
-                                              uint32_t to, uint32_t warp, uint32_t lane) {
+    /* Goes to the next unit. */
+    __device__ __forceinline__ void advance(const decode_args &args, const block_state &shared,
+                                            uint32_t warp, uint32_t lane) {
         bool enters = key >= end && left != 0;
         if (enters) {
             next_segment(args, shared, at, left);
@@ -327,14 +330,43 @@ template <int D> struct loader {
             from[t] = args.kv + page * args.page_stride + at.head * args.head_stride +
                       in_page * (D * 2) + lane * 16;
         }
-        copy(to, warp, lane);
     }
-    __device__ __forceinline__ void issue_value(const decode_args &args, uint32_t to, uint32_t warp,
-                                                uint32_t lane) {
+    /* K of the next unit, then V of it. */
+    __device__ __forceinline__ void issue_key(const decode_args &args, const block_state &shared,
+                                              uint32_t to, bool but_own, uint32_t warp,
+                                              uint32_t lane) {
+        advance(args, shared, warp, lane);
+        copy(to, but_own && has_own(warp), warp, lane);
+    }
+    __device__ __forceinline__ void issue_value(const decode_args &args, uint32_t to, bool but_own,
+                                                uint32_t warp, uint32_t lane) {
 #pragma unroll
         for (uint32_t t = 0; t < TILES; t++)
             from[t] += args.plane_stride;
-        copy(to, warp, lane);
+        copy(to, but_own && has_own(warp), warp, lane);
+        key += STEP;
+    }
+    /* This unit has the row's own key, which belongs to this very step. */
+    __device__ __forceinline__ bool has_own(uint32_t warp) const {
+        uint32_t first = key + warp * UNIT;
+        return key < end && first <= at.info.position && first + UNIT > at.info.position;
+    }
+    /* What `but_own` left out of the unit issued last; joins the next group of copies. */
+    __device__ __forceinline__ void copy_own(const decode_args &args, uint32_t keys_at,
+                                             uint32_t values_at, uint32_t warp, uint32_t lane) {
+        key -= STEP;
+        if (has_own(warp)) {
+            uint32_t row = at.info.position - (key + warp * UNIT);
+            uint32_t page =
+                __shfl_sync(0xFFFFFFFFu, pages, (key - batch) / STEP * TILES + row / TILE);
+            uint32_t in_page = at.info.position & ((1u << args.page_log2) - 1);
+            const unsigned char *own = args.kv + page * args.page_stride +
+                                       at.head * args.head_stride + in_page * (D * 2) + lane * 16;
+            if (lane < CHUNKS) {
+                copy_16(keys_at + row * ROW_BYTES + lane * 16, own);
+                copy_16(values_at + row * ROW_BYTES + lane * 16, own + args.plane_stride);
+            }
+        }
         key += STEP;
     }
 };

@@ -152,14 +152,33 @@ static __global__ void __launch_bounds__(WARPS * 32, VEC &&QUADS == 1 ? 12 : 8)
         uint32_t c = 4 * (lane + 32 * i);
         weight[i] = norm ? rp_load4<VEC>(norm, RP_DTYPE_F32, c, c, dim) : float4();
     }
+    /* Where the token belongs; 'live' stays false when it is dead. */
+    bool computes = index < args.heads + 2 * args.kv_heads, live = false;
+    uint32_t position = 0;
+    kv_place place = {NULL, 0};
+    auto look_up = [&]() {
+        const rp_step_view &step = args.rows.step;
+        uint32_t count = rp_live_count(step, RP_ROWS_TOKEN);
+        if (!computes || (args.rows.max_rows > SPECULATE_MAX && token >= count))
+            return;
+        uint32_t row = step.token_rows[token];
+        position = step.positions[token];
+        live = token < count && row != RP_ROW_NONE;
+        if (is_q || !live)
+            return;
+        uint32_t plane = is_k ? 0 : 1;
+        place = kv_find(step, args.kv, row, position, args.layer, plane,
+                        index - args.heads - plane * args.kv_heads);
+        live = place.run != NULL;
+    };
+    if (args.behind_product)
+        look_up();
     rp_pdl_wait();
-    if (index >= args.heads + 2 * args.kv_heads)
+    if (!args.behind_product)
+        look_up();
+    if (!live)
         return;
-    uint32_t live = rp_live_count(args.rows.step, RP_ROWS_TOKEN);
-    if (args.rows.max_rows > SPECULATE_MAX && token >= live)
-        return;
-    uint32_t row = args.rows.step.token_rows[token], position = args.rows.step.positions[token];
-    uint32_t first = index * dim, end = first + dim;
+    uint32_t first = index * dim, end = first + dim, half = args.rotary_dim / 2;
 #pragma unroll
     for (int i = 0; i < QUADS; i++) {
         uint32_t c = first + 4 * (lane + 32 * i);
@@ -168,23 +187,12 @@ static __global__ void __launch_bounds__(WARPS * 32, VEC &&QUADS == 1 ? 12 : 8)
                         ? rp_load4<VEC>(args.qkv, token, c, end)
                         : rp_partials_sum4<VEC, 4>(args.partials, token, c, end);
     }
-    if (token >= live || row == RP_ROW_NONE)
-        return;
-    uint32_t half = args.rotary_dim / 2;
     four_angles angles[QUADS];
     if (is_q || is_k)
         load_angles<VEC, QUADS>(angles,
                                 args.rope_table + (size_t)min(position, args.position_count - 1) *
                                                       args.rotary_dim,
                                 half, lane);
-    kv_place place = {NULL, 0};
-    if (!is_q) {
-        uint32_t plane = is_k ? 0 : 1;
-        place = kv_find(args.rows.step, args.kv, row, position, args.layer, plane,
-                        index - args.heads - plane * args.kv_heads);
-        if (!place.run)
-            return;
-    }
     if (norm) {
         float sum = 0.0f;
 #pragma unroll

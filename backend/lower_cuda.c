@@ -28,8 +28,8 @@ struct lowering {
     struct rp_bucket bucket;
     uint32_t end;
     bool fuse;
-    struct rp_attention_cuda_config attention;
-    struct rp_cuda_partials pending; /* count 0: none */
+    struct rp_attention_cuda_config attention; /* behind_product: whether one was lowered */
+    struct rp_cuda_partials pending;           /* count 0: none */
     int32_t pending_tensor;
     struct rp_matmul_norm norm; /* of the tokens of the product at hand; weight NULL: none */
     struct rp_error *err;
@@ -282,7 +282,8 @@ static int emit_add_norm(struct lowering *low, uint32_t at, uint32_t count) {
                                     .partials = take_pending(low, add->in[1].tensor),
                                     .cols = norm->in[0].cols,
                                     .eps = norm->u.norm.eps,
-                                    .weight_offset = norm->u.norm.weight_offset};
+                                    .weight_offset = norm->u.norm.weight_offset,
+                                    .behind_product = low->attention.behind_product};
     int status = constant_of(low, norm->vector, args.cols, &args.weight);
     if (status != RP_OK)
         return status;
@@ -313,6 +314,7 @@ static int emit_qkv_post(struct lowering *low, uint32_t at, uint32_t count) {
         .layer = write->layer,
         .eps = norms ? op->u.norm.eps : 0,
         .weight_offset = norms ? op->u.norm.weight_offset : 0,
+        .behind_product = low->attention.behind_product,
     };
     int status = constant_of(low, rope->table, (size_t)args.position_count * args.rotary_dim,
                              &args.rope_table);
@@ -385,6 +387,7 @@ static int plan_product(struct lowering *low, uint32_t at, struct rp_matmul_cuda
     const struct rp_op *op = op_at(low, at);
     const struct rp_step_config *step = &low->bindings->step.config;
     struct rp_values in = values_of(low, &op->in[0]);
+    low->attention.behind_product = true;
     product.norm = low->norm;
     if (in.dtype != op->weight->dtype)
         return rp_error_set(low->err, RP_STATUS_UNSUPPORTED, "%s: %s input for %s weights",

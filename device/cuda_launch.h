@@ -9,7 +9,9 @@
  *
  * Dependent launch (PDL): every kernel starts with rp_pdl_begin() (device/cuda_kernel.cuh) in every block:
  * it lets the next kernel start early, then waits until everything before is complete and visible. Before
- * it only constants may be read: weights, tables, the arguments.
+ * it only constants may be read: weights, tables, the arguments. Products wait first and let the next one
+ * start then (quant/matmul_cuda.h); so a kernel behind a product may read before its wait what was complete
+ * when that product began: its launcher must be told (behind_product).
  *
  * Our products (quant/matmul_*_cuda.cu) call rp_pdl_wait first and rp_pdl_trigger afterwards. So a kernel that
  * follows one directly may read before its own wait whatever was complete when the product began: all that the

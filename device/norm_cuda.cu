@@ -19,7 +19,7 @@
 #define WARP_TEAMS    8
 #define SPECULATE_MAX 256 /* with so few rows all are read before the live count is known */
 #define CLUSTER       8   /* blocks of a team that is spread */
-#define CLUSTER_ROWS  16  /* most rows that are spread */
+#define CLUSTER_ROWS  32  /* most rows that are spread */
 #define FOLD_MANY     4   /* threads of the team that one thread does with many rows */
 #define FOLD_ROWS     256 /* more rows than this are many */
 
@@ -32,6 +32,7 @@ struct norm_args {
     const float *weight;
     uint32_t group, group_count;
     float eps, weight_offset;
+    bool early; /* the residual and the live count are complete before the wait */
 };
 
 static uint32_t team_threads(uint32_t group) {
@@ -39,32 +40,52 @@ static uint32_t team_threads(uint32_t group) {
     return quads <= 64 ? 32 : quads >= TEAM_MAX ? TEAM_MAX : (quads + 127) / 128 * 128;
 }
 
-/* Writes into the same variable of another block of the cluster. Only the partials of Hopper's products are
- * normalised by clusters. */
-static __device__ __forceinline__ void store_remote(float *at, uint32_t block, float value) {
+/* Blocks of a cluster hand one another sums: each store counts its bytes at the receiver's barrier. Only
+ * the partials of Hopper's products are normalised by clusters. */
+static __device__ __forceinline__ void store_remote(float *at, uint64_t *barrier, uint32_t block,
+                                                    float value) {
 #if RP_CUDA_HOPPER
-    uint32_t address = (uint32_t)__cvta_generic_to_shared(at);
-    asm volatile("{ .reg .b32 remote;\n\t"
-                 "mapa.shared::cluster.u32 remote, %0, %1;\n\t"
-                 "st.shared::cluster.f32 [remote], %2; }" ::"r"(address),
-                 "r"(block), "f"(value)
+    asm volatile("{ .reg .b32 remote, counter;\n\t"
+                 "mapa.shared::cluster.u32 remote, %0, %2;\n\t"
+                 "mapa.shared::cluster.u32 counter, %1, %2;\n\t"
+                 "st.async.shared::cluster.mbarrier::complete_tx::bytes.f32 [remote], %3, "
+                 "[counter]; }" ::"r"((uint32_t)__cvta_generic_to_shared(at)),
+                 "r"((uint32_t)__cvta_generic_to_shared(barrier)), "r"(block), "f"(value)
                  : "memory");
 #else
-    (void)at, (void)block, (void)value;
+    (void)at, (void)barrier, (void)block, (void)value;
     __trap(); /* never planned */
 #endif
 }
 
-/* Two of them: before the first remote store all blocks must have started, and after the last nobody may
- * read before all have stored. */
-static __device__ __forceinline__ void cluster_arrive() {
+/* The barrier is ready for `bytes` in every block of the cluster before one returns. */
+static __device__ __forceinline__ void cluster_open(uint64_t *barrier, uint32_t bytes) {
 #if RP_CUDA_HOPPER
-    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+    if (threadIdx.x == 0) {
+        uint32_t address = (uint32_t)__cvta_generic_to_shared(barrier);
+        asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;\n\t"
+                     "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;\n\t"
+                     "fence.mbarrier_init.release.cluster;" ::"r"(address),
+                     "r"(bytes)
+                     : "memory");
+    }
+    asm volatile("barrier.cluster.arrive.release.aligned;\n\t"
+                 "barrier.cluster.wait.acquire.aligned;" ::
+                     : "memory");
+#else
+    (void)barrier, (void)bytes;
 #endif
 }
-static __device__ __forceinline__ void cluster_wait() {
+
+static __device__ __forceinline__ void cluster_await(uint64_t *barrier) {
 #if RP_CUDA_HOPPER
-    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+    asm volatile(
+        "{ .reg .pred done;\n"
+        "again_%=: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], 0;\n"
+        "@!done bra again_%=; }" ::"r"((uint32_t)__cvta_generic_to_shared(barrier))
+        : "memory");
+#else
+    (void)barrier;
 #endif
 }
 
@@ -78,31 +99,36 @@ template <int BLOCKS, int FOLD> struct team {
     static __device__ __forceinline__ uint32_t stride() { return blockDim.x * BLOCKS; }
     static __device__ __forceinline__ uint32_t threads() { return stride() * FOLD; }
 
-    /* The sum over the team, for all its threads; warps' sums are added in rising order. The blocks of
-     * a cluster have arrived once before. */
-    static __device__ __forceinline__ float sum(const float *values) {
-        __shared__ __align__(16) float sums[TEAM_MAX / 32];
+    /* What the warps of the team tell one another. */
+    struct board {
+        __align__(16) float sums[TEAM_MAX / 32];
+        uint64_t barrier;
+    };
+    /* By all threads, before anything is put on it. */
+    static __device__ __forceinline__ void open(board &shared) {
+        if (BLOCKS > 1)
+            cluster_open(&shared.barrier, threads() / 32 * sizeof(float));
+    }
+    /* The sum over the team, for all its threads; warps' sums are added in rising order. */
+    static __device__ __forceinline__ float sum(board &shared, const float *values) {
+        float *sums = shared.sums;
         uint32_t lane = threadIdx.x % 32;
         float total = 0.0f;
-        if (BLOCKS > 1)
-            cluster_wait();
 #pragma unroll
         for (int f = 0; f < FOLD; f++) {
             uint32_t warp = (thread() + stride() * f) / 32;
             total = rp_warp_sum(values[f]);
             if (BLOCKS > 1 && lane < BLOCKS)
-                store_remote(&sums[warp], lane, total);
+                store_remote(&sums[warp], &shared.barrier, lane, total);
             else if (BLOCKS == 1 && lane == 0)
                 sums[warp] = total;
         }
         if (threads() == 32)
             return total;
-        if (BLOCKS > 1) {
-            cluster_arrive();
-            cluster_wait();
-        } else {
+        if (BLOCKS > 1)
+            cluster_await(&shared.barrier);
+        else
             __syncthreads();
-        }
         total = 0.0f;
         for (uint32_t w = 0; w < threads() / 32; w += 4) {
             float4 four = *(const float4 *)&sums[w];
@@ -112,16 +138,22 @@ template <int BLOCKS, int FOLD> struct team {
     }
 };
 
-/* The values to be normalised; where something is added, they are stored into the residual first. */
+/* The values to be normalised, x and what is added to it; then they are stored into the residual. */
 template <norm_source SOURCE, bool VEC, uint32_t FLIGHT>
-static __device__ __forceinline__ float4 take(const norm_args &args, uint32_t row, uint32_t in_row,
-                                              uint32_t col, uint32_t end) {
-    float4 x = rp_load4<VEC>(args.in, in_row, col, end);
+static __device__ __forceinline__ float4 complete(const norm_args &args, float4 x, uint32_t row,
+                                                  uint32_t col, uint32_t end) {
     if (SOURCE == SOURCE_TERM)
         x = rp_add4(x, rp_load4<VEC>(args.term, row, col, end));
     if (SOURCE == SOURCE_PARTIALS)
         x = rp_add4(x, rp_partials_sum4<VEC, FLIGHT>(args.partials, row, col, end));
     return x;
+}
+
+template <norm_source SOURCE, bool VEC, uint32_t FLIGHT>
+static __device__ __forceinline__ float4 take(const norm_args &args, uint32_t row, uint32_t in_row,
+                                              uint32_t col, uint32_t end) {
+    return complete<SOURCE, VEC, FLIGHT>(args, rp_load4<VEC>(args.in, in_row, col, end), row, col,
+                                         end);
 }
 
 static __device__ __forceinline__ float as_stored(rp_dtype dtype, float value) {
@@ -156,14 +188,26 @@ static __global__ void __launch_bounds__(TEAM_MAX / BLOCKS / FOLD) norm_kernel(n
     uint32_t first = group * args.group, end = first + args.group;
     /* Quad i of the OWN: the team's thread is thread + stride * (i % FOLD), and it is its i / FOLD-th. */
     uint32_t begin = 4 * shape::thread(), step = 4 * shape::stride();
+    __shared__ typename shape::board shared;
     float4 x[OWN], weight[OWN];
     rp_pdl_trigger();
 #pragma unroll
     for (int i = 0; i < OWN && FOLD == 1; i++)
         if (begin + step * i < args.group)
             weight[i] = load_weight<VEC>(args, begin + step * i);
+    const bool early = SOURCE == SOURCE_PARTIALS && args.early;
+    uint32_t live = 0;
+    if (early) {
+        live = rp_live_count(args.rows.step, args.rows.rows);
+#pragma unroll
+        for (int i = 0; i < OWN; i++)
+            if (begin + step * i < args.group)
+                x[i] = rp_load4<VEC>(args.in, row, first + begin + step * i, end);
+    }
+    shape::open(shared);
     rp_pdl_wait();
-    uint32_t live = rp_live_count(args.rows.step, args.rows.rows);
+    if (!early)
+        live = rp_live_count(args.rows.step, args.rows.rows);
     uint32_t in_row = SOURCE == SOURCE_GATHER ? args.rows.step.logit_tokens[row] : row;
     /* A padding row's index means nothing. */
     if ((SOURCE == SOURCE_GATHER || args.rows.max_rows > SPECULATE_MAX) && row >= live)
@@ -171,14 +215,16 @@ static __global__ void __launch_bounds__(TEAM_MAX / BLOCKS / FOLD) norm_kernel(n
     if (group >= args.group_count)
         return; /* a whole warp, which no barrier waits for */
 #pragma unroll
-    for (int i = 0; i < OWN; i++)
-        if (begin + step * i < args.group)
-            x[i] = take < SOURCE, VEC,
-            OWN == 1 ? 8 : 4 > (args, row, in_row, first + begin + step * i, end);
+    for (int i = 0; i < OWN; i++) {
+        if (begin + step * i >= args.group)
+            continue;
+        uint32_t col = first + begin + step * i;
+        if (!early)
+            x[i] = rp_load4<VEC>(args.in, in_row, col, end);
+        x[i] = complete < SOURCE, VEC, OWN == 1 ? 8 : 4 > (args, x[i], row, col, end);
+    }
     if (row >= live)
         return;
-    if (BLOCKS > 1)
-        cluster_arrive();
     float sums[FOLD] = {};
 #pragma unroll
     for (int i = 0; i < OWN; i++) {
@@ -188,7 +234,7 @@ static __global__ void __launch_bounds__(TEAM_MAX / BLOCKS / FOLD) norm_kernel(n
             x[i] = keep<VEC>(args, row, first + begin + step * i, end, x[i]);
         sums[i % FOLD] = rp_add_squares(sums[i % FOLD], x[i]);
     }
-    float inverse = rp_inverse_root(shape::sum(sums), args.group, args.eps);
+    float inverse = rp_inverse_root(shape::sum(shared, sums), args.group, args.eps);
 #pragma unroll
     for (int i = 0; i < OWN; i++) {
         if (begin + step * i >= args.group)
@@ -214,7 +260,8 @@ static __global__ void __launch_bounds__(TEAM_MAX) norm_long_kernel(norm_args ar
             x = keep<VEC>(args, row, col, end, x);
         sum = rp_add_squares(sum, x);
     }
-    float inverse = rp_inverse_root(team<1, 1>::sum(&sum), args.group, args.eps);
+    __shared__ team<1, 1>::board shared;
+    float inverse = rp_inverse_root(team<1, 1>::sum(shared, &sum), args.group, args.eps);
     for (uint32_t col = first + 4 * threadIdx.x; col < end; col += 4 * blockDim.x)
         give<VEC>(args, row, col, end, rp_load4<VEC>(args.in, in_row, col, end), inverse,
                   load_weight<VEC>(args, col - first));
@@ -287,6 +334,7 @@ int rp_add_norm_cuda_run(const void *args_void, cudaStream_t stream) {
     args.group_count = 1;
     args.eps = from->eps;
     args.weight_offset = from->weight_offset;
+    args.early = from->behind_product;
     if (from->partials.count)
         return start<SOURCE_PARTIALS>(args, rp_vector_ok(from->partials), stream);
     return start<SOURCE_TERM>(args, rp_vector_ok(from->term), stream);

@@ -58,6 +58,9 @@ struct rp_add_norm_cuda {
     const float *weight;
     uint32_t cols; /* one group: the whole row */
     float eps, weight_offset;
+    /* With partials: whatever was complete when their product began may be read before the wait, so the
+     * residual and the step's counts (quant/matmul_cuda.h). */
+    bool behind_product;
 };
 int rp_add_norm_cuda_run(const void *args, struct CUstream_st *stream);
 

@@ -10,6 +10,10 @@
  * f32 weights and sizes outside the tile rules: one f32 fma chain in rising k per output.
  * --numerics fast may break this contract.
  *
+ * Dependent launch: a product lets its successors start only behind its own wait. So what was complete when
+ * it began, and everything before, is complete when any kernel behind it starts, however early: kernels
+ * behind a product may read that before their own wait, as long as all between let them start or wait too.
+ *
  * Thread: the engine's. Planning may allocate from `memory` and nowhere else. */
 #ifndef RP_QUANT_MATMUL_CUDA_H
 #define RP_QUANT_MATMUL_CUDA_H

@@ -110,6 +110,7 @@ __device__ __forceinline__ void copy_weights(const rp_matmul_mid_args &args, rin
 template <typename Shape>
 __device__ __forceinline__ void copy_tokens(const rp_matmul_mid_args &args, ring<Shape> at) {
     rp_pdl_wait();
+    rp_pdl_trigger(); /* not before: matmul_cuda.h */
     for (walk w = walk_begin(args); w.valid; w.next(args)) {
         rp_barrier_wait(at.empty_barrier(), at.phase ^ 1);
         rp_barrier_expect(at.full_barrier(), Shape::TOKEN_BYTES);
@@ -332,7 +333,6 @@ __global__ void __launch_bounds__(THREADS, 1)
 #if RP_CUDA_HOPPER
     using Shape = shape<TOKENS, WIDTH, GATED>;
     extern __shared__ __align__(1024) unsigned char shared[];
-    rp_pdl_trigger();
     ring<Shape> at;
     at.data = (rp_shared_address(shared) + 1023) & ~1023u;
     at.count = args.stages;

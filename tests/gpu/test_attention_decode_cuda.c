@@ -37,6 +37,7 @@ static struct {
     size_t kv_bytes, out_bytes;
     unsigned char *kv_device; /* NULL: not uploaded since the last change */
     float *q;                 /* host */
+    float *own[2]; /* (tokens, kv_heads * head_dim) K and V that are written right before */
     uint32_t lengths[SLOTS];
     uint32_t sequences[ROWS]; /* of a row */
 } f;
@@ -172,6 +173,20 @@ static void add_row(uint32_t slot, uint32_t sequence, uint32_t count, uint32_t f
 
 static void add_padding(uint32_t count) { f.args.step.counts->token_count += count; }
 
+/* The kernels before one that reads older keys early: a long one, and the one that writes K and V of the
+ * step's own tokens. Both let their successor start at once. */
+static void write_own_keys(const struct rp_cuda_launch *attention) {
+    struct rp_kv_write_args write = {.step = f.step.device, .kv = f.config.kv, .layer = LAYER};
+    write.k_stride = write.v_stride = f.args.kv_heads * f.args.head_dim;
+    write.k = rp_gpu_upload(f.own[0], TOKENS * write.k_stride * sizeof(float));
+    write.v = rp_gpu_upload(f.own[1], TOKENS * write.v_stride * sizeof(float));
+    const struct rp_kv_write_cuda op = {.rows = {f.step.device, RP_ROWS_TOKEN, TOKENS, false},
+                                        .write = write};
+    rp_gpu_synchronize();
+    assert_int_equal(attention->run(attention->args, NULL), 0);
+    assert_int_equal(rp_kv_write_cuda_run(&op, NULL), 0);
+}
+
 /* Plans and runs the decode kernel of this window on so many SMs; the output, downloaded. */
 static void *run(uint32_t window, uint32_t sm_count, bool dependent) {
     struct rp_attention_cuda_config *config = &f.config;
@@ -207,6 +222,11 @@ static void *run(uint32_t window, uint32_t sm_count, bool dependent) {
     bool found = false;
     for (uint32_t i = 0; i < count; i++)
         if (strcmp(launches[i].kernel, "attention_decode") == 0) {
+            if (f.own[0]) {
+                struct rp_attention_cuda_args *early = (void *)(uintptr_t)launches[i].args;
+                write_own_keys(&launches[i]);
+                early->config.behind_product = true;
+            }
             /* Twice: the second finds the counters as the first left them. */
             assert_int_equal(launches[i].run(launches[i].args, NULL), 0);
             assert_int_equal(launches[i].run(launches[i].args, NULL), 0);
@@ -449,6 +469,37 @@ static void a_nan_in_one_row_stays_there(void **state) {
         assert_true(isnan(after[row + c]));
 }
 
+static void older_keys_may_be_read_before_the_last_ones_are_written(void **state) {
+    (void)state;
+    const struct shape shape = {8, 2, 128, 64, 32, RP_DTYPE_F32, 0};
+    make(&shape);
+    begin_step();
+    for (uint32_t i = 0; i < 12; i++) {
+        store(i, i, i == 0 ? 1 : i * 150 + i % 3);
+        add_row(i, i, 1, RP_ROW_DECODE);
+    }
+    const uint32_t width = f.args.kv_heads * f.args.head_dim, row = f.args.out_stride;
+    for (uint32_t sm_count = 1; sm_count <= 125; sm_count += 31) {
+        const float *want = run(0, sm_count, true);
+        for (uint32_t which = 0; which < 2; which++) {
+            f.own[which] = rp_arena_calloc(&f.memory, TOKENS * width, sizeof(float));
+            assert_non_null(f.own[which]);
+            for (uint32_t i = 0; i < width * 12; i++) {
+                uint32_t slot = i / width, head = i % width / f.args.head_dim;
+                uint16_t *at = kv_at(which, slot, f.lengths[slot] - 1, head) + i % f.args.head_dim;
+                rp_to_f32(&f.own[which][i], at, RP_DTYPE_BF16, 1);
+                *at = 0xFFFF;
+            }
+        }
+        f.kv_device = NULL;
+        const float *got = run(0, sm_count, true);
+        f.own[0] = f.own[1] = NULL;
+        for (uint32_t i = 0; i < 12; i++)
+            store(i, i, f.lengths[i]);
+        assert_memory_equal(got, want, 12 * row * sizeof(float));
+    }
+}
+
 static void the_plan_cuts_prompt_rows_into_tiles_longest_first(void **state) {
     (void)state;
     const struct shape shape = {8, 2, 128, 64, 8, RP_DTYPE_BF16, 0};
@@ -510,6 +561,8 @@ int main(void) {
         cmocka_unit_test_teardown(a_row_has_the_same_bits_alone_in_any_batch_slot_and_grid,
                                   teardown),
         cmocka_unit_test_teardown(a_nan_in_one_row_stays_there, teardown),
+        cmocka_unit_test_teardown(older_keys_may_be_read_before_the_last_ones_are_written,
+                                  teardown),
         cmocka_unit_test_teardown(the_plan_cuts_prompt_rows_into_tiles_longest_first, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
