@@ -1,4 +1,5 @@
 #include "quant/matmul_internal_cuda.h"
+#include "quant/matmul_wide_cuda.h"
 
 #include <cuda_runtime_api.h>
 #include <string.h>
@@ -221,13 +222,18 @@ int rp_matmul_cuda_plan_tile(const struct rp_matmul_cuda *op, const struct rp_ma
 }
 
 bool rp_matmul_cuda_gates(const struct rp_matmul_cuda *op) {
-    (void)op;
-    return false;
+    return rp_matmul_wide_cuda_fits(op);
 }
 
 int rp_matmul_cuda_plan(const struct rp_matmul_cuda *op, struct rp_arena *memory,
                         struct rp_cuda_launch *out_launch, struct rp_cuda_partials *out_partials,
                         struct rp_error *err) {
+    if (rp_matmul_wide_cuda_fits(op)) {
+        memset(out_partials, 0, sizeof *out_partials);
+        return rp_matmul_wide_cuda_plan(
+            op, NULL, rp_matmul_cuda_segment(op->weight->rows, op->weight->cols), memory,
+            out_launch, err);
+    }
     if (fits_tensor_cores(op)) {
         struct rp_matmul_tile tile = rp_matmul_cuda_choose(op);
         return rp_matmul_cuda_plan_tile(op, &tile,

@@ -1,0 +1,57 @@
+/* matmul_wide_cuda.h - bf16 products of many rows of tokens (prompts): tiles of 128 tokens, persistent blocks.
+ * The reduction contract is that of matmul_cuda.h. */
+#ifndef RP_QUANT_MATMUL_WIDE_CUDA_H
+#define RP_QUANT_MATMUL_WIDE_CUDA_H
+
+#include "quant/matmul_cuda.h"
+
+#include <cuda.h> /* CUtensorMap */
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define RP_WIDE_TOKENS 128u /* of a tile: two warpgroups of 64 */
+
+/* What two blocks of a cluster read together: each fetches half of it, for both. */
+enum rp_wide_share { RP_WIDE_SHARE_NONE, RP_WIDE_SHARE_WEIGHTS, RP_WIDE_SHARE_TOKENS };
+
+/* How a product is cut up. Nothing here changes a bit of the result. */
+struct rp_wide_tile {
+    uint32_t cols; /* outputs of a tile: 128, 192, 224, 256 */
+    enum rp_wide_share share;
+    uint32_t variant;
+};
+
+/* Frozen arguments; 64-byte aligned, for the tensor maps. */
+struct rp_matmul_wide_args {
+    CUtensorMap weight_map, in_map, out_map;
+    const uint32_t *live; /* live rows, on the device */
+    const float *bias;
+    void *out;
+    size_t out_stride;
+    uint32_t out_cols;
+    uint32_t blocks, segment_blocks, segments; /* of K, in columns of 64 */
+    uint32_t token_units, col_units, group_units; /* of one cluster; group: token units side by side */
+    uint32_t grid, shared_bytes;
+    struct rp_wide_tile tile;
+    enum rp_activation fn;
+    bool gated, out_bf16, accumulate, bulk_stores, reduce, dependent;
+};
+
+int rp_matmul_wide_cuda_run(const void *args, struct CUstream_st *stream);
+/* Once per kernel, outside any capture; sets the sizes that the kernel decides. */
+int rp_matmul_wide_cuda_prepare(struct rp_matmul_wide_args *args);
+
+/* True when these kernels take the product. */
+bool rp_matmul_wide_cuda_fits(const struct rp_matmul_cuda *op);
+
+/* Like rp_matmul_cuda_plan, of a product that fits; tile NULL: chosen. */
+int rp_matmul_wide_cuda_plan(const struct rp_matmul_cuda *op, const struct rp_wide_tile *tile,
+                             uint32_t segment, struct rp_arena *memory,
+                             struct rp_cuda_launch *out_launch, struct rp_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
