@@ -221,9 +221,7 @@ int rp_matmul_cuda_plan_tile(const struct rp_matmul_cuda *op, const struct rp_ma
     return RP_OK;
 }
 
-bool rp_matmul_cuda_gates(const struct rp_matmul_cuda *op) {
-    return rp_matmul_wide_cuda_fits(op);
-}
+bool rp_matmul_cuda_gates(const struct rp_matmul_cuda *op) { return rp_matmul_wide_cuda_fits(op); }
 
 int rp_matmul_cuda_plan(const struct rp_matmul_cuda *op, struct rp_arena *memory,
                         struct rp_cuda_launch *out_launch, struct rp_cuda_partials *out_partials,
@@ -231,7 +229,7 @@ int rp_matmul_cuda_plan(const struct rp_matmul_cuda *op, struct rp_arena *memory
     if (rp_matmul_wide_cuda_fits(op)) {
         memset(out_partials, 0, sizeof *out_partials);
         return rp_matmul_wide_cuda_plan(
-            op, NULL, rp_matmul_cuda_segment(op->weight->rows, op->weight->cols), memory,
+            op, 0, rp_matmul_cuda_segment(op->weight->rows, op->weight->cols, op->gate_up), memory,
             out_launch, err);
     }
     if (fits_tensor_cores(op)) {

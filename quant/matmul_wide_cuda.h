@@ -13,30 +13,23 @@ extern "C" {
 
 #define RP_WIDE_TOKENS 128u /* of a tile: two warpgroups of 64 */
 
-/* What two blocks of a cluster read together: each fetches half of it, for both. */
-enum rp_wide_share { RP_WIDE_SHARE_NONE, RP_WIDE_SHARE_WEIGHTS, RP_WIDE_SHARE_TOKENS };
-
-/* How a product is cut up. Nothing here changes a bit of the result. */
-struct rp_wide_tile {
-    uint32_t cols; /* outputs of a tile: 128, 192, 224, 256 */
-    enum rp_wide_share share;
-    uint32_t variant;
-};
-
 /* Frozen arguments; 64-byte aligned, for the tensor maps. */
 struct rp_matmul_wide_args {
-    CUtensorMap weight_map, in_map, out_map;
-    const uint32_t *live; /* live rows, on the device */
+    CUtensorMap weight_map; /* (n, k); gated: rows of 8 gates, 8 ups in turns */
+    CUtensorMap in_map;     /* (max_rows, k) */
+    CUtensorMap out_map;    /* (max_rows, out_cols), where bulk_stores */
+    const uint32_t *live;   /* live rows, on the device */
     const float *bias;
     void *out;
     size_t out_stride;
     uint32_t out_cols;
-    uint32_t blocks, segment_blocks, segments; /* of K, in columns of 64 */
-    uint32_t token_units, col_units, group_units; /* of one cluster; group: token units side by side */
+    uint32_t cols;                   /* weights of a tile: 128, 192, 224, 256 */
+    uint32_t blocks, segment_blocks; /* of K, in columns of 64 */
+    uint32_t token_tiles, col_tiles;
     uint32_t grid, shared_bytes;
-    struct rp_wide_tile tile;
     enum rp_activation fn;
-    bool gated, out_bf16, accumulate, bulk_stores, reduce, dependent;
+    bool gated, out_bf16, accumulate, dependent;
+    bool bulk_stores; /* out is aligned for the copy engine */
 };
 
 int rp_matmul_wide_cuda_run(const void *args, struct CUstream_st *stream);
@@ -46,10 +39,11 @@ int rp_matmul_wide_cuda_prepare(struct rp_matmul_wide_args *args);
 /* True when these kernels take the product. */
 bool rp_matmul_wide_cuda_fits(const struct rp_matmul_cuda *op);
 
-/* Like rp_matmul_cuda_plan, of a product that fits; tile NULL: chosen. */
-int rp_matmul_wide_cuda_plan(const struct rp_matmul_cuda *op, const struct rp_wide_tile *tile,
-                             uint32_t segment, struct rp_arena *memory,
-                             struct rp_cuda_launch *out_launch, struct rp_error *err);
+/* Like rp_matmul_cuda_plan, of a product that fits, never with partials. cols: weights of a tile, 0: chosen;
+ * it changes no bit. */
+int rp_matmul_wide_cuda_plan(const struct rp_matmul_cuda *op, uint32_t cols, uint32_t segment,
+                             struct rp_arena *memory, struct rp_cuda_launch *out_launch,
+                             struct rp_error *err);
 
 #ifdef __cplusplus
 }

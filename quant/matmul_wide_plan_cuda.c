@@ -1,7 +1,6 @@
 #include "quant/matmul_wide_cuda.h"
 
 #include <cuda_runtime_api.h>
-#include <stdlib.h>
 #include <string.h>
 
 #define BLOCK 64u /* columns of K in a stage */
@@ -32,16 +31,15 @@ static int encode_map(CUtensorMap *map, const void *data, const struct map_shape
         memcpy(&encode, &function, sizeof encode);
     }
     uint32_t row_bytes = shape->box[0] * (uint32_t)rp_dtype_bytes(shape->dtype);
-    CUresult result = encode(
-        map,
-        shape->dtype == RP_DTYPE_F32 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32
-                                     : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
-        shape->rank, (void *)(uintptr_t)data, shape->sizes, shape->strides, shape->box, steps,
-        CU_TENSOR_MAP_INTERLEAVE_NONE,
-        row_bytes == 128  ? CU_TENSOR_MAP_SWIZZLE_128B
-        : row_bytes == 64 ? CU_TENSOR_MAP_SWIZZLE_64B
-                          : CU_TENSOR_MAP_SWIZZLE_32B,
-        CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    CUresult result = encode(map,
+                             shape->dtype == RP_DTYPE_F32 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32
+                                                          : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+                             shape->rank, (void *)(uintptr_t)data, shape->sizes, shape->strides,
+                             shape->box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                             row_bytes == 128  ? CU_TENSOR_MAP_SWIZZLE_128B
+                             : row_bytes == 64 ? CU_TENSOR_MAP_SWIZZLE_64B
+                                               : CU_TENSOR_MAP_SWIZZLE_32B,
+                             CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     if (result != CUDA_SUCCESS)
         return rp_error_set(err, RP_STATUS_DEVICE, "no tensor map for (%llu, %llu): error %d",
                             (unsigned long long)shape->sizes[1],
@@ -58,24 +56,18 @@ bool rp_matmul_wide_cuda_fits(const struct rp_matmul_cuda *op) {
 }
 
 /* The tiles whose waves over all multiprocessors take the least time; wide tiles move fewer bytes. */
-static struct rp_wide_tile choose(const struct rp_matmul_cuda *op) {
+static uint32_t choose(const struct rp_matmul_cuda *op) {
     static const struct {
         uint32_t cols, cost; /* of a tile: measured, bench/results/cuda_products_wide.md */
     } widths[] = {{256, 256}, {224, 230}, {192, 200}, {128, 142}};
     uint32_t token_tiles = RP_CEIL_DIV(op->rows.max_rows, RP_WIDE_TOKENS), least = UINT32_MAX;
-    struct rp_wide_tile best = {0};
+    uint32_t best = 0;
     for (size_t i = 0; i < RP_ARRAY_COUNT(widths); i++) {
-        for (uint32_t share = RP_WIDE_SHARE_WEIGHTS; share <= RP_WIDE_SHARE_TOKENS; share++) {
-            uint32_t col_tiles = RP_CEIL_DIV(op->weight->rows, widths[i].cols);
-            uint32_t units = share == RP_WIDE_SHARE_WEIGHTS
-                                 ? RP_CEIL_DIV(token_tiles, 2u) * col_tiles
-                                 : token_tiles * RP_CEIL_DIV(col_tiles, 2u);
-            uint32_t cost = RP_CEIL_DIV(units, op->limits.sm_count / 2) * widths[i].cost;
-            if (cost < least) {
-                least = cost;
-                best = (struct rp_wide_tile){.cols = widths[i].cols,
-                                             .share = (enum rp_wide_share)share};
-            }
+        uint32_t tiles = token_tiles * RP_CEIL_DIV(op->weight->rows, widths[i].cols);
+        uint32_t cost = RP_CEIL_DIV(tiles, op->limits.sm_count) * widths[i].cost;
+        if (cost < least) {
+            least = cost;
+            best = widths[i].cols;
         }
     }
     return best;
@@ -83,7 +75,8 @@ static struct rp_wide_tile choose(const struct rp_matmul_cuda *op) {
 
 /* Rows of 8 gates and 8 ups in turns, where the product is gated. */
 static int encode_weights(struct rp_matmul_wide_args *args, const struct rp_matmul_cuda *op,
-                          uint32_t rows, struct rp_error *err) {
+                          struct rp_error *err) {
+    uint32_t rows = args->cols;
     const struct rp_matrix *w = op->weight;
     cuuint64_t row = (cuuint64_t)w->cols * 2;
     struct map_shape shape = {.rank = 2,
@@ -103,41 +96,35 @@ static int encode_weights(struct rp_matmul_wide_args *args, const struct rp_matm
 static int encode_maps(struct rp_matmul_wide_args *args, const struct rp_matmul_cuda *op,
                        struct rp_error *err) {
     const struct rp_matrix *w = op->weight;
-    uint32_t cols = args->tile.cols;
-    enum rp_wide_share share = args->tile.share;
-    int status = encode_weights(args, op, share == RP_WIDE_SHARE_WEIGHTS ? cols / 2 : cols, err);
+    int status = encode_weights(args, op, err);
     if (status != RP_OK)
         return status;
-    struct map_shape in = {
-        .rank = 2,
-        .sizes = {w->cols, op->rows.max_rows},
-        .strides = {op->in_stride * 2},
-        .box = {BLOCK, share == RP_WIDE_SHARE_TOKENS ? RP_WIDE_TOKENS / 2 : RP_WIDE_TOKENS},
-        .dtype = RP_DTYPE_BF16};
+    struct map_shape in = {.rank = 2,
+                           .sizes = {w->cols, op->rows.max_rows},
+                           .strides = {op->in_stride * 2},
+                           .box = {BLOCK, RP_WIDE_TOKENS},
+                           .dtype = RP_DTYPE_BF16};
     status = encode_map(&args->in_map, op->in, &in, err);
     if (status != RP_OK)
         return status;
+    args->bulk_stores = (uintptr_t)op->out.data % 16 == 0 &&
+                        op->out.stride * rp_dtype_bytes(op->out.dtype) % 16 == 0;
+    if (!args->bulk_stores)
+        return RP_OK;
+    /* Boxes of 64 rows that tile the outputs, as wide as the swizzle has it (store_slice). */
     uint32_t element = (uint32_t)rp_dtype_bytes(op->out.dtype);
-    uint32_t bytes = cols / (op->gated ? 2 : 1) * element;
-    struct map_shape out = {
-        .rank = 2,
-        .sizes = {args->out_cols, op->rows.max_rows},
-        .strides = {op->out.stride * element},
-        .box = {(bytes % 128 == 0  ? 128
-                 : bytes % 64 == 0 ? 64
-                                   : 32) /
-                    element,
-                64},
-        .dtype = op->out.dtype};
-    args->bulk_stores = (uintptr_t)op->out.data % 16 == 0 && op->out.stride * element % 16 == 0;
-    args->reduce = args->accumulate && getenv("RP_X_REDUCE") != NULL;
-    if (args->accumulate && !args->reduce)
-        args->bulk_stores = false;
-    return args->bulk_stores ? encode_map(&args->out_map, op->out.data, &out, err) : RP_OK;
+    uint32_t bytes = args->cols / (op->gated ? 2 : 1) * element;
+    uint32_t box = bytes % 128 == 0 && !op->gated ? 128 : bytes % 64 == 0 ? 64 : 32;
+    struct map_shape out = {.rank = 2,
+                            .sizes = {args->out_cols, op->rows.max_rows},
+                            .strides = {op->out.stride * element},
+                            .box = {box / element, 64},
+                            .dtype = op->out.dtype};
+    return encode_map(&args->out_map, op->out.data, &out, err);
 }
 
 static int fill_args(struct rp_matmul_wide_args *args, const struct rp_matmul_cuda *op,
-                     const struct rp_wide_tile *tile, uint32_t segment, struct rp_error *err) {
+                     uint32_t cols, uint32_t segment, struct rp_error *err) {
     const struct rp_matrix *w = op->weight;
     const struct rp_live_counts *counts = op->rows.step.counts;
     args->live = op->rows.rows == RP_ROWS_TOKEN ? &counts->token_count : &counts->logit_row_count;
@@ -152,30 +139,20 @@ static int fill_args(struct rp_matmul_wide_args *args, const struct rp_matmul_cu
     args->out_cols = op->gated ? w->rows / 2 : w->rows;
     args->blocks = RP_CEIL_DIV(w->cols, BLOCK);
     args->segment_blocks = segment / BLOCK;
-    args->segments = RP_CEIL_DIV(args->blocks, args->segment_blocks);
-    args->tile = *tile;
-    args->token_units = RP_CEIL_DIV(op->rows.max_rows, RP_WIDE_TOKENS);
-    args->col_units = RP_CEIL_DIV(w->rows, tile->cols);
-    uint32_t cluster = tile->share == RP_WIDE_SHARE_NONE ? 1 : 2, group = 16;
-    if (tile->share == RP_WIDE_SHARE_WEIGHTS) {
-        args->token_units = RP_CEIL_DIV(args->token_units, 2u);
-        group = 8;
-    } else if (tile->share == RP_WIDE_SHARE_TOKENS) {
-        args->col_units = RP_CEIL_DIV(args->col_units, 2u);
-    }
-    args->group_units = group;
-    args->grid =
-        RP_MIN(args->token_units * args->col_units, op->limits.sm_count / cluster) * cluster;
+    args->cols = cols;
+    args->token_tiles = RP_CEIL_DIV(op->rows.max_rows, RP_WIDE_TOKENS);
+    args->col_tiles = RP_CEIL_DIV(w->rows, cols);
+    args->grid = RP_MIN(args->token_tiles * args->col_tiles, op->limits.sm_count);
     RP_ASSERT(op->in_stride >= w->cols);
     int status = encode_maps(args, op, err);
     if (status == RP_OK && rp_matmul_wide_cuda_prepare(args) != RP_OK)
-        status = rp_error_set(err, RP_STATUS_DEVICE, "no kernel for tiles of %u outputs", tile->cols);
+        status = rp_error_set(err, RP_STATUS_DEVICE, "no kernel for tiles of %u outputs", cols);
     return status;
 }
 
-int rp_matmul_wide_cuda_plan(const struct rp_matmul_cuda *op, const struct rp_wide_tile *tile,
-                             uint32_t segment, struct rp_arena *memory,
-                             struct rp_cuda_launch *out_launch, struct rp_error *err) {
+int rp_matmul_wide_cuda_plan(const struct rp_matmul_cuda *op, uint32_t cols, uint32_t segment,
+                             struct rp_arena *memory, struct rp_cuda_launch *out_launch,
+                             struct rp_error *err) {
     RP_ASSERT(segment > 0 && segment % BLOCK == 0);
     RP_ASSERT(op->out.dtype == RP_DTYPE_F32 || !op->accumulate);
     /* The arena aligns to 16 bytes, tensor maps want 64. */
@@ -184,8 +161,7 @@ int rp_matmul_wide_cuda_plan(const struct rp_matmul_cuda *op, const struct rp_wi
         return rp_error_set(err, RP_STATUS_NO_MEMORY, "no memory for the arguments of a product");
     struct rp_matmul_wide_args *args = (void *)RP_ALIGN_UP((uintptr_t)bytes, 64);
     memset(args, 0, sizeof *args);
-    struct rp_wide_tile chosen = tile ? *tile : choose(op);
-    int status = fill_args(args, op, &chosen, segment, err);
+    int status = fill_args(args, op, cols ? cols : choose(op), segment, err);
     if (status == RP_OK)
         *out_launch = (struct rp_cuda_launch){"matmul_wide", rp_matmul_wide_cuda_run, args};
     return status;

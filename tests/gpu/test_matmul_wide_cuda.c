@@ -164,8 +164,8 @@ static unsigned char *expected(const struct product *p, const struct data *d) {
     struct rp_cuda_launch launch;
     struct rp_cuda_partials partials;
     struct rp_error err = {0};
-    if (rp_matmul_cuda_plan_tile(&op, &tile, rp_matmul_cuda_segment(p->n, p->k), &env.memory,
-                                 &launch, &partials, &err) != RP_OK)
+    if (rp_matmul_cuda_plan_tile(&op, &tile, rp_matmul_cuda_segment(p->n, p->k, p->kind == GATED),
+                                 &env.memory, &launch, &partials, &err) != RP_OK)
         fail_msg("%s", err.text);
     if (p->kind == GATED) {
         assert_int_equal(launch.run(launch.args, NULL), 0);
@@ -180,15 +180,15 @@ static unsigned char *expected(const struct product *p, const struct data *d) {
     return finish(&launch, d, out, 1);
 }
 
-static unsigned char *wide(const struct product *p, const struct data *d,
-                           const struct rp_wide_tile *tile, uint32_t times) {
+static unsigned char *wide(const struct product *p, const struct data *d, uint32_t cols,
+                           uint32_t times) {
     void *out = make_out(d);
     struct rp_matmul_cuda op = describe(p, d, out);
     struct rp_cuda_launch launch;
     struct rp_error err = {0};
     assert_true(rp_matmul_wide_cuda_fits(&op));
-    if (rp_matmul_wide_cuda_plan(&op, tile, rp_matmul_cuda_segment(p->n, p->k), &env.memory,
-                                 &launch, &err) != RP_OK)
+    if (rp_matmul_wide_cuda_plan(&op, cols, rp_matmul_cuda_segment(p->n, p->k, p->kind == GATED),
+                                 &env.memory, &launch, &err) != RP_OK)
         fail_msg("%s", err.text);
     return finish(&launch, d, out, times);
 }
@@ -200,20 +200,13 @@ static void free_all(void) {
 }
 
 static const struct product products[] = {
-    {512, 512, 1024, 1024, F32, false, 0, 0},
-    {300, 257, 1344, 2056, F32, true, 8, 4},
-    {300, 300, 1000, 4096, ADDED, false, 0, 0},
-    {511, 511, 1000, 520, BF16, false, 0, 0},
-    {1000, 1000, 648, 1032, BF16, true, 0, 8},
-    {1000, 511, 4096, 1096, ADDED, false, 8, 4},
-    {512, 0, 640, 512, F32, false, 0, 0},
-    {513, 513, 130, 200, F32, true, 0, 1},
-    {300, 299, 999, 1544, F32, false, 0, 0},
-    {2048, 1025, 264, 328, BF16, true, 0, 0},
-    {512, 512, 2048, 4096, GATED, false, 0, 0},
-    {300, 257, 1008, 2056, GATED, false, 8, 8},
-    {1000, 1000, 16, 72, GATED, false, 0, 0},
-    {512, 301, 336, 1032, GATED, false, 0, 0},
+    {512, 512, 1024, 1024, F32, false, 0, 0},   {300, 257, 1344, 2056, F32, true, 8, 4},
+    {300, 300, 1000, 4096, ADDED, false, 0, 0}, {511, 511, 1000, 520, BF16, false, 0, 0},
+    {1000, 1000, 648, 1032, BF16, true, 0, 8},  {1000, 511, 4096, 1096, ADDED, false, 8, 4},
+    {512, 0, 640, 512, F32, false, 0, 0},       {513, 513, 130, 200, F32, true, 0, 1},
+    {300, 299, 999, 1544, F32, false, 0, 0},    {2048, 1025, 264, 328, BF16, true, 0, 0},
+    {512, 512, 2048, 4096, GATED, false, 0, 0}, {300, 257, 1008, 2056, GATED, false, 8, 8},
+    {1000, 1000, 16, 72, GATED, false, 0, 0},   {512, 301, 336, 1032, GATED, false, 0, 0},
     {1024, 1024, 272, 264, GATED, false, 0, 1},
 };
 
@@ -225,11 +218,10 @@ static void every_tile_gives_the_bits_of_the_general_kernel(void **state) {
         struct data d = make_data(p);
         set_live(p->live);
         unsigned char *want = expected(p, &d);
-        for (uint32_t t = 0; t < 3 * RP_ARRAY_COUNT(cols); t++) {
-            struct rp_wide_tile tile = {.cols = cols[t / 3], .share = (enum rp_wide_share)(t % 3)};
-            unsigned char *got = wide(p, &d, &tile, 1);
+        for (size_t t = 0; t < RP_ARRAY_COUNT(cols); t++) {
+            unsigned char *got = wide(p, &d, cols[t], 1);
             if (memcmp(want, got, d.out_bytes) != 0)
-                fail_msg("product %zu: %u outputs, share %u: other bits", i, tile.cols, tile.share);
+                fail_msg("product %zu: tiles of %u outputs: other bits", i, cols[t]);
             free(got);
         }
         free(want);
@@ -247,7 +239,7 @@ static void many_tiles_in_a_row_give_the_same_bits(void **state) {
         struct data d = make_data(&many[i]);
         set_live(many[i].live);
         unsigned char *want = expected(&many[i], &d);
-        unsigned char *got = wide(&many[i], &d, NULL, 20);
+        unsigned char *got = wide(&many[i], &d, 0, 20);
         assert_memory_equal(want, got, d.out_bytes);
         free(got);
         free(want);
@@ -262,7 +254,7 @@ static void a_row_does_not_depend_on_its_company(void **state) {
     unsigned char *in = d.in;
     size_t row_bytes = d.out_bytes / p.max_rows;
     set_live(p.live);
-    unsigned char *all = wide(&p, &d, NULL, 1);
+    unsigned char *all = wide(&p, &d, 0, 1);
     for (uint32_t live = 257; live < 1000; live += 61) {
         uint32_t first = live * 37 % (1000 - live);
         struct product some = p;
@@ -272,7 +264,7 @@ static void a_row_does_not_depend_on_its_company(void **state) {
         d.out_bytes = some.max_rows * row_bytes;
         d.out_count = d.out_bytes / 2;
         set_live(live);
-        unsigned char *got = wide(&some, &d, NULL, 1);
+        unsigned char *got = wide(&some, &d, 0, 1);
         if (memcmp(all + first * row_bytes, got, live * row_bytes) != 0)
             fail_msg("%u rows from %u on: other bits", live, first);
         free(got);
