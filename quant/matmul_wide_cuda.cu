@@ -89,15 +89,48 @@ __device__ __forceinline__ void copy_weights(const rp_matmul_wide_args &args, ui
         rp_copy_box(to, &args.weight_map, x, row, barrier, RP_L2_EVICT_NORMAL);
 }
 
+/* Weights that a block requests before its forerunners are done: of its first tile, if all rows are alive. */
+template <typename Shape> struct early { uint32_t col, stages; };
+template <typename Shape>
+__device__ __forceinline__ early<Shape> guess_first(const rp_matmul_wide_args &args) {
+    walk w = walk_begin(args, args.token_tiles * RP_WIDE_TOKENS);
+    tile_at t = {0, 0};
+    walk_next(args, w, t);
+    return {t.col, min((uint32_t)Shape::STAGES, args.blocks)};
+}
+
 /* One thread. */
 template <typename Shape, bool GATED>
 __device__ __forceinline__ void copy_all(const rp_matmul_wide_args &args, ring r) {
+    early<Shape> guess = guess_first<Shape>(args);
+    for (uint32_t i = 0; i < guess.stages; i++) {
+        uint32_t full = r.full + 8 * i;
+        asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(full),
+                     "r"(Shape::WEIGHT_BYTES)
+                     : "memory");
+        copy_weights<Shape, GATED>(args, r.data + i * Shape::STAGE_BYTES + Shape::TOKEN_BYTES,
+                                   i * BLOCK, guess.col * Shape::COLS, full);
+    }
     rp_pdl_wait();
     walk w = walk_begin(args, *args.live);
     tile_at t;
-    while (walk_next(args, w, t)) {
+    bool any = walk_next(args, w, t);
+    uint32_t block = 0;
+    for (uint32_t i = 0; i < guess.stages; i++) {
+        uint32_t full = r.full + 8 * r.stage;
+        if (any && t.col == guess.col) {
+            rp_barrier_expect(full, Shape::TOKEN_BYTES);
+            rp_copy_box(r.data + r.stage * Shape::STAGE_BYTES, &args.in_map, block * BLOCK,
+                        t.token * RP_WIDE_TOKENS, full, RP_L2_EVICT_LAST);
+            block++;
+        } else {
+            rp_barrier_arrive(full); /* nobody will read it */
+        }
+        ring_next<Shape>(r);
+    }
+    for (; any; any = walk_next(args, w, t), block = 0) {
         uint32_t row = t.col * Shape::COLS, token = t.token * RP_WIDE_TOKENS;
-        for (uint32_t block = 0; block < args.blocks; block++) {
+        for (; block < args.blocks; block++) {
             uint32_t full = r.full + 8 * r.stage, data = r.data + r.stage * Shape::STAGE_BYTES;
             rp_barrier_wait(r.empty + 8 * r.stage, r.phase ^ 1);
             rp_barrier_expect(full, Shape::STAGE_BYTES);
@@ -142,6 +175,7 @@ __device__ __forceinline__ void multiply_end(uint32_t before) {
 struct place {
     uint32_t thread, warpgroup;
     uint32_t area; /* shared */
+    uint32_t ring; /* its half of the stages, when all tiles are through */
     bool leader;
 };
 
@@ -171,19 +205,26 @@ __device__ __forceinline__ void keep(const place &p, bool first, const float (&s
     uint32_t at = p.area + p.thread * 16;
     if (Shape::LAID > 0 && first)
         area_free(p);
+    /* Loads under the additions: registers for them come free as sums are added up. */
+    constexpr int AHEAD = Shape::LAID < Shape::HELD ? Shape::LAID : Shape::HELD;
+    float4 laid[Shape::LAID / 4 + 1];
 #pragma unroll
-    for (int i = 0; i < Shape::HELD; i++)
+    for (int i = 0; i < AHEAD; i++)
         held[i] = (first ? -0.0f : held[i]) + sums[i];
 #pragma unroll
-    for (int i = 0; i < Shape::LAID; i += 4) {
-        float4 v = make_float4(-0.0f, -0.0f, -0.0f, -0.0f);
+    for (int i = 0; i < Shape::LAID / 4; i++) {
+        laid[i] = make_float4(-0.0f, -0.0f, -0.0f, -0.0f);
         if (!first)
-            v = load_shared(at + i * 512);
-        v.x += sums[Shape::HELD + i];
-        v.y += sums[Shape::HELD + i + 1];
-        v.z += sums[Shape::HELD + i + 2];
-        v.w += sums[Shape::HELD + i + 3];
-        store_shared(at + i * 512, v);
+            laid[i] = load_shared(at + i * 2048);
+    }
+#pragma unroll
+    for (int i = AHEAD; i < Shape::HELD; i++)
+        held[i] = (first ? -0.0f : held[i]) + sums[i];
+#pragma unroll
+    for (int i = 0; i < Shape::LAID / 4; i++) {
+        const float *from = &sums[Shape::HELD + i * 4];
+        store_shared(at + i * 2048, make_float4(laid[i].x + from[0], laid[i].y + from[1],
+                                                laid[i].z + from[2], laid[i].w + from[3]));
     }
 }
 
@@ -308,7 +349,7 @@ struct pending {
 };
 
 /* The TURN-th slice, 16 sums of a thread, on its way out: what lies in shared memory first, it makes room. */
-template <typename Shape, bool GATED, bool BF16, int TURN>
+template <typename Shape, bool GATED, bool BF16, bool DRAIN, int TURN>
 __device__ __forceinline__ void store_slice(const rp_matmul_wide_args &args, const place &p,
                                             const pending &t, uint32_t live,
                                             const float (&held)[Shape::HELD]) {
@@ -323,7 +364,7 @@ __device__ __forceinline__ void store_slice(const rp_matmul_wide_args &args, con
     constexpr uint32_t TURN_BOX = TURN / PARTS; /* boxes so far */
     static_assert(LAID_SLICES % PARTS == 0 && (LAID_SLICES == 0 || Shape::HELD % 16 == 0),
                   "boxes are of one kind");
-    uint32_t to = p.area + TURN_BOX % Shape::BOXES * 8192;
+    uint32_t to = DRAIN ? p.ring + TURN_BOX * 8192 : p.area + TURN_BOX % Shape::BOXES * 8192;
     uint32_t col = t.col + BOX * (BYTES / (BF16 ? 2 : 4));
     float v[16];
     if (AT * 16 >= Shape::HELD) {
@@ -344,7 +385,7 @@ __device__ __forceinline__ void store_slice(const rp_matmul_wide_args &args, con
         uint32_t c = t.col + AT * 32 + p.thread % 4 * 2;
         add_bias(args.bias + c, args.out_cols - min(args.out_cols, c), v);
     }
-    if (PART == 0) { /* the box is free: others have read it, or it was sent */
+    if (PART == 0 && !DRAIN) { /* the box is free: others have read it, or it was sent */
         if (TURN_BOX >= Shape::BOXES && p.leader)
             asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(Shape::BOXES - 1) : "memory");
         rp_warpgroup_sync(p.warpgroup);
@@ -372,15 +413,15 @@ __device__ __forceinline__ void store_slice(const rp_matmul_wide_args &args, con
 }
 
 /* The registers of a slice are known to the compiler alone. */
-template <typename Shape, bool GATED, bool BF16, int TURN = 0>
+template <typename Shape, bool GATED, bool BF16, bool DRAIN, int TURN = 0>
 __device__ __forceinline__ void store_turn(uint32_t turn, const rp_matmul_wide_args &args,
                                            const place &p, const pending &t, uint32_t live,
                                            const float (&held)[Shape::HELD]) {
     if constexpr (TURN < Shape::SUMS / 16) {
         if (turn == TURN)
-            store_slice<Shape, GATED, BF16, TURN>(args, p, t, live, held);
+            store_slice<Shape, GATED, BF16, DRAIN, TURN>(args, p, t, live, held);
         else
-            store_turn<Shape, GATED, BF16, TURN + 1>(turn, args, p, t, live, held);
+            store_turn<Shape, GATED, BF16, DRAIN, TURN + 1>(turn, args, p, t, live, held);
     }
 }
 
@@ -392,6 +433,7 @@ __device__ __forceinline__ void multiply_all(const rp_matmul_wide_args &args, ri
     p.warpgroup = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 128, 0);
     p.thread = threadIdx.x % 128;
     p.area = area + p.warpgroup * Shape::AREA_BYTES;
+    p.ring = r.data + p.warpgroup * Shape::SUMS / 16 * 8192;
     p.leader = p.thread == 0;
     rp_pdl_wait();
     uint32_t live = *args.live;
@@ -399,14 +441,17 @@ __device__ __forceinline__ void multiply_all(const rp_matmul_wide_args &args, ri
     pending last;
     float held[Shape::HELD];
     uint32_t turn = SLICES; /* of the tile before: slices that are stored */
-    while (true) {
-        tile_at t;
-        bool more = walk_next(args, w, t);
-        if (!more || args.segment_blocks < SLICES || args.blocks < SLICES)
-            for (; turn < SLICES; turn++)
-                store_turn<Shape, GATED, BF16>(turn, args, p, last, live, held);
-        if (!more)
-            break;
+    tile_at t;
+    bool any = walk_next(args, w, t);
+    early<Shape> guess = guess_first<Shape>(args);
+    if (!any || t.col != guess.col) {
+        for (uint32_t i = 0; i < guess.stages; i++) {
+            rp_barrier_wait(r.full + 8 * r.stage, r.phase);
+            free_stage(r.empty + 8 * r.stage);
+            ring_next<Shape>(r);
+        }
+    }
+    for (; any; any = walk_next(args, w, t)) {
         /* Zeros, although nobody reads them: else the sums of the tile before would seem alive until here. */
         float sums[Shape::SUMS];
 #pragma unroll
@@ -418,8 +463,9 @@ __device__ __forceinline__ void multiply_all(const rp_matmul_wide_args &args, ri
             for (uint32_t k = 0; k < blocks; k++) {
                 multiply_block<Shape>(r, before, p.warpgroup, k == 0, sums);
                 if (turn < SLICES) {
-                    store_turn<Shape, GATED, BF16>(turn, args, p, last, live, held);
-                    turn++;
+                    do
+                        store_turn<Shape, GATED, BF16, false>(turn, args, p, last, live, held);
+                    while (++turn < SLICES && k + 1 == blocks);
                 }
             }
             multiply_end(before);
@@ -430,6 +476,10 @@ __device__ __forceinline__ void multiply_all(const rp_matmul_wide_args &args, ri
         last.bulk = args.bulk_stores && last.token + 64 <= live;
         turn = last.token < live && last.col < args.out_cols ? 0 : SLICES;
     }
+    /* Both are through: the stages are free, a box for each. */
+    asm volatile("bar.sync 3, 256;" ::: "memory");
+    for (; turn < SLICES; turn++)
+        store_turn<Shape, GATED, BF16, true>(turn, args, p, last, live, held);
     if (p.leader)
         asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
 }
