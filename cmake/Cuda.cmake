@@ -28,7 +28,7 @@ target_include_directories(rp_cuda PUBLIC ${CMAKE_SOURCE_DIR})
 target_include_directories(rp_cuda SYSTEM PUBLIC ${CUDAToolkit_INCLUDE_DIRS})
 target_compile_options(rp_cuda PRIVATE
   $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra,-fno-strict-aliasing --expt-relaxed-constexpr
-    -Werror=all-warnings>)
+    -Werror=all-warnings --compress-mode=size>)
 # Where Hopper's kernels have no bodies, nobody calls what these were made of.
 set(rp_cuda_others ${RP_CUDA_ARCHITECTURES})
 list(FILTER rp_cuda_others EXCLUDE REGEX "^90a")

@@ -15,8 +15,11 @@ void rp_program_lifetimes(const struct rp_program *program, struct rp_lifetime *
     for (uint32_t i = 0; i < program->tensor_count; i++)
         out[i] = (struct rp_lifetime){UINT32_MAX, 0};
     for (uint32_t i = 0; i < program->op_count; i++) {
+        uint32_t next = RP_MIN(i + 1, program->op_count - 1);
         touch(out, &program->ops[i].in[0], i);
         touch(out, &program->ops[i].in[1], i);
+        touch(out, &program->ops[i].in[0], next);
+        touch(out, &program->ops[i].in[1], next);
         touch(out, &program->ops[i].out, i);
     }
 }

@@ -1,5 +1,6 @@
 #include "quant/matmul_internal_cuda.h"
 #include "quant/matmul_mid_internal_cuda.h"
+#include "quant/matmul_wide_cuda.h"
 
 #include <cuda_runtime_api.h>
 #include <string.h>
@@ -252,7 +253,7 @@ int rp_matmul_cuda_plan_tile(const struct rp_matmul_cuda *op, const struct rp_ma
 }
 
 bool rp_matmul_cuda_gates(const struct rp_matmul_cuda *op) {
-    return rp_matmul_rows_gates(op) || rp_matmul_mid_takes(op);
+    return rp_matmul_rows_gates(op) || rp_matmul_mid_takes(op) || rp_matmul_wide_cuda_fits(op);
 }
 
 bool rp_matmul_cuda_norms(const struct rp_matmul_cuda *op) { return rp_matmul_rows_norms(op); }
@@ -269,6 +270,8 @@ int rp_matmul_cuda_plan(const struct rp_matmul_cuda *op, struct rp_arena *memory
         if (status != RP_STATUS_UNSUPPORTED || op->gated)
             return status;
     }
+    if (rp_matmul_wide_cuda_fits(op))
+        return rp_matmul_wide_cuda_plan(op, 0, segment, memory, out_launch, err);
     if (rp_matmul_rows_pays(op))
         return rp_matmul_cuda_plan_rows(op, segment, memory, out_launch, err);
     if (rp_matmul_cuda_fits(op)) {

@@ -1,0 +1,568 @@
+/* matmul_wide_cuda.cu - bf16 products of prompts on Hopper's tensor cores.
+ *
+ * Tokens are the instruction's left operand here, weights its right one (which of them stands where changes no
+ * bit): a tile is 128 tokens x 128 to 256 outputs. A block is two multiplying warpgroups of 64 tokens each and a
+ * copying warp, around a ring of stages of 64 columns of K in shared memory. One block a multiprocessor takes tiles until
+ * none is left.
+ *
+ * A warpgroup has two sets of sums: those of the segment at work, and the totals of the tile. 256 outputs are too many
+ * for the registers: a quarter of the totals lies in shared memory. When a tile ends, its totals wait, and are stored
+ * slice by slice under the next tile's first instructions, through boxes in shared memory: the tensor cores go on. */
+#include "device/cuda_kernel.cuh"
+#include "device/ops_math.cuh"
+#include "quant/matmul_pipeline.cuh"
+#include "quant/matmul_wgmma.cuh"
+#include "quant/matmul_wide_cuda.h"
+
+namespace {
+
+#define BLOCK       64   /* columns of K in a stage */
+#define COPYING     256u /* the first thread that copies */
+#define THREADS     384
+#define GROUP_TILES 16 /* token tiles that are walked together */
+
+template <int COLS_, int HELD_, int STAGES_> struct shape {
+    static constexpr int COLS = COLS_; /* outputs of a tile */
+    static constexpr int STAGES = STAGES_;
+    static constexpr int SUMS = COLS / 2;
+    static constexpr int HELD = HELD_ < SUMS ? HELD_ : SUMS; /* totals in registers */
+    static constexpr int LAID = SUMS - HELD;                 /* totals in shared memory */
+    static constexpr uint32_t TOKEN_BYTES = RP_WIDE_TOKENS * 128, WEIGHT_BYTES = COLS * 128;
+    static constexpr uint32_t STAGE_BYTES = TOKEN_BYTES + WEIGHT_BYTES;
+    /* of a warpgroup: laid totals, then boxes of 64 rows x 128 bytes on their way out */
+    static constexpr uint32_t BOXES = LAID > 32 ? LAID / 16 : 2, AREA_BYTES = BOXES * 8192;
+    static constexpr uint32_t SHARED_BYTES =
+        1024 + STAGES * STAGE_BYTES + 2 * AREA_BYTES + 16 * STAGES;
+};
+
+/* The tiles of one block in its order. */
+struct walk {
+    uint32_t at, end, token_tiles;
+};
+struct tile_at {
+    uint32_t token, col;
+};
+
+__device__ __forceinline__ walk walk_begin(const rp_matmul_wide_args &args, uint32_t live) {
+    walk w;
+    w.token_tiles = min(args.token_tiles, RP_CEIL_DIV(live, RP_WIDE_TOKENS));
+    w.at = blockIdx.x;
+    w.end = w.token_tiles * args.col_tiles;
+    return w;
+}
+
+/* The next tile; false at the end. Blocks at work together share weights, and the tokens of GROUP_TILES tiles. */
+__device__ __forceinline__ bool walk_next(const rp_matmul_wide_args &args, walk &w, tile_at &out) {
+    if (w.at >= w.end)
+        return false;
+    uint32_t group = w.at / (args.col_tiles * GROUP_TILES);
+    uint32_t width = min((uint32_t)GROUP_TILES, w.token_tiles - group * GROUP_TILES);
+    uint32_t inside = w.at - group * args.col_tiles * GROUP_TILES;
+    out.col = inside / width;
+    out.token = group * GROUP_TILES + inside % width;
+    w.at += gridDim.x;
+    return true;
+}
+
+struct ring {
+    uint32_t data, full, empty;
+    uint32_t stage, phase;
+};
+template <typename Shape> __device__ __forceinline__ void ring_next(ring &r) {
+    if (++r.stage == Shape::STAGES) {
+        r.stage = 0;
+        r.phase ^= 1;
+    }
+}
+
+/* Rows [row, row + COLS) of the weights; where gated, 8 gates and their 8 ups in turns. */
+template <typename Shape, bool GATED>
+__device__ __forceinline__ void copy_weights(const rp_matmul_wide_args &args, uint32_t to,
+                                             uint32_t x, uint32_t row, uint32_t barrier) {
+    if (GATED)
+        asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes"
+                     ".L2::cache_hint [%0], [%1, {%2, %5, %5, %3}], [%4], %6;" ::"r"(to),
+                     "l"(&args.weight_map), "r"(x), "r"(row / 16), "r"(barrier), "r"(0),
+                     "l"(RP_L2_EVICT_NORMAL)
+                     : "memory");
+    else
+        rp_copy_box(to, &args.weight_map, x, row, barrier, RP_L2_EVICT_NORMAL);
+}
+
+/* Weights that a block requests before its forerunners are done: of its first tile, if all rows are alive. */
+template <typename Shape> struct early { uint32_t col, stages; };
+template <typename Shape>
+__device__ __forceinline__ early<Shape> guess_first(const rp_matmul_wide_args &args) {
+    walk w = walk_begin(args, args.token_tiles * RP_WIDE_TOKENS);
+    tile_at t = {0, 0};
+    walk_next(args, w, t);
+    return {t.col, min((uint32_t)Shape::STAGES, args.blocks)};
+}
+
+/* One thread. */
+template <typename Shape, bool GATED>
+__device__ __forceinline__ void copy_all(const rp_matmul_wide_args &args, ring r) {
+    early<Shape> guess = guess_first<Shape>(args);
+    for (uint32_t i = 0; i < guess.stages; i++) {
+        uint32_t full = r.full + 8 * i;
+        asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(full),
+                     "r"(Shape::WEIGHT_BYTES)
+                     : "memory");
+        copy_weights<Shape, GATED>(args, r.data + i * Shape::STAGE_BYTES + Shape::TOKEN_BYTES,
+                                   i * BLOCK, guess.col * Shape::COLS, full);
+    }
+    rp_pdl_wait();
+    rp_pdl_trigger(); /* not before: matmul_cuda.h */
+    walk w = walk_begin(args, *args.live);
+    tile_at t;
+    bool any = walk_next(args, w, t);
+    uint32_t block = 0;
+    for (uint32_t i = 0; i < guess.stages; i++) {
+        uint32_t full = r.full + 8 * r.stage;
+        if (any && t.col == guess.col) {
+            rp_barrier_expect(full, Shape::TOKEN_BYTES);
+            rp_copy_box(r.data + r.stage * Shape::STAGE_BYTES, &args.in_map, block * BLOCK,
+                        t.token * RP_WIDE_TOKENS, full, RP_L2_EVICT_LAST);
+            block++;
+        } else {
+            rp_barrier_arrive(full); /* nobody will read it */
+        }
+        ring_next<Shape>(r);
+    }
+    for (; any; any = walk_next(args, w, t), block = 0) {
+        uint32_t row = t.col * Shape::COLS, token = t.token * RP_WIDE_TOKENS;
+        for (; block < args.blocks; block++) {
+            uint32_t full = r.full + 8 * r.stage, data = r.data + r.stage * Shape::STAGE_BYTES;
+            rp_barrier_wait(r.empty + 8 * r.stage, r.phase ^ 1);
+            rp_barrier_expect(full, Shape::STAGE_BYTES);
+            rp_copy_box(data, &args.in_map, block * BLOCK, token, full, RP_L2_EVICT_LAST);
+            copy_weights<Shape, GATED>(args, data + Shape::TOKEN_BYTES, block * BLOCK, row, full);
+            ring_next<Shape>(r);
+        }
+    }
+}
+
+__device__ __forceinline__ void free_stage(uint32_t barrier) {
+    if (threadIdx.x % 32 == 0)
+        rp_barrier_arrive(barrier);
+}
+
+/* One block of K into sums; first: the chain begins. Frees the stage of the block before. */
+template <typename Shape>
+__device__ __forceinline__ void multiply_block(ring &r, uint32_t &before, uint32_t warpgroup,
+                                               bool first, float (&sums)[Shape::SUMS]) {
+    uint32_t data = r.data + r.stage * Shape::STAGE_BYTES;
+    uint64_t a = rp_wgmma_operand(data + warpgroup * 64 * 128);
+    uint64_t b = rp_wgmma_operand(data + Shape::TOKEN_BYTES);
+    rp_barrier_wait(r.full + 8 * r.stage, r.phase);
+    rp_wgmma_fence();
+#pragma unroll
+    for (int i = 0; i < BLOCK / 16; i++)
+        rp_wgmma<Shape::COLS>::run(sums, a + 2 * i, b + 2 * i, i > 0 || !first);
+    rp_wgmma_commit();
+    rp_wgmma_wait<1>();
+    if (!first)
+        free_stage(before);
+    before = r.empty + 8 * r.stage;
+    ring_next<Shape>(r);
+}
+
+__device__ __forceinline__ void multiply_end(uint32_t before) {
+    rp_wgmma_wait<0>();
+    free_stage(before);
+}
+
+/* Where a warpgroup keeps totals, and later boxes on their way out. */
+struct place {
+    uint32_t thread, warpgroup;
+    uint32_t area; /* shared */
+    uint32_t ring; /* its half of the stages, when all tiles are through */
+    bool leader;
+};
+
+__device__ __forceinline__ void area_free(const place &p) {
+    if (p.leader)
+        asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+    rp_warpgroup_sync(p.warpgroup);
+}
+__device__ __forceinline__ float4 load_shared(uint32_t at) {
+    float4 v;
+    asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+                 : "r"(at)
+                 : "memory");
+    return v;
+}
+__device__ __forceinline__ void store_shared(uint32_t at, float4 v) {
+    asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(at), "f"(v.x), "f"(v.y), "f"(v.z),
+                 "f"(v.w)
+                 : "memory");
+}
+
+/* total (+)= sums; total is the matrix's first segment where FIRST. */
+template <typename Shape>
+__device__ __forceinline__ void keep(const place &p, bool first, const float (&sums)[Shape::SUMS],
+                                     float (&held)[Shape::HELD]) {
+    uint32_t at = p.area + p.thread * 16;
+    if (Shape::LAID > 0 && first)
+        area_free(p);
+    /* Loads under the additions: registers for them come free as sums are added up. */
+    constexpr int AHEAD = Shape::LAID < Shape::HELD ? Shape::LAID : Shape::HELD;
+    float4 laid[Shape::LAID / 4 + 1];
+#pragma unroll
+    for (int i = 0; i < AHEAD; i++)
+        held[i] = (first ? -0.0f : held[i]) + sums[i];
+#pragma unroll
+    for (int i = 0; i < Shape::LAID / 4; i++) {
+        laid[i] = make_float4(-0.0f, -0.0f, -0.0f, -0.0f);
+        if (!first)
+            laid[i] = load_shared(at + i * 2048);
+    }
+#pragma unroll
+    for (int i = AHEAD; i < Shape::HELD; i++)
+        held[i] = (first ? -0.0f : held[i]) + sums[i];
+#pragma unroll
+    for (int i = 0; i < Shape::LAID / 4; i++) {
+        const float *from = &sums[Shape::HELD + i * 4];
+        store_shared(at + i * 2048, make_float4(laid[i].x + from[0], laid[i].y + from[1],
+                                                laid[i].z + from[2], laid[i].w + from[3]));
+    }
+}
+
+__device__ __forceinline__ uint32_t pack(float low, float high) {
+    __nv_bfloat162 v = __floats2bfloat162_rn(low, high);
+    return *(uint32_t *)&v;
+}
+
+/* bias[OFFSET] where OFFSET < left, else 0; volatile, so that one box's loads do not move before another's. */
+template <int OFFSET> __device__ __forceinline__ float load_bias(const float *bias, uint32_t left) {
+    float v;
+    asm volatile(
+        "{ .reg .pred p; setp.gt.u32 p, %2, %3; mov.b32 %0, 0; @p ld.global.nc.f32 %0, [%1 + %4]; }"
+        : "=&f"(v)
+        : "l"(bias), "r"(left), "n"(OFFSET), "n"(OFFSET * 4));
+    return v;
+}
+
+template <int SUMS, int J = 0>
+__device__ __forceinline__ void add_bias(const float *bias, uint32_t left, float (&v)[SUMS]) {
+    if constexpr (J < SUMS / 4) {
+        float low = load_bias<J * 8>(bias, left), high = load_bias<J * 8 + 1>(bias, left);
+        v[J * 4] += low;
+        v[J * 4 + 1] += high;
+        v[J * 4 + 2] += low;
+        v[J * 4 + 3] += high;
+        add_bias<SUMS, J + 1>(bias, left, v);
+    }
+}
+
+__device__ __forceinline__ void bulk_store(const rp_matmul_wide_args &args, uint32_t from,
+                                           uint32_t x, uint32_t y) {
+    if (args.accumulate)
+        asm volatile("cp.reduce.async.bulk.tensor.2d.global.shared::cta.add.tile.bulk_group [%0, "
+                     "{%1, %2}], [%3];" ::"l"(&args.out_map),
+                     "r"(x), "r"(y), "r"(from)
+                     : "memory");
+    else
+        asm volatile(
+            "cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3];" ::"l"(
+                &args.out_map),
+            "r"(x), "r"(y), "r"(from)
+            : "memory");
+    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+
+/* Where a box of 64 rows of BYTES has these 16 bytes: swizzled as its tensor map says. */
+template <uint32_t BYTES> __device__ __forceinline__ uint32_t box_at(uint32_t row, uint32_t chunk) {
+    constexpr uint32_t TURN = BYTES / 16 - 1;
+    return row * BYTES + ((chunk ^ (row / (128 / BYTES) & TURN)) * 16);
+}
+
+/* 16-byte chunks from `chunk` on of a box of 64 rows of BYTES. */
+template <uint32_t BYTES, int SUMS>
+__device__ __forceinline__ void stage_bf16(uint32_t to, uint32_t thread, uint32_t chunk,
+                                           const float (&v)[SUMS]) {
+    uint32_t row = thread / 32 * 16 + thread % 16;
+    chunk += thread % 32 / 16;
+#pragma unroll
+    for (int i = 0; i < SUMS; i += 8)
+        asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(
+                         to + box_at<BYTES>(row, chunk + i / 4)),
+                     "r"(pack(v[i], v[i + 1])), "r"(pack(v[i + 2], v[i + 3])),
+                     "r"(pack(v[i + 4], v[i + 5])), "r"(pack(v[i + 6], v[i + 7]))
+                     : "memory");
+}
+__device__ __forceinline__ void stage_f32(uint32_t to, uint32_t thread, const float (&v)[16]) {
+    uint32_t row = thread / 32 * 16 + thread % 32 / 4, turn = row % 8;
+    uint32_t base = to + row * 128 + thread % 2 * 8;
+#pragma unroll
+    for (int j = 0; j < 4; j++) {
+        uint32_t at = base + ((j * 2 + thread % 4 / 2) ^ turn) * 16;
+        asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(at), "f"(v[j * 4]), "f"(v[j * 4 + 1])
+                     : "memory");
+        asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(at + 1024), "f"(v[j * 4 + 2]),
+                     "f"(v[j * 4 + 3])
+                     : "memory");
+    }
+}
+
+/* What a bulk copy cannot do: rows past the live ones, odd strides, adding to what is there. */
+template <uint32_t BYTES, bool BF16>
+__device__ __forceinline__ void store_box(const rp_matmul_wide_args &args, uint32_t from,
+                                          uint32_t thread, uint32_t col, uint32_t token,
+                                          uint32_t live) {
+    constexpr uint32_t COLS = BYTES / (BF16 ? 2 : 4);
+    uint32_t rows = min(live - token, 64u);
+#pragma unroll 4
+    for (uint32_t i = thread; i < 64 * COLS; i += 128) {
+        uint32_t row = i / COLS, c = i % COLS, byte = c * (BF16 ? 2 : 4);
+        uint32_t at = from + box_at<BYTES>(row, byte / 16) + byte % 16;
+        if (row >= rows || col + c >= args.out_cols)
+            continue;
+        size_t to = (size_t)(token + row) * args.out_stride + col + c;
+        if (BF16) {
+            uint16_t v;
+            asm volatile("ld.shared.u16 %0, [%1];" : "=h"(v) : "r"(at) : "memory");
+            ((uint16_t *)args.out)[to] = v;
+        } else {
+            float v;
+            asm volatile("ld.shared.f32 %0, [%1];" : "=f"(v) : "r"(at) : "memory");
+            float *out = (float *)args.out + to;
+            *out = args.accumulate ? *out + v : v;
+        }
+    }
+}
+
+/* 8 gates, 8 ups -> 8 outputs. */
+template <rp_activation FN>
+__device__ __forceinline__ void activate(const float (&v)[16], float (&out)[8]) {
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        int gate = i / 4 * 8 + i % 4;
+        out[i] = rp_activate(FN, v[gate]) * v[gate + 4];
+    }
+}
+
+/* A tile whose totals wait to be stored; token, col: of the warpgroup's first output. */
+struct pending {
+    uint32_t token, col;
+    bool bulk;
+};
+
+/* The TURN-th slice, 16 sums of a thread, on its way out: what lies in shared memory first, it makes room. */
+template <typename Shape, bool GATED, bool BF16, bool DRAIN, int TURN>
+__device__ __forceinline__ void store_slice(const rp_matmul_wide_args &args, const place &p,
+                                            const pending &t, uint32_t live,
+                                            const float (&held)[Shape::HELD]) {
+    constexpr int LAID_SLICES = Shape::LAID / 16, SLICES = Shape::SUMS / 16;
+    constexpr int AT = (TURN + SLICES - LAID_SLICES) % SLICES; /* in the tile */
+    constexpr int OUT = GATED ? 8 : 16;
+    constexpr uint32_t ROW_BYTES = SLICES * OUT * (BF16 ? 4 : 8);
+    constexpr uint32_t BYTES = ROW_BYTES % 128 == 0 && !GATED ? 128 : ROW_BYTES % 64 == 0 ? 64 : 32;
+    constexpr uint32_t SLICE_BYTES = OUT * (BF16 ? 4 : 8); /* of a row */
+    constexpr uint32_t PARTS = BYTES / SLICE_BYTES;        /* slices of a box */
+    constexpr uint32_t BOX = AT / PARTS, PART = AT % PARTS;
+    constexpr uint32_t TURN_BOX = TURN / PARTS; /* boxes so far */
+    static_assert(LAID_SLICES % PARTS == 0 && (LAID_SLICES == 0 || Shape::HELD % 16 == 0),
+                  "boxes are of one kind");
+    uint32_t to = DRAIN ? p.ring + TURN_BOX * 8192 : p.area + TURN_BOX % Shape::BOXES * 8192;
+    uint32_t col = t.col + BOX * (BYTES / (BF16 ? 2 : 4));
+    float v[16];
+    if (AT * 16 >= Shape::HELD) {
+#pragma unroll
+        for (int i = 0; i < 16; i += 4) {
+            float4 x = load_shared(p.area + p.thread * 16 + (AT * 16 - Shape::HELD + i) * 512);
+            v[i] = x.x;
+            v[i + 1] = x.y;
+            v[i + 2] = x.z;
+            v[i + 3] = x.w;
+        }
+    } else {
+#pragma unroll
+        for (int i = 0; i < 16; i++)
+            v[i] = held[AT * 16 + i];
+    }
+    if (!GATED && args.bias) {
+        uint32_t c = t.col + AT * 32 + p.thread % 4 * 2;
+        add_bias(args.bias + c, args.out_cols - min(args.out_cols, c), v);
+    }
+    if (PART == 0 && !DRAIN) { /* the box is free: others have read it, or it was sent */
+        if (TURN_BOX >= Shape::BOXES && p.leader)
+            asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(Shape::BOXES - 1) : "memory");
+        rp_warpgroup_sync(p.warpgroup);
+    }
+    if constexpr (GATED) {
+        float w[8];
+        if (args.fn == RP_ACTIVATION_SILU)
+            activate<RP_ACTIVATION_SILU>(v, w);
+        else
+            activate<RP_ACTIVATION_GELU_TANH>(v, w);
+        stage_bf16<BYTES>(to, p.thread, PART * 2, w);
+    } else if constexpr (BF16) {
+        stage_bf16<BYTES>(to, p.thread, PART * 4, v);
+    } else {
+        stage_f32(to, p.thread, v);
+    }
+    if (PART == PARTS - 1) {
+        asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+        rp_warpgroup_sync(p.warpgroup);
+        if (!t.bulk)
+            store_box<BYTES, BF16>(args, to, p.thread, col, t.token, live);
+        else if (p.leader)
+            bulk_store(args, to, col, t.token);
+    }
+}
+
+/* The registers of a slice are known to the compiler alone. */
+template <typename Shape, bool GATED, bool BF16, bool DRAIN, int TURN = 0>
+__device__ __forceinline__ void store_turn(uint32_t turn, const rp_matmul_wide_args &args,
+                                           const place &p, const pending &t, uint32_t live,
+                                           const float (&held)[Shape::HELD]) {
+    if constexpr (TURN < Shape::SUMS / 16) {
+        if (turn == TURN)
+            store_slice<Shape, GATED, BF16, DRAIN, TURN>(args, p, t, live, held);
+        else
+            store_turn<Shape, GATED, BF16, DRAIN, TURN + 1>(turn, args, p, t, live, held);
+    }
+}
+
+template <typename Shape, bool GATED, bool BF16>
+__device__ __forceinline__ void multiply_all(const rp_matmul_wide_args &args, ring r,
+                                             uint32_t area) {
+    constexpr uint32_t SLICES = Shape::SUMS / 16;
+    place p;
+    p.warpgroup = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 128, 0);
+    p.thread = threadIdx.x % 128;
+    p.area = area + p.warpgroup * Shape::AREA_BYTES;
+    p.ring = r.data + p.warpgroup * Shape::SUMS / 16 * 8192;
+    p.leader = p.thread == 0;
+    rp_pdl_wait();
+    uint32_t live = *args.live;
+    walk w = walk_begin(args, live);
+    pending last;
+    float held[Shape::HELD];
+    uint32_t turn = SLICES; /* of the tile before: slices that are stored */
+    tile_at t;
+    bool any = walk_next(args, w, t);
+    early<Shape> guess = guess_first<Shape>(args);
+    if (!any || t.col != guess.col) {
+        for (uint32_t i = 0; i < guess.stages; i++) {
+            rp_barrier_wait(r.full + 8 * r.stage, r.phase);
+            free_stage(r.empty + 8 * r.stage);
+            ring_next<Shape>(r);
+        }
+    }
+    for (; any; any = walk_next(args, w, t)) {
+        /* Zeros, although nobody reads them: else the sums of the tile before would seem alive until here. */
+        float sums[Shape::SUMS];
+#pragma unroll
+        for (int i = 0; i < Shape::SUMS; i++)
+            sums[i] = 0;
+        for (uint32_t begin = 0; begin < args.blocks; begin += args.segment_blocks) {
+            uint32_t blocks = min(args.segment_blocks, args.blocks - begin), before = 0;
+#pragma unroll 1
+            for (uint32_t k = 0; k < blocks; k++) {
+                multiply_block<Shape>(r, before, p.warpgroup, k == 0, sums);
+                if (turn < SLICES) {
+                    do
+                        store_turn<Shape, GATED, BF16, false>(turn, args, p, last, live, held);
+                    while (++turn < SLICES && k + 1 == blocks);
+                }
+            }
+            multiply_end(before);
+            keep<Shape>(p, begin == 0, sums, held);
+        }
+        last.token = t.token * RP_WIDE_TOKENS + p.warpgroup * 64;
+        last.col = t.col * Shape::COLS / (GATED ? 2 : 1);
+        last.bulk = args.bulk_stores && last.token + 64 <= live;
+        turn = last.token < live && last.col < args.out_cols ? 0 : SLICES;
+    }
+    /* Both are through: the stages are free, a box for each. */
+    asm volatile("bar.sync 3, 256;" ::: "memory");
+    for (; turn < SLICES; turn++)
+        store_turn<Shape, GATED, BF16, true>(turn, args, p, last, live, held);
+    if (p.leader)
+        asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+}
+
+template <int COLS, int HELD, int STAGES, bool GATED, bool BF16>
+__global__ void __launch_bounds__(THREADS, 1)
+    matmul_wide(const __grid_constant__ rp_matmul_wide_args args) {
+#if RP_CUDA_HOPPER
+    using Shape = shape<COLS, HELD, STAGES>;
+    extern __shared__ __align__(1024) unsigned char shared[];
+    ring r;
+    r.data = (rp_shared_address(shared) + 1023) & ~1023u;
+    uint32_t area = r.data + STAGES * Shape::STAGE_BYTES;
+    r.full = area + 2 * Shape::AREA_BYTES;
+    r.empty = r.full + 8 * STAGES;
+    r.stage = r.phase = 0;
+    if (threadIdx.x == COPYING) {
+        rp_map_prefetch(&args.weight_map);
+        rp_map_prefetch(&args.in_map);
+        for (uint32_t i = 0; i < STAGES; i++) {
+            rp_barrier_init(r.full + 8 * i, 1);
+            rp_barrier_init(r.empty + 8 * i, COPYING / 32); /* warps */
+        }
+        rp_barrier_init_fence();
+    }
+    __syncthreads();
+    if (threadIdx.x >= COPYING) {
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
+        if (threadIdx.x == COPYING)
+            copy_all<Shape, GATED>(args, r);
+        else
+            rp_pdl_wait();
+    } else {
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
+        multiply_all<Shape, GATED, BF16>(args, r, area);
+    }
+#else
+    (void)args;
+    __trap(); /* never planned */
+#endif
+}
+
+struct kernel_entry {
+    uint32_t cols;
+    bool gated, bf16;
+    void (*kernel)(rp_matmul_wide_args);
+    uint32_t shared_bytes;
+};
+
+#define ENTRY(cols, held, stages, gated, bf16)                                                     \
+    {                                                                                              \
+        cols, gated, bf16, matmul_wide<cols, held, stages, gated, bf16>,                           \
+            shape<cols, held, stages>::SHARED_BYTES                                                \
+    }
+#define ENTRIES(cols, held, stages)                                                                \
+    ENTRY(cols, held, stages, false, false), ENTRY(cols, held, stages, false, true),               \
+        ENTRY(cols, held, stages, true, true)
+const kernel_entry kernels[] = {ENTRIES(128, 64, 6), ENTRIES(192, 96, 4), ENTRIES(224, 80, 4),
+                                ENTRIES(256, 96, 4)};
+
+const kernel_entry *find_kernel(const rp_matmul_wide_args &args) {
+    for (const kernel_entry &entry : kernels)
+        if (entry.cols == args.cols && entry.gated == args.gated && entry.bf16 == args.out_bf16)
+            return &entry;
+    return nullptr;
+}
+
+} // namespace
+
+int rp_matmul_wide_cuda_prepare(struct rp_matmul_wide_args *args) {
+    const kernel_entry *entry = find_kernel(*args);
+    if (!entry)
+        return RP_STATUS_NOT_FOUND;
+    args->shared_bytes = entry->shared_bytes;
+    cudaError_t error = cudaFuncSetAttribute(
+        entry->kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)entry->shared_bytes);
+    return error == cudaSuccess ? RP_OK : RP_STATUS_DEVICE;
+}
+
+int rp_matmul_wide_cuda_run(const void *args_void, cudaStream_t stream) {
+    const rp_matmul_wide_args *args = (const rp_matmul_wide_args *)args_void;
+    const kernel_entry *entry = find_kernel(*args);
+    return rp_cuda_start(entry->kernel, dim3(args->grid), dim3(THREADS), args->shared_bytes, stream,
+                         args->dependent, *args);
+}

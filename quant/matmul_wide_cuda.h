@@ -1,0 +1,51 @@
+/* matmul_wide_cuda.h - bf16 products of many rows of tokens (prompts): tiles of 128 tokens, persistent blocks.
+ * The reduction contract is that of matmul_cuda.h. */
+#ifndef RP_QUANT_MATMUL_WIDE_CUDA_H
+#define RP_QUANT_MATMUL_WIDE_CUDA_H
+
+#include "quant/matmul_cuda.h"
+
+#include <cuda.h> /* CUtensorMap */
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define RP_WIDE_TOKENS 128u /* of a tile: two warpgroups of 64 */
+
+/* Frozen arguments; 64-byte aligned, for the tensor maps. */
+struct rp_matmul_wide_args {
+    CUtensorMap weight_map; /* (n, k); gated: rows of 8 gates, 8 ups in turns */
+    CUtensorMap in_map;     /* (max_rows, k) */
+    CUtensorMap out_map;    /* (max_rows, out_cols), where bulk_stores */
+    const uint32_t *live;   /* live rows, on the device */
+    const float *bias;
+    void *out;
+    size_t out_stride;
+    uint32_t out_cols;
+    uint32_t cols;                   /* weights of a tile: 128, 192, 224, 256 */
+    uint32_t blocks, segment_blocks; /* of K, in columns of 64 */
+    uint32_t token_tiles, col_tiles;
+    uint32_t grid, shared_bytes;
+    enum rp_activation fn;
+    bool gated, out_bf16, accumulate, dependent;
+    bool bulk_stores; /* out is aligned for the copy engine */
+};
+
+int rp_matmul_wide_cuda_run(const void *args, struct CUstream_st *stream);
+/* Once per kernel, outside any capture; sets the sizes that the kernel decides. */
+int rp_matmul_wide_cuda_prepare(struct rp_matmul_wide_args *args);
+
+/* True when these kernels take the product. */
+bool rp_matmul_wide_cuda_fits(const struct rp_matmul_cuda *op);
+
+/* Like rp_matmul_cuda_plan, of a product that fits, never with partials. cols: weights of a tile, 0: chosen;
+ * it changes no bit. */
+int rp_matmul_wide_cuda_plan(const struct rp_matmul_cuda *op, uint32_t cols, uint32_t segment,
+                             struct rp_arena *memory, struct rp_cuda_launch *out_launch,
+                             struct rp_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
