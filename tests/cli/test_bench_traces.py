@@ -149,15 +149,22 @@ class Run:
         low, high = (bisect.bisect_right(counts, int(r)) for r in (math.floor(rank), math.ceil(rank)))
         return edges[low - 1] if low else 0.0, edges[high]
 
+    def mean(self, kind):
+        """Of the server's observations, in ms: a histogram's sum and count have no error."""
+        name = HISTOGRAMS[kind]
+        return self.change[name + "_sum"] / self.change[name + "_count"] * 1e3
+
     def comparison(self):
-        """(kind, name, client's ms, lower, upper) of each percentile."""
-        return [(kind, name, self.got["service"][f"{name}_{kind}_ms"], *self.bounds(kind, quantile))
-                for kind in HISTOGRAMS for name, quantile in QUANTILES]
+        """(kind, name, client's ms, lower, upper) of each mean and percentile."""
+        service = self.got["service"]
+        means = [(kind, "mean", service[f"mean_{kind}_ms"], self.mean(kind), self.mean(kind)) for kind in HISTOGRAMS]
+        return means + [(kind, name, service[f"{name}_{kind}_ms"], *self.bounds(kind, quantile))
+                        for kind in HISTOGRAMS for name, quantile in QUANTILES]
 
     def disagreements(self):
-        """Where the client's percentile lies outside of the server's bucket by more than the longest way there and back
-        of this run. To either side: the server may have read a request before the client's write has returned, and of
-        two tokens the first may have been the late one."""
+        """Where the client's number lies outside of the server's bucket, or beside its mean, by more than the longest
+        way there and back of this run. To either side: the server may have read a request before the client's write
+        has returned, and of two tokens the first may have been the late one."""
         allowed = self.loopback.longest_ms()
         return [row for row in self.comparison() if not row[3] - allowed <= row[2] <= row[4] + allowed]
 
@@ -192,13 +199,14 @@ def last_lines(path, count, folder):
 
 def check_azure(server, count):
     expected = Expected(azure_requests(AZURE)[:count], 1 / 32)
-    run = run_agreeing(server, expected, "--dataset-name", "azure", "--dataset-path", AZURE, "--num-prompts", str(count),
-                       "--length-scale", str(1 / 32), "--time-scale", "0.06" if count >= 300 else "0.5")
+    run = run_agreeing(server, expected, "--dataset-name", "azure", "--dataset-path", AZURE, "--num-prompts",
+                       str(count), "--length-scale", str(1 / 32), "--time-scale", "0.06" if count >= 300 else "0.5")
     assert not run.hits, run.got["prefix_cache"]  # random prompts have nothing in common
 
 
 def mooncake_arguments(path):
-    return "--dataset-name", "mooncake", "--dataset-path", path, "--length-scale", str(1 / 64), "--block-tokens", str(PAGE)
+    return ("--dataset-name", "mooncake", "--dataset-path", path, "--length-scale", str(1 / 64),
+            "--block-tokens", str(PAGE))
 
 
 def check_mooncake(server, path):
@@ -258,7 +266,7 @@ def show(run, expected):
           f"pages in use {expected.pages}; {cache}")
     print(f"GET /health: median {run.loopback.median_ms():.2f} ms, longest {run.loopback.longest_ms():.2f} ms")
     for kind, name, client, low, high in run.comparison():
-        print(f"| {kind} | {name} | {client:.2f} | {low:g} to {high:g} | {'' if low <= client <= high else 'outside'}")
+        print(f"| {kind} | {name} | {client:.2f} | {low:.5g} to {high:.5g} | {'' if low <= client <= high else 'outside'}")
 
 
 def whole():
