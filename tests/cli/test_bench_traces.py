@@ -234,7 +234,7 @@ def check_a_small_pool_shows(path, context):
 def main():
     if not AZURE or not MOONCAKE:
         skip("no traces in REPRISE_TEST_DATA")
-    azure, mooncake, context = (40, 60, 304) if is_sanitized() else (300, 200, 1024)
+    azure, mooncake, context = (40, 60, 304) if is_sanitized() else (300, 150, 1024)
     with tempfile.TemporaryDirectory() as folder:
         path = last_lines(MOONCAKE, mooncake, folder)
         with Server(DEMO, "--max-model-len", str(context), "--num-gpu-blocks-override", "12000") as server:
