@@ -14,7 +14,10 @@
  * readings, and the median of the rounds is reported with their spread. (A card's is read once, before the
  * engine takes its memory.) No two sequences share a page. Before the rounds all run once: that gives the
  * prompts' speed (all their tokens, over the time until each sequence has its first answer), and the rounds
- * find their prompts in the prefix cache. */
+ * find their prompts in the prefix cache.
+ *
+ * Of all rounds' steps, one after the other, those count that come after they have settled (settled.h); when they
+ * have not, or are fewer than 100, the result is unreliable, and all count. Shares are of whole rounds. */
 #ifndef RP_BENCH_BENCH_DECODE_H
 #define RP_BENCH_BENCH_DECODE_H
 
@@ -36,7 +39,9 @@ struct rp_bench_decode_result {
     double achieved_gbps;       /* of the median step of all rounds */
     double share, share_min, share_max; /* median, least and largest of the rounds */
     double prefill_tokens_per_second;
-    uint32_t steps;
+    uint32_t steps; /* that counted */
+    bool reliable;
+    uint32_t settled_after; /* steps of all rounds, in their order, that do not count */
 };
 
 struct rp_bench_decode_config {

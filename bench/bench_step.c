@@ -5,6 +5,7 @@
 #include "base/memory.h"
 #include "bench/membw.h"
 #include "bench/random_pattern.h"
+#include "bench/settled.h"
 #include "bench/step_internal.h"
 #include "engine/weights_on_device.h"
 #include "quant/matrix.h"
@@ -65,24 +66,52 @@ static int run_steps(struct step_case *what, uint32_t count, const struct sample
     return RP_OK;
 }
 
+/* The steps from `after` on, of `count`. */
+static void summarise_steps(const struct samples *samples, uint32_t after, uint32_t count,
+                            struct rp_bench_step *out) {
+    uint32_t n = out->steps = count - after;
+    out->ms_p50 = take_quantile(samples->step + after, n, 0.5) * 1e-6;
+    out->ms_p99 = take_quantile(samples->step + after, n, 0.99) * 1e-6;
+    out->device_ms_p50 = take_quantile(samples->device + after, n, 0.5) * 1e-6;
+    out->gap_us_p50 = take_quantile(samples->gap + after, n, 0.5) * 1e-3;
+    out->gap_us_p99 = take_quantile(samples->gap + after, n, 0.99) * 1e-3;
+    out->host_us_p50 = take_quantile(samples->host + after, n, 0.5) * 1e-3;
+    out->host_us_p99 = take_quantile(samples->host + after, n, 0.99) * 1e-3;
+}
+
+/* `steps` more, behind the first `done` of the samples; those of their own warm-up are not kept. */
+static int append_steps(struct step_case *what, uint32_t skip, uint32_t steps, uint32_t done,
+                        const struct samples *samples, struct rp_error *err) {
+    const struct samples end = {samples->step + done, samples->device + done, samples->gap + done,
+                                samples->host + done};
+    double *const columns[] = {end.step, end.device, end.gap, end.host};
+    int status = run_steps(what, skip + steps, &end, err);
+    for (size_t i = 0; status == RP_OK && i < RP_ARRAY_COUNT(columns); i++)
+        memmove(columns[i], columns[i] + skip, steps * sizeof *columns[i]);
+    return status;
+}
+
 static int measure_steps(struct step_case *what, struct rp_bench_step *out, struct rp_error *err) {
     const struct rp_bench_step_config *config = what->bench->config;
-    uint32_t skip = RP_MAX(config->warm_up, 1u), count = skip + config->steps;
-    double *values = rp_calloc((size_t)count * 4, sizeof *values);
+    uint32_t skip = RP_MAX(config->warm_up, 1u), steps = config->steps, done = steps;
+    size_t room = skip + 2 * (size_t)steps;
+    double *values = rp_calloc(room * 4, sizeof *values);
     if (!values)
         return rp_error_set(err, RP_STATUS_NO_MEMORY, "out of memory");
-    struct samples samples = {values, values + count, values + 2 * (size_t)count,
-                              values + 3 * (size_t)count};
-    int status = run_steps(what, count, &samples, err);
+    struct samples samples = {values, values + room, values + 2 * room, values + 3 * room};
+    struct rp_settled settled = {.reliable = false};
+    int status = append_steps(what, skip, steps, 0, &samples, err);
+    if (status == RP_OK)
+        settled = rp_settled_find(samples.step, done);
+    if (status == RP_OK && !settled.reliable && steps >= RP_SETTLED_SAMPLES) {
+        status = append_steps(what, skip, steps, done, &samples, err);
+        done += steps;
+        settled = rp_settled_find(samples.step, done);
+    }
     if (status == RP_OK) {
-        out->steps = config->steps;
-        out->ms_p50 = take_quantile(samples.step + skip, config->steps, 0.5) * 1e-6;
-        out->ms_p99 = take_quantile(samples.step + skip, config->steps, 0.99) * 1e-6;
-        out->device_ms_p50 = take_quantile(samples.device + skip, config->steps, 0.5) * 1e-6;
-        out->gap_us_p50 = take_quantile(samples.gap + skip, config->steps, 0.5) * 1e-3;
-        out->gap_us_p99 = take_quantile(samples.gap + skip, config->steps, 0.99) * 1e-3;
-        out->host_us_p50 = take_quantile(samples.host + skip, config->steps, 0.5) * 1e-3;
-        out->host_us_p99 = take_quantile(samples.host + skip, config->steps, 0.99) * 1e-3;
+        out->reliable = settled.reliable;
+        out->settled_after = settled.after;
+        summarise_steps(&samples, settled.after, done, out);
     }
     rp_free(values);
     return status;

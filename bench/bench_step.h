@@ -13,7 +13,10 @@
  *
  * Bytes: every weight matrix of the step once (the embedding's rows apart) and K and V of every sequence
  * (backend/op_cost.h). The read bandwidth and, for prompts, the rate of the largest product are measured
- * in the same run. */
+ * in the same run.
+ *
+ * Steps count from where they have settled (settled.h). When they have not within `steps`, and these are at least
+ * 100, as many more are run, once. A case that still has not, or has fewer, is unreliable; all its steps count. */
 #ifndef RP_BENCH_BENCH_STEP_H
 #define RP_BENCH_BENCH_STEP_H
 
@@ -34,7 +37,7 @@ struct rp_bench_step_config {
     const uint32_t *contexts; /* (context_count); prompt: tokens of the prompt */
     uint32_t context_count;
     uint32_t max_model_len; /* what page tables hold room for; 0: what the context needs */
-    uint32_t steps;         /* that count, at least 2 */
+    uint32_t steps;         /* after the warm-up, at least 2 */
     uint32_t warm_up;
     bool enforce_eager, no_fusion;
     void (*progress)(void *ctx, const char *stage, uint32_t batch, uint32_t context);
@@ -43,7 +46,9 @@ struct rp_bench_step_config {
 
 struct rp_bench_step {
     uint32_t batch, context; /* prompt: 1, and its tokens */
-    uint32_t steps;
+    uint32_t steps;          /* that counted */
+    bool reliable;
+    uint32_t settled_after; /* steps after the warm-up that do not count */
     double ms_p50, ms_p99, device_ms_p50;
     double gap_us_p50, gap_us_p99, host_us_p50, host_us_p99;
     double tokens_per_second; /* from the median */

@@ -51,6 +51,8 @@ static void print_row_json(struct decode_output *output, const struct rp_bench_r
     rp_json_bool(&json, "left_out", result->left_out);
     if (!result->left_out) {
         rp_json_uint(&json, "steps", result->steps);
+        rp_json_bool(&json, "reliable", result->reliable);
+        rp_json_uint(&json, "settled_after", result->settled_after);
         rp_json_double(&json, "ms_per_step_p50", result->ms_p50);
         rp_json_double(&json, "ms_per_step_p10", result->ms_p10);
         rp_json_double(&json, "ms_per_step_p90", result->ms_p90);
@@ -78,11 +80,13 @@ static void print_row_json(struct decode_output *output, const struct rp_bench_r
 
 static void print_row(struct decode_output *output, const struct rp_bench_ready *ready,
                       const struct rp_bench_decode_result *result) {
+    char settled[16];
     if (output->base.rows++ == 0) {
         rp_bench_print_ready(&output->base, ready);
-        printf("%5s %7s %9s %9s %9s %10s %7s %7s %16s %7s %7s %7s %7s %6s %10s\n", "batch",
+        printf("%5s %7s %9s %9s %9s %10s %7s %7s %16s %7s %7s %7s %7s %6s %13s %10s\n", "batch",
                "context", "ms p50", "ms p99", "device ms", "tokens/s", "TB/s", "of TB/s",
-               "share (rounds)", "gap us", "p99", "host us", "p99", "steps", "prompt t/s");
+               "share (rounds)", "gap us", "p99", "host us", "p99", "steps", "settled after",
+               "prompt t/s");
     }
     printf("%5u %7u ", result->batch, result->context);
     if (result->left_out) {
@@ -97,8 +101,10 @@ static void print_row(struct decode_output *output, const struct rp_bench_ready 
                100 * result->share_max);
     else
         printf("%17s", "not measured");
-    printf(" %7.1f %7.1f %7.1f %7.1f %6u %10.0f\n", result->gap_us_p50, result->gap_us_p99,
-           result->host_us_p50, result->host_us_p99, result->steps,
+    snprintf(settled, sizeof settled, result->reliable ? "%u" : "unreliable",
+             result->settled_after);
+    printf(" %7.1f %7.1f %7.1f %7.1f %6u %13s %10.0f\n", result->gap_us_p50, result->gap_us_p99,
+           result->host_us_p50, result->host_us_p99, result->steps, settled,
            result->prefill_tokens_per_second);
     fflush(stdout);
 }

@@ -113,29 +113,36 @@ static double bandwidth(const struct rp_bench_step *c) {
 
 static double flop_rate(const struct rp_bench_step *c) { return share(c->flops, c->ms_p50 * 1e-3); }
 
+static const char *settled_text(const struct rp_bench_step *c, char out[16]) {
+    snprintf(out, 16, c->reliable ? "%u" : "unreliable", c->settled_after);
+    return out;
+}
+
 static void print_steps(const struct rp_bench_step_result *result) {
-    printf("%5s %7s %9s %9s %10s %7s %6s %9s %8s %8s %10s %9s\n", "batch", "context", "ms",
+    printf("%5s %7s %9s %9s %10s %7s %6s %9s %8s %8s %10s %9s %13s\n", "batch", "context", "ms",
            "ms p99", "tokens/s", "TB/s", "share", "device ms", "gap us", "host us", "capture ms",
-           "KiB graph");
+           "KiB graph", "settled after");
     for (uint32_t i = 0; i < result->case_count; i++) {
         const struct rp_bench_step *c = &result->cases[i];
-        printf("%5u %7u %9.3f %9.3f %10.1f %7.3f %5.1f%% %9.3f %8.1f %8.1f %10.1f %9.1f\n",
+        char text[16];
+        printf("%5u %7u %9.3f %9.3f %10.1f %7.3f %5.1f%% %9.3f %8.1f %8.1f %10.1f %9.1f %13s\n",
                c->batch, c->context, c->ms_p50, c->ms_p99, c->tokens_per_second,
                bandwidth(c) * 1e-12, 100 * share(bandwidth(c), result->read_bandwidth),
                c->device_ms_p50, c->gap_us_p50, c->host_us_p50, c->capture_ms,
-               (double)c->graph_bytes / 1024);
+               (double)c->graph_bytes / 1024, settled_text(c, text));
     }
 }
 
 static void print_prompts(const struct rp_bench_step_result *result) {
-    printf("%7s %9s %9s %10s %8s %8s %6s %9s %8s %10s\n", "prompt", "ms", "ms p99", "tokens/s",
-           "TFLOP/s", "product", "share", "device ms", "host us", "capture ms");
+    printf("%7s %9s %9s %10s %8s %8s %6s %9s %8s %10s %13s\n", "prompt", "ms", "ms p99", "tokens/s",
+           "TFLOP/s", "product", "share", "device ms", "host us", "capture ms", "settled after");
     for (uint32_t i = 0; i < result->case_count; i++) {
         const struct rp_bench_step *c = &result->cases[i];
-        printf("%7u %9.3f %9.3f %10.1f %8.2f %8.2f %5.1f%% %9.3f %8.1f %10.1f\n", c->context,
+        char text[16];
+        printf("%7u %9.3f %9.3f %10.1f %8.2f %8.2f %5.1f%% %9.3f %8.1f %10.1f %13s\n", c->context,
                c->ms_p50, c->ms_p99, c->tokens_per_second, flop_rate(c) * 1e-12,
                c->product_flops * 1e-12, 100 * share(flop_rate(c), c->product_flops),
-               c->device_ms_p50, c->host_us_p50, c->capture_ms);
+               c->device_ms_p50, c->host_us_p50, c->capture_ms, settled_text(c, text));
     }
 }
 
@@ -144,6 +151,8 @@ static void write_case(struct rp_json *json, const struct rp_bench_step *c, doub
     rp_json_uint(json, "batch", c->batch);
     rp_json_uint(json, "context", c->context);
     rp_json_uint(json, "steps", c->steps);
+    rp_json_bool(json, "reliable", c->reliable);
+    rp_json_uint(json, "settled_after", c->settled_after);
     rp_json_double(json, "ms_p50", c->ms_p50);
     rp_json_double(json, "ms_p99", c->ms_p99);
     rp_json_double(json, "device_ms_p50", c->device_ms_p50);
