@@ -15,6 +15,7 @@ struct rp_engine_config rp_check_engine_config(const struct rp_check_config *con
                                      .device = {.threads = 1, .slow_share = config->slow_share},
                                      .queue_capacity = 64,
                                      .kv_cache_bytes = (uint64_t)32 << 20,
+                                     .kv_dtype = RP_MODEL_DTYPE_AUTO,
                                      .run_ahead = true,
                                      .plant_node = config->plant_node,
                                      .plant_allocation = config->plant_allocation};

@@ -34,7 +34,8 @@ int rp_engine_run_open(const struct rp_engine_run_model *model,
         return status;
     }
     struct rp_engine_config mine = *config;
-    mine.kv_dtype = out->model.dtype;
+    if (mine.kv_dtype == RP_MODEL_DTYPE_AUTO)
+        mine.kv_dtype = out->model.dtype;
     mine.wake = on_wake;
     mine.wake_ctx = out;
     return rp_engine_create(&mine, &out->model, &out->engine, err);

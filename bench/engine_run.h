@@ -28,8 +28,8 @@ struct rp_engine_run {
     bool started;
 };
 
-/* Makes model and engine. config->wake is ours; kv_dtype is the matrices' own; config->opened is taken over, also
- * when it fails. Close it in any case. */
+/* Makes model and engine. config->wake is ours; a kv_dtype of RP_MODEL_DTYPE_AUTO is the matrices' own;
+ * config->opened is taken over, also when it fails. Close it in any case. */
 int rp_engine_run_open(const struct rp_engine_run_model *model,
                        const struct rp_engine_config *config, struct rp_engine_run *out,
                        struct rp_error *err) RP_MUST_USE;

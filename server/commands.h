@@ -14,6 +14,7 @@ int rp_cmd_bench_check(int argc, char **argv);
 int rp_cmd_bench_compare(int argc, char **argv);
 int rp_cmd_bench_decode(int argc, char **argv);
 int rp_cmd_bench_kernels(int argc, char **argv);
+int rp_cmd_bench_pair(int argc, char **argv);
 int rp_cmd_bench_step(int argc, char **argv);
 int rp_cmd_bench_prefill(int argc, char **argv);
 
