@@ -10,26 +10,64 @@
 
 /* ---- blocks ----------------------------------------------------------------------------------------- */
 
+static void close_sides(const struct rp_pair_side *const sides[2]) {
+    for (int i = 0; i < 2; i++)
+        if (sides[i]->close)
+            sides[i]->close(sides[i]->ctx);
+}
+
+/* Makes both, and a sample of each that does not count. */
+static int make_sides(const struct rp_pair_side *const sides[2],
+                      const struct rp_pair_run_options *options, uint32_t block, uint64_t seed,
+                      struct rp_error *err) {
+    int status = RP_OK;
+    double ignored;
+    for (uint32_t i = 0; i < 2 && status == RP_OK; i++) {
+        const struct rp_pair_side *side = sides[(block + i) % 2];
+        status = side->open ? side->open(side->ctx, err) : RP_OK;
+    }
+    for (uint32_t i = 0; i < 2 && status == RP_OK; i++)
+        status =
+            sides[i]->sample(sides[i]->ctx, &options->load, options->clock, seed, &ignored, err);
+    return status;
+}
+
+static int run_block(const struct rp_pair_side *const sides[2],
+                     const struct rp_pair_run_options *options, uint32_t block, double values[4],
+                     struct rp_error *err) {
+    uint64_t seed = options->seed + 3 * (uint64_t)block;
+    int status = RP_OK;
+    if (block == 0 || !options->keep) {
+        if (block > 0)
+            close_sides(sides);
+        status = make_sides(sides, options, block, seed, err);
+    }
+    for (uint32_t i = 0; i < 4 && status == RP_OK; i++) {
+        const struct rp_pair_side *side = sides[i == 1 || i == 2];
+        status = side->sample(side->ctx, &options->load, options->clock, seed + 1 + i / 2,
+                              &values[i], err);
+    }
+    return status;
+}
+
 int rp_pair_run(const struct rp_pair_side *a, const struct rp_pair_side *b,
                 const struct rp_pair_run_options *options, struct rp_comparison *out,
                 struct rp_error *err) {
-    double *values = rp_calloc((size_t)options->blocks + 1, 4 * sizeof *values);
-    int status =
-        values ? RP_OK : rp_error_set(err, RP_STATUS_NO_MEMORY, "no memory for the samples");
-    for (uint32_t block = 0; block <= options->blocks && status == RP_OK; block++) {
-        double *value = values + 4 * (size_t)block;
-        for (uint32_t i = 0; i < 4 && status == RP_OK; i++) {
-            const struct rp_pair_side *side = i == 0 || i == 3 ? a : b;
-            uint64_t seed = options->seed + 2 * (uint64_t)block + i / 2;
-            status = side->sample(side->ctx, &options->load, options->clock, seed, &value[i], err);
-        }
-        if (status == RP_OK && options->progress && block > 0)
-            options->progress(options->ctx, block, value);
+    const struct rp_pair_side *const sides[2] = {a, b};
+    double *values = rp_calloc(options->blocks, 4 * sizeof *values);
+    if (!values)
+        return rp_error_set(err, RP_STATUS_NO_MEMORY, "no memory for the samples");
+    int status = RP_OK;
+    for (uint32_t block = 0; block < options->blocks && status == RP_OK; block++) {
+        status = run_block(sides, options, block, values + 4 * (size_t)block, err);
+        if (status == RP_OK && options->progress)
+            options->progress(options->ctx, block + 1, values + 4 * (size_t)block);
     }
+    close_sides(sides);
     if (status == RP_OK)
         status = rp_compare_blocks(rp_pair_measure_name(options->load.measure),
-                                   options->load.measure != RP_PAIR_STEP, values + 4,
-                                   options->blocks, options->margin, out, err);
+                                   options->load.measure != RP_PAIR_STEP, values, options->blocks,
+                                   options->margin, out, err);
     rp_free(values);
     return status;
 }
@@ -66,7 +104,8 @@ int rp_pair_engine_open(const struct rp_engine_run_model *model,
 }
 
 void rp_pair_engine_close(struct rp_pair_engine *engine) {
-    rp_engine_run_close(&engine->run);
+    if (engine->sequences) /* not zeroed */
+        rp_engine_run_close(&engine->run);
     rp_free(engine->prompts);
     rp_free(engine->requests);
     rp_free(engine->has_token);
@@ -99,8 +138,9 @@ static void make_requests(struct rp_pair_engine *engine, const struct rp_pair_lo
 struct observed {
     struct rp_pair_engine *engine;
     const struct rp_pair_load *load;
-    uint64_t time_ns, full_ns; /* of the results in work; of the last full step */
-    uint64_t cpu_begin_ns, cpu_end_ns;
+    enum rp_pair_clock clock;
+    uint64_t time_ns; /* of the results in work */
+    uint64_t full_ns; /* when the last full step was read, by the chosen clock; 0: none was */
     uint32_t at_time, gaps, started, output_tokens;
 };
 
@@ -124,18 +164,16 @@ static void take_event(void *ctx, const struct rp_event *event) {
     }
     if (++seen->at_time < seen->load->sequences)
         return;
-    seen->cpu_end_ns = process_ns();
-    if (!seen->full_ns)
-        seen->cpu_begin_ns = seen->cpu_end_ns;
-    else if (seen->gaps < seen->load->output)
-        seen->engine->gaps_ms[seen->gaps++] = (double)(seen->time_ns - seen->full_ns) * 1e-6;
-    seen->full_ns = seen->time_ns;
+    uint64_t now = seen->clock == RP_PAIR_CPU ? process_ns() : seen->time_ns;
+    if (seen->full_ns && seen->gaps < seen->load->output)
+        seen->engine->gaps_ms[seen->gaps++] = (double)(now - seen->full_ns) * 1e-6;
+    seen->full_ns = now;
 }
 
-static int sample_engine(void *ctx, const struct rp_pair_load *load, enum rp_pair_clock clock,
-                         uint64_t seed, double *out, struct rp_error *err) {
-    struct rp_pair_engine *engine = ctx;
-    struct observed seen = {.engine = engine, .load = load};
+int rp_pair_engine_sample(struct rp_pair_engine *engine, const struct rp_pair_load *load,
+                          enum rp_pair_clock clock, uint64_t seed, double *out,
+                          struct rp_error *err) {
+    struct observed seen = {.engine = engine, .load = load, .clock = clock};
     RP_ASSERT(load->sequences <= engine->sequences && load->input <= engine->input &&
               load->output <= engine->output);
     make_requests(engine, load, seed);
@@ -157,11 +195,6 @@ static int sample_engine(void *ctx, const struct rp_pair_load *load, enum rp_pai
         return rp_error_set(err, RP_STATUS_RANGE,
                             "the %u sequences never decode together: fewer of them, or more output",
                             load->sequences);
-    *out = clock == RP_PAIR_CPU ? (double)(seen.cpu_end_ns - seen.cpu_begin_ns) * 1e-6 / seen.gaps
-                                : rp_bench_quantile(engine->gaps_ms, seen.gaps, 0.5);
+    *out = rp_bench_quantile(engine->gaps_ms, seen.gaps, 0.5);
     return RP_OK;
-}
-
-struct rp_pair_side rp_pair_engine_side(struct rp_pair_engine *engine) {
-    return (struct rp_pair_side){sample_engine, engine};
 }

@@ -1,7 +1,10 @@
 /* pair.h - two configurations of this engine, or two servers, measured in turns.
  *
- * Samples go in blocks A B B A, one block more than asked for: the first one warms both up and does not count. What a
- * machine does meanwhile meets both sides alike, and a drift cancels within a block (load_compare.h).
+ * Samples go in blocks A B B A. What a machine does meanwhile meets both sides alike, and a drift cancels within a block
+ * (load_compare.h). Two equal engines in one process differ all the same, on a CPU by up to 8 % for as long as they live,
+ * by where their memory lies in the caches. So each block makes both anew, in turns A or B first, and takes one sample of
+ * each that does not count; the interval then covers what memory does. With `keep` both are made once: for cards, servers
+ * and models that take long to load.
  *
  * A sample is one round of the load on one side: all sequences submitted at once and run to their end. The first and
  * second half of a block have the same prompts on both sides, and no two halves share any, so that a prefix cache finds
@@ -19,8 +22,7 @@
 #include "bench/load_compare.h"
 
 enum rp_pair_measure {
-    RP_PAIR_STEP, /* milliseconds of a decode step: the median of those in which all sequences decode; by processor
-                       time their mean */
+    RP_PAIR_STEP, /* milliseconds of a decode step: the median of those in which all sequences decode */
     RP_PAIR_OUTPUT, /* output tokens/s, from the first submit until all are closed */
     RP_PAIR_PROMPT  /* prompt tokens/s, likewise */
 };
@@ -54,10 +56,13 @@ const struct rp_pair *rp_pair_find(const char *name);
 /* "ms/step", "output tokens/s", "prompt tokens/s". */
 const char *rp_pair_measure_name(enum rp_pair_measure measure);
 
-/* One side: takes a sample of the load with the prompts of this seed. */
+/* One side. open, close: NULL where nothing is to be made; close is called after a failed open too. sample: takes a
+ * sample of the load with the prompts of this seed. */
 struct rp_pair_side {
+    int (*open)(void *ctx, struct rp_error *err);
     int (*sample)(void *ctx, const struct rp_pair_load *load, enum rp_pair_clock clock,
                   uint64_t seed, double *out, struct rp_error *err);
+    void (*close)(void *ctx);
     void *ctx;
 };
 
@@ -75,13 +80,18 @@ struct rp_pair_engine {
 int rp_pair_engine_open(const struct rp_engine_run_model *model,
                         const struct rp_engine_config *config, const struct rp_pair_load *load,
                         struct rp_pair_engine *out, struct rp_error *err) RP_MUST_USE;
+/* Legal on a zeroed struct. */
 void rp_pair_engine_close(struct rp_pair_engine *engine);
-struct rp_pair_side rp_pair_engine_side(struct rp_pair_engine *engine);
+/* rp_pair_side.sample. */
+int rp_pair_engine_sample(struct rp_pair_engine *engine, const struct rp_pair_load *load,
+                          enum rp_pair_clock clock, uint64_t seed, double *out,
+                          struct rp_error *err) RP_MUST_USE;
 
 struct rp_pair_run_options {
     struct rp_pair_load load;
     enum rp_pair_clock clock;
-    uint32_t blocks; /* that count; at least 2 */
+    uint32_t blocks; /* at least 2 */
+    bool keep;       /* make both sides once */
     double margin;   /* rp_comparison's */
     uint64_t seed;
     void (*progress)(void *ctx, uint32_t block, const double values[4]); /* NULL: none */

@@ -15,7 +15,7 @@ struct pair_options {
     uint32_t dtype, measure, clock, device, blocks, sequences, input, output, shared;
     double margin;
     uint64_t seed;
-    bool list, json;
+    bool list, keep, json;
 };
 
 #define AT(field) offsetof(struct pair_options, field)
@@ -38,8 +38,11 @@ static const struct rp_flag pair_flags[] = {
      "output tokens of each; 0: the pair's, else 64"},
     {"clock", RP_FLAG_CHOICE, AT(clock), "wall|cpu", 0, 0, "wall",
      "cpu: processor time of this process, where others use the machine too"},
-    {"blocks", RP_FLAG_UINT, AT(blocks), "N", 2, 10000, "12",
-     "blocks A B B A that count; one before them does not"},
+    {"blocks", RP_FLAG_UINT, AT(blocks), "N", 2, 10000, "24", "blocks A B B A"},
+    {"keep", RP_FLAG_SWITCH, AT(keep), NULL, 0, 0, NULL,
+     "make both engines once, not for every block: for cards and models that take long to load; on "
+     "a CPU two equal "
+     "engines may then differ by 8 %"},
     {"margin", RP_FLAG_REAL, AT(margin), "SHARE", 0, 0.5, "0.02",
      "an interval within 1 +- SHARE is no difference"},
     {"seed", RP_FLAG_SIZE, AT(seed), "N", 0, 4294967295.0, "0", "of the prompts"},
@@ -130,6 +133,10 @@ static int parse_side(char *text, struct side_options *out, struct rp_error *err
 }
 
 struct side {
+    const struct pair_options *command;
+    const struct rp_pair *pair; /* NULL: none of the list */
+    const struct rp_pair_load *load;
+    bool second;
     char flags[1024], words[1056]; /* words: the same, cut */
     struct side_options options;
     struct rp_pair_engine engine;
@@ -148,49 +155,60 @@ static int prepare_side(struct side *side, const struct pair_options *options, c
 }
 
 /* Two engines on one card: each is told its share when nobody else has said anything. */
-static void share_card(struct side *side, bool second) {
-    if (side->options.engine.gpu_memory_utilization == 0.92 && !second)
+static void share_card(struct side *side) {
+    if (side->options.engine.gpu_memory_utilization == 0.92 && !side->second)
         side->options.engine.gpu_memory_utilization = 0.45;
 }
 
-static int open_side(struct side *side, bool second, const struct pair_options *options,
-                     const struct rp_pair *pair, const struct rp_pair_load *load,
-                     struct rp_error *err) {
-    struct rp_backend_selection selection;
-    struct rp_model_config shape;
-    struct rp_engine_run_model model = {.dir = *options->shape ? NULL : options->model,
-                                        .shape = &shape,
-                                        .dtype = rp_stack_dtype(side->options.engine.dtype)};
-    if (!model.dir) {
-        int status = rp_model_shape(options->shape, &shape, err);
-        if (status != RP_OK)
-            return status;
-        if (model.dtype == RP_MODEL_DTYPE_AUTO)
-            model.dtype = RP_DTYPE_BF16;
-    }
-    int status = rp_stack_select(&side->options.engine, &selection, err);
+/* The device of a side; a named pair may need another kind. */
+static int select_device(struct side *side, struct rp_backend_selection *out,
+                         struct rp_error *err) {
+    enum rp_pair_needs needs = side->pair ? side->pair->needs : RP_PAIR_ANY;
+    int status = rp_stack_select(&side->options.engine, out, err);
     if (status != RP_OK)
         return status;
-    bool on_card = selection.info.separate_memory;
-    enum rp_pair_needs needs = pair ? pair->needs : RP_PAIR_ANY;
+    bool on_card = out->info.separate_memory;
     if (needs != RP_PAIR_ANY && on_card != (needs == RP_PAIR_ONLY_CARD)) {
-        selection.backend->close(selection.device);
+        out->backend->close(out->device);
         return rp_error_set(err, RP_STATUS_UNSUPPORTED, "the pair %s is one for %s, this is %s",
-                            pair->name, on_card ? "CPUs" : "cards", selection.info.name);
+                            side->pair->name, on_card ? "CPUs" : "cards", out->info.name);
     }
-    if (side->options.no_dependent_launch) { /* said when a device is opened */
-        const struct rp_device_config config = {.no_dependent_launch = true,
-                                                .cache_dir = rp_stack_cache_dir()};
-        selection.backend->close(selection.device);
-        status = selection.backend->open(&config, &selection.device, err);
-        if (status != RP_OK)
-            return status;
-    }
-    share_card(side, second);
+    if (!side->options.no_dependent_launch)
+        return RP_OK;
+    const struct rp_device_config config = {.no_dependent_launch = true,
+                                            .cache_dir = rp_stack_cache_dir()};
+    out->backend->close(out->device);
+    return out->backend->open(&config, &out->device, err);
+}
+
+/* rp_pair_side.open. */
+static int open_side(void *ctx, struct rp_error *err) {
+    struct side *side = ctx;
+    struct rp_backend_selection selection;
+    struct rp_model_config shape;
+    const char *named = side->command->shape;
+    struct rp_engine_run_model model = {.dir = *named ? NULL : side->command->model,
+                                        .shape = &shape,
+                                        .dtype = rp_stack_dtype(side->options.engine.dtype)};
+    int status = model.dir ? RP_OK : rp_model_shape(named, &shape, err);
+    if (!model.dir && model.dtype == RP_MODEL_DTYPE_AUTO)
+        model.dtype = RP_DTYPE_BF16;
+    if (status == RP_OK)
+        status = select_device(side, &selection, err);
+    if (status != RP_OK)
+        return status;
+    share_card(side);
     struct rp_engine_config config =
         rp_stack_engine_config(&side->options.engine, &selection, RP_MODEL_DTYPE_AUTO);
-    return rp_pair_engine_open(&model, &config, load, &side->engine, err);
+    return rp_pair_engine_open(&model, &config, side->load, &side->engine, err);
 }
+
+static int sample_side(void *ctx, const struct rp_pair_load *load, enum rp_pair_clock clock,
+                       uint64_t seed, double *out, struct rp_error *err) {
+    return rp_pair_engine_sample(&((struct side *)ctx)->engine, load, clock, seed, out, err);
+}
+
+static void close_side(void *ctx) { rp_pair_engine_close(&((struct side *)ctx)->engine); }
 
 struct output {
     const struct pair_options *options;
@@ -281,28 +299,22 @@ static int run_engines(const struct pair_options *options, const struct rp_pair 
     struct rp_pair_load load = choose_load(options, pair);
     struct output output = {.options = options};
     struct rp_comparison result;
-    int status = open_side(&sides[0], false, options, pair, &load, err);
+    const struct rp_pair_side a = {open_side, sample_side, close_side, &sides[0]},
+                              b = {open_side, sample_side, close_side, &sides[1]};
+    const struct rp_pair_run_options run = {.load = load,
+                                            .clock = (enum rp_pair_clock)options->clock,
+                                            .blocks = options->blocks,
+                                            .keep = options->keep,
+                                            .margin = options->margin,
+                                            .seed = options->seed * 1000003u,
+                                            .progress = on_block,
+                                            .ctx = &output};
+    sides[0].load = sides[1].load = &load;
+    begin_output(&output, pair, &load, sides);
+    int status = rp_pair_run(&a, &b, &run, &result, err);
     if (status == RP_OK)
-        status = open_side(&sides[1], true, options, pair, &load, err);
-    if (status == RP_OK) {
-        const struct rp_pair_side a = rp_pair_engine_side(&sides[0].engine),
-                                  b = rp_pair_engine_side(&sides[1].engine);
-        const struct rp_pair_run_options run = {.load = load,
-                                                .clock = (enum rp_pair_clock)options->clock,
-                                                .blocks = options->blocks,
-                                                .margin = options->margin,
-                                                .seed = options->seed * 1000003u,
-                                                .progress = on_block,
-                                                .ctx = &output};
-        begin_output(&output, pair, &load, sides);
-        status = rp_pair_run(&a, &b, &run, &result, err);
-        if (status == RP_OK)
-            print_result(&output, pair, &result);
-        rp_buffer_deinit(&output.buffer);
-    }
-    for (int i = 0; i < 2; i++)
-        if (sides[i].engine.run.engine || sides[i].engine.sequences)
-            rp_pair_engine_close(&sides[i].engine);
+        print_result(&output, pair, &result);
+    rp_buffer_deinit(&output.buffer);
     return status;
 }
 
@@ -328,6 +340,11 @@ int rp_cmd_bench_pair(int argc, char **argv) {
     struct side *sides = rp_calloc(2, sizeof *sides);
     if (!sides)
         return RP_EXIT_FAILURE;
+    for (int i = 0; i < 2; i++) {
+        sides[i].command = &options;
+        sides[i].pair = pair;
+        sides[i].second = i == 1;
+    }
     status = prepare_side(&sides[0], &options, pair ? pair->a : "", options.a, &err);
     if (status == RP_OK)
         status = prepare_side(&sides[1], &options, pair ? pair->b : "", options.b, &err);
