@@ -74,13 +74,15 @@ struct rp_device {
     size_t granule;
     uint64_t allocated_bytes, allocation_count;
     struct rp_cuda_allocation *allocations; /* so that free knows the bytes */
+    struct rp_cuda_host_block *host_blocks; /* large ones: ours, registered */
     struct rp_cuda_range ranges[RP_CUDA_RANGES_MAX];
     struct rp_cuda_constant *constants;
     struct rp_cuda_scratch *scratch[RP_CUDA_SCRATCH_COUNT];
-    struct rp_cublaslt *cublaslt; /* --numerics fast, when the library was found */
-    char cublaslt_text[64];       /* its version, or why there is none; "" under invariant */
-    struct rp_step_view watched;  /* of the last capture: whose results tell of progress */
-    uint64_t usual_wait_ns;       /* mean of the last waits for a step */
+    struct rp_cuda_upload *upload; /* while weights are loaded, or NULL */
+    struct rp_cublaslt *cublaslt;  /* --numerics fast, when the library was found */
+    char cublaslt_text[64];        /* its version, or why there is none; "" under invariant */
+    struct rp_step_view watched;   /* of the last capture: whose results tell of progress */
+    uint64_t usual_wait_ns;        /* mean of the last waits for a step */
     char error[256];
     atomic_bool failed; /* error is written before */
 };
@@ -121,6 +123,16 @@ int rp_cuda_matrix_prepare(struct rp_device *device, struct rp_matrix *matrix,
 int rp_cuda_matrix_random(struct rp_device *device, struct rp_matrix *matrix, uint64_t seed,
                           float scale, struct rp_error *err);
 void rp_cuda_matrix_release(struct rp_device *device, struct rp_matrix *matrix);
+
+/* --- host_memory_cuda.c: pinned, mapped, at one address for both. NULL: memory is out */
+void *rp_cuda_host_alloc(struct rp_device *device, size_t bytes);
+void rp_cuda_host_free(struct rp_device *device, void *ptr);
+
+/* --- upload_cuda.c */
+/* Copies pageable host memory to the card; done when it returns. RP_OK or RP_STATUS_DEVICE. Keeps 32 MiB of pinned
+ * memory for the next call, until rp_cuda_upload_end. */
+int rp_cuda_upload(struct rp_device *device, void *to, const void *from, size_t bytes);
+void rp_cuda_upload_end(struct rp_device *device);
 
 /* --- lower_cuda.c */
 int rp_cuda_lower(struct rp_device *device, struct rp_graph *graph,

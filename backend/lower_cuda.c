@@ -404,6 +404,13 @@ static uint32_t widest_product(const struct rp_program *program) {
     return widest;
 }
 
+/* gate_up: what it gives goes through an activation. */
+static bool feeds_activation(const struct lowering *low, uint32_t at) {
+    const struct rp_op *op = op_at(low, at), *next = op + 1;
+    return at + 1 < low->program->op_count && next->kind == RP_OP_ACTIVATION &&
+           rp_lowering_same_view(&op->out, &next->in[0]);
+}
+
 /* The product of operator `at` into `out`, without what has to be allocated. */
 static struct rp_matmul_cuda describe_product(const struct lowering *low, uint32_t at,
                                               const struct rp_view *out) {
@@ -414,7 +421,8 @@ static struct rp_matmul_cuda describe_product(const struct lowering *low, uint32
                                    .weight = op->weight,
                                    .in = in.data,
                                    .in_stride = in.stride,
-                                   .out = values_of(low, out)};
+                                   .out = values_of(low, out),
+                                   .gate_up = feeds_activation(low, at)};
 }
 
 static int plan_product(struct lowering *low, uint32_t at, struct rp_matmul_cuda product,
@@ -478,9 +486,8 @@ static struct rp_matmul_cuda describe_gated(const struct lowering *low, uint32_t
 
 static uint32_t match_gated(const struct lowering *low, uint32_t at) {
     const struct rp_op *op = op_at(low, at), *activation = op + 1;
-    if (at + 1 >= low->end || activation->kind != RP_OP_ACTIVATION || op->vector ||
-        activation->rows != op->rows || !rp_lowering_same_view(&op->out, &activation->in[0]) ||
-        rp_lowering_is_read(low->program, at + 2, op->out.tensor))
+    if (at + 1 >= low->end || !feeds_activation(low, at) || op->vector ||
+        activation->rows != op->rows || rp_lowering_is_read(low->program, at + 2, op->out.tensor))
         return 0;
     struct rp_matmul_cuda product = describe_gated(low, at);
     if (low->device->cublaslt && product.rows.max_rows >= CUBLASLT_ROWS)

@@ -57,10 +57,7 @@ void *rp_cuda_alloc(struct rp_device *device, size_t bytes, enum rp_memory_kind 
     void *data = NULL;
     bytes = RP_MAX(bytes, (size_t)1);
     if (kind == RP_MEMORY_HOST)
-        return cudaHostAlloc(&data, bytes, cudaHostAllocPortable | cudaHostAllocMapped) ==
-                       cudaSuccess
-                   ? data
-                   : NULL;
+        return rp_cuda_host_alloc(device, bytes);
     struct rp_cuda_allocation *entry = rp_alloc(sizeof *entry);
     if (!entry)
         return NULL;
@@ -79,7 +76,7 @@ void rp_cuda_free(struct rp_device *device, void *ptr, enum rp_memory_kind kind)
     if (!ptr)
         return;
     if (kind == RP_MEMORY_HOST) {
-        (void)RP_CUDA_TRY(device, cudaFreeHost(ptr));
+        rp_cuda_host_free(device, ptr);
         return;
     }
     for (struct rp_cuda_allocation **at = &device->allocations; *at; at = &(*at)->next) {
@@ -105,6 +102,7 @@ static struct rp_cuda_range *find_range(struct rp_device *device, const void *ba
 void *rp_cuda_reserve(struct rp_device *device, size_t bytes) {
     struct rp_cuda_range *range = find_range(device, NULL);
     CUdeviceptr at = 0;
+    rp_cuda_upload_end(device); /* ranges are made when the weights are there */
     bytes = RP_ALIGN_UP(RP_MAX(bytes, (size_t)1), device->granule);
     if (!range || device->driver.address_reserve(&at, bytes, 0, 0, 0) != CUDA_SUCCESS)
         return NULL;
@@ -235,8 +233,7 @@ int rp_cuda_matrix_prepare(struct rp_device *device, struct rp_matrix *matrix,
     int status = matrix_block(device, matrix, &data, err);
     if (status != RP_OK)
         return status;
-    status = RP_CUDA_TRY(
-        device, cudaMemcpy(data, matrix->data, rp_matrix_bytes(matrix), cudaMemcpyHostToDevice));
+    status = rp_cuda_upload(device, data, matrix->data, rp_matrix_bytes(matrix));
     if (status != RP_OK) {
         rp_cuda_free(device, data, RP_MEMORY_DEVICE);
         return rp_error_set(err, status, "%s", device->error);
@@ -271,6 +268,7 @@ void rp_cuda_matrix_release(struct rp_device *device, struct rp_matrix *matrix) 
 }
 
 void rp_cuda_memory_close(struct rp_device *device) {
+    rp_cuda_upload_end(device);
     for (uint32_t i = 0; i < RP_CUDA_RANGES_MAX; i++)
         rp_cuda_release(device, device->ranges[i].base);
     while (device->constants) {

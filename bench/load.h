@@ -45,7 +45,7 @@ void rp_load_plan_free(struct rp_load_plan *plan);
 /* How a request ended. Each is counted by itself in the reports. */
 enum rp_load_outcome {
     RP_LOAD_OK,
-    RP_LOAD_NOT_SENT,     /* the run ended before */
+    RP_LOAD_NOT_SENT,     /* the run ended before; one that was stopped: or before its answer did */
     RP_LOAD_CONNECT,      /* no connection */
     RP_LOAD_RESET,        /* the connection ended in the middle */
     RP_LOAD_STATUS,       /* an answer other than 200: record.status */
@@ -82,6 +82,8 @@ struct rp_load_records {
     uint64_t *chunk_ns;
     uint64_t chunk_total;
     uint64_t begin_ns, end_ns; /* of the run: first intended time, last end */
+    uint64_t
+        clock_ns; /* CLOCK_MONOTONIC at the time 0 of all these, for whoever has stamps of his own */
     /* The client's own lag: how late the loop was when it had something to do (each intended sending, and a timer that
      * fires every 10 ms); one sample each, nanoseconds. Above 20 ms at p99 the client is what was measured. */
     uint64_t *lag_ns;

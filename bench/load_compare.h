@@ -4,9 +4,10 @@
  *   of blocks A B B A: a t-interval over the blocks' log ratios log((b1 + b2) / (a1 + a2)). A drift that is linear in
  *     time cancels within a block, so a machine that slows down meanwhile widens nothing;
  *   of two result files with details: a bootstrap with a fixed seed. Requests are drawn with what belongs to them, in
- *     runs of about sqrt(n) neighbours, for a queue makes neighbours alike; the same requests from both files where
- *     both sent the same lengths in the same order. It knows the scatter within the two runs and not that between
- *     runs: a drift of the machine looks like a difference. Interleave where a small difference matters;
+ *     ten runs of neighbours, for a queue makes neighbours alike, and the interval is widened as Student's t is over
+ *     the normal for ten; the same requests from both files where both sent the same lengths in the same order. It
+ *     knows the scatter within the two runs and not that between runs: a drift of the machine looks like a
+ *     difference, and so does chance in the tail of a short run near saturation. Interleave where it matters;
  *   of two files without details, and of rates, which are one number for a run: none.
  * The verdict is "no difference" when the interval contains 1, or lies within 1 +- margin, whole. Without an
  * interval there is no verdict.

@@ -142,7 +142,11 @@ static void write_traffic(struct rp_json *json, const struct rp_load_report *rep
         rp_json_uint(json, "max_concurrency", report->max_concurrency);
     else
         rp_json_null(json, "max_concurrency");
-    write_text(json, "arrival", source ? arrival_names[source->arrival] : NULL);
+    bool at_once = source && source->arrival == RP_LOAD_CLOSED && !report->rules->closed;
+    write_text(json, "arrival",
+               at_once  ? "at_once"
+               : source ? arrival_names[source->arrival]
+                        : NULL);
     if (report->summary->offered_rate > 0)
         rp_json_double(json, "offered_rate", report->summary->offered_rate);
     else

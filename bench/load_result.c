@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define RUNS           10u /* of neighbours, that a resample is made of */
 #define REQUESTS_MIN   20u /* fewer requests say nothing of their scatter */
 #define RESAMPLES_MAX  2000u
 #define RESAMPLES_MIN  400u
@@ -340,9 +341,9 @@ static uint64_t next_random(uint64_t *state) {
     return z ^ (z >> 31);
 }
 
-/* Runs of neighbours, around the end, until as many requests are drawn as there are. */
+/* RUNS runs of neighbours, around the end, until as many requests are drawn as there are. */
 static void draw(uint32_t *weights, uint32_t count, uint64_t *state) {
-    uint32_t run = (uint32_t)ceil(sqrt(count));
+    uint32_t run = RP_CEIL_DIV(count, RUNS);
     memset(weights, 0, count * sizeof *weights);
     for (uint32_t drawn = 0; drawn < count;) {
         uint32_t at = (uint32_t)(next_random(state) % count);
@@ -402,8 +403,11 @@ static int bootstrap(const struct rp_load_result *a, const struct rp_load_result
     }
     if (got > resamples / 2) {
         qsort(ratios, got, sizeof *ratios, compare_doubles);
-        out->low = rp_load_quantile(ratios, got, 0.025);
-        out->high = rp_load_quantile(ratios, got, 0.975);
+        /* Quantiles of a resample of RUNS things are too narrow, as those of the normal are for a mean of RUNS. */
+        double ratio = out->b / out->a;
+        double wider = rp_student_t975(RUNS - 1) / 1.959963985 * sqrt(RUNS / (RUNS - 1.0));
+        out->low = ratio * pow(rp_load_quantile(ratios, got, 0.025) / ratio, wider);
+        out->high = ratio * pow(rp_load_quantile(ratios, got, 0.975) / ratio, wider);
     }
     rp_free(ratios);
     return RP_OK;

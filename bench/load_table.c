@@ -19,11 +19,11 @@ static void rule(struct rp_buffer *out, char fill, const char *title) {
 }
 
 static void line_uint(struct rp_buffer *out, const char *name, uint64_t value) {
-    rp_buffer_printf(out, "%-40s %-10llu\n", name, (unsigned long long)value);
+    rp_buffer_printf(out, "%-40s %llu\n", name, (unsigned long long)value);
 }
 
 static void line_real(struct rp_buffer *out, const char *name, double value) {
-    rp_buffer_printf(out, "%-40s %-10.2f\n", name, value);
+    rp_buffer_printf(out, "%-40s %.2f\n", name, value);
 }
 
 /* What a server sends must not move a terminal's cursor. */

@@ -101,23 +101,34 @@ static void set_memory_metrics(struct rp_engine *engine) {
     rp_engine_count_allocations(engine);
 }
 
+/* How long a part of the start took since *since_ns, for whoever asks why it takes so long. */
+static void log_part(const char *part, uint64_t *since_ns) {
+    uint64_t now = rp_clock_ns();
+    rp_log(RP_LOG_DEBUG, "start: %s seconds=%.3f", part, (double)(now - *since_ns) * 1e-9);
+    *since_ns = now;
+}
+
 /* Everything on the device, in this order: what is left at the end is the KV pool. */
 static int make_all(struct rp_engine *engine, const struct rp_program *program,
                     struct rp_error *err) {
+    static const struct {
+        const char *name;
+        int (*make)(struct rp_engine *engine, struct rp_error *err);
+    } parts[] = {{"weights on the device", prepare_weights},
+                 {"slots, rings, swap pool", rp_engine_make_buffers},
+                 {NULL, NULL}, /* graphs */
+                 {"first replays", rp_engine_warm_up},
+                 {"KV pool", rp_engine_map_pool},
+                 {"scheduler", make_scheduler}};
+    uint64_t since_ns = rp_clock_ns();
     int status =
         rp_engine_layout_make(&engine->config, engine->model, program, &engine->device_info,
                               &engine->memory_opened, &engine->layout, err);
-    if (status == RP_OK)
-        status = prepare_weights(engine, err);
-    if (status == RP_OK)
-        status = rp_engine_make_buffers(engine, err);
-    if (status == RP_OK)
-        status = make_graphs(engine, program, err);
-    if (status == RP_OK)
-        status = rp_engine_warm_up(engine, err);
-    if (status == RP_OK)
-        status = rp_engine_map_pool(engine, err);
-    return status == RP_OK ? make_scheduler(engine, err) : status;
+    for (size_t i = 0; i < RP_ARRAY_COUNT(parts) && status == RP_OK; i++) {
+        status = parts[i].make ? parts[i].make(engine, err) : make_graphs(engine, program, err);
+        log_part(parts[i].make ? parts[i].name : "graphs", &since_ns);
+    }
+    return status;
 }
 
 /* config->plant_node: behind the embedding, which only reads the step and weights, a second one. */

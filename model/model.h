@@ -78,7 +78,8 @@ int rp_model_describe(const struct rp_model_config *config, enum rp_dtype dtype,
                       struct rp_model *out_model, struct rp_error *err) RP_MUST_USE;
 
 /* dtype: BF16 or F32 in memory; RP_MODEL_DTYPE_AUTO keeps bf16 as bf16 and f32 as f32 (f16 becomes f32,
- * which holds it exactly). max_position: rows of the RoPE table (0: the config's). */
+ * which holds it exactly). max_position: rows of the RoPE table (0: the config's). progress, or NULL, is called by the
+ * caller's thread alone, with rising numbers and at last with the total; up to eight threads read. */
 #define RP_MODEL_DTYPE_AUTO ((enum rp_dtype) - 1)
 int rp_model_load(const char *dir, enum rp_dtype dtype, uint32_t max_position,
                   void (*progress)(void *ctx, uint64_t done_bytes, uint64_t total_bytes), void *ctx,

@@ -20,10 +20,10 @@ static uint32_t blocks_at_work(uint32_t n, uint32_t segments, uint32_t rows) {
 
 /* As few segments as keep most of 132 multiprocessors at work, on few tokens (tiles of 64 outputs) and on
  * many (128). Of n and k alone: the order of a sum must not depend on the card. */
-uint32_t rp_matmul_cuda_segment(uint32_t n, uint32_t k) {
+uint32_t rp_matmul_cuda_segment(uint32_t n, uint32_t k, bool gate_up) {
     static const uint32_t counts[] = {1, 2, 3, 4, 6, 8, 12, 16};
     uint32_t best = 0, segment = (uint32_t)RP_ALIGN_UP(k, RP_MATMUL_BLOCK);
-    for (size_t i = 0; i < RP_ARRAY_COUNT(counts); i++) {
+    for (size_t i = 0; i < RP_ARRAY_COUNT(counts) && !gate_up; i++) {
         uint32_t columns = (uint32_t)RP_ALIGN_UP(RP_CEIL_DIV(k, counts[i]), RP_MATMUL_BLOCK);
         uint32_t segments = RP_CEIL_DIV(k, columns);
         if (i > 0 && columns < SEGMENT_LEAST)
@@ -65,7 +65,7 @@ struct rp_matmul_tile rp_matmul_cuda_choose(const struct rp_matmul_cuda *op) {
     while (op->rows.max_rows > choices[i].max_rows)
         i++;
     const struct rp_matrix *w = op->weight;
-    uint32_t segments = RP_CEIL_DIV(w->cols, rp_matmul_cuda_segment(w->rows, w->cols));
+    uint32_t segments = RP_CEIL_DIV(w->cols, rp_matmul_cuda_segment(w->rows, w->cols, op->gate_up));
     size_t partial_bytes = (size_t)segments * op->rows.max_rows * w->rows * sizeof(float);
     bool partials =
         op->partials_wanted && !op->accumulate && partial_bytes + FLAG_BYTES <= op->workspace_bytes;
@@ -230,9 +230,9 @@ int rp_matmul_cuda_plan(const struct rp_matmul_cuda *op, struct rp_arena *memory
                         struct rp_error *err) {
     if (fits_tensor_cores(op)) {
         struct rp_matmul_tile tile = rp_matmul_cuda_choose(op);
-        return rp_matmul_cuda_plan_tile(op, &tile,
-                                        rp_matmul_cuda_segment(op->weight->rows, op->weight->cols),
-                                        memory, out_launch, out_partials, err);
+        return rp_matmul_cuda_plan_tile(
+            op, &tile, rp_matmul_cuda_segment(op->weight->rows, op->weight->cols, op->gate_up),
+            memory, out_launch, out_partials, err);
     }
     struct rp_matmul_cuda *args = rp_arena_alloc(memory, sizeof *args);
     memset(out_partials, 0, sizeof *out_partials);

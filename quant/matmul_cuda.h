@@ -2,7 +2,7 @@
  *
  * Weights stay row-major (n, k) on the device: one copy serves every kernel.
  *
- * Reduction contract. bf16 weights on tensor cores: K is cut into segments of rp_matmul_cuda_segment(n, k)
+ * Reduction contract. bf16 weights on tensor cores: K is cut into segments of rp_matmul_cuda_segment
  * columns, a property of the matrix alone; a segment is one chain of m*n*k16 instructions from zero in
  * rising k (mma.sync and wgmma of any width give equal bits: tests/gpu/test_numerics_probe); the segments
  * are added in rising order: ((s0 + s1) + s2) + ...; then bias, then the old value of out. So the bits of
@@ -33,6 +33,7 @@ struct rp_matmul_cuda {
     bool accumulate;      /* out += (f32 only) */
     bool
         partials_wanted; /* the reader of out can sum up partials: the plan may leave them unsummed */
+    bool gate_up;        /* an activation reads out, here (gated) or later */
     /* Gated: the weight's first n / 2 rows are gates, the others ups, and out has n / 2 columns:
      * out[c] = fn(gate c) * up c, computed in f32 from the finished sums. Not with bias or accumulate; only
      * where rp_matmul_cuda_gates says that a kernel does it. */
@@ -46,8 +47,9 @@ struct rp_matmul_cuda {
     size_t workspace_bytes;
 };
 
-/* Columns of K per segment for a bf16 matrix of (n, k). */
-uint32_t rp_matmul_cuda_segment(uint32_t n, uint32_t k);
+/* Columns of K per segment for a bf16 matrix of (n, k). gate_up: its output goes through an activation; such a matrix
+ * is one segment, so that one block has an output whole and can finish it. */
+uint32_t rp_matmul_cuda_segment(uint32_t n, uint32_t k, bool gate_up);
 
 /* Workspace that products of up to row_capacity rows and n_max outputs want. */
 size_t rp_matmul_cuda_workspace_bytes(const struct rp_cuda_limits *limits, uint32_t row_capacity,

@@ -1,6 +1,7 @@
 #include "server/cmd_stack.h"
 
 #include "base/clock.h"
+#include "base/log.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -202,11 +203,14 @@ int rp_stack_open(struct rp_stack *stack, const char *dir, const struct rp_engin
         return status;
     }
     status = rp_tokenizer_open(dir, &stack->tokenizer, err);
+    uint64_t since_ns = rp_clock_ns();
     if (status == RP_OK)
         status = rp_model_load(dir, rp_stack_dtype(options->dtype), options->max_model_len, on_load,
                                &progress, &stack->model, err);
     *out_code = RP_EXIT_MODEL;
     if (status == RP_OK) {
+        rp_log(RP_LOG_DEBUG, "start: weights read seconds=%.3f",
+               (double)(rp_clock_ns() - since_ns) * 1e-9);
         struct rp_engine_config config =
             rp_stack_engine_config(options, &stack->selection, stack->model.dtype);
         stack->selection.device = NULL;

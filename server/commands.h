@@ -17,5 +17,7 @@ int rp_cmd_bench_kernels(int argc, char **argv);
 int rp_cmd_bench_pair(int argc, char **argv);
 int rp_cmd_bench_step(int argc, char **argv);
 int rp_cmd_bench_prefill(int argc, char **argv);
+int rp_cmd_bench_serve(int argc, char **argv);
+int rp_cmd_bench_sweep(int argc, char **argv);
 
 #endif

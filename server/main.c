@@ -12,7 +12,8 @@ static const struct command {
 } commands[] = {
     {"serve", rp_cmd_serve, "serve a model over HTTP, OpenAI-compatible"},
     {"run", rp_cmd_run, "complete one prompt in the terminal"},
-    {"bench", rp_cmd_bench, "measure: decode, step, prefill, kernels, matmul, membw"},
+    {"bench", rp_cmd_bench,
+     "measure: serve, sweep, compare, decode, step, prefill, kernels, matmul, membw"},
     {"inspect", rp_cmd_inspect,
      "show a model, its memory plan and its program, without loading it"},
     {"doctor", rp_cmd_doctor, "what this machine offers, and what would be used"},

@@ -272,7 +272,7 @@ void chain(uint32_t m, double small_us, const char *label) {
         const layer_product &p = products[i == 128 ? 4 : i % 4];
         request r = {};
         r.m = m, r.n = p.n, r.k = p.k;
-        r.segment = p.segments ? segment_of(p.k, p.segments) : rp_matmul_cuda_segment(p.n, p.k);
+        r.segment = p.segments ? segment_of(p.k, p.segments) : rp_matmul_cuda_segment(p.n, p.k, p.n == 28672);
         r.tile = p.tile;
         r.chosen = p.tile.tokens == 0;
         r.weight = env.pool + at;

@@ -421,7 +421,7 @@ static void segments_are_a_property_of_the_matrix(void **state) {
     (void)state;
     for (uint32_t n = 1; n < 200000; n += n / 3 + 1) {
         for (uint32_t k = 8; k < 30000; k += k / 2 + 8) {
-            uint32_t segment = rp_matmul_cuda_segment(n, k);
+            uint32_t segment = rp_matmul_cuda_segment(n, k, false);
             assert_true(segment > 0 && segment % 64 == 0);
             assert_true(RP_CEIL_DIV(k, segment) <= 16);
         }

@@ -1,0 +1,59 @@
+/* scripted_server.h - an OpenAI-compatible server that computes nothing: when it answers what is written in the request.
+ *
+ * A script is a line of words `name=value` behind "script:" in the prompt, or in the model's name where prompts are ids:
+ *
+ *   n=I            the request's number: its stamps lie in shared->stamps[I]
+ *   ttft=MS itl=MS from the arrival to the first token; between two tokens. Absolute times: nothing adds up
+ *   tokens=N       instead of max_tokens          cached=N       prompt tokens that were cached
+ *   head=MS        the header alone, so late; its bytes one by one, slow=MS apart
+ *   status=S       an error instead of a stream   message=TEXT   of an error, without blanks
+ *   reset=N close=N hang=N error=N garbage=N long=N
+ *                  after N tokens: RST; FIN; silence; an error event; a broken event; an event that never ends
+ *   stall=MS       the whole server stands still when this arrives
+ *   drop=1         closed without an answer, unless it is the connection's first request
+ *   body=chunked|length|eof    split=N  bytes in each write    crlf=1    comments=1    interim=1    joined=1
+ *   nousage=1 nodone=1 stop=1 role=1 empty=1 (a chunk without content before the first)  reasoning=1
+ *   raw=NAME       http, type, headers, chunk, nothing: an answer that is none
+ *
+ * Chat is answered in chat's chunks. GET /v1/models and /version are there. It runs in a process of its own, one thread. */
+#ifndef RP_TESTS_SCRIPTED_SERVER_H
+#define RP_TESTS_SCRIPTED_SERVER_H
+
+#include "base/base.h"
+
+#include <sys/types.h>
+
+#define SCRIPTED_REQUESTS 4096u
+#define SCRIPTED_TOKENS   128u /* of a request, that are stamped */
+
+/* CLOCK_MONOTONIC, nanoseconds. */
+struct scripted_stamp {
+    uint64_t arrived_ns;                /* its last byte was read */
+    uint64_t token_ns[SCRIPTED_TOKENS]; /* right before the write */
+    uint32_t tokens, connection, times_seen;
+};
+
+struct scripted_shared {
+    uint16_t port;
+    uint32_t connections, most_open;
+    struct scripted_stamp stamps[SCRIPTED_REQUESTS];
+};
+
+struct scripted_server {
+    pid_t pid;
+    uint16_t port;
+    struct scripted_shared *shared; /* to be read after stop */
+    char url[64];
+};
+
+/* Forks; false when that fails. Before any thread is made. */
+bool scripted_start(struct scripted_server *server);
+/* Ends the process; the stamps stay until free. */
+void scripted_stop(struct scripted_server *server);
+void scripted_free(struct scripted_server *server);
+
+/* The server itself, until SIGTERM; calls ready once it listens. port 0: any. The exit code. */
+int scripted_serve(uint16_t port, struct scripted_shared *shared, void (*ready)(void *context),
+                   void *context);
+
+#endif
