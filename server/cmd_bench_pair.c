@@ -1,12 +1,13 @@
 /* reprise bench pair: two configurations of this engine, or two servers, measured in turns. */
 #include "base/json_writer.h"
 #include "base/memory.h"
-#include "bench/pair.h"
+#include "bench/pair_server.h"
 #include "server/cmd_stack.h"
 #include "server/commands.h"
 
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #define ARGUMENTS_MAX 48
 
@@ -15,7 +16,7 @@ struct pair_options {
     uint32_t dtype, measure, clock, device, blocks, sequences, input, output, shared;
     double margin;
     uint64_t seed;
-    bool list, keep, json;
+    bool list, keep, http, json;
 };
 
 #define AT(field) offsetof(struct pair_options, field)
@@ -26,6 +27,11 @@ static const struct rp_flag pair_flags[] = {
     {"a", RP_FLAG_TEXT, AT(a), "FLAGS", 0, 0, "",
      "flags of `reprise serve` for A, after those of the named pair"},
     {"b", RP_FLAG_TEXT, AT(b), "FLAGS", 0, 0, "", "the same for B"},
+    {"http", RP_FLAG_SWITCH, AT(http), NULL, 0, 0, NULL,
+     "two `reprise serve` of our own instead of engines in this process"},
+    {"a-url", RP_FLAG_TEXT, AT(a_url), "URL", 0, 0, "",
+     "a server that runs already, of any kind with OpenAI's API, as A"},
+    {"b-url", RP_FLAG_TEXT, AT(b_url), "URL", 0, 0, "", "the same for B"},
     {"model", RP_FLAG_TEXT, AT(model), "DIR", 0, 0, "models/demo", "the model of both sides"},
     {"shape", RP_FLAG_TEXT, AT(shape), "NAME", 0, 0, "", "random weights of a shape instead"},
     {"device", RP_FLAG_CHOICE, AT(device), "auto|cpu|cuda", 0, 0, "auto", "where to run"},
@@ -114,21 +120,22 @@ static void print_list(bool json) {
     rp_buffer_deinit(&out);
 }
 
-/* One side's flags: the device's, the named pair's, the caller's. `text` is cut into words and must outlive *out. */
-static int parse_side(char *text, struct side_options *out, struct rp_error *err) {
+/* One side's flags: the device's, the named pair's, the caller's. `text` is cut into words, into words[1 ...] with a
+ * NULL behind; it must outlive *out. */
+static int parse_side(char *text, char *words[ARGUMENTS_MAX + 1], struct side_options *out,
+                      struct rp_error *err) {
     const char *positionals[RP_POSITIONALS_MAX];
-    char *argv[ARGUMENTS_MAX + 1];
-    int argc = 0;
-    argv[argc++] = (char *)(uintptr_t)side_spec.name;
-    for (char *at = text; *(at += strspn(at, " ")) && argc < ARGUMENTS_MAX;) {
-        argv[argc++] = at;
+    int count = 0;
+    words[count++] = (char *)(uintptr_t)side_spec.name;
+    for (char *at = text; *(at += strspn(at, " ")) && count < ARGUMENTS_MAX;) {
+        words[count++] = at;
         at += strcspn(at, " ");
         if (*at)
             *at++ = '\0';
     }
-    argv[argc] = NULL;
+    words[count] = NULL;
     memset(out, 0, sizeof *out);
-    int status = rp_flags_parse(&side_spec, argc, argv, out, positionals, err);
+    int status = rp_flags_parse(&side_spec, count, words, out, positionals, err);
     return status == RP_OK ? rp_stack_check_options(&out->engine, err) : status;
 }
 
@@ -137,9 +144,11 @@ struct side {
     const struct rp_pair *pair; /* NULL: none of the list */
     const struct rp_pair_load *load;
     bool second;
-    char flags[1024], words[1056]; /* words: the same, cut */
+    char flags[1024], cut[1056];    /* cut: the same, in words */
+    char *words[ARGUMENTS_MAX + 1]; /* from the second on */
     struct side_options options;
     struct rp_pair_engine engine;
+    struct rp_pair_server server;
 };
 
 static int prepare_side(struct side *side, const struct pair_options *options, const char *named,
@@ -149,9 +158,8 @@ static int prepare_side(struct side *side, const struct pair_options *options, c
         snprintf(side->flags, sizeof side->flags, "%s%s%s", named, *named && *own ? " " : "", own);
     if (len < 0 || (size_t)len >= sizeof side->flags)
         return rp_error_set(err, RP_STATUS_INVALID, "--a, --b: more than 1023 bytes");
-    snprintf(side->words, sizeof side->words, "--device %s %s", devices[options->device],
-             side->flags);
-    return parse_side(side->words, &side->options, err);
+    snprintf(side->cut, sizeof side->cut, "--device %s %s", devices[options->device], side->flags);
+    return parse_side(side->cut, side->words, &side->options, err);
 }
 
 /* Two engines on one card: each is told its share when nobody else has said anything. */
@@ -209,6 +217,34 @@ static int sample_side(void *ctx, const struct rp_pair_load *load, enum rp_pair_
 }
 
 static void close_side(void *ctx) { rp_pair_engine_close(&((struct side *)ctx)->engine); }
+
+static int open_server(void *ctx, struct rp_error *err) {
+    struct side *side = ctx;
+    char program[1024] = "";
+    ssize_t len = readlink("/proc/self/exe", program, sizeof program - 1);
+    program[RP_MAX(len, 0)] = '\0';
+    return rp_pair_server_start(program, side->command->model, side->words + 1, &side->server, err);
+}
+
+static int sample_server(void *ctx, const struct rp_pair_load *load, enum rp_pair_clock clock,
+                         uint64_t seed, double *out, struct rp_error *err) {
+    (void)clock; /* the wall's: the work is another process's */
+    return rp_pair_server_sample(&((struct side *)ctx)->server, load, seed, out, err);
+}
+
+static void close_server(void *ctx) { rp_pair_server_close(&((struct side *)ctx)->server); }
+
+/* By what the flags say: an engine, a child, a server that is there. */
+static struct rp_pair_side make_side(struct side *side, const char *url) {
+    if (*url) {
+        snprintf(side->server.url, sizeof side->server.url, "%s", url);
+        snprintf(side->flags, sizeof side->flags, "%s", url);
+        return (struct rp_pair_side){NULL, sample_server, NULL, side};
+    }
+    if (side->command->http)
+        return (struct rp_pair_side){open_server, sample_server, close_server, side};
+    return (struct rp_pair_side){open_side, sample_side, close_side, side};
+}
 
 struct output {
     const struct pair_options *options;
@@ -294,13 +330,13 @@ static struct rp_pair_load choose_load(const struct pair_options *options,
     return load;
 }
 
-static int run_engines(const struct pair_options *options, const struct rp_pair *pair,
-                       struct side *sides, struct rp_error *err) {
+static int run_pair(const struct pair_options *options, const struct rp_pair *pair,
+                    struct side *sides, struct rp_error *err) {
     struct rp_pair_load load = choose_load(options, pair);
     struct output output = {.options = options};
     struct rp_comparison result;
-    const struct rp_pair_side a = {open_side, sample_side, close_side, &sides[0]},
-                              b = {open_side, sample_side, close_side, &sides[1]};
+    const struct rp_pair_side a = make_side(&sides[0], options->a_url),
+                              b = make_side(&sides[1], options->b_url);
     const struct rp_pair_run_options run = {.load = load,
                                             .clock = (enum rp_pair_clock)options->clock,
                                             .blocks = options->blocks,
@@ -318,6 +354,25 @@ static int run_engines(const struct pair_options *options, const struct rp_pair 
     return status;
 }
 
+/* What the table of flags cannot check. */
+static int check_options(const struct pair_options *options, struct rp_error *err) {
+    bool urls = *options->a_url || *options->b_url;
+    if (urls && (!*options->a_url || !*options->b_url))
+        return rp_error_set(err, RP_STATUS_INVALID, "--a-url and --b-url: one without the other");
+    if (strlen(options->a_url) > 255 || strlen(options->b_url) > 255)
+        return rp_error_set(err, RP_STATUS_INVALID, "--a-url, --b-url: more than 255 bytes");
+    if (urls && (*options->a || *options->b))
+        return rp_error_set(err, RP_STATUS_INVALID,
+                            "--a, --b: the servers of --a-url and --b-url run already");
+    if ((urls || options->http) && options->clock)
+        return rp_error_set(err, RP_STATUS_INVALID,
+                            "--clock cpu: the work of a server is not done in this process");
+    if (options->http && *options->shape)
+        return rp_error_set(err, RP_STATUS_INVALID,
+                            "--shape: a server has a model of its own; name it with --model");
+    return RP_OK;
+}
+
 int rp_cmd_bench_pair(int argc, char **argv) {
     const char *positionals[RP_POSITIONALS_MAX];
     struct pair_options options = {.list = false};
@@ -331,6 +386,9 @@ int rp_cmd_bench_pair(int argc, char **argv) {
         print_list(options.json);
         return RP_EXIT_OK;
     }
+    status = check_options(&options, &err);
+    if (status != RP_OK)
+        return rp_fail(RP_EXIT_USAGE, &err);
     const struct rp_pair *pair = positionals[0] ? rp_pair_find(positionals[0]) : NULL;
     if (positionals[0] && !pair) {
         (void)rp_error_set(&err, RP_STATUS_INVALID, "no pair is called %s", positionals[0]);
@@ -350,7 +408,7 @@ int rp_cmd_bench_pair(int argc, char **argv) {
         status = prepare_side(&sides[1], &options, pair ? pair->b : "", options.b, &err);
     enum rp_exit code = RP_EXIT_USAGE;
     if (status == RP_OK) {
-        status = run_engines(&options, pair, sides, &err);
+        status = run_pair(&options, pair, sides, &err);
         code = rp_stack_exit_code(status);
     }
     rp_free(sides);
