@@ -10,6 +10,8 @@
  * Definitions, those of `vllm bench serve` unless said:
  *   TTFT   first chunk with content - start          ITL   each gap between chunks with content
  *   E2EL   last chunk with content - start           TPOT  (E2EL - TTFT) / (output tokens - 1)
+ * A chunk has content when its text is not empty; one without counts as well where `usage` shows it to be a token's (no
+ * more chunks than tokens): half a character, a special token. The chunk that only tells the role never does.
  * `start` is when the request should have been sent (open loop: latency counts from the intended time, so a
  * server that stalls is charged for what it kept waiting; vllm counts from the sending). Service times, counted from
  * the sending, are reported beside them. In a closed loop both are the same.

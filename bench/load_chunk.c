@@ -290,20 +290,24 @@ static bool take_text(struct walk *w, struct rp_load_chunk *out, struct rp_load_
     if (!take_string(w, &span) || !add_text(span, text))
         return false;
     out->has_content |= span.len != 0;
+    out->has_empty |= span.len == 0;
     return true;
 }
 
 static bool take_delta(struct walk *w, struct rp_load_chunk *out, struct rp_load_text_hash *text) {
-    bool first = true, bad = false;
+    bool first = true, bad = false, has_role = false, had_empty = out->has_empty;
     struct span key;
     if (peek(w) != '{')
         return skip(w);
     while (next_key(w, &first, &key, &bad)) {
         bool is_text =
             is(&key, "content") || is(&key, "reasoning_content") || is(&key, "reasoning");
+        has_role |= is(&key, "role");
         if (is_text ? !take_text(w, out, text) : !skip(w))
             return false;
     }
+    if (has_role)
+        out->has_empty = had_empty;
     return !bad;
 }
 

@@ -21,8 +21,11 @@ uint64_t rp_load_text_hash_get(const struct rp_load_text_hash *text);
 
 struct rp_load_chunk {
     bool has_content; /* a choice's text, delta.content or delta.reasoning_content is not empty */
-    bool finished;    /* a choice has a finish_reason ... */
-    bool stopped;     /* ... which is "stop" */
+    /* A choice's text is empty, and no role comes with it: a token that makes no character yet or is not shown, or
+     * no token at all. */
+    bool has_empty;
+    bool finished; /* a choice has a finish_reason ... */
+    bool stopped;  /* ... which is "stop" */
     bool has_usage;
     uint32_t prompt_tokens, completion_tokens;
     uint32_t cached_tokens; /* UINT32_MAX: not told */

@@ -199,7 +199,7 @@ int rp_load_probe(const struct rp_load_target *target, struct rp_load_server *ou
     json_decref(version);
     /* This project's server tells the rest here, where it is asked on its own machine. */
     json_t *env = load(target, "/debug/env");
-    out->vocab = count_of(json_object_get(env, "vocab_size"));
+    out->vocab = count_of(json_object_get(json_object_get(env, "model"), "vocab_size"));
     out->page_tokens = count_of(json_object_get(json_object_get(env, "memory"), "page_tokens"));
     json_decref(env);
     if (!out->page_tokens)

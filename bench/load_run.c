@@ -18,7 +18,7 @@
 #define AHEAD_BYTES ((size_t)64 << 20)
 
 /* Sendings between two looks at what has come. */
-enum { BURST = 32 };
+enum { BURST = 32, FILES_AT_LEAST = 4096 };
 
 struct body {
     char *bytes;
@@ -336,6 +336,22 @@ static void on_timer(void *context) {
 
 /* --- The run ------------------------------------------------------------------------------------ */
 
+/* An open loop may have all its requests in flight. It gets as many files as there are; what it surely needs must be
+ * there: those for what comes within its first second, and for FILES_AT_LEAST. */
+static int check_files(const struct rp_load_run_options *options, const struct rp_load_plan *plan,
+                       struct rp_error *err) {
+    uint32_t needed = options->max_concurrency, burst = 0;
+    if (needed)
+        return rp_load_check_files(RP_MIN(needed, plan->count), err);
+    while (burst < plan->count &&
+           plan->requests[burst].at_ns <= plan->requests[0].at_ns + 1000000000u)
+        burst++;
+    int status = rp_load_check_files(plan->count, NULL);
+    if (status != RP_OK)
+        status = rp_load_check_files(RP_MAX(burst, RP_MIN(plan->count, FILES_AT_LEAST)), err);
+    return status;
+}
+
 static int check(const struct rp_load_run_options *options, const struct rp_load_plan *plan,
                  struct rp_error *err) {
     const struct rp_load_target *target = &options->target;
@@ -356,8 +372,7 @@ static int check(const struct rp_load_run_options *options, const struct rp_load
     int status = rp_load_body_check_key(target, err);
     if (status != RP_OK)
         return status;
-    uint32_t most = options->max_concurrency;
-    return rp_load_check_files(most ? RP_MIN(most, plan->count) : plan->count, err);
+    return check_files(options, plan, err);
 }
 
 static int allocate(struct run *run, struct rp_error *err) {

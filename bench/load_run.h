@@ -53,7 +53,8 @@ int rp_load_probe(const struct rp_load_target *target, struct rp_load_server *ou
 /* The body of GET `path`, NUL-terminated, to be freed with rp_free; NULL when it is not there. */
 char *rp_load_get(const struct rp_load_target *target, const char *path, struct rp_error *err);
 
-/* Whether so many connections can be open: raises the soft file limit if need be. RP_STATUS_RANGE says what to do. */
+/* Whether so many connections can be open: raises the soft file limit if need be. RP_STATUS_RANGE says what to do;
+ * the limit is then as high as it may be. rp_load_run asks it for what its plan surely needs. */
 int rp_load_check_files(uint32_t connections, struct rp_error *err) RP_MUST_USE;
 
 /* Runs the plan to its end. Failed requests are in the records; an error is returned only when nothing could be

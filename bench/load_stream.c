@@ -30,7 +30,10 @@ static void say(struct rp_load_stream *stream, const char *why) {
     snprintf(stream->exchange.why, sizeof stream->exchange.why, "%s", why);
 }
 
-static bool add_chunk(struct rp_load_stream *stream) {
+/* Of a chunk_ns, until it is known whether a chunk without text was a token's. */
+#define WITHOUT_TEXT ((uint64_t)1 << 63)
+
+static bool add_chunk(struct rp_load_stream *stream, bool has_content) {
     if (stream->chunk_count == stream->chunk_capacity) {
         uint32_t capacity = stream->chunk_capacity ? 2 * stream->chunk_capacity : 256;
         uint64_t *chunk_ns = capacity > RP_LOAD_CHUNKS_MAX
@@ -43,7 +46,8 @@ static bool add_chunk(struct rp_load_stream *stream) {
         stream->chunk_ns = chunk_ns;
         stream->chunk_capacity = capacity;
     }
-    stream->chunk_ns[stream->chunk_count++] = stream->exchange.read_ns;
+    stream->chunk_ns[stream->chunk_count++] =
+        stream->exchange.read_ns | (has_content ? 0 : WITHOUT_TEXT);
     return true;
 }
 
@@ -73,7 +77,7 @@ static bool on_event(void *context, const char *data, size_t len) {
         say(stream, chunk.error[0] ? chunk.error : "an error without a message");
         return false;
     }
-    return !chunk.has_content || add_chunk(stream);
+    return (!chunk.has_content && !chunk.has_empty) || add_chunk(stream, chunk.has_content);
 }
 
 static enum rp_load_outcome other_body(struct rp_load_stream *stream, const char *bytes,
@@ -103,6 +107,16 @@ enum rp_load_outcome rp_load_stream_body(struct rp_load_exchange *exchange, cons
     return RP_LOAD_BAD_ANSWER;
 }
 
+/* A chunk without text counts where usage confirms that it was a token: when there are no more chunks than tokens. */
+static void settle_chunks(struct rp_load_stream *stream) {
+    bool keep = stream->usage.has_usage && stream->chunk_count <= stream->usage.completion_tokens;
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < stream->chunk_count; i++)
+        if (keep || !(stream->chunk_ns[i] & WITHOUT_TEXT))
+            stream->chunk_ns[kept++] = stream->chunk_ns[i] & ~WITHOUT_TEXT;
+    stream->chunk_count = kept;
+}
+
 /* Judges an answer that has come to its end. */
 static enum rp_load_outcome judge(struct rp_load_stream *stream,
                                   const struct rp_load_request *request, bool forced) {
@@ -113,6 +127,7 @@ static enum rp_load_outcome judge(struct rp_load_stream *stream,
     }
     if (!rp_load_sse_finish(&stream->sse, on_event, stream))
         return stream->server_error ? RP_LOAD_SERVER_ERROR : RP_LOAD_BAD_ANSWER;
+    settle_chunks(stream);
     if (!stream->is_done && !stream->finished) {
         say(stream, "the stream ends without [DONE] and without a finish_reason");
         return RP_LOAD_BAD_ANSWER;
@@ -137,6 +152,7 @@ void rp_load_stream_result(struct rp_load_stream *stream, const struct rp_load_r
     if (outcome == RP_LOAD_OK ||
         (stream->is_done && (outcome == RP_LOAD_RESET || outcome == RP_LOAD_TIMEOUT)))
         outcome = judge(stream, request, forced);
+    settle_chunks(stream);
     if (outcome == RP_LOAD_OK)
         say(stream, "");
     out->outcome = outcome;

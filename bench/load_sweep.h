@@ -54,7 +54,9 @@ struct rp_sweep_run {
     double rate;
     uint32_t requests; /* that counted, failed ones too */
     uint32_t good;     /* of them; failed ones never are */
-    bool client_slow;  /* the client did not keep up: the run says nothing about the server */
+    /* The client did not keep up (RP_LOAD_LAG_MAX_MS), and with bounds that are wider by twice its lag at p99 the run
+     * would have held: that it breaks says nothing about the server. */
+    bool client_slow;
 };
 
 /* Of a run that was measured: requests that began in summary->counted_ns or later and were sent; latencies count from
@@ -73,8 +75,8 @@ enum rp_sweep_verdict {
 /* All runs of one rate. */
 struct rp_sweep_point {
     double rate;
-    uint32_t runs, held, broke, client_slow;
-    uint64_t requests, good; /* without the runs in which the client was slow */
+    uint32_t runs, held, broke, client_slow; /* client_slow: said nothing */
+    uint64_t requests, good;                 /* without those */
     enum rp_sweep_verdict verdict;
     bool firm; /* a majority of `repeats` agrees */
 };

@@ -8,6 +8,26 @@ static bool is_stopped(const struct rp_sweep_session *session) {
     return session->options->stop && *session->options->stop;
 }
 
+/* A server that is asked too much may fail every request: it is late, or refuses with 429 or 503. Any other failure of
+ * all of them has nothing to do with the rate. */
+static int check_that_some_ended_well(const struct rp_load_records *records, struct rp_error *err) {
+    const struct rp_load_record *first = NULL;
+    for (uint32_t i = 0; i < records->count; i++) {
+        const struct rp_load_record *record = &records->records[i];
+        bool busy = record->status == 429 || record->status == 503;
+        if (record->outcome == RP_LOAD_OK)
+            return RP_OK;
+        if (!first && !busy && record->outcome != RP_LOAD_NOT_SENT &&
+            record->outcome != RP_LOAD_TIMEOUT)
+            first = record;
+    }
+    if (!first)
+        return RP_OK;
+    return rp_error_set(err, RP_STATUS_IO, "no request ended well; the first: %s, status %u%s%s",
+                        rp_load_outcome_name(first->outcome), first->status,
+                        *first->error ? ": " : "", first->error);
+}
+
 static int measure(const struct rp_sweep_session *session, const struct rp_sweep_step *step,
                    struct rp_sweep_measured *out, struct rp_error *err) {
     struct rp_load_plan plan = {0};
@@ -21,6 +41,8 @@ static int measure(const struct rp_sweep_session *session, const struct rp_sweep
     int status = rp_load_plan_make(&out->source, &plan, err);
     if (status == RP_OK)
         status = rp_load_run(session->options, &plan, &records, err);
+    if (status == RP_OK)
+        status = check_that_some_ended_well(&records, err);
     if (status == RP_OK)
         status = rp_load_summarise(&plan, &records, &rules, &out->summary, err);
     if (status == RP_OK)

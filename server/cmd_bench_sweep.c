@@ -198,9 +198,9 @@ static void print_run(void *context, uint32_t index, const struct rp_sweep_measu
            summary->latency[RP_LOAD_TTFT].p50, summary->latency[RP_LOAD_TTFT].p99,
            summary->latency[RP_LOAD_TPOT].p50, summary->latency[RP_LOAD_TPOT].p99,
            summary->output_rate, cached,
-           run->client_slow ? "says nothing: the client is slow"
-           : holds          ? "holds"
-                            : "breaks",
+           holds              ? "holds"
+           : run->client_slow ? "says nothing: the client was slow"
+                              : "breaks",
            why_not);
     fflush(stdout);
 }

@@ -189,6 +189,27 @@ static void a_chunk_has_content_when_a_text_is_not_empty(void **state) {
     }
 }
 
+static void an_empty_text_is_told_from_none_and_from_the_role(void **state) {
+    static const struct {
+        const char *json;
+        bool has_empty;
+    } cases[] = {
+        {"{\"choices\":[{\"text\":\"\"}]}", true},
+        {"{\"choices\":[{\"text\":null}]}", false},
+        {"{\"choices\":[]}", false},
+        {"{\"choices\":[{\"delta\":{\"content\":\"\"}}]}", true},
+        {"{\"choices\":[{\"delta\":{\"content\":\"\",\"role\":\"assistant\"}}]}", false},
+        {"{\"choices\":[{\"delta\":{}}]}", false},
+    };
+    struct rp_load_text_hash text;
+    (void)state;
+    for (size_t i = 0; i < RP_ARRAY_COUNT(cases); i++) {
+        struct rp_load_chunk chunk;
+        assert_true(read_chunk(cases[i].json, &chunk, &text));
+        assert_int_equal(chunk.has_empty, cases[i].has_empty);
+    }
+}
+
 static void usage_is_read_with_its_cached_tokens(void **state) {
     struct rp_load_text_hash text;
     struct rp_load_chunk chunk;
@@ -354,6 +375,7 @@ int main(void) {
         cmocka_unit_test(events_are_the_same_wherever_the_stream_is_split),
         cmocka_unit_test(an_event_without_end_is_refused),
         cmocka_unit_test(a_chunk_has_content_when_a_text_is_not_empty),
+        cmocka_unit_test(an_empty_text_is_told_from_none_and_from_the_role),
         cmocka_unit_test(usage_is_read_with_its_cached_tokens),
         cmocka_unit_test(what_is_no_chunk_is_refused),
         cmocka_unit_test(depth_costs_no_stack),

@@ -99,6 +99,18 @@ static void chat_counts_content_and_reasoning_and_not_the_role(void **state) {
     assert_int_equal(f->records.records[0].chunk_count, 6);
 }
 
+static void an_empty_chunk_counts_where_usage_shows_it_to_be_a_token(void **state) {
+    struct scripted_fixture *f = *state;
+    assert_int_equal(run_one(f, 6, "blank=2")->chunk_count, 6);
+    assert_int_equal(run_one(f, 6, "blank=2 nousage=1")->chunk_count, 3);
+    /* One chunk more than tokens: nobody knows which. */
+    assert_int_equal(run_one(f, 6, "blank=2 empty=1")->chunk_count, 3);
+    assert_int_equal(f->records.records[0].outcome, RP_LOAD_OK);
+    assert_true(f->records.records[0].first_ns < f->records.end_ns);
+    f->options.target.api = RP_LOAD_CHAT;
+    assert_int_equal(run_one(f, 6, "blank=2")->chunk_count, 6);
+}
+
 static void each_failure_is_an_outcome_of_its_own(void **state) {
     static const struct {
         const char *script;
@@ -136,6 +148,28 @@ static void each_failure_is_an_outcome_of_its_own(void **state) {
         /* The server serves on. */
         assert_int_equal(run_one(f, 2, "")->outcome, RP_LOAD_OK);
     }
+}
+
+static void answers_with_bytes_changed_end_in_a_counted_outcome(void **state) {
+    enum { ANSWERS = 1500 };
+    struct scripted_fixture *f = *state;
+    uint32_t counts[RP_LOAD_OUTCOMES] = {0}, total = 0;
+    for (int i = 0; i < ANSWERS; i++)
+        scripted_fixture_add(f, 0, 6, "fuzz=%d comments=%d body=%s", i + 1, i % 2,
+                             i % 3 ? "chunked" : "eof");
+    f->options.closed = true;
+    f->options.max_concurrency = 16;
+    f->options.timeout_s = 20;
+    assert_int_equal(scripted_fixture_run(f), RP_OK);
+    for (int i = 0; i < ANSWERS; i++)
+        counts[f->records.records[i].outcome]++;
+    for (int i = 0; i < RP_LOAD_OUTCOMES; i++)
+        total += counts[i];
+    assert_int_equal(total, ANSWERS);
+    /* The connection ends after each: nothing has to wait. */
+    assert_int_equal(counts[RP_LOAD_TIMEOUT] + counts[RP_LOAD_NOT_SENT] + counts[RP_LOAD_CONNECT],
+                     0);
+    assert_true(counts[RP_LOAD_OK] > 50 && counts[RP_LOAD_BAD_ANSWER] > 50);
 }
 
 static void a_free_length_is_not_short(void **state) {
@@ -361,7 +395,9 @@ int main(void) {
         RUN_TEST(a_request_is_recorded_with_its_chunks_and_its_usage),
         RUN_TEST(every_framing_of_a_stream_gives_the_same_text),
         RUN_TEST(chat_counts_content_and_reasoning_and_not_the_role),
+        RUN_TEST(an_empty_chunk_counts_where_usage_shows_it_to_be_a_token),
         RUN_TEST(each_failure_is_an_outcome_of_its_own),
+        RUN_TEST(answers_with_bytes_changed_end_in_a_counted_outcome),
         RUN_TEST(a_free_length_is_not_short),
         RUN_TEST(silence_ends_by_the_timeout),
         RUN_TEST(a_server_that_is_not_there_is_a_connect_failure),

@@ -49,6 +49,8 @@ static struct rp_sweep_run answer(struct server *server, double rate, uint32_t r
     for (uint32_t i = 0; i < requests; i++)
         run.good += rp_load_random_unit(&server->random) < share;
     run.client_slow = server->client_limit > 0 && rate > server->client_limit;
+    if (run.client_slow)
+        run.good /= 2;
     return run;
 }
 
@@ -216,12 +218,16 @@ static void test_one_slow_moment_of_the_client_is_run_again(void **state) {
     run_count = 0;
     while ((step = rp_sweep_next(&config, runs, run_count)).state == RP_SWEEP_GOES_ON) {
         runs[run_count] = answer(&server, step.rate, step.requests);
-        runs[run_count].client_slow = run_count == 3;
+        if (run_count == 3 || run_count == 6) {
+            runs[run_count].client_slow = true;
+            runs[run_count].good /= run_count == 3 ? 2 : 1; /* the second holds all the same */
+        }
         run_count++;
     }
     assert_int_equal(step.state, RP_SWEEP_FOUND);
     assert_true(step.holds <= 50 && step.breaks > 50);
     assert_true(runs[3].rate == runs[4].rate && runs[5].rate > runs[4].rate);
+    assert_true(runs[6].rate == 32 && runs[7].rate == 64);
 }
 
 static void test_runs_end_with_the_best_so_far(void **state) {
@@ -311,7 +317,17 @@ static void test_a_run_is_judged_by_each_bound_or_by_all_at_once(void **state) {
     summary.lag.p99 = RP_LOAD_LAG_MAX_MS + 1;
     judged = rp_sweep_judge(&objective, 7, &run.records, &summary);
     assert_int_equal(judged.good, 3); /* four are within the first bound, three within the second */
-    assert_true(judged.client_slow);
+    assert_false(judged.client_slow); /* one failed: it breaks however slow the client was */
+    objective.share = 0.8;
+    assert_true(rp_sweep_judge(&objective, 7, &run.records, &summary).client_slow == false);
+    summary.lag.p99 = 51; /* TTFT 600 - 102, TPOT 50 - 102 / 9 */
+    judged = rp_sweep_judge(&objective, 7, &run.records, &summary);
+    assert_int_equal(judged.good, 3);
+    assert_false(judged.client_slow);
+    summary.lag.p99 = 101;
+    assert_true(rp_sweep_judge(&objective, 7, &run.records, &summary).client_slow);
+    objective.share = 0.5; /* holds all the same */
+    assert_false(rp_sweep_judge(&objective, 7, &run.records, &summary).client_slow);
     objective.bounds = (struct rp_load_goodput){{[RP_LOAD_E2EL] = 1000}};
     assert_int_equal(rp_sweep_judge(&objective, 7, &run.records, &summary).good, 5);
     load_fixture_close(&run);

@@ -57,6 +57,8 @@ static struct rp_bench_step_config prompt_config(void) {
 
 static void check_case(const struct rp_bench_step *c, uint32_t steps) {
     assert_int_equal(c->steps, steps);
+    assert_false(c->reliable); /* fewer than 100 */
+    assert_int_equal(c->settled_after, 0);
     assert_true(c->ms_p50 > 0 && c->ms_p50 <= c->ms_p99);
     assert_true(c->host_us_p50 >= 0 && c->host_us_p50 <= c->host_us_p99);
     assert_true(c->device_ms_p50 > 0 && c->gap_us_p50 >= 0 && c->gap_us_p50 <= c->gap_us_p99);
@@ -81,6 +83,24 @@ static void decode_steps_have_the_bytes_of_every_batch_and_context(void **state)
         assert_true(c->weight_bytes == 2.0 * (7344384 - 17 * 256));
         assert_true(c->kv_bytes == 2.0 * 2 * 8 * 2 * 64 * c->batch * (c->context + 8));
     }
+}
+
+/* Whether they settle is the machine's affair. */
+static void steps_count_from_where_they_have_settled(void **state) {
+    (void)state;
+    static const uint32_t one[] = {1}, context[] = {3};
+    struct rp_bench_step_config config = decode_config();
+    config.batches = one;
+    config.contexts = context;
+    config.batch_count = config.context_count = 1;
+    config.steps = 100;
+    assert_int_equal(rp_bench_step(&config, result, &err), RP_OK);
+    const struct rp_bench_step *c = &result->cases[0];
+    uint32_t measured = c->steps + c->settled_after;
+    assert_true(measured == 200 || (c->reliable && measured == 100));
+    assert_true(c->steps >= 100);
+    assert_true(c->reliable || c->settled_after == 0);
+    assert_true(c->gap_us_p99 < 1e9); /* no gap reaches over a pause between runs */
 }
 
 static void prompts_of_any_length_run_in_one_step(void **state) {
@@ -149,6 +169,7 @@ static void what_cannot_be_is_refused(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(decode_steps_have_the_bytes_of_every_batch_and_context),
+        cmocka_unit_test(steps_count_from_where_they_have_settled),
         cmocka_unit_test(prompts_of_any_length_run_in_one_step),
         cmocka_unit_test(steps_run_eager_and_unfused_and_with_wide_page_tables),
         cmocka_unit_test(a_card_runs_what_fits_its_memory),

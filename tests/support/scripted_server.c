@@ -3,30 +3,15 @@
 #include "base/buffer.h"
 #include "base/clock.h"
 #include "bench/load_timer.h"
+#include "tests/support/scripted_internal.h"
 
 #include <jansson.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
-#include <sys/mman.h>
-#include <sys/prctl.h>
 #include <sys/resource.h>
-#include <sys/wait.h>
 #include <unistd.h>
-
-#define NEVER UINT32_MAX
-
-struct script {
-    uint32_t number, tokens, cached, status;
-    uint32_t reset, close, hang, error, garbage, longest;
-    double ttft_ms, itl_ms, head_ms, slow_ms, stall_ms;
-    bool drop, crlf, comments, interim, joined, no_usage, no_done, stop, role, empty, reasoning;
-    bool has_head_ms, chat;
-    uint32_t split;
-    char body[16], raw[16], message[64];
-};
 
 struct server;
 
@@ -296,15 +281,19 @@ static void send_token(struct conn *conn) {
         add_head(conn);
         rp_buffer_puts(&conn->out, "\r\n");
     }
-    if (conn->sent == 0 && (s->role || s->empty)) {
+    if (conn->sent == 0 && s->role)
+        add_event(conn, "{\"choices\":[{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":"
+                        "\"\"},\"finish_reason\":null}]}");
+    if (conn->sent == 0 && s->empty)
         add_chunk(conn, "", NULL);
-        flush(conn);
-    }
+    flush(conn);
     if (interrupted(conn))
         return;
     bool last = conn->sent + 1 >= s->tokens;
     if (conn->sent < s->tokens) {
         snprintf(text, sizeof text, "t%u ", conn->sent);
+        if (s->blank && conn->sent % s->blank == 0)
+            text[0] = '\0';
         add_chunk(conn, text, !last ? NULL : s->stop ? "stop" : "length");
     }
     if (last && s->joined)
@@ -396,8 +385,28 @@ static void send_head_slowly(struct conn *conn) {
     schedule(conn, conn->arrived_ns + (uint64_t)(conn->script.ttft_ms * 1e6));
 }
 
+/* The whole answer at once with some of its bytes changed; then nothing more comes. */
+static void send_mutated(struct conn *conn) {
+    const struct script *s = &conn->script;
+    char text[64];
+    add_head(conn);
+    rp_buffer_puts(&conn->out, "\r\n");
+    for (uint32_t i = 0; i < s->tokens; i++) {
+        snprintf(text, sizeof text, "t%u ", i);
+        add_chunk(conn, text, i + 1 == s->tokens ? "length" : NULL);
+    }
+    finish_stream(conn);
+    scripted_mutate(&conn->out, s->fuzz);
+    flush(conn);
+    close_conn(conn, s->fuzz % 5 == 0);
+}
+
 static void step(struct conn *conn) {
     const struct script *s = &conn->script;
+    if (s->fuzz) {
+        send_mutated(conn);
+        return;
+    }
     if (s->interim) {
         rp_buffer_puts(&conn->out, "HTTP/1.1 100 Continue\r\n\r\n");
         conn->script.interim = false;
@@ -427,83 +436,6 @@ static void on_timer(void *context) {
 
 /* --- Requests ----------------------------------------------------------------------------------- */
 
-static void read_word(struct script *s, const char *name, const char *value) {
-    const struct {
-        const char *name;
-        uint32_t *count;
-        double *ms;
-        bool *flag;
-    } words[] = {
-        {"n", &s->number, NULL, NULL},
-        {"tokens", &s->tokens, NULL, NULL},
-        {"cached", &s->cached, NULL, NULL},
-        {"status", &s->status, NULL, NULL},
-        {"reset", &s->reset, NULL, NULL},
-        {"close", &s->close, NULL, NULL},
-        {"hang", &s->hang, NULL, NULL},
-        {"error", &s->error, NULL, NULL},
-        {"garbage", &s->garbage, NULL, NULL},
-        {"long", &s->longest, NULL, NULL},
-        {"split", &s->split, NULL, NULL},
-        {"ttft", NULL, &s->ttft_ms, NULL},
-        {"itl", NULL, &s->itl_ms, NULL},
-        {"head", NULL, &s->head_ms, &s->has_head_ms},
-        {"slow", NULL, &s->slow_ms, NULL},
-        {"stall", NULL, &s->stall_ms, NULL},
-        {"drop", NULL, NULL, &s->drop},
-        {"crlf", NULL, NULL, &s->crlf},
-        {"joined", NULL, NULL, &s->joined},
-        {"comments", NULL, NULL, &s->comments},
-        {"interim", NULL, NULL, &s->interim},
-        {"nousage", NULL, NULL, &s->no_usage},
-        {"nodone", NULL, NULL, &s->no_done},
-        {"stop", NULL, NULL, &s->stop},
-        {"role", NULL, NULL, &s->role},
-        {"empty", NULL, NULL, &s->empty},
-        {"reasoning", NULL, NULL, &s->reasoning},
-    };
-    for (size_t i = 0; i < RP_ARRAY_COUNT(words); i++)
-        if (strcmp(words[i].name, name) == 0) {
-            if (words[i].count)
-                *words[i].count = (uint32_t)strtoul(value, NULL, 10);
-            if (words[i].ms)
-                *words[i].ms = strtod(value, NULL);
-            if (words[i].flag)
-                *words[i].flag = words[i].ms || strtod(value, NULL) > 0;
-        }
-    if (strcmp(name, "body") == 0)
-        snprintf(s->body, sizeof s->body, "%s", value);
-    if (strcmp(name, "raw") == 0)
-        snprintf(s->raw, sizeof s->raw, "%s", value);
-    if (strcmp(name, "message") == 0)
-        snprintf(s->message, sizeof s->message, "%s", value);
-}
-
-static void read_script(struct script *s, const char *text) {
-    char words[512], *rest = words, *word;
-    snprintf(words, sizeof words, "%s", text);
-    while ((word = strsep(&rest, " ")) != NULL) {
-        char *equals = strchr(word, '=');
-        if (equals) {
-            *equals = '\0';
-            read_word(s, word, equals + 1);
-        }
-    }
-    s->number = RP_MIN(s->number, SCRIPTED_REQUESTS - 1);
-}
-
-static const char *script_of(const json_t *root) {
-    const char *model = json_string_value(json_object_get(root, "model"));
-    const json_t *messages = json_object_get(root, "messages");
-    const json_t *prompt = messages ? json_object_get(json_array_get(messages, 0), "content")
-                                    : json_object_get(root, "prompt");
-    const char *texts[] = {json_string_value(prompt), model};
-    for (int i = 0; i < 2; i++)
-        if (texts[i] && strncmp(texts[i], "script:", 7) == 0)
-            return texts[i] + 7;
-    return "";
-}
-
 static void answer_get(struct conn *conn, const char *head) {
     const char *body = NULL;
     if (strstr(head, "/v1/models "))
@@ -517,16 +449,7 @@ static void answer_get(struct conn *conn, const char *head) {
 
 static void take_request(struct conn *conn, const char *head, const char *body, size_t len) {
     struct script *s = &conn->script;
-    *s = (struct script){.tokens = 16,
-                         .status = 200,
-                         .reset = NEVER,
-                         .close = NEVER,
-                         .hang = NEVER,
-                         .error = NEVER,
-                         .garbage = NEVER,
-                         .longest = NEVER,
-                         .body = "chunked",
-                         .message = "scripted"};
+    scripted_reset(s);
     conn->arrived_ns = rp_clock_ns();
     conn->requests++;
     if (strncmp(head, "GET ", 4) == 0) {
@@ -538,7 +461,7 @@ static void take_request(struct conn *conn, const char *head, const char *body, 
     s->tokens = most ? (uint32_t)json_integer_value(most) : 16;
     s->chat = strstr(head, "/v1/chat/completions ") != NULL;
     s->role = s->chat;
-    read_script(s, root ? script_of(root) : "status=400 message=no_JSON");
+    scripted_read(s, root);
     json_decref(root);
     struct scripted_stamp *stamp = &conn->server->shared->stamps[s->number];
     stamp->arrived_ns = conn->arrived_ns;
@@ -662,48 +585,4 @@ int scripted_serve(uint16_t port, struct scripted_shared *shared, void (*ready)(
     free(server->heap);
     free(server);
     return 0;
-}
-
-/* --- As a process of a test ----------------------------------------------------------------------- */
-
-static void tell_ready(void *context) {
-    const int *fd = context;
-    if (write(*fd, "!", 1) != 1)
-        _exit(1);
-}
-
-bool scripted_start(struct scripted_server *server) {
-    int ready[2];
-    char byte;
-    server->shared = mmap(NULL, sizeof *server->shared, PROT_READ | PROT_WRITE,
-                          MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (server->shared == MAP_FAILED || pipe(ready) != 0)
-        return false;
-    server->pid = fork();
-    if (server->pid == 0) {
-        prctl(PR_SET_PDEATHSIG, SIGKILL);
-        close(ready[0]);
-        _exit(scripted_serve(0, server->shared, tell_ready, &ready[1]));
-    }
-    close(ready[1]);
-    bool is_ready = server->pid > 0 && read(ready[0], &byte, 1) == 1;
-    close(ready[0]);
-    server->port = server->shared->port;
-    snprintf(server->url, sizeof server->url, "http://127.0.0.1:%u", (unsigned)server->port);
-    return is_ready;
-}
-
-void scripted_stop(struct scripted_server *server) {
-    if (server->pid > 0) {
-        kill(server->pid, SIGTERM);
-        waitpid(server->pid, NULL, 0);
-    }
-    server->pid = 0;
-}
-
-void scripted_free(struct scripted_server *server) {
-    scripted_stop(server);
-    if (server->shared && server->shared != MAP_FAILED)
-        munmap(server->shared, sizeof *server->shared);
-    server->shared = NULL;
 }

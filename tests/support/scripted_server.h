@@ -13,7 +13,9 @@
  *   drop=1         closed without an answer, unless it is the connection's first request
  *   body=chunked|length|eof    split=N  bytes in each write    crlf=1    comments=1    interim=1    joined=1
  *   nousage=1 nodone=1 stop=1 role=1 empty=1 (a chunk without content before the first)  reasoning=1
- *   raw=NAME       http, type, headers, chunk, nothing: an answer that is none
+ *   fuzz=SEED      an answer with some of its bytes changed
+ *   blank=K        every K-th token has an empty text
+ *   raw=NAME       http, type, html, headers, chunk, extensions, nothing: an answer that is none
  *
  * Chat is answered in chat's chunks. GET /v1/models and /version are there. It runs in a process of its own, one thread. */
 #ifndef RP_TESTS_SCRIPTED_SERVER_H
