@@ -136,7 +136,7 @@ static int read_value(const struct rp_load_plan *plan, const struct rp_load_reco
     if (status != RP_OK)
         return status;
     if (measure == RP_PAIR_STEP)
-        *out = summary.latency[RP_LOAD_ITL].p50;
+        *out = summary.latency[RP_LOAD_TPOT].p50;
     else
         *out = (double)(measure == RP_PAIR_OUTPUT ? summary.output_tokens : summary.input_tokens) /
                summary.seconds;

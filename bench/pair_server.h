@@ -1,7 +1,7 @@
 /* pair_server.h - a server as a side of a pair: one that runs somewhere, or a child process of our own.
  *
- * A sample sends all sequences at once, streamed, and waits for their ends. RP_PAIR_STEP is then the median gap between
- * two chunks: a server's step as a client sees it. A request that fails ends the pair.
+ * A sample sends all sequences at once, streamed, and waits for their ends. RP_PAIR_STEP is then the median over them of
+ * the time per output token: a server's step as a client sees it. A request that fails ends the pair.
  *
  * Thread: one. */
 #ifndef RP_BENCH_PAIR_SERVER_H

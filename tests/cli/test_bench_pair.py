@@ -84,11 +84,12 @@ def check_texts_and_kept_engines():
 
 def check_servers():
     for measure_name in ("step", "output", "prompt"):
-        result = json.loads(run("--http", "--json", *SHORT, "--sequences", "2", "--measure", measure_name, "--keep"))
+        result = json.loads(run("--http", "--json", *SHORT, "--output", "32", "--sequences", "2", "--measure", measure_name,
+                                "--keep"))
         assert len(result["blocks"]) == 2 and result["a"] > 0, result
     with Server(DEMO, "--threads", "1") as a, Server(DEMO, "--threads", "1") as b:
         urls = [f"http://127.0.0.1:{server.port}" for server in (a, b)]
-        result = json.loads(run("--json", "--blocks", "2", "--input", "8", "--output", "4", "--sequences", "2",
+        result = json.loads(run("--json", "--blocks", "2", "--input", "8", "--output", "32", "--sequences", "2",
                                 "--a-url", urls[0], "--b-url", urls[1]))
         assert [result["a_flags"], result["b_flags"]] == urls and result["b"] > 0, result
     assert "exit code" in run("--http", "--a", "--max-num-seqs 4096 --max-num-batched-tokens 16 --max-model-len 16777216",
