@@ -5,7 +5,8 @@
  *   steps         of a fixed load on the demo model, alone and batched: allocations after ready, bytes of packets,
  *                 events, wakes, calls of the device
  *   answers       hashes of greedy answers of the demo model: graph and eager, fused and not, run-ahead 0 and 1,
- *                 alone and batched; and how far this machine's kernels are from the scalar ones
+ *                 alone and batched
+ *   precision     how far the demo model's logits are from those of scalar kernels in f32, in bf16 and in f32
  *   instructions  of the engine's host side and of a scalar step, for each token, by callgrind
  *   timings       decode steps; of one machine only
  *
@@ -37,6 +38,8 @@ int rp_check_steps(const struct rp_check_config *config, struct rp_expectations 
                    struct rp_error *err) RP_MUST_USE;
 int rp_check_answers(const struct rp_check_config *config, struct rp_expectations *out,
                      struct rp_error *err) RP_MUST_USE;
+int rp_check_precision(const struct rp_check_config *config, const struct rp_backend *backend,
+                       struct rp_expectations *out, struct rp_error *err) RP_MUST_USE;
 /* Where valgrind cannot be used the rows are skipped, with the reason. */
 int rp_check_instructions(const struct rp_check_config *config, struct rp_expectations *out,
                           struct rp_error *err) RP_MUST_USE;

@@ -25,7 +25,8 @@ static const struct rp_flag check_flags[] = {
     {"update-expectations", RP_FLAG_SWITCH, AT(update), NULL, 0, 0, NULL,
      "write what was measured into the files; values that hold stay as they are"},
     {"only", RP_FLAG_TEXT, AT(only), "GROUP,...", 0, 0, "",
-     "programs, steps, answers, instructions, timings; default: all, and timings only on hardware "
+     "programs, steps, answers, instructions, precision, timings; default: all, and timings only "
+     "on hardware "
      "that has a baseline, or with --update-expectations"},
     {"model", RP_FLAG_TEXT, AT(model), "DIR", 0, 0, "models/demo", "the demo model"},
     {"device", RP_FLAG_CHOICE, AT(engine.device), "auto|cpu|cuda", 0, 0, "auto",
@@ -47,9 +48,9 @@ static const struct rp_command_spec check_spec = {
     .flag_count = RP_ARRAY_COUNT(check_flags),
 };
 
-enum { PROGRAMS, STEPS, ANSWERS, INSTRUCTIONS, TIMINGS, GROUPS };
-static const char *const group_names[GROUPS] = {"programs", "steps", "answers", "instructions",
-                                                "timings"};
+enum { PROGRAMS, STEPS, ANSWERS, INSTRUCTIONS, PRECISION, TIMINGS, GROUPS };
+static const char *const group_names[GROUPS] = {"programs",     "steps",     "answers",
+                                                "instructions", "precision", "timings"};
 
 /* --only as bits. */
 static int parse_groups(const char *text, unsigned *out, struct rp_error *err) {
@@ -62,7 +63,7 @@ static int parse_groups(const char *text, unsigned *out, struct rp_error *err) {
         if (i == GROUPS)
             return rp_error_set(err, RP_STATUS_INVALID,
                                 "--only: \"%.*s\" is none of programs, steps, answers, "
-                                "instructions, timings",
+                                "instructions, precision, timings",
                                 (int)len, text);
         *out |= 1u << i;
         text += len + (text[len] == ',');
@@ -94,9 +95,11 @@ static int measure_counts(struct check *check, struct rp_expectations *out, stru
     int status = RP_OK;
     if (check->groups & 1u << PROGRAMS)
         status = rp_check_programs(&check->config, NULL, out, err);
-    for (unsigned i = STEPS; i < TIMINGS && status == RP_OK; i++)
+    for (unsigned i = STEPS; i <= INSTRUCTIONS && status == RP_OK; i++)
         if (check->groups & 1u << i)
             status = measures[i](&check->config, out, err);
+    if (status == RP_OK && check->groups & 1u << PRECISION)
+        status = rp_check_precision(&check->config, NULL, out, err);
     return status;
 }
 
@@ -139,6 +142,8 @@ static int measure_hardware(struct check *check, struct rp_backend_selection *se
         selection->backend->close(device);
         device = NULL;
         status = rp_check_programs(&check->config, selection->backend, out, err);
+        if (status == RP_OK)
+            status = rp_check_precision(&check->config, selection->backend, out, err);
         const struct rp_device_config config = {.cache_dir = rp_stack_cache_dir()};
         if (status == RP_OK)
             status = selection->backend->open(&config, &device, err);

@@ -19,7 +19,7 @@ def run(*arguments, folder=SOURCE, **environment):
 
 
 def check_this_build_holds_its_baselines():
-    code, out, errors = run("--only", "programs,steps,answers,instructions")
+    code, out, errors = run("--only", "programs,steps,answers,instructions,precision")
     for line in out.splitlines():
         if ": skipped, " in line:
             print(f"skipped: {line}")
@@ -27,7 +27,7 @@ def check_this_build_holds_its_baselines():
 
 
 def check_other_kernels_hold_them_too():
-    code, out, errors = run("--only", "programs,steps", REPRISE_CPU_ISA="scalar")
+    code, out, errors = run("--only", "programs,steps,precision", REPRISE_CPU_ISA="scalar")
     assert code == 0, out + errors
 
 
