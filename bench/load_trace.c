@@ -22,24 +22,22 @@ void rp_load_rows_free(struct rp_load_rows *rows) {
     memset(rows, 0, sizeof *rows);
 }
 
-/* Room for `more` further elements. */
-static bool grow(void **array, size_t *capacity, size_t count, size_t more, size_t size) {
+/* The array with room for `more` further elements; NULL when there is none, and the old one stays. */
+static void *grow(void *array, size_t *capacity, size_t count, size_t more, size_t size) {
     size_t need, bytes, wanted = RP_MAX(*capacity, (size_t)1024);
     if (rp_add_overflow(count, more, &need))
-        return false;
-    if (need <= *capacity)
-        return true;
+        return NULL;
+    if (array && need <= *capacity)
+        return array;
     while (wanted < need)
         if (rp_mul_overflow(wanted, 2, &wanted))
-            return false;
+            return NULL;
     if (rp_mul_overflow(wanted, size, &bytes))
-        return false;
-    void *grown = rp_realloc(*array, bytes);
-    if (!grown)
-        return false;
-    *array = grown;
-    *capacity = wanted;
-    return true;
+        return NULL;
+    void *grown = rp_realloc(array, bytes);
+    if (grown)
+        *capacity = wanted;
+    return grown;
 }
 
 int rp_load_rows_add(struct rp_load_rows *rows, const struct rp_load_source *source,
@@ -51,8 +49,11 @@ int rp_load_rows_add(struct rp_load_rows *rows, const struct rp_load_source *sou
         rows->left_out++;
         return RP_OK;
     }
-    if (!grow((void **)&rows->rows, &rows->capacity, rows->count, 1, sizeof *rows->rows))
+    struct rp_load_row *grown =
+        grow(rows->rows, &rows->capacity, rows->count, 1, sizeof *rows->rows);
+    if (!grown)
         return rp_error_set(err, RP_STATUS_NO_MEMORY, "out of memory for requests");
+    rows->rows = grown;
     rows->rows[rows->count] = *row;
     rows->rows[rows->count++].number = rows->seen - 1;
     return RP_OK;
@@ -220,9 +221,11 @@ static int mooncake_hashes(const struct rp_load_lines *lines, const struct rp_lo
                                     row->input, need);
     row->hash_begin = rows->hash_count;
     row->hash_count = (uint32_t)RP_MIN(have, need);
-    if (!grow((void **)&rows->hashes, &rows->hash_capacity, rows->hash_count, row->hash_count,
-              sizeof *rows->hashes))
+    uint64_t *grown = grow(rows->hashes, &rows->hash_capacity, rows->hash_count, row->hash_count,
+                           sizeof *rows->hashes);
+    if (!grown)
         return rp_load_lines_refuse(lines, RP_STATUS_NO_MEMORY, err, "out of memory for hash_ids");
+    rows->hashes = grown;
     for (size_t i = 0; i < have; i++) {
         const json_t *id = json_array_get(list, i);
         if (!json_is_integer(id) || json_integer_value(id) < 0)
