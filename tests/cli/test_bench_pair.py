@@ -66,8 +66,10 @@ def check_every_pair_of_a_cpu_runs():
         if pair["name"] in ("numerics", "dependent-launch"):
             assert "is one for cards" in run(pair["name"], "--blocks", "2", code=3), pair
             continue
-        result = json.loads(run(pair["name"], "--json", "--blocks", "2", "--input", "40", "--output", "16",
-                                *(["--input", "512"] if pair["name"] == "prefix-cache" else [])))
+        if SANITIZED and pair["name"] not in ("graph", "batching", "threads"):
+            continue
+        result = json.loads(run(pair["name"], "--json", "--blocks", "2", "--output", "16", "--shape", "stories260k",
+                                "--input", "490" if pair["name"] == "prefix-cache" else "40"))
         assert result["name"] == pair["name"] and result["measure"] == pair["measure"], result
         assert result["a"] > 0 and result["b"] > 0 and len(result["blocks"]) == 2, result
         assert all(len(block) == 4 and min(block) > 0 for block in result["blocks"]), result
@@ -83,7 +85,7 @@ def check_texts_and_kept_engines():
 
 
 def check_servers():
-    for measure_name in ("step", "output", "prompt"):
+    for measure_name in ("step",) if SANITIZED else ("step", "output", "prompt"):
         result = json.loads(run("--http", "--json", *SHORT, "--output", "32", "--sequences", "2", "--measure", measure_name,
                                 "--keep"))
         assert len(result["blocks"]) == 2 and result["a"] > 0, result
