@@ -94,8 +94,7 @@ def check_servers():
         result = json.loads(run("--json", "--blocks", "2", "--input", "8", "--output", "32", "--sequences", "2",
                                 "--a-url", urls[0], "--b-url", urls[1]))
         assert [result["a_flags"], result["b_flags"]] == urls and result["b"] > 0, result
-    assert "exit code" in run("--http", "--a", "--max-num-seqs 4096 --max-num-batched-tokens 16 --max-model-len 16777216",
-                              "--b", "", code=4)
+    assert "exit code 3" in run("--http", "--model", "/nowhere", code=4)
 
 
 def check_errors():
