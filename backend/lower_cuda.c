@@ -31,6 +31,7 @@ struct lowering {
     struct rp_attention_cuda_config attention;
     struct rp_cuda_partials pending; /* count 0: none */
     int32_t pending_tensor;
+    struct rp_matmul_norm norm; /* of the tokens of the product at hand; weight NULL: none */
     struct rp_error *err;
 };
 
@@ -206,13 +207,7 @@ static int emit_norm(struct lowering *low, uint32_t at, uint32_t count) {
 }
 
 static uint32_t match_gather_norm(const struct lowering *low, uint32_t at) {
-    const struct rp_op *gather = op_at(low, at), *norm = gather + 1;
-    return at + 1 < low->end && norm->kind == RP_OP_NORM &&
-                   rp_lowering_same_view(&gather->out, &norm->in[0]) &&
-                   norm->out.tensor != gather->out.tensor &&
-                   !rp_lowering_is_read(low->program, at + 2, gather->out.tensor)
-               ? 2
-               : 0;
+    return rp_lowering_is_gather_norm(low->program, at, low->end) ? 2 : 0;
 }
 
 static int emit_gather_norm(struct lowering *low, uint32_t at, uint32_t count) {
@@ -296,33 +291,8 @@ static int emit_add_norm(struct lowering *low, uint32_t at, uint32_t count) {
 
 /* -- between the qkv product and attention ------------------------------------------------------------ */
 
-/* [norm of q, norm of k,] rope of both, kv_write: columns of one tensor, q then k then v. */
 static uint32_t match_qkv_post(const struct lowering *low, uint32_t at) {
-    const struct rp_op *op = op_at(low, at);
-    uint32_t norms = op->kind == RP_OP_NORM ? 2 : 0, count = norms + 2;
-    if (at + count > low->end)
-        return 0;
-    const struct rp_op *rope = op + norms, *write = rope + 1;
-    if (rope->kind != RP_OP_ROPE || write->kind != RP_OP_KV_WRITE || rope->rows != write->rows ||
-        write->in[0].tensor != rope->out.tensor || write->in[1].tensor != rope->out.tensor ||
-        low->program->tensors[rope->out.tensor].dtype != RP_DTYPE_F32)
-        return 0;
-    uint32_t head_dim = write->u.kv_write.head_dim, kv_cols = write->in[0].cols;
-    uint32_t q_cols = rope->out.cols - kv_cols;
-    bool laid_out = rope->u.rope.head_dim == head_dim && rope->out.col == 0 &&
-                    rope->out.cols > kv_cols && write->in[0].col == q_cols &&
-                    write->in[1].col == q_cols + kv_cols;
-    if (!laid_out)
-        return 0;
-    for (uint32_t i = 0; i < norms; i++) {
-        const struct rp_op *norm = op + i;
-        if (norm->kind != RP_OP_NORM || norm->u.norm.group != head_dim ||
-            !rp_lowering_same_view(&norm->in[0], &norm->out) ||
-            norm->out.tensor != rope->out.tensor || norm->out.col != (i ? q_cols : 0) ||
-            norm->out.cols != (i ? kv_cols : q_cols) || norm->u.norm.eps != op->u.norm.eps)
-            return 0;
-    }
-    return count;
+    return rp_lowering_qkv_post(low->program, at, low->end);
 }
 
 static int emit_qkv_post(struct lowering *low, uint32_t at, uint32_t count) {
@@ -396,21 +366,6 @@ static int emit_attention(struct lowering *low, uint32_t at, uint32_t count) {
 
 /* -- products ----------------------------------------------------------------------------------------- */
 
-static uint32_t widest_product(const struct rp_program *program) {
-    uint32_t widest = 0;
-    for (uint32_t i = 0; i < program->op_count; i++)
-        if (program->ops[i].kind == RP_OP_LINEAR)
-            widest = RP_MAX(widest, program->ops[i].weight->rows);
-    return widest;
-}
-
-/* gate_up: what it gives goes through an activation. */
-static bool feeds_activation(const struct lowering *low, uint32_t at) {
-    const struct rp_op *op = op_at(low, at), *next = op + 1;
-    return at + 1 < low->program->op_count && next->kind == RP_OP_ACTIVATION &&
-           rp_lowering_same_view(&op->out, &next->in[0]);
-}
-
 /* The product of operator `at` into `out`, without what has to be allocated. */
 static struct rp_matmul_cuda describe_product(const struct lowering *low, uint32_t at,
                                               const struct rp_view *out) {
@@ -422,7 +377,7 @@ static struct rp_matmul_cuda describe_product(const struct lowering *low, uint32
                                    .in = in.data,
                                    .in_stride = in.stride,
                                    .out = values_of(low, out),
-                                   .gate_up = feeds_activation(low, at)};
+                                   .gate_up = rp_lowering_feeds_activation(low->program, at)};
 }
 
 static int plan_product(struct lowering *low, uint32_t at, struct rp_matmul_cuda product,
@@ -430,12 +385,13 @@ static int plan_product(struct lowering *low, uint32_t at, struct rp_matmul_cuda
     const struct rp_op *op = op_at(low, at);
     const struct rp_step_config *step = &low->bindings->step.config;
     struct rp_values in = values_of(low, &op->in[0]);
+    product.norm = low->norm;
     if (in.dtype != op->weight->dtype)
         return rp_error_set(low->err, RP_STATUS_UNSUPPORTED, "%s: %s input for %s weights",
                             op->name, rp_dtype_name(in.dtype), rp_dtype_name(op->weight->dtype));
     product.workspace_bytes = rp_matmul_cuda_workspace_bytes(
         &low->device->limits, RP_MAX(step->token_capacity, step->logit_row_capacity),
-        widest_product(low->program));
+        rp_lowering_widest_linear(low->program));
     product.workspace =
         rp_cuda_scratch(low->device, RP_CUDA_SCRATCH_MATMUL, product.workspace_bytes);
     if (!product.workspace)
@@ -486,11 +442,14 @@ static struct rp_matmul_cuda describe_gated(const struct lowering *low, uint32_t
 
 static uint32_t match_gated(const struct lowering *low, uint32_t at) {
     const struct rp_op *op = op_at(low, at), *activation = op + 1;
-    if (at + 1 >= low->end || !feeds_activation(low, at) || op->vector ||
+    if (at + 1 >= low->end || !rp_lowering_feeds_activation(low->program, at) || op->vector ||
         activation->rows != op->rows || rp_lowering_is_read(low->program, at + 2, op->out.tensor))
         return 0;
     struct rp_matmul_cuda product = describe_gated(low, at);
-    if (low->device->cublaslt && product.rows.max_rows >= CUBLASLT_ROWS)
+    /* The product's input dies before the activation: in one kernel they must not share memory. */
+    struct rp_values in = values_of(low, &op->in[0]);
+    if ((low->device->cublaslt && product.rows.max_rows >= CUBLASLT_ROWS) ||
+        rp_lowering_overlap(&in, &product.out, product.rows.max_rows))
         return 0;
     return rp_matmul_cuda_gates(&product) ? 2 : 0;
 }
@@ -535,11 +494,47 @@ static int emit_linear(struct lowering *low, uint32_t at, uint32_t count) {
     return status;
 }
 
+/* A norm and the product that alone reads it: of a few rows each block makes its own. */
+static struct rp_matmul_norm describe_norm(const struct lowering *low, uint32_t at) {
+    const struct rp_op *norm = op_at(low, at);
+    struct rp_values in = values_of(low, &norm->in[0]);
+    return (struct rp_matmul_norm){.in = in.data,
+                                   .in_stride = in.stride,
+                                   .cols = norm->in[0].cols,
+                                   .eps = norm->u.norm.eps,
+                                   .weight_offset = norm->u.norm.weight_offset};
+}
+
+static uint32_t match_normed(const struct lowering *low, uint32_t at) {
+    if (!rp_lowering_is_norm_linear(low->program, at, low->end) || match_linear(low, at + 1) != 1)
+        return 0;
+    struct rp_matmul_cuda product = describe_product(low, at + 1, &op_at(low, at + 1)->out);
+    product.norm = describe_norm(low, at);
+    if (!rp_matmul_cuda_norms(&product))
+        return 0;
+    return match_gated(low, at + 1) ? 3 : 2;
+}
+
+static int emit_normed(struct lowering *low, uint32_t at, uint32_t count) {
+    const struct rp_op *norm = op_at(low, at);
+    struct rp_matmul_norm fused = describe_norm(low, at);
+    int status = constant_of(low, norm->vector, fused.cols, &fused.weight);
+    if (status != RP_OK)
+        return status;
+    low->norm = fused;
+    status = count == 3 ? emit_gated(low, at + 1, 2) : emit_linear(low, at + 1, 1);
+    low->norm = (struct rp_matmul_norm){0};
+    struct rp_cuda_node *node = &low->graph->nodes[low->graph->node_count - 1];
+    rp_lowering_name(&node->info, low->program, at, count, node->launch.kernel);
+    return status < 0 ? status : RP_OK;
+}
+
 static const struct pattern patterns[] = {
     /* first kind, fused, match, emit */
     {RP_OP_ADD, true, match_add_norm, emit_add_norm},
     {RP_OP_NORM, true, match_qkv_post, emit_qkv_post},
     {RP_OP_ROPE, true, match_qkv_post, emit_qkv_post},
+    {RP_OP_NORM, true, match_normed, emit_normed},
     {RP_OP_GATHER_ROWS, true, match_gather_norm, emit_gather_norm},
     {RP_OP_LINEAR, true, match_gated, emit_gated},
     {RP_OP_LINEAR, false, match_linear, emit_linear},

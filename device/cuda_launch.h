@@ -11,6 +11,11 @@
  * it lets the next kernel start early, then waits until everything before is complete and visible. Before
  * it only constants may be read: weights, tables, the arguments.
  *
+ * Our products (quant/matmul_*_cuda.cu) call rp_pdl_wait first and rp_pdl_trigger afterwards. So a kernel that
+ * follows one directly may read before its own wait whatever was complete when the product began: all that the
+ * kernels before the product have written, with loads that do not go through L1 (__ldcg). Nobody promises this of
+ * other kernels, or of cuBLASLt's.
+ *
  * Plain C, no CUDA header: tests and the lowering include it from C. */
 #ifndef RP_DEVICE_CUDA_LAUNCH_H
 #define RP_DEVICE_CUDA_LAUNCH_H

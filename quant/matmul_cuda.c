@@ -1,4 +1,5 @@
 #include "quant/matmul_internal_cuda.h"
+#include "quant/matmul_mid_internal_cuda.h"
 
 #include <cuda_runtime_api.h>
 #include <string.h>
@@ -47,16 +48,28 @@ size_t rp_matmul_cuda_workspace_bytes(const struct rp_cuda_limits *limits, uint3
     return FLAG_BYTES + limits->sm_count * tokens * 128 * 4 * sizeof(float);
 }
 
+/* Shared memory that a product may take: room for the small kernels between the products of a decode step,
+ * or for the larger one that is to fit beside. */
+uint32_t rp_matmul_cuda_shared_room(const struct rp_matmul_cuda *op) {
+    uint32_t room = op->limits.shared_bytes_block;
+    if (op->rows.max_rows > 128 || room <= 64 * 1024)
+        return room;
+    return room - RP_MIN(RP_MAX(op->beside_bytes + 1024, 12u * 1024), room);
+}
+
 struct rp_matmul_tile rp_matmul_cuda_choose(const struct rp_matmul_cuda *op) {
     /* Up to so many rows; measured: bench/results/cuda_products.md. */
     static const struct {
         uint32_t max_rows;
         struct rp_matmul_tile tile;
     } choices[] = {
-        {8, {8, 64, .boxes = 4, .eager = true, .partials = true}},
-        {16, {16, 64, .boxes = 4, .eager = true, .partials = true}},
-        {32, {32, 64, .boxes = 4, .eager = true, .partials = true}},
-        {64, {64, 64, .boxes = 2, .eager = true, .partials = true}},
+        {8, {8, 128, .boxes = 2, .flight_early = 2, .flight = 3, .eager = true, .partials = true}},
+        {16,
+         {16, 128, .boxes = 2, .flight_early = 2, .flight = 3, .eager = true, .partials = true}},
+        {32,
+         {32, 128, .boxes = 2, .flight_early = 2, .flight = 3, .eager = true, .partials = true}},
+        {64,
+         {64, 128, .boxes = 2, .flight_early = 2, .flight = 3, .eager = true, .partials = true}},
         {128, {128, 128, .boxes = 1, .partials = true}},
         {256, {256, 128, .boxes = 1, .partials = true}},
         {UINT32_MAX, {128, 128, .boxes = 1, .order = RP_MATMUL_ORDER_WAVES}},
@@ -80,43 +93,58 @@ struct rp_matmul_tile rp_matmul_cuda_choose(const struct rp_matmul_cuda *op) {
     if (m >= 1536 && w->rows >= 6144 && RP_CEIL_DIV(m, 192u) * 192 <= m + m / 16)
         tile.tokens = 192;
     tile.partials = tile.partials && partials;
-    /* Room for the small kernels between the products of a decode step. */
-    tile.shared_bytes = op->limits.shared_bytes_block;
-    if (op->rows.max_rows <= 128 && tile.shared_bytes > 64 * 1024)
-        tile.shared_bytes -= 12 * 1024;
+    tile.shared_bytes = rp_matmul_cuda_shared_room(op);
     return tile;
+}
+
+/* sizes: of `rank` dimensions, the innermost first; strides: in elements, of all but the innermost. */
+int rp_matmul_cuda_encode(CUtensorMap *map, const void *data, uint32_t rank, const uint64_t *sizes,
+                          const uint64_t *strides, const uint32_t *box, struct rp_error *err) {
+    static encode_fn function; /* the same in every thread */
+    if (!function) {
+        void *found_at = NULL;
+        enum cudaDriverEntryPointQueryResult found;
+        if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found_at, 12000,
+                                             cudaEnableDefault, &found) != cudaSuccess ||
+            found != cudaDriverEntryPointSuccess)
+            return rp_error_set(err, RP_STATUS_DEVICE, "the driver has no cuTensorMapEncodeTiled");
+        memcpy(&function, &found_at, sizeof function);
+    }
+    cuuint64_t counts[5], bytes[5];
+    cuuint32_t boxes[5], steps[5] = {1, 1, 1, 1, 1};
+    for (uint32_t i = 0; i < rank; i++) {
+        counts[i] = sizes[i];
+        boxes[i] = box[i];
+        bytes[i] = i + 1 < rank ? strides[i] * 2 : 0;
+    }
+    CUresult result =
+        function(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, rank, (void *)(uintptr_t)data, counts,
+                 bytes, boxes, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                 /* 256 bytes cost 3 to 7 % of a decode step's time */
+                 CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    if (result != CUDA_SUCCESS)
+        return rp_error_set(err, RP_STATUS_DEVICE, "no tensor map of %u dimensions: error %d", rank,
+                            (int)result);
+    return RP_OK;
 }
 
 static int encode_map(CUtensorMap *map, const void *data, uint64_t rows, uint64_t cols,
                       uint64_t stride, uint32_t box_rows, struct rp_error *err) {
-    static encode_fn encode; /* the same in every thread */
-    if (!encode) {
-        void *function = NULL;
-        enum cudaDriverEntryPointQueryResult found;
-        if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000,
-                                             cudaEnableDefault, &found) != cudaSuccess ||
-            found != cudaDriverEntryPointSuccess)
-            return rp_error_set(err, RP_STATUS_DEVICE, "the driver has no cuTensorMapEncodeTiled");
-        memcpy(&encode, &function, sizeof encode);
-    }
-    cuuint64_t sizes[2] = {cols, rows}, strides[1] = {stride * 2};
-    cuuint32_t box[2] = {RP_MATMUL_BLOCK, box_rows}, steps[2] = {1, 1};
-    CUresult result =
-        encode(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, (void *)(uintptr_t)data, sizes, strides,
-               box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-               /* 256 bytes cost 3 to 7 % of a decode step's time */
-               CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-    if (result != CUDA_SUCCESS)
-        return rp_error_set(err, RP_STATUS_DEVICE, "no tensor map for (%llu, %llu): error %d",
-                            (unsigned long long)rows, (unsigned long long)cols, (int)result);
-    return RP_OK;
+    uint64_t sizes[2] = {cols, rows};
+    uint32_t box[2] = {RP_MATMUL_BLOCK, box_rows};
+    return rp_matmul_cuda_encode(map, data, 2, sizes, &stride, box, err);
 }
 
 /* What bulk tensor copies can read, on a card that has wgmma. */
-static bool fits_tensor_cores(const struct rp_matmul_cuda *op) {
+bool rp_matmul_cuda_fits(const struct rp_matmul_cuda *op) {
     const struct rp_matrix *w = op->weight;
     return rp_cuda_has_hopper(&op->limits) && w->dtype == RP_DTYPE_BF16 && w->cols % 8 == 0 &&
            op->in_stride % 8 == 0 && (uintptr_t)w->data % 16 == 0 && (uintptr_t)op->in % 16 == 0;
+}
+
+/* A stage's copies are counted while it is not used again: caps as large as the ring are none. */
+uint32_t rp_matmul_cuda_flight(uint32_t stages, uint32_t ring) {
+    return stages == 0 || stages >= ring ? UINT32_MAX : stages;
 }
 
 /* Tiles, shares of the blocks, and where the pipeline and the workspace lie. */
@@ -152,8 +180,11 @@ static int lay_out(struct rp_matmul_tc_args *args, const struct rp_matmul_cuda *
 
     uint32_t stage = (tile->rows + tile->tokens) * RP_MATMUL_BLOCK * 2 * tile->boxes;
     uint32_t room = RP_MIN(tile->shared_bytes, op->limits.shared_bytes_block);
-    args->stages = tile->stages ? tile->stages : RP_MIN((room - 1024) / (stage + 16), 32u);
-    args->shared_bytes = args->stages * (stage + 16) + 1024;
+    args->stages = tile->stages ? tile->stages : RP_MIN((room - 1024) / (stage + 24), 32u);
+    args->shared_bytes = args->stages * (stage + 24) + 1024;
+    args->flight = rp_matmul_cuda_flight(tile->flight, args->stages);
+    args->flight_early =
+        RP_MIN(rp_matmul_cuda_flight(tile->flight_early, args->stages), args->flight);
     return args->stages >= 2 && args->shared_bytes <= op->limits.shared_bytes_block
                ? RP_OK
                : RP_STATUS_RANGE;
@@ -221,21 +252,30 @@ int rp_matmul_cuda_plan_tile(const struct rp_matmul_cuda *op, const struct rp_ma
 }
 
 bool rp_matmul_cuda_gates(const struct rp_matmul_cuda *op) {
-    (void)op;
-    return false;
+    return rp_matmul_rows_gates(op) || rp_matmul_mid_takes(op);
 }
+
+bool rp_matmul_cuda_norms(const struct rp_matmul_cuda *op) { return rp_matmul_rows_norms(op); }
 
 int rp_matmul_cuda_plan(const struct rp_matmul_cuda *op, struct rp_arena *memory,
                         struct rp_cuda_launch *out_launch, struct rp_cuda_partials *out_partials,
                         struct rp_error *err) {
-    if (fits_tensor_cores(op)) {
+    RP_ASSERT(!op->gated || rp_matmul_cuda_gates(op));
+    RP_ASSERT(!op->norm.weight || rp_matmul_cuda_norms(op));
+    uint32_t segment = rp_matmul_cuda_segment(op->weight->rows, op->weight->cols, op->gate_up);
+    memset(out_partials, 0, sizeof *out_partials);
+    if (rp_matmul_mid_takes(op)) {
+        int status = rp_matmul_mid_plan(op, memory, out_launch, out_partials, err);
+        if (status != RP_STATUS_UNSUPPORTED || op->gated)
+            return status;
+    }
+    if (rp_matmul_rows_pays(op))
+        return rp_matmul_cuda_plan_rows(op, segment, memory, out_launch, err);
+    if (rp_matmul_cuda_fits(op)) {
         struct rp_matmul_tile tile = rp_matmul_cuda_choose(op);
-        return rp_matmul_cuda_plan_tile(
-            op, &tile, rp_matmul_cuda_segment(op->weight->rows, op->weight->cols, op->gate_up),
-            memory, out_launch, out_partials, err);
+        return rp_matmul_cuda_plan_tile(op, &tile, segment, memory, out_launch, out_partials, err);
     }
     struct rp_matmul_cuda *args = rp_arena_alloc(memory, sizeof *args);
-    memset(out_partials, 0, sizeof *out_partials);
     if (!args)
         return rp_error_set(err, RP_STATUS_NO_MEMORY, "no memory for the arguments of a product");
     *args = *op;

@@ -22,6 +22,17 @@
 extern "C" {
 #endif
 
+/* RMSNorm of whole rows, as rp_norm_cuda does it. */
+#define RP_MATMUL_NORM_ROWS 4    /* most rows */
+#define RP_MATMUL_NORM_COLS 4096 /* and columns */
+struct rp_matmul_norm {
+    const float *in;     /* (max_rows, in_stride), 16-byte aligned */
+    const float *weight; /* (cols) on the device; NULL: no norm */
+    size_t in_stride;
+    uint32_t cols;
+    float eps, weight_offset;
+};
+
 struct rp_matmul_cuda {
     struct rp_cuda_rows rows;
     struct rp_cuda_limits limits;
@@ -39,6 +50,9 @@ struct rp_matmul_cuda {
      * where rp_matmul_cuda_gates says that a kernel does it. */
     bool gated;
     enum rp_activation fn;
+    /* Normed: the product is of this norm's output, rounded to bf16, and `in` is not read. Only where
+     * rp_matmul_cuda_norms says that a kernel does it. */
+    struct rp_matmul_norm norm;
     /* Shared memory of a kernel before or behind this product that should fit beside one of its blocks, so
      * that they overlap; 0: small kernels alone. */
     uint32_t beside_bytes;
@@ -58,6 +72,9 @@ size_t rp_matmul_cuda_workspace_bytes(const struct rp_cuda_limits *limits, uint3
 /* True when a plan for this product with `gated` set exists; the choice depends on sizes, types and
  * alignment alone. */
 bool rp_matmul_cuda_gates(const struct rp_matmul_cuda *op);
+
+/* The same for the norm before it. */
+bool rp_matmul_cuda_norms(const struct rp_matmul_cuda *op);
 
 /* Chooses the kernel: fills one launch (args are allocated from memory) and, when the sums were left to
  * the reader, out_partials (else its count is 0). Partials lie in the workspace: they live until the next

@@ -28,6 +28,9 @@ struct rp_matmul_tile {
     uint32_t boxes;  /* of 64 columns of K in a stage */
     uint32_t stages; /* of the pipeline in shared memory; 0: as many as fit into shared_bytes */
     uint32_t shared_bytes;
+    /* Stages of weights in flight at most: until the ring was full once, and afterwards; 0: no cap. Full
+     * queues of the memory hold up the loads of the small kernels beside. */
+    uint32_t flight_early, flight;
     bool eager; /* frees a stage as early as possible: where memory is the limit */
     bool
         partials; /* leave the segments to the reader, where a tile would be split between blocks */
@@ -50,11 +53,51 @@ struct rp_matmul_tc_args {
     uint32_t blocks, segment_blocks, segments; /* of K */
     uint32_t row_tiles, token_tiles; /* of one block of threads, for all of n and max_rows */
     uint32_t grid, stages, shared_bytes, shared_most;
+    uint32_t flight, flight_early; /* stages of weights; UINT32_MAX: no cap */
     struct rp_matmul_tile tile;
     uint64_t
         *trace; /* (blocks, 4): when it started, waited, ended, and the SM: with RP_TRACE alone */
     bool out_bf16, accumulate, dependent;
 };
+
+/* What a normed product keeps in shared memory: bf16 tokens, then the sums of squares of 128 columns each. */
+#define RP_MATMUL_NORM_TOKEN_BYTES(rows, cols) ((size_t)(rows) * (cols)*2)
+#define RP_MATMUL_NORM_BYTES(rows, cols)                                                           \
+    (RP_MATMUL_NORM_TOKEN_BYTES(rows, cols) + (rows) * (RP_MATMUL_NORM_COLS / 128) * sizeof(float))
+
+/* Frozen arguments of the kernel for few rows (matmul_rows_cuda.cu); 64-byte aligned. One copy brings a stage. */
+struct rp_matmul_rows_args {
+    /* (parts, part_blocks, halves, rows, 64): boxes of all parts, `boxes` blocks, all halves, and tile_rows or
+     * last_rows */
+    CUtensorMap weight_map, last_map;
+    CUtensorMap in_map; /* (parts, part_blocks, max_rows, 64) */
+    const uint32_t *live;
+    const float *bias;
+    void *out;
+    size_t out_stride;
+    uint32_t max_rows;
+    uint32_t rows;                   /* outputs: n, or n / 2 where gated */
+    uint32_t share;                  /* outputs of a block of threads */
+    uint32_t tiles;                  /* of a block of threads */
+    uint32_t tile_rows, last_rows;   /* outputs of a tile, up to 128; of a block's last one */
+    uint32_t tile_bytes, last_bytes; /* of weights in a stage */
+    uint32_t blocks, segment_blocks; /* of K */
+    uint32_t parts, part_blocks;     /* where each segment has a warpgroup: segments; else 1 */
+    uint32_t boxes;                  /* blocks of K in a stage, of each part */
+    uint32_t tokens;                 /* columns of the instruction: 8, 16, 32, 64 */
+    uint32_t grid, stages, stage_bytes, data_bytes, shared_bytes, shared_most;
+    uint32_t flight, flight_early; /* as in rp_matmul_tile; UINT32_MAX: no cap */
+    struct rp_matmul_norm norm;    /* weight NULL: tokens are `in` as it is */
+    uint32_t norm_offset;          /* of normed tokens, from the stages */
+    uint32_t others_offset;        /* of the sums of parts, from normed tokens */
+    enum rp_activation fn;
+    uint64_t *trace; /* as in rp_matmul_tc_args */
+    bool gated, out_bf16, accumulate, dependent;
+};
+
+int rp_matmul_rows_cuda_run(const void *args, struct CUstream_st *stream);
+/* Once per kernel that args uses, outside any capture. NOT_FOUND when there is none. */
+int rp_matmul_rows_cuda_prepare(const struct rp_matmul_rows_args *args);
 
 int rp_matmul_tc_cuda_run(const void *args, struct CUstream_st *stream);
 /* Once per kernel that args uses, outside any capture. NOT_FOUND when there is no kernel for the tile. */
@@ -72,6 +115,26 @@ int rp_matmul_cuda_plan_tile(const struct rp_matmul_cuda *op, const struct rp_ma
                              uint32_t segment, struct rp_arena *memory,
                              struct rp_cuda_launch *out_launch,
                              struct rp_cuda_partials *out_partials, struct rp_error *err);
+
+/* What the planning of products shares. Dimensions of a tensor map: the innermost first; strides in elements, of
+ * all but the innermost. */
+int rp_matmul_cuda_encode(CUtensorMap *map, const void *data, uint32_t rank, const uint64_t *sizes,
+                          const uint64_t *strides, const uint32_t *box, struct rp_error *err);
+/* Bulk tensor copies can read it, and the card has wgmma. */
+bool rp_matmul_cuda_fits(const struct rp_matmul_cuda *op);
+/* Shared memory that a block of this product may take. */
+uint32_t rp_matmul_cuda_shared_room(const struct rp_matmul_cuda *op);
+/* A cap on stages in flight as the kernels want it, of a ring of so many; UINT32_MAX: no cap. */
+uint32_t rp_matmul_cuda_flight(uint32_t stages, uint32_t ring);
+
+/* The kernel for few rows, of matrices whose K is a multiple of 64. gates, norms: as in matmul_cuda.h; pays: where
+ * rp_matmul_cuda_plan takes it. plan_rows: with a given segment length, up to 64 rows, gated or not. */
+bool rp_matmul_rows_gates(const struct rp_matmul_cuda *op);
+bool rp_matmul_rows_norms(const struct rp_matmul_cuda *op);
+bool rp_matmul_rows_pays(const struct rp_matmul_cuda *op);
+int rp_matmul_cuda_plan_rows(const struct rp_matmul_cuda *op, uint32_t segment,
+                             struct rp_arena *memory, struct rp_cuda_launch *out_launch,
+                             struct rp_error *err);
 
 #ifdef __cplusplus
 }

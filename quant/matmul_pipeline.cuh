@@ -30,6 +30,18 @@ __device__ __forceinline__ void rp_barrier_wait(uint32_t barrier, uint32_t parit
                  : "memory");
 }
 
+/* True when the phase of this parity has ended. */
+__device__ __forceinline__ bool rp_barrier_test(uint32_t barrier, uint32_t parity) {
+    uint32_t ended;
+    asm volatile("{ .reg .pred p;\n"
+                 "mbarrier.test_wait.parity.acquire.cta.shared::cta.b64 p, [%1], %2;\n"
+                 "selp.u32 %0, 1, 0, p; }"
+                 : "=r"(ended)
+                 : "r"(barrier), "r"(parity)
+                 : "memory");
+    return ended != 0;
+}
+
 /* Arrives, and announces bytes that bulk copies will bring. */
 __device__ __forceinline__ void rp_barrier_expect(uint32_t barrier, uint32_t bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
@@ -53,8 +65,28 @@ __device__ __forceinline__ void rp_copy_box(uint32_t to, const CUtensorMap *map,
                  : "memory");
 }
 
+/* The box at (x, y, z, w) of a map of four dimensions. */
+__device__ __forceinline__ void rp_copy_box_4d(uint32_t to, const CUtensorMap *map, uint32_t x,
+                                               uint32_t y, uint32_t z, uint32_t w, uint32_t barrier,
+                                               uint64_t policy) {
+    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes"
+                 ".L2::cache_hint [%0], [%1, {%2, %3, %4, %5}], [%6], %7;" ::"r"(to),
+                 "l"(map), "r"(x), "r"(y), "r"(z), "r"(w), "r"(barrier), "l"(policy)
+                 : "memory");
+}
+
 __device__ __forceinline__ void rp_map_prefetch(const CUtensorMap *map) {
     asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+}
+
+/* Makes this thread's stores to shared memory visible to tensor cores and bulk copies. */
+__device__ __forceinline__ void rp_shared_fence_async() {
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+__device__ __forceinline__ void rp_store_shared(uint32_t at, uint4 v) {
+    asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(v.x), "r"(v.y), "r"(v.z),
+                 "r"(v.w)
+                 : "memory");
 }
 
 /* The threads of warpgroup 0 or 1. Constant numbers: an SM's barriers are counted like its registers. */
@@ -79,6 +111,20 @@ template <int PENDING> __device__ __forceinline__ void rp_wgmma_wait() {
 __device__ __forceinline__ uint64_t rp_wgmma_operand(uint32_t shared) {
     return (uint64_t)((shared & 0x3FFFF) >> 4) | (uint64_t)1 << 16 | (uint64_t)64 << 32 |
            (uint64_t)1 << 62;
+}
+
+/* The same in two steps: the upper half is always the same, which saves instructions between those of the
+ * tensor cores. */
+__device__ __forceinline__ uint32_t rp_wgmma_operand_low(uint32_t shared) {
+    return (shared & 0x3FFFF) >> 4 | 1u << 16;
+}
+__device__ __forceinline__ uint64_t rp_wgmma_operand_of(uint32_t low) {
+    return (uint64_t)low | (uint64_t)64 << 32 | (uint64_t)1 << 62;
+}
+
+/* The warpgroup of this thread, known to be the same in all threads of a warp. */
+__device__ __forceinline__ uint32_t rp_own_warpgroup() {
+    return __shfl_sync(0xFFFFFFFFu, threadIdx.x / 128, 0);
 }
 
 __device__ __forceinline__ void rp_store_release(uint32_t *at, uint32_t value) {

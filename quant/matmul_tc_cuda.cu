@@ -1,10 +1,10 @@
 /* matmul_tc_cuda.cu - bf16 products on Hopper's tensor cores, one kernel for every number of rows.
  *
  * Weights are the instruction's left operand, tokens its right one, so the same chain of instructions makes
- * an output whatever the tile. A block is one copying warp and one or two multiplying warpgroups around a
+ * an output whatever the tile. A block is two copying warps and one or two multiplying warpgroups around a
  * ring of stages in shared memory:
  *
- *   copying warp   boxes of weights and tokens -> stage, when the stage is empty
+ *   copying warps  boxes of weights, boxes of tokens -> stage, when the stage is empty
  *   warpgroups     wait until the stage is full; 4 instructions per 64 columns of K; free the stage
  *
  * The first stages' weights are requested before the kernel waits for its predecessor: weights never depend
@@ -55,7 +55,7 @@ template <int TOKENS_, int ROWS_, int BOXES_, bool EAGER_> struct shape {
     static constexpr bool ONE_SEGMENT = SUMS * BLOCKS > 96;
     /* More registers than a third of the SM's: the copying warpgroup gives up its own. */
     static constexpr bool WIDE = TOKENS > 128;
-    static constexpr int THREADS = 128 * WARPGROUPS + (WIDE ? 128 : 32);
+    static constexpr int THREADS = 128 * WARPGROUPS + (WIDE ? 128 : 64);
 };
 
 /* Segments [begin, end) of one tile. */
@@ -142,12 +142,16 @@ template <typename Shape> struct steps {
     }
 };
 
-/* Barriers and stages in shared memory. */
+/* Barriers and stages in shared memory. Weights and tokens of a stage come from different threads and have
+ * a barrier each. */
 template <typename Shape> struct ring {
-    uint32_t full, empty, data; /* 8 bytes each; stages 1024-aligned for the swizzle */
-    uint32_t count;             /* of stages */
+    /* 8 bytes each: weights have come, tokens have come, all is read */
+    uint32_t landed, full, empty;
+    uint32_t data;  /* stages 1024-aligned for the swizzle */
+    uint32_t count; /* of stages */
     uint32_t stage, phase;
 
+    __device__ __forceinline__ uint32_t landed_barrier() const { return landed + 8 * stage; }
     __device__ __forceinline__ uint32_t full_barrier() const { return full + 8 * stage; }
     __device__ __forceinline__ uint32_t empty_barrier() const { return empty + 8 * stage; }
     __device__ __forceinline__ uint32_t weights(uint32_t box) const {
@@ -164,55 +168,57 @@ template <typename Shape> struct ring {
     }
 };
 
+/* How many token tiles are alive is known after the wait; one is always walked. */
+__device__ __forceinline__ uint32_t wait_for_live(const rp_matmul_tc_args &args) {
+    if (args.token_tiles == 1)
+        return 0;
+    rp_pdl_wait();
+    return *args.live;
+}
+
+/* One thread. Stages in flight are counted, in the order in which they were asked for. */
 template <typename Shape>
-__device__ __forceinline__ void copy_weights(const rp_matmul_tc_args &args, const ring<Shape> &at,
-                                             const steps<Shape> &s) {
+__device__ __forceinline__ void copy_weights(const rp_matmul_tc_args &args, ring<Shape> at) {
     /* Read once: out of L2 first. */
-    uint64_t weight_policy = args.token_tiles == 1 ? RP_L2_EVICT_FIRST : RP_L2_EVICT_NORMAL;
-    rp_barrier_expect(at.full_barrier(), s.count * (Shape::WEIGHT_BYTES + Shape::TOKEN_BYTES));
-    for (uint32_t box = 0; box < s.count; box++)
-        rp_copy_box(at.weights(box), &args.weight_map, (s.block + box) * RP_MATMUL_BLOCK,
-                    s.r.row_tile * Shape::ROWS, at.full_barrier(), weight_policy);
-}
-
-template <typename Shape>
-__device__ __forceinline__ void copy_tokens(const rp_matmul_tc_args &args, const ring<Shape> &at,
-                                            const steps<Shape> &s) {
-    for (uint32_t box = 0; box < s.count; box++)
-        rp_copy_box(at.tokens(box), &args.in_map, (s.block + box) * RP_MATMUL_BLOCK,
-                    s.r.token_tile * Shape::TOKENS, at.full_barrier(), RP_L2_EVICT_LAST);
-}
-
-/* One thread. */
-template <typename Shape>
-__device__ __forceinline__ void copy_all(const rp_matmul_tc_args &args, ring<Shape> at) {
-    uint32_t live = 0;
-    /* How many token tiles are alive is known after the wait; one is always walked. */
-    if (args.token_tiles > 1) {
-        rp_pdl_wait();
-        live = *args.live;
-    }
-    steps<Shape> s, t;
-    s.w = walk_begin<Shape>(args, live);
+    uint64_t policy = args.token_tiles == 1 ? RP_L2_EVICT_FIRST : RP_L2_EVICT_NORMAL;
+    steps<Shape> s;
+    s.w = walk_begin<Shape>(args, wait_for_live(args));
     s.enter(args);
-    t = s;
-    ring<Shape> late = at;
-    uint32_t early = 0;
-    for (; s.valid && early < at.count; early++) {
-        copy_weights(args, at, s);
+    ring<Shape> landing = at;
+    uint32_t flying = 0, flight = args.flight_early;
+    for (uint32_t i = 0; s.valid; i++) {
+        if (i == at.count)
+            flight = args.flight;
+        rp_barrier_wait(at.empty_barrier(), at.phase ^ 1);
+        if (flying == flight) {
+            rp_barrier_wait(landing.landed_barrier(), landing.phase);
+            landing.next();
+            flying--;
+        }
+        flying++;
+        rp_barrier_expect(at.landed_barrier(), s.count * Shape::WEIGHT_BYTES);
+        for (uint32_t box = 0; box < s.count; box++)
+            rp_copy_box(at.weights(box), &args.weight_map, (s.block + box) * RP_MATMUL_BLOCK,
+                        s.r.row_tile * Shape::ROWS, at.landed_barrier(), policy);
         s.next(args);
         at.next();
     }
+}
+
+/* One thread: waits for the kernels before, which may be the tokens' writers, and lets the next one start. */
+template <typename Shape>
+__device__ __forceinline__ void copy_tokens(const rp_matmul_tc_args &args, ring<Shape> at) {
     rp_pdl_wait();
-    for (; early > 0; early--) {
-        copy_tokens(args, late, t);
-        t.next(args);
-        late.next();
-    }
+    rp_pdl_trigger();
+    steps<Shape> s;
+    s.w = walk_begin<Shape>(args, wait_for_live(args));
+    s.enter(args);
     while (s.valid) {
         rp_barrier_wait(at.empty_barrier(), at.phase ^ 1);
-        copy_weights(args, at, s);
-        copy_tokens(args, at, s);
+        rp_barrier_expect(at.full_barrier(), s.count * Shape::TOKEN_BYTES);
+        for (uint32_t box = 0; box < s.count; box++)
+            rp_copy_box(at.tokens(box), &args.in_map, (s.block + box) * RP_MATMUL_BLOCK,
+                        s.r.token_tile * Shape::TOKENS, at.full_barrier(), RP_L2_EVICT_LAST);
         s.next(args);
         at.next();
     }
@@ -331,20 +337,23 @@ __device__ __forceinline__ void multiply_segment(ring<Shape> &at, uint32_t warpg
                                                  uint32_t blocks, sums_of<Shape> &sums) {
     ring<Shape> before = at;
     for (uint32_t k = 0; k < blocks; k += Shape::BOXES) {
+        rp_barrier_wait(at.landed_barrier(), at.phase);
         rp_barrier_wait(at.full_barrier(), at.phase);
 #pragma unroll
         for (int box = 0; box < Shape::BOXES; box++) {
             if (box > 0 && k + box >= blocks)
                 break;
-            uint64_t a = rp_wgmma_operand(at.weights(box) + warpgroup * Shape::BLOCKS * 64 * 128);
-            uint64_t b = rp_wgmma_operand(at.tokens(box));
+            uint32_t a =
+                rp_wgmma_operand_low(at.weights(box) + warpgroup * Shape::BLOCKS * 64 * 128);
+            uint32_t b = rp_wgmma_operand_low(at.tokens(box));
             rp_wgmma_fence();
 #pragma unroll
             for (int i = 0; i < RP_MATMUL_BLOCK / 16; i++)
 #pragma unroll
                 for (int block = 0; block < Shape::BLOCKS; block++)
-                    rp_wgmma<Shape::TOKENS>::run(sums[block], a + 2 * i + block * 64 * 128 / 16,
-                                                 b + 2 * i, (k | box | i) != 0);
+                    rp_wgmma<Shape::TOKENS>::run(
+                        sums[block], rp_wgmma_operand_of(a + 2 * i + block * 64 * 128 / 16),
+                        rp_wgmma_operand_of(b + 2 * i), (k | box | i) != 0);
             rp_wgmma_commit();
         }
         if (Shape::EAGER) {
@@ -384,7 +393,7 @@ __device__ __forceinline__ void finish_run(const rp_matmul_tc_args &args, const 
 template <typename Shape>
 __device__ __forceinline__ void multiply_all(const rp_matmul_tc_args &args, ring<Shape> at) {
     place p;
-    p.warpgroup = threadIdx.x / 128;
+    p.warpgroup = rp_own_warpgroup();
     p.thread = threadIdx.x % 128;
     p.token = p.thread % 4 * 2;
     rp_pdl_wait();
@@ -424,11 +433,11 @@ __global__ void __launch_bounds__((shape<TOKENS, ROWS, BOXES, EAGER>::THREADS), 
     using Shape = shape<TOKENS, ROWS, BOXES, EAGER>;
     constexpr uint32_t COPYING = 128 * Shape::WARPGROUPS; /* its first thread */
     extern __shared__ __align__(1024) unsigned char shared[];
-    rp_pdl_trigger();
     TRACE(0);
     ring<Shape> at;
     at.data = (rp_shared_address(shared) + 1023) & ~1023u;
-    at.full = at.data + args.stages * Shape::STAGE_BYTES;
+    at.landed = at.data + args.stages * Shape::STAGE_BYTES;
+    at.full = at.landed + 8 * args.stages;
     at.empty = at.full + 8 * args.stages;
     at.count = args.stages;
     at.stage = at.phase = 0;
@@ -436,6 +445,7 @@ __global__ void __launch_bounds__((shape<TOKENS, ROWS, BOXES, EAGER>::THREADS), 
         rp_map_prefetch(&args.weight_map);
         rp_map_prefetch(&args.in_map);
         for (uint32_t i = 0; i < args.stages; i++) {
+            rp_barrier_init(at.landed + 8 * i, 1);
             rp_barrier_init(at.full + 8 * i, 1);
             rp_barrier_init(at.empty + 8 * i, 4 * Shape::WARPGROUPS); /* warps */
         }
@@ -446,9 +456,9 @@ __global__ void __launch_bounds__((shape<TOKENS, ROWS, BOXES, EAGER>::THREADS), 
         if (Shape::WIDE)
             asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
         if (threadIdx.x == COPYING)
-            copy_all<Shape>(args, at);
-        else
-            rp_pdl_wait();
+            copy_weights<Shape>(args, at);
+        else if (threadIdx.x == COPYING + 32)
+            copy_tokens<Shape>(args, at);
     } else {
         if (Shape::WIDE)
             asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
@@ -474,12 +484,12 @@ struct kernel_entry {
             shape<tokens, rows, boxes, eager>::THREADS                                             \
     }
 const kernel_entry kernels[] = {
-    ENTRY(8, 64, 4, true),     ENTRY(16, 64, 2, true),    ENTRY(16, 64, 4, true),
-    ENTRY(32, 64, 2, true),    ENTRY(32, 64, 4, true),    ENTRY(8, 128, 2, true),
-    ENTRY(16, 128, 2, true),   ENTRY(32, 128, 1, true),   ENTRY(32, 128, 2, true),
-    ENTRY(64, 128, 1, true),   ENTRY(64, 128, 2, true),   ENTRY(64, 64, 2, true),
-    ENTRY(128, 128, 1, true),  ENTRY(128, 128, 1, false), ENTRY(192, 128, 1, false),
-    ENTRY(256, 128, 1, false),
+    ENTRY(8, 64, 2, true),     ENTRY(8, 64, 4, true),     ENTRY(16, 64, 2, true),
+    ENTRY(16, 64, 4, true),    ENTRY(32, 64, 2, true),    ENTRY(32, 64, 4, true),
+    ENTRY(8, 128, 2, true),    ENTRY(16, 128, 2, true),   ENTRY(32, 128, 1, true),
+    ENTRY(32, 128, 2, true),   ENTRY(64, 128, 1, true),   ENTRY(64, 128, 2, true),
+    ENTRY(64, 64, 2, true),    ENTRY(128, 128, 1, true),  ENTRY(128, 128, 1, false),
+    ENTRY(192, 128, 1, false), ENTRY(256, 128, 1, false),
 };
 
 const kernel_entry *find_kernel(const rp_matmul_tile &tile) {

@@ -10,12 +10,14 @@
  *   one M N K SEGMENTS TILE      one product with this tile
  *   chain M SMALL_US LABEL       all products of Llama-3.1-8B as one captured chain: 32 layers of qkv, o,
  *                                gate_up, down, then the head; with SMALL_US > 0 a kernel of about that
- *                                length, one block of 256 threads a row, stands before each
+ *                                length, one block of 256 threads a row, stands before each. Unless `tile`
+ *                                says otherwise as planned: gate_up gated where that is done
  *   segments N,N,N,N,N           in chains from now on: segments of qkv, o, gate_up, down, head
  *   tile PRODUCT TILE            in chains from now on: PRODUCT 0 to 4 as above, 9: all
  *   pdl | plain                  dependent launches (as at first), or plain edges
- *   trace                        with matmul_tc_cuda.cu built with -DRP_TRACE: when the blocks of two layers
- *                                started, waited and ended (least, median, most; microseconds)
+ *   trace                        with matmul_tc_cuda.cu and matmul_rows_cuda.cu built with -DRP_TRACE: when
+ *                                the blocks of two layers started, waited and ended (least, median, most;
+ *                                microseconds)
  * TILE: TOKENS,ROWS,BOXES,EAGER,ORDER,STAGES,SHARED_KB,PARTIALS, as in struct rp_matmul_tile.
  *
  * A product is captured many times in one graph, over copies of its weights that exceed the L2 cache by
@@ -109,7 +111,8 @@ struct request {
     uint32_t m, n, k, segment;
     const unsigned char *weight;
     rp_matmul_tile tile;
-    bool chosen; /* the tile that plan takes */
+    bool chosen; /* as rp_matmul_cuda_plan has it */
+    bool gated;  /* gates and ups: with the activation where a kernel does both */
 };
 
 struct planned {
@@ -140,8 +143,15 @@ bool plan(const request &r, rp_arena *memory, rp_cuda_launch *launch) {
     op.workspace_bytes = env.workspace_bytes;
     rp_cuda_partials partials;
     rp_error err = {};
-    rp_matmul_tile tile = r.chosen ? rp_matmul_cuda_choose(&op) : r.tile;
-    int status = rp_matmul_cuda_plan_tile(&op, &tile, r.segment, memory, launch, &partials, &err);
+    op.gate_up = r.gated;
+    op.gated = r.chosen && r.gated && rp_matmul_cuda_gates(&op);
+    if (op.gated) {
+        op.out.stride = r.n / 2;
+        op.out.dtype = RP_DTYPE_BF16;
+    }
+    int status = r.chosen ? rp_matmul_cuda_plan(&op, memory, launch, &partials, &err)
+                          : rp_matmul_cuda_plan_tile(&op, &r.tile, r.segment, memory, launch,
+                                                     &partials, &err);
     if (status != RP_OK && status != RP_STATUS_UNSUPPORTED)
         fprintf(stderr, "plan: %s\n", err.text);
     return status == RP_OK;
@@ -220,13 +230,16 @@ uint32_t segment_of(uint32_t k, uint32_t count) {
     return (uint32_t)RP_ALIGN_UP(RP_CEIL_DIV(k, count), 64);
 }
 
+/* Kernels of matmul_rows_cuda.cu, which can be traced. */
+bool is_rows(const rp_cuda_launch &launch) { return launch.run == rp_matmul_rows_cuda_run; }
+
 /* Every tile that fits m rows. */
 void sweep(uint32_t m, uint32_t n, uint32_t k, const std::vector<uint32_t> &segments) {
     static const uint32_t tiles[][4] = {
-        {8, 64, 4, 1},    {16, 64, 2, 1},   {16, 64, 4, 1},   {32, 64, 2, 1},
-        {32, 64, 4, 1},   {8, 128, 2, 1},   {16, 128, 2, 1},  {32, 128, 1, 1},
-        {32, 128, 2, 1},  {64, 128, 1, 1},  {64, 128, 2, 1},  {64, 64, 2, 1},
-        {128, 128, 1, 1}, {128, 128, 1, 0}, {192, 128, 1, 0}, {256, 128, 1, 0}};
+        {8, 64, 2, 1},    {8, 64, 4, 1},   {16, 64, 2, 1},  {16, 64, 4, 1},   {32, 64, 2, 1},
+        {32, 64, 4, 1},   {8, 128, 2, 1},  {16, 128, 2, 1}, {32, 128, 1, 1},  {32, 128, 2, 1},
+        {64, 128, 1, 1},  {64, 128, 2, 1}, {64, 64, 2, 1},  {128, 128, 1, 1}, {128, 128, 1, 0},
+        {192, 128, 1, 0}, {256, 128, 1, 0}};
     for (uint32_t count : segments) {
         for (const uint32_t *t : tiles) {
             if (m <= 128 ? t[0] < m || t[0] >= 2 * std::max(m, 8u) : t[0] < 96)
@@ -272,9 +285,11 @@ void chain(uint32_t m, double small_us, const char *label) {
         const layer_product &p = products[i == 128 ? 4 : i % 4];
         request r = {};
         r.m = m, r.n = p.n, r.k = p.k;
-        r.segment = p.segments ? segment_of(p.k, p.segments) : rp_matmul_cuda_segment(p.n, p.k, p.n == 28672);
+        r.segment = p.segments ? segment_of(p.k, p.segments)
+                               : rp_matmul_cuda_segment(p.n, p.k, p.n == 28672);
         r.tile = p.tile;
         r.chosen = p.tile.tokens == 0;
+        r.gated = p.n == 28672;
         r.weight = env.pool + at;
         at += (size_t)p.n * p.k * 2;
         rp_cuda_launch launch;
@@ -290,7 +305,10 @@ void chain(uint32_t m, double small_us, const char *label) {
         CHECK(cudaMalloc((void **)&trace, 129 * 132 * 32));
         CHECK(cudaMemset(trace, 0, 129 * 132 * 32));
         for (uint32_t i = 0; i < 129; i++)
-            ((rp_matmul_tc_args *)launches[i].args)->trace = trace + i * 132 * 4;
+            if (!strcmp(launches[i].kernel, "matmul_tc"))
+                ((rp_matmul_tc_args *)launches[i].args)->trace = trace + i * 132 * 4;
+            else if (is_rows(launches[i]))
+                ((rp_matmul_rows_args *)launches[i].args)->trace = trace + i * 132 * 4;
     }
     double ms = time_graph(launches, 10, small_us > 0, (uint32_t)(small_us * 1755), m);
     printf("chain M %4u %s small %.1f us %s: %.3f ms, %5.1f %% of the bandwidth, %.1f TFLOP/s\n", m,
@@ -302,7 +320,11 @@ void chain(uint32_t m, double small_us, const char *label) {
         CHECK(cudaMemcpy(t.data(), trace, t.size() * 8, cudaMemcpyDeviceToHost));
         uint64_t zero = t[16 * 132 * 4];
         for (uint32_t i = 16; i < 25; i++) {
-            uint32_t grid = ((const rp_matmul_tc_args *)launches[i].args)->grid;
+            bool is_tc = !strcmp(launches[i].kernel, "matmul_tc");
+            if (!is_tc && !is_rows(launches[i]))
+                continue;
+            uint32_t grid = is_tc ? ((const rp_matmul_tc_args *)launches[i].args)->grid
+                                  : ((const rp_matmul_rows_args *)launches[i].args)->grid;
             std::vector<double> v[3];
             uint32_t per_sm[132] = {}, doubled = 0;
             for (uint32_t b = 0; b < grid; b++) {
