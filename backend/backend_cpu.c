@@ -16,6 +16,7 @@ static int cpu_open(const struct rp_device_config *config, struct rp_device **ou
     if (!device)
         return rp_error_set(err, RP_STATUS_NO_MEMORY, "cpu: out of memory");
     device->isa = config->scalar_only ? RP_ISA_SCALAR : rp_cpu_isa_detect();
+    device->slow_share = config->slow_share;
     int status = rp_cpu_team_create(config->threads, &device->team, err);
     if (status != RP_OK) {
         rp_free(device);
@@ -229,9 +230,27 @@ static void count_launch(struct rp_device *device) {
     atomic_store_explicit(&device->launches, launches + 1, memory_order_relaxed);
 }
 
+/* Processor time of this thread: what somebody else's work on a shared machine does not lengthen. */
+static uint64_t thread_ns(const struct rp_device *device) {
+    struct timespec now = {0};
+    if (device->slow_share > 0.0)
+        clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+/* rp_device_config.slow_share: worker 0 stays busy for that share of what it did since `start_ns`. */
+static void stay_busy(const struct rp_device *device, uint64_t start_ns) {
+    if (device->slow_share <= 0.0)
+        return;
+    uint64_t now = thread_ns(device);
+    uint64_t until = now + (uint64_t)((double)(now - start_ns) * device->slow_share);
+    while (now < until)
+        now = thread_ns(device);
+}
+
 static void replay_job(void *arg0, uint64_t arg1, const struct rp_cpu_worker *worker) {
     struct rp_graph *graph = arg0;
-    uint64_t start = worker->index == 0 ? rp_clock_ns() : 0;
+    uint64_t start = worker->index == 0 ? rp_clock_ns() : 0, busy = thread_ns(graph->device);
     (void)arg1;
     if (atomic_load(&graph->device->failed)) /* set by an earlier job: the same for all workers */
         return;
@@ -241,17 +260,22 @@ static void replay_job(void *arg0, uint64_t arg1, const struct rp_cpu_worker *wo
         if (worker->index == 0)
             count_launch(graph->device);
     }
-    if (worker->index == 0)
+    if (worker->index == 0) {
+        stay_busy(graph->device, busy);
         atomic_store_explicit(&graph->device->last_replay_ns, rp_clock_ns() - start,
                               memory_order_relaxed);
+    }
 }
 
 static void eager_job(void *arg0, uint64_t arg1, const struct rp_cpu_worker *worker) {
     const struct rp_cpu_launch *launch = arg0;
     struct rp_device *device = (struct rp_device *)(uintptr_t)arg1;
+    uint64_t busy = thread_ns(device);
     if (atomic_load(&device->failed))
         return;
     launch->run(launch->args, worker);
+    if (worker->index == 0)
+        stay_busy(device, busy);
 }
 
 static int cpu_launch(struct rp_device *device, struct rp_graph *graph) {

@@ -46,6 +46,7 @@ struct rp_device {
     uint64_t allocation_count; /* since open */
     _Atomic uint64_t last_replay_ns;
     _Atomic uint64_t launches; /* that worker 0 has run */
+    double slow_share;         /* rp_device_config's */
     /* An injected fault (--debug-fault): sticky, as on a card. */
     _Atomic bool failed;
     _Atomic bool released; /* ends a hang, when the device is closed */

@@ -29,6 +29,7 @@ struct rp_device_config {
     bool fast_numerics;       /* CUDA: --numerics fast */
     bool no_dependent_launch; /* CUDA: plain edges between kernels (tests, comparisons) */
     const char *cache_dir;    /* CUDA: where searched algorithms are kept; NULL: nowhere */
+    double slow_share;        /* CPU, tests: every replay takes this share of its own time longer */
 };
 
 struct rp_device_info {

@@ -131,6 +131,21 @@ static int make_all(struct rp_engine *engine, const struct rp_program *program,
     return status;
 }
 
+/* config->plant_node: behind the embedding, which only reads the step and weights, a second one. */
+static int plant_node(struct rp_program *program, struct rp_error *err) {
+    uint32_t at = 0;
+    while (at < program->op_count && program->ops[at].kind != RP_OP_EMBED)
+        at++;
+    RP_ASSERT_CMP(at, <, program->op_count);
+    const struct rp_op copy = program->ops[at];
+    if (rp_program_add_op(program, &copy) < 0)
+        return rp_engine_no_memory(err, "program", sizeof copy);
+    memmove(&program->ops[at + 1], &program->ops[at],
+            (program->op_count - 1 - at) * sizeof program->ops[0]);
+    program->sample_begin++;
+    return RP_OK;
+}
+
 int rp_engine_create(const struct rp_engine_config *config, struct rp_model *model,
                      struct rp_engine **out, struct rp_error *err) {
     struct rp_program program;
@@ -148,6 +163,8 @@ int rp_engine_create(const struct rp_engine_config *config, struct rp_model *mod
         status = rp_engine_no_memory(err, "step times", RP_STEP_TIMES);
     if (status == RP_OK)
         status = rp_model_emit(model, &program, err);
+    if (status == RP_OK && config->plant_node)
+        status = plant_node(&program, err);
     if (status == RP_OK)
         status = make_all(engine, &program, err);
     rp_program_deinit(&program); /* graphs hold what they need */

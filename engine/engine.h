@@ -49,6 +49,8 @@ struct rp_engine_config {
     double watchdog_seconds; /* a step without progress for so long: the device hangs; 0: never */
     uint64_t fault_step;     /* tests: before this step (1, 2, ...) `fault` is injected; 0: none */
     enum rp_device_fault fault;
+    bool plant_node; /* tests: the program's embedding stands twice, which changes no result */
+    bool plant_allocation;   /* tests: each step allocates once */
     void (*wake)(void *ctx); /* called from the engine thread */
     void *wake_ctx;
     void (*progress)(void *ctx, const char *stage, uint32_t done,

@@ -136,6 +136,8 @@ static void launch_step(struct rp_engine *engine, const struct rp_sched_step *st
         return;
     }
     inject_fault(engine);
+    if (engine->config.plant_allocation)
+        rp_free(rp_alloc(1));
     uint64_t device_step = ++engine->device_step;
     uint32_t packet_bytes = rp_batch_encode(&engine->batch, step, device_step);
     int status = move_pages(engine, step);

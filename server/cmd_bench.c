@@ -24,12 +24,14 @@ int rp_cmd_bench(int argc, char **argv) {
         int (*run)(int argc, char **argv);
         const char *summary;
     } benches[] = {
+        {"check", rp_cmd_bench_check, "compare this build with its baselines"},
         {"serve", rp_cmd_bench_serve, "load on a server: latencies, throughput, goodput"},
         {"sweep", rp_cmd_bench_sweep, "the highest rate at which a server holds an objective"},
         {"compare", rp_cmd_bench_compare, "two results of a load test: is B different from A?"},
         {"decode", rp_cmd_bench_decode, "time per decode step of a model"},
         {"kernels", rp_cmd_bench_kernels, "every operator of a model shape by itself"},
         {"matmul", rp_bench_matmul, "one product, weights from memory"},
+        {"pair", rp_cmd_bench_pair, "two configurations or servers, in turns"},
         {"step", rp_cmd_bench_step, "the device's decode step by itself"},
         {"prefill", rp_cmd_bench_prefill, "a prompt in one step, by itself"},
         {"membw", bench_membw, "read bandwidth of the machine"},

@@ -36,10 +36,34 @@ const char *rp_stack_cache_dir(void) {
     return NULL;
 }
 
+/* node, allocation or slow:SHARE of --debug-plant, or several with commas between; false: it is not. */
+static bool parse_plants(const char *text, struct rp_engine_config *out) {
+    while (*text) {
+        size_t len = strcspn(text, ",");
+        char *end = NULL;
+        if (len == 4 && strncmp(text, "node", len) == 0)
+            out->plant_node = true;
+        else if (len == 10 && strncmp(text, "allocation", len) == 0)
+            out->plant_allocation = true;
+        else if (len > 5 && strncmp(text, "slow:", 5) == 0 &&
+                 (out->device.slow_share = strtod(text + 5, &end), end == text + len) &&
+                 out->device.slow_share > 0.0 && out->device.slow_share <= 100.0)
+            ;
+        else
+            return false;
+        text += len + (text[len] == ',');
+    }
+    return true;
+}
+
 static struct rp_device_config device_config(const struct rp_engine_options *options) {
+    struct rp_engine_config plants = {.plant_node = false};
+    if (options->debug_plant)
+        (void)parse_plants(options->debug_plant, &plants); /* checked with the options */
     return (struct rp_device_config){.threads = options->threads,
                                      .fast_numerics = options->numerics == 1,
-                                     .cache_dir = rp_stack_cache_dir()};
+                                     .cache_dir = rp_stack_cache_dir(),
+                                     .slow_share = plants.device.slow_share};
 }
 
 int rp_stack_select(const struct rp_engine_options *options, struct rp_backend_selection *out,
@@ -94,6 +118,8 @@ struct rp_engine_config rp_stack_engine_config(const struct rp_engine_options *o
     };
     if (options->debug_fault && *options->debug_fault)
         (void)parse_fault(options->debug_fault, &config); /* checked with the options */
+    if (options->debug_plant)
+        (void)parse_plants(options->debug_plant, &config);
     return config;
 }
 
@@ -114,6 +140,9 @@ int rp_stack_check_options(const struct rp_engine_options *options, struct rp_er
         !parse_fault(options->debug_fault, &config))
         return rp_error_set(err, RP_STATUS_INVALID,
                             "--debug-fault: not illegal_address, trap or hang, @ and a step");
+    if (options->debug_plant && !parse_plants(options->debug_plant, &config))
+        return rp_error_set(err, RP_STATUS_INVALID,
+                            "--debug-plant: not node, allocation or slow:SHARE, commas between");
     return RP_OK;
 }
 

@@ -10,9 +10,11 @@ int rp_cmd_tokenize(int argc, char **argv);
 int rp_cmd_bench(int argc, char **argv);
 int rp_cmd_doctor(int argc, char **argv);
 /* Called by bench. */
+int rp_cmd_bench_check(int argc, char **argv);
 int rp_cmd_bench_compare(int argc, char **argv);
 int rp_cmd_bench_decode(int argc, char **argv);
 int rp_cmd_bench_kernels(int argc, char **argv);
+int rp_cmd_bench_pair(int argc, char **argv);
 int rp_cmd_bench_step(int argc, char **argv);
 int rp_cmd_bench_prefill(int argc, char **argv);
 int rp_cmd_bench_serve(int argc, char **argv);

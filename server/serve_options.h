@@ -18,7 +18,7 @@ struct rp_engine_options {
     uint64_t kv_cache_memory_bytes;
     double swap_space_gib; /* -1: from the free memory */
     double gpu_memory_utilization, watchdog_timeout_s;
-    const char *debug_fault;
+    const char *debug_fault, *debug_plant;
     bool enable_prefix_caching, enforce_eager, disable_fusion;
 };
 
@@ -185,6 +185,14 @@ struct rp_serve_options {
          RP_FLAG_TEXT,                                                                             \
          (base) + offsetof(struct rp_engine_options, debug_fault),                                 \
          "illegal_address|trap|hang@STEP",                                                         \
+         0,                                                                                        \
+         0,                                                                                        \
+         NULL,                                                                                     \
+         NULL},                                                                                    \
+        {"debug-plant",                                                                            \
+         RP_FLAG_TEXT,                                                                             \
+         (base) + offsetof(struct rp_engine_options, debug_plant),                                 \
+         "node|allocation|slow:SHARE",                                                             \
          0,                                                                                        \
          0,                                                                                        \
          NULL,                                                                                     \

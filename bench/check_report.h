@@ -1,0 +1,29 @@
+/* check_report.h - shows how measurements stand against baselines, and writes the baselines anew.
+ * Thread: one. */
+#ifndef RP_BENCH_CHECK_REPORT_H
+#define RP_BENCH_CHECK_REPORT_H
+
+#include "base/json_writer.h"
+#include "bench/expectations.h"
+
+struct rp_check_output {
+    bool as_json;
+    struct rp_buffer buffer; /* of the JSON object */
+    struct rp_json json;
+    uint32_t held, failed, better, skipped, fresh; /* fresh: without a baseline */
+};
+
+void rp_check_output_begin(struct rp_check_output *output, bool as_json);
+/* Names every metric that does not hold; failed counts those that must. */
+void rp_check_report(struct rp_check_output *output, const struct rp_expectations *baselines,
+                     const struct rp_expectations *measured);
+void rp_check_no_baseline(struct rp_check_output *output, const char *hardware);
+/* The last line, or the JSON object. */
+void rp_check_output_end(struct rp_check_output *output);
+
+/* Updates *baselines and writes them, with this checkout's commit ("unknown" without git). */
+int rp_check_write(const char *path, struct rp_expectations *baselines,
+                   const struct rp_expectations *measured, const char *command,
+                   struct rp_error *err) RP_MUST_USE;
+
+#endif
