@@ -55,11 +55,11 @@ bool rp_matmul_wide_cuda_fits(const struct rp_matmul_cuda *op) {
            (uintptr_t)op->in % 16 == 0 && (!op->gated || w->rows % 16 == 0);
 }
 
-/* The tiles whose waves over all multiprocessors take the least time; wide tiles move fewer bytes. */
+/* The tiles whose waves over all multiprocessors take the least time. */
 static uint32_t choose(const struct rp_matmul_cuda *op) {
     static const struct {
         uint32_t cols, cost; /* of a tile: measured, bench/results/cuda_products_wide.md */
-    } widths[] = {{256, 256}, {224, 230}, {192, 200}, {128, 142}};
+    } widths[] = {{128, 130}, {192, 192}, {224, 232}, {256, 290}};
     uint32_t token_tiles = RP_CEIL_DIV(op->rows.max_rows, RP_WIDE_TOKENS), least = UINT32_MAX;
     uint32_t best = 0;
     for (size_t i = 0; i < RP_ARRAY_COUNT(widths); i++) {
