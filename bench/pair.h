@@ -19,7 +19,7 @@
 #define RP_BENCH_PAIR_H
 
 #include "bench/engine_run.h"
-#include "bench/load_compare.h"
+#include "bench/load/load_compare.h"
 
 enum rp_pair_measure {
     RP_PAIR_STEP, /* milliseconds of a decode step: the median of those in which all sequences decode */

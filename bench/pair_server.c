@@ -1,8 +1,8 @@
 #include "bench/pair_server.h"
 
 #include "base/memory.h"
-#include "bench/load_metrics.h"
-#include "bench/load_plan.h"
+#include "bench/load/load_metrics.h"
+#include "bench/load/load_plan.h"
 
 #include <errno.h>
 #include <fcntl.h>

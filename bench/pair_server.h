@@ -7,7 +7,7 @@
 #ifndef RP_BENCH_PAIR_SERVER_H
 #define RP_BENCH_PAIR_SERVER_H
 
-#include "bench/load_run.h"
+#include "bench/load/load_run.h"
 #include "bench/pair.h"
 
 #include <sys/types.h>

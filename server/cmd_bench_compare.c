@@ -1,6 +1,6 @@
 /* reprise bench compare A.json B.json: two results of load tests, as a table or as JSON (bench/load_compare.h). */
 #include "base/json_writer.h"
-#include "bench/load_compare.h"
+#include "bench/load/load_compare.h"
 #include "server/commands.h"
 #include "server/flags.h"
 

@@ -1,7 +1,7 @@
 /* reprise bench serve: load on a server with OpenAI's API, and what its users would have seen. Flags and JSON are those
  * of `vllm bench serve` where it has the same thing. */
 #include "base/memory.h"
-#include "bench/load_report.h"
+#include "bench/load/load_report.h"
 #include "server/cmd_load_options.h"
 #include "server/commands.h"
 

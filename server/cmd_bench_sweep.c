@@ -2,8 +2,8 @@
  * answer. The search is bench/load_sweep.h. */
 #include "base/json_writer.h"
 #include "base/memory.h"
-#include "bench/load_report.h"
-#include "bench/load_sweep_run.h"
+#include "bench/load/load_report.h"
+#include "bench/load/load_sweep_run.h"
 #include "server/cmd_load_options.h"
 #include "server/commands.h"
 

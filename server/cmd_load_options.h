@@ -4,8 +4,8 @@
 #define RP_SERVER_CMD_LOAD_OPTIONS_H
 
 #include "base/buffer.h"
-#include "bench/load_plan.h"
-#include "bench/load_run.h"
+#include "bench/load/load_plan.h"
+#include "bench/load/load_run.h"
 #include "server/flags.h"
 
 struct rp_load_options {

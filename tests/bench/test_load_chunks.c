@@ -1,8 +1,8 @@
 /* What the load generator reads: URLs, event streams in pieces of any size, chunks. */
 #include "base/buffer.h"
-#include "bench/load_chunk.h"
-#include "bench/load_sse.h"
-#include "bench/load_url.h"
+#include "bench/load/load_chunk.h"
+#include "bench/load/load_sse.h"
+#include "bench/load/load_url.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,7 +1,7 @@
 /* Goal: a planted difference of 10 % is found, none is found where there is none, and drift cancels within a block. */
 #include "base/memory.h"
-#include "bench/load_compare.h"
-#include "bench/load_report.h"
+#include "bench/load/load_compare.h"
+#include "bench/load/load_report.h"
 #include "tests/support/load_fixture.h"
 
 #include <math.h>

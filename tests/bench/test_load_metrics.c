@@ -1,8 +1,8 @@
 /* Goal: percentiles are numpy's, latencies and rates what load.h defines, the warm-up ends where a run has settled, and
  * a run that says less than it seems to is called unreliable. */
 #include "base/memory.h"
-#include "bench/load_metrics.h"
-#include "bench/load_warmup.h"
+#include "bench/load/load_metrics.h"
+#include "bench/load/load_warmup.h"
 #include "tests/support/load_fixture.h"
 
 #include <math.h>

@@ -2,7 +2,7 @@
  * hold of it; the same for the same seed, and other prompts for another. Traces and their files: test_load_trace. */
 #include "base/hash.h"
 #include "base/memory.h"
-#include "bench/load_plan.h"
+#include "bench/load/load_plan.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -2,7 +2,7 @@
  * machine. Method: xoshiro256** against the values of a second implementation (Python, from the paper's text); mean,
  * variance and Kolmogorov-Smirnov's distance at fixed seeds; logarithm and exponential against libm's. */
 #include "base/memory.h"
-#include "bench/load_random.h"
+#include "bench/load/load_random.h"
 
 #include <math.h>
 #include <setjmp.h>

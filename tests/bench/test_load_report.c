@@ -1,7 +1,7 @@
 /* Goal: the JSON has every key of `vllm bench serve` and those that load_report.h promises, the table is its golden one,
  * and pages hold what servers send only escaped. `--page FILE RUNS` writes a page for tests/cli/test_load_page.py. */
 #include "base/memory.h"
-#include "bench/load_report.h"
+#include "bench/load/load_report.h"
 #include "tests/support/load_fixture.h"
 
 #include <jansson.h>

@@ -2,8 +2,8 @@
  * led astray by noise. Method: synthetic servers: a capacity, a noisy edge, hiccups that break one run in ten, a server
  * that never breaks or never holds, a client that is too slow. */
 #include "base/memory.h"
-#include "bench/load_random.h"
-#include "bench/load_sweep.h"
+#include "bench/load/load_random.h"
+#include "bench/load/load_sweep.h"
 #include "tests/support/load_fixture.h"
 
 #include <math.h>

@@ -2,7 +2,7 @@
  *
  * The other end stamps what it does on the same clock. A machine that is busy makes it late: its stamps, not its script,
  * are then what the client is held against, and a comparison that fails is made again, five times in all. */
-#include "bench/load_metrics.h"
+#include "bench/load/load_metrics.h"
 #include "tests/support/scripted_fixture.h"
 
 #include <math.h>

@@ -3,8 +3,8 @@
  * replaced; both real traces against totals counted elsewhere, and Mooncake's cache hits against a count of its own
  * that looks at hash ids alone. */
 #include "base/memory.h"
-#include "bench/load_plan.h"
-#include "bench/load_random.h"
+#include "bench/load/load_plan.h"
+#include "bench/load/load_random.h"
 #include "tests/support/data.h"
 
 #include <jansson.h>

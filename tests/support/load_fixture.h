@@ -2,7 +2,7 @@
 #ifndef RP_TESTS_SUPPORT_LOAD_FIXTURE_H
 #define RP_TESTS_SUPPORT_LOAD_FIXTURE_H
 
-#include "bench/load.h"
+#include "bench/load/load.h"
 
 struct load_fixture {
     struct rp_load_plan plan;

@@ -2,7 +2,7 @@
 #ifndef RP_TESTS_SCRIPTED_FIXTURE_H
 #define RP_TESTS_SCRIPTED_FIXTURE_H
 
-#include "bench/load_run.h"
+#include "bench/load/load_run.h"
 #include "tests/support/scripted_server.h"
 
 #define FIXTURE_REQUESTS 4096u

@@ -2,7 +2,7 @@
 
 #include "base/buffer.h"
 #include "base/clock.h"
-#include "bench/load_timer.h"
+#include "bench/load/load_timer.h"
 #include "tests/support/scripted_internal.h"
 
 #include <jansson.h>

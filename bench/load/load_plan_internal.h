@@ -1,0 +1,54 @@
+/* load_plan_internal.h - between the parts of the plan: load_plan.c checks the source and calls, in this order,
+ * load_trace (rows), load_prompt (prompts), load_arrival (times), load_cache (what a cache would hold).
+ *
+ * `source` is here the checked one, its defaults filled in. */
+#ifndef RP_BENCH_LOAD_PLAN_INTERNAL_H
+#define RP_BENCH_LOAD_PLAN_INTERNAL_H
+
+#include "bench/load/load_plan.h"
+
+#define RP_LOAD_REQUESTS_MAX     (1u << 24)
+#define RP_LOAD_TOKENS_MAX       (1u << 30) /* of one request */
+#define RP_LOAD_PROMPT_BYTES_MAX ((size_t)4 << 30)
+#define RP_LOAD_TRACE_BLOCK      512u /* tokens that one of Mooncake's hash ids stands for */
+
+/* A request before it has its prompt: scaled lengths, and for Mooncake its ids hashes[hash_begin, + hash_count). */
+struct rp_load_row {
+    uint64_t at_ns; /* of a trace, as it stands there */
+    uint32_t input, output;
+    uint32_t number; /* in the source, from 0 */
+    uint32_t hash_count;
+    size_t hash_begin;
+};
+
+struct rp_load_rows {
+    struct rp_load_row *rows;
+    uint64_t *hashes;
+    size_t count, capacity, hash_count, hash_capacity;
+    uint32_t seen, left_out;
+};
+
+void rp_load_rows_free(struct rp_load_rows *rows);
+/* Takes the next row of the source, or leaves it out. */
+int rp_load_rows_add(struct rp_load_rows *rows, const struct rp_load_source *source,
+                     const struct rp_load_row *row, struct rp_error *err) RP_MUST_USE;
+
+/* Rows of a trace, by rising time. */
+int rp_load_trace_read(const struct rp_load_source *source, struct rp_load_rows *rows,
+                       struct rp_error *err) RP_MUST_USE;
+
+/* Prompts of out->requests (count of them, lengths set), of random ids, Mooncake's blocks, or text. */
+int rp_load_prompt_ids(const struct rp_load_source *source, const struct rp_load_rows *rows,
+                       struct rp_load_plan *out, struct rp_error *err) RP_MUST_USE;
+int rp_load_prompt_text(const struct rp_load_source *source, const struct rp_load_rows *rows,
+                        struct rp_load_plan *out, struct rp_error *err) RP_MUST_USE;
+
+/* at_ns of every request. */
+int rp_load_arrival_times(const struct rp_load_source *source, const struct rp_load_rows *rows,
+                          struct rp_load_plan *out, struct rp_error *err) RP_MUST_USE;
+
+/* cached_tokens of every request, in the order of the plan. */
+int rp_load_cache_count(struct rp_load_plan *plan, uint32_t page_tokens,
+                        struct rp_error *err) RP_MUST_USE;
+
+#endif

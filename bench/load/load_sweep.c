@@ -1,0 +1,280 @@
+#include "bench/load/load_sweep.h"
+
+#include "bench/load/load_random.h"
+
+#include <math.h>
+#include <string.h>
+
+#define RATE_LIMIT 1e9
+/* Two-sided 90 %: with a share of 0.99, 268 requests without a bad one are clear. */
+#define WILSON_Z 1.645
+
+static const struct rp_sweep_objective presets[] = {
+    {"llama2-70b-server",
+     "MLPerf inference: p99 of TTFT 2,000 ms, of TPOT 200 ms",
+     {{[RP_LOAD_TTFT] = 2000, [RP_LOAD_TPOT] = 200}},
+     true,
+     0.99},
+    {"llama2-70b-interactive",
+     "MLPerf inference: p99 of TTFT 450 ms, of TPOT 40 ms",
+     {{[RP_LOAD_TTFT] = 450, [RP_LOAD_TPOT] = 40}},
+     true,
+     0.99},
+    {"llama3.1-8b-server",
+     "MLPerf inference: p99 of TTFT 2,000 ms, of TPOT 100 ms",
+     {{[RP_LOAD_TTFT] = 2000, [RP_LOAD_TPOT] = 100}},
+     true,
+     0.99},
+    {"llama3.1-8b-interactive",
+     "MLPerf inference: p99 of TTFT 500 ms, of TPOT 30 ms",
+     {{[RP_LOAD_TTFT] = 500, [RP_LOAD_TPOT] = 30}},
+     true,
+     0.99},
+};
+
+const struct rp_sweep_objective *rp_sweep_preset_at(uint32_t i) {
+    return i < RP_ARRAY_COUNT(presets) ? &presets[i] : NULL;
+}
+
+const struct rp_sweep_objective *rp_sweep_preset(const char *name) {
+    for (size_t i = 0; i < RP_ARRAY_COUNT(presets); i++)
+        if (strcmp(presets[i].name, name) == 0)
+            return &presets[i];
+    return NULL;
+}
+
+static int bad(struct rp_error *err, const char *field, const char *rule) {
+    return rp_error_set(err, RP_STATUS_INVALID, "%s must be %s", field, rule);
+}
+
+int rp_sweep_check(const struct rp_sweep_config *config, struct rp_error *err) {
+    if (!(config->share > 0 && config->share < 1))
+        return bad(err, "share", "above 0 and below 1");
+    if (!(config->min_rate > 0 && config->min_rate <= config->first_rate &&
+          config->first_rate <= config->max_rate && config->max_rate <= RATE_LIMIT))
+        return bad(err, "rates", "above 0, the first from min to max, max at most 1e9");
+    if (!(config->growth > 1 && config->growth <= 1000))
+        return bad(err, "growth", "above 1 and at most 1000");
+    if (!(config->tolerance >= 0.005 && config->tolerance < 10))
+        return bad(err, "tolerance", "0.005 to below 10");
+    if (config->repeats % 2 == 0 || config->repeats > 99)
+        return bad(err, "repeats", "odd and at most 99");
+    if (config->runs == 0 || config->runs > RP_SWEEP_RUNS_MAX)
+        return bad(err, "runs", "1 to 256");
+    if (!(config->seconds > 0 && config->seconds <= 1e6))
+        return bad(err, "seconds", "above 0 and at most 1e6");
+    if (config->requests_min == 0 || config->requests_min > config->requests_max)
+        return bad(err, "requests", "at least 1, at most requests_max");
+    return RP_OK;
+}
+
+/* Requests that are within the objective's bounds when these are wider by slack_ms; *out_requests: of how many. */
+static uint32_t count_good(const struct rp_sweep_objective *objective,
+                           const struct rp_load_records *records, uint64_t counted_ns,
+                           double slack_ms, uint32_t *out_requests) {
+    uint32_t within[RP_LOAD_QUANTITIES] = {0}, within_all = 0, requests = 0;
+    for (uint32_t i = 0; i < records->count; i++) {
+        const struct rp_load_record *record = &records->records[i];
+        bool ended_well = record->outcome == RP_LOAD_OK, all = ended_well;
+        if (record->outcome == RP_LOAD_NOT_SENT || record->intended_ns < counted_ns)
+            continue;
+        requests++;
+        for (int q = 0; q < RP_LOAD_QUANTITIES; q++) {
+            /* All gaps of a request together are late by one lag at most. */
+            double slack =
+                q == RP_LOAD_TPOT ? slack_ms / (RP_MAX(record->output_tokens, 2u) - 1) : slack_ms;
+            double bound = objective->bounds.ms[q];
+            bool ok = ended_well &&
+                      (bound <= 0 || rp_load_latency_ms(record, record->intended_ns,
+                                                        (enum rp_load_quantity)q) <= bound + slack);
+            within[q] += ok;
+            all = all && ok;
+        }
+        within_all += all;
+    }
+    uint32_t least = requests;
+    for (int q = 0; q < RP_LOAD_QUANTITIES; q++)
+        least = RP_MIN(least, within[q]);
+    *out_requests = requests;
+    return objective->each ? least : within_all;
+}
+
+struct rp_sweep_run rp_sweep_judge(const struct rp_sweep_objective *objective, double rate,
+                                   const struct rp_load_records *records,
+                                   const struct rp_load_summary *summary) {
+    struct rp_sweep_run run = {.rate = rate};
+    double lag_ms = summary->lag.p99;
+    run.good = count_good(objective, records, summary->counted_ns, 0, &run.requests);
+    double wanted = objective->share * run.requests;
+    if (lag_ms > RP_LOAD_LAG_MAX_MS && run.good < wanted)
+        run.client_slow = count_good(objective, records, summary->counted_ns, 2 * lag_ms,
+                                     &run.requests) >= wanted;
+    return run;
+}
+
+/* -1: clearly below the share that is asked for, 1: clearly above, 0: neither. */
+static int clear_side(const struct rp_sweep_config *config, const struct rp_sweep_run *run) {
+    double n = run->requests, z = WILSON_Z, p = n > 0 ? run->good / n : 0;
+    if (n == 0)
+        return -1; /* nothing came back */
+    double middle = (p + z * z / (2 * n)) / (1 + z * z / n);
+    double half = z / (1 + z * z / n) * sqrt(p * (1 - p) / n + z * z / (4 * n * n));
+    if (middle - half > config->share)
+        return 1;
+    return middle + half < config->share ? -1 : 0;
+}
+
+static bool run_holds(const struct rp_sweep_config *config, const struct rp_sweep_run *run) {
+    return run->requests && run->good >= config->share * run->requests;
+}
+
+static bool says_nothing(const struct rp_sweep_config *config, const struct rp_sweep_run *run) {
+    return run->client_slow && !run_holds(config, run);
+}
+
+static struct rp_sweep_point *point_of(struct rp_sweep_point *points, uint32_t *count,
+                                       double rate) {
+    uint32_t at = *count;
+    while (at > 0 && points[at - 1].rate >= rate)
+        at--;
+    if (at < *count && points[at].rate == rate)
+        return &points[at];
+    memmove(&points[at + 1], &points[at], (*count - at) * sizeof *points);
+    ++*count;
+    points[at] = (struct rp_sweep_point){.rate = rate};
+    return &points[at];
+}
+
+static void judge(const struct rp_sweep_config *config, struct rp_sweep_point *point,
+                  bool one_is_clear) {
+    uint32_t need = config->repeats / 2 + 1;
+    point->firm = RP_MAX(point->held, RP_MAX(point->broke, point->client_slow)) >= need;
+    if (point->held >= need)
+        point->verdict = RP_SWEEP_HOLDS;
+    else if (point->broke >= need)
+        point->verdict = RP_SWEEP_BREAKS;
+    else if (point->client_slow >= need)
+        point->verdict = RP_SWEEP_CLIENT_SLOW;
+    else if (one_is_clear && point->broke == 0)
+        point->verdict = RP_SWEEP_HOLDS;
+    else if (one_is_clear && point->held == 0)
+        point->verdict = RP_SWEEP_BREAKS;
+    else
+        point->verdict = RP_SWEEP_OPEN;
+}
+
+uint32_t rp_sweep_points(const struct rp_sweep_config *config, const struct rp_sweep_run *runs,
+                         uint32_t run_count, struct rp_sweep_point *out) {
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < run_count; i++) {
+        struct rp_sweep_point *point = point_of(out, &count, runs[i].rate);
+        point->runs++;
+        if (says_nothing(config, &runs[i])) {
+            point->client_slow++;
+            continue;
+        }
+        bool holds = run_holds(config, &runs[i]);
+        point->held += holds;
+        point->broke += !holds;
+        point->requests += runs[i].requests;
+        point->good += runs[i].good;
+    }
+    for (uint32_t p = 0; p < count; p++) {
+        bool one_is_clear = false;
+        for (uint32_t i = 0; i < run_count; i++)
+            one_is_clear =
+                one_is_clear || (runs[i].rate == out[p].rate && !says_nothing(config, &runs[i]) &&
+                                 clear_side(config, &runs[i]) != 0);
+        judge(config, &out[p], one_is_clear);
+    }
+    return count;
+}
+
+/* A rate between two, with three digits where that is possible. */
+static double between(double low, double high) {
+    double rate = sqrt(low * high), unit = pow(10, floor(log10(rate)) - 2);
+    double rounded = floor(rate / unit + 0.5) * unit;
+    return rounded > low && rounded < high ? rounded : rate;
+}
+
+struct bracket {
+    const struct rp_sweep_point *open, *holds, *breaks, *limit;
+    bool holds_above; /* a rate above `breaks` holds */
+};
+
+static struct bracket find_bracket(const struct rp_sweep_point *points, uint32_t count) {
+    struct bracket b = {NULL, NULL, NULL, NULL, false};
+    for (uint32_t i = 0; i < count; i++) {
+        const struct rp_sweep_point *point = &points[i];
+        if (point->verdict == RP_SWEEP_OPEN && !b.open && !b.breaks)
+            b.open = point;
+        if (point->verdict == RP_SWEEP_BREAKS && !b.breaks)
+            b.breaks = point;
+        if (point->verdict == RP_SWEEP_CLIENT_SLOW && !b.limit)
+            b.limit = point;
+        if (point->verdict == RP_SWEEP_HOLDS && !b.breaks) {
+            b.holds = point;
+            b.limit = NULL; /* the client was fast enough for more */
+        }
+        b.holds_above = b.holds_above || (point->verdict == RP_SWEEP_HOLDS && b.breaks);
+    }
+    return b;
+}
+
+/* The next rate, or where the search ends. */
+static enum rp_sweep_state search(const struct rp_sweep_config *config, const struct bracket *b,
+                                  double *rate) {
+    const struct rp_sweep_point *again = NULL;
+    enum rp_sweep_state state = RP_SWEEP_GOES_ON;
+    if (b->open) {
+        again = b->open;
+    } else if (b->breaks && b->holds_above && !b->breaks->firm) {
+        again = b->breaks; /* it contradicts a higher rate that holds */
+    } else if (b->limit && (!b->breaks || b->limit->rate < b->breaks->rate)) {
+        again = b->holds && !b->holds->firm ? b->holds : NULL;
+        state = RP_SWEEP_CLIENT_LIMIT;
+    } else if (!b->breaks) {
+        again = b->holds && b->holds->rate >= config->max_rate ? b->holds : NULL;
+        state = again ? RP_SWEEP_NEVER_BROKE : RP_SWEEP_GOES_ON;
+        again = again && again->firm ? NULL : again;
+        *rate = b->holds ? RP_MIN(b->holds->rate * config->growth, config->max_rate)
+                         : config->first_rate;
+    } else if (!b->holds) {
+        again = b->breaks->rate <= config->min_rate && !b->breaks->firm ? b->breaks : NULL;
+        state = b->breaks->rate <= config->min_rate ? RP_SWEEP_NEVER_HELD : RP_SWEEP_GOES_ON;
+        *rate = RP_MAX(b->breaks->rate / config->growth, config->min_rate);
+    } else if (b->breaks->rate > b->holds->rate * (1 + config->tolerance)) {
+        *rate = between(b->holds->rate, b->breaks->rate);
+    } else {
+        again = !b->holds->firm ? b->holds : !b->breaks->firm ? b->breaks : NULL;
+        state = RP_SWEEP_FOUND;
+    }
+    if (again) {
+        *rate = again->rate;
+        return RP_SWEEP_GOES_ON;
+    }
+    return state;
+}
+
+struct rp_sweep_step rp_sweep_next(const struct rp_sweep_config *config,
+                                   const struct rp_sweep_run *runs, uint32_t run_count) {
+    struct rp_sweep_point points[RP_SWEEP_RUNS_MAX];
+    uint32_t count = rp_sweep_points(config, runs, run_count, points);
+    struct bracket bracket = find_bracket(points, count);
+    struct rp_sweep_step step = {.holds = bracket.holds ? bracket.holds->rate : 0,
+                                 .breaks = bracket.breaks ? bracket.breaks->rate : 0};
+    step.state = search(config, &bracket, &step.rate);
+    if (step.state == RP_SWEEP_GOES_ON && run_count >= config->runs)
+        step.state = RP_SWEEP_OUT_OF_RUNS;
+    if (step.state != RP_SWEEP_GOES_ON) {
+        step.rate = 0;
+        return step;
+    }
+    double requests = ceil(step.rate * config->seconds);
+    requests = RP_MIN(RP_MAX(requests, config->requests_min), config->requests_max);
+    struct rp_load_random random =
+        rp_load_random_begin(config->seed, RP_LOAD_STREAM_SWEEP, run_count);
+    step.requests = (uint32_t)requests;
+    step.seed = rp_load_random_next(&random) >> 11;
+    return step;
+}
