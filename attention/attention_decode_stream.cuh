@@ -88,11 +88,17 @@ __device__ __forceinline__ void barrier_arrive(uint64_t *barrier, uint32_t lane)
                      : "memory");
 }
 
+/* Waiting in the instruction came with sm_90. */
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+#define BARRIER_WAIT "mbarrier.try_wait"
+#else
+#define BARRIER_WAIT "mbarrier.test_wait"
+#endif
+
 __device__ __forceinline__ void barrier_wait(uint64_t *barrier, uint32_t parity) {
     asm volatile("{\n"
                  ".reg .pred done;\n"
-                 "again_%=:\n"
-                 "mbarrier.try_wait.parity.shared.b64 done, [%0], %1;\n"
+                 "again_%=:\n" BARRIER_WAIT ".parity.shared.b64 done, [%0], %1;\n"
                  "@!done bra again_%=;\n"
                  "}" ::"r"(shared_address(barrier)),
                  "r"(parity)
