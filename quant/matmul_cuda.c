@@ -49,13 +49,12 @@ size_t rp_matmul_cuda_workspace_bytes(const struct rp_cuda_limits *limits, uint3
     return FLAG_BYTES + limits->sm_count * tokens * 128 * 4 * sizeof(float);
 }
 
-/* Shared memory that a product may take: room for the small kernels between the products of a decode step,
- * or for the larger one that is to fit beside. */
+/* Shared memory that a product may take: leaves room for the small kernels between the products of a decode step. */
 uint32_t rp_matmul_cuda_shared_room(const struct rp_matmul_cuda *op) {
     uint32_t room = op->limits.shared_bytes_block;
     if (op->rows.max_rows > 128 || room <= 64 * 1024)
         return room;
-    return room - RP_MIN(RP_MAX(op->beside_bytes + 1024, 12u * 1024), room);
+    return room - 12 * 1024;
 }
 
 struct rp_matmul_tile rp_matmul_cuda_choose(const struct rp_matmul_cuda *op) {

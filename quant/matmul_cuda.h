@@ -57,9 +57,6 @@ struct rp_matmul_cuda {
     /* Normed: the product is of this norm's output, rounded to bf16, and `in` is not read. Only where
      * rp_matmul_cuda_norms says that a kernel does it. */
     struct rp_matmul_norm norm;
-    /* Shared memory of a kernel before or behind this product that should fit beside one of its blocks, so
-     * that they overlap; 0: small kernels alone. */
-    uint32_t beside_bytes;
     unsigned char
         *workspace; /* rp_matmul_cuda_workspace_bytes; zeroed once, shared by all products */
     size_t workspace_bytes;

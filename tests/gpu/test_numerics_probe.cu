@@ -286,7 +286,7 @@ void collect(probe &p, tally &to, uint32_t k, probe_data data) {
     to.different += counts[1];
 }
 
-constexpr int widths[] = {8, 16, 24, 32, 48, 64, 96, 128, 160, 192, 256};
+constexpr int widths[] = {8, 16, 24, 32, 48, 64, 96, 112, 128, 160, 192, 224, 256};
 constexpr int width_count = sizeof widths / sizeof widths[0];
 
 struct wgmma_tallies {

@@ -22,16 +22,18 @@ template <> struct probe_sum<PROBE_INT8> { using type = int; };
 #define PROBE_TEXT_32 PROBE_TEXT_24 ",%24,%25,%26,%27,%28,%29,%30,%31"
 #define PROBE_TEXT_48                                                                              \
     PROBE_TEXT_32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47"
+#define PROBE_TEXT_56 PROBE_TEXT_48 ",%48,%49,%50,%51,%52,%53,%54,%55"
 #define PROBE_TEXT_64                                                                              \
     PROBE_TEXT_48 ",%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
 #define PROBE_TEXT_80                                                                              \
     PROBE_TEXT_64 ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79"
 #define PROBE_TEXT_96                                                                              \
     PROBE_TEXT_80 ",%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95"
+#define PROBE_TEXT_112                                                                             \
+    PROBE_TEXT_96 ",%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111"
 #define PROBE_TEXT_128                                                                             \
-    PROBE_TEXT_96 ",%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111"   \
-                  ",%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126"    \
-                  ",%127"
+    PROBE_TEXT_112 ",%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126"   \
+                   ",%127"
 
 #define PROBE_SUMS_AT(c, i) c(d[i]), c(d[i + 1]), c(d[i + 2]), c(d[i + 3])
 #define PROBE_SUMS_4(c)     PROBE_SUMS_AT(c, 0)
@@ -43,10 +45,12 @@ template <> struct probe_sum<PROBE_INT8> { using type = int; };
 #define PROBE_SUMS_16_AT(c, i)                                                                     \
     PROBE_SUMS_AT(c, i), PROBE_SUMS_AT(c, i + 4), PROBE_SUMS_AT(c, i + 8), PROBE_SUMS_AT(c, i + 12)
 #define PROBE_SUMS_48(c)  PROBE_SUMS_32(c), PROBE_SUMS_16_AT(c, 32)
+#define PROBE_SUMS_56(c)  PROBE_SUMS_48(c), PROBE_SUMS_AT(c, 48), PROBE_SUMS_AT(c, 52)
 #define PROBE_SUMS_64(c)  PROBE_SUMS_48(c), PROBE_SUMS_16_AT(c, 48)
 #define PROBE_SUMS_80(c)  PROBE_SUMS_64(c), PROBE_SUMS_16_AT(c, 64)
 #define PROBE_SUMS_96(c)  PROBE_SUMS_80(c), PROBE_SUMS_16_AT(c, 80)
-#define PROBE_SUMS_128(c) PROBE_SUMS_96(c), PROBE_SUMS_16_AT(c, 96), PROBE_SUMS_16_AT(c, 112)
+#define PROBE_SUMS_112(c) PROBE_SUMS_96(c), PROBE_SUMS_16_AT(c, 96)
+#define PROBE_SUMS_128(c) PROBE_SUMS_112(c), PROBE_SUMS_16_AT(c, 112)
 
 #define PROBE_FLOAT(x) "+f"(x)
 #define PROBE_INT(x)   "+r"(x)
@@ -81,11 +85,15 @@ template <> struct probe_sum<PROBE_INT8> { using type = int; };
               c)                                                                                   \
     PROBE_ONE(96, 48, "%48", "%49", "%50", "%51", "%52", "%53", shape, types, scales_s, scales_r,  \
               c)                                                                                   \
+    PROBE_ONE(112, 56, "%56", "%57", "%58", "%59", "%60", "%61", shape, types, scales_s, scales_r, \
+              c)                                                                                   \
     PROBE_ONE(128, 64, "%64", "%65", "%66", "%67", "%68", "%69", shape, types, scales_s, scales_r, \
               c)                                                                                   \
     PROBE_ONE(160, 80, "%80", "%81", "%82", "%83", "%84", "%85", shape, types, scales_s, scales_r, \
               c)                                                                                   \
     PROBE_ONE(192, 96, "%96", "%97", "%98", "%99", "%100", "%101", shape, types, scales_s,         \
+              scales_r, c)                                                                         \
+    PROBE_ONE(224, 112, "%112", "%113", "%114", "%115", "%116", "%117", shape, types, scales_s,    \
               scales_r, c)                                                                         \
     PROBE_ONE(256, 128, "%128", "%129", "%130", "%131", "%132", "%133", shape, types, scales_s,    \
               scales_r, c)
