@@ -11,7 +11,8 @@ import struct
 import subprocess
 import tempfile
 
-from reprise_server import BIN, DEMO, Server, free_port
+from free_port import free_port
+from reprise_server import BIN, DEMO, Server
 
 
 def run(*args, stdin=None, env=None):

@@ -7,6 +7,7 @@ import subprocess
 import tempfile
 
 from fake_server import Server
+from free_port import free_port
 
 KEY = "sk-a-key-for-tests"
 GETS = ["/v1/models", "/v1/models/fake", "/health", "/health/ready", "/health/live", "/version", "/metrics", "/debug/env",
@@ -121,9 +122,7 @@ def test_listening_beyond_loopback():
         with server.connect() as connection:  # whoever connects may use its name
             connection.raw(b"GET /version HTTP/1.1\r\nHost: gpu.example.com\r\n\r\n")
             assert connection.response().status == 200
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     with Server("--host", "0.0.0.0", "--insecure-no-auth", "--admin-port", port) as server:
         assert server.admin_port == port
         assert server.get("/metrics").status == 404 and server.get("/metrics", port=port).status == 200
