@@ -12,10 +12,13 @@
  *
  * A piece is up to 16 tokens of one chunk x up to 8 query heads of one KV head: their keys are loaded
  * from memory once. A tile is 4 (AVX2: 2) heads of one token, so that each K or V that is widened to
- * f32 is used 4 times. */
+ * f32 is used 4 times. A piece of a prompt (4 tokens or more) lays each block out as f32 first, K with the keys side by
+ * side, and takes all its scores before all its sums: the same operations on every number in another shape, so the same
+ * bits. */
 #include "attention/attention_internal.h"
 
 #include "base/bf16.h"
+#include "device/exp_simd.h"
 
 #if RP_ATTENTION_HAS_SIMD
 #include <immintrin.h>
@@ -28,6 +31,10 @@
 #define PIECE_HEADS  8u
 #define STATES_MAX   (PIECE_TOKENS * PIECE_HEADS)
 #define SUMS_MAX     16384u /* floats: 64 KiB of stack */
+/* From that many tokens on a block's K and V are laid out as f32 first (wide), K across: 32 KiB of stack each,
+ * and 40 for scores. */
+#define WIDE_TOKENS   4u
+#define WIDE_HEAD_DIM 128u
 
 /* A loop that must be unrolled whole, so that what it indexes lies in registers. */
 #define EACH(i, count) _Pragma("GCC unroll 16") for (uint32_t i = 0; i < (count); i++)
@@ -57,6 +64,8 @@ struct shape {
     uint32_t head_dim;
     float scale;
     uint32_t key_bytes;
+    const float
+        *keys; /* wide: the block's keys as f32, (head_dim, BLOCK_KEYS); zeros where no key is */
 };
 
 /* Tokens [token, token + token_count) of one row x query heads [head, head + head_count). */
@@ -119,15 +128,6 @@ static void store_head(const struct rp_attention_args *args, uint32_t token, uin
     }
 }
 
-/* exp(x) for x <= 0 as 2^n * p(r), |r| <= ln 2 / 2 (Cephes expf, 2 ulp). Below -87.3, where 2^n would be
- * denormal, zero. NaN stays NaN. */
-#define EXP_LOW    -87.3f
-#define EXP_LOG2E  1.44269504088896341f
-#define EXP_LN2_HI 0.693359375f
-#define EXP_LN2_LO -2.12194440e-4f
-static const float exp_poly[] = {1.9875691500e-4f, 1.3981999507e-3f, 8.3334519073e-3f,
-                                 4.1665795894e-2f, 1.6666665459e-1f, 5.0000001201e-1f};
-
 /* --- AVX-512 --- */
 
 #define TARGET   __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq")))
@@ -179,22 +179,32 @@ INLINE VECTOR V(sums)(const VECTOR *v) {
     VECTOR high = V(pair)(V(quads)(v[8], v[9], v[10], v[11]), V(quads)(v[12], v[13], v[14], v[15]));
     return V(pair)(low, high);
 }
-INLINE VECTOR V(exp)(VECTOR x) {
-    __mmask16 low = _mm512_cmp_ps_mask(x, _mm512_set1_ps(EXP_LOW), _CMP_LT_OQ);
-    VECTOR y = _mm512_max_ps(_mm512_set1_ps(EXP_LOW), x); /* the second operand when one is NaN */
-    VECTOR n = _mm512_roundscale_ps(_mm512_mul_ps(y, _mm512_set1_ps(EXP_LOG2E)), 0);
-    VECTOR r = _mm512_fnmadd_ps(n, _mm512_set1_ps(EXP_LN2_HI), y);
-    r = _mm512_fnmadd_ps(n, _mm512_set1_ps(EXP_LN2_LO), r);
-    VECTOR p = _mm512_set1_ps(exp_poly[0]);
-    EACH(i, RP_ARRAY_COUNT(exp_poly)) {
-        if (i > 0)
-            p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(exp_poly[i]));
+INLINE VECTOR V(exp)(VECTOR x) { return rp_exp_avx512(x); }
+INLINE void V(transpose)(VECTOR *v) {
+    VECTOR t[LANES];
+    EACH(i, 4) {
+        VECTOR *a = v + 4 * i;
+        __m512d ab_low = _mm512_castps_pd(_mm512_unpacklo_ps(a[0], a[1]));
+        __m512d ab_high = _mm512_castps_pd(_mm512_unpackhi_ps(a[0], a[1]));
+        __m512d cd_low = _mm512_castps_pd(_mm512_unpacklo_ps(a[2], a[3]));
+        __m512d cd_high = _mm512_castps_pd(_mm512_unpackhi_ps(a[2], a[3]));
+        t[i] = _mm512_castpd_ps(_mm512_unpacklo_pd(ab_low, cd_low));
+        t[4 + i] = _mm512_castpd_ps(_mm512_unpackhi_pd(ab_low, cd_low));
+        t[8 + i] = _mm512_castpd_ps(_mm512_unpacklo_pd(ab_high, cd_high));
+        t[12 + i] = _mm512_castpd_ps(_mm512_unpackhi_pd(ab_high, cd_high));
     }
-    p = _mm512_add_ps(_mm512_fmadd_ps(p, _mm512_mul_ps(r, r), r), _mm512_set1_ps(1.0f));
-    __m512i scale =
-        _mm512_slli_epi32(_mm512_add_epi32(_mm512_cvtps_epi32(n), _mm512_set1_epi32(127)), 23);
-    p = _mm512_mul_ps(p, _mm512_castsi512_ps(scale));
-    return _mm512_mask_mov_ps(p, low, _mm512_setzero_ps());
+    /* t[4 c + i]: columns c, 4 + c, 8 + c, 12 + c of rows 4 i .. 4 i + 3 */
+    EACH(c, 4) {
+        const VECTOR *a = t + 4 * c;
+        VECTOR low01 = _mm512_shuffle_f32x4(a[0], a[1], 0x88);
+        VECTOR low23 = _mm512_shuffle_f32x4(a[2], a[3], 0x88);
+        VECTOR high01 = _mm512_shuffle_f32x4(a[0], a[1], 0xDD);
+        VECTOR high23 = _mm512_shuffle_f32x4(a[2], a[3], 0xDD);
+        v[c] = _mm512_shuffle_f32x4(low01, low23, 0x88);
+        v[8 + c] = _mm512_shuffle_f32x4(low01, low23, 0xDD);
+        v[4 + c] = _mm512_shuffle_f32x4(high01, high23, 0x88);
+        v[12 + c] = _mm512_shuffle_f32x4(high01, high23, 0xDD);
+    }
 }
 
 #include "attention/attention_tile.h"
@@ -264,23 +274,24 @@ INLINE float V(largest)(VECTOR x) {
     x = _mm256_max_ps(x, _mm256_permute_ps(x, 0xB1));
     return _mm256_cvtss_f32(x);
 }
-INLINE VECTOR V(exp)(VECTOR x) {
-    VECTOR low = _mm256_cmp_ps(x, _mm256_set1_ps(EXP_LOW), _CMP_LT_OQ);
-    VECTOR y = _mm256_max_ps(_mm256_set1_ps(EXP_LOW), x); /* the second operand when one is NaN */
-    VECTOR n = _mm256_round_ps(_mm256_mul_ps(y, _mm256_set1_ps(EXP_LOG2E)),
-                               _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-    VECTOR r = _mm256_fnmadd_ps(n, _mm256_set1_ps(EXP_LN2_HI), y);
-    r = _mm256_fnmadd_ps(n, _mm256_set1_ps(EXP_LN2_LO), r);
-    VECTOR p = _mm256_set1_ps(exp_poly[0]);
-    EACH(i, RP_ARRAY_COUNT(exp_poly)) {
-        if (i > 0)
-            p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(exp_poly[i]));
+INLINE VECTOR V(exp)(VECTOR x) { return rp_exp_avx2(x); }
+INLINE void V(transpose)(VECTOR *v) {
+    VECTOR t[LANES];
+    EACH(i, 2) {
+        VECTOR *a = v + 4 * i;
+        __m256d ab_low = _mm256_castps_pd(_mm256_unpacklo_ps(a[0], a[1]));
+        __m256d ab_high = _mm256_castps_pd(_mm256_unpackhi_ps(a[0], a[1]));
+        __m256d cd_low = _mm256_castps_pd(_mm256_unpacklo_ps(a[2], a[3]));
+        __m256d cd_high = _mm256_castps_pd(_mm256_unpackhi_ps(a[2], a[3]));
+        t[i] = _mm256_castpd_ps(_mm256_unpacklo_pd(ab_low, cd_low));
+        t[2 + i] = _mm256_castpd_ps(_mm256_unpackhi_pd(ab_low, cd_low));
+        t[4 + i] = _mm256_castpd_ps(_mm256_unpacklo_pd(ab_high, cd_high));
+        t[6 + i] = _mm256_castpd_ps(_mm256_unpackhi_pd(ab_high, cd_high));
     }
-    p = _mm256_add_ps(_mm256_fmadd_ps(p, _mm256_mul_ps(r, r), r), _mm256_set1_ps(1.0f));
-    __m256i scale =
-        _mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127)), 23);
-    p = _mm256_mul_ps(p, _mm256_castsi256_ps(scale));
-    return _mm256_andnot_ps(low, p);
+    EACH(c, 4) {
+        v[c] = _mm256_permute2f128_ps(t[2 * c], t[2 * c + 1], 0x20);
+        v[4 + c] = _mm256_permute2f128_ps(t[2 * c], t[2 * c + 1], 0x31);
+    }
 }
 
 #include "attention/attention_tile.h"

@@ -87,6 +87,7 @@ int rp_attention_cuda_plan(const struct rp_attention_cuda_config *config, struct
         return rp_error_set(err, RP_STATUS_NO_MEMORY, "attention: out of memory");
     args->config = *config;
     rp_attention_cuda_carve(config, config->workspace, &args->workspace);
+    args->stamp = config->stamp;
     args->tile_queries = routes.prefill ? rp_attention_prefill_cuda_tile(config) : 0;
     out[(*out_count)++] =
         (struct rp_cuda_launch){"attention_plan", rp_attention_plan_cuda_run, args};
@@ -112,23 +113,32 @@ int rp_attention_cuda_lower(const struct rp_attention_cuda_config *config,
     if (index < 0)
         return rp_error_set(err, RP_STATUS_INVALID, "attention: no plan for a window of %u",
                             args->window);
-    struct rp_attention_cuda_args *op = rp_arena_alloc(memory, sizeof *op);
+    /* The longest first: a prompt's tiles, then the many short ones. */
+    const struct {
+        bool wanted;
+        struct rp_cuda_launch launch;
+    } kernels[] = {
+        {routes.prefill, {"attention_prefill", rp_attention_prefill_cuda_run, NULL}},
+        {routes.decode, {"attention_decode", rp_attention_decode_cuda_run, NULL}},
+        {routes.generic_rows != 0, {"attention_generic", rp_attention_generic_cuda_run, NULL}},
+    };
+    struct rp_attention_cuda_args *op =
+        rp_arena_alloc(memory, RP_ARRAY_COUNT(kernels) * sizeof *op);
     if (!op)
         return rp_error_set(err, RP_STATUS_NO_MEMORY, "attention: out of memory");
-    op->config = *config;
-    op->args = *args;
-    op->mask_class = (uint32_t)index;
-    op->rows = routes.generic_rows;
-    rp_attention_cuda_carve(config, config->workspace, &op->workspace);
-    /* The longest first: a prompt's tiles, then the many short ones. */
-    if (routes.prefill)
-        out[(*out_count)++] =
-            (struct rp_cuda_launch){"attention_prefill", rp_attention_prefill_cuda_run, op};
-    if (routes.decode)
-        out[(*out_count)++] =
-            (struct rp_cuda_launch){"attention_decode", rp_attention_decode_cuda_run, op};
-    if (routes.generic_rows != 0)
-        out[(*out_count)++] =
-            (struct rp_cuda_launch){"attention_generic", rp_attention_generic_cuda_run, op};
+    struct rp_cuda_stamp stamp = config->stamp;
+    for (size_t i = 0; i < RP_ARRAY_COUNT(kernels); i++) {
+        if (!kernels[i].wanted)
+            continue;
+        op->config = *config;
+        op->args = *args;
+        op->mask_class = (uint32_t)index;
+        op->rows = routes.generic_rows;
+        op->stamp = stamp;
+        rp_attention_cuda_carve(config, config->workspace, &op->workspace);
+        out[*out_count] = kernels[i].launch;
+        out[(*out_count)++].args = op++;
+        stamp = rp_cuda_stamp_next(stamp);
+    }
     return RP_OK;
 }

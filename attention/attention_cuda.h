@@ -40,7 +40,8 @@ struct rp_attention_cuda_config {
     /* A product has run since the step's beginning (matmul_cuda.h): when attention's blocks start, the plan,
      * the page tables and all keys but the step's own are complete, and may be read before the wait. */
     bool behind_product;
-    unsigned char *workspace; /* rp_attention_cuda_workspace_bytes, zeroed once */
+    struct rp_cuda_stamp stamp; /* of the next launch; those behind it have the next ones */
+    unsigned char *workspace;   /* rp_attention_cuda_workspace_bytes, zeroed once */
     size_t workspace_bytes;
 };
 

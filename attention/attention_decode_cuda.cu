@@ -97,25 +97,33 @@ __global__ void __launch_bounds__(THREADS)
     constexpr int PARTS = (NT * 8 * (int)COLUMNS + THREADS - 1) / THREADS; /* of a thread */
     extern __shared__ __align__(128) unsigned char dynamic[];
     __shared__ __align__(16) block_state shared;
+    const rp_stamp stamp(args.stamp);
     rp_pdl_trigger();
     if (!args.early)
-        rp_pdl_wait();
+        stamp.wait();
     const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     /* Both at once: whether the row is one of the plan's is known a moment later. */
     rp_attention_plan_row first = {};
     if (threadIdx.x < args.row_capacity)
         first = load_row(args, threadIdx.x);
     const uint2 counts = __ldcg((const uint2 *)args.plan); /* decode_rows, decode_splits */
+    if (threadIdx.x == 0) /* a register of the loops below would cost more */
+        shared.flags = rp_stamp_flags(args.stamp);
     const uint32_t total = counts.y * args.kv_heads;
     const uint32_t begin = share_begin(total, blockIdx.x);
     const uint32_t count = share_begin(total, blockIdx.x + 1) - begin;
     if (count == 0) {
-        rp_pdl_wait();
+        stamp.wait();
+        if (threadIdx.x == 0 && shared.flags & RP_PACKET_STAMP)
+            rp_stamp_end(args.stamp);
         return;
     }
-    if (threadIdx.x < 2) {
-        barrier_init(&shared.full[threadIdx.x], WARPS);
-        barrier_init(&shared.empty[threadIdx.x], WARPS);
+    if (threadIdx.x == 0) {
+#pragma unroll /* racecheck follows as many barriers as it finds such instructions */
+        for (int i = 0; i < 2; i++) {
+            barrier_init(&shared.full[i], THREADS);
+            barrier_init(&shared.empty[i], THREADS);
+        }
     }
     if (threadIdx.x < counts.x)
         try_start(args, shared, threadIdx.x, first, begin, count);
@@ -148,7 +156,7 @@ __global__ void __launch_bounds__(THREADS)
     load.issue_key(args, shared, keys_at, args.early, warp, lane);
     load.issue_value(args, values_at, args.early, warp, lane);
     if (args.early) {
-        rp_pdl_wait();
+        stamp.wait();
         load.copy_own(args, keys_at, values_at, warp, lane);
         query.ask(args, at.info.token, at.head);
         copy_commit();
@@ -191,7 +199,7 @@ __global__ void __launch_bounds__(THREADS)
                     put_partial<D>(partial_at<D>(args, blockIdx.x, split - at.split), args.group,
                                    head, column, x);
             }
-            barrier_arrive(&shared.empty[turn % BUFFERS], lane);
+            barrier_arrive(&shared.empty[turn % BUFFERS]);
         };
 #pragma unroll 1
         for (uint32_t split = at.split;; split++) {
@@ -257,7 +265,7 @@ __global__ void __launch_bounds__(THREADS)
             if (round != 0)
                 barrier_wait(&shared.empty[buffer], (round - 1) & 1);
             swap.template put<NT>(buffer, s, warp, lane);
-            barrier_arrive(&shared.full[buffer], lane);
+            barrier_arrive(&shared.full[buffer]);
             if (BUFFERS == 2 && split != at.split)
                 settle(split - 1, turn - 1);
             if (BUFFERS == 1 && !is_last)
@@ -300,6 +308,8 @@ __global__ void __launch_bounds__(THREADS)
         next_query.data = done;
     }
     copy_wait<0>();
+    if (threadIdx.x == 0 && shared.flags & RP_PACKET_STAMP)
+        rp_stamp_end(args.stamp);
 }
 
 template <int D, int NT> int start(const rp_attention_cuda_args *args, cudaStream_t stream) {
@@ -327,6 +337,7 @@ template <int D, int NT> int start(const rp_attention_cuda_args *args, cudaStrea
     to.row_capacity = args->workspace.row_capacity;
     to.scale = op->scale * 1.4426950408889634f;
     to.out_dtype = op->out_dtype;
+    to.stamp = args->stamp;
     to.early = args->config.behind_product;
     to.q_aligned = (((uintptr_t)op->q | op->q_stride * 4) & 15) == 0;
     /* One block an SM is quicker where there is not more to do than that. */

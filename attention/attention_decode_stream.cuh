@@ -32,6 +32,7 @@ struct decode_args {
     rp_dtype out_dtype;
     bool q_aligned; /* to 16 bytes, in every row */
     bool early;     /* everything but q and the step's own keys is complete before the wait */
+    rp_cuda_stamp stamp;
 };
 
 __device__ __forceinline__ uint32_t shared_address(const void *at) {
@@ -48,7 +49,7 @@ __device__ __forceinline__ uint64_t read_once_policy() {
 template <uint32_t TO, uint32_t FROM>
 __device__ __forceinline__ void copy_16_once(uint32_t to, const void *from, uint64_t policy) {
     asm volatile(
-        "cp.async.cg.shared.global.L2::cache_hint.L2::256B [%0 + %2], [%1 + %3], 16, %4;" ::"r"(to),
+        "cp.async.cg.shared.global.L2::cache_hint.L2::128B [%0 + %2], [%1 + %3], 16, %4;" ::"r"(to),
         "l"(from), "n"(TO), "n"(FROM), "l"(policy));
 }
 
@@ -80,12 +81,10 @@ __device__ __forceinline__ void barrier_init(uint64_t *barrier, uint32_t count) 
                  : "memory");
 }
 
-/* Once for each warp: what its lanes did is seen by who waits. */
-__device__ __forceinline__ void barrier_arrive(uint64_t *barrier, uint32_t lane) {
-    __syncwarp();
-    if (lane == 0)
-        asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(shared_address(barrier))
-                     : "memory");
+/* Every thread for itself, which takes no longer than one lane for its warp; and racecheck follows barriers
+ * thread by thread, not by way of __syncwarp. */
+__device__ __forceinline__ void barrier_arrive(uint64_t *barrier) {
+    asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
 }
 
 /* Waiting in the instruction came with sm_90. */
@@ -181,6 +180,7 @@ struct block_state {
     rp_attention_plan_row rows[ROWS_AHEAD]; /* from the first row on */
     uint32_t is_last;
     uint32_t partial_count;
+    uint32_t flags;                             /* of the step, if it is stamped: thread 0's */
     uint32_t partials[RP_ATTENTION_SPLITS_MAX]; /* block * SLOTS + slot, in rising order of keys */
 };
 

@@ -131,13 +131,15 @@ static __device__ void attend(generic_state &state, const rp_attention_args &arg
 
 static __global__ void __launch_bounds__(WARPS * 32)
     generic_kernel(const __grid_constant__ rp_attention_cuda_args call) {
+    rp_stamp stamp(call.stamp);
     __shared__ __align__(16) float q[HEAD_DIM_MAX];
     __shared__ float outs[WARPS][HEAD_DIM_MAX], maxima[WARPS], sums[WARPS];
     const rp_attention_args &args = call.args;
     uint32_t head = blockIdx.x, token = blockIdx.y, dim = args.head_dim;
     uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     generic_row row;
-    rp_pdl_begin();
+    stamp.begin();
+    stamp.look();
     if (!find_row(call, token, &row))
         return;
     for (uint32_t d = threadIdx.x; d < dim; d += WARPS * 32)

@@ -88,6 +88,7 @@ struct rp_attention_cuda_args {
     struct rp_attention_cuda_workspace workspace;
     uint32_t mask_class; /* index into config.windows and workspace.plans */
     uint32_t rows;       /* generic: enum rp_attention_cuda_rows; it needs no plan */
+    struct rp_cuda_stamp stamp;
 };
 
 /* Decode rows: bf16 pages of at least 16 tokens, head dim 64, 96, 128 or 256, groups up to 16. */
@@ -110,6 +111,7 @@ struct rp_attention_plan_cuda {
     struct rp_attention_cuda_config config;
     struct rp_attention_cuda_workspace workspace;
     uint32_t tile_queries;
+    struct rp_cuda_stamp stamp;
 };
 int rp_attention_plan_cuda_run(const void *args, struct CUstream_st *stream);
 

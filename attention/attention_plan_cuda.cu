@@ -114,7 +114,9 @@ __global__ void __launch_bounds__(THREADS)
     attention_plan_kernel(const __grid_constant__ rp_attention_plan_cuda args) {
     __shared__ sums warps[THREADS / 32];
     __shared__ tile_list list;
-    rp_pdl_begin();
+    rp_stamp stamp(args.stamp);
+    stamp.begin();
+    stamp.look();
     const rp_step_view &step = args.config.step;
     const uint32_t window = args.config.windows[blockIdx.x];
     const rp_attention_cuda_plan_view &plan = args.workspace.plans[blockIdx.x];

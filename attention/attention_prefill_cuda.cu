@@ -146,9 +146,11 @@ template <int D>
 static __global__ void __launch_bounds__(THREADS)
     prefill_kernel(const __grid_constant__ rp_attention_cuda_args call) {
     extern __shared__ __align__(128) unsigned char shared[];
+    rp_stamp stamp(call.stamp);
     const rp_attention_args &args = call.args;
     uint32_t group = args.heads / args.kv_heads, kv_head = blockIdx.x;
-    rp_pdl_begin();
+    stamp.begin();
+    stamp.look();
     prefill_tile tile = find_tile(call, blockIdx.y);
     if (tile.tokens == 0)
         return;

@@ -255,6 +255,7 @@ multiply_pv(float (&o)[D / 8][4], const uint32_t (&p)[shape<D>::keys / 16][4], u
 
 /* One warp's word that it is done with a stage. */
 static __device__ __forceinline__ void release(uint64_t *barrier) {
+    __syncwarp();
     if (threadIdx.x % 32 == 0)
         barrier_arrive(at(barrier));
 }
@@ -412,7 +413,8 @@ static __device__ __forceinline__ void compute(const wgmma_args &args, const add
         v.next();
         if (!store_wide<D>(o, state, attention, tile, kv_head, q, group))
             store_rows<D>(o, state, attention, tile, kv_head, row, group);
-        release(&shared->q_empty[slot]);
+        /* Every thread for itself: racecheck does not follow one lane's word for its warp (release). */
+        barrier_arrive(at(&shared->q_empty[slot]));
     }
 }
 
@@ -421,6 +423,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
     prefill_wgmma_kernel(const __grid_constant__ wgmma_args args) {
 #if RP_CUDA_HOPPER
     extern __shared__ unsigned char raw[];
+    rp_stamp stamp(args.call.stamp, threadIdx.x == 128);
     unsigned char *aligned = raw + (1024 - at(raw) % 1024) % 1024;
     addresses places;
     places.shared = (control *)aligned;
@@ -430,7 +433,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
     if (threadIdx.x == 0) {
         for (int i = 0; i < 2; i++) {
             barrier_init(at(&places.shared->q_full[i]), 96);
-            barrier_init(at(&places.shared->q_empty[i]), 8);
+            barrier_init(at(&places.shared->q_empty[i]), THREADS - 128);
             for (int stage = 0; stage < STAGES; stage++) {
                 barrier_init(at(&places.shared->full[i][stage]), 1);
                 barrier_init(at(&places.shared->empty[i][stage]), 8);
@@ -439,7 +442,8 @@ static __global__ void __launch_bounds__(THREADS, 1)
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
     uint32_t group = args.call.args.heads / args.call.args.kv_heads;
-    rp_pdl_begin();
+    rp_pdl_begin(); /* not timed: one thread's clock would hold up the block */
+    stamp.look();
     __syncthreads();
     if (threadIdx.x < 128) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(shape<D>::feed_registers));

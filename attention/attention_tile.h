@@ -7,6 +7,7 @@
  *   V(load_part)(from, count)    the first `count` floats, zeros behind
  *   V(load_kv)(run, at, dtype)   LANES elements of a run as f32;  V(load_kv_part) `count` of them
  *   V(sums)(v)                   lane i = the sum of the lanes of v[i], i < LANES, every i by one tree
+ *   V(transpose)(v)              lane j of v[i] and lane i of v[j] change places
  *   V(sum) V(largest)            of the lanes of one vector
  *   ROWS_MAX                     LANES / 4: rows of a score tile */
 
@@ -42,6 +43,71 @@ INLINE void V(score_tile)(const struct state *states, const uint32_t rows, const
     float sums[LANES];
     V(store)(sums, V(mul)(V(sums)(acc), V(set1)(shape->scale)));
     EACH(r, rows) { memcpy(&scores[r][j], sums + r * keys, keys * sizeof(float)); }
+}
+
+/* The same scores, bit for bit, of LANES keys that lie side by side: lane i of V(sums)' argument is here the vector of
+ * dimensions i, LANES + i, .. of all these keys, and the tree over lanes becomes one over vectors. */
+INLINE void V(score_wide)(const struct state *states, const uint32_t rows, uint32_t j,
+                          const struct shape *shape,
+                          float scores[ROWS_MAX][BLOCK_KEYS + BLOCK_SLACK]) {
+    const uint32_t chunks = shape->head_dim / LANES;
+    VECTOR sums[ROWS_MAX], pair[ROWS_MAX];
+    EACH(quad, LANES / 4) {
+        VECTOR four[ROWS_MAX];
+        EACH(half, 2) {
+            VECTOR a[ROWS_MAX], b[ROWS_MAX];
+            const uint32_t at = 4 * quad + half;
+            EACH(r, rows) { a[r] = b[r] = V(zero)(); }
+            for (uint32_t c = 0; c < chunks; c++) {
+                const float *key = shape->keys + (size_t)(c * LANES + at) * BLOCK_KEYS + j;
+                VECTOR k_a = V(load)(key), k_b = V(load)(key + 2 * BLOCK_KEYS);
+                EACH(r, rows) {
+                    const float *q = states[r].q + c * LANES + at;
+                    a[r] = V(fma)(V(set1)(q[0]), k_a, a[r]);
+                    b[r] = V(fma)(V(set1)(q[2]), k_b, b[r]);
+                }
+            }
+            EACH(r, rows) {
+                VECTOR two = V(add)(a[r], b[r]);
+                four[r] = half ? V(add)(four[r], two) : two;
+            }
+        }
+        EACH(r, rows) {
+            pair[r] = quad % 2 ? V(add)(pair[r], four[r]) : four[r];
+            if (quad % 2)
+                sums[r] = quad > 1 ? V(add)(sums[r], pair[r]) : pair[r];
+        }
+    }
+    EACH(r, rows) { V(store)(&scores[r][j], V(mul)(sums[r], V(set1)(shape->scale))); }
+}
+
+/* K across and V along as f32, and a block that finds V there. */
+INLINE void V(lay_out)(const struct block *block, const struct block *next,
+                       const struct shape *shape, const bool half, float *keys, float *values,
+                       struct block *wide) {
+    const uint32_t head_dim = shape->head_dim;
+    for (uint32_t j = 0; j < BLOCK_KEYS; j += LANES)
+        for (uint32_t d = 0; d < head_dim; d += LANES) {
+            VECTOR v[LANES];
+            EACH(i, LANES) {
+                bool there = j + i >= block->begin && j + i < block->end;
+                v[i] = there ? V(load_kv)(block->k[j + i], d, half) : V(zero)();
+            }
+            V(transpose)(v);
+            EACH(i, LANES) { V(store)(keys + (size_t)(d + i) * BLOCK_KEYS + j, v[i]); }
+        }
+    wide->begin = block->begin;
+    wide->end = block->end;
+    for (uint32_t j = block->begin; j < block->end; j++) {
+        float *to = values + (size_t)j * head_dim;
+        wide->v[j] = to;
+        for (uint32_t d = 0; d < head_dim; d += LANES)
+            V(store)(to + d, V(load_kv)(block->v[j], d, half));
+    }
+    for (uint32_t j = 0; next && j < BLOCK_KEYS; j++) {
+        prefetch(next, j, next->k, shape->key_bytes);
+        prefetch(next, j, next->v, shape->key_bytes);
+    }
 }
 
 /* Scores to weights exp(s - max), in place; the running maximum and total move on. Returns what the
@@ -99,17 +165,12 @@ INLINE void V(value_tile)(struct state *states, const uint32_t rows, const uint3
     }
 }
 
-/* One block of keys for `rows` heads of one token. */
-INLINE void V(block_rows)(struct state *states, const uint32_t rows, const struct span *span,
-                          const struct shape *shape, const bool half) {
-    _Alignas(RP_CACHE_LINE) float scores[ROWS_MAX][BLOCK_KEYS + BLOCK_SLACK];
-    const uint32_t keys = LANES / rows, head_dim = shape->head_dim;
+/* What follows the scores of `rows` heads of one token. */
+INLINE void V(finish_rows)(struct state *states, const uint32_t rows, const struct span *span,
+                           const struct shape *shape, const bool half,
+                           float scores[ROWS_MAX][BLOCK_KEYS + BLOCK_SLACK]) {
+    const uint32_t head_dim = shape->head_dim;
     float fade[ROWS_MAX];
-    for (uint32_t j = span->begin; j < span->end; j += keys) {
-        for (uint32_t i = j; span->next && i < j + keys; i++)
-            prefetch(span->next, i, span->next->k, shape->key_bytes);
-        V(score_tile)(states, rows, span, j, shape, half, scores);
-    }
     for (uint32_t r = 0; r < rows; r++)
         fade[r] = V(soften)(&states[r], scores[r], span);
     uint32_t d = 0;
@@ -121,41 +182,74 @@ INLINE void V(block_rows)(struct state *states, const uint32_t rows, const struc
         V(value_tile)(states, rows, 1, span, d, head_dim - d, shape, half, fade, scores);
 }
 
+/* One block of keys for `rows` heads of one token. wide: all_scores has their scores. */
+INLINE void V(block_rows)(struct state *states, const uint32_t rows, const struct span *span,
+                          const struct shape *shape, const bool half, const bool wide,
+                          float (*all_scores)[BLOCK_KEYS + BLOCK_SLACK]) {
+    _Alignas(RP_CACHE_LINE) float scores[ROWS_MAX][BLOCK_KEYS + BLOCK_SLACK];
+    const uint32_t keys = LANES / rows;
+    if (wide) {
+        V(finish_rows)(states, rows, span, shape, false, all_scores);
+        return;
+    }
+    for (uint32_t j = span->begin; j < span->end; j += keys) {
+        for (uint32_t i = j; span->next && i < j + keys; i++)
+            prefetch(span->next, i, span->next->k, shape->key_bytes);
+        V(score_tile)(states, rows, span, j, shape, half, scores);
+    }
+    V(finish_rows)(states, rows, span, shape, half, scores);
+}
+
 /* One block of keys for all heads of one token. */
 INLINE void V(block_token)(struct state *states, uint32_t heads, struct span span,
-                           const struct shape *shape, const bool half) {
+                           const struct shape *shape, const bool half, const bool wide,
+                           float (*scores)[BLOCK_KEYS + BLOCK_SLACK]) {
     uint32_t h = 0;
 #if ROWS_MAX >= 4
     for (; h + 4 <= heads; h += 4) {
-        V(block_rows)(states + h, 4, &span, shape, half);
+        V(block_rows)(states + h, 4, &span, shape, half, wide, scores + h);
         span.next = NULL;
     }
 #endif
     for (; h + 2 <= heads; h += 2) {
-        V(block_rows)(states + h, 2, &span, shape, half);
+        V(block_rows)(states + h, 2, &span, shape, half, wide, scores + h);
         span.next = NULL;
     }
     if (h < heads)
-        V(block_rows)(states + h, 1, &span, shape, half);
+        V(block_rows)(states + h, 1, &span, shape, half, wide, scores + h);
 }
 
-INLINE void V(piece)(const struct rp_attention_args *args, const struct piece *piece,
-                     const bool half) {
-    _Alignas(RP_CACHE_LINE) float sums[SUMS_MAX];
-    struct state states[STATES_MAX];
-    struct block blocks[2], *block = &blocks[0], *next = &blocks[1];
+/* Scores of all rows of a piece (token by token, head by head) and the block's keys, LANES keys at a time, so that these
+ * stay in the first-level cache. What a row does not see is computed too, within its tile, and overwritten by soften. */
+INLINE void V(score_piece)(const struct state *states, const struct piece *piece,
+                           const struct block *block, const uint32_t *positions, uint32_t at,
+                           const struct shape *shape, float (*scores)[BLOCK_KEYS + BLOCK_SLACK]) {
+    uint32_t heads = piece->head_count, count = piece->token_count * heads;
+    for (uint32_t j = block->begin / LANES * LANES; j < block->end; j += LANES) {
+        /* Positions rise: those before the first that reaches place j see none of these. */
+        uint32_t token = 0;
+        while (positions[token] < at + j)
+            token++;
+        uint32_t row = token * heads;
+        for (; row + ROWS_MAX <= count; row += ROWS_MAX)
+            V(score_wide)(states + row, ROWS_MAX, j, shape, scores + row);
+        for (; row < count; row++)
+            V(score_wide)(states + row, 1, j, shape, scores + row);
+    }
+}
+
+/* All keys of a piece, block by block. */
+INLINE void V(walk)(const struct rp_attention_args *args, const struct piece *piece,
+                    struct state *states, const bool half, const bool wide) {
+    _Alignas(RP_CACHE_LINE) float keys[BLOCK_KEYS * WIDE_HEAD_DIM];
+    _Alignas(RP_CACHE_LINE) float values[BLOCK_KEYS * WIDE_HEAD_DIM];
+    _Alignas(RP_CACHE_LINE) float scores[STATES_MAX][BLOCK_KEYS + BLOCK_SLACK];
+    struct block blocks[2], laid_out, *block = &blocks[0], *next = &blocks[1];
     const struct shape shape = {.head_dim = args->head_dim,
                                 .scale = args->scale,
-                                .key_bytes = args->head_dim * (half ? 2u : 4u)};
-    uint32_t heads = piece->head_count, stride = sums_stride(args->head_dim);
-    memset(sums, 0, (size_t)piece->token_count * heads * stride * sizeof *sums);
-    for (uint32_t i = 0; i < piece->token_count * heads; i++)
-        states[i] = (struct state){
-            .out = sums + (size_t)i * stride,
-            .q = args->q + (piece->token + i / heads) * args->q_stride +
-                 (size_t)(piece->head + i % heads) * args->head_dim,
-            .max = -INFINITY,
-        };
+                                .key_bytes = args->head_dim * (half ? 2u : 4u),
+                                .keys = keys};
+    uint32_t heads = piece->head_count;
     const uint32_t *positions = args->step.positions + piece->token;
     uint32_t last = positions[piece->token_count - 1];
     uint32_t first_of_all = rp_attention_first(args->window, positions[0]);
@@ -165,13 +259,21 @@ INLINE void V(piece)(const struct rp_attention_args *args, const struct piece *p
         bool more = last - at >= BLOCK_KEYS;
         if (more)
             locate(args, piece, first_of_all, last, at + BLOCK_KEYS, next);
+        if (wide) {
+            V(lay_out)(block, more ? next : NULL, &shape, half, keys, values, &laid_out);
+            V(score_piece)(states, piece, block, positions, at, &shape, scores);
+        }
         for (uint32_t t = 0; t < piece->token_count; t++) {
             uint32_t first = rp_attention_first(args->window, positions[t]);
             uint32_t begin = first > at ? first - at : 0;
             uint32_t end = positions[t] < at ? 0 : RP_MIN(positions[t] - at + 1, BLOCK_KEYS);
             struct span span = {block, more && t == 0 ? next : NULL, begin, end};
+            if (wide)
+                span = (struct span){&laid_out, NULL, begin, end};
             if (begin < end)
-                V(block_token)(states + (size_t)t * heads, heads, span, &shape, half);
+                V(block_token)
+            (states + (size_t)t * heads, heads, span, &shape, half, wide,
+             scores + (size_t)t * heads);
         }
         if (!more)
             break;
@@ -180,6 +282,26 @@ INLINE void V(piece)(const struct rp_attention_args *args, const struct piece *p
         block = next;
         next = done;
     }
+}
+
+INLINE void V(piece)(const struct rp_attention_args *args, const struct piece *piece,
+                     const bool half) {
+    _Alignas(RP_CACHE_LINE) float sums[SUMS_MAX];
+    struct state states[STATES_MAX];
+    uint32_t heads = piece->head_count, stride = sums_stride(args->head_dim);
+    memset(sums, 0, (size_t)piece->token_count * heads * stride * sizeof *sums);
+    for (uint32_t i = 0; i < piece->token_count * heads; i++)
+        states[i] = (struct state){
+            .out = sums + (size_t)i * stride,
+            .q = args->q + (piece->token + i / heads) * args->q_stride +
+                 (size_t)(piece->head + i % heads) * args->head_dim,
+            .max = -INFINITY,
+        };
+    if (piece->token_count >= WIDE_TOKENS && args->head_dim <= WIDE_HEAD_DIM &&
+        args->head_dim % LANES == 0)
+        V(walk)(args, piece, states, half, true);
+    else
+        V(walk)(args, piece, states, half, false);
     for (uint32_t i = 0; i < piece->token_count * heads; i++)
         store_head(args, piece->token + i / heads, piece->head + i % heads, states[i].out,
                    states[i].total);

@@ -36,11 +36,13 @@ static __device__ __forceinline__ kv_place kv_find(const rp_step_view &step, con
 
 static __global__ void __launch_bounds__(WARPS * 32)
     kv_write_kernel(const __grid_constant__ rp_kv_write_cuda args) {
+    rp_stamp stamp(args.rows.stamp);
     const rp_kv_write_args &write = args.write;
     const rp_kv_layout &kv = write.kv;
     uint32_t lane = threadIdx.x % 32, head = blockIdx.x * WARPS + threadIdx.x / 32;
     uint32_t token = blockIdx.y;
-    rp_pdl_begin();
+    stamp.begin();
+    stamp.look();
     if (head >= 2 * kv.kv_heads || token >= rp_live_count(write.step, RP_ROWS_TOKEN))
         return;
     uint32_t plane = head / kv.kv_heads;
@@ -140,6 +142,7 @@ template <bool VEC, int QUADS>
 static __global__ void __launch_bounds__(WARPS * 32, VEC &&QUADS == 1 ? 12 : 8)
     qkv_post_kernel(const __grid_constant__ rp_qkv_post_cuda args) {
     __shared__ __align__(16) float scratch[WARPS][QUADS * 128];
+    rp_stamp stamp(args.rows.stamp);
     uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, token = blockIdx.y;
     uint32_t index = blockIdx.x * WARPS + warp, dim = args.head_dim;
     bool is_q = index < args.heads, is_k = !is_q && index < args.heads + args.kv_heads;
@@ -171,11 +174,15 @@ static __global__ void __launch_bounds__(WARPS * 32, VEC &&QUADS == 1 ? 12 : 8)
                         index - args.heads - plane * args.kv_heads);
         live = place.run != NULL;
     };
-    if (args.behind_product)
+    if (args.behind_product) {
         look_up();
-    rp_pdl_wait();
-    if (!args.behind_product)
+        stamp.look();
+    }
+    stamp.wait();
+    if (!args.behind_product) {
         look_up();
+        stamp.look();
+    }
     if (!live)
         return;
     uint32_t first = index * dim, end = first + dim, half = args.rotary_dim / 2;

@@ -3,6 +3,7 @@
 
 #include "base/bf16.h"
 #include "base/clock.h"
+#include "device/read_cpu.h"
 #include "quant/matmul.h"
 
 #include <stdatomic.h>
@@ -17,6 +18,7 @@ static int cpu_open(const struct rp_device_config *config, struct rp_device **ou
         return rp_error_set(err, RP_STATUS_NO_MEMORY, "cpu: out of memory");
     device->isa = config->scalar_only ? RP_ISA_SCALAR : rp_cpu_isa_detect();
     device->slow_share = config->slow_share;
+    device->short_steps_here = config->short_steps_here;
     int status = rp_cpu_team_create(config->threads, &device->team, err);
     if (status != RP_OK) {
         rp_free(device);
@@ -32,6 +34,7 @@ static void cpu_close(struct rp_device *device) {
     atomic_store(&device->released, true);
     rp_cpu_team_destroy(device->team);
     rp_free_aligned(device->sample_scratch);
+    rp_free_aligned(device->sample_copies);
     rp_free(device);
 }
 
@@ -105,14 +108,39 @@ static void cpu_memory(struct rp_device *device, struct rp_device_memory *out) {
     out->allocation_count = device->allocation_count;
 }
 
+/* A job that lasts less than this is short: on two cores of a virtual machine a hand-over and the wake-up behind it took
+ * 10 to 25 us, on each side. */
+#define SHORT_NS    1000000u
+#define SHORT_BYTES ((size_t)1 << 20) /* of a copy or fill */
+
 /* Queues a job; when the stream is full, waits for the oldest to leave it. */
-static int submit(struct rp_device *device, rp_cpu_job job, void *arg0, uint64_t arg1) {
+static int submit_kind(struct rp_device *device, rp_cpu_job job, void *arg0, uint64_t arg1,
+                       bool is_short) {
     for (;;) {
-        int status = rp_cpu_team_submit(device->team, job, arg0, arg1, &device->last_job);
+        int status =
+            is_short && device->short_steps_here
+                ? rp_cpu_team_submit_short(device->team, job, arg0, arg1, &device->last_job)
+                : rp_cpu_team_submit(device->team, job, arg0, arg1, &device->last_job);
         if (status != RP_STATUS_FULL)
             return status;
         rp_cpu_team_wait(device->team, rp_cpu_team_completed(device->team) + 1, UINT64_MAX);
     }
+}
+
+static int submit(struct rp_device *device, rp_cpu_job job, void *arg0, uint64_t arg1) {
+    return submit_kind(device, job, arg0, arg1, false);
+}
+
+static void read_job(void *arg0, uint64_t bytes, const struct rp_cpu_worker *worker) {
+    /* Which is faster differs between processors (rp_read_cpu): half in one way, half in the other. */
+    size_t half = bytes / 2 / 4096 * 4096;
+    enum rp_cpu_isa isa = rp_cpu_isa_detect();
+    rp_read_cpu(arg0, half, false, isa, worker);
+    rp_read_cpu((const unsigned char *)arg0 + half, bytes - half, true, isa, worker);
+}
+
+static int cpu_read(struct rp_device *device, const void *data, size_t bytes) {
+    return submit(device, read_job, (void *)(uintptr_t)data, bytes);
 }
 
 static void transfer_job(void *arg0, uint64_t arg1, const struct rp_cpu_worker *worker) {
@@ -133,7 +161,7 @@ static int queue_transfer(struct rp_device *device, struct rp_cpu_transfer trans
     /* The job that used this slot is at least 64 jobs behind, which the queue cannot hold. */
     device->next_transfer = (device->next_transfer + 1) % RP_CPU_TRANSFERS;
     *slot = transfer;
-    return submit(device, transfer_job, slot, 0);
+    return submit_kind(device, transfer_job, slot, 0, transfer.bytes <= SHORT_BYTES);
 }
 
 static int cpu_copy(struct rp_device *device, void *to, const void *from, size_t bytes) {
@@ -198,15 +226,20 @@ static int cpu_capture(struct rp_device *device, const struct rp_program *progra
                        const struct rp_bindings *bindings, const struct rp_lower_options *options,
                        bool eager, struct rp_graph **out, struct rp_error *err) {
     struct rp_graph *graph = rp_calloc(1, sizeof *graph);
-    (void)bucket; /* the CPU's kernels read the live counts; the bucket only shapes the arena */
     if (!graph)
         return rp_error_set(err, RP_STATUS_NO_MEMORY, "cpu: out of memory");
     graph->device = device;
     graph->eager = eager;
-    int status = rp_cpu_lower(graph, program, begin, end, bindings, options, err);
+    int status = rp_cpu_lower(graph, program, begin, end, bucket, bindings, options, err);
     if (status != RP_OK) {
         cpu_graph_destroy(device, graph);
         return status;
+    }
+    uint32_t capacity = bindings->step.config.stamp_capacity;
+    if (capacity) {
+        RP_ASSERT_CMP(bindings->stamp_base + graph->launch_count, <=, capacity);
+        graph->stamps = bindings->step.stamps + bindings->stamp_base;
+        graph->counts = bindings->step.counts;
     }
     *out = graph;
     return RP_OK;
@@ -248,43 +281,75 @@ static void stay_busy(const struct rp_device *device, uint64_t start_ns) {
         now = thread_ns(device);
 }
 
+/* Whether the step in work stores its nodes' times; before STEP_BEGIN has run, whether the one before did. */
+static bool is_stamped(const struct rp_graph *graph) {
+    return graph->stamps && (graph->counts->flags & RP_PACKET_STAMP);
+}
+
+/* Worker 0, behind the barrier of launch `index`: that is its end, and the begin of the next one. */
+static void stamp_launch(const struct rp_graph *graph, uint32_t index) {
+    uint64_t now = rp_clock_ns();
+    graph->stamps[index].end_ns = now;
+    if (index + 1 < graph->launch_count)
+        graph->stamps[index + 1].begin_ns = now;
+}
+
 static void replay_job(void *arg0, uint64_t arg1, const struct rp_cpu_worker *worker) {
     struct rp_graph *graph = arg0;
     uint64_t start = worker->index == 0 ? rp_clock_ns() : 0, busy = thread_ns(graph->device);
     (void)arg1;
     if (atomic_load(&graph->device->failed)) /* set by an earlier job: the same for all workers */
         return;
+    if (worker->index == 0 && is_stamped(graph))
+        graph->stamps[0].begin_ns = start;
     for (uint32_t i = 0; i < graph->launch_count; i++) {
         graph->launches[i].run(graph->launches[i].args, worker);
         rp_cpu_barrier(worker); /* the next launch reads what this one wrote */
-        if (worker->index == 0)
-            count_launch(graph->device);
+        if (worker->index != 0)
+            continue;
+        count_launch(graph->device);
+        if (is_stamped(graph))
+            stamp_launch(graph, i);
     }
     if (worker->index == 0) {
         stay_busy(graph->device, busy);
-        atomic_store_explicit(&graph->device->last_replay_ns, rp_clock_ns() - start,
-                              memory_order_relaxed);
+        uint64_t ns = rp_clock_ns() - start;
+        atomic_store_explicit(&graph->device->last_replay_ns, ns, memory_order_relaxed);
+        atomic_store_explicit(&graph->last_ns, RP_MAX(ns, 1u), memory_order_relaxed);
     }
 }
 
+/* STEP_BEGIN, which decides about stamps, is worker 0's alone; behind it all workers see the same flag. */
 static void eager_job(void *arg0, uint64_t arg1, const struct rp_cpu_worker *worker) {
     const struct rp_cpu_launch *launch = arg0;
-    struct rp_device *device = (struct rp_device *)(uintptr_t)arg1;
-    uint64_t busy = thread_ns(device);
-    if (atomic_load(&device->failed))
+    const struct rp_graph *graph = launch->graph;
+    uint64_t busy = thread_ns(graph->device);
+    (void)arg1;
+    if (atomic_load(&graph->device->failed))
         return;
+    uint32_t index = (uint32_t)(launch - graph->launches);
+    bool begins = launch->run == rp_step_begin_cpu, stamped = !begins && is_stamped(graph);
+    if (stamped && worker->index == 0)
+        graph->stamps[index].begin_ns = rp_clock_ns();
     launch->run(launch->args, worker);
-    if (worker->index == 0)
-        stay_busy(device, busy);
+    if (stamped)
+        rp_cpu_barrier(worker); /* the end is that of the last worker */
+    if (worker->index != 0)
+        return;
+    if (stamped || (begins && is_stamped(graph)))
+        stamp_launch(graph, index);
+    stay_busy(graph->device, busy);
 }
 
 static int cpu_launch(struct rp_device *device, struct rp_graph *graph) {
     if (atomic_load(&device->failed))
         return RP_STATUS_DEVICE;
-    if (!graph->eager)
-        return submit(device, replay_job, graph, 0);
+    if (!graph->eager) {
+        uint64_t last = atomic_load_explicit(&graph->last_ns, memory_order_relaxed);
+        return submit_kind(device, replay_job, graph, 0, last != 0 && last < SHORT_NS);
+    }
     for (uint32_t i = 0; i < graph->launch_count; i++) {
-        int status = submit(device, eager_job, &graph->launches[i], (uintptr_t)device);
+        int status = submit(device, eager_job, &graph->launches[i], 0);
         if (status != RP_OK)
             return status;
     }
@@ -380,6 +445,7 @@ const struct rp_backend *rp_backend_cpu(void) {
         .last_replay_ns = cpu_last_replay_ns,
         .last_error = cpu_last_error,
         .inject_fault = cpu_inject_fault,
+        .read = cpu_read,
     };
     return &backend;
 }

@@ -51,6 +51,7 @@ static void read_limits(struct rp_device *device, const struct cudaDeviceProp *p
         .dependent_launch = prop->major >= 9 && !config->no_dependent_launch,
         .fast_numerics = config->fast_numerics,
     };
+    device->nvtx = config->nvtx;
 }
 
 /* cuBLASLt, for --numerics fast. Without it our own products serve. */
@@ -119,6 +120,9 @@ static void cuda_info(struct rp_device *device, struct rp_device_info *out) {
              device->limits.sm_count, device->limits.compute_capability,
              device->cublaslt_text[0] ? ", " : "", device->cublaslt_text);
     snprintf(out->kernels, sizeof out->kernels, "cuda sm_%u", device->limits.compute_capability);
+    if (cudaDeviceGetPCIBusId(out->pci_bus_id, sizeof out->pci_bus_id, device->ordinal) !=
+        cudaSuccess)
+        out->pci_bus_id[0] = '\0';
     out->memory_bytes = device->limits.memory_bytes;
     out->page_tokens = 64;
     out->separate_memory = true;
@@ -139,11 +143,27 @@ static int cuda_synchronize(struct rp_device *device) {
 
 static size_t cuda_granule(struct rp_device *device) { return device->granule; }
 
-static int run_list(struct rp_device *device, const struct rp_graph *graph) {
+/* Nodes captured so far: kernels alone. */
+static int count_captured(struct rp_device *device, uint32_t *out) {
+    enum cudaStreamCaptureStatus capturing;
+    cudaGraph_t graph = NULL;
+    size_t count = 0;
+    int status = RP_CUDA_TRY(device, cudaStreamGetCaptureInfo(device->stream, &capturing, NULL,
+                                                              &graph, NULL, NULL, NULL));
+    if (status == RP_OK && capturing == cudaStreamCaptureStatusActive)
+        status = RP_CUDA_TRY(device, cudaGraphGetNodes(graph, NULL, &count));
+    *out = (uint32_t)count;
+    return status;
+}
+
+static int run_list(struct rp_device *device, const struct rp_graph *graph, bool captures) {
     for (uint32_t i = 0; i < graph->node_count; i++) {
         const struct rp_cuda_launch *launch = &graph->nodes[i].launch;
-        int status = rp_cuda_check(device, (cudaError_t)launch->run(launch->args, device->stream),
-                                   launch->kernel);
+        int status = captures ? count_captured(device, &graph->nodes[i].first_kernel) : RP_OK;
+        if (status != RP_OK)
+            return status;
+        status = rp_cuda_check(device, (cudaError_t)launch->run(launch->args, device->stream),
+                               launch->kernel);
         if (status != RP_OK)
             return status;
     }
@@ -176,7 +196,7 @@ static int record(struct rp_device *device, struct rp_graph *graph) {
         device, cudaStreamBeginCapture(device->stream, cudaStreamCaptureModeThreadLocal));
     if (status != RP_OK)
         return status;
-    int run_status = run_list(device, graph);
+    int run_status = run_list(device, graph, true);
     status = RP_CUDA_TRY(device, cudaStreamEndCapture(device->stream, &captured));
     if (run_status != RP_OK)
         status = run_status;
@@ -207,6 +227,10 @@ static int cuda_capture(struct rp_device *device, const struct rp_program *progr
     struct rp_graph *graph = rp_calloc(1, sizeof *graph);
     if (!graph)
         return rp_error_set(err, RP_STATUS_NO_MEMORY, "cuda: out of memory");
+    snprintf(graph->name, sizeof graph->name, "%s, %s %u", begin == 0 ? "forward" : "sample",
+             bucket->decode ? "decode" : "mixed", bucket->tokens);
+    if (device->nvtx)
+        rp_cuda_nvtx_push("capture");
     int status = rp_cuda_lower(device, graph, program, begin, end, bucket, bindings, options, err);
     if (device->cublaslt)
         rp_cublaslt_trim(device->cublaslt); /* what its searches took */
@@ -216,6 +240,8 @@ static int cuda_capture(struct rp_device *device, const struct rp_program *progr
             status = rp_error_set(err, status, "cuda: capture of %u tokens: %s", bucket->tokens,
                                   status == RP_STATUS_NO_MEMORY ? "out of memory" : device->error);
     }
+    if (device->nvtx)
+        rp_cuda_nvtx_pop();
     if (status != RP_OK) {
         cuda_graph_destroy(device, graph);
         return status;
@@ -241,9 +267,15 @@ static void cuda_graph_info(const struct rp_graph *graph, struct rp_graph_info *
 }
 
 static int cuda_launch(struct rp_device *device, struct rp_graph *graph) {
-    if (!graph->exec)
-        return run_list(device, graph);
-    return RP_CUDA_TRY(device, cudaGraphLaunch(graph->exec, device->stream));
+    if (RP_UNLIKELY(device->profile != NULL))
+        rp_cuda_profile_launch(device->profile, graph);
+    if (RP_UNLIKELY(device->nvtx))
+        rp_cuda_nvtx_push(graph->name);
+    int status = graph->exec ? RP_CUDA_TRY(device, cudaGraphLaunch(graph->exec, device->stream))
+                             : run_list(device, graph, false);
+    if (RP_UNLIKELY(device->nvtx))
+        rp_cuda_nvtx_pop();
+    return status;
 }
 
 static uint64_t result_step(const struct rp_step_view *view, uint64_t entry) {
@@ -268,8 +300,8 @@ static void sleep_ahead(struct rp_device *device, uint64_t now, uint64_t deadlin
     (void)nanosleep(&duration, NULL);
 }
 
-static int cuda_wait_step(struct rp_device *device, const struct rp_step_view *view, uint64_t step,
-                          uint64_t deadline_ns) {
+static int wait_step(struct rp_device *device, const struct rp_step_view *view, uint64_t step,
+                     uint64_t deadline_ns) {
     uint64_t entry = step % RP_STEP_RING_ENTRIES, start = rp_clock_ns();
     if (result_step(view, entry) == step)
         return RP_OK;
@@ -295,6 +327,16 @@ static int cuda_wait_step(struct rp_device *device, const struct rp_step_view *v
         if (deadline_ns == 0 || rp_clock_ns() >= deadline_ns)
             return RP_STATUS_NOT_FOUND;
     }
+}
+
+static int cuda_wait_step(struct rp_device *device, const struct rp_step_view *view, uint64_t step,
+                          uint64_t deadline_ns) {
+    if (RP_UNLIKELY(device->nvtx))
+        rp_cuda_nvtx_push("wait for a step");
+    int status = wait_step(device, view, step, deadline_ns);
+    if (RP_UNLIKELY(device->nvtx))
+        rp_cuda_nvtx_pop();
+    return status;
 }
 
 /* Steps that have published their results. A step takes milliseconds: nothing finer is needed to tell a
@@ -357,6 +399,8 @@ __attribute__((visibility("default"))) const struct rp_backend *rp_backend_cuda_
         .inject_fault = cuda_inject_fault,
         .describe = rp_cuda_describe,
         .read = cuda_read,
+        .profiler = &rp_cuda_profiler,
+        .counting = &rp_cuda_counting,
     };
     return &backend;
 }

@@ -14,7 +14,8 @@
 
 struct rp_cpu_launch {
     void (*run)(const void *args, const struct rp_cpu_worker *worker);
-    void *args; /* in the graph's memory */
+    void *args;                   /* in the graph's memory */
+    const struct rp_graph *graph; /* it belongs to */
     struct rp_launch_info info;
 };
 
@@ -24,6 +25,10 @@ struct rp_graph {
     struct rp_cpu_launch *launches;
     uint32_t launch_count;
     bool eager;
+    _Atomic uint64_t last_ns; /* of its last replay; 0: there was none */
+    /* Of its first launch; counts say whether the step in work is stamped. NULL: the step has no stamps. */
+    struct rp_node_stamp *stamps;
+    const struct rp_live_counts *counts;
 };
 
 /* A copy or fill that waits in the stream. */
@@ -42,11 +47,13 @@ struct rp_device {
     struct rp_cpu_transfer transfers[RP_CPU_TRANSFERS];
     uint32_t next_transfer;
     struct rp_candidate *sample_scratch; /* (workers, sample_vocab) */
+    float *sample_copies;                /* (workers, sample_vocab) */
     uint32_t sample_vocab;
     uint64_t allocation_count; /* since open */
     _Atomic uint64_t last_replay_ns;
     _Atomic uint64_t launches; /* that worker 0 has run */
-    double slow_share;         /* rp_device_config's */
+    double slow_share;         /* rp_device_config's, as the next one */
+    bool short_steps_here;
     /* An injected fault (--debug-fault): sticky, as on a card. */
     _Atomic bool failed;
     _Atomic bool released; /* ends a hang, when the device is closed */
@@ -55,7 +62,7 @@ struct rp_device {
 
 /* Lowers ops [begin, end) into graph->launches. UNSUPPORTED names the operator. */
 int rp_cpu_lower(struct rp_graph *graph, const struct rp_program *program, uint32_t begin,
-                 uint32_t end, const struct rp_bindings *bindings,
+                 uint32_t end, const struct rp_bucket *bucket, const struct rp_bindings *bindings,
                  const struct rp_lower_options *options, struct rp_error *err);
 
 #endif

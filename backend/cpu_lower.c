@@ -6,7 +6,7 @@
 #include "attention/attention.h"
 #include "backend/cpu_internal.h"
 #include "backend/lowering.h"
-#include "device/ops.h"
+#include "device/ops_simd.h"
 #include "quant/matmul.h"
 
 #include <string.h>
@@ -15,6 +15,7 @@ struct lowering {
     struct rp_graph *graph;
     const struct rp_program *program;
     const struct rp_bindings *bindings;
+    const struct rp_bucket *bucket;
     uint32_t end;
     struct rp_error *err;
 };
@@ -54,12 +55,17 @@ struct rows_args {
     } parts[ROW_PARTS_MAX];
 };
 
+/* Rows that a worker takes at a time, in prompts. */
+#define PART_ROWS 16u
+
 static void run_rows(const void *args_void, const struct rp_cpu_worker *worker) {
     const struct rows_args *args = args_void;
+    struct rp_cpu_parts parts;
     size_t begin, end;
-    rp_cpu_share(worker, rp_live_rows(&args->step, args->rows), 1, &begin, &end);
-    for (uint32_t i = 0; begin < end && i < args->part_count; i++)
-        args->parts[i].run(args->parts[i].args, (uint32_t)begin, (uint32_t)end);
+    rp_cpu_parts_begin(&parts, worker, rp_live_rows(&args->step, args->rows), 1, PART_ROWS);
+    while (rp_cpu_parts_next(&parts, &begin, &end))
+        for (uint32_t i = 0; i < args->part_count; i++)
+            args->parts[i].run(args->parts[i].args, (uint32_t)begin, (uint32_t)end);
 }
 
 /* kv_write in the shape of a row operator: the share of a worker is its rows. */
@@ -78,6 +84,7 @@ static int make_row_part(struct lowering *low, const struct rp_op *op, rp_row_op
     struct rp_values in0 = values_of(low, &op->in[0]), in1 = values_of(low, &op->in[1]);
     struct rp_values out = values_of(low, &op->out);
     const struct rp_step_view *step = &low->bindings->step;
+    const struct rp_fast_ops *fast = rp_fast_ops_select(low->graph->device->isa);
     union {
         struct rp_embed_args embed;
         struct rp_norm_args norm;
@@ -102,7 +109,7 @@ static int make_row_part(struct lowering *low, const struct rp_op *op, rp_row_op
                                              out};
         break;
     case RP_OP_NORM:
-        *out_run = rp_norm_rows;
+        *out_run = fast->norm;
         args->norm = (struct rp_norm_args){in0,
                                            out,
                                            op->vector,
@@ -112,7 +119,7 @@ static int make_row_part(struct lowering *low, const struct rp_op *op, rp_row_op
                                            op->u.norm.weight_offset};
         break;
     case RP_OP_ROPE:
-        *out_run = rp_rope_rows;
+        *out_run = fast->rope;
         args->rope = (struct rp_rope_args){*step,
                                            out,
                                            op->table,
@@ -127,11 +134,11 @@ static int make_row_part(struct lowering *low, const struct rp_op *op, rp_row_op
             *step, *low->bindings->kv, in0.data, in1.data, in0.stride, in1.stride, op->layer};
         break;
     case RP_OP_ACTIVATION:
-        *out_run = rp_activation_rows;
+        *out_run = fast->activation;
         args->activation = (struct rp_activation_args){in0, out, op->out.cols, op->u.activation.fn};
         break;
     case RP_OP_ADD:
-        *out_run = rp_add_rows;
+        *out_run = fast->add;
         args->add = (struct rp_add_args){in0, in1, out, op->out.cols};
         break;
     default:
@@ -181,6 +188,7 @@ static uint32_t match_row_chain(const struct lowering *low, uint32_t at) {
 struct activation_launch {
     struct rp_step_view step;
     enum rp_rows rows;
+    const struct rp_fast_ops *ops;
     struct rp_activation_args args;
 };
 
@@ -192,7 +200,7 @@ static void run_activation(const void *args_void, const struct rp_cpu_worker *wo
     rp_cpu_share(worker, rows * cols, 32, &begin, &end);
     while (begin < end) {
         size_t row = begin / cols, first = begin % cols, last = RP_MIN(cols, first + (end - begin));
-        rp_activation_cols(&launch->args, (uint32_t)row, (uint32_t)first, (uint32_t)last);
+        launch->ops->activation_cols(&launch->args, (uint32_t)row, (uint32_t)first, (uint32_t)last);
         begin += last - first;
     }
 }
@@ -206,6 +214,7 @@ static int emit_activation(struct lowering *low, uint32_t at, uint32_t count,
         return out_of_memory(low);
     args->step = low->bindings->step;
     args->rows = op->rows;
+    args->ops = rp_fast_ops_select(low->graph->device->isa);
     args->args = (struct rp_activation_args){values_of(low, &op->in[0]), values_of(low, &op->out),
                                              op->out.cols, op->u.activation.fn};
     launch->run = run_activation;
@@ -271,6 +280,36 @@ static int emit_linear_add(struct lowering *low, uint32_t at, uint32_t count,
     return emit_linear_into(low, linear, &linear[1].out, true, launch);
 }
 
+/* gate_up and the activation behind it, when nobody else reads its output. */
+static uint32_t match_gated(const struct lowering *low, uint32_t at) {
+    const struct rp_program *program = low->program;
+    const struct rp_op *linear = &program->ops[at], *activation = linear + 1;
+    if (at + 1 >= low->end || !rp_lowering_feeds_activation(program, at) ||
+        activation->rows != linear->rows ||
+        program->tensors[linear->out.tensor].dtype != RP_DTYPE_F32 ||
+        rp_lowering_is_read(program, at + 2, linear->out.tensor) ||
+        !rp_matmul_gates(linear->weight))
+        return 0;
+    /* The product's input dies before the activation: in one kernel they must not share memory. */
+    struct rp_values in = values_of(low, &linear->in[0]);
+    struct rp_values out = values_of(low, &activation->out);
+    size_t rows = linear->rows == RP_ROWS_TOKEN ? low->bucket->tokens : low->bucket->logit_rows;
+    return rp_lowering_overlap(&in, &out, rows) ? 0 : 2;
+}
+
+static int emit_gated(struct lowering *low, uint32_t at, uint32_t count,
+                      struct rp_cpu_launch *launch) {
+    (void)count;
+    const struct rp_op *linear = &low->program->ops[at], *activation = linear + 1;
+    int status = emit_linear_into(low, linear, &activation->out, false, launch);
+    if (status == RP_OK) {
+        struct linear_launch *args = launch->args;
+        args->args.gated = true;
+        args->args.fn = activation->u.activation.fn;
+    }
+    return status;
+}
+
 /* -- attention and the ends of the step ------------------------------------------------------------- */
 
 struct attention_launch {
@@ -332,8 +371,17 @@ static int reserve_sample_scratch(struct lowering *low, uint32_t vocab) {
     device->sample_scratch = rp_alloc_aligned((size_t)rp_cpu_team_size(device->team) * vocab *
                                                   sizeof *device->sample_scratch,
                                               RP_CACHE_LINE);
-    if (!device->sample_scratch)
+    device->sample_copies = rp_alloc_aligned(
+        RP_ALIGN_UP((size_t)rp_cpu_team_size(device->team) * vocab * sizeof *device->sample_copies,
+                    RP_CACHE_LINE),
+        RP_CACHE_LINE);
+    if (!device->sample_scratch || !device->sample_copies) {
+        rp_free_aligned(device->sample_scratch);
+        rp_free_aligned(device->sample_copies);
+        device->sample_scratch = NULL;
+        device->sample_copies = NULL;
         return out_of_memory(low);
+    }
     device->sample_vocab = vocab;
     return RP_OK;
 }
@@ -351,7 +399,9 @@ static int emit_sample(struct lowering *low, uint32_t at, uint32_t count,
                                     .logits = logits.data,
                                     .stride = logits.stride,
                                     .vocab = op->u.sample.vocab,
-                                    .scratch = low->graph->device->sample_scratch};
+                                    .scratch = low->graph->device->sample_scratch,
+                                    .copies = low->graph->device->sample_copies,
+                                    .node = low->bindings->stamp_base + low->graph->launch_count};
     launch->run = rp_sample_cpu;
     launch->args = args;
     return RP_OK;
@@ -360,6 +410,7 @@ static int emit_sample(struct lowering *low, uint32_t at, uint32_t count,
 static const struct pattern patterns[] = {
     /* first kind, fused, kernel, match, emit */
     {RP_OP_LINEAR, true, "linear_add", match_linear_add, emit_linear_add},
+    {RP_OP_LINEAR, true, "linear_gated", match_gated, emit_gated},
     {RP_OP_NORM, true, "row_chain", match_row_chain, emit_rows},
     {RP_OP_ROPE, true, "row_chain", match_row_chain, emit_rows},
     {RP_OP_ADD, true, "row_chain", match_row_chain, emit_rows},
@@ -390,9 +441,9 @@ static const struct pattern *find_pattern(const struct lowering *low, uint32_t a
 }
 
 int rp_cpu_lower(struct rp_graph *graph, const struct rp_program *program, uint32_t begin,
-                 uint32_t end, const struct rp_bindings *bindings,
+                 uint32_t end, const struct rp_bucket *bucket, const struct rp_bindings *bindings,
                  const struct rp_lower_options *options, struct rp_error *err) {
-    struct lowering low = {graph, program, bindings, end, err};
+    struct lowering low = {graph, program, bindings, bucket, end, err};
     graph->launches = rp_arena_calloc(&graph->memory, end - begin, sizeof *graph->launches);
     if (!graph->launches)
         return out_of_memory(&low);
@@ -408,6 +459,7 @@ int rp_cpu_lower(struct rp_graph *graph, const struct rp_program *program, uint3
         int status = pattern->emit(&low, at, count, launch);
         if (status != RP_OK)
             return status;
+        launch->graph = graph;
         rp_lowering_name(&launch->info, program, at, count, pattern->kernel);
         graph->launch_count++;
         at += count;

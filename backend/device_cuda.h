@@ -82,13 +82,16 @@ struct rp_device {
     struct rp_cublaslt *cublaslt;  /* --numerics fast, when the library was found */
     char cublaslt_text[64];        /* its version, or why there is none; "" under invariant */
     struct rp_step_view watched;   /* of the last capture: whose results tell of progress */
+    struct rp_profile *profile;    /* under way, or NULL */
     uint64_t usual_wait_ns;        /* mean of the last waits for a step */
+    bool nvtx;
     char error[256];
     atomic_bool failed; /* error is written before */
 };
 
 struct rp_cuda_node {
     struct rp_cuda_launch launch;
+    uint32_t first_kernel; /* of the captured graph */
     struct rp_launch_info info;
 };
 
@@ -98,6 +101,7 @@ struct rp_graph {
     uint32_t node_count;
     cudaGraphExec_t exec; /* NULL: eager */
     uint32_t captured_nodes, captured_kernels;
+    char name[48]; /* of NVTX ranges: "forward, decode 8" */
 };
 
 /* RP_OK, RP_STATUS_NO_MEMORY or RP_STATUS_DEVICE; keeps the text of the first error. */
@@ -142,6 +146,24 @@ int rp_cuda_lower(struct rp_device *device, struct rp_graph *graph,
 
 /* --- describe_cuda.c */
 int rp_cuda_describe(char *json, size_t size);
+
+/* --- nvtx_cuda.c: where device->nvtx says so. text is copied. */
+void rp_cuda_nvtx_push(const char *text);
+void rp_cuda_nvtx_pop(void);
+
+/* --- cupti_library_cuda.c: any thread */
+/* NULL: there is none. */
+void *rp_cuda_cupti_library(struct rp_error *err);
+/* Loads what PM sampling needs beside it. */
+void rp_cuda_cupti_load_host(void *library);
+
+/* --- counters_cuda.c */
+extern const struct rp_device_counting rp_cuda_counting;
+
+/* --- profile_cuda.c */
+extern const struct rp_profiler rp_cuda_profiler;
+/* Of a profile under way: the graph is launched. */
+void rp_cuda_profile_launch(struct rp_profile *profile, const struct rp_graph *graph);
 
 /* --- support_cuda.cu: cudaError_t as int */
 int rp_cuda_fill_random(void *data, enum rp_dtype dtype, size_t count, uint64_t seed, float scale,

@@ -18,7 +18,7 @@
 #define LAUNCHES_PER_OP RP_ATTENTION_LAUNCHES_MAX
 
 /* --numerics fast: from so many rows on cuBLASLt is faster than our products (bench/results). */
-#define CUBLASLT_ROWS 96
+#define CUBLASLT_ROWS 513
 
 struct lowering {
     struct rp_device *device;
@@ -50,11 +50,18 @@ static struct rp_values values_of(const struct lowering *low, const struct rp_vi
     return rp_lowering_values(low->program, low->bindings, view);
 }
 
+/* Of the launch that is lowered next. */
+static struct rp_cuda_stamp stamp_of(const struct lowering *low) {
+    return rp_cuda_stamp_at(&low->bindings->step,
+                            low->bindings->stamp_base + low->graph->node_count);
+}
+
 static struct rp_cuda_rows rows_of(const struct lowering *low, enum rp_rows rows) {
     return (struct rp_cuda_rows){.step = low->bindings->step,
                                  .rows = rows,
                                  .max_rows = rp_bucket_rows(&low->bucket, rows),
-                                 .plain_edges = !low->device->limits.dependent_launch};
+                                 .plain_edges = !low->device->limits.dependent_launch,
+                                 .stamp = stamp_of(low)};
 }
 
 static int out_of_memory(struct lowering *low, const char *what) {
@@ -138,12 +145,14 @@ static int describe_attention(struct lowering *low) {
 
 static int emit_step_begin(struct lowering *low, uint32_t at, uint32_t count) {
     struct rp_step_begin_cuda args = {.step = low->bindings->step,
-                                      .plain_edges = !low->device->limits.dependent_launch};
+                                      .plain_edges = !low->device->limits.dependent_launch,
+                                      .stamp = stamp_of(low)};
     int status = ADD_LAUNCH(low, at, count, "step_begin", rp_step_begin_cuda_run, args);
     if (status != RP_OK || low->attention.window_count == 0)
         return status;
     struct rp_cuda_launch plan;
     uint32_t plans = 0;
+    low->attention.stamp = stamp_of(low);
     status = rp_attention_cuda_plan(&low->attention, &low->graph->memory, &plan, &plans, low->err);
     if (status == RP_OK && plans)
         append(low, at, count, &plan);
@@ -155,17 +164,19 @@ static int emit_sample(struct lowering *low, uint32_t at, uint32_t count) {
     struct rp_values logits = values_of(low, &op->in[0]);
     uint32_t vocab = op->u.sample.vocab;
     const struct rp_step_config *step = &low->bindings->step.config;
-    size_t bytes =
-        rp_sample_cuda_scratch_bytes(RP_MAX(step->row_capacity, step->logit_row_capacity), vocab);
+    size_t bytes = rp_sample_cuda_scratch_bytes(
+        RP_MAX(step->row_capacity, step->logit_row_capacity), vocab, step->vocab != 0);
     struct rp_sample_cuda args = {.step = low->bindings->step,
                                   .logits = logits.data,
                                   .stride = logits.stride,
                                   .vocab = vocab,
                                   .max_rows = low->bucket.logit_rows,
                                   .max_seq_rows = low->bucket.rows,
+                                  .scores_prompts = !low->bucket.decode && step->vocab != 0,
                                   .scratch =
                                       rp_cuda_scratch(low->device, RP_CUDA_SCRATCH_SAMPLE, bytes),
-                                  .plain_edges = !low->device->limits.dependent_launch};
+                                  .plain_edges = !low->device->limits.dependent_launch,
+                                  .stamp = stamp_of(low)};
     if (!args.scratch)
         return out_of_memory(low, "sampling");
     return ADD_LAUNCH(low, at, count, "sample", rp_sample_cuda_run, args);
@@ -243,39 +254,28 @@ static int emit_activation(struct lowering *low, uint32_t at, uint32_t count) {
 
 static int emit_add(struct lowering *low, uint32_t at, uint32_t count) {
     const struct rp_op *op = op_at(low, at);
-    struct rp_add_cuda args = {.rows = rows_of(low, op->rows),
-                               .a = values_of(low, &op->in[0]),
-                               .b = values_of(low, &op->in[1]),
-                               .out = values_of(low, &op->out),
-                               .cols = op->out.cols};
+    struct rp_add_cuda args = {rows_of(low, op->rows), values_of(low, &op->in[0]),
+                               values_of(low, &op->in[1]), values_of(low, &op->out), op->out.cols};
     return ADD_LAUNCH(low, at, count, "add", rp_add_cuda_run, args);
 }
 
 static int emit_gather(struct lowering *low, uint32_t at, uint32_t count) {
     const struct rp_op *op = op_at(low, at);
-    struct rp_gather_cuda args = {.rows = rows_of(low, op->rows),
-                                  .in = values_of(low, &op->in[0]),
-                                  .out = values_of(low, &op->out),
-                                  .cols = op->out.cols};
+    struct rp_gather_cuda args = {rows_of(low, op->rows), values_of(low, &op->in[0]),
+                                  values_of(low, &op->out), op->out.cols};
     return ADD_LAUNCH(low, at, count, "gather_rows", rp_gather_cuda_run, args);
 }
 
-/* add to the residual, then norm of it. */
+/* add to the residual, then norm of it; the last layer's, which gathers, where its term was left unsummed. */
 static uint32_t match_add_norm(const struct lowering *low, uint32_t at) {
-    const struct rp_op *add = op_at(low, at), *norm = add + 1;
-    return at + 1 < low->end && norm->kind == RP_OP_NORM && norm->rows == add->rows &&
-                   rp_lowering_same_view(&add->in[0], &add->out) &&
-                   rp_lowering_same_view(&norm->in[0], &add->out) &&
-                   norm->u.norm.group == norm->in[0].cols && norm->out.tensor != add->out.tensor &&
-                   low->program->tensors[add->out.tensor].dtype == RP_DTYPE_F32 &&
-                   low->program->tensors[add->in[1].tensor].dtype == RP_DTYPE_F32
-               ? 2
-               : 0;
+    uint32_t count = rp_lowering_add_norm(low->program, at, low->end);
+    bool sums = low->pending.count && low->pending_tensor == op_at(low, at)->in[1].tensor;
+    return count == 3 && !sums ? 0 : count;
 }
 
 static int emit_add_norm(struct lowering *low, uint32_t at, uint32_t count) {
-    const struct rp_op *add = op_at(low, at), *norm = add + 1;
-    struct rp_add_norm_cuda args = {.rows = rows_of(low, add->rows),
+    const struct rp_op *add = op_at(low, at), *norm = add + count - 1;
+    struct rp_add_norm_cuda args = {.rows = rows_of(low, norm->rows),
                                     .residual = values_of(low, &add->out),
                                     .term = values_of(low, &add->in[1]),
                                     .out = values_of(low, &norm->out),
@@ -283,7 +283,8 @@ static int emit_add_norm(struct lowering *low, uint32_t at, uint32_t count) {
                                     .cols = norm->in[0].cols,
                                     .eps = norm->u.norm.eps,
                                     .weight_offset = norm->u.norm.weight_offset,
-                                    .behind_product = low->attention.behind_product};
+                                    .behind_product = low->attention.behind_product,
+                                    .gather = count == 3};
     int status = constant_of(low, norm->vector, args.cols, &args.weight);
     if (status != RP_OK)
         return status;
@@ -330,14 +331,9 @@ static int emit_qkv_post(struct lowering *low, uint32_t at, uint32_t count) {
 static int emit_kv_write(struct lowering *low, uint32_t at, uint32_t count) {
     const struct rp_op *op = op_at(low, at);
     struct rp_values k = values_of(low, &op->in[0]), v = values_of(low, &op->in[1]);
-    struct rp_kv_write_cuda args = {.rows = rows_of(low, op->rows),
-                                    .write = {.step = low->bindings->step,
-                                              .kv = *low->bindings->kv,
-                                              .k = k.data,
-                                              .v = v.data,
-                                              .k_stride = k.stride,
-                                              .v_stride = v.stride,
-                                              .layer = op->layer}};
+    struct rp_kv_write_cuda args = {
+        rows_of(low, op->rows),
+        {low->bindings->step, *low->bindings->kv, k.data, v.data, k.stride, v.stride, op->layer}};
     return ADD_LAUNCH(low, at, count, "kv_write", rp_kv_write_cuda_run, args);
 }
 
@@ -359,6 +355,7 @@ static int emit_attention(struct lowering *low, uint32_t at, uint32_t count) {
                                      .scale = op->u.attention.scale};
     struct rp_cuda_launch launches[RP_ATTENTION_LAUNCHES_MAX];
     uint32_t launch_count = 0;
+    low->attention.stamp = stamp_of(low);
     int status = rp_attention_cuda_lower(&low->attention, &args, &low->graph->memory, launches,
                                          &launch_count, low->err);
     for (uint32_t i = 0; status == RP_OK && i < launch_count; i++)
@@ -424,7 +421,8 @@ static bool reader_sums(const struct lowering *low, uint32_t at) {
         return rp_lowering_same_view(&op->out, &op[1].in[0]) &&
                !rp_lowering_is_read(low->program, at + 2, op->out.tensor);
     case RP_OP_ADD:
-        return rp_lowering_is_linear_add(low->program, at, low->end) && match_add_norm(low, next);
+        return rp_lowering_is_linear_add(low->program, at, low->end) &&
+               rp_lowering_add_norm(low->program, next, low->end);
     case RP_OP_NORM:
     case RP_OP_ROPE:
         /* attention reads q from the columns that qkv_post writes back */

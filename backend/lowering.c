@@ -71,6 +71,24 @@ bool rp_lowering_is_gather_norm(const struct rp_program *program, uint32_t at, u
            !rp_lowering_is_read(program, at + 2, gather->out.tensor);
 }
 
+uint32_t rp_lowering_add_norm(const struct rp_program *program, uint32_t at, uint32_t end) {
+    const struct rp_op *add = &program->ops[at], *next = add + 1;
+    if (at + 1 >= end || add->kind != RP_OP_ADD || !rp_lowering_same_view(&add->in[0], &add->out) ||
+        program->tensors[add->out.tensor].dtype != RP_DTYPE_F32 ||
+        program->tensors[add->in[1].tensor].dtype != RP_DTYPE_F32 ||
+        !rp_lowering_same_view(&next->in[0], &add->out))
+        return 0;
+    bool gathers = next->kind == RP_OP_GATHER_ROWS &&
+                   rp_lowering_is_gather_norm(program, at + 1, end) &&
+                   !rp_lowering_is_read(program, at + 2, add->out.tensor);
+    const struct rp_op *norm = gathers ? next + 1 : next;
+    bool rows = gathers || norm->rows == add->rows;
+    return norm->kind == RP_OP_NORM && rows && norm->u.norm.group == norm->in[0].cols &&
+                   norm->out.tensor != add->out.tensor
+               ? 2 + gathers
+               : 0;
+}
+
 bool rp_lowering_is_norm_linear(const struct rp_program *program, uint32_t at, uint32_t end) {
     const struct rp_op *norm = &program->ops[at], *linear = norm + 1;
     return at + 1 < end && norm->kind == RP_OP_NORM && linear->kind == RP_OP_LINEAR &&

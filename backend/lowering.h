@@ -29,6 +29,10 @@ bool rp_lowering_overlap(const struct rp_values *a, const struct rp_values *b, s
 /* A gather and the norm that alone reads it. */
 bool rp_lowering_is_gather_norm(const struct rp_program *program, uint32_t at, uint32_t end);
 
+/* A sum into an f32 residual and the norm of its whole rows; or a gather between them, behind which nobody reads the
+ * residual. How many operators these are, 2 or 3; 0: they are not there. */
+uint32_t rp_lowering_add_norm(const struct rp_program *program, uint32_t at, uint32_t end);
+
 /* A norm of whole f32 rows and a linear that alone reads it; what is normed is read again behind the linear, so
  * that it still lies there while the linear runs. */
 bool rp_lowering_is_norm_linear(const struct rp_program *program, uint32_t at, uint32_t end);

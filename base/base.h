@@ -23,12 +23,14 @@ extern "C" {
 #define RP_MUST_USE         __attribute__((warn_unused_result))
 #define RP_PRINTF(fmt, arg) __attribute__((format(printf, fmt, arg)))
 #define RP_NORETURN         __attribute__((noreturn))
+#define RP_COLD             __attribute__((cold, noinline)) /* rare: its code lies apart */
 #define RP_LIKELY(x)        __builtin_expect(!!(x), 1)
 #define RP_UNLIKELY(x)      __builtin_expect(!!(x), 0)
 #else
 #define RP_MUST_USE
 #define RP_PRINTF(fmt, arg)
 #define RP_NORETURN
+#define RP_COLD
 #define RP_LIKELY(x)   (x)
 #define RP_UNLIKELY(x) (x)
 #endif

@@ -4,6 +4,8 @@
 
 #include "base/base.h"
 
+#include <string.h>
+
 /* Length (1-4) of the valid character at the start of text[0..len), 0 when the bytes there can never
  * become one, and -1 when they are the beginning of one that is cut off. *out_code (may be NULL) gets
  * the code point when the result is positive. */
@@ -81,6 +83,14 @@ static inline int rp_utf8_encode(uint32_t code, char out[4]) {
 
 static inline bool rp_utf8_valid(const char *text, size_t len) {
     for (size_t i = 0; i < len;) {
+        uint64_t word;
+        if (len - i >= sizeof word) { /* eight ASCII characters at once */
+            memcpy(&word, text + i, sizeof word);
+            if ((word & 0x8080808080808080u) == 0) {
+                i += sizeof word;
+                continue;
+            }
+        }
         int n = rp_utf8_decode(text + i, len - i, NULL);
         if (n <= 0)
             return false;

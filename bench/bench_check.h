@@ -48,7 +48,14 @@ int rp_check_timings(const struct rp_check_config *config, const struct rp_backe
                      struct rp_device *device, struct rp_expectations *out,
                      struct rp_error *err) RP_MUST_USE;
 
-/* What callgrind runs: a small random model, one sequence of so many tokens. */
-int rp_check_counted_load(uint32_t tokens, struct rp_error *err) RP_MUST_USE;
+/* What callgrind runs: an engine on the CPU's backend, one worker, `rows` sequences of `tokens` tokens each, at once. */
+#define RP_COUNTED_ROWS_MAX 64
+struct rp_counted_load {
+    const char *model_dir;  /* NULL: a small random model */
+    uint32_t rows, tokens;  /* 1 to RP_COUNTED_ROWS_MAX; at least 1 */
+    uint32_t profile_every; /* as in rp_engine_config */
+    bool no_recording;      /* likewise */
+};
+int rp_check_counted_load(const struct rp_counted_load *load, struct rp_error *err) RP_MUST_USE;
 
 #endif

@@ -165,6 +165,7 @@ static int run_case(struct step_bench *bench, uint32_t batch, uint32_t context,
         out->graph_bytes = entry->graph_bytes;
         out->arena_bytes = entry->arena_bytes;
         out->launches = entry->launches;
+        out->nodes = what.nodes;
         out->tokens_per_second = (config->prompt ? context : batch) * 1e3 / out->ms_p50;
         sum_costs(&what, out);
     }

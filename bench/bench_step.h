@@ -20,6 +20,7 @@
 #ifndef RP_BENCH_BENCH_STEP_H
 #define RP_BENCH_BENCH_STEP_H
 
+#include "bench/step_nodes.h"
 #include "device/device.h"
 
 #define RP_BENCH_STEP_CASES_MAX 64
@@ -39,6 +40,7 @@ struct rp_bench_step_config {
     uint32_t max_model_len; /* what page tables hold room for; 0: what the context needs */
     uint32_t steps;         /* after the warm-up, at least 2 */
     uint32_t warm_up;
+    uint32_t stamp_every; /* one step of so many is stamped; 0: none */
     bool enforce_eager, no_fusion;
     void (*progress)(void *ctx, const char *stage, uint32_t batch, uint32_t context);
     void *progress_ctx;
@@ -56,7 +58,8 @@ struct rp_bench_step {
     double product_flops; /* prompt: a second of the largest product, repeated; else 0 */
     double capture_ms;
     size_t graph_bytes, arena_bytes;
-    uint32_t launches; /* of the lowered step */
+    uint32_t launches;          /* of the lowered step */
+    struct rp_step_nodes nodes; /* of stamped steps, the warm-up's too */
 };
 
 struct rp_bench_step_result {

@@ -40,6 +40,8 @@ static struct rp_step_config step_config(const struct step_case *what) {
                                   .logit_row_capacity = what->bucket.logit_rows,
                                   .edit_capacity = what->bucket.rows,
                                   .prompt_ring_capacity = 1};
+    /* An operator takes at most a few launches, and most are fused. */
+    step.stamp_capacity = 2 * what->program.op_count + 8;
     while (step.prompt_ring_capacity < RP_STEP_RING_ENTRIES * what->bucket.tokens)
         step.prompt_ring_capacity *= 2;
     return step;
@@ -175,6 +177,11 @@ static uint32_t write_prompt(struct step_case *what, struct rp_step_row *row) {
     return what->context;
 }
 
+static bool is_stamped(const struct step_case *what, uint64_t step) {
+    uint32_t every = what->bench->config->stamp_every;
+    return every != 0 && step % every == 0;
+}
+
 void rp_step_case_write(struct step_case *what) {
     bool prompt = what->bench->config->prompt;
     uint64_t step = ++what->step;
@@ -186,6 +193,8 @@ void rp_step_case_write(struct step_case *what) {
                                       .row_count = what->batch,
                                       .token_count = what->batch,
                                       .logit_row_count = what->batch};
+    if (is_stamped(what, step))
+        header.flags = RP_PACKET_STAMP;
     if (prompt)
         header.token_count = write_prompt(what, rows);
     for (uint32_t i = 0; i < what->batch && !prompt; i++)
@@ -212,6 +221,25 @@ int rp_step_case_wait(struct step_case *what, uint64_t step, struct rp_error *er
     return status == RP_OK ? RP_OK : rp_step_device_failed(bench, err);
 }
 
+static const char *kernel_of(void *ctx, uint32_t node) {
+    const struct step_case *what = ctx;
+    const struct rp_graph_entry *entry = rp_graph_set_entry(what->graphs, 0);
+    const struct rp_backend *backend = what->bench->backend;
+    uint32_t forward = backend->graph_launch_count(entry->forward);
+    struct rp_launch_info info;
+    backend->graph_launch_info(node < forward ? entry->forward : entry->sample,
+                               node < forward ? node : node - forward, &info);
+    return info.kernel;
+}
+
+static void read_stamps(struct step_case *what, uint64_t step) {
+    uint32_t capacity = what->view.config.stamp_capacity;
+    uint32_t launches = rp_graph_set_entry(what->graphs, 0)->launches;
+    const struct rp_node_stamp *stamps =
+        what->view.stamp_ring + step % RP_STEP_RING_ENTRIES * capacity;
+    rp_step_nodes_add(&what->nodes, stamps, RP_MIN(launches, capacity), kernel_of, what);
+}
+
 int rp_step_case_read(struct step_case *what, uint64_t step, struct step_stamps *out,
                       struct rp_error *err) {
     unsigned char *entry =
@@ -220,6 +248,8 @@ int rp_step_case_read(struct step_case *what, uint64_t step, struct step_stamps 
     const struct rp_row_result *rows = rp_result_rows(entry);
     bool good = header->error == 0 && header->row_count == what->batch;
     *out = (struct step_stamps){header->begin_ns, header->end_ns};
+    if (is_stamped(what, step))
+        read_stamps(what, step);
     for (uint32_t i = 0; i < what->batch && good; i++)
         good = rows[i].flags == 0 && rows[i].token >= 0;
     return good ? RP_OK
@@ -272,7 +302,7 @@ static int capture_product(struct step_case *what, const struct rp_program *prog
         (status = rp_random_pattern_fill(bench->backend, bench->device, out->arena, bench->pattern,
                                          bytes)) != RP_OK)
         status = rp_step_device_failed(bench, err);
-    struct rp_bindings bindings = {out->arena, offsets, what->view, &what->kv};
+    struct rp_bindings bindings = {out->arena, offsets, what->view, &what->kv, 0};
     if (status == RP_OK)
         status =
             bench->backend->capture(bench->device, program, 0, program->op_count, &what->bucket,

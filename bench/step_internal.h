@@ -37,6 +37,7 @@ struct step_case {
     struct rp_graph_set *graphs;
     uint64_t step; /* the last one whose packet was written */
     uint32_t prompt_cursor;
+    struct rp_step_nodes nodes;
 };
 
 /* NO_MEMORY when it does not fit. Legal to close after a failure. */

@@ -1,11 +1,14 @@
 /* cpu_team.c - every waiting place is a gate: a counter that its signaller advances.
  *
- *   submitted   advanced by the owner, one per job;     waited on by all workers
- *   phase       advanced by the last to reach a barrier; waited on by the others
- *   finished    advanced by worker 0, one per job;      waited on by the owner
+ *   handed      how many jobs went to the stream thread;  waited on by it
+ *   begun       how many jobs the others may join;        waited on by them
+ *   phase       advanced by the last to reach a barrier;  waited on by the others
+ *   finished    advanced by the stream thread per job;    waited on by the owner
  *
  * All workers take the jobs from the same queue by counting; a barrier at the end of each job keeps
- * them in step, so a queue entry is free again once its job is completed. The barrier's phase
+ * them in step, so a queue entry is free again once its job is completed. Jobs behind `handed` wait for their owner to
+ * run them; the owner does so only when all that were handed over are completed, and hands over all at once: so there
+ * is one worker 0 at any time, and jobs are in order. The barrier's phase
  * counter is sense reversal with more than two senses: a worker waits for it to differ from what it
  * read before it arrived. */
 #include "device/cpu_team.h"
@@ -51,15 +54,20 @@ struct queued_job {
 };
 
 struct team_thread {
+    /* Parts of this worker's share that somebody has begun, by turns of operators: while one counter is in use, its
+     * worker sets the other one, which nobody has looked at since the last barrier, back for the operator to come. */
+    _Alignas(RP_CACHE_LINE) _Atomic uint32_t begun[2];
+    uint32_t turn; /* its worker only */
     struct rp_cpu_worker worker;
     pthread_t thread;
 };
 
 struct rp_cpu_team {
-    struct gate submitted, phase, finished;
+    struct gate handed, begun, phase, finished;
     _Alignas(RP_CACHE_LINE) _Atomic uint32_t arrived; /* at the barrier of this phase */
     _Alignas(RP_CACHE_LINE) _Atomic uint64_t completed;
     uint64_t submit_count; /* owner only */
+    uint64_t handed_count; /* owner only: jobs that the stream thread runs or that are completed */
     uint32_t worker_count;
     uint32_t thread_count; /* threads that run; below worker_count only when create failed */
     bool crowded;          /* as many workers as cores: whoever spins takes a core from somebody */
@@ -145,10 +153,10 @@ static inline bool gate_passed(struct gate *gate, uint32_t seen) {
     return atomic_load_explicit(&gate->word, memory_order_acquire) != seen;
 }
 
-/* Advances the counter. Sequentially consistent against the sleeper's count: either the sleeper's
- * last look at the word sees this step, or this load sees the sleeper. */
-static void gate_advance(struct gate *gate) {
-    atomic_fetch_add_explicit(&gate->word, 1, memory_order_seq_cst);
+/* Moves the counter on to `value`; one thread at a time does so. Sequentially consistent against the sleeper's count:
+ * either the sleeper's last look at the word sees this step, or this load sees the sleeper. */
+static void gate_open(struct gate *gate, uint32_t value) {
+    atomic_store_explicit(&gate->word, value, memory_order_seq_cst);
     if (atomic_load_explicit(&gate->sleepers, memory_order_seq_cst) != 0)
         gate_wake(gate);
 }
@@ -196,9 +204,82 @@ void rp_cpu_barrier(const struct rp_cpu_worker *worker) {
     uint32_t before = atomic_fetch_add_explicit(&team->arrived, 1, memory_order_acq_rel);
     if (before + 1 == worker->count) {
         atomic_store_explicit(&team->arrived, 0, memory_order_relaxed);
-        gate_advance(&team->phase);
+        gate_open(&team->phase, seen + 1);
     } else if (!gate_spin(&team->phase, seen, team->crowded)) {
         gate_wait(&team->phase, seen, NO_DEADLINE);
+    }
+}
+
+void rp_cpu_parts_begin(struct rp_cpu_parts *parts, const struct rp_cpu_worker *worker, size_t n,
+                        size_t unit, size_t grain) {
+    size_t units = RP_CEIL_DIV(n, unit);
+    *parts = (struct rp_cpu_parts){
+        .worker = worker, .items = n, .unit = unit, .owner = worker->index, .untouched = true};
+    if (!worker->team || worker->count == 1 || RP_CEIL_DIV(units, worker->count) * unit <= grain)
+        return;
+    struct team_thread *self = &worker->team->threads[worker->index];
+    parts->grain = grain;
+    parts->set = self->turn++ % 2;
+    atomic_store_explicit(&self->begun[1 - parts->set], 0, memory_order_relaxed);
+}
+
+bool rp_cpu_parts_next(struct rp_cpu_parts *parts, size_t *out_begin, size_t *out_end) {
+    const struct rp_cpu_worker *worker = parts->worker;
+    size_t begin, end;
+    if (parts->grain == 0) {
+        bool first = parts->untouched;
+        parts->untouched = false;
+        rp_cpu_share(worker, parts->items, parts->unit, out_begin, out_end);
+        return first && *out_begin < *out_end;
+    }
+    do {
+        struct rp_cpu_worker owner = {.index = parts->owner, .count = worker->count};
+        rp_cpu_share(&owner, parts->items, parts->unit, &begin, &end);
+        /* relaxed: only who gets which part is decided here; the barriers publish what was computed. */
+        begin += parts->grain *
+                 atomic_fetch_add_explicit(&worker->team->threads[parts->owner].begun[parts->set],
+                                           1, memory_order_relaxed);
+        if (begin < end) {
+            *out_begin = begin;
+            *out_end = RP_MIN(begin + parts->grain, end);
+            return true;
+        }
+        parts->owner = (parts->owner + 1) % worker->count;
+    } while (parts->owner != worker->index);
+    return false;
+}
+
+static void gate_pass(struct rp_cpu_team *team, struct gate *gate, uint32_t seen) {
+    if (!gate_spin(gate, seen, team->crowded))
+        gate_wait(gate, seen, NO_DEADLINE);
+}
+
+/* Worker 0 of job `number` (from 0): lets the others join, and completes it. */
+static void run_job(struct rp_cpu_team *team, uint64_t number, const struct rp_cpu_worker *worker) {
+    const struct queued_job *job = &team->queue[number % QUEUE_JOBS];
+    if (worker->count > 1)
+        gate_open(&team->begun, (uint32_t)(number + 1));
+    job->run(job->arg0, job->arg1, worker);
+    rp_cpu_barrier(worker);
+    /* release: with the barrier before, publishes what all workers wrote. */
+    atomic_store_explicit(&team->completed, number + 1, memory_order_release);
+}
+
+static void *stream_main(void *arg) {
+    const struct rp_cpu_worker *worker = &((struct team_thread *)arg)->worker;
+    struct rp_cpu_team *team = worker->team;
+    for (uint32_t seen = 0;;) {
+        gate_pass(team, &team->handed, seen);
+        seen = atomic_load_explicit(&team->handed.word, memory_order_acquire);
+        uint64_t next = atomic_load_explicit(&team->completed, memory_order_acquire);
+        for (; (uint32_t)next != seen; next++) {
+            if (!team->queue[next % QUEUE_JOBS].run) {
+                gate_open(&team->begun, (uint32_t)(next + 1));
+                return NULL;
+            }
+            run_job(team, next, worker);
+            gate_open(&team->finished, (uint32_t)(next + 1));
+        }
     }
 }
 
@@ -206,20 +287,15 @@ static void *worker_main(void *arg) {
     struct team_thread *self = arg;
     const struct rp_cpu_worker *worker = &self->worker;
     struct rp_cpu_team *team = worker->team;
+    if (worker->index == 0)
+        return stream_main(self);
     for (uint64_t taken = 0;; taken++) {
-        uint32_t seen = (uint32_t)taken;
-        if (!gate_spin(&team->submitted, seen, team->crowded))
-            gate_wait(&team->submitted, seen, NO_DEADLINE);
+        gate_pass(team, &team->begun, (uint32_t)taken);
         const struct queued_job *job = &team->queue[taken % QUEUE_JOBS];
         if (!job->run)
             return NULL;
         job->run(job->arg0, job->arg1, worker);
         rp_cpu_barrier(worker);
-        if (worker->index == 0) {
-            /* release: with the barrier before, publishes what all workers wrote. */
-            atomic_store_explicit(&team->completed, taken + 1, memory_order_release);
-            gate_advance(&team->finished);
-        }
     }
 }
 
@@ -264,7 +340,12 @@ static void enqueue(struct rp_cpu_team *team, rp_cpu_job run, void *arg0, uint64
     team->queue[team->submit_count % QUEUE_JOBS] =
         (struct queued_job){.run = run, .arg0 = arg0, .arg1 = arg1};
     team->submit_count++;
-    gate_advance(&team->submitted);
+}
+
+/* All that waits goes to the stream thread. */
+static void hand_over(struct rp_cpu_team *team) {
+    team->handed_count = team->submit_count;
+    gate_open(&team->handed, (uint32_t)team->handed_count);
 }
 
 int rp_cpu_team_create(uint32_t threads, struct rp_cpu_team **out, struct rp_error *err) {
@@ -283,8 +364,10 @@ int rp_cpu_team_create(uint32_t threads, struct rp_cpu_team **out, struct rp_err
     memset(team, 0, bytes);
     team->worker_count = threads;
     team->crowded = threads >= cores;
-    if (!gate_init(&team->submitted))
-        goto fail_submitted;
+    if (!gate_init(&team->handed))
+        goto fail_handed;
+    if (!gate_init(&team->begun))
+        goto fail_begun;
     if (!gate_init(&team->phase))
         goto fail_phase;
     if (!gate_init(&team->finished))
@@ -312,8 +395,10 @@ int rp_cpu_team_create(uint32_t threads, struct rp_cpu_team **out, struct rp_err
 fail_finished:
     gate_deinit(&team->phase);
 fail_phase:
-    gate_deinit(&team->submitted);
-fail_submitted:
+    gate_deinit(&team->begun);
+fail_begun:
+    gate_deinit(&team->handed);
+fail_handed:
     rp_free_aligned(team);
     return rp_error_set(err, RP_STATUS_NO_MEMORY, "no memory for %u CPU threads", threads);
 }
@@ -325,29 +410,55 @@ void rp_cpu_team_destroy(struct rp_cpu_team *team) {
     if (team->submit_count >= QUEUE_JOBS)
         rp_cpu_team_wait(team, team->submit_count - QUEUE_JOBS + 1, NO_DEADLINE);
     enqueue(team, NULL, NULL, 0);
+    hand_over(team);
     for (uint32_t i = 0; i < team->thread_count; i++)
         pthread_join(team->threads[i].thread, NULL);
     gate_deinit(&team->finished);
     gate_deinit(&team->phase);
-    gate_deinit(&team->submitted);
+    gate_deinit(&team->begun);
+    gate_deinit(&team->handed);
     rp_free_aligned(team);
 }
 
 uint32_t rp_cpu_team_size(const struct rp_cpu_team *team) { return team->worker_count; }
 
-int rp_cpu_team_submit(struct rp_cpu_team *team, rp_cpu_job job, void *arg0, uint64_t arg1,
-                       uint64_t *out_job) {
-    RP_ASSERT(job != NULL);
-    if (team->submit_count - rp_cpu_team_completed(team) >= QUEUE_JOBS)
+static int submit(struct rp_cpu_team *team, struct queued_job job, bool is_short,
+                  uint64_t *out_job) {
+    RP_ASSERT(job.run != NULL);
+    uint64_t completed = rp_cpu_team_completed(team);
+    if (team->submit_count - completed >= QUEUE_JOBS)
         return RP_STATUS_FULL;
-    enqueue(team, job, arg0, arg1);
+    enqueue(team, job.run, job.arg0, job.arg1);
+    /* Whatever was handed over is completed: nobody but the owner would be worker 0. */
+    if (!is_short || team->handed_count > completed)
+        hand_over(team);
     if (out_job)
         *out_job = team->submit_count;
     return RP_OK;
 }
 
+int rp_cpu_team_submit(struct rp_cpu_team *team, rp_cpu_job job, void *arg0, uint64_t arg1,
+                       uint64_t *out_job) {
+    return submit(team, (struct queued_job){job, arg0, arg1}, false, out_job);
+}
+
+int rp_cpu_team_submit_short(struct rp_cpu_team *team, rp_cpu_job job, void *arg0, uint64_t arg1,
+                             uint64_t *out_job) {
+    return submit(team, (struct queued_job){job, arg0, arg1}, true, out_job);
+}
+
 uint64_t rp_cpu_team_completed(struct rp_cpu_team *team) {
     return atomic_load_explicit(&team->completed, memory_order_acquire);
+}
+
+/* The oldest job that waits for its owner; false: there is none. */
+static bool run_own(struct rp_cpu_team *team) {
+    uint64_t next = rp_cpu_team_completed(team);
+    if (next < team->handed_count || next == team->submit_count)
+        return false;
+    team->handed_count = next + 1;
+    run_job(team, next, &team->threads[0].worker);
+    return true;
 }
 
 bool rp_cpu_team_wait(struct rp_cpu_team *team, uint64_t job, uint64_t deadline_ns) {
@@ -355,6 +466,8 @@ bool rp_cpu_team_wait(struct rp_cpu_team *team, uint64_t job, uint64_t deadline_
         uint32_t seen = atomic_load_explicit(&team->finished.word, memory_order_acquire);
         if (rp_cpu_team_completed(team) >= job)
             return true;
+        if (run_own(team))
+            continue;
         /* On a crowded machine the owner's spinning would slow the workers that it waits for. */
         if (!team->crowded && gate_spin(&team->finished, seen, false))
             continue;

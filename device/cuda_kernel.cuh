@@ -1,9 +1,11 @@
-/* cuda_kernel.cuh - what every kernel uses: dependent launch, live rows, loads and stores of any dtype,
+/* cuda_kernel.cuh - what every kernel uses: its launch, live rows, loads and stores of any dtype,
  * reductions with a fixed order. */
 #ifndef RP_DEVICE_CUDA_KERNEL_CUH
 #define RP_DEVICE_CUDA_KERNEL_CUH
 
+#include "device/cuda_dependent.cuh"
 #include "device/cuda_launch.h"
+#include "device/cuda_stamp.cuh"
 
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
@@ -16,23 +18,6 @@
 #else
 #define RP_CUDA_HOPPER 0
 #endif
-
-/* Lets the next kernel of the stream start, then waits until all earlier ones are complete. Every block
- * must wait once: a kernel that ends without having waited would let its successor run too early. */
-__device__ __forceinline__ void rp_pdl_trigger() {
-#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900 /* before, nothing is launched so */
-    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-#endif
-}
-__device__ __forceinline__ void rp_pdl_wait() {
-#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-}
-__device__ __forceinline__ void rp_pdl_begin() {
-    rp_pdl_trigger();
-    rp_pdl_wait();
-}
 
 /* Launches with the attribute that makes rp_pdl_* mean something; without it they do nothing.
  *
@@ -67,13 +52,6 @@ static inline int rp_cuda_start(void (*kernel)(Args), dim3 grid, dim3 block, siz
         cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
                              cudaSharedmemCarveoutMaxShared);
     return (int)(error == cudaSuccess ? cudaLaunchKernelEx(&config, kernel, args) : error);
-}
-
-/* Nanoseconds; ticks every 32 ns on Hopper. */
-__device__ __forceinline__ uint64_t rp_device_clock_ns() {
-    uint64_t now;
-    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
-    return now;
 }
 
 __device__ __forceinline__ uint32_t rp_live_count(const rp_step_view &step, rp_rows rows) {

@@ -50,12 +50,40 @@ static inline bool rp_cuda_has_hopper(const struct rp_cuda_limits *limits) {
     return limits->compute_capability == 90;
 }
 
+/* Where a launch stores when it began and ended, if the step in work says so (device/cuda_stamp.cuh). All zeros:
+ * nowhere. The kernels of one launch share it. */
+struct rp_cuda_stamp {
+    struct rp_node_stamp *slot;
+    uint64_t *wait;        /* rp_step_view.stamp_waits */
+    const uint32_t *flags; /* of the step in work: rp_packet_flags */
+};
+
+/* Of the step's node `index`; nowhere when it has no room. */
+static inline struct rp_cuda_stamp rp_cuda_stamp_at(const struct rp_step_view *step,
+                                                    uint32_t index) {
+    bool has = step->stamps && index < step->config.stamp_capacity;
+    struct rp_cuda_stamp stamp = {has ? &step->stamps[index] : NULL,
+                                  has ? &step->stamp_waits[index] : NULL,
+                                  has ? &step->counts->flags : NULL};
+    return stamp;
+}
+
+/* Of the launch behind it. */
+static inline struct rp_cuda_stamp rp_cuda_stamp_next(struct rp_cuda_stamp stamp) {
+    if (stamp.slot) {
+        stamp.slot++;
+        stamp.wait++;
+    }
+    return stamp;
+}
+
 /* Which rows an operator has, and how many of them its bucket holds. */
 struct rp_cuda_rows {
     struct rp_step_view step;
     enum rp_rows rows;
     uint32_t max_rows;
     bool plain_edges; /* the card or its user wants no dependent launch */
+    struct rp_cuda_stamp stamp;
 };
 
 /* A product that is not summed up yet: its K segments, in order, each (max_rows, row_stride) f32.

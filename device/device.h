@@ -9,6 +9,8 @@
 #ifndef RP_DEVICE_DEVICE_H
 #define RP_DEVICE_DEVICE_H
 
+#include "device/counters.h"
+#include "device/profiler.h"
 #include "device/program.h"
 #include "device/step.h"
 
@@ -16,9 +18,8 @@
 extern "C" {
 #endif
 
-#define RP_BACKEND_ABI 2
+#define RP_BACKEND_ABI 5
 
-struct rp_device;
 struct rp_graph; /* a captured list of launches with fixed arguments */
 struct rp_kv_layout;
 
@@ -28,8 +29,12 @@ struct rp_device_config {
     uint32_t ordinal;         /* CUDA: which card */
     bool fast_numerics;       /* CUDA: --numerics fast */
     bool no_dependent_launch; /* CUDA: plain edges between kernels (tests, comparisons) */
+    bool nvtx;                /* CUDA: NVTX ranges around captures, launches and waits */
     const char *cache_dir;    /* CUDA: where searched algorithms are kept; NULL: nowhere */
     double slow_share;        /* CPU, tests: every replay takes this share of its own time longer */
+    /* CPU: whoever waits for a step runs it, when it was below a millisecond the last time: handing it to the stream's
+     * thread and back takes longer than that saves. Else every step is as asynchronous as on a card. */
+    bool short_steps_here;
 };
 
 struct rp_device_info {
@@ -41,6 +46,7 @@ struct rp_device_info {
     /* Prompt and decode kernels give different bits: pages that decode wrote may not be reused for
      * prompts where answers must not depend on the batch. */
     bool decode_differs;
+    char pci_bus_id[32]; /* of a card: "0000:1b:00.0"; else "" */
 };
 
 /* What the device's memory looks like now. */
@@ -62,6 +68,7 @@ struct rp_bindings {
     const size_t *tensor_offsets; /* bytes into the arena, one per tensor of the program */
     struct rp_step_view step;
     const struct rp_kv_layout *kv; /* copied */
+    uint32_t stamp_base;           /* the first launch's index among the step's stamps */
 };
 
 struct rp_lower_options {
@@ -159,9 +166,11 @@ struct rp_backend {
      * device: {"driver": TEXT, "runtime": TEXT, "devices": [{"name": TEXT, "memory_bytes": N,
      * "compute_capability": TEXT}]}. The bytes written, without the NUL, or a negative status. */
     int (*describe)(char *json, size_t size);
-    /* NULL where the host can measure that itself, or: asynchronously reads [data, data + bytes) of device
+    /* NULL, or: asynchronously reads [data, data + bytes) of device
      * memory once, as fast as the device can, and forgets it (bandwidth). */
     int (*read)(struct rp_device *device, const void *data, size_t bytes);
+    const struct rp_profiler *profiler;        /* NULL: node stamps are all there is */
+    const struct rp_device_counting *counting; /* NULL: it has no counters of its own */
 };
 
 /* backend/backend_cpu.c */

@@ -23,7 +23,23 @@
 #define FOLD_MANY     4   /* threads of the team that one thread does with many rows */
 #define FOLD_ROWS     256 /* more rows than this are many */
 
-enum norm_source { SOURCE_VALUES, SOURCE_GATHER, SOURCE_TERM, SOURCE_PARTIALS };
+enum norm_source {
+    SOURCE_VALUES,
+    SOURCE_GATHER,
+    SOURCE_TERM,
+    SOURCE_PARTIALS,
+    SOURCE_GATHER_PARTIALS /* not stored into the residual */
+};
+
+__host__ __device__ constexpr bool gathers(norm_source source) {
+    return source == SOURCE_GATHER || source == SOURCE_GATHER_PARTIALS;
+}
+__host__ __device__ constexpr bool sums_up(norm_source source) {
+    return source == SOURCE_PARTIALS || source == SOURCE_GATHER_PARTIALS;
+}
+__host__ __device__ constexpr bool keeps(norm_source source) {
+    return source == SOURCE_TERM || source == SOURCE_PARTIALS;
+}
 
 struct norm_args {
     rp_cuda_rows rows;
@@ -144,16 +160,23 @@ static __device__ __forceinline__ float4 complete(const norm_args &args, float4 
                                                   uint32_t col, uint32_t end) {
     if (SOURCE == SOURCE_TERM)
         x = rp_add4(x, rp_load4<VEC>(args.term, row, col, end));
-    if (SOURCE == SOURCE_PARTIALS)
+    if (sums_up(SOURCE))
         x = rp_add4(x, rp_partials_sum4<VEC, FLIGHT>(args.partials, row, col, end));
     return x;
 }
 
 template <norm_source SOURCE, bool VEC, uint32_t FLIGHT>
-static __device__ __forceinline__ float4 take(const norm_args &args, uint32_t row, uint32_t in_row,
-                                              uint32_t col, uint32_t end) {
-    return complete<SOURCE, VEC, FLIGHT>(args, rp_load4<VEC>(args.in, in_row, col, end), row, col,
+static __device__ __forceinline__ float4 take(const norm_args &args, uint32_t row, uint32_t col,
+                                              uint32_t end) {
+    return complete<SOURCE, VEC, FLIGHT>(args, rp_load4<VEC>(args.in, row, col, end), row, col,
                                          end);
+}
+
+/* The row that is normalised into this one. A padding row's index means nothing. */
+template <norm_source SOURCE>
+static __device__ __forceinline__ uint32_t source_row(const norm_args &args, uint32_t row,
+                                                      uint32_t live) {
+    return !gathers(SOURCE) ? row : row < live ? args.rows.step.logit_tokens[row] : 0;
 }
 
 static __device__ __forceinline__ float as_stored(rp_dtype dtype, float value) {
@@ -190,27 +213,31 @@ static __global__ void __launch_bounds__(TEAM_MAX / BLOCKS / FOLD) norm_kernel(n
     uint32_t begin = 4 * shape::thread(), step = 4 * shape::stride();
     __shared__ typename shape::board shared;
     float4 x[OWN], weight[OWN];
+    rp_stamp stamp(args.rows.stamp, threadIdx.x + threadIdx.y == 0);
     rp_pdl_trigger();
 #pragma unroll
     for (int i = 0; i < OWN && FOLD == 1; i++)
         if (begin + step * i < args.group)
             weight[i] = load_weight<VEC>(args, begin + step * i);
-    const bool early = SOURCE == SOURCE_PARTIALS && args.early;
-    uint32_t live = 0;
+    const bool early = sums_up(SOURCE) && args.early;
+    uint32_t live = 0, in_row = 0;
     if (early) {
         live = rp_live_count(args.rows.step, args.rows.rows);
+        in_row = source_row<SOURCE>(args, row, live);
 #pragma unroll
         for (int i = 0; i < OWN; i++)
             if (begin + step * i < args.group)
-                x[i] = rp_load4<VEC>(args.in, row, first + begin + step * i, end);
+                x[i] = rp_load4<VEC>(args.in, in_row, first + begin + step * i, end);
+        stamp.look();
     }
     shape::open(shared);
-    rp_pdl_wait();
-    if (!early)
+    stamp.wait();
+    if (!early) {
         live = rp_live_count(args.rows.step, args.rows.rows);
-    uint32_t in_row = SOURCE == SOURCE_GATHER ? args.rows.step.logit_tokens[row] : row;
-    /* A padding row's index means nothing. */
-    if ((SOURCE == SOURCE_GATHER || args.rows.max_rows > SPECULATE_MAX) && row >= live)
+        in_row = source_row<SOURCE>(args, row, live);
+        stamp.look();
+    }
+    if ((gathers(SOURCE) || args.rows.max_rows > SPECULATE_MAX) && row >= live)
         return;
     if (group >= args.group_count)
         return; /* a whole warp, which no barrier waits for */
@@ -221,7 +248,7 @@ static __global__ void __launch_bounds__(TEAM_MAX / BLOCKS / FOLD) norm_kernel(n
         uint32_t col = first + begin + step * i;
         if (!early)
             x[i] = rp_load4<VEC>(args.in, in_row, col, end);
-        x[i] = complete < SOURCE, VEC, OWN == 1 ? 8 : 4 > (args, x[i], row, col, end);
+        x[i] = complete < SOURCE, VEC, OWN == 1 ? 8 : 4 > (args, x[i], in_row, col, end);
     }
     if (row >= live)
         return;
@@ -230,7 +257,7 @@ static __global__ void __launch_bounds__(TEAM_MAX / BLOCKS / FOLD) norm_kernel(n
     for (int i = 0; i < OWN; i++) {
         if (begin + step * i >= args.group)
             continue;
-        if (SOURCE == SOURCE_TERM || SOURCE == SOURCE_PARTIALS)
+        if (keeps(SOURCE))
             x[i] = keep<VEC>(args, row, first + begin + step * i, end, x[i]);
         sums[i % FOLD] = rp_add_squares(sums[i % FOLD], x[i]);
     }
@@ -249,22 +276,27 @@ static __global__ void __launch_bounds__(TEAM_MAX / BLOCKS / FOLD) norm_kernel(n
 template <norm_source SOURCE, bool VEC>
 static __global__ void __launch_bounds__(TEAM_MAX) norm_long_kernel(norm_args args) {
     uint32_t row = blockIdx.x, first = blockIdx.y * args.group, end = first + args.group;
-    rp_pdl_begin();
-    if (row >= rp_live_count(args.rows.step, args.rows.rows))
+    rp_stamp stamp(args.rows.stamp);
+    stamp.begin();
+    stamp.look();
+    uint32_t live = rp_live_count(args.rows.step, args.rows.rows);
+    if (row >= live)
         return;
-    uint32_t in_row = SOURCE == SOURCE_GATHER ? args.rows.step.logit_tokens[row] : row;
+    uint32_t in_row = source_row<SOURCE>(args, row, live);
     float sum = 0.0f;
     for (uint32_t col = first + 4 * threadIdx.x; col < end; col += 4 * blockDim.x) {
-        float4 x = take<SOURCE, VEC, 4>(args, row, in_row, col, end);
-        if (SOURCE == SOURCE_TERM || SOURCE == SOURCE_PARTIALS)
+        float4 x = take<SOURCE, VEC, 4>(args, in_row, col, end);
+        if (keeps(SOURCE))
             x = keep<VEC>(args, row, col, end, x);
         sum = rp_add_squares(sum, x);
     }
     __shared__ team<1, 1>::board shared;
     float inverse = rp_inverse_root(team<1, 1>::sum(shared, &sum), args.group, args.eps);
-    for (uint32_t col = first + 4 * threadIdx.x; col < end; col += 4 * blockDim.x)
-        give<VEC>(args, row, col, end, rp_load4<VEC>(args.in, in_row, col, end), inverse,
-                  load_weight<VEC>(args, col - first));
+    for (uint32_t col = first + 4 * threadIdx.x; col < end; col += 4 * blockDim.x) {
+        float4 x = keeps(SOURCE) ? rp_load4<VEC>(args.in, row, col, end)
+                                 : take<SOURCE, VEC, 4>(args, in_row, col, end);
+        give<VEC>(args, row, col, end, x, inverse, load_weight<VEC>(args, col - first));
+    }
 }
 
 /* One team a row, in any of its shapes. */
@@ -283,8 +315,7 @@ static int start(const norm_args &args, cudaStream_t stream) {
     dim3 block(threads, teams), grid(args.rows.max_rows, (args.group_count + teams - 1) / teams);
     if (threads == TEAM_MAX && each == 1 && args.rows.max_rows > FOLD_ROWS)
         return start_shape<1, FOLD_MANY, SOURCE, VEC>(args, stream);
-    if (threads == TEAM_MAX && each == 1 && SOURCE == SOURCE_PARTIALS &&
-        args.rows.max_rows <= CLUSTER_ROWS)
+    if (threads == TEAM_MAX && each == 1 && sums_up(SOURCE) && args.rows.max_rows <= CLUSTER_ROWS)
         return start_shape<CLUSTER, 1, SOURCE, VEC>(args, stream);
     if (each <= 1)
         return rp_cuda_start(norm_kernel<1, 1, 1, SOURCE, VEC>, grid, block, 0, stream,
@@ -335,6 +366,8 @@ int rp_add_norm_cuda_run(const void *args_void, cudaStream_t stream) {
     args.eps = from->eps;
     args.weight_offset = from->weight_offset;
     args.early = from->behind_product;
+    if (from->gather)
+        return start<SOURCE_GATHER_PARTIALS>(args, rp_vector_ok(from->partials), stream);
     if (from->partials.count)
         return start<SOURCE_PARTIALS>(args, rp_vector_ok(from->partials), stream);
     return start<SOURCE_TERM>(args, rp_vector_ok(from->term), stream);

@@ -69,6 +69,10 @@ void rp_activation_rows(const void *args, uint32_t begin, uint32_t end);
 void rp_activation_cols(const struct rp_activation_args *args, uint32_t row, uint32_t col_begin,
                         uint32_t col_end);
 
+/* The formula itself: out[i] = fn(gate[i]) * up[i], i < count; out is f32 or bf16, and may be f32 over gate. */
+void rp_gate_values(enum rp_activation fn, const float *gate, const float *up, size_t count,
+                    void *out, enum rp_dtype out_dtype);
+
 struct rp_add_args {
     struct rp_values a, b, out;
     uint32_t cols;

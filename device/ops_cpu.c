@@ -90,6 +90,13 @@ void rp_activation_rows(const void *args_void, uint32_t begin, uint32_t end) {
         rp_activation_cols(args, row, 0, args->cols);
 }
 
+void rp_gate_values(enum rp_activation fn, const float *gate, const float *up, size_t count,
+                    void *out, enum rp_dtype out_dtype) {
+    const struct rp_values to = {out, 0, out_dtype};
+    for (size_t i = 0; i < count; i++)
+        store(&to, 0, i, activate(fn, gate[i]) * up[i]);
+}
+
 void rp_add_rows(const void *args_void, uint32_t begin, uint32_t end) {
     const struct rp_add_args *args = args_void;
     for (uint32_t row = begin; row < end; row++)

@@ -27,8 +27,10 @@ static __device__ __forceinline__ bool row_is_live(const rp_cuda_rows &rows, uin
 
 template <bool VEC>
 static __global__ void __launch_bounds__(BLOCK) embed_kernel(rp_embed_cuda args) {
+    rp_stamp stamp(args.rows.stamp);
     uint32_t row = blockIdx.y, col = first_column();
-    rp_pdl_begin();
+    stamp.begin();
+    stamp.look();
     uint32_t id = (uint32_t)args.rows.step.token_ids[row];
     if (!row_is_live(args.rows, row) || col >= args.hidden)
         return;
@@ -51,8 +53,10 @@ int rp_embed_cuda_run(const void *args_void, cudaStream_t stream) {
 }
 
 template <bool VEC> static __global__ void __launch_bounds__(BLOCK) add_kernel(rp_add_cuda args) {
+    rp_stamp stamp(args.rows.stamp);
     uint32_t row = blockIdx.y, col = first_column();
-    rp_pdl_begin();
+    stamp.begin();
+    stamp.look();
     if (!row_is_live(args.rows, row) || col >= args.cols)
         return;
     float4 a = rp_load4<VEC>(args.a, row, col, args.cols);
@@ -69,8 +73,10 @@ int rp_add_cuda_run(const void *args_void, cudaStream_t stream) {
 
 template <bool VEC>
 static __global__ void __launch_bounds__(BLOCK) gather_kernel(rp_gather_cuda args) {
+    rp_stamp stamp(args.rows.stamp);
     uint32_t row = blockIdx.y, col = first_column();
-    rp_pdl_begin();
+    stamp.begin();
+    stamp.look();
     uint32_t token = args.rows.step.logit_tokens[row];
     if (!row_is_live(args.rows, row) || col >= args.cols)
         return;
@@ -92,10 +98,12 @@ static __device__ __forceinline__ void rotate(float &low, float &high, float cos
 }
 
 template <bool VEC> static __global__ void __launch_bounds__(BLOCK) rope_kernel(rp_rope_cuda args) {
+    rp_stamp stamp(args.rows.stamp);
     uint32_t half = args.rotary_dim / 2, threads_head = (half + 3) / 4;
     uint32_t at = blockIdx.x * BLOCK + threadIdx.x, row = blockIdx.y;
     uint32_t head = at / threads_head, i = (at % threads_head) * 4;
-    rp_pdl_begin();
+    stamp.begin();
+    stamp.look();
     uint32_t position = args.rows.step.positions[row];
     if (!row_is_live(args.rows, row) || head >= args.heads)
         return;
@@ -128,8 +136,10 @@ int rp_rope_cuda_run(const void *args_void, cudaStream_t stream) {
 
 template <bool VEC, bool PARTIALS>
 static __device__ __forceinline__ void activation_block(const rp_activation_cuda &args) {
+    rp_stamp stamp(args.rows.stamp);
     uint32_t row = blockIdx.y, col = first_column(), cols = args.cols;
-    rp_pdl_begin();
+    stamp.begin();
+    stamp.look();
     if (!row_is_live(args.rows, row) || col >= cols)
         return;
     float4 gate, up;

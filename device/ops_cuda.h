@@ -17,6 +17,7 @@ extern "C" {
 struct rp_step_begin_cuda {
     struct rp_step_view step;
     bool plain_edges; /* as rp_cuda_rows has it */
+    struct rp_cuda_stamp stamp;
 };
 int rp_step_begin_cuda_run(const void *args, struct CUstream_st *stream);
 
@@ -50,7 +51,9 @@ struct rp_add_cuda {
 int rp_add_cuda_run(const void *args, struct CUstream_st *stream);
 
 /* residual += term; out = norm(residual). The term is `term` (f32) or, when partials.count is not 0, the
- * sum of the partials. */
+ * sum of the partials.
+ * gather: row i of out is of the token step.logit_tokens[i], and the residual is left as it was: nobody reads it
+ * any more. With partials alone. */
 struct rp_add_norm_cuda {
     struct rp_cuda_rows rows;
     struct rp_values residual, term, out;
@@ -61,6 +64,7 @@ struct rp_add_norm_cuda {
     /* With partials: whatever was complete when their product began may be read before the wait, so the
      * residual and the step's counts (quant/matmul_cuda.h). */
     bool behind_product;
+    bool gather;
 };
 int rp_add_norm_cuda_run(const void *args, struct CUstream_st *stream);
 
@@ -89,20 +93,24 @@ struct rp_gather_cuda {
 };
 int rp_gather_cuda_run(const void *args, struct CUstream_st *stream);
 
-/* Chooses tokens, advances slots, then publishes the result entry and the step counter (step_cpu.h). The
- * logprob of a result stays 0, as on the CPU. */
+/* Chooses tokens, advances slots, then publishes the result entry and the step counter (step_cpu.h). Log-probabilities
+ * are summed in another order than the CPU's: within 1e-5 of its. */
 struct rp_sample_cuda {
     struct rp_step_view step;
-    float *logits; /* (max_rows, stride): overwritten where stop ids are not allowed yet */
+    float *logits; /* (max_rows, stride): overwritten by what slots ask for */
     size_t stride;
     uint32_t vocab;
     uint32_t max_rows;     /* logit rows of the bucket */
     uint32_t max_seq_rows; /* rows (sequences) of the bucket */
+    bool scores_prompts;   /* rows with RP_ROW_SCORE may come */
     void *scratch;         /* rp_sample_cuda_scratch_bytes, zeroed once */
     bool plain_edges;      /* as rp_cuda_rows has it */
+    struct rp_cuda_stamp
+        stamp; /* the last of the step: all stamps up to it are handed to the host */
 };
-/* row_capacity: the larger of the step's rows and logit rows: each row of the step has a result. */
-size_t rp_sample_cuda_scratch_bytes(uint32_t row_capacity, uint32_t vocab);
+/* row_capacity: the larger of the step's rows and logit rows: each row of the step has a result. asks: the step's
+ * configuration has a vocabulary, and rows may be scored; a copy of the logits is then a part of it. */
+size_t rp_sample_cuda_scratch_bytes(uint32_t row_capacity, uint32_t vocab, bool asks);
 int rp_sample_cuda_run(const void *args, struct CUstream_st *stream);
 
 #ifdef __cplusplus

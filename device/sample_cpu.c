@@ -154,14 +154,41 @@ static bool is_stop_id(const uint32_t *slot, uint32_t token) {
     return false;
 }
 
+static void forbid_stop_ids(const uint32_t *slot, float *logits, uint32_t vocab) {
+    for (uint32_t i = 0; i < slot[RP_SLOT_STOP_COUNT]; i++)
+        if (slot[RP_SLOT_STOP_IDS + i] < vocab && !isnan(logits[slot[RP_SLOT_STOP_IDS + i]]))
+            logits[slot[RP_SLOT_STOP_IDS + i]] = -INFINITY;
+}
+
+/* What one worker samples with. */
+struct worker_scratch {
+    struct rp_candidate *candidates; /* (vocab) */
+    float *logits;                   /* (vocab) */
+};
+
+/* The slot asks for more: the logits to choose from, modified in a copy where they are, since its scores are of the
+ * unmodified ones. */
+static float *modified_logits(const struct rp_sample_args *args, const struct rp_live_row *live,
+                              const uint32_t *slot, float *logits, float *copy) {
+    bool modify = slot[RP_SLOT_ASKS] & RP_ASKS_TO_MODIFY;
+    if (!modify && slot[RP_SLOT_OUTPUT_COUNT] >= slot[RP_SLOT_MIN_TOKENS])
+        return logits;
+    memcpy(copy, logits, args->vocab * sizeof *copy);
+    if (modify)
+        rp_sample_modify(&args->step, live, copy, args->vocab);
+    return copy;
+}
+
 static void sample_row(const struct rp_sample_args *args, const struct rp_live_row *live,
-                       uint32_t *slot, struct rp_candidate *scratch, struct rp_row_result *result) {
-    float *logits = args->logits + (size_t)live->logit_row * args->stride;
+                       uint32_t *slot, const struct worker_scratch *scratch,
+                       struct rp_row_result *result, struct rp_token_scores *scores) {
+    float *unmodified = args->logits + (size_t)live->logit_row * args->stride;
+    float *logits = unmodified;
+    uint32_t asks = slot[RP_SLOT_ASKS];
+    if (asks)
+        logits = modified_logits(args, live, slot, logits, scratch->logits);
     if (slot[RP_SLOT_OUTPUT_COUNT] < slot[RP_SLOT_MIN_TOKENS])
-        for (uint32_t i = 0; i < slot[RP_SLOT_STOP_COUNT]; i++)
-            if (slot[RP_SLOT_STOP_IDS + i] < args->vocab &&
-                !isnan(logits[slot[RP_SLOT_STOP_IDS + i]]))
-                logits[slot[RP_SLOT_STOP_IDS + i]] = -INFINITY;
+        forbid_stop_ids(slot, logits, args->vocab);
     struct rp_sample_params params = {
         .temperature = word_to_float(slot[RP_SLOT_TEMPERATURE]),
         .top_p = word_to_float(slot[RP_SLOT_TOP_P]),
@@ -170,7 +197,7 @@ static void sample_row(const struct rp_sample_args *args, const struct rp_live_r
         .seed = slot[RP_SLOT_SEED_LOW] | (uint64_t)slot[RP_SLOT_SEED_HIGH] << 32,
         .position = slot[RP_SLOT_OUTPUT_COUNT],
     };
-    int32_t token = rp_sample_choose(logits, args->vocab, &params, scratch);
+    int32_t token = rp_sample_choose(logits, args->vocab, &params, scratch->candidates);
     if (token < 0) {
         result->flags = RP_RESULT_NAN;
         slot[RP_SLOT_FINISHED] = 1;
@@ -178,10 +205,31 @@ static void sample_row(const struct rp_sample_args *args, const struct rp_live_r
     }
     result->token = token;
     slot[RP_SLOT_LAST_TOKEN] = (uint32_t)token;
+    if (asks)
+        rp_sample_note(&args->step, live, slot, (uint32_t)token);
+    if (asks & RP_ASKS_LOGPROBS) {
+        rp_sample_score(unmodified, args->vocab, (uint32_t)token, slot[RP_SLOT_TOP_LOGPROBS],
+                        &scores[live->logit_row]);
+        result->logprob = scores[live->logit_row].logprob;
+    }
     slot[RP_SLOT_OUTPUT_COUNT]++;
     if (is_stop_id(slot, (uint32_t)token)) {
         result->flags = RP_RESULT_STOPPED;
         slot[RP_SLOT_FINISHED] = 1;
+    }
+}
+
+/* Of the prompts' tokens, logit row by logit row. */
+static void score_prompts(const struct rp_sample_args *args, const struct rp_cpu_worker *worker,
+                          struct rp_token_scores *scores) {
+    const struct rp_step_view *view = &args->step;
+    for (uint32_t i = worker->index; i < view->counts->logit_row_count; i += worker->count) {
+        const struct rp_live_row *live = &view->rows[view->logit_rows[i]];
+        const uint32_t *slot = view->slots + (size_t)live->slot * view->slot_words;
+        if (view->logit_targets[i] >= 0 && live->flags) /* not of a slot that had finished */
+            rp_sample_score(args->logits + (size_t)i * args->stride, args->vocab,
+                            (uint32_t)view->logit_targets[i], slot[RP_SLOT_TOP_PROMPT_LOGPROBS],
+                            &scores[i]);
     }
 }
 
@@ -192,7 +240,9 @@ void rp_sample_cpu(const void *args_void, const struct rp_cpu_worker *worker) {
     uint64_t step = counts->step + 1;
     unsigned char *entry = view->results + (step % RP_STEP_RING_ENTRIES) * view->result_bytes;
     struct rp_row_result *results = rp_result_rows(entry);
-    struct rp_candidate *scratch = args->scratch + (size_t)worker->index * args->vocab;
+    struct rp_token_scores *scores = rp_result_scores(entry, &view->config);
+    const struct worker_scratch scratch = {args->scratch + (size_t)worker->index * args->vocab,
+                                           args->copies + (size_t)worker->index * args->vocab};
     for (uint32_t i = worker->index; i < counts->row_count; i += worker->count) {
         const struct rp_live_row *live = &view->rows[i];
         uint32_t *slot = view->slots + (size_t)live->slot * view->slot_words;
@@ -203,10 +253,12 @@ void rp_sample_cpu(const void *args_void, const struct rp_cpu_worker *worker) {
         } else {
             slot[RP_SLOT_LENGTH] += live->token_count;
             if (live->flags & RP_ROW_SAMPLE)
-                sample_row(args, live, slot, scratch, result);
+                sample_row(args, live, slot, &scratch, result, scores);
         }
         result->length = slot[RP_SLOT_LENGTH];
     }
+    if (counts->scored)
+        score_prompts(args, worker, scores);
     rp_cpu_barrier(worker); /* every result and slot is written */
     if (worker->index == 0) {
         struct rp_result_header *header = (struct rp_result_header *)(void *)entry;
@@ -214,6 +266,8 @@ void rp_sample_cpu(const void *args_void, const struct rp_cpu_worker *worker) {
         header->error = counts->error;
         header->begin_ns = counts->begin_ns;
         header->end_ns = rp_clock_ns();
+        if (counts->flags & RP_PACKET_STAMP)
+            rp_step_publish_stamps(view, step, args->node, header->end_ns);
         counts->step = step;
         /* The host reads the entry when it sees this number. */
         __atomic_store_n(&header->step, step, __ATOMIC_RELEASE);

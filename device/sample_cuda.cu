@@ -1,20 +1,24 @@
 /* SAMPLE on CUDA: four launches, each row cut into chunks of ids.
  *
- *   scan     forbids stop ids where min_tokens wants it; largest logit and NaN of each chunk
+ *   scan     what the row's slot asks for (sample_asks.cuh), scores' sums before it; forbids stop ids where
+ *            min_tokens wants it; largest logit and NaN of each chunk
  *   weigh    rows with a temperature: draws (Gumbel-max), or, where top_k or top_p choose first, counts
  *            and probabilities of the candidates in BINS bins of equal width below the largest logit
  *   narrow   rows with top_k or top_p: draws what lies surely above the boundary, lists what lies in the
  *            boundary's bins
  *   finish   a block per row of the step: finds the boundary within the list (radix selection on logit
- *            and id), draws there, advances the slot; the last block publishes the step
+ *            and id), draws there, scores the token, advances the slot; further blocks score prompts' tokens,
+ *            one each; the last block publishes the step
  *
  * Probabilities are summed in fixed point: their sums do not depend on the order of threads. Nothing a
  * choice depends on depends on how many chunks there are. */
+#include "device/sample_asks.cuh"
 #include "device/sample_select.cuh"
 
 static uint32_t chunks_of(uint32_t vocab, uint32_t chunk) { return (vocab + chunk - 1) / chunk; }
 
-static size_t carve(unsigned char *base, uint32_t rows, uint32_t vocab, sample_scratch *out) {
+static size_t carve(unsigned char *base, uint32_t rows, uint32_t vocab, bool asks,
+                    sample_scratch *out) {
     size_t used = 0, chunks = chunks_of(vocab, UNIT);
     auto take = [&](size_t bytes) {
         unsigned char *at = base ? base + used : NULL;
@@ -30,12 +34,17 @@ static size_t carve(unsigned char *base, uint32_t rows, uint32_t vocab, sample_s
     out->list_counts = (uint32_t *)take(rows * 4ull);
     out->lists = (candidate *)take((size_t)rows * LIST_MAX * sizeof *out->lists);
     out->results = (rp_row_result *)take(rows * sizeof *out->results);
+    if (!asks)
+        return used;
+    out->unit_best = (uint64_t *)take(rows * chunks * 8);
+    out->unit_sums = (float *)take(rows * chunks * 4);
+    out->copies = (float *)take((size_t)rows * vocab * 4);
     return used;
 }
 
-size_t rp_sample_cuda_scratch_bytes(uint32_t row_capacity, uint32_t vocab) {
+size_t rp_sample_cuda_scratch_bytes(uint32_t row_capacity, uint32_t vocab, bool asks) {
     sample_scratch unused;
-    return carve(NULL, row_capacity, vocab, &unused);
+    return carve(NULL, row_capacity, vocab, asks, &unused);
 }
 
 static __device__ __forceinline__ float slot_float(const uint32_t *slot, uint32_t field) {
@@ -99,11 +108,13 @@ static __device__ __forceinline__ uint64_t scan_chunk(const float *logits, uint3
 }
 
 template <bool VEC>
-static __global__ void __launch_bounds__(THREADS) sample_scan_kernel(sample_args args) {
+static __global__ void __launch_bounds__(THREADS)
+    sample_scan_kernel(const __grid_constant__ sample_args args) {
+    rp_stamp stamp(args.a.stamp);
     __shared__ uint64_t shared[RP_SAMPLE_WARPS];
     const rp_step_view &step = args.a.step;
     uint32_t logit_row = blockIdx.y, thread = threadIdx.x;
-    rp_pdl_begin();
+    stamp.begin();
     /* Read together: a padding row has no row. */
     uint32_t live = step.counts->logit_row_count, row = step.logit_rows[logit_row];
     if ((logit_row >= live) | (row >= step.config.row_capacity))
@@ -111,10 +122,14 @@ static __global__ void __launch_bounds__(THREADS) sample_scan_kernel(sample_args
     const uint32_t *slot = step.slots + (size_t)step.rows[row].slot * step.slot_words;
     uint32_t finished = slot[RP_SLOT_FINISHED], output_count = slot[RP_SLOT_OUTPUT_COUNT];
     uint32_t stop_count = RP_MIN(slot[RP_SLOT_STOP_COUNT], (uint32_t)RP_STOP_IDS_MAX);
+    uint32_t asks = slot[RP_SLOT_ASKS];
     bool forbid = output_count < slot[RP_SLOT_MIN_TOKENS];
+    bool sampled = step.logit_targets[logit_row] < 0;
     if (blockIdx.x == 0) {
         if (thread == 0) {
             args.s.rows[logit_row] = choice_of(slot);
+            if (!sampled)
+                args.s.rows[logit_row].mode = MODE_NONE;
             args.s.list_counts[logit_row] = 0;
         }
         args.s.bin_counts[logit_row * BINS + thread] = 0;
@@ -124,6 +139,11 @@ static __global__ void __launch_bounds__(THREADS) sample_scan_kernel(sample_args
         return;
     float *logits = args.a.logits + logit_row * args.a.stride;
     uint32_t begin = blockIdx.x * args.chunk, end = RP_MIN(begin + args.chunk, args.a.vocab);
+    if (asks || !sampled) {
+        ask_chunk(args, logit_row, asks, sampled, forbid, begin, end, shared);
+        if (!sampled)
+            return;
+    }
     if (forbid) {
         uint32_t id = thread < stop_count ? slot[RP_SLOT_STOP_IDS + thread] : 0xFFFFFFFFu;
         if (id >= begin && id < end && logits[id] == logits[id])
@@ -293,7 +313,8 @@ static __device__ void finish_row(const sample_args &args, uint32_t row, const r
     uint32_t stop = slot[RP_SLOT_STOP_IDS + thread % RP_STOP_IDS_MAX];
     uint32_t stop_count = RP_MIN(slot[RP_SLOT_STOP_COUNT], (uint32_t)RP_STOP_IDS_MAX);
     bool finished = slot[RP_SLOT_FINISHED] != 0;
-    uint32_t output_count = slot[RP_SLOT_OUTPUT_COUNT];
+    uint32_t output_count = slot[RP_SLOT_OUTPUT_COUNT], asks = slot[RP_SLOT_ASKS];
+    bool forbids_stop_ids = output_count < slot[RP_SLOT_MIN_TOKENS];
     /* Read beside the slot; of a row that does not sample they mean nothing. */
     uint32_t logit_row = min(live.logit_row, max(args.a.max_rows, 1u) - 1);
     uint32_t mode = *(const volatile uint32_t *)&args.s.rows[logit_row].mode;
@@ -314,7 +335,16 @@ static __device__ void finish_row(const sample_args &args, uint32_t row, const r
             bool stopped = __syncthreads_or(chosen && thread < stop_count && stop == id) != 0;
             result.token = chosen ? (int32_t)id : -1;
             result.flags = !chosen ? RP_RESULT_NAN : stopped ? RP_RESULT_STOPPED : 0;
+            if (chosen && (asks & RP_ASKS_LOGPROBS)) {
+                const float *logits = has_copy(asks, forbids_stop_ids)
+                                          ? args.s.copies + (size_t)logit_row * args.a.vocab
+                                          : args.a.logits + logit_row * args.a.stride;
+                result.logprob =
+                    report_scores(args, logit_row, logits, id, slot[RP_SLOT_TOP_LOGPROBS]);
+            }
             if (thread == 0 && chosen) {
+                if (asks)
+                    note_token(step, live.slot, slot, asks, output_count, id);
                 slot[RP_SLOT_LAST_TOKEN] = id;
                 slot[RP_SLOT_OUTPUT_COUNT] = output_count + 1;
             }
@@ -326,6 +356,19 @@ static __device__ void finish_row(const sample_args &args, uint32_t row, const r
     }
     if (thread == 0)
         args.s.results[row] = result;
+}
+
+/* The step's stamps, but for the end of SAMPLE itself, for the host. A node's end is what the node behind it saw, if
+ * that one was waiting. */
+static __device__ void hand_stamps(const sample_args &args, rp_node_stamp *to) {
+    const rp_step_view &step = args.a.step;
+    uint32_t last = (uint32_t)(args.a.stamp.slot - step.stamps);
+    for (uint32_t i = threadIdx.x; i <= last; i += THREADS) {
+        uint64_t begin = __ldcg(&step.stamps[i].begin_ns), end = __ldcg(&step.stamps[i].end_ns);
+        uint64_t seen = i < last ? __ldcg(&step.stamp_waits[i + 1]) : 0;
+        bool is_taken = i == last || end != 0;
+        to[i] = {is_taken ? begin : ~(uint64_t)0, is_taken ? RP_MAX(end, seen) : 0};
+    }
 }
 
 /* The host may read the entry once it sees the step's number: that store is the last, and releases all
@@ -344,30 +387,59 @@ static __device__ void publish_step(const sample_args &args, uint32_t row_count)
         header->begin_ns = step.counts->begin_ns;
         header->end_ns = rp_device_clock_ns();
     }
+    rp_node_stamp *stamps =
+        args.a.stamp.slot && step.counts->flags & RP_PACKET_STAMP
+            ? step.stamp_ring + (number % RP_STEP_RING_ENTRIES) * (size_t)step.config.stamp_capacity
+            : NULL;
+    if (stamps)
+        hand_stamps(args, stamps);
     __syncthreads();
     if (threadIdx.x == 0) {
         *args.s.done = 0;
         step.counts->step = number;
         __threadfence_system();
+        if (stamps)
+            stamps[args.a.stamp.slot - step.stamps].end_ns = rp_device_clock_ns();
         asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(&header->step), "l"(number)
                      : "memory");
     }
 }
 
-static __global__ void __launch_bounds__(THREADS) sample_finish_kernel(sample_args args) {
+/* A block behind those of the step's rows: the token of a prompt. */
+static __device__ void finish_target(const sample_args &args, uint32_t logit_row) {
+    const rp_step_view &step = args.a.step;
+    if (logit_row >= step.counts->logit_row_count || step.logit_targets[logit_row] < 0)
+        return;
+    const rp_live_row &live = step.rows[step.logit_rows[logit_row]];
+    if (live.flags & RP_ROW_SCORE) /* not of a slot that had finished */
+        report_scores(
+            args, logit_row, args.a.logits + logit_row * args.a.stride,
+            (uint32_t)step.logit_targets[logit_row],
+            step.slots[(size_t)live.slot * step.slot_words + RP_SLOT_TOP_PROMPT_LOGPROBS]);
+}
+
+static __global__ void __launch_bounds__(THREADS)
+    sample_finish_kernel(const __grid_constant__ sample_args args) {
+    rp_stamp stamp(args.a.stamp, threadIdx.x == 0 && args.a.max_rows == 0); /* else SCAN's */
     __shared__ uint64_t shared[RP_SAMPLE_WARPS];
     __shared__ cut_memory memory;
     __shared__ select_memory selection;
     __shared__ bool last;
-    rp_pdl_begin();
+    stamp.begin();
     const rp_step_view &step = args.a.step;
-    uint32_t row_count = step.counts->row_count;
-    rp_live_row live = step.rows[blockIdx.x];
-    if ((blockIdx.x < row_count) & (live.slot < step.config.slot_count))
+    uint32_t row_count = step.counts->row_count, row_blocks = RP_MAX(args.a.max_seq_rows, 1u);
+    bool scored = step.counts->scored != 0;
+    uint32_t blocks = scored ? gridDim.x : row_blocks; /* that have work */
+    rp_live_row live = step.rows[RP_MIN(blockIdx.x, row_blocks - 1)];
+    if (blockIdx.x >= blocks)
+        return;
+    if (blockIdx.x >= row_blocks)
+        finish_target(args, blockIdx.x - row_blocks);
+    else if ((blockIdx.x < row_count) & (live.slot < step.config.slot_count))
         finish_row(args, blockIdx.x, live, shared, &memory, &selection);
     if (threadIdx.x == 0) {
         __threadfence();
-        last = gridDim.x == 1 || atomicAdd(args.s.done, 1u) == gridDim.x - 1;
+        last = blocks == 1 || atomicAdd(args.s.done, 1u) == blocks - 1;
         __threadfence();
     }
     __syncthreads();
@@ -393,8 +465,8 @@ static int start_all(const sample_args &args, bool vector, cudaStream_t stream) 
     }
     if (status != cudaSuccess)
         return status;
-    return rp_cuda_start(sample_finish_kernel, dim3(RP_MAX(args.a.max_seq_rows, 1u)), THREADS, 0,
-                         stream, dependent, args);
+    dim3 blocks(RP_MAX(args.a.max_seq_rows, 1u) + (args.a.scores_prompts ? args.a.max_rows : 0));
+    return rp_cuda_start(sample_finish_kernel, blocks, THREADS, 0, stream, dependent, args);
 }
 
 int rp_sample_cuda_run(const void *args_void, cudaStream_t stream) {
@@ -403,12 +475,13 @@ int rp_sample_cuda_run(const void *args_void, cudaStream_t stream) {
     /* Few rows are cut finely, so that all multiprocessors have work. */
     args.chunk = args.a.max_rows <= 8 ? UNIT : args.a.max_rows <= 32 ? 2 * UNIT : CHUNK_MAX;
     args.chunks = chunks_of(args.a.vocab, args.chunk);
+    args.units = chunks_of(args.a.vocab, UNIT);
     /* The sum of all probabilities stays below 2^63, one of them below 2^48. */
     int bits = 46;
     while (bits > 16 && ((uint64_t)args.a.vocab << bits) >> 62)
         bits--;
     args.unit = (double)(1ull << bits);
     carve((unsigned char *)args.a.scratch, RP_MAX(args.a.max_rows, args.a.max_seq_rows),
-          args.a.vocab, &args.s);
+          args.a.vocab, args.a.step.config.vocab != 0, &args.s);
     return start_all(args, rp_vector_ok(args.a.logits, RP_DTYPE_F32, args.a.stride), stream);
 }

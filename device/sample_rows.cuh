@@ -37,12 +37,17 @@ struct sample_scratch {
     uint32_t *list_counts;     /* (row) */
     candidate *lists;          /* (row, LIST_MAX) */
     rp_row_result *results;    /* (sequence row) */
+    /* Of rows that ask for scores; without a vocabulary in the step's configuration there is no room for any. */
+    uint64_t *unit_best; /* (row, unit) key of the largest logit */
+    float *unit_sums;    /* (row, unit) sum of exp(logit - the largest) */
+    float *copies;       /* (row, vocab) unmodified logits */
 };
 
 struct sample_args {
     rp_sample_cuda a;
     sample_scratch s;
     uint32_t chunk, chunks; /* ids of a chunk, chunks of a row */
+    uint32_t units;         /* of a row */
     double unit;            /* fixed point: a probability of 1 */
 };
 

@@ -4,12 +4,20 @@
  * only by edits in a packet; the sample operator advances it. `length` on the device is the truth
  * (tokens whose K and V are written); the host holds an upper bound.
  *
- *   slot:   | scalar fields ... | stop ids | mask parameters | page table (pages_per_slot) |
+ *   slot:   | scalar fields ... | stop ids | mask parameters | last tokens | page table (pages_per_slot) |
  *
  *   packet ring (4 entries, host writes, device reads):
  *           | header | rows (row_capacity) | edits (edit_capacity) |
  *   result ring (4 entries, device writes, host reads):
- *           | header | one rp_row_result per row of the packet |
+ *           | header | one rp_row_result per row of the packet | one rp_token_scores per logit row |
+ *
+ * What few requests ask of sampling and what would not fit a slot lies beside it:
+ *
+ *   wishes (host memory, one block per slot): | biases | bad words | allowed ids | ids of the prompt |
+ *           written by the host before the packet that joins the slot. Nobody reads a block meanwhile: a slot is
+ *           given away when the last step that names it has been read.
+ *   kept   (device, one block per slot):      | biases | bad words | allowed ids | penalty counts |
+ *           SAMPLE takes it from the wishes when it chooses the slot's first token.
  *
  * The first operator of the forward graph picks the packet entry by a counter on the device, so a
  * replayed graph never has an argument that the host would have to change. An entry is refilled only
@@ -19,6 +27,8 @@
 
 #include "base/base.h"
 #include "base/limits.h"
+
+#include <assert.h>
 
 #define RP_STEP_RING_ENTRIES 4
 
@@ -36,11 +46,48 @@ enum rp_slot_field {
     RP_SLOT_SEED_HIGH,
     RP_SLOT_MIN_TOKENS, /* stop ids may not be chosen before this many tokens */
     RP_SLOT_ADAPTER,    /* reserved for adapters */
+    RP_SLOT_ASKS,       /* rp_slot_asks; 0: the eight words below mean nothing */
+    RP_SLOT_REPETITION, /* f32, above 0; 1 = off */
+    RP_SLOT_PRESENCE,   /* f32 */
+    RP_SLOT_FREQUENCY,  /* f32 */
+    RP_SLOT_BIAS_COUNT, /* of the kept block, as the next */
+    RP_SLOT_BAD_COUNT,
+    RP_SLOT_TOP_LOGPROBS,        /* likeliest tokens reported with each token of the answer */
+    RP_SLOT_TOP_PROMPT_LOGPROBS, /* and of the prompt */
     RP_SLOT_STOP_COUNT,
     RP_SLOT_STOP_IDS,
     RP_SLOT_MASK_PARAMS = RP_SLOT_STOP_IDS + RP_STOP_IDS_MAX,
-    RP_SLOT_PAGES = RP_SLOT_MASK_PARAMS + RP_MASK_PARAMS_MAX /* then pages_per_slot words */
+    /* The answer's token i is word i % RP_BAD_WORD_MAX, as far as the last ones go; only with bad words. */
+    RP_SLOT_LAST_TOKENS = RP_SLOT_MASK_PARAMS + RP_MASK_PARAMS_MAX,
+    RP_SLOT_PAGES = RP_SLOT_LAST_TOKENS + RP_BAD_WORD_MAX /* then pages_per_slot words */
 };
+
+/* What a slot asks of sampling beyond its words up to RP_SLOT_MIN_TOKENS. */
+enum rp_slot_asks {
+    RP_ASKS_PENALTIES = 1,
+    RP_ASKS_BIASES = 2,
+    RP_ASKS_BAD_WORDS = 4,
+    RP_ASKS_ALLOWED = 8,
+    RP_ASKS_LOGPROBS = 16,       /* scores of each chosen token */
+    RP_ASKS_PROMPT_LOGPROBS = 32 /* of each token of rows with RP_ROW_SCORE */
+};
+#define RP_ASKS_TO_MODIFY (RP_ASKS_PENALTIES | RP_ASKS_BIASES | RP_ASKS_BAD_WORDS | RP_ASKS_ALLOWED)
+
+/* Word offsets inside a slot's block of wishes, and of what is kept. mask words: a bit for each id of the
+ * vocabulary, bit id % 32 of word id / 32; rp_mask_words of them. */
+enum rp_wish_field {
+    RP_WISH_BIASES = 0, /* id, value (f32) */
+    /* A head for each word, then all tokens. Head: first token's place behind RP_WISH_BAD_WORDS << 8 | tokens. */
+    RP_WISH_BAD_WORDS = RP_WISH_BIASES + 2 * RP_LOGIT_BIAS_MAX,
+    RP_WISH_ALLOWED = RP_WISH_BAD_WORDS + 2 * RP_BAD_TOKENS_MAX /* mask words */
+    /* RP_WISH_ALLOWED + mask words: wishes: mask words of the prompt's ids;
+     *                               kept: a uint16_t for each id, see RP_COUNT_PROMPT */
+};
+static_assert(RP_WISH_ALLOWED % 4 == 0, "the masks are read as vectors");
+
+/* A penalty count: how often the answer has the id, up to RP_COUNT_MAX, and whether the prompt has it. */
+#define RP_COUNT_PROMPT 0x8000u
+#define RP_COUNT_MAX    0x7FFFu
 
 /* slot.words[field + index] = value, applied before the step's rows are read. No two edits of one packet
  * name the same word: a device may apply them at once. */
@@ -50,7 +97,12 @@ struct rp_slot_edit {
 
 enum rp_step_row_flags {
     RP_ROW_DECODE = 1, /* its one token is the slot's last token; otherwise prompt tokens */
-    RP_ROW_SAMPLE = 2  /* its last token gets logits and a sampled token */
+    RP_ROW_SAMPLE = 2, /* its last token gets logits and a sampled token */
+    /* All its tokens (of a prompt) get logits: each but a sampling last one gives scores for the token behind it,
+     * which the prompt ring has behind the row's last token, too. */
+    RP_ROW_SCORE = 4,
+    /* Its slot's allowed ids were written anew: SAMPLE takes them from the wishes. */
+    RP_ROW_ALLOWED = 8
 };
 
 struct rp_step_row {
@@ -63,9 +115,37 @@ struct rp_step_row {
 struct rp_packet_header {
     uint64_t step; /* must equal the device's counter; a mismatch is a sticky error */
     uint32_t row_count, token_count, logit_row_count, edit_count;
-    uint32_t flags; /* reserved: which stamps to take */
+    uint32_t flags; /* rp_packet_flags */
     uint32_t pad;
 };
+
+enum rp_packet_flags {
+    RP_PACKET_STAMP = 1 /* every node of the step's graphs stores when it began and ended */
+};
+static_assert(sizeof(struct rp_packet_header) == 32, "STEP_BEGIN on CUDA reads it as two vectors");
+
+/* Times of one node (launch) of a step, by the device's clock: when its first block began, and when its last one
+ * ended or, where the node behind it was waiting for it, when what it wrote was there for that one to read: on a card
+ * a kernel ends some hundred nanoseconds after its last instruction. begin_ns > end_ns: it was not taken. The nodes of the forward graph come first, then those of the
+ * sample graph, each in the order of their launches. */
+struct rp_node_stamp {
+    uint64_t begin_ns, end_ns;
+};
+#define RP_NODE_STAMP_NONE ((struct rp_node_stamp){UINT64_MAX, 0})
+
+/* Of node i. A library's kernel stores nothing: it has the time between its neighbours, as it neither begins before
+ * the one ends nor lets the other begin. Without stamps of both: not taken. */
+static inline struct rp_node_stamp rp_node_stamp_at(const struct rp_node_stamp *stamps,
+                                                    uint32_t count, uint32_t i) {
+    struct rp_node_stamp stamp = stamps[i];
+    if (stamp.begin_ns <= stamp.end_ns || i == 0 || i + 1 >= count ||
+        stamps[i - 1].begin_ns > stamps[i - 1].end_ns ||
+        stamps[i + 1].begin_ns > stamps[i + 1].end_ns)
+        return stamp;
+    stamp.begin_ns = stamps[i - 1].end_ns;
+    stamp.end_ns = RP_MAX(stamps[i + 1].begin_ns, stamp.begin_ns);
+    return stamp;
+}
 
 enum rp_row_result_flags {
     RP_RESULT_STOPPED = 1, /* the token is one of the slot's stop ids */
@@ -75,9 +155,23 @@ enum rp_row_result_flags {
 
 struct rp_row_result {
     int32_t token; /* -1: this row did not sample */
-    float logprob; /* of the token under the unmodified logits (log-softmax) */
+    float logprob; /* with RP_ASKS_LOGPROBS: of the token under the unmodified logits; else 0 */
     uint32_t flags;
     uint32_t length; /* slot length after the step */
+};
+
+struct rp_token_score {
+    int32_t token;
+    float logprob; /* log-softmax of the unmodified logits */
+};
+
+/* Of a logit row that asks for it: the chosen token, or the prompt's next one. */
+struct rp_token_scores {
+    int32_t token;
+    float logprob; /* NaN when a logit is, or none is finite */
+    uint32_t rank; /* how many tokens have a larger logit, plus one */
+    uint32_t top_count;
+    struct rp_token_score top[RP_LOGPROBS_MAX]; /* falling, equal ones by rising id */
 };
 
 struct rp_result_header {
@@ -97,6 +191,8 @@ struct rp_step_config {
     uint32_t logit_row_capacity;   /* logit rows of a step, padding included */
     uint32_t edit_capacity;        /* edits of a step */
     uint32_t prompt_ring_capacity; /* tokens; a power of two */
+    uint32_t stamp_capacity; /* nodes of the largest bucket's graphs; 0: no stamps are taken */
+    uint32_t vocab; /* ids that penalties, masks and scores are for; 0: no slot may ask for any */
 };
 
 /* One row of the step, expanded by STEP_BEGIN for the operators. */
@@ -105,7 +201,7 @@ struct rp_live_row {
     uint32_t token_begin, token_count; /* in the step's tokens */
     uint32_t kv_begin;                 /* position of its first token */
     uint32_t flags;     /* rp_step_row_flags; 0 when the slot is finished: a dead row */
-    uint32_t logit_row; /* valid when RP_ROW_SAMPLE */
+    uint32_t logit_row; /* of its last token: valid when RP_ROW_SAMPLE */
 };
 
 /* Counters of the step in work. Rows, tokens and logit rows past these counts are padding. */
@@ -113,6 +209,8 @@ struct rp_live_counts {
     uint64_t step; /* the step in work; the next one is step + 1 */
     uint32_t row_count, token_count, logit_row_count;
     uint32_t error;    /* sticky */
+    uint32_t flags;    /* of the packet: rp_packet_flags */
+    uint32_t scored;   /* 1: a row of the step has RP_ROW_SCORE */
     uint64_t begin_ns; /* of the step in work, by the device's clock */
 };
 
@@ -134,9 +232,29 @@ struct rp_step_view {
     uint32_t *token_rows;     /* (token_capacity) index into rows; padding: RP_ROW_NONE */
     uint32_t *logit_tokens;   /* (logit_row_capacity) token of each logit row; padding: 0 */
     uint32_t *logit_rows;     /* (logit_row_capacity) row of each logit row; padding: RP_ROW_NONE */
+    /* (logit_row_capacity) the token to score; RP_NO_TARGET: of a row that samples, or padding */
+    int32_t *logit_targets;
+    /* (stamp_capacity) of the step in work. With RP_PACKET_STAMP, STEP_BEGIN fills it with RP_NODE_STAMP_NONE,
+     * nodes store into it, and SAMPLE copies it into the step's entry of the ring before it publishes. */
+    struct rp_node_stamp *stamps;
+    /* (stamp_capacity) On a card, of the step in work, stamped or not: when a node's first block had waited for the
+     * node ahead of it; 0: it found that node complete. */
+    uint64_t *stamp_waits;
+    struct rp_node_stamp
+        *stamp_ring;        /* (RP_STEP_RING_ENTRIES, stamp_capacity): the host reads it */
+    uint32_t *kept;         /* (slot_count, kept_words) */
+    size_t kept_words;      /* a multiple of 4; 0 without a vocabulary */
+    const uint32_t *wishes; /* (slot_count, wish_words) */
+    size_t wish_words;
 };
 
-#define RP_ROW_NONE 0xFFFFFFFFu
+#define RP_ROW_NONE  0xFFFFFFFFu
+#define RP_NO_TARGET (-1)
+
+/* Words of a mask over the ids, a multiple of 4. */
+static inline size_t rp_mask_words(const struct rp_step_config *config) {
+    return RP_ALIGN_UP((size_t)config->vocab, 128) / 32;
+}
 
 static inline size_t rp_packet_bytes(const struct rp_step_config *config) {
     return RP_ALIGN_UP(sizeof(struct rp_packet_header) +
@@ -146,8 +264,10 @@ static inline size_t rp_packet_bytes(const struct rp_step_config *config) {
 }
 
 static inline size_t rp_result_bytes(const struct rp_step_config *config) {
+    size_t scores = config->vocab ? config->logit_row_capacity : 0;
     return RP_ALIGN_UP(sizeof(struct rp_result_header) +
-                           (size_t)config->row_capacity * sizeof(struct rp_row_result),
+                           (size_t)config->row_capacity * sizeof(struct rp_row_result) +
+                           scores * sizeof(struct rp_token_scores),
                        RP_CACHE_LINE);
 }
 
@@ -162,6 +282,12 @@ static inline struct rp_slot_edit *rp_packet_edits(void *packet,
 
 static inline struct rp_row_result *rp_result_rows(void *result) {
     return (struct rp_row_result *)((unsigned char *)result + sizeof(struct rp_result_header));
+}
+
+/* (logit_row_capacity); only those that were asked for are written. */
+static inline struct rp_token_scores *rp_result_scores(void *result,
+                                                       const struct rp_step_config *config) {
+    return (struct rp_token_scores *)(rp_result_rows(result) + config->row_capacity);
 }
 
 #endif

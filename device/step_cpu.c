@@ -4,10 +4,36 @@
 
 #include <string.h>
 
-static void fail_step(const struct rp_step_view *view, struct rp_live_counts *counts) {
-    (void)view;
+static void fail_step(struct rp_live_counts *counts) {
     counts->error = 1;
-    counts->row_count = counts->token_count = counts->logit_row_count = 0;
+    counts->row_count = counts->token_count = counts->logit_row_count = counts->flags = 0;
+    counts->scored = 0;
+}
+
+/* The tokens [first, end) of the step get logits; false: too many. */
+static bool add_logit_rows(const struct rp_step_view *view, uint32_t row, uint32_t first,
+                           uint32_t end) {
+    struct rp_live_counts *counts = view->counts;
+    if (end - first > view->config.logit_row_capacity - counts->logit_row_count)
+        return false;
+    for (uint32_t token = first; token < end; token++) {
+        uint32_t logit_row = counts->logit_row_count++;
+        view->logit_tokens[logit_row] = token;
+        view->logit_rows[logit_row] = row;
+        view->logit_targets[logit_row] = RP_NO_TARGET;
+    }
+    return true;
+}
+
+/* Which tokens the row's logits are to be scored for: the one behind each of its own. */
+static void add_targets(const struct rp_step_view *view, const struct rp_step_row *row) {
+    struct rp_live_counts *counts = view->counts;
+    uint32_t count = row->token_count - ((row->flags & RP_ROW_SAMPLE) ? 1 : 0);
+    uint32_t first = counts->logit_row_count - row->token_count;
+    for (uint32_t i = 0; i < count; i++)
+        view->logit_targets[first + i] = view->prompt_ring[(row->prompt_offset + i + 1) &
+                                                           (view->config.prompt_ring_capacity - 1)];
+    counts->scored = 1;
 }
 
 /* Writes what the operators need to know of one row; returns false when the packet lies. */
@@ -35,14 +61,36 @@ static bool expand_row(const struct rp_step_view *view, const struct rp_step_row
         view->token_rows[token] = finished ? RP_ROW_NONE : index;
     }
     counts->token_count += row->token_count;
-    if (row->flags & RP_ROW_SAMPLE) {
-        if (counts->logit_row_count == config->logit_row_capacity)
+    uint32_t end = counts->token_count;
+    if (row->flags & RP_ROW_SCORE) {
+        if (!add_logit_rows(view, index, begin, end))
             return false;
-        live->logit_row = counts->logit_row_count++;
-        view->logit_tokens[live->logit_row] = begin + row->token_count - 1;
-        view->logit_rows[live->logit_row] = index;
+        add_targets(view, row);
+    } else if ((row->flags & RP_ROW_SAMPLE) && !add_logit_rows(view, index, end - 1, end)) {
+        return false;
     }
+    live->logit_row = (row->flags & RP_ROW_SAMPLE) ? counts->logit_row_count - 1 : 0;
     return true;
+}
+
+/* Whether this step's nodes store their times; when they do, forgets those of the step before, and begins its own. */
+static void begin_stamps(const struct rp_step_view *view, uint32_t packet_flags) {
+    struct rp_live_counts *counts = view->counts;
+    counts->flags =
+        view->config.stamp_capacity ? packet_flags : packet_flags & ~(uint32_t)RP_PACKET_STAMP;
+    if (!(counts->flags & RP_PACKET_STAMP))
+        return;
+    for (uint32_t i = 0; i < view->config.stamp_capacity; i++)
+        view->stamps[i] = RP_NODE_STAMP_NONE;
+    view->stamps[0].begin_ns = counts->begin_ns;
+}
+
+void rp_step_publish_stamps(const struct rp_step_view *view, uint64_t step, uint32_t node,
+                            uint64_t end_ns) {
+    uint32_t capacity = view->config.stamp_capacity;
+    view->stamps[node].end_ns = end_ns;
+    memcpy(view->stamp_ring + (step % RP_STEP_RING_ENTRIES) * capacity, view->stamps,
+           capacity * sizeof *view->stamps);
 }
 
 void rp_step_begin_cpu(const void *args_void, const struct rp_cpu_worker *worker) {
@@ -57,17 +105,19 @@ void rp_step_begin_cpu(const void *args_void, const struct rp_cpu_worker *worker
         (unsigned char *)view->packets + (step % RP_STEP_RING_ENTRIES) * view->packet_bytes;
     const struct rp_packet_header *header = (const struct rp_packet_header *)(const void *)packet;
     const struct rp_step_config *config = &view->config;
-    counts->row_count = counts->token_count = counts->logit_row_count = 0;
+    counts->row_count = counts->token_count = counts->logit_row_count = counts->flags = 0;
+    counts->scored = 0;
     if (counts->error || header->step != step || header->row_count > config->row_capacity ||
         header->edit_count > config->edit_capacity) {
-        fail_step(view, counts);
+        fail_step(counts);
         return;
     }
+    begin_stamps(view, header->flags);
     const struct rp_slot_edit *edits = rp_packet_edits(packet, config);
     for (uint32_t i = 0; i < header->edit_count; i++) {
         size_t word = (size_t)edits[i].field + edits[i].index;
         if (edits[i].slot >= config->slot_count || word >= view->slot_words) {
-            fail_step(view, counts);
+            fail_step(counts);
             return;
         }
         view->slots[(size_t)edits[i].slot * view->slot_words + word] = edits[i].value;
@@ -75,7 +125,7 @@ void rp_step_begin_cpu(const void *args_void, const struct rp_cpu_worker *worker
     const struct rp_step_row *rows = rp_packet_rows(packet);
     for (uint32_t i = 0; i < header->row_count; i++) {
         if (rows[i].slot >= config->slot_count || !expand_row(view, &rows[i], i, counts)) {
-            fail_step(view, counts);
+            fail_step(counts);
             return;
         }
     }
@@ -102,6 +152,12 @@ size_t rp_step_state_carve(const struct rp_step_config *config, unsigned char *b
     view->token_rows = carve(base, &used, (size_t)config->token_capacity * 4);
     view->logit_tokens = carve(base, &used, (size_t)config->logit_row_capacity * 4);
     view->logit_rows = carve(base, &used, (size_t)config->logit_row_capacity * 4);
+    view->logit_targets = carve(base, &used, (size_t)config->logit_row_capacity * 4);
+    view->stamps = carve(base, &used, config->stamp_capacity * sizeof *view->stamps);
+    view->stamp_waits = carve(base, &used, config->stamp_capacity * sizeof *view->stamp_waits);
+    /* Penalty counts: two bytes for each id, so 16 words for each word of a mask. */
+    view->kept_words = config->vocab ? RP_WISH_ALLOWED + 17 * rp_mask_words(config) : 0;
+    view->kept = carve(base, &used, config->slot_count * view->kept_words * 4);
     return used;
 }
 
@@ -113,5 +169,10 @@ size_t rp_step_rings_carve(const struct rp_step_config *config, unsigned char *b
     view->packets = carve(base, &used, view->packet_bytes * RP_STEP_RING_ENTRIES);
     view->results = carve(base, &used, view->result_bytes * RP_STEP_RING_ENTRIES);
     view->prompt_ring = carve(base, &used, (size_t)config->prompt_ring_capacity * 4);
+    view->stamp_ring =
+        carve(base, &used,
+              (size_t)RP_STEP_RING_ENTRIES * config->stamp_capacity * sizeof *view->stamp_ring);
+    view->wish_words = config->vocab ? RP_WISH_ALLOWED + 2 * rp_mask_words(config) : 0;
+    view->wishes = carve(base, &used, config->slot_count * view->wish_words * 4);
     return used;
 }

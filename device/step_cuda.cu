@@ -9,15 +9,16 @@
 #define AHEAD       256u /* rows, and edits, that are read together with the header */
 #define TOKEN_BATCH 4u   /* prompt tokens that a thread has in flight */
 
-/* Sums over rows in one word: tokens << SAMPLE_BITS | sampling rows. A row counts for at most
- * token_capacity + 1 tokens, so the first row that does not fit shows before anything overflows. */
-#define SAMPLE_BITS 20
+/* Sums over rows in one word: tokens << LOGIT_BITS | logit rows. A row counts for at most token_capacity + 1
+ * of either, so the first row that does not fit shows before anything overflows. */
+#define LOGIT_BITS 32
 
 /* Rows of one pass, for the threads that expand their tokens. */
 struct pass_rows {
     uint32_t begin[THREADS], length[THREADS], last_token[THREADS], prompt_offset[THREADS];
-    uint32_t flags[THREADS];
+    uint32_t flags[THREADS], token_count[THREADS], logit_begin[THREADS];
     bool finished[THREADS];
+    bool scored; /* a row of this pass or one before has RP_ROW_SCORE */
 };
 
 /* Host memory that changes between launches: never from a cache. */
@@ -38,15 +39,26 @@ static __device__ void fill_padding(const rp_step_view &view) {
     for (uint32_t i = threadIdx.x; i < view.config.logit_row_capacity; i += THREADS) {
         view.logit_tokens[i] = 0;
         view.logit_rows[i] = RP_ROW_NONE;
+        view.logit_targets[i] = RP_NO_TARGET;
     }
 }
 
-static __device__ void publish(rp_live_counts *counts, uint32_t rows, uint64_t sum, bool failed) {
+/* Of all nodes, before any of them stores its end; begins are stored anew by each step. */
+static __device__ void clear_stamps(const rp_step_view &view, uint32_t flags) {
+    if (flags & RP_PACKET_STAMP)
+        for (uint32_t i = threadIdx.x; i < view.config.stamp_capacity; i += THREADS)
+            view.stamps[i].end_ns = 0;
+}
+
+static __device__ void publish(rp_live_counts *counts, uint32_t rows, uint64_t sum, uint32_t flags,
+                               bool scored, bool failed) {
     if (threadIdx.x != 0)
         return;
+    counts->flags = failed ? 0 : flags;
     counts->row_count = failed ? 0 : rows;
-    counts->token_count = failed ? 0 : (uint32_t)(sum >> SAMPLE_BITS);
-    counts->logit_row_count = failed ? 0 : (uint32_t)(sum & ((1u << SAMPLE_BITS) - 1));
+    counts->token_count = failed ? 0 : (uint32_t)(sum >> LOGIT_BITS);
+    counts->logit_row_count = failed ? 0 : (uint32_t)sum;
+    counts->scored = !failed && scored;
     if (failed)
         counts->error = 1;
 }
@@ -85,19 +97,26 @@ static __device__ uint64_t block_scan(uint64_t value, uint64_t *warp_sums, uint6
  * rows before it. */
 static __device__ bool expand_row(const rp_step_view &view, uint32_t index, uint4 row,
                                   uint64_t before, pass_rows *pass) {
-    uint32_t begin = (uint32_t)(before >> SAMPLE_BITS);
-    uint32_t logit_row = (uint32_t)(before & ((1u << SAMPLE_BITS) - 1));
-    bool sample = row.w & RP_ROW_SAMPLE;
+    uint32_t begin = (uint32_t)(before >> LOGIT_BITS);
+    uint32_t logit_row = (uint32_t)before;
+    bool sample = row.w & RP_ROW_SAMPLE, score = row.w & RP_ROW_SCORE;
     if (row.x >= view.config.slot_count || row.y == 0 ||
-        (before >> SAMPLE_BITS) + row.y > view.config.token_capacity ||
-        (sample && logit_row >= view.config.logit_row_capacity))
+        (before >> LOGIT_BITS) + row.y > view.config.token_capacity ||
+        (uint64_t)logit_row + (score ? row.y : sample) > view.config.logit_row_capacity)
         return false;
     const uint32_t *slot = view.slots + (size_t)row.x * view.slot_words;
     uint32_t length = slot[RP_SLOT_LENGTH], last = slot[RP_SLOT_LAST_TOKEN];
     bool finished = slot[RP_SLOT_FINISHED] != 0;
-    rp_live_row live = {row.x, begin, row.y, length, finished ? 0 : row.w, sample ? logit_row : 0};
+    rp_live_row live = {row.x,
+                        begin,
+                        row.y,
+                        length,
+                        finished ? 0 : row.w,
+                        sample ? logit_row + (score ? row.y - 1 : 0) : 0};
     view.rows[index] = live;
-    if (sample) {
+    if (score) { /* expand_scores writes its logit rows */
+        pass->scored = true;
+    } else if (sample) {
         view.logit_tokens[logit_row] = begin + row.y - 1;
         view.logit_rows[logit_row] = index;
     }
@@ -106,6 +125,8 @@ static __device__ bool expand_row(const rp_step_view &view, uint32_t index, uint
     pass->last_token[threadIdx.x] = last;
     pass->prompt_offset[threadIdx.x] = row.z;
     pass->flags[threadIdx.x] = row.w;
+    pass->token_count[threadIdx.x] = row.y;
+    pass->logit_begin[threadIdx.x] = logit_row;
     pass->finished[threadIdx.x] = finished;
     return true;
 }
@@ -157,6 +178,25 @@ static __device__ void expand_tokens(const rp_step_view &view, const pass_rows *
     }
 }
 
+/* Logit rows of those of the pass's rows that are scored: one for each of their tokens. */
+static __device__ void expand_scores(const rp_step_view &view, const pass_rows *pass,
+                                     uint32_t first_row, uint32_t count, uint32_t begin,
+                                     uint32_t end) {
+    for (uint32_t token = begin + threadIdx.x; token < end; token += THREADS) {
+        uint32_t at = row_of(pass, count, token), own = token - pass->begin[at];
+        if (!(pass->flags[at] & RP_ROW_SCORE))
+            continue;
+        uint32_t logit_row = pass->logit_begin[at] + own;
+        uint32_t prompt_at =
+            (pass->prompt_offset[at] + own + 1) & (view.config.prompt_ring_capacity - 1);
+        bool samples = (pass->flags[at] & RP_ROW_SAMPLE) && own + 1 == pass->token_count[at];
+        view.logit_tokens[logit_row] = token;
+        view.logit_rows[logit_row] = first_row + at;
+        view.logit_targets[logit_row] =
+            samples ? RP_NO_TARGET : *(const volatile int32_t *)&view.prompt_ring[prompt_at];
+    }
+}
+
 static __global__ void __launch_bounds__(THREADS) step_begin_kernel(rp_step_begin_cuda args) {
     __shared__ uint4 header[2];
     __shared__ uint64_t warp_sums[THREADS / 32];
@@ -164,7 +204,8 @@ static __global__ void __launch_bounds__(THREADS) step_begin_kernel(rp_step_begi
     const rp_step_view &view = args.step;
     const rp_step_config &config = view.config;
     uint32_t thread = threadIdx.x;
-    rp_pdl_begin();
+    rp_stamp stamp(args.stamp);
+    stamp.begin();
     if (thread == 0)
         view.counts->begin_ns = rp_device_clock_ns();
     uint64_t step = view.counts->step + 1;
@@ -179,20 +220,25 @@ static __global__ void __launch_bounds__(THREADS) step_begin_kernel(rp_step_begi
     fill_padding(view);
     if (thread < 2)
         header[thread] = head;
+    if (thread == 0)
+        pass.scored = false;
     __syncthreads();
     uint64_t packet_step = header[0].x | (uint64_t)header[0].y << 32;
     uint32_t row_count = header[0].z, edit_count = header[1].y;
     bool bad = failed || packet_step != step || row_count > config.row_capacity ||
                edit_count > config.edit_capacity;
     if (bad) {
-        publish(view.counts, 0, 0, true);
+        publish(view.counts, 0, 0, 0, false, true);
         return;
     }
+    uint32_t flags = header[1].z;
+    clear_stamps(view, flags);
     if (thread >= AHEAD && thread - AHEAD < edit_count)
         bad = !apply_edit(view, ahead);
     for (uint32_t i = THREADS - AHEAD + thread; i < edit_count; i += THREADS)
         bad |= !apply_edit(view, load_host(&edits[i]));
-    bad = __syncthreads_or(bad);
+    bad = __syncthreads_or(bad); /* stamps are clear, too */
+    stamp.take(thread == 0 && args.stamp.slot ? flags : 0);
     uint64_t sum = 0;
     for (uint32_t first = 0; first < row_count && !bad; first += THREADS) {
         uint32_t index = first + thread, count = min(row_count - first, THREADS);
@@ -200,20 +246,25 @@ static __global__ void __launch_bounds__(THREADS) step_begin_kernel(rp_step_begi
         if (index >= AHEAD)
             row = index < row_count ? load_host(&rows[index]) : make_uint4(0, 0, 0, 0);
         uint64_t mine = 0, total;
-        if (index < row_count)
-            mine = ((uint64_t)min((uint64_t)row.y, (uint64_t)config.token_capacity + 1)
-                    << SAMPLE_BITS) +
-                   ((row.w & RP_ROW_SAMPLE) ? 1 : 0);
+        if (index < row_count) {
+            uint64_t tokens = min((uint64_t)row.y, (uint64_t)config.token_capacity + 1);
+            mine = (tokens << LOGIT_BITS) + ((row.w & RP_ROW_SCORE)    ? tokens
+                                             : (row.w & RP_ROW_SAMPLE) ? 1
+                                                                       : 0);
+        }
         uint64_t before = sum + block_scan(mine, warp_sums, &total) - mine;
         if (index < row_count)
             bad = !expand_row(view, index, row, before, &pass);
         bad = __syncthreads_or(bad);
         if (!bad)
-            expand_tokens(view, &pass, first, count, (uint32_t)(sum >> SAMPLE_BITS),
-                          (uint32_t)((sum + total) >> SAMPLE_BITS));
+            expand_tokens(view, &pass, first, count, (uint32_t)(sum >> LOGIT_BITS),
+                          (uint32_t)((sum + total) >> LOGIT_BITS));
+        if (!bad && pass.scored)
+            expand_scores(view, &pass, first, count, (uint32_t)(sum >> LOGIT_BITS),
+                          (uint32_t)((sum + total) >> LOGIT_BITS));
         sum += total;
     }
-    publish(view.counts, row_count, sum, bad);
+    publish(view.counts, row_count, sum, flags, pass.scored, bad);
 }
 
 int rp_step_begin_cuda_run(const void *args_void, cudaStream_t stream) {

@@ -16,7 +16,7 @@
 /* More of a card than this is not asked for: the driver needs some to work with. */
 #define UTILIZATION_MAX 0.98
 
-static uint64_t slot_bytes(const struct rp_engine_config *config,
+static uint64_t slot_bytes(const struct rp_engine_config *config, const struct rp_model *model,
                            const struct rp_engine_layout *layout, uint32_t wanted_len) {
     struct rp_step_view view;
     const uint32_t tokens = RP_MAX(config->max_num_batched_tokens, config->max_num_seqs);
@@ -27,7 +27,8 @@ static uint64_t slot_bytes(const struct rp_engine_config *config,
                                         .token_capacity = tokens,
                                         .logit_row_capacity = config->max_num_seqs,
                                         .edit_capacity = 1,
-                                        .prompt_ring_capacity = 1};
+                                        .prompt_ring_capacity = 1,
+                                        .vocab = model->config.vocab};
     return rp_step_state_carve(&step, NULL, &view);
 }
 
@@ -94,7 +95,7 @@ int rp_card_plan_estimate(const struct rp_engine_config *config, const struct rp
     card->uses[RP_MEMORY_WORKSPACE] = memory->allocated_bytes;
     card->uses[RP_MEMORY_WEIGHTS] = rp_model_weight_bytes(model);
     card->uses[RP_MEMORY_ACTIVATIONS] = out->arena_bytes;
-    card->uses[RP_MEMORY_SLOTS] = slot_bytes(config, out, wanted_len);
+    card->uses[RP_MEMORY_SLOTS] = slot_bytes(config, model, out, wanted_len);
     card->uses[RP_MEMORY_GRAPHS] =
         RP_MIN(KERNELS_BYTES_MAX, card->total / KERNELS_SHARE) +
         (uint64_t)out->buckets.count * program->op_count * GRAPH_BYTES_PER_OP;

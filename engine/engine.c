@@ -45,6 +45,10 @@ static int make_graphs(struct rp_engine *engine, const struct rp_program *progra
     int status = rp_graph_set_create(&graphs, &engine->graphs, err);
     if (status != RP_OK)
         return status;
+    uint32_t count = rp_graph_set_count(engine->graphs);
+    engine->step_latency = rp_calloc(count, sizeof *engine->step_latency);
+    if (!engine->step_latency)
+        return rp_engine_no_memory(err, "step latencies", count * sizeof *engine->step_latency);
     /* A set that is missing is replaced by the next larger one; for the largest there is none. */
     const struct rp_bucket_list *list = &engine->layout.buckets;
     uint32_t tokens = list->token_buckets[list->token_bucket_count - 1];
@@ -66,6 +70,7 @@ static int make_scheduler(struct rp_engine *engine, struct rp_error *err) {
     int status = rp_scheduler_create(&config, &engine->scheduler, err);
     if (status != RP_OK)
         return status;
+    rp_scheduler_watch_pages(engine->scheduler, rp_page_watch_note, &engine->page_watch);
     if (!rp_ring_init(&engine->requests, engine->config.queue_capacity, sizeof(void *)) ||
         !rp_ring_init(&engine->events, engine->layout.event_capacity, sizeof(struct rp_event)))
         return rp_engine_no_memory(err, "request and event rings", engine->layout.event_capacity);
@@ -118,6 +123,7 @@ static int make_all(struct rp_engine *engine, const struct rp_program *program,
                  {"slots, rings, swap pool", rp_engine_make_buffers},
                  {NULL, NULL}, /* graphs */
                  {"first replays", rp_engine_warm_up},
+                 {"peaks", rp_engine_measure_peaks},
                  {"KV pool", rp_engine_map_pool},
                  {"scheduler", make_scheduler}};
     uint64_t since_ns = rp_clock_ns();
@@ -167,6 +173,13 @@ int rp_engine_create(const struct rp_engine_config *config, struct rp_model *mod
         status = plant_node(&program, err);
     if (status == RP_OK)
         status = make_all(engine, &program, err);
+    if (status == RP_OK &&
+        rp_step_profile_create(engine->backend, &program, engine->graphs, engine->config.kv_dtype,
+                               engine->layout.step.row_capacity, engine->config.profile_every,
+                               &engine->profile) != RP_OK)
+        status = rp_engine_no_memory(err, "profiles", 0);
+    if (status == RP_OK)
+        status = rp_engine_account_init(engine, &program, err);
     rp_program_deinit(&program); /* graphs hold what they need */
     if (status != RP_OK) {
         rp_engine_destroy(engine);
@@ -209,8 +222,13 @@ void rp_engine_destroy(struct rp_engine *engine) {
     rp_scheduler_destroy(engine->scheduler);
     rp_ring_deinit(&engine->requests);
     rp_ring_deinit(&engine->events);
+    rp_trace_ring_deinit(&engine->page_watch.history);
     rp_free(engine->batch.results);
     rp_free(engine->times);
+    rp_step_profile_destroy(engine->profile);
+    rp_step_records_deinit(&engine->records);
+    rp_free(engine->step_latency);
+    rp_account_deinit(&engine->account);
     if (engine->device) {
         /* Without graphs nobody has waited: a start that failed may have fills under way. */
         (void)backend->synchronize(engine->device);
@@ -280,6 +298,14 @@ const struct rp_memory_plan *rp_engine_memory_plan(const struct rp_engine *engin
     return &engine->layout.plan;
 }
 
+struct rp_step_profile *rp_engine_profile(const struct rp_engine *engine) {
+    return engine->profile;
+}
+
+const struct rp_engine_peaks *rp_engine_get_peaks(const struct rp_engine *engine) {
+    return &engine->peaks;
+}
+
 const struct rp_engine_metrics *rp_engine_metrics(const struct rp_engine *engine) {
     return &engine->metrics;
 }
@@ -308,4 +334,8 @@ void rp_engine_graph(const struct rp_engine *engine, uint32_t index,
         .replays = rp_counter_read(&entry->replays),
         .padded_tokens = rp_counter_read(&entry->padded_tokens),
     };
+}
+
+const struct rp_latency *rp_engine_step_latency(const struct rp_engine *engine, uint32_t index) {
+    return &engine->step_latency[index];
 }

@@ -16,7 +16,9 @@
 #include "device/device.h"
 #include "engine/request.h"
 #include "engine/scheduler.h"
+#include "metrics/latency.h"
 #include "metrics/metrics.h"
+#include "metrics/trace_ring.h"
 
 struct rp_engine;
 struct rp_model; /* model/model.h */
@@ -45,12 +47,18 @@ struct rp_engine_config {
     bool run_ahead;                  /* default on */
     bool enforce_eager;
     bool no_fusion;
-    bool debug_poison;       /* fill the arena with NaN before each step */
+    bool debug_poison; /* fill the arena with NaN before each step */
+    uint32_t
+        profile_every;  /* one step in so many of each bucket is stamped; 0: only those asked for */
+    bool measure_peaks; /* what the device reads and computes in a second, before it is ready */
     double watchdog_seconds; /* a step without progress for so long: the device hangs; 0: never */
     uint64_t fault_step;     /* tests: before this step (1, 2, ...) `fault` is injected; 0: none */
     enum rp_device_fault fault;
     bool plant_node; /* tests: the program's embedding stands twice, which changes no result */
-    bool plant_allocation;   /* tests: each step allocates once */
+    bool plant_allocation; /* tests: each step allocates once */
+    bool no_recording; /* benchmarks: no events, step records, idle times, nothing per request */
+    struct rp_trace_ring
+        *ring;               /* the engine thread's events; NULL: nothing is recorded. Borrowed */
     void (*wake)(void *ctx); /* called from the engine thread */
     void *wake_ctx;
     void (*progress)(void *ctx, const char *stage, uint32_t done,
@@ -103,16 +111,32 @@ struct rp_step_times {
 struct rp_engine_metrics {
     struct rp_gauge running, waiting, swapped;
     struct rp_gauge pages_total, pages_free, pages_cached, pages_held;
-    struct rp_counter prompt_tokens, generation_tokens, cached_tokens, preemptions;
+    struct rp_counter prompt_tokens, generation_tokens, cached_tokens;
+    struct rp_counter preemptions, preempted[RP_PREEMPTED_COUNT]; /* all, and by phase */
     struct rp_counter prefix_query_tokens, prefix_hit_tokens;
     struct rp_counter steps, decode_steps, mixed_steps, padded_tokens, packet_bytes;
-    struct rp_histogram step_seconds;
+    struct rp_counter graph_fallbacks; /* steps in a larger bucket than captures that failed left */
+    struct rp_histogram step_seconds[2];     /* of steps with decode rows alone, and of others */
+    struct rp_histogram step_tokens;         /* live ones */
     struct rp_histogram step_device_seconds; /* on the device, by its clock */
     struct rp_histogram step_gap_seconds;  /* device idle between two steps launched back to back */
     struct rp_histogram step_host_seconds; /* the engine thread's own part of a step: no waiting */
-    struct rp_gauge healthy;               /* 1, or 0 after a device error */
+    /* Of the device, since the engine thread began: what it was busy, and idle by cause. Settled with each step,
+     * and while nothing is submitted. */
+    struct rp_counter device_busy_ns, idle_ns[RP_IDLE_CAUSE_COUNT];
+    /* Where device_busy_ns went: to requests, to padding, to rows that nobody wanted any more. */
+    struct rp_counter attributed_ns, padding_ns, unused_ns;
+    /* By the shapes of all steps, padding included: bytes read and written, operations (a multiply and an add are
+     * two). */
+    struct rp_counter model_bytes, model_flops;
+    struct rp_gauge healthy;                     /* 1, or 0 after a device error */
     struct rp_gauge memory[RP_MEMORY_USE_COUNT]; /* bytes */
     struct rp_counter allocations;               /* of device memory, since the device was opened */
+};
+
+/* Measured on the idle device at start; 0: not measured. */
+struct rp_engine_peaks {
+    double read_bytes, flops; /* a second: from memory; of products in the model's dtype */
 };
 
 /* A captured bucket, as /debug/graphs shows it. */
@@ -166,11 +190,16 @@ uint64_t rp_engine_steps_timed(const struct rp_engine *engine);
  * at rest (rp_engine_steps_timed) or stopped: for benchmarks and tests. */
 uint32_t rp_engine_step_times(const struct rp_engine *engine, struct rp_step_times *out,
                               uint32_t capacity);
+/* Where its steps spend their time (step_profile.h, profile_report.h); constant, never NULL. */
+struct rp_step_profile *rp_engine_profile(const struct rp_engine *engine);
+const struct rp_engine_peaks *rp_engine_get_peaks(const struct rp_engine *engine); /* constant */
 const struct rp_engine_metrics *rp_engine_metrics(const struct rp_engine *engine);
 void rp_engine_device_info(const struct rp_engine *engine, struct rp_device_info *out_info);
 /* Captured buckets, smallest first; index below the count. */
 uint32_t rp_engine_graph_count(const struct rp_engine *engine);
 void rp_engine_graph(const struct rp_engine *engine, uint32_t index,
                      struct rp_engine_graph *out_graph);
+/* How long its steps took on the device; NULL: not known. Written by the engine thread, read by any. */
+const struct rp_latency *rp_engine_step_latency(const struct rp_engine *engine, uint32_t index);
 
 #endif

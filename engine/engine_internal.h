@@ -7,8 +7,14 @@
 #include "base/ring.h"
 #include "device/step_cpu.h"
 #include "engine/batch.h"
+#include "engine/device_profile.h"
 #include "engine/engine.h"
 #include "engine/layout.h"
+#include "engine/page_watch.h"
+#include "engine/request_account.h"
+#include "engine/step_profile.h"
+#include "engine/step_record.h"
+#include "engine/step_trace.h"
 #include "graphs/graph_set.h"
 #include "model/model.h"
 
@@ -18,9 +24,12 @@
 
 /* A step that was launched and not yet read. */
 struct rp_pending_step {
-    uint64_t scheduler_step, device_step, launch_ns;
-    uint32_t row_count, token_count;
-    bool behind; /* launched while another was still unread: the device need not have waited */
+    struct rp_sched_step plan; /* its arrays live until it is committed */
+    struct rp_graph_entry *entry;
+    uint64_t device_step;
+    uint64_t plan_ns, planned_ns, launch_ns, launched_ns;
+    bool behind;  /* launched while another was still unread: the device need not have waited */
+    bool stamped; /* its nodes store their times */
 };
 #define RP_PENDING_MAX 2
 
@@ -49,6 +58,12 @@ struct rp_engine {
     struct rp_step_times *times;  /* (RP_STEP_TIMES) ring */
     uint64_t times_count;         /* steps read since the start */
     _Atomic uint64_t times_known; /* those of them that are complete; any thread reads it */
+    struct rp_step_profile *profile;
+    struct rp_engine_peaks peaks; /* constant */
+    struct rp_device_profile device_profile;
+    struct rp_step_trace trace;
+    struct rp_step_records records;  /* any thread reads them */
+    struct rp_latency *step_latency; /* (graphs) on the device; any thread reads them */
     bool failed; /* sticky device error: everything is closed, nothing is launched */
     bool hangs;  /* failed by the watchdog: nothing may wait for the device */
     char failure_text[384];
@@ -67,11 +82,18 @@ struct rp_engine {
     pthread_t thread;
     bool started, stopped; /* loop thread */
 
+    struct rp_account account;        /* of device time, by request */
     struct rp_engine_metrics metrics; /* written by the engine thread */
-    uint64_t seen_preemptions, seen_query_tokens, seen_hit_tokens; /* already in the counters */
+    struct rp_page_watch page_watch;
+    /* Already in the counters. */
+    uint64_t seen_preempted[RP_PREEMPTED_COUNT], seen_query_tokens, seen_hit_tokens;
 };
 
 void *rp_engine_main(void *engine);
+static inline uint32_t rp_engine_graph_index(const struct rp_engine *engine,
+                                             const struct rp_graph_entry *entry) {
+    return (uint32_t)(entry - rp_graph_set_entry(engine->graphs, 0));
+}
 /* Replays every graph once with an empty step. */
 int rp_engine_warm_up(struct rp_engine *engine, struct rp_error *err);
 /* After the thread has ended: moves on what had no room in the event ring. */
@@ -86,6 +108,9 @@ bool rp_engine_times_init(struct rp_engine *engine);
 void rp_engine_note_step(struct rp_engine *engine, const struct rp_pending_step *step);
 /* The turn that read it took so long beside waiting. */
 void rp_engine_note_turn(struct rp_engine *engine, uint64_t turn_ns);
+
+/* peaks.c: config.measure_peaks: fills engine->peaks. Device memory that it needs is free again afterwards. */
+int rp_engine_measure_peaks(struct rp_engine *engine, struct rp_error *err);
 
 /* engine_memory.c */
 int rp_engine_make_buffers(struct rp_engine *engine, struct rp_error *err);

@@ -106,7 +106,11 @@ static int settle_context(const struct rp_engine_config *config, const struct rp
     return RP_OK;
 }
 
-static void size_step(const struct rp_engine_config *config, struct rp_engine_layout *out) {
+/* Launches that a backend makes of one operator at most: attention's on a card. */
+#define LAUNCHES_PER_OP 4
+
+static void size_step(const struct rp_engine_config *config, const struct rp_model *model,
+                      const struct rp_program *program, struct rp_engine_layout *out) {
     struct rp_step_config *step = &out->step;
     uint32_t page_tokens = out->kv.page_tokens;
     step->slot_count = config->max_num_seqs;
@@ -118,8 +122,11 @@ static void size_step(const struct rp_engine_config *config, struct rp_engine_la
     step->edit_capacity = config->max_num_seqs * (RP_SLOT_STOP_IDS + RP_STOP_IDS_MAX) +
                           step->pages_per_slot + config->max_num_seqs +
                           step->token_capacity / page_tokens;
-    /* Two steps in flight and the one being written, each at most token_capacity. */
-    step->prompt_ring_capacity = ceil_pow2(4 * step->token_capacity);
+    /* Two steps in flight and the one being written, each at most token_capacity, and a token more for each row
+     * that is scored. */
+    step->prompt_ring_capacity = ceil_pow2(4 * (step->token_capacity + step->row_capacity));
+    step->vocab = model->config.vocab;
+    step->stamp_capacity = program->op_count * (out->on_card ? LAUNCHES_PER_OP : 1);
 }
 
 void rp_engine_layout_describe(struct rp_engine_layout *out, const struct rp_model *model) {
@@ -151,10 +158,11 @@ void rp_engine_layout_describe(struct rp_engine_layout *out, const struct rp_mod
         add_item(plan, "graphs", uses[RP_MEMORY_GRAPHS], false,
                  plan->measured ? "and loaded kernels" : "and loaded kernels, an upper estimate");
     }
-    snprintf(detail, sizeof detail, "%u slots, page tables of %u entries", out->step.slot_count,
-             out->step.pages_per_slot);
+    snprintf(detail, sizeof detail, "%u slots, page tables of %u entries, counts of %u ids",
+             out->step.slot_count, out->step.pages_per_slot, out->step.vocab);
     add_item(plan, "slots", out->state_bytes, false, detail);
-    add_item(plan, "rings", out->ring_bytes, card, "packets, results, prompt staging");
+    add_item(plan, "rings", out->ring_bytes, card,
+             "packets, results, prompt staging, biases and masks");
     plan->page_tokens = out->kv.page_tokens;
     plan->page_count = out->page_count;
     plan->host_page_count = out->host_page_count;
@@ -196,7 +204,7 @@ int rp_engine_layout_make(const struct rp_engine_config *config, const struct rp
         status = settle_context(config, model, out, err);
     if (status != RP_OK)
         return status;
-    size_step(config, out);
+    size_step(config, model, program, out);
     struct rp_step_view view;
     out->state_bytes = rp_step_state_carve(&out->step, NULL, &view);
     out->ring_bytes = rp_step_rings_carve(&out->step, NULL, &view);

@@ -10,6 +10,7 @@
 
 #include "base/base.h"
 #include "base/limits.h"
+#include "engine/request_stats.h"
 
 #include <stdatomic.h>
 
@@ -19,6 +20,23 @@ struct rp_sampling {
     float min_p;       /* [0, 1], 0 = off */
     uint32_t top_k;    /* 0 = off */
     uint64_t seed;     /* always set: the server draws one when the client gave none */
+    /* On the logits, before the temperature. Repetition counts ids of prompt and answer (logit > 0: divided, else
+     * multiplied), the others those of the answer alone: logit - frequency * count - presence * (count > 0). */
+    float repetition_penalty; /* above 0; 1 = off, and so is 0 */
+    float presence_penalty;   /* 0 = off */
+    float frequency_penalty;  /* 0 = off */
+};
+
+/* Added to the logit of `token`, after the penalties. */
+struct rp_logit_bias {
+    int32_t token;
+    float value; /* finite */
+};
+
+/* log-softmax of the unmodified logits: at most 0, may be -infinity, never NaN. */
+struct rp_logprob {
+    int32_t token;
+    float logprob;
 };
 
 enum rp_finish_reason {
@@ -35,11 +53,28 @@ struct rp_request {
     uint64_t id;
     const int32_t *prompt; /* borrowed until CLOSED */
     uint32_t prompt_count; /* at least 1 */
-    uint32_t max_tokens;   /* at least 1; prompt_count + max_tokens <= max_model_len */
-    uint32_t min_tokens;   /* stop ids may not be chosen before; <= max_tokens */
+    /* Which of the answers to one prompt (n) it is. Those from 1 on have the address of their prompt from number 0,
+     * were submitted behind it, and wait for its first token: then they share the prompt's full pages, if there is a
+     * prefix cache, and compute what is in the last one themselves, each in a page of its own. */
+    uint32_t choice;
+    uint32_t max_tokens; /* at least 1; prompt_count + max_tokens <= max_model_len */
+    uint32_t min_tokens; /* stop ids may not be chosen before; <= max_tokens */
     struct rp_sampling sampling;
     uint32_t stop_count; /* eos ids included, unless ignore_eos */
     int32_t stop_ids[RP_STOP_IDS_MAX];
+    const struct rp_logit_bias *biases; /* (bias_count), each id once; borrowed until CLOSED */
+    uint32_t bias_count;                /* at most RP_LOGIT_BIAS_MAX */
+    /* A bit for each id, bit id % 32 of word id / 32: only these may be chosen; NULL: all. Borrowed until CLOSED. */
+    const uint32_t *allowed;
+    /* Words one after the other, each its count of tokens and then its tokens: never the end of the answer. A word of
+     * two or more tokens forbids its last one where the others have just been chosen. Borrowed until CLOSED. */
+    const int32_t *bad_words;
+    uint32_t
+        bad_word_ints; /* at most 2 * RP_BAD_TOKENS_MAX; a word: at most RP_BAD_WORD_MAX tokens */
+    bool logprobs; /* TOKEN events have rank and, of the likeliest tokens, the first top_logprobs */
+    bool prompt_logprobs; /* the same as PROMPT events; takes nothing from the prefix cache */
+    uint8_t top_logprobs, top_prompt_logprobs;
+    bool profile;        /* its steps are stamped (step_profile.h) */
     uint64_t cache_salt; /* prefix pages are shared only between equal salts */
     void *owner;         /* the server's */
     uint64_t submit_ns;
@@ -53,18 +88,25 @@ struct rp_request {
     uint64_t scheduled_ns;  /* first planned into a step; 0 = never */
     uint64_t first_token_ns;
     uint64_t closed_ns;
+    struct rp_request_stats stats; /* complete at CLOSED */
 };
 
-enum rp_event_kind { RP_EVENT_TOKEN, RP_EVENT_CLOSED };
+/* PROMPT: one for each position of the prompt from the second on, in order, before the first TOKEN; only where
+ * prompt_logprobs asks for them. */
+enum rp_event_kind { RP_EVENT_TOKEN, RP_EVENT_CLOSED, RP_EVENT_PROMPT };
 
 struct rp_event {
     struct rp_request *request;
     uint8_t kind;          /* rp_event_kind */
     uint8_t finish_reason; /* CLOSED: rp_finish_reason */
-    uint8_t is_stop;  /* TOKEN: it is one of the stop ids, its text is not part of the answer */
-    int32_t token;    /* TOKEN */
-    float logprob;    /* TOKEN: under the unmodified logits */
-    uint64_t time_ns; /* rp_clock_ns when the engine read the result */
+    uint8_t is_stop;   /* TOKEN: it is one of the stop ids, its text is not part of the answer */
+    uint8_t top_count; /* of top */
+    int32_t token;     /* TOKEN; PROMPT: the prompt's token at `index` */
+    float logprob;     /* with logprobs: of token, under the unmodified logits; else 0 */
+    uint32_t rank;     /* with logprobs: how many tokens are likelier, plus one; else 0 */
+    uint32_t index;    /* TOKEN: which of the answer's, from 0; CLOSED: how many there were */
+    uint64_t time_ns;  /* rp_clock_ns when the engine read the result */
+    struct rp_logprob top[RP_LOGPROBS_MAX]; /* the likeliest, falling; equal ones by rising id */
 };
 
 #endif

@@ -60,7 +60,9 @@ static bool alloc_stores(struct rp_scheduler *scheduler) {
         step->joins = rp_calloc(config->slot_count, sizeof *step->joins);
         step->copies = rp_calloc(copies, sizeof *step->copies);
         step->zero_pages = rp_calloc(config->page_edit_capacity, sizeof *step->zero_pages);
-        ok = ok && step->rows && step->pages && step->joins && step->copies && step->zero_pages;
+        step->swaps = rp_calloc(config->slot_count, sizeof *step->swaps);
+        ok = ok && step->swaps && step->rows && step->pages && step->joins && step->copies &&
+             step->zero_pages;
     }
     return ok;
 }
@@ -151,6 +153,7 @@ void rp_scheduler_destroy(struct rp_scheduler *scheduler) {
         rp_free(step->joins);
         rp_free(step->copies);
         rp_free(step->zero_pages);
+        rp_free(step->swaps);
     }
     rp_kv_prefix_deinit(&scheduler->prefix);
     rp_kv_pool_deinit(&scheduler->host);
@@ -187,6 +190,7 @@ int rp_scheduler_submit(struct rp_scheduler *scheduler, struct rp_request *reque
         return RP_STATUS_FULL;
     request->cached_tokens = request->swap_count = 0;
     request->scheduled_ns = request->first_token_ns = request->closed_ns = 0;
+    memset(&request->stats, 0, sizeof request->stats);
     uint32_t at = (scheduler->waiting_first + scheduler->waiting_count++) % config->queue_capacity;
     scheduler->waiting[at] = request;
     return RP_OK;
@@ -201,7 +205,7 @@ void rp_scheduler_fail_all(struct rp_scheduler *scheduler, enum rp_finish_reason
         if (scheduler->sequences[slot].request)
             rp_sched_close(scheduler, &scheduler->sequences[slot], reason, now_ns);
     for (; scheduler->waiting_count > 0; scheduler->waiting_count--) {
-        rp_sched_close_request(scheduler, scheduler->waiting[scheduler->waiting_first], reason,
+        rp_sched_close_request(scheduler, scheduler->waiting[scheduler->waiting_first], 0, reason,
                                now_ns);
         scheduler->waiting_first =
             (scheduler->waiting_first + 1) % scheduler->config.queue_capacity;
@@ -218,6 +222,13 @@ bool rp_scheduler_is_idle(const struct rp_scheduler *scheduler) {
            scheduler->swapped_count == 0 && rp_scheduler_in_flight(scheduler) == 0;
 }
 
+struct rp_request *rp_scheduler_request_of(const struct rp_scheduler *scheduler, uint32_t slot,
+                                           uint32_t *out_pages) {
+    const struct rp_sequence *sequence = &scheduler->sequences[slot];
+    *out_pages = sequence->state == RP_SEQUENCE_RUNNING ? sequence->page_count : 0;
+    return sequence->request; /* NULL once closed, and the slot waits for its last planned step */
+}
+
 void rp_scheduler_stats(const struct rp_scheduler *scheduler, struct rp_sched_stats *out_stats) {
     const struct rp_kv_pool *pool = &scheduler->pool;
     *out_stats =
@@ -231,8 +242,37 @@ void rp_scheduler_stats(const struct rp_scheduler *scheduler, struct rp_sched_st
                                 .pages_pending = rp_kv_pool_count(pool, RP_KV_PENDING),
                                 .host_pages_total = scheduler->host.page_count,
                                 .host_pages_free = rp_kv_pool_count(&scheduler->host, RP_KV_FREE),
-                                .preemptions = scheduler->preemptions,
                                 .prefix_query_tokens = scheduler->prefix_query_tokens,
                                 .prefix_hit_tokens = scheduler->prefix_hit_tokens,
                                 .steps = scheduler->planned_step};
+    for (int i = 0; i < RP_PREEMPTED_COUNT; i++) {
+        out_stats->preempted[i] = scheduler->preempted[i];
+        out_stats->preemptions += scheduler->preempted[i];
+    }
+}
+
+uint64_t rp_scheduler_wasted_tokens(const struct rp_scheduler *scheduler) {
+    uint64_t wasted = 0;
+    for (uint32_t i = 0; i < scheduler->running_count; i++) {
+        const struct rp_sequence *sequence = &scheduler->sequences[scheduler->running[i]];
+        wasted += (uint64_t)sequence->page_count * scheduler->config.page_tokens -
+                  sequence->planned_length;
+    }
+    return wasted;
+}
+
+void rp_scheduler_watch_pages(struct rp_scheduler *scheduler,
+                              void (*note)(void *ctx, uint32_t page, enum rp_kv_state from,
+                                           enum rp_kv_state to),
+                              void *ctx) {
+    scheduler->pool.note = note;
+    scheduler->pool.note_ctx = ctx;
+}
+
+uint32_t rp_scheduler_page_map(const struct rp_scheduler *scheduler, uint32_t *out,
+                               uint32_t capacity) {
+    const struct rp_kv_pool *pool = &scheduler->pool;
+    for (uint32_t page = 0; page < pool->page_count && page < capacity; page++)
+        out[page] = atomic_load_explicit(&pool->map[page], memory_order_relaxed);
+    return pool->page_count;
 }

@@ -26,6 +26,8 @@
  * NaN: only logits without NaN prove that pages are clean, so pages are entered in the prefix cache when
  * a row that samples behind them is committed, never earlier. Pages without that proof are zeroed before
  * they are used again.
+ * Scored prompts (prompt_logprobs): each token of a chunk takes one of the step's logit rows, so chunks are as short as
+ * what is left of those; nothing is taken from the prefix cache.
  * Prefix cache: full pages only, the last prompt token is always recomputed (it must give logits), least
  * recently used pages go first, a hit compares the tokens (kv_prefix.h).
  *
@@ -36,6 +38,7 @@
 
 #include "base/status.h"
 #include "engine/request.h"
+#include "kvcache/kv_pool.h"
 
 struct rp_scheduler;
 
@@ -72,6 +75,7 @@ struct rp_sched_row {
     uint32_t count; /* tokens: 1 for decode, a chunk of the prompt otherwise */
     bool decode;    /* input is the slot's last token */
     bool samples;   /* its last token gets logits and a sampled token */
+    bool scores;    /* each of its tokens gets logits: those of a prompt that is to be scored */
 };
 
 /* A page-table entry to write before the step. */
@@ -94,14 +98,22 @@ struct rp_sched_copy {
     uint32_t from, to; /* page numbers in their pools */
 };
 
+/* A sequence that left the device's pages in this step, or came back to them. */
+struct rp_sched_swap {
+    uint64_t request_id;
+    uint32_t page_count; /* copied */
+    bool out;
+};
+
 /* In stream order: copies, then zero_pages, then joins and pages (edits of the slots), then the rows. A
  * page may be copied out and given to another sequence in one step, and zeroed in between. */
 struct rp_sched_step {
     uint64_t id; /* 1, 2, 3, ... */
     const struct rp_sched_row *rows;
     uint32_t row_count;
-    uint32_t token_count, sample_count;
-    bool decode_only; /* every row is a decode row: a decode set can run it */
+    uint32_t token_count, sample_count; /* sample_count: tokens that get logits */
+    bool decode_only;                   /* every row is a decode row: a decode set can run it */
+    bool scored;                        /* a row's request asks for logprobs, of prompt or answer */
     const struct rp_sched_page *pages;
     uint32_t page_count;
     const struct rp_sched_join *joins;
@@ -110,6 +122,16 @@ struct rp_sched_step {
     uint32_t copy_count;
     const uint32_t *zero_pages; /* pages to fill with zeros before the step (held NaN) */
     uint32_t zero_page_count;
+    const struct rp_sched_swap *swaps; /* told, not to be acted on: the copies do that */
+    uint32_t swap_count;
+};
+
+/* Scores of one token (struct rp_token_scores of device/step.h). */
+struct rp_sched_scores {
+    int32_t token;
+    float logprob;
+    uint32_t rank, top_count;
+    struct rp_logprob top[RP_LOGPROBS_MAX];
 };
 
 /* What the device said of one row of the step, in row order (struct rp_row_result of device/step.h). */
@@ -117,6 +139,9 @@ struct rp_sched_result {
     int32_t token; /* -1: none */
     float logprob;
     uint32_t flags; /* rp_sched_result_flags */
+    /* Of each token that got logits, in order: of a scored row for the token behind it; of a sampling row's last one,
+     * where the request asks for logprobs, for the sampled token. NULL when the step is not `scored`. */
+    const struct rp_sched_scores *scores;
 };
 
 /* The values of RP_RESULT_* (device/step.h), which this header must not include. */
@@ -126,11 +151,16 @@ enum rp_sched_result_flags {
     RP_SCHED_RESULT_SKIPPED = 4
 };
 
+/* What a request was doing when it was swapped out. The cause is always one: an older request needed a page for its
+ * next token. */
+enum rp_preempted { RP_PREEMPTED_PREFILL, RP_PREEMPTED_DECODE, RP_PREEMPTED_COUNT };
+
 struct rp_sched_stats {
     uint32_t waiting, running, swapped;
     uint32_t pages_total, pages_free, pages_cached, pages_held, pages_pending; /* without page 0 */
     uint32_t host_pages_total, host_pages_free;
-    uint64_t preemptions, prefix_query_tokens, prefix_hit_tokens, steps;
+    uint64_t preemptions, preempted[RP_PREEMPTED_COUNT]; /* all, and by phase */
+    uint64_t prefix_query_tokens, prefix_hit_tokens, steps;
 };
 
 int rp_scheduler_create(const struct rp_scheduler_config *config, struct rp_scheduler **out,
@@ -167,11 +197,27 @@ bool rp_scheduler_next_event(struct rp_scheduler *scheduler, struct rp_event *ou
 void rp_scheduler_fail_all(struct rp_scheduler *scheduler, enum rp_finish_reason reason,
                            uint64_t now_ns);
 
+/* Whose row it is that stands in a planned, uncommitted step for this slot, and how many pages it holds on the
+ * device; NULL when that request has ended meanwhile (rp_sched_row.request is then no longer to be read). */
+struct rp_request *rp_scheduler_request_of(const struct rp_scheduler *scheduler, uint32_t slot,
+                                           uint32_t *out_pages);
+
 /* Steps planned and not yet committed: 0, 1 or 2. */
 uint32_t rp_scheduler_in_flight(const struct rp_scheduler *scheduler);
 /* No sequence waiting or admitted, nothing in flight. */
 bool rp_scheduler_is_idle(const struct rp_scheduler *scheduler);
 void rp_scheduler_stats(const struct rp_scheduler *scheduler, struct rp_sched_stats *out_stats);
+/* Places in pages of running sequences that hold nothing yet: a walk over all of them. */
+uint64_t rp_scheduler_wasted_tokens(const struct rp_scheduler *scheduler);
+
+/* Calls `note` whenever a device page changes its state (kvcache/kv_pool.h). NULL: nobody. */
+void rp_scheduler_watch_pages(struct rp_scheduler *scheduler,
+                              void (*note)(void *ctx, uint32_t page, enum rp_kv_state from,
+                                           enum rp_kv_state to),
+                              void *ctx);
+/* Any thread: the device pool's map (kvcache/kv_pool.h), as far as it fits; returns the pages there are. */
+uint32_t rp_scheduler_page_map(const struct rp_scheduler *scheduler, uint32_t *out,
+                               uint32_t capacity);
 
 /* Invariants (reference counts against tables, free + held + cached + pending = total, states).
  * Returns NULL when all hold, else a text that names the broken one. */

@@ -22,7 +22,7 @@ static bool cannot_get_stuck(const struct rp_scheduler *scheduler, uint32_t wors
 }
 
 /* Longest beginning of the prompt that is in the prefix table, in whole pages and without the last
- * token, which must give logits. Pages go to scheduler->match; out_cached: how many of them only
+ * token, which must give logits; of a prompt that is to be scored all must. Pages go to scheduler->match; out_cached: how many of them only
  * the cache holds; out_chain: the hash of the last one. */
 static uint32_t match_prefix(const struct rp_scheduler *scheduler, const struct rp_request *request,
                              struct rp_hash128 *out_chain, uint32_t *out_cached) {
@@ -31,7 +31,7 @@ static uint32_t match_prefix(const struct rp_scheduler *scheduler, const struct 
     uint64_t salt = RP_MUTATED(HASH_WITHOUT_SALT) ? 0 : request->cache_salt;
     uint32_t limit = (request->prompt_count - !RP_MUTATED(LAST_TOKEN_NOT_RECOMPUTED)) / page_tokens;
     *out_cached = 0;
-    if (!scheduler->config.prefix_cache)
+    if (!scheduler->config.prefix_cache || request->prompt_logprobs)
         return 0;
     *out_chain = rp_kv_prefix_root(prefix, salt);
     while (count < limit) {
@@ -99,6 +99,22 @@ static void enter(struct rp_scheduler *scheduler, struct rp_step_store *step,
     RP_ASSERT(planned);
 }
 
+/* Whether the pages that the request is to share are still being computed. They are in the prefix table with the first
+ * token of number 0; whoever does not find them then computes them. */
+static bool must_wait_for_prompt(const struct rp_scheduler *scheduler,
+                                 const struct rp_request *request) {
+    if (request->choice == 0 || request->prompt_logprobs || !scheduler->config.prefix_cache ||
+        request->prompt_count <= scheduler->config.page_tokens)
+        return false;
+    for (uint32_t i = 0; i < scheduler->running_count; i++) {
+        const struct rp_sequence *sequence = &scheduler->sequences[scheduler->running[i]];
+        const struct rp_request *first = sequence->request;
+        if (first->prompt == request->prompt && first->choice == 0 && sequence->outputs == 0)
+            return true;
+    }
+    return false;
+}
+
 bool rp_sched_try_admit(struct rp_scheduler *scheduler, struct rp_step_store *step) {
     const struct rp_scheduler_config *config = &scheduler->config;
     if (scheduler->waiting_count == 0 || scheduler->swapped_count || !scheduler->free_slot_count)
@@ -109,6 +125,8 @@ bool rp_sched_try_admit(struct rp_scheduler *scheduler, struct rp_step_store *st
         return false;
     struct rp_request *request = scheduler->waiting[scheduler->waiting_first];
     if (request == scheduler->blocked_head && scheduler->blocked_epoch == scheduler->release_epoch)
+        return false;
+    if (must_wait_for_prompt(scheduler, request))
         return false;
     uint64_t worst_tokens = (uint64_t)request->prompt_count + request->max_tokens - 1;
     uint32_t worst_pages = rp_sched_pages_of(scheduler, worst_tokens);

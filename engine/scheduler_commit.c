@@ -1,10 +1,14 @@
 /* Results become tokens, ends and cacheable pages. */
 #include "engine/scheduler_internal.h"
 
+#include <math.h>
+#include <string.h>
+
 void rp_sched_push_event(struct rp_scheduler *scheduler, const struct rp_event *event) {
     struct rp_sched_events *events = &scheduler->events;
     RP_ASSERT_CMP(events->count, <, events->capacity);
-    events->slots[(events->first + events->count++) % events->capacity] = *event;
+    rp_sched_copy_event(&events->slots[(events->first + events->count++) % events->capacity],
+                        event);
     events->closed_count += event->kind == RP_EVENT_CLOSED;
 }
 
@@ -12,7 +16,7 @@ bool rp_scheduler_next_event(struct rp_scheduler *scheduler, struct rp_event *ou
     struct rp_sched_events *events = &scheduler->events;
     if (events->count == 0)
         return false;
-    *out_event = events->slots[events->first];
+    rp_sched_copy_event(out_event, &events->slots[events->first]);
     events->first = (events->first + 1) % events->capacity;
     events->count--;
     events->closed_count -= out_event->kind == RP_EVENT_CLOSED;
@@ -20,12 +24,13 @@ bool rp_scheduler_next_event(struct rp_scheduler *scheduler, struct rp_event *ou
 }
 
 void rp_sched_close_request(struct rp_scheduler *scheduler, struct rp_request *request,
-                            enum rp_finish_reason reason, uint64_t now_ns) {
+                            uint32_t tokens, enum rp_finish_reason reason, uint64_t now_ns) {
     request->closed_ns = now_ns;
     struct rp_event event = {.request = request,
                              .kind = RP_EVENT_CLOSED,
                              .finish_reason = (uint8_t)reason,
                              .token = -1,
+                             .index = tokens,
                              .time_ns = now_ns};
     rp_sched_push_event(scheduler, &event);
 }
@@ -73,7 +78,7 @@ void rp_sched_close(struct rp_scheduler *scheduler, struct rp_sequence *sequence
         rp_sched_list_remove(scheduler->swapped, &scheduler->swapped_count, sequence->slot);
     }
     scheduler->worst_page_sum -= sequence->worst_pages;
-    rp_sched_close_request(scheduler, sequence->request, reason, now_ns);
+    rp_sched_close_request(scheduler, sequence->request, sequence->outputs, reason, now_ns);
     sequence->request = NULL;
     if (sequence->last_step > scheduler->committed_step) {
         sequence->state = RP_SEQUENCE_CLOSED;
@@ -144,8 +149,47 @@ static void condemn_pages(struct rp_scheduler *scheduler, struct rp_sequence *se
     }
 }
 
-static void take_token(struct rp_scheduler *scheduler, struct rp_sequence *sequence,
+static const struct rp_sched_scores *last_scores(const struct rp_sched_row *row,
+                                                 const struct rp_sched_result *result) {
+    return &result->scores[row->scores ? row->count - 1 : 0];
+}
+
+static void add_scores(struct rp_event *event, const struct rp_sched_scores *scores) {
+    event->logprob = scores->logprob;
+    event->rank = scores->rank;
+    event->top_count = (uint8_t)RP_MIN(scores->top_count, (uint32_t)RP_LOGPROBS_MAX);
+    memcpy(event->top, scores->top, event->top_count * sizeof *event->top);
+}
+
+/* The prompt's tokens behind the row's, each with its scores. */
+static void take_prompt_scores(struct rp_scheduler *scheduler, const struct rp_sched_row *row,
+                               const struct rp_sched_result *result, uint64_t now_ns) {
+    struct rp_request *request = scheduler->sequences[row->slot].request;
+    for (uint32_t i = 0; i < row->count && row->start + i + 1 < request->prompt_count; i++) {
+        uint32_t index = row->start + i + 1;
+        struct rp_event event = {.request = request,
+                                 .kind = RP_EVENT_PROMPT,
+                                 .token = request->prompt[index],
+                                 .index = index,
+                                 .time_ns = now_ns};
+        add_scores(&event, &result->scores[i]);
+        rp_sched_push_event(scheduler, &event);
+    }
+}
+
+/* A score that is not a number means what a NaN among the logits means. */
+static bool scores_failed(const struct rp_sched_row *row, const struct rp_request *request,
+                          const struct rp_sched_result *result) {
+    if (row->scores)
+        for (uint32_t i = 0; i + row->samples < row->count; i++)
+            if (isnan(result->scores[i].logprob))
+                return true;
+    return row->samples && request->logprobs && isnan(last_scores(row, result)->logprob);
+}
+
+static void take_token(struct rp_scheduler *scheduler, const struct rp_sched_row *row,
                        const struct rp_sched_result *result, uint64_t now_ns) {
+    struct rp_sequence *sequence = &scheduler->sequences[row->slot];
     struct rp_request *request = sequence->request;
     bool stopped = result->flags & RP_SCHED_RESULT_STOPPED;
     if (scheduler->config.prefix_cache) {
@@ -154,21 +198,29 @@ static void take_token(struct rp_scheduler *scheduler, struct rp_sequence *seque
         sequence->tail_tokens[(position + RP_MUTATED(TAIL_TOKEN_WRONG)) %
                               scheduler->config.page_tokens] = result->token;
     }
-    if (sequence->outputs++ == 0)
+    uint32_t index = sequence->outputs++;
+    if (index == 0)
         request->first_token_ns = now_ns;
-    struct rp_event event = {.request = request,
-                             .kind = RP_EVENT_TOKEN,
-                             .is_stop = stopped,
-                             .token = result->token,
-                             .logprob = result->logprob,
-                             .time_ns = now_ns};
+    struct rp_event event; /* without clearing its top, of which top_count are there */
+    event.request = request;
+    event.kind = RP_EVENT_TOKEN;
+    event.finish_reason = RP_FINISH_NONE;
+    event.is_stop = stopped;
+    event.top_count = 0;
+    event.token = result->token;
+    event.logprob = 0.0f;
+    event.rank = 0;
+    event.index = index;
+    event.time_ns = now_ns;
+    if (result->scores && request->logprobs)
+        add_scores(&event, last_scores(row, result));
     rp_sched_push_event(scheduler, &event);
     if (stopped) {
         /* A row that is already planned finds the slot finished and writes nothing. */
         sequence->planned_length = sequence->verified_length;
         rp_sched_close(scheduler, sequence, RP_FINISH_STOP, now_ns);
         if (RP_MUTATED(CLOSED_TWICE) && atomic_load(&request->cancelled))
-            rp_sched_close_request(scheduler, request, RP_FINISH_CANCELLED, now_ns);
+            rp_sched_close_request(scheduler, request, 0, RP_FINISH_CANCELLED, now_ns);
     } else if (sequence->outputs == sequence->max_tokens + RP_MUTATED(ONE_TOKEN_TOO_MANY)) {
         rp_sched_close(scheduler, sequence, RP_FINISH_LENGTH, now_ns);
     }
@@ -188,6 +240,11 @@ static void commit_row(struct rp_scheduler *scheduler, const struct rp_sched_row
         return;
     }
     bool failed = (result->flags & RP_SCHED_RESULT_NAN) || (row->samples && result->token < 0);
+    if (result->scores && !failed) {
+        failed = scores_failed(row, sequence->request, result);
+        if (row->scores && !failed)
+            take_prompt_scores(scheduler, row, result, now_ns);
+    }
     if (RP_MUTATED(NAN_CACHED) && failed && scheduler->config.prefix_cache) {
         sequence->verified_length = row->start + row->count;
         hash_full_pages(scheduler, sequence);
@@ -198,7 +255,7 @@ static void commit_row(struct rp_scheduler *scheduler, const struct rp_sched_row
         rp_sched_close(scheduler, sequence, RP_FINISH_NUMERIC, now_ns);
     } else if (row->samples) {
         sequence->verified_length = row->start + row->count;
-        take_token(scheduler, sequence, result, now_ns);
+        take_token(scheduler, row, result, now_ns);
     }
 }
 

@@ -18,9 +18,12 @@
 #include "kvcache/kv_pool.h"
 #include "kvcache/kv_prefix.h"
 
+#include <stddef.h>
+#include <string.h>
+
 /* Steps that may be planned and not committed, with run-ahead. */
 #define RP_SCHED_IN_FLIGHT_MAX 2
-/* Events of one sampled row: its token, and the end of its request. */
+/* Events of one sampled row: its token, and the end of its request. A scored token has one. */
 #define RP_SCHED_ROW_EVENTS 2
 
 /* Bugs that the mutation test plants (tests/engine/test_scheduler_mutations.c); none exists in a
@@ -91,12 +94,14 @@ struct rp_step_store {
     struct rp_sched_join *joins;  /* (slot_count) */
     struct rp_sched_copy *copies; /* (copy_capacity) */
     uint32_t *zero_pages;         /* (page_edit_capacity) */
-    uint32_t row_count, page_count, join_count, copy_count, zero_count;
+    struct rp_sched_swap *swaps;  /* (slot_count) */
+    uint32_t row_count, page_count, join_count, copy_count, zero_count, swap_count;
     uint32_t token_count, sample_count, chunk_count;
+    bool scored;
     uint64_t now_ns;
     /* What the step still has room for. */
     uint32_t token_room;  /* prompt tokens */
-    uint32_t sample_room; /* rows with a sampled token */
+    uint32_t sample_room; /* tokens with logits */
 };
 
 struct rp_sched_events {
@@ -138,11 +143,15 @@ struct rp_scheduler {
     uint32_t *match;         /* (pages_per_slot) scratch of admission: pages found */
     int32_t *page_scratch;   /* (page_tokens) scratch of hashing */
     uint32_t *ref_scratch;   /* (max of both pools' pages) zeros between calls */
-    uint64_t preemptions, prefix_query_tokens, prefix_hit_tokens;
+    uint64_t preempted[RP_PREEMPTED_COUNT], prefix_query_tokens, prefix_hit_tokens;
 };
 
 static inline uint32_t rp_sched_pages_of(const struct rp_scheduler *scheduler, uint64_t tokens) {
     return (uint32_t)RP_CEIL_DIV(tokens, scheduler->config.page_tokens);
+}
+/* Tokens of a row that get logits. */
+static inline uint32_t rp_sched_logit_rows(const struct rp_sched_row *row) {
+    return row->scores ? row->count : row->samples;
 }
 static inline bool rp_sequence_in_prompt(const struct rp_sequence *sequence) {
     return sequence->planned_length < sequence->prompt_count;
@@ -185,10 +194,17 @@ bool rp_sched_make_room(struct rp_scheduler *scheduler, struct rp_step_store *st
 /* Pages that must be left when somebody comes in: each running sequence may need one soon. */
 uint32_t rp_sched_margin(const struct rp_scheduler *scheduler);
 
+/* Most events have no likeliest tokens, which are most of an event. */
+static inline void rp_sched_copy_event(struct rp_event *to, const struct rp_event *from) {
+    memcpy(to, from, offsetof(struct rp_event, top));
+    if (from->top_count)
+        memcpy(to->top, from->top, from->top_count * sizeof *to->top);
+}
+
 /* scheduler_commit.c */
 void rp_sched_push_event(struct rp_scheduler *scheduler, const struct rp_event *event);
 void rp_sched_close_request(struct rp_scheduler *scheduler, struct rp_request *request,
-                            enum rp_finish_reason reason, uint64_t now_ns);
+                            uint32_t tokens, enum rp_finish_reason reason, uint64_t now_ns);
 void rp_sched_close(struct rp_scheduler *scheduler, struct rp_sequence *sequence,
                     enum rp_finish_reason reason, uint64_t now_ns);
 /* Gives back a running sequence's device pages; those that are not proven clean become dirty. */

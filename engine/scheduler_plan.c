@@ -24,16 +24,19 @@ uint32_t rp_sched_take_page(struct rp_scheduler *scheduler, struct rp_step_store
 
 static void add_row(struct rp_step_store *step, struct rp_sequence *sequence, uint32_t count,
                     bool decode, bool samples) {
-    step->rows[step->row_count++] = (struct rp_sched_row){.request = sequence->request,
-                                                          .slot = sequence->slot,
-                                                          .start = sequence->planned_length,
-                                                          .count = count,
-                                                          .decode = decode,
-                                                          .samples = samples};
+    struct rp_sched_row *row = &step->rows[step->row_count++];
+    *row = (struct rp_sched_row){.request = sequence->request,
+                                 .slot = sequence->slot,
+                                 .start = sequence->planned_length,
+                                 .count = count,
+                                 .decode = decode,
+                                 .samples = samples,
+                                 .scores = !decode && sequence->request->prompt_logprobs};
+    step->scored |= sequence->request->logprobs | row->scores;
     step->token_count += count;
     step->chunk_count += !decode;
-    step->sample_count += samples;
-    step->sample_room -= samples;
+    step->sample_count += rp_sched_logit_rows(row);
+    step->sample_room -= rp_sched_logit_rows(row);
     sequence->planned_length += count;
     sequence->planned_outputs += samples;
     sequence->last_step = step->id;
@@ -128,7 +131,9 @@ bool rp_sched_plan_chunk(struct rp_scheduler *scheduler, struct rp_step_store *s
                          struct rp_sequence *sequence) {
     uint32_t rest = sequence->prompt_count - sequence->planned_length;
     uint32_t count = RP_MIN(rest, step->token_room);
-    if (count == rest && step->sample_room == 0)
+    if (sequence->request->prompt_logprobs)
+        count = RP_MIN(count, step->sample_room);
+    else if (count == rest && step->sample_room == 0)
         count--;
     if (count == 0 || step->row_count == scheduler->config.row_capacity)
         return false;
@@ -173,17 +178,16 @@ static void cut_last_chunk(struct rp_scheduler *scheduler, struct rp_step_store 
     if (saved <= moved + caused)
         return;
     struct rp_sequence *sequence = &scheduler->sequences[row->slot];
+    step->sample_count -= rp_sched_logit_rows(row);
+    sequence->planned_outputs -= row->samples;
     row->count -= moved;
+    row->samples = false;
+    step->sample_count += rp_sched_logit_rows(row);
     step->token_count -= moved;
     sequence->planned_length -= moved;
-    if (row->samples) {
-        row->samples = false;
-        step->sample_count--;
-        sequence->planned_outputs--;
-    }
 }
 
-/* How many rows may sample without losing an event: those of the steps in flight come first. */
+/* How many tokens may get logits without losing an event: those of the steps in flight come first. */
 static uint32_t sample_room(const struct rp_scheduler *scheduler, uint32_t event_room) {
     const struct rp_scheduler_config *config = &scheduler->config;
     uint32_t own_room = RP_SCHED_IN_FLIGHT_MAX * RP_SCHED_ROW_EVENTS * config->row_capacity;
@@ -202,7 +206,7 @@ static void close_cancelled(struct rp_scheduler *scheduler, uint64_t now_ns) {
     for (uint32_t i = 0; i < scheduler->waiting_count; i++) {
         struct rp_request *request = scheduler->waiting[(scheduler->waiting_first + i) % capacity];
         if (atomic_load_explicit(&request->cancelled, memory_order_relaxed)) {
-            rp_sched_close_request(scheduler, request, RP_FINISH_CANCELLED, now_ns);
+            rp_sched_close_request(scheduler, request, 0, RP_FINISH_CANCELLED, now_ns);
             scheduler->blocked_head = NULL; /* its memory may come back as another request */
         } else {
             scheduler->waiting[(scheduler->waiting_first + kept++) % capacity] = request;
@@ -223,8 +227,9 @@ static struct rp_step_store *begin_step(struct rp_scheduler *scheduler, uint64_t
     struct rp_step_store *step = &scheduler->stores[id % RP_SCHED_IN_FLIGHT_MAX];
     step->id = id;
     step->row_count = step->page_count = step->join_count = 0;
-    step->copy_count = step->zero_count = 0;
+    step->copy_count = step->zero_count = step->swap_count = 0;
     step->token_count = step->chunk_count = 0;
+    step->scored = false;
     step->now_ns = now_ns;
     step->token_room = scheduler->token_budget;
     step->sample_count = 0;
@@ -264,6 +269,7 @@ bool rp_scheduler_plan(struct rp_scheduler *scheduler, uint64_t now_ns, uint32_t
                                        .token_count = step->token_count,
                                        .sample_count = step->sample_count,
                                        .decode_only = step->chunk_count == 0,
+                                       .scored = step->scored,
                                        .pages = step->pages,
                                        .page_count = step->page_count,
                                        .joins = step->joins,
@@ -271,6 +277,8 @@ bool rp_scheduler_plan(struct rp_scheduler *scheduler, uint64_t now_ns, uint32_t
                                        .copies = step->copies,
                                        .copy_count = step->copy_count,
                                        .zero_pages = step->zero_pages,
-                                       .zero_page_count = step->zero_count};
+                                       .zero_page_count = step->zero_count,
+                                       .swaps = step->swaps,
+                                       .swap_count = step->swap_count};
     return true;
 }

@@ -32,6 +32,7 @@ static void swap_out(struct rp_scheduler *scheduler, struct rp_step_store *step,
         step->copies[step->copy_count++] =
             (struct rp_sched_copy){RP_COPY_TO_HOST, sequence->pages[i], to};
     }
+    step->swaps[step->swap_count++] = (struct rp_sched_swap){sequence->request->id, content, true};
     rp_sched_release_pages(scheduler, sequence, 0);
     for (uint32_t i = 0; i < content; i++)
         sequence->pages[i] = step->copies[copy_begin + i].to;
@@ -40,7 +41,8 @@ static void swap_out(struct rp_scheduler *scheduler, struct rp_step_store *step,
     sequence->request->swap_count++;
     rp_sched_list_remove(scheduler->running, &scheduler->running_count, sequence->slot);
     rp_sched_list_insert(scheduler, scheduler->swapped, &scheduler->swapped_count, sequence->slot);
-    scheduler->preemptions++;
+    bool in_prompt = rp_sequence_in_prompt(sequence);
+    scheduler->preempted[in_prompt ? RP_PREEMPTED_PREFILL : RP_PREEMPTED_DECODE]++;
 }
 
 /* Adds (sign 1) or takes back (-1) a sequence's references in ref_scratch. True when one of its
@@ -102,6 +104,7 @@ static void swap_in(struct rp_scheduler *scheduler, struct rp_step_store *step,
                     struct rp_sequence *sequence, uint32_t page_count) {
     uint32_t content = sequence->page_count;
     sequence->page_count = 0;
+    step->swaps[step->swap_count++] = (struct rp_sched_swap){sequence->request->id, content, false};
     for (uint32_t i = 0; i < page_count; i++) {
         uint32_t host_page = i < content ? sequence->pages[i] : 0;
         uint32_t page = rp_sched_take_page(scheduler, step, sequence, i < content);

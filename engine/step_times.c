@@ -1,19 +1,22 @@
 /* step_times.c - how long steps take: on the device, between two of them, and in the engine thread. */
 #include "engine/engine_internal.h"
 
-static const double step_bounds[] = {0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02,
-                                     0.05,   0.1,    0.2,    0.5,   1.0,   2.0,   5.0,  10.0};
-static const double small_bounds[] = {1e-6, 2e-6, 3e-6, 5e-6, 1e-5, 2e-5, 3e-5, 5e-5,
-                                      1e-4, 2e-4, 5e-4, 1e-3, 1e-2, 0.1,  1.0};
+static const double step_bounds[] = {0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01,
+                                     0.02,   0.05,   0.1,   0.5,   2.0};
+static const double token_bounds[] = {1,   8,    16,   32,   64,   128,  256,
+                                      512, 1024, 2048, 4096, 8192, 16384};
+static const double small_bounds[] = {1e-6, 3e-6, 1e-5, 2e-5, 5e-5, 1e-4, 3e-4, 1e-3, 1e-2, 0.1};
 
 bool rp_engine_times_init(struct rp_engine *engine) {
     struct rp_engine_metrics *metrics = &engine->metrics;
-    rp_histogram_init(&metrics->step_seconds, step_bounds, RP_ARRAY_COUNT(step_bounds));
+    for (int i = 0; i < 2; i++)
+        rp_histogram_init(&metrics->step_seconds[i], step_bounds, RP_ARRAY_COUNT(step_bounds));
+    rp_histogram_init(&metrics->step_tokens, token_bounds, RP_ARRAY_COUNT(token_bounds));
     rp_histogram_init(&metrics->step_device_seconds, step_bounds, RP_ARRAY_COUNT(step_bounds));
     rp_histogram_init(&metrics->step_gap_seconds, small_bounds, RP_ARRAY_COUNT(small_bounds));
     rp_histogram_init(&metrics->step_host_seconds, small_bounds, RP_ARRAY_COUNT(small_bounds));
     engine->times = rp_calloc(RP_STEP_TIMES, sizeof *engine->times);
-    return engine->times != NULL;
+    return engine->times && rp_step_records_init(&engine->records);
 }
 
 void rp_engine_note_step(struct rp_engine *engine, const struct rp_pending_step *step) {
@@ -21,7 +24,7 @@ void rp_engine_note_step(struct rp_engine *engine, const struct rp_pending_step 
     uint64_t begin = engine->batch.begin_ns, end = engine->batch.end_ns;
     struct rp_step_times *times = &engine->times[engine->times_count++ % RP_STEP_TIMES];
     *times = (struct rp_step_times){
-        .device_ns = end - begin, .rows = step->row_count, .tokens = step->token_count};
+        .device_ns = end - begin, .rows = step->plan.row_count, .tokens = step->plan.token_count};
     rp_histogram_observe(&metrics->step_device_seconds, (double)times->device_ns * 1e-9);
     if (step->behind && engine->device_end_ns && begin > engine->device_end_ns) {
         times->gap_ns = begin - engine->device_end_ns;

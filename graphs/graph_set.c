@@ -18,6 +18,7 @@ struct rp_graph_set {
     bool poison, guarded;
     size_t *canaries; /* guarded: (canary_count) offsets into the arena, one behind every tensor */
     uint32_t canary_count;
+    bool passed_over; /* by the last pick */
 };
 
 /* Larger by tokens, then by logit rows: the order of capture, backwards. */
@@ -67,6 +68,7 @@ static int capture_entry(struct rp_graph_set *set, const struct rp_graph_set_con
                               &bindings, &config->options, config->eager, &entry->forward, err);
     if (status != RP_OK)
         return status;
+    bindings.stamp_base = set->backend->graph_launch_count(entry->forward);
     status = set->backend->capture(set->device, program, program->sample_begin, program->op_count,
                                    &entry->bucket, &bindings, &config->options, config->eager,
                                    &entry->sample, err);
@@ -205,16 +207,27 @@ void rp_graph_set_destroy(struct rp_graph_set *set) {
     rp_free(set);
 }
 
+static bool holds(const struct rp_bucket *bucket, uint32_t tokens, uint32_t rows,
+                  uint32_t logit_rows, bool decode_only) {
+    return bucket->tokens >= tokens && bucket->rows >= rows && bucket->logit_rows >= logit_rows &&
+           (decode_only || !bucket->decode);
+}
+
 struct rp_graph_entry *rp_graph_set_pick(struct rp_graph_set *set, uint32_t tokens, uint32_t rows,
                                          uint32_t logit_rows, bool decode_only) {
+    set->passed_over = false;
     for (uint32_t i = 0; i < set->count; i++) {
         struct rp_graph_entry *entry = &set->entries[i];
-        if (entry->forward && entry->bucket.tokens >= tokens && entry->bucket.rows >= rows &&
-            entry->bucket.logit_rows >= logit_rows && (decode_only || !entry->bucket.decode))
+        if (!holds(&entry->bucket, tokens, rows, logit_rows, decode_only))
+            continue;
+        if (entry->forward)
             return entry;
+        set->passed_over = true;
     }
     return NULL;
 }
+
+bool rp_graph_set_passed_over(const struct rp_graph_set *set) { return set->passed_over; }
 
 int rp_graph_set_launch(struct rp_graph_set *set, struct rp_graph_entry *entry, uint32_t tokens) {
     /* All bits set is a NaN in every float type. It would overwrite canaries. */

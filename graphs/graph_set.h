@@ -56,6 +56,9 @@ void rp_graph_set_destroy(struct rp_graph_set *set); /* waits for the device fir
 struct rp_graph_entry *rp_graph_set_pick(struct rp_graph_set *set, uint32_t tokens, uint32_t rows,
                                          uint32_t logit_rows, bool decode_only);
 
+/* Whether the last pick would have been a smaller one, had that been captured. */
+bool rp_graph_set_passed_over(const struct rp_graph_set *set);
+
 /* Asynchronous. tokens: the live ones, for the count of padded tokens. */
 int rp_graph_set_launch(struct rp_graph_set *set, struct rp_graph_entry *entry, uint32_t tokens);
 

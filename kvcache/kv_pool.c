@@ -4,6 +4,19 @@
 
 #include <string.h>
 
+const char *const rp_kv_states[RP_KV_STATE_COUNT] = {[RP_KV_RESERVED] = "reserved",
+                                                     [RP_KV_FREE] = "free",
+                                                     [RP_KV_HELD] = "held",
+                                                     [RP_KV_CACHED] = "cached",
+                                                     [RP_KV_PENDING] = "pending"};
+
+/* Its word of the map. */
+static void show_page(struct rp_kv_pool *pool, uint32_t page) {
+    const struct rp_kv_page *entry = &pool->pages[page];
+    atomic_store_explicit(&pool->map[page], entry->state | entry->refs << RP_KV_MAP_STATE_BITS,
+                          memory_order_relaxed);
+}
+
 /* Takes a page out of the list of its state. */
 static void unlink_page(struct rp_kv_pool *pool, uint32_t page) {
     struct rp_kv_page *entry = &pool->pages[page];
@@ -39,8 +52,12 @@ static void link_page(struct rp_kv_pool *pool, uint32_t page, enum rp_kv_state s
 }
 
 static void move_page(struct rp_kv_pool *pool, uint32_t page, enum rp_kv_state state) {
+    enum rp_kv_state from = (enum rp_kv_state)pool->pages[page].state;
     unlink_page(pool, page);
     link_page(pool, page, state);
+    show_page(pool, page);
+    if (pool->note)
+        pool->note(pool->note_ctx, page, from, state);
 }
 
 int rp_kv_pool_init(struct rp_kv_pool *pool, uint32_t page_count, uint32_t reserved_count,
@@ -50,7 +67,8 @@ int rp_kv_pool_init(struct rp_kv_pool *pool, uint32_t page_count, uint32_t reser
         return rp_error_set(err, RP_STATUS_INVALID, "a pool of %u pages, %u of them reserved",
                             page_count, reserved_count);
     pool->pages = rp_calloc(page_count, sizeof *pool->pages);
-    if (!pool->pages)
+    pool->map = rp_calloc(page_count, sizeof *pool->map);
+    if (!pool->pages || !pool->map)
         return rp_error_set(err, RP_STATUS_NO_MEMORY, "no memory to keep track of %u pages",
                             page_count);
     pool->page_count = page_count;
@@ -59,11 +77,14 @@ int rp_kv_pool_init(struct rp_kv_pool *pool, uint32_t page_count, uint32_t reser
         pool->lists[state] = (struct rp_kv_list){RP_KV_NO_PAGE, RP_KV_NO_PAGE};
     for (uint32_t page = 0; page < page_count; page++)
         link_page(pool, page, page < reserved_count ? RP_KV_RESERVED : RP_KV_FREE);
+    for (uint32_t page = 0; page < page_count; page++)
+        show_page(pool, page);
     return RP_OK;
 }
 
 void rp_kv_pool_deinit(struct rp_kv_pool *pool) {
     rp_free(pool->pages);
+    rp_free(pool->map);
     memset(pool, 0, sizeof *pool);
 }
 
@@ -74,6 +95,7 @@ uint32_t rp_kv_pool_try_alloc(struct rp_kv_pool *pool) {
     move_page(pool, page, RP_KV_HELD);
     pool->pages[page].refs = 1;
     pool->pages[page].fence = 0;
+    show_page(pool, page);
     return page;
 }
 
@@ -85,6 +107,7 @@ void rp_kv_pool_acquire(struct rp_kv_pool *pool, uint32_t page) {
     if (entry->state != RP_KV_HELD)
         move_page(pool, page, RP_KV_HELD);
     entry->refs++;
+    show_page(pool, page);
 }
 
 /* A page without references whose fence is retired. */
@@ -98,7 +121,9 @@ void rp_kv_pool_release(struct rp_kv_pool *pool, uint32_t page, uint64_t fence) 
     RP_ASSERT_CMP(entry->refs, >, 0);
     /* The largest of all its holders' fences counts, whoever lets go last. */
     entry->fence = RP_MAX(entry->fence, fence);
-    if (--entry->refs > 0)
+    entry->refs--;
+    show_page(pool, page);
+    if (entry->refs > 0)
         return;
     if (entry->fence > pool->retired_step)
         move_page(pool, page, RP_KV_PENDING);

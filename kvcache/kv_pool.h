@@ -13,11 +13,13 @@
  * it back from HELD, CACHED or PENDING alike. CACHED pages are in the order in which they lost
  * their last reference.
  *
- * Thread: engine thread only. Memory: all at init. Errors: init only; a full pool is an answer. */
+ * Thread: engine thread only, but for the map. Memory: all at init. Errors: init only; a full pool is an answer. */
 #ifndef RP_KVCACHE_KV_POOL_H
 #define RP_KVCACHE_KV_POOL_H
 
 #include "base/status.h"
+
+#include <stdatomic.h>
 
 #define RP_KV_NO_PAGE 0xFFFFFFFFu
 
@@ -44,7 +46,15 @@ struct rp_kv_pool {
     uint64_t retired_step;
     struct rp_kv_list lists[RP_KV_STATE_COUNT];
     uint32_t counts[RP_KV_STATE_COUNT];
+    /* (page_count) for other threads: state | references << RP_KV_MAP_STATE_BITS of each page, each word by
+     * itself true at some moment. */
+    _Atomic uint32_t *map;
+    /* NULL, or called whenever a page changes its state. */
+    void (*note)(void *ctx, uint32_t page, enum rp_kv_state from, enum rp_kv_state to);
+    void *note_ctx;
 };
+#define RP_KV_MAP_STATE_BITS 3
+extern const char *const rp_kv_states[RP_KV_STATE_COUNT]; /* "reserved", "free", ... */
 
 int rp_kv_pool_init(struct rp_kv_pool *pool, uint32_t page_count, uint32_t reserved_count,
                     struct rp_error *err) RP_MUST_USE;

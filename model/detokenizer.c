@@ -105,6 +105,10 @@ int rp_tok_decoder_apply(struct rp_tok_load *load) {
     }
     rp_buffer_deinit(&out);
     rp_buffer_deinit(&spare);
+    if (status == RP_OK && !rp_buffer_reserve(&tok->blob, RP_TOK_BLOB_SLACK))
+        status = rp_tok_no_memory(load);
+    if (status == RP_OK)
+        memset(tok->blob.data + tok->blob.len, 0, RP_TOK_BLOB_SLACK);
     return status;
 }
 
@@ -186,6 +190,14 @@ int rp_detokenizer_push(struct rp_detokenizer *d, int32_t id, struct rp_buffer *
     } else if (RP_LIKELY(e->flags & RP_TOK_WHOLE)) {
         if (d->pending_len && e->bytes.len)
             drop_pending(d, out);
+        size_t room = out->limit_bytes ? RP_MIN(out->capacity, out->limit_bytes) : out->capacity;
+        if (RP_LIKELY(e->bytes.len <= RP_TOK_BLOB_SLACK && !d->strip_left && !out->failed &&
+                      room >= RP_TOK_BLOB_SLACK && room - RP_TOK_BLOB_SLACK >= out->len)) {
+            /* A copy of a fixed size is no call. */
+            memcpy(out->data + out->len, rp_tok_ptr(tok, e->bytes), RP_TOK_BLOB_SLACK);
+            out->len += e->bytes.len;
+            return RP_OK;
+        }
         emit(d, rp_tok_ptr(tok, e->bytes), e->bytes.len, out);
     } else {
         const char *bytes = rp_tok_ptr(tok, e->bytes);
@@ -198,4 +210,17 @@ int rp_detokenizer_push(struct rp_detokenizer *d, int32_t id, struct rp_buffer *
 int rp_detokenizer_finish(struct rp_detokenizer *d, struct rp_buffer *out) {
     drop_pending(d, out);
     return out->failed ? RP_STATUS_NO_MEMORY : RP_OK;
+}
+
+int rp_detokenizer_follow(struct rp_detokenizer *d, const int32_t *ids, size_t count) {
+    struct rp_buffer before = {.data = NULL};
+    int status = RP_OK;
+    /* Only the beginning of a text is special. */
+    for (size_t i = 0; i < count && status == RP_OK && !(d->started && d->strip_left == 0); i++) {
+        rp_buffer_clear(&before);
+        status = rp_detokenizer_push(d, ids[i], &before);
+    }
+    rp_buffer_deinit(&before);
+    d->pending_len = 0;
+    return status;
 }

@@ -32,6 +32,10 @@ struct rp_detokenizer {
 
 void rp_detokenizer_init(struct rp_detokenizer *detok, const struct rp_tokenizer *tok,
                          bool skip_special_tokens);
+/* These ids stand before the stream: it goes on in the middle of their text, where a leading space is kept. To be called
+ * before the first push. RP_OK or NO_MEMORY. */
+int rp_detokenizer_follow(struct rp_detokenizer *detok, const int32_t *ids,
+                          size_t count) RP_MUST_USE;
 /* Appends whatever complete characters the token makes certain. An unknown id appends nothing.
  * RP_OK, or NO_MEMORY when `out` has failed. */
 int rp_detokenizer_push(struct rp_detokenizer *detok, int32_t id,

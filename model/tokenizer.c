@@ -21,46 +21,6 @@ void rp_tokenizer_close(struct rp_tokenizer *tok) {
     rp_free(tok);
 }
 
-struct rp_tokenizer_scratch *rp_tokenizer_scratch_create(const struct rp_tokenizer *tok) {
-    struct rp_tokenizer_scratch *s = rp_calloc(1, sizeof *s);
-    if (!s)
-        return NULL;
-    s->tok = tok;
-    size_t cache_bytes = 2 * RP_TOK_CACHE_SETS * sizeof *s->cache;
-    s->cache = rp_alloc_aligned(cache_bytes, RP_CACHE_LINE);
-    if (!s->cache) {
-        rp_free(s);
-        return NULL;
-    }
-    memset(s->cache, 0, cache_bytes);
-    return s;
-}
-
-void rp_tokenizer_scratch_destroy(struct rp_tokenizer_scratch *s) {
-    if (!s)
-        return;
-    rp_buffer_deinit(&s->input.text);
-    rp_buffer_deinit(&s->input.allow);
-    for (int i = 0; i < 2; i++) {
-        rp_buffer_deinit(&s->normalized[i].text);
-        rp_buffer_deinit(&s->normalized[i].allow);
-    }
-    for (int i = 0; i < RP_TOK_STEPS_MAX; i++)
-        rp_buffer_deinit(&s->step_text[i]);
-    rp_free_aligned(s->cache);
-    rp_free(s->symbols);
-    rp_free(s->prev);
-    rp_free(s->next);
-    rp_free(s->heap);
-    rp_free(s->points);
-    rp_free(s->points_spare);
-    pcre2_match_data_free(s->match);
-    pcre2_match_context_free(s->match_context);
-    if (s->jit_stack)
-        pcre2_jit_stack_free(s->jit_stack);
-    rp_free(s);
-}
-
 /* \w of Rust's regex: Alphabetic, M, Nd, Pc, Join_Control. utf8proc has no Alphabetic; beyond the
  * letters, marks and Nl it is the circled and squared letters. */
 static bool is_word(uint32_t c) {
@@ -110,13 +70,30 @@ struct added_match {
     const struct rp_tok_added *token;
 };
 
+/* The first place at or after `from` where an added token may begin; text->len when there is none. */
+static inline size_t find_first(const struct rp_tok_trie *trie, const struct rp_tok_text *text,
+                                size_t from) {
+    if (trie->common_len) {
+        size_t at = from + trie->anchor_at;
+        const char *hit =
+            at < text->len ? memchr(text->data + at, trie->anchor, text->len - at) : NULL;
+        return hit ? (size_t)(hit - text->data) - trie->anchor_at : text->len;
+    }
+    while (from < text->len && !trie->first[(unsigned char)text->data[from]])
+        from++;
+    return from;
+}
+
 /* The leftmost and there the longest added token at or after `from`. A special one does not exist
  * where the text does not allow it. */
 static bool find_added(const struct rp_tokenizer *tok, const struct rp_tok_trie *trie,
                        const struct rp_tok_text *text, size_t from, struct added_match *match) {
-    for (size_t begin = from; begin < text->len; begin++) {
-        if (RP_LIKELY(!trie->first[(unsigned char)text->data[begin]]))
-            continue;
+    for (size_t begin = from; (begin = find_first(trie, text, begin)) < text->len; begin++) {
+        if (text->len - begin >= 4) {
+            uint32_t head = rp_tok_trie_head(text->data + begin);
+            if (RP_LIKELY(!(trie->heads[head / 64] >> (head % 64) & 1)))
+                continue;
+        }
         bool allowed = true;
         uint32_t node = 0;
         match->token = NULL;
@@ -199,6 +176,10 @@ static void segment_raw(struct rp_tokenizer_scratch *s, const struct rp_tok_text
 
 static void append_lossy(struct rp_buffer *out, const char *text, size_t len) {
     size_t begin = 0;
+    if (rp_utf8_valid(text, len)) {
+        rp_buffer_append(out, text, len);
+        return;
+    }
     for (size_t i = 0; i < len;) {
         int n = rp_utf8_decode(text + i, len - i, NULL);
         if (n > 0) {

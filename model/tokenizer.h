@@ -74,6 +74,10 @@ int rp_tokenizer_encode(const struct rp_tokenizer *tok, const struct rp_text_spa
                         struct rp_tokenizer_scratch *scratch, struct rp_token_ids *out) RP_MUST_USE;
 void rp_token_ids_deinit(struct rp_token_ids *ids);
 
+/* Bytes of memory held: by the tables, and by a scratch as it has grown so far. */
+size_t rp_tokenizer_memory(const struct rp_tokenizer *tok);
+size_t rp_tokenizer_scratch_memory(const struct rp_tokenizer_scratch *scratch);
+
 /* Highest id + 1, added tokens included. */
 uint32_t rp_tokenizer_vocab_size(const struct rp_tokenizer *tok);
 /* The id of a token by its content as the file spells it, or -1. */

@@ -8,6 +8,10 @@
 
 /* Up to here the quadratic search is faster than the heap: most of it stays in two cache lines. */
 #define SHORT_MAX 32
+/* Longer pieces take their memory from the scratch. */
+#define SHORT_UNITS 127
+/* Of a run of one byte so much is searched: the longest unit is not longer. */
+#define RUN_MIN RP_TOK_UNIT_LEN_MAX
 
 int32_t *rp_tok_emit_reserve(struct rp_tokenizer_scratch *scratch, size_t count) {
     struct rp_token_ids *out = scratch->out;
@@ -31,25 +35,45 @@ int32_t *rp_tok_emit_reserve(struct rp_tokenizer_scratch *scratch, size_t count)
     return out->ids + out->count;
 }
 
+static bool grow(struct rp_tokenizer_scratch *s, void **array, size_t count, size_t size) {
+    void *grown = count > SIZE_MAX / size ? NULL : rp_realloc(*array, count * size);
+    if (grown)
+        *array = grown;
+    else
+        s->status = RP_STATUS_NO_MEMORY;
+    return grown != NULL;
+}
+
 static bool reserve_symbols(struct rp_tokenizer_scratch *s, size_t count) {
     if (count <= s->symbol_capacity)
         return true;
     size_t capacity = RP_MAX(count, s->symbol_capacity * 2);
-    int32_t *symbols = rp_realloc(s->symbols, capacity * sizeof *symbols);
-    if (symbols)
-        s->symbols = symbols;
-    uint32_t *prev = rp_realloc(s->prev, capacity * sizeof *prev);
-    if (prev)
-        s->prev = prev;
-    uint32_t *next = rp_realloc(s->next, capacity * sizeof *next);
-    if (next)
-        s->next = next;
-    if (!symbols || !prev || !next) {
-        s->status = RP_STATUS_NO_MEMORY;
+    if (!grow(s, (void **)&s->symbols, capacity, sizeof *s->symbols))
         return false;
-    }
     s->symbol_capacity = capacity;
     return true;
+}
+
+static bool reserve_links(struct rp_tokenizer_scratch *s, size_t count) {
+    if (count <= s->link_capacity)
+        return true;
+    size_t capacity = RP_MAX(count, s->link_capacity * 2);
+    if (!grow(s, (void **)&s->prev, capacity, sizeof *s->prev) ||
+        !grow(s, (void **)&s->next, capacity, sizeof *s->next))
+        return false;
+    s->link_capacity = capacity;
+    return true;
+}
+
+/* All zero, and so it is left. */
+static uint64_t *reserve_dead(struct rp_tokenizer_scratch *s, size_t words) {
+    if (words > s->dead_capacity) {
+        if (!grow(s, (void **)&s->dead, words, sizeof *s->dead))
+            return NULL;
+        memset(s->dead, 0, words * sizeof *s->dead);
+        s->dead_capacity = words;
+    }
+    return s->dead;
 }
 
 /* An unknown token waits until the next known one, because equal neighbours may be fused. */
@@ -91,9 +115,8 @@ static inline void collect(const struct rp_tokenizer *tok, struct collector *c, 
     c->symbols[c->count++] = id;
 }
 
-/* The symbols that merging starts from: bytes or characters. Never more than bytes of text. */
-static size_t collect_symbols(const struct rp_tokenizer *tok, int32_t *symbols, const char *text,
-                              size_t len) {
+size_t rp_tok_symbols(const struct rp_tokenizer *tok, int32_t *symbols, const char *text,
+                      size_t len) {
     struct collector c = {.symbols = symbols};
     if (tok->byte_level) {
         for (size_t i = 0; i < len; i++)
@@ -116,10 +139,18 @@ static size_t collect_symbols(const struct rp_tokenizer *tok, int32_t *symbols, 
     return c.count;
 }
 
-static size_t merge_short(struct rp_tokenizer_scratch *s, int32_t *ids, size_t count) {
-    const struct rp_tok_merges *merges = &s->tok->merges;
-    uint32_t ranks[SHORT_MAX];
-    int32_t merged[SHORT_MAX];
+size_t rp_tok_symbol_count(const struct rp_tokenizer *tok, const char *text, size_t len) {
+    size_t count = 0;
+    for (size_t i = 0; i < len; i++)
+        count += tok->byte_level || ((unsigned char)text[i] & 0xC0) != 0x80;
+    return count;
+}
+
+size_t rp_tok_merge_few(const struct rp_tokenizer *tok, int32_t *ids, size_t count) {
+    const struct rp_tok_merges *merges = &tok->merges;
+    uint32_t ranks[RP_TOK_MERGE_FEW];
+    int32_t merged[RP_TOK_MERGE_FEW];
+    RP_ASSERT_CMP(count, <=, RP_TOK_MERGE_FEW);
     for (size_t i = 0; i + 1 < count; i++) {
         const struct rp_tok_merge *m = rp_tok_merges_find(merges, ids[i], ids[i + 1]);
         ranks[i] = m ? m->rank : UINT32_MAX;
@@ -144,7 +175,6 @@ static size_t merge_short(struct rp_tokenizer_scratch *s, int32_t *ids, size_t c
             ranks[i] = m ? m->rank : UINT32_MAX;
             merged[i] = m ? m->new_id : -1;
         }
-        s->work++;
     }
     return count;
 }
@@ -209,7 +239,7 @@ static bool heap_fill(struct rp_tokenizer_scratch *s, size_t count) {
 }
 
 static size_t merge_long(struct rp_tokenizer_scratch *s, size_t count) {
-    if (!heap_fill(s, count))
+    if (!reserve_links(s, count) || !heap_fill(s, count))
         return 0;
     while (s->heap_count) {
         struct rp_tok_heap_entry top = s->heap[0], fresh;
@@ -236,119 +266,95 @@ static size_t merge_long(struct rp_tokenizer_scratch *s, size_t count) {
     return kept;
 }
 
-static void encode_uncached(struct rp_tokenizer_scratch *s, const char *text, size_t len) {
-    int32_t few[SHORT_MAX], *symbols = few;
-    size_t count;
-    if (len <= SHORT_MAX) {
-        count = merge_short(s, few, collect_symbols(s->tok, few, text, len));
-    } else {
-        if (!reserve_symbols(s, len))
-            return;
-        symbols = s->symbols;
-        count = collect_symbols(s->tok, symbols, text, len);
-        count = count <= SHORT_MAX ? merge_short(s, symbols, count) : merge_long(s, count);
-    }
+static void emit_all(struct rp_tokenizer_scratch *s, const int32_t *ids, size_t count) {
     int32_t *end = rp_tok_emit_reserve(s, count);
     if (end) {
-        memcpy(end, symbols, count * sizeof *end);
+        memcpy(end, ids, count * sizeof *end);
         s->out->count += count;
     }
 }
 
-static inline uint64_t load8(const char *p) {
-    uint64_t v;
-    memcpy(&v, p, 8);
-    return v;
+/* A text of one byte over and over: its encoding begins with the same unit again and again, if that may stand beside
+ * itself, for then all neighbours fit. Emits those but the last few and returns the bytes that they take. In the
+ * search every length of such a run is a candidate everywhere. */
+static size_t encode_run(struct rp_tokenizer_scratch *s, const char *text, size_t len) {
+    int32_t ids[RUN_MIN];
+    uint64_t dead[RUN_MIN / 64 + 1] = {0};
+    size_t end = 0;
+    if (memcmp(text, text + 1, len - 1) != 0)
+        return 0;
+    size_t count = rp_tok_units_encode(s, text, RUN_MIN, dead, ids, &end);
+    if (end != RUN_MIN || count < 2 || ids[0] != ids[1])
+        return 0;
+    size_t unit = s->tok->units.all[ids[0]].len;
+    size_t times = (len - RUN_MIN) / unit; /* what is left has RUN_MIN bytes or a few more */
+    size_t rest = len - times * unit;
+    /* The rest begins with the unit, or the run is searched as any text. */
+    int32_t more[2 * RUN_MIN];
+    uint64_t bits[2 * RUN_MIN / 64 + 1] = {0};
+    count = rp_tok_units_encode(s, text, rest, bits, more, &end);
+    if (end != rest || count == 0 || more[0] != ids[0])
+        return 0;
+    int32_t *to = rp_tok_emit_reserve(s, times);
+    for (size_t i = 0; to && i < times; i++)
+        to[i] = ids[0];
+    s->out->count += to ? times : 0;
+    return to ? times * unit : 0;
 }
 
-static inline uint64_t load4(const char *p) {
-    uint32_t v;
-    memcpy(&v, p, 4);
-    return v;
-}
-
-/* Every byte of the text in two words, by loads that overlap: with the length it is one to one. */
-static inline void cache_key(const char *text, size_t len, uint64_t key[2]) {
-    key[1] = 0;
-    if (len >= 8) {
-        key[0] = load8(text);
-        key[1] = load8(text + len - 8);
-    } else if (len >= 4) {
-        key[0] = load4(text) | load4(text + len - 4) << 32;
-    } else {
-        key[0] = (uint64_t)(unsigned char)text[0] | (uint64_t)(unsigned char)text[len / 2] << 8 |
-                 (uint64_t)(unsigned char)text[len - 1] << 16;
+/* By units; a character without a token stands apart, as its bytes. */
+static void encode_units(struct rp_tokenizer_scratch *s, const char *text, size_t len) {
+    int32_t few[SHORT_UNITS], *ids = few;
+    uint64_t bits[SHORT_UNITS / 64 + 1] = {0}, *dead = bits;
+    if (len >= 4 * RUN_MIN) {
+        size_t run = encode_run(s, text, len);
+        text += run;
+        len -= run;
+    }
+    while (len && s->status == RP_OK) {
+        if (len > SHORT_UNITS) {
+            dead = reserve_dead(s, len / 64 + 1);
+            if (!dead || !reserve_symbols(s, len))
+                return;
+            ids = s->symbols;
+        }
+        size_t end = 0, count = rp_tok_units_encode(s, text, len, dead, ids, &end);
+        emit_all(s, ids, count);
+        if (dead == bits)
+            bits[0] = bits[1] = 0;
+        else
+            memset(dead, 0, (end / 64 + 1) * sizeof *dead);
+        text += end;
+        len -= end;
+        if (len == 0)
+            return;
+        int size = rp_utf8_decode(text, len, NULL);
+        for (int i = 0; i < RP_MAX(size, 1); i++)
+            rp_tok_emit(s, s->tok->byte_ids[(unsigned char)text[i]]);
+        text += RP_MAX(size, 1);
+        len -= (size_t)RP_MAX(size, 1);
+        dead = bits;
+        ids = few;
     }
 }
 
-/* A piece or a part of one that no merge leaves. */
-static void encode_cached(struct rp_tokenizer_scratch *s, const char *text, size_t len) {
-    uint64_t key[2];
-    if (len > RP_TOK_CACHE_KEY_MAX || len == 0) {
-        if (len)
-            encode_uncached(s, text, len);
+void rp_tok_bpe_merge(struct rp_tokenizer_scratch *s, const char *text, size_t len) {
+    int32_t few[SHORT_MAX], *symbols = few;
+    size_t count;
+    if (s->tok->units.all) {
+        encode_units(s, text, len);
         return;
     }
-    cache_key(text, len, key);
-    uint64_t hash = (key[0] ^ len) * 0x9E3779B97F4A7C15u;
-    hash =
-        (hash ^ hash >> 32 ^ key[1]) * 0xD6E8FEB86659FD93u; /* from xxHash-like mixers; any odd */
-    struct rp_tok_cache_entry *set = &s->cache[(hash >> 40) % RP_TOK_CACHE_SETS * 2];
-    for (int way = 0; way < 2; way++) {
-        const struct rp_tok_cache_entry *e = &set[way];
-        if (e->len == len && e->key[0] == key[0] && e->key[1] == key[1]) {
-            int32_t *end = rp_tok_emit_reserve(s, e->count);
-            if (end) {
-                memcpy(end, e->ids, e->count * sizeof *end);
-                s->out->count += e->count;
-            }
+    if (len <= SHORT_MAX) {
+        count = rp_tok_merge_few(s->tok, few, rp_tok_symbols(s->tok, few, text, len));
+    } else {
+        if (!reserve_symbols(s, len))
             return;
-        }
-    }
-    size_t before = s->out->count;
-    encode_uncached(s, text, len);
-    size_t count = s->out->count - before;
-    if (s->status == RP_OK && count <= RP_TOK_CACHE_IDS_MAX) {
-        set[1] = set[0];
-        set[0] = (struct rp_tok_cache_entry){
-            .key = {key[0], key[1]}, .len = (uint8_t)len, .count = (uint8_t)count};
-        if (count)
-            memcpy(set[0].ids, s->out->ids + before, count * sizeof *set[0].ids);
-    }
-}
-
-/* A text without pre-tokenizer is one piece. Where merges cannot reach across it is cut, which
- * changes no id, and its parts are mostly words, which the cache knows. */
-static void encode_parts(struct rp_tokenizer_scratch *s, const char *text, size_t len) {
-    const struct rp_tokenizer *tok = s->tok;
-    size_t begin = 0;
-    for (size_t at = 1; at < len && s->status == RP_OK; at++) {
-        unsigned char byte = (unsigned char)text[at];
-        bool cut = tok->cut_anywhere && (byte & 0xC0) != 0x80 && !rp_tok_may_join(tok, text, at);
-        if (byte == 0xE2 && !cut)
-            cut = len - at >= 3 && memcmp(text + at, RP_TOK_MARKER, 3) == 0 &&
-                  !tok->joins_marker[(unsigned char)text[at - 1]];
-        if (cut) {
-            encode_cached(s, text + begin, at - begin);
-            begin = at;
-        }
+        symbols = s->symbols;
+        count = rp_tok_symbols(s->tok, symbols, text, len);
+        count =
+            count <= SHORT_MAX ? rp_tok_merge_few(s->tok, symbols, count) : merge_long(s, count);
     }
     if (s->status == RP_OK)
-        encode_cached(s, text + begin, len - begin);
-}
-
-void rp_tok_bpe_encode(struct rp_tokenizer_scratch *s, const char *text, size_t len) {
-    const struct rp_tokenizer *tok = s->tok;
-    if (tok->cut_at_marker) {
-        encode_parts(s, text, len);
-        return;
-    }
-    if (tok->ignore_merges) {
-        int32_t id = rp_tok_map_find(&tok->piece_map, tok, text, len);
-        if (id >= 0) {
-            rp_tok_emit(s, id);
-            return;
-        }
-    }
-    encode_cached(s, text, len);
+        emit_all(s, symbols, count);
 }

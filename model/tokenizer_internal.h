@@ -16,9 +16,11 @@
 #include "base/memory.h"
 #include "base/status.h"
 #include "model/tokenizer.h"
+#include "model/tokenizer_units.h"
 
 #include <jansson.h>
 #include <pcre2.h>
+#include <string.h>
 
 /* Fixed small tables: real files have at most three of each. */
 #define RP_TOK_STEPS_MAX       16
@@ -27,6 +29,8 @@
 /* An added token is searched for at every position, so its length bounds the cost of a byte. */
 #define RP_TOK_ADDED_LEN_MAX 1024
 
+/* The blob can be read so far behind any token. */
+#define RP_TOK_BLOB_SLACK 16
 /* "▁", which SentencePiece writes for a space. */
 #define RP_TOK_MARKER "\xE2\x96\x81"
 
@@ -73,6 +77,11 @@ struct rp_tok_merges {
     uint32_t mask, shift;
 };
 
+/* A merge as the file lists it; its place there is its rank. merged -1: a comment. */
+struct rp_tok_rule {
+    int32_t left, right, merged;
+};
+
 struct rp_tok_added {
     int32_t id;
     struct rp_tok_slice content;
@@ -89,6 +98,12 @@ struct rp_tok_trie {
     uint32_t mask, node_count;
     int32_t *values; /* per node: an index or -1 */
     bool first[256]; /* some string begins with this byte */
+    /* What all begin with (of it, so much as fits), and a byte of that which is rare in texts. */
+    char common[16];
+    uint32_t common_len, anchor_at;
+    unsigned char anchor;
+    /* Bits for the hashes of the strings' first four bytes; all set when a string is shorter. */
+    uint64_t heads[16];
 };
 
 enum rp_tok_normalizer_kind {
@@ -161,12 +176,17 @@ struct rp_tok_decoder {
     uint32_t strip_left;
 };
 
-/* Character classes of the scanners; one byte per code point below 0x10000. */
+/* Character classes of the scanners; one byte per code point below 0x10000. White space comes first, the others are
+ * Unicode's general categories. */
 enum rp_tok_class {
-    RP_TOK_OTHER = 0,
-    RP_TOK_LETTER = 1,
-    RP_TOK_NUMBER = 2,
-    RP_TOK_SPACE = 3,
+    RP_TOK_OTHER = 0, /* control, format, unassigned */
+    RP_TOK_UPPER,     /* Lu, Lt */
+    RP_TOK_LOWER,     /* Ll */
+    RP_TOK_LETTER,    /* Lm, Lo */
+    RP_TOK_MARK,      /* M */
+    RP_TOK_NUMBER,    /* N */
+    RP_TOK_SIGN,      /* P, S */
+    RP_TOK_SPACE,
 };
 
 struct rp_tokenizer {
@@ -176,7 +196,9 @@ struct rp_tokenizer {
     uint32_t id_limit;
     struct rp_tok_map content_map; /* all tokens */
     struct rp_tok_map piece_map;   /* the model's */
+    uint32_t piece_max;            /* the longest of them */
     struct rp_tok_merges merges;
+    struct rp_tok_units units;
     struct rp_tok_added *added;
     uint32_t added_count;
     struct rp_tok_trie raw_trie;        /* added tokens found before the normalizer */
@@ -193,11 +215,14 @@ struct rp_tokenizer {
     int32_t unk_id, bos_id, eos_id;
     int32_t byte_ids[256]; /* byte level: the byte's token; else: the "<0x..>" token; or -1 */
     int32_t *char_ids;     /* not byte level: token of each code point below 0x10000 */
+    bool plain_symbols;    /* no merge has a byte token or the unknown one as a part */
+    bool all_bytes;        /* every text has tokens, unknown characters those of their bytes */
     /* Where a text without pre-tokenizer may be cut because no merge reaches across. */
     bool cut_at_marker; /* before a marker that does not follow one of these bytes */
     bool joins_marker[256];
-    bool cut_anywhere;      /* between two bytes that no token from a merge has side by side */
-    uint8_t joins[256][32]; /* a bit for each second byte */
+    uint8_t joins[256][32]; /* pairs of bytes that a token from a merge has side by side: a bit for
+                               each second byte */
+    uint8_t cuts[256][32];  /* pairs between which it may be cut, whatever is around */
     uint8_t *classes;
 };
 
@@ -223,6 +248,9 @@ struct rp_tok_cache_entry {
 /* Two ways of a set share a cache line; 16,384 entries are 512 KiB, which a core's L2 holds. */
 #define RP_TOK_CACHE_SETS 8192
 
+/* Which two units may stand side by side, as far as asked: 128 KiB. */
+#define RP_TOK_PAIR_BITS 14
+
 struct rp_tok_heap_entry {
     uint64_t key; /* rank << 32 | position */
     int32_t left, right;
@@ -234,9 +262,12 @@ struct rp_tokenizer_scratch {
     struct rp_tok_text_buffer normalized[2];
     struct rp_buffer step_text[RP_TOK_STEPS_MAX];
     struct rp_tok_cache_entry *cache;
+    uint64_t *pairs;  /* 2^RP_TOK_PAIR_BITS */
     int32_t *symbols; /* ids; -1 once merged into the left one */
     uint32_t *prev, *next;
-    size_t symbol_capacity;
+    size_t symbol_capacity, link_capacity;
+    uint64_t *dead; /* a bit for each position of a long piece */
+    size_t dead_capacity;
     struct rp_tok_heap_entry *heap;
     size_t heap_count, heap_capacity;
     int32_t *points; /* code points under normalization */
@@ -296,6 +327,11 @@ bool rp_tok_trie_init(struct rp_tok_trie *trie, struct rp_arena *arena, size_t t
 void rp_tok_trie_put(struct rp_tok_trie *trie, const char *text, size_t len, int32_t value);
 /* 0 when there is no such edge (node 0 is the root, no edge leads there). */
 uint32_t rp_tok_trie_step(const struct rp_tok_trie *trie, uint32_t node, unsigned char byte);
+static inline uint32_t rp_tok_trie_head(const char *text) {
+    uint32_t word;
+    memcpy(&word, text, sizeof word);
+    return word * 0x9E3779B1u >> 22; /* 2^32 divided by the golden ratio */
+}
 /* ByteLevel's map: code point of a byte, and the byte of a code point or -1. */
 uint32_t rp_tok_byte_to_char(unsigned char byte);
 int rp_tok_char_to_byte(uint32_t code);
@@ -333,7 +369,13 @@ int rp_tok_regex_compile(struct rp_tok_load *load, const char *where, const char
 int rp_tok_regex_match(const pcre2_code *regex, struct rp_tokenizer_scratch *scratch,
                        const char *text, size_t len, size_t from, size_t *start, size_t *end);
 
-/* tokenizer_scan.c: the scanner of a pattern, or NULL. */
+/* tokenizer_scan.c: the patterns that have a scanner, for the tests; and the scanner of a pattern, or NULL. */
+struct rp_tok_scanner {
+    const char *name, *pattern;
+    rp_tok_scan_fn scan;
+};
+#define RP_TOK_SCANNERS 9
+extern const struct rp_tok_scanner rp_tok_scanners[RP_TOK_SCANNERS];
 rp_tok_scan_fn rp_tok_scan_find(const char *pattern, size_t len);
 extern const char rp_tok_gpt2_pattern[];
 void rp_tok_classes_fill(uint8_t classes[0x10000]);
@@ -347,15 +389,27 @@ int rp_tok_normalize(const struct rp_tokenizer *tok, struct rp_tokenizer_scratch
 void rp_tok_split(struct rp_tokenizer_scratch *scratch, const char *text, size_t len,
                   bool at_start);
 
-/* Whether a token that a merge makes may hold the end of what is before `text + at` and the
- * beginning of what is behind it. */
-static inline bool rp_tok_may_join(const struct rp_tokenizer *tok, const char *text, size_t at) {
-    unsigned char left = (unsigned char)text[at - 1], right = (unsigned char)text[at];
-    return tok->joins[left][right >> 3] >> (right & 7) & 1;
-}
+/* tokenizer_merges.c, tokenizer_units.c, tokenizer_nodes.c: the section model.merges. */
+int rp_tok_merges_load(struct rp_tok_load *load, const json_t *merges);
+int rp_tok_units_build(struct rp_tok_load *load, const struct rp_tok_rule *rules, uint32_t count);
+int rp_tok_nodes_build(struct rp_tok_load *load);
+/* The ids of text[0, *end) into `out` (room for `len`) and their number. *end < len: there is a character
+ * that no token has. `dead`: len / 64 + 1 words, all zero. */
+size_t rp_tok_units_encode(struct rp_tokenizer_scratch *scratch, const char *text, size_t len,
+                           uint64_t *dead, int32_t *out, size_t *end);
 
-/* tokenizer_bpe.c: encodes one piece. */
+/* tokenizer_bpe.c: the symbols that merging starts from, at most one for each byte; and merging of a few, in place,
+ * the new number. rp_tok_merge_few needs no more than RP_TOK_MERGE_FEW. */
+#define RP_TOK_MERGE_FEW (2 * RP_TOK_IRREGULAR_MAX)
+size_t rp_tok_symbols(const struct rp_tokenizer *tok, int32_t *symbols, const char *text,
+                      size_t len);
+size_t rp_tok_symbol_count(const struct rp_tokenizer *tok, const char *text, size_t len);
+size_t rp_tok_merge_few(const struct rp_tokenizer *tok, int32_t *ids, size_t count);
+
+/* tokenizer_pieces.c: encodes one piece. */
 void rp_tok_bpe_encode(struct rp_tokenizer_scratch *scratch, const char *text, size_t len);
+/* tokenizer_bpe.c: without looking it up; `len` > 0. */
+void rp_tok_bpe_merge(struct rp_tokenizer_scratch *scratch, const char *text, size_t len);
 /* The end of *out; NULL after a failure, which is then in scratch->status. */
 int32_t *rp_tok_emit_reserve(struct rp_tokenizer_scratch *scratch, size_t count);
 static inline void rp_tok_emit(struct rp_tokenizer_scratch *scratch, int32_t id) {

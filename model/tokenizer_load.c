@@ -214,6 +214,7 @@ static int add_vocab_token(struct rp_tok_load *load, const char *content, size_t
             tok->byte_ids[(unsigned char)tok->blob.data[e->piece.off]] = id;
     }
     e->flags |= RP_TOK_HAS_PIECE;
+    tok->piece_max = RP_MAX(tok->piece_max, e->piece.len);
     (void)rp_tok_map_put(&tok->piece_map, tok, id);
     return RP_OK;
 }
@@ -243,112 +244,6 @@ static int load_vocab(struct rp_tok_load *load, json_t *vocab) {
         static const char hex[] = "0123456789ABCDEF";
         char name[6] = {'<', '0', 'x', hex[byte >> 4], hex[byte & 15], '>'};
         tok->byte_ids[byte] = rp_tok_map_find(&tok->content_map, tok, name, sizeof name);
-    }
-    return RP_OK;
-}
-
-struct merge_ids {
-    int32_t left, right, merged;
-};
-
-static bool find_merge(struct rp_tok_load *load, const char *left, size_t left_len,
-                       const char *right, size_t right_len, struct merge_ids *ids) {
-    struct rp_tokenizer *tok = load->tok;
-    struct rp_buffer *blob = &tok->blob;
-    size_t before = blob->len;
-    ids->left = rp_tok_map_find(&tok->content_map, tok, left, left_len);
-    ids->right = rp_tok_map_find(&tok->content_map, tok, right, right_len);
-    if (ids->left < 0 || ids->right < 0 || left_len == 0 || right_len == 0)
-        return false;
-    rp_buffer_append(blob, left, left_len); /* the end of the blob serves as working space */
-    rp_buffer_append(blob, right, right_len);
-    if (blob->failed)
-        return false;
-    ids->merged =
-        rp_tok_map_find(&tok->content_map, tok, blob->data + before, left_len + right_len);
-    blob->len = before;
-    return ids->merged >= 0;
-}
-
-/* "a b" or ["a", "b"]. Some converters wrote tokens that contain a space into the first form: then
- * the space to cut at is the first that leaves three known tokens. */
-static bool parse_merge(struct rp_tok_load *load, const json_t *json, struct merge_ids *ids) {
-    if (json_is_array(json) && json_array_size(json) == 2) {
-        const json_t *left = json_array_get(json, 0), *right = json_array_get(json, 1);
-        return json_is_string(left) && json_is_string(right) &&
-               find_merge(load, json_string_value(left), json_string_length(left),
-                          json_string_value(right), json_string_length(right), ids);
-    }
-    const char *text = json_string_value(json);
-    size_t len = json_string_length(json);
-    /* A hostile string of spaces must not cost len^2. */
-    int tries = 64;
-    for (const char *at = text; text && tries-- > 0; at++) {
-        at = memchr(at, ' ', len - (size_t)(at - text));
-        if (!at)
-            return false;
-        size_t left_len = (size_t)(at - text);
-        if (find_merge(load, text, left_len, at + 1, len - left_len - 1, ids))
-            return true;
-    }
-    return false;
-}
-
-/* Learns which bytes a merge can put side by side; elsewhere a text may be cut. */
-static void learn_joins(struct rp_tokenizer *tok, const struct merge_ids *ids) {
-    const char *text = rp_tok_ptr(tok, tok->entries[ids->merged].content);
-    size_t len = tok->entries[ids->merged].content.len;
-    for (size_t i = 1; i < len; i++) {
-        unsigned char left = (unsigned char)text[i - 1], right = (unsigned char)text[i];
-        tok->joins[left][right >> 3] |= (uint8_t)(1u << (right & 7));
-        if (len - i >= 3 && memcmp(text + i, RP_TOK_MARKER, 3) == 0)
-            tok->joins_marker[left] = true;
-    }
-    /* Such a token does not look like the text that it stands for. */
-    const int32_t parts[2] = {ids->left, ids->right};
-    for (int i = 0; i < 2; i++) {
-        const struct rp_tok_entry *e = &tok->entries[parts[i]];
-        bool byte = e->content.len == 6 && memcmp(rp_tok_ptr(tok, e->content), "<0x", 3) == 0;
-        if (byte || parts[i] == tok->unk_id)
-            tok->cut_at_marker = tok->cut_anywhere = false;
-    }
-}
-
-static int load_merges(struct rp_tok_load *load, const json_t *merges) {
-    struct rp_tokenizer *tok = load->tok;
-    const json_t *value;
-    struct merge_ids ids;
-    size_t i;
-    if (!json_is_array(merges) || json_array_size(merges) > RP_TOKEN_ID_LIMIT)
-        return rp_error_set(load->err, RP_STATUS_FORMAT,
-                            "%s: model.merges must be an array of at most %d entries", load->file,
-                            RP_TOKEN_ID_LIMIT);
-    if (!rp_tok_merges_init(&tok->merges, &tok->arena, (uint32_t)json_array_size(merges)))
-        return rp_tok_no_memory(load);
-    tok->cut_at_marker =
-        !tok->byte_level && !tok->ignore_merges &&
-        rp_tok_map_find(&tok->piece_map, tok, RP_TOK_MARKER, strlen(RP_TOK_MARKER)) >= 0;
-    /* Unknown tokens are fused with their neighbours, so there must be none: every byte has a
-     * token. */
-    tok->cut_anywhere = tok->cut_at_marker && tok->byte_fallback;
-    for (int byte = 0; byte < 256; byte++)
-        tok->cut_anywhere = tok->cut_anywhere && tok->byte_ids[byte] >= 0;
-    json_array_foreach(merges, i, value) {
-        const char *text = json_string_value(value);
-        if (text && i == 0 && strncmp(text, "#version", 8) == 0)
-            continue;
-        if (!parse_merge(load, value, &ids)) {
-            if (tok->blob.failed)
-                return rp_tok_no_memory(load);
-            return rp_error_set(
-                load->err, RP_STATUS_FORMAT,
-                "%s: model.merges[%zu]%s%s does not join two tokens of the vocabulary to a third",
-                load->file, i, text ? " " : "",
-                text ? rp_tok_quote(text, json_string_length(value)).text : "");
-        }
-        /* A pair that is listed twice has its last rank, as in the package. */
-        rp_tok_merges_put(&tok->merges, ids.left, ids.right, (uint32_t)i, ids.merged);
-        learn_joins(tok, &ids);
     }
     return RP_OK;
 }
@@ -401,7 +296,7 @@ static int load_model(struct rp_tok_load *load, const json_t *model) {
     else if (unk && !json_is_null(unk))
         return rp_error_set(load->err, RP_STATUS_FORMAT, "%s: model.unk_token must be a string",
                             load->file);
-    return load_merges(load, json_object_get(model, "merges"));
+    return rp_tok_merges_load(load, json_object_get(model, "merges"));
 }
 
 static int load_sections(struct rp_tok_load *load, const json_t *root) {

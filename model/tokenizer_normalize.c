@@ -36,18 +36,24 @@ static int replace_byte(const struct rp_tok_normalizer *n, const struct rp_tok_t
     size_t count = 0;
     for (size_t i = 0; i < in->len; i++)
         count += in->data[i] == n->pattern[0];
-    if (!rp_buffer_reserve(&out->text, in->len + count * n->content_len))
+    /* Four bytes are written for each character, whatever it becomes. */
+    size_t most = in->len + count * n->content_len + sizeof(uint32_t);
+    if (!rp_buffer_reserve(&out->text, most) ||
+        (in->allow && !rp_buffer_reserve(&out->allow, most)))
         return RP_STATUS_NO_MEMORY;
     char *to = out->text.data;
+    uint32_t content = 0;
+    memcpy(&content, n->content, n->content_len);
     for (size_t i = 0; i < in->len; i++) {
-        if (in->data[i] != n->pattern[0]) {
-            *to++ = in->data[i];
-            continue;
-        }
-        for (size_t j = 0; j < n->content_len; j++)
-            *to++ = n->content[j];
+        bool hit = in->data[i] == n->pattern[0];
+        uint32_t word = hit ? content : (unsigned char)in->data[i];
+        memcpy(to, &word, sizeof word); /* little-endian, as every machine that we run on */
+        if (in->allow)
+            memset(out->allow.data + (to - out->text.data), in->allow[i], sizeof word);
+        to += hit ? n->content_len : 1;
     }
     out->text.len = (size_t)(to - out->text.data);
+    out->allow.len = in->allow ? out->text.len : 0;
     return RP_OK;
 }
 
@@ -55,7 +61,7 @@ static int replace_literal(const struct rp_tok_normalizer *n, const struct rp_to
                            struct rp_tok_text_buffer *out) {
     size_t at = 0;
     const char *hit;
-    if (n->pattern_len == 1 && !in->allow)
+    if (n->pattern_len == 1 && n->content_len <= sizeof(uint32_t))
         return replace_byte(n, in, out);
     while ((hit = memmem(in->data + at, in->len - at, n->pattern, n->pattern_len))) {
         size_t begin = (size_t)(hit - in->data);

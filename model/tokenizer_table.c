@@ -101,8 +101,29 @@ bool rp_tok_trie_init(struct rp_tok_trie *trie, struct rp_arena *arena, size_t t
     return true;
 }
 
+/* Strings are mostly "<|...|>": one look for "|" is faster than many for "<". */
+static void find_common(struct rp_tok_trie *trie, const char *text, size_t len) {
+    static const char rare[] = "|<>[]{}@#~^`$&";
+    uint32_t same = 0, most = (uint32_t)RP_MIN(len, sizeof trie->common);
+    if (trie->node_count == 1) {
+        memcpy(trie->common, text, most);
+        trie->common_len = most;
+    }
+    while (same < RP_MIN(most, trie->common_len) && trie->common[same] == text[same])
+        same++;
+    trie->common_len = same;
+    trie->anchor_at = same ? same - 1 : 0;
+    for (size_t i = sizeof rare - 1; i-- > 0;) {
+        const char *hit = memchr(trie->common, rare[i], same);
+        if (hit)
+            trie->anchor_at = (uint32_t)(hit - trie->common);
+    }
+    trie->anchor = (unsigned char)trie->common[trie->anchor_at];
+}
+
 void rp_tok_trie_put(struct rp_tok_trie *trie, const char *text, size_t len, int32_t value) {
     uint32_t node = 0;
+    find_common(trie, text, len);
     for (size_t i = 0; i < len; i++) {
         unsigned char byte = (unsigned char)text[i];
         uint32_t child = rp_tok_trie_step(trie, node, byte);
@@ -118,6 +139,10 @@ void rp_tok_trie_put(struct rp_tok_trie *trie, const char *text, size_t len, int
         node = child;
     }
     trie->first[(unsigned char)text[0]] = true;
+    if (len < 4)
+        memset(trie->heads, 0xFF, sizeof trie->heads);
+    else
+        trie->heads[rp_tok_trie_head(text) / 64] |= (uint64_t)1 << (rp_tok_trie_head(text) % 64);
     trie->values[node] = value;
 }
 

@@ -1,4 +1,5 @@
-/* matmul.h - out(m, n) = in(m, k) * weight(n, k)^T [+ bias(n)] [+ residual], on the CPU.
+/* matmul.h - out(m, n) = in(m, k) * weight(n, k)^T [+ bias(n)] [+ residual], on the CPU; or, gated, the activation of
+ * gate_up's product: out(m, n / 2) = fn(first half) * second half.
  *
  * in has the weight's dtype (f32 or bf16) and out is f32 or bf16; sums are f32. Rows [0, m) are
  * computed, m is read at run time from the step's live counts by the caller.
@@ -20,6 +21,9 @@ struct rp_matmul_args {
     enum rp_dtype out_dtype;
     bool
         accumulate; /* out (f32) += product: the fused residual add; same bits as product, then add */
+    /* Only where rp_matmul_gates says so; same bits as the product into f32, then the activation (ops_simd.h). */
+    bool gated;
+    enum rp_activation fn;
 };
 
 /* Computes this worker's share of the outputs. No barrier inside: callers put one after. */
@@ -31,6 +35,10 @@ void rp_matmul_scalar(const struct rp_matmul_args *args, uint32_t m,
 
 /* The kernel for this format; never NULL (scalar behind everything). */
 rp_matmul_fn rp_matmul_select(enum rp_cpu_isa isa, const struct rp_matrix *weight);
+
+/* Whether the product can do the activation behind a gate_up matrix: both halves are whole panels. The same for every
+ * kernel, so that programs are lowered alike on all machines. */
+bool rp_matmul_gates(const struct rp_matrix *weight);
 
 /* Repacks a row-major matrix for `isa` in place (PANEL_16 for all but scalar); takes over data. A
  * matrix that is in panels already stays as it is. */

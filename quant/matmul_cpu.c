@@ -1,6 +1,7 @@
 /* matmul_cpu.c - the truth: each output is one f32 sum over k, k ascending, product and sum rounded
  * apart. */
 #include "base/bf16.h"
+#include "device/ops.h"
 #include "quant/matmul_internal.h"
 
 #define PANEL 16u
@@ -35,21 +36,35 @@ static inline void store(const struct rp_matmul_args *args, size_t row, size_t n
         ((float *)args->out)[at] = value;
 }
 
+static inline float output(const struct rp_matmul_args *args, size_t row, size_t n) {
+    const struct rp_matrix *w = args->weight;
+    float sum = 0.0f;
+    for (size_t k = 0; k < w->cols; k++)
+        sum += input_at(args, row, k) * weight_at(w, n, k);
+    return args->bias ? sum + args->bias[n] : sum;
+}
+
 void rp_matmul_scalar(const struct rp_matmul_args *args, uint32_t m,
                       const struct rp_cpu_worker *worker) {
-    const struct rp_matrix *w = args->weight;
-    size_t begin, end;
+    size_t outputs = args->gated ? args->weight->rows / 2 : args->weight->rows, begin, end;
     RP_ASSERT(args->out_dtype == RP_DTYPE_F32 ||
               (args->out_dtype == RP_DTYPE_BF16 && !args->accumulate));
-    rp_cpu_share(worker, w->rows, PANEL, &begin, &end);
+    RP_ASSERT(!args->gated || (!args->accumulate && rp_matmul_gates(args->weight)));
+    rp_cpu_share(worker, outputs, PANEL, &begin, &end);
     for (size_t row = 0; row < m; row++) {
         for (size_t n = begin; n < end; n++) {
-            float sum = 0.0f;
-            for (size_t k = 0; k < w->cols; k++)
-                sum += input_at(args, row, k) * weight_at(w, n, k);
-            store(args, row, n, args->bias ? sum + args->bias[n] : sum);
+            float value = output(args, row, n);
+            if (args->gated) {
+                float up = output(args, row, outputs + n);
+                rp_gate_values(args->fn, &value, &up, 1, &value, RP_DTYPE_F32);
+            }
+            store(args, row, n, value);
         }
     }
+}
+
+bool rp_matmul_gates(const struct rp_matrix *weight) {
+    return weight->rows != 0 && weight->rows % (2 * PANEL) == 0;
 }
 
 rp_matmul_fn rp_matmul_select(enum rp_cpu_isa isa, const struct rp_matrix *weight) {

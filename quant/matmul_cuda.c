@@ -195,6 +195,7 @@ static int fill_args(struct rp_matmul_tc_args *args, const struct rp_matmul_cuda
     const struct rp_matrix *w = op->weight;
     const struct rp_live_counts *counts = op->rows.step.counts;
     args->live = op->rows.rows == RP_ROWS_TOKEN ? &counts->token_count : &counts->logit_row_count;
+    args->stamp = op->rows.stamp;
     args->bias = op->bias;
     args->out = op->out.data;
     args->out_stride = op->out.stride;

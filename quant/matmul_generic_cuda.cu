@@ -94,10 +94,12 @@ __device__ __forceinline__ void stage_rows(unsigned char *to, const T *from, siz
 
 template <typename T, int R>
 __global__ void __launch_bounds__(row_threads) rows_kernel(generic_args args) {
+    rp_stamp stamp(args.rows.stamp);
     extern __shared__ __align__(16) unsigned char stages[];
     constexpr uint32_t vector = 16 / sizeof(T), chunk = row_bytes / sizeof(T);
-    rp_pdl_wait();
+    stamp.wait();
     rp_pdl_trigger();
+    stamp.look();
     uint32_t live = min(rp_live_count(args.rows.step, args.rows.rows), args.rows.max_rows);
     uint32_t lane = threadIdx.x % 32, row0 = threadIdx.x / 32 * R, col0 = blockIdx.x * row_cols;
     uint32_t cols = min(row_cols, args.n - col0), chunks = (args.k + chunk - 1) / chunk;
@@ -232,11 +234,13 @@ __device__ __forceinline__ void multiply(float (&sum)[ROWS / 8][4], const float 
 
 template <typename T, uint32_t ROWS>
 __global__ void __launch_bounds__(tile_threads) tile_kernel(generic_args args) {
+    rp_stamp stamp(args.rows.stamp);
     __shared__ __align__(16) float a[2][ROWS * tile_k], b[2][tile_cols * tile_k];
     typename four<T>::bits next_a[ROWS / 16], next_b[tile_cols / 16];
     float sum[ROWS / 8][4] = {};
-    rp_pdl_wait();
+    stamp.wait();
     rp_pdl_trigger();
+    stamp.look();
     uint32_t live = min(rp_live_count(args.rows.step, args.rows.rows), args.rows.max_rows);
     uint32_t row0 = blockIdx.y * ROWS, col0 = blockIdx.x * tile_cols;
     uint32_t tx = threadIdx.x % 16, ty = threadIdx.x / 16;

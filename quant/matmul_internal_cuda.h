@@ -41,6 +41,7 @@ struct rp_matmul_tc_args {
     CUtensorMap weight_map; /* (n, k) */
     CUtensorMap in_map;     /* (max_rows, k) */
     const uint32_t *live;   /* live rows, on the device */
+    struct rp_cuda_stamp stamp;
     const float *bias;
     void *out;
     size_t out_stride;
@@ -72,6 +73,7 @@ struct rp_matmul_rows_args {
     CUtensorMap weight_map, last_map;
     CUtensorMap in_map; /* (parts, part_blocks, max_rows, 64) */
     const uint32_t *live;
+    struct rp_cuda_stamp stamp;
     const float *bias;
     void *out;
     size_t out_stride;

@@ -284,15 +284,17 @@ __device__ __forceinline__ void store_gated(const rp_matmul_mid_args &args, cons
 }
 
 template <typename Shape>
-__device__ __forceinline__ void multiply_all(const rp_matmul_mid_args &args, ring<Shape> at) {
+__device__ __forceinline__ void multiply_all(const rp_matmul_mid_args &args, ring<Shape> at,
+                                             rp_stamp &stamp) {
     uint32_t tile_columns = Shape::GATED ? args.tile.rows / 2 : args.tile.rows;
     place p;
     p.warpgroup = threadIdx.x / 128;
     p.thread = threadIdx.x % 128;
     p.column = p.thread % 4 * 2;
     p.token = p.warpgroup * Shape::BLOCKS * 64 + p.thread / 32 * 16 + p.thread % 32 / 4;
-    rp_pdl_wait();
+    stamp.wait();
     p.live = *args.live;
+    stamp.look();
     for (walk w = walk_begin(args); w.valid;) {
         sums_of<Shape> sums;
         uint32_t blocks = w.end - w.block, tile = w.tile, segment = w.segment;
@@ -333,6 +335,7 @@ __global__ void __launch_bounds__(THREADS, 1)
 #if RP_CUDA_HOPPER
     using Shape = shape<TOKENS, WIDTH, GATED>;
     extern __shared__ __align__(1024) unsigned char shared[];
+    rp_stamp stamp(args.stamp);
     ring<Shape> at;
     at.data = (rp_shared_address(shared) + 1023) & ~1023u;
     at.count = args.stages;
@@ -350,7 +353,7 @@ __global__ void __launch_bounds__(THREADS, 1)
     }
     __syncthreads();
     if (threadIdx.x < MULTIPLYING)
-        multiply_all<Shape>(args, at);
+        multiply_all<Shape>(args, at, stamp);
     else if (threadIdx.x == MULTIPLYING)
         copy_weights<Shape>(args, at);
     else if (threadIdx.x == MULTIPLYING + 32)

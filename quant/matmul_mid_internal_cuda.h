@@ -28,7 +28,8 @@ struct rp_matmul_mid_args {
     CUtensorMap in_map;     /* (max_rows, k) */
     CUtensorMap out_map;    /* (segments)(max_rows)(columns) of out */
     const uint32_t *live;   /* live rows, on the device */
-    void *out;              /* f32, gated: bf16; or the partials */
+    struct rp_cuda_stamp stamp;
+    void *out; /* f32, gated: bf16; or the partials */
     size_t out_stride, split_stride;
     uint32_t columns, max_rows; /* of out */
     uint32_t units;    /* of work: (tile, segment), tile-major; block b has b, b + grid ... */

@@ -188,6 +188,7 @@ int rp_matmul_mid_plan_tile(const struct rp_matmul_cuda *op, const struct rp_mat
     struct rp_matmul_mid_args *args = (void *)RP_ALIGN_UP((uintptr_t)bytes, 64);
     memset(args, 0, sizeof *args);
     args->live = op->rows.rows == RP_ROWS_TOKEN ? &counts->token_count : &counts->logit_row_count;
+    args->stamp = op->rows.stamp;
     args->fn = op->fn;
     args->dependent = op->limits.dependent_launch;
     args->tile = *tile;

@@ -38,8 +38,8 @@ namespace {
 /* Barriers and stages in shared memory. A stage: weights (part)(box)(half)(rows of the tile), then tokens
  * (part)(box). Halves are gates and ups; parts are segments, each with a warpgroup of its own. */
 struct ring {
-    /* 8 bytes each: weights have come, tokens have come, all is read */
-    uint32_t landed, full, empty;
+    /* 8 bytes each: weights have come, tokens have come, all is read; and one, the tokens are normed */
+    uint32_t landed, full, empty, normed;
     uint32_t data; /* stages 1024-aligned for the swizzle */
     uint32_t token_offset, stage_bytes;
     uint32_t count, stage, phase;
@@ -110,12 +110,9 @@ __device__ __forceinline__ void copy_weights(const rp_matmul_rows_args &args, ri
     }
 }
 
-/* All multiplying threads, and the warp of tokens too. */
+/* All multiplying threads. */
 template <int THREADS> __device__ __forceinline__ void sync_multiplying() {
     asm volatile("bar.sync 1, %0;" ::"n"(THREADS) : "memory");
-}
-template <int THREADS> __device__ __forceinline__ void sync_with_tokens() {
-    asm volatile("bar.sync 2, %0;" ::"n"(THREADS + 32) : "memory");
 }
 
 /* Normed tokens, (row)(k) bf16 in shared memory, with the bits of norm_cuda.cu: a thread there has one quad of
@@ -177,13 +174,13 @@ __device__ __forceinline__ void normalise(const rp_matmul_rows_args &args, unsig
 }
 
 /* One warp: normed tokens into the stages, as a bulk copy would swizzle them. */
-template <int TOKENS, int THREADS>
+template <int TOKENS>
 __device__ __forceinline__ void copy_normed(const rp_matmul_rows_args &args, ring at,
                                             const unsigned char *tokens) {
     rp_pdl_wait();
     rp_pdl_trigger();
     uint32_t live = min(*args.live, (uint32_t)RP_MATMUL_NORM_ROWS), row_bytes = args.norm.cols * 2;
-    sync_with_tokens<THREADS>();
+    rp_barrier_wait(at.normed, 0);
     span own = own_span(args);
     /* A lane has 16 bytes of one box, of up to four. */
     uint32_t lane = threadIdx.x % 32, box = lane / 8, chunk = lane % 8;
@@ -316,12 +313,14 @@ __device__ __forceinline__ void store_gated(const rp_matmul_rows_args &args, uin
 }
 
 template <int TOKENS, bool GATED>
-__device__ __forceinline__ void multiply(const rp_matmul_rows_args &args, ring at) {
+__device__ __forceinline__ void multiply(const rp_matmul_rows_args &args, ring at,
+                                         rp_stamp &stamp) {
     constexpr int HALVES = GATED ? 2 : 1;
     uint32_t warpgroup = rp_own_warpgroup(), thread = threadIdx.x % 128;
-    rp_pdl_wait();
+    stamp.wait();
     TRACE(1);
     uint32_t live = min(*args.live, (uint32_t)TOKENS);
+    stamp.look();
     span own = own_span(args);
     for (uint32_t first = own.begin, tile = 1; first < own.end; first += args.tile_rows, tile++) {
         sums<TOKENS> part[HALVES], total[HALVES];
@@ -349,11 +348,12 @@ __device__ __forceinline__ void multiply(const rp_matmul_rows_args &args, ring a
 /* Warpgroup w has segment w; the first one adds them up in order. others: (segment)(sum)(128 threads) */
 template <int TOKENS, int SEGMENTS>
 __device__ __forceinline__ void multiply_split(const rp_matmul_rows_args &args, ring at,
-                                               float *others) {
+                                               float *others, rp_stamp &stamp) {
     uint32_t warpgroup = rp_own_warpgroup(), thread = threadIdx.x % 128;
-    rp_pdl_wait();
+    stamp.wait();
     TRACE(1);
     uint32_t live = min(*args.live, (uint32_t)TOKENS);
+    stamp.look();
     span own = own_span(args);
     for (uint32_t first = own.begin, tile = 1; first < own.end; first += args.tile_rows, tile++) {
         sums<TOKENS> total[1];
@@ -387,6 +387,7 @@ __global__ void __launch_bounds__(128 * WARPGROUPS + 64, 1)
 #if RP_CUDA_HOPPER
     constexpr uint32_t COPYING = 128 * WARPGROUPS; /* a warp for weights and one for tokens */
     extern __shared__ __align__(1024) unsigned char shared[];
+    rp_stamp stamp(args.stamp);
     TRACE(0);
     ring at;
     at.data = (rp_shared_address(shared) + 1023) & ~1023u;
@@ -395,6 +396,7 @@ __global__ void __launch_bounds__(128 * WARPGROUPS + 64, 1)
     at.landed = at.data + args.data_bytes;
     at.full = at.landed + 8 * args.stages;
     at.empty = at.full + 8 * args.stages;
+    at.normed = at.empty + 8 * args.stages;
     at.count = args.stages;
     at.stage = at.phase = 0;
     unsigned char *normed = shared + (at.data - rp_shared_address(shared)) + args.norm_offset;
@@ -406,24 +408,26 @@ __global__ void __launch_bounds__(128 * WARPGROUPS + 64, 1)
             rp_barrier_init(at.full + 8 * i, 1);
             rp_barrier_init(at.empty + 8 * i, 4 * WARPGROUPS); /* warps */
         }
+        rp_barrier_init(at.normed, COPYING);
         rp_barrier_init_fence();
     }
     __syncthreads();
     if (threadIdx.x == COPYING)
         copy_weights(args, at);
     else if (NORMED && threadIdx.x >= COPYING + 32)
-        copy_normed<TOKENS, COPYING>(args, at, normed);
+        copy_normed<TOKENS>(args, at, normed);
     else if (!NORMED && threadIdx.x == COPYING + 32)
         copy_tokens(args, at);
     else if (threadIdx.x < COPYING) {
         if constexpr (NORMED) {
             normalise<COPYING>(args, normed);
-            sync_with_tokens<COPYING>();
+            rp_barrier_arrive(at.normed); /* each for itself: so racecheck follows it */
         }
         if constexpr (SPLIT)
-            multiply_split<TOKENS, WARPGROUPS>(args, at, (float *)(normed + args.others_offset));
+            multiply_split<TOKENS, WARPGROUPS>(args, at, (float *)(normed + args.others_offset),
+                                               stamp);
         else
-            multiply<TOKENS, GATED>(args, at);
+            multiply<TOKENS, GATED>(args, at, stamp);
     }
     TRACE(2);
 #else

@@ -91,12 +91,13 @@ static int lay_out(struct rp_matmul_rows_args *args, const struct rp_matmul_cuda
     args->others_offset = more;
     more += (args->parts - 1) * args->tokens / 2 * 128 * (uint32_t)sizeof(float);
     uint32_t room = rp_matmul_cuda_shared_room(op);
-    if (room < 1024 + beyond + more)
+    if (room < 1032 + beyond + more)
         return RP_STATUS_RANGE;
-    args->stages = RP_MIN((room - 1024 - beyond - more) / (args->stage_bytes + 24), 32u);
+    /* 24 bytes of barriers a stage and 8 more */
+    args->stages = RP_MIN((room - 1032 - beyond - more) / (args->stage_bytes + 24), 32u);
     args->norm_offset = args->stages * args->stage_bytes + beyond;
     args->data_bytes = args->norm_offset + more;
-    args->shared_bytes = args->data_bytes + args->stages * 24 + 1024;
+    args->shared_bytes = args->data_bytes + args->stages * 24 + 1032;
     args->shared_most = op->limits.shared_bytes_block;
     args->flight = rp_matmul_cuda_flight(RP_MAX(FLIGHT / args->tile_bytes, 1u), args->stages);
     args->flight_early =
@@ -138,6 +139,7 @@ int rp_matmul_cuda_plan_rows(const struct rp_matmul_cuda *op, uint32_t segment,
     struct rp_matmul_rows_args *args = (void *)RP_ALIGN_UP((uintptr_t)bytes, 64);
     memset(args, 0, sizeof *args);
     args->live = op->rows.rows == RP_ROWS_TOKEN ? &counts->token_count : &counts->logit_row_count;
+    args->stamp = op->rows.stamp;
     args->bias = op->bias;
     args->out = op->out.data;
     args->out_stride = op->out.stride;

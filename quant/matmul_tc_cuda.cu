@@ -391,14 +391,16 @@ __device__ __forceinline__ void finish_run(const rp_matmul_tc_args &args, const 
 }
 
 template <typename Shape>
-__device__ __forceinline__ void multiply_all(const rp_matmul_tc_args &args, ring<Shape> at) {
+__device__ __forceinline__ void multiply_all(const rp_matmul_tc_args &args, ring<Shape> at,
+                                             rp_stamp &stamp) {
     place p;
     p.warpgroup = rp_own_warpgroup();
     p.thread = threadIdx.x % 128;
     p.token = p.thread % 4 * 2;
-    rp_pdl_wait();
+    stamp.wait();
     TRACE(1);
     uint32_t live = *args.live;
+    stamp.look();
     walk w = walk_begin<Shape>(args, live);
     run r;
     while (walk_next(args, w, r)) {
@@ -433,6 +435,7 @@ __global__ void __launch_bounds__((shape<TOKENS, ROWS, BOXES, EAGER>::THREADS), 
     using Shape = shape<TOKENS, ROWS, BOXES, EAGER>;
     constexpr uint32_t COPYING = 128 * Shape::WARPGROUPS; /* its first thread */
     extern __shared__ __align__(1024) unsigned char shared[];
+    rp_stamp stamp(args.stamp);
     TRACE(0);
     ring<Shape> at;
     at.data = (rp_shared_address(shared) + 1023) & ~1023u;
@@ -462,7 +465,7 @@ __global__ void __launch_bounds__((shape<TOKENS, ROWS, BOXES, EAGER>::THREADS), 
     } else {
         if (Shape::WIDE)
             asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
-        multiply_all<Shape>(args, at);
+        multiply_all<Shape>(args, at, stamp);
     }
     TRACE(2);
 #else

@@ -427,8 +427,8 @@ __device__ __forceinline__ void store_turn(uint32_t turn, const rp_matmul_wide_a
 }
 
 template <typename Shape, bool GATED, bool BF16>
-__device__ __forceinline__ void multiply_all(const rp_matmul_wide_args &args, ring r,
-                                             uint32_t area) {
+__device__ __forceinline__ void multiply_all(const rp_matmul_wide_args &args, ring r, uint32_t area,
+                                             rp_stamp &stamp) {
     constexpr uint32_t SLICES = Shape::SUMS / 16;
     place p;
     p.warpgroup = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 128, 0);
@@ -438,6 +438,7 @@ __device__ __forceinline__ void multiply_all(const rp_matmul_wide_args &args, ri
     p.leader = p.thread == 0;
     rp_pdl_wait();
     uint32_t live = *args.live;
+    stamp.look();
     walk w = walk_begin(args, live);
     pending last;
     float held[Shape::HELD];
@@ -491,6 +492,7 @@ __global__ void __launch_bounds__(THREADS, 1)
 #if RP_CUDA_HOPPER
     using Shape = shape<COLS, HELD, STAGES>;
     extern __shared__ __align__(1024) unsigned char shared[];
+    rp_stamp stamp(args.stamp);
     ring r;
     r.data = (rp_shared_address(shared) + 1023) & ~1023u;
     uint32_t area = r.data + STAGES * Shape::STAGE_BYTES;
@@ -515,7 +517,7 @@ __global__ void __launch_bounds__(THREADS, 1)
             rp_pdl_wait();
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
-        multiply_all<Shape, GATED, BF16>(args, r, area);
+        multiply_all<Shape, GATED, BF16>(args, r, area, stamp);
     }
 #else
     (void)args;

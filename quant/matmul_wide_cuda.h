@@ -19,6 +19,7 @@ struct rp_matmul_wide_args {
     CUtensorMap in_map;     /* (max_rows, k) */
     CUtensorMap out_map;    /* (max_rows, out_cols), where bulk_stores */
     const uint32_t *live;   /* live rows, on the device */
+    struct rp_cuda_stamp stamp;
     const float *bias;
     void *out;
     size_t out_stride;

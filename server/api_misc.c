@@ -1,7 +1,8 @@
-/* api_misc.c - models, health, version, metrics, captured graphs, and the environment for bug reports. */
+/* api_misc.c - models, health, version, captured graphs, and the environment for bug reports. */
 #include "base/clock.h"
 #include "base/json_writer.h"
 #include "engine/engine.h"
+#include "server/api_reply.h"
 #include "server/http_conn.h"
 #include "server/http_error.h"
 #include "server/router.h"
@@ -10,15 +11,6 @@
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
-
-static void reply_json(struct rp_conn *conn, int status, struct rp_buffer *body) {
-    rp_buffer_puts(body, "\n");
-    if (body->failed)
-        rp_conn_fail(conn, 503, "overloaded", "out of memory");
-    else
-        rp_conn_reply(conn, status, "application/json", NULL, body->data, body->len);
-    rp_buffer_deinit(body);
-}
 
 static void write_model(struct rp_json *json, const struct rp_server *server) {
     const struct rp_serving *serving = &server->serving;
@@ -43,7 +35,7 @@ void rp_api_models(struct rp_conn *conn) {
     write_model(&json, conn->server);
     rp_json_array_end(&json);
     rp_json_object_end(&json);
-    reply_json(conn, 200, &body);
+    rp_api_reply_json(conn, 200, &body);
 }
 
 /* Compares after undoing %xx. */
@@ -76,7 +68,7 @@ void rp_api_model(struct rp_conn *conn) {
     }
     rp_json_init(&json, &body);
     write_model(&json, conn->server);
-    reply_json(conn, 200, &body);
+    rp_api_reply_json(conn, 200, &body);
 }
 
 void rp_api_live(struct rp_conn *conn) {
@@ -96,18 +88,6 @@ void rp_api_ready(struct rp_conn *conn) {
 void rp_api_version(struct rp_conn *conn) {
     static const char body[] = "{\"version\":\"" RP_VERSION "\"}\n";
     rp_conn_reply(conn, 200, "application/json", NULL, body, sizeof body - 1);
-}
-
-void rp_api_metrics(struct rp_conn *conn) {
-    struct rp_buffer body = {.data = NULL};
-    rp_server_metrics_sample(&conn->server->metrics);
-    rp_registry_write(&conn->server->registry, &body);
-    if (body.failed)
-        rp_conn_fail(conn, 503, "overloaded", "out of memory");
-    else
-        rp_conn_reply(conn, 200, "text/plain; version=0.0.4; charset=utf-8", NULL, body.data,
-                      body.len);
-    rp_buffer_deinit(&body);
 }
 
 /* --- /debug/env -------------------------------------------------------------------------------- */
@@ -184,7 +164,7 @@ void rp_api_debug_env(struct rp_conn *conn) {
         rp_json_object_end(&json);
     }
     rp_json_object_end(&json);
-    reply_json(conn, 200, &body);
+    rp_api_reply_json(conn, 200, &body);
 }
 
 /* --- /debug/graphs ----------------------------------------------------------------------------- */
@@ -230,5 +210,5 @@ void rp_api_debug_graphs(struct rp_conn *conn) {
     rp_json_array_end(&json);
     rp_json_uint(&json, "failed", failed);
     rp_json_object_end(&json);
-    reply_json(conn, 200, &body);
+    rp_api_reply_json(conn, 200, &body);
 }

@@ -1,7 +1,9 @@
 #include "server/auth.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <string.h>
 #include <strings.h>
 #include <sys/stat.h>
@@ -22,18 +24,86 @@ int rp_auth_add(struct rp_auth *auth, const char *key, size_t len, struct rp_err
     return RP_OK;
 }
 
+/* One word of a line. */
+struct word {
+    const char *text;
+    size_t len;
+};
+
+static struct word next_word(const char **line, const char *end) {
+    struct word word = {.len = 0};
+    while (*line < end && (**line == ' ' || **line == '\t'))
+        (*line)++;
+    word.text = *line;
+    while (*line < end && **line != ' ' && **line != '\t')
+        (*line)++;
+    word.len = (size_t)(*line - word.text);
+    return word;
+}
+
+static bool set_name(struct rp_auth *auth, struct rp_auth_key *key, const char *name, size_t len) {
+    static const char others[] = "_-.";
+    if (len < 1 || len > RP_KEY_NAME_MAX || key->name[0])
+        return false;
+    for (size_t i = 0; i < len; i++)
+        if (!isalnum((unsigned char)name[i]) && !memchr(others, name[i], sizeof others - 1))
+            return false;
+    for (uint32_t i = 0; i < auth->count; i++)
+        if (strlen(auth->keys[i].name) == len && memcmp(auth->keys[i].name, name, len) == 0)
+            return false;
+    memcpy(key->name, name, len);
+    return true;
+}
+
+static bool set_limit(struct rp_auth_key *key, const char *digits, size_t len) {
+    uint32_t limit = 0;
+    if (len < 1 || len > 6 || key->limit)
+        return false;
+    for (size_t i = 0; i < len; i++) {
+        if (digits[i] < '0' || digits[i] > '9')
+            return false;
+        limit = limit * 10 + (uint32_t)(digits[i] - '0');
+    }
+    key->limit = limit;
+    return limit > 0;
+}
+
+/* KEY [name=NAME] [limit=N] */
+static int add_line(struct rp_auth *auth, const char *line, size_t len, struct rp_error *err) {
+    const char *end = line + len;
+    struct word word = next_word(&line, end);
+    int status = rp_auth_add(auth, word.text, word.len, err);
+    while (status == RP_OK && (word = next_word(&line, end)).len) {
+        struct rp_auth_key *key = &auth->keys[auth->count - 1];
+        bool good = false;
+        if (word.len > 5 && memcmp(word.text, "name=", 5) == 0)
+            good = set_name(auth, key, word.text + 5, word.len - 5);
+        else if (word.len > 6 && memcmp(word.text, "limit=", 6) == 0)
+            good = set_limit(key, word.text + 6, word.len - 6);
+        if (!good)
+            status = rp_error_set(err, RP_STATUS_FORMAT,
+                                  "API key %" PRIu32 " of the file: after a key come name=NAME, "
+                                  "which no other key has, and limit=N alone",
+                                  auth->count);
+    }
+    return status;
+}
+
 static int add_lines(struct rp_auth *auth, const char *path, const char *text, size_t len,
                      struct rp_error *err) {
     uint32_t before = auth->count;
     for (size_t i = 0; i < len;) {
         const char *newline = memchr(text + i, '\n', len - i);
         size_t end = newline ? (size_t)(newline - text) : len, n = end - i;
-        while (n && (text[i + n - 1] == '\r' || text[i + n - 1] == ' '))
+        while (n && (text[i + n - 1] == '\r' || text[i + n - 1] == ' ' || text[i + n - 1] == '\t'))
             n--;
         if (n && text[i] != '#') {
-            int status = rp_auth_add(auth, text + i, n, err);
-            if (status != RP_OK)
+            int status = add_line(auth, text + i, n, err);
+            if (status != RP_OK) {
+                explicit_bzero(&auth->keys[before], (RP_KEYS_MAX - before) * sizeof auth->keys[0]);
+                auth->count = before;
                 return status;
+            }
         }
         i = end + 1;
     }
@@ -43,7 +113,7 @@ static int add_lines(struct rp_auth *auth, const char *path, const char *text, s
 }
 
 int rp_auth_read_file(struct rp_auth *auth, const char *path, struct rp_error *err) {
-    char text[RP_KEYS_MAX * (RP_KEY_BYTES_MAX + 8)];
+    char text[RP_KEYS_MAX * (RP_KEY_BYTES_MAX + 72)];
     struct stat info;
     size_t len = 0;
     int status = RP_OK, fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -75,6 +145,14 @@ int rp_auth_read_file(struct rp_auth *auth, const char *path, struct rp_error *e
     return status;
 }
 
+bool rp_auth_equal(const struct rp_auth_key *key, const char *given, size_t len) {
+    const volatile char *bytes = key->bytes;
+    unsigned char differs = (unsigned char)(key->len != len);
+    for (size_t i = 0; i < len; i++)
+        differs |= (unsigned char)(given[i] ^ bytes[i % RP_KEY_BYTES_MAX]);
+    return differs == 0;
+}
+
 int32_t rp_auth_check(const struct rp_auth *auth, const char *authorization) {
     static const char scheme[] = "Bearer ";
     size_t len = authorization ? strlen(authorization) : 0;
@@ -87,14 +165,17 @@ int32_t rp_auth_check(const struct rp_auth *auth, const char *authorization) {
     len = strlen(given);
     /* All keys, every byte sent: nothing ends early. */
     for (uint32_t k = 0; k < auth->count; k++) {
-        const volatile struct rp_auth_key *key = &auth->keys[k];
-        unsigned char differs = (unsigned char)(key->len != len);
-        for (size_t i = 0; i < len; i++)
-            differs |= (unsigned char)(given[i] ^ key->bytes[i % RP_KEY_BYTES_MAX]);
-        int32_t mask = -(int32_t)(differs == 0);
+        int32_t mask = -(int32_t)rp_auth_equal(&auth->keys[k], given, len);
         found = (found & ~mask) | ((int32_t)k & mask);
     }
     return found;
+}
+
+int32_t rp_auth_same(const struct rp_auth *auth, int32_t index, const struct rp_auth *other) {
+    for (uint32_t i = 0; index >= 0 && i < other->count; i++)
+        if (rp_auth_equal(&other->keys[i], auth->keys[index].bytes, auth->keys[index].len))
+            return (int32_t)i;
+    return -1;
 }
 
 void rp_auth_deinit(struct rp_auth *auth) { explicit_bzero(auth, sizeof *auth); }

@@ -32,8 +32,10 @@ int rp_cmd_bench(int argc, char **argv) {
         {"kernels", rp_cmd_bench_kernels, "every operator of a model shape by itself"},
         {"matmul", rp_bench_matmul, "one product, weights from memory"},
         {"pair", rp_cmd_bench_pair, "two configurations or servers, in turns"},
+        {"record", rp_cmd_bench_record, "what recording costs: nanoseconds of an event"},
         {"step", rp_cmd_bench_step, "the device's decode step by itself"},
         {"prefill", rp_cmd_bench_prefill, "a prompt in one step, by itself"},
+        {"tokenize", rp_cmd_bench_tokenize, "a tokenizer on a text: MB/s, one thread"},
         {"membw", bench_membw, "read bandwidth of the machine"},
     };
     for (size_t i = 0; argc > 1 && i < RP_ARRAY_COUNT(benches); i++)

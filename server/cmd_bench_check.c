@@ -12,7 +12,8 @@
 struct check_options {
     struct rp_engine_options engine; /* --device and what is planted */
     const char *expectations, *only, *model;
-    uint32_t counted_load;
+    uint32_t counted_load, counted_rows, counted_every;
+    bool counted_demo, counted_bare;
     bool update, json;
 };
 
@@ -34,7 +35,12 @@ static const struct rp_flag check_flags[] = {
     {"json", RP_FLAG_SWITCH, AT(json), NULL, 0, 0, NULL, "one JSON object"},
     {"debug-plant", RP_FLAG_TEXT, AT(engine.debug_plant), "node|allocation|slow:SHARE", 0, 0, NULL,
      NULL},
+    /* What callgrind runs, for this command and for tools/cost_of_measuring.py. */
     {"counted-load", RP_FLAG_UINT, AT(counted_load), "TOKENS", 0, 480, "0", NULL},
+    {"counted-rows", RP_FLAG_UINT, AT(counted_rows), "N", 1, RP_COUNTED_ROWS_MAX, "1", NULL},
+    {"counted-every", RP_FLAG_UINT, AT(counted_every), "N", 0, 1000, "0", NULL},
+    {"counted-demo", RP_FLAG_SWITCH, AT(counted_demo), NULL, 0, 0, NULL, NULL},
+    {"counted-bare", RP_FLAG_SWITCH, AT(counted_bare), NULL, 0, 0, NULL, NULL},
 };
 
 static const struct rp_command_spec check_spec = {
@@ -204,7 +210,13 @@ int rp_cmd_bench_check(int argc, char **argv) {
     if (status != RP_OK)
         return rp_fail(RP_EXIT_USAGE, &err);
     if (options.counted_load) {
-        status = rp_check_counted_load(options.counted_load, &err);
+        const struct rp_counted_load load = {.model_dir =
+                                                 options.counted_demo ? options.model : NULL,
+                                             .rows = options.counted_rows,
+                                             .tokens = options.counted_load,
+                                             .profile_every = options.counted_every,
+                                             .no_recording = options.counted_bare};
+        status = rp_check_counted_load(&load, &err);
         return status == RP_OK ? RP_EXIT_OK : rp_fail(RP_EXIT_FAILURE, &err);
     }
     const struct rp_backend_selection none = {.device = NULL};

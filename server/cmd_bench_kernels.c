@@ -62,6 +62,7 @@ static void show_progress(void *ctx, const char *op, uint32_t rows) {
 static double share(double part, double whole) { return whole > 0 ? part / whole : 0.0; }
 
 static void print_table(const struct rp_bench_kernels_result *result) {
+    int digits = result->product_flops < 1e13 ? 3 : 1; /* of TFLOP/s: a card's, and a processor's */
     printf("%-16s %5s %7s %10s %10s %7s %6s %8s %6s  %s\n", "operator", "rows", "context", "us",
            "us p99", "TB/s", "share", "TFLOP/s", "share", "kernel");
     for (uint32_t i = 0; i < result->kernel_count; i++) {
@@ -71,15 +72,15 @@ static void print_table(const struct rp_bench_kernels_result *result) {
         char context[16] = "-";
         if (k->context)
             snprintf(context, sizeof context, "%u", k->context);
-        printf("%-16s %5u %7s %10.2f %10.2f %7.3f %5.0f%% %8.1f %5.1f%%  %s\n", k->op, k->rows,
+        printf("%-16s %5u %7s %10.2f %10.2f %7.3f %5.0f%% %8.*f %5.1f%%  %s\n", k->op, k->rows,
                context, k->us_p50, k->us_p99, bandwidth * 1e-12,
-               100 * share(bandwidth, result->read_bandwidth), rate * 1e-12,
+               100 * share(bandwidth, result->read_bandwidth), digits, rate * 1e-12,
                100 * share(rate, result->product_flops), k->kernel);
     }
     printf("%s: read bandwidth %.3f TB/s", result->device, result->read_bandwidth * 1e-12);
     if (result->product_op)
-        printf(", fastest product %.1f TFLOP/s (%s, %u rows)", result->product_flops * 1e-12,
-               result->product_op, result->product_rows);
+        printf(", fastest product %.*f TFLOP/s (%s, %u rows)", digits,
+               result->product_flops * 1e-12, result->product_op, result->product_rows);
     printf("; %.1f s", result->seconds);
     if (result->left_out)
         printf("; %u cases left out", result->left_out);
@@ -139,6 +140,7 @@ int rp_cmd_bench_kernels(int argc, char **argv) {
     if (status != RP_OK)
         return status == RP_STATUS_CANCELLED ? RP_EXIT_OK : rp_fail(RP_EXIT_USAGE, &err);
     struct rp_device_config device = {.threads = options.threads,
+                                      .short_steps_here = true,
                                       .fast_numerics = options.numerics == 1,
                                       .no_dependent_launch = options.no_dependent_launch,
                                       .cache_dir = rp_stack_cache_dir()};

@@ -13,6 +13,7 @@ static const char *dtype_name(const struct rp_bench_options *options) {
 
 struct rp_bench_target rp_bench_options_target(const struct rp_bench_options *options) {
     return (struct rp_bench_target){.device = {.threads = options->threads,
+                                               .short_steps_here = true,
                                                .fast_numerics = options->numerics == 1,
                                                .no_dependent_launch = options->no_dependent_launch,
                                                .cache_dir = rp_stack_cache_dir()},

@@ -2,6 +2,8 @@
 #include "base/json_writer.h"
 #include "base/memory.h"
 #include "bench/pair_server.h"
+#include "metrics/recorder.h"
+#include "metrics/tick.h"
 #include "server/cmd_stack.h"
 #include "server/commands.h"
 
@@ -69,13 +71,20 @@ static const struct rp_command_spec pair_spec = {
 /* Flags of a side: those of an engine. */
 struct side_options {
     struct rp_engine_options engine;
-    bool no_dependent_launch;
+    struct rp_recorder_config recorder;
+    bool no_dependent_launch, no_recording;
 };
 
 static const struct rp_flag side_flags[] = {
     RP_ENGINE_FLAGS(offsetof(struct side_options, engine)),
     {"no-dependent-launch", RP_FLAG_SWITCH, offsetof(struct side_options, no_dependent_launch),
      NULL, 0, 0, NULL, "CUDA: plain edges between kernels"},
+    {"trace-seconds", RP_FLAG_UINT, offsetof(struct side_options, recorder.seconds), "N", 0, 86400,
+     "60", "the flight recorder, as of serve"},
+    {"trace-mib", RP_FLAG_UINT, offsetof(struct side_options, recorder.mib), "MIB", 0, 65536, "64",
+     "its memory"},
+    {"no-recording", RP_FLAG_SWITCH, offsetof(struct side_options, no_recording), NULL, 0, 0, NULL,
+     "nothing of what serve always records"},
 };
 
 static const struct rp_command_spec side_spec = {
@@ -147,6 +156,7 @@ struct side {
     char flags[1024], cut[1056];    /* cut: the same, in words */
     char *words[ARGUMENTS_MAX + 1]; /* from the second on */
     struct side_options options;
+    struct rp_recorder *recorder;
     struct rp_pair_engine engine;
     struct rp_pair_server server;
 };
@@ -208,6 +218,18 @@ static int open_side(void *ctx, struct rp_error *err) {
     share_card(side);
     struct rp_engine_config config =
         rp_stack_engine_config(&side->options.engine, &selection, RP_MODEL_DTYPE_AUTO);
+    /* The engine's events go into a ring as they do in serve. */
+    rp_tick_start();
+    if (!side->options.no_recording) {
+        status = rp_recorder_create(&side->options.recorder, &side->recorder, err);
+        if (status != RP_OK) {
+            if (config.opened)
+                config.backend->close(config.opened);
+            return status;
+        }
+        config.ring = rp_recorder_add(side->recorder, "engine", RP_RECORDER_ENGINE);
+    }
+    config.no_recording = side->options.no_recording;
     return rp_pair_engine_open(&model, &config, side->load, &side->engine, err);
 }
 
@@ -216,7 +238,12 @@ static int sample_side(void *ctx, const struct rp_pair_load *load, enum rp_pair_
     return rp_pair_engine_sample(&((struct side *)ctx)->engine, load, clock, seed, out, err);
 }
 
-static void close_side(void *ctx) { rp_pair_engine_close(&((struct side *)ctx)->engine); }
+static void close_side(void *ctx) {
+    struct side *side = ctx;
+    rp_pair_engine_close(&side->engine);
+    rp_recorder_destroy(side->recorder);
+    side->recorder = NULL;
+}
 
 static int open_server(void *ctx, struct rp_error *err) {
     struct side *side = ctx;

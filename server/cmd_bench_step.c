@@ -13,7 +13,7 @@
 
 struct step_options {
     const char *shape, *model, *batches, *contexts;
-    uint32_t dtype, device, numerics, steps, warm_up, max_model_len, threads;
+    uint32_t dtype, device, numerics, steps, warm_up, max_model_len, threads, stamp_every;
     bool enforce_eager, disable_fusion, no_dependent_launch, json;
 };
 
@@ -52,6 +52,14 @@ struct step_options {
          "fast: kernels that may depend on the batch"},                                            \
         {"steps", RP_FLAG_UINT, AT(steps), "N", 2, 1000000, "100", "steps that count"},            \
         {"warm-up", RP_FLAG_UINT, AT(warm_up), "N", 1, 1000000, "10", "steps before them"},        \
+        {"stamp-every",                                                                            \
+         RP_FLAG_UINT,                                                                             \
+         AT(stamp_every),                                                                          \
+         "N",                                                                                      \
+         0,                                                                                        \
+         1000000,                                                                                  \
+         "0",                                                                                      \
+         "one step of N stores when its nodes began and ended; 0: none"},                          \
         {"threads", RP_FLAG_UINT, AT(threads), "N", 0, 1024, "0", "CPU workers; 0: one per core"}, \
         {"enforce-eager", RP_FLAG_SWITCH, AT(enforce_eager), NULL, 0, 0, NULL, "no replay"},       \
         {"disable-fusion",         RP_FLAG_SWITCH, AT(disable_fusion), NULL, 0, 0, NULL,           \
@@ -146,6 +154,43 @@ static void print_prompts(const struct rp_bench_step_result *result) {
     }
 }
 
+/* Own times of kernels, of all stamped steps together. */
+static void print_nodes(const struct rp_bench_step *c) {
+    const struct rp_step_nodes *nodes = &c->nodes;
+    if (nodes->steps == 0)
+        return;
+    printf("nodes of %u stamped steps, batch %u, context %u: %.3f ms of %.3f ms\n", nodes->steps,
+           c->batch, c->context, (double)nodes->own_ns / nodes->steps * 1e-6,
+           (double)nodes->run_ns / nodes->steps * 1e-6);
+    for (uint32_t i = 0; i < nodes->kernel_count; i++) {
+        double own = (double)nodes->kernels[i].own_ns, count = (double)nodes->kernels[i].nodes;
+        printf("  %-28s %6.0f a step %9.2f us each %8.1f us %5.1f%%", nodes->kernels[i].name,
+               count / nodes->steps, own / count * 1e-3, own / nodes->steps * 1e-3,
+               100 * share(own, (double)nodes->own_ns));
+        if (nodes->kernels[i].missing)
+            printf("  (%llu without a stamp)", (unsigned long long)nodes->kernels[i].missing);
+        printf("\n");
+    }
+}
+
+static void write_nodes(struct rp_json *json, const struct rp_step_nodes *nodes) {
+    rp_json_object_begin(json, "nodes");
+    rp_json_uint(json, "steps", nodes->steps);
+    rp_json_double(json, "own_ms", share((double)nodes->own_ns * 1e-6, nodes->steps));
+    rp_json_double(json, "run_ms", share((double)nodes->run_ns * 1e-6, nodes->steps));
+    rp_json_array_begin(json, "kernels");
+    for (uint32_t i = 0; i < nodes->kernel_count; i++) {
+        rp_json_object_begin(json, NULL);
+        rp_json_string(json, "kernel", nodes->kernels[i].name);
+        rp_json_uint(json, "nodes", nodes->kernels[i].nodes);
+        rp_json_uint(json, "missing", nodes->kernels[i].missing);
+        rp_json_uint(json, "own_ns", nodes->kernels[i].own_ns);
+        rp_json_object_end(json);
+    }
+    rp_json_array_end(json);
+    rp_json_object_end(json);
+}
+
 static void write_case(struct rp_json *json, const struct rp_bench_step *c, double read_bandwidth) {
     rp_json_object_begin(json, NULL);
     rp_json_uint(json, "batch", c->batch);
@@ -173,6 +218,8 @@ static void write_case(struct rp_json *json, const struct rp_bench_step *c, doub
     rp_json_uint(json, "graph_bytes", c->graph_bytes);
     rp_json_uint(json, "arena_bytes", c->arena_bytes);
     rp_json_uint(json, "launches", c->launches);
+    if (c->nodes.steps)
+        write_nodes(json, &c->nodes);
     rp_json_object_end(json);
 }
 
@@ -211,12 +258,15 @@ static void print_result(const struct step_options *options, bool prompt,
     if (result->left_out)
         printf("; no memory for %u cases", result->left_out);
     printf("\n");
+    for (uint32_t i = 0; i < result->case_count; i++)
+        print_nodes(&result->cases[i]);
 }
 
 static int run_bench(struct step_options *options, struct rp_bench_step_config *config) {
     static struct rp_bench_step_result result; /* large */
     struct rp_backend_selection selection;
     struct rp_device_config device = {.threads = options->threads,
+                                      .short_steps_here = true,
                                       .fast_numerics = options->numerics == 1,
                                       .no_dependent_launch = options->no_dependent_launch,
                                       .cache_dir = rp_stack_cache_dir()};
@@ -258,6 +308,7 @@ static int bench(const struct rp_command_spec *spec, bool prompt, int argc, char
                                           .steps = options.steps,
                                           .warm_up = options.warm_up,
                                           .enforce_eager = options.enforce_eager,
+                                          .stamp_every = options.stamp_every,
                                           .no_fusion = options.disable_fusion,
                                           .progress = isatty(STDERR_FILENO) ? show_progress : NULL};
     status = rp_flag_list("context", options.contexts, 1, 1048576, contexts, LIST_MAX,

@@ -233,8 +233,8 @@ int rp_cmd_run(int argc, char **argv) {
         code = RP_EXIT_USAGE;
         goto done;
     }
-    status =
-        rp_stack_open(&stack, positionals[0], &options.engine, on_wake, &wake, true, &code, &err);
+    status = rp_stack_open(&stack, positionals[0], &options.engine, on_wake, &wake, NULL, true,
+                           &code, &err);
     if (status != RP_OK)
         goto done;
     status = encode(stack.tokenizer, &prompt, &ids, &err);

@@ -4,6 +4,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "engine/memory_plan.h"
+#include "engine/power.h"
 #include "server/cmd_stack.h"
 #include "server/commands.h"
 #include "server/serve_config.h"
@@ -16,6 +17,8 @@ struct serve {
     struct rp_auth auth;
     struct rp_server *server;
     struct rp_stack stack;
+    struct rp_power *power;
+    struct rp_chat_templates *templates;
     char name[RP_MODEL_NAME_BYTES];
     uint64_t start_ns;
 };
@@ -50,28 +53,43 @@ static void on_ready(void *ctx) {
     char url[128];
     snprintf(url, sizeof url, "http://%s%s%s:%u", bracket ? "[" : "", any ? "127.0.0.1" : host,
              bracket ? "]" : "", rp_server_port(serve->server));
+    if (serve->options.uds && *serve->options.uds) {
+        fprintf(stderr,
+                "ready: %s serves %s after %.1f s\ncurl --unix-socket %s "
+                "http://localhost/v1/models\n",
+                serve->options.uds, serve->name, (double)(rp_clock_ns() - serve->start_ns) * 1e-9,
+                serve->options.uds);
+        return;
+    }
     fprintf(stderr, "ready: %s serves %s after %.1f s\n", url, serve->name,
             (double)(rp_clock_ns() - serve->start_ns) * 1e-9);
     if (rp_server_admin_port(serve->server))
         fprintf(stderr, "admin: /metrics and /debug on %s port %u\n", serve->options.admin_host,
                 rp_server_admin_port(serve->server));
-    fprintf(stderr,
-            "curl %s/v1/completions -H 'Content-Type: application/json'%s "
-            "-d '{\"prompt\": \"Once upon a time\", \"max_tokens\": 32}'\n",
-            url, serve->auth.count ? " -H \"Authorization: Bearer $REPRISE_API_KEY\"" : "");
+    fprintf(stderr, "curl %s/v1/%s -H 'Content-Type: application/json'%s -d '%s'\n", url,
+            serve->templates ? "chat/completions" : "completions",
+            serve->auth.count ? " -H \"Authorization: Bearer $REPRISE_API_KEY\"" : "",
+            serve->templates ? "{\"messages\": [{\"role\": \"user\", \"content\": \"Hello!\"}]}"
+                             : "{\"prompt\": \"Once upon a time\", \"max_tokens\": 32}");
 }
 
 static void describe(struct serve *serve, const char *dir, struct rp_serving *out) {
     const struct rp_model_config *model = &serve->stack.model.config;
     rp_serve_model_name(&serve->options, dir, serve->name, sizeof serve->name);
     *out = (struct rp_serving){.engine = serve->stack.engine,
+                               .power = serve->power,
                                .tokenizer = serve->stack.tokenizer,
+                               .templates = serve->templates,
                                .model_name = serve->name,
                                .model_root = dir,
                                .vocab_size = model->vocab,
                                .default_temperature = (double)model->default_temperature,
                                .default_top_p = (double)model->default_top_p,
                                .default_top_k = model->default_top_k,
+                               .startup = {{"device", serve->stack.device_s},
+                                           {"tokenizer", serve->stack.tokenizer_s},
+                                           {"weights", serve->stack.weights_s},
+                                           {"engine", serve->stack.engine_s}},
                                .seed = serve->options.seed,
                                .write_flags = rp_serve_write_flags,
                                .write_flags_ctx = &serve->options};
@@ -79,16 +97,49 @@ static void describe(struct serve *serve, const char *dir, struct rp_serving *ou
         out->stop_ids[out->stop_id_count++] = (int32_t)model->eos_ids[i];
 }
 
+/* Of a card whose driver tells; the server needs none of it. */
+static void start_power(struct serve *serve) {
+    struct rp_device_info info;
+    struct rp_error err = {0};
+    rp_engine_device_info(serve->stack.engine, &info);
+    if (!info.pci_bus_id[0])
+        return;
+    struct rp_power_config config = {
+        .pci_bus_id = info.pci_bus_id,
+        .tokens = &rp_engine_metrics(serve->stack.engine)->generation_tokens,
+        .ring = rp_recorder_add(rp_server_recorder(serve->server), "power", RP_RECORDER_SMALL)};
+    if (rp_power_start(&config, &serve->power, &err) != RP_OK)
+        rp_log(RP_LOG_INFO, "power and clocks of the card are not known: %s", err.text);
+}
+
+/* A model may do without, and one of the model's own that cannot be read costs the chat route alone; one that was asked
+ * for must be good. */
+static int open_templates(struct serve *serve, const char *dir, struct rp_error *err) {
+    int status = rp_serve_open_templates(&serve->options, dir, &serve->templates, err);
+    if (serve->templates)
+        rp_log(RP_LOG_DEBUG, "start: chat template source=%s",
+               rp_chat_templates_source(serve->templates));
+    return status;
+}
+
 /* The server exists; everything else is made and unmade here. */
 static int serve_model(struct serve *serve, const char *dir, struct rp_error *err) {
     enum rp_exit code = RP_EXIT_OK;
     struct rp_serving serving;
-    if (rp_stack_open(&serve->stack, dir, &serve->options.engine, rp_server_wake, serve->server,
-                      true, &code, err) != RP_OK) {
+    if (open_templates(serve, dir, err) != RP_OK) {
         rp_server_destroy(serve->server);
+        return rp_fail(RP_EXIT_MODEL, err);
+    }
+    if (rp_stack_open(
+            &serve->stack, dir, &serve->options.engine, rp_server_wake, serve->server,
+            rp_recorder_add(rp_server_recorder(serve->server), "engine", RP_RECORDER_ENGINE), true,
+            &code, err) != RP_OK) {
+        rp_server_destroy(serve->server);
+        rp_chat_templates_close(serve->templates);
         return rp_fail(code, err);
     }
     print_plan(&serve->stack);
+    start_power(serve);
     describe(serve, dir, &serving);
     int exit_code;
     if (rp_engine_start(serve->stack.engine, err) == RP_OK)
@@ -98,8 +149,10 @@ static int serve_model(struct serve *serve, const char *dir, struct rp_error *er
     if (exit_code == RP_EXIT_FATAL_DEVICE)
         rp_stack_exit_failed(); /* the answers are out */
     rp_engine_stop(serve->stack.engine);
+    rp_power_stop(serve->power);
     rp_server_destroy(serve->server);
     rp_stack_close(&serve->stack);
+    rp_chat_templates_close(serve->templates);
     return exit_code;
 }
 

@@ -61,7 +61,9 @@ static struct rp_device_config device_config(const struct rp_engine_options *opt
     if (options->debug_plant)
         (void)parse_plants(options->debug_plant, &plants); /* checked with the options */
     return (struct rp_device_config){.threads = options->threads,
+                                     .short_steps_here = true,
                                      .fast_numerics = options->numerics == 1,
+                                     .nvtx = options->nvtx,
                                      .cache_dir = rp_stack_cache_dir(),
                                      .slow_share = plants.device.slow_share};
 }
@@ -115,6 +117,7 @@ struct rp_engine_config rp_stack_engine_config(const struct rp_engine_options *o
         .enforce_eager = options->enforce_eager,
         .no_fusion = options->disable_fusion,
         .watchdog_seconds = options->watchdog_timeout_s,
+        .profile_every = options->profile_every,
     };
     if (options->debug_fault && *options->debug_fault)
         (void)parse_fault(options->debug_fault, &config); /* checked with the options */
@@ -187,9 +190,16 @@ static void on_stage(void *ctx, const char *stage, uint32_t done, uint32_t total
     show(ctx, stage, total ? (double)done / total : 1.0);
 }
 
+/* Seconds since *since_ns, which becomes now. */
+static double lap(uint64_t *since_ns) {
+    uint64_t before = *since_ns;
+    *since_ns = rp_clock_ns();
+    return (double)(*since_ns - before) * 1e-9;
+}
+
 int rp_stack_open(struct rp_stack *stack, const char *dir, const struct rp_engine_options *options,
-                  void (*wake)(void *ctx), void *wake_ctx, bool show_progress,
-                  enum rp_exit *out_code, struct rp_error *err) {
+                  void (*wake)(void *ctx), void *wake_ctx, struct rp_trace_ring *ring,
+                  bool show_progress, enum rp_exit *out_code, struct rp_error *err) {
     struct progress progress = {.shown = show_progress, .on_terminal = isatty(STDERR_FILENO) == 1};
     memset(stack, 0, sizeof *stack);
     int status = rp_stack_check_options(options, err);
@@ -197,28 +207,33 @@ int rp_stack_open(struct rp_stack *stack, const char *dir, const struct rp_engin
         *out_code = RP_EXIT_USAGE;
         return status;
     }
+    uint64_t since_ns = rp_clock_ns();
     status = rp_stack_select(options, &stack->selection, err);
+    stack->device_s = lap(&since_ns);
     if (status != RP_OK) {
         *out_code = RP_EXIT_DEVICE;
         return status;
     }
     status = rp_tokenizer_open(dir, &stack->tokenizer, err);
-    uint64_t since_ns = rp_clock_ns();
+    stack->tokenizer_s = lap(&since_ns);
     if (status == RP_OK)
         status = rp_model_load(dir, rp_stack_dtype(options->dtype), options->max_model_len, on_load,
                                &progress, &stack->model, err);
     *out_code = RP_EXIT_MODEL;
     if (status == RP_OK) {
-        rp_log(RP_LOG_DEBUG, "start: weights read seconds=%.3f",
-               (double)(rp_clock_ns() - since_ns) * 1e-9);
+        stack->weights_s = lap(&since_ns);
+        rp_log(RP_LOG_DEBUG, "start: weights read seconds=%.3f", stack->weights_s);
         struct rp_engine_config config =
             rp_stack_engine_config(options, &stack->selection, stack->model.dtype);
         stack->selection.device = NULL;
         config.wake = wake;
         config.wake_ctx = wake_ctx;
+        config.ring = ring;
+        config.measure_peaks = ring != NULL; /* a server, which shows profiles */
         config.progress = on_stage;
         config.progress_ctx = &progress;
         status = rp_engine_create(&config, &stack->model, &stack->engine, err);
+        stack->engine_s = lap(&since_ns);
         *out_code = rp_stack_exit_code(status);
     }
     finish(&progress);

@@ -14,7 +14,8 @@ struct rp_stack {
     struct rp_backend_selection selection; /* .device: until the engine has it */
     struct rp_tokenizer *tokenizer;
     struct rp_model model;
-    struct rp_engine *engine; /* created, not started */
+    struct rp_engine *engine;                          /* created, not started */
+    double device_s, tokenizer_s, weights_s, engine_s; /* how long opening each took */
 };
 
 /* The engine's configuration that the flags ask for, on the device that was selected (which it takes
@@ -32,11 +33,11 @@ const char *rp_stack_cache_dir(void);
 /* RP_MODEL_DTYPE_AUTO, F32 or BF16. */
 enum rp_dtype rp_stack_dtype(uint32_t choice);
 
-/* Opens everything. wake and wake_ctx go to the engine. show_progress: a line that is rewritten on a
+/* Opens everything. wake, wake_ctx and ring (NULL: nothing is recorded) go to the engine. show_progress: a line that is rewritten on a
  * terminal, a line per stage elsewhere, on standard error. On failure *out_code is the exit code. */
 int rp_stack_open(struct rp_stack *stack, const char *dir, const struct rp_engine_options *options,
-                  void (*wake)(void *ctx), void *wake_ctx, bool show_progress,
-                  enum rp_exit *out_code, struct rp_error *err) RP_MUST_USE;
+                  void (*wake)(void *ctx), void *wake_ctx, struct rp_trace_ring *ring,
+                  bool show_progress, enum rp_exit *out_code, struct rp_error *err) RP_MUST_USE;
 void rp_stack_close(struct rp_stack *stack);
 /* After a device error: leaves the process at once with RP_EXIT_FATAL_DEVICE. Nothing is freed and no
  * thread is waited for, since one may hang in the driver. */

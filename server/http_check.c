@@ -1,6 +1,7 @@
 #include "server/http_check.h"
 
 #include "server/auth.h"
+#include "server/cors.h"
 #include "server/http_conn.h"
 #include "server/http_error.h"
 #include "server/router.h"
@@ -34,14 +35,16 @@ static bool fail(struct rp_conn *conn, int status, const char *code, const char 
     return false;
 }
 
-static void take_request_id(struct rp_conn *conn) {
+/* What is no id, or no traceparent, or stands twice, counts as absent. */
+static void take_identity(struct rp_conn *conn) {
+    uint32_t parents;
     const char *id = rp_http_head_find(&conn->head, "X-Request-Id", NULL);
+    const char *parent = rp_http_head_find(&conn->head, "traceparent", &parents);
     size_t len = id ? strlen(id) : 0;
     bool good = len > 0 && len <= RP_REQUEST_ID_MAX;
     for (size_t i = 0; good && i < len; i++)
         good = isalnum((unsigned char)id[i]) || strchr("-_.:/+=@~", id[i]);
-    if (good)
-        memcpy(conn->request_id, id, len + 1);
+    rp_conn_identify(conn, good ? id : NULL, parents == 1 ? parent : NULL);
 }
 
 static bool check_host(struct rp_conn *conn, const struct target *target) {
@@ -53,7 +56,7 @@ static bool check_host(struct rp_conn *conn, const struct target *target) {
         return fail(conn, 400, "invalid_host", "the Host field is not a host name");
     if (target->host && !rp_http_host_is_valid(target->host, target->host_len))
         return fail(conn, 400, "invalid_host", "the target does not name a host");
-    if (!conn->listener->is_local)
+    if (!conn->listener->is_local || conn->listener->is_unix)
         return true;
     /* A page of some other site whose name resolves to 127.0.0.1 would send that name. */
     if ((host && !rp_http_host_is_local(host, strlen(host))) ||
@@ -104,7 +107,7 @@ static bool check_key(struct rp_conn *conn) {
     const struct rp_auth *auth = conn->server->config.auth;
     bool open = conn->route && conn->route->access == RP_ACCESS_OPEN;
     conn->key_index = -1;
-    if (open || !auth || auth->count == 0)
+    if (open || rp_cors_is_preflight(conn) || !auth || auth->count == 0)
         return true;
     const char *value = rp_http_head_find(&conn->head, "Authorization", &count);
     conn->key_index = count == 1 ? rp_auth_check(auth, value) : -1;
@@ -147,7 +150,7 @@ static bool check_method(struct rp_conn *conn) {
 bool rp_check_head(struct rp_conn *conn) {
     struct target target;
     uint8_t method = conn->parser.method;
-    take_request_id(conn);
+    take_identity(conn);
     conn->head_only = method == HTTP_HEAD; /* errors have no body either */
     if (conn->parser.http_major != 1 || conn->parser.http_minor > 1)
         return fail(conn, 505, "http_version", "only HTTP/1.1 and HTTP/1.0 are spoken here");

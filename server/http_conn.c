@@ -5,13 +5,17 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/memory.h"
+#include "metrics/tick.h"
+#include "server/cors.h"
 #include "server/http_check.h"
 #include "server/http_error.h"
 #include "server/http_parse.h"
 #include "server/router.h"
+#include "server/server_trace.h"
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -40,10 +44,24 @@ static void on_closed(uv_handle_t *handle) {
     rp_server_check_drained(server);
 }
 
+uint64_t rp_conn_stall_ns(const struct rp_conn *conn) {
+    return conn->stall_ns + (conn->writing ? rp_tick_ns() - conn->stall_since_ns : 0);
+}
+
+/* The records of the answer learn when it had gone out; 0: it did not. */
+static void note_written(struct rp_conn *conn, uint64_t now_ns) {
+    if (conn->log_count)
+        rp_request_log_written(&conn->server->log, conn->log_first, conn->log_count, now_ns,
+                               rp_conn_stall_ns(conn));
+    conn->log_count = 0;
+}
+
 void rp_conn_close(struct rp_conn *conn) {
     if (conn->state == RP_CONN_CLOSED)
         return;
     conn->state = RP_CONN_CLOSED;
+    conn->drained = NULL;
+    note_written(conn, 0);
     conn->server->bodies_bytes -= conn->body.len;
     conn->body.len = 0;
     if (conn->gone) {
@@ -51,7 +69,7 @@ void rp_conn_close(struct rp_conn *conn) {
         conn->gone = NULL;
         gone(conn->gone_ctx);
     }
-    uv_close((uv_handle_t *)&conn->tcp, on_closed);
+    uv_close(&conn->socket.handle, on_closed);
 }
 
 /* --- Output ------------------------------------------------------------------------------------ */
@@ -59,6 +77,7 @@ void rp_conn_close(struct rp_conn *conn) {
 static void on_written(uv_write_t *write, int status) {
     struct rp_conn *conn = write->data;
     conn->writing = false;
+    conn->stall_ns += rp_tick_ns() - conn->stall_since_ns;
     rp_buffer_clear(&conn->out[conn->filling ^ 1]);
     if (conn->state == RP_CONN_CLOSED)
         return;
@@ -74,7 +93,7 @@ static bool flush(struct rp_conn *conn) {
     if (conn->writing || out->len == 0)
         return true;
     uv_buf_t buf = uv_buf_init(out->data, (unsigned)out->len);
-    int n = uv_try_write((uv_stream_t *)&conn->tcp, &buf, 1);
+    int n = uv_try_write(&conn->socket.stream, &buf, 1);
     if (n < 0 && n != UV_EAGAIN) {
         rp_conn_close(conn);
         return false;
@@ -89,8 +108,8 @@ static bool flush(struct rp_conn *conn) {
     conn->writing = true;
     conn->filling ^= 1;
     conn->write_left = buf.len;
-    conn->write_progress_ns = rp_clock_ns();
-    if (uv_write(&conn->write, (uv_stream_t *)&conn->tcp, &buf, 1, on_written) != 0) {
+    conn->write_progress_ns = conn->stall_since_ns = rp_tick_ns();
+    if (uv_write(&conn->write, &conn->socket.stream, &buf, 1, on_written) != 0) {
         conn->writing = false;
         rp_conn_close(conn);
         return false;
@@ -107,7 +126,20 @@ static void count_answer(struct rp_conn *conn, int status) {
     rp_counter_add(&conn->server->metrics.http_requests[rp_route_index(conn->route)][class], 1);
     rp_log(RP_LOG_DEBUG, "http: answered id=%s route=%s status=%d us=%llu", conn->request_id,
            rp_route_label(rp_route_index(conn->route)), status,
-           (unsigned long long)((rp_clock_ns() - conn->first_byte_ns) / 1000));
+           (unsigned long long)((rp_tick_ns() - conn->first_byte_ns) / 1000));
+}
+
+void rp_conn_identify(struct rp_conn *conn, const char *request_id, const char *traceparent) {
+    struct rp_server *server = conn->server;
+    if (request_id)
+        snprintf(conn->request_id, sizeof conn->request_id, "%s", request_id);
+    if (conn->request_id[0] == '\0')
+        rp_server_new_id(server, conn->request_id);
+    if (conn->trace.span)
+        return;
+    if (!rp_trace_context_parse(traceparent, &conn->trace))
+        rp_trace_context_begin(&conn->trace, rp_server_random(server), rp_server_random(server));
+    conn->trace.span = rp_server_random(server);
 }
 
 /* The status line and the fields that every answer has. */
@@ -117,11 +149,14 @@ static void begin_reply(struct rp_conn *conn, int status) {
         conn->keep_alive = false;
     conn->reply_begun = true;
     conn->status = (uint16_t)status;
-    if (conn->request_id[0] == '\0')
-        rp_server_new_id(conn->server, conn->request_id);
-    rp_buffer_printf(out, "HTTP/1.1 %d %s\r\nX-Request-Id: %s\r\nConnection: %s\r\n", status,
-                     rp_http_reason(status), conn->request_id,
+    rp_conn_identify(conn, NULL, NULL);
+    char traceparent[RP_TRACEPARENT_LENGTH + 1];
+    rp_trace_context_header(&conn->trace, traceparent);
+    rp_buffer_printf(out,
+                     "HTTP/1.1 %d %s\r\nX-Request-Id: %s\r\ntraceparent: %s\r\nConnection: %s\r\n",
+                     status, rp_http_reason(status), conn->request_id, traceparent,
                      conn->keep_alive ? "keep-alive" : "close");
+    rp_cors_headers(conn, out);
     count_answer(conn, status);
 }
 
@@ -150,13 +185,36 @@ void rp_conn_reply(struct rp_conn *conn, int status, const char *content_type, c
     pump(conn);
 }
 
-bool rp_conn_stream_begin(struct rp_conn *conn) {
+bool rp_conn_body_begin(struct rp_conn *conn, int status, const char *content_type,
+                        const char *extra) {
+    if (conn->state == RP_CONN_CLOSED)
+        return false;
+    RP_ASSERT(!conn->reply_begun);
+    if (conn->http10)
+        conn->keep_alive = false;
+    begin_reply(conn, status);
+    rp_buffer_printf(&conn->out[conn->filling], "Content-Type: %s\r\n%s%s\r\n", content_type,
+                     extra ? extra : "", conn->http10 ? "" : "Transfer-Encoding: chunked\r\n");
+    conn->streaming = true;
+    if (!conn->head_only)
+        return true;
+    conn->gone = NULL;
+    conn->reply_done = true;
+    pump(conn);
+    return false;
+}
+
+bool rp_conn_stream_is_drained(const struct rp_conn *conn) { return is_flushed(conn); }
+
+bool rp_conn_stream_begin(struct rp_conn *conn, const char *extra) {
     if (conn->state == RP_CONN_CLOSED)
         return false;
     RP_ASSERT(!conn->reply_begun);
     if (conn->http10)
         conn->keep_alive = false;
     begin_reply(conn, 200);
+    if (extra)
+        rp_buffer_puts(&conn->out[conn->filling], extra);
     rp_buffer_puts(&conn->out[conn->filling],
                    conn->http10 ? "Content-Type: text/event-stream\r\nCache-Control: no-store\r\n"
                                   "X-Accel-Buffering: no\r\n\r\n"
@@ -172,7 +230,7 @@ bool rp_conn_stream_write(struct rp_conn *conn, const char *bytes, size_t len) {
     struct rp_buffer *out = &conn->out[conn->filling];
     size_t waiting = out->len;
     if (conn->writing)
-        waiting += uv_stream_get_write_queue_size((uv_stream_t *)&conn->tcp);
+        waiting += uv_stream_get_write_queue_size(&conn->socket.stream);
     if (waiting + len > conn->server->config.limits.stream_bytes) {
         rp_counter_add(&conn->server->metrics.slow_readers, 1);
         rp_log(RP_LOG_INFO, "http: slow reader cut off id=%s unread=%zu", conn->request_id,
@@ -227,23 +285,27 @@ static void begin_linger(struct rp_conn *conn) {
     conn->deadline_ns = after_ms(conn->server->config.limits.linger_ms);
     rp_buffer_clear(&conn->in);
     conn->in_used = 0;
-    if (conn->saw_eof || uv_shutdown(&conn->shutdown, (uv_stream_t *)&conn->tcp, on_shutdown) != 0)
+    if (conn->saw_eof || uv_shutdown(&conn->shutdown, &conn->socket.stream, on_shutdown) != 0)
         rp_conn_close(conn);
 }
 
 /* The answer is written: the next request, or the end. */
 static void next_request(struct rp_conn *conn) {
+    note_written(conn, rp_tick_ns());
     if (!conn->keep_alive) {
         begin_linger(conn);
         return;
     }
     conn->state = RP_CONN_HEAD;
     conn->reply_begun = conn->reply_done = conn->streaming = false;
+    conn->drained = NULL;
     conn->message_done = conn->rejected = false;
     conn->head_only = false;
     conn->request_id[0] = '\0';
+    memset(&conn->trace, 0, sizeof conn->trace);
     conn->route = NULL;
-    conn->first_byte_ns = 0;
+    conn->first_byte_ns = conn->received_ns = conn->stall_ns = 0;
+    conn->recordable = conn->recorded = false;
     memset(&conn->scan, 0, sizeof conn->scan);
     rp_http_head_clear(&conn->head);
     conn->deadline_ns = after_ms(conn->server->config.limits.idle_ms);
@@ -255,6 +317,7 @@ static void next_request(struct rp_conn *conn) {
 /* The request is complete: its handler answers, now or later. */
 static void dispatch(struct rp_conn *conn) {
     conn->state = RP_CONN_BUSY;
+    conn->received_ns = rp_tick_ns();
     if (conn->rejected) {
         /* http_check.c has answered. */
     } else if (!rp_check_complete(conn)) {
@@ -275,7 +338,7 @@ static void take_input(struct rp_conn *conn) {
     while ((conn->state == RP_CONN_HEAD || conn->state == RP_CONN_BODY) &&
            conn->in_used < conn->in.len) {
         if (conn->first_byte_ns == 0) {
-            conn->first_byte_ns = rp_clock_ns();
+            conn->first_byte_ns = rp_tick_ns();
             conn->deadline_ns = after_ms(conn->server->config.limits.header_ms);
         }
         enum rp_conn_state before = conn->state;
@@ -313,8 +376,14 @@ static void pump(struct rp_conn *conn) {
             take_input(conn);
     } while (conn->pump_again && conn->state != RP_CONN_CLOSED);
     conn->pumping = false;
-    if (conn->state != RP_CONN_CLOSED && flush(conn)) /* 100 Continue, say */
-        read_more(conn);
+    if (conn->state == RP_CONN_CLOSED || !flush(conn)) /* 100 Continue, say */
+        return;
+    read_more(conn);
+    if (conn->drained && is_flushed(conn)) {
+        void (*drained)(void *) = conn->drained;
+        conn->drained = NULL;
+        drained(conn->drained_ctx);
+    }
 }
 
 /* --- Input ------------------------------------------------------------------------------------- */
@@ -351,7 +420,10 @@ static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf) {
         rp_conn_close(conn);
         return;
     }
+    struct rp_server *server = conn->server;
+    uint64_t begin_ns = rp_tick_ns();
     pump(conn);
+    rp_server_span(server, RP_TRACE_READ, begin_ns, (size_t)n);
 }
 
 /* Reads on, unless a client has sent more ahead than we keep. */
@@ -360,9 +432,9 @@ static void read_more(struct rp_conn *conn) {
                 conn->in.len - conn->in_used >= conn->server->config.limits.pipeline_bytes;
     if (full == conn->reading && !conn->saw_eof) {
         if (full)
-            uv_read_stop((uv_stream_t *)&conn->tcp);
+            uv_read_stop(&conn->socket.stream);
         else
-            uv_read_start((uv_stream_t *)&conn->tcp, on_alloc, on_read);
+            uv_read_start(&conn->socket.stream, on_alloc, on_read);
         conn->reading = !full;
     }
 }
@@ -372,8 +444,13 @@ static bool peer_left(struct rp_conn *conn) {
     struct tcp_info info;
     socklen_t len = sizeof info;
     uv_os_fd_t fd;
-    if (uv_fileno((uv_handle_t *)&conn->tcp, &fd) != 0 ||
-        getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &len) != 0)
+    if (uv_fileno(&conn->socket.handle, &fd) != 0)
+        return false;
+    if (conn->listener->is_unix) {
+        struct pollfd poll_fd = {.fd = fd, .events = POLLRDHUP};
+        return poll(&poll_fd, 1, 0) > 0 && (poll_fd.revents & (POLLRDHUP | POLLHUP | POLLERR));
+    }
+    if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &len) != 0)
         return false;
     return info.tcpi_state != TCP_ESTABLISHED;
 }
@@ -383,7 +460,7 @@ void rp_conn_tick(struct rp_conn *conn, uint64_t now_ns) {
     if (conn->state == RP_CONN_CLOSED)
         return;
     if (conn->writing) {
-        size_t left = uv_stream_get_write_queue_size((uv_stream_t *)&conn->tcp);
+        size_t left = uv_stream_get_write_queue_size(&conn->socket.stream);
         if (left < conn->write_left) {
             conn->write_left = left;
             conn->write_progress_ns = now_ns;
@@ -427,10 +504,10 @@ static void refuse(struct rp_listener *listener) {
     if (listener->refusing)
         return;
     listener->refusing = true;
-    RP_ASSERT(uv_tcp_init(&listener->server->loop, &listener->refused) == 0);
-    listener->refused.data = listener;
-    (void)uv_accept((uv_stream_t *)&listener->tcp, (uv_stream_t *)&listener->refused);
-    uv_close((uv_handle_t *)&listener->refused, on_refused);
+    RP_ASSERT(rp_listener_init_socket(listener, &listener->refused) == 0);
+    listener->refused.handle.data = listener;
+    (void)uv_accept(&listener->socket.stream, &listener->refused.stream);
+    uv_close(&listener->refused.handle, on_refused);
 }
 
 void rp_conn_accept(struct rp_listener *listener) {
@@ -444,8 +521,8 @@ void rp_conn_accept(struct rp_listener *listener) {
     conn->server = server;
     conn->listener = listener;
     conn->key_index = -1;
-    RP_ASSERT(uv_tcp_init(&server->loop, &conn->tcp) == 0);
-    conn->tcp.data = conn;
+    RP_ASSERT(rp_listener_init_socket(listener, &conn->socket) == 0);
+    conn->socket.handle.data = conn;
     conn->next = server->conns;
     if (server->conns)
         server->conns->prev = conn;
@@ -455,7 +532,7 @@ void rp_conn_accept(struct rp_listener *listener) {
     rp_gauge_set(&server->metrics.connections, server->conn_count);
     conn->deadline_ns = after_ms(server->config.limits.header_ms);
     rp_parse_init(conn);
-    if (uv_accept((uv_stream_t *)&listener->tcp, (uv_stream_t *)&conn->tcp) != 0) {
+    if (uv_accept(&listener->socket.stream, &conn->socket.stream) != 0) {
         rp_conn_close(conn);
         return;
     }
@@ -464,7 +541,9 @@ void rp_conn_accept(struct rp_listener *listener) {
         rp_conn_close(conn);
         return;
     }
-    uv_tcp_nodelay(&conn->tcp, 1);
-    uv_tcp_keepalive(&conn->tcp, 1, 30);
+    if (!listener->is_unix) {
+        uv_tcp_nodelay(&conn->socket.tcp, 1);
+        uv_tcp_keepalive(&conn->socket.tcp, 1, 30);
+    }
     read_more(conn);
 }

@@ -19,6 +19,7 @@ static const struct {
     {404, "Not Found", "not_found_error"},
     {405, "Method Not Allowed", "invalid_request_error"},
     {408, "Request Timeout", "timeout_error"},
+    {409, "Conflict", "conflict_error"},
     {413, "Content Too Large", "invalid_request_error"},
     {414, "URI Too Long", "invalid_request_error"},
     {415, "Unsupported Media Type", "invalid_request_error"},
@@ -85,6 +86,7 @@ void rp_conn_reply_error(struct rp_conn *conn, const struct rp_http_error *error
                  1u + (unsigned)(conn->first_byte_ns / 1000 % 3)); /* spread over 1 to 3 s */
     else if (error->status == 405)
         rp_route_allow_header(conn->route, extra, sizeof extra);
+    rp_record_refused(conn, error);
     rp_conn_reply(conn, error->status, "application/json", extra, body.data, body.len);
     rp_buffer_deinit(&body);
 }

@@ -80,6 +80,7 @@ static int on_body(llhttp_t *parser, const char *at, size_t len) {
     if (conn->body.failed)
         return no_memory(conn);
     server->bodies_bytes += len;
+    server->bodies_peak_bytes = RP_MAX(server->bodies_peak_bytes, server->bodies_bytes);
     return 0;
 }
 

@@ -5,18 +5,34 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "engine/engine.h"
+#include "engine/power.h"
 #include "server/completion.h"
 #include "server/http_conn.h"
 #include "server/json_body.h"
+#include "server/profile_session.h"
+#include "server/server_keys.h"
+#include "server/server_trace.h"
 #include "server/text_work.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
 
-enum { TICK_MS = 100, BACKLOG = 1024, FDS_FOR_OTHERS = 64, EXIT_PORT = 5, EXIT_DEVICE = 70 };
+enum {
+    TICK_MS = 100,
+    BACKLOG = 1024,
+    FDS_FOR_OTHERS = 64,
+    EXIT_FAILED = 1,
+    EXIT_PORT = 5,
+    EXIT_DEVICE = 70
+};
 
 void rp_http_limits_init(struct rp_http_limits *limits) {
     *limits = (struct rp_http_limits){
@@ -39,9 +55,14 @@ void rp_http_limits_init(struct rp_http_limits *limits) {
     };
 }
 
-void rp_server_new_id(struct rp_server *server, char out[17]) {
+uint64_t rp_server_random(struct rp_server *server) {
     uint64_t counter = ++server->next_id;
-    snprintf(out, 17, "%016" PRIx64, rp_hash64(&counter, sizeof counter, server->id_secret));
+    uint64_t number = rp_hash64(&counter, sizeof counter, server->id_secret);
+    return number ? number : 1;
+}
+
+void rp_server_new_id(struct rp_server *server, char out[17]) {
+    snprintf(out, 17, "%016" PRIx64, rp_server_random(server));
 }
 
 const char *rp_server_not_ready(struct rp_server *server) {
@@ -63,7 +84,7 @@ const char *rp_server_not_ready(struct rp_server *server) {
 
 static void close_listener(struct rp_listener *listener) {
     if (listener->is_open)
-        uv_close((uv_handle_t *)&listener->tcp, NULL);
+        uv_close(&listener->socket.handle, NULL);
     listener->is_open = false;
 }
 
@@ -78,9 +99,12 @@ static void close_all(struct rp_server *server) {
         rp_conn_close(conn);
     uv_close((uv_handle_t *)&server->sigterm, NULL);
     uv_close((uv_handle_t *)&server->sigint, NULL);
+    uv_close((uv_handle_t *)&server->sigusr2, NULL);
+    uv_close((uv_handle_t *)&server->sighup, NULL);
     /* One more signal would kill what is already ending in order. */
     signal(SIGTERM, SIG_IGN);
     signal(SIGINT, SIG_IGN);
+    signal(SIGUSR2, SIG_IGN);
     uv_close((uv_handle_t *)&server->tick, NULL);
 }
 
@@ -136,10 +160,24 @@ static void on_signal(uv_signal_t *signal, int number) {
     }
 }
 
+static void on_usr2(uv_signal_t *signal, int number) {
+    (void)number;
+    rp_flight_request(((struct rp_server *)signal->data)->flight);
+}
+
+static void on_hup(uv_signal_t *signal, int number) {
+    (void)number;
+    rp_server_reload_keys(signal->data);
+}
+
 static void drain_events(struct rp_server *server) {
     struct rp_event event;
-    while (rp_engine_next_event(server->serving.engine, &event))
+    uint64_t begin_ns = rp_tick_ns();
+    uint32_t count = 0;
+    for (; rp_engine_next_event(server->serving.engine, &event); count++)
         rp_completion_event(server, &event);
+    if (count)
+        rp_server_span(server, RP_TRACE_EVENTS, begin_ns, count);
 }
 
 /* After the events, so that those that the engine closed have got its answer. The engine watches over its
@@ -174,6 +212,7 @@ void rp_server_wake(void *ctx) { uv_async_send(&((struct rp_server *)ctx)->wake)
 static void on_tick(uv_timer_t *timer) {
     struct rp_server *server = timer->data;
     uint64_t now_ns = rp_clock_ns();
+    rp_tick_check();
     /* A wake may come before the health flag; events are drained again so that none is missed. */
     drain_events(server);
     check_device(server);
@@ -181,6 +220,7 @@ static void on_tick(uv_timer_t *timer) {
         next = conn->next; /* closing frees later */
         rp_conn_tick(conn, now_ns);
     }
+    rp_profile_session_tick(server, now_ns);
     if (server->phase == RP_SERVER_DRAINING && now_ns > server->drain_deadline_ns)
         stop_now(server, 0, "shutting_down", "the server is shutting down");
     rp_server_check_drained(server);
@@ -211,21 +251,66 @@ static int bind_listener(struct rp_server *server, struct rp_listener *listener,
     }
     listener->server = server;
     listener->is_local = address_is_local(&address);
-    int rc = uv_tcp_init(&server->loop, &listener->tcp);
+    int rc = rp_listener_init_socket(listener, &listener->socket);
     if (rc == 0) {
         listener->is_open = true;
-        listener->tcp.data = listener;
-        rc = uv_tcp_bind(&listener->tcp, (struct sockaddr *)&address, 0);
+        listener->socket.handle.data = listener;
+        rc = uv_tcp_bind(&listener->socket.tcp, (struct sockaddr *)&address, 0);
     }
     /* libuv tells of a taken address only here. */
     if (rc == 0)
-        rc = uv_tcp_getsockname(&listener->tcp, (struct sockaddr *)&address, &len);
+        rc = uv_tcp_getsockname(&listener->socket.tcp, (struct sockaddr *)&address, &len);
     if (rc != 0)
         return rp_error_set(err, rc == UV_EADDRINUSE ? RP_STATUS_IN_USE : RP_STATUS_IO,
                             "%s port %" PRIu32 ": %s", host, port, uv_strerror(rc));
     listener->port =
         ntohs(address.ss_family == AF_INET ? ((struct sockaddr_in *)&address)->sin_port
                                            : ((struct sockaddr_in6 *)&address)->sin6_port);
+    return RP_OK;
+}
+
+int rp_listener_init_socket(struct rp_listener *listener, union rp_socket *socket) {
+    uv_loop_t *loop = &listener->server->loop;
+    return listener->is_unix ? uv_pipe_init(loop, &socket->pipe, 0)
+                             : uv_tcp_init(loop, &socket->tcp);
+}
+
+/* A socket file that a server left behind when it was killed is in the way; one that answers is in use. */
+static bool is_left_behind(const struct sockaddr_un *address) {
+    struct stat info;
+    if (lstat(address->sun_path, &info) != 0 || !S_ISSOCK(info.st_mode))
+        return false;
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    bool refused = fd >= 0 && connect(fd, (const struct sockaddr *)address, sizeof *address) != 0 &&
+                   errno == ECONNREFUSED;
+    if (fd >= 0)
+        close(fd);
+    return refused;
+}
+
+/* The file's permissions decide who may connect: owner and group. */
+static int bind_unix(struct rp_server *server, struct rp_listener *listener, const char *path,
+                     struct rp_error *err) {
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    if (strlen(path) >= sizeof address.sun_path)
+        return rp_error_set(err, RP_STATUS_INVALID, "--uds: a path has up to %zu bytes",
+                            sizeof address.sun_path - 1);
+    memcpy(address.sun_path, path, strlen(path) + 1);
+    if (is_left_behind(&address))
+        (void)unlink(path);
+    listener->server = server;
+    listener->is_local = listener->is_unix = true;
+    int rc = rp_listener_init_socket(listener, &listener->socket);
+    if (rc == 0) {
+        listener->is_open = true;
+        listener->socket.handle.data = listener;
+        rc = uv_pipe_bind(&listener->socket.pipe, path);
+    }
+    if (rc == 0 && chmod(path, 0660) != 0)
+        rc = uv_translate_sys_error(errno);
+    if (rc != 0)
+        return rp_error_set(err, rc == UV_EADDRINUSE ? RP_STATUS_IN_USE : RP_STATUS_IO, "%s: %s",
+                            path, uv_strerror(rc));
     return RP_OK;
 }
 
@@ -239,7 +324,7 @@ static void on_connection(uv_stream_t *stream, int status) {
 }
 
 static int start_listening(struct rp_listener *listener) {
-    return listener->is_open ? uv_listen((uv_stream_t *)&listener->tcp, BACKLOG, on_connection) : 0;
+    return listener->is_open ? uv_listen(&listener->socket.stream, BACKLOG, on_connection) : 0;
 }
 
 /* On running out of file descriptors libuv closes every waiting connection, without a word. */
@@ -270,20 +355,35 @@ static void init_handles(struct rp_server *server) {
     RP_ASSERT(uv_timer_init(&server->loop, &server->tick) == 0);
     RP_ASSERT(uv_signal_init(&server->loop, &server->sigterm) == 0);
     RP_ASSERT(uv_signal_init(&server->loop, &server->sigint) == 0);
+    RP_ASSERT(uv_signal_init(&server->loop, &server->sigusr2) == 0);
+    RP_ASSERT(uv_signal_init(&server->loop, &server->sighup) == 0);
     RP_ASSERT(uv_mutex_init(&server->scratch_lock) == 0);
+    rp_server_trace_poll_init(server);
     server->wake.data = server->tick.data = server->sigterm.data = server->sigint.data = server;
+    server->sigusr2.data = server->sighup.data = server;
 }
 
 int rp_server_create(const struct rp_server_config *config, struct rp_server **out,
                      struct rp_error *err) {
     struct rp_server *server = rp_calloc(1, sizeof *server);
     *out = NULL;
-    if (!server || uv_loop_init(&server->loop) != 0) {
+    if (!server || !rp_request_log_init(&server->log) || uv_loop_init(&server->loop) != 0) {
+        if (server)
+            rp_request_log_deinit(&server->log);
         rp_free(server);
         return rp_error_set(err, RP_STATUS_NO_MEMORY, "no memory for the server");
     }
     server->config = *config;
+    rp_goodput_init(&server->goodput, &config->slo);
+    rp_tick_start();
     server->start_ns = rp_clock_ns();
+    if (rp_recorder_create(&config->recorder, &server->recorder, err) != RP_OK) {
+        uv_loop_close(&server->loop);
+        rp_request_log_deinit(&server->log);
+        rp_free(server);
+        return RP_STATUS_NO_MEMORY;
+    }
+    server->ring = rp_recorder_add(server->recorder, "loop", RP_RECORDER_LOOP);
     server->listeners[1].is_admin = true;
     if (!rp_random_fill(&server->id_secret, sizeof server->id_secret))
         server->id_secret = server->start_ns;
@@ -292,7 +392,11 @@ int rp_server_create(const struct rp_server_config *config, struct rp_server **o
     signal(SIGPIPE, SIG_IGN);
     init_handles(server);
     fit_connections(server);
-    int status = bind_listener(server, &server->listeners[0], config->host, config->port, err);
+    int status = rp_flight_check(&config->flight, err);
+    if (status == RP_OK && config->uds)
+        status = bind_unix(server, &server->listeners[0], config->uds, err);
+    else if (status == RP_OK)
+        status = bind_listener(server, &server->listeners[0], config->host, config->port, err);
     if (status == RP_OK && config->admin_port >= 0)
         status = bind_listener(server, &server->listeners[1], config->admin_host,
                                (uint32_t)config->admin_port, err);
@@ -306,22 +410,47 @@ int rp_server_create(const struct rp_server_config *config, struct rp_server **o
 
 uint32_t rp_server_port(const struct rp_server *server) { return server->listeners[0].port; }
 
+struct rp_recorder *rp_server_recorder(struct rp_server *server) {
+    return server->recorder;
+}
+
 uint32_t rp_server_admin_port(const struct rp_server *server) { return server->listeners[1].port; }
+
+static void register_metrics(struct rp_server *server) {
+    struct rp_metric_sources sources = {.engine = server->serving.engine,
+                                        .recorder = server->recorder,
+                                        .model_name = server->serving.model_name};
+    memcpy(sources.startup, server->serving.startup, sizeof sources.startup);
+    rp_server_metrics_register(&server->metrics, &sources, &server->registry);
+    rp_goodput_register(&server->goodput, &server->registry);
+    if (server->serving.power)
+        rp_power_register(server->serving.power, &server->registry);
+}
 
 int rp_server_run(struct rp_server *server, const struct rp_serving *serving,
                   void (*ready)(void *ctx), void *ctx) {
     server->serving = *serving;
-    rp_server_metrics_register(&server->metrics, serving->engine, &server->registry);
+    register_metrics(server);
+    struct rp_error err;
+    if (rp_flight_start(server, &server->flight, &err) != RP_OK) {
+        rp_log(RP_LOG_ERROR, "server: --trace-dir: %s", err.text);
+        return EXIT_FAILED;
+    }
+    rp_flight_register(server->flight, &server->registry);
     int rc = start_listening(&server->listeners[0]);
     if (rc == 0)
         rc = start_listening(&server->listeners[1]);
     if (rc != 0) {
         rp_log(RP_LOG_ERROR, "server: cannot listen: %s", uv_strerror(rc));
+        rp_flight_stop(server->flight);
         return EXIT_PORT;
     }
     server->phase = RP_SERVER_SERVING;
     uv_signal_start(&server->sigterm, on_signal, SIGTERM);
     uv_signal_start(&server->sigint, on_signal, SIGINT);
+    uv_signal_start(&server->sigusr2, on_usr2, SIGUSR2);
+    if (server->config.reload_keys)
+        uv_signal_start(&server->sighup, on_hup, SIGHUP);
     uv_timer_start(&server->tick, on_tick, TICK_MS, TICK_MS);
     /* The wake handle stays open for an engine that is stopped later; it holds nothing up. */
     uv_unref((uv_handle_t *)&server->wake);
@@ -330,6 +459,8 @@ int rp_server_run(struct rp_server *server, const struct rp_serving *serving,
     server->running = true;
     uv_run(&server->loop, UV_RUN_DEFAULT);
     server->running = false;
+    rp_flight_stop(server->flight);
+    server->flight = NULL;
     return server->exit_code;
 }
 
@@ -340,10 +471,14 @@ void rp_server_destroy(struct rp_server *server) {
         drain_events(server);
     close_all(server);
     uv_close((uv_handle_t *)&server->wake, NULL);
+    rp_server_trace_poll_close(server);
     uv_run(&server->loop, UV_RUN_DEFAULT);
     RP_ASSERT_CMP(uv_loop_close(&server->loop), ==, 0);
+    rp_profile_session_deinit(server);
     RP_ASSERT(!server->completions);
     rp_text_work_deinit(server);
     uv_mutex_destroy(&server->scratch_lock);
+    rp_request_log_deinit(&server->log);
+    rp_recorder_destroy(server->recorder);
     rp_free(server);
 }

@@ -10,12 +10,18 @@
 #define RP_SERVER_HTTP_SERVER_H
 
 #include "base/status.h"
+#include "metrics/recorder.h"
 #include "model/tokenizer.h"
+#include "server/flight.h"
+#include "server/goodput.h"
+#include "server/server_metrics.h"
 
 struct rp_server;
 struct rp_auth;
 struct rp_engine;
+struct rp_power;
 struct rp_json;
+struct rp_chat_templates;
 
 /* Milliseconds are absolute for their phase: no byte that trickles in makes one longer. */
 struct rp_http_limits {
@@ -35,6 +41,7 @@ struct rp_http_limits {
 void rp_http_limits_init(struct rp_http_limits *limits);
 
 struct rp_server_config {
+    const char *uds;  /* path of a unix socket, in place of host and port; NULL: none */
     const char *host; /* numeric address or localhost */
     uint32_t port;    /* 0: any free one */
     const char *admin_host;
@@ -43,14 +50,24 @@ struct rp_server_config {
     uint32_t shutdown_timeout_ms;
     uint32_t
         watchdog_ms; /* the engine does nothing for so long with requests open: it failed; 0: off */
+    bool vllm_metrics; /* /metrics shows vLLM's names too */
     struct rp_http_limits limits;
-    const struct rp_auth *auth; /* borrowed */
+    struct rp_slo slo;
+    struct rp_auth *auth;        /* borrowed; the loop thread's while it runs */
+    const char *allowed_origins; /* cors.h; NULL: none */
+    /* SIGHUP: reads the keys again into *out; NULL: the signal is left alone. */
+    int (*reload_keys)(void *ctx, struct rp_auth *out, struct rp_error *err);
+    void *reload_ctx;
+    struct rp_recorder_config recorder;
+    struct rp_flight_config flight;
 };
 
 /* What is served; known when the model is loaded. Everything is borrowed until destroy. */
 struct rp_serving {
     struct rp_engine *engine;
+    struct rp_power *power; /* of the card; NULL: nothing is known of it */
     const struct rp_tokenizer *tokenizer;
+    const struct rp_chat_templates *templates; /* NULL: no chat */
     const char *model_name;
     const char *model_root; /* shown by /v1/models */
     uint32_t vocab_size;    /* rows of the embedding: prompt ids are below it */
@@ -59,6 +76,7 @@ struct rp_serving {
     /* Defaults of a request that leaves them out (generation_config.json). */
     double default_temperature, default_top_p;
     uint32_t default_top_k;
+    struct rp_startup startup[RP_STARTUP_STAGES];
     uint64_t seed; /* of requests without one; 0: drawn from the kernel */
     /* Writes the members of "flags" in /debug/env; may be NULL. No secret belongs there. */
     void (*write_flags)(void *ctx, struct rp_json *json);
@@ -69,9 +87,12 @@ struct rp_serving {
  * otherwise. */
 int rp_server_create(const struct rp_server_config *config, struct rp_server **out,
                      struct rp_error *err) RP_MUST_USE;
-/* The ports in force; 0 when there is no admin listener. */
+/* The ports in force; 0 when there is no such listener. */
 uint32_t rp_server_port(const struct rp_server *server);
 uint32_t rp_server_admin_port(const struct rp_server *server);
+/* What is recorded of this process; made and freed by the server. Whoever writes into it takes a ring
+ * (rp_recorder_add) before rp_server_run. */
+struct rp_recorder *rp_server_recorder(struct rp_server *server);
 /* The engine's wake call; ctx is the server. */
 void rp_server_wake(void *ctx);
 

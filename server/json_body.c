@@ -8,7 +8,7 @@
 #include <string.h>
 
 /* Of all trees; a tree made by a worker is freed by the loop. */
-static _Atomic uint64_t live_bytes;
+static _Atomic uint64_t live_bytes, peak_bytes;
 
 /* The parse that this thread is in. */
 static _Thread_local struct {
@@ -30,7 +30,10 @@ static void *counted_alloc(size_t size) {
         return NULL;
     }
     size_t usable = malloc_usable_size(ptr);
-    atomic_fetch_add_explicit(&live_bytes, usable, memory_order_relaxed);
+    uint64_t now = atomic_fetch_add_explicit(&live_bytes, usable, memory_order_relaxed) + usable;
+    uint64_t peak = atomic_load_explicit(&peak_bytes, memory_order_relaxed);
+    while (peak < now && !atomic_compare_exchange_weak(&peak_bytes, &peak, now)) {
+    }
     parse.bytes += usable;
     return ptr;
 }
@@ -52,6 +55,12 @@ void rp_json_body_init(void) {
 uint64_t rp_json_body_live_bytes(void) {
     return atomic_load_explicit(&live_bytes, memory_order_relaxed);
 }
+
+uint64_t rp_json_body_peak_bytes(void) {
+    return atomic_load_explicit(&peak_bytes, memory_order_relaxed);
+}
+
+void rp_json_body_reset_peak(void) { atomic_store(&peak_bytes, rp_json_body_live_bytes()); }
 
 /* Walks the tokens up to `end` and gives the deepest nesting; *out_key and *out_key_len: the key of the
  * top-level field in which the walk ended, NULL when in none. */

@@ -17,7 +17,9 @@ void rp_json_body_init(void);
 /* An object, or NULL with *error: 400, 413 (too much memory) or 503 (too many large trees at once). */
 json_t *rp_json_body_parse(const char *body, size_t len, const struct rp_http_limits *limits,
                            struct rp_http_error *error);
-/* Bytes of all trees. */
+/* Bytes of all trees; the most there were since the start or the last reset. Any thread. */
 uint64_t rp_json_body_live_bytes(void);
+uint64_t rp_json_body_peak_bytes(void);
+void rp_json_body_reset_peak(void);
 
 #endif

@@ -2,6 +2,7 @@
 
 #include "base/memory.h"
 #include "server/http_error.h"
+#include "server/server_trace.h"
 
 struct json_work {
     uv_work_t work;
@@ -28,8 +29,10 @@ static void on_gone(void *ctx) { ((struct json_work *)ctx)->conn = NULL; }
 
 static void on_work(uv_work_t *work) {
     struct json_work *job = work->data;
+    uint64_t begin_ns = rp_tick_ns();
     job->root =
         rp_json_body_parse(job->body.data, job->body.len, &job->server->config.limits, &job->error);
+    rp_server_worker_span(job->server, RP_TRACE_JOB_JSON, begin_ns, job->body.len);
 }
 
 static void on_done(uv_work_t *work, int status) {

@@ -17,7 +17,11 @@ static const struct command {
     {"inspect", rp_cmd_inspect,
      "show a model, its memory plan and its program, without loading it"},
     {"doctor", rp_cmd_doctor, "what this machine offers, and what would be used"},
+    {"top", rp_cmd_top, "watch a running server in the terminal"},
+    {"trace", rp_cmd_trace, "what a process that crashed left behind, as a trace"},
     {"tokenize", rp_cmd_tokenize, "text from standard input to token ids"},
+    {"template", rp_cmd_template,
+     "a conversation to the prompt that the chat template makes of it"},
 };
 
 static void print_help(FILE *out) {

@@ -5,6 +5,7 @@
 
 static const struct rp_route routes[] = {
     {"/v1/completions", RP_METHOD_POST, RP_ACCESS_KEY, rp_api_completions},
+    {"/v1/chat/completions", RP_METHOD_POST, RP_ACCESS_KEY, rp_api_chat},
     {"/v1/models", RP_METHOD_GET, RP_ACCESS_KEY, rp_api_models},
     {"/v1/models/*", RP_METHOD_GET, RP_ACCESS_KEY, rp_api_model},
     {"/tokenize", RP_METHOD_POST, RP_ACCESS_KEY, rp_api_tokenize},
@@ -15,7 +16,21 @@ static const struct rp_route routes[] = {
     {"/version", RP_METHOD_GET, RP_ACCESS_KEY, rp_api_version},
     {"/metrics", RP_METHOD_GET, RP_ACCESS_ADMIN, rp_api_metrics},
     {"/debug/env", RP_METHOD_GET, RP_ACCESS_ADMIN, rp_api_debug_env},
+    {"/debug/latency", RP_METHOD_GET, RP_ACCESS_ADMIN, rp_api_debug_latency},
+    {"/debug/profile", RP_METHOD_GET | RP_METHOD_POST, RP_ACCESS_ADMIN, rp_api_debug_profile},
+    {"/debug/profile/counters", RP_METHOD_GET, RP_ACCESS_ADMIN, rp_api_debug_counters},
+    {"/debug/diagnose", RP_METHOD_GET, RP_ACCESS_ADMIN, rp_api_debug_diagnose},
     {"/debug/graphs", RP_METHOD_GET, RP_ACCESS_ADMIN, rp_api_debug_graphs},
+    {"/debug/flight", RP_METHOD_GET, RP_ACCESS_ADMIN, rp_api_debug_flight},
+    {"/debug/trace", RP_METHOD_GET, RP_ACCESS_ADMIN, rp_api_debug_trace},
+    {"/debug/requests", RP_METHOD_GET, RP_ACCESS_ADMIN, rp_api_debug_requests},
+    {"/debug/requests/*", RP_METHOD_GET, RP_ACCESS_ADMIN, rp_api_debug_request},
+    {"/debug/status", RP_METHOD_GET, RP_ACCESS_ADMIN, rp_api_debug_status},
+    {"/debug/steps", RP_METHOD_GET, RP_ACCESS_ADMIN, rp_api_debug_steps},
+    {"/debug/ui", RP_METHOD_GET, RP_ACCESS_ADMIN, rp_api_debug_ui},
+    {"/debug/memory", RP_METHOD_GET, RP_ACCESS_ADMIN, rp_api_debug_memory},
+    {"/debug/memory/history", RP_METHOD_POST, RP_ACCESS_ADMIN, rp_api_debug_memory_history},
+    {"/debug/memory/reset_peak", RP_METHOD_POST, RP_ACCESS_ADMIN, rp_api_debug_memory_reset},
 };
 
 const struct rp_route *rp_route_find(const char *path, size_t len) {

@@ -30,8 +30,9 @@ uint32_t rp_route_count(void);
 const char *rp_route_label(uint32_t index);
 void rp_route_allow_header(const struct rp_route *route, char *out, size_t size);
 
-/* api_completions.c, api_tokenize.c, api_misc.c */
+/* api_completions.c, api_tokenize.c, api_misc.c, api_metrics.c */
 void rp_api_completions(struct rp_conn *conn);
+void rp_api_chat(struct rp_conn *conn); /* api_completions.c */
 void rp_api_tokenize(struct rp_conn *conn);
 void rp_api_detokenize(struct rp_conn *conn);
 void rp_api_models(struct rp_conn *conn);
@@ -41,6 +42,24 @@ void rp_api_ready(struct rp_conn *conn);
 void rp_api_version(struct rp_conn *conn);
 void rp_api_metrics(struct rp_conn *conn);
 void rp_api_debug_env(struct rp_conn *conn);
+void rp_api_debug_latency(struct rp_conn *conn);
 void rp_api_debug_graphs(struct rp_conn *conn);
+void rp_api_debug_trace(struct rp_conn *conn);    /* api_debug_trace.c */
+void rp_api_debug_flight(struct rp_conn *conn);   /* api_debug_flight.c */
+void rp_api_debug_profile(struct rp_conn *conn);  /* api_debug_profile.c */
+void rp_api_debug_counters(struct rp_conn *conn); /* api_debug_counters.c */
+void rp_api_debug_diagnose(struct rp_conn *conn); /* api_debug_diagnose.c */
+/* api_debug_requests.c */
+void rp_api_debug_requests(struct rp_conn *conn);
+void rp_api_debug_request(struct rp_conn *conn);
+/* api_debug_status.c */
+void rp_api_debug_status(struct rp_conn *conn);
+void rp_api_debug_steps(struct rp_conn *conn);
+/* api_ui.c */
+void rp_api_debug_ui(struct rp_conn *conn);
+/* api_debug_memory.c */
+void rp_api_debug_memory(struct rp_conn *conn);
+void rp_api_debug_memory_history(struct rp_conn *conn);
+void rp_api_debug_memory_reset(struct rp_conn *conn);
 
 #endif

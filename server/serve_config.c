@@ -2,6 +2,7 @@
 
 #include "base/json_writer.h"
 #include "base/log.h"
+#include "server/cors.h"
 
 #include <arpa/inet.h>
 #include <limits.h>
@@ -21,8 +22,8 @@ static bool is_loopback(const char *host) {
     return inet_pton(AF_INET6, host, &v6) == 1 && IN6_IS_ADDR_LOOPBACK(&v6);
 }
 
-static int read_keys(const struct rp_serve_options *options, struct rp_auth *auth,
-                     struct rp_error *err) {
+int rp_serve_read_keys(void *ctx, struct rp_auth *auth, struct rp_error *err) {
+    const struct rp_serve_options *options = ctx;
     const char *alias = getenv("VLLM_API_KEY"), *ours = getenv("REPRISE_API_KEY");
     int status = RP_OK;
     memset(auth, 0, sizeof *auth);
@@ -36,20 +37,26 @@ static int read_keys(const struct rp_serve_options *options, struct rp_auth *aut
     }
     if (status == RP_OK && auth->count == 0 && is_set(alias))
         status = rp_auth_add(auth, alias, strlen(alias), err);
+    for (uint32_t i = 0; i < auth->count; i++)
+        if (auth->keys[i].limit == 0)
+            auth->keys[i].limit = options->key_limit;
     return status;
 }
 
 int rp_serve_config(const struct rp_serve_options *options, struct rp_auth *out_auth,
                     struct rp_server_config *out_config, struct rp_error *err) {
-    int status = read_keys(options, out_auth, err);
+    int status = rp_serve_read_keys((void *)options, out_auth, err);
     if (status != RP_OK)
         return status;
     if (options->served_model_name && strlen(options->served_model_name) >= RP_MODEL_NAME_BYTES)
         return rp_error_set(err, RP_STATUS_INVALID,
                             "--served-model-name: a name has up to %d bytes",
                             RP_MODEL_NAME_BYTES - 1);
-    bool exposed =
-        !is_loopback(options->host) || (options->admin_port && !is_loopback(options->admin_host));
+    if (is_set(options->allowed_origins) &&
+        (status = rp_cors_check(options->allowed_origins, err)) != RP_OK)
+        return status;
+    bool exposed = (!is_set(options->uds) && !is_loopback(options->host)) ||
+                   (options->admin_port && !is_loopback(options->admin_host));
     if (exposed && out_auth->count == 0 && !options->insecure_no_auth) {
         status = rp_error_set(err, RP_STATUS_INVALID,
                               "without an API key only this machine may connect, but --host or "
@@ -57,7 +64,13 @@ int rp_serve_config(const struct rp_serve_options *options, struct rp_auth *out_
         rp_error_hint(err, "add --api-key-file FILE, or --insecure-no-auth on a trusted network");
         return status;
     }
+    if (is_set(options->trace_dir) && (!options->trace_seconds || !options->trace_mib))
+        return rp_error_set(err, RP_STATUS_INVALID,
+                            "--trace-dir keeps what is recorded: --trace-seconds and --trace-mib "
+                            "must not be 0");
     memset(out_config, 0, sizeof *out_config);
+    out_config->uds = is_set(options->uds) ? options->uds : NULL;
+    out_config->allowed_origins = options->allowed_origins;
     out_config->host = options->host;
     out_config->port = options->port;
     out_config->admin_host = options->admin_host;
@@ -65,9 +78,27 @@ int rp_serve_config(const struct rp_serve_options *options, struct rp_auth *out_
     out_config->max_connections = options->max_connections;
     out_config->shutdown_timeout_ms = (uint32_t)(options->shutdown_timeout_s * 1000.0);
     out_config->watchdog_ms = (uint32_t)(options->engine.watchdog_timeout_s * 1000.0);
+    out_config->vllm_metrics = options->vllm_metrics;
     rp_http_limits_init(&out_config->limits);
     out_config->limits.idle_ms = (uint32_t)(options->timeout_keep_alive_s * 1000.0);
+    out_config->slo = (struct rp_slo){.ttft_ns = (uint64_t)(options->slo_ttft_ms * 1e6),
+                                      .tpot_ns = (uint64_t)(options->slo_tpot_ms * 1e6),
+                                      .e2e_ns = (uint64_t)(options->slo_e2e_ms * 1e6),
+                                      .itl_ns = (uint64_t)(options->slo_itl_ms * 1e6)};
     out_config->auth = out_auth;
+    if (is_set(options->api_key_file)) {
+        out_config->reload_keys = rp_serve_read_keys;
+        out_config->reload_ctx = (void *)options;
+    }
+    out_config->flight =
+        (struct rp_flight_config){.dir = options->trace_dir,
+                                  .bytes_max = (uint64_t)options->trace_dir_mib << 20,
+                                  .interval_s = options->trace_interval_s,
+                                  .seconds = options->trace_dump_seconds,
+                                  .preemptions = options->trace_preemptions,
+                                  .step_factor = options->slow_step_factor};
+    out_config->recorder.seconds = options->trace_seconds;
+    out_config->recorder.mib = options->trace_mib;
     return RP_OK;
 }
 
@@ -112,4 +143,18 @@ void rp_serve_write_flags(void *ctx, struct rp_json *json) {
             break;
         }
     }
+}
+
+int rp_serve_open_templates(const struct rp_serve_options *options, const char *dir,
+                            struct rp_chat_templates **out, struct rp_error *err) {
+    *out = NULL;
+    const char *named = is_set(options->chat_template) ? options->chat_template : NULL;
+    int status = rp_chat_templates_open(dir, named, out, err);
+    if (status == RP_OK || named || status == RP_STATUS_NO_MEMORY)
+        return status;
+    rp_log(status == RP_STATUS_NOT_FOUND ? RP_LOG_INFO : RP_LOG_WARN,
+           "server: no chat: %s; --chat-template FILE would give one", err->text);
+    *out = NULL;
+    memset(err, 0, sizeof *err);
+    return RP_OK;
 }

@@ -3,6 +3,7 @@
 #ifndef RP_SERVER_SERVE_CONFIG_H
 #define RP_SERVER_SERVE_CONFIG_H
 
+#include "model/chat_template.h"
 #include "server/auth.h"
 #include "server/http_server.h"
 #include "server/serve_options.h"
@@ -13,11 +14,18 @@
  * and the like are usage errors. */
 int rp_serve_config(const struct rp_serve_options *options, struct rp_auth *out_auth,
                     struct rp_server_config *out_config, struct rp_error *err) RP_MUST_USE;
+/* The keys of the flags and the environment; ctx is the options. */
+int rp_serve_read_keys(void *ctx, struct rp_auth *out, struct rp_error *err) RP_MUST_USE;
 /* What --served-model-name says, else the last component of the directory's name. */
 void rp_serve_model_name(const struct rp_serve_options *options, const char *dir, char *out,
                          size_t size);
 /* The flags in force as members of the JSON object that is open; ctx is the options. Of a key only
  * whether there is one. */
 void rp_serve_write_flags(void *ctx, struct rp_json *json);
+
+/* The chat template that the flags name, or the model's; *out stays NULL when there is none, or (with a line in the
+ * log) when the model's own cannot be read. */
+int rp_serve_open_templates(const struct rp_serve_options *options, const char *dir,
+                            struct rp_chat_templates **out, struct rp_error *err) RP_MUST_USE;
 
 #endif

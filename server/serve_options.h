@@ -19,17 +19,24 @@ struct rp_engine_options {
     double swap_space_gib; /* -1: from the free memory */
     double gpu_memory_utilization, watchdog_timeout_s;
     const char *debug_fault, *debug_plant;
-    bool enable_prefix_caching, enforce_eager, disable_fusion;
+    uint32_t profile_every;
+    bool enable_prefix_caching, enforce_eager, disable_fusion, nvtx;
 };
 
 struct rp_serve_options {
     struct rp_engine_options engine;
-    const char *host, *served_model_name, *api_key, *api_key_file, *admin_host;
-    uint32_t port, admin_port, max_connections;
-    uint32_t log_level; /* enum rp_log_level */
+    const char *host, *served_model_name, *api_key, *api_key_file, *admin_host, *chat_template;
+    const char *uds, *allowed_origins;
+    uint32_t port, admin_port, max_connections, key_limit;
+    uint32_t log_level;                /* enum rp_log_level */
+    uint32_t trace_seconds, trace_mib; /* the flight recorder */
+    const char *trace_dir;             /* its dumps */
+    uint32_t trace_dir_mib, trace_interval_s, trace_preemptions;
+    double trace_dump_seconds, slow_step_factor;
     double shutdown_timeout_s, timeout_keep_alive_s;
+    double slo_ttft_ms, slo_tpot_ms, slo_e2e_ms, slo_itl_ms;
     uint64_t seed;
-    bool insecure_no_auth;
+    bool insecure_no_auth, vllm_metrics;
 };
 
 /* The flags of struct rp_engine_options, as rows for a command's table; base: offsetof the struct in the
@@ -59,6 +66,14 @@ struct rp_serve_options {
          0,                                                                                        \
          "auto",                                                                                   \
          "where to run; auto: a card when there is one"},                                          \
+        {"nvtx",                                                                                   \
+         RP_FLAG_SWITCH,                                                                           \
+         (base) + offsetof(struct rp_engine_options, nvtx),                                        \
+         NULL,                                                                                     \
+         0,                                                                                        \
+         0,                                                                                        \
+         NULL,                                                                                     \
+         "CUDA: NVTX ranges around captures, launches and waits, for Nsight"},                     \
         {"numerics",                                                                               \
          RP_FLAG_CHOICE,                                                                           \
          (base) + offsetof(struct rp_engine_options, numerics),                                    \
@@ -181,6 +196,14 @@ struct rp_serve_options {
          86400,                                                                                    \
          "30",                                                                                     \
          "a device that stands still in a step for so long has failed; 0: never"},                 \
+        {"profile-every",                                                                          \
+         RP_FLAG_UINT,                                                                             \
+         (base) + offsetof(struct rp_engine_options, profile_every),                               \
+         "N",                                                                                      \
+         0,                                                                                        \
+         1000000000,                                                                               \
+         "64",                                                                                     \
+         "time every kernel of one step in N, for /debug/profile; 0: only when asked"},            \
         {"debug-fault",                                                                            \
          RP_FLAG_TEXT,                                                                             \
          (base) + offsetof(struct rp_engine_options, debug_fault),                                 \

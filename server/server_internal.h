@@ -4,7 +4,10 @@
 #define RP_SERVER_SERVER_INTERNAL_H
 
 #include "metrics/metrics.h"
+#include "server/auth.h"
+#include "server/goodput.h"
 #include "server/http_server.h"
+#include "server/request_log.h"
 #include "server/server_metrics.h"
 
 #include <uv.h>
@@ -12,6 +15,8 @@
 struct rp_conn;
 struct rp_completion;
 struct rp_text_scratch;
+struct rp_profile_session;
+struct rp_trace_work;
 
 enum rp_server_phase {
     RP_SERVER_STARTING,
@@ -21,12 +26,21 @@ enum rp_server_phase {
     RP_SERVER_CLOSING   /* handles are being closed */
 };
 
-struct rp_listener {
+/* A TCP or a unix socket. */
+union rp_socket {
+    uv_handle_t handle;
+    uv_stream_t stream;
     uv_tcp_t tcp;
+    uv_pipe_t pipe;
+};
+
+struct rp_listener {
+    union rp_socket socket;
     struct rp_server *server;
     uint32_t port;
-    bool is_open, is_admin, is_local; /* is_local: bound to loopback */
-    uv_tcp_t refused;                 /* a connection that finds no memory (http_conn.c) */
+    bool is_open, is_admin, is_local; /* is_local: bound to loopback, or a unix socket */
+    bool is_unix;
+    union rp_socket refused; /* a connection that finds no memory (http_conn.c) */
     bool refusing, refuse_again;
 };
 
@@ -40,7 +54,7 @@ struct rp_server {
     uv_loop_t loop;
     uv_async_t wake;
     uv_timer_t tick;
-    uv_signal_t sigterm, sigint;
+    uv_signal_t sigterm, sigint, sigusr2, sighup;
     struct rp_listener listeners[2];
 
     struct rp_conn *conns;
@@ -48,6 +62,9 @@ struct rp_server {
     struct rp_completion *completions;
     uint32_t completion_count;
     uint64_t bodies_bytes; /* of all connections */
+    uint64_t bodies_peak_bytes;
+
+    uint32_t key_open[RP_KEYS_MAX]; /* completions in work of each API key */
 
     uint64_t drain_deadline_ns, stop_deadline_ns;
     uint64_t start_ns, next_id, seed_counter, id_secret;
@@ -55,8 +72,20 @@ struct rp_server {
     /* Scratches of the tokenizer that no worker holds (text_work.c). */
     uv_mutex_t scratch_lock;
     struct rp_text_scratch *scratches;
-    uint32_t work_count; /* text jobs in the thread pool */
+    uint32_t work_count;   /* jobs in the thread pool */
+    uint32_t report_count; /* those of them that build a report (report_work.c) */
+    struct rp_profile_session *profile_session; /* or NULL */
 
+    struct rp_flight *flight;         /* automatic dumps, or NULL */
+    struct rp_trace_work *trace_work; /* the trace being answered, or NULL (api_debug_trace.c) */
+    struct rp_recorder *recorder;
+    struct rp_trace_ring *ring; /* the loop thread's */
+    uv_prepare_t prepare;       /* around the loop's waiting (server_trace.c) */
+    uv_check_t check;
+    uint64_t poll_ns;
+
+    struct rp_request_log log;
+    struct rp_goodput goodput;
     struct rp_server_metrics metrics;
     struct rp_registry registry;
 
@@ -67,10 +96,14 @@ struct rp_server {
     char read_buffer[65536];
 };
 
+/* A handle for a connection of this listener, or for itself. */
+int rp_listener_init_socket(struct rp_listener *listener, union rp_socket *socket);
 /* Stops when nothing is open any more; called whenever something has closed. */
 void rp_server_check_drained(struct rp_server *server);
 /* Why the server is not ready, or NULL. */
 const char *rp_server_not_ready(struct rp_server *server);
+/* Not zero, and nobody can guess it. */
+uint64_t rp_server_random(struct rp_server *server);
 /* 16 hexadecimal digits that nobody can guess, and a NUL. */
 void rp_server_new_id(struct rp_server *server, char out[17]);
 

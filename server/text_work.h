@@ -12,9 +12,16 @@ struct rp_server;
 /* More than this goes to a worker: about 0.3 ms of tokenising. */
 #define RP_TEXT_INLINE_BYTES 16384
 
+/* A text (allow_special throughout), or what `make` makes of a conversation: text is then NULL and len a measure of the
+ * work. Neither: the ids are there already. */
 struct rp_text_item {
     const char *text; /* borrowed until done */
     size_t len;
+    /* On the thread that tokenises: sets spans, which last until done, or a status that is not RP_OK. */
+    int (*make)(struct rp_text_item *item);
+    void *ctx;
+    const struct rp_text_span *spans;
+    size_t span_count;
     struct rp_token_ids ids;
     int status;
 };
@@ -34,6 +41,9 @@ struct rp_text_job {
 
 /* Calls done before it returns when the text is short. */
 void rp_text_work_start(struct rp_server *server, struct rp_text_job *job);
+/* One short text, at once; special tokens in it are text. */
+int rp_text_encode_now(struct rp_server *server, const char *text, size_t len,
+                       struct rp_token_ids *out) RP_MUST_USE;
 void rp_text_work_deinit(struct rp_server *server);
 
 #endif

@@ -358,6 +358,9 @@ static void test_a_token_has_the_same_bits_in_every_chunk_batch_and_team(void **
     check_bits(*state, 3, 3, 24, 0, RP_DTYPE_F32);
     check_bits(*state, 7, 1, 8, 70, RP_DTYPE_BF16);
     check_bits(*state, 10, 1, 8, 5, RP_DTYPE_F32);
+    check_bits(*state, 5, 1, 112, 40, RP_DTYPE_BF16);
+    check_bits(*state, 3, 3, 64, 0, RP_DTYPE_BF16);
+    check_bits(*state, 2, 1, 128, 0, RP_DTYPE_F32);
 }
 
 static void test_the_page_size_does_not_change_bits(void **state) {

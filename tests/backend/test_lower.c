@@ -52,7 +52,8 @@ static int teardown(void **state) {
 static void make_model(enum rp_family family, enum rp_dtype dtype) {
     struct rp_model_config config = {.family = family,
                                      .hidden = 64,
-                                     .intermediate = 88,
+                                     /* with whole panels, and without */
+                                     .intermediate = family % 2 ? 88 : 96,
                                      .layers = 2,
                                      .heads = 4,
                                      .kv_heads = 2,
@@ -196,6 +197,29 @@ static void test_fusion_saves_launches_and_covers_every_operator(void **state) {
     assert_true(launches[1] < launches[0]);
 }
 
+static uint32_t launches_of(enum rp_family family, const char *kernel) {
+    uint32_t found = 0;
+    struct rp_driver_config way = way_default(RP_DTYPE_BF16);
+    rp_driver_close(&driver);
+    make_model(family, RP_DTYPE_BF16);
+    rp_driver_open(&driver, &model, &way);
+    struct rp_graph *graph = rp_graph_set_entry(driver.graphs, 0)->forward;
+    for (uint32_t i = 0; i < driver.backend->graph_launch_count(graph); i++) {
+        struct rp_launch_info info;
+        driver.backend->graph_launch_info(graph, i, &info);
+        found += strcmp(info.kernel, kernel) == 0;
+    }
+    return found;
+}
+
+static void test_gate_up_does_the_activation_where_its_halves_are_whole_panels(void **state) {
+    (void)state;
+    for (enum rp_family family = RP_FAMILY_LLAMA; family <= RP_FAMILY_QWEN3; family++) {
+        assert_int_equal(launches_of(family, "linear_gated"), family % 2 ? 0 : 2);
+        assert_int_equal(launches_of(family, "activation"), family % 2 ? 2 : 0);
+    }
+}
+
 static void check_freed_program(enum rp_dtype dtype) {
     struct rp_driver_config way = way_default(dtype);
     way.free_program = true;
@@ -230,6 +254,20 @@ static void check_threads(enum rp_dtype dtype) {
 static void test_the_number_of_threads_changes_nothing(void **state) {
     (void)state;
     for_every_model(check_threads);
+}
+
+static void check_short_steps(enum rp_dtype dtype) {
+    for (uint32_t threads = 1; threads <= 3; threads++) {
+        struct rp_driver_config way = way_default(dtype);
+        way.threads = threads;
+        way.short_steps_here = true;
+        check_way(&way);
+    }
+}
+
+static void test_who_runs_a_step_changes_nothing(void **state) {
+    (void)state;
+    for_every_model(check_short_steps);
 }
 
 static void check_poison(enum rp_dtype dtype) {
@@ -463,10 +501,13 @@ int main(void) {
                                         teardown),
         cmocka_unit_test_setup_teardown(test_fusion_saves_launches_and_covers_every_operator, setup,
                                         teardown),
+        cmocka_unit_test_setup_teardown(
+            test_gate_up_does_the_activation_where_its_halves_are_whole_panels, setup, teardown),
         cmocka_unit_test_setup_teardown(test_replay_needs_nothing_of_the_program, setup, teardown),
         cmocka_unit_test_setup_teardown(test_graph_equals_eager, setup, teardown),
         cmocka_unit_test_setup_teardown(test_the_number_of_threads_changes_nothing, setup,
                                         teardown),
+        cmocka_unit_test_setup_teardown(test_who_runs_a_step_changes_nothing, setup, teardown),
         cmocka_unit_test_setup_teardown(test_an_arena_of_nan_between_replays_changes_nothing, setup,
                                         teardown),
         cmocka_unit_test_setup_teardown(test_every_bucket_gives_equal_bits_captured_and_eager,

@@ -153,7 +153,7 @@ static void named_pairs_are_many_and_each_is_found_by_its_name(void **state) {
         assert_ptr_equal(rp_pair_find(pair->name), pair); /* so no name stands twice */
         assert_true(pair->what[0] && pair->load.sequences && pair->load.input > pair->load.shared);
         assert_true(pair->load.output > 0);
-        assert_int_equal(pair->expected == RP_PAIR_EQUAL, strcmp(pair->a, pair->b) == 0);
+        assert_true(pair->expected == RP_PAIR_EQUAL || strcmp(pair->a, pair->b) != 0);
     }
     assert_null(rp_pair_find("no such pair"));
 }

@@ -63,7 +63,7 @@ def check_every_token_is_counted(server, url):
     assert min(got["output_lens"]) >= 5 and max(got["output_lens"]) <= 15, got["output_lens"]
     # A chunk for every token, also for one that completes no character.
     assert [len(gaps) + 1 for gaps in got["itls"]] == got["output_lens"], got
-    name = "reprise_generation_tokens_total"
+    name = "reprise_generated_tokens_total"
     assert after[name] - before[name] == got["total_output_tokens"], (before[name], after[name], got)
 
 

@@ -129,8 +129,8 @@ class Run:
         assert change['reprise_requests_total{finish_reason="length"}'] == expected.sent, change
         assert change["reprise_request_prompt_tokens_sum"] == expected.prompt, change
         assert change["reprise_request_generation_tokens_sum"] == expected.output, change
-        assert change["reprise_generation_tokens_total"] == expected.output, change
-        assert change["reprise_prompt_tokens_cached_total"] == (self.hits or 0), (change, cache)
+        assert change["reprise_generated_tokens_total"] == expected.output, change
+        assert change["reprise_cached_prompt_tokens_total"] == (self.hits or 0), (change, cache)
         assert got["samples"] == {"ttft": expected.sent, "e2el": expected.sent, "itl": expected.output - expected.sent,
                                   "tpot": got["samples"]["tpot"]}, (expected.sent, expected.output, got["samples"])
 

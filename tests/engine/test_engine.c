@@ -1,5 +1,6 @@
 /* Goal: what a request gets depends on the request alone.
- * Method: 64 requests of mixed lengths, seeds, filters and stop ids on the demo model, first each alone on
+ * Method: 64 requests of mixed lengths, seeds, filters and stop ids, many with penalties, biases, masks, bad words and
+ * logprobs of prompt and answer, on the demo model, first each alone on
  * the plainest engine (one slot, no prefix cache, no run-ahead, eager, one thread), then all at once with
  * the prefix cache on and off, run-ahead 0 and 1, graphs and eager, and a pool so small that sequences
  * are swapped. Every token and every finish reason must be equal; afterwards free + cached = total. */
@@ -31,7 +32,8 @@ enum {
 
 struct answer {
     int32_t tokens[OUTPUT_MAX];
-    uint32_t count;
+    uint32_t count, scored; /* scored: tokens of the prompt */
+    uint64_t scores;        /* hash over all scores of prompt and answer */
     enum rp_finish_reason finish;
     uint32_t closed; /* CLOSED events: must become 1 */
     uint32_t cached;
@@ -42,6 +44,9 @@ static struct rp_engine *engine;
 static sem_t wake;
 static int32_t prompts[REQUESTS][PROMPT_MAX];
 static struct rp_request *requests;
+static struct rp_logit_bias biases[REQUESTS][RP_LOGIT_BIAS_MAX];
+static uint32_t allowed[REQUESTS][8192 / 32];
+static int32_t bad_words[REQUESTS][2 * RP_BAD_TOKENS_MAX];
 static struct answer alone[REQUESTS], together[REQUESTS];
 
 static void on_wake(void *ctx) {
@@ -55,6 +60,49 @@ static uint32_t mix(uint32_t value) {
     value ^= value >> 15;
     value *= 0x846ca68bu;
     return value ^ value >> 16;
+}
+
+/* Bad words of one to four tokens, from few ids, so that their beginnings are chosen. */
+static void add_bad_words(struct rp_request *request, uint32_t i) {
+    uint32_t ints = 0, tokens = 0;
+    while (tokens + 4 <= RP_BAD_TOKENS_MAX) {
+        uint32_t count = 1 + mix(i * 1009 + ints) % 4;
+        bad_words[i][ints++] = (int32_t)count;
+        for (uint32_t t = 0; t < count; t++, tokens++, ints++)
+            bad_words[i][ints] = (int32_t)(mix(i * 2003 + ints) % (t + 1 < count ? 12 : 64));
+    }
+    request->bad_words = bad_words[i];
+    request->bad_word_ints = ints;
+}
+
+/* Whatever a request may ask of sampling, in many combinations. */
+static void add_asks(struct rp_request *request, uint32_t i) {
+    uint32_t asks = i % 3 == 1 ? 0 : mix(i + 77), vocab = model.config.vocab;
+    assert_true(vocab <= 8192);
+    if (asks & 1) {
+        request->sampling.repetition_penalty = 0.8f + (float)(i % 4) * 0.2f;
+        request->sampling.presence_penalty = (float)(i % 5) * 0.5f - 1.0f;
+        request->sampling.frequency_penalty = (float)(i % 3) * 0.4f - 0.2f;
+    }
+    if (asks & 2) {
+        request->biases = biases[i];
+        request->bias_count = 1 + mix(i + 3) % RP_LOGIT_BIAS_MAX;
+        uint32_t step = vocab / request->bias_count;
+        for (uint32_t b = 0; b < request->bias_count; b++)
+            biases[i][b] = (struct rp_logit_bias){(int32_t)(b * step),
+                                                  (float)(mix(i * 400 + b) % 100) * 0.1f - 5.0f};
+    }
+    if (asks & 4) {
+        request->allowed = allowed[i];
+        for (uint32_t w = 0; w < 8192 / 32; w++)
+            allowed[i][w] = mix(i * 300 + w);
+    }
+    if (asks & 8)
+        add_bad_words(request, i);
+    request->logprobs = asks & 16;
+    request->top_logprobs = (uint8_t)(asks & 16 ? mix(i) % (RP_LOGPROBS_MAX + 1) : 0);
+    request->prompt_logprobs = (asks & 96) == 96;
+    request->top_prompt_logprobs = (uint8_t)(i % 4);
 }
 
 /* A third shares the first 40 tokens of its prompt with others. */
@@ -85,7 +133,41 @@ static void make_requests(void) {
                 request->stop_ids[s] = (int32_t)(mix(i + s) % model.config.vocab);
             request->min_tokens = i % 10 == 0 ? RP_MIN(3u, request->max_tokens) : 0;
         }
+        add_asks(request, i);
     }
+}
+
+static void hash(uint64_t *sum, const void *bytes, size_t count) {
+    for (size_t b = 0; b < count; b++)
+        *sum = (*sum ^ ((const unsigned char *)bytes)[b]) * 1099511628211u;
+}
+
+static void take_scores(struct answer *answer, const struct rp_event *event) {
+    uint32_t top = event->kind == RP_EVENT_PROMPT ? event->request->top_prompt_logprobs
+                                                  : event->request->top_logprobs;
+    if (event->kind == RP_EVENT_PROMPT) {
+        assert_true(event->request->prompt_logprobs);
+        assert_int_equal(answer->count, 0);
+        assert_int_equal(event->index, ++answer->scored);
+        assert_int_equal(event->token, event->request->prompt[event->index]);
+    } else if (!event->request->logprobs) {
+        assert_int_equal(event->rank + event->top_count, 0);
+        assert_true(event->logprob == 0.0f);
+        return;
+    } else if (event->request->prompt_logprobs) {
+        assert_int_equal(answer->scored, event->request->prompt_count - 1);
+    }
+    assert_true(event->logprob <= 0.0f && event->rank >= 1);
+    assert_int_equal(event->top_count, RP_MIN(top, model.config.vocab));
+    for (uint32_t t = 0; t < event->top_count; t++) {
+        if (event->top[t].token == event->token)
+            assert_true(event->top[t].logprob == event->logprob && event->rank <= t + 1);
+        assert_true(t == 0 || event->top[t].logprob < event->top[t - 1].logprob ||
+                    (event->top[t].logprob == event->top[t - 1].logprob));
+    }
+    hash(&answer->scores, &event->logprob, sizeof event->logprob);
+    hash(&answer->scores, &event->rank, sizeof event->rank);
+    hash(&answer->scores, event->top, event->top_count * sizeof event->top[0]);
 }
 
 static int setup(void **state) {
@@ -153,10 +235,13 @@ static void drain(struct answer *answers, uint32_t count) {
                 answer->cached = event.request->cached_tokens;
                 answer->closed++;
                 count -= count > 0; /* more may have closed than were waited for */
-            } else {
-                assert_true(answer->count < event.request->max_tokens);
-                answer->tokens[answer->count++] = event.token;
+                continue;
             }
+            take_scores(answer, &event);
+            if (event.kind == RP_EVENT_PROMPT)
+                continue;
+            assert_true(answer->count < event.request->max_tokens);
+            answer->tokens[answer->count++] = event.token;
         }
     }
 }
@@ -197,6 +282,8 @@ static void assert_answers_equal(uint32_t i) {
     assert_int_equal(together[i].closed, 1);
     assert_int_equal(together[i].finish, alone[i].finish);
     assert_int_equal(together[i].count, alone[i].count);
+    assert_int_equal(together[i].scored, alone[i].scored);
+    assert_true(together[i].scores == alone[i].scores);
     assert_memory_equal(together[i].tokens, alone[i].tokens,
                         alone[i].count * sizeof alone[i].tokens[0]);
 }
@@ -257,11 +344,13 @@ static void test_64_streams_get_what_each_gets_alone(void **state) {
     }
 }
 
-static void test_eager_and_unfused_and_poisoned_engines_give_the_same(void **state) {
+static void test_eager_unfused_and_poisoned_engines_and_short_steps_give_the_same(void **state) {
     (void)state;
     run_alone();
-    for (int variant = 0; variant < 3; variant++) {
+    for (int variant = 0; variant < 5; variant++) {
         struct rp_engine_config config = config_default();
+        config.device.short_steps_here = variant >= 3;
+        config.device.threads = variant == 4 ? 1 : config.device.threads;
         config.enforce_eager = variant == 0;
         config.no_fusion = variant == 1;
         config.debug_poison = variant == 2;
@@ -447,8 +536,8 @@ static void test_an_engine_that_starts_has_its_largest_set(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(test_64_streams_get_what_each_gets_alone, close_engine),
-        cmocka_unit_test_teardown(test_eager_and_unfused_and_poisoned_engines_give_the_same,
-                                  close_engine),
+        cmocka_unit_test_teardown(
+            test_eager_unfused_and_poisoned_engines_and_short_steps_give_the_same, close_engine),
         cmocka_unit_test_teardown(test_cancelled_requests_close_and_leave_the_others_alone,
                                   close_engine),
         cmocka_unit_test_teardown(test_stopping_closes_every_open_request_once, close_engine),

@@ -1,5 +1,6 @@
 /* Goal: pages are found again when they hold the same, and nobody is stuck or loses a token when
  * they run out. Method: small hand-made cases (scheduler_fixture.h). */
+#include "engine/scheduler_internal.h"
 #include "tests/engine/scheduler_fixture.h"
 
 /* ---- prefix cache ---- */
@@ -123,7 +124,30 @@ static void test_the_youngest_is_swapped_out_and_comes_back_with_its_tokens(void
     assert_int_equal(out, 4);
     assert_int_equal(in, 4);
     assert_int_equal(stats().preemptions, 1);
+    assert_int_equal(stats().preempted[RP_PREEMPTED_DECODE], 1);
     assert_int_equal(stats().host_pages_free, stats().host_pages_total);
+}
+
+/* Of a prompt in parts the pages are all there from its admission on. */
+static void test_one_that_is_swapped_out_in_its_prompt_is_counted_as_such(void **state) {
+    (void)state;
+    fixture.config.page_count = 15;
+    fixture.config.max_model_len = 48;
+    fixture.config.prefix_cache = false;
+    create();
+    fixture.scheduler->token_budget = 3; /* two of them for the prompt, a step */
+    submit(0, 4, 40);
+    struct rp_request *young = submit(1, 36, 2);
+    for (uint32_t i = 0; i < 300 && !rp_scheduler_is_idle(fixture.scheduler); i++) {
+        if (plan())
+            commit();
+        drain();
+    }
+    assert_true(rp_scheduler_is_idle(fixture.scheduler));
+    assert_int_equal(young->swap_count, 1);
+    assert_int_equal(stats().preempted[RP_PREEMPTED_PREFILL], 1);
+    assert_int_equal(stats().preempted[RP_PREEMPTED_DECODE], 0);
+    assert_int_equal(stats().preemptions, 1);
 }
 
 static void test_without_a_host_pool_only_what_fits_at_its_worst_is_admitted(void **state) {
@@ -163,6 +187,55 @@ static void test_a_sequence_cancelled_while_swapped_gives_its_host_pages_back(vo
     run_to_idle();
 }
 
+/* n = 3: the prompt of ten tokens is computed once, but for its last page. */
+static void test_answers_to_one_prompt_share_its_full_pages(void **state) {
+    (void)state;
+    fixture.config.token_buckets = buckets;
+    create();
+    for (uint32_t i = 0; i < 3; i++) {
+        struct rp_request *request = prepare(i, 10, 4);
+        request->choice = i;
+        assert_int_equal(rp_scheduler_submit(fixture.scheduler, request), RP_OK);
+    }
+    assert_true(plan());
+    assert_int_equal(fixture.step.row_count, 1); /* the others wait */
+    assert_int_equal(fixture.step.token_count, 10);
+    commit();
+    drain();
+    assert_true(plan());
+    assert_int_equal(fixture.step.row_count, 3);
+    assert_int_equal(fixture.step.token_count, 1 + 2 + 2);
+    for (uint32_t i = 1; i < 3; i++) {
+        assert_int_equal(fixture.requests[i].cached_tokens, 8);
+        assert_int_equal(fixture.step.rows[i].start, 8);
+    }
+    /* Two shared pages, and one each: a page that is written is nobody else's. */
+    uint32_t held = stats().pages_held;
+    assert_int_equal(held, 2 + 3);
+    commit();
+    run_to_idle();
+}
+
+static void test_answers_do_not_wait_for_a_first_one_that_is_gone(void **state) {
+    (void)state;
+    create();
+    struct rp_request *first = prepare(0, 100, 4), *second = prepare(1, 100, 4);
+    second->choice = 1;
+    fixture.config.token_buckets = buckets;
+    assert_int_equal(rp_scheduler_submit(fixture.scheduler, first), RP_OK);
+    assert_int_equal(rp_scheduler_submit(fixture.scheduler, second), RP_OK);
+    assert_true(plan());
+    assert_int_equal(fixture.step.row_count, 1);
+    atomic_store(&first->cancelled, true);
+    commit();
+    drain();
+    assert_true(plan());
+    assert_ptr_equal(fixture.step.rows[0].request, second);
+    assert_int_equal(second->cached_tokens, 96); /* it had been computed by then */
+    commit();
+    run_to_idle();
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(test_a_second_equal_prompt_finds_all_full_pages_but_the_last_token),
@@ -172,8 +245,11 @@ int main(void) {
         TEST(test_other_salts_find_nothing),
         TEST(test_a_prompt_is_not_cached_before_its_logits_were_seen),
         TEST(test_the_youngest_is_swapped_out_and_comes_back_with_its_tokens),
+        TEST(test_one_that_is_swapped_out_in_its_prompt_is_counted_as_such),
         TEST(test_without_a_host_pool_only_what_fits_at_its_worst_is_admitted),
         TEST(test_a_sequence_cancelled_while_swapped_gives_its_host_pages_back),
+        TEST(test_answers_to_one_prompt_share_its_full_pages),
+        TEST(test_answers_do_not_wait_for_a_first_one_that_is_gone),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

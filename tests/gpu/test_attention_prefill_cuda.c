@@ -16,9 +16,12 @@ static void test_prompt_rows_are_the_formula_for_all_shapes_pages_and_windows(vo
         {4, 2, 256, 64, 0, BF16, F32, 333},     {2, 1, 256, 16, 65, BF16, BF16, 333},
     };
     for (size_t i = 0; i < RP_ARRAY_COUNT(shapes); i++) {
-        fixture_open(*state, &shapes[i]);
+        struct fixture_shape shape = shapes[i];
+        if (rp_gpu_is_tiny())
+            shape.length = RP_MIN(shape.length, 150u);
+        fixture_open(*state, &shape);
         fixture_begin(*state);
-        fixture_add_row(*state, 2, 0, shapes[i].length, RP_ROW_SAMPLE);
+        fixture_add_row(*state, 2, 0, shape.length, RP_ROW_SAMPLE);
         fixture_run(*state, rp_attention_prefill_cuda_run, 0);
         fixture_check_truth(*state, 4e-3, 8);
     }
@@ -31,16 +34,41 @@ static void test_a_prompt_has_the_same_bits_in_every_chunk(void **state) {
         {4, 1, 96, 64, 0, BF16, F32, 700},  {2, 1, 256, 64, 300, BF16, F32, 700},
     };
     static const uint32_t chunks[] = {333, 100, 64, 7, 1};
+    const bool tiny = rp_gpu_is_tiny();
+    const uint32_t length = tiny ? 160 : 700;
     for (size_t i = 0; i < RP_ARRAY_COUNT(shapes); i++) {
         fixture_open(*state, &shapes[i]);
         fixture_begin(*state);
-        fixture_add_row(*state, 1, 0, 700, 0);
+        fixture_add_row(*state, 1, 0, length, 0);
         fixture_run(*state, rp_attention_prefill_cuda_run, 0);
         fixture_keep(*state);
         if (i == 0)
             fixture_check_truth(*state, 4e-3, 8);
-        fixture_check_chunks(*state, rp_attention_prefill_cuda_run, 700, chunks,
-                             RP_ARRAY_COUNT(chunks) - (i < 2 ? 0 : 1));
+        fixture_check_chunks(*state, rp_attention_prefill_cuda_run, length, chunks,
+                             tiny    ? 2
+                             : i < 2 ? RP_ARRAY_COUNT(chunks)
+                                     : RP_ARRAY_COUNT(chunks) - 1);
+    }
+}
+
+/* Blocks that take one tile after another: buffers of q are used again. */
+static void test_few_blocks_with_many_tiles_give_the_same_bits(void **state) {
+    static const struct fixture_shape shapes[] = {{4, 2, 64, 64, 0, BF16, BF16, 300},
+                                                  {4, 2, 128, 32, 0, BF16, F32, 300},
+                                                  {4, 2, 128, 64, 90, BF16, BF16, 300},
+                                                  {4, 2, 256, 64, 0, BF16, F32, 300}};
+    struct fixture *f = *state;
+    for (size_t i = 0; i < RP_ARRAY_COUNT(shapes); i++) {
+        fixture_open(f, &shapes[i]);
+        fixture_begin(f);
+        fixture_add_row(f, 1, 0, 300, 0);
+        fixture_run(f, rp_attention_prefill_cuda_run, 0);
+        fixture_keep(f);
+        for (uint32_t blocks = 1; blocks <= 3; blocks += 2) {
+            f->call.config.limits.sm_count = blocks;
+            fixture_run(f, rp_attention_prefill_cuda_run, 0);
+            fixture_check_bits(f, "few blocks");
+        }
     }
 }
 
@@ -114,6 +142,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(test_prompt_rows_are_the_formula_for_all_shapes_pages_and_windows),
         TEST(test_a_prompt_has_the_same_bits_in_every_chunk),
+        TEST(test_few_blocks_with_many_tiles_give_the_same_bits),
         TEST(test_prompts_beside_decode_rows_and_finished_rows_keep_their_bits),
         TEST(test_a_step_without_prompt_rows_writes_nothing),
         TEST(test_a_nan_in_a_key_that_is_seen_stays_visible),

@@ -24,7 +24,9 @@ static struct rp_gpu_step step;
 static struct rp_candidate *candidates;
 static float *logits, *device_logits;
 static void *scratch;
+static float *copies, *expected_logits;
 static struct rp_row_result *seen_results;
+static struct rp_token_scores *seen_scores;
 static uint64_t random_state;
 
 static uint32_t random_word(void) {
@@ -50,14 +52,18 @@ static int set_up(void **state) {
                                                  .token_capacity = 4 * ROWS_MAX,
                                                  .logit_row_capacity = ROWS_MAX,
                                                  .edit_capacity = 4,
-                                                 .prompt_ring_capacity = 16};
+                                                 .prompt_ring_capacity = 16,
+                                                 .vocab = VOCAB_MAX};
     random_state = 5;
     rp_gpu_step_open(&step, &config);
     candidates = rp_alloc_aligned(VOCAB_MAX * sizeof *candidates, RP_CACHE_LINE);
     logits = rp_alloc_aligned((size_t)ROWS_MAX * STRIDE_MAX * 4, RP_CACHE_LINE);
     seen_results = rp_alloc_aligned(ROWS_MAX * sizeof *seen_results, RP_CACHE_LINE);
+    seen_scores = rp_alloc_aligned(ROWS_MAX * sizeof *seen_scores, RP_CACHE_LINE);
+    copies = rp_alloc_aligned(VOCAB_MAX * sizeof *copies, RP_CACHE_LINE);
+    expected_logits = rp_alloc_aligned(VOCAB_MAX * sizeof *expected_logits, RP_CACHE_LINE);
     device_logits = rp_gpu_poisoned((size_t)ROWS_MAX * STRIDE_MAX * 4);
-    scratch = rp_gpu_zeroed(rp_sample_cuda_scratch_bytes(ROWS_MAX, VOCAB_MAX));
+    scratch = rp_gpu_zeroed(rp_sample_cuda_scratch_bytes(ROWS_MAX, VOCAB_MAX, true));
     return 0;
 }
 
@@ -69,6 +75,9 @@ static int tear_down(void **state) {
     rp_free_aligned(candidates);
     rp_free_aligned(logits);
     rp_free_aligned(seen_results);
+    rp_free_aligned(seen_scores);
+    rp_free_aligned(copies);
+    rp_free_aligned(expected_logits);
     return 0;
 }
 
@@ -80,8 +89,60 @@ static uint32_t *slot_of(uint32_t row) {
     return step.host.slots + (size_t)step.host.rows[row].slot * step.host.slot_words;
 }
 
+/* Biases, bad words and a mask, in a block of wishes or of what is kept. */
+static void random_lists(uint32_t *block, const uint32_t *slot, uint32_t vocab) {
+    uint32_t stride = RP_MAX(vocab / RP_LOGIT_BIAS_MAX, 1u), words = slot[RP_SLOT_BAD_COUNT];
+    for (uint32_t i = 0; i < RP_LOGIT_BIAS_MAX; i++) {
+        float value = random_normal() * 4.0f;
+        block[RP_WISH_BIASES + 2 * i] = i * stride + random_below(stride);
+        memcpy(&block[RP_WISH_BIASES + 2 * i + 1], &value, 4);
+    }
+    for (uint32_t i = 0, to = words; i < words; i++) {
+        uint32_t most = (2 * RP_BAD_TOKENS_MAX - to) / (words - i);
+        uint32_t count = 1 + random_below(RP_MIN(most, (uint32_t)RP_BAD_WORD_MAX));
+        block[RP_WISH_BAD_WORDS + i] = to << 8 | count;
+        for (uint32_t t = 0; t < count; t++)
+            block[RP_WISH_BAD_WORDS + to++] = random_below(t + 1 < count ? 2 : vocab + 2);
+    }
+    uint32_t sparse = random_below(4);
+    for (uint32_t w = 0; w < (vocab + 31) / 32; w++)
+        block[RP_WISH_ALLOWED + w] = random_word() & (sparse ? random_word() : 0xFFFFFFFFu) &
+                                     (sparse == 3 ? random_word() & random_word() : 0xFFFFFFFFu);
+}
+
+/* What the row's slot asks for: nothing, mostly; everything, sometimes. */
+static void random_asks(const struct rp_live_row *live, uint32_t *slot, uint32_t vocab) {
+    size_t mask_words = rp_mask_words(&step.host.config);
+    uint32_t *wishes = (uint32_t *)(uintptr_t)step.host.wishes + live->slot * step.host.wish_words;
+    uint32_t *kept = step.host.kept + live->slot * step.host.kept_words;
+    uint16_t *counts = (uint16_t *)(void *)(kept + RP_WISH_ALLOWED + mask_words);
+    slot[RP_SLOT_ASKS] = random_below(2) ? 0 : random_below(4) ? random_below(32) : 31;
+    if (live->flags & RP_ROW_SCORE)
+        slot[RP_SLOT_ASKS] |= RP_ASKS_PROMPT_LOGPROBS;
+    set_float(slot, RP_SLOT_REPETITION, 0.5f + (float)random_below(100) * 0.02f);
+    set_float(slot, RP_SLOT_PRESENCE, random_normal());
+    set_float(slot, RP_SLOT_FREQUENCY, random_normal());
+    slot[RP_SLOT_BIAS_COUNT] = random_below(RP_MIN(vocab, (uint32_t)RP_LOGIT_BIAS_MAX) + 1);
+    slot[RP_SLOT_BAD_COUNT] = random_below(RP_BAD_TOKENS_MAX + 1);
+    slot[RP_SLOT_TOP_LOGPROBS] = random_below(RP_LOGPROBS_MAX + 1);
+    slot[RP_SLOT_TOP_PROMPT_LOGPROBS] = random_below(RP_LOGPROBS_MAX + 1);
+    slot[RP_SLOT_OUTPUT_COUNT] = random_below(3) ? random_below(1000) : 0;
+    for (uint32_t i = 0; i < RP_BAD_WORD_MAX; i++)
+        slot[RP_SLOT_LAST_TOKENS + i] = random_below(2);
+    if (!slot[RP_SLOT_ASKS])
+        return;
+    random_lists(wishes, slot, vocab);
+    random_lists(kept, slot, vocab);
+    for (uint32_t w = 0; w < (vocab + 31) / 32; w++)
+        wishes[RP_WISH_ALLOWED + mask_words + w] = random_word() & random_word();
+    for (uint32_t id = 0; id < vocab; id++)
+        counts[id] = (uint16_t)(random_below(3)   ? 0
+                                : random_below(9) ? random_below(5) + 0x8000 * random_below(2)
+                                                  : 0x7FFF + 0x8000 * random_below(2));
+}
+
 /* Rows of one step: `rows` of them, of which some do not sample; random parameters. */
-static void random_rows(uint32_t rows, uint32_t vocab) {
+static void random_rows(uint32_t rows, uint32_t vocab, bool scores_prompts) {
     static const float temperatures[] = {0.0f, 1.0f, 0.3f, 1.0f, 1.7f, 1e-30f, 100.0f, 0.8f};
     static const float top_ps[] = {1.0f, 1.0f, 0.999f, 0.95f, 0.9f, 0.5f, 0.1f, 1e-6f};
     static const float min_ps[] = {0.0f, 0.0f, 0.0f, 0.05f, 0.5f, 1.0f, 1e-7f};
@@ -91,15 +152,22 @@ static void random_rows(uint32_t rows, uint32_t vocab) {
     *counts = (struct rp_live_counts){.step = number, .row_count = rows};
     for (uint32_t i = 0; i < rows; i++) {
         bool sample = random_below(8) != 0;
+        uint32_t room = ROWS_MAX - counts->logit_row_count - (rows - i);
+        bool score = scores_prompts && random_below(6) == 0 && room > 0;
         struct rp_live_row *live = &step.host.rows[i];
         *live = (struct rp_live_row){.slot = (i * 7 + 1) % (ROWS_MAX + 3),
                                      .token_begin = counts->token_count,
-                                     .token_count = 1 + random_below(3),
-                                     .flags = RP_ROW_DECODE | (sample ? RP_ROW_SAMPLE : 0)};
+                                     .token_count = 1 + random_below(score ? RP_MIN(room, 9u) : 3),
+                                     .flags = (score ? RP_ROW_SCORE : RP_ROW_DECODE) |
+                                              (random_below(4) ? 0 : RP_ROW_ALLOWED) |
+                                              (sample ? RP_ROW_SAMPLE : 0)};
         counts->token_count += live->token_count;
-        if (sample) {
+        counts->scored |= score;
+        for (uint32_t t = score ? live->token_count : sample; t-- > 0;) {
             live->logit_row = counts->logit_row_count++;
             step.host.logit_rows[live->logit_row] = i;
+            step.host.logit_targets[live->logit_row] =
+                t == 0 && sample ? RP_NO_TARGET : (int32_t)random_below(vocab);
         }
         uint32_t *slot = slot_of(i);
         for (uint32_t w = 0; w < step.host.slot_words; w++)
@@ -116,6 +184,7 @@ static void random_rows(uint32_t rows, uint32_t vocab) {
         slot[RP_SLOT_STOP_COUNT] = random_below(RP_STOP_IDS_MAX + 1);
         for (uint32_t s = 0; s < RP_STOP_IDS_MAX; s++)
             slot[RP_SLOT_STOP_IDS + s] = random_below(vocab + 2);
+        random_asks(live, slot, vocab);
     }
 }
 
@@ -156,6 +225,63 @@ static void say_row(uint32_t row, const uint32_t *slot, const struct rp_row_resu
                 (double)values[2]);
 }
 
+/* NaN is near NaN, and an infinity itself. */
+static bool is_near(float a, float b) {
+    return a == b || (isnan(a) && isnan(b)) || fabsf(a - b) <= 2e-5f;
+}
+
+/* Results, and the scores of rows that asked for them, in the entry that the CPU has written since. */
+static void assert_results(unsigned char *entry) {
+    const struct rp_step_view *host = &step.host;
+    const struct rp_row_result *wanted = rp_result_rows(entry);
+    const struct rp_token_scores *scores = rp_result_scores(entry, &host->config);
+    for (uint32_t i = 0; i < host->counts->row_count; i++) {
+        struct rp_row_result seen = seen_results[i];
+        assert_true(is_near(seen.logprob, wanted[i].logprob));
+        seen.logprob = wanted[i].logprob;
+        if (memcmp(&seen, &wanted[i], sizeof seen) != 0) {
+            say_row(i, slot_of(i), &seen_results[i], &wanted[i]);
+            fail();
+        }
+    }
+    for (uint32_t l = 0; l < host->counts->logit_row_count; l++) {
+        const struct rp_token_scores *a = &seen_scores[l], *b = &scores[l];
+        if (b->rank == 0xFFFFFFFFu) { /* nobody asked: still poisoned */
+            assert_int_equal(a->rank, 0xFFFFFFFFu);
+            continue;
+        }
+        assert_int_equal(a->token, b->token);
+        assert_int_equal(a->rank, b->rank);
+        assert_int_equal(a->top_count, b->top_count);
+        assert_true(is_near(a->logprob, b->logprob));
+        for (uint32_t t = 0; t < b->top_count; t++) {
+            assert_int_equal(a->top[t].token, b->top[t].token);
+            assert_true(is_near(a->top[t].logprob, b->top[t].logprob));
+        }
+    }
+}
+
+/* Each logit row as the card left it: what its slot asks for was done to it, bit for bit. Before the CPU's turn. */
+static void assert_logits(const float *seen, size_t stride, uint32_t vocab, uint32_t max_rows) {
+    for (uint32_t l = 0; l < max_rows; l++) {
+        const float *from = logits + l * stride;
+        memcpy(expected_logits, from, vocab * 4ull);
+        if (l < step.host.counts->logit_row_count && step.host.logit_targets[l] < 0) {
+            const struct rp_live_row *live = &step.host.rows[step.host.logit_rows[l]];
+            const uint32_t *slot = slot_of(step.host.logit_rows[l]);
+            if (!slot[RP_SLOT_FINISHED] && (slot[RP_SLOT_ASKS] & RP_ASKS_TO_MODIFY))
+                rp_sample_modify(&step.host, live, expected_logits, vocab);
+            for (uint32_t s = 0; !slot[RP_SLOT_FINISHED] && s < slot[RP_SLOT_STOP_COUNT]; s++)
+                if (slot[RP_SLOT_OUTPUT_COUNT] < slot[RP_SLOT_MIN_TOKENS] &&
+                    slot[RP_SLOT_STOP_IDS + s] < vocab &&
+                    !isnan(expected_logits[slot[RP_SLOT_STOP_IDS + s]]))
+                    expected_logits[slot[RP_SLOT_STOP_IDS + s]] = -INFINITY;
+        }
+        assert_memory_equal(seen + l * stride, expected_logits, vocab * 4ull);
+        assert_memory_equal(seen + l * stride + vocab, from + vocab, (stride - vocab) * 4);
+    }
+}
+
 /* Samples the step on the card, then on the CPU; compares results, slots, logits and counters. */
 static void check_step(uint32_t vocab, size_t stride, uint32_t offset, uint32_t max_rows) {
     uint64_t number = step.host.counts->step + 1;
@@ -169,13 +295,15 @@ static void check_step(uint32_t vocab, size_t stride, uint32_t offset, uint32_t 
                                   .stride = stride,
                                   .vocab = vocab,
                                   .max_rows = max_rows,
-                                  .max_seq_rows = max_rows,
+                                  .max_seq_rows = RP_MAX(rows, 1u),
+                                  .scores_prompts = true,
                                   .scratch = scratch};
     struct rp_sample_args host = {.step = step.host,
                                   .logits = logits + offset,
                                   .stride = stride,
                                   .vocab = vocab,
-                                  .scratch = candidates};
+                                  .scratch = candidates,
+                                  .copies = copies};
     struct rp_cpu_worker worker = {.index = 0, .count = 1};
     rp_gpu_step_upload(&step);
     assert_int_equal(cudaMemcpy(device_logits, logits, logit_bytes, cudaMemcpyHostToDevice),
@@ -187,32 +315,33 @@ static void check_step(uint32_t vocab, size_t stride, uint32_t offset, uint32_t 
     assert_int_equal(header->row_count, rows);
     assert_int_equal(header->error, step.host.counts->error);
     memcpy(seen_results, rp_result_rows(entry), rows * sizeof *seen_results);
+    memcpy(seen_scores, rp_result_scores(entry, &step.host.config), ROWS_MAX * sizeof *seen_scores);
+    float *after = rp_alloc_aligned(RP_ALIGN_UP(logit_bytes, RP_CACHE_LINE), RP_CACHE_LINE);
+    rp_gpu_download(after, device_logits, logit_bytes);
+    float *base = logits;
+    logits += offset;
+    assert_logits(after + offset, stride, vocab, max_rows);
+    logits = base;
+    rp_free_aligned(after);
+    memset(entry, 0xFF, step.host.result_bytes);
     rp_sample_cpu(&host, &worker);
-    const struct rp_row_result *wanted = rp_result_rows(entry);
-    for (uint32_t i = 0; i < rows; i++)
-        if (memcmp(&seen_results[i], &wanted[i], sizeof wanted[i]) != 0) {
-            say_row(i, slot_of(i), &seen_results[i], &wanted[i]);
-            fail();
-        }
-    /* Slots and counters, then the logits: only forbidden ids may have changed. */
+    assert_results(entry);
+    /* Slots, what is kept, and counters. */
     unsigned char *state = rp_alloc_aligned(step.state_bytes, RP_CACHE_LINE);
     rp_gpu_download(state, step.device_state, step.state_bytes);
     assert_memory_equal(state, step.host_state, step.state_bytes);
     rp_free_aligned(state);
-    float *after = rp_alloc_aligned(RP_ALIGN_UP(logit_bytes, RP_CACHE_LINE), RP_CACHE_LINE);
-    rp_gpu_download(after, device_logits, logit_bytes);
-    assert_memory_equal(after, logits, logit_bytes);
-    rp_free_aligned(after);
 }
 
 static void check_random_step(uint32_t rows, uint32_t vocab, uint32_t extra, uint32_t offset,
                               uint32_t kind) {
     size_t stride = vocab + extra;
-    random_rows(rows, vocab);
-    memset(logits, 0xFF, (offset + rows * stride) * 4);
+    random_rows(rows, vocab, kind == 5);
+    uint32_t logit_rows = RP_MAX(rows, step.host.counts->logit_row_count);
+    memset(logits, 0xFF, (offset + logit_rows * stride) * 4);
     for (uint32_t r = 0; r < step.host.counts->logit_row_count; r++)
         random_logits(logits + offset + r * stride, vocab, kind < 5 ? kind : random_below(5));
-    check_step(vocab, stride, offset, rows);
+    check_step(vocab, stride, offset, logit_rows);
 }
 
 static void test_small_vocabularies_are_sampled_as_on_the_cpu(void **state) {
@@ -239,7 +368,7 @@ static void test_large_vocabularies_are_sampled_as_on_the_cpu(void **state) {
 static void test_draws_without_top_k_and_top_p_follow_the_cpu(void **state) {
     (void)state;
     for (uint32_t round = 0; round < 12; round++) {
-        random_rows(32, 50000);
+        random_rows(32, 50000, false);
         for (uint32_t i = 0; i < 32; i++) {
             set_float(slot_of(i), RP_SLOT_TEMPERATURE, round % 2 ? 1.0f : 4.0f);
             set_float(slot_of(i), RP_SLOT_TOP_P, 1.0f);
@@ -256,7 +385,7 @@ static void test_draws_without_top_k_and_top_p_follow_the_cpu(void **state) {
 static void test_padding_rows_change_nothing(void **state) {
     (void)state;
     for (uint32_t round = 0; round < 8; round++) {
-        random_rows(round, 3000);
+        random_rows(round, 3000, false);
         memset(logits, 0xFF, 40 * 3000ull * 4);
         for (uint32_t r = 0; r < step.host.counts->logit_row_count; r++)
             random_logits(logits + r * 3000ull, 3000, 0);
@@ -266,7 +395,7 @@ static void test_padding_rows_change_nothing(void **state) {
 
 static void test_a_failed_step_is_published_with_its_error(void **state) {
     (void)state;
-    random_rows(4, 100);
+    random_rows(4, 100, false);
     *step.host.counts = (struct rp_live_counts){.step = step.host.counts->step, .error = 1};
     memset(logits, 0xFF, 4 * 100 * 4);
     check_step(100, 100, 0, 4);

@@ -78,7 +78,7 @@ static void add_row(struct rp_packet_header *header, uint32_t slot, uint32_t tok
                              .prompt_offset = random_below(1u << 30),
                              .flags = flags};
     header->token_count += tokens;
-    header->logit_row_count += flags & RP_ROW_SAMPLE ? 1 : 0;
+    header->logit_row_count += flags & RP_ROW_SCORE ? tokens : flags & RP_ROW_SAMPLE ? 1 : 0;
 }
 
 static void add_edit(struct rp_packet_header *header, uint32_t slot, uint32_t field, uint32_t index,
@@ -125,11 +125,14 @@ static void assert_equal_state(void) {
     assert_memory_equal(seen->token_rows, expected.token_rows, counts->token_count * 4ull);
     assert_memory_equal(seen->logit_tokens, expected.logit_tokens, counts->logit_row_count * 4ull);
     assert_memory_equal(seen->logit_rows, expected.logit_rows, counts->logit_row_count * 4ull);
+    assert_memory_equal(seen->logit_targets, expected.logit_targets,
+                        counts->logit_row_count * 4ull);
     for (uint32_t i = counts->token_count; i < config.token_capacity; i++)
         assert_true(seen->token_ids[i] == 0 && seen->positions[i] == 0 &&
                     seen->token_rows[i] == RP_ROW_NONE);
     for (uint32_t i = counts->logit_row_count; i < config.logit_row_capacity; i++)
-        assert_true(seen->logit_tokens[i] == 0 && seen->logit_rows[i] == RP_ROW_NONE);
+        assert_true(seen->logit_tokens[i] == 0 && seen->logit_rows[i] == RP_ROW_NONE &&
+                    seen->logit_targets[i] == RP_NO_TARGET);
 }
 
 static void test_decode_steps_of_any_size_expand_as_on_the_cpu(void **state) {
@@ -159,8 +162,11 @@ static void test_mixed_steps_read_prompts_from_the_ring(void **state) {
             bool decode = random_below(2);
             uint32_t left = config.token_capacity - header->token_count - (rows - i - 1);
             uint32_t tokens = decode ? 1 : RP_MIN(left, wanted);
+            uint32_t room = config.logit_row_capacity - header->logit_row_count - (rows - i - 1);
+            bool score = !decode && random_below(3) == 0 && tokens <= room;
             add_row(header, slot_order[i], tokens,
-                    (decode ? RP_ROW_DECODE : 0) | (random_below(2) ? RP_ROW_SAMPLE : 0));
+                    (decode ? RP_ROW_DECODE : 0) | (score ? RP_ROW_SCORE : 0) |
+                        (random_below(2) ? RP_ROW_SAMPLE : 0));
         }
         run_both();
         assert_int_equal(step.host.counts->error, 0);
@@ -252,6 +258,12 @@ static void lie(struct rp_packet_header *header, uint32_t how) {
         for (uint32_t i = 0; i < config.logit_row_capacity - 4; i++)
             add_row(header, 10 + i, 1, RP_ROW_SAMPLE);
         break;
+    case 14: /* one scored token too many */
+        add_row(header, 10, config.logit_row_capacity - 4, RP_ROW_SCORE);
+        break;
+    case 15:
+        add_row(header, 10, 0xFFFFFFFFu, RP_ROW_SCORE | RP_ROW_SAMPLE);
+        break;
     default: /* many edits, all beyond the last slot */
         for (uint32_t i = 0; i < 1400; i++)
             add_edit(header, config.slot_count + i, 0, 0, 7);
@@ -263,7 +275,7 @@ static void test_a_lying_packet_is_a_sticky_error_and_writes_nothing_outside(voi
     size_t slot_bytes = (size_t)config.slot_count * step.host.slot_words * 4;
     unsigned char *before = rp_alloc_aligned(RP_ALIGN_UP(slot_bytes, RP_CACHE_LINE), RP_CACHE_LINE);
     memcpy(before, step.host.slots, slot_bytes);
-    for (uint32_t how = 0; how <= 14; how++) {
+    for (uint32_t how = 0; how <= 16; how++) {
         *step.host.counts = (struct rp_live_counts){.step = 40 + how};
         struct rp_packet_header *header = packet_begin();
         good_packet(header);

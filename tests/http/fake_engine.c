@@ -3,12 +3,22 @@
 #include "base/clock.h"
 #include "base/memory.h"
 #include "base/ring.h"
+#include "engine/device_counting.h"
+#include "engine/page_watch.h"
+#include "engine/step_record.h"
 
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 
-enum { SEED_NAN = 9001, SEED_DEVICE = 9002, SEED_STUCK = 9003, FAULT_TOKEN = 3, EVENTS = 4096 };
+enum {
+    SEED_NAN = 9001,
+    SEED_DEVICE = 9002,
+    SEED_STUCK = 9003,
+    FAULT_TOKEN = 3,
+    EVENTS = 4096,
+    VOCAB = 263
+};
 
 struct sequence {
     struct rp_request *request;
@@ -46,7 +56,9 @@ struct rp_engine *rp_fake_engine_create(const struct rp_fake_config *config) {
     pthread_cond_init(&engine->changed, NULL);
     atomic_store(&engine->healthy, true);
     rp_gauge_set(&engine->metrics.healthy, 1);
-    rp_histogram_init(&engine->metrics.step_seconds, step_bounds, RP_ARRAY_COUNT(step_bounds));
+    for (int i = 0; i < 2; i++)
+        rp_histogram_init(&engine->metrics.step_seconds[i], step_bounds,
+                          RP_ARRAY_COUNT(step_bounds));
     atomic_store(&engine->progress_ns, rp_clock_ns());
     engine->plan.item_count = 1;
     snprintf(engine->plan.items[0].name, sizeof engine->plan.items[0].name, "nothing");
@@ -76,6 +88,31 @@ static void close_sequence(struct rp_engine *engine, uint32_t index, enum rp_fin
     emit(engine, &event);
 }
 
+float rp_fake_logprob(int32_t token) { return -(float)(token % 40 + 1) / 4; }
+
+static void add_logprobs(struct rp_event *event, bool asked, uint32_t top) {
+    event->logprob = rp_fake_logprob(event->token);
+    if (!asked)
+        return;
+    event->rank = (uint32_t)event->token % 7 + 1;
+    event->top_count = (uint8_t)top;
+    for (uint32_t i = 0; i < top; i++)
+        event->top[i] = (struct rp_logprob){(int32_t)(((uint32_t)event->token + 1 + i) % VOCAB),
+                                            -(float)(i + 1) / 8};
+}
+
+static void emit_prompt(struct rp_engine *engine, struct rp_request *request) {
+    for (uint32_t i = 1; i < request->prompt_count && request->prompt_logprobs; i++) {
+        struct rp_event event = {.request = request,
+                                 .kind = RP_EVENT_PROMPT,
+                                 .token = request->prompt[i],
+                                 .index = i,
+                                 .time_ns = rp_clock_ns()};
+        add_logprobs(&event, true, request->top_prompt_logprobs);
+        emit(engine, &event);
+    }
+}
+
 /* One token of one sequence; false when it closed. */
 static bool advance(struct rp_engine *engine, uint32_t index) {
     struct sequence *sequence = &engine->sequences[index];
@@ -86,7 +123,9 @@ static bool advance(struct rp_engine *engine, uint32_t index) {
                              .kind = RP_EVENT_TOKEN,
                              .token = request->prompt[first + sequence->tokens % period],
                              .time_ns = rp_clock_ns()};
+    add_logprobs(&event, request->logprobs, request->top_logprobs);
     if (sequence->tokens == 0) {
+        emit_prompt(engine, request);
         request->first_token_ns = event.time_ns;
         rp_counter_add(&engine->metrics.prompt_tokens, request->prompt_count);
     }
@@ -254,6 +293,12 @@ void rp_engine_graph(const struct rp_engine *engine, uint32_t index,
         .replays = rp_counter_read(&engine->metrics.steps)};
 }
 
+const struct rp_latency *rp_engine_step_latency(const struct rp_engine *engine, uint32_t index) {
+    (void)engine;
+    (void)index;
+    return NULL;
+}
+
 bool rp_engine_is_healthy(const struct rp_engine *engine) {
     return atomic_load(&((struct rp_engine *)engine)->healthy);
 }
@@ -276,6 +321,71 @@ void rp_engine_device_info(const struct rp_engine *engine, struct rp_device_info
     snprintf(out_info->kernels, sizeof out_info->kernels, "none");
 }
 
+uint32_t rp_engine_copy_steps(const struct rp_engine *engine, uint64_t since_ns,
+                              struct rp_step_record *out, uint32_t capacity) {
+    (void)engine, (void)since_ns, (void)out, (void)capacity;
+    return 0;
+}
+
 uint32_t rp_fake_engine_open(const struct rp_engine *engine) {
     return atomic_load(&((struct rp_engine *)engine)->open);
+}
+
+const struct rp_engine_peaks *rp_engine_get_peaks(const struct rp_engine *engine) {
+    static const struct rp_engine_peaks none;
+    (void)engine;
+    return &none;
+}
+
+/* It has no steps to profile. */
+struct rp_step_profile *rp_engine_profile(const struct rp_engine *engine) {
+    (void)engine;
+    return NULL;
+}
+
+/* --- Pages: it has none. The engine's own functions would look into a struct that is not theirs. ---- */
+
+void rp_engine_page_use(const struct rp_engine *engine, struct rp_page_use *out) {
+    (void)engine;
+    memset(out, 0, sizeof *out);
+}
+
+uint32_t rp_engine_page_map(const struct rp_engine *engine, uint32_t *out, uint32_t capacity) {
+    (void)engine, (void)out, (void)capacity;
+    return 0;
+}
+
+void rp_engine_page_reset_peaks(struct rp_engine *engine) { (void)engine; }
+
+bool rp_engine_page_history_start(struct rp_engine *engine) {
+    (void)engine;
+    return false;
+}
+
+void rp_engine_page_history_stop(struct rp_engine *engine) { (void)engine; }
+
+bool rp_engine_page_history_is_on(const struct rp_engine *engine) {
+    (void)engine;
+    return false;
+}
+
+const struct rp_trace_ring *rp_engine_page_history(const struct rp_engine *engine) {
+    static const struct rp_trace_ring empty;
+    (void)engine;
+    return &empty;
+}
+
+uint64_t rp_engine_page_address(const struct rp_engine *engine) {
+    (void)engine;
+    return 0;
+}
+
+/* --- Counters of a device: it has none. --------------------------------------------------------------- */
+
+int rp_engine_count_device(struct rp_engine *engine,
+                           const struct rp_device_counter_options *options,
+                           struct rp_device_counters *out, struct rp_profile_slowdown *slowdown,
+                           struct rp_error *err) {
+    (void)engine, (void)options, (void)out, (void)slowdown;
+    return rp_error_set(err, RP_STATUS_UNSUPPORTED, "a fake engine has no counters");
 }

@@ -49,13 +49,19 @@ static int serve(struct context *context, struct rp_auth *auth, const char *path
     struct rp_server_config config;
     struct rp_error err = {0};
     struct rp_tokenizer *tok;
+    struct rp_chat_templates *templates = NULL;
     char name[RP_MODEL_NAME_BYTES];
     if (rp_serve_config(options, auth, &config, &err) != RP_OK)
         return rp_fail(RP_EXIT_USAGE, &err);
     set_limits(&config.limits);
     if (rp_tokenizer_open(path, &tok, &err) != RP_OK)
         return rp_fail(RP_EXIT_MODEL, &err);
+    if (rp_serve_open_templates(options, path, &templates, &err) != RP_OK) {
+        rp_tokenizer_close(tok);
+        return rp_fail(RP_EXIT_MODEL, &err);
+    }
     if (rp_server_create(&config, &context->server, &err) != RP_OK) {
+        rp_chat_templates_close(templates);
         rp_tokenizer_close(tok);
         return rp_fail(err.status == RP_STATUS_IN_USE ? RP_EXIT_PORT : RP_EXIT_USAGE, &err);
     }
@@ -71,6 +77,7 @@ static int serve(struct context *context, struct rp_auth *auth, const char *path
     rp_serve_model_name(options, path, name, sizeof name);
     struct rp_serving serving = {.engine = engine,
                                  .tokenizer = tok,
+                                 .templates = templates,
                                  .model_name = name,
                                  .model_root = path,
                                  .vocab_size = rp_tokenizer_vocab_size(tok),
@@ -89,6 +96,7 @@ static int serve(struct context *context, struct rp_auth *auth, const char *path
     rp_server_destroy(context->server);
     uint32_t open = rp_fake_engine_open(engine);
     rp_engine_destroy(engine);
+    rp_chat_templates_close(templates);
     rp_tokenizer_close(tok);
     return open ? 99 : code;
 }

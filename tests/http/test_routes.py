@@ -1,9 +1,7 @@
 """Routes, methods, keys, listeners, metrics."""
 import json
 import os
-import shutil
 import socket
-import subprocess
 import tempfile
 
 from fake_server import Server
@@ -11,7 +9,8 @@ from free_port import free_port
 
 KEY = "sk-a-key-for-tests"
 GETS = ["/v1/models", "/v1/models/fake", "/health", "/health/ready", "/health/live", "/version", "/metrics", "/debug/env",
-        "/debug/graphs"]
+        "/debug/graphs", "/debug/latency"]
+QUERIES = ["/metrics", "/debug/latency"]
 POSTS = ["/v1/completions", "/tokenize", "/detokenize"]
 OPEN = ["/health", "/health/ready", "/health/live"]
 
@@ -40,7 +39,8 @@ def test_methods():
             assert server.get(path).status == 405
         for path in GETS:
             connection.send("GET", path + "?x=/v1/models")
-            assert connection.response().status == 200
+            # What reads its query refuses what it does not know.
+            assert connection.response().status == (400 if path in QUERIES else 200), path
         connection.raw(b"GET http://localhost/version HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert connection.response().json()["version"]
 
@@ -154,13 +154,6 @@ def test_metrics():
                   "reprise_requests_waiting": 0, "reprise_engine_healthy": 1}
         for name, value in values.items():
             server.until(lambda n=name, v=value: server.metric(n) == v, f"{name} is {value}: {server.metric(name)}")
-        text = server.get("/metrics")
-        assert text.headers["content-type"].startswith("text/plain; version=0.0.4")
-        if shutil.which("promtool"):
-            done = subprocess.run(["promtool", "check", "metrics"], input=text.body, capture_output=True, check=False)
-            assert done.returncode == 0 and not done.stderr, done.stderr
-        else:
-            print("not done: promtool is not installed")
 
 
 def main():

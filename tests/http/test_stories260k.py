@@ -3,12 +3,14 @@
 The expected text is what llama2.c prints for the same weights at temperature 0; the decoder of the model's
 tokenizer.json strips the leading space.
 """
+import json
 import subprocess
 
 from reprise_server import BIN, Server, data, skip
 
 MODEL = data("weights/stories260K/hf_derived")
 EXPECTED = data("weights/stories260K/expected_greedy_200.txt")
+REFERENCE = data("weights/stories260K/ref_llama2c_tinystories.json")
 
 
 def expected_text():
@@ -18,6 +20,22 @@ def expected_text():
 
 def check(text, how):
     assert text == expected_text(), f"{how}: {text!r}"
+
+
+def check_echo(server):
+    """The log-probabilities of a given text are llama2.c's; a completion goes on in its prompt's text."""
+    with open(REFERENCE, encoding="utf-8") as file:
+        reference = json.load(file)
+    body = {"prompt": reference["tokens"], "max_tokens": 0, "echo": True, "logprobs": 0}
+    whole = server.post("/v1/completions", body)[1]["choices"][0]["logprobs"]
+    streamed = server.stream(body)[0]["choices"][0]["logprobs"]
+    assert whole == streamed and whole["token_logprobs"][0] is None
+    worst = max(abs(a - b) for a, b in zip(whole["token_logprobs"][1:], reference["logprob_next"], strict=True))
+    assert worst < 1e-3, worst
+    ask = {"prompt": "Once upon a", "temperature": 0, "max_tokens": 2}
+    assert server.post("/v1/completions", ask)[1]["choices"][0]["text"] == " time,"
+    assert server.post("/v1/completions", {**ask, "echo": True})[1]["choices"][0]["text"] == "Once upon a time,"
+    return worst
 
 
 def main():
@@ -32,6 +50,8 @@ def main():
             assert answer["choices"][0]["finish_reason"] == "length"
             assert answer["usage"]["prompt_tokens"] == 1 and answer["usage"]["completion_tokens"] == 200
             check(server.stream_text(body), f"HTTP stream {flags}")
+            if REFERENCE and not flags:
+                check_echo(server)
             chunks = server.stream(dict(body, max_tokens=20))
             assert len([c for c in chunks[:-1] if c["choices"]]) >= 20, "one chunk per token"
             # The counts that another server's test suite expects on this model.

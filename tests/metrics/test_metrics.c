@@ -1,107 +1,133 @@
-/* Goal: the registry's text is Prometheus' format and its numbers are those that were counted. */
+/* Goal: numbers are those that were counted, and an exemplar that is read while it is written is never a mixture. */
 #include "metrics/metrics.h"
 
 #include <math.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdio.h>
 #include <string.h>
 
 #include <cmocka.h>
 
-struct fixture {
-    struct rp_registry registry;
-    struct rp_buffer out;
-    struct rp_counter counter, other;
-    struct rp_gauge gauge;
-    struct rp_histogram histogram;
-};
-
 static const double bounds[] = {0.0005, 0.1, 1, 2.5};
+static struct rp_histogram histogram;
+static struct rp_exemplars exemplars;
 
 static int setup(void **state) {
-    static struct fixture f;
-    memset(&f, 0, sizeof f);
-    rp_histogram_init(&f.histogram, bounds, RP_ARRAY_COUNT(bounds));
-    *state = &f;
+    (void)state;
+    memset(&exemplars, 0, sizeof exemplars);
+    rp_histogram_init(&histogram, bounds, RP_ARRAY_COUNT(bounds));
+    histogram.exemplars = &exemplars;
     return 0;
-}
-
-static int teardown(void **state) {
-    rp_buffer_deinit(&((struct fixture *)*state)->out);
-    return 0;
-}
-
-static const char *written(struct fixture *f) {
-    rp_registry_write(&f->registry, &f->out);
-    rp_buffer_append(&f->out, "", 1);
-    assert_false(f->out.failed);
-    return f->out.data;
-}
-
-static void test_a_family_has_one_help_and_one_type(void **state) {
-    struct fixture *f = *state;
-    rp_registry_add(&f->registry, "reprise_a_total", "A \\ and\nmore.", RP_METRIC_COUNTER,
-                    "x=\"1\"", &f->counter);
-    rp_registry_add(&f->registry, "reprise_a_total", "A \\ and\nmore.", RP_METRIC_COUNTER,
-                    "x=\"2\"", &f->other);
-    rp_registry_add(&f->registry, "reprise_b", "B.", RP_METRIC_GAUGE, NULL, &f->gauge);
-    rp_counter_add(&f->counter, 3);
-    rp_counter_add(&f->counter, UINT64_MAX / 2);
-    rp_gauge_set(&f->gauge, -7);
-    assert_string_equal(written(f), "# HELP reprise_a_total A \\\\ and\\nmore.\n"
-                                    "# TYPE reprise_a_total counter\n"
-                                    "reprise_a_total{x=\"1\"} 9223372036854775810\n"
-                                    "reprise_a_total{x=\"2\"} 0\n"
-                                    "# HELP reprise_b B.\n"
-                                    "# TYPE reprise_b gauge\n"
-                                    "reprise_b -7\n");
 }
 
 static void test_a_value_on_a_bound_is_below_it(void **state) {
-    struct fixture *f = *state;
     const double values[] = {0, 0.0005, 0.00051, 0.1, 1, 1.5, 2.5, 2.6, INFINITY, NAN, -1};
+    (void)state;
     for (size_t i = 0; i < RP_ARRAY_COUNT(values); i++)
-        rp_histogram_observe(&f->histogram, values[i]);
+        rp_histogram_observe(&histogram, values[i]);
     const uint64_t expected[] = {3, 2, 1, 2, 2}; /* NaN is not a value */
     for (size_t i = 0; i < RP_ARRAY_COUNT(expected); i++)
-        assert_int_equal(atomic_load(&f->histogram.buckets[i]), expected[i]);
+        assert_int_equal(atomic_load(&histogram.buckets[i]), expected[i]);
 }
 
-static void test_buckets_are_written_cumulatively(void **state) {
-    struct fixture *f = *state;
-    rp_registry_add(&f->registry, "reprise_h_seconds", "H.", RP_METRIC_HISTOGRAM, "k=\"v\"",
-                    &f->histogram);
-    rp_histogram_observe(&f->histogram, 0.25);
-    rp_histogram_observe(&f->histogram, 0.0001);
-    rp_histogram_observe(&f->histogram, 100);
-    assert_string_equal(written(f), "# HELP reprise_h_seconds H.\n"
-                                    "# TYPE reprise_h_seconds histogram\n"
-                                    "reprise_h_seconds_bucket{k=\"v\",le=\"0.0005\"} 1\n"
-                                    "reprise_h_seconds_bucket{k=\"v\",le=\"0.1\"} 1\n"
-                                    "reprise_h_seconds_bucket{k=\"v\",le=\"1\"} 2\n"
-                                    "reprise_h_seconds_bucket{k=\"v\",le=\"2.5\"} 2\n"
-                                    "reprise_h_seconds_bucket{k=\"v\",le=\"+Inf\"} 3\n"
-                                    "reprise_h_seconds_sum{k=\"v\"} 100.2501\n"
-                                    "reprise_h_seconds_count{k=\"v\"} 3\n");
+static void test_a_bucket_keeps_the_last_trace_that_fell_into_it(void **state) {
+    struct rp_exemplar_copy copy;
+    (void)state;
+    for (uint32_t i = 0; i <= RP_ARRAY_COUNT(bounds); i++)
+        assert_false(rp_histogram_exemplar(&histogram, i, &copy));
+    rp_histogram_observe_at(&histogram, 0.5, 0x0123456789abcdef, 1, 1000);
+    rp_histogram_observe_at(&histogram, 0.75, 0xfedcba9876543210, 2, 2345);
+    rp_histogram_observe_at(&histogram, 9, 0, 3, 3000);
+    assert_true(rp_histogram_exemplar(&histogram, 2, &copy));
+    assert_string_equal(copy.trace_id, "fedcba98765432100000000000000002");
+    assert_float_equal(copy.value, 0.75, 0);
+    assert_int_equal(copy.unix_ms, 2345);
+    assert_true(rp_histogram_exemplar(&histogram, 4, &copy));
+    assert_string_equal(copy.trace_id, "00000000000000000000000000000003");
+    assert_false(rp_histogram_exemplar(&histogram, 1, &copy));
+    assert_int_equal(atomic_load(&histogram.buckets[2]), 2);
 }
 
-static void test_the_count_is_the_last_bucket_without_labels_too(void **state) {
-    struct fixture *f = *state;
-    rp_registry_add(&f->registry, "reprise_h_seconds", "H.", RP_METRIC_HISTOGRAM, NULL,
-                    &f->histogram);
-    rp_histogram_observe(&f->histogram, 1);
-    const char *text = written(f);
-    assert_non_null(strstr(text, "reprise_h_seconds_bucket{le=\"+Inf\"} 1\n"));
-    assert_non_null(strstr(text, "reprise_h_seconds_count 1\n"));
+static void test_what_is_no_trace_is_counted_and_not_kept(void **state) {
+    const char *const none[] = {NULL,
+                                "",
+                                "00000000000000000000000000000000",
+                                "0123456789ABCDEF0123456789abcdef",
+                                "0123456789abcdef0123456789abcde",
+                                "0123456789abcdef0123456789abcdef0",
+                                "0123456789abcdef 123456789abcdef"};
+    struct rp_exemplar_copy copy;
+    (void)state;
+    for (size_t i = 0; i < RP_ARRAY_COUNT(none); i++) {
+        char text[64] = ""; /* longer than what is read of it */
+        snprintf(text, sizeof text, "%s", none[i] ? none[i] : "");
+        rp_histogram_observe_traced(&histogram, 0.5, none[i] ? text : NULL);
+    }
+    rp_histogram_observe_traced(&histogram, NAN, "0123456789abcdef0123456789abcdef");
+    assert_int_equal(atomic_load(&histogram.buckets[2]), RP_ARRAY_COUNT(none));
+    for (uint32_t i = 0; i <= RP_ARRAY_COUNT(bounds); i++)
+        assert_false(rp_histogram_exemplar(&histogram, i, &copy));
+    histogram.exemplars = NULL;
+    rp_histogram_observe_traced(&histogram, 0.5, "0123456789abcdef0123456789abcdef");
+    assert_false(rp_histogram_exemplar(&histogram, 2, &copy));
+}
+
+static void test_a_traced_value_has_the_calendar_time(void **state) {
+    struct rp_exemplar_copy copy;
+    (void)state;
+    rp_histogram_observe_traced(&histogram, 0.5, "0123456789abcdef0123456789abcdef");
+    assert_true(rp_histogram_exemplar(&histogram, 2, &copy));
+    assert_string_equal(copy.trace_id, "0123456789abcdef0123456789abcdef");
+    assert_true(copy.unix_ms > 1500000000000); /* 2017 */
+}
+
+/* Writer: all words say the same number; reader: whatever it is given says so too. */
+enum { WRITES = 200000 };
+static _Atomic bool writing;
+
+static void *write_exemplars(void *ctx) {
+    (void)ctx;
+    for (uint64_t i = 1; i <= WRITES; i++)
+        rp_histogram_observe_at(&histogram, 1 + (double)i * 1e-6, i, i, i);
+    atomic_store(&writing, false);
+    return NULL;
+}
+
+static void test_a_racing_reader_never_sees_a_mixture(void **state) {
+    struct rp_exemplar_copy copy;
+    pthread_t writer;
+    uint64_t seen = 0, last = 0;
+    bool more = true;
+    (void)state;
+    atomic_store(&writing, true);
+    assert_int_equal(pthread_create(&writer, NULL, write_exemplars, NULL), 0);
+    while (more) {
+        more = atomic_load(&writing); /* once more when it has ended */
+        if (!rp_histogram_exemplar(&histogram, 3, &copy))
+            continue;
+        char id[64];
+        unsigned long long n = (unsigned long long)copy.unix_ms;
+        snprintf(id, sizeof id, "%016llx%016llx", n, n);
+        assert_string_equal(copy.trace_id, id);
+        assert_float_equal(copy.value, 1 + (double)n * 1e-6, 0);
+        assert_true(n >= last);
+        last = n;
+        seen++;
+    }
+    pthread_join(writer, NULL);
+    assert_int_equal(last, WRITES);
+    assert_true(seen > 0);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_a_family_has_one_help_and_one_type, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_a_value_on_a_bound_is_below_it, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_buckets_are_written_cumulatively, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_the_count_is_the_last_bucket_without_labels_too, setup,
-                                        teardown),
+        cmocka_unit_test_setup(test_a_value_on_a_bound_is_below_it, setup),
+        cmocka_unit_test_setup(test_a_bucket_keeps_the_last_trace_that_fell_into_it, setup),
+        cmocka_unit_test_setup(test_what_is_no_trace_is_counted_and_not_kept, setup),
+        cmocka_unit_test_setup(test_a_traced_value_has_the_calendar_time, setup),
+        cmocka_unit_test_setup(test_a_racing_reader_never_sees_a_mixture, setup),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -62,6 +62,24 @@ static void test_only_the_first_space_of_the_stream_is_stripped(void **state) {
     assert_string_equal(push(f, &d, 262), " a");
 }
 
+static void test_what_follows_a_text_keeps_its_space(void **state) {
+    static const int32_t bos_only[] = {1}, text[] = {1, 264}, cut[] = {264, BYTE(0xF0)};
+    struct fixture *f = *state;
+    struct rp_detokenizer d;
+    fixture_sentencepiece(f, "", "");
+    rp_detokenizer_init(&d, f->tok, true);
+    assert_int_equal(rp_detokenizer_follow(&d, bos_only, 1), RP_OK);
+    assert_string_equal(push(f, &d, 264), "ab"); /* a special token that is skipped is no text */
+    rp_detokenizer_init(&d, f->tok, true);
+    assert_int_equal(rp_detokenizer_follow(&d, text, 2), RP_OK);
+    assert_string_equal(push(f, &d, 264), " ab");
+    rp_detokenizer_init(&d, f->tok, true);
+    assert_int_equal(rp_detokenizer_follow(&d, cut, 2),
+                     RP_OK); /* half a character is the prompt's affair */
+    assert_string_equal(push(f, &d, 260), "a");
+    assert_string_equal(finish(f, &d), "");
+}
+
 static void test_special_tokens_are_skipped_or_shown(void **state) {
     struct fixture *f = *state;
     struct rp_detokenizer d;
@@ -151,6 +169,7 @@ int main(void) {
         FIXTURE_TEST(test_character_in_several_tokens_comes_out_whole),
         FIXTURE_TEST(test_real_replacement_character_passes_at_once),
         FIXTURE_TEST(test_only_the_first_space_of_the_stream_is_stripped),
+        FIXTURE_TEST(test_what_follows_a_text_keeps_its_space),
         FIXTURE_TEST(test_special_tokens_are_skipped_or_shown),
         FIXTURE_TEST(test_incomplete_bytes_become_one_replacement_each_with_byte_fallback),
         FIXTURE_TEST(test_ids_without_token_append_nothing),

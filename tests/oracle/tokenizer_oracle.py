@@ -35,6 +35,11 @@ O200K = (r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}
          r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+"
          r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}|"
          r" ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+CASED = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]"
+TEKKEN = (CASED + r"*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|" + CASED + r"+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}|"
+          r" ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+QWEN35 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}|"
+          r" ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
 DEEPSEEK = [r"\p{N}{1,3}", r"[一-龥぀-ゟ゠-ヿ]+",
             r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|"
             r"[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+|"
@@ -100,6 +105,16 @@ def random_text(rng, pieces, added):
                     break
             parts.append(char)
     return "".join(parts)
+
+
+def long_texts(rng, pieces, added):
+    """What no cache of words holds: tens of kilobytes, runs of one character, words without an end."""
+    yield "".join(random_text(rng, pieces, added) for _ in range(400))
+    yield "".join(rng.choice(pieces) for _ in range(3000))
+    for char in ("a", " ", "\n", "中", "0", "="):
+        yield char * rng.randrange(4000, 9000) + rng.choice(["", "x", " b"])
+    yield "".join(rng.choice("abAB") for _ in range(5000))
+    yield "".join(rng.choice("的一是不了人我在有他这中文字世界") for _ in range(3000))
 
 
 def byte_level(pattern, normalizer=None, bos=None, **options):
@@ -170,6 +185,10 @@ def kinds():
     yield "qwen2-nfd", byte_level(QWEN2, normalizers.NFD())
     yield "o200k", byte_level(O200K, bos=True)
     yield "deepseek", byte_level(DEEPSEEK)
+    # As its file has them: line ends as characters.
+    yield "deepseek-v3", byte_level([p.replace(r"\r\n", "\r\n") for p in DEEPSEEK])
+    yield "tekken", byte_level(TEKKEN)
+    yield "qwen3.5", byte_level(QWEN35, normalizers.NFC())
     yield "llama2", sentencepiece(None, prepend)
     yield "gemma", sentencepiece(None, replace)
     for scheme in ("first", "always", "never"):
@@ -260,6 +279,7 @@ def check(name, tok, path, binary, rng, count):
     vocab = sorted(state["model"]["vocab"])
     pieces = [p.replace("Ġ", " ").replace("Ċ", "\n").replace("▁", " ") for p in vocab] + vocab[::7]
     texts = [""] + EDGE + [random_text(rng, pieces, added) for _ in range(count)]
+    texts += long_texts(rng, pieces, added)
     plain = [tok.encode(t, add_special_tokens=False).ids for t in texts]
     failures += report(name, "encode", texts, plain, ours.encode(texts, "--no-special"))
     failures += report(name, "encode with special", texts, [tok.encode(t).ids for t in texts],

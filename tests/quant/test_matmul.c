@@ -4,6 +4,7 @@
  * surrounded by NaN. */
 #include "base/bf16.h"
 #include "base/memory.h"
+#include "device/ops_simd.h"
 #include "quant/matmul.h"
 
 #include <math.h>
@@ -309,6 +310,98 @@ static void test_accumulating_is_the_product_and_then_an_addition(void **state) 
     }
 }
 
+/* The product into f32 with the bias, then the activation of ops_simd.h: bit for bit. */
+static void check_gated(struct fixture *f, enum rp_cpu_isa isa, uint32_t m, enum rp_dtype out_dtype,
+                        bool bias) {
+    const struct rp_fast_ops *ops = rp_fast_ops_select(isa);
+    struct rp_matmul_args args = args_of(f, &f->packed, RP_DTYPE_F32);
+    size_t half = f->n / 2, element = rp_dtype_bytes(out_dtype);
+    rp_matmul_fn fn = rp_matmul_select(isa, &f->packed);
+    enum rp_activation activation = bias ? RP_ACTIVATION_GELU_TANH : RP_ACTIVATION_SILU;
+    args.bias = bias ? f->bias : NULL;
+    run(fn, &args, m, 1);
+    memset(f->other, GUARD_BYTE, f->out_bytes);
+    for (size_t row = 0; row < m; row++) {
+        const float *sums = (const float *)args.out + row * args.out_stride;
+        ops->gate(activation, sums, sums + half, half,
+                  f->other + GUARD + row * (half + OUT_PAD) * element, out_dtype);
+    }
+    args.out_dtype = out_dtype;
+    args.out_stride = half + OUT_PAD;
+    args.gated = true;
+    args.fn = activation;
+    for (size_t w = 0; w < RP_ARRAY_COUNT(worker_counts); w++) {
+        memset(f->out, GUARD_BYTE, f->out_bytes);
+        for (size_t row = 0; row < m; row++)
+            for (size_t j = 0; j < half; j++)
+                put(f->out + GUARD, row * args.out_stride + j, NAN, out_dtype);
+        run(fn, &args, m, worker_counts[w]);
+        if (memcmp(f->out, f->other, f->out_bytes) != 0)
+            fail_msg("%s m=%u n=%u k=%u out=%d bias=%d: gated is not product, then activation",
+                     rp_cpu_isa_name(isa), m, f->n, f->k, out_dtype, bias);
+    }
+}
+
+static void test_gated_is_the_product_and_then_the_activation(void **state) {
+    struct fixture *f = *state;
+    static const uint32_t shapes[][3] = {{1, 32, 7}, {2, 96, 31}, {13, 64, 77}, {130, 96, 1100}};
+    for (size_t s = 0; s < RP_ARRAY_COUNT(shapes); s++)
+        for (int type = 0; type < 2; type++) {
+            make(f, shapes[s][0], shapes[s][1], shapes[s][2], type ? RP_DTYPE_BF16 : RP_DTYPE_F32);
+            for (int isa = RP_ISA_SCALAR; isa <= (int)rp_cpu_isa_detect(); isa++)
+                for (int variant = 0; variant < 4; variant++)
+                    check_gated(f, (enum rp_cpu_isa)isa, f->m,
+                                variant & 1 ? RP_DTYPE_BF16 : RP_DTYPE_F32, variant & 2);
+        }
+}
+
+static void test_only_whole_panels_can_be_gated(void **state) {
+    struct fixture *f = *state;
+    for (uint32_t n = 16; n <= 96; n += 8) {
+        make_matrix(f, n, 10, RP_DTYPE_BF16);
+        assert_int_equal(rp_matmul_gates(&f->plain), n % 32 == 0);
+        assert_int_equal(rp_matmul_gates(&f->packed), n % 32 == 0);
+    }
+}
+
+/* Shares large enough to be taken in parts, whole panels or not, by workers of which one comes late. */
+static void test_a_large_product_in_parts_is_what_one_worker_computes(void **state) {
+    struct fixture *f = *state;
+    struct rp_cpu_team *team;
+    const uint32_t n = 4099, k = 515;
+    make_matrix(f, n, k, RP_DTYPE_BF16);
+    f->k = k;
+    f->n = n;
+    for (size_t i = 0; i < (size_t)7 * (k + IN_PAD); i++)
+        put(f->in, i, next_value(f), RP_DTYPE_BF16);
+    size_t count = (size_t)7 * (n + OUT_PAD);
+    float *one = rp_alloc(count * sizeof *one), *many = rp_alloc(count * sizeof *many);
+    assert_non_null(one);
+    assert_non_null(many);
+    assert_int_equal(rp_cpu_team_create(3, &team, NULL), RP_OK);
+    bool same = true;
+    for (uint32_t m = 1; m <= 7; m += 6) {
+        struct team_job job = {.fn = rp_matmul_select(rp_cpu_isa_detect(), &f->packed),
+                               .args = args_of(f, &f->packed, RP_DTYPE_F32),
+                               .m = m};
+        memset(one, GUARD_BYTE, count * sizeof *one);
+        job.args.out = one;
+        run(job.fn, &job.args, m, 1);
+        job.args.out = many;
+        for (int again = 0; again < 5; again++) {
+            uint64_t number = 0;
+            memset(many, GUARD_BYTE, count * sizeof *many);
+            same = same && rp_cpu_team_submit(team, run_team_job, &job, 0, &number) == RP_OK &&
+                   rp_cpu_team_wait(team, number, UINT64_MAX) &&
+                   memcmp(one, many, count * sizeof *one) == 0;
+        }
+    }
+    rp_cpu_team_destroy(team);
+    rp_free(one);
+    rp_free(many);
+    assert_true(same);
+}
+
 static void test_avx2_and_avx512_give_the_same_bits(void **state) {
     struct fixture *f = *state;
     if (rp_cpu_isa_detect() < RP_ISA_AVX512)
@@ -408,6 +501,9 @@ int main(void) {
         TEST(test_a_row_has_the_same_bits_in_every_batch_and_team),
         TEST(test_a_team_computes_what_one_worker_does),
         TEST(test_accumulating_is_the_product_and_then_an_addition),
+        TEST(test_gated_is_the_product_and_then_the_activation),
+        TEST(test_only_whole_panels_can_be_gated),
+        TEST(test_a_large_product_in_parts_is_what_one_worker_computes),
         TEST(test_avx2_and_avx512_give_the_same_bits),
         TEST(test_no_rows_means_no_writes),
         TEST(test_a_nan_in_one_row_stays_in_that_row),

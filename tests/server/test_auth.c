@@ -124,6 +124,81 @@ static void test_bad_files_and_keys_are_refused(void **state) {
     assert_int_equal(rp_auth_add(&f->auth, "k", 1, &f->err), RP_STATUS_RANGE);
 }
 
+static void test_a_key_is_equal_only_to_itself(void **state) {
+    struct fixture *f = *state;
+    char given[] = "sk-0123456789abcdef";
+    size_t len = strlen(given);
+    add(f, given);
+    assert_true(rp_auth_equal(&f->auth.keys[0], given, len));
+    for (size_t i = 0; i < len; i++)
+        for (int bit = 0; bit < 8; bit++) {
+            given[i] = (char)(given[i] ^ (1 << bit));
+            assert_false(rp_auth_equal(&f->auth.keys[0], given, len));
+            given[i] = (char)(given[i] ^ (1 << bit));
+        }
+    for (size_t shorter = 0; shorter < len; shorter++)
+        assert_false(rp_auth_equal(&f->auth.keys[0], given, shorter));
+    assert_false(
+        rp_auth_equal(&f->auth.keys[0], given, len + 1)); /* the NUL behind a key is none of it */
+}
+
+/* A read behind the key's own length but within its room: no byte of `given` is skipped, wherever the difference is. */
+static void test_every_byte_that_was_sent_is_looked_at(void **state) {
+    struct fixture *f = *state;
+    char given[3 * RP_KEY_BYTES_MAX];
+    add(f, "k");
+    memset(given, 0, sizeof given);
+    given[0] = 'k';
+    assert_false(rp_auth_equal(&f->auth.keys[0], given, sizeof given));
+    assert_true(rp_auth_equal(&f->auth.keys[0], given, 1));
+}
+
+static void test_a_line_names_a_key_and_gives_it_a_share(void **state) {
+    static const char *const bad[] = {"k other",
+                                      "k name=",
+                                      "k name=a b",
+                                      "k limit=0",
+                                      "k limit=-1",
+                                      "k limit=1000000",
+                                      "k limit=x",
+                                      "k limit=",
+                                      "k name=a name=b",
+                                      "k limit=1 limit=2",
+                                      "k name=a/b",
+                                      "k Name=a",
+                                      "k name=123456789012345678901234567890123"};
+    struct fixture *f = *state;
+    write_file(f, "one name=first limit=2\ntwo\tlimit=999999\t name=a.b-C_9 \nthree\n");
+    assert_int_equal(rp_auth_read_file(&f->auth, f->path, &f->err), RP_OK);
+    assert_string_equal(f->auth.keys[0].name, "first");
+    assert_int_equal(f->auth.keys[0].limit, 2);
+    assert_string_equal(f->auth.keys[1].name, "a.b-C_9");
+    assert_int_equal(f->auth.keys[1].limit, 999999);
+    assert_string_equal(f->auth.keys[2].name, "");
+    assert_int_equal(f->auth.keys[2].limit, 0);
+    assert_int_equal(rp_auth_check(&f->auth, "Bearer two"), 1);
+    for (size_t i = 0; i < RP_ARRAY_COUNT(bad); i++) {
+        rp_auth_deinit(&f->auth);
+        write_file(f, bad[i]);
+        assert_int_equal(rp_auth_read_file(&f->auth, f->path, &f->err), RP_STATUS_FORMAT);
+    }
+    rp_auth_deinit(&f->auth);
+    write_file(f, "k name=a\nl name=a\n");
+    assert_int_equal(rp_auth_read_file(&f->auth, f->path, &f->err), RP_STATUS_FORMAT);
+}
+
+static void test_a_key_is_found_in_another_set(void **state) {
+    static struct rp_auth other;
+    struct fixture *f = *state;
+    memset(&other, 0, sizeof other);
+    add(f, "one");
+    add(f, "two");
+    assert_int_equal(rp_auth_add(&other, "two", 3, &f->err), RP_OK);
+    assert_int_equal(rp_auth_same(&f->auth, 1, &other), 0);
+    assert_int_equal(rp_auth_same(&f->auth, 0, &other), -1);
+    assert_int_equal(rp_auth_same(&f->auth, -1, &other), -1);
+}
+
 int main(void) {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
     const struct CMUnitTest tests[] = {
@@ -134,6 +209,10 @@ int main(void) {
         TEST(test_a_file_has_a_key_a_line),
         TEST(test_a_file_that_others_may_read_is_refused),
         TEST(test_bad_files_and_keys_are_refused),
+        TEST(test_a_key_is_equal_only_to_itself),
+        TEST(test_every_byte_that_was_sent_is_looked_at),
+        TEST(test_a_line_names_a_key_and_gives_it_a_share),
+        TEST(test_a_key_is_found_in_another_set),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -43,7 +43,8 @@ static bool read_text(const char *text) {
     json_error_t why;
     json_t *root = json_loads(text, 0, &why);
     assert_non_null(root);
-    bool good = rp_params_read(root, &serving, on_unknown, NULL, &params, &error);
+    bool good =
+        rp_params_read(root, RP_API_COMPLETIONS, &serving, on_unknown, NULL, &params, &error);
     json_decref(root);
     return good;
 }

@@ -13,7 +13,8 @@ static struct rp_step_config step_config(const struct rp_driver_config *config) 
                                   .pages_per_slot = config->pages_per_slot,
                                   .row_capacity = config->slots,
                                   .logit_row_capacity = 1,
-                                  .edit_capacity = 4096};
+                                  .edit_capacity = 4096,
+                                  .stamp_capacity = config->stamp_capacity};
     for (uint32_t i = 0; i < config->bucket_count; i++) {
         step.token_capacity = RP_MAX(step.token_capacity, config->buckets[i].tokens);
         step.logit_row_capacity = RP_MAX(step.logit_row_capacity, config->buckets[i].logit_rows);
@@ -73,7 +74,8 @@ void rp_driver_open(struct rp_driver *driver, struct rp_model *model,
                     const struct rp_driver_config *config) {
     struct rp_device_config device = {.threads = config->threads,
                                       .scalar_only = config->scalar_only,
-                                      .no_dependent_launch = config->no_dependent_launch};
+                                      .no_dependent_launch = config->no_dependent_launch,
+                                      .short_steps_here = config->short_steps_here};
     struct rp_step_config step = step_config(config);
     memset(driver, 0, sizeof *driver);
     driver->config = *config;
@@ -163,7 +165,8 @@ uint64_t rp_driver_submit(struct rp_driver *driver, struct rp_graph_entry *entry
                                         .row_count = driver->row_count,
                                         .token_count = driver->token_count,
                                         .logit_row_count = driver->logit_row_count,
-                                        .edit_count = driver->edit_count};
+                                        .edit_count = driver->edit_count,
+                                        .flags = driver->packet_flags};
     driver->entry = entry
                         ? entry
                         : rp_graph_set_pick(driver->graphs, driver->token_count, driver->row_count,
@@ -200,6 +203,11 @@ const struct rp_row_result *rp_driver_result_of(const struct rp_driver *driver, 
 
 const struct rp_row_result *rp_driver_result(const struct rp_driver *driver, uint32_t row) {
     return rp_driver_result_of(driver, driver->step, row);
+}
+
+const struct rp_node_stamp *rp_driver_stamps_of(const struct rp_driver *driver, uint64_t step) {
+    return driver->view.stamp_ring +
+           (size_t)(step % RP_STEP_RING_ENTRIES) * driver->config.stamp_capacity;
 }
 
 const float *rp_driver_logits(struct rp_driver *driver, uint32_t logit_row) {

@@ -20,7 +20,9 @@ struct rp_driver_config {
     const struct rp_bucket *buckets;
     uint32_t bucket_count;
     enum rp_dtype kv_dtype;
+    uint32_t stamp_capacity; /* 0: no stamps */
     bool scalar_only, no_fusion, eager, poison, guarded, no_dependent_launch;
+    bool short_steps_here;
     bool free_program; /* overwrite and free the program after capture */
 };
 
@@ -41,6 +43,7 @@ struct rp_driver {
     uint64_t step;
     struct rp_graph_entry *entry; /* of the last run */
     uint32_t row_count, token_count, logit_row_count, edit_count, prompt_cursor;
+    uint32_t packet_flags; /* of the steps to come: rp_packet_flags */
     bool decode_only;
 };
 
@@ -66,6 +69,8 @@ uint64_t rp_driver_submit(struct rp_driver *driver, struct rp_graph_entry *entry
 void rp_driver_wait(struct rp_driver *driver, uint64_t step);
 const struct rp_row_result *rp_driver_result_of(const struct rp_driver *driver, uint64_t step,
                                                 uint32_t row);
+/* The stamps of a step that was read, one per launch of its bucket. */
+const struct rp_node_stamp *rp_driver_stamps_of(const struct rp_driver *driver, uint64_t step);
 /* (vocab) f32 of logit row i of the last run, copied from the device; overwritten by the next. */
 const float *rp_driver_logits(struct rp_driver *driver, uint32_t logit_row);
 

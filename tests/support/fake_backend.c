@@ -250,6 +250,10 @@ static struct rp_step_view seen_view(const struct fake *fake, const struct rp_st
     seen.token_rows = seen_at(fake, view->token_rows);
     seen.logit_tokens = seen_at(fake, view->logit_tokens);
     seen.logit_rows = seen_at(fake, view->logit_rows);
+    seen.logit_targets = seen_at(fake, view->logit_targets);
+    seen.kept = seen_at(fake, view->kept);
+    seen.stamps = seen_at(fake, view->stamps);
+    seen.stamp_waits = seen_at(fake, view->stamp_waits);
     return seen;
 }
 
@@ -342,6 +346,7 @@ const struct rp_backend *fake_backend(void) {
     backend = *rp_backend_cpu(); /* graph_launch_count, graph_launch_info, graph_info */
     backend.name = "fake";
     backend.open = fake_open;
+    backend.read = NULL;
     backend.close = fake_close;
     backend.info = fake_info;
     backend.alloc = fake_alloc;

@@ -1,10 +1,38 @@
 /* fake_module.c - the fake card as a module that `reprise` opens (REPRISE_CUDA_MODULE), so that the program
  * itself is tested on a card. Environment: FAKE_CARD=abi (another interface), =refuses (no card);
- * FAKE_CARD_MIB the card's memory, FAKE_CARD_FAILS a size whose capture fails. */
+ * FAKE_CARD_MIB the card's memory, FAKE_CARD_FAILS a size whose capture fails. FAKE_CARD_COUNTERS: the card has hardware
+ * counters, through the stand-in for CUPTI (REPRISE_FAKE_CUPTI): works, or what goes wrong there. */
+#include "backend/cupti_pm.h"
 #include "tests/support/fake_backend.h"
+#include "tests/support/fake_cupti.h"
 
+#include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
+
+/* As backend/counters_cuda.c does it. */
+static int count(struct rp_device *device, const struct rp_device_counter_options *options,
+                 struct rp_device_counters *out, struct rp_error *err) {
+    const char *path = getenv("REPRISE_FAKE_CUPTI"), *kind = getenv("FAKE_CARD_COUNTERS");
+    void *library = path && kind && strcmp(kind, "absent") != 0 ? dlopen(path, RTLD_NOW) : NULL;
+    struct fake_cupti *fake = library ? dlsym(library, "fake_cupti_state") : NULL;
+    (void)device;
+    if (!fake)
+        return rp_error_set(err, RP_STATUS_NOT_FOUND, "fake: no libcupti.so.13");
+    if (fake->version == 0) { /* the first call */
+        *fake = (struct fake_cupti){.version = strcmp(kind, "old") == 0 ? 18 : 130001};
+        fake->pm = (struct fake_cupti_pm){
+            .unknown = "nvlrx__",
+            .samples = UINT32_MAX,
+            .per_decode = 40,
+            .enable_result = strcmp(kind, "privileges") == 0 ? RP_FAKE_CUPTI_PRIVILEGES
+                             : strcmp(kind, "busy") == 0     ? RP_FAKE_CUPTI_BUSY
+                                                             : 0,
+            .overflow_at = strcmp(kind, "overflow") == 0 ? 2 : 0,
+            .decode_fails_at = strcmp(kind, "fails") == 0 ? 2 : 0};
+    }
+    return rp_cupti_pm_measure(library, 0, options, out, err);
+}
 
 static int refuse(const struct rp_device_config *config, struct rp_device **out,
                   struct rp_error *err) {
@@ -34,6 +62,9 @@ const struct rp_backend *rp_backend_cuda_table(void) {
         fake_backend_config.failing_tokens = (uint32_t)strtoul(fails, NULL, 10);
     table = *fake_backend();
     table.describe = describe;
+    static const struct rp_device_counting counting = {.measure = count};
+    if (getenv("FAKE_CARD_COUNTERS"))
+        table.counting = &counting;
     if (kind && strcmp(kind, "abi") == 0)
         table.abi = 1;
     if (kind && strcmp(kind, "refuses") == 0)

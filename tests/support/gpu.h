@@ -11,6 +11,9 @@ bool rp_gpu_available(void);
 /* For main(): prints the reason and returns 77 when there is no card, else 0. */
 int rp_gpu_skip_code(void);
 void rp_gpu_limits(struct rp_cuda_limits *out);
+/* True when REPRISE_TEST_TINY asks for small cases alone, each kernel once: for tools that make a program a hundred
+ * times slower. */
+bool rp_gpu_is_tiny(void);
 
 void *rp_gpu_upload(const void *data, size_t bytes);
 /* Every byte 0xFF: NaN in each float type. 256 bytes more behind it hold a canary. */

@@ -7,6 +7,7 @@
 #include <cuda_runtime_api.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define CANARY_BYTES 256
@@ -49,6 +50,8 @@ void rp_gpu_limits(struct rp_cuda_limits *out) {
                                    .memory_bytes = prop.totalGlobalMem,
                                    .dependent_launch = prop.major >= 9};
 }
+
+bool rp_gpu_is_tiny(void) { return getenv("REPRISE_TEST_TINY") != NULL; }
 
 static void *make(size_t bytes, int byte, bool canary) {
     unsigned char *data = NULL;

@@ -52,11 +52,11 @@ def check_pages(server):
     """A wasted run-ahead step may still hold pages when the last text has arrived: once it is over, none may."""
     deadline = time.monotonic() + 30
     metrics = server.metrics()
-    while metrics["reprise_kv_pages_held"] and time.monotonic() < deadline:
+    while metrics['reprise_kv_pages{state="held"}'] and time.monotonic() < deadline:
         time.sleep(0.05)
         metrics = server.metrics()
-    free, cached = metrics["reprise_kv_pages_free"], metrics["reprise_kv_pages_cached"]
-    assert free + cached == metrics["reprise_kv_pages_capacity"], (free, cached, metrics["reprise_kv_pages_held"])
+    free, cached = metrics['reprise_kv_pages{state="free"}'], metrics['reprise_kv_pages{state="cached"}']
+    assert free + cached == metrics["reprise_kv_pages_capacity"], (free, cached, metrics['reprise_kv_pages{state="held"}'])
     return metrics
 
 
@@ -76,5 +76,6 @@ def check_streams(flags, small, longest=70):
                 different = [i for i in range(STREAMS) if texts[i] != alone[i]]
                 assert not different, (cache, run_ahead, different, texts[different[0]], alone[different[0]])
                 metrics = check_pages(server)
-                assert metrics["reprise_preemptions_total"] > 0, "the pool was not small enough"
-                print(cache, "run-ahead", run_ahead, int(metrics["reprise_preemptions_total"]), "preemptions", flush=True)
+                swaps = metrics['reprise_preemptions_total{cause="pages",phase="decode"}']
+                assert swaps > 0, "the pool was not small enough"
+                print(cache, "run-ahead", run_ahead, int(swaps), "preemptions", flush=True)

@@ -52,8 +52,12 @@ static void check_rows(struct sim *sim, const struct rp_sched_step *step) {
         else
             CHECK(sim, row->count && end <= prompt_count && row->samples == (end == prompt_count),
                   "a wrong chunk", row->start, row->count);
+        CHECK(sim, row->scores == (!row->decode && row->request->prompt_logprobs),
+              "a prompt that is not scored as asked", row->scores, row->decode);
+        CHECK(sim, step->scored || !(row->scores || row->request->logprobs),
+              "a step that gives no scores", row->slot, 0);
         tokens += row->count;
-        samples += row->samples;
+        samples += row->scores ? row->count : row->samples;
         chunks += !row->decode;
     }
     CHECK(sim, tokens == step->token_count && samples == step->sample_count, "a step's counts",
@@ -132,6 +136,7 @@ static void launch(struct sim *sim, const struct rp_sched_step *step) {
           "copies", step->copy_count, step->zero_page_count);
     sim->planned = copy->id = step->id;
     copy->done = false;
+    copy->scored = step->scored;
     copy->row_count = step->row_count;
     copy->page_count = step->page_count;
     copy->join_count = step->join_count;

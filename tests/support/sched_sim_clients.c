@@ -139,6 +139,8 @@ static void draw_request(struct sim *sim, struct sim_request *request) {
     request->base.stop_ids[0] = (int32_t)sched_sim_choose(sim, sim->vocab);
     request->nan_at =
         sched_sim_chance(sim, sim->nan_percent) ? sched_sim_choose(sim, model) : UINT32_MAX;
+    request->base.logprobs = sched_sim_chance(sim, 20);
+    request->base.prompt_logprobs = sched_sim_chance(sim, 10);
     request->chain = sched_sim_kv_root(request->base.cache_salt);
     for (uint32_t i = 0; i < prompt_count; i++)
         oracle_push(request, request->prompt[i]);
@@ -196,6 +198,14 @@ static bool oracle_says_nan(const struct sim_request *request) {
     return request->length > request->nan_at;
 }
 
+static void check_scores(struct sim *sim, const struct sim_request *request,
+                         const struct rp_event *event, uint32_t position) {
+    CHECK(sim,
+          event->logprob == -(float)position && event->rank == position + 1 &&
+              event->top_count == 1 && event->top[0].token == (int32_t)position - 1,
+          "scores of another position", request->order, position);
+}
+
 static void see_token(struct sim *sim, struct sim_request *request, const struct rp_event *event) {
     CHECK(sim, !request->told_stop, "a token after the stop token", request->order, event->token);
     CHECK(sim, request->outputs < request->base.max_tokens, "more tokens than max_tokens",
@@ -203,12 +213,30 @@ static void see_token(struct sim *sim, struct sim_request *request, const struct
     CHECK(sim, !oracle_says_nan(request), "a token where logits are NaN", request->order, 0);
     int32_t expected = (int32_t)(request->fold % sim->vocab);
     CHECK(sim, event->token == expected, "a wrong token", request->order, request->outputs);
+    if (request->base.logprobs)
+        check_scores(sim, request, event, request->base.prompt_count + request->outputs);
+    else
+        CHECK(sim, event->rank + event->top_count == 0, "scores that nobody asked for",
+              request->order, event->rank);
+    CHECK(sim, !request->base.prompt_logprobs || request->scored + 1 == request->base.prompt_count,
+          "a prompt was not scored whole", request->order, request->scored);
     request->told_stop = request->base.stop_count && expected == request->base.stop_ids[0];
     CHECK(sim, event->is_stop == request->told_stop, "is_stop is wrong", request->order,
           event->is_stop);
     request->outputs++;
     oracle_push(request, expected);
     sim->report->tokens++;
+}
+
+static void see_prompt(struct sim *sim, struct sim_request *request, const struct rp_event *event) {
+    uint32_t index = ++request->scored;
+    CHECK(sim, request->base.prompt_logprobs && request->outputs == 0, "a score out of place",
+          request->order, index);
+    CHECK(sim, event->index == index && index < request->base.prompt_count,
+          "scores are not in order", event->index, index);
+    CHECK(sim, event->token == request->prompt[index], "the score of another token", request->order,
+          index);
+    check_scores(sim, request, event, index);
 }
 
 static bool count_reason(struct sim *sim, const struct sim_request *request, uint8_t reason) {
@@ -239,7 +267,8 @@ static void see_closed(struct sim *sim, struct sim_request *request, const struc
           request->order, event->finish_reason);
     CHECK(sim,
           request->base.cached_tokens < request->base.prompt_count &&
-              request->base.cached_tokens % sim->config.page_tokens == 0,
+              request->base.cached_tokens % sim->config.page_tokens == 0 &&
+              !(request->base.cached_tokens && request->base.prompt_logprobs),
           "impossible cached_tokens", request->base.cached_tokens, request->base.prompt_count);
     sim->swap_sum += request->base.swap_count;
     sim->closed++;
@@ -258,6 +287,8 @@ void sched_sim_consume_ring(struct sim *sim) {
         CHECK(sim, request->open, "an event after CLOSED", event->kind, event->finish_reason);
         if (event->kind == RP_EVENT_TOKEN)
             see_token(sim, request, event);
+        else if (event->kind == RP_EVENT_PROMPT)
+            see_prompt(sim, request, event);
         else
             see_closed(sim, request, event);
     }

@@ -1,6 +1,8 @@
 /* The fake device: steps in launch order on shadow KV. */
 #include "tests/support/sched_sim_internal.h"
 
+#include <math.h>
+
 #include <string.h>
 
 void sched_sim_poison_page(struct sim *sim, uint32_t page) {
@@ -91,6 +93,23 @@ static uint64_t read_kv(struct sim *sim, const struct device_slot *slot, bool *o
     return fold;
 }
 
+/* Of the row's tokens with logits: the position behind each is what can be told again. */
+static void score_row(struct sim *sim, struct device_step *step, uint32_t index) {
+    const struct rp_sched_row *row = &step->rows[index];
+    const struct device_slot *slot = &sim->slots[row->slot];
+    uint32_t count = row->scores ? row->count : row->samples;
+    step->results[index].scores = step->scored ? &step->scores[step->score_count] : NULL;
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t position = slot->length - count + i;
+        CHECK(sim, step->score_count < ROWS_MAX, "too many logit rows", row->slot, count);
+        step->scores[step->score_count++] = (struct rp_sched_scores){
+            .logprob = position >= slot->join.nan_at ? NAN : -(float)(position + 1),
+            .rank = position + 2,
+            .top_count = 1,
+            .top[0].token = (int32_t)position};
+    }
+}
+
 static void run_row(struct sim *sim, struct device_step *step, uint32_t index) {
     const struct rp_sched_row *row = &step->rows[index];
     struct rp_sched_result *result = &step->results[index];
@@ -107,6 +126,7 @@ static void run_row(struct sim *sim, struct device_step *step, uint32_t index) {
     for (uint32_t i = 0; i < row->count; i++)
         write_kv(sim, slot, row->decode ? slot->last_token : step->tokens[index][i], row->decode);
     uint64_t fold = read_kv(sim, slot, &nan);
+    score_row(sim, step, index);
     if (!row->samples)
         return;
     if (nan) {
@@ -127,6 +147,7 @@ void sched_sim_run_device(struct sim *sim, uint64_t up_to) {
         struct device_step *step = &sim->launched[id % 4];
         if (step->done)
             continue;
+        step->score_count = 0;
         run_copies(sim, step);
         run_edits(sim, step);
         for (uint32_t i = 0; i < step->row_count && !sim->report->failed; i++)

@@ -28,6 +28,7 @@ struct sim_request {
     bool told_stop;   /* the last TOKEN event was a stop id */
     uint32_t nan_at;  /* K and V are NaN from this position on */
     uint32_t outputs; /* TOKEN events seen */
+    uint32_t scored;  /* PROMPT events seen */
     /* The oracle: places 0 .. length-1 are folded. */
     uint32_t length;
     uint64_t chain, fold;
@@ -52,7 +53,7 @@ struct device_slot {
 /* A launched step, copied as an engine would encode it. */
 struct device_step {
     uint64_t id;
-    bool done;
+    bool done, scored;
     uint32_t row_count, page_count, join_count, copy_count, zero_count;
     struct rp_sched_row rows[ROWS_MAX];
     int32_t tokens[ROWS_MAX][MODEL_MAX];
@@ -61,6 +62,8 @@ struct device_step {
     struct rp_sched_copy copies[PAGES_MAX + EDITS_MAX];
     uint32_t zero_pages[EDITS_MAX];
     struct rp_sched_result results[ROWS_MAX];
+    struct rp_sched_scores scores[ROWS_MAX]; /* of the tokens with logits */
+    uint32_t score_count;
 };
 
 struct sim {

@@ -1,0 +1,260 @@
+/* Goal: the vector forms of the small operators give what the scalar ones give, write nothing else, and give a value the
+ * same bits wherever it stands. Method: every instruction set of this machine beside the truth for all column counts
+ * around its vectors, f32 and bf16, outputs poisoned inside guards; values that are large, tiny and not finite. */
+#include "base/bf16.h"
+#include "device/ops_simd.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define ROWS   3
+#define COLS   70
+#define STRIDE (2 * COLS + 3) /* odd: rows are aligned to their elements only */
+#define GUARD  0x7B
+
+static float in[ROWS * STRIDE], other_in[ROWS * STRIDE], weight[COLS];
+static unsigned char expect[ROWS * STRIDE * 4], got[ROWS * STRIDE * 4];
+static uint32_t seed = 777;
+
+static float next_value(void) {
+    seed ^= seed << 13;
+    seed ^= seed >> 17;
+    seed ^= seed << 5;
+    return (float)(int32_t)seed * 0x1p-31f;
+}
+
+static int setup(void **state) {
+    (void)state;
+    for (size_t i = 0; i < RP_ARRAY_COUNT(in); i++) {
+        in[i] = next_value() * 12;
+        other_in[i] = next_value();
+    }
+    for (size_t i = 0; i < COLS; i++)
+        weight[i] = 1 + next_value();
+    memset(expect, GUARD, sizeof expect);
+    memset(got, GUARD, sizeof got);
+    return 0;
+}
+
+static float value_at(const unsigned char *from, size_t i, enum rp_dtype dtype) {
+    float full;
+    uint16_t half;
+    if (dtype == RP_DTYPE_BF16) {
+        memcpy(&half, from + 2 * i, sizeof half);
+        return rp_bf16_to_f32(half);
+    }
+    memcpy(&full, from + 4 * i, sizeof full);
+    return full;
+}
+
+/* All that `got` holds, guards too, beside `expect`; `error` of the value's size is allowed (0: equal bits). */
+static void assert_close(enum rp_dtype dtype, double error, const char *what, uint32_t cols) {
+    size_t count = sizeof got / rp_dtype_bytes(dtype);
+    if (error == 0 && memcmp(got, expect, sizeof got) != 0)
+        fail_msg("%s of %u columns: other bits", what, cols);
+    for (size_t i = 0; i < count; i++) {
+        double want = (double)value_at(expect, i, dtype), have = (double)value_at(got, i, dtype);
+        if (isnan(want) != isnan(have) || fabs(want - have) > error * fabs(want) + 1e-30)
+            fail_msg("%s of %u columns: %g instead of %g at %zu", what, cols, have, want, i);
+    }
+}
+
+/* bf16 rounds what differs by a bit or two to neighbours at times. */
+static double allowed(enum rp_dtype dtype) { return dtype == RP_DTYPE_BF16 ? 0x1p-8 : 1e-6; }
+
+typedef void (*check_fn)(const struct rp_fast_ops *ops, uint32_t cols, enum rp_dtype dtype);
+
+static void for_all(check_fn check) {
+    for (int isa = RP_ISA_SCALAR; isa <= (int)rp_cpu_isa_detect(); isa++)
+        for (uint32_t cols = 1; cols <= COLS; cols++)
+            for (int half = 0; half < 2; half++) {
+                memset(expect, GUARD, sizeof expect);
+                memset(got, GUARD, sizeof got);
+                check(rp_fast_ops_select((enum rp_cpu_isa)isa), cols,
+                      half ? RP_DTYPE_BF16 : RP_DTYPE_F32);
+            }
+}
+
+static void check_norm(const struct rp_fast_ops *ops, uint32_t cols, enum rp_dtype dtype) {
+    struct rp_norm_args args = {
+        {in, STRIDE, RP_DTYPE_F32}, {expect, STRIDE, dtype}, weight, cols, cols, 1e-5f, 0.5f};
+    rp_norm_rows(&args, 0, ROWS);
+    args.out.data = got;
+    ops->norm(&args, 0, 1);
+    ops->norm(&args, 1, ROWS);
+    assert_close(dtype, allowed(dtype), "norm", cols);
+}
+
+static void test_norm_is_the_norm(void **state) {
+    (void)state;
+    for_all(check_norm);
+}
+
+static void check_norm_in_place(const struct rp_fast_ops *ops, uint32_t cols, enum rp_dtype dtype) {
+    if (dtype != RP_DTYPE_F32)
+        return;
+    /* Two groups side by side, as the heads of q are. */
+    struct rp_norm_args args = {
+        {expect, STRIDE, dtype}, {expect, STRIDE, dtype}, weight, 2 * cols, cols, 1e-5f, 0.0f};
+    memcpy(expect, in, sizeof in);
+    memcpy(got, in, sizeof in);
+    rp_norm_rows(&args, 0, ROWS);
+    args.in.data = args.out.data = got;
+    ops->norm(&args, 0, ROWS);
+    assert_close(dtype, allowed(dtype), "norm in place", cols);
+}
+
+static void test_norm_of_groups_in_place_is_the_norm(void **state) {
+    (void)state;
+    for_all(check_norm_in_place);
+}
+
+static void check_rope(const struct rp_fast_ops *ops, uint32_t cols, enum rp_dtype dtype) {
+    static float angles[4 * COLS];
+    uint32_t positions[ROWS] = {0, 1, 9}; /* the last lies behind the table */
+    uint32_t half = (cols + 3) / 4;       /* 1 .. 18 */
+    struct rp_rope_args args = {.x = {expect, STRIDE, dtype},
+                                .table = angles,
+                                .heads = 2,
+                                .head_dim = 2 * half + cols % 3,
+                                .rotary_dim = 2 * half,
+                                .position_count = 2};
+    args.step.positions = positions;
+    for (size_t i = 0; i < RP_ARRAY_COUNT(angles); i++)
+        angles[i] = other_in[i];
+    for (size_t i = 0; i < RP_ARRAY_COUNT(in); i++) {
+        uint16_t rounded = rp_f32_to_bf16(in[i]);
+        memcpy(expect + i * rp_dtype_bytes(dtype),
+               dtype == RP_DTYPE_BF16 ? (void *)&rounded : (void *)&in[i], rp_dtype_bytes(dtype));
+    }
+    memcpy(got, expect, sizeof got);
+    rp_rope_rows(&args, 0, ROWS);
+    args.x.data = got;
+    ops->rope(&args, 0, ROWS);
+    assert_close(dtype, 0, "rope", cols);
+}
+
+static void test_rope_gives_the_same_bits(void **state) {
+    (void)state;
+    for_all(check_rope);
+}
+
+static void check_add(const struct rp_fast_ops *ops, uint32_t cols, enum rp_dtype dtype) {
+    struct rp_add_args args = {{in, STRIDE, RP_DTYPE_F32},
+                               {other_in, STRIDE, RP_DTYPE_F32},
+                               {expect, STRIDE, dtype},
+                               cols};
+    rp_add_rows(&args, 0, ROWS);
+    args.out.data = got;
+    ops->add(&args, 0, ROWS);
+    assert_close(dtype, 0, "add", cols);
+}
+
+static void test_add_gives_the_same_bits(void **state) {
+    (void)state;
+    for_all(check_add);
+}
+
+static void check_activation(const struct rp_fast_ops *ops, uint32_t cols, enum rp_dtype dtype) {
+    for (int fn = RP_ACTIVATION_SILU; fn <= RP_ACTIVATION_GELU_TANH; fn++) {
+        struct rp_activation_args args = {
+            {in, STRIDE, RP_DTYPE_F32}, {expect, STRIDE, dtype}, cols, (enum rp_activation)fn};
+        rp_activation_rows(&args, 0, ROWS);
+        args.out.data = got;
+        ops->activation(&args, 0, ROWS);
+        /* GELU's tail is the difference of two numbers near one in the truth. */
+        for (size_t i = 0; fn == RP_ACTIVATION_GELU_TANH && i < ROWS * (size_t)STRIDE; i++)
+            if (in[i] < -2.0f)
+                return;
+        assert_close(dtype, allowed(dtype), "activation", cols);
+    }
+}
+
+static void test_activation_is_the_activation(void **state) {
+    (void)state;
+    for_all(check_activation);
+}
+
+/* Beside the formula in f64, over all that a gate may be. */
+static void test_activations_of_any_size_are_right(void **state) {
+    (void)state;
+    float gate[64], one[64], out[64];
+    for (int isa = RP_ISA_SCALAR; isa <= (int)rp_cpu_isa_detect(); isa++)
+        for (float first = -120.0f; first < 120.0f; first += 0.37f)
+            for (int fn = RP_ACTIVATION_SILU; fn <= RP_ACTIVATION_GELU_TANH; fn++) {
+                for (int i = 0; i < 64; i++) {
+                    gate[i] = first + (float)i * 0.005f;
+                    one[i] = 1.0f;
+                }
+                rp_fast_ops_select((enum rp_cpu_isa)isa)
+                    ->gate((enum rp_activation)fn, gate, one, 64, out, RP_DTYPE_F32);
+                for (int i = 0; i < 64; i++) {
+                    double x = (double)gate[i];
+                    double u = 2 * 0.7978845608028654 * (x + 0.044715 * x * x * x);
+                    double want = x / (1 + exp(fn == RP_ACTIVATION_SILU ? -x : -u));
+                    if (!(fabs((double)out[i] - want) <= 2e-6 * fabs(want) + 3e-6))
+                        fail_msg("isa %d fn %d at %g: %g instead of %g", isa, fn, x, (double)out[i],
+                                 want);
+                }
+            }
+}
+
+static void test_a_value_has_the_same_bits_at_every_place(void **state) {
+    (void)state;
+    float out[COLS], alone;
+    for (int isa = RP_ISA_SCALAR; isa <= (int)rp_cpu_isa_detect(); isa++) {
+        const struct rp_fast_ops *ops = rp_fast_ops_select((enum rp_cpu_isa)isa);
+        for (size_t count = 1; count <= COLS; count++) {
+            ops->gate(RP_ACTIVATION_SILU, in, other_in, count, out, RP_DTYPE_F32);
+            for (size_t i = 0; i < count; i++) {
+                ops->gate(RP_ACTIVATION_SILU, in + i, other_in + i, 1, &alone, RP_DTYPE_F32);
+                assert_memory_equal(&alone, &out[i], sizeof alone);
+            }
+        }
+    }
+}
+
+static void test_nan_and_rounding_to_bf16_are_those_of_the_truth(void **state) {
+    (void)state;
+    float values[64], zero[64] = {0};
+    uint16_t out[64];
+    for (int i = 0; i < 64; i++) {
+        uint32_t bits = i < 8    ? 0x7F800000u + (uint32_t)i
+                        : i < 16 ? 0x3F800000u + 0x4000u * (uint32_t)(i - 8)
+                        : i < 24 ? 0x00000001u << i
+                                 : 0x3F80u * (uint32_t)i * 0x10001u;
+        memcpy(&values[i], &bits, sizeof bits);
+    }
+    for (int isa = RP_ISA_SCALAR; isa <= (int)rp_cpu_isa_detect(); isa++) {
+        struct rp_add_args args = {
+            {values, 64, RP_DTYPE_F32}, {zero, 64, RP_DTYPE_F32}, {out, 64, RP_DTYPE_BF16}, 64};
+        rp_fast_ops_select((enum rp_cpu_isa)isa)->add(&args, 0, 1);
+        for (int i = 0; i < 64; i++)
+            assert_int_equal(out[i], rp_f32_to_bf16(values[i] + 0.0f));
+        float nan = NAN, up = 2.0f, result = 0.0f;
+        rp_fast_ops_select((enum rp_cpu_isa)isa)
+            ->gate(RP_ACTIVATION_SILU, &nan, &up, 1, &result, RP_DTYPE_F32);
+        assert_true(isnan(result));
+    }
+}
+
+int main(void) {
+#define TEST(name) cmocka_unit_test_setup(name, setup)
+    const struct CMUnitTest tests[] = {
+        TEST(test_norm_is_the_norm),
+        TEST(test_norm_of_groups_in_place_is_the_norm),
+        TEST(test_rope_gives_the_same_bits),
+        TEST(test_add_gives_the_same_bits),
+        TEST(test_activation_is_the_activation),
+        TEST(test_activations_of_any_size_are_right),
+        TEST(test_a_value_has_the_same_bits_at_every_place),
+        TEST(test_nan_and_rounding_to_bf16_are_those_of_the_truth),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,268 @@
+"""/metrics: both formats, idle and under load, before our checker, promtool and prometheus_client; who gets which; other
+servers' names from the same numbers; how many series."""
+import gzip
+import os
+import re
+import shutil
+import subprocess
+import threading
+
+from fake_server import Server, skip
+
+OPEN = "application/openmetrics-text"
+# What Prometheus 3 sends.
+PROMETHEUS = (f"{OPEN};version=1.0.0;escaping=allow-utf-8;q=0.6,{OPEN};version=0.0.1;q=0.5,"
+              "text/plain;version=1.0.0;escaping=allow-utf-8;q=0.4,text/plain;version=0.0.4;q=0.3,*/*;q=0.2")
+CHECKER = os.environ.get("REPRISE_CHECK_EXPOSITION", "")
+SAMPLE = re.compile(r"^([a-zA-Z_:][\w:]*)(?:\{(.*?)\})? (\S+)( # .*)?$")
+SERIES_MAX = 500  # of our own names; histogram buckets count
+
+
+def text_of(server, accept=None, query=""):
+    response = server.get("/metrics" + query, headers=[("Accept", accept)] if accept else [])
+    assert response.status == 200, response.body
+    return response
+
+
+def judged(what, text):
+    """The checker's counts; its faults fail the test."""
+    done = subprocess.run([CHECKER, what], input=text, capture_output=True, check=False)
+    assert done.returncode == 0, done.stdout.decode()[:2000]
+    return {name: int(value) for name, value in re.findall(r"(\w+)=(\d+)", done.stdout.decode().splitlines()[-1])}
+
+
+def promtool(text):
+    """Its complaints, or None when it is not installed."""
+    if not shutil.which("promtool"):
+        return None
+    done = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, check=False)
+    return done.stderr.decode().splitlines() + ([f"exit {done.returncode}"] if done.returncode not in (0, 3) else [])
+
+
+def series(text):
+    """name{labels} -> value"""
+    values = {}
+    for line in text.decode().splitlines():
+        if not line.startswith("#"):
+            name, labels, value, _ = SAMPLE.match(line).groups()
+            values[f"{name}{{{labels}}}" if labels else name] = float(value)
+    return values
+
+
+def family(values, name):
+    """Of a histogram without own labels beside the model's: [(le, cumulative count)], sum, count."""
+    buckets = [(float(re.search(r'le="([^"]+)"', key).group(1)), value) for key, value in values.items()
+               if key.startswith(name + "_bucket{")]
+    rest = {part: value for key, value in values.items() for part in ("sum", "count")
+            if re.split(r"\{", key)[0] == f"{name}_{part}"}
+    return buckets, rest["sum"], rest["count"]
+
+
+def ask_much(server):
+    for i in range(6):
+        server.complete("abcdef"[i:], max_tokens=3 + 5 * i)
+    server.complete("abcdef", max_tokens=9, stream=True)
+    server.complete("abc", stop="b", max_tokens=5)
+    server.complete("abc", seed=9001, max_tokens=9)  # a NaN
+    server.get("/nothing")
+
+
+def test_both_formats_pass_idle_and_used():
+    with Server() as server:
+        for used in (False, True):
+            if used:
+                ask_much(server)
+            plain, opened = text_of(server), text_of(server, PROMETHEUS)
+            assert plain.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+            assert opened.headers["content-type"] == f"{OPEN}; version=1.0.0; charset=utf-8"
+            assert "Accept" in plain.headers["vary"]
+            assert judged("prometheus", plain.body)["samples"] > 100
+            assert judged("openmetrics", opened.body)["samples"] > 100
+            own = text_of(server, query="?compat=none").body
+            judged("lint", own)
+            assert not promtool(own), promtool(own)
+    if promtool(b"") is None:
+        print("not done: promtool is not installed")
+
+
+def test_another_parser_reads_the_same_values():
+    try:
+        from prometheus_client import openmetrics, parser
+        import prometheus_client.openmetrics.parser
+    except ImportError:
+        print("not done: prometheus_client is not installed")
+        return
+    with Server() as server:
+        ask_much(server)
+        for accept, read in ((None, parser.text_string_to_metric_families),
+                             (OPEN, openmetrics.parser.text_string_to_metric_families)):
+            for query in ("?compat=none", "?compat=vllm", "?compat=otel"):
+                text = text_of(server, accept, query).body
+                got = {}
+                for metric in read(text.decode()):
+                    for sample in metric.samples:
+                        labels = ",".join(f'{key}="{value}"' for key, value in sample.labels.items())
+                        got[f"{sample.name}{{{labels}}}" if labels else sample.name] = sample.value
+                assert got == series(text), {key: (got.get(key), value) for key, value in series(text).items()
+                                             if got.get(key) != value}
+
+
+def test_who_gets_what():
+    with Server() as server, server.connect() as connection:
+        for accept, opened in ((None, False), ("*/*", False), (OPEN, True), (f"{OPEN};q=0.2, text/plain", False),
+                               (f"{OPEN};q=0", False), ("image/png", False), (PROMETHEUS, True)):
+            assert (OPEN in text_of(server, accept).headers["content-type"]) == opened, accept
+        for encoding, packed in ((None, False), ("gzip", True), ("br, GZIP;q=0.5", True), ("gzip;q=0", False),
+                                 ("*", True), ("*;q=0", False), ("identity, gzip; q=0.0, *", False), ("gzipped", False),
+                                 (",,;;q,", False)):
+            headers = [("Accept-Encoding", encoding)] if encoding else []
+            response = server.get("/metrics", headers=headers)
+            assert (response.headers.get("content-encoding") == "gzip") == packed, encoding
+            body = gzip.decompress(response.body) if packed else response.body
+            judged("prometheus", body)
+            if packed:
+                assert len(response.body) < len(body) / 4
+        for headers in ([], [("Accept-Encoding", "gzip")], [("Accept", OPEN)]):
+            connection.send("HEAD", "/metrics", headers=headers)
+            empty = connection.response(head_only=True)
+            assert empty.status == 200 and int(empty.headers["content-length"]) > 1000
+            assert ("content-encoding" in empty.headers) == any(name == "Accept-Encoding" for name, _ in headers)
+        for query in ("?compat=prometheus", "?compat=", "?format=json", "?compat=none&compat=none"):
+            response = server.get("/metrics" + query)
+            assert response.status == 400 and "error" in response.json(), query
+
+
+def test_buckets_name_the_last_trace_that_fell_into_them():
+    traces = ["4bf92f3577b34da6a3ce929d0e0e4736", "0af7651916cd43dd8448eb211c80319c"]
+    with Server() as server:
+        for trace in traces:
+            parent = [("traceparent", f"00-{trace}-00f067aa0ba902b7-01")]
+            assert server.post("/v1/completions", {"prompt": "abc", "max_tokens": 5}, headers=parent).status == 200
+        plain, opened = text_of(server).body, text_of(server, OPEN)
+        assert b"trace_id" not in plain
+        counts = judged("openmetrics", opened.body)  # each is within its bucket, and short enough
+        lines = [line for line in opened.body.decode().splitlines() if " # {" in line]
+        assert len(lines) == counts["exemplars"] > 0
+        for name in ("time_to_first_token", "inter_token_latency", "time_per_output_token", "request_duration", "queue_wait"):
+            found = {re.search(r'# \{trace_id="([0-9a-f]{32})"\} ', line).group(1) for line in lines
+                     if line.startswith(f"reprise_{name}_seconds_bucket")}
+            assert found and found <= set(traces), (name, found)
+        assert any("vllm:time_to_first_token_seconds_bucket" in line for line in lines)
+
+
+def test_other_servers_names_show_the_same_numbers():
+    with Server() as server:
+        ask_much(server)
+        values = series(text_of(server, query="?compat=vllm").body)
+        otel = series(text_of(server, query="?compat=otel").body)
+        labels = '{model_name="fake",engine="0"}'
+        for theirs, ours in (("generation_tokens_total", "generated_tokens_total"), ("num_requests_running", "requests_running"),
+                             ("prefix_cache_queries_total", "prefix_cache_queries_total")):
+            assert values[f"vllm:{theirs}{labels}"] == values[f"reprise_{ours}"], theirs
+        preempted = [value for key, value in values.items() if key.startswith("reprise_preemptions_total{")]
+        assert len(preempted) == 2 and values["vllm:num_preemptions_total" + labels] == sum(preempted), preempted
+        reasons = {reason: values[f'vllm:request_success_total{{model_name="fake",engine="0",finished_reason="{reason}"}}']
+                   for reason in ("stop", "length", "abort", "error")}
+        assert reasons == {"stop": 1, "length": 7, "abort": 0, "error": 1}, reasons
+        assert values["vllm:corrupted_requests_total" + labels] == 1
+        for name in ("time_to_first_token_seconds", "inter_token_latency_seconds", "request_prompt_tokens",
+                     "request_generation_tokens"):
+            ours, theirs = family(values, "reprise_" + name), family(values, "vllm:" + name)
+            fine = dict(ours[0])
+            assert ours[1:] == theirs[1:] and ours[2] > 0, name
+            assert all(fine[le] == count for le, count in theirs[0]), (name, ours, theirs)
+        assert [le for le, _ in family(values, "vllm:inter_token_latency_seconds")[0]] == [
+            .01, .025, .05, .075, .1, .15, .2, .3, .4, .5, .75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, float("inf")]
+        assert [le for le, _ in family(values, "vllm:e2e_request_latency_seconds")[0]] == [
+            .3, .5, .8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680, float("inf")]
+        # 1-2-5 up to the longest context, 4096 here.
+        assert [le for le, _ in family(values, "vllm:request_params_max_tokens")[0]] == [
+            1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, float("inf")]
+        assert [le for le, _ in family(values, "reprise_inter_token_latency_seconds")[0]][1:4] == [.001, .002, .003]
+        assert [le for le, _ in family(otel, "gen_ai_server_request_duration_seconds")[0]] == [
+            *(round(.01 * 2 ** i, 2) for i in range(14)), float("inf")]
+        assert family(otel, "gen_ai_server_time_to_first_token_seconds")[1:] == family(
+            values, "reprise_time_to_first_token_seconds")[1:]
+        assert not any(key.startswith("vllm:") for key in otel)
+
+
+def test_other_servers_names_can_be_switched_off():
+    with Server("--no-vllm-metrics") as server:
+        assert b"vllm:" not in text_of(server).body
+        assert b"vllm:" in text_of(server, query="?compat=vllm").body
+    with Server(env={"REPRISE_VLLM_METRICS": "false"}) as server:
+        assert b"vllm:" not in text_of(server).body
+    with Server("--served-model-name", 'a "b" \\ c') as server:
+        text = text_of(server)
+        judged("prometheus", text.body)
+        judged("openmetrics", text_of(server, OPEN).body)
+        assert b'model_name="a \\"b\\" \\\\ c"' in text.body
+
+
+def test_scrapes_under_load_are_whole_and_never_go_back():
+    with Server(env={"FAKE_STEP_US": "200"}) as server:
+        done = threading.Event()
+
+        def load():
+            while not done.is_set():
+                assert server.complete("abcdefgh", max_tokens=20, stream=True).status == 200
+
+        threads = [threading.Thread(target=load) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        try:
+            last = {}
+            for i in range(30):
+                opened = text_of(server, OPEN).body
+                judged("openmetrics", opened)
+                if i % 10 == 0:
+                    judged("prometheus", text_of(server).body)
+                counts = {key: value for key, value in series(opened).items()
+                          if re.search(r"_(total|bucket|count)(\{|$)", key)}
+                back = {key: (last[key], value) for key, value in counts.items() if value < last.get(key, 0)}
+                assert not back, back
+                last = counts
+            assert last["reprise_generated_tokens_total"] > 0
+        finally:
+            done.set()
+            for thread in threads:
+                thread.join()
+
+
+def test_series_are_few():
+    with Server() as server:
+        ask_much(server)
+        own, all_of_them = text_of(server, query="?compat=none"), text_of(server)
+        print(f"{len(series(own.body))} series of ours, {len(series(all_of_them.body))} with vLLM's names: "
+              f"{len(own.body)} and {len(all_of_them.body)} bytes")
+        assert len(series(own.body)) <= SERIES_MAX
+        assert series(own.body)["reprise_metrics_dropped_series_total"] == 0
+
+
+def test_our_lint_and_promtool_say_the_same():
+    cases = [("counter", "good_seconds_total"), ("counter", "bad"), ("gauge", "bad_total"), ("gauge", "bad_minutes"),
+             ("gauge", "bad_kibibytes_used"), ("gauge", "bad_ms"), ("gauge", "bad_mb_used"), ("gauge", "bad_gauge"),
+             ("gauge", "bad:name"), ("gauge", "badName"), ("gauge", 'good{badLabel="x"}'), ("gauge", 'good{le="1"}'),
+             ("gauge", 'good{quantile="1"}'), ("gauge", "bad_count"), ("gauge", "bad_sum"), ("gauge", "bad_bucket"),
+             ("untyped", "good_total"), ("gauge", "good_ratio"), ("gauge", "good_watts")]
+    if promtool(b"") is None:
+        print("not done: promtool is not installed")
+        return
+    for kind, sample in cases:
+        name = sample.split("{")[0]
+        text = f"# HELP {name} H.\n# TYPE {name} {kind}\n{sample} 1\n".encode()
+        ours = subprocess.run([CHECKER, "lint"], input=text, capture_output=True, check=False).stdout.decode()
+        faults = int(re.search(r"faults=(\d+)", ours).group(1))
+        assert (faults > 0) == bool(promtool(text)), (sample, ours, promtool(text))
+
+
+def main():
+    if not os.access(CHECKER, os.X_OK):
+        skip("check_exposition was not built")
+    for name, test in list(globals().items()):
+        if name.startswith("test_"):
+            test()
+            print("ok", name, flush=True)
+
+
+main()
