@@ -1,9 +1,10 @@
 #include "metrics/metrics.h"
 
+#include "base/clock.h"
+
 #include <ctype.h>
 #include <math.h>
 #include <string.h>
-#include <time.h>
 
 static double bits_to_double(uint64_t bits) {
     double value;
@@ -97,11 +98,7 @@ void rp_histogram_observe_at(struct rp_histogram *histogram, double value, uint6
     atomic_store_explicit(&exemplar->sequence, sequence + 2, memory_order_release);
 }
 
-uint64_t rp_unix_ms(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
-    return (uint64_t)now.tv_sec * 1000u + (uint64_t)now.tv_nsec / 1000000u;
-}
+uint64_t rp_unix_ms(void) { return rp_unix_ns() / 1000000u; }
 
 void rp_histogram_observe_traced(struct rp_histogram *histogram, double value,
                                  const char trace_id[RP_TRACE_ID_BYTES]) {

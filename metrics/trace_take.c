@@ -1,5 +1,6 @@
 #include "metrics/trace_take.h"
 
+#include "base/clock.h"
 #include "base/memory.h"
 #include "metrics/tick.h"
 
@@ -128,18 +129,14 @@ int rp_trace_take_begin(struct rp_trace_take *take, const struct rp_trace_order 
                         const struct rp_recorder *recorder) {
     struct rp_recording recording;
     struct rp_trace_order kept = *order;
-    struct timespec unix_now;
-    uint64_t now = rp_tick_ns();
-    clock_gettime(CLOCK_REALTIME, &unix_now);
+    uint64_t now = rp_tick_ns(), unix_ns = rp_unix_ns();
     /* A process younger than the window has all of its life. */
     kept.window_ns = RP_MIN(order->window_ns, now - RP_MIN(now, recorder->start_ns));
     uint64_t back = kept.window_ns + LOOK_BACK_NS;
     memset(take, 0, sizeof *take);
     if (!rp_recorder_copy(recorder, now - RP_MIN(now, back), &recording))
         return RP_STATUS_NO_MEMORY;
-    int status =
-        rp_trace_take_from(take, &kept, &recording, now,
-                           (uint64_t)unix_now.tv_sec * 1000000000u + (uint64_t)unix_now.tv_nsec);
+    int status = rp_trace_take_from(take, &kept, &recording, now, unix_ns);
     take->model.info.wanted_ns = order->window_ns;
     return status;
 }

@@ -1,4 +1,5 @@
 /* api_debug_requests.c - GET /debug/requests and /debug/requests/ID: what became of requests. */
+#include "base/clock.h"
 #include "base/memory.h"
 #include "engine/engine.h"
 #include "engine/step_record.h"
@@ -11,7 +12,6 @@
 #include "server/router.h"
 
 #include <string.h>
-#include <time.h>
 
 /* Up to so many records are written by the loop itself; more take milliseconds, and a worker. */
 enum { LIST_MAX = 500, SAME_ID_MAX = 256, INLINE_LIST = 20, INLINE_SAME_ID = 2 };
@@ -25,13 +25,8 @@ static bool describe_graph(const void *ctx, uint32_t index, struct rp_engine_gra
 }
 
 static void make_context(const struct rp_server *server, struct rp_record_context *out) {
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
-    uint64_t monotonic_ns = rp_tick_ns();
     *out = (struct rp_record_context){.model = server->serving.model_name,
-                                      .now_ns = monotonic_ns,
-                                      .unix_offset_ns = (int64_t)now.tv_sec * 1000000000 +
-                                                        now.tv_nsec - (int64_t)monotonic_ns,
+                                      .now_ns = rp_tick_ns(),
                                       .graph = describe_graph,
                                       .graph_ctx = server->serving.engine};
 }
@@ -62,9 +57,7 @@ struct report {
 
 static void write_summary(struct rp_json *json, const struct report *report) {
     const struct rp_engine_metrics *metrics = rp_engine_metrics(report->engine);
-    rp_json_double(json, "now_unix_seconds",
-                   (double)((int64_t)report->context.now_ns + report->context.unix_offset_ns) /
-                       1e9);
+    rp_json_double(json, "now_unix_seconds", (double)rp_unix_ns() / 1e9);
     rp_json_uint(json, "open_completions", report->open);
     rp_json_object_begin(json, "log");
     rp_json_uint(json, "finished", report->finished);

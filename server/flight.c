@@ -1,5 +1,6 @@
 #include "server/flight.h"
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/memory.h"
 #include "engine/engine.h"
@@ -46,12 +47,6 @@ struct rp_flight {
 };
 
 /* --- A dump -------------------------------------------------------------------------------------------- */
-
-static uint64_t unix_now_ns(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
 
 static int write_trace(struct rp_flight *flight, const char *stem, const char *reason,
                        struct rp_trace_take *take, struct rp_error *err) {
@@ -161,7 +156,7 @@ static void dump(struct rp_flight *flight, const struct rp_flight_cause *cause) 
     struct rp_trace_take take = {.done = false};
     struct rp_error err = {0};
     char stem[RP_DUMP_STEM_MAX];
-    uint64_t unix_ns = unix_now_ns(), began = rp_tick_ns();
+    uint64_t unix_ns = rp_unix_ns(), began = rp_tick_ns();
     rp_dump_dir_name(&flight->dir, unix_ns, rp_flight_triggers[cause->trigger], stem);
     rp_dump_dir_trim(&flight->dir, 1, 0);
     int status = write_trace(flight, stem, cause->text, &take, &err);
@@ -276,7 +271,7 @@ static int arm(struct rp_flight *flight, struct rp_error *err) {
                                          .names = rp_server_trace_names(engine),
                                          .bucket_count = rp_engine_graph_count(engine)};
     char stem[RP_DUMP_STEM_MAX], path[PATH_MAX];
-    rp_dump_dir_name(&flight->dir, unix_now_ns(), "crash", stem);
+    rp_dump_dir_name(&flight->dir, rp_unix_ns(), "crash", stem);
     int n = snprintf(path, sizeof path, "%s/%s.raw", flight->dir.path, stem);
     if (n < 0 || (size_t)n >= sizeof path)
         return rp_error_set(err, RP_STATUS_INVALID, "%.200s: the path is too long",

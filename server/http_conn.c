@@ -339,6 +339,7 @@ static void take_input(struct rp_conn *conn) {
            conn->in_used < conn->in.len) {
         if (conn->first_byte_ns == 0) {
             conn->first_byte_ns = rp_tick_ns();
+            conn->unix_offset_ns = (int64_t)(rp_unix_ns() - conn->first_byte_ns);
             conn->deadline_ns = after_ms(conn->server->config.limits.header_ms);
         }
         enum rp_conn_state before = conn->state;

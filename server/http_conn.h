@@ -38,6 +38,7 @@ struct rp_conn {
     struct rp_buffer body;
     uint64_t body_raw_bytes; /* chunk headers included */
     uint64_t first_byte_ns;  /* of the request in work */
+    int64_t unix_offset_ns;  /* time since the epoch less rp_tick_ns, at the first byte */
     uint64_t received_ns;    /* all of it is here */
     uint64_t deadline_ns;    /* of the phase */
 

@@ -37,7 +37,7 @@ static void write_identity(struct rp_json *json, const struct rp_request_record 
         rp_json_null(json, "key_index");
     text_or_null(json, "key", record->key_name);
     rp_json_double(json, "started_unix_seconds",
-                   (double)((int64_t)record->first_byte_ns + context->unix_offset_ns) / 1e9);
+                   (double)((int64_t)record->first_byte_ns + record->unix_offset_ns) / 1e9);
 }
 
 static void write_end(struct rp_json *json, const struct rp_request_record *record) {

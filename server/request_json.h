@@ -12,8 +12,7 @@ struct rp_step_record;
 /* What a record does not say by itself. */
 struct rp_record_context {
     const char *model;
-    uint64_t now_ns;        /* of open records: until now */
-    int64_t unix_offset_ns; /* time since the epoch less rp_tick_ns */
+    uint64_t now_ns; /* of open records: until now */
     /* The bucket of that index; false: unknown. May be NULL. */
     bool (*graph)(const void *ctx, uint32_t index, struct rp_engine_graph *out);
     const void *graph_ctx;

@@ -18,8 +18,8 @@ static void write_u64(struct rp_json *json, const char *key, uint64_t value) {
 }
 
 static void write_time(struct rp_json *json, const char *key, uint64_t ns,
-                       const struct rp_record_context *context) {
-    write_u64(json, key, (uint64_t)((int64_t)ns + context->unix_offset_ns));
+                       const struct rp_request_record *record) {
+    write_u64(json, key, (uint64_t)((int64_t)ns + record->unix_offset_ns));
 }
 
 /* {"key":...,"value":{ - the caller writes the one member. */
@@ -131,8 +131,7 @@ static void write_ids(struct rp_json *json, const struct rp_request_record *reco
 
 /* A phase below the request's span; nothing when it did not happen. */
 static void write_phase(struct rp_json *json, const struct rp_request_record *record,
-                        const struct rp_record_context *context, const char *name,
-                        uint64_t begin_ns, uint64_t end_ns) {
+                        const char *name, uint64_t begin_ns, uint64_t end_ns) {
     uint64_t span = rp_hash64(name, 3, record->trace.span); /* their first three letters differ */
     if (!begin_ns || end_ns < begin_ns)
         return;
@@ -141,17 +140,17 @@ static void write_phase(struct rp_json *json, const struct rp_request_record *re
     rp_json_uint(json, "flags", record->trace.flags | FLAG_HAS_IS_REMOTE);
     rp_json_string(json, "name", name);
     rp_json_uint(json, "kind", KIND_INTERNAL);
-    write_time(json, "startTimeUnixNano", begin_ns, context);
-    write_time(json, "endTimeUnixNano", end_ns, context);
+    write_time(json, "startTimeUnixNano", begin_ns, record);
+    write_time(json, "endTimeUnixNano", end_ns, record);
     rp_json_object_end(json);
 }
 
-static void write_event(struct rp_json *json, const struct rp_record_context *context,
+static void write_event(struct rp_json *json, const struct rp_request_record *record,
                         const char *name, uint64_t ns) {
     if (!ns)
         return;
     rp_json_object_begin(json, NULL);
-    write_time(json, "timeUnixNano", ns, context);
+    write_time(json, "timeUnixNano", ns, record);
     rp_json_string(json, "name", name);
     rp_json_object_end(json);
 }
@@ -170,16 +169,16 @@ static void write_request(struct rp_json *json, const struct rp_request_record *
                      (record->trace.parent ? FLAG_HAS_IS_REMOTE | FLAG_IS_REMOTE : 0));
     rp_json_string(json, "name", name);
     rp_json_uint(json, "kind", KIND_SERVER);
-    write_time(json, "startTimeUnixNano", record->first_byte_ns, context);
-    write_time(json, "endTimeUnixNano", end_ns, context);
+    write_time(json, "startTimeUnixNano", record->first_byte_ns, record);
+    write_time(json, "endTimeUnixNano", end_ns, record);
     rp_json_array_begin(json, "attributes");
     write_request_attributes(json, record, context->model);
     write_own_attributes(json, record);
     rp_json_array_end(json);
     rp_json_array_begin(json, "events");
-    write_event(json, context, "received", record->received_ns);
-    write_event(json, context, "first_token", record->first_token_ns);
-    write_event(json, context, "last_token", record->last_token_ns);
+    write_event(json, record, "received", record->received_ns);
+    write_event(json, record, "first_token", record->first_token_ns);
+    write_event(json, record, "last_token", record->last_token_ns);
     rp_json_array_end(json);
     rp_json_object_begin(json, "status");
     /* A client's fault is no error of a server's span. */
@@ -189,11 +188,11 @@ static void write_request(struct rp_json *json, const struct rp_request_record *
     }
     rp_json_object_end(json);
     rp_json_object_end(json);
-    write_phase(json, record, context, "receive", record->first_byte_ns, record->received_ns);
-    write_phase(json, record, context, "tokenize", record->parsed_ns, record->tokenized_ns);
-    write_phase(json, record, context, "queue", record->queued_ns, record->admitted_ns);
-    write_phase(json, record, context, "prefill", record->admitted_ns, record->first_token_ns);
-    write_phase(json, record, context, "decode", record->first_token_ns, record->last_token_ns);
+    write_phase(json, record, "receive", record->first_byte_ns, record->received_ns);
+    write_phase(json, record, "tokenize", record->parsed_ns, record->tokenized_ns);
+    write_phase(json, record, "queue", record->queued_ns, record->admitted_ns);
+    write_phase(json, record, "prefill", record->admitted_ns, record->first_token_ns);
+    write_phase(json, record, "decode", record->first_token_ns, record->last_token_ns);
 }
 
 void rp_request_otlp(struct rp_json *json, const struct rp_request_record *const *records,

@@ -12,6 +12,7 @@ void rp_record_begin(struct rp_request_record *record, const struct rp_conn *con
     memcpy(record->request_id, conn->request_id, sizeof record->request_id);
     record->trace = conn->trace;
     record->trace.span = span;
+    record->unix_offset_ns = conn->unix_offset_ns;
     record->first_byte_ns = conn->first_byte_ns;
     record->received_ns = conn->received_ns;
     record->key_index = conn->key_index;

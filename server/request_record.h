@@ -29,6 +29,7 @@ struct rp_request_record {
     uint64_t engine_id;                 /* rp_request.id; 0: never submitted */
     uint32_t prompt_index, prompt_count, choice_index; /* choice: which answer to the prompt */
     /* In the order of a life. */
+    int64_t unix_offset_ns; /* time since the epoch less rp_tick_ns, read once: at the first byte */
     uint64_t first_byte_ns, received_ns, parsed_ns, tokenized_ns, queued_ns, admitted_ns;
     uint64_t first_token_ns, last_token_ns, closed_ns, written_ns;
     uint32_t prompt_tokens, cached_tokens, output_tokens, swaps;

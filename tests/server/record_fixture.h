@@ -38,6 +38,7 @@ static void record_make(struct rp_request_record *record) {
                                               .flags = 1};
     record->prompt_count = 1;
     record->key_index = 2;
+    record->unix_offset_ns = 1700000000000000000;
     record->first_byte_ns = 1000 * MS;
     record->received_ns = 1001 * MS;
     record->parsed_ns = 1001 * MS + 500000;

@@ -36,7 +36,6 @@ static const struct rp_step_record steps[] = {
     {.step = 16, .begin_ns = 1080 * MS, .end_ns = 1082 * MS}};
 static const struct rp_record_context context = {.model = "demo \"x\"",
                                                  .now_ns = 2000 * MS,
-                                                 .unix_offset_ns = 1700000000000000000,
                                                  .graph = graph,
                                                  .steps = steps,
                                                  .step_count = RP_ARRAY_COUNT(steps)};
