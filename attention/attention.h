@@ -9,6 +9,7 @@
 #ifndef RP_ATTENTION_ATTENTION_H
 #define RP_ATTENTION_ATTENTION_H
 
+#include "attention/mask.h"
 #include "device/cpu_isa.h"
 #include "device/cpu_team.h"
 #include "device/program.h"
@@ -24,6 +25,10 @@ struct rp_attention_args {
     enum rp_dtype out_dtype; /* f32 or bf16 */
     uint32_t heads, kv_heads, head_dim, layer, window;
     float scale;
+    float soft_cap; /* scores become soft_cap * tanh(score / soft_cap); 0: as they are */
+    /* A program of this layer (rp_mask_at_layer) that says more than causal, a window and a cap: those are not read
+     * then. NULL: none. Parameters: those of the row's slot. Borrowed. */
+    const struct rp_mask *mask;
 };
 
 typedef void (*rp_attention_fn)(const struct rp_attention_args *args,

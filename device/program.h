@@ -23,6 +23,7 @@ extern "C" {
 #endif
 
 struct rp_matrix; /* quant/matrix.h */
+struct rp_mask;   /* attention/mask.h */
 
 enum rp_dtype {
     RP_DTYPE_F32,
@@ -126,6 +127,10 @@ struct rp_op {
             uint32_t heads, kv_heads, head_dim;
             float scale;     /* of q.k, usually head_dim^-1/2 */
             uint32_t window; /* visible iff q - kv < window; 0 = no window. Causal always. */
+            float soft_cap;  /* scores become soft_cap * tanh(score / soft_cap); 0 = as they are */
+            /* This layer's mask program, in place of causal, window and soft_cap; NULL: those. Borrowed: it outlives
+             * every graph. */
+            const struct rp_mask *mask;
         } attention;
         struct {
             enum rp_activation fn;

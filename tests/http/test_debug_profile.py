@@ -142,7 +142,9 @@ def check_sessions(server):
         thread.join()
     assert server.metrics()["reprise_device_allocations_total"] == allocations
     if not SANITIZED:  # their freed memory stays for a while
-        assert sizes[-1] - sizes[4] < 16 << 20, sizes
+        # A leak grows with every session; a thread of the pool that has its first work takes its memory once, at any time.
+        growth = sorted(after - before for before, after in zip(sizes[4:], sizes[5:]))
+        assert growth[len(growth) // 2] < 1 << 20 and sizes[-1] - sizes[4] < 64 << 20, sizes
 
 
 def check_one_session_at_a_time(server):
