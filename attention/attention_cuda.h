@@ -61,6 +61,10 @@ size_t rp_attention_cuda_workspace_bytes(const struct rp_attention_cuda_config *
 int rp_attention_cuda_plan(const struct rp_attention_cuda_config *config, struct rp_arena *memory,
                            struct rp_cuda_launch *out, uint32_t *out_count, struct rp_error *err);
 
+/* The class of a program, or without one of a window; negative: there is none. */
+int rp_attention_cuda_class(const struct rp_attention_cuda_config *config,
+                            const struct rp_mask *mask, uint32_t window);
+
 /* Launches of one attention operator, in order; args->step, kv and sizes agree with the config. */
 int rp_attention_cuda_lower(const struct rp_attention_cuda_config *config,
                             const struct rp_attention_args *args, struct rp_arena *memory,

@@ -80,7 +80,7 @@ struct rp_attention_cuda_plan_view {
 struct rp_attention_cuda_workspace {
     struct rp_attention_cuda_plan_view plans[RP_ATTENTION_CLASSES_MAX];
     uint32_t row_capacity, tile_capacity;
-    uint32_t unit_capacity, block_words; /* of the longest sequence; 0 without programs */
+    uint32_t unit_capacity, block_words; /* of the longest sequence */
     uint32_t *arrivals; /* (row_capacity, kv_heads) splits of a decode row that are done */
     uint32_t
         *claims; /* (RP_ATTENTION_CLAIMS) for kernels that claim work: [0] decode, [1] prefill */
@@ -120,6 +120,8 @@ size_t rp_attention_decode_cuda_partial_floats(const struct rp_attention_cuda_co
 /* Prompt rows. tile: queries of one tile of the plan; it depends on the sizes alone, not on the bucket. */
 bool rp_attention_prefill_cuda_supports(const struct rp_attention_cuda_config *config);
 uint32_t rp_attention_prefill_cuda_tile(const struct rp_attention_cuda_config *config);
+/* Whether Hopper's kernel takes them. */
+bool rp_attention_prefill_cuda_has_wgmma(const struct rp_attention_cuda_config *config);
 /* Keys of one block. */
 uint32_t rp_attention_prefill_cuda_keys(const struct rp_attention_cuda_config *config);
 int rp_attention_prefill_cuda_run(const void *args, struct CUstream_st *stream);

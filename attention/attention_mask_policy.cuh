@@ -55,7 +55,8 @@ template <typename Mask> struct mask_params {
 
 #ifdef RP_MASK_PROGRAM /* how its text is included */
 /* The text of the program, between these: its tanhf is ours. */
-#define tanhf rp_tanh
+#define tanhf              rp_tanh
+#define RP_MASK_SEARCH_MAX 256 /* pairs: a unit of a decode row, a key of a tile */
 namespace program_text {
 #include RP_MASK_PROGRAM
 }
