@@ -23,6 +23,14 @@ static void fill(void *to, size_t count, enum rp_dtype dtype, uint64_t *state) {
     }
 }
 
+/* q is f32; beside bf16 pages its values are those of bf16, which a card rounds them to. */
+static void fill_q(float *to, size_t count, enum rp_dtype dtype, uint64_t *state) {
+    for (size_t i = 0; i < count; i++) {
+        float value = next_value(state);
+        to[i] = dtype == RP_DTYPE_BF16 ? rp_bf16_to_f32(rp_f32_to_bf16(value)) : value;
+    }
+}
+
 static int write_file(const char *dir, uint32_t number, const char *suffix, const void *data,
                       size_t bytes, struct rp_error *err) {
     char path[1024];
@@ -60,6 +68,7 @@ static int write_description(const struct attention_case *what, const char *dir,
     rp_json_init(&json, &out);
     rp_json_object_begin(&json, NULL);
     rp_json_string(&json, "device", what->bench->info.name);
+    rp_json_string(&json, "backend", what->bench->backend->name);
     rp_json_string(&json, "kernel", what->kernel);
     rp_json_string(&json, "dtype", rp_dtype_name(what->bench->config->dtype));
     rp_attention_shape_json(shape, &json);
@@ -103,7 +112,8 @@ int rp_attention_case_dump(struct attention_case *what, const char *dir, uint32_
     if (status != RP_OK)
         goto done;
     memset(arena, 0xFF, arena_bytes); /* an output that nobody writes is NaN */
-    fill(arena, rp_attention_case_offset(what, 1) / sizeof(float), RP_DTYPE_F32, &state);
+    fill_q((float *)(void *)arena, rp_attention_case_offset(what, 1) / sizeof(float),
+           what->kv.dtype, &state);
     fill(pages, pool / rp_dtype_bytes(what->kv.dtype), what->kv.dtype, &state);
     if (backend->copy(device, what->arena, arena, arena_bytes) != RP_OK ||
         backend->copy(device, what->pages, pages, pool) != RP_OK ||
