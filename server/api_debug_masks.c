@@ -211,19 +211,22 @@ static void reply_json(struct rp_conn *conn, const struct asked *asked) {
 
 void rp_api_debug_masks(struct rp_conn *conn) {
     struct asked asked = {.format = JSON};
-    uint32_t layers = rp_engine_layer_count(conn->server->serving.engine);
+    const struct rp_engine *engine = conn->server->serving.engine;
+    uint32_t layers = rp_engine_layer_count(engine);
+    /* A program is proved for positions of this model. */
+    double longest = RP_MIN((uint32_t)POSITIONS_MAX, rp_engine_max_model_len(engine));
     const struct rp_query_param params[] = {
         {.name = "format", .type = RP_QUERY_CHOICE, .choices = "json|text", .value = &asked.format},
         {.name = "q",
          .type = RP_QUERY_UINT,
          .min = 1,
-         .max = POSITIONS_MAX,
+         .max = longest,
          .value = &asked.q,
          .given = &asked.has_q},
         {.name = "kv",
          .type = RP_QUERY_UINT,
          .min = 1,
-         .max = POSITIONS_MAX,
+         .max = longest,
          .value = &asked.kv,
          .given = &asked.has_kv},
         {.name = "layer", .type = RP_QUERY_UINT, .max = layers - 1, .value = &asked.layer}};
