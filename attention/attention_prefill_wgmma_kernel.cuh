@@ -301,13 +301,15 @@ static __device__ __forceinline__ void feed(const wgmma_args &args, const addres
 
 /* --- computing --- */
 
-/* V of keys that no row of the tile sees may be anything: zeros, so that a weight of zero gives zero. */
+/* V of keys that no row of the tile sees may be anything: zeros, so that a weight of zero gives zero. Waits for V
+ * (full, parity) where there is such a key. By one team where they take turns: the other one's turn comes behind it. */
 template <int D, typename Mask>
 static __device__ __forceinline__ void clean(const claimed_tile &work, uint32_t key, uint32_t v,
-                                             uint32_t team, const int32_t *params, uint32_t group) {
+                                             uint32_t full, uint32_t parity, uint32_t team,
+                                             const int32_t *params, uint32_t group) {
     constexpr uint32_t keys = shape<D>::keys;
     const prefill_tile &tile = work.tile;
-    uint32_t row = threadIdx.x % 128;
+    uint32_t row = threadIdx.x % 128, lane = threadIdx.x % 32;
     bool unseen;
     if constexpr (Mask::is_program) {
         if ((key & BLOCK_IS_PARTIAL) == 0)
@@ -320,13 +322,18 @@ static __device__ __forceinline__ void clean(const claimed_tile &work, uint32_t 
             return;
         unseen = key + row < tile.first_key || key + row >= tile.key_end;
     }
-    if (row < keys && unseen)
-        for (uint32_t part = 0; part < shape<D>::parts; part++)
-            for (uint32_t chunk = 0; chunk < 8; chunk++)
-                asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(
-                                 v + part * shape<D>::part_bytes + row * 128 + chunk * 16),
-                             "r"(0)
-                             : "memory");
+    uint32_t rows = __ballot_sync(0xFFFFFFFFu, row < keys && unseen);
+    barrier_wait(full, parity);
+    /* Eight lanes a row, four rows at once: each bank is written once. */
+    for (uint32_t i = lane / 8; i < 32; i += 4)
+        if (rows >> i & 1)
+#pragma unroll
+            for (uint32_t part = 0; part < shape<D>::parts; part++)
+                asm volatile(
+                    "st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(
+                        v + part * shape<D>::part_bytes + (row - lane + i) * 128 + lane % 8 * 16),
+                    "r"(0)
+                    : "memory");
     fence_async_proxy();
     warpgroup_sync(SYNC_ROWS + team);
 }
@@ -551,16 +558,17 @@ static __device__ __forceinline__ void compute(const wgmma_args &args, const add
             begins = false;
         }
         while (has_more<D, Mask>(now)) {
-            const uint32_t before = now.key;
+            const uint32_t values = from.kv[1] + v.stage * shape<D>::block_bytes;
             barrier_wait(at(&shared->full[0][k.stage]), k.parity);
+            if (!Turns || team == 0)
+                clean<D, Mask>(now.work, now.key, values, at(&shared->full[1][v.stage]), v.parity,
+                               team, now.params, group);
             now.key += keys;
             if (Turns)
                 turn_wait(team);
             begin_scores<D, Mask>(s, now, from, k, team);
             barrier_wait(at(&shared->full[1][v.stage]), v.parity);
-            clean<D, Mask>(now.work, before, from.kv[1] + v.stage * shape<D>::block_bytes, team,
-                           now.params, group);
-            multiply_pv<D>(o, p, from.kv[1] + v.stage * shape<D>::block_bytes);
+            multiply_pv<D>(o, p, values);
             if (Turns)
                 turn_pass(team);
             wgmma_wait<1>(s);
@@ -580,11 +588,13 @@ static __device__ __forceinline__ void compute(const wgmma_args &args, const add
                     begin_tile<D>(now, args, from, done.count + 1, team, row, group);
         if (more) {
             barrier_wait(at(&shared->full[0][k.stage]), k.parity);
+            if (!Turns || team == 0)
+                clean<D, Mask>(done.work, done.key, values, at(&shared->full[1][v.stage]), v.parity,
+                               team, done.params, group);
             if (Turns)
                 turn_wait(team);
             begin_scores<D, Mask>(s, now, from, k, team);
             barrier_wait(at(&shared->full[1][v.stage]), v.parity);
-            clean<D, Mask>(done.work, done.key, values, team, done.params, group);
             multiply_pv<D>(o, p, values);
             if (Turns)
                 turn_pass(team);
@@ -597,7 +607,8 @@ static __device__ __forceinline__ void compute(const wgmma_args &args, const add
             pack_weights(p, s);
         } else {
             barrier_wait(at(&shared->full[1][v.stage]), v.parity);
-            clean<D, Mask>(done.work, done.key, values, team, done.params, group);
+            clean<D, Mask>(done.work, done.key, values, at(&shared->full[1][v.stage]), v.parity,
+                           team, done.params, group);
             multiply_pv<D>(o, p, values);
             wgmma_wait<0>(o);
         }
