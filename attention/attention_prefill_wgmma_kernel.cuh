@@ -301,13 +301,15 @@ static __device__ __forceinline__ void feed(const wgmma_args &args, const addres
 
 /* --- computing --- */
 
-/* V of keys that no row of the tile sees may be anything: zeros, so that a weight of zero gives zero. */
+/* V of keys that no row of the tile sees may be anything: zeros, so that a weight of zero gives zero. Waits for V
+ * (full, parity) where there is such a key. By one team where they take turns: the other one's turn comes behind it. */
 template <int D, typename Mask>
 static __device__ __forceinline__ void clean(const claimed_tile &work, uint32_t key, uint32_t v,
-                                             uint32_t team, const int32_t *params, uint32_t group) {
+                                             uint32_t full, uint32_t parity, uint32_t team,
+                                             const int32_t *params, uint32_t group) {
     constexpr uint32_t keys = shape<D>::keys;
     const prefill_tile &tile = work.tile;
-    uint32_t row = threadIdx.x % 128;
+    uint32_t row = threadIdx.x % 128, lane = threadIdx.x % 32;
     bool unseen;
     if constexpr (Mask::is_program) {
         if ((key & BLOCK_IS_PARTIAL) == 0)
@@ -320,13 +322,18 @@ static __device__ __forceinline__ void clean(const claimed_tile &work, uint32_t 
             return;
         unseen = key + row < tile.first_key || key + row >= tile.key_end;
     }
-    if (row < keys && unseen)
-        for (uint32_t part = 0; part < shape<D>::parts; part++)
-            for (uint32_t chunk = 0; chunk < 8; chunk++)
-                asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(
-                                 v + part * shape<D>::part_bytes + row * 128 + chunk * 16),
-                             "r"(0)
-                             : "memory");
+    uint32_t rows = __ballot_sync(0xFFFFFFFFu, row < keys && unseen);
+    barrier_wait(full, parity);
+    /* Eight lanes a row, four rows at once: each bank is written once. */
+    for (uint32_t i = lane / 8; i < 32; i += 4)
+        if (rows >> i & 1)
+#pragma unroll
+            for (uint32_t part = 0; part < shape<D>::parts; part++)
+                asm volatile(
+                    "st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(
+                        v + part * shape<D>::part_bytes + (row - lane + i) * 128 + lane % 8 * 16),
+                    "r"(0)
+                    : "memory");
     fence_async_proxy();
     warpgroup_sync(SYNC_ROWS + team);
 }
@@ -459,6 +466,65 @@ store_wide(const float (&o)[D / 8][4], const softmax_state &state, const rp_atte
     return true;
 }
 
+/* A tile in work: which, its rows of Q in shared memory, and how far its softmax is. */
+struct tile_state {
+    claimed_tile work;
+    const int32_t *params;
+    softmax_state softmax;
+    uint32_t count, q;
+    uint32_t key; /* of the block whose scores were computed last; of a program its entry */
+};
+
+/* Waits for the count-th tile of this block and its Q. False: there is none. */
+template <int D>
+static __device__ __forceinline__ bool begin_tile(tile_state &now, const wgmma_args &args,
+                                                  const addresses &from, uint32_t count,
+                                                  uint32_t team, uint32_t row, uint32_t group) {
+    const rp_attention_args &attention = args.call.args;
+    uint32_t slot = count % shape<D>::q_stages;
+    barrier_wait(at(&from.shared->q_full[slot]), count / shape<D>::q_stages & 1);
+    now.work = from.shared->tiles[count % 2];
+    if (now.work.tile.tokens == 0)
+        return false;
+    now.params = from.shared->params[count % 2];
+    now.count = count;
+    now.q = from.q + slot * shape<D>::q_bytes;
+    now.key = now.work.tile.first_key / shape<D>::keys * shape<D>::keys;
+    now.softmax = begin_rows(attention, now.work.tile, row, group, now.work.kv_head);
+    return true;
+}
+
+/* Scores of the block that comes next in the ring, begun. */
+template <int D, typename Mask>
+static __device__ __forceinline__ void begin_scores(float (&s)[shape<D>::keys / 8][4],
+                                                    tile_state &now, const addresses &from,
+                                                    const turn &k, uint32_t team) {
+    if (Mask::is_program)
+        now.key = from.shared->blocks[k.stage];
+    multiply_qk<D>(s, now.q + team * 64 * 128, from.kv[0] + k.stage * shape<D>::block_bytes);
+}
+
+template <int D, typename Mask>
+static __device__ __forceinline__ bool has_more(const tile_state &now) {
+    return Mask::is_program ? (now.key & BLOCK_IS_LAST) == 0
+                            : now.key + shape<D>::keys < now.work.tile.key_end;
+}
+
+template <int D, typename Mask>
+static __device__ __forceinline__ void
+store_tile(const float (&o)[D / 8][4], const tile_state &done, const rp_attention_args &attention,
+           control *shared, uint32_t team, uint32_t row, uint32_t group) {
+    if (!store_wide<D, Mask>(o, done.softmax, attention, done.work.tile, done.work.kv_head,
+                             done.q + team * 64 * 128, group))
+        store_rows<D, Mask>(o, done.softmax, attention, done.work.tile, done.work.kv_head, row,
+                            group);
+    /* Every thread for itself: racecheck does not follow one lane's word for its warp (release). */
+    barrier_arrive(at(&shared->q_empty[done.count % shape<D>::q_stages]));
+}
+
+/* One turn of the loop: the product of a block's scores runs beside that of the weights of the block before it, also
+ * where that one was the last of another tile, which is then stored. With one place for Q (head dim 256) the next
+ * tile begins when this one is stored. */
 template <int D, bool Turns, typename Mask>
 static __device__ __forceinline__ void compute(const wgmma_args &args, const addresses &from,
                                                uint32_t group) {
@@ -467,71 +533,97 @@ static __device__ __forceinline__ void compute(const wgmma_args &args, const add
     uint32_t team = threadIdx.x / 128 - 1;
     uint32_t row = threadIdx.x / 32 * 16 - 64 + threadIdx.x % 32 / 4;
     const float factor = factor_of<Mask>(attention);
+    control *shared = from.shared;
     turn k, v;
+    tile_state now;
+    float s[keys / 8][4], o[D / 8][4] = {}, scale[2];
+    uint32_t p[keys / 16][4];
     if (Turns && team == 1)
         turn_pass(team);
-    for (uint32_t count = 0;; count++) {
-        uint32_t slot = count % shape<D>::q_stages;
-        control *shared = from.shared;
-        barrier_wait(at(&shared->q_full[slot]), count / shape<D>::q_stages & 1);
-        const claimed_tile work = shared->tiles[count % 2];
-        const prefill_tile &tile = work.tile;
-        const int32_t *params = shared->params[count % 2];
-        if (tile.tokens == 0)
-            return;
-        uint32_t q = from.q + slot * shape<D>::q_bytes + team * 64 * 128;
-        if (count == 0) {
-            feed_q<D, 128, 8>(attention, from.q + slot * shape<D>::q_bytes, work, threadIdx.x % 128,
-                              group, team * 64, 64);
-            warpgroup_sync(SYNC_ROWS + team);
-        }
-        softmax_state state = begin_rows(attention, tile, row, group, work.kv_head);
-        float s[keys / 8][4], o[D / 8][4] = {}, scale[2];
-        uint32_t p[keys / 16][4];
-        uint32_t key = tile.first_key / keys * keys;
-        barrier_wait(at(&shared->full[0][k.stage]), k.parity);
-        if (Mask::is_program)
-            key = shared->blocks[k.stage];
-        multiply_qk<D>(s, q, from.kv[0] + k.stage * shape<D>::block_bytes);
-        wgmma_wait<0>(s);
-        release(&shared->empty[0][k.stage]);
-        k.next();
-        soften<D, Mask>(s, state, scale, tile, attention, key, factor, params);
-        pack_weights(p, s);
-        while (Mask::is_program ? (key & BLOCK_IS_LAST) == 0 : key + keys < tile.key_end) {
-            const uint32_t before = key;
+    if (!begin_tile<D>(now, args, from, 0, team, row, group))
+        return;
+    feed_q<D, 128, 8>(attention, now.q, now.work, threadIdx.x % 128, group, team * 64, 64);
+    warpgroup_sync(SYNC_ROWS + team);
+    bool begins = true; /* a tile, with no weights yet */
+    for (;;) {
+        if (begins) {
             barrier_wait(at(&shared->full[0][k.stage]), k.parity);
-            key = Mask::is_program ? shared->blocks[k.stage] : key + keys;
+            begin_scores<D, Mask>(s, now, from, k, team);
+            wgmma_wait<0>(s);
+            release(&shared->empty[0][k.stage]);
+            k.next();
+            soften<D, Mask>(s, now.softmax, scale, now.work.tile, attention, now.key, factor,
+                            now.params);
+            pack_weights(p, s);
+            begins = false;
+        }
+        while (has_more<D, Mask>(now)) {
+            const uint32_t values = from.kv[1] + v.stage * shape<D>::block_bytes;
+            barrier_wait(at(&shared->full[0][k.stage]), k.parity);
+            if (!Turns || team == 0)
+                clean<D, Mask>(now.work, now.key, values, at(&shared->full[1][v.stage]), v.parity,
+                               team, now.params, group);
+            now.key += keys;
             if (Turns)
                 turn_wait(team);
-            multiply_qk<D>(s, q, from.kv[0] + k.stage * shape<D>::block_bytes);
+            begin_scores<D, Mask>(s, now, from, k, team);
             barrier_wait(at(&shared->full[1][v.stage]), v.parity);
-            clean<D, Mask>(work, before, from.kv[1] + v.stage * shape<D>::block_bytes, team, params,
-                           group);
-            multiply_pv<D>(o, p, from.kv[1] + v.stage * shape<D>::block_bytes);
+            multiply_pv<D>(o, p, values);
             if (Turns)
                 turn_pass(team);
             wgmma_wait<1>(s);
             release(&shared->empty[0][k.stage]);
             k.next();
-            soften<D, Mask>(s, state, scale, tile, attention, key, factor, params);
+            soften<D, Mask>(s, now.softmax, scale, now.work.tile, attention, now.key, factor,
+                            now.params);
             wgmma_wait<0>(o);
             release(&shared->empty[1][v.stage]);
             v.next();
             pack_weights(p, s);
             rescale(o, scale);
         }
-        barrier_wait(at(&shared->full[1][v.stage]), v.parity);
-        clean<D, Mask>(work, key, from.kv[1] + v.stage * shape<D>::block_bytes, team, params,
-                       group);
-        multiply_pv<D>(o, p, from.kv[1] + v.stage * shape<D>::block_bytes);
-        wgmma_wait<0>(o);
+        const tile_state done = now;
+        const uint32_t values = from.kv[1] + v.stage * shape<D>::block_bytes;
+        bool more = shape<D>::q_stages == 2 &&
+                    begin_tile<D>(now, args, from, done.count + 1, team, row, group);
+        if (more) {
+            barrier_wait(at(&shared->full[0][k.stage]), k.parity);
+            if (!Turns || team == 0)
+                clean<D, Mask>(done.work, done.key, values, at(&shared->full[1][v.stage]), v.parity,
+                               team, done.params, group);
+            if (Turns)
+                turn_wait(team);
+            begin_scores<D, Mask>(s, now, from, k, team);
+            barrier_wait(at(&shared->full[1][v.stage]), v.parity);
+            multiply_pv<D>(o, p, values);
+            if (Turns)
+                turn_pass(team);
+            wgmma_wait<1>(s);
+            release(&shared->empty[0][k.stage]);
+            k.next();
+            soften<D, Mask>(s, now.softmax, scale, now.work.tile, attention, now.key, factor,
+                            now.params);
+            wgmma_wait<0>(o);
+            pack_weights(p, s);
+        } else {
+            barrier_wait(at(&shared->full[1][v.stage]), v.parity);
+            clean<D, Mask>(done.work, done.key, values, at(&shared->full[1][v.stage]), v.parity,
+                           team, done.params, group);
+            multiply_pv<D>(o, p, values);
+            wgmma_wait<0>(o);
+        }
         release(&shared->empty[1][v.stage]);
         v.next();
-        if (!store_wide<D, Mask>(o, state, attention, tile, work.kv_head, q, group))
-            store_rows<D, Mask>(o, state, attention, tile, work.kv_head, row, group);
-        /* Every thread for itself: racecheck does not follow one lane's word for its warp (release). */
-        barrier_arrive(at(&shared->q_empty[slot]));
+        store_tile<D, Mask>(o, done, attention, shared, team, row, group);
+        if (shape<D>::q_stages == 1)
+            more = begins = begin_tile<D>(now, args, from, done.count + 1, team, row, group);
+        if (!more)
+            return;
+#pragma unroll
+        for (int n = 0; n < D / 8; n++)
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                o[n][i] = 0.0f;
     }
 }
 
