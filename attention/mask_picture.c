@@ -74,6 +74,7 @@ void rp_mask_picture_text(const struct rp_mask *mask, const struct rp_mask_view 
 /* Colours that stand on white and on black; the words follow the page. */
 static const char style[] =
     "<style>\n"
+    "rect { shape-rendering: crispEdges; }\n"
     "text { font: 12px sans-serif; fill: #3d444d; }\n"
     "text.program { font-family: monospace; }\n"
     ".full { fill: #2f81f7; }\n"

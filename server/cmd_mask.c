@@ -269,8 +269,9 @@ static int show(struct work *w) {
                                 .params = w->params};
     print_program(w);
     print_view(w, &view);
-    code = write_all(&w->out, stdout, "standard output");
-    return code == RP_EXIT_OK && o->svg ? write_svg(w, &view) : code;
+    /* The picture first: whoever reads standard output may stop reading. */
+    code = o->svg ? write_svg(w, &view) : RP_EXIT_OK;
+    return code == RP_EXIT_OK ? write_all(&w->out, stdout, "standard output") : code;
 }
 
 int rp_cmd_mask(int argc, char **argv) {
