@@ -8,8 +8,9 @@
  * one. Rules apply in order. No condition at all: `causal`. docs/masks.md has the grammar and the named blocks.
  *
  * Numbers: conditions compute with 32-bit integers; / and % are those of C. rp_mask_parse proves by intervals, over
- * all positions below limits->length and all values that the parameters may have, that nothing overflows and no divisor
- * is 0, and refuses what it cannot prove. So evaluation cannot fail, and every device gets the same answers.
+ * all positions below limits->length rounded up to a multiple of 1024 (so that kernels may ask for whole tiles) and all
+ * values that the parameters may have, that nothing overflows and no divisor is 0, and refuses what it cannot prove. So
+ * evaluation cannot fail, and every device gets the same answers. Other positions must not be asked for: asserted.
  * Score rules compute in f32, in the order written; `score` is scale * (q . k).
  *
  * Parameters are data: their values travel in a request's slot (RP_SLOT_MASK_PARAMS + index), never in a graph.
@@ -51,7 +52,7 @@ int rp_mask_parse(const char *text, size_t bytes, const struct rp_mask_limits *l
 void rp_mask_free(struct rp_mask *mask); /* legal on NULL */
 
 /* The canonical text: named blocks written out, constants folded, parameters by name; parsing it gives an equal
- * program. Equal canonical texts: equal programs. */
+ * program. Equal texts under equal limits: equal programs. */
 const char *rp_mask_text(const struct rp_mask *mask);
 /* The tree, one node a line, indented. */
 void rp_mask_print_tree(const struct rp_mask *mask, struct rp_buffer *out);
@@ -66,7 +67,8 @@ bool rp_mask_reads_head(
     const struct rp_mask *mask); /* the conditions (not the rules) depend on h */
 bool rp_mask_reads_layer(const struct rp_mask *mask); /* conditions or rules depend on layer */
 
-/* The program of one layer: `layer` is a constant, what follows from it is folded. Parameters keep their indices. */
+/* The program of one layer: `layer` is a constant, what follows from it is folded. Parameters keep their indices.
+ * Fails for want of memory, and when a number that a score rule divides by is 0 in this layer. */
 int rp_mask_at_layer(const struct rp_mask *mask, uint32_t layer, struct rp_mask **out,
                      struct rp_error *err) RP_MUST_USE;
 
@@ -97,7 +99,8 @@ void rp_mask_score_keys(const struct rp_mask *mask, const struct rp_mask_pair *p
 /* --- A tile of pairs ------------------------------------------------------------------------------------ */
 
 /* SKIP: no pair of it meets. FULL: every pair does. PARTIAL: some may; the pairs themselves must be asked. Sound:
- * SKIP and FULL are proofs. Saturating 64-bit intervals over the tree. */
+ * SKIP and FULL are proofs. Saturating 64-bit intervals over the tree; where these leave a tile of at most 16,384 pairs
+ * open (times its heads, when the conditions read h), its pairs are asked until two differ: so the answer is exact there. */
 enum rp_mask_class { RP_MASK_SKIP, RP_MASK_FULL, RP_MASK_PARTIAL };
 struct rp_mask_tile {
     int32_t q_begin, q_end; /* [begin, end), not empty; as all of these */

@@ -9,6 +9,7 @@
 #ifndef RP_SERVER_FLAGS_H
 #define RP_SERVER_FLAGS_H
 
+#include "base/nearest_name.h"
 #include "base/status.h"
 
 enum rp_flag_type {
@@ -68,8 +69,5 @@ enum rp_exit {
 
 /* Prints `error: text` and `hint: hint`, and returns `code`, so that a command can return it. */
 int rp_fail(enum rp_exit code, const struct rp_error *err);
-
-/* The names nearest to a misspelt one: NULL when none is near (Levenshtein distance at most 3). */
-const char *rp_nearest_name(const char *name, const char *const *names, uint32_t count);
 
 #endif
