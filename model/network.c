@@ -153,8 +153,11 @@ static struct rp_view attention(struct emit *e, struct rp_view q) {
     attention.u.attention.head_dim = config->head_dim;
     double scalar = config->query_scalar > 0 ? config->query_scalar : config->head_dim;
     attention.u.attention.scale = (float)(1.0 / sqrt(scalar));
-    attention.u.attention.window = rp_model_window(config, e->layer);
-    attention.u.attention.soft_cap = config->attention_cap;
+    struct rp_layer_mask mask = rp_model_layer_mask(e->model, e->layer);
+    attention.u.attention.window = mask.window;
+    attention.u.attention.soft_cap = mask.soft_cap;
+    attention.u.attention.mask = mask.program;
+    attention.u.attention.mask_text = mask.program ? rp_mask_text(mask.program) : NULL;
     add(e, &attention);
     return attention.out;
 }

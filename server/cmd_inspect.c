@@ -134,6 +134,18 @@ static void print_view(const struct rp_program *program, const struct rp_view *v
         snprintf(out + len, (size_t)(96 - len), " at %u", view->col);
 }
 
+/* What an attention operator sees beyond plain causal. */
+static void print_mask(const struct rp_op *op, struct rp_buffer *out) {
+    if (op->kind != RP_OP_ATTENTION)
+        return;
+    if (op->u.attention.mask_text)
+        rp_buffer_printf(out, "     mask: %s\n", op->u.attention.mask_text);
+    if (op->u.attention.window)
+        rp_buffer_printf(out, "     window: %u\n", op->u.attention.window);
+    if (op->u.attention.soft_cap != 0.0f)
+        rp_buffer_printf(out, "     soft_cap: %g\n", (double)op->u.attention.soft_cap);
+}
+
 static void print_ops(const struct inspection *in, const struct rp_bucket *bucket,
                       struct rp_buffer *out) {
     const struct rp_program *program = &in->program;
@@ -155,6 +167,7 @@ static void print_ops(const struct inspection *in, const struct rp_bucket *bucke
                          rp_op_kind_name(op->kind), input, output,
                          (unsigned long long)cost.bytes_read,
                          (unsigned long long)cost.bytes_written, (unsigned long long)cost.flops);
+        print_mask(op, out);
     }
 }
 
@@ -274,6 +287,11 @@ static int open_inspection(struct inspection *in, const struct rp_engine_options
     int status = rp_model_config_load(in->dir, &config, err);
     if (status == RP_OK)
         status = rp_model_describe(&config, rp_stack_dtype(options->dtype), &in->model, err);
+    struct rp_mask *mask = NULL;
+    if (status == RP_OK)
+        status = rp_stack_open_mask(options, &config, &mask, err);
+    if (status == RP_OK && mask)
+        status = rp_model_set_mask(&in->model, mask, err);
     if (status == RP_OK)
         status = rp_model_emit(&in->model, &in->program, err);
     if (status == RP_OK)
@@ -308,6 +326,7 @@ static const struct rp_flag inspect_flags[] = {
      "the operators, and what each bucket was lowered to"},
     {"json", RP_FLAG_SWITCH, offsetof(struct inspect_options, json), NULL, 0, 0, NULL,
      "one JSON object"},
+    RP_MASK_FLAGS(offsetof(struct inspect_options, engine)),
     RP_ENGINE_FLAGS(offsetof(struct inspect_options, engine)),
 };
 

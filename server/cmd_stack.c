@@ -197,6 +197,20 @@ static double lap(uint64_t *since_ns) {
     return (double)(*since_ns - before) * 1e-9;
 }
 
+/* Before anything that takes long. */
+static int open_mask(const char *dir, const struct rp_engine_options *options, struct rp_mask **out,
+                     enum rp_exit *out_code, struct rp_error *err) {
+    struct rp_model_config config;
+    if (!options->attention_mask || !*options->attention_mask)
+        return RP_OK;
+    int status = rp_model_config_load(dir, &config, err);
+    *out_code = RP_EXIT_MODEL;
+    if (status != RP_OK)
+        return status;
+    *out_code = RP_EXIT_USAGE;
+    return rp_stack_open_mask(options, &config, out, err);
+}
+
 int rp_stack_open(struct rp_stack *stack, const char *dir, const struct rp_engine_options *options,
                   void (*wake)(void *ctx), void *wake_ctx, struct rp_trace_ring *ring,
                   bool show_progress, enum rp_exit *out_code, struct rp_error *err) {
@@ -207,11 +221,16 @@ int rp_stack_open(struct rp_stack *stack, const char *dir, const struct rp_engin
         *out_code = RP_EXIT_USAGE;
         return status;
     }
+    struct rp_mask *mask = NULL;
+    status = open_mask(dir, options, &mask, out_code, err);
+    if (status != RP_OK)
+        return status;
     uint64_t since_ns = rp_clock_ns();
     status = rp_stack_select(options, &stack->selection, err);
     stack->device_s = lap(&since_ns);
     if (status != RP_OK) {
         *out_code = RP_EXIT_DEVICE;
+        rp_mask_free(mask);
         return status;
     }
     status = rp_tokenizer_open(dir, &stack->tokenizer, err);
@@ -219,6 +238,10 @@ int rp_stack_open(struct rp_stack *stack, const char *dir, const struct rp_engin
     if (status == RP_OK)
         status = rp_model_load(dir, rp_stack_dtype(options->dtype), options->max_model_len, on_load,
                                &progress, &stack->model, err);
+    if (status == RP_OK && mask)
+        status = rp_model_set_mask(&stack->model, mask, err);
+    else
+        rp_mask_free(mask);
     *out_code = RP_EXIT_MODEL;
     if (status == RP_OK) {
         stack->weights_s = lap(&since_ns);

@@ -239,6 +239,29 @@ static void test_gemma2_norms_what_it_adds_and_caps_its_logits(void **state) {
     assert_true(find(f, "embed")->u.embed.scale == (float)sqrt(24.0));
 }
 
+static void set_mask(struct fixture *f, const char *text) {
+    struct rp_mask_limits limits = rp_model_mask_limits(&f->model.config, 0);
+    struct rp_mask *mask;
+    assert_int_equal(rp_mask_parse(text, strlen(text), &limits, &mask, &f->err), RP_OK);
+    assert_int_equal(rp_model_set_mask(&f->model, mask, &f->err), RP_OK);
+}
+
+static void test_a_mask_without_score_rules_leaves_the_models_cap(void **state) {
+    struct fixture *f = *state;
+    struct rp_model_config config = tiny;
+    config.window = 5;
+    config.attention_cap = 50;
+    assert_int_equal(rp_model_describe(&config, RP_DTYPE_F32, &f->model, &f->err), RP_OK);
+    set_mask(f, "causal && sliding_window(3)");
+    assert_int_equal(rp_model_layer_mask(&f->model, 1).window, 3);
+    assert_true(rp_model_layer_mask(&f->model, 1).soft_cap == 50);
+    set_mask(f, "causal && sliding_window(3); soft_cap(7)");
+    assert_true(rp_model_layer_mask(&f->model, 1).soft_cap == 7);
+    set_mask(f, "causal && (kv < 2 || layer == 0)");
+    assert_true(rp_model_layer_mask(&f->model, 0).soft_cap == 50); /* plain there */
+    assert_true(rp_mask_has_score(rp_model_layer_mask(&f->model, 1).program));
+}
+
 static void test_a_layer_has_the_window_unless_it_is_a_full_one(void **state) {
     struct fixture *f = *state;
     struct rp_model_config config = tiny;
@@ -307,6 +330,7 @@ int main(void) {
         TEST(test_rows_past_the_gather_are_logit_rows),
         TEST(test_qwen3_normalises_each_head_of_q_and_k_in_place),
         TEST(test_gemma2_norms_what_it_adds_and_caps_its_logits),
+        TEST(test_a_mask_without_score_rules_leaves_the_models_cap),
         TEST(test_a_layer_has_the_window_unless_it_is_a_full_one),
         TEST(test_a_described_and_a_loaded_model_have_one_fingerprint),
         TEST(test_a_failed_allocation_leaves_no_program),
