@@ -7,7 +7,9 @@ static struct rp_mask_range leaf_range(const struct rp_mask_node *node,
     case RP_MASK_OP_Q:
         return (struct rp_mask_range){tile->q_begin, tile->q_end - (int64_t)1};
     case RP_MASK_OP_KV:
-        return (struct rp_mask_range){tile->kv_begin, tile->kv_end - (int64_t)1};
+        return (struct rp_mask_range){
+            tile->kv_begin, RP_MAX(tile->kv_begin, tile->kv_end - (int64_t)1 -
+                                                       RP_MASK_MUTATED(LAST_KEY_FORGOTTEN))};
     case RP_MASK_OP_H:
         return (struct rp_mask_range){tile->h_begin, tile->h_end - (int64_t)1};
     case RP_MASK_OP_LAYER:

@@ -186,15 +186,21 @@ enum rp_mask_class rp_mask_classify_ranges(const struct rp_mask *mask,
 /* Tiles of at most so many pairs, which intervals leave open, are searched. */
 #define RP_MASK_SEARCH_MAX 16384
 
-/* Tests build these files with faults of ours in them. */
+/* Faults of ours that a test switches on, to see that it finds them. Does not exist in a build without
+ * RP_MASK_MUTATIONS. */
 #ifdef RP_MASK_MUTATIONS
 enum rp_mask_mutation {
     RP_MASK_MUTATION_NONE,
-    RP_MASK_MUTATION_MOD_WITHOUT_WRAP,
-    RP_MASK_MUTATION_DIV_ONE_CORNER,
-    RP_MASK_MUTATION_LESS_IS_LESS_EQUAL,
-    RP_MASK_MUTATION_OR_OF_TWO_PARTIAL,
-    RP_MASK_MUTATION_NEGATIVE_MOD,
+    RP_MASK_MUTATION_MOD_WITHOUT_WRAP, /* a remainder is taken of both ends, whatever lies between */
+    RP_MASK_MUTATION_TWO_CORNERS,      /* a product lies between two of its four corners */
+    RP_MASK_MUTATION_ABS_OF_ENDS,      /* |a| lies between those of its ends */
+    RP_MASK_MUTATION_LESS_IS_LESS_EQUAL, /* q - kv < n holds where it is n */
+    RP_MASK_MUTATION_EQUAL_ENDS,         /* ranges that are equal make equal values */
+    RP_MASK_MUTATION_OR_OF_TWO_PARTIAL,  /* two halves are a whole */
+    RP_MASK_MUTATION_AND_OF_TWO_PARTIAL, /* and have nothing in common */
+    RP_MASK_MUTATION_FIRST_BRANCH,       /* ?: gives its first result when it is open */
+    RP_MASK_MUTATION_LAST_KEY_FORGOTTEN, /* a tile ends one key early */
+    RP_MASK_MUTATION_COUNT
 };
 extern enum rp_mask_mutation rp_mask_mutation;
 #define RP_MASK_MUTATED(name) (rp_mask_mutation == RP_MASK_MUTATION_##name)

@@ -283,9 +283,6 @@ static uint16_t call(struct parser *p, uint32_t index) {
 static uint16_t block(struct parser *p, const struct rp_mask_block *block) {
     struct rp_mask_block_args args = {.column = p->word.column};
     enum place place = p->place;
-    if (block->is_rule && place != IN_RULE)
-        return fail(p, args.column, "put it behind a `;`, as in `causal; soft_cap(50)`",
-                    "%s is a score rule, a clause of its own", block->name);
     if (!block->is_rule && place != IN_CONDITION && place != IN_RULE)
         return fail(p, args.column, "arguments are made of constants, parameters, h and layer",
                     "%s cannot be an argument of a block", block->name);
@@ -326,6 +323,9 @@ static uint16_t position(struct parser *p, uint32_t index) {
 static uint16_t name(struct parser *p) {
     uint32_t column = p->word.column;
     const struct rp_mask_block *named = find_block(&p->word);
+    if (named && named->is_rule)
+        return fail(p, column, "put it behind a `;`, as in `causal; soft_cap(50)`",
+                    "%s is a score rule, a clause of its own", named->name);
     if (named)
         return block(p, named);
     for (uint32_t i = 0; i < RP_ARRAY_COUNT(functions); i++)

@@ -27,7 +27,7 @@ static struct rp_mask_range corners(const struct rp_mask_range *a, const struct 
                                     int64_t (*f)(int64_t, int64_t)) {
     int64_t all[4] = {f(a->lo, b->lo), f(a->lo, b->hi), f(a->hi, b->lo), f(a->hi, b->hi)};
     struct rp_mask_range out = {all[0], all[0]};
-    for (int i = 1; i < (RP_MASK_MUTATED(DIV_ONE_CORNER) ? 2 : 4); i++) {
+    for (int i = 1; i < (RP_MASK_MUTATED(TWO_CORNERS) ? 2 : 4); i++) {
         out.lo = RP_MIN(out.lo, all[i]);
         out.hi = RP_MAX(out.hi, all[i]);
     }
@@ -48,9 +48,8 @@ static struct rp_mask_range remainder_of(const struct rp_mask_range *a,
     if (b->lo <= 0 && b->hi >= 0)
         return anything;
     int64_t most = RP_MAX(negative(b->lo), b->hi) - 1;
-    bool one_sign = a->lo >= 0 || a->hi <= 0 || RP_MASK_MUTATED(NEGATIVE_MOD);
     bool same_quotient = b->lo == b->hi && quotient(a->lo, b->lo) == quotient(a->hi, b->lo);
-    if ((one_sign && same_quotient) || (b->lo == b->hi && RP_MASK_MUTATED(MOD_WITHOUT_WRAP))) {
+    if (same_quotient || (b->lo == b->hi && RP_MASK_MUTATED(MOD_WITHOUT_WRAP))) {
         int64_t d = b->lo == -1 ? 1 : b->lo;
         return (struct rp_mask_range){a->lo % d, a->hi % d};
     }
@@ -59,6 +58,8 @@ static struct rp_mask_range remainder_of(const struct rp_mask_range *a,
 }
 
 static struct rp_mask_range absolute(const struct rp_mask_range *a) {
+    if (RP_MASK_MUTATED(ABS_OF_ENDS) && a->lo < 0 && a->hi > 0)
+        return (struct rp_mask_range){RP_MIN(-a->lo, a->hi), RP_MAX(-a->lo, a->hi)};
     int64_t low = a->lo >= 0 ? a->lo : a->hi <= 0 ? negative(a->hi) : 0;
     return (struct rp_mask_range){low, RP_MAX(a->hi, negative(a->lo))};
 }
@@ -79,17 +80,23 @@ static struct rp_mask_range less_equal(const struct rp_mask_range *a,
 }
 
 static struct rp_mask_range equal(const struct rp_mask_range *a, const struct rp_mask_range *b) {
-    return truth(a->lo == a->hi && b->lo == b->hi && a->lo == b->lo,
-                 a->hi < b->lo || b->hi < a->lo);
+    bool single = (a->lo == a->hi && b->lo == b->hi) || RP_MASK_MUTATED(EQUAL_ENDS);
+    return truth(single && a->lo == b->lo && a->hi == b->hi, a->hi < b->lo || b->hi < a->lo);
 }
 
 static struct rp_mask_range opposite(struct rp_mask_range a) {
     return (struct rp_mask_range){1 - a.hi, 1 - a.lo};
 }
 
+static struct rp_mask_range both(const struct rp_mask_range *a, const struct rp_mask_range *b) {
+    bool open = a->lo < a->hi && b->lo < b->hi;
+    int64_t hi = RP_MASK_MUTATED(AND_OF_TWO_PARTIAL) && open ? 0 : RP_MIN(a->hi, b->hi);
+    return (struct rp_mask_range){RP_MIN(a->lo, b->lo), hi};
+}
+
 static struct rp_mask_range either(const struct rp_mask_range *a, const struct rp_mask_range *b) {
-    bool both = RP_MASK_MUTATED(OR_OF_TWO_PARTIAL) && a->hi && b->hi;
-    return (struct rp_mask_range){both ? 1 : RP_MAX(a->lo, b->lo), RP_MAX(a->hi, b->hi)};
+    bool whole = RP_MASK_MUTATED(OR_OF_TWO_PARTIAL) && a->hi && b->hi;
+    return (struct rp_mask_range){whole ? 1 : RP_MAX(a->lo, b->lo), RP_MAX(a->hi, b->hi)};
 }
 
 struct rp_mask_range rp_mask_range_of(const struct rp_mask_node *node,
@@ -105,8 +112,9 @@ struct rp_mask_range rp_mask_range_of(const struct rp_mask_node *node,
         return opposite(*a);
     case RP_MASK_OP_ABS:
         return absolute(a);
-    case RP_MASK_OP_MIN:
     case RP_MASK_OP_AND:
+        return both(a, b);
+    case RP_MASK_OP_MIN:
         return (struct rp_mask_range){RP_MIN(a->lo, b->lo), RP_MIN(a->hi, b->hi)};
     case RP_MASK_OP_MAX:
         return (struct rp_mask_range){RP_MAX(a->lo, b->lo), RP_MAX(a->hi, b->hi)};
@@ -135,8 +143,8 @@ struct rp_mask_range rp_mask_range_of(const struct rp_mask_node *node,
     case RP_MASK_OP_NE:
         return opposite(equal(a, b));
     case RP_MASK_OP_SELECT:
-        if (a->lo == a->hi)
-            return a->lo ? *b : *c;
+        if (a->lo == a->hi || RP_MASK_MUTATED(FIRST_BRANCH))
+            return a->hi ? *b : *c;
         return (struct rp_mask_range){RP_MIN(b->lo, c->lo), RP_MAX(b->hi, c->hi)};
     default:
         return anything;

@@ -67,7 +67,7 @@ static const char prelude[] =
     "}\n"
     "RP_MASK_INLINE rp_mask_r rp_mask_mod(rp_mask_r a, rp_mask_r b) {\n"
     "    int most = rp_mask_upper(-b.lo, b.hi) - 1;\n"
-    "    if ((a.lo >= 0 || a.hi <= 0) && b.lo == b.hi && a.lo / b.lo == a.hi / b.lo)\n"
+    "    if (b.lo == b.hi && a.lo / b.lo == a.hi / b.lo)\n"
     "        return rp_mask_of(a.lo % b.lo, a.hi % b.lo);\n"
     "    return rp_mask_of(a.lo >= 0 ? 0 : rp_mask_upper(a.lo, -most),\n"
     "                      a.hi <= 0 ? 0 : rp_mask_lower(a.hi, most));\n"
