@@ -15,7 +15,7 @@
 
 #include <string.h>
 
-/* Launches that a program of n operators can need: attention takes several, step_begin one more. */
+/* Launches that a program of n operators can need: attention takes several; step_begin has the plans beside. */
 #define LAUNCHES_PER_OP RP_ATTENTION_LAUNCHES_MAX
 
 /* --numerics fast: from so many rows on cuBLASLt is faster than our products (bench/results). */
@@ -128,9 +128,32 @@ static struct rp_cuda_partials take_pending(struct lowering *low, int32_t tensor
 
 /* -- the ends of the step --------------------------------------------------------------------------- */
 
-/* Distinct windows of the program's attention operators, and their sizes. */
+/* The mask class of an attention operator, a new one if need be; a program's kernels are made here. */
+static int describe_class(struct lowering *low, const struct rp_op *op) {
+    struct rp_attention_cuda_config *config = &low->attention;
+    const struct rp_mask *mask = op->u.attention.mask;
+    uint32_t class = config->window_count;
+    if (rp_attention_cuda_class(config, mask, op->u.attention.window) >= 0)
+        return RP_OK;
+    if (class == RP_ATTENTION_CLASSES_MAX)
+        return rp_error_set(low->err, RP_STATUS_UNSUPPORTED,
+                            "%s: more than %u different windows and mask programs in one model",
+                            op->name, RP_ATTENTION_CLASSES_MAX);
+    config->windows[class] = mask ? 0 : op->u.attention.window;
+    config->masks[class] = mask;
+    config->window_count++;
+    return mask ? rp_cuda_mask_program(low->device, config, mask, op->name,
+                                       &config->programs[class], low->err)
+                : RP_OK;
+}
+
+/* Mask classes of the program's attention operators, and their sizes. */
 static int describe_attention(struct lowering *low) {
     struct rp_attention_cuda_config *config = &low->attention;
+    config->limits = low->device->limits;
+    config->step = low->bindings->step;
+    config->kv = *low->bindings->kv;
+    config->bucket = low->bucket;
     for (uint32_t i = 0; i < low->program->op_count; i++) {
         const struct rp_op *op = op_at(low, i);
         if (op->kind != RP_OP_ATTENTION)
@@ -138,22 +161,12 @@ static int describe_attention(struct lowering *low) {
         config->heads = op->u.attention.heads;
         config->kv_heads = op->u.attention.kv_heads;
         config->head_dim = op->u.attention.head_dim;
-        uint32_t class = 0;
-        while (class < config->window_count && config->windows[class] != op->u.attention.window)
-            class ++;
-        if (class == RP_ATTENTION_CLASSES_MAX)
-            return rp_error_set(low->err, RP_STATUS_UNSUPPORTED,
-                                "%s: more than %u different windows in one model", op->name,
-                                RP_ATTENTION_CLASSES_MAX);
-        config->windows[class] = op->u.attention.window;
-        config->window_count = RP_MAX(config->window_count, class + 1);
+        int status = describe_class(low, op);
+        if (status != RP_OK)
+            return status;
     }
     if (config->window_count == 0)
         return RP_OK;
-    config->limits = low->device->limits;
-    config->step = low->bindings->step;
-    config->kv = *low->bindings->kv;
-    config->bucket = low->bucket;
     config->workspace_bytes = rp_attention_cuda_workspace_bytes(config);
     config->workspace = scratch_of(low, RP_CUDA_SCRATCH_ATTENTION, config->workspace_bytes);
     return config->workspace ? RP_OK : out_of_memory(low, "attention's workspace");
@@ -166,12 +179,13 @@ static int emit_step_begin(struct lowering *low, uint32_t at, uint32_t count) {
     int status = ADD_LAUNCH(low, at, count, "step_begin", rp_step_begin_cuda_run, args);
     if (status != RP_OK || low->attention.window_count == 0)
         return status;
-    struct rp_cuda_launch plan;
-    uint32_t plans = 0;
+    struct rp_cuda_launch plans[RP_ATTENTION_PLANS_MAX];
+    uint32_t plan_count = 0;
     low->attention.stamp = stamp_of(low);
-    status = rp_attention_cuda_plan(&low->attention, &low->graph->memory, &plan, &plans, low->err);
-    if (status == RP_OK && plans)
-        append(low, at, count, &plan);
+    status =
+        rp_attention_cuda_plan(&low->attention, &low->graph->memory, plans, &plan_count, low->err);
+    for (uint32_t i = 0; status == RP_OK && i < plan_count; i++)
+        append(low, at, count, &plans[i]);
     return status;
 }
 
@@ -361,10 +375,6 @@ static int emit_kv_write(struct lowering *low, uint32_t at, uint32_t count) {
 
 static int emit_attention(struct lowering *low, uint32_t at, uint32_t count) {
     const struct rp_op *op = op_at(low, at);
-    if (op->u.attention.mask || op->u.attention.soft_cap != 0.0f)
-        return rp_error_set(low->err, RP_STATUS_UNSUPPORTED,
-                            "%s: no kernel for %s on CUDA yet; --device cpu has one", op->name,
-                            op->u.attention.mask ? "mask programs" : "capped scores");
     struct rp_values q = values_of(low, &op->in[0]), out = values_of(low, &op->out);
     struct rp_attention_args args = {.step = low->bindings->step,
                                      .kv = *low->bindings->kv,
@@ -378,7 +388,9 @@ static int emit_attention(struct lowering *low, uint32_t at, uint32_t count) {
                                      .head_dim = op->u.attention.head_dim,
                                      .layer = op->layer,
                                      .window = op->u.attention.window,
-                                     .scale = op->u.attention.scale};
+                                     .scale = op->u.attention.scale,
+                                     .soft_cap = op->u.attention.soft_cap,
+                                     .mask = op->u.attention.mask};
     struct rp_cuda_launch launches[RP_ATTENTION_LAUNCHES_MAX];
     uint32_t launch_count = 0;
     low->attention.stamp = stamp_of(low);
@@ -603,7 +615,8 @@ int rp_cuda_lower(struct rp_device *device, struct rp_graph *graph,
                            .fuse = !options->no_fusion,
                            .layout = scratch_layout(program, bindings),
                            .err = err};
-    graph->nodes = rp_arena_calloc(&graph->memory, (size_t)(end - begin) * LAUNCHES_PER_OP,
+    graph->nodes = rp_arena_calloc(&graph->memory,
+                                   (size_t)(end - begin) * LAUNCHES_PER_OP + RP_ATTENTION_PLANS_MAX,
                                    sizeof *graph->nodes);
     if (!graph->nodes)
         return out_of_memory(&low, "the list of launches");

@@ -180,12 +180,10 @@ uint32_t rp_engine_max_model_len(const struct rp_engine *engine);
 /* Tokens of the longest prompt where prompts are computed whole, since the mask is not causal; 0: they may be cut. scored:
  * of a prompt with prompt_logprobs. */
 uint32_t rp_engine_whole_prompt_max(const struct rp_engine *engine, bool scored);
-/* The program that says what tokens see, of all layers; NULL: the model's own rules. It lives as long as the model. */
-const struct rp_mask *rp_engine_mask(const struct rp_engine *engine);
-/* What one layer makes of it. */
+/* What attention of a layer sees. */
 struct rp_engine_layer_mask {
     const struct rp_mask *program; /* NULL: causal, within the window, capped */
-    uint32_t window;
+    uint32_t window, heads;
     float soft_cap;
     char kernels
         [64]; /* of the smallest and the largest captured step, one name when they are the same */

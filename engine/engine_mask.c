@@ -17,8 +17,6 @@ uint32_t rp_engine_whole_prompt_max(const struct rp_engine *engine, bool scored)
     return rp_scheduler_whole_prompt_max(&engine->scheduler_config, scored);
 }
 
-const struct rp_mask *rp_engine_mask(const struct rp_engine *engine) { return engine->model->mask; }
-
 uint32_t rp_engine_layer_count(const struct rp_engine *engine) {
     return engine->model->config.layers;
 }
@@ -40,8 +38,10 @@ void rp_engine_layer_mask(const struct rp_engine *engine, uint32_t layer,
     uint32_t count = rp_engine_graph_count(engine);
     const char *small = count ? kernel_of(engine, 0, layer) : "";
     const char *large = count ? kernel_of(engine, count - 1, layer) : "";
-    *out = (struct rp_engine_layer_mask){
-        .program = mask.program, .window = mask.window, .soft_cap = mask.soft_cap};
+    *out = (struct rp_engine_layer_mask){.program = mask.program,
+                                         .window = mask.window,
+                                         .heads = engine->model->config.heads,
+                                         .soft_cap = mask.soft_cap};
     bool same = strcmp(small, large) == 0;
     snprintf(out->kernels, sizeof out->kernels, "%s%s%s", small, same ? "" : ", ",
              same ? "" : large);

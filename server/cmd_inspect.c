@@ -17,6 +17,7 @@
 
 /* Everything a print needs; made once. */
 struct inspection {
+    struct rp_mask *mask; /* until the model has it */
     const char *dir;
     struct rp_model model;
     struct rp_program program;
@@ -287,11 +288,10 @@ static int open_inspection(struct inspection *in, const struct rp_engine_options
     int status = rp_model_config_load(in->dir, &config, err);
     if (status == RP_OK)
         status = rp_model_describe(&config, rp_stack_dtype(options->dtype), &in->model, err);
-    struct rp_mask *mask = NULL;
-    if (status == RP_OK)
-        status = rp_stack_open_mask(options, &config, &mask, err);
-    if (status == RP_OK && mask)
-        status = rp_model_set_mask(&in->model, mask, err);
+    if (status == RP_OK && in->mask) {
+        status = rp_model_set_mask(&in->model, in->mask, err);
+        in->mask = NULL;
+    }
     if (status == RP_OK)
         status = rp_model_emit(&in->model, &in->program, err);
     if (status == RP_OK)
@@ -312,6 +312,7 @@ static void close_inspection(struct inspection *in) {
     if (in->selection.device)
         in->selection.backend->close(in->selection.device);
     rp_free(in->layout);
+    rp_mask_free(in->mask);
     rp_program_deinit(&in->program);
     rp_model_deinit(&in->model);
 }
@@ -359,6 +360,9 @@ int rp_cmd_inspect(int argc, char **argv) {
     if (status != RP_OK)
         return rp_fail(RP_EXIT_USAGE, &err);
     in.dir = positionals[0];
+    if (rp_stack_open_mask(in.dir, &options.engine, &in.mask, &code, &err) != RP_OK)
+        return rp_fail(code, &err);
+    code = RP_EXIT_OK;
     rp_buffer_init(&out, 0);
     status = open_inspection(&in, &options.engine, &err);
     if (status == RP_OK) {

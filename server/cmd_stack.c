@@ -197,20 +197,6 @@ static double lap(uint64_t *since_ns) {
     return (double)(*since_ns - before) * 1e-9;
 }
 
-/* Before anything that takes long. */
-static int open_mask(const char *dir, const struct rp_engine_options *options, struct rp_mask **out,
-                     enum rp_exit *out_code, struct rp_error *err) {
-    struct rp_model_config config;
-    if (!options->attention_mask || !*options->attention_mask)
-        return RP_OK;
-    int status = rp_model_config_load(dir, &config, err);
-    *out_code = RP_EXIT_MODEL;
-    if (status != RP_OK)
-        return status;
-    *out_code = RP_EXIT_USAGE;
-    return rp_stack_open_mask(options, &config, out, err);
-}
-
 int rp_stack_open(struct rp_stack *stack, const char *dir, const struct rp_engine_options *options,
                   void (*wake)(void *ctx), void *wake_ctx, struct rp_trace_ring *ring,
                   bool show_progress, enum rp_exit *out_code, struct rp_error *err) {
@@ -222,7 +208,7 @@ int rp_stack_open(struct rp_stack *stack, const char *dir, const struct rp_engin
         return status;
     }
     struct rp_mask *mask = NULL;
-    status = open_mask(dir, options, &mask, out_code, err);
+    status = rp_stack_open_mask(dir, options, &mask, out_code, err);
     if (status != RP_OK)
         return status;
     uint64_t since_ns = rp_clock_ns();

@@ -30,16 +30,11 @@ static int name_flag(struct rp_error *err) {
     return status;
 }
 
-int rp_stack_open_mask(const struct rp_engine_options *options,
-                       const struct rp_model_config *config, struct rp_mask **out,
-                       struct rp_error *err) {
-    const char *text = options->attention_mask;
-    const struct rp_mask_limits limits = rp_model_mask_limits(config, options->max_model_len);
-    char *file = NULL;
-    *out = NULL;
-    if (!text || !*text)
-        return RP_OK;
+/* The flag's text, or its file's. */
+static int parse(const char *text, const struct rp_mask_limits *limits, struct rp_mask **out,
+                 struct rp_error *err) {
     size_t bytes = strlen(text);
+    char *file = NULL;
     int status = RP_OK;
     if (*text == '@') {
         file = rp_alloc(RP_MASK_TEXT_MAX + 1);
@@ -48,12 +43,25 @@ int rp_stack_open_mask(const struct rp_engine_options *options,
         status = read_file(text + 1, file, &bytes, err);
         text = file;
     }
-    if (status == RP_OK) {
-        status = rp_mask_parse(text, bytes, &limits, out, err);
-        if (status != RP_OK)
-            status = name_flag(err);
-    }
+    if (status == RP_OK && (status = rp_mask_parse(text, bytes, limits, out, err)) != RP_OK)
+        status = name_flag(err);
     rp_free(file);
+    return status;
+}
+
+int rp_stack_open_mask(const char *dir, const struct rp_engine_options *options,
+                       struct rp_mask **out, enum rp_exit *out_code, struct rp_error *err) {
+    struct rp_model_config config;
+    *out = NULL;
+    if (!options->attention_mask || !*options->attention_mask)
+        return RP_OK;
+    int status = rp_model_config_load(dir, &config, err);
+    *out_code = RP_EXIT_MODEL;
+    if (status != RP_OK)
+        return status;
+    const struct rp_mask_limits limits = rp_model_mask_limits(&config, options->max_model_len);
+    status = parse(options->attention_mask, &limits, out, err);
+    *out_code = RP_EXIT_USAGE;
     if (status != RP_OK || rp_mask_is_causal(*out) || options->allow_noncausal)
         return status;
     rp_mask_free(*out);
