@@ -68,7 +68,7 @@ static __device__ __forceinline__ float rp_divide(float a, float b) {
 /* The text of the program, between these: its tanhf is ours, and how it divides. */
 #define tanhf              rp_tanh
 #define __fdiv_rn          rp_divide
-#define RP_MASK_SEARCH_MAX 256 /* pairs: a unit of a decode row, a key of a tile */
+#define RP_MASK_SEARCH_MAX 0 /* intervals decide: a lane has no time for pairs */
 namespace program_text {
 #include RP_MASK_PROGRAM
 }
