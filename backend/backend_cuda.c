@@ -59,7 +59,8 @@ static void open_cublaslt(struct rp_device *device, const char *cache_dir) {
     struct rp_error err = {0};
     struct rp_cublaslt_config config = {
         .cache_dir = cache_dir,
-        .workspace = rp_cuda_scratch(device, RP_CUDA_SCRATCH_CUBLASLT, RP_CUBLASLT_WORKSPACE_BYTES),
+        .workspace =
+            rp_cuda_scratch(device, RP_CUDA_SCRATCH_CUBLASLT, RP_CUBLASLT_WORKSPACE_BYTES, 0),
         .workspace_bytes = RP_CUBLASLT_WORKSPACE_BYTES};
     if (!config.workspace || rp_cublaslt_open(&config, &device->cublaslt, &err) != RP_OK) {
         snprintf(device->cublaslt_text, sizeof device->cublaslt_text, "no cuBLASLt");

@@ -50,10 +50,11 @@ struct rp_cuda_constant {
     struct rp_cuda_constant *next;
 };
 
-/* A block that kernels scribble in. It only grows, and never moves: earlier graphs keep the old one. */
+/* A block that kernels scribble in. It never moves: earlier graphs keep theirs. */
 struct rp_cuda_scratch {
     unsigned char *data;
     size_t bytes;
+    uint64_t layout;
     struct rp_cuda_scratch *older;
 };
 
@@ -119,9 +120,10 @@ void rp_cuda_release(struct rp_device *device, void *base);
 void rp_cuda_memory(struct rp_device *device, struct rp_device_memory *out);
 /* Device copy of a host array, made once. NULL: memory is out. */
 void *rp_cuda_constant(struct rp_device *device, const void *host, size_t bytes);
-/* At least `bytes`, zeroed when made. NULL: memory is out. */
+/* At least `bytes`, zeroed when made, for all who say the same `layout`: kernels leave their counters at zero, but where
+ * one layout has its counters another one has sums. NULL: memory is out. */
 unsigned char *rp_cuda_scratch(struct rp_device *device, enum rp_cuda_scratch_kind kind,
-                               size_t bytes);
+                               size_t bytes, uint64_t layout);
 int rp_cuda_matrix_prepare(struct rp_device *device, struct rp_matrix *matrix,
                            struct rp_error *err);
 int rp_cuda_matrix_random(struct rp_device *device, struct rp_matrix *matrix, uint64_t seed,

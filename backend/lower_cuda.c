@@ -9,6 +9,7 @@
 #include "attention/attention_cuda.h"
 #include "backend/device_cuda.h"
 #include "backend/lowering.h"
+#include "base/hash.h"
 #include "device/ops_cuda.h"
 #include "quant/matmul_cuda.h"
 
@@ -28,6 +29,7 @@ struct lowering {
     struct rp_bucket bucket;
     uint32_t end;
     bool fuse;
+    uint64_t layout; /* of scratch: the same for all buckets of one graph set */
     struct rp_attention_cuda_config attention; /* behind_product: whether one was lowered */
     struct rp_cuda_partials pending;           /* count 0: none */
     int32_t pending_tensor;
@@ -48,6 +50,21 @@ static const struct rp_op *op_at(const struct lowering *low, uint32_t at) {
 
 static struct rp_values values_of(const struct lowering *low, const struct rp_view *view) {
     return rp_lowering_values(low->program, low->bindings, view);
+}
+
+static unsigned char *scratch_of(const struct lowering *low, enum rp_cuda_scratch_kind kind,
+                                 size_t bytes) {
+    return rp_cuda_scratch(low->device, kind, bytes, low->layout);
+}
+
+/* Where kernels have what in their scratch follows from the program and the sizes of steps and pages. */
+static uint64_t scratch_layout(const struct rp_program *program,
+                               const struct rp_bindings *bindings) {
+    const struct rp_kv_layout *kv = bindings->kv; /* NULL for a program that has no pages */
+    const uint64_t parts[] = {rp_program_fingerprint(program), kv ? kv->page_stride : 0,
+                              kv ? kv->page_tokens : 0, kv ? (uint64_t)kv->dtype : 0};
+    return rp_hash64(&bindings->step.config, sizeof bindings->step.config,
+                     rp_hash64(parts, sizeof parts, 0));
 }
 
 /* Of the launch that is lowered next. */
@@ -138,8 +155,7 @@ static int describe_attention(struct lowering *low) {
     config->kv = *low->bindings->kv;
     config->bucket = low->bucket;
     config->workspace_bytes = rp_attention_cuda_workspace_bytes(config);
-    config->workspace =
-        rp_cuda_scratch(low->device, RP_CUDA_SCRATCH_ATTENTION, config->workspace_bytes);
+    config->workspace = scratch_of(low, RP_CUDA_SCRATCH_ATTENTION, config->workspace_bytes);
     return config->workspace ? RP_OK : out_of_memory(low, "attention's workspace");
 }
 
@@ -173,8 +189,7 @@ static int emit_sample(struct lowering *low, uint32_t at, uint32_t count) {
                                   .max_rows = low->bucket.logit_rows,
                                   .max_seq_rows = low->bucket.rows,
                                   .scores_prompts = !low->bucket.decode && step->vocab != 0,
-                                  .scratch =
-                                      rp_cuda_scratch(low->device, RP_CUDA_SCRATCH_SAMPLE, bytes),
+                                  .scratch = scratch_of(low, RP_CUDA_SCRATCH_SAMPLE, bytes),
                                   .plain_edges = !low->device->limits.dependent_launch,
                                   .stamp = stamp_of(low)};
     if (!args.scratch)
@@ -392,8 +407,7 @@ static int plan_product(struct lowering *low, uint32_t at, struct rp_matmul_cuda
     product.workspace_bytes = rp_matmul_cuda_workspace_bytes(
         &low->device->limits, RP_MAX(step->token_capacity, step->logit_row_capacity),
         rp_lowering_widest_linear(low->program));
-    product.workspace =
-        rp_cuda_scratch(low->device, RP_CUDA_SCRATCH_MATMUL, product.workspace_bytes);
+    product.workspace = scratch_of(low, RP_CUDA_SCRATCH_MATMUL, product.workspace_bytes);
     if (!product.workspace)
         return out_of_memory(low, "the products' workspace");
     int status = constant_of(low, op->vector, op->weight->rows, &product.bias);
@@ -575,6 +589,7 @@ int rp_cuda_lower(struct rp_device *device, struct rp_graph *graph,
                            .bucket = *bucket,
                            .end = end,
                            .fuse = !options->no_fusion,
+                           .layout = scratch_layout(program, bindings),
                            .err = err};
     graph->nodes = rp_arena_calloc(&graph->memory, (size_t)(end - begin) * LAUNCHES_PER_OP,
                                    sizeof *graph->nodes);

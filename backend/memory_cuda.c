@@ -195,17 +195,18 @@ void *rp_cuda_constant(struct rp_device *device, const void *host, size_t bytes)
 }
 
 unsigned char *rp_cuda_scratch(struct rp_device *device, enum rp_cuda_scratch_kind kind,
-                               size_t bytes) {
-    struct rp_cuda_scratch *now = device->scratch[kind];
-    if (now && now->bytes >= bytes)
-        return now->data;
+                               size_t bytes, uint64_t layout) {
+    struct rp_cuda_scratch *newest = device->scratch[kind];
+    for (const struct rp_cuda_scratch *s = newest; s; s = s->older)
+        if (s->bytes >= bytes && s->layout == layout)
+            return s->data;
     struct rp_cuda_scratch *made = rp_alloc(sizeof *made);
     unsigned char *data = made ? rp_cuda_alloc(device, bytes, RP_MEMORY_DEVICE) : NULL;
     if (!data || RP_CUDA_TRY(device, cudaMemset(data, 0, RP_MAX(bytes, (size_t)1)))) {
         rp_free(made);
         return NULL;
     }
-    *made = (struct rp_cuda_scratch){data, bytes, now};
+    *made = (struct rp_cuda_scratch){data, bytes, layout, newest};
     device->scratch[kind] = made;
     return data;
 }

@@ -5,18 +5,14 @@
 #include "bench/kernels_internal.h"
 #include "bench/membw.h"
 #include "bench/random_pattern.h"
+#include "bench/replay_time.h"
 #include "model/rope.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #define MIB           ((uint64_t)1 << 20)
-#define SAMPLES_MAX   64u
-#define SAMPLES_MIN   5u
-#define SAMPLE_NS     2000000.0
-#define LONG_NS       25000000.0
-#define REPEATS_MAX   512u
+#define WARM_NS       16000000.0 /* a first replay that took less is taken again */
 #define CASE_SECONDS  0.4
 #define SQUARE        8192u  /* the large product: n = k */
 #define SQUARE_ROWS   1024u  /* from here on it is in the list */
@@ -89,36 +85,13 @@ static void make_list(const struct kernels_bench *bench, struct list *list) {
 
 /* ---- time ------------------------------------------------------------------------------------------- */
 
-/* Nanoseconds of `count` replays and the wait for them; negative when the device failed. */
-static double time_replays(const struct kernels_bench *bench, struct rp_graph *graph,
-                           uint32_t count) {
-    uint64_t begin = rp_clock_ns();
-    for (uint32_t i = 0; i < count; i++)
-        if (bench->backend->launch(bench->device, graph) != RP_OK)
-            return -1.0;
-    if (bench->backend->synchronize(bench->device) != RP_OK)
-        return -1.0;
-    return (double)(rp_clock_ns() - begin);
-}
-
-static int compare_doubles(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-/* Median of a few samples; what a replay's start costs. */
-static double time_start(const struct kernels_bench *bench, struct rp_graph *start) {
-    double ns[9];
-    if (!start)
-        return 0.0;
-    for (size_t i = 0; i < RP_ARRAY_COUNT(ns); i++)
-        ns[i] = time_replays(bench, start, 32) / 32;
-    qsort(ns, RP_ARRAY_COUNT(ns), sizeof *ns, compare_doubles);
-    return ns[RP_ARRAY_COUNT(ns) / 2];
-}
-
 static int device_failed(const struct kernels_bench *bench, struct rp_error *err) {
     return rp_error_set(err, RP_STATUS_DEVICE, "%s", bench->backend->last_error(bench->device));
+}
+
+static struct rp_replay replay_of(const struct kernels_bench *bench,
+                                  const struct kernels_run *run) {
+    return (struct rp_replay){bench->backend, bench->device, run->graph, run->start, run->repeats};
 }
 
 /* Captures as many repetitions as last a sample, at least one of each copy. */
@@ -129,47 +102,33 @@ static int fit_repeats(struct kernels_bench *bench, struct kernels_run *run, str
     int status = rp_kernels_run_capture(bench, run, trial, err);
     if (status != RP_OK)
         return status;
-    double ns = time_replays(bench, run->graph, 1); /* what is new is loaded */
-    if (ns < 8 * SAMPLE_NS)
-        ns = time_replays(bench, run->graph, 1);
+    struct rp_replay replay = replay_of(bench, run);
+    double ns = rp_replay_ns(&replay, 1); /* what is new is loaded */
+    if (ns < WARM_NS)
+        ns = rp_replay_ns(&replay, 1);
     if (ns < 0)
         return device_failed(bench, err);
-    double wanted = SAMPLE_NS / (ns / trial) + 1;
-    uint32_t repeats = wanted < REPEATS_MAX ? (uint32_t)wanted : REPEATS_MAX;
-    /* An operator that lasts long is not repeated for the sake of its copies. */
-    uint32_t least = ns / trial > LONG_NS ? 1 : copies;
-    repeats = RP_CEIL_DIV(RP_MAX(repeats, least), least) * least;
+    uint32_t repeats = rp_replay_repeats(ns / trial, copies);
     return repeats == trial ? RP_OK : rp_kernels_run_capture(bench, run, repeats, err);
 }
 
 static int measure(struct kernels_bench *bench, struct kernels_run *run, double budget_ns,
                    struct rp_bench_kernel *out, struct rp_error *err) {
-    double samples[SAMPLES_MAX];
+    struct rp_replay_times times;
     uint64_t begin = rp_clock_ns();
     int status = fit_repeats(bench, run, err);
     if (status != RP_OK)
         return status;
-    double start_ns = time_start(bench, run->start);
-    double once = time_replays(bench, run->graph, 1);
-    uint32_t replays = once > 0 && once < SAMPLE_NS ? (uint32_t)(SAMPLE_NS / once) + 1 : 1;
-    uint32_t count = 0;
-    while (count < SAMPLES_MAX) {
-        double spent = (double)(rp_clock_ns() - begin);
-        if ((spent > budget_ns && count >= SAMPLES_MIN) || (spent > 4 * budget_ns && count >= 1))
-            break;
-        double ns = time_replays(bench, run->graph, replays);
-        if (ns < 0)
-            return device_failed(bench, err);
-        samples[count++] = RP_MAX(ns / replays - start_ns, 0.0) / run->repeats;
-    }
-    qsort(samples, count, sizeof *samples, compare_doubles);
+    struct rp_replay replay = replay_of(bench, run);
+    if (rp_replay_measure(&replay, begin, budget_ns, &times) != RP_OK)
+        return device_failed(bench, err);
     *out = (struct rp_bench_kernel){.op = run->what->op,
                                     .rows = run->what->rows,
                                     .context = run->what->context,
-                                    .samples = count,
+                                    .samples = times.samples,
                                     .repeats = run->repeats,
-                                    .us_p50 = samples[count / 2] * 1e-3,
-                                    .us_p99 = samples[(count * 99 - 1) / 100] * 1e-3,
+                                    .us_p50 = times.p50 * 1e-3,
+                                    .us_p99 = times.p99 * 1e-3,
                                     .bytes = (double)run->cost.bytes_read +
                                              (double)run->cost.bytes_written,
                                     .flops = (double)run->cost.flops};

@@ -246,15 +246,19 @@ int rp_step_case_read(struct step_case *what, uint64_t step, struct step_stamps 
         what->view.results + (step % RP_STEP_RING_ENTRIES) * what->view.result_bytes;
     const struct rp_result_header *header = (const struct rp_result_header *)(const void *)entry;
     const struct rp_row_result *rows = rp_result_rows(entry);
-    bool good = header->error == 0 && header->row_count == what->batch;
     *out = (struct step_stamps){header->begin_ns, header->end_ns};
     if (is_stamped(what, step))
         read_stamps(what, step);
-    for (uint32_t i = 0; i < what->batch && good; i++)
-        good = rows[i].flags == 0 && rows[i].token >= 0;
-    return good ? RP_OK
-                : rp_error_set(err, RP_STATUS_DEVICE, "step %llu gave no tokens",
-                               (unsigned long long)step);
+    if (header->error != 0 || header->row_count != what->batch)
+        return rp_error_set(err, RP_STATUS_DEVICE, "step %llu: error %u, %u rows of %u",
+                            (unsigned long long)step, header->error, header->row_count,
+                            what->batch);
+    for (uint32_t i = 0; i < what->batch; i++)
+        if (rows[i].flags != 0 || rows[i].token < 0)
+            return rp_error_set(
+                err, RP_STATUS_DEVICE, "step %llu gave row %u no token: %d, flags %u, length %u",
+                (unsigned long long)step, i, rows[i].token, rows[i].flags, rows[i].length);
+    return RP_OK;
 }
 
 /* ---- the largest product ---------------------------------------------------------------------------- */

@@ -63,18 +63,6 @@ double rp_histogram_sum(const struct rp_histogram *histogram) {
 /* --- Exemplars --------------------------------------------------------------------------------- */
 
 /* 16 digits. */
-static bool read_hex(const char *text, uint64_t *out) {
-    *out = 0;
-    for (int i = 0; i < 16; i++) {
-        char c = text[i];
-        bool digit = c >= '0' && c <= '9';
-        if (!digit && (c < 'a' || c > 'f'))
-            return false;
-        *out = *out << 4 | (uint64_t)(digit ? c - '0' : c - 'a' + 10);
-    }
-    return true;
-}
-
 static void write_hex(uint64_t value, char out[16]) {
     for (int i = 15; i >= 0; i--, value >>= 4)
         out[i] = "0123456789abcdef"[value & 15];
@@ -99,15 +87,6 @@ void rp_histogram_observe_at(struct rp_histogram *histogram, double value, uint6
 }
 
 uint64_t rp_unix_ms(void) { return rp_unix_ns() / 1000000u; }
-
-void rp_histogram_observe_traced(struct rp_histogram *histogram, double value,
-                                 const char trace_id[RP_TRACE_ID_BYTES]) {
-    uint64_t high, low;
-    if (!histogram->exemplars || !trace_id || !read_hex(trace_id, &high) ||
-        !read_hex(trace_id + 16, &low) || trace_id[32])
-        high = low = 0;
-    rp_histogram_observe_at(histogram, value, high, low, high | low ? rp_unix_ms() : 0);
-}
 
 bool rp_histogram_exemplar(const struct rp_histogram *histogram, uint32_t bucket,
                            struct rp_exemplar_copy *out) {

@@ -69,12 +69,8 @@ void rp_histogram_observe(struct rp_histogram *histogram, double value);
 /* A trace as W3C Trace Context writes it: 32 lower-case hexadecimal digits, not all 0, and a NUL. */
 #define RP_TRACE_ID_BYTES 33
 
-/* The same, and keeps the trace as the exemplar of the value's bucket. trace_id NULL or not a trace: a plain
- * observation. The calendar time is taken by the call (no system call on Linux, but not free either: not for
- * the engine's thread). Any thread may read meanwhile. */
-void rp_histogram_observe_traced(struct rp_histogram *histogram, double value,
-                                 const char trace_id[RP_TRACE_ID_BYTES]);
-/* The trace as two numbers, both 0: none; the time in ms since 1970. */
+/* The same, and keeps the trace as the exemplar of the value's bucket. Any thread may read meanwhile.
+ * The trace as two numbers, both 0: none; the time in ms since 1970. */
 void rp_histogram_observe_at(struct rp_histogram *histogram, double value, uint64_t trace_high,
                              uint64_t trace_low, uint64_t unix_ms);
 

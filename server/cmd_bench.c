@@ -30,6 +30,7 @@ int rp_cmd_bench(int argc, char **argv) {
         {"compare", rp_cmd_bench_compare, "two results of a load test: is B different from A?"},
         {"decode", rp_cmd_bench_decode, "time per decode step of a model"},
         {"kernels", rp_cmd_bench_kernels, "every operator of a model shape by itself"},
+        {"attention", rp_cmd_bench_attention, "attention by itself, by shape and mask"},
         {"matmul", rp_bench_matmul, "one product, weights from memory"},
         {"pair", rp_cmd_bench_pair, "two configurations or servers, in turns"},
         {"record", rp_cmd_bench_record, "what recording costs: nanoseconds of an event"},
@@ -45,6 +46,6 @@ int rp_cmd_bench(int argc, char **argv) {
     FILE *out = help ? stdout : stderr;
     fprintf(out, "usage: reprise bench WHAT [flags]\n\n");
     for (size_t i = 0; i < RP_ARRAY_COUNT(benches); i++)
-        fprintf(out, "  %-8s %s\n", benches[i].name, benches[i].summary);
+        fprintf(out, "  %-9s %s\n", benches[i].name, benches[i].summary);
     return help ? RP_EXIT_OK : RP_EXIT_USAGE;
 }

@@ -14,6 +14,7 @@ int rp_cmd_trace(int argc, char **argv);
 int rp_cmd_doctor(int argc, char **argv);
 int rp_cmd_top(int argc, char **argv);
 /* Called by bench. */
+int rp_cmd_bench_attention(int argc, char **argv);
 int rp_cmd_bench_check(int argc, char **argv);
 int rp_cmd_bench_compare(int argc, char **argv);
 int rp_cmd_bench_decode(int argc, char **argv);

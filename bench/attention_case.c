@@ -1,0 +1,279 @@
+#include "bench/attention_case.h"
+
+#include "base/memory.h"
+#include "bench/random_pattern.h"
+#include "device/step_cpu.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#define COPIES_MAX 64u
+
+static const struct rp_view nothing = {RP_NO_TENSOR, 0, 0};
+
+/* ---- the step --------------------------------------------------------------------------------------- */
+
+static uint32_t queries(const struct rp_attention_shape *shape) {
+    return shape->prompt ? shape->length : 1;
+}
+
+static int open_step(struct attention_case *what, struct rp_error *err) {
+    const struct attention_bench *bench = what->bench;
+    struct rp_step_config step = {.slot_count = what->shape.batch,
+                                  .pages_per_slot = what->slot_pages,
+                                  .row_capacity = what->shape.batch,
+                                  .token_capacity = what->bucket.tokens,
+                                  .logit_row_capacity = what->shape.batch,
+                                  .edit_capacity = 1,
+                                  .prompt_ring_capacity = 1};
+    while (step.prompt_ring_capacity < step.token_capacity)
+        step.prompt_ring_capacity *= 2;
+    what->state_bytes = rp_step_state_carve(&step, NULL, &what->host);
+    size_t ring_bytes = rp_step_rings_carve(&step, NULL, &what->host);
+    what->host_state = rp_alloc_aligned(what->state_bytes, RP_CACHE_LINE);
+    what->device_state = bench->backend->alloc(bench->device, what->state_bytes, RP_MEMORY_DEVICE);
+    what->rings = bench->backend->alloc(bench->device, ring_bytes, RP_MEMORY_HOST);
+    if (!what->host_state || !what->device_state || !what->rings)
+        return rp_error_set(err, RP_STATUS_NO_MEMORY, "out of memory for a step");
+    memset(what->host_state, 0, what->state_bytes);
+    memset(what->rings, 0, ring_bytes);
+    rp_step_state_carve(&step, what->host_state, &what->host);
+    rp_step_rings_carve(&step, what->rings, &what->host);
+    rp_step_state_carve(&step, what->device_state, &what->view);
+    rp_step_rings_carve(&step, what->rings, &what->view);
+    return RP_OK;
+}
+
+static uint64_t common_divisor(uint64_t a, uint64_t b) {
+    while (b) {
+        uint64_t rest = a % b;
+        a = b;
+        b = rest;
+    }
+    return a;
+}
+
+uint32_t rp_attention_case_page(const struct attention_case *what, uint32_t sequence,
+                                uint32_t index) {
+    uint64_t count = (uint64_t)what->shape.batch * what->slot_pages;
+    uint64_t factor = (uint64_t)((double)count * 0.618) | 1u; /* neighbours lie far apart */
+    while (common_divisor(factor, count) != 1)
+        factor += 2;
+    return 1 + (uint32_t)(((uint64_t)sequence * what->slot_pages + index) * factor % count);
+}
+
+/* The state as STEP_BEGIN leaves it, and a packet from which it makes the same in every replay. */
+static int fill_step(struct attention_case *what) {
+    const struct attention_bench *bench = what->bench;
+    const struct rp_attention_shape *shape = &what->shape;
+    struct rp_cpu_worker worker = {.index = 0, .count = 1};
+    unsigned char *packet = what->rings + what->host.packet_bytes; /* entry 1: of step 1 */
+    struct rp_packet_header header = {.step = 1,
+                                      .row_count = shape->batch,
+                                      .token_count = what->bucket.tokens,
+                                      .logit_row_count = shape->batch};
+    for (uint32_t i = 0; i < shape->batch; i++) {
+        uint32_t *slot = what->host.slots + (size_t)i * what->host.slot_words;
+        slot[RP_SLOT_LENGTH] = shape->length - queries(shape);
+        for (uint32_t page = 0; page < what->slot_pages; page++)
+            slot[RP_SLOT_PAGES + page] = rp_attention_case_page(what, i, page);
+        rp_packet_rows(packet)[i] =
+            (struct rp_step_row){.slot = i,
+                                 .token_count = queries(shape),
+                                 .flags = RP_ROW_SAMPLE | (shape->prompt ? 0 : RP_ROW_DECODE)};
+    }
+    memcpy(packet, &header, sizeof header);
+    rp_step_begin_cpu(&(struct rp_step_begin_args){.step = what->host}, &worker);
+    RP_ASSERT(what->host.counts->error == 0);
+    return bench->backend->copy(bench->device, what->device_state, what->host_state,
+                                what->state_bytes);
+}
+
+/* ---- the program ------------------------------------------------------------------------------------ */
+
+static int add_attention(const struct attention_case *what, struct rp_program *program,
+                         uint32_t repeat) {
+    const struct rp_attention_shape *shape = &what->shape;
+    uint32_t copy = repeat % what->copies;
+    struct rp_op op = {.kind = RP_OP_ATTENTION,
+                       .rows = RP_ROWS_TOKEN,
+                       .layer = (uint16_t)copy,
+                       .in = {rp_view_all(program, (int32_t)(2 * copy)), nothing},
+                       .out = rp_view_all(program, (int32_t)(2 * copy + 1))};
+    op.u.attention.heads = shape->heads;
+    op.u.attention.kv_heads = shape->kv_heads;
+    op.u.attention.head_dim = shape->head_dim;
+    op.u.attention.scale = shape->scale;
+    op.u.attention.window = shape->window;
+    op.u.attention.soft_cap = shape->soft_cap;
+    op.u.attention.mask = shape->mask;
+    snprintf(op.name, sizeof op.name, "attention.%u", repeat);
+    return rp_program_add_op(program, &op) < 0 ? RP_STATUS_NO_MEMORY : RP_OK;
+}
+
+static int make_program(const struct attention_case *what, uint32_t repeats,
+                        struct rp_program *program) {
+    uint32_t columns = what->shape.heads * what->shape.head_dim;
+    struct rp_op begin = {.kind = RP_OP_STEP_BEGIN,
+                          .rows = RP_ROWS_NONE,
+                          .layer = RP_LAYER_NONE,
+                          .name = "step_begin",
+                          .in = {nothing, nothing},
+                          .out = nothing};
+    rp_program_init(program);
+    for (uint32_t i = 0; i < what->copies; i++)
+        if (rp_program_add_tensor(program, RP_ROWS_TOKEN, RP_DTYPE_F32, columns, "q.%u", i) < 0 ||
+            rp_program_add_tensor(program, RP_ROWS_TOKEN, what->bench->config->dtype, columns,
+                                  "out.%u", i) < 0)
+            return RP_STATUS_NO_MEMORY;
+    int status = rp_program_add_op(program, &begin) < 0 ? RP_STATUS_NO_MEMORY : RP_OK;
+    for (uint32_t i = 0; i < repeats && status == RP_OK; i++)
+        status = add_attention(what, program, i);
+    program->sample_begin = program->op_count;
+    return status;
+}
+
+/* Bytes of a q and an output. */
+static void tensor_bytes(const struct attention_case *what, size_t out[2]) {
+    size_t values = (size_t)what->bucket.tokens * what->shape.heads * what->shape.head_dim;
+    out[0] = RP_ALIGN_UP(values * sizeof(float), 256);
+    out[1] = RP_ALIGN_UP(values * rp_dtype_bytes(what->bench->config->dtype), 256);
+}
+
+size_t rp_attention_case_offset(const struct attention_case *what, uint32_t tensor) {
+    size_t bytes[2];
+    tensor_bytes(what, bytes);
+    return tensor / 2 * (bytes[0] + bytes[1]) + tensor % 2 * bytes[0];
+}
+
+static void drop_graphs(struct attention_case *what) {
+    what->bench->backend->graph_destroy(what->bench->device, what->graph);
+    what->bench->backend->graph_destroy(what->bench->device, what->start);
+    what->graph = what->start = NULL;
+}
+
+/* The kernels of one repetition, joined with '+'. */
+static void name_kernels(struct attention_case *what) {
+    const struct rp_backend *backend = what->bench->backend;
+    uint32_t first = backend->graph_launch_count(what->start);
+    uint32_t count = (backend->graph_launch_count(what->graph) - first) / what->repeats;
+    size_t used = 0;
+    for (uint32_t i = 0; i < RP_MAX(count, 1u) && used < sizeof what->kernel; i++) {
+        struct rp_launch_info info;
+        backend->graph_launch_info(what->graph, first + i, &info);
+        used += (size_t)snprintf(what->kernel + used, sizeof what->kernel - used, "%s%s",
+                                 i ? "+" : "", info.kernel);
+    }
+}
+
+int rp_attention_case_capture(struct attention_case *what, uint32_t repeats, struct rp_error *err) {
+    const struct rp_backend *backend = what->bench->backend;
+    struct rp_device *device = what->bench->device;
+    struct rp_lower_options options = {.no_fusion = true};
+    struct rp_program program;
+    drop_graphs(what);
+    int status = make_program(what, repeats, &program);
+    size_t *offsets = rp_calloc(program.tensor_count + 1, sizeof *offsets);
+    if (status != RP_OK || !offsets) {
+        status = rp_error_set(err, RP_STATUS_NO_MEMORY, "out of memory for a program");
+        goto done;
+    }
+    for (uint32_t i = 0; i < program.tensor_count; i++)
+        offsets[i] = rp_attention_case_offset(what, i);
+    struct rp_bindings bindings = {what->arena, offsets, what->view, &what->kv, 0};
+    status = backend->capture(device, &program, 0, program.op_count, &what->bucket, &bindings,
+                              &options, false, &what->graph, err);
+    if (status == RP_OK) /* of the same program: its attention is what the start plans for */
+        status = backend->capture(device, &program, 0, 1, &what->bucket, &bindings, &options, false,
+                                  &what->start, err);
+    what->repeats = repeats;
+    if (status == RP_OK)
+        name_kernels(what);
+done:
+    rp_free(offsets);
+    rp_program_deinit(&program);
+    return status;
+}
+
+/* ---- memory ----------------------------------------------------------------------------------------- */
+
+/* With random numbers everywhere. */
+static int allocate(const struct attention_case *what, size_t bytes, unsigned char **out,
+                    struct rp_error *err) {
+    const struct attention_bench *bench = what->bench;
+    struct rp_device_memory memory;
+    bench->backend->memory(bench->device, &memory);
+    if (bytes > memory.free_bytes / 2 ||
+        !(*out = bench->backend->alloc(bench->device, bytes, RP_MEMORY_DEVICE)))
+        return rp_error_set(err, RP_STATUS_NO_MEMORY, "no memory for %zu bytes", bytes);
+    return rp_random_pattern_fill(bench->backend, bench->device, *out, bench->pattern, bytes);
+}
+
+/* So many that what the mask lets be read fills the cold bytes; of a prompt, together with its q and output. */
+static uint32_t count_copies(const struct attention_case *what) {
+    struct rp_attention_seen seen = rp_attention_count_seen(&what->shape);
+    double bytes =
+        2 * seen.keys * what->shape.head_dim * rp_dtype_bytes(what->bench->config->dtype);
+    if (what->shape.prompt)
+        bytes += (double)rp_attention_case_offset(what, 2);
+    double copies = ceil((double)what->bench->cold_bytes / RP_MAX(bytes, 1.0));
+    return copies < COPIES_MAX ? RP_MAX((uint32_t)copies, 1u) : COPIES_MAX;
+}
+
+static int make_memory(struct attention_case *what, struct rp_error *err) {
+    const struct rp_attention_shape *shape = &what->shape;
+    what->copies = what->bench->config->dump_dir ? 1 : count_copies(what);
+    if (!rp_kv_layout_init(&what->kv, what->copies, shape->kv_heads, shape->head_dim,
+                           shape->page_tokens, what->bench->config->dtype))
+        return rp_error_set(err, RP_STATUS_OVERFLOW, "pages: too large");
+    size_t pages = 1 + (size_t)shape->batch * what->slot_pages;
+    int status = allocate(what, pages * what->kv.page_stride, &what->pages, err);
+    what->kv.base = what->pages;
+    if (status == RP_OK)
+        status =
+            allocate(what, rp_attention_case_offset(what, 2 * what->copies), &what->arena, err);
+    return status;
+}
+
+int rp_attention_case_open(struct attention_bench *bench, const struct rp_attention_shape *shape,
+                           struct attention_case *out, struct rp_error *err) {
+    memset(out, 0, sizeof *out);
+    out->bench = bench;
+    out->shape = *shape;
+    if (!shape->page_tokens)
+        out->shape.page_tokens = bench->info.page_tokens;
+    if (shape->scale == 0.0f)
+        out->shape.scale = 1.0f / sqrtf((float)shape->head_dim);
+    uint64_t tokens = (uint64_t)shape->batch * queries(shape);
+    if (tokens * shape->heads * shape->head_dim > UINT32_MAX)
+        return rp_error_set(err, RP_STATUS_NO_MEMORY, "%llu tokens in one step",
+                            (unsigned long long)tokens);
+    out->bucket = (struct rp_bucket){.tokens = (uint32_t)tokens,
+                                     .rows = shape->batch,
+                                     .logit_rows = shape->batch,
+                                     .decode = !shape->prompt};
+    out->slot_pages = RP_CEIL_DIV(shape->length, out->shape.page_tokens);
+    int status = open_step(out, err);
+    if (status == RP_OK)
+        status = fill_step(out);
+    if (status == RP_OK)
+        status = make_memory(out, err);
+    return status == RP_OK ? bench->backend->synchronize(bench->device) : status;
+}
+
+void rp_attention_case_close(struct attention_case *what) {
+    const struct rp_backend *backend = what->bench->backend;
+    struct rp_device *device = what->bench->device;
+    drop_graphs(what);
+    rp_free_aligned(what->host_state);
+    if (what->device_state)
+        backend->free(device, what->device_state, RP_MEMORY_DEVICE);
+    if (what->rings)
+        backend->free(device, what->rings, RP_MEMORY_HOST);
+    if (what->arena)
+        backend->free(device, what->arena, RP_MEMORY_DEVICE);
+    if (what->pages)
+        backend->free(device, what->pages, RP_MEMORY_DEVICE);
+    memset(what, 0, sizeof *what);
+}

@@ -1,0 +1,56 @@
+/* attention_case.h - one shape of bench_attention: its step, its pages, its graph.
+ *
+ * Of a dump: DIR/case<N>.json (the shape, the mask's text, the types) and, in row-major order,
+ *   case<N>.q    (batch, queries, heads, head_dim) f32      case<N>.k, .v  (batch, kv_heads, length, head_dim)
+ *   case<N>.out  (batch, queries, heads, head_dim)          of the bench's dtype; queries: 1, or length
+ * for whoever computes the same from them. */
+#ifndef RP_BENCH_ATTENTION_CASE_H
+#define RP_BENCH_ATTENTION_CASE_H
+
+#include "bench/bench_attention.h"
+#include "kvcache/kv_layout.h"
+
+struct attention_bench {
+    const struct rp_bench_attention_config *config;
+    const struct rp_backend *backend;
+    struct rp_device *device;
+    struct rp_device_info info;
+    uint64_t cold_bytes;
+    unsigned char *pattern; /* rp_random_pattern */
+};
+
+struct attention_case {
+    struct attention_bench *bench;
+    struct rp_attention_shape shape; /* nothing left open */
+    struct rp_bucket bucket;
+    struct rp_step_view host, view; /* the step's state, on the host and on the device */
+    unsigned char *host_state, *device_state, *rings;
+    size_t state_bytes;
+    struct rp_kv_layout kv;
+    unsigned char *arena, *pages;
+    uint32_t slot_pages; /* pages of a sequence */
+    uint32_t copies;     /* of tensors, and layers of pages */
+    uint32_t repeats;
+    struct rp_graph *graph, *start;
+    char kernel[64];
+};
+
+/* Memory and the step's state. RP_STATUS_NO_MEMORY when it does not fit. The caller closes it then, too. */
+int rp_attention_case_open(struct attention_bench *bench, const struct rp_attention_shape *shape,
+                           struct attention_case *out, struct rp_error *err) RP_MUST_USE;
+/* Captures `repeats` repetitions; may be called again. */
+int rp_attention_case_capture(struct attention_case *what, uint32_t repeats,
+                              struct rp_error *err) RP_MUST_USE;
+void rp_attention_case_close(struct attention_case *what);
+
+/* Where copy 0's q (0) or output (1) lies in the arena. */
+size_t rp_attention_case_offset(const struct attention_case *what, uint32_t tensor);
+/* The page of a sequence's tokens. */
+uint32_t rp_attention_case_page(const struct attention_case *what, uint32_t sequence,
+                                uint32_t index);
+
+/* Runs the case once with numbers that do not repeat, and writes its files. */
+int rp_attention_case_dump(struct attention_case *what, const char *dir, uint32_t number,
+                           struct rp_error *err) RP_MUST_USE;
+
+#endif

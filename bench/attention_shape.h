@@ -1,0 +1,39 @@
+/* attention_shape.h - a shape of attention, how much of it the mask lets be seen, and how it is written down.
+ * Thread: any. */
+#ifndef RP_BENCH_ATTENTION_SHAPE_H
+#define RP_BENCH_ATTENTION_SHAPE_H
+
+#include "base/json_writer.h"
+
+struct rp_mask; /* attention/mask.h */
+
+struct rp_attention_shape {
+    bool prompt;     /* else decode */
+    uint32_t batch;  /* sequences */
+    uint32_t length; /* of each, its query's token included */
+    uint32_t heads, kv_heads, head_dim;
+    uint32_t page_tokens; /* 0: the device's */
+    float scale;          /* of q . k; 0: head_dim^-1/2 */
+    uint32_t window;      /* as in struct rp_op; not read with a mask */
+    float soft_cap;
+    const struct rp_mask *
+        mask; /* of one layer, with its parameters' own values; NULL: causal, window and cap. Borrowed */
+};
+
+struct rp_attention_seen {
+    double pairs; /* (query, query head, key) that meet, of all sequences */
+    double keys;  /* (KV head, key) that some query sees, of all sequences */
+};
+
+struct rp_attention_seen rp_attention_count_seen(const struct rp_attention_shape *shape);
+
+#define RP_ATTENTION_MASK_TEXT_MAX 96
+
+/* The shape's mask as a program (attention/mask.h): of one that is no program, made in `buffer`. */
+const char *rp_attention_shape_mask(const struct rp_attention_shape *shape,
+                                    char buffer[RP_ATTENTION_MASK_TEXT_MAX]);
+
+/* Its fields, into an open object: kind, batch, length, heads, ..., mask. */
+void rp_attention_shape_json(const struct rp_attention_shape *shape, struct rp_json *json);
+
+#endif

@@ -1,0 +1,70 @@
+#include "bench/replay_time.h"
+
+#include "base/clock.h"
+
+#include <stdlib.h>
+
+#define SAMPLES_MAX 64u
+#define SAMPLES_MIN 5u
+#define SAMPLE_NS   2000000.0
+#define LONG_NS     25000000.0
+#define REPEATS_MAX 512u
+
+double rp_replay_ns(const struct rp_replay *what, uint32_t count) {
+    uint64_t begin = rp_clock_ns();
+    for (uint32_t i = 0; i < count; i++)
+        if (what->backend->launch(what->device, what->graph) != RP_OK)
+            return -1.0;
+    if (what->backend->synchronize(what->device) != RP_OK)
+        return -1.0;
+    return (double)(rp_clock_ns() - begin);
+}
+
+uint32_t rp_replay_repeats(double ns, uint32_t copies) {
+    double wanted = SAMPLE_NS / ns + 1;
+    uint32_t repeats = wanted < REPEATS_MAX ? (uint32_t)wanted : REPEATS_MAX;
+    uint32_t least = ns > LONG_NS ? 1 : copies;
+    return RP_CEIL_DIV(RP_MAX(repeats, least), least) * least;
+}
+
+static int compare_doubles(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Median of a few samples. */
+static double time_start(const struct rp_replay *what) {
+    struct rp_replay start = *what;
+    double ns[9];
+    start.graph = what->start;
+    if (!start.graph)
+        return 0.0;
+    for (size_t i = 0; i < RP_ARRAY_COUNT(ns); i++)
+        ns[i] = rp_replay_ns(&start, 32) / 32;
+    qsort(ns, RP_ARRAY_COUNT(ns), sizeof *ns, compare_doubles);
+    return ns[RP_ARRAY_COUNT(ns) / 2];
+}
+
+int rp_replay_measure(const struct rp_replay *what, uint64_t begin_ns, double budget_ns,
+                      struct rp_replay_times *out) {
+    double samples[SAMPLES_MAX];
+    out->start = time_start(what);
+    double once = rp_replay_ns(what, 1);
+    uint32_t replays = once > 0 && once < SAMPLE_NS ? (uint32_t)(SAMPLE_NS / once) + 1 : 1;
+    uint32_t count = 0;
+    while (count < SAMPLES_MAX) {
+        double spent = (double)(rp_clock_ns() - begin_ns);
+        if ((spent > budget_ns && count >= SAMPLES_MIN) || (spent > 4 * budget_ns && count >= 1))
+            break;
+        double ns = rp_replay_ns(what, replays);
+        if (ns < 0)
+            return RP_STATUS_DEVICE;
+        samples[count++] = RP_MAX(ns / replays - out->start, 0.0) / what->repeats;
+    }
+    qsort(samples, count, sizeof *samples, compare_doubles);
+    out->samples = count;
+    out->min = samples[0];
+    out->p50 = samples[count / 2];
+    out->p99 = samples[(count * 99 - 1) / 100];
+    return RP_OK;
+}
