@@ -1,8 +1,9 @@
 /* attention_cpu.c - the truth, in two passes over the keys: the largest score, then the sums.
  *
- *   s_j   = scale * (q . k_j)              j = first .. position, ascending
- *   out   = sum_j exp(s_j - max s) v_j / sum_j exp(s_j - max s) */
-#include "attention/attention_internal.h"
+ *   s_j   = scale * (q . k_j)              j ascending, over the keys that the token sees: first .. position, or those
+ *           cap * tanh(s_j / cap)          that the program lets it see; the cap, or the program's score rules
+ *   out   = sum_j exp(s_j - max s) v_j / sum_j exp(s_j - max s)          zeros where no key is seen */
+#include "attention/attention_blocks.h"
 #include "base/bf16.h"
 
 #include <math.h>
@@ -13,59 +14,111 @@ static inline float kv_at(const struct rp_kv_layout *kv, const void *run, size_t
                                      : rp_bf16_to_f32(((const uint16_t *)run)[i]);
 }
 
-/* q . k_j for the key at `position`, d ascending. */
-static float score(const struct rp_attention_args *args, const uint32_t *pages, uint32_t kv_head,
-                   uint32_t position, const float *q) {
+/* One (token, query head), and where its sequence's pages are. */
+struct row {
+    const struct rp_attention_args *args;
+    const uint32_t *pages;
+    const int32_t *params;
+    const float *q;
+    uint32_t position, head, kv_head;
+    float max, total;
+    float out[RP_ATTENTION_HEAD_DIM_MAX];
+};
+
+/* The score of the key at `position`, d ascending. */
+static float score(const struct row *row, uint32_t position) {
+    const struct rp_attention_args *args = row->args;
     const struct rp_kv_layout *kv = &args->kv;
     uint32_t in_page = position % kv->page_tokens;
-    const void *run = rp_kv_run(kv, pages[position / kv->page_tokens], args->layer, 0, kv_head);
+    const void *run =
+        rp_kv_run(kv, row->pages[position / kv->page_tokens], args->layer, 0, row->kv_head);
     float sum = 0.0f;
     for (uint32_t d = 0; d < args->head_dim; d++)
-        sum += q[d] * kv_at(kv, run, (size_t)in_page * args->head_dim + d);
-    return args->scale * sum;
+        sum += row->q[d] * kv_at(kv, run, (size_t)in_page * args->head_dim + d);
+    sum *= args->scale;
+    if (args->mask) {
+        const struct rp_mask_pair pair = {.q = (int32_t)row->position,
+                                          .kv = (int32_t)position,
+                                          .h = (int32_t)row->head,
+                                          .layer = (int32_t)args->layer};
+        return rp_mask_score(args->mask, &pair, row->params, sum);
+    }
+    return args->soft_cap != 0.0f ? args->soft_cap * tanhf(sum / args->soft_cap) : sum;
+}
+
+static void find_max(struct row *row, uint32_t position) {
+    row->max = fmaxf(row->max, score(row, position));
+}
+
+static void add_key(struct row *row, uint32_t position) {
+    const struct rp_attention_args *args = row->args;
+    const struct rp_kv_layout *kv = &args->kv;
+    const void *run =
+        rp_kv_run(kv, row->pages[position / kv->page_tokens], args->layer, 1, row->kv_head);
+    size_t at = (size_t)(position % kv->page_tokens) * args->head_dim;
+    float value = score(row, position);
+    /* A rule that gives -infinity hides the key. */
+    float weight = args->mask && value == -INFINITY ? 0.0f : expf(value - row->max);
+    row->total += weight;
+    for (uint32_t d = 0; d < args->head_dim; d++)
+        row->out[d] += weight * kv_at(kv, run, at + d);
+}
+
+/* Calls `take` for each key that the row sees, ascending. */
+static void each_key(struct row *row, uint32_t token, void (*take)(struct row *, uint32_t)) {
+    const struct rp_attention_args *args = row->args;
+    const struct rp_attention_piece piece = {
+        .token = token, .token_count = 1, .head = row->head, .head_count = 1};
+    struct rp_attention_blocks blocks;
+    struct rp_attention_seen seen;
+    if (!args->mask) {
+        for (uint32_t j = rp_attention_first(args->window, row->position); j <= row->position; j++)
+            take(row, j);
+        return;
+    }
+    rp_attention_blocks_begin(&blocks, args, &piece);
+    while (rp_attention_blocks_next(&blocks, &seen))
+        for (uint32_t i = 0; i < RP_ATTENTION_BLOCK_KEYS; i++)
+            if (seen.rows[0] >> i & 1)
+                take(row, seen.at + i);
 }
 
 static void attend(const struct rp_attention_args *args, uint32_t token, uint32_t head) {
-    const struct rp_kv_layout *kv = &args->kv;
-    const struct rp_live_row *row = rp_attention_live_row(&args->step, token);
-    const uint32_t *pages = rp_attention_pages(&args->step, row);
-    uint32_t position = args->step.positions[token], head_dim = args->head_dim;
-    uint32_t first = rp_attention_first(args->window, position);
-    uint32_t kv_head = head / (args->heads / args->kv_heads);
-    const float *q = args->q + token * args->q_stride + (size_t)head * head_dim;
-    float out[RP_ATTENTION_HEAD_DIM_MAX] = {0.0f};
-    float max = -INFINITY, total = 0.0f;
-    for (uint32_t j = first; j <= position; j++)
-        max = fmaxf(max, score(args, pages, kv_head, j, q));
-    for (uint32_t j = first; j <= position; j++) {
-        const void *run = rp_kv_run(kv, pages[j / kv->page_tokens], args->layer, 1, kv_head);
-        size_t at = (size_t)(j % kv->page_tokens) * head_dim;
-        float weight = expf(score(args, pages, kv_head, j, q) - max);
-        total += weight;
-        for (uint32_t d = 0; d < head_dim; d++)
-            out[d] += weight * kv_at(kv, run, at + d);
-    }
+    const struct rp_live_row *live = rp_attention_live_row(&args->step, token);
+    uint32_t head_dim = args->head_dim;
+    struct row row = {.args = args,
+                      .pages = rp_attention_pages(&args->step, live),
+                      .params = rp_attention_params(&args->step, live),
+                      .q = args->q + token * args->q_stride + (size_t)head * head_dim,
+                      .position = args->step.positions[token],
+                      .head = head,
+                      .kv_head = head / (args->heads / args->kv_heads),
+                      .max = -INFINITY};
+    each_key(&row, token, find_max);
+    each_key(&row, token, add_key);
     size_t at = token * args->out_stride + (size_t)head * head_dim;
     for (uint32_t d = 0; d < head_dim; d++) {
+        float value = row.total == 0.0f ? 0.0f : row.out[d] / row.total;
         if (args->out_dtype == RP_DTYPE_F32)
-            ((float *)args->out)[at + d] = out[d] / total;
+            ((float *)args->out)[at + d] = value;
         else
-            ((uint16_t *)args->out)[at + d] = rp_f32_to_bf16(out[d] / total);
+            ((uint16_t *)args->out)[at + d] = rp_f32_to_bf16(value);
     }
 }
 
 void rp_attention_scalar(const struct rp_attention_args *args, const struct rp_cpu_worker *worker) {
-    struct rp_attention_line line = rp_attention_line(args);
+    struct rp_attention_line line;
     uint32_t group = args->heads / args->kv_heads;
     uint64_t at = 0;
     RP_ASSERT_CMP(args->head_dim, <=, RP_ATTENTION_HEAD_DIM_MAX);
+    rp_attention_line_begin(&line, args, 1);
     for (uint32_t kv_head = 0; kv_head < args->kv_heads; kv_head++) {
         for (uint32_t t = 0; t < args->step.counts->token_count; t++) {
-            uint64_t cost = rp_attention_token_cost(args, t);
-            if (cost != 0 && rp_attention_is_mine(&line, at, worker))
+            uint64_t length = rp_attention_line_length(&line, args, t, t, 1);
+            if (length != 0 && rp_attention_is_mine(&line, at, worker))
                 for (uint32_t g = 0; g < group; g++)
                     attend(args, t, kv_head * group + g);
-            at += cost;
+            at += length;
         }
     }
 }

@@ -8,14 +8,16 @@
  *   l     = l * exp(m - m') + sum of exp(s_j - m'), one tree over the 64 places
  *   out   = out * exp(m - m') + exp(s_j - m') v_j, j ascending
  *
- * so the bits depend only on the position, the window and the instruction set.
+ * so the bits depend only on the position, the window (or the program and its parameters) and the instruction set.
+ * Caps and score rules change s_j behind the product. A program's blocks are found in attention_blocks.c; in a block
+ * that a row sees with holes, what it does not see has the score -infinity and is left out of the sums.
  *
  * A piece is up to 16 tokens of one chunk x up to 8 query heads of one KV head: their keys are loaded
  * from memory once. A tile is 4 (AVX2: 2) heads of one token, so that each K or V that is widened to
  * f32 is used 4 times. A piece of a prompt (4 tokens or more) lays each block out as f32 first, K with the keys side by
  * side, and takes all its scores before all its sums: the same operations on every number in another shape, so the same
  * bits. */
-#include "attention/attention_internal.h"
+#include "attention/attention_blocks.h"
 
 #include "base/bf16.h"
 #include "device/exp_simd.h"
@@ -25,11 +27,11 @@
 #include <math.h>
 #include <string.h>
 
-#define BLOCK_KEYS   64u
+#define BLOCK_KEYS   RP_ATTENTION_BLOCK_KEYS
 #define BLOCK_SLACK  16u /* tiles of scores may write past the block's end */
-#define PIECE_TOKENS 16u
-#define PIECE_HEADS  8u
-#define STATES_MAX   (PIECE_TOKENS * PIECE_HEADS)
+#define PIECE_TOKENS RP_ATTENTION_PIECE_TOKENS
+#define PIECE_HEADS  RP_ATTENTION_PIECE_HEADS
+#define STATES_MAX   RP_ATTENTION_PIECE_ROWS
 #define SUMS_MAX     16384u /* floats: 64 KiB of stack */
 /* From that many tokens on a block's K and V are laid out as f32 first (wide), K across: 32 KiB of stack each,
  * and 40 for scores. */
@@ -40,7 +42,7 @@
 #define EACH(i, count) _Pragma("GCC unroll 16") for (uint32_t i = 0; i < (count); i++)
 
 /* Where the keys of one block lie; only places [begin, end) are filled, which some token of the piece
- * sees. */
+ * sees. With a program those between that none sees have the address of one that is seen. */
 struct block {
     const void *k[BLOCK_KEYS], *v[BLOCK_KEYS];
     uint32_t begin, end;
@@ -51,6 +53,7 @@ struct state {
     float *out; /* sum of weight * v, not yet divided */
     const float *q;
     float max, total;
+    uint32_t position, head; /* for score rules */
 };
 
 /* Places [begin, end) of a block, which one token sees. */
@@ -58,6 +61,9 @@ struct span {
     const struct block *block;
     const struct block *next; /* NULL: somebody else fetches it */
     uint32_t begin, end;
+    uint32_t at; /* the block's position */
+    uint64_t
+        seen; /* with holes: bits of the places that are seen, the first and the last one of them among them */
 };
 
 struct shape {
@@ -66,20 +72,34 @@ struct shape {
     uint32_t key_bytes;
     const float
         *keys; /* wide: the block's keys as f32, (head_dim, BLOCK_KEYS); zeros where no key is */
+    float soft_cap;              /* 0: none, and always with a program */
+    const struct rp_mask *rules; /* NULL: no score rules */
+    const int32_t *params;
+    int32_t layer;
 };
 
-/* Tokens [token, token + token_count) of one row x query heads [head, head + head_count). */
-struct piece {
-    uint32_t token, token_count, head, head_count, kv_head;
-};
-
-typedef void (*piece_fn)(const struct rp_attention_args *args, const struct piece *piece);
+typedef void (*piece_fn)(const struct rp_attention_args *args,
+                         const struct rp_attention_piece *piece);
 
 static inline uint32_t sums_stride(uint32_t head_dim) { return (head_dim + 15) & ~15u; }
 
+/* params: with a program. */
+static struct shape shape_of(const struct rp_attention_args *args, bool half, const float *keys,
+                             const int32_t *params) {
+    bool rules = args->mask && rp_mask_has_score(args->mask);
+    return (struct shape){.head_dim = args->head_dim,
+                          .scale = args->scale,
+                          .key_bytes = args->head_dim * (half ? 2u : 4u),
+                          .keys = keys,
+                          .soft_cap = args->mask ? 0.0f : args->soft_cap,
+                          .rules = rules ? args->mask : NULL,
+                          .params = params,
+                          .layer = (int32_t)args->layer};
+}
+
 /* Fills the places of the block at position `at` that hold keys [first, last]. */
-static void locate(const struct rp_attention_args *args, const struct piece *piece, uint32_t first,
-                   uint32_t last, uint32_t at, struct block *block) {
+static void locate(const struct rp_attention_args *args, const struct rp_attention_piece *piece,
+                   uint32_t first, uint32_t last, uint32_t at, struct block *block) {
     const struct rp_kv_layout *kv = &args->kv;
     const struct rp_live_row *row = &args->step.rows[args->step.token_rows[piece->token]];
     const uint32_t *pages = rp_attention_pages(&args->step, row);
@@ -103,6 +123,52 @@ static void locate(const struct rp_attention_args *args, const struct piece *pie
     }
 }
 
+/* The same for the places that a program lets some row see: pages of which none is seen are not looked up. */
+static void locate_seen(const struct rp_attention_args *args,
+                        const struct rp_attention_piece *piece,
+                        const struct rp_attention_seen *seen, struct block *block) {
+    const struct rp_kv_layout *kv = &args->kv;
+    const struct rp_live_row *row = &args->step.rows[args->step.token_rows[piece->token]];
+    const uint32_t *pages = rp_attention_pages(&args->step, row);
+    size_t key_bytes = (size_t)kv->head_dim * (kv->dtype == RP_DTYPE_F32 ? 4 : 2);
+    const unsigned char *k = NULL, *v = NULL;
+    block->begin = (uint32_t)__builtin_ctzll(seen->any);
+    block->end = BLOCK_KEYS - (uint32_t)__builtin_clzll(seen->any);
+    for (uint32_t j = block->begin; j < block->end; j++) {
+        uint32_t position = seen->at + j, in_page = position % kv->page_tokens;
+        if (seen->any >> j & 1) {
+            uint32_t page = pages[position / kv->page_tokens];
+            k = rp_kv_run(kv, page, args->layer, 0, piece->kv_head) + in_page * key_bytes;
+            v = rp_kv_run(kv, page, args->layer, 1, piece->kv_head) + in_page * key_bytes;
+        }
+        block->k[j] = k;
+        block->v[j] = v;
+    }
+}
+
+/* The scores of a span by the program's rules. Places that are not seen hold scores of other keys, or none. */
+static void apply_rules(const struct shape *shape, const struct state *state,
+                        const struct span *span, float *scores) {
+    const struct rp_mask_pair pair = {.q = (int32_t)state->position,
+                                      .kv = (int32_t)(span->at + span->begin),
+                                      .h = (int32_t)state->head,
+                                      .layer = shape->layer};
+    for (uint32_t j = span->begin; j < span->end; j++)
+        scores[j] = span->seen >> j & 1 ? scores[j] : 0.0f;
+    rp_mask_score_keys(shape->rules, &pair, shape->params, span->end - span->begin,
+                       scores + span->begin);
+}
+
+/* Rules may hide keys by -infinity. Where they hide all that a row has seen so far, exp would be of infinity less
+ * infinity: the weights are zeros instead. True: they are. A NaN is no reason. */
+static bool hide_all(float *scores) {
+    for (uint32_t j = 0; j < BLOCK_KEYS; j++)
+        if (scores[j] != -INFINITY)
+            return false;
+    memset(scores, 0, BLOCK_KEYS * sizeof *scores);
+    return true;
+}
+
 /* Asks for `bytes` at the next block's place j, while the same place of this block is worked on: a run
  * is too short for the processor to see a stream coming. Into the second-level cache, since two blocks
  * of K and V are more than the first one holds (decode of 8000 keys, 8 KV heads of 128, one Zen 4 core:
@@ -117,6 +183,8 @@ prefetch(const struct block *next, uint32_t j, const void *const *places, uint32
 static void store_head(const struct rp_attention_args *args, uint32_t token, uint32_t head,
                        const float *sums, float total) {
     size_t at = token * args->out_stride + (size_t)head * args->head_dim;
+    if (total == 0.0f) /* no key was seen: the sums are zeros */
+        total = 1.0f;
     if (args->out_dtype == RP_DTYPE_F32) {
         float *out = (float *)args->out + at;
         for (uint32_t d = 0; d < args->head_dim; d++)
@@ -127,6 +195,19 @@ static void store_head(const struct rp_attention_args *args, uint32_t token, uin
             out[d] = rp_f32_to_bf16(sums[d] / total);
     }
 }
+
+/* tanh(x) = x P(x^2) / Q(x^2) for |x| <= TANH_END, beyond which it is 1: a least-squares fit of the relative error, 4e-7
+ * in f32. */
+#define TANH_END 9.01f
+#define TANH_P0  9.999999792e-01f
+#define TANH_P1  1.338037316e-01f
+#define TANH_P2  3.494812872e-03f
+#define TANH_P3  2.059630226e-05f
+#define TANH_P4  1.333688405e-08f
+#define TANH_Q1  4.671368858e-01f
+#define TANH_Q2  2.587403377e-02f
+#define TANH_Q3  3.284366139e-04f
+#define TANH_Q4  7.769298432e-07f
 
 /* --- AVX-512 --- */
 
@@ -143,7 +224,9 @@ INLINE VECTOR V(load)(const float *from) { return _mm512_loadu_ps(from); }
 INLINE void V(store)(float *to, VECTOR x) { _mm512_storeu_ps(to, x); }
 INLINE VECTOR V(add)(VECTOR a, VECTOR b) { return _mm512_add_ps(a, b); }
 INLINE VECTOR V(mul)(VECTOR a, VECTOR b) { return _mm512_mul_ps(a, b); }
+INLINE VECTOR V(div)(VECTOR a, VECTOR b) { return _mm512_div_ps(a, b); }
 INLINE VECTOR V(max)(VECTOR a, VECTOR b) { return _mm512_max_ps(a, b); }
+INLINE VECTOR V(min)(VECTOR a, VECTOR b) { return _mm512_min_ps(a, b); }
 INLINE VECTOR V(fma)(VECTOR a, VECTOR b, VECTOR c) { return _mm512_fmadd_ps(a, b, c); }
 INLINE VECTOR V(load_part)(const float *from, uint32_t count) {
     return _mm512_maskz_loadu_ps((__mmask16)((1u << count) - 1), from);
@@ -231,7 +314,9 @@ INLINE VECTOR V(load)(const float *from) { return _mm256_loadu_ps(from); }
 INLINE void V(store)(float *to, VECTOR x) { _mm256_storeu_ps(to, x); }
 INLINE VECTOR V(add)(VECTOR a, VECTOR b) { return _mm256_add_ps(a, b); }
 INLINE VECTOR V(mul)(VECTOR a, VECTOR b) { return _mm256_mul_ps(a, b); }
+INLINE VECTOR V(div)(VECTOR a, VECTOR b) { return _mm256_div_ps(a, b); }
 INLINE VECTOR V(max)(VECTOR a, VECTOR b) { return _mm256_max_ps(a, b); }
+INLINE VECTOR V(min)(VECTOR a, VECTOR b) { return _mm256_min_ps(a, b); }
 INLINE VECTOR V(fma)(VECTOR a, VECTOR b, VECTOR c) { return _mm256_fmadd_ps(a, b, c); }
 INLINE VECTOR V(load_part)(const float *from, uint32_t count) {
     float part[LANES] = {0.0f};
@@ -298,41 +383,31 @@ INLINE void V(transpose)(VECTOR *v) {
 
 /* --- Who computes what --- */
 
-/* Tokens of one piece: as many as share a chunk and have room. */
-static uint32_t piece_tokens(const struct rp_attention_args *args, uint32_t token) {
-    const struct rp_step_view *step = &args->step;
-    uint32_t heads = RP_MIN(args->heads / args->kv_heads, PIECE_HEADS);
-    uint32_t room = SUMS_MAX / (heads * sums_stride(args->head_dim));
-    uint32_t limit = RP_MIN(room, PIECE_TOKENS), count = 1;
-    while (count < limit && token + count < step->counts->token_count &&
-           step->token_rows[token + count] == step->token_rows[token])
-        count++;
-    return count;
-}
-
 static void run(const struct rp_attention_args *args, const struct rp_cpu_worker *worker,
                 piece_fn compute) {
-    struct rp_attention_line line = rp_attention_line(args);
+    struct rp_attention_line line;
     uint32_t group = args->heads / args->kv_heads, count;
+    uint32_t room = SUMS_MAX / (RP_MIN(group, PIECE_HEADS) * sums_stride(args->head_dim));
+    uint32_t limit = RP_MIN(room, PIECE_TOKENS);
     uint64_t at = 0;
     RP_ASSERT_CMP(args->head_dim, <=, RP_ATTENTION_HEAD_DIM_MAX);
+    rp_attention_line_begin(&line, args, limit);
     for (uint32_t kv_head = 0; kv_head < args->kv_heads; kv_head++) {
-        for (uint32_t t = 0; t < args->step.counts->token_count; t += count) {
-            uint64_t cost = 0;
-            count = piece_tokens(args, t);
-            for (uint32_t i = 0; i < count; i++)
-                cost += rp_attention_token_cost(args, t + i);
-            if (cost != 0 && rp_attention_is_mine(&line, at, worker)) {
+        uint32_t index = 0;
+        for (uint32_t t = 0; t < args->step.counts->token_count; t += count, index++) {
+            count = rp_attention_piece_tokens(&args->step, t, limit);
+            uint64_t length = rp_attention_line_length(&line, args, index, t, count);
+            if (length != 0 && rp_attention_is_mine(&line, at, worker)) {
                 for (uint32_t h = 0; h < group; h += PIECE_HEADS) {
-                    struct piece piece = {.token = t,
-                                          .token_count = count,
-                                          .head = kv_head * group + h,
-                                          .head_count = RP_MIN(group - h, PIECE_HEADS),
-                                          .kv_head = kv_head};
+                    struct rp_attention_piece piece = {.token = t,
+                                                       .token_count = count,
+                                                       .head = kv_head * group + h,
+                                                       .head_count = RP_MIN(group - h, PIECE_HEADS),
+                                                       .kv_head = kv_head};
                     compute(args, &piece);
                 }
             }
-            at += cost;
+            at += length;
         }
     }
 }
@@ -340,7 +415,7 @@ static void run(const struct rp_attention_args *args, const struct rp_cpu_worker
 #define DEFINE_KERNEL(name)                                                                        \
     static void attention_##name(const struct rp_attention_args *args,                             \
                                  const struct rp_cpu_worker *worker) {                             \
-        run(args, worker, name);                                                                   \
+        run(args, worker, args->mask ? name##_masked : name);                                      \
     }
 
 DEFINE_KERNEL(avx2_piece_f32)

@@ -13,6 +13,9 @@ rp_attention_fn rp_attention_select_simd(enum rp_cpu_isa isa, const struct rp_kv
 #define RP_ATTENTION_HAS_SIMD 0
 #endif
 
+/* Keys are taken in blocks at multiples of it. */
+#define RP_ATTENTION_BLOCK_KEYS 64u
+
 /* Larger heads than any model we know has. */
 #define RP_ATTENTION_HEAD_DIM_MAX 512u
 
@@ -39,30 +42,81 @@ static inline uint32_t rp_attention_first(uint32_t window, uint32_t position) {
     return window != 0 && position >= window ? position + 1 - window : 0;
 }
 
-/* The work of a step is a line of items, KV head by KV head and token by token, each as long as the
+/* Behind the last key that a token may see. A program that is not causal sees its step's later tokens, too: those of a
+ * prompt, which is computed whole then. */
+static inline uint32_t rp_attention_end(const struct rp_attention_args *args, uint32_t token) {
+    const struct rp_live_row *row = &args->step.rows[args->step.token_rows[token]];
+    if (!args->mask || rp_mask_is_causal(args->mask))
+        return args->step.positions[token] + 1;
+    return row->kv_begin + row->token_count;
+}
+
+/* Tokens from `token` on that are of one sequence, at most `limit`. */
+static inline uint32_t rp_attention_piece_tokens(const struct rp_step_view *step, uint32_t token,
+                                                 uint32_t limit) {
+    uint32_t count = 1;
+    while (count < limit && token + count < step->counts->token_count &&
+           step->token_rows[token + count] == step->token_rows[token])
+        count++;
+    return count;
+}
+
+/* attention_blocks.c: keys that `count` tokens read by a mask program, by a few questions. */
+uint64_t rp_attention_masked_length(const struct rp_attention_args *args, uint32_t token,
+                                    uint32_t count);
+
+/* The work of a step is a line of items, KV head by KV head and piece by piece, each as long as the
  * keys that it reads; worker i takes the items that begin in the i-th equal part of the line.
  * Balanced to within one item, whatever the mixture of decode rows and prompt chunks. */
+#define RP_ATTENTION_LENGTHS 1024u
 struct rp_attention_line {
     uint64_t head_length; /* of all tokens of one KV head */
     uint64_t total;
+    /* With a program, of the first items of a KV head: asking for them takes time. Of the others what they would read
+     * without one. */
+    uint32_t lengths[RP_ATTENTION_LENGTHS];
 };
 
-static inline uint64_t rp_attention_token_cost(const struct rp_attention_args *args,
-                                               uint32_t token) {
+/* Of tokens of one sequence; 0: they are dead. */
+static inline uint64_t rp_attention_item_length(const struct rp_attention_args *args,
+                                                uint32_t token, uint32_t count, bool ask) {
     /* What a token costs beside its keys, in keys: loading q, storing, dividing. */
     const uint64_t fixed = 8;
-    uint32_t position = args->step.positions[token];
+    uint64_t length = fixed * count;
     if (!rp_attention_live_row(&args->step, token))
         return 0;
-    return position + 1 - rp_attention_first(args->window, position) + fixed;
+    if (args->mask && ask)
+        return length + rp_attention_masked_length(args, token, count);
+    for (uint32_t i = token; i < token + count; i++) {
+        uint32_t position = args->step.positions[i];
+        length += position + 1 - (args->mask ? 0 : rp_attention_first(args->window, position));
+    }
+    return length;
 }
 
-static inline struct rp_attention_line rp_attention_line(const struct rp_attention_args *args) {
-    struct rp_attention_line line = {0, 0};
-    for (uint32_t t = 0; t < args->step.counts->token_count; t++)
-        line.head_length += rp_attention_token_cost(args, t);
-    line.total = line.head_length * args->kv_heads;
-    return line;
+/* Item `index` of a KV head. */
+static inline uint64_t rp_attention_line_length(const struct rp_attention_line *line,
+                                                const struct rp_attention_args *args,
+                                                uint32_t index, uint32_t token, uint32_t count) {
+    return args->mask && index < RP_ATTENTION_LENGTHS
+               ? line->lengths[index]
+               : rp_attention_item_length(args, token, count, false);
+}
+
+/* Items have at most `limit` tokens. */
+static inline void rp_attention_line_begin(struct rp_attention_line *line,
+                                           const struct rp_attention_args *args, uint32_t limit) {
+    uint32_t count, index = 0;
+    line->head_length = 0;
+    for (uint32_t t = 0; t < args->step.counts->token_count; t += count, index++) {
+        bool ask = index < RP_ATTENTION_LENGTHS;
+        count = rp_attention_piece_tokens(&args->step, t, limit);
+        uint64_t length = rp_attention_item_length(args, t, count, ask);
+        if (args->mask && ask)
+            line->lengths[index] = (uint32_t)length;
+        line->head_length += length;
+    }
+    line->total = line->head_length * args->kv_heads;
 }
 
 /* Whether the item that begins at `at` on the line is this worker's. */

@@ -3,7 +3,7 @@
  * The includer defines for its vectors of LANES floats:
  *   V(name)     the name of everything here and of the primitives
  *   VECTOR      the vector type            INLINE   always inlined, for this instruction set
- *   V(zero) V(set1) V(load) V(store) V(add) V(mul) V(max) V(fma) V(exp)
+ *   V(zero) V(set1) V(load) V(store) V(add) V(mul) V(div) V(max) V(min) V(fma) V(exp)
  *   V(load_part)(from, count)    the first `count` floats, zeros behind
  *   V(load_kv)(run, at, dtype)   LANES elements of a run as f32;  V(load_kv_part) `count` of them
  *   V(sums)(v)                   lane i = the sum of the lanes of v[i], i < LANES, every i by one tree
@@ -110,18 +110,42 @@ INLINE void V(lay_out)(const struct block *block, const struct block *next,
     }
 }
 
+/* cap * tanh(s / cap) of the scores of a span; places behind it change, too. NaN stays NaN: where one operand is, the
+ * smaller and the larger are the second one. */
+INLINE void V(cap)(float *scores, const struct span *span, float soft_cap) {
+    const VECTOR cap = V(set1)(soft_cap), end = V(set1)(TANH_END), low = V(set1)(-TANH_END);
+    for (uint32_t j = span->begin; j < span->end; j += LANES) {
+        VECTOR x = V(max)(low, V(min)(end, V(div)(V(load)(scores + j), cap)));
+        VECTOR t = V(mul)(x, x);
+        VECTOR p = V(fma)(V(set1)(TANH_P4), t, V(set1)(TANH_P3));
+        VECTOR q = V(fma)(V(set1)(TANH_Q4), t, V(set1)(TANH_Q3));
+        p = V(fma)(p, t, V(set1)(TANH_P2));
+        q = V(fma)(q, t, V(set1)(TANH_Q2));
+        p = V(fma)(p, t, V(set1)(TANH_P1));
+        q = V(fma)(q, t, V(set1)(TANH_Q1));
+        p = V(fma)(p, t, V(set1)(TANH_P0));
+        q = V(fma)(q, t, V(set1)(1.0f));
+        V(store)(scores + j, V(mul)(cap, V(div)(V(mul)(x, p), q)));
+    }
+}
+
 /* Scores to weights exp(s - max), in place; the running maximum and total move on. Returns what the
  * earlier sums are to be multiplied with. */
-INLINE float V(soften)(struct state *state, float *scores, const struct span *span) {
+INLINE float V(soften)(struct state *state, float *scores, const struct span *span,
+                       const struct shape *shape, const bool holes) {
     for (uint32_t j = 0; j < span->begin; j++)
         scores[j] = -INFINITY;
     for (uint32_t j = span->end; j < BLOCK_KEYS; j++)
         scores[j] = -INFINITY;
+    for (uint32_t j = 0; holes && j < BLOCK_KEYS; j++)
+        scores[j] = span->seen >> j & 1 ? scores[j] : -INFINITY;
     VECTOR max = V(load)(scores), sum = V(zero)();
     for (uint32_t j = LANES; j < BLOCK_KEYS; j += LANES)
         max = V(max)(max, V(load)(scores + j));
     float largest = V(largest)(max);
     largest = largest > state->max ? largest : state->max;
+    if (shape->rules && largest == -INFINITY && hide_all(scores))
+        return 1.0f;
     for (uint32_t j = 0; j < BLOCK_KEYS; j += LANES) {
         VECTOR weight = V(exp)(V(add)(V(load)(scores + j), V(set1)(-largest)));
         sum = V(add)(sum, weight);
@@ -138,8 +162,8 @@ INLINE float V(soften)(struct state *state, float *scores, const struct span *sp
  * `count` elements when that is less than one vector. */
 INLINE void V(value_tile)(struct state *states, const uint32_t rows, const uint32_t vectors,
                           const struct span *span, uint32_t d, uint32_t count,
-                          const struct shape *shape, const bool half, const float *fade,
-                          float scores[ROWS_MAX][BLOCK_KEYS + BLOCK_SLACK]) {
+                          const struct shape *shape, const bool half, const bool holes,
+                          const float *fade, float scores[ROWS_MAX][BLOCK_KEYS + BLOCK_SLACK]) {
     VECTOR acc[ROWS_MAX][4];
     EACH(r, rows) {
         EACH(i, vectors) {
@@ -149,6 +173,8 @@ INLINE void V(value_tile)(struct state *states, const uint32_t rows, const uint3
     for (uint32_t j = span->begin; j < span->end; j++) {
         const void *run = span->block->v[j];
         VECTOR v[4];
+        if (holes && !(span->seen >> j & 1))
+            continue;
         if (d == 0 && span->next)
             prefetch(span->next, j, span->next->v, shape->key_bytes);
         EACH(i, vectors) {
@@ -167,29 +193,34 @@ INLINE void V(value_tile)(struct state *states, const uint32_t rows, const uint3
 
 /* What follows the scores of `rows` heads of one token. */
 INLINE void V(finish_rows)(struct state *states, const uint32_t rows, const struct span *span,
-                           const struct shape *shape, const bool half,
+                           const struct shape *shape, const bool half, const bool holes,
                            float scores[ROWS_MAX][BLOCK_KEYS + BLOCK_SLACK]) {
     const uint32_t head_dim = shape->head_dim;
     float fade[ROWS_MAX];
-    for (uint32_t r = 0; r < rows; r++)
-        fade[r] = V(soften)(&states[r], scores[r], span);
+    for (uint32_t r = 0; r < rows; r++) {
+        if (shape->soft_cap != 0.0f)
+            V(cap)(scores[r], span, shape->soft_cap);
+        if (shape->rules)
+            apply_rules(shape, &states[r], span, scores[r]);
+        fade[r] = V(soften)(&states[r], scores[r], span, shape, holes);
+    }
     uint32_t d = 0;
     for (; d + 4 * LANES <= head_dim; d += 4 * LANES)
-        V(value_tile)(states, rows, 4, span, d, LANES, shape, half, fade, scores);
+        V(value_tile)(states, rows, 4, span, d, LANES, shape, half, holes, fade, scores);
     for (; d + LANES <= head_dim; d += LANES)
-        V(value_tile)(states, rows, 1, span, d, LANES, shape, half, fade, scores);
+        V(value_tile)(states, rows, 1, span, d, LANES, shape, half, holes, fade, scores);
     if (d < head_dim)
-        V(value_tile)(states, rows, 1, span, d, head_dim - d, shape, half, fade, scores);
+        V(value_tile)(states, rows, 1, span, d, head_dim - d, shape, half, holes, fade, scores);
 }
 
 /* One block of keys for `rows` heads of one token. wide: all_scores has their scores. */
 INLINE void V(block_rows)(struct state *states, const uint32_t rows, const struct span *span,
                           const struct shape *shape, const bool half, const bool wide,
-                          float (*all_scores)[BLOCK_KEYS + BLOCK_SLACK]) {
+                          const bool holes, float (*all_scores)[BLOCK_KEYS + BLOCK_SLACK]) {
     _Alignas(RP_CACHE_LINE) float scores[ROWS_MAX][BLOCK_KEYS + BLOCK_SLACK];
     const uint32_t keys = LANES / rows;
     if (wide) {
-        V(finish_rows)(states, rows, span, shape, false, all_scores);
+        V(finish_rows)(states, rows, span, shape, false, holes, all_scores);
         return;
     }
     for (uint32_t j = span->begin; j < span->end; j += keys) {
@@ -197,31 +228,31 @@ INLINE void V(block_rows)(struct state *states, const uint32_t rows, const struc
             prefetch(span->next, i, span->next->k, shape->key_bytes);
         V(score_tile)(states, rows, span, j, shape, half, scores);
     }
-    V(finish_rows)(states, rows, span, shape, half, scores);
+    V(finish_rows)(states, rows, span, shape, half, holes, scores);
 }
 
-/* One block of keys for all heads of one token. */
+/* One block of keys for `heads` heads of one token. */
 INLINE void V(block_token)(struct state *states, uint32_t heads, struct span span,
                            const struct shape *shape, const bool half, const bool wide,
-                           float (*scores)[BLOCK_KEYS + BLOCK_SLACK]) {
+                           const bool holes, float (*scores)[BLOCK_KEYS + BLOCK_SLACK]) {
     uint32_t h = 0;
 #if ROWS_MAX >= 4
     for (; h + 4 <= heads; h += 4) {
-        V(block_rows)(states + h, 4, &span, shape, half, wide, scores + h);
+        V(block_rows)(states + h, 4, &span, shape, half, wide, holes, scores + h);
         span.next = NULL;
     }
 #endif
     for (; h + 2 <= heads; h += 2) {
-        V(block_rows)(states + h, 2, &span, shape, half, wide, scores + h);
+        V(block_rows)(states + h, 2, &span, shape, half, wide, holes, scores + h);
         span.next = NULL;
     }
     if (h < heads)
-        V(block_rows)(states + h, 1, &span, shape, half, wide, scores + h);
+        V(block_rows)(states + h, 1, &span, shape, half, wide, holes, scores + h);
 }
 
 /* Scores of all rows of a piece (token by token, head by head) and the block's keys, LANES keys at a time, so that these
  * stay in the first-level cache. What a row does not see is computed too, within its tile, and overwritten by soften. */
-INLINE void V(score_piece)(const struct state *states, const struct piece *piece,
+INLINE void V(score_piece)(const struct state *states, const struct rp_attention_piece *piece,
                            const struct block *block, const uint32_t *positions, uint32_t at,
                            const struct shape *shape, float (*scores)[BLOCK_KEYS + BLOCK_SLACK]) {
     uint32_t heads = piece->head_count, count = piece->token_count * heads;
@@ -238,17 +269,101 @@ INLINE void V(score_piece)(const struct state *states, const struct piece *piece
     }
 }
 
+/* The same with a program: tiles of rows of which none sees a key of them are left out. */
+INLINE void V(score_piece_seen)(const struct state *states, uint32_t count,
+                                const struct rp_attention_seen *seen, const struct shape *shape,
+                                float (*scores)[BLOCK_KEYS + BLOCK_SLACK]) {
+    for (uint32_t j = 0; j < BLOCK_KEYS; j += LANES) {
+        const uint64_t keys = (((uint64_t)1 << LANES) - 1) << j;
+        uint32_t row = 0;
+        for (; row + ROWS_MAX <= count; row += ROWS_MAX) {
+            uint64_t any = 0;
+            EACH(r, ROWS_MAX) { any |= seen->rows[row + r]; }
+            if (any & keys)
+                V(score_wide)(states + row, ROWS_MAX, j, shape, scores + row);
+        }
+        for (; row < count; row++)
+            if (seen->rows[row] & keys)
+                V(score_wide)(states + row, 1, j, shape, scores + row);
+    }
+}
+
+/* One block of keys for `heads` heads of one token that see the same of it. */
+INLINE void V(block_seen)(struct state *states, uint32_t heads, uint64_t seen,
+                          const struct block *block, const struct block *next, uint32_t at,
+                          const struct shape *shape, const bool half, const bool wide,
+                          float (*scores)[BLOCK_KEYS + BLOCK_SLACK]) {
+    if (seen == 0)
+        return;
+    struct span span = {.block = block,
+                        .next = next,
+                        .begin = (uint32_t)__builtin_ctzll(seen),
+                        .end = BLOCK_KEYS - (uint32_t)__builtin_clzll(seen),
+                        .at = at,
+                        .seen = seen};
+    uint64_t gaps = seen ^ (~(uint64_t)0 >> (BLOCK_KEYS - (span.end - span.begin)) << span.begin);
+    if (gaps)
+        V(block_token)(states, heads, span, shape, half, wide, true, scores);
+    else
+        V(block_token)(states, heads, span, shape, half, wide, false, scores);
+}
+
+INLINE void V(piece_seen)(struct state *states, const struct rp_attention_piece *piece,
+                          const struct rp_attention_seen *seen, const struct block *block,
+                          const struct block *next, const struct shape *shape, const bool half,
+                          const bool wide, float (*scores)[BLOCK_KEYS + BLOCK_SLACK]) {
+    /* Heads that see different keys go one by one: a weight of 0 would still spread a NaN. */
+    uint32_t heads = seen->heads_differ ? 1 : piece->head_count;
+    for (uint32_t row = 0; row < piece->token_count * piece->head_count; row += heads) {
+        V(block_seen)
+        (states + row, heads, seen->rows[row], block, next, seen->at, shape, half, wide,
+         scores + row);
+        if (seen->rows[row])
+            next = NULL;
+    }
+}
+
+/* All keys of a piece that its program lets it see, block by block. */
+INLINE void V(walk_seen)(const struct rp_attention_args *args,
+                         const struct rp_attention_piece *piece, struct state *states,
+                         const bool half, const bool wide) {
+    _Alignas(RP_CACHE_LINE) float keys[BLOCK_KEYS * WIDE_HEAD_DIM];
+    _Alignas(RP_CACHE_LINE) float values[BLOCK_KEYS * WIDE_HEAD_DIM];
+    _Alignas(RP_CACHE_LINE) float scores[STATES_MAX][BLOCK_KEYS + BLOCK_SLACK];
+    struct rp_attention_blocks walk;
+    struct rp_attention_seen seen[2];
+    struct block blocks[2], laid_out;
+    uint32_t now = 0;
+    rp_attention_blocks_begin(&walk, args, piece);
+    const struct shape shape = shape_of(args, half, keys, walk.params);
+    bool more = rp_attention_blocks_next(&walk, &seen[0]);
+    if (more)
+        locate_seen(args, piece, &seen[0], &blocks[0]);
+    while (more) {
+        more = rp_attention_blocks_next(&walk, &seen[!now]);
+        if (more)
+            locate_seen(args, piece, &seen[!now], &blocks[!now]);
+        const struct block *block = &blocks[now], *next = more ? &blocks[!now] : NULL;
+        if (wide) {
+            V(lay_out)(block, next, &shape, half, keys, values, &laid_out);
+            V(score_piece_seen)
+            (states, piece->token_count * piece->head_count, &seen[now], &shape, scores);
+            block = &laid_out;
+            next = NULL;
+        }
+        V(piece_seen)(states, piece, &seen[now], block, next, &shape, half, wide, scores);
+        now = !now;
+    }
+}
+
 /* All keys of a piece, block by block. */
-INLINE void V(walk)(const struct rp_attention_args *args, const struct piece *piece,
+INLINE void V(walk)(const struct rp_attention_args *args, const struct rp_attention_piece *piece,
                     struct state *states, const bool half, const bool wide) {
     _Alignas(RP_CACHE_LINE) float keys[BLOCK_KEYS * WIDE_HEAD_DIM];
     _Alignas(RP_CACHE_LINE) float values[BLOCK_KEYS * WIDE_HEAD_DIM];
     _Alignas(RP_CACHE_LINE) float scores[STATES_MAX][BLOCK_KEYS + BLOCK_SLACK];
     struct block blocks[2], laid_out, *block = &blocks[0], *next = &blocks[1];
-    const struct shape shape = {.head_dim = args->head_dim,
-                                .scale = args->scale,
-                                .key_bytes = args->head_dim * (half ? 2u : 4u),
-                                .keys = keys};
+    const struct shape shape = shape_of(args, half, keys, NULL);
     uint32_t heads = piece->head_count;
     const uint32_t *positions = args->step.positions + piece->token;
     uint32_t last = positions[piece->token_count - 1];
@@ -267,12 +382,12 @@ INLINE void V(walk)(const struct rp_attention_args *args, const struct piece *pi
             uint32_t first = rp_attention_first(args->window, positions[t]);
             uint32_t begin = first > at ? first - at : 0;
             uint32_t end = positions[t] < at ? 0 : RP_MIN(positions[t] - at + 1, BLOCK_KEYS);
-            struct span span = {block, more && t == 0 ? next : NULL, begin, end};
+            struct span span = {block, more && t == 0 ? next : NULL, begin, end, at, 0};
             if (wide)
-                span = (struct span){&laid_out, NULL, begin, end};
+                span = (struct span){&laid_out, NULL, begin, end, at, 0};
             if (begin < end)
                 V(block_token)
-            (states + (size_t)t * heads, heads, span, &shape, half, wide,
+            (states + (size_t)t * heads, heads, span, &shape, half, wide, false,
              scores + (size_t)t * heads);
         }
         if (!more)
@@ -284,11 +399,13 @@ INLINE void V(walk)(const struct rp_attention_args *args, const struct piece *pi
     }
 }
 
-INLINE void V(piece)(const struct rp_attention_args *args, const struct piece *piece,
-                     const bool half) {
+INLINE void V(piece)(const struct rp_attention_args *args, const struct rp_attention_piece *piece,
+                     const bool half, const bool masked) {
     _Alignas(RP_CACHE_LINE) float sums[SUMS_MAX];
     struct state states[STATES_MAX];
     uint32_t heads = piece->head_count, stride = sums_stride(args->head_dim);
+    bool wide = piece->token_count >= WIDE_TOKENS && args->head_dim <= WIDE_HEAD_DIM &&
+                args->head_dim % LANES == 0;
     memset(sums, 0, (size_t)piece->token_count * heads * stride * sizeof *sums);
     for (uint32_t i = 0; i < piece->token_count * heads; i++)
         states[i] = (struct state){
@@ -296,9 +413,14 @@ INLINE void V(piece)(const struct rp_attention_args *args, const struct piece *p
             .q = args->q + (piece->token + i / heads) * args->q_stride +
                  (size_t)(piece->head + i % heads) * args->head_dim,
             .max = -INFINITY,
+            .position = args->step.positions[piece->token + i / heads],
+            .head = piece->head + i % heads,
         };
-    if (piece->token_count >= WIDE_TOKENS && args->head_dim <= WIDE_HEAD_DIM &&
-        args->head_dim % LANES == 0)
+    if (masked && wide)
+        V(walk_seen)(args, piece, states, half, true);
+    else if (masked)
+        V(walk_seen)(args, piece, states, half, false);
+    else if (wide)
         V(walk)(args, piece, states, half, true);
     else
         V(walk)(args, piece, states, half, false);
@@ -307,10 +429,15 @@ INLINE void V(piece)(const struct rp_attention_args *args, const struct piece *p
                    states[i].total);
 }
 
-TARGET static void V(piece_f32)(const struct rp_attention_args *args, const struct piece *piece) {
-    V(piece)(args, piece, false);
-}
+#define DEFINE_PIECE(name, half, masked)                                                           \
+    TARGET static void V(name)(const struct rp_attention_args *args,                               \
+                               const struct rp_attention_piece *piece) {                           \
+        V(piece)(args, piece, half, masked);                                                       \
+    }
 
-TARGET static void V(piece_bf16)(const struct rp_attention_args *args, const struct piece *piece) {
-    V(piece)(args, piece, true);
-}
+DEFINE_PIECE(piece_f32, false, false)
+DEFINE_PIECE(piece_bf16, true, false)
+DEFINE_PIECE(piece_f32_masked, false, true)
+DEFINE_PIECE(piece_bf16_masked, true, true)
+
+#undef DEFINE_PIECE

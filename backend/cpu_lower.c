@@ -343,7 +343,9 @@ static int emit_attention(struct lowering *low, uint32_t at, uint32_t count,
                                             .head_dim = op->u.attention.head_dim,
                                             .layer = op->layer,
                                             .window = op->u.attention.window,
-                                            .scale = op->u.attention.scale};
+                                            .scale = op->u.attention.scale,
+                                            .soft_cap = op->u.attention.soft_cap,
+                                            .mask = op->u.attention.mask};
     launch->run = run_attention;
     launch->args = args;
     return RP_OK;

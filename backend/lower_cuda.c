@@ -354,6 +354,10 @@ static int emit_kv_write(struct lowering *low, uint32_t at, uint32_t count) {
 
 static int emit_attention(struct lowering *low, uint32_t at, uint32_t count) {
     const struct rp_op *op = op_at(low, at);
+    if (op->u.attention.mask || op->u.attention.soft_cap != 0.0f)
+        return rp_error_set(low->err, RP_STATUS_UNSUPPORTED,
+                            "%s: no kernel for %s on CUDA yet; --device cpu has one", op->name,
+                            op->u.attention.mask ? "mask programs" : "capped scores");
     struct rp_values q = values_of(low, &op->in[0]), out = values_of(low, &op->out);
     struct rp_attention_args args = {.step = low->bindings->step,
                                      .kv = *low->bindings->kv,

@@ -159,6 +159,8 @@ static void put_parameters(struct words *words, const struct rp_op *op) {
         put(words, op->u.attention.head_dim);
         put_float(words, op->u.attention.scale);
         put(words, op->u.attention.window);
+        if (op->u.attention.soft_cap != 0.0f)
+            put_float(words, op->u.attention.soft_cap);
         break;
     case RP_OP_ACTIVATION:
         put(words, (uint32_t)op->u.activation.fn);
@@ -194,6 +196,8 @@ uint64_t rp_program_fingerprint(const struct rp_program *program) {
         put_parameters(&words, op);
         hash = rp_hash64(words.word, words.count * sizeof words.word[0], hash);
         hash = rp_hash64(op->name, strlen(op->name), hash);
+        if (op->kind == RP_OP_ATTENTION && op->u.attention.mask_text)
+            hash = rp_hash64(op->u.attention.mask_text, strlen(op->u.attention.mask_text), hash);
     }
     uint32_t counts[] = {program->tensor_count, program->op_count, program->sample_begin};
     return rp_hash64(counts, sizeof counts, hash);

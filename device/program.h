@@ -131,6 +131,7 @@ struct rp_op {
             /* This layer's mask program, in place of causal, window and soft_cap; NULL: those. Borrowed: it outlives
              * every graph. */
             const struct rp_mask *mask;
+            const char *mask_text; /* its canonical text, borrowed alike; NULL: no program */
         } attention;
         struct {
             enum rp_activation fn;

@@ -131,6 +131,9 @@ static void encode_join(struct rp_batch *batch, struct edit_writer *writer,
     edit(writer, slot, RP_SLOT_STOP_COUNT, 0, request->stop_count);
     for (uint32_t i = 0; i < request->stop_count; i++)
         edit(writer, slot, RP_SLOT_STOP_IDS, i, (uint32_t)request->stop_ids[i]);
+    const int32_t *params = rp_batch_mask_params(batch, request);
+    for (uint32_t i = 0; i < batch->mask_param_count; i++)
+        edit(writer, slot, RP_SLOT_MASK_PARAMS, i, (uint32_t)params[i]);
 }
 
 /* Copies a chunk of the prompt into the staging ring, and the token behind it where that is to be scored; returns its

@@ -164,6 +164,7 @@ int rp_engine_create(const struct rp_engine_config *config, struct rp_model *mod
     rp_program_init(&program);
     engine->config = *config;
     engine->model = model;
+    rp_engine_init_mask(engine);
     int status = open_device(engine, err);
     if (status == RP_OK && !rp_engine_times_init(engine))
         status = rp_engine_no_memory(err, "step times", RP_STEP_TIMES);

@@ -21,6 +21,7 @@
 #include "metrics/trace_ring.h"
 
 struct rp_engine;
+struct rp_mask;  /* attention/mask.h */
 struct rp_model; /* model/model.h */
 
 /* swap_bytes: a quarter of the host memory that is free, at most 4 GiB. */
@@ -176,6 +177,20 @@ bool rp_engine_fits(const struct rp_engine *engine, uint32_t prompt_count, uint3
 /* How many requests may wait: more than these in one go are never taken. */
 uint32_t rp_engine_queue_capacity(const struct rp_engine *engine);
 uint32_t rp_engine_max_model_len(const struct rp_engine *engine);
+/* Tokens of the longest prompt where prompts are computed whole, since the mask is not causal; 0: they may be cut. scored:
+ * of a prompt with prompt_logprobs. */
+uint32_t rp_engine_whole_prompt_max(const struct rp_engine *engine, bool scored);
+/* What attention of a layer sees. */
+struct rp_engine_layer_mask {
+    const struct rp_mask *program; /* NULL: causal, within the window, capped */
+    uint32_t window, heads;
+    float soft_cap;
+    char kernels
+        [64]; /* of the smallest and the largest captured step, one name when they are the same */
+};
+uint32_t rp_engine_layer_count(const struct rp_engine *engine);
+void rp_engine_layer_mask(const struct rp_engine *engine, uint32_t layer,
+                          struct rp_engine_layer_mask *out);
 bool rp_engine_is_healthy(const struct rp_engine *engine);
 /* Why the device has failed, or NULL while it is healthy. */
 const char *rp_engine_failure(const struct rp_engine *engine);

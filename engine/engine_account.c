@@ -14,6 +14,7 @@ int rp_engine_account_init(struct rp_engine *engine, const struct rp_program *pr
                                              .slot_count = engine->scheduler_config.slot_count,
                                              .row_capacity = engine->scheduler_config.row_capacity,
                                              .padding_costs = on_card,
+                                             .mask_defaults = engine->batch.mask_defaults,
                                              .balance = on_card ? card_balance : cpu_balance};
     if (rp_account_init(&engine->account, &config))
         return RP_OK;

@@ -112,6 +112,9 @@ void rp_engine_note_turn(struct rp_engine *engine, uint64_t turn_ns);
 /* peaks.c: config.measure_peaks: fills engine->peaks. Device memory that it needs is free again afterwards. */
 int rp_engine_measure_peaks(struct rp_engine *engine, struct rp_error *err);
 
+/* engine_mask.c: the parameters' defaults. */
+void rp_engine_init_mask(struct rp_engine *engine);
+
 /* engine_memory.c */
 int rp_engine_make_buffers(struct rp_engine *engine, struct rp_error *err);
 /* After the warm-up: on a card, maps the rest of the KV pool, settles page_count and the plan. */

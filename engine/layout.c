@@ -4,6 +4,7 @@
 #include "base/checked.h"
 #include "base/memory.h"
 #include "device/step_cpu.h"
+#include "engine/batch.h"
 #include "engine/card_plan.h"
 #include "graphs/graph_set.h"
 #include "model/model.h"
@@ -119,9 +120,8 @@ static void size_step(const struct rp_engine_config *config, const struct rp_mod
     step->token_capacity = RP_MAX(config->max_num_batched_tokens, config->max_num_seqs);
     step->logit_row_capacity = config->max_num_seqs;
     /* Joins of every slot at once, and pages: those of a step's own tokens and of one long hit. */
-    step->edit_capacity = config->max_num_seqs * (RP_SLOT_STOP_IDS + RP_STOP_IDS_MAX) +
-                          step->pages_per_slot + config->max_num_seqs +
-                          step->token_capacity / page_tokens;
+    step->edit_capacity = config->max_num_seqs * RP_JOIN_EDITS_MAX + step->pages_per_slot +
+                          config->max_num_seqs + step->token_capacity / page_tokens;
     /* Two steps in flight and the one being written, each at most token_capacity, and a token more for each row
      * that is scored. */
     step->prompt_ring_capacity = ceil_pow2(4 * (step->token_capacity + step->row_capacity));
@@ -176,6 +176,7 @@ int rp_engine_layout_make(const struct rp_engine_config *config, const struct rp
                           struct rp_error *err) {
     memset(out, 0, sizeof *out);
     out->on_card = device->separate_memory;
+    out->whole_prompts = model->mask && !rp_mask_is_causal(model->mask);
     int status =
         rp_buckets_plan(config->max_num_seqs, config->max_num_batched_tokens, &out->buckets, err);
     if (status != RP_OK)
@@ -234,7 +235,8 @@ struct rp_scheduler_config rp_engine_scheduler_config(const struct rp_engine_con
         .token_bucket_count = layout->buckets.token_bucket_count,
         .decode_rows_max = layout->buckets.decode_rows_max,
         .logit_rows_max = layout->buckets.logit_rows_max,
-        .prefix_cache = config->prefix_cache,
+        .prefix_cache = config->prefix_cache && !layout->whole_prompts,
+        .whole_prompts = layout->whole_prompts,
         .prefix_prompt_only = device->decode_differs && !config->device.fast_numerics,
         .run_ahead = config->run_ahead,
     };

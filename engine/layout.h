@@ -21,7 +21,8 @@ struct rp_engine_layout {
     struct rp_step_config step;
     struct rp_kv_layout kv; /* base NULL */
     uint32_t max_model_len;
-    bool on_card; /* the device has memory of its own: page_count is first an estimate */
+    bool whole_prompts; /* the model's mask is not causal */
+    bool on_card;       /* the device has memory of its own: page_count is first an estimate */
     struct rp_card_bytes card; /* only with on_card */
     uint32_t page_count;       /* the padding page included */
     uint32_t host_page_count;

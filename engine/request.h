@@ -74,6 +74,9 @@ struct rp_request {
     bool logprobs; /* TOKEN events have rank and, of the likeliest tokens, the first top_logprobs */
     bool prompt_logprobs; /* the same as PROMPT events; takes nothing from the prefix cache */
     uint8_t top_logprobs, top_prompt_logprobs;
+    /* Of the model's mask program's parameters, in their order and ranges: all of them, or none for the defaults. */
+    uint32_t mask_param_count;
+    int32_t mask_params[RP_MASK_PARAMS_MAX];
     bool profile;        /* its steps are stamped (step_profile.h) */
     uint64_t cache_salt; /* prefix pages are shared only between equal salts */
     void *owner;         /* the server's */

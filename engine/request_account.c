@@ -1,5 +1,6 @@
 #include "engine/request_account.h"
 
+#include "attention/mask_reach.h"
 #include "backend/op_cost.h"
 #include "base/memory.h"
 
@@ -32,6 +33,26 @@ static void add_keys(struct rp_account *account, uint32_t window, uint64_t bytes
     account->windows[i].key_flops += flops;
 }
 
+/* The same of layers with a mask program; more programs than places: the last one stands for the rest. */
+static void add_program(struct rp_account *account, const struct rp_op *op, uint64_t bytes,
+                        uint64_t flops) {
+    uint32_t i = 0;
+    while (i < account->program_count &&
+           strcmp(account->programs[i].text, op->u.attention.mask_text) != 0)
+        i++;
+    if (i == RP_ACCOUNT_PROGRAMS) {
+        i--;
+    } else if (i == account->program_count) {
+        account->programs[i].mask = op->u.attention.mask;
+        account->programs[i].text = op->u.attention.mask_text;
+        account->programs[i].layer = op->layer;
+        account->program_count++;
+    }
+    account->heads = op->u.attention.heads;
+    account->programs[i].key_bytes += bytes;
+    account->programs[i].key_flops += flops;
+}
+
 static void add_op(struct rp_account *account, const struct rp_account_config *config,
                    const struct rp_op *op, bool in_sample) {
     uint32_t part = in_sample || op->rows == RP_ROWS_LOGIT ? RP_PART_SAMPLES : RP_PART_TOKENS;
@@ -42,8 +63,11 @@ static void add_op(struct rp_account *account, const struct rp_account_config *c
     if (op->kind != RP_OP_ATTENTION)
         return;
     struct rp_cost key = cost_of(config, op, 1, 1);
-    add_keys(account, op->u.attention.window, bytes_of(&key) - bytes_of(&row),
-             key.flops - row.flops);
+    uint64_t bytes = bytes_of(&key) - bytes_of(&row), flops = key.flops - row.flops;
+    if (op->u.attention.mask)
+        add_program(account, op, bytes, flops);
+    else
+        add_keys(account, op->u.attention.window, bytes, flops);
 }
 
 static double cost(const struct rp_account *account, uint64_t bytes, uint64_t flops) {
@@ -57,16 +81,21 @@ bool rp_account_init(struct rp_account *account, const struct rp_account_config 
     account->byte_per_flop = 1 / config->balance;
     account->graph_count = config->graph_count;
     account->row_capacity = config->row_capacity;
+    account->mask_defaults = config->mask_defaults;
     for (uint32_t i = 0; i < config->program->op_count; i++)
         add_op(account, config, &config->program->ops[i], i >= config->program->sample_begin);
-    if (account->window_count == 1 && account->windows[0].window == 0)
+    if (account->window_count == 1 && account->windows[0].window == 0 && !account->program_count)
         account->key_cost =
             cost(account, account->windows[0].key_bytes, account->windows[0].key_flops);
     account->rates = rp_calloc(config->graph_count, sizeof *account->rates);
     account->rows = rp_calloc(config->row_capacity, sizeof *account->rows);
     account->costs = rp_calloc(config->row_capacity, sizeof *account->costs);
+    if (account->program_count)
+        account->reaches =
+            rp_calloc((size_t)config->slot_count * RP_ACCOUNT_PROGRAMS, sizeof *account->reaches);
     bool streaks = rp_streaks_init(&account->streaks, config->slot_count, config->graph_count);
-    if (account->rates && account->rows && account->costs && streaks)
+    if (account->rates && account->rows && account->costs && streaks &&
+        (account->reaches || !account->program_count))
         return true;
     rp_account_deinit(account);
     return false;
@@ -76,10 +105,12 @@ void rp_account_deinit(struct rp_account *account) {
     rp_free(account->rates);
     rp_free(account->rows);
     rp_free(account->costs);
+    rp_free(account->reaches);
     rp_streaks_deinit(&account->streaks);
     account->rates = NULL;
     account->rows = NULL;
     account->costs = NULL;
+    account->reaches = NULL;
 }
 
 /* Keys that the tokens at positions start .. start + count - 1 attend to, all together. */
@@ -87,6 +118,30 @@ static uint64_t visible_keys(uint64_t start, uint64_t count, uint64_t window) {
     /* The first `ramp` of them see everything before them. */
     uint64_t ramp = window == 0 ? count : window > start ? RP_MIN(count, window - start) : 0;
     return ramp * start + ramp * (ramp + 1) / 2 + (count - ramp) * window;
+}
+
+/* What a row reads with program `index`. Of decode rows it is asked now and then, and grows slowly between. */
+static struct rp_mask_reach row_reach(const struct rp_account *account,
+                                      const struct rp_account_row *row, uint32_t index) {
+    const struct rp_request *request = row->request;
+    struct rp_account_reach *kept = &account->reaches[row->slot * RP_ACCOUNT_PROGRAMS + index];
+    struct rp_mask_reach reach = {kept->keys, kept->keys};
+    if (row->count == 1 && (!request || kept->request == request->id + 1) &&
+        row->start - kept->from < RP_ACCOUNT_REACH_STEPS)
+        return reach;
+    bool given = request && request->mask_param_count;
+    const struct rp_mask_reach_args args = {.mask = account->programs[index].mask,
+                                            .params = given ? request->mask_params
+                                                            : account->mask_defaults,
+                                            .layer = account->programs[index].layer,
+                                            .heads = account->heads,
+                                            .start = row->start,
+                                            .count = row->count,
+                                            .end = row->start + row->count};
+    rp_mask_reach(&args, &reach);
+    if (row->count == 1)
+        *kept = (struct rp_account_reach){request ? request->id + 1 : 0, row->start, reach.keys};
+    return reach;
 }
 
 /* K and V that a row reads, and what it does with them. */
@@ -103,6 +158,11 @@ static void add_attention(const struct rp_account *account, const struct rp_acco
             keys = reach;
         out->bytes += reach * account->windows[i].key_bytes; /* a chunk shares its pages */
         out->flops += keys * account->windows[i].key_flops;
+    }
+    for (uint32_t i = 0; i < account->program_count; i++) {
+        struct rp_mask_reach reach = row_reach(account, row, i);
+        out->bytes += reach.keys * account->programs[i].key_bytes;
+        out->flops += reach.pairs * account->programs[i].key_flops;
     }
 }
 

@@ -21,7 +21,9 @@
 
 enum rp_account_part { RP_PART_TOKENS, RP_PART_SAMPLES, RP_PART_ATTENTION, RP_PART_COUNT };
 
-enum { RP_ACCOUNT_WINDOWS = 4 };
+enum { RP_ACCOUNT_WINDOWS = 4, RP_ACCOUNT_PROGRAMS = 4 };
+/* Decode rows ask a mask program only at every so many positions what they read. */
+enum { RP_ACCOUNT_REACH_STEPS = 16 };
 
 struct rp_account_config {
     const struct rp_program *program; /* read at init only */
@@ -29,6 +31,8 @@ struct rp_account_config {
     uint32_t graph_count, slot_count, row_capacity;
     bool padding_costs;
     double balance; /* operations per byte */
+    const int32_t
+        *mask_defaults; /* of requests without values for a mask program's parameters; borrowed */
 };
 
 /* A row of a step that was read; a slot has one in a step. */
@@ -65,6 +69,13 @@ struct rp_account_totals {
     uint64_t bytes, flops; /* of requests, padding and unused rows together */
 };
 
+/* Keys that a request's row reads with a program, from position `from` on. */
+struct rp_account_reach {
+    uint64_t request; /* its id + 1; 0: none */
+    uint32_t from;
+    uint64_t keys;
+};
+
 struct rp_account {
     struct {
         uint64_t fixed_bytes, row_bytes, row_flops;
@@ -74,6 +85,17 @@ struct rp_account {
         uint64_t key_bytes, key_flops; /* a row's token and one key */
     } windows[RP_ACCOUNT_WINDOWS];
     uint32_t window_count;
+    /* Layers with a mask program, by what it says. */
+    struct {
+        const struct rp_mask *mask; /* the model's */
+        const char *text;
+        int32_t layer; /* of one of them */
+        uint64_t key_bytes, key_flops;
+    } programs[RP_ACCOUNT_PROGRAMS];
+    uint32_t program_count, heads;
+    const int32_t *mask_defaults;
+    /* (slot_count, RP_ACCOUNT_PROGRAMS) what decode rows read */
+    struct rp_account_reach *reaches;
     bool padding_costs;
     double byte_per_flop; /* 1 / balance */
     double key_cost;      /* of a row's token and one key where no layer has a window; else 0 */

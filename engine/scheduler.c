@@ -34,6 +34,8 @@ static int check_config(const struct rp_scheduler_config *config, struct rp_erro
     if (page_tokens == 0 || (page_tokens & (page_tokens - 1)) != 0)
         return rp_error_set(err, RP_STATUS_INVALID, "pages of %u tokens: not a power of two",
                             page_tokens);
+    if (config->whole_prompts && config->prefix_cache)
+        return rp_error_set(err, RP_STATUS_INVALID, "whole prompts cannot use a prefix cache");
     if (config->page_count < 2)
         return rp_error_set(err, RP_STATUS_INVALID, "%u pages: one is for padding, none is left",
                             config->page_count);

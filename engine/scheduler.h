@@ -21,7 +21,10 @@
  * sequence is swapped out whole (its pages are copied to host pages); swapped sequences return in order
  * of age, before anybody new is admitted. It never recomputes.
  * Chunks: decode rows first, then prompt chunks in order of age; the chunk is cut so that the step fills
- * a token bucket. A request with atomic_prefill is reserved for non-causal masks.
+ * a token bucket.
+ * Whole prompts (whole_prompts: the model's mask lets a token see what is behind it): each prompt is one chunk, never cut
+ * and never taken from the prefix cache. Where it does not fit beside the decode rows, these leave it room in every other
+ * step.
  * K and V are written for positions 0 .. prompt + max_tokens - 2: nothing reads those of the last token.
  * NaN: only logits without NaN prove that pages are clean, so pages are entered in the prefix cache when
  * a row that samples behind them is committed, never earlier. Pages without that proof are zeroed before
@@ -60,6 +63,7 @@ struct rp_scheduler_config {
     uint32_t logit_rows_max;  /* rows of one step that may sample */
     uint32_t join_capacity;   /* sequences that may join in one step; 0: no limit but slot_count */
     bool prefix_cache;
+    bool whole_prompts; /* not with prefix_cache */
     bool
         prefix_prompt_only; /* generated tokens are not cached: for kernels that do not give the same
                                    bits in decode as in a prompt */
@@ -170,6 +174,10 @@ void rp_scheduler_destroy(struct rp_scheduler *scheduler);
 /* RP_STATUS_FULL: the queue is full. RP_STATUS_RANGE: it can never fit (the server asks
  * rp_scheduler_fits first, so this is for the engine's own safety). */
 int rp_scheduler_submit(struct rp_scheduler *scheduler, struct rp_request *request) RP_MUST_USE;
+
+/* Tokens of the longest prompt that one step holds, where prompts are computed whole; 0: they may be cut. scored: a prompt
+ * with prompt_logprobs, of which each token takes a row of logits. */
+uint32_t rp_scheduler_whole_prompt_max(const struct rp_scheduler_config *config, bool scored);
 
 /* Whether a request of this size could ever be served with this configuration. */
 bool rp_scheduler_fits(const struct rp_scheduler_config *config, uint32_t prompt_count,

@@ -1,10 +1,19 @@
 /* Admission: first come, first served, and only when nobody can get stuck because of it. */
 #include "engine/scheduler_internal.h"
 
+uint32_t rp_scheduler_whole_prompt_max(const struct rp_scheduler_config *config, bool scored) {
+    uint32_t tokens = config->token_buckets[config->token_bucket_count - 1];
+    if (!config->whole_prompts)
+        return 0;
+    return scored ? RP_MIN(tokens, RP_MIN(config->row_capacity, config->logit_rows_max)) : tokens;
+}
+
 bool rp_scheduler_fits(const struct rp_scheduler_config *config, uint32_t prompt_count,
                        uint32_t max_tokens) {
     uint64_t tokens = (uint64_t)prompt_count + max_tokens;
     if (prompt_count == 0 || max_tokens == 0 || tokens > config->max_model_len)
+        return false;
+    if (config->whole_prompts && prompt_count > rp_scheduler_whole_prompt_max(config, false))
         return false;
     return RP_CEIL_DIV(tokens - 1, config->page_tokens) + 1 <= config->page_count;
 }
@@ -126,7 +135,7 @@ bool rp_sched_try_admit(struct rp_scheduler *scheduler, struct rp_step_store *st
     struct rp_request *request = scheduler->waiting[scheduler->waiting_first];
     if (request == scheduler->blocked_head && scheduler->blocked_epoch == scheduler->release_epoch)
         return false;
-    if (must_wait_for_prompt(scheduler, request))
+    if (must_wait_for_prompt(scheduler, request) || !rp_sched_has_room(scheduler, step, request))
         return false;
     uint64_t worst_tokens = (uint64_t)request->prompt_count + request->max_tokens - 1;
     uint32_t worst_pages = rp_sched_pages_of(scheduler, worst_tokens);

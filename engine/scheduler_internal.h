@@ -126,6 +126,7 @@ struct rp_scheduler {
     uint64_t age_next;
     uint64_t worst_page_sum; /* over all admitted sequences */
     uint64_t rotation_age;   /* decode rows begin after this age when there are too many */
+    bool decodes_yielded;    /* to a whole prompt, in the step planned last */
 
     struct rp_request **waiting; /* (queue_capacity) ring */
     uint32_t waiting_first, waiting_count;
@@ -182,6 +183,15 @@ uint32_t rp_sched_take_page(struct rp_scheduler *scheduler, struct rp_step_store
 /* A row for the next part of its prompt; false: no room. */
 bool rp_sched_plan_chunk(struct rp_scheduler *scheduler, struct rp_step_store *step,
                          struct rp_sequence *sequence);
+
+/* Whether a prompt that must be computed whole finds room in this step; others always do. */
+static inline bool rp_sched_has_room(const struct rp_scheduler *scheduler,
+                                     const struct rp_step_store *step,
+                                     const struct rp_request *request) {
+    return !scheduler->config.whole_prompts ||
+           (request->prompt_count <= step->token_room &&
+            (!request->prompt_logprobs || request->prompt_count <= step->sample_room));
+}
 
 /* scheduler_admit.c: admits the head of the queue and plans its first chunk; false: not now. */
 bool rp_sched_try_admit(struct rp_scheduler *scheduler, struct rp_step_store *step);

@@ -68,6 +68,15 @@ static bool prompts_want_room(const struct rp_scheduler *scheduler) {
     return false;
 }
 
+/* The prompt at the head of the queue that must be computed whole and to which decode rows leave room; NULL: none. Not
+ * twice running, so that they are not held up by one prompt after the other. */
+static const struct rp_request *prompt_to_yield_to(const struct rp_scheduler *scheduler) {
+    if (!scheduler->config.whole_prompts || !scheduler->waiting_count ||
+        !scheduler->free_slot_count || scheduler->swapped_count || scheduler->decodes_yielded)
+        return NULL;
+    return scheduler->waiting[scheduler->waiting_first];
+}
+
 /* Decode rows of this step at most. When they could fill the step, prompts keep a row, a sample and
  * a quarter of the tokens: otherwise many long answers would hold up every new one. */
 static uint32_t decode_limit(const struct rp_scheduler *scheduler,
@@ -107,8 +116,12 @@ static uint32_t order_decodes(struct rp_scheduler *scheduler, uint32_t limit, ui
     return count;
 }
 
-static void plan_decodes(struct rp_scheduler *scheduler, struct rp_step_store *step) {
+/* first: a prompt that these rows leave room to, or NULL. */
+static void plan_decodes(struct rp_scheduler *scheduler, struct rp_step_store *step,
+                         const struct rp_request *first) {
     uint32_t limit = decode_limit(scheduler, step), wrap, chosen;
+    uint32_t room = first && first->prompt_logprobs ? step->sample_room : scheduler->token_budget;
+    limit = RP_MIN(limit, first ? room - RP_MIN(room, first->prompt_count) : limit);
     uint32_t count = order_decodes(scheduler, limit, &wrap);
     chosen = RP_MIN(count, limit);
     /* Of those whose turn it is the oldest go first: only younger ones without a row yet can be
@@ -118,13 +131,13 @@ static void plan_decodes(struct rp_scheduler *scheduler, struct rp_step_store *s
         uint32_t end = pass == 0 ? chosen : pass == 1 ? RP_MIN(wrap, chosen) : count;
         for (uint32_t i = begin; i < end && step->row_count < limit; i++) {
             struct rp_sequence *sequence = &scheduler->sequences[scheduler->order[i]];
-            if (sequence->state == RP_SEQUENCE_RUNNING)
+            if (sequence->state == RP_SEQUENCE_RUNNING && sequence->last_step != step->id)
                 try_decode(scheduler, step, sequence);
         }
     }
     if (count > limit && limit > 0)
         scheduler->rotation_age = scheduler->sequences[scheduler->order[limit - 1]].age;
-    step->token_room -= RP_MIN(step->token_room, step->row_count);
+    step->token_room = scheduler->token_budget - RP_MIN(scheduler->token_budget, step->token_count);
 }
 
 bool rp_sched_plan_chunk(struct rp_scheduler *scheduler, struct rp_step_store *step,
@@ -136,6 +149,8 @@ bool rp_sched_plan_chunk(struct rp_scheduler *scheduler, struct rp_step_store *s
     else if (count == rest && step->sample_room == 0)
         count--;
     if (count == 0 || step->row_count == scheduler->config.row_capacity)
+        return false;
+    if (scheduler->config.whole_prompts && count < rest)
         return false;
     step->token_room -= count;
     add_row(step, sequence, count, false, count == rest);
@@ -165,7 +180,8 @@ static uint32_t bucket_below(const struct rp_scheduler *scheduler, uint32_t toke
  * in 16, not as 65 in 128; 8 and 492 stay together in 512. */
 static void cut_last_chunk(struct rp_scheduler *scheduler, struct rp_step_store *step) {
     uint32_t decodes = step->row_count - step->chunk_count;
-    if (decodes == 0 || step->chunk_count == 0 || step->token_count > scheduler->token_budget)
+    if (decodes == 0 || step->chunk_count == 0 || step->token_count > scheduler->token_budget ||
+        scheduler->config.whole_prompts)
         return;
     uint32_t below = bucket_below(scheduler, step->token_count);
     uint32_t moved = step->token_count - below;
@@ -248,7 +264,8 @@ bool rp_scheduler_plan(struct rp_scheduler *scheduler, uint64_t now_ns, uint32_t
         return false;
     struct rp_step_store *step = begin_step(scheduler, now_ns, event_room);
     rp_sched_return_swapped(scheduler, step);
-    plan_decodes(scheduler, step);
+    const struct rp_request *first = prompt_to_yield_to(scheduler);
+    plan_decodes(scheduler, step, first);
     for (uint32_t i = 0; i < scheduler->running_count; i++) {
         struct rp_sequence *sequence = &scheduler->sequences[scheduler->running[i]];
         if (rp_sequence_in_prompt(sequence))
@@ -256,6 +273,9 @@ bool rp_scheduler_plan(struct rp_scheduler *scheduler, uint64_t now_ns, uint32_t
     }
     while (rp_sched_try_admit(scheduler, step)) {
     }
+    if (first && step->chunk_count == 0) /* it found no pages */
+        plan_decodes(scheduler, step, NULL);
+    scheduler->decodes_yielded = first && step->chunk_count;
     if (step->row_count == 0) {
         /* Nothing moves unless somebody gets a row for it. */
         RP_ASSERT_CMP(step->copy_count + step->page_count + step->join_count, ==, 0);

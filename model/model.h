@@ -8,6 +8,7 @@
 #ifndef RP_MODEL_MODEL_H
 #define RP_MODEL_MODEL_H
 
+#include "attention/mask.h"
 #include "device/program.h"
 #include "quant/matrix.h"
 
@@ -55,9 +56,19 @@ struct rp_layer_weights {
     float *down_bias;         /* (hidden) or NULL */
 };
 
+/* What one layer's attention sees: its program, or what all kernels know without one. */
+struct rp_layer_mask {
+    struct rp_mask *program; /* NULL: causal, within the window, capped */
+    uint32_t window;
+    float soft_cap;
+};
+
 struct rp_model {
     struct rp_model_config config;
-    enum rp_dtype dtype; /* of the matrices in memory: F32 or BF16 */
+    /* rp_model_set_mask; both NULL: as the configuration says. */
+    struct rp_mask *mask;              /* of all layers */
+    struct rp_layer_mask *layer_masks; /* (config.layers) */
+    enum rp_dtype dtype;               /* of the matrices in memory: F32 or BF16 */
     struct rp_layer_weights *layers;
     struct rp_matrix embed; /* (vocab, hidden) */
     /* (vocab, hidden). Tied: a copy of embed with the same data, which belongs to embed; so whoever
@@ -103,6 +114,16 @@ void rp_model_deinit(struct rp_model *model);
  * borrows matrices and vectors of the model. Works on described models too. */
 int rp_model_emit(const struct rp_model *model, struct rp_program *out_program,
                   struct rp_error *err) RP_MUST_USE;
+
+/* model/model_mask.c. What a program of this model is checked for; longest: positions, at most the model's own, 0: those. */
+struct rp_mask_limits rp_model_mask_limits(const struct rp_model_config *config, uint32_t longest);
+/* Takes `mask` over, also when it fails (out of memory): in place of the configuration's window it says what every layer
+ * of programs emitted from now on sees. It lives as long as the model. */
+int rp_model_set_mask(struct rp_model *model, struct rp_mask *mask,
+                      struct rp_error *err) RP_MUST_USE;
+/* What a layer's attention sees. */
+struct rp_layer_mask rp_model_layer_mask(const struct rp_model *model, uint32_t layer);
+void rp_model_drop_mask(struct rp_model *model); /* legal without one */
 
 /* Numbers in the checkpoint, a tied head counted once. */
 uint64_t rp_model_parameter_count(const struct rp_model *model);

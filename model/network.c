@@ -142,7 +142,11 @@ static struct rp_view attention(struct emit *e, struct rp_view q) {
     attention.u.attention.kv_heads = config->kv_heads;
     attention.u.attention.head_dim = config->head_dim;
     attention.u.attention.scale = (float)(1.0 / sqrt((double)config->head_dim));
-    attention.u.attention.window = e->layer >= config->window_layer_begin ? config->window : 0;
+    struct rp_layer_mask mask = rp_model_layer_mask(e->model, e->layer);
+    attention.u.attention.window = mask.window;
+    attention.u.attention.soft_cap = mask.soft_cap;
+    attention.u.attention.mask = mask.program;
+    attention.u.attention.mask_text = mask.program ? rp_mask_text(mask.program) : NULL;
     add(e, &attention);
     return attention.out;
 }

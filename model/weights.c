@@ -203,6 +203,7 @@ void rp_model_deinit(struct rp_model *model) {
         rp_matrix_deinit(&w->gate_up);
         rp_matrix_deinit(&w->down);
     }
+    rp_model_drop_mask(model);
     rp_free(model->layers);
     if (model->lm_head.data != model->embed.data)
         rp_matrix_deinit(&model->lm_head);

@@ -17,6 +17,7 @@
 
 /* Everything a print needs; made once. */
 struct inspection {
+    struct rp_mask *mask; /* until the model has it */
     const char *dir;
     struct rp_model model;
     struct rp_program program;
@@ -130,6 +131,18 @@ static void print_view(const struct rp_program *program, const struct rp_view *v
         snprintf(out + len, (size_t)(96 - len), " at %u", view->col);
 }
 
+/* What an attention operator sees beyond plain causal. */
+static void print_mask(const struct rp_op *op, struct rp_buffer *out) {
+    if (op->kind != RP_OP_ATTENTION)
+        return;
+    if (op->u.attention.mask_text)
+        rp_buffer_printf(out, "     mask: %s\n", op->u.attention.mask_text);
+    if (op->u.attention.window)
+        rp_buffer_printf(out, "     window: %u\n", op->u.attention.window);
+    if (op->u.attention.soft_cap != 0.0f)
+        rp_buffer_printf(out, "     soft_cap: %g\n", (double)op->u.attention.soft_cap);
+}
+
 static void print_ops(const struct inspection *in, const struct rp_bucket *bucket,
                       struct rp_buffer *out) {
     const struct rp_program *program = &in->program;
@@ -151,6 +164,7 @@ static void print_ops(const struct inspection *in, const struct rp_bucket *bucke
                          rp_op_kind_name(op->kind), input, output,
                          (unsigned long long)cost.bytes_read,
                          (unsigned long long)cost.bytes_written, (unsigned long long)cost.flops);
+        print_mask(op, out);
     }
 }
 
@@ -270,6 +284,10 @@ static int open_inspection(struct inspection *in, const struct rp_engine_options
     int status = rp_model_config_load(in->dir, &config, err);
     if (status == RP_OK)
         status = rp_model_describe(&config, rp_stack_dtype(options->dtype), &in->model, err);
+    if (status == RP_OK && in->mask) {
+        status = rp_model_set_mask(&in->model, in->mask, err);
+        in->mask = NULL;
+    }
     if (status == RP_OK)
         status = rp_model_emit(&in->model, &in->program, err);
     if (status == RP_OK)
@@ -290,6 +308,7 @@ static void close_inspection(struct inspection *in) {
     if (in->selection.device)
         in->selection.backend->close(in->selection.device);
     rp_free(in->layout);
+    rp_mask_free(in->mask);
     rp_program_deinit(&in->program);
     rp_model_deinit(&in->model);
 }
@@ -304,6 +323,7 @@ static const struct rp_flag inspect_flags[] = {
      "the operators, and what each bucket was lowered to"},
     {"json", RP_FLAG_SWITCH, offsetof(struct inspect_options, json), NULL, 0, 0, NULL,
      "one JSON object"},
+    RP_MASK_FLAGS(offsetof(struct inspect_options, engine)),
     RP_ENGINE_FLAGS(offsetof(struct inspect_options, engine)),
 };
 
@@ -336,6 +356,9 @@ int rp_cmd_inspect(int argc, char **argv) {
     if (status != RP_OK)
         return rp_fail(RP_EXIT_USAGE, &err);
     in.dir = positionals[0];
+    if (rp_stack_open_mask(in.dir, &options.engine, &in.mask, &code, &err) != RP_OK)
+        return rp_fail(code, &err);
+    code = RP_EXIT_OK;
     rp_buffer_init(&out, 0);
     status = open_inspection(&in, &options.engine, &err);
     if (status == RP_OK) {

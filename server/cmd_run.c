@@ -42,6 +42,7 @@ static const struct rp_flag run_flags[] = {
     {"stop", RP_FLAG_TEXT, AT(stop), "TEXT", 0, 0, NULL, "ends the answer before this text"},
     {"ignore-eos", RP_FLAG_SWITCH, AT(ignore_eos), NULL, 0, 0, NULL,
      "go on after the model's end token"},
+    RP_MASK_FLAGS(offsetof(struct run_options, engine)),
     RP_ENGINE_FLAGS(offsetof(struct run_options, engine)),
 };
 
@@ -185,6 +186,15 @@ static int complete(struct rp_stack *stack, const struct run_options *options,
                      : rp_error_set(err, status, "out of memory");
     if (status == RP_OK)
         status = rp_engine_start(stack->engine, err);
+    uint32_t whole = rp_engine_whole_prompt_max(stack->engine, false);
+    if (status == RP_OK && whole && request->prompt_count > whole) {
+        status =
+            rp_error_set(err, RP_STATUS_RANGE,
+                         "run: the mask is not causal, so the prompt of %u tokens must fit one "
+                         "step of %u",
+                         request->prompt_count, whole);
+        rp_error_hint(err, "try --max-num-batched-tokens %u", request->prompt_count);
+    }
     if (status == RP_OK &&
         !rp_engine_fits(stack->engine, request->prompt_count, request->max_tokens))
         status =

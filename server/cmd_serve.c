@@ -34,6 +34,9 @@ static void print_plan(const struct rp_stack *stack) {
     fprintf(stderr, "device: %s: %s (%s)\n%.*s", stack->selection.backend->name, info.name,
             stack->selection.reason, (int)text.len, text.len ? text.data : "");
     rp_buffer_deinit(&text);
+    if (stack->model.mask)
+        fprintf(stderr, "attention mask: %.400s (in place of the model's own)\n",
+                rp_mask_text(stack->model.mask));
     for (uint32_t i = 0; i < count; i++) {
         struct rp_engine_graph graph;
         rp_engine_graph(engine, i, &graph);
@@ -86,6 +89,7 @@ static void describe(struct serve *serve, const char *dir, struct rp_serving *ou
                                .default_temperature = (double)model->default_temperature,
                                .default_top_p = (double)model->default_top_p,
                                .default_top_k = model->default_top_k,
+                               .mask = serve->stack.model.mask,
                                .startup = {{"device", serve->stack.device_s},
                                            {"tokenizer", serve->stack.tokenizer_s},
                                            {"weights", serve->stack.weights_s},

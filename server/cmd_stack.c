@@ -207,11 +207,16 @@ int rp_stack_open(struct rp_stack *stack, const char *dir, const struct rp_engin
         *out_code = RP_EXIT_USAGE;
         return status;
     }
+    struct rp_mask *mask = NULL;
+    status = rp_stack_open_mask(dir, options, &mask, out_code, err);
+    if (status != RP_OK)
+        return status;
     uint64_t since_ns = rp_clock_ns();
     status = rp_stack_select(options, &stack->selection, err);
     stack->device_s = lap(&since_ns);
     if (status != RP_OK) {
         *out_code = RP_EXIT_DEVICE;
+        rp_mask_free(mask);
         return status;
     }
     status = rp_tokenizer_open(dir, &stack->tokenizer, err);
@@ -219,6 +224,10 @@ int rp_stack_open(struct rp_stack *stack, const char *dir, const struct rp_engin
     if (status == RP_OK)
         status = rp_model_load(dir, rp_stack_dtype(options->dtype), options->max_model_len, on_load,
                                &progress, &stack->model, err);
+    if (status == RP_OK && mask)
+        status = rp_model_set_mask(&stack->model, mask, err);
+    else
+        rp_mask_free(mask);
     *out_code = RP_EXIT_MODEL;
     if (status == RP_OK) {
         stack->weights_s = lap(&since_ns);

@@ -33,6 +33,13 @@ const char *rp_stack_cache_dir(void);
 /* RP_MODEL_DTYPE_AUTO, F32 or BF16. */
 enum rp_dtype rp_stack_dtype(uint32_t choice);
 
+/* cmd_stack_mask.c: the program that the flags name, checked for the model in `dir`, of which only the configuration is read;
+ * NULL: none. A program that is not causal must have been allowed to be so. On failure *out_code is the exit code. The
+ * caller frees it. */
+int rp_stack_open_mask(const char *dir, const struct rp_engine_options *options,
+                       struct rp_mask **out, enum rp_exit *out_code,
+                       struct rp_error *err) RP_MUST_USE;
+
 /* Opens everything. wake, wake_ctx and ring (NULL: nothing is recorded) go to the engine. show_progress: a line that is rewritten on a
  * terminal, a line per stage elsewhere, on standard error. On failure *out_code is the exit code. */
 int rp_stack_open(struct rp_stack *stack, const char *dir, const struct rp_engine_options *options,

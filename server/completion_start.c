@@ -32,6 +32,29 @@ static uint64_t tokens_wanted(const struct rp_completion *c) {
     return (uint64_t)RP_MAX(c->params.max_tokens, 1);
 }
 
+/* Under a mask that is not causal a prompt must fit one step; with prompt_logprobs its rows of logits, too. */
+static bool check_whole(const struct rp_completion *c, uint64_t count,
+                        struct rp_http_error *error) {
+    const struct rp_engine *engine = c->server->serving.engine;
+    bool scored = c->params.prompt_logprobs >= 0 || (c->params.echo && c->params.logprobs >= 0);
+    uint32_t most = rp_engine_whole_prompt_max(engine, false);
+    if (most && count > most)
+        return rp_http_error_set(error, 400, prompt_field(c), "context_length_exceeded",
+                                 "this server's attention mask is not causal, so a prompt is "
+                                 "computed in one step of up to %u tokens "
+                                 "(--max-num-batched-tokens); this one has %llu",
+                                 most, (unsigned long long)count);
+    most = scored ? rp_engine_whole_prompt_max(engine, true) : 0;
+    if (most && count > most)
+        return rp_http_error_set(
+            error, 400, c->params.prompt_logprobs >= 0 ? "prompt_logprobs" : "echo",
+            "context_length_exceeded",
+            "this server's attention mask is not causal, so log-probabilities are there for "
+            "prompts of up to %u tokens (--max-num-seqs); this one has %llu",
+            most, (unsigned long long)count);
+    return true;
+}
+
 static bool check_length(struct rp_completion *c, uint64_t count, struct rp_http_error *error) {
     const struct rp_engine *engine = c->server->serving.engine;
     uint32_t longest = rp_engine_max_model_len(engine);
@@ -47,6 +70,8 @@ static bool check_length(struct rp_completion *c, uint64_t count, struct rp_http
                                  "for the completion): shorten the prompt or lower max_tokens",
                                  longest, (unsigned long long)(count + max_tokens),
                                  (unsigned long long)count, (unsigned long long)max_tokens);
+    if (!check_whole(c, count, error))
+        return false;
     if (!rp_engine_fits(engine, (uint32_t)count, (uint32_t)max_tokens))
         return rp_http_error_set(
             error, 400, "max_tokens", "context_length_exceeded",
@@ -153,6 +178,8 @@ static bool fill_request(struct rp_completion *c, uint32_t index) {
     request->allowed = params->allowed;
     request->bad_words = params->bad_tokens;
     request->bad_word_ints = params->bad_token_ints;
+    request->mask_param_count = params->mask_param_count;
+    memcpy(request->mask_params, params->mask_params, sizeof request->mask_params);
     request->cache_salt = c->salt;
     request->profile = params->profile;
     request->owner = choice;
@@ -334,11 +361,14 @@ static bool read_prompts(struct rp_completion *c, struct rp_http_error *error) {
     return c->params.api == RP_API_CHAT ? read_chat(c, error) : read_texts(c, error);
 }
 
-/* Prefix pages are shared between requests of one key and one salt. */
+/* Prefix pages are shared between requests of one key and one salt, and of the same values for the attention mask: K and V
+ * of all layers but the first follow from what their tokens saw. */
 static uint64_t make_salt(const struct rp_conn *conn, const struct rp_completion_params *params) {
     uint64_t salt = rp_server_key_salt(conn->server, conn->key_index);
     if (params->cache_salt)
         salt = rp_hash64(params->cache_salt, strlen(params->cache_salt), salt ^ 1);
+    if (params->mask_param_count)
+        salt = rp_hash64(params->mask_params, params->mask_param_count * sizeof(int32_t), salt ^ 2);
     return salt;
 }
 

@@ -19,6 +19,7 @@
 struct rp_server;
 struct rp_auth;
 struct rp_engine;
+struct rp_mask;
 struct rp_power;
 struct rp_json;
 struct rp_chat_templates;
@@ -76,6 +77,8 @@ struct rp_serving {
     /* Defaults of a request that leaves them out (generation_config.json). */
     double default_temperature, default_top_p;
     uint32_t default_top_k;
+    const struct rp_mask
+        *mask; /* the program that says what tokens see; NULL: the model's own rules */
     struct rp_startup startup[RP_STARTUP_STAGES];
     uint64_t seed; /* of requests without one; 0: drawn from the kernel */
     /* Writes the members of "flags" in /debug/env; may be NULL. No secret belongs there. */

@@ -190,6 +190,7 @@ static const struct {
     {"logit_bias", BOTH},
     {"allowed_token_ids", BOTH},
     {"bad_words", BOTH},
+    {"attention_mask", BOTH},
     {"stream_options", BOTH},
     {"cache_salt", BOTH},
     {"documents", CHAT},

@@ -46,6 +46,8 @@ struct rp_completion_params {
     uint32_t stop_id_count; /* the client's, then the model's */
     struct rp_logit_bias *biases;
     uint32_t bias_count;
+    uint32_t mask_param_count; /* as rp_request has them: all, or none where the program has none */
+    int32_t mask_params[RP_MASK_PARAMS_MAX];
     uint32_t *allowed;   /* a bit for each id, as rp_request has it; NULL: all */
     json_t *bad_words;   /* borrowed: strings, to be tokenised; NULL: none */
     int32_t *bad_tokens; /* what came of it, as rp_request has it */

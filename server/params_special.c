@@ -1,7 +1,10 @@
-/* params_special.c - the fields that are neither numbers nor switches: stop strings and ids, biases, words, messages. */
+/* params_special.c - the fields that are neither numbers nor switches: stop strings and ids, biases, words, values of the
+ * mask program, messages. */
+#include "attention/mask.h"
 #include "base/memory.h"
 #include "server/params.h"
 
+#include <stdio.h>
 #include <string.h>
 
 static bool add_stop(struct rp_completion_params *out, const json_t *value,
@@ -174,6 +177,75 @@ static bool read_bad_words(json_t *value, struct rp_completion_params *out,
     return true;
 }
 
+/* Index of a parameter of the mask program; the count of them when it has none of this name. */
+static uint32_t find_mask_param(const struct rp_mask *mask, const char *name) {
+    uint32_t i = 0, count = rp_mask_param_count(mask);
+    while (i < count && strcmp(rp_mask_param(mask, i)->name, name) != 0)
+        i++;
+    return i;
+}
+
+/* "w, sink" */
+static void list_mask_params(const struct rp_mask *mask, char *out, size_t size) {
+    size_t len = 0;
+    *out = '\0';
+    for (uint32_t i = 0; i < rp_mask_param_count(mask); i++) {
+        const char *name = rp_mask_param(mask, i)->name;
+        if (len + strlen(name) + 3 > size)
+            return;
+        len += (size_t)snprintf(out + len, size - len, "%s%s", i ? ", " : "", name);
+    }
+}
+
+static bool read_mask_param(const struct rp_mask_param *param, const json_t *value, int32_t *out,
+                            struct rp_http_error *error) {
+    char name[RP_MASK_NAME_MAX + 16];
+    snprintf(name, sizeof name, "attention_mask.%s", param->name);
+    if (!json_is_integer(value))
+        return rp_http_error_set(error, 400, name, "invalid_type", "%s must be an integer", name);
+    json_int_t number = json_integer_value(value);
+    if (number < param->min || number > param->max)
+        return rp_http_error_set(error, 400, name, "out_of_range", "%s must be from %d to %d", name,
+                                 param->min, param->max);
+    *out = (int32_t)number;
+    return true;
+}
+
+/* Fills in the defaults, too. */
+static bool read_mask(json_t *value, const struct rp_mask *mask, struct rp_completion_params *out,
+                      struct rp_http_error *error) {
+    static const char field[] = "attention_mask";
+    const char *name;
+    char known[160];
+    json_t *item;
+    uint32_t count = mask ? rp_mask_param_count(mask) : 0;
+    out->mask_param_count = count;
+    for (uint32_t i = 0; i < count; i++)
+        out->mask_params[i] = rp_mask_param(mask, i)->value;
+    if (!value)
+        return true;
+    if (!json_is_object(value))
+        return rp_http_error_set(error, 400, field, "invalid_type",
+                                 "attention_mask must be an object of names and integers");
+    if (count == 0 && json_object_size(value) > 0)
+        return rp_http_error_set(error, 400, field, "unsupported_parameter",
+                                 "this server has no attention mask with parameters, leave it out "
+                                 "(--attention-mask gives it one)");
+    json_object_foreach(value, name, item) {
+        uint32_t i = find_mask_param(mask, name);
+        if (i == count) {
+            list_mask_params(mask, known, sizeof known);
+            return rp_http_error_set(error, 400, field, "invalid_value",
+                                     "attention_mask names a parameter that this server's program "
+                                     "does not have: it has %s",
+                                     known);
+        }
+        if (!read_mask_param(rp_mask_param(mask, i), item, &out->mask_params[i], error))
+            return false;
+    }
+    return true;
+}
+
 /* A text field that may be absent. */
 static bool read_text(json_t *root, const char *name, const char **out,
                       struct rp_http_error *error) {
@@ -211,6 +283,8 @@ bool rp_params_read_special(json_t *root, const struct rp_serving *serving,
         return false;
     value = rp_params_get(root, "bad_words");
     if (value && !read_bad_words(value, out, error))
+        return false;
+    if (!read_mask(rp_params_get(root, "attention_mask"), serving->mask, out, error))
         return false;
     value = rp_params_get(root, "stream_options");
     if (value && !read_stream_options(value, out, error))

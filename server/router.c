@@ -21,6 +21,7 @@ static const struct rp_route routes[] = {
     {"/debug/profile/counters", RP_METHOD_GET, RP_ACCESS_ADMIN, rp_api_debug_counters},
     {"/debug/diagnose", RP_METHOD_GET, RP_ACCESS_ADMIN, rp_api_debug_diagnose},
     {"/debug/graphs", RP_METHOD_GET, RP_ACCESS_ADMIN, rp_api_debug_graphs},
+    {"/debug/masks", RP_METHOD_GET, RP_ACCESS_ADMIN, rp_api_debug_masks},
     {"/debug/flight", RP_METHOD_GET, RP_ACCESS_ADMIN, rp_api_debug_flight},
     {"/debug/trace", RP_METHOD_GET, RP_ACCESS_ADMIN, rp_api_debug_trace},
     {"/debug/requests", RP_METHOD_GET, RP_ACCESS_ADMIN, rp_api_debug_requests},

@@ -11,6 +11,7 @@ static const struct rp_flag serve_flags[] = {
      "name in /v1/models and in requests; else the directory's name"},
     {"chat-template", RP_FLAG_TEXT, AT(chat_template), "FILE", 0, 0, NULL,
      "Jinja template for /v1/chat/completions; else the model's"},
+    RP_MASK_FLAGS(offsetof(struct rp_serve_options, engine)),
     RP_ENGINE_FLAGS(offsetof(struct rp_serve_options, engine)),
     {"seed", RP_FLAG_SIZE, AT(seed), "N", 0, 9007199254740991.0, "0",
      "seeds requests that bring none; 0: from the system"},

@@ -21,6 +21,8 @@ struct rp_engine_options {
     const char *debug_fault, *debug_plant;
     uint32_t profile_every;
     bool enable_prefix_caching, enforce_eager, disable_fusion, nvtx;
+    const char *attention_mask; /* of commands with RP_MASK_FLAGS */
+    bool allow_noncausal;
 };
 
 struct rp_serve_options {
@@ -38,6 +40,22 @@ struct rp_serve_options {
     uint64_t seed;
     bool insecure_no_auth, vllm_metrics;
 };
+
+/* The flags of its mask program, as rows for a command's table; base: as below. */
+#define RP_MASK_FLAGS(base)                                                                        \
+    {"attention-mask",                                                                             \
+     RP_FLAG_TEXT,                                                                                 \
+     (base) + offsetof(struct rp_engine_options, attention_mask),                                  \
+     "EXPR|@FILE",                                                                                 \
+     0,                                                                                            \
+     0,                                                                                            \
+     NULL,                                                                                         \
+     "which tokens meet, in place of the model's own rules (docs/masks.md)"},                      \
+    {                                                                                              \
+        "allow-noncausal", RP_FLAG_SWITCH,                                                         \
+            (base) + offsetof(struct rp_engine_options, allow_noncausal), NULL, 0, 0, NULL,        \
+            "a mask that lets tokens see what is behind them: prompts are then computed whole"     \
+    }
 
 /* The flags of struct rp_engine_options, as rows for a command's table; base: offsetof the struct in the
  * command's options. */

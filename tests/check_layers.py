@@ -22,9 +22,9 @@ MAY_INCLUDE = {
     "backend": ["base", "metrics", "device", "quant", "kvcache", "graphs", "attention"],
     "model": ["base", "device", "quant", "attention", "kvcache/kv_layout.h"],
     "engine": ["base", "metrics", "device", "quant", "kvcache", "graphs", "attention", "backend", "model"],
-    # Of the model only text in and out, and the plain numbers that /v1/models shows.
+    # Of the model only text in and out, and the plain numbers that /v1/models shows; of attention the language of masks.
     "server": ["engine", "metrics", "base", "model/tokenizer.h", "model/detokenizer.h",
-               "model/chat_template.h", "model/model_info.h"],
+               "model/chat_template.h", "model/model_info.h", "attention/mask.h"],
 }
 # May include any folder, and so may one file for each command: server/cmd_<name>.c.
 MAY_INCLUDE_ANY = ("tests", "tools", "bench")

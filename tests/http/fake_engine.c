@@ -267,6 +267,24 @@ bool rp_engine_fits(const struct rp_engine *engine, uint32_t prompt_count, uint3
     return (uint64_t)prompt_count + max_tokens <= engine->config.kv_tokens;
 }
 
+uint32_t rp_engine_whole_prompt_max(const struct rp_engine *engine, bool scored) {
+    (void)engine;
+    (void)scored;
+    return 0;
+}
+
+uint32_t rp_engine_layer_count(const struct rp_engine *engine) {
+    (void)engine;
+    return 1;
+}
+
+void rp_engine_layer_mask(const struct rp_engine *engine, uint32_t layer,
+                          struct rp_engine_layer_mask *out) {
+    (void)engine;
+    (void)layer;
+    *out = (struct rp_engine_layer_mask){.kernels = "attention"};
+}
+
 uint32_t rp_engine_queue_capacity(const struct rp_engine *engine) {
     return engine->config.queue_capacity;
 }
