@@ -22,6 +22,7 @@ static const struct command {
     {"tokenize", rp_cmd_tokenize, "text from standard input to token ids"},
     {"template", rp_cmd_template,
      "a conversation to the prompt that the chat template makes of it"},
+    {"mask", rp_cmd_mask, "what an attention mask says, proves and looks like"},
 };
 
 static void print_help(FILE *out) {
