@@ -21,6 +21,7 @@
 
 #include "base/bf16.h"
 #include "device/exp_simd.h"
+#include "device/tanh_simd.h"
 
 #if RP_ATTENTION_HAS_SIMD
 #include <immintrin.h>
@@ -201,19 +202,6 @@ static void store_head(const struct rp_attention_args *args, uint32_t token, uin
     }
 }
 
-/* tanh(x) = x P(x^2) / Q(x^2) for |x| <= TANH_END, beyond which it is 1: a least-squares fit of the relative error, 4e-7
- * in f32. */
-#define TANH_END 9.01f
-#define TANH_P0  9.999999792e-01f
-#define TANH_P1  1.338037316e-01f
-#define TANH_P2  3.494812872e-03f
-#define TANH_P3  2.059630226e-05f
-#define TANH_P4  1.333688405e-08f
-#define TANH_Q1  4.671368858e-01f
-#define TANH_Q2  2.587403377e-02f
-#define TANH_Q3  3.284366139e-04f
-#define TANH_Q4  7.769298432e-07f
-
 /* --- AVX-512 --- */
 
 #define TARGET   __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq")))
@@ -230,8 +218,8 @@ INLINE void V(store)(float *to, VECTOR x) { _mm512_storeu_ps(to, x); }
 INLINE VECTOR V(add)(VECTOR a, VECTOR b) { return _mm512_add_ps(a, b); }
 INLINE VECTOR V(mul)(VECTOR a, VECTOR b) { return _mm512_mul_ps(a, b); }
 INLINE VECTOR V(div)(VECTOR a, VECTOR b) { return _mm512_div_ps(a, b); }
+INLINE VECTOR V(tanh)(VECTOR x) { return rp_tanh_avx512(x); }
 INLINE VECTOR V(max)(VECTOR a, VECTOR b) { return _mm512_max_ps(a, b); }
-INLINE VECTOR V(min)(VECTOR a, VECTOR b) { return _mm512_min_ps(a, b); }
 INLINE VECTOR V(fma)(VECTOR a, VECTOR b, VECTOR c) { return _mm512_fmadd_ps(a, b, c); }
 INLINE VECTOR V(load_part)(const float *from, uint32_t count) {
     return _mm512_maskz_loadu_ps((__mmask16)((1u << count) - 1), from);
@@ -320,8 +308,8 @@ INLINE void V(store)(float *to, VECTOR x) { _mm256_storeu_ps(to, x); }
 INLINE VECTOR V(add)(VECTOR a, VECTOR b) { return _mm256_add_ps(a, b); }
 INLINE VECTOR V(mul)(VECTOR a, VECTOR b) { return _mm256_mul_ps(a, b); }
 INLINE VECTOR V(div)(VECTOR a, VECTOR b) { return _mm256_div_ps(a, b); }
+INLINE VECTOR V(tanh)(VECTOR x) { return rp_tanh_avx2(x); }
 INLINE VECTOR V(max)(VECTOR a, VECTOR b) { return _mm256_max_ps(a, b); }
-INLINE VECTOR V(min)(VECTOR a, VECTOR b) { return _mm256_min_ps(a, b); }
 INLINE VECTOR V(fma)(VECTOR a, VECTOR b, VECTOR c) { return _mm256_fmadd_ps(a, b, c); }
 INLINE VECTOR V(load_part)(const float *from, uint32_t count) {
     float part[LANES] = {0.0f};

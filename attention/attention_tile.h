@@ -3,7 +3,7 @@
  * The includer defines for its vectors of LANES floats:
  *   V(name)     the name of everything here and of the primitives
  *   VECTOR      the vector type            INLINE   always inlined, for this instruction set
- *   V(zero) V(set1) V(load) V(store) V(add) V(mul) V(div) V(max) V(min) V(fma) V(exp)
+ *   V(zero) V(set1) V(load) V(store) V(add) V(mul) V(div) V(max) V(fma) V(exp) V(tanh)
  *   V(load_part)(from, count)    the first `count` floats, zeros behind
  *   V(load_kv)(run, at, dtype)   LANES elements of a run as f32;  V(load_kv_part) `count` of them
  *   V(sums)(v)                   lane i = the sum of the lanes of v[i], i < LANES, every i by one tree
@@ -110,23 +110,11 @@ INLINE void V(lay_out)(const struct block *block, const struct block *next,
     }
 }
 
-/* cap * tanh(s / cap) of the scores of a span; places behind it change, too. NaN stays NaN: where one operand is, the
- * smaller and the larger are the second one. */
+/* cap * tanh(s / cap) of the scores of a span; places behind it change, too. */
 INLINE void V(cap)(float *scores, const struct span *span, float soft_cap) {
-    const VECTOR cap = V(set1)(soft_cap), end = V(set1)(TANH_END), low = V(set1)(-TANH_END);
-    for (uint32_t j = span->begin; j < span->end; j += LANES) {
-        VECTOR x = V(max)(low, V(min)(end, V(div)(V(load)(scores + j), cap)));
-        VECTOR t = V(mul)(x, x);
-        VECTOR p = V(fma)(V(set1)(TANH_P4), t, V(set1)(TANH_P3));
-        VECTOR q = V(fma)(V(set1)(TANH_Q4), t, V(set1)(TANH_Q3));
-        p = V(fma)(p, t, V(set1)(TANH_P2));
-        q = V(fma)(q, t, V(set1)(TANH_Q2));
-        p = V(fma)(p, t, V(set1)(TANH_P1));
-        q = V(fma)(q, t, V(set1)(TANH_Q1));
-        p = V(fma)(p, t, V(set1)(TANH_P0));
-        q = V(fma)(q, t, V(set1)(1.0f));
-        V(store)(scores + j, V(mul)(cap, V(div)(V(mul)(x, p), q)));
-    }
+    const VECTOR cap = V(set1)(soft_cap);
+    for (uint32_t j = span->begin; j < span->end; j += LANES)
+        V(store)(scores + j, V(mul)(cap, V(tanh)(V(div)(V(load)(scores + j), cap))));
 }
 
 /* Scores to weights exp(s - max), in place; the running maximum and total move on. Returns what the

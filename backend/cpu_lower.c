@@ -222,6 +222,44 @@ static int emit_activation(struct lowering *low, uint32_t at, uint32_t count,
     return RP_OK;
 }
 
+/* -- soft_cap: shared by columns, too --------------------------------------------------------------- */
+
+struct soft_cap_launch {
+    struct rp_step_view step;
+    enum rp_rows rows;
+    const struct rp_fast_ops *ops;
+    struct rp_soft_cap_args args;
+};
+
+static void run_soft_cap(const void *args_void, const struct rp_cpu_worker *worker) {
+    const struct soft_cap_launch *launch = args_void;
+    uint32_t rows = rp_live_rows(&launch->step, launch->rows);
+    size_t cols = launch->args.cols, begin, end;
+    rp_cpu_share(worker, rows * cols, 32, &begin, &end);
+    while (begin < end) {
+        size_t row = begin / cols, first = begin % cols, last = RP_MIN(cols, first + (end - begin));
+        launch->ops->soft_cap_cols(&launch->args, (uint32_t)row, (uint32_t)first, (uint32_t)last);
+        begin += last - first;
+    }
+}
+
+static int emit_soft_cap(struct lowering *low, uint32_t at, uint32_t count,
+                         struct rp_cpu_launch *launch) {
+    (void)count;
+    const struct rp_op *op = &low->program->ops[at];
+    struct soft_cap_launch *args = new_args(low, sizeof *args);
+    if (!args)
+        return out_of_memory(low);
+    args->step = low->bindings->step;
+    args->rows = op->rows;
+    args->ops = rp_fast_ops_select(low->graph->device->isa);
+    args->args = (struct rp_soft_cap_args){values_of(low, &op->in[0]), values_of(low, &op->out),
+                                           op->out.cols, op->u.soft_cap.cap};
+    launch->run = run_soft_cap;
+    launch->args = args;
+    return RP_OK;
+}
+
 /* -- products --------------------------------------------------------------------------------------- */
 
 struct linear_launch {
@@ -426,6 +464,7 @@ static const struct pattern patterns[] = {
     {RP_OP_ACTIVATION, false, "activation", NULL, emit_activation},
     {RP_OP_ADD, false, "add", NULL, emit_rows},
     {RP_OP_GATHER_ROWS, false, "gather_rows", NULL, emit_rows},
+    {RP_OP_SOFT_CAP, false, "soft_cap", NULL, emit_soft_cap},
     {RP_OP_SAMPLE, false, "sample", NULL, emit_sample},
 };
 

@@ -274,6 +274,13 @@ static int emit_add(struct lowering *low, uint32_t at, uint32_t count) {
     return ADD_LAUNCH(low, at, count, "add", rp_add_cuda_run, args);
 }
 
+static int emit_soft_cap(struct lowering *low, uint32_t at, uint32_t count) {
+    const struct rp_op *op = op_at(low, at);
+    struct rp_soft_cap_cuda args = {rows_of(low, op->rows), values_of(low, &op->in[0]),
+                                    values_of(low, &op->out), op->out.cols, op->u.soft_cap.cap};
+    return ADD_LAUNCH(low, at, count, "soft_cap", rp_soft_cap_cuda_run, args);
+}
+
 static int emit_gather(struct lowering *low, uint32_t at, uint32_t count) {
     const struct rp_op *op = op_at(low, at);
     struct rp_gather_cuda args = {rows_of(low, op->rows), values_of(low, &op->in[0]),
@@ -566,6 +573,7 @@ static const struct pattern patterns[] = {
     {RP_OP_ACTIVATION, false, NULL, emit_activation},
     {RP_OP_ADD, false, NULL, emit_add},
     {RP_OP_GATHER_ROWS, false, NULL, emit_gather},
+    {RP_OP_SOFT_CAP, false, NULL, emit_soft_cap},
     {RP_OP_SAMPLE, false, NULL, emit_sample},
 };
 

@@ -56,6 +56,9 @@ struct rp_cost rp_op_cost(const struct rp_program *program, const struct rp_op *
     case RP_OP_ADD:
         cost.flops = rows * op->out.cols;
         break;
+    case RP_OP_SOFT_CAP:
+        cost.flops = 3 * rows * op->out.cols;
+        break;
     default:
         break; /* moves data, or works on the step's state */
     }

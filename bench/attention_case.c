@@ -1,5 +1,6 @@
 #include "bench/attention_case.h"
 
+#include "attention/mask.h"
 #include "base/memory.h"
 #include "bench/random_pattern.h"
 #include "device/step_cpu.h"
@@ -67,15 +68,18 @@ uint32_t rp_attention_case_page(const struct attention_case *what, uint32_t sequ
 static int fill_step(struct attention_case *what) {
     const struct attention_bench *bench = what->bench;
     const struct rp_attention_shape *shape = &what->shape;
+    int32_t params[RP_MASK_PARAMS_MAX];
     struct rp_cpu_worker worker = {.index = 0, .count = 1};
     unsigned char *packet = what->rings + what->host.packet_bytes; /* entry 1: of step 1 */
     struct rp_packet_header header = {.step = 1,
                                       .row_count = shape->batch,
                                       .token_count = what->bucket.tokens,
                                       .logit_row_count = shape->batch};
+    rp_attention_shape_params(shape, params);
     for (uint32_t i = 0; i < shape->batch; i++) {
         uint32_t *slot = what->host.slots + (size_t)i * what->host.slot_words;
         slot[RP_SLOT_LENGTH] = shape->length - queries(shape);
+        memcpy(slot + RP_SLOT_MASK_PARAMS, params, sizeof params);
         for (uint32_t page = 0; page < what->slot_pages; page++)
             slot[RP_SLOT_PAGES + page] = rp_attention_case_page(what, i, page);
         rp_packet_rows(packet)[i] =
@@ -108,6 +112,7 @@ static int add_attention(const struct attention_case *what, struct rp_program *p
     op.u.attention.window = shape->window;
     op.u.attention.soft_cap = shape->soft_cap;
     op.u.attention.mask = shape->mask;
+    op.u.attention.mask_text = shape->mask ? rp_mask_text(shape->mask) : NULL;
     snprintf(op.name, sizeof op.name, "attention.%u", repeat);
     return rp_program_add_op(program, &op) < 0 ? RP_STATUS_NO_MEMORY : RP_OK;
 }

@@ -4,6 +4,7 @@
 #define RP_BENCH_ATTENTION_SHAPE_H
 
 #include "base/json_writer.h"
+#include "base/limits.h"
 
 struct rp_mask; /* attention/mask.h */
 
@@ -26,6 +27,10 @@ struct rp_attention_seen {
 };
 
 struct rp_attention_seen rp_attention_count_seen(const struct rp_attention_shape *shape);
+
+/* The mask's parameters, zeros behind them. */
+void rp_attention_shape_params(const struct rp_attention_shape *shape,
+                               int32_t out[RP_MASK_PARAMS_MAX]);
 
 #define RP_ATTENTION_MASK_TEXT_MAX 96
 

@@ -1,4 +1,4 @@
-/* ops.h - the small operators on the CPU: embed, norm, rope, activation, add, gather_rows.
+/* ops.h - the small operators on the CPU: embed, norm, rope, activation, add, gather_rows, soft_cap.
  *
  * Arguments are fixed when a program is lowered; how many rows are live is read from the step's counts
  * when it runs. Tensors are f32 or bf16 (rp_values): a store to bf16 rounds to nearest even.
@@ -78,6 +78,16 @@ struct rp_add_args {
     uint32_t cols;
 };
 void rp_add_rows(const void *args, uint32_t begin, uint32_t end);
+
+/* out[c] = cap * tanh(in[c] / cap), f32; NaN stays NaN. in and out may be the same columns. */
+struct rp_soft_cap_args {
+    struct rp_values in, out;
+    uint32_t cols;
+    float cap;
+};
+/* Columns [col_begin, col_end) of one row: few rows of many columns are shared between workers by columns. */
+void rp_soft_cap_cols(const struct rp_soft_cap_args *args, uint32_t row, uint32_t col_begin,
+                      uint32_t col_end);
 
 struct rp_gather_args {
     struct rp_step_view step;

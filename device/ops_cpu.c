@@ -104,6 +104,12 @@ void rp_add_rows(const void *args_void, uint32_t begin, uint32_t end) {
             store(&args->out, row, c, load(&args->a, row, c) + load(&args->b, row, c));
 }
 
+void rp_soft_cap_cols(const struct rp_soft_cap_args *args, uint32_t row, uint32_t col_begin,
+                      uint32_t col_end) {
+    for (uint32_t c = col_begin; c < col_end; c++)
+        store(&args->out, row, c, args->cap * tanhf(load(&args->in, row, c) / args->cap));
+}
+
 void rp_gather_rows(const void *args_void, uint32_t begin, uint32_t end) {
     const struct rp_gather_args *args = args_void;
     for (uint32_t row = begin; row < end; row++) {

@@ -3,12 +3,14 @@
 
 #include "base/bf16.h"
 #include "device/exp_simd.h"
+#include "device/tanh_simd.h"
 
 #include <math.h>
 #include <string.h>
 
-static const struct rp_fast_ops scalar_ops = {rp_norm_rows, rp_rope_rows,       rp_activation_rows,
-                                              rp_add_rows,  rp_activation_cols, rp_gate_values};
+static const struct rp_fast_ops scalar_ops = {rp_norm_rows,  rp_rope_rows,       rp_activation_rows,
+                                              rp_add_rows,   rp_activation_cols, rp_soft_cap_cols,
+                                              rp_gate_values};
 
 #if defined(__x86_64__) && defined(__GNUC__)
 
@@ -28,6 +30,7 @@ INLINE VECTOR V(sub)(VECTOR a, VECTOR b) { return _mm512_sub_ps(a, b); }
 INLINE VECTOR V(mul)(VECTOR a, VECTOR b) { return _mm512_mul_ps(a, b); }
 INLINE VECTOR V(div)(VECTOR a, VECTOR b) { return _mm512_div_ps(a, b); }
 INLINE VECTOR V(exp)(VECTOR x) { return rp_exp_avx512(x); }
+INLINE VECTOR V(tanh)(VECTOR x) { return rp_tanh_avx512(x); }
 INLINE VECTOR V(most)(VECTOR x, VECTOR limit) { return _mm512_min_ps(limit, x); }
 INLINE __mmask16 V(first)(uint32_t count) { return (__mmask16)((1u << count) - 1); }
 INLINE VECTOR V(load_part)(const float *from, uint32_t count) {
@@ -89,6 +92,7 @@ INLINE VECTOR V(sub)(VECTOR a, VECTOR b) { return _mm256_sub_ps(a, b); }
 INLINE VECTOR V(mul)(VECTOR a, VECTOR b) { return _mm256_mul_ps(a, b); }
 INLINE VECTOR V(div)(VECTOR a, VECTOR b) { return _mm256_div_ps(a, b); }
 INLINE VECTOR V(exp)(VECTOR x) { return rp_exp_avx2(x); }
+INLINE VECTOR V(tanh)(VECTOR x) { return rp_tanh_avx2(x); }
 INLINE VECTOR V(most)(VECTOR x, VECTOR limit) { return _mm256_min_ps(limit, x); }
 INLINE VECTOR V(load_part)(const float *from, uint32_t count) {
     float part[LANES] = {0.0f};

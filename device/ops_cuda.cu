@@ -176,3 +176,26 @@ int rp_activation_cuda_run(const void *args_void, cudaStream_t stream) {
                      BLOCK, stream, *args);
     return START(activation_kernel, vector && rp_vector_ok(args->in), grid, BLOCK, stream, *args);
 }
+
+template <bool VEC>
+static __global__ void __launch_bounds__(BLOCK) soft_cap_kernel(rp_soft_cap_cuda args) {
+    rp_stamp stamp(args.rows.stamp);
+    uint32_t row = blockIdx.y, col = first_column();
+    stamp.begin();
+    stamp.look();
+    if (!row_is_live(args.rows, row) || col >= args.cols)
+        return;
+    float4 x = rp_load4<VEC>(args.in, row, col, args.cols);
+    x.x = args.cap * tanhf(__fdiv_rn(x.x, args.cap));
+    x.y = args.cap * tanhf(__fdiv_rn(x.y, args.cap));
+    x.z = args.cap * tanhf(__fdiv_rn(x.z, args.cap));
+    x.w = args.cap * tanhf(__fdiv_rn(x.w, args.cap));
+    rp_store4<VEC>(args.out, row, col, args.cols, x);
+}
+
+int rp_soft_cap_cuda_run(const void *args_void, cudaStream_t stream) {
+    const rp_soft_cap_cuda *args = (const rp_soft_cap_cuda *)args_void;
+    bool vector = rp_vector_ok(args->in) && rp_vector_ok(args->out);
+    return START(soft_cap_kernel, vector, grid_of(args->cols, args->rows.max_rows), BLOCK, stream,
+                 *args);
+}

@@ -86,6 +86,15 @@ struct rp_activation_cuda {
 };
 int rp_activation_cuda_run(const void *args, struct CUstream_st *stream);
 
+/* out[c] = cap * tanh(in[c] / cap), f32; in and out may be the same columns. */
+struct rp_soft_cap_cuda {
+    struct rp_cuda_rows rows;
+    struct rp_values in, out;
+    uint32_t cols;
+    float cap;
+};
+int rp_soft_cap_cuda_run(const void *args, struct CUstream_st *stream);
+
 struct rp_gather_cuda {
     struct rp_cuda_rows rows;
     struct rp_values in, out;

@@ -1,7 +1,7 @@
 /* ops_simd.h - the small operators in vectors, for the processor that is there.
  *
- * The same formulas as ops.h, and the same bits, but for the sum of a norm (f64 either way, in another order) and the
- * exponential of an activation (exp_simd.h, 2 ulp). What a value becomes depends on its own inputs alone, never on its
+ * The same formulas as ops.h, and the same bits, but for the sum of a norm (f64 either way, in another order), the
+ * exponential of an activation (exp_simd.h, 2 ulp) and the tangent of a cap (tanh_simd.h, 4e-7). What a value becomes depends on its own inputs alone, never on its
  * place in a vector: so rows shared among workers, chunks and fused kernels give equal bits.
  * Thread: the workers of one job. */
 #ifndef RP_DEVICE_OPS_SIMD_H
@@ -14,6 +14,8 @@ struct rp_fast_ops {
     rp_row_op norm, rope, activation, add;
     void (*activation_cols)(const struct rp_activation_args *args, uint32_t row, uint32_t col_begin,
                             uint32_t col_end);
+    void (*soft_cap_cols)(const struct rp_soft_cap_args *args, uint32_t row, uint32_t col_begin,
+                          uint32_t col_end);
     /* rp_gate_values */
     void (*gate)(enum rp_activation fn, const float *gate, const float *up, size_t count, void *out,
                  enum rp_dtype out_dtype);

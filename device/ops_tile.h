@@ -3,7 +3,7 @@
  * The includer defines for its vectors of LANES floats:
  *   V(name)     the name of everything here and of the primitives
  *   VECTOR      the vector type            INLINE, TARGET  for this instruction set
- *   V(set1) V(load) V(store) V(add) V(sub) V(mul) V(div) V(exp)
+ *   V(set1) V(load) V(store) V(add) V(sub) V(mul) V(div) V(exp) V(tanh)
  *   V(most)(x, limit)            the smaller of both; NaN stays NaN
  *   V(load_part)(from, count)    the first `count` floats, zeros behind;  V(store_part)
  *   V(store_bf16)(to, x, count)  rounded as rp_f32_to_bf16 does; count up to LANES
@@ -131,6 +131,18 @@ TARGET static void V(add_rows)(const void *args_void, uint32_t begin, uint32_t e
     }
 }
 
+TARGET static void V(soft_cap_cols)(const struct rp_soft_cap_args *args, uint32_t row,
+                                    uint32_t begin, uint32_t end) {
+    const float *in = (const float *)args->in.data + row * args->in.stride;
+    float *out = (float *)args->out.data + row * args->out.stride;
+    const VECTOR cap = V(set1)(args->cap);
+    for (size_t c = begin; c < end; c += LANES) {
+        VECTOR y = V(mul)(cap, V(tanh)(V(div)(V(get)(in + c, end - c), cap)));
+        V(put)(out, RP_DTYPE_F32, c, y, end - c);
+    }
+}
+
 static const struct rp_fast_ops V(ops) = {
-    V(norm_rows), V(rope_rows), V(activation_rows), V(add_rows), V(activation_cols), V(gate),
+    V(norm_rows),     V(rope_rows), V(activation_rows), V(add_rows), V(activation_cols),
+    V(soft_cap_cols), V(gate),
 };

@@ -168,6 +168,9 @@ static void put_parameters(struct words *words, const struct rp_op *op) {
     case RP_OP_SAMPLE:
         put(words, op->u.sample.vocab);
         break;
+    case RP_OP_SOFT_CAP:
+        put_float(words, op->u.soft_cap.cap);
+        break;
     default: /* no parameters */
         break;
     }

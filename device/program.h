@@ -55,7 +55,8 @@ uint32_t rp_dtype_bytes(enum rp_dtype dtype);
     X(MOE_ROUTE, "moe_route")                                                                      \
     X(MOE_LINEAR, "moe_linear")                                                                    \
     X(LORA, "lora")                                                                                \
-    X(QUANTISE, "quantise")
+    X(QUANTISE, "quantise")                                                                        \
+    X(SOFT_CAP, "soft_cap") /* out = cap * tanh(in0 / cap), f32; out may be in0 */
 
 enum rp_op_kind {
 #define X(name, text) RP_OP_##name,
@@ -139,6 +140,9 @@ struct rp_op {
         struct {
             uint32_t vocab; /* ids at or past it are never chosen */
         } sample;
+        struct {
+            float cap; /* above 0 */
+        } soft_cap;
     } u;
 };
 

@@ -22,12 +22,15 @@ struct family_rules {
     uint32_t window_default;   /* sliding_window when the key is absent */
     bool qkv_bias_always, qk_norm;
     bool reads_attention_bias, reads_mlp_bias; /* others have no such weights */
+    bool gemma; /* norms, caps, scales and the tied head of Gemma 2 */
 };
 static const struct family_rules families[] = {
-    {RP_FAMILY_LLAMA, "LlamaForCausalLM", "llama", 0, 0, false, false, true, true},
-    {RP_FAMILY_MISTRAL, "MistralForCausalLM", "mistral", 0, 4096, false, false, false, false},
-    {RP_FAMILY_QWEN2, "Qwen2ForCausalLM", "qwen2", 0, 4096, true, false, false, false},
-    {RP_FAMILY_QWEN3, "Qwen3ForCausalLM", "qwen3", 128, 4096, false, true, true, false},
+    {RP_FAMILY_LLAMA, "LlamaForCausalLM", "llama", 0, 0, false, false, true, true, false},
+    {RP_FAMILY_MISTRAL, "MistralForCausalLM", "mistral", 0, 4096, false, false, false, false,
+     false},
+    {RP_FAMILY_QWEN2, "Qwen2ForCausalLM", "qwen2", 0, 4096, true, false, false, false, false},
+    {RP_FAMILY_QWEN3, "Qwen3ForCausalLM", "qwen3", 128, 4096, false, true, true, false, false},
+    {RP_FAMILY_GEMMA2, "Gemma2ForCausalLM", "gemma2", 256, 4096, false, false, true, false, true},
 };
 
 /* Reads keys of one object. The first failure sticks in `status`; after it every call does nothing.
@@ -131,8 +134,8 @@ static void refuse_name(struct reader *reader, const char *key, const char *text
 }
 
 static const struct family_rules *read_family(struct reader *reader) {
-    static const char supported[] =
-        "LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM";
+    static const char supported[] = "LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, "
+                                    "Qwen3ForCausalLM, Gemma2ForCausalLM";
     const json_t *list = get(reader, "architectures");
     const json_t *first = json_is_array(list) ? json_array_get(list, 0) : NULL;
     if (list && (!json_is_array(list) || (json_array_size(list) > 0 && !json_is_string(first)))) {
@@ -147,7 +150,7 @@ static const struct family_rules *read_family(struct reader *reader) {
     if (name)
         refuse_name(reader, "architectures[0]", name, supported);
     else if (type)
-        refuse_name(reader, "model_type", type, "llama, mistral, qwen2, qwen3");
+        refuse_name(reader, "model_type", type, "llama, mistral, qwen2, qwen3, gemma2");
     else
         refuse(reader, RP_STATUS_FORMAT, "architectures", "is missing");
     return NULL;
@@ -158,7 +161,7 @@ static void read_sizes(struct reader *reader, const struct family_rules *rules,
     char message[96];
     config->hidden = read_uint(reader, "hidden_size", REQUIRED, 1, 1u << 18);
     config->intermediate = read_uint(reader, "intermediate_size", REQUIRED, 1, 1u << 20);
-    config->layers = read_uint(reader, "num_hidden_layers", REQUIRED, 1, 1024);
+    config->layers = read_uint(reader, "num_hidden_layers", REQUIRED, 1, RP_LAYERS_MAX);
     config->heads = read_uint(reader, "num_attention_heads", REQUIRED, 1, 1024);
     config->kv_heads = read_uint(reader, "num_key_value_heads", config->heads, 1, 1024);
     config->vocab = read_uint(reader, "vocab_size", REQUIRED, 1, 1u << 24);
@@ -201,18 +204,46 @@ static void read_biases(struct reader *reader, const struct family_rules *rules,
     config->qk_norm = rules->qk_norm;
 }
 
-static void read_activation(struct reader *reader, struct rp_model_config *config) {
-    const char *name = read_string(reader, "hidden_act");
-    if (!name || strcmp(name, "silu") == 0 || strcmp(name, "swish") == 0)
+static void read_activation(struct reader *reader, const struct family_rules *rules,
+                            struct rp_model_config *config) {
+    /* Gemma's files have both keys; its class reads the second. */
+    const char *key = rules->gemma ? "hidden_activation" : "hidden_act";
+    const char *name = read_string(reader, key);
+    if (!name)
+        name = rules->gemma ? "gelu_pytorch_tanh" : "silu";
+    if (strcmp(name, "silu") == 0 || strcmp(name, "swish") == 0)
         config->activation = RP_ACTIVATION_SILU;
     else if (strcmp(name, "gelu_pytorch_tanh") == 0)
         config->activation = RP_ACTIVATION_GELU_TANH;
     else
-        refuse_name(reader, "hidden_act", name, "silu, gelu_pytorch_tanh");
+        refuse_name(reader, key, name, "silu, gelu_pytorch_tanh");
 }
 
-/* layer_types, where present, has the last word on which layers have the window. A program can say
- * "layers [begin, layers)"; another pattern is refused. */
+/* A cap that is null is off. */
+static float read_cap(struct reader *reader, const char *key, double fallback) {
+    bool off = json_is_null(json_object_get(reader->object, key));
+    return off ? 0.0f : (float)read_double(reader, key, fallback, 0, true, 1e6);
+}
+
+static void read_gemma(struct reader *reader, const struct family_rules *rules,
+                       struct rp_model_config *config) {
+    if (!rules->gemma)
+        return;
+    config->norm_offset = 1.0f;
+    config->post_norms = config->embed_scaled = true;
+    config->attention_cap = read_cap(reader, "attn_logit_softcapping", 50);
+    config->logit_cap = read_cap(reader, "final_logit_softcapping", 30);
+    config->query_scalar = read_double(reader, "query_pre_attn_scalar", 256, 0, true, 1e6);
+    if (read_bool(reader, "use_bidirectional_attention", false))
+        refuse(reader, RP_STATUS_UNSUPPORTED, "use_bidirectional_attention", "must be false");
+}
+
+static void set_full(struct rp_model_config *config, uint32_t layer, bool full) {
+    uint32_t bit = 1u << layer % 32, *word = &config->full_layers[layer / 32];
+    *word = full ? *word | bit : *word & ~bit;
+}
+
+/* layer_types, where present, has the last word on which layers have the window. */
 static void read_layer_types(struct reader *reader, struct rp_model_config *config) {
     char key[32], message[64];
     const json_t *types = get(reader, "layer_types");
@@ -224,46 +255,44 @@ static void read_layer_types(struct reader *reader, struct rp_model_config *conf
         refuse(reader, RP_STATUS_FORMAT, "layer_types", message);
         return;
     }
-    uint32_t begin = config->layers;
+    bool any = false;
     for (uint32_t i = 0; i < config->layers; i++) {
         const char *type = json_string_value(json_array_get(types, i));
         bool sliding = type && strcmp(type, "sliding_attention") == 0;
         snprintf(key, sizeof key, "layer_types[%u]", i);
         if (!sliding && (!type || strcmp(type, "full_attention") != 0))
             refuse_name(reader, key, type ? type : "", "full_attention, sliding_attention");
-        else if (!sliding && begin < config->layers)
-            refuse(reader, RP_STATUS_UNSUPPORTED, key,
-                   "is full_attention after a sliding layer, which is not supported");
-        if (sliding && begin == config->layers)
-            begin = i;
+        set_full(config, i, !sliding);
+        any = any || sliding;
     }
-    if (begin < config->layers && config->window == 0)
+    if (any && config->window == 0)
         refuse(reader, RP_STATUS_UNSUPPORTED, "layer_types",
                "has sliding_attention, but the configuration gives no window");
-    config->window_layer_begin = begin;
-    if (begin == config->layers)
-        config->window = 0;
 }
 
 static void read_window(struct reader *reader, const struct family_rules *rules,
                         struct rp_model_config *config) {
     bool qwen = config->family == RP_FAMILY_QWEN2 || config->family == RP_FAMILY_QWEN3;
     bool present = json_object_get(reader->object, "sliding_window") != NULL;
+    uint32_t begin = 0;
     config->window = 0;
-    config->window_layer_begin = 0;
     /* LlamaForCausalLM has no window, whatever the key says. */
-    if (config->family == RP_FAMILY_MISTRAL ||
+    if (config->family == RP_FAMILY_MISTRAL || rules->gemma ||
         (qwen && read_bool(reader, "use_sliding_window", false)))
         config->window =
             read_uint(reader, "sliding_window", present ? 0 : rules->window_default, 1, 1u << 24);
     if (qwen && config->window)
-        config->window_layer_begin =
-            RP_MIN(read_uint(reader, "max_window_layers", 28, 0, 1u << 16), config->layers);
+        begin = RP_MIN(read_uint(reader, "max_window_layers", 28, 0, 1u << 16), config->layers);
+    for (uint32_t i = 0; i < config->layers; i++) /* Gemma 2: every second one, from the first */
+        set_full(config, i, i < begin || (rules->gemma && i % 2 != 0));
     read_layer_types(reader, config);
-    if (config->window_layer_begin >= config->layers)
+    bool any = false;
+    for (uint32_t i = 0; i < config->layers; i++)
+        any = any || rp_model_window(config, i) != 0;
+    if (!any)
         config->window = 0;
     if (config->window == 0)
-        config->window_layer_begin = 0;
+        memset(config->full_layers, 0, sizeof config->full_layers);
 }
 
 /* `scaling` is rope_scaling, or the newer rope_parameters, which holds rope_theta as well. */
@@ -371,8 +400,9 @@ static int read_config(const json_t *root, struct rp_model_config *config, struc
                "is set: quantised checkpoints are not supported yet");
     read_sizes(&reader, rules, config);
     config->norm_eps = (float)read_double(&reader, "rms_norm_eps", 1e-6, 0, false, 1);
-    config->tied = read_bool(&reader, "tie_word_embeddings", false);
-    read_activation(&reader, config);
+    config->tied = read_bool(&reader, "tie_word_embeddings", rules->gemma);
+    read_activation(&reader, rules, config);
+    read_gemma(&reader, rules, config);
     read_biases(&reader, rules, config);
     read_window(&reader, rules, config);
     read_rope(&reader, config);

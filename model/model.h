@@ -14,7 +14,15 @@
 
 #define RP_EOS_IDS_MAX 16
 
-enum rp_family { RP_FAMILY_LLAMA, RP_FAMILY_MISTRAL, RP_FAMILY_QWEN2, RP_FAMILY_QWEN3 };
+#define RP_LAYERS_MAX 1024
+
+enum rp_family {
+    RP_FAMILY_LLAMA,
+    RP_FAMILY_MISTRAL,
+    RP_FAMILY_QWEN2,
+    RP_FAMILY_QWEN3,
+    RP_FAMILY_GEMMA2
+};
 
 enum rp_rope_kind { RP_ROPE_DEFAULT, RP_ROPE_LINEAR, RP_ROPE_LLAMA3 };
 
@@ -27,9 +35,17 @@ struct rp_model_config {
     bool tied;     /* lm_head is the embedding */
     bool qkv_bias; /* Qwen2, or attention_bias */
     bool o_bias, mlp_bias;
-    bool qk_norm;                /* Qwen3: RMSNorm over head_dim on q and k */
-    uint32_t window;             /* sliding window in tokens, 0 = none */
-    uint32_t window_layer_begin; /* layers [begin, layers) have it (Qwen2 max_window_layers) */
+    bool qk_norm;    /* Qwen3: RMSNorm over head_dim on q and k */
+    uint32_t window; /* sliding window in tokens, 0 = none; rp_model_window */
+    uint32_t full_layers[RP_LAYERS_MAX / 32]; /* bit i % 32 of word i / 32: layer i has no window */
+    /* Gemma2; zero and false are every other family's. */
+    double query_scalar; /* scores are q . k / sqrt(it); 0: head_dim */
+    float attention_cap; /* scores become cap * tanh(score / cap); 0: as they are */
+    float logit_cap;     /* logits, too */
+    float norm_offset;   /* added to the weights of norms */
+    bool post_norms;     /* what attention and MLP add is normed first */
+    bool
+        embed_scaled; /* embeddings are multiplied with sqrt(hidden), rounded to the matrices' dtype */
     enum rp_rope_kind rope;
     double rope_theta, rope_factor, rope_low_freq_factor, rope_high_freq_factor;
     uint32_t rope_original_max_position;
@@ -43,9 +59,15 @@ struct rp_model_config {
 };
 #define RP_ID_NONE 0xFFFFFFFFu
 
+/* The layer's window in tokens; 0: none. */
+static inline uint32_t rp_model_window(const struct rp_model_config *config, uint32_t layer) {
+    return config->full_layers[layer / 32] >> layer % 32 & 1 ? 0 : config->window;
+}
+
 struct rp_layer_weights {
-    float *attn_norm, *mlp_norm; /* (hidden) */
-    float *q_norm, *k_norm;      /* (head_dim) or NULL */
+    float *attn_norm, *mlp_norm;           /* (hidden) */
+    float *attn_post_norm, *mlp_post_norm; /* (hidden) or NULL */
+    float *q_norm, *k_norm;                /* (head_dim) or NULL */
     struct rp_matrix qkv; /* ((heads + 2 kv_heads) * head_dim, hidden): q rows, k rows, v rows */
     float *qkv_bias;      /* (qkv.rows) or NULL */
     struct rp_matrix o;   /* (hidden, heads * head_dim) */

@@ -8,9 +8,35 @@ struct rp_mask_limits rp_model_mask_limits(const struct rp_model_config *config,
         .length = length, .heads = config->heads, .layers = config->layers};
 }
 
+/* The program with the scores capped as the model caps them, in place of *mask: one that says nothing about scores takes
+ * the window's place, and leaves the model's arithmetic as it is. */
+static int add_cap(const struct rp_model_config *config, struct rp_mask **mask,
+                   struct rp_error *err) {
+    struct rp_mask_limits limits = rp_model_mask_limits(config, 0);
+    struct rp_mask *capped = NULL;
+    struct rp_buffer text;
+    rp_buffer_init(&text, 0);
+    rp_buffer_printf(&text, "%s; soft_cap(%.9g)", rp_mask_text(*mask),
+                     (double)config->attention_cap);
+    int status = text.failed ? rp_error_set(err, RP_STATUS_NO_MEMORY, "out of memory")
+                             : rp_mask_parse(text.data, text.len, &limits, &capped, err);
+    rp_buffer_deinit(&text);
+    if (status != RP_OK)
+        return status;
+    rp_mask_free(*mask);
+    *mask = capped;
+    return RP_OK;
+}
+
 int rp_model_set_mask(struct rp_model *model, struct rp_mask *mask, struct rp_error *err) {
     rp_model_drop_mask(model);
     model->mask = mask;
+    if (model->config.attention_cap > 0 && !rp_mask_has_score(mask)) {
+        int status = add_cap(&model->config, &model->mask, err);
+        if (status != RP_OK)
+            return status;
+        mask = model->mask;
+    }
     model->layer_masks = rp_calloc(model->config.layers, sizeof *model->layer_masks);
     if (!model->layer_masks)
         return rp_error_set(err, RP_STATUS_NO_MEMORY, "out of memory for mask programs");
@@ -31,8 +57,8 @@ struct rp_layer_mask rp_model_layer_mask(const struct rp_model *model, uint32_t 
     const struct rp_model_config *config = &model->config;
     if (model->layer_masks)
         return model->layer_masks[layer];
-    return (struct rp_layer_mask){.window =
-                                      layer >= config->window_layer_begin ? config->window : 0};
+    return (struct rp_layer_mask){.window = rp_model_window(config, layer),
+                                  .soft_cap = config->attention_cap};
 }
 
 void rp_model_drop_mask(struct rp_model *model) {

@@ -1,15 +1,16 @@
-/* The network of Llama, Mistral, Qwen2 and Qwen3 as a program:
+/* The network of Llama, Mistral, Qwen2, Qwen3 and Gemma2 as a program:
  *
- *   x = embed[token]
+ *   x = embed[token] (* sqrt(hidden): Gemma2)
  *   per layer:
  *     q, k, v = norm(x) Wqkv^T (+ bias);  q, k = norm per head (Qwen3);  q, k = rope(q, k)
- *     x += attention(q, K, V) Wo^T (+ bias)
+ *     x += attention(q, K, V) Wo^T (+ bias)                     (each sum is normed before it is added: Gemma2)
  *     g, u = norm(x) Wgate_up^T (+ bias);  x += (act(g) * u) Wdown^T (+ bias)
- *   logits = norm(x[logit rows]) Wlm_head^T
+ *   logits = norm(x[logit rows]) Wlm_head^T;  logits = cap * tanh(logits / cap) (Gemma2)
  *   sample(logits)
  *
  * x and every sum are f32. What a product reads has its weights' dtype, so the operator before it
  * rounds. Every value has a tensor of its own: lifetimes decide which of them share memory. */
+#include "base/bf16.h"
 #include "model/model.h"
 
 #include <math.h>
@@ -80,11 +81,19 @@ static void step_begin(struct emit *e) {
     add(e, &begin);
 }
 
+/* In the type in which the model computes: 59.867 is 59.75 in bf16, and the weights are used to it. */
+static float embed_scale(const struct emit *e) {
+    float scale = (float)sqrt((double)e->config->hidden);
+    if (!e->config->embed_scaled)
+        return 1.0f;
+    return e->model->dtype == RP_DTYPE_BF16 ? rp_bf16_to_f32(rp_f32_to_bf16(scale)) : scale;
+}
+
 static struct rp_view embed(struct emit *e, const struct rp_matrix *weight) {
     struct rp_op embed = op(e, RP_OP_EMBED, RP_ROWS_TOKEN, "embed");
     embed.weight = weight;
     embed.out = tensor(e, "residual", RP_ROWS_TOKEN, RP_DTYPE_F32, weight->cols);
-    embed.u.embed.scale = 1.0f;
+    embed.u.embed.scale = embed_scale(e);
     add(e, &embed);
     return embed.out;
 }
@@ -98,6 +107,7 @@ static void norm(struct emit *e, enum rp_rows rows, const char *name, struct rp_
     norm.out = out;
     norm.u.norm.eps = e->config->norm_eps;
     norm.u.norm.group = group;
+    norm.u.norm.weight_offset = e->config->norm_offset;
     add(e, &norm);
 }
 
@@ -141,7 +151,8 @@ static struct rp_view attention(struct emit *e, struct rp_view q) {
     attention.u.attention.heads = config->heads;
     attention.u.attention.kv_heads = config->kv_heads;
     attention.u.attention.head_dim = config->head_dim;
-    attention.u.attention.scale = (float)(1.0 / sqrt((double)config->head_dim));
+    double scalar = config->query_scalar > 0 ? config->query_scalar : config->head_dim;
+    attention.u.attention.scale = (float)(1.0 / sqrt(scalar));
     struct rp_layer_mask mask = rp_model_layer_mask(e->model, e->layer);
     attention.u.attention.window = mask.window;
     attention.u.attention.soft_cap = mask.soft_cap;
@@ -173,6 +184,13 @@ static struct rp_view gather_rows(struct emit *e, struct rp_view in) {
     gather.out = tensor(e, "final.rows", RP_ROWS_LOGIT, RP_DTYPE_F32, in.cols);
     add(e, &gather);
     return gather.out;
+}
+
+static void soft_cap(struct emit *e, struct rp_view logits) {
+    struct rp_op capped = op(e, RP_OP_SOFT_CAP, RP_ROWS_LOGIT, "soft_cap");
+    capped.in[0] = capped.out = logits;
+    capped.u.soft_cap.cap = e->config->logit_cap;
+    add(e, &capped);
 }
 
 static void sample(struct emit *e, struct rp_view logits) {
@@ -207,6 +225,8 @@ static void attention_block(struct emit *e, const struct rp_layer_weights *w, st
     struct rp_view heads = attention(e, q);
     struct rp_view o =
         linear(e, RP_ROWS_TOKEN, "attn.o", "attn.o", heads, &w->o, config->o_bias, w->o_bias);
+    if (config->post_norms)
+        norm(e, RP_ROWS_TOKEN, "attn.post_norm", o, w->attn_post_norm, config->hidden, o);
     add_to(e, "attn.add", x, o);
 }
 
@@ -220,6 +240,8 @@ static void mlp_block(struct emit *e, const struct rp_layer_weights *w, struct r
     struct rp_view act = activation(e, gate_up);
     struct rp_view down = linear(e, RP_ROWS_TOKEN, "mlp.down", "mlp.down", act, &w->down,
                                  config->mlp_bias, w->down_bias);
+    if (config->post_norms)
+        norm(e, RP_ROWS_TOKEN, "mlp.post_norm", down, w->mlp_post_norm, config->hidden, down);
     add_to(e, "mlp.add", x, down);
 }
 
@@ -240,6 +262,8 @@ int rp_model_emit(const struct rp_model *model, struct rp_program *out_program,
     norm(e, RP_ROWS_LOGIT, "final.norm", rows, model->final_norm, rows.cols, in);
     struct rp_view logits =
         linear(e, RP_ROWS_LOGIT, "lm_head", "logits", in, &model->lm_head, false, NULL);
+    if (model->config.logit_cap > 0)
+        soft_cap(e, logits);
     sample(e, logits);
 
     if (e->status != RP_OK) {

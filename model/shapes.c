@@ -19,6 +19,14 @@
     .vocab = 151936, .norm_eps = 1e-6f, .file_dtype = RP_DTYPE_BF16, .bos_id = 151643,             \
     .eos_ids = {151645, 151643}, .eos_count = 2
 
+/* Every second layer has the window, from the first. */
+#define GEMMA2_COMMON                                                                              \
+    .family = RP_FAMILY_GEMMA2, .architecture = "Gemma2ForCausalLM", .vocab = 256000,              \
+    .max_position = 8192, .norm_eps = 1e-6f, .activation = RP_ACTIVATION_GELU_TANH, .tied = true,  \
+    .window = 4096, .full_layers = {0xAAAAAAAA, 0xAAAAAAAA}, .attention_cap = 50, .logit_cap = 30, \
+    .norm_offset = 1, .post_norms = true, .embed_scaled = true, .file_dtype = RP_DTYPE_BF16,       \
+    .bos_id = 2, .eos_ids = {1, 107}, .eos_count = 2
+
 static const struct {
     const char *name;
     struct rp_model_config config;
@@ -91,6 +99,15 @@ static const struct {
       .bos_id = 1,
       .eos_ids = {2},
       .eos_count = 1}},
+    {"gemma-2-2b",
+     {GEMMA2_COMMON, PLAIN_ROPE(10000), .hidden = 2304, .intermediate = 9216, .layers = 26,
+      .heads = 8, .kv_heads = 4, .head_dim = 256, .query_scalar = 256}},
+    {"gemma-2-9b",
+     {GEMMA2_COMMON, PLAIN_ROPE(10000), .hidden = 3584, .intermediate = 14336, .layers = 42,
+      .heads = 16, .kv_heads = 8, .head_dim = 256, .query_scalar = 256}},
+    {"gemma-2-27b",
+     {GEMMA2_COMMON, PLAIN_ROPE(10000), .hidden = 4608, .intermediate = 36864, .layers = 46,
+      .heads = 32, .kv_heads = 16, .head_dim = 128, .query_scalar = 144}},
     {"demo", /* models/demo */
      {.family = RP_FAMILY_LLAMA,
       .architecture = "LlamaForCausalLM",

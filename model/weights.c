@@ -83,6 +83,9 @@ static void visit_attention(struct visitor *v, const struct rp_model_config *con
     if (config->o_bias)
         visit_vector(v, &w->o_bias, config->hidden, 0, config->hidden, false,
                      "model.layers.%u.self_attn.o_proj.bias", layer);
+    if (config->post_norms)
+        visit_vector(v, &w->attn_post_norm, config->hidden, 0, config->hidden, true,
+                     "model.layers.%u.post_attention_layernorm.weight", layer);
 }
 
 static void visit_mlp(struct visitor *v, const struct rp_model_config *config,
@@ -90,8 +93,10 @@ static void visit_mlp(struct visitor *v, const struct rp_model_config *config,
     const char *const gate_up[] = {"gate_proj", "up_proj"};
     uint32_t inner = config->intermediate;
 
+    /* Where what attention adds is normed, too, that one has the name. */
     visit_vector(v, &w->mlp_norm, config->hidden, 0, config->hidden, true,
-                 "model.layers.%u.post_attention_layernorm.weight", layer);
+                 "model.layers.%u.%s_layernorm.weight", layer,
+                 config->post_norms ? "pre_feedforward" : "post_attention");
     for (uint32_t i = 0; i < 2; i++) {
         visit_matrix(v, &w->gate_up, i * inner, inner, "model.layers.%u.mlp.%s.weight", layer,
                      gate_up[i]);
@@ -103,6 +108,9 @@ static void visit_mlp(struct visitor *v, const struct rp_model_config *config,
     if (config->mlp_bias)
         visit_vector(v, &w->down_bias, config->hidden, 0, config->hidden, false,
                      "model.layers.%u.mlp.down_proj.bias", layer);
+    if (config->post_norms)
+        visit_vector(v, &w->mlp_post_norm, config->hidden, 0, config->hidden, true,
+                     "model.layers.%u.post_feedforward_layernorm.weight", layer);
 }
 
 int rp_weight_parts(struct rp_model *model,
@@ -194,8 +202,9 @@ int rp_weights_allocate(struct rp_model *model, uint32_t position_count, bool ve
 void rp_model_deinit(struct rp_model *model) {
     for (uint32_t i = 0; model->layers && i < model->config.layers; i++) {
         struct rp_layer_weights *w = &model->layers[i];
-        float *vectors[] = {w->attn_norm, w->mlp_norm, w->q_norm,       w->k_norm,
-                            w->qkv_bias,  w->o_bias,   w->gate_up_bias, w->down_bias};
+        float *vectors[] = {w->attn_norm,    w->mlp_norm, w->attn_post_norm, w->mlp_post_norm,
+                            w->q_norm,       w->k_norm,   w->qkv_bias,       w->o_bias,
+                            w->gate_up_bias, w->down_bias};
         for (size_t at = 0; at < RP_ARRAY_COUNT(vectors); at++)
             rp_free_aligned(vectors[at]);
         rp_matrix_deinit(&w->qkv);
@@ -220,7 +229,7 @@ uint64_t rp_model_weight_bytes(const struct rp_model *model) {
         bytes += rp_matrix_bytes(&model->lm_head);
     for (uint32_t i = 0; i < config->layers; i++) {
         const struct rp_layer_weights *w = &model->layers[i];
-        uint64_t floats = 2 * (uint64_t)config->hidden;
+        uint64_t floats = (config->post_norms ? 4 : 2) * (uint64_t)config->hidden;
         if (config->qk_norm)
             floats += 2 * (uint64_t)config->head_dim;
         if (config->qkv_bias)
@@ -275,6 +284,7 @@ int rp_model_describe(const struct rp_model_config *config, enum rp_dtype dtype,
 
 struct random_weights {
     uint64_t state;
+    float norm; /* what the weights of norms lie around */
     float f32[1 << RANDOM_BITS];
     uint16_t bf16[1 << RANDOM_BITS];
 };
@@ -313,7 +323,7 @@ static int fill_random(void *ctx, const struct rp_weight_part *part) {
         float *values = *part->vector + part->row_begin;
         FILL(values, part->rows, random->f32);
         for (uint32_t i = 0; part->is_norm && i < part->rows; i++)
-            values[i] += 1.0f;
+            values[i] += random->norm;
         return RP_OK;
     }
     if (!part->matrix->data)
@@ -341,6 +351,7 @@ static int make_random(const struct rp_model_config *config, enum rp_dtype dtype
         status = rp_error_set(err, RP_STATUS_NO_MEMORY, "model: out of memory");
     if (status == RP_OK) {
         random_init(random, seed);
+        random->norm = 1.0f - config->norm_offset;
         (void)rp_weight_parts(out_model, fill_random, random); /* cannot fail */
         out_model->loaded = !vectors_only;
     } else {

@@ -15,7 +15,8 @@ struct rp_weight_part {
     uint32_t vector_len;      /* of the whole vector in memory */
     uint32_t row_begin;       /* first row of the matrix, or element of the vector */
     uint32_t rows, cols;      /* of the tensor; a vector has cols 0 */
-    bool is_norm;             /* a vector that multiplies: random values lie around 1 */
+    bool
+        is_norm; /* a vector that multiplies, by 1 with the configuration's offset and random values */
 };
 
 /* Calls `visit` for every part, in the order of the network, until one returns another status than

@@ -1,4 +1,5 @@
 /* reprise bench attention: attention by itself, by kind, batch, length, heads, page and mask; a table or JSON. */
+#include "attention/mask.h"
 #include "backend/module.h"
 #include "base/json_writer.h"
 #include "bench/bench_attention.h"
@@ -13,7 +14,7 @@
 #define LIST_MAX 16u
 
 struct attention_options {
-    const char *batches, *lengths, *dump;
+    const char *batches, *lengths, *mask, *dump;
     uint32_t kind, device, dtype, numerics, threads, cold_mb, page, window;
     uint32_t heads, kv_heads, head_dim;
     double seconds, case_seconds, soft_cap;
@@ -39,6 +40,9 @@ static const struct rp_flag attention_flags[] = {
      "a token sees itself and N - 1 before it; 0: all"},
     {"soft-cap", RP_FLAG_REAL, AT(soft_cap), "X", 0, 1e6, "0",
      "scores become X * tanh(score / X); 0: as they are"},
+    {"mask", RP_FLAG_TEXT, AT(mask), "PROGRAM", 0, 0, "",
+     "a mask program for every shape, in place of --window and --soft-cap; its parameters have "
+     "their own values"},
     {"dtype", RP_FLAG_CHOICE, AT(dtype), "bfloat16|float32", 0, 0, "bfloat16", "pages and output"},
     {"device", RP_FLAG_CHOICE, AT(device), "auto|cpu|cuda", 0, 0, "auto", "where to run"},
     {"seconds", RP_FLAG_REAL, AT(seconds), "S", 1, 3600, "28",
@@ -204,6 +208,33 @@ static int list_shapes(const struct attention_options *options, struct rp_attent
     return RP_OK;
 }
 
+/* One program for all shapes. *out stays the caller's; NULL when the kernels know it without one. */
+static int open_mask(const struct attention_options *options, struct rp_attention_shape *shapes,
+                     uint32_t count, struct rp_mask **out, struct rp_error *err) {
+    struct rp_mask_limits limits = {.heads = options->heads, .layers = 1};
+    struct rp_mask *mask = NULL;
+    uint32_t window;
+    float cap;
+    *out = NULL;
+    if (!*options->mask)
+        return RP_OK;
+    for (uint32_t i = 0; i < count; i++)
+        limits.length = RP_MAX(limits.length, shapes[i].length);
+    int status = rp_mask_parse(options->mask, strlen(options->mask), &limits, &mask, err);
+    if (status == RP_OK)
+        status = rp_mask_at_layer(mask, 0, out, err);
+    rp_mask_free(mask);
+    if (status != RP_OK)
+        return status;
+    bool plain = rp_mask_is_plain(*out, &window, &cap);
+    for (uint32_t i = 0; i < count; i++) {
+        shapes[i].window = plain ? window : 0;
+        shapes[i].soft_cap = plain ? cap : 0;
+        shapes[i].mask = plain ? NULL : *out;
+    }
+    return RP_OK;
+}
+
 static void print_result(const struct attention_options *options,
                          const struct rp_bench_attention_result *result) {
     if (*options->dump)
@@ -257,7 +288,11 @@ int rp_cmd_bench_attention(int argc, char **argv) {
         .seconds = options.seconds,
         .dump_dir = *options.dump ? options.dump : NULL,
         .progress = isatty(STDERR_FILENO) ? show_progress : NULL};
-    if (list_shapes(&options, shapes, &config.shape_count, &err) != RP_OK)
-        return rp_fail(RP_EXIT_USAGE, &err);
-    return run(&options, &config, &result);
+    struct rp_mask *mask = NULL;
+    status = list_shapes(&options, shapes, &config.shape_count, &err);
+    if (status == RP_OK)
+        status = open_mask(&options, shapes, config.shape_count, &mask, &err);
+    int code = status == RP_OK ? run(&options, &config, &result) : rp_fail(RP_EXIT_USAGE, &err);
+    rp_mask_free(mask);
+    return code;
 }

@@ -27,7 +27,7 @@ struct inspection {
 };
 
 static const char *family_name(enum rp_family family) {
-    static const char *const names[] = {"Llama", "Mistral", "Qwen2", "Qwen3"};
+    static const char *const names[] = {"Llama", "Mistral", "Qwen2", "Qwen3", "Gemma2"};
     return names[family];
 }
 
@@ -44,9 +44,13 @@ static void print_model(const struct inspection *in, struct rp_buffer *out) {
                      config->tied ? ", tied head" : "");
     rp_buffer_printf(out, "attention      %u heads of %u, %u KV heads", config->heads,
                      config->head_dim, config->kv_heads);
-    if (config->window)
-        rp_buffer_printf(out, ", window %u from layer %u", config->window,
-                         config->window_layer_begin);
+    uint32_t windows = 0;
+    for (uint32_t i = 0; i < config->layers; i++)
+        windows += rp_model_window(config, i) != 0;
+    if (windows)
+        rp_buffer_printf(out, ", window %u in %u layers", config->window, windows);
+    if (config->attention_cap > 0)
+        rp_buffer_printf(out, ", scores capped at %g", (double)config->attention_cap);
     rp_buffer_printf(out, "%s%s\n", config->qkv_bias ? ", qkv bias" : "",
                      config->qk_norm ? ", q/k norm" : "");
     rp_buffer_printf(out, "positions      %u, RoPE theta %g\n", config->max_position,

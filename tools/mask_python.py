@@ -213,8 +213,14 @@ class Parser:
         return Expression(f"{'absolute' if name == 'abs' else name}({sources[0]})", kind)
 
     def slope(self, head):
-        """2^(-8 (h + 1) / heads)."""
-        return f"exp(({head} + 1) * {-8.0 * 0.6931471805599453 / self.heads!r})"
+        """2^(-8 (h + 1) / heads); heads that are no power of two: as many as the next lower power has, then every second
+        one of the next higher ("Train Short, Test Long")."""
+        power = 1 << (self.heads.bit_length() - 1)
+        step = -8.0 * 0.6931471805599453 / power
+        low = f"exp(({head} + 1) * {step!r})"
+        if power == self.heads:
+            return low
+        return f"where({head} < {power}, {low}, exp((2 * ({head} - {power}) + 1) * {step / 2!r}))"
 
 
 class Program:

@@ -66,7 +66,15 @@ static void make_model(enum rp_family family, enum rp_dtype dtype) {
     config.tied = family == RP_FAMILY_LLAMA;
     config.qkv_bias = family == RP_FAMILY_QWEN2;
     config.qk_norm = family == RP_FAMILY_QWEN3;
-    config.window = family == RP_FAMILY_MISTRAL ? 7 : 0;
+    config.window = family == RP_FAMILY_MISTRAL || family == RP_FAMILY_GEMMA2 ? 7 : 0;
+    if (family == RP_FAMILY_GEMMA2) {
+        config.tied = config.post_norms = config.embed_scaled = true;
+        config.full_layers[0] = 2;
+        config.norm_offset = 1;
+        config.attention_cap = 2;
+        config.logit_cap = 3;
+        config.activation = RP_ACTIVATION_GELU_TANH;
+    }
     rp_model_deinit(&model);
     assert_int_equal(rp_model_random(&config, dtype, 5, 128, &model, NULL), RP_OK);
 }
@@ -149,7 +157,7 @@ static void check_way(const struct rp_driver_config *way) {
 
 /* Runs `check` for every family in f32 and bf16, with the plain way already in `plain`. */
 static void for_every_model(void (*check)(enum rp_dtype dtype)) {
-    for (enum rp_family family = RP_FAMILY_LLAMA; family <= RP_FAMILY_QWEN3; family++) {
+    for (enum rp_family family = RP_FAMILY_LLAMA; family <= RP_FAMILY_GEMMA2; family++) {
         for (int half = 0; half < 2; half++) {
             enum rp_dtype dtype = half ? RP_DTYPE_BF16 : RP_DTYPE_F32;
             struct rp_driver_config way = way_default(dtype);
@@ -214,7 +222,7 @@ static uint32_t launches_of(enum rp_family family, const char *kernel) {
 
 static void test_gate_up_does_the_activation_where_its_halves_are_whole_panels(void **state) {
     (void)state;
-    for (enum rp_family family = RP_FAMILY_LLAMA; family <= RP_FAMILY_QWEN3; family++) {
+    for (enum rp_family family = RP_FAMILY_LLAMA; family <= RP_FAMILY_GEMMA2; family++) {
         assert_int_equal(launches_of(family, "linear_gated"), family % 2 ? 0 : 2);
         assert_int_equal(launches_of(family, "activation"), family % 2 ? 2 : 0);
     }
@@ -393,7 +401,7 @@ static double relative_error(const struct record *a, const struct record *b, uin
 /* The prompts only: afterwards the two may have chosen different tokens. */
 static void test_fast_kernels_agree_with_the_scalar_truth(void **state) {
     (void)state;
-    for (enum rp_family family = RP_FAMILY_LLAMA; family <= RP_FAMILY_QWEN3; family++) {
+    for (enum rp_family family = RP_FAMILY_LLAMA; family <= RP_FAMILY_GEMMA2; family++) {
         for (int half = 0; half < 2; half++) {
             enum rp_dtype dtype = half ? RP_DTYPE_BF16 : RP_DTYPE_F32;
             struct rp_driver_config way = way_default(dtype);

@@ -1,5 +1,6 @@
 /* Goal: `bench attention` runs every shape through the table of a backend, counts what the mask lets be seen as one
  * does by hand, and its dumps are the inputs and outputs of one another. Its times are not looked at. */
+#include "attention/mask.h"
 #include "base/memory.h"
 #include "bench/bench_attention.h"
 
@@ -74,6 +75,42 @@ static void every_shape_is_run_with_the_bytes_and_operations_that_its_mask_shows
         assert_true(c->us_min <= c->us_p50 && c->us_p50 <= c->us_p99);
         assert_int_equal(c->shape.page_tokens, i == 3 ? 32 : 16);
     }
+}
+
+static void what_a_program_shows_is_counted_pair_by_pair(void **state) {
+    static const char *const texts[] = {
+        "causal && (sliding_window(20) || sink(3))",
+        "causal && (h % 3 == 0 ? q - kv < 7 : kv % 2 == 0)",
+        "param n = 9 in 1..50; causal && (q / n == kv / n || kv < n)",
+        "kv <= q || kv < 70",
+    };
+    (void)state;
+    for (size_t t = 0; t < RP_ARRAY_COUNT(texts); t++)
+        for (int prompt = 0; prompt < 2; prompt++) {
+            struct rp_attention_shape shape = {
+                .prompt = prompt != 0, .batch = 3, .length = 150, HEADS};
+            const struct rp_mask_limits limits = {.length = 150, .heads = 4, .layers = 1};
+            struct rp_mask *mask;
+            int32_t params[RP_MASK_PARAMS_MAX];
+            double pairs = 0, keys = 0;
+            assert_int_equal(rp_mask_parse(texts[t], strlen(texts[t]), &limits, &mask, NULL),
+                             RP_OK);
+            shape.mask = mask;
+            rp_attention_shape_params(&shape, params);
+            for (int32_t kv_head = 0; kv_head < 2; kv_head++)
+                for (int32_t kv = 0; kv < 150; kv++) {
+                    double before = pairs;
+                    for (int32_t h = 2 * kv_head; h < 2 * kv_head + 2; h++)
+                        for (int32_t q = prompt ? 0 : 149; q < 150; q++) {
+                            struct rp_mask_pair pair = {.q = q, .kv = kv, .h = h};
+                            pairs += rp_mask_sees(mask, &pair, params);
+                        }
+                    keys += pairs > before;
+                }
+            struct rp_attention_seen seen = rp_attention_count_seen(&shape);
+            assert_true(seen.pairs == 3 * pairs && seen.keys == 3 * keys);
+            rp_mask_free(mask);
+        }
 }
 
 static void what_there_is_no_time_for_is_counted(void **state) {
@@ -156,6 +193,7 @@ static void a_dump_holds_inputs_and_the_output_that_belongs_to_them(void **state
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_shape_is_run_with_the_bytes_and_operations_that_its_mask_shows),
+        cmocka_unit_test(what_a_program_shows_is_counted_pair_by_pair),
         cmocka_unit_test(what_there_is_no_time_for_is_counted),
         cmocka_unit_test(more_shapes_than_it_has_room_for_are_refused),
         cmocka_unit_test(a_dump_holds_inputs_and_the_output_that_belongs_to_them),

@@ -1,5 +1,6 @@
 """`reprise bench decode`: every pair of the lists is a row with numbers of its own, from one
-engine; lists that are none are refused by the name of their flag. No time is looked at.
+engine; lists that are none are refused by the name of their flag. `reprise bench attention`: the same of shapes and masks.
+No time is looked at.
 """
 import json
 import os
@@ -65,6 +66,26 @@ def check_tables():
     assert [line.split()[:2] for line in lines[4:]] == [["1", "8"], ["2", "8"]], out
 
 
+def check_attention():
+    small = ["--heads", "4", "--kv-heads", "2", "--head-dim", "16", "--case-seconds", "0.02", *CPU]
+    code, out, errors = run("attention", "--kind", "prefill", "--batch", "1,2", "--length", "40", "--mask",
+                            "param n = 7; causal && sliding_window(n); soft_cap(5)", "--json", *small)
+    assert code == 0, errors
+    result = json.loads(out)
+    assert result["bench"] == "attention" and result["read_bandwidth_gb_per_second"] > 0 and result["product_tflops"] > 0, out
+    assert [(c["kind"], c["batch"], c["length"], c["page_tokens"]) for c in result["cases"]] == [
+        ("prefill", 1, 40, 16), ("prefill", 2, 40, 16)], out
+    for case in result["cases"]:
+        pairs = sum(min(p + 1, 7) for p in range(40))
+        assert case["flops"] == case["batch"] * 4 * pairs * 4 * 16 and case["us_min"] <= case["us_p50"] <= case["us_p99"], case
+        assert "q - kv < n" in case["mask"] and "tanh" in case["mask"], case
+    code, out, errors = run("attention", "--kind", "decode", "--length", "9,30", "--window", "4", *small)
+    assert code == 0 and [line.split()[:3] for line in out.splitlines()[1:3]] == [["decode", "1", "9"], ["decode", "1", "30"]], out
+    refused(2, "column 11: the name foo", "attention", "--mask", "causal && foo", *CPU)
+    refused(2, "--heads: 4 is no multiple of --kv-heads 3", "attention", "--heads", "4", "--kv-heads", "3", *CPU)
+    refused(2, "--page: 12 is no power of two", "attention", "--page", "12", *CPU)
+
+
 def check_environment():
     result = rows("decode", "--shape", "demo", *CPU, *SHORT, REPRISE_BATCH="1,2", REPRISE_CONTEXT="8")
     assert [r["batch"] for r in result] == [1, 2], result
@@ -82,7 +103,8 @@ def check_errors():
 
 def main():
     checks = [check_every_pair_is_a_row, check_at_least_a_hundred_steps_by_default,
-              check_a_model_with_its_own_weights, check_tables, check_environment, check_errors]
+              check_a_model_with_its_own_weights, check_tables, check_attention,
+              check_environment, check_errors]
     for check in checks:
         check()
         print("ok", check.__name__)

@@ -205,6 +205,38 @@ static void test_activations_of_any_size_are_right(void **state) {
             }
 }
 
+static void test_caps_are_the_formula_at_any_size_and_place(void **state) {
+    (void)state;
+    float x[COLS], out[COLS], alone[COLS];
+    for (int isa = RP_ISA_SCALAR; isa <= (int)rp_cpu_isa_detect(); isa++) {
+        const struct rp_fast_ops *ops = rp_fast_ops_select((enum rp_cpu_isa)isa);
+        for (int scale = -20; scale <= 12; scale++) {
+            for (size_t i = 0; i < COLS; i++)
+                x[i] = ldexpf(in[i], scale);
+            struct rp_soft_cap_args args = {
+                {x, COLS, RP_DTYPE_F32}, {out, COLS, RP_DTYPE_F32}, COLS, 30.0f};
+            memset(out, 0xFF, sizeof out);
+            ops->soft_cap_cols(&args, 0, 0, COLS);
+            args.out.data = alone;
+            ops->soft_cap_cols(&args, 0, 5, 6);
+            assert_memory_equal(&alone[5], &out[5], sizeof alone[5]);
+            for (size_t i = 0; i < COLS; i++) {
+                double want = 30 * tanh((double)x[i] / 30);
+                if (!(fabs((double)out[i] - want) <= 1e-6 * fabs(want)))
+                    fail_msg("isa %d at %g: %g instead of %g", isa, (double)x[i], (double)out[i],
+                             want);
+            }
+        }
+        x[3] = NAN;
+        x[4] = INFINITY;
+        x[5] = -INFINITY;
+        struct rp_soft_cap_args args = {
+            {x, COLS, RP_DTYPE_F32}, {x, COLS, RP_DTYPE_F32}, COLS, 30.0f};
+        ops->soft_cap_cols(&args, 0, 0, COLS);
+        assert_true(isnan(x[3]) && fabsf(x[4] - 30) < 1e-4f && fabsf(x[5] + 30) < 1e-4f);
+    }
+}
+
 static void test_a_value_has_the_same_bits_at_every_place(void **state) {
     (void)state;
     float out[COLS], alone;
@@ -253,6 +285,7 @@ int main(void) {
         TEST(test_add_gives_the_same_bits),
         TEST(test_activation_is_the_activation),
         TEST(test_activations_of_any_size_are_right),
+        TEST(test_caps_are_the_formula_at_any_size_and_place),
         TEST(test_a_value_has_the_same_bits_at_every_place),
         TEST(test_nan_and_rounding_to_bf16_are_those_of_the_truth),
     };

@@ -53,6 +53,8 @@ static const struct model_case model_cases[] = {
     {"qwen3 bf16 128", RP_FAMILY_QWEN3, RP_DTYPE_BF16, 256, 768, 2, 8, 2, 128, 320, 0, true},
     {"qwen3 bf16 8", RP_FAMILY_QWEN3, RP_DTYPE_BF16, 72, 104, 2, 6, 2, 8, 97, 33, false},
     {"qwen3 f32 128", RP_FAMILY_QWEN3, RP_DTYPE_F32, 200, 264, 2, 2, 1, 128, 200, 0, false},
+    {"gemma2 bf16 256", RP_FAMILY_GEMMA2, RP_DTYPE_BF16, 256, 512, 2, 4, 2, 256, 320, 40, true},
+    {"gemma2 f32 24", RP_FAMILY_GEMMA2, RP_DTYPE_F32, 120, 200, 3, 3, 1, 24, 131, 7, true},
 };
 
 /* A piece of a sequence as one row of a step. */
@@ -129,6 +131,14 @@ static void make_model(const struct model_case *wanted) {
                                      .norm_eps = 1e-5f,
                                      .rope_theta = 10000.0,
                                      .bos_id = RP_ID_NONE};
+    if (wanted->family == RP_FAMILY_GEMMA2) {
+        config.post_norms = config.embed_scaled = true;
+        config.full_layers[0] = 2;
+        config.norm_offset = 1;
+        config.attention_cap = 2;
+        config.logit_cap = 3;
+        config.activation = RP_ACTIVATION_GELU_TANH;
+    }
     current = wanted;
     assert_int_equal(rp_model_random(&config, wanted->dtype, 5, POSITIONS, &model, NULL), RP_OK);
 }

@@ -1,4 +1,4 @@
-"""The four families on a card give the logits of a plain numpy transformer: the variants of families_oracle.py, and
+"""The five families on a card give the logits of a plain numpy transformer: the variants of families_oracle.py, and
 head dims that go through tensor cores."""
 import os
 import sys
@@ -16,6 +16,7 @@ VARIANTS = [
     ("mistral", {**WIDE, "head_dim": 128, "sliding_window": 17}),
     ("qwen2", {**WIDE, "head_dim": 64}),
     ("qwen3", {**WIDE, "head_dim": 128}),
+    ("gemma2", {**WIDE, "head_dim": 256, "sliding_window": 17, "query_pre_attn_scalar": 224}),
 ]
 families_oracle.compare(gpu_program("test_gpu_stories_cuda"), families_oracle.VARIANTS + VARIANTS, (0, 1, 7, 64),
                         tensor_core_dims=(64, 96, 128, 256))

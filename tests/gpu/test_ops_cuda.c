@@ -350,6 +350,26 @@ static void test_activation_follows_the_cpu_in_values_and_partials(void **state)
     check_activation(14336, p, 4, false, RP_DTYPE_F32, RP_DTYPE_BF16, RP_ACTIVATION_SILU);
 }
 
+static void test_soft_cap_follows_the_cpu_and_may_work_in_place(void **state) {
+    (void)state;
+    EACH(s, sizes) EACH(p, places) {
+        uint32_t n = sizes[s];
+        struct twin x = twin_random(LIVE_ROWS, MAX_ROWS, n, n + places[p].stride, places[p].offset,
+                                    RP_DTYPE_F32);
+        struct twin other = twin_make(MAX_ROWS, n, n, 0, RP_DTYPE_F32);
+        struct twin *out = s % 2 ? &x : &other;
+        struct rp_soft_cap_args host = {x.host, out->host, n, 0.75f};
+        struct rp_soft_cap_cuda args = {token_rows, x.device, out->device, n, 0.75f};
+        for (uint32_t r = 0; r < LIVE_ROWS; r++)
+            rp_soft_cap_cols(&host, r, 0, n);
+        assert_int_equal(rp_soft_cap_cuda_run(&args, NULL), 0);
+        assert_equal_twin(out, LIVE_ROWS, false);
+        end_case();
+        twin_free(&x);
+        twin_free(&other);
+    }
+}
+
 static void test_activation_of_large_inputs_is_finite(void **state) {
     (void)state;
     static const float gates[4] = {-1e4f, -89.0f, -20.0f, 1e4f};
@@ -478,6 +498,7 @@ int main(void) {
         TEST(test_add_norm_gathers_the_logit_rows),
         TEST(test_rope_rotates_exactly_as_the_cpu),
         TEST(test_activation_follows_the_cpu_in_values_and_partials),
+        TEST(test_soft_cap_follows_the_cpu_and_may_work_in_place),
         TEST(test_activation_of_large_inputs_is_finite),
         TEST(test_a_row_has_the_same_bits_in_every_batch_and_place),
         TEST(test_a_row_has_the_same_bits_in_every_bucket),

@@ -1,4 +1,4 @@
-"""Random models of the four families on a card against the transformers package, teacher forced: the argmax agrees
+"""Random models of the five families on a card against the transformers package, teacher forced: the argmax agrees
 wherever transformers' two best logits are further apart than four times the largest difference at that position.
 
 The reference computes in f32 on the CPU from the same rounded weights. Needs torch and transformers.
@@ -25,7 +25,8 @@ TOKENS = 160
 SIZES = {"hidden_size": 256, "intermediate_size": 448, "num_attention_heads": 4, "num_key_value_heads": 2,
          "num_hidden_layers": 2}
 FAMILIES = [("llama", {"tied": True}), ("mistral", {"tied": False, "sliding_window": 48}),
-            ("qwen2", {"tied": True}), ("qwen3", {"tied": False})]
+            ("qwen2", {"tied": True}), ("qwen3", {"tied": False}),
+            ("gemma2", {"tied": True, "sliding_window": 48, "query_pre_attn_scalar": 96, "attn_logit_softcapping": 3.0})]
 
 
 def reference(directory, ids):

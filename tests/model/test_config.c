@@ -161,13 +161,21 @@ static void test_each_family_has_its_biases_norms_and_head_size(void **state) {
     assert_int_equal(f->config.head_dim, 16);
 }
 
+/* Bit i: layer i has the window. */
+static uint32_t windows(const struct fixture *f) {
+    uint32_t bits = 0;
+    for (uint32_t i = 0; i < f->config.layers; i++)
+        bits |= (rp_model_window(&f->config, i) ? 1u : 0u) << i;
+    return bits;
+}
+
 static void test_the_window_follows_each_familys_rules(void **state) {
     struct fixture *f = *state;
     LOAD(f, {"sliding_window", "128"}); /* Llama has none */
     assert_int_equal(f->config.window, 0);
     LOAD(f, {"architectures", "[\"MistralForCausalLM\"]"}, {"sliding_window", "128"});
     assert_int_equal(f->config.window, 128);
-    assert_int_equal(f->config.window_layer_begin, 0);
+    assert_int_equal(windows(f), 0x3F);
     LOAD(f, {"architectures", "[\"MistralForCausalLM\"]"}, {"sliding_window", "null"});
     assert_int_equal(f->config.window, 0);
     LOAD(f, {"architectures", "[\"MistralForCausalLM\"]"});
@@ -178,7 +186,7 @@ static void test_the_window_follows_each_familys_rules(void **state) {
     LOAD(f, {"architectures", "[\"Qwen2ForCausalLM\"]"}, {"sliding_window", "128"},
          {"use_sliding_window", "true"}, {"max_window_layers", "2"});
     assert_int_equal(f->config.window, 128);
-    assert_int_equal(f->config.window_layer_begin, 2);
+    assert_int_equal(windows(f), 0x3C);
     LOAD(f, {"architectures", "[\"Qwen3ForCausalLM\"]"}, {"sliding_window", "128"},
          {"use_sliding_window", "true"}, {"max_window_layers", "6"});
     assert_int_equal(f->config.window, 0);
@@ -187,7 +195,58 @@ static void test_the_window_follows_each_familys_rules(void **state) {
          {"layer_types", "[\"full_attention\",\"full_attention\",\"full_attention\","
                          "\"full_attention\",\"full_attention\",\"sliding_attention\"]"});
     assert_int_equal(f->config.window, 128);
-    assert_int_equal(f->config.window_layer_begin, 5);
+    assert_int_equal(windows(f), 0x20);
+    LOAD(f, {"architectures", "[\"MistralForCausalLM\"]"}, {"sliding_window", "128"},
+         {"layer_types", "[\"full_attention\",\"sliding_attention\",\"full_attention\","
+                         "\"sliding_attention\",\"sliding_attention\",\"full_attention\"]"});
+    assert_int_equal(windows(f), 0x1A);
+}
+
+#define GEMMA                                                                                      \
+    {"architectures", "[\"Gemma2ForCausalLM\"]"}, { "tie_word_embeddings", NULL }
+
+static void test_gemma2_has_caps_norms_scales_and_a_window_in_every_second_layer(void **state) {
+    struct fixture *f = *state;
+    const struct rp_model_config *c = &f->config;
+    LOAD(f, GEMMA, {"hidden_act", "\"silu\""}); /* its class reads hidden_activation */
+    assert_int_equal(c->family, RP_FAMILY_GEMMA2);
+    assert_int_equal(c->head_dim, 256);
+    assert_int_equal(c->activation, RP_ACTIVATION_GELU_TANH);
+    assert_int_equal(c->window, 4096);
+    assert_int_equal(windows(f), 0x15);
+    assert_true(c->tied && c->post_norms && c->embed_scaled && c->norm_offset == 1);
+    assert_true(c->attention_cap == 50 && c->logit_cap == 30 && c->query_scalar == 256);
+    LOAD(f, GEMMA, {"attn_logit_softcapping", "null"}, {"final_logit_softcapping", "12.5"},
+         {"query_pre_attn_scalar", "144"}, {"head_dim", "32"}, {"sliding_window", "7"},
+         {"layer_types", "[\"full_attention\",\"sliding_attention\",\"full_attention\","
+                         "\"sliding_attention\",\"full_attention\",\"full_attention\"]"});
+    assert_true(c->attention_cap == 0 && c->logit_cap == 12.5f && c->query_scalar == 144);
+    assert_int_equal(c->head_dim, 32);
+    assert_int_equal(c->window, 7);
+    assert_int_equal(windows(f), 0x0A);
+    LOAD(f, GEMMA, {"sliding_window", "null"});
+    assert_int_equal(windows(f), 0);
+}
+
+static void test_what_gemma2_cannot_have_is_refused(void **state) {
+    struct fixture *f = *state;
+    static const struct bad {
+        struct entry change;
+        const char *text;
+    } bad[] = {
+        {{"final_logit_softcapping", "0"},
+         "config.json: final_logit_softcapping is 0, must be above 0"},
+        {{"attn_logit_softcapping", "-1"}, "config.json: attn_logit_softcapping is -1"},
+        {{"query_pre_attn_scalar", "0"}, "config.json: query_pre_attn_scalar is 0"},
+        {{"hidden_activation", "\"gelu\""}, "config.json: hidden_activation is \"gelu\""},
+        {{"use_bidirectional_attention", "true"}, "config.json: use_bidirectional_attention must"},
+    };
+    for (size_t i = 0; i < RP_ARRAY_COUNT(bad); i++) {
+        const struct entry changes[] = {GEMMA, bad[i].change};
+        write_config(f, changes, RP_ARRAY_COUNT(changes));
+        assert_int_not_equal(load(f), RP_OK);
+        assert_memory_equal(f->err.text, bad[i].text, strlen(bad[i].text));
+    }
 }
 
 static void test_rope_scaling_is_read_in_its_old_and_new_spelling(void **state) {
@@ -250,7 +309,7 @@ static const struct bad {
     {{"architectures", "[\"GPT2LMHeadModel\"]"},
      RP_STATUS_UNSUPPORTED,
      "config.json: architectures[0] is \"GPT2LMHeadModel\", supported: LlamaForCausalLM, "
-     "MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM"},
+     "MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, Gemma2ForCausalLM"},
     {{"architectures", "\"LlamaForCausalLM\""}, RP_STATUS_FORMAT, "config.json: architectures"},
     {{"architectures", "[1]"}, RP_STATUS_FORMAT, "config.json: architectures"},
     {{"architectures", "[\"a\\u001b[31m\\n\"]"},
@@ -349,7 +408,7 @@ static const struct bad {
     {{"layer_types", "[\"sliding_attention\",\"full_attention\",\"full_attention\","
                      "\"full_attention\",\"full_attention\",\"full_attention\"]"},
      RP_STATUS_UNSUPPORTED,
-     "config.json: layer_types[1] is full_attention after"},
+     "config.json: layer_types has sliding_attention, but"},
     {{"eos_token_id", "512"},
      RP_STATUS_RANGE,
      "config.json: eos_token_id is 512, must be 0 to 511"},
@@ -448,7 +507,8 @@ static void test_named_shapes_are_found_and_unknown_ones_get_the_list(void **sta
     struct fixture *f = *state;
     static const char *const names[] = {"llama-3.2-1b", "llama-3.2-3b", "llama-3.1-8b",
                                         "qwen2.5-0.5b", "qwen3-0.6b",   "qwen3-8b",
-                                        "mistral-7b",   "demo",         "stories260k"};
+                                        "mistral-7b",   "demo",         "stories260k",
+                                        "gemma-2-2b",   "gemma-2-9b",   "gemma-2-27b"};
     for (size_t i = 0; i < RP_ARRAY_COUNT(names); i++)
         assert_int_equal(rp_model_shape(names[i], &f->config, &f->err), RP_OK);
     assert_int_equal(rp_model_shape("gpt-5", &f->config, &f->err), RP_STATUS_NOT_FOUND);
@@ -463,6 +523,8 @@ int main(void) {
         TEST(test_absent_keys_have_the_defaults_of_transformers),
         TEST(test_each_family_has_its_biases_norms_and_head_size),
         TEST(test_the_window_follows_each_familys_rules),
+        TEST(test_gemma2_has_caps_norms_scales_and_a_window_in_every_second_layer),
+        TEST(test_what_gemma2_cannot_have_is_refused),
         TEST(test_rope_scaling_is_read_in_its_old_and_new_spelling),
         TEST(test_the_newer_key_dtype_is_read_too),
         TEST(test_generation_config_adds_stop_ids_and_sampling_defaults),

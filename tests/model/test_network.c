@@ -193,16 +193,85 @@ static void test_qwen3_normalises_each_head_of_q_and_k_in_place(void **state) {
     assert_true(k < find(f, "layer.0.attn.rope"));
 }
 
-static void test_only_layers_from_the_first_windowed_one_have_the_window(void **state) {
+static void test_gemma2_norms_what_it_adds_and_caps_its_logits(void **state) {
+    struct fixture *f = *state;
+    static const char *const names[] = {"step_begin",
+                                        "embed",
+                                        "layer.0.attn.norm",
+                                        "layer.0.attn.qkv",
+                                        "layer.0.attn.rope",
+                                        "layer.0.attn.kv_write",
+                                        "layer.0.attn.attention",
+                                        "layer.0.attn.o",
+                                        "layer.0.attn.post_norm",
+                                        "layer.0.attn.add",
+                                        "layer.0.mlp.norm",
+                                        "layer.0.mlp.gate_up",
+                                        "layer.0.mlp.act",
+                                        "layer.0.mlp.down",
+                                        "layer.0.mlp.post_norm",
+                                        "layer.0.mlp.add",
+                                        "final.gather",
+                                        "final.norm",
+                                        "lm_head",
+                                        "soft_cap",
+                                        "sample"};
+    struct rp_model_config config = tiny;
+    config.family = RP_FAMILY_GEMMA2;
+    config.layers = 1;
+    config.norm_offset = 1;
+    config.post_norms = config.embed_scaled = true;
+    config.attention_cap = 50;
+    config.logit_cap = 30;
+    config.query_scalar = 16;
+    emit(f, &config, RP_DTYPE_BF16);
+    assert_names(f, names, RP_ARRAY_COUNT(names));
+    assert_true(find(f, "embed")->u.embed.scale == 4.90625f); /* sqrt(24) in bf16 */
+    assert_true(find(f, "layer.0.attn.attention")->u.attention.scale == 0.25f);
+    assert_true(find(f, "layer.0.attn.attention")->u.attention.soft_cap == 50);
+    assert_true(find(f, "layer.0.mlp.post_norm")->u.norm.weight_offset == 1);
+    const struct rp_op *cap = find(f, "soft_cap");
+    assert_true(cap->u.soft_cap.cap == 30);
+    assert_memory_equal(&cap->in[0], &cap->out, sizeof cap->out);
+    assert_int_equal(f->program.sample_begin, RP_ARRAY_COUNT(names) - 1);
+    teardown(state);
+    emit(f, &config, RP_DTYPE_F32);
+    assert_true(find(f, "embed")->u.embed.scale == (float)sqrt(24.0));
+}
+
+static void set_mask(struct fixture *f, const char *text) {
+    struct rp_mask_limits limits = rp_model_mask_limits(&f->model.config, 0);
+    struct rp_mask *mask;
+    assert_int_equal(rp_mask_parse(text, strlen(text), &limits, &mask, &f->err), RP_OK);
+    assert_int_equal(rp_model_set_mask(&f->model, mask, &f->err), RP_OK);
+}
+
+static void test_a_mask_without_score_rules_leaves_the_models_cap(void **state) {
+    struct fixture *f = *state;
+    struct rp_model_config config = tiny;
+    config.window = 5;
+    config.attention_cap = 50;
+    assert_int_equal(rp_model_describe(&config, RP_DTYPE_F32, &f->model, &f->err), RP_OK);
+    set_mask(f, "causal && sliding_window(3)");
+    assert_int_equal(rp_model_layer_mask(&f->model, 1).window, 3);
+    assert_true(rp_model_layer_mask(&f->model, 1).soft_cap == 50);
+    set_mask(f, "causal && sliding_window(3); soft_cap(7)");
+    assert_true(rp_model_layer_mask(&f->model, 1).soft_cap == 7);
+    set_mask(f, "causal && (kv < 2 || layer == 0)");
+    assert_true(rp_model_layer_mask(&f->model, 0).soft_cap == 50); /* plain there */
+    assert_true(rp_mask_has_score(rp_model_layer_mask(&f->model, 1).program));
+}
+
+static void test_a_layer_has_the_window_unless_it_is_a_full_one(void **state) {
     struct fixture *f = *state;
     struct rp_model_config config = tiny;
     config.layers = 3;
     config.window = 7;
-    config.window_layer_begin = 1;
+    config.full_layers[0] = 5; /* bits of the first and the third */
     emit(f, &config, RP_DTYPE_F32);
     assert_int_equal(find(f, "layer.0.attn.attention")->u.attention.window, 0);
     assert_int_equal(find(f, "layer.1.attn.attention")->u.attention.window, 7);
-    assert_int_equal(find(f, "layer.2.attn.attention")->u.attention.window, 7);
+    assert_int_equal(find(f, "layer.2.attn.attention")->u.attention.window, 0);
 }
 
 static void test_a_described_and_a_loaded_model_have_one_fingerprint(void **state) {
@@ -260,7 +329,9 @@ int main(void) {
         TEST(test_every_tensor_is_written_before_it_is_read),
         TEST(test_rows_past_the_gather_are_logit_rows),
         TEST(test_qwen3_normalises_each_head_of_q_and_k_in_place),
-        TEST(test_only_layers_from_the_first_windowed_one_have_the_window),
+        TEST(test_gemma2_norms_what_it_adds_and_caps_its_logits),
+        TEST(test_a_mask_without_score_rules_leaves_the_models_cap),
+        TEST(test_a_layer_has_the_window_unless_it_is_a_full_one),
         TEST(test_a_described_and_a_loaded_model_have_one_fingerprint),
         TEST(test_a_failed_allocation_leaves_no_program),
         TEST(test_stories260k_loads_and_emits_its_program),

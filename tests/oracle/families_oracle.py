@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The four model families give the logits that a plain numpy transformer gives.
+"""The five model families give the logits that a plain numpy transformer gives.
 
     python3 tests/oracle/families_oracle.py
 
@@ -37,6 +37,9 @@ VARIANTS = [
     ("qwen2", {"tied": False, "use_sliding_window": True, "sliding_window": 11, "max_window_layers": 1}),
     ("qwen3", {}),
     ("qwen3", {"tied": False, "head_dim": 24, "hidden_size": 56}),
+    ("gemma2", {}),
+    ("gemma2", {"tied": False, "attn_logit_softcapping": None, "num_key_value_heads": 6, "query_pre_attn_scalar": 8}),
+    ("gemma2", {"final_logit_softcapping": None, "layer_types": ["full_attention", "sliding_attention", "full_attention"]}),
 ]
 
 
@@ -57,7 +60,8 @@ def frequencies(config):
     return np.where(wavelength > old / low, inv / scaling["factor"], np.where(wavelength < old / high, inv, blended))
 
 
-def norm(x, weight, eps):
+def norm(x, weight, eps, offset=0.0):
+    weight = weight + offset
     return x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + eps) * weight
 
 
@@ -68,7 +72,15 @@ def rotate(x, angles):
     return np.concatenate([low * cos - high * sin, high * cos + low * sin], axis=-1)
 
 
+def cap(x, limit):
+    return limit * np.tanh(x / limit) if limit else x
+
+
 def window_of(config, family, layer):
+    if family == "gemma2":
+        types = config.get("layer_types")
+        sliding = types[layer] == "sliding_attention" if types else layer % 2 == 0
+        return config["sliding_window"] if sliding else 0
     if family == "mistral":
         return config.get("sliding_window") or 0
     if family.startswith("qwen") and config.get("use_sliding_window") and layer >= config["max_window_layers"]:
@@ -91,14 +103,23 @@ def forward(model, ids, dtype, tensor_cores=False, activations=None):
         out = cut(x) @ tensors[name + ".weight"].T
         return out if bias is None else out + bias
 
+    gemma = model.family == "gemma2"
+    offset = 1.0 if gemma else 0.0
+
+    def normed(x, name):
+        return norm(x, tensors[name + ".weight"], eps, offset)
+
     heads, kv_heads, dim = config["num_attention_heads"], config["num_key_value_heads"], config["head_dim"]
     count, eps = len(ids), config["rms_norm_eps"]
     angles = np.arange(count)[:, None] * frequencies(config)[None, :]
     distance = np.arange(count)[:, None] - np.arange(count)[None, :]
     x = tensors["model.embed_tokens.weight"][ids]
+    if gemma:
+        x = x * cut(np.float32(np.sqrt(config["hidden_size"])))
+    scale = config.get("query_pre_attn_scalar", dim) ** -0.5
     for layer in range(config["num_hidden_layers"]):
         at = f"model.layers.{layer}."
-        h = norm(x, tensors[at + "input_layernorm.weight"], eps)
+        h = normed(x, at + "input_layernorm")
         q = linear(h, at + "self_attn.q_proj").reshape(count, heads, dim)
         k = linear(h, at + "self_attn.k_proj").reshape(count, kv_heads, dim)
         v = cut(linear(h, at + "self_attn.v_proj").reshape(count, kv_heads, dim))
@@ -113,18 +134,22 @@ def forward(model, ids, dtype, tensor_cores=False, activations=None):
         out = np.empty((count, heads, dim))
         for head in range(heads):
             kv = head // (heads // kv_heads)
-            scores = np.where(visible, q[:, head] @ k[:, kv].T / np.sqrt(dim), -np.inf)
+            scores = cap(q[:, head] @ k[:, kv].T * scale, config.get("attn_logit_softcapping"))
+            scores = np.where(visible, scores, -np.inf)
             weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
             total = weights.sum(axis=-1, keepdims=True)
             if tensor_cores:
                 weights = cut(weights)
             out[:, head] = weights @ v[:, kv] / total
-        x = x + linear(out.reshape(count, heads * dim), at + "self_attn.o_proj")
-        h = norm(x, tensors[at + "post_attention_layernorm.weight"], eps)
+        out = linear(out.reshape(count, heads * dim), at + "self_attn.o_proj")
+        x = x + (normed(out, at + "post_attention_layernorm") if gemma else out)
+        h = normed(x, at + ("pre_feedforward_layernorm" if gemma else "post_attention_layernorm"))
         gate = linear(h, at + "mlp.gate_proj")
-        x = x + linear(gate / (1 + np.exp(-gate)) * linear(h, at + "mlp.up_proj"), at + "mlp.down_proj")
+        act = gate / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (gate + 0.044715 * gate ** 3))) if gemma else gate / (1 + np.exp(-gate))
+        out = linear(act * linear(h, at + "mlp.up_proj"), at + "mlp.down_proj")
+        x = x + (normed(out, at + "post_feedforward_layernorm") if gemma else out)
     head = tensors.get("lm_head.weight", tensors["model.embed_tokens.weight"])
-    return cut(norm(x, tensors["model.norm.weight"], eps)) @ head.T
+    return cap(cut(normed(x, "model.norm")) @ head.T, config.get("final_logit_softcapping"))
 
 
 def program():

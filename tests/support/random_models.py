@@ -20,6 +20,8 @@ FAMILIES = {
     "mistral": ("MistralForCausalLM", {"sliding_window": None}),
     "qwen2": ("Qwen2ForCausalLM", {}),
     "qwen3": ("Qwen3ForCausalLM", {}),
+    "gemma2": ("Gemma2ForCausalLM", {"hidden_activation": "gelu_pytorch_tanh", "query_pre_attn_scalar": 12, "sliding_window": 9,
+                                     "attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0}),
 }
 # Ours -> the name in config.json, which the package takes as well.
 DTYPES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
@@ -65,6 +67,9 @@ def shapes_of(config, family):
         at = f"model.layers.{layer}."
         shapes[at + "input_layernorm.weight"] = (hidden,)
         shapes[at + "post_attention_layernorm.weight"] = (hidden,)
+        if family == "gemma2":
+            shapes[at + "pre_feedforward_layernorm.weight"] = (hidden,)
+            shapes[at + "post_feedforward_layernorm.weight"] = (hidden,)
         for name, shape in (("q", (q, hidden)), ("k", (kv, hidden)), ("v", (kv, hidden)), ("o", (hidden, q))):
             shapes[at + f"self_attn.{name}_proj.weight"] = shape
             if qkv_bias and (name != "o" or family != "qwen2"):
@@ -133,7 +138,8 @@ def write_model(directory, family, dtype="f32", shards=1, tied=True, seed=0, **o
     tensors = {}
     for name, shape in shapes_of(config, family).items():
         values = random.standard_normal(shape, np.float32) * 0.05
-        tensors[name] = rounded(values + 1 if "norm" in name else values, dtype)
+        around_one = "norm" in name and family != "gemma2"  # which adds the one itself
+        tensors[name] = rounded(values + 1 if around_one else values, dtype)
     os.makedirs(directory, exist_ok=True)
     write_json(directory, "config.json", config)
     write_json(directory, "generation_config.json", {"eos_token_id": [END_ID]})
