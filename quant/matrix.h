@@ -7,14 +7,23 @@
  *                         f32) feeds 16 outputs:
  *     bf16: panel p: for k2 in 0..ceil(K/2): for j in 0..15: { w[16p+j][2*k2], w[16p+j][2*k2+1] }
  *     f32:  panel p: for k in 0..K: for j in 0..15: w[16p+j][k]
- *     outputs past `rows` and the odd last k are zero.
+ *     8 bits: panel p: 16 int32, for INT8 -128 * sum over k of w[16p+j][k], else 0;
+ *             then for k4 in 0..ceil(K/4): for j in 0..15: { w[16p+j][4*k4], .., w[16p+j][4*k4+3] }
+ *     outputs past `rows` and k past K are zero.
  *
  * Reduction contract (DESIGN: numerics): each output is one sum over k in an order that depends only on
  * the matrix and the kernel family, never on the number of input rows, the row's place, the thread or
  * the chunk. So a row's result is bit-equal whoever else is in the batch.
  *
- * Scales are reserved for the quantised formats: per tensor, per output channel, per 128x128 block, and
- * per group along k. */
+ * INT8 and FP8 E4M3: a weight is data * scale, f32, symmetric: there is no zero point.
+ *
+ *   RP_SCALE_TENSOR       scales[0]
+ *   RP_SCALE_CHANNEL      scales[n]                                      one per output
+ *   RP_SCALE_BLOCK_128    scales[(n / 128) * ceil(cols / 128) + k / 128]  FP8 only
+ *   RP_SCALE_GROUP_K      reserved: scales[n * ceil(cols / scale_group) + k / scale_group]
+ *
+ * What multiplies them says `input`: rows as they are (bf16; W8A16), or rows that the product quantises by themselves
+ * (W8A8): each row x to integers or FP8 with one scale, max|x| / 127 or max|x| / 448. INT8 sums are exact. */
 #ifndef RP_QUANT_MATRIX_H
 #define RP_QUANT_MATRIX_H
 
@@ -30,15 +39,36 @@ enum rp_scale_kind {
     RP_SCALE_GROUP_K
 };
 
+enum rp_matrix_input {
+    RP_INPUT_PLAIN,    /* f32 for f32, bf16 for everything else */
+    RP_INPUT_QUANTISED /* bf16, quantised row by row inside the product */
+};
+
 struct rp_matrix {
     uint32_t rows, cols; /* n, k */
-    enum rp_dtype dtype; /* F32 or BF16 */
+    enum rp_dtype dtype; /* F32, BF16, INT8 or FP8_E4M3 */
     enum rp_layout layout;
     enum rp_scale_kind scale_kind;
     uint32_t scale_group; /* columns per scale of RP_SCALE_GROUP_K */
     void *data;           /* rp_alloc_aligned, owned; NULL when only the shape is known (inspect) */
-    const float *scales;
+    const float *
+        scales; /* of scale_kind; rp_alloc_aligned, owned; NULL: none, or only the shape is known */
+    enum rp_matrix_input input;
 };
+
+/* Columns of 8-bit matrices at most: sums of 128 * 127 stay below 2^31. */
+#define RP_INT8_COLS_MAX 131072u
+
+/* Bytes of a panel of 8 bits. */
+static inline size_t rp_matrix_panel_bytes_8(uint32_t cols) {
+    return 64 + RP_CEIL_DIV((size_t)cols, 4) * 64;
+}
+
+/* Scales of the matrix's kind, and the one that weight (row, col) is multiplied with; 1 where there are none. */
+size_t rp_matrix_scale_count(const struct rp_matrix *matrix);
+float rp_matrix_scale(const struct rp_matrix *matrix, size_t row, size_t col);
+/* Weight (row, col) of an 8-bit matrix in any layout, before its scale. */
+float rp_matrix_code(const struct rp_matrix *matrix, size_t row, size_t col);
 
 /* Bytes of data in its layout, padding of panels included; 0 on overflow. */
 size_t rp_matrix_bytes(const struct rp_matrix *matrix);
