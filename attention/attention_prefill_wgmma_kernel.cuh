@@ -211,8 +211,11 @@ template <int D, typename Mask>
 static __device__ __forceinline__ void begin_scores(float (&s)[shape<D>::keys / 8][4],
                                                     tile_state &now, const addresses &from,
                                                     const turn &k, uint32_t team) {
-    if (Mask::is_program)
-        now.key = from.shared->blocks[k.stage];
+    if constexpr (Mask::is_program) {
+        /* By the lane that gives the stage back: racecheck does not follow its word for the others (release). */
+        uint32_t entry = threadIdx.x % 32 == 0 ? from.shared->blocks[k.stage] : 0;
+        now.key = __shfl_sync(0xFFFFFFFFu, entry, 0);
+    }
     multiply_qk<D>(s, now.q + team * 64 * 128, from.kv[0] + k.stage * shape<D>::block_bytes);
 }
 
