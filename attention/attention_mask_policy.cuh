@@ -65,6 +65,8 @@ namespace program_text {
 struct program_mask {
     static constexpr bool is_program = true, is_capped = false, has_score = RP_MASK_HAS_SCORE != 0,
                           reads_head = RP_MASK_READS_HEAD != 0, is_causal = RP_MASK_CAUSAL != 0;
+    static constexpr bool is_short =
+        RP_PROGRAM_IS_SHORT != 0; /* asking for a pair is a few instructions */
     static constexpr int param_count = RP_MASK_PARAMS;
 
     static __device__ __forceinline__ bool sees(uint32_t q, uint32_t kv, uint32_t h,

@@ -3,12 +3,17 @@
  *   RP_MASK_PROGRAM    how its text is included
  *   RP_PROGRAM_PLAN, _DECODE, _WGMMA, _PREFILL, _GENERIC   1 for each kernel that the sizes have a use for
  *   RP_PROGRAM_DIM     head dim
+ *   RP_PROGRAM_IS_SHORT   whether asking for a pair is a few instructions
+ *   RP_PROGRAM_ARGS_BYTES of struct rp_attention_cuda_args
  *   RP_PROGRAM_TILES   of query heads, eight a tile: 1 or 2 */
 #include "attention/attention_internal_cuda.h"
 #include "attention/attention_mask_policy.cuh"
 #include "device/cuda_kernel.cuh"
 
 #include <math.h>
+
+static_assert(sizeof(rp_attention_cuda_args) == RP_PROGRAM_ARGS_BYTES,
+              "host and NVRTC lay out the same arguments");
 
 #ifdef RP_PROGRAM_PLAN
 #include "attention/attention_plan_program.cuh"

@@ -4,6 +4,7 @@
 #include "attention/attention_program_texts.h"
 #include "base/memory.h"
 
+#include <cuda.h>
 #include <cuda_runtime_api.h>
 #include <stdio.h>
 #include <string.h>
@@ -44,17 +45,37 @@ static int list_headers(const char *text, struct rp_nvrtc_header headers[HEADERS
     return RP_OK;
 }
 
+#define SHORT_NODES 24
+
+/* Whether the conditions have few nodes, each of which is a line of the text. */
+static bool is_short(const char *text) {
+    const char *at = strstr(text, "int rp_mask_sees("), *end = at ? strstr(at, "\n}") : NULL;
+    uint32_t nodes = 0;
+    for (; at && end && at < end; nodes++)
+        at = strstr(at + 1, "const int v");
+    return end && nodes <= SHORT_NODES;
+}
+
 int rp_attention_program_compile(struct rp_nvrtc *nvrtc,
                                  const struct rp_attention_cuda_config *config, const char *text,
                                  struct rp_buffer *out, struct rp_error *err) {
     struct rp_nvrtc_header headers[HEADERS_MAX];
-    char dim[40], tiles[40];
-    const char *options[10] = {"-DRP_MASK_PROGRAM=<mask_program.h>", dim, tiles};
-    uint32_t count = 3, header_count = 0;
+    char dim[40], tiles[40], args[48], align[48];
+    const char *options[12] = {"-DRP_MASK_PROGRAM=<mask_program.h>",
+                               is_short(text) ? "-DRP_PROGRAM_IS_SHORT=1"
+                                              : "-DRP_PROGRAM_IS_SHORT=0",
+                               dim,
+                               tiles,
+                               args,
+                               align};
+    uint32_t count = 6, header_count = 0;
     struct needs needs = needs_of(config);
     snprintf(dim, sizeof dim, "-DRP_PROGRAM_DIM=%u", config->head_dim);
     snprintf(tiles, sizeof tiles, "-DRP_PROGRAM_TILES=%u",
              config->heads / config->kv_heads <= 8 ? 1u : 2u);
+    snprintf(args, sizeof args, "-DRP_PROGRAM_ARGS_BYTES=%zu",
+             sizeof(struct rp_attention_cuda_args));
+    snprintf(align, sizeof align, "-DRP_TENSOR_MAP_ALIGN=%zu", _Alignof(CUtensorMap));
     if (needs.decode || needs.prefill)
         options[count++] = "-DRP_PROGRAM_PLAN=1";
     if (needs.decode)

@@ -170,18 +170,28 @@ apply_program(float (&s)[N][4], const softmax_state &state, const prefill_tile &
     }
     if (!is_partial)
         return;
+    /* A causal program says itself that there is nothing behind q. */
+    auto is_seen = [&](int i, uint32_t kv) {
+        return (Mask::is_causal || kv < tile.key_end) &&
+               Mask::sees(state.position[i / 2], kv, state.head[i / 2], params);
+    };
+    if constexpr (Mask::is_short) {
+#pragma unroll
+        for (int n = 0; n < N; n++)
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                if (!is_seen(i, column + n * 8 + i % 2))
+                    s[n][i] = -INFINITY;
+        return;
+    }
 #pragma unroll
     for (int word = 0; word < N / 8; word++) {
         uint32_t bits = 0;
-#pragma unroll 1 /* as long as the program's text is, 64 times it would be too long */
+#pragma unroll 1 /* the program's text, 64 times, would be too long */
         for (int n = 0; n < 8; n++)
 #pragma unroll
-            for (int i = 0; i < 4; i++) {
-                uint32_t kv = column + (word * 8 + n) * 8 + i % 2;
-                bool seen = kv < tile.key_end &&
-                            Mask::sees(state.position[i / 2], kv, state.head[i / 2], params);
-                bits |= (uint32_t)seen << (n * 4 + i);
-            }
+            for (int i = 0; i < 4; i++)
+                bits |= (uint32_t)is_seen(i, column + (word * 8 + n) * 8 + i % 2) << (n * 4 + i);
 #pragma unroll
         for (int n = 0; n < 8; n++)
 #pragma unroll

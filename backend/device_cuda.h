@@ -151,11 +151,10 @@ int rp_cuda_lower(struct rp_device *device, struct rp_graph *graph,
                   const struct rp_lower_options *options, struct rp_error *err);
 
 /* --- masks_cuda.c */
-/* The kernels of a program for these sizes, made once and kept until the device closes. op: for messages. Takes seconds
- * where the disk does not have them. */
-int rp_cuda_mask_program(struct rp_device *device, const struct rp_attention_cuda_config *config,
-                         const struct rp_mask *mask, const char *op,
-                         const struct rp_attention_program **out, struct rp_error *err);
+/* Adds the mask class of an attention operator to those of config, whose sizes are set, unless it is there. A program's
+ * kernels are made once and kept until the device closes: seconds, where the disk does not have them. */
+int rp_cuda_mask_class(struct rp_device *device, struct rp_attention_cuda_config *config,
+                       const struct rp_op *op, struct rp_error *err);
 void rp_cuda_mask_programs_close(struct rp_device *device);
 
 /* --- describe_cuda.c */

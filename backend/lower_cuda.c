@@ -39,32 +39,14 @@ static uint64_t scratch_layout(const struct rp_program *program,
 
 /* -- the ends of the step --------------------------------------------------------------------------- */
 
-/* The mask class of an attention operator, a new one if need be; a program's kernels are made here. */
-static int describe_class(struct lowering *low, const struct rp_op *op) {
-    struct rp_attention_cuda_config *config = &low->attention;
-    const struct rp_mask *mask = op->u.attention.mask;
-    uint32_t class = config->window_count;
-    if (rp_attention_cuda_class(config, mask, op->u.attention.window) >= 0)
-        return RP_OK;
-    if (class == RP_ATTENTION_CLASSES_MAX)
-        return rp_error_set(low->err, RP_STATUS_UNSUPPORTED,
-                            "%s: more than %u different windows and mask programs in one model",
-                            op->name, RP_ATTENTION_CLASSES_MAX);
-    config->windows[class] = mask ? 0 : op->u.attention.window;
-    config->masks[class] = mask;
-    config->window_count++;
-    return mask ? rp_cuda_mask_program(low->device, config, mask, op->name,
-                                       &config->programs[class], low->err)
-                : RP_OK;
-}
-
 /* Mask classes of the program's attention operators, and their sizes. */
 static int describe_attention(struct lowering *low) {
     struct rp_attention_cuda_config *config = &low->attention;
     config->limits = low->device->limits;
     config->step = low->bindings->step;
-    config->kv = *low->bindings->kv;
     config->bucket = low->bucket;
+    if (low->bindings->kv)
+        config->kv = *low->bindings->kv; /* a program without attention may have no pages */
     for (uint32_t i = 0; i < low->program->op_count; i++) {
         const struct rp_op *op = op_at(low, i);
         if (op->kind != RP_OP_ATTENTION)
@@ -72,7 +54,7 @@ static int describe_attention(struct lowering *low) {
         config->heads = op->u.attention.heads;
         config->kv_heads = op->u.attention.kv_heads;
         config->head_dim = op->u.attention.head_dim;
-        int status = describe_class(low, op);
+        int status = rp_cuda_mask_class(low->device, config, op, low->err);
         if (status != RP_OK)
             return status;
     }

@@ -50,9 +50,9 @@ static int make(struct rp_device *device, const struct rp_attention_cuda_config 
     return RP_OK;
 }
 
-int rp_cuda_mask_program(struct rp_device *device, const struct rp_attention_cuda_config *config,
-                         const struct rp_mask *mask, const char *op,
-                         const struct rp_attention_program **out, struct rp_error *err) {
+static int find_or_make(struct rp_device *device, const struct rp_attention_cuda_config *config,
+                        const struct rp_mask *mask, const char *op,
+                        const struct rp_attention_program **out, struct rp_error *err) {
     struct rp_buffer text;
     *out = NULL;
     if (rp_mask_reads_layer(mask))
@@ -81,6 +81,23 @@ int rp_cuda_mask_program(struct rp_device *device, const struct rp_attention_cud
     if (status == RP_OK)
         *out = program->kernels;
     return status;
+}
+
+int rp_cuda_mask_class(struct rp_device *device, struct rp_attention_cuda_config *config,
+                       const struct rp_op *op, struct rp_error *err) {
+    const struct rp_mask *mask = op->u.attention.mask;
+    uint32_t class = config->window_count;
+    if (rp_attention_cuda_class(config, mask, op->u.attention.window) >= 0)
+        return RP_OK;
+    if (class == RP_ATTENTION_CLASSES_MAX)
+        return rp_error_set(err, RP_STATUS_UNSUPPORTED,
+                            "%s: more than %u different windows and mask programs in one model",
+                            op->name, RP_ATTENTION_CLASSES_MAX);
+    config->windows[class] = mask ? 0 : op->u.attention.window;
+    config->masks[class] = mask;
+    config->window_count++;
+    return mask ? find_or_make(device, config, mask, op->name, &config->programs[class], err)
+                : RP_OK;
 }
 
 void rp_cuda_mask_programs_close(struct rp_device *device) {

@@ -22,7 +22,10 @@ typedef unsigned long size_t;
 #endif
 
 typedef struct CUstream_st *cudaStream_t;
-struct alignas(64) CUtensorMap {
+#ifndef RP_TENSOR_MAP_ALIGN
+#define RP_TENSOR_MAP_ALIGN 128 /* 64 before CUDA 13 */
+#endif
+struct alignas(RP_TENSOR_MAP_ALIGN) CUtensorMap {
     uint64_t opaque[16];
 };
 

@@ -7,6 +7,7 @@
 #include "attention/mask_source.h"
 #include "base/memory.h"
 
+#include <glob.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -107,10 +108,10 @@ static inline size_t mask_program_compile(struct rp_nvrtc *nvrtc, const char *te
     return bytes;
 }
 
-/* All programs on their shapes (of a head dim, or any: 0), by as many processes as there are cores; how many did not
- * compile. No thread and no CUDA context of this process is used. */
+/* All programs on their shapes, or on this one, by as many processes as there are cores; how many did not compile. No
+ * thread and no CUDA context of this process is used. */
 static inline int mask_programs_compile(const char *folder, const struct rp_cuda_limits *limits,
-                                        uint32_t head_dim) {
+                                        const struct mask_shape *alone) {
     long workers = sysconf(_SC_NPROCESSORS_ONLN);
     int failed = 0;
     fflush(stdout);
@@ -123,12 +124,10 @@ static inline int mask_programs_compile(const char *folder, const struct rp_cuda
         int bad = rp_nvrtc_open(folder, &nvrtc, &err) == RP_OK ? 0 : 1;
         long turn = 0;
         for (size_t p = 0; p < RP_ARRAY_COUNT(mask_programs) && nvrtc; p++)
-            for (size_t s = 0; s < RP_ARRAY_COUNT(mask_shapes); s++)
-                if (mask_program_meets(p, s) &&
-                    (head_dim == 0 || mask_shapes[s].head_dim == head_dim) &&
-                    turn++ % workers == worker)
-                    bad +=
-                        mask_program_compile(nvrtc, mask_programs[p], &mask_shapes[s], limits) == 0;
+            for (size_t s = 0; s < (alone ? 1 : RP_ARRAY_COUNT(mask_shapes)); s++)
+                if ((alone || mask_program_meets(p, s)) && turn++ % workers == worker)
+                    bad += mask_program_compile(nvrtc, mask_programs[p],
+                                                alone ? alone : &mask_shapes[s], limits) == 0;
         rp_nvrtc_close(nvrtc);
         fflush(stdout);
         _exit(RP_MIN(bad, 100));
@@ -136,6 +135,18 @@ static inline int mask_programs_compile(const char *folder, const struct rp_cuda
     for (int status = 0; wait(&status) > 0;)
         failed += WIFEXITED(status) ? WEXITSTATUS(status) : 1;
     return failed;
+}
+
+/* What was compiled into the folder is deleted, and the folder. */
+static inline void mask_programs_delete(const char *folder) {
+    char pattern[256];
+    glob_t found = {0};
+    snprintf(pattern, sizeof pattern, "%s/nvrtc-*", folder);
+    if (glob(pattern, 0, NULL, &found) == 0)
+        for (size_t i = 0; i < found.gl_pathc; i++)
+            (void)unlink(found.gl_pathv[i]);
+    globfree(&found);
+    (void)rmdir(folder);
 }
 
 #endif

@@ -490,21 +490,22 @@ static void the_plan_lists_what_a_row_sees_and_nothing_else(void **state) {
     assert_int_equal(units[3], 8999 / 128 * 2 + 1);
 }
 
+static char own_folder[] = "/tmp/reprise-masks-XXXXXX"; /* unless the environment names one */
+
 static int open_nvrtc(void **state) {
-    static char own[] = "/tmp/reprise-masks-XXXXXX";
     const char *folder = getenv("REPRISE_CACHE_DIR");
     struct rp_cuda_limits limits;
     struct rp_error err = {0};
     (void)state;
     if (!folder)
-        folder = mkdtemp(own);
+        folder = mkdtemp(own_folder);
     if (rp_nvrtc_open(folder, &f.nvrtc, &err) != RP_OK) {
         printf("skipped: %s\n", err.text);
         return 0;
     }
     rp_gpu_limits(&limits);
     if (!rp_gpu_is_tiny())
-        assert_int_equal(mask_programs_compile(folder, &limits, 0), 0);
+        assert_int_equal(mask_programs_compile(folder, &limits, NULL), 0);
     return 0;
 }
 
@@ -515,6 +516,8 @@ static int close_nvrtc(void **state) {
                rp_nvrtc_stats(f.nvrtc).compiled, rp_nvrtc_stats(f.nvrtc).from_disk);
     rp_nvrtc_close(f.nvrtc);
     f.nvrtc = NULL;
+    if (!getenv("REPRISE_CACHE_DIR"))
+        mask_programs_delete(own_folder);
     return 0;
 }
 
