@@ -155,8 +155,7 @@ bool rp_sched_plan_chunk(struct rp_scheduler *scheduler, struct rp_step_store *s
         count--;
     if (count == 0 || step->row_count == scheduler->config.row_capacity)
         return false;
-    if (scheduler->config.whole_prompts && count < rest)
-        return false;
+    RP_ASSERT(!scheduler->config.whole_prompts || count == rest); /* rp_sched_has_room */
     step->token_room -= count;
     add_row(step, sequence, count, false, count == rest);
     return true;
