@@ -14,6 +14,7 @@ static const struct command {
     {"run", rp_cmd_run, "complete one prompt in the terminal"},
     {"bench", rp_cmd_bench,
      "measure: serve, sweep, compare, decode, step, prefill, kernels, matmul, membw"},
+    {"eval", rp_cmd_eval, "how well a model predicts a text, and how far it is from another"},
     {"inspect", rp_cmd_inspect,
      "show a model, its memory plan and its program, without loading it"},
     {"doctor", rp_cmd_doctor, "what this machine offers, and what would be used"},
