@@ -2,6 +2,7 @@
 
 #include "base/bf16.h"
 #include "base/checked.h"
+#include "base/fp8.h"
 #include "base/memory.h"
 #include "quant/matmul.h"
 
@@ -13,7 +14,9 @@ size_t rp_matrix_bytes(const struct rp_matrix *matrix) {
     size_t rows = matrix->rows, cols = matrix->cols, bytes;
     if (matrix->layout == RP_LAYOUT_PANEL_16) {
         rows = RP_ALIGN_UP(rows, PANEL);
-        cols = matrix->dtype == RP_DTYPE_BF16 ? RP_ALIGN_UP(cols, 2) : cols;
+        cols = matrix->dtype == RP_DTYPE_BF16       ? RP_ALIGN_UP(cols, 2)
+               : rp_dtype_bytes(matrix->dtype) == 1 ? rp_matrix_panel_bytes_8(matrix->cols) / PANEL
+                                                    : cols;
     }
     if (rp_mul_overflow(rows, cols, &bytes) ||
         rp_mul_overflow(bytes, rp_dtype_bytes(matrix->dtype), &bytes))
@@ -21,8 +24,25 @@ size_t rp_matrix_bytes(const struct rp_matrix *matrix) {
     return bytes;
 }
 
+size_t rp_matrix_scale_count(const struct rp_matrix *matrix) {
+    switch (matrix->scale_kind) {
+    case RP_SCALE_NONE:
+        return 0;
+    case RP_SCALE_TENSOR:
+        return 1;
+    case RP_SCALE_CHANNEL:
+        return matrix->rows;
+    case RP_SCALE_BLOCK_128:
+        return RP_CEIL_DIV((size_t)matrix->rows, 128) * RP_CEIL_DIV((size_t)matrix->cols, 128);
+    case RP_SCALE_GROUP_K:
+        return matrix->rows * RP_CEIL_DIV((size_t)matrix->cols, RP_MAX(matrix->scale_group, 1u));
+    }
+    return 0;
+}
+
 void rp_matrix_deinit(struct rp_matrix *matrix) {
     rp_free_aligned(matrix->data);
+    rp_free_aligned((void *)(uintptr_t)matrix->scales);
     memset(matrix, 0, sizeof *matrix);
 }
 
@@ -64,10 +84,56 @@ static void pack_panel_f32(const struct rp_matrix *matrix, uint32_t panel, float
     }
 }
 
-int rp_matrix_prepare_cpu(struct rp_matrix *matrix, enum rp_cpu_isa isa, struct rp_error *err) {
-    if (matrix->dtype != RP_DTYPE_F32 && matrix->dtype != RP_DTYPE_BF16)
+/* Rows [16p, 16p + 16) of a row-major matrix of 8 bits: -128 times the sums of INT8 rows, then k in quads. */
+static void pack_panel_8(const struct rp_matrix *matrix, uint32_t panel, unsigned char *to) {
+    size_t k = matrix->cols, row = (size_t)panel * PANEL;
+    const unsigned char *from = (const unsigned char *)matrix->data + row * k;
+    size_t live = RP_MIN(matrix->rows - row, (size_t)PANEL);
+    memset(to, 0, rp_matrix_panel_bytes_8(matrix->cols));
+    for (size_t j = 0; matrix->dtype == RP_DTYPE_INT8 && j < live; j++) {
+        int32_t sum = 0;
+        for (size_t i = 0; i < k; i++)
+            sum += ((const int8_t *)from)[j * k + i];
+        sum *= -128;
+        memcpy(to + j * sizeof sum, &sum, sizeof sum);
+    }
+    to += PANEL * sizeof(int32_t);
+    for (size_t begin = 0; begin < k; begin += 4 * PACK_STEPS) {
+        size_t end = RP_MIN(begin + 4 * PACK_STEPS, k);
+        for (size_t j = 0; j < live; j++)
+            for (size_t i = begin; i < end; i += 4)
+                memcpy(&to[i * PANEL + j * 4], &from[j * k + i], RP_MIN(end - i, (size_t)4));
+    }
+}
+
+/* What the products on 8 bits can do; INT8 sums must stay below 2^31. */
+static int check_8(const struct rp_matrix *matrix, struct rp_error *err) {
+    bool channels = matrix->scale_kind == RP_SCALE_TENSOR || matrix->scale_kind == RP_SCALE_CHANNEL;
+    if (!channels && (matrix->scale_kind != RP_SCALE_BLOCK_128 || matrix->dtype == RP_DTYPE_INT8))
         return rp_error_set(err, RP_STATUS_UNSUPPORTED,
-                            "the CPU has products for f32 and bf16 only");
+                            "the CPU has no product for %s with these scales; per tensor and per "
+                            "channel work, for fp8 blocks of 128 x 128, too",
+                            rp_dtype_name(matrix->dtype));
+    if (matrix->cols > RP_INT8_COLS_MAX)
+        return rp_error_set(err, RP_STATUS_UNSUPPORTED,
+                            "8-bit matrices have at most %u columns, not %u", RP_INT8_COLS_MAX,
+                            matrix->cols);
+    return RP_OK;
+}
+
+static int check_type(const struct rp_matrix *matrix, struct rp_error *err) {
+    if (matrix->dtype == RP_DTYPE_F32 || matrix->dtype == RP_DTYPE_BF16)
+        return RP_OK;
+    if (matrix->dtype == RP_DTYPE_INT8 || matrix->dtype == RP_DTYPE_FP8_E4M3)
+        return check_8(matrix, err);
+    return rp_error_set(err, RP_STATUS_UNSUPPORTED,
+                        "the CPU has products for f32, bf16, int8 and fp8 only");
+}
+
+int rp_matrix_prepare_cpu(struct rp_matrix *matrix, enum rp_cpu_isa isa, struct rp_error *err) {
+    int status = check_type(matrix, err);
+    if (status != RP_OK)
+        return status;
     if (matrix->layout != RP_LAYOUT_ROW_MAJOR)
         return RP_OK;
     if (isa == RP_ISA_SCALAR)
@@ -85,7 +151,11 @@ int rp_matrix_prepare_cpu(struct rp_matrix *matrix, enum rp_cpu_isa isa, struct 
                                 matrix->rows, matrix->cols);
         uint32_t panels = RP_CEIL_DIV(matrix->rows, PANEL);
         for (uint32_t p = 0; p < panels; p++) {
-            if (matrix->dtype == RP_DTYPE_BF16)
+            if (rp_dtype_bytes(matrix->dtype) == 1)
+                pack_panel_8(matrix, p,
+                             (unsigned char *)packed.data +
+                                 p * rp_matrix_panel_bytes_8(matrix->cols));
+            else if (matrix->dtype == RP_DTYPE_BF16)
                 pack_panel_bf16(matrix, p,
                                 (uint16_t *)packed.data + p * RP_ALIGN_UP(matrix->cols, 2) * PANEL);
             else
@@ -97,8 +167,39 @@ int rp_matrix_prepare_cpu(struct rp_matrix *matrix, enum rp_cpu_isa isa, struct 
     return RP_OK;
 }
 
+float rp_matrix_scale(const struct rp_matrix *matrix, size_t row, size_t col) {
+    switch (matrix->scale_kind) {
+    case RP_SCALE_NONE:
+        return 1.0f;
+    case RP_SCALE_TENSOR:
+        return matrix->scales[0];
+    case RP_SCALE_CHANNEL:
+        return matrix->scales[row];
+    case RP_SCALE_BLOCK_128:
+        return matrix->scales[row / 128 * RP_CEIL_DIV((size_t)matrix->cols, 128) + col / 128];
+    case RP_SCALE_GROUP_K:
+        return matrix->scales[row * RP_CEIL_DIV(matrix->cols, matrix->scale_group) +
+                              col / matrix->scale_group];
+    }
+    return 1.0f;
+}
+
+float rp_matrix_code(const struct rp_matrix *matrix, size_t row, size_t col) {
+    size_t at = row * matrix->cols + col;
+    if (matrix->layout == RP_LAYOUT_PANEL_16)
+        at = row / PANEL * rp_matrix_panel_bytes_8(matrix->cols) + PANEL * sizeof(int32_t) +
+             col / 4 * PANEL * 4 + row % PANEL * 4 + col % 4;
+    return matrix->dtype == RP_DTYPE_INT8 ? (float)((const int8_t *)matrix->data)[at]
+                                          : rp_fp8_to_f32(((const uint8_t *)matrix->data)[at]);
+}
+
 void rp_matrix_row_f32(const struct rp_matrix *matrix, uint32_t row, float *out) {
     RP_ASSERT_CMP(row, <, matrix->rows);
+    if (rp_dtype_bytes(matrix->dtype) == 1) {
+        for (size_t i = 0; i < matrix->cols; i++)
+            out[i] = rp_matrix_code(matrix, row, i) * rp_matrix_scale(matrix, row, i);
+        return;
+    }
     RP_ASSERT(matrix->dtype == RP_DTYPE_F32 || matrix->dtype == RP_DTYPE_BF16);
     size_t k = matrix->cols, panel = row / PANEL, j = row % PANEL;
     const uint16_t *half = matrix->data;

@@ -7,7 +7,9 @@
  *                         f32) feeds 16 outputs:
  *     bf16: panel p: for k2 in 0..ceil(K/2): for j in 0..15: { w[16p+j][2*k2], w[16p+j][2*k2+1] }
  *     f32:  panel p: for k in 0..K: for j in 0..15: w[16p+j][k]
- *     outputs past `rows` and the odd last k are zero.
+ *     8 bits: panel p: 16 int32, for INT8 -128 * sum over k of w[16p+j][k], else 0;
+ *             then for k4 in 0..ceil(K/4): for j in 0..15: { w[16p+j][4*k4], .., w[16p+j][4*k4+3] }
+ *     outputs past `rows` and k past K are zero.
  *
  * Reduction contract (DESIGN: numerics): each output is one sum over k in an order that depends only on
  * the matrix and the kernel family, never on the number of input rows, the row's place, the thread or
@@ -53,6 +55,20 @@ struct rp_matrix {
         scales; /* of scale_kind; rp_alloc_aligned, owned; NULL: none, or only the shape is known */
     enum rp_matrix_input input;
 };
+
+/* Columns of 8-bit matrices at most: sums of 128 * 127 stay below 2^31. */
+#define RP_INT8_COLS_MAX 131072u
+
+/* Bytes of a panel of 8 bits. */
+static inline size_t rp_matrix_panel_bytes_8(uint32_t cols) {
+    return 64 + RP_CEIL_DIV((size_t)cols, 4) * 64;
+}
+
+/* Scales of the matrix's kind, and the one that weight (row, col) is multiplied with; 1 where there are none. */
+size_t rp_matrix_scale_count(const struct rp_matrix *matrix);
+float rp_matrix_scale(const struct rp_matrix *matrix, size_t row, size_t col);
+/* Weight (row, col) of an 8-bit matrix in any layout, before its scale. */
+float rp_matrix_code(const struct rp_matrix *matrix, size_t row, size_t col);
 
 /* Bytes of data in its layout, padding of panels included; 0 on overflow. */
 size_t rp_matrix_bytes(const struct rp_matrix *matrix);

@@ -1,0 +1,66 @@
+/* quantise.h - makes 8-bit matrices and rows, and says what they lost.
+ *
+ *   weights (n, k)                         what a product multiplies by
+ *     row 0   [ q q q q ... ]  scales[0]     w(n, k) ~ q(n, k) * scales[n]
+ *     row 1   [ q q q q ... ]  scales[1]     INT8: scale = max|w(n, .)| / 127, q in [-127, 127]
+ *     ...                                    FP8:  scale = max|w(n, .)| / 448, q an E4M3 value
+ *
+ * Everything here is symmetric and rounds to nearest, ties to even: q = round(w * (127 / max)), one f32
+ * division and one f32 product. A row whose largest is below 2^-100 is all zeros with scale 1.
+ *
+ *   scheme        weights    rows that meet them (matrix.h: input)
+ *   int8          INT8       INT8, one scale a row, made when they arrive
+ *   fp8           FP8        FP8, the same
+ *   int8-w8a16    INT8       bf16, as they are
+ *   fp8-w8a16     FP8        bf16, as they are
+ *
+ * Threads: functions touch their arguments alone. */
+#ifndef RP_QUANT_QUANTISE_H
+#define RP_QUANT_QUANTISE_H
+
+#include "quant/matrix.h"
+
+enum rp_quant_scheme {
+    RP_QUANT_NONE,
+    RP_QUANT_INT8,
+    RP_QUANT_FP8,
+    RP_QUANT_INT8_W8A16,
+    RP_QUANT_FP8_W8A16
+};
+#define RP_QUANT_SCHEME_COUNT 5
+
+const char *rp_quant_scheme_name(enum rp_quant_scheme scheme); /* "none", "int8", ... */
+bool rp_quant_scheme_find(const char *name, enum rp_quant_scheme *out);
+enum rp_dtype rp_quant_scheme_dtype(enum rp_quant_scheme scheme); /* of the weights; not of NONE */
+
+/* Sums over weights, to be added up: signal = sum w^2, noise = sum (w - q * scale)^2. */
+struct rp_quant_loss {
+    double signal, noise;
+};
+/* 10 log10(signal / noise) in dB; infinity where nothing was lost. */
+double rp_quant_sqnr_db(const struct rp_quant_loss *loss);
+
+/* Makes the shape of a matrix that of the scheme: dtype, scales per channel, input. No data is touched. */
+void rp_quant_describe(struct rp_matrix *matrix, enum rp_quant_scheme scheme);
+
+/* Rows [0, rows) of `from` (rows, cols; F32 or BF16, no gaps) to codes (rows, cols) and scales (rows). dtype: INT8 or
+ * FP8_E4M3. Adds to loss unless NULL. False: row *out_bad_row holds a NaN or an infinity; what was written is void. */
+bool rp_quantise_weights(const void *from, enum rp_dtype from_dtype, size_t rows, size_t cols,
+                         enum rp_dtype dtype, void *codes, float *scales,
+                         struct rp_quant_loss *loss, size_t *out_bad_row) RP_MUST_USE;
+
+/* A new row-major matrix out of a row-major F32 or BF16 one, which stays as it is. loss may be NULL. Errors: FORMAT
+ * (NaN or infinity, with the row), UNSUPPORTED (another type or layout), OVERFLOW, NO_MEMORY; out is untouched then. */
+int rp_quantise_matrix(const struct rp_matrix *from, enum rp_quant_scheme scheme,
+                       struct rp_matrix *out, struct rp_quant_loss *loss,
+                       struct rp_error *err) RP_MUST_USE;
+
+/* Row `row` as f32 into out(cols): codes times scales, one f32 product each. Any layout, any type. */
+void rp_dequantise_row(const struct rp_matrix *matrix, uint32_t row, float *out);
+
+/* One row of activations (F32 or BF16) to codes(cols), and its scale as the result. A row with a NaN or an infinity has
+ * scale NaN and codes of zero, so that its products are NaN. */
+float rp_quantise_row(const void *from, enum rp_dtype from_dtype, size_t cols, enum rp_dtype dtype,
+                      void *codes);
+
+#endif
