@@ -73,7 +73,7 @@ struct shape {
     uint32_t key_bytes;
     const float
         *keys; /* wide: the block's keys as f32, (head_dim, BLOCK_KEYS); zeros where no key is */
-    float soft_cap;              /* 0: none, and always with a program */
+    float soft_cap;              /* 0: none; also a program's whose rules say no more */
     const struct rp_mask *rules; /* NULL: no score rules */
     const int32_t *params;
     int32_t layer;
@@ -87,12 +87,17 @@ static inline uint32_t sums_stride(uint32_t head_dim) { return (head_dim + 15) &
 /* params: with a program. */
 static struct shape shape_of(const struct rp_attention_args *args, bool half, const float *keys,
                              const int32_t *params) {
-    bool rules = args->mask && rp_mask_has_score(args->mask);
+    float soft_cap = args->soft_cap;
+    bool rules = false;
+    if (args->mask) {
+        soft_cap = 0.0f;
+        rules = rp_mask_has_score(args->mask) && !rp_mask_is_capped(args->mask, &soft_cap);
+    }
     return (struct shape){.head_dim = args->head_dim,
                           .scale = args->scale,
                           .key_bytes = args->head_dim * (half ? 2u : 4u),
                           .keys = keys,
-                          .soft_cap = args->mask ? 0.0f : args->soft_cap,
+                          .soft_cap = rules ? 0.0f : soft_cap,
                           .rules = rules ? args->mask : NULL,
                           .params = params,
                           .layer = (int32_t)args->layer};

@@ -1,12 +1,26 @@
 #include "attention/attention_cuda.h"
 
 #include "attention/attention_internal_cuda.h"
+#include "attention/attention_program_cuda.h"
+
+#include <string.h>
 
 /* Places `bytes` behind what is there; base NULL: counting. */
 static void *carve(unsigned char *base, size_t *used, size_t bytes) {
     void *at = base ? base + *used : NULL;
     *used += RP_ALIGN_UP(bytes, 256);
     return at;
+}
+
+/* The lists of a program's class. */
+static void carve_program(const struct rp_attention_cuda_workspace *workspace, unsigned char *base,
+                          size_t *used, struct rp_attention_cuda_plan_view *plan) {
+    size_t rows = workspace->row_capacity, tiles = workspace->tile_capacity;
+    plan->units = carve(base, used, rows * workspace->unit_capacity * sizeof *plan->units);
+    plan->blocks = carve(base, used, tiles * workspace->block_words * 2 * sizeof *plan->blocks);
+    plan->bounds = carve(base, used, tiles * 2 * sizeof *plan->bounds);
+    plan->order = carve(base, used, tiles * sizeof *plan->order);
+    plan->done = carve(base, used, sizeof *plan->done);
 }
 
 size_t rp_attention_cuda_carve(const struct rp_attention_cuda_config *config, unsigned char *base,
@@ -20,11 +34,19 @@ size_t rp_attention_cuda_carve(const struct rp_attention_cuda_config *config, un
     if (prefill)
         out->tile_capacity =
             step->token_capacity / rp_attention_prefill_cuda_tile(config) + step->row_capacity;
+    /* Of the longest sequence: 2^24 tokens at most (mask.h), so that nothing below overflows. */
+    uint32_t tokens = step->pages_per_slot * config->kv.page_tokens;
+    if (decode)
+        out->unit_capacity = RP_CEIL_DIV(tokens, RP_ATTENTION_SPLIT);
+    if (prefill)
+        out->block_words = RP_CEIL_DIV(tokens, 32 * rp_attention_prefill_cuda_keys(config));
     for (uint32_t i = 0; i < config->window_count && (decode || prefill); i++) {
         struct rp_attention_cuda_plan_view *plan = &out->plans[i];
         plan->head = carve(base, &used, sizeof *plan->head);
         plan->rows = carve(base, &used, (size_t)out->row_capacity * sizeof *plan->rows);
         plan->tiles = carve(base, &used, (size_t)out->tile_capacity * sizeof *plan->tiles);
+        if (config->programs[i])
+            carve_program(out, base, &used, plan);
     }
     out->claims = carve(base, &used, RP_ATTENTION_CLAIMS * sizeof *out->claims);
     if (decode) {
@@ -62,8 +84,15 @@ static struct routes routes_of(const struct rp_attention_cuda_config *config) {
 static int check_config(const struct rp_attention_cuda_config *config, struct rp_error *err) {
     if (config->window_count == 0 || config->window_count > RP_ATTENTION_CLASSES_MAX)
         return rp_error_set(err, RP_STATUS_UNSUPPORTED,
-                            "attention: %u different windows, at most %u", config->window_count,
-                            RP_ATTENTION_CLASSES_MAX);
+                            "attention: %u different windows and mask programs, at most %u",
+                            config->window_count, RP_ATTENTION_CLASSES_MAX);
+    uint64_t tokens =
+        (uint64_t)config->step.config.pages_per_slot * (uint64_t)config->kv.page_tokens;
+    for (uint32_t i = 0; i < config->window_count; i++)
+        if (config->programs[i] && tokens > 1u << 24)
+            return rp_error_set(err, RP_STATUS_UNSUPPORTED,
+                                "attention: a mask program over %llu tokens, at most 2^24",
+                                (unsigned long long)tokens);
     if (config->kv_heads == 0 || config->heads % config->kv_heads != 0)
         return rp_error_set(err, RP_STATUS_UNSUPPORTED,
                             "attention: %u query heads over %u KV heads", config->heads,
@@ -72,6 +101,43 @@ static int check_config(const struct rp_attention_cuda_config *config, struct rp
         return rp_error_set(err, RP_STATUS_INVALID,
                             "attention: a workspace of %zu bytes, %zu needed",
                             config->workspace_bytes, rp_attention_cuda_workspace_bytes(config));
+    return RP_OK;
+}
+
+/* One more launch for each program's class, behind the planner's. */
+static int plan_programs(const struct rp_attention_cuda_config *config, struct rp_arena *memory,
+                         const struct rp_attention_plan_cuda *plan, struct rp_cuda_launch *out,
+                         uint32_t *out_count, struct rp_error *err) {
+    struct rp_cuda_stamp stamp = plan->stamp;
+    for (uint32_t i = 0; i < config->window_count; i++) {
+        const struct rp_attention_cuda_workspace *workspace = &plan->workspace;
+        if (!config->programs[i])
+            continue;
+        struct rp_attention_plan_program *args = rp_arena_alloc(memory, sizeof *args);
+        if (!args)
+            return rp_error_set(err, RP_STATUS_NO_MEMORY, "attention: out of memory");
+        uint32_t items = config->bucket.rows;
+        if (plan->tile_queries != 0)
+            items += config->bucket.tokens / plan->tile_queries + config->bucket.rows;
+        stamp = rp_cuda_stamp_next(stamp);
+        args->args = (struct rp_attention_plan_program_args){
+            .step = config->step,
+            .plan = workspace->plans[i],
+            .row_capacity = workspace->row_capacity,
+            .tile_capacity = workspace->tile_capacity,
+            .unit_capacity = workspace->unit_capacity,
+            .block_words = workspace->block_words,
+            .heads = config->heads,
+            .block_keys = plan->tile_queries != 0 ? rp_attention_prefill_cuda_keys(config) : 0,
+            .stamp = stamp};
+        args->program = config->programs[i];
+        args->dependent_launch = config->limits.dependent_launch;
+        /* A warp takes a row or tile. */
+        args->blocks = RP_MIN(RP_CEIL_DIV(items, RP_ATTENTION_PLAN_PROGRAM_THREADS / 32),
+                              config->limits.sm_count);
+        out[(*out_count)++] =
+            (struct rp_cuda_launch){"attention_plan_mask", rp_attention_plan_program_run, args};
+    }
     return RP_OK;
 }
 
@@ -91,12 +157,17 @@ int rp_attention_cuda_plan(const struct rp_attention_cuda_config *config, struct
     args->tile_queries = routes.prefill ? rp_attention_prefill_cuda_tile(config) : 0;
     out[(*out_count)++] =
         (struct rp_cuda_launch){"attention_plan", rp_attention_plan_cuda_run, args};
-    return RP_OK;
+    return plan_programs(config, memory, args, out, out_count, err);
 }
 
-static int mask_class(const struct rp_attention_cuda_config *config, uint32_t window) {
+static bool same_mask(const struct rp_mask *a, const struct rp_mask *b) {
+    return a == b || (a && b && strcmp(rp_mask_text(a), rp_mask_text(b)) == 0);
+}
+
+int rp_attention_cuda_class(const struct rp_attention_cuda_config *config,
+                            const struct rp_mask *mask, uint32_t window) {
     for (uint32_t i = 0; i < config->window_count; i++)
-        if (config->windows[i] == window)
+        if (same_mask(config->masks[i], mask) && (mask || config->windows[i] == window))
             return (int)i;
     return -1;
 }
@@ -106,13 +177,16 @@ int rp_attention_cuda_lower(const struct rp_attention_cuda_config *config,
                             struct rp_cuda_launch out[RP_ATTENTION_LAUNCHES_MAX],
                             uint32_t *out_count, struct rp_error *err) {
     struct routes routes = routes_of(config);
-    int status = check_config(config, err), index = mask_class(config, args->window);
+    int status = check_config(config, err),
+        index = rp_attention_cuda_class(config, args->mask, args->window);
     *out_count = 0;
     if (status != RP_OK)
         return status;
     if (index < 0)
-        return rp_error_set(err, RP_STATUS_INVALID, "attention: no plan for a window of %u",
-                            args->window);
+        return args->mask ? rp_error_set(err, RP_STATUS_INVALID,
+                                         "attention: no plan for this mask program")
+                          : rp_error_set(err, RP_STATUS_INVALID,
+                                         "attention: no plan for a window of %u", args->window);
     /* The longest first: a prompt's tiles, then the many short ones. */
     const struct {
         bool wanted;
@@ -133,6 +207,7 @@ int rp_attention_cuda_lower(const struct rp_attention_cuda_config *config,
         op->config = *config;
         op->args = *args;
         op->mask_class = (uint32_t)index;
+        op->program = config->programs[index];
         op->rows = routes.generic_rows;
         op->stamp = stamp;
         rp_attention_cuda_carve(config, config->workspace, &op->workspace);

@@ -25,8 +25,11 @@ extern "C" {
 #endif
 
 #define RP_ATTENTION_SPLIT        128 /* keys; a power of two, at least 128 */
-#define RP_ATTENTION_CLASSES_MAX  4   /* distinct windows in one program */
+#define RP_ATTENTION_CLASSES_MAX  8   /* distinct windows and mask programs in one model */
 #define RP_ATTENTION_LAUNCHES_MAX 4
+#define RP_ATTENTION_PLANS_MAX    (1 + RP_ATTENTION_CLASSES_MAX)
+
+struct rp_attention_program; /* attention_program_cuda.h */
 
 /* What all attention operators of a program share. */
 struct rp_attention_cuda_config {
@@ -35,8 +38,13 @@ struct rp_attention_cuda_config {
     struct rp_kv_layout kv;
     struct rp_bucket bucket;
     uint32_t heads, kv_heads, head_dim;
+    /* Mask classes: who sees which keys, caps aside. */
     uint32_t windows[RP_ATTENTION_CLASSES_MAX]; /* 0: no window */
-    uint32_t window_count;
+    uint32_t window_count;                      /* of all classes */
+    /* A class that is a program: its kernels, which outlive every launch, and the program, to be known again by its
+     * canonical text. NULL: a window. */
+    const struct rp_attention_program *programs[RP_ATTENTION_CLASSES_MAX];
+    const struct rp_mask *masks[RP_ATTENTION_CLASSES_MAX];
     /* A product has run since the step's beginning (matmul_cuda.h): when attention's blocks start, the plan,
      * the page tables and all keys but the step's own are complete, and may be read before the wait. */
     bool behind_product;
@@ -48,9 +56,14 @@ struct rp_attention_cuda_config {
 /* Enough for every bucket within the step's capacities (config->bucket is not read). */
 size_t rp_attention_cuda_workspace_bytes(const struct rp_attention_cuda_config *config);
 
-/* The planner's launch; *out_count may be 0 when no kernel needs a plan. */
+/* The planner's launches, one more for each program; *out_count may be 0 when no kernel needs a plan. out has room for
+ * RP_ATTENTION_PLANS_MAX where there are programs, else for one. */
 int rp_attention_cuda_plan(const struct rp_attention_cuda_config *config, struct rp_arena *memory,
                            struct rp_cuda_launch *out, uint32_t *out_count, struct rp_error *err);
+
+/* The class of a program, or without one of a window; negative: there is none. */
+int rp_attention_cuda_class(const struct rp_attention_cuda_config *config,
+                            const struct rp_mask *mask, uint32_t window);
 
 /* Launches of one attention operator, in order; args->step, kv and sizes agree with the config. */
 int rp_attention_cuda_lower(const struct rp_attention_cuda_config *config,

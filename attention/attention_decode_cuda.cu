@@ -18,298 +18,25 @@
  * four warps of the split in order; then the splits in rising order (fold). Who computes a split decides
  * nothing: a block that has splits from a row's first one on folds them at once, any other leaves each by
  * itself as a partial, and the block that arrives last folds what is missing. */
-#include "attention/attention_decode_fold.cuh"
+#include "attention/attention_decode_kernel.cuh"
+#include "attention/attention_program_cuda.h"
 
 /* Three, with or without longer rings: nothing (bench/results). */
 #define BLOCKS_PER_SM 2
 
 namespace {
 
-/* Scores of a unit to weights (bf16, as the second operand of the product with V); the sums so far move
- * to the new maximum. */
-template <int D, int NT, int TILES>
-__device__ __forceinline__ void soften(const decode_args &args, const segment &at, uint32_t key,
-                                       float (&scores)[TILES][NT][4], sums<D, NT> &s,
-                                       uint32_t (&weights)[TILES][NT][2], uint32_t lane) {
-    bool full = all_are_seen(at.info, key, TILES * TILE);
-#pragma unroll
-    for (int n = 0; n < NT; n++) {
-        float largest[2] = {-INFINITY, -INFINITY}, fade[2];
-#pragma unroll
-        for (int t = 0; t < TILES; t++)
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                float &x = scores[t][n][i];
-                uint32_t position = key + t * TILE + lane / 4 + i / 2 * 8;
-                x *= args.scale;
-                if (!full && (position < at.info.first || position > at.info.position))
-                    x = -INFINITY;
-                largest[i % 2] = fmaxf(largest[i % 2], x);
-            }
-#pragma unroll
-        for (int e = 0; e < 2; e++)
-            largest[e] = fmaxf(s.max[n][e], heads_max(largest[e]));
-        if (__any_sync(0xFFFFFFFFu, largest[0] != s.max[n][0] || largest[1] != s.max[n][1])) {
-#pragma unroll
-            for (int e = 0; e < 2; e++) {
-                fade[e] = exp2_fast(s.max[n][e] - largest[e]);
-                s.max[n][e] = largest[e];
-                s.total[n][e] *= fade[e];
-            }
-#pragma unroll
-            for (int i = 0; i < D / 16; i++)
-#pragma unroll
-                for (int e = 0; e < 4; e++)
-                    s.out[n][i][e] *= fade[e % 2];
-        }
-#pragma unroll
-        for (int t = 0; t < TILES; t++) {
-            float *x = scores[t][n];
-#pragma unroll
-            for (int i = 0; i < 4; i++)
-                x[i] = exp2_fast(x[i] - s.max[n][i % 2]);
-            s.total[n][0] += x[0] + x[2];
-            s.total[n][1] += x[1] + x[3];
-            weights[t][n][0] = transpose_8x8(pack(x[0], x[1]));
-            weights[t][n][1] = transpose_8x8(pack(x[2], x[3]));
-        }
-    }
-}
-
-template <int D, int NT> struct kernel_sizes : sizes_of<D> {
-    static constexpr int BUFFERS = D * NT <= 256 ? 2 : 1; /* for exchanges; more do not fit */
-    /* K and V of a unit of each warp: under way while the sums of the unit before are made. */
-    static constexpr uint32_t RING_BYTES = WARPS * 2 * sizes_of<D>::UNIT_BYTES;
-    static size_t shared_bytes(uint32_t group) {
-        return RING_BYTES + (BUFFERS * WARPS * group * exchange<D>::STRIDE +
-                             2 * group * query_buffer<D>::STRIDE) *
-                                sizeof(float);
-    }
-};
-
-template <int D, int NT>
+template <int D, int NT, bool Capped>
 __global__ void __launch_bounds__(THREADS)
     attention_decode_kernel(const __grid_constant__ decode_args args) {
-    using sizes = kernel_sizes<D, NT>;
-    constexpr uint32_t UNIT_BYTES = sizes::UNIT_BYTES, UNIT = sizes::UNIT, STEP = sizes::STEP;
-    constexpr int TILES = sizes::TILES, BUFFERS = sizes::BUFFERS;
-    constexpr uint32_t COLUMNS = D / 4;                                    /* of four */
-    constexpr int PARTS = (NT * 8 * (int)COLUMNS + THREADS - 1) / THREADS; /* of a thread */
-    extern __shared__ __align__(128) unsigned char dynamic[];
-    __shared__ __align__(16) block_state shared;
-    const rp_stamp stamp(args.stamp);
-    rp_pdl_trigger();
-    if (!args.early)
-        stamp.wait();
-    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    /* Both at once: whether the row is one of the plan's is known a moment later. */
-    rp_attention_plan_row first = {};
-    if (threadIdx.x < args.row_capacity)
-        first = load_row(args, threadIdx.x);
-    const uint2 counts = __ldcg((const uint2 *)args.plan); /* decode_rows, decode_splits */
-    if (threadIdx.x == 0) /* a register of the loops below would cost more */
-        shared.flags = rp_stamp_flags(args.stamp);
-    const uint32_t total = counts.y * args.kv_heads;
-    const uint32_t begin = share_begin(total, blockIdx.x);
-    const uint32_t count = share_begin(total, blockIdx.x + 1) - begin;
-    if (count == 0) {
-        stamp.wait();
-        if (threadIdx.x == 0 && shared.flags & RP_PACKET_STAMP)
-            rp_stamp_end(args.stamp);
-        return;
-    }
-    if (threadIdx.x == 0) {
-#pragma unroll /* racecheck follows as many barriers as it finds such instructions */
-        for (int i = 0; i < 2; i++) {
-            barrier_init(&shared.full[i], THREADS);
-            barrier_init(&shared.empty[i], THREADS);
-        }
-    }
-    if (threadIdx.x < counts.x)
-        try_start(args, shared, threadIdx.x, first, begin, count);
-    for (uint32_t i = threadIdx.x + THREADS; i < counts.x; i += THREADS)
-        try_start(args, shared, i, load_row(args, i), begin, count);
-    __syncthreads();
+    attention_decode<D, NT, plain_mask<Capped>>(args);
+}
 
-    const exchange<D> swap = {(float *)(dynamic + sizes::RING_BYTES), args.group};
-    query_buffer<D> query = {swap.data + BUFFERS * WARPS * args.group * exchange<D>::STRIDE};
-    query_buffer<D> next_query = {query.data + args.group * query_buffer<D>::STRIDE};
-    segment at = shared.start;
-    uint32_t left = count - (at.split_end - at.split);
-    loader<D> load;
-    load.init(lane);
-    load.at = at;
-    load.left = left;
-    load.enter();
-    load.pages = load.load_pages(args, at.info, load.key, warp, lane);
-    if (threadIdx.x < ROWS_AHEAD * 2 && at.row + threadIdx.x / 2 < counts.x)
-        copy_16(shared_address(&shared.rows[0]) + threadIdx.x * 16,
-                (const unsigned char *)(args.rows + at.row) + threadIdx.x * 16);
-    if (!args.early)
-        query.ask(args, at.info.token, at.head);
-    copy_commit();
-    copy_wait<0>();
-    __syncthreads();
-    load.look_ahead(args, shared, warp, lane);
-    const uint32_t keys_at = shared_address(dynamic) + warp * 2 * UNIT_BYTES;
-    const uint32_t values_at = keys_at + UNIT_BYTES;
-    load.issue_key(args, shared, keys_at, args.early, warp, lane);
-    load.issue_value(args, values_at, args.early, warp, lane);
-    if (args.early) {
-        stamp.wait();
-        load.copy_own(args, keys_at, values_at, warp, lane);
-        query.ask(args, at.info.token, at.head);
-        copy_commit();
-        copy_wait<0>();
-        __syncthreads();
-    }
-    /* Rows of a unit that a lane names to ldmatrix: for K keys in order, for V two halves of the dims. */
-    const uint32_t key_lane = lane % 16 * sizes::ROW_BYTES + lane / 16 * 16;
-    const uint32_t value_lane = (lane % 8 + lane / 16 * 8) * sizes::ROW_BYTES + lane / 8 % 2 * 16;
-    uint32_t turn = 0;
-
-    for (;;) {
-        uint32_t q[NT][D / 16][2];
-        query.template load<NT>(q, args.group, lane);
-        if (left != 0) {
-            bool wraps = at.head + 1 == args.kv_heads;
-            next_query.ask(args, wraps ? row_at(args, shared, at.row + 1).token : at.info.token,
-                           wraps ? 0 : at.head + 1);
-        }
-        /* The copy of the next q may still be under way at the end of so few keys. */
-        const bool is_short =
-            keys_end(at, at.split_end) - (keys_begin(at, at.split) & ~(STEP - 1)) <= STEP;
-        folded state[PARTS];
-#pragma unroll
-        for (int p = 0; p < PARTS; p++)
-            state[p] = nothing();
-        /* Sums of a split, the turn-th of this block, over the warps, and what becomes of them. */
-        auto settle = [&](uint32_t split, uint32_t turn) {
-            barrier_wait(&shared.full[turn % BUFFERS], turn / BUFFERS & 1);
-#pragma unroll
-            for (int p = 0; p < PARTS; p++) {
-                uint32_t part = p * THREADS + threadIdx.x;
-                uint32_t head = part / COLUMNS, column = part % COLUMNS * 4;
-                if (head >= args.group)
-                    continue;
-                folded x = swap.take(turn % BUFFERS, head, column);
-                if (at.split == 0)
-                    fold(state[p], x);
-                else
-                    put_partial<D>(partial_at<D>(args, blockIdx.x, split - at.split), args.group,
-                                   head, column, x);
-            }
-            barrier_arrive(&shared.empty[turn % BUFFERS]);
-        };
-#pragma unroll 1
-        for (uint32_t split = at.split;; split++) {
-            sums<D, NT> s;
-            s.clear();
-            const uint32_t end = keys_end(at, split + 1) + warp * UNIT;
-#pragma unroll 1
-            for (uint32_t key = (keys_begin(at, split) & ~(STEP - 1)) + warp * UNIT; key < end;
-                 key += STEP) {
-                const bool seen = any_is_seen(at.info, key, UNIT);
-                uint32_t weights[TILES][NT][2];
-                float scores[TILES][NT][4] = {}, odd[TILES][NT][4] = {};
-                copy_wait<1>();
-                if (seen) {
-#pragma unroll
-                    for (int i = 0; i < D / 16; i++)
-#pragma unroll
-                        for (int t = 0; t < TILES; t++) {
-                            uint32_t a[4];
-                            load_matrices(a, keys_at + key_lane + t * TILE * sizes::ROW_BYTES +
-                                                 i * 32);
-#pragma unroll
-                            for (int n = 0; n < NT; n++)
-                                multiply(i % 2 ? odd[t][n] : scores[t][n], a, q[n][i][0],
-                                         q[n][i][1]);
-                        }
-                }
-                __syncwarp();
-                load.issue_key(args, shared, keys_at, false, warp, lane);
-                if (seen) {
-#pragma unroll
-                    for (int t = 0; t < TILES; t++)
-#pragma unroll
-                        for (int n = 0; n < NT; n++)
-#pragma unroll
-                            for (int e = 0; e < 4; e++)
-                                scores[t][n][e] += odd[t][n][e];
-                    soften<D, NT, TILES>(args, at, key, scores, s, weights, lane);
-                }
-                copy_wait<1>();
-                if (seen) {
-#pragma unroll
-                    for (int t = 0; t < TILES; t++)
-#pragma unroll
-                        for (int i = 0; i < D / 16; i++) {
-                            uint32_t a[4];
-                            load_matrices_transposed(a, values_at + value_lane +
-                                                            t * TILE * sizes::ROW_BYTES + i * 32);
-#pragma unroll
-                            for (int n = 0; n < NT; n++)
-                                multiply(s.out[n][i], a, weights[t][n][0], weights[t][n][1]);
-                        }
-                }
-                __syncwarp();
-                load.issue_value(args, values_at, false, warp, lane);
-            }
-            /* With two buffers a split is settled when the next one is done: no warp waits for
-             * another that is less than a split behind. */
-            const uint32_t buffer = turn % BUFFERS, round = turn / BUFFERS;
-            const bool is_last = split + 1 == at.split_end;
-            if (is_short && is_last)
-                copy_wait<0>();
-            if (round != 0)
-                barrier_wait(&shared.empty[buffer], (round - 1) & 1);
-            swap.template put<NT>(buffer, s, warp, lane);
-            barrier_arrive(&shared.full[buffer]);
-            if (BUFFERS == 2 && split != at.split)
-                settle(split - 1, turn - 1);
-            if (BUFFERS == 1 && !is_last)
-                settle(split, turn);
-            turn++;
-            if (is_last)
-                break;
-        }
-        settle(at.split_end - 1, turn - 1);
-        const size_t out = at.info.token * args.out_stride + (size_t)at.head * args.group * D;
-        const bool whole = at.split == 0 && at.split_end == at.info.splits;
-        if (at.split == 0) {
-#pragma unroll
-            for (int p = 0; p < PARTS; p++) {
-                uint32_t part = p * THREADS + threadIdx.x;
-                uint32_t head = part / COLUMNS, column = part % COLUMNS * 4;
-                if (head >= args.group)
-                    continue;
-                if (whole)
-                    store_out(args, out + head * D + column, state[p]);
-                else
-                    put_partial<D>(partial_at<D>(args, blockIdx.x, PREFIX_SLOT), args.group, head,
-                                   column, state[p]);
-            }
-        }
-        if (!whole && arrive(args, shared, at, total)) {
-#pragma unroll 1
-            for (uint32_t part = threadIdx.x; part < args.group * COLUMNS; part += THREADS) {
-                uint32_t head = part / COLUMNS, column = part % COLUMNS * 4;
-                store_out(args, out + head * D + column,
-                          fold_partials<D>(args, shared, head, column));
-            }
-        }
-        if (left == 0)
-            break;
-        next_segment(args, shared, at, left);
-        left -= at.split_end;
-        float *done = query.data;
-        query.data = next_query.data;
-        next_query.data = done;
-    }
-    copy_wait<0>();
-    if (threadIdx.x == 0 && shared.flags & RP_PACKET_STAMP)
-        rp_stamp_end(args.stamp);
+template <int D, int NT> const void *kernel_of(const rp_attention_cuda_args *args) {
+    if (args->program)
+        return args->program->decode;
+    return args->args.soft_cap > 0 ? (const void *)attention_decode_kernel<D, NT, true>
+                                   : (const void *)attention_decode_kernel<D, NT, false>;
 }
 
 template <int D, int NT> int start(const rp_attention_cuda_args *args, cudaStream_t stream) {
@@ -336,6 +63,13 @@ template <int D, int NT> int start(const rp_attention_cuda_args *args, cudaStrea
     to.kv_heads = op->kv_heads;
     to.row_capacity = args->workspace.row_capacity;
     to.scale = op->scale * 1.4426950408889634f;
+    to.natural_scale = op->scale;
+    if (op->soft_cap > 0) {
+        to.cap_in = op->scale / op->soft_cap;
+        to.cap_out = op->soft_cap * 1.4426950408889634f;
+    }
+    to.units = args->workspace.plans[args->mask_class].units;
+    to.unit_capacity = args->workspace.unit_capacity;
     to.out_dtype = op->out_dtype;
     to.stamp = args->stamp;
     to.early = args->config.behind_product;
@@ -347,13 +81,13 @@ template <int D, int NT> int start(const rp_attention_cuda_args *args, cudaStrea
     if (most <= sm_count && sm_count < blocks)
         blocks = sm_count;
     size_t shared_bytes = kernel_sizes<D, NT>::shared_bytes(to.group);
-    int error =
-        (int)cudaFuncSetAttribute(attention_decode_kernel<D, NT>,
-                                  cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared_bytes);
+    const void *kernel = kernel_of<D, NT>(args);
+    int error = (int)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                          (int)shared_bytes);
     if (error != 0)
         return error;
-    return rp_cuda_start(attention_decode_kernel<D, NT>, dim3(blocks), dim3(THREADS), shared_bytes,
-                         stream, args->config.limits.dependent_launch, to);
+    return rp_cuda_start(kernel, dim3(blocks), dim3(THREADS), shared_bytes, stream,
+                         args->config.limits.dependent_launch, &to);
 }
 
 template <int D> int start_dim(const rp_attention_cuda_args *args, cudaStream_t stream) {

@@ -29,10 +29,15 @@ struct folded {
     float4 out;
 };
 
+/* What scores are taken relative to. A program may leave nothing to see: any finite number does, then. */
+template <typename Mask> __device__ __forceinline__ float offset_of(float max) {
+    return Mask::is_program && max == -INFINITY ? 0.0f : max;
+}
+
 /* state and then `next`; a state that was never folded has max -inf and zeros. */
-__device__ __forceinline__ void fold(folded &state, const folded &next) {
-    float max = fmaxf(state.max, next.max);
-    float a = exp2_fast(state.max - max), b = exp2_fast(next.max - max);
+template <typename Mask> __device__ __forceinline__ void fold(folded &state, const folded &next) {
+    float max = fmaxf(state.max, next.max), offset = offset_of<Mask>(max);
+    float a = exp2_fast(state.max - offset), b = exp2_fast(next.max - offset);
     state.max = max;
     state.total = __fmaf_rn(next.total, b, __fmul_rn(state.total, a));
     state.out.x = __fmaf_rn(next.out.x, b, __fmul_rn(state.out.x, a));
@@ -79,6 +84,7 @@ template <int D> struct exchange {
             }
     }
     /* Four columns of a head over the four warps, in order. */
+    template <typename Mask>
     __device__ __forceinline__ folded take(uint32_t buffer, uint32_t head, uint32_t column) const {
         float max[WARPS], factor[WARPS];
         folded sum;
@@ -88,7 +94,7 @@ template <int D> struct exchange {
         sum.max = fmaxf(fmaxf(max[0], max[1]), fmaxf(max[2], max[3]));
 #pragma unroll
         for (int w = 0; w < WARPS; w++)
-            factor[w] = exp2_fast(max[w] - sum.max);
+            factor[w] = exp2_fast(max[w] - offset_of<Mask>(sum.max));
         sum.total = 0.0f;
         sum.out = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
 #pragma unroll
@@ -132,8 +138,11 @@ __device__ __forceinline__ folded get_partial(const float *from, uint32_t group,
     return x;
 }
 
+template <typename Mask>
 __device__ __forceinline__ void store_out(const decode_args &args, size_t at, const folded &x) {
     float inverse = __fdividef(1.0f, x.total);
+    if (Mask::is_program && x.total == 0.0f)
+        inverse = 0.0f;
     float y[4] = {x.out.x * inverse, x.out.y * inverse, x.out.z * inverse, x.out.w * inverse};
     if (args.out_dtype == RP_DTYPE_F32) {
         float *to = (float *)args.out + at;
@@ -202,7 +211,7 @@ __device__ __forceinline__ bool arrive(const decode_args &args, block_state &sha
     return shared.is_last;
 }
 
-template <int D>
+template <int D, typename Mask>
 __device__ __forceinline__ folded fold_partials(const decode_args &args, const block_state &shared,
                                                 uint32_t head, uint32_t column) {
     constexpr uint32_t AHEAD = 4;
@@ -219,7 +228,7 @@ __device__ __forceinline__ folded fold_partials(const decode_args &args, const b
 #pragma unroll
         for (uint32_t a = 0; a < AHEAD; a++)
             if (i + a < count)
-                fold(state, next[a]);
+                fold<Mask>(state, next[a]);
     }
     return state;
 }

@@ -4,7 +4,10 @@
 #define RP_ATTENTION_ATTENTION_DECODE_STREAM_CUH
 
 #include "attention/attention_internal_cuda.h"
+#include "attention/attention_mask_policy.cuh"
 #include "device/cuda_kernel.cuh"
+
+#include <math.h>
 
 namespace {
 
@@ -33,6 +36,12 @@ struct decode_args {
     bool q_aligned; /* to 16 bytes, in every row */
     bool early;     /* everything but q and the step's own keys is complete before the wait */
     rp_cuda_stamp stamp;
+    float cap_in, cap_out; /* a capped score is cap_out * tanh(cap_in * (q . k)), times log2 e */
+    /* Of a program: (row_capacity, unit_capacity) the units of RP_ATTENTION_SPLIT keys that a row reads
+     * (attention_internal_cuda.h), and its scale. */
+    const uint32_t *units;
+    uint32_t unit_capacity;
+    float natural_scale;
 };
 
 __device__ __forceinline__ uint32_t shared_address(const void *at) {
@@ -201,18 +210,27 @@ __device__ __forceinline__ void next_segment(const decode_args &args, const bloc
     at.split_end = min(at.info.splits, left);
 }
 
+/* A program's row has its keys numbered as they stand in its list of units: from 0, without gaps. Its own position
+ * is in `first` then. */
+template <typename Mask>
+__device__ __forceinline__ uint32_t first_key(const rp_attention_plan_row &row) {
+    return Mask::is_program ? 0 : row.first;
+}
+
 /* Keys [begin, end) of splits [split, split_end). */
+template <typename Mask>
 __device__ __forceinline__ uint32_t keys_begin(const segment &at, uint32_t split) {
-    return max(at.info.first, (at.info.first_split + split) << at.info.split_log2);
+    return max(first_key<Mask>(at.info), (at.info.first_split + split) << at.info.split_log2);
 }
 __device__ __forceinline__ uint32_t keys_end(const segment &at, uint32_t split_end) {
     return min(at.info.position + 1, (at.info.first_split + split_end) << at.info.split_log2);
 }
 
 /* Whether `count` keys hold a visible one, and whether they hold nothing else. */
+template <typename Mask>
 __device__ __forceinline__ bool any_is_seen(const rp_attention_plan_row &row, uint32_t key,
                                             uint32_t count) {
-    return key <= row.position && key + count > row.first;
+    return key <= row.position && key + count > first_key<Mask>(row);
 }
 __device__ __forceinline__ bool all_are_seen(const rp_attention_plan_row &row, uint32_t key,
                                              uint32_t count) {
@@ -234,8 +252,14 @@ template <int D> struct sizes_of {
 };
 static_assert(RP_ATTENTION_SPLIT % sizes_of<64>::STEP == 0, "a split is whole steps");
 
+/* What a unit of a program's list says. */
+#define UNIT_IS_PARTIAL 1u
+__device__ __forceinline__ uint32_t unit_key(uint32_t unit) {
+    return unit / 2 * RP_ATTENTION_SPLIT;
+}
+
 /* One warp's stream of units into its ring, ahead of the sums. */
-template <int D> struct loader {
+template <int D, typename Mask> struct loader {
     static constexpr uint32_t TILES = sizes_of<D>::TILES, UNIT = sizes_of<D>::UNIT,
                               STEP = sizes_of<D>::STEP, BATCH = sizes_of<D>::BATCH,
                               ROW_BYTES = sizes_of<D>::ROW_BYTES;
@@ -248,6 +272,11 @@ template <int D> struct loader {
     uint32_t batch, pages, next_pages; /* a lane's page from key `batch` on, and after it */
     uint32_t lane_to[PERIOD];          /* where a lane's chunk of each instruction goes */
     const unsigned char *from[TILES];  /* a lane's first chunk of each tile */
+    /* A program: of this unit its entry in the list and which of its keys some head sees, as bits; of a lane's page
+     * the entry. */
+    uint32_t unit, seen;
+    uint32_t units, next_units;
+    mask_params<Mask> params; /* of the row */
 
     __device__ __forceinline__ void init(uint32_t lane) {
 #pragma unroll
@@ -255,27 +284,42 @@ template <int D> struct loader {
             lane_to[i] = (i * 32 + lane + (i * 32 + lane) / CHUNKS) * 16;
     }
 
-    /* The pages of 32 tiles of this warp, from `base` on. */
+    /* The pages of 32 tiles of this warp, from `base` on. index: of the row; units: the tiles' entries. */
     __device__ __forceinline__ uint32_t load_pages(const decode_args &args,
-                                                   const rp_attention_plan_row &row, uint32_t base,
-                                                   uint32_t warp, uint32_t lane) {
+                                                   const rp_attention_plan_row &row, uint32_t index,
+                                                   uint32_t base, uint32_t warp, uint32_t lane,
+                                                   uint32_t &units) {
         const uint32_t *table = args.slots + (size_t)row.slot * args.slot_words + RP_SLOT_PAGES;
         uint32_t mine = base + lane / TILES * STEP + warp * UNIT + lane % TILES * TILE;
-        return any_is_seen(row, mine, TILE) ? __ldcg(table + (mine >> args.page_log2)) : 0;
+        if constexpr (Mask::is_program) {
+            units = 0;
+            if (mine > row.position)
+                return 0;
+            units =
+                __ldcg(args.units + (size_t)index * args.unit_capacity + mine / RP_ATTENTION_SPLIT);
+            mine = unit_key(units) + mine % RP_ATTENTION_SPLIT;
+            return mine <= row.first ? __ldcg(table + (mine >> args.page_log2)) : 0;
+        }
+        return any_is_seen<Mask>(row, mine, TILE) ? __ldcg(table + (mine >> args.page_log2)) : 0;
+    }
+    __device__ __forceinline__ void load_params(const decode_args &args,
+                                                const rp_attention_plan_row &row) {
+        params.load(args.slots + (size_t)row.slot * args.slot_words);
     }
     /* Asks for the pages after this batch: they are there when they are wanted. */
     __device__ __forceinline__ void look_ahead(const decode_args &args, const block_state &shared,
                                                uint32_t warp, uint32_t lane) {
         if (batch + BATCH < end) {
-            next_pages = load_pages(args, at.info, batch + BATCH, warp, lane);
+            next_pages = load_pages(args, at.info, at.row, batch + BATCH, warp, lane, next_units);
         } else if (left != 0) {
-            const rp_attention_plan_row row =
-                at.head + 1 == args.kv_heads ? row_at(args, shared, at.row + 1) : at.info;
-            next_pages = load_pages(args, row, row.first & ~(STEP - 1), warp, lane);
+            const bool wraps = at.head + 1 == args.kv_heads;
+            const rp_attention_plan_row row = wraps ? row_at(args, shared, at.row + 1) : at.info;
+            next_pages = load_pages(args, row, at.row + wraps, first_key<Mask>(row) & ~(STEP - 1),
+                                    warp, lane, next_units);
         }
     }
     __device__ __forceinline__ void enter() {
-        key = keys_begin(at, at.split) & ~(STEP - 1);
+        key = keys_begin<Mask>(at, at.split) & ~(STEP - 1);
         end = keys_end(at, at.split_end);
         batch = key;
     }
@@ -300,9 +344,47 @@ template <int D> struct loader {
                                 position >= at.info.first && position <= at.info.position);
         }
     }
+    /* The same of a program's partial unit, as far as `seen` says. */
+    __device__ __forceinline__ void copy_bits(uint32_t to, const unsigned char *tile,
+                                              uint32_t first, uint32_t bits, bool but_own,
+                                              uint32_t lane) {
+#pragma unroll 1
+        for (uint32_t i = 0; i < TILE * CHUNKS; i += 32) {
+            uint32_t row = (i + lane) / CHUNKS;
+            if (!but_own || first + row != at.info.first || (bits >> row & 1) == 0)
+                copy_16_or_zero(to + (i + lane + row) * 16, tile + i * 16, bits >> row & 1);
+        }
+    }
+    /* Where the unit's keys lie in the sequence. */
+    __device__ __forceinline__ uint32_t place(uint32_t warp) const {
+        if constexpr (Mask::is_program)
+            return unit_key(unit) + key % RP_ATTENTION_SPLIT + warp * UNIT;
+        return key + warp * UNIT;
+    }
+    __device__ __forceinline__ void copy_program(uint32_t to, bool but_own, uint32_t warp,
+                                                 uint32_t lane) {
+        if (key >= end || seen == 0)
+            return;
+        if (!but_own && (unit & UNIT_IS_PARTIAL) == 0) {
+#pragma unroll
+            for (uint32_t t = 0; t < TILES; t++)
+                copy_parts<0>(to + t * TILE * ROW_BYTES, from[t]);
+        } else {
+            uint32_t first = place(warp);
+#pragma unroll
+            for (uint32_t t = 0; t < TILES; t++)
+                copy_bits(to + t * TILE * ROW_BYTES, from[t], first + t * TILE, seen >> t * TILE,
+                          but_own, lane);
+        }
+    }
     __device__ __forceinline__ void copy(uint32_t to, bool but_own, uint32_t warp, uint32_t lane) {
+        if constexpr (Mask::is_program) {
+            copy_program(to, but_own, warp, lane);
+            copy_commit();
+            return;
+        }
         uint32_t first = key + warp * UNIT;
-        if (key < end && any_is_seen(at.info, first, UNIT)) {
+        if (key < end && any_is_seen<Mask>(at.info, first, UNIT)) {
             if (!but_own && all_are_seen(at.info, first, UNIT)) {
 #pragma unroll
                 for (uint32_t t = 0; t < TILES; t++)
@@ -315,24 +397,49 @@ template <int D> struct loader {
         }
         copy_commit();
     }
+    /* Which keys of a program's unit are seen; a lane asks for one of them. */
+    __device__ __forceinline__ void find_seen(const decode_args &args, uint32_t warp,
+                                              uint32_t lane) {
+        if constexpr (Mask::is_program) {
+            const uint32_t all = UNIT == 32 ? 0xFFFFFFFFu : (1u << UNIT % 32) - 1;
+            seen = all;
+            if (unit & UNIT_IS_PARTIAL && key < end) {
+                uint32_t mine = place(warp) + lane;
+                seen =
+                    all & __ballot_sync(0xFFFFFFFFu, mine <= at.info.first &&
+                                                         Mask::any_sees(at.info.first, 1, mine,
+                                                                        at.head * args.group,
+                                                                        args.group, params.value));
+            }
+        }
+    }
     /* Goes to the next unit. */
     __device__ __forceinline__ void advance(const decode_args &args, const block_state &shared,
                                             uint32_t warp, uint32_t lane) {
         bool enters = key >= end && left != 0;
         if (enters) {
+            uint32_t row = at.row;
             next_segment(args, shared, at, left);
             left -= at.split_end;
             enter();
+            if (Mask::is_program && at.row != row)
+                load_params(args, at.info);
         }
         if (enters || key - batch == BATCH) {
             batch = key;
             pages = next_pages;
+            if constexpr (Mask::is_program)
+                units = next_units;
             look_ahead(args, shared, warp, lane);
+        }
+        if constexpr (Mask::is_program) {
+            unit = __shfl_sync(0xFFFFFFFFu, units, (key - batch) / STEP * TILES);
+            find_seen(args, warp, lane);
         }
 #pragma unroll
         for (uint32_t t = 0; t < TILES; t++) {
             uint32_t page = __shfl_sync(0xFFFFFFFFu, pages, (key - batch) / STEP * TILES + t);
-            uint32_t in_page = (key + warp * UNIT + t * TILE) & ((1u << args.page_log2) - 1);
+            uint32_t in_page = (place(warp) + t * TILE) & ((1u << args.page_log2) - 1);
             from[t] = args.kv + page * args.page_stride + at.head * args.head_stride +
                       in_page * (D * 2) + lane * 16;
         }
@@ -352,23 +459,26 @@ template <int D> struct loader {
         copy(to, but_own && has_own(warp), warp, lane);
         key += STEP;
     }
+    __device__ __forceinline__ uint32_t own_position() const {
+        return Mask::is_program ? at.info.first : at.info.position;
+    }
     /* This unit has the row's own key, which belongs to this very step. */
     __device__ __forceinline__ bool has_own(uint32_t warp) const {
-        uint32_t first = key + warp * UNIT;
-        return key < end && first <= at.info.position && first + UNIT > at.info.position;
+        uint32_t first = place(warp), own = own_position();
+        return key < end && first <= own && first + UNIT > own;
     }
     /* What `but_own` left out of the unit issued last; joins the next group of copies. */
     __device__ __forceinline__ void copy_own(const decode_args &args, uint32_t keys_at,
                                              uint32_t values_at, uint32_t warp, uint32_t lane) {
         key -= STEP;
         if (has_own(warp)) {
-            uint32_t row = at.info.position - (key + warp * UNIT);
+            uint32_t row = own_position() - place(warp);
             uint32_t page =
                 __shfl_sync(0xFFFFFFFFu, pages, (key - batch) / STEP * TILES + row / TILE);
-            uint32_t in_page = at.info.position & ((1u << args.page_log2) - 1);
+            uint32_t in_page = own_position() & ((1u << args.page_log2) - 1);
             const unsigned char *own = args.kv + page * args.page_stride +
                                        at.head * args.head_stride + in_page * (D * 2) + lane * 16;
-            if (lane < CHUNKS) {
+            if (lane < CHUNKS && (!Mask::is_program || seen >> row & 1)) {
                 copy_16(keys_at + row * ROW_BYTES + lane * 16, own);
                 copy_16(values_at + row * ROW_BYTES + lane * 16, own + args.plane_stride);
             }

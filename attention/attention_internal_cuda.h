@@ -9,6 +9,17 @@
  *            KV head, in each head split by split. A block takes an equal part of the line.
  *   tiles    prompt rows cut into tiles of queries, those that see most keys first
  *
+ * A program's class has more, from a kernel of its own behind that one (attention_plan_program.cuh):
+ *
+ *   units    of each decode row the units of RP_ATTENTION_SPLIT keys that are not skipped, in rising order: index * 2,
+ *            plus 1 where the pairs must be asked. The row's keys are numbered in this list's order, without gaps:
+ *            first_split is 0, position is the last number, `first` is the token's own position.
+ *   blocks   of each tile the blocks of keys that are not skipped, as bits: (tile, word, {any, partial})
+ *   bounds   of each tile {past the last key that exists, how many blocks}
+ *   order    the tiles, those with most blocks first
+ *
+ * A row or tile that sees nothing has one unit or block all the same, whose pairs say so.
+ *
  * Plain C: the lowering and the kernels include it. */
 #ifndef RP_ATTENTION_ATTENTION_INTERNAL_CUDA_H
 #define RP_ATTENTION_ATTENTION_INTERNAL_CUDA_H
@@ -57,12 +68,19 @@ struct rp_attention_cuda_plan_view {
     struct rp_attention_plan_head *head;
     struct rp_attention_plan_row *rows;
     struct rp_attention_plan_tile *tiles;
+    /* Of a program; else NULL. */
+    uint32_t *units;  /* (row_capacity, unit_capacity) */
+    uint32_t *blocks; /* (tile_capacity, block_words, 2) */
+    uint32_t *bounds; /* (tile_capacity, 2) */
+    uint32_t *order;  /* (tile_capacity) */
+    uint32_t *done;   /* blocks of the planner's kernel that are; zero between kernels */
 };
 
 /* The workspace, cut up. Counters are zero between kernels: whoever counts resets them. */
 struct rp_attention_cuda_workspace {
     struct rp_attention_cuda_plan_view plans[RP_ATTENTION_CLASSES_MAX];
     uint32_t row_capacity, tile_capacity;
+    uint32_t unit_capacity, block_words; /* of the longest sequence */
     uint32_t *arrivals; /* (row_capacity, kv_heads) splits of a decode row that are done */
     uint32_t
         *claims; /* (RP_ATTENTION_CLAIMS) for kernels that claim work: [0] decode, [1] prefill */
@@ -89,6 +107,7 @@ struct rp_attention_cuda_args {
     uint32_t mask_class; /* index into config.windows and workspace.plans */
     uint32_t rows;       /* generic: enum rp_attention_cuda_rows; it needs no plan */
     struct rp_cuda_stamp stamp;
+    const struct rp_attention_program *program; /* whose kernels are launched; NULL: built in */
 };
 
 /* Decode rows: bf16 pages of at least 16 tokens, head dim 64, 96, 128 or 256, groups up to 16. */
@@ -101,6 +120,10 @@ size_t rp_attention_decode_cuda_partial_floats(const struct rp_attention_cuda_co
 /* Prompt rows. tile: queries of one tile of the plan; it depends on the sizes alone, not on the bucket. */
 bool rp_attention_prefill_cuda_supports(const struct rp_attention_cuda_config *config);
 uint32_t rp_attention_prefill_cuda_tile(const struct rp_attention_cuda_config *config);
+/* Whether Hopper's kernel takes them. */
+bool rp_attention_prefill_cuda_has_wgmma(const struct rp_attention_cuda_config *config);
+/* Keys of one block. */
+uint32_t rp_attention_prefill_cuda_keys(const struct rp_attention_cuda_config *config);
 int rp_attention_prefill_cuda_run(const void *args, struct CUstream_st *stream);
 
 /* Any head dim up to 256, f32 and bf16 pages, any page size, any group; both kinds of rows. */
@@ -114,6 +137,24 @@ struct rp_attention_plan_cuda {
     struct rp_cuda_stamp stamp;
 };
 int rp_attention_plan_cuda_run(const void *args, struct CUstream_st *stream);
+
+#define RP_ATTENTION_PLAN_PROGRAM_THREADS 256u
+
+/* The lists of one program's class, behind the planner. */
+struct rp_attention_plan_program_args {
+    struct rp_step_view step;
+    struct rp_attention_cuda_plan_view plan;
+    uint32_t row_capacity, tile_capacity, unit_capacity, block_words;
+    uint32_t heads, block_keys; /* block_keys 0: no tiles */
+    struct rp_cuda_stamp stamp;
+};
+struct rp_attention_plan_program {
+    struct rp_attention_plan_program_args args;
+    const struct rp_attention_program *program;
+    uint32_t blocks; /* of the grid */
+    bool dependent_launch;
+};
+int rp_attention_plan_program_run(const void *args, struct CUstream_st *stream);
 
 #ifdef __cplusplus
 }

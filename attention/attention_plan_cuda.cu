@@ -1,5 +1,6 @@
 /* attention_plan_cuda.cu - lists of work from the live rows: one block per mask class. */
 #include "attention/attention_internal_cuda.h"
+#include "attention/attention_program_cuda.h"
 
 #include "device/cuda_kernel.cuh"
 
@@ -162,4 +163,11 @@ int rp_attention_plan_cuda_run(const void *args_void, cudaStream_t stream) {
     const rp_attention_plan_cuda *args = (const rp_attention_plan_cuda *)args_void;
     return rp_cuda_start(attention_plan_kernel, dim3(args->config.window_count), dim3(THREADS), 0,
                          stream, args->config.limits.dependent_launch, *args);
+}
+
+int rp_attention_plan_program_run(const void *args_void, cudaStream_t stream) {
+    const rp_attention_plan_program *args = (const rp_attention_plan_program *)args_void;
+    return rp_cuda_start(args->program->plan, dim3(args->blocks),
+                         dim3(RP_ATTENTION_PLAN_PROGRAM_THREADS), 0, stream, args->dependent_launch,
+                         &args->args);
 }

@@ -4,6 +4,7 @@
 #define RP_ATTENTION_ATTENTION_TILE_CUDA_CUH
 
 #include "attention/attention_internal_cuda.h"
+#include "attention/attention_mask_policy.cuh"
 
 #include "device/cuda_kernel.cuh"
 
@@ -12,6 +13,7 @@
 /* The kernel of Hopper, behind rp_attention_prefill_cuda_*: the same contract. */
 bool rp_attention_prefill_wgmma_cuda_supports(const rp_attention_cuda_config *config);
 uint32_t rp_attention_prefill_wgmma_cuda_tile(const rp_attention_cuda_config *config);
+uint32_t rp_attention_prefill_wgmma_cuda_keys(const rp_attention_cuda_config *config);
 int rp_attention_prefill_wgmma_cuda_run(const void *args, cudaStream_t stream);
 
 #define LOG2_E 1.44269504088896340736f
@@ -23,8 +25,9 @@ struct prefill_tile {
     uint32_t token;     /* first, of the step */
     uint32_t tokens;    /* 0: no work */
     uint32_t position;  /* of the first token */
-    uint32_t first_key; /* that any row sees */
-    uint32_t key_end;   /* past the last that any row sees */
+    uint32_t first_key; /* that any row sees; of a program: 0 */
+    uint32_t key_end;   /* past the last that any row sees; of a program: that exists */
+    uint32_t index;     /* of a program's bits */
 };
 
 static __device__ __forceinline__ uint32_t first_visible(uint32_t window, uint32_t position) {
@@ -32,20 +35,28 @@ static __device__ __forceinline__ uint32_t first_visible(uint32_t window, uint32
 }
 
 /* The `index`-th tile of the plan; no tokens past the last one. */
+template <typename Mask>
 static __device__ __forceinline__ prefill_tile find_tile(const rp_attention_cuda_args &call,
                                                          uint32_t index) {
     const rp_attention_cuda_plan_view &plan = call.workspace.plans[call.mask_class];
     prefill_tile tile = {};
     if (index >= plan.head->tiles)
         return tile;
+    if constexpr (Mask::is_program)
+        index = plan.order[index];
     const rp_attention_plan_tile from = plan.tiles[index];
     const rp_step_view &step = call.args.step;
     tile.pages = step.slots + (size_t)from.slot * step.slot_words + RP_SLOT_PAGES;
     tile.token = from.token;
     tile.tokens = from.count;
     tile.position = from.position;
-    tile.first_key = first_visible(call.args.window, from.position);
-    tile.key_end = from.position + from.count;
+    if constexpr (Mask::is_program) {
+        tile.index = index;
+        tile.key_end = plan.bounds[index * 2];
+    } else {
+        tile.first_key = first_visible(call.args.window, from.position);
+        tile.key_end = from.position + from.count;
+    }
     return tile;
 }
 
@@ -82,12 +93,13 @@ static __device__ __forceinline__ bool pairs_are_aligned(const rp_attention_args
 struct softmax_state {
     float max[2], sum[2]; /* sum: of this lane's columns only */
     uint32_t position[2], first[2];
+    uint32_t head[2]; /* for programs that ask */
 };
 
 /* Nothing seen yet. row: the first of the thread's two, in the tile. */
 static __device__ __forceinline__ softmax_state begin_rows(const rp_attention_args &args,
                                                            const prefill_tile &tile, uint32_t row,
-                                                           uint32_t group) {
+                                                           uint32_t group, uint32_t kv_head) {
     softmax_state state;
 #pragma unroll
     for (int half = 0; half < 2; half++) {
@@ -97,8 +109,96 @@ static __device__ __forceinline__ softmax_state begin_rows(const rp_attention_ar
         state.sum[half] = 0.0f;
         state.position[half] = tile.position + token;
         state.first[half] = first_visible(args.window, tile.position + token);
+        state.head[half] = kv_head * group + (row + half * 8) % group;
     }
     return state;
+}
+
+/* What softmax multiplies its scores by, log2 e among it. */
+template <typename Mask>
+static __device__ __forceinline__ float factor_of(const rp_attention_args &args) {
+    return (Mask::has_score ? 1.0f : Mask::is_capped ? args.soft_cap : args.scale) * LOG2_E;
+}
+
+/* Scores become tanh(in * score). Which way a score takes decides nothing but the time. */
+template <int N> static __device__ __forceinline__ void cap_scores(float (&s)[N][4], float in) {
+    float largest = 0.0f;
+#pragma unroll
+    for (int n = 0; n < N; n++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            s[n][i] *= in;
+            largest = fmaxf(largest, fabsf(s[n][i]));
+        }
+    if (!__any_sync(0xFFFFFFFFu, !(largest < RP_TANH_SMALL))) {
+#pragma unroll
+        for (int n = 0; n < N; n++)
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                s[n][i] = rp_tanh_small(s[n][i]);
+    } else {
+#pragma unroll
+        for (int n = 0; n < N; n++)
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                s[n][i] = rp_tanh(s[n][i]);
+    }
+}
+
+#define BLOCK_IS_PARTIAL 1u
+#define BLOCK_IS_LAST    2u
+
+/* A block of a program: its rules, then its mask where not every pair meets. */
+template <typename Mask, int N>
+static __device__ __forceinline__ void
+apply_program(float (&s)[N][4], const softmax_state &state, const prefill_tile &tile, uint32_t key,
+              bool is_partial, float scale, const int32_t *from) {
+    uint32_t column = key + threadIdx.x % 4 * 2;
+    int32_t params[Mask::param_count ? Mask::param_count : 1] = {};
+    if (!Mask::has_score && !is_partial)
+        return;
+#pragma unroll
+    for (int i = 0; i < Mask::param_count; i++)
+        params[i] = from[i];
+    if constexpr (Mask::has_score) {
+#pragma unroll
+        for (int n = 0; n < N; n++)
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                s[n][i] = Mask::score(s[n][i] * scale, state.position[i / 2],
+                                      column + n * 8 + i % 2, state.head[i / 2], params);
+    }
+    if (!is_partial)
+        return;
+    /* A causal program says itself that there is nothing behind q. */
+    auto is_seen = [&](int i, uint32_t kv) {
+        return (Mask::is_causal || kv < tile.key_end) &&
+               Mask::sees(state.position[i / 2], kv, state.head[i / 2], params);
+    };
+    if constexpr (Mask::is_short) {
+#pragma unroll
+        for (int n = 0; n < N; n++)
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                if (!is_seen(i, column + n * 8 + i % 2))
+                    s[n][i] = -INFINITY;
+        return;
+    }
+#pragma unroll
+    for (int word = 0; word < N / 8; word++) {
+        uint32_t bits = 0;
+#pragma unroll 1 /* the program's text, 64 times, would be too long */
+        for (int n = 0; n < 8; n++)
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                bits |= (uint32_t)is_seen(i, column + (word * 8 + n) * 8 + i % 2) << (n * 4 + i);
+#pragma unroll
+        for (int n = 0; n < 8; n++)
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                if ((bits >> (n * 4 + i) & 1) == 0)
+                    s[word * 8 + n][i] = -INFINITY;
+    }
 }
 
 /* Masks, then turns scores into weights and gives the scale of what was summed before. */
@@ -147,8 +247,13 @@ static __device__ __forceinline__ float row_sum(const softmax_state &state, int 
     return sum + __shfl_xor_sync(0xFFFFFFFFu, sum, 2);
 }
 
+/* A row of a program may see nothing: zeros then. */
+template <typename Mask> static __device__ __forceinline__ float inverse_of(float sum) {
+    return Mask::is_program && sum == 0.0f ? 0.0f : 1.0f / sum;
+}
+
 /* Divides by the sums and stores what has a token. */
-template <int D>
+template <int D, typename Mask>
 static __device__ __forceinline__ void
 store_rows(const float (&o)[D / 8][4], const softmax_state &state, const rp_attention_args &args,
            const prefill_tile &tile, uint32_t kv_head, uint32_t first_row, uint32_t group) {
@@ -160,7 +265,7 @@ store_rows(const float (&o)[D / 8][4], const softmax_state &state, const rp_atte
         uint32_t row = first_row + half * 8, token = row / group;
         if (token >= tile.tokens)
             continue;
-        float inverse = 1.0f / sum;
+        float inverse = inverse_of<Mask>(sum);
         size_t at = (size_t)(tile.token + token) * args.out_stride +
                     (size_t)(kv_head * group + row % group) * D + lane % 4 * 2;
 #pragma unroll

@@ -200,6 +200,10 @@ static bool is_soft_cap(const struct rp_mask *mask, float *cap) {
            divisor->value.f == *cap && *cap > 0.0f;
 }
 
+bool rp_mask_is_capped(const struct rp_mask *mask, float *cap) {
+    return mask->rule_count == 1 && is_soft_cap(mask, cap);
+}
+
 bool rp_mask_is_plain(const struct rp_mask *mask, uint32_t *window, float *cap) {
     struct rp_mask_bound bounds[RP_MASK_BOUNDS_MAX];
     uint32_t count;

@@ -76,6 +76,9 @@ int rp_mask_at_layer(const struct rp_mask *mask, uint32_t layer, struct rp_mask 
  * program (of one layer, or of all alike) says just that, with constants. window, cap: 0 when there is none. */
 bool rp_mask_is_plain(const struct rp_mask *mask, uint32_t *window, float *cap);
 
+/* Its score rules are one cap, constant, whatever its conditions are: what kernels do faster than rule by rule. */
+bool rp_mask_is_capped(const struct rp_mask *mask, float *cap);
+
 /* --- One pair ------------------------------------------------------------------------------------------- */
 
 struct rp_mask_pair {

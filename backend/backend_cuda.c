@@ -70,6 +70,18 @@ static void open_cublaslt(struct rp_device *device, const char *cache_dir) {
     device->cublaslt_text[strcspn(device->cublaslt_text, ",")] = '\0'; /* without its path */
 }
 
+static void cuda_close(struct rp_device *device) {
+    if (!device)
+        return;
+    (void)cudaStreamSynchronize(device->stream);
+    rp_cublaslt_close(device->cublaslt);
+    rp_cuda_mask_programs_close(device);
+    rp_cuda_memory_close(device);
+    (void)cudaStreamDestroy(device->stream);
+    rp_free(device->cache_dir);
+    rp_free(device);
+}
+
 static int cuda_open(const struct rp_device_config *config, struct rp_device **out,
                      struct rp_error *err) {
     struct cudaDeviceProp prop;
@@ -99,20 +111,14 @@ static int cuda_open(const struct rp_device_config *config, struct rp_device **o
         rp_free(device);
         return status;
     }
+    if (config->cache_dir && !(device->cache_dir = rp_strdup(config->cache_dir))) {
+        cuda_close(device);
+        return rp_error_set(err, RP_STATUS_NO_MEMORY, "cuda: out of memory");
+    }
     if (config->fast_numerics)
         open_cublaslt(device, config->cache_dir);
     *out = device;
     return RP_OK;
-}
-
-static void cuda_close(struct rp_device *device) {
-    if (!device)
-        return;
-    (void)cudaStreamSynchronize(device->stream);
-    rp_cublaslt_close(device->cublaslt);
-    rp_cuda_memory_close(device);
-    (void)cudaStreamDestroy(device->stream);
-    rp_free(device);
 }
 
 static void cuda_info(struct rp_device *device, struct rp_device_info *out) {

@@ -3,6 +3,7 @@
 #ifndef RP_BACKEND_DEVICE_CUDA_H
 #define RP_BACKEND_DEVICE_CUDA_H
 
+#include "attention/attention_cuda.h"
 #include "base/memory.h"
 #include "device/cuda_launch.h"
 #include "device/device.h"
@@ -80,11 +81,14 @@ struct rp_device {
     struct rp_cuda_constant *constants;
     struct rp_cuda_scratch *scratch[RP_CUDA_SCRATCH_COUNT];
     struct rp_cuda_upload *upload; /* while weights are loaded, or NULL */
-    struct rp_cublaslt *cublaslt;  /* --numerics fast, when the library was found */
-    char cublaslt_text[64];        /* its version, or why there is none; "" under invariant */
-    struct rp_step_view watched;   /* of the last capture: whose results tell of progress */
-    struct rp_profile *profile;    /* under way, or NULL */
-    uint64_t usual_wait_ns;        /* mean of the last waits for a step */
+    char *cache_dir;               /* NULL: nothing is kept on disk */
+    struct rp_nvrtc *nvrtc;        /* since the first mask program */
+    struct rp_cuda_mask_program *mask_programs;
+    struct rp_cublaslt *cublaslt; /* --numerics fast, when the library was found */
+    char cublaslt_text[64];       /* its version, or why there is none; "" under invariant */
+    struct rp_step_view watched;  /* of the last capture: whose results tell of progress */
+    struct rp_profile *profile;   /* under way, or NULL */
+    uint64_t usual_wait_ns;       /* mean of the last waits for a step */
     bool nvtx;
     char error[256];
     atomic_bool failed; /* error is written before */
@@ -145,6 +149,13 @@ int rp_cuda_lower(struct rp_device *device, struct rp_graph *graph,
                   const struct rp_program *program, uint32_t begin, uint32_t end,
                   const struct rp_bucket *bucket, const struct rp_bindings *bindings,
                   const struct rp_lower_options *options, struct rp_error *err);
+
+/* --- masks_cuda.c */
+/* Adds the mask class of an attention operator to those of config, whose sizes are set, unless it is there. A program's
+ * kernels are made once and kept until the device closes: seconds, where the disk does not have them. */
+int rp_cuda_mask_class(struct rp_device *device, struct rp_attention_cuda_config *config,
+                       const struct rp_op *op, struct rp_error *err);
+void rp_cuda_mask_programs_close(struct rp_device *device);
 
 /* --- describe_cuda.c */
 int rp_cuda_describe(char *json, size_t size);

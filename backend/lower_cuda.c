@@ -6,36 +6,14 @@
  * Unsummed products: where the operators behind a product can add up its K segments while they read them
  * (add + norm, everything between qkv and attention, activation), the product may leave them unsummed
  * (struct rp_cuda_partials); what it left is kept in `pending` until its reader is lowered. */
-#include "attention/attention_cuda.h"
-#include "backend/device_cuda.h"
-#include "backend/lowering.h"
+#include "backend/lower_internal_cuda.h"
 #include "base/hash.h"
-#include "device/ops_cuda.h"
-#include "quant/matmul_cuda.h"
 
-#include <string.h>
-
-/* Launches that a program of n operators can need: attention takes several, step_begin one more. */
+/* Launches that a program of n operators can need: attention takes several; step_begin has the plans beside. */
 #define LAUNCHES_PER_OP RP_ATTENTION_LAUNCHES_MAX
 
 /* --numerics fast: from so many rows on cuBLASLt is faster than our products (bench/results). */
 #define CUBLASLT_ROWS 513
-
-struct lowering {
-    struct rp_device *device;
-    struct rp_graph *graph;
-    const struct rp_program *program;
-    const struct rp_bindings *bindings;
-    struct rp_bucket bucket;
-    uint32_t end;
-    bool fuse;
-    uint64_t layout; /* of scratch: the same for all buckets of one graph set */
-    struct rp_attention_cuda_config attention; /* behind_product: whether one was lowered */
-    struct rp_cuda_partials pending;           /* count 0: none */
-    int32_t pending_tensor;
-    struct rp_matmul_norm norm; /* of the tokens of the product at hand; weight NULL: none */
-    struct rp_error *err;
-};
 
 struct pattern {
     enum rp_op_kind kind; /* of the first operator */
@@ -43,14 +21,6 @@ struct pattern {
     uint32_t (*match)(const struct lowering *low, uint32_t at); /* operators taken; 0: no match */
     int (*emit)(struct lowering *low, uint32_t at, uint32_t count);
 };
-
-static const struct rp_op *op_at(const struct lowering *low, uint32_t at) {
-    return &low->program->ops[at];
-}
-
-static struct rp_values values_of(const struct lowering *low, const struct rp_view *view) {
-    return rp_lowering_values(low->program, low->bindings, view);
-}
 
 static unsigned char *scratch_of(const struct lowering *low, enum rp_cuda_scratch_kind kind,
                                  size_t bytes) {
@@ -67,70 +37,16 @@ static uint64_t scratch_layout(const struct rp_program *program,
                      rp_hash64(parts, sizeof parts, 0));
 }
 
-/* Of the launch that is lowered next. */
-static struct rp_cuda_stamp stamp_of(const struct lowering *low) {
-    return rp_cuda_stamp_at(&low->bindings->step,
-                            low->bindings->stamp_base + low->graph->node_count);
-}
-
-static struct rp_cuda_rows rows_of(const struct lowering *low, enum rp_rows rows) {
-    return (struct rp_cuda_rows){.step = low->bindings->step,
-                                 .rows = rows,
-                                 .max_rows = rp_bucket_rows(&low->bucket, rows),
-                                 .plain_edges = !low->device->limits.dependent_launch,
-                                 .stamp = stamp_of(low)};
-}
-
-static int out_of_memory(struct lowering *low, const char *what) {
-    return rp_error_set(low->err, RP_STATUS_NO_MEMORY, "cuda: no memory for %s", what);
-}
-
-/* Appends a launch whose arguments live already. */
-static void append(struct lowering *low, uint32_t at, uint32_t count,
-                   const struct rp_cuda_launch *launch) {
-    struct rp_cuda_node *node = &low->graph->nodes[low->graph->node_count++];
-    node->launch = *launch;
-    rp_lowering_name(&node->info, low->program, at, count, launch->kernel);
-}
-
-/* Appends a launch with a copy of its arguments. */
-static int add_launch(struct lowering *low, uint32_t at, uint32_t count, const char *kernel,
-                      rp_cuda_run run, const void *args, size_t bytes) {
-    void *copy = rp_arena_alloc(&low->graph->memory, bytes);
-    if (!copy)
-        return out_of_memory(low, "arguments");
-    memcpy(copy, args, bytes);
-    append(low, at, count, &(struct rp_cuda_launch){kernel, run, copy});
-    return RP_OK;
-}
-
-#define ADD_LAUNCH(low, at, count, kernel, run, args)                                              \
-    add_launch((low), (at), (count), (kernel), (run), &(args), sizeof(args))
-
-/* Device copy of a host vector of an operator; *out NULL when there is none. */
-static int constant_of(struct lowering *low, const float *host, size_t count, const float **out) {
-    *out = NULL;
-    if (!host)
-        return RP_OK;
-    *out = rp_cuda_constant(low->device, host, count * sizeof *host);
-    return *out ? RP_OK : out_of_memory(low, "a vector of the model");
-}
-
-/* The unsummed product that this tensor stands for, if it does; it is read once. */
-static struct rp_cuda_partials take_pending(struct lowering *low, int32_t tensor) {
-    struct rp_cuda_partials taken = {0};
-    if (low->pending.count && low->pending_tensor == tensor) {
-        taken = low->pending;
-        low->pending.count = 0;
-    }
-    return taken;
-}
-
 /* -- the ends of the step --------------------------------------------------------------------------- */
 
-/* Distinct windows of the program's attention operators, and their sizes. */
+/* Mask classes of the program's attention operators, and their sizes. */
 static int describe_attention(struct lowering *low) {
     struct rp_attention_cuda_config *config = &low->attention;
+    config->limits = low->device->limits;
+    config->step = low->bindings->step;
+    config->bucket = low->bucket;
+    if (low->bindings->kv)
+        config->kv = *low->bindings->kv; /* a program without attention may have no pages */
     for (uint32_t i = 0; i < low->program->op_count; i++) {
         const struct rp_op *op = op_at(low, i);
         if (op->kind != RP_OP_ATTENTION)
@@ -138,22 +54,12 @@ static int describe_attention(struct lowering *low) {
         config->heads = op->u.attention.heads;
         config->kv_heads = op->u.attention.kv_heads;
         config->head_dim = op->u.attention.head_dim;
-        uint32_t class = 0;
-        while (class < config->window_count && config->windows[class] != op->u.attention.window)
-            class ++;
-        if (class == RP_ATTENTION_CLASSES_MAX)
-            return rp_error_set(low->err, RP_STATUS_UNSUPPORTED,
-                                "%s: more than %u different windows in one model", op->name,
-                                RP_ATTENTION_CLASSES_MAX);
-        config->windows[class] = op->u.attention.window;
-        config->window_count = RP_MAX(config->window_count, class + 1);
+        int status = rp_cuda_mask_class(low->device, config, op, low->err);
+        if (status != RP_OK)
+            return status;
     }
     if (config->window_count == 0)
         return RP_OK;
-    config->limits = low->device->limits;
-    config->step = low->bindings->step;
-    config->kv = *low->bindings->kv;
-    config->bucket = low->bucket;
     config->workspace_bytes = rp_attention_cuda_workspace_bytes(config);
     config->workspace = scratch_of(low, RP_CUDA_SCRATCH_ATTENTION, config->workspace_bytes);
     return config->workspace ? RP_OK : out_of_memory(low, "attention's workspace");
@@ -166,12 +72,13 @@ static int emit_step_begin(struct lowering *low, uint32_t at, uint32_t count) {
     int status = ADD_LAUNCH(low, at, count, "step_begin", rp_step_begin_cuda_run, args);
     if (status != RP_OK || low->attention.window_count == 0)
         return status;
-    struct rp_cuda_launch plan;
-    uint32_t plans = 0;
+    struct rp_cuda_launch plans[RP_ATTENTION_PLANS_MAX];
+    uint32_t plan_count = 0;
     low->attention.stamp = stamp_of(low);
-    status = rp_attention_cuda_plan(&low->attention, &low->graph->memory, &plan, &plans, low->err);
-    if (status == RP_OK && plans)
-        append(low, at, count, &plan);
+    status =
+        rp_attention_cuda_plan(&low->attention, &low->graph->memory, plans, &plan_count, low->err);
+    for (uint32_t i = 0; status == RP_OK && i < plan_count; i++)
+        append(low, at, count, &plans[i]);
     return status;
 }
 
@@ -195,122 +102,6 @@ static int emit_sample(struct lowering *low, uint32_t at, uint32_t count) {
     if (!args.scratch)
         return out_of_memory(low, "sampling");
     return ADD_LAUNCH(low, at, count, "sample", rp_sample_cuda_run, args);
-}
-
-/* -- small operators -------------------------------------------------------------------------------- */
-
-static int emit_embed(struct lowering *low, uint32_t at, uint32_t count) {
-    const struct rp_op *op = op_at(low, at);
-    struct rp_embed_cuda args = {.rows = rows_of(low, op->rows),
-                                 .table = op->weight->data,
-                                 .dtype = op->weight->dtype,
-                                 .vocab = op->weight->rows,
-                                 .hidden = op->weight->cols,
-                                 .scale = op->u.embed.scale,
-                                 .out = values_of(low, &op->out)};
-    return ADD_LAUNCH(low, at, count, "embed", rp_embed_cuda_run, args);
-}
-
-static int add_norm_launch(struct lowering *low, uint32_t at, uint32_t count,
-                           const struct rp_op *norm, struct rp_values in, bool gather) {
-    struct rp_norm_cuda args = {.rows = rows_of(low, norm->rows),
-                                .in = in,
-                                .out = values_of(low, &norm->out),
-                                .cols = norm->in[0].cols,
-                                .group = norm->u.norm.group,
-                                .eps = norm->u.norm.eps,
-                                .weight_offset = norm->u.norm.weight_offset,
-                                .gather = gather};
-    int status = constant_of(low, norm->vector, args.group, &args.weight);
-    if (status != RP_OK)
-        return status;
-    return ADD_LAUNCH(low, at, count, gather ? "gather_norm" : "norm", rp_norm_cuda_run, args);
-}
-
-static int emit_norm(struct lowering *low, uint32_t at, uint32_t count) {
-    const struct rp_op *op = op_at(low, at);
-    return add_norm_launch(low, at, count, op, values_of(low, &op->in[0]), false);
-}
-
-static uint32_t match_gather_norm(const struct lowering *low, uint32_t at) {
-    return rp_lowering_is_gather_norm(low->program, at, low->end) ? 2 : 0;
-}
-
-static int emit_gather_norm(struct lowering *low, uint32_t at, uint32_t count) {
-    const struct rp_op *gather = op_at(low, at);
-    return add_norm_launch(low, at, count, gather + 1, values_of(low, &gather->in[0]), true);
-}
-
-static int emit_rope(struct lowering *low, uint32_t at, uint32_t count) {
-    const struct rp_op *op = op_at(low, at);
-    struct rp_rope_cuda args = {.rows = rows_of(low, op->rows),
-                                .x = values_of(low, &op->out),
-                                .heads = op->u.rope.heads,
-                                .head_dim = op->u.rope.head_dim,
-                                .rotary_dim = op->u.rope.rotary_dim,
-                                .position_count = op->u.rope.position_count};
-    int status =
-        constant_of(low, op->table, (size_t)args.position_count * args.rotary_dim, &args.table);
-    if (status != RP_OK)
-        return status;
-    return ADD_LAUNCH(low, at, count, "rope", rp_rope_cuda_run, args);
-}
-
-static int emit_activation(struct lowering *low, uint32_t at, uint32_t count) {
-    const struct rp_op *op = op_at(low, at);
-    struct rp_activation_cuda args = {.rows = rows_of(low, op->rows),
-                                      .in = values_of(low, &op->in[0]),
-                                      .out = values_of(low, &op->out),
-                                      .partials = take_pending(low, op->in[0].tensor),
-                                      .cols = op->out.cols,
-                                      .fn = op->u.activation.fn};
-    return ADD_LAUNCH(low, at, count, "activation", rp_activation_cuda_run, args);
-}
-
-static int emit_add(struct lowering *low, uint32_t at, uint32_t count) {
-    const struct rp_op *op = op_at(low, at);
-    struct rp_add_cuda args = {rows_of(low, op->rows), values_of(low, &op->in[0]),
-                               values_of(low, &op->in[1]), values_of(low, &op->out), op->out.cols};
-    return ADD_LAUNCH(low, at, count, "add", rp_add_cuda_run, args);
-}
-
-static int emit_soft_cap(struct lowering *low, uint32_t at, uint32_t count) {
-    const struct rp_op *op = op_at(low, at);
-    struct rp_soft_cap_cuda args = {rows_of(low, op->rows), values_of(low, &op->in[0]),
-                                    values_of(low, &op->out), op->out.cols, op->u.soft_cap.cap};
-    return ADD_LAUNCH(low, at, count, "soft_cap", rp_soft_cap_cuda_run, args);
-}
-
-static int emit_gather(struct lowering *low, uint32_t at, uint32_t count) {
-    const struct rp_op *op = op_at(low, at);
-    struct rp_gather_cuda args = {rows_of(low, op->rows), values_of(low, &op->in[0]),
-                                  values_of(low, &op->out), op->out.cols};
-    return ADD_LAUNCH(low, at, count, "gather_rows", rp_gather_cuda_run, args);
-}
-
-/* add to the residual, then norm of it; the last layer's, which gathers, where its term was left unsummed. */
-static uint32_t match_add_norm(const struct lowering *low, uint32_t at) {
-    uint32_t count = rp_lowering_add_norm(low->program, at, low->end);
-    bool sums = low->pending.count && low->pending_tensor == op_at(low, at)->in[1].tensor;
-    return count == 3 && !sums ? 0 : count;
-}
-
-static int emit_add_norm(struct lowering *low, uint32_t at, uint32_t count) {
-    const struct rp_op *add = op_at(low, at), *norm = add + count - 1;
-    struct rp_add_norm_cuda args = {.rows = rows_of(low, norm->rows),
-                                    .residual = values_of(low, &add->out),
-                                    .term = values_of(low, &add->in[1]),
-                                    .out = values_of(low, &norm->out),
-                                    .partials = take_pending(low, add->in[1].tensor),
-                                    .cols = norm->in[0].cols,
-                                    .eps = norm->u.norm.eps,
-                                    .weight_offset = norm->u.norm.weight_offset,
-                                    .behind_product = low->attention.behind_product,
-                                    .gather = count == 3};
-    int status = constant_of(low, norm->vector, args.cols, &args.weight);
-    if (status != RP_OK)
-        return status;
-    return ADD_LAUNCH(low, at, count, "add_norm", rp_add_norm_cuda_run, args);
 }
 
 /* -- between the qkv product and attention ------------------------------------------------------------ */
@@ -361,10 +152,6 @@ static int emit_kv_write(struct lowering *low, uint32_t at, uint32_t count) {
 
 static int emit_attention(struct lowering *low, uint32_t at, uint32_t count) {
     const struct rp_op *op = op_at(low, at);
-    if (op->u.attention.mask || op->u.attention.soft_cap != 0.0f)
-        return rp_error_set(low->err, RP_STATUS_UNSUPPORTED,
-                            "%s: no kernel for %s on CUDA yet; --device cpu has one", op->name,
-                            op->u.attention.mask ? "mask programs" : "capped scores");
     struct rp_values q = values_of(low, &op->in[0]), out = values_of(low, &op->out);
     struct rp_attention_args args = {.step = low->bindings->step,
                                      .kv = *low->bindings->kv,
@@ -378,7 +165,9 @@ static int emit_attention(struct lowering *low, uint32_t at, uint32_t count) {
                                      .head_dim = op->u.attention.head_dim,
                                      .layer = op->layer,
                                      .window = op->u.attention.window,
-                                     .scale = op->u.attention.scale};
+                                     .scale = op->u.attention.scale,
+                                     .soft_cap = op->u.attention.soft_cap,
+                                     .mask = op->u.attention.mask};
     struct rp_cuda_launch launches[RP_ATTENTION_LAUNCHES_MAX];
     uint32_t launch_count = 0;
     low->attention.stamp = stamp_of(low);
@@ -557,23 +346,23 @@ static int emit_normed(struct lowering *low, uint32_t at, uint32_t count) {
 
 static const struct pattern patterns[] = {
     /* first kind, fused, match, emit */
-    {RP_OP_ADD, true, match_add_norm, emit_add_norm},
+    {RP_OP_ADD, true, rp_lower_match_add_norm, rp_lower_add_norm},
     {RP_OP_NORM, true, match_qkv_post, emit_qkv_post},
     {RP_OP_ROPE, true, match_qkv_post, emit_qkv_post},
     {RP_OP_NORM, true, match_normed, emit_normed},
-    {RP_OP_GATHER_ROWS, true, match_gather_norm, emit_gather_norm},
+    {RP_OP_GATHER_ROWS, true, rp_lower_match_gather_norm, rp_lower_gather_norm},
     {RP_OP_LINEAR, true, match_gated, emit_gated},
     {RP_OP_LINEAR, false, match_linear, emit_linear},
     {RP_OP_STEP_BEGIN, false, NULL, emit_step_begin},
-    {RP_OP_EMBED, false, NULL, emit_embed},
-    {RP_OP_NORM, false, NULL, emit_norm},
-    {RP_OP_ROPE, false, NULL, emit_rope},
+    {RP_OP_EMBED, false, NULL, rp_lower_embed},
+    {RP_OP_NORM, false, NULL, rp_lower_norm},
+    {RP_OP_ROPE, false, NULL, rp_lower_rope},
     {RP_OP_KV_WRITE, false, NULL, emit_kv_write},
     {RP_OP_ATTENTION, false, NULL, emit_attention},
-    {RP_OP_ACTIVATION, false, NULL, emit_activation},
-    {RP_OP_ADD, false, NULL, emit_add},
-    {RP_OP_GATHER_ROWS, false, NULL, emit_gather},
-    {RP_OP_SOFT_CAP, false, NULL, emit_soft_cap},
+    {RP_OP_ACTIVATION, false, NULL, rp_lower_activation},
+    {RP_OP_ADD, false, NULL, rp_lower_add},
+    {RP_OP_GATHER_ROWS, false, NULL, rp_lower_gather},
+    {RP_OP_SOFT_CAP, false, NULL, rp_lower_soft_cap},
     {RP_OP_SAMPLE, false, NULL, emit_sample},
 };
 
@@ -603,7 +392,8 @@ int rp_cuda_lower(struct rp_device *device, struct rp_graph *graph,
                            .fuse = !options->no_fusion,
                            .layout = scratch_layout(program, bindings),
                            .err = err};
-    graph->nodes = rp_arena_calloc(&graph->memory, (size_t)(end - begin) * LAUNCHES_PER_OP,
+    graph->nodes = rp_arena_calloc(&graph->memory,
+                                   (size_t)(end - begin) * LAUNCHES_PER_OP + RP_ATTENTION_PLANS_MAX,
                                    sizeof *graph->nodes);
     if (!graph->nodes)
         return out_of_memory(&low, "the list of launches");

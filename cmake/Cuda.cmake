@@ -22,8 +22,17 @@ message(STATUS "CUDA: ${CMAKE_CUDA_COMPILER_VERSION}, architectures ${RP_CUDA_AR
 file(GLOB rp_cuda_sources CONFIGURE_DEPENDS */*_cuda.c */*_cuda.cu)
 list(FILTER rp_cuda_sources EXCLUDE REGEX "/(tests|bench)/")
 
+# The sources that NVRTC compiles with a mask program, as texts.
+file(GLOB rp_program_sources CONFIGURE_DEPENDS attention/*.h attention/*.cuh device/*.h device/*.cuh base/*.h kvcache/*.h)
+set(rp_program_texts ${CMAKE_BINARY_DIR}/generated/attention_program_texts.c)
+add_custom_command(OUTPUT ${rp_program_texts}
+  COMMAND ${CMAKE_COMMAND} -DROOT=${CMAKE_SOURCE_DIR} "-DSOURCE=attention/attention_program.cuh\;device/nvrtc_prelude.cuh"
+    -DNAME=rp_attention_program_texts -DHEADER=attention/attention_program_texts.h -DOUT=${rp_program_texts}
+    -P ${CMAKE_SOURCE_DIR}/cmake/embed_sources.cmake
+  DEPENDS ${rp_program_sources} ${CMAKE_SOURCE_DIR}/cmake/embed_sources.cmake VERBATIM)
+
 # The kernels and their host code, for the module and for the tests on a card.
-add_library(rp_cuda STATIC ${rp_cuda_sources})
+add_library(rp_cuda STATIC ${rp_cuda_sources} ${rp_program_texts})
 target_include_directories(rp_cuda PUBLIC ${CMAKE_SOURCE_DIR})
 target_include_directories(rp_cuda SYSTEM PUBLIC ${CUDAToolkit_INCLUDE_DIRS})
 target_compile_options(rp_cuda PRIVATE
@@ -42,7 +51,7 @@ target_link_libraries(rp_cuda PUBLIC rp_base CUDA::cudart_static)
 # The module exports rp_backend_cuda_table alone; the few plain functions that it shares with the program
 # are linked into it a second time.
 add_library(reprise_cuda SHARED $<TARGET_OBJECTS:rp_cuda>)
-target_link_libraries(reprise_cuda PRIVATE CUDA::cudart_static rp_backend rp_device rp_kvcache rp_quant rp_base)
+target_link_libraries(reprise_cuda PRIVATE CUDA::cudart_static rp_backend rp_attention rp_device rp_kvcache rp_quant rp_base)
 target_link_options(reprise_cuda PRIVATE
   -Wl,--version-script=${CMAKE_SOURCE_DIR}/cmake/cuda_module.map)
 set_target_properties(reprise_cuda PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR})

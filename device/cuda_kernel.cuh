@@ -19,19 +19,20 @@
 #define RP_CUDA_HOPPER 0
 #endif
 
+#ifndef __CUDACC_RTC__
 /* Launches with the attribute that makes rp_pdl_* mean something; without it they do nothing.
  *
  * Every kernel asks for the largest share of shared memory: a multiprocessor that must change the split
  * between L1 and shared memory first runs empty, and the next product is not prefetched beside a kernel that
  * holds another split (products of 32 rows with small kernels between them: 4.24 ms, not 6.1).
  *
- * cluster: blocks of a cluster, along x. */
-template <typename Args>
-static inline int rp_cuda_start(void (*kernel)(Args), dim3 grid, dim3 block, size_t shared_bytes,
-                                cudaStream_t stream, bool dependent, const Args &args,
+ * cluster: blocks of a cluster, along x. args: the kernel's one argument, which is copied. */
+static inline int rp_cuda_start(const void *kernel, dim3 grid, dim3 block, size_t shared_bytes,
+                                cudaStream_t stream, bool dependent, const void *args,
                                 uint32_t cluster = 1) {
     cudaLaunchAttribute attributes[2] = {};
     cudaLaunchConfig_t config = {};
+    void *values[1] = {(void *)(uintptr_t)args};
     config.gridDim = grid;
     config.blockDim = block;
     config.dynamicSmemBytes = shared_bytes;
@@ -48,11 +49,19 @@ static inline int rp_cuda_start(void (*kernel)(Args), dim3 grid, dim3 block, siz
         attribute->val.clusterDim.x = cluster;
         attribute->val.clusterDim.y = attribute->val.clusterDim.z = 1;
     }
-    cudaError_t error =
-        cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
-                             cudaSharedmemCarveoutMaxShared);
-    return (int)(error == cudaSuccess ? cudaLaunchKernelEx(&config, kernel, args) : error);
+    cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                             cudaSharedmemCarveoutMaxShared);
+    return (int)(error == cudaSuccess ? cudaLaunchKernelExC(&config, kernel, values) : error);
 }
+
+template <typename Args>
+static inline int rp_cuda_start(void (*kernel)(Args), dim3 grid, dim3 block, size_t shared_bytes,
+                                cudaStream_t stream, bool dependent, const Args &args,
+                                uint32_t cluster = 1) {
+    return rp_cuda_start((const void *)kernel, grid, block, shared_bytes, stream, dependent,
+                         (const void *)&args, cluster);
+}
+#endif
 
 __device__ __forceinline__ uint32_t rp_live_count(const rp_step_view &step, rp_rows rows) {
     return rows == RP_ROWS_TOKEN ? step.counts->token_count : step.counts->logit_row_count;

@@ -30,8 +30,9 @@ struct rp_device_config {
     bool fast_numerics;       /* CUDA: --numerics fast */
     bool no_dependent_launch; /* CUDA: plain edges between kernels (tests, comparisons) */
     bool nvtx;                /* CUDA: NVTX ranges around captures, launches and waits */
-    const char *cache_dir;    /* CUDA: where searched algorithms are kept; NULL: nowhere */
-    double slow_share;        /* CPU, tests: every replay takes this share of its own time longer */
+    const char
+        *cache_dir; /* CUDA: where searched algorithms and compiled masks are kept; NULL: nowhere */
+    double slow_share; /* CPU, tests: every replay takes this share of its own time longer */
     /* CPU: whoever waits for a step runs it, when it was below a millisecond the last time: handing it to the stream's
      * thread and back takes longer than that saves. Else every step is as asynchronous as on a card. */
     bool short_steps_here;

@@ -45,6 +45,7 @@ static void describe_op(const struct rp_program *program, const struct rp_op *op
         out->kv_heads = op->u.attention.kv_heads;
         out->head_dim = op->u.attention.head_dim;
         out->window = op->u.attention.window;
+        out->mask = op->u.attention.mask;
     }
 }
 

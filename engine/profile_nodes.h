@@ -18,6 +18,7 @@ struct rp_profile_op {
     uint16_t layer;                             /* RP_LAYER_NONE outside the layers */
     uint32_t n, k;                              /* of its matrix; n alone: columns of its output */
     uint32_t heads, kv_heads, head_dim, window; /* attention */
+    const struct rp_mask *mask;                 /* in place of the window; NULL: none */
     double bytes_fixed, bytes_per_token, bytes_per_logit, bytes_per_kv; /* kv: positions read */
     double flops_per_token, flops_per_logit, flops_per_pair; /* pair: token and position */
 };

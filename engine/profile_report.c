@@ -1,5 +1,6 @@
 #include "engine/profile_report.h"
 
+#include "attention/mask_reach.h"
 #include "base/memory.h"
 #include "engine/engine_internal.h"
 
@@ -45,6 +46,25 @@ static void add_positions(const struct rp_profile_row *row, uint32_t window,
     work->kv_pairs += pairs;
 }
 
+/* The same of a mask program, with its parameters' defaults: rows of a profile keep no values. */
+static void add_reach(const struct rp_profile_row *row, const struct rp_profile_op *attention,
+                      struct rp_profile_demand *work) {
+    int32_t params[RP_MASK_PARAMS_MAX] = {0};
+    struct rp_mask_reach reach;
+    for (uint32_t i = 0; i < rp_mask_param_count(attention->mask); i++)
+        params[i] = rp_mask_param(attention->mask, i)->value;
+    const struct rp_mask_reach_args args = {.mask = attention->mask,
+                                            .params = params,
+                                            .layer = attention->layer,
+                                            .heads = attention->heads,
+                                            .start = row->start,
+                                            .count = row->count,
+                                            .end = row->start + row->count};
+    rp_mask_reach(&args, &reach);
+    work->kv_read += reach.keys;
+    work->kv_pairs += reach.pairs;
+}
+
 static struct rp_profile_demand work_of(const struct report *r, const struct rp_profile_row *rows,
                                         uint32_t count, const struct rp_profile_node *node) {
     const struct rp_profile_op *attention = rp_profile_node_attention(&r->profile->nodes, node);
@@ -52,7 +72,9 @@ static struct rp_profile_demand work_of(const struct report *r, const struct rp_
     for (uint32_t i = 0; i < count; i++) {
         work.tokens += rows[i].count;
         work.logit_rows += rows[i].samples;
-        if (attention)
+        if (attention && attention->mask)
+            add_reach(&rows[i], attention, &work);
+        else if (attention)
             add_positions(&rows[i], attention->window, &work);
     }
     return work;

@@ -67,7 +67,9 @@ static const struct rp_command_spec attention_spec = {
                "that the mask\n"
                "lets be read and their share of the read bandwidth, operations of pairs that meet "
                "and their\n"
-               "share of the rate of a large product, all measured in the same run.",
+               "share of the rate of a large product, all measured in the same run. The start of a "
+               "step (its\n"
+               "packet and the plan, once for all layers) is apart: start us.",
     .flags = attention_flags,
     .flag_count = RP_ARRAY_COUNT(attention_flags),
 };
@@ -83,9 +85,9 @@ static double share(double part, double whole) { return whole > 0 ? part / whole
 static void print_table(const struct rp_bench_attention_result *result) {
     /* A card's, and a processor's. */
     int digits = result->product_flops < 1e13 ? 3 : 1, tera = result->read_bandwidth < 1e12 ? 4 : 3;
-    printf("%-7s %5s %6s %-9s %4s %10s %10s %10s %7s %6s %8s %6s  %-36s %s\n", "kind", "batch",
-           "length", "heads", "page", "us", "us min", "us p99", "TB/s", "share", "TFLOP/s", "share",
-           "mask", "kernel");
+    printf("%-7s %5s %6s %-9s %4s %10s %10s %10s %8s %7s %6s %8s %6s  %-36s %s\n", "kind", "batch",
+           "length", "heads", "page", "us", "us min", "us p99", "start us", "TB/s", "share",
+           "TFLOP/s", "share", "mask", "kernel");
     for (uint32_t i = 0; i < result->case_count; i++) {
         const struct rp_bench_attention *c = &result->cases[i];
         const struct rp_attention_shape *shape = &c->shape;
@@ -93,12 +95,13 @@ static void print_table(const struct rp_bench_attention_result *result) {
         double bandwidth = share(c->bytes, seconds), rate = share(c->flops, seconds);
         char heads[32], mask[RP_ATTENTION_MASK_TEXT_MAX];
         snprintf(heads, sizeof heads, "%u/%ux%u", shape->heads, shape->kv_heads, shape->head_dim);
-        printf("%-7s %5u %6u %-9s %4u %10.2f %10.2f %10.2f %7.*f %5.1f%% %8.*f %5.1f%%  %-36s %s\n",
+        printf("%-7s %5u %6u %-9s %4u %10.2f %10.2f %10.2f %8.2f %7.*f %5.1f%% %8.*f %5.1f%%  "
+               "%-36s %s\n",
                shape->prompt ? "prefill" : "decode", shape->batch, shape->length, heads,
-               shape->page_tokens, c->us_p50, c->us_min, c->us_p99, tera, bandwidth * 1e-12,
-               100 * share(bandwidth, result->read_bandwidth), digits, rate * 1e-12,
-               100 * share(rate, result->product_flops), rp_attention_shape_mask(shape, mask),
-               c->kernel);
+               shape->page_tokens, c->us_p50, c->us_min, c->us_p99, c->start_us, tera,
+               bandwidth * 1e-12, 100 * share(bandwidth, result->read_bandwidth), digits,
+               rate * 1e-12, 100 * share(rate, result->product_flops),
+               rp_attention_shape_mask(shape, mask), c->kernel);
     }
     printf("%s: read bandwidth %.*f TB/s, large product %.*f TFLOP/s; %.1f s", result->device, tera,
            result->read_bandwidth * 1e-12, digits, result->product_flops * 1e-12, result->seconds);

@@ -32,7 +32,7 @@ MASKS = [
     "param w = 17 in 1..64; param s = 2 in 0..8; causal && (q - kv < w || kv < s)",
     "causal && (q + kv) % 7 != 3 || kv == q",
 ]
-SHAPES = [
+CPU_SHAPES = [
     ["--kind", "decode", "--batch", "3", "--length", "1,130", "--heads", "4", "--kv-heads", "2", "--head-dim", "32"],
     ["--kind", "prefill", "--batch", "2", "--length", "131", "--heads", "6", "--kv-heads", "3", "--head-dim", "24", "--page", "32"],
 ]
@@ -64,6 +64,19 @@ def attention(case, q, k, v):
     return out
 
 
+def dump(parent, masks, shapes, device, extra=()):
+    """Files of every mask and shape, in folders of `parent`; their descriptions' paths."""
+    paths = []
+    for i, mask in enumerate(masks):
+        for j, shape in enumerate(shapes):
+            directory = os.path.join(parent, f"{i}-{j}")
+            os.mkdir(directory)
+            subprocess.run([BIN, "bench", "attention", "--device", device, "--mask", mask, "--dump", directory, *shape,
+                            *(extra[(i + j) % len(extra)] if extra else [])], check=True, stdout=subprocess.DEVNULL, timeout=120)
+            paths += [os.path.join(directory, name) for name in sorted(os.listdir(directory)) if name.endswith(".json")]
+    return paths
+
+
 def check(path):
     with open(path) as file:
         case = json.load(file)
@@ -79,21 +92,15 @@ def check(path):
 
 
 def main():
-    worst, count = {"f32": 0.0, "bf16": 0.0}, 0
+    worst = {"f32": 0.0, "bf16": 0.0}
+    types = [["--threads", "2", "--dtype", dtype] for dtype in ("bfloat16", "float32", "float32")]
     with tempfile.TemporaryDirectory() as parent:
-        for i, mask in enumerate(MASKS):
-            for j, shape in enumerate(SHAPES):
-                directory = os.path.join(parent, f"{i}-{j}")
-                os.mkdir(directory)
-                dtype = "float32" if (i + j) % 3 else "bfloat16"
-                subprocess.run([BIN, "bench", "attention", "--device", "cpu", "--threads", "2", "--dtype", dtype, "--mask", mask,
-                                "--dump", directory, *shape], check=True, stdout=subprocess.DEVNULL, timeout=120)
-                for name in sorted(os.listdir(directory)):
-                    if name.endswith(".json"):
-                        dtype, error = check(os.path.join(directory, name))
-                        worst[dtype], count = max(worst[dtype], error), count + 1
-    assert count == len(MASKS) * 3, count
-    print(f"{count} cases, relative error at most {worst['f32']:.1e} in f32, {worst['bf16']:.1e} in bf16")
+        paths = dump(parent, MASKS, CPU_SHAPES, "cpu", types)
+        assert len(paths) == len(MASKS) * 3, paths
+        for path in paths:
+            dtype, error = check(path)
+            worst[dtype] = max(worst[dtype], error)
+    print(f"{len(paths)} cases, relative error at most {worst['f32']:.1e} in f32, {worst['bf16']:.1e} in bf16")
     print("1 passed, 0 failed")
 
 

@@ -1,0 +1,107 @@
+/* attention_mask_policy.cuh - what the kernels ask of a mask, as a type that they are compiled for.
+ *
+ *   plain_mask<Capped>   causal, within a window; scores capped or as they are. The window is data.
+ *   program_mask         a program (mask_source.h), compiled when a model is loaded (attention_program.cuh);
+ *                        the planner has made lists of the blocks of keys that are not skipped.
+ *
+ * Parameters of a program lie in the row's slot; a kernel copies them to where it can read them at once. */
+#ifndef RP_ATTENTION_ATTENTION_MASK_POLICY_CUH
+#define RP_ATTENTION_ATTENTION_MASK_POLICY_CUH
+
+#include "attention/attention_internal_cuda.h"
+#include "device/cuda_kernel.cuh"
+
+#define RP_TANH_SMALL 0.6f
+
+/* Within 3e-7 of small x: most scores are small beside their cap. */
+static __device__ __forceinline__ float rp_tanh_small(float x) {
+    float z = x * x;
+    float sum = __fmaf_rn(z, 1.657798965e-2f, -5.284792290e-2f);
+    sum = __fmaf_rn(z, sum, 1.332546094e-1f);
+    sum = __fmaf_rn(z, sum, -3.333324517e-1f);
+    return __fmaf_rn(z * x, sum, x);
+}
+
+/* 1 - 2 / (e^2x + 1), for x that are not. */
+static __device__ __forceinline__ float rp_tanh_large(float x) {
+    float power, inverse, y = fabsf(x) * (2 * 1.44269504088896340736f);
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(y));
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(power + 1.0f));
+    return copysignf(__fmaf_rn(-2.0f, inverse, 1.0f), x);
+}
+
+/* Its bits are a function of x alone. NaN stays. */
+static __device__ __forceinline__ float rp_tanh(float x) {
+    return fabsf(x) < RP_TANH_SMALL ? rp_tanh_small(x) : rp_tanh_large(x);
+}
+
+template <bool Capped> struct plain_mask {
+    static constexpr bool is_program = false, is_capped = Capped, has_score = false,
+                          reads_head = false, is_causal = true;
+    static constexpr int param_count = 0;
+};
+
+/* A program's parameters, where they can be read at once. */
+template <typename Mask> struct mask_params {
+    int32_t value[Mask::param_count ? Mask::param_count : 1];
+
+    /* Not through L1: whoever asks may not have waited for what is ahead of it (cuda_launch.h). */
+    __device__ __forceinline__ void load(const uint32_t *slot) {
+#pragma unroll
+        for (int i = 0; i < Mask::param_count; i++)
+            value[i] = (int32_t)__ldcg(slot + RP_SLOT_MASK_PARAMS + i);
+    }
+};
+
+#ifdef RP_MASK_PROGRAM /* how its text is included */
+/* The text of the program, between these: its tanhf is ours. */
+#define tanhf              rp_tanh
+#define RP_MASK_SEARCH_MAX 256 /* pairs: a unit of a decode row, a key of a tile */
+namespace program_text {
+#include RP_MASK_PROGRAM
+}
+#undef tanhf
+
+struct program_mask {
+    static constexpr bool is_program = true, is_capped = false, has_score = RP_MASK_HAS_SCORE != 0,
+                          reads_head = RP_MASK_READS_HEAD != 0, is_causal = RP_MASK_CAUSAL != 0;
+    static constexpr bool is_short =
+        RP_PROGRAM_IS_SHORT != 0; /* asking for a pair is a few instructions */
+    static constexpr int param_count = RP_MASK_PARAMS;
+
+    static __device__ __forceinline__ bool sees(uint32_t q, uint32_t kv, uint32_t h,
+                                                const int32_t *params) {
+        return program_text::rp_mask_sees((int)q, (int)kv, (int)h, params) != 0;
+    }
+    static __device__ __forceinline__ float score(float score, uint32_t q, uint32_t kv, uint32_t h,
+                                                  const int32_t *params) {
+        return program_text::rp_mask_score(score, (int)q, (int)kv, (int)h, params);
+    }
+    /* Of queries [q, q + queries), keys [kv, kv_end) and heads [h, h + heads). */
+    static __device__ __forceinline__ int classify(uint32_t q, uint32_t queries, uint32_t kv,
+                                                   uint32_t kv_end, uint32_t h, uint32_t heads,
+                                                   const int32_t *params) {
+        return program_text::rp_mask_classify((int)q, (int)(q + queries), (int)kv, (int)kv_end,
+                                              (int)h, (int)(h + heads), params);
+    }
+    /* Whether some query of [q, q + queries) sees the key with some head of [h, h + heads). Keys of a causal
+     * mask or a window are found at the ends. */
+    static __device__ __forceinline__ bool any_sees(uint32_t q, uint32_t queries, uint32_t kv,
+                                                    uint32_t h, uint32_t heads,
+                                                    const int32_t *params) {
+        int all = queries == 1 && !reads_head ? (int)RP_MASK_PARTIAL
+                                              : classify(q, queries, kv, kv + 1, h, heads, params);
+        if (all != RP_MASK_PARTIAL)
+            return all == RP_MASK_FULL;
+        bool seen = false;
+        for (uint32_t i = 0; i < (reads_head ? heads : 1u) && !seen; i++) {
+            seen = sees(q + queries - 1, kv, h + i, params) || sees(q, kv, h + i, params);
+            for (uint32_t j = 1; j + 1 < queries && !seen; j++)
+                seen = sees(q + j, kv, h + i, params);
+        }
+        return seen;
+    }
+};
+#endif
+
+#endif

@@ -1,0 +1,11 @@
+/* attention_program_texts.h - the sources of a program's kernels, as texts in the module: the first is
+ * attention_program.cuh, the others are what it includes (cmake/embed_sources.cmake). */
+#ifndef RP_ATTENTION_ATTENTION_PROGRAM_TEXTS_H
+#define RP_ATTENTION_ATTENTION_PROGRAM_TEXTS_H
+
+#include "device/nvrtc_cuda.h"
+
+extern const struct rp_nvrtc_header rp_attention_program_texts[];
+extern const uint32_t rp_attention_program_texts_count;
+
+#endif
