@@ -168,10 +168,11 @@ def complete(folder, *flags):
 def check_run(folder, scheme):
     global passed
     make(folder, scheme)
-    first, second = (complete(folder, "--dtype", "float32") for _ in range(2))
-    assert first.returncode == 0, (scheme, first.stderr)
-    assert first.stdout and first.stdout == second.stdout, scheme
-    passed += 1
+    for flags in ((), ("--dtype", "float32")):
+        first, second = (complete(folder, *flags) for _ in range(2))
+        assert first.returncode == 0, (scheme, first.stderr)
+        assert first.stdout and first.stdout == second.stdout, scheme
+        passed += 1
 
 
 def refused(folder, scheme, message, change=None, config=None):
