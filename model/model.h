@@ -10,7 +10,7 @@
 
 #include "attention/mask.h"
 #include "device/program.h"
-#include "quant/matrix.h"
+#include "quant/quantise.h"
 
 #define RP_EOS_IDS_MAX 16
 
@@ -75,6 +75,9 @@ struct rp_model_config {
     uint32_t rope_original_max_position;
     enum rp_dtype file_dtype; /* of the weights on disk; with quant: of those that are not 8 bits */
     struct rp_model_quant quant;
+    /* Of the matrices in memory: of each layer, and of the head as well. Then all others are bf16. */
+    enum rp_quant_scheme quantisation;
+    bool quantise_head;
     uint32_t bos_id; /* RP_ID_NONE when unknown */
     uint32_t eos_ids[RP_EOS_IDS_MAX];
     uint32_t eos_count;
@@ -115,7 +118,7 @@ struct rp_model {
     /* rp_model_set_mask; both NULL: as the configuration says. */
     struct rp_mask *mask;              /* of all layers */
     struct rp_layer_mask *layer_masks; /* (config.layers) */
-    enum rp_dtype dtype;               /* of the matrices in memory: F32 or BF16 */
+    enum rp_dtype dtype; /* of the matrices in memory that are not quantised: F32 or BF16 */
     struct rp_layer_weights *layers;
     struct rp_matrix embed; /* (vocab, hidden) */
     /* (vocab, hidden). Tied: a copy of embed with the same data, which belongs to embed; so whoever
@@ -143,6 +146,18 @@ int rp_model_describe(const struct rp_model_config *config, enum rp_dtype dtype,
 int rp_model_load(const char *dir, enum rp_dtype dtype, uint32_t max_position,
                   void (*progress)(void *ctx, uint64_t done_bytes, uint64_t total_bytes), void *ctx,
                   struct rp_model *out_model, struct rp_error *err) RP_MUST_USE;
+
+/* The same, quantised while it is read: a row in memory needs a byte a weight, and no more. dtype: BF16 or
+ * RP_MODEL_DTYPE_AUTO, which is bf16 then. A NaN or an infinity in a quantised tensor is FORMAT, with its row. */
+struct rp_model_quantisation {
+    enum rp_quant_scheme scheme;
+    bool head;
+};
+int rp_model_load_quantised(const char *dir, enum rp_dtype dtype,
+                            const struct rp_model_quantisation *quantisation, uint32_t max_position,
+                            void (*progress)(void *ctx, uint64_t done_bytes, uint64_t total_bytes),
+                            void *ctx, struct rp_model *out_model,
+                            struct rp_error *err) RP_MUST_USE;
 
 /* Random weights in memory for a shape, seeded: benchmarks (`--shape llama-3.2-1b`). */
 int rp_model_random(const struct rp_model_config *config, enum rp_dtype dtype, uint64_t seed,

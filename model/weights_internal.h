@@ -30,6 +30,10 @@ int rp_weight_parts(struct rp_model *model,
 int rp_weights_describe(const struct rp_model_config *config, enum rp_dtype dtype,
                         struct rp_model *out_model, struct rp_error *err) RP_MUST_USE;
 
+/* Whether weights can be of this type in memory: F32, BF16 or RP_MODEL_DTYPE_AUTO; not F32 beside quantised ones. */
+int rp_weights_check_dtype(const struct rp_model_config *config, enum rp_dtype dtype,
+                           struct rp_error *err) RP_MUST_USE;
+
 /* Memory for every matrix and vector of a described model, and the RoPE table, filled.
  * position_count 0: the configuration's. vectors_only: none for the matrices. */
 int rp_weights_allocate(struct rp_model *model, uint32_t position_count, bool vectors_only,
