@@ -20,7 +20,8 @@ score_of(const decode_args &args, const segment &at, float x, uint32_t key, uint
          uint32_t head, bool full, const program_unit &unit, const mask_params<Mask> &params) {
     if constexpr (Mask::is_program) {
         const uint32_t q = at.info.first, kv = unit.place + offset;
-        head += at.head * args.group;
+        /* Columns behind the group compute as its last head: the program knows no others. */
+        head = at.head * args.group + min(head, args.group - 1);
         if constexpr (Mask::has_score)
             x = Mask::score(x * args.natural_scale, q, kv, head, params.value) *
                 1.44269504088896340736f;

@@ -11,14 +11,16 @@
 #include "attention/attention_internal_cuda.h"
 #include "device/cuda_kernel.cuh"
 
+/* tanh x = x (1 + term x^2 + term x^4 + ...), within 3e-7 of small x: most scores are small beside their cap. */
 #define RP_TANH_SMALL 0.6f
+#define RP_TANH_TERMS -3.333324517e-1f, 1.332546094e-1f, -5.284792290e-2f, 1.657798965e-2f
 
-/* Within 3e-7 of small x: most scores are small beside their cap. */
 static __device__ __forceinline__ float rp_tanh_small(float x) {
+    constexpr float terms[4] = {RP_TANH_TERMS};
     float z = x * x;
-    float sum = __fmaf_rn(z, 1.657798965e-2f, -5.284792290e-2f);
-    sum = __fmaf_rn(z, sum, 1.332546094e-1f);
-    sum = __fmaf_rn(z, sum, -3.333324517e-1f);
+    float sum = __fmaf_rn(z, terms[3], terms[2]);
+    sum = __fmaf_rn(z, sum, terms[1]);
+    sum = __fmaf_rn(z, sum, terms[0]);
     return __fmaf_rn(z * x, sum, x);
 }
 
@@ -32,7 +34,8 @@ static __device__ __forceinline__ float rp_tanh_large(float x) {
 
 /* Its bits are a function of x alone. NaN stays. */
 static __device__ __forceinline__ float rp_tanh(float x) {
-    return fabsf(x) < RP_TANH_SMALL ? rp_tanh_small(x) : rp_tanh_large(x);
+    float small = rp_tanh_small(x), large = rp_tanh_large(x); /* neither behind a branch */
+    return fabsf(x) < RP_TANH_SMALL ? small : large;
 }
 
 template <bool Capped> struct plain_mask {
@@ -54,13 +57,23 @@ template <typename Mask> struct mask_params {
 };
 
 #ifdef RP_MASK_PROGRAM /* how its text is included */
-/* The text of the program, between these: its tanhf is ours. */
+/* a / b rounded to nearest by a reciprocal, which costs nothing when b is a constant (Markstein 1990): the bits of
+ * __fdiv_rn within 2^100 and its inverse. */
+static __device__ __forceinline__ float rp_divide(float a, float b) {
+    float inverse = __frcp_rn(b), quotient = a * inverse;
+    float rest = __fmaf_rn(-quotient, b, a), better = __fmaf_rn(rest, inverse, quotient);
+    return fabsf(a) < 0x1p100f ? better : quotient;
+}
+
+/* The text of the program, between these: its tanhf is ours, and how it divides. */
 #define tanhf              rp_tanh
-#define RP_MASK_SEARCH_MAX 256 /* pairs: a unit of a decode row, a key of a tile */
+#define __fdiv_rn          rp_divide
+#define RP_MASK_SEARCH_MAX 0 /* intervals decide: a lane has no time for pairs */
 namespace program_text {
 #include RP_MASK_PROGRAM
 }
 #undef tanhf
+#undef __fdiv_rn
 
 struct program_mask {
     static constexpr bool is_program = true, is_capped = false, has_score = RP_MASK_HAS_SCORE != 0,
@@ -89,16 +102,15 @@ struct program_mask {
     static __device__ __forceinline__ bool any_sees(uint32_t q, uint32_t queries, uint32_t kv,
                                                     uint32_t h, uint32_t heads,
                                                     const int32_t *params) {
-        int all = queries == 1 && !reads_head ? (int)RP_MASK_PARTIAL
-                                              : classify(q, queries, kv, kv + 1, h, heads, params);
+        bool seen = sees(q + queries - 1, kv, h, params) || sees(q, kv, h, params);
+        if (seen || (queries == 1 && !reads_head))
+            return seen;
+        int all = classify(q, queries, kv, kv + 1, h, heads, params);
         if (all != RP_MASK_PARTIAL)
             return all == RP_MASK_FULL;
-        bool seen = false;
-        for (uint32_t i = 0; i < (reads_head ? heads : 1u) && !seen; i++) {
-            seen = sees(q + queries - 1, kv, h + i, params) || sees(q, kv, h + i, params);
-            for (uint32_t j = 1; j + 1 < queries && !seen; j++)
+        for (uint32_t i = 0; i < (reads_head ? heads : 1u) && !seen; i++)
+            for (uint32_t j = 0; j < queries && !seen; j++)
                 seen = sees(q + j, kv, h + i, params);
-        }
         return seen;
     }
 };

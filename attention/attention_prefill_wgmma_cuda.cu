@@ -58,6 +58,24 @@ template <int D, bool Turns> static const void *kernel_of(const rp_attention_cud
                                    : (const void *)prefill_wgmma_kernel<D, Turns, false>;
 }
 
+/* tanh x = x (1 + TANH_POWERS[0] x^2 + ...), as rp_tanh_small has it. Bounded: 2^ of a score lies within 2^80 and its
+ * inverse, so that sums over 2^24 keys stay within f32. */
+static capped_powers powers_of(float scale, float cap) {
+    static const float terms[4] = {RP_TANH_TERMS};
+    capped_powers powers = {};
+    float in = scale / cap, out = cap * LOG2_E, factor = in * out;
+    powers.in = in;
+    powers.out = out;
+    powers.small = RP_TANH_SMALL / in;
+    powers.a[0] = factor;
+    for (int i = 0; i < 4; i++) {
+        factor *= in * in;
+        powers.a[i + 1] = factor * terms[i];
+    }
+    powers.is_bounded = out <= 80.0f && in >= 1e-4f && in <= 1e4f;
+    return powers;
+}
+
 template <int D, bool Turns>
 static int start(const rp_attention_cuda_args *call, cudaStream_t stream) {
     const void *kernel = kernel_of<D, Turns>(call);
@@ -65,8 +83,10 @@ static int start(const rp_attention_cuda_args *call, cudaStream_t stream) {
                                           shape<D>::shared_bytes);
     if (error != 0)
         return error;
-    wgmma_args args;
+    wgmma_args args = {};
     args.call = *call;
+    if (call->args.soft_cap > 0)
+        args.cap = powers_of(call->args.scale, call->args.soft_cap);
     args.box_tokens = RP_MIN(call->args.kv.page_tokens, (uint32_t)shape<D>::keys);
     error = describe_pages(&args.map, &call->args.kv, args.box_tokens);
     if (error != 0)

@@ -47,6 +47,7 @@ struct wgmma_args {
     CUtensorMap map; /* (page, layer and plane, head, token, column) */
     rp_attention_cuda_args call;
     uint32_t box_tokens;
+    capped_powers cap;
 };
 
 struct addresses { /* in shared memory */
@@ -388,10 +389,11 @@ static __device__ __forceinline__ void pack_weights(uint32_t (&p)[N / 2][4],
 
 /* key: of the block; of a program its entry. */
 template <int D, typename Mask>
-static __device__ __forceinline__ void
-soften(float (&s)[shape<D>::keys / 8][4], softmax_state &state, float (&scale)[2],
-       const prefill_tile &tile, const rp_attention_args &args, uint32_t key, float factor,
-       const int32_t *params) {
+static __device__ __forceinline__ void soften(float (&s)[shape<D>::keys / 8][4],
+                                              softmax_state &state, float (&scale)[2],
+                                              const prefill_tile &tile, const wgmma_args &call,
+                                              uint32_t key, float factor, const int32_t *params) {
+    const rp_attention_args &args = call.call.args;
     const uint32_t window = args.window;
     if constexpr (Mask::is_program) {
         apply_program<Mask>(s, state, tile, key / shape<D>::keys * shape<D>::keys,
@@ -399,10 +401,18 @@ soften(float (&s)[shape<D>::keys / 8][4], softmax_state &state, float (&scale)[2
         softmax_step<false>(s, state, scale, key, factor);
         return;
     }
-    if constexpr (Mask::is_capped)
-        cap_scores(s, args.scale / args.soft_cap);
     /* Keys that every row sees need no mask. */
-    if (key >= first_visible(window, tile.key_end - 1) && key + shape<D>::keys <= tile.position + 1)
+    const bool full =
+        key >= first_visible(window, tile.key_end - 1) && key + shape<D>::keys <= tile.position + 1;
+    if constexpr (Mask::is_capped) {
+        if (call.cap.is_bounded) {
+            scale[0] = scale[1] = 1.0f;
+            bounded_step(s, state, key, full, call.cap);
+            return;
+        }
+        cap_scores(s, args.scale / args.soft_cap);
+    }
+    if (full && !Mask::is_capped)
         softmax_step<false>(s, state, scale, key, factor);
     else
         softmax_step<true>(s, state, scale, key, factor);
@@ -552,7 +562,7 @@ static __device__ __forceinline__ void compute(const wgmma_args &args, const add
             wgmma_wait<0>(s);
             release(&shared->empty[0][k.stage]);
             k.next();
-            soften<D, Mask>(s, now.softmax, scale, now.work.tile, attention, now.key, factor,
+            soften<D, Mask>(s, now.softmax, scale, now.work.tile, args, now.key, factor,
                             now.params);
             pack_weights(p, s);
             begins = false;
@@ -574,7 +584,7 @@ static __device__ __forceinline__ void compute(const wgmma_args &args, const add
             wgmma_wait<1>(s);
             release(&shared->empty[0][k.stage]);
             k.next();
-            soften<D, Mask>(s, now.softmax, scale, now.work.tile, attention, now.key, factor,
+            soften<D, Mask>(s, now.softmax, scale, now.work.tile, args, now.key, factor,
                             now.params);
             wgmma_wait<0>(o);
             release(&shared->empty[1][v.stage]);
@@ -601,7 +611,7 @@ static __device__ __forceinline__ void compute(const wgmma_args &args, const add
             wgmma_wait<1>(s);
             release(&shared->empty[0][k.stage]);
             k.next();
-            soften<D, Mask>(s, now.softmax, scale, now.work.tile, attention, now.key, factor,
+            soften<D, Mask>(s, now.softmax, scale, now.work.tile, args, now.key, factor,
                             now.params);
             wgmma_wait<0>(o);
             pack_weights(p, s);

@@ -120,29 +120,73 @@ static __device__ __forceinline__ float factor_of(const rp_attention_args &args)
     return (Mask::has_score ? 1.0f : Mask::is_capped ? args.soft_cap : args.scale) * LOG2_E;
 }
 
-/* Scores become tanh(in * score). Which way a score takes decides nothing but the time. */
+/* Scores become tanh(in * score). */
 template <int N> static __device__ __forceinline__ void cap_scores(float (&s)[N][4], float in) {
+#pragma unroll
+    for (int n = 0; n < N; n++)
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            s[n][i] = rp_tanh(s[n][i] * in);
+}
+
+/* log2 e * cap * tanh(score * scale / cap), as a polynomial of the score where that is small: no offset is needed where
+ * 2^ of the largest and of the smallest lie far within f32. */
+struct capped_powers {
+    float a[5];      /* score * (a[0] + a[1] score^2 + ... + a[4] score^8) */
+    float small;     /* below it */
+    float in, out;   /* else out * tanh(in * score) */
+    bool is_bounded; /* else softmax has its offset */
+};
+
+/* Weights of a block without an offset: neither maximum nor rescaling. Small: all scores are. */
+template <bool Masked, bool Small, int N>
+static __device__ __forceinline__ void bounded_weights(float (&s)[N][4], softmax_state &state,
+                                                       uint32_t key, const capped_powers &cap) {
+    uint32_t column = key + threadIdx.x % 4 * 2;
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        float sum = 0.0f;
+#pragma unroll
+        for (int n = 0; n < N; n++)
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                float &x = s[n][half * 2 + i];
+                uint32_t at = column + n * 8 + i;
+                float z = x * x, y = __fmaf_rn(z, cap.a[4], cap.a[3]);
+                y = __fmaf_rn(z, y, cap.a[2]);
+                y = __fmaf_rn(z, y, cap.a[1]);
+                y = __fmaf_rn(z, y, cap.a[0]);
+                y *= x;
+                if (!Small) {
+                    float large = cap.out * rp_tanh_large(cap.in * x);
+                    y = fabsf(x) < cap.small ? y : large;
+                }
+                x = exp2_fast(y);
+                if (Masked && (at > state.position[half] || at < state.first[half]))
+                    x = 0.0f;
+                sum += x;
+            }
+        state.sum[half] += sum;
+    }
+}
+
+/* full: every pair meets. Which way a score takes decides nothing but the time. */
+template <int N>
+static __device__ __forceinline__ void bounded_step(float (&s)[N][4], softmax_state &state,
+                                                    uint32_t key, bool full,
+                                                    const capped_powers &cap) {
     float largest = 0.0f;
 #pragma unroll
     for (int n = 0; n < N; n++)
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            s[n][i] *= in;
+        for (int i = 0; i < 4; i++)
             largest = fmaxf(largest, fabsf(s[n][i]));
-        }
-    if (!__any_sync(0xFFFFFFFFu, !(largest < RP_TANH_SMALL))) {
-#pragma unroll
-        for (int n = 0; n < N; n++)
-#pragma unroll
-            for (int i = 0; i < 4; i++)
-                s[n][i] = rp_tanh_small(s[n][i]);
-    } else {
-#pragma unroll
-        for (int n = 0; n < N; n++)
-#pragma unroll
-            for (int i = 0; i < 4; i++)
-                s[n][i] = rp_tanh(s[n][i]);
-    }
+    if (__any_sync(0xFFFFFFFFu, !(largest < cap.small)))
+        bounded_weights<true, false>(s, state, key, cap);
+    else if (full)
+        bounded_weights<false, true>(s, state, key, cap);
+    else
+        bounded_weights<true, true>(s, state, key, cap);
 }
 
 #define BLOCK_IS_PARTIAL 1u
