@@ -18,6 +18,9 @@ struct lowering {
     const struct rp_bucket *bucket;
     uint32_t end;
     struct rp_error *err;
+    /* Of products on 8-bit weights, one per worker, of the graph's largest. */
+    void *scratch;
+    size_t scratch_bytes;
 };
 
 /* One row of the table. match: how many operators from `at` it takes, 0 for none. */
@@ -280,7 +283,8 @@ static int emit_linear_into(struct lowering *low, const struct rp_op *op, const 
     struct linear_launch *args = new_args(low, sizeof *args);
     if (!args)
         return out_of_memory(low);
-    if (in.dtype != op->weight->dtype)
+    bool codes = rp_dtype_bytes(op->weight->dtype) == 1;
+    if (in.dtype != (codes ? RP_DTYPE_BF16 : op->weight->dtype))
         return rp_error_set(low->err, RP_STATUS_UNSUPPORTED, "%s: %s input for %s weights",
                             op->name, rp_dtype_name(in.dtype), rp_dtype_name(op->weight->dtype));
     args->step = low->bindings->step;
@@ -293,7 +297,9 @@ static int emit_linear_into(struct lowering *low, const struct rp_op *op, const 
                                          .in_stride = in.stride,
                                          .out_stride = result.stride,
                                          .out_dtype = result.dtype,
-                                         .accumulate = accumulate};
+                                         .accumulate = accumulate,
+                                         .scratch = low->scratch,
+                                         .scratch_bytes = low->scratch_bytes};
     launch->run = run_linear;
     launch->args = args;
     return RP_OK;
@@ -481,12 +487,36 @@ static const struct pattern *find_pattern(const struct lowering *low, uint32_t a
     return NULL;
 }
 
+/* Launches follow each other, so all products share it; it lives with the graph. */
+static int plan_scratch(struct lowering *low, uint32_t begin) {
+    for (uint32_t at = begin; at < low->end; at++) {
+        const struct rp_op *op = &low->program->ops[at];
+        if (op->kind != RP_OP_LINEAR)
+            continue;
+        size_t bytes = rp_matmul_scratch_bytes(op->weight, rp_bucket_rows(low->bucket, op->rows));
+        low->scratch_bytes = RP_MAX(low->scratch_bytes, bytes);
+    }
+    if (low->scratch_bytes == 0)
+        return RP_OK;
+    unsigned char *memory = new_args(
+        low, low->scratch_bytes * rp_cpu_team_size(low->graph->device->team) + RP_CACHE_LINE);
+    if (!memory)
+        return out_of_memory(low);
+    low->scratch = (void *)RP_ALIGN_UP((uintptr_t)memory, RP_CACHE_LINE);
+    return RP_OK;
+}
+
 int rp_cpu_lower(struct rp_graph *graph, const struct rp_program *program, uint32_t begin,
                  uint32_t end, const struct rp_bucket *bucket, const struct rp_bindings *bindings,
                  const struct rp_lower_options *options, struct rp_error *err) {
-    struct lowering low = {graph, program, bindings, bucket, end, err};
+    struct lowering low = {.graph = graph,
+                           .program = program,
+                           .bindings = bindings,
+                           .bucket = bucket,
+                           .end = end,
+                           .err = err};
     graph->launches = rp_arena_calloc(&graph->memory, end - begin, sizeof *graph->launches);
-    if (!graph->launches)
+    if (!graph->launches || plan_scratch(&low, begin) != RP_OK)
         return out_of_memory(&low);
     for (uint32_t at = begin; at < end;) {
         uint32_t count;

@@ -201,6 +201,10 @@ static int plan_product(struct lowering *low, uint32_t at, struct rp_matmul_cuda
     struct rp_values in = values_of(low, &op->in[0]);
     low->attention.behind_product = true;
     product.norm = low->norm;
+    if (rp_dtype_bytes(op->weight->dtype) == 1)
+        return rp_error_set(low->err, RP_STATUS_UNSUPPORTED,
+                            "%s: the CUDA backend has no product for %s weights; --device cpu has",
+                            op->name, rp_dtype_name(op->weight->dtype));
     if (in.dtype != op->weight->dtype)
         return rp_error_set(low->err, RP_STATUS_UNSUPPORTED, "%s: %s input for %s weights",
                             op->name, rp_dtype_name(in.dtype), rp_dtype_name(op->weight->dtype));

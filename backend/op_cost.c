@@ -26,7 +26,8 @@ struct rp_cost rp_op_cost(const struct rp_program *program, const struct rp_op *
         break;
     case RP_OP_LINEAR:
         cost.bytes_read +=
-            (uint64_t)op->weight->rows * op->weight->cols * rp_dtype_bytes(op->weight->dtype);
+            (uint64_t)op->weight->rows * op->weight->cols * rp_dtype_bytes(op->weight->dtype) +
+            (uint64_t)rp_matrix_scale_count(op->weight) * sizeof(float);
         if (op->vector)
             cost.bytes_read += (uint64_t)op->weight->rows * sizeof(float);
         cost.flops = 2 * rows * op->weight->rows * op->weight->cols;

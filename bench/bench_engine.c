@@ -39,10 +39,13 @@ static int make_model(const struct rp_bench_target *target, uint32_t positions, 
                       struct rp_model *out, struct rp_error *err) {
     struct rp_model_config shape;
     if (target->dir)
-        return rp_model_load(target->dir, target->dtype, positions, NULL, NULL, out, err);
+        return rp_model_load_quantised(target->dir, target->dtype, &target->quantisation, positions,
+                                       NULL, NULL, out, err);
     int status = rp_model_shape(target->shape, &shape, err);
     if (status != RP_OK)
         return status;
+    shape.quantisation = target->quantisation.scheme;
+    shape.quantise_head = target->quantisation.head;
     return (on_card ? rp_model_random_vectors : rp_model_random)(&shape, target->dtype, 1,
                                                                  positions, out, err);
 }

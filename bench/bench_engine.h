@@ -17,6 +17,7 @@ struct rp_bench_target {
     const char *shape; /* rp_model_shape, with random weights */
     const char *dir;   /* NULL, or the directory of a model: its own weights, and no shape */
     enum rp_dtype dtype;
+    struct rp_model_quantisation quantisation;
     bool run_ahead, enforce_eager, no_fusion;
 };
 

@@ -136,7 +136,8 @@ static void sum_costs(const struct step_case *what, struct rp_bench_step *out) {
         out->flops += (double)cost.flops;
         if (op->kind == RP_OP_LINEAR)
             out->weight_bytes +=
-                (double)op->weight->rows * op->weight->cols * rp_dtype_bytes(op->weight->dtype);
+                (double)op->weight->rows * op->weight->cols * rp_dtype_bytes(op->weight->dtype) +
+                (double)rp_matrix_scale_count(op->weight) * sizeof(float);
         if (op->kind == RP_OP_ATTENTION)
             out->kv_bytes +=
                 (double)(cost.bytes_read -
@@ -219,9 +220,11 @@ static int make_model(struct step_bench *bench, struct rp_error *err) {
         status = count_positions(config, &shape, &positions, err);
     if (status != RP_OK)
         return status;
+    shape.quantisation = config->quantisation.scheme;
+    shape.quantise_head = config->quantisation.head;
     if (!config->shape)
-        status = rp_model_load(config->model_dir, config->dtype, positions, NULL, NULL,
-                               &bench->model, err);
+        status = rp_model_load_quantised(config->model_dir, config->dtype, &config->quantisation,
+                                         positions, NULL, NULL, &bench->model, err);
     else
         status = (bench->info.separate_memory ? rp_model_random_vectors : rp_model_random)(
             &shape, config->dtype, 1, positions, &bench->model, err);

@@ -22,6 +22,7 @@
 
 #include "bench/step_nodes.h"
 #include "device/device.h"
+#include "model/model.h"
 
 #define RP_BENCH_STEP_CASES_MAX 64
 
@@ -32,6 +33,7 @@ struct rp_bench_step_config {
     const char *shape;        /* rp_model_shape: random weights; or NULL */
     const char *model_dir;    /* a model's folder, when shape is NULL */
     enum rp_dtype dtype;
+    struct rp_model_quantisation quantisation;
     bool prompt;
     const uint32_t *batches; /* decode: (batch_count) sequences */
     uint32_t batch_count;

@@ -106,7 +106,8 @@ static struct rp_engine_config configure(const struct rp_check_config *config, u
 
 static int ask_one_way(const struct rp_check_config *config, unsigned way, struct answers *all,
                        struct rp_expectations *out, struct rp_error *err) {
-    const struct rp_engine_run_model model = {config->model_dir, NULL, RP_MODEL_DTYPE_AUTO};
+    const struct rp_engine_run_model model = {.dir = config->model_dir,
+                                              .dtype = RP_MODEL_DTYPE_AUTO};
     const struct rp_engine_config engine = configure(config, way);
     struct rp_engine_run run;
     int status = rp_engine_run_open(&model, &engine, &run, err);

@@ -72,8 +72,8 @@ int rp_check_counted_load(const struct rp_counted_load *load, struct rp_error *e
     static struct rp_request requests[RP_COUNTED_ROWS_MAX];
     static int32_t prompts[RP_COUNTED_ROWS_MAX][PROMPT];
     const struct rp_model_config shape = rp_check_shape(RP_FAMILY_LLAMA);
-    const struct rp_engine_run_model random = {NULL, &shape, RP_DTYPE_F32};
-    const struct rp_engine_run_model named = {load->model_dir, NULL, RP_MODEL_DTYPE_AUTO};
+    const struct rp_engine_run_model random = {.shape = &shape, .dtype = RP_DTYPE_F32};
+    const struct rp_engine_run_model named = {.dir = load->model_dir, .dtype = RP_MODEL_DTYPE_AUTO};
     struct rp_recorder *recorder = NULL;
     struct rp_engine_config engine;
     struct rp_engine_run run;

@@ -87,10 +87,10 @@ int rp_check_programs(const struct rp_check_config *config, const struct rp_back
         struct rp_engine_run_model model;
         uint32_t sequences, tokens; /* 0: those of `serve` */
     } cases[] = {
-        {"demo", {config->model_dir, NULL, RP_MODEL_DTYPE_AUTO}, 0, 0},
-        {"qwen2", {NULL, &qwen2, RP_DTYPE_BF16}, 16, 64},
-        {"qwen3", {NULL, &qwen3, RP_DTYPE_BF16}, 16, 64},
-        {"mistral", {NULL, &mistral, RP_DTYPE_F32}, 16, 64},
+        {"demo", {.dir = config->model_dir, .dtype = RP_MODEL_DTYPE_AUTO}, 0, 0},
+        {"qwen2", {.shape = &qwen2, .dtype = RP_DTYPE_BF16}, 16, 64},
+        {"qwen3", {.shape = &qwen3, .dtype = RP_DTYPE_BF16}, 16, 64},
+        {"mistral", {.shape = &mistral, .dtype = RP_DTYPE_F32}, 16, 64},
     };
     for (size_t i = 0; i < 2 * RP_ARRAY_COUNT(cases); i++) {
         struct rp_engine_config engine = rp_check_engine_config(config);

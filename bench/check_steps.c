@@ -83,7 +83,8 @@ static int run_load(const struct rp_check_config *config, const struct rp_backen
                     struct rp_error *err) {
     static int32_t prompts[SEQUENCES][PROMPT];
     static struct rp_request requests[SEQUENCES];
-    const struct rp_engine_run_model model = {config->model_dir, NULL, RP_MODEL_DTYPE_AUTO};
+    const struct rp_engine_run_model model = {.dir = config->model_dir,
+                                              .dtype = RP_MODEL_DTYPE_AUTO};
     struct rp_engine_config engine = rp_check_engine_config(config);
     struct rp_engine_run run;
     struct counts seen = {0};

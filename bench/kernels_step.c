@@ -72,7 +72,7 @@ static void fill_slot(struct kernels_bench *bench, const struct kernels_case *wh
         slot[RP_SLOT_TOP_P] = float_bits(0.95f);
     }
     for (uint32_t page = 0; page < pages; page++)
-        slot[RP_SLOT_PAGES + page] = 1 + page * slots + (index * 5 + page * 3) % slots;
+        slot[RP_SLOT_PAGES + page] = 1 + page * slots + (index + page * 3) % slots;
 }
 
 int rp_kernels_step_set(struct kernels_bench *bench, const struct kernels_case *what) {

@@ -182,7 +182,9 @@ int rp_scheduler_submit(struct rp_scheduler *scheduler, struct rp_request *reque
     const struct rp_scheduler_config *config = &scheduler->config;
     if (scheduler->failed)
         return RP_STATUS_SHUTTING_DOWN;
-    if (!rp_scheduler_fits(config, request->prompt_count, request->max_tokens))
+    bool scored_whole = config->whole_prompts && request->prompt_logprobs;
+    if (!rp_scheduler_fits(config, request->prompt_count, request->max_tokens) ||
+        (scored_whole && request->prompt_count > rp_scheduler_whole_prompt_max(config, true)))
         return RP_STATUS_RANGE;
     /* Every open request keeps a place for its CLOSED event: undrained ones count as well. */
     uint64_t open = (uint64_t)scheduler->waiting_count + scheduler->running_count +

@@ -82,32 +82,36 @@ static const struct rp_request *prompt_to_yield_to(const struct rp_scheduler *sc
 static uint32_t decode_limit(const struct rp_scheduler *scheduler,
                              const struct rp_step_store *step) {
     const struct rp_scheduler_config *config = &scheduler->config;
-    uint32_t limit =
-        RP_MIN(RP_MIN(config->row_capacity, config->decode_rows_max), step->sample_room);
+    uint32_t samples = step->sample_room + step->row_count; /* rows so far are decode rows */
+    uint32_t limit = RP_MIN(RP_MIN(config->row_capacity, config->decode_rows_max), samples);
     if (!prompts_want_room(scheduler))
         return limit;
     uint32_t budget = scheduler->token_budget;
     limit = RP_MIN(limit, budget - RP_MIN(budget - 1, RP_MAX(budget / 4, 1)));
-    uint32_t rows = RP_MIN(config->row_capacity, step->sample_room);
+    uint32_t rows = RP_MIN(config->row_capacity, samples);
     return rows > 1 ? RP_MIN(limit, rows - 1) : limit;
+}
+
+/* It has no row in this step yet. */
+static bool can_decode(const struct rp_sequence *sequence, const struct rp_step_store *step) {
+    return !rp_sequence_in_prompt(sequence) && !rp_sequence_is_ending(sequence) &&
+           sequence->last_step != step->id;
 }
 
 /* Sequences that can take a decode row, into scheduler->order, oldest first from the rotation's
  * place on, then the ones before it. Returns how many; out_wrap: where the second part begins. */
-static uint32_t order_decodes(struct rp_scheduler *scheduler, uint32_t limit, uint32_t *out_wrap) {
+static uint32_t order_decodes(struct rp_scheduler *scheduler, const struct rp_step_store *step,
+                              uint32_t limit, uint32_t *out_wrap) {
     uint32_t count = 0, ready = 0;
-    for (uint32_t i = 0; i < scheduler->running_count; i++) {
-        const struct rp_sequence *sequence = &scheduler->sequences[scheduler->running[i]];
-        ready += !rp_sequence_in_prompt(sequence) && !rp_sequence_is_ending(sequence);
-    }
+    for (uint32_t i = 0; i < scheduler->running_count; i++)
+        ready += can_decode(&scheduler->sequences[scheduler->running[i]], step);
     bool rotate = ready > limit && !RP_MUTATED(NO_ROTATION);
     *out_wrap = ready;
     for (uint32_t part = 0; part < 2; part++) {
         for (uint32_t i = 0; i < scheduler->running_count; i++) {
             const struct rp_sequence *sequence = &scheduler->sequences[scheduler->running[i]];
             bool second = rotate && sequence->age <= scheduler->rotation_age;
-            if (second == (part == 1) && !rp_sequence_in_prompt(sequence) &&
-                !rp_sequence_is_ending(sequence))
+            if (second == (part == 1) && can_decode(sequence, step))
                 scheduler->order[count++] = sequence->slot;
         }
         if (part == 0)
@@ -116,22 +120,23 @@ static uint32_t order_decodes(struct rp_scheduler *scheduler, uint32_t limit, ui
     return count;
 }
 
-/* first: a prompt that these rows leave room to, or NULL. */
+/* first: a prompt that these rows leave room to, or NULL. Once more in a step: those rows that were left out. */
 static void plan_decodes(struct rp_scheduler *scheduler, struct rp_step_store *step,
                          const struct rp_request *first) {
-    uint32_t limit = decode_limit(scheduler, step), wrap, chosen;
+    uint32_t limit = decode_limit(scheduler, step), before = step->row_count, wrap, chosen;
     uint32_t room = first && first->prompt_logprobs ? step->sample_room : scheduler->token_budget;
     limit = RP_MIN(limit, first ? room - RP_MIN(room, first->prompt_count) : limit);
-    uint32_t count = order_decodes(scheduler, limit, &wrap);
+    limit -= RP_MIN(limit, before);
+    uint32_t count = order_decodes(scheduler, step, limit, &wrap);
     chosen = RP_MIN(count, limit);
     /* Of those whose turn it is the oldest go first: only younger ones without a row yet can be
      * swapped out for a page. The rest stand by for those that must wait. */
     for (uint32_t pass = 0; pass < 3 && limit > 0; pass++) {
         uint32_t begin = pass == 0 ? RP_MIN(wrap, chosen) : pass == 1 ? 0 : chosen;
         uint32_t end = pass == 0 ? chosen : pass == 1 ? RP_MIN(wrap, chosen) : count;
-        for (uint32_t i = begin; i < end && step->row_count < limit; i++) {
+        for (uint32_t i = begin; i < end && step->row_count - before < limit; i++) {
             struct rp_sequence *sequence = &scheduler->sequences[scheduler->order[i]];
-            if (sequence->state == RP_SEQUENCE_RUNNING && sequence->last_step != step->id)
+            if (sequence->state == RP_SEQUENCE_RUNNING)
                 try_decode(scheduler, step, sequence);
         }
     }
@@ -150,8 +155,7 @@ bool rp_sched_plan_chunk(struct rp_scheduler *scheduler, struct rp_step_store *s
         count--;
     if (count == 0 || step->row_count == scheduler->config.row_capacity)
         return false;
-    if (scheduler->config.whole_prompts && count < rest)
-        return false;
+    RP_ASSERT(!scheduler->config.whole_prompts || count == rest); /* rp_sched_has_room */
     step->token_room -= count;
     add_row(step, sequence, count, false, count == rest);
     return true;

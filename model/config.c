@@ -3,6 +3,7 @@
  */
 #include "model/json_file.h"
 #include "model/model.h"
+#include "model/quant_config.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -11,6 +12,7 @@
 
 #define CONFIG_FILE            "config.json"
 #define GENERATION_CONFIG_FILE "generation_config.json"
+#define MODELOPT_FILE          "hf_quant_config.json"
 
 #define REQUIRED (-1.0)
 
@@ -385,6 +387,15 @@ static void read_bos_id(struct reader *reader, struct rp_model_config *config) {
         config->bos_id = read_uint(reader, "bos_token_id", REQUIRED, 0, config->vocab - 1);
 }
 
+/* "compression_config" is what compressed-tensors called it first. */
+static void read_quantisation(struct reader *reader, struct rp_model_config *config) {
+    const char *key =
+        get(reader, "quantization_config") ? "quantization_config" : "compression_config";
+    const json_t *object = get(reader, key);
+    if (object && reader->status == RP_OK)
+        reader->status = rp_quant_config_read(object, CONFIG_FILE, key, config, reader->err);
+}
+
 static int read_config(const json_t *root, struct rp_model_config *config, struct rp_error *err) {
     struct reader reader = {CONFIG_FILE, root, err, RP_OK};
     if (!json_is_object(root))
@@ -394,10 +405,6 @@ static int read_config(const json_t *root, struct rp_model_config *config, struc
         return reader.status;
     config->family = rules->family;
     snprintf(config->architecture, sizeof config->architecture, "%s", rules->architecture);
-    if (get(&reader, "quantization_config") || get(&reader, "compression_config"))
-        refuse(&reader, RP_STATUS_UNSUPPORTED,
-               get(&reader, "quantization_config") ? "quantization_config" : "compression_config",
-               "is set: quantised checkpoints are not supported yet");
     read_sizes(&reader, rules, config);
     config->norm_eps = (float)read_double(&reader, "rms_norm_eps", 1e-6, 0, false, 1);
     config->tied = read_bool(&reader, "tie_word_embeddings", rules->gemma);
@@ -409,6 +416,7 @@ static int read_config(const json_t *root, struct rp_model_config *config, struc
     read_dtype(&reader, config);
     read_eos_ids(&reader, config);
     read_bos_id(&reader, config);
+    read_quantisation(&reader, config);
     return reader.status;
 }
 
@@ -448,6 +456,18 @@ int rp_model_config_load(const char *dir, struct rp_model_config *out_config,
     json_decref(root);
     if (status != RP_OK)
         return status;
+
+    root = NULL;
+    if (config.quant.scales == RP_SCALE_NONE) { /* ModelOpt may say it in a file of its own */
+        status = rp_json_file_load(dir, MODELOPT_FILE, &root, err);
+        if (status == RP_OK)
+            status = rp_quant_config_read(root, MODELOPT_FILE, "quantization", &config, err);
+        else if (status == RP_STATUS_NOT_FOUND)
+            status = RP_OK;
+        json_decref(root);
+        if (status != RP_OK)
+            return status;
+    }
 
     root = NULL;
     status = rp_json_file_load(dir, GENERATION_CONFIG_FILE, &root, err);

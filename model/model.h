@@ -10,7 +10,7 @@
 
 #include "attention/mask.h"
 #include "device/program.h"
-#include "quant/matrix.h"
+#include "quant/quantise.h"
 
 #define RP_EOS_IDS_MAX 16
 
@@ -25,6 +25,30 @@ enum rp_family {
 };
 
 enum rp_rope_kind { RP_ROPE_DEFAULT, RP_ROPE_LINEAR, RP_ROPE_LLAMA3 };
+
+/* The modules of a layer that may have 8 bits, as bits of rp_model_quant.modules. */
+enum rp_module {
+    RP_MODULE_Q,
+    RP_MODULE_K,
+    RP_MODULE_V,
+    RP_MODULE_O,
+    RP_MODULE_GATE,
+    RP_MODULE_UP,
+    RP_MODULE_DOWN,
+    RP_MODULE_COUNT
+};
+
+/* What quantization_config says (model/quant_config.h); scales RP_SCALE_NONE: there is none. */
+struct rp_model_quant {
+    enum rp_dtype dtype;       /* INT8 or FP8_E4M3, as in the file */
+    enum rp_scale_kind scales; /* as in the file: TENSOR, CHANNEL or BLOCK_128 */
+    bool scale_inv; /* their name ends in weight_scale_inv; they are factors all the same */
+    enum rp_matrix_input input; /* of the products */
+    bool
+        static_input; /* the file has scales for inputs, too: checked, while rows get scales of their own */
+    bool head;                      /* lm_head has 8 bits */
+    uint8_t modules[RP_LAYERS_MAX]; /* bit rp_module: that one has 8 bits */
+};
 
 struct rp_model_config {
     enum rp_family family;
@@ -49,8 +73,12 @@ struct rp_model_config {
     enum rp_rope_kind rope;
     double rope_theta, rope_factor, rope_low_freq_factor, rope_high_freq_factor;
     uint32_t rope_original_max_position;
-    enum rp_dtype file_dtype; /* of the weights on disk */
-    uint32_t bos_id;          /* RP_ID_NONE when unknown */
+    enum rp_dtype file_dtype; /* of the weights on disk; with quant: of those that are not 8 bits */
+    struct rp_model_quant quant;
+    /* Of the matrices in memory: of each layer, and of the head as well. Then all others are bf16. */
+    enum rp_quant_scheme quantisation;
+    bool quantise_head;
+    uint32_t bos_id; /* RP_ID_NONE when unknown */
     uint32_t eos_ids[RP_EOS_IDS_MAX];
     uint32_t eos_count;
     /* generation_config.json: defaults of a request's sampling; NAN / 0 when absent */
@@ -90,7 +118,7 @@ struct rp_model {
     /* rp_model_set_mask; both NULL: as the configuration says. */
     struct rp_mask *mask;              /* of all layers */
     struct rp_layer_mask *layer_masks; /* (config.layers) */
-    enum rp_dtype dtype;               /* of the matrices in memory: F32 or BF16 */
+    enum rp_dtype dtype; /* of the matrices in memory that are not quantised: F32 or BF16 */
     struct rp_layer_weights *layers;
     struct rp_matrix embed; /* (vocab, hidden) */
     /* (vocab, hidden). Tied: a copy of embed with the same data, which belongs to embed; so whoever
@@ -111,12 +139,25 @@ int rp_model_describe(const struct rp_model_config *config, enum rp_dtype dtype,
                       struct rp_model *out_model, struct rp_error *err) RP_MUST_USE;
 
 /* dtype: BF16 or F32 in memory; RP_MODEL_DTYPE_AUTO keeps bf16 as bf16 and f32 as f32 (f16 becomes f32,
- * which holds it exactly). max_position: rows of the RoPE table (0: the config's). progress, or NULL, is called by the
+ * which holds it exactly). A quantised checkpoint keeps its 8 bits and is BF16 around them; with F32 its weights are
+ * multiplied with their scales while they are read. Scales per tensor become one per row (q, k and v differ). max_position: rows of the RoPE table (0: the config's). progress, or NULL, is called by the
  * caller's thread alone, with rising numbers and at last with the total; up to eight threads read. */
 #define RP_MODEL_DTYPE_AUTO ((enum rp_dtype) - 1)
 int rp_model_load(const char *dir, enum rp_dtype dtype, uint32_t max_position,
                   void (*progress)(void *ctx, uint64_t done_bytes, uint64_t total_bytes), void *ctx,
                   struct rp_model *out_model, struct rp_error *err) RP_MUST_USE;
+
+/* The same, quantised while it is read: a row in memory needs a byte a weight, and no more. dtype: BF16 or
+ * RP_MODEL_DTYPE_AUTO, which is bf16 then. A NaN or an infinity in a quantised tensor is FORMAT, with its row. */
+struct rp_model_quantisation {
+    enum rp_quant_scheme scheme;
+    bool head;
+};
+int rp_model_load_quantised(const char *dir, enum rp_dtype dtype,
+                            const struct rp_model_quantisation *quantisation, uint32_t max_position,
+                            void (*progress)(void *ctx, uint64_t done_bytes, uint64_t total_bytes),
+                            void *ctx, struct rp_model *out_model,
+                            struct rp_error *err) RP_MUST_USE;
 
 /* Random weights in memory for a shape, seeded: benchmarks (`--shape llama-3.2-1b`). */
 int rp_model_random(const struct rp_model_config *config, enum rp_dtype dtype, uint64_t seed,

@@ -28,6 +28,8 @@ enum rp_safetensor_type {
     RP_SAFETENSOR_F32,
     RP_SAFETENSOR_F16,
     RP_SAFETENSOR_BF16,
+    RP_SAFETENSOR_I8,      /* of quantised weights alone, as the next */
+    RP_SAFETENSOR_F8_E4M3, /* with NaN, without infinities */
     RP_SAFETENSOR_OTHER
 };
 

@@ -22,16 +22,20 @@ struct visitor {
     int status;
 };
 
-static void visit_matrix(struct visitor *visitor, struct rp_matrix *matrix, uint32_t row_begin,
-                         uint32_t rows, const char *format, ...) RP_PRINTF(5, 6);
+static void visit_matrix(struct visitor *visitor, struct rp_matrix *matrix, bool quantised,
+                         uint32_t row_begin, uint32_t rows, const char *format, ...)
+    RP_PRINTF(6, 7);
 static void visit_vector(struct visitor *visitor, float **vector, uint32_t vector_len,
                          uint32_t begin, uint32_t len, bool is_norm, const char *format, ...)
     RP_PRINTF(7, 8);
 
-static void visit_matrix(struct visitor *visitor, struct rp_matrix *matrix, uint32_t row_begin,
-                         uint32_t rows, const char *format, ...) {
-    struct rp_weight_part part = {
-        .matrix = matrix, .row_begin = row_begin, .rows = rows, .cols = matrix->cols};
+static void visit_matrix(struct visitor *visitor, struct rp_matrix *matrix, bool quantised,
+                         uint32_t row_begin, uint32_t rows, const char *format, ...) {
+    struct rp_weight_part part = {.matrix = matrix,
+                                  .row_begin = row_begin,
+                                  .rows = rows,
+                                  .cols = matrix->cols,
+                                  .quantised = quantised};
     va_list args;
     va_start(args, format);
     vsnprintf(part.name, sizeof part.name, format, args);
@@ -55,6 +59,11 @@ static void visit_vector(struct visitor *visitor, float **vector, uint32_t vecto
         visitor->status = visitor->visit(visitor->ctx, &part);
 }
 
+static bool has_8_bits(const struct rp_model_config *config, uint32_t layer,
+                       enum rp_module module) {
+    return config->quant.modules[layer] >> module & 1;
+}
+
 static void visit_attention(struct visitor *v, const struct rp_model_config *config,
                             struct rp_layer_weights *w, uint32_t layer) {
     uint32_t q_rows = config->heads * config->head_dim,
@@ -68,8 +77,8 @@ static void visit_attention(struct visitor *v, const struct rp_model_config *con
     visit_vector(v, &w->attn_norm, config->hidden, 0, config->hidden, true,
                  "model.layers.%u.input_layernorm.weight", layer);
     for (size_t i = 0; i < RP_ARRAY_COUNT(qkv); i++)
-        visit_matrix(v, &w->qkv, qkv[i].begin, qkv[i].rows, "model.layers.%u.self_attn.%s.weight",
-                     layer, qkv[i].name);
+        visit_matrix(v, &w->qkv, has_8_bits(config, layer, RP_MODULE_Q), qkv[i].begin, qkv[i].rows,
+                     "model.layers.%u.self_attn.%s.weight", layer, qkv[i].name);
     for (size_t i = 0; config->qkv_bias && i < RP_ARRAY_COUNT(qkv); i++)
         visit_vector(v, &w->qkv_bias, w->qkv.rows, qkv[i].begin, qkv[i].rows, false,
                      "model.layers.%u.self_attn.%s.bias", layer, qkv[i].name);
@@ -79,7 +88,8 @@ static void visit_attention(struct visitor *v, const struct rp_model_config *con
         visit_vector(v, &w->k_norm, config->head_dim, 0, config->head_dim, true,
                      "model.layers.%u.self_attn.k_norm.weight", layer);
     }
-    visit_matrix(v, &w->o, 0, w->o.rows, "model.layers.%u.self_attn.o_proj.weight", layer);
+    visit_matrix(v, &w->o, has_8_bits(config, layer, RP_MODULE_O), 0, w->o.rows,
+                 "model.layers.%u.self_attn.o_proj.weight", layer);
     if (config->o_bias)
         visit_vector(v, &w->o_bias, config->hidden, 0, config->hidden, false,
                      "model.layers.%u.self_attn.o_proj.bias", layer);
@@ -98,13 +108,14 @@ static void visit_mlp(struct visitor *v, const struct rp_model_config *config,
                  "model.layers.%u.%s_layernorm.weight", layer,
                  config->post_norms ? "pre_feedforward" : "post_attention");
     for (uint32_t i = 0; i < 2; i++) {
-        visit_matrix(v, &w->gate_up, i * inner, inner, "model.layers.%u.mlp.%s.weight", layer,
-                     gate_up[i]);
+        visit_matrix(v, &w->gate_up, has_8_bits(config, layer, RP_MODULE_GATE), i * inner, inner,
+                     "model.layers.%u.mlp.%s.weight", layer, gate_up[i]);
         if (config->mlp_bias)
             visit_vector(v, &w->gate_up_bias, 2 * inner, i * inner, inner, false,
                          "model.layers.%u.mlp.%s.bias", layer, gate_up[i]);
     }
-    visit_matrix(v, &w->down, 0, w->down.rows, "model.layers.%u.mlp.down_proj.weight", layer);
+    visit_matrix(v, &w->down, has_8_bits(config, layer, RP_MODULE_DOWN), 0, w->down.rows,
+                 "model.layers.%u.mlp.down_proj.weight", layer);
     if (config->mlp_bias)
         visit_vector(v, &w->down_bias, config->hidden, 0, config->hidden, false,
                      "model.layers.%u.mlp.down_proj.bias", layer);
@@ -117,7 +128,7 @@ int rp_weight_parts(struct rp_model *model,
                     int (*visit)(void *ctx, const struct rp_weight_part *part), void *ctx) {
     const struct rp_model_config *config = &model->config;
     struct visitor visitor = {visit, ctx, RP_OK};
-    visit_matrix(&visitor, &model->embed, 0, model->embed.rows, "model.embed_tokens.weight");
+    visit_matrix(&visitor, &model->embed, false, 0, model->embed.rows, "model.embed_tokens.weight");
     for (uint32_t layer = 0; layer < config->layers; layer++) {
         visit_attention(&visitor, config, &model->layers[layer], layer);
         visit_mlp(&visitor, config, &model->layers[layer], layer);
@@ -125,7 +136,8 @@ int rp_weight_parts(struct rp_model *model,
     visit_vector(&visitor, &model->final_norm, config->hidden, 0, config->hidden, true,
                  "model.norm.weight");
     if (!config->tied)
-        visit_matrix(&visitor, &model->lm_head, 0, model->lm_head.rows, "lm_head.weight");
+        visit_matrix(&visitor, &model->lm_head, config->quant.head, 0, model->lm_head.rows,
+                     "lm_head.weight");
     return visitor.status;
 }
 
@@ -134,6 +146,17 @@ int rp_weight_parts(struct rp_model *model,
 
 static struct rp_matrix shape(uint32_t rows, uint32_t cols, enum rp_dtype dtype) {
     return (struct rp_matrix){.rows = rows, .cols = cols, .dtype = dtype};
+}
+
+/* 8 bits with one scale a row, or one a block, as the checkpoint has them. */
+static void describe_8_bits(const struct rp_model_quant *quant, bool covered,
+                            struct rp_matrix *matrix) {
+    if (!covered || matrix->dtype != RP_DTYPE_BF16)
+        return;
+    matrix->dtype = quant->dtype;
+    matrix->scale_kind =
+        quant->scales == RP_SCALE_BLOCK_128 ? RP_SCALE_BLOCK_128 : RP_SCALE_CHANNEL;
+    matrix->input = quant->input;
 }
 
 int rp_weights_describe(const struct rp_model_config *config, enum rp_dtype dtype,
@@ -155,10 +178,30 @@ int rp_weights_describe(const struct rp_model_config *config, enum rp_dtype dtyp
         w->o = shape(config->hidden, q_rows, dtype);
         w->gate_up = shape(2 * config->intermediate, config->hidden, dtype);
         w->down = shape(config->hidden, config->intermediate, dtype);
+        describe_8_bits(&config->quant, has_8_bits(config, i, RP_MODULE_Q), &w->qkv);
+        describe_8_bits(&config->quant, has_8_bits(config, i, RP_MODULE_O), &w->o);
+        describe_8_bits(&config->quant, has_8_bits(config, i, RP_MODULE_GATE), &w->gate_up);
+        describe_8_bits(&config->quant, has_8_bits(config, i, RP_MODULE_DOWN), &w->down);
+        rp_quant_describe(&w->qkv, config->quantisation);
+        rp_quant_describe(&w->o, config->quantisation);
+        rp_quant_describe(&w->gate_up, config->quantisation);
+        rp_quant_describe(&w->down, config->quantisation);
     }
+    describe_8_bits(&config->quant, config->quant.head, &model.lm_head);
+    if (config->quantise_head)
+        rp_quant_describe(&model.lm_head, config->quantisation);
+    if (config->quantise_head && config->tied)
+        rp_quant_describe(&model.embed, config->quantisation);
     model.rope_positions = config->max_position;
     *out_model = model;
     return RP_OK;
+}
+
+static int allocate_scales(struct rp_matrix *matrix) {
+    size_t count = rp_matrix_scale_count(matrix);
+    if (count > 0 && !matrix->scales)
+        matrix->scales = rp_alloc_aligned(count * sizeof(float), WEIGHT_ALIGN);
+    return count == 0 || matrix->scales ? RP_OK : RP_STATUS_NO_MEMORY;
 }
 
 /* ctx: bool, whether only vectors are wanted. */
@@ -170,7 +213,7 @@ static int allocate_part(void *ctx, const struct rp_weight_part *part) {
             size_t bytes = rp_matrix_bytes(part->matrix);
             part->matrix->data = bytes ? rp_alloc_aligned(bytes, WEIGHT_ALIGN) : NULL;
         }
-        return part->matrix->data ? RP_OK : RP_STATUS_NO_MEMORY;
+        return part->matrix->data ? allocate_scales(part->matrix) : RP_STATUS_NO_MEMORY;
     }
     if (!*part->vector)
         *part->vector = rp_alloc_aligned(part->vector_len * sizeof(float), WEIGHT_ALIGN);
@@ -185,7 +228,7 @@ int rp_weights_allocate(struct rp_model *model, uint32_t position_count, bool ve
     bool fits = !rp_mul_overflow(positions, config->head_dim * sizeof(float), &table_bytes);
     int status = rp_weight_parts(model, allocate_part, &vectors_only);
     if (config->tied)
-        model->lm_head.data = model->embed.data;
+        model->lm_head = model->embed;
     if (status == RP_OK && fits)
         model->rope_table = rp_alloc_aligned(table_bytes, WEIGHT_ALIGN);
     if (!model->rope_table) {
@@ -222,11 +265,15 @@ void rp_model_deinit(struct rp_model *model) {
     memset(model, 0, sizeof *model);
 }
 
+static uint64_t bytes_of(const struct rp_matrix *matrix) {
+    return rp_matrix_bytes(matrix) + rp_matrix_scale_count(matrix) * sizeof(float);
+}
+
 uint64_t rp_model_weight_bytes(const struct rp_model *model) {
     const struct rp_model_config *config = &model->config;
-    uint64_t bytes = rp_matrix_bytes(&model->embed) + config->hidden * sizeof(float);
+    uint64_t bytes = bytes_of(&model->embed) + config->hidden * sizeof(float);
     if (!config->tied)
-        bytes += rp_matrix_bytes(&model->lm_head);
+        bytes += bytes_of(&model->lm_head);
     for (uint32_t i = 0; i < config->layers; i++) {
         const struct rp_layer_weights *w = &model->layers[i];
         uint64_t floats = (config->post_norms ? 4 : 2) * (uint64_t)config->hidden;
@@ -238,8 +285,8 @@ uint64_t rp_model_weight_bytes(const struct rp_model *model) {
             floats += config->hidden;
         if (config->mlp_bias)
             floats += 2 * (uint64_t)config->intermediate + config->hidden;
-        bytes += rp_matrix_bytes(&w->qkv) + rp_matrix_bytes(&w->o) + rp_matrix_bytes(&w->gate_up) +
-                 rp_matrix_bytes(&w->down) + floats * sizeof(float);
+        bytes += bytes_of(&w->qkv) + bytes_of(&w->o) + bytes_of(&w->gate_up) + bytes_of(&w->down) +
+                 floats * sizeof(float);
     }
     return bytes;
 }
@@ -257,7 +304,19 @@ uint64_t rp_model_parameter_count(const struct rp_model *model) {
     return count;
 }
 
-static int check_dtype(enum rp_dtype dtype, struct rp_error *err) {
+int rp_weights_check_dtype(const struct rp_model_config *config, enum rp_dtype dtype,
+                           struct rp_error *err) {
+    if (config->quantisation != RP_QUANT_NONE && config->quant.scales != RP_SCALE_NONE) {
+        int status = rp_error_set(err, RP_STATUS_INVALID,
+                                  "model: the checkpoint has 8-bit weights, which are not made %s",
+                                  rp_quant_scheme_name(config->quantisation));
+        rp_error_hint(err, "leave --quantization out, or take the checkpoint of 16 bits");
+        return status;
+    }
+    if (config->quantisation != RP_QUANT_NONE && dtype == RP_DTYPE_F32)
+        return rp_error_set(err, RP_STATUS_INVALID,
+                            "model: %s weights are multiplied with bf16, not with f32",
+                            rp_quant_scheme_name(config->quantisation));
     if (dtype == RP_DTYPE_F32 || dtype == RP_DTYPE_BF16 || dtype == RP_MODEL_DTYPE_AUTO)
         return RP_OK;
     return rp_error_set(err, RP_STATUS_INVALID, "model: weights in memory are f32 or bf16, not %s",
@@ -266,11 +325,14 @@ static int check_dtype(enum rp_dtype dtype, struct rp_error *err) {
 
 int rp_model_describe(const struct rp_model_config *config, enum rp_dtype dtype,
                       struct rp_model *out_model, struct rp_error *err) {
-    int status = check_dtype(dtype, err);
+    int status = rp_weights_check_dtype(config, dtype, err);
     if (status != RP_OK)
         return status;
     if (dtype == RP_MODEL_DTYPE_AUTO)
-        dtype = config->file_dtype == RP_DTYPE_BF16 ? RP_DTYPE_BF16 : RP_DTYPE_F32;
+        dtype = config->file_dtype == RP_DTYPE_BF16 || config->quant.scales != RP_SCALE_NONE ||
+                        config->quantisation != RP_QUANT_NONE
+                    ? RP_DTYPE_BF16
+                    : RP_DTYPE_F32;
     return rp_weights_describe(config, dtype, out_model, err);
 }
 
@@ -317,6 +379,32 @@ static uint64_t random_next(struct random_weights *random) {
         }                                                                                          \
     } while (0)
 
+/* The same values as an unquantised part has, a row at a time. */
+static int fill_quantised(struct random_weights *random, const struct rp_weight_part *part) {
+    struct rp_matrix *matrix = part->matrix;
+    float *row = rp_alloc(part->cols * sizeof *row);
+    uint64_t bits = 0;
+    uint32_t left = 0;
+    size_t bad;
+    if (!row)
+        return RP_STATUS_NO_MEMORY;
+    for (size_t i = part->row_begin; i < (size_t)part->row_begin + part->rows; i++) {
+        for (uint32_t k = 0; k < part->cols; k++, left--, bits >>= RANDOM_BITS) {
+            if (left == 0) {
+                bits = random_next(random);
+                left = 64 / RANDOM_BITS;
+            }
+            row[k] = random->f32[bits & ((1 << RANDOM_BITS) - 1)];
+        }
+        bool finite = rp_quantise_weights(row, RP_DTYPE_F32, 1, part->cols, matrix->dtype,
+                                          (unsigned char *)matrix->data + i * part->cols,
+                                          (float *)(uintptr_t)&matrix->scales[i], NULL, &bad);
+        RP_ASSERT(finite);
+    }
+    rp_free(row);
+    return RP_OK;
+}
+
 static int fill_random(void *ctx, const struct rp_weight_part *part) {
     struct random_weights *random = ctx;
     if (part->vector) {
@@ -329,6 +417,8 @@ static int fill_random(void *ctx, const struct rp_weight_part *part) {
     if (!part->matrix->data)
         return RP_OK; /* the device makes it */
     size_t begin = (size_t)part->row_begin * part->cols, count = (size_t)part->rows * part->cols;
+    if (rp_dtype_bytes(part->matrix->dtype) == 1)
+        return fill_quantised(random, part);
     if (part->matrix->dtype == RP_DTYPE_BF16) {
         uint16_t *values = (uint16_t *)part->matrix->data + begin;
         FILL(values, count, random->bf16);
@@ -352,11 +442,13 @@ static int make_random(const struct rp_model_config *config, enum rp_dtype dtype
     if (status == RP_OK) {
         random_init(random, seed);
         random->norm = 1.0f - config->norm_offset;
-        (void)rp_weight_parts(out_model, fill_random, random); /* cannot fail */
+        status = rp_weight_parts(out_model, fill_random, random);
+        if (status != RP_OK)
+            status = rp_error_set(err, RP_STATUS_NO_MEMORY, "model: out of memory");
         out_model->loaded = !vectors_only;
-    } else {
-        rp_model_deinit(out_model);
     }
+    if (status != RP_OK)
+        rp_model_deinit(out_model);
     rp_free(random);
     return status;
 }

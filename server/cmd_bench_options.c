@@ -12,17 +12,19 @@ static const char *dtype_name(const struct rp_bench_options *options) {
 }
 
 struct rp_bench_target rp_bench_options_target(const struct rp_bench_options *options) {
-    return (struct rp_bench_target){.device = {.threads = options->threads,
-                                               .short_steps_here = true,
-                                               .fast_numerics = options->numerics == 1,
-                                               .no_dependent_launch = options->no_dependent_launch,
-                                               .cache_dir = rp_stack_cache_dir()},
-                                    .shape = options->shape,
-                                    .dir = *options->model ? options->model : NULL,
-                                    .dtype = options->dtype ? RP_DTYPE_F32 : RP_DTYPE_BF16,
-                                    .run_ahead = options->run_ahead != 0,
-                                    .enforce_eager = options->enforce_eager,
-                                    .no_fusion = options->disable_fusion};
+    return (struct rp_bench_target){
+        .device = {.threads = options->threads,
+                   .short_steps_here = true,
+                   .fast_numerics = options->numerics == 1,
+                   .no_dependent_launch = options->no_dependent_launch,
+                   .cache_dir = rp_stack_cache_dir()},
+        .shape = options->shape,
+        .dir = *options->model ? options->model : NULL,
+        .dtype = options->dtype ? RP_DTYPE_F32 : RP_DTYPE_BF16,
+        .quantisation = {(enum rp_quant_scheme)options->quantisation, options->quantise_head},
+        .run_ahead = options->run_ahead != 0,
+        .enforce_eager = options->enforce_eager,
+        .no_fusion = options->disable_fusion};
 }
 
 void rp_bench_row_begin(struct rp_bench_output *output, struct rp_json *json, struct rp_buffer *out,
@@ -38,6 +40,8 @@ void rp_bench_row_begin(struct rp_bench_output *output, struct rp_json *json, st
     else
         rp_json_string(json, "shape", options->shape);
     rp_json_string(json, "dtype", dtype_name(options));
+    rp_json_string(json, "quantization",
+                   rp_quant_scheme_name((enum rp_quant_scheme)options->quantisation));
     rp_json_string(json, "numerics", options->numerics ? "fast" : "invariant");
     rp_json_bool(json, "run_ahead", options->run_ahead != 0);
     rp_json_bool(json, "eager", options->enforce_eager);

@@ -12,6 +12,8 @@
 
 struct rp_bench_options {
     const char *shape, *model;
+    uint32_t quantisation;
+    bool quantise_head;
     uint32_t dtype, device, numerics, threads, run_ahead;
     bool enforce_eager, disable_fusion, no_dependent_launch, json;
 };
@@ -37,6 +39,22 @@ struct rp_bench_options {
          0,                                                                                          \
          "bfloat16",                                                                                 \
          "weights and pages"},                                                                       \
+        {"quantization",                                                                             \
+         RP_FLAG_CHOICE,                                                                             \
+         (base) + offsetof(struct rp_bench_options, quantisation),                                   \
+         "none|int8|fp8|int8-w8a16|fp8-w8a16",                                                       \
+         0,                                                                                          \
+         0,                                                                                          \
+         "none",                                                                                     \
+         "matrices of the layers in 8 bits (CPU); w8a16: what meets them stays bf16"},               \
+        {"quantization-head",                                                                        \
+         RP_FLAG_SWITCH,                                                                             \
+         (base) + offsetof(struct rp_bench_options, quantise_head),                                  \
+         NULL,                                                                                       \
+         0,                                                                                          \
+         0,                                                                                          \
+         NULL,                                                                                       \
+         "with --quantization: the head, too; one that is tied takes the embedding with it"},        \
         {"device",                                                                                   \
          RP_FLAG_CHOICE,                                                                             \
          (base) + offsetof(struct rp_bench_options, device),                                         \

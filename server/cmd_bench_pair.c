@@ -207,8 +207,12 @@ static int open_side(void *ctx, struct rp_error *err) {
     const char *named = side->command->shape;
     struct rp_engine_run_model model = {.dir = *named ? NULL : side->command->model,
                                         .shape = &shape,
-                                        .dtype = rp_stack_dtype(side->options.engine.dtype)};
+                                        .dtype = rp_stack_dtype(side->options.engine.dtype),
+                                        .quantisation =
+                                            rp_stack_quantisation(&side->options.engine)};
     int status = model.dir ? RP_OK : rp_model_shape(named, &shape, err);
+    shape.quantisation = model.quantisation.scheme;
+    shape.quantise_head = model.quantisation.head;
     if (!model.dir && model.dtype == RP_MODEL_DTYPE_AUTO)
         model.dtype = RP_DTYPE_BF16;
     if (status == RP_OK)

@@ -13,6 +13,8 @@
 
 struct step_options {
     const char *shape, *model, *batches, *contexts;
+    uint32_t quantisation;
+    bool quantise_head;
     uint32_t dtype, device, numerics, steps, warm_up, max_model_len, threads, stamp_every;
     bool enforce_eager, disable_fusion, no_dependent_launch, json;
 };
@@ -41,6 +43,22 @@ struct step_options {
      "tokens that page tables hold room for; 0: what the context needs"},                          \
         {"dtype", RP_FLAG_CHOICE, AT(dtype),          "bfloat16|float32", 0,                       \
          0,       "bfloat16",     "weights and pages"},                                            \
+        {"quantization",                                                                           \
+         RP_FLAG_CHOICE,                                                                           \
+         AT(quantisation),                                                                         \
+         "none|int8|fp8|int8-w8a16|fp8-w8a16",                                                     \
+         0,                                                                                        \
+         0,                                                                                        \
+         "none",                                                                                   \
+         "matrices of the layers in 8 bits (CPU); w8a16: what meets them stays bf16"},             \
+        {"quantization-head",                                                                      \
+         RP_FLAG_SWITCH,                                                                           \
+         AT(quantise_head),                                                                        \
+         NULL,                                                                                     \
+         0,                                                                                        \
+         0,                                                                                        \
+         NULL,                                                                                     \
+         "with --quantization: the head, too; one that is tied takes the embedding with it"},      \
         {"device", RP_FLAG_CHOICE, AT(device), "auto|cpu|cuda", 0, 0, "auto", "where to run"},     \
         {"numerics",                                                                               \
          RP_FLAG_CHOICE,                                                                           \
@@ -234,6 +252,8 @@ static void print_json(const struct step_options *options, bool prompt,
     rp_json_string(&json, "device", result->device);
     rp_json_string(&json, "model", options->model[0] ? options->model : options->shape);
     rp_json_string(&json, "dtype", options->dtype ? "float32" : "bfloat16");
+    rp_json_string(&json, "quantization",
+                   rp_quant_scheme_name((enum rp_quant_scheme)options->quantisation));
     rp_json_string(&json, "numerics", options->numerics ? "fast" : "invariant");
     rp_json_double(&json, "read_bandwidth_gb_per_second", result->read_bandwidth * 1e-9);
     rp_json_uint(&json, "left_out", result->left_out);
@@ -296,21 +316,23 @@ static int bench(const struct rp_command_spec *spec, bool prompt, int argc, char
     int status = rp_flags_parse(spec, argc, argv, &options, positionals, &err);
     if (status != RP_OK)
         return status == RP_STATUS_CANCELLED ? RP_EXIT_OK : rp_fail(RP_EXIT_USAGE, &err);
-    struct rp_bench_step_config config = {.threads = options.threads,
-                                          .shape = options.model[0] ? NULL : options.shape,
-                                          .model_dir = options.model,
-                                          .dtype = options.dtype ? RP_DTYPE_F32 : RP_DTYPE_BF16,
-                                          .prompt = prompt,
-                                          .batches = batches,
-                                          .batch_count = 1,
-                                          .contexts = contexts,
-                                          .max_model_len = options.max_model_len,
-                                          .steps = options.steps,
-                                          .warm_up = options.warm_up,
-                                          .enforce_eager = options.enforce_eager,
-                                          .stamp_every = options.stamp_every,
-                                          .no_fusion = options.disable_fusion,
-                                          .progress = isatty(STDERR_FILENO) ? show_progress : NULL};
+    struct rp_bench_step_config config = {
+        .threads = options.threads,
+        .shape = options.model[0] ? NULL : options.shape,
+        .model_dir = options.model,
+        .dtype = options.dtype ? RP_DTYPE_F32 : RP_DTYPE_BF16,
+        .quantisation = {(enum rp_quant_scheme)options.quantisation, options.quantise_head},
+        .prompt = prompt,
+        .batches = batches,
+        .batch_count = 1,
+        .contexts = contexts,
+        .max_model_len = options.max_model_len,
+        .steps = options.steps,
+        .warm_up = options.warm_up,
+        .enforce_eager = options.enforce_eager,
+        .stamp_every = options.stamp_every,
+        .no_fusion = options.disable_fusion,
+        .progress = isatty(STDERR_FILENO) ? show_progress : NULL};
     status = rp_flag_list("context", options.contexts, 1, 1048576, contexts, LIST_MAX,
                           &config.context_count, &err);
     if (status == RP_OK && !prompt)

@@ -145,8 +145,12 @@ static int cut_text(struct work *work, const char *path, struct rp_error *err) {
 
 static int load_side(struct work *work, struct side *side, enum rp_dtype dtype,
                      struct rp_error *err) {
-    int status = rp_model_load(side->dir, dtype, work->options->engine.max_model_len, NULL, NULL,
-                               &side->model, err);
+    /* What it is held against is as the files have it. */
+    const struct rp_model_quantisation none = {RP_QUANT_NONE, false},
+                                       asked = rp_stack_quantisation(&work->options->engine);
+    int status =
+        rp_model_load_quantised(side->dir, dtype, side == &work->model ? &asked : &none,
+                                work->options->engine.max_model_len, NULL, NULL, &side->model, err);
     if (status == RP_OK)
         status = rp_weights_prepare(work->selection.backend, work->selection.device, &side->model,
                                     &side->prepared, NULL, NULL, err);

@@ -36,9 +36,12 @@ static void print_model(const struct inspection *in, struct rp_buffer *out) {
     rp_buffer_printf(out, "model          %s\n", in->dir);
     rp_buffer_printf(out, "architecture   %s (%s)\n", config->architecture,
                      family_name(config->family));
-    rp_buffer_printf(out, "parameters     %.1f M, %s on disk, %s in memory\n",
+    rp_buffer_printf(out, "parameters     %.1f M, %s on disk, %s%s%s%s in memory\n",
                      (double)rp_model_parameter_count(&in->model) * 1e-6,
-                     rp_dtype_name(config->file_dtype), rp_dtype_name(in->model.dtype));
+                     rp_dtype_name(config->file_dtype), rp_dtype_name(in->model.dtype),
+                     config->quantisation ? " and " : "",
+                     config->quantisation ? rp_quant_scheme_name(config->quantisation) : "",
+                     config->quantise_head ? " (head, too)" : "");
     rp_buffer_printf(out, "layers         %u, hidden %u, intermediate %u, vocabulary %u%s\n",
                      config->layers, config->hidden, config->intermediate, config->vocab,
                      config->tied ? ", tied head" : "");
@@ -83,6 +86,7 @@ static void print_json(const struct inspection *in, struct rp_buffer *out) {
     rp_json_string(&json, "architecture", config->architecture);
     rp_json_uint(&json, "parameters", rp_model_parameter_count(&in->model));
     rp_json_string(&json, "dtype", rp_dtype_name(in->model.dtype));
+    rp_json_string(&json, "quantization", rp_quant_scheme_name(in->model.config.quantisation));
     rp_json_string(&json, "file_dtype", rp_dtype_name(config->file_dtype));
     rp_json_uint(&json, "layers", config->layers);
     rp_json_uint(&json, "hidden_size", config->hidden);
@@ -286,6 +290,8 @@ static int open_inspection(struct inspection *in, const struct rp_engine_options
     struct rp_model_config config;
     struct rp_device_memory memory;
     int status = rp_model_config_load(in->dir, &config, err);
+    config.quantisation = rp_stack_quantisation(options).scheme;
+    config.quantise_head = options->quantise_head;
     if (status == RP_OK)
         status = rp_model_describe(&config, rp_stack_dtype(options->dtype), &in->model, err);
     if (status == RP_OK && in->mask) {

@@ -14,6 +14,11 @@ struct progress {
     char stage[16];
 };
 
+struct rp_model_quantisation rp_stack_quantisation(const struct rp_engine_options *options) {
+    return (struct rp_model_quantisation){(enum rp_quant_scheme)options->quantisation,
+                                          options->quantise_head};
+}
+
 enum rp_dtype rp_stack_dtype(uint32_t choice) {
     return choice == RP_DTYPE_CHOICE_AUTO      ? RP_MODEL_DTYPE_AUTO
            : choice == RP_DTYPE_CHOICE_FLOAT32 ? RP_DTYPE_F32
@@ -131,6 +136,12 @@ int rp_stack_check_options(const struct rp_engine_options *options, struct rp_er
     if ((options->block_size & (options->block_size - 1)) != 0) /* 0: the device's choice */
         return rp_error_set(err, RP_STATUS_INVALID, "--block-size: %u is not a power of two",
                             options->block_size);
+    if (options->quantisation && options->dtype == RP_DTYPE_CHOICE_FLOAT32)
+        return rp_error_set(
+            err, RP_STATUS_INVALID,
+            "--quantization: weights of 8 bits meet bf16; leave --dtype float32 out");
+    if (options->quantise_head && !options->quantisation)
+        return rp_error_set(err, RP_STATUS_INVALID, "--quantization-head: without --quantization");
     if (options->max_num_batched_tokens && options->max_num_batched_tokens < 16)
         return rp_error_set(err, RP_STATUS_INVALID,
                             "--max-num-batched-tokens: %u is not 0 (the device's choice) and not "
@@ -211,6 +222,7 @@ int rp_stack_open(struct rp_stack *stack, const char *dir, const struct rp_engin
     status = rp_stack_open_mask(dir, options, &mask, out_code, err);
     if (status != RP_OK)
         return status;
+    const struct rp_model_quantisation quantisation = rp_stack_quantisation(options);
     uint64_t since_ns = rp_clock_ns();
     status = rp_stack_select(options, &stack->selection, err);
     stack->device_s = lap(&since_ns);
@@ -222,8 +234,9 @@ int rp_stack_open(struct rp_stack *stack, const char *dir, const struct rp_engin
     status = rp_tokenizer_open(dir, &stack->tokenizer, err);
     stack->tokenizer_s = lap(&since_ns);
     if (status == RP_OK)
-        status = rp_model_load(dir, rp_stack_dtype(options->dtype), options->max_model_len, on_load,
-                               &progress, &stack->model, err);
+        status =
+            rp_model_load_quantised(dir, rp_stack_dtype(options->dtype), &quantisation,
+                                    options->max_model_len, on_load, &progress, &stack->model, err);
     if (status == RP_OK && mask)
         status = rp_model_set_mask(&stack->model, mask, err);
     else

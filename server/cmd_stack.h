@@ -31,6 +31,7 @@ int rp_stack_select(const struct rp_engine_options *options, struct rp_backend_s
  * is made. The text lasts until the next call. */
 const char *rp_stack_cache_dir(void);
 /* RP_MODEL_DTYPE_AUTO, F32 or BF16. */
+struct rp_model_quantisation rp_stack_quantisation(const struct rp_engine_options *options);
 enum rp_dtype rp_stack_dtype(uint32_t choice);
 
 /* cmd_stack_mask.c: the program that the flags name, checked for the model in `dir`, of which only the configuration is read;

@@ -11,6 +11,7 @@ int rp_cmd_template(int argc, char **argv);
 int rp_cmd_mask(int argc, char **argv);
 int rp_cmd_bench(int argc, char **argv);
 int rp_cmd_eval(int argc, char **argv);
+int rp_cmd_quantize(int argc, char **argv);
 int rp_cmd_trace(int argc, char **argv);
 int rp_cmd_doctor(int argc, char **argv);
 int rp_cmd_top(int argc, char **argv);

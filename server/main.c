@@ -15,6 +15,7 @@ static const struct command {
     {"bench", rp_cmd_bench,
      "measure: serve, sweep, compare, decode, step, prefill, kernels, matmul, membw"},
     {"eval", rp_cmd_eval, "how well a model predicts a text, and how far it is from another"},
+    {"quantize", rp_cmd_quantize, "write a model with 8-bit weights"},
     {"inspect", rp_cmd_inspect,
      "show a model, its memory plan and its program, without loading it"},
     {"doctor", rp_cmd_doctor, "what this machine offers, and what would be used"},

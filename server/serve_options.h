@@ -12,7 +12,9 @@ enum rp_dtype_choice { RP_DTYPE_CHOICE_AUTO, RP_DTYPE_CHOICE_FLOAT32, RP_DTYPE_C
 struct rp_engine_options {
     uint32_t dtype, kv_cache_dtype; /* rp_dtype_choice */
     uint32_t device;                /* rp_device_choice of backend/module.h */
-    uint32_t numerics;              /* invariant|fast */
+    uint32_t quantisation;          /* enum rp_quant_scheme */
+    bool quantise_head;
+    uint32_t numerics; /* invariant|fast */
     uint32_t max_model_len, max_num_seqs, max_num_batched_tokens, max_num_queued_reqs;
     uint32_t block_size, num_gpu_blocks_override, threads, run_ahead;
     uint64_t kv_cache_memory_bytes;
@@ -68,6 +70,22 @@ struct rp_serve_options {
      0,                                                                                            \
      "auto",                                                                                       \
      "matrices in memory; auto keeps bf16 and f32 files as they are, f16 becomes f32"},            \
+        {"quantization",                                                                           \
+         RP_FLAG_CHOICE,                                                                           \
+         (base) + offsetof(struct rp_engine_options, quantisation),                                \
+         "none|int8|fp8|int8-w8a16|fp8-w8a16",                                                     \
+         0,                                                                                        \
+         0,                                                                                        \
+         "none",                                                                                   \
+         "matrices of the layers in 8 bits (CPU); w8a16: what meets them stays bf16"},             \
+        {"quantization-head",                                                                      \
+         RP_FLAG_SWITCH,                                                                           \
+         (base) + offsetof(struct rp_engine_options, quantise_head),                               \
+         NULL,                                                                                     \
+         0,                                                                                        \
+         0,                                                                                        \
+         NULL,                                                                                     \
+         "with --quantization: the head, too; one that is tied takes the embedding with it"},      \
         {"kv-cache-dtype",                                                                         \
          RP_FLAG_CHOICE,                                                                           \
          (base) + offsetof(struct rp_engine_options, kv_cache_dtype),                              \

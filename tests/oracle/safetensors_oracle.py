@@ -21,6 +21,7 @@ try:
     import numpy as np
     import safetensors
     from random_models import FAMILIES, rounded, write_model
+    from safetensors_dump import parse_dump
 except ImportError as error:
     print(f"SKIP: {error}")
     sys.exit(77)
@@ -29,22 +30,6 @@ except ImportError as error:
 STRICTER = ("more than 8 dimensions", "duplicate object key", "at most 65536", "too many values",
             # jansson reads no NUL in a string, and integers up to 2^63 - 1 only.
             "\\u0000 is not allowed", "too big integer", "__metadata__ must hold strings only")
-
-
-def parse_dump(path):
-    """The file of test_model_weights --dump -> name -> array."""
-    with open(path, "rb") as file:
-        content = file.read()
-    at, values = 0, {}
-    while at < len(content):
-        end = content.index(b"\n", at)
-        name, rows, cols = content[at:end].decode().split(" ")
-        rows, cols = int(rows), int(cols)
-        count = rows * (cols or 1)
-        data = np.frombuffer(content, np.float32, count, end + 1)
-        values[name] = data.reshape((rows, cols) if cols else (rows,))
-        at = end + 1 + 4 * count
-    return values
 
 
 def expected_memory(model, dtype):

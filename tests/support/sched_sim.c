@@ -52,6 +52,8 @@ static void check_rows(struct sim *sim, const struct rp_sched_step *step) {
         else
             CHECK(sim, row->count && end <= prompt_count && row->samples == (end == prompt_count),
                   "a wrong chunk", row->start, row->count);
+        CHECK(sim, row->decode || !config->whole_prompts || row->count == prompt_count,
+              "a prompt in parts", row->start, row->count);
         CHECK(sim, row->scores == (!row->decode && row->request->prompt_logprobs),
               "a prompt that is not scored as asked", row->scores, row->decode);
         CHECK(sim, step->scored || !(row->scores || row->request->logprobs),

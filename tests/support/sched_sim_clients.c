@@ -82,6 +82,8 @@ static void draw_sizes(struct sim *sim) {
     config->page_edit_capacity = longest + sched_sim_choose(sim, 17);
     config->join_capacity = sched_sim_chance(sim, 80) ? 0 : sched_sim_between(sim, 1, 3);
     config->prefix_cache = sched_sim_chance(sim, 65);
+    /* No number is drawn for it: campaigns stay what they were but for this. */
+    config->whole_prompts = !config->prefix_cache && config->slot_count % 2 == 0;
     config->prefix_prompt_only = sched_sim_chance(sim, 20);
     config->run_ahead = sched_sim_chance(sim, 65);
     config->hash_key = sched_sim_mix(sim->random);
@@ -140,7 +142,8 @@ static void draw_request(struct sim *sim, struct sim_request *request) {
     request->nan_at =
         sched_sim_chance(sim, sim->nan_percent) ? sched_sim_choose(sim, model) : UINT32_MAX;
     request->base.logprobs = sched_sim_chance(sim, 20);
-    request->base.prompt_logprobs = sched_sim_chance(sim, 10);
+    /* Of a whole prompt all scores need room at once, which a short ring of events never has. */
+    request->base.prompt_logprobs = sched_sim_chance(sim, 10) && !sim->config.whole_prompts;
     request->chain = sched_sim_kv_root(request->base.cache_salt);
     for (uint32_t i = 0; i < prompt_count; i++)
         oracle_push(request, request->prompt[i]);

@@ -1,0 +1,350 @@
+/* What cannot be computed as the checkpoint means it is refused here, before a weight is read. */
+#define PCRE2_CODE_UNIT_WIDTH 8
+
+#include "model/quant_config.h"
+
+#include "model/json_file.h"
+
+#include <pcre2.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#define WORKS                                                                                      \
+    "8-bit weights work: compressed-tensors float-quantized and int-quantized, quant_method fp8, " \
+    "ModelOpt FP8"
+#define MATCH_LIMIT   100000u /* steps of a pattern on one name: patterns come with the file */
+#define PATTERN_BYTES 512u
+
+/* ---- which modules ---------------------------------------------------------------------------------- */
+
+static const char *const module_names[RP_MODULE_COUNT] = {
+    "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj",
+    "mlp.gate_proj",    "mlp.up_proj",      "mlp.down_proj"};
+
+static int match_pattern(const char *pattern, const char *module, const char *what, bool *out,
+                         struct rp_error *err) {
+    int code;
+    size_t at;
+    char shown[96];
+    pcre2_code *compiled = NULL;
+    if (strlen(pattern) <= PATTERN_BYTES)
+        compiled = pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED, PCRE2_ANCHORED, &code,
+                                 &at, NULL);
+    pcre2_match_context *limits = compiled ? pcre2_match_context_create(NULL) : NULL;
+    pcre2_match_data *match = limits ? pcre2_match_data_create(1, NULL) : NULL;
+    int found = PCRE2_ERROR_NOMEMORY;
+    if (match) {
+        pcre2_set_match_limit(limits, MATCH_LIMIT);
+        found = pcre2_match(compiled, (PCRE2_SPTR)module, strlen(module), 0, 0, match, limits);
+    }
+    pcre2_match_data_free(match);
+    pcre2_match_context_free(limits);
+    pcre2_code_free(compiled);
+    *out = found >= 0;
+    if (found >= 0 || found == PCRE2_ERROR_NOMATCH)
+        return RP_OK;
+    return rp_error_set(err, RP_STATUS_FORMAT, "%s: \"re:%s\" is no pattern that can be matched",
+                        what, rp_text_for_message(shown, sizeof shown, pattern));
+}
+
+/* '*' stands for any text. Linear in both lengths times each other. */
+static bool match_stars(const char *pattern, const char *text) {
+    const char *star = NULL, *from = NULL;
+    while (*text) {
+        if (*pattern == '*') {
+            star = pattern++;
+            from = text;
+        } else if (*pattern == *text) {
+            pattern++;
+            text++;
+        } else if (star) {
+            pattern = star + 1;
+            text = ++from;
+        } else {
+            return false;
+        }
+    }
+    while (*pattern == '*')
+        pattern++;
+    return !*pattern;
+}
+
+static bool match_name(const char *name, const char *module) {
+    size_t len = strlen(name), module_len = strlen(module);
+    if (len == 0 || len > module_len)
+        return false;
+    if (strncmp(name, module, len) == 0 && (module[len] == '\0' || module[len] == '.'))
+        return true;
+    return strcmp(module + module_len - len, name) == 0 && module[module_len - len - 1] == '.';
+}
+
+int rp_quant_list_names(const json_t *list, const char *module, const char *what, bool *out,
+                        struct rp_error *err) {
+    *out = false;
+    if (!list || json_is_null(list))
+        return RP_OK;
+    if (!json_is_array(list))
+        return rp_error_set(err, RP_STATUS_FORMAT, "%s must be a list of strings", what);
+    for (size_t i = 0; i < json_array_size(list) && !*out; i++) {
+        const char *entry = json_string_value(json_array_get(list, i));
+        int status = RP_OK;
+        if (!entry)
+            return rp_error_set(err, RP_STATUS_FORMAT, "%s must be a list of strings", what);
+        if (strncmp(entry, "re:", 3) == 0)
+            status = match_pattern(entry + 3, module, what, out, err);
+        else if (strchr(entry, '*'))
+            *out = match_stars(entry, module);
+        else
+            *out = strcmp(entry, "Linear") == 0 || match_name(entry, module);
+        if (status != RP_OK)
+            return status;
+    }
+    return RP_OK;
+}
+
+/* ---- reading ---------------------------------------------------------------------------------------- */
+
+struct reader {
+    const char *file, *key;
+    struct rp_model_config *config;
+    struct rp_error *err;
+    int status;
+};
+
+static void refuse(struct reader *reader, enum rp_status status, const char *format, ...)
+    RP_PRINTF(3, 4);
+
+static void refuse(struct reader *reader, enum rp_status status, const char *format, ...) {
+    char text[320];
+    va_list args;
+    if (reader->status != RP_OK)
+        return;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    reader->status = rp_error_set(reader->err, status, "%s: %s%s", reader->file, reader->key, text);
+    if (status == RP_STATUS_UNSUPPORTED)
+        rp_error_hint(reader->err, WORKS);
+}
+
+static const json_t *get(const json_t *object, const char *key) {
+    const json_t *value = json_object_get(object, key);
+    return json_is_null(value) ? NULL : value;
+}
+
+/* "" when the key is absent. */
+static const char *get_text(struct reader *reader, const json_t *object, const char *key) {
+    const json_t *value = get(object, key);
+    if (value && !json_is_string(value))
+        refuse(reader, RP_STATUS_FORMAT, ".%s must be a string", key);
+    return json_is_string(value) ? json_string_value(value) : "";
+}
+
+static bool get_bool(struct reader *reader, const json_t *object, const char *key, bool fallback) {
+    const json_t *value = get(object, key);
+    if (value && !json_is_boolean(value))
+        refuse(reader, RP_STATUS_FORMAT, ".%s must be true or false", key);
+    return json_is_boolean(value) ? json_is_true(value) : fallback;
+}
+
+static void refuse_name(struct reader *reader, const char *key, const char *text) {
+    char shown[80];
+    refuse(reader, RP_STATUS_UNSUPPORTED, ".%s \"%s\" is not supported", key,
+           rp_text_for_message(shown, sizeof shown, text));
+}
+
+/* Fills which modules have 8 bits: in `targets` (NULL: all) and not in `ignore`. */
+static void read_modules(struct reader *reader, const json_t *targets, const json_t *ignore,
+                         bool head_too) {
+    struct rp_model_quant *quant = &reader->config->quant;
+    for (uint32_t i = 0; i <= reader->config->layers && reader->status == RP_OK; i++) {
+        bool head = i == reader->config->layers;
+        for (uint32_t m = 0; m < (head ? 1u : RP_MODULE_COUNT) && reader->status == RP_OK; m++) {
+            char name[96] = "lm_head";
+            bool is_target = true, ignored = false;
+            if (!head)
+                snprintf(name, sizeof name, "model.layers.%u.%s", i, module_names[m]);
+            if (targets)
+                reader->status =
+                    rp_quant_list_names(targets, name, "config.json: quantization_config: targets",
+                                        &is_target, reader->err);
+            if (reader->status == RP_OK)
+                reader->status = rp_quant_list_names(
+                    ignore, name, "config.json: quantization_config: ignored modules", &ignored,
+                    reader->err);
+            bool covered = is_target && !ignored;
+            if (head)
+                quant->head = covered && head_too;
+            else if (covered)
+                quant->modules[i] |= (uint8_t)(1u << m);
+        }
+    }
+}
+
+/* Parts of one matrix in memory are of one kind. */
+static void check_fused(struct reader *reader) {
+    static const struct {
+        uint8_t bits;
+        const char *text;
+    } fused[] = {{1u << RP_MODULE_Q | 1u << RP_MODULE_K | 1u << RP_MODULE_V, "q, k and v"},
+                 {1u << RP_MODULE_GATE | 1u << RP_MODULE_UP, "gate and up"}};
+    for (uint32_t i = 0; i < reader->config->layers; i++)
+        for (size_t f = 0; f < RP_ARRAY_COUNT(fused); f++) {
+            uint8_t bits = reader->config->quant.modules[i] & fused[f].bits;
+            if (bits != 0 && bits != fused[f].bits)
+                refuse(reader, RP_STATUS_UNSUPPORTED,
+                       ": of layer %u some of %s are quantised and others are not: they are one "
+                       "matrix here",
+                       i, fused[f].text);
+        }
+}
+
+static bool is_block_128(const json_t *size) {
+    return json_is_array(size) && json_array_size(size) == 2 &&
+           json_integer_value(json_array_get(size, 0)) == 128 &&
+           json_integer_value(json_array_get(size, 1)) == 128;
+}
+
+/* ---- compressed-tensors ------------------------------------------------------------------------------ */
+
+static void read_weights(struct reader *reader, const json_t *weights) {
+    struct rp_model_quant *quant = &reader->config->quant;
+    const char *type = get_text(reader, weights, "type");
+    const char *strategy = get_text(reader, weights, "strategy");
+    const json_t *bits = get(weights, "num_bits");
+    if (!json_is_integer(bits) || json_integer_value(bits) != 8)
+        refuse(reader, RP_STATUS_UNSUPPORTED,
+               ": weights of %" JSON_INTEGER_FORMAT " bits are not supported, 8 are",
+               json_integer_value(bits));
+    if (!get_bool(reader, weights, "symmetric", true))
+        refuse(reader, RP_STATUS_UNSUPPORTED,
+               ": asymmetric weights (zero points) are not supported, symmetric ones are");
+    if (get_bool(reader, weights, "dynamic", false))
+        refuse(reader, RP_STATUS_UNSUPPORTED, ": dynamic weights are not supported");
+    quant->dtype = strcmp(type, "float") == 0 ? RP_DTYPE_FP8_E4M3 : RP_DTYPE_INT8;
+    if (strcmp(type, "float") != 0 && strcmp(type, "int") != 0)
+        refuse_name(reader, "weights.type", type);
+    if (strcmp(strategy, "tensor") == 0)
+        quant->scales = RP_SCALE_TENSOR;
+    else if (strcmp(strategy, "channel") == 0)
+        quant->scales = RP_SCALE_CHANNEL;
+    else if (strcmp(strategy, "block") == 0 && quant->dtype == RP_DTYPE_FP8_E4M3 &&
+             is_block_128(get(weights, "block_structure")))
+        quant->scales = RP_SCALE_BLOCK_128;
+    else
+        refuse(reader, RP_STATUS_UNSUPPORTED,
+               ": weights with scales per %.40s are not supported; per tensor, per channel and "
+               "(float) per block of 128 x 128 are",
+               *strategy ? strategy : "(none)");
+}
+
+/* Scales of groups and tensors become one scale a row: finer than the one, coarser than the other. */
+static void read_activations(struct reader *reader, const json_t *activations) {
+    struct rp_model_quant *quant = &reader->config->quant;
+    quant->input = activations ? RP_INPUT_QUANTISED : RP_INPUT_PLAIN;
+    if (!activations)
+        return;
+    const char *type = get_text(reader, activations, "type");
+    const json_t *bits = get(activations, "num_bits");
+    if (!json_is_integer(bits) || json_integer_value(bits) != 8 ||
+        strcmp(type, quant->dtype == RP_DTYPE_INT8 ? "int" : "float") != 0)
+        refuse(reader, RP_STATUS_UNSUPPORTED,
+               ": input_activations must have 8 bits and the type of the weights");
+    if (!get_bool(reader, activations, "symmetric", true))
+        refuse(reader, RP_STATUS_UNSUPPORTED,
+               ": asymmetric input_activations are not supported, symmetric ones are");
+    const json_t *dynamic = get(activations, "dynamic");
+    quant->static_input = !json_is_true(dynamic);
+    if (dynamic && !json_is_boolean(dynamic))
+        refuse(reader, RP_STATUS_UNSUPPORTED, ": input_activations.dynamic must be true or false");
+}
+
+static void read_compressed(struct reader *reader, const json_t *object) {
+    static const char *const formats[] = {"float-quantized", "int-quantized", "naive-quantized"};
+    const char *format = get_text(reader, object, "format");
+    const json_t *groups = get(object, "config_groups");
+    const char *sparsity = get_text(reader, get(object, "sparsity_config"), "format");
+    bool known = !*format;
+    for (size_t i = 0; i < RP_ARRAY_COUNT(formats); i++)
+        known = known || strcmp(format, formats[i]) == 0;
+    if (!known)
+        refuse_name(reader, "format", format);
+    if (*sparsity && strcmp(sparsity, "dense") != 0)
+        refuse_name(reader, "sparsity_config.format", sparsity);
+    if (!json_is_object(groups) || json_object_size(groups) != 1) {
+        refuse(reader, RP_STATUS_UNSUPPORTED, ".config_groups must hold one group, not %zu",
+               json_object_size(groups));
+        return;
+    }
+    const json_t *group = json_object_iter_value(json_object_iter((json_t *)groups));
+    if (!json_is_object(group) || !json_is_object(get(group, "weights"))) {
+        refuse(reader, RP_STATUS_FORMAT, ".config_groups: the group has no weights");
+        return;
+    }
+    if (get(group, "output_activations"))
+        refuse(reader, RP_STATUS_UNSUPPORTED, ": output_activations are not supported");
+    read_weights(reader, get(group, "weights"));
+    read_activations(reader, get(group, "input_activations"));
+    read_modules(reader, get(group, "targets"), get(object, "ignore"), true);
+}
+
+/* ---- fp8 and ModelOpt -------------------------------------------------------------------------------- */
+
+static void read_fp8(struct reader *reader, const json_t *object) {
+    struct rp_model_quant *quant = &reader->config->quant;
+    const json_t *block = get(object, "weight_block_size");
+    const char *scheme = get_text(reader, object, "activation_scheme");
+    const char *format = get_text(reader, object, "fmt");
+    const json_t *ignore = get(object, "modules_to_not_convert");
+    if (*format && strcmp(format, "e4m3") != 0)
+        refuse_name(reader, "fmt", format);
+    if (block && !is_block_128(block))
+        refuse(reader, RP_STATUS_UNSUPPORTED, ".weight_block_size must be [128, 128]");
+    if (*scheme && strcmp(scheme, "dynamic") != 0 && strcmp(scheme, "static") != 0)
+        refuse_name(reader, "activation_scheme", scheme);
+    quant->dtype = RP_DTYPE_FP8_E4M3;
+    quant->scales = block ? RP_SCALE_BLOCK_128 : RP_SCALE_TENSOR;
+    quant->scale_inv = block != NULL;
+    quant->input = RP_INPUT_QUANTISED;
+    quant->static_input = strcmp(scheme, "static") == 0;
+    read_modules(reader, NULL, ignore ? ignore : get(object, "ignored_layers"), false);
+}
+
+/* quantization_config, or the object "quantization" of hf_quant_config.json. */
+static void read_modelopt(struct reader *reader, const json_t *object) {
+    struct rp_model_quant *quant = &reader->config->quant;
+    const json_t *inner = get(object, "quantization"), *ignore;
+    const json_t *from = json_is_object(inner) ? inner : object;
+    const char *algorithm = get_text(reader, from, "quant_algo");
+    if (strcmp(algorithm, "FP8") != 0)
+        refuse_name(reader, "quant_algo", *algorithm ? algorithm : "(none)");
+    quant->dtype = RP_DTYPE_FP8_E4M3;
+    quant->scales = RP_SCALE_TENSOR;
+    quant->input = RP_INPUT_QUANTISED;
+    quant->static_input = true;
+    ignore = get(from, "exclude_modules");
+    read_modules(reader, NULL, ignore ? ignore : get(from, "ignore"), false);
+}
+
+int rp_quant_config_read(const json_t *object, const char *file, const char *key,
+                         struct rp_model_config *config, struct rp_error *err) {
+    struct reader reader = {file, key, config, err, RP_OK};
+    memset(&config->quant, 0, sizeof config->quant);
+    if (!json_is_object(object))
+        return rp_error_set(err, RP_STATUS_FORMAT, "%s: %s must be an object", file, key);
+    const char *method = get_text(&reader, object, "quant_method");
+    if (get(object, "quantization") || strcmp(method, "modelopt") == 0)
+        read_modelopt(&reader, object);
+    else if (strcmp(method, "compressed-tensors") == 0)
+        read_compressed(&reader, object);
+    else if (strcmp(method, "fp8") == 0)
+        read_fp8(&reader, object);
+    else
+        refuse_name(&reader, "quant_method", *method ? method : "(none)");
+    if (config->tied)
+        config->quant.head = false; /* the embedding's rows, which have no scales */
+    if (reader.status == RP_OK)
+        check_fused(&reader);
+    return reader.status;
+}

@@ -1,0 +1,29 @@
+/* quant_config.h - what a checkpoint says of its 8-bit weights: quantization_config of config.json, or ModelOpt's
+ * hf_quant_config.json. docs/quantisation.md has the table of what is read and what is refused.
+ *
+ *   quant_method        weights                          scale tensor                rows that meet them
+ *   compressed-tensors  F8_E4M3 or I8, tensor, channel   weight_scale (1) or (n, 1)  8 bits, or bf16 without input_activations
+ *                       or (F8_E4M3) block 128 x 128     weight_scale (n/128, k/128)
+ *   fp8                 F8_E4M3, per tensor              weight_scale () or (1)      8 bits
+ *                       F8_E4M3, blocks of 128 x 128     weight_scale_inv            8 bits
+ *   modelopt            F8_E4M3, per tensor              weight_scale () or (1)      8 bits
+ *
+ * Everything else is refused by its name. Thread: any. */
+#ifndef RP_MODEL_QUANT_CONFIG_H
+#define RP_MODEL_QUANT_CONFIG_H
+
+#include "model/model.h"
+
+#include <jansson.h>
+
+/* `object` is the value of `key` in `file`. Fills config->quant; config->layers is known. */
+int rp_quant_config_read(const json_t *object, const char *file, const char *key,
+                         struct rp_model_config *config, struct rp_error *err) RP_MUST_USE;
+
+/* Whether a list names the module ("model.layers.3.mlp.up_proj"): a full name, a name in front of a dot, its last
+ * words behind a dot, "re:" and a pattern that matches from the begin, "*" for any text, or "Linear", which is every
+ * module. RP_STATUS_FORMAT: an entry is no string, or its pattern is none. */
+int rp_quant_list_names(const json_t *list, const char *module, const char *what, bool *out,
+                        struct rp_error *err) RP_MUST_USE;
+
+#endif

@@ -1,0 +1,383 @@
+#include "model/quant_write.h"
+
+#include "base/bf16.h"
+#include "base/buffer.h"
+#include "base/json_writer.h"
+#include "base/memory.h"
+#include "model/json_file.h"
+#include "model/safetensors.h"
+#include "model/weights_internal.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define PIECE_BYTES ((uint64_t)1 << 20)
+#define SCALE       "_scale" /* behind "...weight" */
+
+struct writer {
+    const char *dir, *out_dir;
+    enum rp_quant_scheme scheme;
+    struct rp_model_config config;
+    struct rp_safetensors files;
+    bool *quantised; /* per tensor of the files */
+    json_t *map;     /* weight_map of the new index */
+    uint64_t total_bytes;
+    unsigned char *piece;
+    void (*told)(void *ctx, const struct rp_quant_module *module);
+    void *ctx;
+    struct rp_error *err;
+};
+
+static int failed(const struct writer *w, const char *name) {
+    return rp_error_set(w->err, RP_STATUS_IO, "%s/%s: %s", w->out_dir, name,
+                        errno ? strerror(errno) : "cannot be written");
+}
+
+static int no_memory(const struct writer *w) {
+    return rp_error_set(w->err, RP_STATUS_NO_MEMORY, "out of memory");
+}
+
+static FILE *create(const struct writer *w, const char *name) {
+    char path[4096];
+    int len = snprintf(path, sizeof path, "%s/%s", w->out_dir, name);
+    errno = ENAMETOOLONG;
+    return len > 0 && (size_t)len < sizeof path ? fopen(path, "wb") : NULL;
+}
+
+/* ---- which tensors ---------------------------------------------------------------------------------- */
+
+static int mark_part(void *ctx, const struct rp_weight_part *part) {
+    struct writer *w = ctx;
+    if (!part->matrix || !strstr(part->name, "_proj.weight"))
+        return RP_OK;
+    const struct rp_safetensor *tensor = rp_safetensors_find(&w->files, part->name);
+    if (!tensor)
+        return rp_error_set(w->err, RP_STATUS_NOT_FOUND, "tensor %s is missing", part->name);
+    if (tensor->type > RP_SAFETENSOR_BF16 || tensor->rank != 2 || tensor->shape[0] != part->rows ||
+        tensor->shape[1] != part->cols)
+        return rp_error_set(
+            w->err, RP_STATUS_FORMAT,
+            "tensor %s must be F32, F16 or BF16 of the shape that config.json implies", part->name);
+    w->quantised[tensor - w->files.tensors] = true;
+    return RP_OK;
+}
+
+static int mark_parts(struct writer *w) {
+    struct rp_model model;
+    int status = rp_weights_describe(&w->config, RP_DTYPE_F32, &model, w->err);
+    if (status != RP_OK)
+        return status;
+    status = rp_weight_parts(&model, mark_part, w);
+    rp_model_deinit(&model);
+    return status;
+}
+
+/* ---- a shard's header -------------------------------------------------------------------------------- */
+
+static void write_entry(struct rp_json *json, const char *name, const char *type,
+                        const uint64_t *shape, uint32_t rank, uint64_t *at, uint64_t bytes) {
+    rp_json_object_begin(json, name);
+    rp_json_string(json, "dtype", type);
+    rp_json_array_begin(json, "shape");
+    for (uint32_t i = 0; i < rank; i++)
+        rp_json_uint(json, NULL, shape[i]);
+    rp_json_array_end(json);
+    rp_json_array_begin(json, "data_offsets");
+    rp_json_uint(json, NULL, *at);
+    rp_json_uint(json, NULL, *at + bytes);
+    rp_json_array_end(json);
+    rp_json_object_end(json);
+    *at += bytes;
+}
+
+static bool take_name(struct writer *w, const char *name, uint32_t shard, uint64_t bytes) {
+    w->total_bytes += bytes;
+    return json_object_set_new(w->map, name, json_string(w->files.shards[shard].name)) == 0;
+}
+
+/* Scales lie before all others, so that they are aligned. */
+static int write_header(struct writer *w, uint32_t shard, FILE *out) {
+    struct rp_buffer text;
+    struct rp_json json;
+    uint64_t at = 0;
+    bool ok = true;
+    rp_buffer_init(&text, 0);
+    rp_json_init(&json, &text);
+    rp_json_object_begin(&json, NULL);
+    rp_json_object_begin(&json, "__metadata__");
+    rp_json_string(&json, "format", "pt");
+    rp_json_object_end(&json);
+    for (int scales = 1; scales >= 0; scales--)
+        for (uint32_t i = 0; i < w->files.count; i++) {
+            const struct rp_safetensor *tensor = &w->files.tensors[i];
+            char name[160];
+            if (tensor->shard != shard || (scales && !w->quantised[i]))
+                continue;
+            const uint64_t channel[2] = {tensor->shape[0], 1};
+            uint64_t from = at;
+            snprintf(name, sizeof name, "%s" SCALE, tensor->name);
+            if (scales)
+                write_entry(&json, name, "F32", channel, 2, &at, channel[0] * sizeof(float));
+            else if (w->quantised[i])
+                write_entry(&json, tensor->name, w->scheme == RP_QUANT_INT8 ? "I8" : "F8_E4M3",
+                            tensor->shape, 2, &at, tensor->shape[0] * tensor->shape[1]);
+            else
+                write_entry(&json, tensor->name, tensor->type_name, tensor->shape, tensor->rank,
+                            &at, tensor->bytes);
+            ok = ok && take_name(w, scales ? name : tensor->name, shard, at - from);
+        }
+    rp_json_object_end(&json);
+    while (text.len % 8 != 0 && !text.failed)
+        rp_buffer_puts(&text, " ");
+    unsigned char prefix[8];
+    for (int i = 0; i < 8; i++)
+        prefix[i] = (unsigned char)((uint64_t)text.len >> 8 * i);
+    int status = text.failed || !ok ? no_memory(w) : RP_OK;
+    if (status == RP_OK &&
+        (fwrite(prefix, 1, 8, out) != 8 || fwrite(text.data, 1, text.len, out) != text.len))
+        status = failed(w, w->files.shards[shard].name);
+    rp_buffer_deinit(&text);
+    return status;
+}
+
+/* ---- tensors ---------------------------------------------------------------------------------------- */
+
+static int copy_tensor(struct writer *w, const struct rp_safetensor *tensor, FILE *out) {
+    for (uint64_t at = 0; at < tensor->bytes; at += PIECE_BYTES) {
+        uint64_t len = RP_MIN(PIECE_BYTES, tensor->bytes - at);
+        int status = rp_safetensors_read(&w->files, tensor, at, w->piece, len, w->err);
+        if (status != RP_OK)
+            return status;
+        if (fwrite(w->piece, 1, len, out) != len)
+            return failed(w, w->files.shards[tensor->shard].name);
+    }
+    return RP_OK;
+}
+
+static int read_f32(struct writer *w, const struct rp_safetensor *tensor, float *out) {
+    uint32_t size = tensor->type == RP_SAFETENSOR_F32 ? 4 : 2;
+    for (uint64_t at = 0; at < tensor->bytes; at += PIECE_BYTES) {
+        uint64_t len = RP_MIN(PIECE_BYTES, tensor->bytes - at);
+        int status = rp_safetensors_read(&w->files, tensor, at, w->piece, len, w->err);
+        if (status != RP_OK)
+            return status;
+        float *to = out + at / size;
+        if (size == 4)
+            memcpy(to, w->piece, len);
+        for (uint64_t i = 0; size == 2 && i < len / 2; i++) {
+            uint16_t half;
+            memcpy(&half, w->piece + i * 2, sizeof half);
+            to[i] = tensor->type == RP_SAFETENSOR_BF16 ? rp_bf16_to_f32(half) : rp_f16_to_f32(half);
+        }
+    }
+    return RP_OK;
+}
+
+/* Row by row, so that the worst one is known. */
+static int quantise_rows(struct writer *w, const struct rp_safetensor *tensor, const float *from,
+                         unsigned char *codes, float *scales) {
+    size_t rows = (size_t)tensor->shape[0], cols = (size_t)tensor->shape[1], bad;
+    struct rp_quant_module module = {
+        .name = tensor->name, .rows = (uint32_t)rows, .cols = (uint32_t)cols};
+    for (size_t row = 0; row < rows; row++) {
+        struct rp_quant_loss loss = {0, 0};
+        if (!rp_quantise_weights(from + row * cols, RP_DTYPE_F32, 1, cols,
+                                 rp_quant_scheme_dtype(w->scheme), codes + row * cols, scales + row,
+                                 &loss, &bad))
+            return rp_error_set(w->err, RP_STATUS_FORMAT,
+                                "tensor %s: row %zu holds what is no number, or infinite",
+                                tensor->name, row);
+        double db = rp_quant_sqnr_db(&loss);
+        if (row == 0 || db < module.worst_db) {
+            module.worst_db = db;
+            module.worst_row = (uint32_t)row;
+        }
+        module.loss.signal += loss.signal;
+        module.loss.noise += loss.noise;
+    }
+    module.sqnr_db = rp_quant_sqnr_db(&module.loss);
+    w->told(w->ctx, &module);
+    return RP_OK;
+}
+
+/* Scales lie before codes in the file: scales (all of the shard's) are made first and codes a second time. */
+static int quantise_tensor(struct writer *w, const struct rp_safetensor *tensor, FILE *out,
+                           bool want_scales) {
+    size_t rows = (size_t)tensor->shape[0], count = rows * (size_t)tensor->shape[1];
+    float *full = rp_alloc(count * sizeof *full), *scales = rp_alloc(rows * sizeof *scales);
+    unsigned char *codes = rp_alloc(count);
+    int status = full && scales && codes ? read_f32(w, tensor, full) : no_memory(w);
+    if (status == RP_OK && want_scales) {
+        status = quantise_rows(w, tensor, full, codes, scales);
+        if (status == RP_OK && fwrite(scales, sizeof *scales, rows, out) != rows)
+            status = failed(w, w->files.shards[tensor->shard].name);
+    } else if (status == RP_OK) {
+        size_t bad;
+        bool good =
+            rp_quantise_weights(full, RP_DTYPE_F32, rows, (size_t)tensor->shape[1],
+                                rp_quant_scheme_dtype(w->scheme), codes, scales, NULL, &bad);
+        if (!good || fwrite(codes, 1, count, out) != count)
+            status = failed(w, w->files.shards[tensor->shard].name);
+    }
+    rp_free(full);
+    rp_free(scales);
+    rp_free(codes);
+    return status;
+}
+
+static int write_shard(struct writer *w, uint32_t shard) {
+    const char *name = w->files.shards[shard].name;
+    FILE *out = create(w, name);
+    if (!out)
+        return failed(w, name);
+    int status = write_header(w, shard, out);
+    for (int scales = 1; scales >= 0; scales--)
+        for (uint32_t i = 0; i < w->files.count && status == RP_OK; i++) {
+            const struct rp_safetensor *tensor = &w->files.tensors[i];
+            if (tensor->shard != shard || (scales && !w->quantised[i]))
+                continue;
+            status = w->quantised[i] ? quantise_tensor(w, tensor, out, scales)
+                                     : copy_tensor(w, tensor, out);
+        }
+    errno = 0;
+    if (fclose(out) != 0 && status == RP_OK)
+        status = failed(w, name);
+    return status;
+}
+
+/* ---- JSON and other files --------------------------------------------------------------------------- */
+
+static int write_json(struct writer *w, const char *name, const json_t *root) {
+    FILE *out = create(w, name);
+    if (!out)
+        return failed(w, name);
+    errno = 0;
+    bool ok = json_dumpf(root, out, JSON_INDENT(2)) == 0;
+    ok = fputc('\n', out) == '\n' && ok;
+    return fclose(out) == 0 && ok ? RP_OK : failed(w, name);
+}
+
+static int write_index(struct writer *w) {
+    if (w->files.shard_count == 1 && strcmp(w->files.shards[0].name, RP_SAFETENSORS_FILE) == 0)
+        return RP_OK;
+    json_t *root = json_pack("{s:{s:I},s:O}", "metadata", "total_size", (json_int_t)w->total_bytes,
+                             "weight_map", w->map);
+    int status = root ? write_json(w, RP_SAFETENSORS_INDEX, root) : no_memory(w);
+    json_decref(root);
+    return status;
+}
+
+static int write_config(struct writer *w) {
+    bool int8 = w->scheme == RP_QUANT_INT8;
+    const char *type = int8 ? "int" : "float";
+    json_t *root = NULL;
+    int status = rp_json_file_load(w->dir, "config.json", &root, w->err);
+    if (status != RP_OK)
+        return status;
+    json_t *quant = json_pack(
+        "{s:s,s:s,s:s,s:{s:{s:[s],s:{s:i,s:s,s:b,s:b,s:s},s:{s:i,s:s,s:b,s:b,s:s},s:n}},s:[s],s:n}",
+        "quant_method", "compressed-tensors", "format", int8 ? "int-quantized" : "float-quantized",
+        "quantization_status", "compressed", "config_groups", "group_0", "targets", "Linear",
+        "weights", "num_bits", 8, "type", type, "symmetric", 1, "dynamic", 0, "strategy", "channel",
+        "input_activations", "num_bits", 8, "type", type, "symmetric", 1, "dynamic", 1, "strategy",
+        "token", "output_activations", "ignore", "lm_head", "kv_cache_scheme");
+    status = quant && json_object_set(root, "quantization_config", quant) == 0
+                 ? write_json(w, "config.json", root)
+                 : no_memory(w);
+    json_decref(quant);
+    json_decref(root);
+    return status;
+}
+
+static bool is_written_or_weights(const char *name) {
+    static const char *const endings[] = {".safetensors", ".safetensors.index.json",
+                                          ".bin",         ".bin.index.json",
+                                          ".pth",         ".pt",
+                                          ".gguf",        ".h5",
+                                          ".msgpack",     ".onnx"};
+    size_t len = strlen(name);
+    for (size_t i = 0; i < RP_ARRAY_COUNT(endings); i++) {
+        size_t ending = strlen(endings[i]);
+        if (len >= ending && strcmp(name + len - ending, endings[i]) == 0)
+            return true;
+    }
+    return strcmp(name, "config.json") == 0;
+}
+
+static int copy_file(struct writer *w, const char *name) {
+    int in;
+    uint64_t bytes;
+    int status = rp_model_file_open(w->dir, name, &in, &bytes, w->err);
+    if (status != RP_OK) /* a folder, or what is no file */
+        return RP_OK;
+    FILE *out = create(w, name);
+    if (!out)
+        status = failed(w, name);
+    for (uint64_t at = 0; status == RP_OK && at < bytes; at += PIECE_BYTES) {
+        uint64_t len = RP_MIN(PIECE_BYTES, bytes - at);
+        errno = 0;
+        if (rp_model_file_read(in, w->piece, len, at) != (int64_t)len ||
+            fwrite(w->piece, 1, len, out) != len)
+            status = failed(w, name);
+    }
+    close(in);
+    if (out && fclose(out) != 0 && status == RP_OK)
+        status = failed(w, name);
+    return status;
+}
+
+static int copy_files(struct writer *w) {
+    DIR *folder = opendir(w->dir);
+    struct dirent *entry;
+    int status =
+        folder ? RP_OK : rp_error_set(w->err, RP_STATUS_IO, "%s: %s", w->dir, strerror(errno));
+    while (status == RP_OK && (entry = readdir(folder)) != NULL)
+        if (entry->d_name[0] != '.' && !is_written_or_weights(entry->d_name))
+            status = copy_file(w, entry->d_name);
+    if (folder)
+        closedir(folder);
+    return status;
+}
+
+static int write_all(struct writer *w) {
+    int status = mark_parts(w);
+    if (status == RP_OK && mkdir(w->out_dir, 0777) != 0) {
+        status = rp_error_set(w->err, RP_STATUS_IO, "%s: %s", w->out_dir, strerror(errno));
+        rp_error_hint(w->err, "OUT is made: name a folder that is not there");
+    }
+    for (uint32_t i = 0; status == RP_OK && i < w->files.shard_count; i++)
+        status = write_shard(w, i);
+    if (status == RP_OK)
+        status = write_index(w);
+    if (status == RP_OK)
+        status = copy_files(w);
+    return status == RP_OK ? write_config(w) : status;
+}
+
+int rp_quant_write(const char *dir, const char *out_dir, enum rp_quant_scheme scheme,
+                   void (*told)(void *ctx, const struct rp_quant_module *module), void *ctx,
+                   struct rp_error *err) {
+    struct writer w = {
+        .dir = dir, .out_dir = out_dir, .scheme = scheme, .told = told, .ctx = ctx, .err = err};
+    RP_ASSERT(scheme == RP_QUANT_INT8 || scheme == RP_QUANT_FP8);
+    int status = rp_model_config_load(dir, &w.config, err);
+    if (status == RP_OK && w.config.quant.scales != RP_SCALE_NONE)
+        status = rp_error_set(err, RP_STATUS_FORMAT, "%s has 8-bit weights already", dir);
+    if (status == RP_OK)
+        status = rp_safetensors_open(&w.files, dir, err);
+    if (status != RP_OK)
+        return status;
+    w.quantised = rp_calloc(w.files.count, sizeof *w.quantised);
+    w.piece = rp_alloc(PIECE_BYTES);
+    w.map = json_object();
+    status = w.quantised && w.piece && w.map ? write_all(&w) : no_memory(&w);
+    json_decref(w.map);
+    rp_free(w.piece);
+    rp_free(w.quantised);
+    rp_safetensors_close(&w.files);
+    return status;
+}

@@ -1,0 +1,120 @@
+/* Goal: what a checkpoint says of its 8-bit weights is taken as its writers mean it. Method: lists of names against one
+ * module each, and whole configurations against what becomes of them. */
+#include "model/json_file.h"
+#include "model/quant_config.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static bool names(const char *entry, const char *module) {
+    struct rp_error err = {0};
+    bool found;
+    json_t *list = json_pack("[s]", entry);
+    assert_int_equal(rp_quant_list_names(list, module, "list", &found, &err), RP_OK);
+    json_decref(list);
+    return found;
+}
+
+static void test_a_list_names_modules_by_name_prefix_last_part_star_and_pattern(void **state) {
+    (void)state;
+    static const char module[] = "model.layers.12.mlp.up_proj";
+    assert_true(names("model.layers.12.mlp.up_proj", module));
+    assert_true(names("model.layers.12", module));
+    assert_true(names("model.layers.12.mlp", module));
+    assert_true(names("up_proj", module));
+    assert_true(names("mlp.up_proj", module));
+    assert_true(names("Linear", module));
+    assert_true(names("*.12.mlp*", module));
+    assert_true(names("re:.*mlp\\.(gate|up)_proj$", module));
+    assert_false(names("model.layers.1", module));
+    assert_false(names("p_proj", module));
+    assert_false(names("model.layers.12.mlp.up_projection", module));
+    assert_false(names("*.1.mlp*", module));
+    assert_false(names("re:mlp", module)); /* from the begin */
+    assert_false(names("", module));
+}
+
+static int read_text(const char *text, struct rp_model_config *config, struct rp_error *err) {
+    json_t *root = NULL;
+    memset(config, 0, sizeof *config);
+    config->layers = 2;
+    assert_int_equal(rp_json_text_load(text, strlen(text), "x", &root, err), RP_OK);
+    int status = rp_quant_config_read(root, "config.json", "quantization_config", config, err);
+    json_decref(root);
+    return status;
+}
+
+static void test_lists_decide_for_each_module_and_the_head(void **state) {
+    (void)state;
+    struct rp_model_config config;
+    struct rp_error err = {0};
+    assert_int_equal(read_text("{\"quant_method\":\"fp8\",\"weight_block_size\":[128,128],"
+                               "\"modules_to_not_convert\":[\"model.layers.1.self_attn\"]}",
+                               &config, &err),
+                     RP_OK);
+    assert_int_equal(config.quant.dtype, RP_DTYPE_FP8_E4M3);
+    assert_int_equal(config.quant.scales, RP_SCALE_BLOCK_128);
+    assert_int_equal(config.quant.modules[0], 0x7F);
+    assert_int_equal(config.quant.modules[1], 0x70);
+    assert_int_equal(config.quant.modules[2], 0);
+    assert_false(config.quant.head);
+}
+
+static void test_a_tied_head_keeps_the_embeddings_type(void **state) {
+    (void)state;
+    static const char text[] = "{\"quant_method\":\"compressed-tensors\",\"format\":\"int-"
+                               "quantized\",\"config_groups\":{\"g\":{"
+                               "\"targets\":[\"Linear\"],\"weights\":{\"num_bits\":8,\"type\":"
+                               "\"int\",\"strategy\":\"channel\"}}}}";
+    struct rp_model_config config;
+    struct rp_error err = {0};
+    assert_int_equal(read_text(text, &config, &err), RP_OK);
+    assert_true(config.quant.head);
+    assert_int_equal(config.quant.input, RP_INPUT_PLAIN);
+    json_t *root = NULL;
+    assert_int_equal(rp_json_text_load(text, strlen(text), "x", &root, &err), RP_OK);
+    config.tied = true;
+    assert_int_equal(rp_quant_config_read(root, "config.json", "q", &config, &err), RP_OK);
+    json_decref(root);
+    assert_false(config.quant.head);
+}
+
+static void test_what_is_refused_is_named_with_what_works(void **state) {
+    (void)state;
+    static const struct {
+        const char *text, *message;
+    } cases[] = {
+        {"{}", "quant_method \"(none)\""},
+        {"{\"quant_method\":\"awq\"}", "quant_method \"awq\""},
+        {"{\"quant_method\":\"modelopt\"}", "quant_algo \"(none)\""},
+        {"{\"quant_method\":\"fp8\",\"fmt\":\"e5m2\"}", "fmt \"e5m2\""},
+        {"{\"quant_method\":\"compressed-tensors\",\"config_groups\":{}}", "one group, not 0"},
+        {"{\"quant_method\":\"compressed-tensors\",\"sparsity_config\":{\"format\":\"sparse-24-"
+         "bitmask\"}}",
+         "sparse-24-bitmask"},
+        {"{\"quant_method\":\"fp8\",\"ignored_layers\":[\"q_proj\"]}", "one matrix here"},
+    };
+    for (size_t i = 0; i < RP_ARRAY_COUNT(cases); i++) {
+        struct rp_model_config config;
+        struct rp_error err = {0};
+        assert_int_equal(read_text(cases[i].text, &config, &err), RP_STATUS_UNSUPPORTED);
+        assert_non_null(strstr(err.text, cases[i].message));
+        assert_non_null(strstr(err.hint, "compressed-tensors"));
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_list_names_modules_by_name_prefix_last_part_star_and_pattern),
+        cmocka_unit_test(test_lists_decide_for_each_module_and_the_head),
+        cmocka_unit_test(test_a_tied_head_keeps_the_embeddings_type),
+        cmocka_unit_test(test_what_is_refused_is_named_with_what_works),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

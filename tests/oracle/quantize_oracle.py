@@ -1,0 +1,148 @@
+#!/usr/bin/env python3
+"""What `reprise quantize` writes is a compressed-tensors checkpoint: the `safetensors` package reads it, its codes and
+scales are numpy's, what is left out is as it was to the byte, and the loader has the same weights that numpy makes of it.
+"""
+import json
+import os
+import subprocess
+import sys
+import tempfile
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+try:
+    import numpy as np
+    import safetensors
+    from random_models import encoded, write_model, write_tensors
+    from safetensors_dump import parse_dump
+except ImportError as error:
+    print(f"SKIP: {error}")
+    sys.exit(77)
+
+SOURCE = os.environ.get("REPRISE_SOURCE_DIR", ".")
+BIN = os.environ.get("REPRISE_BIN", os.path.join(SOURCE, "build", "release", "reprise"))
+DUMP = os.path.join(os.path.dirname(BIN), "tests", "test_model_weights")
+passed = 0
+
+
+def quantize(*arguments, code=0):
+    done = subprocess.run([BIN, "quantize", *arguments], capture_output=True, text=True, timeout=120)
+    assert done.returncode == code, (arguments, done.returncode, done.stderr)
+    return done.stdout if code == 0 else done.stderr
+
+
+def read_folder(folder):
+    """name -> (type, shape, bytes), and name -> file"""
+    tensors, files = {}, {}
+    for file_name in sorted(os.listdir(folder)):
+        if file_name.endswith(".safetensors"):
+            with open(os.path.join(folder, file_name), "rb") as file:
+                for name, one in safetensors.deserialize(file.read()):
+                    tensors[name] = (one["dtype"], tuple(one["shape"]), bytes(one["data"]))
+                    files[name] = file_name
+    return tensors, files
+
+
+def e4m3_positive():
+    codes = np.arange(127)
+    exponent, mantissa = codes >> 3, codes & 7
+    return np.where(exponent, (1 + mantissa / 8) * 2.0 ** (exponent - 7), mantissa / 8 * 2.0 ** -6)
+
+
+def to_e4m3(values):
+    """The nearest codes, ties to the even one."""
+    table, size = e4m3_positive(), np.abs(values.astype(np.float64))
+    high = np.clip(np.searchsorted(table, size), 1, 126)
+    below, above = size - table[high - 1], table[high] - size
+    code = np.where((above < below) | ((above == below) & (high % 2 == 0)), high, high - 1)
+    return (np.where(size > table[-1], 126, code) | np.where(np.signbit(values), 128, 0)).astype(np.uint8)
+
+
+def expected(full, scheme):
+    most = np.abs(full).max(1, keepdims=True)
+    top = np.float32(127 if scheme == "int8" else 448)
+    scaled = full * (top / most)
+    codes = np.rint(scaled).astype(np.int8) if scheme == "int8" else to_e4m3(scaled)
+    return codes, most / top
+
+
+def decoded(codes, scheme):
+    if scheme == "int8":
+        return codes.astype(np.float32)
+    table = np.append(e4m3_positive(), np.nan)
+    return (table[codes & 127] * np.where(codes & 128, -1, 1)).astype(np.float32)
+
+
+def check(folder, out, scheme, family, dtype, **options):
+    global passed
+    model = write_model(folder, family, dtype=dtype, **options)
+    text = quantize(folder, out, "--scheme", scheme, "--report")
+    tensors, files = read_folder(out)
+    values, projections = {}, 0
+    for name, full in model.tensors.items():
+        kind, shape, data = tensors[name]
+        assert shape == full.shape, name
+        if not name.endswith("_proj.weight"):
+            assert data == np.ascontiguousarray(encoded(full, dtype)).tobytes(), name
+            values[name] = full
+            continue
+        projections += 1
+        codes, scales = expected(full, scheme)
+        scale_kind, scale_shape, scale_data = tensors[name + "_scale"]
+        assert (kind, scale_kind, scale_shape) == ("I8" if scheme == "int8" else "F8_E4M3", "F32", (shape[0], 1)), name
+        got_codes = np.frombuffer(data, codes.dtype).reshape(shape)
+        got_scales = np.frombuffer(scale_data, np.float32).reshape(scale_shape)
+        assert np.array_equal(got_scales, scales) and np.array_equal(got_codes, codes), (name, scheme)
+        assert name in text, name
+        values[name] = decoded(got_codes, scheme) * got_scales
+    assert len(tensors) == len(model.tensors) + projections and f"{projections} projections" in text
+    with open(os.path.join(out, "config.json"), encoding="utf-8") as file:
+        config = json.load(file)
+    quant = config.pop("quantization_config")
+    assert config == model.config and quant["ignore"] == ["lm_head"] and quant["format"].split("-")[0] in ("int", "float")
+    if len(set(files.values())) > 1:
+        with open(os.path.join(out, "model.safetensors.index.json"), encoding="utf-8") as file:
+            assert json.load(file)["weight_map"] == files
+    for name in ("tokenizer.json", "generation_config.json"):
+        with open(os.path.join(folder, name), "rb") as one, open(os.path.join(out, name), "rb") as other:
+            assert one.read() == other.read(), name
+    dump = os.path.join(folder, "dump")
+    for kind in ("auto", "f32"):
+        subprocess.run([DUMP, "--dump", out, dump, kind], check=True, timeout=60)
+        got = parse_dump(dump)
+        for layer in range(model.config["num_hidden_layers"]):
+            at = f"model.layers.{layer}."
+            for name, parts in {"qkv": [f"self_attn.{x}_proj" for x in "qkv"], "o": ["self_attn.o_proj"],
+                                "gate_up": ["mlp.gate_proj", "mlp.up_proj"], "down": ["mlp.down_proj"]}.items():
+                whole = np.concatenate([values[at + part + ".weight"] for part in parts])
+                assert np.array_equal(got[f"{layer}.{name}"], whole), (scheme, kind, layer, name)
+                passed += 1
+
+
+def main():
+    global passed
+    if not os.path.exists(DUMP):
+        print(f"SKIP: no {DUMP}")
+        sys.exit(77)
+    for scheme in ("fp8", "int8"):
+        for family, dtype, options in (("llama", "bf16", {"tied": False, "shards": 2}), ("qwen2", "f32", {"seed": 4}),
+                                       ("gemma2", "f16", {"seed": 5})):
+            with tempfile.TemporaryDirectory() as parent:
+                check(os.path.join(parent, "model"), os.path.join(parent, "out"), scheme, family, dtype, **options)
+    with tempfile.TemporaryDirectory() as parent:
+        folder, out = os.path.join(parent, "model"), os.path.join(parent, "out")
+        model = write_model(folder, "llama")
+        quantize(folder, out)
+        assert "8-bit weights already" in quantize(out, out + "2", code=3)
+        assert out in quantize(folder, out, code=1)
+        name = "model.layers.1.mlp.up_proj.weight"
+        model.tensors[name][7, 2] = np.inf
+        write_tensors(os.path.join(folder, "model.safetensors"), model.tensors, "f32")
+        assert f"tensor {name}: row 7" in quantize(folder, out + "3", code=3)
+        assert not os.path.exists(os.path.join(out + "3", "config.json"))
+        quantize(folder, code=2)
+        quantize(folder, out + "4", "--scheme", "int4", code=2)
+        passed += 6
+    print(f"{passed} passed, 0 failed")
+
+
+main()

@@ -1,0 +1,18 @@
+"""Reads what `test_model_weights --dump DIR OUT DTYPE` wrote: lines "name rows cols", each with its f32 values behind it."""
+import numpy as np
+
+
+def parse_dump(path):
+    """name -> array"""
+    with open(path, "rb") as file:
+        content = file.read()
+    at, values = 0, {}
+    while at < len(content):
+        end = content.index(b"\n", at)
+        name, rows, cols = content[at:end].decode().split(" ")
+        rows, cols = int(rows), int(cols)
+        count = rows * (cols or 1)
+        data = np.frombuffer(content, np.float32, count, end + 1)
+        values[name] = data.reshape((rows, cols) if cols else (rows,))
+        at = end + 1 + 4 * count
+    return values
