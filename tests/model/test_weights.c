@@ -490,6 +490,8 @@ static int dump(const char *dir, const char *out_path, const char *dtype) {
         dump_matrix(out, NAME("down"), &w->down);
         dump_vector(out, NAME("attn_norm"), w->attn_norm, config->hidden);
         dump_vector(out, NAME("mlp_norm"), w->mlp_norm, config->hidden);
+        dump_vector(out, NAME("attn_post_norm"), w->attn_post_norm, config->hidden);
+        dump_vector(out, NAME("mlp_post_norm"), w->mlp_post_norm, config->hidden);
         dump_vector(out, NAME("q_norm"), w->q_norm, config->head_dim);
         dump_vector(out, NAME("k_norm"), w->k_norm, config->head_dim);
         dump_vector(out, NAME("qkv_bias"), w->qkv_bias, w->qkv.rows);

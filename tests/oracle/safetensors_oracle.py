@@ -53,6 +53,9 @@ def expected_memory(model, dtype):
                     [tensors[at + part + ".bias"] for part in parts])
         norms = {"attn_norm": "input_layernorm", "mlp_norm": "post_attention_layernorm",
                  "q_norm": "self_attn.q_norm", "k_norm": "self_attn.k_norm"}
+        if model.family == "gemma2":
+            norms.update({"mlp_norm": "pre_feedforward_layernorm", "attn_post_norm": "post_attention_layernorm",
+                          "mlp_post_norm": "post_feedforward_layernorm"})
         for name, tensor in norms.items():
             if at + tensor + ".weight" in tensors:
                 memory[f"{layer}.{name}"] = tensors[at + tensor + ".weight"]
