@@ -4,6 +4,7 @@
  * product's work at widths of models, and no barrier. Work is (block of rows, panels), blocks of rows outermost. */
 #include "base/bf16.h"
 #include "base/fp8.h"
+#include "base/tsan.h"
 #include "device/ops_simd.h"
 #include "quant/matmul_internal.h"
 #include "quant/quantise.h"
@@ -249,6 +250,7 @@ static void run_block(const struct product *product, size_t row, size_t rows, si
     _Alignas(RP_CACHE_LINE) union sums sums;
     const struct rp_matmul_args *args = product->args;
     size_t quads = product->quads;
+    rp_tsan_reads(product->rows, rows * product->row_bytes);
     /* One tile of rows gains nothing from blocks of k. */
     size_t block = rows <= product->kernel->rows[panels] ? RP_MAX(quads, (size_t)1) : BLOCK_QUADS;
     if (args->weight->scale_kind == RP_SCALE_BLOCK_128)

@@ -5,6 +5,7 @@
  *               maddubs never saturate, then madd by ones into int32
  *   int, VNNI   dpbusd of x + 128 and w; the sums begin at -128 * sum of w, which lies before the panel
  *   fma         a quad's codes become f32, k after k, exactly; acc = fma(code, x, acc) */
+#include "base/tsan.h"
 #include "quant/matmul_internal.h"
 
 #if RP_MATMUL_HAS_SIMD
@@ -18,7 +19,7 @@
 #define AVX512      "avx512f,avx512bw,avx512vl,avx512dq"
 #define VNNI        "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni"
 
-static inline int32_t load_i32(const void *from) {
+static inline __attribute__((always_inline)) int32_t load_i32(const void *from) {
     int32_t value;
     memcpy(&value, from, sizeof value);
     return value;
@@ -153,7 +154,8 @@ DEFINE_AVX512(int8_avx512, avx512_int8)
 DEFINE_AVX512(fp8_avx512, avx512_fp8)
 
 #define INSTANCE(isa, name, rows, panels)                                                          \
-    __attribute__((target(isa))) static void name##_##rows##x##panels(const struct rp_tile_8 *t) { \
+    RP_TSAN_LEAVE_ALONE __attribute__((target(isa))) static void name##_##rows##x##panels(         \
+        const struct rp_tile_8 *t) {                                                               \
         name##_tile(t, rows, panels);                                                              \
     }
 #define INSTANCES(isa, name)                                                                       \

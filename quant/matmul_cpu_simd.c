@@ -16,6 +16,7 @@
 #include "quant/matmul_internal.h"
 
 #include "base/bf16.h"
+#include "base/tsan.h"
 #include "device/ops_simd.h"
 
 #if RP_MATMUL_HAS_SIMD
@@ -64,13 +65,13 @@ struct family {
 #define AVX512      "avx512f,avx512bw,avx512vl,avx512dq"
 #define AVX512_BF16 "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16"
 
-static inline uint32_t load_u32(const void *from) {
+static inline __attribute__((always_inline)) uint32_t load_u32(const void *from) {
     uint32_t value;
     memcpy(&value, from, sizeof value);
     return value;
 }
 
-static inline uint32_t load_u16(const void *from) {
+static inline __attribute__((always_inline)) uint32_t load_u16(const void *from) {
     uint16_t value;
     memcpy(&value, from, sizeof value);
     return value;
@@ -215,7 +216,7 @@ DEFINE_TILE(AVX512, avx512_bf16, __m512, __m512i, __m512i, avx512)
 DEFINE_TILE(AVX512_BF16, dp_bf16, __m512, __m512bh, __m512bh, avx512)
 
 #define INSTANCE(isa, family, rows, panels)                                                        \
-    __attribute__((target(isa))) static void family##_tile_##rows##x##panels(                      \
+    RP_TSAN_LEAVE_ALONE __attribute__((target(isa))) static void family##_tile_##rows##x##panels(  \
         const struct tile *t) {                                                                    \
         family##_tile(t, rows, panels);                                                            \
     }
@@ -388,6 +389,10 @@ static void run(const struct rp_matmul_args *args, uint32_t m, const struct rp_c
     product.panel_bytes = (product.steps + product.odd) * STEP_WEIGHT_BYTES;
     if (m == 0 || panels == 0)
         return;
+    for (size_t row = 0; row < m; row++)
+        rp_tsan_reads((const unsigned char *)args->in +
+                          row * args->in_stride * family->element_bytes,
+                      (size_t)w->cols * family->element_bytes);
     /* The most panels that m rows leave registers for; many panels are many streams from memory. */
     uint32_t width = TILE_PANELS_MAX, each = 1; /* panels of one item */
     while (width > 1 && family->rows[width] < RP_MIN(m, TILE_ROWS_MAX))
