@@ -5,13 +5,21 @@
  *   out   = sum_j exp(s_j - max s) v_j / sum_j exp(s_j - max s)          zeros where no key is seen */
 #include "attention/attention_blocks.h"
 #include "base/bf16.h"
+#include "device/quantise_row.h"
 
 #include <math.h>
+#include <string.h>
 
-/* Element i of a run of the page's type. */
-static inline float kv_at(const struct rp_kv_layout *kv, const void *run, size_t i) {
-    return kv->dtype == RP_DTYPE_F32 ? ((const float *)run)[i]
-                                     : rp_bf16_to_f32(((const uint16_t *)run)[i]);
+/* Element i of a run of the page's type; scale: of 8-bit codes. */
+static inline float kv_at(const struct rp_kv_layout *kv, const void *run, size_t i, float scale) {
+    return kv->dtype == RP_DTYPE_F32    ? ((const float *)run)[i]
+           : kv->dtype == RP_DTYPE_BF16 ? rp_bf16_to_f32(((const uint16_t *)run)[i])
+                                        : rp_code_to_f32(run, kv->dtype, i) * scale;
+}
+
+static inline float kv_scale(const struct rp_kv_layout *kv, const unsigned char *run,
+                             uint32_t in_page) {
+    return kv->scales_at ? rp_kv_scale(kv, run, in_page) : 1.0f;
 }
 
 /* One (token, query head), and where its sequence's pages are. */
@@ -30,13 +38,14 @@ static inline __attribute__((always_inline)) float score(const struct row *row, 
     const struct rp_attention_args *args = row->args;
     const struct rp_kv_layout *kv = &args->kv;
     uint32_t in_page = position % kv->page_tokens;
-    const void *run =
+    const unsigned char *run =
         rp_kv_run(kv, row->pages[position / kv->page_tokens], args->layer, 0, row->kv_head);
+    const float scale = kv_scale(kv, run, in_page);
     const uint32_t head_dim = args->head_dim;
     const float *q = row->q;
     float sum = 0.0f;
     for (uint32_t d = 0; d < head_dim; d++)
-        sum += q[d] * kv_at(kv, run, (size_t)in_page * head_dim + d);
+        sum += q[d] * kv_at(kv, run, (size_t)in_page * head_dim + d, scale);
     sum *= args->scale;
     if (args->mask) {
         const struct rp_mask_pair pair = {.q = (int32_t)row->position,
@@ -55,7 +64,7 @@ static inline __attribute__((always_inline)) void find_max(struct row *row, uint
 static inline __attribute__((always_inline)) void add_key(struct row *row, uint32_t position) {
     const struct rp_attention_args *args = row->args;
     const struct rp_kv_layout *kv = &args->kv;
-    const void *run =
+    const unsigned char *run =
         rp_kv_run(kv, row->pages[position / kv->page_tokens], args->layer, 1, row->kv_head);
     size_t at = (size_t)(position % kv->page_tokens) * args->head_dim;
     float value = score(row, position);
@@ -63,9 +72,10 @@ static inline __attribute__((always_inline)) void add_key(struct row *row, uint3
     float weight = args->mask && value == -INFINITY ? 0.0f : expf(value - row->max);
     row->total += weight;
     const uint32_t head_dim = args->head_dim;
+    const float scale = kv_scale(kv, run, position % kv->page_tokens);
     float *restrict out = row->out; /* pages lie elsewhere */
     for (uint32_t d = 0; d < head_dim; d++)
-        out[d] += weight * kv_at(kv, run, at + d);
+        out[d] += weight * kv_at(kv, run, at + d, scale);
 }
 
 /* Calls `take` for each key that the row sees, ascending. Inlined with it: a head may be eight columns. */
@@ -139,13 +149,17 @@ rp_attention_fn rp_attention_select(enum rp_cpu_isa isa, const struct rp_kv_layo
     return fn ? fn : rp_attention_scalar;
 }
 
-static void store_run(const struct rp_kv_layout *kv, void *run, size_t at, const float *from) {
-    for (uint32_t d = 0; d < kv->head_dim; d++) {
-        if (kv->dtype == RP_DTYPE_F32)
-            ((float *)run)[at + d] = from[d];
-        else
-            ((uint16_t *)run)[at + d] = rp_f32_to_bf16(from[d]);
-    }
+static void store_run(const struct rp_kv_layout *kv, unsigned char *run, uint32_t in_page,
+                      const float *from) {
+    size_t at = (size_t)in_page * kv->head_dim;
+    if (kv->scales_at)
+        rp_kv_set_scale(kv, run, in_page,
+                        rp_quantise_row(from, RP_DTYPE_F32, kv->head_dim, kv->dtype, run + at));
+    else if (kv->dtype == RP_DTYPE_F32)
+        memcpy((float *)(void *)run + at, from, kv->head_dim * sizeof *from);
+    else
+        for (uint32_t d = 0; d < kv->head_dim; d++)
+            ((uint16_t *)(void *)run)[at + d] = rp_f32_to_bf16(from[d]);
 }
 
 void rp_kv_write_range(const struct rp_kv_write_args *args, uint32_t begin, uint32_t end) {
@@ -156,12 +170,12 @@ void rp_kv_write_range(const struct rp_kv_write_args *args, uint32_t begin, uint
             continue;
         uint32_t position = args->step.positions[t];
         uint32_t page = rp_attention_pages(&args->step, row)[position / kv->page_tokens];
-        size_t at = (size_t)(position % kv->page_tokens) * kv->head_dim;
+        uint32_t in_page = position % kv->page_tokens;
         for (uint32_t head = 0; head < kv->kv_heads; head++) {
             size_t column = (size_t)head * kv->head_dim;
-            store_run(kv, rp_kv_run(kv, page, args->layer, 0, head), at,
+            store_run(kv, rp_kv_run(kv, page, args->layer, 0, head), in_page,
                       args->k + t * args->k_stride + column);
-            store_run(kv, rp_kv_run(kv, page, args->layer, 1, head), at,
+            store_run(kv, rp_kv_run(kv, page, args->layer, 1, head), in_page,
                       args->v + t * args->v_stride + column);
         }
     }

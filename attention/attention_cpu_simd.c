@@ -21,6 +21,7 @@
 
 #include "base/bf16.h"
 #include "device/exp_simd.h"
+#include "device/quantise_row.h"
 #include "device/tanh_simd.h"
 
 #if RP_ATTENTION_HAS_SIMD
@@ -39,6 +40,11 @@
 #define WIDE_TOKENS   4u
 #define WIDE_HEAD_DIM 128u
 
+/* An FP8 code, widened with its sign and moved by 20 bits, has its sign, exponent and mantissa where f32 has them, 2^120
+ * too small; denormals as well. */
+#define FP8_BITS (int)0x87F00000u
+#define FP8_UNIT 0x1p120f
+
 /* A loop that must be unrolled whole, so that what it indexes lies in registers. */
 #define EACH(i, count) _Pragma("GCC unroll 16") for (uint32_t i = 0; i < (count); i++)
 
@@ -47,6 +53,13 @@
 struct block {
     const void *k[BLOCK_KEYS], *v[BLOCK_KEYS];
     uint32_t begin, end;
+};
+
+/* A block of 8-bit pages as f32: codes times scales. */
+struct decoded {
+    _Alignas(RP_CACHE_LINE) float k[BLOCK_KEYS * RP_ATTENTION_HEAD_DIM_MAX];
+    _Alignas(RP_CACHE_LINE) float v[BLOCK_KEYS * RP_ATTENTION_HEAD_DIM_MAX];
+    struct block block;
 };
 
 /* What one (token, query head) has seen so far. */
@@ -85,7 +98,7 @@ typedef void (*piece_fn)(const struct rp_attention_args *args,
 static inline uint32_t sums_stride(uint32_t head_dim) { return (head_dim + 15) & ~15u; }
 
 /* params: with a program. */
-static struct shape shape_of(const struct rp_attention_args *args, bool half, const float *keys,
+static struct shape shape_of(const struct rp_attention_args *args, const float *keys,
                              const int32_t *params) {
     float soft_cap = args->soft_cap;
     bool rules = false;
@@ -95,7 +108,7 @@ static struct shape shape_of(const struct rp_attention_args *args, bool half, co
     }
     return (struct shape){.head_dim = args->head_dim,
                           .scale = args->scale,
-                          .key_bytes = args->head_dim * (half ? 2u : 4u),
+                          .key_bytes = args->head_dim * rp_dtype_bytes(args->kv.dtype),
                           .keys = keys,
                           .soft_cap = rules ? 0.0f : soft_cap,
                           .rules = rules ? args->mask : NULL,
@@ -109,7 +122,7 @@ static void locate(const struct rp_attention_args *args, const struct rp_attenti
     const struct rp_kv_layout *kv = &args->kv;
     const struct rp_live_row *row = &args->step.rows[args->step.token_rows[piece->token]];
     const uint32_t *pages = rp_attention_pages(&args->step, row);
-    size_t key_bytes = (size_t)kv->head_dim * (kv->dtype == RP_DTYPE_F32 ? 4 : 2);
+    size_t key_bytes = (size_t)kv->head_dim * rp_dtype_bytes(kv->dtype);
     block->begin = block->end = 0;
     if (at > last)
         return;
@@ -136,7 +149,7 @@ static void locate_seen(const struct rp_attention_args *args,
     const struct rp_kv_layout *kv = &args->kv;
     const struct rp_live_row *row = &args->step.rows[args->step.token_rows[piece->token]];
     const uint32_t *pages = rp_attention_pages(&args->step, row);
-    size_t key_bytes = (size_t)kv->head_dim * (kv->dtype == RP_DTYPE_F32 ? 4 : 2);
+    size_t key_bytes = (size_t)kv->head_dim * rp_dtype_bytes(kv->dtype);
     const unsigned char *k = NULL, *v = NULL;
     block->begin = (uint32_t)__builtin_ctzll(seen->any);
     block->end = BLOCK_KEYS - (uint32_t)__builtin_clzll(seen->any);
@@ -240,6 +253,14 @@ INLINE float V(sum)(VECTOR x) { return _mm512_reduce_add_ps(x); }
 INLINE float V(largest)(VECTOR x) { return _mm512_reduce_max_ps(x); }
 
 /* Lanes of 128 bits: { sum of a's four, of b's, of c's, of d's }, each ((0 + 2) + (1 + 3)). */
+INLINE VECTOR V(load_int8)(const unsigned char *codes) {
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const void *)codes)));
+}
+INLINE VECTOR V(load_fp8)(const unsigned char *codes) {
+    __m512i wide = _mm512_cvtepi8_epi32(_mm_loadu_si128((const void *)codes));
+    __m512i bits = _mm512_and_si512(_mm512_slli_epi32(wide, 20), _mm512_set1_epi32(FP8_BITS));
+    return _mm512_mul_ps(_mm512_castsi512_ps(bits), _mm512_set1_ps(FP8_UNIT));
+}
 INLINE VECTOR V(quads)(VECTOR a, VECTOR b, VECTOR c, VECTOR d) {
     VECTOR ab = _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
     VECTOR cd = _mm512_add_ps(_mm512_unpacklo_ps(c, d), _mm512_unpackhi_ps(c, d));
@@ -330,6 +351,14 @@ INLINE VECTOR V(load_kv_part)(const void *run, uint32_t at, const bool half, uin
     memcpy(part, (const uint16_t *)run + at, count * sizeof *part);
     return V(widen)(_mm_loadu_si128((const void *)part));
 }
+INLINE VECTOR V(load_int8)(const unsigned char *codes) {
+    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const void *)codes)));
+}
+INLINE VECTOR V(load_fp8)(const unsigned char *codes) {
+    __m256i wide = _mm256_cvtepi8_epi32(_mm_loadl_epi64((const void *)codes));
+    __m256i bits = _mm256_and_si256(_mm256_slli_epi32(wide, 20), _mm256_set1_epi32(FP8_BITS));
+    return _mm256_mul_ps(_mm256_castsi256_ps(bits), _mm256_set1_ps(FP8_UNIT));
+}
 INLINE VECTOR V(quads)(VECTOR a, VECTOR b, VECTOR c, VECTOR d) {
     VECTOR ab = _mm256_add_ps(_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b));
     VECTOR cd = _mm256_add_ps(_mm256_unpacklo_ps(c, d), _mm256_unpackhi_ps(c, d));
@@ -417,8 +446,8 @@ DEFINE_KERNEL(avx512_piece_f32)
 DEFINE_KERNEL(avx512_piece_bf16)
 
 rp_attention_fn rp_attention_select_simd(enum rp_cpu_isa isa, const struct rp_kv_layout *kv) {
-    bool half = kv->dtype == RP_DTYPE_BF16;
-    if (isa == RP_ISA_SCALAR || (!half && kv->dtype != RP_DTYPE_F32))
+    bool half = kv->dtype == RP_DTYPE_BF16; /* 8 bits: decoded to f32 */
+    if (isa == RP_ISA_SCALAR)
         return NULL;
     if (isa == RP_ISA_AVX2)
         return half ? attention_avx2_piece_bf16 : attention_avx2_piece_f32;

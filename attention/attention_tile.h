@@ -6,6 +6,7 @@
  *   V(zero) V(set1) V(load) V(store) V(add) V(mul) V(div) V(max) V(fma) V(exp) V(tanh)
  *   V(load_part)(from, count)    the first `count` floats, zeros behind
  *   V(load_kv)(run, at, dtype)   LANES elements of a run as f32;  V(load_kv_part) `count` of them
+ *   V(load_int8) V(load_fp8)(codes)   LANES codes as f32
  *   V(sums)(v)                   lane i = the sum of the lanes of v[i], i < LANES, every i by one tree
  *   V(transpose)(v)              lane j of v[i] and lane i of v[j] change places
  *   V(sum) V(largest)            of the lanes of one vector
@@ -79,6 +80,54 @@ INLINE void V(score_wide)(const struct state *states, const uint32_t rows, uint3
         }
     }
     EACH(r, rows) { V(store)(&scores[r][j], V(mul)(sums[r], V(set1)(shape->scale))); }
+}
+
+/* 8-bit codes of one token and head as f32: code * scale, as the scalar truth reads them. */
+TARGET static void V(decode)(const unsigned char *codes, float scale, enum rp_dtype dtype,
+                             uint32_t count, float *to) {
+    const VECTOR by = V(set1)(scale);
+    uint32_t d = 0;
+    if (dtype == RP_DTYPE_INT8)
+        for (; d + LANES <= count; d += LANES)
+            V(store)(to + d, V(mul)(V(load_int8)(codes + d), by));
+    else
+        for (; d + LANES <= count; d += LANES)
+            V(store)(to + d, V(mul)(V(load_fp8)(codes + d), by));
+    for (; d < count; d++)
+        to[d] = rp_code_to_f32(codes, dtype, d) * scale;
+}
+
+/* The places in `seen` of a block at position `at` as f32; the others have the address of one before them. Asks for the
+ * next block's meanwhile. */
+TARGET static void V(decode_block)(const struct rp_kv_layout *kv, const struct block *block,
+                                   const struct block *next, uint64_t seen, uint32_t at,
+                                   struct decoded *out) {
+    const uint32_t head_dim = kv->head_dim;
+    const float *k = out->k, *v = out->v;
+    out->block.begin = block->begin;
+    out->block.end = block->end;
+    for (uint32_t j = 0; j < BLOCK_KEYS; j++) {
+        if (next) {
+            prefetch(next, j, next->k, head_dim);
+            prefetch(next, j, next->v, head_dim);
+        }
+        if (j < block->begin || j >= block->end)
+            continue;
+        if (seen >> j & 1) {
+            uint32_t in_page = (at + j) % kv->page_tokens;
+            size_t before = (size_t)in_page * head_dim; /* from the run's begin to the codes */
+            const unsigned char *k_codes = block->k[j], *v_codes = block->v[j];
+            float *k_to = out->k + (size_t)j * head_dim, *v_to = out->v + (size_t)j * head_dim;
+            V(decode)
+            (k_codes, rp_kv_scale(kv, k_codes - before, in_page), kv->dtype, head_dim, k_to);
+            V(decode)
+            (v_codes, rp_kv_scale(kv, v_codes - before, in_page), kv->dtype, head_dim, v_to);
+            k = k_to;
+            v = v_to;
+        }
+        out->block.k[j] = k;
+        out->block.v[j] = v;
+    }
 }
 
 /* K across and V along as f32, and a block that finds V there. */
@@ -314,7 +363,7 @@ INLINE void V(piece_seen)(struct state *states, const struct rp_attention_piece 
 /* All keys of a piece that its program lets it see, block by block. */
 INLINE void V(walk_seen)(const struct rp_attention_args *args,
                          const struct rp_attention_piece *piece, struct state *states,
-                         const bool half, const bool wide) {
+                         struct decoded *decoded, const bool half, const bool wide) {
     _Alignas(RP_CACHE_LINE) float keys[BLOCK_KEYS * WIDE_HEAD_DIM];
     _Alignas(RP_CACHE_LINE) float values[BLOCK_KEYS * WIDE_HEAD_DIM];
     _Alignas(RP_CACHE_LINE) float scores[STATES_MAX][BLOCK_KEYS + BLOCK_SLACK];
@@ -323,7 +372,7 @@ INLINE void V(walk_seen)(const struct rp_attention_args *args,
     struct block blocks[2], laid_out;
     uint32_t now = 0;
     rp_attention_blocks_begin(&walk, args, piece);
-    const struct shape shape = shape_of(args, half, keys, walk.params);
+    const struct shape shape = shape_of(args, keys, walk.params);
     bool more = rp_attention_blocks_next(&walk, &seen[0]);
     if (more)
         locate_seen(args, piece, &seen[0], &blocks[0]);
@@ -332,6 +381,11 @@ INLINE void V(walk_seen)(const struct rp_attention_args *args,
         if (more)
             locate_seen(args, piece, &seen[!now], &blocks[!now]);
         const struct block *block = &blocks[now], *next = more ? &blocks[!now] : NULL;
+        if (decoded) {
+            V(decode_block)(&args->kv, block, next, seen[now].any, seen[now].at, decoded);
+            block = &decoded->block;
+            next = NULL;
+        }
         if (wide) {
             V(lay_out)(block, next, &shape, half, keys, values, &laid_out);
             V(score_piece_seen)
@@ -346,12 +400,13 @@ INLINE void V(walk_seen)(const struct rp_attention_args *args,
 
 /* All keys of a piece, block by block. */
 INLINE void V(walk)(const struct rp_attention_args *args, const struct rp_attention_piece *piece,
-                    struct state *states, const bool half, const bool wide) {
+                    struct state *states, struct decoded *decoded, const bool half,
+                    const bool wide) {
     _Alignas(RP_CACHE_LINE) float keys[BLOCK_KEYS * WIDE_HEAD_DIM];
     _Alignas(RP_CACHE_LINE) float values[BLOCK_KEYS * WIDE_HEAD_DIM];
     _Alignas(RP_CACHE_LINE) float scores[STATES_MAX][BLOCK_KEYS + BLOCK_SLACK];
     struct block blocks[2], laid_out, *block = &blocks[0], *next = &blocks[1];
-    const struct shape shape = shape_of(args, half, keys, NULL);
+    const struct shape shape = shape_of(args, keys, NULL);
     uint32_t heads = piece->head_count;
     const uint32_t *positions = args->step.positions + piece->token;
     uint32_t last = positions[piece->token_count - 1];
@@ -362,17 +417,23 @@ INLINE void V(walk)(const struct rp_attention_args *args, const struct rp_attent
         bool more = last - at >= BLOCK_KEYS;
         if (more)
             locate(args, piece, first_of_all, last, at + BLOCK_KEYS, next);
+        const struct block *now = block, *asked = more ? next : NULL;
+        if (decoded) {
+            V(decode_block)(&args->kv, block, asked, ~(uint64_t)0, at, decoded);
+            now = &decoded->block;
+            asked = NULL;
+        }
         if (wide) {
-            V(lay_out)(block, more ? next : NULL, &shape, half, keys, values, &laid_out);
-            V(score_piece)(states, piece, block, positions, at, &shape, scores);
+            V(lay_out)(now, asked, &shape, half, keys, values, &laid_out);
+            V(score_piece)(states, piece, now, positions, at, &shape, scores);
+            now = &laid_out;
+            asked = NULL;
         }
         for (uint32_t t = 0; t < piece->token_count; t++) {
             uint32_t first = rp_attention_first(args->window, positions[t]);
             uint32_t begin = first > at ? first - at : 0;
             uint32_t end = positions[t] < at ? 0 : RP_MIN(positions[t] - at + 1, BLOCK_KEYS);
-            struct span span = {block, more && t == 0 ? next : NULL, begin, end, at, 0};
-            if (wide)
-                span = (struct span){&laid_out, NULL, begin, end, at, 0};
+            struct span span = {now, t == 0 ? asked : NULL, begin, end, at, 0};
             if (begin < end)
                 V(block_token)
             (states + (size_t)t * heads, heads, span, &shape, half, wide, false,
@@ -387,8 +448,9 @@ INLINE void V(walk)(const struct rp_attention_args *args, const struct rp_attent
     }
 }
 
+/* decoded: room for blocks of 8-bit pages; NULL: the pages are of another type. */
 INLINE void V(piece)(const struct rp_attention_args *args, const struct rp_attention_piece *piece,
-                     const bool half, const bool masked) {
+                     struct decoded *decoded, const bool half, const bool masked) {
     _Alignas(RP_CACHE_LINE) float sums[SUMS_MAX];
     struct state states[STATES_MAX];
     uint32_t heads = piece->head_count, stride = sums_stride(args->head_dim);
@@ -405,27 +467,34 @@ INLINE void V(piece)(const struct rp_attention_args *args, const struct rp_atten
             .head = piece->head + i % heads,
         };
     if (masked && wide)
-        V(walk_seen)(args, piece, states, half, true);
+        V(walk_seen)(args, piece, states, decoded, half, true);
     else if (masked)
-        V(walk_seen)(args, piece, states, half, false);
+        V(walk_seen)(args, piece, states, decoded, half, false);
     else if (wide)
-        V(walk)(args, piece, states, half, true);
+        V(walk)(args, piece, states, decoded, half, true);
     else
-        V(walk)(args, piece, states, half, false);
+        V(walk)(args, piece, states, decoded, half, false);
     for (uint32_t i = 0; i < piece->token_count * heads; i++)
         store_head(args, piece->token + i / heads, piece->head + i % heads, states[i].out,
                    states[i].total);
 }
 
-#define DEFINE_PIECE(name, half, masked)                                                           \
+#define DEFINE_F32(name, masked)                                                                   \
     TARGET static void V(name)(const struct rp_attention_args *args,                               \
                                const struct rp_attention_piece *piece) {                           \
-        V(piece)(args, piece, half, masked);                                                       \
+        struct decoded decoded;                                                                    \
+        V(piece)(args, piece, args->kv.scales_at ? &decoded : NULL, false, masked);                \
+    }
+#define DEFINE_BF16(name, masked)                                                                  \
+    TARGET static void V(name)(const struct rp_attention_args *args,                               \
+                               const struct rp_attention_piece *piece) {                           \
+        V(piece)(args, piece, NULL, true, masked);                                                 \
     }
 
-DEFINE_PIECE(piece_f32, false, false)
-DEFINE_PIECE(piece_bf16, true, false)
-DEFINE_PIECE(piece_f32_masked, false, true)
-DEFINE_PIECE(piece_bf16_masked, true, true)
+DEFINE_F32(piece_f32, false)
+DEFINE_BF16(piece_bf16, false)
+DEFINE_F32(piece_f32_masked, true)
+DEFINE_BF16(piece_bf16_masked, true)
 
-#undef DEFINE_PIECE
+#undef DEFINE_F32
+#undef DEFINE_BF16

@@ -1,5 +1,6 @@
 #include "backend/op_cost.h"
 
+#include "kvcache/kv_layout.h"
 #include "quant/matrix.h"
 
 static uint64_t view_bytes(const struct rp_program *program, const struct rp_view *view,
@@ -40,14 +41,14 @@ struct rp_cost rp_op_cost(const struct rp_program *program, const struct rp_op *
         cost.flops = 3 * rows * op->u.rope.heads * op->u.rope.rotary_dim;
         break;
     case RP_OP_KV_WRITE:
-        cost.bytes_written +=
-            2 * rows * op->u.kv_write.kv_heads * op->u.kv_write.head_dim * rp_dtype_bytes(kv_dtype);
+        cost.bytes_written += 2 * rows * op->u.kv_write.kv_heads *
+                              rp_kv_token_bytes(kv_dtype, op->u.kv_write.head_dim);
         break;
     case RP_OP_ATTENTION: {
         /* One sequence per row in decode; a chunk shares its pages. */
         uint64_t sequences = bucket->decode ? rows : bucket->rows;
         cost.bytes_read += 2 * sequences * kv_tokens * op->u.attention.kv_heads *
-                           op->u.attention.head_dim * rp_dtype_bytes(kv_dtype);
+                           rp_kv_token_bytes(kv_dtype, op->u.attention.head_dim);
         cost.flops = 4 * rows * kv_tokens * op->u.attention.heads * op->u.attention.head_dim;
         break;
     }

@@ -91,7 +91,7 @@ static int make_engine(const struct rp_bench_target *target, const struct rp_eng
                                       .max_num_batched_tokens = sizes->max_num_batched_tokens,
                                       .max_model_len = sizes->max_model_len,
                                       .queue_capacity = sizes->max_num_seqs,
-                                      .kv_dtype = target->dtype,
+                                      .kv_dtype = target->kv_dtype,
                                       .prefix_cache = sizes->prefix_cache,
                                       .run_ahead = target->run_ahead,
                                       .enforce_eager = target->enforce_eager,

@@ -121,7 +121,7 @@ static int measure_steps(struct step_case *what, struct rp_bench_step *out, stru
 
 static void sum_costs(const struct step_case *what, struct rp_bench_step *out) {
     bool prompt = what->bench->config->prompt;
-    enum rp_dtype kv_dtype = what->bench->model.dtype;
+    enum rp_dtype kv_dtype = what->kv.dtype;
     struct rp_bucket live = {prompt ? what->context : what->batch, what->batch, what->batch,
                              !prompt};
     /* Of a prompt, a token sees half of it on the average; lengths of decode rows run from the context
@@ -239,6 +239,7 @@ int rp_bench_step(const struct rp_bench_step_config *config, struct rp_bench_ste
         .config = config, .backend = config->backend, .device = config->device};
     memset(out, 0, sizeof *out);
     bench.backend->info(bench.device, &bench.info);
+    out->kv_dtype = config->kv_dtype;
     memcpy(out->device, bench.info.name, sizeof out->device);
     bench.pattern = rp_random_pattern();
     int status = bench.pattern ? make_model(&bench, err)

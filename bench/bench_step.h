@@ -33,6 +33,7 @@ struct rp_bench_step_config {
     const char *shape;        /* rp_model_shape: random weights; or NULL */
     const char *model_dir;    /* a model's folder, when shape is NULL */
     enum rp_dtype dtype;
+    enum rp_dtype kv_dtype; /* of pages */
     struct rp_model_quantisation quantisation;
     bool prompt;
     const uint32_t *batches; /* decode: (batch_count) sequences */
@@ -66,6 +67,7 @@ struct rp_bench_step {
 
 struct rp_bench_step_result {
     char device[96];
+    enum rp_dtype kv_dtype;
     double read_bandwidth; /* bytes per second; 0: not known */
     struct rp_bench_step cases[RP_BENCH_STEP_CASES_MAX];
     uint32_t case_count;

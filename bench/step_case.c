@@ -102,7 +102,7 @@ static int make_pages(struct step_case *what, struct rp_error *err) {
     size_t count =
         1 + (size_t)what->batch * RP_CEIL_DIV(sequence_tokens(what), bench->info.page_tokens);
     if (!rp_kv_layout_init(&what->kv, model->layers, model->kv_heads, model->head_dim,
-                           bench->info.page_tokens, bench->model.dtype))
+                           bench->info.page_tokens, bench->config->kv_dtype))
         return rp_error_set(err, RP_STATUS_OVERFLOW, "pages: too large");
     size_t bytes = count * what->kv.page_stride;
     bench->backend->memory(bench->device, &memory);

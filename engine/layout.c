@@ -141,7 +141,10 @@ void rp_engine_layout_describe(struct rp_engine_layout *out, const struct rp_mod
     plan->measured = out->card.measured;
     if (card)
         add_item(plan, "context", uses[RP_MEMORY_CONTEXT], false, "the driver, other processes");
-    snprintf(detail, sizeof detail, "%s", rp_dtype_name(model->dtype));
+    enum rp_dtype layers = model->layers[0].qkv.dtype;
+    snprintf(detail, sizeof detail, "%s%s%s", rp_dtype_name(layers),
+             layers != model->dtype ? ", the rest " : "",
+             layers != model->dtype ? rp_dtype_name(model->dtype) : "");
     add_item(plan, "weights", card ? uses[RP_MEMORY_WEIGHTS] : rp_model_weight_bytes(model), false,
              detail);
     snprintf(detail, sizeof detail, "%u pages of %u tokens, %s, %zu bytes each", out->page_count,

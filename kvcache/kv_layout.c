@@ -9,15 +9,23 @@ bool rp_kv_layout_init(struct rp_kv_layout *layout, uint32_t layers, uint32_t kv
                        uint32_t head_dim, uint32_t page_tokens, enum rp_dtype dtype) {
     size_t run, planes;
     RP_ASSERT(page_tokens != 0 && (page_tokens & (page_tokens - 1)) == 0);
-    RP_ASSERT(dtype == RP_DTYPE_F32 || dtype == RP_DTYPE_BF16);
+    RP_ASSERT(dtype == RP_DTYPE_F32 || dtype == RP_DTYPE_BF16 || rp_dtype_bytes(dtype) == 1);
     *layout = (struct rp_kv_layout){.layers = layers,
                                     .kv_heads = kv_heads,
                                     .head_dim = head_dim,
                                     .page_tokens = page_tokens,
                                     .dtype = dtype};
-    return !rp_mul_overflow(page_tokens, head_dim, &run) &&
-           !rp_mul_overflow(run, dtype == RP_DTYPE_F32 ? 4 : 2, &run) &&
-           !rp_align_overflow(run, STRIDE_ALIGN, &layout->head_stride) &&
+    if (rp_mul_overflow(page_tokens, head_dim, &run) ||
+        rp_mul_overflow(run, rp_dtype_bytes(dtype), &run))
+        return false;
+    if (rp_dtype_bytes(dtype) == 1) {
+        if (rp_align_overflow(run, sizeof(float), &run) || run > UINT32_MAX)
+            return false;
+        layout->scales_at = (uint32_t)run;
+        if (rp_add_overflow(run, page_tokens * sizeof(float), &run))
+            return false;
+    }
+    return !rp_align_overflow(run, STRIDE_ALIGN, &layout->head_stride) &&
            !rp_mul_overflow(layout->head_stride, kv_heads, &layout->plane_stride) &&
            !rp_mul_overflow(layers, 2, &planes) &&
            !rp_mul_overflow(layout->plane_stride, planes, &layout->page_stride);

@@ -8,6 +8,9 @@
  *           |
  *           a run: (page_tokens, head_dim) elements, contiguous, one (page, layer, kv, head)
  *
+ *   8 bits:  | codes (page_tokens, head_dim) | scales (page_tokens) f32 |     value = code * scale
+ *            a scale per token and head, since a page's tokens come one after the other (device/quantise_row.h)
+ *
  * Layers lie inside the page, so the pool grows at its end and the number of pages is data, never a
  * constant of a captured graph. Page 0 is the padding page: padding rows read and write it, no
  * sequence owns it. Strides are bytes. */
@@ -25,7 +28,8 @@ struct rp_kv_layout {
     size_t head_stride;
     uint32_t layers, kv_heads, head_dim;
     uint32_t page_tokens; /* a power of two: 16 on the CPU, 64 on CUDA */
-    enum rp_dtype dtype;  /* F32 or BF16 */
+    enum rp_dtype dtype;  /* F32, BF16, FP8_E4M3 or INT8 */
+    uint32_t scales_at;   /* bytes from a run's begin to its scales; 0: it has none */
 };
 
 /* First byte of a run. */
@@ -33,6 +37,22 @@ static inline unsigned char *rp_kv_run(const struct rp_kv_layout *layout, uint32
                                        uint32_t layer, uint32_t kv, uint32_t head) {
     return layout->base + (size_t)page * layout->page_stride +
            ((size_t)layer * 2 + kv) * layout->plane_stride + (size_t)head * layout->head_stride;
+}
+
+/* The scale of a run's token, in pages of 8 bits. */
+static inline float rp_kv_scale(const struct rp_kv_layout *layout, const unsigned char *run,
+                                uint32_t in_page) {
+    return ((const float *)(const void *)(run + layout->scales_at))[in_page];
+}
+static inline void rp_kv_set_scale(const struct rp_kv_layout *layout, unsigned char *run,
+                                   uint32_t in_page, float scale) {
+    ((float *)(void *)(run + layout->scales_at))[in_page] = scale;
+}
+
+/* Bytes of one token's K or V of one head: what attention reads of it. */
+static inline uint32_t rp_kv_token_bytes(enum rp_dtype dtype, uint32_t head_dim) {
+    uint32_t element = rp_dtype_bytes(dtype);
+    return head_dim * element + (element == 1 ? (uint32_t)sizeof(float) : 0);
 }
 
 /* Fills the strides from the counts; every stride is a multiple of 64 bytes. False on overflow. */

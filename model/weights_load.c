@@ -139,8 +139,8 @@ static void log_extras(const struct loader *loader) {
         }
     if (kv_scales > 0)
         rp_log(RP_LOG_INFO,
-               "model: scales of K and V are not used yet: pages are not of 8 bits "
-               "count=%u",
+               "model: scales of K and V are not used: pages of 8 bits have a scale for each "
+               "token and head count=%u",
                kv_scales);
     if (loader->config->quant.static_input)
         rp_log(RP_LOG_INFO,

@@ -6,6 +6,7 @@
 #include "base/fp8.h"
 #include "base/tsan.h"
 #include "device/ops_simd.h"
+#include "device/quantise_row.h"
 #include "quant/matmul_internal.h"
 #include "quant/quantise.h"
 

@@ -2,15 +2,12 @@
 
 #include "base/bf16.h"
 #include "base/checked.h"
-#include "base/fp8.h"
 #include "base/memory.h"
+#include "device/quantise_row.h"
 #include "quant/matmul.h"
 
 #include <math.h>
 #include <string.h>
-
-/* Below it 127 / largest could overflow, and products of scales underflow. */
-#define SMALLEST_ROW 0x1p-100f
 
 static const char *const scheme_names[RP_QUANT_SCHEME_COUNT] = {"none", "int8", "fp8", "int8-w8a16",
                                                                 "fp8-w8a16"};
@@ -53,68 +50,14 @@ static inline float value_at(const void *from, enum rp_dtype dtype, size_t i) {
                                  : rp_bf16_to_f32(((const uint16_t *)from)[i]);
 }
 
-/* max|x| of `count` values from `begin`; not finite when one of them is not. Bits of magnitudes order as the values do,
- * infinities and NaN above all. */
-static float largest(const void *from, enum rp_dtype dtype, size_t begin, size_t count) {
-    uint32_t most = 0;
-    for (size_t i = begin; i < begin + count; i++) {
-        uint32_t bits;
-        if (dtype == RP_DTYPE_F32)
-            memcpy(&bits, (const float *)from + i, sizeof bits);
-        else
-            bits = (uint32_t)((const uint16_t *)from)[i] << 16;
-        bits &= 0x7FFFFFFFu;
-        most = bits > most ? bits : most;
-    }
-    float value;
-    memcpy(&value, &most, sizeof value);
-    return value;
-}
-
-/* Nearest integer, ties to even: adding 1.5 * 2^23 leaves no room for a fraction. Exact for |value| < 2^22. */
-static inline int8_t round_int8(float value) {
-    float shifted = value + 0x1.8p23f;
-    int32_t bits;
-    memcpy(&bits, &shifted, sizeof bits);
-    return (int8_t)(bits - 0x4B400000);
-}
-
-static void encode(const void *from, enum rp_dtype from_dtype, size_t begin, size_t cols,
-                   float inverse, enum rp_dtype dtype, void *codes) {
-    if (dtype == RP_DTYPE_INT8)
-        for (size_t i = 0; i < cols; i++)
-            ((int8_t *)codes)[i] = round_int8(value_at(from, from_dtype, begin + i) * inverse);
-    else
-        for (size_t i = 0; i < cols; i++)
-            ((uint8_t *)codes)[i] = rp_f32_to_fp8(value_at(from, from_dtype, begin + i) * inverse);
-}
-
-static inline float decoded(const void *codes, enum rp_dtype dtype, size_t i) {
-    return dtype == RP_DTYPE_INT8 ? (float)((const int8_t *)codes)[i]
-                                  : rp_fp8_to_f32(((const uint8_t *)codes)[i]);
-}
-
-/* Codes of one row and its scale; NaN when a value is not finite. */
-static float quantise(const void *from, enum rp_dtype from_dtype, size_t begin, size_t cols,
-                      enum rp_dtype dtype, void *codes) {
-    RP_ASSERT(from_dtype == RP_DTYPE_F32 || from_dtype == RP_DTYPE_BF16);
-    RP_ASSERT(dtype == RP_DTYPE_INT8 || dtype == RP_DTYPE_FP8_E4M3);
-    float most = largest(from, from_dtype, begin, cols);
-    float limit = dtype == RP_DTYPE_INT8 ? 127.0f : RP_FP8_MAX;
-    if (!(most >= SMALLEST_ROW) || !isfinite(most)) {
-        memset(codes, 0, cols);
-        return isfinite(most) ? 1.0f : NAN;
-    }
-    encode(from, from_dtype, begin, cols, limit / most, dtype, codes);
-    return most / limit;
-}
-
 bool rp_quantise_weights(const void *from, enum rp_dtype from_dtype, size_t rows, size_t cols,
                          enum rp_dtype dtype, void *codes, float *scales,
                          struct rp_quant_loss *loss, size_t *out_bad_row) {
     for (size_t row = 0; row < rows; row++) {
         unsigned char *to = (unsigned char *)codes + row * cols;
-        scales[row] = quantise(from, from_dtype, row * cols, cols, dtype, to);
+        const unsigned char *values =
+            (const unsigned char *)from + row * cols * rp_dtype_bytes(from_dtype);
+        scales[row] = rp_quantise_row(values, from_dtype, cols, dtype, to);
         if (isnan(scales[row])) {
             *out_bad_row = row;
             return false;
@@ -123,7 +66,7 @@ bool rp_quantise_weights(const void *from, enum rp_dtype from_dtype, size_t rows
             continue;
         for (size_t i = 0; i < cols; i++) {
             double w = (double)value_at(from, from_dtype, row * cols + i);
-            double lost = w - (double)decoded(to, dtype, i) * (double)scales[row];
+            double lost = w - (double)rp_code_to_f32(to, dtype, i) * (double)scales[row];
             loss->signal += w * w;
             loss->noise += lost * lost;
         }
@@ -163,9 +106,4 @@ int rp_quantise_matrix(const struct rp_matrix *from, enum rp_quant_scheme scheme
 
 void rp_dequantise_row(const struct rp_matrix *matrix, uint32_t row, float *out) {
     rp_matrix_row_f32(matrix, row, out);
-}
-
-float rp_quantise_row(const void *from, enum rp_dtype from_dtype, size_t cols, enum rp_dtype dtype,
-                      void *codes) {
-    return quantise(from, from_dtype, 0, cols, dtype, codes);
 }

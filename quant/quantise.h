@@ -5,8 +5,7 @@
  *     row 1   [ q q q q ... ]  scales[1]     INT8: scale = max|w(n, .)| / 127, q in [-127, 127]
  *     ...                                    FP8:  scale = max|w(n, .)| / 448, q an E4M3 value
  *
- * Everything here is symmetric and rounds to nearest, ties to even: q = round(w * (127 / max)), one f32
- * division and one f32 product. A row whose largest is below 2^-100 is all zeros with scale 1.
+ * How a row becomes codes: device/quantise_row.h.
  *
  *   scheme        weights    rows that meet them (matrix.h: input)
  *   int8          INT8       INT8, one scale a row, made when they arrive
@@ -57,10 +56,5 @@ int rp_quantise_matrix(const struct rp_matrix *from, enum rp_quant_scheme scheme
 
 /* Row `row` as f32 into out(cols): codes times scales, one f32 product each. Any layout, any type. */
 void rp_dequantise_row(const struct rp_matrix *matrix, uint32_t row, float *out);
-
-/* One row of activations (F32 or BF16) to codes(cols), and its scale as the result. A row with a NaN or an infinity has
- * scale NaN and codes of zero, so that its products are NaN. */
-float rp_quantise_row(const void *from, enum rp_dtype from_dtype, size_t cols, enum rp_dtype dtype,
-                      void *codes);
 
 #endif

@@ -11,7 +11,12 @@ static const char *dtype_name(const struct rp_bench_options *options) {
     return options->dtype ? "float32" : "bfloat16";
 }
 
+enum rp_dtype rp_bench_kv_dtype(uint32_t choice, enum rp_dtype dtype) {
+    return choice == 0 ? dtype : choice == 1 ? RP_DTYPE_FP8_E4M3 : RP_DTYPE_INT8;
+}
+
 struct rp_bench_target rp_bench_options_target(const struct rp_bench_options *options) {
+    enum rp_dtype dtype = options->dtype ? RP_DTYPE_F32 : RP_DTYPE_BF16;
     return (struct rp_bench_target){
         .device = {.threads = options->threads,
                    .short_steps_here = true,
@@ -20,7 +25,8 @@ struct rp_bench_target rp_bench_options_target(const struct rp_bench_options *op
                    .cache_dir = rp_stack_cache_dir()},
         .shape = options->shape,
         .dir = *options->model ? options->model : NULL,
-        .dtype = options->dtype ? RP_DTYPE_F32 : RP_DTYPE_BF16,
+        .dtype = dtype,
+        .kv_dtype = rp_bench_kv_dtype(options->kv_cache_dtype, dtype),
         .quantisation = {(enum rp_quant_scheme)options->quantisation, options->quantise_head},
         .run_ahead = options->run_ahead != 0,
         .enforce_eager = options->enforce_eager,
@@ -42,6 +48,8 @@ void rp_bench_row_begin(struct rp_bench_output *output, struct rp_json *json, st
     rp_json_string(json, "dtype", dtype_name(options));
     rp_json_string(json, "quantization",
                    rp_quant_scheme_name((enum rp_quant_scheme)options->quantisation));
+    rp_json_string(json, "kv_cache_dtype",
+                   rp_dtype_name(rp_bench_options_target(options).kv_dtype));
     rp_json_string(json, "numerics", options->numerics ? "fast" : "invariant");
     rp_json_bool(json, "run_ahead", options->run_ahead != 0);
     rp_json_bool(json, "eager", options->enforce_eager);

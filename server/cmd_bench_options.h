@@ -14,7 +14,7 @@ struct rp_bench_options {
     const char *shape, *model;
     uint32_t quantisation;
     bool quantise_head;
-    uint32_t dtype, device, numerics, threads, run_ahead;
+    uint32_t dtype, kv_cache_dtype, device, numerics, threads, run_ahead;
     bool enforce_eager, disable_fusion, no_dependent_launch, json;
 };
 
@@ -38,7 +38,15 @@ struct rp_bench_options {
          0,                                                                                          \
          0,                                                                                          \
          "bfloat16",                                                                                 \
-         "weights and pages"},                                                                       \
+         "weights, and pages"},                                                                      \
+        {"kv-cache-dtype",                                                                           \
+         RP_FLAG_CHOICE,                                                                             \
+         (base) + offsetof(struct rp_bench_options, kv_cache_dtype),                                 \
+         "auto|fp8|int8",                                                                            \
+         0,                                                                                          \
+         0,                                                                                          \
+         "auto",                                                                                     \
+         "K and V in pages; auto: as --dtype; fp8, int8: a scale per token and head (CPU)"},         \
         {"quantization",                                                                             \
          RP_FLAG_CHOICE,                                                                             \
          (base) + offsetof(struct rp_bench_options, quantisation),                                   \
@@ -111,6 +119,9 @@ struct rp_bench_options {
     }
 
 /* Everything but the device. */
+/* Of the choice of --kv-cache-dtype, `dtype` being that of --dtype. */
+enum rp_dtype rp_bench_kv_dtype(uint32_t choice, enum rp_dtype dtype);
+
 struct rp_bench_target rp_bench_options_target(const struct rp_bench_options *options);
 
 /* Where the rows go, one after the other, each when it is there. */

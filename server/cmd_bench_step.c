@@ -3,6 +3,7 @@
 #include "base/json_writer.h"
 #include "bench/bench_step.h"
 #include "model/model.h"
+#include "server/cmd_bench_options.h"
 #include "server/cmd_stack.h"
 #include "server/commands.h"
 
@@ -15,7 +16,8 @@ struct step_options {
     const char *shape, *model, *batches, *contexts;
     uint32_t quantisation;
     bool quantise_head;
-    uint32_t dtype, device, numerics, steps, warm_up, max_model_len, threads, stamp_every;
+    uint32_t dtype, kv_cache_dtype, device, numerics, steps, warm_up, max_model_len, threads,
+        stamp_every;
     bool enforce_eager, disable_fusion, no_dependent_launch, json;
 };
 
@@ -43,6 +45,14 @@ struct step_options {
      "tokens that page tables hold room for; 0: what the context needs"},                          \
         {"dtype", RP_FLAG_CHOICE, AT(dtype),          "bfloat16|float32", 0,                       \
          0,       "bfloat16",     "weights and pages"},                                            \
+        {"kv-cache-dtype",                                                                         \
+         RP_FLAG_CHOICE,                                                                           \
+         AT(kv_cache_dtype),                                                                       \
+         "auto|fp8|int8",                                                                          \
+         0,                                                                                        \
+         0,                                                                                        \
+         "auto",                                                                                   \
+         "K and V in pages; auto: as --dtype; fp8, int8: a scale per token and head (CPU)"},       \
         {"quantization",                                                                           \
          RP_FLAG_CHOICE,                                                                           \
          AT(quantisation),                                                                         \
@@ -254,6 +264,7 @@ static void print_json(const struct step_options *options, bool prompt,
     rp_json_string(&json, "dtype", options->dtype ? "float32" : "bfloat16");
     rp_json_string(&json, "quantization",
                    rp_quant_scheme_name((enum rp_quant_scheme)options->quantisation));
+    rp_json_string(&json, "kv_cache_dtype", rp_dtype_name(result->kv_dtype));
     rp_json_string(&json, "numerics", options->numerics ? "fast" : "invariant");
     rp_json_double(&json, "read_bandwidth_gb_per_second", result->read_bandwidth * 1e-9);
     rp_json_uint(&json, "left_out", result->left_out);
@@ -321,6 +332,8 @@ static int bench(const struct rp_command_spec *spec, bool prompt, int argc, char
         .shape = options.model[0] ? NULL : options.shape,
         .model_dir = options.model,
         .dtype = options.dtype ? RP_DTYPE_F32 : RP_DTYPE_BF16,
+        .kv_dtype =
+            rp_bench_kv_dtype(options.kv_cache_dtype, options.dtype ? RP_DTYPE_F32 : RP_DTYPE_BF16),
         .quantisation = {(enum rp_quant_scheme)options.quantisation, options.quantise_head},
         .prompt = prompt,
         .batches = batches,

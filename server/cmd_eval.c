@@ -169,7 +169,9 @@ static int start_side(struct work *work, struct side *side, struct rp_error *err
         .model = &side->model,
         .window = work->text.window,
         .chunk = rp_eval_run_chunk(side->model.config.vocab, work->text.window),
-        .kv_dtype = kv_dtype != RP_MODEL_DTYPE_AUTO ? kv_dtype : side->model.dtype,
+        /* What is compared with has the pages of its matrices' type. */
+        .kv_dtype =
+            kv_dtype != RP_MODEL_DTYPE_AUTO && side == &work->model ? kv_dtype : side->model.dtype,
         .no_fusion = options->disable_fusion,
         .eager = options->enforce_eager};
     return rp_eval_run_open(&config, &side->run, err);

@@ -20,9 +20,14 @@ struct rp_model_quantisation rp_stack_quantisation(const struct rp_engine_option
 }
 
 enum rp_dtype rp_stack_dtype(uint32_t choice) {
-    return choice == RP_DTYPE_CHOICE_AUTO      ? RP_MODEL_DTYPE_AUTO
-           : choice == RP_DTYPE_CHOICE_FLOAT32 ? RP_DTYPE_F32
-                                               : RP_DTYPE_BF16;
+    static const enum rp_dtype types[] = {[RP_DTYPE_CHOICE_AUTO] = RP_MODEL_DTYPE_AUTO,
+                                          [RP_DTYPE_CHOICE_FLOAT32] = RP_DTYPE_F32,
+                                          [RP_DTYPE_CHOICE_BFLOAT16] = RP_DTYPE_BF16,
+                                          [RP_DTYPE_CHOICE_FP8] = RP_DTYPE_FP8_E4M3,
+                                          [RP_DTYPE_CHOICE_INT8] = RP_DTYPE_INT8,
+                                          [RP_DTYPE_CHOICE_FP8_E4M3] = RP_DTYPE_FP8_E4M3};
+    RP_ASSERT(choice < RP_ARRAY_COUNT(types));
+    return types[choice];
 }
 
 const char *rp_stack_cache_dir(void) {

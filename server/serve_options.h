@@ -5,8 +5,16 @@
 
 #include "server/flags.h"
 
-/* Index into the choices "auto|float32|bfloat16" of --dtype and --kv-cache-dtype. */
-enum rp_dtype_choice { RP_DTYPE_CHOICE_AUTO, RP_DTYPE_CHOICE_FLOAT32, RP_DTYPE_CHOICE_BFLOAT16 };
+/* Index into the choices of --dtype (the first three) and --kv-cache-dtype. fp8_e4m3 is fp8, as vLLM has both names. */
+#define RP_KV_DTYPE_CHOICES "auto|float32|bfloat16|fp8|int8|fp8_e4m3"
+enum rp_dtype_choice {
+    RP_DTYPE_CHOICE_AUTO,
+    RP_DTYPE_CHOICE_FLOAT32,
+    RP_DTYPE_CHOICE_BFLOAT16,
+    RP_DTYPE_CHOICE_FP8,
+    RP_DTYPE_CHOICE_INT8,
+    RP_DTYPE_CHOICE_FP8_E4M3
+};
 
 /* What an engine is made with. */
 struct rp_engine_options {
@@ -89,11 +97,12 @@ struct rp_serve_options {
         {"kv-cache-dtype",                                                                         \
          RP_FLAG_CHOICE,                                                                           \
          (base) + offsetof(struct rp_engine_options, kv_cache_dtype),                              \
-         "auto|float32|bfloat16",                                                                  \
+         RP_KV_DTYPE_CHOICES,                                                                      \
          0,                                                                                        \
          0,                                                                                        \
          "auto",                                                                                   \
-         "K and V in pages; auto: as the matrices"},                                               \
+         "K and V in pages; auto: as the matrices, or bfloat16; fp8, int8: a scale per token and " \
+         "head (CPU)"},                                                                            \
         {"device",                                                                                 \
          RP_FLAG_CHOICE,                                                                           \
          (base) + offsetof(struct rp_engine_options, device),                                      \

@@ -437,6 +437,8 @@ def evaluation_long(count, seed=4):
     rng = random.Random(seed)
     cases = []
     for _, last, expected in evaluation_sums(4 * count, seed):
+        if len(cases) == count:
+            break
         if not last.startswith(IM_START):
             continue
         text, goal = "", rng.randrange(1500, 2000)
@@ -444,8 +446,7 @@ def evaluation_long(count, seed=4):
             prompt, answer, _ = _pick(rng, _CHAT)(rng)
             text += chat_prompt(prompt) + answer + IM_END + "\n"
         cases.append(("after a long chat", text[-2400:][text[-2400:].index(IM_START):] + last, expected))
-        if len(cases) == count:
-            return cases
+    return cases
 
 
 def evaluation_stories(count, seed=3):

@@ -4,8 +4,10 @@
 #define TESTS_ATTENTION_ATTENTION_CPU_FIXTURE_H
 
 #include "attention/attention.h"
+#include "attention/attention_internal.h"
 #include "base/bf16.h"
 #include "base/memory.h"
+#include "device/quantise_row.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -49,10 +51,42 @@ static inline float value_of(uint32_t what, uint32_t slot, uint32_t position, ui
     return (float)(int32_t)(x ^ (x >> 15)) * 0x1p-31f;
 }
 
+static const enum rp_dtype kv_dtypes[] = {RP_DTYPE_F32, RP_DTYPE_BF16, RP_DTYPE_FP8_E4M3,
+                                          RP_DTYPE_INT8};
+
+static inline float kv_unrounded(uint32_t kv, uint32_t slot, uint32_t position, uint32_t head,
+                                 uint32_t d) {
+    return value_of(kv, slot, position, head, d) * (kv == 0 ? 3.0f : 1.0f);
+}
+
+/* One token and head in 8 bits; the result is the scale. */
+static inline float kv_codes(const struct fixture *f, uint32_t kv, uint32_t slot, uint32_t position,
+                             uint32_t head, unsigned char *codes) {
+    float row[RP_ATTENTION_HEAD_DIM_MAX];
+    for (uint32_t d = 0; d < f->args.head_dim; d++)
+        row[d] = kv_unrounded(kv, slot, position, head, d);
+    return rp_quantise_row(row, RP_DTYPE_F32, f->args.head_dim, f->args.kv.dtype, codes);
+}
+
+/* What a page holds for it, as f32. */
 static inline float kv_value(const struct fixture *f, uint32_t kv, uint32_t slot, uint32_t position,
                              uint32_t head, uint32_t d) {
-    float value = value_of(kv, slot, position, head, d) * (kv == 0 ? 3.0f : 1.0f);
-    return f->args.kv.dtype == RP_DTYPE_BF16 ? rp_round_bf16(value) : value;
+    /* The last token asked for: its scale hangs on the whole row. */
+    static struct {
+        uint32_t key[6];
+        float scale;
+        unsigned char codes[RP_ATTENTION_HEAD_DIM_MAX];
+    } last;
+    float value = kv_unrounded(kv, slot, position, head, d);
+    if (!f->args.kv.scales_at)
+        return f->args.kv.dtype == RP_DTYPE_BF16 ? rp_round_bf16(value) : value;
+    const uint32_t key[6] = {
+        kv, slot, position, head, f->args.head_dim, (uint32_t)f->args.kv.dtype};
+    if (memcmp(key, last.key, sizeof key) != 0) {
+        last.scale = kv_codes(f, kv, slot, position, head, last.codes);
+        memcpy(last.key, key, sizeof key);
+    }
+    return rp_code_to_f32(last.codes, f->args.kv.dtype, d) * last.scale;
 }
 
 static inline float q_value(uint32_t slot, uint32_t position, uint32_t head, uint32_t d) {
@@ -90,7 +124,8 @@ static inline void make(struct fixture *f, uint32_t heads, uint32_t kv_heads, ui
     f->page_count = 1 + SLOTS * per_slot;
     args->kv.base = rp_alloc_aligned(args->kv.page_stride * f->page_count, 64);
     assert_non_null(args->kv.base);
-    memset(args->kv.base, 0xFF, args->kv.page_stride * f->page_count); /* NaN in both types */
+    memset(args->kv.base, 0xFF,
+           args->kv.page_stride * f->page_count); /* NaN, or codes of a scale NaN */
     struct rp_step_view *step = &args->step;
     step->config.slot_count = SLOTS;
     step->config.pages_per_slot = per_slot;
@@ -128,21 +163,34 @@ static inline unsigned char *kv_at(struct fixture *f, uint32_t kv, uint32_t slot
         f->args.step.slots + (size_t)slot * f->args.step.slot_words + RP_SLOT_PAGES;
     size_t token = (size_t)(position % layout->page_tokens) * layout->head_dim;
     return rp_kv_run(layout, pages[position / layout->page_tokens], LAYER, kv, head) +
-           token * (layout->dtype == RP_DTYPE_F32 ? 4 : 2);
+           token * rp_dtype_bytes(layout->dtype);
+}
+
+/* K or V of one token and head into its page. */
+static inline void store_row(struct fixture *f, uint32_t kv, uint32_t slot, uint32_t position,
+                             uint32_t head) {
+    const struct rp_kv_layout *layout = &f->args.kv;
+    unsigned char *to = kv_at(f, kv, slot, position, head);
+    if (layout->scales_at) {
+        uint32_t in_page = position % layout->page_tokens;
+        rp_kv_set_scale(layout, to - (size_t)in_page * layout->head_dim, in_page,
+                        kv_codes(f, kv, slot, position, head, to));
+        return;
+    }
+    for (uint32_t d = 0; d < f->args.head_dim; d++) {
+        float value = kv_value(f, kv, slot, position, head, d);
+        if (layout->dtype == RP_DTYPE_F32)
+            memcpy(to + d * 4, &value, 4);
+        else
+            memcpy(to + d * 2, &(uint16_t){rp_f32_to_bf16(value)}, 2);
+    }
 }
 
 static inline void store_kv(struct fixture *f, uint32_t slot, uint32_t begin, uint32_t end) {
     for (uint32_t position = begin; position < end; position++)
         for (uint32_t kv = 0; kv < 2; kv++)
             for (uint32_t head = 0; head < f->args.kv_heads; head++)
-                for (uint32_t d = 0; d < f->args.head_dim; d++) {
-                    float value = kv_value(f, kv, slot, position, head, d);
-                    unsigned char *to = kv_at(f, kv, slot, position, head);
-                    if (f->args.kv.dtype == RP_DTYPE_F32)
-                        memcpy(to + d * 4, &value, 4);
-                    else
-                        memcpy(to + d * 2, &(uint16_t){rp_f32_to_bf16(value)}, 2);
-                }
+                store_row(f, kv, slot, position, head);
 }
 
 static inline void begin_step(struct fixture *f) { memset(&f->counts, 0, sizeof f->counts); }

@@ -52,9 +52,8 @@ static double relative_error(const struct fixture *f) {
 static void check_shape(struct fixture *f, uint32_t heads, uint32_t kv_heads, uint32_t head_dim,
                         uint32_t page_tokens, uint32_t window) {
     const uint32_t length = 83;
-    for (int type = 0; type < 2; type++) {
-        make(f, heads, kv_heads, head_dim, page_tokens, type ? RP_DTYPE_BF16 : RP_DTYPE_F32,
-             length);
+    for (size_t type = 0; type < RP_ARRAY_COUNT(kv_dtypes); type++) {
+        make(f, heads, kv_heads, head_dim, page_tokens, kv_dtypes[type], length);
         f->args.window = window;
         store_kv(f, 0, 0, length);
         begin_step(f);
@@ -70,9 +69,9 @@ static void check_shape(struct fixture *f, uint32_t heads, uint32_t kv_heads, ui
                 run(f, rp_attention_select((enum rp_cpu_isa)isa, &f->args.kv), 2);
                 double error = relative_error(f);
                 if (!(error <= (out_type ? 4e-3 : 2e-6)))
-                    fail_msg("%s heads=%u/%u dim=%u page=%u window=%u kv=%d out=%d: error %g",
+                    fail_msg("%s heads=%u/%u dim=%u page=%u window=%u kv=%s out=%d: error %g",
                              rp_cpu_isa_name((enum rp_cpu_isa)isa), heads, kv_heads, head_dim,
-                             page_tokens, window, type, out_type, error);
+                             page_tokens, window, rp_dtype_name(kv_dtypes[type]), out_type, error);
             }
     }
 }
@@ -176,14 +175,17 @@ static void test_a_token_has_the_same_bits_in_every_chunk_batch_and_team(void **
     check_bits(*state, 5, 1, 112, 40, RP_DTYPE_BF16);
     check_bits(*state, 3, 3, 64, 0, RP_DTYPE_BF16);
     check_bits(*state, 2, 1, 128, 0, RP_DTYPE_F32);
+    check_bits(*state, 4, 2, 32, 0, RP_DTYPE_INT8);
+    check_bits(*state, 3, 1, 20, 70, RP_DTYPE_INT8);
+    check_bits(*state, 5, 1, 112, 40, RP_DTYPE_FP8_E4M3);
+    check_bits(*state, 2, 1, 160, 0, RP_DTYPE_FP8_E4M3);
 }
 
-static void test_the_page_size_does_not_change_bits(void **state) {
-    struct fixture *f = *state;
+static void check_page_sizes(struct fixture *f, enum rp_dtype dtype) {
     float *first = NULL;
     for (int isa = RP_ISA_SCALAR; isa <= (int)rp_cpu_isa_detect(); isa++)
         for (uint32_t page_tokens = 1; page_tokens <= 128; page_tokens *= 2) {
-            make(f, 4, 2, 16, page_tokens, RP_DTYPE_BF16, LENGTH);
+            make(f, 4, 2, 18, page_tokens, dtype, LENGTH);
             f->args.window = 90;
             store_kv(f, 0, 0, LENGTH);
             begin_step(f);
@@ -197,6 +199,11 @@ static void test_the_page_size_does_not_change_bits(void **state) {
             assert_memory_equal(first, f->out, f->out_elements * sizeof(float));
         }
     rp_free(first);
+}
+
+static void test_the_page_size_does_not_change_bits(void **state) {
+    check_page_sizes(*state, RP_DTYPE_BF16);
+    check_page_sizes(*state, RP_DTYPE_INT8);
 }
 
 /* --- who writes --- */
@@ -236,8 +243,8 @@ static void test_one_sequence_with_two_kv_heads_keeps_two_workers_busy(void **st
 
 static void test_kv_write_stores_live_tokens_and_nothing_else(void **state) {
     struct fixture *f = *state;
-    for (int type = 0; type < 2; type++) {
-        make(f, 2, 2, 20, 4, type ? RP_DTYPE_BF16 : RP_DTYPE_F32, LENGTH);
+    for (size_t type = 0; type < RP_ARRAY_COUNT(kv_dtypes); type++) {
+        make(f, 2, 2, 20, 4, kv_dtypes[type], LENGTH);
         size_t bytes = f->args.kv.page_stride * f->page_count, columns = 2 * 20 + PAD;
         float *k = rp_calloc(32 * columns, sizeof *k), *v = rp_calloc(32 * columns, sizeof *v);
         unsigned char *before = rp_alloc(bytes);
@@ -299,6 +306,34 @@ static void test_large_scores_do_not_overflow_and_nan_stays_visible(void **state
     }
 }
 
+/* Rows that are not finite, or too small for a scale, written by the operator. */
+static void test_pages_of_8_bits_keep_nan_and_zeros(void **state) {
+    struct fixture *f = *state;
+    const float odd[] = {NAN, INFINITY, -INFINITY, 0x1p-130f};
+    for (size_t type = 2; type < RP_ARRAY_COUNT(kv_dtypes); type++)
+        for (size_t i = 0; i < RP_ARRAY_COUNT(odd); i++) {
+            make(f, 4, 2, 16, 16, kv_dtypes[type], LENGTH);
+            store_kv(f, 0, 0, LENGTH);
+            float k[32] = {0}, v[32] = {0};
+            k[16 + 3] = odd[i]; /* KV head 1 */
+            begin_step(f);
+            add_row(f, 0, 70, 1, RP_ROW_DECODE);
+            struct rp_kv_write_args write = {.step = f->args.step,
+                                             .kv = f->args.kv,
+                                             .k = k,
+                                             .v = v,
+                                             .k_stride = 32,
+                                             .v_stride = 32,
+                                             .layer = LAYER};
+            rp_kv_write_range(&write, 0, 1);
+            for (int isa = RP_ISA_SCALAR; isa <= (int)rp_cpu_isa_detect(); isa++) {
+                run(f, rp_attention_select((enum rp_cpu_isa)isa, &f->args.kv), 1);
+                for (int d = 0; d < 4 * 16; d++)
+                    assert_int_equal(isnan(f->out[d]) != 0, d >= 2 * 16 && i < 3);
+            }
+        }
+}
+
 int main(void) {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
     const struct CMUnitTest tests[] = {
@@ -309,6 +344,7 @@ int main(void) {
         TEST(test_one_sequence_with_two_kv_heads_keeps_two_workers_busy),
         TEST(test_kv_write_stores_live_tokens_and_nothing_else),
         TEST(test_large_scores_do_not_overflow_and_nan_stays_visible),
+        TEST(test_pages_of_8_bits_keep_nan_and_zeros),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

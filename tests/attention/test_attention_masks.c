@@ -103,14 +103,7 @@ static bool pair_meets(const struct masked *m, uint32_t slot, uint32_t q, uint32
 
 static void store_one(struct fixture *f, uint32_t slot, uint32_t position, uint32_t kv_head) {
     for (uint32_t kv = 0; kv < 2; kv++)
-        for (uint32_t d = 0; d < f->args.head_dim; d++) {
-            float value = kv_value(f, kv, slot, position, kv_head, d);
-            unsigned char *to = kv_at(f, kv, slot, position, kv_head);
-            if (f->args.kv.dtype == RP_DTYPE_F32)
-                memcpy(to + d * 4, &value, 4);
-            else
-                memcpy(to + d * 2, &(uint16_t){rp_f32_to_bf16(value)}, 2);
-        }
+        store_row(f, kv, slot, position, kv_head);
 }
 
 /* Stores what the rows of the step see, and takes away the pages of which they see nothing; returns how many stay. */
@@ -296,8 +289,8 @@ static void test_every_kernel_is_the_formula_and_reads_no_page_that_nobody_sees(
     for (size_t i = 0; i < RP_ARRAY_COUNT(programs); i++)
         for (size_t s = 0; s < RP_ARRAY_COUNT(shapes); s++)
             if ((i + s) % 3 == 0)
-                check_program(*state, shapes[s], (i / 2 + s) % 2 ? RP_DTYPE_BF16 : RP_DTYPE_F32,
-                              programs[i].text, programs[i].rule);
+                check_program(*state, shapes[s], kv_dtypes[(i / 3 + s) % 4], programs[i].text,
+                              programs[i].rule);
 }
 
 static uint32_t draw(struct masked *m, uint32_t below) {
@@ -339,8 +332,8 @@ static void test_random_programs_agree_with_the_formula_in_every_kernel(void **s
         random_condition(m, 3, &text);
         snprintf(kept, sizeof kept, "%.*s", (int)text.len, text.data);
         rp_buffer_deinit(&text);
-        check_program(m, shapes[draw(m, RP_ARRAY_COUNT(shapes))],
-                      draw(m, 2) ? RP_DTYPE_BF16 : RP_DTYPE_F32, kept, NULL);
+        check_program(m, shapes[draw(m, RP_ARRAY_COUNT(shapes))], kv_dtypes[draw(m, 4)], kept,
+                      NULL);
     }
 }
 
@@ -425,7 +418,7 @@ static void test_bits_depend_on_position_program_and_parameters_alone(void **sta
     struct masked *m = *state;
     for (int isa = RP_ISA_SCALAR; isa <= (int)rp_cpu_isa_detect(); isa++)
         for (size_t i = 0; i < RP_ARRAY_COUNT(programs); i++) {
-            make_masked(m, small[i % 2], i % 3 ? RP_DTYPE_BF16 : RP_DTYPE_F32, programs[i].text);
+            make_masked(m, small[i % 2], kv_dtypes[i % 4], programs[i].text);
             for (uint32_t slot = 0; slot < SLOTS; slot++)
                 store_kv(&m->base, slot, 0, LENGTH);
             check_bits(m, programs[i].text,
@@ -442,7 +435,7 @@ static void test_a_program_gives_the_bits_of_the_window_that_it_says(void **stat
     struct masked *m = *state;
     for (size_t s = 0; s < RP_ARRAY_COUNT(shapes); s++)
         for (size_t i = 0; i < RP_ARRAY_COUNT(pairs); i++) {
-            make_masked(m, shapes[s], s % 2 ? RP_DTYPE_BF16 : RP_DTYPE_F32, pairs[i].text);
+            make_masked(m, shapes[s], kv_dtypes[s % 4], pairs[i].text);
             store_kv(&m->base, 0, 0, LENGTH);
             for (int isa = RP_ISA_SCALAR; isa <= (int)rp_cpu_isa_detect(); isa++) {
                 rp_attention_fn fn = rp_attention_select((enum rp_cpu_isa)isa, &m->base.args.kv);

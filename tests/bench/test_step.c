@@ -37,6 +37,7 @@ static struct rp_bench_step_config decode_config(void) {
                                          .threads = 1,
                                          .shape = "demo",
                                          .dtype = RP_DTYPE_BF16,
+                                         .kv_dtype = RP_DTYPE_BF16,
                                          .batches = batches,
                                          .batch_count = 2,
                                          .contexts = contexts,

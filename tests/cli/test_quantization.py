@@ -35,4 +35,28 @@ assert (plain["model"]["quantization"], half["model"]["quantization"]) == ("none
 assert "--dtype float32" in run("run", DEMO, "x", "--quantization", "int8", "--dtype", "float32", code=2)
 assert "--quantization-head" in run("run", DEMO, "x", "--quantization-head", code=2)
 assert "--quantization" in run("run", DEMO, "x", "--quantization", "int3", code=2)
-print("4 schemes, 6 ways to one story, 3 refusals")
+# Pages of 8 bits: right answers, the same ones in every company, and room for more tokens in the same bytes.
+for kind in ("int8", "fp8", "fp8_e4m3"):
+    for prompt, answer in zip(PROMPTS, ANSWERS):
+        assert answer in ask(prompt, "--kv-cache-dtype", kind), (kind, prompt)
+story = ask("Tell me a story.", "--kv-cache-dtype", "int8", "--threads", "1")
+for variant in (("--threads", "2"), ("--max-num-batched-tokens", "16"), ("--block-size", "32"), ("--enforce-eager",)):
+    assert ask("Tell me a story.", "--kv-cache-dtype", "int8", *variant) == story, variant
+
+
+def room(*arguments):
+    """Tokens of KV, and the lines of pool and weights, as the start-up table has them."""
+    flags = ("inspect", DEMO, "--device", "cpu", "--kv-cache-memory-bytes", "64M", *arguments)
+    table = [line for line in run(*flags).splitlines() if "KV pool" in line or " weights " in line]
+    return json.loads(run(*flags, "--json"))["kv_tokens"], "\n".join(table)
+
+
+tokens, line = room()
+assert "bf16" in line, line
+for kind, name in (("fp8", "fp8_e4m3"), ("int8", "int8")):
+    more, line = room("--kv-cache-dtype", kind)
+    assert f"tokens, {name}" in line and 1.85 < more / tokens < 1.9, (kind, tokens, more, line)
+
+assert "int8, the rest bf16" in room("--quantization", "int8")[1]
+
+print("4 schemes, 6 ways to one story, 3 refusals; pages of 8 bits, 4 ways to one story, room for 1.88 times the tokens")

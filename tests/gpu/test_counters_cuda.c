@@ -74,7 +74,7 @@ static double longest_ns; /* of the steps since it was 0 */
 
 static void open_case(uint32_t batch) {
     struct rp_error err = {0};
-    config = (struct rp_bench_step_config){0};
+    config = (struct rp_bench_step_config){.kv_dtype = RP_DTYPE_BF16};
     if (rp_step_case_open(&bench, batch, 512, &at, &err) != RP_OK)
         fail_msg("%s", err.text);
 }

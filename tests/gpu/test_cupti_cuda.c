@@ -82,7 +82,7 @@ static int close_case(void **state) {
 
 static void open_case(uint32_t batch, uint32_t stamp_every) {
     struct rp_error err = {0};
-    config = (struct rp_bench_step_config){.stamp_every = stamp_every};
+    config = (struct rp_bench_step_config){.kv_dtype = RP_DTYPE_BF16, .stamp_every = stamp_every};
     if (rp_step_case_open(&bench, batch, 512, &at, &err) != RP_OK)
         fail_msg("%s", err.text);
 }

@@ -65,7 +65,8 @@ static int tear_down(void **state) {
 }
 
 static void open_case(uint32_t batch, uint32_t context, bool prompt, uint32_t stamp_every) {
-    config = (struct rp_bench_step_config){.prompt = prompt, .stamp_every = stamp_every};
+    config = (struct rp_bench_step_config){
+        .kv_dtype = RP_DTYPE_BF16, .prompt = prompt, .stamp_every = stamp_every};
     struct rp_error err = {0};
     if (rp_step_case_open(&bench, batch, context, &at, &err) != RP_OK)
         fail_msg("%s", err.text);

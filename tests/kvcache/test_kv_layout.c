@@ -13,12 +13,13 @@
 static void test_runs_follow_each_other_without_overlap(void **state) {
     (void)state;
     static const uint32_t head_dims[] = {8, 64, 96, 128};
-    for (int type = 0; type < 2; type++) {
+    for (int type = 0; type < 3; type++) {
         for (size_t i = 0; i < RP_ARRAY_COUNT(head_dims); i++) {
             for (uint32_t tokens = 1; tokens <= 64; tokens *= 2) {
                 struct rp_kv_layout kv;
-                enum rp_dtype dtype = type ? RP_DTYPE_BF16 : RP_DTYPE_F32;
-                size_t run = (size_t)tokens * head_dims[i] * (type ? 2 : 4), next = 0;
+                static const enum rp_dtype dtypes[] = {RP_DTYPE_F32, RP_DTYPE_BF16, RP_DTYPE_INT8};
+                enum rp_dtype dtype = dtypes[type];
+                size_t run = (size_t)tokens * rp_kv_token_bytes(dtype, head_dims[i]), next = 0;
                 assert_true(rp_kv_layout_init(&kv, 3, 2, head_dims[i], tokens, dtype));
                 for (uint32_t page = 0; page < 2; page++)
                     for (uint32_t layer = 0; layer < 3; layer++)
@@ -48,17 +49,35 @@ static void test_the_address_of_a_run_is_the_formula_of_the_header(void **state)
                      memory + 2 * kv.page_stride + 3 * kv.plane_stride + 2 * kv.head_stride);
 }
 
+static void test_scales_lie_behind_the_codes_of_their_run(void **state) {
+    (void)state;
+    struct rp_kv_layout kv;
+    assert_true(rp_kv_layout_init(&kv, 2, 3, 128, 64, RP_DTYPE_FP8_E4M3));
+    assert_int_equal(kv.scales_at, 64 * 128);
+    assert_int_equal(kv.head_stride, 64 * 128 + 64 * sizeof(float));
+    assert_int_equal(rp_kv_token_bytes(RP_DTYPE_FP8_E4M3, 128), 132);
+    assert_int_equal(rp_kv_token_bytes(RP_DTYPE_BF16, 128), 256);
+    /* An odd run: scales are aligned all the same. */
+    assert_true(rp_kv_layout_init(&kv, 1, 1, 17, 1, RP_DTYPE_INT8));
+    assert_int_equal(kv.scales_at, 20);
+    assert_int_equal(kv.head_stride, 64);
+    assert_true(rp_kv_layout_init(&kv, 1, 1, 17, 1, RP_DTYPE_BF16));
+    assert_int_equal(kv.scales_at, 0);
+}
+
 static void test_sizes_that_overflow_are_refused(void **state) {
     (void)state;
     struct rp_kv_layout kv;
     assert_false(rp_kv_layout_init(&kv, UINT32_MAX, UINT32_MAX, UINT32_MAX, 64, RP_DTYPE_F32));
     assert_false(rp_kv_layout_init(&kv, 1u << 31, 1u << 20, 1u << 10, 64, RP_DTYPE_F32));
+    assert_false(rp_kv_layout_init(&kv, 1, 1, UINT32_MAX, 256, RP_DTYPE_INT8));
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_runs_follow_each_other_without_overlap),
         cmocka_unit_test(test_the_address_of_a_run_is_the_formula_of_the_header),
+        cmocka_unit_test(test_scales_lie_behind_the_codes_of_their_run),
         cmocka_unit_test(test_sizes_that_overflow_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -3,6 +3,7 @@
 #include "base/bf16.h"
 #include "base/fp8.h"
 #include "base/memory.h"
+#include "device/quantise_row.h"
 #include "quant/matmul.h"
 #include "quant/quantise.h"
 

@@ -77,6 +77,10 @@ class EvalDemo(unittest.TestCase):
         self.assertEqual({g["share"] for g in result["groups"].values()}, {1.0})
         self.assertEqual(result["story_word_share"], 1.0)
 
+    def test_groups_of_none_are_left_out(self):
+        self.assertEqual(tasks.evaluation_long(0), [])
+        self.assertEqual(len(tasks.evaluation_long(3)), 3)
+
     def test_wrong_answers_fail(self):
         done = run(wrong_every=10)
         self.assertEqual(done.returncode, 1, done.stderr)
