@@ -34,9 +34,8 @@ bool rp_bench_on_card(const struct rp_bench_target *target) {
 
 static void on_wake(void *ctx) { sem_post(&((struct rp_bench_engine *)ctx)->wake); }
 
-/* A card makes random weights by itself, in a fraction of the time. */
-static int make_model(const struct rp_bench_target *target, uint32_t positions, bool on_card,
-                      struct rp_model *out, struct rp_error *err) {
+int rp_bench_make_model(const struct rp_bench_target *target, uint32_t positions, bool on_card,
+                        struct rp_model *out, struct rp_error *err) {
     struct rp_model_config shape;
     if (target->dir)
         return rp_model_load_quantised(target->dir, target->dtype, &target->quantisation, positions,
@@ -112,8 +111,8 @@ int rp_bench_engine_open(const struct rp_bench_target *target, const struct rp_e
     uint64_t begin_ns = rp_clock_ns();
     memset(out, 0, sizeof *out);
     sem_init(&out->wake, 0, 0);
-    int status =
-        make_model(target, sizes->max_model_len, rp_bench_on_card(target), &out->model, err);
+    int status = rp_bench_make_model(target, sizes->max_model_len, rp_bench_on_card(target),
+                                     &out->model, err);
     out->times = rp_calloc(RP_STEP_TIMES, sizeof *out->times);
     if (status == RP_OK && !out->times)
         status = rp_error_set(err, RP_STATUS_NO_MEMORY, "out of memory");

@@ -49,6 +49,10 @@ int rp_bench_model_config(const struct rp_bench_target *target, struct rp_model_
                           struct rp_error *err) RP_MUST_USE;
 /* Whether the device has memory of its own; it must be open. */
 bool rp_bench_on_card(const struct rp_bench_target *target);
+/* The target's model for sequences of so many positions, not yet prepared for a device. A card makes random weights by
+ * itself, in a fraction of the time. */
+int rp_bench_make_model(const struct rp_bench_target *target, uint32_t positions, bool on_card,
+                        struct rp_model *out, struct rp_error *err) RP_MUST_USE;
 
 /* Makes the model and the engine, and starts it; takes over target->opened, also when it fails. Of *sizes only
  * max_num_seqs, max_num_batched_tokens, max_model_len and prefix_cache are read. Close it in any case. */

@@ -147,6 +147,10 @@ int rp_cmd_bench_decode(int argc, char **argv) {
         return rp_fail(RP_EXIT_DEVICE, &err);
     config.target.backend = selection.backend;
     config.target.opened = selection.device;
-    status = rp_bench_decode(&config, &err);
+    status = rp_quant_error_measure(&config.target, &output.base.error, &err);
+    if (status == RP_OK)
+        status = rp_bench_decode(&config, &err);
+    else if (selection.device)
+        selection.backend->close(selection.device);
     return rp_bench_finish(&output.base, status, &err);
 }

@@ -55,6 +55,7 @@ void rp_bench_row_begin(struct rp_bench_output *output, struct rp_json *json, st
     rp_json_bool(json, "eager", options->enforce_eager);
     rp_json_bool(json, "fusion", !options->disable_fusion);
     rp_json_bool(json, "dependent_launch", !options->no_dependent_launch);
+    rp_bench_write_error(json, &output->error);
     rp_json_object_begin(json, "ready");
     rp_json_double(json, "seconds", ready->seconds);
     rp_json_double(json, "weights_seconds", ready->model_seconds);
@@ -102,6 +103,32 @@ void rp_bench_print_ready(const struct rp_bench_output *output,
     if (ready->graph_bytes)
         printf("%s on the device (%s each, kernels included), ", device, each);
     printf("%s on the host; %llu tokens of KV\n", host, (unsigned long long)ready->kv_tokens);
+    rp_bench_print_error(&output->error);
+}
+
+static const char *error_against(const struct rp_quant_error *error) {
+    return error->against == RP_DTYPE_F32 ? "float32" : "bfloat16";
+}
+
+void rp_bench_print_error(const struct rp_quant_error *error) {
+    if (error->tokens)
+        printf("logits against %s, %u tokens of noise: cosine %.5f mean, %.5f least; KL %.3g; same "
+               "first choice %.1f %%\n",
+               error_against(error), error->tokens, error->cosine_mean, error->cosine_min,
+               error->kl_mean, 100.0 * error->top1_share);
+}
+
+void rp_bench_write_error(struct rp_json *json, const struct rp_quant_error *error) {
+    if (!error->tokens)
+        return;
+    rp_json_object_begin(json, "error");
+    rp_json_string(json, "against", error_against(error));
+    rp_json_uint(json, "tokens", error->tokens);
+    rp_json_double(json, "cosine_mean", error->cosine_mean);
+    rp_json_double(json, "cosine_min", error->cosine_min);
+    rp_json_double(json, "kl_mean", error->kl_mean);
+    rp_json_double(json, "top1_agreement", error->top1_share);
+    rp_json_object_end(json);
 }
 
 int rp_bench_finish(const struct rp_bench_output *output, int status, const struct rp_error *err) {

@@ -5,7 +5,7 @@
 
 #include "backend/module.h"
 #include "base/json_writer.h"
-#include "bench/bench_engine.h"
+#include "bench/quant_error.h"
 #include "server/flags.h"
 
 #define RP_BENCH_LIST_MAX 16u
@@ -118,17 +118,21 @@ struct rp_bench_options {
             NULL, "one JSON array"                                                                   \
     }
 
-/* Everything but the device. */
 /* Of the choice of --kv-cache-dtype, `dtype` being that of --dtype. */
 enum rp_dtype rp_bench_kv_dtype(uint32_t choice, enum rp_dtype dtype);
-
+/* Everything but the device. */
 struct rp_bench_target rp_bench_options_target(const struct rp_bench_options *options);
 
 /* Where the rows go, one after the other, each when it is there. */
 struct rp_bench_output {
     const struct rp_bench_options *options;
     uint32_t rows; /* so far */
+    struct rp_quant_error error;
 };
+
+/* What 8 bits cost; nothing when there are none. */
+void rp_bench_print_error(const struct rp_quant_error *error);
+void rp_bench_write_error(struct rp_json *json, const struct rp_quant_error *error);
 
 /* Begins the JSON object of a row: what was measured, and how the engine became ready. */
 void rp_bench_row_begin(struct rp_bench_output *output, struct rp_json *json, struct rp_buffer *out,

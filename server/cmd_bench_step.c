@@ -252,7 +252,8 @@ static void write_case(struct rp_json *json, const struct rp_bench_step *c, doub
 }
 
 static void print_json(const struct step_options *options, bool prompt,
-                       const struct rp_bench_step_result *result) {
+                       const struct rp_bench_step_result *result,
+                       const struct rp_quant_error *error) {
     struct rp_buffer out;
     struct rp_json json;
     rp_buffer_init(&out, 0);
@@ -268,6 +269,7 @@ static void print_json(const struct step_options *options, bool prompt,
     rp_json_string(&json, "numerics", options->numerics ? "fast" : "invariant");
     rp_json_double(&json, "read_bandwidth_gb_per_second", result->read_bandwidth * 1e-9);
     rp_json_uint(&json, "left_out", result->left_out);
+    rp_bench_write_error(&json, error);
     rp_json_array_begin(&json, "cases");
     for (uint32_t i = 0; i < result->case_count; i++)
         write_case(&json, &result->cases[i], result->read_bandwidth);
@@ -278,9 +280,10 @@ static void print_json(const struct step_options *options, bool prompt,
 }
 
 static void print_result(const struct step_options *options, bool prompt,
-                         const struct rp_bench_step_result *result) {
+                         const struct rp_bench_step_result *result,
+                         const struct rp_quant_error *error) {
     if (options->json) {
-        print_json(options, prompt, result);
+        print_json(options, prompt, result, error);
         return;
     }
     (prompt ? print_prompts : print_steps)(result);
@@ -289,6 +292,7 @@ static void print_result(const struct step_options *options, bool prompt,
     if (result->left_out)
         printf("; no memory for %u cases", result->left_out);
     printf("\n");
+    rp_bench_print_error(error);
     for (uint32_t i = 0; i < result->case_count; i++)
         print_nodes(&result->cases[i]);
 }
@@ -308,12 +312,25 @@ static int run_bench(struct step_options *options, struct rp_bench_step_config *
         return rp_fail(RP_EXIT_DEVICE, &err);
     config->backend = selection.backend;
     config->device = selection.device;
-    status = rp_bench_step(config, &result, &err);
+    const struct rp_bench_target target = {.backend = config->backend,
+                                           .opened = config->device,
+                                           .device = device,
+                                           .shape = config->shape,
+                                           .dir = config->shape ? NULL : config->model_dir,
+                                           .dtype = config->dtype,
+                                           .kv_dtype = config->kv_dtype,
+                                           .quantisation = config->quantisation,
+                                           .enforce_eager = config->enforce_eager,
+                                           .no_fusion = config->no_fusion};
+    struct rp_quant_error error;
+    status = rp_quant_error_measure(&target, &error, &err);
+    if (status == RP_OK)
+        status = rp_bench_step(config, &result, &err);
     selection.backend->close(selection.device);
     if (config->progress)
         fprintf(stderr, "\r\033[K");
     if (result.case_count || status == RP_OK) /* what was measured before a failure too */
-        print_result(options, config->prompt, &result);
+        print_result(options, config->prompt, &result, &error);
     if (status == RP_STATUS_RANGE || (status == RP_STATUS_NOT_FOUND && config->shape))
         return rp_fail(RP_EXIT_USAGE, &err);
     return status == RP_OK ? RP_EXIT_OK : rp_fail(rp_stack_exit_code(status), &err);

@@ -58,6 +58,20 @@ def check_a_model_with_its_own_weights():
     assert row["model"] == DEMO and "shape" not in row and row["steps"] > 0, row
 
 
+def check_8_bits_are_told_with_their_error():
+    """A speed with 8 bits and no error beside it is no result."""
+    for flags in (["--quantization", "int8"], ["--kv-cache-dtype", "fp8"]):
+        row, = rows("decode", "--shape", "demo", *CPU, *SHORT, "--context", "8", *flags)
+        error = row["error"]
+        assert error["tokens"] == 64 and error["against"] == "bfloat16", row
+        assert 0.95 < error["cosine_min"] <= error["cosine_mean"] < 1 and error["kl_mean"] > 0, row
+        for bench in (["decode", *SHORT], ["step", "--batch", "1", "--steps", "3"], ["prefill", "--steps", "3"]):
+            code, out, errors = run(*bench, "--shape", "demo", *CPU, "--context", "8", *flags)
+            assert code == 0 and "logits against bfloat16" in out, (bench, out, errors)
+    assert "error" not in rows("decode", "--shape", "demo", *CPU, *SHORT, "--context", "8")[0]
+    refused(2, "there are: ", "step", "--shape", "no-such-shape", "--quantization", "int8", *CPU)
+
+
 def check_tables():
     code, out, errors = run("decode", "--shape", "demo", *CPU, *SHORT, "--batch", "1,2", "--context", "8")
     assert code == 0, errors
@@ -103,7 +117,7 @@ def check_errors():
 
 def main():
     checks = [check_every_pair_is_a_row, check_at_least_a_hundred_steps_by_default,
-              check_a_model_with_its_own_weights, check_tables, check_attention,
+              check_a_model_with_its_own_weights, check_8_bits_are_told_with_their_error, check_tables, check_attention,
               check_environment, check_errors]
     for check in checks:
         check()
