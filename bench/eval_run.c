@@ -77,8 +77,9 @@ static int make_memory(struct rp_eval_run *run, struct rp_error *err) {
 static int find_logits(struct rp_eval_run *run, const struct rp_bucket *bucket,
                        struct rp_error *err) {
     size_t bytes, *offsets = rp_calloc(run->program.tensor_count, sizeof *offsets);
-    int status = offsets ? rp_arena_plan(&run->program, bucket, false, offsets, &bytes)
-                         : RP_STATUS_NO_MEMORY;
+    int status = offsets
+                     ? rp_arena_plan(&run->program, bucket, run->config.guarded, offsets, &bytes)
+                     : RP_STATUS_NO_MEMORY;
     if (status == RP_OK) {
         status = RP_STATUS_NOT_FOUND;
         for (uint32_t i = 0; i < run->program.tensor_count; i++)
@@ -102,7 +103,8 @@ static int make_graphs(struct rp_eval_run *run, struct rp_error *err) {
                                          .step = run->view,
                                          .kv = &run->kv,
                                          .options = {.no_fusion = run->config.no_fusion},
-                                         .eager = run->config.eager};
+                                         .eager = run->config.eager,
+                                         .guarded = run->config.guarded};
     int status = rp_graph_set_create(&graphs, &run->graphs, err);
     return status == RP_OK ? find_logits(run, &bucket, err) : status;
 }

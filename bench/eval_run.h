@@ -20,6 +20,7 @@ struct rp_eval_run_config {
     uint32_t chunk;               /* most tokens of a step */
     enum rp_dtype kv_dtype;
     bool no_fusion, eager;
+    bool guarded; /* every tensor keeps a place of its own (graph_set.h): calibrate.h reads them */
 };
 
 struct rp_eval_run {

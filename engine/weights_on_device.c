@@ -53,7 +53,7 @@ int rp_weights_prepare(const struct rp_backend *backend, struct rp_device *devic
 
 void rp_weights_release(const struct rp_backend *backend, struct rp_device *device,
                         struct rp_model *model, uint32_t prepared) {
-    if (!is_card(backend, device))
+    if (prepared == 0 || !is_card(backend, device)) /* without any, no device is needed */
         return;
     for (uint32_t i = 0; i < prepared; i++) {
         struct rp_matrix *matrix = matrix_at(model, true, i);

@@ -18,13 +18,22 @@
 #define PIECE_BYTES ((uint64_t)1 << 20)
 #define SCALE       "_scale" /* behind "...weight" */
 
+/* What becomes of a tensor before it is quantised or written: columns times, rows (or a vector's elements) divided by. */
+struct folding {
+    const float *times, *divided; /* NULL: as they are */
+    uint32_t divided_group,
+        divided_run; /* element i is divided by the factor of the first of its group: see factor_of */
+};
+
 struct writer {
     const char *dir, *out_dir;
     enum rp_quant_scheme scheme;
+    const struct rp_balance *balance; /* or NULL */
     struct rp_model_config config;
     struct rp_safetensors files;
     bool *quantised; /* per tensor of the files */
-    json_t *map;     /* weight_map of the new index */
+    struct folding *foldings;
+    json_t *map; /* weight_map of the new index */
     uint64_t total_bytes;
     unsigned char *piece;
     void (*told)(void *ctx, const struct rp_quant_module *module);
@@ -50,10 +59,65 @@ static FILE *create(const struct writer *w, const char *name) {
 
 /* ---- which tensors ---------------------------------------------------------------------------------- */
 
+struct marking {
+    struct writer *w;
+    struct rp_model *model;
+};
+
+/* Which factors meet a part of layer `layer` (balance.h). */
+static struct folding folding_of(const struct marking *m, uint32_t layer,
+                                 const struct rp_weight_part *part) {
+    const struct rp_model_config *config = &m->model->config;
+    struct rp_layer_weights *weights = &m->model->layers[layer];
+    const float *site[RP_BALANCE_SITES];
+    for (int i = 0; i < RP_BALANCE_SITES; i++)
+        site[i] = rp_balance_at(m->w->balance, layer, (enum rp_balance_site)i)->values;
+    struct folding out = {.divided_group = 1, .divided_run = 1};
+    bool v = part->row_begin == (config->heads + config->kv_heads) * config->head_dim;
+    bool up = part->row_begin == config->intermediate;
+    if (part->matrix == &weights->qkv)
+        out.times = site[RP_BALANCE_QKV];
+    else if (part->matrix == &weights->o)
+        out.times = site[RP_BALANCE_O];
+    else if (part->matrix == &weights->gate_up)
+        out.times = site[RP_BALANCE_GATE_UP];
+    else if (part->matrix == &weights->down)
+        out.times = site[RP_BALANCE_DOWN];
+    else if (part->vector == &weights->attn_norm)
+        out.divided = site[RP_BALANCE_QKV];
+    else if (part->vector == &weights->mlp_norm)
+        out.divided = site[RP_BALANCE_GATE_UP];
+    if (v && (part->matrix == &weights->qkv || part->vector == &weights->qkv_bias)) {
+        out.divided = site[RP_BALANCE_O];
+        out.divided_group = config->heads / config->kv_heads;
+        out.divided_run = config->head_dim;
+    }
+    if (up && (part->matrix == &weights->gate_up || part->vector == &weights->gate_up_bias))
+        out.divided = site[RP_BALANCE_DOWN];
+    return out;
+}
+
+static bool is_of_layer(const struct rp_layer_weights *layer, const struct rp_weight_part *part) {
+    const char *at = part->matrix ? (const char *)part->matrix : (const char *)part->vector;
+    return at >= (const char *)layer && at < (const char *)(layer + 1);
+}
+
+static void mark_folding(const struct marking *m, const struct rp_weight_part *part,
+                         size_t tensor) {
+    for (uint32_t layer = 0; m->w->balance && layer < m->model->config.layers; layer++)
+        if (is_of_layer(&m->model->layers[layer], part))
+            m->w->foldings[tensor] = folding_of(m, layer, part);
+}
+
 static int mark_part(void *ctx, const struct rp_weight_part *part) {
-    struct writer *w = ctx;
-    if (!part->matrix || !strstr(part->name, "_proj.weight"))
+    const struct marking *m = ctx;
+    struct writer *w = m->w;
+    if (!part->matrix || !strstr(part->name, "_proj.weight")) {
+        const struct rp_safetensor *vector = rp_safetensors_find(&w->files, part->name);
+        if (vector && part->vector)
+            mark_folding(m, part, (size_t)(vector - w->files.tensors));
         return RP_OK;
+    }
     const struct rp_safetensor *tensor = rp_safetensors_find(&w->files, part->name);
     if (!tensor)
         return rp_error_set(w->err, RP_STATUS_NOT_FOUND, "tensor %s is missing", part->name);
@@ -63,17 +127,29 @@ static int mark_part(void *ctx, const struct rp_weight_part *part) {
             w->err, RP_STATUS_FORMAT,
             "tensor %s must be F32, F16 or BF16 of the shape that config.json implies", part->name);
     w->quantised[tensor - w->files.tensors] = true;
+    mark_folding(m, part, (size_t)(tensor - w->files.tensors));
     return RP_OK;
 }
 
 static int mark_parts(struct writer *w) {
     struct rp_model model;
+    struct marking marking = {w, &model};
     int status = rp_weights_describe(&w->config, RP_DTYPE_F32, &model, w->err);
     if (status != RP_OK)
         return status;
-    status = rp_weight_parts(&model, mark_part, w);
+    status = rp_weight_parts(&model, mark_part, &marking);
     rp_model_deinit(&model);
     return status;
+}
+
+static bool is_folded(const struct writer *w, const struct rp_safetensor *tensor) {
+    const struct folding *f = &w->foldings[tensor - w->files.tensors];
+    return f->times || f->divided;
+}
+
+/* Bytes of a vector that is folded. F16 ends where a factor may lead: F32 then. */
+static uint64_t folded_bytes(const struct rp_safetensor *tensor) {
+    return tensor->type == RP_SAFETENSOR_F16 ? tensor->bytes * 2 : tensor->bytes;
 }
 
 /* ---- a shard's header -------------------------------------------------------------------------------- */
@@ -125,6 +201,10 @@ static int write_header(struct writer *w, uint32_t shard, FILE *out) {
             else if (w->quantised[i])
                 write_entry(&json, tensor->name, w->scheme == RP_QUANT_INT8 ? "I8" : "F8_E4M3",
                             tensor->shape, 2, &at, tensor->shape[0] * tensor->shape[1]);
+            else if (is_folded(w, tensor))
+                write_entry(&json, tensor->name,
+                            tensor->type == RP_SAFETENSOR_BF16 ? "BF16" : "F32", tensor->shape,
+                            tensor->rank, &at, folded_bytes(tensor));
             else
                 write_entry(&json, tensor->name, tensor->type_name, tensor->shape, tensor->rank,
                             &at, tensor->bytes);
@@ -177,6 +257,41 @@ static int read_f32(struct writer *w, const struct rp_safetensor *tensor, float 
     return RP_OK;
 }
 
+/* The factor of row or element i: v has one row for a group of columns of o. */
+static float factor_of(const struct folding *f, size_t i) {
+    return f->divided[i / f->divided_run * f->divided_group * f->divided_run + i % f->divided_run];
+}
+
+/* Powers of two: nothing is rounded. */
+static void fold(const struct folding *f, size_t rows, size_t cols, float *values) {
+    for (size_t i = 0; i < rows; i++)
+        for (size_t j = 0; j < cols; j++) {
+            float *value = values + i * cols + j;
+            if (f->times)
+                *value *= f->times[j];
+            if (f->divided)
+                *value /= factor_of(f, i);
+        }
+}
+
+/* A norm or a bias, divided. */
+static int fold_vector(struct writer *w, const struct rp_safetensor *tensor, FILE *out) {
+    size_t count = (size_t)tensor->shape[0];
+    float *values = rp_alloc(count * sizeof *values);
+    int status = values ? read_f32(w, tensor, values) : no_memory(w);
+    if (status == RP_OK) {
+        fold(&w->foldings[tensor - w->files.tensors], count, 1, values);
+        for (size_t i = 0; tensor->type == RP_SAFETENSOR_BF16 && i < count; i++) {
+            uint16_t half = rp_f32_to_bf16(values[i]);
+            memcpy((unsigned char *)values + 2 * i, &half, sizeof half); /* never ahead of i */
+        }
+        if (fwrite(values, 1, folded_bytes(tensor), out) != folded_bytes(tensor))
+            status = failed(w, w->files.shards[tensor->shard].name);
+    }
+    rp_free(values);
+    return status;
+}
+
 /* Row by row, so that the worst one is known. */
 static int quantise_rows(struct writer *w, const struct rp_safetensor *tensor, const float *from,
                          unsigned char *codes, float *scales) {
@@ -211,6 +326,8 @@ static int quantise_tensor(struct writer *w, const struct rp_safetensor *tensor,
     float *full = rp_alloc(count * sizeof *full), *scales = rp_alloc(rows * sizeof *scales);
     unsigned char *codes = rp_alloc(count);
     int status = full && scales && codes ? read_f32(w, tensor, full) : no_memory(w);
+    if (status == RP_OK && is_folded(w, tensor))
+        fold(&w->foldings[tensor - w->files.tensors], rows, (size_t)tensor->shape[1], full);
     if (status == RP_OK && want_scales) {
         status = quantise_rows(w, tensor, full, codes, scales);
         if (status == RP_OK && fwrite(scales, sizeof *scales, rows, out) != rows)
@@ -240,8 +357,9 @@ static int write_shard(struct writer *w, uint32_t shard) {
             const struct rp_safetensor *tensor = &w->files.tensors[i];
             if (tensor->shard != shard || (scales && !w->quantised[i]))
                 continue;
-            status = w->quantised[i] ? quantise_tensor(w, tensor, out, scales)
-                                     : copy_tensor(w, tensor, out);
+            status = w->quantised[i]        ? quantise_tensor(w, tensor, out, scales)
+                     : is_folded(w, tensor) ? fold_vector(w, tensor, out)
+                                            : copy_tensor(w, tensor, out);
         }
     errno = 0;
     if (fclose(out) != 0 && status == RP_OK)
@@ -359,10 +477,16 @@ static int write_all(struct writer *w) {
 }
 
 int rp_quant_write(const char *dir, const char *out_dir, enum rp_quant_scheme scheme,
+                   const struct rp_balance *balance,
                    void (*told)(void *ctx, const struct rp_quant_module *module), void *ctx,
                    struct rp_error *err) {
-    struct writer w = {
-        .dir = dir, .out_dir = out_dir, .scheme = scheme, .told = told, .ctx = ctx, .err = err};
+    struct writer w = {.dir = dir,
+                       .out_dir = out_dir,
+                       .scheme = scheme,
+                       .balance = balance,
+                       .told = told,
+                       .ctx = ctx,
+                       .err = err};
     RP_ASSERT(scheme == RP_QUANT_INT8 || scheme == RP_QUANT_FP8);
     int status = rp_model_config_load(dir, &w.config, err);
     if (status == RP_OK && w.config.quant.scales != RP_SCALE_NONE)
@@ -372,12 +496,14 @@ int rp_quant_write(const char *dir, const char *out_dir, enum rp_quant_scheme sc
     if (status != RP_OK)
         return status;
     w.quantised = rp_calloc(w.files.count, sizeof *w.quantised);
+    w.foldings = rp_calloc(w.files.count, sizeof *w.foldings);
     w.piece = rp_alloc(PIECE_BYTES);
     w.map = json_object();
-    status = w.quantised && w.piece && w.map ? write_all(&w) : no_memory(&w);
+    status = w.quantised && w.foldings && w.piece && w.map ? write_all(&w) : no_memory(&w);
     json_decref(w.map);
     rp_free(w.piece);
     rp_free(w.quantised);
+    rp_free(w.foldings);
     rp_safetensors_close(&w.files);
     return status;
 }

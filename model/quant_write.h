@@ -11,7 +11,7 @@
 #ifndef RP_MODEL_QUANT_WRITE_H
 #define RP_MODEL_QUANT_WRITE_H
 
-#include "model/model.h"
+#include "model/balance.h"
 #include "quant/quantise.h"
 
 /* Of one projection. */
@@ -23,9 +23,10 @@ struct rp_quant_module {
     double worst_db, sqnr_db;
 };
 
-/* scheme: RP_QUANT_INT8 or RP_QUANT_FP8. out_dir is made and must not be there. told: after each projection. FORMAT
+/* scheme: RP_QUANT_INT8 or RP_QUANT_FP8. balance: factors to fold into weights, norms and biases on the way, or NULL. out_dir is made and must not be there. told: after each projection. FORMAT
  * names the tensor that holds what is no number; what was written stays then, without a config.json. */
 int rp_quant_write(const char *dir, const char *out_dir, enum rp_quant_scheme scheme,
+                   const struct rp_balance *balance,
                    void (*told)(void *ctx, const struct rp_quant_module *module), void *ctx,
                    struct rp_error *err) RP_MUST_USE;
 

@@ -5,17 +5,14 @@
 #include "base/memory.h"
 #include "bench/eval_ppl.h"
 #include "engine/weights_on_device.h"
-#include "model/tokenizer.h"
 #include "server/cmd_stack.h"
+#include "server/cmd_text.h"
 #include "server/commands.h"
 
-#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
-
-#define FILE_BYTES_MAX ((size_t)1 << 30)
 
 struct eval_options {
     struct rp_engine_options engine;
@@ -64,7 +61,6 @@ struct side {
 struct work {
     const struct eval_options *options;
     struct rp_backend_selection selection;
-    struct rp_tokenizer *tokenizer;
     struct rp_token_ids ids;
     struct rp_eval_text text;
     struct side model, other;
@@ -72,42 +68,6 @@ struct work {
 };
 
 /* ---- the text --------------------------------------------------------------------------------------- */
-
-static int read_text(const char *path, struct rp_buffer *out, struct rp_error *err) {
-    FILE *in = fopen(path, "rb");
-    char chunk[65536];
-    size_t len;
-    if (!in)
-        return rp_error_set(err, RP_STATUS_IO, "%s: %s", path, strerror(errno));
-    while ((len = fread(chunk, 1, sizeof chunk, in)) > 0)
-        rp_buffer_append(out, chunk, len);
-    bool failed = ferror(in) != 0;
-    fclose(in);
-    if (failed)
-        return rp_error_set(err, RP_STATUS_IO, "%s: cannot be read", path);
-    return out->failed ? rp_error_set(err, RP_STATUS_NO_MEMORY, "%s: is too long", path) : RP_OK;
-}
-
-static int tokenise(struct work *work, const char *path, struct rp_error *err) {
-    struct rp_buffer text;
-    rp_buffer_init(&text, FILE_BYTES_MAX);
-    int status = read_text(path, &text, err);
-    if (status == RP_OK)
-        status = rp_tokenizer_open(work->model.dir, &work->tokenizer, err);
-    if (status == RP_OK) {
-        struct rp_tokenizer_scratch *scratch = rp_tokenizer_scratch_create(work->tokenizer);
-        /* What looks like a special token in a text is text. */
-        struct rp_text_span span = {text.data ? text.data : "", text.len, false};
-        status = scratch ? rp_tokenizer_encode(work->tokenizer, &span, 1, RP_ENCODE_ADD_SPECIAL, 0,
-                                               scratch, &work->ids)
-                         : RP_STATUS_NO_MEMORY;
-        rp_tokenizer_scratch_destroy(scratch);
-        if (status != RP_OK)
-            rp_error_set(err, status, "%s: cannot be tokenised: %s", path, rp_status_text(status));
-    }
-    rp_buffer_deinit(&text);
-    return status;
-}
 
 /* Where windows begin and what they begin with. */
 static int cut_text(struct work *work, const char *path, struct rp_error *err) {
@@ -197,7 +157,7 @@ static int open_other(struct work *work, struct rp_error *err) {
 }
 
 static int open_models(struct work *work, const char *path, struct rp_error *err) {
-    int status = tokenise(work, path, err);
+    int status = rp_command_text(work->model.dir, path, &work->ids, err);
     if (status == RP_OK)
         status = load_side(work, &work->model, rp_stack_dtype(work->options->engine.dtype), err);
     if (status == RP_OK)
@@ -338,7 +298,6 @@ static int eval_ppl(int argc, char **argv) {
     close_side(&work, &work.other);
     close_side(&work, &work.model);
     work.selection.backend->close(work.selection.device);
-    rp_tokenizer_close(work.tokenizer);
     rp_token_ids_deinit(&work.ids);
     return status == RP_OK ? RP_EXIT_OK : rp_fail(exit_code(status), &err);
 }

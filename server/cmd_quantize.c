@@ -1,6 +1,9 @@
 /* reprise quantize DIR OUT: a checkpoint with 8-bit weights (model/quant_write.h), and what each projection lost. */
+#include "bench/calibrate.h"
+#include "engine/weights_on_device.h"
 #include "model/quant_write.h"
 #include "server/cmd_stack.h"
+#include "server/cmd_text.h"
 #include "server/commands.h"
 
 #include <stdio.h>
@@ -8,6 +11,8 @@
 struct quantize_options {
     uint32_t scheme;
     bool report;
+    const char *calibrate;
+    uint32_t tokens, threads;
 };
 
 static const struct rp_flag quantize_flags[] = {
@@ -15,6 +20,12 @@ static const struct rp_flag quantize_flags[] = {
      "weights with one scale per output channel, rows quantised as they arrive"},
     {"report", RP_FLAG_SWITCH, offsetof(struct quantize_options, report), NULL, 0, 0, NULL,
      "a line per projection: signal to noise, and the channel that lost most"},
+    {"calibrate", RP_FLAG_TEXT, offsetof(struct quantize_options, calibrate), "FILE", 0, 0, "",
+     "int8: balance rows and weights on this text, where it helps (docs/quantisation.md)"},
+    {"calibrate-tokens", RP_FLAG_UINT, offsetof(struct quantize_options, tokens), "N", 1, 1048576,
+     "4096", "of the text's begin"},
+    {"threads", RP_FLAG_UINT, offsetof(struct quantize_options, threads), "N", 0, 1024, "0",
+     "CPU workers for --calibrate; 0: one per core"},
 };
 
 static const struct rp_command_spec quantize_spec = {
@@ -24,7 +35,7 @@ static const struct rp_command_spec quantize_spec = {
     .positional_max = 2,
     .summary =
         "Writes the model in DIR to the new folder OUT with 8-bit weights (compressed-tensors).\n"
-        "Embedding, output layer and norms stay as they are.",
+        "Embedding, output layer and norms stay as they are; --calibrate moves factors into norms.",
     .flags = quantize_flags,
     .flag_count = RP_ARRAY_COUNT(quantize_flags),
 };
@@ -50,6 +61,104 @@ static void tell(void *ctx, const struct rp_quant_module *module) {
     report->loss.noise += module->loss.noise;
 }
 
+/* ---- calibration ------------------------------------------------------------------------------------ */
+
+/* Everything that is open while the text runs. */
+struct trial {
+    struct rp_model model;
+    struct rp_device *device;
+    uint32_t prepared;
+    struct rp_token_ids ids;
+    struct rp_eval_run run;
+    struct rp_calibration calibration;
+};
+
+static int cut_text(const struct trial *trial, const struct quantize_options *options,
+                    struct rp_eval_text *out, struct rp_error *err) {
+    const struct rp_model_config *config = &trial->model.config;
+    const struct rp_token_ids *ids = &trial->ids;
+    bool bos = ids->count > 0 && (uint32_t)ids->ids[0] == config->bos_id;
+    *out = (struct rp_eval_text){.ids = ids->ids + bos,
+                                 .count = RP_MIN(ids->count - bos, (size_t)options->tokens),
+                                 .bos = bos ? (int64_t)config->bos_id : -1,
+                                 .window = RP_MIN(trial->model.rope_positions, 512u)};
+    if (out->count == 0 || out->window < 2)
+        return rp_error_set(err, RP_STATUS_INVALID, "--calibrate: %s holds no text",
+                            options->calibrate);
+    for (size_t i = 0; i < out->count; i++)
+        if ((uint32_t)out->ids[i] >= config->vocab)
+            return rp_error_set(err, RP_STATUS_FORMAT,
+                                "token %d of the text is past the model's vocabulary of %u",
+                                out->ids[i], config->vocab);
+    return RP_OK;
+}
+
+static int run_text(struct trial *trial, const char *dir, const struct quantize_options *options,
+                    struct rp_error *err) {
+    const struct rp_backend *backend = rp_backend_cpu();
+    const struct rp_device_config device = {.threads = options->threads};
+    struct rp_eval_text text;
+    int status = rp_command_text(dir, options->calibrate, &trial->ids, err);
+    if (status == RP_OK)
+        status = rp_model_load(dir, RP_MODEL_DTYPE_AUTO, 0, NULL, NULL, &trial->model, err);
+    if (status == RP_OK)
+        status = cut_text(trial, options, &text, err);
+    if (status == RP_OK)
+        status = backend->open(&device, &trial->device, err);
+    if (status == RP_OK)
+        status = rp_weights_prepare(backend, trial->device, &trial->model, &trial->prepared, NULL,
+                                    NULL, err);
+    if (status != RP_OK)
+        return status;
+    const struct rp_eval_run_config config = {
+        .backend = backend,
+        .device = trial->device,
+        .model = &trial->model,
+        .window = text.window,
+        .chunk = rp_eval_run_chunk(trial->model.config.vocab, text.window),
+        .kv_dtype = trial->model.dtype,
+        .no_fusion = true,
+        .guarded = true};
+    status = rp_eval_run_open(&config, &trial->run, err);
+    return status == RP_OK ? rp_calibrate(&trial->run, &text, &trial->calibration, err) : status;
+}
+
+static void print_balance(const struct rp_balance *balance) {
+    static const char *const names[RP_BALANCE_SITES] = {"q, k, v", "o", "gate, up", "down"};
+    for (int site = 0; site < RP_BALANCE_SITES; site++) {
+        uint32_t count = 0;
+        double most = 0.0, sum = 0.0;
+        for (uint32_t layer = 0; layer < balance->layers; layer++) {
+            const struct rp_balance_factors *f =
+                rp_balance_at(balance, layer, (enum rp_balance_site)site);
+            count += f->values != NULL;
+            sum += f->noise_db;
+            most = RP_MAX(most, f->noise_db);
+        }
+        printf(
+            "balanced  %-9s in %u of %u layers; noise %.2f dB less on the average, %.2f at most\n",
+            names[site], count, balance->layers, sum / balance->layers, most);
+    }
+}
+
+static int balance_on(const char *dir, const struct quantize_options *options,
+                      struct rp_balance *out, struct rp_error *err) {
+    struct trial trial = {.prepared = 0};
+    int status = run_text(&trial, dir, options, err);
+    if (status == RP_OK)
+        status = rp_balance_choose(&trial.model, trial.calibration.samples, out, err);
+    if (status == RP_OK)
+        print_balance(out);
+    rp_calibration_deinit(&trial.calibration);
+    rp_eval_run_close(&trial.run);
+    rp_weights_release(rp_backend_cpu(), trial.device, &trial.model, trial.prepared);
+    rp_model_deinit(&trial.model);
+    if (trial.device)
+        rp_backend_cpu()->close(trial.device);
+    rp_token_ids_deinit(&trial.ids);
+    return status;
+}
+
 int rp_cmd_quantize(int argc, char **argv) {
     const char *positionals[RP_POSITIONALS_MAX];
     struct quantize_options options = {0};
@@ -59,11 +168,25 @@ int rp_cmd_quantize(int argc, char **argv) {
     if (status != RP_OK)
         return status == RP_STATUS_CANCELLED ? RP_EXIT_OK : rp_fail(RP_EXIT_USAGE, &err);
     report.lines = options.report;
-    status =
-        rp_quant_write(positionals[0], positionals[1],
-                       options.scheme == 0 ? RP_QUANT_FP8 : RP_QUANT_INT8, tell, &report, &err);
+    bool calibrated = *options.calibrate != '\0';
+    struct rp_balance balance = {0};
+    if (calibrated && options.scheme == 0) {
+        rp_error_set(&err, RP_STATUS_INVALID, "--calibrate: with --scheme int8 alone");
+        rp_error_hint(&err, "FP8 rounds every number by its own size: there is nothing to balance");
+        return rp_fail(RP_EXIT_USAGE, &err);
+    }
+    if (calibrated)
+        status = balance_on(positionals[0], &options, &balance, &err);
+    if (status == RP_OK)
+        status = rp_quant_write(positionals[0], positionals[1],
+                                options.scheme == 0 ? RP_QUANT_FP8 : RP_QUANT_INT8,
+                                calibrated ? &balance : NULL, tell, &report, &err);
+    rp_balance_deinit(&balance);
     if (status != RP_OK)
-        return rp_fail(status == RP_STATUS_IO ? RP_EXIT_FAILURE : rp_stack_exit_code(status), &err);
+        return rp_fail(status == RP_STATUS_IO        ? RP_EXIT_FAILURE
+                       : status == RP_STATUS_INVALID ? RP_EXIT_USAGE
+                                                     : rp_stack_exit_code(status),
+                       &err);
     printf("%u projections, %.2f dB over all weights, least %.2f dB: %s\n", report.modules,
            rp_quant_sqnr_db(&report.loss), report.worst_db, report.worst);
     printf("written: %s; `reprise eval ppl FILE --model %s --against %s` says what it costs\n",

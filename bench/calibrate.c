@@ -1,0 +1,152 @@
+#include "bench/calibrate.h"
+
+#include "base/bf16.h"
+#include "base/memory.h"
+#include "graphs/arena_plan.h"
+
+#include <math.h>
+#include <string.h>
+
+struct taker {
+    struct rp_eval_run *run;
+    struct rp_calibration *out;
+    size_t *offsets; /* (tensors) in the arena */
+    float *row;      /* (the widest) */
+    uint64_t seen, every;
+};
+
+static enum rp_balance_site site_of(const struct rp_model *model, const struct rp_op *op) {
+    const struct rp_layer_weights *layer = &model->layers[op->layer];
+    return op->weight == &layer->qkv       ? RP_BALANCE_QKV
+           : op->weight == &layer->o       ? RP_BALANCE_O
+           : op->weight == &layer->gate_up ? RP_BALANCE_GATE_UP
+                                           : RP_BALANCE_DOWN;
+}
+
+static bool is_product_of_a_layer(const struct rp_op *op) {
+    return op->kind == RP_OP_LINEAR && op->layer != RP_LAYER_NONE;
+}
+
+static void read_row(const struct taker *t, const struct rp_view *in, uint32_t token) {
+    const struct rp_tensor *tensor = &t->run->program.tensors[in->tensor];
+    const unsigned char *from =
+        rp_graph_set_arena(t->run->graphs) + t->offsets[in->tensor] +
+        ((size_t)token * tensor->cols + in->col) * rp_dtype_bytes(tensor->dtype);
+    for (uint32_t j = 0; j < in->cols; j++)
+        t->row[j] = tensor->dtype == RP_DTYPE_F32
+                        ? ((const float *)(const void *)from)[j]
+                        : rp_bf16_to_f32(((const uint16_t *)(const void *)from)[j]);
+}
+
+static int take_row(struct taker *t, const struct rp_op *op, uint32_t token, struct rp_error *err) {
+    const struct rp_model *model = t->run->config.model;
+    struct rp_balance_sample *sample =
+        &t->out->samples[op->layer * RP_BALANCE_SITES + site_of(model, op)];
+    read_row(t, &op->in[0], token);
+    for (uint32_t j = 0; j < sample->cols; j++) {
+        if (!isfinite(t->row[j]))
+            return rp_error_set(err, RP_STATUS_FORMAT, "%s: element %u of a row is no number",
+                                op->name, j);
+        sample->largest[j] = fmaxf(sample->largest[j], fabsf(t->row[j]));
+    }
+    if ((t->seen + token) % t->every == 0 && sample->rows < RP_CALIBRATE_ROWS)
+        memcpy(sample->values + (size_t)sample->rows++ * sample->cols, t->row,
+               sample->cols * sizeof *t->row);
+    return RP_OK;
+}
+
+/* Of the step that has just ended. */
+static int take_step(struct taker *t, uint32_t tokens, struct rp_error *err) {
+    const struct rp_program *program = &t->run->program;
+    int status = RP_OK;
+    for (uint32_t i = 0; i < program->op_count; i++)
+        for (uint32_t token = 0; is_product_of_a_layer(&program->ops[i]) && token < tokens;
+             token++) {
+            status = take_row(t, &program->ops[i], token, err);
+            if (status != RP_OK)
+                return status;
+        }
+    t->seen += tokens;
+    return status;
+}
+
+static int make_samples(struct taker *t, struct rp_error *err) {
+    const struct rp_model *model = t->run->config.model;
+    const struct rp_program *program = &t->run->program;
+    uint32_t widest = 0, layers = model->config.layers;
+    bool ok = true;
+    *t->out = (struct rp_calibration){
+        .layers = layers,
+        .samples = rp_calloc((size_t)layers * RP_BALANCE_SITES, sizeof *t->out->samples)};
+    for (uint32_t i = 0; i < program->op_count && t->out->samples; i++) {
+        const struct rp_op *op = &program->ops[i];
+        if (!is_product_of_a_layer(op))
+            continue;
+        struct rp_balance_sample *sample =
+            &t->out->samples[op->layer * RP_BALANCE_SITES + site_of(model, op)];
+        sample->cols = op->in[0].cols;
+        sample->values = rp_calloc((size_t)RP_CALIBRATE_ROWS * sample->cols, sizeof(float));
+        sample->largest = rp_calloc(sample->cols, sizeof(float));
+        ok = ok && sample->values && sample->largest;
+        widest = RP_MAX(widest, sample->cols);
+    }
+    t->row = rp_calloc(widest, sizeof *t->row);
+    t->offsets = rp_calloc(program->tensor_count, sizeof *t->offsets);
+    return ok && t->out->samples && t->row && t->offsets
+               ? RP_OK
+               : rp_error_set(err, RP_STATUS_NO_MEMORY, "no memory for samples of rows");
+}
+
+static int feed_window(struct taker *t, const int32_t *ids, uint32_t count, struct rp_error *err) {
+    const float *logits;
+    int status = RP_OK;
+    for (uint32_t at = 0; status == RP_OK && at < count; at += t->run->config.chunk) {
+        uint32_t tokens = RP_MIN(t->run->config.chunk, count - at);
+        status = rp_eval_run_feed(t->run, ids + at, tokens, at == 0, &logits, err);
+        if (status == RP_OK)
+            status = take_step(t, tokens, err);
+    }
+    return status;
+}
+
+static int feed_text(struct taker *t, const struct rp_eval_text *text, struct rp_error *err) {
+    uint32_t bos = text->bos >= 0, room = text->window - bos;
+    int32_t *ids = rp_calloc(text->window, sizeof *ids);
+    int status = ids ? RP_OK : rp_error_set(err, RP_STATUS_NO_MEMORY, "out of memory");
+    for (size_t at = 0; status == RP_OK && at < text->count; at += room) {
+        uint32_t count = (uint32_t)RP_MIN((size_t)room, text->count - at);
+        if (bos)
+            ids[0] = (int32_t)text->bos;
+        memcpy(ids + bos, text->ids + at, count * sizeof *ids);
+        status = feed_window(t, ids, bos + count, err);
+    }
+    rp_free(ids);
+    return status;
+}
+
+int rp_calibrate(struct rp_eval_run *run, const struct rp_eval_text *text,
+                 struct rp_calibration *out, struct rp_error *err) {
+    const struct rp_bucket bucket = {run->config.chunk, 1, run->config.chunk, false};
+    struct taker t = {.run = run, .out = out, .every = text->count / RP_CALIBRATE_ROWS + 1};
+    size_t bytes;
+    RP_ASSERT(run->config.guarded && run->config.no_fusion);
+    int status = make_samples(&t, err);
+    if (status == RP_OK)
+        status = rp_arena_plan(&run->program, &bucket, true, t.offsets, &bytes);
+    if (status == RP_OK)
+        status = feed_text(&t, text, err);
+    rp_free(t.row);
+    rp_free(t.offsets);
+    if (status != RP_OK)
+        rp_calibration_deinit(out);
+    return status;
+}
+
+void rp_calibration_deinit(struct rp_calibration *calibration) {
+    for (uint32_t i = 0; calibration->samples && i < calibration->layers * RP_BALANCE_SITES; i++) {
+        rp_free(calibration->samples[i].values);
+        rp_free(calibration->samples[i].largest);
+    }
+    rp_free(calibration->samples);
+    memset(calibration, 0, sizeof *calibration);
+}

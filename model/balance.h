@@ -1,0 +1,58 @@
+/* balance.h - factors that make rows and weights easier to quantise together, folded into what stands before a product.
+ *
+ *   y = W x = (W S) (S^-1 x)         S = diag(s): columns of W times s_j, elements of x divided by it
+ *
+ * A few elements of x are far larger than the others in many models, and a scale per row must reach them: INT8 then has few
+ * steps left for the rest. Dividing by s moves that into the weights, whose scales are per output (SmoothQuant, Xiao et al.
+ * 2023: s_j = max|x_j|^a / max|W_j|^(1-a)). What divides x is whatever made it:
+ *
+ *   site       x                         divided in
+ *   qkv        the attention's norm      the norm's weights       not where these are stored less 1 (Gemma)
+ *   o          what attention gathers    rows of v, and its bias  one factor for the heads that share a KV head
+ *   gate_up    the MLP's norm            the norm's weights       the same
+ *   down       act(gate) * up            rows of up, and its bias
+ *
+ * Factors are powers of two, so that norms, biases and rows stay exact: without quantisation the model is the same one. For
+ * each site a of 1/4, 1/2, 3/4 and 1 are tried on the sample, with the noise that rounding adds by rows and by weights,
+ * and none is taken where that is not half a dB less. */
+#ifndef RP_MODEL_BALANCE_H
+#define RP_MODEL_BALANCE_H
+
+#include "model/model.h"
+
+enum rp_balance_site {
+    RP_BALANCE_QKV,
+    RP_BALANCE_O,
+    RP_BALANCE_GATE_UP,
+    RP_BALANCE_DOWN,
+    RP_BALANCE_SITES
+};
+
+/* Rows that met one site's weights. */
+struct rp_balance_sample {
+    uint32_t cols, rows;
+    float *values;  /* (rows, cols) */
+    float *largest; /* (cols) of |x_j|, over more rows than these */
+};
+
+struct rp_balance_factors {
+    float *values;   /* (cols) powers of two; NULL: all 1 */
+    double noise_db; /* what rounding adds less, by the estimate; 0 without factors */
+};
+
+struct rp_balance {
+    uint32_t layers;
+    struct rp_balance_factors *sites; /* (layers, RP_BALANCE_SITES) */
+};
+
+/* samples: (layers, RP_BALANCE_SITES). The model's matrices are F32 or BF16, in any layout. NO_MEMORY leaves *out empty. */
+int rp_balance_choose(const struct rp_model *model, const struct rp_balance_sample *samples,
+                      struct rp_balance *out, struct rp_error *err) RP_MUST_USE;
+void rp_balance_deinit(struct rp_balance *balance);
+
+static inline const struct rp_balance_factors *
+rp_balance_at(const struct rp_balance *balance, uint32_t layer, enum rp_balance_site site) {
+    return &balance->sites[layer * RP_BALANCE_SITES + site];
+}
+
+#endif

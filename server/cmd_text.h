@@ -1,0 +1,12 @@
+/* cmd_text.h - a file as tokens, for the commands that measure a model on a text. */
+#ifndef RP_SERVER_CMD_TEXT_H
+#define RP_SERVER_CMD_TEXT_H
+
+#include "model/tokenizer.h"
+
+/* The text of the file `path`, at most 1 GiB, by the tokenizer of the model in `dir`; what looks like a special token in it
+ * is text. IO names the file that cannot be read. rp_token_ids_deinit(out) also after a failure. */
+int rp_command_text(const char *dir, const char *path, struct rp_token_ids *out,
+                    struct rp_error *err) RP_MUST_USE;
+
+#endif
