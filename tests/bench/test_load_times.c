@@ -22,6 +22,10 @@
 
 enum { TRIES = 5 };
 
+/* A client whose own timers are that late, at p99, was held up by the machine: its reads are late as well, and a comparison
+ * says nothing about it. That it is punctual where it is not held up is another test's. */
+#define HELD_UP_MS 5.0
+
 static int set_up(void **state) {
     *state = scripted_fixture_start();
     return *state ? 0 : -1;
@@ -126,6 +130,7 @@ static void every_percentile_is_within_1_percent_or_200_us_of_known_delays(void 
     struct scripted_fixture *f = *state;
     static struct times wished, written, served;
     double latency = 0, service = 0;
+    bool judged = false;
     for (int try = 0; try < TRIES; try++) {
         struct rp_load_summary summary;
         run_known(f, &summary);
@@ -140,6 +145,11 @@ static void every_percentile_is_within_1_percent_or_200_us_of_known_delays(void 
                       wish, latency, service, summary.lag.p99);
         if (latency <= 1 && service <= 1)
             return;
+        judged = judged || summary.lag.p99 < HELD_UP_MS;
+    }
+    if (!judged) {
+        print_message("skipped: the machine held the client up in each of %d runs\n", TRIES);
+        skip();
     }
     fail_msg("%g times of what is allowed, service %g", latency, service);
 }
