@@ -75,14 +75,11 @@ static int cut_text(struct work *work, const char *path, struct rp_error *err) {
     const struct rp_model_config *config = &work->model.model.config;
     struct rp_eval_text *text = &work->text;
     uint32_t positions = work->model.model.rope_positions;
-    bool bos = work->ids.count > 0 && (uint32_t)work->ids.ids[0] == config->bos_id;
-    *text = (struct rp_eval_text){.ids = work->ids.ids + bos,
-                                  .count = work->ids.count - bos,
-                                  .bos = bos ? (int64_t)config->bos_id : -1,
-                                  .window =
-                                      options->window ? options->window : RP_MIN(positions, 2048u)};
-    if (options->tokens)
-        text->count = (size_t)RP_MIN((uint64_t)text->count, options->tokens);
+    int status = rp_command_text_windows(&work->ids, config, options->tokens, text, err);
+    if (status != RP_OK)
+        return status;
+    bool bos = text->bos >= 0;
+    text->window = options->window ? options->window : RP_MIN(positions, 2048u);
     if (text->count + bos < 2)
         return rp_error_set(err, RP_STATUS_INVALID, "%s: has no token to predict", path);
     if (text->window < 2 || text->window > positions)
@@ -93,11 +90,6 @@ static int cut_text(struct work *work, const char *path, struct rp_error *err) {
     if (text->stride > text->window - bos)
         return rp_error_set(err, RP_STATUS_RANGE, "--stride: %u leaves tokens out of windows of %u",
                             text->stride, text->window - bos);
-    for (size_t i = 0; i < text->count; i++)
-        if ((uint32_t)text->ids[i] >= config->vocab)
-            return rp_error_set(err, RP_STATUS_FORMAT,
-                                "token %d of the text is past the model's vocabulary of %u",
-                                text->ids[i], config->vocab);
     return RP_OK;
 }
 

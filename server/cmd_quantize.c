@@ -75,21 +75,14 @@ struct trial {
 
 static int cut_text(const struct trial *trial, const struct quantize_options *options,
                     struct rp_eval_text *out, struct rp_error *err) {
-    const struct rp_model_config *config = &trial->model.config;
-    const struct rp_token_ids *ids = &trial->ids;
-    bool bos = ids->count > 0 && (uint32_t)ids->ids[0] == config->bos_id;
-    *out = (struct rp_eval_text){.ids = ids->ids + bos,
-                                 .count = RP_MIN(ids->count - bos, (size_t)options->tokens),
-                                 .bos = bos ? (int64_t)config->bos_id : -1,
-                                 .window = RP_MIN(trial->model.rope_positions, 512u)};
+    int status =
+        rp_command_text_windows(&trial->ids, &trial->model.config, options->tokens, out, err);
+    if (status != RP_OK)
+        return status;
+    out->window = RP_MIN(trial->model.rope_positions, 512u);
     if (out->count == 0 || out->window < 2)
         return rp_error_set(err, RP_STATUS_INVALID, "--calibrate: %s holds no text",
                             options->calibrate);
-    for (size_t i = 0; i < out->count; i++)
-        if ((uint32_t)out->ids[i] >= config->vocab)
-            return rp_error_set(err, RP_STATUS_FORMAT,
-                                "token %d of the text is past the model's vocabulary of %u",
-                                out->ids[i], config->vocab);
     return RP_OK;
 }
 

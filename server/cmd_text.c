@@ -46,3 +46,19 @@ int rp_command_text(const char *dir, const char *path, struct rp_token_ids *out,
     rp_buffer_deinit(&text);
     return status;
 }
+
+int rp_command_text_windows(const struct rp_token_ids *ids, const struct rp_model_config *config,
+                            uint64_t limit, struct rp_eval_text *out, struct rp_error *err) {
+    bool bos = ids->count > 0 && (uint32_t)ids->ids[0] == config->bos_id;
+    *out = (struct rp_eval_text){.ids = ids->ids + bos,
+                                 .count = ids->count - bos,
+                                 .bos = bos ? (int64_t)config->bos_id : -1};
+    if (limit)
+        out->count = (size_t)RP_MIN((uint64_t)out->count, limit);
+    for (size_t i = 0; i < out->count; i++)
+        if ((uint32_t)out->ids[i] >= config->vocab)
+            return rp_error_set(err, RP_STATUS_FORMAT,
+                                "token %d of the text is past the model's vocabulary of %u",
+                                out->ids[i], config->vocab);
+    return RP_OK;
+}
