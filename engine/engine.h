@@ -165,7 +165,8 @@ void rp_engine_stop(struct rp_engine *engine);
 /* Frees everything, except after a device that hangs: its memory may still be written to, and stays. */
 void rp_engine_destroy(struct rp_engine *engine);
 
-/* Loop thread. RP_STATUS_FULL: answer 429. RP_STATUS_DEVICE: the engine has failed, answer 503. */
+/* Loop thread. RP_STATUS_FULL: answer 429. RP_STATUS_DEVICE: the engine has failed, answer 503. What comes
+ * before rp_engine_start waits for it. */
 int rp_engine_submit(struct rp_engine *engine, struct rp_request *request) RP_MUST_USE;
 /* Loop thread: wakes the engine after request->cancelled was set. */
 void rp_engine_notify(struct rp_engine *engine);

@@ -17,13 +17,14 @@ static struct outcome fill_pool(enum rp_dtype kv_dtype) {
     config.kv_dtype = kv_dtype;
     config.kv_cache_bytes = POOL_BYTES;
     config.prefix_cache = false;
-    fixture_open(&config);
+    fixture_create(&config);
     out.tokens = rp_engine_memory_plan(fixture_engine)->kv_tokens;
     fixture_make_requests();
     for (uint32_t i = 0; i < FIXTURE_REQUESTS; i++) {
         fixture_requests[i].prompt_count = PROMPT;
         assert_int_equal(rp_engine_submit(fixture_engine, &fixture_requests[i]), RP_OK);
     }
+    fixture_start();
     fixture_drain(FIXTURE_REQUESTS);
     for (uint32_t i = 0; i < FIXTURE_REQUESTS; i++)
         assert_int_equal(fixture_answers[i].count, FIXTURE_OUTPUT);
@@ -46,7 +47,6 @@ static void test_a_pool_of_8_bits_holds_nearly_twice_the_tokens(void **state) {
 }
 
 int main(void) {
-    (void)fixture_submit_all;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_a_pool_of_8_bits_holds_nearly_twice_the_tokens,
                                         fixture_setup, fixture_teardown),

@@ -85,10 +85,11 @@ static void test_answers_are_those_of_the_host_and_nothing_allocates_after_ready
         config = fixture_config(fake_backend());
         config.page_count_override = small ? 24 : 0;
         config.page_tokens = small ? 8 : 16;
-        fixture_open(&config);
+        fixture_create(&config);
         fake_backend_memory(&before);
         uint64_t host_before = rp_alloc_count();
         fixture_submit_all();
+        fixture_start();
         fixture_drain(FIXTURE_REQUESTS);
         fake_backend_memory(&after);
         assert_int_equal(rp_alloc_count(), host_before);

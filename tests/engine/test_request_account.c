@@ -465,8 +465,9 @@ static void check_engine(const struct rp_backend *backend, uint32_t profile_ever
     config.page_tokens = 4;
     config.page_count_override = 90; /* some are swapped out */
     config.max_model_len = 200;
-    fixture_open(&config);
+    fixture_create(&config);
     fixture_submit_all();
+    fixture_start();
     atomic_store(&fixture_requests[3].cancelled, true);
     fixture_drain(FIXTURE_REQUESTS);
     rp_engine_stop(fixture_engine);
