@@ -31,6 +31,15 @@ struct rp_embed_cuda {
 };
 int rp_embed_cuda_run(const void *args, struct CUstream_st *stream);
 
+/* Rows as 8-bit codes with a scale each, made of their bf16 values as rp_quantise_row does it (device/quantise_row.h):
+ * the same bits. data NULL: not wanted. */
+struct rp_cuda_codes {
+    void *data;          /* (max_rows, stride), 16-byte aligned */
+    float *scales;       /* (max_rows) */
+    uint32_t stride;     /* a multiple of 16 */
+    enum rp_dtype dtype; /* INT8 or FP8_E4M3 */
+};
+
 /* RMSNorm over groups of columns. gather: input row = step.logit_tokens[row] (the fusion of gather_rows
  * and norm). in and out may be the same columns. */
 struct rp_norm_cuda {

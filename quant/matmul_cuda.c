@@ -258,6 +258,11 @@ bool rp_matmul_cuda_gates(const struct rp_matmul_cuda *op) {
 
 bool rp_matmul_cuda_norms(const struct rp_matmul_cuda *op) { return rp_matmul_rows_norms(op); }
 
+bool rp_matmul_cuda_quantises(const struct rp_matmul_cuda *op) {
+    (void)op;
+    return false;
+}
+
 int rp_matmul_cuda_plan(const struct rp_matmul_cuda *op, struct rp_arena *memory,
                         struct rp_cuda_launch *out_launch, struct rp_cuda_partials *out_partials,
                         struct rp_error *err) {

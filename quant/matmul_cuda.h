@@ -8,6 +8,15 @@
  * are added in rising order: ((s0 + s1) + s2) + ...; then bias, then the old value of out. So the bits of
  * a row never depend on the number of rows, its place, the tile or how segments were shared out.
  * f32 weights and sizes outside the tile rules: one f32 fma chain in rising k per output.
+ *
+ * 8-bit weights, W8A8 (weight->input RP_INPUT_QUANTISED): the same segments, counted in bytes: twice as many columns. A
+ * segment is one chain of wgmma k32 from zero in rising k, exact in int32 for INT8 and in the tensor cores' few bits for
+ * FP8 (relative error 1.0e-3 at 2,048 columns, 2.1e-3 at 8,192: tests/gpu/test_numerics_probe; FP8's own rounding
+ * costs 25 times that), then one f32 product: (f32)sum * (in_scales[row] * scales[n]). From there on it is added up as
+ * above. RP_SCALE_BLOCK_128: a chain each 128 columns, total = fma(chain, scales[n / 128][k / 128], total) within a
+ * segment, then * in_scales[row].
+ * W8A16 (RP_INPUT_PLAIN): one f32 fma chain in rising k of bf16 * code, then * scales[n]; with blocks, one each 128 columns.
+ *
  * --numerics fast may break this contract.
  *
  * Dependent launch: a product lets its successors start only behind its own wait. So what was complete when
@@ -40,10 +49,14 @@ struct rp_matmul_norm {
 struct rp_matmul_cuda {
     struct rp_cuda_rows rows;
     struct rp_cuda_limits limits;
-    const struct rp_matrix *weight; /* data on the device, row-major, f32 or bf16 */
-    const float *bias;              /* (n) on the device, or NULL */
-    const void *in;                 /* (max_rows, in_stride) of the weight's dtype */
+    /* data on the device, row-major; of 8 bits: scales too, RP_SCALE_CHANNEL or RP_SCALE_BLOCK_128 */
+    const struct rp_matrix *weight;
+    const float *bias; /* (n) on the device, or NULL */
+    const void *in;    /* (max_rows, in_stride) of the weight's dtype; for W8A16 bf16 */
     size_t in_stride;
+    /* W8A8: (max_rows) on the device: row r of the input is in[r] * in_scales[r]. NULL: `in`, or the norm's output, is
+     * bf16 and the kernel quantises its rows as rp_quantise_row does; only where rp_matmul_cuda_quantises says so. */
+    const float *in_scales;
     struct rp_values out; /* f32 or bf16 */
     bool accumulate;      /* out += (f32 only) */
     bool
@@ -76,6 +89,9 @@ bool rp_matmul_cuda_gates(const struct rp_matmul_cuda *op);
 
 /* The same for the norm before it. */
 bool rp_matmul_cuda_norms(const struct rp_matmul_cuda *op);
+
+/* The same for a W8A8 product whose rows come in bf16, without in_scales. Not needed for normed products. */
+bool rp_matmul_cuda_quantises(const struct rp_matmul_cuda *op);
 
 /* Chooses the kernel: fills one launch (args are allocated from memory) and, when the sums were left to
  * the reader, out_partials (else its count is 0). Partials lie in the workspace: they live until the next

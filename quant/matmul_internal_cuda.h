@@ -13,6 +13,12 @@ extern "C" {
 
 #define RP_MATMUL_BLOCK 64 /* columns of K in one box of a bulk tensor copy: 128 bytes */
 
+/* Columns of K as kernels and plans count them, in pairs of bytes: a box of RP_MATMUL_BLOCK is 64 of bf16, 128 of 8
+ * bits. Codes may be described to tensor maps as half as many bf16. */
+static inline uint32_t rp_matmul_cuda_units(const struct rp_matrix *weight) {
+    return rp_dtype_bytes(weight->dtype) == 1 ? weight->cols / 2 : weight->cols;
+}
+
 enum rp_matmul_order {
     /* A block takes a contiguous run of (tile, segment): equal shares, a few tiles are split. */
     RP_MATMUL_ORDER_RUNS,
