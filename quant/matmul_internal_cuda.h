@@ -49,9 +49,6 @@ struct rp_matmul_tc_args {
     const uint32_t *live;   /* live rows, on the device */
     struct rp_cuda_stamp stamp;
     const float *bias;
-    /* Of 8-bit products: (max_rows), and (n) or (ceil(n / 128), ceil(k / 128)) where block_scales; else NULL. */
-    const float *in_scales, *weight_scales;
-    enum rp_dtype dtype; /* of both operands */
     void *out;
     size_t out_stride;
     float *partials; /* (segments, max_rows, n), or NULL */
@@ -68,6 +65,9 @@ struct rp_matmul_tc_args {
     uint64_t
         *trace; /* (blocks, 4): when it started, waited, ended, and the SM: with RP_TRACE alone */
     bool out_bf16, accumulate, dependent, block_scales;
+    enum rp_dtype dtype; /* of both operands */
+    /* Of 8-bit products: (max_rows), and (n) or (ceil(n / 128), ceil(k / 128)) where block_scales; else NULL. */
+    const float *in_scales, *weight_scales;
 };
 
 /* What a normed product keeps in shared memory: bf16 tokens, then the sums of squares of 128 columns each. */
