@@ -35,7 +35,7 @@ struct rp_matmul_rows_kernel {
     void (*kernel)(rp_matmul_rows_args);
 };
 /* Of 8-bit products; NULL kernel: there is none. */
-const rp_matmul_rows_kernel *rp_matmul_rows_8_kernels(size_t *out_count);
+extern "C" const rp_matmul_rows_kernel *rp_matmul_rows_8_kernels(size_t *out_count);
 
 #ifdef RP_TRACE
 #define TRACE(event)                                                                               \
@@ -232,11 +232,13 @@ template <int TOKENS, rp_rows_source SOURCE, rp_wgmma_type TYPE> struct scales {
                     col + 8 * i < end ? args.weight_scales[half * args.rows + col + 8 * i] : 0.0f;
         }
     };
-    __device__ __forceinline__ void apply(const weights &w, const accumulators<TOKENS, TYPE> &from,
-                                          sums<TOKENS> &to) const {
+    /* room: where they may be put. */
+    __device__ __forceinline__ sums<TOKENS> &
+    floats(const weights &w, accumulators<TOKENS, TYPE> &from, sums<TOKENS> &room) const {
 #pragma unroll
         for (int i = 0; i < TOKENS / 2; i++)
-            to[i] = rp_scaled(from[i], rp_scaled(tokens.at(i), w.of[i / 2 % 2]));
+            room[i] = rp_scaled(from[i], rp_scaled(tokens.at(i), w.of[i / 2 % 2]));
+        return room;
     }
 };
 template <int TOKENS, rp_rows_source SOURCE> struct scales<TOKENS, SOURCE, RP_WGMMA_BF16> {
@@ -245,11 +247,9 @@ template <int TOKENS, rp_rows_source SOURCE> struct scales<TOKENS, SOURCE, RP_WG
     };
     __device__ __forceinline__ scales(const rp_matmul_rows_args &, const ring &,
                                       const rp_matmul_row_board *, uint32_t) {}
-    __device__ __forceinline__ void apply(const weights &, const sums<TOKENS> &from,
-                                          sums<TOKENS> &to) const {
-#pragma unroll
-        for (int i = 0; i < TOKENS / 2; i++)
-            to[i] = from[i];
+    __device__ __forceinline__ sums<TOKENS> &floats(const weights &, sums<TOKENS> &from,
+                                                    sums<TOKENS> &) const {
+        return from;
     }
 };
 
@@ -276,15 +276,15 @@ __device__ __forceinline__ void multiply(const rp_matmul_rows_args &args, ring a
         addends<TOKENS> more(args, GATED ? end : col, end, live);
         typename scales::weights weights[2] = {{args, 0, col, end},
                                                {args, 1, GATED ? col : end, end}};
-        const uint32_t length = ONE_SEGMENT ? args.blocks : args.segment_blocks;
-        for (uint32_t begin = 0; begin < args.blocks; begin += length) {
-            uint32_t blocks = min(length, args.blocks - begin);
+        for (uint32_t begin = 0; begin < args.blocks;
+             begin += ONE_SEGMENT ? args.blocks : args.segment_blocks) {
+            uint32_t blocks =
+                ONE_SEGMENT ? args.blocks : min(args.segment_blocks, args.blocks - begin);
             multiply_segment<TOKENS, GATED, TYPE>(args, at, warpgroup * 64 * BOX_ROW_BYTES,
                                                   at.token_offset, rows, blocks, part);
 #pragma unroll
             for (int half = 0; half < HALVES; half++) {
-                sums<TOKENS> value;
-                scale.apply(weights[half], part[half], value);
+                sums<TOKENS> room, &value = scale.floats(weights[half], part[half], room);
 #pragma unroll
                 for (int i = 0; i < TOKENS / 2; i++)
                     total[half][i] =
@@ -313,7 +313,7 @@ __device__ __forceinline__ void multiply_split(const rp_matmul_rows_args &args, 
     span own = own_span(args);
     for (uint32_t first = own.begin, tile = 1; first < own.end; first += args.tile_rows, tile++) {
         accumulators<TOKENS, TYPE> part[1];
-        sums<TOKENS> total;
+        sums<TOKENS> room;
         uint32_t rows = tile == args.tiles ? args.last_rows : args.tile_rows;
         uint32_t col = first + thread / 32 * 16 + thread % 32 / 4;
         uint32_t end = min(first + rows, own.end), box = warpgroup * args.boxes;
@@ -322,7 +322,7 @@ __device__ __forceinline__ void multiply_split(const rp_matmul_rows_args &args, 
         multiply_segment<TOKENS, false, TYPE>(args, at, box * rows * BOX_ROW_BYTES,
                                               at.token_offset + box * TOKENS * BOX_ROW_BYTES, rows,
                                               args.part_blocks, part);
-        scale.apply(weights, part[0], total);
+        sums<TOKENS> &total = scale.floats(weights, part[0], room);
         if (warpgroup > 0)
 #pragma unroll
             for (int i = 0; i < TOKENS / 2; i++)

@@ -38,7 +38,7 @@ struct rp_matmul_tc_kernel {
     uint32_t threads;
 };
 /* Of 8-bit products; NULL kernel: there is none. */
-struct rp_matmul_tc_kernel rp_matmul_tc_8_find(const struct rp_matmul_tc_args *args);
+extern "C" struct rp_matmul_tc_kernel rp_matmul_tc_8_find(const struct rp_matmul_tc_args *args);
 
 #ifdef RP_TRACE
 #define TRACE(event)                                                                               \
