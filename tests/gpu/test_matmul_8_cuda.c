@@ -67,11 +67,13 @@ static void planned_products_are_the_truth(void **state) {
         {.max_rows = 64, .live = 64, .n = 192, .k = 1296, .accumulate = true},
         {.max_rows = 100, .live = 65, .n = 129, .k = 1040, .bias = true, .accumulate = true},
         {.max_rows = 128, .live = 99, .n = 1001, .k = 528, .bias = true, .partials = true},
+        {.max_rows = 200, .live = 190, .n = 1000, .k = 1536, .partials = true},
         {.max_rows = 300, .live = 257, .n = 131, .k = 656, .accumulate = true},
     };
-    for (size_t i = 0; i < 2 * RP_ARRAY_COUNT(products); i++) {
-        struct product p = shrunk(products[i / 2]);
-        p.dtype = i % 2 ? FP8 : INT8;
+    for (size_t i = 0; i < 3 * RP_ARRAY_COUNT(products); i++) {
+        struct product p = shrunk(products[i / 3]);
+        p.dtype = i % 3 ? FP8 : INT8;
+        p.block_scales = i % 3 == 2;
         struct data d = make_data(&p);
         float *result = run(&p, &d, (struct how){0});
         check_truth(&p, &d, result);
