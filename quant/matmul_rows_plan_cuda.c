@@ -13,7 +13,7 @@
 
 static bool fits_rows(const struct rp_matmul_cuda *op) {
     return op->rows.max_rows <= GATED_ROWS_MAX && op->weight->cols % RP_MATMUL_BLOCK == 0 &&
-           rp_matmul_cuda_fits(op);
+           op->weight->dtype == RP_DTYPE_BF16 && rp_matmul_cuda_fits(op);
 }
 
 /* Equal shares of the outputs, each in as few tiles as can be. */
@@ -56,6 +56,11 @@ static void cut(struct rp_matmul_rows_args *args, const struct rp_matmul_cuda *o
 bool rp_matmul_rows_gates(const struct rp_matmul_cuda *op) {
     return op->weight->rows % 2 == 0 && !op->accumulate && op->out.dtype == RP_DTYPE_BF16 &&
            fits_rows(op);
+}
+
+bool rp_matmul_rows_quantises(const struct rp_matmul_cuda *op) {
+    (void)op;
+    return false;
 }
 
 bool rp_matmul_rows_pays(const struct rp_matmul_cuda *op) {

@@ -507,7 +507,7 @@ const kernel_entry *find_kernel(const rp_matmul_tile &tile) {
 
 int rp_matmul_tc_cuda_prepare(const struct rp_matmul_tc_args *args) {
     const kernel_entry *entry = find_kernel(args->tile);
-    if (!entry)
+    if (!entry || args->dtype != RP_DTYPE_BF16)
         return RP_STATUS_NOT_FOUND;
     cudaError_t error = cudaFuncSetAttribute(
         entry->kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)args->shared_most);
