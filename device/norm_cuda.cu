@@ -17,7 +17,7 @@
 
 #include "device/cuda_vector.cuh"
 #include "device/ops_math.cuh"
-#include "device/quantise_row.cuh"
+#include "device/quantise_packed.cuh"
 
 #define TEAM_MAX      1024
 #define WARP_TEAMS    8
@@ -187,12 +187,12 @@ template <int BLOCKS, int FOLD> struct team {
         if (BLOCKS == 1)
             return rp_block_largest(shared.most, most);
         uint32_t lane = threadIdx.x % 32;
-        most = rp_warp_largest(most);
+        most = rp_warp_max_bits(most);
         if (lane < BLOCKS)
             store_remote((float *)&shared.most[thread() / 32], &shared.barrier, lane,
                          __uint_as_float(most));
         cluster_await(&shared.barrier);
-        return rp_warp_largest(lane < stride() / 32 ? shared.most[lane] : 0);
+        return rp_warp_max_bits(lane < stride() / 32 ? shared.most[lane] : 0);
     }
 };
 
@@ -257,13 +257,13 @@ give_codes(const norm_args &args, typename SHAPE::peak_board &board, uint32_t ro
         if (begin + step * i < args.group)
             most = rp_largest(rp_largest(most, packed[i].x), packed[i].y);
     }
-    rp_code_factor factor = rp_code_factor_of(SHAPE::peak(board, most), args.codes.dtype);
+    rp_row_codes codes = rp_row_codes_of(SHAPE::peak(board, most), args.codes.dtype);
 #pragma unroll
     for (int i = 0; i < OWN; i++)
         if (begin + step * i < args.group)
-            rp_store_codes(args.codes, row, begin + step * i, args.group, packed[i], factor);
+            rp_store_codes(args.codes, row, begin + step * i, args.group, packed[i], codes);
     if (SHAPE::thread() == 0)
-        args.codes.scales[row] = factor.scale;
+        args.codes.scales[row] = codes.scale;
 }
 
 /* QUADS: quads of columns that a thread of the team keeps in registers. */
@@ -369,15 +369,15 @@ static __device__ __forceinline__ void give_codes_long(const norm_args &args, ui
         most = rp_largest(rp_largest(most, packed.x), packed.y);
     }
     __shared__ team<1, 1>::peak_board board;
-    rp_code_factor factor = rp_code_factor_of(team<1, 1>::peak(board, most), args.codes.dtype);
+    rp_row_codes codes = rp_row_codes_of(team<1, 1>::peak(board, most), args.codes.dtype);
     for (uint32_t col = 4 * threadIdx.x; col < args.group; col += 4 * blockDim.x) {
         float4 x = scaled_again<SOURCE, VEC>(args, row, in_row, 0, col, inverse);
-        rp_store_codes(args.codes, row, col, args.group, rp_pack_bf16(x), factor);
+        rp_store_codes(args.codes, row, col, args.group, rp_pack_bf16(x), codes);
         if (args.out.data)
             rp_store4<VEC>(args.out, row, col, args.group, x);
     }
     if (threadIdx.x == 0)
-        args.codes.scales[row] = factor.scale;
+        args.codes.scales[row] = codes.scale;
 }
 
 /* Groups too long for registers: the values are read twice. */

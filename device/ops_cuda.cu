@@ -4,7 +4,7 @@
 
 #include "device/cuda_vector.cuh"
 #include "device/ops_math.cuh"
-#include "device/quantise_row.cuh"
+#include "device/quantise_packed.cuh"
 
 #define BLOCK 128
 
@@ -199,13 +199,13 @@ static __global__ void __launch_bounds__(ROW_THREADS)
         packed[i] = rp_pack_bf16(out);
         most = rp_largest(rp_largest(most, packed[i].x), packed[i].y);
     }
-    rp_code_factor factor = rp_code_factor_of(rp_block_largest(shared, most), args.codes.dtype);
+    rp_row_codes codes = rp_row_codes_of(rp_block_largest(shared, most), args.codes.dtype);
 #pragma unroll
     for (uint32_t i = 0; i < ROW_QUADS; i++)
         if (first + step * i < cols)
-            rp_store_codes(args.codes, row, first + step * i, cols, packed[i], factor);
+            rp_store_codes(args.codes, row, first + step * i, cols, packed[i], codes);
     if (threadIdx.x == 0)
-        args.codes.scales[row] = factor.scale;
+        args.codes.scales[row] = codes.scale;
 }
 
 /* Columns [col, col + 4) of any row, computed as often as they are asked for; zeros past its end. */
@@ -237,15 +237,15 @@ static __global__ void __launch_bounds__(ROW_THREADS)
         uint2 packed = rp_pack_bf16(activation_again(args, row, col));
         most = rp_largest(rp_largest(most, packed.x), packed.y);
     }
-    rp_code_factor factor = rp_code_factor_of(rp_block_largest(shared, most), args.codes.dtype);
+    rp_row_codes codes = rp_row_codes_of(rp_block_largest(shared, most), args.codes.dtype);
     for (uint32_t col = 4 * threadIdx.x; col < args.cols; col += 4 * blockDim.x) {
         float4 out = activation_again(args, row, col);
-        rp_store_codes(args.codes, row, col, args.cols, rp_pack_bf16(out), factor);
+        rp_store_codes(args.codes, row, col, args.cols, rp_pack_bf16(out), codes);
         if (args.out.data)
             rp_store4<false>(args.out, row, col, args.cols, out);
     }
     if (threadIdx.x == 0)
-        args.codes.scales[row] = factor.scale;
+        args.codes.scales[row] = codes.scale;
 }
 
 static int start_activation_codes(const rp_activation_cuda &args, bool vector,

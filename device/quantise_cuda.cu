@@ -4,7 +4,7 @@
 #include "device/ops_cuda.h"
 
 #include "device/cuda_vector.cuh"
-#include "device/quantise_row.cuh"
+#include "device/quantise_packed.cuh"
 
 #define EACH        8 /* columns of a thread at a time */
 #define KEPT        4 /* such pieces in registers */
@@ -45,21 +45,15 @@ static __device__ __forceinline__ uint32_t largest_of(uint32_t most, const uint4
 
 static __device__ __forceinline__ void store_piece(const quantise_args &args, size_t row,
                                                    uint32_t col, const uint4 &piece,
-                                                   const rp_code_factor &factor) {
+                                                   const rp_row_codes &of) {
     const rp_cuda_codes &codes = args.codes;
     if (col + EACH > args.cols) {
-        rp_store_codes(codes, row, col, args.cols, make_uint2(piece.x, piece.y), factor);
-        rp_store_codes(codes, row, col + 4, args.cols, make_uint2(piece.z, piece.w), factor);
+        rp_store_codes(codes, row, col, args.cols, make_uint2(piece.x, piece.y), of);
+        rp_store_codes(codes, row, col + 4, args.cols, make_uint2(piece.z, piece.w), of);
         return;
     }
-    uint2 words = make_uint2(0, 0);
-    if (factor.inverse != 0.0f) {
-        words.x = rp_codes2(piece.x, factor.inverse, codes.dtype) |
-                  rp_codes2(piece.y, factor.inverse, codes.dtype) << 16;
-        words.y = rp_codes2(piece.z, factor.inverse, codes.dtype) |
-                  rp_codes2(piece.w, factor.inverse, codes.dtype) << 16;
-    }
-    *(uint2 *)((unsigned char *)codes.data + row * codes.stride + col) = words;
+    *(uint2 *)((unsigned char *)codes.data + row * codes.stride + col) =
+        make_uint2(rp_codes4(of, piece.x, piece.y), rp_codes4(of, piece.z, piece.w));
 }
 
 /* LONG: more columns than registers hold; they are read twice. */
@@ -86,18 +80,18 @@ static __global__ void __launch_bounds__(THREADS_MAX) quantise_kernel(quantise_a
             if (first + step * i < args.cols)
                 most = largest_of(most, kept[i]);
     }
-    rp_code_factor factor = rp_code_factor_of(rp_block_largest(shared, most), args.codes.dtype);
+    rp_row_codes codes = rp_row_codes_of(rp_block_largest(shared, most), args.codes.dtype);
     if (LONG) {
         for (uint32_t col = first; col < args.cols; col += step)
-            store_piece(args, row, col, load_piece(args, row, col), factor);
+            store_piece(args, row, col, load_piece(args, row, col), codes);
     } else {
 #pragma unroll
         for (uint32_t i = 0; i < KEPT; i++)
             if (first + step * i < args.cols)
-                store_piece(args, row, first + step * i, kept[i], factor);
+                store_piece(args, row, first + step * i, kept[i], codes);
     }
     if (threadIdx.x == 0)
-        args.codes.scales[row] = factor.scale;
+        args.codes.scales[row] = codes.scale;
 }
 
 int rp_quantise_cuda_run(const void *args_void, cudaStream_t stream) {
