@@ -5,6 +5,7 @@ int rp_lower_embed(struct lowering *low, uint32_t at, uint32_t count) {
     const struct rp_op *op = op_at(low, at);
     struct rp_embed_cuda args = {.rows = rows_of(low, op->rows),
                                  .table = op->weight->data,
+                                 .scales = op->weight->scales,
                                  .dtype = op->weight->dtype,
                                  .vocab = op->weight->rows,
                                  .hidden = op->weight->cols,

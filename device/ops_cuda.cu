@@ -51,11 +51,33 @@ static __global__ void __launch_bounds__(BLOCK) embed_kernel(rp_embed_cuda args)
     rp_store4<VEC>(args.out, row, col, args.hidden, value);
 }
 
+/* Rows of codes, one at a time: code * scale, rounded, then the model's factor. */
+static __global__ void __launch_bounds__(BLOCK) embed_codes_kernel(rp_embed_cuda args) {
+    rp_stamp stamp(args.rows.stamp);
+    uint32_t row = blockIdx.y, col = first_column();
+    stamp.begin();
+    stamp.look();
+    uint32_t id = (uint32_t)args.rows.step.token_ids[row];
+    if (!row_is_live(args.rows, row) || col >= args.hidden)
+        return;
+    id = id < args.vocab ? id : 0;
+    const unsigned char *from = (const unsigned char *)args.table + (size_t)id * args.hidden + col;
+    float scale = args.scales[id], x[4] = {};
+    for (uint32_t i = 0; i < 4 && col + i < args.hidden; i++) {
+        float code = args.dtype == RP_DTYPE_INT8 ? (float)(int8_t)from[i] : rp_fp8_value(from[i]);
+        x[i] = __fmul_rn(__fmul_rn(code, scale), args.scale);
+    }
+    rp_store4<false>(args.out, row, col, args.hidden, make_float4(x[0], x[1], x[2], x[3]));
+}
+
 int rp_embed_cuda_run(const void *args_void, cudaStream_t stream) {
     const rp_embed_cuda *args = (const rp_embed_cuda *)args_void;
+    dim3 grid = grid_of(args->hidden, args->rows.max_rows);
+    if (rp_dtype_bytes(args->dtype) == 1)
+        return rp_cuda_start(embed_codes_kernel, grid, BLOCK, 0, stream, !args->rows.plain_edges,
+                             *args);
     bool vector = rp_vector_ok(args->table, args->dtype, args->hidden) && rp_vector_ok(args->out);
-    return START(embed_kernel, vector, grid_of(args->hidden, args->rows.max_rows), BLOCK, stream,
-                 *args);
+    return START(embed_kernel, vector, grid, BLOCK, stream, *args);
 }
 
 template <bool VEC> static __global__ void __launch_bounds__(BLOCK) add_kernel(rp_add_cuda args) {

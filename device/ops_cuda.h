@@ -23,7 +23,8 @@ int rp_step_begin_cuda_run(const void *args, struct CUstream_st *stream);
 
 struct rp_embed_cuda {
     struct rp_cuda_rows rows;
-    const void *table; /* (vocab, hidden) row-major, f32 or bf16 */
+    const void *table;   /* (vocab, hidden) row-major, f32, bf16, or codes of 8 bits */
+    const float *scales; /* of codes: (vocab) */
     enum rp_dtype dtype;
     uint32_t vocab, hidden;
     float scale;

@@ -38,6 +38,12 @@ __device__ __forceinline__ rp_row_codes rp_row_codes_of(uint32_t largest, rp_dty
     return rp_row_codes(largest << 16, dtype);
 }
 
+/* What an E4M3 code stands for; not of NaN. */
+__device__ __forceinline__ float rp_fp8_value(uint32_t code) {
+    uint32_t bits = (code & 0x80u) << 24 | (code & 0x7Fu) << 20;
+    return __fmul_rn(__uint_as_float(bits), 0x1p120f); /* exponents are 120 too low */
+}
+
 /* Two E4M3 codes of finite values, the first below. */
 __device__ __forceinline__ uint32_t rp_fp8_codes(float low, float high) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890

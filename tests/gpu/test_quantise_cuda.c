@@ -1,5 +1,5 @@
 /* Goal: rows become 8-bit codes on a card bit for bit as rp_quantise_row makes them, alone and inside the operators that
- * make the rows: norm, gathered norm, sum and norm, activation.
+ * make the rows: norm, gathered norm, sum and norm, activation; and embed reads rows of codes back.
  * Method: the same operator without codes gives bf16 rows, which the host quantises; columns behind a row's, rows that are
  * not live, and an output that is not wanted stay as they were. */
 #include "device/quantise_row.h"
@@ -328,6 +328,44 @@ static void test_activation_gives_the_codes_of_its_output(void **state) {
     EACH(k, kinds) check_activation(more[m][0], 0, 0, more[m][1], RP_ACTIVATION_SILU, kinds[k]);
 }
 
+static void test_embed_reads_rows_of_codes(void **state) {
+    (void)state;
+    enum { VOCAB = 7 }; /* id 7 lies past it: the row of id 0 */
+    EACH(s, sizes) EACH(k, kinds) {
+        uint32_t n = sizes[s];
+        float factor = s % 2 ? 3.7f : 1.0f, scales[VOCAB];
+        unsigned char *codes = make_host((size_t)VOCAB * n);
+        struct twin out = twin_make(MAX_ROWS, n, n + (uint32_t)s % 4, 0, RP_DTYPE_F32);
+        float *values = make_host(n * sizeof *values);
+        for (uint32_t id = 0; id < VOCAB; id++) {
+            for (uint32_t c = 0; c < n; c++)
+                values[c] = random_float();
+            scales[id] = rp_quantise_row(values, RP_DTYPE_F32, n, kinds[k], codes + id * (size_t)n);
+        }
+        for (uint32_t r = 0; r < LIVE_ROWS; r++) {
+            uint32_t id = (uint32_t)step.host.token_ids[r];
+            id = id < VOCAB ? id : 0;
+            for (uint32_t c = 0; c < n; c++)
+                twin_set(&out, r, c,
+                         rp_code_to_f32(codes, kinds[k], id * (size_t)n + c) * scales[id] * factor);
+        }
+        struct rp_embed_cuda args = {.rows = token_rows,
+                                     .table = rp_gpu_upload(codes, (size_t)VOCAB * n),
+                                     .scales = rp_gpu_upload(scales, sizeof scales),
+                                     .dtype = kinds[k],
+                                     .vocab = VOCAB,
+                                     .hidden = n,
+                                     .scale = factor,
+                                     .out = out.device};
+        assert_int_equal(rp_embed_cuda_run(&args, NULL), 0);
+        assert_equal_twin(&out, LIVE_ROWS, true);
+        end_case();
+        rp_free_aligned(codes);
+        rp_free_aligned(values);
+        twin_free(&out);
+    }
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 
 int main(void) {
@@ -337,6 +375,7 @@ int main(void) {
         TEST(test_norm_gives_the_codes_of_its_output),
         TEST(test_add_norm_gives_the_codes_of_its_output),
         TEST(test_activation_gives_the_codes_of_its_output),
+        TEST(test_embed_reads_rows_of_codes),
     };
     if (rp_gpu_skip_code())
         return 77;
