@@ -183,8 +183,9 @@ void rp_cuda_profile_launch(struct rp_profile *profile, const struct rp_graph *g
 int rp_cuda_fill_random(void *data, enum rp_dtype dtype, size_t count, uint64_t seed, float scale,
                         struct CUstream_st *stream);
 /* The bf16 values that a matrix without 8 bits would have, quantised row by row as rp_quantise_weights does it. */
-int rp_cuda_fill_random_8(void *codes, float *scales, enum rp_dtype dtype, uint32_t rows,
-                          uint32_t cols, uint64_t seed, float scale, struct CUstream_st *stream);
+int rp_cuda_fill_random_codes(void *codes, float *scales, enum rp_dtype dtype, uint32_t rows,
+                              uint32_t cols, uint64_t seed, float scale,
+                              struct CUstream_st *stream);
 int rp_cuda_start_fault(enum rp_device_fault fault, struct CUstream_st *stream);
 
 #endif

@@ -51,11 +51,6 @@ static int describe_attention(struct lowering *low) {
         const struct rp_op *op = op_at(low, i);
         if (op->kind != RP_OP_ATTENTION)
             continue;
-        if (config->kv.scales_at)
-            return rp_error_set(low->err, RP_STATUS_UNSUPPORTED,
-                                "the CUDA backend has no kernels for pages of %s; --kv-cache-dtype "
-                                "bfloat16, or --device cpu",
-                                rp_dtype_name(config->kv.dtype));
         config->heads = op->u.attention.heads;
         config->kv_heads = op->u.attention.kv_heads;
         config->head_dim = op->u.attention.head_dim;

@@ -326,10 +326,11 @@ int rp_cuda_matrix_random(struct rp_device *device, struct rp_matrix *matrix, ui
     }
     status = rp_cuda_check(
         device,
-        (cudaError_t)(is_8_bits ? rp_cuda_fill_random_8(data, scales, matrix->dtype, matrix->rows,
-                                                        matrix->cols, seed, scale, device->stream)
-                                : rp_cuda_fill_random(data, matrix->dtype, count, seed, scale,
-                                                      device->stream)),
+        (cudaError_t)(is_8_bits
+                          ? rp_cuda_fill_random_codes(data, scales, matrix->dtype, matrix->rows,
+                                                      matrix->cols, seed, scale, device->stream)
+                          : rp_cuda_fill_random(data, matrix->dtype, count, seed, scale,
+                                                device->stream)),
         "random weights");
     if (status != RP_OK) {
         rp_cuda_free(device, data, RP_MEMORY_DEVICE);

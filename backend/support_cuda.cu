@@ -1,6 +1,6 @@
 /* Kernels that are no operators: random weights for benchmarks, and faults for tests. */
 #include "device/device.h"
-#include "device/quantise_packed.cuh"
+#include "device/quantise_row.cuh"
 
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
@@ -8,8 +8,9 @@
 extern "C" {
 int rp_cuda_fill_random(void *data, enum rp_dtype dtype, size_t count, uint64_t seed, float scale,
                         struct CUstream_st *stream);
-int rp_cuda_fill_random_8(void *codes, float *scales, enum rp_dtype dtype, uint32_t rows,
-                          uint32_t cols, uint64_t seed, float scale, struct CUstream_st *stream);
+int rp_cuda_fill_random_codes(void *codes, float *scales, enum rp_dtype dtype, uint32_t rows,
+                              uint32_t cols, uint64_t seed, float scale,
+                              struct CUstream_st *stream);
 int rp_cuda_start_fault(enum rp_device_fault fault, struct CUstream_st *stream);
 }
 
@@ -40,31 +41,34 @@ int rp_cuda_fill_random(void *data, enum rp_dtype dtype, size_t count, uint64_t 
     return (int)cudaGetLastError();
 }
 
-/* Blocks have a row at a time. Numbers are made twice: to look for the largest, and to become codes. */
-static __global__ void __launch_bounds__(256)
-    fill_random_8_kernel(unsigned char *codes, float *scales, rp_dtype dtype, uint32_t rows,
-                         uint32_t cols, uint64_t seed, float scale) {
+/* A block has a row: the bf16 values that fill_random_kernel would store, as codes with a scale. */
+static __global__ void fill_random_codes_kernel(unsigned char *codes, float *scales, rp_dtype dtype,
+                                                uint32_t cols, uint64_t seed, float scale) {
     __shared__ uint32_t shared[32];
-    for (uint32_t row = blockIdx.x; row < rows; row += gridDim.x) {
-        uint64_t first = (uint64_t)row * cols;
-        uint32_t most = 0;
-        for (uint32_t k = threadIdx.x; k < cols; k += blockDim.x)
-            most = rp_largest(most, rp_pack_bf16(random_unit(seed, first + k) * scale, 0.0f));
-        __syncthreads(); /* the row before has been read */
-        rp_row_codes of = rp_row_codes_of(rp_block_largest(shared, most), dtype);
-        for (uint32_t k = threadIdx.x; k < cols; k += blockDim.x) {
-            uint32_t value = rp_pack_bf16(random_unit(seed, first + k) * scale, 0.0f);
-            codes[first + k] = (unsigned char)of.code(__uint_as_float(value << 16));
-        }
-        if (threadIdx.x == 0)
-            scales[row] = of.scale;
+    size_t first = (size_t)blockIdx.x * cols;
+    uint32_t most = 0, lane = threadIdx.x % 32;
+    for (uint32_t i = threadIdx.x; i < cols; i += blockDim.x) {
+        float value = random_unit(seed, first + i) * scale;
+        most = max(most, rp_magnitude_bits(__bfloat162float(__float2bfloat16_rn(value))));
     }
+    most = rp_warp_max_bits(most);
+    if (lane == 0)
+        shared[threadIdx.x / 32] = most;
+    __syncthreads();
+    const rp_row_codes row(rp_warp_max_bits(lane < blockDim.x / 32 ? shared[lane] : 0), dtype);
+    for (uint32_t i = threadIdx.x; i < cols; i += blockDim.x) {
+        float value = random_unit(seed, first + i) * scale;
+        codes[first + i] = (unsigned char)row.code(__bfloat162float(__float2bfloat16_rn(value)));
+    }
+    if (threadIdx.x == 0)
+        scales[blockIdx.x] = row.scale;
 }
 
-int rp_cuda_fill_random_8(void *codes, float *scales, enum rp_dtype dtype, uint32_t rows,
-                          uint32_t cols, uint64_t seed, float scale, struct CUstream_st *stream) {
-    fill_random_8_kernel<<<1024, 256, 0, stream>>>((unsigned char *)codes, scales, dtype, rows,
-                                                   cols, seed, scale);
+int rp_cuda_fill_random_codes(void *codes, float *scales, enum rp_dtype dtype, uint32_t rows,
+                              uint32_t cols, uint64_t seed, float scale,
+                              struct CUstream_st *stream) {
+    fill_random_codes_kernel<<<rows, 256, 0, stream>>>((unsigned char *)codes, scales, dtype, cols,
+                                                       seed, scale);
     return (int)cudaGetLastError();
 }
 
