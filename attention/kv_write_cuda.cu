@@ -1,11 +1,13 @@
 /* kv_write_cuda.cu - K and V into pages: alone, and as the last part of everything behind the qkv product.
  *
  * One warp computes one head of one token: few tokens still give many warps, and the chain of loads
- * (row, slot, page) is as short as it can be. */
+ * (row, slot, page) is as short as it can be. In pages of 8 bits the warp has a whole row, and so its largest
+ * value: codes and scale are made of the f32 values, with no other rounding, and are the CPU's bit for bit. */
 #include "attention/attention_cuda.h"
 
 #include "device/cuda_vector.cuh"
 #include "device/ops_math.cuh"
+#include "device/quantise_row.cuh"
 
 #define WARPS         4 /* of a block */
 #define HEAD_DIM_MAX  256
@@ -15,12 +17,20 @@
 struct kv_place {
     unsigned char *run;
     size_t at; /* elements into the run */
+    uint32_t in_page;
 };
+
+/* The scale of a token's codes, by one lane of its warp. */
+static __device__ __forceinline__ void store_scale(const rp_kv_layout &kv, const kv_place &place,
+                                                   float scale) {
+    if (threadIdx.x % 32 == 0)
+        ((float *)(place.run + kv.scales_at))[place.in_page] = scale;
+}
 
 static __device__ __forceinline__ kv_place kv_find(const rp_step_view &step, const rp_kv_layout &kv,
                                                    uint32_t index, uint32_t position,
                                                    uint32_t layer, uint32_t plane, uint32_t head) {
-    kv_place place = {NULL, 0};
+    kv_place place = {NULL, 0, 0};
     if (index == RP_ROW_NONE)
         return place;
     const rp_live_row *row = &step.rows[index];
@@ -30,10 +40,13 @@ static __device__ __forceinline__ kv_place kv_find(const rp_step_view &step, con
         return place;
     place.run = kv.base + (size_t)page * kv.page_stride +
                 ((size_t)layer * 2 + plane) * kv.plane_stride + (size_t)head * kv.head_stride;
-    place.at = (size_t)(position % kv.page_tokens) * kv.head_dim;
+    place.in_page = position % kv.page_tokens;
+    place.at = (size_t)place.in_page * kv.head_dim;
     return place;
 }
 
+/* CODES: pages of 8 bits. */
+template <bool CODES>
 static __global__ void __launch_bounds__(WARPS * 32)
     kv_write_kernel(const __grid_constant__ rp_kv_write_cuda args) {
     rp_stamp stamp(args.rows.stamp);
@@ -54,15 +67,25 @@ static __global__ void __launch_bounds__(WARPS * 32)
     const float *from =
         plane == 0 ? write.k + token * write.k_stride : write.v + token * write.v_stride;
     from += (size_t)head * kv.head_dim;
-    for (uint32_t c = lane; c < kv.head_dim; c += 32)
-        rp_store(place.run, kv.dtype, place.at + c, from[c]);
+    if constexpr (CODES) {
+        uint32_t most = 0;
+        for (uint32_t c = lane; c < kv.head_dim; c += 32)
+            most = max(most, rp_magnitude_bits(from[c]));
+        const rp_row_codes row(rp_warp_max_bits(most), kv.dtype);
+        for (uint32_t c = lane; c < kv.head_dim; c += 32)
+            place.run[place.at + c] = (unsigned char)row.code(from[c]);
+        store_scale(kv, place, row.scale);
+    } else {
+        for (uint32_t c = lane; c < kv.head_dim; c += 32)
+            rp_store(place.run, kv.dtype, place.at + c, from[c]);
+    }
 }
 
 int rp_kv_write_cuda_run(const void *args_void, cudaStream_t stream) {
     const rp_kv_write_cuda *args = (const rp_kv_write_cuda *)args_void;
     dim3 grid(RP_CEIL_DIV(2 * args->write.kv.kv_heads, WARPS), args->rows.max_rows);
-    return rp_cuda_start(kv_write_kernel, grid, dim3(WARPS * 32), 0, stream,
-                         !args->rows.plain_edges, *args);
+    return rp_cuda_start(args->write.kv.scales_at ? kv_write_kernel<true> : kv_write_kernel<false>,
+                         grid, dim3(WARPS * 32), 0, stream, !args->rows.plain_edges, *args);
 }
 
 /* The columns of one head that a lane has: 4 * (lane + 32 * i). */
@@ -138,7 +161,36 @@ static __device__ __forceinline__ void rotate(head_columns<QUADS> &head,
         }
 }
 
+/* The warp's row of K or V as codes; columns past the head are zeros. */
 template <bool VEC, int QUADS>
+static __device__ __forceinline__ void store_codes(const rp_kv_layout &kv, const kv_place &place,
+                                                   head_columns<QUADS> &head, uint32_t lane) {
+    uint32_t most = 0;
+#pragma unroll
+    for (int i = 0; i < QUADS; i++)
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+            most = max(most, rp_magnitude_bits(part(head.x[i], j)));
+    const rp_row_codes row(rp_warp_max_bits(most), kv.dtype);
+    unsigned char *to = place.run + place.at;
+#pragma unroll
+    for (int i = 0; i < QUADS; i++) {
+        const uint32_t c = 4 * (lane + 32 * i);
+        uint32_t codes = 0;
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+            codes |= row.code(part(head.x[i], j)) << 8 * j;
+        if (VEC && c < kv.head_dim)
+            *(uint32_t *)(to + c) = codes;
+#pragma unroll
+        for (int j = 0; j < 4 && !VEC; j++)
+            if (c + j < kv.head_dim)
+                to[c + j] = (unsigned char)(codes >> 8 * j);
+    }
+    store_scale(kv, place, row.scale);
+}
+
+template <bool VEC, int QUADS, bool CODES>
 static __global__ void __launch_bounds__(WARPS * 32, VEC &&QUADS == 1 ? 12 : 8)
     qkv_post_kernel(const __grid_constant__ rp_qkv_post_cuda args) {
     __shared__ __align__(16) float scratch[WARPS][QUADS * 128];
@@ -158,7 +210,7 @@ static __global__ void __launch_bounds__(WARPS * 32, VEC &&QUADS == 1 ? 12 : 8)
     /* Where the token belongs; 'live' stays false when it is dead. */
     bool computes = index < args.heads + 2 * args.kv_heads, live = false;
     uint32_t position = 0;
-    kv_place place = {NULL, 0};
+    kv_place place = {NULL, 0, 0};
     auto look_up = [&]() {
         const rp_step_view &step = args.rows.step;
         uint32_t count = rp_live_count(step, RP_ROWS_TOKEN);
@@ -212,6 +264,10 @@ static __global__ void __launch_bounds__(WARPS * 32, VEC &&QUADS == 1 ? 12 : 8)
     }
     if (is_q || is_k)
         rotate<VEC, QUADS>(head, angles, scratch[warp], half, lane);
+    if (CODES && !is_q) {
+        store_codes<VEC, QUADS>(args.kv, place, head, lane);
+        return;
+    }
 #pragma unroll
     for (int i = 0; i < QUADS; i++) {
         uint32_t c = 4 * (lane + 32 * i);
@@ -224,12 +280,16 @@ static __global__ void __launch_bounds__(WARPS * 32, VEC &&QUADS == 1 ? 12 : 8)
     }
 }
 
+template <bool VEC, int QUADS> static auto qkv_post_of(const rp_qkv_post_cuda *args) {
+    return args->kv.scales_at ? qkv_post_kernel<VEC, QUADS, true>
+                              : qkv_post_kernel<VEC, QUADS, false>;
+}
+
 template <bool VEC> static int qkv_post_start(const rp_qkv_post_cuda *args, cudaStream_t stream) {
     dim3 grid(RP_CEIL_DIV(args->heads + 2 * args->kv_heads, WARPS), args->rows.max_rows);
-    return args->head_dim <= 128 ? rp_cuda_start(qkv_post_kernel<VEC, 1>, grid, dim3(WARPS * 32), 0,
-                                                 stream, !args->rows.plain_edges, *args)
-                                 : rp_cuda_start(qkv_post_kernel<VEC, 2>, grid, dim3(WARPS * 32), 0,
-                                                 stream, !args->rows.plain_edges, *args);
+    return rp_cuda_start(args->head_dim <= 128 ? qkv_post_of<VEC, 1>(args)
+                                               : qkv_post_of<VEC, 2>(args),
+                         grid, dim3(WARPS * 32), 0, stream, !args->rows.plain_edges, *args);
 }
 
 int rp_qkv_post_cuda_run(const void *args_void, cudaStream_t stream) {

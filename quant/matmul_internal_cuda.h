@@ -49,9 +49,6 @@ struct rp_matmul_tc_args {
     const uint32_t *live;   /* live rows, on the device */
     struct rp_cuda_stamp stamp;
     const float *bias;
-    /* Of 8-bit products: (max_rows), and (n) or (ceil(n / 128), ceil(k / 128)) where block_scales; else NULL. */
-    const float *in_scales, *weight_scales;
-    enum rp_dtype dtype; /* of both operands */
     void *out;
     size_t out_stride;
     float *partials; /* (segments, max_rows, n), or NULL */
@@ -68,6 +65,9 @@ struct rp_matmul_tc_args {
     uint64_t
         *trace; /* (blocks, 4): when it started, waited, ended, and the SM: with RP_TRACE alone */
     bool out_bf16, accumulate, dependent, block_scales;
+    enum rp_dtype dtype; /* of both operands */
+    /* Of 8-bit products: (max_rows), and (n) or (ceil(n / 128), ceil(k / 128)) where block_scales; else NULL. */
+    const float *in_scales, *weight_scales;
 };
 
 /* What a normed product keeps in shared memory: bf16 tokens, then the sums of squares of 128 columns each. */
@@ -75,7 +75,20 @@ struct rp_matmul_tc_args {
 #define RP_MATMUL_NORM_BYTES(rows, cols)                                                           \
     (RP_MATMUL_NORM_TOKEN_BYTES(rows, cols) + (rows) * (RP_MATMUL_NORM_COLS / 128) * sizeof(float))
 
-/* Frozen arguments of the kernel for few rows (matmul_rows_cuda.cu); 64-byte aligned. One copy brings a stage. */
+/* Rows of codes that a product makes in shared memory: the codes, then a board each, on which warps tell one another
+ * of the row. */
+#define RP_MATMUL_QUANTISE_COLS 16384 /* most columns of rows that come in bf16 */
+#define RP_MATMUL_QUANTISE_BYTES                                                                   \
+    (56u * 1024) /* and most codes in all: rows of 14,336 columns, four of them */
+struct rp_matmul_row_board {
+    float sums[RP_MATMUL_NORM_COLS / 128]; /* of squares, of 128 columns each */
+    uint32_t most[16];                     /* magnitudes, as bits, of each warp's columns */
+    float scale, unused[3];
+};
+#define RP_MATMUL_CODE_BYTES(rows, cols)                                                           \
+    ((size_t)(rows) * ((cols) + sizeof(struct rp_matmul_row_board)))
+
+/* Frozen arguments of the kernel for few rows (matmul_rows_kernel.cuh); 64-byte aligned. One copy brings a stage. */
 struct rp_matmul_rows_args {
     /* (parts, part_blocks, halves, rows, 64): boxes of all parts, `boxes` blocks, all halves, and tile_rows or
      * last_rows */
@@ -104,6 +117,12 @@ struct rp_matmul_rows_args {
     enum rp_activation fn;
     uint64_t *trace; /* as in rp_matmul_tc_args */
     bool gated, out_bf16, accumulate, dependent;
+    bool quantises;      /* rows come in bf16, in `in`, and become codes here */
+    enum rp_dtype dtype; /* of the weights */
+    /* Of 8-bit products: (max_rows), NULL where the rows are made here; and (n). */
+    const float *in_scales, *weight_scales;
+    const uint16_t *in;
+    size_t in_stride;
 };
 
 int rp_matmul_rows_cuda_run(const void *args, struct CUstream_st *stream);
