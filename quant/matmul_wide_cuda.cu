@@ -477,6 +477,8 @@ __device__ __forceinline__ void store_slice(const rp_matmul_wide_args &args, con
     if (PART == 0 && !DRAIN) { /* the box is free: others have read it, or it was sent */
         if (TURN_BOX >= Shape::BOXES && p.leader)
             asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(Shape::BOXES - 1) : "memory");
+        else if (TURN == 0 && Shape::LAID == 0 && p.leader) /* else keep has waited */
+            asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
         rp_warpgroup_sync(p.warpgroup);
     }
     if constexpr (GATED) {
