@@ -18,93 +18,34 @@
  * four warps of the split in order; then the splits in rising order (fold). Who computes a split decides
  * nothing: a block that has splits from a row's first one on folds them at once, any other leaves each by
  * itself as a partial, and the block that arrives last folds what is missing. */
-#include "attention/attention_decode_kernel.cuh"
-#include "attention/attention_program_cuda.h"
+#include "attention/attention_decode_launch.cuh"
 
 /* Three, with or without longer rings: nothing (bench/results). */
 #define BLOCKS_PER_SM 2
 
 namespace {
 
-template <int D, int NT, bool Capped>
-__global__ void __launch_bounds__(THREADS)
-    attention_decode_kernel(const __grid_constant__ decode_args args) {
-    attention_decode<D, NT, plain_mask<Capped>>(args);
-}
-
-template <int D, int NT> const void *kernel_of(const rp_attention_cuda_args *args) {
-    if (args->program)
-        return args->program->decode;
-    return args->args.soft_cap > 0 ? (const void *)attention_decode_kernel<D, NT, true>
-                                   : (const void *)attention_decode_kernel<D, NT, false>;
-}
-
-template <int D, int NT> int start(const rp_attention_cuda_args *args, cudaStream_t stream) {
-    const rp_attention_args *op = &args->args;
-    const rp_kv_layout *kv = &op->kv;
-    decode_args to = {};
-    to.kv = kv->base + (size_t)op->layer * 2 * kv->plane_stride;
-    to.page_stride = kv->page_stride;
-    to.plane_stride = kv->plane_stride;
-    to.head_stride = kv->head_stride;
-    to.slots = op->step.slots;
-    to.plan = args->workspace.plans[args->mask_class].head;
-    to.rows = args->workspace.plans[args->mask_class].rows;
-    to.q = op->q;
-    to.out = (unsigned char *)op->out;
-    to.q_stride = op->q_stride;
-    to.out_stride = op->out_stride;
-    to.arrivals = args->workspace.arrivals;
-    to.partials = args->workspace.partials;
-    to.slot_words = op->step.slot_words;
-    while (1u << to.page_log2 < kv->page_tokens)
-        to.page_log2++;
-    to.group = op->heads / op->kv_heads;
-    to.kv_heads = op->kv_heads;
-    to.row_capacity = args->workspace.row_capacity;
-    to.scale = op->scale * 1.4426950408889634f;
-    to.natural_scale = op->scale;
-    if (op->soft_cap > 0) {
-        to.cap_in = op->scale / op->soft_cap;
-        to.cap_out = op->soft_cap * 1.4426950408889634f;
+template <rp_dtype Page> size_t shared_bytes_of_page(uint32_t dim, uint32_t group) {
+    const bool is_one = group <= 8;
+    switch (dim) {
+    case 64:
+        return is_one ? kernel_sizes<64, 1, Page>::shared_bytes(group)
+                      : kernel_sizes<64, 2, Page>::shared_bytes(group);
+    case 96:
+        return is_one ? kernel_sizes<96, 1, Page>::shared_bytes(group)
+                      : kernel_sizes<96, 2, Page>::shared_bytes(group);
+    case 128:
+        return is_one ? kernel_sizes<128, 1, Page>::shared_bytes(group)
+                      : kernel_sizes<128, 2, Page>::shared_bytes(group);
+    default:
+        return is_one ? kernel_sizes<256, 1, Page>::shared_bytes(group)
+                      : kernel_sizes<256, 2, Page>::shared_bytes(group);
     }
-    to.units = args->workspace.plans[args->mask_class].units;
-    to.unit_capacity = args->workspace.unit_capacity;
-    to.out_dtype = op->out_dtype;
-    to.stamp = args->stamp;
-    to.early = args->config.behind_product;
-    to.q_aligned = (((uintptr_t)op->q | op->q_stride * 4) & 15) == 0;
-    /* One block an SM is quicker where there is not more to do than that. */
-    uint32_t blocks = rp_attention_decode_cuda_blocks(&args->config),
-             sm_count = args->config.limits.sm_count,
-             most = args->config.bucket.rows * to.kv_heads * RP_ATTENTION_SPLITS;
-    if (most <= sm_count && sm_count < blocks)
-        blocks = sm_count;
-    size_t shared_bytes = kernel_sizes<D, NT>::shared_bytes(to.group);
-    const void *kernel = kernel_of<D, NT>(args);
-    int error = (int)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                          (int)shared_bytes);
-    if (error != 0)
-        return error;
-    return rp_cuda_start(kernel, dim3(blocks), dim3(THREADS), shared_bytes, stream,
-                         args->config.limits.dependent_launch, &to);
 }
 
-template <int D> int start_dim(const rp_attention_cuda_args *args, cudaStream_t stream) {
-    return args->args.heads / args->args.kv_heads <= 8 ? start<D, 1>(args, stream)
-                                                       : start<D, 2>(args, stream);
-}
-
-template <int D> size_t shared_bytes_of_dim(uint32_t group) {
-    return group <= 8 ? kernel_sizes<D, 1>::shared_bytes(group)
-                      : kernel_sizes<D, 2>::shared_bytes(group);
-}
-
-size_t shared_bytes_of(uint32_t dim, uint32_t group) {
-    return dim == 64    ? shared_bytes_of_dim<64>(group)
-           : dim == 96  ? shared_bytes_of_dim<96>(group)
-           : dim == 128 ? shared_bytes_of_dim<128>(group)
-                        : shared_bytes_of_dim<256>(group);
+size_t shared_bytes_of(uint32_t dim, uint32_t group, bool has_codes) {
+    return has_codes ? shared_bytes_of_page<RP_DTYPE_INT8>(dim, group)
+                     : shared_bytes_of_page<RP_DTYPE_BF16>(dim, group);
 }
 
 } // namespace
@@ -114,11 +55,12 @@ bool rp_attention_decode_cuda_supports(const rp_attention_cuda_config *config) {
     uint32_t dim = config->head_dim, group = config->heads / config->kv_heads;
     uint64_t line =
         (uint64_t)config->step.config.row_capacity * RP_ATTENTION_SPLITS_MAX * config->kv_heads;
-    return kv->dtype == RP_DTYPE_BF16 && kv->page_tokens >= TILE &&
+    return kv->dtype != RP_DTYPE_F32 && kv->page_tokens >= TILE &&
            (kv->page_tokens & (kv->page_tokens - 1)) == 0 &&
            config->heads % config->kv_heads == 0 && group <= RP_ATTENTION_GROUP_MAX &&
            (dim == 64 || dim == 96 || dim == 128 || dim == 256) &&
-           shared_bytes_of(dim, group) + sizeof(block_state) <= config->limits.shared_bytes_block &&
+           shared_bytes_of(dim, group, rp_dtype_bytes(kv->dtype) == 1) + sizeof(block_state) <=
+               config->limits.shared_bytes_block &&
            (line + 1) * rp_attention_decode_cuda_blocks(config) <= UINT32_MAX;
 }
 
@@ -132,16 +74,8 @@ size_t rp_attention_decode_cuda_partial_floats(const rp_attention_cuda_config *c
 
 int rp_attention_decode_cuda_run(const void *args_void, cudaStream_t stream) {
     const rp_attention_cuda_args *args = (const rp_attention_cuda_args *)args_void;
-    switch (args->args.head_dim) {
-    case 64:
-        return start_dim<64>(args, stream);
-    case 96:
-        return start_dim<96>(args, stream);
-    case 128:
-        return start_dim<128>(args, stream);
-    case 256:
-        return start_dim<256>(args, stream);
-    default:
-        return (int)cudaErrorInvalidValue;
-    }
+    const rp_dtype page = args->args.kv.dtype;
+    return page == RP_DTYPE_INT8       ? rp_attention_decode_int8_cuda_run(args, stream)
+           : page == RP_DTYPE_FP8_E4M3 ? rp_attention_decode_fp8_cuda_run(args, stream)
+                                       : decode_run<RP_DTYPE_BF16>(args, stream);
 }

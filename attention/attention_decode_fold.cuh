@@ -7,7 +7,9 @@
 
 namespace {
 
-/* Sums of one warp over the units of a split: of a lane, heads 2 * (lane % 4) and the next of each tile. */
+/* Sums of one warp over the units of a split: of a lane, heads 2 * (lane % 4) and the next of each tile. Of each 16
+ * columns, those that its first and its ninth row of an instruction are: lane / 4 and 8 more; of codes, which come
+ * in pairs, 2 * (lane / 4) and the next. */
 template <int D, int NT> struct sums {
     float max[NT][2], total[NT][2], out[NT][D / 16][4];
 
@@ -60,7 +62,7 @@ template <int D> struct exchange {
     __device__ __forceinline__ float *row(uint32_t buffer, uint32_t warp, uint32_t head) const {
         return data + ((buffer * WARPS + warp) * group + head) * STRIDE;
     }
-    template <int NT>
+    template <int NT, rp_dtype Page>
     __device__ __forceinline__ void put(uint32_t buffer, sums<D, NT> &s, uint32_t warp,
                                         uint32_t lane) const {
 #pragma unroll
@@ -74,6 +76,11 @@ template <int D> struct exchange {
                 float *to = row(buffer, warp, head);
 #pragma unroll
                 for (int i = 0; i < D / 16; i++) {
+                    if constexpr (page_of<Page>::has_codes) {
+                        *(float2 *)(to + i * 16 + lane / 4 * 2) =
+                            make_float2(s.out[n][i][e], s.out[n][i][e + 2]);
+                        continue;
+                    }
                     to[i * 16 + lane / 4] = s.out[n][i][e];
                     to[i * 16 + lane / 4 + 8] = s.out[n][i][e + 2];
                 }

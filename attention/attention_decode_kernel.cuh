@@ -44,13 +44,41 @@ score_of(const decode_args &args, const segment &at, float x, uint32_t key, uint
     return x;
 }
 
+/* The scales of a lane's keys of a unit; bf16 pages have none. */
+template <rp_dtype Page, int TILES> struct unit_scales {
+    float k[TILES][2], v[TILES][2];
+
+    /* from: K's, then V's. Keys that nobody sees may have any: 0. */
+    template <typename Mask>
+    __device__ __forceinline__ void load(const float *from, const rp_attention_plan_row &row,
+                                         uint32_t key, const program_unit &unit, uint32_t lane) {
+        if constexpr (page_of<Page>::has_codes) {
+            const bool full =
+                Mask::is_program ? !unit.is_partial : all_are_seen(row, key, TILES * TILE);
+#pragma unroll
+            for (int t = 0; t < TILES; t++)
+#pragma unroll
+                for (int half = 0; half < 2; half++) {
+                    const uint32_t offset = t * TILE + half * 8 + lane / 4;
+                    const bool seen =
+                        full || (Mask::is_program ? (unit.seen >> offset & 1) != 0
+                                                  : all_are_seen(row, key + offset, 1));
+                    k[t][half] = seen ? from[offset] : 0.0f;
+                    v[t][half] = seen ? from[TILES * TILE + offset] : 0.0f;
+                }
+        }
+    }
+};
+
 /* Scores of a unit to weights (bf16, as the second operand of the product with V); the sums so far move
- * to the new maximum. */
-template <int D, int NT, int TILES, typename Mask>
-__device__ __forceinline__ void soften(const decode_args &args, const segment &at, uint32_t key,
-                                       float (&scores)[TILES][NT][4], sums<D, NT> &s,
-                                       uint32_t (&weights)[TILES][NT][2], uint32_t lane,
-                                       const program_unit &unit, const mask_params<Mask> &params) {
+ * to the new maximum. Of codes a score is multiplied by its K's scale first, and a weight by its V's in f32 before it
+ * is rounded; the weights' sum has them as they are. */
+template <int D, int NT, int TILES, rp_dtype Page, typename Mask>
+__device__ __forceinline__ void
+soften(const decode_args &args, const segment &at, uint32_t key, float (&scores)[TILES][NT][4],
+       sums<D, NT> &s, uint32_t (&weights)[TILES][NT][2], uint32_t lane, const program_unit &unit,
+       const mask_params<Mask> &params, const unit_scales<Page, TILES> &scales) {
+    constexpr bool has_codes = page_of<Page>::has_codes;
     bool full = all_are_seen(at.info, key, TILES * TILE);
 #pragma unroll
     for (int n = 0; n < NT; n++) {
@@ -60,6 +88,8 @@ __device__ __forceinline__ void soften(const decode_args &args, const segment &a
 #pragma unroll
             for (int i = 0; i < 4; i++) {
                 float &x = scores[t][n][i];
+                if (has_codes)
+                    x *= scales.k[t][i / 2];
                 x = score_of<Mask>(args, at, x, key, t * TILE + lane / 4 + i / 2 * 8,
                                    n * 8 + lane % 4 * 2 + i % 2, full, unit, params);
                 largest[i % 2] = fmaxf(largest[i % 2], x);
@@ -88,16 +118,19 @@ __device__ __forceinline__ void soften(const decode_args &args, const segment &a
                 x[i] = exp2_fast(x[i] - offset_of<Mask>(s.max[n][i % 2]));
             s.total[n][0] += x[0] + x[2];
             s.total[n][1] += x[1] + x[3];
+#pragma unroll
+            for (int i = 0; i < 4 && has_codes; i++)
+                x[i] *= scales.v[t][i / 2];
             weights[t][n][0] = transpose_8x8(pack(x[0], x[1]));
             weights[t][n][1] = transpose_8x8(pack(x[2], x[3]));
         }
     }
 }
 
-template <int D, int NT> struct kernel_sizes : sizes_of<D> {
+template <int D, int NT, rp_dtype Page = RP_DTYPE_BF16> struct kernel_sizes : sizes_of<D, Page> {
     static constexpr int BUFFERS = D * NT <= 256 ? 2 : 1; /* for exchanges; more do not fit */
     /* K and V of a unit of each warp: under way while the sums of the unit before are made. */
-    static constexpr uint32_t RING_BYTES = WARPS * 2 * sizes_of<D>::UNIT_BYTES;
+    static constexpr uint32_t RING_BYTES = WARPS * sizes_of<D, Page>::WARP_BYTES;
     static size_t shared_bytes(uint32_t group) {
         return RING_BYTES + (BUFFERS * WARPS * group * exchange<D>::STRIDE +
                              2 * group * query_buffer<D>::STRIDE) *
@@ -105,9 +138,81 @@ template <int D, int NT> struct kernel_sizes : sizes_of<D> {
     }
 };
 
-template <int D, int NT, typename Mask>
+/* Scores of a unit's keys, without any scale: even and odd steps of 16 columns by themselves. */
+template <int D, int NT, int TILES, rp_dtype Page>
+__device__ __forceinline__ void add_scores(float (&even)[TILES][NT][4], float (&odd)[TILES][NT][4],
+                                           uint32_t keys, const uint32_t (&q)[NT][D / 16][2]) {
+    constexpr uint32_t ROW_BYTES = sizes_of<D, Page>::ROW_BYTES;
+    if constexpr (page_of<Page>::has_codes) {
+#pragma unroll
+        for (int i = 0; i < D / 32; i++)
+#pragma unroll
+            for (int t = 0; t < TILES; t++) {
+                uint32_t codes[4], a[4];
+                load_matrices(codes, keys + t * TILE * ROW_BYTES + i * 32);
+#pragma unroll
+                for (int half = 0; half < 2; half++) {
+                    codes_to_bf16<Page>(codes[half * 2], a[0], a[2]);
+                    codes_to_bf16<Page>(codes[half * 2 + 1], a[1], a[3]);
+#pragma unroll
+                    for (int n = 0; n < NT; n++)
+                        multiply(half ? odd[t][n] : even[t][n], a, q[n][i * 2 + half][0],
+                                 q[n][i * 2 + half][1]);
+                }
+            }
+    } else {
+#pragma unroll
+        for (int i = 0; i < D / 16; i++)
+#pragma unroll
+            for (int t = 0; t < TILES; t++) {
+                uint32_t a[4];
+                load_matrices(a, keys + t * TILE * ROW_BYTES + i * 32);
+#pragma unroll
+                for (int n = 0; n < NT; n++)
+                    multiply(i % 2 ? odd[t][n] : even[t][n], a, q[n][i][0], q[n][i][1]);
+            }
+    }
+}
+
+/* Adds a unit's values times their weights. Codes are transposed in pairs of columns, which become two rows of the
+ * product (sums). */
+template <int D, int NT, int TILES, rp_dtype Page>
+__device__ __forceinline__ void add_values(sums<D, NT> &s, uint32_t values,
+                                           const uint32_t (&weights)[TILES][NT][2]) {
+    constexpr uint32_t ROW_BYTES = sizes_of<D, Page>::ROW_BYTES;
+    if constexpr (page_of<Page>::has_codes) {
+#pragma unroll
+        for (int t = 0; t < TILES; t++)
+#pragma unroll
+            for (int i = 0; i < D / 32; i++) {
+                uint32_t codes[4], a[4];
+                load_matrices_transposed(codes, values + t * TILE * ROW_BYTES + i * 32);
+#pragma unroll
+                for (int half = 0; half < 2; half++) {
+                    codes_to_bf16<Page>(codes[half], a[0], a[1]);
+                    codes_to_bf16<Page>(codes[half + 2], a[2], a[3]);
+#pragma unroll
+                    for (int n = 0; n < NT; n++)
+                        multiply(s.out[n][i * 2 + half], a, weights[t][n][0], weights[t][n][1]);
+                }
+            }
+    } else {
+#pragma unroll
+        for (int t = 0; t < TILES; t++)
+#pragma unroll
+            for (int i = 0; i < D / 16; i++) {
+                uint32_t a[4];
+                load_matrices_transposed(a, values + t * TILE * ROW_BYTES + i * 32);
+#pragma unroll
+                for (int n = 0; n < NT; n++)
+                    multiply(s.out[n][i], a, weights[t][n][0], weights[t][n][1]);
+            }
+    }
+}
+
+template <int D, int NT, typename Mask, rp_dtype Page = RP_DTYPE_BF16>
 __device__ __forceinline__ void attention_decode(const decode_args &args) {
-    using sizes = kernel_sizes<D, NT>;
+    using sizes = kernel_sizes<D, NT, Page>;
     constexpr uint32_t UNIT_BYTES = sizes::UNIT_BYTES, UNIT = sizes::UNIT, STEP = sizes::STEP;
     constexpr int TILES = sizes::TILES, BUFFERS = sizes::BUFFERS;
     constexpr uint32_t COLUMNS = D / 4;                                    /* of four */
@@ -153,7 +258,7 @@ __device__ __forceinline__ void attention_decode(const decode_args &args) {
     query_buffer<D> next_query = {query.data + args.group * query_buffer<D>::STRIDE};
     segment at = shared.start;
     uint32_t left = count - (at.split_end - at.split);
-    loader<D, Mask> load;
+    loader<D, Mask, Page> load;
     load.init(lane);
     load.at = at;
     load.left = left;
@@ -170,8 +275,10 @@ __device__ __forceinline__ void attention_decode(const decode_args &args) {
     copy_wait<0>();
     __syncthreads();
     load.look_ahead(args, shared, warp, lane);
-    const uint32_t keys_at = shared_address(dynamic) + warp * 2 * UNIT_BYTES;
+    const uint32_t keys_at = shared_address(dynamic) + warp * sizes::WARP_BYTES;
     const uint32_t values_at = keys_at + UNIT_BYTES;
+    const float *const scales_at =
+        (const float *)(dynamic + warp * sizes::WARP_BYTES + 2 * UNIT_BYTES);
     load.issue_key(args, shared, keys_at, args.early, warp, lane);
     load.issue_value(args, values_at, args.early, warp, lane);
     if (args.early) {
@@ -182,14 +289,14 @@ __device__ __forceinline__ void attention_decode(const decode_args &args) {
         copy_wait<0>();
         __syncthreads();
     }
-    /* Rows of a unit that a lane names to ldmatrix: for K keys in order, for V two halves of the dims. */
+    /* Rows of a unit that a lane names to ldmatrix: for K keys in order, for V two halves of the dims (32 bytes). */
     const uint32_t key_lane = lane % 16 * sizes::ROW_BYTES + lane / 16 * 16;
     const uint32_t value_lane = (lane % 8 + lane / 16 * 8) * sizes::ROW_BYTES + lane / 8 % 2 * 16;
     uint32_t turn = 0;
 
     for (;;) {
         uint32_t q[NT][D / 16][2];
-        query.template load<NT>(q, args.group, lane);
+        query.template load<NT, Page>(q, args.group, lane);
         if (left != 0) {
             bool wraps = at.head + 1 == args.kv_heads;
             next_query.ask(args, wraps ? row_at(args, shared, at.row + 1).token : at.info.token,
@@ -237,19 +344,10 @@ __device__ __forceinline__ void attention_decode(const decode_args &args) {
                 uint32_t weights[TILES][NT][2];
                 float scores[TILES][NT][4] = {}, odd[TILES][NT][4] = {};
                 copy_wait<1>();
+                unit_scales<Page, TILES> scales;
                 if (seen) {
-#pragma unroll
-                    for (int i = 0; i < D / 16; i++)
-#pragma unroll
-                        for (int t = 0; t < TILES; t++) {
-                            uint32_t a[4];
-                            load_matrices(a, keys_at + key_lane + t * TILE * sizes::ROW_BYTES +
-                                                 i * 32);
-#pragma unroll
-                            for (int n = 0; n < NT; n++)
-                                multiply(i % 2 ? odd[t][n] : scores[t][n], a, q[n][i][0],
-                                         q[n][i][1]);
-                        }
+                    scales.template load<Mask>(scales_at, at.info, key, unit, lane);
+                    add_scores<D, NT, TILES, Page>(scores, odd, keys_at + key_lane, q);
                 }
                 __syncwarp();
                 load.issue_key(args, shared, keys_at, false, warp, lane);
@@ -261,22 +359,12 @@ __device__ __forceinline__ void attention_decode(const decode_args &args) {
 #pragma unroll
                             for (int e = 0; e < 4; e++)
                                 scores[t][n][e] += odd[t][n][e];
-                    soften<D, NT, TILES>(args, at, key, scores, s, weights, lane, unit, params);
+                    soften<D, NT, TILES>(args, at, key, scores, s, weights, lane, unit, params,
+                                         scales);
                 }
                 copy_wait<1>();
-                if (seen) {
-#pragma unroll
-                    for (int t = 0; t < TILES; t++)
-#pragma unroll
-                        for (int i = 0; i < D / 16; i++) {
-                            uint32_t a[4];
-                            load_matrices_transposed(a, values_at + value_lane +
-                                                            t * TILE * sizes::ROW_BYTES + i * 32);
-#pragma unroll
-                            for (int n = 0; n < NT; n++)
-                                multiply(s.out[n][i], a, weights[t][n][0], weights[t][n][1]);
-                        }
-                }
+                if (seen)
+                    add_values<D, NT, TILES, Page>(s, values_at + value_lane, weights);
                 __syncwarp();
                 load.issue_value(args, values_at, false, warp, lane);
             }
@@ -288,7 +376,7 @@ __device__ __forceinline__ void attention_decode(const decode_args &args) {
                 copy_wait<0>();
             if (round != 0)
                 barrier_wait(&shared.empty[buffer], (round - 1) & 1);
-            swap.template put<NT>(buffer, s, warp, lane);
+            swap.template put<NT, Page>(buffer, s, warp, lane);
             barrier_arrive(&shared.full[buffer]);
             if (BUFFERS == 2 && split != at.split)
                 settle(split - 1, turn - 1);

@@ -3,6 +3,7 @@
 #ifndef RP_ATTENTION_ATTENTION_DECODE_STREAM_CUH
 #define RP_ATTENTION_ATTENTION_DECODE_STREAM_CUH
 
+#include "attention/attention_codes_cuda.cuh"
 #include "attention/attention_internal_cuda.h"
 #include "attention/attention_mask_policy.cuh"
 #include "device/cuda_kernel.cuh"
@@ -42,6 +43,7 @@ struct decode_args {
     const uint32_t *units;
     uint32_t unit_capacity;
     float natural_scale;
+    uint32_t scales_at; /* of pages of 8 bits: as rp_kv_layout has it */
 };
 
 __device__ __forceinline__ uint32_t shared_address(const void *at) {
@@ -238,7 +240,7 @@ __device__ __forceinline__ bool all_are_seen(const rp_attention_plan_row &row, u
 }
 
 /* How the keys of a split go to the warps. */
-template <int D> struct sizes_of {
+template <int D, rp_dtype Page = RP_DTYPE_BF16> struct sizes_of {
 #ifdef RP_DECODE_TILES
     static constexpr uint32_t TILES = RP_DECODE_TILES;
 #else
@@ -247,8 +249,12 @@ template <int D> struct sizes_of {
     static constexpr uint32_t UNIT = TILES * TILE;       /* keys */
     static constexpr uint32_t STEP = UNIT * WARPS;       /* keys of one unit per warp */
     static constexpr uint32_t BATCH = 32 / TILES * STEP; /* keys whose pages a warp's lanes hold */
-    static constexpr uint32_t ROW_BYTES = D * 2 + 16;    /* odd in 16 bytes: no bank conflicts */
+    static constexpr uint32_t DATA = D * page_of<Page>::bytes; /* bytes of a key */
+    static constexpr uint32_t ROW_BYTES = DATA + 16; /* odd in 16 bytes: no bank conflicts */
     static constexpr uint32_t UNIT_BYTES = UNIT * ROW_BYTES;
+    /* A warp's ring: K and V of a unit, and the scales of both. */
+    static constexpr uint32_t SCALE_BYTES = page_of<Page>::has_codes ? UNIT * 8 : 0;
+    static constexpr uint32_t WARP_BYTES = 2 * UNIT_BYTES + SCALE_BYTES;
 };
 static_assert(RP_ATTENTION_SPLIT % sizes_of<64>::STEP == 0, "a split is whole steps");
 
@@ -259,11 +265,11 @@ __device__ __forceinline__ uint32_t unit_key(uint32_t unit) {
 }
 
 /* One warp's stream of units into its ring, ahead of the sums. */
-template <int D, typename Mask> struct loader {
-    static constexpr uint32_t TILES = sizes_of<D>::TILES, UNIT = sizes_of<D>::UNIT,
-                              STEP = sizes_of<D>::STEP, BATCH = sizes_of<D>::BATCH,
-                              ROW_BYTES = sizes_of<D>::ROW_BYTES;
-    static constexpr uint32_t CHUNKS = D / 8; /* of 16 bytes */
+template <int D, typename Mask, rp_dtype Page = RP_DTYPE_BF16> struct loader {
+    using sizes = sizes_of<D, Page>;
+    static constexpr uint32_t TILES = sizes::TILES, UNIT = sizes::UNIT, STEP = sizes::STEP,
+                              BATCH = sizes::BATCH, ROW_BYTES = sizes::ROW_BYTES;
+    static constexpr uint32_t CHUNKS = sizes::DATA / 16; /* of 16 bytes */
     /* A warp's instruction copies 32 chunks; after so many of them whole rows are done. */
     static constexpr uint32_t PERIOD = CHUNKS % 3 == 0 ? 3 : 1;
     segment at;
@@ -441,14 +447,37 @@ template <int D, typename Mask> struct loader {
             uint32_t page = __shfl_sync(0xFFFFFFFFu, pages, (key - batch) / STEP * TILES + t);
             uint32_t in_page = (place(warp) + t * TILE) & ((1u << args.page_log2) - 1);
             from[t] = args.kv + page * args.page_stride + at.head * args.head_stride +
-                      in_page * (D * 2) + lane * 16;
+                      in_page * sizes::DATA + lane * 16;
         }
     }
-    /* K of the next unit, then V of it. */
+    /* Scales of the unit, of K and then of V, four keys a lane; zeros where none of them is seen. All but those with
+     * the row's own key, or those alone. */
+    enum which { ALL, BUT_OWN, OWN };
+    __device__ __forceinline__ void copy_scales(const decode_args &args, uint32_t to, which which,
+                                                uint32_t warp, uint32_t lane) {
+        const uint32_t quad = lane % (TILES * 4); /* of the unit's keys */
+        const uint32_t first = place(warp) + quad * 4, own = own_position();
+        const uint32_t page =
+            __shfl_sync(0xFFFFFFFFu, pages, (key - batch) / STEP * TILES + quad / 4);
+        const uint32_t in_page = first & ((1u << args.page_log2) - 1);
+        const bool is_seen =
+            Mask::is_program ? (seen >> quad * 4 & 15) != 0 : any_is_seen<Mask>(at.info, first, 4);
+        const bool has_own = own - first < 4;
+        if (key < end && lane < TILES * 8 && (which == ALL || has_own == (which == OWN)))
+            copy_16_or_zero(to + lane * 16,
+                            args.kv + page * args.page_stride + at.head * args.head_stride +
+                                lane / (TILES * 4) * args.plane_stride + args.scales_at +
+                                in_page * 4,
+                            is_seen);
+    }
+    /* K of the next unit, then V of it; all scales with K. */
     __device__ __forceinline__ void issue_key(const decode_args &args, const block_state &shared,
                                               uint32_t to, bool but_own, uint32_t warp,
                                               uint32_t lane) {
         advance(args, shared, warp, lane);
+        if constexpr (page_of<Page>::has_codes)
+            copy_scales(args, to + 2 * sizes::UNIT_BYTES, but_own && has_own(warp) ? BUT_OWN : ALL,
+                        warp, lane);
         copy(to, but_own && has_own(warp), warp, lane);
     }
     __device__ __forceinline__ void issue_value(const decode_args &args, uint32_t to, bool but_own,
@@ -477,11 +506,14 @@ template <int D, typename Mask> struct loader {
                 __shfl_sync(0xFFFFFFFFu, pages, (key - batch) / STEP * TILES + row / TILE);
             uint32_t in_page = own_position() & ((1u << args.page_log2) - 1);
             const unsigned char *own = args.kv + page * args.page_stride +
-                                       at.head * args.head_stride + in_page * (D * 2) + lane * 16;
+                                       at.head * args.head_stride + in_page * sizes::DATA +
+                                       lane * 16;
             if (lane < CHUNKS && (!Mask::is_program || seen >> row & 1)) {
                 copy_16(keys_at + row * ROW_BYTES + lane * 16, own);
                 copy_16(values_at + row * ROW_BYTES + lane * 16, own + args.plane_stride);
             }
+            if constexpr (page_of<Page>::has_codes)
+                copy_scales(args, keys_at + 2 * sizes::UNIT_BYTES, OWN, warp, lane);
         }
         key += STEP;
     }
@@ -506,12 +538,23 @@ template <int D> struct query_buffer {
                 copy_4(shared_address(data + i / D * STRIDE + i % D), from + i);
         }
     }
-    template <int NT>
+    /* As the second operand; of codes, whose word of four columns is two pairs, columns 0 and 2, 1 and 3. */
+    template <int NT, rp_dtype Page>
     __device__ __forceinline__ void load(uint32_t (&q)[NT][D / 16][2], uint32_t group,
                                          uint32_t lane) const {
 #pragma unroll
         for (int n = 0; n < NT; n++) {
             uint32_t head = n * 8 + lane / 4;
+            if constexpr (page_of<Page>::has_codes) {
+                const float *from = data + min(head, group - 1) * STRIDE + lane % 4 * 4;
+#pragma unroll
+                for (int i = 0; i < D / 16; i++) {
+                    float4 x = *(const float4 *)(from + i * 16);
+                    q[n][i][0] = head < group ? pack(x.x, x.z) : 0;
+                    q[n][i][1] = head < group ? pack(x.y, x.w) : 0;
+                }
+                continue;
+            }
             const float *from = data + min(head, group - 1) * STRIDE + lane % 4 * 2;
 #pragma unroll
             for (int i = 0; i < D / 8; i++) {

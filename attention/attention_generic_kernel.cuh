@@ -64,7 +64,38 @@ template <> struct wide<__nv_bfloat16> {
     }
 };
 
-/* q . k, columns in rising order whichever way they are loaded. */
+/* Codes of pages of 8 bits, as f32 without their scale. */
+struct int8_code {
+    int8_t bits;
+    __device__ __forceinline__ operator float() const { return (float)bits; }
+};
+struct fp8_code {
+    uint8_t bits;
+    __device__ __forceinline__ operator float() const {
+        uint32_t rest = bits & 0x7Fu, sign = (bits & 0x80u) << 24;
+        /* Exponent and mantissa where f32 has them, 2^120 too small; denormals too. */
+        float value = __uint_as_float(sign | rest << 20) * 0x1p120f;
+        return rest == 0x7Fu ? __uint_as_float(0x7FC00000u) : value;
+    }
+};
+template <typename Code> struct wide_codes {
+    static constexpr uint32_t count = 16;
+    static __device__ __forceinline__ void load(float *x, const Code *from) {
+        union {
+            uint4 raw;
+            Code codes[16];
+        } both;
+        both.raw = *(const uint4 *)from;
+#pragma unroll
+        for (int i = 0; i < 16; i++)
+            x[i] = both.codes[i];
+    }
+};
+template <> struct wide<int8_code> : wide_codes<int8_code> {};
+template <> struct wide<fp8_code> : wide_codes<fp8_code> {};
+template <typename Element> struct is_code { static constexpr bool value = sizeof(Element) == 1; };
+
+/* q . k, columns in rising order whichever way they are loaded; of codes without their scale. */
 template <typename Element>
 static __device__ __forceinline__ float dot(const float *q, const Element *k, uint32_t dim) {
     float sum = 0.0f;
@@ -101,7 +132,7 @@ generic_score(const rp_attention_args &args, const generic_row &row, float produ
     return score;
 }
 
-/* The warp's blocks of keys. */
+/* The warp's blocks of keys. Scales of codes multiply scores and weights, in f32. */
 template <typename Element, typename Mask>
 static __device__ void attend(generic_state &state, const rp_attention_args &args,
                               const generic_row &row, const float *q, uint32_t kv_head) {
@@ -126,11 +157,18 @@ static __device__ void attend(generic_state &state, const rp_attention_args &arg
                 continue;
         }
         const Element *k = NULL;
-        float score = -INFINITY;
+        float score = -INFINITY, value_scale = 1.0f;
         if (is_seen) {
-            k = (const Element *)(base + (size_t)row.pages[key >> shift] * kv.page_stride) +
-                (size_t)(key & (kv.page_tokens - 1)) * dim;
-            score = generic_score<Mask>(args, row, dot<Element>(q, k, dim), key, params);
+            const unsigned char *run = base + (size_t)row.pages[key >> shift] * kv.page_stride;
+            const uint32_t in_page = key & (kv.page_tokens - 1);
+            k = (const Element *)run + (size_t)in_page * dim;
+            float product = dot<Element>(q, k, dim);
+            if constexpr (is_code<Element>::value) {
+                const float *scale = (const float *)(run + kv.scales_at) + in_page;
+                product *= *scale;
+                value_scale = *(const float *)((const unsigned char *)scale + kv.plane_stride);
+            }
+            score = generic_score<Mask>(args, row, product, key, params);
         }
         float max = fmaxf(state.max, rp_warp_max(score));
         /* All scores NaN: the weights below are NaN and stay visible. */
@@ -142,6 +180,8 @@ static __device__ void attend(generic_state &state, const rp_attention_args &arg
 #pragma unroll
         for (int j = 0; j < WORDS; j++)
             state.out[j] *= scale;
+        if constexpr (is_code<Element>::value)
+            weight *= value_scale;
         uint32_t seen = __ballot_sync(0xFFFFFFFFu, is_seen);
         for (; seen != 0; seen &= seen - 1) { /* V only of keys that are seen */
             int from = __ffs((int)seen) - 1;
@@ -158,7 +198,8 @@ static __device__ void attend(generic_state &state, const rp_attention_args &arg
     }
 }
 
-template <typename Mask>
+/* Codes: pages of 8 bits, else of f32 or bf16. */
+template <typename Mask, bool Codes>
 static __device__ __forceinline__ void generic(const rp_attention_cuda_args &call) {
     rp_stamp stamp(call.stamp);
     __shared__ __align__(16) float q[HEAD_DIM_MAX];
@@ -178,7 +219,11 @@ static __device__ __forceinline__ void generic(const rp_attention_cuda_args &cal
     generic_state state = {};
     state.max = -INFINITY;
     uint32_t kv_head = head / (args.heads / args.kv_heads);
-    if (args.kv.dtype == RP_DTYPE_F32)
+    if (Codes && args.kv.dtype == RP_DTYPE_INT8)
+        attend<int8_code, Mask>(state, args, row, q, kv_head);
+    else if (Codes)
+        attend<fp8_code, Mask>(state, args, row, q, kv_head);
+    else if (args.kv.dtype == RP_DTYPE_F32)
         attend<float, Mask>(state, args, row, q, kv_head);
     else
         attend<__nv_bfloat16, Mask>(state, args, row, q, kv_head);

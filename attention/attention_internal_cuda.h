@@ -110,9 +110,14 @@ struct rp_attention_cuda_args {
     const struct rp_attention_program *program; /* whose kernels are launched; NULL: built in */
 };
 
-/* Decode rows: bf16 pages of at least 16 tokens, head dim 64, 96, 128 or 256, groups up to 16. */
+/* Decode rows: pages of bf16 or 8 bits of at least 16 tokens, head dim 64, 96, 128 or 256, groups up to 16. */
 bool rp_attention_decode_cuda_supports(const struct rp_attention_cuda_config *config);
 int rp_attention_decode_cuda_run(const void *args, struct CUstream_st *stream);
+/* Its parts for pages of 8 bits, in files of their own. */
+int rp_attention_decode_int8_cuda_run(const struct rp_attention_cuda_args *args,
+                                      struct CUstream_st *stream);
+int rp_attention_decode_fp8_cuda_run(const struct rp_attention_cuda_args *args,
+                                     struct CUstream_st *stream);
 /* Blocks of its largest grid, and f32 values of one block's partials. */
 uint32_t rp_attention_decode_cuda_blocks(const struct rp_attention_cuda_config *config);
 size_t rp_attention_decode_cuda_partial_floats(const struct rp_attention_cuda_config *config);
@@ -125,8 +130,13 @@ bool rp_attention_prefill_cuda_has_wgmma(const struct rp_attention_cuda_config *
 /* Keys of one block. */
 uint32_t rp_attention_prefill_cuda_keys(const struct rp_attention_cuda_config *config);
 int rp_attention_prefill_cuda_run(const void *args, struct CUstream_st *stream);
+/* Its parts by mma.sync for pages of 8 bits, in files of their own. */
+int rp_attention_prefill_int8_cuda_run(const struct rp_attention_cuda_args *args,
+                                       struct CUstream_st *stream);
+int rp_attention_prefill_fp8_cuda_run(const struct rp_attention_cuda_args *args,
+                                      struct CUstream_st *stream);
 
-/* Any head dim up to 256, f32 and bf16 pages, any page size, any group; both kinds of rows. */
+/* Any head dim up to 256, pages of any type and size, any group; both kinds of rows. */
 int rp_attention_generic_cuda_run(const void *args, struct CUstream_st *stream);
 
 /* The planner. tile_queries 0: no list of tiles. */

@@ -2,18 +2,24 @@
 #ifndef RP_ATTENTION_ATTENTION_PREFILL_KERNEL_CUH
 #define RP_ATTENTION_ATTENTION_PREFILL_KERNEL_CUH
 
+#include "attention/attention_codes_cuda.cuh"
 #include "attention/attention_tile_cuda.cuh"
 
 #define ROWS    64 /* of a tile */
 #define KEYS    64 /* of a block */
 #define THREADS 128
 
-template <int D> struct shape {
+/* Of bf16 pages: K and V of two blocks. Of codes: K and V of one block as bf16, then codes and scales of the next. */
+template <int D, rp_dtype Page = RP_DTYPE_BF16> struct shape {
     static constexpr int stride = D == 96 ? 128 : D; /* elements of a row in shared memory */
     static constexpr int chunks = D / 8;             /* of 16 bytes */
     static constexpr int block_bytes = KEYS * stride * 2;
     static constexpr int q_bytes = ROWS * stride * 2;
-    static constexpr int shared_bytes = q_bytes + 4 * block_bytes;
+    static constexpr bool has_codes = page_of<Page>::has_codes;
+    static constexpr int codes_bytes = has_codes ? 2 * KEYS * D : 0; /* K's, then V's */
+    static constexpr int scale_bytes = has_codes ? 2 * KEYS * 4 : 0; /* twice: of both blocks */
+    static constexpr int shared_bytes =
+        q_bytes + (has_codes ? 2 : 4) * block_bytes + codes_bytes + 2 * scale_bytes;
 };
 
 /* Byte offset of a 16-byte chunk: neighbouring rows of one column lie in different banks. */
@@ -69,6 +75,83 @@ static __device__ __forceinline__ void load_block(uint32_t to, const rp_attentio
             from += (size_t)tile.pages[position >> shift] * kv.page_stride +
                     (position & (kv.page_tokens - 1)) * (D * 2) + chunk * 16;
         copy_chunk(to + chunk_at<D>(row, chunk), from, is_seen);
+    }
+}
+
+/* --- pages of 8 bits: a thread converts what it has copied itself --- */
+
+static __device__ __forceinline__ void copy_word(uint32_t to, const void *from, bool is_seen) {
+    uint32_t bytes = is_seen ? 4 : 0; /* 0: zeros */
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(bytes)
+                 : "memory");
+}
+
+/* Codes of K and V of the block at `key`, and their scales; zeros of keys that are not seen. */
+template <int D, typename Mask>
+static __device__ __forceinline__ void load_codes(uint32_t to, const rp_attention_args &args,
+                                                  const prefill_tile &tile, uint32_t kv_head,
+                                                  uint32_t key, uint2 seen) {
+    constexpr uint32_t chunks = D / 16;
+    const rp_kv_layout &kv = args.kv;
+    const unsigned char *base =
+        kv.base + (size_t)args.layer * 2 * kv.plane_stride + (size_t)kv_head * kv.head_stride;
+    const uint32_t shift = 31 - __clz(kv.page_tokens);
+    auto find = [&](uint32_t row, bool &is_seen) {
+        const uint32_t position = key + row;
+        is_seen = position >= tile.first_key && position < tile.key_end;
+        if (Mask::is_program)
+            is_seen = (row < 32 ? seen.x : seen.y) >> row % 32 & 1;
+        return is_seen ? base + (size_t)tile.pages[position >> shift] * kv.page_stride : base;
+    };
+    bool is_seen;
+#pragma unroll
+    for (uint32_t i = 0; i < KEYS * chunks / THREADS; i++) {
+        const uint32_t id = threadIdx.x + i * THREADS, row = id / chunks;
+        const unsigned char *from = find(row, is_seen);
+        from += ((key + row) & (kv.page_tokens - 1)) * D + id % chunks * 16;
+        copy_chunk(to + id * 16, from, is_seen);
+        copy_chunk(to + KEYS * D + id * 16, from + kv.plane_stride, is_seen);
+    }
+    const uint32_t row = threadIdx.x % KEYS, plane = threadIdx.x / KEYS;
+    const unsigned char *from = find(row, is_seen) + plane * kv.plane_stride + kv.scales_at;
+    copy_word(to + 2 * KEYS * D + threadIdx.x * 4, from + ((key + row) & (kv.page_tokens - 1)) * 4,
+              is_seen);
+}
+
+/* What this thread has copied, as bf16 and exactly, to where the products read it; scales as they are. */
+template <int D, rp_dtype Page>
+static __device__ __forceinline__ void convert_codes(unsigned char *tile, const unsigned char *from,
+                                                     float *scales) {
+    constexpr uint32_t chunks = D / 16;
+#pragma unroll
+    for (uint32_t i = 0; i < 2 * KEYS * chunks / THREADS; i++) {
+        const uint32_t id = threadIdx.x + i * THREADS, row = id / chunks;
+        const uint4 raw = *(const uint4 *)(from + id * 16);
+        const uint32_t words[4] = {raw.x, raw.y, raw.z, raw.w};
+        uint32_t out[8];
+#pragma unroll
+        for (int w = 0; w < 4; w++) {
+            uint32_t even, odd;
+            codes_to_bf16<Page>(words[w], even, odd);
+            out[w * 2] = __byte_perm(even, odd, 0x5410);
+            out[w * 2 + 1] = __byte_perm(even, odd, 0x7632);
+        }
+        /* Rows past K's are V's: its tile lies behind K's. */
+        const uint32_t chunk = id % chunks * 2;
+        *(uint4 *)(tile + chunk_at<D>(row, chunk)) = make_uint4(out[0], out[1], out[2], out[3]);
+        *(uint4 *)(tile + chunk_at<D>(row, chunk + 1)) = make_uint4(out[4], out[5], out[6], out[7]);
+    }
+    scales[threadIdx.x] = ((const float *)(from + 2 * KEYS * D))[threadIdx.x];
+}
+
+/* Scores or weights of the warp's rows times the scales of their keys. */
+static __device__ __forceinline__ void scale_keys(float (&s)[KEYS / 8][4], const float *scales) {
+#pragma unroll
+    for (int n = 0; n < KEYS / 8; n++) {
+        const float2 two = *(const float2 *)(scales + n * 8 + threadIdx.x % 4 * 2);
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            s[n][i] *= i % 2 ? two.y : two.x;
     }
 }
 
@@ -192,8 +275,11 @@ template <typename Mask> struct block_walk {
     bool is_partial;
 };
 
-template <int D, typename Mask>
+/* Of codes, scores are multiplied by the scales of K before anything else, weights by those of V in f32 before they
+ * are rounded; the sum of the weights has them as they are. */
+template <int D, typename Mask, rp_dtype Page = RP_DTYPE_BF16>
 static __device__ __forceinline__ void prefill(const rp_attention_cuda_args &call) {
+    constexpr bool has_codes = page_of<Page>::has_codes;
     extern __shared__ __align__(128) unsigned char shared[];
     rp_stamp stamp(call.stamp);
     const rp_attention_args &args = call.args;
@@ -204,12 +290,21 @@ static __device__ __forceinline__ void prefill(const rp_attention_cuda_args &cal
     if (tile.tokens == 0)
         return;
     uint32_t q = (uint32_t)__cvta_generic_to_shared(shared);
-    uint32_t k = q + shape<D>::q_bytes, v = k + 2 * shape<D>::block_bytes;
+    uint32_t k = q + shape<D>::q_bytes, v = k + (has_codes ? 1 : 2) * shape<D>::block_bytes;
+    unsigned char *const tiles = shared + shape<D>::q_bytes; /* of codes: K and V */
+    unsigned char *const codes = tiles + 2 * shape<D>::block_bytes;
+    float *const scales =
+        (float *)(codes + shape<D, Page>::codes_bytes + shape<D, Page>::scale_bytes);
     block_walk<Mask> walk;
     walk.begin(call, tile);
     walk.find(call, tile, kv_head, group);
-    load_block<D, Mask>(k, args, tile, 0, kv_head, walk.key, walk.seen);
-    load_block<D, Mask>(v, args, tile, 1, kv_head, walk.key, walk.seen);
+    if constexpr (has_codes) {
+        load_codes<D, Mask>((uint32_t)__cvta_generic_to_shared(codes), args, tile, kv_head,
+                            walk.key, walk.seen);
+    } else {
+        load_block<D, Mask>(k, args, tile, 0, kv_head, walk.key, walk.seen);
+        load_block<D, Mask>(v, args, tile, 1, kv_head, walk.key, walk.seen);
+    }
     asm volatile("cp.async.commit_group;" ::: "memory");
     load_q<D>(shared, args, tile, kv_head, group);
 
@@ -230,14 +325,22 @@ static __device__ __forceinline__ void prefill(const rp_attention_cuda_args &cal
             walk.find(call, tile, kv_head, group);
         asm volatile("cp.async.wait_group 0;" ::: "memory");
         __syncthreads();
-        if (more) {
+        if constexpr (has_codes) {
+            convert_codes<D, Page>(tiles, codes, scales);
+            __syncthreads();
+            if (more)
+                load_codes<D, Mask>((uint32_t)__cvta_generic_to_shared(codes), args, tile, kv_head,
+                                    walk.key, walk.seen);
+        } else if (more) {
             uint32_t to = (stage ^ 1) * shape<D>::block_bytes;
             load_block<D, Mask>(k + to, args, tile, 0, kv_head, walk.key, walk.seen);
             load_block<D, Mask>(v + to, args, tile, 1, kv_head, walk.key, walk.seen);
         }
         asm volatile("cp.async.commit_group;" ::: "memory");
         float s[KEYS / 8][4], scale[2];
-        product_qk<D>(s, q, k + stage * shape<D>::block_bytes);
+        product_qk<D>(s, q, k + (has_codes ? 0 : stage * shape<D>::block_bytes));
+        if (has_codes)
+            scale_keys(s, scales);
         if constexpr (Mask::is_capped)
             cap_scores(s, args.scale / args.soft_cap);
         if constexpr (Mask::is_program) {
@@ -253,7 +356,9 @@ static __device__ __forceinline__ void prefill(const rp_attention_cuda_args &cal
 #pragma unroll
             for (int i = 0; i < 4; i++)
                 o[n][i] *= scale[i / 2];
-        product_pv<D>(o, s, v + stage * shape<D>::block_bytes);
+        if (has_codes)
+            scale_keys(s, scales + KEYS);
+        product_pv<D>(o, s, v + (has_codes ? 0 : stage * shape<D>::block_bytes));
     }
     store_rows<D, Mask>(o, state, args, tile, kv_head, row, group);
 }

@@ -3,9 +3,11 @@
  *   RP_MASK_PROGRAM    how its text is included
  *   RP_PROGRAM_PLAN, _DECODE, _WGMMA, _PREFILL, _GENERIC   1 for each kernel that the sizes have a use for
  *   RP_PROGRAM_DIM     head dim
+ *   RP_PROGRAM_PAGE    enum rp_dtype of the pages
  *   RP_PROGRAM_IS_SHORT   whether asking for a pair is a few instructions
  *   RP_PROGRAM_ARGS_BYTES of struct rp_attention_cuda_args
  *   RP_PROGRAM_TILES   of query heads, eight a tile: 1 or 2 */
+#include "attention/attention_codes_cuda.cuh"
 #include "attention/attention_internal_cuda.h"
 #include "attention/attention_mask_policy.cuh"
 #include "device/cuda_kernel.cuh"
@@ -14,6 +16,7 @@
 
 static_assert(sizeof(rp_attention_cuda_args) == RP_PROGRAM_ARGS_BYTES,
               "host and NVRTC lay out the same arguments");
+constexpr rp_dtype program_page = (rp_dtype)RP_PROGRAM_PAGE;
 
 #ifdef RP_PROGRAM_PLAN
 #include "attention/attention_plan_program.cuh"
@@ -28,7 +31,7 @@ namespace decode { /* whose short names others have, too; all that it includes b
 #include "attention/attention_decode_kernel.cuh"
 extern "C" __global__ void __launch_bounds__(THREADS)
     rp_program_decode(const __grid_constant__ decode_args args) {
-    attention_decode<RP_PROGRAM_DIM, RP_PROGRAM_TILES, program_mask>(args);
+    attention_decode<RP_PROGRAM_DIM, RP_PROGRAM_TILES, program_mask, program_page>(args);
 }
 } // namespace decode
 #endif
@@ -45,7 +48,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 #include "attention/attention_prefill_kernel.cuh"
 extern "C" __global__ void __launch_bounds__(THREADS)
     rp_program_prefill(const __grid_constant__ rp_attention_cuda_args call) {
-    prefill<RP_PROGRAM_DIM, program_mask>(call);
+    prefill<RP_PROGRAM_DIM, program_mask, program_page>(call);
 }
 #endif
 
@@ -53,6 +56,6 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 #include "attention/attention_generic_kernel.cuh"
 extern "C" __global__ void __launch_bounds__(RP_GENERIC_THREADS)
     rp_program_generic(const __grid_constant__ rp_attention_cuda_args call) {
-    generic<program_mask>(call);
+    generic<program_mask, page_of<program_page>::has_codes>(call);
 }
 #endif

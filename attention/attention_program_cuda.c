@@ -60,17 +60,19 @@ int rp_attention_program_compile(struct rp_nvrtc *nvrtc,
                                  const struct rp_attention_cuda_config *config, const char *text,
                                  struct rp_buffer *out, struct rp_error *err) {
     struct rp_nvrtc_header headers[HEADERS_MAX];
-    char dim[40], tiles[40], args[48], align[48];
+    char dim[40], page[40], tiles[40], args[48], align[48];
     const char *options[12] = {"-DRP_MASK_PROGRAM=<mask_program.h>",
                                is_short(text) ? "-DRP_PROGRAM_IS_SHORT=1"
                                               : "-DRP_PROGRAM_IS_SHORT=0",
                                dim,
+                               page,
                                tiles,
                                args,
                                align};
-    uint32_t count = 6, header_count = 0;
+    uint32_t count = 7, header_count = 0;
     struct needs needs = needs_of(config);
     snprintf(dim, sizeof dim, "-DRP_PROGRAM_DIM=%u", config->head_dim);
+    snprintf(page, sizeof page, "-DRP_PROGRAM_PAGE=%u", (unsigned)config->kv.dtype);
     snprintf(tiles, sizeof tiles, "-DRP_PROGRAM_TILES=%u",
              config->heads / config->kv_heads <= 8 ? 1u : 2u);
     snprintf(args, sizeof args, "-DRP_PROGRAM_ARGS_BYTES=%zu",

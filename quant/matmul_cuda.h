@@ -15,7 +15,10 @@
  * costs 25 times that), then one f32 product: (f32)sum * (in_scales[row] * scales[n]). From there on it is added up as
  * above. RP_SCALE_BLOCK_128: a chain each 128 columns, total = fma(chain, scales[n / 128][k / 128], total) within a
  * segment, then * in_scales[row].
- * W8A16 (RP_INPUT_PLAIN): one f32 fma chain in rising k of bf16 * code, then * scales[n]; with blocks, one each 128 columns.
+ * Sizes outside the tile rules: INT8 the same bits; FP8 f32 chains in place of the tensor cores', within segments.
+ * W8A16 (RP_INPUT_PLAIN): 32 f32 fma chains of bf16 * code, chain l of columns [16 l + 512 j, + 16) in rising k, added by
+ * halves (l and l ^ 16, l ^ 8, ...), then * scales[n]; with blocks, sums of 16 columns times their scale go into the chain
+ * (matmul_generic_8_cuda.cu).
  *
  * --numerics fast may break this contract.
  *

@@ -133,9 +133,12 @@ int rp_matmul_tc_cuda_run(const void *args, struct CUstream_st *stream);
 /* Once per kernel that args uses, outside any capture. NOT_FOUND when there is no kernel for the tile. */
 int rp_matmul_tc_cuda_prepare(const struct rp_matmul_tc_args *args);
 
-/* Any size, stride and alignment, f32 or bf16: one fma chain in rising k per output. Takes a
- * struct rp_matmul_cuda and copies what it needs of it (the matrix's struct too): nothing is read later. */
+/* Any size, stride, alignment and type: one fma chain in rising k per output; of 8 bits, with in_scales where input is
+ * RP_INPUT_QUANTISED, what matmul_generic_8_cuda.cu says. Takes a struct rp_matmul_cuda and copies what it needs of it
+ * (the matrix's struct too): nothing is read later. */
 int rp_matmul_generic_cuda_run(const void *args, struct CUstream_st *stream);
+/* The part of it for 8 bits. */
+int rp_matmul_generic_8_cuda_run(const struct rp_matmul_cuda *op, struct CUstream_st *stream);
 
 /* The tile that rp_matmul_cuda_plan takes for a product that fits. */
 struct rp_matmul_tile rp_matmul_cuda_choose(const struct rp_matmul_cuda *op);

@@ -1,4 +1,4 @@
-/* matmul_mid_cuda.cu - bf16 products of 65 to 256 rows of tokens on Hopper's tensor cores.
+/* matmul_mid_cuda.cu - products of 65 to 256 rows of tokens on Hopper's tensor cores: bf16, FP8 and INT8 (W8A8).
  *
  * Tokens are the instruction's left operand, weights its right one: an instruction takes up to 256 weight
  * rows, so that a block has a tile of all tokens and as many weight rows as its registers hold sums for.
@@ -11,12 +11,16 @@
  * A unit of work is a tile with all of K or, where the reader sums up partials, one segment of it.
  *
  * Gated: the box of weights brings 8 gates, then their 8 ups, then the next 8 gates: a thread has a gate's
- * sum in sums[8 * j + i] and its up's in sums[8 * j + 4 + i]. */
+ * sum in sums[8 * j + i] and its up's in sums[8 * j + 4 + i].
+ *
+ * 8 bits: K counts in pairs of bytes (rp_matmul_cuda_units). A unit's sums are multiplied by their scales as it ends:
+ * those of its weight rows come by way of shared memory, read while the tensor cores work. */
 #include "device/cuda_kernel.cuh"
 #include "device/ops_math.cuh"
 #include "quant/matmul_internal_cuda.h"
 #include "quant/matmul_mid_internal_cuda.h"
 #include "quant/matmul_pipeline.cuh"
+#include "quant/matmul_scales.cuh"
 #include "quant/matmul_wgmma.cuh"
 
 namespace {
@@ -24,9 +28,11 @@ namespace {
 #define MULTIPLYING 256 /* threads: two warpgroups */
 #define THREADS     (MULTIPLYING + 64)
 
-template <int TOKENS_, int WIDTH_, bool GATED_> struct shape {
+template <int TOKENS_, int WIDTH_, bool GATED_, rp_wgmma_type TYPE_> struct shape {
     static constexpr int TOKENS = TOKENS_, WIDTH = WIDTH_;
     static constexpr bool GATED = GATED_;
+    static constexpr rp_wgmma_type TYPE = TYPE_;
+    static constexpr bool SCALED = rp_wgmma_is_8<TYPE>;
     static constexpr int BLOCKS = TOKENS / 128; /* of 64 tokens, of a warpgroup */
     static constexpr int SUMS = WIDTH / 2;      /* registers of one block */
     static constexpr uint32_t WEIGHT_BYTES = WIDTH * 128, TOKEN_BYTES = TOKENS * 128; /* a box */
@@ -127,7 +133,9 @@ template <typename Shape> __device__ __forceinline__ void free_stage(const ring<
 
 #define HELD 2
 
-template <typename Shape> using sums_of = float[Shape::BLOCKS][Shape::SUMS];
+template <typename Shape>
+using sums_of = typename rp_wgmma_sum<Shape::TYPE>::type[Shape::BLOCKS][Shape::SUMS];
+template <typename Shape> using values_of = float[Shape::BLOCKS][Shape::SUMS];
 
 /* One segment: a chain from zero over its columns in rising order. Its last two stages are not freed: the
  * sums pass through them on their way out. */
@@ -143,8 +151,8 @@ __device__ __forceinline__ void multiply_segment(ring<Shape> &at, uint32_t warpg
         for (int i = 0; i < RP_MATMUL_BLOCK / 16; i++)
 #pragma unroll
             for (int block = 0; block < Shape::BLOCKS; block++)
-                rp_wgmma<Shape::WIDTH>::run(sums[block], a + 2 * i + block * 64 * 128 / 16,
-                                            b + 2 * i, (k | i) != 0);
+                rp_wgmma<Shape::WIDTH, Shape::TYPE>::run(
+                    sums[block], a + 2 * i + block * 64 * 128 / 16, b + 2 * i, (k | i) != 0);
         rp_wgmma_commit();
         rp_wgmma_wait<0>();
         if (k + HELD < blocks)
@@ -167,7 +175,7 @@ struct place {
 /* Sums 4 * j to 4 * j + 3 past the tile's memory, straight to out. */
 template <typename Shape>
 __device__ __forceinline__ void store_directly(float *to, size_t stride, const place &p, int j,
-                                               const sums_of<Shape> &sums) {
+                                               const values_of<Shape> &sums) {
     if (p.column + j * 8 >= p.columns)
         return;
 #pragma unroll
@@ -206,7 +214,7 @@ __device__ __forceinline__ void store_box(const rp_matmul_mid_args &args, uint32
  * lines with a sector each, and the product ends 0.7 microseconds later. */
 template <typename Shape>
 __device__ __forceinline__ void store_sums(const rp_matmul_mid_args &args, const place &p,
-                                           uint32_t segment, const sums_of<Shape> &sums) {
+                                           uint32_t segment, const values_of<Shape> &sums) {
     constexpr uint32_t TOKENS = Shape::BLOCKS * 64, CHUNK_BYTES = TOKENS * 128;
     float *to = (float *)args.out + segment * args.split_stride;
     uint32_t base = p.warpgroup * TOKENS;
@@ -248,7 +256,7 @@ __device__ __forceinline__ void store_sums(const rp_matmul_mid_args &args, const
 /* fn(gate) * up: sums 8 * j to 8 * j + 3 are gates of four outputs, the next four their ups. */
 template <typename Shape, rp_activation FN>
 __device__ __forceinline__ void store_gated(const rp_matmul_mid_args &args, const place &p,
-                                            const sums_of<Shape> &sums) {
+                                            const values_of<Shape> &sums) {
     constexpr uint32_t TOKENS = Shape::BLOCKS * 64;
     uint32_t base = p.warpgroup * TOKENS, pitch = args.tile.rows; /* bytes of rows / 2 outputs */
     bool boxes = args.boxes && p.room > 0 && p.live >= min(base + TOKENS, args.max_rows);
@@ -283,9 +291,73 @@ __device__ __forceinline__ void store_gated(const rp_matmul_mid_args &args, cons
     wait_for_copies(p);
 }
 
+/* The scale of the weight row that is threadIdx.x-th in a box of the tile; 0 past the last one. */
+template <typename Shape>
+__device__ __forceinline__ float load_scale(const rp_matmul_mid_args &args, uint32_t tile) {
+    uint32_t row = tile * args.tile.rows + threadIdx.x, first = 0;
+    if (Shape::GATED) {
+        row = tile * (args.tile.rows / 2) + threadIdx.x / 16 * 8 + threadIdx.x % 8;
+        first = threadIdx.x % 16 < 8 ? 0 : args.columns;
+    }
+    return row < args.columns ? __ldg(args.weight_scales + first + row) : 0.0f;
+}
+
+/* Scales of this thread's tokens. */
+template <typename Shape> using token_scales_of = float[Shape::BLOCKS][2];
+template <typename Shape>
+__device__ __forceinline__ void load_token_scales(const rp_matmul_mid_args &args, const place &p,
+                                                  token_scales_of<Shape> &scales) {
+#pragma unroll
+    for (int block = 0; block < Shape::BLOCKS; block++)
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            uint32_t token = p.token + block * 64 + h * 8;
+            scales[block][h] = token < p.live ? __ldcg(args.in_scales + token) : 0.0f;
+        }
+}
+
+/* Volatile: else all of them would be loaded first, and registers spilled. */
+__device__ __forceinline__ float2 load_shared(uint32_t at) {
+    float2 v;
+    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(at) : "memory");
+    return v;
+}
+
+/* rows: scales of the tile's weight rows, in shared memory. */
+template <typename Shape>
+__device__ __forceinline__ void scale_sums(const place &p, const token_scales_of<Shape> &tokens,
+                                           uint32_t rows, const sums_of<Shape> &sums,
+                                           values_of<Shape> &values) {
+#pragma unroll
+    for (int j = 0; j < Shape::WIDTH / 8; j++) {
+        float2 row = load_shared(rows + (8 * j + p.column) * 4);
+#pragma unroll
+        for (int block = 0; block < Shape::BLOCKS; block++)
+#pragma unroll
+            for (int h = 0; h < 2; h++) {
+                int i = 4 * j + 2 * h;
+                float token = tokens[block][h];
+                values[block][i] = rp_scaled(sums[block][i], rp_scaled(token, row.x));
+                values[block][i + 1] = rp_scaled(sums[block][i + 1], rp_scaled(token, row.y));
+            }
+    }
+}
+
+template <typename Shape>
+__device__ __forceinline__ void store_unit(const rp_matmul_mid_args &args, const place &p,
+                                           uint32_t segment, const values_of<Shape> &values) {
+    if (!Shape::GATED)
+        store_sums<Shape>(args, p, segment, values);
+    else if (args.fn == RP_ACTIVATION_SILU)
+        store_gated<Shape, RP_ACTIVATION_SILU>(args, p, values);
+    else
+        store_gated<Shape, RP_ACTIVATION_GELU_TANH>(args, p, values);
+}
+
+/* scales: room for the scales of two tiles' weight rows. */
 template <typename Shape>
 __device__ __forceinline__ void multiply_all(const rp_matmul_mid_args &args, ring<Shape> at,
-                                             rp_stamp &stamp) {
+                                             uint32_t scales, rp_stamp &stamp) {
     uint32_t tile_columns = Shape::GATED ? args.tile.rows / 2 : args.tile.rows;
     place p;
     p.warpgroup = threadIdx.x / 128;
@@ -295,9 +367,21 @@ __device__ __forceinline__ void multiply_all(const rp_matmul_mid_args &args, rin
     stamp.wait();
     p.live = *args.live;
     stamp.look();
+    token_scales_of<Shape> token_scales;
+    uint32_t rows = scales, unit = 0;
+    if constexpr (Shape::SCALED)
+        load_token_scales<Shape>(args, p, token_scales);
     for (walk w = walk_begin(args); w.valid;) {
         sums_of<Shape> sums;
         uint32_t blocks = w.end - w.block, tile = w.tile, segment = w.segment;
+        float scale = 0;
+        if constexpr (Shape::SCALED) {
+            scale = load_scale<Shape>(args, tile);
+            /* Zeros, although nobody reads them: else the sums of the unit before would seem alive until here. */
+#pragma unroll
+            for (int i = 0; i < Shape::BLOCKS * Shape::SUMS; i++)
+                sums[i / Shape::SUMS][i % Shape::SUMS] = 0;
+        }
         multiply_segment<Shape>(at, p.warpgroup, blocks, sums);
         w.enter(args);
         p.first = tile * tile_columns;
@@ -315,13 +399,21 @@ __device__ __forceinline__ void multiply_all(const rp_matmul_mid_args &args, rin
             p.stage = at.data + p.warpgroup * (at.count / 2) * Shape::STAGE_BYTES;
             p.room = at.count / 2 * Shape::STAGE_BYTES / (Shape::BLOCKS * 64 * 128);
         }
+        if constexpr (Shape::SCALED) {
+            /* In turns: the other warpgroup may still read those of the unit before. */
+            rows = scales + unit++ % 2 * Shape::WIDTH * 4;
+            if (threadIdx.x < Shape::WIDTH)
+                asm volatile("st.shared.f32 [%0], %1;" ::"r"(rows + threadIdx.x * 4), "f"(scale)
+                             : "memory");
+        }
         asm volatile("bar.sync 3, 256;" ::: "memory"); /* both have read the stages */
-        if (!Shape::GATED)
-            store_sums<Shape>(args, p, segment, sums);
-        else if (args.fn == RP_ACTIVATION_SILU)
-            store_gated<Shape, RP_ACTIVATION_SILU>(args, p, sums);
-        else
-            store_gated<Shape, RP_ACTIVATION_GELU_TANH>(args, p, sums);
+        if constexpr (Shape::SCALED) {
+            values_of<Shape> values;
+            scale_sums<Shape>(p, token_scales, rows, sums, values);
+            store_unit<Shape>(args, p, segment, values);
+        } else {
+            store_unit<Shape>(args, p, segment, sums);
+        }
         for (uint32_t i = 0; w.valid && i < min(blocks, (uint32_t)HELD); i++) {
             free_stage(held);
             held.next();
@@ -329,11 +421,11 @@ __device__ __forceinline__ void multiply_all(const rp_matmul_mid_args &args, rin
     }
 }
 
-template <int TOKENS, int WIDTH, bool GATED>
+template <int TOKENS, int WIDTH, bool GATED, rp_wgmma_type TYPE>
 __global__ void __launch_bounds__(THREADS, 1)
     matmul_mid(const __grid_constant__ rp_matmul_mid_args args) {
 #if RP_CUDA_HOPPER
-    using Shape = shape<TOKENS, WIDTH, GATED>;
+    using Shape = shape<TOKENS, WIDTH, GATED, TYPE>;
     extern __shared__ __align__(1024) unsigned char shared[];
     rp_stamp stamp(args.stamp);
     ring<Shape> at;
@@ -352,8 +444,9 @@ __global__ void __launch_bounds__(THREADS, 1)
         rp_barrier_init_fence();
     }
     __syncthreads();
+    uint32_t scales = at.empty + 8 * at.count;
     if (threadIdx.x < MULTIPLYING)
-        multiply_all<Shape>(args, at, stamp);
+        multiply_all<Shape>(args, at, scales, stamp);
     else if (threadIdx.x == MULTIPLYING)
         copy_weights<Shape>(args, at);
     else if (threadIdx.x == MULTIPLYING + 32)
@@ -367,20 +460,26 @@ __global__ void __launch_bounds__(THREADS, 1)
 struct kernel_entry {
     uint32_t tokens, width;
     bool gated;
+    enum rp_dtype dtype;
     void (*kernel)(rp_matmul_mid_args);
 };
 
-#define ENTRY(tokens, width, gated)                                                                \
-    { tokens, width, gated, matmul_mid<tokens, width, gated> }
-const kernel_entry kernels[] = {
-    ENTRY(128, 128, false), ENTRY(128, 192, false), ENTRY(128, 256, false), ENTRY(128, 128, true),
-    ENTRY(128, 224, true),  ENTRY(256, 128, false), ENTRY(256, 112, true),
-};
+#define ENTRY(tokens, width, gated, dtype, type)                                                   \
+    { tokens, width, gated, dtype, matmul_mid<tokens, width, gated, type> }
+#define ENTRIES(dtype, type)                                                                       \
+    ENTRY(128, 128, false, dtype, type), ENTRY(128, 192, false, dtype, type),                      \
+        ENTRY(128, 256, false, dtype, type), ENTRY(128, 128, true, dtype, type),                   \
+        ENTRY(128, 224, true, dtype, type), ENTRY(256, 128, false, dtype, type),                   \
+        ENTRY(256, 112, true, dtype, type)
+const kernel_entry kernels[] = {ENTRIES(RP_DTYPE_BF16, RP_WGMMA_BF16),
+                                ENTRIES(RP_DTYPE_FP8_E4M3, RP_WGMMA_FP8),
+                                ENTRIES(RP_DTYPE_INT8, RP_WGMMA_INT8)};
 
 const kernel_entry *find_kernel(const rp_matmul_mid_args &args) {
     const rp_matmul_mid_tile &tile = args.tile;
     for (const kernel_entry &entry : kernels)
-        if (entry.tokens == tile.tokens && entry.width == tile.width && entry.gated == args.gated)
+        if (entry.tokens == tile.tokens && entry.width == tile.width && entry.gated == args.gated &&
+            entry.dtype == args.dtype)
             return &entry;
     return nullptr;
 }

@@ -1,4 +1,4 @@
-/* matmul_wide_cuda.cu - bf16 products of prompts on Hopper's tensor cores.
+/* matmul_wide_cuda.cu - products of prompts on Hopper's tensor cores: bf16, FP8 and INT8 (W8A8).
  *
  * Tokens are the instruction's left operand here, weights its right one (which of them stands where changes no
  * bit): a tile is 128 tokens x 128 to 256 outputs. A block is two multiplying warpgroups of 64 tokens each and a
@@ -7,23 +7,35 @@
  *
  * A warpgroup has two sets of sums: those of the segment at work, and the totals of the tile. 256 outputs are too many
  * for the registers: a quarter of the totals lies in shared memory. When a tile ends, its totals wait, and are stored
- * slice by slice under the next tile's first instructions, through boxes in shared memory: the tensor cores go on. */
+ * slice by slice under the next tile's first instructions, through boxes in shared memory: the tensor cores go on.
+ *
+ * 8 bits: a stage is 128 columns of K, of as many bytes, in as many cycles of the tensor cores: the ring stays as it is,
+ * a segment ends twice as soon, and adding it up takes about three times the instructions. So the second warpgroup
+ * begins some blocks behind the first and stays there: while one adds up, the other has the tensor cores. Three more
+ * warps bring the scales of each tile into shared memory. None of this has been timed yet. */
 #include "device/cuda_kernel.cuh"
 #include "device/ops_math.cuh"
 #include "quant/matmul_pipeline.cuh"
+#include "quant/matmul_scales.cuh"
 #include "quant/matmul_wgmma.cuh"
 #include "quant/matmul_wide_cuda.h"
 
 namespace {
 
-#define BLOCK       64   /* columns of K in a stage */
+#define BLOCK       64   /* columns of K in a stage, in pairs of bytes (rp_matmul_cuda_units) */
 #define COPYING     256u /* the first thread that copies */
-#define THREADS     384
+#define SCALING     288u /* the first thread that brings scales */
+#define THREADS     384u
 #define GROUP_TILES 16 /* token tiles that are walked together */
 
-template <int COLS_, int HELD_, int STAGES_> struct shape {
+template <int COLS_, int HELD_, int STAGES_, rp_wgmma_type TYPE_> struct shape {
     static constexpr int COLS = COLS_; /* outputs of a tile */
     static constexpr int STAGES = STAGES_;
+    static constexpr rp_wgmma_type TYPE = TYPE_;
+    static constexpr bool SCALED = rp_wgmma_is_8<TYPE>;
+    using Sum = typename rp_wgmma_sum<TYPE>::type;
+    static constexpr uint32_t AHEAD =
+        STAGES / 2; /* blocks begun before the second warpgroup's first */
     static constexpr int SUMS = COLS / 2;
     static constexpr int HELD = HELD_ < SUMS ? HELD_ : SUMS; /* totals in registers */
     static constexpr int LAID = SUMS - HELD;                 /* totals in shared memory */
@@ -31,8 +43,11 @@ template <int COLS_, int HELD_, int STAGES_> struct shape {
     static constexpr uint32_t STAGE_BYTES = TOKEN_BYTES + WEIGHT_BYTES;
     /* of a warpgroup: laid totals, then boxes of 64 rows x 128 bytes on their way out */
     static constexpr uint32_t BOXES = LAID > 32 ? LAID / 16 : 2, AREA_BYTES = BOXES * 8192;
+    /* A tile's scales, of 128 tokens and of its outputs, and their barriers. */
+    static constexpr uint32_t SCALE_BYTES = SCALED ? (RP_WIDE_TOKENS + COLS) * 4 + 16 : 0;
     static constexpr uint32_t SHARED_BYTES =
-        1024 + STAGES * STAGE_BYTES + 2 * AREA_BYTES + 16 * STAGES;
+        1024 + STAGES * STAGE_BYTES + 2 * AREA_BYTES + 16 * STAGES + SCALE_BYTES;
+    static_assert(SHARED_BYTES <= 227 * 1024, "what a block can have");
 };
 
 /* The tiles of one block in its order. */
@@ -142,6 +157,45 @@ __device__ __forceinline__ void copy_all(const rp_matmul_wide_args &args, ring r
     }
 }
 
+__device__ __forceinline__ void store_scale(uint32_t at, float scale) {
+    asm volatile("st.shared.f32 [%0], %1;" ::"r"(at), "f"(scale) : "memory");
+}
+
+/* Scales of a tile in shared memory behind two barriers: of its 128 tokens, then of the rows of its box of weights. */
+struct scale_area {
+    uint32_t full, phase;
+    __device__ __forceinline__ uint32_t empty() const { return full + 8; }
+    __device__ __forceinline__ uint32_t tokens() const { return full + 16; }
+    __device__ __forceinline__ uint32_t rows() const { return full + 16 + RP_WIDE_TOKENS * 4; }
+};
+template <typename Shape> __device__ __forceinline__ scale_area scales_behind(const ring &r) {
+    return {r.empty + 8 * Shape::STAGES, 0};
+}
+
+/* Three warps. Not unrolled: they have few registers. */
+template <typename Shape, bool GATED>
+__device__ __forceinline__ void scale_all(const rp_matmul_wide_args &args, scale_area scales) {
+    rp_pdl_wait();
+    uint32_t live = *args.live;
+    walk w = walk_begin(args, live);
+    for (tile_at t; walk_next(args, w, t); scales.phase ^= 1) {
+        uint32_t token = t.token * RP_WIDE_TOKENS, col = t.col * Shape::COLS / (GATED ? 2 : 1);
+        rp_barrier_wait(scales.empty(), scales.phase ^ 1);
+#pragma unroll 1
+        for (uint32_t i = threadIdx.x - SCALING; i < RP_WIDE_TOKENS; i += THREADS - SCALING)
+            store_scale(scales.tokens() + i * 4,
+                        token + i < live ? __ldcg(args.in_scales + token + i) : 0.0f);
+#pragma unroll 1
+        for (uint32_t i = threadIdx.x - SCALING; i < Shape::COLS; i += THREADS - SCALING) {
+            uint32_t row = col + (GATED ? i / 16 * 8 + i % 8 : i);
+            uint32_t first = GATED && i % 16 >= 8 ? args.out_cols : 0; /* of the ups */
+            store_scale(scales.rows() + i * 4,
+                        row < args.out_cols ? __ldg(args.weight_scales + first + row) : 0.0f);
+        }
+        rp_barrier_arrive(scales.full); /* each thread */
+    }
+}
+
 __device__ __forceinline__ void free_stage(uint32_t barrier) {
     if (threadIdx.x % 32 == 0)
         rp_barrier_arrive(barrier);
@@ -150,7 +204,8 @@ __device__ __forceinline__ void free_stage(uint32_t barrier) {
 /* One block of K into sums; first: the chain begins. Frees the stage of the block before. */
 template <typename Shape>
 __device__ __forceinline__ void multiply_block(ring &r, uint32_t &before, uint32_t warpgroup,
-                                               bool first, float (&sums)[Shape::SUMS]) {
+                                               bool first,
+                                               typename Shape::Sum (&sums)[Shape::SUMS]) {
     uint32_t data = r.data + r.stage * Shape::STAGE_BYTES;
     uint64_t a = rp_wgmma_operand(data + warpgroup * 64 * 128);
     uint64_t b = rp_wgmma_operand(data + Shape::TOKEN_BYTES);
@@ -158,7 +213,7 @@ __device__ __forceinline__ void multiply_block(ring &r, uint32_t &before, uint32
     rp_wgmma_fence();
 #pragma unroll
     for (int i = 0; i < BLOCK / 16; i++)
-        rp_wgmma<Shape::COLS>::run(sums, a + 2 * i, b + 2 * i, i > 0 || !first);
+        rp_wgmma<Shape::COLS, Shape::TYPE>::run(sums, a + 2 * i, b + 2 * i, i > 0 || !first);
     rp_wgmma_commit();
     rp_wgmma_wait<1>();
     if (!first)
@@ -226,6 +281,39 @@ __device__ __forceinline__ void keep(const place &p, bool first, const float (&s
         const float *from = &sums[Shape::HELD + i * 4];
         store_shared(at + i * 2048, make_float4(laid[i].x + from[0], laid[i].y + from[1],
                                                 laid[i].z + from[2], laid[i].w + from[3]));
+    }
+}
+
+__device__ __forceinline__ float load_scale(uint32_t at) {
+    float v;
+    asm volatile("ld.shared.f32 %0, [%1];" : "=f"(v) : "r"(at) : "memory");
+    return v;
+}
+__device__ __forceinline__ float2 load_scales(uint32_t at) {
+    float2 v;
+    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(at) : "memory");
+    return v;
+}
+
+/* keep of 8-bit sums, times their scales. */
+template <typename Shape>
+__device__ __forceinline__ void keep_scaled(const place &p, const scale_area &scales, bool first,
+                                            const typename Shape::Sum (&sums)[Shape::SUMS],
+                                            float (&held)[Shape::HELD]) {
+    static_assert(!Shape::SCALED || Shape::LAID == 0, "totals are in registers");
+    uint32_t token = p.warpgroup * 64 + p.thread / 32 * 16 + p.thread % 32 / 4;
+    float low = load_scale(scales.tokens() + token * 4);
+    float high = load_scale(scales.tokens() + token * 4 + 32);
+    uint32_t cols = scales.rows() + p.thread % 4 * 8;
+#pragma unroll
+    for (int j = 0; j < Shape::SUMS / 4; j++) {
+        float2 col = load_scales(cols + j * 32);
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            float scale = rp_scaled(i < 2 ? low : high, i % 2 ? col.y : col.x);
+            float sum = rp_scaled(sums[j * 4 + i], scale);
+            held[j * 4 + i] = (first ? -0.0f : held[j * 4 + i]) + sum;
+        }
     }
 }
 
@@ -389,6 +477,8 @@ __device__ __forceinline__ void store_slice(const rp_matmul_wide_args &args, con
     if (PART == 0 && !DRAIN) { /* the box is free: others have read it, or it was sent */
         if (TURN_BOX >= Shape::BOXES && p.leader)
             asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(Shape::BOXES - 1) : "memory");
+        else if (TURN == 0 && Shape::LAID == 0 && p.leader) /* else keep has waited */
+            asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
         rp_warpgroup_sync(p.warpgroup);
     }
     if constexpr (GATED) {
@@ -430,6 +520,7 @@ template <typename Shape, bool GATED, bool BF16>
 __device__ __forceinline__ void multiply_all(const rp_matmul_wide_args &args, ring r, uint32_t area,
                                              rp_stamp &stamp) {
     constexpr uint32_t SLICES = Shape::SUMS / 16;
+    scale_area scales = scales_behind<Shape>(r);
     place p;
     p.warpgroup = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 128, 0);
     p.thread = threadIdx.x % 128;
@@ -453,9 +544,15 @@ __device__ __forceinline__ void multiply_all(const rp_matmul_wide_args &args, ri
             ring_next<Shape>(r);
         }
     }
+    /* Of 8 bits: until the second warpgroup may begin. */
+    uint32_t ahead = Shape::SCALED && any ? min(Shape::AHEAD, args.blocks) : 0;
+    if (ahead > 0 && p.warpgroup > 0) {
+        asm volatile("bar.sync 4, 256;" ::: "memory");
+        ahead = 0;
+    }
     for (; any; any = walk_next(args, w, t)) {
         /* Zeros, although nobody reads them: else the sums of the tile before would seem alive until here. */
-        float sums[Shape::SUMS];
+        typename Shape::Sum sums[Shape::SUMS];
 #pragma unroll
         for (int i = 0; i < Shape::SUMS; i++)
             sums[i] = 0;
@@ -464,6 +561,8 @@ __device__ __forceinline__ void multiply_all(const rp_matmul_wide_args &args, ri
 #pragma unroll 1
             for (uint32_t k = 0; k < blocks; k++) {
                 multiply_block<Shape>(r, before, p.warpgroup, k == 0, sums);
+                if (Shape::SCALED && ahead > 0 && --ahead == 0)
+                    asm volatile("bar.arrive 4, 256;" ::: "memory");
                 if (turn < SLICES) {
                     do
                         store_turn<Shape, GATED, BF16, false>(turn, args, p, last, live, held);
@@ -471,7 +570,17 @@ __device__ __forceinline__ void multiply_all(const rp_matmul_wide_args &args, ri
                 }
             }
             multiply_end(before);
-            keep<Shape>(p, begin == 0, sums, held);
+            if constexpr (Shape::SCALED) {
+                rp_barrier_wait(scales.full, scales.phase);
+                keep_scaled<Shape>(p, scales, begin == 0, sums, held);
+            } else {
+                keep<Shape>(p, begin == 0, sums, held);
+            }
+        }
+        if constexpr (Shape::SCALED) {
+            __syncwarp();
+            free_stage(scales.empty());
+            scales.phase ^= 1;
         }
         last.token = t.token * RP_WIDE_TOKENS + p.warpgroup * 64;
         last.col = t.col * Shape::COLS / (GATED ? 2 : 1);
@@ -486,11 +595,11 @@ __device__ __forceinline__ void multiply_all(const rp_matmul_wide_args &args, ri
         asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
 }
 
-template <int COLS, int HELD, int STAGES, bool GATED, bool BF16>
+template <int COLS, int HELD, int STAGES, bool GATED, bool BF16, rp_wgmma_type TYPE>
 __global__ void __launch_bounds__(THREADS, 1)
     matmul_wide(const __grid_constant__ rp_matmul_wide_args args) {
 #if RP_CUDA_HOPPER
-    using Shape = shape<COLS, HELD, STAGES>;
+    using Shape = shape<COLS, HELD, STAGES, TYPE>;
     extern __shared__ __align__(1024) unsigned char shared[];
     rp_stamp stamp(args.stamp);
     ring r;
@@ -506,6 +615,11 @@ __global__ void __launch_bounds__(THREADS, 1)
             rp_barrier_init(r.full + 8 * i, 1);
             rp_barrier_init(r.empty + 8 * i, COPYING / 32); /* warps */
         }
+        if (Shape::SCALED) {
+            scale_area scales = scales_behind<Shape>(r);
+            rp_barrier_init(scales.full, THREADS - SCALING);
+            rp_barrier_init(scales.empty(), COPYING / 32);
+        }
         rp_barrier_init_fence();
     }
     __syncthreads();
@@ -513,6 +627,8 @@ __global__ void __launch_bounds__(THREADS, 1)
         asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
         if (threadIdx.x == COPYING)
             copy_all<Shape, GATED>(args, r);
+        else if (Shape::SCALED && threadIdx.x >= SCALING)
+            scale_all<Shape, GATED>(args, scales_behind<Shape>(r));
         else
             rp_pdl_wait();
     } else {
@@ -528,24 +644,36 @@ __global__ void __launch_bounds__(THREADS, 1)
 struct kernel_entry {
     uint32_t cols;
     bool gated, bf16;
+    enum rp_dtype dtype;
     void (*kernel)(rp_matmul_wide_args);
     uint32_t shared_bytes;
 };
 
-#define ENTRY(cols, held, stages, gated, bf16)                                                     \
+#define ENTRY(cols, held, stages, gated, bf16, dtype, type)                                        \
     {                                                                                              \
-        cols, gated, bf16, matmul_wide<cols, held, stages, gated, bf16>,                           \
-            shape<cols, held, stages>::SHARED_BYTES                                                \
+        cols, gated, bf16, dtype, matmul_wide<cols, held, stages, gated, bf16, type>,              \
+            shape<cols, held, stages, type>::SHARED_BYTES                                          \
     }
-#define ENTRIES(cols, held, stages)                                                                \
-    ENTRY(cols, held, stages, false, false), ENTRY(cols, held, stages, false, true),               \
-        ENTRY(cols, held, stages, true, true)
-const kernel_entry kernels[] = {ENTRIES(128, 64, 6), ENTRIES(192, 96, 4), ENTRIES(224, 80, 4),
-                                ENTRIES(256, 96, 4)};
+#define ENTRIES(cols, held, stages, dtype, type)                                                   \
+    ENTRY(cols, held, stages, false, false, dtype, type),                                          \
+        ENTRY(cols, held, stages, false, true, dtype, type)
+#define ENTRIES_BF16(cols, held, stages)                                                           \
+    ENTRIES(cols, held, stages, RP_DTYPE_BF16, RP_WGMMA_BF16),                                     \
+        ENTRY(cols, held, stages, true, true, RP_DTYPE_BF16, RP_WGMMA_BF16)
+#define ENTRIES_8(dtype, type)                                                                     \
+    ENTRIES(128, 64, 6, dtype, type), ENTRIES(192, 96, 4, dtype, type),                            \
+        ENTRY(128, 64, 6, true, true, dtype, type)
+const kernel_entry kernels[] = {ENTRIES_BF16(128, 64, 6),
+                                ENTRIES_BF16(192, 96, 4),
+                                ENTRIES_BF16(224, 80, 4),
+                                ENTRIES_BF16(256, 96, 4),
+                                ENTRIES_8(RP_DTYPE_FP8_E4M3, RP_WGMMA_FP8),
+                                ENTRIES_8(RP_DTYPE_INT8, RP_WGMMA_INT8)};
 
 const kernel_entry *find_kernel(const rp_matmul_wide_args &args) {
     for (const kernel_entry &entry : kernels)
-        if (entry.cols == args.cols && entry.gated == args.gated && entry.bf16 == args.out_bf16)
+        if (entry.cols == args.cols && entry.gated == args.gated && entry.bf16 == args.out_bf16 &&
+            entry.dtype == args.dtype)
             return &entry;
     return nullptr;
 }

@@ -9,6 +9,7 @@
 #include "attention/attention_internal_cuda.h"
 #include "base/bf16.h"
 #include "base/memory.h"
+#include "device/quantise_row.h"
 #include "tests/support/gpu.h"
 
 #include <cuda_runtime_api.h>
@@ -146,30 +147,44 @@ static inline void fixture_open(struct fixture *f, const struct fixture_shape *s
     fixture_open_card(f);
 }
 
+static inline unsigned char *fixture_run_at(struct fixture *f, uint32_t kv, uint32_t slot,
+                                            uint32_t position, uint32_t head) {
+    const struct rp_kv_layout *layout = &f->host.kv;
+    uint32_t page = fixture_slot(f, slot)[RP_SLOT_PAGES + position / layout->page_tokens];
+    return rp_kv_run(layout, page, FIXTURE_LAYER, kv, head);
+}
+
 static inline unsigned char *fixture_kv_at(struct fixture *f, uint32_t kv, uint32_t slot,
                                            uint32_t position, uint32_t head) {
     const struct rp_kv_layout *layout = &f->host.kv;
-    uint32_t page = fixture_slot(f, slot)[RP_SLOT_PAGES + position / layout->page_tokens];
     size_t token = (size_t)(position % layout->page_tokens) * layout->head_dim;
-    return rp_kv_run(layout, page, FIXTURE_LAYER, kv, head) +
-           token * (layout->dtype == RP_DTYPE_F32 ? 4 : 2);
+    return fixture_run_at(f, kv, slot, position, head) + token * rp_dtype_bytes(layout->dtype);
+}
+
+static inline void fixture_store_row(struct fixture *f, uint32_t kv, uint32_t slot,
+                                     uint32_t position, uint32_t head) {
+    const struct rp_kv_layout *layout = &f->host.kv;
+    unsigned char *to = fixture_kv_at(f, kv, slot, position, head);
+    float row[256];
+    for (uint32_t d = 0; d < layout->head_dim; d++)
+        row[d] = fixture_value(kv, slot, position, head, d) * (kv == 0 ? 3.0f : 1.0f);
+    if (layout->scales_at)
+        rp_kv_set_scale(layout, fixture_run_at(f, kv, slot, position, head),
+                        position % layout->page_tokens,
+                        rp_quantise_row(row, RP_DTYPE_F32, layout->head_dim, layout->dtype, to));
+    for (uint32_t d = 0; d < layout->head_dim && !layout->scales_at; d++)
+        if (f->shape.kv == RP_DTYPE_F32)
+            ((float *)to)[d] = row[d];
+        else
+            ((uint16_t *)to)[d] = rp_f32_to_bf16(row[d]);
 }
 
 static inline void fixture_store_kv(struct fixture *f, uint32_t slot, uint32_t begin,
                                     uint32_t end) {
     for (uint32_t position = begin; position < end; position++)
         for (uint32_t kv = 0; kv < 2; kv++)
-            for (uint32_t head = 0; head < f->shape.kv_heads; head++) {
-                unsigned char *to = fixture_kv_at(f, kv, slot, position, head);
-                for (uint32_t d = 0; d < f->shape.head_dim; d++) {
-                    float value =
-                        fixture_value(kv, slot, position, head, d) * (kv == 0 ? 3.0f : 1.0f);
-                    if (f->shape.kv == RP_DTYPE_F32)
-                        ((float *)to)[d] = value;
-                    else
-                        ((uint16_t *)to)[d] = rp_f32_to_bf16(value);
-                }
-            }
+            for (uint32_t head = 0; head < f->shape.kv_heads; head++)
+                fixture_store_row(f, kv, slot, position, head);
 }
 
 /* An empty step; every page holds NaN. */
@@ -308,7 +323,7 @@ static inline void fixture_check_truth(struct fixture *f, double norm_limit, dou
             for (size_t d = 0; d < dim; d++)
                 largest = fmaxf(largest, fabsf(want[d]));
             double unit =
-                f->shape.kv == RP_DTYPE_BF16 ? ldexp(1.0, ilogbf(largest) - 7) : (double)largest;
+                f->shape.kv != RP_DTYPE_F32 ? ldexp(1.0, ilogbf(largest) - 7) : (double)largest;
             for (size_t d = 0; d < dim; d++) {
                 double x = (double)got[d] - (double)want[d];
                 if (!(fabs(x) <= worst_limit * unit))
@@ -320,8 +335,9 @@ static inline void fixture_check_truth(struct fixture *f, double norm_limit, dou
             }
         }
     double norm = sqrt(difference / total);
-    printf("    heads %u/%u dim %zu pages %u window %u: error %.2e, worst %.2e\n", f->shape.heads,
-           f->shape.kv_heads, dim, f->shape.page_tokens, f->shape.window, norm, worst);
+    printf("    %s heads %u/%u dim %zu pages %u window %u: error %.2e, worst %.2e\n",
+           rp_dtype_name(f->shape.kv), f->shape.heads, f->shape.kv_heads, dim, f->shape.page_tokens,
+           f->shape.window, norm, worst);
     if (!(norm <= norm_limit))
         fail_msg("relative error %g", norm);
     fixture_check_untouched(f, "the truth");

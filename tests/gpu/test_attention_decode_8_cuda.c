@@ -1,0 +1,16 @@
+/* Goal: what test_attention_decode_cuda.c says of bf16 pages, of pages of INT8 and FP8. Method: the same cases; the
+ * truth reads the same codes and scales, and both are NaN where nothing was stored. */
+#include "tests/gpu/attention_decode_cases.h"
+
+int main(void) {
+    static const enum rp_dtype types[] = {RP_DTYPE_INT8, RP_DTYPE_FP8_E4M3};
+    if (rp_gpu_skip_code())
+        return 77;
+    const struct CMUnitTest tests[] = {DECODE_CASES};
+    int failed = 0;
+    for (size_t i = 0; i < RP_ARRAY_COUNT(types); i++) {
+        page_type = types[i];
+        failed += cmocka_run_group_tests_name(rp_dtype_name(page_type), tests, NULL, NULL);
+    }
+    return failed != 0;
+}
