@@ -2,6 +2,8 @@
  * bits from every tile and beside any number of rows. */
 #include "tests/gpu/matmul_8_fixture.h"
 
+static float fp8_values[256]; /* by code */
+
 /* One output as the contract has it: of INT8 every bit, of FP8 as if sums were not rounded. */
 static float truth(const struct product *p, const struct data *d, size_t row, size_t c) {
     size_t cols = 2 * (size_t)(p->segment ? p->segment : rp_matmul_cuda_segment(p->n, p->k / 2, 0));
@@ -14,7 +16,7 @@ static float truth(const struct product *p, const struct data *d, size_t row, si
             if (p->dtype == INT8)
                 exact += (int8_t)w[i] * (int8_t)x[i];
             else
-                sum += (double)rp_fp8_to_f32(w[i]) * rp_fp8_to_f32(x[i]) *
+                sum += (double)fp8_values[w[i]] * fp8_values[x[i]] *
                        d->weight_scales[p->block_scales ? c / 128 * RP_CEIL_DIV(p->k, 128) + i / 128
                                                         : c];
         }
@@ -30,6 +32,8 @@ static float truth(const struct product *p, const struct data *d, size_t row, si
 /* Everything around the live outputs must be what it was: no number. */
 static void check_truth(const struct product *p, const struct data *d, const float *result) {
     double difference = 0, size = 0;
+    for (int code = 0; code < 256; code++)
+        fp8_values[code] = rp_fp8_to_f32((uint8_t)code);
     for (size_t i = 0; i < p->max_rows * d->out_stride; i++) {
         size_t row = i / d->out_stride, c = i % d->out_stride;
         if (row >= p->live || c >= p->n) {
@@ -55,11 +59,11 @@ static void planned_products_are_the_truth(void **state) {
     static const struct product products[] = {
         {.max_rows = 1, .live = 1, .n = 64, .k = 128},
         {.max_rows = 1, .live = 1, .n = 1, .k = 16, .bias = true},
-        {.max_rows = 8, .live = 7, .n = 6144, .k = 4096, .bias = true, .accumulate = true},
+        {.max_rows = 8, .live = 3, .n = 6144, .k = 4096, .bias = true, .accumulate = true},
         {.max_rows = 3, .live = 3, .n = 65, .k = 144, .accumulate = true},
         {.max_rows = 7, .live = 5, .n = 127, .k = 400, .bias = true, .out_dtype = RP_DTYPE_BF16},
         {.max_rows = 8, .live = 0, .n = 129, .k = 1024, .bias = true},
-        {.max_rows = 4, .live = 4, .n = 4096, .k = 14336, .bias = true, .partials = true},
+        {.max_rows = 4, .live = 2, .n = 2048, .k = 14336, .bias = true, .partials = true},
         {.max_rows = 16, .live = 15, .n = 1000, .k = 2048, .out_dtype = RP_DTYPE_BF16},
         {.max_rows = 13, .live = 13, .n = 768, .k = 8192, .bias = true, .partials = true},
         {.max_rows = 32, .live = 31, .n = 333, .k = 2192},
@@ -86,7 +90,7 @@ static void every_tile_gives_the_same_bits(void **state) {
     (void)state;
     static const struct product products[] = {
         {.max_rows = 300, .live = 283, .n = 260, .k = 1296, .segment = 192, .bias = true},
-        {.max_rows = 64, .live = 64, .n = 1344, .k = 4096, .segment = 512, .bias = true},
+        {.max_rows = 64, .live = 64, .n = 600, .k = 4096, .segment = 512, .bias = true},
         {.max_rows = 8, .live = 8, .n = 4100, .k = 2064, .segment = 256, .accumulate = true},
         {.max_rows = 130, .live = 130, .n = 200, .k = 4096, .segment = 2048},
     };
