@@ -304,6 +304,8 @@ int rp_matmul_cuda_plan(const struct rp_matmul_cuda *op, struct rp_arena *memory
                         struct rp_error *err) {
     RP_ASSERT(!op->gated || rp_matmul_cuda_gates(op));
     RP_ASSERT(!op->norm.weight || rp_matmul_cuda_norms(op));
+    RP_ASSERT(!is_w8a8(op->weight) || op->in_scales || op->norm.weight ||
+              rp_matmul_cuda_quantises(op));
     uint32_t segment =
         rp_matmul_cuda_segment(op->weight->rows, rp_matmul_cuda_units(op->weight), op->gate_up);
     memset(out_partials, 0, sizeof *out_partials);
