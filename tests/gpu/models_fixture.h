@@ -39,6 +39,7 @@ struct model_case {
     enum rp_dtype dtype;
     uint32_t hidden, intermediate, layers, heads, kv_heads, head_dim, vocab, window;
     bool tied;
+    enum rp_dtype pages; /* of 8 bits; 0: the model's own type */
 };
 
 static const struct model_case model_cases[] = {
@@ -55,6 +56,12 @@ static const struct model_case model_cases[] = {
     {"qwen3 f32 128", RP_FAMILY_QWEN3, RP_DTYPE_F32, 200, 264, 2, 2, 1, 128, 200, 0, false},
     {"gemma2 bf16 256", RP_FAMILY_GEMMA2, RP_DTYPE_BF16, 256, 512, 2, 4, 2, 256, 320, 40, true},
     {"gemma2 f32 24", RP_FAMILY_GEMMA2, RP_DTYPE_F32, 120, 200, 3, 3, 1, 24, 131, 7, true},
+    {"llama bf16 128, pages int8", RP_FAMILY_LLAMA, RP_DTYPE_BF16, 512, 704, 2, 4, 2, 128, 320, 0,
+     false, RP_DTYPE_INT8},
+    {"qwen3 bf16 64, pages fp8", RP_FAMILY_QWEN3, RP_DTYPE_BF16, 256, 768, 2, 4, 1, 64, 320, 0,
+     true, RP_DTYPE_FP8_E4M3},
+    {"mistral f32 40, pages fp8", RP_FAMILY_MISTRAL, RP_DTYPE_F32, 120, 200, 2, 3, 1, 40, 131, 7,
+     true, RP_DTYPE_FP8_E4M3},
 };
 
 /* A piece of a sequence as one row of a step. */
@@ -150,7 +157,7 @@ static struct rp_driver_config way_default(void) {
                                      .page_tokens = PAGE_TOKENS,
                                      .buckets = bucket_list->buckets,
                                      .bucket_count = bucket_list->count,
-                                     .kv_dtype = current->dtype};
+                                     .kv_dtype = current->pages ? current->pages : current->dtype};
 }
 
 /* Opens the current model anew (prepared weights do not come back from a card), sequences in slots of
