@@ -64,6 +64,7 @@ enum rp_cuda_scratch_kind {
     RP_CUDA_SCRATCH_CUBLASLT,
     RP_CUDA_SCRATCH_ATTENTION,
     RP_CUDA_SCRATCH_SAMPLE,
+    RP_CUDA_SCRATCH_CODES, /* rows of 8-bit products */
     RP_CUDA_SCRATCH_COUNT
 };
 
