@@ -47,6 +47,7 @@ struct how {
     bool rows;
     const struct rp_matmul_mid_tile *mid;
     uint32_t wide;
+    bool makes; /* the planned one makes the rows of p->source itself; `rows` always does */
 };
 
 static struct {
@@ -285,7 +286,7 @@ static float *take(const struct product *p, const struct data *d, const struct r
 
 static float *run(const struct product *p, const struct data *d, struct how how) {
     size_t count = p->max_rows * d->out_stride;
-    struct rp_matmul_cuda op = describe(p, d, how.rows);
+    struct rp_matmul_cuda op = describe(p, d, how.rows || how.makes);
     struct rp_values out = {.stride = d->out_stride, .dtype = p->out_dtype};
     out.data = p->accumulate ? rp_gpu_upload(d->old, count * sizeof(float))
                              : rp_gpu_poisoned(count * rp_dtype_bytes(out.dtype));

@@ -2,6 +2,15 @@
  * around it. Rows that a block makes itself, by a norm or of bf16, are those of rp_quantise_row. */
 #include "tests/gpu/matmul_8_fixture.h"
 
+/* Whether a plan has one kernel for all of it. */
+static bool is_planned(const struct product *p, const struct data *d) {
+    struct rp_matmul_cuda op = describe(p, d, true);
+    op.out.dtype = p->out_dtype;
+    return !p->segment &&
+           (p->source == NORMED ? rp_matmul_cuda_norms(&op) : rp_matmul_cuda_quantises(&op)) &&
+           (!p->gated || rp_matmul_cuda_gates(&op));
+}
+
 /* The kernel for few rows against tiles of the other one, whichever the plan prefers. */
 static void check_rows(struct product p) {
     p = shrunk(p);
@@ -11,6 +20,8 @@ static void check_rows(struct product p) {
         struct rp_matmul_tile tile = tile_of(p.max_rows > 32 ? 64 : 32);
         float *expected = run(&p, &d, (struct how){.tile = &tile});
         check_same(&p, &d, expected, run(&p, &d, (struct how){.rows = true}), "few rows");
+        if (p.source != READY && is_planned(&p, &d))
+            check_same(&p, &d, expected, run(&p, &d, (struct how){.makes = true}), "as planned");
         free(expected);
         free_data(&d);
     }
