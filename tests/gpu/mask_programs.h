@@ -45,6 +45,9 @@ static const struct mask_shape mask_shapes[] = {
     {16, 1, 256, 64, MASK_LENGTH, RP_DTYPE_BF16, RP_DTYPE_BF16},
     {6, 2, 40, 16, MASK_LENGTH, RP_DTYPE_F32, RP_DTYPE_F32},
     {16, 1, 128, 32, MASK_LENGTH, RP_DTYPE_BF16, RP_DTYPE_F32},
+    {8, 2, 128, 64, MASK_LENGTH, RP_DTYPE_INT8, RP_DTYPE_F32},
+    {14, 2, 64, 16, MASK_LENGTH, RP_DTYPE_FP8_E4M3, RP_DTYPE_BF16},
+    {4, 2, 40, 16, MASK_LENGTH, RP_DTYPE_INT8, RP_DTYPE_F32},
 };
 
 /* Each program meets two shapes, the first one all of them. */

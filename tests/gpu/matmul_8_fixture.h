@@ -9,6 +9,8 @@
 #include "device/ops_cuda.h"
 #include "device/quantise_row.h"
 #include "quant/matmul_internal_cuda.h"
+#include "quant/matmul_mid_internal_cuda.h"
+#include "quant/matmul_wide_cuda.h"
 #include "tests/support/gpu.h"
 
 #include <math.h>
@@ -29,18 +31,22 @@ enum source { READY, NORMED, QUANTISED };
 struct product {
     uint32_t max_rows, live, n, k;
     enum rp_dtype dtype, out_dtype;
-    bool block_scales, bias, accumulate, partials, gated;
+    bool block_scales, bias, accumulate, partials, gated, gate_up;
     enum source source; /* of the rows, where the kernel for few rows is asked for */
     enum rp_activation fn;
     uint32_t segment;  /* in units; 0: as planned */
     uint32_t sm_count; /* that it is cut for; 0: the card's */
+    uint32_t out_pad;  /* columns between rows of the result; 0: three */
     float weight_offset;
 };
 
-/* Which kernel: this tile's, the one for few rows, or the planned one. */
+/* Which kernel: this tile's, the one for few rows, for 65 to 256 or for prompts (weights of a tile), or the planned
+ * one. */
 struct how {
     const struct rp_matmul_tile *tile;
     bool rows;
+    const struct rp_matmul_mid_tile *mid;
+    uint32_t wide;
 };
 
 static struct {
@@ -169,7 +175,8 @@ static void make_rows(const struct product *p, struct data *d) {
 }
 
 static struct data make_data(const struct product *p) {
-    struct data d = {.in_stride = p->k + 16, .out_stride = outputs_of(p) + 3};
+    struct data d = {.in_stride = p->k + 16,
+                     .out_stride = outputs_of(p) + (p->out_pad ? p->out_pad : 3)};
     size_t count = (size_t)p->n * p->k;
     env.step.host.counts->token_count = p->live;
     rp_gpu_step_upload(&env.step);
@@ -193,7 +200,9 @@ static struct data make_data(const struct product *p) {
     for (size_t i = 0; i < p->max_rows * d.out_stride; i++)
         if (i / d.out_stride >= p->live || i % d.out_stride >= outputs_of(p))
             d.old[i] = NAN;
-    d.workspace_bytes = rp_matmul_cuda_workspace_bytes(&env.limits, ROWS_MAX, p->n);
+    /* Partials must find room beside few multiprocessors too. */
+    d.workspace_bytes =
+        RP_MAX(rp_matmul_cuda_workspace_bytes(&env.limits, ROWS_MAX, p->n), (size_t)8 << 20);
     d.workspace = rp_gpu_zeroed(d.workspace_bytes);
     return d;
 }
@@ -220,7 +229,7 @@ static struct rp_matmul_cuda describe(const struct product *p, const struct data
                                 .in_scales = d->in_scales_device,
                                 .accumulate = p->accumulate,
                                 .partials_wanted = p->partials,
-                                .gate_up = p->gated,
+                                .gate_up = p->gated || p->gate_up,
                                 .gated = p->gated,
                                 .fn = p->fn,
                                 .workspace = d->workspace,
@@ -287,11 +296,15 @@ static float *run(const struct product *p, const struct data *d, struct how how)
     struct rp_cuda_launch launch;
     struct rp_cuda_partials partials = {0};
     struct rp_error err = {0};
-    uint32_t segment = p->segment ? p->segment : rp_matmul_cuda_segment(p->n, p->k / 2, p->gated);
-    int status = how.rows   ? rp_matmul_cuda_plan_rows(&op, segment, &env.memory, &launch, &err)
-                 : how.tile ? rp_matmul_cuda_plan_tile(&op, how.tile, segment, &env.memory, &launch,
-                                                       &partials, &err)
-                            : rp_matmul_cuda_plan(&op, &env.memory, &launch, &partials, &err);
+    uint32_t segment = p->segment ? p->segment : rp_matmul_cuda_segment(p->n, p->k / 2, op.gate_up);
+    int status =
+        how.rows   ? rp_matmul_cuda_plan_rows(&op, segment, &env.memory, &launch, &err)
+        : how.tile ? rp_matmul_cuda_plan_tile(&op, how.tile, segment, &env.memory, &launch,
+                                              &partials, &err)
+        : how.mid
+            ? rp_matmul_mid_plan_tile(&op, how.mid, segment, &env.memory, &launch, &partials, &err)
+        : how.wide ? rp_matmul_wide_cuda_plan(&op, how.wide, segment, &env.memory, &launch, &err)
+                   : rp_matmul_cuda_plan(&op, &env.memory, &launch, &partials, &err);
     if (status != RP_OK)
         fail_msg("(%u rows, %u, %u): %s", p->max_rows, p->n, p->k, err.text);
     assert_int_equal(launch.run(launch.args, NULL), 0);
@@ -310,6 +323,55 @@ static void check_same(const struct product *p, const struct data *d, const floa
             fail_msg("(%u rows, %u, %u) %s: row %zu, column %zu: %a, not %a", p->max_rows, p->n,
                      p->k, what, i / d->out_stride, i % d->out_stride, got[i], expected[i]);
     free(got);
+}
+
+/* One output as the contract has it: of INT8 every bit, of FP8 as if sums were not rounded. */
+static inline float truth(const struct product *p, const struct data *d, size_t row, size_t c) {
+    size_t cols =
+        2 * (size_t)(p->segment ? p->segment : rp_matmul_cuda_segment(p->n, p->k / 2, p->gate_up));
+    float total = 0, xs = d->in_scales[row];
+    for (size_t begin = 0; begin < p->k; begin += cols) {
+        int32_t exact = 0;
+        double sum = 0;
+        const uint8_t *w = d->weight + c * p->k, *x = d->in + row * d->in_stride;
+        for (size_t i = begin; i < p->k && i < begin + cols; i++) {
+            if (p->dtype == INT8)
+                exact += (int8_t)w[i] * (int8_t)x[i];
+            else
+                sum += (double)rp_fp8_to_f32(w[i]) * rp_fp8_to_f32(x[i]) *
+                       d->weight_scales[p->block_scales ? c / 128 * RP_CEIL_DIV(p->k, 128) + i / 128
+                                                        : c];
+        }
+        float part =
+            p->dtype == INT8 ? (float)exact * (xs * d->weight_scales[c]) : (float)(sum * xs);
+        total = begin == 0 ? part : total + part;
+    }
+    total = p->bias ? total + d->bias[c] : total;
+    total = p->accumulate ? d->old[row * d->out_stride + c] + total : total;
+    return p->out_dtype == RP_DTYPE_BF16 ? rp_bf16_to_f32(rp_f32_to_bf16(total)) : total;
+}
+
+/* Everything around the live outputs must be what it was: no number. */
+static inline void check_truth(const struct product *p, const struct data *d, const float *result) {
+    double difference = 0, size = 0;
+    for (size_t i = 0; i < p->max_rows * d->out_stride; i++) {
+        size_t row = i / d->out_stride, c = i % d->out_stride;
+        if (row >= p->live || c >= p->n) {
+            assert_true(isnan(result[i]));
+            continue;
+        }
+        float expected = truth(p, d, row, c);
+        if (p->dtype == INT8 && memcmp(&expected, &result[i], sizeof expected))
+            fail_msg("(%u rows, %u, %u): row %zu, column %zu: %a, not %a", p->max_rows, p->n, p->k,
+                     row, c, result[i], expected);
+        assert_false(isnan(result[i]));
+        difference += pow((double)result[i] - expected, 2);
+        size += (double)expected * expected;
+    }
+    double error = sqrt(difference / (size > 0 ? size : 1));
+    double allowed = p->out_dtype == RP_DTYPE_BF16 ? 4e-3 : p->block_scales ? 1e-3 : 2.5e-3;
+    if (error > allowed)
+        fail_msg("(%u rows, %u, %u): error %g", p->max_rows, p->n, p->k, error);
 }
 
 static struct rp_matmul_tile tile_of(uint32_t tokens) {

@@ -3,6 +3,7 @@
  * alone: not on batch, chunk, tile or graph. Method: K, V and q are functions of (slot, position, head); K and V are NaN
  * where no row of the step sees them; programs are compiled here, by NVRTC. */
 #include "base/bf16.h"
+#include "device/quantise_row.h"
 #include "tests/gpu/mask_programs.h"
 #include "tests/support/gpu.h"
 
@@ -55,13 +56,7 @@ static float value_of(uint32_t what, uint32_t slot, uint32_t position, uint32_t 
 }
 
 static float rounded(float x) {
-    return f.shape.kv == RP_DTYPE_BF16 ? rp_bf16_to_f32(rp_f32_to_bf16(x)) : x;
-}
-static float k_of(uint32_t slot, uint32_t position, uint32_t head, uint32_t d) {
-    return rounded(value_of(0, slot, position, head, d) * 3.0f);
-}
-static float v_of(uint32_t slot, uint32_t position, uint32_t head, uint32_t d) {
-    return rounded(value_of(1, slot, position, head, d));
+    return f.shape.kv != RP_DTYPE_F32 ? rp_bf16_to_f32(rp_f32_to_bf16(x)) : x;
 }
 static float q_of(uint32_t slot, uint32_t position, uint32_t head, uint32_t d) {
     return value_of(2, slot, position, head, d);
@@ -173,6 +168,18 @@ static void make(const struct mask_shape *shape, const char *text, uint32_t wind
     f.launch_count += more;
 }
 
+/* What the host's pages hold of K (0) or V. */
+static float kv_of(uint32_t which, uint32_t slot, uint32_t position, uint32_t head, uint32_t d) {
+    const struct rp_kv_layout *kv = &f.args.kv;
+    uint32_t page = slot_words(slot)[RP_SLOT_PAGES + position / kv->page_tokens];
+    uint32_t in_page = position % kv->page_tokens;
+    const unsigned char *run = rp_kv_run(kv, page, LAYER, which, head);
+    size_t at = (size_t)in_page * kv->head_dim + d;
+    return kv->scales_at ? rp_code_to_f32(run, kv->dtype, at) * rp_kv_scale(kv, run, in_page)
+           : kv->dtype == RP_DTYPE_F32 ? ((const float *)(const void *)run)[at]
+                                       : rp_bf16_to_f32(((const uint16_t *)(const void *)run)[at]);
+}
+
 static bool is_seen(uint32_t slot, uint32_t end, uint32_t q, uint32_t kv, uint32_t h) {
     const struct rp_mask_pair pair = {(int32_t)q, (int32_t)kv, (int32_t)h, LAYER};
     if (kv >= end)
@@ -186,20 +193,27 @@ static bool is_seen(uint32_t slot, uint32_t end, uint32_t q, uint32_t kv, uint32
 static void store(uint32_t slot, uint32_t position, bool seen) {
     const struct rp_kv_layout *kv = &f.args.kv;
     uint32_t page = slot_words(slot)[RP_SLOT_PAGES + position / kv->page_tokens];
-    for (uint32_t head = 0; head < kv->kv_heads; head++)
-        for (uint32_t d = 0; d < kv->head_dim; d++)
-            for (uint32_t which = 0; which < 2; which++) {
-                size_t at = (size_t)(position % kv->page_tokens) * kv->head_dim + d;
-                unsigned char *run = rp_kv_run(kv, page, LAYER, which, head);
-                float x =
-                    which == 0 ? k_of(slot, position, head, d) : v_of(slot, position, head, d);
-                if (!seen)
-                    x = NAN;
-                if (kv->dtype == RP_DTYPE_F32)
-                    ((float *)(void *)run)[at] = x;
-                else
-                    ((uint16_t *)(void *)run)[at] = seen ? rp_f32_to_bf16(x) : 0x7FFF;
-            }
+    uint32_t in_page = position % kv->page_tokens;
+    size_t at = (size_t)in_page * kv->head_dim;
+    for (uint32_t i = 0; i < 2 * kv->kv_heads; i++) {
+        uint32_t which = i % 2, head = i / 2;
+        unsigned char *run = rp_kv_run(kv, page, LAYER, which, head);
+        float row[256];
+        for (uint32_t d = 0; d < kv->head_dim; d++) {
+            float x = value_of(which, slot, position, head, d) * (which == 0 ? 3.0f : 1.0f);
+            row[d] = seen ? x : NAN;
+        }
+        if (kv->scales_at)
+            rp_kv_set_scale(kv, run, in_page,
+                            rp_quantise_row(row, RP_DTYPE_F32, kv->head_dim, kv->dtype, run + at));
+        for (uint32_t d = 0; d < kv->head_dim && !kv->scales_at; d++)
+            if (kv->dtype == RP_DTYPE_F32)
+                ((float *)(void *)run)[at + d] = row[d];
+            else
+                ((uint16_t *)(void *)run)[at + d] = seen ? rp_f32_to_bf16(row[d]) : 0x7FFF;
+        if (kv->scales_at && !seen)
+            memset(run + at, 0xFF, kv->head_dim);
+    }
 }
 
 /* The step of these rows, on the card. Keys that no row sees are NaN if `poisons`. */
@@ -278,8 +292,8 @@ static void truth(const struct row *row, uint32_t q, uint32_t h, double *out) {
             continue;
         }
         for (uint32_t d = 0; d < dim; d++)
-            score +=
-                (double)rounded(q_of(row->slot, q, h, d)) * (double)k_of(row->slot, kv, kv_head, d);
+            score += (double)rounded(q_of(row->slot, q, h, d)) *
+                     (double)kv_of(0, row->slot, kv, kv_head, d);
         score *= (double)f.args.scale;
         if (f.args.soft_cap > 0)
             score = (double)f.args.soft_cap * tanh(score / (double)f.args.soft_cap);
@@ -300,7 +314,7 @@ static void truth(const struct row *row, uint32_t q, uint32_t h, double *out) {
         double weight = exp(scores[kv] - largest);
         sum += weight;
         for (uint32_t d = 0; d < dim; d++)
-            out[d] += weight * (double)v_of(row->slot, kv, kv_head, d);
+            out[d] += weight * (double)kv_of(1, row->slot, kv, kv_head, d);
     }
     for (uint32_t d = 0; d < dim && sum > 0; d++)
         out[d] /= sum;
@@ -347,9 +361,12 @@ static void capped_scores_are_the_formula_at_every_head_dim(void **state) {
         {16, 1, 128, 16, LENGTH, RP_DTYPE_BF16, RP_DTYPE_BF16},
         {4, 2, 256, 64, LENGTH, RP_DTYPE_BF16, RP_DTYPE_F32},
         {4, 2, 80, 16, LENGTH, RP_DTYPE_F32, RP_DTYPE_F32},
+        {8, 2, 128, 64, LENGTH, RP_DTYPE_INT8, RP_DTYPE_F32},
+        {8, 1, 64, 16, LENGTH, RP_DTYPE_FP8_E4M3, RP_DTYPE_F32},
+        {4, 2, 256, 32, LENGTH, RP_DTYPE_FP8_E4M3, RP_DTYPE_BF16},
     };
     /* Beside small ones no score is small; beside one of 100 softmax has an offset. */
-    static const float caps[] = {50, 0.5f, 2, 100, 5, 1.5f};
+    static const float caps[] = {50, 0.5f, 2, 100, 5, 1.5f, 2, 100, 0.5f};
     for (size_t i = 0; i < RP_ARRAY_COUNT(shapes); i++) {
         make(&shapes[i], NULL, i % 2 ? 100 : 0, caps[i]);
         run(mixed, RP_ARRAY_COUNT(mixed), true);
@@ -401,9 +418,10 @@ static void a_row_has_the_same_bits_in_any_batch_and_chunk(void **state) {
         "causal && dilated(2); alibi"};
     static const struct mask_shape shapes[] = {
         {8, 2, 128, 64, LENGTH, RP_DTYPE_BF16, RP_DTYPE_F32},
-        {4, 2, 256, 16, LENGTH, RP_DTYPE_BF16, RP_DTYPE_F32}};
-    for (size_t t = 0; t < RP_ARRAY_COUNT(texts); t++) {
-        make(&shapes[t], texts[t], 0, 0);
+        {4, 2, 256, 16, LENGTH, RP_DTYPE_BF16, RP_DTYPE_F32},
+        {8, 2, 128, 64, LENGTH, RP_DTYPE_FP8_E4M3, RP_DTYPE_F32}};
+    for (size_t t = 0; t < RP_ARRAY_COUNT(shapes); t++) {
+        make(&shapes[t], texts[t % 2], 0, 0);
         size_t bytes = (size_t)f.shape.heads * f.shape.head_dim * sizeof(float);
         const struct row prompt = {2, 0, 400, 0}, decode = {3, 512, 1, RP_ROW_DECODE};
         run(&prompt, 1, false);

@@ -44,7 +44,8 @@ static int close_folder(void **state) {
     return 0;
 }
 
-/* The shape that has the generic kernel alone takes a program through every function of its text. All kernels: two. */
+/* The shape that has the generic kernel alone takes a program through every function of its text. All kernels: two, and
+ * two over pages of 8 bits. */
 static void every_program_compiles(void **state) {
     (void)state;
     if (!nvrtc)
@@ -56,6 +57,9 @@ static void every_program_compiles(void **state) {
     assert_int_equal(rp_nvrtc_stats(nvrtc).from_disk, RP_ARRAY_COUNT(mask_programs));
     assert_true(mask_program_compile(nvrtc, mask_programs[2], &mask_shapes[0], &hopper) > 50000);
     assert_true(mask_program_compile(nvrtc, mask_programs[8], &mask_shapes[2], &hopper) > 50000);
+    assert_true(mask_program_compile(nvrtc, mask_programs[3], &mask_shapes[6], &hopper) > 50000);
+    assert_true(mask_program_compile(nvrtc, mask_programs[7], &mask_shapes[7], &hopper) > 50000);
+    assert_true(mask_program_compile(nvrtc, mask_programs[2], &mask_shapes[8], &hopper) > 4000);
 }
 
 static void break_file(const char *path) {

@@ -2,54 +2,6 @@
  * bits from every tile and beside any number of rows. */
 #include "tests/gpu/matmul_8_fixture.h"
 
-/* One output as the contract has it: of INT8 every bit, of FP8 as if sums were not rounded. */
-static float truth(const struct product *p, const struct data *d, size_t row, size_t c) {
-    size_t cols = 2 * (size_t)(p->segment ? p->segment : rp_matmul_cuda_segment(p->n, p->k / 2, 0));
-    float total = 0, xs = d->in_scales[row];
-    for (size_t begin = 0; begin < p->k; begin += cols) {
-        int32_t exact = 0;
-        double sum = 0;
-        const uint8_t *w = d->weight + c * p->k, *x = d->in + row * d->in_stride;
-        for (size_t i = begin; i < p->k && i < begin + cols; i++) {
-            if (p->dtype == INT8)
-                exact += (int8_t)w[i] * (int8_t)x[i];
-            else
-                sum += (double)rp_fp8_to_f32(w[i]) * rp_fp8_to_f32(x[i]) *
-                       d->weight_scales[p->block_scales ? c / 128 * RP_CEIL_DIV(p->k, 128) + i / 128
-                                                        : c];
-        }
-        float part =
-            p->dtype == INT8 ? (float)exact * (xs * d->weight_scales[c]) : (float)(sum * xs);
-        total = begin == 0 ? part : total + part;
-    }
-    total = p->bias ? total + d->bias[c] : total;
-    total = p->accumulate ? d->old[row * d->out_stride + c] + total : total;
-    return p->out_dtype == RP_DTYPE_BF16 ? rp_bf16_to_f32(rp_f32_to_bf16(total)) : total;
-}
-
-/* Everything around the live outputs must be what it was: no number. */
-static void check_truth(const struct product *p, const struct data *d, const float *result) {
-    double difference = 0, size = 0;
-    for (size_t i = 0; i < p->max_rows * d->out_stride; i++) {
-        size_t row = i / d->out_stride, c = i % d->out_stride;
-        if (row >= p->live || c >= p->n) {
-            assert_true(isnan(result[i]));
-            continue;
-        }
-        float expected = truth(p, d, row, c);
-        if (p->dtype == INT8 && memcmp(&expected, &result[i], sizeof expected))
-            fail_msg("(%u rows, %u, %u): row %zu, column %zu: %a, not %a", p->max_rows, p->n, p->k,
-                     row, c, result[i], expected);
-        assert_false(isnan(result[i]));
-        difference += pow((double)result[i] - expected, 2);
-        size += (double)expected * expected;
-    }
-    double error = sqrt(difference / (size > 0 ? size : 1));
-    double allowed = p->out_dtype == RP_DTYPE_BF16 ? 4e-3 : p->block_scales ? 1e-3 : 2.5e-3;
-    if (error > allowed)
-        fail_msg("(%u rows, %u, %u): error %g", p->max_rows, p->n, p->k, error);
-}
-
 static void planned_products_are_the_truth(void **state) {
     (void)state;
     static const struct product products[] = {
