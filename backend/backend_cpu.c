@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "device/read_cpu.h"
 #include "quant/matmul.h"
+#include "quant/quantise.h"
 
 #include <stdatomic.h>
 #include <stdio.h>
@@ -196,6 +197,30 @@ static float random_unit(uint64_t seed, uint64_t index) {
     return (float)((double)(z >> 11) * 0x1p-52 - 1.0);
 }
 
+/* The bf16 values that a matrix without 8 bits would have, quantised row by row. */
+static int random_8_bits(struct rp_matrix *matrix, uint64_t seed, float scale,
+                         struct rp_error *err) {
+    size_t cols = matrix->cols, bad;
+    uint16_t *row = rp_alloc(cols * sizeof *row);
+    float *scales = rp_alloc_aligned(matrix->rows * sizeof *scales, RP_CACHE_LINE);
+    matrix->scales = scales;
+    if (!row || !scales) {
+        rp_free(row);
+        rp_matrix_deinit(matrix);
+        return rp_error_set(err, RP_STATUS_NO_MEMORY, "cpu: no memory for a row of a matrix");
+    }
+    for (size_t i = 0; i < matrix->rows; i++) {
+        for (size_t k = 0; k < cols; k++)
+            row[k] = rp_f32_to_bf16(random_unit(seed, i * cols + k) * scale);
+        bool finite =
+            rp_quantise_weights(row, RP_DTYPE_BF16, 1, cols, matrix->dtype,
+                                (unsigned char *)matrix->data + i * cols, &scales[i], NULL, &bad);
+        RP_ASSERT(finite);
+    }
+    rp_free(row);
+    return RP_OK;
+}
+
 static int cpu_matrix_random(struct rp_device *device, struct rp_matrix *matrix, uint64_t seed,
                              float scale, struct rp_error *err) {
     size_t bytes = rp_matrix_bytes(matrix), count = (size_t)matrix->rows * matrix->cols;
@@ -203,6 +228,10 @@ static int cpu_matrix_random(struct rp_device *device, struct rp_matrix *matrix,
     if (!matrix->data)
         return rp_error_set(err, RP_STATUS_NO_MEMORY, "cpu: no memory for a matrix of %zu bytes",
                             bytes);
+    if (rp_dtype_bytes(matrix->dtype) == 1) {
+        int status = random_8_bits(matrix, seed, scale, err);
+        return status == RP_OK ? cpu_matrix_prepare(device, matrix, err) : status;
+    }
     for (size_t i = 0; i < count; i++) {
         float value = random_unit(seed, i) * scale;
         if (matrix->dtype == RP_DTYPE_F32)

@@ -64,6 +64,7 @@ enum rp_cuda_scratch_kind {
     RP_CUDA_SCRATCH_CUBLASLT,
     RP_CUDA_SCRATCH_ATTENTION,
     RP_CUDA_SCRATCH_SAMPLE,
+    RP_CUDA_SCRATCH_CODES, /* rows of 8-bit products */
     RP_CUDA_SCRATCH_COUNT
 };
 
@@ -128,6 +129,7 @@ void *rp_cuda_constant(struct rp_device *device, const void *host, size_t bytes)
  * one layout has its counters another one has sums. NULL: memory is out. */
 unsigned char *rp_cuda_scratch(struct rp_device *device, enum rp_cuda_scratch_kind kind,
                                size_t bytes, uint64_t layout);
+/* Matrices of 8 bits: their scales go to the card, too; one per tensor becomes one per output. */
 int rp_cuda_matrix_prepare(struct rp_device *device, struct rp_matrix *matrix,
                            struct rp_error *err);
 int rp_cuda_matrix_random(struct rp_device *device, struct rp_matrix *matrix, uint64_t seed,
@@ -181,6 +183,10 @@ void rp_cuda_profile_launch(struct rp_profile *profile, const struct rp_graph *g
 /* --- support_cuda.cu: cudaError_t as int */
 int rp_cuda_fill_random(void *data, enum rp_dtype dtype, size_t count, uint64_t seed, float scale,
                         struct CUstream_st *stream);
+/* The bf16 values that a matrix without 8 bits would have, quantised row by row as rp_quantise_weights does it. */
+int rp_cuda_fill_random_codes(void *codes, float *scales, enum rp_dtype dtype, uint32_t rows,
+                              uint32_t cols, uint64_t seed, float scale,
+                              struct CUstream_st *stream);
 int rp_cuda_start_fault(enum rp_device_fault fault, struct CUstream_st *stream);
 
 #endif

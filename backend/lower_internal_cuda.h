@@ -1,5 +1,5 @@
-/* lower_internal_cuda.h - a lowering under way, and what its files share: lower_cuda.c the table of patterns, products,
- * attention and the ends of a step; lower_small_cuda.c the small operators. */
+/* lower_internal_cuda.h - a lowering under way, and what its files share: lower_cuda.c the table of patterns,
+ * attention and the ends of a step; lower_products_cuda.c products; lower_small_cuda.c the small operators. */
 #ifndef RP_BACKEND_LOWER_INTERNAL_CUDA_H
 #define RP_BACKEND_LOWER_INTERNAL_CUDA_H
 
@@ -10,6 +10,9 @@
 #include "quant/matmul_cuda.h"
 
 #include <string.h>
+
+/* No operator has its rows as codes. */
+#define RP_LOWER_NO_CODES UINT32_MAX
 
 struct lowering {
     struct rp_device *device;
@@ -24,6 +27,12 @@ struct lowering {
     struct rp_cuda_partials pending;           /* count 0: none */
     int32_t pending_tensor;
     struct rp_matmul_norm norm; /* of the tokens of the product at hand; weight NULL: none */
+    /* Rows of the product that runs next, as codes: one buffer for all. Whoever writes it has waited for all that
+     * read it, and a product reads it behind its own wait (device/cuda_launch.h). NULL: no product wants codes. */
+    unsigned char *codes;
+    float *code_scales;
+    uint32_t
+        codes_for; /* the product whose rows lie there, when its operator is lowered; or RP_LOWER_NO_CODES */
     struct rp_error *err;
 };
 
@@ -51,6 +60,11 @@ static inline struct rp_cuda_rows rows_of(const struct lowering *low, enum rp_ro
 
 static inline int out_of_memory(struct lowering *low, const char *what) {
     return rp_error_set(low->err, RP_STATUS_NO_MEMORY, "cuda: no memory for %s", what);
+}
+
+static inline unsigned char *scratch_of(const struct lowering *low, enum rp_cuda_scratch_kind kind,
+                                        size_t bytes) {
+    return rp_cuda_scratch(low->device, kind, bytes, low->layout);
 }
 
 /* Appends a launch whose arguments live already. */
@@ -94,6 +108,28 @@ static inline struct rp_cuda_partials take_pending(struct lowering *low, int32_t
     }
     return taken;
 }
+
+/* -- products: a pattern's match (operators taken; 0: none) and emit ------------------------------------- */
+
+/* Between the qkv product and attention: lower_cuda.c emits it. */
+static inline uint32_t rp_lower_match_qkv_post(const struct lowering *low, uint32_t at) {
+    return rp_lowering_qkv_post(low->program, at, low->end);
+}
+
+uint32_t rp_lower_match_normed(const struct lowering *low, uint32_t at);
+int rp_lower_normed(struct lowering *low, uint32_t at, uint32_t count);
+uint32_t rp_lower_match_gated(const struct lowering *low, uint32_t at);
+int rp_lower_gated(struct lowering *low, uint32_t at, uint32_t count);
+uint32_t rp_lower_match_linear(const struct lowering *low, uint32_t at);
+int rp_lower_linear(struct lowering *low, uint32_t at, uint32_t count);
+
+/* Room for the codes of any product's rows, where a product wants them. */
+int rp_lower_codes_open(struct lowering *low);
+/* By an operator that gives rows to `out`, with `next` the operator behind it: where it shall put their codes, since
+ * `next` is a product that alone reads them and takes codes; data NULL: it does not. The answer binds: the product
+ * finds codes, and nobody reads `out` itself. */
+struct rp_cuda_codes rp_lower_codes_of(struct lowering *low, uint32_t next,
+                                       const struct rp_view *out);
 
 /* -- small operators: a pattern's match (operators taken; 0: none) and emit ------------------------------ */
 

@@ -5,12 +5,22 @@ int rp_lower_embed(struct lowering *low, uint32_t at, uint32_t count) {
     const struct rp_op *op = op_at(low, at);
     struct rp_embed_cuda args = {.rows = rows_of(low, op->rows),
                                  .table = op->weight->data,
+                                 .scales = op->weight->scales,
                                  .dtype = op->weight->dtype,
                                  .vocab = op->weight->rows,
                                  .hidden = op->weight->cols,
                                  .scale = op->u.embed.scale,
                                  .out = values_of(low, &op->out)};
     return ADD_LAUNCH(low, at, count, "embed", rp_embed_cuda_run, args);
+}
+
+/* Codes in place of the rows that the operators [at, at + count) give, where the next one is a product of them alone. */
+static struct rp_cuda_codes give_codes(struct lowering *low, uint32_t at, uint32_t count,
+                                       struct rp_values *out) {
+    struct rp_cuda_codes codes = rp_lower_codes_of(low, at + count, &op_at(low, at)[count - 1].out);
+    if (codes.data)
+        out->data = NULL;
+    return codes;
 }
 
 static int add_norm_launch(struct lowering *low, uint32_t at, uint32_t count,
@@ -23,6 +33,8 @@ static int add_norm_launch(struct lowering *low, uint32_t at, uint32_t count,
                                 .eps = norm->u.norm.eps,
                                 .weight_offset = norm->u.norm.weight_offset,
                                 .gather = gather};
+    if (args.group == args.cols)
+        args.codes = give_codes(low, at, count, &args.out);
     int status = constant_of(low, norm->vector, args.group, &args.weight);
     if (status != RP_OK)
         return status;
@@ -66,6 +78,7 @@ int rp_lower_activation(struct lowering *low, uint32_t at, uint32_t count) {
                                       .partials = take_pending(low, op->in[0].tensor),
                                       .cols = op->out.cols,
                                       .fn = op->u.activation.fn};
+    args.codes = give_codes(low, at, count, &args.out);
     return ADD_LAUNCH(low, at, count, "activation", rp_activation_cuda_run, args);
 }
 
@@ -109,6 +122,7 @@ int rp_lower_add_norm(struct lowering *low, uint32_t at, uint32_t count) {
                                     .weight_offset = norm->u.norm.weight_offset,
                                     .behind_product = low->attention.behind_product,
                                     .gather = count == 3};
+    args.codes = give_codes(low, at, count, &args.out);
     int status = constant_of(low, norm->vector, args.cols, &args.weight);
     if (status != RP_OK)
         return status;

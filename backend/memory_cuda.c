@@ -226,46 +226,130 @@ static int matrix_block(struct rp_device *device, const struct rp_matrix *matrix
                         (unsigned long long)memory.total_bytes);
 }
 
+/* What products of 8-bit weights take. */
+static int check_8_bits(const struct rp_matrix *matrix, struct rp_error *err) {
+    bool channels = matrix->scale_kind == RP_SCALE_TENSOR || matrix->scale_kind == RP_SCALE_CHANNEL;
+    bool blocks = matrix->scale_kind == RP_SCALE_BLOCK_128 && matrix->dtype == RP_DTYPE_FP8_E4M3;
+    if (!channels && !blocks)
+        return rp_error_set(err, RP_STATUS_UNSUPPORTED,
+                            "cuda: %s weights take one scale per tensor or output channel%s",
+                            rp_dtype_name(matrix->dtype),
+                            matrix->dtype == RP_DTYPE_INT8 ? "" : ", or blocks of 128");
+    if (matrix->cols > RP_INT8_COLS_MAX)
+        return rp_error_set(err, RP_STATUS_UNSUPPORTED,
+                            "cuda: 8-bit matrices have up to %u columns, this one has %u",
+                            RP_INT8_COLS_MAX, matrix->cols);
+    return RP_OK;
+}
+
+static float *scales_block(struct rp_device *device, size_t count, struct rp_error *err) {
+    float *scales = rp_cuda_alloc(device, count * sizeof *scales, RP_MEMORY_DEVICE);
+    if (!scales)
+        (void)rp_error_set(err, RP_STATUS_NO_MEMORY, "cuda: no memory for %zu scales of a matrix",
+                           count);
+    return scales;
+}
+
+/* A scale per tensor is written to each output: kernels know channels and blocks. */
+static int upload_scales(struct rp_device *device, struct rp_matrix *matrix, float **out,
+                         struct rp_error *err) {
+    bool spread = matrix->scale_kind == RP_SCALE_TENSOR;
+    size_t count = spread ? matrix->rows : rp_matrix_scale_count(matrix);
+    float *each = spread ? rp_alloc(RP_MAX(count, (size_t)1) * sizeof *each) : NULL;
+    if (spread && !each)
+        return rp_error_set(err, RP_STATUS_NO_MEMORY, "cuda: no memory for %zu scales", count);
+    for (size_t i = 0; spread && i < count; i++)
+        each[i] = matrix->scales[0];
+    int status = RP_STATUS_NO_MEMORY;
+    *out = scales_block(device, count, err);
+    if (*out) {
+        status = rp_cuda_upload(device, *out, spread ? each : matrix->scales, count * sizeof *each);
+        if (status != RP_OK) {
+            rp_cuda_free(device, *out, RP_MEMORY_DEVICE);
+            (void)rp_error_set(err, status, "%s", device->error);
+        }
+    }
+    rp_free(each);
+    return status;
+}
+
 int rp_cuda_matrix_prepare(struct rp_device *device, struct rp_matrix *matrix,
                            struct rp_error *err) {
     void *data;
+    float *scales = NULL;
+    bool is_8_bits = rp_dtype_bytes(matrix->dtype) == 1;
     if (matrix->layout != RP_LAYOUT_ROW_MAJOR)
         return rp_error_set(err, RP_STATUS_UNSUPPORTED, "cuda: the matrix is packed already");
-    int status = matrix_block(device, matrix, &data, err);
+    int status = is_8_bits ? check_8_bits(matrix, err) : RP_OK;
+    if (status == RP_OK)
+        status = matrix_block(device, matrix, &data, err);
     if (status != RP_OK)
         return status;
     status = rp_cuda_upload(device, data, matrix->data, rp_matrix_bytes(matrix));
+    if (status != RP_OK)
+        (void)rp_error_set(err, status, "%s", device->error);
+    else if (is_8_bits)
+        status = upload_scales(device, matrix, &scales, err);
     if (status != RP_OK) {
         rp_cuda_free(device, data, RP_MEMORY_DEVICE);
-        return rp_error_set(err, status, "%s", device->error);
+        return status;
     }
     rp_free_aligned(matrix->data);
     matrix->data = data;
+    if (is_8_bits) {
+        rp_free_aligned((void *)(uintptr_t)matrix->scales);
+        matrix->scales = scales;
+        if (matrix->scale_kind == RP_SCALE_TENSOR)
+            matrix->scale_kind = RP_SCALE_CHANNEL;
+    }
     return RP_OK;
 }
 
 int rp_cuda_matrix_random(struct rp_device *device, struct rp_matrix *matrix, uint64_t seed,
                           float scale, struct rp_error *err) {
     void *data;
+    float *scales = NULL;
+    bool is_8_bits = rp_dtype_bytes(matrix->dtype) == 1;
+    if (is_8_bits && matrix->scale_kind != RP_SCALE_CHANNEL)
+        return rp_error_set(err, RP_STATUS_UNSUPPORTED,
+                            "cuda: random 8-bit weights have a scale per output channel");
     int status = matrix_block(device, matrix, &data, err);
     if (status != RP_OK)
         return status;
     size_t count = (size_t)matrix->rows * matrix->cols;
+    if (is_8_bits) {
+        scales = scales_block(device, matrix->rows, err);
+        if (!scales) {
+            rp_cuda_free(device, data, RP_MEMORY_DEVICE);
+            return RP_STATUS_NO_MEMORY;
+        }
+    }
     status = rp_cuda_check(
         device,
-        (cudaError_t)rp_cuda_fill_random(data, matrix->dtype, count, seed, scale, device->stream),
+        (cudaError_t)(is_8_bits
+                          ? rp_cuda_fill_random_codes(data, scales, matrix->dtype, matrix->rows,
+                                                      matrix->cols, seed, scale, device->stream)
+                          : rp_cuda_fill_random(data, matrix->dtype, count, seed, scale,
+                                                device->stream)),
         "random weights");
     if (status != RP_OK) {
         rp_cuda_free(device, data, RP_MEMORY_DEVICE);
+        rp_cuda_free(device, scales, RP_MEMORY_DEVICE);
         return rp_error_set(err, status, "%s", device->error);
     }
     matrix->data = data;
+    if (is_8_bits)
+        matrix->scales = scales;
     return RP_OK;
 }
 
 void rp_cuda_matrix_release(struct rp_device *device, struct rp_matrix *matrix) {
     rp_cuda_free(device, matrix->data, RP_MEMORY_DEVICE);
     matrix->data = NULL;
+    if (rp_dtype_bytes(matrix->dtype) == 1) {
+        rp_cuda_free(device, (void *)(uintptr_t)matrix->scales, RP_MEMORY_DEVICE);
+        matrix->scales = NULL;
+    }
 }
 
 void rp_cuda_memory_close(struct rp_device *device) {

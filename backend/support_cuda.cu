@@ -1,5 +1,6 @@
 /* Kernels that are no operators: random weights for benchmarks, and faults for tests. */
 #include "device/device.h"
+#include "device/quantise_row.cuh"
 
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
@@ -7,6 +8,9 @@
 extern "C" {
 int rp_cuda_fill_random(void *data, enum rp_dtype dtype, size_t count, uint64_t seed, float scale,
                         struct CUstream_st *stream);
+int rp_cuda_fill_random_codes(void *codes, float *scales, enum rp_dtype dtype, uint32_t rows,
+                              uint32_t cols, uint64_t seed, float scale,
+                              struct CUstream_st *stream);
 int rp_cuda_start_fault(enum rp_device_fault fault, struct CUstream_st *stream);
 }
 
@@ -34,6 +38,37 @@ static __global__ void fill_random_kernel(void *data, bool is_f32, size_t count,
 int rp_cuda_fill_random(void *data, enum rp_dtype dtype, size_t count, uint64_t seed, float scale,
                         struct CUstream_st *stream) {
     fill_random_kernel<<<1024, 256, 0, stream>>>(data, dtype == RP_DTYPE_F32, count, seed, scale);
+    return (int)cudaGetLastError();
+}
+
+/* A block has a row: the bf16 values that fill_random_kernel would store, as codes with a scale. */
+static __global__ void fill_random_codes_kernel(unsigned char *codes, float *scales, rp_dtype dtype,
+                                                uint32_t cols, uint64_t seed, float scale) {
+    __shared__ uint32_t shared[32];
+    size_t first = (size_t)blockIdx.x * cols;
+    uint32_t most = 0, lane = threadIdx.x % 32;
+    for (uint32_t i = threadIdx.x; i < cols; i += blockDim.x) {
+        float value = random_unit(seed, first + i) * scale;
+        most = max(most, rp_magnitude_bits(__bfloat162float(__float2bfloat16_rn(value))));
+    }
+    most = rp_warp_max_bits(most);
+    if (lane == 0)
+        shared[threadIdx.x / 32] = most;
+    __syncthreads();
+    const rp_row_codes row(rp_warp_max_bits(lane < blockDim.x / 32 ? shared[lane] : 0), dtype);
+    for (uint32_t i = threadIdx.x; i < cols; i += blockDim.x) {
+        float value = random_unit(seed, first + i) * scale;
+        codes[first + i] = (unsigned char)row.code(__bfloat162float(__float2bfloat16_rn(value)));
+    }
+    if (threadIdx.x == 0)
+        scales[blockIdx.x] = row.scale;
+}
+
+int rp_cuda_fill_random_codes(void *codes, float *scales, enum rp_dtype dtype, uint32_t rows,
+                              uint32_t cols, uint64_t seed, float scale,
+                              struct CUstream_st *stream) {
+    fill_random_codes_kernel<<<rows, 256, 0, stream>>>((unsigned char *)codes, scales, dtype, cols,
+                                                       seed, scale);
     return (int)cudaGetLastError();
 }
 

@@ -173,6 +173,8 @@ static int run_case(struct kernels_bench *bench, const struct kernels_case *what
         status = rp_kernels_run_open(bench, what, &run, err);
     if (status == RP_OK)
         status = measure(bench, &run, budget_ns, out, err);
+    if (status == RP_OK && what->kind == KERNELS_PRODUCT && bench->config->scheme != RP_QUANT_NONE)
+        status = rp_kernels_product_error(bench, &run, &out->sqnr_db, err);
     rp_kernels_run_close(bench, &run);
     return status;
 }

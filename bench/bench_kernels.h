@@ -14,6 +14,7 @@
 #define RP_BENCH_BENCH_KERNELS_H
 
 #include "device/device.h"
+#include "quant/quantise.h"
 
 #define RP_BENCH_KERNELS_MAX 256
 
@@ -26,7 +27,8 @@ struct rp_bench_kernels_config {
     const char *shape;                   /* rp_model_shape */
     const struct rp_model_config *model; /* instead of a shape's name, or NULL */
     enum rp_dtype dtype;
-    const uint32_t *rows; /* up to 256: decode; above: one prompt of that many tokens */
+    enum rp_quant_scheme scheme; /* of products' weights; not with dtype F32 */
+    const uint32_t *rows;        /* up to 256: decode; above: one prompt of that many tokens */
     const uint32_t *contexts;
     uint32_t row_count, context_count;
     const char *only;    /* operators whose name begins so; NULL: all */
@@ -44,6 +46,8 @@ struct rp_bench_kernel {
     uint32_t samples, repeats;
     double us_p50, us_p99;
     double bytes, flops; /* of one operator */
+    /* Of a product in 8 bits: signal to noise of its outputs against the same values in bf16, in dB; 0 for others. */
+    double sqnr_db;
 };
 
 struct rp_bench_kernels_result {

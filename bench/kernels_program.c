@@ -9,12 +9,15 @@
 #include <stdio.h>
 #include <string.h>
 
-#define TENSORS_MAX 3u /* of one repetition */
+#define TENSORS_MAX  3u                /* of one repetition */
+#define OUTPUTS_MOST ((size_t)1 << 22) /* of a product, whose error is looked at */
 
 static uint32_t copies_of(const struct kernels_bench *bench, uint64_t bytes, uint32_t at_most) {
     uint64_t copies = RP_CEIL_DIV(bench->cold_bytes, RP_MAX(bytes, 1u));
     return (uint32_t)RP_MAX(1u, RP_MIN(copies, at_most));
 }
+
+static float weight_scale(uint32_t k) { return 1.0f / sqrtf((float)k); }
 
 void rp_kernels_weights_free(struct kernels_bench *bench) {
     for (uint32_t i = 0; i < bench->weight_count; i++)
@@ -24,14 +27,16 @@ void rp_kernels_weights_free(struct kernels_bench *bench) {
 
 int rp_kernels_weights_make(struct kernels_bench *bench, uint32_t n, uint32_t k,
                             struct rp_error *err) {
-    uint64_t bytes = (uint64_t)n * k * rp_dtype_bytes(bench->config->dtype);
+    struct rp_matrix shape = {.rows = n, .cols = k, .dtype = bench->config->dtype};
+    rp_quant_describe(&shape, bench->config->scheme);
+    uint64_t bytes = (uint64_t)n * k * rp_dtype_bytes(shape.dtype);
     uint32_t copies = copies_of(bench, bytes, KERNELS_WEIGHTS_MAX);
     rp_kernels_weights_free(bench);
     for (uint32_t i = 0; i < copies; i++) {
         struct rp_matrix *matrix = &bench->weights[i];
-        *matrix = (struct rp_matrix){.rows = n, .cols = k, .dtype = bench->config->dtype};
-        int status = bench->backend->matrix_random(bench->device, matrix, i + 1,
-                                                   1.0f / sqrtf((float)k), err);
+        *matrix = shape;
+        int status =
+            bench->backend->matrix_random(bench->device, matrix, i + 1, weight_scale(k), err);
         if (status != RP_OK)
             return status;
         bench->weight_count++;
@@ -372,6 +377,52 @@ int rp_kernels_run_capture(struct kernels_bench *bench, struct kernels_run *run,
 done:
     rp_free(offsets);
     rp_program_deinit(&program);
+    return status;
+}
+
+/* Outputs of the product's first repetition. */
+static int outputs_of(struct kernels_bench *bench, struct kernels_run *run, float *out,
+                      size_t count, struct rp_error *err) {
+    const struct rp_backend *backend = bench->backend;
+    size_t in_bytes = (size_t)run->what->rows * run->what->k * rp_dtype_bytes(bench->config->dtype);
+    int status = rp_kernels_run_capture(bench, run, 1, err);
+    if (status != RP_OK)
+        return status;
+    if (backend->launch(bench->device, run->graph) != RP_OK ||
+        backend->copy(bench->device, out, run->arena + RP_ALIGN_UP(in_bytes, 256),
+                      count * sizeof *out) != RP_OK ||
+        backend->synchronize(bench->device) != RP_OK)
+        return rp_error_set(err, RP_STATUS_DEVICE, "%s", backend->last_error(bench->device));
+    return RP_OK;
+}
+
+int rp_kernels_product_error(struct kernels_bench *bench, struct kernels_run *run, double *out_db,
+                             struct rp_error *err) {
+    size_t count = RP_MIN((size_t)run->what->rows * run->what->n, OUTPUTS_MOST);
+    struct rp_matrix eight = bench->weights[0];
+    struct rp_matrix plain = {.rows = eight.rows, .cols = eight.cols, .dtype = RP_DTYPE_BF16};
+    float *got = rp_calloc(count, 2 * sizeof *got), *want = got + count;
+    struct rp_quant_loss loss = {0};
+    int status =
+        got ? outputs_of(bench, run, got, count, err)
+            : rp_error_set(err, RP_STATUS_NO_MEMORY, "no memory for the outputs of a product");
+    if (status == RP_OK)
+        status =
+            bench->backend->matrix_random(bench->device, &plain, 1, weight_scale(plain.cols), err);
+    if (status == RP_OK) {
+        bench->weights[0] = plain;
+        status = outputs_of(bench, run, want, count, err);
+        bench->weights[0] = eight;
+    }
+    for (size_t i = 0; i < count && status == RP_OK; i++) {
+        double lost = (double)got[i] - (double)want[i];
+        loss.signal += (double)want[i] * (double)want[i];
+        loss.noise += lost * lost;
+    }
+    *out_db = status == RP_OK ? rp_quant_sqnr_db(&loss) : 0;
+    if (plain.data)
+        bench->backend->matrix_release(bench->device, &plain);
+    rp_free(got);
     return status;
 }
 

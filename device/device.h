@@ -129,7 +129,8 @@ struct rp_backend {
     /* Repacks *matrix (row-major, host memory) for this device; takes over its data. */
     int (*matrix_prepare)(struct rp_device *device, struct rp_matrix *matrix, struct rp_error *err);
     /* The same for a matrix of which only the shape is known: random values, uniform in +-scale, the same
-     * for the same seed (benchmarks). */
+     * for the same seed (benchmarks). Of 8 bits (with scales per channel): what bf16 would hold, quantised as
+     * quant/quantise.h does it. */
     int (*matrix_random)(struct rp_device *device, struct rp_matrix *matrix, uint64_t seed,
                          float scale, struct rp_error *err);
     void (*matrix_release)(struct rp_device *device, struct rp_matrix *matrix);

@@ -9,11 +9,15 @@
  *   otherwise:                     a block is a team
  *   about 4,096 columns:           few rows: a cluster of blocks is a team, as one multiprocessor reads
  *                                  partials too slowly; many rows: smaller blocks, whose threads each do
- *                                  the work of several, so that blocks overlap better */
+ *                                  the work of several, so that blocks overlap better
+ *
+ * CODES: rows of one group as 8-bit codes too: what was scaled stays in registers as bf16 until the team knows its
+ * largest value. Sizes that no vector loads fit take norm_long_kernel, whose sums have the same order. */
 #include "device/ops_cuda.h"
 
 #include "device/cuda_vector.cuh"
 #include "device/ops_math.cuh"
+#include "device/quantise_packed.cuh"
 
 #define TEAM_MAX      1024
 #define WARP_TEAMS    8
@@ -48,7 +52,8 @@ struct norm_args {
     const float *weight;
     uint32_t group, group_count;
     float eps, weight_offset;
-    bool early; /* the residual and the live count are complete before the wait */
+    bool early;          /* the residual and the live count are complete before the wait */
+    rp_cuda_codes codes; /* data NULL: none */
 };
 
 static uint32_t team_threads(uint32_t group) {
@@ -88,6 +93,21 @@ static __device__ __forceinline__ void cluster_open(uint64_t *barrier, uint32_t 
     asm volatile("barrier.cluster.arrive.release.aligned;\n\t"
                  "barrier.cluster.wait.acquire.aligned;" ::
                      : "memory");
+#else
+    (void)barrier, (void)bytes;
+#endif
+}
+
+/* Another barrier of the block; cluster_open, behind it, makes it ready everywhere. */
+static __device__ __forceinline__ void barrier_open(uint64_t *barrier, uint32_t bytes) {
+#if RP_CUDA_HOPPER
+    if (threadIdx.x == 0) {
+        uint32_t address = (uint32_t)__cvta_generic_to_shared(barrier);
+        asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;\n\t"
+                     "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(address),
+                     "r"(bytes)
+                     : "memory");
+    }
 #else
     (void)barrier, (void)bytes;
 #endif
@@ -152,6 +172,28 @@ template <int BLOCKS, int FOLD> struct team {
         }
         return total;
     }
+
+    /* The same for the largest value, which needs no order: one of each thread, as bits of bf16. */
+    struct peak_board {
+        uint32_t most[TEAM_MAX / 32];
+        uint64_t barrier;
+    };
+    /* By all threads, before the other board is opened. */
+    static __device__ __forceinline__ void open(peak_board &shared) {
+        if (BLOCKS > 1)
+            barrier_open(&shared.barrier, stride() / 32 * sizeof(uint32_t));
+    }
+    static __device__ __forceinline__ uint32_t peak(peak_board &shared, uint32_t most) {
+        if (BLOCKS == 1)
+            return rp_block_largest(shared.most, most);
+        uint32_t lane = threadIdx.x % 32;
+        most = rp_warp_max_bits(most);
+        if (lane < BLOCKS)
+            store_remote((float *)&shared.most[thread() / 32], &shared.barrier, lane,
+                         __uint_as_float(most));
+        cluster_await(&shared.barrier);
+        return rp_warp_max_bits(lane < stride() / 32 ? shared.most[lane] : 0);
+    }
 };
 
 /* The values to be normalised, x and what is added to it; then they are stored into the residual. */
@@ -202,8 +244,30 @@ static __device__ __forceinline__ float4 load_weight(const norm_args &args, uint
     return rp_load4<VEC>(args.weight, RP_DTYPE_F32, at, at, args.group);
 }
 
+/* What this thread has of the row, scaled, as codes. */
+template <typename SHAPE, int OWN>
+static __device__ __forceinline__ void
+give_codes(const norm_args &args, typename SHAPE::peak_board &board, uint32_t row, uint32_t begin,
+           uint32_t step, const float4 (&x)[OWN]) {
+    uint2 packed[OWN];
+    uint32_t most = 0;
+#pragma unroll
+    for (int i = 0; i < OWN; i++) {
+        packed[i] = rp_pack_bf16(x[i]);
+        if (begin + step * i < args.group)
+            most = rp_largest(rp_largest(most, packed[i].x), packed[i].y);
+    }
+    rp_row_codes codes = rp_row_codes_of(SHAPE::peak(board, most), args.codes.dtype);
+#pragma unroll
+    for (int i = 0; i < OWN; i++)
+        if (begin + step * i < args.group)
+            rp_store_codes(args.codes, row, begin + step * i, args.group, packed[i], codes);
+    if (SHAPE::thread() == 0)
+        args.codes.scales[row] = codes.scale;
+}
+
 /* QUADS: quads of columns that a thread of the team keeps in registers. */
-template <int QUADS, int BLOCKS, int FOLD, norm_source SOURCE, bool VEC>
+template <int QUADS, int BLOCKS, int FOLD, norm_source SOURCE, bool VEC, bool CODES = false>
 static __global__ void __launch_bounds__(TEAM_MAX / BLOCKS / FOLD) norm_kernel(norm_args args) {
     using shape = team<BLOCKS, FOLD>;
     constexpr int OWN = QUADS * FOLD;
@@ -212,6 +276,7 @@ static __global__ void __launch_bounds__(TEAM_MAX / BLOCKS / FOLD) norm_kernel(n
     /* Quad i of the OWN: the team's thread is thread + stride * (i % FOLD), and it is its i / FOLD-th. */
     uint32_t begin = 4 * shape::thread(), step = 4 * shape::stride();
     __shared__ typename shape::board shared;
+    __shared__ typename shape::peak_board peak; /* of CODES alone */
     float4 x[OWN], weight[OWN];
     rp_stamp stamp(args.rows.stamp, threadIdx.x + threadIdx.y == 0);
     rp_pdl_trigger();
@@ -230,6 +295,8 @@ static __global__ void __launch_bounds__(TEAM_MAX / BLOCKS / FOLD) norm_kernel(n
                 x[i] = rp_load4<VEC>(args.in, in_row, first + begin + step * i, end);
         stamp.look();
     }
+    if (CODES)
+        shape::open(peak);
     shape::open(shared);
     stamp.wait();
     if (!early) {
@@ -268,12 +335,53 @@ static __global__ void __launch_bounds__(TEAM_MAX / BLOCKS / FOLD) norm_kernel(n
             continue;
         if (FOLD > 1)
             weight[i] = load_weight<VEC>(args, begin + step * i);
-        give<VEC>(args, row, first + begin + step * i, end, x[i], inverse, weight[i]);
+        if (!CODES || args.out.data)
+            give<VEC>(args, row, first + begin + step * i, end, x[i], inverse, weight[i]);
+        if (CODES)
+            x[i] = rp_norm_values(x[i], inverse, weight[i], args.weight_offset);
     }
+    if (CODES)
+        give_codes<shape, OWN>(args, peak, row, begin, step, x);
+}
+
+/* Scaled values of a group too long for registers, bf16; zeros past its end. */
+template <norm_source SOURCE, bool VEC>
+static __device__ __forceinline__ float4 scaled_again(const norm_args &args, uint32_t row,
+                                                      uint32_t in_row, uint32_t first, uint32_t col,
+                                                      float inverse) {
+    uint32_t end = first + args.group;
+    float4 x = keeps(SOURCE) ? rp_load4<VEC>(args.in, row, col, end)
+                             : take<SOURCE, VEC, 4>(args, in_row, col, end);
+    x = rp_norm_values(x, inverse, load_weight<VEC>(args, col - first), args.weight_offset);
+    x.y = col + 1 < end ? x.y : 0.0f;
+    x.z = col + 2 < end ? x.z : 0.0f;
+    x.w = col + 3 < end ? x.w : 0.0f;
+    return x;
+}
+
+/* Its codes, which need the values twice more; out is stored last, as it may be `in`. */
+template <norm_source SOURCE, bool VEC>
+static __device__ __forceinline__ void give_codes_long(const norm_args &args, uint32_t row,
+                                                       uint32_t in_row, float inverse) {
+    uint32_t most = 0;
+    for (uint32_t col = 4 * threadIdx.x; col < args.group; col += 4 * blockDim.x) {
+        uint2 packed = rp_pack_bf16(scaled_again<SOURCE, VEC>(args, row, in_row, 0, col, inverse));
+        most = rp_largest(rp_largest(most, packed.x), packed.y);
+    }
+    __shared__ team<1, 1>::peak_board board;
+    rp_row_codes codes = rp_row_codes_of(team<1, 1>::peak(board, most), args.codes.dtype);
+    for (uint32_t col = 4 * threadIdx.x; col < args.group; col += 4 * blockDim.x) {
+        float4 x = scaled_again<SOURCE, VEC>(args, row, in_row, 0, col, inverse);
+        rp_store_codes(args.codes, row, col, args.group, rp_pack_bf16(x), codes);
+        if (args.out.data)
+            rp_store4<VEC>(args.out, row, col, args.group, x);
+    }
+    if (threadIdx.x == 0)
+        args.codes.scales[row] = codes.scale;
 }
 
 /* Groups too long for registers: the values are read twice. */
-template <norm_source SOURCE, bool VEC>
+template <norm_source SOURCE, bool VEC, bool CODES = false>
 static __global__ void __launch_bounds__(TEAM_MAX) norm_long_kernel(norm_args args) {
     uint32_t row = blockIdx.x, first = blockIdx.y * args.group, end = first + args.group;
     rp_stamp stamp(args.rows.stamp);
@@ -292,7 +400,9 @@ static __global__ void __launch_bounds__(TEAM_MAX) norm_long_kernel(norm_args ar
     }
     __shared__ team<1, 1>::board shared;
     float inverse = rp_inverse_root(team<1, 1>::sum(shared, &sum), args.group, args.eps);
-    for (uint32_t col = first + 4 * threadIdx.x; col < end; col += 4 * blockDim.x) {
+    if (CODES)
+        give_codes_long<SOURCE, VEC>(args, row, in_row, inverse);
+    for (uint32_t col = first + 4 * threadIdx.x; !CODES && col < end; col += 4 * blockDim.x) {
         float4 x = keeps(SOURCE) ? rp_load4<VEC>(args.in, row, col, end)
                                  : take<SOURCE, VEC, 4>(args, in_row, col, end);
         give<VEC>(args, row, col, end, x, inverse, load_weight<VEC>(args, col - first));
@@ -330,10 +440,36 @@ static int start(const norm_args &args, cudaStream_t stream) {
                          !args.rows.plain_edges, args);
 }
 
+/* The same with codes. */
+template <norm_source SOURCE>
+static int start_codes(const norm_args &args, bool vector, cudaStream_t stream) {
+    uint32_t threads = team_threads(args.group), quads = (args.group + 3) / 4;
+    uint32_t each = (quads + threads - 1) / threads, rows = args.rows.max_rows;
+    bool dependent = !args.rows.plain_edges;
+    if (!vector || each > 2)
+        return rp_cuda_start(vector ? norm_long_kernel<SOURCE, true, true>
+                                    : norm_long_kernel<SOURCE, false, true>,
+                             dim3(rows), dim3(threads), 0, stream, dependent, args);
+    if (threads == TEAM_MAX && each == 1 && rows > FOLD_ROWS)
+        return rp_cuda_start(norm_kernel<1, 1, FOLD_MANY, SOURCE, true, true>, dim3(rows),
+                             dim3(TEAM_MAX / FOLD_MANY), 0, stream, dependent, args);
+    if (threads == TEAM_MAX && each == 1 && sums_up(SOURCE) && rows <= CLUSTER_ROWS)
+        return rp_cuda_start(norm_kernel<1, CLUSTER, 1, SOURCE, true, true>, dim3(rows * CLUSTER),
+                             dim3(TEAM_MAX / CLUSTER), 0, stream, dependent, args, CLUSTER);
+    if (each == 1)
+        return rp_cuda_start(norm_kernel<1, 1, 1, SOURCE, true, true>, dim3(rows), dim3(threads), 0,
+                             stream, dependent, args);
+    return rp_cuda_start(norm_kernel<2, 1, 1, SOURCE, true, true>, dim3(rows), dim3(threads), 0,
+                         stream, dependent, args);
+}
+
 template <norm_source SOURCE>
 static int start(const norm_args &args, bool vector, cudaStream_t stream) {
     vector = vector && args.group % 4 == 0 && rp_vector_ok(args.in) && rp_vector_ok(args.out) &&
              ((uintptr_t)args.weight & 15u) == 0;
+    if (args.codes.data)
+        return args.group_count == 1 ? start_codes<SOURCE>(args, vector, stream)
+                                     : cudaErrorInvalidValue;
     return vector ? start<SOURCE, true>(args, stream) : start<SOURCE, false>(args, stream);
 }
 
@@ -348,6 +484,7 @@ int rp_norm_cuda_run(const void *args_void, cudaStream_t stream) {
     args.group_count = from->cols / from->group;
     args.eps = from->eps;
     args.weight_offset = from->weight_offset;
+    args.codes = from->codes;
     return from->gather ? start<SOURCE_GATHER>(args, true, stream)
                         : start<SOURCE_VALUES>(args, true, stream);
 }
@@ -366,6 +503,7 @@ int rp_add_norm_cuda_run(const void *args_void, cudaStream_t stream) {
     args.eps = from->eps;
     args.weight_offset = from->weight_offset;
     args.early = from->behind_product;
+    args.codes = from->codes;
     if (from->gather)
         return start<SOURCE_GATHER_PARTIALS>(args, rp_vector_ok(from->partials), stream);
     if (from->partials.count)

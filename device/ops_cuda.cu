@@ -4,8 +4,14 @@
 
 #include "device/cuda_vector.cuh"
 #include "device/ops_math.cuh"
+#include "device/quantise_packed.cuh"
 
 #define BLOCK 128
+
+/* An activation whose rows become codes: a block has a row, in registers as bf16. */
+#define ROW_THREADS 1024
+#define ROW_QUADS   8   /* of a thread */
+#define ROW_MANY    128 /* more rows than this: fewer threads each, so that blocks overlap */
 
 static dim3 grid_of(uint32_t columns, uint32_t rows) {
     return dim3((columns + BLOCK * 4 - 1) / (BLOCK * 4), rows);
@@ -45,11 +51,33 @@ static __global__ void __launch_bounds__(BLOCK) embed_kernel(rp_embed_cuda args)
     rp_store4<VEC>(args.out, row, col, args.hidden, value);
 }
 
+/* Rows of codes, one at a time: code * scale, rounded, then the model's factor. */
+static __global__ void __launch_bounds__(BLOCK) embed_codes_kernel(rp_embed_cuda args) {
+    rp_stamp stamp(args.rows.stamp);
+    uint32_t row = blockIdx.y, col = first_column();
+    stamp.begin();
+    stamp.look();
+    uint32_t id = (uint32_t)args.rows.step.token_ids[row];
+    if (!row_is_live(args.rows, row) || col >= args.hidden)
+        return;
+    id = id < args.vocab ? id : 0;
+    const unsigned char *from = (const unsigned char *)args.table + (size_t)id * args.hidden + col;
+    float scale = args.scales[id], x[4] = {};
+    for (uint32_t i = 0; i < 4 && col + i < args.hidden; i++) {
+        float code = args.dtype == RP_DTYPE_INT8 ? (float)(int8_t)from[i] : rp_fp8_value(from[i]);
+        x[i] = __fmul_rn(__fmul_rn(code, scale), args.scale);
+    }
+    rp_store4<false>(args.out, row, col, args.hidden, make_float4(x[0], x[1], x[2], x[3]));
+}
+
 int rp_embed_cuda_run(const void *args_void, cudaStream_t stream) {
     const rp_embed_cuda *args = (const rp_embed_cuda *)args_void;
+    dim3 grid = grid_of(args->hidden, args->rows.max_rows);
+    if (rp_dtype_bytes(args->dtype) == 1)
+        return rp_cuda_start(embed_codes_kernel, grid, BLOCK, 0, stream, !args->rows.plain_edges,
+                             *args);
     bool vector = rp_vector_ok(args->table, args->dtype, args->hidden) && rp_vector_ok(args->out);
-    return START(embed_kernel, vector, grid_of(args->hidden, args->rows.max_rows), BLOCK, stream,
-                 *args);
+    return START(embed_kernel, vector, grid, BLOCK, stream, *args);
 }
 
 template <bool VEC> static __global__ void __launch_bounds__(BLOCK) add_kernel(rp_add_cuda args) {
@@ -134,6 +162,11 @@ int rp_rope_cuda_run(const void *args_void, cudaStream_t stream) {
                  BLOCK, stream, *args);
 }
 
+static __device__ __forceinline__ float4 activate4(rp_activation fn, float4 gate, float4 up) {
+    return make_float4(rp_activate(fn, gate.x) * up.x, rp_activate(fn, gate.y) * up.y,
+                       rp_activate(fn, gate.z) * up.z, rp_activate(fn, gate.w) * up.w);
+}
+
 template <bool VEC, bool PARTIALS>
 static __device__ __forceinline__ void activation_block(const rp_activation_cuda &args) {
     rp_stamp stamp(args.rows.stamp);
@@ -150,10 +183,7 @@ static __device__ __forceinline__ void activation_block(const rp_activation_cuda
         gate = rp_load4<VEC>(args.in, row, col, cols);
         up = rp_load4<VEC>(args.in, row, cols + col, 2 * cols);
     }
-    float4 out =
-        make_float4(rp_activate(args.fn, gate.x) * up.x, rp_activate(args.fn, gate.y) * up.y,
-                    rp_activate(args.fn, gate.z) * up.z, rp_activate(args.fn, gate.w) * up.w);
-    rp_store4<VEC>(args.out, row, col, cols, out);
+    rp_store4<VEC>(args.out, row, col, cols, activate4(args.fn, gate, up));
 }
 
 template <bool VEC>
@@ -167,10 +197,97 @@ static __global__ void __launch_bounds__(BLOCK)
     activation_block<VEC, true>(args);
 }
 
+/* Vector loads and no partials. */
+static __global__ void __launch_bounds__(ROW_THREADS)
+    activation_codes_kernel(rp_activation_cuda args) {
+    __shared__ uint32_t shared[32];
+    uint32_t row = blockIdx.x, first = 4 * threadIdx.x, step = 4 * blockDim.x, cols = args.cols;
+    uint2 packed[ROW_QUADS];
+    uint32_t most = 0;
+    rp_stamp stamp(args.rows.stamp);
+    stamp.begin();
+    stamp.look();
+    if (!row_is_live(args.rows, row))
+        return;
+#pragma unroll
+    for (uint32_t i = 0; i < ROW_QUADS; i++) {
+        uint32_t col = first + step * i;
+        if (col >= cols)
+            continue;
+        float4 out = activate4(args.fn, rp_load4<true>(args.in, row, col, cols),
+                               rp_load4<true>(args.in, row, cols + col, 2 * cols));
+        if (args.out.data)
+            rp_store4<true>(args.out, row, col, cols, out);
+        packed[i] = rp_pack_bf16(out);
+        most = rp_largest(rp_largest(most, packed[i].x), packed[i].y);
+    }
+    rp_row_codes codes = rp_row_codes_of(rp_block_largest(shared, most), args.codes.dtype);
+#pragma unroll
+    for (uint32_t i = 0; i < ROW_QUADS; i++)
+        if (first + step * i < cols)
+            rp_store_codes(args.codes, row, first + step * i, cols, packed[i], codes);
+    if (threadIdx.x == 0)
+        args.codes.scales[row] = codes.scale;
+}
+
+/* Columns [col, col + 4) of any row, computed as often as they are asked for; zeros past its end. */
+static __device__ __forceinline__ float4 activation_again(const rp_activation_cuda &args,
+                                                          uint32_t row, uint32_t col) {
+    uint32_t cols = args.cols;
+    float4 gate, up;
+    if (args.partials.count) {
+        gate = rp_partials_sum4<false, 2>(args.partials, row, col, cols);
+        up = rp_partials_sum4<false, 2>(args.partials, row, cols + col, 2 * cols);
+    } else {
+        gate = rp_load4<false>(args.in, row, col, cols);
+        up = rp_load4<false>(args.in, row, cols + col, 2 * cols);
+    }
+    return activate4(args.fn, gate, up); /* of zeros, past the end: 0 */
+}
+
+/* Anything else: the values are computed twice. */
+static __global__ void __launch_bounds__(ROW_THREADS)
+    activation_codes_long_kernel(rp_activation_cuda args) {
+    __shared__ uint32_t shared[32];
+    uint32_t row = blockIdx.x, most = 0;
+    rp_stamp stamp(args.rows.stamp);
+    stamp.begin();
+    stamp.look();
+    if (!row_is_live(args.rows, row))
+        return;
+    for (uint32_t col = 4 * threadIdx.x; col < args.cols; col += 4 * blockDim.x) {
+        uint2 packed = rp_pack_bf16(activation_again(args, row, col));
+        most = rp_largest(rp_largest(most, packed.x), packed.y);
+    }
+    rp_row_codes codes = rp_row_codes_of(rp_block_largest(shared, most), args.codes.dtype);
+    for (uint32_t col = 4 * threadIdx.x; col < args.cols; col += 4 * blockDim.x) {
+        float4 out = activation_again(args, row, col);
+        rp_store_codes(args.codes, row, col, args.cols, rp_pack_bf16(out), codes);
+        if (args.out.data)
+            rp_store4<false>(args.out, row, col, args.cols, out);
+    }
+    if (threadIdx.x == 0)
+        args.codes.scales[row] = codes.scale;
+}
+
+static int start_activation_codes(const rp_activation_cuda &args, bool vector,
+                                  cudaStream_t stream) {
+    uint32_t quads = (args.cols + 3) / 4;
+    uint32_t each = args.rows.max_rows > ROW_MANY ? ROW_QUADS - 1 : 1;
+    uint32_t threads = (uint32_t)RP_ALIGN_UP(RP_MAX(1u, (quads + each - 1) / each), 32u);
+    dim3 grid(args.rows.max_rows), block(RP_MIN(threads, (uint32_t)ROW_THREADS));
+    bool fits = quads <= ROW_QUADS * ROW_THREADS;
+    return rp_cuda_start(vector && fits && args.partials.count == 0 ? activation_codes_kernel
+                                                                    : activation_codes_long_kernel,
+                         grid, block, 0, stream, !args.rows.plain_edges, args);
+}
+
 int rp_activation_cuda_run(const void *args_void, cudaStream_t stream) {
     const rp_activation_cuda *args = (const rp_activation_cuda *)args_void;
     dim3 grid = grid_of(args->cols, args->rows.max_rows);
     bool vector = args->cols % 4 == 0 && rp_vector_ok(args->out);
+    if (args->codes.data)
+        return start_activation_codes(*args, vector && rp_vector_ok(args->in), stream);
     if (args->partials.count)
         return START(activation_partials_kernel, vector && rp_vector_ok(args->partials), grid,
                      BLOCK, stream, *args);

@@ -23,7 +23,8 @@ int rp_step_begin_cuda_run(const void *args, struct CUstream_st *stream);
 
 struct rp_embed_cuda {
     struct rp_cuda_rows rows;
-    const void *table; /* (vocab, hidden) row-major, f32 or bf16 */
+    const void *table;   /* (vocab, hidden) row-major, f32, bf16, or codes of 8 bits */
+    const float *scales; /* of codes: (vocab) */
     enum rp_dtype dtype;
     uint32_t vocab, hidden;
     float scale;
@@ -32,13 +33,22 @@ struct rp_embed_cuda {
 int rp_embed_cuda_run(const void *args, struct CUstream_st *stream);
 
 /* Rows as 8-bit codes with a scale each, made of their bf16 values as rp_quantise_row does it (device/quantise_row.h):
- * the same bits. data NULL: not wanted. */
+ * the same bits. data NULL: not wanted. Columns behind the row's are not written. */
 struct rp_cuda_codes {
     void *data;          /* (max_rows, stride), 16-byte aligned */
     float *scales;       /* (max_rows) */
     uint32_t stride;     /* a multiple of 16 */
     enum rp_dtype dtype; /* INT8 or FP8_E4M3 */
 };
+
+/* Codes of rows of bf16, or of f32 rounded to it. */
+struct rp_quantise_cuda {
+    struct rp_cuda_rows rows;
+    struct rp_values in;
+    uint32_t cols;
+    struct rp_cuda_codes codes;
+};
+int rp_quantise_cuda_run(const void *args, struct CUstream_st *stream);
 
 /* RMSNorm over groups of columns. gather: input row = step.logit_tokens[row] (the fusion of gather_rows
  * and norm). in and out may be the same columns. */
@@ -49,6 +59,8 @@ struct rp_norm_cuda {
     uint32_t cols, group;
     float eps, weight_offset;
     bool gather;
+    struct rp_cuda_codes
+        codes; /* of out, of whole rows (group: all cols); out.data may be NULL then */
 };
 int rp_norm_cuda_run(const void *args, struct CUstream_st *stream);
 
@@ -74,6 +86,7 @@ struct rp_add_norm_cuda {
      * residual and the step's counts (quant/matmul_cuda.h). */
     bool behind_product;
     bool gather;
+    struct rp_cuda_codes codes; /* of out, whose data may be NULL then */
 };
 int rp_add_norm_cuda_run(const void *args, struct CUstream_st *stream);
 
@@ -92,6 +105,7 @@ struct rp_activation_cuda {
     struct rp_cuda_partials partials;
     uint32_t cols;
     enum rp_activation fn;
+    struct rp_cuda_codes codes; /* of out, whose data may be NULL then */
 };
 int rp_activation_cuda_run(const void *args, struct CUstream_st *stream);
 

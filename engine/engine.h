@@ -43,7 +43,7 @@ struct rp_engine_config {
     uint32_t page_count_override;    /* --num-gpu-blocks-override; 0: from kv_cache_bytes */
     uint64_t swap_bytes;             /* host pool, or RP_SWAP_BYTES_AUTO */
     uint32_t page_tokens;            /* --block-size; 0: the device's */
-    enum rp_dtype kv_dtype;          /* F32, BF16, FP8_E4M3 or INT8 (CPU) */
+    enum rp_dtype kv_dtype;          /* F32, BF16, FP8_E4M3 or INT8 */
     bool prefix_cache;               /* default on */
     bool run_ahead;                  /* default on */
     bool enforce_eager;

@@ -59,7 +59,9 @@ void rp_weights_release(const struct rp_backend *backend, struct rp_device *devi
         struct rp_matrix *matrix = matrix_at(model, true, i);
         backend->matrix_release(device, matrix);
         matrix->data = NULL;
-        if (matrix == &model->embed && model->config.tied)
+        if (matrix == &model->embed && model->config.tied) {
             model->lm_head.data = NULL;
+            model->lm_head.scales = NULL;
+        }
     }
 }

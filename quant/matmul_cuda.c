@@ -74,23 +74,25 @@ struct rp_matmul_tile rp_matmul_cuda_choose(const struct rp_matmul_cuda *op) {
         {256, {256, 128, .boxes = 1, .partials = true}},
         {UINT32_MAX, {128, 128, .boxes = 1, .order = RP_MATMUL_ORDER_WAVES}},
     };
-    size_t i = 0;
-    while (op->rows.max_rows > choices[i].max_rows)
-        i++;
     const struct rp_matrix *w = op->weight;
-    uint32_t segments = RP_CEIL_DIV(w->cols, rp_matmul_cuda_segment(w->rows, w->cols, op->gate_up));
+    bool narrow = w->dtype != RP_DTYPE_BF16; /* tiles of up to 128 tokens alone */
+    size_t i = 0;
+    while (op->rows.max_rows > choices[i].max_rows || (narrow && choices[i].tile.tokens > 128))
+        i++;
+    uint32_t units = rp_matmul_cuda_units(w);
+    uint32_t segments = RP_CEIL_DIV(units, rp_matmul_cuda_segment(w->rows, units, op->gate_up));
     size_t partial_bytes = (size_t)segments * op->rows.max_rows * w->rows * sizeof(float);
     bool partials =
         op->partials_wanted && !op->accumulate && partial_bytes + FLAG_BYTES <= op->workspace_bytes;
     /* Tiles of 256 tokens have no registers to sum segments up in: only where none is to be summed. */
     if (choices[i].tile.tokens == 256 && segments > 1) {
-        uint32_t units = RP_CEIL_DIV(w->rows, 128u) * segments;
-        if (!partials || RP_CEIL_DIV(units, op->limits.sm_count) % segments == 0)
+        uint32_t work = RP_CEIL_DIV(w->rows, 128u) * segments;
+        if (!partials || RP_CEIL_DIV(work, op->limits.sm_count) % segments == 0)
             i++;
     }
     struct rp_matmul_tile tile = choices[i].tile;
     uint32_t m = op->rows.max_rows;
-    if (m >= 1536 && w->rows >= 6144 && RP_CEIL_DIV(m, 192u) * 192 <= m + m / 16)
+    if (!narrow && m >= 1536 && w->rows >= 6144 && RP_CEIL_DIV(m, 192u) * 192 <= m + m / 16)
         tile.tokens = 192;
     tile.partials = tile.partials && partials;
     tile.shared_bytes = rp_matmul_cuda_shared_room(op);
@@ -135,11 +137,38 @@ static int encode_map(CUtensorMap *map, const void *data, uint64_t rows, uint64_
     return rp_matmul_cuda_encode(map, data, 2, sizes, &stride, box, err);
 }
 
+static bool is_w8a8(const struct rp_matrix *w) {
+    return rp_dtype_bytes(w->dtype) == 1 && w->input == RP_INPUT_QUANTISED;
+}
+
+/* Rows of both operands begin at multiples of 16 bytes; the rows are there in the weight's dtype. */
+static bool fits_rows(const struct rp_matmul_cuda *op) {
+    return op->in_stride * rp_dtype_bytes(op->weight->dtype) % 16 == 0 &&
+           (uintptr_t)op->in % 16 == 0;
+}
+
+static bool aligned_weight(const struct rp_matmul_cuda *op) {
+    const struct rp_matrix *w = op->weight;
+    return rp_cuda_has_hopper(&op->limits) && w->cols * rp_dtype_bytes(w->dtype) % 16 == 0 &&
+           (uintptr_t)w->data % 16 == 0;
+}
+
+bool rp_matmul_cuda_fits_weight(const struct rp_matmul_cuda *op) {
+    const struct rp_matrix *w = op->weight;
+    return aligned_weight(op) &&
+           (w->dtype == RP_DTYPE_BF16 || (is_w8a8(w) && w->scale_kind == RP_SCALE_CHANNEL));
+}
+
 /* What bulk tensor copies can read, on a card that has wgmma. */
 bool rp_matmul_cuda_fits(const struct rp_matmul_cuda *op) {
+    bool has_rows = op->weight->dtype == RP_DTYPE_BF16 || op->in_scales;
+    return rp_matmul_cuda_fits_weight(op) && has_rows && fits_rows(op);
+}
+
+bool rp_matmul_cuda_fits_blocks(const struct rp_matmul_cuda *op) {
     const struct rp_matrix *w = op->weight;
-    return rp_cuda_has_hopper(&op->limits) && w->dtype == RP_DTYPE_BF16 && w->cols % 8 == 0 &&
-           op->in_stride % 8 == 0 && (uintptr_t)w->data % 16 == 0 && (uintptr_t)op->in % 16 == 0;
+    return aligned_weight(op) && is_w8a8(w) && w->dtype == RP_DTYPE_FP8_E4M3 &&
+           w->scale_kind == RP_SCALE_BLOCK_128 && op->in_scales && fits_rows(op);
 }
 
 /* A stage's copies are counted while it is not used again: caps as large as the ring are none. */
@@ -197,13 +226,17 @@ static int fill_args(struct rp_matmul_tc_args *args, const struct rp_matmul_cuda
     args->live = op->rows.rows == RP_ROWS_TOKEN ? &counts->token_count : &counts->logit_row_count;
     args->stamp = op->rows.stamp;
     args->bias = op->bias;
+    args->dtype = w->dtype;
+    args->in_scales = op->in_scales;
+    args->weight_scales = w->scales;
+    args->block_scales = w->scale_kind == RP_SCALE_BLOCK_128;
     args->out = op->out.data;
     args->out_stride = op->out.stride;
     args->out_bf16 = op->out.dtype == RP_DTYPE_BF16;
     args->accumulate = op->accumulate;
     args->dependent = op->limits.dependent_launch;
     args->n = w->rows;
-    args->blocks = RP_CEIL_DIV(w->cols, RP_MATMUL_BLOCK);
+    args->blocks = RP_CEIL_DIV(rp_matmul_cuda_units(w), RP_MATMUL_BLOCK);
     args->segment_blocks = segment / RP_MATMUL_BLOCK;
     args->segments = RP_CEIL_DIV(args->blocks, args->segment_blocks);
     args->tile = *tile;
@@ -217,9 +250,11 @@ static int fill_args(struct rp_matmul_tc_args *args, const struct rp_matmul_cuda
         return rp_error_set(err, RP_STATUS_UNSUPPORTED, "tiles of %u x %u take one segment",
                             tile->rows, tile->tokens);
     RP_ASSERT(op->in_stride >= w->cols);
-    int status = encode_map(&args->weight_map, w->data, w->rows, w->cols, w->cols, tile->rows, err);
+    uint64_t units = rp_matmul_cuda_units(w);
+    uint64_t in_stride = op->in_stride * rp_dtype_bytes(w->dtype) / 2;
+    int status = encode_map(&args->weight_map, w->data, w->rows, units, units, tile->rows, err);
     if (status == RP_OK)
-        status = encode_map(&args->in_map, op->in, op->rows.max_rows, w->cols, op->in_stride,
+        status = encode_map(&args->in_map, op->in, op->rows.max_rows, units, in_stride,
                             tile->tokens, err);
     if (status == RP_OK && rp_matmul_tc_cuda_prepare(args) != RP_OK)
         status = rp_error_set(err, RP_STATUS_DEVICE, "no kernel for tiles of %u x %u", tile->rows,
@@ -259,8 +294,7 @@ bool rp_matmul_cuda_gates(const struct rp_matmul_cuda *op) {
 bool rp_matmul_cuda_norms(const struct rp_matmul_cuda *op) { return rp_matmul_rows_norms(op); }
 
 bool rp_matmul_cuda_quantises(const struct rp_matmul_cuda *op) {
-    (void)op;
-    return false;
+    return rp_matmul_rows_quantises(op);
 }
 
 int rp_matmul_cuda_plan(const struct rp_matmul_cuda *op, struct rp_arena *memory,
@@ -268,7 +302,8 @@ int rp_matmul_cuda_plan(const struct rp_matmul_cuda *op, struct rp_arena *memory
                         struct rp_error *err) {
     RP_ASSERT(!op->gated || rp_matmul_cuda_gates(op));
     RP_ASSERT(!op->norm.weight || rp_matmul_cuda_norms(op));
-    uint32_t segment = rp_matmul_cuda_segment(op->weight->rows, op->weight->cols, op->gate_up);
+    uint32_t segment =
+        rp_matmul_cuda_segment(op->weight->rows, rp_matmul_cuda_units(op->weight), op->gate_up);
     memset(out_partials, 0, sizeof *out_partials);
     if (rp_matmul_mid_takes(op)) {
         int status = rp_matmul_mid_plan(op, memory, out_launch, out_partials, err);
@@ -279,7 +314,7 @@ int rp_matmul_cuda_plan(const struct rp_matmul_cuda *op, struct rp_arena *memory
         return rp_matmul_wide_cuda_plan(op, 0, segment, memory, out_launch, err);
     if (rp_matmul_rows_pays(op))
         return rp_matmul_cuda_plan_rows(op, segment, memory, out_launch, err);
-    if (rp_matmul_cuda_fits(op)) {
+    if (rp_matmul_cuda_fits(op) || rp_matmul_cuda_fits_blocks(op)) {
         struct rp_matmul_tile tile = rp_matmul_cuda_choose(op);
         return rp_matmul_cuda_plan_tile(op, &tile, segment, memory, out_launch, out_partials, err);
     }

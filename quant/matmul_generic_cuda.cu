@@ -319,6 +319,8 @@ int rp_matmul_generic_cuda_run(const void *args_void, cudaStream_t stream) {
     generic_args args = {};
     if (op->rows.max_rows == 0 || weight->rows == 0)
         return 0;
+    if (element == 1)
+        return rp_matmul_generic_8_cuda_run(op, stream);
     args.rows = op->rows;
     args.weight = weight->data;
     args.in = op->in;

@@ -64,7 +64,10 @@ struct rp_matmul_tc_args {
     struct rp_matmul_tile tile;
     uint64_t
         *trace; /* (blocks, 4): when it started, waited, ended, and the SM: with RP_TRACE alone */
-    bool out_bf16, accumulate, dependent;
+    bool out_bf16, accumulate, dependent, block_scales;
+    enum rp_dtype dtype; /* of both operands */
+    /* Of 8-bit products: (max_rows), and (n) or (ceil(n / 128), ceil(k / 128)) where block_scales; else NULL. */
+    const float *in_scales, *weight_scales;
 };
 
 /* What a normed product keeps in shared memory: bf16 tokens, then the sums of squares of 128 columns each. */
@@ -72,7 +75,20 @@ struct rp_matmul_tc_args {
 #define RP_MATMUL_NORM_BYTES(rows, cols)                                                           \
     (RP_MATMUL_NORM_TOKEN_BYTES(rows, cols) + (rows) * (RP_MATMUL_NORM_COLS / 128) * sizeof(float))
 
-/* Frozen arguments of the kernel for few rows (matmul_rows_cuda.cu); 64-byte aligned. One copy brings a stage. */
+/* Rows of codes that a product makes in shared memory: the codes, then a board each, on which warps tell one another
+ * of the row. */
+#define RP_MATMUL_QUANTISE_COLS 16384 /* most columns of rows that come in bf16 */
+#define RP_MATMUL_QUANTISE_BYTES                                                                   \
+    (56u * 1024) /* and most codes in all: rows of 14,336 columns, four of them */
+struct rp_matmul_row_board {
+    float sums[RP_MATMUL_NORM_COLS / 128]; /* of squares, of 128 columns each */
+    uint32_t most[16];                     /* magnitudes, as bits, of each warp's columns */
+    float scale, unused[3];
+};
+#define RP_MATMUL_CODE_BYTES(rows, cols)                                                           \
+    ((size_t)(rows) * ((cols) + sizeof(struct rp_matmul_row_board)))
+
+/* Frozen arguments of the kernel for few rows (matmul_rows_kernel.cuh); 64-byte aligned. One copy brings a stage. */
 struct rp_matmul_rows_args {
     /* (parts, part_blocks, halves, rows, 64): boxes of all parts, `boxes` blocks, all halves, and tile_rows or
      * last_rows */
@@ -101,6 +117,12 @@ struct rp_matmul_rows_args {
     enum rp_activation fn;
     uint64_t *trace; /* as in rp_matmul_tc_args */
     bool gated, out_bf16, accumulate, dependent;
+    bool quantises;      /* rows come in bf16, in `in`, and become codes here */
+    enum rp_dtype dtype; /* of the weights */
+    /* Of 8-bit products: (max_rows), NULL where the rows are made here; and (n). */
+    const float *in_scales, *weight_scales;
+    const uint16_t *in;
+    size_t in_stride;
 };
 
 int rp_matmul_rows_cuda_run(const void *args, struct CUstream_st *stream);
@@ -111,14 +133,17 @@ int rp_matmul_tc_cuda_run(const void *args, struct CUstream_st *stream);
 /* Once per kernel that args uses, outside any capture. NOT_FOUND when there is no kernel for the tile. */
 int rp_matmul_tc_cuda_prepare(const struct rp_matmul_tc_args *args);
 
-/* Any size, stride and alignment, f32 or bf16: one fma chain in rising k per output. Takes a
- * struct rp_matmul_cuda and copies what it needs of it (the matrix's struct too): nothing is read later. */
+/* Any size, stride, alignment and type: one fma chain in rising k per output; of 8 bits, with in_scales where input is
+ * RP_INPUT_QUANTISED, what matmul_generic_8_cuda.cu says. Takes a struct rp_matmul_cuda and copies what it needs of it
+ * (the matrix's struct too): nothing is read later. */
 int rp_matmul_generic_cuda_run(const void *args, struct CUstream_st *stream);
+/* The part of it for 8 bits. */
+int rp_matmul_generic_8_cuda_run(const struct rp_matmul_cuda *op, struct CUstream_st *stream);
 
-/* The tile that rp_matmul_cuda_plan takes for a bf16 product. */
+/* The tile that rp_matmul_cuda_plan takes for a product that fits. */
 struct rp_matmul_tile rp_matmul_cuda_choose(const struct rp_matmul_cuda *op);
 
-/* rp_matmul_cuda_plan with a given tile and segment length (tests, measurements). */
+/* rp_matmul_cuda_plan with a given tile and segment length in units of two bytes (tests, measurements). */
 int rp_matmul_cuda_plan_tile(const struct rp_matmul_cuda *op, const struct rp_matmul_tile *tile,
                              uint32_t segment, struct rp_arena *memory,
                              struct rp_cuda_launch *out_launch,
@@ -128,17 +153,22 @@ int rp_matmul_cuda_plan_tile(const struct rp_matmul_cuda *op, const struct rp_ma
  * all but the innermost. */
 int rp_matmul_cuda_encode(CUtensorMap *map, const void *data, uint32_t rank, const uint64_t *sizes,
                           const uint64_t *strides, const uint32_t *box, struct rp_error *err);
-/* Bulk tensor copies can read it, and the card has wgmma. */
+/* Bulk tensor copies can read it, and the card has wgmma: bf16, or W8A8 with a scale per output. */
 bool rp_matmul_cuda_fits(const struct rp_matmul_cuda *op);
+/* The same of the weights alone, whoever makes the rows. */
+bool rp_matmul_cuda_fits_weight(const struct rp_matmul_cuda *op);
+/* The same for FP8 with a scale per block, which one kernel serves for any number of rows: matmul_tc_cuda.cu. */
+bool rp_matmul_cuda_fits_blocks(const struct rp_matmul_cuda *op);
 /* Shared memory that a block of this product may take. */
 uint32_t rp_matmul_cuda_shared_room(const struct rp_matmul_cuda *op);
 /* A cap on stages in flight as the kernels want it, of a ring of so many; UINT32_MAX: no cap. */
 uint32_t rp_matmul_cuda_flight(uint32_t stages, uint32_t ring);
 
-/* The kernel for few rows, of matrices whose K is a multiple of 64. gates, norms: as in matmul_cuda.h; pays: where
- * rp_matmul_cuda_plan takes it. plan_rows: with a given segment length, up to 64 rows, gated or not. */
+/* The kernel for few rows, of matrices whose K is a multiple of 64 units. gates, norms, quantises: as in matmul_cuda.h;
+ * pays: where rp_matmul_cuda_plan takes it. plan_rows: with a given segment length, up to 64 rows, gated or not. */
 bool rp_matmul_rows_gates(const struct rp_matmul_cuda *op);
 bool rp_matmul_rows_norms(const struct rp_matmul_cuda *op);
+bool rp_matmul_rows_quantises(const struct rp_matmul_cuda *op);
 bool rp_matmul_rows_pays(const struct rp_matmul_cuda *op);
 int rp_matmul_cuda_plan_rows(const struct rp_matmul_cuda *op, uint32_t segment,
                              struct rp_arena *memory, struct rp_cuda_launch *out_launch,

@@ -24,21 +24,24 @@ struct rp_matmul_mid_tile {
 
 /* Frozen arguments; 64-byte aligned, for the tensor maps. */
 struct rp_matmul_mid_args {
-    CUtensorMap weight_map; /* (n, k), or (n / 16)(gates, ups)(8)(k) */
-    CUtensorMap in_map;     /* (max_rows, k) */
-    CUtensorMap out_map;    /* (segments)(max_rows)(columns) of out */
-    const uint32_t *live;   /* live rows, on the device */
+    CUtensorMap
+        weight_map; /* (n, k), or (n / 16)(gates, ups)(8)(k); k in units (rp_matmul_cuda_units) */
+    CUtensorMap in_map;   /* (max_rows, k) */
+    CUtensorMap out_map;  /* (segments)(max_rows)(columns) of out */
+    const uint32_t *live; /* live rows, on the device */
     struct rp_cuda_stamp stamp;
     void *out; /* f32, gated: bf16; or the partials */
     size_t out_stride, split_stride;
     uint32_t columns, max_rows; /* of out */
     uint32_t units;    /* of work: (tile, segment), tile-major; block b has b, b + grid ... */
     uint32_t segments; /* of K; 1 where the sum is not cut up */
-    uint32_t blocks, segment_blocks; /* of 64 columns of K: in all, of a segment */
+    uint32_t blocks, segment_blocks; /* of 128 bytes of K: in all, of a segment */
     uint32_t grid, stages, shared_bytes, shared_most;
     struct rp_matmul_mid_tile tile;
     enum rp_activation fn;
     bool gated, boxes /* out_map is there */, dependent;
+    enum rp_dtype dtype;                    /* of weights and tokens */
+    const float *weight_scales, *in_scales; /* (n), (max_rows); of 8 bits */
 };
 
 int rp_matmul_mid_cuda_run(const void *args, struct CUstream_st *stream);
@@ -53,7 +56,7 @@ int rp_matmul_mid_plan(const struct rp_matmul_cuda *op, struct rp_arena *memory,
                        struct rp_cuda_launch *out_launch, struct rp_cuda_partials *out_partials,
                        struct rp_error *err);
 
-/* Plans the product in this way; UNSUPPORTED where it cannot be done so: n must be a multiple of 8 (gated:
+/* Plans the product in this way, segment in units; UNSUPPORTED where it cannot be done so: n must be a multiple of 8 (gated:
  * 16), out's stride even, and more than one segment takes tile.partials and their reader. */
 int rp_matmul_mid_plan_tile(const struct rp_matmul_cuda *op, const struct rp_matmul_mid_tile *tile,
                             uint32_t segment, struct rp_arena *memory,

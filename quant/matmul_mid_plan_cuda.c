@@ -39,9 +39,10 @@ static int encode_map(CUtensorMap *map, const void *data, enum rp_dtype dtype, u
     return RP_OK;
 }
 
-static int encode_rows(CUtensorMap *map, const void *data, uint64_t rows, uint64_t cols,
+/* units, stride: as rp_matmul_cuda_units counts columns */
+static int encode_rows(CUtensorMap *map, const void *data, uint64_t rows, uint64_t units,
                        uint64_t stride, uint32_t box_rows, struct rp_error *err) {
-    cuuint64_t sizes[2] = {cols, rows}, strides[1] = {stride * 2};
+    cuuint64_t sizes[2] = {units, rows}, strides[1] = {stride * 2};
     cuuint32_t box[2] = {RP_MATMUL_BLOCK, box_rows};
     return encode_map(map, data, RP_DTYPE_BF16, 2, sizes, strides, box, true, err);
 }
@@ -49,8 +50,8 @@ static int encode_rows(CUtensorMap *map, const void *data, uint64_t rows, uint64
 /* Eight rows of the first half, the same eight of the second, the next eight of the first ... */
 static int encode_pairs(CUtensorMap *map, const struct rp_matrix *w, uint32_t box_rows,
                         struct rp_error *err) {
-    uint64_t stride = (uint64_t)w->cols * 2;
-    cuuint64_t sizes[4] = {w->cols, 8, 2, w->rows / 16};
+    uint64_t units = rp_matmul_cuda_units(w), stride = units * 2;
+    cuuint64_t sizes[4] = {units, 8, 2, w->rows / 16};
     cuuint64_t strides[3] = {stride, stride * (w->rows / 2), stride * 8};
     cuuint32_t box[4] = {RP_MATMUL_BLOCK, 8, 2, box_rows / 16};
     return encode_map(map, w->data, RP_DTYPE_BF16, 4, sizes, strides, box, true, err);
@@ -75,15 +76,18 @@ static int lay_out(struct rp_matmul_mid_args *args, const struct rp_matmul_cuda 
                    uint32_t segment) {
     const struct rp_matmul_mid_tile *tile = &args->tile;
     args->gated = op->gated;
-    args->blocks = RP_CEIL_DIV(op->weight->cols, RP_MATMUL_BLOCK);
+    args->blocks = RP_CEIL_DIV(rp_matmul_cuda_units(op->weight), RP_MATMUL_BLOCK);
     args->segment_blocks = RP_MIN(segment / RP_MATMUL_BLOCK, args->blocks);
     args->segments = RP_CEIL_DIV(args->blocks, args->segment_blocks);
     args->units = RP_CEIL_DIV(op->weight->rows, tile->rows) * args->segments;
     args->grid = RP_MIN(args->units, op->limits.sm_count);
     uint32_t stage = (tile->width + tile->tokens) * RP_MATMUL_BLOCK * 2;
     uint32_t shared = RP_MIN(tile->shared_bytes, op->limits.shared_bytes_block);
-    args->stages = tile->stages ? tile->stages : (shared - 1024) / (stage + 16);
-    args->shared_bytes = args->stages * (stage + 16) + 1024;
+    /* Beside the stages: room to align them, and scales of two tiles' weight rows. */
+    bool scaled = op->weight->dtype != RP_DTYPE_BF16;
+    uint32_t beside = 1024 + (scaled ? 2 * tile->width * (uint32_t)sizeof(float) : 0);
+    args->stages = tile->stages ? tile->stages : (shared - beside) / (stage + 16);
+    args->shared_bytes = args->stages * (stage + 16) + beside;
     args->shared_most = op->limits.shared_bytes_block;
     return args->stages >= 2 && args->shared_bytes <= args->shared_most ? RP_OK
                                                                         : RP_STATUS_UNSUPPORTED;
@@ -145,25 +149,24 @@ static bool choose_rows(const struct rp_matmul_cuda *op, uint32_t segments,
 }
 
 static uint32_t segment_of(const struct rp_matmul_cuda *op) {
-    return rp_matmul_cuda_segment(op->weight->rows, op->weight->cols, op->gate_up);
+    return rp_matmul_cuda_segment(op->weight->rows, rp_matmul_cuda_units(op->weight), op->gate_up);
 }
 
 bool rp_matmul_mid_takes(const struct rp_matmul_cuda *op) {
     const struct rp_matrix *w = op->weight;
-    bool one = segment_of(op) >= w->cols;
+    bool one = segment_of(op) >= rp_matmul_cuda_units(w);
     bool stores = op->gated ? one && op->out.dtype == RP_DTYPE_BF16 && w->rows % 16 == 0
                             : op->out.dtype == RP_DTYPE_F32 && w->rows % 8 == 0 &&
                                   (one ? !op->bias : op->partials_wanted);
-    return rp_cuda_has_hopper(&op->limits) && w->dtype == RP_DTYPE_BF16 && w->cols % 8 == 0 &&
-           op->in_stride % 8 == 0 && (uintptr_t)w->data % 16 == 0 && (uintptr_t)op->in % 16 == 0 &&
-           op->rows.max_rows > 64 && op->rows.max_rows <= 256 && stores && !op->accumulate &&
-           op->out.stride % 2 == 0;
+    return rp_matmul_cuda_fits(op) && op->rows.max_rows > 64 && op->rows.max_rows <= 256 &&
+           stores && !op->accumulate && op->out.stride % 2 == 0;
 }
 
 int rp_matmul_mid_plan(const struct rp_matmul_cuda *op, struct rp_arena *memory,
                        struct rp_cuda_launch *out_launch, struct rp_cuda_partials *out_partials,
                        struct rp_error *err) {
-    uint32_t segment = segment_of(op), segments = RP_CEIL_DIV(op->weight->cols, segment);
+    uint32_t segment = segment_of(op);
+    uint32_t segments = RP_CEIL_DIV(rp_matmul_cuda_units(op->weight), segment);
     struct rp_matmul_mid_tile tile = {
         .tokens = op->rows.max_rows <= 128 ? 128 : 256,
         .partials = !op->gated && segments > 1,
@@ -190,6 +193,9 @@ int rp_matmul_mid_plan_tile(const struct rp_matmul_cuda *op, const struct rp_mat
     args->live = op->rows.rows == RP_ROWS_TOKEN ? &counts->token_count : &counts->logit_row_count;
     args->stamp = op->rows.stamp;
     args->fn = op->fn;
+    args->dtype = w->dtype;
+    args->weight_scales = w->scales;
+    args->in_scales = op->in_scales;
     args->dependent = op->limits.dependent_launch;
     args->tile = *tile;
     args->tile.early = tile->early ? tile->early : UINT32_MAX;
@@ -197,11 +203,13 @@ int rp_matmul_mid_plan_tile(const struct rp_matmul_cuda *op, const struct rp_mat
         lay_out_sums(args, op, out_partials) != RP_OK || rp_matmul_mid_cuda_prepare(args) != RP_OK)
         return rp_error_set(err, RP_STATUS_UNSUPPORTED, "product (%u, %u): not in tiles of %u x %u",
                             w->rows, w->cols, tile->rows, tile->tokens);
-    int status = op->gated ? encode_pairs(&args->weight_map, w, tile->rows, err)
-                           : encode_rows(&args->weight_map, w->data, w->rows, w->cols, w->cols,
-                                         tile->rows, err);
+    uint64_t units = rp_matmul_cuda_units(w);
+    uint64_t in_stride = op->in_stride * rp_dtype_bytes(w->dtype) / 2;
+    int status =
+        op->gated ? encode_pairs(&args->weight_map, w, tile->rows, err)
+                  : encode_rows(&args->weight_map, w->data, w->rows, units, units, tile->rows, err);
     if (status == RP_OK)
-        status = encode_rows(&args->in_map, op->in, op->rows.max_rows, w->cols, op->in_stride,
+        status = encode_rows(&args->in_map, op->in, op->rows.max_rows, units, in_stride,
                              tile->tokens, err);
     if (status == RP_OK)
         status = encode_out(args, err);

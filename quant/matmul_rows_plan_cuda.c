@@ -11,9 +11,26 @@
 #define FLIGHT_EARLY (64u * 1024)
 #define FLIGHT       (112u * 1024)
 
+/* Rows that each block makes codes of itself. */
+static bool fits_bf16_rows(const struct rp_matmul_cuda *op) {
+    size_t bytes = (size_t)op->rows.max_rows * op->weight->cols;
+    return op->rows.max_rows <= RP_MATMUL_NORM_ROWS &&
+           op->weight->cols <= RP_MATMUL_QUANTISE_COLS && bytes <= RP_MATMUL_QUANTISE_BYTES &&
+           op->in_stride % 8 == 0 && (uintptr_t)op->in % 16 == 0;
+}
+
+/* Made by this kernel: codes, of what a norm gives or of `in` in bf16. */
+static bool makes_codes(const struct rp_matmul_cuda *op) {
+    return op->weight->dtype != RP_DTYPE_BF16 && (op->norm.cols || !op->in_scales);
+}
+
 static bool fits_rows(const struct rp_matmul_cuda *op) {
-    return op->rows.max_rows <= GATED_ROWS_MAX && op->weight->cols % RP_MATMUL_BLOCK == 0 &&
-           rp_matmul_cuda_fits(op);
+    if (op->rows.max_rows > GATED_ROWS_MAX || !rp_matmul_cuda_fits_weight(op) ||
+        rp_matmul_cuda_units(op->weight) % RP_MATMUL_BLOCK != 0)
+        return false;
+    if (makes_codes(op)) /* rp_matmul_rows_norms looks at the norm */
+        return op->norm.cols ? op->rows.max_rows <= RP_MATMUL_NORM_ROWS : fits_bf16_rows(op);
+    return rp_matmul_cuda_fits(op);
 }
 
 /* Equal shares of the outputs, each in as few tiles as can be. */
@@ -38,13 +55,13 @@ static void split_segments(struct rp_matmul_rows_args *args) {
     args->part_blocks = split ? args->segment_blocks : args->blocks;
 }
 
-/* What is whose; segment: columns of K. */
+/* What is whose; segment: units of K. */
 static void cut(struct rp_matmul_rows_args *args, const struct rp_matmul_cuda *op,
                 uint32_t segment) {
     args->gated = op->gated;
     args->max_rows = op->rows.max_rows;
     args->rows = op->gated ? op->weight->rows / 2 : op->weight->rows;
-    args->blocks = RP_CEIL_DIV(op->weight->cols, RP_MATMUL_BLOCK);
+    args->blocks = RP_CEIL_DIV(rp_matmul_cuda_units(op->weight), RP_MATMUL_BLOCK);
     args->segment_blocks = RP_MIN(segment / RP_MATMUL_BLOCK, args->blocks);
     args->tokens = 8;
     while (args->tokens < op->rows.max_rows)
@@ -58,11 +75,16 @@ bool rp_matmul_rows_gates(const struct rp_matmul_cuda *op) {
            fits_rows(op);
 }
 
+bool rp_matmul_rows_quantises(const struct rp_matmul_cuda *op) {
+    return !op->norm.cols && makes_codes(op) && rp_matmul_rows_pays(op);
+}
+
 bool rp_matmul_rows_pays(const struct rp_matmul_cuda *op) {
     if (!fits_rows(op) || (!op->gated && op->rows.max_rows > ROWS_MAX))
         return false;
     struct rp_matmul_rows_args args;
-    cut(&args, op, rp_matmul_cuda_segment(op->weight->rows, op->weight->cols, op->gate_up));
+    uint32_t units = rp_matmul_cuda_units(op->weight);
+    cut(&args, op, rp_matmul_cuda_segment(op->weight->rows, units, op->gate_up));
     /* One chain over many segments is slower than the other kernel, which shares them out. */
     return args.gated || args.parts > 1 || args.segment_blocks == args.blocks;
 }
@@ -72,6 +94,15 @@ bool rp_matmul_rows_norms(const struct rp_matmul_cuda *op) {
     return op->rows.max_rows <= RP_MATMUL_NORM_ROWS && norm->cols == op->weight->cols &&
            norm->cols > 256 && norm->cols <= RP_MATMUL_NORM_COLS && norm->in_stride % 4 == 0 &&
            (uintptr_t)norm->in % 16 == 0 && rp_matmul_rows_pays(op);
+}
+
+/* Of tokens that blocks make in shared memory. */
+static uint32_t made_bytes(const struct rp_matmul_rows_args *args, uint32_t cols) {
+    if (args->norm.weight && args->dtype == RP_DTYPE_BF16)
+        return (uint32_t)RP_MATMUL_NORM_BYTES(args->max_rows, cols);
+    return args->norm.weight || args->quantises
+               ? (uint32_t)RP_MATMUL_CODE_BYTES(args->max_rows, cols)
+               : 0;
 }
 
 static int lay_out(struct rp_matmul_rows_args *args, const struct rp_matmul_cuda *op) {
@@ -86,8 +117,7 @@ static int lay_out(struct rp_matmul_rows_args *args, const struct rp_matmul_cuda
     args->stage_bytes = args->tile_bytes + args->boxes * args->parts * args->tokens * row;
     /* The last instruction reads 64 rows wherever its own begin. */
     uint32_t beyond = (RP_ALIGN_UP(args->tile_rows, 64) - args->tile_rows) * row;
-    uint32_t more =
-        args->norm.weight ? (uint32_t)RP_MATMUL_NORM_BYTES(args->max_rows, args->norm.cols) : 0;
+    uint32_t more = made_bytes(args, op->weight->cols);
     args->others_offset = more;
     more += (args->parts - 1) * args->tokens / 2 * 128 * (uint32_t)sizeof(float);
     uint32_t room = rp_matmul_cuda_shared_room(op);
@@ -107,10 +137,12 @@ static int lay_out(struct rp_matmul_rows_args *args, const struct rp_matmul_cuda
 
 static int encode_maps(struct rp_matmul_rows_args *args, const struct rp_matmul_cuda *op,
                        struct rp_error *err) {
-    uint64_t cols = op->weight->cols, part = (uint64_t)args->part_blocks * RP_MATMUL_BLOCK;
+    uint64_t units = rp_matmul_cuda_units(op->weight);
+    uint64_t part = (uint64_t)args->part_blocks * RP_MATMUL_BLOCK;
+    uint64_t in_stride = op->in_stride * rp_dtype_bytes(op->weight->dtype) / 2;
     uint32_t halves = args->gated ? 2 : 1;
     uint64_t sizes[5] = {RP_MATMUL_BLOCK, args->rows, halves, args->part_blocks, args->parts};
-    uint64_t strides[4] = {cols, args->rows * cols, RP_MATMUL_BLOCK, part};
+    uint64_t strides[4] = {units, args->rows * units, RP_MATMUL_BLOCK, part};
     uint32_t box[5] = {RP_MATMUL_BLOCK, args->tile_rows, halves, args->boxes, args->parts};
     int status =
         rp_matmul_cuda_encode(&args->weight_map, op->weight->data, 5, sizes, strides, box, err);
@@ -118,10 +150,10 @@ static int encode_maps(struct rp_matmul_rows_args *args, const struct rp_matmul_
     if (status == RP_OK)
         status =
             rp_matmul_cuda_encode(&args->last_map, op->weight->data, 5, sizes, strides, box, err);
-    if (status != RP_OK || args->norm.weight)
+    if (status != RP_OK || args->norm.weight || args->quantises)
         return status;
     uint64_t in_sizes[4] = {RP_MATMUL_BLOCK, args->max_rows, args->part_blocks, args->parts};
-    uint64_t in_strides[3] = {op->in_stride, RP_MATMUL_BLOCK, part};
+    uint64_t in_strides[3] = {in_stride, RP_MATMUL_BLOCK, part};
     uint32_t in_box[4] = {RP_MATMUL_BLOCK, args->tokens, args->boxes, args->parts};
     return rp_matmul_cuda_encode(&args->in_map, op->in, 4, in_sizes, in_strides, in_box, err);
 }
@@ -148,7 +180,15 @@ int rp_matmul_cuda_plan_rows(const struct rp_matmul_cuda *op, uint32_t segment,
     args->fn = op->fn;
     args->norm = op->norm;
     args->dependent = op->limits.dependent_launch;
+    args->dtype = w->dtype;
+    args->in_scales = op->in_scales;
+    args->weight_scales = w->scales;
+    args->in = op->in;
+    args->in_stride = op->in_stride;
+    args->quantises = makes_codes(op) && !op->norm.weight;
     cut(args, op, segment);
+    if (args->gated && args->dtype != RP_DTYPE_BF16 && args->segment_blocks < args->blocks)
+        return rp_error_set(err, RP_STATUS_UNSUPPORTED, "gated products of codes take one segment");
     if (lay_out(args, op) != RP_OK)
         return rp_error_set(err, RP_STATUS_RANGE, "product (%u, %u): no room for two stages",
                             w->rows, w->cols);

@@ -1,4 +1,5 @@
-/* matmul_wide_cuda.h - bf16 products of many rows of tokens (prompts): tiles of 128 tokens, persistent blocks.
+/* matmul_wide_cuda.h - products of many rows of tokens (prompts), bf16 and W8A8 with a scale per output: tiles of 128
+ * tokens, persistent blocks. K is counted in units (rp_matmul_cuda_units).
  * The reduction contract is that of matmul_cuda.h. */
 #ifndef RP_QUANT_MATMUL_WIDE_CUDA_H
 #define RP_QUANT_MATMUL_WIDE_CUDA_H
@@ -24,24 +25,26 @@ struct rp_matmul_wide_args {
     void *out;
     size_t out_stride;
     uint32_t out_cols;
-    uint32_t cols;                   /* weights of a tile: 128, 192, 224, 256 */
-    uint32_t blocks, segment_blocks; /* of K, in columns of 64 */
+    uint32_t cols; /* weights of a tile: 128, 192, 224, 256; of 8 bits up to 192 */
+    uint32_t blocks, segment_blocks; /* of 128 bytes of K */
     uint32_t token_tiles, col_tiles;
     uint32_t grid, shared_bytes;
     enum rp_activation fn;
     bool gated, out_bf16, accumulate, dependent;
-    bool bulk_stores; /* out is aligned for the copy engine */
+    bool bulk_stores;                       /* out is aligned for the copy engine */
+    enum rp_dtype dtype;                    /* of weights and tokens */
+    const float *weight_scales, *in_scales; /* (n), (max_rows); of 8 bits */
 };
 
 int rp_matmul_wide_cuda_run(const void *args, struct CUstream_st *stream);
 /* Once per kernel, outside any capture; sets the sizes that the kernel decides. */
 int rp_matmul_wide_cuda_prepare(struct rp_matmul_wide_args *args);
 
-/* True when these kernels take the product. */
+/* True when these kernels take the product: more than 256 rows, and what rp_matmul_cuda_fits says. */
 bool rp_matmul_wide_cuda_fits(const struct rp_matmul_cuda *op);
 
 /* Like rp_matmul_cuda_plan, of a product that fits, never with partials. cols: weights of a tile, 0: chosen;
- * it changes no bit. */
+ * it changes no bit. segment: in units. */
 int rp_matmul_wide_cuda_plan(const struct rp_matmul_cuda *op, uint32_t cols, uint32_t segment,
                              struct rp_arena *memory, struct rp_cuda_launch *out_launch,
                              struct rp_error *err);

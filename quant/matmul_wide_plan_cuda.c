@@ -1,9 +1,8 @@
+#include "quant/matmul_internal_cuda.h"
 #include "quant/matmul_wide_cuda.h"
 
 #include <cuda_runtime_api.h>
 #include <string.h>
-
-#define BLOCK 64u /* columns of K in a stage */
 
 typedef CUresult (*encode_fn)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *,
                               const cuuint64_t *, const cuuint64_t *, const cuuint32_t *,
@@ -48,21 +47,27 @@ static int encode_map(CUtensorMap *map, const void *data, const struct map_shape
 }
 
 bool rp_matmul_wide_cuda_fits(const struct rp_matmul_cuda *op) {
-    const struct rp_matrix *w = op->weight;
-    return rp_cuda_has_hopper(&op->limits) && op->rows.max_rows > 256 &&
-           op->limits.shared_bytes_block >= 227 * 1024 && w->dtype == RP_DTYPE_BF16 &&
-           w->cols % 8 == 0 && op->in_stride % 8 == 0 && (uintptr_t)w->data % 16 == 0 &&
-           (uintptr_t)op->in % 16 == 0 && (!op->gated || w->rows % 16 == 0);
+    return rp_matmul_cuda_fits(op) && op->rows.max_rows > 256 &&
+           op->limits.shared_bytes_block >= 227 * 1024 &&
+           (!op->gated || op->weight->rows % 16 == 0);
+}
+
+/* Of 8 bits, kernels whose sums, totals and scales find room in the registers alone. */
+static uint32_t widest(const struct rp_matmul_cuda *op) {
+    return op->weight->dtype == RP_DTYPE_BF16 ? 256 : op->gated ? 128 : 192;
 }
 
 /* The tiles whose waves over all multiprocessors take the least time. */
 static uint32_t choose(const struct rp_matmul_cuda *op) {
     static const struct {
-        uint32_t cols, cost; /* of a tile: measured, bench/results/cuda_products_wide.md */
+        uint32_t cols;
+        uint32_t
+            cost; /* of a tile in bf16: measured, bench/results/cuda_products_wide.md. Of 8 bits each is taken for
+                        * half of it, which has not been measured yet and chooses alike. */
     } widths[] = {{128, 130}, {192, 192}, {224, 232}, {256, 290}};
     uint32_t token_tiles = RP_CEIL_DIV(op->rows.max_rows, RP_WIDE_TOKENS), least = UINT32_MAX;
     uint32_t best = 0;
-    for (size_t i = 0; i < RP_ARRAY_COUNT(widths); i++) {
+    for (size_t i = 0; i < RP_ARRAY_COUNT(widths) && widths[i].cols <= widest(op); i++) {
         uint32_t tiles = token_tiles * RP_CEIL_DIV(op->weight->rows, widths[i].cols);
         uint32_t cost = RP_CEIL_DIV(tiles, op->limits.sm_count) * widths[i].cost;
         if (cost < least) {
@@ -78,17 +83,17 @@ static int encode_weights(struct rp_matmul_wide_args *args, const struct rp_matm
                           struct rp_error *err) {
     uint32_t rows = args->cols;
     const struct rp_matrix *w = op->weight;
-    cuuint64_t row = (cuuint64_t)w->cols * 2;
+    cuuint64_t units = rp_matmul_cuda_units(w), row = units * 2;
     struct map_shape shape = {.rank = 2,
-                              .sizes = {w->cols, w->rows},
+                              .sizes = {units, w->rows},
                               .strides = {row},
-                              .box = {BLOCK, rows},
+                              .box = {RP_MATMUL_BLOCK, rows},
                               .dtype = RP_DTYPE_BF16};
     if (op->gated)
         shape = (struct map_shape){.rank = 4,
-                                   .sizes = {w->cols, 8, 2, w->rows / 16},
+                                   .sizes = {units, 8, 2, w->rows / 16},
                                    .strides = {row, row * (w->rows / 2), row * 8},
-                                   .box = {BLOCK, 8, 2, rows / 16},
+                                   .box = {RP_MATMUL_BLOCK, 8, 2, rows / 16},
                                    .dtype = RP_DTYPE_BF16};
     return encode_map(&args->weight_map, w->data, &shape, err);
 }
@@ -100,9 +105,9 @@ static int encode_maps(struct rp_matmul_wide_args *args, const struct rp_matmul_
     if (status != RP_OK)
         return status;
     struct map_shape in = {.rank = 2,
-                           .sizes = {w->cols, op->rows.max_rows},
-                           .strides = {op->in_stride * 2},
-                           .box = {BLOCK, RP_WIDE_TOKENS},
+                           .sizes = {rp_matmul_cuda_units(w), op->rows.max_rows},
+                           .strides = {op->in_stride * rp_dtype_bytes(w->dtype)},
+                           .box = {RP_MATMUL_BLOCK, RP_WIDE_TOKENS},
                            .dtype = RP_DTYPE_BF16};
     status = encode_map(&args->in_map, op->in, &in, err);
     if (status != RP_OK)
@@ -130,6 +135,9 @@ static int fill_args(struct rp_matmul_wide_args *args, const struct rp_matmul_cu
     args->live = op->rows.rows == RP_ROWS_TOKEN ? &counts->token_count : &counts->logit_row_count;
     args->stamp = op->rows.stamp;
     args->bias = op->bias;
+    args->dtype = w->dtype;
+    args->weight_scales = w->scales;
+    args->in_scales = op->in_scales;
     args->out = op->out.data;
     args->out_stride = op->out.stride;
     args->out_bf16 = op->out.dtype == RP_DTYPE_BF16;
@@ -138,8 +146,8 @@ static int fill_args(struct rp_matmul_wide_args *args, const struct rp_matmul_cu
     args->fn = op->fn;
     args->dependent = op->limits.dependent_launch;
     args->out_cols = op->gated ? w->rows / 2 : w->rows;
-    args->blocks = RP_CEIL_DIV(w->cols, BLOCK);
-    args->segment_blocks = segment / BLOCK;
+    args->blocks = RP_CEIL_DIV(rp_matmul_cuda_units(w), RP_MATMUL_BLOCK);
+    args->segment_blocks = segment / RP_MATMUL_BLOCK;
     args->cols = cols;
     args->token_tiles = RP_CEIL_DIV(op->rows.max_rows, RP_WIDE_TOKENS);
     args->col_tiles = RP_CEIL_DIV(w->rows, cols);
@@ -154,7 +162,7 @@ static int fill_args(struct rp_matmul_wide_args *args, const struct rp_matmul_cu
 int rp_matmul_wide_cuda_plan(const struct rp_matmul_cuda *op, uint32_t cols, uint32_t segment,
                              struct rp_arena *memory, struct rp_cuda_launch *out_launch,
                              struct rp_error *err) {
-    RP_ASSERT(segment > 0 && segment % BLOCK == 0);
+    RP_ASSERT(segment > 0 && segment % RP_MATMUL_BLOCK == 0);
     RP_ASSERT(op->out.dtype == RP_DTYPE_F32 || !op->accumulate);
     /* The arena aligns to 16 bytes, tensor maps want 64. */
     unsigned char *bytes = rp_arena_alloc(memory, sizeof(struct rp_matmul_wide_args) + 64);

@@ -15,7 +15,7 @@
 
 struct kernels_options {
     const char *shape, *rows, *contexts, *only;
-    uint32_t dtype, device, numerics, threads, cold_mb;
+    uint32_t dtype, quantisation, device, numerics, threads, cold_mb;
     double seconds;
     bool json, no_dependent_launch;
 };
@@ -26,6 +26,8 @@ static const struct rp_flag kernels_flags[] = {
     {"shape", RP_FLAG_TEXT, AT(shape), "NAME", 0, 0, "llama-3.1-8b",
      "model shape whose operators are run (an unknown name lists them)"},
     {"dtype", RP_FLAG_CHOICE, AT(dtype), "bfloat16|float32", 0, 0, "bfloat16", "weights and pages"},
+    {"quantization", RP_FLAG_CHOICE, AT(quantisation), "none|int8|fp8|int8-w8a16|fp8-w8a16", 0, 0,
+     "none", "weights of products in 8 bits; their error is printed beside"},
     {"device", RP_FLAG_CHOICE, AT(device), "auto|cpu|cuda", 0, 0, "auto", "where to run"},
     {"rows", RP_FLAG_TEXT, AT(rows), "N,N,...", 0, 0, "1,8,32,128,2048",
      "rows; above 256: one prompt of that many tokens"},
@@ -61,10 +63,10 @@ static void show_progress(void *ctx, const char *op, uint32_t rows) {
 
 static double share(double part, double whole) { return whole > 0 ? part / whole : 0.0; }
 
-static void print_table(const struct rp_bench_kernels_result *result) {
+static void print_table(const struct rp_bench_kernels_result *result, bool with_error) {
     int digits = result->product_flops < 1e13 ? 3 : 1; /* of TFLOP/s: a card's, and a processor's */
-    printf("%-16s %5s %7s %10s %10s %7s %6s %8s %6s  %s\n", "operator", "rows", "context", "us",
-           "us p99", "TB/s", "share", "TFLOP/s", "share", "kernel");
+    printf("%-16s %5s %7s %10s %10s %7s %6s %8s %6s%s  %s\n", "operator", "rows", "context", "us",
+           "us p99", "TB/s", "share", "TFLOP/s", "share", with_error ? "  error" : "", "kernel");
     for (uint32_t i = 0; i < result->kernel_count; i++) {
         const struct rp_bench_kernel *k = &result->kernels[i];
         double seconds = k->us_p50 * 1e-6;
@@ -72,10 +74,13 @@ static void print_table(const struct rp_bench_kernels_result *result) {
         char context[16] = "-";
         if (k->context)
             snprintf(context, sizeof context, "%u", k->context);
-        printf("%-16s %5u %7s %10.2f %10.2f %7.3f %5.0f%% %8.*f %5.1f%%  %s\n", k->op, k->rows,
+        char error[16] = "";
+        if (k->sqnr_db != 0)
+            snprintf(error, sizeof error, " %3.0f dB", -k->sqnr_db);
+        printf("%-16s %5u %7s %10.2f %10.2f %7.3f %5.0f%% %8.*f %5.1f%%%*s  %s\n", k->op, k->rows,
                context, k->us_p50, k->us_p99, bandwidth * 1e-12,
                100 * share(bandwidth, result->read_bandwidth), digits, rate * 1e-12,
-               100 * share(rate, result->product_flops), k->kernel);
+               100 * share(rate, result->product_flops), with_error ? 7 : 0, error, k->kernel);
     }
     printf("%s: read bandwidth %.3f TB/s", result->device, result->read_bandwidth * 1e-12);
     if (result->product_op)
@@ -98,6 +103,8 @@ static void print_json(const struct kernels_options *options,
     rp_json_string(&json, "device", result->device);
     rp_json_string(&json, "shape", options->shape);
     rp_json_string(&json, "dtype", options->dtype ? "float32" : "bfloat16");
+    rp_json_string(&json, "quantization",
+                   rp_quant_scheme_name((enum rp_quant_scheme)options->quantisation));
     rp_json_double(&json, "read_bandwidth_gb_per_second", result->read_bandwidth * 1e-9);
     rp_json_double(&json, "fastest_product_tflops", result->product_flops * 1e-12);
     rp_json_double(&json, "seconds", result->seconds);
@@ -117,6 +124,8 @@ static void print_json(const struct kernels_options *options,
         rp_json_double(&json, "us_p99", k->us_p99);
         rp_json_double(&json, "bytes", k->bytes);
         rp_json_double(&json, "flops", k->flops);
+        if (k->sqnr_db != 0)
+            rp_json_double(&json, "sqnr_db", k->sqnr_db);
         rp_json_double(&json, "bandwidth_share",
                        share(share(k->bytes, seconds), result->read_bandwidth));
         rp_json_double(&json, "product_share",
@@ -147,6 +156,7 @@ int rp_cmd_bench_kernels(int argc, char **argv) {
     struct rp_bench_kernels_config config = {.threads = options.threads,
                                              .shape = options.shape,
                                              .dtype = options.dtype ? RP_DTYPE_F32 : RP_DTYPE_BF16,
+                                             .scheme = (enum rp_quant_scheme)options.quantisation,
                                              .rows = rows,
                                              .contexts = contexts,
                                              .only = options.only,
@@ -159,6 +169,11 @@ int rp_cmd_bench_kernels(int argc, char **argv) {
     if (status == RP_OK)
         status = rp_flag_list("contexts", options.contexts, 1, 1048576, contexts, LIST_MAX,
                               &config.context_count, &err);
+    bool with_error = config.scheme != RP_QUANT_NONE;
+    if (status == RP_OK && with_error && config.dtype == RP_DTYPE_F32)
+        status =
+            rp_error_set(&err, RP_STATUS_INVALID,
+                         "--quantization: weights of 8 bits meet bf16; leave --dtype float32 out");
     if (status != RP_OK)
         return rp_fail(RP_EXIT_USAGE, &err);
     status = rp_backend_select((enum rp_device_choice)options.device, &device, &selection, &err);
@@ -173,12 +188,12 @@ int rp_cmd_bench_kernels(int argc, char **argv) {
     if (status == RP_STATUS_NOT_FOUND)
         return rp_fail(RP_EXIT_USAGE, &err);
     if (status != RP_OK) {
-        print_table(&result); /* what there is */
+        print_table(&result, with_error); /* what there is */
         return rp_fail(RP_EXIT_DEVICE, &err);
     }
     if (options.json)
         print_json(&options, &result);
     else
-        print_table(&result);
+        print_table(&result, with_error);
     return RP_EXIT_OK;
 }

@@ -46,7 +46,7 @@ struct rp_bench_options {
          0,                                                                                          \
          0,                                                                                          \
          "auto",                                                                                     \
-         "K and V in pages; auto: as --dtype; fp8, int8: a scale per token and head (CPU)"},         \
+         "K and V in pages; auto: as --dtype; fp8, int8: a scale per token and head"},               \
         {"quantization",                                                                             \
          RP_FLAG_CHOICE,                                                                             \
          (base) + offsetof(struct rp_bench_options, quantisation),                                   \
@@ -54,7 +54,7 @@ struct rp_bench_options {
          0,                                                                                          \
          0,                                                                                          \
          "none",                                                                                     \
-         "matrices of the layers in 8 bits (CPU); w8a16: what meets them stays bf16"},               \
+         "matrices of the layers in 8 bits; w8a16: what meets them stays bf16"},                     \
         {"quantization-head",                                                                        \
          RP_FLAG_SWITCH,                                                                             \
          (base) + offsetof(struct rp_bench_options, quantise_head),                                  \

@@ -52,7 +52,7 @@ struct step_options {
          0,                                                                                        \
          0,                                                                                        \
          "auto",                                                                                   \
-         "K and V in pages; auto: as --dtype; fp8, int8: a scale per token and head (CPU)"},       \
+         "K and V in pages; auto: as --dtype; fp8, int8: a scale per token and head"},             \
         {"quantization",                                                                           \
          RP_FLAG_CHOICE,                                                                           \
          AT(quantisation),                                                                         \
@@ -60,7 +60,7 @@ struct step_options {
          0,                                                                                        \
          0,                                                                                        \
          "none",                                                                                   \
-         "matrices of the layers in 8 bits (CPU); w8a16: what meets them stays bf16"},             \
+         "matrices of the layers in 8 bits; w8a16: what meets them stays bf16"},                   \
         {"quantization-head",                                                                      \
          RP_FLAG_SWITCH,                                                                           \
          AT(quantise_head),                                                                        \

@@ -85,7 +85,7 @@ struct rp_serve_options {
          0,                                                                                        \
          0,                                                                                        \
          "none",                                                                                   \
-         "matrices of the layers in 8 bits (CPU); w8a16: what meets them stays bf16"},             \
+         "matrices of the layers in 8 bits; w8a16: what meets them stays bf16"},                   \
         {"quantization-head",                                                                      \
          RP_FLAG_SWITCH,                                                                           \
          (base) + offsetof(struct rp_engine_options, quantise_head),                               \
@@ -102,7 +102,7 @@ struct rp_serve_options {
          0,                                                                                        \
          "auto",                                                                                   \
          "K and V in pages; auto: as the matrices, or bfloat16; fp8, int8: a scale per token and " \
-         "head (CPU)"},                                                                            \
+         "head"},                                                                                  \
         {"device",                                                                                 \
          RP_FLAG_CHOICE,                                                                           \
          (base) + offsetof(struct rp_engine_options, device),                                      \

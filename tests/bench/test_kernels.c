@@ -7,6 +7,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -28,14 +29,15 @@ static int teardown(void **state) {
     return 0;
 }
 
-static int run(const char *shape, const char *only, const uint32_t *rows, uint32_t row_count,
-               double seconds) {
+static int run_scheme(const char *shape, const char *only, const uint32_t *rows, uint32_t row_count,
+                      double seconds, enum rp_quant_scheme scheme) {
     static const uint32_t contexts[] = {5, 40};
     struct rp_bench_kernels_config config = {.backend = rp_backend_cpu(),
                                              .device = device,
                                              .threads = 1,
                                              .shape = shape,
                                              .dtype = RP_DTYPE_BF16,
+                                             .scheme = scheme,
                                              .rows = rows,
                                              .contexts = contexts,
                                              .row_count = row_count,
@@ -45,6 +47,11 @@ static int run(const char *shape, const char *only, const uint32_t *rows, uint32
                                              .case_seconds = 0.02,
                                              .seconds = seconds};
     return rp_bench_kernels(&config, result, NULL);
+}
+
+static int run(const char *shape, const char *only, const uint32_t *rows, uint32_t row_count,
+               double seconds) {
+    return run_scheme(shape, only, rows, row_count, seconds, RP_QUANT_NONE);
 }
 
 static const struct rp_bench_kernel *find(const char *op, uint32_t rows, uint32_t context) {
@@ -95,6 +102,29 @@ static void a_product_has_the_bytes_and_operations_of_its_shape(void **state) {
     assert_true(k->bytes > 2 * nk && k->bytes < 3 * nk);
 }
 
+/* Uniform weights and rows: INT8 keeps 6 dB a bit, E4M3 about 31.5 of each of its two factors. */
+static void a_product_of_8_bits_has_half_the_bytes_and_tells_its_error(void **state) {
+    static const uint32_t rows[] = {4};
+    static const struct {
+        enum rp_quant_scheme scheme;
+        double least_db, most_db;
+    } cases[] = {{RP_QUANT_INT8, 36, 55},
+                 {RP_QUANT_FP8, 26, 31},
+                 {RP_QUANT_INT8_W8A16, 40, 60},
+                 {RP_QUANT_FP8_W8A16, 29, 34}};
+    (void)state;
+    assert_int_equal(run("demo", "qkv", rows, 1, 600.0), RP_OK);
+    double bytes = find("qkv", 4, 0)->bytes;
+    assert_true(find("qkv", 4, 0)->sqnr_db == 0);
+    for (size_t i = 0; i < RP_ARRAY_COUNT(cases); i++) {
+        assert_int_equal(run_scheme("demo", "qkv", rows, 1, 600.0, cases[i].scheme), RP_OK);
+        const struct rp_bench_kernel *k = find("qkv", 4, 0);
+        printf("%s: %.1f dB\n", rp_quant_scheme_name(cases[i].scheme), k->sqnr_db);
+        assert_true(k->bytes < 0.7 * bytes);
+        assert_true(k->sqnr_db > cases[i].least_db && k->sqnr_db < cases[i].most_db);
+    }
+}
+
 static void what_there_is_no_time_for_is_counted(void **state) {
     static const uint32_t rows[] = {1, 2};
     (void)state;
@@ -113,6 +143,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_operator_is_run_for_every_number_of_rows),
         cmocka_unit_test(a_product_has_the_bytes_and_operations_of_its_shape),
+        cmocka_unit_test(a_product_of_8_bits_has_half_the_bytes_and_tells_its_error),
         cmocka_unit_test(what_there_is_no_time_for_is_counted),
         cmocka_unit_test(an_unknown_shape_is_refused),
     };

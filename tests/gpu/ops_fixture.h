@@ -1,5 +1,5 @@
 /* ops_fixture.h - tensors that lie on the host and on the card, for the tests of the small operators: what the card
- * gives against what the host gives, and every byte around it untouched. Included by one test program. */
+ * gives against what the host gives, and every byte around it untouched. Included by one test program each. */
 #ifndef RP_TESTS_GPU_OPS_FIXTURE_H
 #define RP_TESTS_GPU_OPS_FIXTURE_H
 
@@ -22,6 +22,8 @@
 #define MAX_ROWS        9
 #define LIVE_ROWS       6
 #define LIVE_LOGIT_ROWS 4
+
+#define EACH(name, array) for (size_t name = 0; name < RP_ARRAY_COUNT(array); name++)
 
 static uint64_t random_state = 1;
 
@@ -163,6 +165,30 @@ static void end_case(void) {
     rp_gpu_synchronize();
     assert_true(rp_gpu_canaries_hold());
     rp_gpu_free_all();
+}
+
+/* Sums of partials into the live rows of `to`, on the host. */
+static void sum_partials(const struct twin *parts, uint32_t count, const struct twin *bias,
+                         struct twin *to) {
+    size_t stride = parts->host.stride;
+    for (uint32_t r = 0; r < LIVE_ROWS; r++)
+        for (uint32_t c = 0; c < to->cols; c++) {
+            const float *at = (const float *)parts->host.data + r * stride + c;
+            float sum = at[0];
+            for (uint32_t i = 1; i < count; i++)
+                sum += at[i * MAX_ROWS * stride];
+            twin_set(to, r, c, bias ? sum + ((const float *)bias->host.data)[c] : sum);
+        }
+    twin_upload(to);
+}
+
+static struct rp_cuda_partials partials_of(const struct twin *parts, uint32_t count,
+                                           const struct twin *bias) {
+    return (struct rp_cuda_partials){.data = parts->device.data,
+                                     .bias = bias ? bias->device.data : NULL,
+                                     .count = count,
+                                     .split_stride = MAX_ROWS * parts->host.stride,
+                                     .row_stride = parts->host.stride};
 }
 
 static const uint32_t sizes[] = {1, 7, 100, 256, 257, 4096, 14336};

@@ -1,6 +1,6 @@
 /* Goal: whole models on a card give the CPU's numbers, and a row's bits depend on that row alone.
  * Method: small random models of all four families (head dims with and without tensor cores, sizes that are
- * no multiple of 64, windows, biases, norms of q and k); every way to run them is compared bit for bit with
+ * no multiple of 64, windows, biases, norms of q and k; 8-bit weights of every kind); every way to run them is compared bit for bit with
  * the plainest one, and that one with the CPU's scalar truth (models_fixture.h). */
 #include "tests/gpu/models_fixture.h"
 
@@ -13,7 +13,9 @@ static void skip_when_tiny(void) {
 }
 
 static void for_every_model(void (*check)(void)) {
-    for (uint32_t i = 0; i < case_count(); i++) {
+    for (uint32_t i = 0; i < RP_ARRAY_COUNT(model_cases); i++) {
+        if (is_left_out(&model_cases[i]))
+            continue;
         make_truth(&model_cases[i]);
         check();
         close_way();
@@ -92,6 +94,20 @@ static void check_argmax(uint32_t sequence, uint32_t index) {
         assert_int_equal(argmax(got), best);
 }
 
+/* Rows that are quantised: where two sums round to different bf16, a code may be another one. */
+static double error_allowed(void) {
+    if (current->pages)
+        return current->pages == RP_DTYPE_INT8 ? 2e-2 : 5e-2;
+    switch (current->scheme) {
+    case RP_QUANT_INT8:
+        return 2e-2;
+    case RP_QUANT_FP8:
+        return 5e-2;
+    default:
+        return current->dtype == RP_DTYPE_F32 ? 1e-5 : 8e-3;
+    }
+}
+
 static void check_cpu(void) {
     uint32_t count = RP_MIN((uint32_t)CPU_SEQUENCES, sequence_count());
     const struct rp_bucket bucket = {LENGTH_MAX, 1, 1, false};
@@ -118,7 +134,7 @@ static void check_cpu(void) {
     rp_free(cpu);
     double error = sqrt(difference / size);
     printf("%s: relative error of the logits %.2e\n", current->name, error);
-    assert_true(error <= (current->dtype == RP_DTYPE_F32 ? 1e-5 : 8e-3));
+    assert_true(error <= error_allowed());
 }
 
 static void test_logits_are_those_of_the_cpu(void **state) {
@@ -164,7 +180,9 @@ static void check_canaries(void) {
 
 static void test_no_kernel_writes_outside_its_tensors(void **state) {
     (void)state;
-    for (uint32_t i = 0; i < case_count(); i++) {
+    for (uint32_t i = 0; i < RP_ARRAY_COUNT(model_cases); i++) {
+        if (is_left_out(&model_cases[i]))
+            continue;
         current = &model_cases[i];
         check_canaries();
         close_way();
@@ -230,8 +248,10 @@ static void check_answers(bool sampled) {
     static const uint32_t together[FREE_ROWS] = {4, 1, 3, 2, 6, 5};
     struct answer alone[SEQUENCES] = {0}, plain[SEQUENCES] = {0}, ahead[SEQUENCES] = {0};
     struct rp_driver_config way = way_default();
-    for (uint32_t i = 0; i < (is_tiny() ? 2u : 6u); i++) {
+    for (uint32_t i = 0; i < RP_ARRAY_COUNT(model_cases); i++) {
         current = &model_cases[i];
+        if (is_left_out(current) || (i >= 6 && current->scheme == RP_QUANT_NONE))
+            continue;
         open_way(&way);
         for (uint32_t row = 0; row < FREE_ROWS; row++) {
             start_answers(&together[row], 1, sampled);

@@ -2,8 +2,6 @@
  * same bits wherever it stands. */
 #include "tests/gpu/ops_fixture.h"
 
-#define EACH(name, array) for (size_t name = 0; name < RP_ARRAY_COUNT(array); name++)
-
 static void check_embed(uint32_t n, size_t place, enum rp_dtype dtype) {
     uint32_t vocab = 7; /* id 7 lies past it: the row of id 0 */
     float scale = place % 2 ? 64.0f : 1.0f, *row = make_host(n * 4ull);
@@ -142,30 +140,6 @@ static void test_norm_gathers_the_logit_rows(void **state) {
     EACH(s, sizes)
     EACH(p, places)
     EACH(o, dtypes) check_norm(sizes[s], sizes[s], p, RP_DTYPE_F32, dtypes[o], true);
-}
-
-/* Sums of partials into the live rows of `to`, on the host. */
-static void sum_partials(const struct twin *parts, uint32_t count, const struct twin *bias,
-                         struct twin *to) {
-    size_t stride = parts->host.stride;
-    for (uint32_t r = 0; r < LIVE_ROWS; r++)
-        for (uint32_t c = 0; c < to->cols; c++) {
-            const float *at = (const float *)parts->host.data + r * stride + c;
-            float sum = at[0];
-            for (uint32_t i = 1; i < count; i++)
-                sum += at[i * MAX_ROWS * stride];
-            twin_set(to, r, c, bias ? sum + ((const float *)bias->host.data)[c] : sum);
-        }
-    twin_upload(to);
-}
-
-static struct rp_cuda_partials partials_of(const struct twin *parts, uint32_t count,
-                                           const struct twin *bias) {
-    return (struct rp_cuda_partials){.data = parts->device.data,
-                                     .bias = bias ? bias->device.data : NULL,
-                                     .count = count,
-                                     .split_stride = MAX_ROWS * parts->host.stride,
-                                     .row_stride = parts->host.stride};
 }
 
 /* residual += term or partials; out = norm(residual): by one launch, by two, and on the CPU. */

@@ -1,0 +1,45 @@
+/* matmul_scales.cuh - the sums of 8-bit products as floats: (f32)sum * (row's scale * weight's scale), one rounding
+ * each, never contracted with the addition behind it; and the scales, where an instruction's sums want them.
+ *
+ * Scales of rows were written by kernels before: they are read after the wait, past L1. */
+#ifndef RP_QUANT_MATMUL_SCALES_CUH
+#define RP_QUANT_MATMUL_SCALES_CUH
+
+#include "device/program.h"
+#include "quant/matmul_wgmma.cuh"
+
+/* The instruction for weights of this dtype. */
+static inline rp_wgmma_type rp_wgmma_type_of(rp_dtype dtype) {
+    return dtype == RP_DTYPE_INT8       ? RP_WGMMA_INT8
+           : dtype == RP_DTYPE_FP8_E4M3 ? RP_WGMMA_FP8
+                                        : RP_WGMMA_BF16;
+}
+
+template <rp_wgmma_type TYPE> constexpr bool rp_wgmma_is_8 = TYPE != RP_WGMMA_BF16;
+
+/* The product of two scales, or of a sum and one. */
+__device__ __forceinline__ float rp_scaled(float sum, float scale) { return __fmul_rn(sum, scale); }
+__device__ __forceinline__ float rp_scaled(int32_t sum, float scale) {
+    return __fmul_rn(__int2float_rn(sum), scale);
+}
+
+/* Scales of the N columns of an instruction, which a warp's lanes share: lane l has those of columns l, l + 32 ...
+ * All lanes of a warp call each function together. */
+template <int N> struct rp_column_scales {
+    float of[(N + 31) / 32];
+
+    /* Columns at or past count: 0. from: device memory that kernels before may have written. */
+    __device__ __forceinline__ void load(const float *from, uint32_t count) {
+#pragma unroll
+        for (int i = 0; i < (N + 31) / 32; i++) {
+            uint32_t column = threadIdx.x % 32 + 32 * i;
+            of[i] = column < count ? __ldcg(from + column) : 0.0f;
+        }
+    }
+    /* Of the column of this thread's sum d[i] (matmul_wgmma.cuh). */
+    __device__ __forceinline__ float at(int i) const {
+        return __shfl_sync(0xFFFFFFFFu, of[i / 16], i / 4 % 4 * 8 + threadIdx.x % 4 * 2 + i % 2);
+    }
+};
+
+#endif

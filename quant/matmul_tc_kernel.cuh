@@ -1,0 +1,491 @@
+/* matmul_tc_kernel.cuh - products on Hopper's tensor cores, one kernel for every number of rows.
+ *
+ * Weights are the instruction's left operand, tokens its right one, so the same chain of instructions makes
+ * an output whatever the tile. A block is two copying warps and one or two multiplying warpgroups around a
+ * ring of stages in shared memory:
+ *
+ *   copying warps  boxes of weights, boxes of tokens -> stage, when the stage is empty
+ *   warpgroups     wait until the stage is full; 4 instructions per box of K; free the stage
+ *
+ * The first stages' weights are requested before the kernel waits for its predecessor: weights never depend
+ * on it. A block takes nearly all of an SM's shared memory, so that one at a time fits: when a block of the
+ * product before ends, one of this product takes its place and fills its stages, while slower blocks and the
+ * small kernels between are still at work. The memory never stands still. Weights and tokens
+ * share stages: a ring of their own for tokens, shallower so that that of weights is deeper, was slower for any
+ * number of rows (3 to 7 %): token boxes wait behind weight boxes in the copy engine.
+ *
+ * Work is a list of (tile, K segment), tile-major. In ORDER_RUNS each block takes an equal, contiguous run of
+ * it. A tile that is split belongs to the block with its segment 0; the blocks after it do their part of
+ * the tile first and leave each segment in shares[block], so the owner, which comes to the tile last,
+ * finds them there and adds them in order.
+ *
+ * 8-bit codes lie as half as many bf16 would: boxes, stages and work are the same. A segment's sum becomes a float
+ * where it is complete, by the scales of its row and its weight; behind that nothing knows of codes. BLOCK_SCALES:
+ * each box is a chain of its own, added to the segment's sum with the scale of its block. */
+#ifndef RP_QUANT_MATMUL_TC_KERNEL_CUH
+#define RP_QUANT_MATMUL_TC_KERNEL_CUH
+
+#include "device/cuda_kernel.cuh"
+#include "quant/matmul_internal_cuda.h"
+#include "quant/matmul_pipeline.cuh"
+#include "quant/matmul_scales.cuh"
+#include "quant/matmul_tc_work.cuh"
+#include "quant/matmul_wgmma.cuh"
+
+/* A kernel and what its launch wants to know. */
+struct rp_matmul_tc_kernel {
+    void (*kernel)(rp_matmul_tc_args);
+    uint32_t threads;
+};
+/* Of 8-bit products; NULL kernel: there is none. */
+extern "C" struct rp_matmul_tc_kernel rp_matmul_tc_8_find(const struct rp_matmul_tc_args *args);
+
+#ifdef RP_TRACE
+#define TRACE(event)                                                                               \
+    if (args.trace && threadIdx.x == 0) {                                                          \
+        uint32_t sm;                                                                               \
+        asm volatile("mov.u32 %0, %%smid;" : "=r"(sm));                                            \
+        asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(args.trace[blockIdx.x * 4 + event]));     \
+        args.trace[blockIdx.x * 4 + 3] = sm;                                                       \
+    }
+#else
+#define TRACE(event)
+#endif
+
+namespace {
+
+/* How many token tiles are alive is known after the wait; one is always walked. */
+__device__ __forceinline__ uint32_t wait_for_live(const rp_matmul_tc_args &args) {
+    if (args.token_tiles == 1)
+        return 0;
+    rp_pdl_wait();
+    return *args.live;
+}
+
+/* One thread. Stages in flight are counted, in the order in which they were asked for. */
+template <typename Shape>
+__device__ __forceinline__ void copy_weights(const rp_matmul_tc_args &args, ring<Shape> at) {
+    /* Read once: out of L2 first. */
+    uint64_t policy = args.token_tiles == 1 ? RP_L2_EVICT_FIRST : RP_L2_EVICT_NORMAL;
+    steps<Shape> s;
+    s.w = walk_begin<Shape>(args, wait_for_live(args));
+    s.enter(args);
+    ring<Shape> landing = at;
+    uint32_t flying = 0, flight = args.flight_early;
+    for (uint32_t i = 0; s.valid; i++) {
+        if (i == at.count)
+            flight = args.flight;
+        rp_barrier_wait(at.empty_barrier(), at.phase ^ 1);
+        if (flying == flight) {
+            rp_barrier_wait(landing.landed_barrier(), landing.phase);
+            landing.next();
+            flying--;
+        }
+        flying++;
+        rp_barrier_expect(at.landed_barrier(), s.count * Shape::WEIGHT_BYTES);
+        for (uint32_t box = 0; box < s.count; box++)
+            rp_copy_box(at.weights(box), &args.weight_map, (s.block + box) * RP_MATMUL_BLOCK,
+                        s.r.row_tile * Shape::ROWS, at.landed_barrier(), policy);
+        s.next(args);
+        at.next();
+    }
+}
+
+/* One thread: waits for the kernels before, which may be the tokens' writers, and lets the next one start. */
+template <typename Shape>
+__device__ __forceinline__ void copy_tokens(const rp_matmul_tc_args &args, ring<Shape> at) {
+    rp_pdl_wait();
+    rp_pdl_trigger();
+    steps<Shape> s;
+    s.w = walk_begin<Shape>(args, wait_for_live(args));
+    s.enter(args);
+    while (s.valid) {
+        rp_barrier_wait(at.empty_barrier(), at.phase ^ 1);
+        rp_barrier_expect(at.full_barrier(), s.count * Shape::TOKEN_BYTES);
+        for (uint32_t box = 0; box < s.count; box++)
+            rp_copy_box(at.tokens(box), &args.in_map, (s.block + box) * RP_MATMUL_BLOCK,
+                        s.r.token_tile * Shape::TOKENS, at.full_barrier(), RP_L2_EVICT_LAST);
+        s.next(args);
+        at.next();
+    }
+}
+
+/* Sums of a segment as the instruction makes them, and as floats. */
+template <typename Shape>
+using sums_of = typename rp_wgmma_sum<Shape::TYPE>::type[Shape::BLOCKS][Shape::SUMS];
+template <typename Shape> using parts_of = float[Shape::BLOCKS][Shape::SUMS];
+
+/* Where the sums of one thread lie. */
+struct place {
+    uint32_t thread, warpgroup; /* thread of the warpgroup */
+    uint32_t first_row;         /* of the warpgroup */
+    uint32_t row, token;        /* of sum 0: in the matrix; in the tile */
+    uint32_t base, columns;     /* first token of the tile; live ones in it */
+};
+
+/* Calls each(sum, row, token of the tile, ...) for this thread's sums that are alive. */
+#define EACH_SUM(Shape, p, args, block, i, row, token)                                             \
+    _Pragma("unroll") for (int block = 0; block < Shape::BLOCKS; block++)                          \
+        _Pragma("unroll") for (int i = 0; i < Shape::SUMS;                                         \
+                               i++) if (uint32_t row = (p).row + block * 64 + i / 2 % 2 * 8,       \
+                                        token = (p).token + i / 4 * 8 + i % 2;                     \
+                                        row < (args).n && token < (p).columns)
+
+template <typename Shape>
+__device__ __forceinline__ void store_partial(const rp_matmul_tc_args &args, const place &p,
+                                              uint32_t segment, const parts_of<Shape> &sums) {
+    float *to = args.partials + segment * args.split_stride + (size_t)p.base * args.n;
+    EACH_SUM(Shape, p, args, block, i, row, token)
+    to[(size_t)token * args.n + row] = sums[block][i];
+}
+
+/* shares: (block of threads)(segment)(warpgroup)(BLOCKS)(SUMS / 4)(128 threads)(4) */
+template <typename Shape>
+__device__ __forceinline__ float4 *share_at(const rp_matmul_tc_args &args, const place &p,
+                                            uint32_t owner, uint32_t segment) {
+    float *to =
+        args.shares + owner * args.share_stride +
+        (size_t)(segment * Shape::WARPGROUPS + p.warpgroup) * Shape::BLOCKS * Shape::SUMS * 128;
+    return (float4 *)to + p.thread;
+}
+
+template <typename Shape>
+__device__ __forceinline__ void leave_share(const rp_matmul_tc_args &args, const place &p,
+                                            uint32_t segment, const parts_of<Shape> &sums) {
+    float4 *to = share_at<Shape>(args, p, blockIdx.x, segment);
+#pragma unroll
+    for (int i = 0; i < Shape::BLOCKS * Shape::SUMS / 4; i++) {
+        const float *from = &sums[i / (Shape::SUMS / 4)][i % (Shape::SUMS / 4) * 4];
+        if (i % (Shape::SUMS / 4) * 8 < p.columns)
+            __stcg(to + i * 128, make_float4(from[0], from[1], from[2], from[3]));
+    }
+}
+
+/* Adds segments [begin, segments) of this tile, which the following blocks have left. */
+template <typename Shape>
+__device__ __forceinline__ void take_shares(const rp_matmul_tc_args &args, const place &p,
+                                            uint32_t begin, uint32_t share,
+                                            parts_of<Shape> &total) {
+    for (uint32_t owner = blockIdx.x + 1; begin < args.segments; owner++) {
+        uint32_t *flag = args.flags + owner * Shape::WARPGROUPS + p.warpgroup;
+        uint32_t end = min(args.segments, begin + share);
+        while (rp_load_acquire(flag) == 0)
+            ;
+        rp_warpgroup_sync(p.warpgroup);
+        if (p.thread == 0)
+            *flag = 0;
+        for (uint32_t segment = 0; begin < end; begin++, segment++) {
+            const float4 *from = share_at<Shape>(args, p, owner, segment);
+#pragma unroll
+            for (int i = 0; i < Shape::BLOCKS * Shape::SUMS / 4; i++) {
+                float *to = &total[i / (Shape::SUMS / 4)][i % (Shape::SUMS / 4) * 4];
+                if (i % (Shape::SUMS / 4) * 8 < p.columns) {
+                    float4 v = __ldcg(from + i * 128);
+                    to[0] += v.x;
+                    to[1] += v.y;
+                    to[2] += v.z;
+                    to[3] += v.w;
+                }
+            }
+        }
+    }
+}
+
+/* total + bias (+ out). Eight lanes hold eight neighbouring outputs of a token: whole 32-byte sectors. */
+template <typename Shape>
+__device__ __forceinline__ void store_out(const rp_matmul_tc_args &args, const place &p,
+                                          const parts_of<Shape> &total) {
+    float bias[Shape::BLOCKS][2];
+#pragma unroll
+    for (int i = 0; i < Shape::BLOCKS * 2; i++) {
+        uint32_t row = p.row + i / 2 * 64 + i % 2 * 8;
+        bias[i / 2][i % 2] = args.bias && row < args.n ? args.bias[row] : 0;
+    }
+    size_t first = (size_t)p.base * args.out_stride;
+    if (args.out_bf16) {
+        EACH_SUM(Shape, p, args, block, i, row, token) {
+            float value = total[block][i];
+            ((__nv_bfloat16 *)args.out)[first + token * args.out_stride + row] =
+                __float2bfloat16_rn(args.bias ? value + bias[block][i / 2 % 2] : value);
+        }
+    } else {
+        EACH_SUM(Shape, p, args, block, i, row, token) {
+            float *at = (float *)args.out + first + token * args.out_stride + row;
+            float value = args.bias ? total[block][i] + bias[block][i / 2 % 2] : total[block][i];
+            *at = args.accumulate ? *at + value : value;
+        }
+    }
+}
+
+template <typename Shape> __device__ __forceinline__ void free_stage(const ring<Shape> &at) {
+    if (threadIdx.x % 32 == 0)
+        rp_barrier_arrive(at.empty_barrier());
+}
+
+/* One segment: a chain from zero over its columns in rising order. */
+template <typename Shape>
+__device__ __forceinline__ void multiply_segment(ring<Shape> &at, uint32_t warpgroup,
+                                                 uint32_t blocks, sums_of<Shape> &sums) {
+    ring<Shape> before = at;
+    for (uint32_t k = 0; k < blocks; k += Shape::BOXES) {
+        rp_barrier_wait(at.landed_barrier(), at.phase);
+        rp_barrier_wait(at.full_barrier(), at.phase);
+#pragma unroll
+        for (int box = 0; box < Shape::BOXES; box++) {
+            if (box > 0 && k + box >= blocks)
+                break;
+            uint32_t a =
+                rp_wgmma_operand_low(at.weights(box) + warpgroup * Shape::BLOCKS * 64 * 128);
+            uint32_t b = rp_wgmma_operand_low(at.tokens(box));
+            rp_wgmma_fence();
+#pragma unroll
+            for (int i = 0; i < RP_MATMUL_BLOCK / 16; i++)
+#pragma unroll
+                for (int block = 0; block < Shape::BLOCKS; block++)
+                    rp_wgmma<Shape::TOKENS, Shape::TYPE>::run(
+                        sums[block], rp_wgmma_operand_of(a + 2 * i + block * 64 * 128 / 16),
+                        rp_wgmma_operand_of(b + 2 * i), (k | box | i) != 0);
+            rp_wgmma_commit();
+        }
+        if (Shape::EAGER) {
+            rp_wgmma_wait<0>();
+            free_stage(at);
+        } else {
+            rp_wgmma_wait<1>();
+            if (k > 0) {
+                free_stage(before);
+                before.next();
+            }
+        }
+        at.next();
+    }
+    if (!Shape::EAGER) {
+        rp_wgmma_wait<0>();
+        free_stage(before);
+    }
+}
+
+/* The same with a scale per block of 128 rows and columns of weights: a chain per box. scales: of this warpgroup's
+ * rows, from the segment's first box on. */
+template <typename Shape>
+__device__ __forceinline__ void multiply_scaled(ring<Shape> &at, uint32_t warpgroup,
+                                                uint32_t blocks, const float *scales,
+                                                sums_of<Shape> &sums) {
+    static_assert(Shape::BLOCKS == 1 && Shape::TYPE == RP_WGMMA_FP8, "64 rows of a warpgroup");
+#pragma unroll
+    for (int i = 0; i < Shape::SUMS; i++)
+        sums[0][i] = 0.0f;
+    for (uint32_t k = 0; k < blocks; k += Shape::BOXES) {
+        float scale[Shape::BOXES];
+#pragma unroll
+        for (int box = 0; box < Shape::BOXES; box++)
+            scale[box] = k + box < blocks ? __ldg(scales + k + box) : 0.0f;
+        rp_barrier_wait(at.landed_barrier(), at.phase);
+        rp_barrier_wait(at.full_barrier(), at.phase);
+#pragma unroll
+        for (int box = 0; box < Shape::BOXES; box++) {
+            if (box > 0 && k + box >= blocks)
+                break;
+            sums_of<Shape> chain;
+            uint32_t a = rp_wgmma_operand_low(at.weights(box) + warpgroup * 64 * 128);
+            uint32_t b = rp_wgmma_operand_low(at.tokens(box));
+            rp_wgmma_fence();
+#pragma unroll
+            for (int i = 0; i < RP_MATMUL_BLOCK / 16; i++)
+                rp_wgmma<Shape::TOKENS, Shape::TYPE>::run(chain[0], rp_wgmma_operand_of(a + 2 * i),
+                                                          rp_wgmma_operand_of(b + 2 * i), i != 0);
+            rp_wgmma_commit();
+            rp_wgmma_wait<0>();
+            if (box == Shape::BOXES - 1 || k + box + 1 >= blocks)
+                free_stage(at);
+#pragma unroll
+            for (int i = 0; i < Shape::SUMS; i++)
+                sums[0][i] = __fmaf_rn(chain[0][i], scale[box], sums[0][i]);
+        }
+        at.next();
+    }
+}
+
+/* Of this thread's sums in one tile. */
+template <typename Shape> struct scales_of {
+    rp_column_scales<Shape::TOKENS> tokens;
+    float weights[Shape::BLOCKS][2]; /* of its rows; with block scales they are in the sums */
+    const float *blocks;             /* of the warpgroup's first row, from K = 0 on */
+
+    __device__ __forceinline__ void load(const rp_matmul_tc_args &args, const place &p) {
+        tokens.load(args.in_scales + p.base, p.columns);
+        if constexpr (Shape::BLOCK_SCALES) {
+            uint32_t row = min(p.first_row, args.n - 1);
+            blocks = args.weight_scales + (size_t)(row / 128) * args.blocks;
+        } else {
+#pragma unroll
+            for (int i = 0; i < Shape::BLOCKS * 2; i++) {
+                uint32_t row = p.row + i / 2 * 64 + i % 2 * 8;
+                weights[i / 2][i % 2] = row < args.n ? args.weight_scales[row] : 0.0f;
+            }
+        }
+    }
+    __device__ __forceinline__ void apply(const sums_of<Shape> &sums,
+                                          parts_of<Shape> &parts) const {
+#pragma unroll
+        for (int i = 0; i < Shape::SUMS; i++) {
+            float token = tokens.at(i);
+#pragma unroll
+            for (int block = 0; block < Shape::BLOCKS; block++)
+                parts[block][i] = rp_scaled(
+                    sums[block][i],
+                    Shape::BLOCK_SCALES ? token : rp_scaled(token, weights[block][i / 2 % 2]));
+        }
+    }
+};
+
+/* What becomes of the sums of a run: of segments [r.begin, r.end). */
+template <typename Shape>
+__device__ __forceinline__ void finish_run(const rp_matmul_tc_args &args, const place &p,
+                                           const run &r, uint32_t share, parts_of<Shape> &total) {
+    if (!Shape::ONE_SEGMENT && r.begin > 0) {
+        __threadfence();
+        rp_warpgroup_sync(p.warpgroup);
+        if (p.thread == 0)
+            rp_store_release(args.flags + blockIdx.x * Shape::WARPGROUPS + p.warpgroup, 1);
+        return;
+    }
+    if (!Shape::ONE_SEGMENT && r.end < args.segments)
+        take_shares<Shape>(args, p, r.end, share, total);
+    store_out<Shape>(args, p, total);
+}
+
+/* A segment's sum goes where it is wanted, and into the total of the run. */
+template <typename Shape>
+__device__ __forceinline__ void leave_segment(const rp_matmul_tc_args &args, const place &p,
+                                              const run &r, uint32_t segment,
+                                              const parts_of<Shape> &sums, parts_of<Shape> &total) {
+    if (args.partials)
+        store_partial<Shape>(args, p, segment, sums);
+    else if (!Shape::ONE_SEGMENT && r.begin > 0)
+        leave_share<Shape>(args, p, segment - r.begin, sums);
+#pragma unroll
+    for (int block = 0; block < (Shape::ONE_SEGMENT ? 0 : Shape::BLOCKS); block++)
+#pragma unroll
+        for (int i = 0; i < Shape::SUMS; i++)
+            total[block][i] =
+                segment == r.begin ? sums[block][i] : total[block][i] + sums[block][i];
+}
+
+/* Where the run's sum is: tiles of one segment have no total beside it. */
+template <typename Shape>
+__device__ __forceinline__ parts_of<Shape> &total_of(sums_of<Shape> &sums, parts_of<Shape> &total) {
+    if constexpr (Shape::ONE_SEGMENT)
+        return sums;
+    else
+        return total;
+}
+
+/* Segments of 8-bit codes. */
+template <typename Shape>
+__device__ __forceinline__ void multiply_codes(const rp_matmul_tc_args &args, ring<Shape> &at,
+                                               const place &p, const run &r,
+                                               parts_of<Shape> &total) {
+    scales_of<Shape> scales;
+    scales.load(args, p);
+    for (uint32_t segment = r.begin; segment < r.end; segment++) {
+        uint32_t first = segment * args.segment_blocks;
+        uint32_t blocks = min(args.segment_blocks, args.blocks - first);
+        sums_of<Shape> sums;
+        parts_of<Shape> parts;
+        if constexpr (Shape::BLOCK_SCALES)
+            multiply_scaled<Shape>(at, p.warpgroup, blocks, scales.blocks + first, sums);
+        else
+            multiply_segment<Shape>(at, p.warpgroup, blocks, sums);
+        scales.apply(sums, parts);
+        leave_segment<Shape>(args, p, r, segment, parts, total);
+    }
+}
+
+template <typename Shape>
+__device__ __forceinline__ void multiply_all(const rp_matmul_tc_args &args, ring<Shape> at,
+                                             rp_stamp &stamp) {
+    place p;
+    p.warpgroup = rp_own_warpgroup();
+    p.thread = threadIdx.x % 128;
+    p.token = p.thread % 4 * 2;
+    stamp.wait();
+    TRACE(1);
+    uint32_t live = *args.live;
+    stamp.look();
+    walk w = walk_begin<Shape>(args, live);
+    run r;
+    while (walk_next(args, w, r)) {
+        p.base = r.token_tile * Shape::TOKENS;
+        p.columns = live > p.base ? min(live - p.base, (uint32_t)Shape::TOKENS) : 0;
+        p.first_row = r.row_tile * Shape::ROWS + p.warpgroup * Shape::BLOCKS * 64;
+        p.row = p.first_row + p.thread / 32 * 16 + p.thread % 32 / 4;
+        sums_of<Shape> sums;
+        parts_of<Shape> total;
+        if constexpr (rp_wgmma_is_8<Shape::TYPE>) {
+            multiply_codes<Shape>(args, at, p, r, total);
+        } else {
+            for (uint32_t segment = r.begin; segment < r.end; segment++) {
+                uint32_t blocks =
+                    min(args.segment_blocks, args.blocks - segment * args.segment_blocks);
+                multiply_segment<Shape>(at, p.warpgroup, blocks, sums);
+                leave_segment<Shape>(args, p, r, segment, sums, total);
+            }
+        }
+        if (!args.partials)
+            finish_run<Shape>(args, p, r, w.share, total_of<Shape>(sums, total));
+    }
+}
+
+template <typename Shape>
+__global__ void __launch_bounds__(Shape::THREADS, 1)
+    matmul_tc(const __grid_constant__ rp_matmul_tc_args args) {
+#if RP_CUDA_HOPPER
+    constexpr uint32_t COPYING = 128 * Shape::WARPGROUPS; /* its first thread */
+    extern __shared__ __align__(1024) unsigned char shared[];
+    rp_stamp stamp(args.stamp);
+    TRACE(0);
+    ring<Shape> at;
+    at.data = (rp_shared_address(shared) + 1023) & ~1023u;
+    at.landed = at.data + args.stages * Shape::STAGE_BYTES;
+    at.full = at.landed + 8 * args.stages;
+    at.empty = at.full + 8 * args.stages;
+    at.count = args.stages;
+    at.stage = at.phase = 0;
+    if (threadIdx.x == COPYING) {
+        rp_map_prefetch(&args.weight_map);
+        rp_map_prefetch(&args.in_map);
+        for (uint32_t i = 0; i < args.stages; i++) {
+            rp_barrier_init(at.landed + 8 * i, 1);
+            rp_barrier_init(at.full + 8 * i, 1);
+            rp_barrier_init(at.empty + 8 * i, 4 * Shape::WARPGROUPS); /* warps */
+        }
+        rp_barrier_init_fence();
+    }
+    __syncthreads();
+    if (threadIdx.x >= COPYING) {
+        if (Shape::WIDE)
+            asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Shape::COPIER_REGISTERS));
+        if (threadIdx.x == COPYING)
+            copy_weights<Shape>(args, at);
+        else if (threadIdx.x == COPYING + 32)
+            copy_tokens<Shape>(args, at);
+    } else {
+        if (Shape::WIDE)
+            asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Shape::REGISTERS));
+        multiply_all<Shape>(args, at, stamp);
+    }
+    TRACE(2);
+#else
+    (void)args;
+    __trap(); /* never planned */
+#endif
+}
+
+template <typename Shape> rp_matmul_tc_kernel rp_matmul_tc_kernel_of() {
+    return {matmul_tc<Shape>, Shape::THREADS};
+}
+
+} // namespace
+
+#endif
