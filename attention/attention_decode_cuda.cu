@@ -14,6 +14,10 @@
  * Tensor cores, transposed, so that up to 8 query heads of a group are the n side of one instruction and
  * none of its 16 rows is wasted:  S^T (keys, heads) = K Q^T,  O^T (dims, heads) += V^T P^T.
  *
+ * Pages of 8 bits (attention_codes_cuda.cuh): the same stream with rows of half the bytes, and with each unit's K the
+ * scales of its K and V, four keys a copy. ldmatrix hands a lane four codes of one key, or two of two keys each; both
+ * become pairs of bf16 where they are, which names the columns of q and the rows of O^T in pairs.
+ *
  * What fixes the bits: a warp's units of a split in rising order by online softmax from zero; then the
  * four warps of the split in order; then the splits in rising order (fold). Who computes a split decides
  * nothing: a block that has splits from a row's first one on folds them at once, any other leaves each by
