@@ -77,8 +77,10 @@ struct rp_matmul_tile rp_matmul_cuda_choose(const struct rp_matmul_cuda *op) {
     const struct rp_matrix *w = op->weight;
     bool narrow = w->dtype != RP_DTYPE_BF16; /* tiles of up to 128 tokens alone */
     size_t i = 0;
-    while (op->rows.max_rows > choices[i].max_rows || (narrow && choices[i].tile.tokens > 128))
+    while (op->rows.max_rows > choices[i].max_rows)
         i++;
+    if (narrow && choices[i].tile.tokens > 128)
+        i--;
     uint32_t units = rp_matmul_cuda_units(w);
     uint32_t segments = RP_CEIL_DIV(units, rp_matmul_cuda_segment(w->rows, units, op->gate_up));
     size_t partial_bytes = (size_t)segments * op->rows.max_rows * w->rows * sizeof(float);

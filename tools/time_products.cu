@@ -1,4 +1,4 @@
-/* time_products.cu - how fast the bf16 products run on a card, with a cold L2.
+/* time_products.cu - how fast the products run on a card, with a cold L2.
  *
  * Not part of the build. From the repository's root, after ./dev build:
  *   nvcc -O3 -std=c++17 -I. -gencode=arch=compute_90a,code=sm_90a tools/time_products.cu \
@@ -14,11 +14,14 @@
  *                                says otherwise as planned: gate_up gated where that is done
  *   segments N,N,N,N,N           in chains from now on: segments of qkv, o, gate_up, down, head
  *   tile PRODUCT TILE            in chains from now on: PRODUCT 0 to 4 as above, 9: all
+ *   type TYPE                    from now on: bf16 (as at first), fp8, int8, or block: fp8 with block scales
+ *   codes | rows                 8-bit products read codes (as at first), or rows of bf16 where they can make codes
+ *                                themselves
  *   pdl | plain                  dependent launches (as at first), or plain edges
  *   trace                        with matmul_tc_cuda.cu and matmul_rows_cuda.cu built with -DRP_TRACE: when
  *                                the blocks of two layers started, waited and ended (least, median, most;
  *                                microseconds)
- * TILE: TOKENS,ROWS,BOXES,EAGER,ORDER,STAGES,SHARED_KB,PARTIALS, as in struct rp_matmul_tile.
+ * SEGMENTS: of equal length. TILE: TOKENS,ROWS,BOXES,EAGER,ORDER,STAGES,SHARED_KB,PARTIALS, as in struct rp_matmul_tile.
  *
  * A product is captured many times in one graph, over copies of its weights that exceed the L2 cache by
  * far; the time is the median over replays. Share: of 4.57 TB/s, the read bandwidth of an H200. */
@@ -53,9 +56,18 @@ struct environment {
     size_t pool_bytes;
     __nv_bfloat16 *in;
     float *out;
+    float *scales; /* of rows and of weights: all the same */
     cudaStream_t stream;
+    rp_dtype dtype;
+    bool block_scales, rows_in_bf16;
     bool dependent;
 } env;
+
+const uint32_t SCALES = 1 << 20;
+
+/* Bytes of a weight or a code; K in units of two bytes, as plans have it. */
+uint32_t element() { return rp_dtype_bytes(env.dtype); }
+uint32_t units_of(uint32_t k) { return k * element() / 2; }
 
 __global__ void fill(uint32_t *to, size_t words) {
     for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < words;
@@ -65,6 +77,22 @@ __global__ void fill(uint32_t *to, size_t words) {
         /* Two bf16 of either sign with exponents 2^-7 ... 1. */
         to[i] = (x & 0x80FF80FFu) | (0x3C003C00u + ((x >> 3) & 0x03000300u));
     }
+}
+
+/* Codes: bytes of either sign, in FP8 of exponents up to 0. */
+__global__ void fill_codes(uint32_t *to, size_t words) {
+    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < words;
+         i += (size_t)gridDim.x * blockDim.x) {
+        uint32_t x = (uint32_t)i * 2654435761u ^ (uint32_t)(i >> 32);
+        x ^= x >> 15, x *= 0x85EBCA6Bu, x ^= x >> 13, x *= 0xC2B2AE35u, x ^= x >> 16;
+        to[i] = x & 0xBFBFBFBFu;
+    }
+}
+
+__global__ void fill_scales(float *to, size_t count) {
+    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < count;
+         i += (size_t)gridDim.x * blockDim.x)
+        to[i] = 0.01f;
 }
 
 __global__ void set_counts(rp_live_counts *counts, uint32_t live) {
@@ -79,6 +107,39 @@ __global__ void small_kernel(small_args args) {
     long long begin = clock64();
     while (clock64() - begin < args.cycles)
         ;
+}
+
+void fill_operands() {
+    const size_t in_words = 8192ull * 28672 / 2;
+    if (env.dtype == RP_DTYPE_BF16)
+        fill<<<2048, 256>>>((uint32_t *)env.pool, env.pool_bytes / 4);
+    else
+        fill_codes<<<2048, 256>>>((uint32_t *)env.pool, env.pool_bytes / 4);
+    if (env.dtype == RP_DTYPE_BF16 || env.rows_in_bf16)
+        fill<<<2048, 256>>>((uint32_t *)env.in, in_words);
+    else
+        fill_codes<<<2048, 256>>>((uint32_t *)env.in, in_words);
+    CHECK(cudaDeviceSynchronize());
+}
+
+bool set_type(const char *name) {
+    static const struct {
+        const char *name;
+        rp_dtype dtype;
+        bool block_scales;
+    } types[] = {{"bf16", RP_DTYPE_BF16, false},
+                 {"fp8", RP_DTYPE_FP8_E4M3, false},
+                 {"int8", RP_DTYPE_INT8, false},
+                 {"block", RP_DTYPE_FP8_E4M3, true}};
+    for (const auto &type : types) {
+        if (strcmp(name, type.name) != 0)
+            continue;
+        env.dtype = type.dtype;
+        env.block_scales = type.block_scales;
+        fill_operands();
+        return true;
+    }
+    return false;
 }
 
 void open_environment() {
@@ -98,9 +159,9 @@ void open_environment() {
     CHECK(cudaMalloc((void **)&env.in, 8192ull * 28672 * 2));
     CHECK(cudaMalloc((void **)&env.out, 4096ull * 28672 * 4));
     CHECK(cudaStreamCreate(&env.stream));
-    fill<<<2048, 256>>>((uint32_t *)env.pool, env.pool_bytes / 4);
-    fill<<<2048, 256>>>((uint32_t *)env.in, 8192ull * 28672 / 2);
-    CHECK(cudaDeviceSynchronize());
+    CHECK(cudaMalloc((void **)&env.scales, SCALES * sizeof(float)));
+    fill_scales<<<256, 256>>>(env.scales, SCALES);
+    set_type("bf16");
     const char *carveout = getenv("RP_CARVEOUT_SMALL");
     if (!carveout || atoi(carveout) >= 0)
         CHECK(cudaFuncSetAttribute(small_kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
@@ -124,8 +185,13 @@ bool plan(const request &r, rp_arena *memory, rp_cuda_launch *launch) {
     rp_matrix matrix = {};
     matrix.rows = r.n;
     matrix.cols = r.k;
-    matrix.dtype = RP_DTYPE_BF16;
+    matrix.dtype = env.dtype;
     matrix.data = (void *)r.weight;
+    if (env.dtype != RP_DTYPE_BF16) {
+        matrix.input = RP_INPUT_QUANTISED;
+        matrix.scale_kind = env.block_scales ? RP_SCALE_BLOCK_128 : RP_SCALE_CHANNEL;
+        matrix.scales = env.scales;
+    }
     rp_matmul_cuda op = {};
     op.rows.step.counts = env.counts;
     op.rows.rows = RP_ROWS_TOKEN;
@@ -144,6 +210,9 @@ bool plan(const request &r, rp_arena *memory, rp_cuda_launch *launch) {
     rp_cuda_partials partials;
     rp_error err = {};
     op.gate_up = r.gated;
+    bool makes_codes = env.rows_in_bf16 && rp_matmul_cuda_quantises(&op);
+    if (env.dtype != RP_DTYPE_BF16 && !makes_codes)
+        op.in_scales = env.scales;
     op.gated = r.chosen && r.gated && rp_matmul_cuda_gates(&op);
     if (op.gated) {
         op.out.stride = r.n / 2;
@@ -195,7 +264,7 @@ double time_graph(const std::vector<rp_cuda_launch> &launches, uint32_t replays,
 
 /* Prints one line; microseconds of one product. */
 void measure(request r, const char *extra) {
-    size_t bytes = (size_t)r.n * r.k * 2;
+    size_t bytes = (size_t)r.n * r.k * element();
     uint32_t copies = (uint32_t)std::min<size_t>(env.pool_bytes / bytes, 160);
     uint32_t count = (uint32_t)std::max<double>(3, std::min<double>(copies, 2e9 / (double)bytes));
     if (r.m > 256)
@@ -227,7 +296,7 @@ void measure(request r, const char *extra) {
 }
 
 uint32_t segment_of(uint32_t k, uint32_t count) {
-    return (uint32_t)RP_ALIGN_UP(RP_CEIL_DIV(k, count), 64);
+    return (uint32_t)RP_ALIGN_UP(RP_CEIL_DIV(units_of(k), count), 64);
 }
 
 /* Kernels of matmul_rows_cuda.cu, which can be traced. */
@@ -242,6 +311,10 @@ void sweep(uint32_t m, uint32_t n, uint32_t k, const std::vector<uint32_t> &segm
         {192, 128, 1, 0}, {256, 128, 1, 0}};
     for (uint32_t count : segments) {
         for (const uint32_t *t : tiles) {
+            bool has_codes = t[1] == 128 && t[0] <= 128 && t[2] == (t[0] < 128 ? 2 : 1) &&
+                             (t[0] < 128 || t[3] == env.block_scales);
+            if (env.dtype != RP_DTYPE_BF16 && !has_codes)
+                continue;
             if (m <= 128 ? t[0] < m || t[0] >= 2 * std::max(m, 8u) : t[0] < 96)
                 continue;
             for (int variant = 0; variant < 3; variant++) {
@@ -286,12 +359,12 @@ void chain(uint32_t m, double small_us, const char *label) {
         request r = {};
         r.m = m, r.n = p.n, r.k = p.k;
         r.segment = p.segments ? segment_of(p.k, p.segments)
-                               : rp_matmul_cuda_segment(p.n, p.k, p.n == 28672);
+                               : rp_matmul_cuda_segment(p.n, units_of(p.k), p.n == 28672);
         r.tile = p.tile;
         r.chosen = p.tile.tokens == 0;
         r.gated = p.n == 28672;
         r.weight = env.pool + at;
-        at += (size_t)p.n * p.k * 2;
+        at += (size_t)p.n * p.k * element();
         rp_cuda_launch launch;
         if (at > env.pool_bytes || !plan(r, &memory, &launch)) {
             printf("chain: no plan for %s\n", p.name);
@@ -313,7 +386,7 @@ void chain(uint32_t m, double small_us, const char *label) {
     double ms = time_graph(launches, 10, small_us > 0, (uint32_t)(small_us * 1755), m);
     printf("chain M %4u %s small %.1f us %s: %.3f ms, %5.1f %% of the bandwidth, %.1f TFLOP/s\n", m,
            env.dependent ? "pdl  " : "plain", small_us, label, ms,
-           (double)at / ms * 1e3 / BANDWIDTH * 100, (double)at * m / ms * 1e-9);
+           (double)at / ms * 1e3 / BANDWIDTH * 100, 2.0 / element() * (double)at * m / ms * 1e-9);
     fflush(stdout);
     if (trace) {
         std::vector<uint64_t> t(129 * 132 * 4);
@@ -378,6 +451,11 @@ int main(int argc, char **argv) {
         const char *verb = argv[i];
         if (!strcmp(verb, "plain") || !strcmp(verb, "pdl")) {
             env.dependent = verb[1] == 'd';
+        } else if (!strcmp(verb, "type") && i + 1 < argc && set_type(argv[i + 1])) {
+            i++;
+        } else if (!strcmp(verb, "codes") || !strcmp(verb, "rows")) {
+            env.rows_in_bf16 = verb[0] == 'r';
+            fill_operands();
         } else if (!strcmp(verb, "segments") && i + 1 < argc) {
             std::vector<uint32_t> list = numbers(argv[++i]);
             for (size_t p = 0; p < 5 && p < list.size(); p++)

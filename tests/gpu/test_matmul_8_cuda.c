@@ -7,11 +7,11 @@ static void planned_products_are_the_truth(void **state) {
     static const struct product products[] = {
         {.max_rows = 1, .live = 1, .n = 64, .k = 128},
         {.max_rows = 1, .live = 1, .n = 1, .k = 16, .bias = true},
-        {.max_rows = 8, .live = 7, .n = 6144, .k = 4096, .bias = true, .accumulate = true},
+        {.max_rows = 8, .live = 3, .n = 6144, .k = 4096, .bias = true, .accumulate = true},
         {.max_rows = 3, .live = 3, .n = 65, .k = 144, .accumulate = true},
         {.max_rows = 7, .live = 5, .n = 127, .k = 400, .bias = true, .out_dtype = RP_DTYPE_BF16},
         {.max_rows = 8, .live = 0, .n = 129, .k = 1024, .bias = true},
-        {.max_rows = 4, .live = 4, .n = 4096, .k = 14336, .bias = true, .partials = true},
+        {.max_rows = 4, .live = 2, .n = 2048, .k = 14336, .bias = true, .partials = true},
         {.max_rows = 16, .live = 15, .n = 1000, .k = 2048, .out_dtype = RP_DTYPE_BF16},
         {.max_rows = 13, .live = 13, .n = 768, .k = 8192, .bias = true, .partials = true},
         {.max_rows = 32, .live = 31, .n = 333, .k = 2192},
@@ -19,11 +19,13 @@ static void planned_products_are_the_truth(void **state) {
         {.max_rows = 64, .live = 64, .n = 192, .k = 1296, .accumulate = true},
         {.max_rows = 100, .live = 65, .n = 129, .k = 1040, .bias = true, .accumulate = true},
         {.max_rows = 128, .live = 99, .n = 1001, .k = 528, .bias = true, .partials = true},
+        {.max_rows = 200, .live = 190, .n = 1000, .k = 1536, .partials = true},
         {.max_rows = 300, .live = 257, .n = 131, .k = 656, .accumulate = true},
     };
-    for (size_t i = 0; i < 2 * RP_ARRAY_COUNT(products); i++) {
-        struct product p = shrunk(products[i / 2]);
-        p.dtype = i % 2 ? FP8 : INT8;
+    for (size_t i = 0; i < 3 * RP_ARRAY_COUNT(products); i++) {
+        struct product p = shrunk(products[i / 3]);
+        p.dtype = i % 3 ? FP8 : INT8;
+        p.block_scales = i % 3 == 2;
         struct data d = make_data(&p);
         float *result = run(&p, &d, (struct how){0});
         check_truth(&p, &d, result);
@@ -36,7 +38,7 @@ static void every_tile_gives_the_same_bits(void **state) {
     (void)state;
     static const struct product products[] = {
         {.max_rows = 300, .live = 283, .n = 260, .k = 1296, .segment = 192, .bias = true},
-        {.max_rows = 64, .live = 64, .n = 1344, .k = 4096, .segment = 512, .bias = true},
+        {.max_rows = 64, .live = 64, .n = 600, .k = 4096, .segment = 512, .bias = true},
         {.max_rows = 8, .live = 8, .n = 4100, .k = 2064, .segment = 256, .accumulate = true},
         {.max_rows = 130, .live = 130, .n = 200, .k = 4096, .segment = 2048},
     };
