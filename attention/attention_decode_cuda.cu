@@ -14,14 +14,15 @@
  * Tensor cores, transposed, so that up to 8 query heads of a group are the n side of one instruction and
  * none of its 16 rows is wasted:  S^T (keys, heads) = K Q^T,  O^T (dims, heads) += V^T P^T.
  *
+ * Pages of 8 bits (attention_codes_cuda.cuh): the same stream with rows of half the bytes, and with each unit's K the
+ * scales of its K and V, four keys a copy. ldmatrix hands a lane four codes of one key, or two of two keys each; both
+ * become pairs of bf16 where they are, which names the columns of q and the rows of O^T in pairs.
+ *
  * What fixes the bits: a warp's units of a split in rising order by online softmax from zero; then the
  * four warps of the split in order; then the splits in rising order (fold). Who computes a split decides
  * nothing: a block that has splits from a row's first one on folds them at once, any other leaves each by
  * itself as a partial, and the block that arrives last folds what is missing. */
 #include "attention/attention_decode_launch.cuh"
-
-/* Three, with or without longer rings: nothing (bench/results). */
-#define BLOCKS_PER_SM 2
 
 namespace {
 
@@ -64,8 +65,16 @@ bool rp_attention_decode_cuda_supports(const rp_attention_cuda_config *config) {
            (line + 1) * rp_attention_decode_cuda_blocks(config) <= UINT32_MAX;
 }
 
+/* A unit of codes is half the bytes of one of bf16: a third block keeps nearly as many under way, where it has room
+ * (which 168 registers leave it). */
 uint32_t rp_attention_decode_cuda_blocks(const rp_attention_cuda_config *config) {
-    return config->limits.sm_count * BLOCKS_PER_SM;
+    const uint32_t group = config->heads / config->kv_heads, dim = config->head_dim;
+    const bool has_codes = rp_dtype_bytes(config->kv.dtype) == 1;
+    /* Of a multiprocessor, which has 1 KiB more than a block may ask for and takes 1 KiB for each. */
+    const size_t three = 3 * (shared_bytes_of(dim, group, has_codes) + sizeof(block_state) + 1024);
+    const bool has_room = has_codes && dim <= 128 && group <= 8 &&
+                          three <= (size_t)config->limits.shared_bytes_block + 1024;
+    return config->limits.sm_count * (has_room ? BLOCKS_PER_SM + 1 : BLOCKS_PER_SM);
 }
 
 size_t rp_attention_decode_cuda_partial_floats(const rp_attention_cuda_config *config) {

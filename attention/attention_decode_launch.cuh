@@ -8,6 +8,9 @@
 
 namespace {
 
+/* Of bf16 pages; three, with or without longer rings: nothing (bench/results). */
+constexpr uint32_t BLOCKS_PER_SM = 2;
+
 template <int D, int NT, rp_dtype Page, bool Capped>
 __global__ void __launch_bounds__(THREADS)
     attention_decode_kernel(const __grid_constant__ decode_args args) {
@@ -64,6 +67,8 @@ int start(const rp_attention_cuda_args *args, cudaStream_t stream) {
              most = args->config.bucket.rows * to.kv_heads * RP_ATTENTION_SPLITS;
     if (most <= sm_count && sm_count < blocks)
         blocks = sm_count;
+    if (args->program) /* whose registers are its own */
+        blocks = RP_MIN(blocks, sm_count * BLOCKS_PER_SM);
     size_t shared_bytes = kernel_sizes<D, NT, Page>::shared_bytes(to.group);
     const void *kernel = kernel_of<D, NT, Page>(args);
     int error = (int)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,

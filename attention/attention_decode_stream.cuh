@@ -452,8 +452,8 @@ template <int D, typename Mask, rp_dtype Page = RP_DTYPE_BF16> struct loader {
     }
     /* Scales of the unit, of K and then of V, four keys a lane; zeros where none of them is seen. All but those with
      * the row's own key, or those alone. */
-    enum which { ALL, BUT_OWN, OWN };
-    __device__ __forceinline__ void copy_scales(const decode_args &args, uint32_t to, which which,
+    enum chosen { ALL, BUT_OWN, OWN };
+    __device__ __forceinline__ void copy_scales(const decode_args &args, uint32_t to, chosen keys,
                                                 uint32_t warp, uint32_t lane) {
         const uint32_t quad = lane % (TILES * 4); /* of the unit's keys */
         const uint32_t first = place(warp) + quad * 4, own = own_position();
@@ -462,8 +462,8 @@ template <int D, typename Mask, rp_dtype Page = RP_DTYPE_BF16> struct loader {
         const uint32_t in_page = first & ((1u << args.page_log2) - 1);
         const bool is_seen =
             Mask::is_program ? (seen >> quad * 4 & 15) != 0 : any_is_seen<Mask>(at.info, first, 4);
-        const bool has_own = own - first < 4;
-        if (key < end && lane < TILES * 8 && (which == ALL || has_own == (which == OWN)))
+        const bool is_own = own - first < 4;
+        if (key < end && lane < TILES * 8 && (keys == ALL || is_own == (keys == OWN)))
             copy_16_or_zero(to + lane * 16,
                             args.kv + page * args.page_stride + at.head * args.head_stride +
                                 lane / (TILES * 4) * args.plane_stride + args.scales_at +

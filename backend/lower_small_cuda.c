@@ -38,7 +38,9 @@ static int add_norm_launch(struct lowering *low, uint32_t at, uint32_t count,
     int status = constant_of(low, norm->vector, args.group, &args.weight);
     if (status != RP_OK)
         return status;
-    return ADD_LAUNCH(low, at, count, gather ? "gather_norm" : "norm", rp_norm_cuda_run, args);
+    const char *names[2][2] = {{"norm", "norm_codes"}, {"gather_norm", "gather_norm_codes"}};
+    return ADD_LAUNCH(low, at, count, names[gather][args.codes.data != NULL], rp_norm_cuda_run,
+                      args);
 }
 
 int rp_lower_norm(struct lowering *low, uint32_t at, uint32_t count) {
@@ -79,7 +81,8 @@ int rp_lower_activation(struct lowering *low, uint32_t at, uint32_t count) {
                                       .cols = op->out.cols,
                                       .fn = op->u.activation.fn};
     args.codes = give_codes(low, at, count, &args.out);
-    return ADD_LAUNCH(low, at, count, "activation", rp_activation_cuda_run, args);
+    return ADD_LAUNCH(low, at, count, args.codes.data ? "activation_codes" : "activation",
+                      rp_activation_cuda_run, args);
 }
 
 int rp_lower_add(struct lowering *low, uint32_t at, uint32_t count) {
@@ -126,5 +129,6 @@ int rp_lower_add_norm(struct lowering *low, uint32_t at, uint32_t count) {
     int status = constant_of(low, norm->vector, args.cols, &args.weight);
     if (status != RP_OK)
         return status;
-    return ADD_LAUNCH(low, at, count, "add_norm", rp_add_norm_cuda_run, args);
+    return ADD_LAUNCH(low, at, count, args.codes.data ? "add_norm_codes" : "add_norm",
+                      rp_add_norm_cuda_run, args);
 }

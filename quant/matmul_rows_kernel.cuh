@@ -381,6 +381,12 @@ __global__ void __launch_bounds__(128 * WARPGROUPS + 64, 1)
     else if (READY && threadIdx.x == COPYING + 32)
         copy_tokens(args, at);
     else if (threadIdx.x < COPYING) {
+        if constexpr (rp_wgmma_is_8<TYPE>) {
+            span own = own_span(args);
+            for (int half = 0; half < (GATED ? 2 : 1); half++)
+                rp_scales_prefetch(args.weight_scales + half * args.rows + own.begin,
+                                   own.end - own.begin);
+        }
         if constexpr (SOURCE == RP_ROWS_NORMED)
             normalise<COPYING, TYPE>(args, made);
         if constexpr (SOURCE == RP_ROWS_QUANTISED)

@@ -339,6 +339,17 @@ template <typename Shape> struct scales_of {
     }
 };
 
+/* Of the block's tiles, where they are known before the live count is. */
+template <typename Shape>
+__device__ __forceinline__ void prefetch_scales(const rp_matmul_tc_args &args) {
+    if (args.token_tiles > 1 || args.tile.order != RP_MATMUL_ORDER_RUNS)
+        return;
+    walk w = walk_begin<Shape>(args, 0);
+    uint32_t begin = min(w.at / args.segments * Shape::ROWS, args.n);
+    uint32_t end = min(RP_CEIL_DIV(w.end, args.segments) * Shape::ROWS, args.n);
+    rp_scales_prefetch(args.weight_scales + begin, end - begin);
+}
+
 /* What becomes of the sums of a run: of segments [r.begin, r.end). */
 template <typename Shape>
 __device__ __forceinline__ void finish_run(const rp_matmul_tc_args &args, const place &p,
@@ -409,6 +420,8 @@ __device__ __forceinline__ void multiply_all(const rp_matmul_tc_args &args, ring
     p.warpgroup = rp_own_warpgroup();
     p.thread = threadIdx.x % 128;
     p.token = p.thread % 4 * 2;
+    if constexpr (rp_wgmma_is_8<Shape::TYPE> && !Shape::BLOCK_SCALES)
+        prefetch_scales<Shape>(args);
     stamp.wait();
     TRACE(1);
     uint32_t live = *args.live;

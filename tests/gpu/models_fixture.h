@@ -40,7 +40,8 @@ struct model_case {
     uint32_t hidden, intermediate, layers, heads, kv_heads, head_dim, vocab, window;
     bool tied;
     enum rp_quant_scheme scheme; /* of the projections, or none */
-    bool head, blocks; /* the output layer, too; FP8 with a scale per block of 128 x 128 */
+    bool head, blocks;   /* the output layer, too; FP8 with a scale per block of 128 x 128 */
+    enum rp_dtype pages; /* of 8 bits; 0: the model's own type */
 };
 
 static const struct model_case model_cases[] = {
@@ -77,6 +78,14 @@ static const struct model_case model_cases[] = {
      .tied = true, .scheme = RP_QUANT_FP8_W8A16, .head = true},
     {"gemma2 int8 256", RP_FAMILY_GEMMA2, RP_DTYPE_BF16, 256, 768, 2, 4, 2, 256, 320, 40,
      .tied = true, .scheme = RP_QUANT_INT8},
+    {"llama bf16 128, pages int8", RP_FAMILY_LLAMA, RP_DTYPE_BF16, 512, 704, 2, 4, 2, 128, 320, 0,
+     .tied = false, .pages = RP_DTYPE_INT8},
+    {"qwen3 bf16 64, pages fp8", RP_FAMILY_QWEN3, RP_DTYPE_BF16, 256, 768, 2, 4, 1, 64, 320, 0,
+     .tied = true, .pages = RP_DTYPE_FP8_E4M3},
+    {"mistral f32 40, pages fp8", RP_FAMILY_MISTRAL, RP_DTYPE_F32, 120, 200, 2, 3, 1, 40, 131, 7,
+     .tied = true, .pages = RP_DTYPE_FP8_E4M3},
+    {"llama fp8 128, pages fp8", RP_FAMILY_LLAMA, RP_DTYPE_BF16, 1024, 1408, 2, 8, 2, 128, 512, 0,
+     .tied = false, .scheme = RP_QUANT_FP8, .head = true, .pages = RP_DTYPE_FP8_E4M3},
 };
 
 /* A piece of a sequence as one row of a step. */
@@ -195,7 +204,7 @@ static struct rp_driver_config way_default(void) {
                                      .page_tokens = PAGE_TOKENS,
                                      .buckets = bucket_list->buckets,
                                      .bucket_count = bucket_list->count,
-                                     .kv_dtype = current->dtype};
+                                     .kv_dtype = current->pages ? current->pages : current->dtype};
 }
 
 /* Opens the current model anew (prepared weights do not come back from a card), sequences in slots of

@@ -1,0 +1,224 @@
+/* Goal: steps of models with 8-bit weights are made of the kernels that they are meant for, and rows that lie as codes in
+ * the one buffer for all are read by the product that they were made for, before anybody writes others there.
+ * Method: small models with shapes that the fast kernels take, lowered for 1, 8, 64 and 2,048 rows; the list of launches. */
+#include "base/memory.h"
+#include "tests/support/driver.h"
+#include "tests/support/gpu.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { LAYERS = 3, PAGE_TOKENS = 64, POSITIONS = 2048, LAUNCHES_MAX = 256 };
+
+static const struct rp_bucket buckets[] = {
+    {1, 1, 1, true}, {8, 8, 8, true}, {64, 64, 64, true}, {2048, 8, 8, false}};
+
+static struct rp_model model;
+static struct rp_driver driver;
+
+static int tear_down(void **state) {
+    (void)state;
+    rp_driver_close(&driver);
+    rp_model_deinit(&model);
+    return 0;
+}
+
+static void make_blocks(struct rp_matrix *matrix) {
+    matrix->scale_kind = RP_SCALE_BLOCK_128;
+    size_t count = rp_matrix_scale_count(matrix);
+    float *scales = rp_alloc_aligned(count * sizeof *scales, RP_CACHE_LINE);
+    assert_non_null(scales);
+    for (size_t i = 0; i < count; i++)
+        scales[i] = 0.01f;
+    rp_free_aligned((void *)(uintptr_t)matrix->scales);
+    matrix->scales = scales;
+}
+
+static void lower(enum rp_quant_scheme scheme, bool head, bool blocks, bool no_fusion) {
+    struct rp_model_config config = {.family = RP_FAMILY_LLAMA,
+                                     .hidden = 1024,
+                                     .intermediate = 2048,
+                                     .layers = LAYERS,
+                                     .heads = 8,
+                                     .kv_heads = 2,
+                                     .head_dim = 128,
+                                     .vocab = 512,
+                                     .max_position = POSITIONS,
+                                     .norm_eps = 1e-5f,
+                                     .rope_theta = 10000.0,
+                                     .bos_id = RP_ID_NONE,
+                                     .quantisation = scheme,
+                                     .quantise_head = head};
+    struct rp_driver_config way = {.backend = rp_backend_cuda_table(),
+                                   .slots = 64,
+                                   .pages_per_slot = POSITIONS / PAGE_TOKENS,
+                                   .page_tokens = PAGE_TOKENS,
+                                   .buckets = buckets,
+                                   .bucket_count = RP_ARRAY_COUNT(buckets),
+                                   .kv_dtype = RP_DTYPE_BF16,
+                                   .eager = true,
+                                   .no_fusion = no_fusion};
+    tear_down(NULL);
+    assert_int_equal(rp_model_random(&config, RP_DTYPE_BF16, 5, POSITIONS, &model, NULL), RP_OK);
+    for (uint32_t i = 0; i < LAYERS && blocks; i++) {
+        struct rp_layer_weights *w = &model.layers[i];
+        struct rp_matrix *matrices[] = {&w->qkv, &w->o, &w->gate_up, &w->down};
+        for (size_t at = 0; at < RP_ARRAY_COUNT(matrices); at++)
+            make_blocks(matrices[at]);
+    }
+    rp_driver_open(&driver, &model, &way);
+    assert_int_equal(rp_graph_set_failed(driver.graphs), 0);
+}
+
+/* The launches of the graph that runs the layers. */
+static uint32_t launches_of(uint32_t bucket, struct rp_launch_info *out) {
+    struct rp_graph *graph = NULL;
+    for (uint32_t i = 0; i < rp_graph_set_count(driver.graphs); i++) {
+        struct rp_graph_entry *entry = rp_graph_set_entry(driver.graphs, i);
+        if (entry->bucket.tokens == buckets[bucket].tokens)
+            graph = entry->forward;
+    }
+    assert_non_null(graph);
+    uint32_t count = driver.backend->graph_launch_count(graph);
+    assert_true(count <= LAUNCHES_MAX);
+    for (uint32_t i = 0; i < count; i++)
+        driver.backend->graph_launch_info(graph, i, &out[i]);
+    return count;
+}
+
+static bool ends_in(const char *text, const char *end) {
+    size_t len = strlen(text), end_len = strlen(end);
+    return len >= end_len && strcmp(text + len - end_len, end) == 0;
+}
+
+static bool makes_codes(const struct rp_launch_info *launch) {
+    return strcmp(launch->kernel, "quantise") == 0 || ends_in(launch->kernel, "_codes");
+}
+
+/* The product of a launch, or NULL. */
+static const struct rp_op *product_of(const struct rp_launch_info *launch) {
+    for (uint32_t i = 0; i < launch->op_count; i++)
+        if (driver.program.ops[launch->op_begin + i].kind == RP_OP_LINEAR)
+            return &driver.program.ops[launch->op_begin + i];
+    return NULL;
+}
+
+static bool takes_quantised(const struct rp_op *op) {
+    return op && rp_dtype_bytes(op->weight->dtype) == 1 && op->weight->input == RP_INPUT_QUANTISED;
+}
+
+/* Kernels that make codes of their rows by themselves. */
+static bool may_quantise(const struct rp_launch_info *launch) {
+    return strcmp(launch->kernel, "matmul_rows") == 0 ||
+           strcmp(launch->kernel, "matmul_gated") == 0;
+}
+
+static void fail_with_list(const struct rp_launch_info *launches, uint32_t count, uint32_t at,
+                           const char *what) {
+    for (uint32_t i = 0; i < count; i++)
+        print_error("%c %-18s %s\n", i == at ? '>' : ' ', launches[i].kernel, launches[i].name);
+    fail_msg("%s", what);
+}
+
+/* Codes are made right in front of the product that takes them. */
+static void check_codes(const struct rp_launch_info *launches, uint32_t count) {
+    for (uint32_t i = 0; i < count; i++) {
+        const struct rp_op *op = product_of(&launches[i]);
+        bool own = strcmp(launches[i].kernel, "quantise") == 0;
+        if (makes_codes(&launches[i])) {
+            const struct rp_op *next = i + 1 < count ? product_of(&launches[i + 1]) : NULL;
+            uint32_t behind = launches[i].op_begin + (own ? 0 : launches[i].op_count);
+            if (!takes_quantised(next) || launches[i + 1].op_begin != behind)
+                fail_with_list(launches, count, i, "codes that the next launch does not take");
+        } else if (takes_quantised(op) && !own) {
+            if (i == 0 || (!makes_codes(&launches[i - 1]) && !may_quantise(&launches[i])))
+                fail_with_list(launches, count, i, "a product without codes");
+        }
+    }
+}
+
+/* The kernels of layer 1, with a space behind each. */
+static void kernels_of_layer(const struct rp_launch_info *launches, uint32_t count, char *text,
+                             size_t size) {
+    size_t len = 0;
+    text[0] = '\0';
+    for (uint32_t i = 0; i < count; i++)
+        if (driver.program.ops[launches[i].op_begin].layer == 1)
+            len += (size_t)snprintf(text + len, size - len, "%s ", launches[i].kernel);
+}
+
+static void check_scheme(enum rp_quant_scheme scheme, bool head, bool blocks, bool no_fusion) {
+    struct rp_launch_info launches[LAUNCHES_MAX];
+    lower(scheme, head, blocks, no_fusion);
+    for (uint32_t b = 0; b < RP_ARRAY_COUNT(buckets); b++) {
+        uint32_t count = launches_of(b, launches);
+        char text[1024];
+        kernels_of_layer(launches, count, text, sizeof text);
+        print_message("%s%s, %u rows: %s\n", rp_quant_scheme_name(scheme),
+                      no_fusion ? ", unfused" : "", buckets[b].tokens, text);
+        check_codes(launches, count);
+        for (uint32_t i = 0; i < count; i++) {
+            const struct rp_op *op = product_of(&launches[i]);
+            bool generic = strcmp(launches[i].kernel, "matmul_generic") == 0;
+            bool plain =
+                op && rp_dtype_bytes(op->weight->dtype) == 1 && op->weight->input == RP_INPUT_PLAIN;
+            if (op && generic != plain)
+                fail_with_list(launches, count, i, plain ? "W8A16 has one kernel" : "generic");
+        }
+    }
+}
+
+static void test_products_of_codes_find_theirs_at_every_batch(void **state) {
+    (void)state;
+    check_scheme(RP_QUANT_INT8, true, false, false);
+    check_scheme(RP_QUANT_FP8, false, false, false);
+    check_scheme(RP_QUANT_FP8, true, true, false);
+}
+
+static void test_without_fusion_each_product_has_its_codes_made(void **state) {
+    (void)state;
+    check_scheme(RP_QUANT_INT8, true, false, true);
+}
+
+static void test_w8a16_takes_rows_as_they_are(void **state) {
+    (void)state;
+    struct rp_launch_info launches[LAUNCHES_MAX];
+    check_scheme(RP_QUANT_INT8_W8A16, false, false, false);
+    for (uint32_t b = 0; b < RP_ARRAY_COUNT(buckets); b++)
+        for (uint32_t i = 0, count = launches_of(b, launches); i < count; i++)
+            assert_false(makes_codes(&launches[i]));
+}
+
+/* Behind a norm that is not fused into its product nobody makes a second pass over the rows. */
+static void test_norms_make_codes_of_what_they_give(void **state) {
+    (void)state;
+    struct rp_launch_info launches[LAUNCHES_MAX];
+    char text[1024];
+    lower(RP_QUANT_INT8, false, false, false);
+    for (uint32_t b = 1; b < RP_ARRAY_COUNT(buckets); b++) {
+        uint32_t count = launches_of(b, launches);
+        kernels_of_layer(launches, count, text, sizeof text);
+        if (!strstr(text, "norm_codes matmul"))
+            fail_with_list(launches, count, UINT32_MAX, "no norm makes codes");
+    }
+}
+
+#define TEST(name) cmocka_unit_test_teardown(name, tear_down)
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        TEST(test_products_of_codes_find_theirs_at_every_batch),
+        TEST(test_without_fusion_each_product_has_its_codes_made),
+        TEST(test_w8a16_takes_rows_as_they_are),
+        TEST(test_norms_make_codes_of_what_they_give),
+    };
+    if (rp_gpu_skip_code())
+        return 77;
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
