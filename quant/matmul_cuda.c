@@ -101,10 +101,10 @@ struct rp_matmul_tile rp_matmul_cuda_choose(const struct rp_matmul_cuda *op) {
     return tile;
 }
 
-/* sizes: of `rank` dimensions, the innermost first; strides: in elements, of all but the innermost. */
-int rp_matmul_cuda_encode(CUtensorMap *map, const void *data, uint32_t rank, const uint64_t *sizes,
-                          const uint64_t *strides, const uint32_t *box, struct rp_error *err) {
+int rp_matmul_cuda_encode_map(CUtensorMap *map, const void *data, const struct rp_matmul_map *shape,
+                              struct rp_error *err) {
     static encode_fn function; /* the same in every thread */
+    static const cuuint32_t steps[5] = {1, 1, 1, 1, 1};
     if (!function) {
         void *found_at = NULL;
         enum cudaDriverEntryPointQueryResult found;
@@ -114,29 +114,67 @@ int rp_matmul_cuda_encode(CUtensorMap *map, const void *data, uint32_t rank, con
             return rp_error_set(err, RP_STATUS_DEVICE, "the driver has no cuTensorMapEncodeTiled");
         memcpy(&function, &found_at, sizeof function);
     }
-    cuuint64_t counts[5], bytes[5];
-    cuuint32_t boxes[5], steps[5] = {1, 1, 1, 1, 1};
-    for (uint32_t i = 0; i < rank; i++) {
-        counts[i] = sizes[i];
-        boxes[i] = box[i];
-        bytes[i] = i + 1 < rank ? strides[i] * 2 : 0;
-    }
+    CUtensorMapSwizzle swizzle = shape->swizzle == 128  ? CU_TENSOR_MAP_SWIZZLE_128B
+                                 : shape->swizzle == 64 ? CU_TENSOR_MAP_SWIZZLE_64B
+                                 : shape->swizzle == 32 ? CU_TENSOR_MAP_SWIZZLE_32B
+                                                        : CU_TENSOR_MAP_SWIZZLE_NONE;
     CUresult result =
-        function(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, rank, (void *)(uintptr_t)data, counts,
-                 bytes, boxes, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+        function(map,
+                 shape->dtype == RP_DTYPE_F32 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32
+                                              : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+                 shape->rank, (void *)(uintptr_t)data, shape->sizes, shape->strides, shape->box,
+                 steps, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,
                  /* 256 bytes cost 3 to 7 % of a decode step's time */
                  CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     if (result != CUDA_SUCCESS)
-        return rp_error_set(err, RP_STATUS_DEVICE, "no tensor map of %u dimensions: error %d", rank,
-                            (int)result);
+        return rp_error_set(err, RP_STATUS_DEVICE,
+                            "no tensor map of %u dimensions for (%llu, %llu): error %d",
+                            shape->rank, (unsigned long long)shape->sizes[1],
+                            (unsigned long long)shape->sizes[0], (int)result);
     return RP_OK;
 }
 
-static int encode_map(CUtensorMap *map, const void *data, uint64_t rows, uint64_t cols,
-                      uint64_t stride, uint32_t box_rows, struct rp_error *err) {
-    uint64_t sizes[2] = {cols, rows};
-    uint32_t box[2] = {RP_MATMUL_BLOCK, box_rows};
-    return rp_matmul_cuda_encode(map, data, 2, sizes, &stride, box, err);
+int rp_matmul_cuda_encode(CUtensorMap *map, const void *data, uint32_t rank, const uint64_t *sizes,
+                          const uint64_t *strides, const uint32_t *box, struct rp_error *err) {
+    struct rp_matmul_map shape = {.dtype = RP_DTYPE_BF16, .rank = rank, .swizzle = 128};
+    for (uint32_t i = 0; i < rank; i++) {
+        shape.sizes[i] = sizes[i];
+        shape.box[i] = box[i];
+        if (i + 1 < rank)
+            shape.strides[i] = strides[i] * 2;
+    }
+    return rp_matmul_cuda_encode_map(map, data, &shape, err);
+}
+
+int rp_matmul_cuda_encode_weights(CUtensorMap *map, const struct rp_matrix *weight, bool paired,
+                                  uint32_t box_rows, struct rp_error *err) {
+    cuuint64_t units = rp_matmul_cuda_units(weight), row = units * 2;
+    struct rp_matmul_map shape = {.dtype = RP_DTYPE_BF16,
+                                  .rank = 2,
+                                  .sizes = {units, weight->rows},
+                                  .strides = {row},
+                                  .box = {RP_MATMUL_BLOCK, box_rows},
+                                  .swizzle = 128};
+    if (paired)
+        shape = (struct rp_matmul_map){.dtype = RP_DTYPE_BF16,
+                                       .rank = 4,
+                                       .sizes = {units, 8, 2, weight->rows / 16},
+                                       .strides = {row, row * (weight->rows / 2), row * 8},
+                                       .box = {RP_MATMUL_BLOCK, 8, 2, box_rows / 16},
+                                       .swizzle = 128};
+    return rp_matmul_cuda_encode_map(map, weight->data, &shape, err);
+}
+
+int rp_matmul_cuda_encode_tokens(CUtensorMap *map, const struct rp_matmul_cuda *op,
+                                 uint32_t box_rows, struct rp_error *err) {
+    RP_ASSERT(op->in_stride >= op->weight->cols);
+    struct rp_matmul_map shape = {.dtype = RP_DTYPE_BF16,
+                                  .rank = 2,
+                                  .sizes = {rp_matmul_cuda_units(op->weight), op->rows.max_rows},
+                                  .strides = {op->in_stride * rp_dtype_bytes(op->weight->dtype)},
+                                  .box = {RP_MATMUL_BLOCK, box_rows},
+                                  .swizzle = 128};
+    return rp_matmul_cuda_encode_map(map, op->in, &shape, err);
 }
 
 static bool is_w8a8(const struct rp_matrix *w) {
@@ -251,13 +289,9 @@ static int fill_args(struct rp_matmul_tc_args *args, const struct rp_matmul_cuda
     if (args->segments > 1 && one_segment && !args->tile.partials)
         return rp_error_set(err, RP_STATUS_UNSUPPORTED, "tiles of %u x %u take one segment",
                             tile->rows, tile->tokens);
-    RP_ASSERT(op->in_stride >= w->cols);
-    uint64_t units = rp_matmul_cuda_units(w);
-    uint64_t in_stride = op->in_stride * rp_dtype_bytes(w->dtype) / 2;
-    int status = encode_map(&args->weight_map, w->data, w->rows, units, units, tile->rows, err);
+    int status = rp_matmul_cuda_encode_weights(&args->weight_map, w, false, tile->rows, err);
     if (status == RP_OK)
-        status = encode_map(&args->in_map, op->in, op->rows.max_rows, units, in_stride,
-                            tile->tokens, err);
+        status = rp_matmul_cuda_encode_tokens(&args->in_map, op, tile->tokens, err);
     if (status == RP_OK && rp_matmul_tc_cuda_prepare(args) != RP_OK)
         status = rp_error_set(err, RP_STATUS_DEVICE, "no kernel for tiles of %u x %u", tile->rows,
                               tile->tokens);

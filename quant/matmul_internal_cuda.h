@@ -149,8 +149,23 @@ int rp_matmul_cuda_plan_tile(const struct rp_matmul_cuda *op, const struct rp_ma
                              struct rp_cuda_launch *out_launch,
                              struct rp_cuda_partials *out_partials, struct rp_error *err);
 
-/* What the planning of products shares. Dimensions of a tensor map: the innermost first; strides in elements, of
- * all but the innermost. */
+/* What the planning of products shares. A tensor map; dimensions: the innermost first. */
+struct rp_matmul_map {
+    enum rp_dtype dtype; /* BF16, which also stands for pairs of codes, or F32 */
+    uint32_t rank;
+    cuuint64_t sizes[5], strides[4]; /* elements; bytes, of all but the innermost */
+    cuuint32_t box[5];
+    uint32_t swizzle; /* bytes of the pattern: 128, 64, 32; 0: none */
+};
+int rp_matmul_cuda_encode_map(CUtensorMap *map, const void *data, const struct rp_matmul_map *shape,
+                              struct rp_error *err);
+/* Of a product's operands, boxes of RP_MATMUL_BLOCK units of so many rows. paired: eight rows of the weights' first half,
+ * the same eight of the second, the next eight of the first ... */
+int rp_matmul_cuda_encode_weights(CUtensorMap *map, const struct rp_matrix *weight, bool paired,
+                                  uint32_t box_rows, struct rp_error *err);
+int rp_matmul_cuda_encode_tokens(CUtensorMap *map, const struct rp_matmul_cuda *op,
+                                 uint32_t box_rows, struct rp_error *err);
+/* Of bf16, swizzled by 128 bytes; strides in elements. */
 int rp_matmul_cuda_encode(CUtensorMap *map, const void *data, uint32_t rank, const uint64_t *sizes,
                           const uint64_t *strides, const uint32_t *box, struct rp_error *err);
 /* Bulk tensor copies can read it, and the card has wgmma: bf16, or W8A8 with a scale per output. */

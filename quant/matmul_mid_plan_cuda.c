@@ -2,60 +2,9 @@
 #include "quant/matmul_internal_cuda.h"
 #include "quant/matmul_mid_internal_cuda.h"
 
-#include <cuda_runtime_api.h>
 #include <string.h>
 
 #define FLAG_BYTES 16384u /* of the workspace: other kernels' */
-
-typedef CUresult (*encode_fn)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *,
-                              const cuuint64_t *, const cuuint64_t *, const cuuint32_t *,
-                              const cuuint32_t *, CUtensorMapInterleave, CUtensorMapSwizzle,
-                              CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
-
-/* strides in bytes, of all dimensions but the first */
-static int encode_map(CUtensorMap *map, const void *data, enum rp_dtype dtype, uint32_t rank,
-                      const cuuint64_t *sizes, const cuuint64_t *strides, const cuuint32_t *box,
-                      bool swizzle, struct rp_error *err) {
-    static encode_fn encode; /* the same in every thread */
-    if (!encode) {
-        void *function = NULL;
-        enum cudaDriverEntryPointQueryResult found;
-        if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000,
-                                             cudaEnableDefault, &found) != cudaSuccess ||
-            found != cudaDriverEntryPointSuccess)
-            return rp_error_set(err, RP_STATUS_DEVICE, "the driver has no cuTensorMapEncodeTiled");
-        memcpy(&encode, &function, sizeof encode);
-    }
-    cuuint32_t steps[4] = {1, 1, 1, 1};
-    CUresult result = encode(
-        map,
-        dtype == RP_DTYPE_BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT32,
-        rank, (void *)(uintptr_t)data, sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-        swizzle ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_NONE,
-        CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-    if (result != CUDA_SUCCESS)
-        return rp_error_set(err, RP_STATUS_DEVICE, "no tensor map of %u dimensions: error %d", rank,
-                            (int)result);
-    return RP_OK;
-}
-
-/* units, stride: as rp_matmul_cuda_units counts columns */
-static int encode_rows(CUtensorMap *map, const void *data, uint64_t rows, uint64_t units,
-                       uint64_t stride, uint32_t box_rows, struct rp_error *err) {
-    cuuint64_t sizes[2] = {units, rows}, strides[1] = {stride * 2};
-    cuuint32_t box[2] = {RP_MATMUL_BLOCK, box_rows};
-    return encode_map(map, data, RP_DTYPE_BF16, 2, sizes, strides, box, true, err);
-}
-
-/* Eight rows of the first half, the same eight of the second, the next eight of the first ... */
-static int encode_pairs(CUtensorMap *map, const struct rp_matrix *w, uint32_t box_rows,
-                        struct rp_error *err) {
-    uint64_t units = rp_matmul_cuda_units(w), stride = units * 2;
-    cuuint64_t sizes[4] = {units, 8, 2, w->rows / 16};
-    cuuint64_t strides[3] = {stride, stride * (w->rows / 2), stride * 8};
-    cuuint32_t box[4] = {RP_MATMUL_BLOCK, 8, 2, box_rows / 16};
-    return encode_map(map, w->data, RP_DTYPE_BF16, 4, sizes, strides, box, true, err);
-}
 
 /* What a warpgroup stores at a time, where bulk copies can: 32 columns of sums, or all of a gated tile. */
 static int encode_out(struct rp_matmul_mid_args *args, struct rp_error *err) {
@@ -64,11 +13,14 @@ static int encode_out(struct rp_matmul_mid_args *args, struct rp_error *err) {
                   (args->split_stride * element) % 16 == 0;
     if (!args->boxes)
         return RP_OK;
-    cuuint64_t sizes[3] = {args->columns, args->max_rows, args->segments};
-    cuuint64_t strides[2] = {args->out_stride * element, args->split_stride * element};
-    cuuint32_t box[3] = {args->gated ? args->tile.rows / 2 : 32, args->tile.tokens / 2, 1};
-    return encode_map(&args->out_map, args->out, args->gated ? RP_DTYPE_BF16 : RP_DTYPE_F32, 3,
-                      sizes, strides, box, !args->gated, err);
+    struct rp_matmul_map out = {
+        .dtype = args->gated ? RP_DTYPE_BF16 : RP_DTYPE_F32,
+        .rank = 3,
+        .sizes = {args->columns, args->max_rows, args->segments},
+        .strides = {args->out_stride * element, args->split_stride * element},
+        .box = {args->gated ? args->tile.rows / 2 : 32, args->tile.tokens / 2, 1},
+        .swizzle = args->gated ? 0 : 128};
+    return rp_matmul_cuda_encode_map(&args->out_map, args->out, &out, err);
 }
 
 /* Units of work and stages. */
@@ -203,14 +155,9 @@ int rp_matmul_mid_plan_tile(const struct rp_matmul_cuda *op, const struct rp_mat
         lay_out_sums(args, op, out_partials) != RP_OK || rp_matmul_mid_cuda_prepare(args) != RP_OK)
         return rp_error_set(err, RP_STATUS_UNSUPPORTED, "product (%u, %u): not in tiles of %u x %u",
                             w->rows, w->cols, tile->rows, tile->tokens);
-    uint64_t units = rp_matmul_cuda_units(w);
-    uint64_t in_stride = op->in_stride * rp_dtype_bytes(w->dtype) / 2;
-    int status =
-        op->gated ? encode_pairs(&args->weight_map, w, tile->rows, err)
-                  : encode_rows(&args->weight_map, w->data, w->rows, units, units, tile->rows, err);
+    int status = rp_matmul_cuda_encode_weights(&args->weight_map, w, op->gated, tile->rows, err);
     if (status == RP_OK)
-        status = encode_rows(&args->in_map, op->in, op->rows.max_rows, units, in_stride,
-                             tile->tokens, err);
+        status = rp_matmul_cuda_encode_tokens(&args->in_map, op, tile->tokens, err);
     if (status == RP_OK)
         status = encode_out(args, err);
     if (status == RP_OK)
