@@ -155,7 +155,10 @@ static int ready_codes(struct lowering *low, uint32_t at) {
                                               .scales = low->code_scales,
                                               .stride = codes_stride(op->weight->cols),
                                               .dtype = op->weight->dtype}};
-    return ADD_LAUNCH(low, at, 1, "quantise", rp_quantise_cuda_run, args);
+    int status = ADD_LAUNCH(low, at, 1, "quantise", rp_quantise_cuda_run, args);
+    if (status == RP_OK)
+        low->graph->nodes[low->graph->node_count - 1].info.prepares = true;
+    return status;
 }
 
 /* -- planning and emitting -------------------------------------------------------------------------------- */

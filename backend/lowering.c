@@ -134,6 +134,7 @@ void rp_lowering_name(struct rp_launch_info *info, const struct rp_program *prog
     info->kernel = kernel;
     info->op_begin = at;
     info->op_count = count;
+    info->prepares = false;
     info->name[0] = '\0';
     for (uint32_t i = 0; i < count; i++) {
         const char *name = program->ops[at + i].name;

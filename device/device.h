@@ -18,7 +18,7 @@
 extern "C" {
 #endif
 
-#define RP_BACKEND_ABI 5
+#define RP_BACKEND_ABI 6
 
 struct rp_graph; /* a captured list of launches with fixed arguments */
 struct rp_kv_layout;
@@ -81,6 +81,7 @@ struct rp_launch_info {
     char name[96];      /* names of the operators it runs, joined with '+' */
     const char *kernel; /* name of the kernel */
     uint32_t op_begin, op_count;
+    bool prepares; /* the next launch runs the same operators, and they count there */
 };
 
 /* Bytes and operations of one operator in one bucket, from the shapes alone. Attention counts K and V

@@ -52,13 +52,16 @@ static void describe_op(const struct rp_program *program, const struct rp_op *op
 static void describe_graph(const struct rp_backend *backend, const struct rp_graph *graph,
                            struct rp_profile_bucket *bucket) {
     uint32_t count = backend->graph_launch_count(graph);
+    bool prepared = false; /* by the launch before */
     for (uint32_t i = 0; i < count; i++) {
         struct rp_launch_info info;
         backend->graph_launch_info(graph, i, &info);
         struct rp_profile_node *node = &bucket->nodes[bucket->count];
         *node = (struct rp_profile_node){
             .op_begin = info.op_begin, .op_count = info.op_count, .kernel = info.kernel};
-        node->repeated = i > 0 && info.op_count && node[-1].op_begin == info.op_begin;
+        node->repeated = info.prepares || (i > 0 && !prepared && info.op_count &&
+                                           node[-1].op_begin == info.op_begin);
+        prepared = info.prepares;
         bucket->count++;
     }
 }

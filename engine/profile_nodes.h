@@ -25,7 +25,7 @@ struct rp_profile_op {
 
 struct rp_profile_node {
     uint32_t op_begin, op_count;
-    bool repeated; /* the launch before runs the same operators: they cost nothing here */
+    bool repeated; /* another launch beside runs the same operators: they cost nothing here */
     const char *kernel;
 };
 

@@ -134,7 +134,8 @@ static void check_codes(const struct rp_launch_info *launches, uint32_t count) {
         if (makes_codes(&launches[i])) {
             const struct rp_op *next = i + 1 < count ? product_of(&launches[i + 1]) : NULL;
             uint32_t behind = launches[i].op_begin + (own ? 0 : launches[i].op_count);
-            if (!takes_quantised(next) || launches[i + 1].op_begin != behind)
+            if (!takes_quantised(next) || launches[i + 1].op_begin != behind ||
+                launches[i].prepares != own || launches[i + 1].prepares)
                 fail_with_list(launches, count, i, "codes that the next launch does not take");
         } else if (takes_quantised(op) && !own) {
             if (i == 0 || (!makes_codes(&launches[i - 1]) && !may_quantise(&launches[i])))
