@@ -99,6 +99,8 @@ static struct rp_driver driver;
 static struct rp_bucket_list *bucket_list;
 static float (*truth)[1 + FORCED][VOCAB_MAX]; /* (SEQUENCES): behind the prompt, then each decode */
 static const struct model_case *current;
+static bool
+    plain_rows; /* the current model's weights meet rows as they are, and its pages are of its own type */
 static uint32_t slots[SEQUENCES]; /* of each sequence */
 static uint64_t random_state;
 
@@ -160,6 +162,14 @@ static void make_blocks(struct rp_matrix *matrix) {
     matrix->scales = scales;
 }
 
+static void take_plain_rows(void) {
+    for (uint32_t i = 0; i < model.config.layers; i++) {
+        struct rp_layer_weights *w = &model.layers[i];
+        w->qkv.input = w->o.input = w->gate_up.input = w->down.input = RP_INPUT_PLAIN;
+    }
+    model.embed.input = model.lm_head.input = RP_INPUT_PLAIN;
+}
+
 static void make_model(const struct model_case *wanted) {
     struct rp_model_config config = {.family = wanted->family,
                                      .hidden = wanted->hidden,
@@ -195,6 +205,8 @@ static void make_model(const struct model_case *wanted) {
         for (size_t at = 0; at < RP_ARRAY_COUNT(matrices); at++)
             make_blocks(matrices[at]);
     }
+    if (plain_rows)
+        take_plain_rows();
 }
 
 static struct rp_driver_config way_default(void) {
@@ -204,7 +216,8 @@ static struct rp_driver_config way_default(void) {
                                      .page_tokens = PAGE_TOKENS,
                                      .buckets = bucket_list->buckets,
                                      .bucket_count = bucket_list->count,
-                                     .kv_dtype = current->pages ? current->pages : current->dtype};
+                                     .kv_dtype = current->pages && !plain_rows ? current->pages
+                                                                               : current->dtype};
 }
 
 /* Opens the current model anew (prepared weights do not come back from a card), sequences in slots of
