@@ -172,7 +172,7 @@ int rp_matmul_cuda_encode(CUtensorMap *map, const void *data, uint32_t rank, con
 bool rp_matmul_cuda_fits(const struct rp_matmul_cuda *op);
 /* The same of the weights alone, whoever makes the rows. */
 bool rp_matmul_cuda_fits_weight(const struct rp_matmul_cuda *op);
-/* The same for FP8 with a scale per block, which one kernel serves for any number of rows: matmul_tc_cuda.cu. */
+/* The same for FP8 with a scale per block, which one kernel serves for any number of rows: matmul_tc_kernel.cuh. */
 bool rp_matmul_cuda_fits_blocks(const struct rp_matmul_cuda *op);
 /* Shared memory that a block of this product may take. */
 uint32_t rp_matmul_cuda_shared_room(const struct rp_matmul_cuda *op);

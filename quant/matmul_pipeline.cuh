@@ -7,6 +7,19 @@
 #include <cuda_runtime.h>
 #include <stdint.h>
 
+/* When a block started (0), waited (1) and ended (2), and its SM, into args.trace (matmul_internal_cuda.h). */
+#ifdef RP_TRACE
+#define TRACE(event)                                                                               \
+    if (args.trace && threadIdx.x == 0) {                                                          \
+        uint32_t sm;                                                                               \
+        asm volatile("mov.u32 %0, %%smid;" : "=r"(sm));                                            \
+        asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(args.trace[blockIdx.x * 4 + event]));     \
+        args.trace[blockIdx.x * 4 + 3] = sm;                                                       \
+    }
+#else
+#define TRACE(event)
+#endif
+
 __device__ __forceinline__ uint32_t rp_shared_address(const void *at) {
     return (uint32_t)__cvta_generic_to_shared(at);
 }

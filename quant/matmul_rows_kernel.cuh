@@ -5,7 +5,7 @@
  * no multiprocessor waits for another, a sum is finished in registers, nothing is left to other blocks or to the
  * reader, and tokens are read once for all rows of a tile. It pays while tokens take little of a stage.
  *
- * Weights are the instruction's left operand, as in matmul_tc_cuda.cu, so the bits are the same. An instruction
+ * Weights are the instruction's left operand, as in matmul_tc_kernel.cuh, so the bits are the same. An instruction
  * reads 64 rows; where a tile has fewer it reads what lies behind them in shared memory, and those sums are
  * dropped. Warpgroup w multiplies rows [64 w, 64 w + 64) of the tile; of a gated one those of the gates and those
  * of the ups: a thread has a gate and its up in the same place of two accumulators.
@@ -36,18 +36,6 @@ struct rp_matmul_rows_kernel {
 };
 /* Of 8-bit products; NULL kernel: there is none. */
 extern "C" const rp_matmul_rows_kernel *rp_matmul_rows_8_kernels(size_t *out_count);
-
-#ifdef RP_TRACE
-#define TRACE(event)                                                                               \
-    if (args.trace && threadIdx.x == 0) {                                                          \
-        uint32_t sm;                                                                               \
-        asm volatile("mov.u32 %0, %%smid;" : "=r"(sm));                                            \
-        asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(args.trace[blockIdx.x * 4 + event]));     \
-        args.trace[blockIdx.x * 4 + 3] = sm;                                                       \
-    }
-#else
-#define TRACE(event)
-#endif
 
 namespace {
 

@@ -40,18 +40,6 @@ struct rp_matmul_tc_kernel {
 /* Of 8-bit products; NULL kernel: there is none. */
 extern "C" struct rp_matmul_tc_kernel rp_matmul_tc_8_find(const struct rp_matmul_tc_args *args);
 
-#ifdef RP_TRACE
-#define TRACE(event)                                                                               \
-    if (args.trace && threadIdx.x == 0) {                                                          \
-        uint32_t sm;                                                                               \
-        asm volatile("mov.u32 %0, %%smid;" : "=r"(sm));                                            \
-        asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(args.trace[blockIdx.x * 4 + event]));     \
-        args.trace[blockIdx.x * 4 + 3] = sm;                                                       \
-    }
-#else
-#define TRACE(event)
-#endif
-
 namespace {
 
 /* How many token tiles are alive is known after the wait; one is always walked. */
