@@ -21,6 +21,15 @@ __device__ __forceinline__ uint2 rp_pack_bf16(float4 x) {
 __device__ __forceinline__ uint32_t rp_largest(uint32_t most, uint32_t pair) {
     return max(most, max(pair & 0x7FFFu, pair >> 16 & 0x7FFFu));
 }
+/* The same of both halves apart, `most` a pair, too: fewer instructions where there are many words. */
+__device__ __forceinline__ uint32_t rp_largest_pair(uint32_t most, uint32_t pair) {
+    pair &= 0x7FFF7FFFu;
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    return __vmaxu2(most, pair);
+#else
+    return max(most & 0xFFFFu, pair & 0xFFFFu) | max(most & 0xFFFF0000u, pair & 0xFFFF0000u);
+#endif
+}
 /* Of a block of whole warps, for all its threads. `shared`: read by nobody since the last barrier. */
 __device__ __forceinline__ uint32_t rp_block_largest(uint32_t (&shared)[32], uint32_t most) {
     uint32_t lane = threadIdx.x % 32, warps = blockDim.x / 32;
@@ -44,26 +53,12 @@ __device__ __forceinline__ float rp_fp8_value(uint32_t code) {
     return __fmul_rn(__uint_as_float(bits), 0x1p120f); /* exponents are 120 too low */
 }
 
-/* Two E4M3 codes of finite values, the first below. */
-__device__ __forceinline__ uint32_t rp_fp8_codes(float low, float high) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
-    uint16_t pair;
-    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(high), "f"(low));
-    return pair;
-#else
-    return rp_fp8_code(low) | rp_fp8_code(high) << 8;
-#endif
-}
-
-__device__ __forceinline__ uint32_t rp_codes2(const rp_row_codes &codes, uint32_t pair) {
-    float low = __uint_as_float(pair << 16), high = __uint_as_float(pair & 0xFFFF0000u);
-    if (codes.is_int8 || codes.inverse == 0.0f)
-        return codes.code(low) | codes.code(high) << 8;
-    return rp_fp8_codes(__fmul_rn(low, codes.inverse), __fmul_rn(high, codes.inverse));
-}
+/* Four codes of four packed values. */
 __device__ __forceinline__ uint32_t rp_codes4(const rp_row_codes &codes, uint32_t low,
                                               uint32_t high) {
-    return rp_codes2(codes, low) | rp_codes2(codes, high) << 16;
+    return codes.four(make_float4(__uint_as_float(low << 16), __uint_as_float(low & 0xFFFF0000u),
+                                  __uint_as_float(high << 16),
+                                  __uint_as_float(high & 0xFFFF0000u)));
 }
 
 /* Four columns from `col`, a multiple of 4; those at or past `end` are not touched. */

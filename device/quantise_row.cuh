@@ -4,7 +4,7 @@
  * code by itself:
  *
  *   most = max over the row of rp_magnitude_bits(x)
- *   rp_row_codes row(most, dtype)      row.scale is the row's; row.code(x) the code of one value */
+ *   rp_row_codes row(most, dtype)      row.scale is the row's; row.code(x) the code of one value, row.four(x) of four */
 #ifndef RP_DEVICE_QUANTISE_ROW_CUH
 #define RP_DEVICE_QUANTISE_ROW_CUH
 
@@ -19,19 +19,37 @@ __device__ __forceinline__ uint32_t rp_magnitude_bits(float x) {
 
 /* All lanes get the largest. */
 __device__ __forceinline__ uint32_t rp_warp_max_bits(uint32_t bits) {
-    for (int lane = 16; lane > 0; lane /= 2)
-        bits = max(bits, __shfl_xor_sync(0xFFFFFFFFu, bits, lane));
-    return bits;
+    return __reduce_max_sync(0xFFFFFFFFu, bits);
 }
 
-/* Nearest, ties to even; for finite values: rp_f32_to_fp8 (base/fp8.h). */
-__device__ __forceinline__ uint32_t rp_fp8_code(float value) {
-    uint32_t bits = __float_as_uint(value), sign = bits >> 24 & 0x80u;
-    bits &= 0x7FFFFFFFu;
-    /* Steps of 2^-9 below 2^-6, which adding 2^14 rounds to. */
-    uint32_t small = __float_as_uint(__fadd_rn(__uint_as_float(bits), 16384.0f)) - 0x46800000u;
-    uint32_t normal = ((bits + 0x7FFFFu + (bits >> 20 & 1u)) >> 20) - (120u << 3);
-    return sign | (bits >= 0x43E00000u ? 0x7Eu : bits < 0x3C800000u ? small : normal);
+/* Two E4M3 codes, the first below: nearest, ties to even, saturating; for finite values rp_f32_to_fp8 (base/fp8.h). */
+__device__ __forceinline__ uint32_t rp_fp8_codes(float low, float high) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+    uint16_t pair;
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(high), "f"(low));
+    return pair;
+#else
+    uint32_t pair = 0;
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        uint32_t bits = __float_as_uint(i ? high : low), sign = bits >> 24 & 0x80u;
+        bits &= 0x7FFFFFFFu;
+        /* Steps of 2^-9 below 2^-6, which adding 2^14 rounds to. */
+        uint32_t small = __float_as_uint(__fadd_rn(__uint_as_float(bits), 16384.0f)) - 0x46800000u;
+        uint32_t normal = ((bits + 0x7FFFFu + (bits >> 20 & 1u)) >> 20) - (120u << 3);
+        uint32_t code = bits >= 0x43E00000u ? 0x7Eu : bits < 0x3C800000u ? small : normal;
+        pair |= (sign | code) << 8 * i;
+    }
+    return pair;
+#endif
+}
+/* Four INT8 codes of magnitudes up to 127, the first below: adding 1.5 * 2^23 leaves no room for a fraction. */
+__device__ __forceinline__ uint32_t rp_int8_codes(float a, float b, float c, float d) {
+    const uint32_t low = __byte_perm(__float_as_uint(__fadd_rn(a, 12582912.0f)),
+                                     __float_as_uint(__fadd_rn(b, 12582912.0f)), 0x0040);
+    const uint32_t high = __byte_perm(__float_as_uint(__fadd_rn(c, 12582912.0f)),
+                                      __float_as_uint(__fadd_rn(d, 12582912.0f)), 0x0040);
+    return __byte_perm(low, high, 0x5410);
 }
 
 /* How the values of one row become codes. */
@@ -50,11 +68,16 @@ struct rp_row_codes {
                 : is_finite ? 1.0f
                             : __uint_as_float(0x7FC00000u);
     }
+    /* Of four values, the first below. */
+    __device__ __forceinline__ uint32_t four(float4 x) const {
+        x = make_float4(__fmul_rn(x.x, inverse), __fmul_rn(x.y, inverse), __fmul_rn(x.z, inverse),
+                        __fmul_rn(x.w, inverse));
+        const uint32_t codes = is_int8 ? rp_int8_codes(x.x, x.y, x.z, x.w)
+                                       : rp_fp8_codes(x.x, x.y) | rp_fp8_codes(x.z, x.w) << 16;
+        return inverse == 0.0f ? 0 : codes;
+    }
     __device__ __forceinline__ uint32_t code(float x) const {
-        const float value = __fmul_rn(x, inverse);
-        const uint32_t shifted = __float_as_uint(__fadd_rn(value, 12582912.0f)) - 0x4B400000u;
-        const uint32_t code = is_int8 ? shifted & 0xFFu : rp_fp8_code(value);
-        return inverse == 0.0f ? 0 : code;
+        return four(make_float4(x, 0.0f, 0.0f, 0.0f)) & 0xFFu;
     }
 };
 

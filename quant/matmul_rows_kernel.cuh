@@ -105,22 +105,26 @@ template <int TOKENS, rp_wgmma_type TYPE>
 using accumulators = typename rp_wgmma_sum<TYPE>::type[TOKENS / 2];
 
 /* Blocks [0, blocks) of one segment: a chain from zero over its columns in rising order. weights, tokens: where this
- * warpgroup's lie in a stage; rows: of the tile. */
-template <int TOKENS, bool GATED, rp_wgmma_type TYPE>
+ * warpgroup's lie in a stage; rows: of the tile. MADE: tokens are codes made here, and theirs the segment's first
+ * operand (code_operand_low). */
+template <int TOKENS, bool GATED, bool MADE, rp_wgmma_type TYPE>
 __device__ __forceinline__ void
 multiply_segment(const rp_matmul_rows_args &args, ring &at, uint32_t weights, uint32_t tokens,
                  uint32_t rows, uint32_t blocks, accumulators<TOKENS, TYPE> (&out)[GATED ? 2 : 1]) {
     constexpr int HALVES = GATED ? 2 : 1;
+    static_assert(!MADE || TOKENS == 8, "rows side by side");
     const uint32_t boxes = args.boxes;
     for (uint32_t k = 0; k < blocks; k += boxes) {
         rp_barrier_wait(at.landed_barrier(), at.phase);
-        rp_barrier_wait(at.full_barrier(), at.phase);
+        if (!MADE)
+            rp_barrier_wait(at.full_barrier(), at.phase);
         uint32_t stage = at.weights();
 #pragma unroll
         for (int box = 0; box < BOXES_MOST; box++) {
             if (box > 0 && (box >= (int)boxes || k + box >= blocks))
                 break;
-            uint32_t b = rp_wgmma_operand_low(stage + tokens + box * TOKENS * BOX_ROW_BYTES);
+            uint32_t b = MADE ? tokens + (k + box) * (BOX_ROW_BYTES / 16) * args.max_rows
+                              : rp_wgmma_operand_low(stage + tokens + box * TOKENS * BOX_ROW_BYTES);
             rp_wgmma_fence();
 #pragma unroll
             for (int half = 0; half < HALVES; half++) {
@@ -129,7 +133,9 @@ multiply_segment(const rp_matmul_rows_args &args, ring &at, uint32_t weights, ui
 #pragma unroll
                 for (int i = 0; i < RP_MATMUL_BLOCK / 16; i++)
                     rp_wgmma<TOKENS, TYPE>::run(out[half], rp_wgmma_operand_of(a + 2 * i),
-                                                rp_wgmma_operand_of(b + 2 * i), (k | box | i) != 0);
+                                                MADE ? code_operand_of(b + 2 * i * args.max_rows)
+                                                     : rp_wgmma_operand_of(b + 2 * i),
+                                                (k | box | i) != 0);
             }
             rp_wgmma_commit();
         }
@@ -198,14 +204,13 @@ template <int TOKENS, rp_rows_source SOURCE, rp_wgmma_type TYPE> struct scales {
     rp_column_scales<TOKENS> tokens;
 
     /* boards: where this block made the rows itself; after the wait. */
-    __device__ __forceinline__ scales(const rp_matmul_rows_args &args, const ring &at,
+    __device__ __forceinline__ scales(const rp_matmul_rows_args &args,
                                       const rp_matmul_row_board *boards, uint32_t live) {
         if constexpr (SOURCE == RP_ROWS_READY) {
             tokens.load(args.in_scales, live);
         } else {
             static_assert(TOKENS <= 32, "a lane for each row");
             uint32_t row = threadIdx.x % 32;
-            rp_barrier_wait(at.normed, 0);
             tokens.of[0] = row < live ? boards[row].scale : 0.0f;
         }
     }
@@ -233,8 +238,8 @@ template <int TOKENS, rp_rows_source SOURCE> struct scales<TOKENS, SOURCE, RP_WG
     struct weights {
         __device__ __forceinline__ weights(const rp_matmul_rows_args &, int, uint32_t, uint32_t) {}
     };
-    __device__ __forceinline__ scales(const rp_matmul_rows_args &, const ring &,
-                                      const rp_matmul_row_board *, uint32_t) {}
+    __device__ __forceinline__ scales(const rp_matmul_rows_args &, const rp_matmul_row_board *,
+                                      uint32_t) {}
     __device__ __forceinline__ sums<TOKENS> &floats(const weights &, sums<TOKENS> &from,
                                                     sums<TOKENS> &) const {
         return from;
@@ -243,17 +248,18 @@ template <int TOKENS, rp_rows_source SOURCE> struct scales<TOKENS, SOURCE, RP_WG
 
 template <int TOKENS, bool GATED, rp_rows_source SOURCE, rp_wgmma_type TYPE>
 __device__ __forceinline__ void multiply(const rp_matmul_rows_args &args, ring at,
-                                         const rp_matmul_row_board *boards, rp_stamp &stamp) {
+                                         unsigned char *made, rp_stamp &stamp) {
     constexpr int HALVES = GATED ? 2 : 1;
     /* No registers for a total beside the sums and their floats. */
     constexpr bool ONE_SEGMENT = GATED && rp_wgmma_is_8<TYPE>;
+    constexpr bool MADE = makes_codes<SOURCE, TYPE>;
     using scales = scales<TOKENS, SOURCE, TYPE>;
     uint32_t warpgroup = rp_own_warpgroup(), thread = threadIdx.x % 128;
     stamp.wait();
     TRACE(1);
     uint32_t live = min(*args.live, (uint32_t)TOKENS);
     stamp.look();
-    scales scale(args, at, boards, live);
+    scales scale(args, row_boards(args, made), live);
     span own = own_span(args);
     for (uint32_t first = own.begin, tile = 1; first < own.end; first += args.tile_rows, tile++) {
         sums<TOKENS> total[HALVES];
@@ -268,8 +274,9 @@ __device__ __forceinline__ void multiply(const rp_matmul_rows_args &args, ring a
              begin += ONE_SEGMENT ? args.blocks : args.segment_blocks) {
             uint32_t blocks =
                 ONE_SEGMENT ? args.blocks : min(args.segment_blocks, args.blocks - begin);
-            multiply_segment<TOKENS, GATED, TYPE>(args, at, warpgroup * 64 * BOX_ROW_BYTES,
-                                                  at.token_offset, rows, blocks, part);
+            multiply_segment<TOKENS, GATED, MADE, TYPE>(
+                args, at, warpgroup * 64 * BOX_ROW_BYTES,
+                MADE ? code_box_operand(args, made, begin) : at.token_offset, rows, blocks, part);
 #pragma unroll
             for (int half = 0; half < HALVES; half++) {
                 sums<TOKENS> room, &value = scale.floats(weights[half], part[half], room);
@@ -286,18 +293,23 @@ __device__ __forceinline__ void multiply(const rp_matmul_rows_args &args, ring a
     }
 }
 
-/* Warpgroup w has segment w; the first one adds them up in order. others: (segment)(sum)(128 threads) */
+/* Warpgroup w has segment w; the first one adds them up in order, from behind what was made: (segment)(sum)(thread),
+ * of threads that have sums of live tokens. */
 template <int TOKENS, int SEGMENTS, rp_rows_source SOURCE, rp_wgmma_type TYPE>
 __device__ __forceinline__ void multiply_split(const rp_matmul_rows_args &args, ring at,
-                                               const rp_matmul_row_board *boards, float *others,
-                                               rp_stamp &stamp) {
+                                               unsigned char *made, rp_stamp &stamp) {
     using scales = scales<TOKENS, SOURCE, TYPE>;
+    constexpr bool MADE = makes_codes<SOURCE, TYPE>;
+    constexpr int GIVING = MADE ? 64 : 128; /* four tokens are two threads' of four */
     uint32_t warpgroup = rp_own_warpgroup(), thread = threadIdx.x % 128;
+    uint32_t giver = MADE ? thread / 4 * 2 + thread % 2 : thread;
+    bool gives = !MADE || thread % 4 < 2;
+    float *others = (float *)(made + args.others_offset);
     stamp.wait();
     TRACE(1);
     uint32_t live = min(*args.live, (uint32_t)TOKENS);
     stamp.look();
-    scales scale(args, at, boards, live);
+    scales scale(args, row_boards(args, made), live);
     span own = own_span(args);
     for (uint32_t first = own.begin, tile = 1; first < own.end; first += args.tile_rows, tile++) {
         accumulators<TOKENS, TYPE> part[1];
@@ -307,21 +319,23 @@ __device__ __forceinline__ void multiply_split(const rp_matmul_rows_args &args, 
         uint32_t end = min(first + rows, own.end), box = warpgroup * args.boxes;
         addends<TOKENS> more(args, warpgroup == 0 ? col : end, end, live);
         typename scales::weights weights(args, 0, col, end);
-        multiply_segment<TOKENS, false, TYPE>(args, at, box * rows * BOX_ROW_BYTES,
-                                              at.token_offset + box * TOKENS * BOX_ROW_BYTES, rows,
-                                              args.part_blocks, part);
+        multiply_segment<TOKENS, false, MADE, TYPE>(
+            args, at, box * rows * BOX_ROW_BYTES,
+            MADE ? code_box_operand(args, made, warpgroup * args.part_blocks)
+                 : at.token_offset + box * TOKENS * BOX_ROW_BYTES,
+            rows, args.part_blocks, part);
         sums<TOKENS> &total = scale.floats(weights, part[0], room);
-        if (warpgroup > 0)
+        if (warpgroup > 0 && gives)
 #pragma unroll
             for (int i = 0; i < TOKENS / 2; i++)
-                others[((warpgroup - 1) * TOKENS / 2 + i) * 128 + thread] = total[i];
+                others[((warpgroup - 1) * TOKENS / 2 + i) * GIVING + giver] = total[i];
         rp_rows_sync<SEGMENTS * 128>();
         if (warpgroup == 0) {
 #pragma unroll
             for (int segment = 1; segment < SEGMENTS; segment++)
 #pragma unroll
                 for (int i = 0; i < TOKENS / 2; i++)
-                    total[i] += others[((segment - 1) * TOKENS / 2 + i) * 128 + thread];
+                    total[i] += others[((segment - 1) * TOKENS / 2 + i) * GIVING + giver];
             store<TOKENS>(args, col, end, live, more, total);
         }
         rp_rows_sync<SEGMENTS * 128>();
@@ -360,12 +374,13 @@ __global__ void __launch_bounds__(128 * WARPGROUPS + 64, 1)
         rp_barrier_init_fence();
     }
     __syncthreads();
-    constexpr bool READY = SOURCE == RP_ROWS_READY;
-    const rp_matmul_row_board *boards = row_boards<TYPE>(args, made);
+    constexpr bool READY = SOURCE == RP_ROWS_READY, MADE = makes_codes<SOURCE, TYPE>;
     if (threadIdx.x == COPYING)
         copy_weights(args, at);
+    else if (MADE && threadIdx.x >= COPYING + 32)
+        rp_pdl_wait(), rp_pdl_trigger();
     else if (!READY && threadIdx.x >= COPYING + 32)
-        copy_made<TOKENS, TYPE>(args, at, made);
+        copy_made<TOKENS>(args, at, made);
     else if (READY && threadIdx.x == COPYING + 32)
         copy_tokens(args, at);
     else if (threadIdx.x < COPYING) {
@@ -379,13 +394,12 @@ __global__ void __launch_bounds__(128 * WARPGROUPS + 64, 1)
             normalise<COPYING, TYPE>(args, made);
         if constexpr (SOURCE == RP_ROWS_QUANTISED)
             quantise<COPYING, TYPE>(args, made);
-        if constexpr (!READY)
+        if constexpr (!READY && !MADE)
             rp_barrier_arrive(at.normed); /* each for itself: so racecheck follows it */
         if constexpr (SPLIT)
-            multiply_split<TOKENS, WARPGROUPS, SOURCE, TYPE>(
-                args, at, boards, (float *)(made + args.others_offset), stamp);
+            multiply_split<TOKENS, WARPGROUPS, SOURCE, TYPE>(args, at, made, stamp);
         else
-            multiply<TOKENS, GATED, SOURCE, TYPE>(args, at, boards, stamp);
+            multiply<TOKENS, GATED, SOURCE, TYPE>(args, at, made, stamp);
     }
     TRACE(2);
 #else

@@ -114,18 +114,22 @@ static int lay_out(struct rp_matmul_rows_args *args, const struct rp_matmul_cuda
         args->boxes--;
     args->tile_bytes = args->boxes * box;
     args->last_bytes = args->tile_bytes / args->tile_rows * args->last_rows;
-    args->stage_bytes = args->tile_bytes + args->boxes * args->parts * args->tokens * row;
-    /* The last instruction reads 64 rows wherever its own begin. */
+    /* Codes that are made here are no part of a stage. */
+    args->stage_bytes =
+        args->tile_bytes + (makes_codes(op) ? 0 : args->boxes * args->parts * args->tokens * row);
+    /* The last instruction reads 64 rows wherever its own begin: of whatever lies behind the stages. */
     uint32_t beyond = (RP_ALIGN_UP(args->tile_rows, 64) - args->tile_rows) * row;
     uint32_t more = made_bytes(args, op->weight->cols);
     args->others_offset = more;
-    more += (args->parts - 1) * args->tokens / 2 * 128 * (uint32_t)sizeof(float);
+    more += (args->parts - 1) * args->tokens / 2 * (makes_codes(op) ? 64 : 128) *
+            (uint32_t)sizeof(float);
+    more = RP_MAX(more, beyond);
     uint32_t room = rp_matmul_cuda_shared_room(op);
-    if (room < 1032 + beyond + more)
+    if (room < 1032 + more)
         return RP_STATUS_RANGE;
     /* 24 bytes of barriers a stage and 8 more */
-    args->stages = RP_MIN((room - 1032 - beyond - more) / (args->stage_bytes + 24), 32u);
-    args->norm_offset = args->stages * args->stage_bytes + beyond;
+    args->stages = RP_MIN((room - 1032 - more) / (args->stage_bytes + 24), 32u);
+    args->norm_offset = args->stages * args->stage_bytes;
     args->data_bytes = args->norm_offset + more;
     args->shared_bytes = args->data_bytes + args->stages * 24 + 1032;
     args->shared_most = op->limits.shared_bytes_block;
