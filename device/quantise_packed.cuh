@@ -55,15 +55,25 @@ __device__ __forceinline__ uint32_t rp_fp8_codes(float low, float high) {
 #endif
 }
 
-__device__ __forceinline__ uint32_t rp_codes2(const rp_row_codes &codes, uint32_t pair) {
-    float low = __uint_as_float(pair << 16), high = __uint_as_float(pair & 0xFFFF0000u);
-    if (codes.is_int8 || codes.inverse == 0.0f)
-        return codes.code(low) | codes.code(high) << 8;
-    return rp_fp8_codes(__fmul_rn(low, codes.inverse), __fmul_rn(high, codes.inverse));
-}
+/* Four codes, the first below. Both kinds of it take few enough instructions to be chosen without a branch. */
 __device__ __forceinline__ uint32_t rp_codes4(const rp_row_codes &codes, uint32_t low,
                                               uint32_t high) {
-    return rp_codes2(codes, low) | rp_codes2(codes, high) << 16;
+    const float x[4] = {__fmul_rn(__uint_as_float(low << 16), codes.inverse),
+                        __fmul_rn(__uint_as_float(low & 0xFFFF0000u), codes.inverse),
+                        __fmul_rn(__uint_as_float(high << 16), codes.inverse),
+                        __fmul_rn(__uint_as_float(high & 0xFFFF0000u), codes.inverse)};
+    uint32_t word;
+    if (codes.is_int8) { /* rp_row_codes::code: the lowest byte of the shifted value */
+        uint32_t shifted[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            shifted[i] = __float_as_uint(__fadd_rn(x[i], 12582912.0f));
+        word = __byte_perm(__byte_perm(shifted[0], shifted[1], 0x0040),
+                           __byte_perm(shifted[2], shifted[3], 0x0040), 0x5410);
+    } else {
+        word = rp_fp8_codes(x[0], x[1]) | rp_fp8_codes(x[2], x[3]) << 16;
+    }
+    return codes.inverse == 0.0f ? 0 : word;
 }
 
 /* Four columns from `col`, a multiple of 4; those at or past `end` are not touched. */
