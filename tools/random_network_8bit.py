@@ -120,6 +120,8 @@ class Variant:
 
 def make_variants(few):
     out = [Variant("f32"), Variant("bf16 rows and pages", rounded=True), Variant("noise at the embedding, -40 dB", noise_db=-40)]
+    if not few:
+        out += [Variant(f"noise at the embedding, {db} dB", noise_db=db) for db in (-60, -80)]
     for kind in ("int8", "fp8"):
         out += [Variant(f"{kind}", kind, kind, kind), Variant(f"{kind}, as the engine: of bf16", kind, kind, kind, rounded=True)]
         if not few:
