@@ -10,9 +10,9 @@ unsigned char *rp_random_pattern(void) {
         state ^= state << 13;
         state ^= state >> 17;
         state ^= state << 5;
-        /* as of a uniform one */
+        /* As of a uniform one; without the last bit, so that no byte is an FP8 code that is NaN. */
         uint32_t exponent = 126u - (uint32_t)__builtin_clz(state | 0x100u);
-        values[i] = (uint16_t)((state & 0x80u) << 8 | exponent << 7 | (state & 0x7Fu));
+        values[i] = (uint16_t)((state & 0x80u) << 8 | exponent << 7 | (state & 0x7Eu));
     }
     return pattern;
 }

@@ -7,7 +7,7 @@
 
 #define RP_RANDOM_PATTERN_BYTES ((size_t)4 << 20)
 
-/* As bf16, uniform in +-1; as pairs of them, f32 that are near it. 64-byte aligned, the caller's to free with
+/* As bf16, uniform in +-1; as pairs of them, f32 that are near it; no byte is a NaN of FP8. 64-byte aligned, the caller's to free with
  * rp_free_aligned; NULL when memory is out. */
 unsigned char *rp_random_pattern(void);
 

@@ -310,6 +310,15 @@ __device__ __forceinline__ float load_scale(const rp_matmul_mid_args &args, uint
     return row < args.columns ? __ldg(args.weight_scales + first + row) : 0.0f;
 }
 
+/* Behind a barrier of all threads that multiply: scales of two tiles' weight rows in turns, since the other warpgroup may
+ * still read those of the unit before. */
+template <typename Shape> struct scale_area {
+    uint32_t met;
+    __device__ __forceinline__ uint32_t rows(uint32_t unit) const {
+        return met + 16 + unit % 2 * Shape::WIDTH * 4;
+    }
+};
+
 /* Scales of this thread's tokens. */
 template <typename Shape> using token_scales_of = float[Shape::BLOCKS][2];
 template <typename Shape>
@@ -362,10 +371,21 @@ __device__ __forceinline__ void store_unit(const rp_matmul_mid_args &args, const
         store_gated<Shape, RP_ACTIVATION_GELU_TANH>(args, p, values);
 }
 
-/* scales: room for the scales of two tiles' weight rows. */
+/* Both warpgroups have read the stages. With scales, of the unit-th of a block: those of its weight rows lie in shared
+ * memory behind it. Each thread arrives for itself, so that racecheck can follow what bar.sync alone would order. */
+template <typename Shape>
+__device__ __forceinline__ void meet(const scale_area<Shape> &scales, uint32_t unit) {
+    if constexpr (Shape::SCALED) {
+        rp_barrier_arrive(scales.met);
+        rp_barrier_wait(scales.met, unit % 2);
+    } else {
+        asm volatile("bar.sync 3, 256;" ::: "memory");
+    }
+}
+
 template <typename Shape>
 __device__ __forceinline__ void multiply_all(const rp_matmul_mid_args &args, ring<Shape> at,
-                                             uint32_t scales, rp_stamp &stamp) {
+                                             scale_area<Shape> scales, rp_stamp &stamp) {
     uint32_t tile_columns = Shape::GATED ? args.tile.rows / 2 : args.tile.rows;
     place p;
     p.warpgroup = threadIdx.x / 128;
@@ -376,7 +396,7 @@ __device__ __forceinline__ void multiply_all(const rp_matmul_mid_args &args, rin
     p.live = *args.live;
     stamp.look();
     token_scales_of<Shape> token_scales;
-    uint32_t rows = scales, unit = 0;
+    uint32_t unit = 0; /* of this block */
     if constexpr (Shape::SCALED)
         load_token_scales<Shape>(args, p, token_scales);
     for (walk w = walk_begin(args); w.valid;) {
@@ -407,17 +427,14 @@ __device__ __forceinline__ void multiply_all(const rp_matmul_mid_args &args, rin
             p.stage = at.data + p.warpgroup * (at.count / 2) * Shape::STAGE_BYTES;
             p.room = at.count / 2 * Shape::STAGE_BYTES / (Shape::BLOCKS * 64 * 128);
         }
-        if constexpr (Shape::SCALED) {
-            /* In turns: the other warpgroup may still read those of the unit before. */
-            rows = scales + unit++ % 2 * Shape::WIDTH * 4;
-            if (threadIdx.x < Shape::WIDTH)
-                asm volatile("st.shared.f32 [%0], %1;" ::"r"(rows + threadIdx.x * 4), "f"(scale)
-                             : "memory");
-        }
-        asm volatile("bar.sync 3, 256;" ::: "memory"); /* both have read the stages */
+        if (Shape::SCALED && threadIdx.x < Shape::WIDTH)
+            asm volatile("st.shared.f32 [%0], %1;" ::"r"(scales.rows(unit) + threadIdx.x * 4),
+                         "f"(scale)
+                         : "memory");
+        meet<Shape>(scales, unit);
         if constexpr (Shape::SCALED) {
             values_of<Shape> values;
-            scale_sums<Shape>(p, token_scales, rows, sums, values);
+            scale_sums<Shape>(p, token_scales, scales.rows(unit++), sums, values);
             store_unit<Shape>(args, p, segment, values);
         } else {
             store_unit<Shape>(args, p, segment, sums);
@@ -442,6 +459,7 @@ __global__ void __launch_bounds__(THREADS, 1)
     at.full = at.data + at.count * Shape::STAGE_BYTES;
     at.empty = at.full + 8 * at.count;
     at.stage = at.phase = 0;
+    scale_area<Shape> scales = {at.empty + 8 * at.count};
     if (threadIdx.x == MULTIPLYING) {
         rp_map_prefetch(&args.weight_map);
         rp_map_prefetch(&args.in_map);
@@ -449,10 +467,11 @@ __global__ void __launch_bounds__(THREADS, 1)
             rp_barrier_init(at.full + 8 * i, 2);
             rp_barrier_init(at.empty + 8 * i, MULTIPLYING / 32);
         }
+        if (Shape::SCALED)
+            rp_barrier_init(scales.met, MULTIPLYING);
         rp_barrier_init_fence();
     }
     __syncthreads();
-    uint32_t scales = at.empty + 8 * at.count;
     if (threadIdx.x < MULTIPLYING)
         multiply_all<Shape>(args, at, scales, stamp);
     else if (threadIdx.x == MULTIPLYING)

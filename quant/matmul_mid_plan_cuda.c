@@ -35,9 +35,9 @@ static int lay_out(struct rp_matmul_mid_args *args, const struct rp_matmul_cuda 
     args->grid = RP_MIN(args->units, op->limits.sm_count);
     uint32_t stage = (tile->width + tile->tokens) * RP_MATMUL_BLOCK * 2;
     uint32_t shared = RP_MIN(tile->shared_bytes, op->limits.shared_bytes_block);
-    /* Beside the stages: room to align them, and scales of two tiles' weight rows. */
+    /* Beside the stages: room to align them, and scales of two tiles' weight rows behind their barrier. */
     bool scaled = op->weight->dtype != RP_DTYPE_BF16;
-    uint32_t beside = 1024 + (scaled ? 2 * tile->width * (uint32_t)sizeof(float) : 0);
+    uint32_t beside = 1024 + (scaled ? 16 + 2 * tile->width * (uint32_t)sizeof(float) : 0);
     args->stages = tile->stages ? tile->stages : (shared - beside) / (stage + 16);
     args->shared_bytes = args->stages * (stage + 16) + beside;
     args->shared_most = op->limits.shared_bytes_block;

@@ -331,8 +331,7 @@ __device__ __forceinline__ void multiply_all(const rp_matmul_wide_args &args, ri
             }
         }
         if constexpr (Shape::SCALED) {
-            __syncwarp();
-            free_stage(scales.empty());
+            rp_barrier_arrive(scales.empty()); /* each for itself: so racecheck follows it */
             scales.phase ^= 1;
         }
         last.token = t.token * RP_WIDE_TOKENS + p.warpgroup * 64;
@@ -371,7 +370,7 @@ __global__ void __launch_bounds__(THREADS, 1)
         if (Shape::SCALED) {
             scale_area scales = scales_behind<Shape>(r);
             rp_barrier_init(scales.full, THREADS - SCALING);
-            rp_barrier_init(scales.empty(), COPYING / 32);
+            rp_barrier_init(scales.empty(), COPYING);
         }
         rp_barrier_init_fence();
     }
