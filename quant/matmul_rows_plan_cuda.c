@@ -12,9 +12,11 @@
 #define FLIGHT_EARLY (64u * 1024)
 #define FLIGHT       (112u * 1024)
 /* Where a block makes codes of its rows itself, which is no work of a warp's for each stage: those of all parts may have
- * BOXES_MOST. Gated products have three stages of 112 rows under way early. */
+ * BOXES_MOST. Gated products have three stages of 112 rows under way early; those whose ring holds all their weights, of
+ * rows that no norm is needed for, have time until attention ends, which more would hold up. */
 #define STAGE_OF_MADE      (36u * 1024)
 #define FLIGHT_EARLY_GATED (90u * 1024)
+#define FLIGHT_EARLY_WHOLE (32u * 1024)
 
 /* Rows that each block makes codes of itself. */
 static bool fits_bf16_rows(const struct rp_matmul_cuda *op) {
@@ -140,7 +142,10 @@ static int lay_out(struct rp_matmul_rows_args *args, const struct rp_matmul_cuda
     args->shared_bytes = args->data_bytes + args->stages * 24 + 1032;
     args->shared_most = op->limits.shared_bytes_block;
     args->flight = rp_matmul_cuda_flight(RP_MAX(FLIGHT / args->tile_bytes, 1u), args->stages);
-    uint32_t early = makes && args->gated ? FLIGHT_EARLY_GATED : FLIGHT_EARLY;
+    bool whole = args->tiles * (args->part_blocks / args->boxes) <= args->stages;
+    uint32_t early = makes && args->gated       ? FLIGHT_EARLY_GATED
+                     : args->quantises && whole ? FLIGHT_EARLY_WHOLE
+                                                : FLIGHT_EARLY;
     args->flight_early = rp_matmul_cuda_flight(RP_MAX(early / args->tile_bytes, 1u), args->stages);
     return args->stages >= 2 ? RP_OK : RP_STATUS_RANGE;
 }
