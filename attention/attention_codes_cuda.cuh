@@ -1,16 +1,20 @@
-/* attention_codes_cuda.cuh - pages of 8 bits in kernels whose products are bf16: how codes get there.
+/* attention_codes_cuda.cuh - pages of 8 bits in kernels whose products are bf16 or f16: how codes get there.
  *
  * Every INT8 and FP8 E4M3 number is a bf16 number, so codes enter the products exactly, and their scales stay outside:
  * K's multiplies the score, V's the weight. Rounded is what is rounded with bf16 pages: q, and weight * scale of V
- * where a weight is alone there; both to bf16.
+ * where a weight is alone there; in prompts both to bf16, in decoding to f16.
  *
- * Codes are converted as the four bytes of a word, two by two without moving bytes together: bytes 0 and 2, bytes 1
- * and 3. Kernels name their rows and columns so that these are neighbours (ldmatrix moves 16 bits at a time, and
+ * To bf16 codes are converted as the four bytes of a word, two by two without moving bytes together: bytes 0 and 2,
+ * bytes 1 and 3. Kernels name their rows and columns so that these are neighbours (ldmatrix moves 16 bits at a time, and
  * transposes no bytes).
  *
  *   INT8   128 + low seven bits, minus 128 or 256: both have the code's bits as a mantissa
  *   FP8    its bits lie in a bf16 as they are, 2^120 too small (its denormals too); NaN codes, which are never
- *          stored, count as 480 */
+ *          stored, count as 480
+ *
+ * Decoding multiplies in f16, which takes a third of the instructions to convert to, of FP8 the card's own (sm_89). A
+ * code is an f16 number as well; what meets it is taken relative to a power of two, so that f16's range is enough
+ * (attention_decode_kernel.cuh). */
 #ifndef RP_ATTENTION_ATTENTION_CODES_CUDA_CUH
 #define RP_ATTENTION_ATTENTION_CODES_CUDA_CUH
 
@@ -47,6 +51,56 @@ static __device__ __forceinline__ void codes_to_bf16(uint32_t codes, uint32_t &e
             fma_bf16x2((codes << 8 & 0x80008000u) | (codes << 4 & 0x07F007F0u), power, minus_zero);
         odd = fma_bf16x2((codes & 0x80008000u) | (codes >> 4 & 0x07F007F0u), power, minus_zero);
     }
+}
+
+static __device__ __forceinline__ uint32_t add_f16x2(uint32_t a, uint32_t b) {
+    uint32_t d;
+    asm("add.rn.f16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
+    return d;
+}
+
+/* Four FP8 codes as f16. */
+static __device__ __forceinline__ void fp8_to_f16(uint32_t codes, uint32_t &low, uint32_t &high) {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 890
+    asm("{\n"
+        ".reg .b16 pair0, pair1;\n"
+        "mov.b32 {pair0, pair1}, %2;\n"
+        "cvt.rn.f16x2.e4m3x2 %0, pair0;\n"
+        "cvt.rn.f16x2.e4m3x2 %1, pair1;\n"
+        "}"
+        : "=r"(low), "=r"(high)
+        : "r"(codes));
+#else
+    const uint32_t pairs[2] = {__byte_perm(codes, 0, 0x1404), __byte_perm(codes, 0, 0x3424)};
+    uint32_t *const to[2] = {&low, &high};
+    for (int i = 0; i < 2; i++) /* 2^8 times what lies there */
+        asm("mul.rn.f16x2 %0, %1, %2;"
+            : "=r"(*to[i])
+            : "r"((pairs[i] & 0x80008000u) | (pairs[i] >> 1 & 0x3F803F80u)), "r"(0x5C005C00u));
+#endif
+}
+
+/* Four codes as f16: bytes 0 and 1, 2 and 3 where Crossed is not set, else 0 and 2, 1 and 3.
+ * INT8: 1,024 + 128 + code has the code's bits, one of them turned, as a mantissa. */
+template <rp_dtype Page, bool Crossed>
+static __device__ __forceinline__ void codes_to_f16(uint32_t codes, uint32_t &first,
+                                                    uint32_t &second) {
+    if constexpr (Page == RP_DTYPE_INT8) {
+        const uint32_t turned = codes ^ 0x80808080u, bias = 0xE480E480u; /* -1,152 */
+        first = add_f16x2(__byte_perm(turned, 0x64646464u, Crossed ? 0x4240 : 0x4140), bias);
+        second = add_f16x2(__byte_perm(turned, 0x64646464u, Crossed ? 0x4341 : 0x4342), bias);
+    } else {
+        fp8_to_f16(Crossed ? __byte_perm(codes, 0, 0x3120) : codes, first, second);
+    }
+}
+
+/* The largest power of two up to x, which is not negative; of anything below 2^-100 that. And what it is to be
+ * multiplied by to be 1. */
+static __device__ __forceinline__ float power_below(float x) {
+    return __uint_as_float(__float_as_uint(fmaxf(x, 0x1p-100f)) & 0x7F800000u);
+}
+static __device__ __forceinline__ float inverse_of_power(float power) {
+    return __uint_as_float(0x7F000000u - __float_as_uint(power));
 }
 
 #endif

@@ -6,7 +6,7 @@
  *
  *   plan     once per forward graph, after step_begin: lists of work, on the device (live counts only)
  *   decode   query heads of a KV head packed in one tensor-core tile; keys cut into splits at absolute
- *            multiples of RP_ATTENTION_SPLIT (doubled until a row has few enough: a function of its
+ *            multiples of RP_ATTENTION_SPLIT (twice it with pages of 8 bits; doubled until a row has few enough: a function of its
  *            position and window alone); splits merged in rising order
  *   prefill  tiles of queries over blocks of keys in rising order from the first block that any mask of the
  *            row can see

@@ -16,7 +16,8 @@
  *
  * Pages of 8 bits (attention_codes_cuda.cuh): the same stream with rows of half the bytes, and with each unit's K the
  * scales of its K and V, four keys a copy. ldmatrix hands a lane four codes of one key, or two of two keys each; both
- * become pairs of bf16 where they are, which names the columns of q and the rows of O^T in pairs.
+ * become pairs of f16, which names the columns of q and the rows of O^T in pairs. q and weights are f16, too, relative to
+ * powers of two: of the head's largest element of q, of the largest scale of V that the warp has seen.
  *
  * What fixes the bits: a warp's units of a split in rising order by online softmax from zero; then the
  * four warps of the split in order; then the splits in rising order (fold). Who computes a split decides

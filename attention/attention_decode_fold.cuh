@@ -12,8 +12,10 @@ namespace {
  * in pairs, 2 * (lane / 4) and the next. */
 template <int D, int NT> struct sums {
     float max[NT][2], total[NT][2], out[NT][D / 16][4];
+    float power; /* of codes: what `out` is relative to */
 
     __device__ __forceinline__ void clear() {
+        power = 0.0f;
 #pragma unroll
         for (int n = 0; n < NT; n++) {
             max[n][0] = max[n][1] = -INFINITY;
@@ -78,7 +80,7 @@ template <int D> struct exchange {
                 for (int i = 0; i < D / 16; i++) {
                     if constexpr (page_of<Page>::has_codes) {
                         *(float2 *)(to + i * 16 + lane / 4 * 2) =
-                            make_float2(s.out[n][i][e], s.out[n][i][e + 2]);
+                            make_float2(s.out[n][i][e] * s.power, s.out[n][i][e + 2] * s.power);
                         continue;
                     }
                     to[i * 16 + lane / 4] = s.out[n][i][e];

@@ -3,6 +3,7 @@
 #define RP_ATTENTION_ATTENTION_DECODE_KERNEL_CUH
 
 #include "attention/attention_decode_fold.cuh"
+#include "attention/attention_decode_query.cuh"
 
 namespace {
 
@@ -13,20 +14,22 @@ struct program_unit {
     bool is_partial; /* else all of them, by every head */
 };
 
-/* A score times log2 e, masked. key: in the row's numbering; offset: of the key in the unit. */
+/* What a product of q and K is multiplied by first. */
+template <typename Mask> __device__ __forceinline__ float scale_of(const decode_args &args) {
+    return Mask::has_score ? args.natural_scale : Mask::is_capped ? args.cap_in : args.scale;
+}
+
+/* A score, scaled, times log2 e; a program masks it, too. key: in the row's numbering; offset: of the key in the unit. */
 template <typename Mask>
-__device__ __forceinline__ float
-score_of(const decode_args &args, const segment &at, float x, uint32_t key, uint32_t offset,
-         uint32_t head, bool full, const program_unit &unit, const mask_params<Mask> &params) {
+__device__ __forceinline__ float score_of(const decode_args &args, const segment &at, float x,
+                                          uint32_t offset, uint32_t head, const program_unit &unit,
+                                          const mask_params<Mask> &params) {
     if constexpr (Mask::is_program) {
         const uint32_t q = at.info.first, kv = unit.place + offset;
         /* Columns behind the group compute as its last head: the program knows no others. */
         head = at.head * args.group + min(head, args.group - 1);
         if constexpr (Mask::has_score)
-            x = Mask::score(x * args.natural_scale, q, kv, head, params.value) *
-                1.44269504088896340736f;
-        else
-            x *= args.scale;
+            x = Mask::score(x, q, kv, head, params.value) * 1.44269504088896340736f;
         if (unit.is_partial) {
             bool seen = unit.seen >> offset & 1;
             if constexpr (Mask::reads_head)
@@ -35,16 +38,11 @@ score_of(const decode_args &args, const segment &at, float x, uint32_t key, uint
         }
         return x;
     }
-    const uint32_t position = key + offset;
-    x *= Mask::is_capped ? args.cap_in : args.scale;
-    if (Mask::is_capped)
-        x = rp_tanh(x) * args.cap_out;
-    if (!full && (position < at.info.first || position > at.info.position))
-        x = -INFINITY;
-    return x;
+    return Mask::is_capped ? rp_tanh(x) * args.cap_out : x;
 }
 
-/* The scales of a lane's keys of a unit; bf16 pages have none. */
+/* The scales of a lane's keys of a unit; bf16 pages have none. Weights meet codes in f16, whose range V's scales need not
+ * have: they are taken relative to a power of two that is not far below the largest so far. */
 template <rp_dtype Page, int TILES> struct unit_scales {
     float k[TILES][2], v[TILES][2];
 
@@ -53,56 +51,89 @@ template <rp_dtype Page, int TILES> struct unit_scales {
     __device__ __forceinline__ void load(const float *from, const rp_attention_plan_row &row,
                                          uint32_t key, const program_unit &unit, uint32_t lane) {
         if constexpr (page_of<Page>::has_codes) {
-            const bool full =
-                Mask::is_program ? !unit.is_partial : all_are_seen(row, key, TILES * TILE);
 #pragma unroll
-            for (int t = 0; t < TILES; t++)
+            for (int i = 0; i < TILES * 2; i++) {
+                k[i / 2][i % 2] = from[i * 8 + lane / 4];
+                v[i / 2][i % 2] = from[TILES * TILE + i * 8 + lane / 4];
+            }
+            if (Mask::is_program ? !unit.is_partial : all_are_seen(row, key, TILES * TILE))
+                return;
 #pragma unroll
-                for (int half = 0; half < 2; half++) {
-                    const uint32_t offset = t * TILE + half * 8 + lane / 4;
-                    const bool seen =
-                        full || (Mask::is_program ? (unit.seen >> offset & 1) != 0
-                                                  : all_are_seen(row, key + offset, 1));
-                    k[t][half] = seen ? from[offset] : 0.0f;
-                    v[t][half] = seen ? from[TILES * TILE + offset] : 0.0f;
-                }
+            for (int i = 0; i < TILES * 2; i++) {
+                const uint32_t offset = i * 8 + lane / 4;
+                if (Mask::is_program ? (unit.seen >> offset & 1) == 0
+                                     : !all_are_seen(row, key + offset, 1))
+                    k[i / 2][i % 2] = v[i / 2][i % 2] = 0.0f;
+            }
         }
+    }
+    /* Of all the unit's keys. */
+    __device__ __forceinline__ float largest_v() const {
+        float largest = 0.0f;
+#pragma unroll
+        for (int t = 0; t < TILES; t++)
+            largest = fmaxf(largest, fmaxf(v[t][0], v[t][1]));
+        return heads_max(largest);
     }
 };
 
-/* Scores of a unit to weights (bf16, as the second operand of the product with V); the sums so far move
- * to the new maximum. Of codes a score is multiplied by its K's scale first, and a weight by its V's in f32 before it
- * is rounded; the weights' sum has them as they are. */
-template <int D, int NT, int TILES, rp_dtype Page, typename Mask>
+/* Products of q and K to scores: -inf where the key is not seen. */
+template <int NT, int TILES, rp_dtype Page, typename Mask>
 __device__ __forceinline__ void
-soften(const decode_args &args, const segment &at, uint32_t key, float (&scores)[TILES][NT][4],
-       sums<D, NT> &s, uint32_t (&weights)[TILES][NT][2], uint32_t lane, const program_unit &unit,
-       const mask_params<Mask> &params, const unit_scales<Page, TILES> &scales) {
+score(const decode_args &args, const segment &at, uint32_t key, float (&scores)[TILES][NT][4],
+      uint32_t lane, const program_unit &unit, const mask_params<Mask> &params,
+      const unit_scales<Page, TILES> &scales, const float (&q_power)[NT][2]) {
+    const float scale = scale_of<Mask>(args);
+#pragma unroll
+    for (int i = 0; i < TILES * NT * 4; i++) {
+        const int t = i / 4 / NT, n = i / 4 % NT, e = i % 4;
+        float &x = scores[t][n][e];
+        x *= page_of<Page>::has_codes ? scales.k[t][e / 2] * (q_power[n][e % 2] * scale) : scale;
+        x = score_of<Mask>(args, at, x, t * TILE + lane / 4 + e / 2 * 8,
+                           n * 8 + lane % 4 * 2 + e % 2, unit, params);
+    }
+    if (Mask::is_program || all_are_seen(at.info, key, TILES * TILE))
+        return;
+#pragma unroll
+    for (int i = 0; i < TILES * NT * 4; i++)
+        if (!all_are_seen(at.info, key + i / 4 / NT * TILE + lane / 4 + i % 4 / 2 * 8, 1))
+            scores[i / 4 / NT][i / 4 % NT][i % 4] = -INFINITY;
+}
+
+/* Scores of a unit to weights (bf16, as the second operand of the product with V); the sums so far move
+ * to the new maximum. Of codes a weight is multiplied by its V's scale in f32 before it is rounded, to f16; the weights'
+ * sum has them as they are. */
+template <int D, int NT, int TILES, rp_dtype Page, typename Mask>
+__device__ __forceinline__ void soften(float (&scores)[TILES][NT][4], sums<D, NT> &s,
+                                       uint32_t (&weights)[TILES][NT][2],
+                                       const unit_scales<Page, TILES> &scales) {
     constexpr bool has_codes = page_of<Page>::has_codes;
-    bool full = all_are_seen(at.info, key, TILES * TILE);
+    float moved = 1.0f, inverse = 1.0f; /* of what `out` is relative to */
+    if (has_codes) {
+        const float power = fmaxf(s.power, power_below(scales.largest_v()));
+        inverse = inverse_of_power(power);
+        moved = s.power * inverse;
+        s.power = power;
+    }
 #pragma unroll
     for (int n = 0; n < NT; n++) {
         float largest[2] = {-INFINITY, -INFINITY}, fade[2];
 #pragma unroll
         for (int t = 0; t < TILES; t++)
 #pragma unroll
-            for (int i = 0; i < 4; i++) {
-                float &x = scores[t][n][i];
-                if (has_codes)
-                    x *= scales.k[t][i / 2];
-                x = score_of<Mask>(args, at, x, key, t * TILE + lane / 4 + i / 2 * 8,
-                                   n * 8 + lane % 4 * 2 + i % 2, full, unit, params);
-                largest[i % 2] = fmaxf(largest[i % 2], x);
-            }
+            for (int i = 0; i < 4; i++)
+                largest[i % 2] = fmaxf(largest[i % 2], scores[t][n][i]);
 #pragma unroll
         for (int e = 0; e < 2; e++)
             largest[e] = fmaxf(s.max[n][e], heads_max(largest[e]));
-        if (__any_sync(0xFFFFFFFFu, largest[0] != s.max[n][0] || largest[1] != s.max[n][1])) {
+        if (__any_sync(0xFFFFFFFFu,
+                       largest[0] != s.max[n][0] || largest[1] != s.max[n][1] || moved != 1.0f)) {
 #pragma unroll
             for (int e = 0; e < 2; e++) {
                 fade[e] = exp2_fast(s.max[n][e] - offset_of<Mask>(largest[e]));
                 s.max[n][e] = largest[e];
                 s.total[n][e] *= fade[e];
+                fade[e] *= moved;
             }
 #pragma unroll
             for (int i = 0; i < D / 16; i++)
@@ -120,9 +151,9 @@ soften(const decode_args &args, const segment &at, uint32_t key, float (&scores)
             s.total[n][1] += x[1] + x[3];
 #pragma unroll
             for (int i = 0; i < 4 && has_codes; i++)
-                x[i] *= scales.v[t][i / 2];
-            weights[t][n][0] = transpose_8x8(pack(x[0], x[1]));
-            weights[t][n][1] = transpose_8x8(pack(x[2], x[3]));
+                x[i] *= scales.v[t][i / 2] * inverse;
+            weights[t][n][0] = transpose_8x8(has_codes ? pack_f16(x[0], x[1]) : pack(x[0], x[1]));
+            weights[t][n][1] = transpose_8x8(has_codes ? pack_f16(x[2], x[3]) : pack(x[2], x[3]));
         }
     }
 }
@@ -138,7 +169,7 @@ template <int D, int NT, rp_dtype Page = RP_DTYPE_BF16> struct kernel_sizes : si
     }
 };
 
-/* Scores of a unit's keys, without any scale: even and odd steps of 16 columns by themselves. */
+/* Scores of a unit's keys, without any scale: of bf16 even and odd steps of 16 columns by themselves. */
 template <int D, int NT, int TILES, rp_dtype Page>
 __device__ __forceinline__ void add_scores(float (&even)[TILES][NT][4], float (&odd)[TILES][NT][4],
                                            uint32_t keys, const uint32_t (&q)[NT][D / 16][2]) {
@@ -152,12 +183,11 @@ __device__ __forceinline__ void add_scores(float (&even)[TILES][NT][4], float (&
                 load_matrices(codes, keys + t * TILE * ROW_BYTES + i * 32);
 #pragma unroll
                 for (int half = 0; half < 2; half++) {
-                    codes_to_bf16<Page>(codes[half * 2], a[0], a[2]);
-                    codes_to_bf16<Page>(codes[half * 2 + 1], a[1], a[3]);
+                    codes_to_f16<Page, false>(codes[half * 2], a[0], a[2]);
+                    codes_to_f16<Page, false>(codes[half * 2 + 1], a[1], a[3]);
 #pragma unroll
                     for (int n = 0; n < NT; n++)
-                        multiply(half ? odd[t][n] : even[t][n], a, q[n][i * 2 + half][0],
-                                 q[n][i * 2 + half][1]);
+                        multiply<Page>(even[t][n], a, q[n][i * 2 + half][0], q[n][i * 2 + half][1]);
                 }
             }
     } else {
@@ -169,8 +199,15 @@ __device__ __forceinline__ void add_scores(float (&even)[TILES][NT][4], float (&
                 load_matrices(a, keys + t * TILE * ROW_BYTES + i * 32);
 #pragma unroll
                 for (int n = 0; n < NT; n++)
-                    multiply(i % 2 ? odd[t][n] : even[t][n], a, q[n][i][0], q[n][i][1]);
+                    multiply<Page>(i % 2 ? odd[t][n] : even[t][n], a, q[n][i][0], q[n][i][1]);
             }
+#pragma unroll
+        for (int t = 0; t < TILES; t++)
+#pragma unroll
+            for (int n = 0; n < NT; n++)
+#pragma unroll
+                for (int e = 0; e < 4; e++)
+                    even[t][n][e] += odd[t][n][e];
     }
 }
 
@@ -189,11 +226,12 @@ __device__ __forceinline__ void add_values(sums<D, NT> &s, uint32_t values,
                 load_matrices_transposed(codes, values + t * TILE * ROW_BYTES + i * 32);
 #pragma unroll
                 for (int half = 0; half < 2; half++) {
-                    codes_to_bf16<Page>(codes[half], a[0], a[1]);
-                    codes_to_bf16<Page>(codes[half + 2], a[2], a[3]);
+                    codes_to_f16<Page, true>(codes[half], a[0], a[1]);
+                    codes_to_f16<Page, true>(codes[half + 2], a[2], a[3]);
 #pragma unroll
                     for (int n = 0; n < NT; n++)
-                        multiply(s.out[n][i * 2 + half], a, weights[t][n][0], weights[t][n][1]);
+                        multiply<Page>(s.out[n][i * 2 + half], a, weights[t][n][0],
+                                       weights[t][n][1]);
                 }
             }
     } else {
@@ -205,7 +243,7 @@ __device__ __forceinline__ void add_values(sums<D, NT> &s, uint32_t values,
                 load_matrices_transposed(a, values + t * TILE * ROW_BYTES + i * 32);
 #pragma unroll
                 for (int n = 0; n < NT; n++)
-                    multiply(s.out[n][i], a, weights[t][n][0], weights[t][n][1]);
+                    multiply<Page>(s.out[n][i], a, weights[t][n][0], weights[t][n][1]);
             }
     }
 }
@@ -296,7 +334,11 @@ __device__ __forceinline__ void attention_decode(const decode_args &args) {
 
     for (;;) {
         uint32_t q[NT][D / 16][2];
-        query.template load<NT, Page>(q, args.group, lane);
+        float q_power[NT][2] = {};
+        if constexpr (page_of<Page>::has_codes)
+            query.template load_f16<NT>(q, q_power, args.group, lane);
+        else
+            query.template load<NT>(q, args.group, lane);
         if (left != 0) {
             bool wraps = at.head + 1 == args.kv_heads;
             next_query.ask(args, wraps ? row_at(args, shared, at.row + 1).token : at.info.token,
@@ -352,15 +394,8 @@ __device__ __forceinline__ void attention_decode(const decode_args &args) {
                 __syncwarp();
                 load.issue_key(args, shared, keys_at, false, warp, lane);
                 if (seen) {
-#pragma unroll
-                    for (int t = 0; t < TILES; t++)
-#pragma unroll
-                        for (int n = 0; n < NT; n++)
-#pragma unroll
-                            for (int e = 0; e < 4; e++)
-                                scores[t][n][e] += odd[t][n][e];
-                    soften<D, NT, TILES>(args, at, key, scores, s, weights, lane, unit, params,
-                                         scales);
+                    score<NT, TILES>(args, at, key, scores, lane, unit, params, scales, q_power);
+                    soften<D, NT, TILES, Page, Mask>(scores, s, weights, scales);
                 }
                 copy_wait<1>();
                 if (seen)

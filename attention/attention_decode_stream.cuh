@@ -1,4 +1,4 @@
-/* attention_decode_stream.cuh - decode attention: what a block works on, and how K, V and q get into its
+/* attention_decode_stream.cuh - decode attention: what a block works on, and how K and V get into its
  * shared memory ahead of the sums. */
 #ifndef RP_ATTENTION_ATTENTION_DECODE_STREAM_CUH
 #define RP_ATTENTION_ATTENTION_DECODE_STREAM_CUH
@@ -135,12 +135,20 @@ __device__ __forceinline__ uint32_t transpose_8x8(uint32_t x) {
     return y;
 }
 
+/* Adds a product of bf16, of codes in f16. */
+template <rp_dtype Page>
 __device__ __forceinline__ void multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t b0,
                                          uint32_t b1) {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, "
-                 "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+    if constexpr (page_of<Page>::has_codes)
+        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, "
+                     "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                     : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+    else
+        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, "
+                     "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                     : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
 __device__ __forceinline__ float exp2_fast(float x) {
@@ -152,6 +160,12 @@ __device__ __forceinline__ float exp2_fast(float x) {
 __device__ __forceinline__ uint32_t pack(float low, float high) {
     __nv_bfloat162 both = __floats2bfloat162_rn(low, high);
     return *(uint32_t *)&both;
+}
+
+__device__ __forceinline__ uint32_t pack_f16(float low, float high) {
+    uint32_t both;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+    return both;
 }
 
 /* Over the lanes that hold the same heads (equal lane % 4). */
@@ -241,11 +255,7 @@ __device__ __forceinline__ bool all_are_seen(const rp_attention_plan_row &row, u
 
 /* How the keys of a split go to the warps. */
 template <int D, rp_dtype Page = RP_DTYPE_BF16> struct sizes_of {
-#ifdef RP_DECODE_TILES
-    static constexpr uint32_t TILES = RP_DECODE_TILES;
-#else
     static constexpr uint32_t TILES = D <= 128 ? 2 : 1;
-#endif
     static constexpr uint32_t UNIT = TILES * TILE;       /* keys */
     static constexpr uint32_t STEP = UNIT * WARPS;       /* keys of one unit per warp */
     static constexpr uint32_t BATCH = 32 / TILES * STEP; /* keys whose pages a warp's lanes hold */
@@ -516,52 +526,6 @@ template <int D, typename Mask, rp_dtype Page = RP_DTYPE_BF16> struct loader {
                 copy_scales(args, keys_at + 2 * sizes::UNIT_BYTES, OWN, warp, lane);
         }
         key += STEP;
-    }
-};
-
-/* q of a row's group in shared memory, f32: (group, D + 8), so that rows begin in different banks. */
-template <int D> struct query_buffer {
-    static constexpr uint32_t STRIDE = D + 8;
-    float *data;
-
-    /* Joins the thread's next group of copies. */
-    __device__ __forceinline__ void ask(const decode_args &args, uint32_t token,
-                                        uint32_t head) const {
-        const float *from = args.q + token * args.q_stride + (size_t)head * args.group * D;
-        if (args.q_aligned) {
-#pragma unroll 1
-            for (uint32_t i = threadIdx.x * 4; i < args.group * D; i += THREADS * 4)
-                copy_16(shared_address(data + i / D * STRIDE + i % D), from + i);
-        } else {
-#pragma unroll 1
-            for (uint32_t i = threadIdx.x; i < args.group * D; i += THREADS)
-                copy_4(shared_address(data + i / D * STRIDE + i % D), from + i);
-        }
-    }
-    /* As the second operand; of codes, whose word of four columns is two pairs, columns 0 and 2, 1 and 3. */
-    template <int NT, rp_dtype Page>
-    __device__ __forceinline__ void load(uint32_t (&q)[NT][D / 16][2], uint32_t group,
-                                         uint32_t lane) const {
-#pragma unroll
-        for (int n = 0; n < NT; n++) {
-            uint32_t head = n * 8 + lane / 4;
-            if constexpr (page_of<Page>::has_codes) {
-                const float *from = data + min(head, group - 1) * STRIDE + lane % 4 * 4;
-#pragma unroll
-                for (int i = 0; i < D / 16; i++) {
-                    float4 x = *(const float4 *)(from + i * 16);
-                    q[n][i][0] = head < group ? pack(x.x, x.z) : 0;
-                    q[n][i][1] = head < group ? pack(x.y, x.w) : 0;
-                }
-                continue;
-            }
-            const float *from = data + min(head, group - 1) * STRIDE + lane % 4 * 2;
-#pragma unroll
-            for (int i = 0; i < D / 8; i++) {
-                float2 x = *(const float2 *)(from + i * 8);
-                q[n][i / 2][i % 2] = head < group ? pack(x.x, x.y) : 0;
-            }
-        }
     }
 };
 

@@ -30,11 +30,17 @@
 extern "C" {
 #endif
 
-/* A decode row has at most this many splits: when it sees more keys than RP_ATTENTION_SPLIT times this,
+/* A decode row has at most this many splits: when it sees more keys than a split's times this,
  * its splits double until it fits. Where they lie depends on the row's position and window alone. One
  * more, because a window may begin inside a split. */
 #define RP_ATTENTION_SPLITS     16u
 #define RP_ATTENTION_SPLITS_MAX (RP_ATTENTION_SPLITS + 1u)
+
+/* Keys of a decode row's shortest splits: of pages of 8 bits twice as many, which are as many bytes. A program's are
+ * RP_ATTENTION_SPLIT always, as its units. */
+#define RP_ATTENTION_SHORTEST_SPLIT(page)                                                          \
+    ((page) == RP_DTYPE_INT8 || (page) == RP_DTYPE_FP8_E4M3 ? 2 * RP_ATTENTION_SPLIT               \
+                                                            : RP_ATTENTION_SPLIT)
 
 /* Query heads per KV head that the tensor-core kernels pack into one tile. */
 #define RP_ATTENTION_GROUP_MAX 16u

@@ -62,15 +62,16 @@ __device__ __forceinline__ uint32_t first_seen(uint32_t window, uint32_t positio
     return window != 0 && position >= window ? position + 1 - window : 0;
 }
 
-/* Splits of a decode row: of RP_ATTENTION_SPLIT keys, doubled until RP_ATTENTION_SPLITS hold them all. */
-__device__ __forceinline__ rp_attention_plan_row plan_row(const rp_live_row &row, uint32_t window) {
+/* Splits of a decode row: of `shortest` keys, doubled until RP_ATTENTION_SPLITS hold them all. */
+__device__ __forceinline__ rp_attention_plan_row plan_row(const rp_live_row &row, uint32_t window,
+                                                          uint32_t shortest) {
     rp_attention_plan_row plan;
     plan.token = row.token_begin;
     plan.slot = row.slot;
     plan.position = row.kv_begin;
     plan.first = first_seen(window, row.kv_begin);
     uint32_t keys = plan.position + 1 - plan.first;
-    plan.split_log2 = 31 - __clz(RP_ATTENTION_SPLIT);
+    plan.split_log2 = 31 - __clz(shortest);
     while ((uint64_t)keys > (uint64_t)RP_ATTENTION_SPLITS << plan.split_log2)
         plan.split_log2++;
     plan.first_split = plan.first >> plan.split_log2;
@@ -120,6 +121,7 @@ __global__ void __launch_bounds__(THREADS)
     stamp.look();
     const rp_step_view &step = args.config.step;
     const uint32_t window = args.config.windows[blockIdx.x];
+    const uint32_t shortest = RP_ATTENTION_SHORTEST_SPLIT(args.config.kv.dtype);
     const rp_attention_cuda_plan_view &plan = args.workspace.plans[blockIdx.x];
     const uint32_t row_count = step.counts->row_count;
     sums at = {0, 0, 0};
@@ -132,7 +134,7 @@ __global__ void __launch_bounds__(THREADS)
             row = step.rows[index];
             if (is_live(step, row, index)) {
                 if (row.flags & RP_ROW_DECODE) {
-                    decode = plan_row(row, window);
+                    decode = plan_row(row, window, shortest);
                     mine = {1, decode.splits, 0};
                 } else if (args.tile_queries != 0) {
                     mine.tiles = (row.token_count + args.tile_queries - 1) / args.tile_queries;

@@ -1,8 +1,10 @@
 /* kv_write_cuda.cu - K and V into pages: alone, and as the last part of everything behind the qkv product.
  *
  * One warp computes one head of one token: few tokens still give many warps, and the chain of loads
- * (row, slot, page) is as short as it can be. In pages of 8 bits the warp has a whole row, and so its largest
- * value: codes and scale are made of the f32 values, with no other rounding, and are the CPU's bit for bit. */
+ * (row, slot, page) is as short as it can be. Of many tokens it computes several heads (qkv_post_many_kernel).
+ *
+ * In pages of 8 bits the warp has a whole row, and so its largest value: codes and scale are made of the f32 values,
+ * with no other rounding, and are the CPU's bit for bit. */
 #include "attention/attention_cuda.h"
 
 #include "device/cuda_vector.cuh"
@@ -12,6 +14,7 @@
 #define WARPS         4 /* of a block */
 #define HEAD_DIM_MAX  256
 #define SPECULATE_MAX 256 /* with so few rows all are read before the live count is known */
+#define MANY_HEADS    4   /* of a warp, with more rows */
 
 /* Where K or V of one live token and head lie, or NULL when the token is dead. */
 struct kv_place {
@@ -161,6 +164,20 @@ static __device__ __forceinline__ void rotate(head_columns<QUADS> &head,
         }
 }
 
+/* The norm of a head; its columns past the end are zeros. */
+template <int QUADS>
+static __device__ __forceinline__ void
+norm_head(head_columns<QUADS> &head, const float4 (&weight)[QUADS], const rp_qkv_post_cuda &args) {
+    float sum = 0.0f;
+#pragma unroll
+    for (int i = 0; i < QUADS; i++)
+        sum = rp_add_squares(sum, head.x[i]);
+    const float inverse = rp_inverse_root(rp_warp_sum(sum), args.head_dim, args.eps);
+#pragma unroll
+    for (int i = 0; i < QUADS; i++)
+        head.x[i] = rp_norm_values(head.x[i], inverse, weight[i], args.weight_offset);
+}
+
 /* The warp's row of K or V as codes; columns past the head are zeros. */
 template <bool VEC, int QUADS>
 static __device__ __forceinline__ void store_codes(const rp_kv_layout &kv, const kv_place &place,
@@ -252,16 +269,8 @@ static __global__ void __launch_bounds__(WARPS * 32, VEC &&QUADS == 1 ? 12 : 8)
                                 args.rope_table + (size_t)min(position, args.position_count - 1) *
                                                       args.rotary_dim,
                                 half, lane);
-    if (norm) {
-        float sum = 0.0f;
-#pragma unroll
-        for (int i = 0; i < QUADS; i++)
-            sum = rp_add_squares(sum, head.x[i]);
-        float inverse = rp_inverse_root(rp_warp_sum(sum), dim, args.eps);
-#pragma unroll
-        for (int i = 0; i < QUADS; i++)
-            head.x[i] = rp_norm_values(head.x[i], inverse, weight[i], args.weight_offset);
-    }
+    if (norm)
+        norm_head(head, weight, args);
     if (is_q || is_k)
         rotate<VEC, QUADS>(head, angles, scratch[warp], half, lane);
     if (CODES && !is_q) {
@@ -278,6 +287,78 @@ static __global__ void __launch_bounds__(WARPS * 32, VEC &&QUADS == 1 ? 12 : 8)
         else
             rp_store4<VEC>(place.run, args.kv.dtype, place.at + c, c, dim, head.x[i]);
     }
+}
+
+/* The same of many tokens: bytes under way are what counts. A warp has several heads of a token, all asked for at once
+ * and together with where the token belongs, and its angles are loaded once. */
+template <bool CODES>
+static __global__ void __launch_bounds__(WARPS * 32, 8)
+    qkv_post_many_kernel(const __grid_constant__ rp_qkv_post_cuda args) {
+    rp_stamp stamp(args.rows.stamp);
+    const uint32_t lane = threadIdx.x % 32, token = blockIdx.y, dim = args.head_dim;
+    const uint32_t first = (blockIdx.x * WARPS + threadIdx.x / 32) * MANY_HEADS;
+    const uint32_t rotated = args.heads + args.kv_heads, total = rotated + args.kv_heads;
+    const rp_step_view &step = args.rows.step;
+    head_columns<1> head[MANY_HEADS];
+    stamp.begin();
+    stamp.look();
+    if (first >= total)
+        return;
+    const uint32_t count = rp_live_count(step, RP_ROWS_TOKEN);
+    const uint32_t row = step.token_rows[token], position = step.positions[token];
+#pragma unroll
+    for (int h = 0; h < MANY_HEADS; h++) {
+        const uint32_t end = min(first + h + 1, total) * dim, c = (first + h) * dim + 4 * lane;
+        head[h].x[0] = c >= end ? float4()
+                       : args.partials.count == 0
+                           ? rp_load4<true>(args.qkv, token, c, end)
+                           : rp_partials_sum4<true, 1>(args.partials, token, c, end);
+    }
+    if (token >= count || row == RP_ROW_NONE)
+        return;
+    kv_place all = {NULL, 0, 0}; /* of K's first head */
+    if (first + MANY_HEADS > args.heads)
+        all = kv_find(step, args.kv, row, position, args.layer, 0, 0);
+    four_angles angles[1];
+    load_angles<true, 1>(
+        angles, args.rope_table + (size_t)min(position, args.position_count - 1) * args.rotary_dim,
+        args.rotary_dim / 2, lane);
+#pragma unroll
+    for (int h = 0; h < MANY_HEADS; h++) {
+        const uint32_t index = first + h;
+        const bool is_q = index < args.heads, is_k = !is_q && index < rotated;
+        if (index >= total || (!is_q && !all.run))
+            break;
+        const float *norm = is_q ? args.q_norm : is_k ? args.k_norm : NULL;
+        if (norm) {
+            const float4 weight[1] = {rp_load4<true>(norm, RP_DTYPE_F32, 4 * lane, 4 * lane, dim)};
+            norm_head(head[h], weight, args);
+        }
+        if (is_q || is_k)
+            rotate<true, 1>(head[h], angles, NULL, args.rotary_dim / 2, lane);
+        if (is_q) {
+            if (4 * lane < dim)
+                rp_store4<true>(args.qkv, token, index * dim + 4 * lane, (index + 1) * dim,
+                                head[h].x[0]);
+            continue;
+        }
+        kv_place place = all;
+        place.run += is_k ? (index - args.heads) * args.kv.head_stride
+                          : args.kv.plane_stride + (index - rotated) * args.kv.head_stride;
+        if (CODES)
+            store_codes<true, 1>(args.kv, place, head[h], lane);
+        else if (4 * lane < dim)
+            rp_store4<true>(place.run, args.kv.dtype, place.at + 4 * lane, 4 * lane, dim,
+                            head[h].x[0]);
+    }
+}
+
+static int qkv_post_many_start(const rp_qkv_post_cuda *args, cudaStream_t stream) {
+    dim3 grid(RP_CEIL_DIV(args->heads + 2 * args->kv_heads, WARPS * MANY_HEADS),
+              args->rows.max_rows);
+    return rp_cuda_start(args->kv.scales_at ? qkv_post_many_kernel<true>
+                                            : qkv_post_many_kernel<false>,
+                         grid, dim3(WARPS * 32), 0, stream, !args->rows.plain_edges, *args);
 }
 
 template <bool VEC, int QUADS> static auto qkv_post_of(const rp_qkv_post_cuda *args) {
@@ -301,5 +382,7 @@ int rp_qkv_post_cuda_run(const void *args_void, cudaStream_t stream) {
     bool table = args->rotary_dim % 8 == 0 && rp_vector_ok(args->rope_table, RP_DTYPE_F32, 0);
     bool vector = args->head_dim % 4 == 0 && norms && table && rp_vector_ok(args->qkv) &&
                   (args->partials.count == 0 || rp_vector_ok(args->partials));
+    if (vector && args->head_dim <= 128 && args->rows.max_rows > SPECULATE_MAX)
+        return qkv_post_many_start(args, stream);
     return vector ? qkv_post_start<true>(args, stream) : qkv_post_start<false>(args, stream);
 }

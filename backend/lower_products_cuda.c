@@ -154,7 +154,8 @@ static int ready_codes(struct lowering *low, uint32_t at) {
                                     .codes = {.data = low->codes,
                                               .scales = low->code_scales,
                                               .stride = codes_stride(op->weight->cols),
-                                              .dtype = op->weight->dtype}};
+                                              .dtype = op->weight->dtype},
+                                    .behind_product = low->attention.behind_product};
     int status = ADD_LAUNCH(low, at, 1, "quantise", rp_quantise_cuda_run, args);
     if (status == RP_OK)
         low->graph->nodes[low->graph->node_count - 1].info.prepares = true;

@@ -79,35 +79,35 @@ static __device__ __forceinline__ void store_remote(float *at, uint64_t *barrier
 #endif
 }
 
-/* The barrier is ready for `bytes` in every block of the cluster before one returns. */
-static __device__ __forceinline__ void cluster_open(uint64_t *barrier, uint32_t bytes) {
+static __device__ __forceinline__ void barrier_init(uint64_t *barrier) {
 #if RP_CUDA_HOPPER
-    if (threadIdx.x == 0) {
-        uint32_t address = (uint32_t)__cvta_generic_to_shared(barrier);
+    if (threadIdx.x == 0)
         asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;\n\t"
-                     "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;\n\t"
-                     "fence.mbarrier_init.release.cluster;" ::"r"(address),
-                     "r"(bytes)
-                     : "memory");
-    }
-    asm volatile("barrier.cluster.arrive.release.aligned;\n\t"
-                 "barrier.cluster.wait.acquire.aligned;" ::
+                     "fence.mbarrier_init.release.cluster;" ::"r"(
+                         (uint32_t)__cvta_generic_to_shared(barrier))
                      : "memory");
 #else
-    (void)barrier, (void)bytes;
+    (void)barrier;
 #endif
 }
 
-/* Another barrier of the block; cluster_open, behind it, makes it ready everywhere. */
-static __device__ __forceinline__ void barrier_open(uint64_t *barrier, uint32_t bytes) {
+/* Barriers are initialised in every block of the cluster before one returns. */
+static __device__ __forceinline__ void cluster_meet() {
 #if RP_CUDA_HOPPER
-    if (threadIdx.x == 0) {
-        uint32_t address = (uint32_t)__cvta_generic_to_shared(barrier);
-        asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;\n\t"
-                     "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(address),
+    asm volatile("barrier.cluster.arrive.release.aligned;\n\t"
+                 "barrier.cluster.wait.acquire.aligned;" ::
+                     : "memory");
+#endif
+}
+
+/* The bytes that complete the barrier; some may have come before. Behind cluster_meet, so that racecheck follows it. */
+static __device__ __forceinline__ void barrier_expect(uint64_t *barrier, uint32_t bytes) {
+#if RP_CUDA_HOPPER
+    if (threadIdx.x == 0)
+        asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(
+                         (uint32_t)__cvta_generic_to_shared(barrier)),
                      "r"(bytes)
                      : "memory");
-    }
 #else
     (void)barrier, (void)bytes;
 #endif
@@ -140,11 +140,6 @@ template <int BLOCKS, int FOLD> struct team {
         __align__(16) float sums[TEAM_MAX / 32];
         uint64_t barrier;
     };
-    /* By all threads, before anything is put on it. */
-    static __device__ __forceinline__ void open(board &shared) {
-        if (BLOCKS > 1)
-            cluster_open(&shared.barrier, threads() / 32 * sizeof(float));
-    }
     /* The sum over the team, for all its threads; warps' sums are added in rising order. */
     static __device__ __forceinline__ float sum(board &shared, const float *values) {
         float *sums = shared.sums;
@@ -178,11 +173,6 @@ template <int BLOCKS, int FOLD> struct team {
         uint32_t most[TEAM_MAX / 32];
         uint64_t barrier;
     };
-    /* By all threads, before the other board is opened. */
-    static __device__ __forceinline__ void open(peak_board &shared) {
-        if (BLOCKS > 1)
-            barrier_open(&shared.barrier, stride() / 32 * sizeof(uint32_t));
-    }
     static __device__ __forceinline__ uint32_t peak(peak_board &shared, uint32_t most) {
         if (BLOCKS == 1)
             return rp_block_largest(shared.most, most);
@@ -193,6 +183,19 @@ template <int BLOCKS, int FOLD> struct team {
                          __uint_as_float(most));
         cluster_await(&shared.barrier);
         return rp_warp_max_bits(lane < stride() / 32 ? shared.most[lane] : 0);
+    }
+
+    /* By all threads, before anything is put on them. peaks: NULL, if there are none. */
+    static __device__ __forceinline__ void open(board &sums, peak_board *peaks) {
+        if (BLOCKS == 1)
+            return;
+        barrier_init(&sums.barrier);
+        if (peaks)
+            barrier_init(&peaks->barrier);
+        cluster_meet();
+        barrier_expect(&sums.barrier, threads() / 32 * sizeof(float));
+        if (peaks)
+            barrier_expect(&peaks->barrier, stride() / 32 * sizeof(uint32_t));
     }
 };
 
@@ -295,9 +298,7 @@ static __global__ void __launch_bounds__(TEAM_MAX / BLOCKS / FOLD) norm_kernel(n
                 x[i] = rp_load4<VEC>(args.in, in_row, first + begin + step * i, end);
         stamp.look();
     }
-    if (CODES)
-        shape::open(peak);
-    shape::open(shared);
+    shape::open(shared, CODES ? &peak : nullptr);
     stamp.wait();
     if (!early) {
         live = rp_live_count(args.rows.step, args.rows.rows);

@@ -47,6 +47,7 @@ struct rp_quantise_cuda {
     struct rp_values in;
     uint32_t cols;
     struct rp_cuda_codes codes;
+    bool behind_product; /* the step's counts may be read before the wait (quant/matmul_cuda.h) */
 };
 int rp_quantise_cuda_run(const void *args, struct CUstream_st *stream);
 

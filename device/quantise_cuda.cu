@@ -11,12 +11,19 @@
 #define THREADS_MAX 1024
 #define MANY_ROWS   128 /* more than this: fewer threads a row, that overlap with those of others */
 
+/* Rows of bf16 in whole pieces: few threads with few registers, so that a block fits beside one of the product before on
+ * its multiprocessor. It waits there, and the product behind may start in time. */
+#define PACKED_THREADS      256
+#define PACKED_THREADS_MOST 512
+#define PACKED_MOST         14 /* pieces of a thread */
+
 struct quantise_args {
     rp_cuda_rows rows;
     rp_values in;
     uint32_t cols;
     rp_cuda_codes codes;
-    bool wide; /* rows start at a multiple of 16 bytes */
+    bool wide;  /* rows start at a multiple of 16 bytes */
+    bool early; /* the live count is complete before the wait */
 };
 
 /* Columns [col, col + 8) of a row, packed; zeros from `cols` on. */
@@ -94,14 +101,83 @@ static __global__ void __launch_bounds__(THREADS_MAX) quantise_kernel(quantise_a
         args.codes.scales[row] = codes.scale;
 }
 
+/* Where the live count comes after the wait, so do the loads of dead rows: their memory is there, too. */
+template <int PIECES, rp_dtype DTYPE>
+static __global__ void __launch_bounds__(PACKED_THREADS_MOST) quantise_packed(quantise_args args) {
+    __shared__ uint32_t shared[32];
+    uint32_t row = blockIdx.x, first = EACH * threadIdx.x, step = EACH * blockDim.x, most = 0;
+    uint32_t live = row + 1;
+    uint4 kept[PIECES];
+    rp_stamp stamp(args.rows.stamp);
+    rp_pdl_trigger();
+    if (args.early) {
+        live = rp_live_count(args.rows.step, args.rows.rows);
+        stamp.look();
+    }
+    stamp.wait();
+    if (row >= live)
+        return;
+    if (!args.early) {
+        live = rp_live_count(args.rows.step, args.rows.rows);
+        stamp.look();
+    }
+    const __nv_bfloat16 *from = (const __nv_bfloat16 *)args.in.data + row * args.in.stride;
+#pragma unroll
+    for (uint32_t i = 0; i < PIECES; i++)
+        kept[i] = first + step * i < args.cols ? __ldcg((const uint4 *)(from + first + step * i))
+                                               : make_uint4(0, 0, 0, 0);
+#pragma unroll
+    for (uint32_t i = 0; i < PIECES; i++)
+        most = largest_of(most, kept[i]);
+    rp_row_codes codes = rp_row_codes_of(rp_block_largest(shared, most), DTYPE);
+    if (row >= live)
+        return;
+    unsigned char *to = (unsigned char *)args.codes.data + row * args.codes.stride;
+#pragma unroll
+    for (uint32_t i = 0; i < PIECES; i++)
+        if (first + step * i < args.cols)
+            *(uint2 *)(to + first + step * i) = make_uint2(rp_codes4(codes, kept[i].x, kept[i].y),
+                                                           rp_codes4(codes, kept[i].z, kept[i].w));
+    if (threadIdx.x == 0)
+        args.codes.scales[row] = codes.scale;
+}
+
+typedef void (*packed_kernel)(quantise_args);
+
+template <rp_dtype DTYPE> static packed_kernel packed_kernel_of(uint32_t each) {
+    return each <= 2   ? quantise_packed<2, DTYPE>
+           : each <= 4 ? quantise_packed<4, DTYPE>
+           : each <= 7 ? quantise_packed<7, DTYPE>
+                       : quantise_packed<PACKED_MOST, DTYPE>;
+}
+
+/* The kernel for rows of so many pieces; NULL where they are too long. */
+static packed_kernel packed_kernel_for(uint32_t pieces, rp_dtype dtype, uint32_t *threads) {
+    *threads = RP_MIN((uint32_t)RP_ALIGN_UP(pieces, 32u), (uint32_t)PACKED_THREADS);
+    while (RP_CEIL_DIV(pieces, *threads) > PACKED_MOST)
+        *threads *= 2;
+    uint32_t each = RP_CEIL_DIV(pieces, *threads);
+    return *threads > PACKED_THREADS_MOST ? NULL
+           : dtype == RP_DTYPE_INT8       ? packed_kernel_of<RP_DTYPE_INT8>(each)
+                                          : packed_kernel_of<RP_DTYPE_FP8_E4M3>(each);
+}
+
 int rp_quantise_cuda_run(const void *args_void, cudaStream_t stream) {
     const rp_quantise_cuda *from = (const rp_quantise_cuda *)args_void;
     size_t element = rp_dtype_bytes(from->in.dtype);
-    quantise_args args = {from->rows, from->in, from->cols, from->codes, false};
+    quantise_args args = {from->rows,  from->in, from->cols,
+                          from->codes, false,    from->behind_product};
     if (args.rows.max_rows == 0)
         return cudaSuccess;
     args.wide = (uintptr_t)args.in.data % 16 == 0 && args.in.stride * element % 16 == 0;
     uint32_t pieces = RP_CEIL_DIV(args.cols, (uint32_t)EACH);
+    if (args.wide && args.in.dtype == RP_DTYPE_BF16 && args.cols % EACH == 0) {
+        uint32_t threads;
+        packed_kernel kernel = packed_kernel_for(pieces, args.codes.dtype, &threads);
+        if (kernel)
+            return rp_cuda_start(kernel, dim3(args.rows.max_rows), dim3(threads), 0, stream,
+                                 !args.rows.plain_edges, args);
+    }
     bool is_long = pieces > KEPT * THREADS_MAX;
     uint32_t each = args.rows.max_rows > MANY_ROWS ? KEPT : 1;
     uint32_t threads = (uint32_t)RP_ALIGN_UP(RP_CEIL_DIV(pieces, each), 32u);

@@ -300,9 +300,9 @@ static int quantise_rows(struct writer *w, const struct rp_safetensor *tensor, c
         .name = tensor->name, .rows = (uint32_t)rows, .cols = (uint32_t)cols};
     for (size_t row = 0; row < rows; row++) {
         struct rp_quant_loss loss = {0, 0};
-        if (!rp_quantise_weights(from + row * cols, RP_DTYPE_F32, 1, cols,
-                                 rp_quant_scheme_dtype(w->scheme), codes + row * cols, scales + row,
-                                 &loss, &bad))
+        if (!rp_quantise_weights_searched(from + row * cols, RP_DTYPE_F32, 1, cols,
+                                          rp_quant_scheme_dtype(w->scheme), codes + row * cols,
+                                          scales + row, &loss, &bad))
             return rp_error_set(w->err, RP_STATUS_FORMAT,
                                 "tensor %s: row %zu holds what is no number, or infinite",
                                 tensor->name, row);
@@ -334,9 +334,9 @@ static int quantise_tensor(struct writer *w, const struct rp_safetensor *tensor,
             status = failed(w, w->files.shards[tensor->shard].name);
     } else if (status == RP_OK) {
         size_t bad;
-        bool good =
-            rp_quantise_weights(full, RP_DTYPE_F32, rows, (size_t)tensor->shape[1],
-                                rp_quant_scheme_dtype(w->scheme), codes, scales, NULL, &bad);
+        bool good = rp_quantise_weights_searched(full, RP_DTYPE_F32, rows, (size_t)tensor->shape[1],
+                                                 rp_quant_scheme_dtype(w->scheme), codes, scales,
+                                                 NULL, &bad);
         if (!good || fwrite(codes, 1, count, out) != count)
             status = failed(w, w->files.shards[tensor->shard].name);
     }

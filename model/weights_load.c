@@ -231,11 +231,11 @@ static int quantise_tensor(struct reader *reader, const struct rp_safetensor *te
             break;
         if (half)
             convert(reader->staging, tensor->type, values, RP_DTYPE_F32, rows * part->cols);
-        if (!rp_quantise_weights(half ? (const void *)values : reader->staging,
-                                 tensor->type == RP_SAFETENSOR_BF16 ? RP_DTYPE_BF16 : RP_DTYPE_F32,
-                                 rows, part->cols, matrix->dtype,
-                                 (unsigned char *)matrix->data + at * part->cols,
-                                 (float *)(uintptr_t)&matrix->scales[at], NULL, &bad))
+        if (!rp_quantise_weights_searched(
+                half ? (const void *)values : reader->staging,
+                tensor->type == RP_SAFETENSOR_BF16 ? RP_DTYPE_BF16 : RP_DTYPE_F32, rows, part->cols,
+                matrix->dtype, (unsigned char *)matrix->data + at * part->cols,
+                (float *)(uintptr_t)&matrix->scales[at], NULL, &bad))
             status = rp_error_set(&reader->err, RP_STATUS_FORMAT,
                                   "%s: tensor %s: row %zu holds a NaN or an infinity, which %s "
                                   "weights cannot",

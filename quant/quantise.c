@@ -2,10 +2,12 @@
 
 #include "base/bf16.h"
 #include "base/checked.h"
+#include "base/fp8.h"
 #include "base/memory.h"
 #include "device/quantise_row.h"
 #include "quant/matmul.h"
 
+#include <assert.h>
 #include <math.h>
 #include <string.h>
 
@@ -50,9 +52,94 @@ static inline float value_at(const void *from, enum rp_dtype dtype, size_t i) {
                                  : rp_bf16_to_f32(((const uint16_t *)from)[i]);
 }
 
-bool rp_quantise_weights(const void *from, enum rp_dtype from_dtype, size_t rows, size_t cols,
-                         enum rp_dtype dtype, void *codes, float *scales,
-                         struct rp_quant_loss *loss, size_t *out_bad_row) {
+static struct rp_quant_loss loss_of_row(const void *values, enum rp_dtype from_dtype, size_t cols,
+                                        const void *codes, enum rp_dtype dtype, float scale) {
+    struct rp_quant_loss loss = {0, 0};
+    for (size_t i = 0; i < cols; i++) {
+        double w = (double)value_at(values, from_dtype, i);
+        double lost = w - (double)rp_code_to_f32(codes, dtype, i) * (double)scale;
+        loss.signal += w * w;
+        loss.noise += lost * lost;
+    }
+    return loss;
+}
+
+/* ---- the search for a scale -------------------------------------------------------------------------- */
+
+#define LANES  8u             /* sums beside each other: one order on every machine, and vectors */
+#define STEPS  16             /* scales tried within a factor of two */
+#define NARROW 0x1.ea4afap-1f /* 2^(-1/16) */
+static_assert(RP_QUANT_SEARCH_COLS % LANES == 0, "a row is padded to whole lanes");
+
+/* |value| minus the nearest E4M3, as rp_f32_to_fp8 rounds; for up to 448 and without a branch. */
+static inline float fp8_error(float value) {
+    uint32_t bits, denormal, normal;
+    float shifted, rounded;
+    memcpy(&bits, &value, sizeof bits);
+    bits &= 0x7FFFFFFFu;
+    memcpy(&value, &bits, sizeof value);
+    shifted = value + 0x1p14f - 0x1p14f; /* steps of 2^-9 */
+    memcpy(&denormal, &shifted, sizeof denormal);
+    normal = (bits + 0x7FFFFu + (bits >> 20 & 1u)) & 0xFFF00000u;
+    uint32_t small = 0u - (uint32_t)(bits < 0x3C800000u); /* all ones below 2^-6 */
+    bits = (denormal & small) | (normal & ~small);
+    memcpy(&rounded, &bits, sizeof rounded);
+    return value - rounded;
+}
+
+/* Squared errors of values * inverse, in units of the scale; cols is a multiple of LANES. */
+static float fp8_noise(const float *values, size_t cols, float inverse) {
+    float lost[RP_QUANT_SEARCH_COLS], sums[LANES] = {0};
+    for (size_t i = 0; i < cols; i++)
+        lost[i] = fp8_error(values[i] * inverse);
+    for (size_t i = 0; i < cols; i += LANES)
+        for (size_t lane = 0; lane < LANES; lane++)
+            sums[lane] += lost[i + lane] * lost[i + lane];
+    for (size_t lane = 1; lane < LANES; lane++)
+        sums[0] += sums[lane];
+    return sums[0];
+}
+
+/* The factor that the inverse of `scale` is best narrowed by. */
+static float narrowest_noise(const float *values, size_t cols, float scale) {
+    float best = 1.0f, least = INFINITY, factor = 1.0f;
+    for (int step = 0; step < STEPS; step++, factor *= NARROW) {
+        float noise = fp8_noise(values, cols, factor / scale) / (factor * factor);
+        if (noise < least) {
+            least = noise;
+            best = factor;
+        }
+    }
+    return best;
+}
+
+/* Better codes and a better scale than those of the row's largest, or they stay. E4M3 is the same grid in each binade: what
+ * matters is where the few largest weights fall in it. The scale is then the one of least squares for the codes. */
+static void search_scale(const void *from, enum rp_dtype from_dtype, size_t cols, uint8_t *codes,
+                         float *scale) {
+    float values[RP_QUANT_SEARCH_COLS] = {0};
+    uint8_t tried[RP_QUANT_SEARCH_COLS];
+    double along = 0, square = 0;
+    for (size_t i = 0; i < cols; i++)
+        values[i] = value_at(from, from_dtype, i);
+    float inverse = narrowest_noise(values, RP_CEIL_DIV(cols, LANES) * LANES, *scale) / *scale;
+    for (size_t i = 0; i < cols; i++) {
+        tried[i] = rp_f32_to_fp8(values[i] * inverse);
+        double code = (double)rp_fp8_to_f32(tried[i]);
+        along += (double)values[i] * code;
+        square += code * code;
+    }
+    float fitted = (float)(along / square); /* NaN where all codes are zero */
+    if (loss_of_row(values, RP_DTYPE_F32, cols, tried, RP_DTYPE_FP8_E4M3, fitted).noise <
+        loss_of_row(values, RP_DTYPE_F32, cols, codes, RP_DTYPE_FP8_E4M3, *scale).noise) {
+        memcpy(codes, tried, cols);
+        *scale = fitted;
+    }
+}
+
+static bool quantise_weights(const void *from, enum rp_dtype from_dtype, size_t rows, size_t cols,
+                             enum rp_dtype dtype, void *codes, float *scales,
+                             struct rp_quant_loss *loss, size_t *out_bad_row, bool search) {
     for (size_t row = 0; row < rows; row++) {
         unsigned char *to = (unsigned char *)codes + row * cols;
         const unsigned char *values =
@@ -62,16 +149,30 @@ bool rp_quantise_weights(const void *from, enum rp_dtype from_dtype, size_t rows
             *out_bad_row = row;
             return false;
         }
+        if (search)
+            search_scale(values, from_dtype, cols, to, &scales[row]);
         if (!loss)
             continue;
-        for (size_t i = 0; i < cols; i++) {
-            double w = (double)value_at(from, from_dtype, row * cols + i);
-            double lost = w - (double)rp_code_to_f32(to, dtype, i) * (double)scales[row];
-            loss->signal += w * w;
-            loss->noise += lost * lost;
-        }
+        struct rp_quant_loss lost = loss_of_row(values, from_dtype, cols, to, dtype, scales[row]);
+        loss->signal += lost.signal;
+        loss->noise += lost.noise;
     }
     return true;
+}
+
+bool rp_quantise_weights(const void *from, enum rp_dtype from_dtype, size_t rows, size_t cols,
+                         enum rp_dtype dtype, void *codes, float *scales,
+                         struct rp_quant_loss *loss, size_t *out_bad_row) {
+    return quantise_weights(from, from_dtype, rows, cols, dtype, codes, scales, loss, out_bad_row,
+                            false);
+}
+
+bool rp_quantise_weights_searched(const void *from, enum rp_dtype from_dtype, size_t rows,
+                                  size_t cols, enum rp_dtype dtype, void *codes, float *scales,
+                                  struct rp_quant_loss *loss, size_t *out_bad_row) {
+    bool search = dtype == RP_DTYPE_FP8_E4M3 && cols <= RP_QUANT_SEARCH_COLS;
+    return quantise_weights(from, from_dtype, rows, cols, dtype, codes, scales, loss, out_bad_row,
+                            search);
 }
 
 int rp_quantise_matrix(const struct rp_matrix *from, enum rp_quant_scheme scheme,

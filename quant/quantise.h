@@ -3,7 +3,7 @@
  *   weights (n, k)                         what a product multiplies by
  *     row 0   [ q q q q ... ]  scales[0]     w(n, k) ~ q(n, k) * scales[n]
  *     row 1   [ q q q q ... ]  scales[1]     INT8: scale = max|w(n, .)| / 127, q in [-127, 127]
- *     ...                                    FP8:  scale = max|w(n, .)| / 448, q an E4M3 value
+ *     ...                                    FP8:  scale = max|w(n, .)| / 448 or near, q an E4M3 value
  *
  * How a row becomes codes: device/quantise_row.h.
  *
@@ -47,6 +47,15 @@ void rp_quant_describe(struct rp_matrix *matrix, enum rp_quant_scheme scheme);
 bool rp_quantise_weights(const void *from, enum rp_dtype from_dtype, size_t rows, size_t cols,
                          enum rp_dtype dtype, void *codes, float *scales,
                          struct rp_quant_loss *loss, size_t *out_bad_row) RP_MUST_USE;
+
+/* The same for a model's weights, where they are read or written: FP8 rows of up to RP_QUANT_SEARCH_COLS take the best,
+ * in the sum of squares, of 16 scales from max / 448 to twice that, and with its codes the scale of least squares. The
+ * error is never above rp_quantise_weights's: its codes stay where it would be. 1.5 dB less noise in rows of 64 normal
+ * weights, 0.8 in 256, 0.6 in 512; what wider ones and INT8 would gain (0.5 dB and less) is not worth the time. */
+#define RP_QUANT_SEARCH_COLS 512
+bool rp_quantise_weights_searched(const void *from, enum rp_dtype from_dtype, size_t rows,
+                                  size_t cols, enum rp_dtype dtype, void *codes, float *scales,
+                                  struct rp_quant_loss *loss, size_t *out_bad_row) RP_MUST_USE;
 
 /* A new row-major matrix out of a row-major F32 or BF16 one, which stays as it is. loss may be NULL. Errors: FORMAT
  * (NaN or infinity, with the row), UNSUPPORTED (another type or layout), OVERFLOW, NO_MEMORY; out is untouched then. */

@@ -8,6 +8,7 @@
  *   ./time_products WORD...      from left to right:
  *   sweep M N K SEGMENTS,...     one product, every tile that fits M rows
  *   one M N K SEGMENTS TILE      one product with this tile
+ *   planned M                    each product of a layer and the head by itself, as the plan has it
  *   chain M SMALL_US LABEL       all products of Llama-3.1-8B as one captured chain: 32 layers of qkv, o,
  *                                gate_up, down, then the head; with SMALL_US > 0 a kernel of about that
  *                                length, one block of 256 threads a row, stands before each. Unless `tile`
@@ -350,6 +351,31 @@ layer_product products[] = {{"qkv", 6144, 4096, 0, {}},
                             {"down", 4096, 14336, 0, {}},
                             {"head", 128256, 4096, 0, {}}};
 
+/* One line for each product by itself: dependent launches of it, one after the other, each with other weights. */
+void each_planned(uint32_t m) {
+    for (const layer_product &p : products) {
+        request r = {};
+        r.m = m, r.n = p.n, r.k = p.k;
+        r.chosen = true;
+        r.gated = p.n == 28672;
+        const size_t bytes = (size_t)p.n * p.k * element();
+        const uint32_t copies = (uint32_t)std::min<size_t>(env.pool_bytes / bytes, 64);
+        rp_arena memory = {};
+        std::vector<rp_cuda_launch> launches(copies);
+        for (uint32_t i = 0; i < copies; i++) {
+            r.weight = env.pool + bytes * i;
+            if (!plan(r, &memory, &launches[i]))
+                exit(1);
+        }
+        set_counts<<<1, 1>>>(env.counts, m);
+        const double us = time_graph(launches, 9, 0, 0, m) * 1e3 / copies;
+        printf("%5u rows %-8s %6u x %5u %8.2f us %5.2f TB/s %7.1f TFLOP/s %s\n", m, p.name, p.n,
+               p.k, us, (double)bytes / us * 1e-6, 2e-6 * m * p.n * p.k / us, launches[0].kernel);
+        fflush(stdout);
+        rp_arena_deinit(&memory);
+    }
+}
+
 void chain(uint32_t m, double small_us, const char *label) {
     rp_arena memory = {};
     std::vector<rp_cuda_launch> launches;
@@ -483,6 +509,8 @@ int main(int argc, char **argv) {
             r.tile = tile_of(t);
             measure(r, "");
             i += 5;
+        } else if (!strcmp(verb, "planned") && i + 1 < argc) {
+            each_planned((uint32_t)atoi(argv[++i]));
         } else if (!strcmp(verb, "trace")) {
             trace_chain = true;
         } else if (!strcmp(verb, "chain") && i + 3 < argc) {

@@ -63,6 +63,11 @@ def check_stories(folder):
     check(abs(half["against"]["nll_difference"]) < 0.01 and 0 < half["against"]["kl_mean"] < 1e-3, half)
     check(half["against"]["cosine_min"] > 0.999 and half["against"]["top1_agreement"] > 0.97, half)
     check(math.isclose(half["nll"] - half["against"]["nll"], half["against"]["nll_difference"], abs_tol=1e-9), half)
+    # FP8 weights with scales of the largest would have 0.0084, searched ones 0.0063.
+    story = os.path.join(DATA, "text", "tinystories_197k.txt")
+    eight = ppl(story, "--model", model, "--dtype", "bfloat16", "--quantization", "fp8-w8a16", "--against", "f32",
+                "--tokens", "4000")["against"]
+    check(eight["kl_mean"] < 0.0073 and eight["nll_difference"] < 0.01, eight)
 
 
 def check_demo(folder):

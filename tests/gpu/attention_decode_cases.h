@@ -70,8 +70,12 @@ static void drop(void) {
     memset(&f, 0, sizeof f);
 }
 
+/* Sizes far from 1: queries that no f16 holds, keys as small, values that grow and shrink from key to key. */
+static bool has_odd_sizes;
+
 static int teardown(void **state) {
     (void)state;
+    has_odd_sizes = false;
     drop();
     return 0;
 }
@@ -127,7 +131,10 @@ static unsigned char *run_at(uint32_t which, uint32_t slot, uint32_t position, u
 
 static float kv_value(uint32_t which, uint32_t sequence, uint32_t position, uint32_t head,
                       uint32_t d) {
-    return value_of(which, sequence, position, head, d) * (which == 0 ? 3.0f : 1.0f);
+    float x = value_of(which, sequence, position, head, d) * (which == 0 ? 3.0f : 1.0f);
+    if (!has_odd_sizes)
+        return x;
+    return which == 0 ? x * 0x1p-25f : ldexpf(x, (int)(position * 11 % 71) - 40 + (int)sequence);
 }
 
 /* Stores `length` tokens of the sequence in the slot's pages. */
@@ -197,7 +204,8 @@ static void add_row(uint32_t slot, uint32_t sequence, uint32_t count, uint32_t f
         step->token_rows[token + i] = finished ? RP_ROW_NONE : row;
         step->positions[token + i] = finished ? 0 : position;
         for (uint32_t c = 0; c < f.args.heads * f.args.head_dim; c++)
-            f.q[(token + i) * f.args.q_stride + c] = value_of(2, sequence, position, 0, c);
+            f.q[(token + i) * f.args.q_stride + c] =
+                value_of(2, sequence, position, 0, c) * (has_odd_sizes ? 0x1p25f : 1.0f);
     }
     step->counts->token_count += count;
 }
@@ -374,6 +382,21 @@ static void every_head_dim_group_page_size_and_output_type_agrees(void **state) 
         }
 }
 
+static void queries_and_values_of_any_size_agree(void **state) {
+    (void)state;
+    const struct shape shape = {8, 2, 128, 64, 16, RP_DTYPE_F32, 0};
+    make(&shape);
+    has_odd_sizes = true;
+    begin_step();
+    for (uint32_t i = 0; i < 8; i += rp_gpu_is_tiny() ? 3 : 1) {
+        store(i, i, 40 + i * 130);
+        add_row(i, i, 1, RP_ROW_DECODE);
+    }
+    /* And a row whose queries are all zero. */
+    memset(f.q, 0, (size_t)f.args.heads * f.args.head_dim * sizeof(float));
+    check(0, run(0, rp_gpu_is_tiny() ? 3 : f.config.limits.sm_count, true));
+}
+
 static void windows_begin_anywhere_and_nothing_before_them_is_read(void **state) {
     (void)state;
     static const uint32_t windows[] = {1000, 512, 300, 129, 128, 100, 64, 17, 16, 15, 2, 1};
@@ -546,6 +569,7 @@ static void older_keys_may_be_read_before_the_last_ones_are_written(void **state
                               teardown),                                                           \
         cmocka_unit_test_teardown(every_head_dim_group_page_size_and_output_type_agrees,           \
                                   teardown),                                                       \
+        cmocka_unit_test_teardown(queries_and_values_of_any_size_agree, teardown),                 \
         cmocka_unit_test_teardown(windows_begin_anywhere_and_nothing_before_them_is_read,          \
                                   teardown),                                                       \
         cmocka_unit_test_teardown(long_rows_have_wider_splits, teardown),                          \

@@ -405,7 +405,7 @@ static void test_a_row_has_the_same_bits_in_every_batch_and_place(void **state) 
 
 /* Few, some and many rows are computed by blocks of different shapes. */
 static void check_shapes(uint32_t n, uint32_t partial_count) {
-    static const uint32_t buckets[] = {1, 9, 16, 17, 256, 257};
+    static const uint32_t buckets[] = {1, 9, 32, 33, 256, 257};
     const uint32_t most = 257;
     struct twin parts = twin_random(most * RP_MAX(partial_count, 1u),
                                     most * RP_MAX(partial_count, 1u), n, n, 0, RP_DTYPE_F32);
