@@ -293,17 +293,14 @@ __device__ __forceinline__ void multiply(const rp_matmul_rows_args &args, ring a
     }
 }
 
-/* Warpgroup w has segment w; the first one adds them up in order, from behind what was made: (segment)(sum)(thread),
- * of threads that have sums of live tokens. */
+/* Warpgroup w has segment w; the first one adds them up in order, from behind what was made: (segment)(sum)(128
+ * threads). */
 template <int TOKENS, int SEGMENTS, rp_rows_source SOURCE, rp_wgmma_type TYPE>
 __device__ __forceinline__ void multiply_split(const rp_matmul_rows_args &args, ring at,
                                                unsigned char *made, rp_stamp &stamp) {
     using scales = scales<TOKENS, SOURCE, TYPE>;
     constexpr bool MADE = makes_codes<SOURCE, TYPE>;
-    constexpr int GIVING = MADE ? 64 : 128; /* four tokens are two threads' of four */
     uint32_t warpgroup = rp_own_warpgroup(), thread = threadIdx.x % 128;
-    uint32_t giver = MADE ? thread / 4 * 2 + thread % 2 : thread;
-    bool gives = !MADE || thread % 4 < 2;
     float *others = (float *)(made + args.others_offset);
     stamp.wait();
     TRACE(1);
@@ -325,17 +322,17 @@ __device__ __forceinline__ void multiply_split(const rp_matmul_rows_args &args, 
                  : at.token_offset + box * TOKENS * BOX_ROW_BYTES,
             rows, args.part_blocks, part);
         sums<TOKENS> &total = scale.floats(weights, part[0], room);
-        if (warpgroup > 0 && gives)
+        if (warpgroup > 0)
 #pragma unroll
             for (int i = 0; i < TOKENS / 2; i++)
-                others[((warpgroup - 1) * TOKENS / 2 + i) * GIVING + giver] = total[i];
+                others[((warpgroup - 1) * TOKENS / 2 + i) * 128 + thread] = total[i];
         rp_rows_sync<SEGMENTS * 128>();
         if (warpgroup == 0) {
 #pragma unroll
             for (int segment = 1; segment < SEGMENTS; segment++)
 #pragma unroll
                 for (int i = 0; i < TOKENS / 2; i++)
-                    total[i] += others[((segment - 1) * TOKENS / 2 + i) * GIVING + giver];
+                    total[i] += others[((segment - 1) * TOKENS / 2 + i) * 128 + thread];
             store<TOKENS>(args, col, end, live, more, total);
         }
         rp_rows_sync<SEGMENTS * 128>();

@@ -5,11 +5,18 @@
 #define GATED_ROWS_MAX 64u
 #define ROWS_MAX       16u /* with more of them tokens take too much of a stage */
 #define ROWS_UNIT      8u  /* rows of a swizzled operand repeat so */
-#define STAGE_MOST     (28u * 1024)
 #define BOXES_MOST     4u
-/* Weights in flight, until the ring was full once and afterwards; measured: bench/results/cuda_products.md. */
+/* Bytes of a stage; and of weights in flight, until the ring was full once and afterwards. Measured:
+ * bench/results/cuda_products.md. */
+#define STAGE_MOST   (28u * 1024)
 #define FLIGHT_EARLY (64u * 1024)
 #define FLIGHT       (112u * 1024)
+/* Where a block makes codes of its rows itself, which is no work of a warp's for each stage: those of all parts may have
+ * BOXES_MOST. Gated products have three stages of 112 rows under way early; those whose ring holds all their weights, of
+ * rows that no norm is needed for, have time until attention ends, which more would hold up. */
+#define STAGE_OF_MADE      (36u * 1024)
+#define FLIGHT_EARLY_GATED (90u * 1024)
+#define FLIGHT_EARLY_WHOLE (32u * 1024)
 
 /* Rows that each block makes codes of itself. */
 static bool fits_bf16_rows(const struct rp_matmul_cuda *op) {
@@ -108,7 +115,9 @@ static uint32_t made_bytes(const struct rp_matmul_rows_args *args, uint32_t cols
 static int lay_out(struct rp_matmul_rows_args *args, const struct rp_matmul_cuda *op) {
     uint32_t row = RP_MATMUL_BLOCK * 2, halves = args->gated ? 2 : 1;
     uint32_t box = args->parts * halves * args->tile_rows * row;
-    args->boxes = RP_MIN(RP_MAX(STAGE_MOST / box, 1u), BOXES_MOST / args->parts);
+    bool makes = makes_codes(op);
+    uint32_t most = makes ? BOXES_MOST : BOXES_MOST / args->parts;
+    args->boxes = RP_MIN(RP_MAX((makes ? STAGE_OF_MADE : STAGE_MOST) / box, 1u), most);
     /* A stage belongs to one segment. */
     while (args->segment_blocks % args->boxes)
         args->boxes--;
@@ -116,13 +125,12 @@ static int lay_out(struct rp_matmul_rows_args *args, const struct rp_matmul_cuda
     args->last_bytes = args->tile_bytes / args->tile_rows * args->last_rows;
     /* Codes that are made here are no part of a stage. */
     args->stage_bytes =
-        args->tile_bytes + (makes_codes(op) ? 0 : args->boxes * args->parts * args->tokens * row);
+        args->tile_bytes + (makes ? 0 : args->boxes * args->parts * args->tokens * row);
     /* The last instruction reads 64 rows wherever its own begin: of whatever lies behind the stages. */
     uint32_t beyond = (RP_ALIGN_UP(args->tile_rows, 64) - args->tile_rows) * row;
     uint32_t more = made_bytes(args, op->weight->cols);
     args->others_offset = more;
-    more += (args->parts - 1) * args->tokens / 2 * (makes_codes(op) ? 64 : 128) *
-            (uint32_t)sizeof(float);
+    more += (args->parts - 1) * args->tokens / 2 * 128 * (uint32_t)sizeof(float);
     more = RP_MAX(more, beyond);
     uint32_t room = rp_matmul_cuda_shared_room(op);
     if (room < 1032 + more)
@@ -134,8 +142,11 @@ static int lay_out(struct rp_matmul_rows_args *args, const struct rp_matmul_cuda
     args->shared_bytes = args->data_bytes + args->stages * 24 + 1032;
     args->shared_most = op->limits.shared_bytes_block;
     args->flight = rp_matmul_cuda_flight(RP_MAX(FLIGHT / args->tile_bytes, 1u), args->stages);
-    args->flight_early =
-        rp_matmul_cuda_flight(RP_MAX(FLIGHT_EARLY / args->tile_bytes, 1u), args->stages);
+    bool whole = args->tiles * (args->part_blocks / args->boxes) <= args->stages;
+    uint32_t early = makes && args->gated       ? FLIGHT_EARLY_GATED
+                     : args->quantises && whole ? FLIGHT_EARLY_WHOLE
+                                                : FLIGHT_EARLY;
+    args->flight_early = rp_matmul_cuda_flight(RP_MAX(early / args->tile_bytes, 1u), args->stages);
     return args->stages >= 2 ? RP_OK : RP_STATUS_RANGE;
 }
 

@@ -1,4 +1,4 @@
-/* matmul_rows_tokens.cuh - tokens that a block of matmul_rows_kernel.cuh makes itself, of up to four rows: by the norm
+/* matmul_rows_tokens.cuh - tokens that a block of matmul_rows_kernel.cuh makes itself, of a few rows: by the norm
  * before the product, or by quantising rows of bf16. All of it runs while the first weights come.
  *
  * Normed bf16 goes into the stages of the ring. Codes stay where they are made, all of K once: (chunk)(row)(16 bytes),
@@ -112,32 +112,43 @@ template <int THREADS> __device__ __forceinline__ void finish_codes() {
     rp_rows_sync<THREADS>();
 }
 
-/* Rows of bf16 as codes in shared memory, and their boards. */
+/* What this thread has of a row of bf16: octets threadIdx.x + THREADS * i, zeros past the end. */
+template <int THREADS, int OWN>
+__device__ __forceinline__ void load_octets(const rp_matmul_rows_args &args, uint32_t row,
+                                            uint4 (&x)[OWN]) {
+    const uint4 *from = (const uint4 *)(args.in + row * args.in_stride);
+    uint32_t octets = args.blocks * BOX_ROW_BYTES / 8;
+#pragma unroll
+    for (int i = 0; i < OWN; i++) {
+        uint32_t octet = threadIdx.x + THREADS * i;
+        x[i] = octet < octets ? __ldcg(from + octet) : make_uint4(0, 0, 0, 0);
+    }
+}
+
+/* Rows of bf16 as codes in shared memory, and their boards. The first row is read while it is not known yet whether it
+ * is alive, each other one while the one before becomes codes. */
 template <int THREADS, rp_wgmma_type TYPE>
 __device__ __forceinline__ void quantise(const rp_matmul_rows_args &args, unsigned char *made) {
     constexpr int OWN = RP_MATMUL_QUANTISE_COLS / 8 / THREADS;
     rp_matmul_row_board *boards = row_boards(args, made);
     uint32_t octets = args.blocks * BOX_ROW_BYTES / 8;
+    uint4 raw[OWN], next[OWN];
     rp_pdl_wait();
-    /* The first row is read while it is not known yet whether it is alive. */
-    uint32_t live = 1;
-    for (uint32_t row = 0; row < live; row++) {
-        const uint4 *from = (const uint4 *)(args.in + row * args.in_stride);
-        uint4 raw[OWN];
+    load_octets<THREADS>(args, 0, next);
+    uint32_t live = *args.live;
+#pragma unroll 1
+    for (uint32_t row = 0; row == 0 || row < min(live, args.max_rows); row++) {
         uint32_t most = 0;
 #pragma unroll
-        for (int i = 0; i < OWN; i++) {
-            uint32_t octet = threadIdx.x + THREADS * i;
-            raw[i] = octet < octets ? __ldcg(from + octet) : make_uint4(0, 0, 0, 0);
-        }
-        if (row == 0)
-            live = min(*args.live, args.max_rows);
-#pragma unroll
         for (int i = 0; i < OWN; i++)
-            most = rp_largest_pair(
-                rp_largest_pair(rp_largest_pair(rp_largest_pair(most, raw[i].x), raw[i].y),
-                                raw[i].z),
-                raw[i].w);
+            raw[i] = next[i];
+        if (row + 1 < args.max_rows)
+            load_octets<THREADS>(args, row + 1, next);
+#pragma unroll
+        for (int i = 0; i < OWN; i++) {
+            most = rp_largest_pair(rp_largest_pair(most, raw[i].x), raw[i].y);
+            most = rp_largest_pair(rp_largest_pair(most, raw[i].z), raw[i].w);
+        }
         rp_row_codes codes = codes_of_row<THREADS, TYPE>(most, boards[row]);
 #pragma unroll
         for (int i = 0; i < OWN; i++) {
@@ -148,6 +159,18 @@ __device__ __forceinline__ void quantise(const rp_matmul_rows_args &args, unsign
         }
     }
     finish_codes<THREADS>();
+}
+
+/* The same of a row of f32 that is to be normed, in quads. */
+template <int THREADS, int OWN>
+__device__ __forceinline__ void load_quads(const rp_matmul_norm &norm, uint32_t row,
+                                           float4 (&x)[OWN]) {
+    const float4 *from = (const float4 *)(norm.in + row * norm.in_stride);
+#pragma unroll
+    for (int i = 0; i < OWN; i++) {
+        uint32_t quad = threadIdx.x + THREADS * i;
+        x[i] = quad < norm.cols / 4 ? __ldcg(from + quad) : make_float4(0, 0, 0, 0);
+    }
 }
 
 /* 1 / sqrt(mean of squares + eps) of a row, for all multiplying threads: x has this thread's quads, zeros past the
@@ -175,7 +198,7 @@ __device__ __forceinline__ float inverse_of_row(const rp_matmul_norm &norm, cons
 }
 
 /* Normed tokens, (row)(k) bf16 or codes in shared memory, with the bits of norm_cuda.cu: a thread there has one quad
- * of columns; here it does the work of several, warp by warp. */
+ * of columns; here it does the work of several, warp by warp. Rows are read as above. */
 template <int THREADS, rp_wgmma_type TYPE>
 __device__ __forceinline__ void normalise(const rp_matmul_rows_args &args, unsigned char *tokens) {
     constexpr int OWN = RP_MATMUL_NORM_COLS / 4 / THREADS;
@@ -185,7 +208,7 @@ __device__ __forceinline__ void normalise(const rp_matmul_rows_args &args, unsig
     float(*sums)[RP_MATMUL_NORM_COLS / 128] = (float(*)[RP_MATMUL_NORM_COLS / 128])(
         tokens + RP_MATMUL_NORM_TOKEN_BYTES(args.max_rows, norm.cols));
     rp_matmul_row_board *boards = row_boards(args, tokens);
-    float4 weight[OWN], x[OWN];
+    float4 weight[OWN], x[OWN], next[OWN];
 #pragma unroll
     for (int i = 0; i < OWN; i++) {
         uint32_t quad = threadIdx.x + THREADS * i;
@@ -193,17 +216,15 @@ __device__ __forceinline__ void normalise(const rp_matmul_rows_args &args, unsig
             weight[i] = ((const float4 *)norm.weight)[quad];
     }
     rp_pdl_wait();
-    /* The first row is read while it is not known yet whether it is alive. */
-    uint32_t live = 1;
-    for (uint32_t row = 0; row < live; row++) {
-        const float4 *from = (const float4 *)(norm.in + row * norm.in_stride);
+    load_quads<THREADS>(norm, 0, next);
+    uint32_t live = *args.live;
+#pragma unroll 1
+    for (uint32_t row = 0; row == 0 || row < min(live, args.max_rows); row++) {
 #pragma unroll
-        for (int i = 0; i < OWN; i++) {
-            uint32_t quad = threadIdx.x + THREADS * i;
-            x[i] = quad < quads ? __ldcg(from + quad) : make_float4(0, 0, 0, 0);
-        }
-        if (row == 0)
-            live = min(*args.live, args.max_rows);
+        for (int i = 0; i < OWN; i++)
+            x[i] = next[i];
+        if (row + 1 < args.max_rows)
+            load_quads<THREADS>(norm, row + 1, next);
         float inverse =
             inverse_of_row<THREADS>(norm, x, rp_wgmma_is_8<TYPE> ? boards[row].sums : sums[row]);
         uint2 rounded[OWN];
