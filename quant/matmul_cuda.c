@@ -93,9 +93,8 @@ struct rp_matmul_tile rp_matmul_cuda_choose(const struct rp_matmul_cuda *op) {
             i++;
     }
     struct rp_matmul_tile tile = choices[i].tile;
-    if (narrow &&
-        tile.tokens ==
-            32) /* codes: small launches beside their weights are held up less (1 % of a step) */
+    /* Small launches beside the weights of codes are held up less: 1 % of a step. */
+    if (narrow && tile.tokens == 32)
         tile.flight_early = 1;
     uint32_t m = op->rows.max_rows;
     if (!narrow && m >= 1536 && w->rows >= 6144 && RP_CEIL_DIV(m, 192u) * 192 <= m + m / 16)
