@@ -2,14 +2,17 @@
 #ifndef RP_ATTENTION_ATTENTION_PREFILL_WGMMA_FEED_CUH
 #define RP_ATTENTION_ATTENTION_PREFILL_WGMMA_FEED_CUH
 
+#include "attention/attention_codes_cuda.cuh"
 #include "attention/attention_tile_cuda.cuh"
 #include "attention/attention_wgmma_cuda.cuh"
 
-#define ROWS    128 /* of a tile */
-#define STAGES  2   /* of K, and of V */
-#define THREADS 384
-#define CLAIM   1 /* which counter of the workspace */
-#define LEAD    3 /* so many blocks before a tile's last one is asked for, the next tile is claimed */
+#define ROWS       128 /* of a tile */
+#define STAGES     2   /* of K, and of V */
+#define COMPUTING  256 /* threads */
+#define CONVERTING 128
+#define HALVES     3 /* of a plane of codes, in shared memory */
+#define CLAIM      1 /* which counter of the workspace */
+#define LEAD       3 /* so many blocks before a tile's last one is asked for, the next tile is claimed */
 
 /* Barriers of hardware: 0 is __syncthreads. */
 enum { SYNC_FEEDERS = 1, SYNC_ROWS = 2 /* and 3 */, SYNC_TURN = 4 /* and 5 */ };
@@ -18,14 +21,30 @@ template <int D> struct shape {
     static constexpr int keys = D == 256 ? 64 : 128; /* of a block */
     static constexpr int parts = D / 64;             /* columns come in parts of 64: 128 bytes */
     static constexpr int q_stages = D == 256 ? 1 : 2;
-    /* Of a thread: together the register file, 128 * 72 + 256 * 216 of 65536. */
-    static constexpr int feed_registers = D == 256 ? 56 : 72;
-    static constexpr int compute_registers = D == 256 ? 224 : 216;
-    static constexpr int feed_batch = D == 256 ? 2 : 4; /* pieces of Q in flight */
     static constexpr uint32_t q_bytes = ROWS * D * 2, block_bytes = keys * D * 2;
     static constexpr uint32_t part_bytes = keys * 128; /* of K and V */
     static constexpr size_t shared_bytes =
         1024 + 1024 + q_stages * q_bytes + 2 * STAGES * block_bytes;
+};
+
+/* What the type of the pages decides. Threads: a warpgroup that feeds, two that compute; of codes a fourth one makes
+ * bf16 of them (attention_prefill_wgmma_codes.cuh). Registers are of a thread, together the register file: 128 * 72 +
+ * 256 * 216 of 65536; of codes 128 * (40 + 72) + 256 * 200. */
+template <int D, rp_dtype Page> struct teams {
+    static constexpr bool has_codes = page_of<Page>::has_codes;
+    static constexpr uint32_t threads = has_codes ? 512 : 384;
+    static constexpr int feed_registers = has_codes ? (D == 64 ? 56 : 40) : D == 256 ? 56 : 72;
+    static constexpr int convert_registers = 56;
+    static constexpr int compute_registers = has_codes  ? (D == 64 ? 192 : 208)
+                                             : D == 256 ? 224
+                                                        : 216;
+    static constexpr int feed_batch = has_codes ? 1 : D == 256 ? 2 : 4; /* pieces of Q in flight */
+    /* Scales of K and V of a block. Four blocks have theirs: V's are read after K's stage was given back. */
+    static constexpr uint32_t scale_bytes = has_codes ? 2 * shape<D>::keys * 4 : 0;
+    static constexpr uint32_t codes_bytes = has_codes ? HALVES * shape<D>::keys * D / 2 : 0;
+    static constexpr size_t shared_bytes =
+        shape<D>::shared_bytes + 2 * STAGES * scale_bytes + codes_bytes;
+    static_assert(!has_codes || D <= 128, "no registers for more");
 };
 
 struct claimed_tile {
@@ -52,7 +71,7 @@ struct wgmma_args {
 
 struct addresses { /* in shared memory */
     control *shared;
-    uint32_t q, kv[2];
+    uint32_t q, kv[2], scales, codes;
 };
 
 static __device__ __forceinline__ uint32_t at(const void *shared) {
@@ -98,82 +117,118 @@ static __device__ __forceinline__ void ask_block(const wgmma_args &args, const a
     ring.next();
 }
 
+/* The blocks of keys of a tile in rising order, by whole warps. Of a program: those that the planner left. */
+template <int D, typename Mask> struct block_walk {
+    static constexpr uint32_t keys = shape<D>::keys;
+    uint32_t entry; /* of the block: its first key; of a program with BLOCK_IS_... */
+    uint32_t left;  /* behind it */
+    mask_params<Mask> params;
+    /* Of a program, whose bits a lane has two words of: which words of them have any, and what is left of one. */
+    const uint2 *words;
+    uint2 mine;
+    uint32_t base, some, word, any, partial;
+
+    __device__ __forceinline__ uint32_t key() const { return entry / keys * keys; }
+    __device__ __forceinline__ bool is_partial() const {
+        return Mask::is_program && (entry & BLOCK_IS_PARTIAL) != 0;
+    }
+    __device__ __forceinline__ void begin(const rp_attention_cuda_args &call,
+                                          const prefill_tile &tile) {
+        if constexpr (Mask::is_program) {
+            const rp_attention_cuda_plan_view &plan = call.workspace.plans[call.mask_class];
+            words = (const uint2 *)plan.blocks + (size_t)tile.index * call.workspace.block_words;
+            left = plan.bounds[tile.index * 2 + 1];
+            params.load(tile.pages - RP_SLOT_PAGES);
+            any = base = 0;
+            look(call);
+        } else {
+            entry = tile.first_key / keys * keys;
+            left = (tile.key_end - entry + keys - 1) / keys;
+            entry -= keys;
+        }
+    }
+    /* Goes to the next block, the first one after begin. False: there is none. */
+    __device__ __forceinline__ bool next(const rp_attention_cuda_args &call) {
+        if (left == 0)
+            return false;
+        left--;
+        if constexpr (Mask::is_program)
+            find(call);
+        else
+            entry += keys;
+        return true;
+    }
+    __device__ __forceinline__ void find(const rp_attention_cuda_args &call) {
+        while (any == 0) {
+            while (some == 0) {
+                base += 32;
+                look(call);
+            }
+            word = __ffs((int)some) - 1;
+            some &= some - 1;
+            any = __shfl_sync(0xFFFFFFFFu, mine.x, word);
+            partial = __shfl_sync(0xFFFFFFFFu, mine.y, word);
+        }
+        uint32_t bit = __ffs((int)any) - 1;
+        any &= any - 1;
+        entry = ((base + word) * 32 + bit) * keys | (partial >> bit & 1 ? BLOCK_IS_PARTIAL : 0) |
+                (left == 0 ? BLOCK_IS_LAST : 0);
+    }
+    __device__ __forceinline__ void look(const rp_attention_cuda_args &call) {
+        mine = make_uint2(0, 0);
+        if (base + threadIdx.x % 32 < call.workspace.block_words)
+            mine = words[base + threadIdx.x % 32];
+        some = __ballot_sync(0xFFFFFFFFu, mine.x != 0);
+    }
+    /* Whether some row of the tile may see one of the block's keys [position, position + count), all of a page. */
+    __device__ __forceinline__ bool is_needed(const claimed_tile &work, uint32_t position,
+                                              uint32_t count, uint32_t group) const {
+        const prefill_tile &tile = work.tile;
+        if (position >= tile.key_end)
+            return false;
+        if constexpr (Mask::is_program)
+            return !is_partial() ||
+                   Mask::classify(tile.position, tile.tokens, position,
+                                  min(position + count, tile.key_end), work.kv_head * group, group,
+                                  params.value) != RP_MASK_SKIP;
+        return position + count > tile.first_key;
+    }
+};
+
 /* K and V of a tile's blocks, by one warp: a lane asks for one part of the columns of one page, if a key
  * in it is seen by some row. The next block's pages are looked up while this one's copies are waited for. */
 template <int D, typename Mask>
 static __device__ __forceinline__ void feed_blocks(const wgmma_args &args, const addresses &to,
-                                                   const claimed_tile &work, turn &ring) {
+                                                   const claimed_tile &work, turn &ring,
+                                                   uint32_t group) {
     constexpr uint32_t keys = shape<D>::keys, parts = shape<D>::parts;
-    const rp_attention_args &attention = args.call.args;
-    const prefill_tile &tile = work.tile;
     uint32_t lane = threadIdx.x % 32, box = args.box_tokens;
-    uint32_t shift = 31 - __clz(attention.kv.page_tokens);
+    uint32_t shift = 31 - __clz(args.call.args.kv.page_tokens);
     uint32_t offset = lane / parts * box; /* of the lane's page, in the block */
-    auto is_needed = [&](uint32_t position) {
-        return offset < keys && position + box > tile.first_key && position < tile.key_end;
+    block_walk<D, Mask> walk;
+    uint32_t page = 0;
+    bool is_mine = false, may_claim = false;
+    auto look_up = [&]() {
+        uint32_t position = walk.key() + offset;
+        is_mine = offset < keys && walk.is_needed(work, position, box, group);
+        page = is_mine ? work.tile.pages[position >> shift] : 0;
     };
-    uint32_t key = tile.first_key / keys * keys;
-    uint32_t page = is_needed(key + offset) ? tile.pages[(key + offset) >> shift] : 0;
-    bool may_claim = false;
-    for (; key < tile.key_end; key += keys) {
-        uint32_t position = key + offset, next = position + keys, next_page = 0;
-        if (is_needed(next))
-            next_page = tile.pages[next >> shift];
-        if (!may_claim && key + LEAD * keys >= tile.key_end) {
+    walk.begin(args.call, work.tile);
+    bool more = walk.next(args.call);
+    if (more)
+        look_up();
+    while (more) {
+        const uint32_t entry = walk.entry, now = page, position = walk.key() + offset;
+        const bool asks = is_mine;
+        if (!may_claim && walk.left < LEAD) {
             may_claim = true;
             if (lane == 0)
                 barrier_arrive(at(&to.shared->may_claim));
         }
-        ask_block<D, Mask>(args, to, work.kv_head, ring, position, page, is_needed(position), 0);
-        page = next_page;
-    }
-}
-
-/* The same of a program: the blocks that the planner left, and of them the pages. */
-template <int D, typename Mask>
-static __device__ __forceinline__ void feed_program(const wgmma_args &args, const addresses &to,
-                                                    const claimed_tile &work, turn &ring) {
-    constexpr uint32_t keys = shape<D>::keys, parts = shape<D>::parts;
-    const rp_attention_args &attention = args.call.args;
-    const rp_attention_cuda_workspace &workspace = args.call.workspace;
-    const rp_attention_cuda_plan_view &plan = workspace.plans[args.call.mask_class];
-    const prefill_tile &tile = work.tile;
-    const uint2 *words = (const uint2 *)plan.blocks + (size_t)tile.index * workspace.block_words;
-    uint32_t lane = threadIdx.x % 32, box = args.box_tokens, left = plan.bounds[tile.index * 2 + 1];
-    uint32_t shift = 31 - __clz(attention.kv.page_tokens), offset = lane / parts * box;
-    uint32_t group = attention.heads / attention.kv_heads;
-    mask_params<Mask> params;
-    params.load(tile.pages - RP_SLOT_PAGES);
-    bool may_claim = false;
-    for (uint32_t base = 0; left != 0; base += 32) {
-        uint2 mine = make_uint2(0, 0);
-        if (base + lane < workspace.block_words)
-            mine = words[base + lane];
-        for (uint32_t some = __ballot_sync(0xFFFFFFFFu, mine.x != 0); some != 0; some &= some - 1) {
-            uint32_t word = __ffs((int)some) - 1;
-            uint32_t any = __shfl_sync(0xFFFFFFFFu, mine.x, word);
-            uint32_t partial = __shfl_sync(0xFFFFFFFFu, mine.y, word);
-            for (; any != 0; any &= any - 1) {
-                uint32_t bit = __ffs((int)any) - 1, position = ((base + word) * 32 + bit) * keys;
-                uint32_t entry = position | (partial >> bit & 1 ? BLOCK_IS_PARTIAL : 0);
-                if (!may_claim && left <= LEAD) {
-                    may_claim = true;
-                    if (lane == 0)
-                        barrier_arrive(at(&to.shared->may_claim));
-                }
-                if (--left == 0)
-                    entry |= BLOCK_IS_LAST;
-                position += offset;
-                bool is_needed =
-                    offset < keys && position < tile.key_end &&
-                    ((entry & BLOCK_IS_PARTIAL) == 0 ||
-                     Mask::classify(tile.position, tile.tokens, position,
-                                    min(position + box, tile.key_end), work.kv_head * group, group,
-                                    params.value) != RP_MASK_SKIP);
-                uint32_t page = is_needed ? tile.pages[position >> shift] : 0;
-                ask_block<D, Mask>(args, to, work.kv_head, ring, position, page, is_needed, entry);
-            }
-        }
+        more = walk.next(args.call);
+        if (more)
+            look_up();
+        ask_block<D, Mask>(args, to, work.kv_head, ring, position, now, asks, entry);
     }
 }
 
@@ -259,24 +314,23 @@ static __device__ __forceinline__ void claim_tile(const rp_attention_cuda_args &
     barrier_arrive(at(&shared->tile_full[count % 2]));
 }
 
-/* Warp 0 asks for K and V, the three others for Q, a tile ahead of it. The first tile's Q is left to those who
+/* Warp 0 asks for K and V in bf16, the three others for Q, a tile ahead of it. The first tile's Q is left to those who
  * compute: they are many, and have nothing to do yet. */
-template <int D, typename Mask>
+template <int D, typename Mask, rp_dtype Page>
 static __device__ __forceinline__ void feed(const wgmma_args &args, const addresses &to,
                                             uint32_t group) {
     const rp_attention_cuda_args &call = args.call;
     control *shared = to.shared;
     if (threadIdx.x < 32) {
+        if (teams<D, Page>::has_codes)
+            return;
         turn ring;
         for (uint32_t count = 0;; count++) {
             barrier_wait(at(&shared->tile_full[count % 2]), count / 2 & 1);
             claimed_tile work = shared->tiles[count % 2];
             if (work.tile.tokens == 0)
                 return;
-            if constexpr (Mask::is_program)
-                feed_program<D, Mask>(args, to, work, ring);
-            else
-                feed_blocks<D, Mask>(args, to, work, ring);
+            feed_blocks<D, Mask>(args, to, work, ring, group);
         }
     }
     constexpr uint32_t stages = shape<D>::q_stages;
@@ -292,8 +346,8 @@ static __device__ __forceinline__ void feed(const wgmma_args &args, const addres
         if (stages == 1)
             barrier_wait(at(&shared->q_empty[slot]), (count / stages & 1) ^ 1);
         if (work.tile.tokens != 0 && count != 0)
-            feed_q<D, 96, shape<D>::feed_batch>(call.args, to.q + slot * shape<D>::q_bytes, work,
-                                                threadIdx.x - 32, group, 0, ROWS);
+            feed_q<D, 96, teams<D, Page>::feed_batch>(call.args, to.q + slot * shape<D>::q_bytes,
+                                                      work, threadIdx.x - 32, group, 0, ROWS);
         barrier_arrive(at(&shared->q_full[slot]));
         if (work.tile.tokens == 0)
             return;

@@ -2,7 +2,7 @@
 #ifndef RP_ATTENTION_ATTENTION_PREFILL_WGMMA_KERNEL_CUH
 #define RP_ATTENTION_ATTENTION_PREFILL_WGMMA_KERNEL_CUH
 
-#include "attention/attention_prefill_wgmma_feed.cuh"
+#include "attention/attention_prefill_wgmma_codes.cuh"
 
 /* V of keys that no row of the tile sees may be anything: zeros, so that a weight of zero gives zero. Waits for V
  * (full, parity) where there is such a key. By one team where they take turns: the other one's turn comes behind it. */
@@ -62,11 +62,29 @@ multiply_pv(float (&o)[D / 8][4], const uint32_t (&p)[shape<D>::keys / 16][4], u
     wgmma_commit();
 }
 
-/* One warp's word that it is done with a stage. */
-static __device__ __forceinline__ void release(uint64_t *barrier) {
+/* One warp's word that it is done with a stage. Each: every thread's, which has read there itself (racecheck does not
+ * follow one lane's word for its warp). */
+template <bool Each = false> static __device__ __forceinline__ void release(uint64_t *barrier) {
     __syncwarp();
-    if (threadIdx.x % 32 == 0)
+    if (Each || threadIdx.x % 32 == 0)
         barrier_arrive(at(barrier));
+}
+
+/* Scores or weights times the scales of their keys, in shared memory. */
+template <int N>
+static __device__ __forceinline__ void scale_keys(float (&s)[N][4], uint32_t scales) {
+    scales += threadIdx.x % 4 * 8;
+#pragma unroll
+    for (int n = 0; n < N; n++) {
+        float2 two;
+        asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];"
+                     : "=f"(two.x), "=f"(two.y)
+                     : "r"(scales + n * 32)
+                     : "memory");
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            s[n][i] *= i % 2 ? two.y : two.x;
+    }
 }
 
 /* Takes turns: one team's softmax beside the other one's products. */
@@ -212,7 +230,7 @@ static __device__ __forceinline__ void begin_scores(float (&s)[shape<D>::keys / 
                                                     tile_state &now, const addresses &from,
                                                     const turn &k, uint32_t team) {
     if constexpr (Mask::is_program) {
-        /* By the lane that gives the stage back: racecheck does not follow its word for the others (release). */
+        /* By the lane that gives the stage back (release). */
         uint32_t entry = threadIdx.x % 32 == 0 ? from.shared->blocks[k.stage] : 0;
         now.key = __shfl_sync(0xFFFFFFFFu, entry, 0);
     }
@@ -233,17 +251,18 @@ store_tile(const float (&o)[D / 8][4], const tile_state &done, const rp_attentio
                              done.q + team * 64 * 128, group))
         store_rows<D, Mask>(o, done.softmax, attention, done.work.tile, done.work.kv_head, row,
                             group);
-    /* Every thread for itself: racecheck does not follow one lane's word for its warp (release). */
+    /* Every thread for itself (release). */
     barrier_arrive(at(&shared->q_empty[done.count % shape<D>::q_stages]));
 }
 
 /* One turn of the loop: the product of a block's scores runs beside that of the weights of the block before it, also
  * where that one was the last of another tile, which is then stored. With one place for Q (head dim 256) the next
  * tile begins when this one is stored. */
-template <int D, bool Turns, typename Mask>
+template <int D, bool Turns, typename Mask, rp_dtype Page>
 static __device__ __forceinline__ void compute(const wgmma_args &args, const addresses &from,
                                                uint32_t group) {
     constexpr int keys = shape<D>::keys;
+    constexpr bool has_codes = teams<D, Page>::has_codes;
     const rp_attention_args &attention = args.call.args;
     uint32_t team = threadIdx.x / 128 - 1;
     uint32_t row = threadIdx.x / 32 * 16 - 64 + threadIdx.x % 32 / 4;
@@ -260,22 +279,35 @@ static __device__ __forceinline__ void compute(const wgmma_args &args, const add
     feed_q<D, 128, 8>(attention, now.q, now.work, threadIdx.x % 128, group, team * 64, 64);
     warpgroup_sync(SYNC_ROWS + team);
     bool begins = true; /* a tile, with no weights yet */
+    /* Scores of the block that k is at are there: their scales, and its stage is free. Then their weights' scales. */
+    uint32_t scales = 0;
+    auto take_scores = [&]() {
+        scales = scales_at<D, Page>(from, k);
+        if (has_codes)
+            scale_keys(s, scales);
+        release<has_codes>(&shared->empty[0][k.stage]);
+        k.next();
+    };
+    auto take_weights = [&]() {
+        if (has_codes)
+            scale_keys(s, scales + keys * 4);
+        pack_weights(p, s);
+    };
     for (;;) {
         if (begins) {
             barrier_wait(at(&shared->full[0][k.stage]), k.parity);
             begin_scores<D, Mask>(s, now, from, k, team);
             wgmma_wait<0>(s);
-            release(&shared->empty[0][k.stage]);
-            k.next();
+            take_scores();
             soften<D, Mask>(s, now.softmax, scale, now.work.tile, args, now.key, factor,
                             now.params);
-            pack_weights(p, s);
+            take_weights();
             begins = false;
         }
         while (has_more<D, Mask>(now)) {
             const uint32_t values = from.kv[1] + v.stage * shape<D>::block_bytes;
             barrier_wait(at(&shared->full[0][k.stage]), k.parity);
-            if (!Turns || team == 0)
+            if (!has_codes && (!Turns || team == 0))
                 clean<D, Mask>(now.work, now.key, values, at(&shared->full[1][v.stage]), v.parity,
                                team, now.params, group);
             now.key += keys;
@@ -287,14 +319,13 @@ static __device__ __forceinline__ void compute(const wgmma_args &args, const add
             if (Turns)
                 turn_pass(team);
             wgmma_wait<1>(s);
-            release(&shared->empty[0][k.stage]);
-            k.next();
+            take_scores();
             soften<D, Mask>(s, now.softmax, scale, now.work.tile, args, now.key, factor,
                             now.params);
             wgmma_wait<0>(o);
             release(&shared->empty[1][v.stage]);
             v.next();
-            pack_weights(p, s);
+            take_weights();
             rescale(o, scale);
         }
         const tile_state done = now;
@@ -303,7 +334,7 @@ static __device__ __forceinline__ void compute(const wgmma_args &args, const add
                     begin_tile<D>(now, args, from, done.count + 1, team, row, group);
         if (more) {
             barrier_wait(at(&shared->full[0][k.stage]), k.parity);
-            if (!Turns || team == 0)
+            if (!has_codes && (!Turns || team == 0))
                 clean<D, Mask>(done.work, done.key, values, at(&shared->full[1][v.stage]), v.parity,
                                team, done.params, group);
             if (Turns)
@@ -314,16 +345,16 @@ static __device__ __forceinline__ void compute(const wgmma_args &args, const add
             if (Turns)
                 turn_pass(team);
             wgmma_wait<1>(s);
-            release(&shared->empty[0][k.stage]);
-            k.next();
+            take_scores();
             soften<D, Mask>(s, now.softmax, scale, now.work.tile, args, now.key, factor,
                             now.params);
             wgmma_wait<0>(o);
-            pack_weights(p, s);
+            take_weights();
         } else {
             barrier_wait(at(&shared->full[1][v.stage]), v.parity);
-            clean<D, Mask>(done.work, done.key, values, at(&shared->full[1][v.stage]), v.parity,
-                           team, done.params, group);
+            if (!has_codes)
+                clean<D, Mask>(done.work, done.key, values, at(&shared->full[1][v.stage]), v.parity,
+                               team, done.params, group);
             multiply_pv<D>(o, p, values);
             wgmma_wait<0>(o);
         }
@@ -342,9 +373,10 @@ static __device__ __forceinline__ void compute(const wgmma_args &args, const add
     }
 }
 
-template <int D, bool Turns, typename Mask>
+template <int D, bool Turns, typename Mask, rp_dtype Page = RP_DTYPE_BF16>
 static __device__ __forceinline__ void prefill_wgmma(const wgmma_args &args) {
 #if RP_CUDA_HOPPER
+    using team = teams<D, Page>;
     extern __shared__ unsigned char raw[];
     rp_stamp stamp(args.call.stamp, threadIdx.x == 128);
     unsigned char *aligned = raw + (1024 - at(raw) % 1024) % 1024;
@@ -353,14 +385,17 @@ static __device__ __forceinline__ void prefill_wgmma(const wgmma_args &args) {
     places.q = at(aligned) + 1024;
     places.kv[0] = places.q + shape<D>::q_stages * shape<D>::q_bytes;
     places.kv[1] = places.kv[0] + STAGES * shape<D>::block_bytes;
+    places.scales = places.kv[1] + STAGES * shape<D>::block_bytes;
+    places.codes = places.scales + 2 * STAGES * team::scale_bytes;
     if (threadIdx.x == 0) {
         for (int i = 0; i < 2; i++) {
             barrier_init(at(&places.shared->tile_full[i]), 1);
             barrier_init(at(&places.shared->q_full[i]), 96);
-            barrier_init(at(&places.shared->q_empty[i]), THREADS - 128);
+            barrier_init(at(&places.shared->q_empty[i]), COMPUTING);
             for (int stage = 0; stage < STAGES; stage++) {
-                barrier_init(at(&places.shared->full[i][stage]), 1);
-                barrier_init(at(&places.shared->empty[i][stage]), 8);
+                barrier_init(at(&places.shared->full[i][stage]), team::has_codes ? CONVERTING : 1);
+                barrier_init(at(&places.shared->empty[i][stage]),
+                             team::has_codes && i == 0 ? COMPUTING : COMPUTING / 32);
             }
         }
         barrier_init(at(&places.shared->may_claim), 1);
@@ -371,11 +406,14 @@ static __device__ __forceinline__ void prefill_wgmma(const wgmma_args &args) {
     stamp.look();
     __syncthreads();
     if (threadIdx.x < 128) {
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(shape<D>::feed_registers));
-        feed<D, Mask>(args, places, group);
-    } else {
-        asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(shape<D>::compute_registers));
-        compute<D, Turns, Mask>(args, places, group);
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(team::feed_registers));
+        feed<D, Mask, Page>(args, places, group);
+    } else if (threadIdx.x < 128 + COMPUTING) {
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(team::compute_registers));
+        compute<D, Turns, Mask, Page>(args, places, group);
+    } else if constexpr (team::has_codes) {
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(team::convert_registers));
+        feed_codes<D, Mask, Page>(args, places, group);
     }
 #else
     (void)args;

@@ -38,9 +38,9 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 
 #ifdef RP_PROGRAM_WGMMA
 #include "attention/attention_prefill_wgmma_kernel.cuh"
-extern "C" __global__ void __launch_bounds__(THREADS, 1)
+extern "C" __global__ void __launch_bounds__(teams<RP_PROGRAM_DIM, program_page>::threads, 1)
     rp_program_prefill(const __grid_constant__ wgmma_args args) {
-    prefill_wgmma<RP_PROGRAM_DIM, RP_PROGRAM_DIM != 256, program_mask>(args);
+    prefill_wgmma<RP_PROGRAM_DIM, RP_PROGRAM_DIM != 256, program_mask, program_page>(args);
 }
 #endif
 

@@ -15,6 +15,11 @@ bool rp_attention_prefill_wgmma_cuda_supports(const rp_attention_cuda_config *co
 uint32_t rp_attention_prefill_wgmma_cuda_tile(const rp_attention_cuda_config *config);
 uint32_t rp_attention_prefill_wgmma_cuda_keys(const rp_attention_cuda_config *config);
 int rp_attention_prefill_wgmma_cuda_run(const void *args, cudaStream_t stream);
+/* Of one type of page. */
+int rp_attention_prefill_wgmma_int8_cuda_run(const rp_attention_cuda_args *args,
+                                             cudaStream_t stream);
+int rp_attention_prefill_wgmma_fp8_cuda_run(const rp_attention_cuda_args *args,
+                                            cudaStream_t stream);
 
 #define LOG2_E 1.44269504088896340736f
 

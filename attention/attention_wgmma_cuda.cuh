@@ -32,6 +32,19 @@ static __device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t p
                  "r"(parity)
                  : "memory");
 }
+/* Whether that is so already. */
+static __device__ __forceinline__ bool barrier_test(uint32_t barrier, uint32_t parity) {
+    uint32_t done;
+    asm volatile("{\n"
+                 ".reg .pred done;\n"
+                 "mbarrier.test_wait.parity.shared::cta.b64 done, [%1], %2;\n"
+                 "selp.u32 %0, 1, 0, done;\n"
+                 "}\n"
+                 : "=r"(done)
+                 : "r"(barrier), "r"(parity)
+                 : "memory");
+    return done != 0;
+}
 /* Ordinary stores to shared memory become visible to wgmma and bulk copies. */
 static __device__ __forceinline__ void fence_async_proxy() {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
