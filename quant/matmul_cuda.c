@@ -14,6 +14,19 @@ typedef CUresult (*encode_fn)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, vo
                               const cuuint32_t *, CUtensorMapInterleave, CUtensorMapSwizzle,
                               CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
 
+static bool is_w8a8(const struct rp_matrix *w) {
+    return rp_dtype_bytes(w->dtype) == 1 && w->input == RP_INPUT_QUANTISED;
+}
+
+static bool is_w8a16(const struct rp_matrix *w) {
+    return rp_dtype_bytes(w->dtype) == 1 && w->input == RP_INPUT_PLAIN;
+}
+
+/* Of the rows that meet the weights. */
+static enum rp_dtype in_dtype(const struct rp_matrix *w) {
+    return is_w8a16(w) ? RP_DTYPE_BF16 : w->dtype;
+}
+
 /* Blocks at work when each of 132 takes an equal run of (rows outputs, segment). */
 static uint32_t blocks_at_work(uint32_t n, uint32_t segments, uint32_t rows) {
     uint32_t units = RP_CEIL_DIV(n, rows) * segments;
@@ -76,6 +89,7 @@ struct rp_matmul_tile rp_matmul_cuda_choose(const struct rp_matmul_cuda *op) {
     };
     const struct rp_matrix *w = op->weight;
     bool narrow = w->dtype != RP_DTYPE_BF16; /* tiles of up to 128 tokens alone */
+    bool plain = is_w8a16(w);
     size_t i = 0;
     while (op->rows.max_rows > choices[i].max_rows)
         i++;
@@ -94,8 +108,14 @@ struct rp_matmul_tile rp_matmul_cuda_choose(const struct rp_matmul_cuda *op) {
     }
     struct rp_matmul_tile tile = choices[i].tile;
     /* Small launches beside the weights of codes are held up less: 1 % of a step. */
-    if (narrow && tile.tokens == 32)
+    if (narrow && !plain && tile.tokens == 32)
         tile.flight_early = 1;
+    /* Twice the bytes of tokens in a stage: more stages of half of K. */
+    if (plain && tile.tokens == 64) {
+        tile.boxes = 1;
+        tile.flight_early = 4;
+        tile.flight = 6;
+    }
     uint32_t m = op->rows.max_rows;
     if (!narrow && m >= 1536 && w->rows >= 6144 && RP_CEIL_DIV(m, 192u) * 192 <= m + m / 16)
         tile.tokens = 192;
@@ -171,22 +191,19 @@ int rp_matmul_cuda_encode_weights(CUtensorMap *map, const struct rp_matrix *weig
 int rp_matmul_cuda_encode_tokens(CUtensorMap *map, const struct rp_matmul_cuda *op,
                                  uint32_t box_rows, struct rp_error *err) {
     RP_ASSERT(op->in_stride >= op->weight->cols);
+    uint32_t bytes = (uint32_t)rp_dtype_bytes(in_dtype(op->weight));
     struct rp_matmul_map shape = {.dtype = RP_DTYPE_BF16,
                                   .rank = 2,
-                                  .sizes = {rp_matmul_cuda_units(op->weight), op->rows.max_rows},
-                                  .strides = {op->in_stride * rp_dtype_bytes(op->weight->dtype)},
+                                  .sizes = {op->weight->cols * bytes / 2, op->rows.max_rows},
+                                  .strides = {op->in_stride * bytes},
                                   .box = {RP_MATMUL_BLOCK, box_rows},
                                   .swizzle = 128};
     return rp_matmul_cuda_encode_map(map, op->in, &shape, err);
 }
 
-static bool is_w8a8(const struct rp_matrix *w) {
-    return rp_dtype_bytes(w->dtype) == 1 && w->input == RP_INPUT_QUANTISED;
-}
-
-/* Rows of both operands begin at multiples of 16 bytes; the rows are there in the weight's dtype. */
+/* Rows of both operands begin at multiples of 16 bytes; the rows are there as the weights want them. */
 static bool fits_rows(const struct rp_matmul_cuda *op) {
-    return op->in_stride * rp_dtype_bytes(op->weight->dtype) % 16 == 0 &&
+    return op->in_stride * rp_dtype_bytes(in_dtype(op->weight)) % 16 == 0 &&
            (uintptr_t)op->in % 16 == 0;
 }
 
@@ -212,6 +229,13 @@ bool rp_matmul_cuda_fits_blocks(const struct rp_matmul_cuda *op) {
     const struct rp_matrix *w = op->weight;
     return aligned_weight(op) && is_w8a8(w) && w->dtype == RP_DTYPE_FP8_E4M3 &&
            w->scale_kind == RP_SCALE_BLOCK_128 && op->in_scales && fits_rows(op);
+}
+
+bool rp_matmul_cuda_fits_w8a16(const struct rp_matmul_cuda *op) {
+    const struct rp_matrix *w = op->weight;
+    bool blocks = w->scale_kind == RP_SCALE_BLOCK_128 && w->dtype == RP_DTYPE_FP8_E4M3;
+    return aligned_weight(op) && is_w8a16(w) && (blocks || w->scale_kind == RP_SCALE_CHANNEL) &&
+           !op->gated && !op->norm.cols && fits_rows(op);
 }
 
 /* A stage's copies are counted while it is not used again: caps as large as the ring are none. */
@@ -250,7 +274,9 @@ static int lay_out(struct rp_matmul_tc_args *args, const struct rp_matmul_cuda *
     if (tile->order == RP_MATMUL_ORDER_WAVES)
         args->grid = RP_MIN(tiles, op->limits.sm_count);
 
-    uint32_t stage = (tile->rows + tile->tokens) * RP_MATMUL_BLOCK * 2 * tile->boxes;
+    /* As many columns of tokens as of weights. */
+    uint32_t token_boxes = args->in_dtype == args->dtype ? 1 : 2;
+    uint32_t stage = (tile->rows + tile->tokens * token_boxes) * RP_MATMUL_BLOCK * 2 * tile->boxes;
     uint32_t room = RP_MIN(tile->shared_bytes, op->limits.shared_bytes_block);
     args->stages = tile->stages ? tile->stages : RP_MIN((room - 1024) / (stage + 24), 32u);
     args->shared_bytes = args->stages * (stage + 24) + 1024;
@@ -270,6 +296,7 @@ static int fill_args(struct rp_matmul_tc_args *args, const struct rp_matmul_cuda
     args->stamp = op->rows.stamp;
     args->bias = op->bias;
     args->dtype = w->dtype;
+    args->in_dtype = in_dtype(w);
     args->in_scales = op->in_scales;
     args->weight_scales = w->scales;
     args->block_scales = w->scale_kind == RP_SCALE_BLOCK_128;
@@ -355,7 +382,8 @@ int rp_matmul_cuda_plan(const struct rp_matmul_cuda *op, struct rp_arena *memory
         return rp_matmul_wide_cuda_plan(op, 0, segment, memory, out_launch, err);
     if (rp_matmul_rows_pays(op))
         return rp_matmul_cuda_plan_rows(op, segment, memory, out_launch, err);
-    if (rp_matmul_cuda_fits(op) || rp_matmul_cuda_fits_blocks(op)) {
+    if (rp_matmul_cuda_fits(op) || rp_matmul_cuda_fits_blocks(op) ||
+        rp_matmul_cuda_fits_w8a16(op)) {
         struct rp_matmul_tile tile = rp_matmul_cuda_choose(op);
         return rp_matmul_cuda_plan_tile(op, &tile, segment, memory, out_launch, out_partials, err);
     }

@@ -16,9 +16,13 @@
  * above. RP_SCALE_BLOCK_128: a chain each 128 columns, total = fma(chain, scales[n / 128][k / 128], total) within a
  * segment, then * in_scales[row].
  * Sizes outside the tile rules: INT8 the same bits; FP8 f32 chains in place of the tensor cores', within segments.
- * W8A16 (RP_INPUT_PLAIN): 32 f32 fma chains of bf16 * code, chain l of columns [16 l + 512 j, + 16) in rising k, added by
- * halves (l and l ^ 16, l ^ 8, ...), then * scales[n]; with blocks, sums of 16 columns times their scale go into the chain
- * (matmul_generic_8_cuda.cu).
+ *
+ * W8A16 (RP_INPUT_PLAIN), for any number of rows: codes are bf16 numbers, exactly, and the segments those of W8A8. A segment
+ * is one chain of m64nNk16 from zero in rising k, as of bf16 weights, then * scales[n] in f32, and is added up as above.
+ * RP_SCALE_BLOCK_128: a chain each 128 columns, total = fma(chain, scales[n / 128][k / 128], total) within a segment.
+ * Sizes outside the tile rules (any number of rows of such a matrix, too): 32 f32 fma chains of bf16 * code, chain l of
+ * columns [16 l + 512 j, + 16) in rising k, added by halves (l and l ^ 16, l ^ 8, ...), then * scales[n]; with blocks,
+ * sums of 16 columns times their scale go into the chain (matmul_generic_8_cuda.cu).
  *
  * --numerics fast may break this contract.
  *
@@ -78,7 +82,7 @@ struct rp_matmul_cuda {
     size_t workspace_bytes;
 };
 
-/* Columns of K per segment for a bf16 matrix of (n, k); of 8 bits k and the result count pairs of columns. gate_up: its
+/* Columns of K per segment for a bf16 matrix of (n, k); of 8 bits, W8A16 too, k and the result count pairs of columns. gate_up: its
  * output goes through an activation; such a matrix is one segment, so that one block has an output whole and can finish
  * it. */
 uint32_t rp_matmul_cuda_segment(uint32_t n, uint32_t k, bool gate_up);

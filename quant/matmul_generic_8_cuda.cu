@@ -4,7 +4,7 @@
  * a chain sum = fma(x, code, sum) each (INT8 by INT8: exact, in int32); what lies past the end counts as zero. Lanes are
  * added by halves: l and l ^ 16, l ^ 8, ... What a chain is of follows from the matrix alone:
  *
- *   W8A16     all of K; the sum * scales[n]
+ *   W8A16     all of K; the sum * scales[n] (other bits than tensor cores give: a matrix has one family)
  *   W8A8      a segment of K (matmul_cuda.h); the sum * (in_scales[row] * scales[n]), segments added up in rising order
  *   blocks    sums of 16 columns take their scale on the way into the chain: sum = fma(sixteen, scale, sum)
  *

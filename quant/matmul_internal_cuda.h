@@ -65,8 +65,9 @@ struct rp_matmul_tc_args {
     uint64_t
         *trace; /* (blocks, 4): when it started, waited, ended, and the SM: with RP_TRACE alone */
     bool out_bf16, accumulate, dependent, block_scales;
-    enum rp_dtype dtype; /* of both operands */
-    /* Of 8-bit products: (max_rows), and (n) or (ceil(n / 128), ceil(k / 128)) where block_scales; else NULL. */
+    enum rp_dtype dtype,
+        in_dtype; /* of the weights and the rows; they differ in W8A16, whose rows are bf16 */
+    /* Of 8-bit products: (max_rows), NULL for W8A16; (n) or (ceil(n / 128), ceil(k / 128)) where block_scales. */
     const float *in_scales, *weight_scales;
 };
 
@@ -172,8 +173,10 @@ int rp_matmul_cuda_encode(CUtensorMap *map, const void *data, uint32_t rank, con
 bool rp_matmul_cuda_fits(const struct rp_matmul_cuda *op);
 /* The same of the weights alone, whoever makes the rows. */
 bool rp_matmul_cuda_fits_weight(const struct rp_matmul_cuda *op);
-/* The same for FP8 with a scale per block, which one kernel serves for any number of rows: matmul_tc_kernel.cuh. */
+/* The same for what one kernel serves for any number of rows, matmul_tc_kernel.cuh: W8A8 in FP8 with a scale per block,
+ * and W8A16 with either kind of scales. */
 bool rp_matmul_cuda_fits_blocks(const struct rp_matmul_cuda *op);
+bool rp_matmul_cuda_fits_w8a16(const struct rp_matmul_cuda *op);
 /* Shared memory that a block of this product may take. */
 uint32_t rp_matmul_cuda_shared_room(const struct rp_matmul_cuda *op);
 /* A cap on stages in flight as the kernels want it, of a ring of so many; UINT32_MAX: no cap. */

@@ -8,14 +8,17 @@
 #include "device/program.h"
 #include "quant/matmul_wgmma.cuh"
 
-/* The instruction for weights of this dtype. */
+/* The instruction for weights of this dtype by rows of the same. */
 static inline rp_wgmma_type rp_wgmma_type_of(rp_dtype dtype) {
     return dtype == RP_DTYPE_INT8       ? RP_WGMMA_INT8
            : dtype == RP_DTYPE_FP8_E4M3 ? RP_WGMMA_FP8
                                         : RP_WGMMA_BF16;
 }
 
+/* Weights are codes; they are held in registers as bf16, for rows of bf16. */
 template <rp_wgmma_type TYPE> constexpr bool rp_wgmma_is_8 = TYPE != RP_WGMMA_BF16;
+template <rp_wgmma_type TYPE>
+constexpr bool rp_wgmma_is_held = TYPE == RP_WGMMA_FP8_BF16 || TYPE == RP_WGMMA_INT8_BF16;
 
 /* The product of two scales, or of a sum and one. */
 __device__ __forceinline__ float rp_scaled(float sum, float scale) { return __fmul_rn(sum, scale); }

@@ -21,7 +21,10 @@
  *
  * 8-bit codes lie as half as many bf16 would: boxes, stages and work are the same. A segment's sum becomes a float
  * where it is complete, by the scales of its row and its weight; behind that nothing knows of codes. BLOCK_SCALES:
- * each box is a chain of its own, added to the segment's sum with the scale of its block. */
+ * each box is a chain of its own, added to the segment's sum with the scale of its block.
+ *
+ * W8A16: tokens are bf16, two boxes of them for one of weights, whose codes the warpgroups make bf16 of on their way to
+ * the tensor cores (matmul_tc_w8a16.cuh). */
 #ifndef RP_QUANT_MATMUL_TC_KERNEL_CUH
 #define RP_QUANT_MATMUL_TC_KERNEL_CUH
 
@@ -29,6 +32,7 @@
 #include "quant/matmul_internal_cuda.h"
 #include "quant/matmul_pipeline.cuh"
 #include "quant/matmul_scales.cuh"
+#include "quant/matmul_tc_w8a16.cuh"
 #include "quant/matmul_tc_work.cuh"
 #include "quant/matmul_wgmma.cuh"
 
@@ -37,8 +41,14 @@ struct rp_matmul_tc_kernel {
     void (*kernel)(rp_matmul_tc_args);
     uint32_t threads;
 };
-/* Of 8-bit products; NULL kernel: there is none. */
+/* Of 8-bit products; NULL kernel: there is none. W8A16 of INT8, of FP8, and of FP8 with scales of blocks. */
 extern "C" struct rp_matmul_tc_kernel rp_matmul_tc_8_find(const struct rp_matmul_tc_args *args);
+extern "C" struct rp_matmul_tc_kernel
+rp_matmul_tc_w8a16_int8_find(const struct rp_matmul_tile *tile);
+extern "C" struct rp_matmul_tc_kernel
+rp_matmul_tc_w8a16_fp8_find(const struct rp_matmul_tile *tile);
+extern "C" struct rp_matmul_tc_kernel
+rp_matmul_tc_w8a16_blocks_find(const struct rp_matmul_tile *tile);
 
 namespace {
 
@@ -90,18 +100,14 @@ __device__ __forceinline__ void copy_tokens(const rp_matmul_tc_args &args, ring<
     while (s.valid) {
         rp_barrier_wait(at.empty_barrier(), at.phase ^ 1);
         rp_barrier_expect(at.full_barrier(), s.count * Shape::TOKEN_BYTES);
-        for (uint32_t box = 0; box < s.count; box++)
-            rp_copy_box(at.tokens(box), &args.in_map, (s.block + box) * RP_MATMUL_BLOCK,
+        for (uint32_t i = 0; i < s.count * Shape::TOKEN_BOXES; i++)
+            rp_copy_box(at.tokens(0) + i * Shape::TOKEN_BOX_BYTES, &args.in_map,
+                        (s.block * Shape::TOKEN_BOXES + i) * RP_MATMUL_BLOCK,
                         s.r.token_tile * Shape::TOKENS, at.full_barrier(), RP_L2_EVICT_LAST);
         s.next(args);
         at.next();
     }
 }
-
-/* Sums of a segment as the instruction makes them, and as floats. */
-template <typename Shape>
-using sums_of = typename rp_wgmma_sum<Shape::TYPE>::type[Shape::BLOCKS][Shape::SUMS];
-template <typename Shape> using parts_of = float[Shape::BLOCKS][Shape::SUMS];
 
 /* Where the sums of one thread lie. */
 struct place {
@@ -205,11 +211,6 @@ __device__ __forceinline__ void store_out(const rp_matmul_tc_args &args, const p
     }
 }
 
-template <typename Shape> __device__ __forceinline__ void free_stage(const ring<Shape> &at) {
-    if (threadIdx.x % 32 == 0)
-        rp_barrier_arrive(at.empty_barrier());
-}
-
 /* One segment: a chain from zero over its columns in rising order. */
 template <typename Shape>
 __device__ __forceinline__ void multiply_segment(ring<Shape> &at, uint32_t warpgroup,
@@ -296,12 +297,13 @@ __device__ __forceinline__ void multiply_scaled(ring<Shape> &at, uint32_t warpgr
 
 /* Of this thread's sums in one tile. */
 template <typename Shape> struct scales_of {
-    rp_column_scales<Shape::TOKENS> tokens;
+    rp_column_scales<Shape::TOKENS> tokens; /* W8A16 has none */
     float weights[Shape::BLOCKS][2]; /* of its rows; with block scales they are in the sums */
     const float *blocks;             /* of the warpgroup's first row, from K = 0 on */
 
     __device__ __forceinline__ void load(const rp_matmul_tc_args &args, const place &p) {
-        tokens.load(args.in_scales + p.base, p.columns);
+        if constexpr (!Shape::HELD)
+            tokens.load(args.in_scales + p.base, p.columns);
         if constexpr (Shape::BLOCK_SCALES) {
             uint32_t row = min(p.first_row, args.n - 1);
             blocks = args.weight_scales + (size_t)(row / 128) * args.blocks;
@@ -309,7 +311,8 @@ template <typename Shape> struct scales_of {
 #pragma unroll
             for (int i = 0; i < Shape::BLOCKS * 2; i++) {
                 uint32_t row = p.row + i / 2 * 64 + i % 2 * 8;
-                weights[i / 2][i % 2] = row < args.n ? args.weight_scales[row] : 0.0f;
+                float scale = row < args.n ? args.weight_scales[row] : 0.0f;
+                weights[i / 2][i % 2] = Shape::HELD ? scale * held_unit<Shape::TYPE> : scale;
             }
         }
     }
@@ -324,6 +327,14 @@ template <typename Shape> struct scales_of {
                     sums[block][i],
                     Shape::BLOCK_SCALES ? token : rp_scaled(token, weights[block][i / 2 % 2]));
         }
+    }
+    /* W8A16: rows have none. */
+    __device__ __forceinline__ void apply(parts_of<Shape> &parts) const {
+#pragma unroll
+        for (int i = 0; i < (Shape::BLOCK_SCALES ? 0 : Shape::SUMS); i++)
+#pragma unroll
+            for (int block = 0; block < Shape::BLOCKS; block++)
+                parts[block][i] = rp_scaled(parts[block][i], weights[block][i / 2 % 2]);
     }
 };
 
@@ -390,13 +401,19 @@ __device__ __forceinline__ void multiply_codes(const rp_matmul_tc_args &args, ri
     for (uint32_t segment = r.begin; segment < r.end; segment++) {
         uint32_t first = segment * args.segment_blocks;
         uint32_t blocks = min(args.segment_blocks, args.blocks - first);
-        sums_of<Shape> sums;
         parts_of<Shape> parts;
-        if constexpr (Shape::BLOCK_SCALES)
-            multiply_scaled<Shape>(at, p.warpgroup, blocks, scales.blocks + first, sums);
-        else
-            multiply_segment<Shape>(at, p.warpgroup, blocks, sums);
-        scales.apply(sums, parts);
+        if constexpr (Shape::HELD) {
+            const float *own = Shape::BLOCK_SCALES ? scales.blocks + first : NULL;
+            multiply_held<Shape>(at, p.warpgroup, blocks, own, parts);
+            scales.apply(parts);
+        } else {
+            sums_of<Shape> sums;
+            if constexpr (Shape::BLOCK_SCALES)
+                multiply_scaled<Shape>(at, p.warpgroup, blocks, scales.blocks + first, sums);
+            else
+                multiply_segment<Shape>(at, p.warpgroup, blocks, sums);
+            scales.apply(sums, parts);
+        }
         leave_segment<Shape>(args, p, r, segment, parts, total);
     }
 }
@@ -485,6 +502,30 @@ __global__ void __launch_bounds__(Shape::THREADS, 1)
 
 template <typename Shape> rp_matmul_tc_kernel rp_matmul_tc_kernel_of() {
     return {matmul_tc<Shape>, Shape::THREADS};
+}
+
+/* W8A16, in the tiles that rp_matmul_cuda_choose takes: 128 outputs. */
+template <rp_wgmma_type TYPE, bool BLOCK_SCALES>
+rp_matmul_tc_kernel rp_matmul_tc_w8a16_kernel_of(const struct rp_matmul_tile *tile) {
+    if (tile->rows != 128 || (int)tile->boxes != held_boxes((int)tile->tokens))
+        return {};
+#define KERNEL_OF(tokens)                                                                          \
+    rp_matmul_tc_kernel_of<shape<tokens, 128, held_boxes(tokens), false, TYPE, BLOCK_SCALES>>()
+    switch (tile->tokens) {
+    case 8:
+        return KERNEL_OF(8);
+    case 16:
+        return KERNEL_OF(16);
+    case 32:
+        return KERNEL_OF(32);
+    case 64:
+        return KERNEL_OF(64);
+    case 128:
+        return KERNEL_OF(128);
+    default:
+        return {};
+    }
+#undef KERNEL_OF
 }
 
 } // namespace

@@ -3,6 +3,7 @@
 #define RP_QUANT_MATMUL_TC_WORK_CUH
 
 #include "quant/matmul_internal_cuda.h"
+#include "quant/matmul_pipeline.cuh"
 #include "quant/matmul_scales.cuh"
 
 #define GROUP_TILES 16 /* token tiles that ORDER_WAVES keeps together */
@@ -15,11 +16,16 @@ struct shape {
     static constexpr int TOKENS = TOKENS_, ROWS = ROWS_;
     static constexpr int BOXES = BOXES_; /* of 128 bytes of K in a stage */
     static constexpr rp_wgmma_type TYPE = TYPE_;
+    static constexpr bool HELD = rp_wgmma_is_held<TYPE>; /* codes by tokens in bf16: W8A16 */
     static constexpr bool BLOCK_SCALES = BLOCK_SCALES_;
     static constexpr int WARPGROUPS = ROWS > 64 ? 2 : 1;
     static constexpr int BLOCKS = ROWS / 64 / WARPGROUPS; /* of 64 rows, of one warpgroup */
     static constexpr int SUMS = TOKENS / 2;               /* registers of one block */
-    static constexpr uint32_t WEIGHT_BYTES = ROWS * 128, TOKEN_BYTES = TOKENS * 128; /* a box */
+    /* A box of weights, and what of the tokens meets it: as many columns, in bf16 two boxes of 64. */
+    static constexpr int TOKEN_BOXES = HELD ? 2 : 1;
+    static constexpr uint32_t TOKEN_BOX_BYTES = TOKENS * 128;
+    static constexpr uint32_t WEIGHT_BYTES = ROWS * 128;
+    static constexpr uint32_t TOKEN_BYTES = TOKEN_BOXES * TOKEN_BOX_BYTES;
     static constexpr uint32_t STAGE_BYTES = BOXES * (WEIGHT_BYTES + TOKEN_BYTES);
     /* A stage's instructions are awaited at once, which frees it earlier, instead of under those of the
      * next stage: better wherever memory is the limit. */
@@ -34,6 +40,11 @@ struct shape {
     static constexpr int REGISTERS = rp_wgmma_is_8<TYPE> ? 232 : 240;
     static constexpr int THREADS = 128 * WARPGROUPS + (WIDE ? 128 : 64);
 };
+
+/* Sums of a segment as the instruction makes them, and as floats. */
+template <typename Shape>
+using sums_of = typename rp_wgmma_sum<Shape::TYPE>::type[Shape::BLOCKS][Shape::SUMS];
+template <typename Shape> using parts_of = float[Shape::BLOCKS][Shape::SUMS];
 
 /* Segments [begin, end) of one tile. */
 struct run {
@@ -144,6 +155,12 @@ template <typename Shape> struct ring {
         }
     }
 };
+
+/* Each warp that multiplies calls it once for a stage. */
+template <typename Shape> __device__ __forceinline__ void free_stage(const ring<Shape> &at) {
+    if (threadIdx.x % 32 == 0)
+        rp_barrier_arrive(at.empty_barrier());
+}
 
 } // namespace
 

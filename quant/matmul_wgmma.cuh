@@ -1,5 +1,5 @@
 /* matmul_wgmma.cuh - wgmma m64nN: d (64, N) += or = a (64, 32 bytes) * b (N, 32 bytes)^T, both in shared memory,
- * K-major. One specialisation per width and type: the instruction names every register.
+ * K-major; or a of bf16 in registers. One specialisation per width and type: the instruction names every register.
  *
  *   RP_WGMMA_BF16  16 columns of K, sums f32
  *   RP_WGMMA_FP8   32 columns of e4m3; sums f32, which the tensor cores keep to few bits within a chain
@@ -8,19 +8,31 @@
  *
  * Bytes lie alike for all three, so whoever counts K in boxes of 128 bytes needs to know no more of the type.
  *
+ *   RP_WGMMA_FP8_BF16, RP_WGMMA_INT8_BF16  codes that a kernel makes bf16 of in registers, by columns in bf16: the bits
+ *                                          of RP_WGMMA_BF16 (rp_wgmma_held; tests/gpu/test_numerics_probe)
+ *
  * Thread t of the warpgroup holds d[row][col] for row = 16 * (t / 32) + (t % 32) / 4 (+ 8) and
- * col = 8 * j + 2 * (t % 4) (+ 1) in d[4 * j + {0: row, col; 1: col + 1; 2: row + 8; 3: both}]. */
+ * col = 8 * j + 2 * (t % 4) (+ 1) in d[4 * j + {0: row, col; 1: col + 1; 2: row + 8; 3: both}]. Of a in registers it has
+ * four pairs of columns k, k + 1, the first in the lower half: row, k = 2 * (t % 4) in a[0]; row + 8 in a[1]; k + 8 in
+ * a[2]; both in a[3]. */
 #ifndef RP_QUANT_MATMUL_WGMMA_CUH
 #define RP_QUANT_MATMUL_WGMMA_CUH
 
 #include <stdint.h>
 
-enum rp_wgmma_type { RP_WGMMA_BF16, RP_WGMMA_FP8, RP_WGMMA_INT8 };
+enum rp_wgmma_type {
+    RP_WGMMA_BF16,
+    RP_WGMMA_FP8,
+    RP_WGMMA_INT8,
+    RP_WGMMA_FP8_BF16,
+    RP_WGMMA_INT8_BF16
+};
 
 template <rp_wgmma_type TYPE> struct rp_wgmma_sum { using type = float; };
 template <> struct rp_wgmma_sum<RP_WGMMA_INT8> { using type = int32_t; };
 
 template <int N, rp_wgmma_type TYPE = RP_WGMMA_BF16> struct rp_wgmma;
+template <int N> struct rp_wgmma_held; /* of bf16, a in registers */
 
 /* clang-format off */
 /* Registers of the first 8, 16, 24 ... columns: their operands, and their names in the text. */
@@ -101,6 +113,26 @@ RP_WGMMA_ALL(128, 64, 65, 66)
 RP_WGMMA_ALL(192, 96, 97, 98)
 RP_WGMMA_ALL(224, 112, 113, 114)
 RP_WGMMA_ALL(256, 128, 129, 130)
+
+/* a0 ... a3, b, p: as above. */
+#define RP_WGMMA_HELD(n, a0_at, a1_at, a2_at, a3_at, b_at, add_at)                                  \
+    template <> struct rp_wgmma_held<n> {                                                           \
+        static __device__ __forceinline__ void                                                      \
+        run(float (&d)[n / 2], const uint32_t (&a)[4], uint64_t b, uint32_t add) {                  \
+            asm volatile("{ .reg .pred p; setp.ne.b32 p, %" #add_at ", 0;"                          \
+                         "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32.bf16.bf16 {"               \
+                         RP_WGMMA_TEXT_##n "}, {%" #a0_at ", %" #a1_at ", %" #a2_at ", %" #a3_at    \
+                         "}, %" #b_at ", p, 1, 1, 0; }"                                             \
+                         : RP_WGMMA_REGS_##n(RP_WGMMA_F32)                                          \
+                         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));           \
+        }                                                                                           \
+    };
+RP_WGMMA_HELD(8, 4, 5, 6, 7, 8, 9)
+RP_WGMMA_HELD(16, 8, 9, 10, 11, 12, 13)
+RP_WGMMA_HELD(32, 16, 17, 18, 19, 20, 21)
+RP_WGMMA_HELD(64, 32, 33, 34, 35, 36, 37)
+RP_WGMMA_HELD(128, 64, 65, 66, 67, 68, 69)
+RP_WGMMA_HELD(256, 128, 129, 130, 131, 132, 133)
 /* clang-format on */
 
 #endif

@@ -32,6 +32,7 @@ struct product {
     uint32_t max_rows, live, n, k;
     enum rp_dtype dtype, out_dtype;
     bool block_scales, bias, accumulate, partials, gated, gate_up;
+    bool plain;         /* W8A16: rows are bf16, codes any that are numbers */
     enum source source; /* of the rows, where the kernel for few rows is asked for */
     enum rp_activation fn;
     uint32_t segment;  /* in units; 0: as planned */
@@ -90,6 +91,13 @@ static float *random_floats(size_t count, float base, float spread) {
     for (size_t i = 0; i < count; i++)
         data[i] = base + spread * random_value();
     return data;
+}
+
+/* Any that is a number. */
+static inline uint8_t any_code(enum rp_dtype dtype) {
+    random_value();
+    uint8_t code = (uint8_t)(random_state >> 16);
+    return dtype == FP8 && (code & 0x7F) == 0x7F ? 0 : code;
 }
 
 static uint8_t random_code(enum rp_dtype dtype) {
@@ -162,7 +170,7 @@ static void make_rows(const struct product *p, struct data *d) {
     d->in = malloc(bytes);
     d->in_scales = random_floats(p->max_rows, scale_of(p->dtype), scale_of(p->dtype) / 2);
     memset(d->in, 0xFF, bytes); /* NaN in FP8 */
-    if (p->source != READY)
+    if (p->source != READY || p->plain)
         make_plain(p, d);
     for (size_t row = 0; row < p->max_rows; row++) {
         uint8_t *codes = d->in + row * d->in_stride;
@@ -186,13 +194,13 @@ static struct data make_data(const struct product *p) {
     rp_gpu_step_upload(&env.step);
     d.weight = malloc(count);
     for (size_t i = 0; i < count; i++)
-        d.weight[i] = random_code(p->dtype);
+        d.weight[i] = p->plain ? any_code(p->dtype) : random_code(p->dtype);
     d.matrix =
         (struct rp_matrix){.rows = p->n,
                            .cols = p->k,
                            .dtype = p->dtype,
                            .scale_kind = p->block_scales ? RP_SCALE_BLOCK_128 : RP_SCALE_CHANNEL,
-                           .input = RP_INPUT_QUANTISED};
+                           .input = p->plain ? RP_INPUT_PLAIN : RP_INPUT_QUANTISED};
     size_t scales = rp_matrix_scale_count(&d.matrix);
     d.weight_scales = random_floats(scales, scale_of(p->dtype), scale_of(p->dtype) / 2);
     d.matrix.data = rp_gpu_upload(d.weight, count);
@@ -228,9 +236,9 @@ static struct rp_matmul_cuda describe(const struct product *p, const struct data
                                 .limits = env.limits,
                                 .weight = &d->matrix,
                                 .bias = p->bias ? d->bias_device : NULL,
-                                .in = d->in_device,
+                                .in = p->plain ? d->plain_device : d->in_device,
                                 .in_stride = d->in_stride,
-                                .in_scales = d->in_scales_device,
+                                .in_scales = p->plain ? NULL : d->in_scales_device,
                                 .accumulate = p->accumulate,
                                 .partials_wanted = p->partials,
                                 .gate_up = p->gated || p->gate_up,

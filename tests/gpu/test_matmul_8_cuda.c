@@ -115,6 +115,7 @@ static void what_does_not_fit_is_left_to_other_kernels(void **state) {
     op.in_scales = (const float *)(uintptr_t)64;
     assert_true(rp_matmul_cuda_gates(&op) && !rp_matmul_cuda_quantises(&op));
     op.rows.max_rows = 4;
+    assert_false(rp_matmul_cuda_fits_w8a16(&op));
     d.matrix.input = RP_INPUT_PLAIN;
     assert_false(rp_matmul_cuda_gates(&op) || rp_matmul_cuda_fits(&op));
     d.matrix.input = RP_INPUT_QUANTISED;
