@@ -234,8 +234,11 @@ bool rp_matmul_cuda_fits_blocks(const struct rp_matmul_cuda *op) {
 bool rp_matmul_cuda_fits_w8a16(const struct rp_matmul_cuda *op) {
     const struct rp_matrix *w = op->weight;
     bool blocks = w->scale_kind == RP_SCALE_BLOCK_128 && w->dtype == RP_DTYPE_FP8_E4M3;
+    /* Gates and ups of 64 rows of a tile, 32 each, are of one block of scales. */
+    bool gates = op->gate_up && op->out.dtype == RP_DTYPE_BF16 && !op->accumulate && !op->bias &&
+                 w->rows % (blocks ? 64 : 16) == 0;
     return aligned_weight(op) && is_w8a16(w) && (blocks || w->scale_kind == RP_SCALE_CHANNEL) &&
-           !op->gated && !op->norm.cols && fits_rows(op);
+           (!op->gated || gates) && !op->norm.cols && fits_rows(op);
 }
 
 /* A stage's copies are counted while it is not used again: caps as large as the ring are none. */
@@ -304,6 +307,8 @@ static int fill_args(struct rp_matmul_tc_args *args, const struct rp_matmul_cuda
     args->out_stride = op->out.stride;
     args->out_bf16 = op->out.dtype == RP_DTYPE_BF16;
     args->accumulate = op->accumulate;
+    args->gated = op->gated;
+    args->fn = op->fn;
     args->dependent = op->limits.dependent_launch;
     args->n = w->rows;
     args->blocks = RP_CEIL_DIV(rp_matmul_cuda_units(w), RP_MATMUL_BLOCK);
@@ -319,7 +324,7 @@ static int fill_args(struct rp_matmul_tc_args *args, const struct rp_matmul_cuda
     if (args->segments > 1 && one_segment && !args->tile.partials)
         return rp_error_set(err, RP_STATUS_UNSUPPORTED, "tiles of %u x %u take one segment",
                             tile->rows, tile->tokens);
-    int status = rp_matmul_cuda_encode_weights(&args->weight_map, w, false, tile->rows, err);
+    int status = rp_matmul_cuda_encode_weights(&args->weight_map, w, op->gated, tile->rows, err);
     if (status == RP_OK)
         status = rp_matmul_cuda_encode_tokens(&args->in_map, op, tile->tokens, err);
     if (status == RP_OK && rp_matmul_tc_cuda_prepare(args) != RP_OK)
@@ -354,7 +359,8 @@ int rp_matmul_cuda_plan_tile(const struct rp_matmul_cuda *op, const struct rp_ma
 }
 
 bool rp_matmul_cuda_gates(const struct rp_matmul_cuda *op) {
-    return rp_matmul_rows_gates(op) || rp_matmul_mid_takes(op) || rp_matmul_wide_cuda_fits(op);
+    return rp_matmul_rows_gates(op) || rp_matmul_mid_takes(op) || rp_matmul_wide_cuda_fits(op) ||
+           rp_matmul_cuda_fits_w8a16(op);
 }
 
 bool rp_matmul_cuda_norms(const struct rp_matmul_cuda *op) { return rp_matmul_rows_norms(op); }

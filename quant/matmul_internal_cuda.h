@@ -65,6 +65,8 @@ struct rp_matmul_tc_args {
     uint64_t
         *trace; /* (blocks, 4): when it started, waited, ended, and the SM: with RP_TRACE alone */
     bool out_bf16, accumulate, dependent, block_scales;
+    bool gated; /* W8A16 of one segment: eight rows of gates and their eight of ups in turns */
+    enum rp_activation fn;
     enum rp_dtype dtype,
         in_dtype; /* of the weights and the rows; they differ in W8A16, whose rows are bf16 */
     /* Of 8-bit products: (max_rows), NULL for W8A16; (n) or (ceil(n / 128), ceil(k / 128)) where block_scales. */

@@ -23,9 +23,9 @@ const kernel_entry kernels[] = {
 rp_matmul_tc_kernel find_kernel(const rp_matmul_tc_args &args) {
     const rp_matmul_tile &tile = args.tile;
     if (args.dtype != args.in_dtype)
-        return args.block_scales             ? rp_matmul_tc_w8a16_blocks_find(&tile)
-               : args.dtype == RP_DTYPE_INT8 ? rp_matmul_tc_w8a16_int8_find(&tile)
-                                             : rp_matmul_tc_w8a16_fp8_find(&tile);
+        return args.block_scales             ? rp_matmul_tc_w8a16_blocks_find(&tile, args.gated)
+               : args.dtype == RP_DTYPE_INT8 ? rp_matmul_tc_w8a16_int8_find(&tile, args.gated)
+                                             : rp_matmul_tc_w8a16_fp8_find(&tile, args.gated);
     if (args.dtype != RP_DTYPE_BF16)
         return rp_matmul_tc_8_find(&args);
     for (const kernel_entry &entry : kernels)

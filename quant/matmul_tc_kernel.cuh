@@ -24,11 +24,13 @@
  * each box is a chain of its own, added to the segment's sum with the scale of its block.
  *
  * W8A16: tokens are bf16, two boxes of them for one of weights, whose codes the warpgroups make bf16 of on their way to
- * the tensor cores (matmul_tc_w8a16.cuh). */
+ * the tensor cores (matmul_tc_w8a16.cuh). GATED: eight rows of gates and their eight of ups in turns, so that a thread has
+ * both of an output and does the activation. */
 #ifndef RP_QUANT_MATMUL_TC_KERNEL_CUH
 #define RP_QUANT_MATMUL_TC_KERNEL_CUH
 
 #include "device/cuda_kernel.cuh"
+#include "device/ops_math.cuh"
 #include "quant/matmul_internal_cuda.h"
 #include "quant/matmul_pipeline.cuh"
 #include "quant/matmul_scales.cuh"
@@ -44,11 +46,11 @@ struct rp_matmul_tc_kernel {
 /* Of 8-bit products; NULL kernel: there is none. W8A16 of INT8, of FP8, and of FP8 with scales of blocks. */
 extern "C" struct rp_matmul_tc_kernel rp_matmul_tc_8_find(const struct rp_matmul_tc_args *args);
 extern "C" struct rp_matmul_tc_kernel
-rp_matmul_tc_w8a16_int8_find(const struct rp_matmul_tile *tile);
+rp_matmul_tc_w8a16_int8_find(const struct rp_matmul_tile *tile, bool gated);
+extern "C" struct rp_matmul_tc_kernel rp_matmul_tc_w8a16_fp8_find(const struct rp_matmul_tile *tile,
+                                                                  bool gated);
 extern "C" struct rp_matmul_tc_kernel
-rp_matmul_tc_w8a16_fp8_find(const struct rp_matmul_tile *tile);
-extern "C" struct rp_matmul_tc_kernel
-rp_matmul_tc_w8a16_blocks_find(const struct rp_matmul_tile *tile);
+rp_matmul_tc_w8a16_blocks_find(const struct rp_matmul_tile *tile, bool gated);
 
 namespace {
 
@@ -58,6 +60,16 @@ __device__ __forceinline__ uint32_t wait_for_live(const rp_matmul_tc_args &args)
         return 0;
     rp_pdl_wait();
     return *args.live;
+}
+
+template <typename Shape>
+__device__ __forceinline__ void copy_weight_box(const rp_matmul_tc_args &args, uint32_t to,
+                                                uint32_t x, uint32_t row, uint32_t barrier,
+                                                uint64_t policy) {
+    if (Shape::GATED)
+        rp_copy_box_4d(to, &args.weight_map, x, 0, 0, row / 16, barrier, policy);
+    else
+        rp_copy_box(to, &args.weight_map, x, row, barrier, policy);
 }
 
 /* One thread. Stages in flight are counted, in the order in which they were asked for. */
@@ -82,8 +94,8 @@ __device__ __forceinline__ void copy_weights(const rp_matmul_tc_args &args, ring
         flying++;
         rp_barrier_expect(at.landed_barrier(), s.count * Shape::WEIGHT_BYTES);
         for (uint32_t box = 0; box < s.count; box++)
-            rp_copy_box(at.weights(box), &args.weight_map, (s.block + box) * RP_MATMUL_BLOCK,
-                        s.r.row_tile * Shape::ROWS, at.landed_barrier(), policy);
+            copy_weight_box<Shape>(args, at.weights(box), (s.block + box) * RP_MATMUL_BLOCK,
+                                   s.r.row_tile * Shape::ROWS, at.landed_barrier(), policy);
         s.next(args);
         at.next();
     }
@@ -117,13 +129,18 @@ struct place {
     uint32_t base, columns;     /* first token of the tile; live ones in it */
 };
 
-/* Calls each(sum, row, token of the tile, ...) for this thread's sums that are alive. */
-#define EACH_SUM(Shape, p, args, block, i, row, token)                                             \
+/* For this thread's sums [begin, begin + count) of each block of 64 rows that are alive, or all of them. */
+#define EACH_SUM_OF(Shape, p, args, block, i, row, token, begin, count)                            \
     _Pragma("unroll") for (int block = 0; block < Shape::BLOCKS; block++)                          \
-        _Pragma("unroll") for (int i = 0; i < Shape::SUMS;                                         \
+        _Pragma("unroll") for (int i = (begin); i < (begin) + (count);                             \
                                i++) if (uint32_t row = (p).row + block * 64 + i / 2 % 2 * 8,       \
                                         token = (p).token + i / 4 * 8 + i % 2;                     \
                                         row < (args).n && token < (p).columns)
+#define EACH_SUM(Shape, p, args, block, i, row, token)                                             \
+    EACH_SUM_OF(Shape, p, args, block, i, row, token, 0, Shape::SUMS)
+
+/* Of row `row` of a gated tile: where its gate, or its up's gate, is in the matrix, which is its output, too. */
+__device__ __forceinline__ uint32_t gated_row(uint32_t row) { return row / 16 * 8 + row % 8; }
 
 template <typename Shape>
 __device__ __forceinline__ void store_partial(const rp_matmul_tc_args &args, const place &p,
@@ -185,6 +202,18 @@ __device__ __forceinline__ void take_shares(const rp_matmul_tc_args &args, const
     }
 }
 
+/* Sums i and i + 2 are the gate and the up of an output. */
+template <typename Shape>
+__device__ __forceinline__ void store_gated(const rp_matmul_tc_args &args, const place &p,
+                                            const parts_of<Shape> &total) {
+    __nv_bfloat16 *out = (__nv_bfloat16 *)args.out + (size_t)p.base * args.out_stride;
+    EACH_SUM(Shape, p, args, block, i, row, token) {
+        if (i % 4 < 2)
+            out[token * args.out_stride + gated_row(row)] =
+                __float2bfloat16_rn(rp_activate(args.fn, total[block][i]) * total[block][i + 2]);
+    }
+}
+
 /* total + bias (+ out). Eight lanes hold eight neighbouring outputs of a token: whole 32-byte sectors. */
 template <typename Shape>
 __device__ __forceinline__ void store_out(const rp_matmul_tc_args &args, const place &p,
@@ -203,10 +232,22 @@ __device__ __forceinline__ void store_out(const rp_matmul_tc_args &args, const p
                 __float2bfloat16_rn(args.bias ? value + bias[block][i / 2 % 2] : value);
         }
     } else {
-        EACH_SUM(Shape, p, args, block, i, row, token) {
-            float *at = (float *)args.out + first + token * args.out_stride + row;
-            float value = args.bias ? total[block][i] + bias[block][i / 2 % 2] : total[block][i];
-            *at = args.accumulate ? *at + value : value;
+        /* Old values are asked for some at a time: behind a store each would wait by itself. */
+        constexpr int TOGETHER = Shape::SUMS < 64 ? 1 : 16;
+        float *out = (float *)args.out + first;
+#pragma unroll
+        for (int begin = 0; begin < Shape::SUMS; begin += TOGETHER) {
+            float old[Shape::BLOCKS][TOGETHER];
+            if (args.accumulate) {
+                EACH_SUM_OF(Shape, p, args, block, i, row, token, begin, TOGETHER)
+                old[block][i - begin] = out[token * args.out_stride + row];
+            }
+            EACH_SUM_OF(Shape, p, args, block, i, row, token, begin, TOGETHER) {
+                float sum = total[block][i];
+                float value = args.bias ? sum + bias[block][i / 2 % 2] : sum;
+                out[token * args.out_stride + row] =
+                    args.accumulate ? old[block][i - begin] + value : value;
+            }
         }
     }
 }
@@ -300,18 +341,25 @@ template <typename Shape> struct scales_of {
     rp_column_scales<Shape::TOKENS> tokens; /* W8A16 has none */
     float weights[Shape::BLOCKS][2]; /* of its rows; with block scales they are in the sums */
     const float *blocks;             /* of the warpgroup's first row, from K = 0 on */
+    uint32_t up_blocks;              /* from there to those of its ups; 0 where not gated */
 
     __device__ __forceinline__ void load(const rp_matmul_tc_args &args, const place &p) {
         if constexpr (!Shape::HELD)
             tokens.load(args.in_scales + p.base, p.columns);
         if constexpr (Shape::BLOCK_SCALES) {
             uint32_t row = min(p.first_row, args.n - 1);
+            if (Shape::GATED)
+                row /= 2;
             blocks = args.weight_scales + (size_t)(row / 128) * args.blocks;
+            up_blocks = Shape::GATED ? ((row + args.n / 2) / 128 - row / 128) * args.blocks : 0;
         } else {
 #pragma unroll
             for (int i = 0; i < Shape::BLOCKS * 2; i++) {
                 uint32_t row = p.row + i / 2 * 64 + i % 2 * 8;
-                float scale = row < args.n ? args.weight_scales[row] : 0.0f;
+                uint32_t at = row;
+                if (Shape::GATED)
+                    at = gated_row(row) + i % 2 * (args.n / 2);
+                float scale = row < args.n ? args.weight_scales[at] : 0.0f;
                 weights[i / 2][i % 2] = Shape::HELD ? scale * held_unit<Shape::TYPE> : scale;
             }
         }
@@ -346,7 +394,12 @@ __device__ __forceinline__ void prefetch_scales(const rp_matmul_tc_args &args) {
     walk w = walk_begin<Shape>(args, 0);
     uint32_t begin = min(w.at / args.segments * Shape::ROWS, args.n);
     uint32_t end = min(RP_CEIL_DIV(w.end, args.segments) * Shape::ROWS, args.n);
-    rp_scales_prefetch(args.weight_scales + begin, end - begin);
+    if (Shape::GATED) {
+        rp_scales_prefetch(args.weight_scales + begin / 2, (end - begin) / 2);
+        rp_scales_prefetch(args.weight_scales + (args.n + begin) / 2, (end - begin) / 2);
+    } else {
+        rp_scales_prefetch(args.weight_scales + begin, end - begin);
+    }
 }
 
 /* What becomes of the sums of a run: of segments [r.begin, r.end). */
@@ -362,7 +415,10 @@ __device__ __forceinline__ void finish_run(const rp_matmul_tc_args &args, const 
     }
     if (!Shape::ONE_SEGMENT && r.end < args.segments)
         take_shares<Shape>(args, p, r.end, share, total);
-    store_out<Shape>(args, p, total);
+    if (Shape::GATED)
+        store_gated<Shape>(args, p, total);
+    else
+        store_out<Shape>(args, p, total);
 }
 
 /* A segment's sum goes where it is wanted, and into the total of the run. */
@@ -404,7 +460,7 @@ __device__ __forceinline__ void multiply_codes(const rp_matmul_tc_args &args, ri
         parts_of<Shape> parts;
         if constexpr (Shape::HELD) {
             const float *own = Shape::BLOCK_SCALES ? scales.blocks + first : NULL;
-            multiply_held<Shape>(at, p.warpgroup, blocks, own, parts);
+            multiply_held<Shape>(at, p.warpgroup, blocks, own, scales.up_blocks, parts);
             scales.apply(parts);
         } else {
             sums_of<Shape> sums;
@@ -505,12 +561,13 @@ template <typename Shape> rp_matmul_tc_kernel rp_matmul_tc_kernel_of() {
 }
 
 /* W8A16, in the tiles that rp_matmul_cuda_choose takes: 128 outputs. */
-template <rp_wgmma_type TYPE, bool BLOCK_SCALES>
+template <rp_wgmma_type TYPE, bool BLOCK_SCALES, bool GATED>
 rp_matmul_tc_kernel rp_matmul_tc_w8a16_kernel_of(const struct rp_matmul_tile *tile) {
     if (tile->rows != 128 || (int)tile->boxes != held_boxes((int)tile->tokens))
         return {};
 #define KERNEL_OF(tokens)                                                                          \
-    rp_matmul_tc_kernel_of<shape<tokens, 128, held_boxes(tokens), false, TYPE, BLOCK_SCALES>>()
+    rp_matmul_tc_kernel_of<                                                                        \
+        shape<tokens, 128, held_boxes(tokens), false, TYPE, BLOCK_SCALES, GATED>>()
     switch (tile->tokens) {
     case 8:
         return KERNEL_OF(8);

@@ -95,20 +95,22 @@ __device__ __forceinline__ void multiply_group(const group_operands &held, uint3
     rp_wgmma_commit();
 }
 
-/* One segment of so many boxes. scales: of this warpgroup's blocks, from the segment's first box on; BLOCK_SCALES. */
+/* One segment of so many boxes. BLOCK_SCALES: scales are those of this warpgroup's rows, from the segment's first box on;
+ * up_scales further on those of every other eight of them. */
 template <typename Shape>
 __device__ __forceinline__ void multiply_held(ring<Shape> &at, uint32_t warpgroup, uint32_t blocks,
-                                              const float *scales, parts_of<Shape> &sums) {
+                                              const float *scales, uint32_t up_scales,
+                                              parts_of<Shape> &sums) {
     static_assert(Shape::BLOCKS == 1 && BOX_GROUPS % 2 == 0, "64 rows of a warpgroup");
     constexpr bool SCALED = Shape::BLOCK_SCALES;
     const uint32_t own = own_codes(warpgroup);
     group_operands codes, held[2];
-    float chain[Shape::SUMS], scale = 0.0f; /* of the box at work; SCALED */
+    float chain[Shape::SUMS], scale[2]; /* of the box at work; SCALED */
     auto add_chain = [&] {
         rp_wgmma_wait<0>();
 #pragma unroll
         for (int i = 0; i < Shape::SUMS; i++)
-            sums[0][i] = __fmaf_rn(chain[i], scale, sums[0][i]);
+            sums[0][i] = __fmaf_rn(chain[i], scale[i / 2 % 2], sums[0][i]);
     };
 #pragma unroll
     for (int i = 0; i < (SCALED ? Shape::SUMS : 0); i++)
@@ -130,7 +132,8 @@ __device__ __forceinline__ void multiply_held(ring<Shape> &at, uint32_t warpgrou
                 if (SCALED && group == 0) {
                     if ((k | box) != 0)
                         add_chain();
-                    scale = __ldg(scales + k + box);
+                    scale[0] = __ldg(scales + k + box);
+                    scale[1] = __ldg(scales + up_scales + k + box);
                 }
                 multiply_group<Shape>(held[group % 2], at.tokens(box), group,
                                       !SCALED && (k | box) != 0, SCALED ? chain : sums[0]);

@@ -11,13 +11,14 @@
 namespace {
 
 template <int TOKENS_, int ROWS_, int BOXES_, bool EAGER_, rp_wgmma_type TYPE_ = RP_WGMMA_BF16,
-          bool BLOCK_SCALES_ = false>
+          bool BLOCK_SCALES_ = false, bool GATED_ = false>
 struct shape {
     static constexpr int TOKENS = TOKENS_, ROWS = ROWS_;
     static constexpr int BOXES = BOXES_; /* of 128 bytes of K in a stage */
     static constexpr rp_wgmma_type TYPE = TYPE_;
     static constexpr bool HELD = rp_wgmma_is_held<TYPE>; /* codes by tokens in bf16: W8A16 */
     static constexpr bool BLOCK_SCALES = BLOCK_SCALES_;
+    static constexpr bool GATED = GATED_; /* HELD, one segment: 8 gates and their ups in turns */
     static constexpr int WARPGROUPS = ROWS > 64 ? 2 : 1;
     static constexpr int BLOCKS = ROWS / 64 / WARPGROUPS; /* of 64 rows, of one warpgroup */
     static constexpr int SUMS = TOKENS / 2;               /* registers of one block */

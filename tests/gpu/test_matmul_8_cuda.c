@@ -117,7 +117,7 @@ static void what_does_not_fit_is_left_to_other_kernels(void **state) {
     op.rows.max_rows = 4;
     assert_false(rp_matmul_cuda_fits_w8a16(&op));
     d.matrix.input = RP_INPUT_PLAIN;
-    assert_false(rp_matmul_cuda_gates(&op) || rp_matmul_cuda_fits(&op));
+    assert_true(rp_matmul_cuda_gates(&op) && !rp_matmul_cuda_fits(&op));
     d.matrix.input = RP_INPUT_QUANTISED;
     d.matrix.scale_kind = RP_SCALE_BLOCK_128;
     assert_false(rp_matmul_cuda_gates(&op) || rp_matmul_cuda_fits(&op));

@@ -237,6 +237,39 @@ static void a_row_has_the_same_bits_beside_any_number_of_rows(void **state) {
     }
 }
 
+/* As one launch, for any number of rows, and as two with the tile for eight. */
+static void a_gated_product_is_the_product_and_then_its_activation(void **state) {
+    (void)state;
+    static const struct product products[] = {
+        {.live = 9, .max_rows = 9, .n = 256, .k = 1168, .fn = RP_ACTIVATION_SILU},
+        {.live = 70, .max_rows = 72, .n = 2048, .k = 400, .fn = RP_ACTIVATION_GELU_TANH},
+        {.live = 301,
+         .max_rows = 320,
+         .n = 704,
+         .k = 2048,
+         .fn = RP_ACTIVATION_SILU,
+         .sm_count = 5},
+    };
+    static const uint32_t fewer[] = {1, 2, 5, 8, 9, 17, 33, 64, 65, 129};
+    struct rp_matmul_tile apart = plain_tile(8);
+    for (size_t i = 0; i < KINDS * RP_ARRAY_COUNT(products); i++) {
+        struct product p = of_kind(products[i / KINDS], i % KINDS);
+        p.gated = true;
+        p.out_dtype = RP_DTYPE_BF16;
+        struct data d = make_data(&p);
+        float *first = run(&p, &d, (struct how){.tile = &apart});
+        check_same(&p, &d, first, run(&p, &d, (struct how){0}), "gated");
+        for (size_t f = 0; f < RP_ARRAY_COUNT(fewer) && fewer[f] < products[i / KINDS].live; f++) {
+            p.max_rows = p.live = fewer[f];
+            env.step.host.counts->token_count = p.live;
+            rp_gpu_step_upload(&env.step);
+            check_same(&p, &d, first, run(&p, &d, (struct how){0}), "gated, fewer rows");
+        }
+        free(first);
+        free_data(&d);
+    }
+}
+
 /* The kernel that is planned for so many rows. */
 static const char *kernel_of(struct rp_matmul_cuda op, uint32_t rows) {
     struct rp_cuda_launch launch;
@@ -267,8 +300,16 @@ static void a_matrix_has_one_kernel(void **state) {
         check_kernel(&op, "matmul_tc");
         op.gate_up = true;
         check_kernel(&op, "matmul_tc");
+        op.gated = true;
         assert_false(rp_matmul_cuda_gates(&op) || rp_matmul_cuda_norms(&op) ||
                      rp_matmul_cuda_quantises(&op));
+        op.out.dtype = RP_DTYPE_BF16;
+        assert_true(rp_matmul_cuda_gates(&op));
+        check_kernel(&op, "matmul_tc");
+        d.matrix.rows = 248;
+        assert_false(rp_matmul_cuda_gates(&op));
+        d.matrix.rows = 256;
+        op.gated = false;
         op.in_stride = p.k + 4;
         check_kernel(&op, "matmul_generic");
         op.in_stride = p.k;
@@ -296,6 +337,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(planned_products_have_the_bits_of_their_contract),
         cmocka_unit_test(every_tile_gives_the_same_bits),
         cmocka_unit_test(a_row_has_the_same_bits_beside_any_number_of_rows),
+        cmocka_unit_test(a_gated_product_is_the_product_and_then_its_activation),
         cmocka_unit_test(a_matrix_has_one_kernel),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
