@@ -193,10 +193,7 @@ static __device__ __forceinline__ void store_codes(const rp_kv_layout &kv, const
 #pragma unroll
     for (int i = 0; i < QUADS; i++) {
         const uint32_t c = 4 * (lane + 32 * i);
-        uint32_t codes = 0;
-#pragma unroll
-        for (int j = 0; j < 4; j++)
-            codes |= row.code(part(head.x[i], j)) << 8 * j;
+        const uint32_t codes = row.four(head.x[i]);
         if (VEC && c < kv.head_dim)
             *(uint32_t *)(to + c) = codes;
 #pragma unroll

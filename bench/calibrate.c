@@ -1,6 +1,7 @@
 #include "bench/calibrate.h"
 
 #include "base/bf16.h"
+#include "base/checked.h"
 #include "base/memory.h"
 #include "graphs/arena_plan.h"
 
@@ -38,15 +39,23 @@ static void read_row(const struct taker *t, const struct rp_view *in, uint32_t t
                         : rp_bf16_to_f32(((const uint16_t *)(const void *)from)[j]);
 }
 
+static uint32_t place_of(const struct taker *t, const struct rp_op *op) {
+    return op->layer * RP_BALANCE_SITES + (uint32_t)site_of(t->run->config.model, op);
+}
+
 static int take_row(struct taker *t, const struct rp_op *op, uint32_t token, struct rp_error *err) {
-    const struct rp_model *model = t->run->config.model;
-    struct rp_balance_sample *sample =
-        &t->out->samples[op->layer * RP_BALANCE_SITES + site_of(model, op)];
+    struct rp_balance_sample *sample = &t->out->samples[place_of(t, op)];
+    struct rp_quant_inputs *inputs = t->out->inputs ? &t->out->inputs[place_of(t, op)] : NULL;
+    uint16_t *kept = inputs ? inputs->values + inputs->count++ * inputs->cols : NULL;
+    RP_ASSERT(!inputs || inputs->count <= inputs->room);
     read_row(t, &op->in[0], token);
     for (uint32_t j = 0; j < sample->cols; j++) {
-        if (!isfinite(t->row[j]))
+        uint16_t half = rp_f32_to_bf16(t->row[j]);
+        if (!isfinite(rp_bf16_to_f32(half)))
             return rp_error_set(err, RP_STATUS_FORMAT, "%s: element %u of a row is no number",
                                 op->name, j);
+        if (kept)
+            kept[j] = half;
         sample->largest[j] = fmaxf(sample->largest[j], fabsf(t->row[j]));
     }
     if ((t->seen + token) % t->every == 0 && sample->rows < RP_CALIBRATE_ROWS)
@@ -70,29 +79,40 @@ static int take_step(struct taker *t, uint32_t tokens, struct rp_error *err) {
     return status;
 }
 
-static int make_samples(struct taker *t, struct rp_error *err) {
-    const struct rp_model *model = t->run->config.model;
+/* Of one site; false: no memory. */
+static bool make_inputs(struct rp_quant_inputs *inputs, uint32_t cols, size_t room) {
+    size_t bytes;
+    *inputs = (struct rp_quant_inputs){.cols = cols, .room = room};
+    if (!rp_mul_overflow(room, (size_t)cols * sizeof *inputs->values, &bytes))
+        inputs->values = rp_alloc(bytes);
+    return inputs->values != NULL;
+}
+
+static int make_samples(struct taker *t, size_t tokens, struct rp_error *err) {
     const struct rp_program *program = &t->run->program;
-    uint32_t widest = 0, layers = model->config.layers;
+    uint32_t widest = 0, layers = t->run->config.model->config.layers;
     bool ok = true;
     *t->out = (struct rp_calibration){
         .layers = layers,
         .samples = rp_calloc((size_t)layers * RP_BALANCE_SITES, sizeof *t->out->samples)};
-    for (uint32_t i = 0; i < program->op_count && t->out->samples; i++) {
+    if (tokens)
+        t->out->inputs = rp_calloc((size_t)layers * RP_BALANCE_SITES, sizeof *t->out->inputs);
+    ok = t->out->samples && (t->out->inputs || !tokens);
+    for (uint32_t i = 0; i < program->op_count && ok; i++) {
         const struct rp_op *op = &program->ops[i];
         if (!is_product_of_a_layer(op))
             continue;
-        struct rp_balance_sample *sample =
-            &t->out->samples[op->layer * RP_BALANCE_SITES + site_of(model, op)];
+        struct rp_balance_sample *sample = &t->out->samples[place_of(t, op)];
         sample->cols = op->in[0].cols;
         sample->values = rp_calloc((size_t)RP_CALIBRATE_ROWS * sample->cols, sizeof(float));
         sample->largest = rp_calloc(sample->cols, sizeof(float));
-        ok = ok && sample->values && sample->largest;
+        ok = sample->values && sample->largest &&
+             (!tokens || make_inputs(&t->out->inputs[place_of(t, op)], sample->cols, tokens));
         widest = RP_MAX(widest, sample->cols);
     }
     t->row = rp_calloc(widest, sizeof *t->row);
     t->offsets = rp_calloc(program->tensor_count, sizeof *t->offsets);
-    return ok && t->out->samples && t->row && t->offsets
+    return ok && t->row && t->offsets
                ? RP_OK
                : rp_error_set(err, RP_STATUS_NO_MEMORY, "no memory for samples of rows");
 }
@@ -124,13 +144,18 @@ static int feed_text(struct taker *t, const struct rp_eval_text *text, struct rp
     return status;
 }
 
-int rp_calibrate(struct rp_eval_run *run, const struct rp_eval_text *text,
+size_t rp_calibrate_tokens(const struct rp_eval_text *text) {
+    size_t bos = text->bos >= 0;
+    return text->count + bos * RP_CEIL_DIV(text->count, text->window - bos);
+}
+
+int rp_calibrate(struct rp_eval_run *run, const struct rp_eval_text *text, bool inputs,
                  struct rp_calibration *out, struct rp_error *err) {
     const struct rp_bucket bucket = {run->config.chunk, 1, run->config.chunk, false};
     struct taker t = {.run = run, .out = out, .every = text->count / RP_CALIBRATE_ROWS + 1};
     size_t bytes;
     RP_ASSERT(run->config.guarded && run->config.no_fusion);
-    int status = make_samples(&t, err);
+    int status = make_samples(&t, inputs ? rp_calibrate_tokens(text) : 0, err);
     if (status == RP_OK)
         status = rp_arena_plan(&run->program, &bucket, true, t.offsets, &bytes);
     if (status == RP_OK)
@@ -146,7 +171,10 @@ void rp_calibration_deinit(struct rp_calibration *calibration) {
     for (uint32_t i = 0; calibration->samples && i < calibration->layers * RP_BALANCE_SITES; i++) {
         rp_free(calibration->samples[i].values);
         rp_free(calibration->samples[i].largest);
+        if (calibration->inputs)
+            rp_free(calibration->inputs[i].values);
     }
+    rp_free(calibration->inputs);
     rp_free(calibration->samples);
     memset(calibration, 0, sizeof *calibration);
 }

@@ -1,11 +1,10 @@
-#include "model/quant_write.h"
+#include "model/quant_write_internal.h"
 
-#include "base/bf16.h"
 #include "base/buffer.h"
+#include "base/checked.h"
 #include "base/json_writer.h"
 #include "base/memory.h"
 #include "model/json_file.h"
-#include "model/safetensors.h"
 #include "model/weights_internal.h"
 
 #include <dirent.h>
@@ -15,42 +14,18 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define PIECE_BYTES ((uint64_t)1 << 20)
-#define SCALE       "_scale" /* behind "...weight" */
+#define SCALE "_scale" /* behind "...weight" */
 
-/* What becomes of a tensor before it is quantised or written: columns times, rows (or a vector's elements) divided by. */
-struct folding {
-    const float *times, *divided; /* NULL: as they are */
-    uint32_t divided_group,
-        divided_run; /* element i is divided by the factor of the first of its group: see factor_of */
-};
-
-struct writer {
-    const char *dir, *out_dir;
-    enum rp_quant_scheme scheme;
-    const struct rp_balance *balance; /* or NULL */
-    struct rp_model_config config;
-    struct rp_safetensors files;
-    bool *quantised; /* per tensor of the files */
-    struct folding *foldings;
-    json_t *map; /* weight_map of the new index */
-    uint64_t total_bytes;
-    unsigned char *piece;
-    void (*told)(void *ctx, const struct rp_quant_module *module);
-    void *ctx;
-    struct rp_error *err;
-};
-
-static int failed(const struct writer *w, const char *name) {
+int rp_quant_write_failed(const struct rp_quant_writer *w, const char *name) {
     return rp_error_set(w->err, RP_STATUS_IO, "%s/%s: %s", w->out_dir, name,
                         errno ? strerror(errno) : "cannot be written");
 }
 
-static int no_memory(const struct writer *w) {
+int rp_quant_write_no_memory(const struct rp_quant_writer *w) {
     return rp_error_set(w->err, RP_STATUS_NO_MEMORY, "out of memory");
 }
 
-static FILE *create(const struct writer *w, const char *name) {
+static FILE *create(const struct rp_quant_writer *w, const char *name) {
     char path[4096];
     int len = snprintf(path, sizeof path, "%s/%s", w->out_dir, name);
     errno = ENAMETOOLONG;
@@ -60,29 +35,31 @@ static FILE *create(const struct writer *w, const char *name) {
 /* ---- which tensors ---------------------------------------------------------------------------------- */
 
 struct marking {
-    struct writer *w;
+    struct rp_quant_writer *w;
     struct rp_model *model;
 };
 
+static enum rp_balance_site site_of(const struct rp_layer_weights *layer,
+                                    const struct rp_matrix *matrix) {
+    return matrix == &layer->qkv       ? RP_BALANCE_QKV
+           : matrix == &layer->o       ? RP_BALANCE_O
+           : matrix == &layer->gate_up ? RP_BALANCE_GATE_UP
+                                       : RP_BALANCE_DOWN;
+}
+
 /* Which factors meet a part of layer `layer` (balance.h). */
-static struct folding folding_of(const struct marking *m, uint32_t layer,
-                                 const struct rp_weight_part *part) {
+static struct rp_quant_folding folding_of(const struct marking *m, uint32_t layer,
+                                          const struct rp_weight_part *part) {
     const struct rp_model_config *config = &m->model->config;
     struct rp_layer_weights *weights = &m->model->layers[layer];
     const float *site[RP_BALANCE_SITES];
     for (int i = 0; i < RP_BALANCE_SITES; i++)
-        site[i] = rp_balance_at(m->w->balance, layer, (enum rp_balance_site)i)->values;
-    struct folding out = {.divided_group = 1, .divided_run = 1};
+        site[i] = rp_balance_at(m->w->options.balance, layer, (enum rp_balance_site)i)->values;
+    struct rp_quant_folding out = {.divided_group = 1, .divided_run = 1};
     bool v = part->row_begin == (config->heads + config->kv_heads) * config->head_dim;
     bool up = part->row_begin == config->intermediate;
-    if (part->matrix == &weights->qkv)
-        out.times = site[RP_BALANCE_QKV];
-    else if (part->matrix == &weights->o)
-        out.times = site[RP_BALANCE_O];
-    else if (part->matrix == &weights->gate_up)
-        out.times = site[RP_BALANCE_GATE_UP];
-    else if (part->matrix == &weights->down)
-        out.times = site[RP_BALANCE_DOWN];
+    if (part->matrix)
+        out.times = site[site_of(weights, part->matrix)];
     else if (part->vector == &weights->attn_norm)
         out.divided = site[RP_BALANCE_QKV];
     else if (part->vector == &weights->mlp_norm)
@@ -102,20 +79,25 @@ static bool is_of_layer(const struct rp_layer_weights *layer, const struct rp_we
     return at >= (const char *)layer && at < (const char *)(layer + 1);
 }
 
-static void mark_folding(const struct marking *m, const struct rp_weight_part *part,
-                         size_t tensor) {
-    for (uint32_t layer = 0; m->w->balance && layer < m->model->config.layers; layer++)
-        if (is_of_layer(&m->model->layers[layer], part))
+static void mark_place(const struct marking *m, const struct rp_weight_part *part, size_t tensor) {
+    for (uint32_t layer = 0; layer < m->model->config.layers; layer++) {
+        const struct rp_layer_weights *weights = &m->model->layers[layer];
+        if (!is_of_layer(weights, part))
+            continue;
+        if (part->matrix)
+            m->w->places[tensor] = (struct rp_quant_place){layer, site_of(weights, part->matrix)};
+        if (m->w->options.balance)
             m->w->foldings[tensor] = folding_of(m, layer, part);
+    }
 }
 
 static int mark_part(void *ctx, const struct rp_weight_part *part) {
     const struct marking *m = ctx;
-    struct writer *w = m->w;
+    struct rp_quant_writer *w = m->w;
     if (!part->matrix || !strstr(part->name, "_proj.weight")) {
         const struct rp_safetensor *vector = rp_safetensors_find(&w->files, part->name);
         if (vector && part->vector)
-            mark_folding(m, part, (size_t)(vector - w->files.tensors));
+            mark_place(m, part, (size_t)(vector - w->files.tensors));
         return RP_OK;
     }
     const struct rp_safetensor *tensor = rp_safetensors_find(&w->files, part->name);
@@ -127,11 +109,11 @@ static int mark_part(void *ctx, const struct rp_weight_part *part) {
             w->err, RP_STATUS_FORMAT,
             "tensor %s must be F32, F16 or BF16 of the shape that config.json implies", part->name);
     w->quantised[tensor - w->files.tensors] = true;
-    mark_folding(m, part, (size_t)(tensor - w->files.tensors));
+    mark_place(m, part, (size_t)(tensor - w->files.tensors));
     return RP_OK;
 }
 
-static int mark_parts(struct writer *w) {
+static int mark_parts(struct rp_quant_writer *w) {
     struct rp_model model;
     struct marking marking = {w, &model};
     int status = rp_weights_describe(&w->config, RP_DTYPE_F32, &model, w->err);
@@ -140,16 +122,6 @@ static int mark_parts(struct writer *w) {
     status = rp_weight_parts(&model, mark_part, &marking);
     rp_model_deinit(&model);
     return status;
-}
-
-static bool is_folded(const struct writer *w, const struct rp_safetensor *tensor) {
-    const struct folding *f = &w->foldings[tensor - w->files.tensors];
-    return f->times || f->divided;
-}
-
-/* Bytes of a vector that is folded. F16 ends where a factor may lead: F32 then. */
-static uint64_t folded_bytes(const struct rp_safetensor *tensor) {
-    return tensor->type == RP_SAFETENSOR_F16 ? tensor->bytes * 2 : tensor->bytes;
 }
 
 /* ---- a shard's header -------------------------------------------------------------------------------- */
@@ -170,13 +142,13 @@ static void write_entry(struct rp_json *json, const char *name, const char *type
     *at += bytes;
 }
 
-static bool take_name(struct writer *w, const char *name, uint32_t shard, uint64_t bytes) {
+static bool take_name(struct rp_quant_writer *w, const char *name, uint32_t shard, uint64_t bytes) {
     w->total_bytes += bytes;
     return json_object_set_new(w->map, name, json_string(w->files.shards[shard].name)) == 0;
 }
 
 /* Scales lie before all others, so that they are aligned. */
-static int write_header(struct writer *w, uint32_t shard, FILE *out) {
+static int write_header(struct rp_quant_writer *w, uint32_t shard, FILE *out) {
     struct rp_buffer text;
     struct rp_json json;
     uint64_t at = 0;
@@ -199,12 +171,13 @@ static int write_header(struct writer *w, uint32_t shard, FILE *out) {
             if (scales)
                 write_entry(&json, name, "F32", channel, 2, &at, channel[0] * sizeof(float));
             else if (w->quantised[i])
-                write_entry(&json, tensor->name, w->scheme == RP_QUANT_INT8 ? "I8" : "F8_E4M3",
-                            tensor->shape, 2, &at, tensor->shape[0] * tensor->shape[1]);
-            else if (is_folded(w, tensor))
+                write_entry(&json, tensor->name,
+                            w->options.scheme == RP_QUANT_INT8 ? "I8" : "F8_E4M3", tensor->shape, 2,
+                            &at, tensor->shape[0] * tensor->shape[1]);
+            else if (rp_quant_is_folded(w, tensor))
                 write_entry(&json, tensor->name,
                             tensor->type == RP_SAFETENSOR_BF16 ? "BF16" : "F32", tensor->shape,
-                            tensor->rank, &at, folded_bytes(tensor));
+                            tensor->rank, &at, rp_quant_folded_bytes(tensor));
             else
                 write_entry(&json, tensor->name, tensor->type_name, tensor->shape, tensor->rank,
                             &at, tensor->bytes);
@@ -216,181 +189,74 @@ static int write_header(struct writer *w, uint32_t shard, FILE *out) {
     unsigned char prefix[8];
     for (int i = 0; i < 8; i++)
         prefix[i] = (unsigned char)((uint64_t)text.len >> 8 * i);
-    int status = text.failed || !ok ? no_memory(w) : RP_OK;
+    int status = text.failed || !ok ? rp_quant_write_no_memory(w) : RP_OK;
     if (status == RP_OK &&
         (fwrite(prefix, 1, 8, out) != 8 || fwrite(text.data, 1, text.len, out) != text.len))
-        status = failed(w, w->files.shards[shard].name);
+        status = rp_quant_write_failed(w, w->files.shards[shard].name);
     rp_buffer_deinit(&text);
     return status;
 }
 
 /* ---- tensors ---------------------------------------------------------------------------------------- */
 
-static int copy_tensor(struct writer *w, const struct rp_safetensor *tensor, FILE *out) {
-    for (uint64_t at = 0; at < tensor->bytes; at += PIECE_BYTES) {
-        uint64_t len = RP_MIN(PIECE_BYTES, tensor->bytes - at);
+static int copy_tensor(struct rp_quant_writer *w, const struct rp_safetensor *tensor, FILE *out) {
+    for (uint64_t at = 0; at < tensor->bytes; at += RP_QUANT_PIECE_BYTES) {
+        uint64_t len = RP_MIN(RP_QUANT_PIECE_BYTES, tensor->bytes - at);
         int status = rp_safetensors_read(&w->files, tensor, at, w->piece, len, w->err);
         if (status != RP_OK)
             return status;
         if (fwrite(w->piece, 1, len, out) != len)
-            return failed(w, w->files.shards[tensor->shard].name);
+            return rp_quant_write_failed(w, w->files.shards[tensor->shard].name);
     }
     return RP_OK;
 }
 
-static int read_f32(struct writer *w, const struct rp_safetensor *tensor, float *out) {
-    uint32_t size = tensor->type == RP_SAFETENSOR_F32 ? 4 : 2;
-    for (uint64_t at = 0; at < tensor->bytes; at += PIECE_BYTES) {
-        uint64_t len = RP_MIN(PIECE_BYTES, tensor->bytes - at);
-        int status = rp_safetensors_read(&w->files, tensor, at, w->piece, len, w->err);
-        if (status != RP_OK)
-            return status;
-        float *to = out + at / size;
-        if (size == 4)
-            memcpy(to, w->piece, len);
-        for (uint64_t i = 0; size == 2 && i < len / 2; i++) {
-            uint16_t half;
-            memcpy(&half, w->piece + i * 2, sizeof half);
-            to[i] = tensor->type == RP_SAFETENSOR_BF16 ? rp_bf16_to_f32(half) : rp_f16_to_f32(half);
-        }
-    }
-    return RP_OK;
-}
-
-/* The factor of row or element i: v has one row for a group of columns of o. */
-static float factor_of(const struct folding *f, size_t i) {
-    return f->divided[i / f->divided_run * f->divided_group * f->divided_run + i % f->divided_run];
-}
-
-/* Powers of two: nothing is rounded. */
-static void fold(const struct folding *f, size_t rows, size_t cols, float *values) {
-    for (size_t i = 0; i < rows; i++)
-        for (size_t j = 0; j < cols; j++) {
-            float *value = values + i * cols + j;
-            if (f->times)
-                *value *= f->times[j];
-            if (f->divided)
-                *value /= factor_of(f, i);
-        }
-}
-
-/* A norm or a bias, divided. */
-static int fold_vector(struct writer *w, const struct rp_safetensor *tensor, FILE *out) {
-    size_t count = (size_t)tensor->shape[0];
-    float *values = rp_alloc(count * sizeof *values);
-    int status = values ? read_f32(w, tensor, values) : no_memory(w);
-    if (status == RP_OK) {
-        fold(&w->foldings[tensor - w->files.tensors], count, 1, values);
-        for (size_t i = 0; tensor->type == RP_SAFETENSOR_BF16 && i < count; i++) {
-            uint16_t half = rp_f32_to_bf16(values[i]);
-            memcpy((unsigned char *)values + 2 * i, &half, sizeof half); /* never ahead of i */
-        }
-        if (fwrite(values, 1, folded_bytes(tensor), out) != folded_bytes(tensor))
-            status = failed(w, w->files.shards[tensor->shard].name);
-    }
-    rp_free(values);
-    return status;
-}
-
-/* Row by row, so that the worst one is known. */
-static int quantise_rows(struct writer *w, const struct rp_safetensor *tensor, const float *from,
-                         unsigned char *codes, float *scales) {
-    size_t rows = (size_t)tensor->shape[0], cols = (size_t)tensor->shape[1], bad;
-    struct rp_quant_module module = {
-        .name = tensor->name, .rows = (uint32_t)rows, .cols = (uint32_t)cols};
-    for (size_t row = 0; row < rows; row++) {
-        struct rp_quant_loss loss = {0, 0};
-        if (!rp_quantise_weights_searched(from + row * cols, RP_DTYPE_F32, 1, cols,
-                                          rp_quant_scheme_dtype(w->scheme), codes + row * cols,
-                                          scales + row, &loss, &bad))
-            return rp_error_set(w->err, RP_STATUS_FORMAT,
-                                "tensor %s: row %zu holds what is no number, or infinite",
-                                tensor->name, row);
-        double db = rp_quant_sqnr_db(&loss);
-        if (row == 0 || db < module.worst_db) {
-            module.worst_db = db;
-            module.worst_row = (uint32_t)row;
-        }
-        module.loss.signal += loss.signal;
-        module.loss.noise += loss.noise;
-    }
-    module.sqnr_db = rp_quant_sqnr_db(&module.loss);
-    w->told(w->ctx, &module);
-    return RP_OK;
-}
-
-/* Scales lie before codes in the file: scales (all of the shard's) are made first and codes a second time. */
-static int quantise_tensor(struct writer *w, const struct rp_safetensor *tensor, FILE *out,
-                           bool want_scales) {
-    size_t rows = (size_t)tensor->shape[0], count = rows * (size_t)tensor->shape[1];
-    float *full = rp_alloc(count * sizeof *full), *scales = rp_alloc(rows * sizeof *scales);
-    unsigned char *codes = rp_alloc(count);
-    int status = full && scales && codes ? read_f32(w, tensor, full) : no_memory(w);
-    if (status == RP_OK && is_folded(w, tensor))
-        fold(&w->foldings[tensor - w->files.tensors], rows, (size_t)tensor->shape[1], full);
-    if (status == RP_OK && want_scales) {
-        status = quantise_rows(w, tensor, full, codes, scales);
-        if (status == RP_OK && fwrite(scales, sizeof *scales, rows, out) != rows)
-            status = failed(w, w->files.shards[tensor->shard].name);
-    } else if (status == RP_OK) {
-        size_t bad;
-        bool good = rp_quantise_weights_searched(full, RP_DTYPE_F32, rows, (size_t)tensor->shape[1],
-                                                 rp_quant_scheme_dtype(w->scheme), codes, scales,
-                                                 NULL, &bad);
-        if (!good || fwrite(codes, 1, count, out) != count)
-            status = failed(w, w->files.shards[tensor->shard].name);
-    }
-    rp_free(full);
-    rp_free(scales);
-    rp_free(codes);
-    return status;
-}
-
-static int write_shard(struct writer *w, uint32_t shard) {
+static int write_shard(struct rp_quant_writer *w, uint32_t shard) {
     const char *name = w->files.shards[shard].name;
     FILE *out = create(w, name);
     if (!out)
-        return failed(w, name);
+        return rp_quant_write_failed(w, name);
     int status = write_header(w, shard, out);
     for (int scales = 1; scales >= 0; scales--)
         for (uint32_t i = 0; i < w->files.count && status == RP_OK; i++) {
             const struct rp_safetensor *tensor = &w->files.tensors[i];
             if (tensor->shard != shard || (scales && !w->quantised[i]))
                 continue;
-            status = w->quantised[i]        ? quantise_tensor(w, tensor, out, scales)
-                     : is_folded(w, tensor) ? fold_vector(w, tensor, out)
-                                            : copy_tensor(w, tensor, out);
+            status = w->quantised[i]
+                         ? (scales ? rp_quant_write_scales : rp_quant_write_codes)(w, tensor, out)
+                     : rp_quant_is_folded(w, tensor) ? rp_quant_write_vector(w, tensor, out)
+                                                     : copy_tensor(w, tensor, out);
         }
     errno = 0;
     if (fclose(out) != 0 && status == RP_OK)
-        status = failed(w, name);
+        status = rp_quant_write_failed(w, name);
     return status;
 }
 
 /* ---- JSON and other files --------------------------------------------------------------------------- */
 
-static int write_json(struct writer *w, const char *name, const json_t *root) {
+static int write_json(struct rp_quant_writer *w, const char *name, const json_t *root) {
     FILE *out = create(w, name);
     if (!out)
-        return failed(w, name);
+        return rp_quant_write_failed(w, name);
     errno = 0;
     bool ok = json_dumpf(root, out, JSON_INDENT(2)) == 0;
     ok = fputc('\n', out) == '\n' && ok;
-    return fclose(out) == 0 && ok ? RP_OK : failed(w, name);
+    return fclose(out) == 0 && ok ? RP_OK : rp_quant_write_failed(w, name);
 }
 
-static int write_index(struct writer *w) {
+static int write_index(struct rp_quant_writer *w) {
     if (w->files.shard_count == 1 && strcmp(w->files.shards[0].name, RP_SAFETENSORS_FILE) == 0)
         return RP_OK;
     json_t *root = json_pack("{s:{s:I},s:O}", "metadata", "total_size", (json_int_t)w->total_bytes,
                              "weight_map", w->map);
-    int status = root ? write_json(w, RP_SAFETENSORS_INDEX, root) : no_memory(w);
+    int status = root ? write_json(w, RP_SAFETENSORS_INDEX, root) : rp_quant_write_no_memory(w);
     json_decref(root);
     return status;
 }
 
-static int write_config(struct writer *w) {
-    bool int8 = w->scheme == RP_QUANT_INT8;
+static int write_config(struct rp_quant_writer *w) {
+    bool int8 = w->options.scheme == RP_QUANT_INT8;
     const char *type = int8 ? "int" : "float";
     json_t *root = NULL;
     int status = rp_json_file_load(w->dir, "config.json", &root, w->err);
@@ -405,7 +271,7 @@ static int write_config(struct writer *w) {
         "token", "output_activations", "ignore", "lm_head", "kv_cache_scheme");
     status = quant && json_object_set(root, "quantization_config", quant) == 0
                  ? write_json(w, "config.json", root)
-                 : no_memory(w);
+                 : rp_quant_write_no_memory(w);
     json_decref(quant);
     json_decref(root);
     return status;
@@ -426,7 +292,7 @@ static bool is_written_or_weights(const char *name) {
     return strcmp(name, "config.json") == 0;
 }
 
-static int copy_file(struct writer *w, const char *name) {
+static int copy_file(struct rp_quant_writer *w, const char *name) {
     int in;
     uint64_t bytes;
     int status = rp_model_file_open(w->dir, name, &in, &bytes, w->err);
@@ -434,21 +300,21 @@ static int copy_file(struct writer *w, const char *name) {
         return RP_OK;
     FILE *out = create(w, name);
     if (!out)
-        status = failed(w, name);
-    for (uint64_t at = 0; status == RP_OK && at < bytes; at += PIECE_BYTES) {
-        uint64_t len = RP_MIN(PIECE_BYTES, bytes - at);
+        status = rp_quant_write_failed(w, name);
+    for (uint64_t at = 0; status == RP_OK && at < bytes; at += RP_QUANT_PIECE_BYTES) {
+        uint64_t len = RP_MIN(RP_QUANT_PIECE_BYTES, bytes - at);
         errno = 0;
         if (rp_model_file_read(in, w->piece, len, at) != (int64_t)len ||
             fwrite(w->piece, 1, len, out) != len)
-            status = failed(w, name);
+            status = rp_quant_write_failed(w, name);
     }
     close(in);
     if (out && fclose(out) != 0 && status == RP_OK)
-        status = failed(w, name);
+        status = rp_quant_write_failed(w, name);
     return status;
 }
 
-static int copy_files(struct writer *w) {
+static int copy_files(struct rp_quant_writer *w) {
     DIR *folder = opendir(w->dir);
     struct dirent *entry;
     int status =
@@ -461,7 +327,7 @@ static int copy_files(struct writer *w) {
     return status;
 }
 
-static int write_all(struct writer *w) {
+static int write_all(struct rp_quant_writer *w) {
     int status = mark_parts(w);
     if (status == RP_OK && mkdir(w->out_dir, 0777) != 0) {
         status = rp_error_set(w->err, RP_STATUS_IO, "%s: %s", w->out_dir, strerror(errno));
@@ -476,18 +342,30 @@ static int write_all(struct writer *w) {
     return status == RP_OK ? write_config(w) : status;
 }
 
-int rp_quant_write(const char *dir, const char *out_dir, enum rp_quant_scheme scheme,
-                   const struct rp_balance *balance,
-                   void (*told)(void *ctx, const struct rp_quant_module *module), void *ctx,
-                   struct rp_error *err) {
-    struct writer w = {.dir = dir,
-                       .out_dir = out_dir,
-                       .scheme = scheme,
-                       .balance = balance,
-                       .told = told,
-                       .ctx = ctx,
-                       .err = err};
-    RP_ASSERT(scheme == RP_QUANT_INT8 || scheme == RP_QUANT_FP8);
+size_t rp_quant_write_bytes(const struct rp_model_config *config, size_t rows) {
+    const size_t cols[RP_BALANCE_SITES] = {[RP_BALANCE_QKV] = config->hidden,
+                                           [RP_BALANCE_O] =
+                                               (size_t)config->heads * config->head_dim,
+                                           [RP_BALANCE_GATE_UP] = config->hidden,
+                                           [RP_BALANCE_DOWN] = config->intermediate};
+    size_t total = 0;
+    bool over = false;
+    for (int site = 0; site < RP_BALANCE_SITES; site++) {
+        size_t factor = rp_gptq_factor_bytes(cols[site]), inputs = 0;
+        over = over || factor == SIZE_MAX ||
+               rp_mul_overflow(cols[site], sizeof(uint16_t), &inputs) ||
+               rp_mul_overflow(inputs, config->layers, &inputs) ||
+               rp_mul_overflow(inputs, rows, &inputs) || rp_add_overflow(total, inputs, &total) ||
+               rp_add_overflow(total, factor, &total);
+    }
+    return over ? SIZE_MAX : total;
+}
+
+int rp_quant_write(const char *dir, const char *out_dir,
+                   const struct rp_quant_write_options *options, struct rp_error *err) {
+    struct rp_quant_writer w = {.dir = dir, .out_dir = out_dir, .options = *options, .err = err};
+    RP_ASSERT(options->scheme == RP_QUANT_INT8 || options->scheme == RP_QUANT_FP8);
+    RP_ASSERT(!options->inputs || options->team);
     int status = rp_model_config_load(dir, &w.config, err);
     if (status == RP_OK && w.config.quant.scales != RP_SCALE_NONE)
         status = rp_error_set(err, RP_STATUS_FORMAT, "%s has 8-bit weights already", dir);
@@ -497,13 +375,18 @@ int rp_quant_write(const char *dir, const char *out_dir, enum rp_quant_scheme sc
         return status;
     w.quantised = rp_calloc(w.files.count, sizeof *w.quantised);
     w.foldings = rp_calloc(w.files.count, sizeof *w.foldings);
-    w.piece = rp_alloc(PIECE_BYTES);
+    w.places = rp_calloc(w.files.count, sizeof *w.places);
+    w.piece = rp_alloc(RP_QUANT_PIECE_BYTES);
     w.map = json_object();
-    status = w.quantised && w.foldings && w.piece && w.map ? write_all(&w) : no_memory(&w);
+    status = w.quantised && w.foldings && w.places && w.piece && w.map
+                 ? write_all(&w)
+                 : rp_quant_write_no_memory(&w);
     json_decref(w.map);
     rp_free(w.piece);
     rp_free(w.quantised);
     rp_free(w.foldings);
+    rp_free(w.places);
+    rp_quant_drop_factors(&w);
     rp_safetensors_close(&w.files);
     return status;
 }

@@ -7,12 +7,24 @@
  *   *.safetensors.index.json with the scales' names
  *   everything else          copied, but for folders and weights in other formats
  *
- * Memory: one tensor in f32 and its codes. Thread: one. */
+ * Weights become the nearest codes, or, where it is known what their inputs are, those that GPTQ finds (quant/gptq.h);
+ * scales and format are the same.
+ *
+ * Memory: one tensor in f32 and its codes; with inputs also the factors of one layer (rp_quant_write_bytes). Thread: one. */
 #ifndef RP_MODEL_QUANT_WRITE_H
 #define RP_MODEL_QUANT_WRITE_H
 
 #include "model/balance.h"
 #include "quant/quantise.h"
+
+struct rp_cpu_team;
+
+/* What the weights of one site met on a text. */
+struct rp_quant_inputs {
+    uint32_t cols;
+    size_t count, room; /* rows that are there, and that there is memory for */
+    uint16_t *values;   /* (room, cols) bf16, finite */
+};
 
 /* Of one projection. */
 struct rp_quant_module {
@@ -21,13 +33,28 @@ struct rp_quant_module {
     struct rp_quant_loss loss;
     uint32_t worst_row; /* the output channel that lost most */
     double worst_db, sqnr_db;
+    /* Of outputs, by the damped H of gptq.h: with the codes as written, and with the nearest. Both NaN unless asked for. */
+    double output_db, nearest_output_db;
 };
 
-/* scheme: RP_QUANT_INT8 or RP_QUANT_FP8. balance: factors to fold into weights, norms and biases on the way, or NULL. out_dir is made and must not be there. told: after each projection. FORMAT
- * names the tensor that holds what is no number; what was written stays then, without a config.json. */
-int rp_quant_write(const char *dir, const char *out_dir, enum rp_quant_scheme scheme,
-                   const struct rp_balance *balance,
-                   void (*told)(void *ctx, const struct rp_quant_module *module), void *ctx,
-                   struct rp_error *err) RP_MUST_USE;
+struct rp_quant_write_options {
+    enum rp_quant_scheme scheme; /* INT8 or FP8 */
+    const struct rp_balance
+        *balance; /* factors to fold into weights, norms and biases on the way, or NULL */
+    const struct rp_quant_inputs
+        *inputs; /* (layers, RP_BALANCE_SITES) without the factors; NULL: nearest codes */
+    struct rp_cpu_team *team; /* with inputs */
+    bool measure_outputs;     /* with inputs: three times the time of rounding */
+    void (*told)(void *ctx, const struct rp_quant_module *module); /* after each projection */
+    void *ctx;
+};
+
+/* out_dir is made and must not be there. FORMAT names the tensor that holds what is no number; what was written stays then,
+ * without a config.json. NO_MEMORY names the tensor whose factor has no room. */
+int rp_quant_write(const char *dir, const char *out_dir,
+                   const struct rp_quant_write_options *options, struct rp_error *err) RP_MUST_USE;
+
+/* Bytes that inputs of `rows` rows take, and beside them the factors of a layer; SIZE_MAX: more than there can be. */
+size_t rp_quant_write_bytes(const struct rp_model_config *config, size_t rows) RP_MUST_USE;
 
 #endif

@@ -64,6 +64,16 @@ static struct rp_quant_loss loss_of_row(const void *values, enum rp_dtype from_d
     return loss;
 }
 
+static void add_loss(struct rp_quant_loss *loss, struct rp_quant_loss lost) {
+    loss->signal += lost.signal;
+    loss->noise += lost.noise;
+}
+
+void rp_quant_add_loss(const float *weights, size_t cols, const void *codes, enum rp_dtype dtype,
+                       float scale, struct rp_quant_loss *loss) {
+    add_loss(loss, loss_of_row(weights, RP_DTYPE_F32, cols, codes, dtype, scale));
+}
+
 /* ---- the search for a scale -------------------------------------------------------------------------- */
 
 #define LANES  8u             /* sums beside each other: one order on every machine, and vectors */
@@ -151,11 +161,8 @@ static bool quantise_weights(const void *from, enum rp_dtype from_dtype, size_t 
         }
         if (search)
             search_scale(values, from_dtype, cols, to, &scales[row]);
-        if (!loss)
-            continue;
-        struct rp_quant_loss lost = loss_of_row(values, from_dtype, cols, to, dtype, scales[row]);
-        loss->signal += lost.signal;
-        loss->noise += lost.noise;
+        if (loss)
+            add_loss(loss, loss_of_row(values, from_dtype, cols, to, dtype, scales[row]));
     }
     return true;
 }

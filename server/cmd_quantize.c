@@ -1,27 +1,45 @@
 /* reprise quantize DIR OUT: a checkpoint with 8-bit weights (model/quant_write.h), and what each projection lost. */
+#include "backend/cpu_memory.h"
 #include "bench/calibrate.h"
+#include "device/cpu_team.h"
 #include "engine/weights_on_device.h"
 #include "model/quant_write.h"
 #include "server/cmd_stack.h"
 #include "server/cmd_text.h"
 #include "server/commands.h"
 
+#include <math.h>
 #include <stdio.h>
 
+enum { SCHEME_FP8, SCHEME_INT8 };
+enum { ROUNDING_AUTO, ROUNDING_NEAREST, ROUNDING_GPTQ };
+
 struct quantize_options {
-    uint32_t scheme;
+    uint32_t scheme, rounding;
     bool report;
     const char *calibrate;
     uint32_t tokens, threads;
 };
 
+/* Of a text that is there, or asked for by name. */
+static bool is_gptq(const struct quantize_options *options) {
+    return options->rounding == ROUNDING_GPTQ ||
+           (options->rounding == ROUNDING_AUTO && *options->calibrate != '\0');
+}
+
 static const struct rp_flag quantize_flags[] = {
     {"scheme", RP_FLAG_CHOICE, offsetof(struct quantize_options, scheme), "fp8|int8", 0, 0, "fp8",
      "weights with one scale per output channel, rows quantised as they arrive"},
     {"report", RP_FLAG_SWITCH, offsetof(struct quantize_options, report), NULL, 0, 0, NULL,
-     "a line per projection: signal to noise, and the channel that lost most"},
+     "a line per projection: signal to noise of weights, with gptq of outputs, too, and the "
+     "channel that lost most"},
     {"calibrate", RP_FLAG_TEXT, offsetof(struct quantize_options, calibrate), "FILE", 0, 0, "",
-     "int8: balance rows and weights on this text, where it helps (docs/quantisation.md)"},
+     "a text that shows what weights meet: for gptq; int8: and to balance rows and weights "
+     "(docs/quantisation.md)"},
+    {"rounding", RP_FLAG_CHOICE, offsetof(struct quantize_options, rounding), "auto|nearest|gptq",
+     0, 0, "auto",
+     "gptq: each column takes up the errors before it, as far as inputs tell; auto: with "
+     "--calibrate"},
     {"calibrate-tokens", RP_FLAG_UINT, offsetof(struct quantize_options, tokens), "N", 1, 1048576,
      "4096", "of the text's begin"},
     {"threads", RP_FLAG_UINT, offsetof(struct quantize_options, threads), "N", 0, 1024, "0",
@@ -35,10 +53,14 @@ static const struct rp_command_spec quantize_spec = {
     .positional_max = 2,
     .summary =
         "Writes the model in DIR to the new folder OUT with 8-bit weights (compressed-tensors).\n"
-        "Embedding, output layer and norms stay as they are; --calibrate moves factors into norms.",
+        "Embedding, output layer and norms stay as they are; --calibrate FILE rounds weights by "
+        "what they meet in a text\n"
+        "(GPTQ), and with int8 moves factors into norms.",
     .flags = quantize_flags,
     .flag_count = RP_ARRAY_COUNT(quantize_flags),
 };
+
+#define GIB 1073741824.0
 
 struct report {
     bool lines;
@@ -50,9 +72,14 @@ struct report {
 
 static void tell(void *ctx, const struct rp_quant_module *module) {
     struct report *report = ctx;
-    if (report->lines)
-        printf("%-48s %6u x %-6u %7.2f dB   channel %6u %7.2f dB\n", module->name, module->rows,
+    if (report->lines) {
+        printf("%-48s %6u x %-6u %7.2f dB   channel %6u %7.2f dB", module->name, module->rows,
                module->cols, module->sqnr_db, module->worst_row, module->worst_db);
+        if (!isnan(module->output_db))
+            printf("   outputs %7.2f dB, nearest %7.2f dB", module->output_db,
+                   module->nearest_output_db);
+        putchar('\n');
+    }
     if (report->modules++ == 0 || module->sqnr_db < report->worst_db) {
         report->worst_db = module->sqnr_db;
         snprintf(report->worst, sizeof report->worst, "%s", module->name);
@@ -86,25 +113,48 @@ static int cut_text(const struct trial *trial, const struct quantize_options *op
     return RP_OK;
 }
 
-static int run_text(struct trial *trial, const char *dir, const struct quantize_options *options,
-                    struct rp_error *err) {
+static int check_memory(const struct trial *trial, const struct rp_eval_text *text,
+                        struct rp_error *err) {
+    size_t tokens = rp_calibrate_tokens(text);
+    size_t bytes = rp_quant_write_bytes(&trial->model.config, tokens);
+    uint64_t room = rp_cpu_memory_room();
+    if (bytes <= room)
+        return RP_OK;
+    rp_error_set(
+        err, RP_STATUS_NO_MEMORY,
+        "--rounding gptq: rows of %zu tokens and a layer's matrices take %.1f GiB, there are %.1f",
+        tokens, (double)bytes / GIB, (double)room / GIB);
+    rp_error_hint(err, "fewer --calibrate-tokens, or --rounding nearest");
+    return RP_STATUS_NO_MEMORY;
+}
+
+static int open_trial(struct trial *trial, const char *dir, const struct quantize_options *options,
+                      struct rp_eval_text *text, struct rp_error *err) {
     const struct rp_backend *backend = rp_backend_cpu();
     const struct rp_device_config device = {.threads = options->threads};
-    struct rp_eval_text text;
     int status = rp_command_text(dir, options->calibrate, &trial->ids, err);
     if (status == RP_OK)
         status = rp_model_load(dir, RP_MODEL_DTYPE_AUTO, 0, NULL, NULL, &trial->model, err);
     if (status == RP_OK)
-        status = cut_text(trial, options, &text, err);
+        status = cut_text(trial, options, text, err);
+    if (status == RP_OK && is_gptq(options))
+        status = check_memory(trial, text, err);
     if (status == RP_OK)
         status = backend->open(&device, &trial->device, err);
     if (status == RP_OK)
         status = rp_weights_prepare(backend, trial->device, &trial->model, &trial->prepared, NULL,
                                     NULL, err);
+    return status;
+}
+
+static int run_text(struct trial *trial, const char *dir, const struct quantize_options *options,
+                    struct rp_error *err) {
+    struct rp_eval_text text;
+    int status = open_trial(trial, dir, options, &text, err);
     if (status != RP_OK)
         return status;
     const struct rp_eval_run_config config = {
-        .backend = backend,
+        .backend = rp_backend_cpu(),
         .device = trial->device,
         .model = &trial->model,
         .window = text.window,
@@ -113,7 +163,9 @@ static int run_text(struct trial *trial, const char *dir, const struct quantize_
         .no_fusion = true,
         .guarded = true};
     status = rp_eval_run_open(&config, &trial->run, err);
-    return status == RP_OK ? rp_calibrate(&trial->run, &text, &trial->calibration, err) : status;
+    return status == RP_OK
+               ? rp_calibrate(&trial->run, &text, is_gptq(options), &trial->calibration, err)
+               : status;
 }
 
 static void print_balance(const struct rp_balance *balance) {
@@ -134,21 +186,69 @@ static void print_balance(const struct rp_balance *balance) {
     }
 }
 
-static int balance_on(const char *dir, const struct quantize_options *options,
-                      struct rp_balance *out, struct rp_error *err) {
+/* Everything that a text says of a model. */
+struct learnt {
+    struct rp_balance balance;         /* empty unless INT8 */
+    struct rp_calibration calibration; /* inputs for GPTQ */
+};
+
+static int learn(const char *dir, const struct quantize_options *options, struct learnt *out,
+                 struct rp_error *err) {
     struct trial trial = {.prepared = 0};
     int status = run_text(&trial, dir, options, err);
-    if (status == RP_OK)
-        status = rp_balance_choose(&trial.model, trial.calibration.samples, out, err);
-    if (status == RP_OK)
-        print_balance(out);
-    rp_calibration_deinit(&trial.calibration);
+    if (status == RP_OK && options->scheme == SCHEME_INT8)
+        status = rp_balance_choose(&trial.model, trial.calibration.samples, &out->balance, err);
+    if (status == RP_OK && options->scheme == SCHEME_INT8)
+        print_balance(&out->balance);
+    out->calibration = trial.calibration;
     rp_eval_run_close(&trial.run);
     rp_weights_release(rp_backend_cpu(), trial.device, &trial.model, trial.prepared);
     rp_model_deinit(&trial.model);
     if (trial.device)
         rp_backend_cpu()->close(trial.device);
     rp_token_ids_deinit(&trial.ids);
+    return status;
+}
+
+/* ---- the command ------------------------------------------------------------------------------------- */
+
+static int check_options(const struct quantize_options *options, struct rp_error *err) {
+    bool text = *options->calibrate != '\0';
+    if (options->rounding == ROUNDING_GPTQ && !text) {
+        rp_error_set(err, RP_STATUS_INVALID, "--rounding gptq: needs --calibrate FILE");
+        rp_error_hint(err, "a text like those that the model is for shows what its weights meet");
+        return RP_STATUS_INVALID;
+    }
+    if (text && options->scheme == SCHEME_FP8 && options->rounding == ROUNDING_NEAREST) {
+        rp_error_set(err, RP_STATUS_INVALID,
+                     "--calibrate: changes nothing with --scheme fp8 --rounding nearest");
+        rp_error_hint(err, "FP8 rounds every number by its own size: there is nothing to balance");
+        return RP_STATUS_INVALID;
+    }
+    return RP_OK;
+}
+
+static int quantise(const char *dir, const char *out, const struct quantize_options *options,
+                    struct report *report, struct rp_error *err) {
+    struct learnt learnt = {.balance = {0}};
+    struct rp_cpu_team *team = NULL;
+    int status = *options->calibrate ? learn(dir, options, &learnt, err) : RP_OK;
+    if (status == RP_OK && learnt.calibration.inputs)
+        status = rp_cpu_team_create(options->threads, &team, err);
+    const struct rp_quant_write_options write = {
+        .scheme = options->scheme == SCHEME_FP8 ? RP_QUANT_FP8 : RP_QUANT_INT8,
+        .balance = learnt.balance.sites ? &learnt.balance : NULL,
+        .inputs = learnt.calibration.inputs,
+        .team = team,
+        .measure_outputs = options->report,
+        .told = tell,
+        .ctx = report};
+    if (status == RP_OK)
+        status = rp_quant_write(dir, out, &write, err);
+    if (team)
+        rp_cpu_team_destroy(team);
+    rp_calibration_deinit(&learnt.calibration);
+    rp_balance_deinit(&learnt.balance);
     return status;
 }
 
@@ -161,20 +261,9 @@ int rp_cmd_quantize(int argc, char **argv) {
     if (status != RP_OK)
         return status == RP_STATUS_CANCELLED ? RP_EXIT_OK : rp_fail(RP_EXIT_USAGE, &err);
     report.lines = options.report;
-    bool calibrated = *options.calibrate != '\0';
-    struct rp_balance balance = {0};
-    if (calibrated && options.scheme == 0) {
-        rp_error_set(&err, RP_STATUS_INVALID, "--calibrate: with --scheme int8 alone");
-        rp_error_hint(&err, "FP8 rounds every number by its own size: there is nothing to balance");
-        return rp_fail(RP_EXIT_USAGE, &err);
-    }
-    if (calibrated)
-        status = balance_on(positionals[0], &options, &balance, &err);
+    status = check_options(&options, &err);
     if (status == RP_OK)
-        status = rp_quant_write(positionals[0], positionals[1],
-                                options.scheme == 0 ? RP_QUANT_FP8 : RP_QUANT_INT8,
-                                calibrated ? &balance : NULL, tell, &report, &err);
-    rp_balance_deinit(&balance);
+        status = quantise(positionals[0], positionals[1], &options, &report, &err);
     if (status != RP_OK)
         return rp_fail(status == RP_STATUS_IO        ? RP_EXIT_FAILURE
                        : status == RP_STATUS_INVALID ? RP_EXIT_USAGE

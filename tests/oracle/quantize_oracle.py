@@ -3,9 +3,12 @@
 scales are numpy's (of FP8 none of the scales that may be tried is better), what is left out is as it was to the byte, and the loader has the same weights that numpy makes of it.
 With --calibrate factors move from rows into weights where a few elements are large: they are powers of two, what was
 divided times what it meets is the model's own, and the logits are nearer to it than without.
+GPTQ (--rounding) changes codes alone, to the same ones with any number of workers, and nothing but codes: outputs lose
+less by its own account and by numpy's, and so do the logits of models/demo on another text.
 """
 import json
 import os
+import random
 import subprocess
 import sys
 import tempfile
@@ -205,9 +208,9 @@ def check_layer(at, old, new, config):
     return [int(np.sum(factors != 1)) for factors in (qkv, o, gate_up, up)]
 
 
-def divergence(model, against, text):
-    done = subprocess.run([BIN, "eval", "ppl", text, "--model", model, "--against", against, "--json", "--dtype", "bfloat16",
-                           "--device", "cpu"], capture_output=True, text=True, timeout=120, check=True)
+def divergence(model, against, text, *flags):
+    done = subprocess.run([BIN, "eval", "ppl", text, "--model", model, "--against", against, "--json", "--device", "cpu",
+                           *(flags or ("--dtype", "bfloat16"))], capture_output=True, text=True, timeout=120, check=True)
     return json.loads(done.stdout)["against"]["kl_mean"]
 
 
@@ -224,7 +227,8 @@ def check_balanced(parent, family, dtype):
     with open(text, "w", encoding="utf-8") as file:
         file.write("".join(chr(32 + (i * i + 7 * i) % 90) for i in range(3000)))
     quantize(folder, plain, "--scheme", "int8")
-    said = quantize(folder, out, "--scheme", "int8", "--calibrate", text, "--calibrate-tokens", "600")
+    said = quantize(folder, out, "--scheme", "int8", "--calibrate", text, "--calibrate-tokens", "600",
+                    "--rounding", "nearest")
     old, new = read_numbers(folder), read_numbers(out)
     factors = np.array([check_layer(f"model.layers.{layer}.", old, new, model.config) for layer in range(3)])
     sites = [1, 3] if family == "gemma2" else [0, 1, 2, 3]
@@ -241,6 +245,69 @@ def check_balanced(parent, family, dtype):
     passed += 3
 
 
+def codes_and_others(folder):
+    tensors, _ = read_folder(folder)
+    codes = {name: one for name, one in tensors.items() if name + "_scale" in tensors}
+    return codes, {name: one for name, one in tensors.items() if name not in codes}
+
+
+def check_gptq(parent, scheme, family, dtype):
+    """What is written beside codes is as with nearest rounding, whoever computed it; the report's outputs gain."""
+    global passed
+    folder, text = os.path.join(parent, "model"), os.path.join(parent, "text")
+    model = write_model(folder, family, dtype=dtype, seed=11)
+    with open(text, "w", encoding="utf-8") as file:
+        file.write("".join(chr(32 + (i * i + 7 * i) % 90) for i in range(3000)))
+    said, written = {}, {}
+    for name, flags in (("nearest", ("--rounding", "nearest") if scheme == "int8" else None), ("one", ("--threads", "1")),
+                        ("three", ("--threads", "3", "--rounding", "gptq"))):
+        out = os.path.join(parent, name)
+        calibrate = ("--calibrate", text, *flags) if flags else ()
+        said[name] = quantize(folder, out, "--scheme", scheme, "--report", *calibrate)
+        written[name] = codes_and_others(out)
+    assert written["one"] == written["three"] and said["one"].splitlines()[:-1] == said["three"].splitlines()[:-1]
+    assert written["one"][1] == written["nearest"][1], (scheme, family)
+    assert written["one"][0].keys() == written["nearest"][0].keys()
+    differ = [name for name, one in written["one"][0].items() if one != written["nearest"][0][name]]
+    lines = {line.split()[0]: line.split("outputs")[1].replace("dB", "").replace(", nearest", "").split()
+             for line in said["one"].splitlines() if " outputs " in line}
+    assert lines.keys() == written["one"][0].keys() and "outputs" not in said["nearest"]
+    for name, (got, nearest) in lines.items():
+        assert float(got) >= float(nearest) - (name not in differ) * 0.01, (name, got, nearest)
+    assert len(differ) > len(lines) / 2 and len(lines) == 7 * model.config["num_hidden_layers"]
+    for data in (one[2] for one in written["one"][0].values()):
+        assert not set(data) & ({128} if scheme == "int8" else {127, 255})
+    passed += 3
+
+
+def made_text(path, seed):
+    """Sums and simple sentences, what models/demo is about."""
+    one = random.Random(seed)
+    who, did, what, where = (words.split() for words in ("Tom Anna Lily Ben", "saw found took made", "ball dog cake hat boat bird",
+                                                         "garden house park forest"))
+    with open(path, "w", encoding="utf-8") as file:
+        for _ in range(400):
+            left, right = one.randrange(500), one.randrange(500)
+            file.write(f"{left} + {right} = {left + right}\n{one.choice(who)} {one.choice(did)} a {one.choice(what)} in the "
+                       f"{one.choice(where)}.\n")
+    return path
+
+
+def check_demo(parent, scheme):
+    """Weights alone, calibrated on one text and compared on another."""
+    global passed
+    demo = os.path.join(SOURCE, "models", "demo")
+    one, other = (made_text(os.path.join(parent, f"text{seed}"), seed) for seed in (1, 2))
+    divergences = []
+    for rounding in ("nearest", "gptq"):
+        out = os.path.join(parent, rounding)
+        text = ("--calibrate", one) if scheme == "int8" or rounding == "gptq" else ()
+        quantize(demo, out, "--scheme", scheme, *text, "--rounding", rounding)
+        divergences.append(divergence(out, demo, other, "--tokens", "3000", "--dtype", "float32"))
+    assert divergences[1] < divergences[0] / 2, (scheme, divergences)
+    passed += 1
+
+
 def main():
     global passed
     if not os.path.exists(DUMP):
@@ -254,10 +321,17 @@ def main():
     for family, dtype in (("llama", "bf16"), ("qwen2", "f16"), ("gemma2", "f32")):
         with tempfile.TemporaryDirectory() as parent:
             check_balanced(parent, family, dtype)
+    for scheme, family, dtype in (("fp8", "llama", "bf16"), ("int8", "qwen2", "f32"), ("fp8", "gemma2", "f32")):
+        with tempfile.TemporaryDirectory() as parent:
+            check_gptq(parent, scheme, family, dtype)
+    for scheme in ("fp8", "int8"):
+        with tempfile.TemporaryDirectory() as parent:
+            check_demo(parent, scheme)
     with tempfile.TemporaryDirectory() as parent:
         folder, out = os.path.join(parent, "model"), os.path.join(parent, "out")
         model = write_model(folder, "llama")
-        assert "--scheme int8 alone" in quantize(folder, out, "--calibrate", __file__, code=2)
+        assert "changes nothing" in quantize(folder, out, "--calibrate", __file__, "--rounding", "nearest", code=2)
+        assert "needs --calibrate FILE" in quantize(folder, out, "--rounding", "gptq", code=2)
         assert "/nowhere" in quantize(folder, out, "--scheme", "int8", "--calibrate", "/nowhere", code=1)
         assert "holds no text" in quantize(folder, out, "--scheme", "int8", "--calibrate", "/dev/null", code=2)
         quantize(folder, out)

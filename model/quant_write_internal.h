@@ -1,0 +1,58 @@
+/* quant_write_internal.h - what quant_write.c (which tensors, headers, other files) and quant_write_tensor.c (what
+ * becomes of one tensor) share. */
+#ifndef RP_MODEL_QUANT_WRITE_INTERNAL_H
+#define RP_MODEL_QUANT_WRITE_INTERNAL_H
+
+#include "model/quant_write.h"
+#include "model/safetensors.h"
+#include "quant/gptq.h"
+
+#include <jansson.h>
+#include <stdio.h>
+
+#define RP_QUANT_PIECE_BYTES ((uint64_t)1 << 20)
+
+/* What becomes of a tensor before it is quantised or written: columns times, rows (or a vector's elements) divided by. */
+struct rp_quant_folding {
+    const float *times, *divided; /* NULL: as they are */
+    uint32_t divided_group,
+        divided_run; /* element i is divided by the factor of the first of its group */
+};
+
+/* A tensor's place in the model. */
+struct rp_quant_place {
+    uint32_t layer;
+    enum rp_balance_site site; /* of a matrix */
+};
+
+struct rp_quant_writer {
+    const char *dir, *out_dir;
+    struct rp_quant_write_options options;
+    struct rp_model_config config;
+    struct rp_safetensors files;
+    bool *quantised; /* per tensor of the files */
+    struct rp_quant_folding *foldings;
+    struct rp_quant_place *places;
+    uint32_t factor_layer;                           /* whose factors are here */
+    struct rp_gptq_factor factors[RP_BALANCE_SITES]; /* empty until a tensor needs them */
+    json_t *map;                                     /* weight_map of the new index */
+    uint64_t total_bytes;
+    unsigned char *piece;
+    struct rp_error *err;
+};
+
+int rp_quant_write_failed(const struct rp_quant_writer *w, const char *name);
+int rp_quant_write_no_memory(const struct rp_quant_writer *w);
+
+bool rp_quant_is_folded(const struct rp_quant_writer *w, const struct rp_safetensor *tensor);
+/* Bytes of a vector that is folded. F16 ends where a factor may lead: F32 then. */
+uint64_t rp_quant_folded_bytes(const struct rp_safetensor *tensor);
+
+/* A norm or a bias, divided. */
+int rp_quant_write_vector(struct rp_quant_writer *w, const struct rp_safetensor *tensor, FILE *out);
+/* Scales lie before codes in the file: scales (all of the shard's) are made first and codes a second time. */
+int rp_quant_write_scales(struct rp_quant_writer *w, const struct rp_safetensor *tensor, FILE *out);
+int rp_quant_write_codes(struct rp_quant_writer *w, const struct rp_safetensor *tensor, FILE *out);
+void rp_quant_drop_factors(struct rp_quant_writer *w);
+
+#endif
