@@ -94,6 +94,16 @@ static void choose_height(const struct rp_matmul_cuda *op, uint32_t segments,
     tile->flight = RP_MAX(FLIGHT / stage, 1u);
 }
 
+/* Gated W8A16 of prompts: the tiles whose waves over all multiprocessors take the least time. Shared memory bounds those of
+ * 128 tokens: codes, tokens and copies take nine eighths of the tensor cores' time. */
+static uint32_t choose_tokens(const struct rp_matmul_cuda *op) {
+    uint32_t rows = RP_CEIL_DIV(op->weight->rows, 128u), sms = op->limits.sm_count;
+    uint32_t few = RP_CEIL_DIV(rows * RP_CEIL_DIV(op->rows.max_rows, 128u), sms);
+    uint32_t many = RP_CEIL_DIV(rows * RP_CEIL_DIV(op->rows.max_rows, 192u), sms);
+    bool blocks = op->weight->scale_kind == RP_SCALE_BLOCK_128;
+    return !blocks && many * 192 < few * 144 ? 192 : 128;
+}
+
 struct rp_matmul_tile rp_matmul_cuda_choose(const struct rp_matmul_cuda *op) {
     /* Up to so many rows; measured: bench/results/cuda_products.md. */
     static const struct {
@@ -139,6 +149,8 @@ struct rp_matmul_tile rp_matmul_cuda_choose(const struct rp_matmul_cuda *op) {
     uint32_t m = op->rows.max_rows;
     if (!narrow && m >= 1536 && w->rows >= 6144 && RP_CEIL_DIV(m, 192u) * 192 <= m + m / 16)
         tile.tokens = 192;
+    if (plain && op->gated && m > 256)
+        tile.tokens = choose_tokens(op);
     tile.partials = tile.partials && partials;
     tile.shared_bytes = rp_matmul_cuda_shared_room(op);
     return tile;
@@ -375,7 +387,7 @@ static int fill_args(struct rp_matmul_tc_args *args, const struct rp_matmul_cuda
         return rp_error_set(err, RP_STATUS_RANGE,
                             "product (%u, %u): no room for two stages in %u bytes", w->rows,
                             w->cols, tile->shared_bytes);
-    bool one_segment = tile->tokens * tile->rows > 128 * 192;
+    bool one_segment = op->gated || tile->tokens * tile->rows > 128 * 192;
     if (args->segments > 1 && one_segment && !args->tile.partials)
         return rp_error_set(err, RP_STATUS_UNSUPPORTED, "tiles of %u x %u take one segment",
                             tile->rows, tile->tokens);

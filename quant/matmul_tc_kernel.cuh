@@ -377,7 +377,7 @@ __device__ __forceinline__ void leave_segment(const rp_matmul_tc_args &args, con
 /* Where the run's sum is: tiles of one segment have no total beside it. */
 template <typename Shape>
 __device__ __forceinline__ parts_of<Shape> &total_of(sums_of<Shape> &sums, parts_of<Shape> &total) {
-    if constexpr (Shape::ONE_SEGMENT)
+    if constexpr (Shape::ONE_SEGMENT && !rp_wgmma_is_8<Shape::TYPE>)
         return sums;
     else
         return total;
@@ -393,7 +393,7 @@ __device__ __forceinline__ void multiply_codes(const rp_matmul_tc_args &args, ri
     for (uint32_t segment = r.begin; segment < r.end; segment++) {
         uint32_t first = segment * args.segment_blocks;
         uint32_t blocks = min(args.segment_blocks, args.blocks - first);
-        parts_of<Shape> parts;
+        parts_of<Shape> scaled, &parts = Shape::ONE_SEGMENT ? total : scaled;
         if constexpr (Shape::HELD) {
             const float *own = Shape::BLOCK_SCALES ? scales.blocks + first : NULL;
             multiply_held<Shape>(at, p.warpgroup, blocks, own, scales.up_blocks, parts);
@@ -518,6 +518,10 @@ rp_matmul_tc_kernel rp_matmul_tc_w8a16_kernel_of(const struct rp_matmul_tile *ti
         return KERNEL_OF(64);
     case 128:
         return KERNEL_OF(128);
+    case 192: /* of others totals, or chains, find no room in the registers */
+        if constexpr (GATED && !BLOCK_SCALES)
+            return KERNEL_OF(192);
+        return {};
     default:
         return {};
     }

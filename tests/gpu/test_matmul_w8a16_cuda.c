@@ -250,6 +250,9 @@ static void a_gated_product_is_the_product_and_then_its_activation(void **state)
          .k = 2048,
          .fn = RP_ACTIVATION_SILU,
          .sm_count = 5},
+        /* with scales of channels in tiles of 192 tokens */
+        {.live = 380, .max_rows = 384, .n = 640, .k = 400, .sm_count = 5},
+        {.live = 383, .max_rows = 384, .n = 640, .k = 512, .sm_count = 5},
     };
     static const uint32_t fewer[] = {1, 2, 5, 8, 9, 17, 33, 64, 65, 129};
     struct rp_matmul_tile apart = plain_tile(8);
