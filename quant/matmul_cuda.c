@@ -281,8 +281,11 @@ uint32_t rp_matmul_cuda_flight(uint32_t stages, uint32_t ring) {
 /* Tiles, shares of the blocks, and where the pipeline and the workspace lie. */
 static int lay_out(struct rp_matmul_tc_args *args, const struct rp_matmul_cuda *op) {
     struct rp_matmul_tile *tile = &args->tile;
-    if (tile->height == 0 || args->block_scales) /* of 64 rows that are multiplied together */
+    bool plain = args->in_dtype != args->dtype;
+    if (tile->height == 0 || !plain || args->block_scales) /* blocks: of rows multiplied together */
         tile->height = tile->rows;
+    RP_ASSERT(tile->height == tile->rows ||
+              (tile->height > 64 && tile->height < 128 && tile->height % 16 == 0));
     args->row_tiles = RP_CEIL_DIV(args->n, tile->height);
     args->token_tiles = RP_CEIL_DIV(op->rows.max_rows, tile->tokens);
     uint32_t tiles = args->row_tiles * args->token_tiles;
@@ -312,7 +315,7 @@ static int lay_out(struct rp_matmul_tc_args *args, const struct rp_matmul_cuda *
         args->grid = RP_MIN(tiles, op->limits.sm_count);
 
     /* As many columns of tokens as of weights. */
-    uint32_t token_boxes = args->in_dtype == args->dtype ? 1 : 2;
+    uint32_t token_boxes = plain ? 2 : 1;
     uint32_t stage =
         (tile->height + tile->tokens * token_boxes) * RP_MATMUL_BLOCK * 2 * tile->boxes;
     uint32_t room = RP_MIN(tile->shared_bytes, op->limits.shared_bytes_block);
