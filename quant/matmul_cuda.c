@@ -5,10 +5,7 @@
 #include <cuda_runtime_api.h>
 #include <string.h>
 
-#define FLAG_BYTES 16384u
-/* Bytes of weights in flight, as in matmul_rows_plan_cuda.c. */
-#define FLIGHT_EARLY  (64u * 1024)
-#define FLIGHT        (112u * 1024)
+#define FLAG_BYTES    16384u
 #define SEGMENTS_MAX  16u
 #define SEGMENT_LEAST 256u /* columns */
 
@@ -73,27 +70,6 @@ uint32_t rp_matmul_cuda_shared_room(const struct rp_matmul_cuda *op) {
     return room - 12 * 1024;
 }
 
-/* W8A16 of up to 64 rows, with which the memory is the limit: tiles of as many outputs that the busiest of the blocks, which
- * take equal runs, has as few as can be. */
-static void choose_height(const struct rp_matmul_cuda *op, uint32_t segments,
-                          struct rp_matmul_tile *tile) {
-    bool blocks = op->weight->scale_kind == RP_SCALE_BLOCK_128;
-    uint32_t least = UINT32_MAX;
-    for (uint32_t height = 128; height > (blocks ? 127 : 64); height -= 16) {
-        uint32_t units = RP_CEIL_DIV(op->weight->rows, height) * segments;
-        uint32_t most = RP_CEIL_DIV(units, op->limits.sm_count) * height;
-        if (most < least) {
-            least = most;
-            tile->height = height;
-        }
-    }
-    /* Twice the bytes of tokens in a stage: from 64 of them on more stages of half of K. */
-    tile->boxes = tile->tokens == 64 ? 1 : 2;
-    uint32_t stage = tile->height * RP_MATMUL_BLOCK * 2 * tile->boxes;
-    tile->flight_early = RP_MAX(FLIGHT_EARLY / stage, 1u);
-    tile->flight = RP_MAX(FLIGHT / stage, 1u);
-}
-
 /* Gated W8A16 of prompts: the tiles whose waves over all multiprocessors take the least time. Shared memory bounds those of
  * 128 tokens: codes, tokens and copies take nine eighths of the tensor cores' time. */
 static uint32_t choose_tokens(const struct rp_matmul_cuda *op) {
@@ -144,8 +120,12 @@ struct rp_matmul_tile rp_matmul_cuda_choose(const struct rp_matmul_cuda *op) {
     /* Small launches beside the weights of codes are held up less: 1 % of a step. */
     if (narrow && !plain && tile.tokens == 32)
         tile.flight_early = 1;
-    if (plain && tile.tokens <= 64)
-        choose_height(op, segments, &tile);
+    /* Twice the bytes of tokens in a stage: more stages of half of K. */
+    if (plain && tile.tokens == 64) {
+        tile.boxes = 1;
+        tile.flight_early = 4;
+        tile.flight = 6;
+    }
     uint32_t m = op->rows.max_rows;
     if (!narrow && m >= 1536 && w->rows >= 6144 && RP_CEIL_DIV(m, 192u) * 192 <= m + m / 16)
         tile.tokens = 192;
@@ -281,12 +261,7 @@ uint32_t rp_matmul_cuda_flight(uint32_t stages, uint32_t ring) {
 /* Tiles, shares of the blocks, and where the pipeline and the workspace lie. */
 static int lay_out(struct rp_matmul_tc_args *args, const struct rp_matmul_cuda *op) {
     struct rp_matmul_tile *tile = &args->tile;
-    bool plain = args->in_dtype != args->dtype;
-    if (tile->height == 0 || !plain || args->block_scales) /* blocks: of rows multiplied together */
-        tile->height = tile->rows;
-    RP_ASSERT(tile->height == tile->rows ||
-              (tile->height > 64 && tile->height < 128 && tile->height % 16 == 0));
-    args->row_tiles = RP_CEIL_DIV(args->n, tile->height);
+    args->row_tiles = RP_CEIL_DIV(args->n, tile->rows);
     args->token_tiles = RP_CEIL_DIV(op->rows.max_rows, tile->tokens);
     uint32_t tiles = args->row_tiles * args->token_tiles;
 
@@ -315,9 +290,8 @@ static int lay_out(struct rp_matmul_tc_args *args, const struct rp_matmul_cuda *
         args->grid = RP_MIN(tiles, op->limits.sm_count);
 
     /* As many columns of tokens as of weights. */
-    uint32_t token_boxes = plain ? 2 : 1;
-    uint32_t stage =
-        (tile->height + tile->tokens * token_boxes) * RP_MATMUL_BLOCK * 2 * tile->boxes;
+    uint32_t token_boxes = args->in_dtype == args->dtype ? 1 : 2;
+    uint32_t stage = (tile->rows + tile->tokens * token_boxes) * RP_MATMUL_BLOCK * 2 * tile->boxes;
     uint32_t room = RP_MIN(tile->shared_bytes, op->limits.shared_bytes_block);
     args->stages = tile->stages ? tile->stages : RP_MIN((room - 1024) / (stage + 24), 32u);
     args->shared_bytes = args->stages * (stage + 24) + 1024;
@@ -335,10 +309,10 @@ static int encode_stages(struct rp_matmul_tc_args *args, const struct rp_matmul_
     const struct rp_matmul_tile *tile = &args->tile;
     uint64_t units = rp_matmul_cuda_units(op->weight), n = op->weight->rows;
     uint64_t sizes[3] = {RP_MATMUL_BLOCK, n, args->blocks}, strides[2] = {units, RP_MATMUL_BLOCK};
-    uint32_t box[3] = {RP_MATMUL_BLOCK, tile->height, tile->boxes};
+    uint32_t box[3] = {RP_MATMUL_BLOCK, tile->rows, tile->boxes};
     uint64_t gated_sizes[5] = {RP_MATMUL_BLOCK, 8, 2, n / 16, args->blocks};
     uint64_t gated_strides[4] = {units, units * (n / 2), units * 8, RP_MATMUL_BLOCK};
-    uint32_t gated_box[5] = {RP_MATMUL_BLOCK, 8, 2, tile->height / 16, tile->boxes};
+    uint32_t gated_box[5] = {RP_MATMUL_BLOCK, 8, 2, tile->rows / 16, tile->boxes};
     int status = op->gated ? rp_matmul_cuda_encode(&args->weight_map, op->weight->data, 5,
                                                    gated_sizes, gated_strides, gated_box, err)
                            : rp_matmul_cuda_encode(&args->weight_map, op->weight->data, 3, sizes,
@@ -356,7 +330,7 @@ static int encode_boxes(struct rp_matmul_tc_args *args, const struct rp_matmul_c
                         struct rp_error *err) {
     const struct rp_matmul_tile *tile = &args->tile;
     int status =
-        rp_matmul_cuda_encode_weights(&args->weight_map, op->weight, op->gated, tile->height, err);
+        rp_matmul_cuda_encode_weights(&args->weight_map, op->weight, op->gated, tile->rows, err);
     return status != RP_OK ? status
                            : rp_matmul_cuda_encode_tokens(&args->in_map, op, tile->tokens, err);
 }

@@ -30,7 +30,6 @@ enum rp_matmul_order {
 struct rp_matmul_tile {
     uint32_t tokens; /* columns of the instruction: 8, 16, 32, 64, 128, 192, 256 */
     uint32_t rows;   /* of weights: 64, 128, 256 */
-    uint32_t height; /* of them that are a tile's own, W8A16: 80, 96 ... rows; 0: all */
     enum rp_matmul_order order;
     uint32_t boxes;  /* of 64 columns of K in a stage */
     uint32_t stages; /* of the pipeline in shared memory; 0: as many as fit into shared_bytes */

@@ -77,9 +77,8 @@ __device__ __forceinline__ void copy_weights(const rp_matmul_tc_args &args, ring
             flying--;
         }
         flying++;
-        rp_barrier_expect(at.landed_barrier(), s.count * at.weight_bytes());
-        copy_weight_stage<Shape>(args, at, s.r.row_tile * tile_height<Shape>(args), s.block,
-                                 s.count, policy);
+        rp_barrier_expect(at.landed_barrier(), s.count * Shape::WEIGHT_BYTES);
+        copy_weight_stage<Shape>(args, at, s.r.row_tile * Shape::ROWS, s.block, s.count, policy);
         s.next(args);
         at.next();
     }

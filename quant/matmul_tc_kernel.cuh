@@ -60,7 +60,6 @@ struct place {
     uint32_t thread, warpgroup; /* thread of the warpgroup */
     uint32_t first_row;         /* of the warpgroup */
     uint32_t row, token;        /* of sum 0: in the matrix; in the tile */
-    uint32_t end;               /* of the tile's rows */
     uint32_t base, columns;     /* first token of the tile; live ones in it */
 };
 
@@ -70,7 +69,7 @@ struct place {
         _Pragma("unroll") for (int i = (begin); i < (begin) + (count);                             \
                                i++) if (uint32_t row = (p).row + block * 64 + i / 2 % 2 * 8,       \
                                         token = (p).token + i / 4 * 8 + i % 2;                     \
-                                        row < (p).end && token < (p).columns)
+                                        row < (args).n && token < (p).columns)
 #define EACH_SUM(Shape, p, args, block, i, row, token)                                             \
     EACH_SUM_OF(Shape, p, args, block, i, row, token, 0, Shape::SUMS)
 
@@ -327,9 +326,8 @@ __device__ __forceinline__ void prefetch_scales(const rp_matmul_tc_args &args) {
     if (args.token_tiles > 1 || args.tile.order != RP_MATMUL_ORDER_RUNS)
         return;
     walk w = walk_begin<Shape>(args, 0);
-    uint32_t height = tile_height<Shape>(args);
-    uint32_t begin = min(w.at / args.segments * height, args.n);
-    uint32_t end = min(RP_CEIL_DIV(w.end, args.segments) * height, args.n);
+    uint32_t begin = min(w.at / args.segments * Shape::ROWS, args.n);
+    uint32_t end = min(RP_CEIL_DIV(w.end, args.segments) * Shape::ROWS, args.n);
     if (Shape::GATED) {
         rp_scales_prefetch(args.weight_scales + begin / 2, (end - begin) / 2);
         rp_scales_prefetch(args.weight_scales + (args.n + begin) / 2, (end - begin) / 2);
@@ -428,9 +426,7 @@ __device__ __forceinline__ void multiply_all(const rp_matmul_tc_args &args, ring
     while (walk_next(args, w, r)) {
         p.base = r.token_tile * Shape::TOKENS;
         p.columns = live > p.base ? min(live - p.base, (uint32_t)Shape::TOKENS) : 0;
-        uint32_t height = tile_height<Shape>(args);
-        p.first_row = r.row_tile * height + p.warpgroup * Shape::BLOCKS * 64;
-        p.end = min(args.n, (r.row_tile + 1) * height);
+        p.first_row = r.row_tile * Shape::ROWS + p.warpgroup * Shape::BLOCKS * 64;
         p.row = p.first_row + p.thread / 32 * 16 + p.thread % 32 / 4;
         sums_of<Shape> sums;
         parts_of<Shape> total;
@@ -459,8 +455,7 @@ __global__ void __launch_bounds__(Shape::THREADS, 1)
     TRACE(0);
     ring<Shape> at;
     at.data = (rp_shared_address(shared) + 1023) & ~1023u;
-    at.height = args.tile.height;
-    at.landed = at.data + args.stages * at.stage_bytes();
+    at.landed = at.data + args.stages * Shape::STAGE_BYTES;
     at.full = at.landed + 8 * args.stages;
     at.empty = at.full + 8 * args.stages;
     at.count = args.stages;
@@ -506,7 +501,7 @@ rp_matmul_tc_kernel rp_matmul_tc_w8a16_kernel_of(const struct rp_matmul_tile *ti
         return {};
 #define KERNEL_OF(tokens)                                                                          \
     rp_matmul_tc_kernel_of<                                                                        \
-        shape<tokens, 128, held_boxes(tokens), held_eager(tokens), TYPE, BLOCK_SCALES, GATED>>()
+        shape<tokens, 128, held_boxes(tokens), false, TYPE, BLOCK_SCALES, GATED>>()
     switch (tile->tokens) {
     case 8:
         return KERNEL_OF(8);

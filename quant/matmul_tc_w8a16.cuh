@@ -74,11 +74,9 @@ __device__ __forceinline__ void convert_group(const group_operands &codes, group
             held[step][i] = bf16_of_codes<Shape::TYPE>(codes[step][i]);
 }
 
-/* Where this thread's first pair lies in a box of the tile's weights. A warp past the tile's height, a multiple of 16
- * above 64, has sums that nobody takes: it reads what its neighbour in the first warpgroup does. */
-__device__ __forceinline__ uint32_t own_codes(uint32_t warpgroup, uint32_t height) {
-    uint32_t lane = threadIdx.x % 32, first = warpgroup * 64 + threadIdx.x % 128 / 32 * 16;
-    uint32_t row = (first < height ? first : first - 64) + lane / 4;
+/* Where this thread's first pair lies in a box of the tile's weights. */
+__device__ __forceinline__ uint32_t own_codes(uint32_t warpgroup) {
+    uint32_t lane = threadIdx.x % 32, row = warpgroup * 64 + threadIdx.x % 128 / 32 * 16 + lane / 4;
     return row * 128 + row % 8 * 16 + lane % 4 * 2;
 }
 
@@ -105,7 +103,7 @@ __device__ __forceinline__ void multiply_held(ring<Shape> &at, uint32_t warpgrou
                                               parts_of<Shape> &sums) {
     static_assert(Shape::BLOCKS == 1 && BOX_GROUPS % 2 == 0, "64 rows of a warpgroup");
     constexpr bool SCALED = Shape::BLOCK_SCALES;
-    const uint32_t own = own_codes(warpgroup, at.height);
+    const uint32_t own = own_codes(warpgroup);
     group_operands codes, held[2];
     float chain[Shape::SUMS], scale[2]; /* of the box at work; SCALED */
     auto add_chain = [&] {
@@ -139,12 +137,6 @@ __device__ __forceinline__ void multiply_held(ring<Shape> &at, uint32_t warpgrou
                 }
                 multiply_group<Shape>(held[group % 2], at.tokens(box), group,
                                       !SCALED && (k | box) != 0, SCALED ? chain : sums[0]);
-                bool last = group + 1 == BOX_GROUPS &&
-                            (box + 1 == Shape::BOXES || k + box + 1 >= blocks); /* of the stage */
-                if (Shape::EAGER && last) {
-                    rp_wgmma_wait<0>();
-                    free_stage(at);
-                }
                 if (group + 1 < BOX_GROUPS) {
                     load_group(at.weights(box) + own, group + 1, codes);
                 } else if (box + 1 < Shape::BOXES && k + box + 1 < blocks) {
@@ -154,7 +146,7 @@ __device__ __forceinline__ void multiply_held(ring<Shape> &at, uint32_t warpgrou
                     load_group(after.weights(0) + own, 0, codes);
                 }
                 rp_wgmma_wait<1>();
-                if (!Shape::EAGER && group == 0 && box == 0 && k > 0) { /* its last one is done */
+                if (group == 0 && box == 0 && k > 0) { /* its last group is done */
                     free_stage(before);
                     before.next();
                 }
@@ -166,14 +158,11 @@ __device__ __forceinline__ void multiply_held(ring<Shape> &at, uint32_t warpgrou
         add_chain();
     else
         rp_wgmma_wait<0>();
-    if (!Shape::EAGER)
-        free_stage(before);
+    free_stage(before);
 }
 
-/* Stages of this many tokens have so many boxes; tiles of 128 outputs. Where the memory is the limit they are freed as
- * early as can be. */
+/* Stages of this many tokens have so many boxes; tiles of 128 outputs. */
 constexpr int held_boxes(int tokens) { return tokens <= 32 ? 2 : 1; }
-constexpr bool held_eager(int tokens) { return tokens <= 32; }
 
 } // namespace
 

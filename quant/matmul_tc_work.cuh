@@ -27,6 +27,7 @@ struct shape {
     static constexpr uint32_t TOKEN_BOX_BYTES = TOKENS * 128;
     static constexpr uint32_t WEIGHT_BYTES = ROWS * 128;
     static constexpr uint32_t TOKEN_BYTES = TOKEN_BOXES * TOKEN_BOX_BYTES;
+    static constexpr uint32_t STAGE_BYTES = BOXES * (WEIGHT_BYTES + TOKEN_BYTES);
     /* A stage's instructions are awaited at once, which frees it earlier, instead of under those of the
      * next stage: better wherever memory is the limit. */
     static constexpr bool EAGER = EAGER_;
@@ -45,12 +46,6 @@ struct shape {
 template <typename Shape>
 using sums_of = typename rp_wgmma_sum<Shape::TYPE>::type[Shape::BLOCKS][Shape::SUMS];
 template <typename Shape> using parts_of = float[Shape::BLOCKS][Shape::SUMS];
-
-/* Outputs of a tile. */
-template <typename Shape>
-__device__ __forceinline__ uint32_t tile_height(const rp_matmul_tc_args &args) {
-    return Shape::HELD ? args.tile.height : Shape::ROWS;
-}
 
 /* Segments [begin, end) of one tile. */
 struct run {
@@ -141,22 +136,15 @@ template <typename Shape> struct steps {
 template <typename Shape> struct ring {
     /* 8 bytes each: weights have come, tokens have come, all is read */
     uint32_t landed, full, empty;
-    uint32_t data;   /* stages 1024-aligned for the swizzle */
-    uint32_t count;  /* of stages */
-    uint32_t height; /* of a box of weights; W8A16, else ROWS */
+    uint32_t data;  /* stages 1024-aligned for the swizzle */
+    uint32_t count; /* of stages */
     uint32_t stage, phase;
 
     __device__ __forceinline__ uint32_t landed_barrier() const { return landed + 8 * stage; }
     __device__ __forceinline__ uint32_t full_barrier() const { return full + 8 * stage; }
     __device__ __forceinline__ uint32_t empty_barrier() const { return empty + 8 * stage; }
-    __device__ __forceinline__ uint32_t weight_bytes() const {
-        return Shape::HELD ? height * 128 : Shape::WEIGHT_BYTES;
-    }
-    __device__ __forceinline__ uint32_t stage_bytes() const {
-        return Shape::BOXES * (weight_bytes() + Shape::TOKEN_BYTES);
-    }
     __device__ __forceinline__ uint32_t weights(uint32_t box) const {
-        return data + stage * stage_bytes() + box * weight_bytes();
+        return data + stage * Shape::STAGE_BYTES + box * Shape::WEIGHT_BYTES;
     }
     __device__ __forceinline__ uint32_t tokens(uint32_t box) const {
         return weights(Shape::BOXES) + box * Shape::TOKEN_BYTES;
