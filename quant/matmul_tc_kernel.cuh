@@ -394,7 +394,10 @@ __device__ __forceinline__ void multiply_codes(const rp_matmul_tc_args &args, ri
         parts_of<Shape> scaled, &parts = Shape::ONE_SEGMENT ? total : scaled;
         if constexpr (Shape::HELD) {
             const float *own = Shape::BLOCK_SCALES ? scales.blocks + first : NULL;
-            multiply_held<Shape>(at, p.warpgroup, blocks, own, scales.up_blocks, parts);
+            if constexpr (Shape::TOKENS <= 16)
+                multiply_by_warps<Shape>(at, p.warpgroup, blocks, own, scales.up_blocks, parts);
+            else
+                multiply_held<Shape>(at, p.warpgroup, blocks, own, scales.up_blocks, parts);
             scales.apply(parts);
         } else {
             sums_of<Shape> sums;
