@@ -70,6 +70,16 @@ uint32_t rp_matmul_cuda_shared_room(const struct rp_matmul_cuda *op) {
     return room - 12 * 1024;
 }
 
+/* Gated W8A16 of prompts: the tiles whose waves over all multiprocessors take the least time. Shared memory bounds those of
+ * 128 tokens: codes, tokens and copies take nine eighths of the tensor cores' time. */
+static uint32_t choose_tokens(const struct rp_matmul_cuda *op) {
+    uint32_t rows = RP_CEIL_DIV(op->weight->rows, 128u), sms = op->limits.sm_count;
+    uint32_t few = RP_CEIL_DIV(rows * RP_CEIL_DIV(op->rows.max_rows, 128u), sms);
+    uint32_t many = RP_CEIL_DIV(rows * RP_CEIL_DIV(op->rows.max_rows, 192u), sms);
+    bool blocks = op->weight->scale_kind == RP_SCALE_BLOCK_128;
+    return !blocks && many * 192 < few * 144 ? 192 : 128;
+}
+
 struct rp_matmul_tile rp_matmul_cuda_choose(const struct rp_matmul_cuda *op) {
     /* Up to so many rows; measured: bench/results/cuda_products.md. */
     static const struct {
@@ -119,6 +129,8 @@ struct rp_matmul_tile rp_matmul_cuda_choose(const struct rp_matmul_cuda *op) {
     uint32_t m = op->rows.max_rows;
     if (!narrow && m >= 1536 && w->rows >= 6144 && RP_CEIL_DIV(m, 192u) * 192 <= m + m / 16)
         tile.tokens = 192;
+    if (plain && op->gated && m > 256)
+        tile.tokens = choose_tokens(op);
     tile.partials = tile.partials && partials;
     tile.shared_bytes = rp_matmul_cuda_shared_room(op);
     return tile;
@@ -291,6 +303,38 @@ static int lay_out(struct rp_matmul_tc_args *args, const struct rp_matmul_cuda *
                : RP_STATUS_RANGE;
 }
 
+/* One thread asks for a stage: with one copy in a fifth of the time that four take. */
+static int encode_stages(struct rp_matmul_tc_args *args, const struct rp_matmul_cuda *op,
+                         struct rp_error *err) {
+    const struct rp_matmul_tile *tile = &args->tile;
+    uint64_t units = rp_matmul_cuda_units(op->weight), n = op->weight->rows;
+    uint64_t sizes[3] = {RP_MATMUL_BLOCK, n, args->blocks}, strides[2] = {units, RP_MATMUL_BLOCK};
+    uint32_t box[3] = {RP_MATMUL_BLOCK, tile->rows, tile->boxes};
+    uint64_t gated_sizes[5] = {RP_MATMUL_BLOCK, 8, 2, n / 16, args->blocks};
+    uint64_t gated_strides[4] = {units, units * (n / 2), units * 8, RP_MATMUL_BLOCK};
+    uint32_t gated_box[5] = {RP_MATMUL_BLOCK, 8, 2, tile->rows / 16, tile->boxes};
+    int status = op->gated ? rp_matmul_cuda_encode(&args->weight_map, op->weight->data, 5,
+                                                   gated_sizes, gated_strides, gated_box, err)
+                           : rp_matmul_cuda_encode(&args->weight_map, op->weight->data, 3, sizes,
+                                                   strides, box, err);
+    uint64_t in_sizes[3] = {RP_MATMUL_BLOCK, op->rows.max_rows, 2 * (uint64_t)args->blocks};
+    uint64_t in_strides[2] = {op->in_stride, RP_MATMUL_BLOCK};
+    uint32_t in_box[3] = {RP_MATMUL_BLOCK, tile->tokens, 2 * tile->boxes};
+    RP_ASSERT(op->in_stride >= op->weight->cols);
+    return status != RP_OK
+               ? status
+               : rp_matmul_cuda_encode(&args->in_map, op->in, 3, in_sizes, in_strides, in_box, err);
+}
+
+static int encode_boxes(struct rp_matmul_tc_args *args, const struct rp_matmul_cuda *op,
+                        struct rp_error *err) {
+    const struct rp_matmul_tile *tile = &args->tile;
+    int status =
+        rp_matmul_cuda_encode_weights(&args->weight_map, op->weight, op->gated, tile->rows, err);
+    return status != RP_OK ? status
+                           : rp_matmul_cuda_encode_tokens(&args->in_map, op, tile->tokens, err);
+}
+
 static int fill_args(struct rp_matmul_tc_args *args, const struct rp_matmul_cuda *op,
                      const struct rp_matmul_tile *tile, uint32_t segment, struct rp_error *err) {
     const struct rp_matrix *w = op->weight;
@@ -320,13 +364,14 @@ static int fill_args(struct rp_matmul_tc_args *args, const struct rp_matmul_cuda
         return rp_error_set(err, RP_STATUS_RANGE,
                             "product (%u, %u): no room for two stages in %u bytes", w->rows,
                             w->cols, tile->shared_bytes);
-    bool one_segment = tile->tokens * tile->rows > 128 * 192;
+    bool one_segment = op->gated || tile->tokens * tile->rows > 128 * 192;
     if (args->segments > 1 && one_segment && !args->tile.partials)
         return rp_error_set(err, RP_STATUS_UNSUPPORTED, "tiles of %u x %u take one segment",
                             tile->rows, tile->tokens);
-    int status = rp_matmul_cuda_encode_weights(&args->weight_map, w, op->gated, tile->rows, err);
-    if (status == RP_OK)
-        status = rp_matmul_cuda_encode_tokens(&args->in_map, op, tile->tokens, err);
+    /* No box reaches past K, no stage past its segment. */
+    args->whole_stages = is_w8a16(w) && w->cols % (2 * RP_MATMUL_BLOCK) == 0 &&
+                         args->segment_blocks % tile->boxes == 0 && args->blocks % tile->boxes == 0;
+    int status = args->whole_stages ? encode_stages(args, op, err) : encode_boxes(args, op, err);
     if (status == RP_OK && rp_matmul_tc_cuda_prepare(args) != RP_OK)
         status = rp_error_set(err, RP_STATUS_DEVICE, "no kernel for tiles of %u x %u", tile->rows,
                               tile->tokens);

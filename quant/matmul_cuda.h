@@ -18,7 +18,7 @@
  * Sizes outside the tile rules: INT8 the same bits; FP8 f32 chains in place of the tensor cores', within segments.
  *
  * W8A16 (RP_INPUT_PLAIN), for any number of rows: codes are bf16 numbers, exactly, and the segments those of W8A8. A segment
- * is one chain of m64nNk16 from zero in rising k, as of bf16 weights, then * scales[n] in f32, and is added up as above.
+ * is one chain of m*n*k16 from zero in rising k, as of bf16 weights, then * scales[n] in f32, and is added up as above.
  * RP_SCALE_BLOCK_128: a chain each 128 columns, total = fma(chain, scales[n / 128][k / 128], total) within a segment.
  * Sizes outside the tile rules (any number of rows of such a matrix, too): 32 f32 fma chains of bf16 * code, chain l of
  * columns [16 l + 512 j, + 16) in rising k, added by halves (l and l ^ 16, l ^ 8, ...), then * scales[n]; with blocks,

@@ -66,6 +66,9 @@ struct rp_matmul_tc_args {
         *trace; /* (blocks, 4): when it started, waited, ended, and the SM: with RP_TRACE alone */
     bool out_bf16, accumulate, dependent, block_scales;
     bool gated; /* W8A16 of one segment: eight rows of gates and their eight of ups in turns */
+    /* W8A16: a stage's weights are one copy, and its tokens; maps of boxes of 64 units, (64, n, blocks) or, gated,
+     * (64, 8, 2, n / 16, blocks), and (64, max_rows, 2 * blocks). */
+    bool whole_stages;
     enum rp_activation fn;
     enum rp_dtype dtype,
         in_dtype; /* of the weights and the rows; they differ in W8A16, whose rows are bf16 */

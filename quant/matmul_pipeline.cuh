@@ -78,6 +78,16 @@ __device__ __forceinline__ void rp_copy_box(uint32_t to, const CUtensorMap *map,
                  : "memory");
 }
 
+/* The box at (x, y, z) of a map of three dimensions. */
+__device__ __forceinline__ void rp_copy_box_3d(uint32_t to, const CUtensorMap *map, uint32_t x,
+                                               uint32_t y, uint32_t z, uint32_t barrier,
+                                               uint64_t policy) {
+    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"
+                 ".L2::cache_hint [%0], [%1, {%2, %3, %4}], [%5], %6;" ::"r"(to),
+                 "l"(map), "r"(x), "r"(y), "r"(z), "r"(barrier), "l"(policy)
+                 : "memory");
+}
+
 /* The box at (x, y, z, w) of a map of four dimensions. */
 __device__ __forceinline__ void rp_copy_box_4d(uint32_t to, const CUtensorMap *map, uint32_t x,
                                                uint32_t y, uint32_t z, uint32_t w, uint32_t barrier,
@@ -85,6 +95,16 @@ __device__ __forceinline__ void rp_copy_box_4d(uint32_t to, const CUtensorMap *m
     asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes"
                  ".L2::cache_hint [%0], [%1, {%2, %3, %4, %5}], [%6], %7;" ::"r"(to),
                  "l"(map), "r"(x), "r"(y), "r"(z), "r"(w), "r"(barrier), "l"(policy)
+                 : "memory");
+}
+
+/* The box at (x, y, z, w, v) of a map of five dimensions. */
+__device__ __forceinline__ void rp_copy_box_5d(uint32_t to, const CUtensorMap *map, uint32_t x,
+                                               uint32_t y, uint32_t z, uint32_t w, uint32_t v,
+                                               uint32_t barrier, uint64_t policy) {
+    asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes"
+                 ".L2::cache_hint [%0], [%1, {%2, %3, %4, %5, %6}], [%7], %8;" ::"r"(to),
+                 "l"(map), "r"(x), "r"(y), "r"(z), "r"(w), "r"(v), "r"(barrier), "l"(policy)
                  : "memory");
 }
 

@@ -34,6 +34,7 @@
 #include "quant/matmul_internal_cuda.h"
 #include "quant/matmul_pipeline.cuh"
 #include "quant/matmul_scales.cuh"
+#include "quant/matmul_tc_copy.cuh"
 #include "quant/matmul_tc_w8a16.cuh"
 #include "quant/matmul_tc_work.cuh"
 #include "quant/matmul_wgmma.cuh"
@@ -53,73 +54,6 @@ extern "C" struct rp_matmul_tc_kernel
 rp_matmul_tc_w8a16_blocks_find(const struct rp_matmul_tile *tile, bool gated);
 
 namespace {
-
-/* How many token tiles are alive is known after the wait; one is always walked. */
-__device__ __forceinline__ uint32_t wait_for_live(const rp_matmul_tc_args &args) {
-    if (args.token_tiles == 1)
-        return 0;
-    rp_pdl_wait();
-    return *args.live;
-}
-
-template <typename Shape>
-__device__ __forceinline__ void copy_weight_box(const rp_matmul_tc_args &args, uint32_t to,
-                                                uint32_t x, uint32_t row, uint32_t barrier,
-                                                uint64_t policy) {
-    if (Shape::GATED)
-        rp_copy_box_4d(to, &args.weight_map, x, 0, 0, row / 16, barrier, policy);
-    else
-        rp_copy_box(to, &args.weight_map, x, row, barrier, policy);
-}
-
-/* One thread. Stages in flight are counted, in the order in which they were asked for. */
-template <typename Shape>
-__device__ __forceinline__ void copy_weights(const rp_matmul_tc_args &args, ring<Shape> at) {
-    /* Read once: out of L2 first. */
-    uint64_t policy = args.token_tiles == 1 ? RP_L2_EVICT_FIRST : RP_L2_EVICT_NORMAL;
-    steps<Shape> s;
-    s.w = walk_begin<Shape>(args, wait_for_live(args));
-    s.enter(args);
-    ring<Shape> landing = at;
-    uint32_t flying = 0, flight = args.flight_early;
-    for (uint32_t i = 0; s.valid; i++) {
-        if (i == at.count)
-            flight = args.flight;
-        rp_barrier_wait(at.empty_barrier(), at.phase ^ 1);
-        if (flying == flight) {
-            rp_barrier_wait(landing.landed_barrier(), landing.phase);
-            landing.next();
-            flying--;
-        }
-        flying++;
-        rp_barrier_expect(at.landed_barrier(), s.count * Shape::WEIGHT_BYTES);
-        for (uint32_t box = 0; box < s.count; box++)
-            copy_weight_box<Shape>(args, at.weights(box), (s.block + box) * RP_MATMUL_BLOCK,
-                                   s.r.row_tile * Shape::ROWS, at.landed_barrier(), policy);
-        s.next(args);
-        at.next();
-    }
-}
-
-/* One thread: waits for the kernels before, which may be the tokens' writers, and lets the next one start. */
-template <typename Shape>
-__device__ __forceinline__ void copy_tokens(const rp_matmul_tc_args &args, ring<Shape> at) {
-    rp_pdl_wait();
-    rp_pdl_trigger();
-    steps<Shape> s;
-    s.w = walk_begin<Shape>(args, wait_for_live(args));
-    s.enter(args);
-    while (s.valid) {
-        rp_barrier_wait(at.empty_barrier(), at.phase ^ 1);
-        rp_barrier_expect(at.full_barrier(), s.count * Shape::TOKEN_BYTES);
-        for (uint32_t i = 0; i < s.count * Shape::TOKEN_BOXES; i++)
-            rp_copy_box(at.tokens(0) + i * Shape::TOKEN_BOX_BYTES, &args.in_map,
-                        (s.block * Shape::TOKEN_BOXES + i) * RP_MATMUL_BLOCK,
-                        s.r.token_tile * Shape::TOKENS, at.full_barrier(), RP_L2_EVICT_LAST);
-        s.next(args);
-        at.next();
-    }
-}
 
 /* Where the sums of one thread lie. */
 struct place {
@@ -441,7 +375,7 @@ __device__ __forceinline__ void leave_segment(const rp_matmul_tc_args &args, con
 /* Where the run's sum is: tiles of one segment have no total beside it. */
 template <typename Shape>
 __device__ __forceinline__ parts_of<Shape> &total_of(sums_of<Shape> &sums, parts_of<Shape> &total) {
-    if constexpr (Shape::ONE_SEGMENT)
+    if constexpr (Shape::ONE_SEGMENT && !rp_wgmma_is_8<Shape::TYPE>)
         return sums;
     else
         return total;
@@ -457,10 +391,13 @@ __device__ __forceinline__ void multiply_codes(const rp_matmul_tc_args &args, ri
     for (uint32_t segment = r.begin; segment < r.end; segment++) {
         uint32_t first = segment * args.segment_blocks;
         uint32_t blocks = min(args.segment_blocks, args.blocks - first);
-        parts_of<Shape> parts;
+        parts_of<Shape> scaled, &parts = Shape::ONE_SEGMENT ? total : scaled;
         if constexpr (Shape::HELD) {
             const float *own = Shape::BLOCK_SCALES ? scales.blocks + first : NULL;
-            multiply_held<Shape>(at, p.warpgroup, blocks, own, scales.up_blocks, parts);
+            if constexpr (Shape::TOKENS <= 16)
+                multiply_by_warps<Shape>(at, p.warpgroup, blocks, own, scales.up_blocks, parts);
+            else
+                multiply_held<Shape>(at, p.warpgroup, blocks, own, scales.up_blocks, parts);
             scales.apply(parts);
         } else {
             sums_of<Shape> sums;
@@ -579,6 +516,10 @@ rp_matmul_tc_kernel rp_matmul_tc_w8a16_kernel_of(const struct rp_matmul_tile *ti
         return KERNEL_OF(64);
     case 128:
         return KERNEL_OF(128);
+    case 192: /* of others totals, or chains, find no room in the registers */
+        if constexpr (GATED && !BLOCK_SCALES)
+            return KERNEL_OF(192);
+        return {};
     default:
         return {};
     }

@@ -5,6 +5,10 @@
  * instructions: while the tensor cores work on one group, the next one's codes are loaded and converted into the other
  * set of registers, which is free since the group before is done.
  *
+ * Up to 16 tokens the tensor cores have so little to do that each box's way through a warpgroup would be what takes time:
+ * loads, conversion, and a chain of instructions that hold the warp up. There each warp goes its own way with mma.sync,
+ * whose chains have the same bits (tests/gpu/test_numerics_probe) and under which the next codes are converted.
+ *
  * The sums are those of bf16 weights of the same numbers: a chain from zero over the columns of a segment, in rising order,
  * or of each 128 of them where they have a scale of their own. */
 #ifndef RP_QUANT_MATMUL_TC_W8A16_CUH
@@ -159,6 +163,84 @@ __device__ __forceinline__ void multiply_held(ring<Shape> &at, uint32_t warpgrou
     else
         rp_wgmma_wait<0>();
     free_stage(before);
+}
+
+/* Two steps' columns of eight tokens, as mma.sync wants its right operand. */
+__device__ __forceinline__ void load_tokens(uint32_t from, uint32_t (&b)[4]) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(b[0]), "=r"(b[1]), "=r"(b[2]), "=r"(b[3])
+                 : "r"(from)
+                 : "memory");
+}
+
+/* d += 16 rows of weights * 8 tokens, of 16 columns. */
+__device__ __forceinline__ void multiply_step(float *d, const uint32_t (&a)[4], uint32_t b0,
+                                              uint32_t b1) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+        "{%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+/* A group by eight tokens after the other. tokens: of its 64 columns. */
+template <typename Shape>
+__device__ __forceinline__ void multiply_group_by_warp(const group_operands &held, uint32_t tokens,
+                                                       float (&sums)[Shape::SUMS]) {
+    /* Lane l names row l % 8 of matrix l / 8, which is 8 columns: sixteen bytes, swizzled. */
+    uint32_t lane = threadIdx.x % 32, own = lane % 8 * 128 + (lane / 8 ^ lane % 8) * 16;
+#pragma unroll
+    for (int first = 0; first < Shape::TOKENS; first += 8)
+#pragma unroll
+        for (int step = 0; step < GROUP_STEPS; step += 2) {
+            uint32_t b[4];
+            load_tokens(tokens + first * 128 + (own ^ step * 32), b);
+            multiply_step(&sums[first / 2], held[step], b[0], b[1]);
+            multiply_step(&sums[first / 2], held[step + 1], b[2], b[3]);
+        }
+}
+
+/* What multiply_held does, warp by warp. */
+template <typename Shape>
+__device__ __forceinline__ void multiply_by_warps(ring<Shape> &at, uint32_t warpgroup,
+                                                  uint32_t blocks, const float *scales,
+                                                  uint32_t up_scales, parts_of<Shape> &sums) {
+    static_assert(Shape::BLOCKS == 1 && GROUP_STEPS == 4, "a group is a box of tokens");
+    constexpr bool SCALED = Shape::BLOCK_SCALES;
+    const uint32_t own = own_codes(warpgroup);
+#pragma unroll
+    for (int i = 0; i < Shape::SUMS; i++)
+        sums[0][i] = 0.0f;
+    for (uint32_t k = 0; k < blocks; k += Shape::BOXES) {
+        group_operands codes[2], held;
+        rp_barrier_wait(at.landed_barrier(), at.phase);
+        load_group(at.weights(0) + own, 0, codes[0]);
+        rp_barrier_wait(at.full_barrier(), at.phase);
+#pragma unroll
+        for (int box = 0; box < Shape::BOXES; box++) {
+            if (box > 0 && k + box >= blocks)
+                break;
+            float chain[Shape::SUMS] = {};
+#pragma unroll
+            for (int group = 0; group < BOX_GROUPS; group++) {
+                if (group + 1 < BOX_GROUPS)
+                    load_group(at.weights(box) + own, group + 1, codes[(group + 1) % 2]);
+                else if (box + 1 < Shape::BOXES && k + box + 1 < blocks)
+                    load_group(at.weights(box + 1) + own, 0, codes[0]);
+                convert_group<Shape>(codes[group % 2], held);
+                multiply_group_by_warp<Shape>(held, at.tokens(box) + group * Shape::TOKEN_BOX_BYTES,
+                                              SCALED ? chain : sums[0]);
+            }
+            if constexpr (SCALED) {
+                float scale[2] = {__ldg(scales + k + box), __ldg(scales + up_scales + k + box)};
+#pragma unroll
+                for (int i = 0; i < Shape::SUMS; i++)
+                    sums[0][i] = __fmaf_rn(chain[i], scale[i / 2 % 2], sums[0][i]);
+            }
+        }
+        __syncwarp();
+        free_stage(at);
+        at.next();
+    }
 }
 
 /* Stages of this many tokens have so many boxes; tiles of 128 outputs. */

@@ -33,7 +33,7 @@ struct shape {
     static constexpr bool EAGER = EAGER_;
     /* No registers for the sum of several segments beside the one at work: such a tile takes matrices
      * of one segment, or leaves partials. */
-    static constexpr bool ONE_SEGMENT = SUMS * BLOCKS > 96;
+    static constexpr bool ONE_SEGMENT = SUMS * BLOCKS > 96 || GATED;
     /* More registers than a third of the SM's: the copying warpgroup gives up its own. Codes have a total, a
      * segment's sum and the scaled sum of it. */
     static constexpr bool WIDE = TOKENS > (rp_wgmma_is_8<TYPE> ? 64 : 128);
