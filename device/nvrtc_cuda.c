@@ -138,8 +138,8 @@ static int run_compiler(struct rp_nvrtc *nvrtc, nvrtc_program program,
                         struct rp_error *err) {
     char arch[32];
     const char *options[OPTIONS_MAX] = {arch, "-std=c++17", "-default-device",
-                                        "--no-source-include"};
-    int count = 4, result;
+                                        "--no-source-include", "--disable-warnings"};
+    int count = 5, result;
     size_t bytes = 0;
     snprintf(arch, sizeof arch, "-arch=sm_%u%s", source->compute_capability,
              source->compute_capability == 90 ? "a" : "");

@@ -105,7 +105,13 @@ static void a_text_that_does_not_compile_is_refused_with_what_the_compiler_says(
     struct rp_error err = {0};
     struct rp_buffer out;
     const struct rp_nvrtc_source source = {
-        .name = "a test", .text = "int x = missing;\n", .compute_capability = 90};
+        .name = "a test", /* whose warnings, long ones, come first */
+        .text = "void f() { int "
+                "unused_aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa; }\n"
+                "void g() { int "
+                "unused_bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb; }\n"
+                "int x = missing;\n",
+        .compute_capability = 90};
     rp_buffer_init(&out, 0);
     assert_int_equal(rp_nvrtc_compile(nvrtc, &source, &out, &err), RP_STATUS_UNSUPPORTED);
     assert_non_null(strstr(err.text, "a test"));
