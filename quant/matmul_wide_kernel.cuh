@@ -12,7 +12,7 @@
  * 8 bits: a stage is 128 columns of K, of as many bytes, in as many cycles of the tensor cores: the ring stays as it is,
  * a segment ends twice as soon, and adding it up takes about three times the instructions. So the second warpgroup
  * begins some blocks behind the first and stays there: while one adds up, the other has the tensor cores. Three more
- * warps bring the scales of each tile into shared memory. None of this has been timed yet. */
+ * warps bring the scales of each tile into shared memory. */
 #ifndef RP_QUANT_MATMUL_WIDE_KERNEL_CUH
 #define RP_QUANT_MATMUL_WIDE_KERNEL_CUH
 
