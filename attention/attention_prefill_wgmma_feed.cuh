@@ -9,8 +9,8 @@
 #define ROWS       128 /* of a tile */
 #define STAGES     2   /* of K, and of V */
 #define COMPUTING  256 /* threads */
-#define CONVERTING 128
-#define HALVES     3 /* of a plane of codes, in shared memory */
+#define CONVERTING 128 /* threads, of codes */
+#define HALVES     3   /* of a plane of codes, in shared memory */
 #define CLAIM      1 /* which counter of the workspace */
 #define LEAD       3 /* so many blocks before a tile's last one is asked for, the next tile is claimed */
 
@@ -29,7 +29,7 @@ template <int D> struct shape {
 
 /* What the type of the pages decides. Threads: a warpgroup that feeds, two that compute; of codes a fourth one makes
  * bf16 of them (attention_prefill_wgmma_codes.cuh). Registers are of a thread, together the register file: 128 * 72 +
- * 256 * 216 of 65536; of codes 128 * (40 + 72) + 256 * 200. */
+ * 256 * 216 of 65536; of codes 128 * (40 + 56) + 256 * 208. */
 template <int D, rp_dtype Page> struct teams {
     static constexpr bool has_codes = page_of<Page>::has_codes;
     static constexpr uint32_t threads = has_codes ? 512 : 384;

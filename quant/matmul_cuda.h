@@ -82,9 +82,9 @@ struct rp_matmul_cuda {
     size_t workspace_bytes;
 };
 
-/* Columns of K per segment for a bf16 matrix of (n, k); of 8 bits, W8A16 too, k and the result count pairs of columns. gate_up: its
- * output goes through an activation; such a matrix is one segment, so that one block has an output whole and can finish
- * it. */
+/* Columns of K per segment for a bf16 matrix of (n, k); of 8 bits, W8A16 too, k and the result count pairs of columns.
+ * gate_up: its output goes through an activation; such a matrix is one segment, so that one block has an output whole and
+ * can finish it. */
 uint32_t rp_matmul_cuda_segment(uint32_t n, uint32_t k, bool gate_up);
 
 /* Workspace that products of up to row_capacity rows and n_max outputs want. */
