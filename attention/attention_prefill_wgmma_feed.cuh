@@ -11,7 +11,7 @@
 #define COMPUTING  256 /* threads */
 #define CONVERTING 128 /* threads, of codes */
 #define HALVES     3   /* of a plane of codes, in shared memory */
-#define CLAIM      1 /* which counter of the workspace */
+#define CLAIM      1   /* which counter of the workspace */
 #define LEAD       3 /* so many blocks before a tile's last one is asked for, the next tile is claimed */
 
 /* Barriers of hardware: 0 is __syncthreads. */
