@@ -9,7 +9,7 @@
 #ifndef RP_ATTENTION_ATTENTION_H
 #define RP_ATTENTION_ATTENTION_H
 
-#include "attention/mask.h"
+#include "attention/mask/mask.h"
 #include "device/cpu_isa.h"
 #include "device/cpu_team.h"
 #include "device/program.h"

@@ -5,7 +5,7 @@
  * where a weight is alone there; in prompts both to bf16, in decoding to f16.
  *
  * To bf16 codes are converted as the four bytes of a word, two by two without moving bytes together: bytes 0 and 2,
- * bytes 1 and 3. Kernels name their rows and columns so that these are neighbours (ldmatrix moves 16 bits at a time, and
+ * bytes 1 and 3. Kernels name their rows and columns so that these are neighbors (ldmatrix moves 16 bits at a time, and
  * transposes no bytes).
  *
  *   INT8   128 + low seven bits, minus 128 or 256: both have the code's bits as a mantissa

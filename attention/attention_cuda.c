@@ -1,7 +1,7 @@
 #include "attention/attention_cuda.h"
 
 #include "attention/attention_internal_cuda.h"
-#include "attention/attention_program_cuda.h"
+#include "attention/program/attention_program_cuda.h"
 
 #include <string.h>
 

@@ -15,7 +15,7 @@
  * Pages of 8 bits (kvcache/kv_layout.h): codes enter the products as they are, K's scale multiplies the score and V's
  * the weight, in f32. Decode and prefill round q to bf16, and weight * scale of V where they round the weight of bf16
  * pages; generic rounds nothing. kv_write and qkv_post make the CPU's codes and scales of their f32 values, bit for
- * bit (device/quantise_row.h).
+ * bit (device/quantize_row.h).
  *
  * Dead rows (finished slots, padding) write nothing. */
 #ifndef RP_ATTENTION_ATTENTION_CUDA_H

@@ -4,7 +4,7 @@
 #define RP_ATTENTION_ATTENTION_TILE_CUDA_CUH
 
 #include "attention/attention_internal_cuda.h"
-#include "attention/attention_mask_policy.cuh"
+#include "attention/program/attention_mask_policy.cuh"
 
 #include "device/cuda_kernel.cuh"
 
@@ -77,7 +77,7 @@ static __device__ __forceinline__ uint32_t pack_bf16(float low, float high) {
     return *(uint32_t *)&pair;
 }
 
-/* Two neighbouring columns of the output; wide where the rows allow it. */
+/* Two neighboring columns of the output; wide where the rows allow it. */
 static __device__ __forceinline__ void store_pair(void *out, rp_dtype dtype, size_t at, bool wide,
                                                   float low, float high) {
     if (!wide) {

@@ -9,7 +9,7 @@
 
 #include "device/cuda_vector.cuh"
 #include "device/ops_math.cuh"
-#include "device/quantise_row.cuh"
+#include "device/quantize_row.cuh"
 
 #define WARPS         4 /* of a block */
 #define HEAD_DIM_MAX  256

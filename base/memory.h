@@ -28,7 +28,7 @@ void rp_alloc_fail_at(uint64_t n);
 /* Allocations since the process began, all threads. Shows that nothing allocates after ready. */
 uint64_t rp_alloc_count(void);
 
-/* A bump allocator over a chain of blocks. Zero-initialised is valid and empty. Every result is
+/* A bump allocator over a chain of blocks. Zero-initialized is valid and empty. Every result is
  * zeroed and 16-byte aligned, and lives until rp_arena_reset or rp_arena_deinit. `limit_bytes` 0
  * means no limit; an allocation past it gives NULL. */
 struct rp_arena_block;

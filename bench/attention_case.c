@@ -1,6 +1,6 @@
 #include "bench/attention_case.h"
 
-#include "attention/mask.h"
+#include "attention/mask/mask.h"
 #include "base/memory.h"
 #include "bench/random_pattern.h"
 #include "device/step_cpu.h"
@@ -58,7 +58,7 @@ static uint64_t common_divisor(uint64_t a, uint64_t b) {
 uint32_t rp_attention_case_page(const struct attention_case *what, uint32_t sequence,
                                 uint32_t index) {
     uint64_t count = (uint64_t)what->shape.batch * what->slot_pages;
-    uint64_t factor = (uint64_t)((double)count * 0.618) | 1u; /* neighbours lie far apart */
+    uint64_t factor = (uint64_t)((double)count * 0.618) | 1u; /* neighbors lie far apart */
     while (common_divisor(factor, count) != 1)
         factor += 2;
     return 1 + (uint32_t)(((uint64_t)sequence * what->slot_pages + index) * factor % count);

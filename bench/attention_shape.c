@@ -1,6 +1,6 @@
 #include "bench/attention_shape.h"
 
-#include "attention/mask.h"
+#include "attention/mask/mask.h"
 #include "base/memory.h"
 
 #include <stdio.h>

@@ -6,7 +6,7 @@
 #include "base/json_writer.h"
 #include "base/limits.h"
 
-struct rp_mask; /* attention/mask.h */
+struct rp_mask; /* attention/mask/mask.h */
 
 struct rp_attention_shape {
     bool prompt;     /* else decode */
@@ -34,7 +34,7 @@ void rp_attention_shape_params(const struct rp_attention_shape *shape,
 
 #define RP_ATTENTION_MASK_TEXT_MAX 96
 
-/* The shape's mask as a program (attention/mask.h): of one that is no program, made in `buffer`. */
+/* The shape's mask as a program (attention/mask/mask.h): of one that is no program, made in `buffer`. */
 const char *rp_attention_shape_mask(const struct rp_attention_shape *shape,
                                     char buffer[RP_ATTENTION_MASK_TEXT_MAX]);
 

@@ -186,7 +186,7 @@ static void leave_out(double **values, uint32_t *count, uint32_t first) {
     *count -= first;
 }
 
-static void summarise(struct run *run, struct rp_bench_decode_result *out) {
+static void summarize(struct run *run, struct rp_bench_decode_result *out) {
     struct samples kept = run->samples, *samples = &kept;
     uint32_t rounds = run->config->rounds;
     struct rp_settled settled = rp_settled_find(samples->ms, samples->count);
@@ -252,7 +252,7 @@ static int run_pair(struct run *run, struct rp_bench_decode_result *out, struct 
     for (uint32_t round = 0; round < run->config->rounds && status == RP_OK; round++)
         status = run_round(run, round, out->bytes_per_step, err);
     if (status == RP_OK)
-        summarise(run, out);
+        summarize(run, out);
     return status;
 }
 

@@ -38,13 +38,13 @@ int rp_bench_make_model(const struct rp_bench_target *target, uint32_t positions
                         struct rp_model *out, struct rp_error *err) {
     struct rp_model_config shape;
     if (target->dir)
-        return rp_model_load_quantised(target->dir, target->dtype, &target->quantisation, positions,
+        return rp_model_load_quantized(target->dir, target->dtype, &target->quantization, positions,
                                        NULL, NULL, out, err);
     int status = rp_model_shape(target->shape, &shape, err);
     if (status != RP_OK)
         return status;
-    shape.quantisation = target->quantisation.scheme;
-    shape.quantise_head = target->quantisation.head;
+    shape.quantization = target->quantization.scheme;
+    shape.quantize_head = target->quantization.head;
     return (on_card ? rp_model_random_vectors : rp_model_random)(&shape, target->dtype, 1,
                                                                  positions, out, err);
 }

@@ -17,7 +17,7 @@ struct rp_bench_target {
     const char *shape; /* rp_model_shape, with random weights */
     const char *dir;   /* NULL, or the directory of a model: its own weights, and no shape */
     enum rp_dtype dtype, kv_dtype; /* of matrices; of pages */
-    struct rp_model_quantisation quantisation;
+    struct rp_model_quantization quantization;
     bool run_ahead, enforce_eager, no_fusion;
 };
 

@@ -14,7 +14,7 @@
 #define RP_BENCH_BENCH_KERNELS_H
 
 #include "device/device.h"
-#include "quant/quantise.h"
+#include "quant/rounding/quantize.h"
 
 #define RP_BENCH_KERNELS_MAX 256
 

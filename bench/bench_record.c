@@ -2,8 +2,8 @@
 
 #include "base/memory.h"
 #include "bench/check_internal.h"
-#include "engine/request_account.h"
-#include "engine/step_record.h"
+#include "engine/observe/request_account.h"
+#include "engine/observe/step_record.h"
 #include "metrics/latency.h"
 #include "metrics/metrics.h"
 #include "metrics/recorder.h"

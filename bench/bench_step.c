@@ -67,7 +67,7 @@ static int run_steps(struct step_case *what, uint32_t count, const struct sample
 }
 
 /* The steps from `after` on, of `count`. */
-static void summarise_steps(const struct samples *samples, uint32_t after, uint32_t count,
+static void summarize_steps(const struct samples *samples, uint32_t after, uint32_t count,
                             struct rp_bench_step *out) {
     uint32_t n = out->steps = count - after;
     out->ms_p50 = take_quantile(samples->step + after, n, 0.5) * 1e-6;
@@ -111,7 +111,7 @@ static int measure_steps(struct step_case *what, struct rp_bench_step *out, stru
     if (status == RP_OK) {
         out->reliable = settled.reliable;
         out->settled_after = settled.after;
-        summarise_steps(&samples, settled.after, done, out);
+        summarize_steps(&samples, settled.after, done, out);
     }
     rp_free(values);
     return status;
@@ -220,10 +220,10 @@ static int make_model(struct step_bench *bench, struct rp_error *err) {
         status = count_positions(config, &shape, &positions, err);
     if (status != RP_OK)
         return status;
-    shape.quantisation = config->quantisation.scheme;
-    shape.quantise_head = config->quantisation.head;
+    shape.quantization = config->quantization.scheme;
+    shape.quantize_head = config->quantization.head;
     if (!config->shape)
-        status = rp_model_load_quantised(config->model_dir, config->dtype, &config->quantisation,
+        status = rp_model_load_quantized(config->model_dir, config->dtype, &config->quantization,
                                          positions, NULL, NULL, &bench->model, err);
     else
         status = (bench->info.separate_memory ? rp_model_random_vectors : rp_model_random)(

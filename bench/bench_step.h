@@ -34,7 +34,7 @@ struct rp_bench_step_config {
     const char *model_dir;    /* a model's folder, when shape is NULL */
     enum rp_dtype dtype;
     enum rp_dtype kv_dtype; /* of pages */
-    struct rp_model_quantisation quantisation;
+    struct rp_model_quantization quantization;
     bool prompt;
     const uint32_t *batches; /* decode: (batch_count) sequences */
     uint32_t batch_count;

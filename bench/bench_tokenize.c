@@ -5,8 +5,8 @@
 #include "base/memory.h"
 #include "bench/bench_engine.h"
 #include "bench/settled.h"
-#include "model/detokenizer.h"
-#include "model/tokenizer.h"
+#include "text/tokenizer/detokenizer.h"
+#include "text/tokenizer/tokenizer.h"
 
 #include <string.h>
 
@@ -112,7 +112,7 @@ static struct rp_bench_rate rate(double *seconds, uint32_t count, double bytes) 
                                   .spread = median > 0 ? (high - low) / median : 0};
 }
 
-static void summarise(struct run *run, struct rp_bench_tokenize_result *out) {
+static void summarize(struct run *run, struct rp_bench_tokenize_result *out) {
     const struct rp_bench_tokenize_config *config = run->config;
     struct rp_settled settled = rp_settled_find(run->seconds[COLD], run->count);
     uint32_t after = settled.after, count = run->count - after;
@@ -141,7 +141,7 @@ int rp_bench_tokenize(const struct rp_bench_tokenize_config *config,
             (run.count < config->passes && (double)rp_clock_ns() * 1e-9 - begin < config->seconds)))
         status = pass(&run, err);
     if (status == RP_OK)
-        summarise(&run, out);
+        summarize(&run, out);
     close_run(&run);
     return status;
 }

@@ -2,7 +2,7 @@
 #include "base/hash.h"
 #include "base/memory.h"
 #include "bench/check_internal.h"
-#include "model/tokenizer.h"
+#include "text/tokenizer/tokenizer.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -14,7 +14,7 @@ static int open_model(const struct rp_engine_run_model *model,
                       struct rp_error *err) {
     struct rp_device_info info = {.separate_memory = false};
     if (model->dir)
-        return rp_model_load_quantised(model->dir, model->dtype, &model->quantisation, 0, NULL,
+        return rp_model_load_quantized(model->dir, model->dtype, &model->quantization, 0, NULL,
                                        NULL, out, err);
     if (config->opened)
         config->backend->info(config->opened, &info);

@@ -18,7 +18,7 @@ struct rp_engine_run_model {
     const char *dir;                           /* NULL: random weights of `shape` */
     const struct rp_model_config *shape;       /* borrowed while it is opened */
     enum rp_dtype dtype;                       /* RP_MODEL_DTYPE_AUTO with a directory only */
-    struct rp_model_quantisation quantisation; /* of a directory; a shape says it by itself */
+    struct rp_model_quantization quantization; /* of a directory; a shape says it by itself */
 };
 
 struct rp_engine_run {

@@ -132,7 +132,7 @@ static int read_value(const struct rp_load_plan *plan, const struct rp_load_reco
             return rp_error_set(err, RP_STATUS_DEVICE, "a request failed: %s",
                                 records->records[i].error[0] ? records->records[i].error
                                                              : "no answer");
-    int status = rp_load_summarise(plan, records, &rules, &summary, err);
+    int status = rp_load_summarize(plan, records, &rules, &summary, err);
     if (status != RP_OK)
         return status;
     if (measure == RP_PAIR_STEP)

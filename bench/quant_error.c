@@ -73,11 +73,11 @@ static bool without_8_bits(const struct rp_bench_target *target,
                            const struct rp_model_config *config, struct rp_bench_target *out) {
     bool file = target->dir && config->quant.scales != RP_SCALE_NONE;
     *out = *target;
-    out->quantisation = (struct rp_model_quantisation){0};
+    out->quantization = (struct rp_model_quantization){0};
     if (file)
         out->dtype = RP_DTYPE_F32; /* codes times scales, exactly: what the rows of 8 bits cost */
     out->kv_dtype = out->dtype;
-    return file || target->quantisation.scheme != RP_QUANT_NONE ||
+    return file || target->quantization.scheme != RP_QUANT_NONE ||
            rp_dtype_bytes(target->kv_dtype) == 1;
 }
 

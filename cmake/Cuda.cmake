@@ -19,15 +19,15 @@ enable_language(CUDA)
 find_package(CUDAToolkit REQUIRED)
 message(STATUS "CUDA: ${CMAKE_CUDA_COMPILER_VERSION}, architectures ${RP_CUDA_ARCHITECTURES}")
 
-file(GLOB rp_cuda_sources CONFIGURE_DEPENDS */*_cuda.c */*_cuda.cu)
-list(FILTER rp_cuda_sources EXCLUDE REGEX "/(tests|bench)/")
+file(GLOB rp_cuda_sources CONFIGURE_DEPENDS */*_cuda.c */*_cuda.cu */*/*_cuda.c */*/*_cuda.cu)
+list(FILTER rp_cuda_sources EXCLUDE REGEX "^${CMAKE_SOURCE_DIR}/(tests|bench|build|tools)/")
 
 # The sources that NVRTC compiles with a mask program, as texts.
-file(GLOB rp_program_sources CONFIGURE_DEPENDS attention/*.h attention/*.cuh device/*.h device/*.cuh base/*.h kvcache/*.h)
+file(GLOB rp_program_sources CONFIGURE_DEPENDS attention/*.h attention/*.cuh attention/*/*.h attention/*/*.cuh device/*.h device/*.cuh base/*.h kvcache/*.h)
 set(rp_program_texts ${CMAKE_BINARY_DIR}/generated/attention_program_texts.c)
 add_custom_command(OUTPUT ${rp_program_texts}
-  COMMAND ${CMAKE_COMMAND} -DROOT=${CMAKE_SOURCE_DIR} "-DSOURCE=attention/attention_program.cuh\;device/nvrtc_prelude.cuh"
-    -DNAME=rp_attention_program_texts -DHEADER=attention/attention_program_texts.h -DOUT=${rp_program_texts}
+  COMMAND ${CMAKE_COMMAND} -DROOT=${CMAKE_SOURCE_DIR} "-DSOURCE=attention/program/attention_program.cuh\;device/nvrtc_prelude.cuh"
+    -DNAME=rp_attention_program_texts -DHEADER=attention/program/attention_program_texts.h -DOUT=${rp_program_texts}
     -P ${CMAKE_SOURCE_DIR}/cmake/embed_sources.cmake
   DEPENDS ${rp_program_sources} ${CMAKE_SOURCE_DIR}/cmake/embed_sources.cmake VERBATIM)
 

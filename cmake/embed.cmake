@@ -1,5 +1,5 @@
 # Joins the page of /debug/ui with its style and script, and writes it as a C array.
-#   cmake -DFOLDER=server/ui -DOUT=ui_page.c -P embed.cmake
+#   cmake -DFOLDER=server/observe/ui -DOUT=ui_page.c -P embed.cmake
 file(READ ${FOLDER}/page.html html)
 foreach(part css:STYLE js:SCRIPT)
   string(REPLACE ":" ";" names ${part})
@@ -12,4 +12,4 @@ file(WRITE ${OUT}.html "${html}")
 file(READ ${OUT}.html hex HEX)
 string(REGEX REPLACE "([0-9a-f][0-9a-f])" "0x\\1," bytes "${hex}")
 string(REGEX REPLACE "(([^,]*,){24})" "\\1\n" bytes "${bytes}")
-file(WRITE ${OUT} "#include \"server/ui_page.h\"\nconst unsigned char rp_ui_page[] = {\n${bytes}};\nconst size_t rp_ui_page_len = sizeof rp_ui_page;\n")
+file(WRITE ${OUT} "#include \"server/observe/ui_page.h\"\nconst unsigned char rp_ui_page[] = {\n${bytes}};\nconst size_t rp_ui_page_len = sizeof rp_ui_page;\n")

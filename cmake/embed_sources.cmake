@@ -1,6 +1,6 @@
 cmake_minimum_required(VERSION 3.18)
 # Sources and every "folder/file" that they include, as C texts by their names.
-#   cmake -DROOT=. -DSOURCE=attention/attention_program.cuh -DNAME=rp_attention_program_texts -DHEADER=... -DOUT=x.c -P embed_sources.cmake
+#   cmake -DROOT=. -DSOURCE=attention/program/attention_program.cuh -DNAME=rp_attention_program_texts -DHEADER=... -DOUT=x.c -P embed_sources.cmake
 set(todo ${SOURCE})
 set(names)
 while(todo)

@@ -1,6 +1,6 @@
 /* counters.h - what a device's hardware counts of itself over some seconds (PM sampling of CUPTI on CUDA).
  *
- * The whole device is counted, whoever uses it. Nothing is serialised, and no kernel is touched: the hardware writes a
+ * The whole device is counted, whoever uses it. Nothing is serialized, and no kernel is touched: the hardware writes a
  * sample at every interval, a thread of the host reads them. Nothing of the library is loaded before the first call. */
 #ifndef RP_DEVICE_COUNTERS_H
 #define RP_DEVICE_COUNTERS_H

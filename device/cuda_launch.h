@@ -1,7 +1,7 @@
 /* cuda_launch.h - what a CUDA kernel looks like to the lowering: a name, a function, frozen arguments.
  *
  * Every launcher has the form `int run(const void *args, stream)` and returns a cudaError_t (0: fine). It
- * only launches: no allocation, no synchronisation, nothing that a stream capture forbids. The same
+ * only launches: no allocation, no synchronization, nothing that a stream capture forbids. The same
  * function runs while a graph is captured and, eagerly, without one: so both give equal bits.
  *
  * Rows: a kernel's grid is made for `max_rows` of its bucket; it reads the live counts on the device and
@@ -41,7 +41,7 @@ struct rp_cuda_limits {
     uint32_t shared_bytes_block; /* the most dynamic shared memory that a block may ask for */
     uint32_t l2_bytes;
     uint64_t memory_bytes; /* of the card */
-    bool dependent_launch; /* launch with the programmatic serialisation attribute */
+    bool dependent_launch; /* launch with the programmatic serialization attribute */
     bool fast_numerics;    /* --numerics fast: cuBLASLt and the best tile per size */
 };
 

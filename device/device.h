@@ -1,7 +1,7 @@
 /* device.h - the seam between the engine and what runs the operators.
  *
  * A backend is one table of functions (struct rp_backend): the CPU's is linked in
- * (backend/backend_cpu.c), CUDA's comes from a module. The engine knows only this table.
+ * (backend/cpu/backend_cpu.c), CUDA's comes from a module. The engine knows only this table.
  *
  * Thread: the engine thread only, except wait_step's wake (any thread).
  * Memory: device memory comes from `alloc` before ready; nothing allocates after.
@@ -130,8 +130,8 @@ struct rp_backend {
     /* Repacks *matrix (row-major, host memory) for this device; takes over its data. */
     int (*matrix_prepare)(struct rp_device *device, struct rp_matrix *matrix, struct rp_error *err);
     /* The same for a matrix of which only the shape is known: random values, uniform in +-scale, the same
-     * for the same seed (benchmarks). Of 8 bits (with scales per channel): what bf16 would hold, quantised as
-     * quant/quantise.h does it. */
+     * for the same seed (benchmarks). Of 8 bits (with scales per channel): what bf16 would hold, quantized as
+     * quant/rounding/quantize.h does it. */
     int (*matrix_random)(struct rp_device *device, struct rp_matrix *matrix, uint64_t seed,
                          float scale, struct rp_error *err);
     void (*matrix_release)(struct rp_device *device, struct rp_matrix *matrix);
@@ -176,10 +176,10 @@ struct rp_backend {
     const struct rp_device_counting *counting; /* NULL: it has no counters of its own */
 };
 
-/* backend/backend_cpu.c */
+/* backend/cpu/backend_cpu.c */
 const struct rp_backend *rp_backend_cpu(void);
 
-/* The one symbol that the CUDA module exports (backend/backend_cuda.c). */
+/* The one symbol that the CUDA module exports (backend/cuda/backend_cuda.c). */
 const struct rp_backend *rp_backend_cuda_table(void);
 
 #ifdef __cplusplus

@@ -17,7 +17,7 @@
 
 #include "device/cuda_vector.cuh"
 #include "device/ops_math.cuh"
-#include "device/quantise_packed.cuh"
+#include "device/quantize_packed.cuh"
 
 #define TEAM_MAX      1024
 #define WARP_TEAMS    8
@@ -62,7 +62,7 @@ static uint32_t team_threads(uint32_t group) {
 }
 
 /* Blocks of a cluster hand one another sums: each store counts its bytes at the receiver's barrier. Only
- * the partials of Hopper's products are normalised by clusters. */
+ * the partials of Hopper's products are normalized by clusters. */
 static __device__ __forceinline__ void store_remote(float *at, uint64_t *barrier, uint32_t block,
                                                     float value) {
 #if RP_CUDA_HOPPER
@@ -91,7 +91,7 @@ static __device__ __forceinline__ void barrier_init(uint64_t *barrier) {
 #endif
 }
 
-/* Barriers are initialised in every block of the cluster before one returns. */
+/* Barriers are initialized in every block of the cluster before one returns. */
 static __device__ __forceinline__ void cluster_meet() {
 #if RP_CUDA_HOPPER
     asm volatile("barrier.cluster.arrive.release.aligned;\n\t"
@@ -199,7 +199,7 @@ template <int BLOCKS, int FOLD> struct team {
     }
 };
 
-/* The values to be normalised, x and what is added to it; then they are stored into the residual. */
+/* The values to be normalized, x and what is added to it; then they are stored into the residual. */
 template <norm_source SOURCE, bool VEC, uint32_t FLIGHT>
 static __device__ __forceinline__ float4 complete(const norm_args &args, float4 x, uint32_t row,
                                                   uint32_t col, uint32_t end) {
@@ -217,7 +217,7 @@ static __device__ __forceinline__ float4 take(const norm_args &args, uint32_t ro
                                          end);
 }
 
-/* The row that is normalised into this one. A padding row's index means nothing. */
+/* The row that is normalized into this one. A padding row's index means nothing. */
 template <norm_source SOURCE>
 static __device__ __forceinline__ uint32_t source_row(const norm_args &args, uint32_t row,
                                                       uint32_t live) {

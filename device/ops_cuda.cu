@@ -4,7 +4,7 @@
 
 #include "device/cuda_vector.cuh"
 #include "device/ops_math.cuh"
-#include "device/quantise_packed.cuh"
+#include "device/quantize_packed.cuh"
 
 #define BLOCK 128
 

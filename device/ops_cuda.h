@@ -32,7 +32,7 @@ struct rp_embed_cuda {
 };
 int rp_embed_cuda_run(const void *args, struct CUstream_st *stream);
 
-/* Rows as 8-bit codes with a scale each, made of their bf16 values as rp_quantise_row does it (device/quantise_row.h):
+/* Rows as 8-bit codes with a scale each, made of their bf16 values as rp_quantize_row does it (device/quantize_row.h):
  * the same bits. data NULL: not wanted. Columns behind the row's are not written. */
 struct rp_cuda_codes {
     void *data;          /* (max_rows, stride), 16-byte aligned */
@@ -42,14 +42,14 @@ struct rp_cuda_codes {
 };
 
 /* Codes of rows of bf16, or of f32 rounded to it. */
-struct rp_quantise_cuda {
+struct rp_quantize_cuda {
     struct rp_cuda_rows rows;
     struct rp_values in;
     uint32_t cols;
     struct rp_cuda_codes codes;
     bool behind_product; /* the step's counts may be read before the wait (quant/matmul_cuda.h) */
 };
-int rp_quantise_cuda_run(const void *args, struct CUstream_st *stream);
+int rp_quantize_cuda_run(const void *args, struct CUstream_st *stream);
 
 /* RMSNorm over groups of columns. gather: input row = step.logit_tokens[row] (the fusion of gather_rows
  * and norm). in and out may be the same columns. */

@@ -23,7 +23,7 @@ extern "C" {
 #endif
 
 struct rp_matrix; /* quant/matrix.h */
-struct rp_mask;   /* attention/mask.h */
+struct rp_mask;   /* attention/mask/mask.h */
 
 enum rp_dtype {
     RP_DTYPE_F32,
@@ -55,7 +55,7 @@ uint32_t rp_dtype_bytes(enum rp_dtype dtype);
     X(MOE_ROUTE, "moe_route")                                                                      \
     X(MOE_LINEAR, "moe_linear")                                                                    \
     X(LORA, "lora")                                                                                \
-    X(QUANTISE, "quantise")                                                                        \
+    X(QUANTIZE, "quantize")                                                                        \
     X(SOFT_CAP, "soft_cap") /* out = cap * tanh(in0 / cap), f32; out may be in0 */
 
 enum rp_op_kind {

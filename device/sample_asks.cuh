@@ -18,7 +18,7 @@ static __device__ __forceinline__ void forbid(float *logits, uint32_t id, uint32
         logits[id] = -INFINITY;
 }
 
-/* Calls use(id) for each id of [begin, end), a quad of neighbours to each thread. */
+/* Calls use(id) for each id of [begin, end), a quad of neighbors to each thread. */
 template <typename Use>
 static __device__ __forceinline__ void each_id(uint32_t begin, uint32_t end, Use use) {
     for (uint32_t quad = begin + threadIdx.x * 4; quad < end; quad += THREADS * 4)
@@ -53,7 +53,7 @@ static __device__ __forceinline__ void load_mask(chunk_mask *mask, const uint32_
 }
 
 /* first: it is the slot's first token, and the counts begin from the prompt's ids. */
-static __device__ void penalise(const rp_step_view &step, const uint32_t *slot,
+static __device__ void penalize(const rp_step_view &step, const uint32_t *slot,
                                 const uint32_t *wishes, uint32_t *kept, bool first, float *logits,
                                 uint32_t begin, uint32_t end, chunk_mask *mask) {
     uint16_t *counts = kept_counts(step, kept);
@@ -113,7 +113,7 @@ static __device__ void modify_chunk(const rp_step_view &step, const rp_live_row 
             kept[i] = ((const volatile uint32_t *)wishes)[i];
     const volatile uint32_t *lists = first ? wishes : kept;
     if (asks & RP_ASKS_PENALTIES)
-        penalise(step, slot, wishes, kept, first, logits, begin, end, &mask);
+        penalize(step, slot, wishes, kept, first, logits, begin, end, &mask);
     __syncthreads();
     if (asks & RP_ASKS_BIASES)
         for (uint32_t i = threadIdx.x;

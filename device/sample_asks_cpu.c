@@ -31,7 +31,7 @@ static void forbid(float *logits, uint32_t vocab, uint32_t id) {
         logits[id] = -INFINITY;
 }
 
-static void penalise(const uint32_t *slot, const uint16_t *counts, float *logits, uint32_t vocab) {
+static void penalize(const uint32_t *slot, const uint16_t *counts, float *logits, uint32_t vocab) {
     float repetition = word_to_float(slot[RP_SLOT_REPETITION]);
     float frequency = word_to_float(slot[RP_SLOT_FREQUENCY]);
     float presence = word_to_float(slot[RP_SLOT_PRESENCE]);
@@ -82,7 +82,7 @@ void rp_sample_modify(const struct rp_step_view *view, const struct rp_live_row 
     if ((asks & RP_ASKS_ALLOWED) && (first || (live->flags & RP_ROW_ALLOWED)))
         memcpy(kept + RP_WISH_ALLOWED, wishes + RP_WISH_ALLOWED, RP_CEIL_DIV(vocab, 32) * 4);
     if (asks & RP_ASKS_PENALTIES)
-        penalise(slot, counts_of(view, kept), logits, vocab);
+        penalize(slot, counts_of(view, kept), logits, vocab);
     if (asks & RP_ASKS_BIASES)
         for (uint32_t i = 0; i < RP_MIN(slot[RP_SLOT_BIAS_COUNT], (uint32_t)RP_LOGIT_BIAS_MAX);
              i++) {

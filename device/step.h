@@ -133,7 +133,7 @@ struct rp_node_stamp {
 };
 #define RP_NODE_STAMP_NONE ((struct rp_node_stamp){UINT64_MAX, 0})
 
-/* Of node i. A library's kernel stores nothing: it has the time between its neighbours, as it neither begins before
+/* Of node i. A library's kernel stores nothing: it has the time between its neighbors, as it neither begins before
  * the one ends nor lets the other begin. Without stamps of both: not taken. */
 static inline struct rp_node_stamp rp_node_stamp_at(const struct rp_node_stamp *stamps,
                                                     uint32_t count, uint32_t i) {

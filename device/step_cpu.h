@@ -9,7 +9,7 @@
  * (its `step` is stored last, with release order).
  *
  * Stamps: with RP_PACKET_STAMP, STEP_BEGIN clears the step's stamps and stores when node 0 began; whoever runs the
- * launches stores all else (backend/backend_cpu.c), but for the end of SAMPLE: what it publishes must be whole.
+ * launches stores all else (backend/cpu/backend_cpu.c), but for the end of SAMPLE: what it publishes must be whole.
  *
  * The choice. What the slot asks for (RP_SLOT_ASKS) changes the logits first, in this order:
  *   1. repetition, for ids of prompt or answer: logit > 0 ? logit / r : logit * r (Keskar et al. 2019, CTRL);

@@ -1,6 +1,6 @@
 /* card_plan.h - the memory of a card: what will be needed, estimated before anything is made.
  *
- *   limit = total * utilisation
+ *   limit = total * utilization
  *   limit = context + weights + activations + workspace + graphs + slots + KV pool
  *
  * What graphs and kernels take is only known when they are captured and were replayed once. Until then a

@@ -21,7 +21,7 @@
 #include "metrics/trace_ring.h"
 
 struct rp_engine;
-struct rp_mask;  /* attention/mask.h */
+struct rp_mask;  /* attention/mask/mask.h */
 struct rp_model; /* model/model.h */
 
 /* swap_bytes: a quarter of the host memory that is free, at most 4 GiB. */

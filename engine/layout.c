@@ -1,6 +1,6 @@
 #include "engine/layout.h"
 
-#include "backend/cpu_memory.h"
+#include "backend/cpu/cpu_memory.h"
 #include "base/checked.h"
 #include "base/memory.h"
 #include "device/step_cpu.h"

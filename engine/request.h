@@ -10,7 +10,7 @@
 
 #include "base/base.h"
 #include "base/limits.h"
-#include "engine/request_stats.h"
+#include "engine/observe/request_stats.h"
 
 #include <stdatomic.h>
 

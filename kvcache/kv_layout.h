@@ -9,7 +9,7 @@
  *           a run: (page_tokens, head_dim) elements, contiguous, one (page, layer, kv, head)
  *
  *   8 bits:  | codes (page_tokens, head_dim) | scales (page_tokens) f32 |     value = code * scale
- *            a scale per token and head, since a page's tokens come one after the other (device/quantise_row.h)
+ *            a scale per token and head, since a page's tokens come one after the other (device/quantize_row.h)
  *
  * Layers lie inside the page, so the pool grows at its end and the number of pages is data, never a
  * constant of a captured graph. Page 0 is the padding page: padding rows read and write it, no

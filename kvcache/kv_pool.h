@@ -29,7 +29,7 @@ enum rp_kv_state { RP_KV_RESERVED, RP_KV_FREE, RP_KV_HELD, RP_KV_CACHED, RP_KV_P
 struct rp_kv_page {
     uint64_t fence; /* last step that may touch it, of all releases since it was allocated */
     uint32_t refs;
-    uint32_t previous, next; /* neighbours in the list of its state; HELD pages are in none */
+    uint32_t previous, next; /* neighbors in the list of its state; HELD pages are in none */
     uint8_t state;           /* rp_kv_state */
     bool kept;
     bool dirty; /* may hold NaN: to be zeroed before its next use */

@@ -1,4 +1,4 @@
-/* balance.h - factors that make rows and weights easier to quantise together, folded into what stands before a product.
+/* balance.h - factors that make rows and weights easier to quantize together, folded into what stands before a product.
  *
  *   y = W x = (W S) (S^-1 x)         S = diag(s): columns of W times s_j, elements of x divided by it
  *
@@ -12,7 +12,7 @@
  *   gate_up    the MLP's norm            the norm's weights       the same
  *   down       act(gate) * up            rows of up, and its bias
  *
- * Factors are powers of two, so that norms, biases and rows stay exact: without quantisation the model is the same one. For
+ * Factors are powers of two, so that norms, biases and rows stay exact: without quantization the model is the same one. For
  * each site a of 1/4, 1/2, 3/4 and 1 are tried on the sample, with the noise that rounding adds by rows and by weights,
  * and none is taken where that is not half a dB less. */
 #ifndef RP_MODEL_BALANCE_H

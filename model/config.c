@@ -1,9 +1,9 @@
 /* config.json and generation_config.json, with the defaults that transformers gives to absent keys.
  * What we cannot run exactly is refused by name here; nothing is ignored that changes the output.
  */
-#include "model/json_file.h"
 #include "model/model.h"
 #include "model/quant_config.h"
+#include "text/json_file.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -388,7 +388,7 @@ static void read_bos_id(struct reader *reader, struct rp_model_config *config) {
 }
 
 /* "compression_config" is what compressed-tensors called it first. */
-static void read_quantisation(struct reader *reader, struct rp_model_config *config) {
+static void read_quantization(struct reader *reader, struct rp_model_config *config) {
     const char *key =
         get(reader, "quantization_config") ? "quantization_config" : "compression_config";
     const json_t *object = get(reader, key);
@@ -416,7 +416,7 @@ static int read_config(const json_t *root, struct rp_model_config *config, struc
     read_dtype(&reader, config);
     read_eos_ids(&reader, config);
     read_bos_id(&reader, config);
-    read_quantisation(&reader, config);
+    read_quantization(&reader, config);
     return reader.status;
 }
 

@@ -8,9 +8,9 @@
 #ifndef RP_MODEL_MODEL_H
 #define RP_MODEL_MODEL_H
 
-#include "attention/mask.h"
+#include "attention/mask/mask.h"
 #include "device/program.h"
-#include "quant/quantise.h"
+#include "quant/rounding/quantize.h"
 
 #define RP_EOS_IDS_MAX 16
 
@@ -76,8 +76,8 @@ struct rp_model_config {
     enum rp_dtype file_dtype; /* of the weights on disk; with quant: of those that are not 8 bits */
     struct rp_model_quant quant;
     /* Of the matrices in memory: of each layer, and of the head as well. Then all others are bf16. */
-    enum rp_quant_scheme quantisation;
-    bool quantise_head;
+    enum rp_quant_scheme quantization;
+    bool quantize_head;
     uint32_t bos_id; /* RP_ID_NONE when unknown */
     uint32_t eos_ids[RP_EOS_IDS_MAX];
     uint32_t eos_count;
@@ -118,7 +118,7 @@ struct rp_model {
     /* rp_model_set_mask; both NULL: as the configuration says. */
     struct rp_mask *mask;              /* of all layers */
     struct rp_layer_mask *layer_masks; /* (config.layers) */
-    enum rp_dtype dtype; /* of the matrices in memory that are not quantised: F32 or BF16 */
+    enum rp_dtype dtype; /* of the matrices in memory that are not quantized: F32 or BF16 */
     struct rp_layer_weights *layers;
     struct rp_matrix embed; /* (vocab, hidden) */
     /* (vocab, hidden). Tied: a copy of embed with the same data, which belongs to embed; so whoever
@@ -139,7 +139,7 @@ int rp_model_describe(const struct rp_model_config *config, enum rp_dtype dtype,
                       struct rp_model *out_model, struct rp_error *err) RP_MUST_USE;
 
 /* dtype: BF16 or F32 in memory; RP_MODEL_DTYPE_AUTO keeps bf16 as bf16 and f32 as f32 (f16 becomes f32,
- * which holds it exactly). A quantised checkpoint keeps its 8 bits and is BF16 around them; with F32 its weights are
+ * which holds it exactly). A quantized checkpoint keeps its 8 bits and is BF16 around them; with F32 its weights are
  * multiplied with their scales while they are read. Scales per tensor become one per row (q, k and v differ). max_position: rows of the RoPE table (0: the config's). progress, or NULL, is called by the
  * caller's thread alone, with rising numbers and at last with the total; up to eight threads read. */
 #define RP_MODEL_DTYPE_AUTO ((enum rp_dtype) - 1)
@@ -147,14 +147,14 @@ int rp_model_load(const char *dir, enum rp_dtype dtype, uint32_t max_position,
                   void (*progress)(void *ctx, uint64_t done_bytes, uint64_t total_bytes), void *ctx,
                   struct rp_model *out_model, struct rp_error *err) RP_MUST_USE;
 
-/* The same, quantised while it is read: a row in memory needs a byte a weight, and no more. dtype: BF16 or
- * RP_MODEL_DTYPE_AUTO, which is bf16 then. A NaN or an infinity in a quantised tensor is FORMAT, with its row. */
-struct rp_model_quantisation {
+/* The same, quantized while it is read: a row in memory needs a byte a weight, and no more. dtype: BF16 or
+ * RP_MODEL_DTYPE_AUTO, which is bf16 then. A NaN or an infinity in a quantized tensor is FORMAT, with its row. */
+struct rp_model_quantization {
     enum rp_quant_scheme scheme;
     bool head;
 };
-int rp_model_load_quantised(const char *dir, enum rp_dtype dtype,
-                            const struct rp_model_quantisation *quantisation, uint32_t max_position,
+int rp_model_load_quantized(const char *dir, enum rp_dtype dtype,
+                            const struct rp_model_quantization *quantization, uint32_t max_position,
                             void (*progress)(void *ctx, uint64_t done_bytes, uint64_t total_bytes),
                             void *ctx, struct rp_model *out_model,
                             struct rp_error *err) RP_MUST_USE;

@@ -3,7 +3,7 @@
 
 #include "model/quant_config.h"
 
-#include "model/json_file.h"
+#include "text/json_file.h"
 
 #include <pcre2.h>
 #include <stdarg.h>
@@ -194,7 +194,7 @@ static void check_fused(struct reader *reader) {
             uint8_t bits = reader->config->quant.modules[i] & fused[f].bits;
             if (bits != 0 && bits != fused[f].bits)
                 refuse(reader, RP_STATUS_UNSUPPORTED,
-                       ": of layer %u some of %s are quantised and others are not: they are one "
+                       ": of layer %u some of %s are quantized and others are not: they are one "
                        "matrix here",
                        i, fused[f].text);
         }
@@ -242,7 +242,7 @@ static void read_weights(struct reader *reader, const json_t *weights) {
 /* Scales of groups and tensors become one scale a row: finer than the one, coarser than the other. */
 static void read_activations(struct reader *reader, const json_t *activations) {
     struct rp_model_quant *quant = &reader->config->quant;
-    quant->input = activations ? RP_INPUT_QUANTISED : RP_INPUT_PLAIN;
+    quant->input = activations ? RP_INPUT_QUANTIZED : RP_INPUT_PLAIN;
     if (!activations)
         return;
     const char *type = get_text(reader, activations, "type");
@@ -306,7 +306,7 @@ static void read_fp8(struct reader *reader, const json_t *object) {
     quant->dtype = RP_DTYPE_FP8_E4M3;
     quant->scales = block ? RP_SCALE_BLOCK_128 : RP_SCALE_TENSOR;
     quant->scale_inv = block != NULL;
-    quant->input = RP_INPUT_QUANTISED;
+    quant->input = RP_INPUT_QUANTIZED;
     quant->static_input = strcmp(scheme, "static") == 0;
     read_modules(reader, NULL, ignore ? ignore : get(object, "ignored_layers"), false);
 }
@@ -321,7 +321,7 @@ static void read_modelopt(struct reader *reader, const json_t *object) {
         refuse_name(reader, "quant_algo", *algorithm ? algorithm : "(none)");
     quant->dtype = RP_DTYPE_FP8_E4M3;
     quant->scales = RP_SCALE_TENSOR;
-    quant->input = RP_INPUT_QUANTISED;
+    quant->input = RP_INPUT_QUANTIZED;
     quant->static_input = true;
     ignore = get(from, "exclude_modules");
     read_modules(reader, NULL, ignore ? ignore : get(from, "ignore"), false);

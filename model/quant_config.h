@@ -1,5 +1,5 @@
 /* quant_config.h - what a checkpoint says of its 8-bit weights: quantization_config of config.json, or ModelOpt's
- * hf_quant_config.json. docs/quantisation.md has the table of what is read and what is refused.
+ * hf_quant_config.json. docs/quantization.md has the table of what is read and what is refused.
  *
  *   quant_method        weights                          scale tensor                rows that meet them
  *   compressed-tensors  F8_E4M3 or I8, tensor, channel   weight_scale (1) or (n, 1)  8 bits, or bf16 without input_activations

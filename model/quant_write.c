@@ -4,8 +4,8 @@
 #include "base/checked.h"
 #include "base/json_writer.h"
 #include "base/memory.h"
-#include "model/json_file.h"
 #include "model/weights_internal.h"
+#include "text/json_file.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -108,7 +108,7 @@ static int mark_part(void *ctx, const struct rp_weight_part *part) {
         return rp_error_set(
             w->err, RP_STATUS_FORMAT,
             "tensor %s must be F32, F16 or BF16 of the shape that config.json implies", part->name);
-    w->quantised[tensor - w->files.tensors] = true;
+    w->quantized[tensor - w->files.tensors] = true;
     mark_place(m, part, (size_t)(tensor - w->files.tensors));
     return RP_OK;
 }
@@ -163,14 +163,14 @@ static int write_header(struct rp_quant_writer *w, uint32_t shard, FILE *out) {
         for (uint32_t i = 0; i < w->files.count; i++) {
             const struct rp_safetensor *tensor = &w->files.tensors[i];
             char name[160];
-            if (tensor->shard != shard || (scales && !w->quantised[i]))
+            if (tensor->shard != shard || (scales && !w->quantized[i]))
                 continue;
             const uint64_t channel[2] = {tensor->shape[0], 1};
             uint64_t from = at;
             snprintf(name, sizeof name, "%s" SCALE, tensor->name);
             if (scales)
                 write_entry(&json, name, "F32", channel, 2, &at, channel[0] * sizeof(float));
-            else if (w->quantised[i])
+            else if (w->quantized[i])
                 write_entry(&json, tensor->name,
                             w->options.scheme == RP_QUANT_INT8 ? "I8" : "F8_E4M3", tensor->shape, 2,
                             &at, tensor->shape[0] * tensor->shape[1]);
@@ -220,9 +220,9 @@ static int write_shard(struct rp_quant_writer *w, uint32_t shard) {
     for (int scales = 1; scales >= 0; scales--)
         for (uint32_t i = 0; i < w->files.count && status == RP_OK; i++) {
             const struct rp_safetensor *tensor = &w->files.tensors[i];
-            if (tensor->shard != shard || (scales && !w->quantised[i]))
+            if (tensor->shard != shard || (scales && !w->quantized[i]))
                 continue;
-            status = w->quantised[i]
+            status = w->quantized[i]
                          ? (scales ? rp_quant_write_scales : rp_quant_write_codes)(w, tensor, out)
                      : rp_quant_is_folded(w, tensor) ? rp_quant_write_vector(w, tensor, out)
                                                      : copy_tensor(w, tensor, out);
@@ -373,17 +373,17 @@ int rp_quant_write(const char *dir, const char *out_dir,
         status = rp_safetensors_open(&w.files, dir, err);
     if (status != RP_OK)
         return status;
-    w.quantised = rp_calloc(w.files.count, sizeof *w.quantised);
+    w.quantized = rp_calloc(w.files.count, sizeof *w.quantized);
     w.foldings = rp_calloc(w.files.count, sizeof *w.foldings);
     w.places = rp_calloc(w.files.count, sizeof *w.places);
     w.piece = rp_alloc(RP_QUANT_PIECE_BYTES);
     w.map = json_object();
-    status = w.quantised && w.foldings && w.places && w.piece && w.map
+    status = w.quantized && w.foldings && w.places && w.piece && w.map
                  ? write_all(&w)
                  : rp_quant_write_no_memory(&w);
     json_decref(w.map);
     rp_free(w.piece);
-    rp_free(w.quantised);
+    rp_free(w.quantized);
     rp_free(w.foldings);
     rp_free(w.places);
     rp_quant_drop_factors(&w);

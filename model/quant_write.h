@@ -1,13 +1,13 @@
 /* quant_write.h - makes a checkpoint with 8-bit weights out of one with 16 or 32 bits: compressed-tensors, as it is read
  * here and elsewhere (quant_config.h), one scale per output channel.
  *
- *   config.json              with quantization_config; rows are quantised as they arrive
+ *   config.json              with quantization_config; rows are quantized as they arrive
  *   *.safetensors            the same shards: projections of layers as I8 or F8_E4M3 and weight_scale (n, 1) F32, all
  *                            other tensors byte for byte; embedding, head and norms among them
  *   *.safetensors.index.json with the scales' names
  *   everything else          copied, but for folders and weights in other formats
  *
- * Weights become the nearest codes, or, where it is known what their inputs are, those that GPTQ finds (quant/gptq.h);
+ * Weights become the nearest codes, or, where it is known what their inputs are, those that GPTQ finds (quant/rounding/gptq.h);
  * scales and format are the same.
  *
  * Memory: one tensor in f32 and its codes; with inputs also the factors of one layer (rp_quant_write_bytes). Thread: one. */
@@ -15,7 +15,7 @@
 #define RP_MODEL_QUANT_WRITE_H
 
 #include "model/balance.h"
-#include "quant/quantise.h"
+#include "quant/rounding/quantize.h"
 
 struct rp_cpu_team;
 

@@ -5,14 +5,14 @@
 
 #include "model/quant_write.h"
 #include "model/safetensors.h"
-#include "quant/gptq.h"
+#include "quant/rounding/gptq.h"
 
 #include <jansson.h>
 #include <stdio.h>
 
 #define RP_QUANT_PIECE_BYTES ((uint64_t)1 << 20)
 
-/* What becomes of a tensor before it is quantised or written: columns times, rows (or a vector's elements) divided by. */
+/* What becomes of a tensor before it is quantized or written: columns times, rows (or a vector's elements) divided by. */
 struct rp_quant_folding {
     const float *times, *divided; /* NULL: as they are */
     uint32_t divided_group,
@@ -30,7 +30,7 @@ struct rp_quant_writer {
     struct rp_quant_write_options options;
     struct rp_model_config config;
     struct rp_safetensors files;
-    bool *quantised; /* per tensor of the files */
+    bool *quantized; /* per tensor of the files */
     struct rp_quant_folding *foldings;
     struct rp_quant_place *places;
     uint32_t factor_layer;                           /* whose factors are here */

@@ -104,7 +104,7 @@ static int open_rounding(struct rp_quant_writer *w, const struct rp_safetensor *
         return status;
     if (rp_quant_is_folded(w, tensor))
         fold(&w->foldings[tensor - w->files.tensors], r->rows, r->cols, r->full);
-    if (!rp_quantise_weights_searched(r->full, RP_DTYPE_F32, r->rows, r->cols, r->dtype, r->codes,
+    if (!rp_quantize_weights_searched(r->full, RP_DTYPE_F32, r->rows, r->cols, r->dtype, r->codes,
                                       r->scales, NULL, &bad))
         return rp_error_set(w->err, RP_STATUS_FORMAT,
                             "tensor %s: row %zu holds what is no number, or infinite", tensor->name,

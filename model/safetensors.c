@@ -1,7 +1,7 @@
 #include "model/safetensors.h"
 
 #include "base/checked.h"
-#include "model/json_file.h"
+#include "text/json_file.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -28,7 +28,7 @@ enum rp_safetensor_type {
     RP_SAFETENSOR_F32,
     RP_SAFETENSOR_F16,
     RP_SAFETENSOR_BF16,
-    RP_SAFETENSOR_I8,      /* of quantised weights alone, as the next */
+    RP_SAFETENSOR_I8,      /* of quantized weights alone, as the next */
     RP_SAFETENSOR_F8_E4M3, /* with NaN, without infinities */
     RP_SAFETENSOR_OTHER
 };
@@ -50,7 +50,7 @@ struct rp_safetensors_shard {
     uint64_t data_begin;
 };
 
-/* Zero-initialised is valid and empty. */
+/* Zero-initialized is valid and empty. */
 struct rp_safetensors {
     struct rp_safetensor *tensors; /* by name */
     uint32_t count;

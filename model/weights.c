@@ -22,20 +22,20 @@ struct visitor {
     int status;
 };
 
-static void visit_matrix(struct visitor *visitor, struct rp_matrix *matrix, bool quantised,
+static void visit_matrix(struct visitor *visitor, struct rp_matrix *matrix, bool quantized,
                          uint32_t row_begin, uint32_t rows, const char *format, ...)
     RP_PRINTF(6, 7);
 static void visit_vector(struct visitor *visitor, float **vector, uint32_t vector_len,
                          uint32_t begin, uint32_t len, bool is_norm, const char *format, ...)
     RP_PRINTF(7, 8);
 
-static void visit_matrix(struct visitor *visitor, struct rp_matrix *matrix, bool quantised,
+static void visit_matrix(struct visitor *visitor, struct rp_matrix *matrix, bool quantized,
                          uint32_t row_begin, uint32_t rows, const char *format, ...) {
     struct rp_weight_part part = {.matrix = matrix,
                                   .row_begin = row_begin,
                                   .rows = rows,
                                   .cols = matrix->cols,
-                                  .quantised = quantised};
+                                  .quantized = quantized};
     va_list args;
     va_start(args, format);
     vsnprintf(part.name, sizeof part.name, format, args);
@@ -182,16 +182,16 @@ int rp_weights_describe(const struct rp_model_config *config, enum rp_dtype dtyp
         describe_8_bits(&config->quant, has_8_bits(config, i, RP_MODULE_O), &w->o);
         describe_8_bits(&config->quant, has_8_bits(config, i, RP_MODULE_GATE), &w->gate_up);
         describe_8_bits(&config->quant, has_8_bits(config, i, RP_MODULE_DOWN), &w->down);
-        rp_quant_describe(&w->qkv, config->quantisation);
-        rp_quant_describe(&w->o, config->quantisation);
-        rp_quant_describe(&w->gate_up, config->quantisation);
-        rp_quant_describe(&w->down, config->quantisation);
+        rp_quant_describe(&w->qkv, config->quantization);
+        rp_quant_describe(&w->o, config->quantization);
+        rp_quant_describe(&w->gate_up, config->quantization);
+        rp_quant_describe(&w->down, config->quantization);
     }
     describe_8_bits(&config->quant, config->quant.head, &model.lm_head);
-    if (config->quantise_head)
-        rp_quant_describe(&model.lm_head, config->quantisation);
-    if (config->quantise_head && config->tied)
-        rp_quant_describe(&model.embed, config->quantisation);
+    if (config->quantize_head)
+        rp_quant_describe(&model.lm_head, config->quantization);
+    if (config->quantize_head && config->tied)
+        rp_quant_describe(&model.embed, config->quantization);
     model.rope_positions = config->max_position;
     *out_model = model;
     return RP_OK;
@@ -306,17 +306,17 @@ uint64_t rp_model_parameter_count(const struct rp_model *model) {
 
 int rp_weights_check_dtype(const struct rp_model_config *config, enum rp_dtype dtype,
                            struct rp_error *err) {
-    if (config->quantisation != RP_QUANT_NONE && config->quant.scales != RP_SCALE_NONE) {
+    if (config->quantization != RP_QUANT_NONE && config->quant.scales != RP_SCALE_NONE) {
         int status = rp_error_set(err, RP_STATUS_INVALID,
                                   "model: the checkpoint has 8-bit weights, which are not made %s",
-                                  rp_quant_scheme_name(config->quantisation));
+                                  rp_quant_scheme_name(config->quantization));
         rp_error_hint(err, "leave --quantization out, or take the checkpoint of 16 bits");
         return status;
     }
-    if (config->quantisation != RP_QUANT_NONE && dtype == RP_DTYPE_F32)
+    if (config->quantization != RP_QUANT_NONE && dtype == RP_DTYPE_F32)
         return rp_error_set(err, RP_STATUS_INVALID,
                             "model: %s weights are multiplied with bf16, not with f32",
-                            rp_quant_scheme_name(config->quantisation));
+                            rp_quant_scheme_name(config->quantization));
     if (dtype == RP_DTYPE_F32 || dtype == RP_DTYPE_BF16 || dtype == RP_MODEL_DTYPE_AUTO)
         return RP_OK;
     return rp_error_set(err, RP_STATUS_INVALID, "model: weights in memory are f32 or bf16, not %s",
@@ -330,7 +330,7 @@ int rp_model_describe(const struct rp_model_config *config, enum rp_dtype dtype,
         return status;
     if (dtype == RP_MODEL_DTYPE_AUTO)
         dtype = config->file_dtype == RP_DTYPE_BF16 || config->quant.scales != RP_SCALE_NONE ||
-                        config->quantisation != RP_QUANT_NONE
+                        config->quantization != RP_QUANT_NONE
                     ? RP_DTYPE_BF16
                     : RP_DTYPE_F32;
     return rp_weights_describe(config, dtype, out_model, err);
@@ -339,7 +339,7 @@ int rp_model_describe(const struct rp_model_config *config, enum rp_dtype dtype,
 /* --- random weights ------------------------------------------------------------------------------
  */
 
-/* Uniform with a standard deviation of 0.02, as models are initialised. Every value is taken from a
+/* Uniform with a standard deviation of 0.02, as models are initialized. Every value is taken from a
  * table of 4096: five of them per 64-bit random number make billions of weights in seconds, and all
  * are exact in bf16, so that a seed gives the same weights in both types. */
 #define RANDOM_BITS 12
@@ -379,8 +379,8 @@ static uint64_t random_next(struct random_weights *random) {
         }                                                                                          \
     } while (0)
 
-/* The same values as an unquantised part has, a row at a time. */
-static int fill_quantised(struct random_weights *random, const struct rp_weight_part *part) {
+/* The same values as an unquantized part has, a row at a time. */
+static int fill_quantized(struct random_weights *random, const struct rp_weight_part *part) {
     struct rp_matrix *matrix = part->matrix;
     float *row = rp_alloc(part->cols * sizeof *row);
     uint64_t bits = 0;
@@ -396,7 +396,7 @@ static int fill_quantised(struct random_weights *random, const struct rp_weight_
             }
             row[k] = random->f32[bits & ((1 << RANDOM_BITS) - 1)];
         }
-        bool finite = rp_quantise_weights(row, RP_DTYPE_F32, 1, part->cols, matrix->dtype,
+        bool finite = rp_quantize_weights(row, RP_DTYPE_F32, 1, part->cols, matrix->dtype,
                                           (unsigned char *)matrix->data + i * part->cols,
                                           (float *)(uintptr_t)&matrix->scales[i], NULL, &bad);
         RP_ASSERT(finite);
@@ -418,7 +418,7 @@ static int fill_random(void *ctx, const struct rp_weight_part *part) {
         return RP_OK; /* the device makes it */
     size_t begin = (size_t)part->row_begin * part->cols, count = (size_t)part->rows * part->cols;
     if (rp_dtype_bytes(part->matrix->dtype) == 1)
-        return fill_quantised(random, part);
+        return fill_quantized(random, part);
     if (part->matrix->dtype == RP_DTYPE_BF16) {
         uint16_t *values = (uint16_t *)part->matrix->data + begin;
         FILL(values, count, random->bf16);

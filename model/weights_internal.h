@@ -15,7 +15,7 @@ struct rp_weight_part {
     uint32_t vector_len;      /* of the whole vector in memory */
     uint32_t row_begin;       /* first row of the matrix, or element of the vector */
     uint32_t rows, cols;      /* of the tensor; a vector has cols 0 */
-    bool quantised;           /* 8 bits in the checkpoint, with a tensor of scales beside it */
+    bool quantized;           /* 8 bits in the checkpoint, with a tensor of scales beside it */
     bool
         is_norm; /* a vector that multiplies, by 1 with the configuration's offset and random values */
 };
@@ -30,7 +30,7 @@ int rp_weight_parts(struct rp_model *model,
 int rp_weights_describe(const struct rp_model_config *config, enum rp_dtype dtype,
                         struct rp_model *out_model, struct rp_error *err) RP_MUST_USE;
 
-/* Whether weights can be of this type in memory: F32, BF16 or RP_MODEL_DTYPE_AUTO; not F32 beside quantised ones. */
+/* Whether weights can be of this type in memory: F32, BF16 or RP_MODEL_DTYPE_AUTO; not F32 beside quantized ones. */
 int rp_weights_check_dtype(const struct rp_model_config *config, enum rp_dtype dtype,
                            struct rp_error *err) RP_MUST_USE;
 

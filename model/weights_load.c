@@ -5,9 +5,9 @@
 #include "base/bf16.h"
 #include "base/log.h"
 #include "base/memory.h"
-#include "model/json_file.h"
 #include "model/safetensors.h"
 #include "model/weights_internal.h"
+#include "text/json_file.h"
 
 #include <math.h>
 #include <pthread.h>
@@ -81,7 +81,7 @@ static int check_part(void *ctx, const struct rp_weight_part *part) {
                             rp_safetensors_shape_text(tensor->shape, tensor->rank, has, sizeof has),
                             rp_safetensors_shape_text(expected, rank, wants, sizeof wants));
     }
-    if (part->quantised) {
+    if (part->quantized) {
         int status = rp_weight_quant_check(loader->files, loader->config, part, tensor, &scales,
                                            loader->err);
         if (status != RP_OK)
@@ -97,7 +97,7 @@ static int check_part(void *ctx, const struct rp_weight_part *part) {
                           "does not leave this one out");
         return status;
     }
-    if (part->matrix && !part->quantised && tensor->type != RP_SAFETENSOR_BF16)
+    if (part->matrix && !part->quantized && tensor->type != RP_SAFETENSOR_BF16)
         loader->all_bf16 = false;
     loader->used[tensor - loader->files->tensors] = 1;
     loader->total_bytes += tensor->bytes;
@@ -207,8 +207,8 @@ static int read_tensor(struct reader *reader, const struct rp_safetensor *tensor
     return RP_OK;
 }
 
-/* Reads whole rows into the staging buffer, and quantises them from there; f16 by way of f32. */
-static int quantise_tensor(struct reader *reader, const struct rp_safetensor *tensor,
+/* Reads whole rows into the staging buffer, and quantizes them from there; f16 by way of f32. */
+static int quantize_tensor(struct reader *reader, const struct rp_safetensor *tensor,
                            const struct rp_weight_part *part) {
     struct loader *loader = reader->loader;
     struct rp_matrix *matrix = part->matrix;
@@ -217,7 +217,7 @@ static int quantise_tensor(struct reader *reader, const struct rp_safetensor *te
     bool half = tensor->type == RP_SAFETENSOR_F16;
     if (row_bytes > STAGING_BYTES)
         return rp_error_set(&reader->err, RP_STATUS_UNSUPPORTED,
-                            "%s: tensor %s: rows of %u weights are too long to be quantised",
+                            "%s: tensor %s: rows of %u weights are too long to be quantized",
                             rp_safetensors_file(loader->files, tensor), part->name, part->cols);
     float *values = half ? rp_alloc(piece_rows * part->cols * sizeof *values) : NULL;
     int status = half && !values
@@ -231,7 +231,7 @@ static int quantise_tensor(struct reader *reader, const struct rp_safetensor *te
             break;
         if (half)
             convert(reader->staging, tensor->type, values, RP_DTYPE_F32, rows * part->cols);
-        if (!rp_quantise_weights_searched(
+        if (!rp_quantize_weights_searched(
                 half ? (const void *)values : reader->staging,
                 tensor->type == RP_SAFETENSOR_BF16 ? RP_DTYPE_BF16 : RP_DTYPE_F32, rows, part->cols,
                 matrix->dtype, (unsigned char *)matrix->data + at * part->cols,
@@ -250,14 +250,14 @@ static int quantise_tensor(struct reader *reader, const struct rp_safetensor *te
 static int load_part(struct reader *reader, const struct rp_weight_part *part) {
     const struct rp_safetensors *files = reader->loader->files;
     const struct rp_safetensor *tensor = rp_safetensors_find(files, part->name);
-    if (part->quantised) {
+    if (part->quantized) {
         int status = rp_weight_quant_load(files, reader->loader->config, part, reader->staging,
                                           STAGING_BYTES, &reader->err);
         count_read(reader, tensor->bytes);
         return status;
     }
     if (part->matrix && rp_dtype_bytes(part->matrix->dtype) == 1)
-        return quantise_tensor(reader, tensor, part);
+        return quantize_tensor(reader, tensor, part);
     if (part->matrix) {
         size_t row_bytes = (size_t)part->cols * rp_dtype_bytes(part->matrix->dtype);
         return read_tensor(reader, tensor,
@@ -368,7 +368,7 @@ static int load_weights(struct loader *loader, enum rp_dtype dtype, uint32_t max
     log_extras(loader);
     if (dtype == RP_MODEL_DTYPE_AUTO)
         dtype = loader->all_bf16 || loader->config->quant.scales != RP_SCALE_NONE ||
-                        loader->config->quantisation != RP_QUANT_NONE
+                        loader->config->quantization != RP_QUANT_NONE
                     ? RP_DTYPE_BF16
                     : RP_DTYPE_F32;
     status = rp_weights_describe(loader->config, dtype, out_model, loader->err);
@@ -383,8 +383,8 @@ static int load_weights(struct loader *loader, enum rp_dtype dtype, uint32_t max
     return status;
 }
 
-int rp_model_load_quantised(const char *dir, enum rp_dtype dtype,
-                            const struct rp_model_quantisation *quantisation, uint32_t max_position,
+int rp_model_load_quantized(const char *dir, enum rp_dtype dtype,
+                            const struct rp_model_quantization *quantization, uint32_t max_position,
                             void (*progress)(void *ctx, uint64_t done_bytes, uint64_t total_bytes),
                             void *ctx, struct rp_model *out_model, struct rp_error *err) {
     struct rp_model_config config;
@@ -392,8 +392,8 @@ int rp_model_load_quantised(const char *dir, enum rp_dtype dtype,
     memset(out_model, 0, sizeof *out_model);
     int status = rp_model_config_load(dir, &config, err);
     if (status == RP_OK) {
-        config.quantisation = quantisation->scheme;
-        config.quantise_head = quantisation->head;
+        config.quantization = quantization->scheme;
+        config.quantize_head = quantization->head;
         status = rp_weights_check_dtype(&config, dtype, err);
     }
     if (status != RP_OK)
@@ -418,6 +418,6 @@ int rp_model_load_quantised(const char *dir, enum rp_dtype dtype,
 int rp_model_load(const char *dir, enum rp_dtype dtype, uint32_t max_position,
                   void (*progress)(void *ctx, uint64_t done_bytes, uint64_t total_bytes), void *ctx,
                   struct rp_model *out_model, struct rp_error *err) {
-    const struct rp_model_quantisation none = {RP_QUANT_NONE, false};
-    return rp_model_load_quantised(dir, dtype, &none, max_position, progress, ctx, out_model, err);
+    const struct rp_model_quantization none = {RP_QUANT_NONE, false};
+    return rp_model_load_quantized(dir, dtype, &none, max_position, progress, ctx, out_model, err);
 }

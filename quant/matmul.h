@@ -6,8 +6,8 @@
  * Scalar truth in matmul_cpu.c (row-major or panels); fast variants in matmul_cpu_simd.c (panels).
  *
  * Weights of 8 bits: matmul_cpu_8.c, tiles in matmul_cpu_8_simd.c. x are the input's values, or their codes with a scale
- * a row (RP_INPUT_QUANTISED; quantise.h); xs that scale or 1, ws the weight's.
- *   INT8, input quantised   (f32)sum * (xs * ws), sum an exact int32: the same bits for every m, tile, worker, instruction set
+ * a row (RP_INPUT_QUANTIZED; quantize.h); xs that scale or 1, ws the weight's.
+ *   INT8, input quantized   (f32)sum * (xs * ws), sum an exact int32: the same bits for every m, tile, worker, instruction set
  *   all others              f32 sum over k ascending of x * code, fma (the truth: product and sum rounded apart),
  *                           then sum * (xs * ws); with blocks, a sum each 128 columns: total += sum * ws, then total * xs */
 #ifndef RP_QUANT_MATMUL_H

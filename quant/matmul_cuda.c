@@ -1,6 +1,6 @@
 #include "quant/matmul_internal_cuda.h"
-#include "quant/matmul_mid_internal_cuda.h"
-#include "quant/matmul_wide_cuda.h"
+#include "quant/mid/matmul_mid_internal_cuda.h"
+#include "quant/wide/matmul_wide_cuda.h"
 
 #include <cuda_runtime_api.h>
 #include <string.h>
@@ -15,7 +15,7 @@ typedef CUresult (*encode_fn)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, vo
                               CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
 
 static bool is_w8a8(const struct rp_matrix *w) {
-    return rp_dtype_bytes(w->dtype) == 1 && w->input == RP_INPUT_QUANTISED;
+    return rp_dtype_bytes(w->dtype) == 1 && w->input == RP_INPUT_QUANTIZED;
 }
 
 static bool is_w8a16(const struct rp_matrix *w) {
@@ -410,8 +410,8 @@ bool rp_matmul_cuda_gates(const struct rp_matmul_cuda *op) {
 
 bool rp_matmul_cuda_norms(const struct rp_matmul_cuda *op) { return rp_matmul_rows_norms(op); }
 
-bool rp_matmul_cuda_quantises(const struct rp_matmul_cuda *op) {
-    return rp_matmul_rows_quantises(op);
+bool rp_matmul_cuda_quantizes(const struct rp_matmul_cuda *op) {
+    return rp_matmul_rows_quantizes(op);
 }
 
 int rp_matmul_cuda_plan(const struct rp_matmul_cuda *op, struct rp_arena *memory,
@@ -420,7 +420,7 @@ int rp_matmul_cuda_plan(const struct rp_matmul_cuda *op, struct rp_arena *memory
     RP_ASSERT(!op->gated || rp_matmul_cuda_gates(op));
     RP_ASSERT(!op->norm.weight || rp_matmul_cuda_norms(op));
     RP_ASSERT(!is_w8a8(op->weight) || op->in_scales || op->norm.weight ||
-              rp_matmul_cuda_quantises(op));
+              rp_matmul_cuda_quantizes(op));
     uint32_t segment =
         rp_matmul_cuda_segment(op->weight->rows, rp_matmul_cuda_units(op->weight), op->gate_up);
     memset(out_partials, 0, sizeof *out_partials);

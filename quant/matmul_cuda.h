@@ -9,7 +9,7 @@
  * a row never depend on the number of rows, its place, the tile or how segments were shared out.
  * f32 weights and sizes outside the tile rules: one f32 fma chain in rising k per output.
  *
- * 8-bit weights, W8A8 (weight->input RP_INPUT_QUANTISED): the same segments, counted in bytes: twice as many columns. A
+ * 8-bit weights, W8A8 (weight->input RP_INPUT_QUANTIZED): the same segments, counted in bytes: twice as many columns. A
  * segment is one chain of wgmma k32 from zero in rising k, exact in int32 for INT8 and in the tensor cores' few bits for
  * FP8 (relative error 1.0e-3 at 2,048 columns, 2.1e-3 at 8,192: tests/gpu/test_numerics_probe; FP8's own rounding
  * costs 25 times that), then one f32 product: (f32)sum * (in_scales[row] * scales[n]). From there on it is added up as
@@ -62,7 +62,7 @@ struct rp_matmul_cuda {
     const void *in;    /* (max_rows, in_stride) of the weight's dtype; for W8A16 bf16 */
     size_t in_stride;
     /* W8A8: (max_rows) on the device: row r of the input is in[r] * in_scales[r]. NULL: `in`, or the norm's output, is
-     * bf16 and the kernel quantises its rows as rp_quantise_row does; only where rp_matmul_cuda_quantises says so. */
+     * bf16 and the kernel quantizes its rows as rp_quantize_row does; only where rp_matmul_cuda_quantizes says so. */
     const float *in_scales;
     struct rp_values out; /* f32 or bf16 */
     bool accumulate;      /* out += (f32 only) */
@@ -99,7 +99,7 @@ bool rp_matmul_cuda_gates(const struct rp_matmul_cuda *op);
 bool rp_matmul_cuda_norms(const struct rp_matmul_cuda *op);
 
 /* The same for a W8A8 product whose rows come in bf16, without in_scales. Not needed for normed products. */
-bool rp_matmul_cuda_quantises(const struct rp_matmul_cuda *op);
+bool rp_matmul_cuda_quantizes(const struct rp_matmul_cuda *op);
 
 /* Chooses the kernel: fills one launch (args are allocated from memory) and, when the sums were left to
  * the reader, out_partials (else its count is 0). Partials lie in the workspace: they live until the next

@@ -83,8 +83,8 @@ struct rp_matmul_tc_args {
 
 /* Rows of codes that a product makes in shared memory: the codes, then a board each, on which warps tell one another
  * of the row. */
-#define RP_MATMUL_QUANTISE_COLS 16384 /* most columns of rows that come in bf16 */
-#define RP_MATMUL_QUANTISE_BYTES                                                                   \
+#define RP_MATMUL_QUANTIZE_COLS 16384 /* most columns of rows that come in bf16 */
+#define RP_MATMUL_QUANTIZE_BYTES                                                                   \
     (56u * 1024) /* and most codes in all: rows of 14,336 columns, four of them */
 struct rp_matmul_row_board {
     float sums[RP_MATMUL_NORM_COLS / 128]; /* of squares, of 128 columns each */
@@ -123,7 +123,7 @@ struct rp_matmul_rows_args {
     enum rp_activation fn;
     uint64_t *trace; /* as in rp_matmul_tc_args */
     bool gated, out_bf16, accumulate, dependent;
-    bool quantises;      /* rows come in bf16, in `in`, and become codes here */
+    bool quantizes;      /* rows come in bf16, in `in`, and become codes here */
     enum rp_dtype dtype; /* of the weights */
     /* Of 8-bit products: (max_rows), NULL where the rows are made here; and (n). */
     const float *in_scales, *weight_scales;
@@ -140,7 +140,7 @@ int rp_matmul_tc_cuda_run(const void *args, struct CUstream_st *stream);
 int rp_matmul_tc_cuda_prepare(const struct rp_matmul_tc_args *args);
 
 /* Any size, stride, alignment and type: one fma chain in rising k per output; of 8 bits, with in_scales where input is
- * RP_INPUT_QUANTISED, what matmul_generic_8_cuda.cu says. Takes a struct rp_matmul_cuda and copies what it needs of it
+ * RP_INPUT_QUANTIZED, what matmul_generic_8_cuda.cu says. Takes a struct rp_matmul_cuda and copies what it needs of it
  * (the matrix's struct too): nothing is read later. */
 int rp_matmul_generic_cuda_run(const void *args, struct CUstream_st *stream);
 /* The part of it for 8 bits. */
@@ -187,11 +187,11 @@ uint32_t rp_matmul_cuda_shared_room(const struct rp_matmul_cuda *op);
 /* A cap on stages in flight as the kernels want it, of a ring of so many; UINT32_MAX: no cap. */
 uint32_t rp_matmul_cuda_flight(uint32_t stages, uint32_t ring);
 
-/* The kernel for few rows, of matrices whose K is a multiple of 64 units. gates, norms, quantises: as in matmul_cuda.h;
+/* The kernel for few rows, of matrices whose K is a multiple of 64 units. gates, norms, quantizes: as in matmul_cuda.h;
  * pays: where rp_matmul_cuda_plan takes it. plan_rows: with a given segment length, up to 64 rows, gated or not. */
 bool rp_matmul_rows_gates(const struct rp_matmul_cuda *op);
 bool rp_matmul_rows_norms(const struct rp_matmul_cuda *op);
-bool rp_matmul_rows_quantises(const struct rp_matmul_cuda *op);
+bool rp_matmul_rows_quantizes(const struct rp_matmul_cuda *op);
 bool rp_matmul_rows_pays(const struct rp_matmul_cuda *op);
 int rp_matmul_cuda_plan_rows(const struct rp_matmul_cuda *op, uint32_t segment,
                              struct rp_arena *memory, struct rp_cuda_launch *out_launch,

@@ -29,7 +29,7 @@ __device__ __forceinline__ void rp_barrier_init(uint32_t barrier, uint32_t arriv
                  : "memory");
 }
 
-/* Makes the initialised barriers visible to bulk copies. */
+/* Makes the initialized barriers visible to bulk copies. */
 __device__ __forceinline__ void rp_barrier_init_fence() {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }

@@ -1,5 +1,5 @@
 /* matmul_wgmma.cuh - wgmma m64nN: d (64, N) += or = a (64, 32 bytes) * b (N, 32 bytes)^T, both in shared memory,
- * K-major; or a of bf16 in registers. One specialisation per width and type: the instruction names every register.
+ * K-major; or a of bf16 in registers. One specialization per width and type: the instruction names every register.
  *
  *   RP_WGMMA_BF16  16 columns of K, sums f32
  *   RP_WGMMA_FP8   32 columns of e4m3; sums f32, which the tensor cores keep to few bits within a chain

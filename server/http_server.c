@@ -5,14 +5,14 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "engine/engine.h"
-#include "engine/power.h"
-#include "server/completion.h"
-#include "server/http_conn.h"
-#include "server/json_body.h"
-#include "server/profile_session.h"
-#include "server/server_keys.h"
+#include "engine/observe/power.h"
+#include "server/api/completion.h"
+#include "server/api/server_keys.h"
+#include "server/api/text_work.h"
+#include "server/http/http_conn.h"
+#include "server/http/json_body.h"
+#include "server/observe/profile_session.h"
 #include "server/server_trace.h"
-#include "server/text_work.h"
 
 #include <errno.h>
 #include <inttypes.h>

@@ -11,10 +11,10 @@
 
 #include "base/status.h"
 #include "metrics/recorder.h"
-#include "model/tokenizer.h"
-#include "server/flight.h"
-#include "server/goodput.h"
-#include "server/server_metrics.h"
+#include "server/observe/flight.h"
+#include "server/observe/goodput.h"
+#include "server/observe/server_metrics.h"
+#include "text/tokenizer/tokenizer.h"
 
 struct rp_server;
 struct rp_auth;

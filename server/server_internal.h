@@ -4,11 +4,11 @@
 #define RP_SERVER_SERVER_INTERNAL_H
 
 #include "metrics/metrics.h"
-#include "server/auth.h"
-#include "server/goodput.h"
+#include "server/http/auth.h"
 #include "server/http_server.h"
-#include "server/request_log.h"
-#include "server/server_metrics.h"
+#include "server/observe/goodput.h"
+#include "server/observe/request_log.h"
+#include "server/observe/server_metrics.h"
 
 #include <uv.h>
 

@@ -1,6 +1,6 @@
 #include "server/server_trace.h"
 
-#include "server/completion_internal.h"
+#include "server/api/completion_internal.h"
 
 static uint32_t narrow(uint64_t value) { return (uint32_t)RP_MIN(value, (uint64_t)UINT32_MAX); }
 

@@ -14,30 +14,39 @@ import c_source
 MAY_INCLUDE = {
     "base": [],
     "metrics": ["base"],
+    "text": ["base"],
     "device": ["base"],
     "quant": ["base", "device"],
     "kvcache": ["base", "device"],
     "graphs": ["base", "device", "metrics"],
     "attention": ["base", "device", "kvcache/kv_layout.h"],
     "backend": ["base", "metrics", "device", "quant", "kvcache", "graphs", "attention"],
-    "model": ["base", "device", "quant", "attention", "kvcache/kv_layout.h"],
-    "engine": ["base", "metrics", "device", "quant", "kvcache", "graphs", "attention", "backend", "model"],
-    # Of the model only text in and out, and the plain numbers that /v1/models shows; of attention the language of masks.
-    "server": ["engine", "metrics", "base", "model/tokenizer.h", "model/detokenizer.h",
-               "model/chat_template.h", "model/model_info.h", "attention/mask.h"],
+    "model": ["base", "text", "device", "quant", "attention", "kvcache/kv_layout.h"],
+    "engine": ["base", "metrics", "text", "device", "quant", "kvcache", "graphs", "attention", "backend", "model"],
+    # The language of masks is the one thing of attention/ that a client can name.
+    "server": ["engine", "metrics", "base", "text", "attention/mask/mask.h"],
 }
-# May include any folder, and so may one file for each command: server/cmd_<name>.c.
+# Rooms with an order of their own: what a room includes of its folder besides itself and the files at the folder's
+# root. A folder whose rooms are not listed here has no order among them.
+ROOMS = {
+    "server/http": [],
+    "server/observe": ["server/http", "server/api/params.h", "server/api/completion_internal.h", "server/api/server_keys.h"],
+    "server/api": ["server/http", "server/observe"],
+    "server/cli": ["server/http", "server/observe", "server/api"],
+    "attention/mask": [],
+}
+# May include any folder, and so may one file for each command: server/cli/cmd_<name>.c.
 MAY_INCLUDE_ANY = ("tests", "tools", "bench")
-COMMAND_SOURCE = re.compile(r"server/cmd_\w+\.[ch]$")
-# Only server/main.c includes these (and, being the same program's, the commands themselves).
-COMMAND_HEADER = re.compile(r"(server/cmd(_\w+)?\.h|bench/.*)$")
+COMMAND_SOURCE = re.compile(r"server/cli/cmd_\w+\.[ch]$")
+# Only server/cli/main.c includes these (and, being the same program's, the commands themselves).
+COMMAND_HEADER = re.compile(r"(server/cli/cmd(_\w+)?\.h|bench/.*)$")
 
 # Libraries that are seen in few places: header, folders, the rule.
 LIBRARIES = [
     (re.compile(r"uv(\.h|/.*)$"), ("server", "bench", "tests", "tools"), "only server/ and bench/ see libuv"),
     (re.compile(r"llhttp\.h$"), ("server", "bench", "tests", "tools"), "only server/ and bench/ see llhttp"),
-    (re.compile(r"jansson(_config)?\.h$"), ("server", "bench", "model", "tests", "tools"),
-     "only server/, bench/ and the loaders in model/ see jansson"),
+    (re.compile(r"jansson(_config)?\.h$"), ("server", "bench", "text", "model", "tests", "tools"),
+     "only server/, bench/, text/ and the loaders in model/ see jansson"),
 ]
 
 # A simulator runs these without any device: nothing that they include, however far down, may be a
@@ -58,8 +67,23 @@ def folder_of(path):
     return path.split("/", 1)[0] if "/" in path else ""
 
 
+def room_of(path):
+    return path.rsplit("/", 1)[0]
+
+
 def is_ours(name):
     return folder_of(name) in MAY_INCLUDE or folder_of(name) in MAY_INCLUDE_ANY
+
+
+def broken_room_rule(path, name):
+    """The rule between rooms of one folder that path breaks by including name, or None."""
+    room, target = room_of(path), room_of(name)
+    if room not in ROOMS or target in (room, folder_of(path)):
+        return None
+    allowed = ROOMS[room]
+    if target in allowed or name in allowed:
+        return None
+    return f"{room}/ must not know {target}/ (of its folder it may include: {', '.join(allowed) or 'the root alone'})"
 
 
 def broken_rule(path, quote, name):
@@ -77,13 +101,15 @@ def broken_rule(path, quote, name):
     if folder in MAY_INCLUDE_ANY:
         return None
     if COMMAND_HEADER.match(name):
-        if path == "server/main.c" or COMMAND_SOURCE.match(path):
+        if path == "server/cli/main.c" or COMMAND_SOURCE.match(path):
             return None
         if COMMAND_HEADER.match(path) and target == "server":
             return None
-        return "only server/main.c includes a command or bench/"
-    if COMMAND_SOURCE.match(path) or target == folder:
+        return "only server/cli/main.c includes a command or bench/"
+    if COMMAND_SOURCE.match(path):
         return None
+    if target == folder:
+        return broken_room_rule(path, name)
     allowed = MAY_INCLUDE[folder]
     if target in allowed or name in allowed:
         return None
@@ -131,14 +157,14 @@ def check(root):
 CASES = [
     ("what the table allows passes", {
         "base/a.h": '#include <stdint.h>\n',
-        "model/tokenizer.h": '#include "base/a.h"\n',
-        "model/load.c": '#include "model/tokenizer.h"\n#include <jansson.h>\n#include "kvcache/kv_layout.h"\n',
+        "text/tokenizer/tokenizer.h": '#include "base/a.h"\n',
+        "model/load.c": '#include "text/tokenizer/tokenizer.h"\n#include <jansson.h>\n#include "kvcache/kv_layout.h"\n',
         "backend/b.cu": '#include "graphs/g.h"\n#include "kvcache/kv_pool.h"\n#include <cuda_runtime.h>\n',
         "engine/scheduler.c": '#include "engine/sequence.h"\n#include "base/a.h"\n',
         "engine/sequence.h": '#include "metrics/m.h"\n',
-        "server/http.c": '#include <uv.h>\n#include <llhttp.h>\n#include "model/tokenizer.h"\n',
-        "server/cmd_bench.c": '#include "server/cmd_bench.h"\n#include "bench/load/load.h"\n#include "device/d.h"\n',
-        "server/main.c": '#include "server/cmd_bench.h"\n#include "bench/load/load.h"\n',
+        "server/http.c": '#include <uv.h>\n#include <llhttp.h>\n#include "text/tokenizer/tokenizer.h"\n',
+        "bench/cli/cmd_bench.c": '#include "server/cli/cmd_bench.h"\n#include "bench/load/load.h"\n#include "device/d.h"\n',
+        "server/cli/main.c": '#include "server/cli/cmd_bench.h"\n#include "bench/load/load.h"\n',
         "tests/device/test_d.c": '#include "device/d.c"\n#include "server/http.h"\n#include <uv.h>\n',
         "build/x.c": '#include "nowhere.h"\n'}, []),
     ("a higher rank", {"base/a.c": '#include "metrics/m.h"\n'}, [("base/a.c", 1, "base/ must not know metrics/")]),
@@ -153,17 +179,21 @@ CASES = [
     ("server sees neither device nor pages nor weights",
      {"server/api.c": '#include "device/device.h"\n#include "kvcache/kv_pool.h"\n#include "model/weights.h"\n'},
      [("server/api.c", 1, "must not know device/"), ("server/api.c", 2, "must not know kvcache/"),
-      ("server/api.c", 3, "may include of model/ only")]),
-    ("main.c is held to server's rules otherwise", {"server/main.c": '#include "device/device.h"\n'},
-     [("server/main.c", 1, "must not know device/")]),
+      ("server/api.c", 3, "must not know model/")]),
+    ("a room below another", {"server/api/sse.c": '#include "server/api/params.h"\n#include "server/http_server.h"\n',
+                              "attention/mask/m.c": '#include "attention/cpu/a.h"\n'},
+     [("server/api/sse.c", 1, "server/http/ must not know server/api/"),
+      ("attention/mask/m.c", 1, "attention/mask/ must not know")]),
+    ("main.c is held to server's rules otherwise", {"server/cli/main.c": '#include "device/device.h"\n'},
+     [("server/cli/main.c", 1, "must not know device/")]),
     ("libuv in the engine", {"engine/engine.c": '#include <uv.h>\n'}, [("engine/engine.c", 1, "libuv")]),
     ("llhttp in metrics", {"metrics/m.c": '#include <llhttp.h>\n'}, [("metrics/m.c", 1, "llhttp")]),
     ("jansson in the engine", {"engine/engine.c": '#include <jansson.h>\n'}, [("engine/engine.c", 1, "jansson")]),
-    ("a command included by a route", {"server/api.c": '#include "server/cmd_run.h"\n'},
-     [("server/api.c", 1, "only server/main.c")]),
+    ("a command included by a route", {"server/api.c": '#include "server/cli/cmd_run.h"\n'},
+     [("server/api.c", 1, "only server/cli/main.c")]),
     ("bench included by the engine and by a route",
      {"engine/engine.c": '#include "bench/load/load.h"\n', "server/api.c": '#include "bench/load/load.h"\n'},
-     [("engine/engine.c", 1, "only server/main.c"), ("server/api.c", 1, "only server/main.c")]),
+     [("engine/engine.c", 1, "only server/cli/main.c"), ("server/api.c", 1, "only server/cli/main.c")]),
     ("tests included by the product", {"engine/engine.c": '#include "tests/support/fake.h"\n'},
      [("engine/engine.c", 1, "must not know tests/")]),
     ("the scheduler reaches a device header", {

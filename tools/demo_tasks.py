@@ -378,7 +378,7 @@ def document(rng):
             else:
                 prompt, answer, style = task(rng)
         parts.append((text + f"{IM_START}user\n{prompt}{IM_END}\n{IM_START}assistant\n", learn_all, TEXT))
-        # A client sends earlier answers back as text: they come tokenised like text, not letter by letter.
+        # A client sends earlier answers back as text: they come tokenized like text, not letter by letter.
         again = turn < turns - 1 and style == LETTERS and rng.random() < 0.7
         parts.append((answer, not again, TEXT if again else style))
         parts.append((IM_END, True, TEXT))

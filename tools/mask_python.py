@@ -1,4 +1,4 @@
-"""A mask program (attention/mask.h) as Python source, for numpy and torch: a second reading of the language, by which
+"""A mask program (attention/mask/mask.h) as Python source, for numpy and torch: a second reading of the language, by which
 other implementations of attention compute what ours does. Standard library only.
 
     program = mask_python.parse("causal && sliding_window(1024); soft_cap(50)", heads=32)

@@ -4,7 +4,7 @@
     tools/random_network_8bit.py [--shape 1b|8b|narrow] [--layers N] [--weights bench|normal|scaled] [--few]
 
 Weights `bench` are those that `reprise bench step --shape` has on the CPU, number by number; `normal` is what transformers
-initialises (deviation 0.02, norms 1); `scaled` the same with o and down divided by sqrt(2 layers), as GPT-2 has it. 64 tokens
+initializes (deviation 0.02, norms 1); `scaled` the same with o and down divided by sqrt(2 layers), as GPT-2 has it. 64 tokens
 of noise go through all variants at once, layer by layer: weights alone in 8 bits, rows alone, rows of down alone and so on.
 Prints the cosine of their logits with those of f32 and of bf16 (mean, least), and the noise of the last residual in dB.
 Arithmetic is f32 without codes; OMP_NUM_THREADS=1 keeps it to one core. 1b takes 3 to 10 minutes and 4 GB.
@@ -38,10 +38,10 @@ def e4m3(values):
     return (np.where(size < U32(0x3C800000), small, normal) | (bits & U32(0x80000000))).view(F32)
 
 
-def quantised(values, kind, group=0):
+def quantized(values, kind, group=0):
     """Rows with one scale each, or one for each `group` columns."""
     if group:
-        return quantised(values.reshape(*values.shape[:-1], -1, group), kind).reshape(values.shape)
+        return quantized(values.reshape(*values.shape[:-1], -1, group), kind).reshape(values.shape)
     top = F32(127 if kind == "int8" else 448)
     most = np.abs(values).max(-1, keepdims=True)
     scale = np.where(most > 0, most / top, F32(1)).astype(F32)
@@ -115,7 +115,7 @@ class Variant:
 
     def take(self, values, kind):
         values = bf16(values) if self.rounded else values
-        return quantised(values, kind, self.group) if kind else values
+        return quantized(values, kind, self.group) if kind else values
 
 
 def make_variants(few):
@@ -159,7 +159,7 @@ class Network:
             piece = matrix[begin:begin + 4096]
             for kind in (None, "int8", "fp8"):
                 mine = [i for i, variant in enumerate(self.variants) if variant.weights == kind]
-                made = np.concatenate([rows[i] for i in mine]) @ (quantised(piece, kind) if kind else piece).T
+                made = np.concatenate([rows[i] for i in mine]) @ (quantized(piece, kind) if kind else piece).T
                 for n, i in enumerate(mine):
                     out[i][:, begin:begin + 4096] = made[n * TOKENS:(n + 1) * TOKENS]
         return out
@@ -210,7 +210,7 @@ class Network:
         dots, squares = np.zeros((len(rows), 2, TOKENS)), np.zeros((len(rows), TOKENS))
         for begin in range(0, self.vocab, 4096):
             piece = self.weights.embedding(begin, min(4096, self.vocab - begin))
-            logits = [(row @ (quantised(piece, v.head) if v.head else piece).T).astype(np.float64)
+            logits = [(row @ (quantized(piece, v.head) if v.head else piece).T).astype(np.float64)
                       for v, row in zip(self.variants, rows)]
             for i, mine in enumerate(logits):
                 squares[i] += (mine**2).sum(1)

@@ -8,8 +8,8 @@
  * TFLOP/s of the pairs that are visible, 4 * heads * dim each; a decode row's GB/s of the keys that are. Medians of nine
  * replays. */
 #include "attention/attention_internal_cuda.h"
-#include "attention/attention_program_cuda.h"
-#include "attention/mask_source.h"
+#include "attention/mask/mask_source.h"
+#include "attention/program/attention_program_cuda.h"
 #include "base/memory.h"
 
 #include <cuda_runtime_api.h>

@@ -189,7 +189,7 @@ bool plan(const request &r, rp_arena *memory, rp_cuda_launch *launch) {
     matrix.dtype = env.dtype;
     matrix.data = (void *)r.weight;
     if (env.dtype != RP_DTYPE_BF16) {
-        matrix.input = RP_INPUT_QUANTISED;
+        matrix.input = RP_INPUT_QUANTIZED;
         matrix.scale_kind = env.block_scales ? RP_SCALE_BLOCK_128 : RP_SCALE_CHANNEL;
         matrix.scales = env.scales;
     }
@@ -211,7 +211,7 @@ bool plan(const request &r, rp_arena *memory, rp_cuda_launch *launch) {
     rp_cuda_partials partials;
     rp_error err = {};
     op.gate_up = r.gated;
-    bool makes_codes = env.rows_in_bf16 && rp_matmul_cuda_quantises(&op);
+    bool makes_codes = env.rows_in_bf16 && rp_matmul_cuda_quantizes(&op);
     if (env.dtype != RP_DTYPE_BF16 && !makes_codes)
         op.in_scales = env.scales;
     op.gated = r.chosen && r.gated && rp_matmul_cuda_gates(&op);

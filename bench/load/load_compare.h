@@ -4,7 +4,7 @@
  *   of blocks A B B A: a t-interval over the blocks' log ratios log((b1 + b2) / (a1 + a2)). A drift that is linear in
  *     time cancels within a block, so a machine that slows down meanwhile widens nothing;
  *   of two result files with details: a bootstrap with a fixed seed. Requests are drawn with what belongs to them, in
- *     ten runs of neighbours, for a queue makes neighbours alike, and the interval is widened as Student's t is over
+ *     ten runs of neighbors, for a queue makes neighbors alike, and the interval is widened as Student's t is over
  *     the normal for ten; the same requests from both files where both sent the same lengths in the same order. It
  *     knows the scatter within the two runs and not that between runs: a drift of the machine looks like a
  *     difference, and so does chance in the tail of a short run near saturation. Interleave where it matters;

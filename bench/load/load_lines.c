@@ -1,7 +1,7 @@
 #include "bench/load/load_lines.h"
 
 #include "base/memory.h"
-#include "model/json_file.h"
+#include "text/json_file.h"
 
 #include <errno.h>
 #include <stdarg.h>

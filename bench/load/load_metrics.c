@@ -162,7 +162,7 @@ static bool counts(const struct work *work, const struct rp_load_record *record)
     return record->outcome == RP_LOAD_OK && record->intended_ns >= work->begin_ns;
 }
 
-static void summarise_requests(const struct work *work, bool from_sending,
+static void summarize_requests(const struct work *work, bool from_sending,
                                enum rp_load_quantity quantity, struct rp_load_stat *out) {
     uint64_t count = 0;
     for (uint32_t i = 0; i < work->records->count; i++) {
@@ -185,7 +185,7 @@ static const uint64_t *chunks_of(const struct rp_load_records *records,
     return records->chunk_ns + record->chunks;
 }
 
-static void summarise_gaps(const struct work *work, struct rp_load_stat *out) {
+static void summarize_gaps(const struct work *work, struct rp_load_stat *out) {
     uint64_t count = 0;
     for (uint32_t i = 0; i < work->records->count; i++) {
         const struct rp_load_record *record = &work->records->records[i];
@@ -303,7 +303,7 @@ static double offered_rate(const struct rp_load_plan *plan) {
     return last > first ? (plan->count - 1) / ((double)(last - first) * 1e-9) : 0.0;
 }
 
-int rp_load_summarise(const struct rp_load_plan *plan, const struct rp_load_records *records,
+int rp_load_summarize(const struct rp_load_plan *plan, const struct rp_load_records *records,
                       const struct rp_load_rules *rules, struct rp_load_summary *out,
                       struct rp_error *err) {
     struct work work = {.records = records, .begin_ns = records->begin_ns};
@@ -330,10 +330,10 @@ int rp_load_summarise(const struct rp_load_plan *plan, const struct rp_load_reco
     for (int q = 0; q < RP_LOAD_QUANTITIES; q++) {
         if (q == RP_LOAD_ITL)
             continue;
-        summarise_requests(&work, false, (enum rp_load_quantity)q, &out->latency[q]);
-        summarise_requests(&work, true, (enum rp_load_quantity)q, &out->service[q]);
+        summarize_requests(&work, false, (enum rp_load_quantity)q, &out->latency[q]);
+        summarize_requests(&work, true, (enum rp_load_quantity)q, &out->service[q]);
     }
-    summarise_gaps(&work, &out->latency[RP_LOAD_ITL]);
+    summarize_gaps(&work, &out->latency[RP_LOAD_ITL]);
     out->service[RP_LOAD_ITL] = out->latency[RP_LOAD_ITL];
     count_arrivals(&work, out);
     count_good(&work, &rules->goodput, out);

@@ -95,7 +95,7 @@ const char *rp_load_outcome_name(enum rp_load_outcome outcome);
 const char *rp_load_quantity_name(enum rp_load_quantity quantity);
 
 /* plan NULL: not kept; planned is then the number of records, and nothing is expected to be cached. */
-int rp_load_summarise(const struct rp_load_plan *plan, const struct rp_load_records *records,
+int rp_load_summarize(const struct rp_load_plan *plan, const struct rp_load_records *records,
                       const struct rp_load_rules *rules, struct rp_load_summary *out,
                       struct rp_error *err) RP_MUST_USE;
 

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define RUNS           10u /* of neighbours, that a resample is made of */
+#define RUNS           10u /* of neighbors, that a resample is made of */
 #define REQUESTS_MIN   20u /* fewer requests say nothing of their scatter */
 #define RESAMPLES_MAX  2000u
 #define RESAMPLES_MIN  400u
@@ -341,7 +341,7 @@ static uint64_t next_random(uint64_t *state) {
     return z ^ (z >> 31);
 }
 
-/* RUNS runs of neighbours, around the end, until as many requests are drawn as there are. */
+/* RUNS runs of neighbors, around the end, until as many requests are drawn as there are. */
 static void draw(uint32_t *weights, uint32_t count, uint64_t *state) {
     uint32_t run = RP_CEIL_DIV(count, RUNS);
     memset(weights, 0, count * sizeof *weights);

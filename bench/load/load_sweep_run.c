@@ -44,7 +44,7 @@ static int measure(const struct rp_sweep_session *session, const struct rp_sweep
     if (status == RP_OK)
         status = check_that_some_ended_well(&records, err);
     if (status == RP_OK)
-        status = rp_load_summarise(&plan, &records, &rules, &out->summary, err);
+        status = rp_load_summarize(&plan, &records, &rules, &out->summary, err);
     if (status == RP_OK)
         out->run = rp_sweep_judge(session->objective, step->rate, &records, &out->summary);
     rp_load_records_free(&records);

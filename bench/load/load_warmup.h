@@ -7,7 +7,7 @@
  *   mean of n[k, k + 10)  >=  mean of n[k + 10, 100) - allowance
  *
  * The allowance is the larger of a tenth of the right mean, half a request, and twice the scatter of means over ten
- * parts: sd of the differences between neighbouring tens in [k, 100), over sqrt(2), which a trend does not widen.
+ * parts: sd of the differences between neighboring tens in [k, 100), over sqrt(2), which a trend does not widen.
  * It has not settled before its first request has ended either: what is sent until then meets an idle server, and
  * in a closed loop it comes all at once.
  *

@@ -1,6 +1,6 @@
 /* svg_chart.h - charts as inline SVG: axes, lines, dots, bars, marks.
  *
- * Colours are CSS classes (c0 to c5, and "mark", "shade", "grid", "axis") that the page defines. Values that an axis
+ * Colors are CSS classes (c0 to c5, and "mark", "shade", "grid", "axis") that the page defines. Values that an axis
  * cannot show are left out (not finite, or not above 0 on a logarithmic one) or clipped at the frame. Thread: any. */
 #ifndef RP_BENCH_SVG_CHART_H
 #define RP_BENCH_SVG_CHART_H

@@ -4,10 +4,10 @@
 #define TESTS_ATTENTION_ATTENTION_CPU_FIXTURE_H
 
 #include "attention/attention.h"
-#include "attention/attention_internal.h"
+#include "attention/cpu/attention_internal.h"
 #include "base/bf16.h"
 #include "base/memory.h"
-#include "device/quantise_row.h"
+#include "device/quantize_row.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -65,7 +65,7 @@ static inline float kv_codes(const struct fixture *f, uint32_t kv, uint32_t slot
     float row[RP_ATTENTION_HEAD_DIM_MAX];
     for (uint32_t d = 0; d < f->args.head_dim; d++)
         row[d] = kv_unrounded(kv, slot, position, head, d);
-    return rp_quantise_row(row, RP_DTYPE_F32, f->args.head_dim, f->args.kv.dtype, codes);
+    return rp_quantize_row(row, RP_DTYPE_F32, f->args.head_dim, f->args.kv.dtype, codes);
 }
 
 /* What a page holds for it, as f32. */

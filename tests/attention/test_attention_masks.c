@@ -1,8 +1,8 @@
 /* Goal: with a mask program every kernel computes softmax over the keys that the program lets a row see, reads no other
  * key, and gives equal bits in every chunk, batch and team. Method: a brute-force reference in f64 that asks pair by
  * pair; keys that nobody sees hold NaN, and pages without a seen key lie in memory that must not be read. */
-#include "attention/attention_blocks.h"
-#include "attention/mask_reach.h"
+#include "attention/cpu/attention_blocks.h"
+#include "attention/mask/mask_reach.h"
 #include "tests/attention/attention_cpu_fixture.h"
 
 #include <sys/mman.h>
@@ -426,7 +426,7 @@ static void test_bits_depend_on_position_program_and_parameters_alone(void **sta
         }
 }
 
-/* Programs that say what the kernels know without one, kept from being recognised. */
+/* Programs that say what the kernels know without one, kept from being recognized. */
 static void test_a_program_gives_the_bits_of_the_window_that_it_says(void **state) {
     static const struct {
         const char *text;

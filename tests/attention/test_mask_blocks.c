@@ -1,7 +1,7 @@
 /* Goal: the named blocks say what they are called, what follows from them is known, and their tiles are classified exactly,
  * alone and in pairs. Method: masks drawn as text; brute force over all small tiles. */
-#include "attention/mask.h"
-#include "attention/mask_internal.h"
+#include "attention/mask/mask.h"
+#include "attention/mask/mask_internal.h"
 #include "base/memory.h"
 
 #include <math.h>

@@ -1,7 +1,7 @@
 /* Goal: what random programs say of pairs, rows and tiles is what a plain evaluator of their own trees says. Method:
  * mask_program.h makes programs with their text; those that the proof refuses are left out, but few may be. */
-#include "attention/mask.h"
-#include "attention/mask_internal.h"
+#include "attention/mask/mask.h"
+#include "attention/mask/mask_internal.h"
 #include "base/memory.h"
 #include "tests/support/mask_program.h"
 

@@ -1,7 +1,7 @@
 /* Goal: the C text of a program computes what mask.h computes. Method: the texts of many programs, random ones and named ones, are
  * compiled by the machine's own compiler into one shared object, as C and (for its syntax alone) as C++. */
-#include "attention/mask_internal.h"
-#include "attention/mask_source.h"
+#include "attention/mask/mask_internal.h"
+#include "attention/mask/mask_source.h"
 #include "base/memory.h"
 #include "tests/support/mask_program.h"
 

@@ -1,6 +1,6 @@
 /* Goal: what may be taken is what the control group leaves, not its limit.
  * Method: the files of both versions of control groups, in a folder of our own. */
-#include "backend/cpu_internal.h"
+#include "backend/cpu/cpu_internal.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -2,7 +2,7 @@
  * one pass.
  * Method: the half of CUPTI that needs no card, where the library is there; its counters' availability is of a card and
  * left away, so that a card may still give fewer. */
-#include "backend/cupti_pm_internal.h"
+#include "backend/cupti/cupti_pm_internal.h"
 
 #include <dlfcn.h>
 #include <setjmp.h>

@@ -1,6 +1,6 @@
 /* Goal: a session of kernel records keeps what came, counts what is wrong with it, and says why it cannot begin.
  * Method: a stand-in for the library (tests/support/fake_cupti.c) records what the test launches and fails as told. */
-#include "backend/cupti_match.h"
+#include "backend/cupti/cupti_match.h"
 #include "base/clock.h"
 #include "base/memory.h"
 #include "tests/support/fake_cupti.h"
@@ -276,7 +276,7 @@ static void test_kernels_are_told_by_graph_and_order(void **state) {
     }
 }
 
-static void test_neighbours_may_begin_in_either_order(void **state) {
+static void test_neighbors_may_begin_in_either_order(void **state) {
     (void)state;
     static const uint32_t replays[] = {FORWARD, FORWARD};
     uint32_t count;
@@ -375,7 +375,7 @@ int main(void) {
         TEST(test_buffers_that_come_back_late_are_free_again),
         TEST(test_no_memory_is_told_and_leaves_the_place_free),
         TEST(test_kernels_are_told_by_graph_and_order),
-        TEST(test_neighbours_may_begin_in_either_order),
+        TEST(test_neighbors_may_begin_in_either_order),
         TEST(test_where_records_are_missing_graphs_are_told_by_size),
         TEST(test_what_is_in_doubt_is_left_out),
         TEST(test_nodes_out_of_order_are_refused),

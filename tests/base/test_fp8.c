@@ -1,5 +1,5 @@
 /* Goal: FP8 E4M3 is what the format says. Method: all 256 codes against the formula in f64, every tie and its
- * neighbours between two codes, and what lies outside. */
+ * neighbors between two codes, and what lies outside. */
 #include "base/fp8.h"
 
 #include <math.h>
@@ -30,7 +30,7 @@ static void test_every_code_has_the_value_of_the_formula_and_comes_back(void **s
     }
 }
 
-static void test_halfway_rounds_to_the_even_code_and_its_neighbours_to_the_nearest(void **state) {
+static void test_halfway_rounds_to_the_even_code_and_its_neighbors_to_the_nearest(void **state) {
     (void)state;
     for (unsigned code = 0; code < 0x7E; code++) {
         float low = rp_fp8_to_f32((uint8_t)code), high = rp_fp8_to_f32((uint8_t)(code + 1));
@@ -58,7 +58,7 @@ static void test_what_is_too_large_saturates_and_nan_stays_nan(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_code_has_the_value_of_the_formula_and_comes_back),
-        cmocka_unit_test(test_halfway_rounds_to_the_even_code_and_its_neighbours_to_the_nearest),
+        cmocka_unit_test(test_halfway_rounds_to_the_even_code_and_its_neighbors_to_the_nearest),
         cmocka_unit_test(test_what_is_too_large_saturates_and_nan_stays_nan),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

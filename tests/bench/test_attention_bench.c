@@ -1,6 +1,6 @@
 /* Goal: `bench attention` runs every shape through the table of a backend, counts what the mask lets be seen as one
  * does by hand, and its dumps are the inputs and outputs of one another. Its times are not looked at. */
-#include "attention/mask.h"
+#include "attention/mask/mask.h"
 #include "base/memory.h"
 #include "bench/bench_attention.h"
 

@@ -190,7 +190,7 @@ static void save_run(int file, bool details) {
     static const struct rp_load_rules rules = {.leave_warm_up_out = true};
     struct rp_load_summary summary;
     struct rp_buffer out;
-    assert_int_equal(rp_load_summarise(&run.plan, &run.records, &rules, &summary, &err), RP_OK);
+    assert_int_equal(rp_load_summarize(&run.plan, &run.records, &rules, &summary, &err), RP_OK);
     struct rp_load_report report = {.summary = &summary,
                                     .rules = &rules,
                                     .records = &run.records,

@@ -31,9 +31,9 @@ static void near(double got, double want) {
         fail_msg("%.12g where %.12g is wanted", got, want);
 }
 
-static void summarise(const struct rp_load_rules *rules) {
+static void summarize(const struct rp_load_rules *rules) {
     struct rp_error err = {0};
-    assert_int_equal(rp_load_summarise(&run.plan, &run.records, rules, &summary, &err), RP_OK);
+    assert_int_equal(rp_load_summarize(&run.plan, &run.records, rules, &summary, &err), RP_OK);
 }
 
 /* ---- statistics --------------------------------------------------------------------------------------- */
@@ -113,7 +113,7 @@ latencies_count_from_the_intended_time_and_service_times_from_the_sending(void *
     (void)state;
     load_fixture_open(&run, 1, 5);
     load_fixture_add(&run, 100, 105, 130, 10, 5);
-    summarise(&all_count);
+    summarize(&all_count);
     near(summary.latency[RP_LOAD_TTFT].p50, 30);
     near(summary.latency[RP_LOAD_E2EL].p50, 70);
     near(summary.latency[RP_LOAD_TPOT].p50, 10);
@@ -130,7 +130,7 @@ static void tokens_are_those_of_usage_and_gaps_those_of_chunks(void **state) {
     (void)state;
     load_fixture_open(&run, 1, 4);
     load_fixture_add(&run, 0, 0, 10, 7, 4)->output_tokens = 8;
-    summarise(&all_count);
+    summarize(&all_count);
     near(summary.latency[RP_LOAD_TPOT].p50, 3);
     near(summary.latency[RP_LOAD_ITL].p50, 7);
     assert_int_equal(summary.output_tokens, 8);
@@ -141,7 +141,7 @@ static void one_output_token_has_no_tpot_and_no_content_no_ttft(void **state) {
     load_fixture_open(&run, 3, 8);
     load_fixture_add(&run, 0, 0, 20, 0, 1);
     load_fixture_add(&run, 0, 0, 40, 0, 0);
-    summarise(&all_count);
+    summarize(&all_count);
     assert_int_equal(summary.completed, 2);
     assert_int_equal(summary.latency[RP_LOAD_TPOT].count, 0);
     assert_int_equal(summary.latency[RP_LOAD_ITL].count, 0);
@@ -158,7 +158,7 @@ static void failures_are_counted_by_kind_and_have_no_latency(void **state) {
     for (int outcome = RP_LOAD_NOT_SENT; outcome < RP_LOAD_OUTCOMES; outcome++)
         load_fixture_fail(&run, 1, 900, (enum rp_load_outcome)outcome, "no");
     load_fixture_fail(&run, 1, 2000, RP_LOAD_TIMEOUT, "no");
-    summarise(&all_count);
+    summarize(&all_count);
     assert_int_equal(summary.planned, 10);
     assert_int_equal(summary.completed, 1);
     assert_int_equal(summary.outcomes[RP_LOAD_OK], 1);
@@ -179,11 +179,11 @@ static void cached_tokens_that_a_server_leaves_out_are_zero_once_it_told_any(voi
         load_fixture_add(&run, i, i, 10 + i, 1, 4);
         run.plan.requests[i].cached_tokens = (uint32_t)(3 * i);
     }
-    summarise(&all_count);
+    summarize(&all_count);
     assert_false(summary.cached_told);
     assert_int_equal(summary.expected_cached_tokens, 9);
     run.records.records[1].cached_tokens = 3;
-    summarise(&all_count);
+    summarize(&all_count);
     assert_true(summary.cached_told);
     assert_int_equal(summary.cached_tokens, 3);
     assert_int_equal(summary.prompt_tokens, 30);
@@ -195,9 +195,9 @@ static void a_closed_loop_has_no_offered_rate(void **state) {
     load_fixture_queue(&run, 11, 100, 4, 10, 1);
     for (uint32_t i = 0; i < 11; i++)
         run.plan.requests[i].at_ns = i * 500000000ull;
-    summarise(&all_count);
+    summarize(&all_count);
     near(summary.offered_rate, 2);
-    summarise(&closed);
+    summarize(&closed);
     near(summary.offered_rate, 0);
 }
 
@@ -213,11 +213,11 @@ static void goodput_counts_requests_within_every_bound(void **state) {
     load_fixture_add(&run, 0, 0, 100, 40, 4); /* slow */
     load_fixture_add(&run, 0, 0, 2000, 0, 1); /* late, no TPOT */
     assert_int_equal(rp_load_goodput_parse("ttft:500,tpot:30", &rules.goodput, &err), RP_OK);
-    summarise(&rules);
+    summarize(&rules);
     assert_int_equal(summary.good, 1);
     near(summary.goodput, 0.5);
     assert_int_equal(rp_load_goodput_parse(" e2el=2000  tpot:10 ", &rules.goodput, &err), RP_OK);
-    summarise(&rules);
+    summarize(&rules);
     assert_int_equal(summary.good, 3);
     near(summary.goodput, 1.5);
 }
@@ -295,7 +295,7 @@ static void the_rise_to_a_plateau_is_left_out(void **state) {
     struct rp_load_warm_up found = warm_up();
     assert_true(found.settled);
     assert_in_range(found.end_ns, 1500000000ull, 2500000000ull);
-    summarise(&settled_counts);
+    summarize(&settled_counts);
     assert_in_range(summary.warm_up, 150, 250);
     assert_int_equal(summary.latency[RP_LOAD_E2EL].count, 2000 - summary.warm_up);
     /* What came in the window counts for rates, also from requests that began before it. */
@@ -312,7 +312,7 @@ static void a_stall_in_the_middle_is_no_warm_up(void **state) {
         load_fixture_add(&run, at, at, at > 5000 && at < 6000 ? 6020 : done, 0, 1);
     }
     assert_true(warm_up().settled);
-    summarise(&settled_counts);
+    summarize(&settled_counts);
     assert_true(summary.reliable);
     assert_true(summary.latency[RP_LOAD_TTFT].p99 > 800);
     assert_true(summary.latency[RP_LOAD_TTFT].p50 < 21);
@@ -325,7 +325,7 @@ static void the_first_round_of_a_closed_loop_is_left_out(void **state) {
     load_fixture_open(&run, 800, 800);
     for (int i = 0; i < 800; i++)
         load_fixture_add(&run, (i / 8) * 100, (i / 8) * 100, (i / 8) * 100 + 100, 0, 1);
-    summarise(&rules);
+    summarize(&rules);
     assert_int_equal(summary.warm_up, 8);
     assert_int_equal(summary.latency[RP_LOAD_E2EL].count, 792);
     assert_true(summary.reliable);
@@ -336,7 +336,7 @@ static void what_comes_at_once_or_ends_late_has_not_settled(void **state) {
     load_fixture_open(&run, 300, 600);
     for (int i = 0; i < 200; i++)
         load_fixture_add(&run, 0, 0, 10 + i, 0, 1);
-    summarise(&settled_counts);
+    summarize(&settled_counts);
     assert_string_equal(summary.why_not, "not settled: all requests came at once");
     assert_int_equal(summary.latency[RP_LOAD_E2EL].count, 200);
     assert_int_equal(summary.warm_up, 0);
@@ -348,7 +348,7 @@ static void what_comes_at_once_or_ends_late_has_not_settled(void **state) {
     load_fixture_close(&run);
     load_fixture_open(&run, 300, 600);
     load_fixture_fail(&run, 0, 5, RP_LOAD_CONNECT, "");
-    summarise(&settled_counts);
+    summarize(&settled_counts);
     assert_non_null(strstr(summary.why_not, "no request ended well"));
 }
 
@@ -371,7 +371,7 @@ static void numbers_in_flight_are_means_over_time(void **state) {
 static void each_reason_for_doubt_is_said(void **state) {
     (void)state;
     load_fixture_queue(&run, 400, 60, 8, 100, 3);
-    summarise(&settled_counts);
+    summarize(&settled_counts);
     assert_string_equal(summary.why_not, "");
     assert_true(summary.reliable);
     for (uint32_t i = 0; i < 5; i++)
@@ -380,22 +380,22 @@ static void each_reason_for_doubt_is_said(void **state) {
     run.records.lag_ns = rp_calloc(100, sizeof(uint64_t));
     for (uint32_t i = 0; i < 100; i++)
         run.records.lag_ns[i] = i < 90 ? 100000 : 30000000;
-    summarise(&settled_counts);
+    summarize(&settled_counts);
     assert_false(summary.reliable);
     assert_string_equal(summary.why_not, "5 of 400 requests failed; the client lagged 30.0 ms at "
                                          "p99: it is part of what was measured");
     near(summary.lag.p50, 0.1);
     load_fixture_close(&run);
     load_fixture_queue(&run, 99, 60, 8, 100, 3);
-    summarise(&settled_counts);
+    summarize(&settled_counts);
     assert_non_null(strstr(summary.why_not, "99 samples, fewer than 100"));
     assert_int_equal(summary.latency[RP_LOAD_E2EL].count, 99);
 }
 
-static void an_empty_run_is_summarised_too(void **state) {
+static void an_empty_run_is_summarized_too(void **state) {
     (void)state;
     load_fixture_open(&run, 1, 1);
-    summarise(&settled_counts);
+    summarize(&settled_counts);
     assert_int_equal(summary.completed, 0);
     assert_false(summary.reliable);
     near(summary.request_rate + summary.goodput + summary.offered_rate, 0);
@@ -406,7 +406,7 @@ static void no_memory_is_an_error(void **state) {
     struct rp_error err = {0};
     load_fixture_queue(&run, 10, 60, 8, 100, 3);
     rp_alloc_fail_at(1);
-    int status = rp_load_summarise(&run.plan, &run.records, &all_count, &summary, &err);
+    int status = rp_load_summarize(&run.plan, &run.records, &all_count, &summary, &err);
     rp_alloc_fail_at(0);
     assert_int_equal(status, RP_STATUS_NO_MEMORY);
 }
@@ -433,7 +433,7 @@ int main(void) {
         RUN(what_comes_at_once_or_ends_late_has_not_settled),
         RUN(numbers_in_flight_are_means_over_time),
         RUN(each_reason_for_doubt_is_said),
-        RUN(an_empty_run_is_summarised_too),
+        RUN(an_empty_run_is_summarized_too),
         RUN(no_memory_is_an_error),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

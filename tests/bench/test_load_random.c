@@ -24,7 +24,7 @@ static int by_value(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* Regularised lower incomplete gamma function, by its series or by Lentz's continued fraction. */
+/* Regularized lower incomplete gamma function, by its series or by Lentz's continued fraction. */
 static double gamma_cdf(double shape, double x) {
     double front = exp(shape * log(x) - x - lgamma(shape));
     if (x <= 0)

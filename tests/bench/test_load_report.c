@@ -66,7 +66,7 @@ static void make_report(void) {
     assert_int_equal(rp_load_metadata_parse("gpu=a=b" EVIL, &metadata[1], &err), RP_OK);
     assert_int_equal(rp_load_metadata_parse("duration=9", &metadata[2], &err), RP_OK);
     assert_int_equal(rp_load_metadata_parse("metadata=m", &metadata[3], &err), RP_OK);
-    assert_int_equal(rp_load_summarise(&run.plan, &run.records, &rules, &summary, &err), RP_OK);
+    assert_int_equal(rp_load_summarize(&run.plan, &run.records, &rules, &summary, &err), RP_OK);
     report = (struct rp_load_report){.summary = &summary,
                                      .rules = &rules,
                                      .source = &source,
@@ -226,7 +226,7 @@ static void what_is_not_known_is_null_and_no_rate_is_inf(void **state) {
     rules.closed = true;
     for (uint32_t i = 0; i < 400; i++)
         run.records.records[i].cached_tokens = UINT32_MAX;
-    assert_int_equal(rp_load_summarise(&run.plan, &run.records, &rules, &summary, &err), RP_OK);
+    assert_int_equal(rp_load_summarize(&run.plan, &run.records, &rules, &summary, &err), RP_OK);
     report = (struct rp_load_report){
         .summary = &summary, .rules = &rules, .request_rate = INFINITY, .details = true};
     load_json();
@@ -326,7 +326,7 @@ static void the_table_is_the_golden_one(void **state) {
     run.records.most_in_flight = 3;
     run.plan.left_out = 7;
     rules = (struct rp_load_rules){.goodput = {{[RP_LOAD_TTFT] = 22}}, .leave_warm_up_out = true};
-    assert_int_equal(rp_load_summarise(&run.plan, &run.records, &rules, &summary, &err), RP_OK);
+    assert_int_equal(rp_load_summarize(&run.plan, &run.records, &rules, &summary, &err), RP_OK);
     rp_load_table_write(&report, &out);
     rp_buffer_append(&out, "", 1);
     assert_string_equal(out.data, golden_table);
@@ -379,13 +379,13 @@ static void pages_of_strange_runs_are_drawn_too(void **state) {
     struct rp_error err;
     load_fixture_close(&run);
     load_fixture_open(&run, 6, 20);
-    assert_int_equal(rp_load_summarise(&run.plan, &run.records, &rules, &summary, &err), RP_OK);
+    assert_int_equal(rp_load_summarize(&run.plan, &run.records, &rules, &summary, &err), RP_OK);
     rp_load_html_write(&report, 1, NULL, &out); /* nothing happened */
     load_fixture_fail(&run, 0, 10, RP_LOAD_CONNECT, "");
-    assert_int_equal(rp_load_summarise(&run.plan, &run.records, &rules, &summary, &err), RP_OK);
+    assert_int_equal(rp_load_summarize(&run.plan, &run.records, &rules, &summary, &err), RP_OK);
     rp_load_html_write(&report, 1, NULL, &out); /* all failed */
     load_fixture_add(&run, 0, 0, 0, 0, 3);
-    assert_int_equal(rp_load_summarise(&run.plan, &run.records, &rules, &summary, &err), RP_OK);
+    assert_int_equal(rp_load_summarize(&run.plan, &run.records, &rules, &summary, &err), RP_OK);
     rp_load_html_write(&report, 1, NULL, &out); /* in no time */
     struct rp_load_report twice[] = {report, report};
     rp_load_html_write(twice, 2, NULL, &out);

@@ -123,7 +123,7 @@ static void run_known(struct scripted_fixture *f, struct rp_load_summary *summar
     scripted_stop(&f->server);
     for (int i = 0; i < KNOWN; i++)
         assert_int_equal(f->records.records[i].outcome, RP_LOAD_OK);
-    assert_int_equal(rp_load_summarise(&f->plan, &f->records, &rules, summary, NULL), RP_OK);
+    assert_int_equal(rp_load_summarize(&f->plan, &f->records, &rules, summary, NULL), RP_OK);
 }
 
 static void every_percentile_is_within_1_percent_or_200_us_of_known_delays(void **state) {
@@ -170,7 +170,7 @@ static void run_stalled(struct scripted_fixture *f, uint32_t max_concurrency,
     scripted_stop(&f->server);
     for (int i = 0; i < STALLED; i++)
         assert_int_equal(f->records.records[i].outcome, RP_LOAD_OK);
-    assert_int_equal(rp_load_summarise(&f->plan, &f->records, &rules, summary, NULL), RP_OK);
+    assert_int_equal(rp_load_summarize(&f->plan, &f->records, &rules, summary, NULL), RP_OK);
 }
 
 /* Of the requests that were not sent while the server stood still: how many there were, and the median and the
@@ -250,7 +250,7 @@ static void run_many(struct scripted_fixture *f, uint32_t streams, double *out_p
     assert_int_equal(f->records.connections, streams);
     assert_int_equal(f->server.shared->most_open, streams);
     assert_int_equal(f->records.chunk_total, streams * 30);
-    assert_int_equal(rp_load_summarise(&f->plan, &f->records, &rules, &summary, NULL), RP_OK);
+    assert_int_equal(rp_load_summarize(&f->plan, &f->records, &rules, &summary, NULL), RP_OK);
     *out_p99_ms = summary.lag.p99;
     print_message("%u streams: client lag p50 %.3f, p99 %.2f, max %.2f ms\n", streams,
                   summary.lag.p50, summary.lag.p99, summary.lag.max);

@@ -15,7 +15,7 @@ static struct rp_quant_error error_of(enum rp_quant_scheme scheme, enum rp_dtype
                                            .device = {.threads = 2},
                                            .dtype = RP_DTYPE_BF16,
                                            .kv_dtype = kv_dtype,
-                                           .quantisation = {scheme, false}};
+                                           .quantization = {scheme, false}};
     struct rp_quant_error out;
     struct rp_error err = {0};
     if (rp_quant_error_measure(&target, &out, &err) != RP_OK)
@@ -56,7 +56,7 @@ static void test_it_is_the_same_every_time(void **state) {
 static void test_a_shape_that_is_none_is_refused(void **state) {
     (void)state;
     const struct rp_bench_target target = {.shape = "no-such-shape",
-                                           .quantisation = {RP_QUANT_INT8, false}};
+                                           .quantization = {RP_QUANT_INT8, false}};
     struct rp_quant_error out;
     struct rp_error err = {0};
     assert_int_equal(rp_quant_error_measure(&target, &out, &err), RP_STATUS_NOT_FOUND);

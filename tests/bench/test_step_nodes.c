@@ -31,7 +31,7 @@ static void test_a_node_counts_from_the_end_of_the_one_before(void **state) {
     assert_int_equal(nodes.run_ns, 2 * 100);
 }
 
-static void test_a_library_has_the_time_between_its_neighbours(void **state) {
+static void test_a_library_has_the_time_between_its_neighbors(void **state) {
     (void)state;
     const char *kernels[] = {"ours", "library", "ours"};
     const struct rp_node_stamp stamps[] = {{100, 110}, RP_NODE_STAMP_NONE, {150, 160}};
@@ -43,7 +43,7 @@ static void test_a_library_has_the_time_between_its_neighbours(void **state) {
     assert_int_equal(nodes.run_ns, 60);
 }
 
-static void test_nodes_without_a_neighbour_are_missing(void **state) {
+static void test_nodes_without_a_neighbor_are_missing(void **state) {
     (void)state;
     const char *kernels[] = {"a", "a", "b", "c", "a"};
     const struct rp_node_stamp stamps[] = {
@@ -79,8 +79,8 @@ static void test_kernels_without_room_share_the_last_place(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_node_counts_from_the_end_of_the_one_before),
-        cmocka_unit_test(test_a_library_has_the_time_between_its_neighbours),
-        cmocka_unit_test(test_nodes_without_a_neighbour_are_missing),
+        cmocka_unit_test(test_a_library_has_the_time_between_its_neighbors),
+        cmocka_unit_test(test_nodes_without_a_neighbor_are_missing),
         cmocka_unit_test(test_kernels_without_room_share_the_last_place),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

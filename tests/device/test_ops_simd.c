@@ -65,7 +65,7 @@ static void assert_close(enum rp_dtype dtype, double error, const char *what, ui
     }
 }
 
-/* bf16 rounds what differs by a bit or two to neighbours at times. */
+/* bf16 rounds what differs by a bit or two to neighbors at times. */
 static double allowed(enum rp_dtype dtype) { return dtype == RP_DTYPE_BF16 ? 0x1p-8 : 1e-6; }
 
 typedef void (*check_fn)(const struct rp_fast_ops *ops, uint32_t cols, enum rp_dtype dtype);

@@ -2,7 +2,7 @@
  * nothing under way, under load too, and what goes wrong is told.
  * Method: the CPU's backend with a profiler of our own, which notes each replay and invents a kernel's times from its
  * place: launch i of replay r takes (i + 1) us, 1 us behind the one before; the first launch of a replay is two kernels. */
-#include "engine/device_profile.h"
+#include "engine/observe/device_profile.h"
 #include "tests/engine/engine_fixture.h"
 
 #include <time.h>

@@ -1,7 +1,7 @@
 /* Goal: every nanosecond of a gap of the device goes to one cause, and a device's clock that is far away, drifts and
  * is read late is mapped so that no step ends after it was read. */
-#include "engine/device_clock.h"
-#include "engine/idle_timeline.h"
+#include "engine/observe/device_clock.h"
+#include "engine/observe/idle_timeline.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

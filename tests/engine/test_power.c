@@ -2,7 +2,7 @@
  * takes nothing else with it.
  * Method: the arithmetic on given samples; the thread against a stand-in for the library (tests/support/fake_nvml.c). */
 #include "base/clock.h"
-#include "engine/power.h"
+#include "engine/observe/power.h"
 #include "metrics/exposition.h"
 #include "tests/support/fake_nvml.h"
 

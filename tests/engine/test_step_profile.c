@@ -3,8 +3,8 @@
  * Method: the demo model on the CPU, twelve requests, one step in one, in four, in none stamped; tables of every group
  * are held against each other and against what the device said of its steps; sessions; a reader that copies while the
  * engine writes. */
-#include "engine/profile_report.h"
-#include "engine/step_record.h"
+#include "engine/observe/profile_report.h"
+#include "engine/observe/step_record.h"
 #include "tests/engine/engine_fixture.h"
 
 #include <pthread.h>

@@ -2,8 +2,8 @@
  * steps that never overlap, idle time that adds up to the nanosecond with a cause for each, records that a racing
  * reader sees whole. And that telling it allocates nothing and takes no lock. */
 #include "engine/engine_internal.h"
+#include "engine/observe/step_record.h"
 #include "engine/scheduler_internal.h"
-#include "engine/step_record.h"
 #include "metrics/recorder.h"
 #include "metrics/tick.h"
 #include "tests/engine/engine_fixture.h"

@@ -1,7 +1,7 @@
 /* fuzz_safetensors.c - libFuzzer entry: any bytes as a safetensors file. Not part of the normal build:
  *
  *   clang -g -O1 -std=c11 -D_GNU_SOURCE -DRP_DEBUG=1 -I. -fsanitize=fuzzer,address,undefined \
- *     tests/fuzz/fuzz_safetensors.c model/safetensors.c model/json_file.c base/status.c base/memory.c \
+ *     tests/fuzz/fuzz_safetensors.c model/safetensors.c text/json_file.c base/status.c base/memory.c \
  *     -ljansson -o fuzz_safetensors && ./fuzz_safetensors -max_len=4096 CORPUS
  *
  * The first 8 bytes are the header's length, as in a file. A header that is accepted must cover the

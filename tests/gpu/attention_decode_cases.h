@@ -5,7 +5,7 @@
 
 #include "attention/attention_internal_cuda.h"
 #include "base/bf16.h"
-#include "device/quantise_row.h"
+#include "device/quantize_row.h"
 #include "tests/support/gpu.h"
 
 #include <math.h>
@@ -155,7 +155,7 @@ static void store(uint32_t slot, uint32_t sequence, uint32_t length) {
                 if (kv->scales_at)
                     rp_kv_set_scale(
                         kv, run, in_page,
-                        rp_quantise_row(row, RP_DTYPE_F32, kv->head_dim, kv->dtype, run + at));
+                        rp_quantize_row(row, RP_DTYPE_F32, kv->head_dim, kv->dtype, run + at));
                 for (uint32_t d = 0; d < kv->head_dim && !kv->scales_at; d++)
                     ((uint16_t *)(void *)run)[at + d] = rp_f32_to_bf16(row[d]);
             }

@@ -9,7 +9,7 @@
 #include "attention/attention_internal_cuda.h"
 #include "base/bf16.h"
 #include "base/memory.h"
-#include "device/quantise_row.h"
+#include "device/quantize_row.h"
 #include "tests/support/gpu.h"
 
 #include <cuda_runtime_api.h>
@@ -171,7 +171,7 @@ static inline void fixture_store_row(struct fixture *f, uint32_t kv, uint32_t sl
     if (layout->scales_at)
         rp_kv_set_scale(layout, fixture_run_at(f, kv, slot, position, head),
                         position % layout->page_tokens,
-                        rp_quantise_row(row, RP_DTYPE_F32, layout->head_dim, layout->dtype, to));
+                        rp_quantize_row(row, RP_DTYPE_F32, layout->head_dim, layout->dtype, to));
     for (uint32_t d = 0; d < layout->head_dim && !layout->scales_at; d++)
         if (f->shape.kv == RP_DTYPE_F32)
             ((float *)to)[d] = row[d];

@@ -3,8 +3,8 @@
 #define RP_TESTS_GPU_MASK_PROGRAMS_H
 
 #include "attention/attention_internal_cuda.h"
-#include "attention/attention_program_cuda.h"
-#include "attention/mask_source.h"
+#include "attention/mask/mask_source.h"
+#include "attention/program/attention_program_cuda.h"
 #include "base/memory.h"
 
 #include <glob.h>

@@ -7,10 +7,10 @@
 #include "base/bf16.h"
 #include "base/fp8.h"
 #include "device/ops_cuda.h"
-#include "device/quantise_row.h"
+#include "device/quantize_row.h"
 #include "quant/matmul_internal_cuda.h"
-#include "quant/matmul_mid_internal_cuda.h"
-#include "quant/matmul_wide_cuda.h"
+#include "quant/mid/matmul_mid_internal_cuda.h"
+#include "quant/wide/matmul_wide_cuda.h"
 #include "tests/support/gpu.h"
 
 #include <math.h>
@@ -26,7 +26,7 @@
 #define FP8      RP_DTYPE_FP8_E4M3
 #define INT8     RP_DTYPE_INT8
 
-enum source { READY, NORMED, QUANTISED };
+enum source { READY, NORMED, QUANTIZED };
 
 struct product {
     uint32_t max_rows, live, n, k;
@@ -177,7 +177,7 @@ static void make_rows(const struct product *p, struct data *d) {
         if (row >= p->live)
             d->in_scales[row] = NAN;
         else if (p->source != READY)
-            d->in_scales[row] = rp_quantise_row(d->plain + row * d->in_stride, RP_DTYPE_BF16, p->k,
+            d->in_scales[row] = rp_quantize_row(d->plain + row * d->in_stride, RP_DTYPE_BF16, p->k,
                                                 p->dtype, codes);
         for (size_t c = 0; c < p->k && row < p->live && p->source == READY; c++)
             codes[c] = random_code(p->dtype);
@@ -200,7 +200,7 @@ static struct data make_data(const struct product *p) {
                            .cols = p->k,
                            .dtype = p->dtype,
                            .scale_kind = p->block_scales ? RP_SCALE_BLOCK_128 : RP_SCALE_CHANNEL,
-                           .input = p->plain ? RP_INPUT_PLAIN : RP_INPUT_QUANTISED};
+                           .input = p->plain ? RP_INPUT_PLAIN : RP_INPUT_QUANTIZED};
     size_t scales = rp_matrix_scale_count(&d.matrix);
     d.weight_scales = random_floats(scales, scale_of(p->dtype), scale_of(p->dtype) / 2);
     d.matrix.data = rp_gpu_upload(d.weight, count);

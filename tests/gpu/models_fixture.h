@@ -187,8 +187,8 @@ static void make_model(const struct model_case *wanted) {
                                      .norm_eps = 1e-5f,
                                      .rope_theta = 10000.0,
                                      .bos_id = RP_ID_NONE,
-                                     .quantisation = wanted->scheme,
-                                     .quantise_head = wanted->head};
+                                     .quantization = wanted->scheme,
+                                     .quantize_head = wanted->head};
     if (wanted->family == RP_FAMILY_GEMMA2) {
         config.post_norms = config.embed_scaled = true;
         config.full_layers[0] = 2;

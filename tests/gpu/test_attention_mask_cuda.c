@@ -3,7 +3,7 @@
  * alone: not on batch, chunk, tile or graph. Method: K, V and q are functions of (slot, position, head); K and V are NaN
  * where no row of the step sees them; programs are compiled here, by NVRTC. */
 #include "base/bf16.h"
-#include "device/quantise_row.h"
+#include "device/quantize_row.h"
 #include "tests/gpu/mask_programs.h"
 #include "tests/support/gpu.h"
 
@@ -205,7 +205,7 @@ static void store(uint32_t slot, uint32_t position, bool seen) {
         }
         if (kv->scales_at)
             rp_kv_set_scale(kv, run, in_page,
-                            rp_quantise_row(row, RP_DTYPE_F32, kv->head_dim, kv->dtype, run + at));
+                            rp_quantize_row(row, RP_DTYPE_F32, kv->head_dim, kv->dtype, run + at));
         for (uint32_t d = 0; d < kv->head_dim && !kv->scales_at; d++)
             if (kv->dtype == RP_DTYPE_F32)
                 ((float *)(void *)run)[at + d] = row[d];

@@ -1,7 +1,7 @@
 /* cuBLASLt beside our own kernels: right products, one search per problem, and the file that remembers it. */
 #include "base/bf16.h"
 #include "device/shared_library_cuda.h"
-#include "quant/cublaslt_cuda.h"
+#include "quant/cublaslt/cublaslt_cuda.h"
 #include "tests/support/gpu.h"
 
 #include <cuda_runtime_api.h>

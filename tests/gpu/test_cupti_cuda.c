@@ -2,7 +2,7 @@
  * token, and leaves the device's memory as it was.
  * Method: steps of a large shape with random weights, as bench makes them; sessions around some of them. Stamps and
  * records are of the same steps. What a session costs while it runs and afterwards is printed. */
-#include "backend/cupti_api.h"
+#include "backend/cupti/cupti_api.h"
 #include "base/clock.h"
 #include "base/memory.h"
 #include "bench/random_pattern.h"

@@ -44,7 +44,7 @@ static void make_blocks(struct rp_matrix *matrix) {
                              .cols = cols,
                              .dtype = RP_DTYPE_FP8_E4M3,
                              .scale_kind = RP_SCALE_BLOCK_128,
-                             .input = RP_INPUT_QUANTISED};
+                             .input = RP_INPUT_QUANTIZED};
     size_t count = rp_matrix_scale_count(&made);
     float *scales = rp_alloc_aligned(count * sizeof *scales, RP_CACHE_LINE);
     made.data = rp_alloc_aligned(rp_matrix_bytes(&made), RP_CACHE_LINE);
@@ -68,9 +68,9 @@ static void open_model(const struct rp_backend *backend, enum rp_quant_scheme sc
                                                {SEQUENCES, SEQUENCES, SEQUENCES, true},
                                                {16, 1, 1, false},
                                                {SEQUENCES * PROMPT, SEQUENCES, SEQUENCES, false}};
-    const struct rp_model_quantisation quantisation = {blocks ? RP_QUANT_NONE : scheme, false};
+    const struct rp_model_quantization quantization = {blocks ? RP_QUANT_NONE : scheme, false};
     tear_down(NULL);
-    int status = rp_model_load_quantised("models/demo", RP_DTYPE_BF16, &quantisation, 0, NULL, NULL,
+    int status = rp_model_load_quantized("models/demo", RP_DTYPE_BF16, &quantization, 0, NULL, NULL,
                                          &model, NULL);
     assert_int_equal(status, RP_OK);
     for (uint32_t i = 0; i < model.config.layers && blocks; i++) {
@@ -159,7 +159,7 @@ static void check_scheme(enum rp_quant_scheme scheme, bool blocks, double allowe
 
 static void test_logits_in_8_bits_are_those_of_the_cpu(void **state) {
     (void)state;
-    /* Quantised rows: where two sums round to different bf16, a code may be another one. */
+    /* Quantized rows: where two sums round to different bf16, a code may be another one. */
     check_scheme(RP_QUANT_INT8, false, 3e-2);
     check_scheme(RP_QUANT_INT8_W8A16, false, 1e-2);
     check_scheme(RP_QUANT_FP8, false, 6e-2);

@@ -53,8 +53,8 @@ static void lower(enum rp_quant_scheme scheme, bool head, bool blocks, bool no_f
                                      .norm_eps = 1e-5f,
                                      .rope_theta = 10000.0,
                                      .bos_id = RP_ID_NONE,
-                                     .quantisation = scheme,
-                                     .quantise_head = head};
+                                     .quantization = scheme,
+                                     .quantize_head = head};
     struct rp_driver_config way = {.backend = rp_backend_cuda_table(),
                                    .slots = 64,
                                    .pages_per_slot = POSITIONS / PAGE_TOKENS,
@@ -98,7 +98,7 @@ static bool ends_in(const char *text, const char *end) {
 }
 
 static bool makes_codes(const struct rp_launch_info *launch) {
-    return strcmp(launch->kernel, "quantise") == 0 || ends_in(launch->kernel, "_codes");
+    return strcmp(launch->kernel, "quantize") == 0 || ends_in(launch->kernel, "_codes");
 }
 
 /* The product of a launch, or NULL. */
@@ -109,12 +109,12 @@ static const struct rp_op *product_of(const struct rp_launch_info *launch) {
     return NULL;
 }
 
-static bool takes_quantised(const struct rp_op *op) {
-    return op && rp_dtype_bytes(op->weight->dtype) == 1 && op->weight->input == RP_INPUT_QUANTISED;
+static bool takes_quantized(const struct rp_op *op) {
+    return op && rp_dtype_bytes(op->weight->dtype) == 1 && op->weight->input == RP_INPUT_QUANTIZED;
 }
 
 /* Kernels that make codes of their rows by themselves. */
-static bool may_quantise(const struct rp_launch_info *launch) {
+static bool may_quantize(const struct rp_launch_info *launch) {
     return strcmp(launch->kernel, "matmul_rows") == 0 ||
            strcmp(launch->kernel, "matmul_gated") == 0;
 }
@@ -130,15 +130,15 @@ static void fail_with_list(const struct rp_launch_info *launches, uint32_t count
 static void check_codes(const struct rp_launch_info *launches, uint32_t count) {
     for (uint32_t i = 0; i < count; i++) {
         const struct rp_op *op = product_of(&launches[i]);
-        bool own = strcmp(launches[i].kernel, "quantise") == 0;
+        bool own = strcmp(launches[i].kernel, "quantize") == 0;
         if (makes_codes(&launches[i])) {
             const struct rp_op *next = i + 1 < count ? product_of(&launches[i + 1]) : NULL;
             uint32_t behind = launches[i].op_begin + (own ? 0 : launches[i].op_count);
-            if (!takes_quantised(next) || launches[i + 1].op_begin != behind ||
+            if (!takes_quantized(next) || launches[i + 1].op_begin != behind ||
                 launches[i].prepares != own || launches[i + 1].prepares)
                 fail_with_list(launches, count, i, "codes that the next launch does not take");
-        } else if (takes_quantised(op) && !own) {
-            if (i == 0 || (!makes_codes(&launches[i - 1]) && !may_quantise(&launches[i])))
+        } else if (takes_quantized(op) && !own) {
+            if (i == 0 || (!makes_codes(&launches[i - 1]) && !may_quantize(&launches[i])))
                 fail_with_list(launches, count, i, "a product without codes");
         }
     }

@@ -101,24 +101,24 @@ static void what_does_not_fit_is_left_to_other_kernels(void **state) {
                                   .cols = 4096,
                                   .dtype = FP8,
                                   .scale_kind = RP_SCALE_CHANNEL,
-                                  .input = RP_INPUT_QUANTISED};
+                                  .input = RP_INPUT_QUANTIZED};
     struct rp_matmul_cuda op = describe(&p, &d, false);
     op.gate_up = op.gated = true;
     op.out.dtype = RP_DTYPE_BF16;
-    assert_true(rp_matmul_cuda_gates(&op) && rp_matmul_cuda_quantises(&op));
+    assert_true(rp_matmul_cuda_gates(&op) && rp_matmul_cuda_quantizes(&op));
     op.norm = (struct rp_matmul_norm){.cols = 4096, .in_stride = 4096};
     assert_true(rp_matmul_cuda_gates(&op) && rp_matmul_cuda_norms(&op));
     op.rows.max_rows = 5;
     assert_false(rp_matmul_cuda_norms(&op) || rp_matmul_cuda_gates(&op));
     memset(&op.norm, 0, sizeof op.norm);
-    assert_false(rp_matmul_cuda_gates(&op) || rp_matmul_cuda_quantises(&op));
+    assert_false(rp_matmul_cuda_gates(&op) || rp_matmul_cuda_quantizes(&op));
     op.in_scales = (const float *)(uintptr_t)64;
-    assert_true(rp_matmul_cuda_gates(&op) && !rp_matmul_cuda_quantises(&op));
+    assert_true(rp_matmul_cuda_gates(&op) && !rp_matmul_cuda_quantizes(&op));
     op.rows.max_rows = 4;
     assert_false(rp_matmul_cuda_fits_w8a16(&op));
     d.matrix.input = RP_INPUT_PLAIN;
     assert_true(rp_matmul_cuda_gates(&op) && !rp_matmul_cuda_fits(&op));
-    d.matrix.input = RP_INPUT_QUANTISED;
+    d.matrix.input = RP_INPUT_QUANTIZED;
     d.matrix.scale_kind = RP_SCALE_BLOCK_128;
     assert_false(rp_matmul_cuda_gates(&op) || rp_matmul_cuda_fits(&op));
     assert_true(rp_matmul_cuda_fits_blocks(&op));
@@ -133,9 +133,9 @@ static void what_does_not_fit_is_left_to_other_kernels(void **state) {
     op.in_scales = NULL;
     op.in_stride = 16384;
     d.matrix.cols = 16384; /* four rows of it are too much, three are not */
-    assert_false(rp_matmul_cuda_quantises(&op));
+    assert_false(rp_matmul_cuda_quantizes(&op));
     op.rows.max_rows = 3;
-    assert_true(rp_matmul_cuda_quantises(&op));
+    assert_true(rp_matmul_cuda_quantizes(&op));
 }
 
 /* Usage: [PATTERN of test names] */

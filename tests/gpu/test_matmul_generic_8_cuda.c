@@ -3,7 +3,7 @@
  * near what the CPU's truth gives. */
 #include "base/bf16.h"
 #include "base/memory.h"
-#include "device/quantise_row.h"
+#include "device/quantize_row.h"
 #include "quant/matmul.h"
 #include "quant/matmul_internal_cuda.h"
 #include "tests/support/gpu.h"
@@ -107,7 +107,7 @@ static struct rp_matrix matrix_of(const struct problem *p, void *data, const flo
                               .scale_kind = p->blocks ? RP_SCALE_BLOCK_128 : RP_SCALE_CHANNEL,
                               .data = data,
                               .scales = scales,
-                              .input = p->codes ? RP_INPUT_QUANTISED : RP_INPUT_PLAIN};
+                              .input = p->codes ? RP_INPUT_QUANTIZED : RP_INPUT_PLAIN};
 }
 
 /* Runs the product on the card; d->out is what came back. */
@@ -319,7 +319,7 @@ static void rows_past_the_live_count_are_neither_used_nor_written(void **state) 
     }
 }
 
-/* A row that could not be quantised has scale NaN and codes of zero: its outputs are NaN, its neighbours' are not. */
+/* A row that could not be quantized has scale NaN and codes of zero: its outputs are NaN, its neighbors' are not. */
 static void a_row_of_scale_nan_gives_nan_alone(void **state) {
     (void)state;
     EACH_FORMAT(f) {
@@ -352,7 +352,7 @@ static void the_scalar_truth_of_the_cpu_is_near(void **state) {
                 row[c] = rp_f32_to_bf16(next_value());
             if (p.codes)
                 d.in_scales[r] =
-                    rp_quantise_row(row, RP_DTYPE_BF16, p.k, p.dtype, d.in + r * d.in_stride);
+                    rp_quantize_row(row, RP_DTYPE_BF16, p.k, p.dtype, d.in + r * d.in_stride);
             else
                 memcpy(d.in + r * d.in_stride * 2, row, p.k * sizeof *row);
         }

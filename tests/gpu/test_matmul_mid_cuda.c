@@ -3,7 +3,7 @@
 #include "base/bf16.h"
 #include "device/ops_cuda.h"
 #include "quant/matmul_internal_cuda.h"
-#include "quant/matmul_mid_internal_cuda.h"
+#include "quant/mid/matmul_mid_internal_cuda.h"
 #include "tests/support/gpu.h"
 
 #include <math.h>

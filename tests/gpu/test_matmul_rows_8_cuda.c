@@ -1,5 +1,5 @@
 /* Products of FP8 and INT8 codes of few rows: bit for bit what the kernel for any number of rows gives, and the kernels
- * around it. Rows that a block makes itself, by a norm or of bf16, are those of rp_quantise_row. */
+ * around it. Rows that a block makes itself, by a norm or of bf16, are those of rp_quantize_row. */
 #include "tests/gpu/matmul_8_fixture.h"
 
 /* Whether a plan has one kernel for all of it. */
@@ -7,7 +7,7 @@ static bool is_planned(const struct product *p, const struct data *d) {
     struct rp_matmul_cuda op = describe(p, d, true);
     op.out.dtype = p->out_dtype;
     return !p->segment &&
-           (p->source == NORMED ? rp_matmul_cuda_norms(&op) : rp_matmul_cuda_quantises(&op)) &&
+           (p->source == NORMED ? rp_matmul_cuda_norms(&op) : rp_matmul_cuda_quantizes(&op)) &&
            (!p->gated || rp_matmul_cuda_gates(&op));
 }
 
@@ -84,7 +84,7 @@ static void rows_become_codes_as_the_host_makes_them(void **state) {
                             .segment = c[4],
                             .sm_count = c[5],
                             .weight_offset = i % 3 == 0,
-                            .source = i % 2 ? NORMED : QUANTISED};
+                            .source = i % 2 ? NORMED : QUANTIZED};
         check_rows(p);
         p.segment = 0;
         p.gated = p.n % 2 == 0;
@@ -92,11 +92,11 @@ static void rows_become_codes_as_the_host_makes_them(void **state) {
         check_rows(p);
     }
     check_rows((struct product){
-        .max_rows = 1, .live = 1, .n = 4096, .k = 14336, .source = QUANTISED, .accumulate = true});
+        .max_rows = 1, .live = 1, .n = 4096, .k = 14336, .source = QUANTIZED, .accumulate = true});
     check_rows(
-        (struct product){.max_rows = 4, .live = 4, .n = 600, .k = 14336, .source = QUANTISED});
+        (struct product){.max_rows = 4, .live = 4, .n = 600, .k = 14336, .source = QUANTIZED});
     check_rows(
-        (struct product){.max_rows = 3, .live = 2, .n = 70, .k = 16384, .source = QUANTISED});
+        (struct product){.max_rows = 3, .live = 2, .n = 70, .k = 16384, .source = QUANTIZED});
 }
 
 /* NaN and infinities stay in their row; so do rows whose largest is next to nothing. */
@@ -108,7 +108,7 @@ static void rows_that_are_no_numbers_stay_alone(void **state) {
                             .n = 72,
                             .k = 640,
                             .dtype = i ? FP8 : INT8,
-                            .source = QUANTISED};
+                            .source = QUANTIZED};
         struct data d = make_data(&p);
         d.plain[37] = 0x7FC1;                    /* NaN */
         d.plain[2 * d.in_stride + 639] = 0xFF80; /* minus infinity */

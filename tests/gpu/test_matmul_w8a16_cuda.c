@@ -307,7 +307,7 @@ static void a_matrix_has_one_kernel(void **state) {
         check_kernel(&op, "matmul_tc");
         op.gated = true;
         assert_false(rp_matmul_cuda_gates(&op) || rp_matmul_cuda_norms(&op) ||
-                     rp_matmul_cuda_quantises(&op));
+                     rp_matmul_cuda_quantizes(&op));
         op.out.dtype = RP_DTYPE_BF16;
         assert_true(rp_matmul_cuda_gates(&op));
         check_kernel(&op, "matmul_tc");

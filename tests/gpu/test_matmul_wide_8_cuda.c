@@ -167,7 +167,7 @@ static void what_does_not_fit_is_left_to_other_kernels(void **state) {
                                       .cols = 4096,
                                       .dtype = FP8,
                                       .scale_kind = RP_SCALE_CHANNEL,
-                                      .input = RP_INPUT_QUANTISED};
+                                      .input = RP_INPUT_QUANTIZED};
         struct rp_matmul_cuda op = describe(&p, &d, false);
         op.out.stride = 4096;
         assert_true(is_taken(&op, rows));
@@ -179,7 +179,7 @@ static void what_does_not_fit_is_left_to_other_kernels(void **state) {
         d.matrix.scale_kind = RP_SCALE_CHANNEL;
         d.matrix.input = RP_INPUT_PLAIN;
         assert_false(is_taken(&op, rows));
-        d.matrix.input = RP_INPUT_QUANTISED;
+        d.matrix.input = RP_INPUT_QUANTIZED;
         d.matrix.cols = 4088;
         assert_false(is_taken(&op, rows));
         d.matrix.cols = 4080;

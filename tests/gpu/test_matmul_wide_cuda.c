@@ -2,7 +2,7 @@
 #include "base/bf16.h"
 #include "device/ops_cuda.h"
 #include "quant/matmul_internal_cuda.h"
-#include "quant/matmul_wide_cuda.h"
+#include "quant/wide/matmul_wide_cuda.h"
 #include "tests/support/gpu.h"
 
 #include <math.h>

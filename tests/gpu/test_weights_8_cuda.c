@@ -2,7 +2,7 @@
  * takes is refused by name. */
 #include "base/memory.h"
 #include "device/device.h"
-#include "quant/quantise.h"
+#include "quant/rounding/quantize.h"
 #include "tests/support/gpu.h"
 
 #include <setjmp.h>

@@ -34,7 +34,7 @@ static int32_t tensor(uint32_t cols) {
     return rp_program_add_tensor(&program, RP_ROWS_TOKEN, RP_DTYPE_F32, cols, "t%u", cols);
 }
 
-static void test_what_two_neighbours_read_and_write_never_overlaps(void **state) {
+static void test_what_two_neighbors_read_and_write_never_overlaps(void **state) {
     (void)state;
     size_t offsets[4], bytes;
     rp_program_init(&program);
@@ -108,7 +108,7 @@ static void test_a_size_that_overflows_is_refused(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(test_what_two_neighbours_read_and_write_never_overlaps, teardown),
+        cmocka_unit_test_teardown(test_what_two_neighbors_read_and_write_never_overlaps, teardown),
         cmocka_unit_test_teardown(test_a_guarded_plan_shares_nothing_and_leaves_room_for_canaries,
                                   teardown),
         cmocka_unit_test_teardown(test_random_programs_never_overlap_what_lives_together, teardown),

@@ -3,9 +3,9 @@
 #include "base/clock.h"
 #include "base/memory.h"
 #include "base/ring.h"
-#include "engine/device_counting.h"
-#include "engine/page_watch.h"
-#include "engine/step_record.h"
+#include "engine/observe/device_counting.h"
+#include "engine/observe/page_watch.h"
+#include "engine/observe/step_record.h"
 
 #include <pthread.h>
 #include <stdio.h>

@@ -4,7 +4,7 @@
  * Exits with the server's code, or 99 when requests were left open. */
 #include "base/log.h"
 #include "base/memory.h"
-#include "server/serve_config.h"
+#include "server/cli/serve_config.h"
 #include "tests/http/fake_engine.h"
 
 #include <math.h>

@@ -34,7 +34,7 @@ def text_of(*flags, **options):
 # --- what is in force
 
 def check_same_text():
-    """A program that says what the model says: byte for byte, whether it is recognised or not, in chunks and swapped out."""
+    """A program that says what the model says: byte for byte, whether it is recognized or not, in chunks and swapped out."""
     plain = text_of()
     assert len(plain) > 20
     assert text_of("--attention-mask", "causal") == plain

@@ -129,7 +129,7 @@ def test_special_tokens(server):
     assert server.post("/detokenize", {"tokens": []}).json() == {"prompt": ""}
 
 
-def test_long_texts_are_tokenised_beside_the_loop(server):
+def test_long_texts_are_tokenized_beside_the_loop(server):
     text = "hello " * 40000  # long enough for a worker to parse it, too
     assert server.post("/tokenize", {"prompt": text}).json()["count"] == 80001
     error = server.complete(text).error

@@ -48,7 +48,7 @@ def check_counts(answer):
 
 
 def check_refusals(server):
-    for query in ("?map=2", "?format=xml", "?history=5000", "?colour=1", "?map=1&map=1"):
+    for query in ("?map=2", "?format=xml", "?history=5000", "?color=1", "?map=1&map=1"):
         status, body, _ = server.get("/debug/memory" + query)
         assert status == 400 and "query parameter" in json.loads(body)["error"]["message"], (query, body)
     assert server.get("/debug/memory/history")[0] == 405

@@ -178,7 +178,7 @@ static void test_rows_past_the_gather_are_logit_rows(void **state) {
     assert_int_equal(find(f, "sample")->in[0].cols, 40);
 }
 
-static void test_qwen3_normalises_each_head_of_q_and_k_in_place(void **state) {
+static void test_qwen3_normalizes_each_head_of_q_and_k_in_place(void **state) {
     struct fixture *f = *state;
     struct rp_model_config config = tiny;
     config.family = RP_FAMILY_QWEN3;
@@ -328,7 +328,7 @@ int main(void) {
         TEST(test_what_a_product_reads_has_the_type_of_its_weights),
         TEST(test_every_tensor_is_written_before_it_is_read),
         TEST(test_rows_past_the_gather_are_logit_rows),
-        TEST(test_qwen3_normalises_each_head_of_q_and_k_in_place),
+        TEST(test_qwen3_normalizes_each_head_of_q_and_k_in_place),
         TEST(test_gemma2_norms_what_it_adds_and_caps_its_logits),
         TEST(test_a_mask_without_score_rules_leaves_the_models_cap),
         TEST(test_a_layer_has_the_window_unless_it_is_a_full_one),

@@ -1,7 +1,7 @@
 /* Goal: what a checkpoint says of its 8-bit weights is taken as its writers mean it. Method: lists of names against one
  * module each, and whole configurations against what becomes of them. */
-#include "model/json_file.h"
 #include "model/quant_config.h"
+#include "text/json_file.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

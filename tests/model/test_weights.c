@@ -1,6 +1,6 @@
 /* Goal: every weight of a checkpoint lands where the network reads it, converted as promised, and a
  * checkpoint that does not fit its configuration is refused by file and tensor. Method: a
- * checkpoint of one layer in which each tensor holds its own recognisable values. */
+ * checkpoint of one layer in which each tensor holds its own recognizable values. */
 #include "base/bf16.h"
 #include "base/clock.h"
 #include "base/log.h"

@@ -87,7 +87,7 @@ def write_file(folder, arrays):
                                os.path.join(folder, "model.safetensors"), {"format": "pt"})
 
 
-def quantised(name, left_out):
+def quantized(name, left_out):
     if name == "lm_head.weight":
         return left_out is None
     return name.endswith("_proj.weight") and not any(part in name for part in left_out or ())
@@ -100,7 +100,7 @@ def make(folder, scheme, seed=1):
     random = np.random.default_rng(seed)
     arrays, values = {}, {}
     for name, full in model.tensors.items():
-        if not quantised(name, left_out):
+        if not quantized(name, left_out):
             arrays[name], values[name] = ("bfloat16", encoded(full, "bf16").reshape(full.shape)), full
             continue
         rows, cols = full.shape

@@ -3,9 +3,9 @@
  * missing inputs; teams and instruction sets. */
 #include "base/bf16.h"
 #include "base/memory.h"
-#include "device/quantise_row.h"
-#include "quant/gptq.h"
-#include "quant/quantise.h"
+#include "device/quantize_row.h"
+#include "quant/rounding/gptq.h"
+#include "quant/rounding/quantize.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -42,7 +42,7 @@ struct fixture {
     struct rp_gptq_factor factor;
 };
 
-/* Neighbouring inputs have much in common. */
+/* Neighboring inputs have much in common. */
 static void correlated(struct fixture *f) {
     for (size_t t = 0; t < TOKENS; t++) {
         float common = 0;
@@ -71,7 +71,7 @@ static void make_nearest(struct fixture *f, enum rp_dtype dtype) {
     size_t bad;
     for (size_t i = 0; i < ROWS * COLS; i++)
         f->weights[i] = next_value();
-    assert_true(rp_quantise_weights_searched(f->weights, RP_DTYPE_F32, ROWS, COLS, dtype,
+    assert_true(rp_quantize_weights_searched(f->weights, RP_DTYPE_F32, ROWS, COLS, dtype,
                                              f->nearest, f->scales, NULL, &bad));
     memcpy(f->codes, f->nearest, sizeof f->codes);
     f->matrix = (struct rp_gptq_matrix){.rows = ROWS,

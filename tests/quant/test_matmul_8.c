@@ -1,11 +1,11 @@
 /* Goal: products on INT8 and FP8 weights are what matmul.h says, in every batch, team and instruction set; INT8 with
- * quantised rows has one set of bits. Method: an f64 sum of the codes; outputs poisoned inside guards, inputs among NaN. */
+ * quantized rows has one set of bits. Method: an f64 sum of the codes; outputs poisoned inside guards, inputs among NaN. */
 #include "base/bf16.h"
 #include "base/fp8.h"
 #include "base/memory.h"
-#include "device/quantise_row.h"
+#include "device/quantize_row.h"
 #include "quant/matmul.h"
-#include "quant/quantise.h"
+#include "quant/rounding/quantize.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -119,8 +119,8 @@ static void make_reference(struct fixture *f) {
         double scale = 1;
         for (size_t i = 0; i < f->k; i++)
             x[i] = rp_bf16_to_f32(in[i]);
-        if (f->plain.input == RP_INPUT_QUANTISED) {
-            scale = (double)rp_quantise_row(in, RP_DTYPE_BF16, f->k, f->plain.dtype, codes);
+        if (f->plain.input == RP_INPUT_QUANTIZED) {
+            scale = (double)rp_quantize_row(in, RP_DTYPE_BF16, f->k, f->plain.dtype, codes);
             for (size_t i = 0; i < f->k; i++)
                 x[i] = f->plain.dtype == RP_DTYPE_INT8 ? (float)codes[i]
                                                        : rp_fp8_to_f32((uint8_t)codes[i]);
@@ -197,7 +197,7 @@ static void check_error(struct fixture *f, bool bias, int isa) {
 
 #define FOR_FORMATS(dtype, input, kind)                                                            \
     for (int dtype = RP_DTYPE_FP8_E4M3; dtype <= RP_DTYPE_INT8; dtype++)                           \
-        for (int input = RP_INPUT_PLAIN; input <= RP_INPUT_QUANTISED; input++)                     \
+        for (int input = RP_INPUT_PLAIN; input <= RP_INPUT_QUANTIZED; input++)                     \
             for (int kind = CHANNEL; kind <= (dtype == RP_DTYPE_INT8 ? TENSOR : BLOCK); kind++)
 
 static void test_every_kernel_is_the_product_for_every_format_and_odd_sizes(void **state) {
@@ -220,12 +220,12 @@ static void test_every_kernel_is_the_product_for_every_format_and_odd_sizes(void
         }
 }
 
-/* INT8 with quantised rows: the first level's bits are everybody's. */
+/* INT8 with quantized rows: the first level's bits are everybody's. */
 static void test_a_row_has_the_same_bits_in_every_batch_team_and_instruction_set(void **state) {
     struct fixture *f = *state;
     static const uint32_t batches[] = {1, 2, 3, 4, 7, 16, 97, 130};
     FOR_FORMATS(dtype, input, kind) {
-        bool exact = dtype == RP_DTYPE_INT8 && input == RP_INPUT_QUANTISED;
+        bool exact = dtype == RP_DTYPE_INT8 && input == RP_INPUT_QUANTIZED;
         make(f, M_MAX, 83, 1203, (enum rp_dtype)dtype, (enum rp_matrix_input)input,
              (enum kind)kind);
         size_t stride = f->n + PAD;
@@ -259,7 +259,7 @@ static void test_a_row_has_the_same_bits_in_every_batch_team_and_instruction_set
 
 static void test_sums_of_the_largest_codes_are_exact(void **state) {
     struct fixture *f = *state;
-    make(f, 5, 40, 2048, RP_DTYPE_INT8, RP_INPUT_QUANTISED, TENSOR);
+    make(f, 5, 40, 2048, RP_DTYPE_INT8, RP_INPUT_QUANTIZED, TENSOR);
     memset(f->plain.data, -128, (size_t)f->n * f->k);
     ((float *)(uintptr_t)f->plain.scales)[0] = 1.0f;
     rp_matrix_deinit(&f->packed);

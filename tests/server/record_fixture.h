@@ -3,8 +3,8 @@
 #define RP_TESTS_SERVER_RECORD_FIXTURE_H
 
 #include "engine/engine.h"
-#include "server/request_json.h"
-#include "server/request_log.h"
+#include "server/observe/request_json.h"
+#include "server/observe/request_log.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

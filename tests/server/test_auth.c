@@ -1,5 +1,5 @@
 /* Goal: only a whole key opens, and a file of keys that others may read is refused. */
-#include "server/auth.h"
+#include "server/http/auth.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,5 +1,5 @@
 /* Goal: flags, environment and defaults follow the table; what is wrong is named, with a hint. */
-#include "server/flags.h"
+#include "server/cli/flags.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

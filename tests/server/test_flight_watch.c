@@ -1,5 +1,5 @@
 /* Goal: each trigger fires when it should, once for as long as its cause lasts, and not for what is usual. */
-#include "server/flight_watch.h"
+#include "server/observe/flight_watch.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

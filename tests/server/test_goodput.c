@@ -1,7 +1,7 @@
 /* Goal: a request is good when it met every objective; a miss is counted with what had most of the time. */
 #include "tests/server/record_fixture.h"
 
-#include "server/goodput.h"
+#include "server/observe/goodput.h"
 
 static struct rp_goodput goodput;
 static struct rp_request_record record;

@@ -1,5 +1,5 @@
 /* Goal: what is compressed unpacks to the same bytes, and nobody gets gzip who did not ask for it. */
-#include "server/http_gzip.h"
+#include "server/http/http_gzip.h"
 
 #include "base/memory.h"
 #include "metrics/exposition.h"

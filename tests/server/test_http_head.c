@@ -1,6 +1,6 @@
 /* Goal: the scanner of the header block refuses what smuggling is made of, and says the same however the
  * bytes are cut. */
-#include "server/http_head.h"
+#include "server/http/http_head.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

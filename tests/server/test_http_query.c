@@ -1,5 +1,5 @@
 /* Goal: a route's query parameters are read or refused by name; nothing hostile gets through. */
-#include "server/http_query.h"
+#include "server/http/http_query.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -4,7 +4,7 @@
  * be an object; a document that could close the object early cannot pass as one then either. */
 #include "base/buffer.h"
 #include "base/memory.h"
-#include "server/json_body.h"
+#include "server/http/json_body.h"
 #include "tests/support/data.h"
 
 #include <dirent.h>

@@ -1,7 +1,7 @@
 /* Goal: the fields of a completion mean what the documentation says: defaults, nulls, the model's end tokens.
  * What is refused, and how, is data in tests/http/test_bad_inputs.py. */
-#include "server/json_body.h"
-#include "server/params.h"
+#include "server/api/params.h"
+#include "server/http/json_body.h"
 
 #include <math.h>
 #include <setjmp.h>

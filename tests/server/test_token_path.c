@@ -2,13 +2,13 @@
  * shares, the nodes of one step in three, a session, a request's own profile, exemplars and objectives; and while others
  * read all of it again and again. Counted by thread: readers may allocate. */
 #include "engine/engine_internal.h"
-#include "engine/profile_report.h"
+#include "engine/observe/profile_report.h"
 #include "metrics/latency.h"
 #include "metrics/recorder.h"
 #include "metrics/tick.h"
-#include "server/goodput.h"
-#include "server/request_log.h"
-#include "server/server_metrics.h"
+#include "server/observe/goodput.h"
+#include "server/observe/request_log.h"
+#include "server/observe/server_metrics.h"
 #include "tests/engine/engine_fixture.h"
 
 #include <pthread.h>

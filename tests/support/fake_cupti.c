@@ -1,6 +1,6 @@
 #include "tests/support/fake_cupti.h"
 
-#include "backend/cupti_api.h"
+#include "backend/cupti/cupti_api.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -3,8 +3,8 @@
  * another size than expected, or out of order, is refused. */
 #include "tests/support/fake_cupti.h"
 
-#include "backend/cupti_api.h"
-#include "backend/cupti_pm_api.h"
+#include "backend/cupti/cupti_api.h"
+#include "backend/cupti/cupti_pm_api.h"
 
 #include <math.h>
 #include <stdlib.h>

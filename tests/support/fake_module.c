@@ -2,7 +2,7 @@
  * itself is tested on a card. Environment: FAKE_CARD=abi (another interface), =refuses (no card);
  * FAKE_CARD_MIB the card's memory, FAKE_CARD_FAILS a size whose capture fails. FAKE_CARD_COUNTERS: the card has hardware
  * counters, through the stand-in for CUPTI (REPRISE_FAKE_CUPTI): works, or what goes wrong there. */
-#include "backend/cupti_pm.h"
+#include "backend/cupti/cupti_pm.h"
 #include "tests/support/fake_backend.h"
 #include "tests/support/fake_cupti.h"
 
@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* As backend/counters_cuda.c does it. */
+/* As backend/cuda/counters_cuda.c does it. */
 static int count(struct rp_device *device, const struct rp_device_counter_options *options,
                  struct rp_device_counters *out, struct rp_error *err) {
     const char *path = getenv("REPRISE_FAKE_CUPTI"), *kind = getenv("FAKE_CARD_COUNTERS");

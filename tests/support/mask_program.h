@@ -3,7 +3,7 @@
 #ifndef RP_TESTS_SUPPORT_MASK_PROGRAM_H
 #define RP_TESTS_SUPPORT_MASK_PROGRAM_H
 
-#include "attention/mask.h"
+#include "attention/mask/mask.h"
 
 #define MASK_PROGRAM_NODES  256
 #define MASK_PROGRAM_PARAMS 3

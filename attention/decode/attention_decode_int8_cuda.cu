@@ -1,0 +1,6 @@
+/* attention_decode_int8_cuda.cu - attention_decode_cuda.cu over pages of INT8 codes. */
+#include "attention/decode/attention_decode_launch.cuh"
+
+int rp_attention_decode_int8_cuda_run(const rp_attention_cuda_args *args, cudaStream_t stream) {
+    return decode_run<RP_DTYPE_INT8>(args, stream);
+}

@@ -1,0 +1,32 @@
+/* attention_generic_cuda.cu - attention for what no faster kernel takes: any head dim up to 256, pages of f32,
+ * bf16 and 8 bits, any page size and group, decode and prompt rows.
+ *
+ * One block of four warps computes one (token, query head) in f32. Keys lie in blocks of 32 at absolute
+ * multiples of 32; warp w takes the blocks whose index is w modulo 4, in rising order, a lane a key; the
+ * warps' sums are merged in the order of the warps. So the bits depend on the row's q, its keys, its
+ * position and the window alone. Keys that are not seen are not read. */
+#include "attention/generic/attention_generic_kernel.cuh"
+#include "attention/program/attention_program_cuda.h"
+
+template <bool Capped, bool Codes>
+static __global__ void __launch_bounds__(RP_GENERIC_THREADS)
+    generic_kernel(const __grid_constant__ rp_attention_cuda_args call) {
+    generic<plain_mask<Capped>, Codes>(call);
+}
+
+template <bool Codes> static const void *kernel_of(const rp_attention_cuda_args *call) {
+    return call->args.soft_cap > 0 ? (const void *)generic_kernel<true, Codes>
+                                   : (const void *)generic_kernel<false, Codes>;
+}
+
+int rp_attention_generic_cuda_run(const void *args_void, cudaStream_t stream) {
+    const rp_attention_cuda_args *call = (const rp_attention_cuda_args *)args_void;
+    if (call->args.head_dim > RP_GENERIC_HEAD_DIM_MAX)
+        return (int)cudaErrorInvalidValue;
+    dim3 grid(call->args.heads, call->config.bucket.tokens);
+    const void *kernel = call->program             ? call->program->generic
+                         : call->args.kv.scales_at ? kernel_of<true>(call)
+                                                   : kernel_of<false>(call);
+    return rp_cuda_start(kernel, grid, dim3(RP_GENERIC_THREADS), 0, stream,
+                         call->config.limits.dependent_launch, call);
+}

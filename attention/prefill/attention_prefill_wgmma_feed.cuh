@@ -1,0 +1,357 @@
+/* attention_prefill_wgmma_feed.cuh - prompt rows on Hopper: what lies in shared memory, and how it gets there. */
+#ifndef RP_ATTENTION_ATTENTION_PREFILL_WGMMA_FEED_CUH
+#define RP_ATTENTION_ATTENTION_PREFILL_WGMMA_FEED_CUH
+
+#include "attention/attention_codes_cuda.cuh"
+#include "attention/attention_tile_cuda.cuh"
+#include "attention/prefill/attention_wgmma_cuda.cuh"
+
+#define ROWS       128 /* of a tile */
+#define STAGES     2   /* of K, and of V */
+#define COMPUTING  256 /* threads */
+#define CONVERTING 128 /* threads, of codes */
+#define HALVES     3   /* of a plane of codes, in shared memory */
+#define CLAIM      1   /* which counter of the workspace */
+#define LEAD       3 /* so many blocks before a tile's last one is asked for, the next tile is claimed */
+
+/* Barriers of hardware: 0 is __syncthreads. */
+enum { SYNC_FEEDERS = 1, SYNC_ROWS = 2 /* and 3 */, SYNC_TURN = 4 /* and 5 */ };
+
+template <int D> struct shape {
+    static constexpr int keys = D == 256 ? 64 : 128; /* of a block */
+    static constexpr int parts = D / 64;             /* columns come in parts of 64: 128 bytes */
+    static constexpr int q_stages = D == 256 ? 1 : 2;
+    static constexpr uint32_t q_bytes = ROWS * D * 2, block_bytes = keys * D * 2;
+    static constexpr uint32_t part_bytes = keys * 128; /* of K and V */
+    static constexpr size_t shared_bytes =
+        1024 + 1024 + q_stages * q_bytes + 2 * STAGES * block_bytes;
+};
+
+/* What the type of the pages decides. Threads: a warpgroup that feeds, two that compute; of codes a fourth one makes
+ * bf16 of them (attention_prefill_wgmma_codes.cuh). Registers are of a thread, together the register file: 128 * 72 +
+ * 256 * 216 of 65536; of codes 128 * (40 + 56) + 256 * 208. */
+template <int D, rp_dtype Page> struct teams {
+    static constexpr bool has_codes = page_of<Page>::has_codes;
+    static constexpr uint32_t threads = has_codes ? 512 : 384;
+    static constexpr int feed_registers = has_codes ? (D == 64 ? 56 : 40) : D == 256 ? 56 : 72;
+    static constexpr int convert_registers = 56;
+    static constexpr int compute_registers = has_codes  ? (D == 64 ? 192 : 208)
+                                             : D == 256 ? 224
+                                                        : 216;
+    static constexpr int feed_batch = has_codes ? 1 : D == 256 ? 2 : 4; /* pieces of Q in flight */
+    /* Scales of K and V of a block. Four blocks have theirs: V's are read after K's stage was given back. */
+    static constexpr uint32_t scale_bytes = has_codes ? 2 * shape<D>::keys * 4 : 0;
+    static constexpr uint32_t codes_bytes = has_codes ? HALVES * shape<D>::keys * D / 2 : 0;
+    static constexpr size_t shared_bytes =
+        shape<D>::shared_bytes + 2 * STAGES * scale_bytes + codes_bytes;
+    static_assert(!has_codes || D <= 128, "no registers for more");
+};
+
+struct claimed_tile {
+    prefill_tile tile;
+    uint32_t kv_head;
+};
+
+/* The first KiB of shared memory; Q, K and V follow. */
+struct control {
+    uint64_t q_full[2], q_empty[2];
+    uint64_t full[2][STAGES], empty[2][STAGES]; /* of K, of V */
+    uint64_t tile_full[2], may_claim;
+    claimed_tile tiles[2];
+    int32_t params[2][RP_MASK_PARAMS_MAX]; /* of a program, for each tile */
+    uint32_t blocks[STAGES]; /* of a program: key + BLOCK_IS_... of what is in K's stage */
+};
+
+struct wgmma_args {
+    CUtensorMap map; /* (page, layer and plane, head, token, column) */
+    rp_attention_cuda_args call;
+    uint32_t box_tokens;
+    capped_powers cap;
+};
+
+struct addresses { /* in shared memory */
+    control *shared;
+    uint32_t q, kv[2], scales, codes;
+};
+
+static __device__ __forceinline__ uint32_t at(const void *shared) {
+    return (uint32_t)__cvta_generic_to_shared(shared);
+}
+
+/* A place in a ring of stages. */
+struct turn {
+    uint32_t stage = 0, parity = 0;
+    __device__ __forceinline__ void next() {
+        stage = stage + 1 == STAGES ? 0 : stage + 1;
+        parity ^= stage == 0;
+    }
+};
+
+/* --- feeding --- */
+
+/* One block's K and V: a lane with a page asks for its part of the columns. entry: of a program. */
+template <int D, typename Mask>
+static __device__ __forceinline__ void ask_block(const wgmma_args &args, const addresses &to,
+                                                 uint32_t kv_head, turn &ring, uint32_t position,
+                                                 uint32_t page, bool mine, uint32_t entry) {
+    constexpr uint32_t keys = shape<D>::keys, parts = shape<D>::parts;
+    uint32_t lane = threadIdx.x % 32, box = args.box_tokens;
+    uint32_t bytes = __popc(__ballot_sync(0xFFFFFFFFu, mine)) * box * 128;
+#pragma unroll
+    for (uint32_t plane = 0; plane < 2; plane++) {
+        uint32_t barrier = at(&to.shared->full[plane][ring.stage]);
+        if (lane == 0) {
+            barrier_wait(at(&to.shared->empty[plane][ring.stage]), ring.parity ^ 1);
+            if (Mask::is_program && plane == 0)
+                to.shared->blocks[ring.stage] = entry;
+            barrier_expect(barrier, bytes);
+        }
+        __syncwarp();
+        if (mine)
+            copy_box(to.kv[plane] + ring.stage * shape<D>::block_bytes +
+                         lane % parts * shape<D>::part_bytes + position % keys * 128,
+                     &args.map, barrier, lane % parts * 64,
+                     position & (args.call.args.kv.page_tokens - 1), kv_head,
+                     args.call.args.layer * 2 + plane, page);
+    }
+    ring.next();
+}
+
+/* The blocks of keys of a tile in rising order, by whole warps. Of a program: those that the planner left. */
+template <int D, typename Mask> struct block_walk {
+    static constexpr uint32_t keys = shape<D>::keys;
+    uint32_t entry; /* of the block: its first key; of a program with BLOCK_IS_... */
+    uint32_t left;  /* behind it */
+    mask_params<Mask> params;
+    /* Of a program, whose bits a lane has two words of: which words of them have any, and what is left of one. */
+    const uint2 *words;
+    uint2 mine;
+    uint32_t base, some, word, any, partial;
+
+    __device__ __forceinline__ uint32_t key() const { return entry / keys * keys; }
+    __device__ __forceinline__ bool is_partial() const {
+        return Mask::is_program && (entry & BLOCK_IS_PARTIAL) != 0;
+    }
+    __device__ __forceinline__ void begin(const rp_attention_cuda_args &call,
+                                          const prefill_tile &tile) {
+        if constexpr (Mask::is_program) {
+            const rp_attention_cuda_plan_view &plan = call.workspace.plans[call.mask_class];
+            words = (const uint2 *)plan.blocks + (size_t)tile.index * call.workspace.block_words;
+            left = plan.bounds[tile.index * 2 + 1];
+            params.load(tile.pages - RP_SLOT_PAGES);
+            any = base = 0;
+            look(call);
+        } else {
+            entry = tile.first_key / keys * keys;
+            left = (tile.key_end - entry + keys - 1) / keys;
+            entry -= keys;
+        }
+    }
+    /* Goes to the next block, the first one after begin. False: there is none. */
+    __device__ __forceinline__ bool next(const rp_attention_cuda_args &call) {
+        if (left == 0)
+            return false;
+        left--;
+        if constexpr (Mask::is_program)
+            find(call);
+        else
+            entry += keys;
+        return true;
+    }
+    __device__ __forceinline__ void find(const rp_attention_cuda_args &call) {
+        while (any == 0) {
+            while (some == 0) {
+                base += 32;
+                look(call);
+            }
+            word = __ffs((int)some) - 1;
+            some &= some - 1;
+            any = __shfl_sync(0xFFFFFFFFu, mine.x, word);
+            partial = __shfl_sync(0xFFFFFFFFu, mine.y, word);
+        }
+        uint32_t bit = __ffs((int)any) - 1;
+        any &= any - 1;
+        entry = ((base + word) * 32 + bit) * keys | (partial >> bit & 1 ? BLOCK_IS_PARTIAL : 0) |
+                (left == 0 ? BLOCK_IS_LAST : 0);
+    }
+    __device__ __forceinline__ void look(const rp_attention_cuda_args &call) {
+        mine = make_uint2(0, 0);
+        if (base + threadIdx.x % 32 < call.workspace.block_words)
+            mine = words[base + threadIdx.x % 32];
+        some = __ballot_sync(0xFFFFFFFFu, mine.x != 0);
+    }
+    /* Whether some row of the tile may see one of the block's keys [position, position + count), all of a page. */
+    __device__ __forceinline__ bool is_needed(const claimed_tile &work, uint32_t position,
+                                              uint32_t count, uint32_t group) const {
+        const prefill_tile &tile = work.tile;
+        if (position >= tile.key_end)
+            return false;
+        if constexpr (Mask::is_program)
+            return !is_partial() ||
+                   Mask::classify(tile.position, tile.tokens, position,
+                                  min(position + count, tile.key_end), work.kv_head * group, group,
+                                  params.value) != RP_MASK_SKIP;
+        return position + count > tile.first_key;
+    }
+};
+
+/* K and V of a tile's blocks, by one warp: a lane asks for one part of the columns of one page, if a key
+ * in it is seen by some row. The next block's pages are looked up while this one's copies are waited for. */
+template <int D, typename Mask>
+static __device__ __forceinline__ void feed_blocks(const wgmma_args &args, const addresses &to,
+                                                   const claimed_tile &work, turn &ring,
+                                                   uint32_t group) {
+    constexpr uint32_t keys = shape<D>::keys, parts = shape<D>::parts;
+    uint32_t lane = threadIdx.x % 32, box = args.box_tokens;
+    uint32_t shift = 31 - __clz(args.call.args.kv.page_tokens);
+    uint32_t offset = lane / parts * box; /* of the lane's page, in the block */
+    block_walk<D, Mask> walk;
+    uint32_t page = 0;
+    bool is_mine = false, may_claim = false;
+    auto look_up = [&]() {
+        uint32_t position = walk.key() + offset;
+        is_mine = offset < keys && walk.is_needed(work, position, box, group);
+        page = is_mine ? work.tile.pages[position >> shift] : 0;
+    };
+    walk.begin(args.call, work.tile);
+    bool more = walk.next(args.call);
+    if (more)
+        look_up();
+    while (more) {
+        const uint32_t entry = walk.entry, now = page, position = walk.key() + offset;
+        const bool asks = is_mine;
+        if (!may_claim && walk.left < LEAD) {
+            may_claim = true;
+            if (lane == 0)
+                barrier_arrive(at(&to.shared->may_claim));
+        }
+        more = walk.next(args.call);
+        if (more)
+            look_up();
+        ask_block<D, Mask>(args, to, work.kv_head, ring, position, now, asks, entry);
+    }
+}
+
+template <bool Wide>
+static __device__ __forceinline__ void load_eight(float4 (&x)[2], const float *from) {
+    if (Wide) {
+        x[0] = *(const float4 *)from;
+        x[1] = *(const float4 *)(from + 4);
+    } else {
+        x[0] = make_float4(from[0], from[1], from[2], from[3]);
+        x[1] = make_float4(from[4], from[5], from[6], from[7]);
+    }
+}
+
+/* Rows [first, first + count) of Q, rounded to bf16; zeros where there is no token. Batch rows of a
+ * thread are in flight at once: no load stands behind a branch. */
+template <int D, bool Wide, uint32_t Threads, uint32_t Batch>
+static __device__ __forceinline__ void load_q(const rp_attention_args &args, uint32_t to,
+                                              const claimed_tile &work, uint32_t thread,
+                                              uint32_t group, uint32_t first, uint32_t count) {
+    constexpr uint32_t chunks = D / 8, step = Threads / chunks;
+    uint32_t chunk = thread % chunks, rows = work.tile.tokens * group;
+    uint32_t divisor = (65535 + group) / group; /* row / group for rows below 256 */
+    const float *base = args.q + (size_t)work.tile.token * args.q_stride +
+                        (size_t)work.kv_head * group * D + chunk * 8;
+    for (uint32_t row = first + thread / chunks; row < first + count; row += step * Batch) {
+        float4 x[Batch][2];
+#pragma unroll
+        for (uint32_t i = 0; i < Batch; i++) {
+            uint32_t at = min(row + i * step, rows - 1), token = at * divisor >> 16;
+            load_eight<Wide>(x[i], base + (size_t)token * args.q_stride + (at - token * group) * D);
+        }
+#pragma unroll
+        for (uint32_t i = 0; i < Batch; i++) {
+            uint32_t at = row + i * step;
+            bool has_token = at < rows;
+            uint32_t place = to + chunk / 8 * (ROWS * 128) + at * 128 + (chunk % 8 ^ at % 8) * 16;
+            if (at < first + count)
+                asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(place),
+                             "r"(has_token ? pack_bf16(x[i][0].x, x[i][0].y) : 0),
+                             "r"(has_token ? pack_bf16(x[i][0].z, x[i][0].w) : 0),
+                             "r"(has_token ? pack_bf16(x[i][1].x, x[i][1].y) : 0),
+                             "r"(has_token ? pack_bf16(x[i][1].z, x[i][1].w) : 0)
+                             : "memory");
+        }
+    }
+    fence_async_proxy();
+}
+
+template <int D, uint32_t Threads, uint32_t Batch>
+static __device__ __forceinline__ void feed_q(const rp_attention_args &args, uint32_t to,
+                                              const claimed_tile &work, uint32_t thread,
+                                              uint32_t group, uint32_t first, uint32_t count) {
+    if (args.q_stride % 4 == 0 && (uintptr_t)args.q % 16 == 0)
+        load_q<D, true, Threads, Batch>(args, to, work, thread, group, first, count);
+    else
+        load_q<D, false, Threads, Batch>(args, to, work, thread, group, first, count);
+}
+
+/* One thread's: claims a tile and tells everybody. Each block has its first one without asking. */
+template <typename Mask>
+static __device__ __forceinline__ void claim_tile(const rp_attention_cuda_args &call,
+                                                  control *shared, uint32_t count) {
+    uint32_t *counter = &call.workspace.claims[CLAIM];
+    uint32_t items = call.workspace.plans[call.mask_class].head->tiles * call.args.kv_heads;
+    uint32_t claim = blockIdx.x;
+    if (count != 0) {
+        barrier_wait(at(&shared->may_claim), (count - 1) & 1);
+        uint32_t before = atomicAdd(counter, 1);
+        claim = gridDim.x + before;
+        if (before == items - 1)
+            *counter = 0; /* so many ask in all */
+    }
+    claimed_tile work = {};
+    if (claim < items) {
+        work.tile = find_tile<Mask>(call, claim / call.args.kv_heads);
+        work.kv_head = claim % call.args.kv_heads;
+        for (int i = 0; i < Mask::param_count; i++)
+            shared->params[count % 2][i] =
+                (int32_t)work.tile.pages[i + RP_SLOT_MASK_PARAMS - RP_SLOT_PAGES];
+    }
+    shared->tiles[count % 2] = work;
+    barrier_arrive(at(&shared->tile_full[count % 2]));
+}
+
+/* Warp 0 asks for K and V in bf16, the three others for Q, a tile ahead of it. The first tile's Q is left to those who
+ * compute: they are many, and have nothing to do yet. */
+template <int D, typename Mask, rp_dtype Page>
+static __device__ __forceinline__ void feed(const wgmma_args &args, const addresses &to,
+                                            uint32_t group) {
+    const rp_attention_cuda_args &call = args.call;
+    control *shared = to.shared;
+    if (threadIdx.x < 32) {
+        if (teams<D, Page>::has_codes)
+            return;
+        turn ring;
+        for (uint32_t count = 0;; count++) {
+            barrier_wait(at(&shared->tile_full[count % 2]), count / 2 & 1);
+            claimed_tile work = shared->tiles[count % 2];
+            if (work.tile.tokens == 0)
+                return;
+            feed_blocks<D, Mask>(args, to, work, ring, group);
+        }
+    }
+    constexpr uint32_t stages = shape<D>::q_stages;
+    for (uint32_t count = 0;; count++) {
+        uint32_t slot = count % stages;
+        /* tiles[count % 2] is free when the tile before the last one is done. */
+        if (stages == 2)
+            barrier_wait(at(&shared->q_empty[slot]), (count / stages & 1) ^ 1);
+        if (threadIdx.x == 32)
+            claim_tile<Mask>(call, shared, count);
+        asm volatile("bar.sync %0, 96;" ::"r"(SYNC_FEEDERS) : "memory");
+        claimed_tile work = shared->tiles[count % 2];
+        if (stages == 1)
+            barrier_wait(at(&shared->q_empty[slot]), (count / stages & 1) ^ 1);
+        if (work.tile.tokens != 0 && count != 0)
+            feed_q<D, 96, teams<D, Page>::feed_batch>(call.args, to.q + slot * shape<D>::q_bytes,
+                                                      work, threadIdx.x - 32, group, 0, ROWS);
+        barrier_arrive(at(&shared->q_full[slot]));
+        if (work.tile.tokens == 0)
+            return;
+    }
+}
+
+#endif

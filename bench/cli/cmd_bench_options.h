@@ -1,0 +1,146 @@
+/* cmd_bench_options.h - what the benchmarks of a whole engine have in common: flags, lists, and how they show
+ * the way until the engine was ready. Thread: one. */
+#ifndef RP_SERVER_CMD_BENCH_OPTIONS_H
+#define RP_SERVER_CMD_BENCH_OPTIONS_H
+
+#include "backend/module.h"
+#include "base/json_writer.h"
+#include "bench/quant_error.h"
+#include "server/cli/flags.h"
+
+#define RP_BENCH_LIST_MAX 16u
+
+struct rp_bench_options {
+    const char *shape, *model;
+    uint32_t quantization;
+    bool quantize_head;
+    uint32_t dtype, kv_cache_dtype, device, numerics, threads, run_ahead;
+    bool enforce_eager, disable_fusion, no_dependent_launch, json;
+};
+
+/* The flags of struct rp_bench_options as rows of a command's table; base: offsetof the struct in the command's
+ * options. */
+#define RP_BENCH_FLAGS(base)                                                                         \
+    {"shape",                                                                                        \
+     RP_FLAG_TEXT,                                                                                   \
+     (base) + offsetof(struct rp_bench_options, shape),                                              \
+     "NAME",                                                                                         \
+     0,                                                                                              \
+     0,                                                                                              \
+     "llama-3.2-1b",                                                                                 \
+     "model shape with random weights (an unknown name lists them)"},                                \
+        {"model", RP_FLAG_TEXT, (base) + offsetof(struct rp_bench_options, model), "DIR", 0,         \
+         0,       "",           "a model with its own weights, instead of a shape"},                 \
+        {"dtype",                                                                                    \
+         RP_FLAG_CHOICE,                                                                             \
+         (base) + offsetof(struct rp_bench_options, dtype),                                          \
+         "bfloat16|float32",                                                                         \
+         0,                                                                                          \
+         0,                                                                                          \
+         "bfloat16",                                                                                 \
+         "weights, and pages"},                                                                      \
+        {"kv-cache-dtype",                                                                           \
+         RP_FLAG_CHOICE,                                                                             \
+         (base) + offsetof(struct rp_bench_options, kv_cache_dtype),                                 \
+         "auto|fp8|int8",                                                                            \
+         0,                                                                                          \
+         0,                                                                                          \
+         "auto",                                                                                     \
+         "K and V in pages; auto: as --dtype; fp8, int8: a scale per token and head"},               \
+        {"quantization",                                                                             \
+         RP_FLAG_CHOICE,                                                                             \
+         (base) + offsetof(struct rp_bench_options, quantization),                                   \
+         "none|int8|fp8|int8-w8a16|fp8-w8a16",                                                       \
+         0,                                                                                          \
+         0,                                                                                          \
+         "none",                                                                                     \
+         "matrices of the layers in 8 bits; w8a16: what meets them stays bf16"},                     \
+        {"quantization-head",                                                                        \
+         RP_FLAG_SWITCH,                                                                             \
+         (base) + offsetof(struct rp_bench_options, quantize_head),                                  \
+         NULL,                                                                                       \
+         0,                                                                                          \
+         0,                                                                                          \
+         NULL,                                                                                       \
+         "with --quantization: the head, too; one that is tied takes the embedding with it"},        \
+        {"device",                                                                                   \
+         RP_FLAG_CHOICE,                                                                             \
+         (base) + offsetof(struct rp_bench_options, device),                                         \
+         "auto|cpu|cuda",                                                                            \
+         0,                                                                                          \
+         0,                                                                                          \
+         "auto",                                                                                     \
+         "where to run; auto: a card when there is one"},                                            \
+        {"numerics",                                                                                 \
+         RP_FLAG_CHOICE,                                                                             \
+         (base) + offsetof(struct rp_bench_options, numerics),                                       \
+         "invariant|fast",                                                                           \
+         0,                                                                                          \
+         0,                                                                                          \
+         "invariant",                                                                                \
+         "fast: kernels that may depend on the batch"},                                              \
+        {"threads",                                                                                  \
+         RP_FLAG_UINT,                                                                               \
+         (base) + offsetof(struct rp_bench_options, threads),                                        \
+         "N",                                                                                        \
+         0,                                                                                          \
+         1024,                                                                                       \
+         "0",                                                                                        \
+         "CPU workers; 0: one per core"},                                                            \
+        {"run-ahead", RP_FLAG_UINT, (base) + offsetof(struct rp_bench_options, run_ahead), "0|1", 0, \
+         1,           "1",          "launch a step before the last one was read"},                   \
+        {"enforce-eager",                                                                            \
+         RP_FLAG_SWITCH,                                                                             \
+         (base) + offsetof(struct rp_bench_options, enforce_eager),                                  \
+         NULL,                                                                                       \
+         0,                                                                                          \
+         0,                                                                                          \
+         NULL,                                                                                       \
+         "no replay"},                                                                               \
+        {"disable-fusion",                                                                           \
+         RP_FLAG_SWITCH,                                                                             \
+         (base) + offsetof(struct rp_bench_options, disable_fusion),                                 \
+         NULL,                                                                                       \
+         0,                                                                                          \
+         0,                                                                                          \
+         NULL,                                                                                       \
+         "one kernel per operator"},                                                                 \
+        {"no-dependent-launch",                                                                      \
+         RP_FLAG_SWITCH,                                                                             \
+         (base) + offsetof(struct rp_bench_options, no_dependent_launch),                            \
+         NULL,                                                                                       \
+         0,                                                                                          \
+         0,                                                                                          \
+         NULL,                                                                                       \
+         "CUDA: plain edges between kernels"},                                                       \
+    {                                                                                                \
+        "json", RP_FLAG_SWITCH, (base) + offsetof(struct rp_bench_options, json), NULL, 0, 0,        \
+            NULL, "one JSON array"                                                                   \
+    }
+
+/* Of the choice of --kv-cache-dtype, `dtype` being that of --dtype. */
+enum rp_dtype rp_bench_kv_dtype(uint32_t choice, enum rp_dtype dtype);
+/* Everything but the device. */
+struct rp_bench_target rp_bench_options_target(const struct rp_bench_options *options);
+
+/* Where the rows go, one after the other, each when it is there. */
+struct rp_bench_output {
+    const struct rp_bench_options *options;
+    uint32_t rows; /* so far */
+    struct rp_quant_error error;
+};
+
+/* What 8 bits cost; nothing when there are none. */
+void rp_bench_print_error(const struct rp_quant_error *error);
+void rp_bench_write_error(struct rp_json *json, const struct rp_quant_error *error);
+
+/* Begins the JSON object of a row: what was measured, and how the engine became ready. */
+void rp_bench_row_begin(struct rp_bench_output *output, struct rp_json *json, struct rp_buffer *out,
+                        const char *bench, const struct rp_bench_ready *ready);
+void rp_bench_row_end(struct rp_bench_output *output, struct rp_json *json, struct rp_buffer *out);
+/* For a person, before the first row: what, where, and how long until ready. */
+void rp_bench_print_ready(const struct rp_bench_output *output, const struct rp_bench_ready *ready);
+/* After the last row: prints the end, or the error; the exit code. */
+int rp_bench_finish(const struct rp_bench_output *output, int status, const struct rp_error *err);
+
+#endif

@@ -1,0 +1,433 @@
+/* reprise bench sweep: the highest rate of requests at which a server holds an objective; a line for each run, then the
+ * answer. The search is bench/load_sweep.h. */
+#include "base/json_writer.h"
+#include "base/memory.h"
+#include "bench/load/load_report.h"
+#include "bench/load/load_sweep_run.h"
+#include "server/cli/cmd_load_options.h"
+#include "server/cli/commands.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+/* A server that falls behind by a twentieth breaks a bound of t only after 20 t. */
+#define SECONDS_PER_BOUND 20.0
+
+struct sweep_options {
+    struct rp_load_options load;
+    const char *objective, *goodput, *save_result, *html;
+    double share, first_rate, min_rate, max_rate, growth, tolerance, seconds;
+    uint32_t repeats, runs, min_requests, max_requests;
+    bool json;
+};
+
+#define AT(field) offsetof(struct sweep_options, field)
+
+static const struct rp_flag sweep_flags[] = {
+    RP_LOAD_FLAGS(AT(load)),
+    {"objective", RP_FLAG_TEXT, AT(objective), "NAME", 0, 0, "",
+     "MLPerf's bounds of p99: llama2-70b-server, llama2-70b-interactive, llama3.1-8b-server, "
+     "llama3.1-8b-interactive (unless --goodput: the last)"},
+    {"goodput", RP_FLAG_TEXT, AT(goodput), "ttft:MS,tpot:MS,e2el:MS", 0, 0, "",
+     "bounds of one's own: --share of the requests meets all of them"},
+    {"share", RP_FLAG_REAL, AT(share), "S", 0.01, 0.9999, "0.99",
+     "of the requests that must be good; one that fails is not"},
+    {"first-rate", RP_FLAG_REAL, AT(first_rate), "R", 1e-6, 1e9, "1", "requests/s to begin with"},
+    {"min-rate", RP_FLAG_REAL, AT(min_rate), "R", 0, 1e9, "0",
+     "nothing is looked for below; 0: a hundredth of --first-rate"},
+    {"max-rate", RP_FLAG_REAL, AT(max_rate), "R", 1e-6, 1e9, "100000", "nor above"},
+    {"growth", RP_FLAG_REAL, AT(growth), "X", 1.01, 1000, "2", "of the rate until it breaks"},
+    {"tolerance", RP_FLAG_REAL, AT(tolerance), "T", 0.005, 9, "0.05",
+     "how near the rates that hold and break must come"},
+    {"repeats", RP_FLAG_UINT, AT(repeats), "N", 1, 99, "3",
+     "odd: runs at most of a rate that is not clear; a majority decides"},
+    {"max-runs", RP_FLAG_UINT, AT(runs), "N", 1, RP_SWEEP_RUNS_MAX, "60", "then it gives up"},
+    {"seconds", RP_FLAG_REAL, AT(seconds), "S", 0, 1e6, "0",
+     "of each run; 0: 30, or 20 times the longest bound of TTFT"},
+    {"min-requests", RP_FLAG_UINT, AT(min_requests), "N", 1, 1048576, "300",
+     "in each run, however slow the rate"},
+    {"max-requests", RP_FLAG_UINT, AT(max_requests), "N", 1, 1048576, "20000", "in each run"},
+    {"save-result", RP_FLAG_TEXT, AT(save_result), "FILE", 0, 0, "", "JSON of all runs"},
+    {"html", RP_FLAG_TEXT, AT(html), "FILE", 0, 0, "", "a page with the curves"},
+    {"json", RP_FLAG_SWITCH, AT(json), NULL, 0, 0, NULL, "the JSON instead of the table"},
+};
+
+static const struct rp_command_spec sweep_spec = {
+    .name = "bench sweep",
+    .positionals = "",
+    .summary =
+        "Raises the rate of requests to a server until an objective breaks, and finds the highest\n"
+        "rate that holds it. Every run has other prompts; a rate that is not clear is run again.",
+    .flags = sweep_flags,
+    .flag_count = RP_ARRAY_COUNT(sweep_flags),
+};
+
+static volatile bool stopped;
+
+static void on_interrupt(int signal_number) {
+    (void)signal_number;
+    stopped = true;
+}
+
+struct sweep {
+    const struct sweep_options *options;
+    struct rp_sweep_objective objective;
+    struct rp_sweep_config config;
+    struct rp_load_source source;
+    struct rp_load_target target;
+    struct rp_load_server server;
+    struct rp_sweep_result result;
+    bool on_terminal;
+};
+
+/* --- What is asked for ---------------------------------------------------------------------------------------- */
+
+static int read_objective(const struct sweep_options *options, struct rp_sweep_objective *out,
+                          struct rp_error *err) {
+    if (*options->goodput && *options->objective)
+        return rp_error_set(err, RP_STATUS_INVALID, "--objective and --goodput are alternatives");
+    if (*options->goodput) {
+        *out = (struct rp_sweep_objective){.share = options->share};
+        return rp_load_goodput_parse(options->goodput, &out->bounds, err);
+    }
+    const char *name = *options->objective ? options->objective : "llama3.1-8b-interactive";
+    const struct rp_sweep_objective *preset = rp_sweep_preset(name);
+    if (!preset) {
+        int status = rp_error_set(err, RP_STATUS_INVALID, "--objective: no preset %.64s", name);
+        rp_error_hint(err, "`reprise bench sweep --help` lists them; --goodput takes any bounds");
+        return status;
+    }
+    *out = *preset;
+    out->share = options->share;
+    return RP_OK;
+}
+
+static bool has_bounds(const struct rp_sweep_objective *objective) {
+    for (int q = 0; q < RP_LOAD_QUANTITIES; q++)
+        if (objective->bounds.ms[q] > 0)
+            return true;
+    return false;
+}
+
+static int read_config(const struct sweep_options *options,
+                       const struct rp_sweep_objective *objective, struct rp_sweep_config *out,
+                       struct rp_error *err) {
+    double longest = objective->bounds.ms[RP_LOAD_TTFT] * 1e-3 * SECONDS_PER_BOUND;
+    *out = (struct rp_sweep_config){
+        .share = objective->share,
+        .first_rate = options->first_rate,
+        .min_rate = options->min_rate > 0 ? options->min_rate : options->first_rate / 100,
+        .max_rate = options->max_rate,
+        .growth = options->growth,
+        .tolerance = options->tolerance,
+        .repeats = options->repeats,
+        .runs = options->runs,
+        .seconds = options->seconds > 0 ? options->seconds : RP_MAX(longest, 30.0),
+        .requests_min = options->min_requests,
+        .requests_max = options->max_requests,
+        .seed = options->load.seed};
+    if (!has_bounds(objective))
+        return rp_error_set(err, RP_STATUS_INVALID, "--goodput has no bound");
+    return rp_sweep_check(out, err);
+}
+
+/* "p99 TTFT 500 ms, p99 TPOT 30 ms" */
+static const char *objective_text(const struct rp_sweep_objective *objective, char *out,
+                                  size_t size) {
+    static const char *const names[] = {[RP_LOAD_TTFT] = "TTFT",
+                                        [RP_LOAD_TPOT] = "TPOT",
+                                        [RP_LOAD_ITL] = "",
+                                        [RP_LOAD_E2EL] = "E2EL"};
+    size_t len = 0;
+    out[0] = '\0';
+    for (int q = 0; q < RP_LOAD_QUANTITIES && len < size; q++)
+        if (objective->bounds.ms[q] > 0)
+            len += (size_t)snprintf(out + len, size - len, "%s%s %g ms", len ? ", " : "", names[q],
+                                    objective->bounds.ms[q]);
+    if (len < size)
+        snprintf(out + len, size - len, " for %g %% of the requests%s", 100 * objective->share,
+                 objective->each ? ", each" : "");
+    return out;
+}
+
+/* --- What is printed ------------------------------------------------------------------------------------------ */
+
+static void clear_progress(const struct sweep *sweep) {
+    if (sweep->on_terminal)
+        fprintf(stderr, "\r\033[K");
+}
+
+static void print_progress(void *context, const struct rp_load_progress *now) {
+    const struct sweep *sweep = context;
+    if (!sweep->on_terminal)
+        return;
+    fprintf(stderr, "\r\033[K%.0f s: %u of %u sent, %u done, %u failed, %u in flight",
+            (double)now->elapsed_ns * 1e-9, now->sent, now->planned, now->done, now->failed,
+            now->in_flight);
+    fflush(stderr);
+}
+
+static void print_head(const struct sweep *sweep) {
+    char text[160];
+    printf("%s at %s: %s\n", sweep->server.model, sweep->target.base_url,
+           objective_text(&sweep->objective, text, sizeof text));
+    printf("%10s %9s %8s %9s %9s %9s %9s %10s %8s  %s\n", "requests/s", "requests", "good %",
+           "TTFT p50", "TTFT p99", "TPOT p50", "TPOT p99", "tokens/s", "cached %", "");
+    fflush(stdout);
+}
+
+static void print_run(void *context, uint32_t index, const struct rp_sweep_measured *measured) {
+    const struct sweep *sweep = context;
+    const struct rp_load_summary *summary = &measured->summary;
+    const struct rp_sweep_run *run = &measured->run;
+    char cached[16] = "-", why_not[sizeof summary->why_not + 4] = "";
+    (void)index;
+    clear_progress(sweep);
+    if (sweep->options->json)
+        return;
+    if (summary->cached_told && summary->prompt_tokens)
+        snprintf(cached, sizeof cached, "%.1f",
+                 100.0 * (double)summary->cached_tokens / (double)summary->prompt_tokens);
+    if (!summary->reliable)
+        snprintf(why_not, sizeof why_not, " (%s)", summary->why_not);
+    bool holds = run->requests && run->good >= sweep->config.share * run->requests;
+    printf("%10.4g %9u %8.2f %9.1f %9.1f %9.2f %9.2f %10.1f %8s  %s%s\n", run->rate, run->requests,
+           run->requests ? 100.0 * run->good / run->requests : 0.0,
+           summary->latency[RP_LOAD_TTFT].p50, summary->latency[RP_LOAD_TTFT].p99,
+           summary->latency[RP_LOAD_TPOT].p50, summary->latency[RP_LOAD_TPOT].p99,
+           summary->output_rate, cached,
+           holds              ? "holds"
+           : run->client_slow ? "says nothing: the client was slow"
+                              : "breaks",
+           why_not);
+    fflush(stdout);
+}
+
+static const char *const state_names[] = {
+    [RP_SWEEP_GOES_ON] = "interrupted",       [RP_SWEEP_FOUND] = "found",
+    [RP_SWEEP_NEVER_BROKE] = "never_broke",   [RP_SWEEP_NEVER_HELD] = "never_held",
+    [RP_SWEEP_CLIENT_LIMIT] = "client_limit", [RP_SWEEP_OUT_OF_RUNS] = "out_of_runs"};
+
+static void print_answer(const struct sweep *sweep) {
+    const struct rp_sweep_step *end = &sweep->result.end;
+    if (end->holds > 0)
+        printf("The objective holds up to %.4g requests/s", end->holds);
+    else
+        printf("The objective holds at no rate that was tried");
+    switch (end->state) {
+    case RP_SWEEP_FOUND:
+        printf(" and breaks at %.4g.\n", end->breaks);
+        break;
+    case RP_SWEEP_NEVER_BROKE:
+        printf(", the highest that was to be tried (--max-rate).\n");
+        break;
+    case RP_SWEEP_NEVER_HELD:
+        printf(", down to %.4g requests/s (--min-rate).\n", end->breaks);
+        break;
+    case RP_SWEEP_CLIENT_LIMIT:
+        printf("; above it the client was too slow, not the server: give it cores of its own.\n");
+        break;
+    default:
+        printf(" so far: the search %s", end->state == RP_SWEEP_OUT_OF_RUNS
+                                             ? "ran out of runs (--max-runs)"
+                                             : "was interrupted");
+        if (end->breaks > 0)
+            printf("; it breaks at %.4g", end->breaks);
+        printf(".\n");
+        break;
+    }
+}
+
+/* --- What is kept --------------------------------------------------------------------------------------------- */
+
+static struct rp_load_report report_of(const struct sweep *sweep, uint32_t index,
+                                       const struct rp_load_rules *rules, char label[48]) {
+    const struct rp_sweep_measured *measured = &sweep->result.measured[index];
+    snprintf(label, 48, "%.4g requests/s, run %u", measured->run.rate, index + 1);
+    return (struct rp_load_report){
+        .summary = &measured->summary,
+        .rules = rules,
+        .source = &measured->source,
+        .label = label,
+        .backend = sweep->target.api == RP_LOAD_CHAT ? "openai-chat" : "openai",
+        .model = sweep->server.model,
+        .server_version = *sweep->server.version ? sweep->server.version : NULL,
+        .command = "reprise bench sweep",
+        .request_rate = measured->run.rate,
+        .max_concurrency = sweep->options->load.max_concurrency};
+}
+
+static void write_points(const struct sweep *sweep, struct rp_json *json) {
+    static const char *const verdicts[] = {[RP_SWEEP_OPEN] = "open",
+                                           [RP_SWEEP_HOLDS] = "holds",
+                                           [RP_SWEEP_BREAKS] = "breaks",
+                                           [RP_SWEEP_CLIENT_SLOW] = "client_slow"};
+    struct rp_sweep_point points[RP_SWEEP_RUNS_MAX];
+    uint32_t count =
+        rp_sweep_points(&sweep->config, sweep->result.runs, sweep->result.run_count, points);
+    rp_json_array_begin(json, "points");
+    for (uint32_t i = 0; i < count; i++) {
+        rp_json_object_begin(json, NULL);
+        rp_json_double(json, "rate", points[i].rate);
+        rp_json_uint(json, "runs", points[i].runs);
+        rp_json_uint(json, "held", points[i].held);
+        rp_json_uint(json, "broke", points[i].broke);
+        rp_json_uint(json, "client_slow", points[i].client_slow);
+        rp_json_uint(json, "requests", points[i].requests);
+        rp_json_uint(json, "good", points[i].good);
+        rp_json_string(json, "verdict", verdicts[points[i].verdict]);
+        rp_json_bool(json, "firm", points[i].firm);
+        rp_json_object_end(json);
+    }
+    rp_json_array_end(json);
+}
+
+static void write_json(const struct sweep *sweep, const struct rp_load_rules *rules,
+                       struct rp_buffer *out) {
+    static const char *const bounds[] = {[RP_LOAD_TTFT] = "ttft_ms",
+                                         [RP_LOAD_TPOT] = "tpot_ms",
+                                         [RP_LOAD_ITL] = NULL,
+                                         [RP_LOAD_E2EL] = "e2el_ms"};
+    const struct rp_sweep_objective *objective = &sweep->objective;
+    struct rp_json json;
+    rp_json_init(&json, out);
+    rp_json_object_begin(&json, NULL);
+    rp_json_string(&json, "bench", "sweep");
+    rp_json_string(&json, "state", state_names[sweep->result.end.state]);
+    rp_json_double(&json, "highest_rate", sweep->result.end.holds);
+    rp_json_double(&json, "breaks_at", sweep->result.end.breaks);
+    rp_json_object_begin(&json, "objective");
+    rp_json_string(&json, "name", objective->name ? objective->name : "goodput");
+    for (int q = 0; q < RP_LOAD_QUANTITIES; q++)
+        if (bounds[q] && objective->bounds.ms[q] > 0)
+            rp_json_double(&json, bounds[q], objective->bounds.ms[q]);
+    rp_json_double(&json, "share", objective->share);
+    rp_json_bool(&json, "each", objective->each);
+    rp_json_object_end(&json);
+    write_points(sweep, &json);
+    rp_json_array_begin(&json, "runs");
+    for (uint32_t i = 0; i < sweep->result.run_count; i++) { /* as `bench serve` has them */
+        char label[48];
+        struct rp_load_report report = report_of(sweep, i, rules, label);
+        rp_buffer_puts(out, i ? ",\n" : "\n");
+        rp_load_json_write(&report, out);
+    }
+    rp_json_array_end(&json);
+    rp_json_object_end(&json);
+    rp_buffer_puts(out, "\n");
+}
+
+static void write_html(const struct sweep *sweep, const struct rp_load_rules *rules,
+                       struct rp_buffer *out) {
+    struct rp_load_objective objective = {.name = sweep->objective.name,
+                                          .bounds = sweep->objective.bounds,
+                                          .highest_rate = sweep->result.end.holds};
+    uint32_t count = sweep->result.run_count;
+    struct rp_load_report *reports = rp_calloc(count + 1, sizeof *reports);
+    char(*labels)[48] = rp_calloc(count + 1, sizeof *labels);
+    for (uint32_t i = 0; reports && labels && i < count; i++)
+        reports[i] = report_of(sweep, i, rules, labels[i]);
+    if (reports && labels)
+        rp_load_html_write(reports, count, &objective, out);
+    else
+        out->failed = true;
+    rp_free(reports);
+    rp_free(labels);
+}
+
+/* `path` "-": standard output. */
+static int keep(const struct sweep *sweep, const char *path,
+                void (*write)(const struct sweep *sweep, const struct rp_load_rules *rules,
+                              struct rp_buffer *out),
+                struct rp_error *err) {
+    struct rp_load_rules rules = {.goodput = sweep->objective.bounds,
+                                  .leave_warm_up_out = sweep->options->load.warm_up};
+    struct rp_buffer out;
+    rp_buffer_init(&out, 0);
+    write(sweep, &rules, &out);
+    int status = rp_load_options_write(path, &out, err);
+    rp_buffer_deinit(&out);
+    return status;
+}
+
+static int keep_all(const struct sweep *sweep, struct rp_error *err) {
+    const struct sweep_options *options = sweep->options;
+    int status = RP_OK;
+    if (options->json)
+        status = keep(sweep, "-", write_json, err);
+    if (status == RP_OK && *options->save_result)
+        status = keep(sweep, options->save_result, write_json, err);
+    if (status == RP_OK && *options->html)
+        status = keep(sweep, options->html, write_html, err);
+    return status;
+}
+
+/* --- The command ---------------------------------------------------------------------------------------------- */
+
+static int run_sweep(struct sweep *sweep, struct rp_error *err) {
+    struct rp_load_run_options run = {.target = sweep->target,
+                                      .max_concurrency = sweep->options->load.max_concurrency,
+                                      .timeout_s = sweep->options->load.timeout_s,
+                                      .progress = print_progress,
+                                      .context = sweep,
+                                      .stop = &stopped};
+    struct rp_sweep_session session = {.config = &sweep->config,
+                                       .objective = &sweep->objective,
+                                       .source = &sweep->source,
+                                       .options = &run,
+                                       .leave_warm_up_out = sweep->options->load.warm_up,
+                                       .after = print_run,
+                                       .context = sweep};
+    struct sigaction action = {.sa_handler = on_interrupt, .sa_flags = (int)SA_RESETHAND};
+    sigaction(SIGINT, &action, NULL);
+    if (!sweep->options->json)
+        print_head(sweep);
+    int status = rp_sweep_measure(&session, &sweep->result, err);
+    clear_progress(sweep);
+    if (status == RP_OK && !sweep->options->json)
+        print_answer(sweep);
+    struct rp_error kept = {0};
+    int kept_status = sweep->result.run_count ? keep_all(sweep, &kept) : RP_OK;
+    if (status != RP_OK || kept_status == RP_OK)
+        return status;
+    *err = kept;
+    return kept_status;
+}
+
+int rp_cmd_bench_sweep(int argc, char **argv) {
+    const char *positionals[RP_POSITIONALS_MAX];
+    struct sweep_options options = {.runs = 0};
+    struct rp_error err = {0};
+    int status = rp_flags_parse(&sweep_spec, argc, argv, &options, positionals, &err);
+    if (status == RP_STATUS_CANCELLED)
+        return RP_EXIT_OK;
+    struct sweep *sweep = rp_calloc(1, sizeof *sweep);
+    if (!sweep)
+        return rp_fail(RP_EXIT_FAILURE, &err);
+    sweep->options = &options;
+    sweep->on_terminal = isatty(STDERR_FILENO);
+    if (status == RP_OK)
+        status = read_objective(&options, &sweep->objective, &err);
+    if (status == RP_OK)
+        status = read_config(&options, &sweep->objective, &sweep->config, &err);
+    if (status == RP_OK) {
+        sweep->target = rp_load_options_target(&options.load);
+        status = rp_load_probe(&sweep->target, &sweep->server, &err);
+    }
+    if (status == RP_OK) {
+        sweep->target.model = sweep->server.model;
+        status = rp_load_options_source(&options.load, &sweep->server, &sweep->source, &err);
+    }
+    if (status == RP_OK)
+        status = run_sweep(sweep, &err);
+    bool held = sweep->result.end.holds > 0;
+    rp_sweep_free(&sweep->result);
+    rp_free(sweep);
+    if (status == RP_STATUS_INVALID)
+        return rp_fail(RP_EXIT_USAGE, &err);
+    if (status != RP_OK)
+        return rp_fail(RP_EXIT_FAILURE, &err);
+    return held ? RP_EXIT_OK : RP_EXIT_FAILURE;
+}

@@ -1,0 +1,524 @@
+#include "engine/observe/profile_report.h"
+
+#include "attention/mask/mask_reach.h"
+#include "base/memory.h"
+#include "engine/engine_internal.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Sums of one step for one row, for groups whose calls are steps. */
+struct step_sum {
+    double self_ns, total_ns, bytes, flops;
+    bool any;
+};
+
+struct report {
+    const struct rp_step_profile *profile;
+    const struct rp_profile_query *query;
+    struct rp_profile_table *table;
+    const struct rp_profile_step *step;
+    bool eager;    /* launches by themselves: the time between them is the host's */
+    int32_t *rows; /* (buckets, nodes_max): row of each node, or -1 */
+    struct step_sum *sums;
+    uint32_t sums_capacity;
+    struct rp_profile_row *step_rows; /* (row_capacity) of the step in work, that were asked for */
+    uint32_t step_row_count;
+    int32_t *step_lines; /* of the table: of each of these, or [0] of the whole step */
+    uint64_t tokens;     /* of these rows */
+};
+
+/* ---- what rows ask of a launch ---------------------------------------------------------------------------- */
+
+/* Positions that a chunk reads, and pairs of its tokens with them; window 0: none. */
+static void add_positions(const struct rp_profile_row *row, uint32_t window,
+                          struct rp_profile_demand *work) {
+    uint64_t end = (uint64_t)row->start + row->count;
+    uint64_t seen = window ? RP_MIN(end, (uint64_t)window + row->count - 1) : end;
+    /* The token at position p attends to min(p + 1, window): first those that see all before them. */
+    uint64_t first = (uint64_t)row->start + 1, whole = window ? RP_MIN(end, (uint64_t)window) : end;
+    uint64_t pairs = first <= whole ? (first + whole) * (whole - first + 1) / 2 : 0;
+    if (end > whole)
+        pairs += window * (end - RP_MAX(whole, first - 1));
+    work->kv_read += seen;
+    work->kv_pairs += pairs;
+}
+
+/* The same of a mask program, with its parameters' defaults: rows of a profile keep no values. */
+static void add_reach(const struct rp_profile_row *row, const struct rp_profile_op *attention,
+                      struct rp_profile_demand *work) {
+    int32_t params[RP_MASK_PARAMS_MAX] = {0};
+    struct rp_mask_reach reach;
+    for (uint32_t i = 0; i < rp_mask_param_count(attention->mask); i++)
+        params[i] = rp_mask_param(attention->mask, i)->value;
+    const struct rp_mask_reach_args args = {.mask = attention->mask,
+                                            .params = params,
+                                            .layer = attention->layer,
+                                            .heads = attention->heads,
+                                            .start = row->start,
+                                            .count = row->count,
+                                            .end = row->start + row->count};
+    rp_mask_reach(&args, &reach);
+    work->kv_read += reach.keys;
+    work->kv_pairs += reach.pairs;
+}
+
+static struct rp_profile_demand work_of(const struct report *r, const struct rp_profile_row *rows,
+                                        uint32_t count, const struct rp_profile_node *node) {
+    const struct rp_profile_op *attention = rp_profile_node_attention(&r->profile->nodes, node);
+    struct rp_profile_demand work = {.tokens = 0};
+    for (uint32_t i = 0; i < count; i++) {
+        work.tokens += rows[i].count;
+        work.logit_rows += rows[i].samples;
+        if (attention && attention->mask)
+            add_reach(&rows[i], attention, &work);
+        else if (attention)
+            add_positions(&rows[i], attention->window, &work);
+    }
+    return work;
+}
+
+/* The part of a launch's time that is due to `mine` of all the step's work. */
+static double share_of(const struct report *r, const struct rp_profile_node *node,
+                       const struct rp_profile_demand *mine, const struct rp_profile_demand *all) {
+    const struct rp_profile_nodes *nodes = &r->profile->nodes;
+    bool logits = node->op_count > 0;
+    for (uint32_t i = 0; i < node->op_count; i++) {
+        const struct rp_profile_op *op = &nodes->ops[node->op_begin + i];
+        logits = logits && (op->rows == RP_ROWS_LOGIT || op->kind == RP_OP_SAMPLE);
+    }
+    if (all->kv_pairs)
+        return (double)mine->kv_pairs / (double)all->kv_pairs;
+    if (logits && all->logit_rows)
+        return (double)mine->logit_rows / (double)all->logit_rows;
+    return all->tokens ? (double)mine->tokens / (double)all->tokens : 0.0;
+}
+
+/* ---- rows of the table ------------------------------------------------------------------------------------ */
+
+static int32_t named_row(struct report *r, const char *name, const char *layer, const char *shape) {
+    const struct rp_profile_row_key key = {name, layer, shape};
+    int32_t row = rp_profile_table_row(r->table, &key);
+    if (row >= 0 && (uint32_t)row >= r->sums_capacity) {
+        uint32_t capacity = RP_MAX(64u, 2 * r->sums_capacity);
+        struct step_sum *sums = rp_realloc(r->sums, capacity * sizeof *sums);
+        if (!sums) {
+            r->table->failed = true;
+            return -1;
+        }
+        memset(sums + r->sums_capacity, 0, (capacity - r->sums_capacity) * sizeof *sums);
+        r->sums = sums;
+        r->sums_capacity = capacity;
+    }
+    return row;
+}
+
+static int32_t make_node_row(struct report *r, const struct rp_profile_node *node) {
+    const struct rp_profile_nodes *nodes = &r->profile->nodes;
+    char name[RP_PROFILE_NAME_MAX], layer[16] = "", shape[48] = "";
+    uint16_t number = rp_profile_node_layer(nodes, node);
+    if (number != RP_LAYER_NONE)
+        snprintf(layer, sizeof layer, "%u", number);
+    if (r->query->group == RP_PROFILE_BY_LAYER) {
+        snprintf(name, sizeof name, number == RP_LAYER_NONE ? "outside layers" : "layer.%u",
+                 number);
+    } else {
+        rp_profile_node_name(nodes, node, r->query->group == RP_PROFILE_BY_NODE, name);
+        rp_profile_node_shape(nodes, node, shape);
+    }
+    return named_row(r, name, layer, shape);
+}
+
+static int32_t step_row(struct report *r, uint32_t index) {
+    char name[64], shape[48] = "";
+    const struct rp_bucket *bucket = &r->profile->nodes.buckets[r->step->graph].bucket;
+    if (r->query->group == RP_PROFILE_BY_REQUEST) {
+        snprintf(name, sizeof name, "request %llu",
+                 (unsigned long long)r->step_rows[index].request);
+    } else if (r->query->group == RP_PROFILE_BY_PHASE) {
+        snprintf(name, sizeof name, "%s", r->step->decode_only ? "decode" : "prefill");
+    } else {
+        snprintf(name, sizeof name, "%s %u/%u", bucket->decode ? "decode" : "mixed", bucket->tokens,
+                 bucket->logit_rows);
+        snprintf(shape, sizeof shape, "%u tokens", bucket->tokens);
+    }
+    return named_row(r, name, "", shape);
+}
+
+static bool is_summed(enum rp_profile_group group) {
+    return group != RP_PROFILE_BY_OP && group != RP_PROFILE_BY_NODE;
+}
+
+static void sum(struct report *r, int32_t row, const struct rp_profile_add *call, double share) {
+    if (row < 0)
+        return;
+    struct step_sum *into = &r->sums[row];
+    into->any = true;
+    into->self_ns += (double)call->self_ns * share;
+    into->total_ns += (double)call->total_ns;
+    into->bytes += call->bytes * share;
+    into->flops += call->flops * share;
+}
+
+static void flush_sums(struct report *r) {
+    for (uint32_t i = 0; i < r->table->count && i < r->sums_capacity; i++) {
+        struct step_sum *from = &r->sums[i];
+        if (!from->any)
+            continue;
+        const struct rp_profile_add call = {.step = r->step->step,
+                                            .self_ns = (uint64_t)(from->self_ns + 0.5),
+                                            .total_ns = (uint64_t)(from->total_ns + 0.5),
+                                            .tokens = r->tokens,
+                                            .bytes = from->bytes,
+                                            .flops = from->flops};
+        rp_profile_table_add(r->table, (int32_t)i, &call);
+        memset(from, 0, sizeof *from);
+    }
+}
+
+/* ---- steps ------------------------------------------------------------------------------------------------ */
+
+static bool is_asked_for(const struct rp_profile_query *query, uint64_t request) {
+    for (uint32_t i = 0; i < query->request_count; i++)
+        if (query->requests[i] == request)
+            return true;
+    return query->request_count == 0;
+}
+
+/* A launch: its costs, and whose they are. */
+static void add_node(struct report *r, uint32_t index, uint64_t self_ns, uint64_t total_ns,
+                     const struct rp_profile_row *all, uint32_t all_count) {
+    const struct rp_profile_node *node = &r->profile->nodes.buckets[r->step->graph].nodes[index];
+    struct rp_profile_demand whole = work_of(r, all, all_count, node), mine = whole;
+    struct rp_profile_add call = {
+        .step = r->step->step, .self_ns = self_ns, .total_ns = total_ns, .tokens = r->tokens};
+    double share = 1.0;
+    rp_profile_node_cost(&r->profile->nodes, node, &whole, &call.bytes, &call.flops);
+    if (r->query->group == RP_PROFILE_BY_REQUEST) {
+        for (uint32_t i = 0; i < r->step_row_count; i++) {
+            mine = work_of(r, &r->step_rows[i], 1, node);
+            sum(r, r->step_lines[i], &call, share_of(r, node, &mine, &whole));
+        }
+        return;
+    }
+    if (r->query->request_count) {
+        mine = work_of(r, r->step_rows, r->step_row_count, node);
+        share = share_of(r, node, &mine, &whole);
+    }
+    bool by_step =
+        r->query->group == RP_PROFILE_BY_BUCKET || r->query->group == RP_PROFILE_BY_PHASE;
+    int32_t *cached = &r->rows[r->step->graph * r->profile->nodes.nodes_max + index];
+    if (!by_step && *cached < 0)
+        *cached = make_node_row(r, node);
+    if (is_summed(r->query->group)) {
+        sum(r, by_step ? r->step_lines[0] : *cached, &call, share);
+    } else {
+        call.bytes *= share;
+        call.flops *= share;
+        call.self_ns = (uint64_t)((double)self_ns * share + 0.5);
+        rp_profile_table_add(r->table, *cached, &call);
+    }
+}
+
+/* Time between the two graphs of the step, or between launches that are no graph's: no operator's, shared by the tokens. */
+static void add_between(struct report *r, const char *name, uint64_t ns) {
+    const struct rp_profile_add call = {
+        .step = r->step->step, .self_ns = ns, .total_ns = ns, .tokens = r->tokens};
+    double tokens = RP_MAX(r->step->tokens, 1u);
+    if (r->query->group == RP_PROFILE_BY_REQUEST) {
+        for (uint32_t i = 0; i < r->step_row_count; i++)
+            sum(r, r->step_lines[i], &call, r->step_rows[i].count / tokens);
+    } else if (is_summed(r->query->group)) {
+        bool by_layer = r->query->group == RP_PROFILE_BY_LAYER;
+        int32_t row = by_layer ? named_row(r, name, "", "") : r->step_lines[0];
+        sum(r, row, &call, (double)r->tokens / tokens);
+    } else {
+        struct rp_profile_add mine = call;
+        mine.self_ns = (uint64_t)((double)ns * (double)r->tokens / tokens);
+        rp_profile_table_add(r->table, named_row(r, name, "", ""), &mine);
+    }
+}
+
+static void add_step(struct report *r, struct rp_profile_row *all) {
+    const struct rp_profile_step *step = r->step;
+    struct rp_profile_footer *footer = &r->table->footer;
+    uint64_t last = 0, replay = step->end_ns - RP_MIN(step->begin_ns, step->end_ns), own = 0;
+    r->step_row_count = 0;
+    r->tokens = 0;
+    for (uint32_t i = 0; i < step->row_count; i++) {
+        all[i] = rp_profile_step_row(step, i);
+        if (!is_asked_for(r->query, all[i].request))
+            continue;
+        r->step_rows[r->step_row_count++] = all[i];
+        r->tokens += all[i].count;
+    }
+    if (r->step_row_count == 0 && r->query->request_count)
+        return;
+    footer->steps_stamped++;
+    bool by_request = r->query->group == RP_PROFILE_BY_REQUEST;
+    for (uint32_t i = 0; i < (by_request ? r->step_row_count : 1u); i++)
+        r->step_lines[i] = is_summed(r->query->group) && r->query->group != RP_PROFILE_BY_LAYER
+                               ? step_row(r, i)
+                               : -1;
+    for (uint32_t i = 0; i < step->node_count; i++) {
+        uint64_t begin, end;
+        if (!rp_profile_step_node(step, i, &begin, &end)) {
+            footer->dropped++;
+            continue;
+        }
+        bool second = i == r->profile->nodes.buckets[step->graph].forward_count;
+        if ((second || r->eager) && begin > last && last) {
+            add_between(r, second ? "between graphs" : "between launches", begin - last);
+            own += begin - last;
+            last = begin;
+        }
+        uint64_t from = RP_MAX(begin, last);
+        uint64_t self = end > from ? end - from : 0;
+        last = RP_MAX(last, end);
+        own += self;
+        add_node(r, i, self, end - RP_MIN(begin, end), all, step->row_count);
+    }
+    if (is_summed(r->query->group))
+        flush_sums(r);
+    footer->replay_ns += replay;
+    footer->unattributed_ns += replay - RP_MIN(own, replay);
+}
+
+static bool is_wanted(const struct rp_profile_query *query, const struct rp_profile_step *step) {
+    if (query->phase != RP_PROFILE_ANY && (query->phase == RP_PROFILE_DECODE) != step->decode_only)
+        return false;
+    return (!query->session || query->session == step->session) &&
+           (!query->repeat || query->repeat == step->repeat);
+}
+
+/* ---- the footer ------------------------------------------------------------------------------------------- */
+
+static int compare_numbers(const void *a, const void *b) {
+    uint64_t left = *(const uint64_t *)a, right = *(const uint64_t *)b;
+    return (left > right) - (left < right);
+}
+
+/* Durations of the records of one bucket. */
+struct durations {
+    double median, error; /* +-, 95 %: 1.57 IQR / sqrt n */
+    uint32_t count;
+};
+
+static struct durations durations_of(const struct rp_step_record *records, uint32_t count,
+                                     uint32_t graph, uint64_t *scratch) {
+    struct durations out = {.count = 0};
+    for (uint32_t i = 0; i < count; i++)
+        if (records[i].graph == graph && records[i].end_ns > records[i].begin_ns)
+            scratch[out.count++] = records[i].end_ns - records[i].begin_ns;
+    if (!out.count)
+        return out;
+    qsort(scratch, out.count, sizeof *scratch, compare_numbers);
+    uint64_t low = scratch[out.count / 4], high = scratch[(3 * (out.count - 1) + 3) / 4];
+    out.median = 0.5 * ((double)scratch[(out.count - 1) / 2] + (double)scratch[out.count / 2]);
+    /* Few steps say little of their spread: a single one is taken to be as far off as it is long. */
+    out.error = out.count < 4 ? out.median
+                              : 1.57 * (double)(high - RP_MIN(low, high)) / sqrt((double)out.count);
+    return out;
+}
+
+struct rp_profile_ratio rp_profile_compare(const struct rp_step_record *a, uint32_t a_count,
+                                           const struct rp_step_record *b, uint32_t b_count) {
+    struct rp_profile_ratio out = {.steps = 0};
+    uint64_t *scratch = rp_alloc((RP_MAX(a_count, b_count) + 1) * sizeof *scratch);
+    uint32_t graphs = 0;
+    double sum_of = 0.0, square = 0.0;
+    for (uint32_t i = 0; i < a_count; i++)
+        graphs = RP_MAX(graphs, a[i].graph + 1);
+    for (uint32_t graph = 0; graph < graphs && scratch; graph++) {
+        struct durations mine = durations_of(a, a_count, graph, scratch), other = {.count = 0};
+        if (mine.count)
+            other = durations_of(b, b_count, graph, scratch);
+        if (!other.count)
+            continue;
+        double ratio = mine.median / other.median;
+        double error =
+            mine.count * ratio * hypot(mine.error / mine.median, other.error / other.median);
+        sum_of += mine.count * ratio;
+        square += error * error;
+        out.steps += mine.count;
+    }
+    if (out.steps) {
+        out.value = sum_of / (double)out.steps;
+        out.spread = sqrt(square) / (double)out.steps;
+    }
+    rp_free(scratch);
+    return out;
+}
+
+static int compare_doubles(const void *a, const void *b) {
+    double left = *(const double *)a, right = *(const double *)b;
+    return (left > right) - (left < right);
+}
+
+static double duration_of(const struct rp_step_record *record) {
+    return (double)(record->end_ns - RP_MIN(record->begin_ns, record->end_ns));
+}
+
+/* The nearest step of record `at`'s bucket that is not stamped, that many steps away at most; NULL: none. */
+#define NEAR_STEPS 64
+
+static const struct rp_step_record *find_near(const struct rp_step_record *records, uint32_t count,
+                                              uint32_t at, int step) {
+    int64_t i = (int64_t)at + step;
+    for (int left = NEAR_STEPS; left > 0 && i >= 0 && i < count; left--, i += step)
+        if (records[i].graph == records[at].graph && !records[i].stamped &&
+            records[i].end_ns > records[i].begin_ns)
+            return &records[i];
+    return NULL;
+}
+
+/* What stamping costs: each stamped step beside those before and after it, so that a load or a machine that changes
+ * counts for both. */
+static struct rp_profile_ratio compare_stamped(const struct rp_step_record *records,
+                                               uint32_t count) {
+    struct rp_profile_ratio out = {.steps = 0};
+    double *ratios = rp_alloc((count + 1) * sizeof *ratios);
+    for (uint32_t i = 0; i < count && ratios; i++) {
+        const struct rp_step_record *before = NULL, *after = NULL;
+        if (records[i].stamped) {
+            before = find_near(records, count, i, -1);
+            after = find_near(records, count, i, 1);
+        }
+        if (before && after)
+            ratios[out.steps++] =
+                2.0 * duration_of(&records[i]) / (duration_of(before) + duration_of(after));
+    }
+    if (out.steps) {
+        qsort(ratios, out.steps, sizeof *ratios, compare_doubles);
+        double low = ratios[out.steps / 4], high = ratios[(3 * (out.steps - 1) + 3) / 4];
+        out.value = 0.5 * (ratios[(out.steps - 1) / 2] + ratios[out.steps / 2]);
+        out.spread =
+            out.steps < 4 ? out.value : 1.57 * RP_MAX(high - low, 0.0) / sqrt((double)out.steps);
+    }
+    rp_free(ratios);
+    return out;
+}
+
+/* Of all steps of the window: how many there were, busy and idle, and what stamping costs. */
+static void fill_from_records(const struct rp_engine *engine, const struct rp_profile_query *query,
+                              struct rp_profile_footer *footer) {
+    struct rp_step_record *records = rp_calloc(RP_STEP_RECORDS, sizeof *records);
+    uint32_t count =
+        records ? rp_engine_copy_steps(engine, query->since_ns, records, RP_STEP_RECORDS) : 0;
+    uint64_t first = UINT64_MAX, last = 0, busy = 0, idle = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        const struct rp_step_record *record = &records[i];
+        uint64_t before = 0;
+        for (int cause = 0; cause < RP_IDLE_CAUSE_COUNT; cause++) {
+            before += record->idle_ns[cause];
+            footer->idle_ns[cause] += record->idle_ns[cause];
+        }
+        idle += before;
+        busy += record->end_ns - RP_MIN(record->begin_ns, record->end_ns);
+        first = RP_MIN(first, record->begin_ns - RP_MIN(before, record->begin_ns));
+        last = RP_MAX(last, record->end_ns);
+    }
+    if (count && last > first) {
+        footer->steps_seen = count;
+        footer->window_seconds = (double)(last - first) * 1e-9;
+        footer->busy_share = (double)busy / (double)(last - first);
+        footer->has_idle = true;
+    }
+    struct rp_profile_ratio ratio = compare_stamped(records, count);
+    footer->perturbation_steps = ratio.steps;
+    footer->perturbation = ratio.steps ? ratio.value - 1.0 : 0.0;
+    footer->perturbation_spread = ratio.spread;
+    rp_free(records);
+}
+
+static void fill_footer(const struct rp_engine *engine, const struct rp_profile_query *query,
+                        const struct rp_profile_copy *copy, struct rp_profile_footer *footer) {
+    footer->every = engine->config.profile_every;
+    footer->whole = copy->whole;
+    footer->peak_bytes = engine->peaks.read_bytes;
+    footer->peak_flops = engine->peaks.flops;
+    if (copy->count)
+        footer->window_seconds =
+            (double)(copy->steps[copy->count - 1].end_ns - copy->steps[0].begin_ns) * 1e-9;
+    if (!query->session && !query->request_count)
+        fill_from_records(engine, query, footer);
+}
+
+int rp_profile_table_of(const struct rp_engine *engine, const struct rp_profile_query *query,
+                        const struct rp_profile_copy *copy, struct rp_profile_table *out) {
+    const struct rp_step_profile *profile = engine->profile;
+    const struct rp_profile_nodes *nodes = &profile->nodes;
+    size_t cells = (size_t)nodes->bucket_count * nodes->nodes_max;
+    struct report r = {
+        .profile = profile, .query = query, .table = out, .eager = engine->config.enforce_eager};
+    struct rp_profile_row *all = rp_calloc(profile->row_capacity, sizeof *all);
+    r.step_rows = rp_calloc(profile->row_capacity, sizeof *r.step_rows);
+    r.step_lines = rp_calloc(profile->row_capacity, sizeof *r.step_lines);
+    r.rows = rp_alloc(cells * sizeof *r.rows);
+    out->failed = !all || !r.step_rows || !r.step_lines || !r.rows;
+    for (size_t i = 0; i < cells && r.rows; i++)
+        r.rows[i] = -1;
+    for (uint32_t i = 0; i < copy->count && !out->failed; i++) {
+        r.step = &copy->steps[i];
+        if (is_wanted(query, r.step))
+            add_step(&r, all);
+    }
+    fill_footer(engine, query, copy, &out->footer);
+    rp_profile_table_finish(out, query->sort);
+    rp_free(all);
+    rp_free(r.step_rows);
+    rp_free(r.step_lines);
+    rp_free(r.rows);
+    rp_free(r.sums);
+    return out->failed ? RP_STATUS_NO_MEMORY : RP_OK;
+}
+
+int rp_engine_profile_table(const struct rp_engine *engine, const struct rp_profile_query *query,
+                            struct rp_profile_table *out) {
+    struct rp_profile_copy copy;
+    rp_profile_table_init(out);
+    if (!rp_step_profile_copy(engine->profile, query->since_ns, &copy))
+        return RP_STATUS_NO_MEMORY;
+    int status = rp_profile_table_of(engine, query, &copy, out);
+    rp_profile_copy_deinit(&copy);
+    return status;
+}
+
+#define BEFORE_NS 10000000000u
+
+void rp_engine_profile_slowdown(const struct rp_engine *engine, uint64_t started_ns,
+                                uint64_t done_ns, struct rp_profile_slowdown *out) {
+    struct rp_step_record *records = rp_calloc(RP_STEP_RECORDS, sizeof *records);
+    uint64_t since = started_ns - RP_MIN(started_ns, (uint64_t)BEFORE_NS);
+    memset(out, 0, sizeof *out);
+    uint32_t count = records ? rp_engine_copy_steps(engine, since, records, RP_STEP_RECORDS) : 0;
+    uint32_t before = 0, during = 0, after = count;
+    while (before < count && records[before].read_ns < started_ns)
+        before++;
+    while (after > before && records[after - 1].begin_ns > done_ns)
+        after--;
+    /* Of the time between, the steps that were stamped. */
+    for (uint32_t i = before; i < after; i++)
+        if (records[i].stamped)
+            records[before + during++] = records[i];
+    out->before_steps = before;
+    if (count) {
+        out->during = rp_profile_compare(records + before, during, records, before);
+        out->after = rp_profile_compare(records + after, count - after, records, before);
+    }
+    rp_free(records);
+}
+
+bool rp_engine_node_name(const struct rp_engine *engine, uint32_t graph, uint32_t node, char *out,
+                         size_t size) {
+    char name[RP_PROFILE_NAME_MAX];
+    const struct rp_step_profile *profile = rp_engine_profile(engine);
+    if (!profile || graph >= profile->nodes.bucket_count ||
+        node >= profile->nodes.buckets[graph].count)
+        return false;
+    rp_profile_node_name(&profile->nodes, &profile->nodes.buckets[graph].nodes[node], true, name);
+    snprintf(out, size, "%s", name);
+    return true;
+}

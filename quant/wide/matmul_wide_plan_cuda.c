@@ -1,0 +1,107 @@
+#include "quant/matmul_internal_cuda.h"
+#include "quant/wide/matmul_wide_cuda.h"
+
+#include <string.h>
+
+bool rp_matmul_wide_cuda_fits(const struct rp_matmul_cuda *op) {
+    return rp_matmul_cuda_fits(op) && op->rows.max_rows > 256 &&
+           op->limits.shared_bytes_block >= 227 * 1024 &&
+           (!op->gated || op->weight->rows % 16 == 0);
+}
+
+/* Of 8 bits, kernels whose sums, totals and scales find room in the registers alone. */
+static uint32_t widest(const struct rp_matmul_cuda *op) {
+    return op->weight->dtype == RP_DTYPE_BF16 ? 256 : op->gated ? 128 : 192;
+}
+
+/* The tiles whose waves over all multiprocessors take the least time. */
+static uint32_t choose(const struct rp_matmul_cuda *op) {
+    /* cost: of a tile in bf16, measured, bench/results/cuda_products_wide.md. Of 8 bits each takes about
+     * half of it, and the choice is the same (128 alone: within 1 %; 192 alone: 6 % slower at 512 rows). */
+    static const struct {
+        uint32_t cols, cost;
+    } widths[] = {{128, 130}, {192, 192}, {224, 232}, {256, 290}};
+    uint32_t token_tiles = RP_CEIL_DIV(op->rows.max_rows, RP_WIDE_TOKENS), least = UINT32_MAX;
+    uint32_t best = 0;
+    for (size_t i = 0; i < RP_ARRAY_COUNT(widths) && widths[i].cols <= widest(op); i++) {
+        uint32_t tiles = token_tiles * RP_CEIL_DIV(op->weight->rows, widths[i].cols);
+        uint32_t cost = RP_CEIL_DIV(tiles, op->limits.sm_count) * widths[i].cost;
+        if (cost < least) {
+            least = cost;
+            best = widths[i].cols;
+        }
+    }
+    return best;
+}
+
+static int encode_maps(struct rp_matmul_wide_args *args, const struct rp_matmul_cuda *op,
+                       struct rp_error *err) {
+    int status =
+        rp_matmul_cuda_encode_weights(&args->weight_map, op->weight, op->gated, args->cols, err);
+    if (status == RP_OK)
+        status = rp_matmul_cuda_encode_tokens(&args->in_map, op, RP_WIDE_TOKENS, err);
+    if (status != RP_OK)
+        return status;
+    args->bulk_stores = (uintptr_t)op->out.data % 16 == 0 &&
+                        op->out.stride * rp_dtype_bytes(op->out.dtype) % 16 == 0;
+    if (!args->bulk_stores)
+        return RP_OK;
+    /* Boxes of 64 rows that tile the outputs, as wide as the swizzle has it (store_slice). */
+    uint32_t element = (uint32_t)rp_dtype_bytes(op->out.dtype);
+    uint32_t bytes = args->cols / (op->gated ? 2 : 1) * element;
+    uint32_t box = bytes % 128 == 0 && !op->gated ? 128 : bytes % 64 == 0 ? 64 : 32;
+    struct rp_matmul_map out = {.dtype = op->out.dtype,
+                                .rank = 2,
+                                .sizes = {args->out_cols, op->rows.max_rows},
+                                .strides = {op->out.stride * element},
+                                .box = {box / element, 64},
+                                .swizzle = box};
+    return rp_matmul_cuda_encode_map(&args->out_map, op->out.data, &out, err);
+}
+
+static int fill_args(struct rp_matmul_wide_args *args, const struct rp_matmul_cuda *op,
+                     uint32_t cols, uint32_t segment, struct rp_error *err) {
+    const struct rp_matrix *w = op->weight;
+    const struct rp_live_counts *counts = op->rows.step.counts;
+    args->live = op->rows.rows == RP_ROWS_TOKEN ? &counts->token_count : &counts->logit_row_count;
+    args->stamp = op->rows.stamp;
+    args->bias = op->bias;
+    args->dtype = w->dtype;
+    args->weight_scales = w->scales;
+    args->in_scales = op->in_scales;
+    args->out = op->out.data;
+    args->out_stride = op->out.stride;
+    args->out_bf16 = op->out.dtype == RP_DTYPE_BF16;
+    args->accumulate = op->accumulate;
+    args->gated = op->gated;
+    args->fn = op->fn;
+    args->dependent = op->limits.dependent_launch;
+    args->out_cols = op->gated ? w->rows / 2 : w->rows;
+    args->blocks = RP_CEIL_DIV(rp_matmul_cuda_units(w), RP_MATMUL_BLOCK);
+    args->segment_blocks = segment / RP_MATMUL_BLOCK;
+    args->cols = cols;
+    args->token_tiles = RP_CEIL_DIV(op->rows.max_rows, RP_WIDE_TOKENS);
+    args->col_tiles = RP_CEIL_DIV(w->rows, cols);
+    args->grid = RP_MIN(args->token_tiles * args->col_tiles, op->limits.sm_count);
+    int status = encode_maps(args, op, err);
+    if (status == RP_OK && rp_matmul_wide_cuda_prepare(args) != RP_OK)
+        status = rp_error_set(err, RP_STATUS_DEVICE, "no kernel for tiles of %u outputs", cols);
+    return status;
+}
+
+int rp_matmul_wide_cuda_plan(const struct rp_matmul_cuda *op, uint32_t cols, uint32_t segment,
+                             struct rp_arena *memory, struct rp_cuda_launch *out_launch,
+                             struct rp_error *err) {
+    RP_ASSERT(segment > 0 && segment % RP_MATMUL_BLOCK == 0);
+    RP_ASSERT(op->out.dtype == RP_DTYPE_F32 || !op->accumulate);
+    /* The arena aligns to 16 bytes, tensor maps want 64. */
+    unsigned char *bytes = rp_arena_alloc(memory, sizeof(struct rp_matmul_wide_args) + 64);
+    if (!bytes)
+        return rp_error_set(err, RP_STATUS_NO_MEMORY, "no memory for the arguments of a product");
+    struct rp_matmul_wide_args *args = (void *)RP_ALIGN_UP((uintptr_t)bytes, 64);
+    memset(args, 0, sizeof *args);
+    int status = fill_args(args, op, cols ? cols : choose(op), segment, err);
+    if (status == RP_OK)
+        *out_launch = (struct rp_cuda_launch){"matmul_wide", rp_matmul_wide_cuda_run, args};
+    return status;
+}

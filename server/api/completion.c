@@ -1,0 +1,226 @@
+/* completion.c - a completion's second half: what each event means to it, and its end. */
+#include "base/memory.h"
+#include "engine/engine.h"
+#include "server/api/completion_internal.h"
+#include "server/api/server_keys.h"
+#include "server/api/sse.h"
+#include "server/server_trace.h"
+
+#include <stdio.h>
+#include <string.h>
+
+void rp_completion_try_free(struct rp_completion *c) {
+    struct rp_server *server = c->server;
+    if (c->conn || c->open_count || c->working || c->holds)
+        return;
+    rp_completion_log(c);
+    if (c->prev)
+        c->prev->next = c->next;
+    else
+        server->completions = c->next;
+    if (c->next)
+        c->next->prev = c->prev;
+    server->completion_count--;
+    rp_server_key_give(server, c->key);
+    rp_gauge_set(&server->metrics.completions, server->completion_count);
+    for (uint32_t i = 0; i < c->choice_count; i++) {
+        rp_buffer_deinit(&c->choices[i].text);
+        rp_token_log_deinit(&c->choices[i].log);
+        rp_token_log_deinit(&c->choices[i].prompt_log);
+    }
+    for (uint32_t i = 0; c->items && i < c->prompt_count; i++)
+        rp_token_ids_deinit(&c->items[i].ids);
+    rp_free(c->items);
+    json_decref(c->root);
+    rp_params_deinit(&c->params);
+    rp_buffer_deinit(&c->head);
+    rp_buffer_deinit(&c->out);
+    rp_buffer_deinit(&c->more);
+    rp_buffer_deinit(&c->detok_text);
+    rp_buffer_deinit(&c->logprobs);
+    rp_buffer_deinit(&c->prompt_logprobs);
+    rp_free(c);
+    rp_server_check_drained(server);
+}
+
+static void cancel_requests(struct rp_completion *c) {
+    bool any = false;
+    for (uint32_t i = 0; i < c->choice_count; i++) {
+        if (!c->choices[i].submitted)
+            continue;
+        atomic_store_explicit(&c->choices[i].request.cancelled, true, memory_order_relaxed);
+        any = true;
+    }
+    if (any)
+        rp_engine_notify(c->server->serving.engine);
+}
+
+void rp_completion_gone(void *ctx) {
+    struct rp_completion *c = ctx;
+    c->left = true;
+    c->stall_ns = rp_conn_stall_ns(c->conn);
+    c->conn = NULL;
+    cancel_requests(c);
+    rp_completion_try_free(c);
+}
+
+void rp_completion_fail(struct rp_completion *c, const struct rp_http_error *error) {
+    cancel_requests(c);
+    if (!c->conn)
+        return;
+    rp_completion_answered(c, c->streaming ? c->status : (uint16_t)error->status, error->code);
+    if (!c->streaming) {
+        rp_server_trace_answered(c, error->status);
+        rp_conn_reply_error(rp_completion_let_go(c), error);
+        return;
+    }
+    rp_buffer_clear(&c->out);
+    rp_sse_error(&c->out, error);
+    if (rp_completion_send_out(c)) {
+        rp_server_trace_answered(c, error->status);
+        rp_conn_stream_end(rp_completion_let_go(c));
+    }
+}
+
+void rp_completion_fail_text(struct rp_completion *c, int status, const char *code,
+                             const char *text) {
+    struct rp_http_error error;
+    rp_http_error_set(&error, status, NULL, code, "%s", text);
+    rp_completion_fail(c, &error);
+}
+
+/* --- Events ------------------------------------------------------------------------------------ */
+
+static void observe_token(struct rp_completion *c, struct rp_choice *choice, uint64_t time_ns) {
+    struct rp_server_metrics *metrics = &c->server->metrics;
+    uint64_t now = choice->tokens == 1 ? rp_tick_ns() : time_ns;
+    if (choice->tokens == 1)
+        rp_server_metrics_token(metrics, true, now, now - c->first_byte_ns, &choice->record.trace);
+    else if (time_ns >= choice->last_token_ns)
+        rp_server_metrics_token(metrics, false, now, time_ns - choice->last_token_ns,
+                                &choice->record.trace);
+    choice->last_token_ns = time_ns;
+}
+
+/* One of the model's own end tokens: an ordinary end, which has no stop_reason (as vLLM has it). */
+static bool is_model_end(const struct rp_serving *serving, int32_t token) {
+    for (uint32_t i = 0; i < serving->stop_id_count; i++)
+        if (serving->stop_ids[i] == token)
+            return true;
+    return false;
+}
+
+/* One of the client's stop ids, or the model's own end. */
+static void note_stop(struct rp_completion *c, struct rp_choice *choice, int32_t token) {
+    if (!is_model_end(&c->server->serving, token))
+        choice->stop_token = token;
+}
+
+static void on_token(struct rp_completion *c, struct rp_choice *choice,
+                     const struct rp_event *event) {
+    bool ended = false;
+    if (choice->finish_reason || !c->conn)
+        return; /* sampled before the engine saw that it was cancelled */
+    if (c->params.max_tokens == 0)
+        return; /* only the prompt is looked at; an engine makes one token at least */
+    choice->tokens++;
+    choice->logprob_sum += (double)event->logprob;
+    rp_record_token(&choice->record, event);
+    observe_token(c, choice, event->time_ns);
+    /* The last token's text goes out with the finish reason: one chunk per token, and no more. */
+    bool last = event->is_stop || choice->tokens >= choice->request.max_tokens;
+    if (event->is_stop)
+        note_stop(c, choice, event->token);
+    if (!event->is_stop || c->params.include_stop) {
+        if (rp_choice_take_token(c, choice, event, &ended) != RP_OK) {
+            rp_completion_fail_text(c, 503, "overloaded", "out of memory");
+            return;
+        }
+        if (ended) {
+            choice->finish_reason = "stop";
+            atomic_store_explicit(&choice->request.cancelled, true, memory_order_relaxed);
+            rp_engine_notify(c->server->serving.engine);
+            last = false;
+        }
+    }
+    if (c->params.stream && !last)
+        rp_completion_send_chunk(c, choice);
+}
+
+/* The answer of a choice ended by itself. False: the client is gone. */
+static bool end_choice(struct rp_completion *c, struct rp_choice *choice, const char *reason) {
+    rp_choice_end_text(c, choice);
+    choice->finish_reason = choice->match.found >= 0 ? "stop" : reason;
+    if (choice->match.found >= 0)
+        choice->stop_token = -1;
+    return !c->params.stream || rp_completion_send_chunk(c, choice);
+}
+
+static void count_closed(struct rp_completion *c, struct rp_choice *choice, uint8_t reason) {
+    static const enum rp_outcome outcomes[] = {
+        [RP_FINISH_NONE] = RP_OUTCOME_ERROR,      [RP_FINISH_STOP] = RP_OUTCOME_STOP,
+        [RP_FINISH_LENGTH] = RP_OUTCOME_LENGTH,   [RP_FINISH_CANCELLED] = RP_OUTCOME_CANCELLED,
+        [RP_FINISH_NUMERIC] = RP_OUTCOME_NUMERIC, [RP_FINISH_ERROR] = RP_OUTCOME_ERROR};
+    RP_ASSERT_CMP(reason, <, RP_ARRAY_COUNT(outcomes));
+    rp_server_metrics_closed(
+        &c->server->metrics,
+        &(struct rp_closed_request){
+            .request = &choice->request,
+            .trace = &choice->record.trace,
+            .first_byte_ns = c->first_byte_ns,
+            .last_token_ns = choice->last_token_ns,
+            .tokens = choice->tokens,
+            .choices = choice->request.choice == 0 ? (uint32_t)c->params.n : 0,
+            .outcome = choice->match.found >= 0 ? RP_OUTCOME_STOP : outcomes[reason]});
+}
+
+static void on_closed(struct rp_completion *c, struct rp_choice *choice, uint8_t reason) {
+    RP_ASSERT(choice->submitted);
+    choice->submitted = false;
+    c->open_count--;
+    rp_record_closed(&choice->record, &choice->request, reason);
+    if (c->conn && !choice->finish_reason) {
+        if (reason == RP_FINISH_STOP || reason == RP_FINISH_LENGTH)
+            end_choice(c, choice, reason == RP_FINISH_STOP ? "stop" : "length");
+        else if (reason == RP_FINISH_NUMERIC)
+            rp_completion_fail_text(
+                c, 500, "numerical_error",
+                "the model computed a value that is not a number for this request");
+        else if (!rp_engine_is_healthy(c->server->serving.engine)) {
+            char why[512];
+            snprintf(why, sizeof why, "the device has failed: %.400s",
+                     rp_engine_failure(c->server->serving.engine));
+            rp_completion_fail_text(c, 500, "engine_failed", why);
+        } else
+            rp_completion_fail_text(c, 503, "shutting_down", "the server is shutting down");
+    }
+    count_closed(c, choice, reason);
+    if (c->conn && c->open_count == 0)
+        rp_completion_finish(c);
+}
+
+void rp_completion_event(struct rp_server *server, const struct rp_event *event) {
+    struct rp_choice *choice = event->request->owner;
+    struct rp_completion *c = choice->completion;
+    (void)server;
+    c->holds++;
+    if (event->kind == RP_EVENT_TOKEN)
+        on_token(c, choice, event);
+    else if (event->kind == RP_EVENT_PROMPT)
+        rp_choice_prompt_token(c, choice, event);
+    else
+        on_closed(c, choice, event->finish_reason);
+    c->holds--;
+    rp_completion_try_free(c);
+}
+
+void rp_completion_fail_all(struct rp_server *server, const struct rp_http_error *error) {
+    struct rp_completion *next;
+    for (struct rp_completion *c = server->completions; c; c = next) {
+        next = c->next;
+        c->holds++;
+        rp_completion_fail(c, error);
+        c->holds--;
+        rp_completion_try_free(c);
+    }
+}

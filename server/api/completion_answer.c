@@ -1,0 +1,211 @@
+/* completion_answer.c - what goes to the client: chunks, or the whole answer. */
+#include "base/json_writer.h"
+#include "base/memory.h"
+#include "server/api/completion_internal.h"
+#include "server/api/completion_profile.h"
+#include "server/api/sse.h"
+#include "server/server_trace.h"
+
+#include <math.h>
+#include <string.h>
+
+/* The connection goes back to the client's next request. */
+struct rp_conn *rp_completion_let_go(struct rp_completion *c) {
+    struct rp_conn *conn = c->conn;
+    conn->gone = NULL;
+    c->conn = NULL;
+    return conn;
+}
+
+/* Sends c->out as one chunk. False: the client is gone and c may be freed. */
+bool rp_completion_send_out(struct rp_completion *c) {
+    bool sent = c->conn && !c->out.failed && rp_conn_stream_write(c->conn, c->out.data, c->out.len);
+    c->sent_bytes += sent ? c->out.len : 0;
+    if (sent)
+        rp_buffer_clear(&c->out);
+    else if (c->conn)
+        rp_conn_close(c->conn);
+    return sent;
+}
+
+/* --- One choice -------------------------------------------------------------------------------- */
+
+static struct rp_token_style style_of(const struct rp_completion *c, int64_t top) {
+    return (struct rp_token_style){.tokenizer = c->server->serving.tokenizer,
+                                   .top = (uint32_t)RP_MAX(top, 0),
+                                   .as_token_ids = c->params.as_token_ids};
+}
+
+/* The prompt's log: a stream has one with each choice, else the first choice of the prompt has it. */
+static const struct rp_token_log *prompt_log(const struct rp_completion *c,
+                                             const struct rp_choice *choice) {
+    uint32_t index = (uint32_t)(choice - c->choices);
+    return c->params.stream ? &choice->prompt_log
+                            : &c->choices[index - index % c->per_prompt].prompt_log;
+}
+
+/* What is ready of the choice's log-probabilities, into c->logprobs; NULL: none were asked for. */
+static const struct rp_buffer *write_logprobs(struct rp_completion *c, struct rp_choice *choice) {
+    struct rp_token_style style = style_of(c, c->params.logprobs);
+    bool echo = c->params.echo && !choice->begun;
+    rp_buffer_clear(&c->logprobs);
+    if (c->params.logprobs < 0)
+        return NULL;
+    if (c->params.stream && !echo && choice->log.sent == choice->log.ready)
+        return NULL; /* a chunk without tokens */
+    if (c->params.api == RP_API_CHAT)
+        rp_token_log_chat(&choice->log, &style, &c->logprobs);
+    else
+        rp_token_log_completion(echo ? prompt_log(c, choice) : NULL, &choice->log, &style,
+                                &c->logprobs);
+    return &c->logprobs;
+}
+
+static struct rp_sse_choice describe(struct rp_completion *c, struct rp_choice *choice) {
+    uint32_t index = (uint32_t)(choice - c->choices);
+    struct rp_sse_choice out = {.index = index / c->per_prompt * (uint32_t)c->params.n +
+                                         index % c->per_prompt,
+                                .first = !choice->begun,
+                                .text = choice->text.data,
+                                .text_len = choice->text.len,
+                                .finish_reason = choice->finish_reason,
+                                .stop_token = choice->stop_token,
+                                .logprobs = write_logprobs(c, choice)};
+    if (choice->match.found >= 0) {
+        out.stop_string = c->params.stop.strings[choice->match.found].bytes;
+        out.stop_string_len = c->params.stop.strings[choice->match.found].len;
+    }
+    return out;
+}
+
+/* --- Streams ----------------------------------------------------------------------------------- */
+
+static void sum_tokens(const struct rp_completion *c, struct rp_sse_tokens *tokens) {
+    memset(tokens, 0, sizeof *tokens);
+    for (uint32_t i = 0; i < c->choice_count; i++) {
+        const struct rp_choice *choice = &c->choices[i];
+        tokens->completion += choice->tokens;
+        if (i % c->per_prompt)
+            continue; /* a prompt counts once, however many answers it gets */
+        tokens->prompt += choice->request.prompt_count;
+        tokens->cached += choice->request.cached_tokens;
+    }
+}
+
+/* Sends what the choice has not sent yet, as one chunk. False: the client is gone. */
+bool rp_completion_send_chunk(struct rp_completion *c, struct rp_choice *choice) {
+    struct rp_sse_choice described = describe(c, choice);
+    struct rp_sse_tokens tokens = {.prompt = choice->request.prompt_count,
+                                   .completion = choice->tokens};
+    enum rp_sse_usage usage = c->params.continuous_usage ? RP_SSE_USAGE_RUNNING
+                              : c->params.include_usage  ? RP_SSE_USAGE_NULL
+                                                         : RP_SSE_USAGE_NONE;
+    if (!c->streaming) {
+        c->streaming = true;
+        c->status = 200;
+        bool begun = rp_conn_stream_begin(c->conn, rp_completion_timing_header(c, &c->more));
+        rp_buffer_clear(&c->more);
+        if (!begun)
+            return false;
+    }
+    rp_sse_chunk(&c->out, c->params.api, &c->head, &described, usage, &tokens, NULL);
+    rp_buffer_clear(&choice->text);
+    choice->begun = true;
+    size_t bytes = c->out.len;
+    if (!rp_completion_send_out(c))
+        return false;
+    rp_server_trace_written(c, choice, bytes);
+    return true;
+}
+
+static void finish_stream(struct rp_completion *c, const struct rp_sse_tokens *tokens) {
+    enum rp_sse_usage usage = c->params.include_usage ? RP_SSE_USAGE_FINAL : RP_SSE_USAGE_NONE;
+    if (usage == RP_SSE_USAGE_FINAL || c->more.len) {
+        rp_sse_chunk(&c->out, c->params.api, &c->head, NULL, usage, tokens, &c->more);
+        if (!rp_completion_send_out(c))
+            return;
+    }
+    rp_buffer_puts(&c->out, "data: [DONE]\n\n");
+    if (rp_completion_send_out(c)) {
+        rp_server_trace_answered(c, 200);
+        rp_conn_stream_end(rp_completion_let_go(c));
+    }
+}
+
+/* --- Whole answers ----------------------------------------------------------------------------- */
+
+/* Log-probability per token: what best_of goes by. */
+static double score(const struct rp_choice *choice) {
+    return choice->tokens ? choice->logprob_sum / choice->tokens : -INFINITY;
+}
+
+/* The best n of a prompt's answers come first, in falling order; equal ones as they were. */
+static void rank(struct rp_choice *choices, uint32_t count, struct rp_choice *out[RP_CHOICES_MAX]) {
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t at = i;
+        for (; at > 0 && score(out[at - 1]) < score(&choices[i]); at--)
+            out[at] = out[at - 1];
+        out[at] = &choices[i];
+    }
+}
+
+static void write_prompt_logprobs(struct rp_completion *c, const struct rp_choice *choice) {
+    struct rp_token_style style = style_of(c, c->params.prompt_logprobs);
+    rp_token_log_prompt(prompt_log(c, choice), &style, &c->prompt_logprobs);
+}
+
+static void write_prompt_choices(struct rp_completion *c, uint32_t prompt) {
+    struct rp_choice *first = &c->choices[prompt * c->per_prompt], *ordered[RP_CHOICES_MAX];
+    bool shown = c->params.prompt_logprobs >= 0 && c->params.api == RP_API_COMPLETIONS;
+    for (uint32_t i = 0; i < c->per_prompt; i++)
+        ordered[i] = &first[i];
+    if (c->params.best_of > c->params.n)
+        rank(first, c->per_prompt, ordered);
+    rp_buffer_clear(&c->prompt_logprobs);
+    if (shown)
+        write_prompt_logprobs(c, first);
+    for (uint32_t i = 0; i < (uint32_t)c->params.n; i++) {
+        struct rp_sse_choice described = describe(c, ordered[i]);
+        described.index = prompt * (uint32_t)c->params.n + i;
+        described.prompt_logprobs = shown ? &c->prompt_logprobs : NULL;
+        rp_sse_whole_choice(&c->out, c->params.api, &described);
+    }
+}
+
+static void finish_whole(struct rp_completion *c, const struct rp_sse_tokens *tokens) {
+    rp_sse_whole_begin(&c->out, &c->head);
+    for (uint32_t i = 0; i < c->prompt_count; i++)
+        write_prompt_choices(c, i);
+    if (c->params.prompt_logprobs >= 0 && c->params.api == RP_API_CHAT) {
+        write_prompt_logprobs(c, &c->choices[0]);
+        rp_buffer_puts(&c->more, ",\"prompt_logprobs\":");
+        rp_buffer_append(&c->more, c->prompt_logprobs.data, c->prompt_logprobs.len);
+    }
+    rp_sse_whole_end(&c->out, tokens, &c->more);
+    rp_buffer_clear(&c->more);
+    const char *extra = rp_completion_timing_header(c, &c->more);
+    if (c->out.failed || c->more.failed || c->prompt_logprobs.failed) {
+        rp_completion_fail_text(c, 503, "overloaded", "out of memory");
+        return;
+    }
+    rp_completion_answered(c, 200, NULL);
+    rp_completion_log(c);
+    c->sent_bytes = c->out.len;
+    rp_server_trace_answered(c, 200);
+    rp_conn_reply(rp_completion_let_go(c), 200, "application/json", extra, c->out.data, c->out.len);
+}
+
+void rp_completion_finish(struct rp_completion *c) {
+    struct rp_sse_tokens tokens;
+    if (rp_completion_profile_start(c, rp_completion_finish))
+        return;
+    sum_tokens(c, &tokens);
+    rp_completion_timing(c, &c->more);
+    if (!c->params.stream) {
+        finish_whole(c, &tokens);
+        return;
+    }
+    rp_completion_answered(c, 200, NULL);
+    rp_completion_log(c);
+    finish_stream(c, &tokens);
+}

@@ -1,0 +1,109 @@
+/* completion_text.c - tokens to text: the detokenizer, stop strings, and the log-probabilities that go with them. */
+#include "server/api/completion_internal.h"
+
+#include <string.h>
+
+static uint64_t count_chars(const char *text, size_t len) {
+    uint64_t chars = 0;
+    for (size_t i = 0; i < len; i++)
+        chars += ((unsigned char)text[i] & 0xc0) != 0x80;
+    return chars;
+}
+
+/* --- The prompt -------------------------------------------------------------------------------- */
+
+/* A token of the prompt: its place is where its text begins in the prompt's. */
+static void add_prompt_token(struct rp_completion *c, struct rp_choice *choice, int32_t token,
+                             const struct rp_event *event) {
+    rp_token_log_add(&choice->prompt_log, token, event, 0, choice->prompt_chars);
+    rp_buffer_clear(&c->detok_text);
+    if (rp_detokenizer_push(&choice->prompt_detok, token, &c->detok_text) != RP_OK)
+        choice->prompt_log.entries.failed = true;
+    choice->prompt_chars += count_chars(c->detok_text.data, c->detok_text.len);
+    rp_buffer_clear(&c->detok_text);
+}
+
+void rp_choice_prompt_token(struct rp_completion *c, struct rp_choice *choice,
+                            const struct rp_event *event) {
+    if (c->conn && !choice->finish_reason)
+        add_prompt_token(c, choice, event->token, event);
+}
+
+/* As the client wrote it, or what its ids stand for. */
+static bool append_prompt(struct rp_completion *c, const struct rp_choice *choice,
+                          const struct rp_text_item *item, struct rp_buffer *out) {
+    struct rp_detokenizer detok;
+    int status = RP_OK;
+    if (item->text) {
+        rp_buffer_append(out, item->text, item->len);
+        return !out->failed;
+    }
+    rp_detokenizer_init(&detok, c->server->serving.tokenizer, c->params.skip_special_tokens);
+    for (uint32_t i = 0; i < choice->request.prompt_count && status == RP_OK; i++)
+        status = rp_detokenizer_push(&detok, choice->request.prompt[i], out);
+    return status == RP_OK && rp_detokenizer_finish(&detok, out) == RP_OK;
+}
+
+bool rp_choice_echo(struct rp_completion *c, struct rp_choice *choice) {
+    uint32_t index = (uint32_t)(choice - c->choices);
+    rp_detokenizer_init(&choice->prompt_detok, c->server->serving.tokenizer,
+                        c->params.skip_special_tokens);
+    if (choice->request.prompt_logprobs)
+        add_prompt_token(c, choice, choice->request.prompt[0], NULL);
+    if (!c->params.echo)
+        return true;
+    if (!append_prompt(c, choice, &c->items[index / c->per_prompt], &choice->text))
+        return false;
+    choice->text_chars = count_chars(choice->text.data, choice->text.len);
+    return true;
+}
+
+/* --- The answer -------------------------------------------------------------------------------- */
+
+static void append_stop(struct rp_completion *c, struct rp_choice *choice) {
+    const struct rp_stop_string *stop = &c->params.stop.strings[choice->match.found];
+    if (!c->params.include_stop)
+        return;
+    rp_buffer_append(&choice->text, stop->bytes, stop->len);
+    choice->passed_bytes += stop->len;
+}
+
+/* What the detokenizer made of a token goes through the stop strings. True: the text has ended. */
+static bool take_text(struct rp_completion *c, struct rp_choice *choice) {
+    size_t before = choice->text.len, len = c->detok_text.len;
+    const char *text = c->detok_text.data;
+    bool ended = false;
+    choice->text_bytes += len;
+    choice->text_chars += count_chars(text, len);
+    if (choice->tokens <= c->params.min_tokens)
+        rp_buffer_append(&choice->text, text, len);
+    else
+        ended = rp_stop_match_push(&choice->match, text, len, &choice->text);
+    rp_buffer_clear(&c->detok_text);
+    choice->passed_bytes += choice->text.len - before;
+    if (ended)
+        append_stop(c, choice);
+    if (ended)
+        rp_token_log_cut(&choice->log, choice->passed_bytes);
+    else
+        rp_token_log_release(&choice->log, choice->passed_bytes);
+    return ended;
+}
+
+int rp_choice_take_token(struct rp_completion *c, struct rp_choice *choice,
+                         const struct rp_event *event, bool *out_ended) {
+    if (c->params.logprobs >= 0)
+        rp_token_log_add(&choice->log, event->token, event, choice->text_bytes, choice->text_chars);
+    int status = rp_detokenizer_push(&choice->detok, event->token, &c->detok_text);
+    *out_ended = status == RP_OK && take_text(c, choice);
+    if (status != RP_OK || choice->text.failed || choice->log.entries.failed)
+        return RP_STATUS_NO_MEMORY;
+    return RP_OK;
+}
+
+void rp_choice_end_text(struct rp_completion *c, struct rp_choice *choice) {
+    if (rp_detokenizer_finish(&choice->detok, &c->detok_text) == RP_OK && take_text(c, choice))
+        return;
+    rp_stop_match_finish(&choice->match, &choice->text);
+    rp_token_log_release_all(&choice->log);
+}

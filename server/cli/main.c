@@ -1,0 +1,72 @@
+/* main.c - finds the command and hands over. */
+#include "server/cli/commands.h"
+#include "server/cli/flags.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static const struct command {
+    const char *name;
+    int (*run)(int argc, char **argv);
+    const char *summary;
+} commands[] = {
+    {"serve", rp_cmd_serve, "serve a model over HTTP, OpenAI-compatible"},
+    {"run", rp_cmd_run, "complete one prompt in the terminal"},
+    {"bench", rp_cmd_bench,
+     "measure: serve, sweep, compare, decode, step, prefill, kernels, matmul, membw"},
+    {"eval", rp_cmd_eval, "how well a model predicts a text, and how far it is from another"},
+    {"quantize", rp_cmd_quantize, "write a model with 8-bit weights"},
+    {"inspect", rp_cmd_inspect,
+     "show a model, its memory plan and its program, without loading it"},
+    {"doctor", rp_cmd_doctor, "what this machine offers, and what would be used"},
+    {"top", rp_cmd_top, "watch a running server in the terminal"},
+    {"trace", rp_cmd_trace, "what a process that crashed left behind, as a trace"},
+    {"tokenize", rp_cmd_tokenize, "text from standard input to token ids"},
+    {"template", rp_cmd_template,
+     "a conversation to the prompt that the chat template makes of it"},
+    {"mask", rp_cmd_mask, "what an attention mask says, proves and looks like"},
+};
+
+static void print_help(FILE *out) {
+    fprintf(out,
+            "reprise " RP_VERSION ": serves large language models by replaying captured graphs\n\n"
+            "usage: reprise COMMAND ...\n\n");
+    for (size_t i = 0; i < RP_ARRAY_COUNT(commands); i++)
+        fprintf(out, "  %-10s %s\n", commands[i].name, commands[i].summary);
+    fprintf(out, "\n`reprise COMMAND --help` lists the flags of a command.\n");
+}
+
+static int unknown_command(const char *name) {
+    const char *names[RP_ARRAY_COUNT(commands)];
+    struct rp_error err = {0};
+    for (size_t i = 0; i < RP_ARRAY_COUNT(commands); i++)
+        names[i] = commands[i].name;
+    const char *nearest = rp_nearest_name(name, names, RP_ARRAY_COUNT(commands));
+    int status = rp_error_set(&err, RP_STATUS_INVALID, "unknown command %s", name);
+    (void)status;
+    if (nearest)
+        rp_error_hint(&err, "did you mean `reprise %s`?", nearest);
+    else
+        rp_error_hint(&err, "`reprise --help` lists the commands");
+    return rp_fail(RP_EXIT_USAGE, &err);
+}
+
+int main(int argc, char **argv) {
+    if (argc < 2) {
+        print_help(stderr);
+        return RP_EXIT_USAGE;
+    }
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 ||
+        strcmp(argv[1], "help") == 0) {
+        print_help(stdout);
+        return RP_EXIT_OK;
+    }
+    if (strcmp(argv[1], "--version") == 0) {
+        printf("reprise " RP_VERSION "\n");
+        return RP_EXIT_OK;
+    }
+    for (size_t i = 0; i < RP_ARRAY_COUNT(commands); i++)
+        if (strcmp(argv[1], commands[i].name) == 0)
+            return commands[i].run(argc - 1, argv + 1);
+    return unknown_command(argv[1]);
+}

@@ -1,0 +1,276 @@
+/* serve_options.h - the flags that say what is served and how: of `serve`, and of every command that makes
+ * an engine. Names are vLLM's where the thing is the same. */
+#ifndef RP_SERVER_SERVE_OPTIONS_H
+#define RP_SERVER_SERVE_OPTIONS_H
+
+#include "server/cli/flags.h"
+
+/* Index into the choices of --dtype (the first three) and --kv-cache-dtype. fp8_e4m3 is fp8, as vLLM has both names. */
+#define RP_KV_DTYPE_CHOICES "auto|float32|bfloat16|fp8|int8|fp8_e4m3"
+enum rp_dtype_choice {
+    RP_DTYPE_CHOICE_AUTO,
+    RP_DTYPE_CHOICE_FLOAT32,
+    RP_DTYPE_CHOICE_BFLOAT16,
+    RP_DTYPE_CHOICE_FP8,
+    RP_DTYPE_CHOICE_INT8,
+    RP_DTYPE_CHOICE_FP8_E4M3
+};
+
+/* What an engine is made with. */
+struct rp_engine_options {
+    uint32_t dtype, kv_cache_dtype; /* rp_dtype_choice */
+    uint32_t device;                /* rp_device_choice of backend/module.h */
+    uint32_t quantization;          /* enum rp_quant_scheme */
+    bool quantize_head;
+    uint32_t numerics; /* invariant|fast */
+    uint32_t max_model_len, max_num_seqs, max_num_batched_tokens, max_num_queued_reqs;
+    uint32_t block_size, num_gpu_blocks_override, threads, run_ahead;
+    uint64_t kv_cache_memory_bytes;
+    double swap_space_gib; /* -1: from the free memory */
+    double gpu_memory_utilization, watchdog_timeout_s;
+    const char *debug_fault, *debug_plant;
+    uint32_t profile_every;
+    bool enable_prefix_caching, enforce_eager, disable_fusion, nvtx;
+    const char *attention_mask; /* of commands with RP_MASK_FLAGS */
+    bool allow_noncausal;
+};
+
+struct rp_serve_options {
+    struct rp_engine_options engine;
+    const char *host, *served_model_name, *api_key, *api_key_file, *admin_host, *chat_template;
+    const char *uds, *allowed_origins;
+    uint32_t port, admin_port, max_connections, key_limit;
+    uint32_t log_level;                /* enum rp_log_level */
+    uint32_t trace_seconds, trace_mib; /* the flight recorder */
+    const char *trace_dir;             /* its dumps */
+    uint32_t trace_dir_mib, trace_interval_s, trace_preemptions;
+    double trace_dump_seconds, slow_step_factor;
+    double shutdown_timeout_s, timeout_keep_alive_s;
+    double slo_ttft_ms, slo_tpot_ms, slo_e2e_ms, slo_itl_ms;
+    uint64_t seed;
+    bool insecure_no_auth, vllm_metrics;
+};
+
+/* The flags of its mask program, as rows for a command's table; base: as below. */
+#define RP_MASK_FLAGS(base)                                                                        \
+    {"attention-mask",                                                                             \
+     RP_FLAG_TEXT,                                                                                 \
+     (base) + offsetof(struct rp_engine_options, attention_mask),                                  \
+     "EXPR|@FILE",                                                                                 \
+     0,                                                                                            \
+     0,                                                                                            \
+     NULL,                                                                                         \
+     "which tokens meet, in place of the model's own rules (docs/masks.md)"},                      \
+    {                                                                                              \
+        "allow-noncausal", RP_FLAG_SWITCH,                                                         \
+            (base) + offsetof(struct rp_engine_options, allow_noncausal), NULL, 0, 0, NULL,        \
+            "a mask that lets tokens see what is behind them: prompts are then computed whole"     \
+    }
+
+/* The flags of struct rp_engine_options, as rows for a command's table; base: offsetof the struct in the
+ * command's options. */
+#define RP_ENGINE_FLAGS(base)                                                                      \
+    {"dtype",                                                                                      \
+     RP_FLAG_CHOICE,                                                                               \
+     (base) + offsetof(struct rp_engine_options, dtype),                                           \
+     "auto|float32|bfloat16",                                                                      \
+     0,                                                                                            \
+     0,                                                                                            \
+     "auto",                                                                                       \
+     "matrices in memory; auto keeps bf16 and f32 files as they are, f16 becomes f32"},            \
+        {"quantization",                                                                           \
+         RP_FLAG_CHOICE,                                                                           \
+         (base) + offsetof(struct rp_engine_options, quantization),                                \
+         "none|int8|fp8|int8-w8a16|fp8-w8a16",                                                     \
+         0,                                                                                        \
+         0,                                                                                        \
+         "none",                                                                                   \
+         "matrices of the layers in 8 bits; w8a16: what meets them stays bf16"},                   \
+        {"quantization-head",                                                                      \
+         RP_FLAG_SWITCH,                                                                           \
+         (base) + offsetof(struct rp_engine_options, quantize_head),                               \
+         NULL,                                                                                     \
+         0,                                                                                        \
+         0,                                                                                        \
+         NULL,                                                                                     \
+         "with --quantization: the head, too; one that is tied takes the embedding with it"},      \
+        {"kv-cache-dtype",                                                                         \
+         RP_FLAG_CHOICE,                                                                           \
+         (base) + offsetof(struct rp_engine_options, kv_cache_dtype),                              \
+         RP_KV_DTYPE_CHOICES,                                                                      \
+         0,                                                                                        \
+         0,                                                                                        \
+         "auto",                                                                                   \
+         "K and V in pages; auto: as the matrices, or bfloat16; fp8, int8: a scale per token and " \
+         "head"},                                                                                  \
+        {"device",                                                                                 \
+         RP_FLAG_CHOICE,                                                                           \
+         (base) + offsetof(struct rp_engine_options, device),                                      \
+         "auto|cpu|cuda",                                                                          \
+         0,                                                                                        \
+         0,                                                                                        \
+         "auto",                                                                                   \
+         "where to run; auto: a card when there is one"},                                          \
+        {"nvtx",                                                                                   \
+         RP_FLAG_SWITCH,                                                                           \
+         (base) + offsetof(struct rp_engine_options, nvtx),                                        \
+         NULL,                                                                                     \
+         0,                                                                                        \
+         0,                                                                                        \
+         NULL,                                                                                     \
+         "CUDA: NVTX ranges around captures, launches and waits, for Nsight"},                     \
+        {"numerics",                                                                               \
+         RP_FLAG_CHOICE,                                                                           \
+         (base) + offsetof(struct rp_engine_options, numerics),                                    \
+         "invariant|fast",                                                                         \
+         0,                                                                                        \
+         0,                                                                                        \
+         "invariant",                                                                              \
+         "invariant: a request's answer does not depend on the others; fast: the fastest "         \
+         "kernels"},                                                                               \
+        {"max-model-len",                                                                          \
+         RP_FLAG_UINT,                                                                             \
+         (base) + offsetof(struct rp_engine_options, max_model_len),                               \
+         "N",                                                                                      \
+         0,                                                                                        \
+         16777216,                                                                                 \
+         "0",                                                                                      \
+         "tokens of prompt and answer together; 0: the model's, as memory allows"},                \
+        {"max-num-seqs",                                                                           \
+         RP_FLAG_UINT,                                                                             \
+         (base) + offsetof(struct rp_engine_options, max_num_seqs),                                \
+         "N",                                                                                      \
+         0,                                                                                        \
+         4096,                                                                                     \
+         "0",                                                                                      \
+         "sequences served at once; 0: 64 on the CPU, 256 on a card"},                             \
+        {"max-num-batched-tokens",                                                                 \
+         RP_FLAG_UINT,                                                                             \
+         (base) + offsetof(struct rp_engine_options, max_num_batched_tokens),                      \
+         "N",                                                                                      \
+         0,                                                                                        \
+         65536,                                                                                    \
+         "0",                                                                                      \
+         "tokens of the largest step, at least 16; 0: 512 on the CPU, 2048 on a card"},            \
+        {"max-num-queued-reqs",                                                                    \
+         RP_FLAG_UINT,                                                                             \
+         (base) + offsetof(struct rp_engine_options, max_num_queued_reqs),                         \
+         "N",                                                                                      \
+         1,                                                                                        \
+         65536,                                                                                    \
+         "256",                                                                                    \
+         "waiting requests before 429"},                                                           \
+        {"block-size",                                                                             \
+         RP_FLAG_UINT,                                                                             \
+         (base) + offsetof(struct rp_engine_options, block_size),                                  \
+         "N",                                                                                      \
+         0,                                                                                        \
+         256,                                                                                      \
+         "0",                                                                                      \
+         "tokens per KV page, a power of two; 0: the device's choice"},                            \
+        {"num-gpu-blocks-override",                                                                \
+         RP_FLAG_UINT,                                                                             \
+         (base) + offsetof(struct rp_engine_options, num_gpu_blocks_override),                     \
+         "N",                                                                                      \
+         0,                                                                                        \
+         1073741824,                                                                               \
+         "0",                                                                                      \
+         "pages of the KV pool; 0: from memory"},                                                  \
+        {"kv-cache-memory-bytes",                                                                  \
+         RP_FLAG_SIZE,                                                                             \
+         (base) + offsetof(struct rp_engine_options, kv_cache_memory_bytes),                       \
+         "SIZE",                                                                                   \
+         0,                                                                                        \
+         1e15,                                                                                     \
+         "0",                                                                                      \
+         "bytes of the KV pool (K, M, G); 0: from memory"},                                        \
+        {"gpu-memory-utilization",                                                                 \
+         RP_FLAG_REAL,                                                                             \
+         (base) + offsetof(struct rp_engine_options, gpu_memory_utilization),                      \
+         "SHARE",                                                                                  \
+         0.01,                                                                                     \
+         1,                                                                                        \
+         "0.92",                                                                                   \
+         "share of a card's memory that may be in use, by everybody together"},                    \
+        {"swap-space",                                                                             \
+         RP_FLAG_REAL,                                                                             \
+         (base) + offsetof(struct rp_engine_options, swap_space_gib),                              \
+         "GIB",                                                                                    \
+         -1,                                                                                       \
+         65536,                                                                                    \
+         "-1",                                                                                     \
+         "GiB of host memory for sequences that are swapped out; -1: at most 4, and at most a "    \
+         "quarter of what is free"},                                                               \
+        {"enable-prefix-caching",                                                                  \
+         RP_FLAG_SWITCH,                                                                           \
+         (base) + offsetof(struct rp_engine_options, enable_prefix_caching),                       \
+         NULL,                                                                                     \
+         0,                                                                                        \
+         0,                                                                                        \
+         "true",                                                                                   \
+         "reuse pages of equal beginnings"},                                                       \
+        {"run-ahead",                                                                              \
+         RP_FLAG_UINT,                                                                             \
+         (base) + offsetof(struct rp_engine_options, run_ahead),                                   \
+         "0|1",                                                                                    \
+         0,                                                                                        \
+         1,                                                                                        \
+         "1",                                                                                      \
+         "launch a step before the last one was read"},                                            \
+        {"enforce-eager",                                                                          \
+         RP_FLAG_SWITCH,                                                                           \
+         (base) + offsetof(struct rp_engine_options, enforce_eager),                               \
+         NULL,                                                                                     \
+         0,                                                                                        \
+         0,                                                                                        \
+         NULL,                                                                                     \
+         "run every step kernel by kernel instead of replaying it"},                               \
+        {"disable-fusion",                                                                         \
+         RP_FLAG_SWITCH,                                                                           \
+         (base) + offsetof(struct rp_engine_options, disable_fusion),                              \
+         NULL,                                                                                     \
+         0,                                                                                        \
+         0,                                                                                        \
+         NULL,                                                                                     \
+         "one kernel per operator"},                                                               \
+        {"watchdog-timeout",                                                                       \
+         RP_FLAG_REAL,                                                                             \
+         (base) + offsetof(struct rp_engine_options, watchdog_timeout_s),                          \
+         "SECONDS",                                                                                \
+         0,                                                                                        \
+         86400,                                                                                    \
+         "30",                                                                                     \
+         "a device that stands still in a step for so long has failed; 0: never"},                 \
+        {"profile-every",                                                                          \
+         RP_FLAG_UINT,                                                                             \
+         (base) + offsetof(struct rp_engine_options, profile_every),                               \
+         "N",                                                                                      \
+         0,                                                                                        \
+         1000000000,                                                                               \
+         "64",                                                                                     \
+         "time every kernel of one step in N, for /debug/profile; 0: only when asked"},            \
+        {"debug-fault",                                                                            \
+         RP_FLAG_TEXT,                                                                             \
+         (base) + offsetof(struct rp_engine_options, debug_fault),                                 \
+         "illegal_address|trap|hang@STEP",                                                         \
+         0,                                                                                        \
+         0,                                                                                        \
+         NULL,                                                                                     \
+         NULL},                                                                                    \
+        {"debug-plant",                                                                            \
+         RP_FLAG_TEXT,                                                                             \
+         (base) + offsetof(struct rp_engine_options, debug_plant),                                 \
+         "node|allocation|slow:SHARE",                                                             \
+         0,                                                                                        \
+         0,                                                                                        \
+         NULL,                                                                                     \
+         NULL},                                                                                    \
+    {                                                                                              \
+        "threads", RP_FLAG_UINT, (base) + offsetof(struct rp_engine_options, threads), "N", 0,     \
+            1024, "0", "CPU workers; 0: one per core"                                              \
+    }
+
+/* The command `serve`. */
+extern const struct rp_command_spec rp_serve_spec;
+
+#endif

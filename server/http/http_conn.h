@@ -1,0 +1,104 @@
+/* http_conn.h - one connection: bytes to requests, answers to bytes.
+ *
+ *   HEAD -> BODY -> BUSY -> (answer written) -> HEAD ...        or -> LINGER -> closed
+ *
+ * One request at a time: while a handler works (BUSY), what the client sends on is kept, up to a limit,
+ * and read afterwards. A handler answers with rp_conn_reply, or with rp_conn_stream_begin, _write, _end;
+ * at once or later. Whoever answers later sets `gone`, which is called when the client has left: the
+ * connection must not be touched after.
+ * Thread: loop. */
+#ifndef RP_SERVER_HTTP_CONN_H
+#define RP_SERVER_HTTP_CONN_H
+
+#include "base/buffer.h"
+#include "server/http/http_head.h"
+#include "server/server_internal.h"
+
+#include <llhttp.h>
+
+struct rp_route;
+struct rp_http_error;
+
+enum rp_conn_state { RP_CONN_HEAD, RP_CONN_BODY, RP_CONN_BUSY, RP_CONN_LINGER, RP_CONN_CLOSED };
+
+struct rp_conn {
+    struct rp_server *server;
+    struct rp_listener *listener;
+    struct rp_conn *prev, *next;
+    union rp_socket socket;
+    uv_write_t write;
+    uv_shutdown_t shutdown;
+    llhttp_t parser;
+    enum rp_conn_state state;
+
+    struct rp_buffer in; /* received, not parsed */
+    size_t in_used;
+    struct rp_head_scan scan;
+    struct rp_http_head head;
+    struct rp_buffer body;
+    uint64_t body_raw_bytes; /* chunk headers included */
+    uint64_t first_byte_ns;  /* of the request in work */
+    int64_t unix_offset_ns;  /* time since the epoch less rp_tick_ns, at the first byte */
+    uint64_t received_ns;    /* all of it is here */
+    uint64_t deadline_ns;    /* of the phase */
+
+    const struct rp_route *route;
+    char request_id[RP_REQUEST_ID_MAX + 1];
+    struct rp_trace_context trace;
+    uint16_t status;   /* of the answer */
+    int32_t key_index; /* which API key; -1: none asked for */
+    bool head_only, http10, keep_alive, reading, message_done, rejected;
+
+    /* Output: one buffer fills while the other is being written. */
+    struct rp_buffer out[2];
+    uint8_t filling;
+    bool writing, reply_begun, reply_done, streaming, pumping, pump_again, saw_eof;
+    size_t write_left;
+    uint64_t write_progress_ns;
+    uint64_t stall_since_ns,
+        stall_ns; /* output that the client did not take at once: since, altogether */
+
+    /* The request's record (completion_record.c): whether it is to have one, and has one; those in the log that wait
+     * for the answer to be written. */
+    bool recordable, recorded;
+    uint32_t log_count;
+    uint64_t log_first;
+
+    void (*drained)(void *ctx); /* of a stream: once, when all that was written has gone out */
+    void *drained_ctx;
+    void (*gone)(void *ctx);
+    void *gone_ctx;
+};
+
+/* A response that is complete. body may be NULL when len is 0. extra: further header lines, each with
+ * its CRLF, or NULL. */
+void rp_conn_reply(struct rp_conn *conn, int status, const char *content_type, const char *extra,
+                   const char *body, size_t len);
+/* The begin of a body in chunks, continued by rp_conn_stream_write and _end. The writer keeps what is unread below
+ * limits.stream_bytes: it writes on when rp_conn_stream_is_drained, or asks to be called (conn->drained).
+ * extra: as for rp_conn_reply. False when the client is gone, or asked for the head alone: nothing follows. */
+bool rp_conn_body_begin(struct rp_conn *conn, int status, const char *content_type,
+                        const char *extra);
+bool rp_conn_stream_is_drained(const struct rp_conn *conn);
+/* Server-sent events; extra as above. False when the client is too slow or gone: the connection is then closing, and
+ * `gone` has been called. */
+bool rp_conn_stream_begin(struct rp_conn *conn, const char *extra);
+bool rp_conn_stream_write(struct rp_conn *conn, const char *bytes, size_t len);
+void rp_conn_stream_end(struct rp_conn *conn);
+/* Ends a stream without its end: the client sees that something is missing. */
+void rp_conn_stream_abort(struct rp_conn *conn);
+
+/* How long output of the request in work has waited for the client to read. */
+uint64_t rp_conn_stall_ns(const struct rp_conn *conn);
+/* Gives the request in work its id and its place in a trace, where it has none: the client's (either may be NULL),
+ * else ones of our own. */
+void rp_conn_identify(struct rp_conn *conn, const char *request_id, const char *traceparent);
+/* completion_record.c: a request that is answered with an error before it became a completion. */
+void rp_record_refused(struct rp_conn *conn, const struct rp_http_error *error);
+
+/* For the server: a new connection on a listener, the clock, and the end. */
+void rp_conn_accept(struct rp_listener *listener);
+void rp_conn_tick(struct rp_conn *conn, uint64_t now_ns);
+void rp_conn_close(struct rp_conn *conn);
+
+#endif

@@ -1,0 +1,62 @@
+#include "server/http/router.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static const struct rp_route routes[] = {
+    {"/v1/completions", RP_METHOD_POST, RP_ACCESS_KEY, rp_api_completions},
+    {"/v1/chat/completions", RP_METHOD_POST, RP_ACCESS_KEY, rp_api_chat},
+    {"/v1/models", RP_METHOD_GET, RP_ACCESS_KEY, rp_api_models},
+    {"/v1/models/*", RP_METHOD_GET, RP_ACCESS_KEY, rp_api_model},
+    {"/tokenize", RP_METHOD_POST, RP_ACCESS_KEY, rp_api_tokenize},
+    {"/detokenize", RP_METHOD_POST, RP_ACCESS_KEY, rp_api_detokenize},
+    {"/health", RP_METHOD_GET, RP_ACCESS_OPEN, rp_api_ready},
+    {"/health/ready", RP_METHOD_GET, RP_ACCESS_OPEN, rp_api_ready},
+    {"/health/live", RP_METHOD_GET, RP_ACCESS_OPEN, rp_api_live},
+    {"/version", RP_METHOD_GET, RP_ACCESS_KEY, rp_api_version},
+    {"/metrics", RP_METHOD_GET, RP_ACCESS_ADMIN, rp_api_metrics},
+    {"/debug/env", RP_METHOD_GET, RP_ACCESS_ADMIN, rp_api_debug_env},
+    {"/debug/latency", RP_METHOD_GET, RP_ACCESS_ADMIN, rp_api_debug_latency},
+    {"/debug/profile", RP_METHOD_GET | RP_METHOD_POST, RP_ACCESS_ADMIN, rp_api_debug_profile},
+    {"/debug/profile/counters", RP_METHOD_GET, RP_ACCESS_ADMIN, rp_api_debug_counters},
+    {"/debug/diagnose", RP_METHOD_GET, RP_ACCESS_ADMIN, rp_api_debug_diagnose},
+    {"/debug/graphs", RP_METHOD_GET, RP_ACCESS_ADMIN, rp_api_debug_graphs},
+    {"/debug/masks", RP_METHOD_GET, RP_ACCESS_ADMIN, rp_api_debug_masks},
+    {"/debug/flight", RP_METHOD_GET, RP_ACCESS_ADMIN, rp_api_debug_flight},
+    {"/debug/trace", RP_METHOD_GET, RP_ACCESS_ADMIN, rp_api_debug_trace},
+    {"/debug/requests", RP_METHOD_GET, RP_ACCESS_ADMIN, rp_api_debug_requests},
+    {"/debug/requests/*", RP_METHOD_GET, RP_ACCESS_ADMIN, rp_api_debug_request},
+    {"/debug/status", RP_METHOD_GET, RP_ACCESS_ADMIN, rp_api_debug_status},
+    {"/debug/steps", RP_METHOD_GET, RP_ACCESS_ADMIN, rp_api_debug_steps},
+    {"/debug/ui", RP_METHOD_GET, RP_ACCESS_ADMIN, rp_api_debug_ui},
+    {"/debug/memory", RP_METHOD_GET, RP_ACCESS_ADMIN, rp_api_debug_memory},
+    {"/debug/memory/history", RP_METHOD_POST, RP_ACCESS_ADMIN, rp_api_debug_memory_history},
+    {"/debug/memory/reset_peak", RP_METHOD_POST, RP_ACCESS_ADMIN, rp_api_debug_memory_reset},
+};
+
+const struct rp_route *rp_route_find(const char *path, size_t len) {
+    for (size_t i = 0; i < RP_ARRAY_COUNT(routes); i++) {
+        size_t n = strlen(routes[i].path);
+        bool prefix = routes[i].path[n - 1] == '*';
+        if (prefix ? len > n - 1 && memcmp(path, routes[i].path, n - 1) == 0
+                   : len == n && memcmp(path, routes[i].path, n) == 0)
+            return &routes[i];
+    }
+    return NULL;
+}
+
+uint32_t rp_route_index(const struct rp_route *route) {
+    return route ? (uint32_t)(route - routes) : rp_route_count();
+}
+
+uint32_t rp_route_count(void) { return (uint32_t)RP_ARRAY_COUNT(routes); }
+
+const char *rp_route_label(uint32_t index) {
+    return index < RP_ARRAY_COUNT(routes) ? routes[index].path : "other";
+}
+
+void rp_route_allow_header(const struct rp_route *route, char *out, size_t size) {
+    uint32_t methods = route ? route->methods : RP_METHOD_GET | RP_METHOD_POST;
+    snprintf(out, size, "Allow: %s%s%s\r\n", methods & RP_METHOD_GET ? "GET, HEAD, " : "",
+             methods & RP_METHOD_POST ? "POST, " : "", "OPTIONS");
+}

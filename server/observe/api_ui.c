@@ -1,0 +1,16 @@
+/* api_ui.c - GET /debug/ui: one page that draws what the other routes under /debug answer. */
+#include "server/http/http_conn.h"
+#include "server/http/http_query.h"
+#include "server/http/router.h"
+#include "server/observe/ui_page.h"
+
+void rp_api_debug_ui(struct rp_conn *conn) {
+    /* Nothing from elsewhere, and nobody's frame: what a request's name or a model's is called stays text. */
+    static const char extra[] =
+        "Content-Security-Policy: default-src 'none'; script-src 'unsafe-inline'; "
+        "style-src 'unsafe-inline'; connect-src 'self'; frame-ancestors 'none'; base-uri 'none'\r\n"
+        "Cache-Control: no-cache\r\n";
+    if (rp_query_read_conn(conn, NULL, 0))
+        rp_conn_reply(conn, 200, "text/html; charset=utf-8", extra, (const char *)rp_ui_page,
+                      rp_ui_page_len);
+}

@@ -1,0 +1,174 @@
+#include "server/observe/flight_watch.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+const char *const rp_flight_triggers[RP_FLIGHT_TRIGGER_COUNT] = {
+#define X(name, text) [RP_FLIGHT_##name] = text,
+    RP_FLIGHT_TRIGGERS(X)
+#undef X
+};
+
+struct rp_flight_rules rp_flight_rules_default(void) {
+    return (struct rp_flight_rules){.slo_count_min = 20,
+                                    .step_factor = 10.0,
+                                    .step_excess_ns = 2000000,
+                                    .step_count_min = 32,
+                                    .preemptions = 8,
+                                    .burst_ns = UINT64_C(2000000000)};
+}
+
+void rp_flight_watch_init(struct rp_flight_watch *watch, const struct rp_flight_rules *rules) {
+    memset(watch, 0, sizeof *watch);
+    watch->rules = *rules;
+}
+
+static bool failed(struct rp_flight_watch *watch, const struct rp_flight_view *view,
+                   struct rp_flight_cause *out) {
+    if (!view->failure || watch->failure_said)
+        return false;
+    watch->failure_said = true;
+    *out = (struct rp_flight_cause){.trigger = RP_FLIGHT_DEVICE};
+    snprintf(out->text, sizeof out->text, "the device has failed: %.200s", view->failure);
+    return true;
+}
+
+static bool graph_missing(struct rp_flight_watch *watch, const struct rp_flight_view *view,
+                          struct rp_flight_cause *out) {
+    if (!view->graphs_missing || !view->steps_total || watch->graphs_said)
+        return false;
+    watch->graphs_said = true;
+    *out =
+        (struct rp_flight_cause){.trigger = RP_FLIGHT_GRAPH_MISSING, .value = view->graphs_missing};
+    snprintf(out->text, sizeof out->text,
+             "%u sizes could not be captured: their steps run in a larger graph",
+             view->graphs_missing);
+    return true;
+}
+
+static bool pages_out(struct rp_flight_watch *watch, const struct rp_flight_view *view,
+                      struct rp_flight_cause *out) {
+    const uint32_t looks_kept = RP_ARRAY_COUNT(watch->looked_ns);
+    uint64_t before = view->preemptions;
+    for (uint32_t i = 0; i < RP_MIN(watch->looks, looks_kept); i++)
+        if (view->now_ns - watch->looked_ns[i] <= watch->rules.burst_ns)
+            before = RP_MIN(before, watch->preemptions[i]);
+    watch->looked_ns[watch->looks % looks_kept] = view->now_ns;
+    watch->preemptions[watch->looks++ % looks_kept] = view->preemptions;
+    uint64_t burst = view->preemptions - before;
+    if (!watch->rules.preemptions || burst < watch->rules.preemptions)
+        return false;
+    *out = (struct rp_flight_cause){.trigger = RP_FLIGHT_PAGES_OUT,
+                                    .value = (double)burst,
+                                    .limit = (double)watch->rules.preemptions};
+    snprintf(out->text, sizeof out->text,
+             "pages ran out: %llu requests were swapped out within %.3g s",
+             (unsigned long long)burst, (double)watch->rules.burst_ns * 1e-9);
+    /* The next burst counts from here. */
+    for (uint32_t i = 0; i < looks_kept; i++)
+        watch->preemptions[i] = view->preemptions;
+    return true;
+}
+
+static bool slo_broken(struct rp_flight_watch *watch, const struct rp_flight_view *view,
+                       struct rp_flight_cause *out) {
+    static const char *const names[] = {"time to first token", "time per output token",
+                                        "time of a request", "time between tokens"};
+    for (uint32_t i = 0; i < RP_FLIGHT_SLOS; i++) {
+        double limit = (double)watch->rules.slo_ns[i];
+        bool broken = limit > 0 && view->latency[i].count >= watch->rules.slo_count_min &&
+                      view->latency[i].p99_ns > limit;
+        if (!broken || watch->slo_said[i]) {
+            watch->slo_said[i] = broken;
+            continue;
+        }
+        watch->slo_said[i] = true;
+        *out = (struct rp_flight_cause){.trigger = (enum rp_flight_trigger)(RP_FLIGHT_SLO_TTFT + i),
+                                        .value = view->latency[i].p99_ns / 1e9,
+                                        .limit = limit / 1e9};
+        snprintf(out->text, sizeof out->text,
+                 "%s: p99 of the last 10 s is %.4g ms, the objective %.4g ms", names[i],
+                 view->latency[i].p99_ns * 1e-6, limit * 1e-6);
+        return true;
+    }
+    return false;
+}
+
+static int compare_us(const void *left, const void *right) {
+    uint32_t a = *(const uint32_t *)left, b = *(const uint32_t *)right;
+    return a < b ? -1 : a > b;
+}
+
+/* Of the steps kept of the bucket; sorted anew now and then only. */
+static uint32_t median_of(struct rp_flight_watch *watch, uint32_t bucket) {
+    uint32_t sorted[RP_FLIGHT_KEPT];
+    uint32_t kept = RP_MIN(watch->buckets[bucket].count, (uint32_t)RP_FLIGHT_KEPT);
+    if (watch->buckets[bucket].count >= watch->buckets[bucket].until) {
+        memcpy(sorted, watch->buckets[bucket].kept, kept * sizeof *sorted);
+        qsort(sorted, kept, sizeof *sorted, compare_us);
+        watch->buckets[bucket].median = sorted[kept / 2];
+        watch->buckets[bucket].until = watch->buckets[bucket].count + 16;
+    }
+    return watch->buckets[bucket].median;
+}
+
+static bool is_slow(struct rp_flight_watch *watch, const struct rp_step_record *step,
+                    struct rp_flight_cause *out) {
+    const struct rp_flight_rules *rules = &watch->rules;
+    uint32_t bucket = step->graph;
+    if (bucket >= RP_FLIGHT_BUCKETS || step->end_ns < step->begin_ns)
+        return false;
+    uint64_t took = step->end_ns - step->begin_ns;
+    bool slow = false;
+    if (watch->buckets[bucket].count >= rules->step_count_min) {
+        double median = (double)median_of(watch, bucket) * 1e3;
+        slow = (double)took > rules->step_factor * median &&
+               (double)took > median + (double)rules->step_excess_ns;
+        if (slow) {
+            *out = (struct rp_flight_cause){.trigger = RP_FLIGHT_SLOW_STEP,
+                                            .value = (double)took / 1e9,
+                                            .limit = rules->step_factor * median * 1e-9,
+                                            .step = step->step};
+            snprintf(out->text, sizeof out->text,
+                     "step %llu took %.4g ms, %.3g times the median of its bucket (%u)",
+                     (unsigned long long)step->step, (double)took * 1e-6,
+                     (double)took / RP_MAX(median, 1.0), bucket);
+        }
+    }
+    watch->buckets[bucket].kept[watch->buckets[bucket].count++ % RP_FLIGHT_KEPT] =
+        (uint32_t)RP_MIN(took / 1000, (uint64_t)UINT32_MAX);
+    return slow;
+}
+
+static bool step_slow(struct rp_flight_watch *watch, const struct rp_flight_view *view,
+                      struct rp_flight_cause *out) {
+    struct rp_flight_cause cause;
+    bool any = false;
+    for (uint32_t i = 0; i < view->step_count && watch->rules.step_factor > 0; i++) {
+        if (!is_slow(watch, &view->steps[i], &cause))
+            continue;
+        if (!any || cause.value > out->value)
+            *out = cause;
+        any = true;
+    }
+    return any;
+}
+
+bool rp_flight_watch_look(struct rp_flight_watch *watch, const struct rp_flight_view *view,
+                          struct rp_flight_cause *out) {
+    static bool (*const rules[])(struct rp_flight_watch *, const struct rp_flight_view *,
+                                 struct rp_flight_cause *) = {failed, pages_out, step_slow,
+                                                              slo_broken, graph_missing};
+    bool any = false;
+    /* Each of them looks, also when one before it has found something: they keep what they saw. */
+    for (size_t i = 0; i < RP_ARRAY_COUNT(rules); i++) {
+        struct rp_flight_cause cause;
+        if (!rules[i](watch, view, &cause))
+            continue;
+        if (!any)
+            *out = cause;
+        any = true;
+    }
+    return any;
+}

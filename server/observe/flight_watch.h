@@ -1,0 +1,84 @@
+/* flight_watch.h - decides when the past is worth keeping: what it sees in each look, and what it makes of it. No
+ * clocks, threads or files, so that a test drives it.
+ * Thread: the flight thread (flight.h). */
+#ifndef RP_SERVER_FLIGHT_WATCH_H
+#define RP_SERVER_FLIGHT_WATCH_H
+
+#include "engine/observe/step_record.h"
+
+/* clang-format off */
+#define RP_FLIGHT_TRIGGERS(X)                                                                       \
+    X(SIGNAL, "signal")             /* SIGUSR2 */                                                   \
+    X(SLO_TTFT, "slo_ttft")         /* p99 of 10 s above the objective */                           \
+    X(SLO_TPOT, "slo_tpot")                                                                         \
+    X(SLO_E2E, "slo_e2e")                                                                           \
+    X(SLO_ITL, "slo_itl")                                                                           \
+    X(SLOW_STEP, "slow_step")       /* many times the median of its bucket */                       \
+    X(GRAPH_MISSING, "graph_missing") /* a size was not captured, steps run in a larger one */      \
+    X(PAGES_OUT, "pages_out")       /* a burst of preemptions */                                    \
+    X(DEVICE, "device_failed")
+/* clang-format on */
+enum rp_flight_trigger {
+#define X(name, text) RP_FLIGHT_##name,
+    RP_FLIGHT_TRIGGERS(X)
+#undef X
+        RP_FLIGHT_TRIGGER_COUNT
+};
+extern const char *const rp_flight_triggers[RP_FLIGHT_TRIGGER_COUNT];
+
+#define RP_FLIGHT_SLOS 4 /* in the order of their triggers */
+struct rp_flight_rules {
+    uint64_t slo_ns[RP_FLIGHT_SLOS]; /* TTFT, TPOT, E2E, ITL; 0: none */
+    uint32_t slo_count_min;          /* fewer values in the window say nothing */
+    double step_factor;              /* 0: steps are not watched */
+    uint64_t step_excess_ns;         /* a slow step is longer than the median by at least this */
+    uint32_t step_count_min;         /* of a bucket, before its median counts */
+    uint32_t preemptions;            /* within burst_ns; 0: not watched */
+    uint64_t burst_ns;
+};
+/* The defaults; no objectives. */
+struct rp_flight_rules rp_flight_rules_default(void);
+
+/* What there is to see. */
+struct rp_flight_view {
+    uint64_t now_ns;
+    struct {
+        uint64_t count;
+        double p99_ns;
+    } latency
+        [RP_FLIGHT_SLOS]; /* of the last 10 s: TTFT, TPOT, E2E; ITL: each time between two tokens */
+    const struct rp_step_record *steps; /* that ended since the look before */
+    uint32_t step_count;
+    uint64_t preemptions, steps_total; /* since the start */
+    uint32_t graphs_missing;
+    const char *failure; /* of the device, or NULL */
+};
+
+/* Why, in words and numbers. */
+struct rp_flight_cause {
+    enum rp_flight_trigger trigger;
+    char text[256];
+    double value, limit; /* seconds; counts of pages_out and graph_missing */
+    uint64_t step;       /* slow_step: the device's number */
+};
+
+#define RP_FLIGHT_BUCKETS 128
+#define RP_FLIGHT_KEPT    63
+struct rp_flight_watch {
+    struct rp_flight_rules rules;
+    struct {
+        uint32_t kept[RP_FLIGHT_KEPT]; /* us, a ring */
+        uint32_t count, median, until; /* steps seen; of the ring, renewed when so many were seen */
+    } buckets[RP_FLIGHT_BUCKETS];
+    uint64_t preemptions[8], looked_ns[8]; /* at the last looks */
+    uint32_t looks;
+    bool graphs_said, failure_said,
+        slo_said[RP_FLIGHT_SLOS]; /* breaches that go on are said once */
+};
+
+void rp_flight_watch_init(struct rp_flight_watch *watch, const struct rp_flight_rules *rules);
+/* One look; true when something is worth a dump. Of several causes the gravest counts. */
+bool rp_flight_watch_look(struct rp_flight_watch *watch, const struct rp_flight_view *view,
+                          struct rp_flight_cause *out);
+
+#endif

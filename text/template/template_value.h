@@ -1,0 +1,222 @@
+/* template_value.h - the values of the chat template engine: small structs passed by value. What they point
+ * to is never changed after it was made, except namespaces and the place in a generator. Strings
+ * carry for each byte whether it is input. Memory: arenas; nothing is freed alone. */
+#ifndef RP_TEXT_TEMPLATE_VALUE_H
+#define RP_TEXT_TEMPLATE_VALUE_H
+
+#include "base/memory.h"
+#include "text/template/chat_template.h"
+
+/* An arena that remembers that it failed. */
+struct rp_tmem {
+    struct rp_arena arena;
+    bool failed;
+};
+
+void *rp_tmem_alloc(struct rp_tmem *mem, size_t size);
+void *rp_tmem_calloc(struct rp_tmem *mem, size_t count, size_t size);
+/* Room for `need` items in an array of *capacity, old ones kept; NULL when memory is out. */
+void *rp_tmem_grow(struct rp_tmem *mem, void *items, size_t count, size_t *capacity, size_t need,
+                   size_t item_bytes);
+
+/* ---- Values ------------------------------------------------------------------------------- */
+
+enum rp_tv_type {
+    RP_TV_UNDEFINED,
+    RP_TV_NONE,
+    RP_TV_BOOL,
+    RP_TV_INT,
+    RP_TV_FLOAT,
+    RP_TV_STRING,
+    RP_TV_LIST, /* from here to DICT_VALUES: u.seq */
+    RP_TV_TUPLE,
+    RP_TV_GENERATOR,
+    RP_TV_DICT_ITEMS,
+    RP_TV_DICT_KEYS,
+    RP_TV_DICT_VALUES,
+    RP_TV_RANGE, /* u.seq too: at most 100,000 numbers */
+    RP_TV_DICT,
+    RP_TV_NAMESPACE, /* u.dict */
+    RP_TV_MACRO,
+    RP_TV_FUNCTION, /* sub: enum rp_tfunction */
+    RP_TV_METHOD,   /* sub: enum rp_tmethod; u.self */
+    RP_TV_LOOP,
+    RP_TV_CYCLER, /* u.seq */
+    RP_TV_JOINER, /* u.seq: the separator; taken: called before */
+};
+
+struct rp_tseq;
+struct rp_tdict;
+struct rp_tmacro;
+struct rp_tloop;
+struct rp_tundefined;
+
+struct rp_tv {
+    uint8_t type;
+    bool input;  /* uniform origin; of a string with marks: meaningless */
+    bool markup; /* a string marked safe */
+    uint8_t sub;
+    uint32_t len; /* bytes of a string */
+    union {
+        bool b;
+        int64_t i;
+        double f;
+        const char *s;
+        struct rp_tseq *seq;
+        struct rp_tdict *dict;
+        struct rp_tmacro *macro;
+        struct rp_tloop *loop;
+        const struct rp_tv *self;
+        const struct rp_tundefined *undefined;
+    } u;
+    const uint8_t
+        *marks; /* of a string: 1 for each byte that is input; NULL: all as `input` says */
+};
+
+struct rp_chat_value {
+    struct rp_tv v;
+};
+
+struct rp_chat_values {
+    struct rp_tmem mem;
+};
+
+struct rp_tseq {
+    struct rp_tv *items;
+    size_t count, capacity;
+    size_t taken; /* of a generator: how many were consumed */
+};
+
+struct rp_tdict_entry {
+    struct rp_tv key, value;
+    uint32_t hash;
+};
+
+/* In order of insertion; the index is built for more than 8 entries. */
+struct rp_tdict {
+    struct rp_tdict_entry *entries;
+    size_t count, capacity;
+    uint32_t *index; /* entry + 1, 0 empty; a power of two of them */
+    size_t index_size;
+};
+
+/* Why a value is undefined: a hint, or the object and name that were looked up. */
+struct rp_tundefined {
+    const char *hint;
+    struct rp_tv object, name;
+    bool has_object;
+    bool security; /* raises SecurityError instead of UndefinedError */
+};
+
+/* Methods of str, dict, list and loop; the names are in template_methods.c. */
+enum rp_tmethod {
+    RP_TM_NONE,
+    RP_TM_CAPITALIZE,
+    RP_TM_CASEFOLD,
+    RP_TM_CENTER,
+    RP_TM_COUNT,
+    RP_TM_ENDSWITH,
+    RP_TM_FIND,
+    RP_TM_FORMAT,
+    RP_TM_INDEX,
+    RP_TM_ISALNUM,
+    RP_TM_ISALPHA,
+    RP_TM_ISASCII,
+    RP_TM_ISDECIMAL,
+    RP_TM_ISDIGIT,
+    RP_TM_ISLOWER,
+    RP_TM_ISNUMERIC,
+    RP_TM_ISSPACE,
+    RP_TM_ISTITLE,
+    RP_TM_ISUPPER,
+    RP_TM_JOIN,
+    RP_TM_LJUST,
+    RP_TM_LOWER,
+    RP_TM_LSTRIP,
+    RP_TM_PARTITION,
+    RP_TM_REMOVEPREFIX,
+    RP_TM_REMOVESUFFIX,
+    RP_TM_REPLACE,
+    RP_TM_RFIND,
+    RP_TM_RINDEX,
+    RP_TM_RJUST,
+    RP_TM_RPARTITION,
+    RP_TM_RSPLIT,
+    RP_TM_RSTRIP,
+    RP_TM_SPLIT,
+    RP_TM_SPLITLINES,
+    RP_TM_STARTSWITH,
+    RP_TM_STRIP,
+    RP_TM_SWAPCASE,
+    RP_TM_TITLE,
+    RP_TM_UPPER,
+    RP_TM_ZFILL,
+    RP_TM_GET,
+    RP_TM_ITEMS,
+    RP_TM_KEYS,
+    RP_TM_VALUES,
+    RP_TM_COPY,
+    RP_TM_CYCLE,
+    RP_TM_CHANGED,
+    RP_TM_NEXT,
+    RP_TM_RESET,
+    RP_TM_UNSUPPORTED, /* Python has it and nobody needs it: fails when it is called */
+};
+
+struct rp_tv rp_tv_none(void);
+struct rp_tv rp_tv_bool(bool b);
+struct rp_tv rp_tv_int(int64_t i);
+struct rp_tv rp_tv_float(double f);
+/* Not copied. */
+struct rp_tv rp_tv_str(const char *text, size_t len, bool input);
+struct rp_tv rp_tv_cstr(const char *text);
+/* Bytes [begin, begin + len) of a string, with their origin. */
+struct rp_tv rp_tv_sub(struct rp_tv s, size_t begin, size_t len);
+bool rp_tv_mark(struct rp_tv s, size_t at);
+bool rp_tv_is(struct rp_tv v, const char *text);
+static inline bool rp_tv_is_seq(struct rp_tv v) {
+    return v.type >= RP_TV_LIST && v.type <= RP_TV_RANGE;
+}
+static inline bool rp_tv_is_number(struct rp_tv v) {
+    return v.type == RP_TV_BOOL || v.type == RP_TV_INT || v.type == RP_TV_FLOAT;
+}
+static inline bool rp_tv_is_integer(struct rp_tv v) {
+    return v.type == RP_TV_BOOL || v.type == RP_TV_INT;
+}
+static inline int64_t rp_tv_integer(struct rp_tv v) { return v.type == RP_TV_BOOL ? v.u.b : v.u.i; }
+double rp_tv_number(struct rp_tv v);
+/* Python's name of the type: "str", "dict", "NoneType". */
+const char *rp_tv_type_name(struct rp_tv v);
+
+struct rp_tv rp_tseq_make(struct rp_tmem *mem, enum rp_tv_type type, size_t capacity);
+void rp_tseq_add(struct rp_tmem *mem, struct rp_tseq *seq, struct rp_tv item);
+struct rp_tv rp_tdict_make(struct rp_tmem *mem, enum rp_tv_type type);
+/* The key must be hashable (rp_tv_hash). */
+void rp_tdict_put(struct rp_tmem *mem, struct rp_tdict *dict, struct rp_tv key, struct rp_tv value);
+/* NULL when it is not there. */
+const struct rp_tv *rp_tdict_get(const struct rp_tdict *dict, struct rp_tv key);
+const struct rp_tv *rp_tdict_get_text(const struct rp_tdict *dict, const char *text, size_t len);
+/* false: the value cannot be a key. Equal values have equal hashes. */
+bool rp_tv_hash(struct rp_tv v, uint32_t *out);
+
+/* Builds a string with its marks, in an arena. */
+struct rp_tbuf {
+    struct rp_tmem *mem;
+    char *data;
+    uint8_t *marks;
+    size_t len, capacity, marks_capacity;
+    size_t limit; /* 0: none but the arena's */
+    bool input;   /* origin of all bytes while marks is NULL */
+    bool full;    /* the limit was met */
+};
+
+void rp_tbuf_init(struct rp_tbuf *buf, struct rp_tmem *mem);
+void rp_tbuf_bytes(struct rp_tbuf *buf, const char *text, size_t len, bool input);
+void rp_tbuf_string(struct rp_tbuf *buf, struct rp_tv s);
+void rp_tbuf_sub(struct rp_tbuf *buf, struct rp_tv s, size_t begin, size_t len);
+struct rp_tv rp_tbuf_finish(const struct rp_tbuf *buf);
+
+/* Shortest digits that read back equal, as Python's repr of a float. */
+size_t rp_tfloat_repr(double value, char out[40]);
+
+#endif
