@@ -132,14 +132,14 @@ def check_nothing_is_missing():
     documented["top_logprobs"] = {"chat"}
     documented["stream_options"] = {"chat", "completions"}
     assert "`top_logprobs` (0 to 20) needs" in DOC and "`stream_options` is only for" in DOC
-    source = read("server", "params.c")
+    source = read("server", "api", "params.c")
     rows = re.findall(r'^    \{"(\w+)",.*?\b(BOTH|TEXT|CHAT)\b', source, re.M | re.S)
     assert len(rows) > 60
     for name, apis in rows:
         wanted = {"BOTH": {"chat", "completions"}, "TEXT": {"completions"}, "CHAT": {"chat"}}[apis]
         assert wanted <= documented.get(name, set()), f"docs/api.md: {name} for {wanted}"
     routes = [name for heading, cells in tables() if heading == "Routes" for name in names(cells[0])]
-    assert sorted(routes) == sorted(re.findall(r'^    \{"(/[^"]+)"', read("server", "router.c"), re.M))
+    assert sorted(routes) == sorted(re.findall(r'^    \{"(/[^"]+)"', read("server", "http", "router.c"), re.M))
 
 
 def main():
