@@ -38,8 +38,8 @@ int rp_bench_make_model(const struct rp_bench_target *target, uint32_t positions
                         struct rp_model *out, struct rp_error *err) {
     struct rp_model_config shape;
     if (target->dir)
-        return rp_model_load_quantized(target->dir, target->dtype, &target->quantization, positions,
-                                       NULL, NULL, out, err);
+        return rp_model_open(target->dir, target->dtype, &target->quantization, positions, out,
+                             err);
     int status = rp_model_shape(target->shape, &shape, err);
     if (status != RP_OK)
         return status;

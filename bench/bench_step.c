@@ -223,8 +223,8 @@ static int make_model(struct step_bench *bench, struct rp_error *err) {
     shape.quantization = config->quantization.scheme;
     shape.quantize_head = config->quantization.head;
     if (!config->shape)
-        status = rp_model_load_quantized(config->model_dir, config->dtype, &config->quantization,
-                                         positions, NULL, NULL, &bench->model, err);
+        status = rp_model_open(config->model_dir, config->dtype, &config->quantization, positions,
+                               &bench->model, err);
     else
         status = (bench->info.separate_memory ? rp_model_random_vectors : rp_model_random)(
             &shape, config->dtype, 1, positions, &bench->model, err);

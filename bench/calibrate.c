@@ -17,11 +17,12 @@ struct taker {
 };
 
 static enum rp_balance_site site_of(const struct rp_model *model, const struct rp_op *op) {
-    const struct rp_layer_weights *layer = &model->layers[op->layer];
-    return op->weight == &layer->qkv       ? RP_BALANCE_QKV
-           : op->weight == &layer->o       ? RP_BALANCE_O
-           : op->weight == &layer->gate_up ? RP_BALANCE_GATE_UP
-                                           : RP_BALANCE_DOWN;
+    int site = 0;
+    while (rp_model_matrix(model, rp_balance_role((enum rp_balance_site)site), op->layer) !=
+           op->weight)
+        site++;
+    RP_ASSERT(site < RP_BALANCE_SITES);
+    return (enum rp_balance_site)site;
 }
 
 static bool is_product_of_a_layer(const struct rp_op *op) {

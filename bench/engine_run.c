@@ -14,8 +14,7 @@ static int open_model(const struct rp_engine_run_model *model,
                       struct rp_error *err) {
     struct rp_device_info info = {.separate_memory = false};
     if (model->dir)
-        return rp_model_load_quantized(model->dir, model->dtype, &model->quantization, 0, NULL,
-                                       NULL, out, err);
+        return rp_model_open(model->dir, model->dtype, &model->quantization, 0, out, err);
     if (config->opened)
         config->backend->info(config->opened, &info);
     /* A card makes random weights by itself, in a fraction of the time. */

@@ -265,7 +265,7 @@ int rp_step_case_read(struct step_case *what, uint64_t step, struct step_stamps 
 
 static int product_program(const struct step_case *what, uint32_t count, struct rp_program *out) {
     const struct rp_model *model = &what->bench->model;
-    const struct rp_matrix *first = &model->layers[0].gate_up;
+    const struct rp_matrix *first = rp_model_matrix(model, RP_WEIGHT_GATE_UP, 0);
     rp_program_init(out);
     int32_t x = rp_program_add_tensor(out, RP_ROWS_TOKEN, model->dtype, first->cols, "x");
     int32_t y = rp_program_add_tensor(out, RP_ROWS_TOKEN, RP_DTYPE_F32, first->rows, "y");
@@ -278,7 +278,7 @@ static int product_program(const struct step_case *what, uint32_t count, struct 
                            .layer = (uint16_t)i,
                            .in = {rp_view_all(out, x), {RP_NO_TENSOR, 0, 0}},
                            .out = rp_view_all(out, y),
-                           .weight = &model->layers[i].gate_up};
+                           .weight = rp_model_matrix(model, RP_WEIGHT_GATE_UP, i)};
         if (rp_program_add_op(out, &op) < 0)
             return RP_STATUS_NO_MEMORY;
     }
@@ -325,7 +325,7 @@ static void drop_product(struct step_case *what, struct product_graph *graph) {
 
 int rp_step_case_product_rate(struct step_case *what, double *out, struct rp_error *err) {
     struct step_bench *bench = what->bench;
-    const struct rp_matrix *matrix = &bench->model.layers[0].gate_up;
+    const struct rp_matrix *matrix = rp_model_matrix(&bench->model, RP_WEIGHT_GATE_UP, 0);
     uint32_t count = RP_MIN(bench->model.config.layers, PRODUCTS_MAX);
     double flops = 2.0 * what->context * matrix->rows * matrix->cols * count * PRODUCT_REPEATS;
     struct rp_program program;

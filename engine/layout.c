@@ -141,7 +141,7 @@ void rp_engine_layout_describe(struct rp_engine_layout *out, const struct rp_mod
     plan->measured = out->card.measured;
     if (card)
         add_item(plan, "context", uses[RP_MEMORY_CONTEXT], false, "the driver, other processes");
-    enum rp_dtype layers = model->layers[0].qkv.dtype;
+    enum rp_dtype layers = rp_model_matrix(model, RP_WEIGHT_QKV, 0)->dtype;
     snprintf(detail, sizeof detail, "%s%s%s", rp_dtype_name(layers),
              layers != model->dtype ? ", the rest " : "",
              layers != model->dtype ? rp_dtype_name(model->dtype) : "");

@@ -2,29 +2,48 @@
 
 #include "model/model.h"
 
-enum { MATRICES_OF_LAYER = 4 };
-/* Uniform with a standard deviation of 0.02, as rp_model_random has it. */
+/* Uniform with a standard deviation of 0.02, as in rp_model_random. */
 #define RANDOM_SCALE 0.0346f
 
-static bool is_card(const struct rp_backend *backend, struct rp_device *device) {
+struct preparation {
+    const struct rp_backend *backend;
+    struct rp_device *device;
+    struct rp_model *model;
+    bool separate_memory;
+    uint32_t *prepared;
+    void (*progress)(void *ctx, const char *stage, uint32_t done, uint32_t total);
+    void *progress_ctx;
+};
+
+static bool has_separate_memory(const struct rp_backend *backend, struct rp_device *device) {
     struct rp_device_info info;
     backend->info(device, &info);
     return info.separate_memory;
 }
 
-/* Matrix number `index` in the order of preparing, or NULL past the last. Only a card needs an
- * embedding that is not the head too: the host looks its rows up as they were read. */
-static struct rp_matrix *matrix_at(struct rp_model *model, bool card, uint32_t index) {
-    uint32_t layer = index / MATRICES_OF_LAYER, last = model->config.layers * MATRICES_OF_LAYER;
-    if (index < last) {
-        struct rp_layer_weights *weights = &model->layers[layer];
-        struct rp_matrix *matrices[MATRICES_OF_LAYER] = {&weights->qkv, &weights->o,
-                                                         &weights->gate_up, &weights->down};
-        return matrices[index % MATRICES_OF_LAYER];
-    }
-    if (index == last)
-        return model->config.tied ? &model->embed : &model->lm_head;
-    return index == last + 1 && card && !model->config.tied ? &model->embed : NULL;
+/* Where the host's memory is the device's, an embedding that is not the head too is looked up row by
+ * row as it was read. */
+static bool is_prepared(const struct rp_model *model, bool separate_memory,
+                        const struct rp_weight *weight) {
+    return rp_weight_is_matrix(weight) &&
+           (separate_memory || weight->role != RP_WEIGHT_EMBED || model->config.tied);
+}
+
+static int prepare_weight(void *ctx, struct rp_weight *weight, struct rp_error *err) {
+    const struct preparation *p = ctx;
+    uint32_t layers = p->model->config.layers;
+    int status = RP_OK;
+    if (is_prepared(p->model, p->separate_memory, weight))
+        status = weight->matrix.data
+                     ? p->backend->matrix_prepare(p->device, &weight->matrix, err)
+                     : p->backend->matrix_random(p->device, &weight->matrix, *p->prepared + 1,
+                                                 RANDOM_SCALE, err);
+    if (status != RP_OK)
+        return status;
+    ++*p->prepared;
+    if (weight->role == RP_WEIGHT_DOWN && p->progress)
+        p->progress(p->progress_ctx, "weights", weight->layer + 1u, layers + 1);
+    return RP_OK;
 }
 
 int rp_weights_prepare(const struct rp_backend *backend, struct rp_device *device,
@@ -32,36 +51,34 @@ int rp_weights_prepare(const struct rp_backend *backend, struct rp_device *devic
                        void (*progress)(void *ctx, const char *stage, uint32_t done,
                                         uint32_t total),
                        void *progress_ctx, struct rp_error *err) {
-    bool card = is_card(backend, device);
-    uint32_t total = model->config.layers + 1;
-    struct rp_matrix *matrix;
-    for (*prepared = 0; (matrix = matrix_at(model, card, *prepared)) != NULL;) {
-        int status = matrix->data
-                         ? backend->matrix_prepare(device, matrix, err)
-                         : backend->matrix_random(device, matrix, *prepared + 1, RANDOM_SCALE, err);
-        if (status != RP_OK)
-            return status;
-        if (matrix == &model->embed && model->config.tied)
-            model->lm_head = model->embed;
-        if (++*prepared % MATRICES_OF_LAYER == 0 && progress)
-            progress(progress_ctx, "prepare", *prepared / MATRICES_OF_LAYER, total);
+    struct preparation p = {backend,  device,   model,       has_separate_memory(backend, device),
+                            prepared, progress, progress_ctx};
+    int status = RP_OK;
+    *prepared = 0;
+    if (model->source) {
+        struct rp_weight_consumer consumer = {prepare_weight, NULL, &p, RP_MODEL_STREAM_BYTES, 0};
+        status = rp_model_stream(model, &consumer, err);
+    } else {
+        for (uint32_t i = 0; i < model->weights.count && status == RP_OK; i++)
+            if (rp_weight_is_matrix(&model->weights.entries[i]))
+                status = prepare_weight(&p, &model->weights.entries[i], err);
     }
-    if (progress)
-        progress(progress_ctx, "prepare", total, total);
-    return RP_OK;
+    if (status == RP_OK && progress)
+        progress(progress_ctx, "weights", model->config.layers + 1, model->config.layers + 1);
+    return status;
 }
 
 void rp_weights_release(const struct rp_backend *backend, struct rp_device *device,
                         struct rp_model *model, uint32_t prepared) {
-    if (prepared == 0 || !is_card(backend, device)) /* without any, no device is needed */
+    if (prepared == 0 ||
+        !has_separate_memory(backend, device)) /* no device is needed without any */
         return;
-    for (uint32_t i = 0; i < prepared; i++) {
-        struct rp_matrix *matrix = matrix_at(model, true, i);
-        backend->matrix_release(device, matrix);
-        matrix->data = NULL;
-        if (matrix == &model->embed && model->config.tied) {
-            model->lm_head.data = NULL;
-            model->lm_head.scales = NULL;
-        }
+    for (uint32_t i = 0; i < model->weights.count && prepared > 0; i++) {
+        struct rp_weight *weight = &model->weights.entries[i];
+        if (!rp_weight_is_matrix(weight))
+            continue;
+        backend->matrix_release(device, &weight->matrix);
+        weight->matrix.data = NULL;
+        prepared--;
     }
 }

@@ -23,14 +23,6 @@ struct site {
     float *factors; /* (STRENGTHS, cols) */
 };
 
-static const struct rp_matrix *weight_of(const struct rp_layer_weights *layer,
-                                         enum rp_balance_site site) {
-    return site == RP_BALANCE_QKV       ? &layer->qkv
-           : site == RP_BALANCE_O       ? &layer->o
-           : site == RP_BALANCE_GATE_UP ? &layer->gate_up
-                                        : &layer->down;
-}
-
 /* The first of the columns that share a factor with column j. */
 static uint32_t leader(const struct site *s, uint32_t j) {
     uint32_t head = j / s->head_dim;
@@ -146,7 +138,7 @@ static int choose_site(struct site *s, struct rp_balance_factors *out) {
 static int open_site(const struct rp_model *model, uint32_t layer, enum rp_balance_site site,
                      const struct rp_balance_sample *sample, struct rp_balance_factors *out) {
     const struct rp_model_config *config = &model->config;
-    const struct rp_matrix *weight = weight_of(&model->layers[layer], site);
+    const struct rp_matrix *weight = rp_model_matrix(model, rp_balance_role(site), layer);
     struct site s = {.weight = weight,
                      .sample = sample,
                      .cols = weight->cols,

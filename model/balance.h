@@ -28,6 +28,24 @@ enum rp_balance_site {
     RP_BALANCE_SITES
 };
 
+/* The matrix whose input is balanced. */
+static inline enum rp_weight_role rp_balance_role(enum rp_balance_site site) {
+    static const enum rp_weight_role roles[RP_BALANCE_SITES] = {[RP_BALANCE_QKV] = RP_WEIGHT_QKV,
+                                                                [RP_BALANCE_O] = RP_WEIGHT_O,
+                                                                [RP_BALANCE_GATE_UP] =
+                                                                    RP_WEIGHT_GATE_UP,
+                                                                [RP_BALANCE_DOWN] = RP_WEIGHT_DOWN};
+    return roles[site];
+}
+
+/* The site of a role; RP_BALANCE_SITES: none. */
+static inline enum rp_balance_site rp_balance_site_of(enum rp_weight_role role) {
+    for (int site = 0; site < RP_BALANCE_SITES; site++)
+        if (rp_balance_role((enum rp_balance_site)site) == role)
+            return (enum rp_balance_site)site;
+    return RP_BALANCE_SITES;
+}
+
 /* Rows that met one site's weights. */
 struct rp_balance_sample {
     uint32_t cols, rows;

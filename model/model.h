@@ -10,6 +10,7 @@
 
 #include "attention/mask/mask.h"
 #include "device/program.h"
+#include "model/weights.h"
 #include "quant/rounding/quantize.h"
 
 #define RP_EOS_IDS_MAX 16
@@ -92,20 +93,6 @@ static inline uint32_t rp_model_window(const struct rp_model_config *config, uin
     return config->full_layers[layer / 32] >> layer % 32 & 1 ? 0 : config->window;
 }
 
-struct rp_layer_weights {
-    float *attn_norm, *mlp_norm;           /* (hidden) */
-    float *attn_post_norm, *mlp_post_norm; /* (hidden) or NULL */
-    float *q_norm, *k_norm;                /* (head_dim) or NULL */
-    struct rp_matrix qkv; /* ((heads + 2 kv_heads) * head_dim, hidden): q rows, k rows, v rows */
-    float *qkv_bias;      /* (qkv.rows) or NULL */
-    struct rp_matrix o;   /* (hidden, heads * head_dim) */
-    float *o_bias;        /* (hidden) or NULL */
-    struct rp_matrix gate_up; /* (2 * intermediate, hidden): gate rows, then up rows */
-    float *gate_up_bias;      /* (2 * intermediate) or NULL */
-    struct rp_matrix down;    /* (hidden, intermediate) */
-    float *down_bias;         /* (hidden) or NULL */
-};
-
 /* What one layer's attention sees: its program, or what all kernels know without one. */
 struct rp_layer_mask {
     struct rp_mask *program; /* NULL: causal, within the window, capped */
@@ -119,16 +106,23 @@ struct rp_model {
     struct rp_mask *mask;              /* of all layers */
     struct rp_layer_mask *layer_masks; /* (config.layers) */
     enum rp_dtype dtype; /* of the matrices in memory that are not quantized: F32 or BF16 */
-    struct rp_layer_weights *layers;
-    struct rp_matrix embed; /* (vocab, hidden) */
-    /* (vocab, hidden). Tied: a copy of embed with the same data, which belongs to embed; so whoever
-     * repacks embed assigns it to lm_head again. Freed by itself only where its data differ. */
-    struct rp_matrix lm_head;
-    float *final_norm; /* (hidden) */
+    struct rp_weights weights;
     float *rope_table; /* (max_position or fewer, head_dim / 2, {cos, sin}) */
     uint32_t rope_positions;
+    /* Files that the matrices are still to be read from (rp_model_open), or NULL. */
+    struct rp_weight_source *source;
     bool loaded; /* false: the matrices are shapes only, their data pointers NULL */
 };
+
+/* The weight of a role: layer RP_LAYER_NONE outside the layers. NULL: this model has none. A tied
+ * head is the embedding, which is owned once. */
+struct rp_weight *rp_model_weight(const struct rp_model *model, enum rp_weight_role role,
+                                  uint32_t layer);
+/* The same for a matrix, which must be there. */
+struct rp_matrix *rp_model_matrix(const struct rp_model *model, enum rp_weight_role role,
+                                  uint32_t layer);
+/* The same for a vector; NULL also in a described model. */
+float *rp_model_vector(const struct rp_model *model, enum rp_weight_role role, uint32_t layer);
 
 /* Reads config.json and generation_config.json. */
 int rp_model_config_load(const char *dir, struct rp_model_config *out_config,
@@ -138,26 +132,55 @@ int rp_model_config_load(const char *dir, struct rp_model_config *out_config,
 int rp_model_describe(const struct rp_model_config *config, enum rp_dtype dtype,
                       struct rp_model *out_model, struct rp_error *err) RP_MUST_USE;
 
-/* dtype: BF16 or F32 in memory; RP_MODEL_DTYPE_AUTO keeps bf16 as bf16 and f32 as f32 (f16 becomes f32,
- * which holds it exactly). A quantized checkpoint keeps its 8 bits and is BF16 around them; with F32 its weights are
- * multiplied with their scales while they are read. Scales per tensor become one per row (q, k and v differ). max_position: rows of the RoPE table (0: the config's). progress, or NULL, is called by the
- * caller's thread alone, with rising numbers and at last with the total; up to eight threads read. */
+/* dtype: BF16 or F32 in memory; RP_MODEL_DTYPE_AUTO keeps bf16 as bf16 and f32 as f32 (f16 becomes
+ * f32, which holds it exactly). A quantized checkpoint keeps its 8 bits and is BF16 around them; with
+ * F32 its values are multiplied by their scales while they are read. A scale per tensor becomes one
+ * per row, since q, k and v differ. max_position: rows of the RoPE table (0: the configuration's). */
 #define RP_MODEL_DTYPE_AUTO ((enum rp_dtype) - 1)
-int rp_model_load(const char *dir, enum rp_dtype dtype, uint32_t max_position,
-                  void (*progress)(void *ctx, uint64_t done_bytes, uint64_t total_bytes), void *ctx,
-                  struct rp_model *out_model, struct rp_error *err) RP_MUST_USE;
 
-/* The same, quantized while it is read: a row in memory needs a byte a weight, and no more. dtype: BF16 or
- * RP_MODEL_DTYPE_AUTO, which is bf16 then. A NaN or an infinity in a quantized tensor is FORMAT, with its row. */
+/* Quantization while reading; scheme RP_QUANT_NONE: none. dtype is BF16 or RP_MODEL_DTYPE_AUTO then.
+ * A NaN or an infinity in a quantized tensor is FORMAT, with its row. */
 struct rp_model_quantization {
     enum rp_quant_scheme scheme;
     bool head;
 };
+
+/* Checks every tensor against the configuration and reads the vectors; matrices have no data yet:
+ * rp_model_stream reads them. quantization may be NULL. */
+int rp_model_open(const char *dir, enum rp_dtype dtype,
+                  const struct rp_model_quantization *quantization, uint32_t max_position,
+                  struct rp_model *out_model, struct rp_error *err) RP_MUST_USE;
+
+/* Host memory that matrices in flight may take: read, or being read, and not yet consumed. A single
+ * matrix may be larger. */
+#define RP_MODEL_STREAM_BYTES ((uint64_t)512 << 20)
+
+/* What a reader of an opened model does with its matrices. */
+struct rp_weight_consumer {
+    /* Called by the caller's thread for each matrix of the table in order, when it is complete. It
+     * may take the data over (rp_backend.matrix_prepare). */
+    int (*consume)(void *ctx, struct rp_weight *weight, struct rp_error *err);
+    /* Or NULL: called by the caller's thread with rising numbers, at last with the total. */
+    void (*progress)(void *ctx, uint64_t done_bytes, uint64_t total_bytes);
+    void *ctx;
+    uint64_t window_bytes; /* RP_MODEL_STREAM_BYTES; UINT64_MAX: all matrices stay */
+    uint64_t peak_bytes;   /* out: the most that was in flight at once */
+};
+
+/* Reads all matrices of an opened model with up to eight threads while the caller consumes them.
+ * Closes the files. An error names the first bad tensor in reading order, whatever the threads did. */
+int rp_model_stream(struct rp_model *model, struct rp_weight_consumer *consumer,
+                    struct rp_error *err) RP_MUST_USE;
+
+/* Opens a model and reads everything into host memory. progress may be NULL. */
 int rp_model_load_quantized(const char *dir, enum rp_dtype dtype,
                             const struct rp_model_quantization *quantization, uint32_t max_position,
                             void (*progress)(void *ctx, uint64_t done_bytes, uint64_t total_bytes),
                             void *ctx, struct rp_model *out_model,
                             struct rp_error *err) RP_MUST_USE;
+int rp_model_load(const char *dir, enum rp_dtype dtype, uint32_t max_position,
+                  void (*progress)(void *ctx, uint64_t done_bytes, uint64_t total_bytes), void *ctx,
+                  struct rp_model *out_model, struct rp_error *err) RP_MUST_USE;
 
 /* Random weights in memory for a shape, seeded: benchmarks (`--shape llama-3.2-1b`). */
 int rp_model_random(const struct rp_model_config *config, enum rp_dtype dtype, uint64_t seed,

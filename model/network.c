@@ -1,41 +1,31 @@
-/* The network of Llama, Mistral, Qwen2, Qwen3 and Gemma2 as a program:
+/* Builds the network of a model as a program. The formula of a layer is the family's (family.h);
+ * this file has one function per operator, and what lies around the layers:
  *
- *   x = embed[token] (* sqrt(hidden): Gemma2)
- *   per layer:
- *     q, k, v = norm(x) Wqkv^T (+ bias);  q, k = norm per head (Qwen3);  q, k = rope(q, k)
- *     x += attention(q, K, V) Wo^T (+ bias)                     (each sum is normed before it is added: Gemma2)
- *     g, u = norm(x) Wgate_up^T (+ bias);  x += (act(g) * u) Wdown^T (+ bias)
- *   logits = norm(x[logit rows]) Wlm_head^T;  logits = cap * tanh(logits / cap) (Gemma2)
+ *   x = embed[token] (* sqrt(hidden) in some families)
+ *   the layers
+ *   logits = norm(x[logit rows]) Whead^T;  logits = cap * tanh(logits / cap) where a cap is set
  *   sample(logits)
  *
- * x and every sum are f32. What a product reads has its weights' dtype, so the operator before it
+ * x and every sum are f32. The input of a GEMM has the dtype of its weights, so the operator before it
  * rounds. Every value has a tensor of its own: lifetimes decide which of them share memory. */
+#include "model/network.h"
 #include "base/bf16.h"
-#include "model/model.h"
 
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
-struct emit {
-    struct rp_program *program;
-    const struct rp_model *model;
-    const struct rp_model_config *config;
-    uint32_t layer; /* RP_LAYER_NONE outside the layers */
-    int status;     /* the first failure; later calls do nothing */
-};
-
 static const struct rp_view nothing = {RP_NO_TENSOR, 0, 0};
 
 /* "layer.3." before the name, inside a layer. */
-static void write_name(const struct emit *e, char *out, size_t out_bytes, const char *name) {
+static void write_name(const struct rp_emit *e, char *out, size_t out_bytes, const char *name) {
     int len = e->layer == RP_LAYER_NONE ? snprintf(out, out_bytes, "%s", name)
                                         : snprintf(out, out_bytes, "layer.%u.%s", e->layer, name);
     RP_ASSERT_CMP(len, <, (int)out_bytes);
 }
 
-static struct rp_view tensor(struct emit *e, const char *name, enum rp_rows rows,
+static struct rp_view tensor(struct rp_emit *e, const char *name, enum rp_rows rows,
                              enum rp_dtype dtype, uint32_t cols) {
     char full[RP_OP_NAME_MAX];
     if (e->status != RP_OK)
@@ -53,7 +43,7 @@ static struct rp_view columns(struct rp_view view, uint32_t col, uint32_t cols) 
     return (struct rp_view){view.tensor, view.col + col, cols};
 }
 
-static struct rp_op op(const struct emit *e, enum rp_op_kind kind, enum rp_rows rows,
+static struct rp_op op(const struct rp_emit *e, enum rp_op_kind kind, enum rp_rows rows,
                        const char *name) {
     struct rp_op op;
     memset(&op, 0, sizeof op);
@@ -65,7 +55,7 @@ static struct rp_op op(const struct emit *e, enum rp_op_kind kind, enum rp_rows 
     return op;
 }
 
-static void add(struct emit *e, const struct rp_op *op) {
+static void add(struct rp_emit *e, const struct rp_op *op) {
     if (e->status != RP_OK)
         return;
     int32_t index = rp_program_add_op(e->program, op);
@@ -76,20 +66,21 @@ static void add(struct emit *e, const struct rp_op *op) {
 /* --- one function per operator -----------------------------------------------------------------
  */
 
-static void step_begin(struct emit *e) {
+static void step_begin(struct rp_emit *e) {
     struct rp_op begin = op(e, RP_OP_STEP_BEGIN, RP_ROWS_NONE, "step_begin");
     add(e, &begin);
 }
 
 /* In the type in which the model computes: 59.867 is 59.75 in bf16, and the weights are used to it. */
-static float embed_scale(const struct emit *e) {
+static float embed_scale(const struct rp_emit *e) {
     float scale = (float)sqrt((double)e->config->hidden);
     if (!e->config->embed_scaled)
         return 1.0f;
     return e->model->dtype == RP_DTYPE_BF16 ? rp_bf16_to_f32(rp_f32_to_bf16(scale)) : scale;
 }
 
-static struct rp_view embed(struct emit *e, const struct rp_matrix *weight) {
+static struct rp_view embed(struct rp_emit *e) {
+    const struct rp_matrix *weight = rp_model_matrix(e->model, RP_WEIGHT_EMBED, RP_LAYER_NONE);
     struct rp_op embed = op(e, RP_OP_EMBED, RP_ROWS_TOKEN, "embed");
     embed.weight = weight;
     embed.out = tensor(e, "residual", RP_ROWS_TOKEN, RP_DTYPE_F32, weight->cols);
@@ -99,11 +90,11 @@ static struct rp_view embed(struct emit *e, const struct rp_matrix *weight) {
 }
 
 /* out may be in: a norm in place. */
-static void norm(struct emit *e, enum rp_rows rows, const char *name, struct rp_view in,
-                 const float *weight, uint32_t group, struct rp_view out) {
+static void add_norm(struct rp_emit *e, enum rp_rows rows, const char *name, struct rp_view in,
+                     enum rp_weight_role role, uint32_t group, struct rp_view out) {
     struct rp_op norm = op(e, RP_OP_NORM, rows, name);
     norm.in[0] = in;
-    norm.vector = weight;
+    norm.vector = rp_model_vector(e->model, role, e->layer);
     norm.out = out;
     norm.u.norm.eps = e->config->norm_eps;
     norm.u.norm.group = group;
@@ -111,20 +102,69 @@ static void norm(struct emit *e, enum rp_rows rows, const char *name, struct rp_
     add(e, &norm);
 }
 
-static struct rp_view linear(struct emit *e, enum rp_rows rows, const char *name,
-                             const char *out_name, struct rp_view in,
-                             const struct rp_matrix *weight, bool has_bias, const float *bias) {
+static struct rp_view norm_of_rows(struct rp_emit *e, enum rp_rows rows, const char *name,
+                                   struct rp_view x, enum rp_weight_role role) {
+    struct rp_view out = tensor(e, name, rows, e->model->dtype, x.cols);
+    add_norm(e, rows, name, x, role, x.cols, out);
+    return out;
+}
+
+struct rp_view rp_emit_norm(struct rp_emit *e, const char *name, struct rp_view x,
+                            enum rp_weight_role role) {
+    return norm_of_rows(e, RP_ROWS_TOKEN, name, x, role);
+}
+
+void rp_emit_norm_in_place(struct rp_emit *e, const char *name, struct rp_view x,
+                           enum rp_weight_role role) {
+    add_norm(e, RP_ROWS_TOKEN, name, x, role, x.cols, x);
+}
+
+/* The role of a matrix's bias; of the head: itself, which has none. */
+static enum rp_weight_role bias_of(enum rp_weight_role role) {
+    return role == RP_WEIGHT_QKV       ? RP_WEIGHT_QKV_BIAS
+           : role == RP_WEIGHT_O       ? RP_WEIGHT_O_BIAS
+           : role == RP_WEIGHT_GATE_UP ? RP_WEIGHT_GATE_UP_BIAS
+           : role == RP_WEIGHT_DOWN    ? RP_WEIGHT_DOWN_BIAS
+                                       : RP_WEIGHT_ROLE_COUNT;
+}
+
+static struct rp_view linear(struct rp_emit *e, enum rp_rows rows, const char *name,
+                             const char *out_name, struct rp_view in, enum rp_weight_role role) {
     struct rp_op linear = op(e, RP_OP_LINEAR, rows, name);
+    enum rp_weight_role bias_role = bias_of(role);
+    const struct rp_weight *bias =
+        bias_role < RP_WEIGHT_ROLE_COUNT ? rp_model_weight(e->model, bias_role, e->layer) : NULL;
     linear.in[0] = in;
-    linear.weight = weight;
-    linear.vector = bias;
-    linear.u.linear.bias = has_bias;
-    linear.out = tensor(e, out_name, rows, RP_DTYPE_F32, weight->rows);
+    linear.weight = rp_model_matrix(e->model, role, e->layer);
+    linear.vector = bias ? bias->vector : NULL;
+    linear.u.linear.bias = bias != NULL;
+    linear.out = tensor(e, out_name, rows, RP_DTYPE_F32, linear.weight->rows);
     add(e, &linear);
     return linear.out;
 }
 
-static void rope(struct emit *e, struct rp_view heads) {
+struct rp_view rp_emit_linear(struct rp_emit *e, const char *name, struct rp_view in,
+                              enum rp_weight_role role) {
+    return linear(e, RP_ROWS_TOKEN, name, name, in, role);
+}
+
+struct rp_qkv rp_emit_qkv(struct rp_emit *e, struct rp_view in) {
+    uint32_t q_cols = e->config->heads * e->config->head_dim;
+    uint32_t kv_cols = e->config->kv_heads * e->config->head_dim;
+    struct rp_view qkv = rp_emit_linear(e, "attn.qkv", in, RP_WEIGHT_QKV);
+    return (struct rp_qkv){.q = columns(qkv, 0, q_cols),
+                           .k = columns(qkv, q_cols, kv_cols),
+                           .v = columns(qkv, q_cols + kv_cols, kv_cols),
+                           .qk = columns(qkv, 0, q_cols + kv_cols)};
+}
+
+void rp_emit_head_norms(struct rp_emit *e, const struct rp_qkv *qkv) {
+    uint32_t head_dim = e->config->head_dim;
+    add_norm(e, RP_ROWS_TOKEN, "attn.q_norm", qkv->q, RP_WEIGHT_Q_NORM, head_dim, qkv->q);
+    add_norm(e, RP_ROWS_TOKEN, "attn.k_norm", qkv->k, RP_WEIGHT_K_NORM, head_dim, qkv->k);
+}
+
+static void rope(struct rp_emit *e, struct rp_view heads) {
     struct rp_op rope = op(e, RP_OP_ROPE, RP_ROWS_TOKEN, "attn.rope");
     rope.in[0] = rope.out = heads;
     rope.table = e->model->rope_table;
@@ -134,7 +174,7 @@ static void rope(struct emit *e, struct rp_view heads) {
     add(e, &rope);
 }
 
-static void kv_write(struct emit *e, struct rp_view k, struct rp_view v) {
+static void kv_write(struct rp_emit *e, struct rp_view k, struct rp_view v) {
     struct rp_op write = op(e, RP_OP_KV_WRITE, RP_ROWS_TOKEN, "attn.kv_write");
     write.in[0] = k;
     write.in[1] = v;
@@ -143,7 +183,7 @@ static void kv_write(struct emit *e, struct rp_view k, struct rp_view v) {
     add(e, &write);
 }
 
-static struct rp_view attention(struct emit *e, struct rp_view q) {
+static struct rp_view attention(struct rp_emit *e, struct rp_view q) {
     const struct rp_model_config *config = e->config;
     struct rp_op attention = op(e, RP_OP_ATTENTION, RP_ROWS_TOKEN, "attn.attention");
     attention.in[0] = q;
@@ -162,7 +202,7 @@ static struct rp_view attention(struct emit *e, struct rp_view q) {
     return attention.out;
 }
 
-static struct rp_view activation(struct emit *e, struct rp_view gate_up) {
+struct rp_view rp_emit_activation(struct rp_emit *e, struct rp_view gate_up) {
     struct rp_op act = op(e, RP_OP_ACTIVATION, RP_ROWS_TOKEN, "mlp.act");
     act.in[0] = gate_up;
     act.out = tensor(e, "mlp.act", RP_ROWS_TOKEN, e->model->dtype, gate_up.cols / 2);
@@ -171,14 +211,14 @@ static struct rp_view activation(struct emit *e, struct rp_view gate_up) {
     return act.out;
 }
 
-static void add_to(struct emit *e, const char *name, struct rp_view sum, struct rp_view term) {
+void rp_emit_add(struct rp_emit *e, const char *name, struct rp_view sum, struct rp_view term) {
     struct rp_op plus = op(e, RP_OP_ADD, RP_ROWS_TOKEN, name);
     plus.in[0] = plus.out = sum;
     plus.in[1] = term;
     add(e, &plus);
 }
 
-static struct rp_view gather_rows(struct emit *e, struct rp_view in) {
+static struct rp_view gather_rows(struct rp_emit *e, struct rp_view in) {
     struct rp_op gather = op(e, RP_OP_GATHER_ROWS, RP_ROWS_LOGIT, "final.gather");
     gather.in[0] = in;
     gather.out = tensor(e, "final.rows", RP_ROWS_LOGIT, RP_DTYPE_F32, in.cols);
@@ -186,14 +226,14 @@ static struct rp_view gather_rows(struct emit *e, struct rp_view in) {
     return gather.out;
 }
 
-static void soft_cap(struct emit *e, struct rp_view logits) {
+static void soft_cap(struct rp_emit *e, struct rp_view logits) {
     struct rp_op capped = op(e, RP_OP_SOFT_CAP, RP_ROWS_LOGIT, "soft_cap");
     capped.in[0] = capped.out = logits;
     capped.u.soft_cap.cap = e->config->logit_cap;
     add(e, &capped);
 }
 
-static void sample(struct emit *e, struct rp_view logits) {
+static void sample(struct rp_emit *e, struct rp_view logits) {
     struct rp_op sample = op(e, RP_OP_SAMPLE, RP_ROWS_LOGIT, "sample");
     sample.in[0] = logits;
     sample.u.sample.vocab = e->config->vocab;
@@ -201,67 +241,33 @@ static void sample(struct emit *e, struct rp_view logits) {
     add(e, &sample);
 }
 
-/* --- the formula --------------------------------------------------------------------------------
- */
+/* --- the network ------------------------------------------------------------------------------------ */
 
-static void attention_block(struct emit *e, const struct rp_layer_weights *w, struct rp_view x) {
-    const struct rp_model_config *config = e->config;
-    uint32_t q_cols = config->heads * config->head_dim,
-             kv_cols = config->kv_heads * config->head_dim;
-
-    struct rp_view in = tensor(e, "attn.norm", RP_ROWS_TOKEN, e->model->dtype, config->hidden);
-    norm(e, RP_ROWS_TOKEN, "attn.norm", x, w->attn_norm, config->hidden, in);
-    struct rp_view qkv = linear(e, RP_ROWS_TOKEN, "attn.qkv", "attn.qkv", in, &w->qkv,
-                                config->qkv_bias, w->qkv_bias);
-    struct rp_view q = columns(qkv, 0, q_cols);
-    struct rp_view k = columns(qkv, q_cols, kv_cols);
-    struct rp_view v = columns(qkv, q_cols + kv_cols, kv_cols);
-    if (config->qk_norm) {
-        norm(e, RP_ROWS_TOKEN, "attn.q_norm", q, w->q_norm, config->head_dim, q);
-        norm(e, RP_ROWS_TOKEN, "attn.k_norm", k, w->k_norm, config->head_dim, k);
-    }
-    rope(e, columns(qkv, 0, q_cols + kv_cols)); /* q and k lie side by side */
-    kv_write(e, k, v);
-    struct rp_view heads = attention(e, q);
-    struct rp_view o =
-        linear(e, RP_ROWS_TOKEN, "attn.o", "attn.o", heads, &w->o, config->o_bias, w->o_bias);
-    if (config->post_norms)
-        norm(e, RP_ROWS_TOKEN, "attn.post_norm", o, w->attn_post_norm, config->hidden, o);
-    add_to(e, "attn.add", x, o);
+struct rp_view rp_emit_attention(struct rp_emit *e, const struct rp_qkv *qkv) {
+    rope(e, qkv->qk);
+    kv_write(e, qkv->k, qkv->v);
+    return rp_emit_linear(e, "attn.o", attention(e, qkv->q), RP_WEIGHT_O);
 }
 
-static void mlp_block(struct emit *e, const struct rp_layer_weights *w, struct rp_view x) {
-    const struct rp_model_config *config = e->config;
-
-    struct rp_view in = tensor(e, "mlp.norm", RP_ROWS_TOKEN, e->model->dtype, config->hidden);
-    norm(e, RP_ROWS_TOKEN, "mlp.norm", x, w->mlp_norm, config->hidden, in);
-    struct rp_view gate_up = linear(e, RP_ROWS_TOKEN, "mlp.gate_up", "mlp.gate_up", in, &w->gate_up,
-                                    config->mlp_bias, w->gate_up_bias);
-    struct rp_view act = activation(e, gate_up);
-    struct rp_view down = linear(e, RP_ROWS_TOKEN, "mlp.down", "mlp.down", act, &w->down,
-                                 config->mlp_bias, w->down_bias);
-    if (config->post_norms)
-        norm(e, RP_ROWS_TOKEN, "mlp.post_norm", down, w->mlp_post_norm, config->hidden, down);
-    add_to(e, "mlp.add", x, down);
+struct rp_view rp_emit_mlp(struct rp_emit *e, struct rp_view in) {
+    struct rp_view gate_up = rp_emit_linear(e, "mlp.gate_up", in, RP_WEIGHT_GATE_UP);
+    return rp_emit_linear(e, "mlp.down", rp_emit_activation(e, gate_up), RP_WEIGHT_DOWN);
 }
 
 int rp_model_emit(const struct rp_model *model, struct rp_program *out_program,
                   struct rp_error *err) {
-    struct emit emit = {out_program, model, &model->config, RP_LAYER_NONE, RP_OK}, *e = &emit;
+    struct rp_emit emit = {out_program, model, &model->config, RP_LAYER_NONE, RP_OK}, *e = &emit;
+    const struct rp_model_family *family = rp_model_family(model->config.family);
     rp_program_init(out_program);
 
     step_begin(e);
-    struct rp_view x = embed(e, &model->embed);
-    for (e->layer = 0; e->layer < model->config.layers; e->layer++) {
-        attention_block(e, &model->layers[e->layer], x);
-        mlp_block(e, &model->layers[e->layer], x);
-    }
+    struct rp_view x = embed(e);
+    for (e->layer = 0; e->layer < model->config.layers; e->layer++)
+        family->layer(e, x);
     e->layer = RP_LAYER_NONE;
     struct rp_view rows = gather_rows(e, x);
-    struct rp_view in = tensor(e, "final.norm", RP_ROWS_LOGIT, model->dtype, rows.cols);
-    norm(e, RP_ROWS_LOGIT, "final.norm", rows, model->final_norm, rows.cols, in);
-    struct rp_view logits =
-        linear(e, RP_ROWS_LOGIT, "lm_head", "logits", in, &model->lm_head, false, NULL);
+    struct rp_view in = norm_of_rows(e, RP_ROWS_LOGIT, "final.norm", rows, RP_WEIGHT_FINAL_NORM);
+    struct rp_view logits = linear(e, RP_ROWS_LOGIT, "lm_head", "logits", in, RP_WEIGHT_HEAD);
     if (model->config.logit_cap > 0)
         soft_cap(e, logits);
     sample(e, logits);

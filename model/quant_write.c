@@ -34,73 +34,55 @@ static FILE *create(const struct rp_quant_writer *w, const char *name) {
 
 /* ---- which tensors ---------------------------------------------------------------------------------- */
 
-struct marking {
-    struct rp_quant_writer *w;
-    struct rp_model *model;
-};
-
-static enum rp_balance_site site_of(const struct rp_layer_weights *layer,
-                                    const struct rp_matrix *matrix) {
-    return matrix == &layer->qkv       ? RP_BALANCE_QKV
-           : matrix == &layer->o       ? RP_BALANCE_O
-           : matrix == &layer->gate_up ? RP_BALANCE_GATE_UP
-                                       : RP_BALANCE_DOWN;
-}
-
-/* Which factors meet a part of layer `layer` (balance.h). */
-static struct rp_quant_folding folding_of(const struct marking *m, uint32_t layer,
+/* How balancing changes a part of a layer (balance.h). */
+static struct rp_quant_folding folding_of(const struct rp_quant_writer *w,
                                           const struct rp_weight_part *part) {
-    const struct rp_model_config *config = &m->model->config;
-    struct rp_layer_weights *weights = &m->model->layers[layer];
+    const struct rp_model_config *config = &w->config;
+    const struct rp_weight *weight = part->weight;
+    enum rp_balance_site own = rp_balance_site_of(weight->role);
     const float *site[RP_BALANCE_SITES];
     for (int i = 0; i < RP_BALANCE_SITES; i++)
-        site[i] = rp_balance_at(m->w->options.balance, layer, (enum rp_balance_site)i)->values;
+        site[i] = rp_balance_at(w->options.balance, weight->layer, (enum rp_balance_site)i)->values;
     struct rp_quant_folding out = {.divided_group = 1, .divided_run = 1};
     bool v = part->row_begin == (config->heads + config->kv_heads) * config->head_dim;
     bool up = part->row_begin == config->intermediate;
-    if (part->matrix)
-        out.times = site[site_of(weights, part->matrix)];
-    else if (part->vector == &weights->attn_norm)
+    if (own < RP_BALANCE_SITES)
+        out.times = site[own];
+    else if (weight->role == RP_WEIGHT_ATTN_NORM)
         out.divided = site[RP_BALANCE_QKV];
-    else if (part->vector == &weights->mlp_norm)
+    else if (weight->role == RP_WEIGHT_MLP_NORM)
         out.divided = site[RP_BALANCE_GATE_UP];
-    if (v && (part->matrix == &weights->qkv || part->vector == &weights->qkv_bias)) {
+    if (v && (weight->role == RP_WEIGHT_QKV || weight->role == RP_WEIGHT_QKV_BIAS)) {
         out.divided = site[RP_BALANCE_O];
         out.divided_group = config->heads / config->kv_heads;
         out.divided_run = config->head_dim;
     }
-    if (up && (part->matrix == &weights->gate_up || part->vector == &weights->gate_up_bias))
+    if (up && (weight->role == RP_WEIGHT_GATE_UP || weight->role == RP_WEIGHT_GATE_UP_BIAS))
         out.divided = site[RP_BALANCE_DOWN];
     return out;
 }
 
-static bool is_of_layer(const struct rp_layer_weights *layer, const struct rp_weight_part *part) {
-    const char *at = part->matrix ? (const char *)part->matrix : (const char *)part->vector;
-    return at >= (const char *)layer && at < (const char *)(layer + 1);
+static void mark_place(struct rp_quant_writer *w, const struct rp_weight_part *part,
+                       const struct rp_safetensor *tensor) {
+    const struct rp_weight *weight = part->weight;
+    size_t at = (size_t)(tensor - w->files.tensors);
+    if (weight->layer == RP_LAYER_NONE)
+        return;
+    if (rp_weight_is_matrix(weight))
+        w->places[at] = (struct rp_quant_place){weight->layer, rp_balance_site_of(weight->role)};
+    if (w->options.balance)
+        w->foldings[at] = folding_of(w, part);
 }
 
-static void mark_place(const struct marking *m, const struct rp_weight_part *part, size_t tensor) {
-    for (uint32_t layer = 0; layer < m->model->config.layers; layer++) {
-        const struct rp_layer_weights *weights = &m->model->layers[layer];
-        if (!is_of_layer(weights, part))
-            continue;
-        if (part->matrix)
-            m->w->places[tensor] = (struct rp_quant_place){layer, site_of(weights, part->matrix)};
-        if (m->w->options.balance)
-            m->w->foldings[tensor] = folding_of(m, layer, part);
-    }
-}
-
+/* Every matrix of a layer is quantized; vectors of layers may be scaled by balancing. */
 static int mark_part(void *ctx, const struct rp_weight_part *part) {
-    const struct marking *m = ctx;
-    struct rp_quant_writer *w = m->w;
-    if (!part->matrix || !strstr(part->name, "_proj.weight")) {
-        const struct rp_safetensor *vector = rp_safetensors_find(&w->files, part->name);
-        if (vector && part->vector)
-            mark_place(m, part, (size_t)(vector - w->files.tensors));
+    struct rp_quant_writer *w = ctx;
+    const struct rp_safetensor *tensor = rp_safetensors_find(&w->files, part->name);
+    if (!rp_weight_is_matrix(part->weight) || part->weight->layer == RP_LAYER_NONE) {
+        if (tensor && !rp_weight_is_matrix(part->weight))
+            mark_place(w, part, tensor);
         return RP_OK;
     }
-    const struct rp_safetensor *tensor = rp_safetensors_find(&w->files, part->name);
     if (!tensor)
         return rp_error_set(w->err, RP_STATUS_NOT_FOUND, "tensor %s is missing", part->name);
     if (tensor->type > RP_SAFETENSOR_BF16 || tensor->rank != 2 || tensor->shape[0] != part->rows ||
@@ -109,17 +91,16 @@ static int mark_part(void *ctx, const struct rp_weight_part *part) {
             w->err, RP_STATUS_FORMAT,
             "tensor %s must be F32, F16 or BF16 of the shape that config.json implies", part->name);
     w->quantized[tensor - w->files.tensors] = true;
-    mark_place(m, part, (size_t)(tensor - w->files.tensors));
+    mark_place(w, part, tensor);
     return RP_OK;
 }
 
 static int mark_parts(struct rp_quant_writer *w) {
     struct rp_model model;
-    struct marking marking = {w, &model};
     int status = rp_weights_describe(&w->config, RP_DTYPE_F32, &model, w->err);
     if (status != RP_OK)
         return status;
-    status = rp_weight_parts(&model, mark_part, &marking);
+    status = rp_weight_parts(&model, mark_part, w);
     rp_model_deinit(&model);
     return status;
 }

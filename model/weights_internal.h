@@ -1,7 +1,6 @@
-/* weights_internal.h - every weight of a model in one list, so that describing, allocating, loading
- * and random filling all walk the same one.
+/* weights_internal.h - what the files of model/ share about the table of weights.
  *
- * A part is one tensor of a checkpoint and the rows of the matrix (or the piece of the vector) in
+ * A part is one tensor of a checkpoint and the rows of the matrix (or the elements of the vector) in
  * memory that it becomes: q_proj, k_proj and v_proj are three parts of one qkv matrix. */
 #ifndef RP_MODEL_WEIGHTS_INTERNAL_H
 #define RP_MODEL_WEIGHTS_INTERNAL_H
@@ -9,48 +8,69 @@
 #include "model/model.h"
 
 struct rp_weight_part {
-    char name[96];            /* model.layers.3.self_attn.q_proj.weight */
-    struct rp_matrix *matrix; /* NULL for a vector */
-    float **vector;           /* NULL for a matrix */
-    uint32_t vector_len;      /* of the whole vector in memory */
-    uint32_t row_begin;       /* first row of the matrix, or element of the vector */
-    uint32_t rows, cols;      /* of the tensor; a vector has cols 0 */
-    bool quantized;           /* 8 bits in the checkpoint, with a tensor of scales beside it */
-    bool
-        is_norm; /* a vector that multiplies, by 1 with the configuration's offset and random values */
+    char name[96]; /* model.layers.3.self_attn.q_proj.weight */
+    struct rp_weight *weight;
+    uint32_t row_begin;  /* first row of the matrix, or element of the vector */
+    uint32_t rows, cols; /* of the tensor; a vector has cols 0 */
+    bool quantized;      /* 8 bits in the checkpoint, with a tensor of scales beside it */
 };
 
 /* Calls `visit` for every part, in the order of the network, until one returns another status than
- * RP_OK, which is returned. A tied lm_head is no part. */
-int rp_weight_parts(struct rp_model *model,
+ * RP_OK, which is returned. A tied head is no part. */
+int rp_weight_parts(const struct rp_model *model,
                     int (*visit)(void *ctx, const struct rp_weight_part *part), void *ctx);
 
-/* Shapes, and nothing allocated but the list of layers. dtype is F32 or BF16; with BF16 what has 8 bits in the
- * checkpoint has them in memory. */
+/* The table with shapes; nothing else is allocated. dtype is F32 or BF16; with BF16 what has 8 bits in
+ * the checkpoint has them in memory. */
 int rp_weights_describe(const struct rp_model_config *config, enum rp_dtype dtype,
                         struct rp_model *out_model, struct rp_error *err) RP_MUST_USE;
 
-/* Whether weights can be of this type in memory: F32, BF16 or RP_MODEL_DTYPE_AUTO; not F32 beside quantized ones. */
+/* Whether weights can be of this type in memory: F32, BF16 or RP_MODEL_DTYPE_AUTO; not F32 beside
+ * quantized ones. */
 int rp_weights_check_dtype(const struct rp_model_config *config, enum rp_dtype dtype,
                            struct rp_error *err) RP_MUST_USE;
 
-/* Memory for every matrix and vector of a described model, and the RoPE table, filled.
- * position_count 0: the configuration's. vectors_only: none for the matrices. */
-int rp_weights_allocate(struct rp_model *model, uint32_t position_count, bool vectors_only,
-                        struct rp_error *err) RP_MUST_USE;
+/* Memory for every vector of a described model, and the RoPE table, filled. position_count 0: the
+ * configuration's. */
+int rp_weights_allocate_vectors(struct rp_model *model, uint32_t position_count,
+                                struct rp_error *err) RP_MUST_USE;
+/* Memory for a matrix and its scales; RP_OK or RP_STATUS_NO_MEMORY. */
+int rp_weights_allocate_matrix(struct rp_matrix *matrix) RP_MUST_USE;
+int rp_weights_no_memory(const struct rp_model *model, struct rp_error *err);
 
-/* --- weights_quant.c: parts of 8 bits --------------------------------------------------------------- */
+/* --- weights_read.c: tensors into host memory --------------------------------------------------- */
 
 struct rp_safetensors;
 struct rp_safetensor;
 
-/* The part's own tensor, and the scales', are there and of the type and shape that the configuration implies.
- * *out_scales: those. */
+/* Staging buffer of a reader, for values that are converted or quantized. */
+#define RP_WEIGHT_STAGING_BYTES ((size_t)1 << 20)
+
+/* Reads tensor rows [row, row + rows) of a matrix part to their place in the matrix, converted or
+ * quantized; a part that is quantized in the file is read whole. */
+int rp_weight_read_rows(const struct rp_safetensors *files, const struct rp_model_config *config,
+                        const struct rp_weight_part *part, uint32_t row, uint32_t rows,
+                        unsigned char *staging, struct rp_error *err) RP_MUST_USE;
+/* Reads a vector part. NaN and infinities are FORMAT: one would spoil every token. */
+int rp_weight_read_vector(const struct rp_safetensors *files, const struct rp_weight_part *part,
+                          unsigned char *staging, struct rp_error *err) RP_MUST_USE;
+
+/* --- weights_stream.c ----------------------------------------------------------------------------- */
+
+/* Takes over *files. NULL: no memory; the files are still the caller's. */
+struct rp_weight_source *rp_weight_source_create(struct rp_safetensors *files);
+void rp_weight_source_destroy(struct rp_weight_source *source); /* legal with NULL */
+
+/* --- weights_quant.c: parts of 8 bits --------------------------------------------------------------- */
+
+/* The part's own tensor, and the scales', are there and of the type and shape that the configuration
+ * implies. *out_scales: those. */
 int rp_weight_quant_check(const struct rp_safetensors *files, const struct rp_model_config *config,
                           const struct rp_weight_part *part, const struct rp_safetensor *tensor,
                           const struct rp_safetensor **out_scales,
                           struct rp_error *err) RP_MUST_USE;
-/* Reads the part into its rows of the matrix: codes and scales, or (an F32 matrix) their products. */
+/* Reads the part into its rows of the matrix: quantized values and scales, or (an F32 matrix) their
+ * products. */
 int rp_weight_quant_load(const struct rp_safetensors *files, const struct rp_model_config *config,
                          const struct rp_weight_part *part, unsigned char *staging,
                          size_t staging_bytes, struct rp_error *err) RP_MUST_USE;

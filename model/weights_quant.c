@@ -158,7 +158,7 @@ int rp_weight_quant_check(const struct rp_safetensors *files, const struct rp_mo
     /* A fused matrix has whole blocks of each part. */
     if (quant->scales == RP_SCALE_BLOCK_128 &&
         (part->row_begin % BLOCK != 0 ||
-         (part->rows % BLOCK != 0 && part->row_begin + part->rows != part->matrix->rows)))
+         (part->rows % BLOCK != 0 && part->row_begin + part->rows != part->weight->matrix.rows)))
         return refuse(files, tensor, RP_STATUS_UNSUPPORTED,
                       "has blocks of 128 rows that begin within those of the part before it", err);
     int status = check_scale_type(files, scales, err);
@@ -221,11 +221,11 @@ static int load_codes(const struct rp_safetensors *files, const struct rp_model_
                       unsigned char *staging, size_t staging_bytes, struct rp_error *err) {
     const struct rp_safetensor *tensor = rp_safetensors_find(files, part->name);
     size_t place = (size_t)part->row_begin * part->cols;
-    bool products = part->matrix->dtype == RP_DTYPE_F32;
+    bool products = part->weight->matrix.dtype == RP_DTYPE_F32;
     for (uint64_t begin = 0; begin < tensor->bytes; begin += staging_bytes) {
         size_t len = (size_t)RP_MIN((uint64_t)staging_bytes, tensor->bytes - begin);
         unsigned char *to =
-            products ? staging : (unsigned char *)part->matrix->data + place + begin;
+            products ? staging : (unsigned char *)part->weight->matrix.data + place + begin;
         int status = rp_safetensors_read(files, tensor, begin, to, len, err);
         if (status == RP_OK)
             status = check_codes(files, tensor, to, (size_t)begin, len, err);
@@ -233,7 +233,7 @@ static int load_codes(const struct rp_safetensors *files, const struct rp_model_
             return status;
         if (products)
             multiply(part, config->quant.scales, to, tensor->type == RP_SAFETENSOR_F8_E4M3, scales,
-                     (size_t)begin, len, (float *)part->matrix->data + place + begin);
+                     (size_t)begin, len, (float *)part->weight->matrix.data + place + begin);
     }
     return RP_OK;
 }
@@ -241,7 +241,7 @@ static int load_codes(const struct rp_safetensors *files, const struct rp_model_
 int rp_weight_quant_load(const struct rp_safetensors *files, const struct rp_model_config *config,
                          const struct rp_weight_part *part, unsigned char *staging,
                          size_t staging_bytes, struct rp_error *err) {
-    bool products = part->matrix->dtype == RP_DTYPE_F32;
+    bool products = part->weight->matrix.dtype == RP_DTYPE_F32;
     bool blocks = config->quant.scales == RP_SCALE_BLOCK_128;
     size_t across = RP_CEIL_DIV((size_t)part->cols, BLOCK);
     size_t count = blocks ? RP_CEIL_DIV((size_t)part->rows, BLOCK) * across : part->rows;
@@ -250,7 +250,7 @@ int rp_weight_quant_load(const struct rp_safetensors *files, const struct rp_mod
     if (products && !own)
         return rp_error_set(err, RP_STATUS_NO_MEMORY, "model: out of memory");
     /* The model's own memory: const for its readers. */
-    float *scales = products ? own : (float *)(uintptr_t)part->matrix->scales + first;
+    float *scales = products ? own : (float *)(uintptr_t)part->weight->matrix.scales + first;
     int status = load_scales(files, config, part, scales, err);
     if (status == RP_OK)
         status = load_codes(files, config, part, scales, staging, staging_bytes, err);

@@ -100,9 +100,8 @@ static int load_side(struct work *work, struct side *side, enum rp_dtype dtype,
     /* What it is held against is as the files have it. */
     const struct rp_model_quantization none = {RP_QUANT_NONE, false},
                                        asked = rp_stack_quantization(&work->options->engine);
-    int status =
-        rp_model_load_quantized(side->dir, dtype, side == &work->model ? &asked : &none,
-                                work->options->engine.max_model_len, NULL, NULL, &side->model, err);
+    int status = rp_model_open(side->dir, dtype, side == &work->model ? &asked : &none,
+                               work->options->engine.max_model_len, &side->model, err);
     if (status == RP_OK)
         status = rp_weights_prepare(work->selection.backend, work->selection.device, &side->model,
                                     &side->prepared, NULL, NULL, err);

@@ -11,6 +11,7 @@
 struct progress {
     bool shown, on_terminal, line_open;
     uint64_t next_ns;
+    uint64_t weights_ns; /* when the weights were on the device */
     char stage[16];
 };
 
@@ -198,12 +199,11 @@ static void finish(struct progress *progress) {
     progress->line_open = false;
 }
 
-static void on_load(void *ctx, uint64_t done, uint64_t total) {
-    show(ctx, "load", total ? (double)done / (double)total : 1.0);
-}
-
 static void on_stage(void *ctx, const char *stage, uint32_t done, uint32_t total) {
-    show(ctx, stage, total ? (double)done / total : 1.0);
+    struct progress *progress = ctx;
+    if (strcmp(stage, "weights") == 0)
+        progress->weights_ns = rp_clock_ns();
+    show(progress, stage, total ? (double)done / total : 1.0);
 }
 
 /* Seconds since *since_ns, which becomes now. */
@@ -239,17 +239,14 @@ int rp_stack_open(struct rp_stack *stack, const char *dir, const struct rp_engin
     status = rp_tokenizer_open(dir, &stack->tokenizer, err);
     stack->tokenizer_s = lap(&since_ns);
     if (status == RP_OK)
-        status =
-            rp_model_load_quantized(dir, rp_stack_dtype(options->dtype), &quantization,
-                                    options->max_model_len, on_load, &progress, &stack->model, err);
+        status = rp_model_open(dir, rp_stack_dtype(options->dtype), &quantization,
+                               options->max_model_len, &stack->model, err);
     if (status == RP_OK && mask)
         status = rp_model_set_mask(&stack->model, mask, err);
     else
         rp_mask_free(mask);
     *out_code = RP_EXIT_MODEL;
     if (status == RP_OK) {
-        stack->weights_s = lap(&since_ns);
-        rp_log(RP_LOG_DEBUG, "start: weights read seconds=%.3f", stack->weights_s);
         struct rp_engine_config config =
             rp_stack_engine_config(options, &stack->selection, stack->model.dtype);
         stack->selection.device = NULL;
@@ -260,6 +257,11 @@ int rp_stack_open(struct rp_stack *stack, const char *dir, const struct rp_engin
         config.progress = on_stage;
         config.progress_ctx = &progress;
         status = rp_engine_create(&config, &stack->model, &stack->engine, err);
+        /* From the files to the device, then everything else. */
+        if (progress.weights_ns) {
+            stack->weights_s = (double)(progress.weights_ns - since_ns) * 1e-9;
+            since_ns = progress.weights_ns;
+        }
         stack->engine_s = lap(&since_ns);
         *out_code = rp_stack_exit_code(status);
     }

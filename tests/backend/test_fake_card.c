@@ -97,7 +97,8 @@ static void test_a_host_that_touches_device_memory_dies(void **state) {
     (void)state;
     open_driver(fake_backend(), RP_DTYPE_F32, true, false);
     const volatile unsigned char *const touched[] = {
-        driver.kv.base, driver.state, rp_graph_set_arena(driver.graphs), model.embed.data};
+        driver.kv.base, driver.state, rp_graph_set_arena(driver.graphs),
+        rp_model_matrix(&model, RP_WEIGHT_EMBED, RP_LAYER_NONE)->data};
     for (size_t i = 0; i < RP_ARRAY_COUNT(touched); i++) {
         pid_t child = fork();
         assert_true(child >= 0);

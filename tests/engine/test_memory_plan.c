@@ -263,7 +263,7 @@ static void test_a_card_makes_random_weights_by_itself(void **state) {
     rp_model_deinit(&fixture_model);
     assert_int_equal(rp_model_random_vectors(&shape, RP_DTYPE_BF16, 1, 0, &fixture_model, NULL),
                      RP_OK);
-    assert_null(fixture_model.embed.data);
+    assert_null(rp_model_matrix(&fixture_model, RP_WEIGHT_EMBED, RP_LAYER_NONE)->data);
     fixture_open(&config);
     fixture_submit_all();
     fixture_drain(FIXTURE_REQUESTS);

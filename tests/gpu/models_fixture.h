@@ -163,11 +163,17 @@ static void make_blocks(struct rp_matrix *matrix) {
 }
 
 static void take_plain_rows(void) {
-    for (uint32_t i = 0; i < model.config.layers; i++) {
-        struct rp_layer_weights *w = &model.layers[i];
-        w->qkv.input = w->o.input = w->gate_up.input = w->down.input = RP_INPUT_PLAIN;
+    for (uint32_t i = 0; i < model.weights.count; i++)
+        model.weights.entries[i].matrix.input = RP_INPUT_PLAIN;
+}
+
+/* FP8 blocks in every matrix of the layers. */
+static void make_layer_blocks(void) {
+    for (uint32_t i = 0; i < model.weights.count; i++) {
+        struct rp_weight *weight = &model.weights.entries[i];
+        if (rp_weight_is_matrix(weight) && weight->layer != RP_LAYER_NONE)
+            make_blocks(&weight->matrix);
     }
-    model.embed.input = model.lm_head.input = RP_INPUT_PLAIN;
 }
 
 static void make_model(const struct model_case *wanted) {
@@ -199,12 +205,8 @@ static void make_model(const struct model_case *wanted) {
     }
     current = wanted;
     assert_int_equal(rp_model_random(&config, wanted->dtype, 5, POSITIONS, &model, NULL), RP_OK);
-    for (uint32_t i = 0; i < wanted->layers && wanted->blocks; i++) {
-        struct rp_layer_weights *w = &model.layers[i];
-        struct rp_matrix *matrices[] = {&w->qkv, &w->o, &w->gate_up, &w->down};
-        for (size_t at = 0; at < RP_ARRAY_COUNT(matrices); at++)
-            make_blocks(matrices[at]);
-    }
+    if (wanted->blocks)
+        make_layer_blocks();
     if (plain_rows)
         take_plain_rows();
 }

@@ -73,11 +73,10 @@ static void open_model(const struct rp_backend *backend, enum rp_quant_scheme sc
     int status = rp_model_load_quantized("models/demo", RP_DTYPE_BF16, &quantization, 0, NULL, NULL,
                                          &model, NULL);
     assert_int_equal(status, RP_OK);
-    for (uint32_t i = 0; i < model.config.layers && blocks; i++) {
-        struct rp_layer_weights *w = &model.layers[i];
-        struct rp_matrix *matrices[] = {&w->qkv, &w->o, &w->gate_up, &w->down};
-        for (size_t at = 0; at < RP_ARRAY_COUNT(matrices); at++)
-            make_blocks(matrices[at]);
+    for (uint32_t i = 0; i < model.weights.count && blocks; i++) {
+        struct rp_weight *weight = &model.weights.entries[i];
+        if (rp_weight_is_matrix(weight) && weight->layer != RP_LAYER_NONE)
+            make_blocks(&weight->matrix);
     }
     struct rp_driver_config config = {.backend = backend,
                                       .slots = SEQUENCES,

@@ -66,11 +66,10 @@ static void lower(enum rp_quant_scheme scheme, bool head, bool blocks, bool no_f
                                    .no_fusion = no_fusion};
     tear_down(NULL);
     assert_int_equal(rp_model_random(&config, RP_DTYPE_BF16, 5, POSITIONS, &model, NULL), RP_OK);
-    for (uint32_t i = 0; i < LAYERS && blocks; i++) {
-        struct rp_layer_weights *w = &model.layers[i];
-        struct rp_matrix *matrices[] = {&w->qkv, &w->o, &w->gate_up, &w->down};
-        for (size_t at = 0; at < RP_ARRAY_COUNT(matrices); at++)
-            make_blocks(matrices[at]);
+    for (uint32_t i = 0; i < model.weights.count && blocks; i++) {
+        struct rp_weight *weight = &model.weights.entries[i];
+        if (rp_weight_is_matrix(weight) && weight->layer != RP_LAYER_NONE)
+            make_blocks(&weight->matrix);
     }
     rp_driver_open(&driver, &model, &way);
     assert_int_equal(rp_graph_set_failed(driver.graphs), 0);

@@ -314,7 +314,8 @@ static void test_stories260k_loads_and_emits_its_program(void **state) {
     assert_true(f->model.loaded);
     assert_int_equal(f->model.dtype, RP_DTYPE_F32);
     assert_int_equal(f->program.op_count, 2 + 5 * 12 + 4);
-    assert_ptr_equal(f->model.lm_head.data, f->model.embed.data);
+    assert_ptr_equal(rp_model_matrix(&f->model, RP_WEIGHT_HEAD, RP_LAYER_NONE)->data,
+                     rp_model_matrix(&f->model, RP_WEIGHT_EMBED, RP_LAYER_NONE)->data);
     assert_int_equal(f->model.rope_positions, 512);
     /* What the file holds, less the padding that none has. */
     assert_int_equal(rp_model_weight_bytes(&f->model), 1040128);

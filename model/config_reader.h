@@ -1,0 +1,53 @@
+/* config_reader.h - reads the keys of one JSON object of a model's configuration, with checks.
+ * The first failure stays in `status`; every later call does nothing. */
+#ifndef RP_MODEL_CONFIG_READER_H
+#define RP_MODEL_CONFIG_READER_H
+
+#include "model/model.h"
+
+#include <jansson.h>
+
+struct rp_config_reader {
+    const char *file; /* for messages */
+    const json_t *object;
+    struct rp_error *err;
+    int status;
+};
+
+/* As a fallback: the key must be there. */
+#define RP_CONFIG_REQUIRED (-1.0)
+
+/* NULL also when the key is null: transformers treats both as "not set". */
+const json_t *rp_config_get(const struct rp_config_reader *reader, const char *key);
+bool rp_config_has(const struct rp_config_reader *reader, const char *key); /* null counts */
+void rp_config_refuse(struct rp_config_reader *reader, enum rp_status status, const char *key,
+                      const char *message);
+/* "<key> is "<text>", supported: <list>" */
+void rp_config_refuse_name(struct rp_config_reader *reader, const char *key, const char *text,
+                           const char *supported);
+/* The value of a failed read is `min`, so that nothing is divided by zero while an error is kept. */
+uint32_t rp_config_uint_value(struct rp_config_reader *reader, const json_t *value, const char *key,
+                              uint32_t min, uint32_t max);
+uint32_t rp_config_uint(struct rp_config_reader *reader, const char *key, double fallback,
+                        uint32_t min, uint32_t max);
+/* min_exclusive: min itself is refused as well. */
+double rp_config_double(struct rp_config_reader *reader, const char *key, double fallback,
+                        double min, bool min_exclusive, double max);
+bool rp_config_bool(struct rp_config_reader *reader, const char *key, bool fallback);
+const char *rp_config_string(struct rp_config_reader *reader, const char *key); /* NULL: absent */
+
+/* What several families read the same way (config.c). */
+/* attention_bias: of qkv and o. */
+void rp_config_attention_bias(struct rp_config_reader *reader, struct rp_model_config *config);
+/* Refuses a bias that the family does not have. */
+void rp_config_no_bias(struct rp_config_reader *reader, const char *key);
+void rp_config_activation(struct rp_config_reader *reader, const char *key, const char *fallback,
+                          struct rp_model_config *config);
+/* sliding_window; `fallback` when the key is absent. */
+uint32_t rp_config_window(struct rp_config_reader *reader, uint32_t fallback);
+/* Layer `layer` sees everything before it, or only the window. */
+void rp_config_set_full(struct rp_model_config *config, uint32_t layer, bool full);
+/* Qwen's rule: use_sliding_window, from layer max_window_layers on. */
+void rp_config_qwen_window(struct rp_config_reader *reader, struct rp_model_config *config);
+
+#endif

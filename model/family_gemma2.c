@@ -1,0 +1,70 @@
+/* Gemma 2: the outputs of attention and MLP are normed before they are added; norm weights are stored
+ * less one; embeddings are scaled; scores and logits are capped; every second layer has a window. */
+#include "model/config_reader.h"
+#include "model/network.h"
+
+static const struct rp_tensor_rule tensors[] = {
+    {RP_WEIGHT_ATTN_NORM, RP_SPAN_ALL, "input_layernorm.weight"},
+    {RP_WEIGHT_QKV, RP_SPAN_Q, "self_attn.q_proj.weight"},
+    {RP_WEIGHT_QKV, RP_SPAN_K, "self_attn.k_proj.weight"},
+    {RP_WEIGHT_QKV, RP_SPAN_V, "self_attn.v_proj.weight"},
+    {RP_WEIGHT_QKV_BIAS, RP_SPAN_Q, "self_attn.q_proj.bias"},
+    {RP_WEIGHT_QKV_BIAS, RP_SPAN_K, "self_attn.k_proj.bias"},
+    {RP_WEIGHT_QKV_BIAS, RP_SPAN_V, "self_attn.v_proj.bias"},
+    {RP_WEIGHT_O, RP_SPAN_ALL, "self_attn.o_proj.weight"},
+    {RP_WEIGHT_O_BIAS, RP_SPAN_ALL, "self_attn.o_proj.bias"},
+    {RP_WEIGHT_ATTN_POST_NORM, RP_SPAN_ALL, "post_attention_layernorm.weight"},
+    {RP_WEIGHT_MLP_NORM, RP_SPAN_ALL, "pre_feedforward_layernorm.weight"},
+    {RP_WEIGHT_GATE_UP, RP_SPAN_GATE, "mlp.gate_proj.weight"},
+    {RP_WEIGHT_GATE_UP, RP_SPAN_UP, "mlp.up_proj.weight"},
+    {RP_WEIGHT_DOWN, RP_SPAN_ALL, "mlp.down_proj.weight"},
+    {RP_WEIGHT_MLP_POST_NORM, RP_SPAN_ALL, "post_feedforward_layernorm.weight"},
+};
+
+static void layer(struct rp_emit *e, struct rp_view x) {
+    struct rp_view in = rp_emit_norm(e, "attn.norm", x, RP_WEIGHT_ATTN_NORM);
+    struct rp_qkv qkv = rp_emit_qkv(e, in);
+    struct rp_view o = rp_emit_attention(e, &qkv);
+    rp_emit_norm_in_place(e, "attn.post_norm", o, RP_WEIGHT_ATTN_POST_NORM);
+    rp_emit_add(e, "attn.add", x, o);
+    in = rp_emit_norm(e, "mlp.norm", x, RP_WEIGHT_MLP_NORM);
+    struct rp_view down = rp_emit_mlp(e, in);
+    rp_emit_norm_in_place(e, "mlp.post_norm", down, RP_WEIGHT_MLP_POST_NORM);
+    rp_emit_add(e, "mlp.add", x, down);
+}
+
+/* A cap that is null is off. */
+static float cap(struct rp_config_reader *reader, const char *key, double fallback) {
+    bool off = rp_config_has(reader, key) && !rp_config_get(reader, key);
+    return off ? 0.0f : (float)rp_config_double(reader, key, fallback, 0, true, 1e6);
+}
+
+static void configure(struct rp_config_reader *reader, struct rp_model_config *config) {
+    /* The files have both hidden_act and this key; the class reads this one. */
+    rp_config_activation(reader, "hidden_activation", "gelu_pytorch_tanh", config);
+    config->norm_offset = 1.0f;
+    config->post_norms = config->embed_scaled = true;
+    config->attention_cap = cap(reader, "attn_logit_softcapping", 50);
+    config->logit_cap = cap(reader, "final_logit_softcapping", 30);
+    config->query_scalar = rp_config_double(reader, "query_pre_attn_scalar", 256, 0, true, 1e6);
+    if (rp_config_bool(reader, "use_bidirectional_attention", false))
+        rp_config_refuse(reader, RP_STATUS_UNSUPPORTED, "use_bidirectional_attention",
+                         "must be false");
+    rp_config_attention_bias(reader, config);
+    rp_config_no_bias(reader, "mlp_bias");
+    config->window = rp_config_window(reader, 4096);
+    for (uint32_t i = 1; i < config->layers; i += 2)
+        rp_config_set_full(config, i, true);
+}
+
+const struct rp_model_family rp_family_gemma2 = {
+    .id = RP_FAMILY_GEMMA2,
+    .architecture = "Gemma2ForCausalLM",
+    .model_type = "gemma2",
+    .head_dim_default = 256,
+    .tied_default = true,
+    .configure = configure,
+    .tensors = tensors,
+    .tensor_count = RP_ARRAY_COUNT(tensors),
+    .layer = layer,
+};

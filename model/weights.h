@@ -1,0 +1,71 @@
+/* weights.h - the table of a model's weights: the role of each in the network, and its memory.
+ *
+ * Whatever handles weights walks this table: describing, allocating, loading, filling at random,
+ * quantizing, repacking, uploading, writing, counting. The table knows no tensor names; those are
+ * the family's (family.h).
+ *
+ * Ownership: the model owns the table and, until a device takes them over, the matrices' data.
+ * Thread: one owner while loading, then read-only. */
+#ifndef RP_MODEL_WEIGHTS_H
+#define RP_MODEL_WEIGHTS_H
+
+#include "quant/matrix.h"
+
+enum rp_weight_role {
+    /* outside the layers */
+    RP_WEIGHT_EMBED,      /* matrix (vocab, hidden) */
+    RP_WEIGHT_HEAD,       /* matrix (vocab, hidden); a tied head has no entry of its own */
+    RP_WEIGHT_FINAL_NORM, /* (hidden) */
+    /* of each layer */
+    RP_WEIGHT_ATTN_NORM,      /* (hidden) */
+    RP_WEIGHT_QKV,            /* matrix ((heads + 2 kv_heads) * head_dim, hidden): q, k, v rows */
+    RP_WEIGHT_QKV_BIAS,       /* (qkv rows) */
+    RP_WEIGHT_Q_NORM,         /* (head_dim) */
+    RP_WEIGHT_K_NORM,         /* (head_dim) */
+    RP_WEIGHT_O,              /* matrix (hidden, heads * head_dim) */
+    RP_WEIGHT_O_BIAS,         /* (hidden) */
+    RP_WEIGHT_ATTN_POST_NORM, /* (hidden): norm of attention's output before it is added */
+    RP_WEIGHT_MLP_NORM,       /* (hidden) */
+    RP_WEIGHT_GATE_UP,        /* matrix (2 * intermediate, hidden): gate rows, then up rows */
+    RP_WEIGHT_GATE_UP_BIAS,   /* (2 * intermediate) */
+    RP_WEIGHT_DOWN,           /* matrix (hidden, intermediate) */
+    RP_WEIGHT_DOWN_BIAS,      /* (hidden) */
+    RP_WEIGHT_MLP_POST_NORM,  /* (hidden): norm of the MLP's output before it is added */
+    RP_WEIGHT_ROLE_COUNT
+};
+
+/* How a group of devices divides a weight: by output rows, or by input columns (partial sums). */
+enum rp_shard_axis { RP_SHARD_NONE, RP_SHARD_ROWS, RP_SHARD_COLS };
+
+#define RP_NO_EXPERT (-1)
+
+struct rp_weight {
+    enum rp_weight_role role;
+    uint16_t layer; /* RP_LAYER_NONE outside the layers */
+    int16_t expert; /* RP_NO_EXPERT: shared by all tokens */
+    enum rp_shard_axis shard;
+    struct rp_matrix matrix; /* rows 0: this weight is a vector */
+    float *vector;           /* (length) f32; rp_alloc_aligned */
+    uint32_t length;
+};
+
+/* In the order in which matrices go to a device: layer by layer, then final norm, head, embedding. */
+struct rp_weights {
+    struct rp_weight *entries;
+    uint32_t count;
+    uint32_t *index; /* ((layers + 1) * RP_WEIGHT_ROLE_COUNT): entry + 1 of (layer, role), or 0 */
+};
+
+static inline bool rp_weight_is_matrix(const struct rp_weight *weight) {
+    return weight->matrix.rows > 0;
+}
+
+/* Norm weights multiply; all other vectors are biases. */
+static inline bool rp_weight_is_norm(enum rp_weight_role role) {
+    return role == RP_WEIGHT_FINAL_NORM || role == RP_WEIGHT_ATTN_NORM ||
+           role == RP_WEIGHT_Q_NORM || role == RP_WEIGHT_K_NORM ||
+           role == RP_WEIGHT_ATTN_POST_NORM || role == RP_WEIGHT_MLP_NORM ||
+           role == RP_WEIGHT_MLP_POST_NORM;
+}
+
+#endif

@@ -1,0 +1,120 @@
+/* Tensors of a checkpoint into host memory: copied, converted, or quantized row by row. */
+#include "base/bf16.h"
+#include "base/memory.h"
+#include "model/safetensors.h"
+#include "model/weights_internal.h"
+
+#include <math.h>
+
+static uint32_t element_bytes(const struct rp_safetensor *tensor) {
+    return tensor->type == RP_SAFETENSOR_F32 ? 4 : 2;
+}
+
+static float element(const unsigned char *bytes, size_t i, enum rp_safetensor_type type) {
+    uint16_t half;
+    float value;
+    if (type == RP_SAFETENSOR_F32) {
+        memcpy(&value, bytes + i * 4, sizeof value);
+        return value;
+    }
+    memcpy(&half, bytes + i * 2, sizeof half);
+    return type == RP_SAFETENSOR_BF16 ? rp_bf16_to_f32(half) : rp_f16_to_f32(half);
+}
+
+static void convert(const unsigned char *bytes, enum rp_safetensor_type type, void *out,
+                    enum rp_dtype out_dtype, size_t count) {
+    if (out_dtype == RP_DTYPE_F32)
+        for (size_t i = 0; i < count; i++)
+            ((float *)out)[i] = element(bytes, i, type);
+    else
+        for (size_t i = 0; i < count; i++)
+            ((uint16_t *)out)[i] = rp_f32_to_bf16(element(bytes, i, type));
+}
+
+/* Elements [first, first + count) of the tensor to `out`; read in place where no conversion is needed. */
+static int read_values(const struct rp_safetensors *files, const struct rp_safetensor *tensor,
+                       size_t first, size_t count, unsigned char *out, enum rp_dtype out_dtype,
+                       unsigned char *staging, struct rp_error *err) {
+    size_t size = element_bytes(tensor);
+    if ((tensor->type == RP_SAFETENSOR_F32 && out_dtype == RP_DTYPE_F32) ||
+        (tensor->type == RP_SAFETENSOR_BF16 && out_dtype == RP_DTYPE_BF16))
+        return rp_safetensors_read(files, tensor, first * size, out, count * size, err);
+    size_t piece = RP_WEIGHT_STAGING_BYTES / size;
+    for (size_t at = 0; at < count; at += piece) {
+        size_t some = RP_MIN(piece, count - at);
+        int status =
+            rp_safetensors_read(files, tensor, (first + at) * size, staging, some * size, err);
+        if (status != RP_OK)
+            return status;
+        convert(staging, tensor->type, out + at * rp_dtype_bytes(out_dtype), out_dtype, some);
+    }
+    return RP_OK;
+}
+
+/* Whole rows through the staging buffer, quantized from there; f16 by way of f32. */
+static int quantize_rows(const struct rp_safetensors *files, const struct rp_safetensor *tensor,
+                         const struct rp_weight_part *part, uint32_t first, uint32_t count,
+                         unsigned char *staging, struct rp_error *err) {
+    struct rp_matrix *matrix = &part->weight->matrix;
+    size_t row_bytes = (size_t)part->cols * element_bytes(tensor), bad;
+    size_t piece_rows = RP_MAX(RP_WEIGHT_STAGING_BYTES / row_bytes, (size_t)1);
+    bool half = tensor->type == RP_SAFETENSOR_F16;
+    if (row_bytes > RP_WEIGHT_STAGING_BYTES)
+        return rp_error_set(err, RP_STATUS_UNSUPPORTED,
+                            "%s: tensor %s: rows of %u weights are too long to be quantized",
+                            rp_safetensors_file(files, tensor), part->name, part->cols);
+    float *values = half ? rp_alloc(piece_rows * part->cols * sizeof *values) : NULL;
+    int status =
+        half && !values ? rp_error_set(err, RP_STATUS_NO_MEMORY, "model: out of memory") : RP_OK;
+    for (size_t row = first; status == RP_OK && row < (size_t)first + count; row += piece_rows) {
+        size_t rows = RP_MIN(piece_rows, (size_t)first + count - row);
+        size_t at = part->row_begin + row;
+        status =
+            rp_safetensors_read(files, tensor, row * row_bytes, staging, rows * row_bytes, err);
+        if (status != RP_OK)
+            break;
+        if (half)
+            convert(staging, tensor->type, values, RP_DTYPE_F32, rows * part->cols);
+        if (!rp_quantize_weights_searched(
+                half ? (const void *)values : staging,
+                tensor->type == RP_SAFETENSOR_BF16 ? RP_DTYPE_BF16 : RP_DTYPE_F32, rows, part->cols,
+                matrix->dtype, (unsigned char *)matrix->data + at * part->cols,
+                (float *)(uintptr_t)&matrix->scales[at], NULL, &bad))
+            status = rp_error_set(err, RP_STATUS_FORMAT,
+                                  "%s: tensor %s: row %zu holds a NaN or an infinity, which %s "
+                                  "weights cannot",
+                                  rp_safetensors_file(files, tensor), part->name, row + bad,
+                                  rp_dtype_name(matrix->dtype));
+    }
+    rp_free(values);
+    return status;
+}
+
+int rp_weight_read_rows(const struct rp_safetensors *files, const struct rp_model_config *config,
+                        const struct rp_weight_part *part, uint32_t row, uint32_t rows,
+                        unsigned char *staging, struct rp_error *err) {
+    const struct rp_safetensor *tensor = rp_safetensors_find(files, part->name);
+    struct rp_matrix *matrix = &part->weight->matrix;
+    if (part->quantized)
+        return rp_weight_quant_load(files, config, part, staging, RP_WEIGHT_STAGING_BYTES, err);
+    if (rp_dtype_bytes(matrix->dtype) == 1)
+        return quantize_rows(files, tensor, part, row, rows, staging, err);
+    size_t first = (size_t)row * part->cols, at = (size_t)part->row_begin * part->cols + first;
+    return read_values(files, tensor, first, (size_t)rows * part->cols,
+                       (unsigned char *)matrix->data + at * rp_dtype_bytes(matrix->dtype),
+                       matrix->dtype, staging, err);
+}
+
+int rp_weight_read_vector(const struct rp_safetensors *files, const struct rp_weight_part *part,
+                          unsigned char *staging, struct rp_error *err) {
+    const struct rp_safetensor *tensor = rp_safetensors_find(files, part->name);
+    float *values = part->weight->vector + part->row_begin;
+    int status = read_values(files, tensor, 0, part->rows, (unsigned char *)values, RP_DTYPE_F32,
+                             staging, err);
+    for (uint32_t i = 0; status == RP_OK && i < part->rows; i++)
+        if (!isfinite(values[i]))
+            status = rp_error_set(err, RP_STATUS_FORMAT, "%s: tensor %s: element %u is %s",
+                                  rp_safetensors_file(files, tensor), part->name, i,
+                                  isnan(values[i]) ? "not a number" : "infinite");
+    return status;
+}

@@ -1,0 +1,319 @@
+/* The table of weights: which a model has, their shapes, memory and tensors. */
+#include "base/checked.h"
+#include "base/memory.h"
+#include "model/family.h"
+#include "model/rope.h"
+#include "model/weights_internal.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* A cache line, and the widest vector load there is. */
+#define WEIGHT_ALIGN 64
+
+/* --- shapes -------------------------------------------------------------------------------------- */
+
+/* cols 0: a vector. rows 0: this model has no such weight. */
+struct shape {
+    uint32_t rows, cols;
+    enum rp_shard_axis shard;
+    int module; /* enum rp_module that quant.modules names it by, or -1 */
+};
+
+static struct shape vector_if(bool there, uint32_t length, enum rp_shard_axis shard) {
+    return (struct shape){there ? length : 0, 0, shard, -1};
+}
+
+static struct shape shape_of(const struct rp_model_config *config, enum rp_weight_role role) {
+    uint32_t hidden = config->hidden, inner = config->intermediate;
+    uint32_t q_rows = config->heads * config->head_dim;
+    uint32_t qkv_rows = q_rows + 2 * config->kv_heads * config->head_dim;
+    switch (role) {
+    case RP_WEIGHT_EMBED:
+        return (struct shape){config->vocab, hidden, RP_SHARD_ROWS, -1};
+    case RP_WEIGHT_HEAD:
+        return (struct shape){config->tied ? 0 : config->vocab, hidden, RP_SHARD_ROWS, -1};
+    case RP_WEIGHT_QKV:
+        return (struct shape){qkv_rows, hidden, RP_SHARD_ROWS, RP_MODULE_Q};
+    case RP_WEIGHT_O:
+        return (struct shape){hidden, q_rows, RP_SHARD_COLS, RP_MODULE_O};
+    case RP_WEIGHT_GATE_UP:
+        return (struct shape){2 * inner, hidden, RP_SHARD_ROWS, RP_MODULE_GATE};
+    case RP_WEIGHT_DOWN:
+        return (struct shape){hidden, inner, RP_SHARD_COLS, RP_MODULE_DOWN};
+    case RP_WEIGHT_QKV_BIAS:
+        return vector_if(config->qkv_bias, qkv_rows, RP_SHARD_ROWS);
+    case RP_WEIGHT_GATE_UP_BIAS:
+        return vector_if(config->mlp_bias, 2 * inner, RP_SHARD_ROWS);
+    case RP_WEIGHT_Q_NORM:
+    case RP_WEIGHT_K_NORM:
+        return vector_if(config->qk_norm, config->head_dim, RP_SHARD_NONE);
+    case RP_WEIGHT_O_BIAS:
+        return vector_if(config->o_bias, hidden, RP_SHARD_NONE);
+    case RP_WEIGHT_DOWN_BIAS:
+        return vector_if(config->mlp_bias, hidden, RP_SHARD_NONE);
+    case RP_WEIGHT_ATTN_POST_NORM:
+    case RP_WEIGHT_MLP_POST_NORM:
+        return vector_if(config->post_norms, hidden, RP_SHARD_NONE);
+    default:
+        return vector_if(true, hidden, RP_SHARD_NONE);
+    }
+}
+
+/* Whether the checkpoint has 8 bits for this matrix. */
+static bool is_quantized(const struct rp_model_config *config, enum rp_weight_role role,
+                         uint32_t layer) {
+    int module = shape_of(config, role).module;
+    if (role == RP_WEIGHT_HEAD)
+        return config->quant.head;
+    return module >= 0 && layer < RP_LAYERS_MAX && (config->quant.modules[layer] >> module & 1);
+}
+
+/* Type and scales in memory: those of the checkpoint, or of --quantization. */
+static void describe_type(const struct rp_model_config *config, struct rp_weight *weight) {
+    const struct rp_model_quant *quant = &config->quant;
+    struct rp_matrix *matrix = &weight->matrix;
+    if (is_quantized(config, weight->role, weight->layer) && matrix->dtype == RP_DTYPE_BF16) {
+        matrix->dtype = quant->dtype;
+        matrix->scale_kind =
+            quant->scales == RP_SCALE_BLOCK_128 ? RP_SCALE_BLOCK_128 : RP_SCALE_CHANNEL;
+        matrix->input = quant->input;
+    }
+    bool head = weight->role == RP_WEIGHT_HEAD || (weight->role == RP_WEIGHT_EMBED && config->tied);
+    if (weight->layer != RP_LAYER_NONE || (head && config->quantize_head))
+        rp_quant_describe(matrix, config->quantization);
+}
+
+static void add_weight(struct rp_model *model, enum rp_weight_role role, uint32_t layer) {
+    struct shape shape = shape_of(&model->config, role);
+    if (shape.rows == 0)
+        return;
+    struct rp_weights *weights = &model->weights;
+    struct rp_weight *weight = &weights->entries[weights->count++];
+    *weight = (struct rp_weight){
+        .role = role, .layer = (uint16_t)layer, .expert = RP_NO_EXPERT, .shard = shape.shard};
+    if (shape.cols) {
+        weight->matrix =
+            (struct rp_matrix){.rows = shape.rows, .cols = shape.cols, .dtype = model->dtype};
+        describe_type(&model->config, weight);
+    } else {
+        weight->length = shape.rows;
+    }
+    uint32_t row = layer == RP_LAYER_NONE ? model->config.layers : layer;
+    weights->index[row * RP_WEIGHT_ROLE_COUNT + role] = weights->count;
+}
+
+int rp_weights_describe(const struct rp_model_config *config, enum rp_dtype dtype,
+                        struct rp_model *out_model, struct rp_error *err) {
+    static const enum rp_weight_role outside[] = {RP_WEIGHT_FINAL_NORM, RP_WEIGHT_HEAD,
+                                                  RP_WEIGHT_EMBED};
+    struct rp_model model;
+    memset(&model, 0, sizeof model);
+    model.config = *config;
+    model.dtype = dtype;
+    size_t places = (size_t)(config->layers + 1) * RP_WEIGHT_ROLE_COUNT;
+    model.weights.entries = rp_calloc(places, sizeof *model.weights.entries);
+    model.weights.index = rp_calloc(places, sizeof *model.weights.index);
+    if (!model.weights.entries || !model.weights.index) {
+        rp_model_deinit(&model);
+        return rp_error_set(err, RP_STATUS_NO_MEMORY, "model: out of memory for %u layers",
+                            config->layers);
+    }
+    for (uint32_t layer = 0; layer < config->layers; layer++)
+        for (int role = RP_WEIGHT_ATTN_NORM; role < RP_WEIGHT_ROLE_COUNT; role++)
+            add_weight(&model, (enum rp_weight_role)role, layer);
+    for (size_t i = 0; i < RP_ARRAY_COUNT(outside); i++)
+        add_weight(&model, outside[i], RP_LAYER_NONE);
+    model.rope_positions = config->max_position;
+    *out_model = model;
+    return RP_OK;
+}
+
+struct rp_weight *rp_model_weight(const struct rp_model *model, enum rp_weight_role role,
+                                  uint32_t layer) {
+    uint32_t row = layer == RP_LAYER_NONE ? model->config.layers : layer;
+    RP_ASSERT_CMP(row, <=, model->config.layers);
+    if (role == RP_WEIGHT_HEAD && model->config.tied)
+        role = RP_WEIGHT_EMBED;
+    uint32_t at = model->weights.index[row * RP_WEIGHT_ROLE_COUNT + role];
+    return at ? &model->weights.entries[at - 1] : NULL;
+}
+
+struct rp_matrix *rp_model_matrix(const struct rp_model *model, enum rp_weight_role role,
+                                  uint32_t layer) {
+    struct rp_weight *weight = rp_model_weight(model, role, layer);
+    RP_ASSERT(weight && rp_weight_is_matrix(weight));
+    return &weight->matrix;
+}
+
+float *rp_model_vector(const struct rp_model *model, enum rp_weight_role role, uint32_t layer) {
+    struct rp_weight *weight = rp_model_weight(model, role, layer);
+    return weight ? weight->vector : NULL;
+}
+
+/* --- tensors -------------------------------------------------------------------------------------- */
+
+static void set_span(const struct rp_model_config *config, enum rp_weight_span span,
+                     struct rp_weight_part *part) {
+    uint32_t q_rows = config->heads * config->head_dim;
+    uint32_t kv_rows = config->kv_heads * config->head_dim, inner = config->intermediate;
+    const struct rp_weight *weight = part->weight;
+    const struct {
+        uint32_t begin, rows;
+    } spans[] = {
+        [RP_SPAN_ALL] = {0, rp_weight_is_matrix(weight) ? weight->matrix.rows : weight->length},
+        [RP_SPAN_Q] = {0, q_rows},
+        [RP_SPAN_K] = {q_rows, kv_rows},
+        [RP_SPAN_V] = {q_rows + kv_rows, kv_rows},
+        [RP_SPAN_GATE] = {0, inner},
+        [RP_SPAN_UP] = {inner, inner},
+    };
+    part->row_begin = spans[span].begin;
+    part->rows = spans[span].rows;
+    part->cols = weight->matrix.cols;
+}
+
+static int visit_tensor(const struct rp_model *model, const struct rp_tensor_rule *rule,
+                        uint32_t layer, int (*visit)(void *ctx, const struct rp_weight_part *part),
+                        void *ctx) {
+    struct rp_weight_part part;
+    memset(&part, 0, sizeof part);
+    part.weight = rp_model_weight(model, rule->role, layer);
+    if (!part.weight || (rule->role == RP_WEIGHT_HEAD && model->config.tied))
+        return RP_OK;
+    set_span(&model->config, rule->span, &part);
+    part.quantized = rp_weight_is_matrix(part.weight) &&
+                     is_quantized(&model->config, rule->role, part.weight->layer);
+    if (layer == RP_LAYER_NONE)
+        snprintf(part.name, sizeof part.name, "%s", rule->name);
+    else
+        snprintf(part.name, sizeof part.name, "model.layers.%u.%s", layer, rule->name);
+    return visit(ctx, &part);
+}
+
+int rp_weight_parts(const struct rp_model *model,
+                    int (*visit)(void *ctx, const struct rp_weight_part *part), void *ctx) {
+    static const struct rp_tensor_rule first[] = {
+        {RP_WEIGHT_EMBED, RP_SPAN_ALL, "model.embed_tokens.weight"},
+    };
+    static const struct rp_tensor_rule last[] = {
+        {RP_WEIGHT_FINAL_NORM, RP_SPAN_ALL, "model.norm.weight"},
+        {RP_WEIGHT_HEAD, RP_SPAN_ALL, "lm_head.weight"},
+    };
+    const struct rp_model_family *family = rp_model_family(model->config.family);
+    int status = visit_tensor(model, &first[0], RP_LAYER_NONE, visit, ctx);
+    for (uint32_t layer = 0; layer < model->config.layers; layer++)
+        for (uint32_t i = 0; i < family->tensor_count && status == RP_OK; i++)
+            status = visit_tensor(model, &family->tensors[i], layer, visit, ctx);
+    for (size_t i = 0; i < RP_ARRAY_COUNT(last) && status == RP_OK; i++)
+        status = visit_tensor(model, &last[i], RP_LAYER_NONE, visit, ctx);
+    return status;
+}
+
+/* --- memory --------------------------------------------------------------------------------------- */
+
+int rp_weights_no_memory(const struct rp_model *model, struct rp_error *err) {
+    int status = rp_error_set(err, RP_STATUS_NO_MEMORY, "model: no memory for %llu MiB of weights",
+                              (unsigned long long)(rp_model_weight_bytes(model) >> 20));
+    rp_error_hint(err, "try --dtype bfloat16, or a smaller --max-model-len");
+    return status;
+}
+
+int rp_weights_allocate_matrix(struct rp_matrix *matrix) {
+    size_t bytes = rp_matrix_bytes(matrix), scales = rp_matrix_scale_count(matrix);
+    if (!matrix->data)
+        matrix->data = bytes ? rp_alloc_aligned(bytes, WEIGHT_ALIGN) : NULL;
+    if (scales > 0 && !matrix->scales)
+        matrix->scales = rp_alloc_aligned(scales * sizeof(float), WEIGHT_ALIGN);
+    return matrix->data && (scales == 0 || matrix->scales) ? RP_OK : RP_STATUS_NO_MEMORY;
+}
+
+int rp_weights_allocate_vectors(struct rp_model *model, uint32_t position_count,
+                                struct rp_error *err) {
+    const struct rp_model_config *config = &model->config;
+    size_t table_bytes;
+    uint32_t positions = position_count ? position_count : config->max_position;
+    bool ok = !rp_mul_overflow(positions, config->head_dim * sizeof(float), &table_bytes);
+    for (uint32_t i = 0; i < model->weights.count && ok; i++) {
+        struct rp_weight *weight = &model->weights.entries[i];
+        if (rp_weight_is_matrix(weight))
+            continue;
+        weight->vector = rp_alloc_aligned(weight->length * sizeof(float), WEIGHT_ALIGN);
+        ok = weight->vector != NULL;
+    }
+    if (ok)
+        model->rope_table = rp_alloc_aligned(table_bytes, WEIGHT_ALIGN);
+    if (!model->rope_table)
+        return rp_weights_no_memory(model, err);
+    model->rope_positions = positions;
+    rp_rope_table_fill(config, positions, model->rope_table);
+    return RP_OK;
+}
+
+void rp_model_deinit(struct rp_model *model) {
+    for (uint32_t i = 0; i < model->weights.count; i++) {
+        rp_matrix_deinit(&model->weights.entries[i].matrix);
+        rp_free_aligned(model->weights.entries[i].vector);
+    }
+    rp_weight_source_destroy(model->source);
+    rp_model_drop_mask(model);
+    rp_free(model->weights.entries);
+    rp_free(model->weights.index);
+    rp_free_aligned(model->rope_table);
+    memset(model, 0, sizeof *model);
+}
+
+uint64_t rp_model_weight_bytes(const struct rp_model *model) {
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < model->weights.count; i++) {
+        const struct rp_weight *weight = &model->weights.entries[i];
+        bytes += weight->length * sizeof(float);
+        if (rp_weight_is_matrix(weight))
+            bytes += rp_matrix_bytes(&weight->matrix) +
+                     rp_matrix_scale_count(&weight->matrix) * sizeof(float);
+    }
+    return bytes;
+}
+
+uint64_t rp_model_parameter_count(const struct rp_model *model) {
+    uint64_t count = 0;
+    for (uint32_t i = 0; i < model->weights.count; i++) {
+        const struct rp_weight *weight = &model->weights.entries[i];
+        count += weight->length + (uint64_t)weight->matrix.rows * weight->matrix.cols;
+    }
+    return count;
+}
+
+/* --- types ---------------------------------------------------------------------------------------- */
+
+int rp_weights_check_dtype(const struct rp_model_config *config, enum rp_dtype dtype,
+                           struct rp_error *err) {
+    if (config->quantization != RP_QUANT_NONE && config->quant.scales != RP_SCALE_NONE) {
+        int status = rp_error_set(err, RP_STATUS_INVALID,
+                                  "model: the checkpoint has 8-bit weights, which are not made %s",
+                                  rp_quant_scheme_name(config->quantization));
+        rp_error_hint(err, "omit --quantization, or use the 16-bit checkpoint");
+        return status;
+    }
+    if (config->quantization != RP_QUANT_NONE && dtype == RP_DTYPE_F32)
+        return rp_error_set(err, RP_STATUS_INVALID,
+                            "model: %s weights are multiplied with bf16, not with f32",
+                            rp_quant_scheme_name(config->quantization));
+    if (dtype == RP_DTYPE_F32 || dtype == RP_DTYPE_BF16 || dtype == RP_MODEL_DTYPE_AUTO)
+        return RP_OK;
+    return rp_error_set(err, RP_STATUS_INVALID, "model: weights in memory are f32 or bf16, not %s",
+                        rp_dtype_name(dtype));
+}
+
+int rp_model_describe(const struct rp_model_config *config, enum rp_dtype dtype,
+                      struct rp_model *out_model, struct rp_error *err) {
+    int status = rp_weights_check_dtype(config, dtype, err);
+    if (status != RP_OK)
+        return status;
+    if (dtype == RP_MODEL_DTYPE_AUTO)
+        dtype = config->file_dtype == RP_DTYPE_BF16 || config->quant.scales != RP_SCALE_NONE ||
+                        config->quantization != RP_QUANT_NONE
+                    ? RP_DTYPE_BF16
+                    : RP_DTYPE_F32;
+    return rp_weights_describe(config, dtype, out_model, err);
+}
