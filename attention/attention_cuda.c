@@ -34,7 +34,7 @@ size_t rp_attention_cuda_carve(const struct rp_attention_cuda_config *config, un
     if (prefill)
         out->tile_capacity =
             step->token_capacity / rp_attention_prefill_cuda_tile(config) + step->row_capacity;
-    /* Of the longest sequence: 2^24 tokens at most (mask.h), so that nothing below overflows. */
+    /* At most 2^24 tokens in the longest sequence (mask.h), so nothing below overflows. */
     uint32_t tokens = step->pages_per_slot * config->kv.page_tokens;
     if (decode)
         out->unit_capacity = RP_CEIL_DIV(tokens, RP_ATTENTION_SPLIT);

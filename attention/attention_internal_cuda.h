@@ -74,7 +74,7 @@ struct rp_attention_cuda_plan_view {
     struct rp_attention_plan_head *head;
     struct rp_attention_plan_row *rows;
     struct rp_attention_plan_tile *tiles;
-    /* Of a program; else NULL. */
+    /* NULL without a mask program. */
     uint32_t *units;  /* (row_capacity, unit_capacity) */
     uint32_t *blocks; /* (tile_capacity, block_words, 2) */
     uint32_t *bounds; /* (tile_capacity, 2) */

@@ -15,7 +15,7 @@ bool rp_attention_prefill_wgmma_cuda_supports(const rp_attention_cuda_config *co
 uint32_t rp_attention_prefill_wgmma_cuda_tile(const rp_attention_cuda_config *config);
 uint32_t rp_attention_prefill_wgmma_cuda_keys(const rp_attention_cuda_config *config);
 int rp_attention_prefill_wgmma_cuda_run(const void *args, cudaStream_t stream);
-/* Of one type of page. */
+/* For one page type. */
 int rp_attention_prefill_wgmma_int8_cuda_run(const rp_attention_cuda_args *args,
                                              cudaStream_t stream);
 int rp_attention_prefill_wgmma_fp8_cuda_run(const rp_attention_cuda_args *args,
@@ -289,7 +289,7 @@ static __device__ __forceinline__ void softmax_step(float (&s)[N][4], softmax_st
     }
 }
 
-/* Of all columns of a row: a quad of lanes has them. */
+/* Reduces over all columns of a row, which a quad of lanes holds. */
 static __device__ __forceinline__ float row_sum(const softmax_state &state, int half) {
     float sum = state.sum[half];
     sum += __shfl_xor_sync(0xFFFFFFFFu, sum, 1);

@@ -110,7 +110,7 @@ static __device__ __forceinline__ float2 angle_of(const four_angles &angles, int
                     : make_float2(angles.second.z, angles.second.w);
 }
 
-/* Of the lane's columns; columns that are not rotated have none. */
+/* Cosine and sine for the lane's columns; columns without rotation have none. */
 template <bool VEC, int QUADS>
 static __device__ __forceinline__ void load_angles(four_angles (&angles)[QUADS], const float *row,
                                                    uint32_t half, uint32_t lane) {

@@ -46,7 +46,7 @@ struct rp_bench_kernel {
     uint32_t samples, repeats;
     double us_p50, us_p99;
     double bytes, flops; /* of one operator */
-    /* Of a product in 8 bits: signal to noise of its outputs against the same values in bf16, in dB; 0 for others. */
+    /* 8-bit GEMMs: signal-to-noise ratio of the outputs against bf16, in dB; 0 for others. */
     double sqnr_db;
 };
 

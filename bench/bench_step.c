@@ -28,7 +28,7 @@ static double take_quantile(double *values, uint32_t count, double q) {
 
 /* ---- times ------------------------------------------------------------------------------------------ */
 
-/* Of steps, in ns. */
+/* Step times in ns. */
 struct samples {
     double *step; /* between the completion of the one before, or the start, and its own */
     double *device, *gap, *host;
@@ -124,7 +124,7 @@ static void sum_costs(const struct step_case *what, struct rp_bench_step *out) {
     enum rp_dtype kv_dtype = what->kv.dtype;
     struct rp_bucket live = {prompt ? what->context : what->batch, what->batch, what->batch,
                              !prompt};
-    /* Of a prompt, a token sees half of it on the average; lengths of decode rows run from the context
+    /* A prompt token sees half of the prompt on average; lengths of decode rows run from the context
      * until they are set back. */
     uint32_t seen = prompt ? what->context / 2 : what->context + STEP_REWIND / 2;
     for (uint32_t i = 0; i < what->program.op_count; i++) {

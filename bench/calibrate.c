@@ -65,7 +65,7 @@ static int take_row(struct taker *t, const struct rp_op *op, uint32_t token, str
     return RP_OK;
 }
 
-/* Of the step that has just ended. */
+/* Samples the step that has just ended. */
 static int take_step(struct taker *t, uint32_t tokens, struct rp_error *err) {
     const struct rp_program *program = &t->run->program;
     int status = RP_OK;
@@ -80,7 +80,7 @@ static int take_step(struct taker *t, uint32_t tokens, struct rp_error *err) {
     return status;
 }
 
-/* Of one site; false: no memory. */
+/* Room for one site's rows; false: no memory. */
 static bool make_inputs(struct rp_quant_inputs *inputs, uint32_t cols, size_t room) {
     size_t bytes;
     *inputs = (struct rp_quant_inputs){.cols = cols, .room = room};

@@ -15,7 +15,7 @@
 
 #include "bench/eval_run.h"
 
-/* Of one model on its own. */
+/* Results of one model by itself. */
 struct rp_eval_nll {
     double sum, sum_squares;
 };

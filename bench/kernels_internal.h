@@ -79,7 +79,7 @@ int rp_kernels_run_open(struct kernels_bench *bench, const struct kernels_case *
 /* Captures a program of `repeats` repetitions; may be called again. */
 int rp_kernels_run_capture(struct kernels_bench *bench, struct kernels_run *run, uint32_t repeats,
                            struct rp_error *err);
-/* Of a product in 8 bits: signal to noise of its outputs against the same values in bf16. The run is captured anew. */
+/* 8-bit GEMMs: signal-to-noise ratio of the outputs against bf16. The run is captured again. */
 int rp_kernels_product_error(struct kernels_bench *bench, struct kernels_run *run, double *out_db,
                              struct rp_error *err);
 void rp_kernels_run_close(struct kernels_bench *bench, struct kernels_run *run);

@@ -136,7 +136,7 @@ static void make_requests(struct rp_pair_engine *engine, const struct rp_pair_lo
 
 enum { SAMPLE_TRIES = 8 };
 
-/* Of a sample. A step in which every sequence decodes gives all their tokens one time. */
+/* Token times of a sample. All tokens of a step in which every sequence decodes share one time. */
 struct observed {
     struct rp_pair_engine *engine;
     const struct rp_pair_load *load;

@@ -32,7 +32,7 @@ static unsigned free_port(void) {
     return ok ? ntohs(address.sin_port) : 0;
 }
 
-/* Of the child alone. */
+/* For the child process alone. */
 static _Noreturn void become(const char *program, char *const *argv) {
     int null = open("/dev/null", O_RDWR);
     prctl(PR_SET_PDEATHSIG, SIGTERM);

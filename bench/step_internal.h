@@ -21,7 +21,7 @@ struct step_bench {
     unsigned char *pattern;
 };
 
-/* Of a step, by the device's clock. */
+/* Times of a step, by the device's clock. */
 struct step_stamps {
     uint64_t begin_ns, end_ns;
 };

@@ -58,7 +58,7 @@ struct rp_cuda_stamp {
     const uint32_t *flags; /* of the step in work: rp_packet_flags */
 };
 
-/* Of the step's node `index`; nowhere when it has no room. */
+/* The stamp of the step's node `index`; all zeros when there is no room. */
 static inline struct rp_cuda_stamp rp_cuda_stamp_at(const struct rp_step_view *step,
                                                     uint32_t index) {
     bool has = step->stamps && index < step->config.stamp_capacity;
@@ -68,7 +68,7 @@ static inline struct rp_cuda_stamp rp_cuda_stamp_at(const struct rp_step_view *s
     return stamp;
 }
 
-/* Of the launch behind it. */
+/* The stamp of the next launch. */
 static inline struct rp_cuda_stamp rp_cuda_stamp_next(struct rp_cuda_stamp stamp) {
     if (stamp.slot) {
         stamp.slot++;

@@ -30,7 +30,7 @@ __device__ __forceinline__ uint32_t rp_largest_pair(uint32_t most, uint32_t pair
     return max(most & 0xFFFFu, pair & 0xFFFFu) | max(most & 0xFFFF0000u, pair & 0xFFFF0000u);
 #endif
 }
-/* Of a block of whole warps, for all its threads. `shared`: read by nobody since the last barrier. */
+/* Maximum over a block of whole warps, for all its threads. `shared` is not in use since the last barrier. */
 __device__ __forceinline__ uint32_t rp_block_largest(uint32_t (&shared)[32], uint32_t most) {
     uint32_t lane = threadIdx.x % 32, warps = blockDim.x / 32;
     most = rp_warp_max_bits(most);
@@ -42,7 +42,7 @@ __device__ __forceinline__ uint32_t rp_block_largest(uint32_t (&shared)[32], uin
     return rp_warp_max_bits(lane < warps ? shared[lane] : 0);
 }
 
-/* Of a row, from its largest magnitude in bits of bf16. */
+/* Scale of a row from its largest magnitude, given as bf16 bits. */
 __device__ __forceinline__ rp_row_codes rp_row_codes_of(uint32_t largest, rp_dtype dtype) {
     return rp_row_codes(largest << 16, dtype);
 }

@@ -68,7 +68,7 @@ struct rp_row_codes {
                 : is_finite ? 1.0f
                             : __uint_as_float(0x7FC00000u);
     }
-    /* Of four values, the first below. */
+    /* Packs four values, the first in the low byte. */
     __device__ __forceinline__ uint32_t four(float4 x) const {
         x = make_float4(__fmul_rn(x.x, inverse), __fmul_rn(x.y, inverse), __fmul_rn(x.z, inverse),
                         __fmul_rn(x.w, inverse));

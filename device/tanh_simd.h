@@ -19,7 +19,7 @@
 #define RP_TANH_Q3  3.284366139e-04f
 #define RP_TANH_Q4  7.769298432e-07f
 
-/* Of two operands of which one is NaN, min and max give the second. */
+/* If one operand is NaN, min and max return the second. */
 #define RP_TANH_BODY(name, vector, prefix)                                                         \
     static inline vector name(vector at) {                                                         \
         vector x = prefix##_max_ps(prefix##_set1_ps(-RP_TANH_END),                                 \

@@ -49,7 +49,7 @@ struct rp_diagnose_input {
     double pages_free_share;                /* of the KV pool, now: cached pages count as free */
     double step_seconds, host_seconds; /* of a step: on the device; planning and launching it */
     double tokens_per_step;
-    /* Of the time of launches in stamped steps; all zero when none was stamped or peaks are not known. */
+    /* Shares of the launch time in stamped steps; all zero when none was stamped or peaks are unknown. */
     uint64_t stamped_steps;
     double memory_share, compute_share, latency_share;
     double bandwidth_used, flops_used; /* of the peaks, over whole replays */

@@ -53,7 +53,7 @@ static bool join(char out[PATH_MAX], const struct rp_dump_dir *dir, const char *
 
 /* --- Listing ------------------------------------------------------------------------------------------- */
 
-/* Of the entry with this stem, made in its place when it is new; NULL: older than all of a full list. */
+/* Finds or inserts the entry with this stem; NULL: older than every entry of a full list. */
 static struct rp_dump_entry *find_entry(struct rp_dump_entry *out, uint32_t *count,
                                         const char *name, size_t len) {
     char stem[RP_DUMP_STEM_MAX] = "";

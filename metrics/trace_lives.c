@@ -35,7 +35,7 @@ struct life {
     uint32_t chunk_count;
 };
 
-/* Of the batch. */
+/* Tracks of the batch. */
 struct place {
     uint32_t track;
     bool taken;

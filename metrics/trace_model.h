@@ -109,7 +109,7 @@ struct rp_trace_names {
     void *ctx;
 };
 
-/* Of the whole trace; everything is borrowed by the model. */
+/* Describes the whole trace; everything is borrowed by the model. */
 struct rp_trace_info {
     uint64_t begin_ns, end_ns; /* the window */
     uint64_t wanted_ns;        /* how long it was asked to be */

@@ -10,7 +10,7 @@
 
 /* Events before the window say what was going on when it began: who was running, in which phase. */
 #define LOOK_BACK_NS UINT64_C(10000000000)
-/* Of an event at most, as files of servers under load have it, flows included. */
+/* Upper bound of bytes per event, measured on servers under load, flows included. */
 enum { JSON_EVENT_BYTES = 400, PERFETTO_EVENT_BYTES = 128 };
 
 const char *rp_trace_suffix(enum rp_trace_format format, bool gzip) {

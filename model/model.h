@@ -76,7 +76,7 @@ struct rp_model_config {
     uint32_t rope_original_max_position;
     enum rp_dtype file_dtype; /* of the weights on disk; with quant: of those that are not 8 bits */
     struct rp_model_quant quant;
-    /* Of the matrices in memory: of each layer, and of the head as well. Then all others are bf16. */
+    /* Scheme of the layers' matrices in memory, and of the head if quantize_head. All others are bf16 then. */
     enum rp_quant_scheme quantization;
     bool quantize_head;
     uint32_t bos_id; /* RP_ID_NONE when unknown */

@@ -26,14 +26,14 @@ struct rp_quant_inputs {
     uint16_t *values;   /* (room, cols) bf16, finite */
 };
 
-/* Of one projection. */
+/* Report of one projection. */
 struct rp_quant_module {
     const char *name; /* model.layers.3.mlp.up_proj.weight */
     uint32_t rows, cols;
     struct rp_quant_loss loss;
     uint32_t worst_row; /* the output channel that lost most */
     double worst_db, sqnr_db;
-    /* Of outputs, by the damped H of gptq.h: with the codes as written, and with the nearest. Both NaN unless asked for. */
+    /* Output error by the damped H of gptq.h, as written and with round-to-nearest. NaN unless requested. */
     double output_db, nearest_output_db;
 };
 

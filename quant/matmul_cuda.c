@@ -22,7 +22,7 @@ static bool is_w8a16(const struct rp_matrix *w) {
     return rp_dtype_bytes(w->dtype) == 1 && w->input == RP_INPUT_PLAIN;
 }
 
-/* Of the rows that meet the weights. */
+/* Type of the GEMM's input rows. */
 static enum rp_dtype in_dtype(const struct rp_matrix *w) {
     return is_w8a16(w) ? RP_DTYPE_BF16 : w->dtype;
 }

@@ -165,13 +165,13 @@ struct rp_matmul_map {
 };
 int rp_matmul_cuda_encode_map(CUtensorMap *map, const void *data, const struct rp_matmul_map *shape,
                               struct rp_error *err);
-/* Of a product's operands, boxes of RP_MATMUL_BLOCK units of so many rows. paired: eight rows of the weights' first half,
+/* Tensor maps of a GEMM's operands: boxes of RP_MATMUL_BLOCK units by `rows`. paired: eight rows of the weights' first half,
  * the same eight of the second, the next eight of the first ... */
 int rp_matmul_cuda_encode_weights(CUtensorMap *map, const struct rp_matrix *weight, bool paired,
                                   uint32_t box_rows, struct rp_error *err);
 int rp_matmul_cuda_encode_tokens(CUtensorMap *map, const struct rp_matmul_cuda *op,
                                  uint32_t box_rows, struct rp_error *err);
-/* Of bf16, swizzled by 128 bytes; strides in elements. */
+/* bf16, 128-byte swizzle; strides in elements. */
 int rp_matmul_cuda_encode(CUtensorMap *map, const void *data, uint32_t rank, const uint64_t *sizes,
                           const uint64_t *strides, const uint32_t *box, struct rp_error *err);
 /* Bulk tensor copies can read it, and the card has wgmma: bf16, or W8A8 with a scale per output. */

@@ -47,7 +47,7 @@ template <int N> struct rp_column_scales {
             of[i] = column < count ? __ldcg(from + column) : 0.0f;
         }
     }
-    /* Of the column of this thread's sum d[i] (matmul_wgmma.cuh). */
+    /* Scale for the column of this thread's sum d[i] (matmul_wgmma.cuh). */
     __device__ __forceinline__ float at(int i) const {
         return __shfl_sync(0xFFFFFFFFu, of[i / 16], i / 4 % 4 * 8 + threadIdx.x % 4 * 2 + i % 2);
     }

@@ -77,7 +77,7 @@ struct rp_attention_line {
     uint32_t lengths[RP_ATTENTION_LENGTHS];
 };
 
-/* Of tokens of one sequence; 0: they are dead. */
+/* Tokens of one sequence; 0: dead rows. */
 static inline uint64_t rp_attention_item_length(const struct rp_attention_args *args,
                                                 uint32_t token, uint32_t count, bool ask) {
     /* What a token costs beside its keys, in keys: loading q, storing, dividing. */

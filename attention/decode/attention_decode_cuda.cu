@@ -71,7 +71,7 @@ bool rp_attention_decode_cuda_supports(const rp_attention_cuda_config *config) {
 uint32_t rp_attention_decode_cuda_blocks(const rp_attention_cuda_config *config) {
     const uint32_t group = config->heads / config->kv_heads, dim = config->head_dim;
     const bool has_codes = rp_dtype_bytes(config->kv.dtype) == 1;
-    /* Of a multiprocessor, which has 1 KiB more than a block may ask for and takes 1 KiB for each. */
+    /* Shared memory of an SM: 1 KiB more than a block may request; each block reserves 1 KiB. */
     const size_t three = 3 * (shared_bytes_of(dim, group, has_codes) + sizeof(block_state) + 1024);
     const bool has_room = has_codes && dim <= 128 && group <= 8 &&
                           three <= (size_t)config->limits.shared_bytes_block + 1024;

@@ -67,7 +67,7 @@ template <rp_dtype Page, int TILES> struct unit_scales {
             }
         }
     }
-    /* Of all the unit's keys. */
+    /* Over all keys of the unit. */
     __device__ __forceinline__ float largest_v() const {
         float largest = 0.0f;
 #pragma unroll

@@ -38,7 +38,7 @@ struct decode_args {
     bool early;     /* everything but q and the step's own keys is complete before the wait */
     rp_cuda_stamp stamp;
     float cap_in, cap_out; /* a capped score is cap_out * tanh(cap_in * (q . k)), times log2 e */
-    /* Of a program: (row_capacity, unit_capacity) the units of RP_ATTENTION_SPLIT keys that a row reads
+    /* With a mask program: (row_capacity, unit_capacity), the units of RP_ATTENTION_SPLIT keys that a row reads
      * (attention_internal_cuda.h), and its scale. */
     const uint32_t *units;
     uint32_t unit_capacity;

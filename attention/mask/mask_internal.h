@@ -153,7 +153,7 @@ uint16_t rp_mask_expand(struct rp_mask_draft *draft, const struct rp_mask_block 
 struct rp_mask_range {
     int64_t lo, hi;
 };
-/* Of an int or bool node, from those of its children; saturating. Leaves are the caller's. */
+/* Range of an int or bool node from the ranges of its children; saturating. Leaves are the caller's. */
 struct rp_mask_range rp_mask_range_of(const struct rp_mask_node *node,
                                       const struct rp_mask_range *a, const struct rp_mask_range *b,
                                       const struct rp_mask_range *c);

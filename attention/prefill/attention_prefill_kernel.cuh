@@ -9,7 +9,7 @@
 #define KEYS    64 /* of a block */
 #define THREADS 128
 
-/* Of bf16 pages: K and V of two blocks. Of codes: K and V of one block as bf16, then codes and scales of the next. */
+/* bf16 pages: K and V of two blocks. 8-bit pages: K and V of one block as bf16, then quantized values and scales of the next. */
 template <int D, rp_dtype Page = RP_DTYPE_BF16> struct shape {
     static constexpr int stride = D == 96 ? 128 : D; /* elements of a row in shared memory */
     static constexpr int chunks = D / 8;             /* of 16 bytes */
@@ -241,7 +241,7 @@ template <typename Mask> struct block_walk {
     __device__ __forceinline__ bool has_more(const prefill_tile &tile) const {
         return Mask::is_program ? left != 0 : key < tile.key_end;
     }
-    /* Of a program, by all threads: finds the next block. */
+    /* With a mask program: all threads find the next block. */
     __device__ __forceinline__ void find(const rp_attention_cuda_args &call,
                                          const prefill_tile &tile, uint32_t kv_head,
                                          uint32_t group) {
@@ -275,7 +275,7 @@ template <typename Mask> struct block_walk {
     bool is_partial;
 };
 
-/* Of codes, scores are multiplied by the scales of K before anything else, weights by those of V in f32 before they
+/* 8-bit pages: scores are multiplied by the scales of K first, softmax weights by those of V in f32 before they
  * are rounded; the sum of the weights has them as they are. */
 template <int D, typename Mask, rp_dtype Page = RP_DTYPE_BF16>
 static __device__ __forceinline__ void prefill(const rp_attention_cuda_args &call) {

@@ -123,7 +123,7 @@ template <int D, typename Mask> struct block_walk {
     uint32_t entry; /* of the block: its first key; of a program with BLOCK_IS_... */
     uint32_t left;  /* behind it */
     mask_params<Mask> params;
-    /* Of a program, whose bits a lane has two words of: which words of them have any, and what is left of one. */
+    /* With a mask program, of whose bits a lane holds two words: which words have bits set, and the rest of one. */
     const uint2 *words;
     uint2 mine;
     uint32_t base, some, word, any, partial;

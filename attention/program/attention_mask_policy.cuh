@@ -90,7 +90,7 @@ struct program_mask {
                                                   const int32_t *params) {
         return program_text::rp_mask_score(score, (int)q, (int)kv, (int)h, params);
     }
-    /* Of queries [q, q + queries), keys [kv, kv_end) and heads [h, h + heads). */
+    /* Class of queries [q, q + queries), keys [kv, kv_end) and heads [h, h + heads). */
     static __device__ __forceinline__ int classify(uint32_t q, uint32_t queries, uint32_t kv,
                                                    uint32_t kv_end, uint32_t h, uint32_t heads,
                                                    const int32_t *params) {

@@ -118,7 +118,7 @@ struct rp_bench_options {
             NULL, "one JSON array"                                                                   \
     }
 
-/* Of the choice of --kv-cache-dtype, `dtype` being that of --dtype. */
+/* Page type chosen by --kv-cache-dtype; `dtype` is that of --dtype. */
 enum rp_dtype rp_bench_kv_dtype(uint32_t choice, enum rp_dtype dtype);
 /* Everything but the device. */
 struct rp_bench_target rp_bench_options_target(const struct rp_bench_options *options);

@@ -19,7 +19,7 @@ static double rate_at(const struct rp_load_source *source, double progress) {
     }
 }
 
-/* Of mean 1, before they are scaled. */
+/* Gaps with mean 1, before scaling. */
 static double draw_gap(const struct rp_load_source *source, struct rp_load_random *random) {
     return source->arrival == RP_LOAD_GAMMA
                ? rp_load_random_gamma(random, source->burstiness) / source->burstiness

@@ -4,7 +4,7 @@
 
 #include "bench/load/load_report.h"
 
-/* Of one run with records. NO_MEMORY shows as out->failed. */
+/* Charts of one run with records. NO_MEMORY shows as out->failed. */
 void rp_load_charts_run(const struct rp_load_report *report, struct rp_buffer *out);
 
 /* What several runs reach at what is offered. `order`: their indices by rising load. */

@@ -36,7 +36,7 @@ double rp_load_latency_ms(const struct rp_load_record *record, uint64_t start_ns
 struct rp_load_goodput {
     double ms[RP_LOAD_QUANTITIES]; /* RP_LOAD_ITL is not used */
 };
-/* Of text: pairs NAME:MS (or NAME=MS), by commas or blanks. RP_STATUS_INVALID names the one that is wrong. "": none. */
+/* Parses pairs NAME:MS (or NAME=MS), separated by commas or blanks. RP_STATUS_INVALID names the bad pair. "": none. */
 int rp_load_goodput_parse(const char *text, struct rp_load_goodput *out,
                           struct rp_error *err) RP_MUST_USE;
 
@@ -58,7 +58,7 @@ struct rp_load_summary {
     double
         offered_rate; /* requests per second that were planned; 0 in a closed loop, or when all come at once */
     uint64_t input_tokens, output_tokens; /* in `seconds`; a prompt counts when its answer begins */
-    /* Of the requests that ended well, all of them: prompt tokens, those that the server told to be cached, and those
+    /* Over all successful requests: prompt tokens, those that the server reported as cached, and those
      * that an unbounded cache would have had (struct rp_load_request). */
     uint64_t prompt_tokens, cached_tokens, expected_cached_tokens;
     uint32_t most_in_flight, connections;

@@ -9,7 +9,7 @@
 #include <math.h>
 #include <string.h>
 
-/* Of vllm's sonnet. */
+/* From vllm's sonnet dataset. */
 #define SONNET_INSTRUCTION "Pick as many lines as you can from these poem lines:\n"
 #define TEXT_BYTES_MAX     ((size_t)256 << 20) /* of the file */
 

@@ -288,7 +288,7 @@ static double at_rank(const struct sample *samples, const uint32_t *weights, uin
     return samples[*at].ms;
 }
 
-/* Of the requests as often as they were drawn; negative: none was. */
+/* Weighted by how often each request was drawn; negative: none was. */
 static double weighted(const struct rp_load_result *result, const struct wanted *wanted) {
     const struct sample *samples = result->samples[wanted->quantity];
     uint32_t count = result->sample_count[wanted->quantity], at = 0;

@@ -30,7 +30,7 @@ static void say(struct rp_load_stream *stream, const char *why) {
     snprintf(stream->exchange.why, sizeof stream->exchange.why, "%s", why);
 }
 
-/* Of a chunk_ns, until it is known whether a chunk without text was a token's. */
+/* A chunk_ns that waits until it is known whether a chunk without text was a token. */
 #define WITHOUT_TEXT ((uint64_t)1 << 63)
 
 static bool add_chunk(struct rp_load_stream *stream, bool has_content) {

@@ -32,7 +32,7 @@ struct rp_load_stream {
 /* Makes it ready for an answer. */
 void rp_load_stream_reset(struct rp_load_stream *stream);
 void rp_load_stream_deinit(struct rp_load_stream *stream);
-/* Of struct rp_load_handler. */
+/* Callbacks of struct rp_load_handler. */
 void rp_load_stream_head(struct rp_load_exchange *exchange, uint32_t status, bool is_event_stream);
 enum rp_load_outcome rp_load_stream_body(struct rp_load_exchange *exchange, const char *bytes,
                                          size_t len);

@@ -59,7 +59,7 @@ struct rp_sweep_run {
     bool client_slow;
 };
 
-/* Of a run that was measured: requests that began in summary->counted_ns or later and were sent; latencies count from
+/* A measured run: requests that began at summary->counted_ns or later and were sent; latencies count from
  * the intended time. With objective->each `good` is the smallest of the counts within one bound. */
 struct rp_sweep_run rp_sweep_judge(const struct rp_sweep_objective *objective, double rate,
                                    const struct rp_load_records *records,

@@ -37,7 +37,7 @@ static double mean_of(const double *values, uint32_t count) {
     return sum / count;
 }
 
-/* Of means over WINDOW parts, from their neighbors' differences: a level that moves slowly adds nothing to it. */
+/* Variance of means over WINDOW parts, from differences of neighbors: a slow drift adds nothing. */
 static double scatter(const double *values, uint32_t count) {
     double mean = 0.0, squares = 0.0;
     uint32_t tens = count / WINDOW;

@@ -214,7 +214,7 @@ template <int TOKENS, rp_rows_source SOURCE, rp_wgmma_type TYPE> struct scales {
             tokens.of[0] = row < live ? boards[row].scale : 0.0f;
         }
     }
-    /* Of weights [col, end) of one half. */
+    /* Prefetches weights [col, end) of one half. */
     struct weights {
         float of[2];
         __device__ __forceinline__ weights(const rp_matmul_rows_args &args, int half, uint32_t col,

@@ -103,7 +103,7 @@ bool rp_matmul_rows_norms(const struct rp_matmul_cuda *op) {
            (uintptr_t)norm->in % 16 == 0 && rp_matmul_rows_pays(op);
 }
 
-/* Of tokens that blocks make in shared memory. */
+/* Shared memory for tokens that each block computes itself. */
 static uint32_t made_bytes(const struct rp_matmul_rows_args *args, uint32_t cols) {
     if (args->norm.weight && args->dtype == RP_DTYPE_BF16)
         return (uint32_t)RP_MATMUL_NORM_BYTES(args->max_rows, cols);

@@ -83,7 +83,7 @@ __device__ __forceinline__ uint32_t code_operand_low(uint32_t shared, uint32_t r
     return (shared & 0x3FFFF) >> 4 | rows << 16;
 }
 __device__ __forceinline__ uint64_t code_operand_of(uint32_t low) { return low; }
-/* Of box `box` of K; a box has BOX_ROW_BYTES / 16 chunks. */
+/* Address in box `box` of K; a box has BOX_ROW_BYTES / 16 chunks. */
 __device__ __forceinline__ uint32_t code_box_operand(const rp_matmul_rows_args &args,
                                                      const unsigned char *made, uint32_t box) {
     return code_operand_low(rp_shared_address(made) + box * args.max_rows * BOX_ROW_BYTES,

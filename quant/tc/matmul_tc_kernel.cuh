@@ -73,7 +73,7 @@ struct place {
 #define EACH_SUM(Shape, p, args, block, i, row, token)                                             \
     EACH_SUM_OF(Shape, p, args, block, i, row, token, 0, Shape::SUMS)
 
-/* Of row `row` of a gated tile: where its gate, or its up's gate, is in the matrix, which is its output, too. */
+/* Row `row` of a gated tile: the matrix row of its gate, or of the gate that belongs to its up row. Also its output column. */
 __device__ __forceinline__ uint32_t gated_row(uint32_t row) { return row / 16 * 8 + row % 8; }
 
 template <typename Shape>
@@ -270,7 +270,7 @@ __device__ __forceinline__ void multiply_scaled(ring<Shape> &at, uint32_t warpgr
     }
 }
 
-/* Of this thread's sums in one tile. */
+/* This thread's accumulators in one tile. */
 template <typename Shape> struct scales_of {
     rp_column_scales<Shape::TOKENS> tokens; /* W8A16 has none */
     float weights[Shape::BLOCKS][2]; /* of its rows; with block scales they are in the sums */
@@ -320,7 +320,7 @@ template <typename Shape> struct scales_of {
     }
 };
 
-/* Of the block's tiles, where they are known before the live count is. */
+/* Tiles of this block, where they are known before the live row count. */
 template <typename Shape>
 __device__ __forceinline__ void prefetch_scales(const rp_matmul_tc_args &args) {
     if (args.token_tiles > 1 || args.tile.order != RP_MATMUL_ORDER_RUNS)

@@ -24,7 +24,7 @@ constexpr int GROUP_STEPS = 4; /* instructions of 16 columns */
 constexpr int BOX_GROUPS =
     128 / (16 * GROUP_STEPS); /* even: each box begins with the same registers */
 
-/* Of one thread and instruction: pairs of codes, or of bf16. */
+/* Operands of one thread and instruction: pairs of quantized values, or of bf16. */
 using group_operands = uint32_t[GROUP_STEPS][4];
 
 /* What a held weight is multiplied with to be its code. */

@@ -56,7 +56,7 @@ struct rp_completion {
     bool working;   /* the job is in the pool */
     bool profiled;  /* its table was begun */
     bool streaming;
-    /* Of the answer, for its records. */
+    /* For the answer's records. */
     uint64_t answered_ns, stall_ns;
     uint16_t status; /* 0: none was begun */
     bool logged, left;

@@ -52,7 +52,7 @@ struct rp_completion_params {
     json_t *bad_words;   /* borrowed: strings, to be tokenized; NULL: none */
     int32_t *bad_tokens; /* what came of it, as rp_request has it */
     uint32_t bad_token_ints;
-    /* Of a chat. */
+    /* Chat only. */
     json_t *documents, *template_kwargs; /* borrowed, or NULL */
     const char *reasoning_effort;
     bool add_generation_prompt, continue_final_message;

@@ -32,7 +32,7 @@ void rp_server_key_give(struct rp_server *server, int32_t key) {
 uint64_t rp_server_key_salt(const struct rp_server *server, int32_t key) {
     if (key < 0)
         return 0;
-    /* Of the key itself, so that a new order of the file changes nothing. */
+    /* Hash of the key itself, so that reordering the file changes nothing. */
     const struct rp_auth_key *entry = &server->config.auth->keys[key];
     uint64_t salt = rp_hash64(entry->bytes, entry->len, server->id_secret);
     return salt ? salt : 1;

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Of a server that does not tell: every model in use has as many. */
+/* Used for a server that does not report it: every model in use has at least as many. */
 #define VOCABULARY_UNKNOWN 33333u
 
 static const char *text_or_null(const char *text) { return text && *text ? text : NULL; }

@@ -21,7 +21,7 @@ struct quantize_options {
     uint32_t tokens, threads;
 };
 
-/* Of a text that is there, or asked for by name. */
+/* For a calibration text that was given, or a rounding that was named. */
 static bool is_gptq(const struct quantize_options *options) {
     return options->rounding == ROUNDING_GPTQ ||
            (options->rounding == ROUNDING_AUTO && *options->calibrate != '\0');

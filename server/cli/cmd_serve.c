@@ -101,7 +101,7 @@ static void describe(struct serve *serve, const char *dir, struct rp_serving *ou
         out->stop_ids[out->stop_id_count++] = (int32_t)model->eos_ids[i];
 }
 
-/* Of a card whose driver tells; the server needs none of it. */
+/* Where the driver reports power; the server does not depend on it. */
 static void start_power(struct serve *serve) {
     struct rp_device_info info;
     struct rp_error err = {0};

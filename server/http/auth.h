@@ -27,7 +27,7 @@ int rp_auth_add(struct rp_auth *auth, const char *key, size_t len,
  * limit=N, spaces or tabs between; empty lines and lines that begin with '#' are skipped. The file must not be
  * readable by group or others. */
 int rp_auth_read_file(struct rp_auth *auth, const char *path, struct rp_error *err) RP_MUST_USE;
-/* Of the value of an Authorization field (NULL: none). Index of the key, or -1. */
+/* Looks up the value of an Authorization header (NULL: none). Index of the key, or -1. */
 int32_t rp_auth_check(const struct rp_auth *auth, const char *authorization);
 /* Whether both are the same. Looks at every byte of `given`, whatever the key holds; at most RP_KEY_BYTES_MAX count. */
 bool rp_auth_equal(const struct rp_auth_key *key, const char *given, size_t len);

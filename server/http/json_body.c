@@ -7,7 +7,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
-/* Of all trees; a tree made by a worker is freed by the loop. */
+/* Bytes of all trees; a tree made by a worker is freed by the loop. */
 static _Atomic uint64_t live_bytes, peak_bytes;
 
 /* The parse that this thread is in. */

@@ -237,7 +237,7 @@ static void consider(struct rp_flight *flight, const struct rp_flight_cause *cau
 
 static void *flight_main(void *arg) {
     struct rp_flight *flight = arg;
-    /* Of this thread alone: Linux keeps niceness per thread. */
+    /* For this thread alone: on Linux niceness is per thread. */
     setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), NICE);
     for (bool last = false; !last;) {
         struct rp_flight_cause cause;

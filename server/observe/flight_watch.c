@@ -100,7 +100,7 @@ static int compare_us(const void *left, const void *right) {
     return a < b ? -1 : a > b;
 }
 
-/* Of the steps kept of the bucket; sorted anew now and then only. */
+/* Median of the bucket's recent steps; re-sorted only now and then. */
 static uint32_t median_of(struct rp_flight_watch *watch, uint32_t bucket) {
     uint32_t sorted[RP_FLIGHT_KEPT];
     uint32_t kept = RP_MIN(watch->buckets[bucket].count, (uint32_t)RP_FLIGHT_KEPT);

@@ -19,7 +19,7 @@ static const double ttft_bounds[] = {0.0005, 0.001, 0.0025, 0.005, 0.01, 0.02, 0
 static const double token_time_bounds[] = {
     0.0005, 0.001, 0.002, 0.003, 0.004, 0.006, 0.008, 0.01, 0.015, 0.025, 0.05, 0.075, 0.1, 0.15,
     0.2,    0.3,   0.4,   0.5,   0.75,  1,     2.5,   5,    7.5,   10,    20,   40,    80};
-/* Of what a request goes through; OpenTelemetry's 0.01 to 81.92, doubling, are among them. */
+/* Bounds for request durations; they include OpenTelemetry's 0.01 to 81.92, doubling. */
 static const double phase_bounds[] = {
     0.0005, 0.001, 0.0025, 0.005, 0.01, 0.02, 0.025, 0.04, 0.05, 0.08, 0.1,  0.16, 0.2,   0.3, 0.32,
     0.5,    0.64,  0.8,    1,     1.28, 1.5,  2,     2.5,  2.56, 5,    5.12, 10,   10.24, 15,  20,

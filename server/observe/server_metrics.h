@@ -68,7 +68,7 @@ struct rp_server_metrics {
     struct rp_gauge connections, completions;
     struct rp_counter finished[RP_OUTCOME_COUNT];
     struct rp_counter rejected[RP_REJECTED_COUNT];
-    /* Of a request: its first byte to its first token's and to its end; between two tokens, and their mean; waiting,
+    /* Request times: first byte to first token and to the end; between two tokens, and their mean; waiting,
      * prompt, answer, prompt and answer. */
     struct rp_histogram ttft, e2e, inter_token, tpot, queue, prefill, decode, inference;
     struct rp_histogram prompt_tokens, generation_tokens, max_tokens, computed_tokens, choices;

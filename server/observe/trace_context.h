@@ -14,7 +14,7 @@ enum {
     RP_TRACEPARENT_LENGTH = 55,
     RP_TRACE_ID_HEX = 32,
     RP_SPAN_ID_HEX = 16,
-    /* Of the flags these are known, and passed on. */
+    /* The flags that are known and forwarded. */
     RP_TRACE_SAMPLED = 1,
     RP_TRACE_RANDOM = 2
 };

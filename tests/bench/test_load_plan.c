@@ -245,7 +245,7 @@ static void test_poisson_counts_have_the_variance_of_their_mean(void **state) {
     assert_true(fabs(squares / 1000 / 10 - 1) < 4 * sqrt(2.0 / 1000));
 }
 
-/* Of a ramp from 10 to 90 in 2,001 requests: gap i is 1 / rate_i, so the i-th comes at their sum. */
+/* A ramp from 10 to 90 in 2,001 requests: gap i is 1 / rate_i, so arrival i is the sum of the gaps. */
 static void test_ramps_have_their_rates_at_both_ends_and_between(void **state) {
     struct rp_load_source source = random_source(2001);
     (void)state;

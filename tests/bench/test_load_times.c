@@ -102,7 +102,7 @@ static double worst_of(const struct rp_load_stat *seen, double *truth, size_t co
     return fmax(worst, off(seen->mean, sum / (double)count));
 }
 
-/* Of all quantities' percentiles; stats: latency or service. */
+/* Percentiles of all quantities; stats: latency or service. */
 static double worst_percentile(const struct rp_load_stat stats[RP_LOAD_QUANTITIES],
                                struct times *truth) {
     double worst = 0;
@@ -173,7 +173,7 @@ static void run_stalled(struct scripted_fixture *f, uint32_t max_concurrency,
     assert_int_equal(rp_load_summarize(&f->plan, &f->records, &rules, summary, NULL), RP_OK);
 }
 
-/* Of the requests that were not sent while the server stood still: how many there were, and the median and the
+/* Requests that were not sent while the server was stalled: their number, and the median and the
  * largest of their service times. */
 static size_t others(const struct rp_load_records *records, double *out_median, double *out_max) {
     static double service_ms[STALLED];

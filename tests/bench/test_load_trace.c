@@ -485,7 +485,7 @@ static void test_the_mooncake_trace_hits_what_its_ids_say(void **state) {
     (void)state;
     if (!rp_test_data("traces/mooncake_synthetic.jsonl", file, sizeof file))
         skip();
-    /* Of its own: an id occurs at one place of a prompt only (checked), so a prompt hits as many leading blocks as
+    /* An own computation: an id occurs at one place of a prompt only (checked), so a prompt hits as many leading blocks as
      * it has ids that were seen; and whole ones where an earlier prompt had the whole block. */
     struct chain *chains = rp_calloc(4000, sizeof *chains);
     bool *seen = rp_calloc(IDS_MAX, 1), *seen_whole = rp_calloc(IDS_MAX, 1);

@@ -98,7 +98,7 @@ static void blocks_are_a_b_b_a_with_equal_prompts(void **state) {
     assert_int_equal(result.samples, 3);
     assert_int_equal(run(&a, &b, 3, true, &result, NULL), RP_OK);
     assert_string_equal(calls, "([ababbaabbaabba)]");
-    /* Of a block: A and B have the same prompts, and another half has others. */
+    /* Within a block A and B have the same prompts, and the other half has different ones. */
     for (size_t block = 0; block < 3; block++) {
         const uint64_t *at = &seeds[4 + 4 * block];
         assert_true(at[0] == at[1] && at[2] == at[3] && at[0] != at[2]);

@@ -128,7 +128,7 @@ static void test_the_youngest_is_swapped_out_and_comes_back_with_its_tokens(void
     assert_int_equal(stats().host_pages_free, stats().host_pages_total);
 }
 
-/* Of a prompt in parts the pages are all there from its admission on. */
+/* A prompt in chunks has all its pages from admission on. */
 static void test_one_that_is_swapped_out_in_its_prompt_is_counted_as_such(void **state) {
     (void)state;
     fixture.config.page_count = 15;

@@ -105,7 +105,7 @@ static uint8_t random_code(enum rp_dtype dtype) {
     return dtype == INT8 ? (uint8_t)(int8_t)lrintf(value * 127) : rp_f32_to_fp8(value * 448);
 }
 
-/* Of numbers about 1. */
+/* Absolute, for values of about 1. */
 static float scale_of(enum rp_dtype dtype) { return 1 / (dtype == INT8 ? 127.0f : 448.0f); }
 
 /* On the host, and what of it lies on the card. */

@@ -87,7 +87,7 @@ static void open_case(uint32_t batch, uint32_t stamp_every) {
         fail_msg("%s", err.text);
 }
 
-/* Of the step that was read last. */
+/* Kernels of the step that was read last. */
 static void add_stamps(void) {
     uint64_t end = 0;
     const struct rp_node_stamp *stamps =

@@ -218,7 +218,7 @@ static const struct rp_matmul_mid_tile tiles[] = {
     TILE(256, 128, 128), TILE(256, 128, 120), TILE(256, 128, 64),
 };
 
-/* Of tiny runs: the small products, on so few multiprocessors that a block has several units of work. */
+/* Tiny runs: the small GEMMs, on so few SMs that a block has several units of work. */
 static bool is_left_out(const struct product *p) {
     return rp_gpu_is_tiny() && (size_t)p->n * p->k > 600 * 1024;
 }

@@ -101,7 +101,7 @@ static float *expected_of(const struct product *p, const struct data *d) {
     return expected;
 }
 
-/* Of a zero and of what is no number any bits. */
+/* Any bits match for zero and NaN. */
 static void check_bits(const struct product *p, const struct data *d, const float *expected,
                        float *got, const char *what) {
     for (size_t i = 0; i < p->max_rows * d->out_stride; i++) {

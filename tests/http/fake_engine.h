@@ -21,7 +21,7 @@ struct rp_engine *rp_fake_engine_create(const struct rp_fake_config *config);
 /* Requests that were submitted and never closed; 0 is right at the end. */
 uint32_t rp_fake_engine_open(const struct rp_engine *engine);
 
-/* Of token t: -(t % 40 + 1) / 4, its rank t % 7 + 1; the likeliest are (t + 1), (t + 2) ... below 263, at -1/8, -2/8 ... */
+/* Log-probability of token t: -(t % 40 + 1) / 4, its rank t % 7 + 1; the likeliest are (t + 1), (t + 2) ... below 263, at -1/8, -2/8 ... */
 float rp_fake_logprob(int32_t token);
 
 #endif

@@ -127,7 +127,7 @@ static void assert_vector(const float *vector, uint32_t len, float (*value)(uint
         assert_true(vector[i] == value(i));
 }
 
-/* Of the first layer. */
+/* Weights of the first layer. */
 static const struct rp_matrix *matrix(const struct rp_model *model, enum rp_weight_role role) {
     return rp_model_matrix(model, role, 0);
 }

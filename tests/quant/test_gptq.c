@@ -97,7 +97,7 @@ static double delta(const struct fixture *f, const unsigned char *codes, size_t 
            (double)rp_code_to_f32(codes, f->matrix.dtype, at) * (double)f->scales[row];
 }
 
-/* Of all outputs on all inputs. */
+/* Squared error of all outputs on all inputs. */
 static double output_noise(const struct fixture *f, const unsigned char *codes) {
     double noise = 0;
     for (size_t t = 0; t < TOKENS; t++)

@@ -10,7 +10,7 @@
 
 enum { BLOCKS = 4096, GRAPHS = 4096, ADDRESS_FACTOR = 16 };
 
-/* Of device memory; freed: bytes 0. */
+/* Blocks of device memory; bytes 0: freed. */
 struct block {
     size_t offset, bytes, committed;
     bool is_range;

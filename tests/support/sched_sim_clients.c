@@ -142,7 +142,7 @@ static void draw_request(struct sim *sim, struct sim_request *request) {
     request->nan_at =
         sched_sim_chance(sim, sim->nan_percent) ? sched_sim_choose(sim, model) : UINT32_MAX;
     request->base.logprobs = sched_sim_chance(sim, 20);
-    /* Of a whole prompt all scores need room at once, which a short ring of events never has. */
+    /* All scores of a whole prompt need room at once, which a short event ring never has. */
     request->base.prompt_logprobs = sched_sim_chance(sim, 10) && !sim->config.whole_prompts;
     request->chain = sched_sim_kv_root(request->base.cache_salt);
     for (uint32_t i = 0; i < prompt_count; i++)

@@ -93,7 +93,7 @@ static uint64_t read_kv(struct sim *sim, const struct device_slot *slot, bool *o
     return fold;
 }
 
-/* Of the row's tokens with logits: the position behind each is what can be told again. */
+/* For the row's tokens with logits: the position after each is what can be reported again. */
 static void score_row(struct sim *sim, struct device_step *step, uint32_t index) {
     const struct rp_sched_row *row = &step->rows[index];
     const struct device_slot *slot = &sim->slots[row->slot];

@@ -19,7 +19,7 @@ struct script {
 };
 
 void scripted_reset(struct script *script);
-/* Of a request's body; NULL: it was no JSON. */
+/* The script in a request's body; NULL: not JSON. */
 void scripted_read(struct script *script, const json_t *root);
 /* Changes a few bytes, the same for the same seed. */
 void scripted_mutate(struct rp_buffer *bytes, uint32_t seed);

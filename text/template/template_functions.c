@@ -19,7 +19,7 @@ static const char *const functions[] = {
     [FUNCTION_JOINER] = "joiner",        [FUNCTION_RAISE] = "raise_exception",
     [FUNCTION_STRFTIME] = "strftime_now"};
 
-/* Of the sandbox: longer ranges are refused. */
+/* Limit of the sandbox: longer ranges are refused. */
 #define RANGE_MAX 100000
 
 bool rp_tfunction_find(struct rp_tv name, struct rp_tv *out) {

@@ -187,7 +187,7 @@ bool rp_tv_hash(struct rp_tv v, uint32_t *out) {
     return hash_within(v, &left, out);
 }
 
-/* Of hashable values, so both are small. */
+/* Both are hashable values, so both are small. */
 static bool same_key(struct rp_tv a, struct rp_tv b) {
     if (a.type == RP_TV_STRING || b.type == RP_TV_STRING)
         return a.type == b.type && a.len == b.len && memcmp(a.u.s, b.u.s, a.len) == 0;

@@ -10,7 +10,7 @@
 #define SHORT_MAX 32
 /* Longer pieces take their memory from the scratch. */
 #define SHORT_UNITS 127
-/* Of a run of one byte so much is searched: the longest unit is not longer. */
+/* How much of a run of one byte is searched: no unit is longer. */
 #define RUN_MIN RP_TOK_UNIT_LEN_MAX
 
 int32_t *rp_tok_emit_reserve(struct rp_tokenizer_scratch *scratch, size_t count) {

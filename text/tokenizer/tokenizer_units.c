@@ -29,7 +29,7 @@ static bool keeps_boundary(const struct rp_tokenizer *tok, int32_t x, int32_t y,
             if (m && m->rank + 1 < limit)
                 return false;
         }
-        /* Of one rule's merges the left one comes first, so the right one is undone first. */
+        /* Among merges of one rule the left one comes first, so the right one is undone first. */
         if (left->rank > right->rank) {
             limit = left->rank;
             x = left->right;
