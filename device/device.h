@@ -18,7 +18,7 @@
 extern "C" {
 #endif
 
-#define RP_BACKEND_ABI 6
+#define RP_BACKEND_ABI 7
 
 struct rp_graph; /* a captured list of launches with fixed arguments */
 struct rp_kv_layout;
@@ -155,6 +155,10 @@ struct rp_backend {
      * the deadline (rp_clock_ns; 0 = only look) passed first. */
     int (*wait_step)(struct rp_device *device, const struct rp_step_view *view, uint64_t step,
                      uint64_t deadline_ns);
+    /* Returns RP_OK once everything launched so far has run, RP_STATUS_NOT_FOUND when the deadline
+     * (rp_clock_ns) passed first. It does not sleep longer than that, but a CPU device may run a short
+     * job to its end on the calling thread. */
+    int (*wait_idle)(struct rp_device *device, uint64_t deadline_ns);
     /* A count that changes while the device is at work, within a step too: one that stands still for
      * long while a step is awaited means that the device hangs. */
     uint64_t (*progress)(struct rp_device *device);

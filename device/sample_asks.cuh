@@ -185,8 +185,11 @@ static __device__ __noinline__ void ask_chunk(const sample_args &args, uint32_t 
         each_id(begin, end, [&](uint32_t id) { copy[id] = logits[id]; });
     }
     __syncthreads();
-    if (sampled && (asks & RP_ASKS_TO_MODIFY))
-        modify_chunk(step, step.rows[step.logit_rows[row]], logits, begin, end);
+    if (sampled && (asks & RP_ASKS_TO_MODIFY)) {
+        rp_live_row live = step.rows[step.logit_rows[row]];
+        live.flags |= late_row_flags(step, step.logit_rows[row]);
+        modify_chunk(step, live, logits, begin, end);
+    }
     __syncthreads();
 }
 

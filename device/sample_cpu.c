@@ -185,6 +185,11 @@ static void sample_row(const struct rp_sample_args *args, const struct rp_live_r
     float *unmodified = args->logits + (size_t)live->logit_row * args->stride;
     float *logits = unmodified;
     uint32_t asks = slot[RP_SLOT_ASKS];
+    if (live->flags & RP_ROW_WITHHELD) {
+        result->flags = RP_RESULT_WITHHELD;
+        slot[RP_SLOT_FINISHED] = 1;
+        return;
+    }
     if (asks)
         logits = modified_logits(args, live, slot, logits, scratch->logits);
     if (slot[RP_SLOT_OUTPUT_COUNT] < slot[RP_SLOT_MIN_TOKENS])
@@ -243,17 +248,20 @@ void rp_sample_cpu(const void *args_void, const struct rp_cpu_worker *worker) {
     struct rp_token_scores *scores = rp_result_scores(entry, &view->config);
     const struct worker_scratch scratch = {args->scratch + (size_t)worker->index * args->vocab,
                                            args->copies + (size_t)worker->index * args->vocab};
+    const uint32_t *late =
+        (counts->flags & RP_PACKET_LATE_FLAGS) ? rp_late_flags(view, step) : NULL;
     for (uint32_t i = worker->index; i < counts->row_count; i += worker->count) {
-        const struct rp_live_row *live = &view->rows[i];
-        uint32_t *slot = view->slots + (size_t)live->slot * view->slot_words;
+        struct rp_live_row live = view->rows[i];
+        uint32_t *slot = view->slots + (size_t)live.slot * view->slot_words;
         struct rp_row_result *result = &results[i];
+        live.flags |= late ? late[i] : 0;
         *result = (struct rp_row_result){.token = -1};
         if (slot[RP_SLOT_FINISHED]) {
             result->flags = RP_RESULT_SKIPPED;
         } else {
-            slot[RP_SLOT_LENGTH] += live->token_count;
-            if (live->flags & RP_ROW_SAMPLE)
-                sample_row(args, live, slot, &scratch, result, scores);
+            slot[RP_SLOT_LENGTH] += live.token_count;
+            if (live.flags & RP_ROW_SAMPLE)
+                sample_row(args, &live, slot, &scratch, result, scores);
         }
         result->length = slot[RP_SLOT_LENGTH];
     }

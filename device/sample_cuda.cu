@@ -328,7 +328,11 @@ static __device__ void finish_row(const sample_args &args, uint32_t row, const r
         result.flags = RP_RESULT_SKIPPED;
     } else {
         result.length = length + live.token_count;
-        if (live.flags & RP_ROW_SAMPLE) {
+        if ((live.flags & RP_ROW_SAMPLE) && (live.flags & RP_ROW_WITHHELD)) {
+            result.flags = RP_RESULT_WITHHELD;
+            if (thread == 0)
+                slot[RP_SLOT_FINISHED] = 1;
+        } else if (live.flags & RP_ROW_SAMPLE) {
             key = choose(args, logit_row, key, mode, shared, memory, selection);
             uint32_t id = rp_key_id(key);
             bool chosen = key != RP_KEY_NAN && key != RP_KEY_NONE;
@@ -435,8 +439,10 @@ static __global__ void __launch_bounds__(THREADS)
         return;
     if (blockIdx.x >= row_blocks)
         finish_target(args, blockIdx.x - row_blocks);
-    else if ((blockIdx.x < row_count) & (live.slot < step.config.slot_count))
+    else if ((blockIdx.x < row_count) & (live.slot < step.config.slot_count)) {
+        live.flags |= late_row_flags(step, blockIdx.x);
         finish_row(args, blockIdx.x, live, shared, &memory, &selection);
+    }
     if (threadIdx.x == 0) {
         __threadfence();
         last = blocks == 1 || atomicAdd(args.s.done, 1u) == blocks - 1;

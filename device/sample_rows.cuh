@@ -51,6 +51,15 @@ struct sample_args {
     double unit;            /* fixed point: a probability of 1 */
 };
 
+/* Flags that the host adds to row `row` while forward runs: read from host memory, and only when the
+ * step has any. */
+static __device__ __forceinline__ uint32_t late_row_flags(const rp_step_view &step, uint32_t row) {
+    if (!(step.counts->flags & RP_PACKET_LATE_FLAGS))
+        return 0;
+    uint64_t entry = (step.counts->step + 1) % RP_STEP_RING_ENTRIES;
+    return *(const volatile uint32_t *)&step.late_flags[entry * step.config.row_capacity + row];
+}
+
 /* Maximum over a row's chunks, for all threads. */
 static __device__ uint64_t row_key_max(const uint64_t *keys, uint32_t chunks, uint64_t *shared) {
     uint64_t best = RP_KEY_NONE;

@@ -8,6 +8,8 @@
  *
  *   packet ring (4 entries, host writes, device reads):
  *           | header | rows (row_capacity) | edits (edit_capacity) |
+ *   late flags (4 entries, host writes while forward of the step runs, SAMPLE reads):
+ *           | rp_step_row_flags to add to each row (row_capacity words) |
  *   result ring (4 entries, device writes, host reads):
  *           | header | one rp_row_result per row of the packet | one rp_token_scores per logit row |
  *
@@ -102,7 +104,9 @@ enum rp_step_row_flags {
      * which the prompt ring has behind the row's last token, too. */
     RP_ROW_SCORE = 4,
     /* Its slot's allowed ids were written anew: SAMPLE takes them from the wishes. */
-    RP_ROW_ALLOWED = 8
+    RP_ROW_ALLOWED = 8,
+    /* Late flag only: the row gets no token, and its slot is finished. */
+    RP_ROW_WITHHELD = 16
 };
 
 struct rp_step_row {
@@ -120,7 +124,10 @@ struct rp_packet_header {
 };
 
 enum rp_packet_flags {
-    RP_PACKET_STAMP = 1 /* every node of the step's graphs stores when it began and ended */
+    RP_PACKET_STAMP = 1, /* every node of the step's graphs stores when it began and ended */
+    /* SAMPLE adds the step's late flags to those of its rows. They must be complete when the sample
+     * graph is launched; without this flag nothing reads them. */
+    RP_PACKET_LATE_FLAGS = 2
 };
 static_assert(sizeof(struct rp_packet_header) == 32, "STEP_BEGIN on CUDA reads it as two vectors");
 
@@ -150,7 +157,8 @@ static inline struct rp_node_stamp rp_node_stamp_at(const struct rp_node_stamp *
 enum rp_row_result_flags {
     RP_RESULT_STOPPED = 1, /* the token is one of the slot's stop ids */
     RP_RESULT_NAN = 2,     /* the logits held a NaN: no token; the request must fail */
-    RP_RESULT_SKIPPED = 4  /* the slot was already finished: nothing was done */
+    RP_RESULT_SKIPPED = 4, /* the slot was already finished: nothing was done */
+    RP_RESULT_WITHHELD = 8 /* RP_ROW_WITHHELD: no token, the slot is finished */
 };
 
 struct rp_row_result {
@@ -225,6 +233,7 @@ struct rp_step_view {
     unsigned char *results;
     size_t result_bytes; /* stride of one entry */
     const int32_t *prompt_ring;
+    const uint32_t *late_flags; /* (RP_STEP_RING_ENTRIES, row_capacity) */
     struct rp_live_counts *counts;
     struct rp_live_row *rows; /* (row_capacity) */
     int32_t *token_ids;       /* (token_capacity); padding: 0 */
@@ -250,6 +259,11 @@ struct rp_step_view {
 
 #define RP_ROW_NONE  0xFFFFFFFFu
 #define RP_NO_TARGET (-1)
+
+/* The late flags of device step `step`: (row_capacity) words of host memory. */
+static inline uint32_t *rp_late_flags(const struct rp_step_view *view, uint64_t step) {
+    return (uint32_t *)view->late_flags + step % RP_STEP_RING_ENTRIES * view->config.row_capacity;
+}
 
 /* Words of a mask over the ids, a multiple of 4. */
 static inline size_t rp_mask_words(const struct rp_step_config *config) {

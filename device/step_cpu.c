@@ -172,6 +172,7 @@ size_t rp_step_rings_carve(const struct rp_step_config *config, unsigned char *b
     view->stamp_ring =
         carve(base, &used,
               (size_t)RP_STEP_RING_ENTRIES * config->stamp_capacity * sizeof *view->stamp_ring);
+    view->late_flags = carve(base, &used, (size_t)RP_STEP_RING_ENTRIES * config->row_capacity * 4);
     view->wish_words = config->vocab ? RP_WISH_ALLOWED + 2 * rp_mask_words(config) : 0;
     view->wishes = carve(base, &used, config->slot_count * view->wish_words * 4);
     return used;

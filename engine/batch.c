@@ -5,7 +5,8 @@
 /* The scheduler must not see device headers and has its own names for these. */
 _Static_assert((int)RP_SCHED_RESULT_STOPPED == (int)RP_RESULT_STOPPED &&
                    (int)RP_SCHED_RESULT_NAN == (int)RP_RESULT_NAN &&
-                   (int)RP_SCHED_RESULT_SKIPPED == (int)RP_RESULT_SKIPPED,
+                   (int)RP_SCHED_RESULT_SKIPPED == (int)RP_RESULT_SKIPPED &&
+                   (int)RP_SCHED_RESULT_WITHHELD == (int)RP_RESULT_WITHHELD,
                "result flags of scheduler.h and step.h differ");
 
 _Static_assert(sizeof(struct rp_sched_scores) == sizeof(struct rp_token_scores) &&
@@ -41,9 +42,10 @@ static uint32_t asks_of(const struct rp_request *request) {
     bool repeats = sampling->repetition_penalty != 0.0f && sampling->repetition_penalty != 1.0f;
     bool penalties =
         repeats || sampling->presence_penalty != 0.0f || sampling->frequency_penalty != 0.0f;
+    bool allowed = request->allowed || (request->hold && request->hold->allowed);
     return (penalties ? RP_ASKS_PENALTIES : 0u) | (request->bias_count ? RP_ASKS_BIASES : 0u) |
-           (request->bad_word_ints ? RP_ASKS_BAD_WORDS : 0u) |
-           (request->allowed ? RP_ASKS_ALLOWED : 0u) | (request->logprobs ? RP_ASKS_LOGPROBS : 0u) |
+           (request->bad_word_ints ? RP_ASKS_BAD_WORDS : 0u) | (allowed ? RP_ASKS_ALLOWED : 0u) |
+           (request->logprobs ? RP_ASKS_LOGPROBS : 0u) |
            (request->prompt_logprobs ? RP_ASKS_PROMPT_LOGPROBS : 0u);
 }
 
@@ -66,6 +68,11 @@ static void write_bad_words(const struct rp_request *request, uint32_t *out) {
     }
 }
 
+void rp_batch_write_allowed(struct rp_batch *batch, uint32_t slot, const uint32_t *allowed) {
+    uint32_t *wishes = (uint32_t *)batch->view.wishes + slot * batch->view.wish_words;
+    memcpy(wishes + RP_WISH_ALLOWED, allowed, RP_CEIL_DIV(batch->view.config.vocab, 32) * 4);
+}
+
 /* The slot's block of wishes: nobody reads it, as no step in flight names the slot. */
 static void write_wishes(struct rp_batch *batch, const struct rp_sched_join *join, uint32_t asks) {
     const struct rp_step_config *config = &batch->view.config;
@@ -77,7 +84,7 @@ static void write_wishes(struct rp_batch *batch, const struct rp_sched_join *joi
     }
     write_bad_words(request, wishes + RP_WISH_BAD_WORDS);
     if (request->allowed)
-        memcpy(wishes + RP_WISH_ALLOWED, request->allowed, RP_CEIL_DIV(config->vocab, 32) * 4);
+        rp_batch_write_allowed(batch, join->slot, request->allowed);
     if (!(asks & RP_ASKS_PENALTIES))
         return;
     uint32_t *ids = wishes + RP_WISH_ALLOWED + rp_mask_words(config);
@@ -179,7 +186,7 @@ uint32_t rp_batch_encode(struct rp_batch *batch, const struct rp_sched_step *ste
                                         .token_count = step->token_count,
                                         .logit_row_count = step->sample_count,
                                         .edit_count = writer.count,
-                                        .flags = flags};
+                                        .flags = flags | (step->holds ? RP_PACKET_LATE_FLAGS : 0u)};
     return (uint32_t)(sizeof *header + step->row_count * sizeof *rows +
                       writer.count * sizeof *writer.edits);
 }

@@ -45,10 +45,6 @@ static int make_graphs(struct rp_engine *engine, const struct rp_program *progra
     int status = rp_graph_set_create(&graphs, &engine->graphs, err);
     if (status != RP_OK)
         return status;
-    uint32_t count = rp_graph_set_count(engine->graphs);
-    engine->step_latency = rp_calloc(count, sizeof *engine->step_latency);
-    if (!engine->step_latency)
-        return rp_engine_no_memory(err, "step latencies", count * sizeof *engine->step_latency);
     /* A set that is missing is replaced by the next larger one; for the largest there is none. */
     const struct rp_bucket_list *list = &engine->layout.buckets;
     uint32_t tokens = list->token_buckets[list->token_bucket_count - 1];
@@ -70,7 +66,7 @@ static int make_scheduler(struct rp_engine *engine, struct rp_error *err) {
     int status = rp_scheduler_create(&config, &engine->scheduler, err);
     if (status != RP_OK)
         return status;
-    rp_scheduler_watch_pages(engine->scheduler, rp_page_watch_note, &engine->page_watch);
+    rp_scheduler_watch_pages(engine->scheduler, rp_page_watch_note, &engine->observer.page_watch);
     if (!rp_ring_init(&engine->requests, engine->config.queue_capacity, sizeof(void *)) ||
         !rp_ring_init(&engine->events, engine->layout.event_capacity, sizeof(struct rp_event)))
         return rp_engine_no_memory(err, "request and event rings", engine->layout.event_capacity);
@@ -166,21 +162,14 @@ int rp_engine_create(const struct rp_engine_config *config, struct rp_model *mod
     engine->model = model;
     rp_engine_init_mask(engine);
     int status = open_device(engine, err);
-    if (status == RP_OK && !rp_engine_times_init(engine))
-        status = rp_engine_no_memory(err, "step times", RP_STEP_TIMES);
     if (status == RP_OK)
         status = rp_model_emit(model, &program, err);
     if (status == RP_OK && config->plant_node)
         status = plant_node(&program, err);
     if (status == RP_OK)
         status = make_all(engine, &program, err);
-    if (status == RP_OK &&
-        rp_step_profile_create(engine->backend, &program, engine->graphs, engine->config.kv_dtype,
-                               engine->layout.step.row_capacity, engine->config.profile_every,
-                               &engine->profile) != RP_OK)
-        status = rp_engine_no_memory(err, "profiles", 0);
     if (status == RP_OK)
-        status = rp_engine_account_init(engine, &program, err);
+        status = rp_observer_init(engine, &program, err);
     rp_program_deinit(&program); /* graphs hold what they need */
     if (status != RP_OK) {
         rp_engine_destroy(engine);
@@ -223,13 +212,8 @@ void rp_engine_destroy(struct rp_engine *engine) {
     rp_scheduler_destroy(engine->scheduler);
     rp_ring_deinit(&engine->requests);
     rp_ring_deinit(&engine->events);
-    rp_trace_ring_deinit(&engine->page_watch.history);
     rp_free(engine->batch.results);
-    rp_free(engine->times);
-    rp_step_profile_destroy(engine->profile);
-    rp_step_records_deinit(&engine->records);
-    rp_free(engine->step_latency);
-    rp_account_deinit(&engine->account);
+    rp_observer_deinit(&engine->observer);
     if (engine->device) {
         /* Without graphs nobody has waited: a start that failed may have fills under way. */
         (void)backend->synchronize(engine->device);
@@ -270,8 +254,8 @@ bool rp_engine_next_event(struct rp_engine *engine, struct rp_event *out_event) 
     return rp_ring_try_pop(&engine->events, out_event);
 }
 
-bool rp_engine_fits(const struct rp_engine *engine, uint32_t prompt_count, uint32_t max_tokens) {
-    return rp_scheduler_fits(&engine->scheduler_config, prompt_count, max_tokens);
+uint32_t rp_engine_output_max(const struct rp_engine *engine, uint32_t prompt_count) {
+    return rp_scheduler_output_max(&engine->scheduler_config, prompt_count);
 }
 
 uint32_t rp_engine_queue_capacity(const struct rp_engine *engine) {
@@ -300,7 +284,7 @@ const struct rp_memory_plan *rp_engine_memory_plan(const struct rp_engine *engin
 }
 
 struct rp_step_profile *rp_engine_profile(const struct rp_engine *engine) {
-    return engine->profile;
+    return engine->observer.profile;
 }
 
 const struct rp_engine_peaks *rp_engine_get_peaks(const struct rp_engine *engine) {
@@ -338,5 +322,5 @@ void rp_engine_graph(const struct rp_engine *engine, uint32_t index,
 }
 
 const struct rp_latency *rp_engine_step_latency(const struct rp_engine *engine, uint32_t index) {
-    return &engine->step_latency[index];
+    return &engine->observer.step_latency[index];
 }

@@ -58,6 +58,10 @@ struct rp_engine_config {
     bool plant_node; /* tests: the program's embedding stands twice, which changes no result */
     bool plant_allocation; /* tests: each step allocates once */
     bool no_recording; /* benchmarks: no events, step records, idle times, nothing per request */
+    /* How long the sample launch of a step may wait for holds after its forward has ended; 0: 200 ms. */
+    uint64_t mask_deadline_ns;
+    uint64_t (*hold_clock)(void *ctx); /* tests: clock of that deadline; NULL: rp_clock_ns */
+    void *hold_clock_ctx;
     struct rp_trace_ring
         *ring;               /* the engine thread's events; NULL: nothing is recorded. Borrowed */
     void (*wake)(void *ctx); /* called from the engine thread */
@@ -130,7 +134,9 @@ struct rp_engine_metrics {
     /* By the shapes of all steps, padding included: bytes read and written, operations (a multiply and an add are
      * two). */
     struct rp_counter model_bytes, model_flops;
-    struct rp_gauge healthy;                     /* 1, or 0 after a device error */
+    struct rp_counter
+        mask_deadlines;      /* requests that ended since their hold was not released in time */
+    struct rp_gauge healthy; /* 1, or 0 after a device error */
     struct rp_gauge memory[RP_MEMORY_USE_COUNT]; /* bytes */
     struct rp_counter allocations;               /* of device memory, since the device was opened */
 };
@@ -168,13 +174,18 @@ void rp_engine_destroy(struct rp_engine *engine);
 /* Loop thread. RP_STATUS_FULL: answer 429. RP_STATUS_DEVICE: the engine has failed, answer 503. What comes
  * before rp_engine_start waits for it. */
 int rp_engine_submit(struct rp_engine *engine, struct rp_request *request) RP_MUST_USE;
-/* Loop thread: wakes the engine after request->cancelled was set. */
+/* Any thread: wakes the engine after request->cancelled was set or a hold was released. */
 void rp_engine_notify(struct rp_engine *engine);
 /* Loop thread: next event; false when the ring is empty. */
 bool rp_engine_next_event(struct rp_engine *engine, struct rp_event *out_event);
 
 /* Any thread. */
-bool rp_engine_fits(const struct rp_engine *engine, uint32_t prompt_count, uint32_t max_tokens);
+/* The largest max_tokens that a request with this prompt may have; 0: the prompt does not fit. */
+uint32_t rp_engine_output_max(const struct rp_engine *engine, uint32_t prompt_count);
+static inline bool rp_engine_fits(const struct rp_engine *engine, uint32_t prompt_count,
+                                  uint32_t max_tokens) {
+    return max_tokens >= 1 && max_tokens <= rp_engine_output_max(engine, prompt_count);
+}
 /* How many requests may wait: more than these in one go are never taken. */
 uint32_t rp_engine_queue_capacity(const struct rp_engine *engine);
 uint32_t rp_engine_max_model_len(const struct rp_engine *engine);

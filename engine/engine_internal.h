@@ -1,5 +1,6 @@
 /* engine_internal.h - the engine's state, shared by engine.c (making it, the loop thread's calls),
- * engine_memory.c (slots, rings, pages) and step_loop.c (the engine thread). Every field without a remark belongs to the engine thread. */
+ * engine_memory.c (slots, rings, pages), step_loop.c, engine_rings.c and sample_hold.c (the engine thread).
+ * Every field without a remark belongs to the engine thread. */
 #ifndef RP_ENGINE_ENGINE_INTERNAL_H
 #define RP_ENGINE_ENGINE_INTERNAL_H
 
@@ -9,12 +10,8 @@
 #include "engine/batch.h"
 #include "engine/engine.h"
 #include "engine/layout.h"
-#include "engine/observe/device_profile.h"
-#include "engine/observe/page_watch.h"
-#include "engine/observe/request_account.h"
-#include "engine/observe/step_profile.h"
-#include "engine/observe/step_record.h"
-#include "engine/observe/step_trace.h"
+#include "engine/observe/observer.h"
+#include "engine/sample_hold.h"
 #include "graphs/graph_set.h"
 #include "model/model.h"
 
@@ -30,6 +27,7 @@ struct rp_pending_step {
     uint64_t plan_ns, planned_ns, launch_ns, launched_ns;
     bool behind;  /* launched while another was still unread: the device need not have waited */
     bool stamped; /* its nodes store their times */
+    bool held;    /* forward is launched, sample is not (sample_hold.h) */
 };
 #define RP_PENDING_MAX 2
 
@@ -53,22 +51,12 @@ struct rp_engine {
     uint64_t device_step; /* of the last step launched */
     struct rp_pending_step pending[RP_PENDING_MAX];
     uint32_t pending_count;
-    uint64_t waited_ns;           /* for the device, in the turn in work */
-    uint64_t device_end_ns;       /* of the step read last, by the device's clock; 0: none */
-    struct rp_step_times *times;  /* (RP_STEP_TIMES) ring */
-    uint64_t times_count;         /* steps read since the start */
-    _Atomic uint64_t times_known; /* those of them that are complete; any thread reads it */
-    struct rp_step_profile *profile;
     struct rp_engine_peaks peaks; /* constant */
-    struct rp_device_profile device_profile;
-    struct rp_step_trace trace;
-    struct rp_step_records records;  /* any thread reads them */
-    struct rp_latency *step_latency; /* (graphs) on the device; any thread reads them */
+    struct rp_observer observer;
     bool failed; /* sticky device error: everything is closed, nothing is launched */
     bool hangs;  /* failed by the watchdog: nothing may wait for the device */
     char failure_text[384];
     _Atomic(const char *) failure; /* failure_text once it is written; any thread */
-    uint64_t memory_seen_ns;       /* when the allocations were counted last */
 
     struct rp_request *held; /* taken from the ring, not yet by the scheduler */
     struct rp_ring requests; /* loop -> engine: struct rp_request * */
@@ -82,11 +70,7 @@ struct rp_engine {
     pthread_t thread;
     bool started, stopped; /* loop thread */
 
-    struct rp_account account;        /* of device time, by request */
     struct rp_engine_metrics metrics; /* written by the engine thread */
-    struct rp_page_watch page_watch;
-    /* Already in the counters. */
-    uint64_t seen_preempted[RP_PREEMPTED_COUNT], seen_query_tokens, seen_hit_tokens;
 };
 
 void *rp_engine_main(void *engine);
@@ -96,18 +80,20 @@ static inline uint32_t rp_engine_graph_index(const struct rp_engine *engine,
 }
 /* Replays every graph once with an empty step. */
 int rp_engine_warm_up(struct rp_engine *engine, struct rp_error *err);
-/* After the thread has ended: moves on what had no room in the event ring. */
-void rp_engine_flush(struct rp_engine *engine);
-void rp_engine_update_gauges(struct rp_engine *engine);
-/* Takes over the device's count of allocations. */
-void rp_engine_count_allocations(struct rp_engine *engine);
 
-/* step_times.c */
-bool rp_engine_times_init(struct rp_engine *engine);
-/* A step was read: notes how long it was on the device, and how long that was idle before. */
-void rp_engine_note_step(struct rp_engine *engine, const struct rp_pending_step *step);
-/* The turn that read it took so long beside waiting. */
-void rp_engine_note_turn(struct rp_engine *engine, uint64_t turn_ns);
+/* engine_rings.c */
+/* Submits new requests to the scheduler; returns how many. One that it cannot queue now (its own event
+ * store is full because the loop does not drain) is held and submitted again later. */
+uint32_t rp_engine_accept(struct rp_engine *engine);
+/* Moves events to the loop's ring as far as it has room, and wakes the loop; returns how many. */
+uint32_t rp_engine_pump_events(struct rp_engine *engine);
+/* After the thread has ended: moves events that had no room in the event ring. */
+void rp_engine_flush(struct rp_engine *engine);
+/* Sleeps until another thread posts, at most ns (below a second). */
+void rp_engine_wait_for_post(struct rp_engine *engine, uint32_t ns);
+/* Nothing to do: sleeps until the loop thread posts for a request, a cancel, or, when something could not
+ * be planned or an event not be pushed for want of room in the event ring, for having drained it. */
+void rp_engine_sleep(struct rp_engine *engine);
 
 /* peaks.c: config.measure_peaks: fills engine->peaks. Device memory that it needs is free again afterwards. */
 int rp_engine_measure_peaks(struct rp_engine *engine, struct rp_error *err);

@@ -23,7 +23,7 @@ uint32_t rp_engine_layer_count(const struct rp_engine *engine) {
 
 /* The kernel of a layer's attention in a bucket; "" when there is none. */
 static const char *kernel_of(const struct rp_engine *engine, uint32_t graph, uint32_t layer) {
-    const struct rp_profile_nodes *nodes = &engine->profile->nodes;
+    const struct rp_profile_nodes *nodes = &engine->observer.profile->nodes;
     const struct rp_profile_bucket *bucket = &nodes->buckets[graph];
     for (uint32_t i = 0; i < bucket->count; i++)
         if (rp_profile_node_attention(nodes, &bucket->nodes[i]) &&

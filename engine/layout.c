@@ -34,6 +34,8 @@ void rp_engine_config_resolve(struct rp_engine_config *config,
         config->page_tokens = device->page_tokens;
     if (!(config->memory_utilization > 0.0))
         config->memory_utilization = 0.92;
+    if (!config->mask_deadline_ns)
+        config->mask_deadline_ns = 200000000u;
     if (config->swap_bytes == RP_SWAP_BYTES_AUTO)
         config->swap_bytes = RP_MIN((uint64_t)4 << 30, rp_cpu_memory_room() / 4);
 }

@@ -41,11 +41,26 @@ struct rp_logprob {
 
 enum rp_finish_reason {
     RP_FINISH_NONE,
-    RP_FINISH_STOP,      /* a stop id; its token was delivered, flagged `is_stop` */
-    RP_FINISH_LENGTH,    /* max_tokens, or the context is full */
-    RP_FINISH_CANCELLED, /* `cancelled` was seen */
-    RP_FINISH_NUMERIC,   /* NaN in this request's logits */
-    RP_FINISH_ERROR      /* the device failed, or the engine is shutting down */
+    RP_FINISH_STOP,         /* a stop id; its token was delivered, flagged `is_stop` */
+    RP_FINISH_LENGTH,       /* max_tokens, or the context is full */
+    RP_FINISH_CANCELLED,    /* `cancelled` was seen */
+    RP_FINISH_NUMERIC,      /* NaN in this request's logits */
+    RP_FINISH_ERROR,        /* the device failed, or the engine is shutting down */
+    RP_FINISH_MASK_DEADLINE /* its hold was not released before the deadline */
+};
+
+/* What the host must prepare for each token of a request before it is sampled, such as a grammar's
+ * mask. Forward of the step runs meanwhile; only its sample launch waits, for all of the step's rows.
+ * A hold that is not released within rp_engine_config.mask_deadline_ns after forward has ended ends its
+ * request with RP_FINISH_MASK_DEADLINE. Belongs to its owner, borrowed until CLOSED. */
+struct rp_sample_hold {
+    /* Tokens of the answer that may be sampled: token i waits until released > i. Written by one
+     * thread at a time, with release order; rp_engine_notify afterwards. */
+    _Atomic uint32_t released;
+    /* NULL, or the ids that token released - 1 may be, as rp_request.allowed: constant pointer, the
+     * bits written before `released`, and not changed until that token's event was drained. Then
+     * `released` may only be one more than the tokens drained. */
+    const uint32_t *allowed;
 };
 
 struct rp_request {
@@ -66,6 +81,7 @@ struct rp_request {
     uint32_t bias_count;                /* at most RP_LOGIT_BIAS_MAX */
     /* A bit for each id, bit id % 32 of word id / 32: only these may be chosen; NULL: all. Borrowed until CLOSED. */
     const uint32_t *allowed;
+    struct rp_sample_hold *hold; /* NULL: sampling waits for nothing */
     /* Words one after the other, each its count of tokens and then its tokens: never the end of the answer. A word of
      * two or more tokens forbids its last one where the others have just been chosen. Borrowed until CLOSED. */
     const int32_t *bad_words;

@@ -75,11 +75,12 @@ struct rp_scheduler_config {
 struct rp_sched_row {
     struct rp_request *request; /* not to be read any more once its CLOSED event was handed on */
     uint32_t slot;
-    uint32_t start; /* position of its first token */
-    uint32_t count; /* tokens: 1 for decode, a chunk of the prompt otherwise */
-    bool decode;    /* input is the slot's last token */
-    bool samples;   /* its last token gets logits and a sampled token */
-    bool scores;    /* each of its tokens gets logits: those of a prompt that is to be scored */
+    uint32_t start;  /* position of its first token */
+    uint32_t count;  /* tokens: 1 for decode, a chunk of the prompt otherwise */
+    bool decode;     /* input is the slot's last token */
+    bool samples;    /* its last token gets logits and a sampled token */
+    uint32_t output; /* index of that token in the answer */
+    bool scores;     /* each of its tokens gets logits: those of a prompt that is to be scored */
 };
 
 /* A page-table entry to write before the step. */
@@ -118,6 +119,7 @@ struct rp_sched_step {
     uint32_t token_count, sample_count; /* sample_count: tokens that get logits */
     bool decode_only;                   /* every row is a decode row: a decode set can run it */
     bool scored;                        /* a row's request asks for logprobs, of prompt or answer */
+    bool holds;                         /* a sampling row's request has a hold (engine/request.h) */
     const struct rp_sched_page *pages;
     uint32_t page_count;
     const struct rp_sched_join *joins;
@@ -152,7 +154,8 @@ struct rp_sched_result {
 enum rp_sched_result_flags {
     RP_SCHED_RESULT_STOPPED = 1,
     RP_SCHED_RESULT_NAN = 2,
-    RP_SCHED_RESULT_SKIPPED = 4
+    RP_SCHED_RESULT_SKIPPED = 4,
+    RP_SCHED_RESULT_WITHHELD = 8
 };
 
 /* What a request was doing when it was swapped out. The cause is always one: an older request needed a page for its
@@ -171,7 +174,7 @@ int rp_scheduler_create(const struct rp_scheduler_config *config, struct rp_sche
                         struct rp_error *err) RP_MUST_USE;
 void rp_scheduler_destroy(struct rp_scheduler *scheduler);
 
-/* RP_STATUS_FULL: the queue is full. RP_STATUS_RANGE: it can never fit (the server asks
+/* RP_STATUS_FULL: the queue is full. RP_STATUS_RANGE: it can never fit (the server checks
  * rp_scheduler_fits first, so this is for the engine's own safety). */
 int rp_scheduler_submit(struct rp_scheduler *scheduler, struct rp_request *request) RP_MUST_USE;
 
@@ -179,9 +182,13 @@ int rp_scheduler_submit(struct rp_scheduler *scheduler, struct rp_request *reque
  * with prompt_logprobs, of which each token takes a row of logits. */
 uint32_t rp_scheduler_whole_prompt_max(const struct rp_scheduler_config *config, bool scored);
 
+/* The largest max_tokens that a request with this prompt may have; 0: the prompt itself is too long. */
+uint32_t rp_scheduler_output_max(const struct rp_scheduler_config *config, uint32_t prompt_count);
 /* Whether a request of this size could ever be served with this configuration. */
-bool rp_scheduler_fits(const struct rp_scheduler_config *config, uint32_t prompt_count,
-                       uint32_t max_tokens);
+static inline bool rp_scheduler_fits(const struct rp_scheduler_config *config,
+                                     uint32_t prompt_count, uint32_t max_tokens) {
+    return max_tokens >= 1 && max_tokens <= rp_scheduler_output_max(config, prompt_count);
+}
 
 /* Plans one step. event_room: free entries of the ring that the events go to; what is not drained yet and
  * what steps in flight may produce is counted against it here. A row needs two (its token and its end);

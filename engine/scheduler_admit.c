@@ -8,14 +8,15 @@ uint32_t rp_scheduler_whole_prompt_max(const struct rp_scheduler_config *config,
     return scored ? RP_MIN(tokens, RP_MIN(config->row_capacity, config->logit_rows_max)) : tokens;
 }
 
-bool rp_scheduler_fits(const struct rp_scheduler_config *config, uint32_t prompt_count,
-                       uint32_t max_tokens) {
-    uint64_t tokens = (uint64_t)prompt_count + max_tokens;
-    if (prompt_count == 0 || max_tokens == 0 || tokens > config->max_model_len)
-        return false;
-    if (config->whole_prompts && prompt_count > rp_scheduler_whole_prompt_max(config, false))
-        return false;
-    return RP_CEIL_DIV(tokens - 1, config->page_tokens) + 1 <= config->page_count;
+uint32_t rp_scheduler_output_max(const struct rp_scheduler_config *config, uint32_t prompt_count) {
+    /* The last token of an answer is not written to a page, and page 0 is for padding. */
+    uint64_t written_max = (uint64_t)(config->page_count - 1) * config->page_tokens;
+    uint64_t tokens_max = RP_MIN(written_max + 1, (uint64_t)config->max_model_len);
+    bool too_long =
+        config->whole_prompts && prompt_count > rp_scheduler_whole_prompt_max(config, false);
+    if (prompt_count == 0 || too_long || prompt_count >= tokens_max)
+        return 0;
+    return (uint32_t)(tokens_max - prompt_count);
 }
 
 /* Whether every sequence can always finish, with one more of this size. Either all of them fit the
@@ -37,8 +38,8 @@ static uint32_t match_prefix(const struct rp_scheduler *scheduler, const struct 
                              struct rp_hash128 *out_chain, uint32_t *out_cached) {
     const struct rp_kv_prefix *prefix = &scheduler->prefix;
     uint32_t page_tokens = scheduler->config.page_tokens, count = 0;
-    uint64_t salt = RP_MUTATED(HASH_WITHOUT_SALT) ? 0 : request->cache_salt;
-    uint32_t limit = (request->prompt_count - !RP_MUTATED(LAST_TOKEN_NOT_RECOMPUTED)) / page_tokens;
+    uint64_t salt = request->cache_salt;
+    uint32_t limit = (request->prompt_count - 1) / page_tokens;
     *out_cached = 0;
     if (!scheduler->config.prefix_cache || request->prompt_logprobs)
         return 0;
@@ -63,17 +64,16 @@ static struct rp_sequence *open_sequence(struct rp_scheduler *scheduler, struct 
     struct rp_sequence *sequence = &scheduler->sequences[slot];
     uint32_t *pages = sequence->pages;
     int32_t *tail_tokens = sequence->tail_tokens;
-    *sequence =
-        (struct rp_sequence){.request = request,
-                             .state = RP_SEQUENCE_RUNNING,
-                             .slot = slot,
-                             .age = ++scheduler->age_next,
-                             .prompt_count = request->prompt_count,
-                             .max_tokens = request->max_tokens,
-                             .salt = RP_MUTATED(HASH_WITHOUT_SALT) ? 0 : request->cache_salt,
-                             .worst_pages = worst_pages,
-                             .pages = pages,
-                             .tail_tokens = tail_tokens};
+    *sequence = (struct rp_sequence){.request = request,
+                                     .state = RP_SEQUENCE_RUNNING,
+                                     .slot = slot,
+                                     .age = ++scheduler->age_next,
+                                     .prompt_count = request->prompt_count,
+                                     .max_tokens = request->max_tokens,
+                                     .salt = request->cache_salt,
+                                     .worst_pages = worst_pages,
+                                     .pages = pages,
+                                     .tail_tokens = tail_tokens};
     scheduler->worst_page_sum += worst_pages;
     rp_sched_list_insert(scheduler, scheduler->running, &scheduler->running_count, slot);
     return sequence;
@@ -87,15 +87,13 @@ static void enter(struct rp_scheduler *scheduler, struct rp_step_store *step,
     /* Found pages first: taking new ones may evict, and must not evict these. */
     for (uint32_t i = 0; i < hits; i++) {
         uint32_t page = scheduler->match[i];
-        if (!RP_MUTATED(HIT_NOT_ACQUIRED) || scheduler->pool.pages[page].state != RP_KV_CACHED)
-            rp_kv_pool_acquire(&scheduler->pool, page);
+        rp_kv_pool_acquire(&scheduler->pool, page);
         step->pages[step->page_count++] = (struct rp_sched_page){sequence->slot, i, page};
         sequence->pages[sequence->page_count++] = page;
     }
     while (sequence->page_count < page_count)
         rp_sched_take_page(scheduler, step, sequence, false);
-    sequence->planned_length = sequence->verified_length =
-        hit_tokens + (hits && RP_MUTATED(CHUNK_AFTER_HIT));
+    sequence->planned_length = sequence->verified_length = hit_tokens;
     sequence->hashed_pages = hits;
     sequence->chain = chain;
     request->cached_tokens = hit_tokens;
@@ -137,7 +135,7 @@ bool rp_sched_try_admit(struct rp_scheduler *scheduler, struct rp_step_store *st
         return false;
     if (must_wait_for_prompt(scheduler, request) || !rp_sched_has_room(scheduler, step, request))
         return false;
-    uint64_t worst_tokens = (uint64_t)request->prompt_count + request->max_tokens - 1;
+    uint64_t worst_tokens = rp_sched_written_max(request->prompt_count, request->max_tokens);
     uint32_t worst_pages = rp_sched_pages_of(scheduler, worst_tokens);
     uint32_t page_count =
         rp_sched_pages_of(scheduler, RP_MIN((uint64_t)request->prompt_count + 1, worst_tokens));

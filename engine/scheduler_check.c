@@ -8,7 +8,8 @@ static const char *check_lengths(const struct rp_scheduler *scheduler,
     uint32_t content = rp_sched_pages_of(scheduler, sequence->planned_length);
     if (sequence->verified_length > sequence->planned_length)
         return "more tokens are proven clean than planned";
-    if (sequence->planned_length > sequence->prompt_count + sequence->max_tokens - 1)
+    if (sequence->planned_length >
+        rp_sched_written_max(sequence->prompt_count, sequence->max_tokens))
         return "a sequence is planned past its last position";
     if (sequence->outputs > sequence->planned_outputs ||
         sequence->planned_outputs > sequence->max_tokens)

@@ -40,8 +40,6 @@ void rp_sched_release_pages(struct rp_scheduler *scheduler, struct rp_sequence *
     uint32_t page_tokens = scheduler->config.page_tokens;
     uint32_t clean = sequence->verified_length / page_tokens;
     uint32_t written = rp_sched_pages_of(scheduler, sequence->planned_length);
-    if (RP_MUTATED(EARLY_REUSE))
-        fence = 0;
     if (sequence->planned_length == sequence->verified_length)
         clean = written;
     /* Last page first: the cache evicts in this order, and a page is of no use without those
@@ -64,16 +62,13 @@ static void free_slot(struct rp_scheduler *scheduler, struct rp_sequence *sequen
 void rp_sched_close(struct rp_scheduler *scheduler, struct rp_sequence *sequence,
                     enum rp_finish_reason reason, uint64_t now_ns) {
     if (sequence->state == RP_SEQUENCE_RUNNING) {
-        if (RP_MUTATED(LEAK_ON_CANCEL) && reason == RP_FINISH_CANCELLED && sequence->page_count > 1)
-            sequence->page_count--;
         rp_sched_release_pages(scheduler, sequence, sequence->last_step);
         rp_sched_list_remove(scheduler->running, &scheduler->running_count, sequence->slot);
     } else {
         RP_ASSERT_CMP(sequence->state, ==, RP_SEQUENCE_SWAPPED);
         /* Only copies touch host pages, and they run in stream order: no fence. */
         for (uint32_t i = 0; i < sequence->page_count; i++)
-            if (!RP_MUTATED(HOST_PAGE_LEAK))
-                rp_kv_pool_release(&scheduler->host, sequence->pages[i], 0);
+            rp_kv_pool_release(&scheduler->host, sequence->pages[i], 0);
         sequence->page_count = 0;
         rp_sched_list_remove(scheduler->swapped, &scheduler->swapped_count, sequence->slot);
     }
@@ -121,7 +116,7 @@ static const int32_t *page_token_ids(struct rp_scheduler *scheduler,
  * While swapped out only the chain goes on: the pages that would be entered are on the host. */
 static void hash_full_pages(struct rp_scheduler *scheduler, struct rp_sequence *sequence) {
     uint32_t tokens_end = sequence->verified_length;
-    if (scheduler->config.prefix_prompt_only && !RP_MUTATED(GENERATED_CACHED))
+    if (scheduler->config.prefix_prompt_only)
         tokens_end = RP_MIN(tokens_end, sequence->prompt_count);
     uint32_t full = tokens_end / scheduler->config.page_tokens;
     while (sequence->hashed_pages < full) {
@@ -195,8 +190,7 @@ static void take_token(struct rp_scheduler *scheduler, const struct rp_sched_row
     if (scheduler->config.prefix_cache) {
         uint32_t position = sequence->prompt_count + sequence->outputs;
         hash_full_pages(scheduler, sequence);
-        sequence->tail_tokens[(position + RP_MUTATED(TAIL_TOKEN_WRONG)) %
-                              scheduler->config.page_tokens] = result->token;
+        sequence->tail_tokens[position % scheduler->config.page_tokens] = result->token;
     }
     uint32_t index = sequence->outputs++;
     if (index == 0)
@@ -219,9 +213,7 @@ static void take_token(struct rp_scheduler *scheduler, const struct rp_sched_row
         /* A row that is already planned finds the slot finished and writes nothing. */
         sequence->planned_length = sequence->verified_length;
         rp_sched_close(scheduler, sequence, RP_FINISH_STOP, now_ns);
-        if (RP_MUTATED(CLOSED_TWICE) && atomic_load(&request->cancelled))
-            rp_sched_close_request(scheduler, request, 0, RP_FINISH_CANCELLED, now_ns);
-    } else if (sequence->outputs == sequence->max_tokens + RP_MUTATED(ONE_TOKEN_TOO_MANY)) {
+    } else if (rp_sequence_is_complete(sequence, sequence->outputs)) {
         rp_sched_close(scheduler, sequence, RP_FINISH_LENGTH, now_ns);
     }
 }
@@ -232,11 +224,17 @@ static void commit_row(struct rp_scheduler *scheduler, const struct rp_sched_row
     if (sequence->state == RP_SEQUENCE_CLOSED)
         return;
     RP_ASSERT(sequence->request != NULL);
-    if (RP_MUTATED(TOKEN_LOST_ON_SWAP) && sequence->state == RP_SEQUENCE_SWAPPED)
-        return;
     if (result->flags & RP_SCHED_RESULT_SKIPPED) {
         /* The device thinks that it is finished and we do not: nothing good can follow. */
         rp_sched_close(scheduler, sequence, RP_FINISH_ERROR, now_ns);
+        return;
+    }
+    if (result->flags & RP_SCHED_RESULT_WITHHELD) {
+        /* Nobody waits for the hold of a request that was cancelled. */
+        bool cancelled =
+            atomic_load_explicit(&sequence->request->cancelled, memory_order_relaxed);
+        rp_sched_close(scheduler, sequence,
+                       cancelled ? RP_FINISH_CANCELLED : RP_FINISH_MASK_DEADLINE, now_ns);
         return;
     }
     bool failed = (result->flags & RP_SCHED_RESULT_NAN) || (row->samples && result->token < 0);
@@ -245,13 +243,8 @@ static void commit_row(struct rp_scheduler *scheduler, const struct rp_sched_row
         if (row->scores && !failed)
             take_prompt_scores(scheduler, row, result, now_ns);
     }
-    if (RP_MUTATED(NAN_CACHED) && failed && scheduler->config.prefix_cache) {
-        sequence->verified_length = row->start + row->count;
-        hash_full_pages(scheduler, sequence);
-    } else if (failed) {
-        condemn_pages(scheduler, sequence);
-    }
     if (failed) {
+        condemn_pages(scheduler, sequence);
         rp_sched_close(scheduler, sequence, RP_FINISH_NUMERIC, now_ns);
     } else if (row->samples) {
         sequence->verified_length = row->start + row->count;

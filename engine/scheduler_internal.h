@@ -26,37 +26,6 @@
 /* Events of one sampled row: its token, and the end of its request. A scored token has one. */
 #define RP_SCHED_ROW_EVENTS 2
 
-/* Bugs that the mutation test plants (tests/engine/test_scheduler_mutations.c); none exists in a
- * build without RP_SCHED_MUTATIONS. */
-enum rp_sched_mutation {
-    RP_MUTATION_NONE,
-    RP_MUTATION_LEAK_ON_CANCEL,            /* a cancelled sequence keeps its last page */
-    RP_MUTATION_EARLY_REUSE,               /* pages are free before the last planned step is over */
-    RP_MUTATION_BORDER_OFF_BY_ONE,         /* a page border is crossed one token late */
-    RP_MUTATION_HASH_WITHOUT_SALT,         /* prefixes are shared between salts */
-    RP_MUTATION_TOKEN_LOST_ON_SWAP,        /* a result that arrives while swapped out is dropped */
-    RP_MUTATION_NAN_CACHED,                /* pages count as clean whatever the result says */
-    RP_MUTATION_CLOSED_TWICE,              /* cancel is answered again after a stop */
-    RP_MUTATION_CHUNK_AFTER_HIT,           /* the first chunk starts one token late after a hit */
-    RP_MUTATION_LAST_TOKEN_NOT_RECOMPUTED, /* a prompt may be found whole */
-    RP_MUTATION_PARTIAL_PAGE_NOT_SWAPPED,  /* the page being filled is left behind */
-    RP_MUTATION_TAIL_TOKEN_WRONG,          /* a generated token is hashed one place too late */
-    RP_MUTATION_HOST_PAGE_LEAK,     /* a sequence cancelled while swapped keeps its host pages */
-    RP_MUTATION_NO_ROTATION,        /* the oldest rows always go first */
-    RP_MUTATION_HIT_NOT_ACQUIRED,   /* a found page is used without a reference */
-    RP_MUTATION_ONE_TOKEN_TOO_MANY, /* max_tokens is passed by one */
-    RP_MUTATION_EVENT_ROOM_IGNORED, /* rows are planned without room for their events */
-    RP_MUTATION_DIRTY_NOT_ZEROED,   /* pages with NaN are given out as they are */
-    RP_MUTATION_GENERATED_CACHED,   /* prefix_prompt_only is not heeded */
-    RP_MUTATION_COUNT
-};
-#ifdef RP_SCHED_MUTATIONS
-extern enum rp_sched_mutation rp_sched_mutation;
-#define RP_MUTATED(name) (rp_sched_mutation == RP_MUTATION_##name)
-#else
-#define RP_MUTATED(name) false
-#endif
-
 enum rp_sequence_state {
     RP_SEQUENCE_FREE,    /* the slot is free */
     RP_SEQUENCE_RUNNING, /* pages on the device */
@@ -97,7 +66,7 @@ struct rp_step_store {
     struct rp_sched_swap *swaps;  /* (slot_count) */
     uint32_t row_count, page_count, join_count, copy_count, zero_count, swap_count;
     uint32_t token_count, sample_count, chunk_count;
-    bool scored;
+    bool scored, holds;
     uint64_t now_ns;
     /* What the step still has room for. */
     uint32_t token_room;  /* prompt tokens */
@@ -157,9 +126,18 @@ static inline uint32_t rp_sched_logit_rows(const struct rp_sched_row *row) {
 static inline bool rp_sequence_in_prompt(const struct rp_sequence *sequence) {
     return sequence->planned_length < sequence->prompt_count;
 }
+/* Whether an answer of so many tokens has reached its length. The one place that decides it: plan
+ * counts planned tokens, commit those received. */
+static inline bool rp_sequence_is_complete(const struct rp_sequence *sequence, uint32_t outputs) {
+    return outputs >= sequence->max_tokens;
+}
 /* All of its tokens are planned: only results are missing. */
 static inline bool rp_sequence_is_ending(const struct rp_sequence *sequence) {
-    return sequence->planned_outputs >= sequence->max_tokens + RP_MUTATED(ONE_TOKEN_TOO_MANY);
+    return rp_sequence_is_complete(sequence, sequence->planned_outputs);
+}
+/* Positions whose K and V are written at most: nothing reads those of the last token. */
+static inline uint64_t rp_sched_written_max(uint32_t prompt_count, uint32_t max_tokens) {
+    return (uint64_t)prompt_count + max_tokens - 1;
 }
 static inline struct rp_sequence *rp_sched_oldest(const struct rp_scheduler *scheduler) {
     struct rp_sequence *running =

@@ -13,7 +13,7 @@ uint32_t rp_sched_take_page(struct rp_scheduler *scheduler, struct rp_step_store
     RP_ASSERT_CMP(step->page_count, <, scheduler->config.page_edit_capacity);
     RP_ASSERT_CMP(sequence->page_count, <, scheduler->pages_per_slot);
     /* Zeroing is done after the step's copies, so a page that was just swapped out is safe. */
-    if (scheduler->pool.pages[page].dirty && !overwritten && !RP_MUTATED(DIRTY_NOT_ZEROED))
+    if (scheduler->pool.pages[page].dirty && !overwritten)
         step->zero_pages[step->zero_count++] = page;
     scheduler->pool.pages[page].dirty = false;
     step->pages[step->page_count++] =
@@ -31,8 +31,10 @@ static void add_row(struct rp_step_store *step, struct rp_sequence *sequence, ui
                                  .count = count,
                                  .decode = decode,
                                  .samples = samples,
+                                 .output = sequence->planned_outputs,
                                  .scores = !decode && sequence->request->prompt_logprobs};
     step->scored |= sequence->request->logprobs | row->scores;
+    step->holds |= samples && sequence->request->hold;
     step->token_count += count;
     step->chunk_count += !decode;
     step->sample_count += rp_sched_logit_rows(row);
@@ -47,7 +49,7 @@ static void add_row(struct rp_step_store *step, struct rp_sequence *sequence, ui
 /* A decode row, with a page when its token is the first of one; false: no page, wait. */
 static bool try_decode(struct rp_scheduler *scheduler, struct rp_step_store *step,
                        struct rp_sequence *sequence) {
-    uint32_t position = sequence->planned_length - (RP_MUTATED(BORDER_OFF_BY_ONE) ? 1 : 0);
+    uint32_t position = sequence->planned_length;
     if (position / scheduler->config.page_tokens == sequence->page_count) {
         if (step->page_count == scheduler->config.page_edit_capacity ||
             !rp_sched_make_room(scheduler, step, sequence))
@@ -105,7 +107,7 @@ static uint32_t order_decodes(struct rp_scheduler *scheduler, const struct rp_st
     uint32_t count = 0, ready = 0;
     for (uint32_t i = 0; i < scheduler->running_count; i++)
         ready += can_decode(&scheduler->sequences[scheduler->running[i]], step);
-    bool rotate = ready > limit && !RP_MUTATED(NO_ROTATION);
+    bool rotate = ready > limit;
     *out_wrap = ready;
     for (uint32_t part = 0; part < 2; part++) {
         for (uint32_t i = 0; i < scheduler->running_count; i++) {
@@ -215,8 +217,6 @@ static uint32_t sample_room(const struct rp_scheduler *scheduler, uint32_t event
     for (uint64_t id = scheduler->committed_step + 1; id <= scheduler->planned_step; id++)
         taken += (uint64_t)scheduler->stores[id % RP_SCHED_IN_FLIGHT_MAX].sample_count *
                  RP_SCHED_ROW_EVENTS;
-    if (RP_MUTATED(EVENT_ROOM_IGNORED))
-        taken = 0, room = own_room;
     uint64_t rows = taken < room ? (room - taken) / RP_SCHED_ROW_EVENTS : 0;
     return (uint32_t)RP_MIN(rows, RP_MIN(config->row_capacity, config->logit_rows_max));
 }
@@ -249,7 +249,7 @@ static struct rp_step_store *begin_step(struct rp_scheduler *scheduler, uint64_t
     step->row_count = step->page_count = step->join_count = 0;
     step->copy_count = step->zero_count = step->swap_count = 0;
     step->token_count = step->chunk_count = 0;
-    step->scored = false;
+    step->scored = step->holds = false;
     step->now_ns = now_ns;
     step->token_room = scheduler->token_budget;
     step->sample_count = 0;
@@ -294,6 +294,7 @@ bool rp_scheduler_plan(struct rp_scheduler *scheduler, uint64_t now_ns, uint32_t
                                        .sample_count = step->sample_count,
                                        .decode_only = step->chunk_count == 0,
                                        .scored = step->scored,
+                                       .holds = step->holds,
                                        .pages = step->pages,
                                        .page_count = step->page_count,
                                        .joins = step->joins,

@@ -22,8 +22,6 @@ uint32_t rp_sched_margin(const struct rp_scheduler *scheduler) { return schedule
 static void swap_out(struct rp_scheduler *scheduler, struct rp_step_store *step,
                      struct rp_sequence *sequence) {
     uint32_t content = rp_sched_pages_of(scheduler, sequence->planned_length);
-    if (RP_MUTATED(PARTIAL_PAGE_NOT_SWAPPED))
-        content = sequence->planned_length / scheduler->config.page_tokens;
     /* The copies name device pages, which release_pages forgets. */
     uint32_t copy_begin = step->copy_count;
     for (uint32_t i = 0; i < content; i++) {

@@ -229,19 +229,26 @@ struct rp_graph_entry *rp_graph_set_pick(struct rp_graph_set *set, uint32_t toke
 
 bool rp_graph_set_passed_over(const struct rp_graph_set *set) { return set->passed_over; }
 
-int rp_graph_set_launch(struct rp_graph_set *set, struct rp_graph_entry *entry, uint32_t tokens) {
+int rp_graph_set_launch_forward(struct rp_graph_set *set, struct rp_graph_entry *entry,
+                                uint32_t tokens) {
     /* All bits set is a NaN in every float type. It would overwrite canaries. */
     if (set->poison && !set->guarded) {
         int status = set->backend->fill(set->device, set->arena, 0xFF, set->arena_bytes);
         if (status != RP_OK)
             return status;
     }
-    int status = set->backend->launch(set->device, entry->forward);
-    if (status == RP_OK)
-        status = set->backend->launch(set->device, entry->sample);
     rp_counter_add(&entry->replays, 1);
     rp_counter_add(&entry->padded_tokens, entry->bucket.tokens - tokens);
-    return status;
+    return set->backend->launch(set->device, entry->forward);
+}
+
+int rp_graph_set_launch_sample(struct rp_graph_set *set, struct rp_graph_entry *entry) {
+    return set->backend->launch(set->device, entry->sample);
+}
+
+int rp_graph_set_launch(struct rp_graph_set *set, struct rp_graph_entry *entry, uint32_t tokens) {
+    int status = rp_graph_set_launch_forward(set, entry, tokens);
+    return status == RP_OK ? rp_graph_set_launch_sample(set, entry) : status;
 }
 
 uint32_t rp_graph_set_count(const struct rp_graph_set *set) { return set->count; }

@@ -3,7 +3,8 @@
  *   plan     counts the arena over all buckets (the largest decides: graphs never run at once)
  *   create   carves and captures, largest bucket first; smaller ones alias the same bytes
  *   pick     the smallest captured bucket that holds a step
- *   launch   forward, then sample: replays with no argument to change
+ *   launch   forward, then sample: two replays with no argument to change. The host may prepare what
+ *            SAMPLE reads (late flags, device/step.h) between the two calls
  *
  * It captures a program and knows nothing of models or requests.
  * A bucket whose capture fails is left out, logged and counted; a step then runs in the next larger one.
@@ -59,7 +60,12 @@ struct rp_graph_entry *rp_graph_set_pick(struct rp_graph_set *set, uint32_t toke
 /* Whether the last pick would have been a smaller one, had that been captured. */
 bool rp_graph_set_passed_over(const struct rp_graph_set *set);
 
-/* Asynchronous. tokens: the live ones, for the count of padded tokens. */
+/* Asynchronous. Each forward must be followed by the sample of the same entry before the next
+ * forward. tokens: the live ones, for the count of padded tokens. */
+int rp_graph_set_launch_forward(struct rp_graph_set *set, struct rp_graph_entry *entry,
+                                uint32_t tokens);
+int rp_graph_set_launch_sample(struct rp_graph_set *set, struct rp_graph_entry *entry);
+/* Both. */
 int rp_graph_set_launch(struct rp_graph_set *set, struct rp_graph_entry *entry, uint32_t tokens);
 
 uint32_t rp_graph_set_count(const struct rp_graph_set *set);

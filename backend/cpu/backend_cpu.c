@@ -407,6 +407,12 @@ static int cpu_wait_step(struct rp_device *device, const struct rp_step_view *vi
     }
 }
 
+static int cpu_wait_idle(struct rp_device *device, uint64_t deadline_ns) {
+    if (!rp_cpu_team_wait(device->team, device->last_job, deadline_ns))
+        return RP_STATUS_NOT_FOUND;
+    return atomic_load(&device->failed) ? RP_STATUS_DEVICE : RP_OK;
+}
+
 static uint64_t cpu_progress(struct rp_device *device) {
     /* Jobs that are no replay: eager launches, copies and fills. */
     return atomic_load_explicit(&device->launches, memory_order_relaxed) +
@@ -470,6 +476,7 @@ const struct rp_backend *rp_backend_cpu(void) {
         .graph_info = cpu_graph_info,
         .launch = cpu_launch,
         .wait_step = cpu_wait_step,
+        .wait_idle = cpu_wait_idle,
         .progress = cpu_progress,
         .last_replay_ns = cpu_last_replay_ns,
         .last_error = cpu_last_error,

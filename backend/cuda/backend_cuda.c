@@ -346,6 +346,18 @@ static int cuda_wait_step(struct rp_device *device, const struct rp_step_view *v
     return status;
 }
 
+static int cuda_wait_idle(struct rp_device *device, uint64_t deadline_ns) {
+    for (;;) {
+        cudaError_t error = cudaStreamQuery(device->stream);
+        if (error != cudaErrorNotReady)
+            return rp_cuda_check(device, error, "a forward pass");
+        if (rp_clock_ns() >= deadline_ns)
+            return RP_STATUS_NOT_FOUND;
+        for (int i = 0; i < LOOKS_PER_QUESTION; i++)
+            rp_cpu_pause();
+    }
+}
+
 /* Steps that have published their results. A step takes milliseconds: nothing finer is needed to tell a
  * card that works from one that hangs. */
 static uint64_t cuda_progress(struct rp_device *device) {
@@ -400,6 +412,7 @@ __attribute__((visibility("default"))) const struct rp_backend *rp_backend_cuda_
         .graph_info = cuda_graph_info,
         .launch = cuda_launch,
         .wait_step = cuda_wait_step,
+        .wait_idle = cuda_wait_idle,
         .progress = cuda_progress,
         .last_replay_ns = cuda_last_replay_ns,
         .last_error = cuda_last_error,

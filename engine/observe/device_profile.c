@@ -7,7 +7,7 @@
 #include <string.h>
 
 static struct rp_device_profile *own(const struct rp_engine *engine) {
-    return &((struct rp_engine *)engine)->device_profile;
+    return &((struct rp_engine *)engine)->observer.device_profile;
 }
 
 static uint32_t state_of(const struct rp_engine *engine) {
@@ -15,7 +15,7 @@ static uint32_t state_of(const struct rp_engine *engine) {
 }
 
 static void set_state(struct rp_engine *engine, enum rp_device_profile_state state) {
-    atomic_store_explicit(&engine->device_profile.state, state, memory_order_release);
+    atomic_store_explicit(&engine->observer.device_profile.state, state, memory_order_release);
 }
 
 bool rp_engine_has_profiler(const struct rp_engine *engine) {
@@ -23,7 +23,7 @@ bool rp_engine_has_profiler(const struct rp_engine *engine) {
 }
 
 int rp_engine_profiler_open(struct rp_engine *engine, struct rp_error *err) {
-    struct rp_device_profile *profile = &engine->device_profile;
+    struct rp_device_profile *profile = &engine->observer.device_profile;
     if (!engine->backend->profiler)
         return rp_error_set(err, RP_STATUS_UNSUPPORTED, "this device has no profiler");
     if (state_of(engine) != RP_DEVICE_PROFILE_NONE)
@@ -41,22 +41,22 @@ enum rp_device_profile_state rp_engine_profiler_state(const struct rp_engine *en
                                                       struct rp_error *err) {
     uint32_t state = state_of(engine);
     if (err && state == RP_DEVICE_PROFILE_FAILED)
-        *err = engine->device_profile.failed;
+        *err = engine->observer.device_profile.failed;
     return (enum rp_device_profile_state)state;
 }
 
 void rp_engine_profiler_end(struct rp_engine *engine) {
     uint32_t open = RP_DEVICE_PROFILE_OPEN, running = RP_DEVICE_PROFILE_RUNNING;
-    _Atomic uint32_t *state = &engine->device_profile.state;
+    _Atomic uint32_t *state = &engine->observer.device_profile.state;
     if (!atomic_compare_exchange_strong(state, &open, RP_DEVICE_PROFILE_ENDED))
         atomic_compare_exchange_strong(state, &running, RP_DEVICE_PROFILE_ENDING);
     rp_engine_notify(engine);
 }
 
 void rp_engine_profiler_close(struct rp_engine *engine) {
-    if (engine->device_profile.profile)
-        engine->backend->profiler->close(engine->device_profile.profile);
-    engine->device_profile.profile = NULL;
+    if (engine->observer.device_profile.profile)
+        engine->backend->profiler->close(engine->observer.device_profile.profile);
+    engine->observer.device_profile.profile = NULL;
     set_state(engine, RP_DEVICE_PROFILE_NONE);
 }
 
@@ -65,7 +65,7 @@ void rp_engine_profiler_close(struct rp_engine *engine) {
 static void fail_profile(struct rp_engine *engine) { set_state(engine, RP_DEVICE_PROFILE_FAILED); }
 
 static void begin(struct rp_engine *engine) {
-    struct rp_device_profile *profile = &engine->device_profile;
+    struct rp_device_profile *profile = &engine->observer.device_profile;
     uint32_t open = RP_DEVICE_PROFILE_OPEN;
     /* Taken first: whoever asks to end it from here on is served by end(). */
     if (!atomic_compare_exchange_strong(&profile->state, &open, RP_DEVICE_PROFILE_RUNNING))
@@ -77,7 +77,7 @@ static void begin(struct rp_engine *engine) {
 }
 
 static void end(struct rp_engine *engine) {
-    struct rp_device_profile *profile = &engine->device_profile;
+    struct rp_device_profile *profile = &engine->observer.device_profile;
     if (engine->backend->synchronize(engine->device) != RP_OK ||
         engine->backend->profiler->end(profile->profile, &profile->failed) != RP_OK)
         fail_profile(engine);
@@ -91,7 +91,7 @@ bool rp_device_profile_turn(struct rp_engine *engine) {
         state != RP_DEVICE_PROFILE_RUNNING)
         return false;
     if (state == RP_DEVICE_PROFILE_RUNNING &&
-        !engine->backend->profiler->is_due(engine->device_profile.profile, rp_tick_ns()))
+        !engine->backend->profiler->is_due(engine->observer.device_profile.profile, rp_tick_ns()))
         return false;
     if (engine->failed)
         return false;
@@ -108,14 +108,14 @@ bool rp_device_profile_turn(struct rp_engine *engine) {
 
 int rp_engine_profiler_read(struct rp_engine *engine, struct rp_profile_records *out,
                             struct rp_error *err) {
-    return engine->backend->profiler->read(engine->device_profile.profile, out, err);
+    return engine->backend->profiler->read(engine->observer.device_profile.profile, out, err);
 }
 
 /* Steps of the copy that were traced, each node from its first kernel's begin to its last one's end. */
 static bool lay_over(const struct rp_engine *engine, const struct rp_profile_records *records,
                      struct rp_profile_copy *copy) {
-    const struct rp_profile_nodes *nodes = &engine->profile->nodes;
-    uint64_t first_step = engine->device_profile.first_step;
+    const struct rp_profile_nodes *nodes = &engine->observer.profile->nodes;
+    uint64_t first_step = engine->observer.device_profile.first_step;
     struct rp_node_stamp *stamps =
         rp_alloc(((size_t)copy->count * nodes->nodes_max + 1) * sizeof *stamps);
     if (!stamps)
@@ -154,7 +154,7 @@ int rp_engine_profile_kernels(const struct rp_engine *engine, const struct rp_pr
                               struct rp_profile_table *out) {
     struct rp_profile_copy copy;
     rp_profile_table_init(out);
-    if (!rp_step_profile_copy(engine->profile, query->since_ns, &copy))
+    if (!rp_step_profile_copy(engine->observer.profile, query->since_ns, &copy))
         return RP_STATUS_NO_MEMORY;
     int status = lay_over(engine, records, &copy) ? RP_OK : RP_STATUS_NO_MEMORY;
     if (status == RP_OK)

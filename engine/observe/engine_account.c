@@ -16,7 +16,7 @@ int rp_engine_account_init(struct rp_engine *engine, const struct rp_program *pr
                                              .padding_costs = on_card,
                                              .mask_defaults = engine->batch.mask_defaults,
                                              .balance = on_card ? card_balance : cpu_balance};
-    if (rp_account_init(&engine->account, &config))
+    if (rp_account_init(&engine->observer.account, &config))
         return RP_OK;
     return rp_engine_no_memory(err, "accounts of steps", config.row_capacity);
 }
@@ -38,7 +38,7 @@ static void fill_row(const struct rp_engine *engine, const struct rp_sched_row *
 /* The stamps of a step by part: a node's own time, which is none of the node's before it. */
 static void measure_stamps(struct rp_engine *engine, const struct rp_pending_step *step,
                            const struct rp_account_step *account_step) {
-    const struct rp_profile_nodes *nodes = &engine->profile->nodes;
+    const struct rp_profile_nodes *nodes = &engine->observer.profile->nodes;
     const struct rp_profile_bucket *bucket = &nodes->buckets[account_step->graph];
     const struct rp_step_view *view = &engine->batch.view;
     const struct rp_node_stamp *stamps =
@@ -57,16 +57,16 @@ static void measure_stamps(struct rp_engine *engine, const struct rp_pending_ste
         parts_ns[part] += end_ns - begin_ns;
         last_ns = end_ns;
     }
-    rp_account_measure(&engine->account, account_step, engine->account.rows, step->plan.row_count,
-                       parts_ns);
+    rp_account_measure(&engine->observer.account, account_step, engine->observer.account.rows,
+                       step->plan.row_count, parts_ns);
 }
 
 void rp_engine_account_step(struct rp_engine *engine, const struct rp_pending_step *step,
                             uint64_t read_ns) {
-    struct rp_account *account = &engine->account;
+    struct rp_account *account = &engine->observer.account;
     struct rp_engine_metrics *metrics = &engine->metrics;
     struct rp_account_totals totals;
-    const struct rp_step_trace *trace = &engine->trace; /* the step was told just before */
+    const struct rp_step_trace *trace = &engine->observer.trace; /* the step was told just before */
     const struct rp_account_step account_step = {
         .step = step->device_step,
         .graph = rp_engine_graph_index(engine, step->entry),

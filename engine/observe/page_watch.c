@@ -37,7 +37,7 @@ void rp_page_watch_waste(struct rp_page_watch *watch, const struct rp_scheduler 
 
 void rp_engine_page_use(const struct rp_engine *engine, struct rp_page_use *out) {
     const struct rp_engine_metrics *metrics = &engine->metrics;
-    const struct rp_page_watch *watch = &engine->page_watch;
+    const struct rp_page_watch *watch = &engine->observer.page_watch;
     *out = (struct rp_page_use){.page_bytes = engine->layout.kv.page_stride,
                                 .page_tokens = engine->layout.kv.page_tokens,
                                 .total = rp_gauge_read(&metrics->pages_total),
@@ -59,12 +59,12 @@ uint32_t rp_engine_page_map(const struct rp_engine *engine, uint32_t *out, uint3
 }
 
 void rp_engine_page_reset_peaks(struct rp_engine *engine) {
-    atomic_store_explicit(&engine->page_watch.reset, true, memory_order_relaxed);
+    atomic_store_explicit(&engine->observer.page_watch.reset, true, memory_order_relaxed);
     rp_engine_notify(engine);
 }
 
 bool rp_engine_page_history_start(struct rp_engine *engine) {
-    struct rp_page_watch *watch = &engine->page_watch;
+    struct rp_page_watch *watch = &engine->observer.page_watch;
     if (!watch->history.slots &&
         !rp_trace_ring_init(&watch->history, "pages", RP_PAGE_HISTORY_EVENTS))
         return false;
@@ -73,16 +73,16 @@ bool rp_engine_page_history_start(struct rp_engine *engine) {
 }
 
 void rp_engine_page_history_stop(struct rp_engine *engine) {
-    atomic_store_explicit(&engine->page_watch.noting, false, memory_order_release);
+    atomic_store_explicit(&engine->observer.page_watch.noting, false, memory_order_release);
 }
 
 bool rp_engine_page_history_is_on(const struct rp_engine *engine) {
-    return atomic_load_explicit(&((struct rp_engine *)engine)->page_watch.noting,
+    return atomic_load_explicit(&((struct rp_engine *)engine)->observer.page_watch.noting,
                                 memory_order_relaxed);
 }
 
 const struct rp_trace_ring *rp_engine_page_history(const struct rp_engine *engine) {
-    return &engine->page_watch.history;
+    return &engine->observer.page_watch.history;
 }
 
 uint64_t rp_engine_page_address(const struct rp_engine *engine) {

@@ -448,7 +448,7 @@ static void fill_footer(const struct rp_engine *engine, const struct rp_profile_
 
 int rp_profile_table_of(const struct rp_engine *engine, const struct rp_profile_query *query,
                         const struct rp_profile_copy *copy, struct rp_profile_table *out) {
-    const struct rp_step_profile *profile = engine->profile;
+    const struct rp_step_profile *profile = engine->observer.profile;
     const struct rp_profile_nodes *nodes = &profile->nodes;
     size_t cells = (size_t)nodes->bucket_count * nodes->nodes_max;
     struct report r = {
@@ -479,7 +479,7 @@ int rp_engine_profile_table(const struct rp_engine *engine, const struct rp_prof
                             struct rp_profile_table *out) {
     struct rp_profile_copy copy;
     rp_profile_table_init(out);
-    if (!rp_step_profile_copy(engine->profile, query->since_ns, &copy))
+    if (!rp_step_profile_copy(engine->observer.profile, query->since_ns, &copy))
         return RP_STATUS_NO_MEMORY;
     int status = rp_profile_table_of(engine, query, &copy, out);
     rp_profile_copy_deinit(&copy);

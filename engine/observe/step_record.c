@@ -58,5 +58,5 @@ uint32_t rp_step_records_copy(const struct rp_step_records *records, uint64_t si
 
 uint32_t rp_engine_copy_steps(const struct rp_engine *engine, uint64_t since_ns,
                               struct rp_step_record *out, uint32_t capacity) {
-    return rp_step_records_copy(&engine->records, since_ns, out, capacity);
+    return rp_step_records_copy(&engine->observer.records, since_ns, out, capacity);
 }

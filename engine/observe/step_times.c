@@ -15,41 +15,44 @@ bool rp_engine_times_init(struct rp_engine *engine) {
     rp_histogram_init(&metrics->step_device_seconds, step_bounds, RP_ARRAY_COUNT(step_bounds));
     rp_histogram_init(&metrics->step_gap_seconds, small_bounds, RP_ARRAY_COUNT(small_bounds));
     rp_histogram_init(&metrics->step_host_seconds, small_bounds, RP_ARRAY_COUNT(small_bounds));
-    engine->times = rp_calloc(RP_STEP_TIMES, sizeof *engine->times);
-    return engine->times && rp_step_records_init(&engine->records);
+    engine->observer.times = rp_calloc(RP_STEP_TIMES, sizeof *engine->observer.times);
+    return engine->observer.times && rp_step_records_init(&engine->observer.records);
 }
 
 void rp_engine_note_step(struct rp_engine *engine, const struct rp_pending_step *step) {
     struct rp_engine_metrics *metrics = &engine->metrics;
     uint64_t begin = engine->batch.begin_ns, end = engine->batch.end_ns;
-    struct rp_step_times *times = &engine->times[engine->times_count++ % RP_STEP_TIMES];
+    struct rp_step_times *times =
+        &engine->observer.times[engine->observer.times_count++ % RP_STEP_TIMES];
     *times = (struct rp_step_times){
         .device_ns = end - begin, .rows = step->plan.row_count, .tokens = step->plan.token_count};
     rp_histogram_observe(&metrics->step_device_seconds, (double)times->device_ns * 1e-9);
-    if (step->behind && engine->device_end_ns && begin > engine->device_end_ns) {
-        times->gap_ns = begin - engine->device_end_ns;
+    if (step->behind && engine->observer.device_end_ns && begin > engine->observer.device_end_ns) {
+        times->gap_ns = begin - engine->observer.device_end_ns;
         rp_histogram_observe(&metrics->step_gap_seconds, (double)times->gap_ns * 1e-9);
     }
-    engine->device_end_ns = end;
+    engine->observer.device_end_ns = end;
 }
 
 void rp_engine_note_turn(struct rp_engine *engine, uint64_t turn_ns) {
-    uint64_t host_ns = turn_ns - RP_MIN(turn_ns, engine->waited_ns);
-    engine->times[(engine->times_count - 1) % RP_STEP_TIMES].host_ns = host_ns;
+    uint64_t host_ns = turn_ns - RP_MIN(turn_ns, engine->observer.waited_ns);
+    engine->observer.times[(engine->observer.times_count - 1) % RP_STEP_TIMES].host_ns = host_ns;
     rp_histogram_observe(&engine->metrics.step_host_seconds, (double)host_ns * 1e-9);
     /* release: whoever sees the count sees the times. */
-    atomic_store_explicit(&engine->times_known, engine->times_count, memory_order_release);
+    atomic_store_explicit(&engine->observer.times_known, engine->observer.times_count,
+                          memory_order_release);
 }
 
 uint64_t rp_engine_steps_timed(const struct rp_engine *engine) {
-    return atomic_load_explicit(&((struct rp_engine *)engine)->times_known, memory_order_acquire);
+    return atomic_load_explicit(&((struct rp_engine *)engine)->observer.times_known,
+                                memory_order_acquire);
 }
 
 uint32_t rp_engine_step_times(const struct rp_engine *engine, struct rp_step_times *out,
                               uint32_t capacity) {
-    uint64_t kept = RP_MIN(engine->times_count, (uint64_t)RP_STEP_TIMES);
+    uint64_t kept = RP_MIN(engine->observer.times_count, (uint64_t)RP_STEP_TIMES);
     uint32_t count = (uint32_t)RP_MIN(kept, (uint64_t)capacity);
     for (uint32_t i = 0; i < count; i++)
-        out[i] = engine->times[(engine->times_count - count + i) % RP_STEP_TIMES];
+        out[i] = engine->observer.times[(engine->observer.times_count - count + i) % RP_STEP_TIMES];
     return count;
 }

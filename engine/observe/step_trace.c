@@ -12,7 +12,7 @@
 #define IDLE_PIECE_NS 50000000u
 
 void rp_step_trace_begin(struct rp_engine *engine) {
-    struct rp_step_trace *trace = &engine->trace;
+    struct rp_step_trace *trace = &engine->observer.trace;
     memset(trace, 0, sizeof *trace);
     trace->ring = engine->config.ring ? engine->config.ring : &rp_trace_nowhere;
     trace->clock.same = !engine->device_info.separate_memory;
@@ -22,7 +22,7 @@ void rp_step_trace_begin(struct rp_engine *engine) {
 /* --- Idle time --------------------------------------------------------------------------------- */
 
 static void tell_idle(struct rp_engine *engine) {
-    struct rp_step_trace *trace = &engine->trace;
+    struct rp_step_trace *trace = &engine->observer.trace;
     struct rp_idle_piece *idle = &trace->idle;
     if (idle->end_ns > idle->begin_ns)
         rp_trace_put(trace->ring, RP_TRACE_IDLE, idle->begin_ns, 0, (uint16_t)idle->cause,
@@ -32,7 +32,7 @@ static void tell_idle(struct rp_engine *engine) {
 
 /* The device was idle from idle_from_ns to end_ns. */
 static void settle(struct rp_engine *engine, uint64_t end_ns, uint64_t launched_ns) {
-    struct rp_step_trace *trace = &engine->trace;
+    struct rp_step_trace *trace = &engine->observer.trace;
     struct rp_idle_piece pieces[RP_IDLE_PIECES_MAX];
     uint32_t count =
         rp_idle_timeline_split(&trace->timeline, trace->idle_from_ns, end_ns, launched_ns, pieces);
@@ -64,7 +64,7 @@ enum rp_idle_cause rp_step_trace_why_idle(const struct rp_engine *engine) {
 
 uint64_t rp_step_trace_span(struct rp_engine *engine, enum rp_trace_kind kind,
                             enum rp_idle_cause cause, uint32_t a, uint16_t b, uint64_t id) {
-    struct rp_step_trace *trace = &engine->trace;
+    struct rp_step_trace *trace = &engine->observer.trace;
     uint64_t now = RP_MAX(rp_tick_ns(), trace->mark_ns);
     if (RP_UNLIKELY(engine->config.no_recording))
         return now;
@@ -78,7 +78,7 @@ uint64_t rp_step_trace_span(struct rp_engine *engine, enum rp_trace_kind kind,
 
 void rp_step_trace_launch(struct rp_engine *engine, const struct rp_sched_step *step,
                           uint64_t device_step, uint64_t plan_ns) {
-    struct rp_trace_ring *ring = engine->trace.ring;
+    struct rp_trace_ring *ring = engine->observer.trace.ring;
     if (!ring->slots)
         return;
     for (uint32_t i = 0; i < step->swap_count; i++)
@@ -96,7 +96,7 @@ void rp_step_trace_launch(struct rp_engine *engine, const struct rp_sched_step *
 /* Begin and end on the device in the host's clock; in order with the step before and with its launch. */
 static void map_times(struct rp_engine *engine, const struct rp_pending_step *step,
                       struct rp_step_record *record) {
-    struct rp_step_trace *trace = &engine->trace;
+    struct rp_step_trace *trace = &engine->observer.trace;
     uint64_t begin = engine->batch.begin_ns, end = engine->batch.end_ns, read = record->read_ns;
     rp_device_clock_note(&trace->clock, end, read);
     record->end_ns = RP_MIN(rp_device_clock_map(&trace->clock, end), read);
@@ -107,7 +107,7 @@ static void map_times(struct rp_engine *engine, const struct rp_pending_step *st
 }
 
 static void tell_step(struct rp_engine *engine, const struct rp_step_record *record) {
-    struct rp_trace_ring *ring = engine->trace.ring;
+    struct rp_trace_ring *ring = engine->observer.trace.ring;
     rp_trace_put(ring, RP_TRACE_REPLAY, record->begin_ns, record->tokens, (uint16_t)record->graph,
                  record->step, record->end_ns - record->begin_ns);
     rp_trace_put(ring, RP_TRACE_PADDING, record->begin_ns, record->padded_tokens,
@@ -116,7 +116,7 @@ static void tell_step(struct rp_engine *engine, const struct rp_step_record *rec
 
 void rp_step_trace_read(struct rp_engine *engine, const struct rp_pending_step *step,
                         uint64_t read_ns) {
-    struct rp_step_trace *trace = &engine->trace;
+    struct rp_step_trace *trace = &engine->observer.trace;
     const struct rp_sched_step *plan = &step->plan;
     struct rp_step_record record = {.step = step->device_step,
                                     .graph = rp_engine_graph_index(engine, step->entry),
@@ -151,21 +151,21 @@ void rp_step_trace_read(struct rp_engine *engine, const struct rp_pending_step *
     trace->read_begin_ns = record.begin_ns;
     trace->read_end_ns = record.end_ns;
     rp_counter_add(&engine->metrics.device_busy_ns, record.end_ns - record.begin_ns);
-    rp_latency_record(&engine->step_latency[record.graph], read_ns,
+    rp_latency_record(&engine->observer.step_latency[record.graph], read_ns,
                       record.end_ns - record.begin_ns);
     tell_step(engine, &record);
-    rp_step_records_put(&engine->records, &record);
+    rp_step_records_put(&engine->observer.records, &record);
 }
 
 /* --- Requests and counters --------------------------------------------------------------------- */
 
 void rp_step_trace_event(struct rp_engine *engine, const struct rp_event *event) {
-    struct rp_trace_ring *ring = engine->trace.ring;
+    struct rp_trace_ring *ring = engine->observer.trace.ring;
     if (!ring || !ring->slots) /* NULL: never started, closed by the loop thread */
         return;
     if (event->kind == RP_EVENT_TOKEN)
         rp_trace_put(ring, RP_TRACE_TOKEN, event->time_ns, event->index, 0, event->request->id,
-                     engine->trace.read_step);
+                     engine->observer.trace.read_step);
     else
         rp_trace_put(ring, RP_TRACE_CLOSED, event->time_ns, event->index, event->finish_reason,
                      event->request->id, 0);
@@ -176,7 +176,7 @@ static uint32_t per_second(uint64_t tokens, uint64_t ns) {
 }
 
 void rp_step_trace_counters(struct rp_engine *engine) {
-    struct rp_step_trace *trace = &engine->trace;
+    struct rp_step_trace *trace = &engine->observer.trace;
     const struct rp_engine_metrics *metrics = &engine->metrics;
     uint64_t now = trace->mark_ns, since = now - trace->load_ns;
     if (!trace->ring->slots)

@@ -158,9 +158,10 @@ static bool end_choice(struct rp_completion *c, struct rp_choice *choice, const 
 
 static void count_closed(struct rp_completion *c, struct rp_choice *choice, uint8_t reason) {
     static const enum rp_outcome outcomes[] = {
-        [RP_FINISH_NONE] = RP_OUTCOME_ERROR,      [RP_FINISH_STOP] = RP_OUTCOME_STOP,
-        [RP_FINISH_LENGTH] = RP_OUTCOME_LENGTH,   [RP_FINISH_CANCELLED] = RP_OUTCOME_CANCELLED,
-        [RP_FINISH_NUMERIC] = RP_OUTCOME_NUMERIC, [RP_FINISH_ERROR] = RP_OUTCOME_ERROR};
+        [RP_FINISH_NONE] = RP_OUTCOME_ERROR,         [RP_FINISH_STOP] = RP_OUTCOME_STOP,
+        [RP_FINISH_LENGTH] = RP_OUTCOME_LENGTH,      [RP_FINISH_CANCELLED] = RP_OUTCOME_CANCELLED,
+        [RP_FINISH_NUMERIC] = RP_OUTCOME_NUMERIC,    [RP_FINISH_ERROR] = RP_OUTCOME_ERROR,
+        [RP_FINISH_MASK_DEADLINE] = RP_OUTCOME_ERROR};
     RP_ASSERT_CMP(reason, <, RP_ARRAY_COUNT(outcomes));
     rp_server_metrics_closed(
         &c->server->metrics,
@@ -186,6 +187,9 @@ static void on_closed(struct rp_completion *c, struct rp_choice *choice, uint8_t
             rp_completion_fail_text(
                 c, 500, "numerical_error",
                 "the model computed a value that is not a number for this request");
+        else if (reason == RP_FINISH_MASK_DEADLINE)
+            rp_completion_fail_text(c, 500, "mask_deadline",
+                                    "the mask of the next token was not ready in time");
         else if (!rp_engine_is_healthy(c->server->serving.engine)) {
             char why[512];
             snprintf(why, sizeof why, "the device has failed: %.400s",

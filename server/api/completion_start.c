@@ -100,21 +100,11 @@ static bool check_item(struct rp_completion *c, const struct rp_text_item *item,
     return true;
 }
 
-/* max_tokens, or all that there is room for behind a prompt that fits with one. */
+/* max_tokens, or all that there is room for after the prompt. */
 static uint32_t settle_max_tokens(const struct rp_completion *c, uint32_t prompt_count) {
-    const struct rp_engine *engine = c->server->serving.engine;
-    uint32_t low = (uint32_t)tokens_wanted(c);
-    if (c->params.max_tokens >= 0)
-        return low;
-    uint32_t high = rp_engine_max_model_len(engine) - prompt_count;
-    while (low < high) {
-        uint32_t middle = low + (high - low + 1) / 2;
-        if (rp_engine_fits(engine, prompt_count, middle))
-            low = middle;
-        else
-            high = middle - 1;
-    }
-    return low;
+    return c->params.max_tokens >= 0
+               ? (uint32_t)tokens_wanted(c)
+               : rp_engine_output_max(c->server->serving.engine, prompt_count);
 }
 
 /* Each answer to a prompt has a seed of its own, the first one the client's. */

@@ -205,7 +205,7 @@ static int complete(struct rp_stack *stack, const struct run_options *options,
         enum rp_finish_reason finish = print_answer(stack, request, &stops, wake);
         if (isatty(STDOUT_FILENO))
             putchar('\n');
-        if (finish == RP_FINISH_NUMERIC || finish == RP_FINISH_ERROR)
+        if (finish >= RP_FINISH_NUMERIC)
             status = rp_error_set(err, RP_STATUS_DEVICE, "run: %s",
                                   rp_engine_failure(stack->engine)
                                       ? rp_engine_failure(stack->engine)

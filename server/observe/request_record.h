@@ -71,7 +71,8 @@ struct rp_record_times {
 };
 void rp_record_times(const struct rp_request_record *record, struct rp_record_times *out);
 
-/* "stop", "length", "cancelled", "numeric", "error"; "refused": never submitted; "": still open. */
+/* "stop", "length", "cancelled", "numeric", "error", "mask_deadline"; "refused": never submitted;
+ * "": still open. */
 const char *rp_record_finish(const struct rp_request_record *record);
 /* "preparing", "queued", "decode", "finished", "refused". An open request that computes its prompt is "queued":
  * only the engine knows more, until its first token. */

@@ -211,6 +211,9 @@ static const struct rp_metric_family graphs_failed =
 static const struct rp_metric_family graph_fallbacks =
     COUNTER("reprise_graph_fallbacks_total", NULL,
             "Steps that ran in a larger size because theirs could not be captured.");
+static const struct rp_metric_family mask_deadlines =
+    COUNTER("reprise_mask_deadlines_total", NULL,
+            "Requests that ended because the mask of their next token was not ready in time.");
 
 enum { GRAPHS_MAX = 512 };
 
@@ -373,6 +376,7 @@ void rp_server_metrics_add_own(struct rp_server_metrics *m, struct rp_registry *
     rp_registry_add_collected(r, &graphs_failed, collect_failed, engine);
     rp_registry_add(r, &graph_fallbacks, "reason=\"capture_failed\"",
                     &rp_engine_metrics(m->engine)->graph_fallbacks);
+    rp_registry_add(r, &mask_deadlines, NULL, &rp_engine_metrics(m->engine)->mask_deadlines);
     rp_registry_add_collected(r, &trace_events, collect_events, m);
     rp_registry_add_collected(r, &trace_dropped, collect_dropped, m);
     rp_registry_add_collected(r, &startup, collect_startup, m);

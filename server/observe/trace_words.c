@@ -5,10 +5,13 @@
 
 #include <stdio.h>
 
-static const char *const reasons[] = {
-    [RP_FINISH_NONE] = "none",       [RP_FINISH_STOP] = "stop",
-    [RP_FINISH_LENGTH] = "length",   [RP_FINISH_CANCELLED] = "cancelled",
-    [RP_FINISH_NUMERIC] = "numeric", [RP_FINISH_ERROR] = "error"};
+static const char *const reasons[] = {[RP_FINISH_NONE] = "none",
+                                      [RP_FINISH_STOP] = "stop",
+                                      [RP_FINISH_LENGTH] = "length",
+                                      [RP_FINISH_CANCELLED] = "cancelled",
+                                      [RP_FINISH_NUMERIC] = "numeric",
+                                      [RP_FINISH_ERROR] = "error",
+                                      [RP_FINISH_MASK_DEADLINE] = "mask_deadline"};
 
 static bool bucket_name(const struct rp_engine *engine, uint32_t index, char *out, size_t size) {
     struct rp_engine_graph graph;

@@ -499,8 +499,8 @@ static void check_engine(const struct rp_backend *backend, uint32_t profile_ever
     assert_true(rp_counter_read(&metrics->device_busy_ns) > 0);
     uint32_t measured = 0;
     for (uint32_t i = 0; i < rp_engine_graph_count(fixture_engine); i++)
-        measured += fixture_engine->account.rates[i][RP_PART_TOKENS] > 0 &&
-                    fixture_engine->account.rates[i][RP_PART_ATTENTION] > 0;
+        measured += fixture_engine->observer.account.rates[i][RP_PART_TOKENS] > 0 &&
+                    fixture_engine->observer.account.rates[i][RP_PART_ATTENTION] > 0;
     assert_int_equal(measured > 0, config.profile_every > 0);
 }
 

@@ -15,6 +15,7 @@ enum {
     SEED_NAN = 9001,
     SEED_DEVICE = 9002,
     SEED_STUCK = 9003,
+    SEED_MASK = 9004,
     FAULT_TOKEN = 3,
     EVENTS = 4096,
     VOCAB = 263
@@ -132,6 +133,10 @@ static bool advance(struct rp_engine *engine, uint32_t index) {
     sequence->tokens++;
     if (sequence->tokens == FAULT_TOKEN && request->sampling.seed == SEED_NAN) {
         close_sequence(engine, index, RP_FINISH_NUMERIC);
+        return false;
+    }
+    if (sequence->tokens == FAULT_TOKEN && request->sampling.seed == SEED_MASK) {
+        close_sequence(engine, index, RP_FINISH_MASK_DEADLINE);
         return false;
     }
     if (sequence->tokens == FAULT_TOKEN && request->sampling.seed == SEED_DEVICE) {
@@ -263,8 +268,10 @@ bool rp_engine_next_event(struct rp_engine *engine, struct rp_event *out_event) 
     return rp_ring_try_pop(&engine->events, out_event);
 }
 
-bool rp_engine_fits(const struct rp_engine *engine, uint32_t prompt_count, uint32_t max_tokens) {
-    return (uint64_t)prompt_count + max_tokens <= engine->config.kv_tokens;
+uint32_t rp_engine_output_max(const struct rp_engine *engine, uint32_t prompt_count) {
+    uint64_t tokens_max =
+        RP_MIN((uint64_t)engine->config.kv_tokens, (uint64_t)engine->config.max_model_len);
+    return prompt_count < tokens_max ? (uint32_t)(tokens_max - prompt_count) : 0;
 }
 
 uint32_t rp_engine_whole_prompt_max(const struct rp_engine *engine, bool scored) {

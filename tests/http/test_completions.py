@@ -153,6 +153,12 @@ def test_nan_fails_its_request_only(server):
     assert events[-1]["error"]["code"] == "numerical_error"
     response = server.complete(["abc", "abcdef"], max_tokens=9)
     assert response.status == 200
+    response = server.complete("abcdef", seed=9004, max_tokens=9)
+    assert response.status == 500 and response.error["code"] == "mask_deadline"
+    response = server.complete("abcdef", seed=9004, max_tokens=9, stream=True)
+    events = parse_events(response.body)
+    assert response.status == 200 and texts(events[:-1]) == ["a", "b"]
+    assert events[-1]["error"]["code"] == "mask_deadline"
 
 
 def test_keep_alive_and_request_ids(server):

@@ -150,11 +150,12 @@ def test_what_ends_otherwise_has_a_record_too():
         for name, body, status, error in (("json", b"{", 400, "invalid_json"), ("field", {"prompt": "a", "top_p": 7}, 400, "out_of_range"),
                                           ("model", {"prompt": "a", "model": "b"}, 404, "model_not_found"),
                                           ("long", {"prompt": "a", "max_tokens": 10 ** 6}, 400, "context_length_exceeded"),
-                                          ("nan", {"prompt": "abc", "seed": 9001}, 500, "numerical_error")):
+                                          ("nan", {"prompt": "abc", "seed": 9001}, 500, "numerical_error"),
+                                          ("mask", {"prompt": "abc", "seed": 9004}, 500, "mask_deadline")):
             assert server.post("/v1/completions", body, headers=[("X-Request-Id", name)]).status == status
             found = record(server, name)
             assert (found["status"], found["error"]) == (status, error), found
-            assert found["finish_reason"] == ("numeric" if name == "nan" else "refused")
+            assert found["finish_reason"] == {"nan": "numeric", "mask": "mask_deadline"}.get(name, "refused")
         server.complete("ab stop cd", max_tokens=20, stop=["stop"])
         assert records(server, "recent=1")[0]["finish_reason"] == "stop"
         # Answers that are no completions have none.

@@ -79,7 +79,7 @@ static void *read_everything(void *arg) {
         struct rp_profile_table table;
         struct rp_latency_stats stats;
         const struct rp_profile_query query = {.group = RP_PROFILE_BY_REQUEST};
-        const struct rp_latency *latency = &fixture_engine->step_latency[0];
+        const struct rp_latency *latency = &fixture_engine->observer.step_latency[0];
         bool copied = rp_recorder_copy(recorder, 0, &recording);
         rp_recording_deinit(&recording);
         copied &= rp_engine_profile_table(fixture_engine, &query, &table) == RP_OK;

@@ -325,6 +325,10 @@ static int fake_wait_step(struct rp_device *device, const struct rp_step_view *v
     return rp_backend_cpu()->wait_step(fake_of(device)->cpu, view, step, deadline_ns);
 }
 
+static int fake_wait_idle(struct rp_device *device, uint64_t deadline_ns) {
+    return rp_backend_cpu()->wait_idle(fake_of(device)->cpu, deadline_ns);
+}
+
 static uint64_t fake_progress(struct rp_device *device) {
     return rp_backend_cpu()->progress(fake_of(device)->cpu);
 }
@@ -366,6 +370,7 @@ const struct rp_backend *fake_backend(void) {
     backend.graph_destroy = fake_graph_destroy;
     backend.launch = fake_launch;
     backend.wait_step = fake_wait_step;
+    backend.wait_idle = fake_wait_idle;
     backend.progress = fake_progress;
     backend.last_replay_ns = fake_last_replay_ns;
     backend.last_error = fake_last_error;

@@ -154,6 +154,7 @@ static void launch(struct sim *sim, const struct rp_sched_step *step) {
                                               .length = step->joins[i].length,
                                               .root = sched_sim_kv_root(request->base.cache_salt),
                                               .nan_at = request->nan_at,
+                                              .withhold_at = request->withhold_at,
                                               .stop_count = request->base.stop_count,
                                               .stop_id = request->base.stop_ids[0]};
     }

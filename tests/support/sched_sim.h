@@ -20,7 +20,7 @@ struct sched_sim_report {
     /* What happened, to show that a campaign reaches the states that it is about. */
     uint64_t steps, rows, tokens, requests;
     uint64_t preemptions, swap_ins, hit_tokens, evictions, shared_pages;
-    uint64_t cancels, cancels_while_swapped, stops, lengths, numerics, errors;
+    uint64_t cancels, cancels_while_swapped, stops, lengths, numerics, withheld, errors;
     uint64_t wasted_rows, zeroed_pages, refused, results_while_swapped;
 };
 

@@ -107,6 +107,7 @@ void sched_sim_draw_config(struct sim *sim) {
     sim->ring_capacity = sched_sim_chance(sim, 60) ? RING_MAX : sched_sim_between(sim, 2, 12);
     sim->nan_finishes = sched_sim_chance(sim, 50);
     sim->fails = sched_sim_chance(sim, 4);
+    sim->withhold_percent = sched_sim_chance(sim, 30) ? sched_sim_between(sim, 1, 40) : 0;
     for (uint32_t i = 0; i < sim->template_count; i++)
         for (uint32_t k = 0; k < MODEL_MAX; k++)
             sim->templates[i][k] = (int32_t)sched_sim_choose(sim, sim->vocab);
@@ -144,6 +145,8 @@ static void draw_request(struct sim *sim, struct sim_request *request) {
     request->base.logprobs = sched_sim_chance(sim, 20);
     /* All scores of a whole prompt need room at once, which a short event ring never has. */
     request->base.prompt_logprobs = sched_sim_chance(sim, 10) && !sim->config.whole_prompts;
+    request->withhold_at =
+        sched_sim_chance(sim, sim->withhold_percent) ? sched_sim_choose(sim, model) : UINT32_MAX;
     request->chain = sched_sim_kv_root(request->base.cache_salt);
     for (uint32_t i = 0; i < prompt_count; i++)
         oracle_push(request, request->prompt[i]);
@@ -257,6 +260,9 @@ static bool count_reason(struct sim *sim, const struct sim_request *request, uin
     case RP_FINISH_NUMERIC:
         report->numerics++;
         return oracle_says_nan(request) && !request->told_stop;
+    case RP_FINISH_MASK_DEADLINE:
+        report->withheld++;
+        return request->outputs == request->withhold_at && !request->told_stop;
     case RP_FINISH_ERROR:
         report->errors++;
         return sim->scheduler->failed;

@@ -129,6 +129,11 @@ static void run_row(struct sim *sim, struct device_step *step, uint32_t index) {
     score_row(sim, step, index);
     if (!row->samples)
         return;
+    if (row->output == slot->join.withhold_at) {
+        result->flags = RP_SCHED_RESULT_WITHHELD;
+        slot->finished = true;
+        return;
+    }
     if (nan) {
         result->flags = RP_SCHED_RESULT_NAN;
         slot->finished = sim->nan_finishes;

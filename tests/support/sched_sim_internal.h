@@ -25,10 +25,11 @@ struct sim_request {
     int32_t prompt[MODEL_MAX];
     uint64_t order; /* of submission */
     bool open;
-    bool told_stop;   /* the last TOKEN event was a stop id */
-    uint32_t nan_at;  /* K and V are NaN from this position on */
-    uint32_t outputs; /* TOKEN events seen */
-    uint32_t scored;  /* PROMPT events seen */
+    bool told_stop;       /* the last TOKEN event was a stop id */
+    uint32_t nan_at;      /* K and V are NaN from this position on */
+    uint32_t withhold_at; /* the token of the answer that is withheld */
+    uint32_t outputs;     /* TOKEN events seen */
+    uint32_t scored;      /* PROMPT events seen */
     /* The oracle: places 0 .. length-1 are folded. */
     uint32_t length;
     uint64_t chain, fold;
@@ -38,7 +39,7 @@ struct sim_request {
 struct device_join {
     uint32_t slot, length;
     uint64_t root;
-    uint32_t nan_at, stop_count;
+    uint32_t nan_at, withhold_at, stop_count;
     int32_t stop_id;
 };
 
@@ -74,7 +75,8 @@ struct sim {
     struct rp_scheduler *scheduler;
 
     /* What this run is like. */
-    uint32_t vocab, template_count, salt_count, request_count, nan_percent, cancel_percent;
+    uint32_t vocab, template_count, salt_count, request_count, nan_percent, withhold_percent,
+        cancel_percent;
     uint32_t prompt_max, stop_percent, submit_percent, late_percent, drain_percent, ring_capacity;
     bool nan_finishes, fails;
     int32_t templates[4][MODEL_MAX];

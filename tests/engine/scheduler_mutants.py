@@ -1,0 +1,103 @@
+#!/usr/bin/env python3
+"""Bugs planted into copies of the scheduler; tests/engine/scheduler_mutant.c must find each by simulation.
+
+  scheduler_mutants.py --list           names, separated by semicolons (for CMake)
+  scheduler_mutants.py NAME OUT.c       writes the scheduler's sources with that bug as one translation unit
+
+A mutant is a list of edits (file in engine/, text, replacement). A text must occur exactly once in its file: a change of
+the scheduler that touches it fails here, and the mutant is adapted."""
+
+import pathlib
+import sys
+
+ENGINE = pathlib.Path(__file__).resolve().parents[2] / "engine"
+FILES = ["scheduler_internal.h", "scheduler.c", "scheduler_admit.c", "scheduler_check.c", "scheduler_commit.c",
+         "scheduler_plan.c", "scheduler_swap.c"]
+
+MUTANTS = {
+    "none": ("no bug: nothing may be found", []),
+    "leak_on_cancel": ("a cancelled sequence keeps a page", [
+        ("scheduler_commit.c", "    if (sequence->state == RP_SEQUENCE_RUNNING) {\n        rp_sched_release_pages(",
+         "    if (sequence->state == RP_SEQUENCE_RUNNING) {\n"
+         "        if (reason == RP_FINISH_CANCELLED && sequence->page_count > 1)\n"
+         "            sequence->page_count--;\n"
+         "        rp_sched_release_pages(")]),
+    "early_reuse": ("pages are free before the last planned step is over", [
+        ("scheduler_commit.c", "        rp_kv_pool_release(&scheduler->pool, page, fence);",
+         "        rp_kv_pool_release(&scheduler->pool, page, 0);")]),
+    "border_off_by_one": ("a page border is crossed one token late", [
+        ("scheduler_plan.c", "    uint32_t position = sequence->planned_length;",
+         "    uint32_t position = sequence->planned_length - 1;")]),
+    "hash_without_salt": ("prefixes are shared between salts", [
+        ("scheduler_admit.c", "    uint64_t salt = request->cache_salt;", "    uint64_t salt = 0;"),
+        ("scheduler_admit.c", ".salt = request->cache_salt,", ".salt = 0,")]),
+    "token_lost_on_swap": ("a result that arrives while swapped out is dropped", [
+        ("scheduler_commit.c", "    RP_ASSERT(sequence->request != NULL);",
+         "    RP_ASSERT(sequence->request != NULL);\n"
+         "    if (sequence->state == RP_SEQUENCE_SWAPPED)\n        return;")]),
+    "nan_cached": ("pages with NaN are cached", [
+        ("scheduler_commit.c", "        condemn_pages(scheduler, sequence);",
+         "        if (scheduler->config.prefix_cache) {\n"
+         "            sequence->verified_length = row->start + row->count;\n"
+         "            hash_full_pages(scheduler, sequence);\n"
+         "        } else {\n            condemn_pages(scheduler, sequence);\n        }")]),
+    "closed_twice": ("a cancel is answered again after a stop", [
+        ("scheduler_commit.c", "        rp_sched_close(scheduler, sequence, RP_FINISH_STOP, now_ns);",
+         "        rp_sched_close(scheduler, sequence, RP_FINISH_STOP, now_ns);\n"
+         "        if (atomic_load(&request->cancelled))\n"
+         "            rp_sched_close_request(scheduler, request, 0, RP_FINISH_CANCELLED, now_ns);")]),
+    "chunk_after_hit": ("the first chunk starts one token late after a hit", [
+        ("scheduler_admit.c", "    sequence->planned_length = sequence->verified_length = hit_tokens;",
+         "    sequence->planned_length = sequence->verified_length = hit_tokens + (hits > 0);")]),
+    "last_token_not_recomputed": ("a prompt may be found whole", [
+        ("scheduler_admit.c", "(request->prompt_count - 1) / page_tokens", "request->prompt_count / page_tokens")]),
+    "partial_page_not_swapped": ("the page being filled is not swapped out", [
+        ("scheduler_swap.c", "    uint32_t content = rp_sched_pages_of(scheduler, sequence->planned_length);",
+         "    uint32_t content = sequence->planned_length / scheduler->config.page_tokens;")]),
+    "tail_token_wrong": ("a generated token is hashed in the wrong place", [
+        ("scheduler_commit.c", "sequence->tail_tokens[position %", "sequence->tail_tokens[(position + 1) %")]),
+    "host_page_leak": ("a sequence that ends while swapped keeps its host pages", [
+        ("scheduler_commit.c", "            rp_kv_pool_release(&scheduler->host, sequence->pages[i], 0);",
+         "            continue;")]),
+    "no_rotation": ("the oldest decode rows always go first", [
+        ("scheduler_plan.c", "    bool rotate = ready > limit;", "    bool rotate = false;")]),
+    "hit_not_acquired": ("a page that was found is used without a reference", [
+        ("scheduler_admit.c", "        rp_kv_pool_acquire(&scheduler->pool, page);",
+         "        if (scheduler->pool.pages[page].state != RP_KV_CACHED)\n"
+         "            rp_kv_pool_acquire(&scheduler->pool, page);")]),
+    "one_token_too_many": ("max_tokens is passed by one", [
+        ("scheduler_internal.h", "    return outputs >= sequence->max_tokens;",
+         "    return outputs >= sequence->max_tokens + 1;")]),
+    "event_room_ignored": ("rows are planned without room for their events", [
+        ("scheduler_plan.c", "    uint64_t rows = taken < room ?",
+         "    taken = 0, room = own_room;\n    uint64_t rows = taken < room ?")]),
+    "dirty_not_zeroed": ("pages that held NaN are given out as they are", [
+        ("scheduler_plan.c", "    if (scheduler->pool.pages[page].dirty && !overwritten)", "    if (false)")]),
+    "generated_cached": ("pages that decode wrote are found by prompts", [
+        ("scheduler_commit.c", "    if (scheduler->config.prefix_prompt_only)", "    if (false)")]),
+    "withheld_kept": ("a withheld row's sequence goes on", [
+        ("scheduler_commit.c", "    if (result->flags & RP_SCHED_RESULT_WITHHELD) {",
+         "    if (result->flags & RP_SCHED_RESULT_WITHHELD)\n        return;\n    if (false) {")]),
+}
+
+
+def main():
+    if sys.argv[1:] == ["--list"]:
+        print(";".join(MUTANTS), end="")
+        return
+    name, out = sys.argv[1:]
+    what, edits = MUTANTS[name]
+    lines = [f'const char rp_mutant_text[] = "{what}";\nconst int rp_mutant_has_bug = {int(bool(edits))};\n']
+    for file in FILES:
+        text = (ENGINE / file).read_text()
+        for edited, old, new in edits:
+            if edited != file:
+                continue
+            if text.count(old) != 1:
+                sys.exit(f"scheduler_mutants.py: {name}: engine/{file} has {text.count(old)} times: {old}")
+            text = text.replace(old, new)
+        lines.append(f'#line 1 "engine/{file}"\n{text}\n')
+    pathlib.Path(out).write_text("".join(lines))
+
+
+main()
