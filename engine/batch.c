@@ -1,5 +1,7 @@
 #include "engine/batch.h"
 
+#include "engine/rows.h"
+
 #include <string.h>
 
 /* The scheduler must not see device headers and has its own names for these. */
@@ -148,7 +150,7 @@ static void encode_join(struct rp_batch *batch, struct edit_writer *writer,
 static uint32_t stage_prompt(struct rp_batch *batch, const struct rp_sched_row *row) {
     uint32_t mask = batch->view.config.prompt_ring_capacity - 1, offset = batch->prompt_cursor;
     int32_t *ring = (int32_t *)batch->view.prompt_ring;
-    uint32_t count = row->count + (row->scores && !row->samples);
+    uint32_t count = rp_row_staged(row);
     for (uint32_t i = 0; i < count; i++)
         ring[(offset + i) & mask] = row->request->prompt[row->start + i];
     batch->prompt_cursor += count;
@@ -199,7 +201,7 @@ static void attach_scores(struct rp_batch *batch, unsigned char *entry,
     for (uint32_t i = 0; i < step->row_count; i++) {
         const struct rp_sched_row *row = &step->rows[i];
         batch->results[i].scores = scores;
-        scores += row->scores ? row->count : row->samples;
+        scores += rp_row_logits(row);
     }
 }
 

@@ -146,7 +146,7 @@ static void condemn_pages(struct rp_scheduler *scheduler, struct rp_sequence *se
 
 static const struct rp_sched_scores *last_scores(const struct rp_sched_row *row,
                                                  const struct rp_sched_result *result) {
-    return &result->scores[row->scores ? row->count - 1 : 0];
+    return &result->scores[rp_row_logits(row) - 1];
 }
 
 static void add_scores(struct rp_event *event, const struct rp_sched_scores *scores) {
@@ -160,7 +160,7 @@ static void add_scores(struct rp_event *event, const struct rp_sched_scores *sco
 static void take_prompt_scores(struct rp_scheduler *scheduler, const struct rp_sched_row *row,
                                const struct rp_sched_result *result, uint64_t now_ns) {
     struct rp_request *request = scheduler->sequences[row->slot].request;
-    for (uint32_t i = 0; i < row->count && row->start + i + 1 < request->prompt_count; i++) {
+    for (uint32_t i = 0; i < rp_row_scores(row); i++) {
         uint32_t index = row->start + i + 1;
         struct rp_event event = {.request = request,
                                  .kind = RP_EVENT_PROMPT,
@@ -175,10 +175,9 @@ static void take_prompt_scores(struct rp_scheduler *scheduler, const struct rp_s
 /* A score that is not a number means what a NaN among the logits means. */
 static bool scores_failed(const struct rp_sched_row *row, const struct rp_request *request,
                           const struct rp_sched_result *result) {
-    if (row->scores)
-        for (uint32_t i = 0; i + row->samples < row->count; i++)
-            if (isnan(result->scores[i].logprob))
-                return true;
+    for (uint32_t i = 0; i < rp_row_scores(row); i++)
+        if (isnan(result->scores[i].logprob))
+            return true;
     return row->samples && request->logprobs && isnan(last_scores(row, result)->logprob);
 }
 
@@ -231,8 +230,7 @@ static void commit_row(struct rp_scheduler *scheduler, const struct rp_sched_row
     }
     if (result->flags & RP_SCHED_RESULT_WITHHELD) {
         /* Nobody waits for the hold of a request that was cancelled. */
-        bool cancelled =
-            atomic_load_explicit(&sequence->request->cancelled, memory_order_relaxed);
+        bool cancelled = atomic_load_explicit(&sequence->request->cancelled, memory_order_relaxed);
         rp_sched_close(scheduler, sequence,
                        cancelled ? RP_FINISH_CANCELLED : RP_FINISH_MASK_DEADLINE, now_ns);
         return;

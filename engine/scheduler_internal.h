@@ -14,7 +14,7 @@
 #ifndef RP_ENGINE_SCHEDULER_INTERNAL_H
 #define RP_ENGINE_SCHEDULER_INTERNAL_H
 
-#include "engine/scheduler.h"
+#include "engine/rows.h"
 #include "kvcache/kv_pool.h"
 #include "kvcache/kv_prefix.h"
 
@@ -118,10 +118,6 @@ struct rp_scheduler {
 
 static inline uint32_t rp_sched_pages_of(const struct rp_scheduler *scheduler, uint64_t tokens) {
     return (uint32_t)RP_CEIL_DIV(tokens, scheduler->config.page_tokens);
-}
-/* Tokens of a row that get logits. */
-static inline uint32_t rp_sched_logit_rows(const struct rp_sched_row *row) {
-    return row->scores ? row->count : row->samples;
 }
 static inline bool rp_sequence_in_prompt(const struct rp_sequence *sequence) {
     return sequence->planned_length < sequence->prompt_count;

@@ -37,10 +37,10 @@ static void add_row(struct rp_step_store *step, struct rp_sequence *sequence, ui
     step->holds |= samples && sequence->request->hold;
     step->token_count += count;
     step->chunk_count += !decode;
-    step->sample_count += rp_sched_logit_rows(row);
-    step->sample_room -= rp_sched_logit_rows(row);
+    step->sample_count += rp_row_logits(row);
+    step->sample_room -= rp_row_logits(row);
     sequence->planned_length += count;
-    sequence->planned_outputs += samples;
+    sequence->planned_outputs += rp_row_outputs(row);
     sequence->last_step = step->id;
     if (sequence->request->scheduled_ns == 0)
         sequence->request->scheduled_ns = step->now_ns;
@@ -56,7 +56,7 @@ static bool try_decode(struct rp_scheduler *scheduler, struct rp_step_store *ste
             return false;
         rp_sched_take_page(scheduler, step, sequence, false);
     }
-    add_row(step, sequence, 1, true, true);
+    add_row(step, sequence, RP_DECODE_QUERIES, true, true);
     return true;
 }
 
@@ -200,11 +200,11 @@ static void cut_last_chunk(struct rp_scheduler *scheduler, struct rp_step_store 
     if (saved <= moved + caused)
         return;
     struct rp_sequence *sequence = &scheduler->sequences[row->slot];
-    step->sample_count -= rp_sched_logit_rows(row);
-    sequence->planned_outputs -= row->samples;
+    step->sample_count -= rp_row_logits(row);
+    sequence->planned_outputs -= rp_row_outputs(row);
     row->count -= moved;
     row->samples = false;
-    step->sample_count += rp_sched_logit_rows(row);
+    step->sample_count += rp_row_logits(row);
     step->token_count -= moved;
     sequence->planned_length -= moved;
 }

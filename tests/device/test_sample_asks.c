@@ -221,6 +221,36 @@ static void test_only_allowed_ids_are_chosen_and_a_new_mask_is_taken_when_told(v
     assert_int_equal(sample(), 32);
 }
 
+static const struct rp_row_result *result_of(uint32_t row) {
+    return &rp_result_rows(view.results +
+                           view.counts->step % RP_STEP_RING_ENTRIES * view.result_bytes)[row];
+}
+
+static void test_late_flags_are_read_in_steps_that_have_them(void **state) {
+    (void)state;
+    uint32_t entries[RP_STEP_RING_ENTRIES] = {0, 0, RP_ROW_ALLOWED, RP_ROW_WITHHELD};
+    for (uint64_t step = 0; step < RP_STEP_RING_ENTRIES; step++)
+        rp_late_flags(&view, step)[0] = RP_ROW_WITHHELD;
+    slot[RP_SLOT_ASKS] = RP_ASKS_ALLOWED;
+    allow(31);
+    assert_int_equal(sample(), 31); /* step 1: without the packet's flag they mean nothing */
+    view.counts->flags = RP_PACKET_LATE_FLAGS;
+    memset(wishes + RP_WISH_ALLOWED, 0, 4 * rp_mask_words(&config));
+    allow(32);
+    for (uint64_t step = 0; step < RP_STEP_RING_ENTRIES; step++)
+        rp_late_flags(&view, step)[0] = entries[step];
+    assert_int_equal(sample(), 32);                               /* step 2 */
+    assert_int_equal(live->flags, RP_ROW_DECODE | RP_ROW_SAMPLE); /* of that step alone */
+    uint32_t length = slot[RP_SLOT_LENGTH], outputs = slot[RP_SLOT_OUTPUT_COUNT];
+    assert_int_equal(sample(), -1); /* step 3 */
+    assert_int_equal(result_of(0)->flags, RP_RESULT_WITHHELD);
+    assert_int_equal(result_of(0)->length, length + 1);
+    assert_int_equal(slot[RP_SLOT_OUTPUT_COUNT], outputs);
+    assert_int_equal(slot[RP_SLOT_LAST_TOKEN], 32);
+    assert_int_equal(sample(), -1); /* step 4, planned ahead */
+    assert_int_equal(result_of(0)->flags, RP_RESULT_SKIPPED);
+}
+
 static void test_nothing_left_fails_the_row_and_a_nan_is_never_hidden(void **state) {
     (void)state;
     slot[RP_SLOT_ASKS] = RP_ASKS_ALLOWED;
@@ -372,6 +402,7 @@ int main(int argc, char **argv) {
         TEST(test_bad_words_forbid_their_last_token_where_the_others_were_chosen),
         TEST(test_the_longest_bad_word_is_seen_across_the_ring_of_last_tokens),
         TEST(test_only_allowed_ids_are_chosen_and_a_new_mask_is_taken_when_told),
+        TEST(test_late_flags_are_read_in_steps_that_have_them),
         TEST(test_nothing_left_fails_the_row_and_a_nan_is_never_hidden),
         TEST(test_stop_ids_before_min_tokens_do_not_change_what_is_scored),
         TEST(test_scores_are_those_of_a_plain_sort),

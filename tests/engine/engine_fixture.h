@@ -114,7 +114,7 @@ static void fixture_make_requests(void) {
 }
 
 /* Takes events until so many requests have closed. */
-static void fixture_drain(uint32_t count) {
+static inline void fixture_drain(uint32_t count) {
     struct rp_event event;
     while (count > 0) {
         sem_wait(&fixture_wake);

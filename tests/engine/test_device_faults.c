@@ -19,12 +19,19 @@ static void assert_everything_failed(const char *cause) {
     assert_int_equal(rp_engine_submit(fixture_engine, &fixture_requests[0]), RP_STATUS_DEVICE);
 }
 
+/* The hold of every request, or NULL. A step that waits for it is watched as well. */
+static struct rp_sample_hold *held, never_released;
+
 static void run_fault(struct rp_engine_config *config, enum rp_device_fault fault,
                       const char *cause) {
     config->fault = fault;
-    config->fault_step = 3;
+    config->fault_step = held ? 1 : 3;
     fixture_open(config);
-    fixture_submit_all();
+    fixture_make_requests();
+    for (uint32_t i = 0; i < FIXTURE_REQUESTS; i++) {
+        fixture_requests[i].hold = held;
+        assert_int_equal(rp_engine_submit(fixture_engine, &fixture_requests[i]), RP_OK);
+    }
     assert_everything_failed(cause);
     rp_engine_stop(fixture_engine);
 }
@@ -47,15 +54,16 @@ static void test_a_fault_closes_everything_with_its_cause(void **state) {
 }
 
 /* Such an engine stays where it is, and so do the weights: kept, so that the leak checker sees them. */
-static struct rp_engine *hanging[2];
-static struct rp_model hanging_models[2];
+static struct rp_engine *hanging[4];
+static struct rp_model hanging_models[4];
 
 static void test_a_device_that_hangs_trips_the_watchdog_and_nobody_waits_for_it(void **state) {
     (void)state;
-    for (int variant = 0; variant < 2; variant++) {
+    for (int variant = 0; variant < 4; variant++) {
         struct rp_engine_config config =
-            fixture_config(variant ? fake_backend() : rp_backend_cpu());
+            fixture_config(variant & 1 ? fake_backend() : rp_backend_cpu());
         config.watchdog_seconds = 0.3;
+        held = variant & 2 ? &never_released : NULL;
         run_fault(&config, RP_DEVICE_FAULT_HANG, "no progress for 0.3 s");
         rp_engine_destroy(fixture_engine); /* returns */
         hanging[variant] = fixture_engine;
