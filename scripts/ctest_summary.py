@@ -2,6 +2,7 @@
 
   ctest_summary.py --skips FILE...   names each skipped test with its reason
   ctest_summary.py --totals FILE...  one line: N passed, N failed, N skipped
+  ctest_summary.py --slowest FILE... the ten tests that took longest, one line each
 
 A test of ctest's is a whole program. A cmocka program that passed may have skipped single tests; those
 are named too, but not counted. The reason is the last line printed before the skip.
@@ -20,6 +21,13 @@ def cases(path):
         yield case.get("name"), case.get("status"), case.findtext("system-out") or ""
 
 
+def slowest(paths, count=10):
+    """(seconds, name) of the longest tests, longest first."""
+    times = [(float(case.get("time") or 0), case.get("name")) for path in paths
+             for case in ElementTree.parse(path).getroot().iter("testcase")]
+    return sorted(times, reverse=True)[:count]
+
+
 def skips(name, status, output):
     """Yields (name, reason) of what was skipped in one test of ctest's."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
@@ -36,8 +44,12 @@ def skips(name, status, output):
 
 
 def main(arguments):
-    if len(arguments) < 2 or arguments[0] not in ("--skips", "--totals"):
+    if len(arguments) < 2 or arguments[0] not in ("--skips", "--totals", "--slowest"):
         sys.exit(__doc__)
+    if arguments[0] == "--slowest":
+        for seconds, name in slowest(arguments[1:]):
+            print(f"{seconds:8.1f} s  {name}")
+        return
     found = [case for path in arguments[1:] for case in cases(path)]
     if arguments[0] == "--skips":
         for case in found:
