@@ -8,19 +8,17 @@ static uint64_t view_bytes(const struct rp_program *program, const struct rp_vie
     if (view->tensor == RP_NO_TENSOR)
         return 0;
     const struct rp_tensor *tensor = &program->tensors[view->tensor];
-    return (uint64_t)rp_bucket_rows(bucket, tensor->rows) * view->cols *
+    return (uint64_t)rp_program_rows(program, bucket, tensor->rows) * view->cols *
            rp_dtype_bytes(tensor->dtype);
 }
 
 struct rp_cost rp_op_cost(const struct rp_program *program, const struct rp_op *op,
                           const struct rp_bucket *bucket, enum rp_dtype kv_dtype,
                           uint32_t kv_tokens) {
-    uint64_t rows = rp_bucket_rows(bucket, op->rows);
-    struct rp_cost cost = {
-        .bytes_read =
-            view_bytes(program, &op->in[0], bucket) + view_bytes(program, &op->in[1], bucket),
-        .bytes_written = view_bytes(program, &op->out, bucket),
-    };
+    uint64_t rows = rp_program_rows(program, bucket, op->rows);
+    struct rp_cost cost = {.bytes_written = view_bytes(program, &op->out, bucket)};
+    for (uint32_t i = 0; i < op->in_count; i++)
+        cost.bytes_read += view_bytes(program, &op->in[i], bucket);
     switch (op->kind) {
     case RP_OP_EMBED:
         cost.bytes_read += rows * op->weight->cols * rp_dtype_bytes(op->weight->dtype);

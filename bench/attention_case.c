@@ -103,7 +103,8 @@ static int add_attention(const struct attention_case *what, struct rp_program *p
     struct rp_op op = {.kind = RP_OP_ATTENTION,
                        .rows = RP_ROWS_TOKEN,
                        .layer = (uint16_t)copy,
-                       .in = {rp_view_all(program, (int32_t)(2 * copy)), nothing},
+                       .in_count = 1,
+                       .in = {rp_view_all(program, (int32_t)(2 * copy))},
                        .out = rp_view_all(program, (int32_t)(2 * copy + 1))};
     op.u.attention.heads = shape->heads;
     op.u.attention.kv_heads = shape->kv_heads;
@@ -124,7 +125,6 @@ static int make_program(const struct attention_case *what, uint32_t repeats,
                           .rows = RP_ROWS_NONE,
                           .layer = RP_LAYER_NONE,
                           .name = "step_begin",
-                          .in = {nothing, nothing},
                           .out = nothing};
     rp_program_init(program);
     for (uint32_t i = 0; i < what->copies; i++)

@@ -112,14 +112,14 @@ static void add(struct emit *e, struct rp_op op, enum rp_op_kind kind, uint32_t 
 }
 
 static void add_norm(struct emit *e, struct rp_view in, struct rp_view out, uint32_t repeat) {
-    struct rp_op norm = {.in = {in, nothing}, .out = out, .vector = e->bench->norm_weight};
+    struct rp_op norm = {.in_count = 1, .in = {in}, .out = out, .vector = e->bench->norm_weight};
     norm.u.norm.eps = e->bench->shape.norm_eps;
     norm.u.norm.group = in.cols;
     add(e, norm, RP_OP_NORM, repeat);
 }
 
 static void add_rope(struct emit *e, struct rp_view x, uint32_t repeat) {
-    struct rp_op rope = {.in = {x, nothing}, .out = x, .table = e->bench->rope_table};
+    struct rp_op rope = {.in_count = 1, .in = {x}, .out = x, .table = e->bench->rope_table};
     rope.u.rope.heads = x.cols / e->bench->shape.head_dim;
     rope.u.rope.head_dim = rope.u.rope.rotary_dim = e->bench->shape.head_dim;
     rope.u.rope.position_count = e->bench->rope_positions;
@@ -127,14 +127,14 @@ static void add_rope(struct emit *e, struct rp_view x, uint32_t repeat) {
 }
 
 static void add_kv_write(struct emit *e, struct rp_view k, struct rp_view v, uint32_t repeat) {
-    struct rp_op write = {.in = {k, v}, .out = nothing};
+    struct rp_op write = {.in_count = 2, .in = {k, v}, .out = nothing};
     write.u.kv_write.kv_heads = e->bench->shape.kv_heads;
     write.u.kv_write.head_dim = e->bench->shape.head_dim;
     add(e, write, RP_OP_KV_WRITE, repeat);
 }
 
 static void add_attention(struct emit *e, struct rp_view q, struct rp_view out, uint32_t repeat) {
-    struct rp_op attention = {.in = {q, nothing}, .out = out};
+    struct rp_op attention = {.in_count = 1, .in = {q}, .out = out};
     attention.u.attention.heads = e->bench->shape.heads;
     attention.u.attention.kv_heads = e->bench->shape.kv_heads;
     attention.u.attention.head_dim = e->bench->shape.head_dim;
@@ -159,7 +159,7 @@ static void operators(struct emit *e, uint32_t repeat) {
     struct rp_view t[TENSORS_MAX];
     for (uint32_t i = 0; i < TENSORS_MAX; i++)
         t[i] = i < per_set ? rp_view_all(e->program, first + (int32_t)i) : nothing;
-    struct rp_op op = {.in = {t[0], nothing}, .out = t[1]};
+    struct rp_op op = {.in_count = 1, .in = {t[0]}, .out = t[1]};
     switch (e->run->what->kind) {
     case KERNELS_PRODUCT:
         op.weight = &e->bench->weights[repeat % e->bench->weight_count];
@@ -169,7 +169,7 @@ static void operators(struct emit *e, uint32_t repeat) {
         add_norm(e, t[0], t[1], repeat);
         break;
     case KERNELS_ADD_NORM:
-        op.in[1] = t[1];
+        rp_op_add_input(&op, t[1]);
         op.out = t[0];
         add(e, op, RP_OP_ADD, repeat);
         add_norm(e, t[0], t[2], repeat);
@@ -213,7 +213,7 @@ static int make_program(struct kernels_bench *bench, const struct kernels_run *r
     for (uint32_t i = 0; i < run->sets; i++)
         tensors(&e);
     if (needs_start(run) && e.status == RP_OK) {
-        struct rp_op begin = {.in = {nothing, nothing}, .out = nothing, .rows = RP_ROWS_NONE};
+        struct rp_op begin = {.out = nothing, .rows = RP_ROWS_NONE};
         begin.kind = RP_OP_STEP_BEGIN;
         begin.layer = RP_LAYER_NONE;
         snprintf(begin.name, sizeof begin.name, "step_begin");
@@ -235,7 +235,7 @@ static size_t place(const struct rp_program *program, const struct rp_bucket *bu
         if (offsets)
             offsets[i] = used;
         used += RP_ALIGN_UP(
-            (size_t)rp_bucket_rows(bucket, t->rows) * t->cols * rp_dtype_bytes(t->dtype), 256);
+            (size_t)rp_program_rows(program, bucket, t->rows) * t->cols * rp_dtype_bytes(t->dtype), 256);
     }
     return used;
 }

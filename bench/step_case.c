@@ -276,7 +276,8 @@ static int product_program(const struct step_case *what, uint32_t count, struct 
                            .rows = RP_ROWS_TOKEN,
                            .name = "product",
                            .layer = (uint16_t)i,
-                           .in = {rp_view_all(out, x), {RP_NO_TENSOR, 0, 0}},
+                           .in_count = 1,
+                           .in = {rp_view_all(out, x)},
                            .out = rp_view_all(out, y),
                            .weight = rp_model_matrix(model, RP_WEIGHT_GATE_UP, i)};
         if (rp_program_add_op(out, &op) < 0)

@@ -74,14 +74,18 @@ struct rp_bindings {
 
 struct rp_lower_options {
     bool no_fusion;
+    bool explain; /* rp_launch_info.why_not is filled in */
 };
+
+#define RP_LAUNCH_OPS_MAX 6
 
 /* One launch of a lowered program, for inspect, /debug and costs. */
 struct rp_launch_info {
     char name[96];      /* names of the operators it runs, joined with '+' */
     const char *kernel; /* name of the kernel */
-    uint32_t op_begin, op_count;
-    bool prepares; /* the next launch runs the same operators, and they count there */
+    uint32_t op_count, ops[RP_LAUNCH_OPS_MAX]; /* indexes into the program, rising; not always adjacent */
+    bool prepares;       /* the next launch runs the same operators, and they count there */
+    const char *why_not; /* why these operators are not fused further; NULL: nothing to say */
 };
 
 /* Bytes and operations of one operator in one bucket, from the shapes alone. Attention counts K and V

@@ -39,7 +39,16 @@ const char *rp_op_kind_name(enum rp_op_kind kind) {
     return (size_t)kind < RP_ARRAY_COUNT(names) ? names[kind] : "?";
 }
 
-void rp_program_init(struct rp_program *program) { memset(program, 0, sizeof *program); }
+void rp_program_init(struct rp_program *program) {
+    static const struct rp_domain domains[] = {
+        [RP_ROWS_TOKEN] = {"tokens", RP_ROWS_TOKEN},
+        [RP_ROWS_LOGIT] = {"logit rows", RP_ROWS_LOGIT},
+        [RP_ROWS_NONE] = {"none", RP_ROWS_NONE},
+    };
+    memset(program, 0, sizeof *program);
+    memcpy(program->domains, domains, sizeof domains);
+    program->domain_count = RP_ARRAY_COUNT(domains);
+}
 
 void rp_program_deinit(struct rp_program *program) {
     rp_free(program->ops);
@@ -62,7 +71,7 @@ static bool grow(void **array, uint32_t count, uint32_t *capacity, size_t elemen
     return true;
 }
 
-int32_t rp_program_add_tensor(struct rp_program *program, enum rp_rows rows, enum rp_dtype dtype,
+int32_t rp_program_add_tensor(struct rp_program *program, uint32_t rows, enum rp_dtype dtype,
                               uint32_t cols, const char *format, ...) {
     struct rp_tensor tensor;
     va_list args;
@@ -72,6 +81,7 @@ int32_t rp_program_add_tensor(struct rp_program *program, enum rp_rows rows, enu
     va_end(args);
     RP_ASSERT_CMP(len, <, (int)sizeof tensor.name);
     RP_ASSERT_CMP(cols, >, 0);
+    RP_ASSERT_CMP(rows, <, program->domain_count);
     tensor.rows = rows;
     tensor.dtype = dtype;
     tensor.cols = cols;
@@ -94,15 +104,25 @@ static void assert_view_inside(const struct rp_program *program, const struct rp
 
 int32_t rp_program_add_op(struct rp_program *program, const struct rp_op *op) {
     RP_ASSERT_CMP(op->kind, <, RP_OP_KIND_COUNT);
-    assert_view_inside(program, &op->in[0]);
-    assert_view_inside(program, &op->in[1]);
+    RP_ASSERT_CMP(op->rows, <, program->domain_count);
+    RP_ASSERT_CMP(op->in_count, <=, RP_OP_INPUTS_MAX);
+    for (uint32_t i = 0; i < op->in_count; i++) {
+        RP_ASSERT_CMP(op->in[i].tensor, !=, RP_NO_TENSOR);
+        assert_view_inside(program, &op->in[i]);
+    }
     assert_view_inside(program, &op->out);
+    RP_ASSERT(op->kind != RP_OP_ALLREDUCE || memcmp(&op->in[0], &op->out, sizeof op->out) == 0);
     void *ops = program->ops;
     if (!grow(&ops, program->op_count, &program->op_capacity, sizeof *op))
         return RP_STATUS_NO_MEMORY;
     program->ops = ops;
     program->ops[program->op_count] = *op;
     return (int32_t)program->op_count++;
+}
+
+void rp_op_add_input(struct rp_op *op, struct rp_view view) {
+    RP_ASSERT_CMP(op->in_count, <, RP_OP_INPUTS_MAX);
+    op->in[op->in_count++] = view;
 }
 
 /* Everything of an operator that is not an address, in a fixed order of 32-bit words. Words,
@@ -128,6 +148,13 @@ static void put_view(struct words *words, const struct rp_view *view) {
     put(words, (uint32_t)view->tensor);
     put(words, used ? view->col : 0);
     put(words, used ? view->cols : 0);
+}
+
+/* At least two operands: programs without the others keep the fingerprint that they had. */
+static void put_inputs(struct words *words, const struct rp_op *op) {
+    static const struct rp_view none = {RP_NO_TENSOR, 0, 0};
+    for (uint32_t i = 0; i < RP_MAX(op->in_count, 2u); i++)
+        put_view(words, i < op->in_count ? &op->in[i] : &none);
 }
 
 static void put_parameters(struct words *words, const struct rp_op *op) {
@@ -181,7 +208,7 @@ uint64_t rp_program_fingerprint(const struct rp_program *program) {
     for (uint32_t i = 0; i < program->tensor_count; i++) {
         const struct rp_tensor *tensor = &program->tensors[i];
         struct words words = {.count = 0};
-        put(&words, (uint32_t)tensor->rows);
+        put(&words, (uint32_t)program->domains[tensor->rows].kind);
         put(&words, (uint32_t)tensor->dtype);
         put(&words, tensor->cols);
         hash = rp_hash64(words.word, words.count * sizeof words.word[0], hash);
@@ -191,10 +218,9 @@ uint64_t rp_program_fingerprint(const struct rp_program *program) {
         const struct rp_op *op = &program->ops[i];
         struct words words = {.count = 0};
         put(&words, (uint32_t)op->kind);
-        put(&words, (uint32_t)op->rows);
+        put(&words, (uint32_t)program->domains[op->rows].kind);
         put(&words, op->layer);
-        put_view(&words, &op->in[0]);
-        put_view(&words, &op->in[1]);
+        put_inputs(&words, op);
         put_view(&words, &op->out);
         put_parameters(&words, op);
         hash = rp_hash64(words.word, words.count * sizeof words.word[0], hash);

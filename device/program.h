@@ -1,15 +1,15 @@
 /* program.h - the network as an array of operators: plain types, no code that runs it.
  *
- * A program is written once by model/ for any batch; how many rows an operator has is a symbol
- * (rp_rows) until a backend lowers the program for one bucket. The same array gives node names,
- * costs, arena lifetimes, `reprise inspect --program` and the fingerprint that CI gates.
+ * model/ writes a program once for any batch; how many rows an operator has is a symbol (its domain)
+ * until a backend lowers the program for one bucket. The same array gives node names, costs, arena
+ * lifetimes, `reprise inspect --program` and the fingerprint that CI gates.
  *
  *   ops[0, sample_begin)        the forward graph
  *   ops[sample_begin, op_count) the sample graph
  *
- * Rounding: a tensor's dtype says where values are rounded. Whoever writes a bf16 tensor rounds to
- * nearest even; sums, norms, softmax and logits are f32. The input of a product has the dtype of its
- * weights, so the rounding point of a product's input is the store of the operator before it.
+ * Rounding: a tensor's dtype says where values are rounded. An operator that writes a bf16 tensor
+ * rounds to nearest even; sums, norms, softmax and logits are f32. The input of a GEMM has the dtype
+ * of its weights, so it is rounded when the operator before it stores it.
  *
  * Memory: a program owns its arrays (rp_program_deinit); matrices and vectors are borrowed from the
  * weights, which outlive every graph. Lowering copies what it needs: a program may be freed after. */
@@ -37,8 +37,8 @@ enum rp_dtype {
 const char *rp_dtype_name(enum rp_dtype dtype); /* "f32", "bf16", ... */
 uint32_t rp_dtype_bytes(enum rp_dtype dtype);
 
-/* The unfused operators. A backend has a kernel behind each kind that it supports, and refuses the
- * others by name when it lowers. Operand columns are written view[columns]. */
+/* The unfused operators: every kind is emitted by a program and lowered by every backend. Operand
+ * columns are written view[columns]. */
 #define RP_OP_KIND_MAP(X)                                                                          \
     X(STEP_BEGIN, "step_begin") /* read the packet: edits to slots, token ids, positions, rows */  \
     X(EMBED, "embed")           /* out[cols] = weight[token id] * scale */                         \
@@ -51,12 +51,8 @@ uint32_t rp_dtype_bytes(enum rp_dtype dtype);
     X(ADD, "add")               /* out = in0 + in1 (out may be in0) */                             \
     X(GATHER_ROWS, "gather_rows") /* out[logit row] = in[token of that logit row] */               \
     X(SAMPLE, "sample") /* in0 = logits: choose tokens, advance slots, publish results */          \
-    X(ALLREDUCE, "allreduce")                                                                      \
-    X(MOE_ROUTE, "moe_route")                                                                      \
-    X(MOE_LINEAR, "moe_linear")                                                                    \
-    X(LORA, "lora")                                                                                \
-    X(QUANTIZE, "quantize")                                                                        \
-    X(SOFT_CAP, "soft_cap") /* out = cap * tanh(in0 / cap), f32; out may be in0 */
+    X(ALLREDUCE, "allreduce") /* in place: the sum over the group's devices; groups of one today */ \
+    X(SOFT_CAP, "soft_cap")   /* out = cap * tanh(in0 / cap), f32; out may be in0 */
 
 enum rp_op_kind {
 #define X(name, text) RP_OP_##name,
@@ -67,19 +63,27 @@ enum rp_op_kind {
 
 const char *rp_op_kind_name(enum rp_op_kind kind);
 
-/* How many rows a tensor or operator has, decided by the bucket. */
+/* What the rows of a domain stand for; the bucket says how many there are. */
 enum rp_rows {
     RP_ROWS_TOKEN, /* one per token of the step */
     RP_ROWS_LOGIT, /* one per row that gets logits */
     RP_ROWS_NONE   /* works on the step's state, not on rows */
 };
 
+/* The rows that tensors and operators share. Row i means the same in all tensors of a domain. Every
+ * program has the three domains of enum rp_rows, at the indexes of their kinds. */
+struct rp_domain {
+    const char *name; /* static text */
+    enum rp_rows kind;
+};
+#define RP_DOMAINS_MAX 8
+
 enum rp_activation { RP_ACTIVATION_SILU, RP_ACTIVATION_GELU_TANH };
 
 /* An activation buffer: (rows, cols) of dtype, row-major, its place in the arena given by lifetime. */
 struct rp_tensor {
     char name[32];
-    enum rp_rows rows;
+    uint32_t rows; /* index into program->domains */
     enum rp_dtype dtype;
     uint32_t cols;
 };
@@ -93,16 +97,18 @@ struct rp_view {
     uint32_t cols;
 };
 
-#define RP_OP_NAME_MAX 40
-#define RP_LAYER_NONE  0xFFFFu
+#define RP_OP_NAME_MAX   40
+#define RP_OP_INPUTS_MAX 4
+#define RP_LAYER_NONE    0xFFFFu
 
 struct rp_op {
     enum rp_op_kind kind;
-    enum rp_rows rows;
+    uint32_t rows;             /* index into program->domains */
     char name[RP_OP_NAME_MAX]; /* layer.17.attn.qkv */
     uint16_t layer;            /* RP_LAYER_NONE outside the layers */
-    struct rp_view in[2];      /* unused: tensor == RP_NO_TENSOR */
-    struct rp_view out;
+    uint32_t in_count;
+    struct rp_view in[RP_OP_INPUTS_MAX]; /* those from in_count on are undefined */
+    struct rp_view out;                  /* tensor == RP_NO_TENSOR: none */
     const struct rp_matrix *weight; /* EMBED, LINEAR */
     const float *vector;            /* NORM: weight (group) f32; LINEAR: bias (n) f32 or NULL */
     const float *table;             /* ROPE: (positions, rotary_dim / 2, {cos, sin}) f32 */
@@ -129,8 +135,8 @@ struct rp_op {
             float scale;     /* of q.k, usually head_dim^-1/2 */
             uint32_t window; /* visible iff q - kv < window; 0 = no window. Causal always. */
             float soft_cap;  /* scores become soft_cap * tanh(score / soft_cap); 0 = as they are */
-            /* This layer's mask program, in place of causal, window and soft_cap; NULL: those. Borrowed: it outlives
-             * every graph. */
+            /* This layer's mask program, in place of causal, window and soft_cap; NULL: those.
+             * Borrowed: it outlives every graph. */
             const struct rp_mask *mask;
             const char *mask_text; /* its canonical text, borrowed alike; NULL: no program */
         } attention;
@@ -147,6 +153,8 @@ struct rp_op {
 };
 
 struct rp_program {
+    struct rp_domain domains[RP_DOMAINS_MAX];
+    uint32_t domain_count;
     struct rp_op *ops;
     uint32_t op_count;
     uint32_t op_capacity;
@@ -164,18 +172,28 @@ struct rp_bucket {
     bool decode;         /* every row is a decode row (RP_ROW_DECODE): one token of its slot */
 };
 
+/* Empty, with the three domains of enum rp_rows. */
 void rp_program_init(struct rp_program *program);
 void rp_program_deinit(struct rp_program *program); /* legal on a zeroed struct */
 
 /* Both return the new index, or a negative status when memory is out. Names are printf formats. */
-int32_t rp_program_add_tensor(struct rp_program *program, enum rp_rows rows, enum rp_dtype dtype,
+int32_t rp_program_add_tensor(struct rp_program *program, uint32_t rows, enum rp_dtype dtype,
                               uint32_t cols, const char *format, ...) RP_PRINTF(5, 6);
 /* Copies *op; checks that every view lies inside its tensor (an assertion: the model writes it). */
 int32_t rp_program_add_op(struct rp_program *program, const struct rp_op *op);
 
-/* Rows of a domain in a bucket. */
+/* Appends an operand. */
+void rp_op_add_input(struct rp_op *op, struct rp_view view);
+
+/* Rows of a kind of domain in a bucket. */
 static inline uint32_t rp_bucket_rows(const struct rp_bucket *bucket, enum rp_rows rows) {
     return rows == RP_ROWS_TOKEN ? bucket->tokens : rows == RP_ROWS_LOGIT ? bucket->logit_rows : 0;
+}
+
+/* Rows of a domain of the program in a bucket. */
+static inline uint32_t rp_program_rows(const struct rp_program *program,
+                                       const struct rp_bucket *bucket, uint32_t rows) {
+    return rp_bucket_rows(bucket, program->domains[rows].kind);
 }
 
 /* View over a whole tensor. */

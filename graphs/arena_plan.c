@@ -16,17 +16,18 @@ void rp_program_lifetimes(const struct rp_program *program, struct rp_lifetime *
         out[i] = (struct rp_lifetime){UINT32_MAX, 0};
     for (uint32_t i = 0; i < program->op_count; i++) {
         uint32_t next = RP_MIN(i + 1, program->op_count - 1);
-        touch(out, &program->ops[i].in[0], i);
-        touch(out, &program->ops[i].in[1], i);
-        touch(out, &program->ops[i].in[0], next);
-        touch(out, &program->ops[i].in[1], next);
+        for (uint32_t at = 0; at < program->ops[i].in_count; at++) {
+            touch(out, &program->ops[i].in[at], i);
+            touch(out, &program->ops[i].in[at], next);
+        }
         touch(out, &program->ops[i].out, i);
     }
 }
 
-bool rp_tensor_bytes(const struct rp_tensor *tensor, const struct rp_bucket *bucket, size_t *out) {
+bool rp_tensor_bytes(const struct rp_program *program, const struct rp_tensor *tensor,
+                     const struct rp_bucket *bucket, size_t *out) {
     size_t bytes;
-    if (rp_mul_overflow(rp_bucket_rows(bucket, tensor->rows), tensor->cols, &bytes) ||
+    if (rp_mul_overflow(rp_program_rows(program, bucket, tensor->rows), tensor->cols, &bytes) ||
         rp_mul_overflow(bytes, rp_dtype_bytes(tensor->dtype), &bytes))
         return false;
     *out = bytes;
@@ -54,7 +55,7 @@ static bool lives_overlap(struct rp_lifetime a, struct rp_lifetime b) {
     return a.first <= b.last && b.first <= a.last;
 }
 
-/* Lowest offset at which item meets none of the placed ones that live at the same time. */
+/* Lowest offset at which item overlaps none of the placed ones that live at the same time. */
 static size_t find_offset(const struct placement *placed, uint32_t count,
                           const struct placement *item) {
     size_t offset = 0;
@@ -89,7 +90,7 @@ int rp_arena_plan(const struct rp_program *program, const struct rp_bucket *buck
         out_offsets[i] = 0;
         if (lives[i].first > lives[i].last)
             continue;
-        if (!rp_tensor_bytes(&program->tensors[i], bucket, &item.bytes) ||
+        if (!rp_tensor_bytes(program, &program->tensors[i], bucket, &item.bytes) ||
             rp_add_overflow(item.bytes, guarded ? RP_CANARY_BYTES : 0, &item.bytes) ||
             rp_align_overflow(item.bytes, RP_ARENA_ALIGN, &item.bytes) ||
             rp_add_overflow(sum, item.bytes, &sum)) {

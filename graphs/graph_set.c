@@ -96,7 +96,7 @@ static void remember_canaries(struct rp_graph_set *set, const struct rp_program 
                               const struct rp_bucket *bucket, const size_t *offsets) {
     for (uint32_t i = 0; i < set->canary_count; i++) {
         size_t bytes = 0;
-        bool ok = rp_tensor_bytes(&program->tensors[i], bucket, &bytes);
+        bool ok = rp_tensor_bytes(program, &program->tensors[i], bucket, &bytes);
         RP_ASSERT(ok);
         set->canaries[i] = offsets[i] + bytes;
     }

@@ -25,7 +25,7 @@ static void write_name(const struct rp_emit *e, char *out, size_t out_bytes, con
     RP_ASSERT_CMP(len, <, (int)out_bytes);
 }
 
-static struct rp_view tensor(struct rp_emit *e, const char *name, enum rp_rows rows,
+static struct rp_view tensor(struct rp_emit *e, const char *name, uint32_t rows,
                              enum rp_dtype dtype, uint32_t cols) {
     char full[RP_OP_NAME_MAX];
     if (e->status != RP_OK)
@@ -43,14 +43,14 @@ static struct rp_view columns(struct rp_view view, uint32_t col, uint32_t cols) 
     return (struct rp_view){view.tensor, view.col + col, cols};
 }
 
-static struct rp_op op(const struct rp_emit *e, enum rp_op_kind kind, enum rp_rows rows,
+static struct rp_op op(const struct rp_emit *e, enum rp_op_kind kind, uint32_t rows,
                        const char *name) {
     struct rp_op op;
     memset(&op, 0, sizeof op);
     op.kind = kind;
     op.rows = rows;
     op.layer = (uint16_t)e->layer;
-    op.in[0] = op.in[1] = op.out = nothing;
+    op.out = nothing;
     write_name(e, op.name, sizeof op.name, name);
     return op;
 }
@@ -90,10 +90,10 @@ static struct rp_view embed(struct rp_emit *e) {
 }
 
 /* out may be in: a norm in place. */
-static void add_norm(struct rp_emit *e, enum rp_rows rows, const char *name, struct rp_view in,
+static void add_norm(struct rp_emit *e, uint32_t rows, const char *name, struct rp_view in,
                      enum rp_weight_role role, uint32_t group, struct rp_view out) {
     struct rp_op norm = op(e, RP_OP_NORM, rows, name);
-    norm.in[0] = in;
+    rp_op_add_input(&norm, in);
     norm.vector = rp_model_vector(e->model, role, e->layer);
     norm.out = out;
     norm.u.norm.eps = e->config->norm_eps;
@@ -102,7 +102,7 @@ static void add_norm(struct rp_emit *e, enum rp_rows rows, const char *name, str
     add(e, &norm);
 }
 
-static struct rp_view norm_of_rows(struct rp_emit *e, enum rp_rows rows, const char *name,
+static struct rp_view norm_of_rows(struct rp_emit *e, uint32_t rows, const char *name,
                                    struct rp_view x, enum rp_weight_role role) {
     struct rp_view out = tensor(e, name, rows, e->model->dtype, x.cols);
     add_norm(e, rows, name, x, role, x.cols, out);
@@ -128,13 +128,13 @@ static enum rp_weight_role bias_of(enum rp_weight_role role) {
                                        : RP_WEIGHT_ROLE_COUNT;
 }
 
-static struct rp_view linear(struct rp_emit *e, enum rp_rows rows, const char *name,
+static struct rp_view linear(struct rp_emit *e, uint32_t rows, const char *name,
                              const char *out_name, struct rp_view in, enum rp_weight_role role) {
     struct rp_op linear = op(e, RP_OP_LINEAR, rows, name);
     enum rp_weight_role bias_role = bias_of(role);
     const struct rp_weight *bias =
         bias_role < RP_WEIGHT_ROLE_COUNT ? rp_model_weight(e->model, bias_role, e->layer) : NULL;
-    linear.in[0] = in;
+    rp_op_add_input(&linear, in);
     linear.weight = rp_model_matrix(e->model, role, e->layer);
     linear.vector = bias ? bias->vector : NULL;
     linear.u.linear.bias = bias != NULL;
@@ -166,7 +166,8 @@ void rp_emit_head_norms(struct rp_emit *e, const struct rp_qkv *qkv) {
 
 static void rope(struct rp_emit *e, struct rp_view heads) {
     struct rp_op rope = op(e, RP_OP_ROPE, RP_ROWS_TOKEN, "attn.rope");
-    rope.in[0] = rope.out = heads;
+    rp_op_add_input(&rope, heads);
+    rope.out = heads;
     rope.table = e->model->rope_table;
     rope.u.rope.heads = heads.cols / e->config->head_dim;
     rope.u.rope.head_dim = rope.u.rope.rotary_dim = e->config->head_dim;
@@ -176,8 +177,8 @@ static void rope(struct rp_emit *e, struct rp_view heads) {
 
 static void kv_write(struct rp_emit *e, struct rp_view k, struct rp_view v) {
     struct rp_op write = op(e, RP_OP_KV_WRITE, RP_ROWS_TOKEN, "attn.kv_write");
-    write.in[0] = k;
-    write.in[1] = v;
+    rp_op_add_input(&write, k);
+    rp_op_add_input(&write, v);
     write.u.kv_write.kv_heads = e->config->kv_heads;
     write.u.kv_write.head_dim = e->config->head_dim;
     add(e, &write);
@@ -186,7 +187,7 @@ static void kv_write(struct rp_emit *e, struct rp_view k, struct rp_view v) {
 static struct rp_view attention(struct rp_emit *e, struct rp_view q) {
     const struct rp_model_config *config = e->config;
     struct rp_op attention = op(e, RP_OP_ATTENTION, RP_ROWS_TOKEN, "attn.attention");
-    attention.in[0] = q;
+    rp_op_add_input(&attention, q);
     attention.out = tensor(e, "attn.out", RP_ROWS_TOKEN, e->model->dtype, q.cols);
     attention.u.attention.heads = config->heads;
     attention.u.attention.kv_heads = config->kv_heads;
@@ -204,7 +205,7 @@ static struct rp_view attention(struct rp_emit *e, struct rp_view q) {
 
 struct rp_view rp_emit_activation(struct rp_emit *e, struct rp_view gate_up) {
     struct rp_op act = op(e, RP_OP_ACTIVATION, RP_ROWS_TOKEN, "mlp.act");
-    act.in[0] = gate_up;
+    rp_op_add_input(&act, gate_up);
     act.out = tensor(e, "mlp.act", RP_ROWS_TOKEN, e->model->dtype, gate_up.cols / 2);
     act.u.activation.fn = e->config->activation;
     add(e, &act);
@@ -213,14 +214,15 @@ struct rp_view rp_emit_activation(struct rp_emit *e, struct rp_view gate_up) {
 
 void rp_emit_add(struct rp_emit *e, const char *name, struct rp_view sum, struct rp_view term) {
     struct rp_op plus = op(e, RP_OP_ADD, RP_ROWS_TOKEN, name);
-    plus.in[0] = plus.out = sum;
-    plus.in[1] = term;
+    rp_op_add_input(&plus, sum);
+    plus.out = sum;
+    rp_op_add_input(&plus, term);
     add(e, &plus);
 }
 
 static struct rp_view gather_rows(struct rp_emit *e, struct rp_view in) {
     struct rp_op gather = op(e, RP_OP_GATHER_ROWS, RP_ROWS_LOGIT, "final.gather");
-    gather.in[0] = in;
+    rp_op_add_input(&gather, in);
     gather.out = tensor(e, "final.rows", RP_ROWS_LOGIT, RP_DTYPE_F32, in.cols);
     add(e, &gather);
     return gather.out;
@@ -228,14 +230,15 @@ static struct rp_view gather_rows(struct rp_emit *e, struct rp_view in) {
 
 static void soft_cap(struct rp_emit *e, struct rp_view logits) {
     struct rp_op capped = op(e, RP_OP_SOFT_CAP, RP_ROWS_LOGIT, "soft_cap");
-    capped.in[0] = capped.out = logits;
+    rp_op_add_input(&capped, logits);
+    capped.out = logits;
     capped.u.soft_cap.cap = e->config->logit_cap;
     add(e, &capped);
 }
 
 static void sample(struct rp_emit *e, struct rp_view logits) {
     struct rp_op sample = op(e, RP_OP_SAMPLE, RP_ROWS_LOGIT, "sample");
-    sample.in[0] = logits;
+    rp_op_add_input(&sample, logits);
     sample.u.sample.vocab = e->config->vocab;
     e->program->sample_begin = e->program->op_count;
     add(e, &sample);

@@ -6,6 +6,7 @@
 #define RP_BACKEND_CPU_INTERNAL_H
 
 #include "backend/cpu/cpu_memory.h"
+#include "backend/fuse.h"
 #include "base/memory.h"
 #include "device/cpu_isa.h"
 #include "device/cpu_team.h"
@@ -59,6 +60,8 @@ struct rp_device {
     _Atomic bool released; /* ends a hang, when the device is closed */
     const char *fault;     /* what last_error says */
 };
+
+extern const struct rp_fusion_table rp_cpu_fusions; /* cpu_lower.c */
 
 /* Lowers ops [begin, end) into graph->launches. UNSUPPORTED names the operator. */
 int rp_cpu_lower(struct rp_graph *graph, const struct rp_program *program, uint32_t begin,

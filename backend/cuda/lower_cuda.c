@@ -1,25 +1,12 @@
-/* lower(): a program becomes a list of kernels, by one table of patterns.
- *
- * Patterns are tried in order at each operator; the first that matches says how many operators it takes
- * and adds one or more launches. Fused patterns stand first; behind every kind is an unfused kernel.
- *
- * Products are in lower_products_cuda.c. Unsummed ones: where the operators behind a product can add up its K segments
- * while they read them (add + norm, everything between qkv and attention, activation), the product may leave them
- * unsummed (struct rp_cuda_partials); what it left is kept in `pending` until its reader is lowered. */
+/* Lowering for CUDA: a program becomes a list of kernels. The fusion pass (backend/fuse.h) decides
+ * everything; here is what is no matmul and no small operator, and the walk over fused operators. */
 #include "backend/cuda/lower_internal_cuda.h"
 #include "base/hash.h"
 
-/* Launches that a program of n operators can need: attention takes several; step_begin has the plans beside. */
+/* Launches per operator at most: attention has several; the plans of step_begin are counted apart. */
 #define LAUNCHES_PER_OP RP_ATTENTION_LAUNCHES_MAX
 
-struct pattern {
-    enum rp_op_kind kind; /* of the first operator */
-    bool fused;
-    uint32_t (*match)(const struct lowering *low, uint32_t at); /* operators taken; 0: no match */
-    int (*emit)(struct lowering *low, uint32_t at, uint32_t count);
-};
-
-/* Where kernels have what in their scratch follows from the program and the sizes of steps and pages. */
+/* How kernels lay out their scratch follows from the program and the sizes of steps and pages. */
 static uint64_t scratch_layout(const struct rp_program *program,
                                const struct rp_bindings *bindings) {
     const struct rp_kv_layout *kv = bindings->kv; /* NULL for a program that has no pages */
@@ -57,11 +44,11 @@ static int describe_attention(struct lowering *low) {
     return config->workspace ? RP_OK : out_of_memory(low, "attention's workspace");
 }
 
-static int emit_step_begin(struct lowering *low, uint32_t at, uint32_t count) {
+int rp_lower_step_begin(struct lowering *low, const struct rp_fused_op *fused) {
     struct rp_step_begin_cuda args = {.step = low->bindings->step,
                                       .plain_edges = !low->device->limits.dependent_launch,
                                       .stamp = stamp_of(low)};
-    int status = ADD_LAUNCH(low, at, count, "step_begin", rp_step_begin_cuda_run, args);
+    int status = ADD_LAUNCH(low, fused, "step_begin", rp_step_begin_cuda_run, args);
     if (status != RP_OK || low->attention.window_count == 0)
         return status;
     struct rp_cuda_launch plans[RP_ATTENTION_PLANS_MAX];
@@ -70,12 +57,12 @@ static int emit_step_begin(struct lowering *low, uint32_t at, uint32_t count) {
     status =
         rp_attention_cuda_plan(&low->attention, &low->graph->memory, plans, &plan_count, low->err);
     for (uint32_t i = 0; status == RP_OK && i < plan_count; i++)
-        append(low, at, count, &plans[i]);
+        status = append(low, fused, &plans[i]);
     return status;
 }
 
-static int emit_sample(struct lowering *low, uint32_t at, uint32_t count) {
-    const struct rp_op *op = op_at(low, at);
+int rp_lower_sample(struct lowering *low, const struct rp_fused_op *fused) {
+    const struct rp_op *op = member_of(low, fused, 0);
     struct rp_values logits = values_of(low, &op->in[0]);
     uint32_t vocab = op->u.sample.vocab;
     const struct rp_step_config *step = &low->bindings->step.config;
@@ -93,21 +80,22 @@ static int emit_sample(struct lowering *low, uint32_t at, uint32_t count) {
                                   .stamp = stamp_of(low)};
     if (!args.scratch)
         return out_of_memory(low, "sampling");
-    return ADD_LAUNCH(low, at, count, "sample", rp_sample_cuda_run, args);
+    return ADD_LAUNCH(low, fused, "sample", rp_sample_cuda_run, args);
 }
 
-/* -- between the qkv product and attention ------------------------------------------------------------ */
+/* -- between the qkv GEMM and attention - ------------------------------------------------------------ */
 
-static int emit_qkv_post(struct lowering *low, uint32_t at, uint32_t count) {
-    const struct rp_op *op = op_at(low, at), *write = op + count - 1, *rope = write - 1;
-    bool norms = count == 4;
+int rp_lower_qkv_post(struct lowering *low, const struct rp_fused_op *fused) {
+    const struct rp_op *op = member_of(low, fused, 0), *write = last_of(low, fused);
+    const struct rp_op *rope = member_of(low, fused, fused->op_count - 2);
+    bool norms = fused->op_count == 4;
     uint32_t head_dim = write->u.kv_write.head_dim;
     struct rp_view all = {rope->out.tensor, 0, low->program->tensors[rope->out.tensor].cols};
     struct rp_qkv_post_cuda args = {
-        .rows = rows_of(low, rope->rows),
+        .rows = rows_of(low, rope),
         .kv = *low->bindings->kv,
         .qkv = values_of(low, &all),
-        .partials = take_pending(low, all.tensor),
+        .partials = partials_of(low, fused),
         .heads = (rope->out.cols - write->in[0].cols) / head_dim,
         .kv_heads = write->u.kv_write.kv_heads,
         .head_dim = head_dim,
@@ -116,89 +104,60 @@ static int emit_qkv_post(struct lowering *low, uint32_t at, uint32_t count) {
         .layer = write->layer,
         .eps = norms ? op->u.norm.eps : 0,
         .weight_offset = norms ? op->u.norm.weight_offset : 0,
-        .behind_product = low->attention.behind_product,
+        .behind_product = fused->after_matmul,
     };
     int status = constant_of(low, rope->table, (size_t)args.position_count * args.rotary_dim,
                              &args.rope_table);
     if (status == RP_OK && norms)
         status = constant_of(low, op->vector, head_dim, &args.q_norm);
     if (status == RP_OK && norms)
-        status = constant_of(low, op[1].vector, head_dim, &args.k_norm);
+        status = constant_of(low, member_of(low, fused, 1)->vector, head_dim, &args.k_norm);
     if (status != RP_OK)
         return status;
-    return ADD_LAUNCH(low, at, count, "qkv_post", rp_qkv_post_cuda_run, args);
+    return ADD_LAUNCH(low, fused, "qkv_post", rp_qkv_post_cuda_run, args);
 }
 
-static int emit_kv_write(struct lowering *low, uint32_t at, uint32_t count) {
-    const struct rp_op *op = op_at(low, at);
+int rp_lower_kv_write(struct lowering *low, const struct rp_fused_op *fused) {
+    const struct rp_op *op = member_of(low, fused, 0);
     struct rp_values k = values_of(low, &op->in[0]), v = values_of(low, &op->in[1]);
     struct rp_kv_write_cuda args = {
-        rows_of(low, op->rows),
+        rows_of(low, op),
         {low->bindings->step, *low->bindings->kv, k.data, v.data, k.stride, v.stride, op->layer}};
-    return ADD_LAUNCH(low, at, count, "kv_write", rp_kv_write_cuda_run, args);
+    return ADD_LAUNCH(low, fused, "kv_write", rp_kv_write_cuda_run, args);
 }
 
-static int emit_attention(struct lowering *low, uint32_t at, uint32_t count) {
-    const struct rp_op *op = op_at(low, at);
-    struct rp_values q = values_of(low, &op->in[0]), out = values_of(low, &op->out);
-    struct rp_attention_args args = {.step = low->bindings->step,
-                                     .kv = *low->bindings->kv,
-                                     .q = q.data,
-                                     .out = out.data,
-                                     .q_stride = q.stride,
-                                     .out_stride = out.stride,
-                                     .out_dtype = out.dtype,
-                                     .heads = op->u.attention.heads,
-                                     .kv_heads = op->u.attention.kv_heads,
-                                     .head_dim = op->u.attention.head_dim,
-                                     .layer = op->layer,
-                                     .window = op->u.attention.window,
-                                     .scale = op->u.attention.scale,
-                                     .soft_cap = op->u.attention.soft_cap,
-                                     .mask = op->u.attention.mask};
+int rp_lower_attention(struct lowering *low, const struct rp_fused_op *fused) {
+    const struct rp_op *op = member_of(low, fused, 0);
+    struct rp_attention_args args = rp_lowering_attention(low->program, low->bindings, op);
     struct rp_cuda_launch launches[RP_ATTENTION_LAUNCHES_MAX];
     uint32_t launch_count = 0;
+    low->attention.behind_product = fused->after_matmul;
     low->attention.stamp = stamp_of(low);
     int status = rp_attention_cuda_lower(&low->attention, &args, &low->graph->memory, launches,
                                          &launch_count, low->err);
     for (uint32_t i = 0; status == RP_OK && i < launch_count; i++)
-        append(low, at, count, &launches[i]);
+        status = append(low, fused, &launches[i]);
     return status;
 }
 
-static const struct pattern patterns[] = {
-    /* first kind, fused, match, emit */
-    {RP_OP_ADD, true, rp_lower_match_add_norm, rp_lower_add_norm},
-    {RP_OP_NORM, true, rp_lower_match_qkv_post, emit_qkv_post},
-    {RP_OP_ROPE, true, rp_lower_match_qkv_post, emit_qkv_post},
-    {RP_OP_NORM, true, rp_lower_match_normed, rp_lower_normed},
-    {RP_OP_GATHER_ROWS, true, rp_lower_match_gather_norm, rp_lower_gather_norm},
-    {RP_OP_LINEAR, true, rp_lower_match_gated, rp_lower_gated},
-    {RP_OP_LINEAR, false, rp_lower_match_linear, rp_lower_linear},
-    {RP_OP_STEP_BEGIN, false, NULL, emit_step_begin},
-    {RP_OP_EMBED, false, NULL, rp_lower_embed},
-    {RP_OP_NORM, false, NULL, rp_lower_norm},
-    {RP_OP_ROPE, false, NULL, rp_lower_rope},
-    {RP_OP_KV_WRITE, false, NULL, emit_kv_write},
-    {RP_OP_ATTENTION, false, NULL, emit_attention},
-    {RP_OP_ACTIVATION, false, NULL, rp_lower_activation},
-    {RP_OP_ADD, false, NULL, rp_lower_add},
-    {RP_OP_GATHER_ROWS, false, NULL, rp_lower_gather},
-    {RP_OP_SOFT_CAP, false, NULL, rp_lower_soft_cap},
-    {RP_OP_SAMPLE, false, NULL, emit_sample},
-};
-
-static const struct pattern *find_pattern(const struct lowering *low, uint32_t at,
-                                          uint32_t *out_count) {
-    for (size_t i = 0; i < RP_ARRAY_COUNT(patterns); i++) {
-        const struct pattern *pattern = &patterns[i];
-        if (pattern->kind != op_at(low, at)->kind || (pattern->fused && !low->fuse))
-            continue;
-        *out_count = pattern->match ? pattern->match(low, at) : 1;
-        if (*out_count)
-            return pattern;
-    }
-    return NULL;
+static int lower(struct lowering *low, uint32_t begin, uint32_t end, bool no_fusion) {
+    const struct rp_fuse_input input = {.program = low->program,
+                                        .begin = begin,
+                                        .end = end,
+                                        .bucket = &low->bucket,
+                                        .tensor_offsets = low->bindings->tensor_offsets,
+                                        .table = &rp_cuda_fusions,
+                                        .no_fusion = no_fusion,
+                                        .backend = low};
+    int status = rp_fuse(&input, &low->fused, low->err);
+    if (status != RP_OK)
+        return status;
+    low->partials = rp_calloc(low->fused.count, sizeof *low->partials);
+    if (!low->partials)
+        return out_of_memory(low, "the list of launches");
+    for (uint32_t i = 0; i < low->fused.count && status == RP_OK; i++)
+        status = rp_lower_emit(low, &low->fused.ops[i]);
+    return status;
 }
 
 int rp_cuda_lower(struct rp_device *device, struct rp_graph *graph,
@@ -210,10 +169,8 @@ int rp_cuda_lower(struct rp_device *device, struct rp_graph *graph,
                            .program = program,
                            .bindings = bindings,
                            .bucket = *bucket,
-                           .end = end,
-                           .fuse = !options->no_fusion,
                            .layout = scratch_layout(program, bindings),
-                           .codes_for = RP_LOWER_NO_CODES,
+                           .explain = options->explain,
                            .err = err};
     graph->nodes = rp_arena_calloc(&graph->memory,
                                    (size_t)(end - begin) * LAUNCHES_PER_OP + RP_ATTENTION_PLANS_MAX,
@@ -223,16 +180,9 @@ int rp_cuda_lower(struct rp_device *device, struct rp_graph *graph,
     int status = describe_attention(&low);
     if (status == RP_OK)
         status = rp_lower_codes_open(&low);
-    for (uint32_t at = begin; status >= 0 && at < end;) {
-        uint32_t count;
-        const struct pattern *pattern = find_pattern(&low, at, &count);
-        if (!pattern)
-            return rp_error_set(err, RP_STATUS_UNSUPPORTED,
-                                "%s: the CUDA backend has no kernel for operator \"%s\"",
-                                program->ops[at].name, rp_op_kind_name(program->ops[at].kind));
-        status = pattern->emit(&low, at, count);
-        at += status > 0 ? (uint32_t)status : count; /* > 0: took fewer than it matched */
-    }
-    RP_ASSERT(low.pending.count == 0 || status < 0);
-    return status < 0 ? status : RP_OK;
+    if (status == RP_OK)
+        status = lower(&low, begin, end, options->no_fusion);
+    rp_fused_deinit(&low.fused);
+    rp_free(low.partials);
+    return status;
 }

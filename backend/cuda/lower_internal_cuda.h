@@ -1,5 +1,6 @@
-/* lower_internal_cuda.h - a lowering under way, and what its files share: lower_cuda.c the table of patterns,
- * attention and the ends of a step; lower_products_cuda.c products; lower_small_cuda.c the small operators. */
+/* lower_internal_cuda.h - a lowering in progress, and what its files share: lower_cuda.c attention and
+ * the ends of a step; fusions_cuda.c the table of fusions and its conditions; lower_matmul_cuda.c
+ * GEMMs; lower_small_cuda.c the small operators. */
 #ifndef RP_BACKEND_LOWER_INTERNAL_CUDA_H
 #define RP_BACKEND_LOWER_INTERNAL_CUDA_H
 
@@ -11,28 +12,23 @@
 
 #include <string.h>
 
-/* No operator has its rows as codes. */
-#define RP_LOWER_NO_CODES UINT32_MAX
-
 struct lowering {
     struct rp_device *device;
     struct rp_graph *graph;
     const struct rp_program *program;
     const struct rp_bindings *bindings;
     struct rp_bucket bucket;
-    uint32_t end;
-    bool fuse;
     uint64_t layout; /* of scratch: the same for all buckets of one graph set */
-    struct rp_attention_cuda_config attention; /* behind_product: whether one was lowered */
-    struct rp_cuda_partials pending;           /* count 0: none */
-    int32_t pending_tensor;
-    struct rp_matmul_norm norm; /* of the tokens of the product at hand; weight NULL: none */
-    /* Rows of the product that runs next, as codes: one buffer for all. Whoever writes it has waited for all that
-     * read it, and a product reads it behind its own wait (device/cuda_launch.h). NULL: no product wants codes. */
+    struct rp_attention_cuda_config attention;
+    struct rp_fused fused;
+    /* By fused operator: the partial sums that it leaves to the one in partials_to. */
+    struct rp_cuda_partials *partials;
+    /* Quantized rows of the GEMM that runs next: one buffer for all. A kernel that fills it has waited
+     * for all that read it, and a GEMM reads it after its own wait (device/cuda_launch.h). NULL: no
+     * GEMM needs quantized rows. */
     unsigned char *codes;
     float *code_scales;
-    uint32_t
-        codes_for; /* the product whose rows lie there, when its operator is lowered; or RP_LOWER_NO_CODES */
+    bool explain; /* rp_lower_options */
     struct rp_error *err;
 };
 
@@ -44,21 +40,31 @@ static inline struct rp_values values_of(const struct lowering *low, const struc
     return rp_lowering_values(low->program, low->bindings, view);
 }
 
-/* Of the launch that is lowered next. */
+static inline const struct rp_op *member_of(const struct lowering *low,
+                                            const struct rp_fused_op *fused, uint32_t member) {
+    return op_at(low, fused->ops[member]);
+}
+
+static inline const struct rp_op *last_of(const struct lowering *low,
+                                          const struct rp_fused_op *fused) {
+    return member_of(low, fused, fused->op_count - 1);
+}
+
+/* The stamp of the launch that is lowered next. */
 static inline struct rp_cuda_stamp stamp_of(const struct lowering *low) {
     return rp_cuda_stamp_at(&low->bindings->step,
                             low->bindings->stamp_base + low->graph->node_count);
 }
 
-static inline struct rp_cuda_rows rows_of(const struct lowering *low, enum rp_rows rows) {
+static inline struct rp_cuda_rows rows_of(const struct lowering *low, const struct rp_op *op) {
     return (struct rp_cuda_rows){.step = low->bindings->step,
-                                 .rows = rows,
-                                 .max_rows = rp_bucket_rows(&low->bucket, rows),
+                                 .rows = low->program->domains[op->rows].kind,
+                                 .max_rows = rp_program_rows(low->program, &low->bucket, op->rows),
                                  .plain_edges = !low->device->limits.dependent_launch,
                                  .stamp = stamp_of(low)};
 }
 
-static inline int out_of_memory(struct lowering *low, const char *what) {
+static inline int out_of_memory(const struct lowering *low, const char *what) {
     return rp_error_set(low->err, RP_STATUS_NO_MEMORY, "cuda: no memory for %s", what);
 }
 
@@ -68,29 +74,31 @@ static inline unsigned char *scratch_of(const struct lowering *low, enum rp_cuda
 }
 
 /* Appends a launch whose arguments live already. */
-static inline void append(struct lowering *low, uint32_t at, uint32_t count,
-                          const struct rp_cuda_launch *launch) {
+static inline int append(struct lowering *low, const struct rp_fused_op *fused,
+                         const struct rp_cuda_launch *launch) {
     struct rp_cuda_node *node = &low->graph->nodes[low->graph->node_count++];
     node->launch = *launch;
-    rp_lowering_name(&node->info, low->program, at, count, launch->kernel);
+    return rp_lowering_describe(&node->info, low->program, fused, launch->kernel, low->explain,
+                                &low->graph->memory)
+               ? RP_OK
+               : out_of_memory(low, "the list of launches");
 }
 
 /* Appends a launch with a copy of its arguments. */
-static inline int add_launch(struct lowering *low, uint32_t at, uint32_t count, const char *kernel,
-                             rp_cuda_run run, const void *args, size_t bytes) {
+static inline int add_launch(struct lowering *low, const struct rp_fused_op *fused,
+                             const char *kernel, rp_cuda_run run, const void *args, size_t bytes) {
     void *copy = rp_arena_alloc(&low->graph->memory, bytes);
     if (!copy)
         return out_of_memory(low, "arguments");
     memcpy(copy, args, bytes);
-    append(low, at, count, &(struct rp_cuda_launch){kernel, run, copy});
-    return RP_OK;
+    return append(low, fused, &(struct rp_cuda_launch){kernel, run, copy});
 }
 
-#define ADD_LAUNCH(low, at, count, kernel, run, args)                                              \
-    add_launch((low), (at), (count), (kernel), (run), &(args), sizeof(args))
+#define ADD_LAUNCH(low, fused, kernel, run, args)                                                  \
+    add_launch((low), (fused), (kernel), (run), &(args), sizeof(args))
 
 /* Device copy of a host vector of an operator; *out NULL when there is none. */
-static inline int constant_of(struct lowering *low, const float *host, size_t count,
+static inline int constant_of(const struct lowering *low, const float *host, size_t count,
                               const float **out) {
     *out = NULL;
     if (!host)
@@ -99,50 +107,48 @@ static inline int constant_of(struct lowering *low, const float *host, size_t co
     return *out ? RP_OK : out_of_memory(low, "a vector of the model");
 }
 
-/* The unsummed product that this tensor stands for, if it does; it is read once. */
-static inline struct rp_cuda_partials take_pending(struct lowering *low, int32_t tensor) {
-    struct rp_cuda_partials taken = {0};
-    if (low->pending.count && low->pending_tensor == tensor) {
-        taken = low->pending;
-        low->pending.count = 0;
-    }
-    return taken;
+/* The partial sums that the fused operator adds up; count 0: it reads its operand. */
+static inline struct rp_cuda_partials partials_of(const struct lowering *low,
+                                                  const struct rp_fused_op *fused) {
+    return fused->partials_from == RP_FUSED_NONE ? (struct rp_cuda_partials){0}
+                                                 : low->partials[fused->partials_from];
 }
 
-/* -- products: a pattern's match (operators taken; 0: none) and emit ------------------------------------- */
+/* --- fusions_cuda.c */
+extern const struct rp_fusion_table rp_cuda_fusions; /* callbacks' backend: struct lowering */
+int rp_lower_emit(struct lowering *low, const struct rp_fused_op *fused);
 
-/* Between the qkv product and attention: lower_cuda.c emits it. */
-static inline uint32_t rp_lower_match_qkv_post(const struct lowering *low, uint32_t at) {
-    return rp_lowering_qkv_post(low->program, at, low->end);
-}
+/* --- lower_cuda.c: one emit function for each row of the table */
+int rp_lower_step_begin(struct lowering *low, const struct rp_fused_op *fused);
+int rp_lower_qkv_post(struct lowering *low, const struct rp_fused_op *fused);
+int rp_lower_kv_write(struct lowering *low, const struct rp_fused_op *fused);
+int rp_lower_attention(struct lowering *low, const struct rp_fused_op *fused);
+int rp_lower_sample(struct lowering *low, const struct rp_fused_op *fused);
 
-uint32_t rp_lower_match_normed(const struct lowering *low, uint32_t at);
-int rp_lower_normed(struct lowering *low, uint32_t at, uint32_t count);
-uint32_t rp_lower_match_gated(const struct lowering *low, uint32_t at);
-int rp_lower_gated(struct lowering *low, uint32_t at, uint32_t count);
-uint32_t rp_lower_match_linear(const struct lowering *low, uint32_t at);
-int rp_lower_linear(struct lowering *low, uint32_t at, uint32_t count);
-
-/* Room for the codes of any product's rows, where a product wants them. */
+/* --- lower_matmul_cuda.c */
+/* Room for the quantized rows of any GEMM, where one needs them. */
 int rp_lower_codes_open(struct lowering *low);
-/* By an operator that gives rows to `out`, with `next` the operator behind it: where it shall put their codes, since
- * `next` is a product that alone reads them and takes codes; data NULL: it does not. The answer binds: the product
- * finds codes, and nobody reads `out` itself. */
-struct rp_cuda_codes rp_lower_codes_of(struct lowering *low, uint32_t next,
-                                       const struct rp_view *out);
+struct rp_cuda_codes rp_lower_codes(const struct lowering *low, const struct rp_op *linear);
+/* The GEMM of a fused operator: described without what has to be allocated or uploaded. Of quantized
+ * rows, or of its rows as they are. */
+struct rp_matmul_cuda rp_lower_describe_matmul(const struct lowering *low,
+                                               const struct rp_fused_op *fused, bool quantized);
+bool rp_lower_uses_library(const struct lowering *low, const struct rp_matmul_cuda *matmul);
+bool rp_lower_is_w8a8(const struct rp_op *linear);
+/* Adds the vectors and the workspace and chooses the kernel; arguments are allocated in `memory`. */
+int rp_lower_plan_matmul(const struct lowering *low, const struct rp_fused_op *fused, bool quantized,
+                         struct rp_arena *memory, struct rp_cuda_launch *launch,
+                         struct rp_cuda_partials *partials);
+int rp_lower_matmul(struct lowering *low, const struct rp_fused_op *fused);
 
-/* -- small operators: a pattern's match (operators taken; 0: none) and emit ------------------------------ */
-
-int rp_lower_embed(struct lowering *low, uint32_t at, uint32_t count);
-int rp_lower_norm(struct lowering *low, uint32_t at, uint32_t count);
-uint32_t rp_lower_match_gather_norm(const struct lowering *low, uint32_t at);
-int rp_lower_gather_norm(struct lowering *low, uint32_t at, uint32_t count);
-int rp_lower_rope(struct lowering *low, uint32_t at, uint32_t count);
-int rp_lower_activation(struct lowering *low, uint32_t at, uint32_t count);
-int rp_lower_add(struct lowering *low, uint32_t at, uint32_t count);
-int rp_lower_soft_cap(struct lowering *low, uint32_t at, uint32_t count);
-int rp_lower_gather(struct lowering *low, uint32_t at, uint32_t count);
-uint32_t rp_lower_match_add_norm(const struct lowering *low, uint32_t at);
-int rp_lower_add_norm(struct lowering *low, uint32_t at, uint32_t count);
+/* --- lower_small_cuda.c */
+int rp_lower_embed(struct lowering *low, const struct rp_fused_op *fused);
+int rp_lower_norm(struct lowering *low, const struct rp_fused_op *fused); /* gather_norm too */
+int rp_lower_add_norm(struct lowering *low, const struct rp_fused_op *fused);
+int rp_lower_rope(struct lowering *low, const struct rp_fused_op *fused);
+int rp_lower_activation(struct lowering *low, const struct rp_fused_op *fused);
+int rp_lower_add(struct lowering *low, const struct rp_fused_op *fused);
+int rp_lower_gather(struct lowering *low, const struct rp_fused_op *fused);
+int rp_lower_soft_cap(struct lowering *low, const struct rp_fused_op *fused);
 
 #endif

@@ -50,7 +50,7 @@ static void measure_stamps(struct rp_engine *engine, const struct rp_pending_ste
         if (stamps[i].begin_ns > end_ns || end_ns <= begin_ns)
             continue;
         bool samples = i >= bucket->forward_count ||
-                       (node->op_count && nodes->ops[node->op_begin].rows == RP_ROWS_LOGIT);
+                       (node->op_count && nodes->ops[node->ops[0]].rows == RP_ROWS_LOGIT);
         enum rp_account_part part = rp_profile_node_attention(nodes, node) ? RP_PART_ATTENTION
                                     : samples                              ? RP_PART_SAMPLES
                                                                            : RP_PART_TOKENS;

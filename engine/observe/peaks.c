@@ -80,8 +80,7 @@ static int emit_product(struct product *product) {
     int32_t out = rp_program_add_tensor(program, RP_ROWS_TOKEN, RP_DTYPE_F32, product->side, "out");
     if (in < 0 || out < 0)
         return RP_STATUS_NO_MEMORY;
-    op.in[0] = rp_view_all(program, in);
-    op.in[1] = (struct rp_view){RP_NO_TENSOR, 0, 0};
+    rp_op_add_input(&op, rp_view_all(program, in));
     op.out = rp_view_all(program, out);
     op.weight = &product->matrix;
     return rp_program_add_op(program, &op) < 0 ? RP_STATUS_NO_MEMORY : RP_OK;

@@ -26,7 +26,7 @@ static void describe_op(const struct rp_program *program, const struct rp_op *op
     struct rp_cost logit = cost_of(program, op, 0, 1, kv_dtype, 0);
     struct rp_cost kv = cost_of(program, op, 1, 0, kv_dtype, 1);
     *out = (struct rp_profile_op){.kind = op->kind,
-                                  .rows = op->rows,
+                                  .rows = program->domains[op->rows].kind,
                                   .layer = op->layer,
                                   .n = op->out.cols,
                                   .bytes_fixed = bytes_of(&none),
@@ -57,10 +57,10 @@ static void describe_graph(const struct rp_backend *backend, const struct rp_gra
         struct rp_launch_info info;
         backend->graph_launch_info(graph, i, &info);
         struct rp_profile_node *node = &bucket->nodes[bucket->count];
-        *node = (struct rp_profile_node){
-            .op_begin = info.op_begin, .op_count = info.op_count, .kernel = info.kernel};
+        *node = (struct rp_profile_node){.op_count = info.op_count, .kernel = info.kernel};
+        memcpy(node->ops, info.ops, sizeof node->ops);
         node->repeated = info.prepares || (i > 0 && !prepared && info.op_count &&
-                                           node[-1].op_begin == info.op_begin);
+                                           node[-1].ops[0] == info.ops[0]);
         prepared = info.prepares;
         bucket->count++;
     }
@@ -119,7 +119,7 @@ void rp_profile_node_cost(const struct rp_profile_nodes *nodes, const struct rp_
                           double *out_flops) {
     *out_bytes = *out_flops = 0.0;
     for (uint32_t i = 0; i < node->op_count && !node->repeated; i++) {
-        const struct rp_profile_op *op = &nodes->ops[node->op_begin + i];
+        const struct rp_profile_op *op = &nodes->ops[node->ops[i]];
         *out_bytes += op_bytes(op, work);
         *out_flops += op->flops_per_token * (double)work->tokens +
                       op->flops_per_logit * (double)work->logit_rows +
@@ -130,8 +130,8 @@ void rp_profile_node_cost(const struct rp_profile_nodes *nodes, const struct rp_
 const struct rp_profile_op *rp_profile_node_attention(const struct rp_profile_nodes *nodes,
                                                       const struct rp_profile_node *node) {
     for (uint32_t i = 0; i < node->op_count; i++)
-        if (nodes->ops[node->op_begin + i].kind == RP_OP_ATTENTION)
-            return &nodes->ops[node->op_begin + i];
+        if (nodes->ops[node->ops[i]].kind == RP_OP_ATTENTION)
+            return &nodes->ops[node->ops[i]];
     return NULL;
 }
 
@@ -151,10 +151,10 @@ void rp_profile_node_name(const struct rp_profile_nodes *nodes, const struct rp_
     size_t len = 0;
     out[0] = '\0';
     for (uint32_t i = 0; i < node->op_count; i++) {
-        const char *name = nodes->ops[node->op_begin + i].name;
+        const char *name = nodes->ops[node->ops[i]].name;
         /* The layer of a launch stands once, before its first operator of it. */
         if (!layers ||
-            (i && nodes->ops[node->op_begin + i - 1].layer == nodes->ops[node->op_begin + i].layer))
+            (i && nodes->ops[node->ops[i - 1]].layer == nodes->ops[node->ops[i]].layer))
             name = without_layer(name);
         size_t more = strlen(name) + (i > 0);
         if (len + more >= room - 2) {
@@ -177,7 +177,7 @@ void rp_profile_node_shape(const struct rp_profile_nodes *nodes, const struct rp
     const struct rp_profile_op *most = NULL;
     out[0] = '\0';
     for (uint32_t i = 0; i < node->op_count; i++) {
-        const struct rp_profile_op *op = &nodes->ops[node->op_begin + i];
+        const struct rp_profile_op *op = &nodes->ops[node->ops[i]];
         if (!most || op_bytes(op, &one) > op_bytes(most, &one) || op->heads)
             most = op;
     }
@@ -192,7 +192,7 @@ void rp_profile_node_shape(const struct rp_profile_nodes *nodes, const struct rp
 uint16_t rp_profile_node_layer(const struct rp_profile_nodes *nodes,
                                const struct rp_profile_node *node) {
     for (uint32_t i = 0; i < node->op_count; i++)
-        if (nodes->ops[node->op_begin + i].layer != RP_LAYER_NONE)
-            return nodes->ops[node->op_begin + i].layer;
+        if (nodes->ops[node->ops[i]].layer != RP_LAYER_NONE)
+            return nodes->ops[node->ops[i]].layer;
     return RP_LAYER_NONE;
 }

@@ -24,7 +24,7 @@ struct rp_profile_op {
 };
 
 struct rp_profile_node {
-    uint32_t op_begin, op_count;
+    uint32_t op_count, ops[RP_LAUNCH_OPS_MAX];
     bool repeated; /* another launch beside runs the same operators: they cost nothing here */
     const char *kernel;
 };

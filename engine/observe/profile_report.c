@@ -86,7 +86,7 @@ static double share_of(const struct report *r, const struct rp_profile_node *nod
     const struct rp_profile_nodes *nodes = &r->profile->nodes;
     bool logits = node->op_count > 0;
     for (uint32_t i = 0; i < node->op_count; i++) {
-        const struct rp_profile_op *op = &nodes->ops[node->op_begin + i];
+        const struct rp_profile_op *op = &nodes->ops[node->ops[i]];
         logits = logits && (op->rows == RP_ROWS_LOGIT || op->kind == RP_OP_SAMPLE);
     }
     if (all->kv_pairs)

@@ -136,12 +136,12 @@ static uint64_t behind(uint64_t ns, uint64_t begin_ns) { return ns > begin_ns ? 
 
 static enum rp_op_kind op_of(const struct rp_profile_nodes *nodes,
                              const struct rp_profile_node *node) {
-    const struct rp_profile_op *op = &nodes->ops[node->op_begin];
-    enum rp_op_kind kind = node->op_count ? op->kind : RP_OP_STEP_BEGIN;
+    enum rp_op_kind kind = node->op_count ? nodes->ops[node->ops[0]].kind : RP_OP_STEP_BEGIN;
     for (uint32_t i = 0; i < node->op_count; i++) {
-        if (op[i].kind == RP_OP_ATTENTION)
+        enum rp_op_kind member = nodes->ops[node->ops[i]].kind;
+        if (member == RP_OP_ATTENTION)
             return RP_OP_ATTENTION;
-        if (op[i].kind == RP_OP_LINEAR)
+        if (member == RP_OP_LINEAR)
             kind = RP_OP_LINEAR;
     }
     return kind;

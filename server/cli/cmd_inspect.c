@@ -133,7 +133,7 @@ static void print_view(const struct rp_program *program, const struct rp_view *v
         return;
     }
     const struct rp_tensor *tensor = &program->tensors[view->tensor];
-    int len = snprintf(out, 96, "%s(%u, %u) %s", tensor->name, rp_bucket_rows(bucket, tensor->rows),
+    int len = snprintf(out, 96, "%s(%u, %u) %s", tensor->name, rp_program_rows(program, bucket, tensor->rows),
                        view->cols, rp_dtype_name(tensor->dtype));
     if (view->cols != tensor->cols && len > 0 && len < 96)
         snprintf(out + len, (size_t)(96 - len), " at %u", view->col);
@@ -193,7 +193,7 @@ static int print_tensors(const struct inspection *in, const struct rp_bucket *bu
                      "offset", "first..last operator");
     for (uint32_t i = 0; i < program->tensor_count; i++) {
         const struct rp_tensor *tensor = &program->tensors[i];
-        if (lives[i].first > lives[i].last || !rp_tensor_bytes(tensor, bucket, &bytes))
+        if (lives[i].first > lives[i].last || !rp_tensor_bytes(program, tensor, bucket, &bytes))
             continue;
         rp_buffer_printf(out, "%-32s %-6s %10u %12zu %12zu  %u..%u\n", tensor->name,
                          rp_dtype_name(tensor->dtype), tensor->cols, bytes, offsets[i],

@@ -33,8 +33,8 @@ static struct rp_op norm_op(float eps) {
     memset(op.name, 0, sizeof op.name);
     memcpy(op.name, "norm", 4);
     op.layer = RP_LAYER_NONE;
-    op.in[0] = (struct rp_view){0, 0, 8};
-    op.in[1] = (struct rp_view){RP_NO_TENSOR, 0, 0};
+    op.in_count = 1;
+    op.in[0] = op.in[1] = (struct rp_view){0, 0, 8};
     op.out = (struct rp_view){0, 0, 8};
     op.weight = NULL;
     op.vector = NULL;
@@ -79,20 +79,23 @@ static void test_the_fingerprint_does_not_see_addresses_or_padding(void **state)
     struct rp_op op = norm_op(1e-5f), other = norm_op(1e-5f);
     uint64_t fingerprint = fingerprint_with(8, RP_DTYPE_F32, "x", &op);
     other.vector = weight;
-    other.in[1].col = 3; /* of no tensor */
+    other.in[1].col = 3; /* past in_count */
     assert_true(fingerprint_with(8, RP_DTYPE_F32, "x", &other) == fingerprint);
 }
 
 static void test_the_fingerprint_sees_every_part_of_a_program(void **state) {
     (void)state;
     struct rp_op op = norm_op(1e-5f), eps = norm_op(1e-6f), rows = op, name = op, kind = op,
-                 view = op;
+                 view = op, two = op, three = op;
     struct rp_op layer = op;
     rows.rows = RP_ROWS_LOGIT;
     name.name[0] = 'm';
     kind.kind = RP_OP_ADD;
     view.out.cols = 4;
     layer.layer = 0;
+    two.in_count = 2;
+    three.in_count = 3;
+    three.in[2] = op.in[0];
     const uint64_t all[] = {
         fingerprint_with(8, RP_DTYPE_F32, "x", &op),
         fingerprint_with(9, RP_DTYPE_F32, "x", &op),
@@ -104,6 +107,8 @@ static void test_the_fingerprint_sees_every_part_of_a_program(void **state) {
         fingerprint_with(8, RP_DTYPE_F32, "x", &kind),
         fingerprint_with(8, RP_DTYPE_F32, "x", &layer),
         fingerprint_with(8, RP_DTYPE_F32, "x", &view),
+        fingerprint_with(8, RP_DTYPE_F32, "x", &two),
+        fingerprint_with(8, RP_DTYPE_F32, "x", &three),
     };
     for (size_t i = 0; i < RP_ARRAY_COUNT(all); i++)
         for (size_t j = 0; j < i; j++)

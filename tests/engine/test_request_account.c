@@ -21,7 +21,6 @@ static void add(enum rp_op_kind kind, enum rp_rows rows, const struct rp_matrix 
     struct rp_op op = {.kind = kind,
                        .rows = rows,
                        .weight = weight,
-                       .in = {{RP_NO_TENSOR, 0, 0}, {RP_NO_TENSOR, 0, 0}},
                        .out = {RP_NO_TENSOR, 0, 0}};
     if (kind == RP_OP_ATTENTION) {
         op.u.attention.heads = 2;

@@ -103,8 +103,8 @@ static bool makes_codes(const struct rp_launch_info *launch) {
 /* The product of a launch, or NULL. */
 static const struct rp_op *product_of(const struct rp_launch_info *launch) {
     for (uint32_t i = 0; i < launch->op_count; i++)
-        if (driver.program.ops[launch->op_begin + i].kind == RP_OP_LINEAR)
-            return &driver.program.ops[launch->op_begin + i];
+        if (driver.program.ops[launch->ops[i]].kind == RP_OP_LINEAR)
+            return &driver.program.ops[launch->ops[i]];
     return NULL;
 }
 
@@ -132,8 +132,8 @@ static void check_codes(const struct rp_launch_info *launches, uint32_t count) {
         bool own = strcmp(launches[i].kernel, "quantize") == 0;
         if (makes_codes(&launches[i])) {
             const struct rp_op *next = i + 1 < count ? product_of(&launches[i + 1]) : NULL;
-            uint32_t behind = launches[i].op_begin + (own ? 0 : launches[i].op_count);
-            if (!takes_quantized(next) || launches[i + 1].op_begin != behind ||
+            uint32_t behind = launches[i].ops[0] + (own ? 0 : launches[i].op_count);
+            if (!takes_quantized(next) || launches[i + 1].ops[0] != behind ||
                 launches[i].prepares != own || launches[i + 1].prepares)
                 fail_with_list(launches, count, i, "codes that the next launch does not take");
         } else if (takes_quantized(op) && !own) {
@@ -149,7 +149,7 @@ static void kernels_of_layer(const struct rp_launch_info *launches, uint32_t cou
     size_t len = 0;
     text[0] = '\0';
     for (uint32_t i = 0; i < count; i++)
-        if (driver.program.ops[launches[i].op_begin].layer == 1)
+        if (driver.program.ops[launches[i].ops[0]].layer == 1)
             len += (size_t)snprintf(text + len, size - len, "%s ", launches[i].kernel);
 }
 

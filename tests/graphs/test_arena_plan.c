@@ -22,9 +22,9 @@ static int teardown(void **state) {
 
 static void add_copy(int32_t from, int32_t to) {
     struct rp_op op = {.kind = RP_OP_ADD, .rows = RP_ROWS_TOKEN, .name = "op"};
-    op.in[0] = op.in[1] = op.out = (struct rp_view){RP_NO_TENSOR, 0, 0};
+    op.out = (struct rp_view){RP_NO_TENSOR, 0, 0};
     if (from != RP_NO_TENSOR)
-        op.in[0] = rp_view_all(&program, from);
+        rp_op_add_input(&op, rp_view_all(&program, from));
     if (to != RP_NO_TENSOR)
         op.out = rp_view_all(&program, to);
     assert_true(rp_program_add_op(&program, &op) >= 0);
@@ -80,14 +80,14 @@ static void test_random_programs_never_overlap_what_lives_together(void **state)
         rp_program_lifetimes(&program, lives);
         for (int a = 0; a < TENSORS; a++) {
             size_t a_bytes, b_bytes;
-            assert_true(rp_tensor_bytes(&program.tensors[a], &bucket, &a_bytes));
+            assert_true(rp_tensor_bytes(&program, &program.tensors[a], &bucket, &a_bytes));
             if (lives[a].first > lives[a].last)
                 continue;
             assert_true(offsets[a] % RP_ARENA_ALIGN == 0 && offsets[a] + a_bytes <= bytes);
             for (int b = 0; b < a; b++) {
                 if (lives[b].first > lives[a].last || lives[b].last < lives[a].first)
                     continue;
-                assert_true(rp_tensor_bytes(&program.tensors[b], &bucket, &b_bytes));
+                assert_true(rp_tensor_bytes(&program, &program.tensors[b], &bucket, &b_bytes));
                 assert_true(offsets[a] >= offsets[b] + b_bytes ||
                             offsets[b] >= offsets[a] + a_bytes);
             }

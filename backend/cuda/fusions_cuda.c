@@ -1,0 +1,282 @@
+/* fusions_cuda.c - which operators one CUDA kernel runs: the table of fusions and its conditions. */
+#include "backend/cuda/lower_internal_cuda.h"
+
+static const struct lowering *lowering_of(const struct rp_fuse_input *input) {
+    return input->backend;
+}
+
+/* -- GEMMs -------------------------------------------------------------------------------------------- */
+
+/* The forms of a candidate with an activation that a kernel runs. */
+static bool gates(const struct lowering *low, const struct rp_fused_op *fused, bool quantized) {
+    struct rp_matmul_cuda matmul = rp_lower_describe_matmul(low, fused, quantized);
+    return !rp_lower_uses_library(low, &matmul) && rp_matmul_cuda_gates(&matmul);
+}
+
+/* Of rows as they are, which the kernel quantizes where the weights are W8A8. */
+static bool gates_plain(const struct lowering *low, const struct rp_fused_op *fused) {
+    struct rp_matmul_cuda matmul = rp_lower_describe_matmul(low, fused, false);
+    const struct rp_op *linear =
+        op_at(low, rp_fused_find(low->program, fused, RP_OP_LINEAR));
+    return gates(low, fused, false) && (!rp_lower_is_w8a8(linear) || matmul.norm.cols ||
+                                        rp_matmul_cuda_quantizes(&matmul));
+}
+
+static bool has_bias(const struct rp_op *linear) { return linear->vector || linear->u.linear.bias; }
+
+static const char *refuse_gated(const struct rp_fuse_input *input,
+                                const struct rp_fused_op *fused) {
+    const struct lowering *low = lowering_of(input);
+    const struct rp_op *linear = member_of(low, fused, 0);
+    if (has_bias(linear))
+        return "the gated kernels add no bias";
+    return gates_plain(low, fused) || (rp_lower_is_w8a8(linear) && gates(low, fused, true))
+               ? NULL
+               : "no gated kernel for this matrix, type and number of rows";
+}
+
+static const char *refuse_normed(const struct rp_fuse_input *input,
+                                 const struct rp_fused_op *fused) {
+    const struct lowering *low = lowering_of(input);
+    const struct rp_op *norm = member_of(low, fused, 0);
+    struct rp_fused_op without = *fused;
+    without.op_count = 2;
+    if (norm->u.norm.group != norm->in[0].cols ||
+        low->program->tensors[norm->in[0].tensor].dtype != RP_DTYPE_F32 ||
+        low->program->tensors[norm->out.tensor].dtype != RP_DTYPE_BF16)
+        return "it is not a norm of whole f32 rows to bf16";
+    struct rp_matmul_cuda matmul = rp_lower_describe_matmul(low, &without, false);
+    if (!rp_matmul_cuda_norms(&matmul))
+        return "no GEMM kernel norms its rows for this matrix, type and number of rows";
+    if (fused->op_count == 3 && (has_bias(member_of(low, fused, 1)) || !gates_plain(low, fused)))
+        return "no gated kernel for this matrix, type and number of rows";
+    return NULL;
+}
+
+static const char *refuse_linear_add(const struct rp_fuse_input *input,
+                                     const struct rp_fused_op *fused) {
+    const struct lowering *low = lowering_of(input);
+    return low->program->tensors[member_of(low, fused, 0)->out.tensor].dtype == RP_DTYPE_F32
+               ? NULL
+               : "its output is not f32";
+}
+
+static bool needs_quantized(const struct rp_fuse_input *input, const struct rp_fused_op *fused) {
+    const struct lowering *low = lowering_of(input);
+    const struct rp_op *first = member_of(low, fused, 0);
+    if (!rp_lower_is_w8a8(first)) /* W8A8 kernels that norm also quantize */
+        return false;
+    if (last_of(low, fused)->kind == RP_OP_ACTIVATION)
+        return !gates_plain(low, fused);
+    struct rp_matmul_cuda matmul = rp_lower_describe_matmul(low, fused, false);
+    return !rp_matmul_cuda_quantizes(&matmul);
+}
+
+/* Only planning knows whether K is split: plans into memory that is dropped. */
+static bool leaves_partials(const struct rp_fuse_input *input, const struct rp_fused_op *fused) {
+    struct rp_arena memory = {0};
+    struct rp_cuda_launch launch;
+    struct rp_cuda_partials partials = {0};
+    struct rp_fused_op asked = *fused;
+    asked.partials_to = 0;
+    int status = rp_lower_plan_matmul(lowering_of(input), &asked, needs_quantized(input, fused),
+                                      &memory, &launch, &partials);
+    rp_arena_deinit(&memory);
+    return status == RP_OK && partials.count != 0;
+}
+
+/* -- small operators ---------------------------------------------------------------------------------- */
+
+static bool is_whole(const struct rp_op *norm) { return norm->u.norm.group == norm->in[0].cols; }
+
+/* A norm that its GEMM's kernel can run is left to it, unless the term was normed itself (Gemma2):
+ * there add + norm is what was measured. */
+static const char *refuse_add_norm(const struct rp_fuse_input *input,
+                                   const struct rp_fused_op *fused) {
+    const struct lowering *low = lowering_of(input);
+    const struct rp_op *add = member_of(low, fused, 0), *norm = last_of(low, fused);
+    uint32_t at = fused->ops[0], last = fused->ops[fused->op_count - 1];
+    if (!is_whole(norm))
+        return "it is not a norm of whole rows";
+    if (fused->partials_from != RP_FUSED_NONE || fused->op_count != 2)
+        return NULL;
+    while (at-- > input->begin)
+        if (rp_views_overlap(&op_at(low, at)->out, &add->in[1]))
+            break;
+    if (at < input->end && op_at(low, at)->kind == RP_OP_NORM)
+        return NULL;
+    struct rp_fused_op normed = *fused;
+    normed.ops[0] = last;
+    normed.ops[1] = rp_first_reader(low->program, last + 1, &norm->out);
+    if (normed.ops[1] == RP_FUSED_NONE || normed.ops[1] >= input->end ||
+        op_at(low, normed.ops[1])->kind != RP_OP_LINEAR ||
+        !rp_same_view(&norm->out, &op_at(low, normed.ops[1])->in[0]) ||
+        refuse_normed(input, &normed))
+        return NULL;
+    return "the norm is fused to its GEMM";
+}
+
+/* [norm of q, norm of k,] rope of both, kv_write: columns of one f32 tensor, q then k then v. The kernel
+ * stores q alone: k and v are in the pages. */
+static const char *refuse_qkv_post(const struct rp_fuse_input *input,
+                                   const struct rp_fused_op *fused) {
+    const struct lowering *low = lowering_of(input);
+    const struct rp_op *write = last_of(low, fused);
+    const struct rp_op *rope = member_of(low, fused, fused->op_count - 2);
+    uint32_t norms = fused->op_count - 2;
+    if ((norms != 0 && norms != 2) || rope->kind != RP_OP_ROPE || write->kind != RP_OP_KV_WRITE)
+        return "it is not rope and kv_write, with the norms of q and k or without norms";
+    uint32_t head_dim = write->u.kv_write.head_dim, kv_cols = write->in[0].cols;
+    uint32_t q_cols = rope->out.cols - kv_cols;
+    const struct rp_view kv = {rope->out.tensor, q_cols, 2 * kv_cols};
+    if (write->in[0].tensor != rope->out.tensor || write->in[1].tensor != rope->out.tensor ||
+        low->program->tensors[rope->out.tensor].dtype != RP_DTYPE_F32 ||
+        rope->u.rope.head_dim != head_dim || rope->out.col != 0 || rope->out.cols <= kv_cols ||
+        write->in[0].col != q_cols || write->in[1].col != q_cols + kv_cols)
+        return "q, k and v are not columns of one f32 tensor";
+    for (uint32_t i = 0; i < norms; i++) {
+        const struct rp_op *norm = member_of(low, fused, i);
+        if (norm->kind != RP_OP_NORM || norm->u.norm.group != head_dim ||
+            !rp_same_view(&norm->in[0], &norm->out) || norm->out.tensor != rope->out.tensor ||
+            norm->out.col != (i ? q_cols : 0) || norm->out.cols != (i ? kv_cols : q_cols) ||
+            norm->u.norm.eps != member_of(low, fused, 0)->u.norm.eps)
+            return "the norms are not those of q and k";
+    }
+    return rp_is_read(low->program, fused->ops[fused->op_count - 1] + 1, &kv)
+               ? "k or v is read again"
+               : NULL;
+}
+
+/* -- the table ------------------------------------------------------------------------------------------ */
+
+enum fusion {
+    QKV_POST,
+    NORM_LINEAR_GATED,
+    NORM_LINEAR,
+    LINEAR_GATED,
+    LINEAR_PARTIALS,
+    LINEAR_ADD,
+    ADD_GATHER_NORM,
+    ADD_NORM,
+    GATHER_NORM,
+    STEP_BEGIN,
+    EMBED,
+    NORM,
+    LINEAR,
+    ROPE,
+    KV_WRITE,
+    ATTENTION,
+    ACTIVATION,
+    ADD,
+    GATHER_ROWS,
+    ALLREDUCE,
+    SOFT_CAP,
+    SAMPLE,
+    FUSION_COUNT
+};
+
+#define ONE(op, text, bits)                                                                        \
+    [op] = {.name = text, .flags = (bits), .step_count = 1, .steps = {{RP_OP_##op, 0}}}
+static const struct rp_fusion fusions[FUSION_COUNT] = {
+    [QKV_POST] = {.name = "qkv_post",
+                  .form = RP_FUSION_ROWS,
+                  .flags = RP_FUSION_PARTIALS_IN,
+                  .step_count = 3,
+                  .steps = {{RP_OP_NORM, 0}, {RP_OP_ROPE, 0}, {RP_OP_KV_WRITE, 0}},
+                  .refuses = refuse_qkv_post},
+    [NORM_LINEAR_GATED] = {.name = "norm_linear_gated",
+                           .step_count = 3,
+                           .steps = {{RP_OP_NORM, 0}, {RP_OP_LINEAR, 0}, {RP_OP_ACTIVATION, 0}},
+                           .refuses = refuse_normed},
+    [NORM_LINEAR] = {.name = "norm_linear",
+                     .flags = RP_FUSION_PARTIALS_OUT,
+                     .step_count = 2,
+                     .steps = {{RP_OP_NORM, 0}, {RP_OP_LINEAR, 0}},
+                     .refuses = refuse_normed},
+    [LINEAR_GATED] = {.name = "linear_gated",
+                      .step_count = 2,
+                      .steps = {{RP_OP_LINEAR, 0}, {RP_OP_ACTIVATION, 0}},
+                      .refuses = refuse_gated},
+    [LINEAR_PARTIALS] = {.name = "linear_partials",
+                         .flags = RP_FUSION_PARTIALS_OUT | RP_FUSION_PARTIALS_ONLY,
+                         .step_count = 1,
+                         .steps = {{RP_OP_LINEAR, 0}}},
+    [LINEAR_ADD] = {.name = "linear_add",
+                    .flags = RP_FUSION_RESIDUAL,
+                    .step_count = 2,
+                    .steps = {{RP_OP_LINEAR, 0}, {RP_OP_ADD, 1}},
+                    .refuses = refuse_linear_add},
+    [ADD_GATHER_NORM] = {.name = "add_gather_norm",
+                         .flags = RP_FUSION_RESIDUAL | RP_FUSION_QUANTIZES |
+                                  RP_FUSION_PARTIALS_IN | RP_FUSION_PARTIALS_ONLY,
+                         .step_count = 3,
+                         .sums = 1,
+                         .steps = {{RP_OP_ADD, 0}, {RP_OP_GATHER_ROWS, 0}, {RP_OP_NORM, 0}},
+                         .refuses = refuse_add_norm},
+    [ADD_NORM] = {.name = "add_norm",
+                  .flags = RP_FUSION_RESIDUAL | RP_FUSION_STORES | RP_FUSION_QUANTIZES |
+                           RP_FUSION_PARTIALS_IN,
+                  .step_count = 2,
+                  .sums = 1,
+                  .steps = {{RP_OP_ADD, 0}, {RP_OP_NORM, 0}},
+                  .refuses = refuse_add_norm},
+    [GATHER_NORM] = {.name = "gather_norm",
+                     .flags = RP_FUSION_QUANTIZES,
+                     .step_count = 2,
+                     .steps = {{RP_OP_GATHER_ROWS, 0}, {RP_OP_NORM, 0}}},
+    ONE(STEP_BEGIN, "step_begin", 0),
+    ONE(EMBED, "embed", 0),
+    ONE(NORM, "norm", RP_FUSION_QUANTIZES),
+    ONE(LINEAR, "linear", 0),
+    ONE(ROPE, "rope", 0),
+    ONE(KV_WRITE, "kv_write", 0),
+    ONE(ATTENTION, "attention", 0),
+    ONE(ACTIVATION, "activation", RP_FUSION_QUANTIZES | RP_FUSION_PARTIALS_IN),
+    ONE(ADD, "add", 0),
+    ONE(GATHER_ROWS, "gather_rows", 0),
+    ONE(ALLREDUCE, "allreduce", 0),
+    ONE(SOFT_CAP, "soft_cap", 0),
+    ONE(SAMPLE, "sample", 0),
+};
+#undef ONE
+
+/* In place, and the group is this device alone: the sum is there. */
+static int emit_allreduce(struct lowering *low, const struct rp_fused_op *fused) {
+    (void)low;
+    (void)fused;
+    return RP_OK;
+}
+
+static int (*const emitters[FUSION_COUNT])(struct lowering *, const struct rp_fused_op *) = {
+    [QKV_POST] = rp_lower_qkv_post,
+    [NORM_LINEAR_GATED] = rp_lower_matmul,
+    [NORM_LINEAR] = rp_lower_matmul,
+    [LINEAR_GATED] = rp_lower_matmul,
+    [LINEAR_PARTIALS] = rp_lower_matmul,
+    [LINEAR_ADD] = rp_lower_matmul,
+    [ADD_GATHER_NORM] = rp_lower_add_norm,
+    [ADD_NORM] = rp_lower_add_norm,
+    [GATHER_NORM] = rp_lower_norm,
+    [STEP_BEGIN] = rp_lower_step_begin,
+    [EMBED] = rp_lower_embed,
+    [NORM] = rp_lower_norm,
+    [LINEAR] = rp_lower_matmul,
+    [ROPE] = rp_lower_rope,
+    [KV_WRITE] = rp_lower_kv_write,
+    [ATTENTION] = rp_lower_attention,
+    [ACTIVATION] = rp_lower_activation,
+    [ADD] = rp_lower_add,
+    [GATHER_ROWS] = rp_lower_gather,
+    [ALLREDUCE] = emit_allreduce,
+    [SOFT_CAP] = rp_lower_soft_cap,
+    [SAMPLE] = rp_lower_sample,
+};
+
+const struct rp_fusion_table rp_cuda_fusions = {.fusions = fusions,
+                                                .count = FUSION_COUNT,
+                                                .leaves_partials = leaves_partials,
+                                                .needs_quantized = needs_quantized};
+
+int rp_lower_emit(struct lowering *low, const struct rp_fused_op *fused) {
+    return emitters[fused->fusion](low, fused);
+}

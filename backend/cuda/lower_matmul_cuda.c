@@ -1,0 +1,141 @@
+/* lower_matmul_cuda.c - GEMMs, with the norm before and the activation or sum after them.
+ *
+ * The rows of a W8A8 GEMM (RP_INPUT_QUANTIZED) come in one of three ways, as the fusion pass decided:
+ * its kernel quantizes them, those of a fused norm too; the operator before it stored them quantized;
+ * or a launch of their own does it. */
+#include "backend/cuda/lower_internal_cuda.h"
+
+/* --numerics fast: from so many rows on cuBLASLt is faster than our bf16 kernels (bench/results). */
+#define CUBLASLT_ROWS 513
+
+static bool is_8_bits(const struct rp_op *linear) {
+    return rp_dtype_bytes(linear->weight->dtype) == 1;
+}
+
+bool rp_lower_is_w8a8(const struct rp_op *linear) {
+    return linear->kind == RP_OP_LINEAR && is_8_bits(linear) &&
+           linear->weight->input == RP_INPUT_QUANTIZED;
+}
+
+static uint32_t codes_stride(uint32_t cols) { return (uint32_t)RP_ALIGN_UP(cols, 16u); }
+
+int rp_lower_codes_open(struct lowering *low) {
+    const struct rp_step_config *step = &low->bindings->step.config;
+    size_t rows = RP_MAX(step->token_capacity, step->logit_row_capacity);
+    uint32_t widest = 0;
+    for (uint32_t i = 0; i < low->program->op_count; i++)
+        if (rp_lower_is_w8a8(op_at(low, i)))
+            widest = RP_MAX(widest, op_at(low, i)->weight->cols);
+    if (widest == 0)
+        return RP_OK;
+    size_t code_bytes = RP_ALIGN_UP(rows * codes_stride(widest), (size_t)256);
+    low->codes = scratch_of(low, RP_CUDA_SCRATCH_CODES, code_bytes + rows * sizeof(float));
+    if (!low->codes)
+        return out_of_memory(low, "quantized rows");
+    low->code_scales = (float *)(void *)(low->codes + code_bytes);
+    return RP_OK;
+}
+
+struct rp_cuda_codes rp_lower_codes(const struct lowering *low, const struct rp_op *linear) {
+    return (struct rp_cuda_codes){.data = low->codes,
+                                  .scales = low->code_scales,
+                                  .stride = codes_stride(linear->weight->cols),
+                                  .dtype = linear->weight->dtype};
+}
+
+static const struct rp_op *linear_of(const struct lowering *low, const struct rp_fused_op *fused) {
+    return op_at(low, rp_fused_find(low->program, fused, RP_OP_LINEAR));
+}
+
+struct rp_matmul_cuda rp_lower_describe_matmul(const struct lowering *low,
+                                               const struct rp_fused_op *fused, bool quantized) {
+    const struct rp_op *first = member_of(low, fused, 0), *last = last_of(low, fused);
+    uint32_t at = rp_fused_find(low->program, fused, RP_OP_LINEAR);
+    const struct rp_op *op = op_at(low, at);
+    struct rp_values in = values_of(low, &op->in[0]);
+    struct rp_matmul_cuda matmul = {.rows = rows_of(low, op),
+                                    .limits = low->device->limits,
+                                    .weight = op->weight,
+                                    .in = quantized ? low->codes : in.data,
+                                    .in_stride =
+                                        quantized ? codes_stride(op->weight->cols) : in.stride,
+                                    .in_scales = quantized ? low->code_scales : NULL,
+                                    .out = values_of(low, &last->out),
+                                    .gate_up = rp_feeds_activation(low->program, at),
+                                    .gated = last->kind == RP_OP_ACTIVATION,
+                                    .accumulate = last->kind == RP_OP_ADD};
+    if (matmul.gated)
+        matmul.fn = last->u.activation.fn;
+    if (first->kind == RP_OP_NORM) {
+        struct rp_values rows = values_of(low, &first->in[0]);
+        matmul.norm = (struct rp_matmul_norm){.in = rows.data,
+                                              .in_stride = rows.stride,
+                                              .cols = first->in[0].cols,
+                                              .eps = first->u.norm.eps,
+                                              .weight_offset = first->u.norm.weight_offset};
+    }
+    return matmul;
+}
+
+bool rp_lower_uses_library(const struct lowering *low, const struct rp_matmul_cuda *matmul) {
+    return low->device->cublaslt && rp_dtype_bytes(matmul->weight->dtype) != 1 &&
+           matmul->rows.max_rows >= CUBLASLT_ROWS;
+}
+
+int rp_lower_plan_matmul(const struct lowering *low, const struct rp_fused_op *fused, bool quantized,
+                         struct rp_arena *memory, struct rp_cuda_launch *launch,
+                         struct rp_cuda_partials *partials) {
+    const struct rp_op *op = linear_of(low, fused), *first = member_of(low, fused, 0);
+    const struct rp_step_config *step = &low->bindings->step.config;
+    struct rp_matmul_cuda matmul = rp_lower_describe_matmul(low, fused, quantized);
+    matmul.partials_wanted = fused->partials_to != RP_FUSED_NONE;
+    matmul.workspace_bytes = rp_matmul_cuda_workspace_bytes(
+        &low->device->limits, RP_MAX(step->token_capacity, step->logit_row_capacity),
+        rp_lowering_widest_linear(low->program));
+    matmul.workspace = scratch_of(low, RP_CUDA_SCRATCH_MATMUL, matmul.workspace_bytes);
+    if (!matmul.workspace)
+        return out_of_memory(low, "the matmuls' workspace");
+    int status = rp_lowering_check_input(low->program, op, low->err);
+    if (status == RP_OK)
+        status = constant_of(low, op->vector, op->weight->rows, &matmul.bias);
+    if (status == RP_OK && matmul.norm.cols)
+        status = constant_of(low, first->vector, matmul.norm.cols, &matmul.norm.weight);
+    if (status != RP_OK)
+        return status;
+    if (rp_lower_uses_library(low, &matmul) && !matmul.gated) {
+        memset(partials, 0, sizeof *partials);
+        status = rp_cublaslt_plan(low->device->cublaslt, &matmul, memory, launch, NULL);
+        if (status != RP_STATUS_UNSUPPORTED)
+            return status;
+    }
+    return rp_matmul_cuda_plan(&matmul, memory, launch, partials, low->err);
+}
+
+static int quantize_rows(struct lowering *low, const struct rp_fused_op *fused) {
+    const struct rp_op *op = linear_of(low, fused);
+    struct rp_quantize_cuda args = {.rows = rows_of(low, op),
+                                    .in = values_of(low, &op->in[0]),
+                                    .cols = op->weight->cols,
+                                    .codes = rp_lower_codes(low, op),
+                                    .behind_product = fused->after_matmul};
+    struct rp_fused_op alone = *fused;
+    alone.op_count = 1;
+    alone.ops[0] = rp_fused_find(low->program, fused, RP_OP_LINEAR);
+    int status = ADD_LAUNCH(low, &alone, "quantize", rp_quantize_cuda_run, args);
+    if (status == RP_OK)
+        low->graph->nodes[low->graph->node_count - 1].info.prepares = true;
+    return status;
+}
+
+int rp_lower_matmul(struct lowering *low, const struct rp_fused_op *fused) {
+    struct rp_cuda_partials *partials = &low->partials[fused - low->fused.ops];
+    struct rp_cuda_launch launch;
+    int status = fused->input_quantized && fused->quantized_from == RP_FUSED_NONE
+                     ? quantize_rows(low, fused)
+                     : RP_OK;
+    if (status == RP_OK)
+        status = rp_lower_plan_matmul(low, fused, fused->input_quantized, &low->graph->memory,
+                                      &launch, partials);
+    RP_ASSERT(status != RP_OK || (partials->count != 0) == (fused->partials_to != RP_FUSED_NONE));
+    return status == RP_OK ? append(low, fused, &launch) : status;
+}
