@@ -6,17 +6,12 @@
 #include "attention/attention_internal_cuda.h"
 #include "base/bf16.h"
 #include "device/quantize_row.h"
-#include "tests/support/gpu.h"
+#include "tests/support/gpu_test.h"
+#include "tests/support/test_values.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #define SLOTS  40
 #define ROWS   48
@@ -45,19 +40,6 @@ static struct {
     uint32_t lengths[SLOTS];
     uint32_t sequences[ROWS]; /* of a row */
 } f;
-
-static float value_of(uint32_t what, uint32_t sequence, uint32_t position, uint32_t head,
-                      uint32_t d) {
-    uint32_t x = what * 0x9E3779B9u ^ sequence * 0x85EBCA6Bu ^ position * 0xC2B2AE35u ^
-                 head * 0x27D4EB2Fu ^ d * 0x165667B1u;
-    for (int i = 0; i < 2; i++) {
-        x ^= x >> 15;
-        x *= 0x2C1B3C6Du;
-        x ^= x >> 12;
-        x *= 0x297A2D39u;
-    }
-    return (float)(int32_t)(x ^ (x >> 15)) * 0x1p-31f;
-}
 
 static void drop(void) {
     rp_free_aligned(f.args.kv.base);
@@ -131,7 +113,7 @@ static unsigned char *run_at(uint32_t which, uint32_t slot, uint32_t position, u
 
 static float kv_value(uint32_t which, uint32_t sequence, uint32_t position, uint32_t head,
                       uint32_t d) {
-    float x = value_of(which, sequence, position, head, d) * (which == 0 ? 3.0f : 1.0f);
+    float x = rp_test_value_of(which, sequence, position, head, d) * (which == 0 ? 3.0f : 1.0f);
     if (!has_odd_sizes)
         return x;
     return which == 0 ? x * 0x1p-25f : ldexpf(x, (int)(position * 11 % 71) - 40 + (int)sequence);
@@ -205,7 +187,7 @@ static void add_row(uint32_t slot, uint32_t sequence, uint32_t count, uint32_t f
         step->positions[token + i] = finished ? 0 : position;
         for (uint32_t c = 0; c < f.args.heads * f.args.head_dim; c++)
             f.q[(token + i) * f.args.q_stride + c] =
-                value_of(2, sequence, position, 0, c) * (has_odd_sizes ? 0x1p25f : 1.0f);
+                rp_test_value_of(2, sequence, position, 0, c) * (has_odd_sizes ? 0x1p25f : 1.0f);
     }
     step->counts->token_count += count;
 }

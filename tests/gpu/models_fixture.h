@@ -10,18 +10,12 @@
 #include "base/memory.h"
 #include "engine/buckets.h"
 #include "tests/support/driver.h"
-#include "tests/support/gpu.h"
+#include "tests/support/gpu_test.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 enum {
     SEQUENCES = 64,

@@ -6,18 +6,12 @@
 #include "base/bf16.h"
 #include "base/memory.h"
 #include "device/ops_cuda.h"
-#include "tests/support/gpu.h"
+#include "tests/support/gpu_test.h"
 
 #include <cuda_runtime_api.h>
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #define MAX_ROWS        9
 #define LIVE_ROWS       6
@@ -59,10 +53,7 @@ static struct twin twin_make(uint32_t rows, uint32_t cols, size_t stride, uint32
 
 static void twin_set(struct twin *t, size_t row, size_t col, float value) {
     size_t at = row * t->host.stride + col;
-    if (t->host.dtype == RP_DTYPE_F32)
-        ((float *)t->host.data)[at] = value;
-    else
-        ((uint16_t *)t->host.data)[at] = rp_f32_to_bf16(value);
+    rp_test_put(t->host.data, t->host.dtype, at, value);
 }
 
 static void twin_upload(struct twin *t) {

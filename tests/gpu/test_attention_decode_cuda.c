@@ -52,12 +52,6 @@ static void the_plan_cuts_prompt_rows_into_tiles_longest_first(void **state) {
     assert_true(rp_gpu_canaries_hold());
 }
 
-int main(void) {
-    if (rp_gpu_skip_code())
-        return 77;
-    const struct CMUnitTest tests[] = {
-        DECODE_CASES,
-        cmocka_unit_test_teardown(the_plan_cuts_prompt_rows_into_tiles_longest_first, teardown),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RP_GPU_TEST_MAIN(NULL, NULL, DECODE_CASES,
+                 cmocka_unit_test_teardown(the_plan_cuts_prompt_rows_into_tiles_longest_first,
+                                           teardown))

@@ -5,17 +5,14 @@
 #include "base/bf16.h"
 #include "device/quantize_row.h"
 #include "tests/gpu/mask_programs.h"
-#include "tests/support/gpu.h"
+#include "tests/support/gpu_test.h"
+#include "tests/support/test_values.h"
 
 #include <cuda_runtime_api.h>
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #define SLOTS  6
 #define ROWS   8
@@ -43,23 +40,11 @@ static struct {
     unsigned char *got;
 } f;
 
-static float value_of(uint32_t what, uint32_t slot, uint32_t position, uint32_t head, uint32_t d) {
-    uint32_t x = what * 0x9E3779B9u ^ slot * 0x85EBCA6Bu ^ position * 0xC2B2AE35u ^
-                 head * 0x27D4EB2Fu ^ d * 0x165667B1u;
-    for (int i = 0; i < 2; i++) {
-        x ^= x >> 15;
-        x *= 0x2C1B3C6Du;
-        x ^= x >> 12;
-        x *= 0x297A2D39u;
-    }
-    return (float)(int32_t)(x ^ (x >> 15)) * 0x1p-31f;
-}
-
 static float rounded(float x) {
     return f.shape.kv != RP_DTYPE_F32 ? rp_bf16_to_f32(rp_f32_to_bf16(x)) : x;
 }
 static float q_of(uint32_t slot, uint32_t position, uint32_t head, uint32_t d) {
-    return value_of(2, slot, position, head, d);
+    return rp_test_value_of(2, slot, position, head, d);
 }
 
 static uint32_t *slot_words(uint32_t slot) {
@@ -200,7 +185,7 @@ static void store(uint32_t slot, uint32_t position, bool seen) {
         unsigned char *run = rp_kv_run(kv, page, LAYER, which, head);
         float row[256];
         for (uint32_t d = 0; d < kv->head_dim; d++) {
-            float x = value_of(which, slot, position, head, d) * (which == 0 ? 3.0f : 1.0f);
+            float x = rp_test_value_of(which, slot, position, head, d) * (which == 0 ? 3.0f : 1.0f);
             row[d] = seen ? x : NAN;
         }
         if (kv->scales_at)
@@ -539,16 +524,10 @@ static int close_nvrtc(void **state) {
     return 0;
 }
 
-int main(void) {
-    if (rp_gpu_skip_code())
-        return 77;
 #define TEST(name) cmocka_unit_test_teardown(name, teardown)
-    const struct CMUnitTest tests[] = {
-        TEST(capped_scores_are_the_formula_at_every_head_dim),
-        TEST(programs_are_the_formula_on_every_kernel),
-        TEST(a_row_has_the_same_bits_in_any_batch_and_chunk),
-        TEST(a_replay_with_other_lengths_and_parameters_equals_eager),
-        TEST(the_plan_lists_what_a_row_sees_and_nothing_else),
-    };
-    return cmocka_run_group_tests(tests, open_nvrtc, close_nvrtc);
-}
+
+RP_GPU_TEST_MAIN(open_nvrtc, close_nvrtc, TEST(capped_scores_are_the_formula_at_every_head_dim),
+                 TEST(programs_are_the_formula_on_every_kernel),
+                 TEST(a_row_has_the_same_bits_in_any_batch_and_chunk),
+                 TEST(a_replay_with_other_lengths_and_parameters_equals_eager),
+                 TEST(the_plan_lists_what_a_row_sees_and_nothing_else))

@@ -6,17 +6,11 @@
 #include "base/fp8.h"
 #include "base/memory.h"
 #include "tests/support/driver.h"
-#include "tests/support/gpu.h"
+#include "tests/support/gpu_test.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 enum { SEQUENCES = 8, PROMPT = 12, FORCED = 2, WRITTEN = 10, PAGE_TOKENS = 64 };
 
@@ -195,13 +189,7 @@ static void test_int8_writes_the_same_in_any_company_with_graphs_and_without(voi
     assert_memory_equal(alone, others, sizeof alone);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(test_logits_in_8_bits_are_those_of_the_cpu, tear_down),
-        cmocka_unit_test_teardown(test_int8_writes_the_same_in_any_company_with_graphs_and_without,
-                                  tear_down),
-    };
-    if (rp_gpu_skip_code())
-        return 77;
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RP_GPU_TEST_MAIN(NULL, NULL,
+                 cmocka_unit_test_teardown(test_logits_in_8_bits_are_those_of_the_cpu, tear_down),
+                 cmocka_unit_test_teardown(
+                     test_int8_writes_the_same_in_any_company_with_graphs_and_without, tear_down))

@@ -73,7 +73,7 @@ static void test_live_tokens_are_stored_as_on_the_cpu_and_nothing_else_is(void *
         memset(kv, 0xFF, bytes);
         for (uint32_t t = 0; t < f->step.host.counts->token_count; t++)
             for (uint32_t c = 0; c < 2 * columns && f->step.host.token_rows[t] != RP_ROW_NONE; c++)
-                kv[t * stride + c] = fixture_value(5, 0, t, 0, c);
+                kv[t * stride + c] = rp_test_value_of(5, 0, t, 0, c);
         struct rp_kv_write_args host = {.step = f->step.host,
                                         .kv = f->host.kv,
                                         .k = kv,
@@ -101,7 +101,7 @@ static void fill_extreme(float *row, uint32_t token, uint32_t cols) {
                                     127.0f, 3e38f,     INFINITY,  NAN,       1.0f};
     float top = largest[token % RP_ARRAY_COUNT(largest)];
     for (uint32_t c = 0; c < cols; c++) {
-        float x = fixture_value(4, 0, token, 0, c);
+        float x = rp_test_value_of(4, 0, token, 0, c);
         row[c] = token % 3 == 0 ? top * x : top == 127.0f ? rintf(x * 127.0f) + 0.5f : x * x * top;
         if (c == token % cols)
             row[c] = token % 2 ? -top : top;
@@ -168,21 +168,21 @@ static void open_post(struct fixture *f, struct post *post, uint32_t segments, b
     float *bias = rp_alloc(post->columns * sizeof(float));
     assert_true(post->values && post->norms && post->table && parts && bias);
     for (uint32_t i = 0; i < 2 * dim; i++)
-        post->norms[i] = 1.0f + 0.3f * fixture_value(6, 0, i, 0, 0);
+        post->norms[i] = 1.0f + 0.3f * rp_test_value_of(6, 0, i, 0, 0);
     for (uint32_t i = 0; i < POSITIONS * half; i++) {
-        float angle = 3.0f * fixture_value(7, 0, i, 0, 0);
+        float angle = 3.0f * rp_test_value_of(7, 0, i, 0, 0);
         post->table[2 * i] = cosf(angle);
         post->table[2 * i + 1] = sinf(angle);
     }
     for (uint32_t c = 0; c < post->columns; c++)
-        bias[c] = fixture_value(8, 0, c, 0, 0);
+        bias[c] = rp_test_value_of(8, 0, c, 0, 0);
     memset(post->values, 0xFF, post->bytes);
     memset(parts, 0xFF, post->bytes * RP_MAX(segments, 1));
     for (uint32_t t = 0; t < f->step.host.counts->token_count; t++)
         for (uint32_t c = 0; c < post->columns && f->step.host.token_rows[t] != RP_ROW_NONE; c++) {
             float sum = 0.0f;
             for (uint32_t s = 0; s < RP_MAX(segments, 1); s++) {
-                float part = fixture_value(9, s, t, 0, c);
+                float part = rp_test_value_of(9, s, t, 0, c);
                 parts[((size_t)s * FIXTURE_TOKENS + t) * post->columns + c] = part;
                 sum = s == 0 ? part : sum + part;
             }
@@ -355,15 +355,9 @@ static void test_the_fused_kernel_has_the_bits_of_the_separate_ones(void **state
         }
 }
 
-int main(void) {
-    if (rp_gpu_skip_code())
-        return 77;
 #define TEST(name) cmocka_unit_test_setup_teardown(name, fixture_setup, fixture_teardown)
-    const struct CMUnitTest tests[] = {
-        TEST(test_live_tokens_are_stored_as_on_the_cpu_and_nothing_else_is),
-        TEST(test_rows_of_extreme_values_have_the_codes_of_the_cpu),
-        TEST(test_the_fused_kernel_is_norm_rope_and_kv_write),
-        TEST(test_the_fused_kernel_has_the_bits_of_the_separate_ones),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+
+RP_GPU_TEST_MAIN(NULL, NULL, TEST(test_live_tokens_are_stored_as_on_the_cpu_and_nothing_else_is),
+                 TEST(test_rows_of_extreme_values_have_the_codes_of_the_cpu),
+                 TEST(test_the_fused_kernel_is_norm_rope_and_kv_write),
+                 TEST(test_the_fused_kernel_has_the_bits_of_the_separate_ones))

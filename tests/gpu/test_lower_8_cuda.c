@@ -3,16 +3,10 @@
  * Method: small models with shapes that the fast kernels take, lowered for 1, 8, 64 and 2,048 rows; the list of launches. */
 #include "base/memory.h"
 #include "tests/support/driver.h"
-#include "tests/support/gpu.h"
+#include "tests/support/gpu_test.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 enum { LAYERS = 3, PAGE_TOKENS = 64, POSITIONS = 2048, LAUNCHES_MAX = 256 };
 
@@ -220,14 +214,7 @@ static void test_norms_make_codes_of_what_they_give(void **state) {
 
 #define TEST(name) cmocka_unit_test_teardown(name, tear_down)
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        TEST(test_products_of_codes_find_theirs_at_every_batch),
-        TEST(test_without_fusion_each_product_has_its_codes_made),
-        TEST(test_w8a16_takes_rows_as_they_are),
-        TEST(test_norms_make_codes_of_what_they_give),
-    };
-    if (rp_gpu_skip_code())
-        return 77;
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RP_GPU_TEST_MAIN(NULL, NULL, TEST(test_products_of_codes_find_theirs_at_every_batch),
+                 TEST(test_without_fusion_each_product_has_its_codes_made),
+                 TEST(test_w8a16_takes_rows_as_they_are),
+                 TEST(test_norms_make_codes_of_what_they_give))

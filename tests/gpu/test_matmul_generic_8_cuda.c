@@ -6,14 +6,11 @@
 #include "device/quantize_row.h"
 #include "quant/matmul.h"
 #include "quant/matmul_internal_cuda.h"
-#include "tests/support/gpu.h"
+#include "tests/support/gpu_test.h"
+#include "tests/support/test_values.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #define LANES 32
 #define CHUNK 16
@@ -36,10 +33,7 @@ struct data {
 static uint32_t random_state = 1;
 
 static float next_value(void) {
-    random_state ^= random_state << 13;
-    random_state ^= random_state >> 17;
-    random_state ^= random_state << 5;
-    float value = (float)(int32_t)random_state * 0x1p-31f;
+    float value = rp_test_next_value(&random_state);
     return random_state % 61 == 0 ? value * 0x1p4f : value;
 }
 
@@ -112,15 +106,8 @@ static struct rp_matrix matrix_of(const struct problem *p, void *data, const flo
 
 /* Runs the product on the card; d->out is what came back. */
 static void run(const struct problem *p, struct data *d) {
-    struct rp_step_config config = {.slot_count = 4,
-                                    .pages_per_slot = 1,
-                                    .row_capacity = p->max_rows,
-                                    .token_capacity = p->max_rows,
-                                    .logit_row_capacity = p->max_rows,
-                                    .edit_capacity = 1,
-                                    .prompt_ring_capacity = 16};
     struct rp_gpu_step step;
-    rp_gpu_step_open(&step, &config);
+    rp_gpu_step_open_rows(&step, p->max_rows);
     step.host.counts->token_count = p->live;
     rp_gpu_step_upload(&step);
     unsigned char *in = rp_gpu_upload(d->in, d->in_bytes);
@@ -380,17 +367,10 @@ static void the_scalar_truth_of_the_cpu_is_near(void **state) {
     }
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(each_output_is_its_chains_for_any_number_of_rows),
-        cmocka_unit_test(odd_sizes_and_unaligned_rows_give_the_same_chains),
-        cmocka_unit_test(segments_are_scaled_apart_and_added_in_rising_order),
-        cmocka_unit_test(bias_comes_before_the_old_value_and_bf16_rounds_once),
-        cmocka_unit_test(rows_past_the_live_count_are_neither_used_nor_written),
-        cmocka_unit_test(a_row_of_scale_nan_gives_nan_alone),
-        cmocka_unit_test(the_scalar_truth_of_the_cpu_is_near),
-    };
-    if (rp_gpu_skip_code())
-        return 77;
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RP_GPU_TEST_MAIN(NULL, NULL, cmocka_unit_test(each_output_is_its_chains_for_any_number_of_rows),
+                 cmocka_unit_test(odd_sizes_and_unaligned_rows_give_the_same_chains),
+                 cmocka_unit_test(segments_are_scaled_apart_and_added_in_rising_order),
+                 cmocka_unit_test(bias_comes_before_the_old_value_and_bf16_rounds_once),
+                 cmocka_unit_test(rows_past_the_live_count_are_neither_used_nor_written),
+                 cmocka_unit_test(a_row_of_scale_nan_gives_nan_alone),
+                 cmocka_unit_test(the_scalar_truth_of_the_cpu_is_near))

@@ -3,7 +3,7 @@
  * Method: the chains of each segment come from the product of bf16, with the codes as its weights; scales, bias and the old
  * result are added on the host. */
 #include "base/bf16.h"
-#include "tests/support/gpu_matmul.h"
+#include "tests/gpu/matmul_8_cases.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -99,7 +99,7 @@ static float *expected_of(const struct matmul_case *p, const struct matmul_data 
     return expected;
 }
 
-/* Of a zero and of what is no number any bits. */
+/* Any bits match for zero and NaN. */
 static void check_bits(const struct matmul_case *p, const struct matmul_data *d,
                        const float *expected, float *got, const char *what) {
     for (size_t i = 0; i < p->max_rows * d->out_stride; i++) {
@@ -147,23 +147,8 @@ static void each_code_is_its_number_in_each_place(void **state) {
 static void planned_products_have_the_bits_of_their_contract(void **state) {
     (void)state;
     static const struct matmul_case products[] = {
-        {.max_rows = 1, .live = 1, .n = 64, .k = 128},
-        {.max_rows = 1, .live = 1, .n = 1, .k = 16, .bias = true},
-        {.max_rows = 8, .live = 3, .n = 6144, .k = 4096, .bias = true, .accumulate = true},
-        {.max_rows = 3, .live = 3, .n = 65, .k = 144, .accumulate = true},
-        {.max_rows = 7, .live = 5, .n = 127, .k = 400, .bias = true, .out_dtype = RP_DTYPE_BF16},
-        {.max_rows = 8, .live = 0, .n = 129, .k = 1024, .bias = true},
-        {.max_rows = 4, .live = 2, .n = 2048, .k = 14336, .bias = true, .partials = true},
+        PLANNED_CASES_8,
         {.max_rows = 4, .live = 4, .n = 4096, .k = 2048, .gate_up = true},
-        {.max_rows = 16, .live = 15, .n = 1000, .k = 2048, .out_dtype = RP_DTYPE_BF16},
-        {.max_rows = 13, .live = 13, .n = 768, .k = 8192, .bias = true, .partials = true},
-        {.max_rows = 32, .live = 31, .n = 333, .k = 2192},
-        {.max_rows = 48, .live = 33, .n = 200, .k = 4096, .bias = true, .partials = true},
-        {.max_rows = 64, .live = 64, .n = 192, .k = 1296, .accumulate = true},
-        {.max_rows = 100, .live = 65, .n = 129, .k = 1040, .bias = true, .accumulate = true},
-        {.max_rows = 128, .live = 99, .n = 1001, .k = 528, .bias = true, .partials = true},
-        {.max_rows = 200, .live = 190, .n = 1000, .k = 1536, .partials = true},
-        {.max_rows = 300, .live = 257, .n = 131, .k = 656, .accumulate = true},
         {.max_rows = 512, .live = 511, .n = 520, .k = 4096, .out_dtype = RP_DTYPE_BF16},
     };
     for (size_t i = 0; i < KINDS * RP_ARRAY_COUNT(products); i++) {
@@ -178,12 +163,7 @@ static void planned_products_have_the_bits_of_their_contract(void **state) {
 
 static void every_tile_gives_the_same_bits(void **state) {
     (void)state;
-    static const struct matmul_case products[] = {
-        {.max_rows = 300, .live = 283, .n = 260, .k = 1296, .segment = 192, .bias = true},
-        {.max_rows = 64, .live = 64, .n = 600, .k = 4096, .segment = 512, .bias = true},
-        {.max_rows = 8, .live = 8, .n = 4100, .k = 2064, .segment = 256, .accumulate = true},
-        {.max_rows = 130, .live = 130, .n = 200, .k = 4096, .segment = 2048},
-    };
+    static const struct matmul_case products[] = {TILE_CASES_8};
     static const uint32_t tokens[] = {128, 64, 32, 16, 8};
     for (size_t i = 0; i < KINDS * RP_ARRAY_COUNT(products); i++) {
         struct matmul_case p = of_kind(matmul_shrunk_8(products[i / KINDS]), i % KINDS);

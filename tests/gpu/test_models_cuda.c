@@ -300,20 +300,11 @@ static void test_a_seed_gives_the_same_tokens_alone_together_and_again(void **st
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
 /* An argument chooses tests by name, with * and ?. */
-int main(int argc, char **argv) {
-    const struct CMUnitTest tests[] = {
-        TEST(test_company_bucket_chunk_slot_and_padding_change_no_bit),
-        TEST(test_logits_are_those_of_the_cpu),
-        TEST(test_eager_launches_give_the_bits_of_graphs),
-        TEST(test_unfused_operators_give_the_bits_of_fused_ones),
-        TEST(test_dependent_launch_changes_no_bit),
-        TEST(test_no_kernel_writes_outside_its_tensors),
-        TEST(test_steps_in_flight_give_the_tokens_of_steps_one_by_one),
-        TEST(test_a_seed_gives_the_same_tokens_alone_together_and_again),
-    };
-    if (rp_gpu_skip_code())
-        return 77;
-    if (argc > 1)
-        cmocka_set_test_filter(argv[1]);
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RP_GPU_TEST_MAIN(NULL, NULL, TEST(test_company_bucket_chunk_slot_and_padding_change_no_bit),
+                 TEST(test_logits_are_those_of_the_cpu),
+                 TEST(test_eager_launches_give_the_bits_of_graphs),
+                 TEST(test_unfused_operators_give_the_bits_of_fused_ones),
+                 TEST(test_dependent_launch_changes_no_bit),
+                 TEST(test_no_kernel_writes_outside_its_tensors),
+                 TEST(test_steps_in_flight_give_the_tokens_of_steps_one_by_one),
+                 TEST(test_a_seed_gives_the_same_tokens_alone_together_and_again))

@@ -371,16 +371,9 @@ static void test_embed_reads_rows_of_codes(void **state) {
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        TEST(test_rows_become_the_codes_that_the_host_makes),
-        TEST(test_many_and_long_rows_become_the_same_codes),
-        TEST(test_norm_gives_the_codes_of_its_output),
-        TEST(test_add_norm_gives_the_codes_of_its_output),
-        TEST(test_activation_gives_the_codes_of_its_output),
-        TEST(test_embed_reads_rows_of_codes),
-    };
-    if (rp_gpu_skip_code())
-        return 77;
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RP_GPU_TEST_MAIN(NULL, NULL, TEST(test_rows_become_the_codes_that_the_host_makes),
+                 TEST(test_many_and_long_rows_become_the_same_codes),
+                 TEST(test_norm_gives_the_codes_of_its_output),
+                 TEST(test_add_norm_gives_the_codes_of_its_output),
+                 TEST(test_activation_gives_the_codes_of_its_output),
+                 TEST(test_embed_reads_rows_of_codes))

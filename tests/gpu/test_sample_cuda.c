@@ -3,18 +3,12 @@
 #include "base/memory.h"
 #include "device/ops_cuda.h"
 #include "device/step_cpu.h"
-#include "tests/support/gpu.h"
+#include "tests/support/gpu_test.h"
 
 #include <cuda_runtime_api.h>
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #define ROWS_MAX   96
 #define VOCAB_MAX  128256
@@ -406,17 +400,11 @@ static void test_a_failed_step_is_published_with_its_error(void **state) {
     check_step(100, 100, 0, 4);
 }
 
-int main(void) {
-    if (rp_gpu_skip_code())
-        return 77;
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
-    const struct CMUnitTest tests[] = {
-        TEST(test_small_vocabularies_are_sampled_as_on_the_cpu),
-        TEST(test_every_number_of_rows_gives_the_same_choices),
-        TEST(test_large_vocabularies_are_sampled_as_on_the_cpu),
-        TEST(test_draws_without_top_k_and_top_p_follow_the_cpu),
-        TEST(test_padding_rows_change_nothing),
-        TEST(test_a_failed_step_is_published_with_its_error),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+
+RP_GPU_TEST_MAIN(NULL, NULL, TEST(test_small_vocabularies_are_sampled_as_on_the_cpu),
+                 TEST(test_every_number_of_rows_gives_the_same_choices),
+                 TEST(test_large_vocabularies_are_sampled_as_on_the_cpu),
+                 TEST(test_draws_without_top_k_and_top_p_follow_the_cpu),
+                 TEST(test_padding_rows_change_nothing),
+                 TEST(test_a_failed_step_is_published_with_its_error))

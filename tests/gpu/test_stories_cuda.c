@@ -4,18 +4,12 @@
 #include "tests/support/data.h"
 #include "tests/support/driver.h"
 #include "tests/support/dump_logits.h"
-#include "tests/support/gpu.h"
+#include "tests/support/gpu_test.h"
 
 #include <jansson.h>
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 enum { PROMPT = 8, STORY = 300 };
 

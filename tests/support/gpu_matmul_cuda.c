@@ -15,14 +15,7 @@ static uint32_t random_state = 1;
 
 int matmul_set_up(void **state) {
     (void)state;
-    struct rp_step_config config = {.slot_count = 1,
-                                    .pages_per_slot = 1,
-                                    .row_capacity = 1,
-                                    .token_capacity = MATMUL_ROWS_MAX,
-                                    .logit_row_capacity = MATMUL_ROWS_MAX,
-                                    .edit_capacity = 1,
-                                    .prompt_ring_capacity = 64};
-    rp_gpu_step_open(&matmul_env.step, &config);
+    rp_gpu_step_open_rows(&matmul_env.step, MATMUL_ROWS_MAX);
     rp_gpu_limits(&matmul_env.limits);
     return 0;
 }
