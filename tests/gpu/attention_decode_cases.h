@@ -1,5 +1,5 @@
-/* attention_decode_cases.h - the tests of decode attention, for whichever type of page `page_type` names: bf16 in
- * test_attention_decode_cuda.c, 8 bits in test_attention_8_cuda.c. */
+/* attention_decode_cases.h - the tests of decode attention, for whichever type of page
+ * `page_type` names: bf16 in test_attention_decode_cuda.c, 8 bits in test_attention_8_cuda.c. */
 #ifndef RP_TESTS_GPU_ATTENTION_DECODE_CASES_H
 #define RP_TESTS_GPU_ATTENTION_DECODE_CASES_H
 
@@ -52,7 +52,8 @@ static void drop(void) {
     memset(&f, 0, sizeof f);
 }
 
-/* Sizes far from 1: queries that no f16 holds, keys as small, values that grow and shrink from key to key. */
+/* Sizes far from 1: queries that no f16 holds, keys as small, values that grow and shrink from
+ * key to key. */
 static bool has_odd_sizes;
 
 static int teardown(void **state) {
@@ -194,8 +195,8 @@ static void add_row(uint32_t slot, uint32_t sequence, uint32_t count, uint32_t f
 
 static void add_padding(uint32_t count) { f.args.step.counts->token_count += count; }
 
-/* The kernels before one that reads older keys early: a long one, and the one that writes K and V of the
- * step's own tokens. Both let their successor start at once. */
+/* The kernels before one that reads older keys early: a long one, and the one that writes K and
+ * V of the step's own tokens. Both let their successor start at once. */
 static void write_own_keys(const struct rp_cuda_launch *attention) {
     struct rp_kv_write_args write = {.step = f.step.device, .kv = f.config.kv, .layer = LAYER};
     write.k_stride = write.v_stride = f.args.kv_heads * f.args.head_dim;

@@ -1,8 +1,8 @@
-/* attention_fixture.h - sequences whose q, k and v are functions of (slot, position, head), on the host and on
- * the card: what the tests of the attention kernels share.
+/* attention_fixture.h - sequences whose q, k and v are functions of (slot, position, head), on
+ * the host and on the GPU: what the tests of the attention kernels share.
  *
- * Pages hold NaN wherever the step's rows may not look, page tables hold an impossible page behind a
- * sequence's last one, q of dead tokens is NaN, and outputs are poisoned. */
+ * Pages hold NaN wherever the step's rows may not look, page tables hold an impossible page
+ * behind a sequence's last one, q of dead tokens is NaN, and outputs are poisoned. */
 #ifndef RP_TESTS_GPU_ATTENTION_FIXTURE_H
 #define RP_TESTS_GPU_ATTENTION_FIXTURE_H
 
@@ -62,7 +62,7 @@ static inline void fixture_close(struct fixture *f) {
     memset(f, 0, sizeof *f);
 }
 
-/* The card's half: pages, q, out and the plan's lists. */
+/* The GPU's half: pages, q, out and the plan's lists. */
 static inline void fixture_open_card(struct fixture *f) {
     struct rp_attention_cuda_args *call = &f->call;
     call->args = f->host;
@@ -239,7 +239,7 @@ static inline void fixture_plan_tiles(struct fixture *f) {
                           cudaMemcpyHostToDevice));
 }
 
-/* The step on the card; the bucket has room for `extra` tokens more. */
+/* The step on the GPU; the bucket has room for `extra` tokens more. */
 static inline void fixture_run(struct fixture *f, rp_cuda_run run, uint32_t extra) {
     f->call.config.bucket = (struct rp_bucket){
         .tokens = RP_MIN(f->step.host.counts->token_count + extra, FIXTURE_TOKENS),
@@ -288,8 +288,8 @@ static inline void fixture_check_untouched(const struct fixture *f, const char *
     }
 }
 
-/* Against the truth: the norm of the difference, and the largest one in units of the last bf16 place of
- * the head's largest value (f32 pages: relative to it). */
+/* Against the truth: the norm of the difference, and the largest one in units of the last bf16
+ * place of the head's largest value (f32 pages: relative to it). */
 static inline void fixture_check_truth(struct fixture *f, double norm_limit, double worst_limit) {
     struct rp_cpu_worker worker = {.index = 0, .count = 1};
     size_t dim = f->shape.head_dim, size = fixture_out_size(f);
@@ -396,7 +396,8 @@ static inline void fixture_keep_prompt(struct fixture *f, rp_cuda_run run, uint3
     fixture_keep(f);
 }
 
-/* A NaN key at position 70 of K/V head 1 shows in that group's heads from there on, and nowhere else. */
+/* A NaN key at position 70 of K/V head 1 shows in that group's heads from there on, and nowhere
+ * else. */
 static inline void fixture_check_nan_key(struct fixture *f, enum rp_dtype kv) {
     const struct fixture_shape shape = {4, 2, 128, 64, 0, kv, RP_DTYPE_F32, 200};
     fixture_open(f, &shape);

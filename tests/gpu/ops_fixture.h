@@ -1,5 +1,6 @@
-/* ops_fixture.h - tensors that lie on the host and on the card, for the tests of the small operators: what the card
- * gives against what the host gives, and every byte around it untouched. Included by one test program each. */
+/* ops_fixture.h - tensors that lie on the host and on the GPU, for the tests of the small
+ * operators: what the GPU gives against what the host gives, and every byte around it untouched.
+ * Included by one test program each. */
 #ifndef RP_TESTS_GPU_OPS_FIXTURE_H
 #define RP_TESTS_GPU_OPS_FIXTURE_H
 
@@ -30,7 +31,8 @@ static void *make_host(size_t bytes) {
     return rp_alloc_aligned(RP_ALIGN_UP(bytes + 1, RP_CACHE_LINE), RP_CACHE_LINE);
 }
 
-/* A tensor twice, on the host and on the card, `offset` elements behind an aligned address; all NaN. */
+/* A tensor twice, on the host and on the GPU, `offset` elements behind an aligned address; all
+ * NaN. */
 struct twin {
     struct rp_values host, device;
     unsigned char *host_base, *device_base;
@@ -61,7 +63,7 @@ static void twin_upload(struct twin *t) {
                      cudaSuccess);
 }
 
-/* The card's bytes into the host's copy. */
+/* The GPU's bytes into the host's copy. */
 static void twin_download(struct twin *t) {
     rp_gpu_download(t->host_base, t->device_base, t->bytes);
 }
@@ -92,7 +94,8 @@ static void assert_row_near(const float *a, const float *b, uint32_t n, enum rp_
         assert_true(fabsf(a[c] - b[c]) <= allowed);
 }
 
-/* The card's live rows against the host's; everything else must be what it is on the host: untouched. */
+/* The GPU's live rows against the host's; everything else must be what it is on the host:
+ * untouched. */
 static void assert_equal_twin(const struct twin *t, uint32_t live, bool exact) {
     size_t size = rp_dtype_bytes(t->host.dtype), count = t->bytes / size, stride = t->host.stride;
     size_t first = (size_t)((unsigned char *)t->host.data - t->host_base) / size;
@@ -151,7 +154,7 @@ static int tear_down(void **state) {
     return 0;
 }
 
-/* Between cases: nothing was written behind a buffer, and the memory is free again. */
+/* Between cases: nothing was written past a buffer, and the memory is free again. */
 static void end_case(void) {
     rp_gpu_synchronize();
     assert_true(rp_gpu_canaries_hold());
@@ -184,7 +187,8 @@ static struct rp_cuda_partials partials_of(const struct twin *parts, uint32_t co
 
 static const uint32_t sizes[] = {1, 7, 100, 256, 257, 4096, 14336};
 static const enum rp_dtype dtypes[] = {RP_DTYPE_F32, RP_DTYPE_BF16};
-/* Added to the column count for the stride; how far the first column lies from an aligned address. */
+/* Added to the column count for the stride; how far the first column lies from an aligned
+ * address. */
 static const struct {
     uint32_t stride, offset;
 } places[] = {{0, 0}, {8, 0}, {3, 0}, {4, 4}, {5, 1}};

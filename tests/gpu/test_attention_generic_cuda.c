@@ -1,5 +1,6 @@
-/* Goal: the kernel behind everything computes the formula in f32 for any shape, and gives a token the
- * same bits as a prompt row, as a decode row and in every chunk. Method: attention_fixture.h. */
+/* Goal: the kernel behind everything computes the formula in f32 for any shape, and gives a
+ * token the same bits as a prompt row, as a decode row and in every chunk. Method:
+ * attention_fixture.h. */
 #include "tests/gpu/attention_fixture.h"
 
 #define BF16 RP_DTYPE_BF16

@@ -1,7 +1,8 @@
-/* Goal: attention under mask programs and capped scores computes on a card what a sum in f64 over the pairs that the
- * program names computes; reads nothing else; and a row's bits depend on its position, its program and its parameters
- * alone: not on batch, chunk, tile or graph. Method: K, V and q are functions of (slot, position, head); K and V are NaN
- * where no row of the step sees them; programs are compiled here, by NVRTC. */
+/* Goal: attention under mask programs and capped scores computes on a GPU what a sum in f64 over
+ * the pairs that the program names computes; reads nothing else; and a row's bits depend on its
+ * position, its program and its parameters alone: not on batch, chunk, tile or graph. Method: K,
+ * V and q are functions of (slot, position, head); K and V are NaN where no row of the step sees
+ * them; programs are compiled here, by NVRTC. */
 #include "base/bf16.h"
 #include "device/quantize_row.h"
 #include "tests/gpu/mask_programs.h"
@@ -87,7 +88,8 @@ static void parse(const char *text) {
             slot_words(slot)[RP_SLOT_MASK_PARAMS + i] = (uint32_t)rp_mask_param(f.mask, i)->value;
 }
 
-/* Buffers, the program's kernels and the launches of a step. text NULL: causal, with window and cap. */
+/* Buffers, the program's kernels and the launches of a step. text NULL: causal, with window and
+ * cap. */
 static void make(const struct mask_shape *shape, const char *text, uint32_t window, float cap) {
     drop();
     f.shape = *shape;
@@ -201,7 +203,7 @@ static void store(uint32_t slot, uint32_t position, bool seen) {
     }
 }
 
-/* The step of these rows, on the card. Keys that no row sees are NaN if `poisons`. */
+/* The step of these rows, on the GPU. Keys that no row sees are NaN if `poisons`. */
 static void upload(const struct row *rows, uint32_t count, bool poisons) {
     struct rp_step_view *step = &f.step.host;
     uint32_t width = f.shape.heads * f.shape.head_dim;

@@ -1,6 +1,6 @@
-/* Goal: prompt rows get softmax(q k^T) v within the rounding of bf16, and a row's bits are the same in
- * every chunk, tile and step. Method: attention_fixture.h; K and V are NaN wherever the step's rows may
- * not look. */
+/* Goal: prompt rows get softmax(q k^T) v within the rounding of bf16, and a row's bits are the
+ * same in every chunk, tile and step. Method: attention_fixture.h; K and V are NaN wherever the
+ * step's rows may not look. */
 #include "tests/gpu/attention_fixture.h"
 
 #define BF16 RP_DTYPE_BF16

@@ -1,7 +1,8 @@
-/* Goal: the card's hardware counters of a step are what is known of it, counting changes no token and leaves memory as
- * it was; where the driver refuses, the reason is told.
- * Method: steps of a large shape with random weights, as bench makes them, while another thread counts. A decode step of
- * one row reads the weights once. What counting costs while it runs and afterwards is printed. */
+/* Goal: the GPU's hardware counters of a step are what is known of it, counting changes no token
+ * and leaves memory as it was; where the driver refuses, the reason is told. Method: steps of a
+ * large shape with random weights, as bench makes them, while another thread counts. A decode
+ * step of one row reads the weights once. What counting costs while it runs and afterwards is
+ * printed. */
 #include "base/clock.h"
 #include "tests/gpu/step_bench_fixture.h"
 
@@ -56,7 +57,8 @@ static void *count_on_a_thread(void *unused) {
     return NULL;
 }
 
-/* Steps until the counting is over, the first STEPS tokens kept; ns of a step. A refusal skips the test. */
+/* Steps until the counting is over, the first STEPS tokens kept; ns of a step. A refusal skips
+ * the test. */
 static double run_counted(double seconds, uint32_t interval_us, int32_t *out_tokens) {
     pthread_t thread;
     uint32_t steps = 0;

@@ -1,4 +1,5 @@
-/* cuBLASLt beside our own kernels: right products, one search per problem, and the file that remembers it. */
+/* cuBLASLt beside our own kernels: right GEMMs, one search per problem, and the file that
+ * remembers it. */
 #include "base/bf16.h"
 #include "device/shared_library_cuda.h"
 #include "quant/cublaslt/cublaslt_cuda.h"
@@ -26,7 +27,7 @@ struct data {
     void *in, *weight, *out; /* on the host */
     float *bias, *old;
     size_t in_stride, out_stride, in_bytes, weight_bytes, out_bytes;
-    /* on the card */
+    /* on the GPU */
     unsigned char *device_in, *device_weight, *device_out;
     float *device_bias;
     struct rp_matrix matrix;
@@ -241,7 +242,7 @@ static void a_replayed_graph_gives_the_bits_of_the_eager_launch(void **state) {
     rp_gpu_free_all();
 }
 
-/* ---- the file --------------------------------------------------------------------------------------- */
+/* ---- the file ------------------------------------------------------------ */
 
 /* Opens with the folder, plans the first problem; what the library knew and did. */
 static struct rp_cublaslt_stats session(const struct problem *p) {

@@ -1,6 +1,6 @@
-/* Goal: a profile through CUPTI names every kernel of every replay, agrees with the nodes' own stamps, changes no
- * token, and leaves the device's memory as it was.
- * Method: steps of a large shape with random weights, as bench makes them; sessions around some of them. Stamps and
+/* Goal: a profile through CUPTI names every kernel of every replay, agrees with the nodes' own
+ * stamps, changes no token, and leaves the device's memory as it was. Method: steps of a large
+ * shape with random weights, as bench makes them; sessions around some of them. Stamps and
  * records are of the same steps. What a session costs while it runs and afterwards is printed. */
 #include "backend/cupti/cupti_api.h"
 #include "base/clock.h"
@@ -25,8 +25,8 @@ static_assert(sizeof(CUpti_SubscriberParams) == sizeof(struct rp_cupti_subscribe
 
 enum { STEPS = 40, SESSIONS = 20, LAUNCHES_MAX = 2048 };
 #define AGREE_FROM_NS 3000.0
-/* What no instruction sees of a step's two ends: the launch of its first kernel, and, behind the last instruction of
- * its last, the way of what that one wrote into the host's memory. */
+/* What no instruction sees of a step's two ends: the launch of its first kernel, and, behind the
+ * last instruction of its last, the way of what that one wrote into the host's memory. */
 #define LAUNCH_NS 1000.0
 #define FLUSH_NS  3000.0
 
@@ -126,8 +126,8 @@ static double apart_of(uint32_t node) {
                                            : stamp_ns[node] - cupti_ns[node];
 }
 
-/* How many of the nodes that take long agree within a tenth; *out_large: how many there are, but for a step's two
- * ends. */
+/* How many of the nodes that take long agree within a tenth; *out_large: how many there are, but
+ * for a step's two ends. */
 static uint32_t count_agreeing(uint32_t launches, uint32_t *out_large) {
     uint32_t agree = 0;
     *out_large = 0;

@@ -1,7 +1,7 @@
-/* Goal: the demo model in 8 bits on a card gives the CPU's logits, and with INT8 the same greedy text in any company,
- * from graphs and without them.
- * Method: each scheme made at load, and FP8 with a scale per block made here; a few prompts and forced tokens behind them,
- * as prompt rows and decode rows. */
+/* Goal: the demo model in 8 bits on a GPU gives the CPU's logits, and with INT8 the same greedy
+ * text in any company, from graphs and without them. Method: each scheme made at load, and FP8
+ * with a scale per block made here; a few prompts and forced tokens behind them, as prompt rows
+ * and decode rows. */
 #include "base/bf16.h"
 #include "base/fp8.h"
 #include "base/memory.h"
@@ -94,7 +94,8 @@ static void put_prompt(uint32_t sequence) {
     rp_driver_row(&driver, sequence, prompt, PROMPT, true);
 }
 
-/* Logits behind each prompt and each forced token, one sequence after another; (sequences, 1 + FORCED, vocab). */
+/* Logits behind each prompt and each forced token, one sequence after another; (sequences, 1 +
+ * FORCED, vocab). */
 static float *forced_logits(void) {
     uint32_t vocab = model.config.vocab;
     float *out = rp_calloc((size_t)sequence_count() * (1 + FORCED) * vocab, sizeof *out);
@@ -122,7 +123,8 @@ static uint32_t argmax(const float *logits, uint32_t vocab) {
     return best;
 }
 
-/* The first choice agrees wherever the CPU's two best are further apart than four times the largest difference. */
+/* The first choice agrees wherever the CPU's two best are further apart than four times the
+ * largest difference. */
 static void check_choice(const float *got, const float *want, uint32_t vocab) {
     uint32_t best = argmax(want, vocab);
     float second = -INFINITY, difference = 0.0f;

@@ -1,6 +1,6 @@
-/* Goal: K and V land in the pages of live tokens, rounded as the CPU rounds them, and nothing else is
- * written; what the fused kernel does between the qkv product and attention is norm, rope and kv_write.
- * Method: the CPU's operators on the same values, then the pages byte by byte. */
+/* Goal: K and V land in the pages of live tokens, rounded as the CPU rounds them, and nothing
+ * else is written; what the fused kernel does between the qkv GEMM and attention is norm, rope
+ * and kv_write. Method: the CPU's operators on the same values, then the pages byte by byte. */
 #include "tests/gpu/attention_fixture.h"
 
 #include "device/ops_cuda.h"
@@ -34,7 +34,7 @@ static const struct fixture_shape shapes[] = {
     {3, 3, 98, 1, 0, INT8, F32, 200},   {7, 1, 64, 32, 0, FP8, F32, 200},
 };
 
-/* The pages on the card, against the host's; every byte. */
+/* The pages on the GPU, against the host's; every byte. */
 static void check_pages(struct fixture *f, bool exact) {
     unsigned char *got = rp_alloc(f->pages_bytes);
     assert_non_null(got);
@@ -50,7 +50,8 @@ static void check_pages(struct fixture *f, bool exact) {
                      f->host.kv.base[i]);
         rp_to_f32(&x, got + i * size, f->shape.kv, 1);
         rp_to_f32(&y, f->host.kv.base + i * size, f->shape.kv, 1);
-        /* Rope subtracts values of about 1; behind that, a page of bf16 may round to the other side. */
+        /* Rope subtracts values of about 1; behind that, a page of bf16 may round to the other
+         * side. */
         float limit =
             1e-6f * fmaxf(fabsf(y), 1.0f) + (f->shape.kv == F32 ? 0.0f : 0x1p-7f * fabsf(y));
         if (exact || !(fabsf(x - y) <= limit))
@@ -95,7 +96,8 @@ static void test_live_tokens_are_stored_as_on_the_cpu_and_nothing_else_is(void *
     }
 }
 
-/* Rows of zeros, of denormals, of one large value, of halves between codes, with infinities and NaN. */
+/* Rows of zeros, of denormals, of one large value, of halves between quantized values, with
+ * infinities and NaN. */
 static void fill_extreme(float *row, uint32_t token, uint32_t cols) {
     static const float largest[] = {0.0f,   0x1p-140f, 0x1p-101f, 0x1p-100f, 1e-20f, 448.0f,
                                     127.0f, 3e38f,     INFINITY,  NAN,       1.0f};
@@ -276,7 +278,8 @@ static void test_the_fused_kernel_is_norm_rope_and_kv_write(void **state) {
             uint32_t rotary = kind / 4 % 2 == 0 ? shapes[i].head_dim : shapes[i].head_dim / 4 * 2;
             bool norm = kind / 2 % 2 == 1;
             struct post post;
-            /* The norm's root rounds differently, which may move a code: the next test has those kinds. */
+            /* The norm's root rounds differently, which may move a code: the next test has those
+             * kinds. */
             if (norm && rp_dtype_bytes(shapes[i].kv) == 1)
                 continue;
             fixture_open(f, &shapes[i]);
@@ -291,7 +294,7 @@ static void test_the_fused_kernel_is_norm_rope_and_kv_write(void **state) {
         }
 }
 
-/* norm, rope and kv_write of the card, on `values` there. */
+/* norm, rope and kv_write of the GPU, on `values` there. */
 static void post_on_card(const struct post *post, float *values, unsigned char *pages) {
     const struct rp_qkv_post_cuda *card = &post->card;
     for (int i = 0; i < 2; i++) {

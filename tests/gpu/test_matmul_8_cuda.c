@@ -1,5 +1,5 @@
-/* Products of FP8 and INT8 codes of any number of rows: against a scalar truth, of which INT8 has every bit, and the same
- * bits from every tile and beside any number of rows. */
+/* GEMMs of FP8 and INT8 values of any number of rows: against a scalar truth, of which INT8 has
+ * every bit, and the same bits from every tile and beside any number of rows. */
 #include "tests/gpu/matmul_8_cases.h"
 
 #include <math.h>

@@ -1,4 +1,5 @@
-/* Goal: bf16 GEMMs on tensor cores agree with f64, and bit for bit among tiles, batches and orders of work. */
+/* Goal: bf16 GEMMs on tensor cores agree with f64, and bit for bit among tiles, batches and
+ * orders of work. */
 #include "tests/support/gpu_matmul.h"
 
 #include <stdio.h>
@@ -134,7 +135,8 @@ static void wide_tiles_of_one_segment_give_the_same_bits(void **state) {
     matmul_free(&d);
 }
 
-/* The contract itself: each segment alone is a GEMM of its columns; they are added in rising order. */
+/* The contract itself: each segment alone is a GEMM of its columns; they are added in rising
+ * order. */
 static void a_sum_is_its_segments_in_rising_order(void **state) {
     (void)state;
     struct matmul_case p = dense(9, 192, 1000, 256);

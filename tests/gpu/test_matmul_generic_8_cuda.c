@@ -1,6 +1,6 @@
-/* The generic products with weights of 8 bits on a card: every output is the chains that matmul_generic_8_cuda.cu tells
- * of, which fmaf of the C library gives on the host bit for bit, whatever the alignment and the number of rows; and it is
- * near what the CPU's truth gives. */
+/* The generic GEMMs with weights of 8 bits on a GPU: every output is the chains that
+ * matmul_generic_8_cuda.cu tells of, which fmaf of the C library gives on the host bit for bit,
+ * whatever the alignment and the number of rows; and it is near what the CPU's truth gives. */
 #include "base/bf16.h"
 #include "base/memory.h"
 #include "device/quantize_row.h"
@@ -23,7 +23,7 @@ struct problem {
     uint32_t in_pad, skip; /* elements beside the columns; before the first of weights and inputs */
 };
 
-/* What one problem reads, on the host as on the card. */
+/* What one problem reads, on the host as on the GPU. */
 struct data {
     unsigned char *in, *weight, *out;
     float *scales, *in_scales, *bias, *old;
@@ -104,7 +104,7 @@ static struct rp_matrix matrix_of(const struct problem *p, void *data, const flo
                               .input = p->codes ? RP_INPUT_QUANTIZED : RP_INPUT_PLAIN};
 }
 
-/* Runs the product on the card; d->out is what came back. */
+/* Runs the GEMM on the GPU; d->out is what came back. */
 static void run(const struct problem *p, struct data *d) {
     struct rp_gpu_step step;
     rp_gpu_step_open_rows(&step, p->max_rows);
@@ -222,7 +222,7 @@ static void check(const struct problem *p) {
     destroy(&d);
 }
 
-/* Every kind of product. */
+/* Every kind of GEMM. */
 static const struct {
     enum rp_dtype dtype;
     bool codes, blocks;
@@ -306,7 +306,8 @@ static void rows_past_the_live_count_are_neither_used_nor_written(void **state) 
     }
 }
 
-/* A row that could not be quantized has scale NaN and codes of zero: its outputs are NaN, its neighbors' are not. */
+/* A row that could not be quantized has scale NaN and quantized values of zero: its outputs are
+ * NaN, its neighbors' are not. */
 static void a_row_of_scale_nan_gives_nan_alone(void **state) {
     (void)state;
     EACH_FORMAT(f) {
@@ -324,7 +325,8 @@ static void a_row_of_scale_nan_gives_nan_alone(void **state) {
     }
 }
 
-/* The CPU's truth makes its own codes: rows of bf16 go in there, their codes here. */
+/* The CPU's truth makes its own quantized values: rows of bf16 go in there, their quantized
+ * values here. */
 static void the_scalar_truth_of_the_cpu_is_near(void **state) {
     (void)state;
     EACH_FORMAT(f) {

@@ -1,5 +1,5 @@
-/* The generic products on a card: every output is one chain of fmaf in rising k, the same that fmaf of the
- * C library gives on the host, whatever the kernel, the alignment and the number of rows. */
+/* The generic GEMMs on a GPU: every output is one chain of fmaf in rising k, the same that fmaf
+ * of the C library gives on the host, whatever the kernel, the alignment and the number of rows. */
 #include "base/bf16.h"
 #include "base/memory.h"
 #include "quant/matmul.h"
@@ -74,7 +74,7 @@ static void destroy(struct data *d) {
     rp_free(d->old);
 }
 
-/* Runs the product on the card; d->out is what came back. */
+/* Runs the GEMM on the GPU; d->out is what came back. */
 static void run(const struct problem *p, struct data *d) {
     size_t element = rp_dtype_bytes(p->dtype);
     struct rp_gpu_step step;

@@ -1,5 +1,5 @@
-/* Goal: bf16 GEMMs of 65 to 256 rows give the bits of the kernel for any number of rows, gated ones those of that kernel
- * and the activation's. */
+/* Goal: bf16 GEMMs of 65 to 256 rows give the bits of the kernel for any number of rows, gated
+ * ones those of that kernel and the activation's. */
 #include "tests/support/gpu_matmul.h"
 
 #include <stdlib.h>

@@ -1,5 +1,6 @@
-/* Products of FP8 and INT8 codes of few rows: bit for bit what the kernel for any number of rows gives, and the kernels
- * around it. Rows that a block makes itself, by a norm or of bf16, are those of rp_quantize_row. */
+/* GEMMs of FP8 and INT8 values of few rows: bit for bit what the kernel for any number of rows
+ * gives, and the kernels around it. Rows that a block makes itself, by a norm or of bf16, are
+ * those of rp_quantize_row. */
 #include "tests/support/gpu_matmul.h"
 
 #include <math.h>

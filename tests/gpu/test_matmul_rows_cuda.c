@@ -1,5 +1,6 @@
-/* Goal: bf16 GEMMs of few rows, where a block computes its outputs over all of K, alone or with the norm before and the
- * activation after them, give the bits of those kernels run one after the other. */
+/* Goal: bf16 GEMMs of few rows, where a block computes its outputs over all of K, alone or with
+ * the norm before and the activation after them, give the bits of those kernels run one after
+ * the other. */
 #include "tests/support/gpu_matmul.h"
 
 #include <stdlib.h>

@@ -1,7 +1,7 @@
-/* Goal: products of 8-bit weights and rows of bf16 have every bit of the contract in quant/matmul_cuda.h, in any tile and
- * beside any number of rows.
- * Method: the chains of each segment come from the product of bf16, with the codes as its weights; scales, bias and the old
- * result are added on the host. */
+/* Goal: GEMMs of 8-bit weights and rows of bf16 have every bit of the contract in
+ * quant/matmul_cuda.h, in any tile and beside any number of rows. Method: the chains of each
+ * segment come from the GEMM of bf16, with the quantized values as its weights; scales, bias and
+ * the old result are added on the host. */
 #include "base/bf16.h"
 #include "tests/gpu/matmul_8_cases.h"
 
@@ -26,8 +26,8 @@ static struct rp_matmul_tile plain_tile(uint32_t tokens) {
     return tile;
 }
 
-/* (ceil(k / cols), max_rows, n): sums of the codes as they are over so many columns each, by the kernel for bf16: a block
- * of threads has one of them. */
+/* (ceil(k / cols), max_rows, n): sums of the quantized values as they are over so many columns
+ * each, by the kernel for bf16: a block of threads has one of them. */
 static float *chains_of(const struct matmul_case *p, const struct matmul_data *d, uint32_t cols) {
     size_t count = (size_t)p->n * p->k, segments = RP_CEIL_DIV(p->k, cols);
     uint16_t *codes = malloc(count * sizeof *codes);
@@ -87,7 +87,7 @@ static float output(const struct matmul_case *p, const struct matmul_data *d, co
     return p->out_dtype == RP_DTYPE_BF16 ? rp_bf16_to_f32(rp_f32_to_bf16(total)) : total;
 }
 
-/* (max_rows, out_stride); what is not an output is no number. */
+/* (max_rows, out_stride); what is not an output is NaN. */
 static float *expected_of(const struct matmul_case *p, const struct matmul_data *d) {
     float *expected = malloc(p->max_rows * d->out_stride * sizeof *expected);
     float *chains = chains_of(p, d, p->block_scales ? 128 : matmul_segment(p));
@@ -112,7 +112,7 @@ static void check_bits(const struct matmul_case *p, const struct matmul_data *d,
     free(got);
 }
 
-/* Rows with a single one pick the codes one by one. */
+/* Rows with a single one pick the quantized values one by one. */
 static void each_code_is_its_number_in_each_place(void **state) {
     (void)state;
     for (size_t kind = 0; kind < KINDS; kind++) {

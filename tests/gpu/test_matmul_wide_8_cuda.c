@@ -1,5 +1,6 @@
-/* Products of FP8 and INT8 codes of more than 64 rows: against the scalar truth, of which INT8 has every bit, and bit for
- * bit what the kernel for any number of rows gives; gated ones what that and the activation behind it give. */
+/* GEMMs of FP8 and INT8 values of more than 64 rows: against the scalar truth, of which INT8 has
+ * every bit, and bit for bit what the kernel for any number of rows gives; gated ones what that
+ * and the activation after it give. */
 #include "tests/support/gpu_matmul.h"
 
 #include <math.h>

@@ -1,5 +1,5 @@
-/* Goal: the small operators on CUDA compute what ops_cpu.c computes, touch nothing else, and give a row the
- * same bits wherever it stands. */
+/* Goal: the small operators on CUDA compute what ops_cpu.c computes, touch nothing else, and
+ * give a row the same bits wherever it stands. */
 #include "tests/gpu/ops_fixture.h"
 
 static void check_embed(uint32_t n, size_t place, enum rp_dtype dtype) {

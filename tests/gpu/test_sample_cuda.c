@@ -1,5 +1,5 @@
-/* Goal: sampling on CUDA chooses the ids that sample_cpu.c chooses, advances the slots as it does and
- * publishes the same result. */
+/* Goal: sampling on CUDA chooses the ids that sample_cpu.c chooses, advances the slots as it
+ * does and publishes the same result. */
 #include "base/memory.h"
 #include "device/ops_cuda.h"
 #include "device/step_cpu.h"
@@ -224,7 +224,8 @@ static bool is_near(float a, float b) {
     return a == b || (isnan(a) && isnan(b)) || fabsf(a - b) <= 2e-5f;
 }
 
-/* Results, and the scores of rows that asked for them, in the entry that the CPU has written since. */
+/* Results, and the scores of rows that asked for them, in the entry that the CPU has written
+ * since. */
 static void assert_results(unsigned char *entry) {
     const struct rp_step_view *host = &step.host;
     const struct rp_row_result *wanted = rp_result_rows(entry);
@@ -255,14 +256,15 @@ static void assert_results(unsigned char *entry) {
     }
 }
 
-/* Bit for bit, but for what a NaN looks like: a card and a processor make different ones. */
+/* Bit for bit, but for what a NaN looks like: a GPU and a processor make different ones. */
 static void assert_same_row(uint32_t row, const float *seen, const float *wanted, uint32_t vocab) {
     for (uint32_t id = 0; id < vocab; id++)
         if (memcmp(&seen[id], &wanted[id], 4) != 0 && !(isnan(seen[id]) && isnan(wanted[id])))
             fail_msg("row %u, id %u: %a, wanted %a", row, id, (double)seen[id], (double)wanted[id]);
 }
 
-/* Each logit row as the card left it: what its slot asks for was done to it. Before the CPU's turn. */
+/* Each logit row as the GPU left it: what its slot asks for was done to it. Before the CPU's
+ * turn. */
 static void assert_logits(const float *given, const float *seen, size_t stride, uint32_t vocab,
                           uint32_t max_rows) {
     for (uint32_t l = 0; l < max_rows; l++) {
@@ -284,7 +286,7 @@ static void assert_logits(const float *given, const float *seen, size_t stride, 
     }
 }
 
-/* Samples the step on the card, then on the CPU; compares results, slots, logits and counters. */
+/* Samples the step on the GPU, then on the CPU; compares results, slots, logits and counters. */
 static void check_step(uint32_t vocab, size_t stride, uint32_t offset, uint32_t max_rows) {
     uint64_t number = step.host.counts->step + 1;
     uint32_t rows = step.host.counts->row_count;

@@ -1,7 +1,8 @@
 /* Goal: a stamped step tells when each of its nodes was at work, and nothing else changes.
- * Method: steps of a large shape with random weights, as bench makes them (bench/step_internal.h): rows, tiles of
- * every width, prompts. One step at a time, so that a step lies between two publications. The same steps are run
- * stamped and not: tokens, slots and all pages must have equal bits. */
+ * Method: steps of a large shape with random weights, as bench makes them
+ * (bench/step_internal.h): rows, tiles of every width, prompts. One step at a time, so that a
+ * step lies between two publications. The same steps are run stamped and not: tokens, slots and
+ * all pages must have equal bits. */
 #include "base/memory.h"
 #include "bench/random_pattern.h"
 #include "bench/step_internal.h"
@@ -110,8 +111,9 @@ static const char *kernel_of(uint32_t node) {
     return info.kernel;
 }
 
-/* Between the publication of the step before and its own; each node behind the one before it. SAMPLE ends when its
- * result has reached the host's memory: the step's own end was written before that. */
+/* Between the publication of the step before and its own; each node behind the one before it.
+ * SAMPLE ends when its result has reached the host's memory: the step's own end was written
+ * before that. */
 static void check_order(const struct rp_node_stamp *stamps, uint64_t before,
                         struct step_stamps when) {
     uint64_t begin = before, end = before;

@@ -1,5 +1,5 @@
-/* Goal: STEP_BEGIN on CUDA leaves the state that step_cpu.c leaves, and a packet that lies stops the device
- * without a write outside the slots. */
+/* Goal: STEP_BEGIN on CUDA leaves the state that step_cpu.c leaves, and a packet that lies stops
+ * the device without a write outside the slots. */
 #include "base/memory.h"
 #include "device/ops_cuda.h"
 #include "device/step_cpu.h"
@@ -89,7 +89,7 @@ static void shuffle_slots(void) {
     }
 }
 
-/* The step on the card (left in step.host) and on the CPU (in expected). */
+/* The step on the GPU (left in step.host) and on the CPU (in expected). */
 static void run_both(void) {
     struct rp_step_begin_args host = {.step = expected};
     struct rp_step_begin_cuda args = {.step = step.device};

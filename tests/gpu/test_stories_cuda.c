@@ -1,6 +1,7 @@
-/* Goal: a real model on a card gives the text and the loss that it gives on the CPU.
- * Method: stories260K in f32. The reference tokens are fed one at a time, as prompt rows and as decode rows,
- * and the mean negative log-likelihood is compared; then both write a story greedily, token by token. */
+/* Goal: a real model on a GPU gives the text and the loss that it gives on the CPU. Method:
+ * stories260K in f32. The reference tokens are fed one at a time, as prompt rows and as decode
+ * rows, and the mean negative log-likelihood is compared; then both write a story greedily,
+ * token by token. */
 #include "tests/support/data.h"
 #include "tests/support/driver.h"
 #include "tests/support/dump_logits.h"

@@ -1,5 +1,5 @@
-/* Goal: 8-bit weights and their scales reach a card as they are, random ones are those of the CPU, and what no product
- * takes is refused by name. */
+/* Goal: 8-bit weights and their scales reach a GPU as they are, random ones are those of the
+ * CPU, and what no GEMM takes is refused by name. */
 #include "base/memory.h"
 #include "device/device.h"
 #include "quant/rounding/quantize.h"
@@ -30,7 +30,7 @@ static void download(void *to, const void *from, size_t bytes) {
     assert_int_equal(cuda->synchronize(card), RP_OK);
 }
 
-/* A row-major matrix on the host: codes that follow from their place, scales too. */
+/* A row-major matrix on the host: quantized values that follow from their place, scales too. */
 static struct rp_matrix make(uint32_t rows, uint32_t cols, enum rp_dtype dtype,
                              enum rp_scale_kind kind) {
     struct rp_matrix matrix = {.rows = rows, .cols = cols, .dtype = dtype, .scale_kind = kind};

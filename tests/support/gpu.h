@@ -11,8 +11,8 @@ bool rp_gpu_available(void);
 /* For main(): prints the reason and returns 77 when there is no GPU, else 0. */
 int rp_gpu_skip_code(void);
 void rp_gpu_limits(struct rp_cuda_limits *out);
-/* True when REPRISE_TEST_TINY is set: small cases only, each kernel once, for compute-sanitizer, which makes a
- * program a hundred times slower. */
+/* True when REPRISE_TEST_TINY is set: small cases only, each kernel once, for compute-sanitizer,
+ * which makes a program a hundred times slower. */
 bool rp_gpu_is_tiny(void);
 
 void *rp_gpu_upload(const void *data, size_t bytes);
@@ -25,8 +25,8 @@ bool rp_gpu_canaries_hold(void);
 void rp_gpu_free_all(void);
 void rp_gpu_synchronize(void);
 
-/* A step view on the device with these live counts; rows, tokens and slots as the caller fills them in
- * the host copies. */
+/* A step view on the device with these live counts; rows, tokens and slots as the caller fills
+ * them in the host copies. */
 struct rp_gpu_step {
     struct rp_step_view host, device; /* the same state, twice */
     unsigned char *host_state, *device_state;

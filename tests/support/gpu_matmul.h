@@ -1,9 +1,11 @@
-/* gpu_matmul.h - the harness of the GEMM tests on a GPU: a case describes a GEMM, the harness makes random operands,
- * uploads them, plans and runs the kernel that a test names, and compares.
+/* gpu_matmul.h - the harness of the GEMM tests on a GPU: a case describes a GEMM, the harness
+ * makes random operands, uploads them, plans and runs the kernel that a test names, and
+ * compares.
  *
- * Formats: bf16 weights with bf16 rows, W8A8 (FP8 or INT8 on both sides), W8A16. Outputs lie on poison (all bits set),
- * rows past the live ones and columns between rows are NaN; matmul_run fails when a byte around the outputs changed.
- * One thread; device buffers live until matmul_free. */
+ * Formats: bf16 weights with bf16 rows, W8A8 (FP8 or INT8 on both sides), W8A16. Outputs lie on
+ * poison (all bits set), rows past the live ones and columns between rows are NaN; matmul_run
+ * fails when a byte around the outputs changed. One thread; device buffers live until
+ * matmul_free. */
 #ifndef RP_TESTS_SUPPORT_GPU_MATMUL_H
 #define RP_TESTS_SUPPORT_GPU_MATMUL_H
 
@@ -87,8 +89,8 @@ void matmul_free(struct matmul_data *d); /* fails when a byte past a buffer was 
 struct rp_matmul_cuda matmul_describe(const struct matmul_case *p, const struct matmul_data *d,
                                       bool makes);
 
-/* Plans, runs and downloads: (max_rows, out_stride) f32, NaN around the outputs, partial sums added up; free() it. A gated
- * case with a tile runs as the GEMM and then the activation. */
+/* Plans, runs and downloads: (max_rows, out_stride) f32, NaN around the outputs, partial sums
+ * added up; free() it. A gated case with a tile runs as the GEMM and then the activation. */
 float *matmul_run(const struct matmul_case *p, const struct matmul_data *d, struct matmul_how how);
 
 /* Compares the live outputs of p bit for bit; frees got. */
@@ -105,7 +107,8 @@ struct rp_matmul_tile matmul_tile(uint32_t tokens, uint32_t rows, uint32_t boxes
 struct rp_matmul_tile matmul_tile_8(uint32_t tokens);
 /* With REPRISE_TEST_TINY an 8-bit case with fewer thread blocks, else the case itself. */
 struct matmul_case matmul_shrunk_8(struct matmul_case p);
-/* Variant 0 to 2 of each tile of the kernel for 65 to 256 rows against `expected`. index: of the case. */
+/* Variant 0 to 2 of each tile of the kernel for 65 to 256 rows against `expected`. index: of the
+ * case. */
 void matmul_check_mid_tiles(const struct matmul_case *p, const struct matmul_data *d,
                             const float *expected, const struct rp_matmul_mid_tile *tiles,
                             size_t count, size_t index, uint32_t times);

@@ -27,7 +27,7 @@ int matmul_tear_down(void **state) {
     return 0;
 }
 
-/* ---- operands ------------------------------------------------------------------------------------------ */
+/* ---- operands ------------------------------------------------------------ */
 
 float matmul_random(void) { return rp_test_next_value(&random_state); }
 
@@ -207,7 +207,7 @@ void matmul_free(struct matmul_data *d) {
     rp_gpu_free_all();
 }
 
-/* ---- running ------------------------------------------------------------------------------------------- */
+/* ---- running ------------------------------------------------------------ */
 
 struct rp_matmul_cuda matmul_describe(const struct matmul_case *p, const struct matmul_data *d,
                                       bool makes) {
@@ -332,7 +332,7 @@ float *matmul_run(const struct matmul_case *p, const struct matmul_data *d, stru
     return result;
 }
 
-/* ---- comparing ----------------------------------------------------------------------------------------- */
+/* ---- comparing ------------------------------------------------------------ */
 
 void matmul_same(const struct matmul_case *p, const struct matmul_data *d, const float *expected,
                  float *got, const char *what) {
@@ -427,7 +427,7 @@ void matmul_check_scaled(const struct matmul_case *p, const struct matmul_data *
         fail_msg("(%u rows, %u, %u): error %g", p->max_rows, p->n, p->k, error);
 }
 
-/* ---- tiles and small sizes ----------------------------------------------------------------------------- */
+/* ---- tiles and small sizes ------------------------------------------------------------ */
 
 struct rp_matmul_tile matmul_tile(uint32_t tokens, uint32_t rows, uint32_t boxes, bool eager) {
     return (struct rp_matmul_tile){.tokens = tokens,
