@@ -8,6 +8,7 @@
 #include "base/bf16.h"
 #include "base/memory.h"
 #include "device/quantize_row.h"
+#include "tests/support/test_values.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -37,26 +38,12 @@ struct fixture {
     double *want;            /* (position, heads * head_dim) of slot 0 */
 };
 
-/* A number in [-1, 1) from what names it. */
-static inline float value_of(uint32_t what, uint32_t slot, uint32_t position, uint32_t head,
-                             uint32_t d) {
-    uint32_t x = what * 0x9E3779B9u ^ slot * 0x85EBCA6Bu ^ position * 0xC2B2AE35u ^
-                 head * 0x27D4EB2Fu ^ d * 0x165667B1u;
-    for (int i = 0; i < 2; i++) {
-        x ^= x >> 15;
-        x *= 0x2C1B3C6Du;
-        x ^= x >> 12;
-        x *= 0x297A2D39u;
-    }
-    return (float)(int32_t)(x ^ (x >> 15)) * 0x1p-31f;
-}
-
 static const enum rp_dtype kv_dtypes[] = {RP_DTYPE_F32, RP_DTYPE_BF16, RP_DTYPE_FP8_E4M3,
                                           RP_DTYPE_INT8};
 
 static inline float kv_unrounded(uint32_t kv, uint32_t slot, uint32_t position, uint32_t head,
                                  uint32_t d) {
-    return value_of(kv, slot, position, head, d) * (kv == 0 ? 3.0f : 1.0f);
+    return rp_test_value_of(kv, slot, position, head, d) * (kv == 0 ? 3.0f : 1.0f);
 }
 
 /* One token and head in 8 bits; the result is the scale. */
@@ -90,7 +77,7 @@ static inline float kv_value(const struct fixture *f, uint32_t kv, uint32_t slot
 }
 
 static inline float q_value(uint32_t slot, uint32_t position, uint32_t head, uint32_t d) {
-    return value_of(2, slot, position, head, d);
+    return rp_test_value_of(2, slot, position, head, d);
 }
 
 static inline int setup(void **state) {

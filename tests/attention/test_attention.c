@@ -266,8 +266,9 @@ static void test_kv_write_stores_live_tokens_and_nothing_else(void **state) {
                 for (uint32_t d = 0; d < 20; d++) {
                     uint32_t slot = f->rows[f->token_rows[t]].slot;
                     k[t * columns + head * 20 + d] =
-                        value_of(0, slot, f->positions[t], head, d) * 3;
-                    v[t * columns + head * 20 + d] = value_of(1, slot, f->positions[t], head, d);
+                        rp_test_value_of(0, slot, f->positions[t], head, d) * 3;
+                    v[t * columns + head * 20 + d] =
+                        rp_test_value_of(1, slot, f->positions[t], head, d);
                 }
         /* What the pages must be, stored by the test itself, */
         store_kv(f, 1, 3, 9);

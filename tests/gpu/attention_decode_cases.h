@@ -1,22 +1,17 @@
-/* attention_decode_cases.h - the tests of decode attention, for whichever type of page `page_type` names: bf16 in
- * test_attention_decode_cuda.c, 8 bits in test_attention_8_cuda.c. */
+/* attention_decode_cases.h - the tests of decode attention, for whichever type of page
+ * `page_type` names: bf16 in test_attention_decode_cuda.c, 8 bits in test_attention_8_cuda.c. */
 #ifndef RP_TESTS_GPU_ATTENTION_DECODE_CASES_H
 #define RP_TESTS_GPU_ATTENTION_DECODE_CASES_H
 
 #include "attention/attention_internal_cuda.h"
 #include "base/bf16.h"
 #include "device/quantize_row.h"
-#include "tests/support/gpu.h"
+#include "tests/support/gpu_test.h"
+#include "tests/support/test_values.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #define SLOTS  40
 #define ROWS   48
@@ -46,19 +41,6 @@ static struct {
     uint32_t sequences[ROWS]; /* of a row */
 } f;
 
-static float value_of(uint32_t what, uint32_t sequence, uint32_t position, uint32_t head,
-                      uint32_t d) {
-    uint32_t x = what * 0x9E3779B9u ^ sequence * 0x85EBCA6Bu ^ position * 0xC2B2AE35u ^
-                 head * 0x27D4EB2Fu ^ d * 0x165667B1u;
-    for (int i = 0; i < 2; i++) {
-        x ^= x >> 15;
-        x *= 0x2C1B3C6Du;
-        x ^= x >> 12;
-        x *= 0x297A2D39u;
-    }
-    return (float)(int32_t)(x ^ (x >> 15)) * 0x1p-31f;
-}
-
 static void drop(void) {
     rp_free_aligned(f.args.kv.base);
     rp_free(f.q);
@@ -70,7 +52,8 @@ static void drop(void) {
     memset(&f, 0, sizeof f);
 }
 
-/* Sizes far from 1: queries that no f16 holds, keys as small, values that grow and shrink from key to key. */
+/* Sizes far from 1: queries that no f16 holds, keys as small, values that grow and shrink from
+ * key to key. */
 static bool has_odd_sizes;
 
 static int teardown(void **state) {
@@ -131,7 +114,7 @@ static unsigned char *run_at(uint32_t which, uint32_t slot, uint32_t position, u
 
 static float kv_value(uint32_t which, uint32_t sequence, uint32_t position, uint32_t head,
                       uint32_t d) {
-    float x = value_of(which, sequence, position, head, d) * (which == 0 ? 3.0f : 1.0f);
+    float x = rp_test_value_of(which, sequence, position, head, d) * (which == 0 ? 3.0f : 1.0f);
     if (!has_odd_sizes)
         return x;
     return which == 0 ? x * 0x1p-25f : ldexpf(x, (int)(position * 11 % 71) - 40 + (int)sequence);
@@ -205,15 +188,15 @@ static void add_row(uint32_t slot, uint32_t sequence, uint32_t count, uint32_t f
         step->positions[token + i] = finished ? 0 : position;
         for (uint32_t c = 0; c < f.args.heads * f.args.head_dim; c++)
             f.q[(token + i) * f.args.q_stride + c] =
-                value_of(2, sequence, position, 0, c) * (has_odd_sizes ? 0x1p25f : 1.0f);
+                rp_test_value_of(2, sequence, position, 0, c) * (has_odd_sizes ? 0x1p25f : 1.0f);
     }
     step->counts->token_count += count;
 }
 
 static void add_padding(uint32_t count) { f.args.step.counts->token_count += count; }
 
-/* The kernels before one that reads older keys early: a long one, and the one that writes K and V of the
- * step's own tokens. Both let their successor start at once. */
+/* The kernels before one that reads older keys early: a long one, and the one that writes K and
+ * V of the step's own tokens. Both let their successor start at once. */
 static void write_own_keys(const struct rp_cuda_launch *attention) {
     struct rp_kv_write_args write = {.step = f.step.device, .kv = f.config.kv, .layer = LAYER};
     write.k_stride = write.v_stride = f.args.kv_heads * f.args.head_dim;

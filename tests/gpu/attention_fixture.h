@@ -1,8 +1,8 @@
-/* attention_fixture.h - sequences whose q, k and v are functions of (slot, position, head), on the host and on
- * the card: what the tests of the attention kernels share.
+/* attention_fixture.h - sequences whose q, k and v are functions of (slot, position, head), on
+ * the host and on the GPU: what the tests of the attention kernels share.
  *
- * Pages hold NaN wherever the step's rows may not look, page tables hold an impossible page behind a
- * sequence's last one, q of dead tokens is NaN, and outputs are poisoned. */
+ * Pages hold NaN wherever the step's rows may not look, page tables hold an impossible page
+ * behind a sequence's last one, q of dead tokens is NaN, and outputs are poisoned. */
 #ifndef RP_TESTS_GPU_ATTENTION_FIXTURE_H
 #define RP_TESTS_GPU_ATTENTION_FIXTURE_H
 
@@ -10,17 +10,14 @@
 #include "base/bf16.h"
 #include "base/memory.h"
 #include "device/quantize_row.h"
-#include "tests/support/gpu.h"
+#include "tests/support/gpu_test.h"
+#include "tests/support/test_values.h"
 
 #include <cuda_runtime_api.h>
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #define FIXTURE_SLOTS  4
 #define FIXTURE_TOKENS 1024 /* of a step */
@@ -49,20 +46,6 @@ static inline void check_cuda(int error) {
         fail_msg("%s", cudaGetErrorString((cudaError_t)error));
 }
 
-/* A number in [-1, 1) from what names it. */
-static inline float fixture_value(uint32_t what, uint32_t slot, uint32_t position, uint32_t head,
-                                  uint32_t d) {
-    uint32_t x = what * 0x9E3779B9u ^ slot * 0x85EBCA6Bu ^ position * 0xC2B2AE35u ^
-                 head * 0x27D4EB2Fu ^ d * 0x165667B1u;
-    for (int i = 0; i < 2; i++) {
-        x ^= x >> 15;
-        x *= 0x2C1B3C6Du;
-        x ^= x >> 12;
-        x *= 0x297A2D39u;
-    }
-    return (float)(int32_t)(x ^ (x >> 15)) * 0x1p-31f;
-}
-
 static inline uint32_t *fixture_slot(struct fixture *f, uint32_t slot) {
     return f->step.host.slots + (size_t)slot * f->step.host.slot_words;
 }
@@ -79,7 +62,7 @@ static inline void fixture_close(struct fixture *f) {
     memset(f, 0, sizeof *f);
 }
 
-/* The card's half: pages, q, out and the plan's lists. */
+/* The GPU's half: pages, q, out and the plan's lists. */
 static inline void fixture_open_card(struct fixture *f) {
     struct rp_attention_cuda_args *call = &f->call;
     call->args = f->host;
@@ -167,7 +150,7 @@ static inline void fixture_store_row(struct fixture *f, uint32_t kv, uint32_t sl
     unsigned char *to = fixture_kv_at(f, kv, slot, position, head);
     float row[256];
     for (uint32_t d = 0; d < layout->head_dim; d++)
-        row[d] = fixture_value(kv, slot, position, head, d) * (kv == 0 ? 3.0f : 1.0f);
+        row[d] = rp_test_value_of(kv, slot, position, head, d) * (kv == 0 ? 3.0f : 1.0f);
     if (layout->scales_at)
         rp_kv_set_scale(layout, fixture_run_at(f, kv, slot, position, head),
                         position % layout->page_tokens,
@@ -219,7 +202,7 @@ static inline void fixture_add_row(struct fixture *f, uint32_t slot, uint32_t be
         float *q = (float *)f->host.q + (token + i) * f->host.q_stride;
         for (uint32_t head = 0; head < f->shape.heads && !finished; head++)
             for (uint32_t d = 0; d < f->shape.head_dim; d++)
-                q[head * f->shape.head_dim + d] = fixture_value(2, slot, begin + i, head, d);
+                q[head * f->shape.head_dim + d] = rp_test_value_of(2, slot, begin + i, head, d);
     }
     if (!finished)
         fixture_store_kv(f, slot, window != 0 && begin >= window ? begin + 1 - window : 0,
@@ -256,7 +239,7 @@ static inline void fixture_plan_tiles(struct fixture *f) {
                           cudaMemcpyHostToDevice));
 }
 
-/* The step on the card; the bucket has room for `extra` tokens more. */
+/* The step on the GPU; the bucket has room for `extra` tokens more. */
 static inline void fixture_run(struct fixture *f, rp_cuda_run run, uint32_t extra) {
     f->call.config.bucket = (struct rp_bucket){
         .tokens = RP_MIN(f->step.host.counts->token_count + extra, FIXTURE_TOKENS),
@@ -305,8 +288,8 @@ static inline void fixture_check_untouched(const struct fixture *f, const char *
     }
 }
 
-/* Against the truth: the norm of the difference, and the largest one in units of the last bf16 place of
- * the head's largest value (f32 pages: relative to it). */
+/* Against the truth: the norm of the difference, and the largest one in units of the last bf16
+ * place of the head's largest value (f32 pages: relative to it). */
 static inline void fixture_check_truth(struct fixture *f, double norm_limit, double worst_limit) {
     struct rp_cpu_worker worker = {.index = 0, .count = 1};
     size_t dim = f->shape.head_dim, size = fixture_out_size(f);
@@ -387,6 +370,53 @@ static inline void fixture_check_chunks(struct fixture *f, rp_cuda_run run, uint
             fixture_check_bits(f, what);
         }
 }
+
+/* Every shape's prompt of its full length against the truth, over pages of this type. */
+static inline void fixture_check_prompts(struct fixture *f, const struct fixture_shape *shapes,
+                                         size_t count, enum rp_dtype kv) {
+    for (size_t i = 0; i < count; i++) {
+        struct fixture_shape shape = shapes[i];
+        shape.kv = kv;
+        if (rp_gpu_is_tiny())
+            shape.length = RP_MIN(shape.length, 150u);
+        fixture_open(f, &shape);
+        fixture_begin(f);
+        fixture_add_row(f, 2, 0, shape.length, RP_ROW_SAMPLE);
+        fixture_run(f, rp_attention_prefill_cuda_run, 0);
+        fixture_check_truth(f, 4e-3, 8);
+    }
+}
+
+/* A whole prompt in one step, kept as what every other step has to give. */
+static inline void fixture_keep_prompt(struct fixture *f, rp_cuda_run run, uint32_t slot,
+                                       uint32_t length) {
+    fixture_begin(f);
+    fixture_add_row(f, slot, 0, length, 0);
+    fixture_run(f, run, 0);
+    fixture_keep(f);
+}
+
+/* A NaN key at position 70 of K/V head 1 shows in that group's heads from there on, and nowhere
+ * else. */
+static inline void fixture_check_nan_key(struct fixture *f, enum rp_dtype kv) {
+    const struct fixture_shape shape = {4, 2, 128, 64, 0, kv, RP_DTYPE_F32, 200};
+    fixture_open(f, &shape);
+    fixture_begin(f);
+    fixture_add_row(f, 0, 0, 200, 0);
+    if (f->host.kv.scales_at)
+        rp_kv_set_scale(&f->host.kv, fixture_run_at(f, 0, 0, 70, 1), 70 % 64, NAN);
+    else
+        memset(fixture_kv_at(f, 0, 0, 70, 1), 0xFF, 4);
+    fixture_run(f, rp_attention_prefill_cuda_run, 0);
+    for (uint32_t t = 0; t < 200; t++)
+        for (uint32_t head = 0; head < 4; head++) {
+            float x = ((float *)(void *)f->got)[t * f->host.out_stride + head * 128];
+            assert_int_equal(isnan(x) != 0, t >= 70 && head >= 2);
+        }
+}
+
+/* A cmocka test over a fixture of its own. */
+#define FIXTURE_TEST(name) cmocka_unit_test_setup_teardown(name, fixture_setup, fixture_teardown)
 
 static inline int fixture_setup(void **state) {
     *state = rp_calloc(1, sizeof(struct fixture));

@@ -1,4 +1,5 @@
-/* mask_programs.h - mask programs of the tests on a card, and compiling them all at once into a folder. */
+/* mask_programs.h - mask programs of the tests on a GPU, and compiling them all at once into a
+ * folder. */
 #ifndef RP_TESTS_GPU_MASK_PROGRAMS_H
 #define RP_TESTS_GPU_MASK_PROGRAMS_H
 
@@ -59,7 +60,7 @@ static inline uint32_t mask_shape_pages(const struct mask_shape *shape) {
     return RP_CEIL_DIV(shape->length, shape->page_tokens) + 1;
 }
 
-/* What of a config the kernels of a shape are compiled for, on this card. */
+/* What of a config the kernels of a shape are compiled for, on this GPU. */
 static inline void mask_shape_config(const struct mask_shape *shape,
                                      const struct rp_cuda_limits *limits,
                                      struct rp_attention_cuda_config *config) {
@@ -111,8 +112,8 @@ static inline size_t mask_program_compile(struct rp_nvrtc *nvrtc, const char *te
     return bytes;
 }
 
-/* All programs on their shapes, or on this one, by as many processes as there are cores; how many did not compile. No
- * thread and no CUDA context of this process is used. */
+/* All programs on their shapes, or on this one, by as many processes as there are cores; how
+ * many did not compile. No thread and no CUDA context of this process is used. */
 static inline int mask_programs_compile(const char *folder, const struct rp_cuda_limits *limits,
                                         const struct mask_shape *alone) {
     long workers = sysconf(_SC_NPROCESSORS_ONLN);

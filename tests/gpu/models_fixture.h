@@ -1,27 +1,23 @@
-/* models_fixture.h - small random models of every family on a card, and what each row of theirs must give.
+/* models_fixture.h - small random models of every family on a GPU, and what each row of theirs
+ * must give.
  *
- * SEQUENCES sequences with prompts of many lengths and a few tokens behind each, all known beforehand (teacher
- * forced). A step reads any piece of any of them: its slot's length is set to where the piece begins, and
- * pages below hold what earlier steps wrote. The truth is the plainest way to run them: one at a time, the
- * prompt in one piece, lowered operator by operator, no graph. Included by one test program each. */
+ * SEQUENCES sequences with prompts of many lengths and a few tokens behind each, all known
+ * beforehand (teacher forced). A step reads any piece of any of them: its slot's length is set
+ * to where the piece begins, and pages below hold what earlier steps wrote. The truth is the
+ * plainest way to run them: one at a time, the prompt in one piece, lowered operator by
+ * operator, no graph. Included by one test program each. */
 #ifndef RP_TESTS_GPU_MODELS_FIXTURE_H
 #define RP_TESTS_GPU_MODELS_FIXTURE_H
 
 #include "base/memory.h"
 #include "engine/buckets.h"
 #include "tests/support/driver.h"
-#include "tests/support/gpu.h"
+#include "tests/support/gpu_test.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 enum {
     SEQUENCES = 64,
@@ -99,8 +95,8 @@ static struct rp_driver driver;
 static struct rp_bucket_list *bucket_list;
 static float (*truth)[1 + FORCED][VOCAB_MAX]; /* (SEQUENCES): behind the prompt, then each decode */
 static const struct model_case *current;
-static bool
-    plain_rows; /* the current model's weights meet rows as they are, and its pages are of its own type */
+/* The current model's rows are not quantized, and its pages have its own type. */
+static bool plain_rows;
 static uint32_t slots[SEQUENCES]; /* of each sequence */
 static uint64_t random_state;
 
@@ -149,7 +145,8 @@ static int teardown(void **state) {
     return 0;
 }
 
-/* The codes stay, their scales become one a block: whatever these are, all who multiply agree on them. */
+/* The quantized values stay, their scales become one a block: whatever these are, all who
+ * multiply agree on them. */
 static void make_blocks(struct rp_matrix *matrix) {
     matrix->scale_kind = RP_SCALE_BLOCK_128;
     size_t count = rp_matrix_scale_count(matrix);
@@ -222,8 +219,8 @@ static struct rp_driver_config way_default(void) {
                                                                                : current->dtype};
 }
 
-/* Opens the current model anew (prepared weights do not come back from a card), sequences in slots of
- * their own drawing. */
+/* Opens the current model anew (prepared weights do not come back from a GPU), sequences in
+ * slots of their own drawing. */
 static void open_way(const struct rp_driver_config *way) {
     rp_driver_close(&driver);
     rp_model_deinit(&model);
@@ -349,8 +346,8 @@ static struct piece fit_piece(const struct room *room, uint32_t sequence, uint32
     return piece;
 }
 
-/* Runs one step of random pieces that fits the room; progress: where each sequence goes on (updated), or
- * NULL: anywhere. Returns the number of rows. */
+/* Runs one step of random pieces that fits the room; progress: where each sequence goes on
+ * (updated), or NULL: anywhere. Returns the number of rows. */
 static uint32_t run_random_step(struct room room, uint32_t *progress,
                                 struct rp_graph_entry *entry) {
     struct piece pieces[SEQUENCES];
@@ -380,8 +377,8 @@ static uint32_t run_random_step(struct room room, uint32_t *progress,
     return count;
 }
 
-/* All prompts and their tokens in random company, in whatever buckets fit: afterwards every piece of every
- * sequence may be run again. */
+/* All prompts and their tokens in random company, in whatever buckets fit: afterwards every
+ * piece of every sequence may be run again. */
 static void run_everything(void) {
     uint32_t progress[SEQUENCES] = {0};
     const struct rp_bucket *largest = &bucket_list->buckets[bucket_list->count - 1];

@@ -1,23 +1,18 @@
-/* ops_fixture.h - tensors that lie on the host and on the card, for the tests of the small operators: what the card
- * gives against what the host gives, and every byte around it untouched. Included by one test program each. */
+/* ops_fixture.h - tensors that lie on the host and on the GPU, for the tests of the small
+ * operators: what the GPU gives against what the host gives, and every byte around it untouched.
+ * Included by one test program each. */
 #ifndef RP_TESTS_GPU_OPS_FIXTURE_H
 #define RP_TESTS_GPU_OPS_FIXTURE_H
 
 #include "base/bf16.h"
 #include "base/memory.h"
 #include "device/ops_cuda.h"
-#include "tests/support/gpu.h"
+#include "tests/support/gpu_test.h"
 
 #include <cuda_runtime_api.h>
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #define MAX_ROWS        9
 #define LIVE_ROWS       6
@@ -36,7 +31,8 @@ static void *make_host(size_t bytes) {
     return rp_alloc_aligned(RP_ALIGN_UP(bytes + 1, RP_CACHE_LINE), RP_CACHE_LINE);
 }
 
-/* A tensor twice, on the host and on the card, `offset` elements behind an aligned address; all NaN. */
+/* A tensor twice, on the host and on the GPU, `offset` elements behind an aligned address; all
+ * NaN. */
 struct twin {
     struct rp_values host, device;
     unsigned char *host_base, *device_base;
@@ -59,10 +55,7 @@ static struct twin twin_make(uint32_t rows, uint32_t cols, size_t stride, uint32
 
 static void twin_set(struct twin *t, size_t row, size_t col, float value) {
     size_t at = row * t->host.stride + col;
-    if (t->host.dtype == RP_DTYPE_F32)
-        ((float *)t->host.data)[at] = value;
-    else
-        ((uint16_t *)t->host.data)[at] = rp_f32_to_bf16(value);
+    rp_test_put(t->host.data, t->host.dtype, at, value);
 }
 
 static void twin_upload(struct twin *t) {
@@ -70,7 +63,7 @@ static void twin_upload(struct twin *t) {
                      cudaSuccess);
 }
 
-/* The card's bytes into the host's copy. */
+/* The GPU's bytes into the host's copy. */
 static void twin_download(struct twin *t) {
     rp_gpu_download(t->host_base, t->device_base, t->bytes);
 }
@@ -101,7 +94,8 @@ static void assert_row_near(const float *a, const float *b, uint32_t n, enum rp_
         assert_true(fabsf(a[c] - b[c]) <= allowed);
 }
 
-/* The card's live rows against the host's; everything else must be what it is on the host: untouched. */
+/* The GPU's live rows against the host's; everything else must be what it is on the host:
+ * untouched. */
 static void assert_equal_twin(const struct twin *t, uint32_t live, bool exact) {
     size_t size = rp_dtype_bytes(t->host.dtype), count = t->bytes / size, stride = t->host.stride;
     size_t first = (size_t)((unsigned char *)t->host.data - t->host_base) / size;
@@ -160,7 +154,7 @@ static int tear_down(void **state) {
     return 0;
 }
 
-/* Between cases: nothing was written behind a buffer, and the memory is free again. */
+/* Between cases: nothing was written past a buffer, and the memory is free again. */
 static void end_case(void) {
     rp_gpu_synchronize();
     assert_true(rp_gpu_canaries_hold());
@@ -193,7 +187,8 @@ static struct rp_cuda_partials partials_of(const struct twin *parts, uint32_t co
 
 static const uint32_t sizes[] = {1, 7, 100, 256, 257, 4096, 14336};
 static const enum rp_dtype dtypes[] = {RP_DTYPE_F32, RP_DTYPE_BF16};
-/* Added to the column count for the stride; how far the first column lies from an aligned address. */
+/* Added to the column count for the stride; how far the first column lies from an aligned
+ * address. */
 static const struct {
     uint32_t stride, offset;
 } places[] = {{0, 0}, {8, 0}, {3, 0}, {4, 4}, {5, 1}};

@@ -1,6 +1,7 @@
-/* Goal: attention over pages of 8 bits on a card is the formula on the values that the pages hold, for prompt rows and
- * for any shape, with the same bits in every batch and chunk. Method: attention_fixture.h with pages of INT8 and FP8;
- * codes and scales are NaN wherever the step's rows may not look. Decode rows: test_attention_decode_8_cuda.c. */
+/* Goal: attention over pages of 8 bits on a GPU is the formula on the values that the pages
+ * hold, for prompt rows and for any shape, with the same bits in every batch and chunk. Method:
+ * attention_fixture.h with pages of INT8 and FP8; quantized values and scales are NaN wherever
+ * the step's rows may not look. Decode rows: test_attention_decode_8_cuda.c. */
 #include "tests/gpu/attention_fixture.h"
 
 #define BF16 RP_DTYPE_BF16
@@ -17,17 +18,8 @@ static void prompt_rows_are_the_formula_for_all_shapes_pages_and_windows(void **
         {4, 2, 256, 64, 0, F32, F32, 333},    {2, 1, 256, 16, 65, F32, BF16, 333},
         {4, 2, 128, 4, 0, F32, F32, 150},     {2, 1, 64, 1, 50, F32, F32, 100},
     };
-    for (size_t i = 0; i < 2 * RP_ARRAY_COUNT(shapes); i++) {
-        struct fixture_shape shape = shapes[i / 2];
-        shape.kv = types[i % 2];
-        if (rp_gpu_is_tiny())
-            shape.length = RP_MIN(shape.length, 150u);
-        fixture_open(*state, &shape);
-        fixture_begin(*state);
-        fixture_add_row(*state, 2, 0, shape.length, RP_ROW_SAMPLE);
-        fixture_run(*state, rp_attention_prefill_cuda_run, 0);
-        fixture_check_truth(*state, 4e-3, 8);
-    }
+    for (size_t i = 0; i < RP_ARRAY_COUNT(types); i++)
+        fixture_check_prompts(*state, shapes, RP_ARRAY_COUNT(shapes), types[i]);
 }
 
 static void a_prompt_has_the_same_bits_in_every_chunk(void **state) {
@@ -41,16 +33,14 @@ static void a_prompt_has_the_same_bits_in_every_chunk(void **state) {
         struct fixture_shape shape = shapes[i / 2];
         shape.kv = types[i % 2];
         fixture_open(*state, &shape);
-        fixture_begin(*state);
-        fixture_add_row(*state, 1, 0, length, 0);
-        fixture_run(*state, rp_attention_prefill_cuda_run, 0);
-        fixture_keep(*state);
+        fixture_keep_prompt(*state, rp_attention_prefill_cuda_run, 1, length);
         fixture_check_chunks(*state, rp_attention_prefill_cuda_run, length, chunks,
                              rp_gpu_is_tiny() ? 1 : RP_ARRAY_COUNT(chunks));
     }
 }
 
-/* Blocks that take one tile after another, prompts beside decode rows, finished rows and padding. */
+/* Blocks that take one tile after another, prompts beside decode rows, finished rows and
+ * padding. */
 static void a_mixed_step_on_any_grid_keeps_the_bits_of_its_prompts(void **state) {
     struct fixture *f = *state;
     for (size_t i = 0; i < RP_ARRAY_COUNT(types); i++) {
@@ -58,10 +48,7 @@ static void a_mixed_step_on_any_grid_keeps_the_bits_of_its_prompts(void **state)
         fixture_open(f, &shape);
         f->call.rows = RP_ATTENTION_PROMPT_ROWS;
         for (uint32_t slot = 1; slot < FIXTURE_SLOTS; slot += 2) {
-            fixture_begin(f);
-            fixture_add_row(f, slot, 0, 300, 0);
-            fixture_run(f, rp_attention_prefill_cuda_run, 0);
-            fixture_keep(f);
+            fixture_keep_prompt(f, rp_attention_prefill_cuda_run, slot, 300);
         }
         const uint32_t sm_count = f->call.config.limits.sm_count;
         for (uint32_t blocks = 1; blocks <= 133; blocks += 66) {
@@ -84,20 +71,8 @@ static void a_mixed_step_on_any_grid_keeps_the_bits_of_its_prompts(void **state)
 }
 
 static void a_nan_in_a_key_that_is_seen_stays_visible(void **state) {
-    struct fixture *f = *state;
-    for (size_t i = 0; i < RP_ARRAY_COUNT(types); i++) {
-        const struct fixture_shape shape = {4, 2, 128, 64, 0, types[i], F32, 200};
-        fixture_open(f, &shape);
-        fixture_begin(f);
-        fixture_add_row(f, 0, 0, 200, 0);
-        rp_kv_set_scale(&f->host.kv, fixture_run_at(f, 0, 0, 70, 1), 70 % 64, NAN);
-        fixture_run(f, rp_attention_prefill_cuda_run, 0);
-        for (uint32_t t = 0; t < 200; t++)
-            for (uint32_t head = 0; head < 4; head++) {
-                float x = ((float *)(void *)f->got)[t * f->host.out_stride + head * 128];
-                assert_int_equal(isnan(x) != 0, t >= 70 && head >= 2);
-            }
-    }
+    for (size_t i = 0; i < RP_ARRAY_COUNT(types); i++)
+        fixture_check_nan_key(*state, types[i]);
 }
 
 static void any_shape_is_the_formula_in_f32(void **state) {
@@ -118,24 +93,14 @@ static void any_shape_is_the_formula_in_f32(void **state) {
         fixture_add_row(f, 0, shape.length - 1, 1, RP_ROW_DECODE);
         fixture_run(f, rp_attention_generic_cuda_run, 3);
         fixture_check_truth(f, wide ? 1e-5 : 4e-3, wide ? 1e-5 * 128 : 8);
-        fixture_begin(f);
-        fixture_add_row(f, 1, 0, 100, 0);
-        fixture_run(f, rp_attention_generic_cuda_run, 0);
-        fixture_keep(f);
+        fixture_keep_prompt(f, rp_attention_generic_cuda_run, 1, 100);
         fixture_check_chunks(f, rp_attention_generic_cuda_run, 100, chunks, RP_ARRAY_COUNT(chunks));
     }
 }
 
-int main(void) {
-    if (rp_gpu_skip_code())
-        return 77;
-#define TEST(name) cmocka_unit_test_setup_teardown(name, fixture_setup, fixture_teardown)
-    const struct CMUnitTest tests[] = {
-        TEST(prompt_rows_are_the_formula_for_all_shapes_pages_and_windows),
-        TEST(a_prompt_has_the_same_bits_in_every_chunk),
-        TEST(a_mixed_step_on_any_grid_keeps_the_bits_of_its_prompts),
-        TEST(a_nan_in_a_key_that_is_seen_stays_visible),
-        TEST(any_shape_is_the_formula_in_f32),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RP_GPU_TEST_MAIN(NULL, NULL,
+                 FIXTURE_TEST(prompt_rows_are_the_formula_for_all_shapes_pages_and_windows),
+                 FIXTURE_TEST(a_prompt_has_the_same_bits_in_every_chunk),
+                 FIXTURE_TEST(a_mixed_step_on_any_grid_keeps_the_bits_of_its_prompts),
+                 FIXTURE_TEST(a_nan_in_a_key_that_is_seen_stays_visible),
+                 FIXTURE_TEST(any_shape_is_the_formula_in_f32))

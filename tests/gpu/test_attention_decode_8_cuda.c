@@ -1,10 +1,11 @@
-/* Goal: what test_attention_decode_cuda.c says of bf16 pages, of pages of INT8 and FP8. Method: the same cases; the
- * truth reads the same codes and scales, and both are NaN where nothing was stored. */
+/* Goal: what test_attention_decode_cuda.c says of bf16 pages, of pages of INT8 and FP8. Method:
+ * the same cases; the truth reads the same quantized values and scales, and both are NaN where
+ * nothing was stored. */
 #include "tests/gpu/attention_decode_cases.h"
 
-int main(void) {
+int main(int argc, char **argv) {
     static const enum rp_dtype types[] = {RP_DTYPE_INT8, RP_DTYPE_FP8_E4M3};
-    if (rp_gpu_skip_code())
+    if (rp_gpu_test_skips(argc, argv))
         return 77;
     const struct CMUnitTest tests[] = {DECODE_CASES};
     int failed = 0;

@@ -1,7 +1,8 @@
-/* Goal: decode attention on a card computes what the scalar truth computes, touches nothing else, and a
- * row's bits depend on its sequence alone. Method: K, V and q are functions of (sequence, position, head),
- * so a sequence can lie in any slot, row and pages; pages hold NaN where nothing was stored, outputs are
- * poisoned, and the number of blocks is varied, which moves every border between blocks. */
+/* Goal: decode attention on a GPU computes what the scalar truth computes, touches nothing else,
+ * and a row's bits depend on its sequence alone. Method: K, V and q are functions of (sequence,
+ * position, head), so a sequence can lie in any slot, row and pages; pages hold NaN where
+ * nothing was stored, outputs are poisoned, and the number of blocks is varied, which moves
+ * every border between blocks. */
 #include "tests/gpu/attention_decode_cases.h"
 
 static void the_plan_cuts_prompt_rows_into_tiles_longest_first(void **state) {
@@ -52,12 +53,6 @@ static void the_plan_cuts_prompt_rows_into_tiles_longest_first(void **state) {
     assert_true(rp_gpu_canaries_hold());
 }
 
-int main(void) {
-    if (rp_gpu_skip_code())
-        return 77;
-    const struct CMUnitTest tests[] = {
-        DECODE_CASES,
-        cmocka_unit_test_teardown(the_plan_cuts_prompt_rows_into_tiles_longest_first, teardown),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RP_GPU_TEST_MAIN(NULL, NULL, DECODE_CASES,
+                 cmocka_unit_test_teardown(the_plan_cuts_prompt_rows_into_tiles_longest_first,
+                                           teardown))

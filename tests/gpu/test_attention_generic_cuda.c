@@ -1,5 +1,6 @@
-/* Goal: the kernel behind everything computes the formula in f32 for any shape, and gives a token the
- * same bits as a prompt row, as a decode row and in every chunk. Method: attention_fixture.h. */
+/* Goal: the kernel behind everything computes the formula in f32 for any shape, and gives a
+ * token the same bits as a prompt row, as a decode row and in every chunk. Method:
+ * attention_fixture.h. */
 #include "tests/gpu/attention_fixture.h"
 
 #define BF16 RP_DTYPE_BF16
@@ -33,10 +34,7 @@ static void test_a_token_has_the_same_bits_in_every_chunk_and_as_a_decode_row(vo
     struct fixture *f = *state;
     for (size_t i = 0; i < RP_ARRAY_COUNT(shapes); i++) {
         fixture_open(f, &shapes[i]);
-        fixture_begin(f);
-        fixture_add_row(f, 1, 0, 300, 0);
-        fixture_run(f, rp_attention_generic_cuda_run, 0);
-        fixture_keep(f);
+        fixture_keep_prompt(f, rp_attention_generic_cuda_run, 1, 300);
         fixture_check_chunks(f, rp_attention_generic_cuda_run, 300, chunks, RP_ARRAY_COUNT(chunks));
         for (uint32_t position = 0; position < 300; position += 13) {
             fixture_begin(f);
@@ -64,14 +62,6 @@ static void test_only_rows_of_the_kind_asked_for_are_written(void **state) {
     }
 }
 
-int main(void) {
-    if (rp_gpu_skip_code())
-        return 77;
-#define TEST(name) cmocka_unit_test_setup_teardown(name, fixture_setup, fixture_teardown)
-    const struct CMUnitTest tests[] = {
-        TEST(test_any_shape_is_the_formula_in_f32),
-        TEST(test_a_token_has_the_same_bits_in_every_chunk_and_as_a_decode_row),
-        TEST(test_only_rows_of_the_kind_asked_for_are_written),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RP_GPU_TEST_MAIN(NULL, NULL, FIXTURE_TEST(test_any_shape_is_the_formula_in_f32),
+                 FIXTURE_TEST(test_a_token_has_the_same_bits_in_every_chunk_and_as_a_decode_row),
+                 FIXTURE_TEST(test_only_rows_of_the_kind_asked_for_are_written))

@@ -1,21 +1,19 @@
-/* Goal: attention under mask programs and capped scores computes on a card what a sum in f64 over the pairs that the
- * program names computes; reads nothing else; and a row's bits depend on its position, its program and its parameters
- * alone: not on batch, chunk, tile or graph. Method: K, V and q are functions of (slot, position, head); K and V are NaN
- * where no row of the step sees them; programs are compiled here, by NVRTC. */
+/* Goal: attention under mask programs and capped scores computes on a GPU what a sum in f64 over
+ * the pairs that the program names computes; reads nothing else; and a row's bits depend on its
+ * position, its program and its parameters alone: not on batch, chunk, tile or graph. Method: K,
+ * V and q are functions of (slot, position, head); K and V are NaN where no row of the step sees
+ * them; programs are compiled here, by NVRTC. */
 #include "base/bf16.h"
 #include "device/quantize_row.h"
 #include "tests/gpu/mask_programs.h"
-#include "tests/support/gpu.h"
+#include "tests/support/gpu_test.h"
+#include "tests/support/test_values.h"
 
 #include <cuda_runtime_api.h>
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #define SLOTS  6
 #define ROWS   8
@@ -43,23 +41,11 @@ static struct {
     unsigned char *got;
 } f;
 
-static float value_of(uint32_t what, uint32_t slot, uint32_t position, uint32_t head, uint32_t d) {
-    uint32_t x = what * 0x9E3779B9u ^ slot * 0x85EBCA6Bu ^ position * 0xC2B2AE35u ^
-                 head * 0x27D4EB2Fu ^ d * 0x165667B1u;
-    for (int i = 0; i < 2; i++) {
-        x ^= x >> 15;
-        x *= 0x2C1B3C6Du;
-        x ^= x >> 12;
-        x *= 0x297A2D39u;
-    }
-    return (float)(int32_t)(x ^ (x >> 15)) * 0x1p-31f;
-}
-
 static float rounded(float x) {
     return f.shape.kv != RP_DTYPE_F32 ? rp_bf16_to_f32(rp_f32_to_bf16(x)) : x;
 }
 static float q_of(uint32_t slot, uint32_t position, uint32_t head, uint32_t d) {
-    return value_of(2, slot, position, head, d);
+    return rp_test_value_of(2, slot, position, head, d);
 }
 
 static uint32_t *slot_words(uint32_t slot) {
@@ -102,7 +88,8 @@ static void parse(const char *text) {
             slot_words(slot)[RP_SLOT_MASK_PARAMS + i] = (uint32_t)rp_mask_param(f.mask, i)->value;
 }
 
-/* Buffers, the program's kernels and the launches of a step. text NULL: causal, with window and cap. */
+/* Buffers, the program's kernels and the launches of a step. text NULL: causal, with window and
+ * cap. */
 static void make(const struct mask_shape *shape, const char *text, uint32_t window, float cap) {
     drop();
     f.shape = *shape;
@@ -200,7 +187,7 @@ static void store(uint32_t slot, uint32_t position, bool seen) {
         unsigned char *run = rp_kv_run(kv, page, LAYER, which, head);
         float row[256];
         for (uint32_t d = 0; d < kv->head_dim; d++) {
-            float x = value_of(which, slot, position, head, d) * (which == 0 ? 3.0f : 1.0f);
+            float x = rp_test_value_of(which, slot, position, head, d) * (which == 0 ? 3.0f : 1.0f);
             row[d] = seen ? x : NAN;
         }
         if (kv->scales_at)
@@ -216,7 +203,7 @@ static void store(uint32_t slot, uint32_t position, bool seen) {
     }
 }
 
-/* The step of these rows, on the card. Keys that no row sees are NaN if `poisons`. */
+/* The step of these rows, on the GPU. Keys that no row sees are NaN if `poisons`. */
 static void upload(const struct row *rows, uint32_t count, bool poisons) {
     struct rp_step_view *step = &f.step.host;
     uint32_t width = f.shape.heads * f.shape.head_dim;
@@ -539,16 +526,10 @@ static int close_nvrtc(void **state) {
     return 0;
 }
 
-int main(void) {
-    if (rp_gpu_skip_code())
-        return 77;
 #define TEST(name) cmocka_unit_test_teardown(name, teardown)
-    const struct CMUnitTest tests[] = {
-        TEST(capped_scores_are_the_formula_at_every_head_dim),
-        TEST(programs_are_the_formula_on_every_kernel),
-        TEST(a_row_has_the_same_bits_in_any_batch_and_chunk),
-        TEST(a_replay_with_other_lengths_and_parameters_equals_eager),
-        TEST(the_plan_lists_what_a_row_sees_and_nothing_else),
-    };
-    return cmocka_run_group_tests(tests, open_nvrtc, close_nvrtc);
-}
+
+RP_GPU_TEST_MAIN(open_nvrtc, close_nvrtc, TEST(capped_scores_are_the_formula_at_every_head_dim),
+                 TEST(programs_are_the_formula_on_every_kernel),
+                 TEST(a_row_has_the_same_bits_in_any_batch_and_chunk),
+                 TEST(a_replay_with_other_lengths_and_parameters_equals_eager),
+                 TEST(the_plan_lists_what_a_row_sees_and_nothing_else))

@@ -1,6 +1,6 @@
-/* Goal: prompt rows get softmax(q k^T) v within the rounding of bf16, and a row's bits are the same in
- * every chunk, tile and step. Method: attention_fixture.h; K and V are NaN wherever the step's rows may
- * not look. */
+/* Goal: prompt rows get softmax(q k^T) v within the rounding of bf16, and a row's bits are the
+ * same in every chunk, tile and step. Method: attention_fixture.h; K and V are NaN wherever the
+ * step's rows may not look. */
 #include "tests/gpu/attention_fixture.h"
 
 #define BF16 RP_DTYPE_BF16
@@ -15,16 +15,7 @@ static void test_prompt_rows_are_the_formula_for_all_shapes_pages_and_windows(vo
         {3, 3, 96, 32, 0, BF16, BF16, 333},     {14, 2, 64, 64, 129, BF16, F32, 333},
         {4, 2, 256, 64, 0, BF16, F32, 333},     {2, 1, 256, 16, 65, BF16, BF16, 333},
     };
-    for (size_t i = 0; i < RP_ARRAY_COUNT(shapes); i++) {
-        struct fixture_shape shape = shapes[i];
-        if (rp_gpu_is_tiny())
-            shape.length = RP_MIN(shape.length, 150u);
-        fixture_open(*state, &shape);
-        fixture_begin(*state);
-        fixture_add_row(*state, 2, 0, shape.length, RP_ROW_SAMPLE);
-        fixture_run(*state, rp_attention_prefill_cuda_run, 0);
-        fixture_check_truth(*state, 4e-3, 8);
-    }
+    fixture_check_prompts(*state, shapes, RP_ARRAY_COUNT(shapes), BF16);
 }
 
 static void test_a_prompt_has_the_same_bits_in_every_chunk(void **state) {
@@ -38,10 +29,7 @@ static void test_a_prompt_has_the_same_bits_in_every_chunk(void **state) {
     const uint32_t length = tiny ? 160 : 700;
     for (size_t i = 0; i < RP_ARRAY_COUNT(shapes); i++) {
         fixture_open(*state, &shapes[i]);
-        fixture_begin(*state);
-        fixture_add_row(*state, 1, 0, length, 0);
-        fixture_run(*state, rp_attention_prefill_cuda_run, 0);
-        fixture_keep(*state);
+        fixture_keep_prompt(*state, rp_attention_prefill_cuda_run, 1, length);
         if (i == 0)
             fixture_check_truth(*state, 4e-3, 8);
         fixture_check_chunks(*state, rp_attention_prefill_cuda_run, length, chunks,
@@ -60,10 +48,7 @@ static void test_few_blocks_with_many_tiles_give_the_same_bits(void **state) {
     struct fixture *f = *state;
     for (size_t i = 0; i < RP_ARRAY_COUNT(shapes); i++) {
         fixture_open(f, &shapes[i]);
-        fixture_begin(f);
-        fixture_add_row(f, 1, 0, 300, 0);
-        fixture_run(f, rp_attention_prefill_cuda_run, 0);
-        fixture_keep(f);
+        fixture_keep_prompt(f, rp_attention_prefill_cuda_run, 1, 300);
         for (uint32_t blocks = 1; blocks <= 3; blocks += 2) {
             f->call.config.limits.sm_count = blocks;
             fixture_run(f, rp_attention_prefill_cuda_run, 0);
@@ -77,10 +62,7 @@ static void check_mixed_step(struct fixture *f, uint32_t window) {
     fixture_open(f, &shape);
     f->call.rows = RP_ATTENTION_PROMPT_ROWS;
     for (uint32_t slot = 0; slot < FIXTURE_SLOTS; slot++) {
-        fixture_begin(f);
-        fixture_add_row(f, slot, 0, 400, 0);
-        fixture_run(f, rp_attention_prefill_cuda_run, 0);
-        fixture_keep(f);
+        fixture_keep_prompt(f, rp_attention_prefill_cuda_run, slot, 400);
     }
     fixture_begin(f);
     fixture_add_row(f, 0, 63, 1, RP_ROW_DECODE);
@@ -121,31 +103,13 @@ static void test_a_step_without_prompt_rows_writes_nothing(void **state) {
 }
 
 static void test_a_nan_in_a_key_that_is_seen_stays_visible(void **state) {
-    const struct fixture_shape shape = {4, 2, 128, 64, 0, BF16, F32, 200};
-    struct fixture *f = *state;
-    fixture_open(f, &shape);
-    fixture_begin(f);
-    fixture_add_row(f, 0, 0, 200, 0);
-    memset(fixture_kv_at(f, 0, 0, 70, 1), 0xFF, 4);
-    fixture_run(f, rp_attention_prefill_cuda_run, 0);
-    for (uint32_t t = 0; t < 200; t++)
-        for (uint32_t head = 0; head < 4; head++) {
-            float x = ((float *)f->got)[t * f->host.out_stride + head * 128];
-            assert_int_equal(isnan(x) != 0, t >= 70 && head >= 2);
-        }
+    fixture_check_nan_key(*state, BF16);
 }
 
-int main(void) {
-    if (rp_gpu_skip_code())
-        return 77;
-#define TEST(name) cmocka_unit_test_setup_teardown(name, fixture_setup, fixture_teardown)
-    const struct CMUnitTest tests[] = {
-        TEST(test_prompt_rows_are_the_formula_for_all_shapes_pages_and_windows),
-        TEST(test_a_prompt_has_the_same_bits_in_every_chunk),
-        TEST(test_few_blocks_with_many_tiles_give_the_same_bits),
-        TEST(test_prompts_beside_decode_rows_and_finished_rows_keep_their_bits),
-        TEST(test_a_step_without_prompt_rows_writes_nothing),
-        TEST(test_a_nan_in_a_key_that_is_seen_stays_visible),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RP_GPU_TEST_MAIN(NULL, NULL,
+                 FIXTURE_TEST(test_prompt_rows_are_the_formula_for_all_shapes_pages_and_windows),
+                 FIXTURE_TEST(test_a_prompt_has_the_same_bits_in_every_chunk),
+                 FIXTURE_TEST(test_few_blocks_with_many_tiles_give_the_same_bits),
+                 FIXTURE_TEST(test_prompts_beside_decode_rows_and_finished_rows_keep_their_bits),
+                 FIXTURE_TEST(test_a_step_without_prompt_rows_writes_nothing),
+                 FIXTURE_TEST(test_a_nan_in_a_key_that_is_seen_stays_visible))

@@ -1,5 +1,6 @@
-/* Goal: every test program becomes machine code for Hopper where there is no card and no header of CUDA, and is kept
- * on disk so that a broken file never counts. Method: NVRTC of this machine; skipped by name without it. */
+/* Goal: every test program becomes machine code for Hopper where there is no GPU and no header
+ * of CUDA, and is kept on disk so that a broken file never counts. Method: NVRTC of this
+ * machine; skipped by name without it. */
 #include "base/hash.h"
 #include "device/nvrtc_internal_cuda.h"
 #include "tests/gpu/mask_programs.h"
@@ -44,8 +45,8 @@ static int close_folder(void **state) {
     return 0;
 }
 
-/* The shape that has the generic kernel alone takes a program through every function of its text. All kernels: two, and
- * two over pages of 8 bits. */
+/* The shape that has the generic kernel alone takes a program through every function of its
+ * text. All kernels: two, and two over pages of 8 bits. */
 static void every_program_compiles(void **state) {
     (void)state;
     if (!nvrtc)

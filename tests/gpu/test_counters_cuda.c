@@ -1,31 +1,19 @@
-/* Goal: the card's hardware counters of a step are what is known of it, counting changes no token and leaves memory as
- * it was; where the driver refuses, the reason is told.
- * Method: steps of a large shape with random weights, as bench makes them, while another thread counts. A decode step of
- * one row reads the weights once. What counting costs while it runs and afterwards is printed. */
+/* Goal: the GPU's hardware counters of a step are what is known of it, counting changes no token
+ * and leaves memory as it was; where the driver refuses, the reason is told. Method: steps of a
+ * large shape with random weights, as bench makes them, while another thread counts. A decode
+ * step of one row reads the weights once. What counting costs while it runs and afterwards is
+ * printed. */
 #include "base/clock.h"
-#include "base/memory.h"
-#include "bench/random_pattern.h"
-#include "bench/step_internal.h"
-#include "engine/weights_on_device.h"
-#include "tests/support/gpu.h"
+#include "tests/gpu/step_bench_fixture.h"
 
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 enum { STEPS = 40, LATER = 4 };
 
-static struct step_bench bench;
-static struct rp_bench_step_config config;
-static struct step_case at;
 static int32_t tokens[2][STEPS];
 
 static struct counting {
@@ -36,48 +24,7 @@ static struct counting {
     atomic_bool done;
 } counting;
 
-static int set_up(void **state) {
-    struct rp_device_config device = {0};
-    struct rp_model_config shape;
-    (void)state;
-    bench.backend = rp_backend_cuda_table();
-    bench.config = &config;
-    bench.pattern = rp_random_pattern();
-    return bench.pattern && bench.backend->open(&device, &bench.device, NULL) == RP_OK &&
-                   (bench.backend->info(bench.device, &bench.info), true) &&
-                   rp_model_shape("llama-3.2-1b", &shape, NULL) == RP_OK &&
-                   rp_model_random_vectors(&shape, RP_DTYPE_BF16, 1, 1024, &bench.model, NULL) ==
-                       RP_OK &&
-                   rp_weights_prepare(bench.backend, bench.device, &bench.model, &bench.prepared,
-                                      NULL, NULL, NULL) == RP_OK
-               ? 0
-               : -1;
-}
-
-static int tear_down(void **state) {
-    (void)state;
-    rp_weights_release(bench.backend, bench.device, &bench.model, bench.prepared);
-    rp_model_deinit(&bench.model);
-    rp_free_aligned(bench.pattern);
-    bench.backend->close(bench.device);
-    return 0;
-}
-
-static int close_case(void **state) {
-    (void)state;
-    if (at.bench)
-        rp_step_case_close(&at);
-    return 0;
-}
-
 static double longest_ns; /* of the steps since it was 0 */
-
-static void open_case(uint32_t batch) {
-    struct rp_error err = {0};
-    config = (struct rp_bench_step_config){.kv_dtype = RP_DTYPE_BF16};
-    if (rp_step_case_open(&bench, batch, 512, &at, &err) != RP_OK)
-        fail_msg("%s", err.text);
-}
 
 static void run_step(int32_t *out_token) {
     uint64_t begin = rp_clock_ns();
@@ -110,7 +57,8 @@ static void *count_on_a_thread(void *unused) {
     return NULL;
 }
 
-/* Steps until the counting is over, the first STEPS tokens kept; ns of a step. A refusal skips the test. */
+/* Steps until the counting is over, the first STEPS tokens kept; ns of a step. A refusal skips
+ * the test. */
 static double run_counted(double seconds, uint32_t interval_us, int32_t *out_tokens) {
     pthread_t thread;
     uint32_t steps = 0;
@@ -164,16 +112,16 @@ static uint64_t free_memory(void) {
 
 static void test_counting_changes_no_token_and_leaves_memory_as_it_was(void **state) {
     (void)state;
-    open_case(8);
+    open_case(8, 0);
     run_steps(20, NULL);
     run_steps(STEPS, tokens[0]);
     rp_step_case_close(&at);
-    open_case(8);
+    open_case(8, 0);
     run_steps(20, NULL);
     longest_ns = 0;
     double before = run_steps(800, NULL), longest_before = longest_ns;
     rp_step_case_close(&at);
-    open_case(8);
+    open_case(8, 0);
     run_steps(20, NULL);
     longest_ns = 0;
     double inside = run_counted(0.3, 1000, tokens[1]);
@@ -195,7 +143,7 @@ static void test_counting_changes_no_token_and_leaves_memory_as_it_was(void **st
 static void test_a_step_of_one_row_reads_the_weights(void **state) {
     (void)state;
     const double weights = 2.0 * 1.235e9; /* bytes of llama-3.2-1b: its tied embedding once */
-    open_case(1);
+    open_case(1, 0);
     run_steps(50, NULL);
     double ns = run_steps(400, NULL);
     run_counted(1.0, 1000, NULL);
@@ -212,11 +160,11 @@ static void test_a_step_of_one_row_reads_the_weights(void **state) {
 
 static void test_a_wide_step_uses_the_tensor_pipes_more(void **state) {
     (void)state;
-    open_case(1);
+    open_case(1, 0);
     run_counted(0.3, 1000, NULL);
     double narrow = mean_of("tensor_active");
     rp_step_case_close(&at);
-    open_case(128);
+    open_case(128, 0);
     run_steps(50, NULL);
     run_counted(0.3, 100, NULL);
     print_counters();
@@ -229,10 +177,10 @@ static void test_a_wide_step_uses_the_tensor_pipes_more(void **state) {
 static void test_graphs_of_other_sizes_before_change_no_token(void **state) {
     (void)state;
     for (int i = 0; i < 2; i++) {
-        open_case(8);
+        open_case(8, 0);
         run_steps(STEPS, tokens[i]);
         rp_step_case_close(&at);
-        open_case(128);
+        open_case(128, 0);
         run_steps(20, NULL);
         rp_step_case_close(&at);
     }
@@ -242,7 +190,7 @@ static void test_graphs_of_other_sizes_before_change_no_token(void **state) {
 /* Both are CUPTI's: one after the other they do not disturb each other. */
 static void test_kernel_records_and_counters_take_turns(void **state) {
     (void)state;
-    open_case(8);
+    open_case(8, 0);
     run_steps(20, NULL);
     for (int i = 0; i < 2; i++) {
         struct rp_profile_records records;
@@ -269,15 +217,11 @@ static void test_kernel_records_and_counters_take_turns(void **state) {
     printf("us a step behind both: %.1f\n", run_steps(800, NULL) * 1e-3);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(test_graphs_of_other_sizes_before_change_no_token, close_case),
-        cmocka_unit_test_teardown(test_counting_changes_no_token_and_leaves_memory_as_it_was,
-                                  close_case),
-        cmocka_unit_test_teardown(test_a_step_of_one_row_reads_the_weights, close_case),
-        cmocka_unit_test_teardown(test_a_wide_step_uses_the_tensor_pipes_more, close_case),
-        cmocka_unit_test_teardown(test_kernel_records_and_counters_take_turns, close_case),
-    };
-    int skip_code = rp_gpu_skip_code();
-    return skip_code ? skip_code : cmocka_run_group_tests(tests, set_up, tear_down);
-}
+RP_GPU_TEST_MAIN(
+    set_up, tear_down,
+    cmocka_unit_test_teardown(test_graphs_of_other_sizes_before_change_no_token, close_case),
+    cmocka_unit_test_teardown(test_counting_changes_no_token_and_leaves_memory_as_it_was,
+                              close_case),
+    cmocka_unit_test_teardown(test_a_step_of_one_row_reads_the_weights, close_case),
+    cmocka_unit_test_teardown(test_a_wide_step_uses_the_tensor_pipes_more, close_case),
+    cmocka_unit_test_teardown(test_kernel_records_and_counters_take_turns, close_case))

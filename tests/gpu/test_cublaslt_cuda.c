@@ -1,20 +1,18 @@
-/* cuBLASLt beside our own kernels: right products, one search per problem, and the file that remembers it. */
+/* cuBLASLt beside our own kernels: right GEMMs, one search per problem, and the file that
+ * remembers it. */
 #include "base/bf16.h"
 #include "device/shared_library_cuda.h"
 #include "quant/cublaslt/cublaslt_cuda.h"
-#include "tests/support/gpu.h"
+#include "tests/support/gpu_test.h"
+#include "tests/support/test_values.h"
 
 #include <cuda_runtime_api.h>
 #include <glob.h>
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 static char folder[64]; /* of the files */
 
@@ -29,7 +27,7 @@ struct data {
     void *in, *weight, *out; /* on the host */
     float *bias, *old;
     size_t in_stride, out_stride, in_bytes, weight_bytes, out_bytes;
-    /* on the card */
+    /* on the GPU */
     unsigned char *device_in, *device_weight, *device_out;
     float *device_bias;
     struct rp_matrix matrix;
@@ -38,29 +36,12 @@ struct data {
 
 static uint32_t random_state = 1;
 
-static float next_value(void) {
-    random_state ^= random_state << 13;
-    random_state ^= random_state >> 17;
-    random_state ^= random_state << 5;
-    return (float)(int32_t)random_state * 0x1p-31f;
-}
+static float next_value(void) { return rp_test_next_value(&random_state); }
 
 static void *allocate(size_t bytes) {
     void *data = rp_calloc(bytes + 1, 1);
     assert_non_null(data);
     return data;
-}
-
-static void put(void *to, enum rp_dtype dtype, size_t at, float value) {
-    if (dtype == RP_DTYPE_F32)
-        ((float *)to)[at] = value;
-    else
-        ((uint16_t *)to)[at] = rp_f32_to_bf16(value);
-}
-
-static float get(const void *from, enum rp_dtype dtype, size_t at) {
-    return dtype == RP_DTYPE_F32 ? ((const float *)from)[at]
-                                 : rp_bf16_to_f32(((const uint16_t *)from)[at]);
 }
 
 static void make(const struct problem *p, struct data *d) {
@@ -79,16 +60,16 @@ static void make(const struct problem *p, struct data *d) {
     memset(d->in, 0xFF, d->in_bytes);
     memset(d->out, 0xFF, d->out_bytes);
     for (size_t i = 0; i < (size_t)p->n * p->k; i++)
-        put(d->weight, p->dtype, i, next_value());
+        rp_test_put(d->weight, p->dtype, i, next_value());
     for (size_t row = 0; row < p->m; row++)
         for (size_t c = 0; c < p->k; c++)
-            put(d->in, p->dtype, row * d->in_stride + c, next_value());
+            rp_test_put(d->in, p->dtype, row * d->in_stride + c, next_value());
     for (size_t c = 0; c < p->n; c++)
         d->bias[c] = next_value();
     for (size_t row = 0; row < p->m && p->accumulate; row++)
         for (size_t c = 0; c < p->n; c++)
-            put(d->out, p->out_dtype, row * d->out_stride + c,
-                d->old[row * p->n + c] = next_value());
+            rp_test_put(d->out, p->out_dtype, row * d->out_stride + c,
+                        d->old[row * p->n + c] = next_value());
     d->device_in = rp_gpu_upload(d->in, d->in_bytes);
     d->device_weight = rp_gpu_upload(d->weight, d->weight_bytes);
     d->device_out = rp_gpu_poisoned(d->out_bytes);
@@ -151,15 +132,15 @@ static void check(const struct problem *p, const struct data *d) {
     double difference = 0.0, size = 0.0;
     for (size_t row = 0; row < p->m; row++)
         for (size_t c = 0; c < d->out_stride; c++) {
-            double value = get(d->out, p->out_dtype, row * d->out_stride + c);
+            double value = rp_test_get(d->out, p->out_dtype, row * d->out_stride + c);
             double exact = p->bias ? d->bias[c < p->n ? c : 0] : 0.0;
             if (c >= p->n) {
                 assert_true(isnan(value));
                 continue;
             }
             for (size_t k = 0; k < p->k; k++)
-                exact += (double)get(d->in, p->dtype, row * d->in_stride + k) *
-                         get(d->weight, p->dtype, c * p->k + k);
+                exact += (double)rp_test_get(d->in, p->dtype, row * d->in_stride + k) *
+                         rp_test_get(d->weight, p->dtype, c * p->k + k);
             if (p->accumulate)
                 exact += d->old[row * p->n + c];
             difference += (value - exact) * (value - exact);
@@ -261,7 +242,7 @@ static void a_replayed_graph_gives_the_bits_of_the_eager_launch(void **state) {
     rp_gpu_free_all();
 }
 
-/* ---- the file --------------------------------------------------------------------------------------- */
+/* ---- the file ------------------------------------------------------------ */
 
 /* Opens with the folder, plans the first problem; what the library knew and did. */
 static struct rp_cublaslt_stats session(const struct problem *p) {
@@ -375,18 +356,11 @@ static int remove_folder(void **state) {
     return rmdir(folder);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_missing_library_is_named),
-        cmocka_unit_test(products_agree_with_f64_and_f32_ones_are_not_tf32),
-        cmocka_unit_test(a_problem_is_searched_once_and_each_bias_is_its_own),
-        cmocka_unit_test(f32_into_bf16_is_refused_with_a_reason),
-        cmocka_unit_test(a_replayed_graph_gives_the_bits_of_the_eager_launch),
-        cmocka_unit_test(a_second_start_reads_what_the_first_one_found),
-        cmocka_unit_test(a_damaged_file_is_ignored_and_written_anew),
-        cmocka_unit_test(a_folder_that_cannot_be_written_changes_no_product),
-    };
-    if (rp_gpu_skip_code())
-        return 77;
-    return cmocka_run_group_tests(tests, make_folder, remove_folder);
-}
+RP_GPU_TEST_MAIN(make_folder, remove_folder, cmocka_unit_test(a_missing_library_is_named),
+                 cmocka_unit_test(products_agree_with_f64_and_f32_ones_are_not_tf32),
+                 cmocka_unit_test(a_problem_is_searched_once_and_each_bias_is_its_own),
+                 cmocka_unit_test(f32_into_bf16_is_refused_with_a_reason),
+                 cmocka_unit_test(a_replayed_graph_gives_the_bits_of_the_eager_launch),
+                 cmocka_unit_test(a_second_start_reads_what_the_first_one_found),
+                 cmocka_unit_test(a_damaged_file_is_ignored_and_written_anew),
+                 cmocka_unit_test(a_folder_that_cannot_be_written_changes_no_product))

@@ -1,25 +1,15 @@
-/* Goal: a profile through CUPTI names every kernel of every replay, agrees with the nodes' own stamps, changes no
- * token, and leaves the device's memory as it was.
- * Method: steps of a large shape with random weights, as bench makes them; sessions around some of them. Stamps and
+/* Goal: a profile through CUPTI names every kernel of every replay, agrees with the nodes' own
+ * stamps, changes no token, and leaves the device's memory as it was. Method: steps of a large
+ * shape with random weights, as bench makes them; sessions around some of them. Stamps and
  * records are of the same steps. What a session costs while it runs and afterwards is printed. */
 #include "backend/cupti/cupti_api.h"
 #include "base/clock.h"
-#include "base/memory.h"
-#include "bench/random_pattern.h"
-#include "bench/step_internal.h"
-#include "engine/weights_on_device.h"
-#include "tests/support/gpu.h"
+#include "tests/gpu/step_bench_fixture.h"
 
 #include <cupti.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 static_assert(offsetof(CUpti_ActivityKernel10, start) == RP_CUPTI_AT_START, "start");
 static_assert(offsetof(CUpti_ActivityKernel10, end) == RP_CUPTI_AT_END, "end");
@@ -35,59 +25,15 @@ static_assert(sizeof(CUpti_SubscriberParams) == sizeof(struct rp_cupti_subscribe
 
 enum { STEPS = 40, SESSIONS = 20, LAUNCHES_MAX = 2048 };
 #define AGREE_FROM_NS 3000.0
-/* What no instruction sees of a step's two ends: the launch of its first kernel, and, behind the last instruction of
- * its last, the way of what that one wrote into the host's memory. */
+/* What no instruction sees of a step's two ends: the launch of its first kernel, and, behind the
+ * last instruction of its last, the way of what that one wrote into the host's memory. */
 #define LAUNCH_NS 1000.0
 #define FLUSH_NS  3000.0
 
-static struct step_bench bench;
-static struct rp_bench_step_config config;
-static struct step_case at;
 static int32_t tokens[2][STEPS];
 static double stamp_ns[LAUNCHES_MAX], cupti_ns[LAUNCHES_MAX];
 
-static int set_up(void **state) {
-    struct rp_device_config device = {0};
-    struct rp_model_config shape;
-    (void)state;
-    bench.backend = rp_backend_cuda_table();
-    bench.config = &config;
-    bench.pattern = rp_random_pattern();
-    return bench.pattern && bench.backend->open(&device, &bench.device, NULL) == RP_OK &&
-                   (bench.backend->info(bench.device, &bench.info), true) &&
-                   rp_model_shape("llama-3.2-1b", &shape, NULL) == RP_OK &&
-                   rp_model_random_vectors(&shape, RP_DTYPE_BF16, 1, 1024, &bench.model, NULL) ==
-                       RP_OK &&
-                   rp_weights_prepare(bench.backend, bench.device, &bench.model, &bench.prepared,
-                                      NULL, NULL, NULL) == RP_OK
-               ? 0
-               : -1;
-}
-
-static int tear_down(void **state) {
-    (void)state;
-    rp_weights_release(bench.backend, bench.device, &bench.model, bench.prepared);
-    rp_model_deinit(&bench.model);
-    rp_free_aligned(bench.pattern);
-    bench.backend->close(bench.device);
-    return 0;
-}
-
-static int close_case(void **state) {
-    (void)state;
-    if (at.bench)
-        rp_step_case_close(&at);
-    return 0;
-}
-
-static void open_case(uint32_t batch, uint32_t stamp_every) {
-    struct rp_error err = {0};
-    config = (struct rp_bench_step_config){.kv_dtype = RP_DTYPE_BF16, .stamp_every = stamp_every};
-    if (rp_step_case_open(&bench, batch, 512, &at, &err) != RP_OK)
-        fail_msg("%s", err.text);
-}
-
-/* Kernels of the step that was read last. */
+/* Adds the stamps of the step that was read last. */
 static void add_stamps(void) {
     uint64_t end = 0;
     const struct rp_node_stamp *stamps =
@@ -180,8 +126,8 @@ static double apart_of(uint32_t node) {
                                            : stamp_ns[node] - cupti_ns[node];
 }
 
-/* How many of the nodes that take long agree within a tenth; *out_large: how many there are, but for a step's two
- * ends. */
+/* How many of the nodes that take long agree within a tenth; *out_large: how many there are, but
+ * for a step's two ends. */
 static uint32_t count_agreeing(uint32_t launches, uint32_t *out_large) {
     uint32_t agree = 0;
     *out_large = 0;
@@ -301,12 +247,7 @@ static void test_kernels_agree_with_their_stamps(void **state) {
     compare_with_stamps(128);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(test_sessions_change_no_token_and_leave_memory_as_it_was,
-                                  close_case),
-        cmocka_unit_test_teardown(test_kernels_agree_with_their_stamps, close_case),
-    };
-    int skip_code = rp_gpu_skip_code();
-    return skip_code ? skip_code : cmocka_run_group_tests(tests, set_up, tear_down);
-}
+RP_GPU_TEST_MAIN(set_up, tear_down,
+                 cmocka_unit_test_teardown(test_sessions_change_no_token_and_leave_memory_as_it_was,
+                                           close_case),
+                 cmocka_unit_test_teardown(test_kernels_agree_with_their_stamps, close_case))

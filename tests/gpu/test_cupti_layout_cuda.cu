@@ -1,5 +1,6 @@
-/* Goal: our own declarations of CUPTI's PM sampling are those of the toolkit's headers (one of which is C++).
- * Method: the compiler compares sizes, offsets and values; there is nothing to run. */
+/* Goal: our own declarations of CUPTI's PM sampling are those of the toolkit's headers (one of
+ * which is C++). Method: the compiler compares sizes, offsets and values; there is nothing to
+ * run. */
 #include "backend/cupti/cupti_pm_api.h"
 
 #include <cstddef>

@@ -1,22 +1,16 @@
-/* Goal: the demo model in 8 bits on a card gives the CPU's logits, and with INT8 the same greedy text in any company,
- * from graphs and without them.
- * Method: each scheme made at load, and FP8 with a scale per block made here; a few prompts and forced tokens behind them,
- * as prompt rows and decode rows. */
+/* Goal: the demo model in 8 bits on a GPU gives the CPU's logits, and with INT8 the same greedy
+ * text in any company, from graphs and without them. Method: each scheme made at load, and FP8
+ * with a scale per block made here; a few prompts and forced tokens behind them, as prompt rows
+ * and decode rows. */
 #include "base/bf16.h"
 #include "base/fp8.h"
 #include "base/memory.h"
 #include "tests/support/driver.h"
-#include "tests/support/gpu.h"
+#include "tests/support/gpu_test.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 enum { SEQUENCES = 8, PROMPT = 12, FORCED = 2, WRITTEN = 10, PAGE_TOKENS = 64 };
 
@@ -100,7 +94,8 @@ static void put_prompt(uint32_t sequence) {
     rp_driver_row(&driver, sequence, prompt, PROMPT, true);
 }
 
-/* Logits behind each prompt and each forced token, one sequence after another; (sequences, 1 + FORCED, vocab). */
+/* Logits behind each prompt and each forced token, one sequence after another; (sequences, 1 +
+ * FORCED, vocab). */
 static float *forced_logits(void) {
     uint32_t vocab = model.config.vocab;
     float *out = rp_calloc((size_t)sequence_count() * (1 + FORCED) * vocab, sizeof *out);
@@ -128,7 +123,8 @@ static uint32_t argmax(const float *logits, uint32_t vocab) {
     return best;
 }
 
-/* The first choice agrees wherever the CPU's two best are further apart than four times the largest difference. */
+/* The first choice agrees wherever the CPU's two best are further apart than four times the
+ * largest difference. */
 static void check_choice(const float *got, const float *want, uint32_t vocab) {
     uint32_t best = argmax(want, vocab);
     float second = -INFINITY, difference = 0.0f;
@@ -195,13 +191,7 @@ static void test_int8_writes_the_same_in_any_company_with_graphs_and_without(voi
     assert_memory_equal(alone, others, sizeof alone);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(test_logits_in_8_bits_are_those_of_the_cpu, tear_down),
-        cmocka_unit_test_teardown(test_int8_writes_the_same_in_any_company_with_graphs_and_without,
-                                  tear_down),
-    };
-    if (rp_gpu_skip_code())
-        return 77;
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RP_GPU_TEST_MAIN(NULL, NULL,
+                 cmocka_unit_test_teardown(test_logits_in_8_bits_are_those_of_the_cpu, tear_down),
+                 cmocka_unit_test_teardown(
+                     test_int8_writes_the_same_in_any_company_with_graphs_and_without, tear_down))

@@ -1,6 +1,6 @@
-/* Goal: K and V land in the pages of live tokens, rounded as the CPU rounds them, and nothing else is
- * written; what the fused kernel does between the qkv product and attention is norm, rope and kv_write.
- * Method: the CPU's operators on the same values, then the pages byte by byte. */
+/* Goal: K and V land in the pages of live tokens, rounded as the CPU rounds them, and nothing
+ * else is written; what the fused kernel does between the qkv GEMM and attention is norm, rope
+ * and kv_write. Method: the CPU's operators on the same values, then the pages byte by byte. */
 #include "tests/gpu/attention_fixture.h"
 
 #include "device/ops_cuda.h"
@@ -34,7 +34,7 @@ static const struct fixture_shape shapes[] = {
     {3, 3, 98, 1, 0, INT8, F32, 200},   {7, 1, 64, 32, 0, FP8, F32, 200},
 };
 
-/* The pages on the card, against the host's; every byte. */
+/* The pages on the GPU, against the host's; every byte. */
 static void check_pages(struct fixture *f, bool exact) {
     unsigned char *got = rp_alloc(f->pages_bytes);
     assert_non_null(got);
@@ -50,7 +50,8 @@ static void check_pages(struct fixture *f, bool exact) {
                      f->host.kv.base[i]);
         rp_to_f32(&x, got + i * size, f->shape.kv, 1);
         rp_to_f32(&y, f->host.kv.base + i * size, f->shape.kv, 1);
-        /* Rope subtracts values of about 1; behind that, a page of bf16 may round to the other side. */
+        /* Rope subtracts values of about 1; behind that, a page of bf16 may round to the other
+         * side. */
         float limit =
             1e-6f * fmaxf(fabsf(y), 1.0f) + (f->shape.kv == F32 ? 0.0f : 0x1p-7f * fabsf(y));
         if (exact || !(fabsf(x - y) <= limit))
@@ -73,7 +74,7 @@ static void test_live_tokens_are_stored_as_on_the_cpu_and_nothing_else_is(void *
         memset(kv, 0xFF, bytes);
         for (uint32_t t = 0; t < f->step.host.counts->token_count; t++)
             for (uint32_t c = 0; c < 2 * columns && f->step.host.token_rows[t] != RP_ROW_NONE; c++)
-                kv[t * stride + c] = fixture_value(5, 0, t, 0, c);
+                kv[t * stride + c] = rp_test_value_of(5, 0, t, 0, c);
         struct rp_kv_write_args host = {.step = f->step.host,
                                         .kv = f->host.kv,
                                         .k = kv,
@@ -95,13 +96,14 @@ static void test_live_tokens_are_stored_as_on_the_cpu_and_nothing_else_is(void *
     }
 }
 
-/* Rows of zeros, of denormals, of one large value, of halves between codes, with infinities and NaN. */
+/* Rows of zeros, of denormals, of one large value, of halves between quantized values, with
+ * infinities and NaN. */
 static void fill_extreme(float *row, uint32_t token, uint32_t cols) {
     static const float largest[] = {0.0f,   0x1p-140f, 0x1p-101f, 0x1p-100f, 1e-20f, 448.0f,
                                     127.0f, 3e38f,     INFINITY,  NAN,       1.0f};
     float top = largest[token % RP_ARRAY_COUNT(largest)];
     for (uint32_t c = 0; c < cols; c++) {
-        float x = fixture_value(4, 0, token, 0, c);
+        float x = rp_test_value_of(4, 0, token, 0, c);
         row[c] = token % 3 == 0 ? top * x : top == 127.0f ? rintf(x * 127.0f) + 0.5f : x * x * top;
         if (c == token % cols)
             row[c] = token % 2 ? -top : top;
@@ -168,21 +170,21 @@ static void open_post(struct fixture *f, struct post *post, uint32_t segments, b
     float *bias = rp_alloc(post->columns * sizeof(float));
     assert_true(post->values && post->norms && post->table && parts && bias);
     for (uint32_t i = 0; i < 2 * dim; i++)
-        post->norms[i] = 1.0f + 0.3f * fixture_value(6, 0, i, 0, 0);
+        post->norms[i] = 1.0f + 0.3f * rp_test_value_of(6, 0, i, 0, 0);
     for (uint32_t i = 0; i < POSITIONS * half; i++) {
-        float angle = 3.0f * fixture_value(7, 0, i, 0, 0);
+        float angle = 3.0f * rp_test_value_of(7, 0, i, 0, 0);
         post->table[2 * i] = cosf(angle);
         post->table[2 * i + 1] = sinf(angle);
     }
     for (uint32_t c = 0; c < post->columns; c++)
-        bias[c] = fixture_value(8, 0, c, 0, 0);
+        bias[c] = rp_test_value_of(8, 0, c, 0, 0);
     memset(post->values, 0xFF, post->bytes);
     memset(parts, 0xFF, post->bytes * RP_MAX(segments, 1));
     for (uint32_t t = 0; t < f->step.host.counts->token_count; t++)
         for (uint32_t c = 0; c < post->columns && f->step.host.token_rows[t] != RP_ROW_NONE; c++) {
             float sum = 0.0f;
             for (uint32_t s = 0; s < RP_MAX(segments, 1); s++) {
-                float part = fixture_value(9, s, t, 0, c);
+                float part = rp_test_value_of(9, s, t, 0, c);
                 parts[((size_t)s * FIXTURE_TOKENS + t) * post->columns + c] = part;
                 sum = s == 0 ? part : sum + part;
             }
@@ -276,7 +278,8 @@ static void test_the_fused_kernel_is_norm_rope_and_kv_write(void **state) {
             uint32_t rotary = kind / 4 % 2 == 0 ? shapes[i].head_dim : shapes[i].head_dim / 4 * 2;
             bool norm = kind / 2 % 2 == 1;
             struct post post;
-            /* The norm's root rounds differently, which may move a code: the next test has those kinds. */
+            /* The norm's root rounds differently, which may move a code: the next test has those
+             * kinds. */
             if (norm && rp_dtype_bytes(shapes[i].kv) == 1)
                 continue;
             fixture_open(f, &shapes[i]);
@@ -291,7 +294,7 @@ static void test_the_fused_kernel_is_norm_rope_and_kv_write(void **state) {
         }
 }
 
-/* norm, rope and kv_write of the card, on `values` there. */
+/* norm, rope and kv_write of the GPU, on `values` there. */
 static void post_on_card(const struct post *post, float *values, unsigned char *pages) {
     const struct rp_qkv_post_cuda *card = &post->card;
     for (int i = 0; i < 2; i++) {
@@ -355,15 +358,9 @@ static void test_the_fused_kernel_has_the_bits_of_the_separate_ones(void **state
         }
 }
 
-int main(void) {
-    if (rp_gpu_skip_code())
-        return 77;
 #define TEST(name) cmocka_unit_test_setup_teardown(name, fixture_setup, fixture_teardown)
-    const struct CMUnitTest tests[] = {
-        TEST(test_live_tokens_are_stored_as_on_the_cpu_and_nothing_else_is),
-        TEST(test_rows_of_extreme_values_have_the_codes_of_the_cpu),
-        TEST(test_the_fused_kernel_is_norm_rope_and_kv_write),
-        TEST(test_the_fused_kernel_has_the_bits_of_the_separate_ones),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+
+RP_GPU_TEST_MAIN(NULL, NULL, TEST(test_live_tokens_are_stored_as_on_the_cpu_and_nothing_else_is),
+                 TEST(test_rows_of_extreme_values_have_the_codes_of_the_cpu),
+                 TEST(test_the_fused_kernel_is_norm_rope_and_kv_write),
+                 TEST(test_the_fused_kernel_has_the_bits_of_the_separate_ones))

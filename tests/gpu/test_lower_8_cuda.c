@@ -1,18 +1,13 @@
-/* Goal: steps of models with 8-bit weights are made of the kernels that they are meant for, and rows that lie as codes in
- * the one buffer for all are read by the product that they were made for, before anybody writes others there.
- * Method: small models with shapes that the fast kernels take, lowered for 1, 8, 64 and 2,048 rows; the list of launches. */
+/* Goal: steps of models with 8-bit weights are made of the kernels that they are meant for, and
+ * rows that lie as quantized values in the one buffer for all are read by the GEMM that they
+ * were made for, before anybody writes others there. Method: small models with shapes that the
+ * fast kernels take, lowered for 1, 8, 64 and 2,048 rows; the list of launches. */
 #include "base/memory.h"
 #include "tests/support/driver.h"
-#include "tests/support/gpu.h"
+#include "tests/support/gpu_test.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 enum { LAYERS = 3, PAGE_TOKENS = 64, POSITIONS = 2048, LAUNCHES_MAX = 256 };
 
@@ -100,7 +95,7 @@ static bool makes_codes(const struct rp_launch_info *launch) {
     return strcmp(launch->kernel, "quantize") == 0 || ends_in(launch->kernel, "_codes");
 }
 
-/* The product of a launch, or NULL. */
+/* The GEMM of a launch, or NULL. */
 static const struct rp_op *product_of(const struct rp_launch_info *launch) {
     for (uint32_t i = 0; i < launch->op_count; i++)
         if (driver.program.ops[launch->ops[i]].kind == RP_OP_LINEAR)
@@ -112,7 +107,7 @@ static bool takes_quantized(const struct rp_op *op) {
     return op && rp_dtype_bytes(op->weight->dtype) == 1 && op->weight->input == RP_INPUT_QUANTIZED;
 }
 
-/* Kernels that make codes of their rows by themselves. */
+/* Kernels that make quantized values of their rows by themselves. */
 static bool may_quantize(const struct rp_launch_info *launch) {
     return strcmp(launch->kernel, "matmul_rows") == 0 ||
            strcmp(launch->kernel, "matmul_gated") == 0;
@@ -125,7 +120,7 @@ static void fail_with_list(const struct rp_launch_info *launches, uint32_t count
     fail_msg("%s", what);
 }
 
-/* Codes are made right in front of the product that takes them. */
+/* Rows are quantized immediately before the GEMM that reads them. */
 static void check_codes(const struct rp_launch_info *launches, uint32_t count) {
     for (uint32_t i = 0; i < count; i++) {
         const struct rp_op *op = product_of(&launches[i]);
@@ -204,7 +199,7 @@ static void test_w8a16_takes_rows_as_they_are(void **state) {
     }
 }
 
-/* Behind a norm that is not fused into its product nobody makes a second pass over the rows. */
+/* After a norm that is not fused into its GEMM no launch quantizes its rows a second time. */
 static void test_norms_make_codes_of_what_they_give(void **state) {
     (void)state;
     struct rp_launch_info launches[LAUNCHES_MAX];
@@ -220,14 +215,7 @@ static void test_norms_make_codes_of_what_they_give(void **state) {
 
 #define TEST(name) cmocka_unit_test_teardown(name, tear_down)
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        TEST(test_products_of_codes_find_theirs_at_every_batch),
-        TEST(test_without_fusion_each_product_has_its_codes_made),
-        TEST(test_w8a16_takes_rows_as_they_are),
-        TEST(test_norms_make_codes_of_what_they_give),
-    };
-    if (rp_gpu_skip_code())
-        return 77;
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RP_GPU_TEST_MAIN(NULL, NULL, TEST(test_products_of_codes_find_theirs_at_every_batch),
+                 TEST(test_without_fusion_each_product_has_its_codes_made),
+                 TEST(test_w8a16_takes_rows_as_they_are),
+                 TEST(test_norms_make_codes_of_what_they_give))

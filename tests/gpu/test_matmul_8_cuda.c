@@ -1,108 +1,90 @@
-/* Products of FP8 and INT8 codes of any number of rows: against a scalar truth, of which INT8 has every bit, and the same
- * bits from every tile and beside any number of rows. */
-#include "tests/gpu/matmul_8_fixture.h"
+/* GEMMs of FP8 and INT8 values of any number of rows: against a scalar truth, of which INT8 has
+ * every bit, and the same bits from every tile and beside any number of rows. */
+#include "tests/gpu/matmul_8_cases.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
 
 static void planned_products_are_the_truth(void **state) {
     (void)state;
-    static const struct product products[] = {
-        {.max_rows = 1, .live = 1, .n = 64, .k = 128},
-        {.max_rows = 1, .live = 1, .n = 1, .k = 16, .bias = true},
-        {.max_rows = 8, .live = 3, .n = 6144, .k = 4096, .bias = true, .accumulate = true},
-        {.max_rows = 3, .live = 3, .n = 65, .k = 144, .accumulate = true},
-        {.max_rows = 7, .live = 5, .n = 127, .k = 400, .bias = true, .out_dtype = RP_DTYPE_BF16},
-        {.max_rows = 8, .live = 0, .n = 129, .k = 1024, .bias = true},
-        {.max_rows = 4, .live = 2, .n = 2048, .k = 14336, .bias = true, .partials = true},
-        {.max_rows = 16, .live = 15, .n = 1000, .k = 2048, .out_dtype = RP_DTYPE_BF16},
-        {.max_rows = 13, .live = 13, .n = 768, .k = 8192, .bias = true, .partials = true},
-        {.max_rows = 32, .live = 31, .n = 333, .k = 2192},
-        {.max_rows = 48, .live = 33, .n = 200, .k = 4096, .bias = true, .partials = true},
-        {.max_rows = 64, .live = 64, .n = 192, .k = 1296, .accumulate = true},
-        {.max_rows = 100, .live = 65, .n = 129, .k = 1040, .bias = true, .accumulate = true},
-        {.max_rows = 128, .live = 99, .n = 1001, .k = 528, .bias = true, .partials = true},
-        {.max_rows = 200, .live = 190, .n = 1000, .k = 1536, .partials = true},
-        {.max_rows = 300, .live = 257, .n = 131, .k = 656, .accumulate = true},
-    };
+    static const struct matmul_case products[] = {PLANNED_CASES_8};
     for (size_t i = 0; i < 3 * RP_ARRAY_COUNT(products); i++) {
-        struct product p = shrunk(products[i / 3]);
+        struct matmul_case p = matmul_shrunk_8(products[i / 3]);
         p.dtype = i % 3 ? FP8 : INT8;
         p.block_scales = i % 3 == 2;
-        struct data d = make_data(&p);
-        float *result = run(&p, &d, (struct how){0});
-        check_truth(&p, &d, result);
+        struct matmul_data d = matmul_make(&p);
+        float *result = matmul_run(&p, &d, (struct matmul_how){0});
+        matmul_check_scaled(&p, &d, result);
         free(result);
-        free_data(&d);
+        matmul_free(&d);
     }
 }
 
 static void every_tile_gives_the_same_bits(void **state) {
     (void)state;
-    static const struct product products[] = {
-        {.max_rows = 300, .live = 283, .n = 260, .k = 1296, .segment = 192, .bias = true},
-        {.max_rows = 64, .live = 64, .n = 600, .k = 4096, .segment = 512, .bias = true},
-        {.max_rows = 8, .live = 8, .n = 4100, .k = 2064, .segment = 256, .accumulate = true},
-        {.max_rows = 130, .live = 130, .n = 200, .k = 4096, .segment = 2048},
-    };
+    static const struct matmul_case products[] = {TILE_CASES_8};
     static const uint32_t tokens[] = {128, 64, 32, 16, 8};
     for (size_t i = 0; i < 3 * RP_ARRAY_COUNT(products); i++) {
-        struct product p = shrunk(products[i / 3]);
+        struct matmul_case p = matmul_shrunk_8(products[i / 3]);
         p.dtype = i % 3 == 0 ? INT8 : FP8;
         p.block_scales = i % 3 == 2;
-        struct data d = make_data(&p);
-        struct rp_matmul_tile least = tile_of(8);
-        float *first = run(&p, &d, (struct how){.tile = &least});
-        check_truth(&p, &d, first);
+        struct matmul_data d = matmul_make(&p);
+        struct rp_matmul_tile least = matmul_tile_8(8);
+        float *first = matmul_run(&p, &d, (struct matmul_how){.tile = &least});
+        matmul_check_scaled(&p, &d, first);
         for (size_t t = 0; t < RP_ARRAY_COUNT(tokens); t++) {
             for (int variant = 0; variant < 3; variant++) {
-                struct rp_matmul_tile tile = tile_of(tokens[t]);
+                struct rp_matmul_tile tile = matmul_tile_8(tokens[t]);
                 if (rp_gpu_is_tiny() && variant != (int)(t + i) % 3)
                     continue;
                 tile.order = variant == 1 ? RP_MATMUL_ORDER_WAVES : RP_MATMUL_ORDER_RUNS;
                 p.partials = tile.partials = variant == 2 && !p.accumulate;
                 tile.stages = variant == 1 ? 2 : 0;
                 tile.flight = variant;
-                check_same(&p, &d, first, run(&p, &d, (struct how){.tile = &tile}), "in a tile");
+                matmul_same(&p, &d, first, matmul_run(&p, &d, (struct matmul_how){.tile = &tile}),
+                            "in a tile");
             }
         }
         free(first);
-        free_data(&d);
+        matmul_free(&d);
     }
 }
 
 /* A row's bits with one to 64 rows beside it, as planned. */
 static void a_row_has_the_same_bits_beside_any_number_of_rows(void **state) {
     (void)state;
-    static const struct product products[] = {
+    static const struct matmul_case products[] = {
         {.n = 520, .k = 2048, .dtype = INT8},
         {.n = 520, .k = 2048, .dtype = FP8, .partials = true},
         {.n = 6144, .k = 4096, .dtype = FP8},
         {.n = 200, .k = 1168, .dtype = FP8, .block_scales = true, .bias = true},
     };
     for (size_t i = 0; i < RP_ARRAY_COUNT(products); i++) {
-        struct product p = shrunk(products[i]);
+        struct matmul_case p = matmul_shrunk_8(products[i]);
         p.max_rows = p.live = 64;
-        struct data d = make_data(&p);
-        float *first = run(&p, &d, (struct how){0});
+        struct matmul_data d = matmul_make(&p);
+        float *first = matmul_run(&p, &d, (struct matmul_how){0});
         for (uint32_t rows = 1; rows < 64; rows += rp_gpu_is_tiny() ? 9 : 1) {
             p.max_rows = p.live = rows;
-            env.step.host.counts->token_count = rows;
-            rp_gpu_step_upload(&env.step);
-            check_same(&p, &d, first, run(&p, &d, (struct how){0}), "fewer rows");
+            matmul_set_live(rows);
+            matmul_same(&p, &d, first, matmul_run(&p, &d, (struct matmul_how){0}), "fewer rows");
         }
         free(first);
-        free_data(&d);
+        matmul_free(&d);
     }
 }
 
 static void what_does_not_fit_is_left_to_other_kernels(void **state) {
     (void)state;
-    struct product p = {.max_rows = 4, .n = 256, .k = 4096};
-    struct data d = {.in_stride = 4096};
+    struct matmul_case p = {.max_rows = 4, .n = 256, .k = 4096};
+    struct matmul_data d = {.in_stride = 4096};
     d.matrix = (struct rp_matrix){.rows = 256,
                                   .cols = 4096,
                                   .dtype = FP8,
                                   .scale_kind = RP_SCALE_CHANNEL,
                                   .input = RP_INPUT_QUANTIZED};
-    struct rp_matmul_cuda op = describe(&p, &d, false);
+    struct rp_matmul_cuda op = matmul_describe(&p, &d, false);
     op.gate_up = op.gated = true;
     op.out.dtype = RP_DTYPE_BF16;
     assert_true(rp_matmul_cuda_gates(&op) && rp_matmul_cuda_quantizes(&op));
@@ -138,17 +120,7 @@ static void what_does_not_fit_is_left_to_other_kernels(void **state) {
     assert_true(rp_matmul_cuda_quantizes(&op));
 }
 
-/* Usage: [PATTERN of test names] */
-int main(int argc, char **argv) {
-    if (rp_gpu_skip_code())
-        return 77;
-    if (argc > 1)
-        cmocka_set_test_filter(argv[1]);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(planned_products_are_the_truth),
-        cmocka_unit_test(every_tile_gives_the_same_bits),
-        cmocka_unit_test(a_row_has_the_same_bits_beside_any_number_of_rows),
-        cmocka_unit_test(what_does_not_fit_is_left_to_other_kernels),
-    };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
-}
+MATMUL_TEST_MAIN(cmocka_unit_test(planned_products_are_the_truth),
+                 cmocka_unit_test(every_tile_gives_the_same_bits),
+                 cmocka_unit_test(a_row_has_the_same_bits_beside_any_number_of_rows),
+                 cmocka_unit_test(what_does_not_fit_is_left_to_other_kernels))

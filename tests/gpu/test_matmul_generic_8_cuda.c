@@ -1,19 +1,16 @@
-/* The generic products with weights of 8 bits on a card: every output is the chains that matmul_generic_8_cuda.cu tells
- * of, which fmaf of the C library gives on the host bit for bit, whatever the alignment and the number of rows; and it is
- * near what the CPU's truth gives. */
+/* The generic GEMMs with weights of 8 bits on a GPU: every output is the chains that
+ * matmul_generic_8_cuda.cu tells of, which fmaf of the C library gives on the host bit for bit,
+ * whatever the alignment and the number of rows; and it is near what the CPU's truth gives. */
 #include "base/bf16.h"
 #include "base/memory.h"
 #include "device/quantize_row.h"
 #include "quant/matmul.h"
 #include "quant/matmul_internal_cuda.h"
-#include "tests/support/gpu.h"
+#include "tests/support/gpu_test.h"
+#include "tests/support/test_values.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #define LANES 32
 #define CHUNK 16
@@ -26,7 +23,7 @@ struct problem {
     uint32_t in_pad, skip; /* elements beside the columns; before the first of weights and inputs */
 };
 
-/* What one problem reads, on the host as on the card. */
+/* What one problem reads, on the host as on the GPU. */
 struct data {
     unsigned char *in, *weight, *out;
     float *scales, *in_scales, *bias, *old;
@@ -36,10 +33,7 @@ struct data {
 static uint32_t random_state = 1;
 
 static float next_value(void) {
-    random_state ^= random_state << 13;
-    random_state ^= random_state >> 17;
-    random_state ^= random_state << 5;
-    float value = (float)(int32_t)random_state * 0x1p-31f;
+    float value = rp_test_next_value(&random_state);
     return random_state % 61 == 0 ? value * 0x1p4f : value;
 }
 
@@ -110,17 +104,10 @@ static struct rp_matrix matrix_of(const struct problem *p, void *data, const flo
                               .input = p->codes ? RP_INPUT_QUANTIZED : RP_INPUT_PLAIN};
 }
 
-/* Runs the product on the card; d->out is what came back. */
+/* Runs the GEMM on the GPU; d->out is what came back. */
 static void run(const struct problem *p, struct data *d) {
-    struct rp_step_config config = {.slot_count = 4,
-                                    .pages_per_slot = 1,
-                                    .row_capacity = p->max_rows,
-                                    .token_capacity = p->max_rows,
-                                    .logit_row_capacity = p->max_rows,
-                                    .edit_capacity = 1,
-                                    .prompt_ring_capacity = 16};
     struct rp_gpu_step step;
-    rp_gpu_step_open(&step, &config);
+    rp_gpu_step_open_rows(&step, p->max_rows);
     step.host.counts->token_count = p->live;
     rp_gpu_step_upload(&step);
     unsigned char *in = rp_gpu_upload(d->in, d->in_bytes);
@@ -235,7 +222,7 @@ static void check(const struct problem *p) {
     destroy(&d);
 }
 
-/* Every kind of product. */
+/* Every kind of GEMM. */
 static const struct {
     enum rp_dtype dtype;
     bool codes, blocks;
@@ -319,7 +306,8 @@ static void rows_past_the_live_count_are_neither_used_nor_written(void **state) 
     }
 }
 
-/* A row that could not be quantized has scale NaN and codes of zero: its outputs are NaN, its neighbors' are not. */
+/* A row that could not be quantized has scale NaN and quantized values of zero: its outputs are
+ * NaN, its neighbors' are not. */
 static void a_row_of_scale_nan_gives_nan_alone(void **state) {
     (void)state;
     EACH_FORMAT(f) {
@@ -337,7 +325,8 @@ static void a_row_of_scale_nan_gives_nan_alone(void **state) {
     }
 }
 
-/* The CPU's truth makes its own codes: rows of bf16 go in there, their codes here. */
+/* The CPU's truth makes its own quantized values: rows of bf16 go in there, their quantized
+ * values here. */
 static void the_scalar_truth_of_the_cpu_is_near(void **state) {
     (void)state;
     EACH_FORMAT(f) {
@@ -380,17 +369,10 @@ static void the_scalar_truth_of_the_cpu_is_near(void **state) {
     }
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(each_output_is_its_chains_for_any_number_of_rows),
-        cmocka_unit_test(odd_sizes_and_unaligned_rows_give_the_same_chains),
-        cmocka_unit_test(segments_are_scaled_apart_and_added_in_rising_order),
-        cmocka_unit_test(bias_comes_before_the_old_value_and_bf16_rounds_once),
-        cmocka_unit_test(rows_past_the_live_count_are_neither_used_nor_written),
-        cmocka_unit_test(a_row_of_scale_nan_gives_nan_alone),
-        cmocka_unit_test(the_scalar_truth_of_the_cpu_is_near),
-    };
-    if (rp_gpu_skip_code())
-        return 77;
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RP_GPU_TEST_MAIN(NULL, NULL, cmocka_unit_test(each_output_is_its_chains_for_any_number_of_rows),
+                 cmocka_unit_test(odd_sizes_and_unaligned_rows_give_the_same_chains),
+                 cmocka_unit_test(segments_are_scaled_apart_and_added_in_rising_order),
+                 cmocka_unit_test(bias_comes_before_the_old_value_and_bf16_rounds_once),
+                 cmocka_unit_test(rows_past_the_live_count_are_neither_used_nor_written),
+                 cmocka_unit_test(a_row_of_scale_nan_gives_nan_alone),
+                 cmocka_unit_test(the_scalar_truth_of_the_cpu_is_near))

@@ -1,16 +1,13 @@
-/* The generic products on a card: every output is one chain of fmaf in rising k, the same that fmaf of the
- * C library gives on the host, whatever the kernel, the alignment and the number of rows. */
+/* The generic GEMMs on a GPU: every output is one chain of fmaf in rising k, the same that fmaf
+ * of the C library gives on the host, whatever the kernel, the alignment and the number of rows. */
 #include "base/bf16.h"
 #include "base/memory.h"
 #include "quant/matmul.h"
 #include "quant/matmul_internal_cuda.h"
-#include "tests/support/gpu.h"
+#include "tests/support/gpu_test.h"
+#include "tests/support/test_values.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-
-#include <cmocka.h>
 
 struct problem {
     uint32_t live, max_rows, n, k;
@@ -31,10 +28,7 @@ static uint32_t random_state = 1;
 
 /* Uniform in +-1, seldom larger or tiny: sums that depend on their order. */
 static float next_value(void) {
-    random_state ^= random_state << 13;
-    random_state ^= random_state >> 17;
-    random_state ^= random_state << 5;
-    float value = (float)(int32_t)random_state * 0x1p-31f;
+    float value = rp_test_next_value(&random_state);
     return random_state % 61 == 0   ? value * 0x1p12f
            : random_state % 53 == 0 ? value * 0x1p-20f
                                     : value;
@@ -44,18 +38,6 @@ static void *allocate(size_t bytes) {
     void *data = rp_calloc(bytes + 1, 1);
     assert_non_null(data);
     return data;
-}
-
-static void put(void *to, enum rp_dtype dtype, size_t at, float value) {
-    if (dtype == RP_DTYPE_F32)
-        ((float *)to)[at] = value;
-    else
-        ((uint16_t *)to)[at] = rp_f32_to_bf16(value);
-}
-
-static float get(const void *from, enum rp_dtype dtype, size_t at) {
-    return dtype == RP_DTYPE_F32 ? ((const float *)from)[at]
-                                 : rp_bf16_to_f32(((const uint16_t *)from)[at]);
 }
 
 static void make(const struct problem *p, struct data *d) {
@@ -72,16 +54,16 @@ static void make(const struct problem *p, struct data *d) {
     memset(d->in, 0xFF, d->in_bytes); /* NaN beside the columns and in rows that are not live */
     memset(d->out, 0xFF, d->out_bytes);
     for (size_t i = 0; i < (size_t)p->n * p->k; i++)
-        put(d->weight, p->dtype, p->weight_skip + i, next_value());
+        rp_test_put(d->weight, p->dtype, p->weight_skip + i, next_value());
     for (size_t row = 0; row < p->live; row++)
         for (size_t c = 0; c < p->k; c++)
-            put(d->in, p->dtype, p->in_skip + row * d->in_stride + c, next_value());
+            rp_test_put(d->in, p->dtype, p->in_skip + row * d->in_stride + c, next_value());
     for (size_t c = 0; c < p->n; c++)
         d->bias[c] = next_value();
     for (size_t row = 0; row < p->max_rows && p->accumulate; row++)
         for (size_t c = 0; c < p->n; c++)
-            put(d->out, p->out_dtype, row * d->out_stride + c,
-                d->old[row * p->n + c] = next_value());
+            rp_test_put(d->out, p->out_dtype, row * d->out_stride + c,
+                        d->old[row * p->n + c] = next_value());
 }
 
 static void destroy(struct data *d) {
@@ -92,18 +74,11 @@ static void destroy(struct data *d) {
     rp_free(d->old);
 }
 
-/* Runs the product on the card; d->out is what came back. */
+/* Runs the GEMM on the GPU; d->out is what came back. */
 static void run(const struct problem *p, struct data *d) {
     size_t element = rp_dtype_bytes(p->dtype);
-    struct rp_step_config config = {.slot_count = 4,
-                                    .pages_per_slot = 1,
-                                    .row_capacity = p->max_rows,
-                                    .token_capacity = p->max_rows,
-                                    .logit_row_capacity = p->max_rows,
-                                    .edit_capacity = 1,
-                                    .prompt_ring_capacity = 16};
     struct rp_gpu_step step;
-    rp_gpu_step_open(&step, &config);
+    rp_gpu_step_open_rows(&step, p->max_rows);
     step.host.counts->token_count = p->live;
     rp_gpu_step_upload(&step);
     unsigned char *in = rp_gpu_upload(d->in, d->in_bytes);
@@ -136,8 +111,8 @@ static float chain(const struct problem *p, const struct data *d, size_t row, si
     float sum = 0.0f;
     *exact = 0.0;
     for (size_t k = 0; k < p->k; k++) {
-        float x = get(d->in, p->dtype, p->in_skip + row * d->in_stride + k);
-        float w = get(d->weight, p->dtype, p->weight_skip + col * p->k + k);
+        float x = rp_test_get(d->in, p->dtype, p->in_skip + row * d->in_stride + k);
+        float w = rp_test_get(d->weight, p->dtype, p->weight_skip + col * p->k + k);
         sum = fmaf(x, w, sum);
         *exact += (double)x * w;
     }
@@ -161,7 +136,7 @@ static void check(const struct problem *p) {
     double difference = 0.0, size = 0.0;
     for (size_t row = 0; row < p->max_rows; row++)
         for (size_t c = 0; c < d.out_stride; c++) {
-            float value = get(d.out, p->out_dtype, row * d.out_stride + c), expected;
+            float value = rp_test_get(d.out, p->out_dtype, row * d.out_stride + c), expected;
             double exact;
             if (row >= p->live || c >= p->n) { /* as it was */
                 if (p->accumulate && c < p->n)
@@ -329,17 +304,10 @@ static void the_scalar_truth_of_the_cpu_is_near(void **state) {
     }
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(each_output_is_one_chain_for_any_number_of_rows),
-        cmocka_unit_test(odd_sizes_and_unaligned_rows_give_the_same_chain),
-        cmocka_unit_test(bias_comes_before_the_old_value_and_bf16_rounds_once),
-        cmocka_unit_test(rows_past_the_live_count_are_neither_used_nor_written),
-        cmocka_unit_test(long_chains_stay_chains),
-        cmocka_unit_test(a_tail_adds_nothing_to_a_negative_zero),
-        cmocka_unit_test(the_scalar_truth_of_the_cpu_is_near),
-    };
-    if (rp_gpu_skip_code())
-        return 77;
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RP_GPU_TEST_MAIN(NULL, NULL, cmocka_unit_test(each_output_is_one_chain_for_any_number_of_rows),
+                 cmocka_unit_test(odd_sizes_and_unaligned_rows_give_the_same_chain),
+                 cmocka_unit_test(bias_comes_before_the_old_value_and_bf16_rounds_once),
+                 cmocka_unit_test(rows_past_the_live_count_are_neither_used_nor_written),
+                 cmocka_unit_test(long_chains_stay_chains),
+                 cmocka_unit_test(a_tail_adds_nothing_to_a_negative_zero),
+                 cmocka_unit_test(the_scalar_truth_of_the_cpu_is_near))

@@ -1,10 +1,15 @@
-/* Products of FP8 and INT8 codes of few rows: bit for bit what the kernel for any number of rows gives, and the kernels
- * around it. Rows that a block makes itself, by a norm or of bf16, are those of rp_quantize_row. */
-#include "tests/gpu/matmul_8_fixture.h"
+/* GEMMs of FP8 and INT8 values of few rows: bit for bit what the kernel for any number of rows
+ * gives, and the kernels around it. Rows that a block makes itself, by a norm or of bf16, are
+ * those of rp_quantize_row. */
+#include "tests/support/gpu_matmul.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
 
 /* Whether a plan has one kernel for all of it. */
-static bool is_planned(const struct product *p, const struct data *d) {
-    struct rp_matmul_cuda op = describe(p, d, true);
+static bool is_planned(const struct matmul_case *p, const struct matmul_data *d) {
+    struct rp_matmul_cuda op = matmul_describe(p, d, true);
     op.out.dtype = p->out_dtype;
     return !p->segment &&
            (p->source == NORMED ? rp_matmul_cuda_norms(&op) : rp_matmul_cuda_quantizes(&op)) &&
@@ -12,18 +17,20 @@ static bool is_planned(const struct product *p, const struct data *d) {
 }
 
 /* The kernel for few rows against tiles of the other one, whichever the plan prefers. */
-static void check_rows(struct product p) {
-    p = shrunk(p);
+static void check_rows(struct matmul_case p) {
+    p = matmul_shrunk_8(p);
     for (int i = 0; i < 2; i++) {
         p.dtype = i ? FP8 : INT8;
-        struct data d = make_data(&p);
-        struct rp_matmul_tile tile = tile_of(p.max_rows > 32 ? 64 : 32);
-        float *expected = run(&p, &d, (struct how){.tile = &tile});
-        check_same(&p, &d, expected, run(&p, &d, (struct how){.rows = true}), "few rows");
+        struct matmul_data d = matmul_make(&p);
+        struct rp_matmul_tile tile = matmul_tile_8(p.max_rows > 32 ? 64 : 32);
+        float *expected = matmul_run(&p, &d, (struct matmul_how){.tile = &tile});
+        matmul_same(&p, &d, expected, matmul_run(&p, &d, (struct matmul_how){.rows = true}),
+                    "few rows");
         if (p.source != READY && is_planned(&p, &d))
-            check_same(&p, &d, expected, run(&p, &d, (struct how){.makes = true}), "as planned");
+            matmul_same(&p, &d, expected, matmul_run(&p, &d, (struct matmul_how){.makes = true}),
+                        "as planned");
         free(expected);
-        free_data(&d);
+        matmul_free(&d);
     }
 }
 
@@ -36,14 +43,14 @@ static void blocks_that_own_whole_sums_give_the_same_bits(void **state) {
         {12, 12, 100, 2560, 640, 1},  {8, 8, 4096, 14336, 1792, 132},
     };
     for (size_t i = 0; i < RP_ARRAY_COUNT(cases); i++) {
-        struct product p = {.max_rows = cases[i][0],
-                            .live = cases[i][1],
-                            .n = cases[i][2],
-                            .k = cases[i][3],
-                            .segment = cases[i][4],
-                            .sm_count = cases[i][5],
-                            .bias = i % 3 == 1,
-                            .accumulate = i % 4 == 1};
+        struct matmul_case p = {.max_rows = cases[i][0],
+                                .live = cases[i][1],
+                                .n = cases[i][2],
+                                .k = cases[i][3],
+                                .segment = cases[i][4],
+                                .sm_count = cases[i][5],
+                                .bias = i % 3 == 1,
+                                .accumulate = i % 4 == 1};
         p.out_dtype = i % 3 == 2 && !p.accumulate ? RP_DTYPE_BF16 : RP_DTYPE_F32;
         check_rows(p);
     }
@@ -58,14 +65,14 @@ static void a_gated_product_is_the_product_and_its_activation(void **state) {
         {3, 3, 700, 4096, 1},
     };
     for (size_t i = 0; i < RP_ARRAY_COUNT(cases); i++)
-        check_rows((struct product){.max_rows = cases[i][0],
-                                    .live = cases[i][1],
-                                    .n = cases[i][2],
-                                    .k = cases[i][3],
-                                    .sm_count = cases[i][4],
-                                    .fn = i % 2 ? RP_ACTIVATION_GELU_TANH : RP_ACTIVATION_SILU,
-                                    .out_dtype = RP_DTYPE_BF16,
-                                    .gated = true});
+        check_rows((struct matmul_case){.max_rows = cases[i][0],
+                                        .live = cases[i][1],
+                                        .n = cases[i][2],
+                                        .k = cases[i][3],
+                                        .sm_count = cases[i][4],
+                                        .fn = i % 2 ? RP_ACTIVATION_GELU_TANH : RP_ACTIVATION_SILU,
+                                        .out_dtype = RP_DTYPE_BF16,
+                                        .gated = true});
 }
 
 static void rows_become_codes_as_the_host_makes_them(void **state) {
@@ -77,65 +84,55 @@ static void rows_become_codes_as_the_host_makes_them(void **state) {
     };
     for (size_t i = 0; i < 2 * RP_ARRAY_COUNT(cases); i++) {
         const uint32_t *c = cases[i / 2];
-        struct product p = {.max_rows = c[0],
-                            .live = c[1],
-                            .n = c[2],
-                            .k = c[3],
-                            .segment = c[4],
-                            .sm_count = c[5],
-                            .weight_offset = i % 3 == 0,
-                            .source = i % 2 ? NORMED : QUANTIZED};
+        struct matmul_case p = {.max_rows = c[0],
+                                .live = c[1],
+                                .n = c[2],
+                                .k = c[3],
+                                .segment = c[4],
+                                .sm_count = c[5],
+                                .weight_offset = i % 3 == 0,
+                                .source = i % 2 ? NORMED : QUANTIZED};
         check_rows(p);
         p.segment = 0;
         p.gated = p.n % 2 == 0;
         p.out_dtype = RP_DTYPE_BF16;
         check_rows(p);
     }
-    check_rows((struct product){
+    check_rows((struct matmul_case){
         .max_rows = 1, .live = 1, .n = 4096, .k = 14336, .source = QUANTIZED, .accumulate = true});
     check_rows(
-        (struct product){.max_rows = 4, .live = 4, .n = 600, .k = 14336, .source = QUANTIZED});
+        (struct matmul_case){.max_rows = 4, .live = 4, .n = 600, .k = 14336, .source = QUANTIZED});
     check_rows(
-        (struct product){.max_rows = 3, .live = 2, .n = 70, .k = 16384, .source = QUANTIZED});
+        (struct matmul_case){.max_rows = 3, .live = 2, .n = 70, .k = 16384, .source = QUANTIZED});
 }
 
 /* NaN and infinities stay in their row; so do rows whose largest is next to nothing. */
 static void rows_that_are_no_numbers_stay_alone(void **state) {
     (void)state;
     for (int i = 0; i < 2; i++) {
-        struct product p = {.max_rows = 4,
-                            .live = 4,
-                            .n = 72,
-                            .k = 640,
-                            .dtype = i ? FP8 : INT8,
-                            .source = QUANTIZED};
-        struct data d = make_data(&p);
+        struct matmul_case p = {.max_rows = 4,
+                                .live = 4,
+                                .n = 72,
+                                .k = 640,
+                                .dtype = i ? FP8 : INT8,
+                                .source = QUANTIZED};
+        struct matmul_data d = matmul_make(&p);
         d.plain[37] = 0x7FC1;                    /* NaN */
         d.plain[2 * d.in_stride + 639] = 0xFF80; /* minus infinity */
         for (size_t c = 0; c < p.k; c++)
             d.plain[3 * d.in_stride + c] = 0x0001;
         d.plain_device = rp_gpu_upload(d.plain, p.max_rows * d.in_stride * 2);
-        float *got = run(&p, &d, (struct how){.rows = true});
+        float *got = matmul_run(&p, &d, (struct matmul_how){.rows = true});
         for (size_t row = 0; row < 4; row++)
             for (size_t c = 0; c < p.n; c++)
                 assert_true(row % 2 ? got[row * d.out_stride + c] == 0
                                     : isnan(got[row * d.out_stride + c]));
         free(got);
-        free_data(&d);
+        matmul_free(&d);
     }
 }
 
-/* Usage: [PATTERN of test names] */
-int main(int argc, char **argv) {
-    if (rp_gpu_skip_code())
-        return 77;
-    if (argc > 1)
-        cmocka_set_test_filter(argv[1]);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(blocks_that_own_whole_sums_give_the_same_bits),
-        cmocka_unit_test(a_gated_product_is_the_product_and_its_activation),
-        cmocka_unit_test(rows_become_codes_as_the_host_makes_them),
-        cmocka_unit_test(rows_that_are_no_numbers_stay_alone),
-    };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
-}
+MATMUL_TEST_MAIN(cmocka_unit_test(blocks_that_own_whole_sums_give_the_same_bits),
+                 cmocka_unit_test(a_gated_product_is_the_product_and_its_activation),
+                 cmocka_unit_test(rows_become_codes_as_the_host_makes_them),
+                 cmocka_unit_test(rows_that_are_no_numbers_stay_alone))

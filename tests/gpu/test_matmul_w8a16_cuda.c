@@ -1,12 +1,18 @@
-/* Goal: products of 8-bit weights and rows of bf16 have every bit of the contract in quant/matmul_cuda.h, in any tile and
- * beside any number of rows.
- * Method: the chains of each segment come from the product of bf16, with the codes as its weights; scales, bias and the old
- * result are added on the host. */
-#include "tests/gpu/matmul_8_fixture.h"
+/* Goal: GEMMs of 8-bit weights and rows of bf16 have every bit of the contract in
+ * quant/matmul_cuda.h, in any tile and beside any number of rows. Method: the chains of each
+ * segment come from the GEMM of bf16, with the quantized values as its weights; scales, bias and
+ * the old result are added on the host. */
+#include "base/bf16.h"
+#include "tests/gpu/matmul_8_cases.h"
 
-#define KINDS 3u /* INT8, FP8, FP8 with a scale per block */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
 
-static struct product of_kind(struct product p, size_t kind) {
+#define ROWS_MAX 512u
+#define KINDS    3u /* INT8, FP8, FP8 with a scale per block */
+
+static struct matmul_case of_kind(struct matmul_case p, size_t kind) {
     p.dtype = kind == 0 ? INT8 : FP8;
     p.block_scales = kind == 2;
     p.plain = true;
@@ -14,35 +20,26 @@ static struct product of_kind(struct product p, size_t kind) {
 }
 
 static struct rp_matmul_tile plain_tile(uint32_t tokens) {
-    struct rp_matmul_tile tile = tile_of(tokens);
+    struct rp_matmul_tile tile = matmul_tile_8(tokens);
     tile.boxes = tokens <= 32 ? 2 : 1;
     tile.eager = false;
     return tile;
 }
 
-/* Columns of a segment. */
-static uint32_t segment_of(const struct product *p) {
-    return 2 * (p->segment ? p->segment : rp_matmul_cuda_segment(p->n, p->k / 2, p->gate_up));
-}
-
-static float code_value(const struct product *p, uint8_t code) {
-    return p->dtype == INT8 ? (int8_t)code : rp_fp8_to_f32(code);
-}
-
-/* (ceil(k / cols), max_rows, n): sums of the codes as they are over so many columns each, by the kernel for bf16: a block
- * of threads has one of them. */
-static float *chains_of(const struct product *p, const struct data *d, uint32_t cols) {
+/* (ceil(k / cols), max_rows, n): sums of the quantized values as they are over so many columns
+ * each, by the kernel for bf16: a block of threads has one of them. */
+static float *chains_of(const struct matmul_case *p, const struct matmul_data *d, uint32_t cols) {
     size_t count = (size_t)p->n * p->k, segments = RP_CEIL_DIV(p->k, cols);
     uint16_t *codes = malloc(count * sizeof *codes);
     for (size_t i = 0; i < count; i++)
-        codes[i] = rp_f32_to_bf16(code_value(p, d->weight[i]));
+        codes[i] = rp_f32_to_bf16(matmul_weight_value(p, d, i));
     struct rp_matrix weight = {.rows = p->n, .cols = p->k, .dtype = RP_DTYPE_BF16};
     weight.data = rp_gpu_upload(codes, count * sizeof *codes);
     free(codes);
-    struct rp_matmul_tile tile = tile_of(8);
+    struct rp_matmul_tile tile = matmul_tile_8(8);
     tile.partials = true;
     size_t sums = p->max_rows * (size_t)p->n;
-    struct rp_matmul_cuda op = describe(p, d, false);
+    struct rp_matmul_cuda op = matmul_describe(p, d, false);
     op.weight = &weight;
     op.bias = NULL;
     op.accumulate = false;
@@ -54,7 +51,8 @@ static float *chains_of(const struct product *p, const struct data *d, uint32_t 
     struct rp_cuda_launch launch;
     struct rp_cuda_partials partials;
     struct rp_error err = {0};
-    if (rp_matmul_cuda_plan_tile(&op, &tile, cols, &env.memory, &launch, &partials, &err) != RP_OK)
+    if (rp_matmul_cuda_plan_tile(&op, &tile, cols, &matmul_env.memory, &launch, &partials, &err) !=
+        RP_OK)
         fail_msg("(%u rows, %u, %u) in bf16: %s", p->max_rows, p->n, p->k, err.text);
     assert_int_equal(launch.run(launch.args, NULL), 0);
     rp_gpu_synchronize();
@@ -63,14 +61,14 @@ static float *chains_of(const struct product *p, const struct data *d, uint32_t 
     float *chains = malloc(segments * sums * sizeof *chains);
     rp_gpu_download(chains, segments > 1 ? partials.data : op.out.data,
                     segments * sums * sizeof *chains);
-    rp_arena_reset(&env.memory);
+    rp_arena_reset(&matmul_env.memory);
     return chains;
 }
 
 /* What the contract makes of output (row, c)'s chains. */
-static float output(const struct product *p, const struct data *d, const float *chains, size_t row,
-                    size_t c) {
-    size_t cols = segment_of(p), each = p->block_scales ? 128 : cols;
+static float output(const struct matmul_case *p, const struct matmul_data *d, const float *chains,
+                    size_t row, size_t c) {
+    size_t cols = matmul_segment(p), each = p->block_scales ? 128 : cols;
     float total = 0;
     for (size_t begin = 0; begin < p->k; begin += cols) {
         float part = 0;
@@ -89,10 +87,10 @@ static float output(const struct product *p, const struct data *d, const float *
     return p->out_dtype == RP_DTYPE_BF16 ? rp_bf16_to_f32(rp_f32_to_bf16(total)) : total;
 }
 
-/* (max_rows, out_stride); what is not an output is no number. */
-static float *expected_of(const struct product *p, const struct data *d) {
+/* (max_rows, out_stride); what is not an output is NaN. */
+static float *expected_of(const struct matmul_case *p, const struct matmul_data *d) {
     float *expected = malloc(p->max_rows * d->out_stride * sizeof *expected);
-    float *chains = chains_of(p, d, p->block_scales ? 128 : segment_of(p));
+    float *chains = chains_of(p, d, p->block_scales ? 128 : matmul_segment(p));
     for (size_t i = 0; i < p->max_rows * d->out_stride; i++) {
         size_t row = i / d->out_stride, c = i % d->out_stride;
         expected[i] = row < p->live && c < p->n ? output(p, d, chains, row, c) : NAN;
@@ -102,8 +100,8 @@ static float *expected_of(const struct product *p, const struct data *d) {
 }
 
 /* Any bits match for zero and NaN. */
-static void check_bits(const struct product *p, const struct data *d, const float *expected,
-                       float *got, const char *what) {
+static void check_bits(const struct matmul_case *p, const struct matmul_data *d,
+                       const float *expected, float *got, const char *what) {
     for (size_t i = 0; i < p->max_rows * d->out_stride; i++) {
         bool same = isnan(expected[i]) ? isnan(got[i]) != 0 : expected[i] == got[i];
         if (!same)
@@ -114,13 +112,13 @@ static void check_bits(const struct product *p, const struct data *d, const floa
     free(got);
 }
 
-/* Rows with a single one pick the codes one by one. */
+/* Rows with a single one pick the quantized values one by one. */
 static void each_code_is_its_number_in_each_place(void **state) {
     (void)state;
     for (size_t kind = 0; kind < KINDS; kind++) {
-        struct product p = {.max_rows = 256, .live = 256, .n = 256, .k = 256};
+        struct matmul_case p = {.max_rows = 256, .live = 256, .n = 256, .k = 256};
         p = of_kind(p, kind);
-        struct data d = make_data(&p);
+        struct matmul_data d = matmul_make(&p);
         for (size_t n = 0; n < p.n; n++)
             for (size_t k = 0; k < p.k; k++) {
                 uint8_t code = (uint8_t)(n + k);
@@ -136,59 +134,40 @@ static void each_code_is_its_number_in_each_place(void **state) {
             size_t row = i / d.out_stride, c = i % d.out_stride;
             expected[i] = NAN;
             if (c < p.n)
-                expected[i] = code_value(&p, d.weight[c * p.k + row]) *
+                expected[i] = matmul_weight_value(&p, &d, c * p.k + row) *
                               d.weight_scales[kind == 2 ? c / 128 * 2 + row / 128 : c];
         }
-        check_bits(&p, &d, expected, run(&p, &d, (struct how){0}), "with one of each row");
+        check_bits(&p, &d, expected, matmul_run(&p, &d, (struct matmul_how){0}),
+                   "with one of each row");
         free(expected);
-        free_data(&d);
+        matmul_free(&d);
     }
 }
 
 static void planned_products_have_the_bits_of_their_contract(void **state) {
     (void)state;
-    static const struct product products[] = {
-        {.max_rows = 1, .live = 1, .n = 64, .k = 128},
-        {.max_rows = 1, .live = 1, .n = 1, .k = 16, .bias = true},
-        {.max_rows = 8, .live = 3, .n = 6144, .k = 4096, .bias = true, .accumulate = true},
-        {.max_rows = 3, .live = 3, .n = 65, .k = 144, .accumulate = true},
-        {.max_rows = 7, .live = 5, .n = 127, .k = 400, .bias = true, .out_dtype = RP_DTYPE_BF16},
-        {.max_rows = 8, .live = 0, .n = 129, .k = 1024, .bias = true},
-        {.max_rows = 4, .live = 2, .n = 2048, .k = 14336, .bias = true, .partials = true},
+    static const struct matmul_case products[] = {
+        PLANNED_CASES_8,
         {.max_rows = 4, .live = 4, .n = 4096, .k = 2048, .gate_up = true},
-        {.max_rows = 16, .live = 15, .n = 1000, .k = 2048, .out_dtype = RP_DTYPE_BF16},
-        {.max_rows = 13, .live = 13, .n = 768, .k = 8192, .bias = true, .partials = true},
-        {.max_rows = 32, .live = 31, .n = 333, .k = 2192},
-        {.max_rows = 48, .live = 33, .n = 200, .k = 4096, .bias = true, .partials = true},
-        {.max_rows = 64, .live = 64, .n = 192, .k = 1296, .accumulate = true},
-        {.max_rows = 100, .live = 65, .n = 129, .k = 1040, .bias = true, .accumulate = true},
-        {.max_rows = 128, .live = 99, .n = 1001, .k = 528, .bias = true, .partials = true},
-        {.max_rows = 200, .live = 190, .n = 1000, .k = 1536, .partials = true},
-        {.max_rows = 300, .live = 257, .n = 131, .k = 656, .accumulate = true},
         {.max_rows = 512, .live = 511, .n = 520, .k = 4096, .out_dtype = RP_DTYPE_BF16},
     };
     for (size_t i = 0; i < KINDS * RP_ARRAY_COUNT(products); i++) {
-        struct product p = of_kind(shrunk(products[i / KINDS]), i % KINDS);
-        struct data d = make_data(&p);
+        struct matmul_case p = of_kind(matmul_shrunk_8(products[i / KINDS]), i % KINDS);
+        struct matmul_data d = matmul_make(&p);
         float *expected = expected_of(&p, &d);
-        check_bits(&p, &d, expected, run(&p, &d, (struct how){0}), "as planned");
+        check_bits(&p, &d, expected, matmul_run(&p, &d, (struct matmul_how){0}), "as planned");
         free(expected);
-        free_data(&d);
+        matmul_free(&d);
     }
 }
 
 static void every_tile_gives_the_same_bits(void **state) {
     (void)state;
-    static const struct product products[] = {
-        {.max_rows = 300, .live = 283, .n = 260, .k = 1296, .segment = 192, .bias = true},
-        {.max_rows = 64, .live = 64, .n = 600, .k = 4096, .segment = 512, .bias = true},
-        {.max_rows = 8, .live = 8, .n = 4100, .k = 2064, .segment = 256, .accumulate = true},
-        {.max_rows = 130, .live = 130, .n = 200, .k = 4096, .segment = 2048},
-    };
+    static const struct matmul_case products[] = {TILE_CASES_8};
     static const uint32_t tokens[] = {128, 64, 32, 16, 8};
     for (size_t i = 0; i < KINDS * RP_ARRAY_COUNT(products); i++) {
-        struct product p = of_kind(shrunk(products[i / KINDS]), i % KINDS);
-        struct data d = make_data(&p);
+        struct matmul_case p = of_kind(matmul_shrunk_8(products[i / KINDS]), i % KINDS);
+        struct matmul_data d = matmul_make(&p);
         float *expected = expected_of(&p, &d);
         for (size_t t = 0; t < RP_ARRAY_COUNT(tokens); t++) {
             for (int variant = 0; variant < 4; variant++) {
@@ -200,18 +179,19 @@ static void every_tile_gives_the_same_bits(void **state) {
                 p.sm_count = variant == 3 ? 7 : 0; /* many tiles of a block, few of them split */
                 tile.stages = variant == 1 ? 2 : 0;
                 tile.flight = variant == 2 ? 2 : 0;
-                check_bits(&p, &d, expected, run(&p, &d, (struct how){.tile = &tile}), "in a tile");
+                check_bits(&p, &d, expected, matmul_run(&p, &d, (struct matmul_how){.tile = &tile}),
+                           "in a tile");
             }
         }
         free(expected);
-        free_data(&d);
+        matmul_free(&d);
     }
 }
 
 /* As planned for one row, for all of a batch, and for prompts. */
 static void a_row_has_the_same_bits_beside_any_number_of_rows(void **state) {
     (void)state;
-    static const struct product products[] = {
+    static const struct matmul_case products[] = {
         {.n = 520, .k = 2048},
         {.n = 520, .k = 2048, .partials = true},
         {.n = 1024, .k = 4096, .bias = true},
@@ -219,28 +199,27 @@ static void a_row_has_the_same_bits_beside_any_number_of_rows(void **state) {
     };
     static const uint32_t more[] = {65, 100, 127, 128, 129, 200, 256, 257, 300, 383};
     for (size_t i = 0; i < KINDS * RP_ARRAY_COUNT(products); i++) {
-        struct product p = of_kind(shrunk(products[i / KINDS]), i % KINDS);
+        struct matmul_case p = of_kind(matmul_shrunk_8(products[i / KINDS]), i % KINDS);
         p.max_rows = p.live = 384;
-        struct data d = make_data(&p);
-        float *first = run(&p, &d, (struct how){0});
+        struct matmul_data d = matmul_make(&p);
+        float *first = matmul_run(&p, &d, (struct matmul_how){0});
         for (size_t step = 0; step < 64 + RP_ARRAY_COUNT(more); step++) {
             uint32_t rows = step < 64 ? (uint32_t)step + 1 : more[step - 64];
             if (rp_gpu_is_tiny() && step % 9)
                 continue;
             p.max_rows = p.live = rows;
-            env.step.host.counts->token_count = rows;
-            rp_gpu_step_upload(&env.step);
-            check_same(&p, &d, first, run(&p, &d, (struct how){0}), "fewer rows");
+            matmul_set_live(rows);
+            matmul_same(&p, &d, first, matmul_run(&p, &d, (struct matmul_how){0}), "fewer rows");
         }
         free(first);
-        free_data(&d);
+        matmul_free(&d);
     }
 }
 
 /* As one launch, for any number of rows, and as two with the tile for eight. */
 static void a_gated_product_is_the_product_and_then_its_activation(void **state) {
     (void)state;
-    static const struct product products[] = {
+    static const struct matmul_case products[] = {
         {.live = 9, .max_rows = 9, .n = 256, .k = 1168, .fn = RP_ACTIVATION_SILU},
         {.live = 70, .max_rows = 72, .n = 2048, .k = 400, .fn = RP_ACTIVATION_GELU_TANH},
         {.live = 301,
@@ -258,20 +237,20 @@ static void a_gated_product_is_the_product_and_then_its_activation(void **state)
     for (size_t i = 0; i < KINDS * RP_ARRAY_COUNT(products); i++) {
         if (rp_gpu_is_tiny() && i >= KINDS)
             break;
-        struct product p = of_kind(products[i / KINDS], i % KINDS);
+        struct matmul_case p = of_kind(products[i / KINDS], i % KINDS);
         p.gated = true;
         p.out_dtype = RP_DTYPE_BF16;
-        struct data d = make_data(&p);
-        float *first = run(&p, &d, (struct how){.tile = &apart});
-        check_same(&p, &d, first, run(&p, &d, (struct how){0}), "gated");
+        struct matmul_data d = matmul_make(&p);
+        float *first = matmul_run(&p, &d, (struct matmul_how){.tile = &apart});
+        matmul_same(&p, &d, first, matmul_run(&p, &d, (struct matmul_how){0}), "gated");
         for (size_t f = 0; f < RP_ARRAY_COUNT(fewer) && fewer[f] < products[i / KINDS].live; f++) {
             p.max_rows = p.live = fewer[f];
-            env.step.host.counts->token_count = p.live;
-            rp_gpu_step_upload(&env.step);
-            check_same(&p, &d, first, run(&p, &d, (struct how){0}), "gated, fewer rows");
+            matmul_set_live(p.live);
+            matmul_same(&p, &d, first, matmul_run(&p, &d, (struct matmul_how){0}),
+                        "gated, fewer rows");
         }
         free(first);
-        free_data(&d);
+        matmul_free(&d);
     }
 }
 
@@ -281,9 +260,9 @@ static const char *kernel_of(struct rp_matmul_cuda op, uint32_t rows) {
     struct rp_cuda_partials partials;
     struct rp_error err = {0};
     op.rows.max_rows = rows;
-    if (rp_matmul_cuda_plan(&op, &env.memory, &launch, &partials, &err) != RP_OK)
+    if (rp_matmul_cuda_plan(&op, &matmul_env.memory, &launch, &partials, &err) != RP_OK)
         fail_msg("%u rows: %s", rows, err.text);
-    rp_arena_reset(&env.memory);
+    rp_arena_reset(&matmul_env.memory);
     return launch.kernel;
 }
 
@@ -296,10 +275,10 @@ static void check_kernel(const struct rp_matmul_cuda *op, const char *name) {
 static void a_matrix_has_one_kernel(void **state) {
     (void)state;
     for (size_t kind = 0; kind < KINDS; kind++) {
-        struct product p = {.max_rows = ROWS_MAX, .live = 1, .n = 256, .k = 512};
+        struct matmul_case p = {.max_rows = ROWS_MAX, .live = 1, .n = 256, .k = 512};
         p = of_kind(p, kind);
-        struct data d = make_data(&p);
-        struct rp_matmul_cuda op = describe(&p, &d, false);
+        struct matmul_data d = matmul_make(&p);
+        struct rp_matmul_cuda op = matmul_describe(&p, &d, false);
         op.out = (struct rp_values){.stride = p.n, .dtype = RP_DTYPE_F32};
         op.out.data = rp_gpu_poisoned((size_t)ROWS_MAX * p.n * sizeof(float));
         check_kernel(&op, "matmul_tc");
@@ -327,23 +306,13 @@ static void a_matrix_has_one_kernel(void **state) {
         check_kernel(&op, "matmul_tc");
         d.matrix.data = (unsigned char *)d.matrix.data + 8;
         check_kernel(&op, "matmul_generic");
-        free_data(&d);
+        matmul_free(&d);
     }
 }
 
-/* Usage: [PATTERN of test names] */
-int main(int argc, char **argv) {
-    if (rp_gpu_skip_code())
-        return 77;
-    if (argc > 1)
-        cmocka_set_test_filter(argv[1]);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(each_code_is_its_number_in_each_place),
-        cmocka_unit_test(planned_products_have_the_bits_of_their_contract),
-        cmocka_unit_test(every_tile_gives_the_same_bits),
-        cmocka_unit_test(a_row_has_the_same_bits_beside_any_number_of_rows),
-        cmocka_unit_test(a_gated_product_is_the_product_and_then_its_activation),
-        cmocka_unit_test(a_matrix_has_one_kernel),
-    };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
-}
+MATMUL_TEST_MAIN(cmocka_unit_test(each_code_is_its_number_in_each_place),
+                 cmocka_unit_test(planned_products_have_the_bits_of_their_contract),
+                 cmocka_unit_test(every_tile_gives_the_same_bits),
+                 cmocka_unit_test(a_row_has_the_same_bits_beside_any_number_of_rows),
+                 cmocka_unit_test(a_gated_product_is_the_product_and_then_its_activation),
+                 cmocka_unit_test(a_matrix_has_one_kernel))

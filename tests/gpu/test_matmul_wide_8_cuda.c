@@ -1,6 +1,11 @@
-/* Products of FP8 and INT8 codes of more than 64 rows: against the scalar truth, of which INT8 has every bit, and bit for
- * bit what the kernel for any number of rows gives; gated ones what that and the activation behind it give. */
-#include "tests/gpu/matmul_8_fixture.h"
+/* GEMMs of FP8 and INT8 values of more than 64 rows: against the scalar truth, of which INT8 has
+ * every bit, and bit for bit what the kernel for any number of rows gives; gated ones what that
+ * and the activation after it give. */
+#include "tests/support/gpu_matmul.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
 
 static const struct rp_matmul_mid_tile mid_tiles[] = {
 #define TILE(tokens_, width_, rows_)                                                               \
@@ -11,7 +16,7 @@ static const struct rp_matmul_mid_tile mid_tiles[] = {
 
 static void every_tile_of_65_to_256_rows_gives_the_truth(void **state) {
     (void)state;
-    static const struct product products[] = {
+    static const struct matmul_case products[] = {
         {.max_rows = 65, .live = 65, .n = 64, .k = 128, .out_pad = 8},
         {.max_rows = 128, .live = 128, .n = 2056, .k = 2048, .segment = 256, .out_pad = 8},
         {.max_rows = 99, .live = 97, .n = 1016, .k = 1040, .segment = 192, .out_pad = 2},
@@ -23,36 +28,22 @@ static void every_tile_of_65_to_256_rows_gives_the_truth(void **state) {
         {.max_rows = 130, .live = 130, .n = 2000, .k = 656, .out_pad = 8, .gate_up = true},
     };
     for (size_t i = 0; i < 2 * RP_ARRAY_COUNT(products); i++) {
-        struct product p = shrunk(products[i / 2]);
+        struct matmul_case p = matmul_shrunk_8(products[i / 2]);
         p.dtype = i % 2 ? FP8 : INT8;
         p.partials = true;
-        struct data d = make_data(&p);
-        struct rp_matmul_tile any = tile_of(64);
-        float *first = run(&p, &d, (struct how){.tile = &any});
-        check_truth(&p, &d, first);
-        for (size_t t = 0; t < RP_ARRAY_COUNT(mid_tiles); t++)
-            for (int variant = 0; variant < 3; variant++) {
-                struct rp_matmul_mid_tile tile = mid_tiles[t];
-                if (p.max_rows > tile.tokens ||
-                    (rp_gpu_is_tiny() && variant != (int)(i / 2 + t) % 3))
-                    continue;
-                tile.shared_bytes = env.limits.shared_bytes_block;
-                tile.partials = true;
-                tile.stages = variant == 1 ? 2 : 0;
-                tile.early = variant == 2 ? 1 : 0;
-                char what[64];
-                (void)snprintf(what, sizeof what, "%u of %u x %u, variant %d", tile.rows,
-                               tile.width, tile.tokens, variant);
-                check_same(&p, &d, first, run(&p, &d, (struct how){.mid = &tile}), what);
-            }
+        struct matmul_data d = matmul_make(&p);
+        struct rp_matmul_tile any = matmul_tile_8(64);
+        float *first = matmul_run(&p, &d, (struct matmul_how){.tile = &any});
+        matmul_check_scaled(&p, &d, first);
+        matmul_check_mid_tiles(&p, &d, first, mid_tiles, RP_ARRAY_COUNT(mid_tiles), i / 2, 1);
         free(first);
-        free_data(&d);
+        matmul_free(&d);
     }
 }
 
 static void every_tile_of_a_prompt_gives_the_truth(void **state) {
     (void)state;
-    static const struct product products[] = {
+    static const struct matmul_case products[] = {
         {.max_rows = 512, .live = 512, .n = 1024, .k = 2048, .out_pad = 8},
         {.max_rows = 300, .live = 257, .n = 1344, .k = 1040, .segment = 192, .bias = true},
         {.max_rows = 300, .live = 300, .n = 1000, .k = 2064, .accumulate = true, .out_pad = 8},
@@ -80,25 +71,29 @@ static void every_tile_of_a_prompt_gives_the_truth(void **state) {
         {.max_rows = 512, .live = 512, .n = 1200, .k = 16, .out_pad = 8},
     };
     for (size_t i = 0; i < 2 * RP_ARRAY_COUNT(products); i++) {
-        struct product p = shrunk(products[i / 2]);
+        struct matmul_case p = matmul_shrunk_8(products[i / 2]);
         p.dtype = i % 2 ? FP8 : INT8;
         if (rp_gpu_is_tiny())
             p.sm_count = 5; /* a block has several tiles all the same */
-        struct data d = make_data(&p);
-        struct rp_matmul_tile any = tile_of(128);
+        struct matmul_data d = matmul_make(&p);
+        struct rp_matmul_tile any = matmul_tile_8(128);
         any.order = RP_MATMUL_ORDER_WAVES;
-        float *first = run(&p, &d, (struct how){.tile = &any});
-        check_truth(&p, &d, first);
-        check_same(&p, &d, first, run(&p, &d, (struct how){.wide = 128}), "128 outputs");
-        check_same(&p, &d, first, run(&p, &d, (struct how){.wide = 192}), "192 outputs");
+        float *first = matmul_run(&p, &d, (struct matmul_how){.tile = &any});
+        matmul_check_scaled(&p, &d, first);
+        matmul_same(&p, &d, first,
+                    matmul_run(&p, &d, (struct matmul_how){.wide = true, .wide_cols = 128}),
+                    "128 outputs");
+        matmul_same(&p, &d, first,
+                    matmul_run(&p, &d, (struct matmul_how){.wide = true, .wide_cols = 192}),
+                    "192 outputs");
         free(first);
-        free_data(&d);
+        matmul_free(&d);
     }
 }
 
 static void a_gated_product_is_the_product_and_then_its_activation(void **state) {
     (void)state;
-    static const struct product gated[] = {
+    static const struct matmul_case gated[] = {
         {.max_rows = 128, .live = 128, .n = 2048, .k = 2048, .out_pad = 8},
         {.max_rows = 65, .live = 65, .n = 16, .k = 128, .out_pad = 6},
         {.max_rows = 99, .live = 97, .n = 1040, .k = 1040, .out_pad = 8},
@@ -111,21 +106,21 @@ static void a_gated_product_is_the_product_and_then_its_activation(void **state)
         {.max_rows = 512, .live = 301, .n = 336, .k = 528, .out_pad = 8},
     };
     for (size_t i = 0; i < 2 * RP_ARRAY_COUNT(gated); i++) {
-        struct product p = shrunk(gated[i / 2]);
+        struct matmul_case p = matmul_shrunk_8(gated[i / 2]);
         p.n -= p.n % 16;
         p.dtype = i % 2 ? FP8 : INT8;
         p.fn = i / 2 % 2 ? RP_ACTIVATION_GELU_TANH : RP_ACTIVATION_SILU;
         p.gated = true;
         p.out_dtype = RP_DTYPE_BF16;
-        struct data d = make_data(&p);
-        struct rp_matmul_cuda op = describe(&p, &d, false);
+        struct matmul_data d = matmul_make(&p);
+        struct rp_matmul_cuda op = matmul_describe(&p, &d, false);
         op.out = (struct rp_values){.stride = d.out_stride, .dtype = p.out_dtype};
         assert_true(p.max_rows > 256 ? rp_matmul_wide_cuda_fits(&op) : rp_matmul_mid_takes(&op));
-        struct rp_matmul_tile any = tile_of(64);
-        float *apart = run(&p, &d, (struct how){.tile = &any});
-        check_same(&p, &d, apart, run(&p, &d, (struct how){0}), "gated");
+        struct rp_matmul_tile any = matmul_tile_8(64);
+        float *apart = matmul_run(&p, &d, (struct matmul_how){.tile = &any});
+        matmul_same(&p, &d, apart, matmul_run(&p, &d, (struct matmul_how){0}), "gated");
         free(apart);
-        free_data(&d);
+        matmul_free(&d);
     }
 }
 
@@ -134,21 +129,20 @@ static void a_row_has_the_same_bits_in_a_batch_and_in_a_prompt(void **state) {
     (void)state;
     static const uint32_t counts[] = {8, 65, 100, 128, 129, 200, 256, 257, 300, 385};
     for (size_t i = 0; i < 4; i++) {
-        struct product p = {.n = 520, .k = 2064, .out_pad = 8, .dtype = i % 2 ? FP8 : INT8};
-        p = shrunk(p);
+        struct matmul_case p = {.n = 520, .k = 2064, .out_pad = 8, .dtype = i % 2 ? FP8 : INT8};
+        p = matmul_shrunk_8(p);
         p.partials = i / 2;
-        p.max_rows = p.live = ROWS_MAX;
-        struct data d = make_data(&p);
-        float *first = run(&p, &d, (struct how){0});
-        check_truth(&p, &d, first);
+        p.max_rows = p.live = 512;
+        struct matmul_data d = matmul_make(&p);
+        float *first = matmul_run(&p, &d, (struct matmul_how){0});
+        matmul_check_scaled(&p, &d, first);
         for (size_t c = 0; c < RP_ARRAY_COUNT(counts); c++) {
             p.max_rows = p.live = counts[c];
-            env.step.host.counts->token_count = p.live;
-            rp_gpu_step_upload(&env.step);
-            check_same(&p, &d, first, run(&p, &d, (struct how){0}), "fewer rows");
+            matmul_set_live(p.live);
+            matmul_same(&p, &d, first, matmul_run(&p, &d, (struct matmul_how){0}), "fewer rows");
         }
         free(first);
-        free_data(&d);
+        matmul_free(&d);
     }
 }
 
@@ -160,15 +154,15 @@ static bool is_taken(const struct rp_matmul_cuda *op, uint32_t rows) {
 
 static void what_does_not_fit_is_left_to_other_kernels(void **state) {
     (void)state;
-    struct product p = {.n = 4096, .k = 4096, .partials = true, .out_pad = 8};
+    struct matmul_case p = {.n = 4096, .k = 4096, .partials = true, .out_pad = 8};
     for (uint32_t rows = 128; rows <= 512; rows += 384) {
-        struct data d = {.in_stride = 4096, .in_scales_device = (float *)(uintptr_t)64};
+        struct matmul_data d = {.in_stride = 4096, .in_scales_device = (float *)(uintptr_t)64};
         d.matrix = (struct rp_matrix){.rows = 4096,
                                       .cols = 4096,
                                       .dtype = FP8,
                                       .scale_kind = RP_SCALE_CHANNEL,
                                       .input = RP_INPUT_QUANTIZED};
-        struct rp_matmul_cuda op = describe(&p, &d, false);
+        struct rp_matmul_cuda op = matmul_describe(&p, &d, false);
         op.out.stride = 4096;
         assert_true(is_taken(&op, rows));
         op.in_scales = NULL;
@@ -189,18 +183,8 @@ static void what_does_not_fit_is_left_to_other_kernels(void **state) {
     }
 }
 
-/* Usage: [PATTERN of test names] */
-int main(int argc, char **argv) {
-    if (rp_gpu_skip_code())
-        return 77;
-    if (argc > 1)
-        cmocka_set_test_filter(argv[1]);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_tile_of_65_to_256_rows_gives_the_truth),
-        cmocka_unit_test(every_tile_of_a_prompt_gives_the_truth),
-        cmocka_unit_test(a_gated_product_is_the_product_and_then_its_activation),
-        cmocka_unit_test(a_row_has_the_same_bits_in_a_batch_and_in_a_prompt),
-        cmocka_unit_test(what_does_not_fit_is_left_to_other_kernels),
-    };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
-}
+MATMUL_TEST_MAIN(cmocka_unit_test(every_tile_of_65_to_256_rows_gives_the_truth),
+                 cmocka_unit_test(every_tile_of_a_prompt_gives_the_truth),
+                 cmocka_unit_test(a_gated_product_is_the_product_and_then_its_activation),
+                 cmocka_unit_test(a_row_has_the_same_bits_in_a_batch_and_in_a_prompt),
+                 cmocka_unit_test(what_does_not_fit_is_left_to_other_kernels))

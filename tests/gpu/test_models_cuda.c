@@ -1,12 +1,14 @@
-/* Goal: whole models on a card give the CPU's numbers, and a row's bits depend on that row alone.
- * Method: small random models of all four families (head dims with and without tensor cores, sizes that are
- * no multiple of 64, windows, biases, norms of q and k; 8-bit weights of every kind); every way to run them is compared bit for bit with
- * the plainest one, and that one with the CPU's scalar truth (models_fixture.h). */
+/* Goal: whole models on a GPU give the CPU's numbers, and a row's bits depend on that row alone.
+ * Method: small random models of all four families (head dims with and without tensor cores,
+ * sizes that are no multiple of 64, windows, biases, norms of q and k; 8-bit weights of every
+ * kind); every way to run them is compared bit for bit with the plainest one, and that one with
+ * the CPU's scalar truth (models_fixture.h). */
 #include "tests/gpu/models_fixture.h"
 
 enum { CPU_SEQUENCES = 5 };
 
-/* What a tool's slow run may leave out: the truth already runs unfused, eager and with plain edges. */
+/* What a tool's slow run may leave out: the truth already runs unfused, eager and with plain
+ * edges. */
 static void skip_when_tiny(void) {
     if (is_tiny())
         skip();
@@ -77,11 +79,12 @@ static void test_dependent_launch_changes_no_bit(void **state) {
     for_every_model(check_plain_edges);
 }
 
-/* -- against the CPU ---------------------------------------------------------------------------------- */
+/* -- against the CPU -------------------------------------------------- */
 
 static float (*cpu)[1 + FORCED][VOCAB_MAX];
 
-/* The argmax agrees wherever the CPU's two best are further apart than four times the largest difference. */
+/* The argmax agrees wherever the CPU's two best are further apart than four times the largest
+ * difference. */
 static void check_argmax(uint32_t sequence, uint32_t index) {
     const float *want = cpu[sequence][index], *got = truth[sequence][index];
     uint32_t best = argmax(want);
@@ -124,8 +127,9 @@ static double distance(uint32_t count, float (*from)[1 + FORCED][VOCAB_MAX]) {
     return sqrt(difference / size);
 }
 
-/* Sums that round apart make other codes, each as far off as a code's own rounding: two machines are no farther from
- * each other than two independent roundings, sqrt(2) times what the CPU's codes cost. */
+/* Sums that round apart make other quantized values, each as far off as a code's own rounding:
+ * two machines are no farther from each other than two independent roundings, sqrt(2) times what
+ * the CPU's quantized values cost. */
 static double code_noise(uint32_t count) {
     float(*plain)[1 + FORCED][VOCAB_MAX] = rp_calloc(CPU_SEQUENCES, sizeof *plain);
     assert_non_null(plain);
@@ -160,9 +164,10 @@ static void test_logits_are_those_of_the_cpu(void **state) {
     for_every_model(check_cpu);
 }
 
-/* -- memory, steps in flight, sampling ------------------------------------------------------------------ */
+/* -- memory, steps in flight, sampling -------------------------------------------------- */
 
-/* A guarded arena holds one bucket: rows are first tokens of sequences, or whole prompts cut to fit. */
+/* A guarded arena holds one bucket: rows are first tokens of sequences, or whole prompts cut to
+ * fit. */
 static void run_guarded(const struct rp_bucket *bucket) {
     struct rp_driver_config way = way_default();
     struct room room = room_of(bucket);
@@ -237,7 +242,8 @@ static void keep_answers(struct answer *answers, const uint32_t *sequences, uint
     }
 }
 
-/* ROUNDS decode steps that read what the step before chose, `ahead` of them submitted before one is read. */
+/* ROUNDS decode steps that read what the step before chose, `ahead` of them submitted before one
+ * is read. */
 static void run_answers(struct answer *answers, const uint32_t *sequences, uint32_t count,
                         uint32_t ahead) {
     uint64_t first = driver.step + 1;
@@ -300,20 +306,11 @@ static void test_a_seed_gives_the_same_tokens_alone_together_and_again(void **st
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
 /* An argument chooses tests by name, with * and ?. */
-int main(int argc, char **argv) {
-    const struct CMUnitTest tests[] = {
-        TEST(test_company_bucket_chunk_slot_and_padding_change_no_bit),
-        TEST(test_logits_are_those_of_the_cpu),
-        TEST(test_eager_launches_give_the_bits_of_graphs),
-        TEST(test_unfused_operators_give_the_bits_of_fused_ones),
-        TEST(test_dependent_launch_changes_no_bit),
-        TEST(test_no_kernel_writes_outside_its_tensors),
-        TEST(test_steps_in_flight_give_the_tokens_of_steps_one_by_one),
-        TEST(test_a_seed_gives_the_same_tokens_alone_together_and_again),
-    };
-    if (rp_gpu_skip_code())
-        return 77;
-    if (argc > 1)
-        cmocka_set_test_filter(argv[1]);
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RP_GPU_TEST_MAIN(NULL, NULL, TEST(test_company_bucket_chunk_slot_and_padding_change_no_bit),
+                 TEST(test_logits_are_those_of_the_cpu),
+                 TEST(test_eager_launches_give_the_bits_of_graphs),
+                 TEST(test_unfused_operators_give_the_bits_of_fused_ones),
+                 TEST(test_dependent_launch_changes_no_bit),
+                 TEST(test_no_kernel_writes_outside_its_tensors),
+                 TEST(test_steps_in_flight_give_the_tokens_of_steps_one_by_one),
+                 TEST(test_a_seed_gives_the_same_tokens_alone_together_and_again))

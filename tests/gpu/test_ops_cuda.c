@@ -1,5 +1,5 @@
-/* Goal: the small operators on CUDA compute what ops_cpu.c computes, touch nothing else, and give a row the
- * same bits wherever it stands. */
+/* Goal: the small operators on CUDA compute what ops_cpu.c computes, touch nothing else, and
+ * give a row the same bits wherever it stands. */
 #include "tests/gpu/ops_fixture.h"
 
 static void check_embed(uint32_t n, size_t place, enum rp_dtype dtype) {
@@ -457,25 +457,18 @@ static void test_a_row_has_the_same_bits_in_every_bucket(void **state) {
     }
 }
 
-int main(void) {
-    if (rp_gpu_skip_code())
-        return 77;
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
-    const struct CMUnitTest tests[] = {
-        TEST(test_embed_scales_the_rows_of_the_ids),
-        TEST(test_add_takes_any_dtypes_and_may_work_in_place),
-        TEST(test_gather_takes_the_tokens_of_the_logit_rows),
-        TEST(test_norm_follows_the_cpu_for_every_size_stride_and_dtype),
-        TEST(test_norm_works_on_groups_of_columns),
-        TEST(test_norm_gathers_the_logit_rows),
-        TEST(test_add_norm_has_the_bits_of_add_and_norm),
-        TEST(test_add_norm_gathers_the_logit_rows),
-        TEST(test_rope_rotates_exactly_as_the_cpu),
-        TEST(test_activation_follows_the_cpu_in_values_and_partials),
-        TEST(test_soft_cap_follows_the_cpu_and_may_work_in_place),
-        TEST(test_activation_of_large_inputs_is_finite),
-        TEST(test_a_row_has_the_same_bits_in_every_batch_and_place),
-        TEST(test_a_row_has_the_same_bits_in_every_bucket),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+
+RP_GPU_TEST_MAIN(NULL, NULL, TEST(test_embed_scales_the_rows_of_the_ids),
+                 TEST(test_add_takes_any_dtypes_and_may_work_in_place),
+                 TEST(test_gather_takes_the_tokens_of_the_logit_rows),
+                 TEST(test_norm_follows_the_cpu_for_every_size_stride_and_dtype),
+                 TEST(test_norm_works_on_groups_of_columns), TEST(test_norm_gathers_the_logit_rows),
+                 TEST(test_add_norm_has_the_bits_of_add_and_norm),
+                 TEST(test_add_norm_gathers_the_logit_rows),
+                 TEST(test_rope_rotates_exactly_as_the_cpu),
+                 TEST(test_activation_follows_the_cpu_in_values_and_partials),
+                 TEST(test_soft_cap_follows_the_cpu_and_may_work_in_place),
+                 TEST(test_activation_of_large_inputs_is_finite),
+                 TEST(test_a_row_has_the_same_bits_in_every_batch_and_place),
+                 TEST(test_a_row_has_the_same_bits_in_every_bucket))

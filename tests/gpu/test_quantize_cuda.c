@@ -1,7 +1,8 @@
-/* Goal: rows become 8-bit codes on a card bit for bit as rp_quantize_row makes them, alone and inside the operators that
- * make the rows: norm, gathered norm, sum and norm, activation; and embed reads rows of codes back.
- * Method: the same operator without codes gives bf16 rows, which the host quantizes; columns behind a row's, rows that are
- * not live, and an output that is not wanted stay as they were. */
+/* Goal: rows become 8-bit values on a GPU bit for bit as rp_quantize_row makes them, alone and
+ * inside the operators that make the rows: norm, gathered norm, sum and norm, activation; and
+ * embed reads rows of quantized values back. Method: the same operator without quantized values
+ * gives bf16 rows, which the host quantizes; columns behind a row's, rows that are not live, and
+ * an output that is not wanted stay as they were. */
 #include "device/quantize_row.h"
 #include "tests/gpu/ops_fixture.h"
 
@@ -10,7 +11,7 @@
 
 static const enum rp_dtype kinds[] = {RP_DTYPE_INT8, RP_DTYPE_FP8_E4M3};
 
-/* Codes and scales on the card, all bytes 0xFF. */
+/* Codes and scales on the GPU, all bytes 0xFF. */
 struct code_buffer {
     struct rp_cuda_codes codes;
     uint32_t rows;
@@ -25,8 +26,8 @@ static struct code_buffer codes_make(uint32_t rows, uint32_t cols, enum rp_dtype
     return (struct code_buffer){codes, rows};
 }
 
-/* The codes are those of the first `live` rows of `rows`, whose host copy holds what the card gave; the rest is
- * untouched. */
+/* The quantized values are those of the first `live` rows of `rows`, whose host copy holds what
+ * the GPU gave; the rest is untouched. */
 static void assert_codes(const struct code_buffer *buffer, const struct twin *rows, uint32_t live) {
     uint32_t stride = buffer->codes.stride, cols = rows->cols;
     size_t bytes = (size_t)buffer->rows * stride, size = rp_dtype_bytes(rows->host.dtype);
@@ -66,7 +67,8 @@ static void assert_codes(const struct code_buffer *buffer, const struct twin *ro
 enum row_kind { ROW_ZERO, ROW_DENORMAL, ROW_LEAST, ROW_HUGE, ROW_NAN, ROW_INFINITE, ROW_TIES };
 #define ROW_KINDS (ROW_TIES + 1)
 
-/* A row that is seldom met. TIES: the largest gives a factor of 1, all others lie between two codes. */
+/* A row that is seldom met. TIES: the largest gives a factor of 1, all others lie between two
+ * quantized values. */
 static void fill_row(struct twin *t, uint32_t row, enum row_kind kind, enum rp_dtype dtype) {
     for (uint32_t c = 0; c < t->cols; c++) {
         float value = random_float();
@@ -141,7 +143,8 @@ static void test_many_and_long_rows_become_the_same_codes(void **state) {
     }
 }
 
-/* What the operator at hand gives without codes, and with them: into `out` too, or not at all. */
+/* What the operator at hand gives without quantized values, and with them: into `out` too, or
+ * not at all. */
 static void check_given(const struct twin *plain, const struct twin *out, bool given,
                         const struct code_buffer *buffer, uint32_t live) {
     struct twin copy = *plain;
@@ -371,16 +374,9 @@ static void test_embed_reads_rows_of_codes(void **state) {
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        TEST(test_rows_become_the_codes_that_the_host_makes),
-        TEST(test_many_and_long_rows_become_the_same_codes),
-        TEST(test_norm_gives_the_codes_of_its_output),
-        TEST(test_add_norm_gives_the_codes_of_its_output),
-        TEST(test_activation_gives_the_codes_of_its_output),
-        TEST(test_embed_reads_rows_of_codes),
-    };
-    if (rp_gpu_skip_code())
-        return 77;
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RP_GPU_TEST_MAIN(NULL, NULL, TEST(test_rows_become_the_codes_that_the_host_makes),
+                 TEST(test_many_and_long_rows_become_the_same_codes),
+                 TEST(test_norm_gives_the_codes_of_its_output),
+                 TEST(test_add_norm_gives_the_codes_of_its_output),
+                 TEST(test_activation_gives_the_codes_of_its_output),
+                 TEST(test_embed_reads_rows_of_codes))

@@ -1,20 +1,14 @@
-/* Goal: sampling on CUDA chooses the ids that sample_cpu.c chooses, advances the slots as it does and
- * publishes the same result. */
+/* Goal: sampling on CUDA chooses the ids that sample_cpu.c chooses, advances the slots as it
+ * does and publishes the same result. */
 #include "base/memory.h"
 #include "device/ops_cuda.h"
 #include "device/step_cpu.h"
-#include "tests/support/gpu.h"
+#include "tests/support/gpu_test.h"
 
 #include <cuda_runtime_api.h>
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #define ROWS_MAX   96
 #define VOCAB_MAX  128256
@@ -230,7 +224,8 @@ static bool is_near(float a, float b) {
     return a == b || (isnan(a) && isnan(b)) || fabsf(a - b) <= 2e-5f;
 }
 
-/* Results, and the scores of rows that asked for them, in the entry that the CPU has written since. */
+/* Results, and the scores of rows that asked for them, in the entry that the CPU has written
+ * since. */
 static void assert_results(unsigned char *entry) {
     const struct rp_step_view *host = &step.host;
     const struct rp_row_result *wanted = rp_result_rows(entry);
@@ -261,14 +256,15 @@ static void assert_results(unsigned char *entry) {
     }
 }
 
-/* Bit for bit, but for what a NaN looks like: a card and a processor make different ones. */
+/* Bit for bit, but for what a NaN looks like: a GPU and a processor make different ones. */
 static void assert_same_row(uint32_t row, const float *seen, const float *wanted, uint32_t vocab) {
     for (uint32_t id = 0; id < vocab; id++)
         if (memcmp(&seen[id], &wanted[id], 4) != 0 && !(isnan(seen[id]) && isnan(wanted[id])))
             fail_msg("row %u, id %u: %a, wanted %a", row, id, (double)seen[id], (double)wanted[id]);
 }
 
-/* Each logit row as the card left it: what its slot asks for was done to it. Before the CPU's turn. */
+/* Each logit row as the GPU left it: what its slot asks for was done to it. Before the CPU's
+ * turn. */
 static void assert_logits(const float *given, const float *seen, size_t stride, uint32_t vocab,
                           uint32_t max_rows) {
     for (uint32_t l = 0; l < max_rows; l++) {
@@ -290,7 +286,7 @@ static void assert_logits(const float *given, const float *seen, size_t stride, 
     }
 }
 
-/* Samples the step on the card, then on the CPU; compares results, slots, logits and counters. */
+/* Samples the step on the GPU, then on the CPU; compares results, slots, logits and counters. */
 static void check_step(uint32_t vocab, size_t stride, uint32_t offset, uint32_t max_rows) {
     uint64_t number = step.host.counts->step + 1;
     uint32_t rows = step.host.counts->row_count;
@@ -406,17 +402,11 @@ static void test_a_failed_step_is_published_with_its_error(void **state) {
     check_step(100, 100, 0, 4);
 }
 
-int main(void) {
-    if (rp_gpu_skip_code())
-        return 77;
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
-    const struct CMUnitTest tests[] = {
-        TEST(test_small_vocabularies_are_sampled_as_on_the_cpu),
-        TEST(test_every_number_of_rows_gives_the_same_choices),
-        TEST(test_large_vocabularies_are_sampled_as_on_the_cpu),
-        TEST(test_draws_without_top_k_and_top_p_follow_the_cpu),
-        TEST(test_padding_rows_change_nothing),
-        TEST(test_a_failed_step_is_published_with_its_error),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+
+RP_GPU_TEST_MAIN(NULL, NULL, TEST(test_small_vocabularies_are_sampled_as_on_the_cpu),
+                 TEST(test_every_number_of_rows_gives_the_same_choices),
+                 TEST(test_large_vocabularies_are_sampled_as_on_the_cpu),
+                 TEST(test_draws_without_top_k_and_top_p_follow_the_cpu),
+                 TEST(test_padding_rows_change_nothing),
+                 TEST(test_a_failed_step_is_published_with_its_error))

@@ -1,22 +1,17 @@
 /* Goal: a stamped step tells when each of its nodes was at work, and nothing else changes.
- * Method: steps of a large shape with random weights, as bench makes them (bench/step_internal.h): rows, tiles of
- * every width, prompts. One step at a time, so that a step lies between two publications. The same steps are run
- * stamped and not: tokens, slots and all pages must have equal bits. */
+ * Method: steps of a large shape with random weights, as bench makes them
+ * (bench/step_internal.h): rows, tiles of every width, prompts. One step at a time, so that a
+ * step lies between two publications. The same steps are run stamped and not: tokens, slots and
+ * all pages must have equal bits. */
 #include "base/memory.h"
 #include "bench/random_pattern.h"
 #include "bench/step_internal.h"
 #include "engine/weights_on_device.h"
-#include "tests/support/gpu.h"
+#include "tests/support/gpu_test.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 enum { STEPS = 20, TICK_NS = 64, PUBLISHING_NS = 10000, LAUNCHES_MAX = 2048 };
 #define POISON 0xA5
@@ -116,8 +111,9 @@ static const char *kernel_of(uint32_t node) {
     return info.kernel;
 }
 
-/* Between the publication of the step before and its own; each node behind the one before it. SAMPLE ends when its
- * result has reached the host's memory: the step's own end was written before that. */
+/* Between the publication of the step before and its own; each node behind the one before it.
+ * SAMPLE ends when its result has reached the host's memory: the step's own end was written
+ * before that. */
 static void check_order(const struct rp_node_stamp *stamps, uint64_t before,
                         struct step_stamps when) {
     uint64_t begin = before, end = before;
@@ -261,16 +257,12 @@ static void test_all_but_the_products_of_a_library_are_stamped_under_fast_numeri
     assert_true(taken > 0);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(test_nodes_follow_one_another_and_fill_the_step, tear_down),
-        cmocka_unit_test_teardown(test_a_step_without_the_bit_stores_no_end_and_hands_nothing_over,
-                                  tear_down),
-        cmocka_unit_test_teardown(test_stamps_lie_in_their_steps_entry_alone, tear_down),
-        cmocka_unit_test_teardown(test_stamping_changes_no_bit, tear_down),
-        cmocka_unit_test_teardown(
-            test_all_but_the_products_of_a_library_are_stamped_under_fast_numerics, tear_down),
-    };
-    int skip_code = rp_gpu_skip_code();
-    return skip_code ? skip_code : cmocka_run_group_tests(tests, NULL, NULL);
-}
+RP_GPU_TEST_MAIN(
+    NULL, NULL,
+    cmocka_unit_test_teardown(test_nodes_follow_one_another_and_fill_the_step, tear_down),
+    cmocka_unit_test_teardown(test_a_step_without_the_bit_stores_no_end_and_hands_nothing_over,
+                              tear_down),
+    cmocka_unit_test_teardown(test_stamps_lie_in_their_steps_entry_alone, tear_down),
+    cmocka_unit_test_teardown(test_stamping_changes_no_bit, tear_down),
+    cmocka_unit_test_teardown(
+        test_all_but_the_products_of_a_library_are_stamped_under_fast_numerics, tear_down))

@@ -1,18 +1,12 @@
-/* Goal: STEP_BEGIN on CUDA leaves the state that step_cpu.c leaves, and a packet that lies stops the device
- * without a write outside the slots. */
+/* Goal: STEP_BEGIN on CUDA leaves the state that step_cpu.c leaves, and a packet that lies stops
+ * the device without a write outside the slots. */
 #include "base/memory.h"
 #include "device/ops_cuda.h"
 #include "device/step_cpu.h"
-#include "tests/support/gpu.h"
+#include "tests/support/gpu_test.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 static const struct rp_step_config config = {.slot_count = 700,
                                              .pages_per_slot = 37,
@@ -95,7 +89,7 @@ static void shuffle_slots(void) {
     }
 }
 
-/* The step on the card (left in step.host) and on the CPU (in expected). */
+/* The step on the GPU (left in step.host) and on the CPU (in expected). */
 static void run_both(void) {
     struct rp_step_begin_args host = {.step = expected};
     struct rp_step_begin_cuda args = {.step = step.device};
@@ -296,16 +290,10 @@ static void test_a_lying_packet_is_a_sticky_error_and_writes_nothing_outside(voi
     rp_free_aligned(before);
 }
 
-int main(void) {
-    if (rp_gpu_skip_code())
-        return 77;
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
-    const struct CMUnitTest tests[] = {
-        TEST(test_decode_steps_of_any_size_expand_as_on_the_cpu),
-        TEST(test_mixed_steps_read_prompts_from_the_ring),
-        TEST(test_one_long_prompt_fills_the_step),
-        TEST(test_edits_are_applied_before_the_rows_are_read),
-        TEST(test_a_lying_packet_is_a_sticky_error_and_writes_nothing_outside),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+
+RP_GPU_TEST_MAIN(NULL, NULL, TEST(test_decode_steps_of_any_size_expand_as_on_the_cpu),
+                 TEST(test_mixed_steps_read_prompts_from_the_ring),
+                 TEST(test_one_long_prompt_fills_the_step),
+                 TEST(test_edits_are_applied_before_the_rows_are_read),
+                 TEST(test_a_lying_packet_is_a_sticky_error_and_writes_nothing_outside))

@@ -1,17 +1,11 @@
-/* Goal: 8-bit weights and their scales reach a card as they are, random ones are those of the CPU, and what no product
- * takes is refused by name. */
+/* Goal: 8-bit weights and their scales reach a GPU as they are, random ones are those of the
+ * CPU, and what no GEMM takes is refused by name. */
 #include "base/memory.h"
 #include "device/device.h"
 #include "quant/rounding/quantize.h"
-#include "tests/support/gpu.h"
+#include "tests/support/gpu_test.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 static struct rp_device *card, *host;
 static const struct rp_backend *cuda, *cpu;
@@ -36,7 +30,7 @@ static void download(void *to, const void *from, size_t bytes) {
     assert_int_equal(cuda->synchronize(card), RP_OK);
 }
 
-/* A row-major matrix on the host: codes that follow from their place, scales too. */
+/* A row-major matrix on the host: quantized values that follow from their place, scales too. */
 static struct rp_matrix make(uint32_t rows, uint32_t cols, enum rp_dtype dtype,
                              enum rp_scale_kind kind) {
     struct rp_matrix matrix = {.rows = rows, .cols = cols, .dtype = dtype, .scale_kind = kind};
@@ -144,15 +138,8 @@ static void test_what_no_product_takes_is_refused_by_name(void **state) {
     check_refused(groups, "blocks of 128");
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_codes_and_scales_reach_the_card),
-        cmocka_unit_test(test_a_scale_per_tensor_becomes_one_per_output),
-        cmocka_unit_test(test_what_is_prepared_is_counted_and_given_back),
-        cmocka_unit_test(test_random_weights_are_those_of_the_cpu),
-        cmocka_unit_test(test_what_no_product_takes_is_refused_by_name),
-    };
-    if (rp_gpu_skip_code())
-        return 77;
-    return cmocka_run_group_tests(tests, set_up, tear_down);
-}
+RP_GPU_TEST_MAIN(set_up, tear_down, cmocka_unit_test(test_codes_and_scales_reach_the_card),
+                 cmocka_unit_test(test_a_scale_per_tensor_becomes_one_per_output),
+                 cmocka_unit_test(test_what_is_prepared_is_counted_and_given_back),
+                 cmocka_unit_test(test_random_weights_are_those_of_the_cpu),
+                 cmocka_unit_test(test_what_no_product_takes_is_refused_by_name))

@@ -14,7 +14,7 @@ def require_card():
         skip("no CUDA driver")
     count = ctypes.c_int(0)
     if driver.cuInit(0) != 0 or driver.cuDeviceGetCount(ctypes.byref(count)) != 0 or count.value == 0:
-        skip("no CUDA card")
+        skip("no CUDA GPU")
 
 
 def memory_bytes():

@@ -1,4 +1,4 @@
-/* gpu.h - what tests on a card share: skipping without one, poisoned device buffers, comparisons.
+/* gpu.h - what GPU tests share: skipping without a GPU, poisoned device buffers, comparisons.
  *
  * Every function asserts that CUDA succeeded. Buffers live until rp_gpu_free_all. */
 #ifndef RP_TESTS_SUPPORT_GPU_H
@@ -6,27 +6,27 @@
 
 #include "device/cuda_launch.h"
 
-/* False, and says so, when there is no card or driver. A test that cannot run calls skip(). */
+/* False when there is no GPU or driver. */
 bool rp_gpu_available(void);
-/* For main(): prints the reason and returns 77 when there is no card, else 0. */
+/* For main(): prints the reason and returns 77 when there is no GPU, else 0. */
 int rp_gpu_skip_code(void);
 void rp_gpu_limits(struct rp_cuda_limits *out);
-/* True when REPRISE_TEST_TINY asks for small cases alone, each kernel once: for tools that make a program a hundred
- * times slower. */
+/* True when REPRISE_TEST_TINY is set: small cases only, each kernel once, for compute-sanitizer,
+ * which makes a program a hundred times slower. */
 bool rp_gpu_is_tiny(void);
 
 void *rp_gpu_upload(const void *data, size_t bytes);
-/* Every byte 0xFF: NaN in each float type. 256 bytes more behind it hold a canary. */
+/* Every byte 0xFF: NaN in each float type. The 256 bytes after it hold a canary. */
 void *rp_gpu_poisoned(size_t bytes);
 void *rp_gpu_zeroed(size_t bytes);
 void rp_gpu_download(void *to, const void *from, size_t bytes);
-/* False when a byte behind a buffer of rp_gpu_poisoned was written. */
+/* False when a byte past the end of any of these buffers was written. */
 bool rp_gpu_canaries_hold(void);
 void rp_gpu_free_all(void);
 void rp_gpu_synchronize(void);
 
-/* A step view on the device with these live counts; rows, tokens and slots as the caller fills them in
- * the host copies. */
+/* A step view on the device with these live counts; rows, tokens and slots as the caller fills
+ * them in the host copies. */
 struct rp_gpu_step {
     struct rp_step_view host, device; /* the same state, twice */
     unsigned char *host_state, *device_state;
@@ -34,12 +34,17 @@ struct rp_gpu_step {
     size_t state_bytes;
 };
 void rp_gpu_step_open(struct rp_gpu_step *step, const struct rp_step_config *config);
+/* A step for operators that need its counts alone: so many rows, tokens and logit rows. */
+void rp_gpu_step_open_rows(struct rp_gpu_step *step, uint32_t rows);
 void rp_gpu_step_upload(struct rp_gpu_step *step);   /* host state -> device */
 void rp_gpu_step_download(struct rp_gpu_step *step); /* device state -> host */
 void rp_gpu_step_close(struct rp_gpu_step *step);
 
 /* ||a - b|| / ||b|| over n values; infinity when a NaN is in a. */
 double rp_relative_error(const float *a, const float *b, size_t n);
+/* Element `at` of an array of f32 or bf16. */
+void rp_test_put(void *to, enum rp_dtype dtype, size_t at, float value);
+float rp_test_get(const void *from, enum rp_dtype dtype, size_t at);
 /* f32 <- bf16 or f32 */
 void rp_to_f32(float *out, const void *in, enum rp_dtype dtype, size_t n);
 

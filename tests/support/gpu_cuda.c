@@ -36,7 +36,7 @@ bool rp_gpu_available(void) {
 int rp_gpu_skip_code(void) {
     if (rp_gpu_available())
         return 0;
-    printf("skipped: no CUDA card\n");
+    printf("skipped: no CUDA GPU\n");
     return 77;
 }
 
@@ -114,6 +114,17 @@ void rp_gpu_step_open(struct rp_gpu_step *step, const struct rp_step_config *con
     rp_gpu_step_upload(step);
 }
 
+void rp_gpu_step_open_rows(struct rp_gpu_step *step, uint32_t rows) {
+    const struct rp_step_config config = {.slot_count = 4,
+                                          .pages_per_slot = 1,
+                                          .row_capacity = rows,
+                                          .token_capacity = rows,
+                                          .logit_row_capacity = rows,
+                                          .edit_capacity = 1,
+                                          .prompt_ring_capacity = 64};
+    rp_gpu_step_open(step, &config);
+}
+
 void rp_gpu_step_upload(struct rp_gpu_step *step) {
     CHECK(cudaMemcpy(step->device_state, step->host_state, step->state_bytes,
                      cudaMemcpyHostToDevice));
@@ -140,8 +151,19 @@ double rp_relative_error(const float *a, const float *b, size_t n) {
     return sqrt(difference / (size > 0 ? size : 1));
 }
 
+void rp_test_put(void *to, enum rp_dtype dtype, size_t at, float value) {
+    if (dtype == RP_DTYPE_F32)
+        ((float *)to)[at] = value;
+    else
+        ((uint16_t *)to)[at] = rp_f32_to_bf16(value);
+}
+
+float rp_test_get(const void *from, enum rp_dtype dtype, size_t at) {
+    return dtype == RP_DTYPE_F32 ? ((const float *)from)[at]
+                                 : rp_bf16_to_f32(((const uint16_t *)from)[at]);
+}
+
 void rp_to_f32(float *out, const void *in, enum rp_dtype dtype, size_t n) {
     for (size_t i = 0; i < n; i++)
-        out[i] = dtype == RP_DTYPE_F32 ? ((const float *)in)[i]
-                                       : rp_bf16_to_f32(((const uint16_t *)in)[i]);
+        out[i] = rp_test_get(in, dtype, i);
 }
