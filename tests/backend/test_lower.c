@@ -486,21 +486,21 @@ static void test_an_operator_without_a_kernel_is_refused_by_name(void **state) {
     struct rp_program program;
     struct rp_error err = {0};
     struct rp_graph *graph = NULL;
-    struct rp_op op = {.kind = RP_OP_ALLREDUCE, .rows = RP_ROWS_TOKEN, .name = "layer.0.sum"};
+    struct rp_op op = {.kind = RP_OP_ADD, .rows = RP_ROWS_TOKEN, .name = "layer.0.sum"};
     struct rp_driver_config way = way_default(RP_DTYPE_F32);
     struct rp_lower_options options = {0};
-    op.in[0] = op.in[1] = op.out = (struct rp_view){RP_NO_TENSOR, 0, 0};
+    op.out = (struct rp_view){RP_NO_TENSOR, 0, 0};
     make_model(RP_FAMILY_LLAMA, RP_DTYPE_F32);
     rp_driver_open(&driver, &model, &way);
     rp_program_init(&program);
     assert_true(rp_program_add_op(&program, &op) >= 0);
+    program.ops[0].kind = RP_OP_KIND_COUNT; /* a kind that came after this backend */
     struct rp_bindings bindings = {.step = driver.view, .kv = &driver.kv};
     int status = driver.backend->capture(driver.device, &program, 0, 1, &buckets[0], &bindings,
                                          &options, false, &graph, &err);
     rp_program_deinit(&program);
     assert_int_equal(status, RP_STATUS_UNSUPPORTED);
     assert_non_null(strstr(err.text, "layer.0.sum"));
-    assert_non_null(strstr(err.text, "allreduce"));
 }
 
 int main(void) {

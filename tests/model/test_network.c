@@ -156,9 +156,8 @@ static void test_every_tensor_is_written_before_it_is_read(void **state) {
     assert_in_range(f->program.tensor_count, 1, RP_ARRAY_COUNT(written));
     for (uint32_t i = 0; i < f->program.op_count; i++) {
         const struct rp_op *op = &f->program.ops[i];
-        for (int at = 0; at < 2; at++)
-            if (op->in[at].tensor != RP_NO_TENSOR)
-                assert_true(written[op->in[at].tensor]);
+        for (uint32_t at = 0; at < op->in_count; at++)
+            assert_true(written[op->in[at].tensor]);
         if (op->out.tensor != RP_NO_TENSOR)
             written[op->out.tensor] = true;
     }
