@@ -166,11 +166,11 @@ struct worker_scratch {
     float *logits;                   /* (vocab) */
 };
 
-/* The slot asks for more: the logits to choose from, modified in a copy where they are, since its scores are of the
+/* A slot with features: the logits to choose from. They are modified in a copy, since scores are of the
  * unmodified ones. */
 static float *modified_logits(const struct rp_sample_args *args, const struct rp_live_row *live,
                               const uint32_t *slot, float *logits, float *copy) {
-    bool modify = slot[RP_SLOT_ASKS] & RP_ASKS_TO_MODIFY;
+    bool modify = slot[RP_SLOT_FEATURES] & RP_FEATURES_MODIFYING;
     if (!modify && slot[RP_SLOT_OUTPUT_COUNT] >= slot[RP_SLOT_MIN_TOKENS])
         return logits;
     memcpy(copy, logits, args->vocab * sizeof *copy);
@@ -184,13 +184,13 @@ static void sample_row(const struct rp_sample_args *args, const struct rp_live_r
                        struct rp_row_result *result, struct rp_token_scores *scores) {
     float *unmodified = args->logits + (size_t)live->logit_row * args->stride;
     float *logits = unmodified;
-    uint32_t asks = slot[RP_SLOT_ASKS];
+    uint32_t features = slot[RP_SLOT_FEATURES];
     if (live->flags & RP_ROW_WITHHELD) {
         result->flags = RP_RESULT_WITHHELD;
         slot[RP_SLOT_FINISHED] = 1;
         return;
     }
-    if (asks)
+    if (features)
         logits = modified_logits(args, live, slot, logits, scratch->logits);
     if (slot[RP_SLOT_OUTPUT_COUNT] < slot[RP_SLOT_MIN_TOKENS])
         forbid_stop_ids(slot, logits, args->vocab);
@@ -210,9 +210,9 @@ static void sample_row(const struct rp_sample_args *args, const struct rp_live_r
     }
     result->token = token;
     slot[RP_SLOT_LAST_TOKEN] = (uint32_t)token;
-    if (asks)
+    if (features)
         rp_sample_note(&args->step, live, slot, (uint32_t)token);
-    if (asks & RP_ASKS_LOGPROBS) {
+    if (features & RP_FEATURE_LOGPROBS) {
         rp_sample_score(unmodified, args->vocab, (uint32_t)token, slot[RP_SLOT_TOP_LOGPROBS],
                         &scores[live->logit_row]);
         result->logprob = scores[live->logit_row].logprob;

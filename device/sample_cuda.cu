@@ -1,6 +1,6 @@
 /* SAMPLE on CUDA: four launches, each row cut into chunks of ids.
  *
- *   scan     what the row's slot asks for (sample_asks.cuh), scores' sums before it; forbids stop ids where
+ *   scan     the slot's features (sample_features.cuh), scores' sums before them; forbids stop ids where
  *            min_tokens wants it; largest logit and NaN of each chunk
  *   weigh    rows with a temperature: draws (Gumbel-max), or, where top_k or top_p choose first, counts
  *            and probabilities of the candidates in BINS bins of equal width below the largest logit
@@ -12,12 +12,12 @@
  *
  * Probabilities are summed in fixed point: their sums do not depend on the order of threads. Nothing a
  * choice depends on depends on how many chunks there are. */
-#include "device/sample_asks.cuh"
+#include "device/sample_features.cuh"
 #include "device/sample_select.cuh"
 
 static uint32_t chunks_of(uint32_t vocab, uint32_t chunk) { return (vocab + chunk - 1) / chunk; }
 
-static size_t carve(unsigned char *base, uint32_t rows, uint32_t vocab, bool asks,
+static size_t carve(unsigned char *base, uint32_t rows, uint32_t vocab, bool features,
                     sample_scratch *out) {
     size_t used = 0, chunks = chunks_of(vocab, UNIT);
     auto take = [&](size_t bytes) {
@@ -34,7 +34,7 @@ static size_t carve(unsigned char *base, uint32_t rows, uint32_t vocab, bool ask
     out->list_counts = (uint32_t *)take(rows * 4ull);
     out->lists = (candidate *)take((size_t)rows * LIST_MAX * sizeof *out->lists);
     out->results = (rp_row_result *)take(rows * sizeof *out->results);
-    if (!asks)
+    if (!features)
         return used;
     out->unit_best = (uint64_t *)take(rows * chunks * 8);
     out->unit_sums = (float *)take(rows * chunks * 4);
@@ -42,9 +42,9 @@ static size_t carve(unsigned char *base, uint32_t rows, uint32_t vocab, bool ask
     return used;
 }
 
-size_t rp_sample_cuda_scratch_bytes(uint32_t row_capacity, uint32_t vocab, bool asks) {
+size_t rp_sample_cuda_scratch_bytes(uint32_t row_capacity, uint32_t vocab, bool features) {
     sample_scratch unused;
-    return carve(NULL, row_capacity, vocab, asks, &unused);
+    return carve(NULL, row_capacity, vocab, features, &unused);
 }
 
 static __device__ __forceinline__ float slot_float(const uint32_t *slot, uint32_t field) {
@@ -122,7 +122,7 @@ static __global__ void __launch_bounds__(THREADS)
     const uint32_t *slot = step.slots + (size_t)step.rows[row].slot * step.slot_words;
     uint32_t finished = slot[RP_SLOT_FINISHED], output_count = slot[RP_SLOT_OUTPUT_COUNT];
     uint32_t stop_count = RP_MIN(slot[RP_SLOT_STOP_COUNT], (uint32_t)RP_STOP_IDS_MAX);
-    uint32_t asks = slot[RP_SLOT_ASKS];
+    uint32_t features = slot[RP_SLOT_FEATURES];
     bool forbid = output_count < slot[RP_SLOT_MIN_TOKENS];
     bool sampled = step.logit_targets[logit_row] < 0;
     if (blockIdx.x == 0) {
@@ -139,8 +139,8 @@ static __global__ void __launch_bounds__(THREADS)
         return;
     float *logits = args.a.logits + logit_row * args.a.stride;
     uint32_t begin = blockIdx.x * args.chunk, end = RP_MIN(begin + args.chunk, args.a.vocab);
-    if (asks || !sampled) {
-        ask_chunk(args, logit_row, asks, sampled, forbid, begin, end, shared);
+    if (features || !sampled) {
+        prepare_chunk(args, logit_row, features, sampled, forbid, begin, end, shared);
         if (!sampled)
             return;
     }
@@ -313,7 +313,7 @@ static __device__ void finish_row(const sample_args &args, uint32_t row, const r
     uint32_t stop = slot[RP_SLOT_STOP_IDS + thread % RP_STOP_IDS_MAX];
     uint32_t stop_count = RP_MIN(slot[RP_SLOT_STOP_COUNT], (uint32_t)RP_STOP_IDS_MAX);
     bool finished = slot[RP_SLOT_FINISHED] != 0;
-    uint32_t output_count = slot[RP_SLOT_OUTPUT_COUNT], asks = slot[RP_SLOT_ASKS];
+    uint32_t output_count = slot[RP_SLOT_OUTPUT_COUNT], features = slot[RP_SLOT_FEATURES];
     bool forbids_stop_ids = output_count < slot[RP_SLOT_MIN_TOKENS];
     /* Read beside the slot; of a row that does not sample they mean nothing. */
     uint32_t logit_row = min(live.logit_row, max(args.a.max_rows, 1u) - 1);
@@ -339,16 +339,16 @@ static __device__ void finish_row(const sample_args &args, uint32_t row, const r
             bool stopped = __syncthreads_or(chosen && thread < stop_count && stop == id) != 0;
             result.token = chosen ? (int32_t)id : -1;
             result.flags = !chosen ? RP_RESULT_NAN : stopped ? RP_RESULT_STOPPED : 0;
-            if (chosen && (asks & RP_ASKS_LOGPROBS)) {
-                const float *logits = has_copy(asks, forbids_stop_ids)
+            if (chosen && (features & RP_FEATURE_LOGPROBS)) {
+                const float *logits = has_copy(features, forbids_stop_ids)
                                           ? args.s.copies + (size_t)logit_row * args.a.vocab
                                           : args.a.logits + logit_row * args.a.stride;
                 result.logprob =
                     report_scores(args, logit_row, logits, id, slot[RP_SLOT_TOP_LOGPROBS]);
             }
             if (thread == 0 && chosen) {
-                if (asks)
-                    note_token(step, live.slot, slot, asks, output_count, id);
+                if (features)
+                    note_token(step, live.slot, slot, features, output_count, id);
                 slot[RP_SLOT_LAST_TOKEN] = id;
                 slot[RP_SLOT_OUTPUT_COUNT] = output_count + 1;
             }

@@ -4,7 +4,7 @@
  * only by edits in a packet; the sample operator advances it. `length` on the device is the truth
  * (tokens whose K and V are written); the host holds an upper bound.
  *
- *   slot:   | scalar fields ... | stop ids | mask parameters | last tokens | page table (pages_per_slot) |
+ *   slot:   | scalars | stop ids | mask parameters | last tokens | page table (pages_per_slot) |
  *
  *   packet ring (4 entries, host writes, device reads):
  *           | header | rows (row_capacity) | edits (edit_capacity) |
@@ -13,13 +13,13 @@
  *   result ring (4 entries, device writes, host reads):
  *           | header | one rp_row_result per row of the packet | one rp_token_scores per logit row |
  *
- * What few requests ask of sampling and what would not fit a slot lies beside it:
+ * Sampling features that few requests use and that do not fit a slot have two more blocks per slot:
  *
- *   wishes (host memory, one block per slot): | biases | bad words | allowed ids | ids of the prompt |
- *           written by the host before the packet that joins the slot. Nobody reads a block meanwhile: a slot is
- *           given away when the last step that names it has been read.
- *   kept   (device, one block per slot):      | biases | bad words | allowed ids | penalty counts |
- *           SAMPLE takes it from the wishes when it chooses the slot's first token.
+ *   sample inputs (host memory):  | biases | bad words | allowed ids | ids of the prompt |
+ *           written by the host before the packet that joins the slot. No step in flight reads them then: a
+ *           slot is reused after the last step that names it was read.
+ *   sample state  (device):       | biases | bad words | allowed ids | penalty counts |
+ *           SAMPLE copies it from the inputs when it chooses the slot's first token.
  *
  * The first operator of the forward graph picks the packet entry by a counter on the device, so a
  * replayed graph never has an argument that the host would have to change. An entry is refilled only
@@ -48,11 +48,11 @@ enum rp_slot_field {
     RP_SLOT_SEED_HIGH,
     RP_SLOT_MIN_TOKENS, /* stop ids may not be chosen before this many tokens */
     RP_SLOT_ADAPTER,    /* reserved for adapters */
-    RP_SLOT_ASKS,       /* rp_slot_asks; 0: the eight words below mean nothing */
+    RP_SLOT_FEATURES,   /* rp_sample_features; 0: the eight words below mean nothing */
     RP_SLOT_REPETITION, /* f32, above 0; 1 = off */
     RP_SLOT_PRESENCE,   /* f32 */
     RP_SLOT_FREQUENCY,  /* f32 */
-    RP_SLOT_BIAS_COUNT, /* of the kept block, as the next */
+    RP_SLOT_BIAS_COUNT, /* in the sample state, as the next */
     RP_SLOT_BAD_COUNT,
     RP_SLOT_TOP_LOGPROBS,        /* likeliest tokens reported with each token of the answer */
     RP_SLOT_TOP_PROMPT_LOGPROBS, /* and of the prompt */
@@ -64,28 +64,29 @@ enum rp_slot_field {
     RP_SLOT_PAGES = RP_SLOT_LAST_TOKENS + RP_BAD_WORD_MAX /* then pages_per_slot words */
 };
 
-/* What a slot asks of sampling beyond its words up to RP_SLOT_MIN_TOKENS. */
-enum rp_slot_asks {
-    RP_ASKS_PENALTIES = 1,
-    RP_ASKS_BIASES = 2,
-    RP_ASKS_BAD_WORDS = 4,
-    RP_ASKS_ALLOWED = 8,
-    RP_ASKS_LOGPROBS = 16,       /* scores of each chosen token */
-    RP_ASKS_PROMPT_LOGPROBS = 32 /* of each token of rows with RP_ROW_SCORE */
+/* Sampling features of a slot beyond its words up to RP_SLOT_MIN_TOKENS. */
+enum rp_sample_features {
+    RP_FEATURE_PENALTIES = 1,
+    RP_FEATURE_BIASES = 2,
+    RP_FEATURE_BAD_WORDS = 4,
+    RP_FEATURE_ALLOWED = 8,
+    RP_FEATURE_LOGPROBS = 16,       /* scores of each chosen token */
+    RP_FEATURE_PROMPT_LOGPROBS = 32 /* of each token of rows with RP_ROW_SCORE */
 };
-#define RP_ASKS_TO_MODIFY (RP_ASKS_PENALTIES | RP_ASKS_BIASES | RP_ASKS_BAD_WORDS | RP_ASKS_ALLOWED)
+#define RP_FEATURES_MODIFYING                                                                      \
+    (RP_FEATURE_PENALTIES | RP_FEATURE_BIASES | RP_FEATURE_BAD_WORDS | RP_FEATURE_ALLOWED)
 
-/* Word offsets inside a slot's block of wishes, and of what is kept. mask words: a bit for each id of the
+/* Word offsets inside a slot's sample inputs and its sample state. mask words: a bit for each id of the
  * vocabulary, bit id % 32 of word id / 32; rp_mask_words of them. */
-enum rp_wish_field {
-    RP_WISH_BIASES = 0, /* id, value (f32) */
-    /* A head for each word, then all tokens. Head: first token's place behind RP_WISH_BAD_WORDS << 8 | tokens. */
-    RP_WISH_BAD_WORDS = RP_WISH_BIASES + 2 * RP_LOGIT_BIAS_MAX,
-    RP_WISH_ALLOWED = RP_WISH_BAD_WORDS + 2 * RP_BAD_TOKENS_MAX /* mask words */
-    /* RP_WISH_ALLOWED + mask words: wishes: mask words of the prompt's ids;
-     *                               kept: a uint16_t for each id, see RP_COUNT_PROMPT */
+enum rp_sampling_field {
+    RP_SAMPLING_BIASES = 0, /* id, value (f32) */
+    /* A head for each word, then all tokens. Head: first token's offset from here << 8 | tokens. */
+    RP_SAMPLING_BAD_WORDS = RP_SAMPLING_BIASES + 2 * RP_LOGIT_BIAS_MAX,
+    RP_SAMPLING_ALLOWED = RP_SAMPLING_BAD_WORDS + 2 * RP_BAD_TOKENS_MAX /* mask words */
+    /* RP_SAMPLING_ALLOWED + mask words: inputs: mask words of the prompt's ids;
+     *                                   state: a uint16_t for each id, see RP_COUNT_PROMPT */
 };
-static_assert(RP_WISH_ALLOWED % 4 == 0, "the masks are read as vectors");
+static_assert(RP_SAMPLING_ALLOWED % 4 == 0, "the masks are read as vectors");
 
 /* A penalty count: how often the answer has the id, up to RP_COUNT_MAX, and whether the prompt has it. */
 #define RP_COUNT_PROMPT 0x8000u
@@ -100,10 +101,10 @@ struct rp_slot_edit {
 enum rp_step_row_flags {
     RP_ROW_DECODE = 1, /* its one token is the slot's last token; otherwise prompt tokens */
     RP_ROW_SAMPLE = 2, /* its last token gets logits and a sampled token */
-    /* All its tokens (of a prompt) get logits: each but a sampling last one gives scores for the token behind it,
-     * which the prompt ring has behind the row's last token, too. */
+    /* All its tokens (of a prompt) get logits: each but a sampling last one scores the token after it. The
+     * prompt ring has one more token than the row for the last of them. */
     RP_ROW_SCORE = 4,
-    /* Its slot's allowed ids were written anew: SAMPLE takes them from the wishes. */
+    /* Its slot's allowed ids have changed: SAMPLE copies them from the sample inputs. */
     RP_ROW_ALLOWED = 8,
     /* Late flag only: the row gets no token, and its slot is finished. */
     RP_ROW_WITHHELD = 16
@@ -131,10 +132,10 @@ enum rp_packet_flags {
 };
 static_assert(sizeof(struct rp_packet_header) == 32, "STEP_BEGIN on CUDA reads it as two vectors");
 
-/* Times of one node (launch) of a step, by the device's clock: when its first block began, and when its last one
- * ended or, where the node behind it was waiting for it, when what it wrote was there for that one to read: on a card
- * a kernel ends some hundred nanoseconds after its last instruction. begin_ns > end_ns: it was not taken. The nodes of the forward graph come first, then those of the
- * sample graph, each in the order of their launches. */
+/* Times of one node (launch) of a step, by the device's clock: when its first block began, and when its last
+ * one ended or, where the next node was already waiting for it, when its results were visible to that node
+ * (on a GPU a kernel ends some hundred nanoseconds after its last instruction). begin_ns > end_ns: not
+ * taken. The nodes of the forward graph come first, then those of the sample graph, in launch order. */
 struct rp_node_stamp {
     uint64_t begin_ns, end_ns;
 };
@@ -163,7 +164,7 @@ enum rp_row_result_flags {
 
 struct rp_row_result {
     int32_t token; /* -1: this row did not sample */
-    float logprob; /* with RP_ASKS_LOGPROBS: of the token under the unmodified logits; else 0 */
+    float logprob; /* with RP_FEATURE_LOGPROBS: of the token under the unmodified logits; else 0 */
     uint32_t flags;
     uint32_t length; /* slot length after the step */
 };
@@ -173,7 +174,7 @@ struct rp_token_score {
     float logprob; /* log-softmax of the unmodified logits */
 };
 
-/* Of a logit row that asks for it: the chosen token, or the prompt's next one. */
+/* Scores of a logit row: of the chosen token, or of the prompt's next one. */
 struct rp_token_scores {
     int32_t token;
     float logprob; /* NaN when a logit is, or none is finite */
@@ -212,14 +213,14 @@ struct rp_live_row {
     uint32_t logit_row; /* of its last token: valid when RP_ROW_SAMPLE */
 };
 
-/* Counters of the step in work. Rows, tokens and logit rows past these counts are padding. */
+/* Counters of the current step. Rows, tokens and logit rows past these counts are padding. */
 struct rp_live_counts {
-    uint64_t step; /* the step in work; the next one is step + 1 */
+    uint64_t step; /* the last completed step; the current one is step + 1 */
     uint32_t row_count, token_count, logit_row_count;
     uint32_t error;    /* sticky */
     uint32_t flags;    /* of the packet: rp_packet_flags */
     uint32_t scored;   /* 1: a row of the step has RP_ROW_SCORE */
-    uint64_t begin_ns; /* of the step in work, by the device's clock */
+    uint64_t begin_ns; /* of the current step, by the device's clock */
 };
 
 /* Addresses on the device of everything above. Passed by value to the operators; the memory is made
@@ -243,18 +244,18 @@ struct rp_step_view {
     uint32_t *logit_rows;     /* (logit_row_capacity) row of each logit row; padding: RP_ROW_NONE */
     /* (logit_row_capacity) the token to score; RP_NO_TARGET: of a row that samples, or padding */
     int32_t *logit_targets;
-    /* (stamp_capacity) of the step in work. With RP_PACKET_STAMP, STEP_BEGIN fills it with RP_NODE_STAMP_NONE,
+    /* (stamp_capacity) of the current step. With RP_PACKET_STAMP, STEP_BEGIN fills it with RP_NODE_STAMP_NONE,
      * nodes store into it, and SAMPLE copies it into the step's entry of the ring before it publishes. */
     struct rp_node_stamp *stamps;
-    /* (stamp_capacity) On a card, of the step in work, stamped or not: when a node's first block had waited for the
-     * node ahead of it; 0: it found that node complete. */
+    /* (stamp_capacity) GPU only, in every step: when a node's first block had waited for the node before it;
+     * 0: it found that node complete. */
     uint64_t *stamp_waits;
     struct rp_node_stamp
-        *stamp_ring;        /* (RP_STEP_RING_ENTRIES, stamp_capacity): the host reads it */
-    uint32_t *kept;         /* (slot_count, kept_words) */
-    size_t kept_words;      /* a multiple of 4; 0 without a vocabulary */
-    const uint32_t *wishes; /* (slot_count, wish_words) */
-    size_t wish_words;
+        *stamp_ring;               /* (RP_STEP_RING_ENTRIES, stamp_capacity): the host reads it */
+    uint32_t *sample_state;        /* (slot_count, sample_state_words) */
+    size_t sample_state_words;     /* a multiple of 4; 0 without a vocabulary */
+    const uint32_t *sample_inputs; /* (slot_count, sample_input_words) */
+    size_t sample_input_words;
 };
 
 #define RP_ROW_NONE  0xFFFFFFFFu

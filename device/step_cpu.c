@@ -156,8 +156,8 @@ size_t rp_step_state_carve(const struct rp_step_config *config, unsigned char *b
     view->stamps = carve(base, &used, config->stamp_capacity * sizeof *view->stamps);
     view->stamp_waits = carve(base, &used, config->stamp_capacity * sizeof *view->stamp_waits);
     /* Penalty counts: two bytes for each id, so 16 words for each word of a mask. */
-    view->kept_words = config->vocab ? RP_WISH_ALLOWED + 17 * rp_mask_words(config) : 0;
-    view->kept = carve(base, &used, config->slot_count * view->kept_words * 4);
+    view->sample_state_words = config->vocab ? RP_SAMPLING_ALLOWED + 17 * rp_mask_words(config) : 0;
+    view->sample_state = carve(base, &used, config->slot_count * view->sample_state_words * 4);
     return used;
 }
 
@@ -173,7 +173,7 @@ size_t rp_step_rings_carve(const struct rp_step_config *config, unsigned char *b
         carve(base, &used,
               (size_t)RP_STEP_RING_ENTRIES * config->stamp_capacity * sizeof *view->stamp_ring);
     view->late_flags = carve(base, &used, (size_t)RP_STEP_RING_ENTRIES * config->row_capacity * 4);
-    view->wish_words = config->vocab ? RP_WISH_ALLOWED + 2 * rp_mask_words(config) : 0;
-    view->wishes = carve(base, &used, config->slot_count * view->wish_words * 4);
+    view->sample_input_words = config->vocab ? RP_SAMPLING_ALLOWED + 2 * rp_mask_words(config) : 0;
+    view->sample_inputs = carve(base, &used, config->slot_count * view->sample_input_words * 4);
     return used;
 }

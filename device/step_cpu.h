@@ -11,7 +11,7 @@
  * Stamps: with RP_PACKET_STAMP, STEP_BEGIN clears the step's stamps and stores when node 0 began; whoever runs the
  * launches stores all else (backend/cpu/backend_cpu.c), but for the end of SAMPLE: what it publishes must be whole.
  *
- * The choice. What the slot asks for (RP_SLOT_ASKS) changes the logits first, in this order:
+ * The choice. The slot's features (RP_SLOT_FEATURES) change the logits first, in this order:
  *   1. repetition, for ids of prompt or answer: logit > 0 ? logit / r : logit * r (Keskar et al. 2019, CTRL);
  *      frequency and presence, for ids of the answer: logit - f * count - p (OpenAI's API reference)
  *   2. logit + bias
@@ -65,7 +65,8 @@ struct rp_sample_params {
 int32_t rp_sample_choose(const float *logits, uint32_t vocab, const struct rp_sample_params *params,
                          struct rp_candidate *scratch);
 
-/* What the row's slot asks for, done to (vocab) logits; with the slot's first token, the wishes are taken over. */
+/* Applies the slot's features to (vocab) logits; with the slot's first token, copies its sample inputs to its
+ * sample state first. */
 void rp_sample_modify(const struct rp_step_view *view, const struct rp_live_row *live,
                       float *logits, uint32_t vocab);
 /* The token was chosen, and is about to be counted in RP_SLOT_OUTPUT_COUNT. */

@@ -39,16 +39,17 @@ static void edit(struct edit_writer *writer, uint32_t slot, uint32_t field, uint
     writer->edits[writer->count++] = (struct rp_slot_edit){slot, field, index, value};
 }
 
-static uint32_t asks_of(const struct rp_request *request) {
+static uint32_t features_of(const struct rp_request *request) {
     const struct rp_sampling *sampling = &request->sampling;
     bool repeats = sampling->repetition_penalty != 0.0f && sampling->repetition_penalty != 1.0f;
     bool penalties =
         repeats || sampling->presence_penalty != 0.0f || sampling->frequency_penalty != 0.0f;
     bool allowed = request->allowed || (request->hold && request->hold->allowed);
-    return (penalties ? RP_ASKS_PENALTIES : 0u) | (request->bias_count ? RP_ASKS_BIASES : 0u) |
-           (request->bad_word_ints ? RP_ASKS_BAD_WORDS : 0u) | (allowed ? RP_ASKS_ALLOWED : 0u) |
-           (request->logprobs ? RP_ASKS_LOGPROBS : 0u) |
-           (request->prompt_logprobs ? RP_ASKS_PROMPT_LOGPROBS : 0u);
+    return (penalties ? RP_FEATURE_PENALTIES : 0u) |
+           (request->bias_count ? RP_FEATURE_BIASES : 0u) |
+           (request->bad_word_ints ? RP_FEATURE_BAD_WORDS : 0u) |
+           (allowed ? RP_FEATURE_ALLOWED : 0u) | (request->logprobs ? RP_FEATURE_LOGPROBS : 0u) |
+           (request->prompt_logprobs ? RP_FEATURE_PROMPT_LOGPROBS : 0u);
 }
 
 static uint32_t count_bad_words(const struct rp_request *request) {
@@ -71,25 +72,28 @@ static void write_bad_words(const struct rp_request *request, uint32_t *out) {
 }
 
 void rp_batch_write_allowed(struct rp_batch *batch, uint32_t slot, const uint32_t *allowed) {
-    uint32_t *wishes = (uint32_t *)batch->view.wishes + slot * batch->view.wish_words;
-    memcpy(wishes + RP_WISH_ALLOWED, allowed, RP_CEIL_DIV(batch->view.config.vocab, 32) * 4);
+    uint32_t *inputs =
+        (uint32_t *)batch->view.sample_inputs + slot * batch->view.sample_input_words;
+    memcpy(inputs + RP_SAMPLING_ALLOWED, allowed, RP_CEIL_DIV(batch->view.config.vocab, 32) * 4);
 }
 
-/* The slot's block of wishes: nobody reads it, as no step in flight names the slot. */
-static void write_wishes(struct rp_batch *batch, const struct rp_sched_join *join, uint32_t asks) {
+/* The slot's sample inputs. No step in flight names the slot, so nothing reads them meanwhile. */
+static void write_inputs(struct rp_batch *batch, const struct rp_sched_join *join,
+                         uint32_t features) {
     const struct rp_step_config *config = &batch->view.config;
     const struct rp_request *request = join->request;
-    uint32_t *wishes = (uint32_t *)batch->view.wishes + join->slot * batch->view.wish_words;
+    uint32_t *inputs =
+        (uint32_t *)batch->view.sample_inputs + join->slot * batch->view.sample_input_words;
     for (uint32_t i = 0; i < request->bias_count; i++) {
-        wishes[RP_WISH_BIASES + 2 * i] = (uint32_t)request->biases[i].token;
-        wishes[RP_WISH_BIASES + 2 * i + 1] = float_bits(request->biases[i].value);
+        inputs[RP_SAMPLING_BIASES + 2 * i] = (uint32_t)request->biases[i].token;
+        inputs[RP_SAMPLING_BIASES + 2 * i + 1] = float_bits(request->biases[i].value);
     }
-    write_bad_words(request, wishes + RP_WISH_BAD_WORDS);
+    write_bad_words(request, inputs + RP_SAMPLING_BAD_WORDS);
     if (request->allowed)
         rp_batch_write_allowed(batch, join->slot, request->allowed);
-    if (!(asks & RP_ASKS_PENALTIES))
+    if (!(features & RP_FEATURE_PENALTIES))
         return;
-    uint32_t *ids = wishes + RP_WISH_ALLOWED + rp_mask_words(config);
+    uint32_t *ids = inputs + RP_SAMPLING_ALLOWED + rp_mask_words(config);
     memset(ids, 0, rp_mask_words(config) * 4);
     /* Presence and frequency are of the answer alone. */
     if (request->sampling.repetition_penalty != 0.0f &&
@@ -98,8 +102,8 @@ static void write_wishes(struct rp_batch *batch, const struct rp_sched_join *joi
             ids[(uint32_t)request->prompt[i] / 32] |= 1u << (uint32_t)request->prompt[i] % 32;
 }
 
-static void encode_asks(struct rp_batch *batch, struct edit_writer *writer,
-                        const struct rp_sched_join *join, uint32_t asks) {
+static void encode_features(struct rp_batch *batch, struct edit_writer *writer,
+                            const struct rp_sched_join *join, uint32_t features) {
     const struct rp_request *request = join->request;
     const struct rp_sampling *sampling = &request->sampling;
     uint32_t slot = join->slot;
@@ -114,7 +118,7 @@ static void encode_asks(struct rp_batch *batch, struct edit_writer *writer,
     edit(writer, slot, RP_SLOT_BAD_COUNT, 0, count_bad_words(request));
     edit(writer, slot, RP_SLOT_TOP_LOGPROBS, 0, request->top_logprobs);
     edit(writer, slot, RP_SLOT_TOP_PROMPT_LOGPROBS, 0, request->top_prompt_logprobs);
-    write_wishes(batch, join, asks);
+    write_inputs(batch, join, features);
 }
 
 static void encode_join(struct rp_batch *batch, struct edit_writer *writer,
@@ -133,10 +137,10 @@ static void encode_join(struct rp_batch *batch, struct edit_writer *writer,
     edit(writer, slot, RP_SLOT_SEED_LOW, 0, (uint32_t)sampling->seed);
     edit(writer, slot, RP_SLOT_SEED_HIGH, 0, (uint32_t)(sampling->seed >> 32));
     edit(writer, slot, RP_SLOT_MIN_TOKENS, 0, request->min_tokens);
-    uint32_t asks = asks_of(request);
-    edit(writer, slot, RP_SLOT_ASKS, 0, asks);
-    if (asks)
-        encode_asks(batch, writer, join, asks);
+    uint32_t features = features_of(request);
+    edit(writer, slot, RP_SLOT_FEATURES, 0, features);
+    if (features)
+        encode_features(batch, writer, join, features);
     edit(writer, slot, RP_SLOT_STOP_COUNT, 0, request->stop_count);
     for (uint32_t i = 0; i < request->stop_count; i++)
         edit(writer, slot, RP_SLOT_STOP_IDS, i, (uint32_t)request->stop_ids[i]);

@@ -145,7 +145,7 @@ static void assert_pages_are_free(void) {
                      rp_gauge_read(&metrics->pages_total));
 }
 
-enum { CONFIGS = 6 };
+enum { CONFIGS = 4 };
 
 static void expect_answers(const struct rp_engine_config *config, uint32_t index) {
     static struct fixture_answer answers[CONFIGS][FIXTURE_REQUESTS];
@@ -175,11 +175,11 @@ static void for_configs(uint32_t which, void (*check)(const struct rp_engine_con
         if (!(which >> i & 1))
             continue;
         struct rp_engine_config config = hold_config();
-        config.run_ahead = i % 2 == 0;
+        config.run_ahead = i != 1;
         config.enforce_eager = i == 2;
-        config.debug_poison = i == 3;
+        config.debug_poison = i == 1;
         config.profile_every = i == 0;
-        if (i >= 4) {
+        if (i == 3) {
             config.backend = NULL; /* the CPU */
             config.device.short_steps_here = true;
             config.kv_cache_bytes = (uint64_t)16 << 20;
@@ -201,7 +201,7 @@ static void check_released(const struct rp_engine_config *config) {
 
 static void test_holds_released_in_time_change_no_token(void **state) {
     (void)state;
-    for_configs(0x0b, check_released);
+    for_configs(0x3, check_released);
 }
 
 static void check_withheld(const struct rp_engine_config *config) {
@@ -232,7 +232,7 @@ static void check_withheld(const struct rp_engine_config *config) {
 
 static void test_a_withheld_row_ends_and_the_others_get_their_tokens(void **state) {
     (void)state;
-    for_configs(0x3f, check_withheld);
+    for_configs(0xf, check_withheld);
 }
 
 static void check_cancelled(const struct rp_engine_config *config) {
@@ -250,7 +250,7 @@ static void check_cancelled(const struct rp_engine_config *config) {
 
 static void test_a_cancelled_request_holds_nobody_up(void **state) {
     (void)state;
-    for_configs(0x03, check_cancelled);
+    for_configs(0x1, check_cancelled);
 }
 
 static void test_an_engine_can_be_stopped_while_a_step_is_held(void **state) {
@@ -282,7 +282,7 @@ static void check_masks(const struct rp_engine_config *config) {
 
 static void test_a_mask_written_while_forward_runs_is_obeyed(void **state) {
     (void)state;
-    for_configs(0x11, check_masks);
+    for_configs(0x9, check_masks);
 }
 
 /* A device that fails while a step is held: everything ends with the device's failure. */

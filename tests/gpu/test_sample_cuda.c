@@ -83,36 +83,38 @@ static uint32_t *slot_of(uint32_t row) {
     return step.host.slots + (size_t)step.host.rows[row].slot * step.host.slot_words;
 }
 
-/* Biases, bad words and a mask, in a block of wishes or of what is kept. */
+/* Biases, bad words and a mask, in a slot's sample inputs or its state. */
 static void random_lists(uint32_t *block, const uint32_t *slot, uint32_t vocab) {
     uint32_t stride = RP_MAX(vocab / RP_LOGIT_BIAS_MAX, 1u), words = slot[RP_SLOT_BAD_COUNT];
     for (uint32_t i = 0; i < RP_LOGIT_BIAS_MAX; i++) {
         float value = random_normal() * 4.0f;
-        block[RP_WISH_BIASES + 2 * i] = i * stride + random_below(stride);
-        memcpy(&block[RP_WISH_BIASES + 2 * i + 1], &value, 4);
+        block[RP_SAMPLING_BIASES + 2 * i] = i * stride + random_below(stride);
+        memcpy(&block[RP_SAMPLING_BIASES + 2 * i + 1], &value, 4);
     }
     for (uint32_t i = 0, to = words; i < words; i++) {
         uint32_t most = (2 * RP_BAD_TOKENS_MAX - to) / (words - i);
         uint32_t count = 1 + random_below(RP_MIN(most, (uint32_t)RP_BAD_WORD_MAX));
-        block[RP_WISH_BAD_WORDS + i] = to << 8 | count;
+        block[RP_SAMPLING_BAD_WORDS + i] = to << 8 | count;
         for (uint32_t t = 0; t < count; t++)
-            block[RP_WISH_BAD_WORDS + to++] = random_below(t + 1 < count ? 2 : vocab + 2);
+            block[RP_SAMPLING_BAD_WORDS + to++] = random_below(t + 1 < count ? 2 : vocab + 2);
     }
     uint32_t sparse = random_below(4);
     for (uint32_t w = 0; w < (vocab + 31) / 32; w++)
-        block[RP_WISH_ALLOWED + w] = random_word() & (sparse ? random_word() : 0xFFFFFFFFu) &
-                                     (sparse == 3 ? random_word() & random_word() : 0xFFFFFFFFu);
+        block[RP_SAMPLING_ALLOWED + w] =
+            random_word() & (sparse ? random_word() : 0xFFFFFFFFu) &
+            (sparse == 3 ? random_word() & random_word() : 0xFFFFFFFFu);
 }
 
-/* What the row's slot asks for: nothing, mostly; everything, sometimes. */
-static void random_asks(const struct rp_live_row *live, uint32_t *slot, uint32_t vocab) {
+/* Features of the row's slot: none, mostly; all, sometimes. */
+static void random_features(const struct rp_live_row *live, uint32_t *slot, uint32_t vocab) {
     size_t mask_words = rp_mask_words(&step.host.config);
-    uint32_t *wishes = (uint32_t *)(uintptr_t)step.host.wishes + live->slot * step.host.wish_words;
-    uint32_t *kept = step.host.kept + live->slot * step.host.kept_words;
-    uint16_t *counts = (uint16_t *)(void *)(kept + RP_WISH_ALLOWED + mask_words);
-    slot[RP_SLOT_ASKS] = random_below(2) ? 0 : random_below(4) ? random_below(32) : 31;
+    uint32_t *inputs =
+        (uint32_t *)(uintptr_t)step.host.sample_inputs + live->slot * step.host.sample_input_words;
+    uint32_t *state = step.host.sample_state + live->slot * step.host.sample_state_words;
+    uint16_t *counts = (uint16_t *)(void *)(state + RP_SAMPLING_ALLOWED + mask_words);
+    slot[RP_SLOT_FEATURES] = random_below(2) ? 0 : random_below(4) ? random_below(32) : 31;
     if (live->flags & RP_ROW_SCORE)
-        slot[RP_SLOT_ASKS] |= RP_ASKS_PROMPT_LOGPROBS;
+        slot[RP_SLOT_FEATURES] |= RP_FEATURE_PROMPT_LOGPROBS;
     set_float(slot, RP_SLOT_REPETITION, 0.5f + (float)random_below(100) * 0.02f);
     set_float(slot, RP_SLOT_PRESENCE, random_normal());
     set_float(slot, RP_SLOT_FREQUENCY, random_normal());
@@ -123,12 +125,12 @@ static void random_asks(const struct rp_live_row *live, uint32_t *slot, uint32_t
     slot[RP_SLOT_OUTPUT_COUNT] = random_below(3) ? random_below(1000) : 0;
     for (uint32_t i = 0; i < RP_BAD_WORD_MAX; i++)
         slot[RP_SLOT_LAST_TOKENS + i] = random_below(2);
-    if (!slot[RP_SLOT_ASKS])
+    if (!slot[RP_SLOT_FEATURES])
         return;
-    random_lists(wishes, slot, vocab);
-    random_lists(kept, slot, vocab);
+    random_lists(inputs, slot, vocab);
+    random_lists(state, slot, vocab);
     for (uint32_t w = 0; w < (vocab + 31) / 32; w++)
-        wishes[RP_WISH_ALLOWED + mask_words + w] = random_word() & random_word();
+        inputs[RP_SAMPLING_ALLOWED + mask_words + w] = random_word() & random_word();
     for (uint32_t id = 0; id < vocab; id++)
         counts[id] = (uint16_t)(random_below(3)   ? 0
                                 : random_below(9) ? random_below(5) + 0x8000 * random_below(2)
@@ -178,7 +180,7 @@ static void random_rows(uint32_t rows, uint32_t vocab, bool scores_prompts) {
         slot[RP_SLOT_STOP_COUNT] = random_below(RP_STOP_IDS_MAX + 1);
         for (uint32_t s = 0; s < RP_STOP_IDS_MAX; s++)
             slot[RP_SLOT_STOP_IDS + s] = random_below(vocab + 2);
-        random_asks(live, slot, vocab);
+        random_features(live, slot, vocab);
     }
 }
 
@@ -263,7 +265,7 @@ static void assert_same_row(uint32_t row, const float *seen, const float *wanted
             fail_msg("row %u, id %u: %a, wanted %a", row, id, (double)seen[id], (double)wanted[id]);
 }
 
-/* Each logit row as the GPU left it: what its slot asks for was done to it. Before the CPU's
+/* Each logit row as the GPU left it: with its slot's features applied. Before the CPU's
  * turn. */
 static void assert_logits(const float *given, const float *seen, size_t stride, uint32_t vocab,
                           uint32_t max_rows) {
@@ -273,7 +275,7 @@ static void assert_logits(const float *given, const float *seen, size_t stride, 
         if (l < step.host.counts->logit_row_count && step.host.logit_targets[l] < 0) {
             const struct rp_live_row *live = &step.host.rows[step.host.logit_rows[l]];
             const uint32_t *slot = slot_of(step.host.logit_rows[l]);
-            if (!slot[RP_SLOT_FINISHED] && (slot[RP_SLOT_ASKS] & RP_ASKS_TO_MODIFY))
+            if (!slot[RP_SLOT_FINISHED] && (slot[RP_SLOT_FEATURES] & RP_FEATURES_MODIFYING))
                 rp_sample_modify(&step.host, live, expected_logits, vocab);
             for (uint32_t s = 0; !slot[RP_SLOT_FINISHED] && s < slot[RP_SLOT_STOP_COUNT]; s++)
                 if (slot[RP_SLOT_OUTPUT_COUNT] < slot[RP_SLOT_MIN_TOKENS] &&
@@ -327,7 +329,7 @@ static void check_step(uint32_t vocab, size_t stride, uint32_t offset, uint32_t 
     memset(entry, 0xFF, step.host.result_bytes);
     rp_sample_cpu(&host, &worker);
     assert_results(entry);
-    /* Slots, what is kept, and counters. */
+    /* Slots, sample state, and counters. */
     unsigned char *state = rp_alloc_aligned(step.state_bytes, RP_CACHE_LINE);
     rp_gpu_download(state, step.device_state, step.state_bytes);
     assert_memory_equal(state, step.host_state, step.state_bytes);

@@ -3,7 +3,7 @@
 
     python3 tests/oracle/sampling_oracle.py
 
-Random slots go through the CPU's kernel (test_device_sample_asks --apply) and through the formulas below, which are
+Random slots go through the CPU's kernel (test_device_sample_features --apply) and through the formulas below, which are
 written from their published definitions: repetition (CTRL), frequency and presence (OpenAI), bias, bad words, allowed
 ids, log-softmax of the unmodified logits, rank and likeliest tokens. Needs numpy; ends with 77 without it.
 """
@@ -115,7 +115,7 @@ def check_scores(case, token, raw):
 
 def main():
     binary = os.path.join(os.path.dirname(os.environ.get("REPRISE_BIN", "build/release/reprise")), "tests",
-                          "test_device_sample_asks")
+                          "test_device_sample_features")
     if not os.path.exists(binary):
         print(f"SKIP: {binary} is not built")
         return 77

@@ -1,4 +1,4 @@
-/* Goal: what a slot asks of sampling is done as the formulas say, exactly once, and only what it asks for.
+/* Goal: a slot's sampling features follow their formulas, exactly once, and no others are applied.
  * Method: a hand-made step on the CPU, odd vocabularies; each expectation is written out here, in doubles. */
 #include "base/memory.h"
 #include "device/step_cpu.h"
@@ -28,7 +28,7 @@ static unsigned char *state_block, *rings_block;
 static float logits[8][VOCAB + 3], copies[VOCAB];
 static struct rp_candidate candidates[VOCAB];
 static struct rp_live_row *live;
-static uint32_t *slot, *wishes;
+static uint32_t *slot, *inputs;
 
 static void set_float(uint32_t *words, uint32_t field, float value) {
     memcpy(&words[field], &value, sizeof value);
@@ -45,7 +45,7 @@ static int setup(void **state) {
     rp_step_state_carve(&config, state_block, &view);
     rp_step_rings_carve(&config, rings_block, &view);
     slot = view.slots + view.slot_words;
-    wishes = (uint32_t *)view.wishes + view.wish_words;
+    inputs = (uint32_t *)view.sample_inputs + view.sample_input_words;
     memset(view.slots, 0, SLOTS * view.slot_words * 4);
     *view.counts = (struct rp_live_counts){.row_count = 1, .token_count = 1, .logit_row_count = 1};
     live = &view.rows[0];
@@ -88,7 +88,7 @@ static const struct rp_token_scores *scores_of(uint32_t logit_row) {
     return &rp_result_scores(entry, &config)[logit_row];
 }
 
-static void allow(uint32_t id) { wishes[RP_WISH_ALLOWED + id / 32] |= 1u << id % 32; }
+static void allow(uint32_t id) { inputs[RP_SAMPLING_ALLOWED + id / 32] |= 1u << id % 32; }
 
 static uint32_t largest(const double *values) {
     uint32_t best = 0;
@@ -102,13 +102,13 @@ static void test_penalties_follow_their_formulas_token_by_token(void **state) {
     const double repetition = 1.3, presence = 0.25, frequency = 0.5;
     uint32_t counts[VOCAB] = {0}, seen_twice = 0;
     bool in_prompt[VOCAB] = {false};
-    slot[RP_SLOT_ASKS] = RP_ASKS_PENALTIES;
+    slot[RP_SLOT_FEATURES] = RP_FEATURE_PENALTIES;
     set_float(slot, RP_SLOT_REPETITION, 1.3f);
     set_float(slot, RP_SLOT_PRESENCE, 0.25f);
     set_float(slot, RP_SLOT_FREQUENCY, 0.5f);
     for (uint32_t id = 0; id < VOCAB; id += 3) {
         in_prompt[id] = true;
-        wishes[RP_WISH_ALLOWED + rp_mask_words(&config) + id / 32] |= 1u << id % 32;
+        inputs[RP_SAMPLING_ALLOWED + rp_mask_words(&config) + id / 32] |= 1u << id % 32;
     }
     for (int step = 0; step < 60; step++) {
         double wanted[VOCAB];
@@ -129,10 +129,10 @@ static void test_penalties_follow_their_formulas_token_by_token(void **state) {
 
 static void test_a_count_saturates(void **state) {
     (void)state;
-    slot[RP_SLOT_ASKS] = RP_ASKS_PENALTIES;
+    slot[RP_SLOT_FEATURES] = RP_FEATURE_PENALTIES;
     slot[RP_SLOT_OUTPUT_COUNT] = 1;
-    uint16_t *counts = (uint16_t *)(void *)(view.kept + view.kept_words + RP_WISH_ALLOWED +
-                                            rp_mask_words(&config));
+    uint16_t *counts = (uint16_t *)(void *)(view.sample_state + view.sample_state_words +
+                                            RP_SAMPLING_ALLOWED + rp_mask_words(&config));
     memset(counts, 0, VOCAB * sizeof *counts);
     counts[5] = RP_COUNT_MAX;
     counts[6] = RP_COUNT_PROMPT | RP_COUNT_MAX;
@@ -146,13 +146,13 @@ static void test_a_count_saturates(void **state) {
 
 static void test_a_bias_is_added_behind_the_penalties(void **state) {
     (void)state;
-    slot[RP_SLOT_ASKS] = RP_ASKS_PENALTIES | RP_ASKS_BIASES;
+    slot[RP_SLOT_FEATURES] = RP_FEATURE_PENALTIES | RP_FEATURE_BIASES;
     set_float(slot, RP_SLOT_REPETITION, 2.0f);
-    wishes[RP_WISH_ALLOWED + rp_mask_words(&config) + 76 / 32] |= 1u << 76 % 32;
+    inputs[RP_SAMPLING_ALLOWED + rp_mask_words(&config) + 76 / 32] |= 1u << 76 % 32;
     slot[RP_SLOT_BIAS_COUNT] = 2;
-    wishes[RP_WISH_BIASES] = 76;
-    set_float(wishes, RP_WISH_BIASES + 1, 100.0f);
-    wishes[RP_WISH_BIASES + 2] = VOCAB; /* no such id */
+    inputs[RP_SAMPLING_BIASES] = 76;
+    set_float(inputs, RP_SAMPLING_BIASES + 1, 100.0f);
+    inputs[RP_SAMPLING_BIASES + 2] = VOCAB; /* no such id */
     float before = logits[0][76];
     assert_int_equal(sample(), 76);
     assert_true(copies[76] == (before > 0 ? before / 2.0f : before * 2.0f) + 100.0f);
@@ -167,9 +167,9 @@ static void test_bad_words_forbid_their_last_token_where_the_others_were_chosen(
     /* Which of 10, 12, 40, 76 is forbidden after so many of the tokens above. */
     const bool ten[] = {false, true, false, true, true, false, false};
     const bool twelve[] = {false, false, true, false, false, true, false};
-    slot[RP_SLOT_ASKS] = RP_ASKS_BAD_WORDS;
+    slot[RP_SLOT_FEATURES] = RP_FEATURE_BAD_WORDS;
     slot[RP_SLOT_BAD_COUNT] = 4;
-    memcpy(wishes + RP_WISH_BAD_WORDS, words, sizeof words);
+    memcpy(inputs + RP_SAMPLING_BAD_WORDS, words, sizeof words);
     for (uint32_t i = 0; i <= RP_ARRAY_COUNT(chosen); i++) {
         float row[VOCAB] = {0};
         rp_sample_modify(&view, live, row, VOCAB);
@@ -186,11 +186,11 @@ static void test_bad_words_forbid_their_last_token_where_the_others_were_chosen(
 
 static void test_the_longest_bad_word_is_seen_across_the_ring_of_last_tokens(void **state) {
     (void)state;
-    slot[RP_SLOT_ASKS] = RP_ASKS_BAD_WORDS;
+    slot[RP_SLOT_FEATURES] = RP_FEATURE_BAD_WORDS;
     slot[RP_SLOT_BAD_COUNT] = 1;
-    wishes[RP_WISH_BAD_WORDS] = 1 << 8 | RP_BAD_WORD_MAX;
+    inputs[RP_SAMPLING_BAD_WORDS] = 1 << 8 | RP_BAD_WORD_MAX;
     for (uint32_t i = 0; i < RP_BAD_WORD_MAX; i++)
-        wishes[RP_WISH_BAD_WORDS + 1 + i] = 20 + i;
+        inputs[RP_SAMPLING_BAD_WORDS + 1 + i] = 20 + i;
     for (uint32_t shift = 0; shift < 40; shift++) {
         slot[RP_SLOT_OUTPUT_COUNT] = 0;
         for (uint32_t i = 0; i < shift + RP_BAD_WORD_MAX - 1; i++) {
@@ -208,13 +208,13 @@ static void test_the_longest_bad_word_is_seen_across_the_ring_of_last_tokens(voi
 
 static void test_only_allowed_ids_are_chosen_and_a_new_mask_is_taken_when_told(void **state) {
     (void)state;
-    slot[RP_SLOT_ASKS] = RP_ASKS_ALLOWED;
+    slot[RP_SLOT_FEATURES] = RP_FEATURE_ALLOWED;
     allow(76);
     allow(31);
     assert_int_equal(sample(), logits[0][76] > logits[0][31] ? 76 : 31);
-    memset(wishes + RP_WISH_ALLOWED, 0, 4 * rp_mask_words(&config));
+    memset(inputs + RP_SAMPLING_ALLOWED, 0, 4 * rp_mask_words(&config));
     allow(32);
-    assert_int_not_equal(sample(), 32); /* what was kept holds */
+    assert_int_not_equal(sample(), 32); /* the state's mask is in force */
     live->flags |= RP_ROW_ALLOWED;
     assert_int_equal(sample(), 32);
     live->flags &= ~(uint32_t)RP_ROW_ALLOWED;
@@ -231,11 +231,11 @@ static void test_late_flags_are_read_in_steps_that_have_them(void **state) {
     uint32_t entries[RP_STEP_RING_ENTRIES] = {0, 0, RP_ROW_ALLOWED, RP_ROW_WITHHELD};
     for (uint64_t step = 0; step < RP_STEP_RING_ENTRIES; step++)
         rp_late_flags(&view, step)[0] = RP_ROW_WITHHELD;
-    slot[RP_SLOT_ASKS] = RP_ASKS_ALLOWED;
+    slot[RP_SLOT_FEATURES] = RP_FEATURE_ALLOWED;
     allow(31);
     assert_int_equal(sample(), 31); /* step 1: without the packet's flag they mean nothing */
     view.counts->flags = RP_PACKET_LATE_FLAGS;
-    memset(wishes + RP_WISH_ALLOWED, 0, 4 * rp_mask_words(&config));
+    memset(inputs + RP_SAMPLING_ALLOWED, 0, 4 * rp_mask_words(&config));
     allow(32);
     for (uint64_t step = 0; step < RP_STEP_RING_ENTRIES; step++)
         rp_late_flags(&view, step)[0] = entries[step];
@@ -253,7 +253,7 @@ static void test_late_flags_are_read_in_steps_that_have_them(void **state) {
 
 static void test_nothing_left_fails_the_row_and_a_nan_is_never_hidden(void **state) {
     (void)state;
-    slot[RP_SLOT_ASKS] = RP_ASKS_ALLOWED;
+    slot[RP_SLOT_FEATURES] = RP_FEATURE_ALLOWED;
     assert_int_equal(sample(), -1); /* nothing is allowed */
     slot[RP_SLOT_FINISHED] = 0;
     live->flags |= RP_ROW_ALLOWED;
@@ -268,7 +268,7 @@ static void test_stop_ids_before_min_tokens_do_not_change_what_is_scored(void **
     for (uint32_t id = 1; id < VOCAB; id++)
         best = logits[0][id] > logits[0][best] ? id : best;
     float before = logits[0][best];
-    slot[RP_SLOT_ASKS] = RP_ASKS_LOGPROBS;
+    slot[RP_SLOT_FEATURES] = RP_FEATURE_LOGPROBS;
     slot[RP_SLOT_TOP_LOGPROBS] = 1;
     slot[RP_SLOT_MIN_TOKENS] = 2;
     slot[RP_SLOT_STOP_COUNT] = 1;
@@ -325,7 +325,7 @@ static void test_prompt_tokens_are_scored_beside_rows_that_sample(void **state) 
     view.counts->logit_row_count = 4;
     view.counts->scored = 1;
     view.rows[1] = (struct rp_live_row){.slot = 2, .token_count = 3, .flags = RP_ROW_SCORE};
-    view.slots[2 * view.slot_words + RP_SLOT_ASKS] = RP_ASKS_PROMPT_LOGPROBS;
+    view.slots[2 * view.slot_words + RP_SLOT_FEATURES] = RP_FEATURE_PROMPT_LOGPROBS;
     view.slots[2 * view.slot_words + RP_SLOT_TOP_PROMPT_LOGPROBS] = 2;
     for (uint32_t i = 1; i < 4; i++) {
         view.logit_rows[i] = 1;
@@ -355,23 +355,24 @@ static int apply(void) {
     config.vocab = head[0];
     setup(NULL);
     float *row = rp_calloc(head[0], sizeof *row), *modified = rp_calloc(head[0], sizeof *row);
-    slot[RP_SLOT_ASKS] = head[1];
+    slot[RP_SLOT_FEATURES] = head[1];
     slot[RP_SLOT_BAD_COUNT] = head[3];
     slot[RP_SLOT_BIAS_COUNT] = head[4];
     take(&slot[RP_SLOT_REPETITION], 3 * 4);
     take(&slot[words], RP_BAD_WORD_MAX * 4);
-    take(wishes, RP_WISH_ALLOWED * 4);
-    take(wishes + RP_WISH_ALLOWED, RP_CEIL_DIV(head[0], 32) * 4);
+    take(inputs, RP_SAMPLING_ALLOWED * 4);
+    take(inputs + RP_SAMPLING_ALLOWED, RP_CEIL_DIV(head[0], 32) * 4);
     for (uint32_t id = 0; id < head[0]; id++) {
         take(&in_prompt, 4);
-        wishes[RP_WISH_ALLOWED + rp_mask_words(&config) + id / 32] |= in_prompt << id % 32;
+        inputs[RP_SAMPLING_ALLOWED + rp_mask_words(&config) + id / 32] |= in_prompt << id % 32;
     }
-    rp_sample_modify(&view, live, modified, head[0]); /* takes the wishes over */
+    rp_sample_modify(&view, live, modified, head[0]); /* copies the inputs */
     for (uint32_t id = 0; id < head[0]; id++)
-        for (take(&count, 4); (slot[RP_SLOT_ASKS] & RP_ASKS_PENALTIES) && count > 0; count--) {
-            slot[RP_SLOT_ASKS] = RP_ASKS_PENALTIES;
+        for (take(&count, 4); (slot[RP_SLOT_FEATURES] & RP_FEATURE_PENALTIES) && count > 0;
+             count--) {
+            slot[RP_SLOT_FEATURES] = RP_FEATURE_PENALTIES;
             rp_sample_note(&view, live, slot, id);
-            slot[RP_SLOT_ASKS] = head[1];
+            slot[RP_SLOT_FEATURES] = head[1];
         }
     slot[RP_SLOT_OUTPUT_COUNT] = head[2];
     take(row, head[0] * sizeof *row);

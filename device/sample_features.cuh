@@ -1,15 +1,17 @@
-/* sample_asks.cuh - what few slots ask of sampling (RP_SLOT_ASKS), as sample_asks_cpu.c does it. Called by scan and finish
- * for the rows that ask; others pay for reading one more word of their slot.
+/* sample_features.cuh - sampling features that few slots use (RP_SLOT_FEATURES), as in
+ * sample_features_cpu.c. Scan and finish call it for rows of such slots; other rows only read one more word of
+ * their slot.
  *
- * Log-softmax is put together from units of UNIT ids, each summed by one block in one order: it depends neither on how
- * many units a chunk has nor on who else is in the step. */
-#ifndef RP_DEVICE_SAMPLE_ASKS_CUH
-#define RP_DEVICE_SAMPLE_ASKS_CUH
+ * Log-softmax is merged from units of UNIT ids, each summed by one block in one order: it depends neither on the
+ * units per chunk nor on the other rows of the step. */
+#ifndef RP_DEVICE_SAMPLE_FEATURES_CUH
+#define RP_DEVICE_SAMPLE_FEATURES_CUH
 
 #include "device/sample_rows.cuh"
 
-static __device__ __forceinline__ uint16_t *kept_counts(const rp_step_view &step, uint32_t *kept) {
-    return (uint16_t *)(kept + RP_WISH_ALLOWED + (step.config.vocab + 127) / 128 * 4);
+static __device__ __forceinline__ uint16_t *state_counts(const rp_step_view &step,
+                                                         uint32_t *state) {
+    return (uint16_t *)(state + RP_SAMPLING_ALLOWED + (step.config.vocab + 127) / 128 * 4);
 }
 
 static __device__ __forceinline__ void forbid(float *logits, uint32_t id, uint32_t begin,
@@ -37,8 +39,8 @@ struct chunk_mask {
     }
 };
 
-/* Reads it from the wishes, which are in host memory and never taken from a cache, or from what is kept. copy: where it is
- * to be kept; may be NULL. Ends with a barrier. */
+/* Reads it from the sample inputs, which are host memory and never read through a cache, or from the sample
+ * state. copy: where to store it; may be NULL. Ends with a barrier. */
 static __device__ __forceinline__ void load_mask(chunk_mask *mask, const uint32_t *from,
                                                  uint32_t *copy, uint32_t begin, uint32_t end) {
     static_assert(CHUNK_MAX / 32 <= THREADS, "a thread reads one word");
@@ -54,12 +56,12 @@ static __device__ __forceinline__ void load_mask(chunk_mask *mask, const uint32_
 
 /* first: it is the slot's first token, and the counts begin from the prompt's ids. */
 static __device__ void penalize(const rp_step_view &step, const uint32_t *slot,
-                                const uint32_t *wishes, uint32_t *kept, bool first, float *logits,
+                                const uint32_t *inputs, uint32_t *state, bool first, float *logits,
                                 uint32_t begin, uint32_t end, chunk_mask *mask) {
-    uint16_t *counts = kept_counts(step, kept);
+    uint16_t *counts = state_counts(step, state);
     if (first)
-        load_mask(mask, wishes + RP_WISH_ALLOWED + (step.config.vocab + 127) / 128 * 4, NULL, begin,
-                  end);
+        load_mask(mask, inputs + RP_SAMPLING_ALLOWED + (step.config.vocab + 127) / 128 * 4, NULL,
+                  begin, end);
     float repetition = __uint_as_float(slot[RP_SLOT_REPETITION]);
     float frequency = __uint_as_float(slot[RP_SLOT_FREQUENCY]);
     float presence = __uint_as_float(slot[RP_SLOT_PRESENCE]);
@@ -104,32 +106,32 @@ static __device__ void modify_chunk(const rp_step_view &step, const rp_live_row 
                                     float *logits, uint32_t begin, uint32_t end) {
     __shared__ chunk_mask mask;
     const uint32_t *slot = step.slots + (size_t)live.slot * step.slot_words;
-    const uint32_t *wishes = step.wishes + live.slot * step.wish_words;
-    uint32_t *kept = step.kept + live.slot * step.kept_words;
-    uint32_t asks = slot[RP_SLOT_ASKS];
+    const uint32_t *inputs = step.sample_inputs + live.slot * step.sample_input_words;
+    uint32_t *state = step.sample_state + live.slot * step.sample_state_words;
+    uint32_t features = slot[RP_SLOT_FEATURES];
     bool first = slot[RP_SLOT_OUTPUT_COUNT] == 0;
-    if (first && begin == 0) /* what is not per id is kept by one block */
-        for (uint32_t i = threadIdx.x; i < RP_WISH_ALLOWED; i += THREADS)
-            kept[i] = ((const volatile uint32_t *)wishes)[i];
-    const volatile uint32_t *lists = first ? wishes : kept;
-    if (asks & RP_ASKS_PENALTIES)
-        penalize(step, slot, wishes, kept, first, logits, begin, end, &mask);
+    if (first && begin == 0) /* one block copies what is not per id */
+        for (uint32_t i = threadIdx.x; i < RP_SAMPLING_ALLOWED; i += THREADS)
+            state[i] = ((const volatile uint32_t *)inputs)[i];
+    const volatile uint32_t *lists = first ? inputs : state;
+    if (features & RP_FEATURE_PENALTIES)
+        penalize(step, slot, inputs, state, first, logits, begin, end, &mask);
     __syncthreads();
-    if (asks & RP_ASKS_BIASES)
+    if (features & RP_FEATURE_BIASES)
         for (uint32_t i = threadIdx.x;
              i < RP_MIN(slot[RP_SLOT_BIAS_COUNT], (uint32_t)RP_LOGIT_BIAS_MAX); i += THREADS) {
-            uint32_t id = lists[RP_WISH_BIASES + 2 * i];
-            float value = __uint_as_float(lists[RP_WISH_BIASES + 2 * i + 1]);
+            uint32_t id = lists[RP_SAMPLING_BIASES + 2 * i];
+            float value = __uint_as_float(lists[RP_SAMPLING_BIASES + 2 * i + 1]);
             if (id >= begin && id < end)
                 logits[id] = __fadd_rn(logits[id], value);
         }
     __syncthreads();
-    if (asks & RP_ASKS_BAD_WORDS)
-        forbid_bad_words(slot, lists + RP_WISH_BAD_WORDS, logits, begin, end);
-    if (asks & RP_ASKS_ALLOWED) {
+    if (features & RP_FEATURE_BAD_WORDS)
+        forbid_bad_words(slot, lists + RP_SAMPLING_BAD_WORDS, logits, begin, end);
+    if (features & RP_FEATURE_ALLOWED) {
         bool anew = first || (live.flags & RP_ROW_ALLOWED);
-        load_mask(&mask, (anew ? wishes : kept) + RP_WISH_ALLOWED,
-                  anew ? kept + RP_WISH_ALLOWED : NULL, begin, end);
+        load_mask(&mask, (anew ? inputs : state) + RP_SAMPLING_ALLOWED,
+                  anew ? state + RP_SAMPLING_ALLOWED : NULL, begin, end);
         each_id(begin, end, [&](uint32_t id) {
             if (!mask.has(begin, id))
                 forbid(logits, id, begin, end);
@@ -168,24 +170,26 @@ static __device__ void score_units(const sample_args &args, uint32_t row, const 
 }
 
 /* A row that is to be scored and is modified as well is scored by a copy. */
-static __device__ __forceinline__ bool has_copy(uint32_t asks, bool forbids_stop_ids) {
-    return (asks & RP_ASKS_LOGPROBS) && ((asks & RP_ASKS_TO_MODIFY) || forbids_stop_ids);
+static __device__ __forceinline__ bool has_copy(uint32_t features, bool forbids_stop_ids) {
+    return (features & RP_FEATURE_LOGPROBS) &&
+           ((features & RP_FEATURES_MODIFYING) || forbids_stop_ids);
 }
 
 /* Before the chunk is scanned. sampled: a token is chosen from it; otherwise it is scored alone. */
-static __device__ __noinline__ void ask_chunk(const sample_args &args, uint32_t row, uint32_t asks,
-                                              bool sampled, bool forbids_stop_ids, uint32_t begin,
-                                              uint32_t end, uint64_t *shared) {
+static __device__ __noinline__ void prepare_chunk(const sample_args &args, uint32_t row,
+                                                  uint32_t features, bool sampled,
+                                                  bool forbids_stop_ids, uint32_t begin,
+                                                  uint32_t end, uint64_t *shared) {
     const rp_step_view &step = args.a.step;
     float *logits = args.a.logits + row * args.a.stride;
-    if (!sampled || (asks & RP_ASKS_LOGPROBS))
+    if (!sampled || (features & RP_FEATURE_LOGPROBS))
         score_units(args, row, logits, begin, end, shared);
-    if (sampled && has_copy(asks, forbids_stop_ids)) {
+    if (sampled && has_copy(features, forbids_stop_ids)) {
         float *copy = args.s.copies + (size_t)row * args.a.vocab;
         each_id(begin, end, [&](uint32_t id) { copy[id] = logits[id]; });
     }
     __syncthreads();
-    if (sampled && (asks & RP_ASKS_TO_MODIFY)) {
+    if (sampled && (features & RP_FEATURES_MODIFYING)) {
         rp_live_row live = step.rows[step.logit_rows[row]];
         live.flags |= late_row_flags(step, step.logit_rows[row]);
         modify_chunk(step, live, logits, begin, end);
@@ -195,12 +199,13 @@ static __device__ __noinline__ void ask_chunk(const sample_args &args, uint32_t 
 
 /* The chosen token, by one thread, before it is counted. */
 static __device__ __forceinline__ void note_token(const rp_step_view &step, uint32_t slot_index,
-                                                  uint32_t *slot, uint32_t asks,
+                                                  uint32_t *slot, uint32_t features,
                                                   uint32_t output_count, uint32_t token) {
-    if (asks & RP_ASKS_BAD_WORDS)
+    if (features & RP_FEATURE_BAD_WORDS)
         slot[RP_SLOT_LAST_TOKENS + output_count % RP_BAD_WORD_MAX] = token;
-    if (asks & RP_ASKS_PENALTIES) {
-        uint16_t *count = kept_counts(step, step.kept + slot_index * step.kept_words) + token;
+    if (features & RP_FEATURE_PENALTIES) {
+        uint16_t *count =
+            state_counts(step, step.sample_state + slot_index * step.sample_state_words) + token;
         *count += (*count & RP_COUNT_MAX) < RP_COUNT_MAX;
     }
 }

@@ -1,4 +1,5 @@
-/* What few slots ask of sampling (RP_SLOT_ASKS): penalties, biases, bad words, allowed ids; scores of tokens. */
+/* Sampling features that few slots use (RP_SLOT_FEATURES): penalties, biases, bad words, allowed ids; and
+ * scores of tokens. */
 #include "device/step_cpu.h"
 
 #include <math.h>
@@ -10,18 +11,18 @@ static float word_to_float(uint32_t word) {
     return value;
 }
 
-static uint16_t *counts_of(const struct rp_step_view *view, uint32_t *kept) {
-    return (uint16_t *)(void *)(kept + RP_WISH_ALLOWED + rp_mask_words(&view->config));
+static uint16_t *counts_of(const struct rp_step_view *view, uint32_t *state) {
+    return (uint16_t *)(void *)(state + RP_SAMPLING_ALLOWED + rp_mask_words(&view->config));
 }
 
-/* The slot's first token is being chosen: what was asked for becomes what is kept, and nothing is counted yet. */
-static void take_wishes(const struct rp_step_view *view, const uint32_t *slot,
-                        const uint32_t *wishes, uint32_t *kept, uint32_t vocab) {
-    const uint32_t *prompt = wishes + RP_WISH_ALLOWED + rp_mask_words(&view->config);
-    memcpy(kept, wishes, RP_WISH_ALLOWED * sizeof *kept);
-    if (!(slot[RP_SLOT_ASKS] & RP_ASKS_PENALTIES))
+/* For the slot's first token: copies the inputs; nothing is counted yet. */
+static void init_state(const struct rp_step_view *view, const uint32_t *slot,
+                       const uint32_t *inputs, uint32_t *state, uint32_t vocab) {
+    const uint32_t *prompt = inputs + RP_SAMPLING_ALLOWED + rp_mask_words(&view->config);
+    memcpy(state, inputs, RP_SAMPLING_ALLOWED * sizeof *state);
+    if (!(slot[RP_SLOT_FEATURES] & RP_FEATURE_PENALTIES))
         return;
-    uint16_t *counts = counts_of(view, kept);
+    uint16_t *counts = counts_of(view, state);
     for (uint32_t id = 0; id < vocab; id++)
         counts[id] = (prompt[id / 32] >> id % 32 & 1) ? RP_COUNT_PROMPT : 0;
 }
@@ -74,36 +75,39 @@ static void forbid_bad_words(const uint32_t *slot, const uint32_t *words, float 
 void rp_sample_modify(const struct rp_step_view *view, const struct rp_live_row *live,
                       float *logits, uint32_t vocab) {
     const uint32_t *slot = view->slots + (size_t)live->slot * view->slot_words;
-    const uint32_t *wishes = view->wishes + live->slot * view->wish_words;
-    uint32_t *kept = view->kept + live->slot * view->kept_words, asks = slot[RP_SLOT_ASKS];
+    const uint32_t *inputs = view->sample_inputs + live->slot * view->sample_input_words;
+    uint32_t *state = view->sample_state + live->slot * view->sample_state_words,
+             features = slot[RP_SLOT_FEATURES];
     bool first = slot[RP_SLOT_OUTPUT_COUNT] == 0;
     if (first)
-        take_wishes(view, slot, wishes, kept, vocab);
-    if ((asks & RP_ASKS_ALLOWED) && (first || (live->flags & RP_ROW_ALLOWED)))
-        memcpy(kept + RP_WISH_ALLOWED, wishes + RP_WISH_ALLOWED, RP_CEIL_DIV(vocab, 32) * 4);
-    if (asks & RP_ASKS_PENALTIES)
-        penalize(slot, counts_of(view, kept), logits, vocab);
-    if (asks & RP_ASKS_BIASES)
+        init_state(view, slot, inputs, state, vocab);
+    if ((features & RP_FEATURE_ALLOWED) && (first || (live->flags & RP_ROW_ALLOWED)))
+        memcpy(state + RP_SAMPLING_ALLOWED, inputs + RP_SAMPLING_ALLOWED,
+               RP_CEIL_DIV(vocab, 32) * 4);
+    if (features & RP_FEATURE_PENALTIES)
+        penalize(slot, counts_of(view, state), logits, vocab);
+    if (features & RP_FEATURE_BIASES)
         for (uint32_t i = 0; i < RP_MIN(slot[RP_SLOT_BIAS_COUNT], (uint32_t)RP_LOGIT_BIAS_MAX);
              i++) {
-            const uint32_t *bias = kept + RP_WISH_BIASES + 2 * i;
+            const uint32_t *bias = state + RP_SAMPLING_BIASES + 2 * i;
             if (bias[0] < vocab)
                 logits[bias[0]] += word_to_float(bias[1]);
         }
-    if (asks & RP_ASKS_BAD_WORDS)
-        forbid_bad_words(slot, kept + RP_WISH_BAD_WORDS, logits, vocab);
-    if (asks & RP_ASKS_ALLOWED)
+    if (features & RP_FEATURE_BAD_WORDS)
+        forbid_bad_words(slot, state + RP_SAMPLING_BAD_WORDS, logits, vocab);
+    if (features & RP_FEATURE_ALLOWED)
         for (uint32_t id = 0; id < vocab; id++)
-            if (!(kept[RP_WISH_ALLOWED + id / 32] >> id % 32 & 1))
+            if (!(state[RP_SAMPLING_ALLOWED + id / 32] >> id % 32 & 1))
                 forbid(logits, vocab, id);
 }
 
 void rp_sample_note(const struct rp_step_view *view, const struct rp_live_row *live, uint32_t *slot,
                     uint32_t token) {
-    if (slot[RP_SLOT_ASKS] & RP_ASKS_BAD_WORDS)
+    if (slot[RP_SLOT_FEATURES] & RP_FEATURE_BAD_WORDS)
         slot[RP_SLOT_LAST_TOKENS + slot[RP_SLOT_OUTPUT_COUNT] % RP_BAD_WORD_MAX] = token;
-    if (slot[RP_SLOT_ASKS] & RP_ASKS_PENALTIES) {
-        uint16_t *count = counts_of(view, view->kept + live->slot * view->kept_words) + token;
+    if (slot[RP_SLOT_FEATURES] & RP_FEATURE_PENALTIES) {
+        uint16_t *count =
+            counts_of(view, view->sample_state + live->slot * view->sample_state_words) + token;
         *count = (uint16_t)(*count + ((*count & RP_COUNT_MAX) < RP_COUNT_MAX));
     }
 }
