@@ -28,8 +28,8 @@ static float gumbel(uint64_t seed, uint32_t position, uint32_t id) {
     return (float)-log(-log(u));
 }
 
-/* With 32 bits the noise lies in (-3.14, 22.88): a logit further below the largest than this cannot win,
- * and its probability is below 1e-11. */
+/* With 32 bits the noise lies in (-3.14, 22.88): a logit further below the largest than this cannot
+ * win, and its probability is below 1e-11. */
 #define RP_GUMBEL_SPAN 26.1f
 
 /* Largest logit, lowest id among equals; false when a NaN is there or every logit is -infinity. */
@@ -80,9 +80,9 @@ static uint32_t count_top_p(const struct rp_candidate *last, uint32_t count, flo
     return RP_MAX(wanted, 1u);
 }
 
-/* Keeps the candidates that top_k and top_p leave, at the end of the array in falling order from its
- * last entry downwards; returns the index of the first kept one. A heap gives them in order, so that
- * only those that are kept are ever sorted. The largest logit is 0. */
+/* Keeps the candidates that top_k and top_p leave, at the end of the array in falling order from
+ * its last entry downwards; returns the index of the first kept one. A heap gives them in order, so
+ * that only those that are kept are ever sorted. The largest logit is 0. */
 static uint32_t keep_top(struct rp_candidate *candidates, uint32_t count,
                          const struct rp_sample_params *params) {
     bool has_top_k = params->top_k && params->top_k < count;
@@ -166,8 +166,8 @@ struct worker_scratch {
     float *logits;                   /* (vocab) */
 };
 
-/* A slot with features: the logits to choose from. They are modified in a copy, since scores are of the
- * unmodified ones. */
+/* A slot with features: the logits to choose from. They are modified in a copy, since scores are of
+ * the unmodified ones. */
 static float *modified_logits(const struct rp_sample_args *args, const struct rp_live_row *live,
                               const uint32_t *slot, float *logits, float *copy) {
     bool modify = slot[RP_SLOT_FEATURES] & RP_FEATURES_MODIFYING;
@@ -224,7 +224,7 @@ static void sample_row(const struct rp_sample_args *args, const struct rp_live_r
     }
 }
 
-/* Of the prompts' tokens, logit row by logit row. */
+/* Scores the prompts' tokens, logit row by logit row. */
 static void score_prompts(const struct rp_sample_args *args, const struct rp_cpu_worker *worker,
                           struct rp_token_scores *scores) {
     const struct rp_step_view *view = &args->step;

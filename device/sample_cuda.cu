@@ -10,8 +10,8 @@
  *            and id), draws there, scores the token, advances the slot; further blocks score prompts' tokens,
  *            one each; the last block publishes the step
  *
- * Probabilities are summed in fixed point: their sums do not depend on the order of threads. Nothing a
- * choice depends on depends on how many chunks there are. */
+ * Probabilities are summed in fixed point: their sums do not depend on the order of threads.
+ * Nothing a choice depends on depends on how many chunks there are. */
 #include "device/sample_features.cuh"
 #include "device/sample_select.cuh"
 
@@ -286,8 +286,8 @@ static __global__ void __launch_bounds__(THREADS) sample_narrow_kernel(sample_ar
     }
 }
 
-/* The chosen id's key, or RP_KEY_NONE or RP_KEY_NAN. key: the largest of the chunks' keys that this thread
- * has read. */
+/* The chosen id's key, or RP_KEY_NONE or RP_KEY_NAN. key: the largest of the chunks' keys that this
+ * thread has read. */
 static __device__ uint64_t choose(const sample_args &args, uint32_t row, uint64_t key,
                                   uint32_t mode, uint64_t *shared, cut_memory *memory,
                                   select_memory *selection) {
@@ -362,8 +362,8 @@ static __device__ void finish_row(const sample_args &args, uint32_t row, const r
         args.s.results[row] = result;
 }
 
-/* The step's stamps, but for the end of SAMPLE itself, for the host. A node's end is what the node behind it saw, if
- * that one was waiting. */
+/* The step's stamps, but for the end of SAMPLE itself, for the host. A node's end is what the node
+ * behind it saw, if that one was waiting. */
 static __device__ void hand_stamps(const sample_args &args, rp_node_stamp *to) {
     const rp_step_view &step = args.a.step;
     uint32_t last = (uint32_t)(args.a.stamp.slot - step.stamps);
@@ -375,8 +375,8 @@ static __device__ void hand_stamps(const sample_args &args, rp_node_stamp *to) {
     }
 }
 
-/* The host may read the entry once it sees the step's number: that store is the last, and releases all
- * before it to the whole system. */
+/* The host may read the entry once it sees the step's number: that store is the last, and releases
+ * all before it to the whole system. */
 static __device__ void publish_step(const sample_args &args, uint32_t row_count) {
     const rp_step_view &step = args.a.step;
     uint64_t number = step.counts->step + 1;

@@ -1,5 +1,6 @@
-/* sample_draw.cuh - what the kernels of sample_cuda.cu share: keys that order logits, Gumbel noise from
- * Philox, sums over a block. The formulas are those of sample_cpu.c, rounded at the same places. */
+/* sample_draw.cuh - what the kernels of sample_cuda.cu share: keys that order logits, Gumbel noise
+ * from Philox, sums over a block. The formulas are those of sample_cpu.c, rounded at the same
+ * places. */
 #ifndef RP_DEVICE_SAMPLE_DRAW_CUH
 #define RP_DEVICE_SAMPLE_DRAW_CUH
 
@@ -8,8 +9,8 @@
 #define RP_SAMPLE_THREADS 256u
 #define RP_SAMPLE_WARPS   (RP_SAMPLE_THREADS / 32)
 
-/* Keys: larger score first, then lower id. A plain maximum over keys chooses; 0 is "none", all bits set
- * are "a NaN was there". */
+/* Keys: larger score first, then lower id. A plain maximum over keys chooses; 0 is "none", all bits
+ * set are "a NaN was there". */
 #define RP_KEY_NONE 0ull
 #define RP_KEY_NAN  0xFFFFFFFFFFFFFFFFull
 
@@ -93,8 +94,8 @@ static __device__ __forceinline__ float rp_gumbel(uint32_t word) {
     return (float)-log(-log(u));
 }
 
-/* The same within RP_GUMBEL_MARGIN / 4, in single precision: tells which draws cannot win. Near u = 1 the
- * inner logarithm is a series in 1 - u, which keeps its digits. */
+/* The same within RP_GUMBEL_MARGIN / 4, in single precision: tells which draws cannot win. Near u =
+ * 1 the inner logarithm is a series in 1 - u, which keeps its digits. */
 #define RP_GUMBEL_MARGIN 1e-3f
 static __device__ __forceinline__ float rp_gumbel_near(uint32_t word) {
     float v = ((float)~word + 0.5f) * 0x1p-32f; /* 1 - u */

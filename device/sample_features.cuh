@@ -1,9 +1,9 @@
 /* sample_features.cuh - sampling features that few slots use (RP_SLOT_FEATURES), as in
- * sample_features_cpu.c. Scan and finish call it for rows of such slots; other rows only read one more word of
- * their slot.
+ * sample_features_cpu.c. Scan and finish call it for rows of such slots; other rows only read one
+ * more word of their slot.
  *
- * Log-softmax is merged from units of UNIT ids, each summed by one block in one order: it depends neither on the
- * units per chunk nor on the other rows of the step. */
+ * Log-softmax is merged from units of UNIT ids, each summed by one block in one order: it depends
+ * neither on the units per chunk nor on the other rows of the step. */
 #ifndef RP_DEVICE_SAMPLE_FEATURES_CUH
 #define RP_DEVICE_SAMPLE_FEATURES_CUH
 
@@ -39,8 +39,8 @@ struct chunk_mask {
     }
 };
 
-/* Reads it from the sample inputs, which are host memory and never read through a cache, or from the sample
- * state. copy: where to store it; may be NULL. Ends with a barrier. */
+/* Reads it from the sample inputs, which are host memory and never read through a cache, or from
+ * the sample state. copy: where to store it; may be NULL. Ends with a barrier. */
 static __device__ __forceinline__ void load_mask(chunk_mask *mask, const uint32_t *from,
                                                  uint32_t *copy, uint32_t begin, uint32_t end) {
     static_assert(CHUNK_MAX / 32 <= THREADS, "a thread reads one word");
@@ -276,8 +276,8 @@ static __device__ uint64_t own_best(const sample_args &args, uint32_t row) {
     return best;
 }
 
-/* The likeliest tokens, one after the other: the unit that had it is looked through for its next one. Uses up the row's
- * unit_best. Returns how many there are. */
+/* The likeliest tokens, one after the other: the unit that had it is looked through for its next
+ * one. Uses up the row's unit_best. Returns how many there are. */
 static __device__ uint32_t find_top(const sample_args &args, uint32_t row, const float *logits,
                                     uint32_t top, float max, double log_of_sum, rp_token_score *out,
                                     score_memory *memory) {
@@ -305,7 +305,8 @@ static __device__ uint32_t find_top(const sample_args &args, uint32_t row, const
     return top;
 }
 
-/* Scores of one logit row, by one block, straight into the step's result. Returns the token's logprob. */
+/* Scores of one logit row, by one block, straight into the step's result. Returns the token's
+ * logprob. */
 static __device__ __noinline__ float report_scores(const sample_args &args, uint32_t row,
                                                    const float *logits, uint32_t token,
                                                    uint32_t top) {

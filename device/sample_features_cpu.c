@@ -1,5 +1,5 @@
-/* Sampling features that few slots use (RP_SLOT_FEATURES): penalties, biases, bad words, allowed ids; and
- * scores of tokens. */
+/* Sampling features that few slots use (RP_SLOT_FEATURES): penalties, biases, bad words, allowed
+ * ids; and scores of tokens. */
 #include "device/step_cpu.h"
 
 #include <math.h>
@@ -112,7 +112,8 @@ void rp_sample_note(const struct rp_step_view *view, const struct rp_live_row *l
     }
 }
 
-/* Enters the id among the `count` likeliest, of at most `capacity`; ids come rising. Returns the new count. */
+/* Enters the id among the `count` likeliest, of at most `capacity`; ids come rising. Returns the
+ * new count. */
 static uint32_t enter_top(struct rp_token_score *top, uint32_t count, uint32_t capacity,
                           float logit, uint32_t id) {
     uint32_t at = count;

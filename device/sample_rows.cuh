@@ -37,7 +37,7 @@ struct sample_scratch {
     uint32_t *list_counts;     /* (row) */
     candidate *lists;          /* (row, LIST_MAX) */
     rp_row_result *results;    /* (sequence row) */
-    /* Of rows that ask for scores; without a vocabulary in the step's configuration there is no room for any. */
+    /* For rows with scores; NULL without a vocabulary in the step's configuration. */
     uint64_t *unit_best; /* (row, unit) key of the largest logit */
     float *unit_sums;    /* (row, unit) sum of exp(logit - the largest) */
     float *copies;       /* (row, vocab) unmodified logits */
@@ -51,8 +51,8 @@ struct sample_args {
     double unit;            /* fixed point: a probability of 1 */
 };
 
-/* Flags that the host adds to row `row` while forward runs: read from host memory, and only when the
- * step has any. */
+/* Flags that the host adds to row `row` while forward runs: read from host memory, and only when
+ * the step has any. */
 static __device__ __forceinline__ uint32_t late_row_flags(const rp_step_view &step, uint32_t row) {
     if (!(step.counts->flags & RP_PACKET_LATE_FLAGS))
         return 0;
@@ -68,8 +68,8 @@ static __device__ uint64_t row_key_max(const uint64_t *keys, uint32_t chunks, ui
     return rp_block_key_max(best, shared);
 }
 
-/* The candidates of a row: those that the noise and min_p leave possible. Logits become differences to
- * the largest, over the temperature. */
+/* The candidates of a row: those that the noise and min_p leave possible. Logits become differences
+ * to the largest, over the temperature. */
 struct row_scale {
     float max, inverse, cut;
     uint32_t best;
@@ -114,8 +114,8 @@ static __device__ __forceinline__ void load_unit(const float *logits, uint32_t b
     }
 }
 
-/* True when one of the live rows has at least this mode. All rows of the bucket are read while the live
- * count is on its way. */
+/* True when one of the live rows has at least this mode. All rows of the bucket are read while the
+ * live count is on its way. */
 static __device__ bool any_row(const sample_args &args, uint32_t mode) {
     const volatile uint32_t *live = &args.a.step.counts->logit_row_count;
     uint32_t first = threadIdx.x < args.a.max_rows ? threadIdx.x : 0, count = *live;

@@ -1,5 +1,5 @@
-/* sample_select.cuh - where top_k and top_p cut: among the bins, then among the listed candidates by radix
- * selection on logit and id. */
+/* sample_select.cuh - where top_k and top_p cut: among the bins, then among the listed candidates
+ * by radix selection on logit and id. */
 #ifndef RP_DEVICE_SAMPLE_SELECT_CUH
 #define RP_DEVICE_SAMPLE_SELECT_CUH
 
@@ -20,8 +20,8 @@ struct cut_memory {
     uint64_t before, behind; /* probability without and with top_k's bin */
 };
 
-/* count, weight: the sums of the bins up to this thread's. The threshold test is that of the CPU: bins are
- * taken while the sum is below top_p of the total. */
+/* count, weight: the sums of the bins up to this thread's. The threshold test is that of the CPU:
+ * bins are taken while the sum is below top_p of the total. */
 static __device__ cuts find_cuts(const row_choice &choice, uint32_t count, uint64_t weight,
                                  uint32_t own_count, uint64_t own_weight, cut_memory *memory) {
     uint32_t thread = threadIdx.x;
@@ -76,7 +76,8 @@ static __device__ __forceinline__ bool is_listed(const cuts &cut, uint32_t bin) 
     return (bin >= cut.low && bin <= cut.high && bin < BINS) || bin == cut.top_k_bin;
 }
 
-/* Appends the wanted ones of COUNT candidates of each lane; the order within a list means nothing. */
+/* Appends the wanted ones of COUNT candidates of each lane; the order within a list means
+ * nothing. */
 template <int COUNT>
 static __device__ __forceinline__ void append(const sample_args &args, uint32_t row,
                                               const float *logits, const uint32_t *ids,
@@ -124,7 +125,8 @@ static __device__ __forceinline__ bool read_candidate(const candidates &from, ui
     return scale_logit(from.scale, at, &out->logit);
 }
 
-/* Calls use(candidate, valid) for all; FLIGHT of a thread's are read at once. All lanes call it together. */
+/* Calls use(candidate, valid) for all; FLIGHT of a thread's are read at once. All lanes call it
+ * together. */
 #define FLIGHT 8
 template <typename Use>
 static __device__ __forceinline__ void each_candidate(const candidates &from, Use use) {
@@ -154,8 +156,8 @@ struct select_memory {
     uint32_t counts[BINS], chosen, count_before;
 };
 
-/* Where a bin is cut: behind `count` candidates, or, when count is 0, behind the first with which `before`
- * plus the bin's probabilities is not below `threshold`. */
+/* Where a bin is cut: behind `count` candidates, or, when count is 0, behind the first with which
+ * `before` plus the bin's probabilities is not below `threshold`. */
 struct cut_rule {
     uint32_t bin, count;
     uint64_t before;
@@ -181,9 +183,9 @@ static __device__ void rank_range(const candidates &from, uint32_t bin, select_m
     __syncthreads();
 }
 
-/* One digit of the radix selection: ranks with this prefix are counted by their next `width` bits at
- * `shift`; the digit in which the rule cuts is left in memory->chosen, and what lies before it is taken
- * off the rule. Returns the candidates of that digit. */
+/* One digit of the radix selection: ranks with this prefix are counted by their next `width` bits
+ * at `shift`; the digit in which the rule cuts is left in memory->chosen, and what lies before it
+ * is taken off the rule. Returns the candidates of that digit. */
 static __device__ uint32_t select_digit(const candidates &from, cut_rule *rule, double unit,
                                         uint64_t prefix, uint32_t shift, uint32_t width,
                                         select_memory *memory) {

@@ -1,8 +1,8 @@
 /* step.h - the layouts that host and device share: slots, packets, results.
  *
- * A running sequence lives in a slot: an array of 32-bit words on the device. The host changes a slot
- * only by edits in a packet; the sample operator advances it. `length` on the device is the truth
- * (tokens whose K and V are written); the host holds an upper bound.
+ * A running sequence lives in a slot: an array of 32-bit words on the device. The host changes a
+ * slot only by edits in a packet; the sample operator advances it. `length` on the device is the
+ * truth (tokens whose K and V are written); the host holds an upper bound.
  *
  *   slot:   | scalars | stop ids | mask parameters | last tokens | page table (pages_per_slot) |
  *
@@ -22,8 +22,9 @@
  *           SAMPLE copies it from the inputs when it chooses the slot's first token.
  *
  * The first operator of the forward graph picks the packet entry by a counter on the device, so a
- * replayed graph never has an argument that the host would have to change. An entry is refilled only
- * after that step's result was read. Everything here is plain data: the same bytes on CPU and GPU. */
+ * replayed graph never has an argument that the host would have to change. An entry is refilled
+ * only after that step's result was read. Everything here is plain data: the same bytes on CPU and
+ * GPU. */
 #ifndef RP_DEVICE_STEP_H
 #define RP_DEVICE_STEP_H
 
@@ -59,7 +60,8 @@ enum rp_slot_field {
     RP_SLOT_STOP_COUNT,
     RP_SLOT_STOP_IDS,
     RP_SLOT_MASK_PARAMS = RP_SLOT_STOP_IDS + RP_STOP_IDS_MAX,
-    /* The answer's token i is word i % RP_BAD_WORD_MAX, as far as the last ones go; only with bad words. */
+    /* The answer's token i is word i % RP_BAD_WORD_MAX, as far as the last ones go; only with bad
+     * words. */
     RP_SLOT_LAST_TOKENS = RP_SLOT_MASK_PARAMS + RP_MASK_PARAMS_MAX,
     RP_SLOT_PAGES = RP_SLOT_LAST_TOKENS + RP_BAD_WORD_MAX /* then pages_per_slot words */
 };
@@ -76,8 +78,8 @@ enum rp_sample_features {
 #define RP_FEATURES_MODIFYING                                                                      \
     (RP_FEATURE_PENALTIES | RP_FEATURE_BIASES | RP_FEATURE_BAD_WORDS | RP_FEATURE_ALLOWED)
 
-/* Word offsets inside a slot's sample inputs and its sample state. mask words: a bit for each id of the
- * vocabulary, bit id % 32 of word id / 32; rp_mask_words of them. */
+/* Word offsets inside a slot's sample inputs and its sample state. mask words: a bit for each id of
+ * the vocabulary, bit id % 32 of word id / 32; rp_mask_words of them. */
 enum rp_sampling_field {
     RP_SAMPLING_BIASES = 0, /* id, value (f32) */
     /* A head for each word, then all tokens. Head: first token's offset from here << 8 | tokens. */
@@ -88,12 +90,13 @@ enum rp_sampling_field {
 };
 static_assert(RP_SAMPLING_ALLOWED % 4 == 0, "the masks are read as vectors");
 
-/* A penalty count: how often the answer has the id, up to RP_COUNT_MAX, and whether the prompt has it. */
+/* A penalty count: how often the answer has the id, up to RP_COUNT_MAX, and whether the prompt has
+ * it. */
 #define RP_COUNT_PROMPT 0x8000u
 #define RP_COUNT_MAX    0x7FFFu
 
-/* slot.words[field + index] = value, applied before the step's rows are read. No two edits of one packet
- * name the same word: a device may apply them at once. */
+/* slot.words[field + index] = value, applied before the step's rows are read. No two edits of one
+ * packet name the same word: a device may apply them at once. */
 struct rp_slot_edit {
     uint32_t slot, field, index, value;
 };
@@ -101,8 +104,8 @@ struct rp_slot_edit {
 enum rp_step_row_flags {
     RP_ROW_DECODE = 1, /* its one token is the slot's last token; otherwise prompt tokens */
     RP_ROW_SAMPLE = 2, /* its last token gets logits and a sampled token */
-    /* All its tokens (of a prompt) get logits: each but a sampling last one scores the token after it. The
-     * prompt ring has one more token than the row for the last of them. */
+    /* All its tokens (of a prompt) get logits: each but a sampling last one scores the token after
+     * it. The prompt ring has one more token than the row for the last of them. */
     RP_ROW_SCORE = 4,
     /* Its slot's allowed ids have changed: SAMPLE copies them from the sample inputs. */
     RP_ROW_ALLOWED = 8,
@@ -132,17 +135,18 @@ enum rp_packet_flags {
 };
 static_assert(sizeof(struct rp_packet_header) == 32, "STEP_BEGIN on CUDA reads it as two vectors");
 
-/* Times of one node (launch) of a step, by the device's clock: when its first block began, and when its last
- * one ended or, where the next node was already waiting for it, when its results were visible to that node
- * (on a GPU a kernel ends some hundred nanoseconds after its last instruction). begin_ns > end_ns: not
- * taken. The nodes of the forward graph come first, then those of the sample graph, in launch order. */
+/* Times of one node (launch) of a step, by the device's clock: when its first block began, and when
+ * its last one ended or, where the next node was already waiting for it, when its results were
+ * visible to that node (on a GPU a kernel ends some hundred nanoseconds after its last
+ * instruction). begin_ns > end_ns: not taken. The nodes of the forward graph come first, then those
+ * of the sample graph, in launch order. */
 struct rp_node_stamp {
     uint64_t begin_ns, end_ns;
 };
 #define RP_NODE_STAMP_NONE ((struct rp_node_stamp){UINT64_MAX, 0})
 
-/* Of node i. A library's kernel stores nothing: it has the time between its neighbors, as it neither begins before
- * the one ends nor lets the other begin. Without stamps of both: not taken. */
+/* The stamp of node i. A library's kernel stores none: it gets the time between its neighbors,
+ * since it runs alone between them. Without stamps of both: not taken. */
 static inline struct rp_node_stamp rp_node_stamp_at(const struct rp_node_stamp *stamps,
                                                     uint32_t count, uint32_t i) {
     struct rp_node_stamp stamp = stamps[i];
@@ -244,14 +248,15 @@ struct rp_step_view {
     uint32_t *logit_rows;     /* (logit_row_capacity) row of each logit row; padding: RP_ROW_NONE */
     /* (logit_row_capacity) the token to score; RP_NO_TARGET: of a row that samples, or padding */
     int32_t *logit_targets;
-    /* (stamp_capacity) of the current step. With RP_PACKET_STAMP, STEP_BEGIN fills it with RP_NODE_STAMP_NONE,
-     * nodes store into it, and SAMPLE copies it into the step's entry of the ring before it publishes. */
+    /* (stamp_capacity) of the current step. With RP_PACKET_STAMP, STEP_BEGIN fills it with
+     * RP_NODE_STAMP_NONE, nodes store into it, and SAMPLE copies it into the step's entry of the
+     * ring before it publishes. */
     struct rp_node_stamp *stamps;
-    /* (stamp_capacity) GPU only, in every step: when a node's first block had waited for the node before it;
-     * 0: it found that node complete. */
+    /* (stamp_capacity) GPU only, in every step: when a node's first block had waited for the node
+     * before it; 0: it found that node complete. */
     uint64_t *stamp_waits;
-    struct rp_node_stamp
-        *stamp_ring;               /* (RP_STEP_RING_ENTRIES, stamp_capacity): the host reads it */
+    /* (RP_STEP_RING_ENTRIES, stamp_capacity): the host reads it */
+    struct rp_node_stamp *stamp_ring;
     uint32_t *sample_state;        /* (slot_count, sample_state_words) */
     size_t sample_state_words;     /* a multiple of 4; 0 without a vocabulary */
     const uint32_t *sample_inputs; /* (slot_count, sample_input_words) */

@@ -73,7 +73,8 @@ static bool expand_row(const struct rp_step_view *view, const struct rp_step_row
     return true;
 }
 
-/* Whether this step's nodes store their times; when they do, forgets those of the step before, and begins its own. */
+/* Whether this step's nodes store their times; when they do, forgets those of the step before, and
+ * begins its own. */
 static void begin_stamps(const struct rp_step_view *view, uint32_t packet_flags) {
     struct rp_live_counts *counts = view->counts;
     counts->flags =

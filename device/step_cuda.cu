@@ -1,6 +1,7 @@
-/* STEP_BEGIN on CUDA: one block. What costs time here is round trips over PCIe, so the header and as many
- * rows and edits as a decode step usually has are read at once, before it is known how many there are; a
- * prompt's tokens are the second trip. The arrays are filled with padding meanwhile. */
+/* STEP_BEGIN on CUDA: one block. What costs time here is round trips over PCIe, so the header and
+ * as many rows and edits as a decode step usually has are read at once, before it is known how many
+ * there are; a prompt's tokens are the second trip. The arrays are filled with padding
+ * meanwhile. */
 #include "device/ops_cuda.h"
 
 #include "device/cuda_kernel.cuh"
@@ -9,8 +10,9 @@
 #define AHEAD       256u /* rows, and edits, that are read together with the header */
 #define TOKEN_BATCH 4u   /* prompt tokens that a thread has in flight */
 
-/* Sums over rows in one word: tokens << LOGIT_BITS | logit rows. A row counts for at most token_capacity + 1
- * of either, so the first row that does not fit shows before anything overflows. */
+/* Sums over rows in one word: tokens << LOGIT_BITS | logit rows. A row counts for at most
+ * token_capacity + 1 of either, so the first row that does not fit shows before anything
+ * overflows. */
 #define LOGIT_BITS 32
 
 /* Rows of one pass, for the threads that expand their tokens. */
@@ -43,7 +45,7 @@ static __device__ void fill_padding(const rp_step_view &view) {
     }
 }
 
-/* Of all nodes, before any of them stores its end; begins are stored anew by each step. */
+/* Before any node stores its end; begins are stored anew by each step. */
 static __device__ void clear_stamps(const rp_step_view &view, uint32_t flags) {
     if (flags & RP_PACKET_STAMP)
         for (uint32_t i = threadIdx.x; i < view.config.stamp_capacity; i += THREADS)
@@ -63,7 +65,8 @@ static __device__ void publish(rp_live_counts *counts, uint32_t rows, uint64_t s
         counts->error = 1;
 }
 
-/* edit: slot, field, index, value. False when it lies outside the slots; nothing is written then. */
+/* edit: slot, field, index, value. False when it lies outside the slots; nothing is written
+ * then. */
 static __device__ bool apply_edit(const rp_step_view &view, uint4 edit) {
     uint64_t word = (uint64_t)edit.y + edit.z;
     if (edit.x >= view.config.slot_count || word >= view.slot_words)
@@ -93,8 +96,8 @@ static __device__ uint64_t block_scan(uint64_t value, uint64_t *warp_sums, uint6
     return before + value;
 }
 
-/* Row `index` of the packet, kept for its tokens; false when the packet lies. before: the sum over the
- * rows before it. */
+/* Row `index` of the packet, kept for its tokens; false when the packet lies. before: the sum over
+ * the rows before it. */
 static __device__ bool expand_row(const rp_step_view &view, uint32_t index, uint4 row,
                                   uint64_t before, pass_rows *pass) {
     uint32_t begin = (uint32_t)(before >> LOGIT_BITS);

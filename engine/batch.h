@@ -24,17 +24,19 @@ static inline const int32_t *rp_batch_mask_params(const struct rp_batch *batch,
 /* Edits of one joining sequence at most (its page entries come apart). */
 #define RP_JOIN_EDITS_MAX (RP_SLOT_STOP_IDS + RP_STOP_IDS_MAX + RP_MASK_PARAMS_MAX)
 
-/* Writes the packet of device step `device_step` from the plan, and the wishes of slots that join; returns its bytes in use (header, rows
- * and edits), which is what travels. The entry's previous step must have been read. flags: rp_packet_flags. */
+/* Writes the packet of device step `device_step` from the plan, and the sample inputs of slots that
+ * join; returns its bytes in use (header, rows and edits), which is what travels. The entry's
+ * previous step must have been read. flags: rp_packet_flags. */
 uint32_t rp_batch_encode(struct rp_batch *batch, const struct rp_sched_step *step,
                          uint64_t device_step, uint32_t flags);
 
-/* The ids that the slot's next token may be: for a row with RP_ROW_ALLOWED. No SAMPLE that reads the
- * slot's block may be in flight. */
+/* The ids that the slot's next token may be: for a row with RP_ROW_ALLOWED. No SAMPLE that reads
+ * the slot's block may be in flight. */
 void rp_batch_write_allowed(struct rp_batch *batch, uint32_t slot, const uint32_t *allowed);
 
-/* Reads the results of a completed step into batch->results; false when the device reported its sticky
- * error or the entry is not this step's. Scores stay in the ring: they are there until the entry is used again. */
+/* Reads the results of a completed step into batch->results; false when the device reported its
+ * sticky error or the entry is not this step's. Scores stay in the ring: they are there until the
+ * entry is used again. */
 bool rp_batch_decode(struct rp_batch *batch, uint64_t device_step,
                      const struct rp_sched_step *step);
 

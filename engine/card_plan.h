@@ -1,11 +1,11 @@
-/* card_plan.h - the memory of a card: what will be needed, estimated before anything is made.
+/* card_plan.h - the memory of a GPU: what will be needed, estimated before anything is made.
  *
  *   limit = total * utilization
  *   limit = context + weights + activations + workspace + graphs + slots + KV pool
  *
- * What graphs and kernels take is only known when they are captured and were replayed once. Until then a
- * margin stands for them, on the high side: the context that is promised must fit the pool that is mapped
- * in the end.
+ * What graphs and kernels take is only known when they are captured and were replayed once. Until
+ * then a margin stands for them, on the high side: the context that is promised must fit the pool
+ * that is mapped in the end.
  * Thread: any. */
 #ifndef RP_ENGINE_CARD_PLAN_H
 #define RP_ENGINE_CARD_PLAN_H
@@ -19,8 +19,8 @@ int rp_card_plan_estimate(const struct rp_engine_config *config, const struct rp
                           uint32_t wanted_len, struct rp_engine_layout *out, uint64_t *out_left,
                           struct rp_error *err) RP_MUST_USE;
 
-/* NO_MEMORY: `pages` pages do not fit beside the rest. Says what was needed, what there was, and which
- * flag would fit. */
+/* NO_MEMORY: `pages` pages do not fit beside the rest. Says what was needed, what there was, and
+ * which flag would fit. */
 int rp_card_plan_no_room(const struct rp_engine_config *config,
                          const struct rp_engine_layout *layout, uint64_t pages,
                          struct rp_error *err);

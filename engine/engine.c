@@ -10,7 +10,7 @@
 
 #include <string.h>
 
-/* The weights go to the device; on a card they are counted there. */
+/* The weights go to the device; on a GPU they are counted there. */
 static int prepare_weights(struct rp_engine *engine, struct rp_error *err) {
     struct rp_device_memory before, after;
     engine->backend->memory(engine->device, &before);

@@ -29,17 +29,17 @@ struct rp_model; /* model/model.h */
 
 struct rp_engine_config {
     const struct rp_backend *backend; /* NULL: the CPU's */
-    struct rp_device
-        *opened; /* by that backend; rp_engine_create takes it over, also when it fails.
-                                 NULL: opened with `device` */
+    /* by that backend; rp_engine_create takes it over, also when it fails. NULL: opened with
+     * `device` */
+    struct rp_device *opened;
     struct rp_device_config device;
-    uint32_t max_num_seqs;           /* slots; 0: 64 on the CPU, 256 on a card */
-    uint32_t max_num_batched_tokens; /* largest token bucket; 0: 512 on the CPU, 2,048 on a card */
+    uint32_t max_num_seqs;           /* slots; 0: 64 on the CPU, 256 on a GPU */
+    uint32_t max_num_batched_tokens; /* largest token bucket; 0: 512 on the CPU, 2,048 on a GPU */
     uint32_t max_model_len;          /* 0: the model's */
     uint32_t queue_capacity;         /* --max-num-queued-reqs, default 256 */
     uint32_t event_capacity;         /* 0: derived */
     uint64_t kv_cache_bytes;         /* device pool; 0: derived from free memory, capped */
-    double memory_utilization;       /* of a card: share that may be used; 0: 0.92 */
+    double memory_utilization;       /* of a GPU: share that may be used; 0: 0.92 */
     uint32_t page_count_override;    /* --num-gpu-blocks-override; 0: from kv_cache_bytes */
     uint64_t swap_bytes;             /* host pool, or RP_SWAP_BYTES_AUTO */
     uint32_t page_tokens;            /* --block-size; 0: the device's */
@@ -49,8 +49,8 @@ struct rp_engine_config {
     bool enforce_eager;
     bool no_fusion;
     bool debug_poison; /* fill the arena with NaN before each step */
-    uint32_t
-        profile_every;  /* one step in so many of each bucket is stamped; 0: only those asked for */
+    /* one step in so many of each bucket is stamped; 0: only those asked for */
+    uint32_t profile_every;
     bool measure_peaks; /* what the device reads and computes in a second, before it is ready */
     double watchdog_seconds; /* a step without progress for so long: the device hangs; 0: never */
     uint64_t fault_step;     /* tests: before this step (1, 2, ...) `fault` is injected; 0: none */
@@ -58,12 +58,13 @@ struct rp_engine_config {
     bool plant_node; /* tests: the program's embedding stands twice, which changes no result */
     bool plant_allocation; /* tests: each step allocates once */
     bool no_recording; /* benchmarks: no events, step records, idle times, nothing per request */
-    /* How long the sample launch of a step may wait for holds after its forward has ended; 0: 200 ms. */
+    /* How long the sample launch of a step may wait for holds after its forward has ended; 0: 200
+     * ms. */
     uint64_t mask_deadline_ns;
     uint64_t (*hold_clock)(void *ctx); /* tests: clock of that deadline; NULL: rp_clock_ns */
     void *hold_clock_ctx;
-    struct rp_trace_ring
-        *ring;               /* the engine thread's events; NULL: nothing is recorded. Borrowed */
+    /* the engine thread's events; NULL: nothing is recorded. Borrowed */
+    struct rp_trace_ring *ring;
     void (*wake)(void *ctx); /* called from the engine thread */
     void *wake_ctx;
     void (*progress)(void *ctx, const char *stage, uint32_t done,
@@ -76,15 +77,15 @@ struct rp_memory_item {
     char name[32];
     char detail[96];
     uint64_t bytes;
-    bool on_host; /* of a card's plan: pinned memory of the host, not part of total_bytes */
+    bool on_host; /* of a GPU's plan: pinned memory of the host, not part of total_bytes */
 };
 #define RP_MEMORY_ITEMS_MAX 12
 struct rp_memory_plan {
     struct rp_memory_item items[RP_MEMORY_ITEMS_MAX];
     uint32_t item_count;
     uint64_t total_bytes;
-    uint64_t device_bytes; /* the card's whole memory; 0: the host's is the device's */
-    bool measured;         /* a card: graphs and pool as they are, not as they were estimated */
+    uint64_t device_bytes; /* the GPU's whole memory; 0: the host's is the device's */
+    bool measured;         /* a GPU: graphs and pool as they are, not as they were estimated */
     uint32_t page_tokens, page_count, host_page_count;
     uint64_t kv_tokens;       /* tokens that the device pool holds */
     uint32_t max_model_len;   /* in force */
@@ -106,8 +107,8 @@ enum rp_memory_use {
 /* One step, as measured. */
 struct rp_step_times {
     uint64_t device_ns; /* from its first kernel to its published result, by the device's clock */
-    uint64_t
-        gap_ns; /* device idle before it; 0 unless it was launched before its forerunner was read */
+    /* device idle before it; 0 unless it was launched before its forerunner was read */
+    uint64_t gap_ns;
     uint64_t host_ns; /* the engine thread's planning, launching and committing: no waiting */
     uint32_t rows, tokens;
 };
@@ -126,17 +127,17 @@ struct rp_engine_metrics {
     struct rp_histogram step_device_seconds; /* on the device, by its clock */
     struct rp_histogram step_gap_seconds;  /* device idle between two steps launched back to back */
     struct rp_histogram step_host_seconds; /* the engine thread's own part of a step: no waiting */
-    /* Of the device, since the engine thread began: what it was busy, and idle by cause. Settled with each step,
+    /* Device time since the engine thread began: busy, and idle by cause. Updated with each step,
      * and while nothing is submitted. */
     struct rp_counter device_busy_ns, idle_ns[RP_IDLE_CAUSE_COUNT];
     /* Where device_busy_ns went: to requests, to padding, to rows that nobody wanted any more. */
     struct rp_counter attributed_ns, padding_ns, unused_ns;
-    /* By the shapes of all steps, padding included: bytes read and written, operations (a multiply and an add are
-     * two). */
+    /* By the shapes of all steps, padding included: bytes read and written, operations (a multiply
+     * and an add are two). */
     struct rp_counter model_bytes, model_flops;
-    struct rp_counter
-        mask_deadlines;      /* requests that ended since their hold was not released in time */
-    struct rp_gauge healthy; /* 1, or 0 after a device error */
+    /* requests that ended since their hold was not released in time */
+    struct rp_counter mask_deadlines;
+    struct rp_gauge healthy;                     /* 1, or 0 after a device error */
     struct rp_gauge memory[RP_MEMORY_USE_COUNT]; /* bytes */
     struct rp_counter allocations;               /* of device memory, since the device was opened */
 };
@@ -155,24 +156,26 @@ struct rp_engine_graph {
     uint64_t replays, padded_tokens; /* since ready */
 };
 
-/* Fills what is left to the device (zeros above) for this one. rp_engine_create does it by itself. */
+/* Fills what is left to the device (zeros above) for this one. rp_engine_create does it by
+ * itself. */
 void rp_engine_config_resolve(struct rp_engine_config *config, const struct rp_device_info *device);
 
-/* Prepares weights for the device (takes them out of *model), captures every graph, sizes the pool. The
- * model's config and tokenizer-independent parts stay readable. Nothing runs yet. On a card the weights
- * leave the model for good: it can be given to one engine only. */
+/* Prepares weights for the device (takes them out of *model), captures every graph, sizes the pool.
+ * The model's config and tokenizer-independent parts stay readable. Nothing runs yet. On a GPU the
+ * weights leave the model for good: it can be given to one engine only. */
 int rp_engine_create(const struct rp_engine_config *config, struct rp_model *model,
                      struct rp_engine **out, struct rp_error *err) RP_MUST_USE;
 int rp_engine_start(struct rp_engine *engine, struct rp_error *err) RP_MUST_USE; /* the thread */
-/* Stops the thread: requests still open are closed with RP_FINISH_ERROR (their events can be drained
- * until destroy). A thread that hangs inside the device's driver is waited for: after a failure leave
- * the process by _Exit instead. */
+/* Stops the thread: requests still open are closed with RP_FINISH_ERROR (their events can be
+ * drained until destroy). A thread that hangs inside the device's driver is waited for: after a
+ * failure leave the process by _Exit instead. */
 void rp_engine_stop(struct rp_engine *engine);
-/* Frees everything, except after a device that hangs: its memory may still be written to, and stays. */
+/* Frees everything, except after a device that hangs: its memory may still be written to, and
+ * stays. */
 void rp_engine_destroy(struct rp_engine *engine);
 
-/* Loop thread. RP_STATUS_FULL: answer 429. RP_STATUS_DEVICE: the engine has failed, answer 503. What comes
- * before rp_engine_start waits for it. */
+/* Loop thread. RP_STATUS_FULL: answer 429. RP_STATUS_DEVICE: the engine has failed, answer 503.
+ * What comes before rp_engine_start waits for it. */
 int rp_engine_submit(struct rp_engine *engine, struct rp_request *request) RP_MUST_USE;
 /* Any thread: wakes the engine after request->cancelled was set or a hold was released. */
 void rp_engine_notify(struct rp_engine *engine);
@@ -189,8 +192,8 @@ static inline bool rp_engine_fits(const struct rp_engine *engine, uint32_t promp
 /* How many requests may wait: more than these in one go are never taken. */
 uint32_t rp_engine_queue_capacity(const struct rp_engine *engine);
 uint32_t rp_engine_max_model_len(const struct rp_engine *engine);
-/* Tokens of the longest prompt where prompts are computed whole, since the mask is not causal; 0: they may be cut. scored:
- * of a prompt with prompt_logprobs. */
+/* Tokens of the longest prompt where prompts are computed whole, since the mask is not causal; 0:
+ * they may be cut. scored: of a prompt with prompt_logprobs. */
 uint32_t rp_engine_whole_prompt_max(const struct rp_engine *engine, bool scored);
 /* What attention of a layer sees. */
 struct rp_engine_layer_mask {
@@ -206,15 +209,15 @@ void rp_engine_layer_mask(const struct rp_engine *engine, uint32_t layer,
 bool rp_engine_is_healthy(const struct rp_engine *engine);
 /* Why the device has failed, or NULL while it is healthy. */
 const char *rp_engine_failure(const struct rp_engine *engine);
-/* Last moment at which a step ended, the device was seen at work inside one, or nothing was to do; old:
- * the device hangs. */
+/* Last moment at which a step ended, the device was seen at work inside one, or nothing was to do;
+ * old: the device hangs. */
 uint64_t rp_engine_last_progress_ns(const struct rp_engine *engine);
 const struct rp_memory_plan *rp_engine_memory_plan(const struct rp_engine *engine);
-/* Steps since the start whose times are known: as many as metrics' `steps` once nothing is open and the thread
- * has come to rest. Any thread. */
+/* Steps since the start whose times are known: as many as metrics' `steps` once nothing is open and
+ * the thread has come to rest. Any thread. */
 uint64_t rp_engine_steps_timed(const struct rp_engine *engine);
-/* Copies the times of up to `capacity` of the last steps, oldest first; returns how many. The engine must be
- * at rest (rp_engine_steps_timed) or stopped: for benchmarks and tests. */
+/* Copies the times of up to `capacity` of the last steps, oldest first; returns how many. The
+ * engine must be at rest (rp_engine_steps_timed) or stopped: for benchmarks and tests. */
 uint32_t rp_engine_step_times(const struct rp_engine *engine, struct rp_step_times *out,
                               uint32_t capacity);
 /* Where its steps spend their time (step_profile.h, profile_report.h); constant, never NULL. */
@@ -226,7 +229,8 @@ void rp_engine_device_info(const struct rp_engine *engine, struct rp_device_info
 uint32_t rp_engine_graph_count(const struct rp_engine *engine);
 void rp_engine_graph(const struct rp_engine *engine, uint32_t index,
                      struct rp_engine_graph *out_graph);
-/* How long its steps took on the device; NULL: not known. Written by the engine thread, read by any. */
+/* How long its steps took on the device; NULL: not known. Written by the engine thread, read by
+ * any. */
 const struct rp_latency *rp_engine_step_latency(const struct rp_engine *engine, uint32_t index);
 
 #endif

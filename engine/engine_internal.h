@@ -1,6 +1,6 @@
 /* engine_internal.h - the engine's state, shared by engine.c (making it, the loop thread's calls),
- * engine_memory.c (slots, rings, pages), step_loop.c, engine_rings.c and sample_hold.c (the engine thread).
- * Every field without a remark belongs to the engine thread. */
+ * engine_memory.c (slots, rings, pages), step_loop.c, engine_rings.c and sample_hold.c (the engine
+ * thread). Every field without a remark belongs to the engine thread. */
 #ifndef RP_ENGINE_ENGINE_INTERNAL_H
 #define RP_ENGINE_ENGINE_INTERNAL_H
 
@@ -44,7 +44,7 @@ struct rp_engine {
     struct rp_batch batch;
     unsigned char *state, *rings, *host_pages;
     struct rp_device_memory memory_opened; /* when the device was opened */
-    uint64_t weights_bytes;                /* on a card: that the weights were given */
+    uint64_t weights_bytes;                /* on a GPU: that the weights were given */
     uint32_t prepared;                     /* matrices that were given to the device */
     size_t kv_reserved, kv_committed;      /* bytes of the pool's range */
 
@@ -64,8 +64,8 @@ struct rp_engine {
     _Atomic uint32_t queued; /* submitted, not admitted; both threads */
     sem_t wake_up;           /* posted by the loop thread; the engine sleeps on it when idle */
     _Atomic bool stopping;
-    _Atomic bool
-        wants_room; /* set by the engine thread before it sleeps, taken by the loop thread */
+    /* set by the engine thread before it sleeps, taken by the loop thread */
+    _Atomic bool wants_room;
     _Atomic uint64_t last_progress_ns;
     pthread_t thread;
     bool started, stopped; /* loop thread */
@@ -82,8 +82,8 @@ static inline uint32_t rp_engine_graph_index(const struct rp_engine *engine,
 int rp_engine_warm_up(struct rp_engine *engine, struct rp_error *err);
 
 /* engine_rings.c */
-/* Submits new requests to the scheduler; returns how many. One that it cannot queue now (its own event
- * store is full because the loop does not drain) is held and submitted again later. */
+/* Submits new requests to the scheduler; returns how many. One that it cannot queue now (its own
+ * event store is full because the loop does not drain) is held and submitted again later. */
 uint32_t rp_engine_accept(struct rp_engine *engine);
 /* Moves events to the loop's ring as far as it has room, and wakes the loop; returns how many. */
 uint32_t rp_engine_pump_events(struct rp_engine *engine);
@@ -91,11 +91,13 @@ uint32_t rp_engine_pump_events(struct rp_engine *engine);
 void rp_engine_flush(struct rp_engine *engine);
 /* Sleeps until another thread posts, at most ns (below a second). */
 void rp_engine_wait_for_post(struct rp_engine *engine, uint32_t ns);
-/* Nothing to do: sleeps until the loop thread posts for a request, a cancel, or, when something could not
- * be planned or an event not be pushed for want of room in the event ring, for having drained it. */
+/* Nothing to do: sleeps until the loop thread posts for a request, a cancel, or, when something
+ * could not be planned or an event not be pushed for want of room in the event ring, for having
+ * drained it. */
 void rp_engine_sleep(struct rp_engine *engine);
 
-/* peaks.c: config.measure_peaks: fills engine->peaks. Device memory that it needs is free again afterwards. */
+/* peaks.c: config.measure_peaks: fills engine->peaks. Device memory that it needs is free again
+ * afterwards. */
 int rp_engine_measure_peaks(struct rp_engine *engine, struct rp_error *err);
 
 /* engine_mask.c: the parameters' defaults. */
@@ -103,7 +105,7 @@ void rp_engine_init_mask(struct rp_engine *engine);
 
 /* engine_memory.c */
 int rp_engine_make_buffers(struct rp_engine *engine, struct rp_error *err);
-/* After the warm-up: on a card, maps the rest of the KV pool, settles page_count and the plan. */
+/* After the warm-up: on a GPU, maps the rest of the KV pool, settles page_count and the plan. */
 int rp_engine_map_pool(struct rp_engine *engine, struct rp_error *err);
 void rp_engine_free_buffers(struct rp_engine *engine);
 int rp_engine_no_memory(struct rp_error *err, const char *what, size_t bytes);

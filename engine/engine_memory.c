@@ -1,8 +1,9 @@
 /* engine_memory.c - what an engine has on its device: slots, rings, pages.
  *
- * The KV pool is a range of addresses. On the host all of it is there at once. On a card only the granule
- * with the padding page is, while the graphs are captured and replayed once; then what they left within
- * the limit is mapped behind it. The number of pages is data, no captured graph knows it. */
+ * The KV pool is a range of addresses. On the host all of it is there at once. On a GPU only the
+ * granule with the padding page is, while the graphs are captured and replayed once; then what they
+ * left within the limit is mapped behind it. The number of pages is data, no captured graph knows
+ * it. */
 #include "engine/card_plan.h"
 #include "engine/engine_internal.h"
 

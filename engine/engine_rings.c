@@ -1,5 +1,5 @@
-/* engine_rings.c - the engine thread's side of the two rings: requests in, events out, and its sleep when
- * neither has anything. */
+/* engine_rings.c - the engine thread's side of the two rings: requests in, events out, and its
+ * sleep when neither has anything. */
 #include "engine/engine_internal.h"
 
 #include "metrics/tick.h"

@@ -52,8 +52,8 @@ static void add_item(struct rp_memory_plan *plan, const char *name, uint64_t byt
     plan->total_bytes += on_host ? 0 : bytes;
 }
 
-/* Pages of the device pool: as told, or, on the host, as many as the longest sequences of all slots need
- * within the memory that is left; on a card all that is left, for the prefix cache. */
+/* Pages of the device pool: as told, or, on the host, as many as the longest sequences of all slots
+ * need within the memory that is left; on a GPU all that is left, for the prefix cache. */
 static int size_pool(const struct rp_engine_config *config, struct rp_engine_layout *out,
                      uint64_t free_bytes, uint32_t wanted_len, struct rp_error *err) {
     size_t page_bytes = out->kv.page_stride;
@@ -109,7 +109,7 @@ static int settle_context(const struct rp_engine_config *config, const struct rp
     return RP_OK;
 }
 
-/* Launches that a backend makes of one operator at most: attention's on a card. */
+/* Launches that a backend makes of one operator at most: attention's on a GPU. */
 #define LAUNCHES_PER_OP 4
 
 static void size_step(const struct rp_engine_config *config, const struct rp_model *model,
@@ -124,8 +124,8 @@ static void size_step(const struct rp_engine_config *config, const struct rp_mod
     /* Joins of every slot at once, and pages: those of a step's own tokens and of one long hit. */
     step->edit_capacity = config->max_num_seqs * RP_JOIN_EDITS_MAX + step->pages_per_slot +
                           config->max_num_seqs + step->token_capacity / page_tokens;
-    /* Two steps in flight and the one being written, each at most token_capacity, and a token more for each row
-     * that is scored. */
+    /* Two steps in flight and the one being written, each at most token_capacity, and a token more
+     * for each row that is scored. */
     step->prompt_ring_capacity = ceil_pow2(4 * (step->token_capacity + step->row_capacity));
     step->vocab = model->config.vocab;
     step->stamp_capacity = program->op_count * (out->on_card ? LAUNCHES_PER_OP : 1);
@@ -214,7 +214,8 @@ int rp_engine_layout_make(const struct rp_engine_config *config, const struct rp
     struct rp_step_view view;
     out->state_bytes = rp_step_state_carve(&out->step, NULL, &view);
     out->ring_bytes = rp_step_rings_carve(&out->step, NULL, &view);
-    /* A step gives each row two events at most, two steps are in flight; cancelled ones close too. */
+    /* A step gives each row two events at most, two steps are in flight; cancelled ones close
+     * too. */
     out->event_capacity =
         config->event_capacity
             ? config->event_capacity

@@ -1,5 +1,6 @@
-/* layout.h - every size of the engine, computed once from the configuration, the model and the device,
- * before anything is made. `reprise inspect` prints it; rp_engine_create makes exactly this.
+/* layout.h - every size of the engine, computed once from the configuration, the model and the
+ * device, before anything is made. `reprise inspect` prints it; rp_engine_create makes exactly
+ * this.
  * Thread: any. Memory: none kept. */
 #ifndef RP_ENGINE_LAYOUT_H
 #define RP_ENGINE_LAYOUT_H
@@ -8,9 +9,9 @@
 #include "engine/engine.h"
 #include "kvcache/kv_layout.h"
 
-/* Bytes on a card. An estimate until the engine has captured its graphs and measured them. */
+/* Bytes on a GPU. An estimate until the engine has captured its graphs and measured them. */
 struct rp_card_bytes {
-    uint64_t total; /* the card's memory */
+    uint64_t total; /* the GPU's memory */
     uint64_t limit; /* what --gpu-memory-utilization allows, of everybody together */
     uint64_t uses[RP_MEMORY_USE_COUNT];
     bool measured;
@@ -31,13 +32,14 @@ struct rp_engine_layout {
     struct rp_memory_plan plan;
 };
 
-/* config: resolved. program: the model's, emitted. device, memory: as they are now, before the weights
- * are on a card. Of a card NO_MEMORY says what is needed, what there is, and what would fit. */
+/* config: resolved. program: the model's, emitted. device, memory: as they are now, before the
+ * weights are on a GPU. Of a GPU NO_MEMORY says what is needed, what there is, and what would
+ * fit. */
 int rp_engine_layout_make(const struct rp_engine_config *config, const struct rp_model *model,
                           const struct rp_program *program, const struct rp_device_info *device,
                           const struct rp_device_memory *memory, struct rp_engine_layout *out,
                           struct rp_error *err) RP_MUST_USE;
-/* Writes out->plan from the sizes again: after the pool of a card was mapped. */
+/* Writes out->plan from the sizes again: after the pool of a GPU was mapped. */
 void rp_engine_layout_describe(struct rp_engine_layout *layout, const struct rp_model *model);
 
 /* The scheduler's view of the same numbers. */

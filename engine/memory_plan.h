@@ -7,7 +7,7 @@
 
 /* "1.23 GiB" */
 void rp_format_bytes(double bytes, char out[16]);
-/* One line per item of the device, the total, and, of a card, one for what lies on the host. */
+/* One line per item of the device, the total, and, of a GPU, one for what lies on the host. */
 void rp_memory_plan_text(const struct rp_memory_plan *plan, struct rp_buffer *out);
 
 #endif

@@ -1,8 +1,9 @@
 /* request.h - what the loop thread hands to the engine, and what comes back.
  *
- * A request lives in a slab of the loop thread. From rp_engine_submit until the loop has drained its
- * CLOSED event the engine borrows it: the loop changes nothing in it but `cancelled`. Every submitted
- * request gets exactly one CLOSED event, whatever happens; TOKEN events come before it, in order.
+ * A request lives in a slab of the loop thread. From rp_engine_submit until the loop has drained
+ * its CLOSED event the engine borrows it: the loop changes nothing in it but `cancelled`. Every
+ * submitted request gets exactly one CLOSED event, whatever happens; TOKEN events come before it,
+ * in order.
  *
  * All ids and ranges were checked by the server: the engine asserts, it does not parse. */
 #ifndef RP_ENGINE_REQUEST_H
@@ -20,8 +21,9 @@ struct rp_sampling {
     float min_p;       /* [0, 1], 0 = off */
     uint32_t top_k;    /* 0 = off */
     uint64_t seed;     /* always set: the server draws one when the client gave none */
-    /* On the logits, before the temperature. Repetition counts ids of prompt and answer (logit > 0: divided, else
-     * multiplied), the others those of the answer alone: logit - frequency * count - presence * (count > 0). */
+    /* On the logits, before the temperature. Repetition counts ids of prompt and answer (logit > 0:
+     * divided, else multiplied), the others those of the answer alone: logit - frequency * count -
+     * presence * (count > 0). */
     float repetition_penalty; /* above 0; 1 = off, and so is 0 */
     float presence_penalty;   /* 0 = off */
     float frequency_penalty;  /* 0 = off */
@@ -50,9 +52,10 @@ enum rp_finish_reason {
 };
 
 /* What the host must prepare for each token of a request before it is sampled, such as a grammar's
- * mask. Forward of the step runs meanwhile; only its sample launch waits, for all of the step's rows.
- * A hold that is not released within rp_engine_config.mask_deadline_ns after forward has ended ends its
- * request with RP_FINISH_MASK_DEADLINE. Belongs to its owner, borrowed until CLOSED. */
+ * mask. Forward of the step runs meanwhile; only its sample launch waits, for all of the step's
+ * rows. A hold that is not released within rp_engine_config.mask_deadline_ns after forward has
+ * ended ends its request with RP_FINISH_MASK_DEADLINE. Belongs to its owner, borrowed until
+ * CLOSED. */
 struct rp_sample_hold {
     /* Tokens of the answer that may be sampled: token i waits until released > i. Written by one
      * thread at a time, with release order; rp_engine_notify afterwards. */
@@ -68,9 +71,10 @@ struct rp_request {
     uint64_t id;
     const int32_t *prompt; /* borrowed until CLOSED */
     uint32_t prompt_count; /* at least 1 */
-    /* Which of the answers to one prompt (n) it is. Those from 1 on have the address of their prompt from number 0,
-     * were submitted behind it, and wait for its first token: then they share the prompt's full pages, if there is a
-     * prefix cache, and compute what is in the last one themselves, each in a page of its own. */
+    /* Which of the answers to one prompt (n) it is. Those from 1 on have the address of their
+     * prompt from number 0, were submitted behind it, and wait for its first token: then they share
+     * the prompt's full pages, if there is a prefix cache, and compute what is in the last one
+     * themselves, each in a page of its own. */
     uint32_t choice;
     uint32_t max_tokens; /* at least 1; prompt_count + max_tokens <= max_model_len */
     uint32_t min_tokens; /* stop ids may not be chosen before; <= max_tokens */
@@ -79,18 +83,21 @@ struct rp_request {
     int32_t stop_ids[RP_STOP_IDS_MAX];
     const struct rp_logit_bias *biases; /* (bias_count), each id once; borrowed until CLOSED */
     uint32_t bias_count;                /* at most RP_LOGIT_BIAS_MAX */
-    /* A bit for each id, bit id % 32 of word id / 32: only these may be chosen; NULL: all. Borrowed until CLOSED. */
+    /* A bit for each id, bit id % 32 of word id / 32: only these may be chosen; NULL: all. Borrowed
+     * until CLOSED. */
     const uint32_t *allowed;
     struct rp_sample_hold *hold; /* NULL: sampling waits for nothing */
-    /* Words one after the other, each its count of tokens and then its tokens: never the end of the answer. A word of
-     * two or more tokens forbids its last one where the others have just been chosen. Borrowed until CLOSED. */
+    /* Words one after the other, each its count of tokens and then its tokens: never the end of the
+     * answer. A word of two or more tokens forbids its last one where the others have just been
+     * chosen. Borrowed until CLOSED. */
     const int32_t *bad_words;
-    uint32_t
-        bad_word_ints; /* at most 2 * RP_BAD_TOKENS_MAX; a word: at most RP_BAD_WORD_MAX tokens */
+    /* at most 2 * RP_BAD_TOKENS_MAX; a word: at most RP_BAD_WORD_MAX tokens */
+    uint32_t bad_word_ints;
     bool logprobs; /* TOKEN events have rank and, of the likeliest tokens, the first top_logprobs */
     bool prompt_logprobs; /* the same as PROMPT events; takes nothing from the prefix cache */
     uint8_t top_logprobs, top_prompt_logprobs;
-    /* Of the model's mask program's parameters, in their order and ranges: all of them, or none for the defaults. */
+    /* Parameters of the model's mask program, in their order and ranges: all of them, or none for
+     * the defaults. */
     uint32_t mask_param_count;
     int32_t mask_params[RP_MASK_PARAMS_MAX];
     bool profile;        /* its steps are stamped (step_profile.h) */
@@ -110,8 +117,8 @@ struct rp_request {
     struct rp_request_stats stats; /* complete at CLOSED */
 };
 
-/* PROMPT: one for each position of the prompt from the second on, in order, before the first TOKEN; only where
- * prompt_logprobs asks for them. */
+/* PROMPT: one for each position of the prompt from the second on, in order, before the first TOKEN;
+ * only where prompt_logprobs asks for them. */
 enum rp_event_kind { RP_EVENT_TOKEN, RP_EVENT_CLOSED, RP_EVENT_PROMPT };
 
 struct rp_event {

@@ -25,8 +25,8 @@ bool rp_watchdog_check(struct rp_watchdog *watchdog, struct rp_engine *engine, u
     return !engine->hangs;
 }
 
-/* The row's request if sampling of the row waits for a hold. A request that ended since the step was
- * planned holds nothing: the device skips its row. */
+/* The row's request if sampling of the row waits for a hold. A request that ended since the step
+ * was planned holds nothing: the device skips its row. */
 static struct rp_request *holder(const struct rp_engine *engine, const struct rp_sched_row *row) {
     uint32_t pages;
     struct rp_request *request =

@@ -1,8 +1,8 @@
 /* scheduler.h - who computes what in the next step: a pure library.
  *
- * submit, cancel (a flag in the request), plan(now) -> step, commit(step, results). It knows no clock,
- * no device and no thread, and allocates nothing after init, so that a simulator can run millions of
- * steps anywhere and the engine links the same object.
+ * submit, cancel (a flag in the request), plan(now) -> step, commit(step, results). It knows no
+ * clock, no device and no thread, and allocates nothing after init, so that a simulator can run
+ * millions of steps anywhere and the engine links the same object.
  *
  * States of a sequence:   WAITING -> RUNNING <-> SWAPPED
  *                            |          |
@@ -10,32 +10,30 @@
  *
  * Run-ahead: plan may be called once more before commit: at most one planned step beyond the last
  * committed one with run_ahead 1, none with 0. A row planned for a sequence that turns out to have
- * stopped in the step before is wasted, never wrong. Pages and the slot of a closed sequence wait until
- * the last planned step that names them has been committed.
+ * stopped in the step before is wasted, never wrong. Pages and the slot of a closed sequence wait
+ * until the last planned step that names them has been committed.
  *
- * Admission (first come, first served): a slot, pages for the prompt and one more token now, and the
- * rule that nobody can get stuck: either all admitted sequences fit the device pool at their worst
- * (prompt + max_tokens), or all but the oldest fit the host pool. A sequence whose worst case does not
- * fit the device pool alone is refused at submit.
- * Preemption: when a running sequence needs a page and none is free or evictable, the youngest running
- * sequence is swapped out whole (its pages are copied to host pages); swapped sequences return in order
- * of age, before anybody new is admitted. It never recomputes.
- * Chunks: decode rows first, then prompt chunks in order of age; the chunk is cut so that the step fills
- * a token bucket.
- * Whole prompts (whole_prompts: the model's mask lets a token see what is behind it): each prompt is one chunk, never cut
- * and never taken from the prefix cache. Where it does not fit beside the decode rows, these leave it room in every other
- * step.
- * K and V are written for positions 0 .. prompt + max_tokens - 2: nothing reads those of the last token.
- * NaN: only logits without NaN prove that pages are clean, so pages are entered in the prefix cache when
- * a row that samples behind them is committed, never earlier. Pages without that proof are zeroed before
- * they are used again.
- * Scored prompts (prompt_logprobs): each token of a chunk takes one of the step's logit rows, so chunks are as short as
- * what is left of those; nothing is taken from the prefix cache.
- * Prefix cache: full pages only, the last prompt token is always recomputed (it must give logits), least
- * recently used pages go first, a hit compares the tokens (kv_prefix.h).
+ * Admission (first come, first served): a slot, pages for the prompt and one more token now, and
+ * the rule that nobody can get stuck: either all admitted sequences fit the device pool at their
+ * worst (prompt + max_tokens), or all but the oldest fit the host pool. A sequence whose worst case
+ * does not fit the device pool alone is refused at submit. Preemption: when a running sequence
+ * needs a page and none is free or evictable, the youngest running sequence is swapped out whole
+ * (its pages are copied to host pages); swapped sequences return in order of age, before anybody
+ * new is admitted. It never recomputes. Chunks: decode rows first, then prompt chunks in order of
+ * age; the chunk is cut so that the step fills a token bucket. Whole prompts (whole_prompts: the
+ * model's mask lets a token see what is behind it): each prompt is one chunk, never cut and never
+ * taken from the prefix cache. Where it does not fit beside the decode rows, these leave it room in
+ * every other step. K and V are written for positions 0 .. prompt + max_tokens - 2: nothing reads
+ * those of the last token. NaN: only logits without NaN prove that pages are clean, so pages are
+ * entered in the prefix cache when a row that samples behind them is committed, never earlier.
+ * Pages without that proof are zeroed before they are used again. Scored prompts (prompt_logprobs):
+ * each token of a chunk takes one of the step's logit rows, so chunks are as short as what is left
+ * of those; nothing is taken from the prefix cache. Prefix cache: full pages only, the last prompt
+ * token is always recomputed (it must give logits), least recently used pages go first, a hit
+ * compares the tokens (kv_prefix.h).
  *
- * Thread: one owner (the engine thread). Invariants: rp_scheduler_check, called after every plan and
- * commit in debug builds and by the simulator. */
+ * Thread: one owner (the engine thread). Invariants: rp_scheduler_check, called after every plan
+ * and commit in debug builds and by the simulator. */
 #ifndef RP_ENGINE_SCHEDULER_H
 #define RP_ENGINE_SCHEDULER_H
 
@@ -55,18 +53,18 @@ struct rp_scheduler_config {
     uint32_t max_model_len;      /* tokens of prompt and answer together */
     uint32_t page_edit_capacity; /* page-table entries that one step may write; at least pages of
                                     max_model_len */
-    const uint32_t
-        *token_buckets; /* ascending token counts of the captured mixed sets; the largest is the
-                                      token budget of a step. Copied. */
+    /* ascending token counts of the captured mixed sets; the largest is the token budget of a step.
+     * Copied. */
+    const uint32_t *token_buckets;
     uint32_t token_bucket_count;
     uint32_t decode_rows_max; /* rows of the largest decode set */
     uint32_t logit_rows_max;  /* rows of one step that may sample */
     uint32_t join_capacity;   /* sequences that may join in one step; 0: no limit but slot_count */
     bool prefix_cache;
     bool whole_prompts; /* not with prefix_cache */
-    bool
-        prefix_prompt_only; /* generated tokens are not cached: for kernels that do not give the same
-                                   bits in decode as in a prompt */
+    /* generated tokens are not cached: for kernels that do not give the same bits in decode as in a
+     * prompt */
+    bool prefix_prompt_only;
     bool run_ahead;
     uint64_t hash_key; /* secret of this process, for the prefix cache */
 };
@@ -88,7 +86,8 @@ struct rp_sched_page {
     uint32_t slot, index, page;
 };
 
-/* A sequence that enters its slot in this step: its parameters must be written before its first row. */
+/* A sequence that enters its slot in this step: its parameters must be written before its first
+ * row. */
 struct rp_sched_join {
     struct rp_request *request;
     uint32_t slot;
@@ -110,8 +109,9 @@ struct rp_sched_swap {
     bool out;
 };
 
-/* In stream order: copies, then zero_pages, then joins and pages (edits of the slots), then the rows. A
- * page may be copied out and given to another sequence in one step, and zeroed in between. */
+/* In stream order: copies, then zero_pages, then joins and pages (edits of the slots), then the
+ * rows. A page may be copied out and given to another sequence in one step, and zeroed in
+ * between. */
 struct rp_sched_step {
     uint64_t id; /* 1, 2, 3, ... */
     const struct rp_sched_row *rows;
@@ -140,13 +140,15 @@ struct rp_sched_scores {
     struct rp_logprob top[RP_LOGPROBS_MAX];
 };
 
-/* What the device said of one row of the step, in row order (struct rp_row_result of device/step.h). */
+/* What the device said of one row of the step, in row order (struct rp_row_result of
+ * device/step.h). */
 struct rp_sched_result {
     int32_t token; /* -1: none */
     float logprob;
     uint32_t flags; /* rp_sched_result_flags */
-    /* Of each token that got logits, in order: of a scored row for the token behind it; of a sampling row's last one,
-     * where the request asks for logprobs, for the sampled token. NULL when the step is not `scored`. */
+    /* One for each of the row's tokens with logits, in order: in a scored row for the next token of
+     * the prompt; at a sampling row's last one, with logprobs, for the sampled token. NULL when the
+     * step is not `scored`. */
     const struct rp_sched_scores *scores;
 };
 
@@ -158,8 +160,8 @@ enum rp_sched_result_flags {
     RP_SCHED_RESULT_WITHHELD = 8
 };
 
-/* What a request was doing when it was swapped out. The cause is always one: an older request needed a page for its
- * next token. */
+/* What a request was doing when it was swapped out. The cause is always one: an older request
+ * needed a page for its next token. */
 enum rp_preempted { RP_PREEMPTED_PREFILL, RP_PREEMPTED_DECODE, RP_PREEMPTED_COUNT };
 
 struct rp_sched_stats {
@@ -178,11 +180,12 @@ void rp_scheduler_destroy(struct rp_scheduler *scheduler);
  * rp_scheduler_fits first, so this is for the engine's own safety). */
 int rp_scheduler_submit(struct rp_scheduler *scheduler, struct rp_request *request) RP_MUST_USE;
 
-/* Tokens of the longest prompt that one step holds, where prompts are computed whole; 0: they may be cut. scored: a prompt
- * with prompt_logprobs, of which each token takes a row of logits. */
+/* Tokens of the longest prompt that one step holds, where prompts are computed whole; 0: they may
+ * be cut. scored: a prompt with prompt_logprobs, of which each token takes a row of logits. */
 uint32_t rp_scheduler_whole_prompt_max(const struct rp_scheduler_config *config, bool scored);
 
-/* The largest max_tokens that a request with this prompt may have; 0: the prompt itself is too long. */
+/* The largest max_tokens that a request with this prompt may have; 0: the prompt itself is too
+ * long. */
 uint32_t rp_scheduler_output_max(const struct rp_scheduler_config *config, uint32_t prompt_count);
 /* Whether a request of this size could ever be served with this configuration. */
 static inline bool rp_scheduler_fits(const struct rp_scheduler_config *config,
@@ -190,13 +193,13 @@ static inline bool rp_scheduler_fits(const struct rp_scheduler_config *config,
     return max_tokens >= 1 && max_tokens <= rp_scheduler_output_max(config, prompt_count);
 }
 
-/* Plans one step. event_room: free entries of the ring that the events go to; what is not drained yet and
- * what steps in flight may produce is counted against it here. A row needs two (its token and its end);
- * rows that might not find room are not planned. The ends of cancelled requests may come without
- * reservation: they wait in the scheduler until they are drained.
- * False: nothing to do now (no step is made, but CLOSED events of cancelled requests may be waiting). Also
- * false while as many steps are in flight as run_ahead allows. The step's arrays live until it is
- * committed. now_ns stamps request->scheduled_ns and the ends of cancelled requests. */
+/* Plans one step. event_room: free entries of the ring that the events go to; what is not drained
+ * yet and what steps in flight may produce is counted against it here. A row needs two (its token
+ * and its end); rows that might not find room are not planned. The ends of cancelled requests may
+ * come without reservation: they wait in the scheduler until they are drained. False: nothing to do
+ * now (no step is made, but CLOSED events of cancelled requests may be waiting). Also false while
+ * as many steps are in flight as run_ahead allows. The step's arrays live until it is committed.
+ * now_ns stamps request->scheduled_ns and the ends of cancelled requests. */
 bool rp_scheduler_plan(struct rp_scheduler *scheduler, uint64_t now_ns, uint32_t event_room,
                        struct rp_sched_step *out_step);
 
@@ -207,13 +210,14 @@ void rp_scheduler_commit(struct rp_scheduler *scheduler, uint64_t step_id,
 /* Takes the next event in order; false when there is none. Drain after each plan and commit. */
 bool rp_scheduler_next_event(struct rp_scheduler *scheduler, struct rp_event *out_event);
 
-/* Closes everything waiting or admitted with this reason (device failure, shutdown). Planned steps are
- * forgotten; nothing may be planned after. */
+/* Closes everything waiting or admitted with this reason (device failure, shutdown). Planned steps
+ * are forgotten; nothing may be planned after. */
 void rp_scheduler_fail_all(struct rp_scheduler *scheduler, enum rp_finish_reason reason,
                            uint64_t now_ns);
 
-/* Whose row it is that stands in a planned, uncommitted step for this slot, and how many pages it holds on the
- * device; NULL when that request has ended meanwhile (rp_sched_row.request is then no longer to be read). */
+/* Whose row it is that stands in a planned, uncommitted step for this slot, and how many pages it
+ * holds on the device; NULL when that request has ended meanwhile (rp_sched_row.request is then no
+ * longer to be read). */
 struct rp_request *rp_scheduler_request_of(const struct rp_scheduler *scheduler, uint32_t slot,
                                            uint32_t *out_pages);
 
@@ -230,7 +234,8 @@ void rp_scheduler_watch_pages(struct rp_scheduler *scheduler,
                               void (*note)(void *ctx, uint32_t page, enum rp_kv_state from,
                                            enum rp_kv_state to),
                               void *ctx);
-/* Any thread: the device pool's map (kvcache/kv_pool.h), as far as it fits; returns the pages there are. */
+/* Any thread: the device pool's map (kvcache/kv_pool.h), as far as it fits; returns the pages there
+ * are. */
 uint32_t rp_scheduler_page_map(const struct rp_scheduler *scheduler, uint32_t *out,
                                uint32_t capacity);
 

@@ -32,8 +32,9 @@ static bool cannot_get_stuck(const struct rp_scheduler *scheduler, uint32_t wors
 }
 
 /* Longest beginning of the prompt that is in the prefix table, in whole pages and without the last
- * token, which must give logits; of a prompt that is to be scored all must. Pages go to scheduler->match; out_cached: how many of them only
- * the cache holds; out_chain: the hash of the last one. */
+ * token, which must give logits; of a prompt that is to be scored all must. Pages go to
+ * scheduler->match; out_cached: how many of them only the cache holds; out_chain: the hash of the
+ * last one. */
 static uint32_t match_prefix(const struct rp_scheduler *scheduler, const struct rp_request *request,
                              struct rp_hash128 *out_chain, uint32_t *out_cached) {
     const struct rp_kv_prefix *prefix = &scheduler->prefix;
@@ -106,8 +107,8 @@ static void enter(struct rp_scheduler *scheduler, struct rp_step_store *step,
     RP_ASSERT(planned);
 }
 
-/* Whether the pages that the request is to share are still being computed. They are in the prefix table with the first
- * token of number 0; whoever does not find them then computes them. */
+/* Whether the pages that the request is to share are still being computed. They are in the prefix
+ * table with the first token of number 0; whoever does not find them then computes them. */
 static bool must_wait_for_prompt(const struct rp_scheduler *scheduler,
                                  const struct rp_request *request) {
     if (request->choice == 0 || request->prompt_logprobs || !scheduler->config.prefix_cache ||

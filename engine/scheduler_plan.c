@@ -70,8 +70,9 @@ static bool prompts_want_room(const struct rp_scheduler *scheduler) {
     return false;
 }
 
-/* The prompt at the head of the queue that must be computed whole and to which decode rows leave room; NULL: none. Not
- * twice running, so that they are not held up by one prompt after the other. */
+/* The prompt at the head of the queue that must be computed whole and to which decode rows leave
+ * room; NULL: none. Not twice running, so that they are not held up by one prompt after the
+ * other. */
 static const struct rp_request *prompt_to_yield_to(const struct rp_scheduler *scheduler) {
     if (!scheduler->config.whole_prompts || !scheduler->waiting_count ||
         !scheduler->free_slot_count || scheduler->swapped_count || scheduler->decodes_yielded)
@@ -122,7 +123,8 @@ static uint32_t order_decodes(struct rp_scheduler *scheduler, const struct rp_st
     return count;
 }
 
-/* first: a prompt that these rows leave room to, or NULL. Once more in a step: those rows that were left out. */
+/* first: a prompt that these rows leave room to, or NULL. Once more in a step: those rows that were
+ * left out. */
 static void plan_decodes(struct rp_scheduler *scheduler, struct rp_step_store *step,
                          const struct rp_request *first) {
     uint32_t limit = decode_limit(scheduler, step), before = step->row_count, wrap, chosen;
@@ -131,8 +133,8 @@ static void plan_decodes(struct rp_scheduler *scheduler, struct rp_step_store *s
     limit -= RP_MIN(limit, before);
     uint32_t count = order_decodes(scheduler, step, limit, &wrap);
     chosen = RP_MIN(count, limit);
-    /* Of those whose turn it is the oldest go first: only younger ones without a row yet can be
-     * swapped out for a page. The rest stand by for those that must wait. */
+    /* The oldest of those whose turn it is go first: only younger ones without a row yet can be
+     * swapped out for a page. The others get rows that these cannot use. */
     for (uint32_t pass = 0; pass < 3 && limit > 0; pass++) {
         uint32_t begin = pass == 0 ? RP_MIN(wrap, chosen) : pass == 1 ? 0 : chosen;
         uint32_t end = pass == 0 ? chosen : pass == 1 ? RP_MIN(wrap, chosen) : count;
@@ -209,7 +211,8 @@ static void cut_last_chunk(struct rp_scheduler *scheduler, struct rp_step_store 
     sequence->planned_length -= moved;
 }
 
-/* How many tokens may get logits without losing an event: those of the steps in flight come first. */
+/* How many tokens may get logits without losing an event: those of the steps in flight come
+ * first. */
 static uint32_t sample_room(const struct rp_scheduler *scheduler, uint32_t event_room) {
     const struct rp_scheduler_config *config = &scheduler->config;
     uint32_t own_room = RP_SCHED_IN_FLIGHT_MAX * RP_SCHED_ROW_EVENTS * config->row_capacity;

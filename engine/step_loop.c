@@ -2,9 +2,9 @@
  *
  *   launch n+1 | device runs n | read n, commit n, emit its tokens | plan n+2 | ...
  *
- * With run-ahead one step is always queued on the device while another runs, so the device never waits
- * for the host. Nothing here allocates or takes a lock; it sleeps only when there is nothing to do or when
- * it waits for the device. */
+ * With run-ahead one step is always queued on the device while another runs, so the device never
+ * waits for the host. Nothing here allocates or takes a lock; it sleeps only when there is nothing
+ * to do or when it waits for the device. */
 #include "engine/engine_internal.h"
 
 #include "base/clock.h"
@@ -60,7 +60,7 @@ static void check_invariants(struct rp_engine *engine) {
     }
 }
 
-/* --- Launch ------------------------------------------------------------------------------------ */
+/* --- Launch ----------------------------------------------------------------------------------- */
 
 static unsigned char *page_address(struct rp_engine *engine, bool host, uint32_t page) {
     unsigned char *base = host ? engine->host_pages : engine->layout.kv.base;
@@ -148,7 +148,7 @@ static bool launch_held_sample(struct rp_engine *engine) {
     return true;
 }
 
-/* --- Wait and commit --------------------------------------------------------------------------- */
+/* --- Wait and commit -------------------------------------------------------------------------- */
 
 /* Watchdog poll interval. */
 #define WATCH_NS 100000000u
@@ -188,7 +188,7 @@ static void complete_step(struct rp_engine *engine) {
     rp_observe_committed(engine, &oldest);
 }
 
-/* --- A turn ------------------------------------------------------------------------------------ */
+/* --- A turn ----------------------------------------------------------------------------------- */
 
 /* Steps that may be on the device at once. */
 static uint32_t pending_limit(const struct rp_engine *engine) {
@@ -242,8 +242,8 @@ static bool turn(struct rp_engine *engine) {
     return sampled || planned || emitted || completes;
 }
 
-/* Every open request gets its CLOSED event; those that the event ring has no room for follow when the
- * loop thread has drained it (rp_engine_next_event). */
+/* Every open request gets its CLOSED event; those that the event ring has no room for follow when
+ * the loop thread has drained it (rp_engine_next_event). */
 static void close_everything(struct rp_engine *engine) {
     if (!engine->failed && engine->backend->synchronize(engine->device) != RP_OK)
         fail(engine, "while shutting down");

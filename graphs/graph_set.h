@@ -6,8 +6,8 @@
  *   launch   forward, then sample: two replays with no argument to change. The host may prepare what
  *            SAMPLE reads (late flags, device/step.h) between the two calls
  *
- * It captures a program and knows nothing of models or requests.
- * A bucket whose capture fails is left out, logged and counted; a step then runs in the next larger one.
+ * It captures a program and knows nothing of models or requests. A bucket whose capture fails is
+ * left out, logged and counted; a step then runs in the next larger one.
  * Thread: the engine thread. Memory: all at create. */
 #ifndef RP_GRAPHS_GRAPH_SET_H
 #define RP_GRAPHS_GRAPH_SET_H

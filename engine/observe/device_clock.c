@@ -5,7 +5,8 @@ static int64_t offset_at(const struct rp_device_clock *clock, uint64_t device_ns
     return clock->offset_ns + (int64_t)(since * clock->drift);
 }
 
-/* A slice is over: its minimum against the one before gives the drift, and is where the estimate goes on from. */
+/* A slice is over: its minimum against the one before gives the drift, and is where the estimate
+ * goes on from. */
 static void end_slice(struct rp_device_clock *clock) {
     bool enough = clock->steps >= RP_DEVICE_CLOCK_STEPS_MIN;
     if (enough && clock->has_before && clock->least_at_ns > clock->before_at_ns) {

@@ -21,8 +21,8 @@ static void wait_for_steps(const struct rp_engine *engine) {
         (void)nanosleep(&pause, NULL);
 }
 
-/* Steps that were read since a time, or begun since then. The ring holds few seconds of short steps: what is to be
- * compared is copied when it is there. */
+/* Steps that were read since a time, or begun since then. The ring holds few seconds of short
+ * steps: what is to be compared is copied when it is there. */
 struct steps {
     struct rp_step_record *records;
     uint32_t count;

@@ -1,4 +1,5 @@
-/* device_counting.h - what the device's hardware counts while steps run (device/counters.h), and what that did to them.
+/* device_counting.h - what the device's hardware counts while steps run (device/counters.h), and
+ * what that did to them.
  * Threads: as named at each call. */
 #ifndef RP_ENGINE_DEVICE_COUNTING_H
 #define RP_ENGINE_DEVICE_COUNTING_H
@@ -8,8 +9,9 @@
 
 struct rp_engine;
 
-/* A worker: device/counters.h, measure. UNSUPPORTED where the backend has none. The engine thread is not asked. slowdown:
- * steps meanwhile, and those of the second behind it, against those of the ten seconds before. */
+/* A worker: device/counters.h, measure. UNSUPPORTED where the backend has none. The engine thread
+ * is not asked. slowdown: steps meanwhile, and those of the second behind it, against those of the
+ * ten seconds before. */
 int rp_engine_count_device(struct rp_engine *engine,
                            const struct rp_device_counter_options *options,
                            struct rp_device_counters *out, struct rp_profile_slowdown *slowdown,

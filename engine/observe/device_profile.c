@@ -60,7 +60,7 @@ void rp_engine_profiler_close(struct rp_engine *engine) {
     set_state(engine, RP_DEVICE_PROFILE_NONE);
 }
 
-/* ---- engine thread ---------------------------------------------------------------------------------------- */
+/* --- engine thread ---------------------------------------------------------------------------- */
 
 static void fail_profile(struct rp_engine *engine) { set_state(engine, RP_DEVICE_PROFILE_FAILED); }
 
@@ -104,14 +104,15 @@ bool rp_device_profile_turn(struct rp_engine *engine) {
     return false;
 }
 
-/* ---- tables ----------------------------------------------------------------------------------------------- */
+/* --- tables ----------------------------------------------------------------------------------- */
 
 int rp_engine_profiler_read(struct rp_engine *engine, struct rp_profile_records *out,
                             struct rp_error *err) {
     return engine->backend->profiler->read(engine->observer.device_profile.profile, out, err);
 }
 
-/* Steps of the copy that were traced, each node from its first kernel's begin to its last one's end. */
+/* Steps of the copy that were traced, each node from its first kernel's begin to its last one's
+ * end. */
 static bool lay_over(const struct rp_engine *engine, const struct rp_profile_records *records,
                      struct rp_profile_copy *copy) {
     const struct rp_profile_nodes *nodes = &engine->observer.profile->nodes;
@@ -126,7 +127,8 @@ static bool lay_over(const struct rp_engine *engine, const struct rp_profile_rec
         const struct rp_kernel_record *record = &records->records[i];
         if (record->replay == UINT32_MAX)
             continue;
-        /* Two replays a step: forward, then sample. Records come in order, but for neighbors that overlap. */
+        /* Two replays a step: forward, then sample. Records come in order, but for neighbors that
+         * overlap. */
         uint64_t step = first_step + record->replay / 2;
         while (at + 1 < copy->count && copy->steps[at].step < step)
             at++;

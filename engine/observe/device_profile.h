@@ -1,4 +1,5 @@
-/* device_profile.h - a session's kernels as the device's driver traces them (device/profiler.h), beside its stamps.
+/* device_profile.h - a session's kernels as the device's driver traces them (device/profiler.h),
+ * beside its stamps.
  *
  *   worker: open -> engine thread: begins when nothing is under way -> session -> asked to end, or a cap is reached:
  *   the engine thread ends it when nothing is under way -> worker: table, close
@@ -41,13 +42,15 @@ void rp_engine_profiler_close(struct rp_engine *engine);
 /* A worker, after it has ended: reads the records once, for the tables. */
 int rp_engine_profiler_read(struct rp_engine *engine, struct rp_profile_records *out,
                             struct rp_error *err) RP_MUST_USE;
-/* As rp_engine_profile_table, of a session's steps that were traced, with kernels' times in place of stamps: a launch is
- * from the begin of its first kernel to the end of its last, a step likewise. */
+/* As rp_engine_profile_table, of a session's steps that were traced, with kernels' times in place
+ * of stamps: a launch is from the begin of its first kernel to the end of its last, a step
+ * likewise. */
 int rp_engine_profile_kernels(const struct rp_engine *engine, const struct rp_profile_query *query,
                               const struct rp_profile_records *records,
                               struct rp_profile_table *out) RP_MUST_USE;
 
-/* Engine thread, before planning: begins or ends what is asked for. True: nothing may be planned now. */
+/* Engine thread, before planning: begins or ends what is asked for. True: nothing may be planned
+ * now. */
 bool rp_device_profile_turn(struct rp_engine *engine);
 
 #endif

@@ -1,8 +1,9 @@
 /* engine_account.c - the account of device time (request_account.h) of an engine. */
 #include "engine/engine_internal.h"
 
-/* Operations in the time of a byte, by data sheets: an H200 does 989e12 in bf16 and reads 4.8e12 bytes a second; CPU
- * cores with vectors lie near ten. Only how a step is split between its prompt and its decode rows hangs on it. */
+/* Operations in the time of a byte, by data sheets: an H200 does 989e12 in bf16 and reads 4.8e12
+ * bytes a second; CPU cores with vectors lie near ten. Only how a step is split between its prompt
+ * and its decode rows hangs on it. */
 static const double card_balance = 206, cpu_balance = 10;
 
 int rp_engine_account_init(struct rp_engine *engine, const struct rp_program *program,

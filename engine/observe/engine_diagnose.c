@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-/* Of steps and the idle time before each; and behind the last one, while there is nothing to do. */
+/* Steps, and the idle time before each and after the last one while there is nothing to do. */
 static void add_records(const struct rp_step_record *records, uint32_t count, uint64_t since_ns,
                         uint64_t now_ns, struct rp_diagnose_input *out) {
     uint64_t idle[RP_IDLE_CAUSE_COUNT] = {0}, busy = 0, tokens = 0, host = 0, last = since_ns;
@@ -39,7 +39,7 @@ static void add_records(const struct rp_step_record *records, uint32_t count, ui
     }
 }
 
-/* Of launches: how their time parts by what bounds them. */
+/* Launches: how their time divides by what bounds them. */
 static void add_launches(const struct rp_profile_table *table, struct rp_diagnose_input *out) {
     const struct rp_profile_footer *footer = &table->footer;
     double shares[4] = {0}, bytes = 0, flops = 0, seconds = (double)footer->replay_ns * 1e-9;

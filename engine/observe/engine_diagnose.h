@@ -1,4 +1,5 @@
-/* engine_diagnose.h - the numbers that metrics/diagnose.h judges by, from the last seconds of an engine.
+/* engine_diagnose.h - the numbers that metrics/diagnose.h judges by, from the last seconds of an
+ * engine.
  * Thread: any but the engine's; it allocates, and takes milliseconds. */
 #ifndef RP_ENGINE_ENGINE_DIAGNOSE_H
 #define RP_ENGINE_ENGINE_DIAGNOSE_H

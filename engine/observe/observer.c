@@ -29,7 +29,7 @@ void rp_observer_deinit(struct rp_observer *observer) {
 
 void rp_observe_start(struct rp_engine *engine) { rp_step_trace_begin(engine); }
 
-/* --- Turns ------------------------------------------------------------------------------------- */
+/* --- Turns ------------------------------------------------------------------------------------ */
 
 uint64_t rp_observe_turn_begin(struct rp_engine *engine) {
     engine->observer.waited_ns = 0;
@@ -43,7 +43,7 @@ void rp_observe_turn_end(struct rp_engine *engine, uint64_t began_ns, bool has_r
         rp_engine_note_turn(engine, rp_tick_ns() - began_ns);
 }
 
-/* --- Requests ---------------------------------------------------------------------------------- */
+/* --- Requests --------------------------------------------------------------------------------- */
 
 void rp_observe_accepted(struct rp_engine *engine, const struct rp_request *request) {
     rp_step_profile_open(engine->observer.profile, request);
@@ -70,7 +70,7 @@ void rp_observe_closed(struct rp_engine *engine, struct rp_request *request) {
     rp_account_close(&engine->observer.account, request);
 }
 
-/* --- Steps ------------------------------------------------------------------------------------- */
+/* --- Steps ------------------------------------------------------------------------------------ */
 
 uint64_t rp_observe_planned(struct rp_engine *engine, const struct rp_sched_step *step,
                             uint32_t event_room, uint64_t began_ns) {
@@ -157,7 +157,7 @@ void rp_observe_committed(struct rp_engine *engine, const struct rp_pending_step
                        step->device_step);
 }
 
-/* --- Idle -------------------------------------------------------------------------------------- */
+/* --- Idle ------------------------------------------------------------------------------------- */
 
 void rp_observe_slept(struct rp_engine *engine, enum rp_idle_cause cause) {
     rp_step_trace_span(engine, RP_TRACE_SLEEP, cause, 0, 0, 0);

@@ -1,12 +1,14 @@
-/* observer.h - everything that watches the engine thread: metrics, the flight recorder's events, step
- * records, profiles, and the account of device time by request. The step loop calls it at these points:
+/* observer.h - everything that watches the engine thread: metrics, the flight recorder's events,
+ * step records, profiles, and the account of device time by request. The step loop calls it at
+ * these points:
  *
  *   a turn:     turn_begin .......................................................... turn_end
  *   a step:        planned -> launching -> launched -> waited -> read -> committed
  *   a request:  accepted -> event (tokens) -> closed
  *
  * Thread: the engine thread; other threads read what each part of it documents as readable.
- * Memory: all at init. Cost: one clock read for each span; nothing allocates, locks or calls the system. */
+ * Memory: all at init. Cost: one clock read for each span; nothing allocates, locks or calls the
+ * system. */
 #ifndef RP_ENGINE_OBSERVER_H
 #define RP_ENGINE_OBSERVER_H
 
@@ -67,8 +69,8 @@ void rp_observe_event(struct rp_engine *engine, const struct rp_event *event);
 /* The request's CLOSED event is about to be pushed: completes its stats. */
 void rp_observe_closed(struct rp_engine *engine, struct rp_request *request);
 
-/* The scheduler was called at began_ns with so much room in the event ring. step: NULL: nothing to do.
- * Returns now. */
+/* The scheduler was called at began_ns with so much room in the event ring. step: NULL: nothing to
+ * do. Returns now. */
 uint64_t rp_observe_planned(struct rp_engine *engine, const struct rp_sched_step *step,
                             uint32_t event_room, uint64_t began_ns);
 /* Before the packet is written. Returns rp_packet_flags to add to it. */

@@ -50,7 +50,7 @@ void rp_engine_page_use(const struct rp_engine *engine, struct rp_page_use *out)
                                 .peak_held = rp_gauge_read(&watch->peak_held),
                                 .peak_host = rp_gauge_read(&watch->peak_host),
                                 .wasted_tokens = rp_gauge_read(&watch->wasted_tokens)};
-    /* Of a moment ago: by now some of those pages may be free. */
+    /* Counted a moment ago: some of those pages may be free by now. */
     out->wasted_tokens = RP_MIN(out->wasted_tokens, out->held * (int64_t)out->page_tokens);
 }
 

@@ -1,4 +1,5 @@
-/* page_watch.h - what other threads may see of the KV pages: counts, peaks, a map, and a history on request.
+/* page_watch.h - what other threads may see of the KV pages: counts, peaks, a map, and a history on
+ * request.
  *
  * Thread: the engine thread writes; the calls below are for any one other thread (the loop's).
  * Memory: the history's ring is made when it is first switched on, and kept. */
@@ -36,11 +37,12 @@ struct rp_page_use {
 };
 
 void rp_engine_page_use(const struct rp_engine *engine, struct rp_page_use *out);
-/* Words of kv_pool.h's map, the padding page (0) first; returns the pages there are, however many fit. */
+/* Words of kv_pool.h's map, the padding page (0) first; returns the pages there are, however many
+ * fit. */
 uint32_t rp_engine_page_map(const struct rp_engine *engine, uint32_t *out, uint32_t capacity);
 void rp_engine_page_reset_peaks(struct rp_engine *engine);
-/* Every change of a page's state becomes an event from now on, the newest RP_PAGE_HISTORY_EVENTS are kept.
- * False when memory is out. */
+/* Every change of a page's state becomes an event from now on, the newest RP_PAGE_HISTORY_EVENTS
+ * are kept. False when memory is out. */
 bool rp_engine_page_history_start(struct rp_engine *engine);
 void rp_engine_page_history_stop(struct rp_engine *engine);
 bool rp_engine_page_history_is_on(const struct rp_engine *engine);
@@ -51,7 +53,8 @@ uint64_t rp_engine_page_address(const struct rp_engine *engine);
 
 /* Engine thread: the numbers of this moment. */
 void rp_page_watch_update(struct rp_page_watch *watch, const struct rp_sched_stats *stats);
-/* wasted_tokens, which takes a walk over all that run: once a millisecond, and when nothing runs. */
+/* wasted_tokens, which takes a walk over all that run: once a millisecond, and when nothing
+ * runs. */
 void rp_page_watch_waste(struct rp_page_watch *watch, const struct rp_scheduler *scheduler,
                          uint32_t running, uint64_t now_ns);
 /* rp_kv_pool.note: ctx is a struct rp_page_watch. */

@@ -1,8 +1,10 @@
-/* peaks.c - what the device reads and computes in a second: the roofline that profiles hold launches against.
+/* peaks.c - what the device reads and computes in a second: the roofline that profiles hold
+ * launches against.
  *
- * Measured once, on the idle device, before it is ready, with the backend's own kernels: a range of memory that no cache
- * holds is read, and a product of a large chunk is computed. The best of a few counts, since anything else that runs can
- * only lower it. Tens of milliseconds; what cannot be measured stays 0. */
+ * Measured once, on the idle device, before it is ready, with the backend's own kernels: a range of
+ * memory that no cache holds is read, and a product of a large chunk is computed. The best of a few
+ * counts, since anything else that runs can only lower it. Tens of milliseconds; what cannot be
+ * measured stays 0. */
 #include "base/clock.h"
 #include "base/log.h"
 #include "engine/engine_internal.h"

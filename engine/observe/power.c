@@ -22,7 +22,7 @@ static const char *const reason_labels[RP_POWER_REASONS] = {
 #undef X
 };
 
-/* ---- arithmetic ---------------------------------------------------------------------------------------- */
+/* --- arithmetic ------------------------------------------------------------------------------- */
 
 static uint64_t energy_since(const struct rp_power_sums *sums, const struct rp_nvml_sample *sample,
                              uint64_t ms) {
@@ -58,7 +58,7 @@ void rp_power_add(struct rp_power_sums *sums, uint64_t now_ns, const struct rp_n
     view->sample = *sample;
 }
 
-/* ---- the thread ---------------------------------------------------------------------------------------- */
+/* --- the thread ------------------------------------------------------------------------------- */
 
 struct rp_power {
     struct rp_power_config config;
@@ -154,7 +154,7 @@ void rp_power_read(struct rp_power *power, struct rp_power_view *out) {
     pthread_mutex_unlock(&power->lock);
 }
 
-/* ---- metrics ------------------------------------------------------------------------------------------- */
+/* --- metrics ---------------------------------------------------------------------------------- */
 
 /* X(what a sample must have, name, family, unit, help, value) */
 #define GAUGES(X)                                                                                  \

@@ -1,9 +1,9 @@
-/* power.h - a card's power, clocks and energy once a second, and joules a token.
+/* power.h - a GPU's power, clocks and energy once a second, and joules a token.
  *
- * A thread of its own asks NVML (device/nvml.h), puts a POWER event into its ring, and publishes what it saw; neither
- * the engine nor the loop thread ever waits for it. NVML's energy moves every 20 to 100 ms, so that nothing shorter than
- * a second is ever divided: joules a token are those of the last RP_POWER_WINDOW seconds, idle ones included, over the
- * tokens generated in them.
+ * A thread of its own asks NVML (device/nvml.h), puts a POWER event into its ring, and publishes
+ * what it saw; neither the engine nor the loop thread ever waits for it. NVML's energy moves every
+ * 20 to 100 ms, so that nothing shorter than a second is ever divided: joules a token are those of
+ * the last RP_POWER_WINDOW seconds, idle ones included, over the tokens generated in them.
  *
  * Thread: start and stop by one owner; read: any. Memory: all at start. */
 #ifndef RP_ENGINE_POWER_H
@@ -35,15 +35,15 @@ struct rp_power_sums {
     uint32_t count; /* samples added */
 };
 
-/* A sample and the tokens generated until then. An energy that is less than the one before (a card that was reset)
- * counts as nothing; without the counter, power times time stands for it. */
+/* A sample and the tokens generated until then. An energy that is less than the one before (a GPU
+ * that was reset) counts as nothing; without the counter, power times time stands for it. */
 void rp_power_add(struct rp_power_sums *sums, uint64_t now_ns, const struct rp_nvml_sample *sample,
                   uint64_t tokens);
 
 /* ---- the thread */
 
 struct rp_power_config {
-    const char *pci_bus_id;          /* of the card; read by start alone, as library is */
+    const char *pci_bus_id;          /* of the GPU; read by start alone, as library is */
     const char *library;             /* NULL: the driver's */
     const struct rp_counter *tokens; /* generated so far; NULL: none */
     struct rp_trace_ring *ring;      /* the thread's own; NULL: no events */
@@ -59,7 +59,8 @@ void rp_power_stop(struct rp_power *power); /* NULL is legal */
 /* What the last sample left. */
 void rp_power_read(struct rp_power *power, struct rp_power_view *out);
 
-/* The gauges and counters reprise_gpu_*, reprise_energy_joules_total and reprise_generated_token_joules. */
+/* The gauges and counters reprise_gpu_*, reprise_energy_joules_total and
+ * reprise_generated_token_joules. */
 void rp_power_register(struct rp_power *power, struct rp_registry *registry);
 
 #endif

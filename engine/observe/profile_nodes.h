@@ -1,9 +1,11 @@
-/* profile_nodes.h - what the launches of each captured bucket are: the operators behind them, and what these cost.
+/* profile_nodes.h - what the launches of each captured bucket are: the operators behind them, and
+ * what these cost.
  *
- * A program is freed once it is captured; this keeps the few numbers of it that a profile needs. Costs are linear in
- * what a step holds, so that they are kept as factors: an operator's bytes are fixed + per token x tokens + per logit row
- * x logit rows, and attention's are per position read. They are those of backend/op_cost.h: each operator by itself, so
- * that a launch that fuses several counts what passes between them, which never leaves the processor.
+ * A program is freed once it is captured; this keeps the few numbers of it that a profile needs.
+ * Costs are linear in what a step holds, so that they are kept as factors: an operator's bytes are
+ * fixed + per token x tokens + per logit row x logit rows, and attention's are per position read.
+ * They are those of backend/op_cost.h: each operator by itself, so that a launch that fuses several
+ * counts what passes between them, which never leaves the processor.
  *
  * Thread: any, constant after make. Memory: all at make. */
 #ifndef RP_ENGINE_PROFILE_NODES_H
@@ -62,15 +64,15 @@ const struct rp_profile_op *rp_profile_node_attention(const struct rp_profile_no
                                                       const struct rp_profile_node *node);
 
 #define RP_PROFILE_NAME_MAX 112
-/* Its operators' names joined with '+', cut where they do not fit; without `layers` the layer's number is left out of
- * each. A launch that repeats the one before it names its kernel too. */
+/* Its operators' names joined with '+', cut where they do not fit; without `layers` the layer's
+ * number is left out of each. A launch that repeats the one before it names its kernel too. */
 void rp_profile_node_name(const struct rp_profile_nodes *nodes, const struct rp_profile_node *node,
                           bool layers, char out[RP_PROFILE_NAME_MAX]);
-/* "3072 x 1024" (outputs x inputs) of a product, "32/8 x 64" (heads/KV heads x their size) of attention, else its
- * columns; of the operator that costs most. */
+/* "3072 x 1024" (outputs x inputs) of a product, "32/8 x 64" (heads/KV heads x their size) of
+ * attention, else its columns; of the operator that costs most. */
 void rp_profile_node_shape(const struct rp_profile_nodes *nodes, const struct rp_profile_node *node,
                            char out[48]);
-/* Of the first operator that is in a layer; RP_LAYER_NONE. */
+/* The layer of the node's first operator that is in one; RP_LAYER_NONE: none is. */
 uint16_t rp_profile_node_layer(const struct rp_profile_nodes *nodes,
                                const struct rp_profile_node *node);
 

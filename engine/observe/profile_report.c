@@ -24,20 +24,22 @@ struct report {
     int32_t *rows; /* (buckets, nodes_max): row of each node, or -1 */
     struct step_sum *sums;
     uint32_t sums_capacity;
-    struct rp_profile_row *step_rows; /* (row_capacity) of the step in work, that were asked for */
+    /* (row_capacity) of the step in progress, that were asked for */
+    struct rp_profile_row *step_rows;
     uint32_t step_row_count;
     int32_t *step_lines; /* of the table: of each of these, or [0] of the whole step */
     uint64_t tokens;     /* of these rows */
 };
 
-/* ---- what rows ask of a launch ---------------------------------------------------------------------------- */
+/* --- what rows ask of a launch ---------------------------------------------------------------- */
 
 /* Positions that a chunk reads, and pairs of its tokens with them; window 0: none. */
 static void add_positions(const struct rp_profile_row *row, uint32_t window,
                           struct rp_profile_demand *work) {
     uint64_t end = (uint64_t)row->start + row->count;
     uint64_t seen = window ? RP_MIN(end, (uint64_t)window + row->count - 1) : end;
-    /* The token at position p attends to min(p + 1, window): first those that see all before them. */
+    /* The token at position p attends to min(p + 1, window): first those that see all before
+     * them. */
     uint64_t first = (uint64_t)row->start + 1, whole = window ? RP_MIN(end, (uint64_t)window) : end;
     uint64_t pairs = first <= whole ? (first + whole) * (whole - first + 1) / 2 : 0;
     if (end > whole)
@@ -96,7 +98,7 @@ static double share_of(const struct report *r, const struct rp_profile_node *nod
     return all->tokens ? (double)mine->tokens / (double)all->tokens : 0.0;
 }
 
-/* ---- rows of the table ------------------------------------------------------------------------------------ */
+/* --- rows of the table ------------------------------------------------------------------------ */
 
 static int32_t named_row(struct report *r, const char *name, const char *layer, const char *shape) {
     const struct rp_profile_row_key key = {name, layer, shape};
@@ -178,7 +180,7 @@ static void flush_sums(struct report *r) {
     }
 }
 
-/* ---- steps ------------------------------------------------------------------------------------------------ */
+/* --- steps ------------------------------------------------------------------------------------ */
 
 static bool is_asked_for(const struct rp_profile_query *query, uint64_t request) {
     for (uint32_t i = 0; i < query->request_count; i++)
@@ -222,7 +224,8 @@ static void add_node(struct report *r, uint32_t index, uint64_t self_ns, uint64_
     }
 }
 
-/* Time between the two graphs of the step, or between launches that are no graph's: no operator's, shared by the tokens. */
+/* Time between the two graphs of the step, or between launches that are no graph's: no operator's,
+ * shared by the tokens. */
 static void add_between(struct report *r, const char *name, uint64_t ns) {
     const struct rp_profile_add call = {
         .step = r->step->step, .self_ns = ns, .total_ns = ns, .tokens = r->tokens};
@@ -293,7 +296,7 @@ static bool is_wanted(const struct rp_profile_query *query, const struct rp_prof
            (!query->repeat || query->repeat == step->repeat);
 }
 
-/* ---- the footer ------------------------------------------------------------------------------------------- */
+/* --- the footer ------------------------------------------------------------------------------- */
 
 static int compare_numbers(const void *a, const void *b) {
     uint64_t left = *(const uint64_t *)a, right = *(const uint64_t *)b;
@@ -317,7 +320,8 @@ static struct durations durations_of(const struct rp_step_record *records, uint3
     qsort(scratch, out.count, sizeof *scratch, compare_numbers);
     uint64_t low = scratch[out.count / 4], high = scratch[(3 * (out.count - 1) + 3) / 4];
     out.median = 0.5 * ((double)scratch[(out.count - 1) / 2] + (double)scratch[out.count / 2]);
-    /* Few steps say little of their spread: a single one is taken to be as far off as it is long. */
+    /* Few steps say little of their spread: a single one is taken to be as far off as it is
+     * long. */
     out.error = out.count < 4 ? out.median
                               : 1.57 * (double)(high - RP_MIN(low, high)) / sqrt((double)out.count);
     return out;
@@ -361,7 +365,8 @@ static double duration_of(const struct rp_step_record *record) {
     return (double)(record->end_ns - RP_MIN(record->begin_ns, record->end_ns));
 }
 
-/* The nearest step of record `at`'s bucket that is not stamped, that many steps away at most; NULL: none. */
+/* The nearest step of record `at`'s bucket that is not stamped, that many steps away at most; NULL:
+ * none. */
 #define NEAR_STEPS 64
 
 static const struct rp_step_record *find_near(const struct rp_step_record *records, uint32_t count,
@@ -374,8 +379,8 @@ static const struct rp_step_record *find_near(const struct rp_step_record *recor
     return NULL;
 }
 
-/* What stamping costs: each stamped step beside those before and after it, so that a load or a machine that changes
- * counts for both. */
+/* What stamping costs: each stamped step beside those before and after it, so that a load or a
+ * machine that changes counts for both. */
 static struct rp_profile_ratio compare_stamped(const struct rp_step_record *records,
                                                uint32_t count) {
     struct rp_profile_ratio out = {.steps = 0};
@@ -401,7 +406,7 @@ static struct rp_profile_ratio compare_stamped(const struct rp_step_record *reco
     return out;
 }
 
-/* Of all steps of the window: how many there were, busy and idle, and what stamping costs. */
+/* All steps of the window: their count, busy and idle time, and the cost of stamping. */
 static void fill_from_records(const struct rp_engine *engine, const struct rp_profile_query *query,
                               struct rp_profile_footer *footer) {
     struct rp_step_record *records = rp_calloc(RP_STEP_RECORDS, sizeof *records);
@@ -499,7 +504,7 @@ void rp_engine_profile_slowdown(const struct rp_engine *engine, uint64_t started
         before++;
     while (after > before && records[after - 1].begin_ns > done_ns)
         after--;
-    /* Of the time between, the steps that were stamped. */
+    /* Stamped steps in between. */
     for (uint32_t i = before; i < after; i++)
         if (records[i].stamped)
             records[before + during++] = records[i];

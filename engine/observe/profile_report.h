@@ -1,13 +1,15 @@
-/* profile_report.h - tables of what stamped steps gave (step_profile.h), with what all steps of that time say beside them.
+/* profile_report.h - tables of what stamped steps gave (step_profile.h), with what all steps of
+ * that time say beside them.
  *
- * A launch's total is the time between its stamps; its self time begins where the launches before it ended, since
- * dependent launches begin before their forerunners have ended. The time between the step's two graphs, forward and
- * sample, has a row of its own, and so has the time between launches of a step that is no graph; what else of a replay no launch covers is unattributed.
+ * A launch's total is the time between its stamps; its self time begins where the launches before
+ * it ended, since dependent launches begin before their forerunners have ended. The time between
+ * the step's two graphs, forward and sample, has a row of its own, and so has the time between
+ * launches of a step that is no graph; what else of a replay no launch covers is unattributed.
  * Costs are those of the live tokens, logit rows and positions of each step, not of the bucket's.
  *
- * Of a request's rows a launch's time goes to them by what they ask of it: attention by pairs of token and position,
- * operators on logit rows by the rows that sample, all else by tokens. So the shares of a step's requests add up to the
- * step. Padding is not a row: its time is the live rows'.
+ * Of a request's rows a launch's time goes to them by what they ask of it: attention by pairs of
+ * token and position, operators on logit rows by the rows that sample, all else by tokens. So the
+ * shares of a step's requests add up to the step. Padding is not a row: its time is the live rows'.
  *
  * Thread: any but the engine's; it allocates, and takes milliseconds for a full ring. */
 #ifndef RP_ENGINE_PROFILE_REPORT_H
@@ -56,20 +58,20 @@ int rp_profile_table_of(const struct rp_engine *engine, const struct rp_profile_
 bool rp_engine_node_name(const struct rp_engine *engine, uint32_t graph, uint32_t node, char *out,
                          size_t size);
 
-/* What stamping or a session does to steps: durations of steps of a against those of b, bucket by bucket (medians),
- * weighted by a's steps. */
+/* What stamping or a session does to steps: durations of steps of a against those of b, bucket by
+ * bucket (medians), weighted by a's steps. */
 struct rp_step_record;
 struct rp_profile_ratio {
     double value; /* 1: alike */
-    double
-        spread; /* value +- spread is a 95 % interval of it (medians: McGill et al. 1978, 1.57 IQR / sqrt n) */
+    /* value +- spread is a 95 % interval of it (medians: McGill et al. 1978, 1.57 IQR / sqrt n) */
+    double spread;
     uint64_t steps; /* of a, with any of b beside them; 0: value and spread are 0 */
 };
 struct rp_profile_ratio rp_profile_compare(const struct rp_step_record *a, uint32_t a_count,
                                            const struct rp_step_record *b, uint32_t b_count);
 
-/* What a session from started_ns to done_ns (rp_clock_ns) did to steps: those that it stamped, and those behind it,
- * against those of the ten seconds before. */
+/* What a session from started_ns to done_ns (rp_clock_ns) did to steps: those that it stamped, and
+ * those behind it, against those of the ten seconds before. */
 struct rp_profile_slowdown {
     uint64_t before_steps;
     struct rp_profile_ratio during, after;

@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-/* --- What a step costs -------------------------------------------------------------------------- */
+/* --- What a step costs ------------------------------------------------------------------------ */
 
 /* Costs are linear in rows and keys: what zero of them and one of them cost says all. */
 static struct rp_cost cost_of(const struct rp_account_config *config, const struct rp_op *op,
@@ -33,7 +33,8 @@ static void add_keys(struct rp_account *account, uint32_t window, uint64_t bytes
     account->windows[i].key_flops += flops;
 }
 
-/* The same of layers with a mask program; more programs than places: the last one stands for the rest. */
+/* The same of layers with a mask program; more programs than places: the last one stands for the
+ * rest. */
 static void add_program(struct rp_account *account, const struct rp_op *op, uint64_t bytes,
                         uint64_t flops) {
     uint32_t i = 0;
@@ -121,7 +122,8 @@ static uint64_t visible_keys(uint64_t start, uint64_t count, uint64_t window) {
     return ramp * start + ramp * (ramp + 1) / 2 + (count - ramp) * window;
 }
 
-/* What a row reads with program `index`. Of decode rows it is asked now and then, and grows slowly between. */
+/* What a row reads with program `index`. Of decode rows it is asked now and then, and grows slowly
+ * between. */
 static struct rp_mask_reach row_reach(const struct rp_account *account,
                                       const struct rp_account_row *row, uint32_t index) {
     const struct rp_request *request = row->request;
@@ -190,7 +192,7 @@ static double row_cost(const struct rp_account *account, const struct rp_account
     return attention;
 }
 
-/* --- Splitting ---------------------------------------------------------------------------------- */
+/* --- Splitting -------------------------------------------------------------------------------- */
 
 struct split {
     uint32_t slots[2],
@@ -225,7 +227,7 @@ static void begin_split(const struct rp_account *account, const struct rp_accoun
         rates[RP_PART_ATTENTION] > 0 ? (double)rates[RP_PART_ATTENTION] : other;
 }
 
-/* Of a new measurement; the first one counts whole. */
+/* Weight of a new measurement; the first one counts whole. */
 static const float measure_weight = 0.125f;
 
 void rp_account_measure(struct rp_account *account, const struct rp_account_step *step,
@@ -284,10 +286,10 @@ static uint64_t even_deal(struct even_dealer *dealer, uint64_t count) {
     return part;
 }
 
-/* --- A step ------------------------------------------------------------------------------------- */
+/* --- A step ----------------------------------------------------------------------------------- */
 
-/* What each row costs and weighs. Bytes and operations: each row's own, and the weights' bytes by the rows that they
- * were read for. Returns the sum of the weights. */
+/* What each row costs and weighs. Bytes and operations: each row's own, and the weights' bytes by
+ * the rows that they were read for. Returns the sum of the weights. */
 static double weigh_rows(struct rp_account *account, const struct split *split,
                          const struct rp_account_row *rows, uint32_t row_count,
                          struct rp_account_totals *out) {
@@ -322,8 +324,8 @@ static double weigh_rows(struct rp_account *account, const struct split *split,
     return sum;
 }
 
-/* The step's time: padding first, then the rows; what rounding leaves goes to the last one. Returns what prompt rows
- * got. */
+/* The step's time: padding first, then the rows; what rounding leaves goes to the last one. Returns
+ * what prompt rows got. */
 static uint64_t deal_time(struct rp_account *account, const struct split *split, double row_weights,
                           const struct rp_account_row *rows, uint32_t row_count,
                           struct rp_account_totals *out) {

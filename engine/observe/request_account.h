@@ -1,17 +1,21 @@
-/* request_account.h - attribution: the device time of each step, split over the requests that were in it.
+/* request_account.h - attribution: the device time of each step, split over the requests that were
+ * in it.
  *
- * A step's device time T has three parts, in proportion to their modelled cost: operators over tokens (most weights),
- * operators over sampled rows (the head), and attention. The first is split by tokens, the second by samples, the
- * third by the keys that each row read. What belongs to padding goes to padding, what belongs to rows of requests
- * that had ended meanwhile to unused rows. The parts are integers and add up to T exactly.
+ * A step's device time T has three parts, in proportion to their modelled cost: operators over
+ * tokens (most weights), operators over sampled rows (the head), and attention. The first is split
+ * by tokens, the second by samples, the third by the keys that each row read. What belongs to
+ * padding goes to padding, what belongs to rows of requests that had ended meanwhile to unused
+ * rows. The parts are integers and add up to T exactly.
  *
- * Cost of a part: bytes, or operations over `balance` (operations that the device does in the time of a byte) when
- * that is more; from backend/op_cost.h. Steps whose nodes were stamped say what a unit of each part's cost takes in their
- * bucket (rp_account_measure): later steps of it are split with that.
+ * Cost of a part: bytes, or operations over `balance` (operations that the device does in the time
+ * of a byte) when that is more; from backend/op_cost.h. Steps whose nodes were stamped say what a
+ * unit of each part's cost takes in their bucket (rp_account_measure): later steps of it are split
+ * with that.
  *
  * Padding costs nothing on a device that walks live rows only (the CPU).
  *
- * What a request got lies partly in the account until it ends or leaves the batch (request_notes.h): rp_account_close.
+ * What a request got lies partly in the account until it ends or leaves the batch
+ * (request_notes.h): rp_account_close.
  * Thread: the engine thread. Memory: all at init. */
 #ifndef RP_ENGINE_REQUEST_ACCOUNT_H
 #define RP_ENGINE_REQUEST_ACCOUNT_H
@@ -31,8 +35,8 @@ struct rp_account_config {
     uint32_t graph_count, slot_count, row_capacity;
     bool padding_costs;
     double balance; /* operations per byte */
-    const int32_t
-        *mask_defaults; /* of requests without values for a mask program's parameters; borrowed */
+    /* of requests without values for a mask program's parameters; borrowed */
+    const int32_t *mask_defaults;
 };
 
 /* A row of a step that was read; a slot has one in a step. */
@@ -56,7 +60,7 @@ struct rp_account_step {
     uint64_t read_ns;          /* when its result was read */
 };
 
-/* Of one row: its own bytes and operations, its weight in the split of the step's time, and its part of that. */
+/* A row's own bytes and operations, its weight in the split of the step's time, and its share. */
 struct rp_account_cost {
     uint64_t bytes, flops, ns;
     double weight;
@@ -107,23 +111,26 @@ struct rp_account {
     struct rp_streaks streaks;
     struct rp_account_totals totals;
     uint64_t prefill_ns, steps; /* device time of prompt rows, steps: of all that were read */
-    uint64_t
-        squeezed_ns; /* when a step was planned last while the event ring had no room for all rows */
+    /* when a step was planned last while the event ring had no room for all rows */
+    uint64_t squeezed_ns;
 };
 
 /* False when memory is out. */
 bool rp_account_init(struct rp_account *account, const struct rp_account_config *config);
 void rp_account_deinit(struct rp_account *account); /* legal on a zeroed struct */
-/* What the parts of a step took, of which only proportions count. Before the same step is accounted for. */
+/* What the parts of a step took, of which only proportions count. Before the same step is accounted
+ * for. */
 void rp_account_measure(struct rp_account *account, const struct rp_account_step *step,
                         const struct rp_account_row *rows, uint32_t row_count,
                         const uint64_t parts_ns[RP_PART_COUNT]);
-/* row_count: at least 1. Adds a step to the stats of its requests and to the totals. *out (may be NULL): this step's. */
+/* row_count: at least 1. Adds a step to the stats of its requests and to the totals. *out (may be
+ * NULL): this step's. */
 void rp_account_step(struct rp_account *account, const struct rp_account_step *step,
                      const struct rp_account_row *rows, uint32_t row_count,
                      struct rp_account_totals *out);
 
-/* Its stats are complete: before its CLOSED event is handed on, and legal for a request that never had a row. */
+/* Its stats are complete: before its CLOSED event is handed on, and legal for a request that never
+ * had a row. */
 void rp_account_close(struct rp_account *account, struct rp_request *request);
 
 /* engine_account.c */

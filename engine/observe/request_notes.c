@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-/* --- One row ------------------------------------------------------------------------------------ */
+/* --- One row ---------------------------------------------------------------------------------- */
 
 static void note_bucket(struct rp_request_stats *stats, uint32_t graph, uint32_t steps) {
     uint32_t i = stats->last_bucket; /* as a rule it is the one of the step before */
@@ -51,8 +51,8 @@ static void note_pages(struct rp_request *request, bool swapped, uint64_t read_n
     stats->pages_peak = RP_MAX(stats->pages_peak, pages);
 }
 
-/* A gap over its causes; returns the one that has most of it. other: of the time in which the device did nothing
- * for it. */
+/* A gap over its causes; returns the one that has most of it. other: of the time in which the
+ * device did nothing for it. */
 static enum rp_gap_cause split_gap(uint64_t gap_ns, uint64_t device_ns, uint64_t prefill_ns,
                                    enum rp_gap_cause other, uint64_t out_ns[RP_GAP_CAUSE_COUNT]) {
     device_ns = RP_MIN(device_ns, gap_ns);
@@ -66,7 +66,8 @@ static enum rp_gap_cause split_gap(uint64_t gap_ns, uint64_t device_ns, uint64_t
     return prefill_ns > step_ns ? RP_GAP_PREFILL : RP_GAP_STEP;
 }
 
-/* The time since the last token of a row that was not in the step before, or is new in its streak. */
+/* The time since the last token of a row that was not in the step before, or is new in its
+ * streak. */
 static enum rp_gap_cause split_own_gap(const struct rp_account *account,
                                        const struct rp_account_step *step,
                                        struct rp_request_stats *stats, bool swapped,
@@ -141,7 +142,7 @@ void rp_note_row(struct rp_account *account, const struct rp_account_step *step,
         begin_streak(account, row);
 }
 
-/* --- Streaks ------------------------------------------------------------------------------------ */
+/* --- Streaks ---------------------------------------------------------------------------------- */
 
 bool rp_streaks_init(struct rp_streaks *streaks, uint32_t slot_count, uint32_t graph_count) {
     size_t all = 0;

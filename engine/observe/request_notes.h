@@ -1,10 +1,12 @@
-/* request_notes.h - what is noted of a request in each step that it was in: steps, buckets, pages, the time between its
- * tokens and its causes. Part of request_account.h, which calls it once a step.
+/* request_notes.h - what is noted of a request in each step that it was in: steps, buckets, pages,
+ * the time between its tokens and its causes. Part of request_account.h, which calls it once a
+ * step.
  *
- * Most rows are those of requests that decode, step after step. What happens to such a row happens to all of them (the
- * step and its bucket, the time since the token before, where that went): a streak. It is added up once a step, for all;
- * a request takes the difference when its streak ends, which is at the latest when the engine hands on its end. Only
- * what is its own is kept for each: one cache line in place of the five that its stats take.
+ * Most rows are those of requests that decode, step after step. What happens to such a row happens
+ * to all of them (the step and its bucket, the time since the token before, where that went): a
+ * streak. It is added up once a step, for all; a request takes the difference when its streak ends,
+ * which is at the latest when the engine hands on its end. Only what is its own is kept for each:
+ * one cache line in place of the five that its stats take.
  *
  * Thread: the engine thread. Memory: all at init. */
 #ifndef RP_ENGINE_REQUEST_NOTES_H
@@ -19,14 +21,14 @@ struct rp_account_step;
 /* The rows of one slot. All of these are of the steps since the streak began. */
 struct rp_streak {
     struct rp_request *request; /* NULL: none */
-    uint64_t step; /* rp_account.steps with the step in work, when that goes on with it */
+    uint64_t step; /* rp_account.steps with the step in progress, when that goes on with it */
     uint64_t device_ns, bytes, flops;
     uint64_t worst_gap_ns;   /* since the request's begin */
     uint64_t pages_since_ns; /* it had `pages` since then */
     uint32_t pages;
 };
 
-/* Of all steps so far. */
+/* Sums over all steps so far. */
 struct rp_streak_sums {
     uint64_t steps, bucket_tokens, padded_tokens;
     uint64_t gap_ns[RP_GAP_CAUSE_COUNT]; /* of a row that decodes in every step */
@@ -39,7 +41,7 @@ struct rp_streaks {
     struct rp_streak *of;         /* (slots) */
     struct rp_streak_sums *bases; /* (slots) the sums when the streak began */
     uint32_t *base_steps;         /* (slots, graphs) likewise */
-    /* The step before, and the time since it in the step in work. */
+    /* The step before, and the time since it in the step in progress. */
     uint64_t last_step, last_read_ns, gap_ns;
     enum rp_gap_cause gap_cause; /* that had most of it */
 };
@@ -48,12 +50,12 @@ struct rp_streaks {
 bool rp_streaks_init(struct rp_streaks *streaks, uint32_t slot_count, uint32_t graph_count);
 void rp_streaks_deinit(struct rp_streaks *streaks); /* legal on a zeroed struct */
 
-/* Which rows of a step go on with their slots' streaks (account->costs[i].goes_on), before the step is in the account;
- * ends the other streaks. */
+/* Which rows of a step go on with their slots' streaks (account->costs[i].goes_on), before the step
+ * is in the account; ends the other streaks. */
 void rp_streaks_find(struct rp_account *account, const struct rp_account_step *step,
                      const struct rp_account_row *rows, uint32_t row_count);
-/* Its request's stats are then as if rp_note_row had been called for each of its rows. The account is at the step that was
- * its last. */
+/* Its request's stats are then as if rp_note_row had been called for each of its rows. The account
+ * is at the step that was its last. */
 void rp_streak_end(struct rp_account *account, uint32_t slot);
 /* The step is in the account: what its rows have in common. */
 void rp_streaks_step(struct rp_account *account, const struct rp_account_step *step,

@@ -1,14 +1,15 @@
 /* request_stats.h - what one request cost and what held it up, as the engine saw it.
  *
- * Part of struct rp_request: written by the engine thread (request_account.h) from the request's first step on, read
- * by the loop thread after its CLOSED event. All times are rp_tick_ns. Plain data, no pointers. */
+ * Part of struct rp_request: written by the engine thread (request_account.h) from the request's
+ * first step on, read by the loop thread after its CLOSED event. All times are rp_tick_ns. Plain
+ * data, no pointers. */
 #ifndef RP_ENGINE_REQUEST_STATS_H
 #define RP_ENGINE_REQUEST_STATS_H
 
 #include "base/base.h"
 
-/* Where the time between two tokens of a request went. The nanoseconds between its first and its last token
- * are split over these without a rest. */
+/* Where the time between two tokens of a request went. The nanoseconds between its first and its
+ * last token are split over these without a rest. */
 /* clang-format off */
 #define RP_GAP_CAUSES(X)                                                                            \
     X(STEP, "step")       /* the device computed decode rows: its own step, however long */        \
@@ -36,8 +37,8 @@ struct rp_prefill_chunk {
 enum { RP_STATS_CHUNKS = 8, RP_STATS_BUCKETS = 12 };
 
 struct rp_request_stats {
-    /* Its share of the steps that it was in: the shares of all requests, padding and unused rows add up to the
-     * steps' device time. */
+    /* Its share of the steps that it was in: the shares of all requests, padding and unused rows
+     * add up to the steps' device time. */
     uint64_t device_ns, prefill_device_ns, bytes, flops;
     uint64_t first_step, last_step; /* the device's numbers; 0: none */
     uint32_t steps, decode_steps;

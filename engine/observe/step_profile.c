@@ -46,7 +46,7 @@ void rp_step_profile_destroy(struct rp_step_profile *profile) {
     rp_free(profile);
 }
 
-/* ---- which steps ------------------------------------------------------------------------------------------ */
+/* --- which steps ------------------------------------------------------------------------------ */
 
 static bool is_of_phase(bool decode_only, enum rp_profile_phase phase) {
     return phase == RP_PROFILE_ANY || (phase == RP_PROFILE_DECODE) == decode_only;
@@ -61,7 +61,7 @@ static void take_schedule(struct rp_step_profile *profile) {
     profile->session_seen = profile->session_read = 0;
 }
 
-/* Whether the session in work wants this step; *mark says whether it is an active one. */
+/* Whether the session in progress wants this step; *mark says whether it is an active one. */
 static bool is_wanted_by_session(struct rp_step_profile *profile, bool decode_only,
                                  struct rp_profile_mark *mark) {
     uint64_t word = atomic_load_explicit(&profile->session, memory_order_acquire);
@@ -117,7 +117,7 @@ bool rp_step_profile_launch(struct rp_step_profile *profile, const struct rp_sch
     return true;
 }
 
-/* ---- records ---------------------------------------------------------------------------------------------- */
+/* --- records ---------------------------------------------------------------------------------- */
 
 struct record {
     struct rp_step_profile *profile;
@@ -125,8 +125,8 @@ struct record {
 };
 
 static void put(struct record *record, uint64_t word) {
-    /* release: a reader that sees this word sees that `head` had come to this record's begin, and so that what lay
-     * here before may be gone. */
+    /* release: a reader that sees this word sees that `head` had come to this record's begin, and
+     * so that what lay here before may be gone. */
     atomic_store_explicit(&record->profile->words[record->at++ & record->profile->mask], word,
                           memory_order_release);
 }
@@ -196,7 +196,7 @@ static void put_rows(struct record *record, const struct rp_profile_read *read) 
     }
 }
 
-/* An active step of the session in work was read. */
+/* An active step of the session in progress was read. */
 static void count_active(struct rp_step_profile *profile, const struct rp_profile_mark *mark) {
     uint64_t word = atomic_load_explicit(&profile->session, memory_order_acquire);
     const struct rp_profile_schedule *schedule = &profile->schedule;
@@ -215,7 +215,8 @@ void rp_step_profile_read(struct rp_step_profile *profile, const struct rp_profi
     const struct rp_profile_mark *mark = &profile->marks[read->device_step % RP_STEP_RING_ENTRIES];
     const struct rp_sched_step *plan = read->plan;
     uint32_t nodes = profile->nodes.buckets[read->graph].count;
-    /* Its last node ends when the result has reached the host, which is just behind the step's own end. */
+    /* Its last node ends when the result has reached the host, which is just behind the step's own
+     * end. */
     uint64_t end_ns = RP_MAX(read->end_ns, nodes ? read->stamps[nodes - 1].end_ns : 0);
     uint32_t shift = shift_of(behind(end_ns, read->begin_ns));
     RP_ASSERT(mark->device_step == read->device_step);
@@ -253,7 +254,7 @@ uint32_t rp_step_profile_sessions(const struct rp_step_profile *profile) {
                       2);
 }
 
-/* ---- sessions --------------------------------------------------------------------------------------------- */
+/* --- sessions --------------------------------------------------------------------------------- */
 
 uint64_t rp_step_profile_session_max(const struct rp_step_profile *profile) {
     return (profile->mask + 1) / profile->record_max / 2;
@@ -291,7 +292,7 @@ void rp_step_profile_stop(struct rp_step_profile *profile) {
     }
 }
 
-/* ---- copies ----------------------------------------------------------------------------------------------- */
+/* --- copies ----------------------------------------------------------------------------------- */
 
 static void read_record(const uint64_t *words, struct rp_profile_step *out) {
     *out = (struct rp_profile_step){.step = words[0],
@@ -311,7 +312,8 @@ static void read_record(const uint64_t *words, struct rp_profile_step *out) {
     out->rows = out->nodes + out->node_count;
 }
 
-/* Words [begin, head) of the ring that nobody wrote to meanwhile; their first one goes to *out_begin. */
+/* Words [begin, head) of the ring that nobody wrote to meanwhile; their first one goes to
+ * *out_begin. */
 static uint64_t copy_words(struct rp_step_profile *profile, uint64_t *out, uint64_t *out_begin) {
     uint64_t size = profile->mask + 1;
     uint64_t head = atomic_load_explicit(&profile->head, memory_order_acquire);

@@ -1,19 +1,22 @@
-/* step_profile.h - where steps spend their time, node by node: which steps are stamped, and what they gave.
+/* step_profile.h - where steps spend their time, node by node: which steps are stamped, and what
+ * they gave.
  *
- * A step whose packet carries RP_PACKET_STAMP stores when each of its launches began and ended (device/step.h). Stamped
- * are one step in `every` of each bucket, every step that a request with `profile` has rows in, and the steps of a
- * session: a schedule in units of steps, as torch.profiler has it, one at a time:
+ * A step whose packet carries RP_PACKET_STAMP stores when each of its launches began and ended
+ * (device/step.h). Stamped are one step in `every` of each bucket, every step that a request with
+ * `profile` has rows in, and the steps of a session: a schedule in units of steps, as
+ * torch.profiler has it, one at a time:
  *
  *     (wait steps, then `warmup` stamped and forgotten, then `active` stamped and kept) x repeat
  *
- * When a stamped step was read it becomes one record in a ring of words; the newest are kept, readers copy the ring and
- * make tables of the copy (profile_report.h).
+ * When a stamped step was read it becomes one record in a ring of words; the newest are kept,
+ * readers copy the ring and make tables of the copy (profile_report.h).
  *
  *     record:  step | begin | end | read | graph, nodes, rows | tokens, logit rows | session, repeat |
  *              a word for each node | two for each row | its length in words
  *
- * Threads: launch, read, open and close are the engine thread's; the session's calls are the loop thread's; copies may be
- * made by any thread at any time. Memory: all at create. No lock, no allocation after. */
+ * Threads: launch, read, open and close are the engine thread's; the session's calls are the loop
+ * thread's; copies may be made by any thread at any time. Memory: all at create. No lock, no
+ * allocation after. */
 #ifndef RP_ENGINE_STEP_PROFILE_H
 #define RP_ENGINE_STEP_PROFILE_H
 
@@ -64,7 +67,7 @@ struct rp_step_profile {
     /* The session: number << 2 | rp_profile_state. What was asked is set before ASKED. */
     _Atomic uint64_t session;
     _Atomic uint32_t asked[5];
-    _Atomic uint64_t session_done; /* active steps read so far, of the session in work */
+    _Atomic uint64_t session_done; /* active steps read so far, of the session in progress */
 };
 
 /* RP_STATUS_NO_MEMORY with *out NULL. */
@@ -90,8 +93,8 @@ static inline void rp_step_profile_close(struct rp_step_profile *profile,
 bool rp_step_profile_launch(struct rp_step_profile *profile, const struct rp_sched_step *plan,
                             uint32_t graph, uint64_t device_step);
 
-/* A stamped step was read, and its plan is still there. Times of stamps, begin and end are the device's;
- * + to_host_ns gives rp_clock_ns. */
+/* A stamped step was read, and its plan is still there. Times of stamps, begin and end are the
+ * device's; + to_host_ns gives rp_clock_ns. */
 struct rp_profile_read {
     uint64_t device_step, begin_ns, end_ns, read_ns;
     uint32_t graph;
@@ -123,9 +126,9 @@ struct rp_profile_row {
     bool decode, samples;
 };
 
-/* Device time of the nodes of one kind of operator, ns, estimated: a stamped step's times count once for each step of its
- * bucket since the one that was stamped before. A node of several operators is its attention's, else its product's, else
- * its first's. False: no such index. */
+/* Device time of the nodes of one kind of operator, ns, estimated: a stamped step's times count
+ * once for each step of its bucket since the one that was stamped before. A node of several
+ * operators is its attention's, else its product's, else its first's. False: no such index. */
 bool rp_step_profile_op(const struct rp_step_profile *profile, uint32_t index,
                         const char **out_name, uint64_t *out_ns);
 /* Sessions that were started. */
@@ -154,8 +157,8 @@ void rp_profile_copy_deinit(struct rp_profile_copy *copy); /* legal on a zeroed 
 /* Times of node i, as ns behind the step's begin; false when it has none. */
 bool rp_profile_step_node(const struct rp_profile_step *step, uint32_t i, uint64_t *out_begin,
                           uint64_t *out_end);
-/* Puts other times in place of the nodes': the step is then from the first begin to the last end. False: there is no
- * time among them, and nothing was changed. The copy's own words are written. */
+/* Puts other times in place of the nodes': the step is then from the first begin to the last end.
+ * False: there is no time among them, and nothing was changed. The copy's own words are written. */
 bool rp_profile_step_replace(struct rp_profile_step *step, const struct rp_node_stamp *stamps);
 struct rp_profile_row rp_profile_step_row(const struct rp_profile_step *step, uint32_t i);
 

@@ -1,6 +1,7 @@
-/* step_record.h - what one step was, and where its time went: one record a step, the newest RP_STEP_RECORDS kept.
- * Written by the engine thread when the step was read. All times are rp_tick_ns (metrics/tick.h); the device's were
- * mapped to it (device_clock.h): a step begins behind the end of the one before it, and ends before it was read.
+/* step_record.h - what one step was, and where its time went: one record a step, the newest
+ * RP_STEP_RECORDS kept. Written by the engine thread when the step was read. All times are
+ * rp_tick_ns (metrics/tick.h); the device's were mapped to it (device_clock.h): a step begins
+ * behind the end of the one before it, and ends before it was read.
  *
  *   idle_ns, summed  =  begin_ns - the end of the step before (the start of the engine thread, for the first) */
 #ifndef RP_ENGINE_STEP_RECORD_H
@@ -30,8 +31,9 @@ struct rp_step_record {
 
 #define RP_STEP_RECORDS 8192u
 
-/* Copies the newest records that ended at or after since_ns, at most `capacity`, oldest first; returns how many. Any
- * thread; the engine thread is never held up, and what it writes over meanwhile is left out. */
+/* Copies the newest records that ended at or after since_ns, at most `capacity`, oldest first;
+ * returns how many. Any thread; the engine thread is never held up, and what it writes over
+ * meanwhile is left out. */
 uint32_t rp_engine_copy_steps(const struct rp_engine *engine, uint64_t since_ns,
                               struct rp_step_record *out, uint32_t capacity);
 

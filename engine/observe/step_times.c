@@ -1,4 +1,5 @@
-/* step_times.c - how long steps take: on the device, between two of them, and in the engine thread. */
+/* step_times.c - how long steps take: on the device, between two of them, and in the engine
+ * thread. */
 #include "engine/engine_internal.h"
 
 static const double step_bounds[] = {0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01,

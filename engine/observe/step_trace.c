@@ -19,7 +19,7 @@ void rp_step_trace_begin(struct rp_engine *engine) {
     trace->mark_ns = trace->idle_from_ns = rp_tick_ns();
 }
 
-/* --- Idle time --------------------------------------------------------------------------------- */
+/* --- Idle time -------------------------------------------------------------------------------- */
 
 static void tell_idle(struct rp_engine *engine) {
     struct rp_step_trace *trace = &engine->observer.trace;
@@ -60,7 +60,7 @@ enum rp_idle_cause rp_step_trace_why_idle(const struct rp_engine *engine) {
                                                                     : RP_IDLE_NO_WORK;
 }
 
-/* --- Spans and steps --------------------------------------------------------------------------- */
+/* --- Spans and steps -------------------------------------------------------------------------- */
 
 uint64_t rp_step_trace_span(struct rp_engine *engine, enum rp_trace_kind kind,
                             enum rp_idle_cause cause, uint32_t a, uint16_t b, uint64_t id) {
@@ -93,7 +93,8 @@ void rp_step_trace_launch(struct rp_engine *engine, const struct rp_sched_step *
                          step->rows[i].request->id, device_step);
 }
 
-/* Begin and end on the device in the host's clock; in order with the step before and with its launch. */
+/* Begin and end on the device in the host's clock; in order with the step before and with its
+ * launch. */
 static void map_times(struct rp_engine *engine, const struct rp_pending_step *step,
                       struct rp_step_record *record) {
     struct rp_step_trace *trace = &engine->observer.trace;
@@ -157,7 +158,7 @@ void rp_step_trace_read(struct rp_engine *engine, const struct rp_pending_step *
     rp_step_records_put(&engine->observer.records, &record);
 }
 
-/* --- Requests and counters --------------------------------------------------------------------- */
+/* --- Requests and counters -------------------------------------------------------------------- */
 
 void rp_step_trace_event(struct rp_engine *engine, const struct rp_event *event) {
     struct rp_trace_ring *ring = engine->observer.trace.ring;

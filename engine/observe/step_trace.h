@@ -1,5 +1,6 @@
-/* step_trace.h - what the engine thread tells of itself: spans, steps, why the device stood idle, counters.
- * Events go to config.ring; the sums to struct rp_engine_metrics; steps to the records (step_record.h).
+/* step_trace.h - what the engine thread tells of itself: spans, steps, why the device stood idle,
+ * counters. Events go to config.ring; the sums to struct rp_engine_metrics; steps to the records
+ * (step_record.h).
  * Thread: the engine thread. Nothing allocates, locks or calls the system. */
 #ifndef RP_ENGINE_STEP_TRACE_H
 #define RP_ENGINE_STEP_TRACE_H
@@ -18,8 +19,8 @@ struct rp_step_trace {
     struct rp_device_clock clock;
     struct rp_idle_timeline timeline;
     uint64_t mark_ns; /* end of the span told last: the next one begins here */
-    uint64_t
-        idle_from_ns; /* the device is known to be idle, or was, from here on: not yet settled */
+    /* the device is known to be idle, or was, from here on: not yet settled */
+    uint64_t idle_from_ns;
     uint64_t gap_ns[RP_IDLE_CAUSE_COUNT]; /* settled since the last step */
     struct rp_idle_piece idle;            /* not yet told */
     uint64_t read_step;                   /* the device step that was read last */
@@ -31,7 +32,8 @@ struct rp_step_trace {
 
 /* The thread begins: everything before is forgotten. */
 void rp_step_trace_begin(struct rp_engine *engine);
-/* The time since the last span was spent so. cause: of a device that is idle meanwhile. Returns now. */
+/* The time since the last span was spent so. cause: of a device that is idle meanwhile. Returns
+ * now. */
 uint64_t rp_step_trace_span(struct rp_engine *engine, enum rp_trace_kind kind,
                             enum rp_idle_cause cause, uint32_t a, uint16_t b, uint64_t id);
 /* Why nothing can be planned at this moment. */

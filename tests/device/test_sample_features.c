@@ -1,5 +1,6 @@
 /* Goal: a slot's sampling features follow their formulas, exactly once, and no others are applied.
- * Method: a hand-made step on the CPU, odd vocabularies; each expectation is written out here, in doubles. */
+ * Method: a hand-made step on the CPU, odd vocabularies; each expectation is written out here, in
+ * doubles. */
 #include "base/memory.h"
 #include "device/step_cpu.h"
 
@@ -343,10 +344,11 @@ static void test_prompt_tokens_are_scored_beside_rows_that_sample(void **state) 
     assert_int_equal(view.slots[2 * view.slot_words + RP_SLOT_OUTPUT_COUNT], 0);
 }
 
-/* --apply, for tests/oracle/sampling_oracle.py: stdin to stdout, one case. In: vocab, asks, output count, bad words,
- * biases, likeliest tokens; repetition, presence, frequency (f32); last tokens; biases; bad words; allowed ids; then for
- * each id whether the prompt has it, how often the answer has it (u32 each) and its logit. Out: the modified logits, the
- * largest one's token, and its scores. */
+/* --apply, for tests/oracle/sampling_oracle.py: stdin to stdout, one case. In: vocab, asks, output
+ * count, bad words, biases, likeliest tokens; repetition, presence, frequency (f32); last tokens;
+ * biases; bad words; allowed ids; then for each id whether the prompt has it, how often the answer
+ * has it (u32 each) and its logit. Out: the modified logits, the largest one's token, and its
+ * scores. */
 static void take(void *to, size_t bytes) { assert_int_equal(fread(to, 1, bytes, stdin), bytes); }
 
 static int apply(void) {

@@ -1,5 +1,5 @@
-/* engine_fixture.h - what the tests of an engine on a fake card share: the demo model, an engine, a few
- * requests and what came of them. Included by one test program each. */
+/* engine_fixture.h - what the tests of an engine on a fake card share: the demo model, an engine, a
+ * few requests and what came of them. Included by one test program each. */
 #ifndef RP_TESTS_ENGINE_FIXTURE_H
 #define RP_TESTS_ENGINE_FIXTURE_H
 
@@ -79,8 +79,8 @@ static struct rp_engine_config fixture_config(const struct rp_backend *backend) 
                                      .wake = fixture_on_wake};
 }
 
-/* Nothing runs before fixture_start: what is submitted until then is there at once, however slow the
- * machine is. */
+/* Nothing runs before fixture_start: what is submitted until then is there at once, however slow
+ * the machine is. */
 static void fixture_create(const struct rp_engine_config *config) {
     struct rp_error err = {0};
     int status = rp_engine_create(config, &fixture_model, &fixture_engine, &err);

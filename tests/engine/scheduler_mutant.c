@@ -1,7 +1,7 @@
 /* Goal: the simulator finds bugs. Method: linked with a copy of the scheduler that has one bug
- * (scheduler_mutants.py), this program must find it within 2,000 seeds; with the copy that has none, nothing
- * may be found. Exit status 0: so it was. The simulation is a child process, since a bug may also be found
- * by an assertion or by an access to foreign memory. */
+ * (scheduler_mutants.py), this program must find it within 2,000 seeds; with the copy that has
+ * none, nothing may be found. Exit status 0: so it was. The simulation is a child process, since a
+ * bug may also be found by an assertion or by an access to foreign memory. */
 #include "tests/support/sched_sim.h"
 
 #include <stdio.h>

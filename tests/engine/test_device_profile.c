@@ -1,7 +1,8 @@
-/* Goal: a session's kernels, as a device's driver traces them, become a table of its steps; tracing begins and ends with
- * nothing under way, under load too, and what goes wrong is told.
- * Method: the CPU's backend with a profiler of our own, which notes each replay and invents a kernel's times from its
- * place: launch i of replay r takes (i + 1) us, 1 us behind the one before; the first launch of a replay is two kernels. */
+/* Goal: a session's kernels, as a device's driver traces them, become a table of its steps; tracing
+ * begins and ends with nothing under way, under load too, and what goes wrong is told.
+ * Method: the CPU's backend with a profiler of our own, which notes each replay and invents a
+ * kernel's times from its place: launch i of replay r takes (i + 1) us, 1 us behind the one before;
+ * the first launch of a replay is two kernels. */
 #include "engine/observe/device_profile.h"
 #include "tests/engine/engine_fixture.h"
 

@@ -1,9 +1,10 @@
 /* Goal: what a request gets depends on the request alone.
- * Method: 64 requests of mixed lengths, seeds, filters and stop ids, many with penalties, biases, masks, bad words and
- * logprobs of prompt and answer, on the demo model, first each alone on
- * the plainest engine (one slot, no prefix cache, no run-ahead, eager, one thread), then all at once with
- * the prefix cache on and off, run-ahead 0 and 1, graphs and eager, and a pool so small that sequences
- * are swapped. Every token and every finish reason must be equal; afterwards free + cached = total. */
+ * Method: 64 requests of mixed lengths, seeds, filters and stop ids, many with penalties, biases,
+ * masks, bad words and logprobs of prompt and answer, on the demo model, first each alone on the
+ * plainest engine (one slot, no prefix cache, no run-ahead, eager, one thread), then all at once
+ * with the prefix cache on and off, run-ahead 0 and 1, graphs and eager, and a pool so small that
+ * sequences are swapped. Every token and every finish reason must be equal; afterwards free +
+ * cached = total. */
 #include "base/clock.h"
 #include "base/memory.h"
 #include "engine/engine.h"
@@ -294,7 +295,8 @@ static void assert_answers_equal(uint32_t i) {
                         alone[i].count * sizeof alone[i].tokens[0]);
 }
 
-/* A fresh engine with every request in its queue before its first step, however slow the machine is. */
+/* A fresh engine with every request in its queue before its first step, however slow the machine
+ * is. */
 static void submit_all(const struct rp_engine_config *config) {
     make_requests();
     memset(together, 0, sizeof together);
@@ -333,7 +335,8 @@ static uint64_t run_together(const struct rp_engine_config *config) {
 static void test_64_streams_get_what_each_gets_alone(void **state) {
     (void)state;
     run_alone();
-    /* Under the sanitizers a run takes 15 s: each switch in both its positions, not all eight pairs. */
+    /* Under the sanitizers a run takes 15 s: each switch in both its positions, not all eight
+     * pairs. */
     for (int variant = 0; variant < 8; variant += RP_DEBUG ? 3 : 1) {
         struct rp_engine_config config = config_default();
         bool small = variant & 4;
@@ -458,8 +461,8 @@ static void test_pages_of_8_bits_are_shared_and_swapped_like_others(void **state
     assert_true(run_together(&config) > 0);
 }
 
-/* 100 tokens by the scalar kernels: most of a second, in which only the first look and the end would
- * show without the watch inside the step. */
+/* 100 tokens by the scalar kernels: most of a second, in which only the first look and the end
+ * would show without the watch inside the step. */
 static void test_a_long_step_shows_progress_while_it_runs(void **state) {
     (void)state;
     struct rp_engine_config config = config_default();

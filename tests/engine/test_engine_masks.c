@@ -1,7 +1,8 @@
-/* Goal: a mask program changes what tokens see and nothing else: with one that says what the model says answers stay the
- * same, each request's values for its parameters are its own in any batch, prompts under a mask that is not causal are
- * computed whole, and what rows cost counts only what they may see. Method: engines on the CPU with the demo model;
- * requests alone and together, in chunks and swapped out; pages of 16 tokens, steps of 64. */
+/* Goal: a mask program changes what tokens see and nothing else: with one that says what the model
+ * says answers stay the same, each request's values for its parameters are its own in any batch,
+ * prompts under a mask that is not causal are computed whole, and what rows cost counts only what
+ * they may see. Method: engines on the CPU with the demo model; requests alone and together, in
+ * chunks and swapped out; pages of 16 tokens, steps of 64. */
 #include "tests/engine/engine_fixture.h"
 
 static struct fixture_answer kept[FIXTURE_REQUESTS];
@@ -209,7 +210,8 @@ static void test_the_bytes_of_a_request_are_those_of_the_pages_that_it_may_see(v
     struct rp_request_stats same =
         stats_with("param w = 1000 in 900..1024; causal && sliding_window(w)");
     struct rp_request_stats near = stats_with("param w = 8 in 1..64; causal && sliding_window(w)");
-    /* Keys by chunk: 64 and 119; by token of the answer: 120 .. 142. Kept counts may lag by 15 of these. */
+    /* Keys by chunk: 64 and 119; by token of the answer: 120 .. 142. Kept counts may lag by 15 of
+     * these. */
     uint64_t keys = 64 + 119, lag = 0;
     for (uint32_t i = 1; i < FIXTURE_OUTPUT; i++) {
         keys += 119 + i;

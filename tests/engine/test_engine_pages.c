@@ -1,5 +1,5 @@
-/* Goal: pages of 8 bits have room for more tokens, in the plan and under load. Method: pools of the same bytes and
- * sequences that together fill more than one of them. */
+/* Goal: pages of 8 bits have room for more tokens, in the plan and under load. Method: pools of the
+ * same bytes and sequences that together fill more than one of them. */
 #include "tests/engine/engine_fixture.h"
 
 /* All prompts of 30 tokens have room in bf16, 24 pages of 64 KiB, but not what they become, 48. */

@@ -1,6 +1,8 @@
-/* Goal: what a request asks of sampling reaches its answer, and scores of prompts are those of the reference.
- * Method: engines on the CPU; stories260K's log-probabilities by llama2.c; on the demo model, answers whose tokens can
- * be judged without knowing the model, and an answer scored once as it is chosen and once as a prompt. */
+/* Goal: what a request asks of sampling reaches its answer, and scores of prompts are those of the
+ * reference.
+ * Method: engines on the CPU; stories260K's log-probabilities by llama2.c; on the demo model,
+ * answers whose tokens can be judged without knowing the model, and an answer scored once as it is
+ * chosen and once as a prompt. */
 #include "base/memory.h"
 #include "engine/engine.h"
 #include "model/model.h"

@@ -1,5 +1,5 @@
-/* Goal: every nanosecond of a gap of the device goes to one cause, and a device's clock that is far away, drifts and
- * is read late is mapped so that no step ends after it was read. */
+/* Goal: every nanosecond of a gap of the device goes to one cause, and a device's clock that is far
+ * away, drifts and is read late is mapped so that no step ends after it was read. */
 #include "engine/observe/device_clock.h"
 #include "engine/observe/idle_timeline.h"
 
@@ -102,7 +102,7 @@ static void test_pieces_of_random_gaps_add_up(void **state) {
     }
 }
 
-/* --- The device's clock ------------------------------------------------------------------------- */
+/* --- The device's clock ----------------------------------------------------------------------- */
 
 static void test_a_device_with_the_hosts_clock_is_not_mapped(void **state) {
     struct rp_device_clock clock = {.same = true};
@@ -111,8 +111,8 @@ static void test_a_device_with_the_hosts_clock_is_not_mapped(void **state) {
     assert_int_equal(rp_device_clock_map(&clock, 150), 150);
 }
 
-/* Steps of 2 ms for `seconds`, read up to 40 us late, a third of them with less than 1 us. Returns the worst error
- * of a mapped end in ns after the first two seconds. */
+/* Steps of 2 ms for `seconds`, read up to 40 us late, a third of them with less than 1 us. Returns
+ * the worst error of a mapped end in ns after the first two seconds. */
 static double worst_error(double drift, double seconds) {
     struct rp_device_clock clock = {.same = false};
     uint32_t seed = 7;

@@ -1,6 +1,8 @@
-/* Goal: an engine on a card uses the memory that it may, says what for, and takes no more once it is ready.
- * Method: the demo model on a fake card (tests/support/fake_backend.h) of a few hundred MiB, whose device
- * addresses nobody but its kernels can touch and whose driver sees more than what was asked for. */
+/* Goal: an engine on a card uses the memory that it may, says what for, and takes no more once it
+ * is ready.
+ * Method: the demo model on a fake card (tests/support/fake_backend.h) of a few hundred MiB, whose
+ * device addresses nobody but its kernels can touch and whose driver sees more than what was asked
+ * for. */
 #include "engine/layout.h"
 #include "tests/engine/engine_fixture.h"
 
@@ -125,7 +127,8 @@ static void test_what_was_planned_is_never_more_than_what_is_mapped(void **state
         assert_true(planned.kv_tokens <= plan->kv_tokens);
         assert_int_equal(planned.max_model_len, plan->max_model_len);
         assert_true(plan->max_model_len <= plan->kv_tokens);
-        /* Norms are counted with the weights before, and with the workspace where they are uploaded. */
+        /* Norms are counted with the weights before, and with the workspace where they are
+         * uploaded. */
         uint64_t weights = bytes_of(plan, "weights");
         assert_in_range(bytes_of(&planned, "weights"), weights, weights + weights / 100);
         assert_int_equal(bytes_of(&planned, "activations"), bytes_of(plan, "activations"));
@@ -201,8 +204,8 @@ static void test_graphs_that_take_more_than_was_planned_end_the_start(void **sta
     (void)state;
     struct rp_engine_config config = fixture_config(fake_backend());
     struct rp_error err;
-    /* Two graphs for each of seven sizes: found only at their first replays, when the promised context
-     * no longer fits. */
+    /* Two graphs for each of seven sizes: found only at their first replays, when the promised
+     * context no longer fits. */
     fake_backend_config.first_replay_bytes = fake_backend_config.memory_bytes / 16;
     config.max_model_len = 1024;
     refused(&config, &err);

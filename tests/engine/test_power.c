@@ -1,6 +1,7 @@
-/* Goal: what is told of a card's power and energy is what its library said, and a library that fails or is not there
- * takes nothing else with it.
- * Method: the arithmetic on given samples; the thread against a stand-in for the library (tests/support/fake_nvml.c). */
+/* Goal: what is told of a card's power and energy is what its library said, and a library that
+ * fails or is not there takes nothing else with it.
+ * Method: the arithmetic on given samples; the thread against a stand-in for the library
+ * (tests/support/fake_nvml.c). */
 #include "base/clock.h"
 #include "engine/observe/power.h"
 #include "metrics/exposition.h"

@@ -1,5 +1,6 @@
-/* Goal: every nanosecond of a step goes to a request, to padding or to a row that nobody wanted, by what it cost, and
- * the parts add up; between two tokens of a request every nanosecond has a cause. */
+/* Goal: every nanosecond of a step goes to a request, to padding or to a row that nobody wanted, by
+ * what it cost, and the parts add up; between two tokens of a request every nanosecond has a
+ * cause. */
 #include "engine/engine_internal.h"
 #include "quant/matrix.h"
 #include "tests/engine/engine_fixture.h"
@@ -12,7 +13,8 @@ static struct rp_account account;
 static struct rp_request requests[8];
 static bool keep_streaks; /* else stats are complete after each step */
 
-/* One product over tokens of 1,000 x 100 f32 (400,000 bytes), attention with 2 heads of 64, a head of 500 x 100. */
+/* One product over tokens of 1,000 x 100 f32 (400,000 bytes), attention with 2 heads of 64, a head
+ * of 500 x 100. */
 static const struct rp_matrix layer_matrix = {.rows = 1000, .cols = 100, .dtype = RP_DTYPE_F32};
 static const struct rp_matrix head_matrix = {.rows = 500, .cols = 100, .dtype = RP_DTYPE_F32};
 
@@ -308,7 +310,7 @@ static void test_chunks_buckets_and_pages_are_noted(void **state) {
     assert_int_equal(stats->last_step, RP_STATS_CHUNKS + 3);
 }
 
-/* --- Streaks ------------------------------------------------------------------------------------ */
+/* --- Streaks ---------------------------------------------------------------------------------- */
 
 static uint64_t streak_seed;
 
@@ -317,7 +319,8 @@ static uint32_t draw(uint32_t below) {
     return (uint32_t)(streak_seed >> 33) % below;
 }
 
-/* A sequence of the load: first chunks of a prompt, then a token a step, with all that may come between. */
+/* A sequence of the load: first chunks of a prompt, then a token a step, with all that may come
+ * between. */
 struct sequence {
     struct rp_request *request;         /* NULL: ended */
     uint32_t position, prompt, closing; /* steps until its end is handed on; 0: it has not ended */
@@ -359,7 +362,8 @@ static void end_sequence(struct sequence *sequence, struct rp_request_stats *out
 
 enum { STREAK_STEPS = 3000, STREAK_ENDED = 4096 };
 
-/* Returns how many ended; the stats of each in order. The slot of one that has ended is given on at once. */
+/* Returns how many ended; the stats of each in order. The slot of one that has ended is given on at
+ * once. */
 static uint32_t run_streaks(bool keep, bool padding, uint32_t window,
                             struct rp_request_stats ended[STREAK_ENDED]) {
     static struct rp_request pool[STREAK_ENDED];
@@ -455,7 +459,7 @@ static void test_streaks_give_what_single_steps_give(void **state) {
     }
 }
 
-/* --- In an engine ------------------------------------------------------------------------------- */
+/* --- In an engine ----------------------------------------------------------------------------- */
 
 static void check_engine(const struct rp_backend *backend, uint32_t profile_every) {
     struct rp_engine_config config = fixture_config(backend);

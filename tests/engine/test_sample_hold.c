@@ -1,6 +1,7 @@
-/* Goal: a step whose rows wait for the host before sampling delays only its own sample launch, at most until
- * the deadline; the other rows' answers do not change. Method: engines on a fake card and on the CPU; the test
- * is the owner of the holds, and the deadline's clock is the test's: it moves only when the test says so. */
+/* Goal: a step whose rows wait for the host before sampling delays only its own sample launch, at
+ * most until the deadline; the other rows' answers do not change. Method: engines on a fake card
+ * and on the CPU; the test is the owner of the holds, and the deadline's clock is the test's: it
+ * moves only when the test says so. */
 #include "tests/engine/engine_fixture.h"
 
 #include "metrics/metrics.h"
@@ -78,8 +79,8 @@ static void release_token(uint32_t index) {
     rp_engine_notify(fixture_engine);
 }
 
-/* Drains what is there; the owner of the hold releases tokens up to `limit`, each after the one before it was
- * seen. Returns how many requests have closed. */
+/* Drains what is there; the owner of the hold releases tokens up to `limit`, each after the one
+ * before it was seen. Returns how many requests have closed. */
 static uint32_t drain(uint32_t limit) {
     struct rp_event event;
     uint32_t closed = 0;
@@ -106,8 +107,8 @@ static uint32_t token_count(void) {
     return count;
 }
 
-/* Until the engine has looked at its deadline so many times more: it is in a held step, whose forward has
- * ended, and everything before it was emitted. */
+/* Until the engine has looked at its deadline so many times more: it is in a held step, whose
+ * forward has ended, and everything before it was emitted. */
 static uint32_t drain_until_polled(uint32_t limit) {
     const struct timespec pause = {.tv_nsec = 100000};
     uint64_t until = atomic_load(&clock_calls) + POLLS;
@@ -208,7 +209,8 @@ static void check_withheld(const struct rp_engine_config *config) {
     const uint32_t limit = 5;
     hold = (struct rp_sample_hold){.released = 1};
     begin(config, &hold);
-    /* Its sixth token is held: nobody gets one while the deadline has not passed, however long that is. */
+    /* Its sixth token is held: nobody gets one while the deadline has not passed, however long that
+     * is. */
     uint32_t closed = 0;
     while (fixture_answers[HELD].count < limit) {
         sem_wait(&fixture_wake);

@@ -1,5 +1,6 @@
-/* Goal: prompts that must be computed whole are one row each, wait for a step that holds them, and neither starve nor are
- * starved by decode rows. Method: the scheduler with results written by hand. */
+/* Goal: prompts that must be computed whole are one row each, wait for a step that holds them, and
+ * neither starve nor are starved by decode rows. Method: the scheduler with results written by
+ * hand. */
 #include "tests/engine/scheduler_fixture.h"
 
 static int setup_whole(void **state) {

@@ -1,8 +1,8 @@
-/* Goal: the engine's profile says where its steps spent their time, whole, of the steps that were asked for, and
- * changes no answer.
- * Method: the demo model on the CPU, twelve requests, one step in one, in four, in none stamped; tables of every group
- * are held against each other and against what the device said of its steps; sessions; a reader that copies while the
- * engine writes. */
+/* Goal: the engine's profile says where its steps spent their time, whole, of the steps that were
+ * asked for, and changes no answer.
+ * Method: the demo model on the CPU, twelve requests, one step in one, in four, in none stamped;
+ * tables of every group are held against each other and against what the device said of its steps;
+ * sessions; a reader that copies while the engine writes. */
 #include "engine/observe/profile_report.h"
 #include "engine/observe/step_record.h"
 #include "tests/engine/engine_fixture.h"
@@ -38,7 +38,8 @@ static const struct rp_profile_line *find(const struct rp_profile_table *table, 
     return NULL;
 }
 
-/* Self times and what is in no row are the replays; rows are in order; no self time is above its total. */
+/* Self times and what is in no row are the replays; rows are in order; no self time is above its
+ * total. */
 static void check_table(const struct rp_profile_table *table, uint64_t slack_ns) {
     const struct rp_profile_footer *footer = &table->footer;
     uint64_t sum = footer->unattributed_ns;
@@ -210,7 +211,8 @@ static void test_a_session_keeps_exactly_its_active_steps(void **state) {
     struct rp_profile_table table = table_of(&all);
     assert_int_equal(table.footer.steps_stamped, 10); /* warm-up too; nothing after its end */
     rp_profile_table_deinit(&table);
-    /* Taken back before a step came: nothing is stamped, and the next one has a number of its own. */
+    /* Taken back before a step came: nothing is stamped, and the next one has a number of its
+     * own. */
     rp_step_profile_stop(profile);
     assert_int_equal(rp_step_profile_start(profile, &schedule), number + 1);
     rp_step_profile_stop(profile);

@@ -1,6 +1,7 @@
-/* Goal: what the engine tells of itself is whole and agrees with itself: every request from its admission to its end,
- * steps that never overlap, idle time that adds up to the nanosecond with a cause for each, records that a racing
- * reader sees whole. And that telling it allocates nothing and takes no lock. */
+/* Goal: what the engine tells of itself is whole and agrees with itself: every request from its
+ * admission to its end, steps that never overlap, idle time that adds up to the nanosecond with a
+ * cause for each, records that a racing reader sees whole. And that telling it allocates nothing
+ * and takes no lock. */
 #include "engine/engine_internal.h"
 #include "engine/observe/step_record.h"
 #include "engine/scheduler_internal.h"
@@ -104,7 +105,8 @@ static void check_request(uint32_t id) {
     assert_int_equal(closed, 1);
 }
 
-/* Spans of the thread follow one another without overlapping; so do replays, and the idle time between them. */
+/* Spans of the thread follow one another without overlapping; so do replays, and the idle time
+ * between them. */
 static void check_lanes(void) {
     uint64_t thread_end = 0, device_end = 0;
     for (uint64_t i = 0; i < recording.event_count; i++) {
@@ -258,7 +260,8 @@ static void test_a_client_that_does_not_read_is_told_as_the_cause(void **state) 
         assert_int_equal(fixture_answers[i].closed, 1);
 }
 
-/* The oldest request can always run, so this is made: a scheduler that may give a step one page, and a prompt of two. */
+/* The oldest request can always run, so this is made: a scheduler that may give a step one page,
+ * and a prompt of two. */
 static void test_a_request_that_is_not_admitted_is_told_as_the_cause(void **state) {
     struct rp_engine_config config = fixture_config(NULL);
     struct rp_error err = {0};
@@ -296,7 +299,7 @@ static void test_a_request_that_is_not_admitted_is_told_as_the_cause(void **stat
     assert_int_equal(rp_counter_read(&metrics->device_busy_ns), 0);
 }
 
-/* --- Cost, and readers that race ---------------------------------------------------------------- */
+/* --- Cost, and readers that race -------------------------------------------------------------- */
 
 /* The linker sends our calls of these here (tests/CMakeLists.txt). */
 static _Atomic uint64_t locks;
