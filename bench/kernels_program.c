@@ -234,8 +234,9 @@ static size_t place(const struct rp_program *program, const struct rp_bucket *bu
         const struct rp_tensor *t = &program->tensors[i];
         if (offsets)
             offsets[i] = used;
-        used += RP_ALIGN_UP(
-            (size_t)rp_program_rows(program, bucket, t->rows) * t->cols * rp_dtype_bytes(t->dtype), 256);
+        used += RP_ALIGN_UP((size_t)rp_program_rows(program, bucket, t->rows) * t->cols *
+                                rp_dtype_bytes(t->dtype),
+                            256);
     }
     return used;
 }
