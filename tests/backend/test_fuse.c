@@ -92,8 +92,10 @@ static void check_insertion(enum rp_op_kind kind, const char *after, const char 
     insert(kind, after);
     fuse(&rp_cpu_fusions, false);
     list_fused(now, sizeof now);
-    for (char *one = strtok(before, ";"); one; one = strtok(NULL, ";"))
+    for (char *one = before, *end; (end = strchr(one, ';')); one = end + 1) {
+        *end = '\0';
         assert_int_equal(strstr(now, one) != NULL, strcmp(one, broken) != 0);
+    }
     if (made)
         assert_non_null(strstr(now, made));
     teardown(NULL);
