@@ -73,8 +73,7 @@ static bool check_reader(const struct pass *pass, const struct rp_fusion *fusion
 
 static bool is_residual(const struct pass *pass, const struct rp_op *add, struct rp_fuse_why *why) {
     const struct rp_tensor *tensors = pass->program->tensors;
-    if (rp_same_view(&add->in[0], &add->out) &&
-        tensors[add->out.tensor].dtype == RP_DTYPE_F32 &&
+    if (rp_same_view(&add->in[0], &add->out) && tensors[add->out.tensor].dtype == RP_DTYPE_F32 &&
         tensors[add->in[1].tensor].dtype == RP_DTYPE_F32)
         return true;
     return rp_fuse_because(why, "%s does not add f32 in place", add->name);
@@ -203,8 +202,7 @@ static bool sums_up(const struct pass *pass, const struct rp_fused_op *producer,
     if (fusion->form == RP_FUSION_ROWS)
         return out->cols == program->tensors[out->tensor].cols;
     for (uint32_t i = 0; i < op->in_count; i++)
-        if (i == fusion->sums ? !rp_same_view(&op->in[i], out)
-                              : rp_views_overlap(&op->in[i], out))
+        if (i == fusion->sums ? !rp_same_view(&op->in[i], out) : rp_views_overlap(&op->in[i], out))
             return rp_fuse_because(why, "%s reads other columns of it", op->name);
     return !is_read(pass, reader + 1, out) || rp_fuse_because(why, "it has other readers");
 }
@@ -324,9 +322,8 @@ static uint32_t find_producer(const struct pass *pass, uint32_t linear, struct r
         else if (reader != linear)
             rp_fuse_because(why, "%s reads them, too", program->ops[reader].name);
         else if (is_read(pass, linear + 1, &op->in[0]))
-            rp_fuse_because(
-                why, "%s reads them, too",
-                program->ops[rp_first_reader(program, linear + 1, &op->in[0])].name);
+            rp_fuse_because(why, "%s reads them, too",
+                            program->ops[rp_first_reader(program, linear + 1, &op->in[0])].name);
         else
             return at;
         return RP_FUSED_NONE;
@@ -351,8 +348,7 @@ static uint32_t find_quantizer(const struct pass *pass, uint32_t linear, uint32_
     else if (!whole || pass->program->tensors[producer->out.tensor].dtype != RP_DTYPE_BF16)
         rp_fuse_because(why, "%s does not make whole rows of bf16", producer->name);
     else if (busy_until != RP_FUSED_NONE && owner <= busy_until)
-        rp_fuse_because(why, "the buffer of quantized rows is in use when %s runs",
-                        producer->name);
+        rp_fuse_because(why, "the buffer of quantized rows is in use when %s runs", producer->name);
     else
         return owner;
     return RP_FUSED_NONE;
@@ -368,9 +364,8 @@ static void pass_quantized_rows(struct pass *pass) {
         if (!has_matmul(pass, &ops[i]) || !needs(pass->input, &ops[i]))
             continue;
         uint32_t linear = rp_fused_find(pass->program, &ops[i], RP_OP_LINEAR);
-        uint32_t from = pass->input->no_fusion
-                            ? RP_FUSED_NONE
-                            : find_quantizer(pass, linear, busy_until, &why);
+        uint32_t from =
+            pass->input->no_fusion ? RP_FUSED_NONE : find_quantizer(pass, linear, busy_until, &why);
         ops[i].input_quantized = true;
         ops[i].quantized_from = from;
         if (from != RP_FUSED_NONE)
@@ -402,10 +397,8 @@ static int run(struct pass *pass, struct rp_error *err) {
 
 int rp_fuse(const struct rp_fuse_input *input, struct rp_fused *out, struct rp_error *err) {
     uint32_t count = input->end - input->begin;
-    struct pass pass = {.input = input,
-                        .program = input->program,
-                        .fusions = input->table->fusions,
-                        .out = out};
+    struct pass pass = {
+        .input = input, .program = input->program, .fusions = input->table->fusions, .out = out};
     *out = (struct rp_fused){.ops = rp_calloc(count, sizeof *out->ops)};
     pass.owner = rp_calloc(count, sizeof *pass.owner);
     pass.last_read = rp_calloc(input->program->tensor_count, sizeof *pass.last_read);

@@ -39,9 +39,9 @@ enum rp_fusion_form {
 };
 
 enum rp_fusion_flags {
-    RP_FUSION_STORES = 1,   /* the kernel stores the first step's output too: others may read it */
-    RP_FUSION_RESIDUAL = 2, /* the ADD adds an f32 term to an f32 tensor in place */
-    RP_FUSION_QUANTIZES = 4,     /* can store quantized rows in place of its output */
+    RP_FUSION_STORES = 1,    /* the kernel stores the first step's output too: others may read it */
+    RP_FUSION_RESIDUAL = 2,  /* the ADD adds an f32 term to an f32 tensor in place */
+    RP_FUSION_QUANTIZES = 4, /* can store quantized rows in place of its output */
     RP_FUSION_PARTIALS_OUT = 8,  /* may leave partial sums to the reader */
     RP_FUSION_PARTIALS_IN = 16,  /* can read partial sums in place of operand `sums` of step 0 */
     RP_FUSION_PARTIALS_ONLY = 32 /* exists only with the partial sums that its flags name */
@@ -91,7 +91,8 @@ struct rp_fused_op {
     /* Indexes of fused operators, or RP_FUSED_NONE. */
     uint32_t partials_to, partials_from;
     uint32_t quantized_to, quantized_from;
-    bool input_quantized; /* without quantized_from the rows are quantized by a launch of their own */
+    bool
+        input_quantized; /* without quantized_from the rows are quantized by a launch of their own */
     char why_not[RP_FUSED_WHY_MAX]; /* why it is not fused, or not more of it; "": nothing to say */
 };
 

@@ -82,8 +82,8 @@ static const struct rp_view *operand(const struct rp_fuse_input *input,
     const struct rp_fusion *fusion = &input->table->fusions[fused->fusion];
     const struct rp_op *op = &input->program->ops[fused->ops[member]];
     bool summed = member == 0 && fused->partials_from != RP_FUSED_NONE && at == fusion->sums;
-    bool produced = member > 0 && fusion->form == RP_FUSION_CHAIN &&
-                    at == fusion->steps[member].operand;
+    bool produced =
+        member > 0 && fusion->form == RP_FUSION_CHAIN && at == fusion->steps[member].operand;
     return summed || produced ? NULL : &op->in[at];
 }
 

@@ -153,9 +153,9 @@ static void add_qkv(struct emit *e, struct rp_view qkv, uint32_t repeat) {
 }
 
 /* One repetition, on its set of tensors. */
-static void operators(struct emit *e, uint32_t repeat) {
-    uint32_t per_set = e->program->tensor_count / e->run->sets;
-    int32_t first = (int32_t)(repeat % e->run->sets * per_set);
+static void operators(struct emit *e, uint32_t repeat, uint32_t copies) {
+    uint32_t per_set = e->program->tensor_count / copies;
+    int32_t first = (int32_t)(repeat % copies * per_set);
     struct rp_view t[TENSORS_MAX];
     for (uint32_t i = 0; i < TENSORS_MAX; i++)
         t[i] = i < per_set ? rp_view_all(e->program, first + (int32_t)i) : nothing;
@@ -210,7 +210,9 @@ static int make_program(struct kernels_bench *bench, const struct kernels_run *r
                         uint32_t repeats, struct rp_program *program) {
     struct emit e = {bench, run, program, RP_OK};
     rp_program_init(program);
-    for (uint32_t i = 0; i < run->sets; i++)
+    /* qkv_post stores q alone, so nobody may read its k again: a tensor for each repetition. */
+    uint32_t copies = run->what->kind == KERNELS_QKV_POST ? RP_MAX(run->sets, repeats) : run->sets;
+    for (uint32_t i = 0; i < copies; i++)
         tensors(&e);
     if (needs_start(run) && e.status == RP_OK) {
         struct rp_op begin = {.out = nothing, .rows = RP_ROWS_NONE};
@@ -221,21 +223,26 @@ static int make_program(struct kernels_bench *bench, const struct kernels_run *r
             e.status = RP_STATUS_NO_MEMORY;
     }
     for (uint32_t i = 0; i < repeats; i++)
-        operators(&e, i);
+        operators(&e, i, copies);
     program->sample_begin = program->op_count;
     return e.status;
 }
 
-/* Every tensor has a place of its own. offsets may be NULL. */
-static size_t place(const struct rp_program *program, const struct rp_bucket *bucket,
+/* Every tensor of a set has its own place. offsets may be NULL. */
+static size_t place(const struct rp_program *program, const struct kernels_run *run,
                     size_t *offsets) {
+    bool rotates = run->what->kind == KERNELS_QKV_POST;
     size_t used = 0;
     for (uint32_t i = 0; i < program->tensor_count; i++) {
         const struct rp_tensor *t = &program->tensors[i];
+        bool again = rotates && i >= run->sets;
         if (offsets)
-            offsets[i] = used;
-        used += RP_ALIGN_UP(
-            (size_t)rp_program_rows(program, bucket, t->rows) * t->cols * rp_dtype_bytes(t->dtype), 256);
+            offsets[i] = again ? offsets[i % run->sets] : used;
+        if (again)
+            continue;
+        used += RP_ALIGN_UP((size_t)rp_program_rows(program, &run->bucket, t->rows) * t->cols *
+                                rp_dtype_bytes(t->dtype),
+                            256);
     }
     return used;
 }
@@ -266,7 +273,7 @@ static int choose_sets(struct kernels_bench *bench, struct kernels_run *run) {
     struct rp_program program;
     run->sets = 1;
     int status = make_program(bench, run, 0, &program);
-    uint64_t bytes = place(&program, &run->bucket, NULL);
+    uint64_t bytes = place(&program, run, NULL);
     rp_program_deinit(&program);
     if (what->kind == KERNELS_ATTENTION)
         bytes = 2ull * sequences(what) * mean_keys(what) * bench->shape.kv_heads *
@@ -303,7 +310,7 @@ int rp_kernels_run_open(struct kernels_bench *bench, const struct kernels_case *
         status = make_program(bench, run, 0, &program);
     if (status != RP_OK)
         return rp_error_set(err, status, "out of memory for a program");
-    status = allocate(bench, place(&program, &run->bucket, NULL), &run->arena, err);
+    status = allocate(bench, place(&program, run, NULL), &run->arena, err);
     rp_program_deinit(&program);
     if (status == RP_OK && uses_pages(what->kind))
         status = make_pages(bench, run, err);
@@ -361,7 +368,7 @@ int rp_kernels_run_capture(struct kernels_bench *bench, struct kernels_run *run,
         status = rp_error_set(err, RP_STATUS_NO_MEMORY, "out of memory for a program");
         goto done;
     }
-    place(&program, &run->bucket, offsets);
+    place(&program, run, offsets);
     uint32_t first = needs_start(run) ? 1 : 0;
     sum_cost(bench, run, &program, first, first + (program.op_count - first) / repeats);
     struct rp_bindings bindings = {run->arena, offsets, bench->view, &run->kv, 0};

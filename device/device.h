@@ -83,8 +83,9 @@ struct rp_lower_options {
 struct rp_launch_info {
     char name[96];      /* names of the operators it runs, joined with '+' */
     const char *kernel; /* name of the kernel */
-    uint32_t op_count, ops[RP_LAUNCH_OPS_MAX]; /* indexes into the program, rising; not always adjacent */
-    bool prepares;       /* the next launch runs the same operators, and they count there */
+    uint32_t op_count,
+        ops[RP_LAUNCH_OPS_MAX]; /* indexes into the program, rising; not always adjacent */
+    bool prepares;              /* the next launch runs the same operators, and they count there */
     const char *why_not; /* why these operators are not fused further; NULL: nothing to say */
 };
 

@@ -51,8 +51,9 @@ uint32_t rp_dtype_bytes(enum rp_dtype dtype);
     X(ADD, "add")               /* out = in0 + in1 (out may be in0) */                             \
     X(GATHER_ROWS, "gather_rows") /* out[logit row] = in[token of that logit row] */               \
     X(SAMPLE, "sample") /* in0 = logits: choose tokens, advance slots, publish results */          \
-    X(ALLREDUCE, "allreduce") /* in place: the sum over the group's devices; groups of one today */ \
-    X(SOFT_CAP, "soft_cap")   /* out = cap * tanh(in0 / cap), f32; out may be in0 */
+    X(ALLREDUCE,                                                                                   \
+      "allreduce")          /* in place: the sum over the group's devices; groups of one today */  \
+    X(SOFT_CAP, "soft_cap") /* out = cap * tanh(in0 / cap), f32; out may be in0 */
 
 enum rp_op_kind {
 #define X(name, text) RP_OP_##name,
@@ -109,9 +110,9 @@ struct rp_op {
     uint32_t in_count;
     struct rp_view in[RP_OP_INPUTS_MAX]; /* those from in_count on are undefined */
     struct rp_view out;                  /* tensor == RP_NO_TENSOR: none */
-    const struct rp_matrix *weight; /* EMBED, LINEAR */
-    const float *vector;            /* NORM: weight (group) f32; LINEAR: bias (n) f32 or NULL */
-    const float *table;             /* ROPE: (positions, rotary_dim / 2, {cos, sin}) f32 */
+    const struct rp_matrix *weight;      /* EMBED, LINEAR */
+    const float *vector; /* NORM: weight (group) f32; LINEAR: bias (n) f32 or NULL */
+    const float *table;  /* ROPE: (positions, rotary_dim / 2, {cos, sin}) f32 */
     union {
         struct {
             float scale;

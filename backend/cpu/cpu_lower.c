@@ -132,8 +132,8 @@ static int make_row_part(struct lowering *low, const struct rp_op *op, rp_row_op
         break;
     case RP_OP_KV_WRITE:
         *out_run = kv_write_rows;
-        args->kv = (struct rp_kv_write_args){
-            *step, *low->bindings->kv, in0.data, in1.data, in0.stride, in1.stride, op->layer};
+        args->kv = (struct rp_kv_write_args){*step,      *low->bindings->kv, in0.data, in1.data,
+                                             in0.stride, in1.stride,         op->layer};
         break;
     case RP_OP_ADD:
         *out_run = fast->add;
@@ -159,8 +159,8 @@ static int emit_rows(struct lowering *low, const struct rp_fused_op *fused,
     args->rows = rows_of(low, op_of(low, fused, 0));
     args->part_count = fused->op_count;
     for (uint32_t i = 0; i < fused->op_count; i++) {
-        int status = make_row_part(low, op_of(low, fused, i), &args->parts[i].run,
-                                   &args->parts[i].args);
+        int status =
+            make_row_part(low, op_of(low, fused, i), &args->parts[i].run, &args->parts[i].args);
         if (status != RP_OK)
             return status;
     }
@@ -214,8 +214,7 @@ static int emit_cols(struct lowering *low, const struct rp_fused_op *fused,
     if (args->caps)
         args->soft_cap = (struct rp_soft_cap_args){in, out, op->out.cols, op->u.soft_cap.cap};
     else
-        args->activation =
-            (struct rp_activation_args){in, out, op->out.cols, op->u.activation.fn};
+        args->activation = (struct rp_activation_args){in, out, op->out.cols, op->u.activation.fn};
     launch->run = run_cols;
     launch->args = args;
     return RP_OK;
@@ -397,10 +396,11 @@ static const struct rp_fusion fusions[FUSION_COUNT] = {
                       .steps = {{RP_OP_LINEAR, 0}, {RP_OP_ACTIVATION, 0}},
                       .refuses = refuse_gated},
     /* A worker's rows need no other worker's, so no barrier is needed between these. */
-    [ROW_CHAIN] = {.name = "row_chain",
-                   .form = RP_FUSION_ROWS,
-                   .step_count = 4,
-                   .steps = {{RP_OP_NORM, 0}, {RP_OP_ROPE, 0}, {RP_OP_KV_WRITE, 0}, {RP_OP_ADD, 0}}},
+    [ROW_CHAIN] =
+        {.name = "row_chain",
+         .form = RP_FUSION_ROWS,
+         .step_count = 4,
+         .steps = {{RP_OP_NORM, 0}, {RP_OP_ROPE, 0}, {RP_OP_KV_WRITE, 0}, {RP_OP_ADD, 0}}},
     ONE(STEP_BEGIN, "step_begin"),
     ONE(EMBED, "embed"),
     ONE(NORM, "norm"),
@@ -435,7 +435,8 @@ static int plan_scratch(struct lowering *low, uint32_t begin, uint32_t end) {
         const struct rp_op *op = &low->program->ops[at];
         if (op->kind != RP_OP_LINEAR)
             continue;
-        size_t bytes = rp_matmul_scratch_bytes(op->weight, rp_program_rows(low->program, low->bucket, op->rows));
+        size_t bytes = rp_matmul_scratch_bytes(
+            op->weight, rp_program_rows(low->program, low->bucket, op->rows));
         low->scratch_bytes = RP_MAX(low->scratch_bytes, bytes);
     }
     if (low->scratch_bytes == 0)

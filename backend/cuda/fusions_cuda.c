@@ -16,10 +16,9 @@ static bool gates(const struct lowering *low, const struct rp_fused_op *fused, b
 /* Of rows as they are, which the kernel quantizes where the weights are W8A8. */
 static bool gates_plain(const struct lowering *low, const struct rp_fused_op *fused) {
     struct rp_matmul_cuda matmul = rp_lower_describe_matmul(low, fused, false);
-    const struct rp_op *linear =
-        op_at(low, rp_fused_find(low->program, fused, RP_OP_LINEAR));
-    return gates(low, fused, false) && (!rp_lower_is_w8a8(linear) || matmul.norm.cols ||
-                                        rp_matmul_cuda_quantizes(&matmul));
+    const struct rp_op *linear = op_at(low, rp_fused_find(low->program, fused, RP_OP_LINEAR));
+    return gates(low, fused, false) &&
+           (!rp_lower_is_w8a8(linear) || matmul.norm.cols || rp_matmul_cuda_quantizes(&matmul));
 }
 
 static bool has_bias(const struct rp_op *linear) { return linear->vector || linear->u.linear.bias; }
@@ -207,8 +206,8 @@ static const struct rp_fusion fusions[FUSION_COUNT] = {
                     .steps = {{RP_OP_LINEAR, 0}, {RP_OP_ADD, 1}},
                     .refuses = refuse_linear_add},
     [ADD_GATHER_NORM] = {.name = "add_gather_norm",
-                         .flags = RP_FUSION_RESIDUAL | RP_FUSION_QUANTIZES |
-                                  RP_FUSION_PARTIALS_IN | RP_FUSION_PARTIALS_ONLY,
+                         .flags = RP_FUSION_RESIDUAL | RP_FUSION_QUANTIZES | RP_FUSION_PARTIALS_IN |
+                                  RP_FUSION_PARTIALS_ONLY,
                          .step_count = 3,
                          .sums = 1,
                          .steps = {{RP_OP_ADD, 0}, {RP_OP_GATHER_ROWS, 0}, {RP_OP_NORM, 0}},

@@ -136,8 +136,8 @@ struct rp_matmul_cuda rp_lower_describe_matmul(const struct lowering *low,
 bool rp_lower_uses_library(const struct lowering *low, const struct rp_matmul_cuda *matmul);
 bool rp_lower_is_w8a8(const struct rp_op *linear);
 /* Adds the vectors and the workspace and chooses the kernel; arguments are allocated in `memory`. */
-int rp_lower_plan_matmul(const struct lowering *low, const struct rp_fused_op *fused, bool quantized,
-                         struct rp_arena *memory, struct rp_cuda_launch *launch,
+int rp_lower_plan_matmul(const struct lowering *low, const struct rp_fused_op *fused,
+                         bool quantized, struct rp_arena *memory, struct rp_cuda_launch *launch,
                          struct rp_cuda_partials *partials);
 int rp_lower_matmul(struct lowering *low, const struct rp_fused_op *fused);
 

@@ -82,8 +82,8 @@ bool rp_lower_uses_library(const struct lowering *low, const struct rp_matmul_cu
            matmul->rows.max_rows >= CUBLASLT_ROWS;
 }
 
-int rp_lower_plan_matmul(const struct lowering *low, const struct rp_fused_op *fused, bool quantized,
-                         struct rp_arena *memory, struct rp_cuda_launch *launch,
+int rp_lower_plan_matmul(const struct lowering *low, const struct rp_fused_op *fused,
+                         bool quantized, struct rp_arena *memory, struct rp_cuda_launch *launch,
                          struct rp_cuda_partials *partials) {
     const struct rp_op *op = linear_of(low, fused), *first = member_of(low, fused, 0);
     const struct rp_step_config *step = &low->bindings->step.config;

@@ -59,8 +59,8 @@ static void describe_graph(const struct rp_backend *backend, const struct rp_gra
         struct rp_profile_node *node = &bucket->nodes[bucket->count];
         *node = (struct rp_profile_node){.op_count = info.op_count, .kernel = info.kernel};
         memcpy(node->ops, info.ops, sizeof node->ops);
-        node->repeated = info.prepares || (i > 0 && !prepared && info.op_count &&
-                                           node[-1].ops[0] == info.ops[0]);
+        node->repeated = info.prepares ||
+                         (i > 0 && !prepared && info.op_count && node[-1].ops[0] == info.ops[0]);
         prepared = info.prepares;
         bucket->count++;
     }
@@ -153,8 +153,7 @@ void rp_profile_node_name(const struct rp_profile_nodes *nodes, const struct rp_
     for (uint32_t i = 0; i < node->op_count; i++) {
         const char *name = nodes->ops[node->ops[i]].name;
         /* The layer of a launch stands once, before its first operator of it. */
-        if (!layers ||
-            (i && nodes->ops[node->ops[i - 1]].layer == nodes->ops[node->ops[i]].layer))
+        if (!layers || (i && nodes->ops[node->ops[i - 1]].layer == nodes->ops[node->ops[i]].layer))
             name = without_layer(name);
         size_t more = strlen(name) + (i > 0);
         if (len + more >= room - 2) {

@@ -57,7 +57,8 @@ static void add_program(struct rp_account *account, const struct rp_op *op, uint
 static void add_op(struct rp_account *account, const struct rp_account_config *config,
                    const struct rp_op *op, bool in_sample) {
     uint32_t part = in_sample || config->program->domains[op->rows].kind == RP_ROWS_LOGIT
-                        ? RP_PART_SAMPLES : RP_PART_TOKENS;
+                        ? RP_PART_SAMPLES
+                        : RP_PART_TOKENS;
     struct rp_cost none = cost_of(config, op, 0, 0), row = cost_of(config, op, 1, 0);
     account->linear[part].fixed_bytes += bytes_of(&none);
     account->linear[part].row_bytes += bytes_of(&row) - bytes_of(&none);

@@ -133,8 +133,9 @@ static void print_view(const struct rp_program *program, const struct rp_view *v
         return;
     }
     const struct rp_tensor *tensor = &program->tensors[view->tensor];
-    int len = snprintf(out, 96, "%s(%u, %u) %s", tensor->name, rp_program_rows(program, bucket, tensor->rows),
-                       view->cols, rp_dtype_name(tensor->dtype));
+    int len = snprintf(out, 96, "%s(%u, %u) %s", tensor->name,
+                       rp_program_rows(program, bucket, tensor->rows), view->cols,
+                       rp_dtype_name(tensor->dtype));
     if (view->cols != tensor->cols && len > 0 && len < 96)
         snprintf(out + len, (size_t)(96 - len), " at %u", view->col);
 }
@@ -205,8 +206,8 @@ done:
     return status;
 }
 
-/* Gives every matrix an address of the device, or takes it back (NULL): nothing is read from there, but a
- * card's kernels are planned by how their data lie. */
+/* Gives every matrix an address of the device, or takes it back (NULL): nothing is read from there, but
+ * a GPU's kernels are planned by alignment. */
 static void set_addresses(const struct inspection *in, void *data) {
     for (uint32_t i = 0; i < in->program.op_count; i++)
         if (in->program.ops[i].weight)
@@ -219,7 +220,7 @@ static int lower_bucket(const struct inspection *in, const struct rp_bucket *buc
     const struct rp_backend *backend = in->selection.backend;
     struct rp_device *device = in->selection.device;
     const struct rp_program *program = &in->program;
-    const struct rp_lower_options options = {.no_fusion = in->config.no_fusion};
+    const struct rp_lower_options options = {.no_fusion = in->config.no_fusion, .explain = true};
     struct rp_bindings bindings = {.kv = &in->layout->kv};
     size_t arena_bytes, *offsets = rp_calloc(program->tensor_count, sizeof *offsets);
     int status = offsets ? rp_arena_plan(program, bucket, false, offsets, &arena_bytes)
@@ -242,6 +243,8 @@ static int lower_bucket(const struct inspection *in, const struct rp_bucket *buc
             backend->graph_launch_info(graph, i, &info);
             rp_buffer_printf(out, "  %-8s %4u %-14s %s\n", sample ? "sample" : "forward", i,
                              info.kernel, info.name);
+            if (info.why_not && !info.prepares)
+                rp_buffer_printf(out, "                not fused further: %s\n", info.why_not);
         }
         backend->graph_destroy(device, graph);
     }

@@ -481,26 +481,50 @@ static void test_a_nan_in_one_row_spares_the_others(void **state) {
     assert_int_equal(rp_driver_result(&driver, 1)->token, want);
 }
 
-static void test_an_operator_without_a_kernel_is_refused_by_name(void **state) {
+/* Of layer 0: [activation input capped,] an all-reduce of o's output, down's output added to itself. */
+static void insert(struct rp_program *program, uint32_t after, struct rp_op op) {
+    assert_true(rp_program_add_op(program, &op) >= 0);
+    memmove(&program->ops[after + 2], &program->ops[after + 1],
+            (program->op_count - 2 - after) * sizeof op);
+    program->ops[after + 1] = op;
+    program->sample_begin++;
+}
+
+static void edit_program(struct rp_program *program) {
+    for (uint32_t i = 0; i < program->op_count; i++) {
+        struct rp_op op = program->ops[i], more = op;
+        if (op.kind != RP_OP_LINEAR || op.layer != 0 || strstr(op.name, "qkv"))
+            continue;
+        more.in_count = 0;
+        more.weight = NULL;
+        more.vector = NULL;
+        rp_op_add_input(&more, op.out);
+        more.kind = RP_OP_ALLREDUCE;
+        if (strstr(op.name, "gate_up")) {
+            more.kind = RP_OP_SOFT_CAP;
+            more.u.soft_cap.cap = 2;
+        } else if (strstr(op.name, "down")) {
+            more.kind = RP_OP_ADD;
+            rp_op_add_input(&more, op.out);
+        }
+        snprintf(more.name, sizeof more.name, "layer.0.more.%u", i);
+        insert(program, i++, more);
+    }
+}
+
+static void test_inserted_operators_give_equal_bits_fused_and_unfused(void **state) {
     (void)state;
-    struct rp_program program;
-    struct rp_error err = {0};
-    struct rp_graph *graph = NULL;
-    struct rp_op op = {.kind = RP_OP_ADD, .rows = RP_ROWS_TOKEN, .name = "layer.0.sum"};
-    struct rp_driver_config way = way_default(RP_DTYPE_F32);
-    struct rp_lower_options options = {0};
-    op.out = (struct rp_view){RP_NO_TENSOR, 0, 0};
-    make_model(RP_FAMILY_LLAMA, RP_DTYPE_F32);
-    rp_driver_open(&driver, &model, &way);
-    rp_program_init(&program);
-    assert_true(rp_program_add_op(&program, &op) >= 0);
-    program.ops[0].kind = RP_OP_KIND_COUNT; /* a kind that came after this backend */
-    struct rp_bindings bindings = {.step = driver.view, .kv = &driver.kv};
-    int status = driver.backend->capture(driver.device, &program, 0, 1, &buckets[0], &bindings,
-                                         &options, false, &graph, &err);
-    rp_program_deinit(&program);
-    assert_int_equal(status, RP_STATUS_UNSUPPORTED);
-    assert_non_null(strstr(err.text, "layer.0.sum"));
+    for (enum rp_family family = RP_FAMILY_LLAMA; family <= RP_FAMILY_GEMMA2; family++) {
+        struct rp_driver_config way = way_default(RP_DTYPE_BF16);
+        way.edit = edit_program;
+        way.no_fusion = true;
+        rp_driver_close(&driver);
+        make_model(family, RP_DTYPE_BF16);
+        run_way(plain, &way);
+        way.no_fusion = false;
+        run_way(other, &way);
+        assert_same(plain, other);
+    }
 }
 
 int main(void) {
@@ -529,8 +553,8 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_a_row_of_a_finished_slot_is_skipped, setup, teardown),
         cmocka_unit_test_setup_teardown(test_min_tokens_keeps_a_stop_id_away, setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_nan_in_one_row_spares_the_others, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_an_operator_without_a_kernel_is_refused_by_name, setup,
-                                        teardown),
+        cmocka_unit_test_setup_teardown(test_inserted_operators_give_equal_bits_fused_and_unfused,
+                                        setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -85,6 +85,8 @@ void rp_driver_open(struct rp_driver *driver, struct rp_model *model,
     RP_ASSERT(rp_weights_prepare(driver->backend, driver->device, model, &driver->prepared, NULL,
                                  NULL, NULL) == RP_OK);
     RP_ASSERT(rp_model_emit(model, &driver->program, NULL) == RP_OK);
+    if (config->edit)
+        config->edit(&driver->program);
     RP_ASSERT(rp_kv_layout_init(&driver->kv, model->config.layers, model->config.kv_heads,
                                 model->config.head_dim, config->page_tokens, config->kv_dtype));
     size_t kv_bytes = ((size_t)config->slots * config->pages_per_slot + 1) * driver->kv.page_stride;

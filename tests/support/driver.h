@@ -23,6 +23,7 @@ struct rp_driver_config {
     uint32_t stamp_capacity; /* 0: no stamps */
     bool scalar_only, no_fusion, eager, poison, guarded, no_dependent_launch;
     bool short_steps_here;
+    void (*edit)(struct rp_program *program); /* NULL, or: changes the program before capture */
     bool free_program; /* overwrite and free the program after capture */
 };
 

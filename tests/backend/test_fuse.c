@@ -1,0 +1,269 @@
+/* Goal: fusions follow definitions and uses. Each rule of fuse.h forbids what it must, and an operator
+ * between two others costs the fusions that it breaks and no other.
+ * Method: the CPU's table on the program of a described model, into which operators are inserted; small
+ * programs for each rule; a table of the test's own for partial sums. */
+#include "backend/cpu/cpu_internal.h"
+#include "model/model.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static const struct rp_bucket bucket = {4, 4, 4, true};
+static struct rp_model model;
+static struct rp_program program;
+static struct rp_fused fused;
+static size_t offsets[8];
+
+static int teardown(void **state) {
+    (void)state;
+    rp_fused_deinit(&fused);
+    rp_program_deinit(&program);
+    rp_model_deinit(&model);
+    return 0;
+}
+
+static void fuse(const struct rp_fusion_table *table, bool at_offsets) {
+    const struct rp_fuse_input input = {.program = &program,
+                                        .end = program.op_count,
+                                        .bucket = &bucket,
+                                        .tensor_offsets = at_offsets ? offsets : NULL,
+                                        .table = table};
+    rp_fused_deinit(&fused);
+    assert_int_equal(rp_fuse(&input, &fused, NULL), RP_OK);
+}
+
+/* --- whole programs */
+
+static void emit_model(void) {
+    struct rp_model_config config;
+    assert_int_equal(rp_model_shape("llama-3.2-1b", &config, NULL), RP_OK);
+    config.layers = 2;
+    assert_int_equal(rp_model_describe(&config, RP_DTYPE_BF16, &model, NULL), RP_OK);
+    assert_int_equal(rp_model_emit(&model, &program, NULL), RP_OK);
+}
+
+/* The fused operators with two members or more, by name: "a+b;c+d;" */
+static void list_fused(char *text, size_t size) {
+    size_t len = 0;
+    text[0] = '\0';
+    for (uint32_t i = 0; i < fused.count; i++)
+        for (uint32_t m = 0; m < fused.ops[i].op_count && fused.ops[i].op_count > 1; m++)
+            len += (size_t)snprintf(text + len, size - len, "%s%s",
+                                    program.ops[fused.ops[i].ops[m]].name,
+                                    m + 1 < fused.ops[i].op_count ? "+" : ";");
+}
+
+static uint32_t find(const char *name) {
+    for (uint32_t i = 0; i < program.op_count; i++)
+        if (strcmp(program.ops[i].name, name) == 0)
+            return i;
+    fail_msg("no operator %s", name);
+    return 0;
+}
+
+/* Inserts an operator that works in place on the output of `after`. */
+static void insert(enum rp_op_kind kind, const char *after) {
+    uint32_t at = find(after);
+    struct rp_op op = {.kind = kind, .rows = program.ops[at].rows, .name = "inserted"};
+    op.out = program.ops[at].out;
+    rp_op_add_input(&op, op.out);
+    if (kind == RP_OP_ADD)
+        rp_op_add_input(&op, op.out);
+    assert_true(rp_program_add_op(&program, &op) >= 0);
+    memmove(&program.ops[at + 2], &program.ops[at + 1], (program.op_count - 2 - at) * sizeof op);
+    program.ops[at + 1] = op;
+    program.sample_begin++;
+}
+
+/* All fusions of the program as it was, but `broken`, are there; `made`, or NULL, is new. */
+static void check_insertion(enum rp_op_kind kind, const char *after, const char *broken,
+                            const char *made) {
+    char before[4096], now[4096];
+    emit_model();
+    fuse(&rp_cpu_fusions, false);
+    list_fused(before, sizeof before);
+    assert_non_null(strstr(before, broken));
+    insert(kind, after);
+    fuse(&rp_cpu_fusions, false);
+    list_fused(now, sizeof now);
+    for (char *one = before, *end; (end = strchr(one, ';')); one = end + 1) {
+        *end = '\0';
+        assert_int_equal(strstr(now, one) != NULL, strcmp(one, broken) != 0);
+    }
+    if (made)
+        assert_non_null(strstr(now, made));
+    teardown(NULL);
+}
+
+static void test_an_inserted_operator_breaks_its_own_fusion_alone(void **state) {
+    (void)state;
+    check_insertion(RP_OP_SOFT_CAP, "layer.0.mlp.gate_up", "layer.0.mlp.gate_up+layer.0.mlp.act",
+                    NULL);
+    check_insertion(RP_OP_ALLREDUCE, "layer.0.attn.o", "layer.0.attn.o+layer.0.attn.add",
+                    "layer.0.attn.add+layer.0.mlp.norm;");
+    check_insertion(RP_OP_ADD, "layer.0.mlp.down", "layer.0.mlp.down+layer.0.mlp.add",
+                    "inserted+layer.0.mlp.add+layer.1.attn.norm;");
+}
+
+/* --- rules: a matmul into tensor 1 and an add of it to tensor 2 */
+
+enum { IN, PRODUCT, SUM, OTHER, TENSORS };
+static const struct rp_matrix matrix = {.rows = 32, .cols = 32, .dtype = RP_DTYPE_F32};
+
+static void add_op(enum rp_op_kind kind, uint32_t rows, int32_t a, int32_t b, int32_t out) {
+    struct rp_op op = {.kind = kind, .rows = rows, .out = rp_view_all(&program, out)};
+    snprintf(op.name, sizeof op.name, "op.%u", program.op_count);
+    rp_op_add_input(&op, rp_view_all(&program, a));
+    if (b != RP_NO_TENSOR)
+        rp_op_add_input(&op, rp_view_all(&program, b));
+    if (kind == RP_OP_LINEAR)
+        op.weight = &matrix;
+    op.u.soft_cap.cap = 1;
+    assert_true(rp_program_add_op(&program, &op) >= 0);
+}
+
+static void start(void) {
+    teardown(NULL);
+    rp_program_init(&program);
+    for (int i = 0; i < TENSORS; i++) {
+        offsets[i] = (size_t)i * 4096;
+        assert_int_equal(rp_program_add_tensor(&program, RP_ROWS_TOKEN, RP_DTYPE_F32, 32, "t%d", i),
+                         i);
+    }
+    add_op(RP_OP_LINEAR, RP_ROWS_TOKEN, IN, RP_NO_TENSOR, PRODUCT);
+}
+
+static void end_with_add(uint32_t rows) { add_op(RP_OP_ADD, rows, SUM, PRODUCT, SUM); }
+
+static bool is_fused(const char *why) {
+    fuse(&rp_cpu_fusions, true);
+    bool together = false, said = false;
+    for (uint32_t i = 0; i < fused.count; i++) {
+        together = together || (fused.ops[i].ops[0] == 0 && fused.ops[i].op_count == 2);
+        said = said || (why && strstr(fused.ops[i].why_not, why));
+    }
+    assert_true(together || said || !why);
+    return together;
+}
+
+static void test_an_operator_in_between_that_shares_nothing_is_passed(void **state) {
+    (void)state;
+    start();
+    add_op(RP_OP_SOFT_CAP, RP_ROWS_TOKEN, OTHER, RP_NO_TENSOR, OTHER);
+    end_with_add(RP_ROWS_TOKEN);
+    assert_true(is_fused(NULL));
+    assert_int_equal(fused.ops[1].ops[0], 0);
+    assert_int_equal(fused.ops[1].ops[1], 2);
+    assert_int_equal(fused.ops[0].ops[0], 1); /* the fused operator runs where its last member is */
+}
+
+static void test_what_the_kernel_keeps_has_a_single_reader(void **state) {
+    (void)state;
+    start();
+    end_with_add(RP_ROWS_TOKEN);
+    assert_true(is_fused(NULL));
+    add_op(RP_OP_SOFT_CAP, RP_ROWS_TOKEN, PRODUCT, RP_NO_TENSOR, OTHER);
+    assert_false(is_fused("reads it, too"));
+}
+
+static void test_members_work_on_the_same_rows(void **state) {
+    (void)state;
+    start();
+    end_with_add(RP_ROWS_LOGIT);
+    assert_false(is_fused("works on other rows"));
+}
+
+static void test_nobody_in_between_writes_what_a_member_reads(void **state) {
+    (void)state;
+    start();
+    add_op(RP_OP_SOFT_CAP, RP_ROWS_TOKEN, OTHER, RP_NO_TENSOR, IN);
+    end_with_add(RP_ROWS_TOKEN);
+    assert_false(is_fused("writes between them what one of them reads"));
+    /* The same through memory: another tensor lies where the input does. */
+    start();
+    offsets[OTHER] = offsets[IN];
+    add_op(RP_OP_SOFT_CAP, RP_ROWS_TOKEN, SUM, RP_NO_TENSOR, OTHER);
+    end_with_add(RP_ROWS_TOKEN);
+    assert_false(is_fused("writes between them what one of them reads"));
+}
+
+static void test_an_output_shares_no_memory_with_an_earlier_input(void **state) {
+    (void)state;
+    start();
+    offsets[SUM] = offsets[IN];
+    end_with_add(RP_ROWS_TOKEN);
+    assert_false(is_fused("shares memory"));
+}
+
+/* --- partial sums: a table whose matmuls leave them, and whose adds read them */
+
+static bool always(const struct rp_fuse_input *input, const struct rp_fused_op *candidate) {
+    (void)input;
+    (void)candidate;
+    return true;
+}
+
+static const struct rp_fusion partial_rows[] = {
+    {.name = "linear_partials",
+     .flags = RP_FUSION_PARTIALS_OUT | RP_FUSION_PARTIALS_ONLY,
+     .step_count = 1,
+     .steps = {{RP_OP_LINEAR, 0}}},
+    {.name = "add",
+     .flags = RP_FUSION_PARTIALS_IN,
+     .step_count = 1,
+     .sums = 1,
+     .steps = {{RP_OP_ADD, 0}}},
+    {.name = "linear", .step_count = 1, .steps = {{RP_OP_LINEAR, 0}}},
+};
+static const struct rp_fusion_table partial_table = {
+    .fusions = partial_rows, .count = RP_ARRAY_COUNT(partial_rows), .leaves_partials = always};
+
+static void test_no_matmul_runs_before_partial_sums_are_read(void **state) {
+    (void)state;
+    start();
+    end_with_add(RP_ROWS_TOKEN);
+    fuse(&partial_table, true);
+    assert_int_equal(fused.ops[0].partials_to, 1);
+    assert_int_equal(fused.ops[1].partials_from, 0);
+    assert_true(fused.ops[1].after_matmul && !fused.ops[0].after_matmul);
+    start();
+    add_op(RP_OP_LINEAR, RP_ROWS_TOKEN, IN, RP_NO_TENSOR, OTHER);
+    end_with_add(RP_ROWS_TOKEN);
+    fuse(&partial_table, true);
+    assert_int_equal(fused.ops[0].partials_to, RP_FUSED_NONE);
+    assert_non_null(strstr(fused.ops[0].why_not, "a matmul runs before"));
+}
+
+static void test_an_operator_without_a_kernel_is_refused_by_name(void **state) {
+    (void)state;
+    struct rp_error err = {0};
+    start();
+    add_op(RP_OP_SOFT_CAP, RP_ROWS_TOKEN, OTHER, RP_NO_TENSOR, OTHER);
+    const struct rp_fuse_input input = {
+        .program = &program, .end = program.op_count, .bucket = &bucket, .table = &partial_table};
+    assert_int_equal(rp_fuse(&input, &fused, &err), RP_STATUS_UNSUPPORTED);
+    assert_non_null(strstr(err.text, "op.1"));
+    assert_non_null(strstr(err.text, "soft_cap"));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+#define TEST(name) cmocka_unit_test_teardown(name, teardown)
+        TEST(test_an_inserted_operator_breaks_its_own_fusion_alone),
+        TEST(test_an_operator_in_between_that_shares_nothing_is_passed),
+        TEST(test_what_the_kernel_keeps_has_a_single_reader),
+        TEST(test_members_work_on_the_same_rows),
+        TEST(test_nobody_in_between_writes_what_a_member_reads),
+        TEST(test_an_output_shares_no_memory_with_an_earlier_input),
+        TEST(test_no_matmul_runs_before_partial_sums_are_read),
+        TEST(test_an_operator_without_a_kernel_is_refused_by_name),
+#undef TEST
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
