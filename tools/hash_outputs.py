@@ -1,29 +1,34 @@
 #!/usr/bin/env python3
 """Hashes of what models answer, to show that a change leaves greedy text and logits as they were.
 
-    tools/hash_outputs.py [--bin FILE] [--device cpu|cuda] [--only REGEX] [--parallel N] [--out FILE.json]
-    tools/hash_outputs.py --bin FILE --against FILE ...   both binaries in turn, then compares them
-    tools/hash_outputs.py --compare A.json B.json         compares two files
+    tools/hash_outputs.py [--bin FILE] [--device cpu|cuda] [--only REGEX] [--parallel N] [--out JSON]
+    tools/hash_outputs.py --bin FILE --against FILE ...  both binaries in turn, then compares them
+    tools/hash_outputs.py --compare A.json B.json        compares two files
 
-Prints what differs; the exit code is 1 if anything does, if a case failed, or if it is in one file only.
+Prints what differs; the exit code is 1 if anything does, if a case failed, or if it is in one
+result only.
 
-Each case is a model (models/demo, stories260K if the test data has it, small random checkpoints of every family)
-with a set of flags, and has several hashes:
+Each case is a model (models/demo, stories260K if the test data has it, small random checkpoints of
+every family) with a set of flags, and has several hashes:
 
-    CASE           prompts shorter and longer than a page, alone and 12 at once: text, log-probabilities of the 20 most
-                   likely tokens at every position of prompt and answer, NLL of a text
-    CASE hits      the same for prompts longer than a chunk whose first pages are in the prefix cache; fails without a hit
-    CASE batches   1, 2, 4, 8 and 16 prompts in one request
-    CASE logits    `eval ppl --against` in steps of up to 350 rows: differences of raw logits from the same weights in
-                   another type, summed over all of them in double precision
-    CASE file      cases that `reprise quantize` wrote: the checkpoint's files
+    CASE           prompts shorter and longer than a page, alone and 12 at once: text,
+                   log-probabilities of the 20 most likely tokens at every position of prompt and
+                   answer; NLL of a text
+    CASE hits      answers to two prompts with a common beginning, which the second one finds in the
+                   prefix cache; longer than a chunk if the model has 512 positions or more
+    CASE batches   answers to 1, 2, 4, 8 and 16 prompts in one request
+    CASE logits    `eval ppl --against` in steps of up to 350 rows: differences of raw logits from
+                   the same checkpoint as its files have it, in another type; sums in double precision
+    CASE file      for cases that `reprise quantize` wrote: the files of the checkpoint
 
-Log-probabilities are printed as the shortest text that reads back to the same float, sums likewise as double: no digit
-is lost. A log-probability does not change when all logits move by the same amount; the sums of `logits` do.
+Log-probabilities are printed as the shortest text that reads back to the same float, sums as the
+shortest that reads back to the same double: no bit is lost. A log-probability does not change when
+all logits move by the same amount; the sums of `logits` do.
 
-Hashes are comparable on one kind of machine only: CPU kernels depend on the instruction set, and GPU kernels on the GPU.
-If lib/ is beside the folder of the binary (a GPU package), libraries are loaded from there.
-Needs numpy and safetensors for the random checkpoints; without them those cases are left out by name."""
+Hashes are comparable on one kind of machine only: CPU kernels depend on the instruction set, GPU
+kernels on the GPU. If there is a lib/ next to the binary's folder (a GPU package), libraries are
+loaded from it. Needs numpy and safetensors for the random checkpoints; without them those cases are
+left out by name."""
 import argparse
 import concurrent.futures
 import hashlib
@@ -99,25 +104,27 @@ def cases(folder):
             if size != "odd":
                 formats += ["fp8", "fp8-w8a16", "fp8-pages"]
             if (family, size) in (("llama", "wide"), ("qwen3", "wide128")):
-                formats += ["int8-w8a16", "int8-pages", "fp8-fp8-pages", "unfused", "mask", *WRITTEN]
+                formats += ["int8-w8a16", "int8-pages", "fp8-fp8-pages", "unfused", "mask",
+                            *WRITTEN]
             for name in formats:
                 yield f"{family}-{size}/{name}", directory, name
 
 
 def complete(server, prompt, **extra):
     """The reply's choices and the number of prompt tokens that came from the prefix cache."""
-    body = {"prompt": prompt, "temperature": 0, "max_tokens": 40, "ignore_eos": True, "logprobs": 20, **extra}
+    body = {"prompt": prompt, "temperature": 0, "max_tokens": 40, "ignore_eos": True,
+            "logprobs": 20, **extra}
     status, _, reply = server.request("POST", "/v1/completions", body)
     if status != 200:
         raise AssertionError(f"{status}: {reply[:300]!r}")
     reply = json.loads(reply)
     choices = sorted(reply["choices"], key=lambda choice: choice["index"])
-    return ([[choice.get("text"), choice.get("logprobs"), choice.get("prompt_logprobs")] for choice in choices],
-            reply["usage"]["prompt_tokens_details"]["cached_tokens"])
+    texts = [[c.get("text"), c.get("logprobs"), c.get("prompt_logprobs")] for c in choices]
+    return texts, reply["usage"]["prompt_tokens_details"]["cached_tokens"]
 
 
 def answers(server, long_prompts):
-    """Prompts alone, then several at once, with the log-probabilities of prompts: these do not use the prefix cache."""
+    """Prompts alone, then at once. With prompt_logprobs they do not use the prefix cache."""
     prompts = ["12 + 34 =", TEXT[:60], TEXT[:25] + " What is 7 - 3?", TEXT * (3 if long_prompts else 1)]
 
     def one(prompt):
@@ -130,7 +137,7 @@ def answers(server, long_prompts):
 
 
 def hits(server, positions):
-    """Two prompts with a common beginning, longer than a chunk where the model's positions allow it."""
+    """Two prompts with a common beginning; longer than a chunk if the model has the positions."""
     beginning = TEXT * (4 if positions >= 1024 else 3 if positions >= 512 else 1)
     first, _ = complete(server, beginning + "1 +", return_tokens_as_token_ids=True)
     second, cached = complete(server, beginning + "12 - 3", return_tokens_as_token_ids=True)
@@ -140,13 +147,17 @@ def hits(server, positions):
 
 
 def batches(server):
-    return [complete(server, [f"{i} + {count * i} =" for i in range(count)], max_tokens=12, return_tokens_as_token_ids=True)[0]
-            for count in (1, 2, 4, 8, 16)]
+    def together(count):
+        prompts = [f"{i} + {count * i} =" for i in range(count)]
+        return complete(server, prompts, max_tokens=12, return_tokens_as_token_ids=True)[0]
+
+    return [together(count) for count in (1, 2, 4, 8, 16)]
 
 
 def evaluate(arguments, directory, folder, *flags):
-    """The numbers of `reprise eval ppl --json`, without those of the machine and the model's name."""
-    ppl = subprocess.run([arguments.bin, "eval", "ppl", os.path.join(folder, "text.txt"), "--model", directory, "--json",
+    """The numbers of `reprise eval ppl --json`, without the names of device and model."""
+    text = os.path.join(folder, "text.txt")
+    ppl = subprocess.run([arguments.bin, "eval", "ppl", text, "--model", directory, "--json",
                           "--device", arguments.device, *flags], capture_output=True, text=True)
     if ppl.returncode:
         raise AssertionError(ppl.stderr)
@@ -155,11 +166,12 @@ def evaluate(arguments, directory, folder, *flags):
     return {k: v for k, v in report.items() if not isinstance(v, str)}
 
 
-def quantize(arguments, directory, form, folder, name):
+def quantize(arguments, directory, form, folder):
     """A checkpoint that the binary wrote, and what its files hold."""
-    out = os.path.join(folder, re.sub(r"\W", "_", f"{name}_{os.path.abspath(arguments.bin)}"))
+    out = os.path.join(tempfile.mkdtemp(dir=folder), "out")
     flags = [flag.format(text=os.path.join(folder, "text.txt")) for flag in WRITTEN[form]]
-    done = subprocess.run([arguments.bin, "quantize", directory, out, *flags], capture_output=True, text=True)
+    done = subprocess.run([arguments.bin, "quantize", directory, out, *flags],
+                          capture_output=True, text=True)
     if done.returncode:
         raise AssertionError(done.stderr)
     files = {}
@@ -175,7 +187,7 @@ def run_case(case, arguments, folder):
     from reprise_server import Server
     values = {}
     if form in WRITTEN:
-        directory, values["file"] = quantize(arguments, directory, form, folder, name)
+        directory, values["file"] = quantize(arguments, directory, form, folder)
     flags = [*FORMATS[form], "--device", arguments.device, "--log-level", "warn", "--max-num-seqs", "16",
              "--max-num-batched-tokens", "256"]
     if arguments.device == "cuda":
@@ -190,9 +202,12 @@ def run_case(case, arguments, folder):
     eval_flags = FORMATS[form] if form != "mask" else []  # eval has no flag for masks
     numbers = evaluate(arguments, directory, folder, "--tokens", "300", "--window", "100", *eval_flags)
     if form != "mask":
-        values["logits"] = evaluate(arguments, directory, folder, "--tokens", "700", "--window", str(min(350, positions)),
-                                    "--against", "bf16" if "float32" in eval_flags else "f32", *eval_flags)
-    return {name: digest([value, numbers]), **{f"{name} {part}": digest(v) for part, v in values.items()}}, value[0][0][0]
+        other = "bf16" if "float32" in eval_flags else "f32"
+        values["logits"] = evaluate(arguments, directory, folder, "--tokens", "700", "--window",
+                                    str(min(350, positions)), "--against", other, *eval_flags)
+    hashes = {name: digest([value, numbers])}
+    hashes.update({f"{name} {part}": digest(v) for part, v in values.items()})
+    return hashes, value[0][0][0]
 
 
 def digest(value):
