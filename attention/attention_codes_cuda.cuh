@@ -1,20 +1,22 @@
-/* attention_codes_cuda.cuh - pages of 8 bits in kernels whose products are bf16 or f16: how codes get there.
+/* attention_codes_cuda.cuh - pages of 8 bits in kernels whose products are bf16 or f16: how codes
+ * get there.
  *
- * Every INT8 and FP8 E4M3 number is a bf16 number, so codes enter the products exactly, and their scales stay outside:
- * K's multiplies the score, V's the weight. Rounded is what is rounded with bf16 pages: q, and weight * scale of V
- * where a weight is alone there; in prompts both to bf16, in decoding to f16.
+ * Every INT8 and FP8 E4M3 number is a bf16 number, so codes enter the products exactly, and their
+ * scales stay outside: K's multiplies the score, V's the weight. Rounded is what is rounded with
+ * bf16 pages: q, and weight * scale of V where a weight is alone there; in prompts both to bf16, in
+ * decoding to f16.
  *
- * To bf16 codes are converted as the four bytes of a word, two by two without moving bytes together: bytes 0 and 2,
- * bytes 1 and 3. Kernels name their rows and columns so that these are neighbors (ldmatrix moves 16 bits at a time, and
- * transposes no bytes).
+ * To bf16 codes are converted as the four bytes of a word, two by two without moving bytes
+ * together: bytes 0 and 2, bytes 1 and 3. Kernels name their rows and columns so that these are
+ * neighbors (ldmatrix moves 16 bits at a time, and transposes no bytes).
  *
  *   INT8   128 + low seven bits, minus 128 or 256: both have the code's bits as a mantissa
  *   FP8    its bits lie in a bf16 as they are, 2^120 too small (its denormals too); NaN codes, which are never
  *          stored, count as 480
  *
- * Decoding multiplies in f16, which takes a third of the instructions to convert to, of FP8 the card's own (sm_89). A
- * code is an f16 number as well; what meets it is taken relative to a power of two, so that f16's range is enough
- * (attention_decode_kernel.cuh). */
+ * Decoding multiplies in f16, which takes a third of the instructions to convert to, of FP8 the
+ * card's own (sm_89). A code is an f16 number as well; what meets it is taken relative to a power
+ * of two, so that f16's range is enough (attention_decode_kernel.cuh). */
 #ifndef RP_ATTENTION_ATTENTION_CODES_CUDA_CUH
 #define RP_ATTENTION_ATTENTION_CODES_CUDA_CUH
 
@@ -94,8 +96,8 @@ static __device__ __forceinline__ void codes_to_f16(uint32_t codes, uint32_t &fi
     }
 }
 
-/* The largest power of two up to x, which is not negative; of anything below 2^-100 that. And what it is to be
- * multiplied by to be 1. */
+/* The largest power of two up to x, which is not negative; of anything below 2^-100 that. And what
+ * it is to be multiplied by to be 1. */
 static __device__ __forceinline__ float power_below(float x) {
     return __uint_as_float(__float_as_uint(fmaxf(x, 0x1p-100f)) & 0x7F800000u);
 }

@@ -1,5 +1,5 @@
-/* attention_tile_cuda.cuh - what the prompt kernels share: which queries a tile holds, which keys they see,
- * and the step of the online softmax. */
+/* attention_tile_cuda.cuh - what the prompt kernels share: which queries a tile holds, which keys
+ * they see, and the step of the online softmax. */
 #ifndef RP_ATTENTION_ATTENTION_TILE_CUDA_CUH
 #define RP_ATTENTION_ATTENTION_TILE_CUDA_CUH
 
@@ -134,8 +134,8 @@ template <int N> static __device__ __forceinline__ void cap_scores(float (&s)[N]
             s[n][i] = rp_tanh(s[n][i] * in);
 }
 
-/* log2 e * cap * tanh(score * scale / cap), as a polynomial of the score where that is small: no offset is needed where
- * 2^ of the largest and of the smallest lie far within f32. */
+/* log2 e * cap * tanh(score * scale / cap), as a polynomial of the score where that is small: no
+ * offset is needed where 2^ of the largest and of the smallest lie far within f32. */
 struct capped_powers {
     float a[5];      /* score * (a[0] + a[1] score^2 + ... + a[4] score^8) */
     float small;     /* below it */

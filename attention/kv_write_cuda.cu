@@ -1,10 +1,12 @@
-/* kv_write_cuda.cu - K and V into pages: alone, and as the last part of everything behind the qkv product.
+/* kv_write_cuda.cu - K and V into pages: alone, and as the last part of everything behind the qkv
+ * product.
  *
  * One warp computes one head of one token: few tokens still give many warps, and the chain of loads
- * (row, slot, page) is as short as it can be. Of many tokens it computes several heads (qkv_post_many_kernel).
+ * (row, slot, page) is as short as it can be. Of many tokens it computes several heads
+ * (qkv_post_many_kernel).
  *
- * In pages of 8 bits the warp has a whole row, and so its largest value: codes and scale are made of the f32 values,
- * with no other rounding, and are the CPU's bit for bit. */
+ * In pages of 8 bits the warp has a whole row, and so its largest value: codes and scale are made
+ * of the f32 values, with no other rounding, and are the CPU's bit for bit. */
 #include "attention/attention_cuda.h"
 
 #include "device/cuda_vector.cuh"
@@ -135,8 +137,8 @@ static __device__ __forceinline__ void load_angles(four_angles (&angles)[QUADS],
     }
 }
 
-/* Pairs are half a head apart, in two lanes. Quads of a head of one quad a lane meet by shuffles, others
- * in shared memory. */
+/* Pairs are half a head apart, in two lanes. Quads of a head of one quad a lane meet by shuffles,
+ * others in shared memory. */
 template <bool VEC, int QUADS>
 static __device__ __forceinline__ void rotate(head_columns<QUADS> &head,
                                               const four_angles (&angles)[QUADS], float *shared,
@@ -286,8 +288,9 @@ static __global__ void __launch_bounds__(WARPS * 32, VEC &&QUADS == 1 ? 12 : 8)
     }
 }
 
-/* The same of many tokens: bytes under way are what counts. A warp has several heads of a token, all asked for at once
- * and together with where the token belongs, and its angles are loaded once. */
+/* The same of many tokens: bytes under way are what counts. A warp has several heads of a token,
+ * all asked for at once and together with where the token belongs, and its angles are loaded
+ * once. */
 template <bool CODES>
 static __global__ void __launch_bounds__(WARPS * 32, 8)
     qkv_post_many_kernel(const __grid_constant__ rp_qkv_post_cuda args) {

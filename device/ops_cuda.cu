@@ -1,5 +1,5 @@
-/* The operators that work column by column: each thread computes four of them. A row is cut into blocks of
- * BLOCK * 4 columns, so that a single row is shared by many multiprocessors. */
+/* The operators that work column by column: each thread computes four of them. A row is cut into
+ * blocks of BLOCK * 4 columns, so that a single row is shared by many multiprocessors. */
 #include "device/ops_cuda.h"
 
 #include "device/cuda_vector.cuh"
@@ -230,7 +230,8 @@ static __global__ void __launch_bounds__(ROW_THREADS)
         args.codes.scales[row] = codes.scale;
 }
 
-/* Columns [col, col + 4) of any row, computed as often as they are asked for; zeros past its end. */
+/* Columns [col, col + 4) of any row, computed as often as they are asked for; zeros past its
+ * end. */
 static __device__ __forceinline__ float4 activation_again(const rp_activation_cuda &args,
                                                           uint32_t row, uint32_t col) {
     uint32_t cols = args.cols;

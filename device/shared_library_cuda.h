@@ -14,8 +14,8 @@
 /* Called with every library that could be loaded, until it returns true. */
 typedef bool (*rp_library_accept)(void *ctx, void *library);
 
-/* Returns the handle (dlsym; dlclose when done) and the file's path; NULL, and why in err, when no library
- * was found or none was accepted. accept may be NULL. */
+/* Returns the handle (dlsym; dlclose when done) and the file's path; NULL, and why in err, when no
+ * library was found or none was accepted. accept may be NULL. */
 void *rp_shared_library_open(const char *const *sonames, uint32_t count, rp_library_accept accept,
                              void *ctx, char *out_path, size_t path_bytes, struct rp_error *err);
 

@@ -13,7 +13,8 @@
  * it back from HELD, CACHED or PENDING alike. CACHED pages are in the order in which they lost
  * their last reference.
  *
- * Thread: engine thread only, but for the map. Memory: all at init. Errors: init only; a full pool is an answer. */
+ * Thread: engine thread only, but for the map. Memory: all at init. Errors: init only; a full pool
+ * is an answer. */
 #ifndef RP_KVCACHE_KV_POOL_H
 #define RP_KVCACHE_KV_POOL_H
 

@@ -33,8 +33,8 @@ static uint32_t blocks_at_work(uint32_t n, uint32_t segments, uint32_t rows) {
     return RP_CEIL_DIV(units, RP_CEIL_DIV(units, 132u));
 }
 
-/* As few segments as keep most of 132 multiprocessors at work, on few tokens (tiles of 64 outputs) and on
- * many (128). Of n and k alone: the order of a sum must not depend on the card. */
+/* As few segments as keep most of 132 multiprocessors at work, on few tokens (tiles of 64 outputs)
+ * and on many (128). Of n and k alone: the order of a sum must not depend on the card. */
 uint32_t rp_matmul_cuda_segment(uint32_t n, uint32_t k, bool gate_up) {
     static const uint32_t counts[] = {1, 2, 3, 4, 6, 8, 12, 16};
     uint32_t best = 0, segment = (uint32_t)RP_ALIGN_UP(k, RP_MATMUL_BLOCK);
@@ -56,13 +56,15 @@ uint32_t rp_matmul_cuda_segment(uint32_t n, uint32_t k, bool gate_up) {
 
 size_t rp_matmul_cuda_workspace_bytes(const struct rp_cuda_limits *limits, uint32_t row_capacity,
                                       uint32_t n_max) {
-    /* Four segments of a tile of 128 outputs for every block; as partials it is used as it comes. */
+    /* Four segments of a tile of 128 outputs for every block; as partials it is used as it
+     * comes. */
     size_t tokens = RP_MIN(RP_ALIGN_UP(row_capacity, 8), (size_t)128);
     (void)n_max;
     return FLAG_BYTES + limits->sm_count * tokens * 128 * 4 * sizeof(float);
 }
 
-/* Shared memory that a product may take: leaves room for the small kernels between the products of a decode step. */
+/* Shared memory that a product may take: leaves room for the small kernels between the products of
+ * a decode step. */
 uint32_t rp_matmul_cuda_shared_room(const struct rp_matmul_cuda *op) {
     uint32_t room = op->limits.shared_bytes_block;
     if (op->rows.max_rows > 128 || room <= 64 * 1024)
@@ -70,8 +72,9 @@ uint32_t rp_matmul_cuda_shared_room(const struct rp_matmul_cuda *op) {
     return room - 12 * 1024;
 }
 
-/* Gated W8A16 of prompts: the tiles whose waves over all multiprocessors take the least time. Shared memory bounds those of
- * 128 tokens: codes, tokens and copies take nine eighths of the tensor cores' time. */
+/* Gated W8A16 of prompts: the tiles whose waves over all multiprocessors take the least time.
+ * Shared memory bounds those of 128 tokens: codes, tokens and copies take nine eighths of the
+ * tensor cores' time. */
 static uint32_t choose_tokens(const struct rp_matmul_cuda *op) {
     uint32_t rows = RP_CEIL_DIV(op->weight->rows, 128u), sms = op->limits.sm_count;
     uint32_t few = RP_CEIL_DIV(rows * RP_CEIL_DIV(op->rows.max_rows, 128u), sms);
@@ -110,7 +113,8 @@ struct rp_matmul_tile rp_matmul_cuda_choose(const struct rp_matmul_cuda *op) {
     size_t partial_bytes = (size_t)segments * op->rows.max_rows * w->rows * sizeof(float);
     bool partials =
         op->partials_wanted && !op->accumulate && partial_bytes + FLAG_BYTES <= op->workspace_bytes;
-    /* Tiles of 256 tokens have no registers to sum segments up in: only where none is to be summed. */
+    /* Tiles of 256 tokens have no registers to sum segments up in: only where none is to be
+     * summed. */
     if (choices[i].tile.tokens == 256 && segments > 1) {
         uint32_t work = RP_CEIL_DIV(w->rows, 128u) * segments;
         if (!partials || RP_CEIL_DIV(work, op->limits.sm_count) % segments == 0)
@@ -213,7 +217,8 @@ int rp_matmul_cuda_encode_tokens(CUtensorMap *map, const struct rp_matmul_cuda *
     return rp_matmul_cuda_encode_map(map, op->in, &shape, err);
 }
 
-/* Rows of both operands begin at multiples of 16 bytes; the rows are there as the weights want them. */
+/* Rows of both operands begin at multiples of 16 bytes; the rows are there as the weights want
+ * them. */
 static bool fits_rows(const struct rp_matmul_cuda *op) {
     return op->in_stride * rp_dtype_bytes(in_dtype(op->weight)) % 16 == 0 &&
            (uintptr_t)op->in % 16 == 0;

@@ -1,5 +1,6 @@
-/* matmul_scales.cuh - the sums of 8-bit products as floats: (f32)sum * (row's scale * weight's scale), one rounding
- * each, never contracted with the addition behind it; and the scales, where an instruction's sums want them.
+/* matmul_scales.cuh - the sums of 8-bit products as floats: (f32)sum * (row's scale * weight's
+ * scale), one rounding each, never contracted with the addition behind it; and the scales, where an
+ * instruction's sums want them.
  *
  * Scales of rows were written by kernels before: they are read after the wait, past L1. */
 #ifndef RP_QUANT_MATMUL_SCALES_CUH
@@ -26,16 +27,16 @@ __device__ __forceinline__ float rp_scaled(int32_t sum, float scale) {
     return __fmul_rn(__int2float_rn(sum), scale);
 }
 
-/* Asks for the scales of weights, a line a thread: behind full queues of the memory they would come late. They are
- * constants: this may stand before the wait. */
+/* Asks for the scales of weights, a line a thread: behind full queues of the memory they would come
+ * late. They are constants: this may stand before the wait. */
 __device__ __forceinline__ void rp_scales_prefetch(const float *scales, uint32_t count) {
     uint32_t at = threadIdx.x * 32;
     if (count > 0 && at < count + 31)
         asm volatile("prefetch.global.L2 [%0];" ::"l"(scales + min(at, count - 1)) : "memory");
 }
 
-/* Scales of the N columns of an instruction, which a warp's lanes share: lane l has those of columns l, l + 32 ...
- * All lanes of a warp call each function together. */
+/* Scales of the N columns of an instruction, which a warp's lanes share: lane l has those of
+ * columns l, l + 32 ... All lanes of a warp call each function together. */
 template <int N> struct rp_column_scales {
     float of[(N + 31) / 32];
 

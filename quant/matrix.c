@@ -46,8 +46,8 @@ void rp_matrix_deinit(struct rp_matrix *matrix) {
     memset(matrix, 0, sizeof *matrix);
 }
 
-/* Steps of k that are packed at a time: 16 KiB of the panel, which stay in the first-level cache while
- * 16 rows are strewn over them. */
+/* Steps of k that are packed at a time: 16 KiB of the panel, which stay in the first-level cache
+ * while 16 rows are strewn over them. */
 #define PACK_STEPS 256u
 
 /* Rows [16p, 16p + 16) of a row-major bf16 matrix, k in pairs. */
@@ -84,7 +84,8 @@ static void pack_panel_f32(const struct rp_matrix *matrix, uint32_t panel, float
     }
 }
 
-/* Rows [16p, 16p + 16) of a row-major matrix of 8 bits: -128 times the sums of INT8 rows, then k in quads. */
+/* Rows [16p, 16p + 16) of a row-major matrix of 8 bits: -128 times the sums of INT8 rows, then k in
+ * quads. */
 static void pack_panel_8(const struct rp_matrix *matrix, uint32_t panel, unsigned char *to) {
     size_t k = matrix->cols, row = (size_t)panel * PANEL;
     const unsigned char *from = (const unsigned char *)matrix->data + row * k;

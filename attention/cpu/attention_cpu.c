@@ -78,7 +78,8 @@ static inline __attribute__((always_inline)) void add_key(struct row *row, uint3
         out[d] += weight * kv_at(kv, run, at + d, scale);
 }
 
-/* Calls `take` for each key that the row sees, ascending. Inlined with it: a head may be eight columns. */
+/* Calls `take` for each key that the row sees, ascending. Inlined with it: a head may be eight
+ * columns. */
 static inline __attribute__((always_inline)) void each_key(struct row *row, uint32_t token,
                                                            void (*take)(struct row *, uint32_t)) {
     const struct rp_attention_args *args = row->args;

@@ -12,8 +12,8 @@
  *   V(sum) V(largest)            of the lanes of one vector
  *   ROWS_MAX                     LANES / 4: rows of a score tile */
 
-/* Scores of `rows` heads x LANES / rows keys from place j on, into scores[row][j ..]. Places past the
- * end are read as the last one and overwritten by soften. */
+/* Scores of `rows` heads x LANES / rows keys from place j on, into scores[row][j ..]. Places past
+ * the end are read as the last one and overwritten by soften. */
 INLINE void V(score_tile)(const struct state *states, const uint32_t rows, const struct span *span,
                           uint32_t j, const struct shape *shape, const bool half,
                           float scores[ROWS_MAX][BLOCK_KEYS + BLOCK_SLACK]) {
@@ -46,8 +46,9 @@ INLINE void V(score_tile)(const struct state *states, const uint32_t rows, const
     EACH(r, rows) { memcpy(&scores[r][j], sums + r * keys, keys * sizeof(float)); }
 }
 
-/* The same scores, bit for bit, of LANES keys that lie side by side: lane i of V(sums)' argument is here the vector of
- * dimensions i, LANES + i, .. of all these keys, and the tree over lanes becomes one over vectors. */
+/* The same scores, bit for bit, of LANES keys that lie side by side: lane i of V(sums)' argument is
+ * here the vector of dimensions i, LANES + i, .. of all these keys, and the tree over lanes becomes
+ * one over vectors. */
 INLINE void V(score_wide)(const struct state *states, const uint32_t rows, uint32_t j,
                           const struct shape *shape,
                           float scores[ROWS_MAX][BLOCK_KEYS + BLOCK_SLACK]) {
@@ -97,8 +98,8 @@ TARGET static void V(decode)(const unsigned char *codes, float scale, enum rp_dt
         to[d] = rp_code_to_f32(codes, dtype, d) * scale;
 }
 
-/* The places in `seen` of a block at position `at` as f32; the others have the address of one before them. Asks for the
- * next block's meanwhile. */
+/* The places in `seen` of a block at position `at` as f32; the others have the address of one
+ * before them. Asks for the next block's meanwhile. */
 TARGET static void V(decode_block)(const struct rp_kv_layout *kv, const struct block *block,
                                    const struct block *next, uint64_t seen, uint32_t at,
                                    struct decoded *out) {
@@ -287,8 +288,9 @@ INLINE void V(block_token)(struct state *states, uint32_t heads, struct span spa
         V(block_rows)(states + h, 1, &span, shape, half, wide, holes, scores + h);
 }
 
-/* Scores of all rows of a piece (token by token, head by head) and the block's keys, LANES keys at a time, so that these
- * stay in the first-level cache. What a row does not see is computed too, within its tile, and overwritten by soften. */
+/* Scores of all rows of a piece (token by token, head by head) and the block's keys, LANES keys at
+ * a time, so that these stay in the first-level cache. What a row does not see is computed too,
+ * within its tile, and overwritten by soften. */
 INLINE void V(score_piece)(const struct state *states, const struct rp_attention_piece *piece,
                            const struct block *block, const uint32_t *positions, uint32_t at,
                            const struct shape *shape, float (*scores)[BLOCK_KEYS + BLOCK_SLACK]) {

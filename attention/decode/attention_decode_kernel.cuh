@@ -19,7 +19,8 @@ template <typename Mask> __device__ __forceinline__ float scale_of(const decode_
     return Mask::has_score ? args.natural_scale : Mask::is_capped ? args.cap_in : args.scale;
 }
 
-/* A score, scaled, times log2 e; a program masks it, too. key: in the row's numbering; offset: of the key in the unit. */
+/* A score, scaled, times log2 e; a program masks it, too. key: in the row's numbering; offset: of
+ * the key in the unit. */
 template <typename Mask>
 __device__ __forceinline__ float score_of(const decode_args &args, const segment &at, float x,
                                           uint32_t offset, uint32_t head, const program_unit &unit,
@@ -41,8 +42,9 @@ __device__ __forceinline__ float score_of(const decode_args &args, const segment
     return Mask::is_capped ? rp_tanh(x) * args.cap_out : x;
 }
 
-/* The scales of a lane's keys of a unit; bf16 pages have none. Weights meet codes in f16, whose range V's scales need not
- * have: they are taken relative to a power of two that is not far below the largest so far. */
+/* The scales of a lane's keys of a unit; bf16 pages have none. Weights meet codes in f16, whose
+ * range V's scales need not have: they are taken relative to a power of two that is not far below
+ * the largest so far. */
 template <rp_dtype Page, int TILES> struct unit_scales {
     float k[TILES][2], v[TILES][2];
 
@@ -100,9 +102,9 @@ score(const decode_args &args, const segment &at, uint32_t key, float (&scores)[
             scores[i / 4 / NT][i / 4 % NT][i % 4] = -INFINITY;
 }
 
-/* Scores of a unit to weights (bf16, as the second operand of the product with V); the sums so far move
- * to the new maximum. Of codes a weight is multiplied by its V's scale in f32 before it is rounded, to f16; the weights'
- * sum has them as they are. */
+/* Scores of a unit to weights (bf16, as the second operand of the product with V); the sums so far
+ * move to the new maximum. Of codes a weight is multiplied by its V's scale in f32 before it is
+ * rounded, to f16; the weights' sum has them as they are. */
 template <int D, int NT, int TILES, rp_dtype Page, typename Mask>
 __device__ __forceinline__ void soften(float (&scores)[TILES][NT][4], sums<D, NT> &s,
                                        uint32_t (&weights)[TILES][NT][2],
@@ -169,7 +171,8 @@ template <int D, int NT, rp_dtype Page = RP_DTYPE_BF16> struct kernel_sizes : si
     }
 };
 
-/* Scores of a unit's keys, without any scale: of bf16 even and odd steps of 16 columns by themselves. */
+/* Scores of a unit's keys, without any scale: of bf16 even and odd steps of 16 columns by
+ * themselves. */
 template <int D, int NT, int TILES, rp_dtype Page>
 __device__ __forceinline__ void add_scores(float (&even)[TILES][NT][4], float (&odd)[TILES][NT][4],
                                            uint32_t keys, const uint32_t (&q)[NT][D / 16][2]) {
@@ -211,8 +214,8 @@ __device__ __forceinline__ void add_scores(float (&even)[TILES][NT][4], float (&
     }
 }
 
-/* Adds a unit's values times their weights. Codes are transposed in pairs of columns, which become two rows of the
- * product (sums). */
+/* Adds a unit's values times their weights. Codes are transposed in pairs of columns, which become
+ * two rows of the product (sums). */
 template <int D, int NT, int TILES, rp_dtype Page>
 __device__ __forceinline__ void add_values(sums<D, NT> &s, uint32_t values,
                                            const uint32_t (&weights)[TILES][NT][2]) {
@@ -327,7 +330,8 @@ __device__ __forceinline__ void attention_decode(const decode_args &args) {
         copy_wait<0>();
         __syncthreads();
     }
-    /* Rows of a unit that a lane names to ldmatrix: for K keys in order, for V two halves of the dims (32 bytes). */
+    /* Rows of a unit that a lane names to ldmatrix: for K keys in order, for V two halves of the
+     * dims (32 bytes). */
     const uint32_t key_lane = lane % 16 * sizes::ROW_BYTES + lane / 16 * 16;
     const uint32_t value_lane = (lane % 8 + lane / 16 * 8) * sizes::ROW_BYTES + lane / 8 % 2 * 16;
     uint32_t turn = 0;

@@ -1,5 +1,5 @@
-/* attention_decode_stream.cuh - decode attention: what a block works on, and how K and V get into its
- * shared memory ahead of the sums. */
+/* attention_decode_stream.cuh - decode attention: what a block works on, and how K and V get into
+ * its shared memory ahead of the sums. */
 #ifndef RP_ATTENTION_ATTENTION_DECODE_STREAM_CUH
 #define RP_ATTENTION_ATTENTION_DECODE_STREAM_CUH
 
@@ -38,8 +38,8 @@ struct decode_args {
     bool early;     /* everything but q and the step's own keys is complete before the wait */
     rp_cuda_stamp stamp;
     float cap_in, cap_out; /* a capped score is cap_out * tanh(cap_in * (q . k)), times log2 e */
-    /* With a mask program: (row_capacity, unit_capacity), the units of RP_ATTENTION_SPLIT keys that a row reads
-     * (attention_internal_cuda.h), and its scale. */
+    /* With a mask program: (row_capacity, unit_capacity), the units of RP_ATTENTION_SPLIT keys that
+     * a row reads (attention_internal_cuda.h), and its scale. */
     const uint32_t *units;
     uint32_t unit_capacity;
     float natural_scale;
@@ -92,8 +92,8 @@ __device__ __forceinline__ void barrier_init(uint64_t *barrier, uint32_t count) 
                  : "memory");
 }
 
-/* Every thread for itself, which takes no longer than one lane for its warp; and racecheck follows barriers
- * thread by thread, not by way of __syncwarp. */
+/* Every thread for itself, which takes no longer than one lane for its warp; and racecheck follows
+ * barriers thread by thread, not by way of __syncwarp. */
 __device__ __forceinline__ void barrier_arrive(uint64_t *barrier) {
     asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
 }
@@ -226,8 +226,8 @@ __device__ __forceinline__ void next_segment(const decode_args &args, const bloc
     at.split_end = min(at.info.splits, left);
 }
 
-/* A program's row has its keys numbered as they stand in its list of units: from 0, without gaps. Its own position
- * is in `first` then. */
+/* A program's row has its keys numbered as they stand in its list of units: from 0, without gaps.
+ * Its own position is in `first` then. */
 template <typename Mask>
 __device__ __forceinline__ uint32_t first_key(const rp_attention_plan_row &row) {
     return Mask::is_program ? 0 : row.first;
@@ -288,8 +288,8 @@ template <int D, typename Mask, rp_dtype Page = RP_DTYPE_BF16> struct loader {
     uint32_t batch, pages, next_pages; /* a lane's page from key `batch` on, and after it */
     uint32_t lane_to[PERIOD];          /* where a lane's chunk of each instruction goes */
     const unsigned char *from[TILES];  /* a lane's first chunk of each tile */
-    /* A program: of this unit its entry in the list and which of its keys some head sees, as bits; of a lane's page
-     * the entry. */
+    /* A program: of this unit its entry in the list and which of its keys some head sees, as bits;
+     * of a lane's page the entry. */
     uint32_t unit, seen;
     uint32_t units, next_units;
     mask_params<Mask> params; /* of the row */
@@ -300,7 +300,8 @@ template <int D, typename Mask, rp_dtype Page = RP_DTYPE_BF16> struct loader {
             lane_to[i] = (i * 32 + lane + (i * 32 + lane) / CHUNKS) * 16;
     }
 
-    /* The pages of 32 tiles of this warp, from `base` on. index: of the row; units: the tiles' entries. */
+    /* The pages of 32 tiles of this warp, from `base` on. index: of the row; units: the tiles'
+     * entries. */
     __device__ __forceinline__ uint32_t load_pages(const decode_args &args,
                                                    const rp_attention_plan_row &row, uint32_t index,
                                                    uint32_t base, uint32_t warp, uint32_t lane,
@@ -348,8 +349,8 @@ template <int D, typename Mask, rp_dtype Page = RP_DTYPE_BF16> struct loader {
             copy_parts<PART + 1>(to, tile);
         }
     }
-    /* Keys that are not seen become zeros: whatever lies there must not reach a sum. The row's own key,
-     * its last, may be left out. */
+    /* Keys that are not seen become zeros: whatever lies there must not reach a sum. The row's own
+     * key, its last, may be left out. */
     __device__ __forceinline__ void copy_seen(uint32_t to, const unsigned char *tile,
                                               uint32_t first, bool but_own, uint32_t lane) {
 #pragma unroll 1
@@ -460,8 +461,8 @@ template <int D, typename Mask, rp_dtype Page = RP_DTYPE_BF16> struct loader {
                       in_page * sizes::DATA + lane * 16;
         }
     }
-    /* Scales of the unit, of K and then of V, four keys a lane; zeros where none of them is seen. All but those with
-     * the row's own key, or those alone. */
+    /* Scales of the unit, of K and then of V, four keys a lane; zeros where none of them is seen.
+     * All but those with the row's own key, or those alone. */
     enum chosen { ALL, BUT_OWN, OWN };
     __device__ __forceinline__ void copy_scales(const decode_args &args, uint32_t to, chosen keys,
                                                 uint32_t warp, uint32_t lane) {

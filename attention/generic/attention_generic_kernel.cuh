@@ -1,4 +1,5 @@
-/* attention_generic_kernel.cuh - attention of any shape: the kernel of attention_generic_cuda.cu. */
+/* attention_generic_kernel.cuh - attention of any shape: the kernel of
+ * attention_generic_cuda.cu. */
 #ifndef RP_ATTENTION_ATTENTION_GENERIC_KERNEL_CUH
 #define RP_ATTENTION_ATTENTION_GENERIC_KERNEL_CUH
 

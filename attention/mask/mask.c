@@ -25,10 +25,10 @@ uint16_t rp_mask_add_node(struct rp_mask_draft *draft, enum rp_mask_op op, enum 
     return (uint16_t)draft->node_count++;
 }
 
-/* --- Making one ------------------------------------------------------------------------------------------- */
+/* --- Making one ------------------------------------------------------------------------ */
 
-/* The slopes of "Train Short, Test Long": of a power of two heads 2^(-8/n), its square, ...; other numbers take those of the
- * next lower power, then every second one of the next higher. */
+/* The slopes of "Train Short, Test Long": of a power of two heads 2^(-8/n), its square, ...; other
+ * numbers take those of the next lower power, then every second one of the next higher. */
 static void fill_slopes(float *slopes, uint32_t heads) {
     uint32_t power = 1;
     while (power * 2 <= heads)
@@ -168,7 +168,7 @@ int rp_mask_at_layer(const struct rp_mask *mask, uint32_t layer, struct rp_mask 
     return status;
 }
 
-/* --- What it says ------------------------------------------------------------------------------------------ */
+/* --- What it says ---------------------------------------------------------------------- */
 
 const char *rp_mask_text(const struct rp_mask *mask) { return mask->text; }
 

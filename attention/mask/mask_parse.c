@@ -1,4 +1,5 @@
-/* mask_parse.c - the text of a mask program as a tree: recursive descent, types checked where a node is made. */
+/* mask_parse.c - the text of a mask program as a tree: recursive descent, types checked where a
+ * node is made. */
 #include "attention/mask/mask_internal.h"
 #include "attention/mask/mask_lex.h"
 #include "base/nearest_name.h"
@@ -75,7 +76,7 @@ static bool expect(struct parser *p, const char *text, const char *where) {
     return false;
 }
 
-/* --- Nodes with checked types ---------------------------------------------------------------------------- */
+/* --- Nodes with checked types ---------------------------------------------------------- */
 
 static enum rp_mask_type type_of(const struct parser *p, uint16_t node) {
     return (enum rp_mask_type)p->draft->nodes[node].type;
@@ -157,7 +158,7 @@ static uint16_t make_binary(struct parser *p, enum rp_mask_op op, uint32_t colum
     return make(p, op, type, column, a, b, 0);
 }
 
-/* --- Names ------------------------------------------------------------------------------------------------ */
+/* --- Names ----------------------------------------------------------------------------- */
 
 static const struct {
     const char *name;
@@ -223,7 +224,7 @@ static uint16_t unknown_name(struct parser *p) {
     return fail(p, p->word.column, hint, "the name %s is not known", name);
 }
 
-/* --- Arguments -------------------------------------------------------------------------------------------- */
+/* --- Arguments ------------------------------------------------------------------------- */
 
 /* `(a, b, ...)`, behind the name. */
 static bool arguments(struct parser *p, const char *name, uint32_t min, uint32_t max,
@@ -304,7 +305,7 @@ static uint16_t block(struct parser *p, const struct rp_mask_block *block) {
     return node;
 }
 
-/* --- Expressions ------------------------------------------------------------------------------------------ */
+/* --- Expressions ----------------------------------------------------------------------- */
 
 static uint16_t position(struct parser *p, uint32_t index) {
     enum rp_mask_op op = positions[index].op;
@@ -451,7 +452,7 @@ static uint16_t expression(struct parser *p) {
     return node;
 }
 
-/* --- Clauses ---------------------------------------------------------------------------------------------- */
+/* --- Clauses --------------------------------------------------------------------------- */
 
 static bool signed_int(struct parser *p, const char *what, int32_t *out) {
     char word[48];

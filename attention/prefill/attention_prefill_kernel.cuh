@@ -1,4 +1,5 @@
-/* attention_prefill_kernel.cuh - prompt rows by mma.sync: the kernel of attention_prefill_cuda.cu. */
+/* attention_prefill_kernel.cuh - prompt rows by mma.sync: the kernel of
+ * attention_prefill_cuda.cu. */
 #ifndef RP_ATTENTION_ATTENTION_PREFILL_KERNEL_CUH
 #define RP_ATTENTION_ATTENTION_PREFILL_KERNEL_CUH
 
@@ -9,7 +10,8 @@
 #define KEYS    64 /* of a block */
 #define THREADS 128
 
-/* bf16 pages: K and V of two blocks. 8-bit pages: K and V of one block as bf16, then quantized values and scales of the next. */
+/* bf16 pages: K and V of two blocks. 8-bit pages: K and V of one block as bf16, then quantized
+ * values and scales of the next. */
 template <int D, rp_dtype Page = RP_DTYPE_BF16> struct shape {
     static constexpr int stride = D == 96 ? 128 : D; /* elements of a row in shared memory */
     static constexpr int chunks = D / 8;             /* of 16 bytes */
@@ -78,7 +80,7 @@ static __device__ __forceinline__ void load_block(uint32_t to, const rp_attentio
     }
 }
 
-/* --- pages of 8 bits: a thread converts what it has copied itself --- */
+/* --- pages of 8 bits: a thread converts what it has copied itself ---------------------- */
 
 static __device__ __forceinline__ void copy_word(uint32_t to, const void *from, bool is_seen) {
     uint32_t bytes = is_seen ? 4 : 0; /* 0: zeros */
@@ -118,7 +120,8 @@ static __device__ __forceinline__ void load_codes(uint32_t to, const rp_attentio
               is_seen);
 }
 
-/* What this thread has copied, as bf16 and exactly, to where the products read it; scales as they are. */
+/* What this thread has copied, as bf16 and exactly, to where the products read it; scales as they
+ * are. */
 template <int D, rp_dtype Page>
 static __device__ __forceinline__ void convert_codes(unsigned char *tile, const unsigned char *from,
                                                      float *scales) {
@@ -222,7 +225,8 @@ static __device__ __forceinline__ void product_pv(float (&o)[D / 8][4],
     }
 }
 
-/* The blocks of a tile in rising order. Of a program: those that the planner left, and their keys' bits. */
+/* The blocks of a tile in rising order. Of a program: those that the planner left, and their keys'
+ * bits. */
 template <typename Mask> struct block_walk {
     uint32_t key, any, partial, word, left;
     uint2 seen;
@@ -275,8 +279,8 @@ template <typename Mask> struct block_walk {
     bool is_partial;
 };
 
-/* 8-bit pages: scores are multiplied by the scales of K first, softmax weights by those of V in f32 before they
- * are rounded; the sum of the weights has them as they are. */
+/* 8-bit pages: scores are multiplied by the scales of K first, softmax weights by those of V in f32
+ * before they are rounded; the sum of the weights has them as they are. */
 template <int D, typename Mask, rp_dtype Page = RP_DTYPE_BF16>
 static __device__ __forceinline__ void prefill(const rp_attention_cuda_args &call) {
     constexpr bool has_codes = page_of<Page>::has_codes;

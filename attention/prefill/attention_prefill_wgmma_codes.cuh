@@ -1,15 +1,17 @@
-/* attention_prefill_wgmma_codes.cuh - prompt rows on Hopper over pages of 8 bits: how codes become the bf16 that the
- * products read.
+/* attention_prefill_wgmma_codes.cuh - prompt rows on Hopper over pages of 8 bits: how codes become
+ * the bf16 that the products read.
  *
- * A warpgroup of its own copies codes into shared memory and writes them to the stages as bulk copies would have written
- * bf16. A thread converts what it has copied itself, so that its warps wait for none but the products; halves of a plane
- * take turns in three places, two of which are under way while the third is converted:
+ * A warpgroup of its own copies codes into shared memory and writes them to the stages as bulk
+ * copies would have written bf16. A thread converts what it has copied itself, so that its warps
+ * wait for none but the products; halves of a plane take turns in three places, two of which are
+ * under way while the third is converted:
  *
  *   copied ahead    K high, V low | V high  | K low of the next block | K high  | V low ...
  *   converted       K low         | K high  | V low                   | V high  | K low of the next block ...
  *
- * Scales stay outside (attention_codes_cuda.cuh): those of keys that no row of the tile sees are zeros, so that their
- * codes, which may be anything, count for nothing. Keys that are not there at all are zeros. */
+ * Scales stay outside (attention_codes_cuda.cuh): those of keys that no row of the tile sees are
+ * zeros, so that their codes, which may be anything, count for nothing. Keys that are not there at
+ * all are zeros. */
 #ifndef RP_ATTENTION_ATTENTION_PREFILL_WGMMA_CODES_CUH
 #define RP_ATTENTION_ATTENTION_PREFILL_WGMMA_CODES_CUH
 
@@ -43,7 +45,8 @@ template <int D, typename Mask> struct block_source {
     uint32_t count = 0; /* of tiles entered */
     bool may_claim;     /* its word is not given yet */
 
-    /* Enters the next tile. False: not claimed yet, which is waited for where `waits`; or none: no tokens then. */
+    /* Enters the next tile. False: not claimed yet, which is waited for where `waits`; or none: no
+     * tokens then. */
     __device__ __forceinline__ bool enter(const wgmma_args &args, control *shared, bool waits) {
         const uint32_t full = at(&shared->tile_full[count % 2]);
         if (waits)
@@ -63,7 +66,8 @@ template <int D, typename Mask> struct block_source {
     }
 };
 
-/* One of the threads that convert, on a block of keys: they have whole rows of codes, one behind the other. */
+/* One of the threads that convert, on a block of keys: they have whole rows of codes, one behind
+ * the other. */
 template <int D, typename Mask, rp_dtype Page> struct code_block {
     static constexpr uint32_t keys = shape<D>::keys, chunks = D / 16, rows = CONVERTING / chunks;
     static constexpr uint32_t copies = keys / rows, half = copies / 2; /* of a thread and plane */
@@ -73,11 +77,11 @@ template <int D, typename Mask, rp_dtype Page> struct code_block {
                   "room for halves");
     const rp_attention_args &args;
     const unsigned char *base; /* K's plane, page 0, the KV head */
-    uint32_t thread,
-        place; /* place: in shared memory, of the thread's first chunk of the half that is converted next */
+    /* place: in shared memory, of the thread's first chunk of the half that is converted next */
+    uint32_t thread, place;
     uint32_t first; /* the first of the three */
-    uint32_t page,
-        wanted; /* of the copy with the lane's number; which of the warp's have keys that are there, as bits */
+    /* of the copy with the lane's number; which of the warp's have keys that are there, as bits */
+    uint32_t page, wanted;
     uint32_t key;
     float scale[scales];
 
@@ -134,8 +138,8 @@ template <int D, typename Mask, rp_dtype Page> struct code_block {
                        wanted >> index & 1);
         }
     }
-    /* The oldest half, as bf16 to a stage. Lanes of odd parts of the columns begin with their second eight: each bank is
-     * written once. */
+    /* The oldest half, as bf16 to a stage. Lanes of odd parts of the columns begin with their
+     * second eight: each bank is written once. */
     template <uint32_t Half> __device__ __forceinline__ void convert(uint32_t to) const {
         const uint32_t chunk = thread % chunks, part = chunk / 4, turned = part & 1;
         to += part * shape<D>::part_bytes;

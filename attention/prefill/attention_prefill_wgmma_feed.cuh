@@ -1,4 +1,5 @@
-/* attention_prefill_wgmma_feed.cuh - prompt rows on Hopper: what lies in shared memory, and how it gets there. */
+/* attention_prefill_wgmma_feed.cuh - prompt rows on Hopper: what lies in shared memory, and how it
+ * gets there. */
 #ifndef RP_ATTENTION_ATTENTION_PREFILL_WGMMA_FEED_CUH
 #define RP_ATTENTION_ATTENTION_PREFILL_WGMMA_FEED_CUH
 
@@ -27,9 +28,10 @@ template <int D> struct shape {
         1024 + 1024 + q_stages * q_bytes + 2 * STAGES * block_bytes;
 };
 
-/* What the type of the pages decides. Threads: a warpgroup that feeds, two that compute; of codes a fourth one makes
- * bf16 of them (attention_prefill_wgmma_codes.cuh). Registers are of a thread, together the register file: 128 * 72 +
- * 256 * 216 of 65536; of codes 128 * (40 + 56) + 256 * 208. */
+/* What the type of the pages decides. Threads: a warpgroup that feeds, two that compute; of codes a
+ * fourth one makes bf16 of them (attention_prefill_wgmma_codes.cuh). Registers are of a thread,
+ * together the register file: 128 * 72 + 256 * 216 of 65536; of codes 128 * (40 + 56) + 256 *
+ * 208. */
 template <int D, rp_dtype Page> struct teams {
     static constexpr bool has_codes = page_of<Page>::has_codes;
     static constexpr uint32_t threads = has_codes ? 512 : 384;
@@ -39,7 +41,8 @@ template <int D, rp_dtype Page> struct teams {
                                              : D == 256 ? 224
                                                         : 216;
     static constexpr int feed_batch = has_codes ? 1 : D == 256 ? 2 : 4; /* pieces of Q in flight */
-    /* Scales of K and V of a block. Four blocks have theirs: V's are read after K's stage was given back. */
+    /* Scales of K and V of a block. Four blocks have theirs: V's are read after K's stage was given
+     * back. */
     static constexpr uint32_t scale_bytes = has_codes ? 2 * shape<D>::keys * 4 : 0;
     static constexpr uint32_t codes_bytes = has_codes ? HALVES * shape<D>::keys * D / 2 : 0;
     static constexpr size_t shared_bytes =
@@ -87,7 +90,7 @@ struct turn {
     }
 };
 
-/* --- feeding --- */
+/* --- feeding --------------------------------------------------------------------------- */
 
 /* One block's K and V: a lane with a page asks for its part of the columns. entry: of a program. */
 template <int D, typename Mask>
@@ -117,13 +120,15 @@ static __device__ __forceinline__ void ask_block(const wgmma_args &args, const a
     ring.next();
 }
 
-/* The blocks of keys of a tile in rising order, by whole warps. Of a program: those that the planner left. */
+/* The blocks of keys of a tile in rising order, by whole warps. Of a program: those that the
+ * planner left. */
 template <int D, typename Mask> struct block_walk {
     static constexpr uint32_t keys = shape<D>::keys;
     uint32_t entry; /* of the block: its first key; of a program with BLOCK_IS_... */
     uint32_t left;  /* behind it */
     mask_params<Mask> params;
-    /* With a mask program, of whose bits a lane holds two words: which words have bits set, and the rest of one. */
+    /* With a mask program, of whose bits a lane holds two words: which words have bits set, and the
+     * rest of one. */
     const uint2 *words;
     uint2 mine;
     uint32_t base, some, word, any, partial;
@@ -180,7 +185,8 @@ template <int D, typename Mask> struct block_walk {
             mine = words[base + threadIdx.x % 32];
         some = __ballot_sync(0xFFFFFFFFu, mine.x != 0);
     }
-    /* Whether some row of the tile may see one of the block's keys [position, position + count), all of a page. */
+    /* Whether some row of the tile may see one of the block's keys [position, position + count),
+     * all of a page. */
     __device__ __forceinline__ bool is_needed(const claimed_tile &work, uint32_t position,
                                               uint32_t count, uint32_t group) const {
         const prefill_tile &tile = work.tile;
@@ -195,8 +201,9 @@ template <int D, typename Mask> struct block_walk {
     }
 };
 
-/* K and V of a tile's blocks, by one warp: a lane asks for one part of the columns of one page, if a key
- * in it is seen by some row. The next block's pages are looked up while this one's copies are waited for. */
+/* K and V of a tile's blocks, by one warp: a lane asks for one part of the columns of one page, if
+ * a key in it is seen by some row. The next block's pages are looked up while this one's copies are
+ * waited for. */
 template <int D, typename Mask>
 static __device__ __forceinline__ void feed_blocks(const wgmma_args &args, const addresses &to,
                                                    const claimed_tile &work, turn &ring,
@@ -314,8 +321,8 @@ static __device__ __forceinline__ void claim_tile(const rp_attention_cuda_args &
     barrier_arrive(at(&shared->tile_full[count % 2]));
 }
 
-/* Warp 0 asks for K and V in bf16, the three others for Q, a tile ahead of it. The first tile's Q is left to those who
- * compute: they are many, and have nothing to do yet. */
+/* Warp 0 asks for K and V in bf16, the three others for Q, a tile ahead of it. The first tile's Q
+ * is left to those who compute: they are many, and have nothing to do yet. */
 template <int D, typename Mask, rp_dtype Page>
 static __device__ __forceinline__ void feed(const wgmma_args &args, const addresses &to,
                                             uint32_t group) {

@@ -6,7 +6,7 @@
 #include <cuda.h>
 #include <stdint.h>
 
-/* --- barriers in shared memory --- */
+/* --- barriers in shared memory --------------------------------------------------------- */
 
 static __device__ __forceinline__ void barrier_init(uint32_t barrier, uint32_t count) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
@@ -54,7 +54,7 @@ static __device__ __forceinline__ void warpgroup_sync(uint32_t id) {
     asm volatile("bar.sync %0, 128;" ::"r"(id) : "memory");
 }
 
-/* --- bulk tensor copies --- */
+/* --- bulk tensor copies ---------------------------------------------------------------- */
 
 static __device__ __forceinline__ void copy_box(uint32_t to, const CUtensorMap *map,
                                                 uint32_t barrier, uint32_t c0, uint32_t c1,

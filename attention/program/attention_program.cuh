@@ -1,4 +1,5 @@
-/* attention_program.cuh - what a program's module is made of; compiled by NVRTC alone (attention_program_cuda.c).
+/* attention_program.cuh - what a program's module is made of; compiled by NVRTC alone
+ * (attention_program_cuda.c).
  *
  *   RP_MASK_PROGRAM    how its text is included
  *   RP_PROGRAM_PLAN, _DECODE, _WGMMA, _PREFILL, _GENERIC   1 for each kernel that the sizes have a use for

@@ -1,7 +1,8 @@
 /* matmul_cpu_8.c - products on weights of 8 bits: the truth, and the blocking of the fast ones.
  *
- * Each worker makes the rows it needs ready in its scratch (codes, or f32), a block of rows at a time: a thousandth of the
- * product's work at widths of models, and no barrier. Work is (block of rows, panels), blocks of rows outermost. */
+ * Each worker makes the rows it needs ready in its scratch (codes, or f32), a block of rows at a
+ * time: a thousandth of the product's work at widths of models, and no barrier. Work is (block of
+ * rows, panels), blocks of rows outermost. */
 #include "base/bf16.h"
 #include "base/fp8.h"
 #include "base/tsan.h"
@@ -15,7 +16,8 @@
 #define PANEL      16u
 #define QUAD_BYTES 64u
 #define BLOCK_ROWS 96u
-/* Quads of k at a time when rows are many: 16 KiB of a panel, inputs of the block in the second-level cache. */
+/* Quads of k at a time when rows are many: 16 KiB of a panel, inputs of the block in the
+ * second-level cache. */
 #define BLOCK_QUADS 256u
 #define SCALE_QUADS 32u /* of a scale block: 128 columns */
 /* As matmul_cpu_simd.c has them. */
@@ -66,7 +68,7 @@ static float ready_row(const struct rp_matmul_args *args, size_t row, void *to) 
     return scale;
 }
 
-/* --- the truth --- */
+/* --- the truth ------------------------------------------------------------------------- */
 
 static float sum_of(const struct rp_matrix *w, size_t n, size_t begin, size_t end, const float *x) {
     float sum = 0.0f;
@@ -149,7 +151,7 @@ static void matmul_8_scalar(const struct rp_matmul_args *args, uint32_t m,
     }
 }
 
-/* --- the fast ones --- */
+/* --- the fast ones --------------------------------------------------------------------- */
 
 #if RP_MATMUL_HAS_SIMD
 

@@ -15,7 +15,7 @@ rp_matmul_fn rp_matmul_select_simd(enum rp_cpu_isa isa, const struct rp_matrix *
 /* matmul_cpu_8.c: products on weights of 8 bits, every layout and level. */
 rp_matmul_fn rp_matmul_select_8(enum rp_cpu_isa isa, const struct rp_matrix *weight);
 
-/* --- tiles of matmul_cpu_8_simd.c --- */
+/* --- tiles of matmul_cpu_8_simd.c ------------------------------------------------------ */
 
 #define RP_TILE_8_ROWS   4u
 #define RP_TILE_8_PANELS 2u

@@ -1,6 +1,7 @@
 /* cublaslt_cuda.c - the library, its descriptions of a product, and the launch.
  *
- * cuBLASLt is column-major: out^T(n, m) = weight(k, n)^T * in^T(k, m), each matrix where it lies. */
+ * cuBLASLt is column-major: out^T(n, m) = weight(k, n)^T * in^T(k, m), each matrix where it
+ * lies. */
 #include "device/shared_library_cuda.h"
 #include "quant/cublaslt/cublaslt_internal_cuda.h"
 

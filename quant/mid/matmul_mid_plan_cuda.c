@@ -6,7 +6,8 @@
 
 #define FLAG_BYTES 16384u /* of the workspace: other kernels' */
 
-/* What a warpgroup stores at a time, where bulk copies can: 32 columns of sums, or all of a gated tile. */
+/* What a warpgroup stores at a time, where bulk copies can: 32 columns of sums, or all of a gated
+ * tile. */
 static int encode_out(struct rp_matmul_mid_args *args, struct rp_error *err) {
     uint32_t element = args->gated ? 2 : 4;
     args->boxes = (args->out_stride * element) % 16 == 0 && (uintptr_t)args->out % 16 == 0 &&
@@ -35,7 +36,8 @@ static int lay_out(struct rp_matmul_mid_args *args, const struct rp_matmul_cuda 
     args->grid = RP_MIN(args->units, op->limits.sm_count);
     uint32_t stage = (tile->width + tile->tokens) * RP_MATMUL_BLOCK * 2;
     uint32_t shared = RP_MIN(tile->shared_bytes, op->limits.shared_bytes_block);
-    /* Beside the stages: room to align them, and scales of two tiles' weight rows behind their barrier. */
+    /* Beside the stages: room to align them, and scales of two tiles' weight rows behind their
+     * barrier. */
     bool scaled = op->weight->dtype != RP_DTYPE_BF16;
     uint32_t beside = 1024 + (scaled ? 16 + 2 * tile->width * (uint32_t)sizeof(float) : 0);
     args->stages = tile->stages ? tile->stages : (shared - beside) / (stage + 16);
@@ -79,8 +81,9 @@ static const struct width {
 } widths[] = {{128, 128, false}, {128, 192, false}, {128, 256, false}, {128, 128, true},
               {128, 224, true},  {256, 128, false}, {256, 112, true}};
 
-/* Weight rows of a block's tiles, and the kernel for them, so that the busiest block has as few as can be;
- * of equal ones the tallest tile, which needs its tokens least often. False when no kernel fits. */
+/* Weight rows of a block's tiles, and the kernel for them, so that the busiest block has as few as
+ * can be; of equal ones the tallest tile, which needs its tokens least often. False when no kernel
+ * fits. */
 static bool choose_rows(const struct rp_matmul_cuda *op, uint32_t segments,
                         struct rp_matmul_mid_tile *tile) {
     uint32_t step = op->gated ? 16 : 8, n = op->weight->rows, best = UINT32_MAX;

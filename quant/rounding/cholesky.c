@@ -38,7 +38,8 @@ static void update_block(double *h, size_t n, size_t begin, size_t end, rp_dots_
     }
 }
 
-/* Row i of columns [begin, end), from the last of them on; above the block's rows first = begin, else i + 1. */
+/* Row i of columns [begin, end), from the last of them on; above the block's rows first = begin,
+ * else i + 1. */
 static void solve_row(double *h, size_t n, size_t i, size_t first, size_t end) {
     for (size_t j = end; j-- > first;) {
         double left = h[i * n + j];

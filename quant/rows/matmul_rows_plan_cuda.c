@@ -6,14 +6,15 @@
 #define ROWS_MAX       16u /* with more of them tokens take too much of a stage */
 #define ROWS_UNIT      8u  /* rows of a swizzled operand repeat so */
 #define BOXES_MOST     4u
-/* Bytes of a stage; and of weights in flight, until the ring was full once and afterwards. Measured:
- * bench/results/cuda_products.md. */
+/* Bytes of a stage; and of weights in flight, until the ring was full once and afterwards.
+ * Measured: bench/results/cuda_products.md. */
 #define STAGE_MOST   (28u * 1024)
 #define FLIGHT_EARLY (64u * 1024)
 #define FLIGHT       (112u * 1024)
-/* Where a block makes codes of its rows itself, which is no work of a warp's for each stage: those of all parts may have
- * BOXES_MOST. Gated products have three stages of 112 rows under way early; those whose ring holds all their weights, of
- * rows that no norm is needed for, have time until attention ends, which more would hold up. */
+/* Where a block makes codes of its rows itself, which is no work of a warp's for each stage: those
+ * of all parts may have BOXES_MOST. Gated products have three stages of 112 rows under way early;
+ * those whose ring holds all their weights, of rows that no norm is needed for, have time until
+ * attention ends, which more would hold up. */
 #define STAGE_OF_MADE      (36u * 1024)
 #define FLIGHT_EARLY_GATED (90u * 1024)
 #define FLIGHT_EARLY_WHOLE (32u * 1024)
@@ -51,8 +52,8 @@ static void share_rows(struct rp_matmul_rows_args *args, uint32_t sm_count) {
     args->grid = RP_CEIL_DIV(units, share);
 }
 
-/* Each segment gets a warpgroup of its own where there are 2 or 4 of the same length and the rows of a tile
- * need but one; gated ones have two chains already. */
+/* Each segment gets a warpgroup of its own where there are 2 or 4 of the same length and the rows
+ * of a tile need but one; gated ones have two chains already. */
 static void split_segments(struct rp_matmul_rows_args *args) {
     uint32_t segments = RP_CEIL_DIV(args->blocks, args->segment_blocks);
     bool split = (segments == 2 || segments == 4) && args->blocks % segments == 0 &&
@@ -126,7 +127,8 @@ static int lay_out(struct rp_matmul_rows_args *args, const struct rp_matmul_cuda
     /* Codes that are made here are no part of a stage. */
     args->stage_bytes =
         args->tile_bytes + (makes ? 0 : args->boxes * args->parts * args->tokens * row);
-    /* The last instruction reads 64 rows wherever its own begin: of whatever lies behind the stages. */
+    /* The last instruction reads 64 rows wherever its own begin: of whatever lies behind the
+     * stages. */
     uint32_t beyond = (RP_ALIGN_UP(args->tile_rows, 64) - args->tile_rows) * row;
     uint32_t more = made_bytes(args, op->weight->cols);
     args->others_offset = more;

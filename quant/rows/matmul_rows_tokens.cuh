@@ -1,9 +1,11 @@
-/* matmul_rows_tokens.cuh - tokens that a block of matmul_rows_kernel.cuh makes itself, of a few rows: by the norm
- * before the product, or by quantizing rows of bf16. All of it runs while the first weights come.
+/* matmul_rows_tokens.cuh - tokens that a block of matmul_rows_kernel.cuh makes itself, of a few
+ * rows: by the norm before the product, or by quantizing rows of bf16. All of it runs while the
+ * first weights come.
  *
- * Normed bf16 goes into the stages of the ring. Codes stay where they are made, all of K once: (chunk)(row)(16 bytes),
- * max_rows rows. Unswizzled, an instruction takes its eight tokens from 16 bytes each, one behind the other: those past
- * max_rows are what comes next in shared memory, and their sums are dropped. */
+ * Normed bf16 goes into the stages of the ring. Codes stay where they are made, all of K once:
+ * (chunk)(row)(16 bytes), max_rows rows. Unswizzled, an instruction takes its eight tokens from 16
+ * bytes each, one behind the other: those past max_rows are what comes next in shared memory, and
+ * their sums are dropped. */
 #ifndef RP_QUANT_MATMUL_ROWS_TOKENS_CUH
 #define RP_QUANT_MATMUL_ROWS_TOKENS_CUH
 
@@ -31,10 +33,12 @@ namespace {
 template <rp_rows_source SOURCE, rp_wgmma_type TYPE>
 constexpr bool makes_codes = SOURCE != RP_ROWS_READY &&rp_wgmma_is_8<TYPE>;
 
-/* Barriers and stages in shared memory. A stage: weights (part)(box)(half)(rows of the tile), then tokens
- * (part)(box). Halves are gates and ups; parts are segments, each with a warpgroup of its own. */
+/* Barriers and stages in shared memory. A stage: weights (part)(box)(half)(rows of the tile), then
+ * tokens (part)(box). Halves are gates and ups; parts are segments, each with a warpgroup of its
+ * own. */
 struct ring {
-    /* 8 bytes each: weights have come, tokens have come, all is read; and one, tokens of bf16 are normed */
+    /* 8 bytes each: weights have come, tokens have come, all is read; and one, tokens of bf16 are
+     * normed */
     uint32_t landed, full, empty, normed;
     uint32_t data; /* stages 1024-aligned for the swizzle */
     uint32_t token_offset, stage_bytes;
@@ -77,8 +81,8 @@ __device__ __forceinline__ unsigned char *
 code_place(const rp_matmul_rows_args &args, unsigned char *made, uint32_t row, uint32_t col) {
     return made + (col / CHUNK_BYTES * args.max_rows + row) * CHUNK_BYTES + col % CHUNK_BYTES;
 }
-/* The instruction's operand, lower half: its chunks from `shared` on, `rows` of them side by side. 32 codes of each row
- * further: + 2 * rows. The upper half says that it is not swizzled. */
+/* The instruction's operand, lower half: its chunks from `shared` on, `rows` of them side by side.
+ * 32 codes of each row further: + 2 * rows. The upper half says that it is not swizzled. */
 __device__ __forceinline__ uint32_t code_operand_low(uint32_t shared, uint32_t rows) {
     return (shared & 0x3FFFF) >> 4 | rows << 16;
 }
@@ -106,7 +110,8 @@ __device__ __forceinline__ rp_row_codes codes_of_row(uint32_t most, rp_matmul_ro
     return codes;
 }
 
-/* Behind the last row: codes and boards are there for all multiplying threads, and for their tensor cores. */
+/* Behind the last row: codes and boards are there for all multiplying threads, and for their tensor
+ * cores. */
 template <int THREADS> __device__ __forceinline__ void finish_codes() {
     rp_shared_fence_async();
     rp_rows_sync<THREADS>();
@@ -125,8 +130,8 @@ __device__ __forceinline__ void load_octets(const rp_matmul_rows_args &args, uin
     }
 }
 
-/* Rows of bf16 as codes in shared memory, and their boards. The first row is read while it is not known yet whether it
- * is alive, each other one while the one before becomes codes. */
+/* Rows of bf16 as codes in shared memory, and their boards. The first row is read while it is not
+ * known yet whether it is alive, each other one while the one before becomes codes. */
 template <int THREADS, rp_wgmma_type TYPE>
 __device__ __forceinline__ void quantize(const rp_matmul_rows_args &args, unsigned char *made) {
     constexpr int OWN = RP_MATMUL_QUANTIZE_COLS / 8 / THREADS;
@@ -173,8 +178,9 @@ __device__ __forceinline__ void load_quads(const rp_matmul_norm &norm, uint32_t 
     }
 }
 
-/* 1 / sqrt(mean of squares + eps) of a row, for all multiplying threads: x has this thread's quads, zeros past the
- * end. sums: of each warp's quads, as in norm_cuda.cu; those past the end are zeros and change nothing. */
+/* 1 / sqrt(mean of squares + eps) of a row, for all multiplying threads: x has this thread's quads,
+ * zeros past the end. sums: of each warp's quads, as in norm_cuda.cu; those past the end are zeros
+ * and change nothing. */
 template <int THREADS, int OWN>
 __device__ __forceinline__ float inverse_of_row(const rp_matmul_norm &norm, const float4 (&x)[OWN],
                                                 float *sums) {
@@ -197,8 +203,9 @@ __device__ __forceinline__ float inverse_of_row(const rp_matmul_norm &norm, cons
     return rp_inverse_root(total, norm.cols, norm.eps);
 }
 
-/* Normed tokens, (row)(k) bf16 or codes in shared memory, with the bits of norm_cuda.cu: a thread there has one quad
- * of columns; here it does the work of several, warp by warp. Rows are read as above. */
+/* Normed tokens, (row)(k) bf16 or codes in shared memory, with the bits of norm_cuda.cu: a thread
+ * there has one quad of columns; here it does the work of several, warp by warp. Rows are read as
+ * above. */
 template <int THREADS, rp_wgmma_type TYPE>
 __device__ __forceinline__ void normalize(const rp_matmul_rows_args &args, unsigned char *tokens) {
     constexpr int OWN = RP_MATMUL_NORM_COLS / 4 / THREADS;

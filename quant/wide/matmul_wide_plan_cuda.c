@@ -16,8 +16,9 @@ static uint32_t widest(const struct rp_matmul_cuda *op) {
 
 /* The tiles whose waves over all multiprocessors take the least time. */
 static uint32_t choose(const struct rp_matmul_cuda *op) {
-    /* cost: of a tile in bf16, measured, bench/results/cuda_products_wide.md. Of 8 bits each takes about
-     * half of it, and the choice is the same (128 alone: within 1 %; 192 alone: 6 % slower at 512 rows). */
+    /* cost: of a tile in bf16, measured, bench/results/cuda_products_wide.md. Of 8 bits each takes
+     * about half of it, and the choice is the same (128 alone: within 1 %; 192 alone: 6 % slower at
+     * 512 rows). */
     static const struct {
         uint32_t cols, cost;
     } widths[] = {{128, 130}, {192, 192}, {224, 232}, {256, 290}};

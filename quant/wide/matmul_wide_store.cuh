@@ -1,5 +1,5 @@
-/* matmul_wide_store.cuh - the kernel of matmul_wide_kernel.cuh: its shapes, and how a tile's totals get out, slice by
- * slice, through boxes in shared memory. */
+/* matmul_wide_store.cuh - the kernel of matmul_wide_kernel.cuh: its shapes, and how a tile's totals
+ * get out, slice by slice, through boxes in shared memory. */
 #ifndef RP_QUANT_MATMUL_WIDE_STORE_CUH
 #define RP_QUANT_MATMUL_WIDE_STORE_CUH
 
@@ -72,7 +72,8 @@ __device__ __forceinline__ uint32_t pack(float low, float high) {
     return *(uint32_t *)&v;
 }
 
-/* bias[OFFSET] where OFFSET < left, else 0; volatile, so that one box's loads do not move before another's. */
+/* bias[OFFSET] where OFFSET < left, else 0; volatile, so that one box's loads do not move before
+ * another's. */
 template <int OFFSET> __device__ __forceinline__ float load_bias(const float *bias, uint32_t left) {
     float v;
     asm volatile(
@@ -187,7 +188,8 @@ struct pending {
     bool bulk;
 };
 
-/* The TURN-th slice, 16 sums of a thread, on its way out: what lies in shared memory first, it makes room. */
+/* The TURN-th slice, 16 sums of a thread, on its way out: what lies in shared memory first, it
+ * makes room. */
 template <typename Shape, bool GATED, bool BF16, bool DRAIN, int TURN>
 __device__ __forceinline__ void store_slice(const rp_matmul_wide_args &args, const place &p,
                                             const pending &t, uint32_t live,

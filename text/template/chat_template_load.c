@@ -173,7 +173,8 @@ static void take_tokens(struct rp_chat_templates *set, const json_t *root) {
     }
 }
 
-/* Reads a JSON file that may be absent: tokens out of it, and its template when there is none yet. */
+/* Reads a JSON file that may be absent: tokens out of it, and its template when there is none
+ * yet. */
 static int take_json_file(struct load *load, const char *file, bool tokens) {
     json_t *root = NULL;
     int status = rp_json_file_load(load->dir, file, &root, load->err);

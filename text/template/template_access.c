@@ -158,7 +158,7 @@ struct rp_tv rp_tv_getitem(struct rp_trender *r, struct rp_tv object, struct rp_
     return rp_tv_undefined_member(r, object, key);
 }
 
-/* ---- Slices ------------------------------------------------------------------------------- */
+/* ---- Slices --------------------------------------------------------------------------- */
 
 static bool slice_index(struct rp_trender *r, struct rp_tv v, int64_t *out) {
     if (v.type == RP_TV_NONE)
@@ -173,7 +173,8 @@ static bool slice_index(struct rp_trender *r, struct rp_tv v, int64_t *out) {
     return false;
 }
 
-/* Python's rules: begin, end and step for a sequence of n, so that begin + k * step stays inside. */
+/* Python's rules: begin, end and step for a sequence of n, so that begin + k * step stays
+ * inside. */
 static bool slice_bounds(struct rp_trender *r, int64_t n, const struct rp_tv part[3],
                          int64_t *begin, int64_t *count, int64_t *step) {
     *step = 1;
@@ -254,7 +255,7 @@ struct rp_tv rp_tv_slice(struct rp_trender *r, struct rp_tv object, struct rp_tv
     return out;
 }
 
-/* ---- Iteration ---------------------------------------------------------------------------- */
+/* ---- Iteration ------------------------------------------------------------------------ */
 
 static struct rp_tseq *string_items(struct rp_trender *r, struct rp_tv s) {
     struct rp_tv out = rp_tseq_make(&r->mem, RP_TV_LIST, rp_tstr_count(s));

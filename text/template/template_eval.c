@@ -52,7 +52,7 @@ bool rp_render_enter(struct rp_trender *r) {
 
 void rp_render_leave(struct rp_trender *r) { r->depth--; }
 
-/* ---- Names -------------------------------------------------------------------------------- */
+/* ---- Names ---------------------------------------------------------------------------- */
 
 static struct rp_tv lookup_global(struct rp_trender *r, int32_t name) {
     if (r->global_state[name] == 0) {
@@ -99,7 +99,7 @@ void rp_render_set(struct rp_trender *r, struct rp_tframe *frame, int32_t name,
     slots[frame->count++] = (struct rp_tslot){name, value};
 }
 
-/* ---- Parts -------------------------------------------------------------------------------- */
+/* ---- Parts ---------------------------------------------------------------------------- */
 
 static struct rp_tv eval_items(struct rp_trender *r, const struct rp_tnode *node) {
     struct rp_tv out = rp_tseq_make(&r->mem, node->kind == RP_TN_LIST ? RP_TV_LIST : RP_TV_TUPLE,
@@ -221,7 +221,7 @@ static struct rp_tv eval_getitem(struct rp_trender *r, const struct rp_tnode *no
     return rp_tv_slice(r, object, part[0], part[1], part[2]);
 }
 
-/* ---- Calls -------------------------------------------------------------------------------- */
+/* ---- Calls ---------------------------------------------------------------------------- */
 
 static void add_keyword(struct rp_trender *r, struct rp_tcall *call, struct rp_tv name,
                         struct rp_tv value) {

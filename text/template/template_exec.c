@@ -36,7 +36,7 @@ static void exec_output(struct rp_trender *r, const struct rp_tnode *node) {
     }
 }
 
-/* ---- Assignment --------------------------------------------------------------------------- */
+/* ---- Assignment ----------------------------------------------------------------------- */
 
 static void assign_tuple(struct rp_trender *r, struct rp_tframe *frame,
                          const struct rp_tnode *target, struct rp_tv value) {
@@ -98,7 +98,7 @@ static void exec_set(struct rp_trender *r, const struct rp_tnode *node) {
         (void)rp_render_assign(r, r->frame, node->a, value);
 }
 
-/* ---- Bodies with a scope ------------------------------------------------------------------ */
+/* ---- Bodies with a scope -------------------------------------------------------------- */
 
 static enum rp_tsignal scoped_body(struct rp_trender *r, const struct rp_tnodes *body) {
     struct rp_tframe *outer = r->frame, *frame = rp_render_frame(r, outer);
@@ -163,7 +163,7 @@ static enum rp_tsignal exec_with(struct rp_trender *r, const struct rp_tnode *no
     return signal;
 }
 
-/* ---- Macros ------------------------------------------------------------------------------- */
+/* ---- Macros --------------------------------------------------------------------------- */
 
 static void bind_macro(struct rp_trender *r, const struct rp_tmacro *macro,
                        const struct rp_tcall *call, struct rp_tframe *frame, uint8_t *used) {
@@ -320,7 +320,7 @@ static void exec_call_block(struct rp_trender *r, const struct rp_tnode *node) {
         write_value(r, out);
 }
 
-/* ---- if and the dispatch ------------------------------------------------------------------ */
+/* ---- if and the dispatch -------------------------------------------------------------- */
 
 static enum rp_tsignal exec_if(struct rp_trender *r, const struct rp_tnode *node) {
     for (; node; node = node->b) {
@@ -377,7 +377,7 @@ enum rp_tsignal rp_render_body(struct rp_trender *r, const struct rp_tnodes *bod
     return signal;
 }
 
-/* ---- Rendering ---------------------------------------------------------------------------- */
+/* ---- Rendering ------------------------------------------------------------------------ */
 
 static int finish(const struct rp_tbuf *buf, struct rp_chat_prompt *out) {
     size_t count = 0;

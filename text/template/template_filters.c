@@ -263,7 +263,7 @@ static struct rp_tv filter_urlencode(struct rp_trender *r, const struct rp_tcall
     return rp_tbuf_finish(&buf);
 }
 
-/* ---- Numbers ------------------------------------------------------------------------------ */
+/* ---- Numbers -------------------------------------------------------------------------- */
 
 static struct rp_tv filter_abs(struct rp_trender *r, const struct rp_tcall *call) {
     BIND("abs", 1, "x")

@@ -369,7 +369,7 @@ static struct rp_tv filter_slice(struct rp_trender *r, const struct rp_tcall *ca
     return out;
 }
 
-/* ---- map, select, reject ------------------------------------------------------------------ */
+/* ---- map, select, reject -------------------------------------------------------------- */
 
 static const struct rp_tv *keyword(const struct rp_tcall *call, const char *name) {
     for (size_t i = 0; i < call->keyword_count; i++)

@@ -1,4 +1,5 @@
-/* Text with places to fill: the operator % and str.format as far as templates use them, and strftime. */
+/* Text with places to fill: the operator % and str.format as far as templates use them, and
+ * strftime. */
 #include "text/template/template_internal.h"
 
 #include <inttypes.h>
@@ -121,7 +122,7 @@ static struct rp_tv own_text(struct rp_trender *r, const char *text, bool input)
     return rp_tbuf_finish(&buf);
 }
 
-/* ---- % ------------------------------------------------------------------------------------ */
+/* ---- % -------------------------------------------------------------------------------- */
 
 struct percent {
     struct rp_trender *r;
@@ -257,7 +258,7 @@ struct rp_tv rp_tstr_percent(struct rp_trender *r, struct rp_tv format, struct r
     return r->failed ? rp_tv_none() : rp_tbuf_finish(&buf);
 }
 
-/* ---- str.format --------------------------------------------------------------------------- */
+/* ---- str.format ----------------------------------------------------------------------- */
 
 static bool parse_spec(struct rp_trender *r, struct rp_tv s, struct spec *spec) {
     size_t at = 0, first = 0;
@@ -448,7 +449,7 @@ struct rp_tv rp_tstr_format(struct rp_trender *r, struct rp_tv format,
     return r->failed ? rp_tv_none() : rp_tbuf_finish(&buf);
 }
 
-/* ---- strftime ----------------------------------------------------------------------------- */
+/* ---- strftime ------------------------------------------------------------------------- */
 
 struct rp_tv rp_tstr_strftime(struct rp_trender *r, struct rp_tv format) {
     time_t now = (time_t)r->limits.now_s;

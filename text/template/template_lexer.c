@@ -1,4 +1,5 @@
-/* Template text to tokens, with jinja2's rules for white space: trim_blocks, lstrip_blocks, the signs
+/* Template text to tokens, with jinja2's rules for white space: trim_blocks, lstrip_blocks, the
+ * signs
  * - and +, one newline at the end dropped. */
 #include "base/utf8.h"
 #include "text/template/template_internal.h"

@@ -147,7 +147,7 @@ int rp_tmethod_find(struct rp_tv object, struct rp_tv name, bool *safe) {
     }
 }
 
-/* ---- Arguments ---------------------------------------------------------------------------- */
+/* ---- Arguments ------------------------------------------------------------------------ */
 
 static bool no_keywords(struct rp_trender *r, int method, const struct rp_tcall *call, size_t least,
                         size_t most) {
@@ -193,7 +193,7 @@ static struct rp_tv window(struct rp_trender *r, struct rp_tv s, const struct rp
     return rp_tv_slice(r, s, rp_tv_int(begin), rp_tv_int(end), rp_tv_none());
 }
 
-/* ---- str ---------------------------------------------------------------------------------- */
+/* ---- str ------------------------------------------------------------------------------ */
 
 static bool affix(struct rp_tv s, struct rp_tv part, bool at_end) {
     return part.len <= s.len &&
@@ -474,7 +474,7 @@ static struct rp_tv call_string(struct rp_trender *r, struct rp_tv s, int method
     return change_case(r, s, method);
 }
 
-/* ---- dict, list, loop --------------------------------------------------------------------- */
+/* ---- dict, list, loop ----------------------------------------------------------------- */
 
 static struct rp_tv call_dict(struct rp_trender *r, struct rp_tv dict, int method,
                               const struct rp_tcall *call) {

@@ -181,7 +181,7 @@ bool rp_tv_contains(struct rp_trender *r, struct rp_tv container, struct rp_tv i
     return false;
 }
 
-/* ---- Arithmetic --------------------------------------------------------------------------- */
+/* ---- Arithmetic ----------------------------------------------------------------------- */
 
 static struct rp_tv overflow(struct rp_trender *r) {
     return rp_render_fail(r, "OverflowError", "integers of more than 64 bits are not supported");

@@ -95,7 +95,7 @@ static bool at(struct rp_tcompile *c, enum rp_ttoken_type type) {
     return rp_template_token(c)->type == type;
 }
 
-/* ---- Expressions -------------------------------------------------------------------------- */
+/* ---- Expressions ---------------------------------------------------------------------- */
 
 static struct rp_tnode *parse_list(struct rp_tcompile *c) {
     struct rp_tnode *node = rp_template_node(c, RP_TN_LIST, rp_template_next(c)->line);

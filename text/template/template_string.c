@@ -43,10 +43,10 @@ size_t rp_tstr_find(struct rp_tv s, struct rp_tv needle, size_t from) {
     return at ? (size_t)(at - s.u.s) : SIZE_MAX;
 }
 
-/* ---- Case --------------------------------------------------------------------------------- */
+/* ---- Case ----------------------------------------------------------------------------- */
 
-/* Where one character becomes several: Unicode's SpecialCasing, the unconditional part that fonts and
- * texts really hold. */
+/* Where one character becomes several: Unicode's SpecialCasing, the unconditional part that fonts
+ * and texts really hold. */
 static const struct special {
     uint32_t code;
     const char *upper, *title;
@@ -166,7 +166,7 @@ struct rp_tv rp_tstr_case(struct rp_trender *r, struct rp_tv s, enum rp_tcase to
     return out;
 }
 
-/* ---- Strip, replace, split, join ---------------------------------------------------------- */
+/* ---- Strip, replace, split, join ------------------------------------------------------ */
 
 static bool strips(uint32_t code, struct rp_tv chars) {
     if (chars.type != RP_TV_STRING)

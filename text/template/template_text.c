@@ -184,7 +184,7 @@ struct rp_tv rp_tv_text(struct rp_trender *r, struct rp_tv v) {
     return rp_tv_repr_string(r, v);
 }
 
-/* ---- JSON --------------------------------------------------------------------------------- */
+/* ---- JSON ----------------------------------------------------------------------------- */
 
 struct json {
     struct rp_trender *r;

@@ -4,46 +4,67 @@
 
 #include "text/template/template_value.h"
 
-/* ---- The compiled template ---------------------------------------------------------------- */
+/* ---- The compiled template ------------------------------------------------------------ */
 
 enum rp_tnode_kind {
     /* statements */
     RP_TN_OUTPUT, /* list: expressions and TEXT */
+    /* a test, list body, b: the next elif or else (a NULL) */
     RP_TN_TEXT,
-    RP_TN_IF,         /* a test, list body, b: the next elif or else (a NULL) */
-    RP_TN_FOR,        /* a target, b iter, c test; list body; other: else */
-    RP_TN_SET,        /* a target, b value */
-    RP_TN_SET_BLOCK,  /* a target, b filter chain with an empty bottom or NULL, list body */
-    RP_TN_MACRO,      /* name, params, list body */
-    RP_TN_CALL_BLOCK, /* a call, params, list body */
+    /* a target, b iter, c test; list body; other: else */
+    RP_TN_IF,
+    /* a target, b value */
+    RP_TN_FOR,
+    /* a target, b filter chain with an empty bottom or NULL, list body */
+    RP_TN_SET,
+    /* name, params, list body */
+    RP_TN_SET_BLOCK,
+    /* a call, params, list body */
+    RP_TN_MACRO,
+    RP_TN_CALL_BLOCK,
+    /* other: SET nodes; list body */
     RP_TN_FILTER_BLOCK,
-    RP_TN_WITH,  /* other: SET nodes; list body */
-    RP_TN_SCOPE, /* generation */
+    /* generation */
+    RP_TN_WITH,
+    RP_TN_SCOPE,
     RP_TN_BREAK,
     RP_TN_CONTINUE,
     /* expressions */
     RP_TN_CONST,
+    /* name, value: attribute */
     RP_TN_NAME,
-    RP_TN_NSREF, /* name, value: attribute */
+    RP_TN_NSREF,
     RP_TN_LIST,
+    /* list: key, value, key, ... */
     RP_TN_TUPLE,
-    RP_TN_DICT,   /* list: key, value, key, ... */
-    RP_TN_COND,   /* a test, b then, c else or NULL */
-    RP_TN_BINARY, /* op, a, b */
+    /* a test, b then, c else or NULL */
+    RP_TN_DICT,
+    /* op, a, b */
+    RP_TN_COND,
+    RP_TN_BINARY,
     RP_TN_AND,
     RP_TN_OR,
     RP_TN_NOT,
     RP_TN_NEG,
+    /* list */
     RP_TN_POS,
-    RP_TN_CONCAT,  /* list */
-    RP_TN_COMPARE, /* a, list of OPERAND */
-    RP_TN_OPERAND, /* op, a */
-    RP_TN_GETATTR, /* a, value: the name, name: method or 0 */
-    RP_TN_GETITEM, /* a, b */
-    RP_TN_SLICE,   /* a, b, c, each or NULL */
-    RP_TN_CALL,    /* a, args */
-    RP_TN_FILTER,  /* a (NULL: the buffer of a block), filter, args */
-    RP_TN_TEST,    /* a, test, args */
+    /* a, list of OPERAND */
+    RP_TN_CONCAT,
+    /* op, a */
+    RP_TN_COMPARE,
+    /* a, value: the name, name: method or 0 */
+    RP_TN_OPERAND,
+    /* a, b */
+    RP_TN_GETATTR,
+    /* a, b, c, each or NULL */
+    RP_TN_GETITEM,
+    /* a, args */
+    RP_TN_SLICE,
+    /* a (NULL: the buffer of a block), filter, args */
+    RP_TN_CALL,
+    /* a, test, args */
+    RP_TN_FILTER,
+    RP_TN_TEST,
 };
 
 enum rp_top { /* operators */
@@ -122,11 +143,12 @@ struct rp_chat_template {
     bool content_parts;
 };
 
-/* ---- Compiling ---------------------------------------------------------------------------- */
+/* ---- Compiling ------------------------------------------------------------------------ */
 
 enum rp_ttoken_type {
+    /* value: what the lexer complains of */
     RP_TT_EOF,
-    RP_TT_ERROR, /* value: what the lexer complains of */
+    RP_TT_ERROR,
     RP_TT_DATA,
     RP_TT_BLOCK_BEGIN,
     RP_TT_BLOCK_END,

@@ -281,7 +281,7 @@ const struct rp_tv *rp_tdict_get_text(const struct rp_tdict *dict, const char *t
     return rp_tdict_get(dict, rp_tv_str(text, len, false));
 }
 
-/* ---- Strings being built ------------------------------------------------------------------ */
+/* ---- Strings being built -------------------------------------------------------------- */
 
 void rp_tbuf_init(struct rp_tbuf *buf, struct rp_tmem *mem) { *buf = (struct rp_tbuf){.mem = mem}; }
 

@@ -1,6 +1,6 @@
-/* template_value.h - the values of the chat template engine: small structs passed by value. What they point
- * to is never changed after it was made, except namespaces and the place in a generator. Strings
- * carry for each byte whether it is input. Memory: arenas; nothing is freed alone. */
+/* template_value.h - the values of the chat template engine: small structs passed by value. What
+ * they point to is never changed after it was made, except namespaces and the place in a generator.
+ * Strings carry for each byte whether it is input. Memory: arenas; nothing is freed alone. */
 #ifndef RP_TEXT_TEMPLATE_VALUE_H
 #define RP_TEXT_TEMPLATE_VALUE_H
 
@@ -19,7 +19,7 @@ void *rp_tmem_calloc(struct rp_tmem *mem, size_t count, size_t size);
 void *rp_tmem_grow(struct rp_tmem *mem, void *items, size_t count, size_t *capacity, size_t need,
                    size_t item_bytes);
 
-/* ---- Values ------------------------------------------------------------------------------- */
+/* ---- Values --------------------------------------------------------------------------- */
 
 enum rp_tv_type {
     RP_TV_UNDEFINED,
@@ -27,22 +27,29 @@ enum rp_tv_type {
     RP_TV_BOOL,
     RP_TV_INT,
     RP_TV_FLOAT,
+    /* from here to DICT_VALUES: u.seq */
     RP_TV_STRING,
-    RP_TV_LIST, /* from here to DICT_VALUES: u.seq */
+    RP_TV_LIST,
     RP_TV_TUPLE,
     RP_TV_GENERATOR,
     RP_TV_DICT_ITEMS,
     RP_TV_DICT_KEYS,
+    /* u.seq too: at most 100,000 numbers */
     RP_TV_DICT_VALUES,
-    RP_TV_RANGE, /* u.seq too: at most 100,000 numbers */
+    RP_TV_RANGE,
+    /* u.dict */
     RP_TV_DICT,
-    RP_TV_NAMESPACE, /* u.dict */
+    RP_TV_NAMESPACE,
+    /* sub: enum rp_tfunction */
     RP_TV_MACRO,
-    RP_TV_FUNCTION, /* sub: enum rp_tfunction */
-    RP_TV_METHOD,   /* sub: enum rp_tmethod; u.self */
+    /* sub: enum rp_tmethod; u.self */
+    RP_TV_FUNCTION,
+    RP_TV_METHOD,
+    /* u.seq */
     RP_TV_LOOP,
-    RP_TV_CYCLER, /* u.seq */
-    RP_TV_JOINER, /* u.seq: the separator; taken: called before */
+    /* u.seq: the separator; taken: called before */
+    RP_TV_CYCLER,
+    RP_TV_JOINER,
 };
 
 struct rp_tseq;
@@ -69,8 +76,8 @@ struct rp_tv {
         const struct rp_tv *self;
         const struct rp_tundefined *undefined;
     } u;
-    const uint8_t
-        *marks; /* of a string: 1 for each byte that is input; NULL: all as `input` says */
+    /* of a string: 1 for each byte that is input; NULL: all as `input` says */
+    const uint8_t *marks;
 };
 
 struct rp_chat_value {
@@ -159,8 +166,9 @@ enum rp_tmethod {
     RP_TM_CYCLE,
     RP_TM_CHANGED,
     RP_TM_NEXT,
+    /* Python has it and nobody needs it: fails when it is called */
     RP_TM_RESET,
-    RP_TM_UNSUPPORTED, /* Python has it and nobody needs it: fails when it is called */
+    RP_TM_UNSUPPORTED,
 };
 
 struct rp_tv rp_tv_none(void);

@@ -70,7 +70,8 @@ struct added_match {
     const struct rp_tok_added *token;
 };
 
-/* The first place at or after `from` where an added token may begin; text->len when there is none. */
+/* The first place at or after `from` where an added token may begin; text->len when there is
+ * none. */
 static inline size_t find_first(const struct rp_tok_trie *trie, const struct rp_tok_text *text,
                                 size_t from) {
     if (trie->common_len) {

@@ -176,8 +176,8 @@ struct rp_tok_decoder {
     uint32_t strip_left;
 };
 
-/* Character classes of the scanners; one byte per code point below 0x10000. White space comes first, the others are
- * Unicode's general categories. */
+/* Character classes of the scanners; one byte per code point below 0x10000. White space comes
+ * first, the others are Unicode's general categories. */
 enum rp_tok_class {
     RP_TOK_OTHER = 0, /* control, format, unassigned */
     RP_TOK_UPPER,     /* Lu, Lt */
@@ -220,9 +220,9 @@ struct rp_tokenizer {
     /* Where a text without pre-tokenizer may be cut because no merge reaches across. */
     bool cut_at_marker; /* before a marker that does not follow one of these bytes */
     bool joins_marker[256];
-    uint8_t joins[256][32]; /* pairs of bytes that a token from a merge has side by side: a bit for
-                               each second byte */
-    uint8_t cuts[256][32];  /* pairs between which it may be cut, whatever is around */
+    /* pairs of bytes that a token from a merge has side by side: a bit for each second byte */
+    uint8_t joins[256][32];
+    uint8_t cuts[256][32]; /* pairs between which it may be cut, whatever is around */
     uint8_t *classes;
 };
 
@@ -369,7 +369,8 @@ int rp_tok_regex_compile(struct rp_tok_load *load, const char *where, const char
 int rp_tok_regex_match(const pcre2_code *regex, struct rp_tokenizer_scratch *scratch,
                        const char *text, size_t len, size_t from, size_t *start, size_t *end);
 
-/* tokenizer_scan.c: the patterns that have a scanner, for the tests; and the scanner of a pattern, or NULL. */
+/* tokenizer_scan.c: the patterns that have a scanner, for the tests; and the scanner of a pattern,
+ * or NULL. */
 struct rp_tok_scanner {
     const char *name, *pattern;
     rp_tok_scan_fn scan;
@@ -393,13 +394,13 @@ void rp_tok_split(struct rp_tokenizer_scratch *scratch, const char *text, size_t
 int rp_tok_merges_load(struct rp_tok_load *load, const json_t *merges);
 int rp_tok_units_build(struct rp_tok_load *load, const struct rp_tok_rule *rules, uint32_t count);
 int rp_tok_nodes_build(struct rp_tok_load *load);
-/* The ids of text[0, *end) into `out` (room for `len`) and their number. *end < len: there is a character
- * that no token has. `dead`: len / 64 + 1 words, all zero. */
+/* The ids of text[0, *end) into `out` (room for `len`) and their number. *end < len: there is a
+ * character that no token has. `dead`: len / 64 + 1 words, all zero. */
 size_t rp_tok_units_encode(struct rp_tokenizer_scratch *scratch, const char *text, size_t len,
                            uint64_t *dead, int32_t *out, size_t *end);
 
-/* tokenizer_bpe.c: the symbols that merging starts from, at most one for each byte; and merging of a few, in place,
- * the new number. rp_tok_merge_few needs no more than RP_TOK_MERGE_FEW. */
+/* tokenizer_bpe.c: the symbols that merging starts from, at most one for each byte; and merging of
+ * a few, in place, the new number. rp_tok_merge_few needs no more than RP_TOK_MERGE_FEW. */
 #define RP_TOK_MERGE_FEW (2 * RP_TOK_IRREGULAR_MAX)
 size_t rp_tok_symbols(const struct rp_tokenizer *tok, int32_t *symbols, const char *text,
                       size_t len);

@@ -1,5 +1,6 @@
-/* The units of a vocabulary as a double array (tokenizer_units.h), built once: nodes with several children look for
- * a base in the last few blocks of 256 slots, those with one take the next free slot. */
+/* The units of a vocabulary as a double array (tokenizer_units.h), built once: nodes with several
+ * children look for a base in the last few blocks of 256 slots, those with one take the next free
+ * slot. */
 #include "text/tokenizer/tokenizer_internal.h"
 
 #include <string.h>
@@ -98,7 +99,8 @@ static unsigned char byte_at(const struct builder *b, int32_t id, uint32_t depth
     return (unsigned char)rp_tok_ptr(b->tok, b->tok->entries[id].piece)[depth];
 }
 
-/* Sorts a range by its next byte; bytes with units into `bytes`, where each begins into starts (one more). */
+/* Sorts a range by its next byte; bytes with units into `bytes`, where each begins into starts (one
+ * more). */
 static uint32_t partition(struct builder *b, const struct range *range, uint8_t bytes[BLOCK],
                           uint32_t starts[BLOCK + 1]) {
     uint32_t counts[BLOCK] = {0}, at[BLOCK], used = 0, sum = range->begin;
