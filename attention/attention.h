@@ -36,7 +36,7 @@ typedef void (*rp_attention_fn)(const struct rp_attention_args *args,
 
 void rp_attention_scalar(const struct rp_attention_args *args, const struct rp_cpu_worker *worker);
 
-/* The kernel for these pages and head dim; never NULL (scalar behind everything). */
+/* The kernel for these pages and head dim; never NULL (scalar is the fallback). */
 rp_attention_fn rp_attention_select(enum rp_cpu_isa isa, const struct rp_kv_layout *kv);
 
 struct rp_kv_write_args {

@@ -9,8 +9,7 @@
  *            KV head, in each head split by split. A block takes an equal part of the line.
  *   tiles    prompt rows cut into tiles of queries, those that see most keys first
  *
- * A program's class has more, from a kernel of its own behind that one
- * (attention_plan_program.cuh):
+ * A program's class has more, from a kernel of its own after that one (attention_plan_program.cuh):
  *
  *   units    of each decode row the units of RP_ATTENTION_SPLIT keys that are not skipped, in rising order: index * 2,
  *            plus 1 where the pairs must be asked. The row's keys are numbered in this list's order, without gaps:
@@ -37,7 +36,7 @@ extern "C" {
 #define RP_ATTENTION_SPLITS     16u
 #define RP_ATTENTION_SPLITS_MAX (RP_ATTENTION_SPLITS + 1u)
 
-/* Keys of a decode row's shortest splits: of pages of 8 bits twice as many, which are as many
+/* Keys of a decode row's shortest splits: of 8-bit pages twice as many, which are as many
  * bytes. A program's are RP_ATTENTION_SPLIT always, as its units. */
 #define RP_ATTENTION_SHORTEST_SPLIT(page)                                                          \
     ((page) == RP_DTYPE_INT8 || (page) == RP_DTYPE_FP8_E4M3 ? 2 * RP_ATTENTION_SPLIT               \
@@ -121,7 +120,7 @@ struct rp_attention_cuda_args {
  * up to 16. */
 bool rp_attention_decode_cuda_supports(const struct rp_attention_cuda_config *config);
 int rp_attention_decode_cuda_run(const void *args, struct CUstream_st *stream);
-/* Its parts for pages of 8 bits, in files of their own. */
+/* Its parts for 8-bit pages, in files of their own. */
 int rp_attention_decode_int8_cuda_run(const struct rp_attention_cuda_args *args,
                                       struct CUstream_st *stream);
 int rp_attention_decode_fp8_cuda_run(const struct rp_attention_cuda_args *args,
@@ -139,7 +138,7 @@ bool rp_attention_prefill_cuda_has_wgmma(const struct rp_attention_cuda_config *
 /* Keys of one block. */
 uint32_t rp_attention_prefill_cuda_keys(const struct rp_attention_cuda_config *config);
 int rp_attention_prefill_cuda_run(const void *args, struct CUstream_st *stream);
-/* Its parts by mma.sync for pages of 8 bits, in files of their own. */
+/* Its parts by mma.sync for 8-bit pages, in files of their own. */
 int rp_attention_prefill_int8_cuda_run(const struct rp_attention_cuda_args *args,
                                        struct CUstream_st *stream);
 int rp_attention_prefill_fp8_cuda_run(const struct rp_attention_cuda_args *args,
@@ -159,7 +158,7 @@ int rp_attention_plan_cuda_run(const void *args, struct CUstream_st *stream);
 
 #define RP_ATTENTION_PLAN_PROGRAM_THREADS 256u
 
-/* The lists of one program's class, behind the planner. */
+/* The lists of one program's class, after the planner. */
 struct rp_attention_plan_program_args {
     struct rp_step_view step;
     struct rp_attention_cuda_plan_view plan;

@@ -10,7 +10,7 @@
 
 #include <math.h>
 
-/* The kernel of Hopper, behind rp_attention_prefill_cuda_*: the same contract. */
+/* The kernel of Hopper, after rp_attention_prefill_cuda_*: the same contract. */
 bool rp_attention_prefill_wgmma_cuda_supports(const rp_attention_cuda_config *config);
 uint32_t rp_attention_prefill_wgmma_cuda_tile(const rp_attention_cuda_config *config);
 uint32_t rp_attention_prefill_wgmma_cuda_keys(const rp_attention_cuda_config *config);
@@ -175,7 +175,7 @@ static __device__ __forceinline__ void bounded_weights(float (&s)[N][4], softmax
     }
 }
 
-/* full: every pair meets. Which way a score takes decides nothing but the time. */
+/* full: every pair is visible. Which way a score takes decides nothing but the time. */
 template <int N>
 static __device__ __forceinline__ void bounded_step(float (&s)[N][4], softmax_state &state,
                                                     uint32_t key, bool full,
@@ -197,7 +197,7 @@ static __device__ __forceinline__ void bounded_step(float (&s)[N][4], softmax_st
 #define BLOCK_IS_PARTIAL 1u
 #define BLOCK_IS_LAST    2u
 
-/* A block of a program: its rules, then its mask where not every pair meets. */
+/* A block of a program: its rules, then its mask where not every pair is visible. */
 template <typename Mask, int N>
 static __device__ __forceinline__ void
 apply_program(float (&s)[N][4], const softmax_state &state, const prefill_tile &tile, uint32_t key,
@@ -219,7 +219,7 @@ apply_program(float (&s)[N][4], const softmax_state &state, const prefill_tile &
     }
     if (!is_partial)
         return;
-    /* A causal program says itself that there is nothing behind q. */
+    /* A causal program says itself that there is nothing after q. */
     auto is_seen = [&](int i, uint32_t kv) {
         return (Mask::is_causal || kv < tile.key_end) &&
                Mask::sees(state.position[i / 2], kv, state.head[i / 2], params);

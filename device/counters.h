@@ -58,7 +58,7 @@ struct rp_device_counting {
     /* Any thread but the engine's: blocks as long as it counts, and some 100 ms more. One at a time
      * in a process, and not beside a profile (device/profiler.h). NOT_FOUND: no library;
      * UNSUPPORTED: refused, or one that is not known (err says what to do); IN_USE: another call or
-     * a profile is under way; NO_MEMORY; DEVICE: failed on the way. */
+     * a profile is in flight; NO_MEMORY; DEVICE: failed on the way. */
     int (*measure)(struct rp_device *device, const struct rp_device_counter_options *options,
                    struct rp_device_counters *out, struct rp_error *err);
 };

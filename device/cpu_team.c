@@ -6,7 +6,7 @@
  *   finished    advanced by the stream thread per job;    waited on by the owner
  *
  * All workers take the jobs from the same queue by counting; a barrier at the end of each job keeps
- * them in step, so a queue entry is free again once its job is completed. Jobs behind `handed` wait
+ * them in step, so a queue entry is free again once its job is completed. Jobs after `handed` wait
  * for their owner to run them; the owner does so only when all that were handed over are completed,
  * and hands over all at once: so there is one worker 0 at any time, and jobs are in order. The
  * barrier's phase counter is sense reversal with more than two senses: a worker waits for it to

@@ -5,8 +5,8 @@
  * meet at rp_cpu_barrier between operators. With one worker there is no barrier and no wake-up at
  * all.
  *
- * A job below some hundred microseconds costs less than handing it over and being woken behind it.
- * So a job may be submitted as short: as long as nothing else is under way it stays where it is
+ * A job below some hundred microseconds costs less than handing it over and being woken after it.
+ * So a job may be submitted as short: as long as nothing else is in flight it stays where it is
  * until its owner waits, who then is worker 0 of it. Order and what is visible when are the same
  * either way.
  *

@@ -25,8 +25,8 @@ struct rp_kv_layout;
 
 struct rp_device_config {
     uint32_t threads;         /* CPU: workers; 0 = one per core */
-    bool scalar_only;         /* CPU: only the scalar truth (tests) */
-    uint32_t ordinal;         /* CUDA: which card */
+    bool scalar_only;         /* CPU: only the scalar reference (tests) */
+    uint32_t ordinal;         /* CUDA: which GPU */
     bool fast_numerics;       /* CUDA: --numerics fast */
     bool no_dependent_launch; /* CUDA: plain edges between kernels (tests, comparisons) */
     bool nvtx;                /* CUDA: NVTX ranges around captures, launches and waits */
@@ -35,20 +35,20 @@ struct rp_device_config {
     double slow_share; /* CPU, tests: every replay takes this share of its own time longer */
     /* CPU: whoever waits for a step runs it, when it was below a millisecond the last time: handing
      * it to the stream's thread and back takes longer than that saves. Else every step is as
-     * asynchronous as on a card. */
+     * asynchronous as on a GPU. */
     bool short_steps_here;
 };
 
 struct rp_device_info {
     char name[96];         /* "AMD EPYC, 2 threads, avx512_bf16" */
     char kernels[32];      /* "avx512_bf16", "avx2", "scalar" */
-    uint64_t memory_bytes; /* what may be allocated; of a card: its whole memory */
+    uint64_t memory_bytes; /* what may be allocated; of a GPU: its whole memory */
     uint32_t page_tokens;  /* preferred KV page */
     bool separate_memory;  /* device memory cannot be read by the host */
     /* Prompt and decode kernels give different bits: pages that decode wrote may not be reused for
      * prompts where answers must not depend on the batch. */
     bool decode_differs;
-    char pci_bus_id[32]; /* of a card: "0000:1b:00.0"; else "" */
+    char pci_bus_id[32]; /* of a GPU: "0000:1b:00.0"; else "" */
 };
 
 /* What the device's memory looks like now. */
@@ -171,7 +171,7 @@ struct rp_backend {
     /* Tests: makes the device fail or hang at this point of the stream. RP_STATUS_UNSUPPORTED where
      * it cannot. */
     int (*inject_fault)(struct rp_device *device, enum rp_device_fault fault);
-    /* NULL, or: what `reprise doctor` shows of driver and cards, as a JSON object, without opening
+    /* NULL, or: what `reprise doctor` shows of driver and GPUs, as a JSON object, without opening
      * a device: {"driver": TEXT, "runtime": TEXT, "devices": [{"name": TEXT, "memory_bytes": N,
      * "compute_capability": TEXT}]}. The bytes written, without the NUL, or a negative status. */
     int (*describe)(char *json, size_t size);

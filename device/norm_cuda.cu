@@ -1,4 +1,4 @@
-/* RMSNorm, alone, behind a gather, or behind the sum into the residual.
+/* RMSNorm, alone, after a gather, or after the sum into the residual.
  *
  * A team of threads computes one group of one row: thread t has columns 4 * (t + threads * i). They
  * stay in registers between the sum of squares and the scaling. How large a team is, and with it
@@ -11,9 +11,9 @@
  *                                  partials too slowly; many rows: smaller blocks, whose threads each do
  *                                  the work of several, so that blocks overlap better
  *
- * CODES: rows of one group as 8-bit codes too: what was scaled stays in registers as bf16 until the
- * team knows its largest value. Sizes that no vector loads fit take norm_long_kernel, whose sums
- * have the same order. */
+ * CODES: rows of one group as 8-bit quantized values too: what was scaled stays in registers as
+ * bf16 until the team knows its largest value. Sizes that no vector loads fit take
+ * norm_long_kernel, whose sums have the same order. */
 #include "device/ops_cuda.h"
 
 #include "device/cuda_vector.cuh"
@@ -63,7 +63,7 @@ static uint32_t team_threads(uint32_t group) {
 }
 
 /* Blocks of a cluster hand one another sums: each store counts its bytes at the receiver's barrier.
- * Only the partials of Hopper's products are normalized by clusters. */
+ * Only the partials of Hopper's GEMMs are normalized by clusters. */
 static __device__ __forceinline__ void store_remote(float *at, uint64_t *barrier, uint32_t block,
                                                     float value) {
 #if RP_CUDA_HOPPER
@@ -101,7 +101,7 @@ static __device__ __forceinline__ void cluster_meet() {
 #endif
 }
 
-/* The bytes that complete the barrier; some may have come before. Behind cluster_meet, so that
+/* The bytes that complete the barrier; some may have come before. After cluster_meet, so that
  * racecheck follows it. */
 static __device__ __forceinline__ void barrier_expect(uint64_t *barrier, uint32_t bytes) {
 #if RP_CUDA_HOPPER
@@ -251,7 +251,7 @@ static __device__ __forceinline__ float4 load_weight(const norm_args &args, uint
     return rp_load4<VEC>(args.weight, RP_DTYPE_F32, at, at, args.group);
 }
 
-/* What this thread has of the row, scaled, as codes. */
+/* What this thread has of the row, scaled, as quantized values. */
 template <typename SHAPE, int OWN>
 static __device__ __forceinline__ void
 give_codes(const norm_args &args, typename SHAPE::peak_board &board, uint32_t row, uint32_t begin,
@@ -365,7 +365,7 @@ static __device__ __forceinline__ float4 scaled_again(const norm_args &args, uin
     return x;
 }
 
-/* Its codes, which need the values twice more; out is stored last, as it may be `in`. */
+/* Its quantized values, which need the values twice more; out is stored last, as it may be `in`. */
 template <norm_source SOURCE, bool VEC>
 static __device__ __forceinline__ void give_codes_long(const norm_args &args, uint32_t row,
                                                        uint32_t in_row, float inverse) {
@@ -446,7 +446,7 @@ static int start(const norm_args &args, cudaStream_t stream) {
                          !args.rows.plain_edges, args);
 }
 
-/* The same with codes. */
+/* The same with quantized values. */
 template <norm_source SOURCE>
 static int start_codes(const norm_args &args, bool vector, cudaStream_t stream) {
     uint32_t threads = team_threads(args.group), quads = (args.group + 3) / 4;

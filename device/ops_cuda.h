@@ -23,8 +23,8 @@ int rp_step_begin_cuda_run(const void *args, struct CUstream_st *stream);
 
 struct rp_embed_cuda {
     struct rp_cuda_rows rows;
-    const void *table;   /* (vocab, hidden) row-major, f32, bf16, or codes of 8 bits */
-    const float *scales; /* of codes: (vocab) */
+    const void *table;   /* (vocab, hidden) row-major, f32, bf16, or 8-bit quantized values */
+    const float *scales; /* of quantized values: (vocab) */
     enum rp_dtype dtype;
     uint32_t vocab, hidden;
     float scale;
@@ -32,9 +32,9 @@ struct rp_embed_cuda {
 };
 int rp_embed_cuda_run(const void *args, struct CUstream_st *stream);
 
-/* Rows as 8-bit codes with a scale each, made of their bf16 values as rp_quantize_row does it
- * (device/quantize_row.h): the same bits. data NULL: not wanted. Columns behind the row's are not
- * written. */
+/* Rows as 8-bit quantized values with a scale each, made of their bf16 values as rp_quantize_row
+ * does it (device/quantize_row.h): the same bits. data NULL: not wanted. Columns after the row's
+ * are not written. */
 struct rp_cuda_codes {
     void *data;          /* (max_rows, stride), 16-byte aligned */
     float *scales;       /* (max_rows) */
@@ -42,7 +42,7 @@ struct rp_cuda_codes {
     enum rp_dtype dtype; /* INT8 or FP8_E4M3 */
 };
 
-/* Codes of rows of bf16, or of f32 rounded to it. */
+/* Quantized values of rows of bf16, or of f32 rounded to it. */
 struct rp_quantize_cuda {
     struct rp_cuda_rows rows;
     struct rp_values in;
@@ -83,7 +83,7 @@ struct rp_add_norm_cuda {
     const float *weight;
     uint32_t cols; /* one group: the whole row */
     float eps, weight_offset;
-    /* With partials: whatever was complete when their product began may be read before the wait, so
+    /* With partials: whatever was complete when their GEMM began may be read before the wait, so
      * the residual and the step's counts (quant/matmul_cuda.h). */
     bool behind_product;
     bool gather;
@@ -131,7 +131,7 @@ int rp_gather_cuda_run(const void *args, struct CUstream_st *stream);
  * its. */
 struct rp_sample_cuda {
     struct rp_step_view step;
-    float *logits; /* (max_rows, stride): overwritten by what slots ask for */
+    float *logits; /* (max_rows, stride): overwritten by what slots request */
     size_t stride;
     uint32_t vocab;
     uint32_t max_rows;     /* logit rows of the bucket */

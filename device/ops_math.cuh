@@ -1,7 +1,7 @@
 /* ops_math.cuh - the arithmetic of norm, rope and activations.
  *
  * The separate kernels (norm_cuda.cu, ops_cuda.cu), the one that does everything between the qkv
- * product and attention (attention/kv_write_cuda.cu) and gated products (quant/) use these
+ * GEMM and attention (attention/kv_write_cuda.cu) and gated GEMMs (quant/) use these
  * functions, and for that reason give equal bits. A thread has columns 4 * (thread + threads * i);
  * products and sums that the CPU rounds one by one are intrinsics, which no compiler contracts. */
 #ifndef RP_DEVICE_OPS_MATH_CUH

@@ -22,7 +22,7 @@ struct rp_fast_ops {
                  enum rp_dtype out_dtype);
 };
 
-/* The fastest of each; never NULL (the truth of ops.h for RP_ISA_SCALAR). */
+/* The fastest of each; never NULL (the reference of ops.h for RP_ISA_SCALAR). */
 const struct rp_fast_ops *rp_fast_ops_select(enum rp_cpu_isa isa);
 
 #endif

@@ -5,7 +5,7 @@
  *   VECTOR      the vector type            INLINE, TARGET  for this instruction set
  *   V(set1) V(load) V(store) V(add) V(sub) V(mul) V(div) V(exp) V(tanh)
  *   V(most)(x, limit)            the smaller of both; NaN stays NaN
- *   V(load_part)(from, count)    the first `count` floats, zeros behind;  V(store_part)
+ *   V(load_part)(from, count)    the first `count` floats, zeros after;  V(store_part)
  *   V(store_bf16)(to, x, count)  rounded as rp_f32_to_bf16 does; count up to LANES
  *   V(squares)(from, count)      sum of squares in f64, in an order that only count decides
  *   V(angles)(from, count, cosines, sines)   pairs taken apart */

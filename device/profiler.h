@@ -2,7 +2,7 @@
  * on CUDA).
  *
  *   open    looks for the library and makes all memory; slow (tens of ms): not on the engine's thread
- *   begin   engine's thread, between two steps; nothing may be under way on the device
+ *   begin   engine's thread, between two steps; nothing may be in flight on the device
  *   end     the same
  *   read    sorts and names what was recorded; slow
  *   close   ends first when it must

@@ -1,6 +1,6 @@
-/* Rows as 8-bit codes, where what made them does not quantize: behind attention, behind gated
- * products, where several products read them. A block has a row; its threads keep it in registers
- * between the look for its largest value and the codes, eight columns at a time. */
+/* Rows as 8-bit quantized values, where what made them does not quantize: after attention, after
+ * gated GEMMs, where several GEMMs read them. A block has a row; its threads keep it in registers
+ * between the look for its largest value and the quantized values, eight columns at a time. */
 #include "device/ops_cuda.h"
 
 #include "device/cuda_vector.cuh"
@@ -12,7 +12,7 @@
 #define MANY_ROWS   128 /* more than this: fewer threads a row, that overlap with those of others */
 
 /* Rows of bf16 in whole pieces: few threads with few registers, so that a block fits beside one of
- * the product before on its multiprocessor. It waits there, and the product behind may start in
+ * the GEMM before on its multiprocessor. It waits there, and the GEMM after may start in
  * time. */
 #define PACKED_THREADS      256
 #define PACKED_THREADS_MOST 512

@@ -1,8 +1,8 @@
-/* quantize_packed.cuh - rows of bf16 values as 8-bit codes and a scale, several at a time
- * (quantize_row.cuh).
+/* quantize_packed.cuh - rows of bf16 values as 8-bit quantized values and a scale, several at a
+ * time (quantize_row.cuh).
  *
  * What a thread has of its row it keeps packed, two bf16 a word, the first column below. The
- * largest magnitude is looked for in their bits; then each value takes one product. */
+ * largest magnitude is looked for in their bits; then each value takes one GEMM. */
 #ifndef RP_DEVICE_QUANTIZE_PACKED_CUH
 #define RP_DEVICE_QUANTIZE_PACKED_CUH
 
@@ -50,13 +50,13 @@ __device__ __forceinline__ rp_row_codes rp_row_codes_of(uint32_t largest, rp_dty
     return rp_row_codes(largest << 16, dtype);
 }
 
-/* What an E4M3 code stands for; not of NaN. */
+/* What an E4M3 value stands for; not of NaN. */
 __device__ __forceinline__ float rp_fp8_value(uint32_t code) {
     uint32_t bits = (code & 0x80u) << 24 | (code & 0x7Fu) << 20;
     return __fmul_rn(__uint_as_float(bits), 0x1p120f); /* exponents are 120 too low */
 }
 
-/* Four codes of four packed values. */
+/* Four quantized values of four packed values. */
 __device__ __forceinline__ uint32_t rp_codes4(const rp_row_codes &codes, uint32_t low,
                                               uint32_t high) {
     return codes.four(make_float4(__uint_as_float(low << 16), __uint_as_float(low & 0xFFFF0000u),

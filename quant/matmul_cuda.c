@@ -34,7 +34,7 @@ static uint32_t blocks_at_work(uint32_t n, uint32_t segments, uint32_t rows) {
 }
 
 /* As few segments as keep most of 132 multiprocessors at work, on few tokens (tiles of 64 outputs)
- * and on many (128). Of n and k alone: the order of a sum must not depend on the card. */
+ * and on many (128). Of n and k alone: the order of a sum must not depend on the GPU. */
 uint32_t rp_matmul_cuda_segment(uint32_t n, uint32_t k, bool gate_up) {
     static const uint32_t counts[] = {1, 2, 3, 4, 6, 8, 12, 16};
     uint32_t best = 0, segment = (uint32_t)RP_ALIGN_UP(k, RP_MATMUL_BLOCK);
@@ -63,7 +63,7 @@ size_t rp_matmul_cuda_workspace_bytes(const struct rp_cuda_limits *limits, uint3
     return FLAG_BYTES + limits->sm_count * tokens * 128 * 4 * sizeof(float);
 }
 
-/* Shared memory that a product may take: leaves room for the small kernels between the products of
+/* Shared memory that a GEMM may take: leaves room for the small kernels between the GEMMs of
  * a decode step. */
 uint32_t rp_matmul_cuda_shared_room(const struct rp_matmul_cuda *op) {
     uint32_t room = op->limits.shared_bytes_block;
@@ -73,8 +73,8 @@ uint32_t rp_matmul_cuda_shared_room(const struct rp_matmul_cuda *op) {
 }
 
 /* Gated W8A16 of prompts: the tiles whose waves over all multiprocessors take the least time.
- * Shared memory bounds those of 128 tokens: codes, tokens and copies take nine eighths of the
- * tensor cores' time. */
+ * Shared memory bounds those of 128 tokens: quantized values, tokens and copies take nine eighths
+ * of the tensor cores' time. */
 static uint32_t choose_tokens(const struct rp_matmul_cuda *op) {
     uint32_t rows = RP_CEIL_DIV(op->weight->rows, 128u), sms = op->limits.sm_count;
     uint32_t few = RP_CEIL_DIV(rows * RP_CEIL_DIV(op->rows.max_rows, 128u), sms);
@@ -121,7 +121,7 @@ struct rp_matmul_tile rp_matmul_cuda_choose(const struct rp_matmul_cuda *op) {
             i++;
     }
     struct rp_matmul_tile tile = choices[i].tile;
-    /* Small launches beside the weights of codes are held up less: 1 % of a step. */
+    /* Small launches beside the weights of quantized values are held up less: 1 % of a step. */
     if (narrow && !plain && tile.tokens == 32)
         tile.flight_early = 1;
     /* Twice the bytes of tokens in a stage: more stages of half of K. */
@@ -236,7 +236,7 @@ bool rp_matmul_cuda_fits_weight(const struct rp_matmul_cuda *op) {
            (w->dtype == RP_DTYPE_BF16 || (is_w8a8(w) && w->scale_kind == RP_SCALE_CHANNEL));
 }
 
-/* What bulk tensor copies can read, on a card that has wgmma. */
+/* What bulk tensor copies can read, on a GPU that has wgmma. */
 bool rp_matmul_cuda_fits(const struct rp_matmul_cuda *op) {
     bool has_rows = op->weight->dtype == RP_DTYPE_BF16 || op->in_scales;
     return rp_matmul_cuda_fits_weight(op) && has_rows && fits_rows(op);
@@ -308,7 +308,7 @@ static int lay_out(struct rp_matmul_tc_args *args, const struct rp_matmul_cuda *
                : RP_STATUS_RANGE;
 }
 
-/* One thread asks for a stage: with one copy in a fifth of the time that four take. */
+/* One thread requests a stage: with one copy in a fifth of the time that four take. */
 static int encode_stages(struct rp_matmul_tc_args *args, const struct rp_matmul_cuda *op,
                          struct rp_error *err) {
     const struct rp_matmul_tile *tile = &args->tile;

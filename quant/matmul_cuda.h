@@ -1,4 +1,4 @@
-/* matmul_cuda.h - products on CUDA: out = in * weight^T + bias (+ out).
+/* matmul_cuda.h - GEMMs on CUDA: out = in * weight^T + bias (+ out).
  *
  * Weights stay row-major (n, k) on the device: one copy serves every kernel.
  *
@@ -19,20 +19,21 @@
  * within a segment, then * in_scales[row]. Sizes outside the tile rules: INT8 the same bits; FP8
  * f32 chains in place of the tensor cores', within segments.
  *
- * W8A16 (RP_INPUT_PLAIN), for any number of rows: codes are bf16 numbers, exactly, and the segments
- * those of W8A8. A segment is one chain of m*n*k16 from zero in rising k, as of bf16 weights, then
- * * scales[n] in f32, and is added up as above. RP_SCALE_BLOCK_128: a chain each 128 columns, total
- * = fma(chain, scales[n / 128][k / 128], total) within a segment. Sizes outside the tile rules (any
- * number of rows of such a matrix, too): 32 f32 fma chains of bf16 * code, chain l of columns [16 l
- * + 512 j, + 16) in rising k, added by halves (l and l ^ 16, l ^ 8, ...), then * scales[n]; with
- * blocks, sums of 16 columns times their scale go into the chain (matmul_generic_8_cuda.cu).
+ * W8A16 (RP_INPUT_PLAIN), for any number of rows: quantized values are bf16 numbers, exactly, and
+ * the segments those of W8A8. A segment is one chain of m*n*k16 from zero in rising k, as of bf16
+ * weights, then * scales[n] in f32, and is added up as above. RP_SCALE_BLOCK_128: a chain each 128
+ * columns, total = fma(chain, scales[n / 128][k / 128], total) within a segment. Sizes outside the
+ * tile rules (any number of rows of such a matrix, too): 32 f32 fma chains of bf16 * quantized
+ * value, chain l of columns [16 l + 512 j, + 16) in rising k, added by halves (l and l ^ 16, l ^ 8,
+ * ...), then * scales[n]; with blocks, sums of 16 columns times their scale go into the chain
+ * (matmul_generic_8_cuda.cu).
  *
  * --numerics fast may break this contract.
  *
- * Dependent launch: a product lets its successors start only behind its own wait. So what was
- * complete when it began, and everything before, is complete when any kernel behind it starts,
- * however early: kernels behind a product may read that before their own wait, as long as all
- * between let them start or wait too.
+ * Dependent launch: a GEMM lets its successors start only after its own wait. So what was complete
+ * when it began, and everything before, is complete when any kernel after it starts, however early:
+ * kernels after a GEMM may read that before their own wait, as long as all between let them start
+ * or wait too.
  *
  * Thread: the engine's. Planning may allocate from `memory` and nowhere else. */
 #ifndef RP_QUANT_MATMUL_CUDA_H
@@ -80,10 +81,10 @@ struct rp_matmul_cuda {
      * accumulate; only where rp_matmul_cuda_gates says that a kernel does it. */
     bool gated;
     enum rp_activation fn;
-    /* Normed: the product is of this norm's output, rounded to bf16, and `in` is not read. Only
+    /* Normed: the GEMM is of this norm's output, rounded to bf16, and `in` is not read. Only
      * where rp_matmul_cuda_norms says that a kernel does it. */
     struct rp_matmul_norm norm;
-    /* rp_matmul_cuda_workspace_bytes; zeroed once, shared by all products */
+    /* rp_matmul_cuda_workspace_bytes; zeroed once, shared by all GEMMs */
     unsigned char *workspace;
     size_t workspace_bytes;
 };
@@ -93,24 +94,24 @@ struct rp_matmul_cuda {
  * segment, so that one block has an output whole and can finish it. */
 uint32_t rp_matmul_cuda_segment(uint32_t n, uint32_t k, bool gate_up);
 
-/* Workspace that products of up to row_capacity rows and n_max outputs want. */
+/* Workspace that GEMMs of up to row_capacity rows and n_max outputs want. */
 size_t rp_matmul_cuda_workspace_bytes(const struct rp_cuda_limits *limits, uint32_t row_capacity,
                                       uint32_t n_max);
 
-/* True when a plan for this product with `gated` set exists; the choice depends on sizes, types and
+/* True when a plan for this GEMM with `gated` set exists; the choice depends on sizes, types and
  * alignment alone. */
 bool rp_matmul_cuda_gates(const struct rp_matmul_cuda *op);
 
 /* The same for the norm before it. */
 bool rp_matmul_cuda_norms(const struct rp_matmul_cuda *op);
 
-/* The same for a W8A8 product whose rows come in bf16, without in_scales. Not needed for normed
- * products. */
+/* The same for a W8A8 GEMM whose rows come in bf16, without in_scales. Not needed for normed
+ * GEMMs. */
 bool rp_matmul_cuda_quantizes(const struct rp_matmul_cuda *op);
 
 /* Chooses the kernel: fills one launch (args are allocated from memory) and, when the sums were
  * left to the reader, out_partials (else its count is 0). Partials lie in the workspace: they live
- * until the next product runs. */
+ * until the next GEMM runs. */
 int rp_matmul_cuda_plan(const struct rp_matmul_cuda *op, struct rp_arena *memory,
                         struct rp_cuda_launch *out_launch, struct rp_cuda_partials *out_partials,
                         struct rp_error *err);

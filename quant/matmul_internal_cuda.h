@@ -1,4 +1,4 @@
-/* matmul_internal_cuda.h - what the products' files on CUDA share: tiles, the arguments of the
+/* matmul_internal_cuda.h - what the GEMMs' files on CUDA share: tiles, the arguments of the
  * tensor-core kernel, and the launcher of the generic one. */
 #ifndef RP_QUANT_MATMUL_INTERNAL_CUDA_H
 #define RP_QUANT_MATMUL_INTERNAL_CUDA_H
@@ -14,7 +14,7 @@ extern "C" {
 #define RP_MATMUL_BLOCK 64 /* columns of K in one box of a bulk tensor copy: 128 bytes */
 
 /* Columns of K as kernels and plans count them, in pairs of bytes: a box of RP_MATMUL_BLOCK is 64
- * of bf16, 128 of 8 bits. Codes may be described to tensor maps as half as many bf16. */
+ * of bf16, 128 of 8 bits. Quantized values may be described to tensor maps as half as many bf16. */
 static inline uint32_t rp_matmul_cuda_units(const struct rp_matrix *weight) {
     return rp_dtype_bytes(weight->dtype) == 1 ? weight->cols / 2 : weight->cols;
 }
@@ -27,7 +27,7 @@ enum rp_matmul_order {
     RP_MATMUL_ORDER_WAVES
 };
 
-/* How a product is cut up. Nothing here changes a bit of the result. */
+/* How a GEMM is cut up. Nothing here changes a bit of the result. */
 struct rp_matmul_tile {
     uint32_t tokens; /* columns of the instruction: 8, 16, 32, 64, 128, 192, 256 */
     uint32_t rows;   /* of weights: 64, 128, 256 */
@@ -73,22 +73,22 @@ struct rp_matmul_tc_args {
     enum rp_activation fn;
     /* of the weights and the rows; they differ in W8A16, whose rows are bf16 */
     enum rp_dtype dtype, in_dtype;
-    /* Of 8-bit products: (max_rows), NULL for W8A16; (n) or (ceil(n / 128), ceil(k / 128)) where
+    /* Of 8-bit GEMMs: (max_rows), NULL for W8A16; (n) or (ceil(n / 128), ceil(k / 128)) where
      * block_scales. */
     const float *in_scales, *weight_scales;
 };
 
-/* What a normed product keeps in shared memory: bf16 tokens, then the sums of squares of 128
+/* What a normed GEMM keeps in shared memory: bf16 tokens, then the sums of squares of 128
  * columns each. */
 #define RP_MATMUL_NORM_TOKEN_BYTES(rows, cols) ((size_t)(rows) * (cols)*2)
 #define RP_MATMUL_NORM_BYTES(rows, cols)                                                           \
     (RP_MATMUL_NORM_TOKEN_BYTES(rows, cols) + (rows) * (RP_MATMUL_NORM_COLS / 128) * sizeof(float))
 
-/* Rows of codes that a product makes in shared memory: the codes, then a board each, on which warps
- * tell one another of the row. */
+/* Rows of quantized values that a GEMM makes in shared memory: the quantized values, then a board
+ * each, on which warps tell one another of the row. */
 #define RP_MATMUL_QUANTIZE_COLS 16384 /* most columns of rows that come in bf16 */
 #define RP_MATMUL_QUANTIZE_BYTES                                                                   \
-    (56u * 1024) /* and most codes in all: rows of 14,336 columns, four of them */
+    (56u * 1024) /* and most quantized values in all: rows of 14,336 columns, four of them */
 struct rp_matmul_row_board {
     float sums[RP_MATMUL_NORM_COLS / 128]; /* of squares, of 128 columns each */
     uint32_t most[16];                     /* magnitudes, as bits, of each warp's columns */
@@ -127,9 +127,9 @@ struct rp_matmul_rows_args {
     enum rp_activation fn;
     uint64_t *trace; /* as in rp_matmul_tc_args */
     bool gated, out_bf16, accumulate, dependent;
-    bool quantizes;      /* rows come in bf16, in `in`, and become codes here */
+    bool quantizes;      /* rows come in bf16, in `in`, and become quantized values here */
     enum rp_dtype dtype; /* of the weights */
-    /* Of 8-bit products: (max_rows), NULL where the rows are made here; and (n). */
+    /* Of 8-bit GEMMs: (max_rows), NULL where the rows are made here; and (n). */
     const float *in_scales, *weight_scales;
     const uint16_t *in;
     size_t in_stride;
@@ -152,7 +152,7 @@ int rp_matmul_generic_cuda_run(const void *args, struct CUstream_st *stream);
 /* The part of it for 8 bits. */
 int rp_matmul_generic_8_cuda_run(const struct rp_matmul_cuda *op, struct CUstream_st *stream);
 
-/* The tile that rp_matmul_cuda_plan takes for a product that fits. */
+/* The tile that rp_matmul_cuda_plan takes for a GEMM that fits. */
 struct rp_matmul_tile rp_matmul_cuda_choose(const struct rp_matmul_cuda *op);
 
 /* rp_matmul_cuda_plan with a given tile and segment length in units of two bytes (tests,
@@ -164,7 +164,7 @@ int rp_matmul_cuda_plan_tile(const struct rp_matmul_cuda *op, const struct rp_ma
 
 /* What the planning of products shares. A tensor map; dimensions: the innermost first. */
 struct rp_matmul_map {
-    enum rp_dtype dtype; /* BF16, which also stands for pairs of codes, or F32 */
+    enum rp_dtype dtype; /* BF16, which also stands for pairs of quantized values, or F32 */
     uint32_t rank;
     cuuint64_t sizes[5], strides[4]; /* elements; bytes, of all but the innermost */
     cuuint32_t box[5];
@@ -181,7 +181,7 @@ int rp_matmul_cuda_encode_tokens(CUtensorMap *map, const struct rp_matmul_cuda *
 /* bf16, 128-byte swizzle; strides in elements. */
 int rp_matmul_cuda_encode(CUtensorMap *map, const void *data, uint32_t rank, const uint64_t *sizes,
                           const uint64_t *strides, const uint32_t *box, struct rp_error *err);
-/* Bulk tensor copies can read it, and the card has wgmma: bf16, or W8A8 with a scale per output. */
+/* Bulk tensor copies can read it, and the GPU has wgmma: bf16, or W8A8 with a scale per output. */
 bool rp_matmul_cuda_fits(const struct rp_matmul_cuda *op);
 /* The same of the weights alone, whoever makes the rows. */
 bool rp_matmul_cuda_fits_weight(const struct rp_matmul_cuda *op);
@@ -189,7 +189,7 @@ bool rp_matmul_cuda_fits_weight(const struct rp_matmul_cuda *op);
  * with a scale per block, and W8A16 with either kind of scales. */
 bool rp_matmul_cuda_fits_blocks(const struct rp_matmul_cuda *op);
 bool rp_matmul_cuda_fits_w8a16(const struct rp_matmul_cuda *op);
-/* Shared memory that a block of this product may take. */
+/* Shared memory that a block of this GEMM may take. */
 uint32_t rp_matmul_cuda_shared_room(const struct rp_matmul_cuda *op);
 /* A cap on stages in flight as the kernels want it, of a ring of so many; UINT32_MAX: no cap. */
 uint32_t rp_matmul_cuda_flight(uint32_t stages, uint32_t ring);

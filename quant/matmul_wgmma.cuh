@@ -10,7 +10,7 @@
  * Bytes lie alike for all three, so whoever counts K in boxes of 128 bytes needs to know no more of
  * the type.
  *
- *   RP_WGMMA_FP8_BF16, RP_WGMMA_INT8_BF16  codes that a kernel makes bf16 of in registers, by columns in bf16: the bits
+ *   RP_WGMMA_FP8_BF16, RP_WGMMA_INT8_BF16  quantized values that a kernel makes bf16 of in registers, by columns in bf16: the bits
  *                                          of RP_WGMMA_BF16 (rp_wgmma_held; tests/gpu/test_numerics_probe)
  *
  * Thread t of the warpgroup holds d[row][col] for row = 16 * (t / 32) + (t % 32) / 4 (+ 8) and col
@@ -88,7 +88,7 @@ template <int N> struct rp_wgmma_held; /* of bf16, a in registers */
 #define RP_WGMMA_F32(r) "+f"(r)
 #define RP_WGMMA_S32(r) "+r"(r)
 
-/* a, b, p: the operands behind the sums' registers. end: what the type has behind the predicate. */
+/* a, b, p: the operands after the sums' registers. end: what the type has after the predicate. */
 #define RP_WGMMA_DEFINE(n, wgmma_type, shape, end, constraint, a_at, b_at, add_at)                  \
     template <> struct rp_wgmma<n, wgmma_type> {                                                    \
         static __device__ __forceinline__ void                                                      \

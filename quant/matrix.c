@@ -107,7 +107,7 @@ static void pack_panel_8(const struct rp_matrix *matrix, uint32_t panel, unsigne
     }
 }
 
-/* What the products on 8 bits can do; INT8 sums must stay below 2^31. */
+/* What the GEMMs on 8 bits can do; INT8 sums must stay below 2^31. */
 static int check_8(const struct rp_matrix *matrix, struct rp_error *err) {
     bool channels = matrix->scale_kind == RP_SCALE_TENSOR || matrix->scale_kind == RP_SCALE_CHANNEL;
     if (!channels && (matrix->scale_kind != RP_SCALE_BLOCK_128 || matrix->dtype == RP_DTYPE_INT8))

@@ -1,4 +1,4 @@
-/* matrix.h - a weight matrix in any format, and what a product promises about it.
+/* matrix.h - a weight matrix in any format, and what a GEMM promises about it.
  *
  * Logical shape (rows, cols) = (outputs n, inputs k), as Hugging Face stores a Linear.
  *
@@ -22,7 +22,7 @@
  *   RP_SCALE_BLOCK_128    scales[(n / 128) * ceil(cols / 128) + k / 128]  FP8 only
  *   RP_SCALE_GROUP_K      reserved: scales[n * ceil(cols / scale_group) + k / scale_group]
  *
- * What multiplies them says `input`: rows as they are (bf16; W8A16), or rows that the product
+ * What multiplies them says `input`: rows as they are (bf16; W8A16), or rows that the GEMM
  * quantizes by themselves
  * (W8A8): each row x to integers or FP8 with one scale, max|x| / 127 or max|x| / 448. INT8 sums are exact. */
 #ifndef RP_QUANT_MATRIX_H
@@ -42,7 +42,7 @@ enum rp_scale_kind {
 
 enum rp_matrix_input {
     RP_INPUT_PLAIN,    /* f32 for f32, bf16 for everything else */
-    RP_INPUT_QUANTIZED /* bf16, quantized row by row inside the product */
+    RP_INPUT_QUANTIZED /* bf16, quantized row by row inside the GEMM */
 };
 
 struct rp_matrix {

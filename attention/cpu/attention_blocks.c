@@ -75,7 +75,7 @@ static uint64_t pack(const bool *seen) {
     return bits;
 }
 
-/* Asks for every row of the piece. */
+/* Requests every row of the piece. */
 static void ask_rows(const struct rp_attention_blocks *blocks, uint32_t count,
                      struct rp_attention_seen *out) {
     const struct rp_attention_args *args = blocks->args;

@@ -10,7 +10,7 @@
  *   out   = out * exp(m - m') + exp(s_j - m') v_j, j ascending
  *
  * so the bits depend only on the position, the window (or the program and its parameters) and the
- * instruction set. Caps and score rules change s_j behind the product. A program's blocks are found
+ * instruction set. Caps and score rules change s_j after the matmul. A program's blocks are found
  * in attention_blocks.c; in a block that a row sees with holes, what it does not see has the score
  * -infinity and is left out of the sums.
  *
@@ -42,7 +42,7 @@
 #define WIDE_TOKENS   4u
 #define WIDE_HEAD_DIM 128u
 
-/* An FP8 code, widened with its sign and moved by 20 bits, has its sign, exponent and mantissa
+/* An FP8 value, widened with its sign and moved by 20 bits, has its sign, exponent and mantissa
  * where f32 has them, 2^120 too small; denormals as well. */
 #define FP8_BITS (int)0x87F00000u
 #define FP8_UNIT 0x1p120f
@@ -57,7 +57,7 @@ struct block {
     uint32_t begin, end;
 };
 
-/* A block of 8-bit pages as f32: codes times scales. */
+/* A block of 8-bit pages as f32: quantized values times scales. */
 struct decoded {
     _Alignas(RP_CACHE_LINE) float k[BLOCK_KEYS * RP_ATTENTION_HEAD_DIM_MAX];
     _Alignas(RP_CACHE_LINE) float v[BLOCK_KEYS * RP_ATTENTION_HEAD_DIM_MAX];
@@ -193,7 +193,7 @@ static bool hide_all(float *scores) {
     return true;
 }
 
-/* Asks for `bytes` at the next block's place j, while the same place of this block is worked on: a
+/* Requests `bytes` at the next block's place j, while the same place of this block is worked on: a
  * run is too short for the processor to see a stream coming. Into the second-level cache, since two
  * blocks of K and V are more than the first one holds (decode of 8000 keys, 8 KV heads of 128, one
  * Zen 4 core: 7.4 GB/s without, 9.3 into the first level, 15.3 into the second). */

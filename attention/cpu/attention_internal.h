@@ -1,5 +1,5 @@
-/* attention_internal.h - which keys a token sees, and who computes what: shared by the truth and
- * the fast variants, so that they cannot disagree. */
+/* attention_internal.h - which keys a token sees, and who computes what: shared by the reference
+ * and the fast variants, so that they cannot disagree. */
 #ifndef RP_ATTENTION_ATTENTION_INTERNAL_H
 #define RP_ATTENTION_ATTENTION_INTERNAL_H
 
@@ -42,7 +42,7 @@ static inline uint32_t rp_attention_first(uint32_t window, uint32_t position) {
     return window != 0 && position >= window ? position + 1 - window : 0;
 }
 
-/* Behind the last key that a token may see. A program that is not causal sees its step's later
+/* After the last key that a token may see. A program that is not causal sees its step's later
  * tokens, too: those of a prompt, which is computed whole then. */
 static inline uint32_t rp_attention_end(const struct rp_attention_args *args, uint32_t token) {
     const struct rp_live_row *row = &args->step.rows[args->step.token_rows[token]];
@@ -72,7 +72,7 @@ uint64_t rp_attention_masked_length(const struct rp_attention_args *args, uint32
 struct rp_attention_line {
     uint64_t head_length; /* of all tokens of one KV head */
     uint64_t total;
-    /* With a program, of the first items of a KV head: asking for them takes time. Of the others
+    /* With a program, of the first items of a KV head: requesting them takes time. Of the others
      * what they would read without one. */
     uint32_t lengths[RP_ATTENTION_LENGTHS];
 };

@@ -4,9 +4,9 @@
  *   V(name)     the name of everything here and of the primitives
  *   VECTOR      the vector type            INLINE   always inlined, for this instruction set
  *   V(zero) V(set1) V(load) V(store) V(add) V(mul) V(div) V(max) V(fma) V(exp) V(tanh)
- *   V(load_part)(from, count)    the first `count` floats, zeros behind
+ *   V(load_part)(from, count)    the first `count` floats, zeros after
  *   V(load_kv)(run, at, dtype)   LANES elements of a run as f32;  V(load_kv_part) `count` of them
- *   V(load_int8) V(load_fp8)(codes)   LANES codes as f32
+ *   V(load_int8) V(load_fp8)(quantized values)   LANES quantized values as f32
  *   V(sums)(v)                   lane i = the sum of the lanes of v[i], i < LANES, every i by one tree
  *   V(transpose)(v)              lane j of v[i] and lane i of v[j] change places
  *   V(sum) V(largest)            of the lanes of one vector
@@ -83,7 +83,8 @@ INLINE void V(score_wide)(const struct state *states, const uint32_t rows, uint3
     EACH(r, rows) { V(store)(&scores[r][j], V(mul)(sums[r], V(set1)(shape->scale))); }
 }
 
-/* 8-bit codes of one token and head as f32: code * scale, as the scalar truth reads them. */
+/* 8-bit quantized values of one token and head as f32: q * scale, as the scalar reference reads
+ * them. */
 TARGET static void V(decode)(const unsigned char *codes, float scale, enum rp_dtype dtype,
                              uint32_t count, float *to) {
     const VECTOR by = V(set1)(scale);
@@ -99,7 +100,7 @@ TARGET static void V(decode)(const unsigned char *codes, float scale, enum rp_dt
 }
 
 /* The places in `seen` of a block at position `at` as f32; the others have the address of one
- * before them. Asks for the next block's meanwhile. */
+ * before them. Requests the next block's meanwhile. */
 TARGET static void V(decode_block)(const struct rp_kv_layout *kv, const struct block *block,
                                    const struct block *next, uint64_t seen, uint32_t at,
                                    struct decoded *out) {
@@ -116,7 +117,8 @@ TARGET static void V(decode_block)(const struct rp_kv_layout *kv, const struct b
             continue;
         if (seen >> j & 1) {
             uint32_t in_page = (at + j) % kv->page_tokens;
-            size_t before = (size_t)in_page * head_dim; /* from the run's begin to the codes */
+            /* from the run's begin to the quantized values */
+            size_t before = (size_t)in_page * head_dim;
             const unsigned char *k_codes = block->k[j], *v_codes = block->v[j];
             float *k_to = out->k + (size_t)j * head_dim, *v_to = out->v + (size_t)j * head_dim;
             V(decode)
@@ -160,7 +162,7 @@ INLINE void V(lay_out)(const struct block *block, const struct block *next,
     }
 }
 
-/* cap * tanh(s / cap) of the scores of a span; places behind it change, too. */
+/* cap * tanh(s / cap) of the scores of a span; places after it change, too. */
 INLINE void V(cap)(float *scores, const struct span *span, float soft_cap) {
     const VECTOR cap = V(set1)(soft_cap);
     for (uint32_t j = span->begin; j < span->end; j += LANES)

@@ -9,10 +9,10 @@ namespace {
 
 /* Sums of one warp over the units of a split: of a lane, heads 2 * (lane % 4) and the next of each
  * tile. Of each 16 columns, those that its first and its ninth row of an instruction are: lane / 4
- * and 8 more; of codes, which come in pairs, 2 * (lane / 4) and the next. */
+ * and 8 more; of quantized values, which come in pairs, 2 * (lane / 4) and the next. */
 template <int D, int NT> struct sums {
     float max[NT][2], total[NT][2], out[NT][D / 16][4];
-    float power; /* of codes: what `out` is relative to */
+    float power; /* of quantized values: what `out` is relative to */
 
     __device__ __forceinline__ void clear() {
         power = 0.0f;

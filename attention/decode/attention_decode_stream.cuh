@@ -43,7 +43,7 @@ struct decode_args {
     const uint32_t *units;
     uint32_t unit_capacity;
     float natural_scale;
-    uint32_t scales_at; /* of pages of 8 bits: as rp_kv_layout has it */
+    uint32_t scales_at; /* of 8-bit pages: as rp_kv_layout has it */
 };
 
 __device__ __forceinline__ uint32_t shared_address(const void *at) {
@@ -135,7 +135,7 @@ __device__ __forceinline__ uint32_t transpose_8x8(uint32_t x) {
     return y;
 }
 
-/* Adds a product of bf16, of codes in f16. */
+/* Adds a matmul of bf16, of quantized values in f16. */
 template <rp_dtype Page>
 __device__ __forceinline__ void multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t b0,
                                          uint32_t b1) {
@@ -323,7 +323,7 @@ template <int D, typename Mask, rp_dtype Page = RP_DTYPE_BF16> struct loader {
                                                 const rp_attention_plan_row &row) {
         params.load(args.slots + (size_t)row.slot * args.slot_words);
     }
-    /* Asks for the pages after this batch: they are there when they are wanted. */
+    /* Requests the pages after this batch: they are there when they are wanted. */
     __device__ __forceinline__ void look_ahead(const decode_args &args, const block_state &shared,
                                                uint32_t warp, uint32_t lane) {
         if (batch + BATCH < end) {
@@ -414,7 +414,7 @@ template <int D, typename Mask, rp_dtype Page = RP_DTYPE_BF16> struct loader {
         }
         copy_commit();
     }
-    /* Which keys of a program's unit are seen; a lane asks for one of them. */
+    /* Which keys of a program's unit are seen; a lane requests one of them. */
     __device__ __forceinline__ void find_seen(const decode_args &args, uint32_t warp,
                                               uint32_t lane) {
         if constexpr (Mask::is_program) {

@@ -1,4 +1,4 @@
-/* mask.h - mask programs: which (query, key) pairs of a sequence may meet, and what becomes of
+/* mask.h - mask programs: which (query, key) pairs of a sequence are visible, and what becomes of
  * their scores.
  *
  *   param w = 256 in 1..8192;  causal && (sliding_window(w) || sink(4));  soft_cap(50)
@@ -11,9 +11,9 @@
  *
  * Numbers: conditions compute with 32-bit integers; / and % are those of C. rp_mask_parse proves by
  * intervals, over all positions below limits->length rounded up to a multiple of 1024 (so that
- * kernels may ask for whole tiles) and all values that the parameters may have, that nothing
+ * kernels may request whole tiles) and all values that the parameters may have, that nothing
  * overflows and no divisor is 0, and refuses what it cannot prove. So evaluation cannot fail, and
- * every device gets the same answers. Other positions must not be asked for: asserted. Score rules
+ * every device gets the same answers. Other positions must not be requested: asserted. Score rules
  * compute in f32, in the order written; `score` is scale * (q . k).
  *
  * Parameters are data: their values travel in a request's slot (RP_SLOT_MASK_PARAMS + index), never
@@ -65,7 +65,7 @@ void rp_mask_print_tree(const struct rp_mask *mask, struct rp_buffer *out);
 uint32_t rp_mask_param_count(const struct rp_mask *mask); /* at most RP_MASK_PARAMS_MAX */
 const struct rp_mask_param *rp_mask_param(const struct rp_mask *mask, uint32_t index);
 
-/* No query sees a key behind it. Proved; false when it could not be. */
+/* No query sees a key after it. Proved; false when it could not be. */
 bool rp_mask_is_causal(const struct rp_mask *mask);
 bool rp_mask_has_score(const struct rp_mask *mask); /* any score rule */
 bool rp_mask_reads_head(
@@ -110,8 +110,8 @@ void rp_mask_score_keys(const struct rp_mask *mask, const struct rp_mask_pair *p
 
 /* --- A tile of pairs ------------------------------------------------------------------- */
 
-/* SKIP: no pair of it meets. FULL: every pair does. PARTIAL: some may; the pairs themselves must be
- * asked. Sound: SKIP and FULL are proofs. Saturating 64-bit intervals over the tree; where these
+/* SKIP: no pair of it is visible. FULL: every pair is. PARTIAL: some may; the pairs themselves must
+ * be asked. Sound: SKIP and FULL are proofs. Saturating 64-bit intervals over the tree; where these
  * leave a tile of at most 16,384 pairs open (times its heads, when the conditions read h), its
  * pairs are asked until two differ: so the answer is exact there. */
 enum rp_mask_class { RP_MASK_SKIP, RP_MASK_FULL, RP_MASK_PARTIAL };

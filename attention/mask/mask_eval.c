@@ -172,7 +172,7 @@ union lane {
     float f[RP_MASK_KEYS_MAX];
 };
 
-/* Always the whole block: the compiler unrolls it, and what lies behind `count` is not looked at. A
+/* Always the whole block: the compiler unrolls it, and what lies after `count` is not looked at. A
  * division there has the same divisors as in the block, or ones that were proved as well. */
 #define EACH(statement)                                                                            \
     for (uint32_t k = 0; k < RP_MASK_KEYS_MAX; k++)                                                \
@@ -191,7 +191,7 @@ static void leaf_block(const struct block *b, const struct rp_mask_node *node, u
     float none = 0.0f;
     switch (node->op) {
     case RP_MASK_OP_KV: {
-        /* Lanes behind the block repeat its last key: no position is made that was not asked
+        /* Lanes after the block repeat its last key: no position is made that was not asked
          * for. */
         int32_t first = b->pair->kv, last = (int32_t)b->count - 1;
         EACH(out->i[k] = first + ((int32_t)k < last ? (int32_t)k : last));

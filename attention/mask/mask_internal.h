@@ -12,9 +12,9 @@
 
 #define RP_MASK_RULES_MAX 16
 #define RP_MASK_NONE      UINT16_MAX
-/* Values under way at most: up to two beside each level of the tree. */
+/* Values in flight at most: up to two beside each level of the tree. */
 #define RP_MASK_STACK_MAX (2 * RP_MASK_DEPTH_MAX + 2)
-/* Kernels may ask for whole tiles: what is proved holds up to the next multiple of it. */
+/* Kernels may request whole tiles: what is proved holds up to the next multiple of it. */
 #define RP_MASK_LENGTH_STEP 1024
 #define RP_MASK_LENGTH_MAX  (1u << 24)
 /* Integers are symmetric: then nothing overflows when it is negated. */
@@ -84,7 +84,7 @@ struct rp_mask_node {
     } value;
 };
 
-/* A program under way: nodes, children before parents, with gaps of what is no longer used. */
+/* A program in flight: nodes, children before parents, with gaps of what is no longer used. */
 struct rp_mask_draft {
     struct rp_mask_limits limits;
     struct rp_mask_param params[RP_MASK_PARAMS_MAX];
@@ -99,12 +99,12 @@ struct rp_mask {
     uint32_t extent; /* positions below it are proved */
     struct rp_mask_param params[RP_MASK_PARAMS_MAX];
     uint32_t param_count, rule_count, node_count;
-    /* Last nodes of the condition and of each rule; the runs lie one behind the other. */
+    /* Last nodes of the condition and of each rule; the runs lie back to back. */
     uint16_t roots[1 + RP_MASK_RULES_MAX];
     bool causal, reads_head, reads_layer;
     bool uses_slope;
     const struct rp_mask_node *nodes;
-    const float *slopes; /* (heads), when a rule asks for one */
+    const float *slopes; /* (heads), when a rule requests one */
     const char *text;
 };
 
@@ -161,7 +161,7 @@ struct rp_mask_range rp_mask_range_of(const struct rp_mask_node *node,
                                       const struct rp_mask_range *a, const struct rp_mask_range *b,
                                       const struct rp_mask_range *c);
 
-/* --- Linear forms: what is proved for all keys behind the query ------------------------ */
+/* --- Linear forms: what is proved for all keys after the query ------------------------ */
 
 /* a q + b kv + something in [lo, hi]. */
 struct rp_mask_form {

@@ -226,7 +226,7 @@ static uint16_t unknown_name(struct parser *p) {
 
 /* --- Arguments ------------------------------------------------------------------------- */
 
-/* `(a, b, ...)`, behind the name. */
+/* `(a, b, ...)`, after the name. */
 static bool arguments(struct parser *p, const char *name, uint32_t min, uint32_t max,
                       const char *example, struct rp_mask_block_args *args) {
     char hint[64];

@@ -1,5 +1,5 @@
 /* mask_prove.c - what holds for all positions, heads, layers and parameters: nothing overflows, no
- * divisor is 0, and whether a query may see a key behind it. */
+ * divisor is 0, and whether a query may see a key after it. */
 #include "attention/mask/mask_internal.h"
 
 #include <inttypes.h>
@@ -151,7 +151,7 @@ static struct rp_mask_form combine(const struct rp_mask_form *x, int64_t factor,
     return out;
 }
 
-/* Over the pairs with the key behind the query, 0 <= q < kv < extent: the least and the largest
+/* Over the pairs with the key after the query, 0 <= q < kv < extent: the least and the largest
  * value of a linear form are at the corners of that triangle. */
 static struct rp_mask_range bounds(const struct rp_mask_form *form, int64_t extent) {
     const int64_t corner[3][2] = {{0, 1}, {0, extent - 1}, {extent - 2, extent - 1}};

@@ -1,5 +1,5 @@
 /* mask_source.c - a program as C text: one statement for each node, its intervals as calls of
- * helpers that say what mask_range.c says, and the search behind them that mask_classify.c has. */
+ * helpers that say what mask_range.c says, and the search after them that mask_classify.c has. */
 #include "attention/mask/mask_source.h"
 
 #include "attention/mask/mask_internal.h"

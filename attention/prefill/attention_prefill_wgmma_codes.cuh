@@ -1,17 +1,17 @@
-/* attention_prefill_wgmma_codes.cuh - prompt rows on Hopper over pages of 8 bits: how codes become
- * the bf16 that the products read.
+/* attention_prefill_wgmma_codes.cuh - prompt rows on Hopper over 8-bit pages: how quantized values
+ * become the bf16 that the matmuls read.
  *
- * A warpgroup of its own copies codes into shared memory and writes them to the stages as bulk
- * copies would have written bf16. A thread converts what it has copied itself, so that its warps
- * wait for none but the products; halves of a plane take turns in three places, two of which are
- * under way while the third is converted:
+ * A warpgroup of its own copies quantized values into shared memory and writes them to the stages
+ * as bulk copies would have written bf16. A thread converts what it has copied itself, so that its
+ * warps wait for none but the matmuls; halves of a plane take turns in three places, two of which
+ * are in flight while the third is converted:
  *
  *   copied ahead    K high, V low | V high  | K low of the next block | K high  | V low ...
  *   converted       K low         | K high  | V low                   | V high  | K low of the next block ...
  *
  * Scales stay outside (attention_codes_cuda.cuh): those of keys that no row of the tile sees are
- * zeros, so that their codes, which may be anything, count for nothing. Keys that are not there at
- * all are zeros. */
+ * zeros, so that their quantized values, which may be anything, count for nothing. Keys that are
+ * not there at all are zeros. */
 #ifndef RP_ATTENTION_ATTENTION_PREFILL_WGMMA_CODES_CUH
 #define RP_ATTENTION_ATTENTION_PREFILL_WGMMA_CODES_CUH
 
@@ -32,13 +32,13 @@ static __device__ __forceinline__ void copy_codes(uint32_t to, const void *from,
 static __device__ __forceinline__ void commit_codes() {
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
-/* Until the oldest half of a plane is there: two more are under way. */
+/* Until the oldest half of a plane is there: two more are in flight. */
 static __device__ __forceinline__ void wait_for_codes() {
     static_assert(HALVES == 3, "");
     asm volatile("cp.async.wait_group 2;" ::: "memory");
 }
 
-/* The blocks of all tiles of this block of threads, one behind the other. */
+/* The blocks of all tiles of this block of threads, back to back. */
 template <int D, typename Mask> struct block_source {
     claimed_tile work;
     block_walk<D, Mask> walk;
@@ -66,8 +66,8 @@ template <int D, typename Mask> struct block_source {
     }
 };
 
-/* One of the threads that convert, on a block of keys: they have whole rows of codes, one behind
- * the other. */
+/* One of the threads that convert, on a block of keys: they have whole rows of quantized values,
+ * one after the other. */
 template <int D, typename Mask, rp_dtype Page> struct code_block {
     static constexpr uint32_t keys = shape<D>::keys, chunks = D / 16, rows = CONVERTING / chunks;
     static constexpr uint32_t copies = keys / rows, half = copies / 2; /* of a thread and plane */
@@ -123,7 +123,7 @@ template <int D, typename Mask, rp_dtype Page> struct code_block {
             scale[i] = is_seen ? __ldcg((const float *)(from + plane * kv.plane_stride)) : 0.0f;
         }
     }
-    /* Asks for half a plane of the block that was looked up last. */
+    /* Requests half a plane of the block that was looked up last. */
     template <uint32_t Plane, uint32_t Half>
     __device__ __forceinline__ void ask(uint32_t to) const {
         const rp_kv_layout &kv = args.kv;
@@ -169,14 +169,14 @@ template <int D, typename Mask, rp_dtype Page> struct code_block {
             }
         }
     }
-    /* Asks for the half behind those under way, in the place of the one that was converted last. */
+    /* Requests the half after those in flight, in the place of the one that was converted last. */
     template <uint32_t Plane, uint32_t Half> __device__ __forceinline__ void follow(bool asks) {
         if (asks)
             ask<Plane, Half>(place);
         commit_codes();
         place = after(place, first);
     }
-    /* The first three halves, where none is under way. */
+    /* The first three halves, where none is in flight. */
     __device__ __forceinline__ void ask_first() {
         follow<0, 0>(true);
         follow<0, 1>(true);

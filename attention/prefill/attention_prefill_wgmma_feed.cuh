@@ -10,10 +10,10 @@
 #define ROWS       128 /* of a tile */
 #define STAGES     2   /* of K, and of V */
 #define COMPUTING  256 /* threads */
-#define CONVERTING 128 /* threads, of codes */
-#define HALVES     3   /* of a plane of codes, in shared memory */
+#define CONVERTING 128 /* threads, of quantized values */
+#define HALVES     3   /* of a plane of quantized values, in shared memory */
 #define CLAIM      1   /* which counter of the workspace */
-#define LEAD       3 /* so many blocks before a tile's last one is asked for, the next tile is claimed */
+#define LEAD       3 /* so many blocks before a tile's last one is requested, the next tile is claimed */
 
 /* Barriers of hardware: 0 is __syncthreads. */
 enum { SYNC_FEEDERS = 1, SYNC_ROWS = 2 /* and 3 */, SYNC_TURN = 4 /* and 5 */ };
@@ -28,10 +28,10 @@ template <int D> struct shape {
         1024 + 1024 + q_stages * q_bytes + 2 * STAGES * block_bytes;
 };
 
-/* What the type of the pages decides. Threads: a warpgroup that feeds, two that compute; of codes a
- * fourth one makes bf16 of them (attention_prefill_wgmma_codes.cuh). Registers are of a thread,
- * together the register file: 128 * 72 + 256 * 216 of 65536; of codes 128 * (40 + 56) + 256 *
- * 208. */
+/* What the type of the pages decides. Threads: a warpgroup that feeds, two that compute; of
+ * quantized values a fourth one makes bf16 of them (attention_prefill_wgmma_codes.cuh). Registers
+ * are of a thread, together the register file: 128 * 72 + 256 * 216 of 65536; of quantized values
+ * 128 * (40 + 56) + 256 * 208. */
 template <int D, rp_dtype Page> struct teams {
     static constexpr bool has_codes = page_of<Page>::has_codes;
     static constexpr uint32_t threads = has_codes ? 512 : 384;
@@ -92,7 +92,7 @@ struct turn {
 
 /* --- feeding --------------------------------------------------------------------------- */
 
-/* One block's K and V: a lane with a page asks for its part of the columns. entry: of a program. */
+/* One block's K and V: a lane with a page requests its part of the columns. entry: of a program. */
 template <int D, typename Mask>
 static __device__ __forceinline__ void ask_block(const wgmma_args &args, const addresses &to,
                                                  uint32_t kv_head, turn &ring, uint32_t position,
@@ -125,7 +125,7 @@ static __device__ __forceinline__ void ask_block(const wgmma_args &args, const a
 template <int D, typename Mask> struct block_walk {
     static constexpr uint32_t keys = shape<D>::keys;
     uint32_t entry; /* of the block: its first key; of a program with BLOCK_IS_... */
-    uint32_t left;  /* behind it */
+    uint32_t left;  /* after it */
     mask_params<Mask> params;
     /* With a mask program, of whose bits a lane holds two words: which words have bits set, and the
      * rest of one. */
@@ -201,7 +201,7 @@ template <int D, typename Mask> struct block_walk {
     }
 };
 
-/* K and V of a tile's blocks, by one warp: a lane asks for one part of the columns of one page, if
+/* K and V of a tile's blocks, by one warp: a lane requests one part of the columns of one page, if
  * a key in it is seen by some row. The next block's pages are looked up while this one's copies are
  * waited for. */
 template <int D, typename Mask>
@@ -251,7 +251,7 @@ static __device__ __forceinline__ void load_eight(float4 (&x)[2], const float *f
 }
 
 /* Rows [first, first + count) of Q, rounded to bf16; zeros where there is no token. Batch rows of a
- * thread are in flight at once: no load stands behind a branch. */
+ * thread are in flight at once: no load stands after a branch. */
 template <int D, bool Wide, uint32_t Threads, uint32_t Batch>
 static __device__ __forceinline__ void load_q(const rp_attention_args &args, uint32_t to,
                                               const claimed_tile &work, uint32_t thread,
@@ -321,7 +321,7 @@ static __device__ __forceinline__ void claim_tile(const rp_attention_cuda_args &
     barrier_arrive(at(&shared->tile_full[count % 2]));
 }
 
-/* Warp 0 asks for K and V in bf16, the three others for Q, a tile ahead of it. The first tile's Q
+/* Warp 0 requests K and V in bf16, the three others for Q, a tile ahead of it. The first tile's Q
  * is left to those who compute: they are many, and have nothing to do yet. */
 template <int D, typename Mask, rp_dtype Page>
 static __device__ __forceinline__ void feed(const wgmma_args &args, const addresses &to,

@@ -7,7 +7,7 @@
 
 /* V of keys that no row of the tile sees may be anything: zeros, so that a weight of zero gives
  * zero. Waits for V (full, parity) where there is such a key. By one team where they take turns:
- * the other one's turn comes behind it. */
+ * the other one's turn comes after it. */
 template <int D, typename Mask>
 static __device__ __forceinline__ void clean(const claimed_tile &work, uint32_t key, uint32_t v,
                                              uint32_t full, uint32_t parity, uint32_t team,
@@ -89,7 +89,7 @@ static __device__ __forceinline__ void scale_keys(float (&s)[N][4], uint32_t sca
     }
 }
 
-/* Takes turns: one team's softmax beside the other one's products. */
+/* Takes turns: one team's softmax beside the other one's matmuls. */
 static __device__ __forceinline__ void turn_wait(uint32_t team) {
     asm volatile("bar.sync %0, 256;" ::"r"(SYNC_TURN + team) : "memory");
 }
@@ -257,7 +257,7 @@ store_tile(const float (&o)[D / 8][4], const tile_state &done, const rp_attentio
     barrier_arrive(at(&shared->q_empty[done.count % shape<D>::q_stages]));
 }
 
-/* One turn of the loop: the product of a block's scores runs beside that of the weights of the
+/* One turn of the loop: the matmul of a block's scores runs beside that of the weights of the
  * block before it, also where that one was the last of another tile, which is then stored. With one
  * place for Q (head dim 256) the next tile begins when this one is stored. */
 template <int D, bool Turns, typename Mask, rp_dtype Page>

@@ -18,7 +18,7 @@ typedef CUresult (*encode_fn)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, vo
                               CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
 
 /* The pool, of bf16, as a tensor of five dimensions. How many pages there are is not known when a
- * graph is captured, and no page past the last is ever asked for: a number that is large enough
+ * graph is captured, and no page past the last is ever requested: a number that is large enough
  * stands for it. */
 static int describe_pages(CUtensorMap *map, const rp_kv_layout *kv, uint32_t box_tokens) {
     static encode_fn encode = NULL;

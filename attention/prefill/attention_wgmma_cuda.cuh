@@ -1,4 +1,4 @@
-/* attention_wgmma_cuda.cuh - the instructions of Hopper that prompt attention uses: products of a
+/* attention_wgmma_cuda.cuh - the instructions of Hopper that prompt attention uses: matmuls of a
  * warpgroup (wgmma), barriers in shared memory, bulk tensor copies. */
 #ifndef RP_ATTENTION_ATTENTION_WGMMA_CUDA_CUH
 #define RP_ATTENTION_ATTENTION_WGMMA_CUDA_CUH
@@ -65,16 +65,16 @@ static __device__ __forceinline__ void copy_box(uint32_t to, const CUtensorMap *
                  : "memory");
 }
 
-/* --- products of a warpgroup ---
+/* --- matmuls of a warpgroup ---
  * Operands in shared memory lie in rows of 128 bytes, swizzled by 128 bytes: 64 columns wide, eight rows
  * a group of 1024 bytes. */
 
-/* Rows are what is summed over within a group (K of a product Q K^T, and Q). */
+/* Rows are what is summed over within a group (K of a matmul Q K^T, and Q). */
 static __device__ __forceinline__ uint64_t rows_descriptor(uint32_t at) {
     return (uint64_t)((at & 0x3FFFF) >> 4) | (uint64_t)1 << 16 | (uint64_t)(1024 >> 4) << 32 |
            (uint64_t)1 << 62;
 }
-/* Columns are the output's (V of a product P V): `stride` bytes from one 64 columns to the next. */
+/* Columns are the output's (V of a matmul P V): `stride` bytes from one 64 columns to the next. */
 static __device__ __forceinline__ uint64_t columns_descriptor(uint32_t at, uint32_t stride) {
     return (uint64_t)((at & 0x3FFFF) >> 4) | (uint64_t)(stride >> 4) << 16 |
            (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 62;

@@ -36,7 +36,7 @@ static __device__ __forceinline__ float rp_tanh_large(float x) {
 
 /* Its bits are a function of x alone. NaN stays. */
 static __device__ __forceinline__ float rp_tanh(float x) {
-    float small = rp_tanh_small(x), large = rp_tanh_large(x); /* neither behind a branch */
+    float small = rp_tanh_small(x), large = rp_tanh_large(x); /* both computed, no branch */
     return fabsf(x) < RP_TANH_SMALL ? small : large;
 }
 
@@ -81,7 +81,7 @@ struct program_mask {
     static constexpr bool is_program = true, is_capped = false, has_score = RP_MASK_HAS_SCORE != 0,
                           reads_head = RP_MASK_READS_HEAD != 0, is_causal = RP_MASK_CAUSAL != 0;
     static constexpr bool is_short =
-        RP_PROGRAM_IS_SHORT != 0; /* asking for a pair is a few instructions */
+        RP_PROGRAM_IS_SHORT != 0; /* requesting a pair is a few instructions */
     static constexpr int param_count = RP_MASK_PARAMS;
 
     static __device__ __forceinline__ bool sees(uint32_t q, uint32_t kv, uint32_t h,

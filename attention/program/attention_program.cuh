@@ -5,7 +5,7 @@
  *   RP_PROGRAM_PLAN, _DECODE, _WGMMA, _PREFILL, _GENERIC   1 for each kernel that the sizes have a use for
  *   RP_PROGRAM_DIM     head dim
  *   RP_PROGRAM_PAGE    enum rp_dtype of the pages
- *   RP_PROGRAM_IS_SHORT   whether asking for a pair is a few instructions
+ *   RP_PROGRAM_IS_SHORT   whether requesting a pair is a few instructions
  *   RP_PROGRAM_ARGS_BYTES of struct rp_attention_cuda_args
  *   RP_PROGRAM_TILES   of query heads, eight a tile: 1 or 2 */
 #include "attention/attention_codes_cuda.cuh"

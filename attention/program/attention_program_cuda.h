@@ -24,8 +24,8 @@ struct rp_attention_program {
     void *library;
 };
 
-/* The machine code for the card's compute capability. text: what rp_mask_source wrote.
- * RP_STATUS_UNSUPPORTED: it does not compile. Needs no card. */
+/* The machine code for the GPU's compute capability. text: what rp_mask_source wrote.
+ * RP_STATUS_UNSUPPORTED: it does not compile. Needs no GPU. */
 int rp_attention_program_compile(struct rp_nvrtc *nvrtc,
                                  const struct rp_attention_cuda_config *config, const char *text,
                                  struct rp_buffer *out, struct rp_error *err);

@@ -1,4 +1,4 @@
-/* matmul_cpu_simd.c - products on panels of 16 outputs, for AVX2, AVX-512 and AVX-512 BF16.
+/* matmul_cpu_simd.c - GEMMs on panels of 16 outputs, for AVX2, AVX-512 and AVX-512 BF16.
  *
  * A tile is R rows x P panels; its R * P accumulators of 16 outputs stay in registers while k runs:
  *
@@ -285,7 +285,7 @@ static const struct family dp_bf16 = {.isa = RP_ISA_AVX512_BF16, STEP_BF16, WIDE
 
 /* --- Blocking, the same for all families. ---------------------------------------------- */
 
-/* What stays the same from block to block of one product. */
+/* What stays the same from block to block of one GEMM. */
 struct product {
     const struct rp_matmul_args *args;
     const struct family *family;
@@ -315,7 +315,7 @@ static void finish_row(const struct rp_matmul_args *args, size_t row, size_t n, 
     }
 }
 
-/* The same of `count` gates from column n, and of their ups behind them. */
+/* The same of `count` gates from column n, and of their ups after them. */
 static void finish_gated(const struct product *product, size_t row, size_t n, size_t count,
                          float *sums) {
     const struct rp_matmul_args *args = product->args;

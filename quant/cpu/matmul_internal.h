@@ -12,7 +12,7 @@ rp_matmul_fn rp_matmul_select_simd(enum rp_cpu_isa isa, const struct rp_matrix *
 #define RP_MATMUL_HAS_SIMD 0
 #endif
 
-/* matmul_cpu_8.c: products on weights of 8 bits, every layout and level. */
+/* matmul_cpu_8.c: GEMMs on 8-bit weights, every layout and level. */
 rp_matmul_fn rp_matmul_select_8(enum rp_cpu_isa isa, const struct rp_matrix *weight);
 
 /* --- tiles of matmul_cpu_8_simd.c ------------------------------------------------------ */

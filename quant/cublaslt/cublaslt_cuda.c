@@ -1,4 +1,4 @@
-/* cublaslt_cuda.c - the library, its descriptions of a product, and the launch.
+/* cublaslt_cuda.c - the library, its descriptions of a GEMM, and the launch.
  *
  * cuBLASLt is column-major: out^T(n, m) = weight(k, n)^T * in^T(k, m), each matrix where it
  * lies. */

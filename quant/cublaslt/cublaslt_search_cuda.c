@@ -46,7 +46,7 @@ static bool fill_scratch(struct rp_cublaslt *lt) {
     return good;
 }
 
-/* Inputs, and weights to rotate among; when they do not fit, the product's own weights alone. */
+/* Inputs, and weights to rotate among; when they do not fit, the GEMM's own weights alone. */
 static bool make_inputs(struct search *search) {
     struct rp_cublaslt *lt = search->lt;
     const struct cublaslt_problem *p = &search->args->entry->problem;
@@ -116,7 +116,7 @@ static cudaGraphExec_t capture(const struct search *search, const cublasLtMatmul
     return exec;
 }
 
-/* Microseconds of one product; negative when the algorithm does not run, or clearly is not the
+/* Microseconds of one GEMM; negative when the algorithm does not run, or clearly is not the
  * best. */
 static float time_algorithm(const struct search *search, const cublasLtMatmulAlgo_t *algorithm,
                             float best) {

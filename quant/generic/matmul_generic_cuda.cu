@@ -1,4 +1,4 @@
-/* matmul_generic_cuda.cu - products of any size, stride and alignment, in f32 arithmetic.
+/* matmul_generic_cuda.cu - GEMMs of any size, stride and alignment, in f32 arithmetic.
  *
  * Every output is one chain sum = fma(in[k], weight[k], sum), k rising from 0, sum from +0; then
  * bias, then the old value of out. Nothing is added at tails (a padded zero could turn -0 into +0),

@@ -1,4 +1,4 @@
-/* matmul_mid_internal_cuda.h - products of 65 to 256 rows: tiles and arguments of their kernel. */
+/* matmul_mid_internal_cuda.h - GEMMs of 65 to 256 rows: tiles and arguments of their kernel. */
 #ifndef RP_QUANT_MATMUL_MID_INTERNAL_CUDA_H
 #define RP_QUANT_MATMUL_MID_INTERNAL_CUDA_H
 
@@ -10,14 +10,14 @@
 extern "C" {
 #endif
 
-/* How a product is cut up. Nothing here changes a bit of the result. */
+/* How a GEMM is cut up. Nothing here changes a bit of the result. */
 struct rp_matmul_mid_tile {
     uint32_t tokens; /* 128 or 256 */
     uint32_t width;  /* weight rows of the instruction */
     uint32_t rows;   /* of them in use: of a tile */
     uint32_t stages; /* 0: as many as fit into shared_bytes */
     uint32_t shared_bytes;
-    /* stages of weights asked for before the kernel waits for its predecessor; 0: all */
+    /* stages of weights requested before the kernel waits for its predecessor; 0: all */
     uint32_t early;
     bool partials; /* a block takes one segment and leaves it to the reader */
 };
@@ -50,7 +50,7 @@ int rp_matmul_mid_cuda_run(const void *args, struct CUstream_st *stream);
  * tile. */
 int rp_matmul_mid_cuda_prepare(const struct rp_matmul_mid_args *args);
 
-/* True when rp_matmul_mid_plan can plan the product; of sizes, types and alignment alone. */
+/* True when rp_matmul_mid_plan can plan the GEMM; of sizes, types and alignment alone. */
 bool rp_matmul_mid_takes(const struct rp_matmul_cuda *op);
 /* As rp_matmul_cuda_plan. UNSUPPORTED where the workspace is too small: another kernel does it
  * then. */
@@ -58,7 +58,7 @@ int rp_matmul_mid_plan(const struct rp_matmul_cuda *op, struct rp_arena *memory,
                        struct rp_cuda_launch *out_launch, struct rp_cuda_partials *out_partials,
                        struct rp_error *err);
 
-/* Plans the product in this way, segment in units; UNSUPPORTED where it cannot be done so: n must
+/* Plans the GEMM in this way, segment in units; UNSUPPORTED where it cannot be done so: n must
  * be a multiple of 8 (gated: 16), out's stride even, and more than one segment takes tile.partials
  * and their reader. */
 int rp_matmul_mid_plan_tile(const struct rp_matmul_cuda *op, const struct rp_matmul_mid_tile *tile,

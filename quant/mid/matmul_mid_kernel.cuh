@@ -1,4 +1,4 @@
-/* matmul_mid_kernel.cuh - products of 65 to 256 rows of tokens on Hopper's tensor cores: bf16, FP8
+/* matmul_mid_kernel.cuh - GEMMs of 65 to 256 rows of tokens on Hopper's tensor cores: bf16, FP8
  * and INT8 (W8A8).
  *
  * Tokens are the instruction's left operand, weights its right one: an instruction takes up to 256
@@ -30,7 +30,7 @@
 
 typedef void (*rp_matmul_mid_kernel)(rp_matmul_mid_args);
 
-/* Of 8-bit products; NULL: there is none. */
+/* Of 8-bit GEMMs; NULL: there is none. */
 extern "C" rp_matmul_mid_kernel rp_matmul_mid_8_find(const struct rp_matmul_mid_args *args);
 
 namespace {
@@ -221,7 +221,7 @@ __device__ __forceinline__ void store_box(const rp_matmul_mid_args &args, uint32
 }
 
 /* By way of shared memory, in chunks of 32 columns: whole lines for L2. Single stores of a warp
- * reach eight lines with a sector each, and the product ends 0.7 microseconds later. */
+ * reach eight lines with a sector each, and the GEMM ends 0.7 microseconds later. */
 template <typename Shape>
 __device__ __forceinline__ void store_sums(const rp_matmul_mid_args &args, const place &p,
                                            uint32_t segment, const values_of<Shape> &sums) {
@@ -312,7 +312,7 @@ __device__ __forceinline__ float load_scale(const rp_matmul_mid_args &args, uint
     return row < args.columns ? __ldg(args.weight_scales + first + row) : 0.0f;
 }
 
-/* Behind a barrier of all threads that multiply: scales of two tiles' weight rows in turns, since
+/* After a barrier of all threads that multiply: scales of two tiles' weight rows in turns, since
  * the other warpgroup may still read those of the unit before. */
 template <typename Shape> struct scale_area {
     uint32_t met;
@@ -374,7 +374,7 @@ __device__ __forceinline__ void store_unit(const rp_matmul_mid_args &args, const
 }
 
 /* Both warpgroups have read the stages. With scales, of the unit-th of a block: those of its weight
- * rows lie in shared memory behind it. Each thread arrives for itself, so that racecheck can follow
+ * rows lie in shared memory after it. Each thread arrives for itself, so that racecheck can follow
  * what bar.sync alone would order. */
 template <typename Shape>
 __device__ __forceinline__ void meet(const scale_area<Shape> &scales, uint32_t unit) {

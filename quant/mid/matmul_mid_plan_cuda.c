@@ -1,4 +1,4 @@
-/* matmul_mid_plan_cuda.c - how products of 65 to 256 rows are cut up. */
+/* matmul_mid_plan_cuda.c - how GEMMs of 65 to 256 rows are cut up. */
 #include "quant/matmul_internal_cuda.h"
 #include "quant/mid/matmul_mid_internal_cuda.h"
 
@@ -36,7 +36,7 @@ static int lay_out(struct rp_matmul_mid_args *args, const struct rp_matmul_cuda 
     args->grid = RP_MIN(args->units, op->limits.sm_count);
     uint32_t stage = (tile->width + tile->tokens) * RP_MATMUL_BLOCK * 2;
     uint32_t shared = RP_MIN(tile->shared_bytes, op->limits.shared_bytes_block);
-    /* Beside the stages: room to align them, and scales of two tiles' weight rows behind their
+    /* Beside the stages: room to align them, and scales of two tiles' weight rows after their
      * barrier. */
     bool scaled = op->weight->dtype != RP_DTYPE_BF16;
     uint32_t beside = 1024 + (scaled ? 16 + 2 * tile->width * (uint32_t)sizeof(float) : 0);

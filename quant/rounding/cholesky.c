@@ -5,7 +5,7 @@
 #define BLOCK 64u
 #define GRAIN 32u /* rows that a worker takes at once */
 
-/* Columns [begin, end) of rows [from, to): less what the columns behind them account for. */
+/* Columns [begin, end) of rows [from, to): less what the columns after them account for. */
 static void update_rows(double *h, size_t n, size_t begin, size_t end, size_t from, size_t to,
                         rp_dots_fn add) {
     const struct rp_dots dots = {.a = h + from * n + end,

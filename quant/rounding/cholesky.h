@@ -6,7 +6,7 @@
  *   R(j, j) = sqrt(H(j, j) - sum over m > j of R(j, m)^2)
  *   R(i, j) = (H(i, j) - sum over m > j of R(i, m) R(j, m)) / R(j, j)        i < j
  *
- * In blocks of 64 columns: one update by all columns behind them, then the block itself. n^3 / 6
+ * In blocks of 64 columns: one update by all columns after them, then the block itself. n^3 / 6
  * products and sums. The bits do not depend on the number of workers. */
 #ifndef RP_QUANT_CHOLESKY_H
 #define RP_QUANT_CHOLESKY_H

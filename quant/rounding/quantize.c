@@ -123,9 +123,9 @@ static float narrowest_noise(const float *values, size_t cols, float scale) {
     return best;
 }
 
-/* Better codes and a better scale than those of the row's largest, or they stay. E4M3 is the same
- * grid in each binade: what matters is where the few largest weights fall in it. The scale is then
- * the one of least squares for the codes. */
+/* Better quantized values and a better scale than those of the row's largest, or they stay. E4M3 is
+ * the same grid in each binade: what matters is where the few largest weights fall in it. The scale
+ * is then the one of least squares for the quantized values. */
 static void search_scale(const void *from, enum rp_dtype from_dtype, size_t cols, uint8_t *codes,
                          float *scale) {
     float values[RP_QUANT_SEARCH_COLS] = {0};
@@ -140,7 +140,7 @@ static void search_scale(const void *from, enum rp_dtype from_dtype, size_t cols
         along += (double)values[i] * code;
         square += code * code;
     }
-    float fitted = (float)(along / square); /* NaN where all codes are zero */
+    float fitted = (float)(along / square); /* NaN where all quantized values are zero */
     if (loss_of_row(values, RP_DTYPE_F32, cols, tried, RP_DTYPE_FP8_E4M3, fitted).noise <
         loss_of_row(values, RP_DTYPE_F32, cols, codes, RP_DTYPE_FP8_E4M3, *scale).noise) {
         memcpy(codes, tried, cols);

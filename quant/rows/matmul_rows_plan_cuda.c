@@ -11,15 +11,15 @@
 #define STAGE_MOST   (28u * 1024)
 #define FLIGHT_EARLY (64u * 1024)
 #define FLIGHT       (112u * 1024)
-/* Where a block makes codes of its rows itself, which is no work of a warp's for each stage: those
- * of all parts may have BOXES_MOST. Gated products have three stages of 112 rows under way early;
- * those whose ring holds all their weights, of rows that no norm is needed for, have time until
- * attention ends, which more would hold up. */
+/* Where a block makes quantized values of its rows itself, which is no work of a warp's for each
+ * stage: those of all parts may have BOXES_MOST. Gated GEMMs have three stages of 112 rows in
+ * flight early; those whose ring holds all their weights, of rows that no norm is needed for, have
+ * time until attention ends, which more would hold up. */
 #define STAGE_OF_MADE      (36u * 1024)
 #define FLIGHT_EARLY_GATED (90u * 1024)
 #define FLIGHT_EARLY_WHOLE (32u * 1024)
 
-/* Rows that each block makes codes of itself. */
+/* Rows that each block makes quantized values of itself. */
 static bool fits_bf16_rows(const struct rp_matmul_cuda *op) {
     size_t bytes = (size_t)op->rows.max_rows * op->weight->cols;
     return op->rows.max_rows <= RP_MATMUL_NORM_ROWS &&
@@ -27,7 +27,7 @@ static bool fits_bf16_rows(const struct rp_matmul_cuda *op) {
            op->in_stride % 8 == 0 && (uintptr_t)op->in % 16 == 0;
 }
 
-/* Made by this kernel: codes, of what a norm gives or of `in` in bf16. */
+/* Made by this kernel: quantized values, of what a norm gives or of `in` in bf16. */
 static bool makes_codes(const struct rp_matmul_cuda *op) {
     return op->weight->dtype != RP_DTYPE_BF16 && (op->norm.cols || !op->in_scales);
 }
@@ -124,10 +124,10 @@ static int lay_out(struct rp_matmul_rows_args *args, const struct rp_matmul_cuda
         args->boxes--;
     args->tile_bytes = args->boxes * box;
     args->last_bytes = args->tile_bytes / args->tile_rows * args->last_rows;
-    /* Codes that are made here are no part of a stage. */
+    /* Quantized values that are made here are no part of a stage. */
     args->stage_bytes =
         args->tile_bytes + (makes ? 0 : args->boxes * args->parts * args->tokens * row);
-    /* The last instruction reads 64 rows wherever its own begin: of whatever lies behind the
+    /* The last instruction reads 64 rows wherever its own begin: of whatever lies after the
      * stages. */
     uint32_t beyond = (RP_ALIGN_UP(args->tile_rows, 64) - args->tile_rows) * row;
     uint32_t more = made_bytes(args, op->weight->cols);

@@ -1,4 +1,4 @@
-/* matmul_tc_kernel.cuh - products on Hopper's tensor cores, one kernel for every number of rows.
+/* matmul_tc_kernel.cuh - GEMMs on Hopper's tensor cores, one kernel for every number of rows.
  *
  * Weights are the instruction's left operand, tokens its right one, so the same chain of
  * instructions makes an output whatever the tile. A block is two copying warps and one or two
@@ -9,10 +9,10 @@
  *
  * The first stages' weights are requested before the kernel waits for its predecessor: weights
  * never depend on it. A block takes nearly all of an SM's shared memory, so that one at a time
- * fits: when a block of the product before ends, one of this product takes its place and fills its
+ * fits: when a block of the GEMM before ends, one of this GEMM takes its place and fills its
  * stages, while slower blocks and the small kernels between are still at work. The memory never
  * stands still. Weights and tokens share stages: a ring of their own for tokens, shallower so that
- * that of weights is deeper, was slower for any number of rows (3 to 7 %): token boxes wait behind
+ * that of weights is deeper, was slower for any number of rows (3 to 7 %): token boxes wait after
  * weight boxes in the copy engine.
  *
  * Work is a list of (tile, K segment), tile-major. In ORDER_RUNS each block takes an equal,
@@ -20,14 +20,15 @@
  * after it do their part of the tile first and leave each segment in shares[block], so the owner,
  * which comes to the tile last, finds them there and adds them in order.
  *
- * 8-bit codes lie as half as many bf16 would: boxes, stages and work are the same. A segment's sum
- * becomes a float where it is complete, by the scales of its row and its weight; behind that
- * nothing knows of codes. BLOCK_SCALES: each box is a chain of its own, added to the segment's sum
- * with the scale of its block.
+ * 8-bit quantized values lie as half as many bf16 would: boxes, stages and work are the same. A
+ * segment's sum becomes a float where it is complete, by the scales of its row and its weight;
+ * after that nothing knows of quantized values. BLOCK_SCALES: each box is a chain of its own, added
+ * to the segment's sum with the scale of its block.
  *
- * W8A16: tokens are bf16, two boxes of them for one of weights, whose codes the warpgroups make
- * bf16 of on their way to the tensor cores (matmul_tc_w8a16.cuh). GATED: eight rows of gates and
- * their eight of ups in turns, so that a thread has both of an output and does the activation. */
+ * W8A16: tokens are bf16, two boxes of them for one of weights, whose quantized values the
+ * warpgroups make bf16 of on their way to the tensor cores (matmul_tc_w8a16.cuh). GATED: eight rows
+ * of gates and their eight of ups in turns, so that a thread has both of an output and does the
+ * activation. */
 #ifndef RP_QUANT_MATMUL_TC_KERNEL_CUH
 #define RP_QUANT_MATMUL_TC_KERNEL_CUH
 
@@ -46,7 +47,7 @@ struct rp_matmul_tc_kernel {
     void (*kernel)(rp_matmul_tc_args);
     uint32_t threads;
 };
-/* Of 8-bit products; NULL kernel: there is none. W8A16 of INT8, of FP8, and of FP8 with scales of
+/* Of 8-bit GEMMs; NULL kernel: there is none. W8A16 of INT8, of FP8, and of FP8 with scales of
  * blocks. */
 extern "C" struct rp_matmul_tc_kernel rp_matmul_tc_8_find(const struct rp_matmul_tc_args *args);
 extern "C" struct rp_matmul_tc_kernel
@@ -172,7 +173,7 @@ __device__ __forceinline__ void store_out(const rp_matmul_tc_args &args, const p
                 __float2bfloat16_rn(args.bias ? value + bias[block][i / 2 % 2] : value);
         }
     } else {
-        /* Old values are asked for some at a time: behind a store each would wait by itself. */
+        /* Old values are requested some at a time: after a store each would wait by itself. */
         constexpr int TOGETHER = Shape::SUMS < 64 ? 1 : 16;
         float *out = (float *)args.out + first;
 #pragma unroll
@@ -387,7 +388,7 @@ __device__ __forceinline__ parts_of<Shape> &total_of(sums_of<Shape> &sums, parts
         return total;
 }
 
-/* Segments of 8-bit codes. */
+/* Segments of 8-bit quantized values. */
 template <typename Shape>
 __device__ __forceinline__ void multiply_codes(const rp_matmul_tc_args &args, ring<Shape> &at,
                                                const place &p, const run &r,

@@ -17,7 +17,8 @@ struct shape {
     static constexpr int TOKENS = TOKENS_, ROWS = ROWS_;
     static constexpr int BOXES = BOXES_; /* of 128 bytes of K in a stage */
     static constexpr rp_wgmma_type TYPE = TYPE_;
-    static constexpr bool HELD = rp_wgmma_is_held<TYPE>; /* codes by tokens in bf16: W8A16 */
+    /* quantized values by tokens in bf16: W8A16 */
+    static constexpr bool HELD = rp_wgmma_is_held<TYPE>;
     static constexpr bool BLOCK_SCALES = BLOCK_SCALES_;
     static constexpr bool GATED = GATED_; /* HELD, one segment: 8 gates and their ups in turns */
     static constexpr int WARPGROUPS = ROWS > 64 ? 2 : 1;
@@ -36,8 +37,8 @@ struct shape {
     /* No registers for the sum of several segments beside the one at work: such a tile takes
      * matrices of one segment, or leaves partials. */
     static constexpr bool ONE_SEGMENT = SUMS * BLOCKS > 96 || GATED;
-    /* More registers than a third of the SM's: the copying warpgroup gives up its own. Codes have a
-     * total, a segment's sum and the scaled sum of it. */
+    /* More registers than a third of the SM's: the copying warpgroup gives up its own. Quantized
+     * values have a total, a segment's sum and the scaled sum of it. */
     static constexpr bool WIDE = TOKENS > (rp_wgmma_is_8<TYPE> ? 64 : 128);
     static constexpr int COPIER_REGISTERS = rp_wgmma_is_8<TYPE> ? 40 : 24;
     static constexpr int REGISTERS = rp_wgmma_is_8<TYPE> ? 232 : 240;

@@ -1,4 +1,4 @@
-/* matmul_wide_kernel.cuh - products of prompts on Hopper's tensor cores: bf16, FP8 and INT8 (W8A8).
+/* matmul_wide_kernel.cuh - GEMMs of prompts on Hopper's tensor cores: bf16, FP8 and INT8 (W8A8).
  *
  * Tokens are the instruction's left operand here, weights its right one (which of them stands where
  * changes no bit): a tile is 128 tokens x 128 to 256 outputs. A block is two multiplying warpgroups
@@ -12,7 +12,7 @@
  *
  * 8 bits: a stage is 128 columns of K, of as many bytes, in as many cycles of the tensor cores: the
  * ring stays as it is, a segment ends twice as soon, and adding it up takes about three times the
- * instructions. So the second warpgroup begins some blocks behind the first and stays there: while
+ * instructions. So the second warpgroup begins some blocks after the first and stays there: while
  * one adds up, the other has the tensor cores. Three more warps bring the scales of each tile into
  * shared memory. */
 #ifndef RP_QUANT_MATMUL_WIDE_KERNEL_CUH
@@ -25,7 +25,7 @@ struct rp_matmul_wide_kernel {
     void (*kernel)(rp_matmul_wide_args);
     uint32_t shared_bytes;
 };
-/* Of 8-bit products; NULL kernel: there is none. */
+/* Of 8-bit GEMMs; NULL kernel: there is none. */
 extern "C" struct rp_matmul_wide_kernel
 rp_matmul_wide_8_find(const struct rp_matmul_wide_args *args);
 
@@ -144,8 +144,8 @@ __device__ __forceinline__ void store_scale(uint32_t at, float scale) {
     asm volatile("st.shared.f32 [%0], %1;" ::"r"(at), "f"(scale) : "memory");
 }
 
-/* Scales of a tile in shared memory behind two barriers: of its 128 tokens, then of the rows of its
- * box of weights. */
+/* Scales of a tile in shared memory guarded by two barriers: of its 128 tokens, then of the rows of
+ * its box of weights. */
 struct scale_area {
     uint32_t full, phase;
     __device__ __forceinline__ uint32_t empty() const { return full + 8; }

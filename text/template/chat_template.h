@@ -114,7 +114,7 @@ struct rp_chat_limits {
 };
 
 struct rp_chat_prompt {
-    char *text; /* UTF-8, NUL behind it */
+    char *text; /* UTF-8, NUL after it */
     size_t len;
     /* into text; allow_special: the template wrote it; neighbors differ */
     struct rp_text_span *spans;

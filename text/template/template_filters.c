@@ -33,7 +33,7 @@ static struct rp_tv filter_capitalize(struct rp_trender *r, const struct rp_tcal
     return rp_tstr_case(r, text_of(r, a[0]), RP_TCASE_CAPITALIZE);
 }
 
-/* Words begin behind one of "-({[<" or white space. */
+/* Words begin after one of "-({[<" or white space. */
 static struct rp_tv filter_title(struct rp_trender *r, const struct rp_tcall *call) {
     BIND("do_title", 1, "s")
     struct rp_tv s = text_of(r, a[0]);

@@ -278,7 +278,7 @@ static void put_code(struct rp_tbuf *buf, uint32_t code) {
     rp_tbuf_bytes(buf, bytes, (size_t)rp_utf8_encode(code, bytes), false);
 }
 
-/* Python's unicode-escape behind a backslash: bytes used, 0 on an error. */
+/* Python's unicode-escape after a backslash: bytes used, 0 on an error. */
 static size_t unescape_one(struct lexer *l, struct rp_tbuf *buf, const char *s, size_t len) {
     static const char from[] = "\\'\"abfnrtv", to[] = "\\'\"\a\b\f\n\r\t\v";
     const char *simple = memchr(from, s[0], sizeof from - 1);
@@ -338,7 +338,7 @@ static bool lex_string(struct lexer *l) {
         if (used == 0)
             return true; /* complained */
         i = stop + 1 + (used == SIZE_MAX ? 0 : used);
-        if (used == SIZE_MAX) { /* the character behind is plain, be it of several bytes */
+        if (used == SIZE_MAX) { /* the character after is plain, be it of several bytes */
             rp_tbuf_bytes(&buf, l->text + i, 1, false);
             i++;
         }

@@ -390,7 +390,7 @@ static struct rp_tv pad(struct rp_trender *r, struct rp_tv s, int method,
                            method == RP_TM_CENTER  ? 3
                            : method == RP_TM_LJUST ? 2
                                                    : 1);
-    struct rp_tbuf buf; /* zeros go behind the sign */
+    struct rp_tbuf buf; /* zeros go after the sign */
     rp_tbuf_init(&buf, &r->mem);
     rp_tbuf_sub(&buf, s, 0, 1);
     rp_tbuf_string(&buf, rp_tstr_pad(r, rp_tv_sub(s, 1, s.len - 1u), width - 1, fill, 1));

@@ -132,7 +132,7 @@ static struct rp_tnode *constant(struct rp_tcompile *c, struct rp_tv value, int 
     return node;
 }
 
-/* What a macro's body asks for decides what its calls may bring. */
+/* What a macro's body requests decides what its calls may bring. */
 static void note_name(struct rp_tcompile *c, int32_t name) {
     const struct rp_chat_template *t = c->tmpl;
     for (int i = 0; i < c->macro_count; i++) {

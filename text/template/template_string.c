@@ -94,7 +94,7 @@ static bool is_case_ignorable(uint32_t c) {
            category == UTF8PROC_CATEGORY_SK;
 }
 
-/* Sigma is final behind a letter and before none. */
+/* Sigma is final after a letter and before none. */
 static bool final_sigma(struct rp_tv s, size_t begin, size_t end) {
     uint32_t code = 0;
     size_t at = begin, size;

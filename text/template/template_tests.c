@@ -1,4 +1,4 @@
-/* What may stand behind `is`. */
+/* What may stand after `is`. */
 #include "text/template/template_internal.h"
 
 static struct rp_tv value_of(const struct rp_tcall *call) { return call->args[0]; }

@@ -104,7 +104,7 @@ struct rp_targs {
     struct rp_tnode *star, *star_star;
 };
 
-/* Parameters of a macro or call block, and what its body asks for. */
+/* Parameters of a macro or call block, and what its body requests. */
 struct rp_tparams {
     int32_t *names;
     struct rp_tnode **defaults; /* NULL: none */

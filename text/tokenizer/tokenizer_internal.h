@@ -29,7 +29,7 @@
 /* An added token is searched for at every position, so its length bounds the cost of a byte. */
 #define RP_TOK_ADDED_LEN_MAX 1024
 
-/* The blob can be read so far behind any token. */
+/* The blob can be read so far after any token. */
 #define RP_TOK_BLOB_SLACK 16
 /* "▁", which SentencePiece writes for a space. */
 #define RP_TOK_MARKER "\xE2\x96\x81"
@@ -170,7 +170,7 @@ struct rp_tok_decoder {
     struct rp_tok_replace replaces[RP_TOK_REPLACES_MAX]; /* Metaspace: [0].pattern */
     size_t replace_count;
     bool byte_fallback;
-    bool fused;              /* behind Fuse: rules apply to the text as a whole */
+    bool fused;              /* after Fuse: rules apply to the text as a whole */
     bool drop_first_markers; /* Metaspace: the first token loses its markers */
     char strip_char;
     uint32_t strip_left;
@@ -226,7 +226,7 @@ struct rp_tokenizer {
     uint8_t *classes;
 };
 
-/* A text under way. allow[i] tells whether byte i may be part of a special token; NULL: all may. */
+/* A text in flight. allow[i] tells whether byte i may be part of a special token; NULL: all may. */
 struct rp_tok_text {
     const char *data;
     size_t len;
@@ -277,7 +277,7 @@ struct rp_tokenizer_scratch {
     pcre2_match_context *match_context;
     pcre2_jit_stack *jit_stack;
     uint64_t work; /* merge and heap operations so far, for the tests of linearity */
-    /* The call under way. */
+    /* The call in flight. */
     struct rp_token_ids *out;
     size_t out_max; /* count that *out must not pass; 0: any */
     int status;

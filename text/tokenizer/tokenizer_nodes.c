@@ -7,7 +7,7 @@
 
 #define BLOCK     256u
 #define FULL      16u                 /* free slots with which a block is as good as full */
-#define OPEN_MAX  8u                  /* blocks behind the last one in which a base is looked for */
+#define OPEN_MAX  8u                  /* blocks after the last one in which a base is looked for */
 #define NODES_MAX ((uint32_t)1 << 23) /* a base has 23 bits */
 
 /* Units that share their first `depth` bytes, and the node where these end. */
@@ -122,7 +122,7 @@ static uint32_t partition(struct builder *b, const struct range *range, uint8_t 
     return used;
 }
 
-/* The only unit of a range, behind the node; false where it does not fit. */
+/* The only unit of a range, after the node; false where it does not fit. */
 static bool add_tail(struct builder *b, const struct range *range) {
     int32_t id = b->ids[range->begin];
     size_t len = b->tok->units.all[id].len - range->depth;

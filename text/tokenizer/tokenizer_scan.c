@@ -86,7 +86,7 @@ static inline unsigned class_at(const uint8_t *classes, const char *text, size_t
     return BIT(class_of(code));
 }
 
-/* The same behind the end of the text: no class. */
+/* The same after the end of the text: no class. */
 static inline unsigned class_or_end(const uint8_t *classes, const char *text, size_t len,
                                     size_t pos, size_t *n) {
     *n = 0;
@@ -105,7 +105,7 @@ static inline size_t run_end(const uint8_t *classes, const char *text, size_t le
 static inline bool is_newline(char c) { return c == '\r' || c == '\n'; }
 
 /* \s*[\r\n]+|\s+(?!\S)|\s+ at white space: up to the last line end; or else all of it, but the last one goes to the
- * word behind. */
+ * word after. */
 static size_t space_end(const uint8_t *classes, const char *text, size_t len, size_t pos,
                         bool to_newline) {
     size_t end = run_end(classes, text, len, pos, SPACE);
@@ -212,7 +212,7 @@ static size_t scan_qwen35(const uint8_t *classes, const char *text, size_t len, 
 
 /* [\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+ from `pos`; 0 where it does not match.
  * *upper_end: where the first of the two runs ends. A character that both have ends the match when
- * nothing behind it can. */
+ * nothing after it can. */
 static inline size_t cased_end(const uint8_t *classes, const char *text, size_t len, size_t pos,
                                size_t *upper_end) {
     size_t n, both_end = 0;
