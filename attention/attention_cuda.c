@@ -132,7 +132,7 @@ static int plan_programs(const struct rp_attention_cuda_config *config, struct r
             .stamp = stamp};
         args->program = config->programs[i];
         args->dependent_launch = config->limits.dependent_launch;
-        /* A warp takes a row or tile. */
+        /* One warp per row or tile. */
         args->blocks = RP_MIN(RP_CEIL_DIV(items, RP_ATTENTION_PLAN_PROGRAM_THREADS / 32),
                               config->limits.sm_count);
         out[(*out_count)++] =

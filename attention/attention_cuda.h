@@ -57,8 +57,9 @@ struct rp_attention_cuda_config {
      * the plan, the page tables and all keys but the step's own are complete, and may be read
      * before the wait. */
     bool behind_product;
-    struct rp_cuda_stamp stamp; /* of the next launch; those after it have the next ones */
-    unsigned char *workspace;   /* rp_attention_cuda_workspace_bytes, zeroed once */
+    /* stamp of the next launch; later launches use the following ones */
+    struct rp_cuda_stamp stamp;
+    unsigned char *workspace; /* rp_attention_cuda_workspace_bytes, zeroed once */
     size_t workspace_bytes;
 };
 

@@ -133,7 +133,7 @@ size_t rp_attention_decode_cuda_partial_floats(const struct rp_attention_cuda_co
  * bucket. */
 bool rp_attention_prefill_cuda_supports(const struct rp_attention_cuda_config *config);
 uint32_t rp_attention_prefill_cuda_tile(const struct rp_attention_cuda_config *config);
-/* Whether Hopper's kernel takes them. */
+/* Whether Hopper's kernel supports these sizes. */
 bool rp_attention_prefill_cuda_has_wgmma(const struct rp_attention_cuda_config *config);
 /* Keys of one block. */
 uint32_t rp_attention_prefill_cuda_keys(const struct rp_attention_cuda_config *config);

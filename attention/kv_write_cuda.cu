@@ -25,7 +25,7 @@ struct kv_place {
     uint32_t in_page;
 };
 
-/* The scale of a token's quantized values, by one lane of its warp. */
+/* Stores the scale of a token's quantized row, one lane per warp. */
 static __device__ __forceinline__ void store_scale(const rp_kv_layout &kv, const kv_place &place,
                                                    float scale) {
     if (threadIdx.x % 32 == 0)

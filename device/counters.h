@@ -46,7 +46,7 @@ struct rp_device_counters {
 
 #define RP_DEVICE_COUNTERS_SECONDS_MAX     10.0
 #define RP_DEVICE_COUNTERS_SAMPLES_MAX     100000u /* longer intervals where there would be more */
-#define RP_DEVICE_COUNTERS_INTERVAL_US_MIN 100u    /* a sample takes 80 us of a processor */
+#define RP_DEVICE_COUNTERS_INTERVAL_US_MIN 100u    /* a sample costs 80 us of CPU time */
 #define RP_DEVICE_COUNTERS_INTERVAL_US_MAX 100000u
 
 struct rp_device_counter_options {

@@ -409,7 +409,7 @@ fail_handed:
 void rp_cpu_team_destroy(struct rp_cpu_team *team) {
     if (!team)
         return;
-    /* A place in the queue for the job that says leave. */
+    /* A queue slot for the job that ends the thread. */
     if (team->submit_count >= QUEUE_JOBS)
         rp_cpu_team_wait(team, team->submit_count - QUEUE_JOBS + 1, NO_DEADLINE);
     enqueue(team, NULL, NULL, 0);

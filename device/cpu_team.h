@@ -47,7 +47,7 @@ uint64_t rp_cpu_team_completed(struct rp_cpu_team *team);
  * true when completed. A short job that the owner runs meanwhile is not cut off at the deadline. */
 bool rp_cpu_team_wait(struct rp_cpu_team *team, uint64_t job, uint64_t deadline_ns);
 
-/* All workers of the running job meet here; what each wrote before is visible to all after. */
+/* Barrier of all workers of the running job; writes before it are visible to all after it. */
 void rp_cpu_barrier(const struct rp_cpu_worker *worker);
 
 /* The work of one operator, taken part by part: first the parts of a worker's own share, in order,

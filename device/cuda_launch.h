@@ -37,11 +37,11 @@ struct rp_cuda_launch {
     const void *args; /* outlives the launch; device pointers inside */
 };
 
-/* What the planning of a launch needs to know of the GPU. */
+/* GPU limits needed to plan a launch. */
 struct rp_cuda_limits {
     uint32_t sm_count;
     uint32_t compute_capability; /* 90 for 9.0 */
-    uint32_t shared_bytes_block; /* the most dynamic shared memory that a block may request */
+    uint32_t shared_bytes_block; /* limit of dynamic shared memory per block */
     uint32_t l2_bytes;
     uint64_t memory_bytes; /* of the GPU */
     bool dependent_launch; /* launch with the programmatic serialization attribute */
@@ -85,7 +85,7 @@ struct rp_cuda_rows {
     struct rp_step_view step;
     enum rp_rows rows;
     uint32_t max_rows;
-    bool plain_edges; /* the GPU or its user wants no dependent launch */
+    bool plain_edges; /* programmatic dependent launch is unsupported or disabled */
     struct rp_cuda_stamp stamp;
 };
 

@@ -26,13 +26,13 @@ struct rp_kv_layout;
 struct rp_device_config {
     uint32_t threads;         /* CPU: workers; 0 = one per core */
     bool scalar_only;         /* CPU: only the scalar reference (tests) */
-    uint32_t ordinal;         /* CUDA: which GPU */
+    uint32_t ordinal;         /* CUDA: GPU ordinal */
     bool fast_numerics;       /* CUDA: --numerics fast */
     bool no_dependent_launch; /* CUDA: plain edges between kernels (tests, comparisons) */
     bool nvtx;                /* CUDA: NVTX ranges around captures, launches and waits */
     /* CUDA: where searched algorithms and compiled masks are kept; NULL: nowhere */
     const char *cache_dir;
-    double slow_share; /* CPU, tests: every replay takes this share of its own time longer */
+    double slow_share; /* CPU, tests: every replay is slowed down by this share of its own time */
     /* CPU: whoever waits for a step runs it, when it was below a millisecond the last time: handing
      * it to the stream's thread and back takes longer than that saves. Else every step is as
      * asynchronous as on a GPU. */

@@ -251,7 +251,7 @@ static __device__ __forceinline__ float4 load_weight(const norm_args &args, uint
     return rp_load4<VEC>(args.weight, RP_DTYPE_F32, at, at, args.group);
 }
 
-/* What this thread has of the row, scaled, as quantized values. */
+/* Quantizes this thread's part of the scaled row. */
 template <typename SHAPE, int OWN>
 static __device__ __forceinline__ void
 give_codes(const norm_args &args, typename SHAPE::peak_board &board, uint32_t row, uint32_t begin,
@@ -365,7 +365,8 @@ static __device__ __forceinline__ float4 scaled_again(const norm_args &args, uin
     return x;
 }
 
-/* Its quantized values, which need the values twice more; out is stored last, as it may be `in`. */
+/* Quantizes the row, which reads the values twice more; out is stored last, as it may alias
+ * `in`. */
 template <norm_source SOURCE, bool VEC>
 static __device__ __forceinline__ void give_codes_long(const norm_args &args, uint32_t row,
                                                        uint32_t in_row, float inverse) {
@@ -446,7 +447,7 @@ static int start(const norm_args &args, cudaStream_t stream) {
                          !args.rows.plain_edges, args);
 }
 
-/* The same with quantized values. */
+/* The same with quantized output. */
 template <norm_source SOURCE>
 static int start_codes(const norm_args &args, bool vector, cudaStream_t stream) {
     uint32_t threads = team_threads(args.group), quads = (args.group + 3) / 4;

@@ -8,7 +8,7 @@
 
 #define BLOCK 128
 
-/* An activation whose rows become quantized values: a block has a row, in registers as bf16. */
+/* An activation with quantized output: one row per block, in registers as bf16. */
 #define ROW_THREADS 1024
 #define ROW_QUADS   8   /* of a thread */
 #define ROW_MANY    128 /* more rows than this: fewer threads each, so that blocks overlap */

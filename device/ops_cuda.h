@@ -24,7 +24,7 @@ int rp_step_begin_cuda_run(const void *args, struct CUstream_st *stream);
 struct rp_embed_cuda {
     struct rp_cuda_rows rows;
     const void *table;   /* (vocab, hidden) row-major, f32, bf16, or 8-bit quantized values */
-    const float *scales; /* of quantized values: (vocab) */
+    const float *scales; /* (vocab), 8-bit tables only */
     enum rp_dtype dtype;
     uint32_t vocab, hidden;
     float scale;

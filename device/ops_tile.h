@@ -34,8 +34,8 @@ INLINE VECTOR V(activate)(enum rp_activation fn, VECTOR x) {
         VECTOR cube = V(mul)(V(mul)(V(mul)(V(set1)(0.044715f), x), x), x);
         exponent = V(mul)(V(set1)(-2.0f * 0.7978845608f), V(add)(x, cube));
     }
-    /* 88: the largest that exp takes; what divides by more than 10^38 is zero beside anything
-     * else. */
+    /* 88: the largest argument of exp without overflow; dividing by more than 10^38 gives a value
+     * that is zero beside any other. */
     return V(div)(x, V(add)(one, V(exp)(V(most)(exponent, V(set1)(88.0f)))));
 }
 

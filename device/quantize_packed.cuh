@@ -50,7 +50,7 @@ __device__ __forceinline__ rp_row_codes rp_row_codes_of(uint32_t largest, rp_dty
     return rp_row_codes(largest << 16, dtype);
 }
 
-/* What an E4M3 value stands for; not of NaN. */
+/* Value of an E4M3 byte; NaN is not handled. */
 __device__ __forceinline__ float rp_fp8_value(uint32_t code) {
     uint32_t bits = (code & 0x80u) << 24 | (code & 0x7Fu) << 20;
     return __fmul_rn(__uint_as_float(bits), 0x1p120f); /* exponents are 120 too low */

@@ -55,7 +55,7 @@ __device__ __forceinline__ uint32_t rp_int8_codes(float a, float b, float c, flo
     return __byte_perm(low, high, 0x5410);
 }
 
-/* How the values of one row become quantized values. */
+/* Scale of one row. */
 struct rp_row_codes {
     float scale, inverse; /* inverse 0: all quantized values are 0 */
     bool is_int8;

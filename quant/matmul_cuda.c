@@ -27,7 +27,7 @@ static enum rp_dtype in_dtype(const struct rp_matrix *w) {
     return is_w8a16(w) ? RP_DTYPE_BF16 : w->dtype;
 }
 
-/* Blocks at work when each of 132 takes an equal run of (rows outputs, segment). */
+/* Concurrent blocks when each of 132 computes an equal run of (rows outputs, segment). */
 static uint32_t blocks_at_work(uint32_t n, uint32_t segments, uint32_t rows) {
     uint32_t units = RP_CEIL_DIV(n, rows) * segments;
     return RP_CEIL_DIV(units, RP_CEIL_DIV(units, 132u));
@@ -63,8 +63,8 @@ size_t rp_matmul_cuda_workspace_bytes(const struct rp_cuda_limits *limits, uint3
     return FLAG_BYTES + limits->sm_count * tokens * 128 * 4 * sizeof(float);
 }
 
-/* Shared memory that a GEMM may take: leaves room for the small kernels between the GEMMs of
- * a decode step. */
+/* Shared memory limit of a GEMM: leaves room for the small kernels between the GEMMs of a decode
+ * step. */
 uint32_t rp_matmul_cuda_shared_room(const struct rp_matmul_cuda *op) {
     uint32_t room = op->limits.shared_bytes_block;
     if (op->rows.max_rows > 128 || room <= 64 * 1024)
@@ -236,7 +236,7 @@ bool rp_matmul_cuda_fits_weight(const struct rp_matmul_cuda *op) {
            (w->dtype == RP_DTYPE_BF16 || (is_w8a8(w) && w->scale_kind == RP_SCALE_CHANNEL));
 }
 
-/* What bulk tensor copies can read, on a GPU that has wgmma. */
+/* Whether bulk tensor copies can read the operands, on a GPU that has wgmma. */
 bool rp_matmul_cuda_fits(const struct rp_matmul_cuda *op) {
     bool has_rows = op->weight->dtype == RP_DTYPE_BF16 || op->in_scales;
     return rp_matmul_cuda_fits_weight(op) && has_rows && fits_rows(op);
@@ -308,7 +308,7 @@ static int lay_out(struct rp_matmul_tc_args *args, const struct rp_matmul_cuda *
                : RP_STATUS_RANGE;
 }
 
-/* One thread requests a stage: with one copy in a fifth of the time that four take. */
+/* One thread issues a stage: one copy costs a fifth of the time of four. */
 static int encode_stages(struct rp_matmul_tc_args *args, const struct rp_matmul_cuda *op,
                          struct rp_error *err) {
     const struct rp_matmul_tile *tile = &args->tile;

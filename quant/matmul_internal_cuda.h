@@ -1,5 +1,5 @@
-/* matmul_internal_cuda.h - what the GEMMs' files on CUDA share: tiles, the arguments of the
- * tensor-core kernel, and the launcher of the generic one. */
+/* matmul_internal_cuda.h - shared by the CUDA GEMMs: tiles, the arguments of the tensor-core
+ * kernel, and the launcher of the generic one. */
 #ifndef RP_QUANT_MATMUL_INTERNAL_CUDA_H
 #define RP_QUANT_MATMUL_INTERNAL_CUDA_H
 
@@ -20,14 +20,14 @@ static inline uint32_t rp_matmul_cuda_units(const struct rp_matrix *weight) {
 }
 
 enum rp_matmul_order {
-    /* A block takes a contiguous run of (tile, segment): equal shares, a few tiles are split. */
+    /* A block computes a contiguous run of (tile, segment): equal shares, a few tiles are split. */
     RP_MATMUL_ORDER_RUNS,
-    /* A block takes every grid-th tile whole: blocks at work together share weights and tokens in
+    /* A block computes every grid-th tile whole: concurrent blocks share weights and tokens in
      * L2. */
     RP_MATMUL_ORDER_WAVES
 };
 
-/* How a GEMM is cut up. Nothing here changes a bit of the result. */
+/* Tiling of a GEMM. It does not affect a single bit of the result. */
 struct rp_matmul_tile {
     uint32_t tokens; /* columns of the instruction: 8, 16, 32, 64, 128, 192, 256 */
     uint32_t rows;   /* of weights: 64, 128, 256 */
@@ -39,7 +39,7 @@ struct rp_matmul_tile {
      * Full queues of the memory hold up the loads of the small kernels beside. */
     uint32_t flight_early, flight;
     bool eager; /* frees a stage as early as possible: where memory is the limit */
-    /* leave the segments to the reader, where a tile would be split between blocks */
+    /* leave split-K partial sums to the reader, where a tile would be split between blocks */
     bool partials;
 };
 
@@ -54,7 +54,7 @@ struct rp_matmul_tc_args {
     size_t out_stride;
     float *partials; /* (segments, max_rows, n), or NULL */
     size_t split_stride;
-    float *shares; /* what a block leaves for the one before it: one share each */
+    float *shares; /* split-K partial sums for the previous block: one share per block */
     size_t share_stride;
     uint32_t *flags; /* one per warpgroup of each block; zero between launches */
     uint32_t n;
@@ -73,22 +73,21 @@ struct rp_matmul_tc_args {
     enum rp_activation fn;
     /* of the weights and the rows; they differ in W8A16, whose rows are bf16 */
     enum rp_dtype dtype, in_dtype;
-    /* Of 8-bit GEMMs: (max_rows), NULL for W8A16; (n) or (ceil(n / 128), ceil(k / 128)) where
+    /* 8-bit GEMMs: (max_rows), NULL for W8A16; (n) or (ceil(n / 128), ceil(k / 128)) where
      * block_scales. */
     const float *in_scales, *weight_scales;
 };
 
-/* What a normed GEMM keeps in shared memory: bf16 tokens, then the sums of squares of 128
- * columns each. */
+/* Shared memory of a normed GEMM: bf16 tokens, then the sums of squares of 128 columns each. */
 #define RP_MATMUL_NORM_TOKEN_BYTES(rows, cols) ((size_t)(rows) * (cols)*2)
 #define RP_MATMUL_NORM_BYTES(rows, cols)                                                           \
     (RP_MATMUL_NORM_TOKEN_BYTES(rows, cols) + (rows) * (RP_MATMUL_NORM_COLS / 128) * sizeof(float))
 
-/* Rows of quantized values that a GEMM makes in shared memory: the quantized values, then a board
- * each, on which warps tell one another of the row. */
+/* Rows that a GEMM quantizes in shared memory: the quantized values, then one board per row,
+ * through which warps exchange its reductions. */
 #define RP_MATMUL_QUANTIZE_COLS 16384 /* most columns of rows that come in bf16 */
-#define RP_MATMUL_QUANTIZE_BYTES                                                                   \
-    (56u * 1024) /* and most quantized values in all: rows of 14,336 columns, four of them */
+/* Most bytes of quantized values in all: rows of 14,336 columns, four of them. */
+#define RP_MATMUL_QUANTIZE_BYTES (56u * 1024)
 struct rp_matmul_row_board {
     float sums[RP_MATMUL_NORM_COLS / 128]; /* of squares, of 128 columns each */
     uint32_t most[16];                     /* magnitudes, as bits, of each warp's columns */
@@ -129,7 +128,7 @@ struct rp_matmul_rows_args {
     bool gated, out_bf16, accumulate, dependent;
     bool quantizes;      /* rows come in bf16, in `in`, and become quantized values here */
     enum rp_dtype dtype; /* of the weights */
-    /* Of 8-bit GEMMs: (max_rows), NULL where the rows are made here; and (n). */
+    /* 8-bit GEMMs: (max_rows), NULL where the rows are quantized here; and (n). */
     const float *in_scales, *weight_scales;
     const uint16_t *in;
     size_t in_stride;
@@ -152,7 +151,7 @@ int rp_matmul_generic_cuda_run(const void *args, struct CUstream_st *stream);
 /* The part of it for 8 bits. */
 int rp_matmul_generic_8_cuda_run(const struct rp_matmul_cuda *op, struct CUstream_st *stream);
 
-/* The tile that rp_matmul_cuda_plan takes for a GEMM that fits. */
+/* The tile that rp_matmul_cuda_plan chooses for a GEMM that fits. */
 struct rp_matmul_tile rp_matmul_cuda_choose(const struct rp_matmul_cuda *op);
 
 /* rp_matmul_cuda_plan with a given tile and segment length in units of two bytes (tests,
@@ -162,7 +161,7 @@ int rp_matmul_cuda_plan_tile(const struct rp_matmul_cuda *op, const struct rp_ma
                              struct rp_cuda_launch *out_launch,
                              struct rp_cuda_partials *out_partials, struct rp_error *err);
 
-/* What the planning of products shares. A tensor map; dimensions: the innermost first. */
+/* Shared by the planners. A tensor map; dimensions: the innermost first. */
 struct rp_matmul_map {
     enum rp_dtype dtype; /* BF16, which also stands for pairs of quantized values, or F32 */
     uint32_t rank;
@@ -183,13 +182,13 @@ int rp_matmul_cuda_encode(CUtensorMap *map, const void *data, uint32_t rank, con
                           const uint64_t *strides, const uint32_t *box, struct rp_error *err);
 /* Bulk tensor copies can read it, and the GPU has wgmma: bf16, or W8A8 with a scale per output. */
 bool rp_matmul_cuda_fits(const struct rp_matmul_cuda *op);
-/* The same of the weights alone, whoever makes the rows. */
+/* The same for the weights alone, whichever kernel makes the rows. */
 bool rp_matmul_cuda_fits_weight(const struct rp_matmul_cuda *op);
 /* The same for what one kernel serves for any number of rows, matmul_tc_kernel.cuh: W8A8 in FP8
  * with a scale per block, and W8A16 with either kind of scales. */
 bool rp_matmul_cuda_fits_blocks(const struct rp_matmul_cuda *op);
 bool rp_matmul_cuda_fits_w8a16(const struct rp_matmul_cuda *op);
-/* Shared memory that a block of this GEMM may take. */
+/* Limit of shared memory per block of this GEMM. */
 uint32_t rp_matmul_cuda_shared_room(const struct rp_matmul_cuda *op);
 /* A cap on stages in flight as the kernels want it, of a ring of so many; UINT32_MAX: no cap. */
 uint32_t rp_matmul_cuda_flight(uint32_t stages, uint32_t ring);

@@ -16,7 +16,7 @@ static inline rp_wgmma_type rp_wgmma_type_of(rp_dtype dtype) {
                                         : RP_WGMMA_BF16;
 }
 
-/* Weights are quantized values; they are held in registers as bf16, for rows of bf16. */
+/* W8A16: quantized weights, held in registers as bf16, for bf16 rows. */
 template <rp_wgmma_type TYPE> constexpr bool rp_wgmma_is_8 = TYPE != RP_WGMMA_BF16;
 template <rp_wgmma_type TYPE>
 constexpr bool rp_wgmma_is_held = TYPE == RP_WGMMA_FP8_BF16 || TYPE == RP_WGMMA_INT8_BF16;

@@ -88,7 +88,8 @@ template <int N> struct rp_wgmma_held; /* of bf16, a in registers */
 #define RP_WGMMA_F32(r) "+f"(r)
 #define RP_WGMMA_S32(r) "+r"(r)
 
-/* a, b, p: the operands after the sums' registers. end: what the type has after the predicate. */
+/* a, b, p: numbers of the operands that follow the accumulator registers. end: suffix of the
+ * instruction that follows the predicate. */
 #define RP_WGMMA_DEFINE(n, wgmma_type, shape, end, constraint, a_at, b_at, add_at)                  \
     template <> struct rp_wgmma<n, wgmma_type> {                                                    \
         static __device__ __forceinline__ void                                                      \

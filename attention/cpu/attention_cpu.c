@@ -10,7 +10,7 @@
 #include <math.h>
 #include <string.h>
 
-/* Element i of a run of the page's type; scale: of 8-bit quantized values. */
+/* Element i of a row of the page's type; scale: 8-bit pages only. */
 static inline float kv_at(const struct rp_kv_layout *kv, const void *run, size_t i, float scale) {
     return kv->dtype == RP_DTYPE_F32    ? ((const float *)run)[i]
            : kv->dtype == RP_DTYPE_BF16 ? rp_bf16_to_f32(((const uint16_t *)run)[i])
@@ -78,7 +78,7 @@ static inline __attribute__((always_inline)) void add_key(struct row *row, uint3
         out[d] += weight * kv_at(kv, run, at + d, scale);
 }
 
-/* Calls `take` for each key that the row sees, ascending. Inlined with it: a head may be eight
+/* Calls `take` for each visible key in ascending order. Inlined with it: a head may have only eight
  * columns. */
 static inline __attribute__((always_inline)) void each_key(struct row *row, uint32_t token,
                                                            void (*take)(struct row *, uint32_t)) {

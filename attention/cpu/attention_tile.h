@@ -13,7 +13,7 @@
  *   ROWS_MAX                     LANES / 4: rows of a score tile */
 
 /* Scores of `rows` heads x LANES / rows keys from place j on, into scores[row][j ..]. Places past
- * the end are read as the last one and overwritten by soften. */
+ * the end are read as the last one and overwritten by online_softmax. */
 INLINE void V(score_tile)(const struct state *states, const uint32_t rows, const struct span *span,
                           uint32_t j, const struct shape *shape, const bool half,
                           float scores[ROWS_MAX][BLOCK_KEYS + BLOCK_SLACK]) {
@@ -171,8 +171,8 @@ INLINE void V(cap)(float *scores, const struct span *span, float soft_cap) {
 
 /* Scores to weights exp(s - max), in place; the running maximum and total move on. Returns what the
  * earlier sums are to be multiplied with. */
-INLINE float V(soften)(struct state *state, float *scores, const struct span *span,
-                       const struct shape *shape, const bool holes) {
+INLINE float V(online_softmax)(struct state *state, float *scores, const struct span *span,
+                               const struct shape *shape, const bool holes) {
     for (uint32_t j = 0; j < span->begin; j++)
         scores[j] = -INFINITY;
     for (uint32_t j = span->end; j < BLOCK_KEYS; j++)
@@ -242,7 +242,7 @@ INLINE void V(finish_rows)(struct state *states, const uint32_t rows, const stru
             V(cap)(scores[r], span, shape->soft_cap);
         if (shape->rules)
             apply_rules(shape, &states[r], span, scores[r]);
-        fade[r] = V(soften)(&states[r], scores[r], span, shape, holes);
+        fade[r] = V(online_softmax)(&states[r], scores[r], span, shape, holes);
     }
     uint32_t d = 0;
     for (; d + 4 * LANES <= head_dim; d += 4 * LANES)
@@ -292,7 +292,7 @@ INLINE void V(block_token)(struct state *states, uint32_t heads, struct span spa
 
 /* Scores of all rows of a piece (token by token, head by head) and the block's keys, LANES keys at
  * a time, so that these stay in the first-level cache. What a row does not see is computed too,
- * within its tile, and overwritten by soften. */
+ * within its tile, and overwritten by online_softmax. */
 INLINE void V(score_piece)(const struct state *states, const struct rp_attention_piece *piece,
                            const struct block *block, const uint32_t *positions, uint32_t at,
                            const struct shape *shape, float (*scores)[BLOCK_KEYS + BLOCK_SLACK]) {

@@ -16,7 +16,7 @@
  * instruction and none of its 16 rows is wasted:  S^T (keys, heads) = K Q^T,  O^T (dims, heads) +=
  * V^T P^T.
  *
- * 8-bit pages (attention_codes_cuda.cuh): the same stream with rows of half the bytes, and with
+ * 8-bit pages (attention_quantized_cuda.cuh): the same stream with rows of half the bytes, and with
  * each unit's K the scales of its K and V, four keys a copy. ldmatrix hands a lane four quantized
  * values of one key, or two of two keys each; both become pairs of f16, which names the columns of
  * q and the rows of O^T in pairs. q and weights are f16, too, relative to powers of two: of the
@@ -70,8 +70,8 @@ bool rp_attention_decode_cuda_supports(const rp_attention_cuda_config *config) {
            (line + 1) * rp_attention_decode_cuda_blocks(config) <= UINT32_MAX;
 }
 
-/* A unit of quantized values is half the bytes of one of bf16: a third block keeps nearly as many
- * in flight, where it has room (which 168 registers leave it). */
+/* A unit of quantized values has half the bytes of a bf16 unit: a third block per SM keeps nearly
+ * as many bytes in flight, where 168 registers per thread allow it. */
 uint32_t rp_attention_decode_cuda_blocks(const rp_attention_cuda_config *config) {
     const uint32_t group = config->heads / config->kv_heads, dim = config->head_dim;
     const bool has_codes = rp_dtype_bytes(config->kv.dtype) == 1;

@@ -33,8 +33,8 @@ struct folded {
     float4 out;
 };
 
-/* What scores are taken relative to. A program may leave nothing to see: any finite number does,
- * then. */
+/* The maximum subtracted from scores. A program may mask every key: then any finite number will
+ * do. */
 template <typename Mask> __device__ __forceinline__ float offset_of(float max) {
     return Mask::is_program && max == -INFINITY ? 0.0f : max;
 }

@@ -3,8 +3,8 @@
 #ifndef RP_ATTENTION_ATTENTION_DECODE_STREAM_CUH
 #define RP_ATTENTION_ATTENTION_DECODE_STREAM_CUH
 
-#include "attention/attention_codes_cuda.cuh"
 #include "attention/attention_internal_cuda.h"
+#include "attention/attention_quantized_cuda.cuh"
 #include "attention/program/attention_mask_policy.cuh"
 #include "device/cuda_kernel.cuh"
 
@@ -50,7 +50,8 @@ __device__ __forceinline__ uint32_t shared_address(const void *at) {
     return (uint32_t)__cvta_generic_to_shared(at);
 }
 
-/* K and V are read once: they leave the L2 first, so that weights and activations stay. */
+/* K and V are read once: evict them from L2 first, so that weights and activations stay
+ * resident. */
 __device__ __forceinline__ uint64_t read_once_policy() {
     uint64_t policy;
     asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
@@ -92,8 +93,8 @@ __device__ __forceinline__ void barrier_init(uint64_t *barrier, uint32_t count) 
                  : "memory");
 }
 
-/* Every thread for itself, which takes no longer than one lane for its warp; and racecheck follows
- * barriers thread by thread, not by way of __syncwarp. */
+/* Every thread arrives, which costs no more than one lane per warp; and racecheck tracks barriers
+ * per thread, not through __syncwarp. */
 __device__ __forceinline__ void barrier_arrive(uint64_t *barrier) {
     asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
 }
@@ -135,7 +136,7 @@ __device__ __forceinline__ uint32_t transpose_8x8(uint32_t x) {
     return y;
 }
 
-/* Adds a matmul of bf16, of quantized values in f16. */
+/* mma.sync accumulate: bf16 operands, f16 for quantized pages. */
 template <rp_dtype Page>
 __device__ __forceinline__ void multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t b0,
                                          uint32_t b1) {
@@ -226,8 +227,8 @@ __device__ __forceinline__ void next_segment(const decode_args &args, const bloc
     at.split_end = min(at.info.splits, left);
 }
 
-/* A program's row has its keys numbered as they stand in its list of units: from 0, without gaps.
- * Its own position is in `first` then. */
+/* A program's row numbers its keys in the order of its unit list: from 0, without gaps. Its own
+ * position is then in `first`. */
 template <typename Mask>
 __device__ __forceinline__ uint32_t first_key(const rp_attention_plan_row &row) {
     return Mask::is_program ? 0 : row.first;

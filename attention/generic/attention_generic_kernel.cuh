@@ -96,7 +96,7 @@ template <> struct wide<int8_code> : wide_codes<int8_code> {};
 template <> struct wide<fp8_code> : wide_codes<fp8_code> {};
 template <typename Element> struct is_code { static constexpr bool value = sizeof(Element) == 1; };
 
-/* q . k, columns in rising order whichever way they are loaded; of quantized values without their
+/* q.k summed in rising column order however the columns are loaded; for quantized pages without the
  * scale. */
 template <typename Element>
 static __device__ __forceinline__ float dot(const float *q, const Element *k, uint32_t dim) {
@@ -134,7 +134,7 @@ generic_score(const rp_attention_args &args, const generic_row &row, float produ
     return score;
 }
 
-/* The warp's blocks of keys. Scales of quantized values multiply scores and weights, in f32. */
+/* The warp's blocks of keys. Scales of quantized pages multiply scores and weights in f32. */
 template <typename Element, typename Mask>
 static __device__ void attend(generic_state &state, const rp_attention_args &args,
                               const generic_row &row, const float *q, uint32_t kv_head) {

@@ -3,7 +3,7 @@
 #ifndef RP_ATTENTION_ATTENTION_PREFILL_KERNEL_CUH
 #define RP_ATTENTION_ATTENTION_PREFILL_KERNEL_CUH
 
-#include "attention/attention_codes_cuda.cuh"
+#include "attention/attention_quantized_cuda.cuh"
 #include "attention/attention_tile_cuda.cuh"
 
 #define ROWS    64 /* of a tile */
@@ -226,8 +226,8 @@ static __device__ __forceinline__ void product_pv(float (&o)[D / 8][4],
     }
 }
 
-/* The blocks of a tile in rising order. Of a program: those that the planner left, and their keys'
- * bits. */
+/* The blocks of a tile in rising order. With a mask program: those that the planner left, and their
+ * keys' bits. */
 template <typename Mask> struct block_walk {
     uint32_t key, any, partial, word, left;
     uint2 seen;

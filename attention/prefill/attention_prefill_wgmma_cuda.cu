@@ -13,7 +13,8 @@
  * depend on its tile, for the reasons given in attention_prefill_cuda.cu; V of keys that no row of
  * the tile sees is set to zero in shared memory before it is multiplied by a weight of zero.
  *
- * Over 8-bit pages a fourth warpgroup makes bf16 of K and V (attention_prefill_wgmma_codes.cuh). */
+ * Over 8-bit pages a fourth warpgroup converts K and V to bf16
+ * (attention_prefill_wgmma_quantized.cuh). */
 #include "attention/prefill/attention_prefill_wgmma_launch.cuh"
 
 bool rp_attention_prefill_wgmma_cuda_supports(const rp_attention_cuda_config *config) {

@@ -3,7 +3,7 @@
 #ifndef RP_ATTENTION_ATTENTION_PREFILL_WGMMA_KERNEL_CUH
 #define RP_ATTENTION_ATTENTION_PREFILL_WGMMA_KERNEL_CUH
 
-#include "attention/prefill/attention_prefill_wgmma_codes.cuh"
+#include "attention/prefill/attention_prefill_wgmma_quantized.cuh"
 
 /* V of keys that no row of the tile sees may be anything: zeros, so that a weight of zero gives
  * zero. Waits for V (full, parity) where there is such a key. By one team where they take turns:
@@ -89,7 +89,7 @@ static __device__ __forceinline__ void scale_keys(float (&s)[N][4], uint32_t sca
     }
 }
 
-/* Takes turns: one team's softmax beside the other one's matmuls. */
+/* Ping-pong scheduling: one consumer's softmax overlaps the other's wgmma. */
 static __device__ __forceinline__ void turn_wait(uint32_t team) {
     asm volatile("bar.sync %0, 256;" ::"r"(SYNC_TURN + team) : "memory");
 }
@@ -111,10 +111,10 @@ static __device__ __forceinline__ void pack_weights(uint32_t (&p)[N / 2][4],
 
 /* key: of the block; of a program its entry. */
 template <int D, typename Mask>
-static __device__ __forceinline__ void soften(float (&s)[shape<D>::keys / 8][4],
-                                              softmax_state &state, float (&scale)[2],
-                                              const prefill_tile &tile, const wgmma_args &call,
-                                              uint32_t key, float factor, const int32_t *params) {
+static __device__ __forceinline__ void
+online_softmax(float (&s)[shape<D>::keys / 8][4], softmax_state &state, float (&scale)[2],
+               const prefill_tile &tile, const wgmma_args &call, uint32_t key, float factor,
+               const int32_t *params) {
     const rp_attention_args &args = call.call.args;
     const uint32_t window = args.window;
     if constexpr (Mask::is_program) {
@@ -302,8 +302,8 @@ static __device__ __forceinline__ void compute(const wgmma_args &args, const add
             begin_scores<D, Mask>(s, now, from, k, team);
             wgmma_wait<0>(s);
             take_scores();
-            soften<D, Mask>(s, now.softmax, scale, now.work.tile, args, now.key, factor,
-                            now.params);
+            online_softmax<D, Mask>(s, now.softmax, scale, now.work.tile, args, now.key, factor,
+                                    now.params);
             take_weights();
             begins = false;
         }
@@ -323,8 +323,8 @@ static __device__ __forceinline__ void compute(const wgmma_args &args, const add
                 turn_pass(team);
             wgmma_wait<1>(s);
             take_scores();
-            soften<D, Mask>(s, now.softmax, scale, now.work.tile, args, now.key, factor,
-                            now.params);
+            online_softmax<D, Mask>(s, now.softmax, scale, now.work.tile, args, now.key, factor,
+                                    now.params);
             wgmma_wait<0>(o);
             release(&shared->empty[1][v.stage]);
             v.next();
@@ -349,8 +349,8 @@ static __device__ __forceinline__ void compute(const wgmma_args &args, const add
                 turn_pass(team);
             wgmma_wait<1>(s);
             take_scores();
-            soften<D, Mask>(s, now.softmax, scale, now.work.tile, args, now.key, factor,
-                            now.params);
+            online_softmax<D, Mask>(s, now.softmax, scale, now.work.tile, args, now.key, factor,
+                                    now.params);
             wgmma_wait<0>(o);
             take_weights();
         } else {

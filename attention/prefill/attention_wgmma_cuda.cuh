@@ -66,10 +66,10 @@ static __device__ __forceinline__ void copy_box(uint32_t to, const CUtensorMap *
 }
 
 /* --- matmuls of a warpgroup ---
- * Operands in shared memory lie in rows of 128 bytes, swizzled by 128 bytes: 64 columns wide, eight rows
- * a group of 1024 bytes. */
+ * Operands in shared memory are rows of 128 bytes with the 128-byte swizzle: 64 columns wide, eight
+ * rows per group of 1024 bytes. */
 
-/* Rows are what is summed over within a group (K of a matmul Q K^T, and Q). */
+/* Rows run along the reduction dimension within a group (K of Q K^T, and Q). */
 static __device__ __forceinline__ uint64_t rows_descriptor(uint32_t at) {
     return (uint64_t)((at & 0x3FFFF) >> 4) | (uint64_t)1 << 16 | (uint64_t)(1024 >> 4) << 32 |
            (uint64_t)1 << 62;

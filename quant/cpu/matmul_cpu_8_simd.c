@@ -88,7 +88,7 @@ void int_vnni_tile(const struct rp_tile_8 *t, const uint32_t rows, const uint32_
             _mm512_storeu_si512(sums + (r * RP_TILE_8_PANELS + p) * PANEL, acc[r][p]);
 }
 
-/* --- f32: quantized value i of each lane's quad, exactly ------------------------------------------ */
+/* --- f32: quantized value i of each lane's quad, exactly ---- */
 
 INLINE(AVX2) __m256 avx2_int8(__m256i quads, const int i) {
     return _mm256_cvtepi32_ps(_mm256_srai_epi32(_mm256_slli_epi32(quads, 24 - 8 * i), 24));

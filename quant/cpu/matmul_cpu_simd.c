@@ -285,7 +285,7 @@ static const struct family dp_bf16 = {.isa = RP_ISA_AVX512_BF16, STEP_BF16, WIDE
 
 /* --- Blocking, the same for all families. ---------------------------------------------- */
 
-/* What stays the same from block to block of one GEMM. */
+/* Constants of one GEMM, the same for all blocks. */
 struct product {
     const struct rp_matmul_args *args;
     const struct family *family;
@@ -371,7 +371,7 @@ static void run_block(const struct product *product, size_t row, size_t rows, si
     }
 }
 
-/* Panels (gated: pairs of them) that workers take at a time, a multiple of `width`. */
+/* Panels (gated: pairs of panels) per work item, a multiple of `width`. */
 static size_t part_panels(size_t panels, size_t width, size_t bytes, uint32_t m,
                           const struct rp_cpu_worker *worker) {
     size_t least = PART_BYTES / (bytes * (1 + m / PART_ROWS)) + 1;
@@ -394,7 +394,8 @@ static void run(const struct rp_matmul_args *args, uint32_t m, const struct rp_c
         rp_tsan_reads((const unsigned char *)args->in +
                           row * args->in_stride * family->element_bytes,
                       (size_t)w->cols * family->element_bytes);
-    /* The most panels that m rows leave registers for; many panels are many streams from memory. */
+    /* The most panels for which m rows fit into registers; many panels are many streams from
+     * memory. */
     uint32_t width = TILE_PANELS_MAX, each = 1; /* panels of one item */
     while (width > 1 && family->rows[width] < RP_MIN(m, TILE_ROWS_MAX))
         width--;

@@ -1,4 +1,4 @@
-/* matmul_internal.h - what matmul_cpu.c asks of matmul_cpu_simd.c. */
+/* matmul_internal.h - interface of matmul_cpu_simd.c to matmul_cpu.c. */
 #ifndef RP_QUANT_MATMUL_INTERNAL_H
 #define RP_QUANT_MATMUL_INTERNAL_H
 

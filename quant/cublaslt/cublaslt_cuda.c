@@ -284,7 +284,7 @@ int rp_cublaslt_plan(struct rp_cublaslt *lt, const struct rp_matmul_cuda *op,
         entry->time_ns = 0;
         status = rp_cublaslt_search(lt, entry, args, err);
         if (status != RP_OK) {
-            destroy_objects(lt, entry); /* asked again, it is searched again */
+            destroy_objects(lt, entry); /* the next lookup searches again */
             return status;
         }
         lt->stats.searched++;

@@ -111,7 +111,7 @@ __device__ __forceinline__ int32_t dot(const uint4 &a, const uint4 &b, int32_t s
     return __dp4a((int)a.w, (int)b.w, sum);
 }
 
-/* INT8: of weights. WIDE_IN: rows come as bf16 (W8A16), else as quantized values. */
+/* INT8: weight type. WIDE_IN: rows are bf16 (W8A16), else quantized. */
 template <bool INT8, bool WIDE_IN> struct kind {
     static constexpr bool exact = INT8 && !WIDE_IN;
     using in_bits = typename std::conditional<WIDE_IN, sixteen_halves, sixteen_codes>::type;

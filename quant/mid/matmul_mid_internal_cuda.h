@@ -10,7 +10,7 @@
 extern "C" {
 #endif
 
-/* How a GEMM is cut up. Nothing here changes a bit of the result. */
+/* Tiling of a GEMM. It does not affect a single bit of the result. */
 struct rp_matmul_mid_tile {
     uint32_t tokens; /* 128 or 256 */
     uint32_t width;  /* weight rows of the instruction */
@@ -19,7 +19,8 @@ struct rp_matmul_mid_tile {
     uint32_t shared_bytes;
     /* stages of weights requested before the kernel waits for its predecessor; 0: all */
     uint32_t early;
-    bool partials; /* a block takes one segment and leaves it to the reader */
+    /* split-K: a block computes one segment and leaves the partial sum to the reader */
+    bool partials;
 };
 
 /* Frozen arguments; 64-byte aligned, for the tensor maps. */

@@ -30,7 +30,7 @@
 
 typedef void (*rp_matmul_mid_kernel)(rp_matmul_mid_args);
 
-/* Of 8-bit GEMMs; NULL: there is none. */
+/* 8-bit GEMMs; NULL: not compiled. */
 extern "C" rp_matmul_mid_kernel rp_matmul_mid_8_find(const struct rp_matmul_mid_args *args);
 
 namespace {

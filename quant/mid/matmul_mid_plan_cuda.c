@@ -1,4 +1,4 @@
-/* matmul_mid_plan_cuda.c - how GEMMs of 65 to 256 rows are cut up. */
+/* matmul_mid_plan_cuda.c - tiling of GEMMs of 65 to 256 rows. */
 #include "quant/matmul_internal_cuda.h"
 #include "quant/mid/matmul_mid_internal_cuda.h"
 

@@ -3,7 +3,7 @@
 #include <math.h>
 
 #define BLOCK 64u
-#define GRAIN 32u /* rows that a worker takes at once */
+#define GRAIN 32u /* rows per work item */
 
 /* Columns [begin, end) of rows [from, to): less what the columns after them account for. */
 static void update_rows(double *h, size_t n, size_t begin, size_t end, size_t from, size_t to,

@@ -151,7 +151,7 @@ void rp_gptq_factor_deinit(struct rp_gptq_factor *factor) {
     memset(factor, 0, sizeof *factor);
 }
 
-/* ---- quantized values ---------------------------------------------------------------------------- */
+/* ---- quantized values ---- */
 
 enum task { ROUND, ERRORS, SIGNALS };
 

@@ -39,7 +39,7 @@ struct rp_quant_loss {
 /* 10 log10(signal / noise) in dB; infinity where nothing was lost. */
 double rp_quant_sqnr_db(const struct rp_quant_loss *loss);
 
-/* Adds what a row of weights lost as quantized values with a scale. dtype: INT8 or FP8_E4M3. */
+/* Adds the quantization error of a row of weights. dtype: INT8 or FP8_E4M3. */
 void rp_quant_add_loss(const float *weights, size_t cols, const void *codes, enum rp_dtype dtype,
                        float scale, struct rp_quant_loss *loss);
 

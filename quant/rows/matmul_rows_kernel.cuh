@@ -37,7 +37,7 @@ struct rp_matmul_rows_kernel {
     rp_wgmma_type type;
     void (*kernel)(rp_matmul_rows_args);
 };
-/* Of 8-bit GEMMs; NULL kernel: there is none. */
+/* 8-bit GEMMs; NULL kernel: not compiled. */
 extern "C" const rp_matmul_rows_kernel *rp_matmul_rows_8_kernels(size_t *out_count);
 
 namespace {
@@ -203,8 +203,8 @@ __device__ __forceinline__ void store_gated(const rp_matmul_rows_args &args, uin
     }
 }
 
-/* Makes floats of one thread's sums: of quantized values by their scales; those of bf16 are
- * floats. */
+/* Converts one thread's accumulators to f32: integer or FP8 sums by their scales; bf16 sums are f32
+ * already. */
 template <int TOKENS, rp_rows_source SOURCE, rp_wgmma_type TYPE> struct scales {
     rp_column_scales<TOKENS> tokens;
 

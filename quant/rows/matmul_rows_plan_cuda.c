@@ -3,7 +3,7 @@
 #include <string.h>
 
 #define GATED_ROWS_MAX 64u
-#define ROWS_MAX       16u /* with more of them tokens take too much of a stage */
+#define ROWS_MAX       16u /* with more rows, tokens fill too much of a stage */
 #define ROWS_UNIT      8u  /* rows of a swizzled operand repeat so */
 #define BOXES_MOST     4u
 /* Bytes of a stage; and of weights in flight, until the ring was full once and afterwards.
@@ -19,7 +19,7 @@
 #define FLIGHT_EARLY_GATED (90u * 1024)
 #define FLIGHT_EARLY_WHOLE (32u * 1024)
 
-/* Rows that each block makes quantized values of itself. */
+/* Rows that each block quantizes itself. */
 static bool fits_bf16_rows(const struct rp_matmul_cuda *op) {
     size_t bytes = (size_t)op->rows.max_rows * op->weight->cols;
     return op->rows.max_rows <= RP_MATMUL_NORM_ROWS &&

@@ -71,7 +71,7 @@ template <int THREADS> __device__ __forceinline__ void rp_rows_sync() {
     asm volatile("bar.sync 1, %0;" ::"n"(THREADS) : "memory");
 }
 
-/* Where rows of quantized values have their boards: after the quantized values. */
+/* Offset of the boards of quantized rows: after the quantized values. */
 __device__ __forceinline__ rp_matmul_row_board *row_boards(const rp_matmul_rows_args &args,
                                                            unsigned char *made) {
     return (rp_matmul_row_board *)(made + (size_t)args.max_rows * args.blocks * BOX_ROW_BYTES);
@@ -95,8 +95,7 @@ __device__ __forceinline__ uint32_t code_box_operand(const rp_matmul_rows_args &
                             args.max_rows);
 }
 
-/* How a row becomes quantized values, by all multiplying threads. most: a pair, of this thread's
- * values. */
+/* Quantizes a row with all consumer threads. most: a pair, of this thread's values. */
 template <int THREADS, rp_wgmma_type TYPE>
 __device__ __forceinline__ rp_row_codes codes_of_row(uint32_t most, rp_matmul_row_board &board) {
     most = rp_warp_max_bits(max(most & 0xFFFFu, most >> 16));

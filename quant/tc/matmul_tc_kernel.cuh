@@ -42,13 +42,12 @@
 #include "quant/tc/matmul_tc_w8a16.cuh"
 #include "quant/tc/matmul_tc_work.cuh"
 
-/* A kernel and what its launch wants to know. */
+/* A kernel and its launch parameters. */
 struct rp_matmul_tc_kernel {
     void (*kernel)(rp_matmul_tc_args);
     uint32_t threads;
 };
-/* Of 8-bit GEMMs; NULL kernel: there is none. W8A16 of INT8, of FP8, and of FP8 with scales of
- * blocks. */
+/* 8-bit GEMMs; NULL kernel: not compiled. W8A16 for INT8, FP8, and FP8 with block scales. */
 extern "C" struct rp_matmul_tc_kernel rp_matmul_tc_8_find(const struct rp_matmul_tc_args *args);
 extern "C" struct rp_matmul_tc_kernel
 rp_matmul_tc_w8a16_int8_find(const struct rp_matmul_tile *tile, bool gated);
@@ -59,7 +58,7 @@ rp_matmul_tc_w8a16_blocks_find(const struct rp_matmul_tile *tile, bool gated);
 
 namespace {
 
-/* Where the sums of one thread lie. */
+/* Position of one thread's accumulators in the output. */
 struct place {
     uint32_t thread, warpgroup; /* thread of the warpgroup */
     uint32_t first_row;         /* of the warpgroup */
@@ -173,7 +172,7 @@ __device__ __forceinline__ void store_out(const rp_matmul_tc_args &args, const p
                 __float2bfloat16_rn(args.bias ? value + bias[block][i / 2 % 2] : value);
         }
     } else {
-        /* Old values are requested some at a time: after a store each would wait by itself. */
+        /* Old values are loaded in batches: after a store each load would wait by itself. */
         constexpr int TOGETHER = Shape::SUMS < 64 ? 1 : 16;
         float *out = (float *)args.out + first;
 #pragma unroll
@@ -504,7 +503,7 @@ template <typename Shape> rp_matmul_tc_kernel rp_matmul_tc_kernel_of() {
     return {matmul_tc<Shape>, Shape::THREADS};
 }
 
-/* W8A16, in the tiles that rp_matmul_cuda_choose takes: 128 outputs. */
+/* W8A16, in the tiles that rp_matmul_cuda_choose picks: 128 outputs. */
 template <rp_wgmma_type TYPE, bool BLOCK_SCALES, bool GATED>
 rp_matmul_tc_kernel rp_matmul_tc_w8a16_kernel_of(const struct rp_matmul_tile *tile) {
     if (tile->rows != 128 || (int)tile->boxes != held_boxes((int)tile->tokens))

@@ -29,7 +29,7 @@ constexpr int BOX_GROUPS =
 /* Operands of one thread and instruction: pairs of quantized values, or of bf16. */
 using group_operands = uint32_t[GROUP_STEPS][4];
 
-/* What a held weight is multiplied with to be its quantized value. */
+/* Factor from a held bf16 weight to its quantized value. */
 template <rp_wgmma_type TYPE> constexpr float held_unit = TYPE == RP_WGMMA_INT8_BF16 ? 64 : 1;
 
 /* Quantized values in bits 0 to 15 as two bf16, exactly, with few instructions of the half-rate

@@ -17,7 +17,7 @@ struct shape {
     static constexpr int TOKENS = TOKENS_, ROWS = ROWS_;
     static constexpr int BOXES = BOXES_; /* of 128 bytes of K in a stage */
     static constexpr rp_wgmma_type TYPE = TYPE_;
-    /* quantized values by tokens in bf16: W8A16 */
+    /* quantized weights by bf16 tokens: W8A16 */
     static constexpr bool HELD = rp_wgmma_is_held<TYPE>;
     static constexpr bool BLOCK_SCALES = BLOCK_SCALES_;
     static constexpr bool GATED = GATED_; /* HELD, one segment: 8 gates and their ups in turns */

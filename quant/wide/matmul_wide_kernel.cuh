@@ -25,7 +25,7 @@ struct rp_matmul_wide_kernel {
     void (*kernel)(rp_matmul_wide_args);
     uint32_t shared_bytes;
 };
-/* Of 8-bit GEMMs; NULL kernel: there is none. */
+/* 8-bit GEMMs; NULL kernel: not compiled. */
 extern "C" struct rp_matmul_wide_kernel
 rp_matmul_wide_8_find(const struct rp_matmul_wide_args *args);
 
@@ -302,7 +302,7 @@ __device__ __forceinline__ void multiply_all(const rp_matmul_wide_args &args, ri
             ring_next<Shape>(r);
         }
     }
-    /* Of 8 bits: until the second warpgroup may begin. */
+    /* 8-bit types: until the second warpgroup may begin. */
     uint32_t ahead = Shape::SCALED && any ? min(Shape::AHEAD, args.blocks) : 0;
     if (ahead > 0 && p.warpgroup > 0) {
         asm volatile("bar.sync 4, 256;" ::: "memory");

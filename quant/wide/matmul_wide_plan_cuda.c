@@ -9,12 +9,12 @@ bool rp_matmul_wide_cuda_fits(const struct rp_matmul_cuda *op) {
            (!op->gated || op->weight->rows % 16 == 0);
 }
 
-/* Of 8 bits, kernels whose sums, totals and scales find room in the registers alone. */
+/* 8-bit kernels whose accumulators, totals and scales fit into registers. */
 static uint32_t widest(const struct rp_matmul_cuda *op) {
     return op->weight->dtype == RP_DTYPE_BF16 ? 256 : op->gated ? 128 : 192;
 }
 
-/* The tiles whose waves over all multiprocessors take the least time. */
+/* The tiles that minimize the time of all waves over the SMs. */
 static uint32_t choose(const struct rp_matmul_cuda *op) {
     /* cost: of a tile in bf16, measured, bench/results/cuda_products_wide.md. Of 8 bits each takes
      * about half of it, and the choice is the same (128 alone: within 1 %; 192 alone: 6 % slower at

@@ -1,5 +1,5 @@
-/* attention_prefill_wgmma_codes.cuh - prompt rows on Hopper over 8-bit pages: how quantized values
- * become the bf16 that the matmuls read.
+/* attention_prefill_wgmma_quantized.cuh - prompt rows on Hopper over 8-bit pages: how quantized
+ * values become the bf16 that the matmuls read.
  *
  * A warpgroup of its own copies quantized values into shared memory and writes them to the stages
  * as bulk copies would have written bf16. A thread converts what it has copied itself, so that its
@@ -9,9 +9,9 @@
  *   copied ahead    K high, V low | V high  | K low of the next block | K high  | V low ...
  *   converted       K low         | K high  | V low                   | V high  | K low of the next block ...
  *
- * Scales stay outside (attention_codes_cuda.cuh): those of keys that no row of the tile sees are
- * zeros, so that their quantized values, which may be anything, count for nothing. Keys that are
- * not there at all are zeros. */
+ * Scales stay outside (attention_quantized_cuda.cuh): those of keys that no row of the tile sees
+ * are zeros, so that their quantized values, which may be anything, count for nothing. Keys that
+ * are not there at all are zeros. */
 #ifndef RP_ATTENTION_ATTENTION_PREFILL_WGMMA_CODES_CUH
 #define RP_ATTENTION_ATTENTION_PREFILL_WGMMA_CODES_CUH
 
@@ -32,7 +32,7 @@ static __device__ __forceinline__ void copy_codes(uint32_t to, const void *from,
 static __device__ __forceinline__ void commit_codes() {
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
-/* Until the oldest half of a plane is there: two more are in flight. */
+/* Waits for the oldest half of a plane: two more stay in flight. */
 static __device__ __forceinline__ void wait_for_codes() {
     static_assert(HALVES == 3, "");
     asm volatile("cp.async.wait_group 2;" ::: "memory");
@@ -66,8 +66,7 @@ template <int D, typename Mask> struct block_source {
     }
 };
 
-/* One of the threads that convert, on a block of keys: they have whole rows of quantized values,
- * one after the other. */
+/* One converting thread's share of a block of keys: consecutive whole rows of quantized values. */
 template <int D, typename Mask, rp_dtype Page> struct code_block {
     static constexpr uint32_t keys = shape<D>::keys, chunks = D / 16, rows = CONVERTING / chunks;
     static constexpr uint32_t copies = keys / rows, half = copies / 2; /* of a thread and plane */
@@ -169,7 +168,7 @@ template <int D, typename Mask, rp_dtype Page> struct code_block {
             }
         }
     }
-    /* Requests the half after those in flight, in the place of the one that was converted last. */
+    /* Issues the copy of the next half into the slot that was converted last. */
     template <uint32_t Plane, uint32_t Half> __device__ __forceinline__ void follow(bool asks) {
         if (asks)
             ask<Plane, Half>(place);

@@ -1,5 +1,5 @@
-/* attention_codes_cuda.cuh - 8-bit pages in kernels whose matmuls are bf16 or f16: how quantized
- * values get there.
+/* attention_quantized_cuda.cuh - 8-bit pages in kernels whose matmuls are bf16 or f16: conversion
+ * of quantized values to the operand type.
  *
  * Every INT8 and FP8 E4M3 number is a bf16 number, so quantized values enter the matmuls exactly,
  * and their scales stay outside: K's multiplies the score, V's the weight. Rounded is what is
