@@ -39,7 +39,7 @@ extern "C" {
 
 struct rp_attention_program; /* attention_program_cuda.h */
 
-/* What all attention operators of a program share. */
+/* Shared by all attention operators of a network. */
 struct rp_attention_cuda_config {
     struct rp_cuda_limits limits;
     struct rp_step_view step;

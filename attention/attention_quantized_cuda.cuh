@@ -24,7 +24,7 @@
 
 #include <cuda_runtime.h>
 
-/* What a kernel is compiled for. */
+/* Page type that a kernel is compiled for. */
 template <rp_dtype Page> struct page_of {
     static constexpr bool has_codes = Page == RP_DTYPE_INT8 || Page == RP_DTYPE_FP8_E4M3;
     static constexpr uint32_t bytes = has_codes ? 1 : 2; /* of an element */

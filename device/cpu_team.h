@@ -20,7 +20,7 @@
 
 struct rp_cpu_team;
 
-/* What a kernel knows of where it runs. */
+/* Execution context of a CPU kernel. */
 struct rp_cpu_worker {
     uint32_t index, count; /* this worker of that many */
     struct rp_cpu_team *team;

@@ -10,7 +10,7 @@
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
-/* What is compiled for sm_90a has Hopper's own instructions: wgmma, bulk tensor copies, clusters. A
+/* Code compiled for sm_90a uses Hopper's own instructions: wgmma, bulk tensor copies, clusters. A
  * kernel that needs them has no body elsewhere; its planning asks the GPU's limits
  * (rp_cuda_has_hopper) and chooses another. */
 #if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)

@@ -34,7 +34,7 @@ static __device__ __forceinline__ float4 rp_norm_values(float4 x, float inverse,
                        rp_norm_value(x.w, inverse, weight.w, weight_offset));
 }
 
-/* What a gate becomes before it is multiplied with its up. */
+/* Activation of a gate, before it is multiplied by its up. */
 static __device__ __forceinline__ float rp_activate(enum rp_activation fn, float x) {
     if (fn == RP_ACTIVATION_SILU)
         return __fdividef(x, 1.0f + expf(-x));

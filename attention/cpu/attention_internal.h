@@ -80,7 +80,7 @@ struct rp_attention_line {
 /* Tokens of one sequence; 0: dead rows. */
 static inline uint64_t rp_attention_item_length(const struct rp_attention_args *args,
                                                 uint32_t token, uint32_t count, bool ask) {
-    /* What a token costs beside its keys, in keys: loading q, storing, dividing. */
+    /* Fixed cost of a token, in units of keys: loading q, storing, dividing. */
     const uint64_t fixed = 8;
     uint64_t length = fixed * count;
     if (!rp_attention_live_row(&args->step, token))

@@ -291,7 +291,7 @@ INLINE void V(block_token)(struct state *states, uint32_t heads, struct span spa
 }
 
 /* Scores of all rows of a piece (token by token, head by head) and the block's keys, LANES keys at
- * a time, so that these stay in the first-level cache. What a row does not see is computed too,
+ * a time, so that these stay in the first-level cache. Masked scores are computed too,
  * within its tile, and overwritten by online_softmax. */
 INLINE void V(score_piece)(const struct state *states, const struct rp_attention_piece *piece,
                            const struct block *block, const uint32_t *positions, uint32_t at,

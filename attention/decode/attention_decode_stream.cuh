@@ -199,7 +199,7 @@ __device__ __forceinline__ rp_attention_plan_row load_row(const decode_args &arg
     return both.row;
 }
 
-/* What all threads of a block know. */
+/* Block-uniform state. */
 struct block_state {
     uint64_t full[2], empty[2]; /* barriers of the exchange buffers: written, read by every warp */
     segment start;

@@ -37,7 +37,7 @@ extern "C" {
 
 struct rp_mask;
 
-/* What a program is checked for. */
+/* Limits that a program is proved for. */
 struct rp_mask_limits {
     uint32_t length; /* positions are below it; at most 2^24 */
     uint32_t heads;  /* query heads */

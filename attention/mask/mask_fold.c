@@ -184,7 +184,7 @@ static float compute_float(enum rp_mask_op op, float a, float b) {
     }
 }
 
-/* What an integer operation with one constant leaves; RP_MASK_NONE: itself. */
+/* Simplifies an integer operation with one constant operand; RP_MASK_NONE: itself. */
 static uint16_t fold_identity(struct fold *f, const struct rp_mask_node *node, uint16_t a,
                               uint16_t b) {
     const struct rp_mask_node *x = &f->nodes[a], *y = &f->nodes[b];

@@ -121,7 +121,7 @@ static __device__ __forceinline__ void load_codes(uint32_t to, const rp_attentio
               is_seen);
 }
 
-/* What this thread has copied, as bf16 and exactly, to where the matmuls read it; scales as they
+/* Converts what this thread has copied to bf16 (exact), where the matmuls read it; scales as they
  * are. */
 template <int D, rp_dtype Page>
 static __device__ __forceinline__ void convert_codes(unsigned char *tile, const unsigned char *from,

@@ -1,5 +1,5 @@
-/* attention_prefill_wgmma_feed.cuh - prompt rows on Hopper: what lies in shared memory, and how it
- * gets there. */
+/* attention_prefill_wgmma_feed.cuh - prompt rows on Hopper: shared memory layout and the
+ * producer. */
 #ifndef RP_ATTENTION_ATTENTION_PREFILL_WGMMA_FEED_CUH
 #define RP_ATTENTION_ATTENTION_PREFILL_WGMMA_FEED_CUH
 

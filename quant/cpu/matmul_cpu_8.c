@@ -168,7 +168,7 @@ struct product {
     size_t ready; /* block of rows that is, SIZE_MAX: none */
 };
 
-/* What a block of rows and panels adds up to. */
+/* Accumulators of a block of rows and panels. */
 union sums {
     float f32[BLOCK_ROWS][SUMS];
     int32_t i32[BLOCK_ROWS][SUMS];

@@ -3,7 +3,7 @@
  * A warp has two outputs of up to eight rows. Lane l reads columns [16 l + 512 j, + 16) of them, j
  * rising from 0, and has a chain sum = fma(x, quantized value, sum) each (INT8 by INT8: exact, in
  * int32); what lies past the end counts as zero. Lanes are added by halves: l and l ^ 16, l ^ 8,
- * ... What a chain is of follows from the matrix alone:
+ * ... The columns of a chain depend on the matrix alone:
  *
  *   W8A16     all of K; the sum * scales[n] (other bits than tensor cores give: a matrix has one family)
  *   W8A8      a segment of K (matmul_cuda.h); the sum * (in_scales[row] * scales[n]), segments added up in rising order

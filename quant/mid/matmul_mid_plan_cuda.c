@@ -6,8 +6,7 @@
 
 #define FLAG_BYTES 16384u /* of the workspace: other kernels' */
 
-/* What a warpgroup stores at a time, where bulk copies can: 32 columns of sums, or all of a gated
- * tile. */
+/* Tensor map of the output. A bulk store covers 32 columns of sums, or all of a gated tile. */
 static int encode_out(struct rp_matmul_mid_args *args, struct rp_error *err) {
     uint32_t element = args->gated ? 2 : 4;
     args->boxes = (args->out_stride * element) % 16 == 0 && (uintptr_t)args->out % 16 == 0 &&

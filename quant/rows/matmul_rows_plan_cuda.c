@@ -63,7 +63,7 @@ static void split_segments(struct rp_matmul_rows_args *args) {
     args->part_blocks = split ? args->segment_blocks : args->blocks;
 }
 
-/* What is whose; segment: units of K. */
+/* Assignment of work; segment: units of K. */
 static void cut(struct rp_matmul_rows_args *args, const struct rp_matmul_cuda *op,
                 uint32_t segment) {
     args->gated = op->gated;

@@ -18,7 +18,7 @@
  * Work is a list of (tile, K segment), tile-major. In ORDER_RUNS each block takes an equal,
  * contiguous run of it. A tile that is split belongs to the block with its segment 0; the blocks
  * after it do their part of the tile first and leave each segment in shares[block], so the owner,
- * which comes to the tile last, finds them there and adds them in order.
+ * which computes the tile last, finds them there and adds them in order.
  *
  * 8-bit quantized values lie as half as many bf16 would: boxes, stages and work are the same. A
  * segment's sum becomes a float where it is complete, by the scales of its row and its weight;

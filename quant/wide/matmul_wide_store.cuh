@@ -145,7 +145,7 @@ __device__ __forceinline__ void stage_f32(uint32_t to, uint32_t thread, const fl
     }
 }
 
-/* What a bulk copy cannot do: rows past the live ones, odd strides, adding to what is there. */
+/* Epilogue without bulk copies: rows past the live ones, odd strides, adding to what is there. */
 template <uint32_t BYTES, bool BF16>
 __device__ __forceinline__ void store_box(const rp_matmul_wide_args &args, uint32_t from,
                                           uint32_t thread, uint32_t col, uint32_t token,
