@@ -367,8 +367,8 @@ static int fill_args(struct rp_matmul_tc_args *args, const struct rp_matmul_cuda
     args->shared_most = op->limits.shared_bytes_block;
     if (lay_out(args, op) != RP_OK)
         return rp_error_set(err, RP_STATUS_RANGE,
-                            "product (%u, %u): no room for two stages in %u bytes", w->rows,
-                            w->cols, tile->shared_bytes);
+                            "GEMM (%u, %u): no room for two stages in %u bytes", w->rows, w->cols,
+                            tile->shared_bytes);
     bool one_segment = op->gated || tile->tokens * tile->rows > 128 * 192;
     if (args->segments > 1 && one_segment && !args->tile.partials)
         return rp_error_set(err, RP_STATUS_UNSUPPORTED, "tiles of %u x %u take one segment",
@@ -393,7 +393,7 @@ int rp_matmul_cuda_plan_tile(const struct rp_matmul_cuda *op, const struct rp_ma
     /* The arena aligns to 16 bytes, tensor maps want 64. */
     unsigned char *bytes = rp_arena_alloc(memory, sizeof(struct rp_matmul_tc_args) + 64);
     if (!bytes)
-        return rp_error_set(err, RP_STATUS_NO_MEMORY, "no memory for the arguments of a product");
+        return rp_error_set(err, RP_STATUS_NO_MEMORY, "no memory for the arguments of a GEMM");
     struct rp_matmul_tc_args *args = (void *)RP_ALIGN_UP((uintptr_t)bytes, 64);
     int status = fill_args(args, op, tile, segment, err);
     if (status != RP_OK)
@@ -445,7 +445,7 @@ int rp_matmul_cuda_plan(const struct rp_matmul_cuda *op, struct rp_arena *memory
     }
     struct rp_matmul_cuda *args = rp_arena_alloc(memory, sizeof *args);
     if (!args)
-        return rp_error_set(err, RP_STATUS_NO_MEMORY, "no memory for the arguments of a product");
+        return rp_error_set(err, RP_STATUS_NO_MEMORY, "no memory for the arguments of a GEMM");
     *args = *op;
     *out_launch = (struct rp_cuda_launch){"matmul_generic", rp_matmul_generic_cuda_run, args};
     return RP_OK;

@@ -112,7 +112,7 @@ static int check_8(const struct rp_matrix *matrix, struct rp_error *err) {
     bool channels = matrix->scale_kind == RP_SCALE_TENSOR || matrix->scale_kind == RP_SCALE_CHANNEL;
     if (!channels && (matrix->scale_kind != RP_SCALE_BLOCK_128 || matrix->dtype == RP_DTYPE_INT8))
         return rp_error_set(err, RP_STATUS_UNSUPPORTED,
-                            "the CPU has no product for %s with these scales; per tensor and per "
+                            "the CPU has no GEMM for %s with these scales; per tensor and per "
                             "channel work, for fp8 blocks of 128 x 128, too",
                             rp_dtype_name(matrix->dtype));
     if (matrix->cols > RP_INT8_COLS_MAX)
@@ -128,7 +128,7 @@ static int check_type(const struct rp_matrix *matrix, struct rp_error *err) {
     if (matrix->dtype == RP_DTYPE_INT8 || matrix->dtype == RP_DTYPE_FP8_E4M3)
         return check_8(matrix, err);
     return rp_error_set(err, RP_STATUS_UNSUPPORTED,
-                        "the CPU has products for f32, bf16, int8 and fp8 only");
+                        "the CPU has GEMMs for f32, bf16, int8 and fp8 only");
 }
 
 int rp_matrix_prepare_cpu(struct rp_matrix *matrix, enum rp_cpu_isa isa, struct rp_error *err) {

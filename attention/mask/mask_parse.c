@@ -244,7 +244,7 @@ static bool arguments(struct parser *p, const char *name, uint32_t min, uint32_t
                 return false;
             args->node[args->count++] = node;
         } while (is(p, ","));
-        if (!expect(p, ")", "behind the arguments"))
+        if (!expect(p, ")", "after the arguments"))
             return false;
     }
     if (args->count >= min && args->count <= max)
@@ -325,7 +325,7 @@ static uint16_t name(struct parser *p) {
     uint32_t column = p->word.column;
     const struct rp_mask_block *named = find_block(&p->word);
     if (named && named->is_rule)
-        return fail(p, column, "put it behind a `;`, as in `causal; soft_cap(50)`",
+        return fail(p, column, "put it after a `;`, as in `causal; soft_cap(50)`",
                     "%s is a score rule, a clause of its own", named->name);
     if (named)
         return block(p, named);
@@ -384,7 +384,7 @@ static uint16_t primary(struct parser *p) {
         return fail(p, p->word.column, "a name, a number or a bracket is expected here",
                     "an expression is missing, found %s", shown(p, word));
     uint16_t node = expression(p);
-    return node != RP_MASK_NONE && expect(p, ")", "behind the expression") ? node : RP_MASK_NONE;
+    return node != RP_MASK_NONE && expect(p, ")", "after the expression") ? node : RP_MASK_NONE;
 }
 
 static uint16_t unary(struct parser *p) {
@@ -501,7 +501,7 @@ static void param(struct parser *p) {
     struct rp_mask_param made = {.min = 0, .max = RP_MASK_PARAM_DEFAULT};
     advance(p);
     uint32_t column = p->word.column;
-    if (!param_name(p, made.name) || !expect(p, "=", "behind the parameter's name") ||
+    if (!param_name(p, made.name) || !expect(p, "=", "after the parameter's name") ||
         !signed_int(p, "the value", &made.value))
         return;
     if (take(p, "in") && (!signed_int(p, "the least value", &made.min) ||
@@ -553,7 +553,7 @@ static void clause(struct parser *p) {
         param(p);
     } else if (is(p, "score")) {
         advance(p);
-        if (expect(p, "=", "behind score"))
+        if (expect(p, "=", "after score"))
             rule(p, column, NULL);
     } else if (named && named->is_rule) {
         rule(p, column, named);

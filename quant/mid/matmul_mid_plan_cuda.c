@@ -141,7 +141,7 @@ int rp_matmul_mid_plan_tile(const struct rp_matmul_cuda *op, const struct rp_mat
     /* The arena aligns to 16 bytes, tensor maps want 64. */
     unsigned char *bytes = rp_arena_alloc(memory, sizeof(struct rp_matmul_mid_args) + 64);
     if (!bytes)
-        return rp_error_set(err, RP_STATUS_NO_MEMORY, "no memory for the arguments of a product");
+        return rp_error_set(err, RP_STATUS_NO_MEMORY, "no memory for the arguments of a GEMM");
     struct rp_matmul_mid_args *args = (void *)RP_ALIGN_UP((uintptr_t)bytes, 64);
     memset(args, 0, sizeof *args);
     args->live = op->rows.rows == RP_ROWS_TOKEN ? &counts->token_count : &counts->logit_row_count;
@@ -155,7 +155,7 @@ int rp_matmul_mid_plan_tile(const struct rp_matmul_cuda *op, const struct rp_mat
     args->tile.early = tile->early ? tile->early : UINT32_MAX;
     if (op->rows.max_rows > tile->tokens || lay_out(args, op, segment) != RP_OK ||
         lay_out_sums(args, op, out_partials) != RP_OK || rp_matmul_mid_cuda_prepare(args) != RP_OK)
-        return rp_error_set(err, RP_STATUS_UNSUPPORTED, "product (%u, %u): not in tiles of %u x %u",
+        return rp_error_set(err, RP_STATUS_UNSUPPORTED, "GEMM (%u, %u): not in tiles of %u x %u",
                             w->rows, w->cols, tile->rows, tile->tokens);
     int status = rp_matmul_cuda_encode_weights(&args->weight_map, w, op->gated, tile->rows, err);
     if (status == RP_OK)

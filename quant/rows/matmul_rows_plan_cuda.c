@@ -184,7 +184,7 @@ int rp_matmul_cuda_plan_rows(const struct rp_matmul_cuda *op, uint32_t segment,
     RP_ASSERT(!op->gated || (!op->bias && !op->accumulate && op->out.dtype == RP_DTYPE_BF16));
     unsigned char *bytes = rp_arena_alloc(memory, sizeof(struct rp_matmul_rows_args) + 64);
     if (!bytes)
-        return rp_error_set(err, RP_STATUS_NO_MEMORY, "no memory for the arguments of a product");
+        return rp_error_set(err, RP_STATUS_NO_MEMORY, "no memory for the arguments of a GEMM");
     struct rp_matmul_rows_args *args = (void *)RP_ALIGN_UP((uintptr_t)bytes, 64);
     memset(args, 0, sizeof *args);
     args->live = op->rows.rows == RP_ROWS_TOKEN ? &counts->token_count : &counts->logit_row_count;
@@ -205,10 +205,11 @@ int rp_matmul_cuda_plan_rows(const struct rp_matmul_cuda *op, uint32_t segment,
     args->quantizes = makes_codes(op) && !op->norm.weight;
     cut(args, op, segment);
     if (args->gated && args->dtype != RP_DTYPE_BF16 && args->segment_blocks < args->blocks)
-        return rp_error_set(err, RP_STATUS_UNSUPPORTED, "gated products of codes take one segment");
+        return rp_error_set(err, RP_STATUS_UNSUPPORTED,
+                            "gated GEMMs of quantized values need a single segment");
     if (lay_out(args, op) != RP_OK)
-        return rp_error_set(err, RP_STATUS_RANGE, "product (%u, %u): no room for two stages",
-                            w->rows, w->cols);
+        return rp_error_set(err, RP_STATUS_RANGE, "GEMM (%u, %u): no room for two stages", w->rows,
+                            w->cols);
     int status = encode_maps(args, op, err);
     if (status == RP_OK && rp_matmul_rows_cuda_prepare(args) != RP_OK)
         status =

@@ -98,7 +98,7 @@ int rp_matmul_wide_cuda_plan(const struct rp_matmul_cuda *op, uint32_t cols, uin
     /* The arena aligns to 16 bytes, tensor maps want 64. */
     unsigned char *bytes = rp_arena_alloc(memory, sizeof(struct rp_matmul_wide_args) + 64);
     if (!bytes)
-        return rp_error_set(err, RP_STATUS_NO_MEMORY, "no memory for the arguments of a product");
+        return rp_error_set(err, RP_STATUS_NO_MEMORY, "no memory for the arguments of a GEMM");
     struct rp_matmul_wide_args *args = (void *)RP_ALIGN_UP((uintptr_t)bytes, 64);
     memset(args, 0, sizeof *args);
     int status = fill_args(args, op, cols ? cols : choose(op), segment, err);
