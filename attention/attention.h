@@ -1,10 +1,10 @@
 /* attention.h - softmax(q k^T * scale) v over a paged cache, causal, with an optional window.
  *
  * One (token, query head) reads the keys [first, position] of its sequence through the slot's page
- * table; first = window ? max(0, position + 1 - window) : 0. Query head h uses KV head
- * h / (heads / kv_heads). Scores, softmax and sums are f32; K and V are read in the page's type.
- * The order over keys depends only on the position and the window: the result is bit-equal for decode,
- * prefill, any chunk and any batch. Dead rows (padding, finished slots) write nothing.
+ * table; first = window ? max(0, position + 1 - window) : 0. Query head h uses KV head h / (heads /
+ * kv_heads). Scores, softmax and sums are f32; K and V are read in the page's type. The order over
+ * keys depends only on the position and the window: the result is bit-equal for decode, prefill,
+ * any chunk and any batch. Dead rows (padding, finished slots) write nothing.
  * Thread: the workers of one job; scalar truth in attention_cpu.c, fast variants beside it. */
 #ifndef RP_ATTENTION_ATTENTION_H
 #define RP_ATTENTION_ATTENTION_H
@@ -26,8 +26,8 @@ struct rp_attention_args {
     uint32_t heads, kv_heads, head_dim, layer, window;
     float scale;
     float soft_cap; /* scores become soft_cap * tanh(score / soft_cap); 0: as they are */
-    /* A program of this layer (rp_mask_at_layer) that says more than causal, a window and a cap: those are not read
-     * then. NULL: none. Parameters: those of the row's slot. Borrowed. */
+    /* A program of this layer (rp_mask_at_layer) that says more than causal, a window and a cap:
+     * those are not read then. NULL: none. Parameters: those of the row's slot. Borrowed. */
     const struct rp_mask *mask;
 };
 
@@ -36,7 +36,7 @@ typedef void (*rp_attention_fn)(const struct rp_attention_args *args,
 
 void rp_attention_scalar(const struct rp_attention_args *args, const struct rp_cpu_worker *worker);
 
-/* The kernel for these pages and head dim; never NULL (scalar behind everything). */
+/* The kernel for these pages and head dim; never NULL (scalar is the fallback). */
 rp_attention_fn rp_attention_select(enum rp_cpu_isa isa, const struct rp_kv_layout *kv);
 
 struct rp_kv_write_args {

@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-/* Places `bytes` behind what is there; base NULL: counting. */
+/* Places `bytes` after what is there; base NULL: counting. */
 static void *carve(unsigned char *base, size_t *used, size_t bytes) {
     void *at = base ? base + *used : NULL;
     *used += RP_ALIGN_UP(bytes, 256);
@@ -104,7 +104,7 @@ static int check_config(const struct rp_attention_cuda_config *config, struct rp
     return RP_OK;
 }
 
-/* One more launch for each program's class, behind the planner's. */
+/* One more launch for each program's class, after the planner's. */
 static int plan_programs(const struct rp_attention_cuda_config *config, struct rp_arena *memory,
                          const struct rp_attention_plan_cuda *plan, struct rp_cuda_launch *out,
                          uint32_t *out_count, struct rp_error *err) {
@@ -132,7 +132,7 @@ static int plan_programs(const struct rp_attention_cuda_config *config, struct r
             .stamp = stamp};
         args->program = config->programs[i];
         args->dependent_launch = config->limits.dependent_launch;
-        /* A warp takes a row or tile. */
+        /* One warp per row or tile. */
         args->blocks = RP_MIN(RP_CEIL_DIV(items, RP_ATTENTION_PLAN_PROGRAM_THREADS / 32),
                               config->limits.sm_count);
         out[(*out_count)++] =

@@ -1,15 +1,15 @@
-/* attention_internal_cuda.h - what the CUDA attention kernels share: the plan, the workspace, and the
- * launchers that rp_attention_cuda_lower chooses from.
+/* attention_internal_cuda.h - what the CUDA attention kernels share: the plan, the workspace, and
+ * the launchers that rp_attention_cuda_lower chooses from.
  *
- * The plan is written on the device once per forward graph, from the live rows, one for each mask class
- * (distinct window), and read by every layer:
+ * The plan is written on the device once per forward graph, from the live rows, one for each mask
+ * class (distinct window), and read by every layer:
  *
  *   head     how long the lists are
  *   decode   one entry per live decode row; their splits form one line, row by row, in each row KV head by
  *            KV head, in each head split by split. A block takes an equal part of the line.
  *   tiles    prompt rows cut into tiles of queries, those that see most keys first
  *
- * A program's class has more, from a kernel of its own behind that one (attention_plan_program.cuh):
+ * A program's class has more, from a kernel of its own after that one (attention_plan_program.cuh):
  *
  *   units    of each decode row the units of RP_ATTENTION_SPLIT keys that are not skipped, in rising order: index * 2,
  *            plus 1 where the pairs must be asked. The row's keys are numbered in this list's order, without gaps:
@@ -30,14 +30,14 @@
 extern "C" {
 #endif
 
-/* A decode row has at most this many splits: when it sees more keys than a split's times this,
- * its splits double until it fits. Where they lie depends on the row's position and window alone. One
+/* A decode row has at most this many splits: when it sees more keys than a split's times this, its
+ * splits double until it fits. Where they lie depends on the row's position and window alone. One
  * more, because a window may begin inside a split. */
 #define RP_ATTENTION_SPLITS     16u
 #define RP_ATTENTION_SPLITS_MAX (RP_ATTENTION_SPLITS + 1u)
 
-/* Keys of a decode row's shortest splits: of pages of 8 bits twice as many, which are as many bytes. A program's are
- * RP_ATTENTION_SPLIT always, as its units. */
+/* Keys of a decode row's shortest splits: of 8-bit pages twice as many, which are as many
+ * bytes. A program's are RP_ATTENTION_SPLIT always, as its units. */
 #define RP_ATTENTION_SHORTEST_SPLIT(page)                                                          \
     ((page) == RP_DTYPE_INT8 || (page) == RP_DTYPE_FP8_E4M3 ? 2 * RP_ATTENTION_SPLIT               \
                                                             : RP_ATTENTION_SPLIT)
@@ -88,8 +88,8 @@ struct rp_attention_cuda_workspace {
     uint32_t row_capacity, tile_capacity;
     uint32_t unit_capacity, block_words; /* of the longest sequence */
     uint32_t *arrivals; /* (row_capacity, kv_heads) splits of a decode row that are done */
-    uint32_t
-        *claims; /* (RP_ATTENTION_CLAIMS) for kernels that claim work: [0] decode, [1] prefill */
+    /* (RP_ATTENTION_CLAIMS) for kernels that claim work: [0] decode, [1] prefill */
+    uint32_t *claims;
     float *partials; /* decode's unmerged splits: (blocks, slots, partial) */
     uint32_t partial_blocks;
 };
@@ -116,10 +116,11 @@ struct rp_attention_cuda_args {
     const struct rp_attention_program *program; /* whose kernels are launched; NULL: built in */
 };
 
-/* Decode rows: pages of bf16 or 8 bits of at least 16 tokens, head dim 64, 96, 128 or 256, groups up to 16. */
+/* Decode rows: pages of bf16 or 8 bits of at least 16 tokens, head dim 64, 96, 128 or 256, groups
+ * up to 16. */
 bool rp_attention_decode_cuda_supports(const struct rp_attention_cuda_config *config);
 int rp_attention_decode_cuda_run(const void *args, struct CUstream_st *stream);
-/* Its parts for pages of 8 bits, in files of their own. */
+/* Its parts for 8-bit pages, in files of their own. */
 int rp_attention_decode_int8_cuda_run(const struct rp_attention_cuda_args *args,
                                       struct CUstream_st *stream);
 int rp_attention_decode_fp8_cuda_run(const struct rp_attention_cuda_args *args,
@@ -128,15 +129,16 @@ int rp_attention_decode_fp8_cuda_run(const struct rp_attention_cuda_args *args,
 uint32_t rp_attention_decode_cuda_blocks(const struct rp_attention_cuda_config *config);
 size_t rp_attention_decode_cuda_partial_floats(const struct rp_attention_cuda_config *config);
 
-/* Prompt rows. tile: queries of one tile of the plan; it depends on the sizes alone, not on the bucket. */
+/* Prompt rows. tile: queries of one tile of the plan; it depends on the sizes alone, not on the
+ * bucket. */
 bool rp_attention_prefill_cuda_supports(const struct rp_attention_cuda_config *config);
 uint32_t rp_attention_prefill_cuda_tile(const struct rp_attention_cuda_config *config);
-/* Whether Hopper's kernel takes them. */
+/* Whether Hopper's kernel supports these sizes. */
 bool rp_attention_prefill_cuda_has_wgmma(const struct rp_attention_cuda_config *config);
 /* Keys of one block. */
 uint32_t rp_attention_prefill_cuda_keys(const struct rp_attention_cuda_config *config);
 int rp_attention_prefill_cuda_run(const void *args, struct CUstream_st *stream);
-/* Its parts by mma.sync for pages of 8 bits, in files of their own. */
+/* Its parts by mma.sync for 8-bit pages, in files of their own. */
 int rp_attention_prefill_int8_cuda_run(const struct rp_attention_cuda_args *args,
                                        struct CUstream_st *stream);
 int rp_attention_prefill_fp8_cuda_run(const struct rp_attention_cuda_args *args,
@@ -156,7 +158,7 @@ int rp_attention_plan_cuda_run(const void *args, struct CUstream_st *stream);
 
 #define RP_ATTENTION_PLAN_PROGRAM_THREADS 256u
 
-/* The lists of one program's class, behind the planner. */
+/* The lists of one program's class, after the planner. */
 struct rp_attention_plan_program_args {
     struct rp_step_view step;
     struct rp_attention_cuda_plan_view plan;

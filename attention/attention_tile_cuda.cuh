@@ -1,5 +1,5 @@
-/* attention_tile_cuda.cuh - what the prompt kernels share: which queries a tile holds, which keys they see,
- * and the step of the online softmax. */
+/* attention_tile_cuda.cuh - what the prompt kernels share: which queries a tile holds, which keys
+ * they see, and the step of the online softmax. */
 #ifndef RP_ATTENTION_ATTENTION_TILE_CUDA_CUH
 #define RP_ATTENTION_ATTENTION_TILE_CUDA_CUH
 
@@ -10,7 +10,7 @@
 
 #include <math.h>
 
-/* The kernel of Hopper, behind rp_attention_prefill_cuda_*: the same contract. */
+/* Hopper's kernel, called through rp_attention_prefill_cuda_*: same contract. */
 bool rp_attention_prefill_wgmma_cuda_supports(const rp_attention_cuda_config *config);
 uint32_t rp_attention_prefill_wgmma_cuda_tile(const rp_attention_cuda_config *config);
 uint32_t rp_attention_prefill_wgmma_cuda_keys(const rp_attention_cuda_config *config);
@@ -98,7 +98,7 @@ static __device__ __forceinline__ bool pairs_are_aligned(const rp_attention_args
 struct softmax_state {
     float max[2], sum[2]; /* sum: of this lane's columns only */
     uint32_t position[2], first[2];
-    uint32_t head[2]; /* for programs that ask */
+    uint32_t head[2]; /* read only by programs that use h */
 };
 
 /* Nothing seen yet. row: the first of the thread's two, in the tile. */
@@ -134,8 +134,8 @@ template <int N> static __device__ __forceinline__ void cap_scores(float (&s)[N]
             s[n][i] = rp_tanh(s[n][i] * in);
 }
 
-/* log2 e * cap * tanh(score * scale / cap), as a polynomial of the score where that is small: no offset is needed where
- * 2^ of the largest and of the smallest lie far within f32. */
+/* log2 e * cap * tanh(score * scale / cap), as a polynomial of the score where that is small: no
+ * offset is needed where 2^ of the largest and of the smallest lie far within f32. */
 struct capped_powers {
     float a[5];      /* score * (a[0] + a[1] score^2 + ... + a[4] score^8) */
     float small;     /* below it */
@@ -175,7 +175,7 @@ static __device__ __forceinline__ void bounded_weights(float (&s)[N][4], softmax
     }
 }
 
-/* full: every pair meets. Which way a score takes decides nothing but the time. */
+/* full: every pair is visible. The branch affects only speed. */
 template <int N>
 static __device__ __forceinline__ void bounded_step(float (&s)[N][4], softmax_state &state,
                                                     uint32_t key, bool full,
@@ -197,7 +197,7 @@ static __device__ __forceinline__ void bounded_step(float (&s)[N][4], softmax_st
 #define BLOCK_IS_PARTIAL 1u
 #define BLOCK_IS_LAST    2u
 
-/* A block of a program: its rules, then its mask where not every pair meets. */
+/* A block under a mask program: score rules, then the mask where some pairs are masked. */
 template <typename Mask, int N>
 static __device__ __forceinline__ void
 apply_program(float (&s)[N][4], const softmax_state &state, const prefill_tile &tile, uint32_t key,
@@ -219,7 +219,7 @@ apply_program(float (&s)[N][4], const softmax_state &state, const prefill_tile &
     }
     if (!is_partial)
         return;
-    /* A causal program says itself that there is nothing behind q. */
+    /* A causal program masks keys after q itself. */
     auto is_seen = [&](int i, uint32_t kv) {
         return (Mask::is_causal || kv < tile.key_end) &&
                Mask::sees(state.position[i / 2], kv, state.head[i / 2], params);

@@ -1,10 +1,12 @@
-/* kv_write_cuda.cu - K and V into pages: alone, and as the last part of everything behind the qkv product.
+/* kv_write_cuda.cu - K and V into pages: alone, and as the last part of everything after the qkv
+ * matmul.
  *
  * One warp computes one head of one token: few tokens still give many warps, and the chain of loads
- * (row, slot, page) is as short as it can be. Of many tokens it computes several heads (qkv_post_many_kernel).
+ * (row, slot, page) is as short as it can be. Of many tokens it computes several heads
+ * (qkv_post_many_kernel).
  *
- * In pages of 8 bits the warp has a whole row, and so its largest value: codes and scale are made of the f32 values,
- * with no other rounding, and are the CPU's bit for bit. */
+ * In 8-bit pages the warp has a whole row, and so its largest value: quantized values and scale are
+ * made of the f32 values, with no other rounding, and are the CPU's bit for bit. */
 #include "attention/attention_cuda.h"
 
 #include "device/cuda_vector.cuh"
@@ -23,7 +25,7 @@ struct kv_place {
     uint32_t in_page;
 };
 
-/* The scale of a token's codes, by one lane of its warp. */
+/* Stores the scale of a token's quantized row, one lane per warp. */
 static __device__ __forceinline__ void store_scale(const rp_kv_layout &kv, const kv_place &place,
                                                    float scale) {
     if (threadIdx.x % 32 == 0)
@@ -48,7 +50,7 @@ static __device__ __forceinline__ kv_place kv_find(const rp_step_view &step, con
     return place;
 }
 
-/* CODES: pages of 8 bits. */
+/* CODES: 8-bit pages. */
 template <bool CODES>
 static __global__ void __launch_bounds__(WARPS * 32)
     kv_write_kernel(const __grid_constant__ rp_kv_write_cuda args) {
@@ -135,8 +137,8 @@ static __device__ __forceinline__ void load_angles(four_angles (&angles)[QUADS],
     }
 }
 
-/* Pairs are half a head apart, in two lanes. Quads of a head of one quad a lane meet by shuffles, others
- * in shared memory. */
+/* Pairs are half a head apart, in two lanes. Quads of a head of one quad a lane meet by shuffles,
+ * others in shared memory. */
 template <bool VEC, int QUADS>
 static __device__ __forceinline__ void rotate(head_columns<QUADS> &head,
                                               const four_angles (&angles)[QUADS], float *shared,
@@ -178,7 +180,7 @@ norm_head(head_columns<QUADS> &head, const float4 (&weight)[QUADS], const rp_qkv
         head.x[i] = rp_norm_values(head.x[i], inverse, weight[i], args.weight_offset);
 }
 
-/* The warp's row of K or V as codes; columns past the head are zeros. */
+/* The warp's row of K or V as quantized values; columns past the head are zeros. */
 template <bool VEC, int QUADS>
 static __device__ __forceinline__ void store_codes(const rp_kv_layout &kv, const kv_place &place,
                                                    head_columns<QUADS> &head, uint32_t lane) {
@@ -286,8 +288,9 @@ static __global__ void __launch_bounds__(WARPS * 32, VEC &&QUADS == 1 ? 12 : 8)
     }
 }
 
-/* The same of many tokens: bytes under way are what counts. A warp has several heads of a token, all asked for at once
- * and together with where the token belongs, and its angles are loaded once. */
+/* The same of many tokens: bytes in flight are what counts. A warp has several heads of a token,
+ * all requested at once and together with where the token belongs, and its angles are loaded
+ * once. */
 template <bool CODES>
 static __global__ void __launch_bounds__(WARPS * 32, 8)
     qkv_post_many_kernel(const __grid_constant__ rp_qkv_post_cuda args) {

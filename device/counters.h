@@ -1,7 +1,9 @@
-/* counters.h - what a device's hardware counts of itself over some seconds (PM sampling of CUPTI on CUDA).
+/* counters.h - what a device's hardware counts of itself over some seconds (PM sampling of CUPTI on
+ * CUDA).
  *
- * The whole device is counted, whoever uses it. Nothing is serialized, and no kernel is touched: the hardware writes a
- * sample at every interval, a thread of the host reads them. Nothing of the library is loaded before the first call. */
+ * The whole device is counted, whoever uses it. Nothing is serialized, and no kernel is touched:
+ * the hardware writes a sample at every interval, a thread of the host reads them. Nothing of the
+ * library is loaded before the first call. */
 #ifndef RP_DEVICE_COUNTERS_H
 #define RP_DEVICE_COUNTERS_H
 
@@ -44,7 +46,7 @@ struct rp_device_counters {
 
 #define RP_DEVICE_COUNTERS_SECONDS_MAX     10.0
 #define RP_DEVICE_COUNTERS_SAMPLES_MAX     100000u /* longer intervals where there would be more */
-#define RP_DEVICE_COUNTERS_INTERVAL_US_MIN 100u    /* a sample takes 80 us of a processor */
+#define RP_DEVICE_COUNTERS_INTERVAL_US_MIN 100u    /* a sample costs 80 us of CPU time */
 #define RP_DEVICE_COUNTERS_INTERVAL_US_MAX 100000u
 
 struct rp_device_counter_options {
@@ -53,9 +55,10 @@ struct rp_device_counter_options {
 };
 
 struct rp_device_counting {
-    /* Any thread but the engine's: blocks as long as it counts, and some 100 ms more. One at a time in a process, and
-     * not beside a profile (device/profiler.h). NOT_FOUND: no library; UNSUPPORTED: refused, or one that is not known
-     * (err says what to do); IN_USE: another call or a profile is under way; NO_MEMORY; DEVICE: failed on the way. */
+    /* Any thread but the engine's: blocks as long as it counts, and some 100 ms more. One at a time
+     * in a process, and not beside a profile (device/profiler.h). NOT_FOUND: no library;
+     * UNSUPPORTED: refused, or one that is not known (err says what to do); IN_USE: another call or
+     * a profile is in flight; NO_MEMORY; DEVICE: failed on the way. */
     int (*measure)(struct rp_device *device, const struct rp_device_counter_options *options,
                    struct rp_device_counters *out, struct rp_error *err);
 };

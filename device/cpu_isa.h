@@ -5,7 +5,8 @@
 /* Ordered: each includes the ones before it. */
 enum rp_cpu_isa { RP_ISA_SCALAR, RP_ISA_AVX2, RP_ISA_AVX512, RP_ISA_AVX512_BF16 };
 
-/* What this processor has. REPRISE_CPU_ISA=scalar|avx2|avx512|avx512_bf16 can only lower it. */
+/* Instruction set of this processor.
+ * REPRISE_CPU_ISA=scalar|avx2|avx512|avx512_bf16 can only lower it. */
 enum rp_cpu_isa rp_cpu_isa_detect(void);
 const char *rp_cpu_isa_name(enum rp_cpu_isa isa);
 

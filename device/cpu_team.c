@@ -6,11 +6,11 @@
  *   finished    advanced by the stream thread per job;    waited on by the owner
  *
  * All workers take the jobs from the same queue by counting; a barrier at the end of each job keeps
- * them in step, so a queue entry is free again once its job is completed. Jobs behind `handed` wait for their owner to
- * run them; the owner does so only when all that were handed over are completed, and hands over all at once: so there
- * is one worker 0 at any time, and jobs are in order. The barrier's phase
- * counter is sense reversal with more than two senses: a worker waits for it to differ from what it
- * read before it arrived. */
+ * them in step, so a queue entry is free again once its job is completed. Jobs after `handed` wait
+ * for their owner to run them; the owner does so only when all that were handed over are completed,
+ * and hands over all at once: so there is one worker 0 at any time, and jobs are in order. The
+ * barrier's phase counter is sense reversal with more than two senses: a worker waits for it to
+ * differ from what it read before it arrived. */
 #include "device/cpu_team.h"
 
 #include "base/clock.h"
@@ -54,8 +54,9 @@ struct queued_job {
 };
 
 struct team_thread {
-    /* Parts of this worker's share that somebody has begun, by turns of operators: while one counter is in use, its
-     * worker sets the other one, which nobody has looked at since the last barrier, back for the operator to come. */
+    /* Parts of this worker's share that somebody has begun, by turns of operators: while one
+     * counter is in use, its worker sets the other one, which nobody has looked at since the last
+     * barrier, back for the operator to come. */
     _Alignas(RP_CACHE_LINE) _Atomic uint32_t begun[2];
     uint32_t turn; /* its worker only */
     struct rp_cpu_worker worker;
@@ -153,8 +154,9 @@ static inline bool gate_passed(struct gate *gate, uint32_t seen) {
     return atomic_load_explicit(&gate->word, memory_order_acquire) != seen;
 }
 
-/* Moves the counter on to `value`; one thread at a time does so. Sequentially consistent against the sleeper's count:
- * either the sleeper's last look at the word sees this step, or this load sees the sleeper. */
+/* Moves the counter on to `value`; one thread at a time does so. Sequentially consistent against
+ * the sleeper's count: either the sleeper's last look at the word sees this step, or this load sees
+ * the sleeper. */
 static void gate_open(struct gate *gate, uint32_t value) {
     atomic_store_explicit(&gate->word, value, memory_order_seq_cst);
     if (atomic_load_explicit(&gate->sleepers, memory_order_seq_cst) != 0)
@@ -235,7 +237,8 @@ bool rp_cpu_parts_next(struct rp_cpu_parts *parts, size_t *out_begin, size_t *ou
     do {
         struct rp_cpu_worker owner = {.index = parts->owner, .count = worker->count};
         rp_cpu_share(&owner, parts->items, parts->unit, &begin, &end);
-        /* relaxed: only who gets which part is decided here; the barriers publish what was computed. */
+        /* relaxed: only who gets which part is decided here; the barriers publish what was
+         * computed. */
         begin += parts->grain *
                  atomic_fetch_add_explicit(&worker->team->threads[parts->owner].begun[parts->set],
                                            1, memory_order_relaxed);
@@ -406,7 +409,7 @@ fail_handed:
 void rp_cpu_team_destroy(struct rp_cpu_team *team) {
     if (!team)
         return;
-    /* A place in the queue for the job that says leave. */
+    /* A queue slot for the job that ends the thread. */
     if (team->submit_count >= QUEUE_JOBS)
         rp_cpu_team_wait(team, team->submit_count - QUEUE_JOBS + 1, NO_DEADLINE);
     enqueue(team, NULL, NULL, 0);

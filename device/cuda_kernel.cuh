@@ -10,9 +10,9 @@
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
-/* What is compiled for sm_90a has Hopper's own instructions: wgmma, bulk tensor copies, clusters. A kernel
- * that needs them has no body elsewhere; its planning asks the card's limits (rp_cuda_has_hopper) and chooses
- * another. */
+/* Code compiled for sm_90a uses Hopper's own instructions: wgmma, bulk tensor copies, clusters. A
+ * kernel that needs them has no body elsewhere; its planning asks the GPU's limits
+ * (rp_cuda_has_hopper) and chooses another. */
 #if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #define RP_CUDA_HOPPER 1
 #else
@@ -22,9 +22,10 @@
 #ifndef __CUDACC_RTC__
 /* Launches with the attribute that makes rp_pdl_* mean something; without it they do nothing.
  *
- * Every kernel asks for the largest share of shared memory: a multiprocessor that must change the split
- * between L1 and shared memory first runs empty, and the next product is not prefetched beside a kernel that
- * holds another split (products of 32 rows with small kernels between them: 4.24 ms, not 6.1).
+ * Every kernel requests the largest share of shared memory: a multiprocessor that must change the
+ * split between L1 and shared memory first runs empty, and the next GEMM is not prefetched
+ * beside a kernel that holds another split (GEMMs of 32 rows with small kernels between them:
+ * 4.24 ms, not 6.1).
  *
  * cluster: blocks of a cluster, along x. args: the kernel's one argument, which is copied. */
 static inline int rp_cuda_start(const void *kernel, dim3 grid, dim3 block, size_t shared_bytes,

@@ -1,22 +1,25 @@
-/* cuda_launch.h - what a CUDA kernel looks like to the lowering: a name, a function, frozen arguments.
+/* cuda_launch.h - what a CUDA kernel looks like to the lowering: a name, a function, frozen
+ * arguments.
  *
- * Every launcher has the form `int run(const void *args, stream)` and returns a cudaError_t (0: fine). It
- * only launches: no allocation, no synchronization, nothing that a stream capture forbids. The same
- * function runs while a graph is captured and, eagerly, without one: so both give equal bits.
+ * Every launcher has the form `int run(const void *args, stream)` and returns a cudaError_t (0:
+ * fine). It only launches: no allocation, no synchronization, nothing that a stream capture
+ * forbids. The same function runs while a graph is captured and, eagerly, without one: so both give
+ * equal bits.
  *
- * Rows: a kernel's grid is made for `max_rows` of its bucket; it reads the live counts on the device and
- * skips dead rows and empty tiles. Rows past the live count may hold anything, NaN too.
+ * Rows: a kernel's grid is made for `max_rows` of its bucket; it reads the live counts on the
+ * device and skips dead rows and empty tiles. Rows past the live count may hold anything, NaN too.
  *
- * Dependent launch (PDL): every kernel starts with rp_pdl_begin() (device/cuda_kernel.cuh) in every block:
- * it lets the next kernel start early, then waits until everything before is complete and visible. Before
- * it only constants may be read: weights, tables, the arguments. Products wait first and let the next one
- * start then (quant/matmul_cuda.h); so a kernel behind a product may read before its wait what was complete
- * when that product began: its launcher must be told (behind_product).
+ * Dependent launch (PDL): every kernel starts with rp_pdl_begin() (device/cuda_kernel.cuh) in every
+ * block: it lets the next kernel start early, then waits until everything before is complete and
+ * visible. Before it only constants may be read: weights, tables, the arguments. GEMMs wait
+ * first and let the next one start then (quant/matmul_cuda.h); so a kernel after a GEMM may
+ * read before its wait what was complete when that GEMM began: its launcher must be told
+ * (behind_product).
  *
- * Our products (quant/matmul_*_cuda.cu) call rp_pdl_wait first and rp_pdl_trigger afterwards. So a kernel that
- * follows one directly may read before its own wait whatever was complete when the product began: all that the
- * kernels before the product have written, with loads that do not go through L1 (__ldcg). Nobody promises this of
- * other kernels, or of cuBLASLt's.
+ * Our GEMMs (quant/matmul_*_cuda.cu) call rp_pdl_wait first and rp_pdl_trigger afterwards. So a
+ * kernel that follows one directly may read before its own wait whatever was complete when the
+ * GEMM began: all that the kernels before the GEMM have written, with loads that do not go
+ * through L1 (__ldcg). Nobody promises this of other kernels, or of cuBLASLt's.
  *
  * Plain C, no CUDA header: tests and the lowering include it from C. */
 #ifndef RP_DEVICE_CUDA_LAUNCH_H
@@ -34,13 +37,13 @@ struct rp_cuda_launch {
     const void *args; /* outlives the launch; device pointers inside */
 };
 
-/* What the planning of a launch needs to know of the card. */
+/* GPU limits needed to plan a launch. */
 struct rp_cuda_limits {
     uint32_t sm_count;
     uint32_t compute_capability; /* 90 for 9.0 */
-    uint32_t shared_bytes_block; /* the most dynamic shared memory that a block may ask for */
+    uint32_t shared_bytes_block; /* limit of dynamic shared memory per block */
     uint32_t l2_bytes;
-    uint64_t memory_bytes; /* of the card */
+    uint64_t memory_bytes; /* of the GPU */
     bool dependent_launch; /* launch with the programmatic serialization attribute */
     bool fast_numerics;    /* --numerics fast: cuBLASLt and the best tile per size */
 };
@@ -50,8 +53,8 @@ static inline bool rp_cuda_has_hopper(const struct rp_cuda_limits *limits) {
     return limits->compute_capability == 90;
 }
 
-/* Where a launch stores when it began and ended, if the step in work says so (device/cuda_stamp.cuh). All zeros:
- * nowhere. The kernels of one launch share it. */
+/* Where a launch stores when it began and ended, if the step in work says so
+ * (device/cuda_stamp.cuh). All zeros: nowhere. The kernels of one launch share it. */
 struct rp_cuda_stamp {
     struct rp_node_stamp *slot;
     uint64_t *wait;        /* rp_step_view.stamp_waits */
@@ -82,11 +85,11 @@ struct rp_cuda_rows {
     struct rp_step_view step;
     enum rp_rows rows;
     uint32_t max_rows;
-    bool plain_edges; /* the card or its user wants no dependent launch */
+    bool plain_edges; /* programmatic dependent launch is unsupported or disabled */
     struct rp_cuda_stamp stamp;
 };
 
-/* A product that is not summed up yet: its K segments, in order, each (max_rows, row_stride) f32.
+/* A GEMM that is not summed up yet: its K segments, in order, each (max_rows, row_stride) f32.
  * value(row, col) = ((data[0] + data[1]) + ...)(row, col) + bias[col]. count 0: there is none. */
 struct rp_cuda_partials {
     const float *data;

@@ -1,10 +1,12 @@
-/* cuda_stamp.cuh - how a kernel stores when it began, waited and ended (device/step.h: rp_node_stamp).
+/* cuda_stamp.cuh - how a kernel stores when it began, waited and ended (device/step.h:
+ * rp_node_stamp).
  *
- * One rp_stamp in every kernel, made by all threads before anything else. The first block says when it began and
- * when it had waited for the kernels ahead (wait() in place of rp_pdl_wait), stamped step or not: two stores of one
- * thread, that need no register. Only a step that is stamped has ends, for each block adds its own: look() asks
- * whether it is, which belongs where the step's live counts may be read: there its load hides behind others, and it
- * is looked at when the block ends. All is done by one thread of a block, which must work to the block's end. */
+ * One rp_stamp in every kernel, made by all threads before anything else. The first block says when
+ * it began and when it had waited for the kernels ahead (wait() in place of rp_pdl_wait), stamped
+ * step or not: two stores of one thread, that need no register. Only a step that is stamped has
+ * ends, for each block adds its own: look() asks whether it is, which belongs where the step's live
+ * counts may be read: there its load hides after others, and it is looked at when the block ends.
+ * All is done by one thread of a block, which must work to the block's end. */
 #ifndef RP_DEVICE_CUDA_STAMP_CUH
 #define RP_DEVICE_CUDA_STAMP_CUH
 

@@ -1,8 +1,8 @@
 /* cuda_vector.cuh - four columns of a row at a time, of either dtype.
  *
- * VEC: the tensor's first column and stride allow vector accesses (rp_vector_ok); without it the same
- * columns are read one by one. Either way a thread has the same four columns, so a sum over them has the
- * same bits. Columns at or past `end` are not touched; they load as 0. */
+ * VEC: the tensor's first column and stride allow vector accesses (rp_vector_ok); without it the
+ * same columns are read one by one. Either way a thread has the same four columns, so a sum over
+ * them has the same bits. Columns at or past `end` are not touched; they load as 0. */
 #ifndef RP_DEVICE_CUDA_VECTOR_CUH
 #define RP_DEVICE_CUDA_VECTOR_CUH
 

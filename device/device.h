@@ -25,29 +25,30 @@ struct rp_kv_layout;
 
 struct rp_device_config {
     uint32_t threads;         /* CPU: workers; 0 = one per core */
-    bool scalar_only;         /* CPU: only the scalar truth (tests) */
-    uint32_t ordinal;         /* CUDA: which card */
+    bool scalar_only;         /* CPU: only the scalar reference (tests) */
+    uint32_t ordinal;         /* CUDA: GPU ordinal */
     bool fast_numerics;       /* CUDA: --numerics fast */
     bool no_dependent_launch; /* CUDA: plain edges between kernels (tests, comparisons) */
     bool nvtx;                /* CUDA: NVTX ranges around captures, launches and waits */
-    const char
-        *cache_dir; /* CUDA: where searched algorithms and compiled masks are kept; NULL: nowhere */
-    double slow_share; /* CPU, tests: every replay takes this share of its own time longer */
-    /* CPU: whoever waits for a step runs it, when it was below a millisecond the last time: handing it to the stream's
-     * thread and back takes longer than that saves. Else every step is as asynchronous as on a card. */
+    /* CUDA: where searched algorithms and compiled masks are kept; NULL: nowhere */
+    const char *cache_dir;
+    double slow_share; /* CPU, tests: every replay is slowed down by this share of its own time */
+    /* CPU: whoever waits for a step runs it, when it was below a millisecond the last time: handing
+     * it to the stream's thread and back takes longer than that saves. Else every step is as
+     * asynchronous as on a GPU. */
     bool short_steps_here;
 };
 
 struct rp_device_info {
     char name[96];         /* "AMD EPYC, 2 threads, avx512_bf16" */
     char kernels[32];      /* "avx512_bf16", "avx2", "scalar" */
-    uint64_t memory_bytes; /* what may be allocated; of a card: its whole memory */
+    uint64_t memory_bytes; /* what may be allocated; of a GPU: its whole memory */
     uint32_t page_tokens;  /* preferred KV page */
     bool separate_memory;  /* device memory cannot be read by the host */
     /* Prompt and decode kernels give different bits: pages that decode wrote may not be reused for
      * prompts where answers must not depend on the batch. */
     bool decode_differs;
-    char pci_bus_id[32]; /* of a card: "0000:1b:00.0"; else "" */
+    char pci_bus_id[32]; /* of a GPU: "0000:1b:00.0"; else "" */
 };
 
 /* What the device's memory looks like now. */
@@ -89,8 +90,8 @@ struct rp_launch_info {
     const char *why_not; /* why these operators are not fused further; NULL: nothing to say */
 };
 
-/* Bytes and operations of one operator in one bucket, from the shapes alone. Attention counts K and V
- * of `kv_tokens` tokens per row. */
+/* Bytes and operations of one operator in one bucket, from the shapes alone. Attention counts K and
+ * V of `kv_tokens` tokens per row. */
 struct rp_cost {
     uint64_t bytes_read, bytes_written, flops;
 };
@@ -123,9 +124,9 @@ struct rp_backend {
     int (*fill)(struct rp_device *device, void *to, int byte, size_t bytes);
     int (*synchronize)(struct rp_device *device);
 
-    /* A range of addresses whose memory comes later: the KV pool, sized after the graphs are captured.
-     * NULL: no addresses. commit: [base, base + bytes) is usable from now on; it only grows; bytes are
-     * rounded up to the device's granule. */
+    /* A range of addresses whose memory comes later: the KV pool, sized after the graphs are
+     * captured. NULL: no addresses. commit: [base, base + bytes) is usable from now on; it only
+     * grows; bytes are rounded up to the device's granule. */
     void *(*reserve)(struct rp_device *device, size_t bytes);
     int (*commit)(struct rp_device *device, void *base, size_t bytes);
     void (*release)(struct rp_device *device, void *base);
@@ -134,9 +135,9 @@ struct rp_backend {
 
     /* Repacks *matrix (row-major, host memory) for this device; takes over its data. */
     int (*matrix_prepare)(struct rp_device *device, struct rp_matrix *matrix, struct rp_error *err);
-    /* The same for a matrix of which only the shape is known: random values, uniform in +-scale, the same
-     * for the same seed (benchmarks). Of 8 bits (with scales per channel): what bf16 would hold, quantized as
-     * quant/rounding/quantize.h does it. */
+    /* The same for a matrix of which only the shape is known: random values, uniform in +-scale,
+     * the same for the same seed (benchmarks). Of 8 bits (with scales per channel): what bf16 would
+     * hold, quantized as quant/rounding/quantize.h does it. */
     int (*matrix_random)(struct rp_device *device, struct rp_matrix *matrix, uint64_t seed,
                          float scale, struct rp_error *err);
     void (*matrix_release)(struct rp_device *device, struct rp_matrix *matrix);
@@ -156,26 +157,27 @@ struct rp_backend {
     /* Asynchronous: runs after everything submitted before. */
     int (*launch)(struct rp_device *device, struct rp_graph *graph);
 
-    /* Returns RP_OK once results[step % entries] of the step ring is complete, RP_STATUS_NOT_FOUND when
-     * the deadline (rp_clock_ns; 0 = only look) passed first. */
+    /* Returns RP_OK once results[step % entries] of the step ring is complete, RP_STATUS_NOT_FOUND
+     * when the deadline (rp_clock_ns; 0 = only look) passed first. */
     int (*wait_step)(struct rp_device *device, const struct rp_step_view *view, uint64_t step,
                      uint64_t deadline_ns);
     /* Returns RP_OK once everything launched so far has run, RP_STATUS_NOT_FOUND when the deadline
-     * (rp_clock_ns) passed first. It does not sleep longer than that, but a CPU device may run a short
-     * job to its end on the calling thread. */
+     * (rp_clock_ns) passed first. It does not sleep longer than that, but a CPU device may run a
+     * short job to its end on the calling thread. */
     int (*wait_idle)(struct rp_device *device, uint64_t deadline_ns);
-    /* A count that changes while the device is at work, within a step too: one that stands still for
-     * long while a step is awaited means that the device hangs. */
+    /* A count that changes while the device is at work, within a step too: one that stands still
+     * for long while a step is awaited means that the device hangs. */
     uint64_t (*progress)(struct rp_device *device);
     /* Device ns spent in the last completed replay; 0 when unknown. */
     uint64_t (*last_replay_ns)(struct rp_device *device);
-    /* Text of the error that made a call return RP_STATUS_DEVICE; "" when there was none. Any thread. */
+    /* Text of the error that made a call return RP_STATUS_DEVICE; "" when there was none. Any
+     * thread. */
     const char *(*last_error)(struct rp_device *device);
-    /* Tests: makes the device fail or hang at this point of the stream. RP_STATUS_UNSUPPORTED where it
-     * cannot. */
+    /* Tests: makes the device fail or hang at this point of the stream. RP_STATUS_UNSUPPORTED where
+     * it cannot. */
     int (*inject_fault)(struct rp_device *device, enum rp_device_fault fault);
-    /* NULL, or: what `reprise doctor` shows of driver and cards, as a JSON object, without opening a
-     * device: {"driver": TEXT, "runtime": TEXT, "devices": [{"name": TEXT, "memory_bytes": N,
+    /* NULL, or: what `reprise doctor` shows of driver and GPUs, as a JSON object, without opening
+     * a device: {"driver": TEXT, "runtime": TEXT, "devices": [{"name": TEXT, "memory_bytes": N,
      * "compute_capability": TEXT}]}. The bytes written, without the NUL, or a negative status. */
     int (*describe)(char *json, size_t size);
     /* NULL, or: asynchronously reads [data, data + bytes) of device

@@ -1,4 +1,5 @@
-/* exp_simd.h - exp(x) of a vector, for the kernels of the CPU that need it: attention's softmax and the activations.
+/* exp_simd.h - exp(x) of a vector, for the kernels of the CPU that need it: attention's softmax and
+ * the activations.
  *
  * 2^n * p(r), |r| <= ln 2 / 2 (Cephes expf, 2 ulp), for x up to 88. Below -87.3, where 2^n would be denormal, zero.
  * NaN stays NaN. The bits of a lane depend on that lane alone. */

@@ -1,9 +1,9 @@
-/* RMSNorm, alone, behind a gather, or behind the sum into the residual.
+/* RMSNorm, alone, after a gather, or after the sum into the residual.
  *
- * A team of threads computes one group of one row: thread t has columns 4 * (t + threads * i). They stay in
- * registers between the sum of squares and the scaling. How large a team is, and with it the order of the
- * sum, depends on the group's size alone: so add_norm has the bits of add and norm, and a row has the same
- * bits in every batch.
+ * A team of threads computes one group of one row: thread t has columns 4 * (t + threads * i). They
+ * stay in registers between the sum of squares and the scaling. How large a team is, and with it
+ * the order of the sum, depends on the group's size alone: so add_norm has the bits of add and
+ * norm, and a row has the same bits in every batch.
  *
  *   group of at most 256 columns:  a warp is a team, eight of them in a block
  *   otherwise:                     a block is a team
@@ -11,8 +11,9 @@
  *                                  partials too slowly; many rows: smaller blocks, whose threads each do
  *                                  the work of several, so that blocks overlap better
  *
- * CODES: rows of one group as 8-bit codes too: what was scaled stays in registers as bf16 until the team knows its
- * largest value. Sizes that no vector loads fit take norm_long_kernel, whose sums have the same order. */
+ * CODES: rows of one group as 8-bit quantized values too: what was scaled stays in registers as
+ * bf16 until the team knows its largest value. Sizes that no vector loads fit take
+ * norm_long_kernel, whose sums have the same order. */
 #include "device/ops_cuda.h"
 
 #include "device/cuda_vector.cuh"
@@ -61,8 +62,8 @@ static uint32_t team_threads(uint32_t group) {
     return quads <= 64 ? 32 : quads >= TEAM_MAX ? TEAM_MAX : (quads + 127) / 128 * 128;
 }
 
-/* Blocks of a cluster hand one another sums: each store counts its bytes at the receiver's barrier. Only
- * the partials of Hopper's products are normalized by clusters. */
+/* Blocks of a cluster hand one another sums: each store counts its bytes at the receiver's barrier.
+ * Only the partials of Hopper's GEMMs are normalized by clusters. */
 static __device__ __forceinline__ void store_remote(float *at, uint64_t *barrier, uint32_t block,
                                                     float value) {
 #if RP_CUDA_HOPPER
@@ -100,7 +101,8 @@ static __device__ __forceinline__ void cluster_meet() {
 #endif
 }
 
-/* The bytes that complete the barrier; some may have come before. Behind cluster_meet, so that racecheck follows it. */
+/* The bytes that complete the barrier; some may have come before. After cluster_meet, so that
+ * racecheck follows it. */
 static __device__ __forceinline__ void barrier_expect(uint64_t *barrier, uint32_t bytes) {
 #if RP_CUDA_HOPPER
     if (threadIdx.x == 0)
@@ -125,10 +127,11 @@ static __device__ __forceinline__ void cluster_await(uint64_t *barrier) {
 #endif
 }
 
-/* How a team's threads are carried: by BLOCKS blocks of a cluster, each thread doing the work of FOLD of
- * them. The warps of the team are the same ones in every shape, and so is the sum. */
+/* How a team's threads are carried: by BLOCKS blocks of a cluster, each thread doing the work of
+ * FOLD of them. The warps of the team are the same ones in every shape, and so is the sum. */
 template <int BLOCKS, int FOLD> struct team {
-    /* This thread as the first of the team's threads that it carries; the others lie `stride` apart. */
+    /* This thread as the first of the team's threads that it carries; the others lie `stride`
+     * apart. */
     static __device__ __forceinline__ uint32_t thread() {
         return BLOCKS == 1 ? threadIdx.x : blockIdx.x % BLOCKS * blockDim.x + threadIdx.x;
     }
@@ -199,7 +202,8 @@ template <int BLOCKS, int FOLD> struct team {
     }
 };
 
-/* The values to be normalized, x and what is added to it; then they are stored into the residual. */
+/* The values to be normalized, x and what is added to it; then they are stored into the
+ * residual. */
 template <norm_source SOURCE, bool VEC, uint32_t FLIGHT>
 static __device__ __forceinline__ float4 complete(const norm_args &args, float4 x, uint32_t row,
                                                   uint32_t col, uint32_t end) {
@@ -247,7 +251,7 @@ static __device__ __forceinline__ float4 load_weight(const norm_args &args, uint
     return rp_load4<VEC>(args.weight, RP_DTYPE_F32, at, at, args.group);
 }
 
-/* What this thread has of the row, scaled, as codes. */
+/* Quantizes this thread's part of the scaled row. */
 template <typename SHAPE, int OWN>
 static __device__ __forceinline__ void
 give_codes(const norm_args &args, typename SHAPE::peak_board &board, uint32_t row, uint32_t begin,
@@ -276,7 +280,8 @@ static __global__ void __launch_bounds__(TEAM_MAX / BLOCKS / FOLD) norm_kernel(n
     constexpr int OWN = QUADS * FOLD;
     uint32_t row = blockIdx.x / BLOCKS, group = blockIdx.y * blockDim.y + threadIdx.y;
     uint32_t first = group * args.group, end = first + args.group;
-    /* Quad i of the OWN: the team's thread is thread + stride * (i % FOLD), and it is its i / FOLD-th. */
+    /* Quad i of the OWN: the team's thread is thread + stride * (i % FOLD), and it is its i /
+     * FOLD-th. */
     uint32_t begin = 4 * shape::thread(), step = 4 * shape::stride();
     __shared__ typename shape::board shared;
     __shared__ typename shape::peak_board peak; /* of CODES alone */
@@ -360,7 +365,8 @@ static __device__ __forceinline__ float4 scaled_again(const norm_args &args, uin
     return x;
 }
 
-/* Its codes, which need the values twice more; out is stored last, as it may be `in`. */
+/* Quantizes the row, which reads the values twice more; out is stored last, as it may alias
+ * `in`. */
 template <norm_source SOURCE, bool VEC>
 static __device__ __forceinline__ void give_codes_long(const norm_args &args, uint32_t row,
                                                        uint32_t in_row, float inverse) {
@@ -441,7 +447,7 @@ static int start(const norm_args &args, cudaStream_t stream) {
                          !args.rows.plain_edges, args);
 }
 
-/* The same with codes. */
+/* The same with quantized output. */
 template <norm_source SOURCE>
 static int start_codes(const norm_args &args, bool vector, cudaStream_t stream) {
     uint32_t threads = team_threads(args.group), quads = (args.group + 3) / 4;

@@ -59,7 +59,7 @@ int rp_nvml_open(const char *pci_bus_id, const char *path, struct rp_nvml **out,
         status = rp_error_set(err, RP_STATUS_DEVICE, "NVML: does not start (error %d)", result);
     if (status == RP_OK && (result = nvml->find(pci_bus_id, &nvml->device)) != 0) {
         (void)nvml->shutdown();
-        status = rp_error_set(err, RP_STATUS_DEVICE, "NVML: no card at \"%.32s\" (error %d)",
+        status = rp_error_set(err, RP_STATUS_DEVICE, "NVML: no GPU at \"%.32s\" (error %d)",
                               pci_bus_id, result);
     }
     if (status != RP_OK) {

@@ -1,7 +1,9 @@
-/* nvml.h - what the driver's management library (NVML) tells of a card: power, clocks, temperature, energy, memory.
+/* nvml.h - what the driver's management library (NVML) tells of a GPU: power, clocks, temperature,
+ * energy, memory.
  *
- * Opened at run time with prototypes of its own. Each value is there or not: a function that the library lacks, or
- * that fails, takes its value with it and nothing else. A call takes up to a millisecond: never on the engine's thread.
+ * Opened at run time with prototypes of its own. Each value is there or not: a function that the
+ * library lacks, or that fails, takes its value with it and nothing else. A call takes up to a
+ * millisecond: never on the engine's thread.
  * Thread: one at a time. */
 #ifndef RP_DEVICE_NVML_H
 #define RP_DEVICE_NVML_H
@@ -38,8 +40,9 @@ struct rp_nvml_sample {
 
 struct rp_nvml;
 
-/* pci_bus_id: "0000:1b:00.0", as CUDA has it. path NULL: libnvidia-ml.so.1. NOT_FOUND: no such library; UNSUPPORTED:
- * one that lacks the basic functions; DEVICE: it does not start, or knows no such card; NO_MEMORY. */
+/* pci_bus_id: "0000:1b:00.0", as CUDA has it. path NULL: libnvidia-ml.so.1. NOT_FOUND: no such
+ * library; UNSUPPORTED: one that lacks the basic functions; DEVICE: it does not start, or knows no
+ * such GPU; NO_MEMORY. */
 int rp_nvml_open(const char *pci_bus_id, const char *path, struct rp_nvml **out,
                  struct rp_error *err) RP_MUST_USE;
 void rp_nvml_read(struct rp_nvml *nvml, struct rp_nvml_sample *out);

@@ -1,10 +1,11 @@
 /* nvrtc_cuda.h - CUDA C compiled while the program runs, by NVIDIA's NVRTC, and kept on disk.
  *
- * The library is opened by soname (shared_library_cuda.h): nothing links it, and no header of CUDA or of the C
- * library is needed where it runs. Text is compiled against headers that are passed as texts, too.
+ * The library is opened by soname (shared_library_cuda.h): nothing links it, and no header of CUDA
+ * or of the C library is needed where it runs. Text is compiled against headers that are passed as
+ * texts, too.
  *
- * On disk: one file for each (texts, options, NVRTC), named by their hash, written aside and renamed. A file that is
- * broken, or somebody else's, is compiled anew.
+ * On disk: one file for each (texts, options, NVRTC), named by their hash, written aside and
+ * renamed. A file that is broken, or somebody else's, is compiled anew.
  * Thread: one at a time. */
 #ifndef RP_DEVICE_NVRTC_CUDA_H
 #define RP_DEVICE_NVRTC_CUDA_H
@@ -37,13 +38,13 @@ struct rp_nvrtc_stats {
     uint32_t compiled, from_disk;
 };
 
-/* cache_dir: made when it is missing; NULL: nothing is kept. It is copied. RP_STATUS_NOT_FOUND: there is no NVRTC;
- * the text says what to install. */
+/* cache_dir: made when it is missing; NULL: nothing is kept. It is copied. RP_STATUS_NOT_FOUND:
+ * there is no NVRTC; the text says what to install. */
 int rp_nvrtc_open(const char *cache_dir, struct rp_nvrtc **out, struct rp_error *err);
 void rp_nvrtc_close(struct rp_nvrtc *nvrtc); /* legal on NULL */
 
-/* Machine code (a cubin) is appended to *out. RP_STATUS_UNSUPPORTED: the text does not compile; the compiler's first
- * lines are in err. */
+/* Machine code (a cubin) is appended to *out. RP_STATUS_UNSUPPORTED: the text does not compile; the
+ * compiler's first lines are in err. */
 int rp_nvrtc_compile(struct rp_nvrtc *nvrtc, const struct rp_nvrtc_source *source,
                      struct rp_buffer *out, struct rp_error *err);
 

@@ -21,7 +21,8 @@ static int put_line(char line[LINE_BYTES_MAX], struct rp_hash128 source, size_t 
                     source.high, source.low, bytes, hash);
 }
 
-/* The rest of the file is `bytes` long, hashes to what its first line says, and is of this source. */
+/* The rest of the file is `bytes` long, hashes to what its first line says, and is of this
+ * source. */
 static bool read_code(FILE *file, struct rp_hash128 source, struct rp_buffer *out) {
     char line[LINE_BYTES_MAX], expected[LINE_BYTES_MAX];
     size_t bytes = 0;

@@ -7,7 +7,8 @@
 #include "base/buffer.h"
 #include "base/hash.h"
 
-/* Appends what an undamaged file of this source holds; false, and nothing appended, when there is none. */
+/* Appends what an undamaged file of this source holds; false, and nothing appended, when there is
+ * none. */
 bool rp_nvrtc_file_read(const char *path, struct rp_hash128 source, struct rp_buffer *out);
 /* Makes the folder. False when it cannot be written: it is compiled anew next time. */
 bool rp_nvrtc_file_write(const char *path, struct rp_hash128 source, const void *code,

@@ -1,5 +1,5 @@
-/* nvrtc_prelude.cuh - what kernels need of CUDA's and the C library's headers where neither is: every <header> that
- * they include is this file when NVRTC compiles them (nvrtc_cuda.h). */
+/* nvrtc_prelude.cuh - what kernels need of CUDA's and the C library's headers where neither is:
+ * every <header> that they include is this file when NVRTC compiles them (nvrtc_cuda.h). */
 #ifndef RP_DEVICE_NVRTC_PRELUDE_CUH
 #define RP_DEVICE_NVRTC_PRELUDE_CUH
 

@@ -1,7 +1,8 @@
-/* ops.h - the small operators on the CPU: embed, norm, rope, activation, add, gather_rows, soft_cap.
+/* ops.h - the small operators on the CPU: embed, norm, rope, activation, add, gather_rows,
+ * soft_cap.
  *
- * Arguments are fixed when a program is lowered; how many rows are live is read from the step's counts
- * when it runs. Tensors are f32 or bf16 (rp_values): a store to bf16 rounds to nearest even.
+ * Arguments are fixed when a program is lowered; how many rows are live is read from the step's
+ * counts when it runs. Tensors are f32 or bf16 (rp_values): a store to bf16 rounds to nearest even.
  * Each function computes this worker's share of the rows, and has no barrier inside.
  * Thread: the workers of one job. Errors: none; ids past the table give the row of id 0 (the server
  * has checked them; a kernel never reads outside). */
@@ -24,8 +25,8 @@ static inline uint32_t rp_live_rows(const struct rp_step_view *step, enum rp_row
     return rows == RP_ROWS_TOKEN ? step->counts->token_count : step->counts->logit_row_count;
 }
 
-/* Rows [begin, end) of an operator, for operators that work row by row: a backend may run several of
- * them one after the other on one row range without a barrier (a fused chain). */
+/* Rows [begin, end) of an operator, for operators that work row by row: a backend may run several
+ * of them one after the other on one row range without a barrier (a fused chain). */
 typedef void (*rp_row_op)(const void *args, uint32_t begin, uint32_t end);
 
 struct rp_embed_args {
@@ -48,8 +49,8 @@ struct rp_norm_args {
 };
 void rp_norm_rows(const void *args, uint32_t begin, uint32_t end);
 
-/* Rotates pairs (x[i], x[i + rotary/2]) of every head by the angle of the token's position (RoPE in the
- * half-split form of Hugging Face). Columns past rotary_dim stay. */
+/* Rotates pairs (x[i], x[i + rotary/2]) of every head by the angle of the token's position (RoPE in
+ * the half-split form of Hugging Face). Columns past rotary_dim stay. */
 struct rp_rope_args {
     struct rp_step_view step;
     struct rp_values x;
@@ -69,7 +70,8 @@ void rp_activation_rows(const void *args, uint32_t begin, uint32_t end);
 void rp_activation_cols(const struct rp_activation_args *args, uint32_t row, uint32_t col_begin,
                         uint32_t col_end);
 
-/* The formula itself: out[i] = fn(gate[i]) * up[i], i < count; out is f32 or bf16, and may be f32 over gate. */
+/* The formula itself: out[i] = fn(gate[i]) * up[i], i < count; out is f32 or bf16, and may be f32
+ * over gate. */
 void rp_gate_values(enum rp_activation fn, const float *gate, const float *up, size_t count,
                     void *out, enum rp_dtype out_dtype);
 
@@ -85,7 +87,8 @@ struct rp_soft_cap_args {
     uint32_t cols;
     float cap;
 };
-/* Columns [col_begin, col_end) of one row: few rows of many columns are shared between workers by columns. */
+/* Columns [col_begin, col_end) of one row: few rows of many columns are shared between workers by
+ * columns. */
 void rp_soft_cap_cols(const struct rp_soft_cap_args *args, uint32_t row, uint32_t col_begin,
                       uint32_t col_end);
 

@@ -73,7 +73,8 @@ void rp_rope_rows(const void *args_void, uint32_t begin, uint32_t end) {
 static inline float activate(enum rp_activation fn, float x) {
     if (fn == RP_ACTIVATION_SILU)
         return x / (1.0f + expf(-x));
-    /* GELU, tanh form: 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), Hendrycks and Gimpel 2016. */
+    /* GELU, tanh form: 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), Hendrycks and Gimpel
+     * 2016. */
     return 0.5f * x * (1.0f + tanhf(0.7978845608f * (x + 0.044715f * x * x * x)));
 }
 

@@ -14,7 +14,7 @@ static const struct rp_fast_ops scalar_ops = {rp_norm_rows,  rp_rope_rows,      
 
 #if defined(__x86_64__) && defined(__GNUC__)
 
-/* --- AVX-512 --- */
+/* --- AVX-512 --------------------------------------------------------------------------- */
 
 #define TARGET  __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq")))
 #define INLINE  TARGET static inline __attribute__((always_inline))
@@ -76,7 +76,7 @@ INLINE void V(angles)(const float *from, uint32_t count, VECTOR *cosines, VECTOR
 #undef VECTOR
 #undef LANES
 
-/* --- AVX2 --- */
+/* --- AVX2 ------------------------------------------------------------------------------ */
 
 #define TARGET  __attribute__((target("avx2,fma")))
 #define INLINE  TARGET static inline __attribute__((always_inline))

@@ -1,5 +1,5 @@
-/* The operators that work column by column: each thread computes four of them. A row is cut into blocks of
- * BLOCK * 4 columns, so that a single row is shared by many multiprocessors. */
+/* The operators that work column by column: each thread computes four of them. A row is cut into
+ * blocks of BLOCK * 4 columns, so that a single row is shared by many multiprocessors. */
 #include "device/ops_cuda.h"
 
 #include "device/cuda_vector.cuh"
@@ -8,7 +8,7 @@
 
 #define BLOCK 128
 
-/* An activation whose rows become codes: a block has a row, in registers as bf16. */
+/* An activation with quantized output: one row per block, in registers as bf16. */
 #define ROW_THREADS 1024
 #define ROW_QUADS   8   /* of a thread */
 #define ROW_MANY    128 /* more rows than this: fewer threads each, so that blocks overlap */
@@ -51,7 +51,7 @@ static __global__ void __launch_bounds__(BLOCK) embed_kernel(rp_embed_cuda args)
     rp_store4<VEC>(args.out, row, col, args.hidden, value);
 }
 
-/* Rows of codes, one at a time: code * scale, rounded, then the model's factor. */
+/* Rows of quantized values, one at a time: q * scale, rounded, then the model's factor. */
 static __global__ void __launch_bounds__(BLOCK) embed_codes_kernel(rp_embed_cuda args) {
     rp_stamp stamp(args.rows.stamp);
     uint32_t row = blockIdx.y, col = first_column();
@@ -230,7 +230,8 @@ static __global__ void __launch_bounds__(ROW_THREADS)
         args.codes.scales[row] = codes.scale;
 }
 
-/* Columns [col, col + 4) of any row, computed as often as they are asked for; zeros past its end. */
+/* Columns [col, col + 4) of any row, computed as often as they are requested; zeros past its
+ * end. */
 static __device__ __forceinline__ float4 activation_again(const rp_activation_cuda &args,
                                                           uint32_t row, uint32_t col) {
     uint32_t cols = args.cols;

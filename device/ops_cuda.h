@@ -1,8 +1,8 @@
 /* ops_cuda.h - the small operators on CUDA, one launcher each, and their fused forms.
  *
- * The arithmetic is that of ops_cpu.c and sample_cpu.c, with the same rounding points. A row's result
- * never depends on max_rows, on its place or on other rows. Pointers are the device's. Any column count
- * and any stride works (vector loads where alignment allows them).
+ * The arithmetic is that of ops_cpu.c and sample_cpu.c, with the same rounding points. A row's
+ * result never depends on max_rows, on its place or on other rows. Pointers are the device's. Any
+ * column count and any stride works (vector loads where alignment allows them).
  * Thread: the one that owns the stream. Errors: a cudaError_t as int. */
 #ifndef RP_DEVICE_OPS_CUDA_H
 #define RP_DEVICE_OPS_CUDA_H
@@ -23,8 +23,8 @@ int rp_step_begin_cuda_run(const void *args, struct CUstream_st *stream);
 
 struct rp_embed_cuda {
     struct rp_cuda_rows rows;
-    const void *table;   /* (vocab, hidden) row-major, f32, bf16, or codes of 8 bits */
-    const float *scales; /* of codes: (vocab) */
+    const void *table;   /* (vocab, hidden) row-major, f32, bf16, or 8-bit quantized values */
+    const float *scales; /* (vocab), 8-bit tables only */
     enum rp_dtype dtype;
     uint32_t vocab, hidden;
     float scale;
@@ -32,8 +32,9 @@ struct rp_embed_cuda {
 };
 int rp_embed_cuda_run(const void *args, struct CUstream_st *stream);
 
-/* Rows as 8-bit codes with a scale each, made of their bf16 values as rp_quantize_row does it (device/quantize_row.h):
- * the same bits. data NULL: not wanted. Columns behind the row's are not written. */
+/* Rows as 8-bit quantized values with a scale each, made of their bf16 values as rp_quantize_row
+ * does it (device/quantize_row.h): the same bits. data NULL: not wanted. Columns after the row's
+ * are not written. */
 struct rp_cuda_codes {
     void *data;          /* (max_rows, stride), 16-byte aligned */
     float *scales;       /* (max_rows) */
@@ -41,7 +42,7 @@ struct rp_cuda_codes {
     enum rp_dtype dtype; /* INT8 or FP8_E4M3 */
 };
 
-/* Codes of rows of bf16, or of f32 rounded to it. */
+/* Quantized values of rows of bf16, or of f32 rounded to it. */
 struct rp_quantize_cuda {
     struct rp_cuda_rows rows;
     struct rp_values in;
@@ -51,8 +52,8 @@ struct rp_quantize_cuda {
 };
 int rp_quantize_cuda_run(const void *args, struct CUstream_st *stream);
 
-/* RMSNorm over groups of columns. gather: input row = step.logit_tokens[row] (the fusion of gather_rows
- * and norm). in and out may be the same columns. */
+/* RMSNorm over groups of columns. gather: input row = step.logit_tokens[row] (the fusion of
+ * gather_rows and norm). in and out may be the same columns. */
 struct rp_norm_cuda {
     struct rp_cuda_rows rows;
     struct rp_values in, out;
@@ -60,8 +61,8 @@ struct rp_norm_cuda {
     uint32_t cols, group;
     float eps, weight_offset;
     bool gather;
-    struct rp_cuda_codes
-        codes; /* of out, of whole rows (group: all cols); out.data may be NULL then */
+    /* of out, of whole rows (group: all cols); out.data may be NULL then */
+    struct rp_cuda_codes codes;
 };
 int rp_norm_cuda_run(const void *args, struct CUstream_st *stream);
 
@@ -72,10 +73,9 @@ struct rp_add_cuda {
 };
 int rp_add_cuda_run(const void *args, struct CUstream_st *stream);
 
-/* residual += term; out = norm(residual). The term is `term` (f32) or, when partials.count is not 0, the
- * sum of the partials.
- * gather: row i of out is of the token step.logit_tokens[i], and the residual is left as it was: nobody reads it
- * any more. With partials alone. */
+/* residual += term; out = norm(residual). The term is `term` (f32) or, when partials.count is not
+ * 0, the sum of the partials. gather: row i of out is of the token step.logit_tokens[i], and the
+ * residual is left as it was: nobody reads it any more. With partials alone. */
 struct rp_add_norm_cuda {
     struct rp_cuda_rows rows;
     struct rp_values residual, term, out;
@@ -83,8 +83,8 @@ struct rp_add_norm_cuda {
     const float *weight;
     uint32_t cols; /* one group: the whole row */
     float eps, weight_offset;
-    /* With partials: whatever was complete when their product began may be read before the wait, so the
-     * residual and the step's counts (quant/matmul_cuda.h). */
+    /* With partials: whatever was complete when their GEMM began may be read before the wait, so
+     * the residual and the step's counts (quant/matmul_cuda.h). */
     bool behind_product;
     bool gather;
     struct rp_cuda_codes codes; /* of out, whose data may be NULL then */
@@ -126,11 +126,12 @@ struct rp_gather_cuda {
 };
 int rp_gather_cuda_run(const void *args, struct CUstream_st *stream);
 
-/* Chooses tokens, advances slots, then publishes the result entry and the step counter (step_cpu.h). Log-probabilities
- * are summed in another order than the CPU's: within 1e-5 of its. */
+/* Chooses tokens, advances slots, then publishes the result entry and the step counter
+ * (step_cpu.h). Log-probabilities are summed in another order than the CPU's: within 1e-5 of
+ * its. */
 struct rp_sample_cuda {
     struct rp_step_view step;
-    float *logits; /* (max_rows, stride): overwritten by what slots ask for */
+    float *logits; /* (max_rows, stride): overwritten by what slots request */
     size_t stride;
     uint32_t vocab;
     uint32_t max_rows;     /* logit rows of the bucket */
@@ -138,11 +139,12 @@ struct rp_sample_cuda {
     bool scores_prompts;   /* rows with RP_ROW_SCORE may come */
     void *scratch;         /* rp_sample_cuda_scratch_bytes, zeroed once */
     bool plain_edges;      /* as rp_cuda_rows has it */
-    struct rp_cuda_stamp
-        stamp; /* the last of the step: all stamps up to it are handed to the host */
+    /* the last of the step: all stamps up to it are handed to the host */
+    struct rp_cuda_stamp stamp;
 };
-/* row_capacity: the larger of the step's rows and logit rows: each row of the step has a result. asks: the step's
- * configuration has a vocabulary, and rows may be scored; a copy of the logits is then a part of it. */
+/* row_capacity: the larger of the step's rows and logit rows: each row of the step has a result.
+ * asks: the step's configuration has a vocabulary, and rows may be scored; a copy of the logits is
+ * then a part of it. */
 size_t rp_sample_cuda_scratch_bytes(uint32_t row_capacity, uint32_t vocab, bool asks);
 int rp_sample_cuda_run(const void *args, struct CUstream_st *stream);
 

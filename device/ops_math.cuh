@@ -1,10 +1,9 @@
 /* ops_math.cuh - the arithmetic of norm, rope and activations.
  *
- * The separate kernels (norm_cuda.cu, ops_cuda.cu), the one that does everything between the qkv product
- * and attention (attention/kv_write_cuda.cu) and gated products (quant/) use these functions, and for that
- * reason give equal bits.
- * A thread has columns 4 * (thread + threads * i); products and sums that the CPU rounds one by one are
- * intrinsics, which no compiler contracts. */
+ * The separate kernels (norm_cuda.cu, ops_cuda.cu), the one that does everything between the qkv
+ * GEMM and attention (attention/kv_write_cuda.cu) and gated GEMMs (quant/) use these
+ * functions, and for that reason give equal bits. A thread has columns 4 * (thread + threads * i);
+ * products and sums that the CPU rounds one by one are intrinsics, which no compiler contracts. */
 #ifndef RP_DEVICE_OPS_MATH_CUH
 #define RP_DEVICE_OPS_MATH_CUH
 
@@ -35,7 +34,7 @@ static __device__ __forceinline__ float4 rp_norm_values(float4 x, float inverse,
                        rp_norm_value(x.w, inverse, weight.w, weight_offset));
 }
 
-/* What a gate becomes before it is multiplied with its up. */
+/* Activation of a gate, before it is multiplied by its up. */
 static __device__ __forceinline__ float rp_activate(enum rp_activation fn, float x) {
     if (fn == RP_ACTIVATION_SILU)
         return __fdividef(x, 1.0f + expf(-x));

@@ -1,8 +1,9 @@
 /* ops_simd.h - the small operators in vectors, for the processor that is there.
  *
- * The same formulas as ops.h, and the same bits, but for the sum of a norm (f64 either way, in another order), the
- * exponential of an activation (exp_simd.h, 2 ulp) and the tangent of a cap (tanh_simd.h, 4e-7). What a value becomes depends on its own inputs alone, never on its
- * place in a vector: so rows shared among workers, chunks and fused kernels give equal bits.
+ * The same formulas as ops.h, and the same bits, but for the sum of a norm (f64 either way, in
+ * another order), the exponential of an activation (exp_simd.h, 2 ulp) and the tangent of a cap
+ * (tanh_simd.h, 4e-7). What a value becomes depends on its own inputs alone, never on its place in
+ * a vector: so rows shared among workers, chunks and fused kernels give equal bits.
  * Thread: the workers of one job. */
 #ifndef RP_DEVICE_OPS_SIMD_H
 #define RP_DEVICE_OPS_SIMD_H
@@ -21,7 +22,7 @@ struct rp_fast_ops {
                  enum rp_dtype out_dtype);
 };
 
-/* The fastest of each; never NULL (the truth of ops.h for RP_ISA_SCALAR). */
+/* The fastest of each; never NULL (the reference of ops.h for RP_ISA_SCALAR). */
 const struct rp_fast_ops *rp_fast_ops_select(enum rp_cpu_isa isa);
 
 #endif

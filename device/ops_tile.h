@@ -5,7 +5,7 @@
  *   VECTOR      the vector type            INLINE, TARGET  for this instruction set
  *   V(set1) V(load) V(store) V(add) V(sub) V(mul) V(div) V(exp) V(tanh)
  *   V(most)(x, limit)            the smaller of both; NaN stays NaN
- *   V(load_part)(from, count)    the first `count` floats, zeros behind;  V(store_part)
+ *   V(load_part)(from, count)    the first `count` floats, zeros after;  V(store_part)
  *   V(store_bf16)(to, x, count)  rounded as rp_f32_to_bf16 does; count up to LANES
  *   V(squares)(from, count)      sum of squares in f64, in an order that only count decides
  *   V(angles)(from, count, cosines, sines)   pairs taken apart */
@@ -25,7 +25,8 @@ INLINE void V(put)(void *to, enum rp_dtype dtype, size_t at, VECTOR x, size_t co
         V(store_part)((float *)to + at, x, live);
 }
 
-/* x / (1 + exp(-x)); GELU's tanh form is the same with another exponent: (1 + tanh u) / 2 = 1 / (1 + exp(-2u)). */
+/* x / (1 + exp(-x)); GELU's tanh form is the same with another exponent: (1 + tanh u) / 2 = 1 / (1
+ * + exp(-2u)). */
 INLINE VECTOR V(activate)(enum rp_activation fn, VECTOR x) {
     const VECTOR one = V(set1)(1.0f);
     VECTOR exponent = V(sub)(V(set1)(0.0f), x);
@@ -33,7 +34,8 @@ INLINE VECTOR V(activate)(enum rp_activation fn, VECTOR x) {
         VECTOR cube = V(mul)(V(mul)(V(mul)(V(set1)(0.044715f), x), x), x);
         exponent = V(mul)(V(set1)(-2.0f * 0.7978845608f), V(add)(x, cube));
     }
-    /* 88: the largest that exp takes; what divides by more than 10^38 is zero beside anything else. */
+    /* 88: the largest argument of exp without overflow; dividing by more than 10^38 gives a value
+     * that is zero beside any other. */
     return V(div)(x, V(add)(one, V(exp)(V(most)(exponent, V(set1)(88.0f)))));
 }
 

@@ -1,6 +1,6 @@
-/* Rows as 8-bit codes, where what made them does not quantize: behind attention, behind gated products, where several
- * products read them. A block has a row; its threads keep it in registers between the look for its largest value and the
- * codes, eight columns at a time. */
+/* Rows as 8-bit quantized values, where what made them does not quantize: after attention, after
+ * gated GEMMs, where several GEMMs read them. A block has a row; its threads keep it in registers
+ * between the look for its largest value and the quantized values, eight columns at a time. */
 #include "device/ops_cuda.h"
 
 #include "device/cuda_vector.cuh"
@@ -11,8 +11,9 @@
 #define THREADS_MAX 1024
 #define MANY_ROWS   128 /* more than this: fewer threads a row, that overlap with those of others */
 
-/* Rows of bf16 in whole pieces: few threads with few registers, so that a block fits beside one of the product before on
- * its multiprocessor. It waits there, and the product behind may start in time. */
+/* Rows of bf16 in whole pieces: few threads with few registers, so that a block fits beside one of
+ * the GEMM before on its multiprocessor. It waits there, and the GEMM after may start in
+ * time. */
 #define PACKED_THREADS      256
 #define PACKED_THREADS_MOST 512
 #define PACKED_MOST         14 /* pieces of a thread */
@@ -101,7 +102,8 @@ static __global__ void __launch_bounds__(THREADS_MAX) quantize_kernel(quantize_a
         args.codes.scales[row] = codes.scale;
 }
 
-/* Where the live count comes after the wait, so do the loads of dead rows: their memory is there, too. */
+/* Where the live count comes after the wait, so do the loads of dead rows: their memory is there,
+ * too. */
 template <int PIECES, rp_dtype DTYPE>
 static __global__ void __launch_bounds__(PACKED_THREADS_MOST) quantize_packed(quantize_args args) {
     __shared__ uint32_t shared[32];

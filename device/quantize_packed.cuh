@@ -1,7 +1,8 @@
-/* quantize_packed.cuh - rows of bf16 values as 8-bit codes and a scale, several at a time (quantize_row.cuh).
+/* quantize_packed.cuh - rows of bf16 values as 8-bit quantized values and a scale, several at a
+ * time (quantize_row.cuh).
  *
- * What a thread has of its row it keeps packed, two bf16 a word, the first column below. The largest magnitude is looked
- * for in their bits; then each value takes one product. */
+ * What a thread has of its row it keeps packed, two bf16 a word, the first column below. The
+ * largest magnitude is looked for in their bits; then each value takes one GEMM. */
 #ifndef RP_DEVICE_QUANTIZE_PACKED_CUH
 #define RP_DEVICE_QUANTIZE_PACKED_CUH
 
@@ -21,7 +22,8 @@ __device__ __forceinline__ uint2 rp_pack_bf16(float4 x) {
 __device__ __forceinline__ uint32_t rp_largest(uint32_t most, uint32_t pair) {
     return max(most, max(pair & 0x7FFFu, pair >> 16 & 0x7FFFu));
 }
-/* The same of both halves apart, `most` a pair, too: fewer instructions where there are many words. */
+/* The same of both halves apart, `most` a pair, too: fewer instructions where there are many
+ * words. */
 __device__ __forceinline__ uint32_t rp_largest_pair(uint32_t most, uint32_t pair) {
     pair &= 0x7FFF7FFFu;
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
@@ -30,7 +32,8 @@ __device__ __forceinline__ uint32_t rp_largest_pair(uint32_t most, uint32_t pair
     return max(most & 0xFFFFu, pair & 0xFFFFu) | max(most & 0xFFFF0000u, pair & 0xFFFF0000u);
 #endif
 }
-/* Maximum over a block of whole warps, for all its threads. `shared` is not in use since the last barrier. */
+/* Maximum over a block of whole warps, for all its threads. `shared` is not in use since the last
+ * barrier. */
 __device__ __forceinline__ uint32_t rp_block_largest(uint32_t (&shared)[32], uint32_t most) {
     uint32_t lane = threadIdx.x % 32, warps = blockDim.x / 32;
     most = rp_warp_max_bits(most);
@@ -47,13 +50,13 @@ __device__ __forceinline__ rp_row_codes rp_row_codes_of(uint32_t largest, rp_dty
     return rp_row_codes(largest << 16, dtype);
 }
 
-/* What an E4M3 code stands for; not of NaN. */
+/* Value of an E4M3 byte; NaN is not handled. */
 __device__ __forceinline__ float rp_fp8_value(uint32_t code) {
     uint32_t bits = (code & 0x80u) << 24 | (code & 0x7Fu) << 20;
     return __fmul_rn(__uint_as_float(bits), 0x1p120f); /* exponents are 120 too low */
 }
 
-/* Four codes of four packed values. */
+/* Four quantized values of four packed values. */
 __device__ __forceinline__ uint32_t rp_codes4(const rp_row_codes &codes, uint32_t low,
                                               uint32_t high) {
     return codes.four(make_float4(__uint_as_float(low << 16), __uint_as_float(low & 0xFFFF0000u),

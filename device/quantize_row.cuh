@@ -1,10 +1,11 @@
-/* quantize_row.cuh - rp_quantize_row on a card: the same codes and the same scale, bit for bit (quantize_row.h).
+/* quantize_row.cuh - rp_quantize_row on a GPU: the same quantized values and the same scale, bit
+ * for bit (quantize_row.h).
  *
- * Whoever holds a row finds its largest magnitude as bits, by integer maxima in any order, and then makes each
- * code by itself:
+ * Whoever holds a row finds its largest magnitude as bits, by integer maxima in any order, and then
+ * makes each quantized value by itself:
  *
  *   most = max over the row of rp_magnitude_bits(x)
- *   rp_row_codes row(most, dtype)      row.scale is the row's; row.code(x) the code of one value, row.four(x) of four */
+ *   rp_row_codes row(most, dtype)      row.scale is the row's; row.quantized value(x) the quantized value of one value, row.four(x) of four */
 #ifndef RP_DEVICE_QUANTIZE_ROW_CUH
 #define RP_DEVICE_QUANTIZE_ROW_CUH
 
@@ -22,7 +23,8 @@ __device__ __forceinline__ uint32_t rp_warp_max_bits(uint32_t bits) {
     return __reduce_max_sync(0xFFFFFFFFu, bits);
 }
 
-/* Two E4M3 codes, the first below: nearest, ties to even, saturating; for finite values rp_f32_to_fp8 (base/fp8.h). */
+/* Two E4M3 values, the first below: nearest, ties to even, saturating; for finite values
+ * rp_f32_to_fp8 (base/fp8.h). */
 __device__ __forceinline__ uint32_t rp_fp8_codes(float low, float high) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
     uint16_t pair;
@@ -43,7 +45,8 @@ __device__ __forceinline__ uint32_t rp_fp8_codes(float low, float high) {
     return pair;
 #endif
 }
-/* Four INT8 codes of magnitudes up to 127, the first below: adding 1.5 * 2^23 leaves no room for a fraction. */
+/* Four INT8 values of magnitudes up to 127, the first below: adding 1.5 * 2^23 leaves no room for a
+ * fraction. */
 __device__ __forceinline__ uint32_t rp_int8_codes(float a, float b, float c, float d) {
     const uint32_t low = __byte_perm(__float_as_uint(__fadd_rn(a, 12582912.0f)),
                                      __float_as_uint(__fadd_rn(b, 12582912.0f)), 0x0040);
@@ -52,9 +55,9 @@ __device__ __forceinline__ uint32_t rp_int8_codes(float a, float b, float c, flo
     return __byte_perm(low, high, 0x5410);
 }
 
-/* How the values of one row become codes. */
+/* Scale of one row. */
 struct rp_row_codes {
-    float scale, inverse; /* inverse 0: all codes are 0 */
+    float scale, inverse; /* inverse 0: all quantized values are 0 */
     bool is_int8;
 
     /* most: of the row's magnitudes, as bits. */

@@ -1,4 +1,5 @@
-/* read_cuda.h - reads a range of device memory once and forgets it: the bar for what streams weights. */
+/* read_cuda.h - reads a range of device memory once and forgets it: the bar for what streams
+ * weights. */
 #ifndef RP_DEVICE_READ_CUDA_H
 #define RP_DEVICE_READ_CUDA_H
 

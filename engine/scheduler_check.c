@@ -33,7 +33,7 @@ static const char *check_private_pages(const struct rp_scheduler *scheduler,
     uint32_t first = sequence->verified_length / scheduler->config.page_tokens;
     for (uint32_t i = first; i < sequence->page_count; i++) {
         const struct rp_kv_page *page = &scheduler->pool.pages[sequence->pages[i]];
-        if (page->refs != 1 || page->kept)
+        if (page->refs != 1 || page->retained)
             return "a page that is still written is shared or cached";
     }
     return NULL;

@@ -8,7 +8,7 @@
  *           |
  *           a run: (page_tokens, head_dim) elements, contiguous, one (page, layer, kv, head)
  *
- *   8 bits:  | codes (page_tokens, head_dim) | scales (page_tokens) f32 |     value = code * scale
+ *   8 bits:  | quantized values (page_tokens, head_dim) | scales (page_tokens) f32 |     value = q * scale
  *            a scale per token and head, since a page's tokens come one after the other (device/quantize_row.h)
  *
  * Layers lie inside the page, so the pool grows at its end and the number of pages is data, never a
@@ -39,7 +39,7 @@ static inline unsigned char *rp_kv_run(const struct rp_kv_layout *layout, uint32
            ((size_t)layer * 2 + kv) * layout->plane_stride + (size_t)head * layout->head_stride;
 }
 
-/* The scale of a run's token, in pages of 8 bits. */
+/* The scale of a run's token, in 8-bit pages. */
 static inline float rp_kv_scale(const struct rp_kv_layout *layout, const unsigned char *run,
                                 uint32_t in_page) {
     return ((const float *)(const void *)(run + layout->scales_at))[in_page];

@@ -112,7 +112,7 @@ void rp_kv_pool_acquire(struct rp_kv_pool *pool, uint32_t page) {
 
 /* A page without references whose fence is retired. */
 static void settle_page(struct rp_kv_pool *pool, uint32_t page) {
-    move_page(pool, page, pool->pages[page].kept ? RP_KV_CACHED : RP_KV_FREE);
+    move_page(pool, page, pool->pages[page].retained ? RP_KV_CACHED : RP_KV_FREE);
 }
 
 void rp_kv_pool_release(struct rp_kv_pool *pool, uint32_t page, uint64_t fence) {
@@ -145,11 +145,11 @@ void rp_kv_pool_retire(struct rp_kv_pool *pool, uint64_t step) {
 
 void rp_kv_pool_keep(struct rp_kv_pool *pool, uint32_t page) {
     RP_ASSERT_CMP(pool->pages[page].refs, >, 0);
-    pool->pages[page].kept = true;
+    pool->pages[page].retained = true;
 }
 
 void rp_kv_pool_forget(struct rp_kv_pool *pool, uint32_t page) {
-    pool->pages[page].kept = false;
+    pool->pages[page].retained = false;
     if (pool->pages[page].state == RP_KV_CACHED)
         move_page(pool, page, RP_KV_FREE);
 }
@@ -167,11 +167,11 @@ static const char *check_page(const struct rp_kv_pool *pool, uint32_t page) {
         return "a page is held without references, or referenced without being held";
     if (entry->state == RP_KV_PENDING && entry->fence <= pool->retired_step)
         return "a page waits for a step that is over";
-    if (entry->kept && (reserved || entry->state == RP_KV_FREE))
-        return "a free page is marked as kept";
-    if (entry->kept && entry->dirty)
-        return "a page that may hold NaN is kept for reuse";
-    if (entry->state == RP_KV_CACHED && !entry->kept)
+    if (entry->retained && (reserved || entry->state == RP_KV_FREE))
+        return "a free page is marked as retained";
+    if (entry->retained && entry->dirty)
+        return "a page that may hold NaN is retained for reuse";
+    if (entry->state == RP_KV_CACHED && !entry->retained)
         return "a page is cached and holds nothing";
     return NULL;
 }

@@ -5,15 +5,16 @@
  *      ^                  ^  \                                      |
  *      |                  |   \ fence already retired               | retire(step >= fence)
  *      |          acquire |    v                                    v
- *      +---- forget ---- CACHED (kept for reuse) or FREE <----------+
+ *      +---- forget ---- CACHED (retained for reuse) or FREE <----------+
  *
  * A release names a fence: the last planned step that may touch the page. Until that step is
- * retired the page is PENDING: nobody may be given it for writing. A page with `kept` set holds
+ * retired the page is PENDING: nobody may be given it for writing. A page with `retained` set holds
  * something that may be used again (kv_prefix.h) and becomes CACHED instead of FREE; acquire takes
  * it back from HELD, CACHED or PENDING alike. CACHED pages are in the order in which they lost
  * their last reference.
  *
- * Thread: engine thread only, but for the map. Memory: all at init. Errors: init only; a full pool is an answer. */
+ * Thread: engine thread only, but for the map. Memory: all at init. Errors: init only; a full pool
+ * is an answer. */
 #ifndef RP_KVCACHE_KV_POOL_H
 #define RP_KVCACHE_KV_POOL_H
 
@@ -31,7 +32,7 @@ struct rp_kv_page {
     uint32_t refs;
     uint32_t previous, next; /* neighbors in the list of its state; HELD pages are in none */
     uint8_t state;           /* rp_kv_state */
-    bool kept;
+    bool retained;
     bool dirty; /* may hold NaN: to be zeroed before its next use */
 };
 

@@ -116,8 +116,8 @@ bool rp_kv_prefix_evict(struct rp_kv_prefix *prefix) {
 const char *rp_kv_prefix_check(const struct rp_kv_prefix *prefix) {
     uint32_t used = 0, chained = 0;
     for (uint32_t page = 0; page < prefix->pool->page_count; page++) {
-        if (prefix->entries[page].used != prefix->pool->pages[page].kept)
-            return "a page is kept without an entry, or entered without being kept";
+        if (prefix->entries[page].used != prefix->pool->pages[page].retained)
+            return "a page is retained without an entry, or has an entry but is not retained";
         used += prefix->entries[page].used;
     }
     for (uint32_t i = 0; i <= prefix->bucket_mask; i++) {

@@ -27,14 +27,14 @@ static enum rp_dtype in_dtype(const struct rp_matrix *w) {
     return is_w8a16(w) ? RP_DTYPE_BF16 : w->dtype;
 }
 
-/* Blocks at work when each of 132 takes an equal run of (rows outputs, segment). */
+/* Concurrent blocks when each of 132 computes an equal run of (rows outputs, segment). */
 static uint32_t blocks_at_work(uint32_t n, uint32_t segments, uint32_t rows) {
     uint32_t units = RP_CEIL_DIV(n, rows) * segments;
     return RP_CEIL_DIV(units, RP_CEIL_DIV(units, 132u));
 }
 
-/* As few segments as keep most of 132 multiprocessors at work, on few tokens (tiles of 64 outputs) and on
- * many (128). Of n and k alone: the order of a sum must not depend on the card. */
+/* As few segments as keep most of 132 multiprocessors at work, on few tokens (tiles of 64 outputs)
+ * and on many (128). Of n and k alone: the order of a sum must not depend on the GPU. */
 uint32_t rp_matmul_cuda_segment(uint32_t n, uint32_t k, bool gate_up) {
     static const uint32_t counts[] = {1, 2, 3, 4, 6, 8, 12, 16};
     uint32_t best = 0, segment = (uint32_t)RP_ALIGN_UP(k, RP_MATMUL_BLOCK);
@@ -56,13 +56,15 @@ uint32_t rp_matmul_cuda_segment(uint32_t n, uint32_t k, bool gate_up) {
 
 size_t rp_matmul_cuda_workspace_bytes(const struct rp_cuda_limits *limits, uint32_t row_capacity,
                                       uint32_t n_max) {
-    /* Four segments of a tile of 128 outputs for every block; as partials it is used as it comes. */
+    /* Four segments of a tile of 128 outputs for every block; as partials it is used as it
+     * comes. */
     size_t tokens = RP_MIN(RP_ALIGN_UP(row_capacity, 8), (size_t)128);
     (void)n_max;
     return FLAG_BYTES + limits->sm_count * tokens * 128 * 4 * sizeof(float);
 }
 
-/* Shared memory that a product may take: leaves room for the small kernels between the products of a decode step. */
+/* Shared memory limit of a GEMM: leaves room for the small kernels between the GEMMs of a decode
+ * step. */
 uint32_t rp_matmul_cuda_shared_room(const struct rp_matmul_cuda *op) {
     uint32_t room = op->limits.shared_bytes_block;
     if (op->rows.max_rows > 128 || room <= 64 * 1024)
@@ -70,8 +72,9 @@ uint32_t rp_matmul_cuda_shared_room(const struct rp_matmul_cuda *op) {
     return room - 12 * 1024;
 }
 
-/* Gated W8A16 of prompts: the tiles whose waves over all multiprocessors take the least time. Shared memory bounds those of
- * 128 tokens: codes, tokens and copies take nine eighths of the tensor cores' time. */
+/* Gated W8A16 of prompts: the tiles whose waves over all multiprocessors take the least time.
+ * Shared memory bounds those of 128 tokens: quantized values, tokens and copies take nine eighths
+ * of the tensor cores' time. */
 static uint32_t choose_tokens(const struct rp_matmul_cuda *op) {
     uint32_t rows = RP_CEIL_DIV(op->weight->rows, 128u), sms = op->limits.sm_count;
     uint32_t few = RP_CEIL_DIV(rows * RP_CEIL_DIV(op->rows.max_rows, 128u), sms);
@@ -110,14 +113,15 @@ struct rp_matmul_tile rp_matmul_cuda_choose(const struct rp_matmul_cuda *op) {
     size_t partial_bytes = (size_t)segments * op->rows.max_rows * w->rows * sizeof(float);
     bool partials =
         op->partials_wanted && !op->accumulate && partial_bytes + FLAG_BYTES <= op->workspace_bytes;
-    /* Tiles of 256 tokens have no registers to sum segments up in: only where none is to be summed. */
+    /* Tiles of 256 tokens have no registers to sum segments up in: only where none is to be
+     * summed. */
     if (choices[i].tile.tokens == 256 && segments > 1) {
         uint32_t work = RP_CEIL_DIV(w->rows, 128u) * segments;
         if (!partials || RP_CEIL_DIV(work, op->limits.sm_count) % segments == 0)
             i++;
     }
     struct rp_matmul_tile tile = choices[i].tile;
-    /* Small launches beside the weights of codes are held up less: 1 % of a step. */
+    /* Small launches beside the weights of quantized values are held up less: 1 % of a step. */
     if (narrow && !plain && tile.tokens == 32)
         tile.flight_early = 1;
     /* Twice the bytes of tokens in a stage: more stages of half of K. */
@@ -213,7 +217,8 @@ int rp_matmul_cuda_encode_tokens(CUtensorMap *map, const struct rp_matmul_cuda *
     return rp_matmul_cuda_encode_map(map, op->in, &shape, err);
 }
 
-/* Rows of both operands begin at multiples of 16 bytes; the rows are there as the weights want them. */
+/* Rows of both operands begin at multiples of 16 bytes; the rows are there as the weights want
+ * them. */
 static bool fits_rows(const struct rp_matmul_cuda *op) {
     return op->in_stride * rp_dtype_bytes(in_dtype(op->weight)) % 16 == 0 &&
            (uintptr_t)op->in % 16 == 0;
@@ -231,7 +236,7 @@ bool rp_matmul_cuda_fits_weight(const struct rp_matmul_cuda *op) {
            (w->dtype == RP_DTYPE_BF16 || (is_w8a8(w) && w->scale_kind == RP_SCALE_CHANNEL));
 }
 
-/* What bulk tensor copies can read, on a card that has wgmma. */
+/* Whether bulk tensor copies can read the operands, on a GPU that has wgmma. */
 bool rp_matmul_cuda_fits(const struct rp_matmul_cuda *op) {
     bool has_rows = op->weight->dtype == RP_DTYPE_BF16 || op->in_scales;
     return rp_matmul_cuda_fits_weight(op) && has_rows && fits_rows(op);
@@ -303,7 +308,7 @@ static int lay_out(struct rp_matmul_tc_args *args, const struct rp_matmul_cuda *
                : RP_STATUS_RANGE;
 }
 
-/* One thread asks for a stage: with one copy in a fifth of the time that four take. */
+/* One thread issues a stage: one copy costs a fifth of the time of four. */
 static int encode_stages(struct rp_matmul_tc_args *args, const struct rp_matmul_cuda *op,
                          struct rp_error *err) {
     const struct rp_matmul_tile *tile = &args->tile;
@@ -362,8 +367,8 @@ static int fill_args(struct rp_matmul_tc_args *args, const struct rp_matmul_cuda
     args->shared_most = op->limits.shared_bytes_block;
     if (lay_out(args, op) != RP_OK)
         return rp_error_set(err, RP_STATUS_RANGE,
-                            "product (%u, %u): no room for two stages in %u bytes", w->rows,
-                            w->cols, tile->shared_bytes);
+                            "GEMM (%u, %u): no room for two stages in %u bytes", w->rows, w->cols,
+                            tile->shared_bytes);
     bool one_segment = op->gated || tile->tokens * tile->rows > 128 * 192;
     if (args->segments > 1 && one_segment && !args->tile.partials)
         return rp_error_set(err, RP_STATUS_UNSUPPORTED, "tiles of %u x %u take one segment",
@@ -388,7 +393,7 @@ int rp_matmul_cuda_plan_tile(const struct rp_matmul_cuda *op, const struct rp_ma
     /* The arena aligns to 16 bytes, tensor maps want 64. */
     unsigned char *bytes = rp_arena_alloc(memory, sizeof(struct rp_matmul_tc_args) + 64);
     if (!bytes)
-        return rp_error_set(err, RP_STATUS_NO_MEMORY, "no memory for the arguments of a product");
+        return rp_error_set(err, RP_STATUS_NO_MEMORY, "no memory for the arguments of a GEMM");
     struct rp_matmul_tc_args *args = (void *)RP_ALIGN_UP((uintptr_t)bytes, 64);
     int status = fill_args(args, op, tile, segment, err);
     if (status != RP_OK)
@@ -440,7 +445,7 @@ int rp_matmul_cuda_plan(const struct rp_matmul_cuda *op, struct rp_arena *memory
     }
     struct rp_matmul_cuda *args = rp_arena_alloc(memory, sizeof *args);
     if (!args)
-        return rp_error_set(err, RP_STATUS_NO_MEMORY, "no memory for the arguments of a product");
+        return rp_error_set(err, RP_STATUS_NO_MEMORY, "no memory for the arguments of a GEMM");
     *args = *op;
     *out_launch = (struct rp_cuda_launch){"matmul_generic", rp_matmul_generic_cuda_run, args};
     return RP_OK;

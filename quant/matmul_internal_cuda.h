@@ -1,5 +1,5 @@
-/* matmul_internal_cuda.h - what the products' files on CUDA share: tiles, the arguments of the
- * tensor-core kernel, and the launcher of the generic one. */
+/* matmul_internal_cuda.h - shared by the CUDA GEMMs: tiles, the arguments of the tensor-core
+ * kernel, and the launcher of the generic one. */
 #ifndef RP_QUANT_MATMUL_INTERNAL_CUDA_H
 #define RP_QUANT_MATMUL_INTERNAL_CUDA_H
 
@@ -13,20 +13,21 @@ extern "C" {
 
 #define RP_MATMUL_BLOCK 64 /* columns of K in one box of a bulk tensor copy: 128 bytes */
 
-/* Columns of K as kernels and plans count them, in pairs of bytes: a box of RP_MATMUL_BLOCK is 64 of bf16, 128 of 8
- * bits. Codes may be described to tensor maps as half as many bf16. */
+/* Columns of K as kernels and plans count them, in pairs of bytes: a box of RP_MATMUL_BLOCK is 64
+ * of bf16, 128 of 8 bits. Quantized values may be described to tensor maps as half as many bf16. */
 static inline uint32_t rp_matmul_cuda_units(const struct rp_matrix *weight) {
     return rp_dtype_bytes(weight->dtype) == 1 ? weight->cols / 2 : weight->cols;
 }
 
 enum rp_matmul_order {
-    /* A block takes a contiguous run of (tile, segment): equal shares, a few tiles are split. */
+    /* A block computes a contiguous run of (tile, segment): equal shares, a few tiles are split. */
     RP_MATMUL_ORDER_RUNS,
-    /* A block takes every grid-th tile whole: blocks at work together share weights and tokens in L2. */
+    /* A block computes every grid-th tile whole: concurrent blocks share weights and tokens in
+     * L2. */
     RP_MATMUL_ORDER_WAVES
 };
 
-/* How a product is cut up. Nothing here changes a bit of the result. */
+/* Tiling of a GEMM. It does not affect a single bit of the result. */
 struct rp_matmul_tile {
     uint32_t tokens; /* columns of the instruction: 8, 16, 32, 64, 128, 192, 256 */
     uint32_t rows;   /* of weights: 64, 128, 256 */
@@ -34,12 +35,12 @@ struct rp_matmul_tile {
     uint32_t boxes;  /* of 64 columns of K in a stage */
     uint32_t stages; /* of the pipeline in shared memory; 0: as many as fit into shared_bytes */
     uint32_t shared_bytes;
-    /* Stages of weights in flight at most: until the ring was full once, and afterwards; 0: no cap. Full
-     * queues of the memory hold up the loads of the small kernels beside. */
+    /* Stages of weights in flight at most: until the ring was full once, and afterwards; 0: no cap.
+     * Full queues of the memory hold up the loads of the small kernels beside. */
     uint32_t flight_early, flight;
     bool eager; /* frees a stage as early as possible: where memory is the limit */
-    bool
-        partials; /* leave the segments to the reader, where a tile would be split between blocks */
+    /* leave split-K partial sums to the reader, where a tile would be split between blocks */
+    bool partials;
 };
 
 /* Frozen arguments of the tensor-core kernel; 64-byte aligned, for the tensor maps. */
@@ -53,7 +54,7 @@ struct rp_matmul_tc_args {
     size_t out_stride;
     float *partials; /* (segments, max_rows, n), or NULL */
     size_t split_stride;
-    float *shares; /* what a block leaves for the one before it: one share each */
+    float *shares; /* split-K partial sums for the previous block: one share per block */
     size_t share_stride;
     uint32_t *flags; /* one per warpgroup of each block; zero between launches */
     uint32_t n;
@@ -62,30 +63,31 @@ struct rp_matmul_tc_args {
     uint32_t grid, stages, shared_bytes, shared_most;
     uint32_t flight, flight_early; /* stages of weights; UINT32_MAX: no cap */
     struct rp_matmul_tile tile;
-    uint64_t
-        *trace; /* (blocks, 4): when it started, waited, ended, and the SM: with RP_TRACE alone */
+    /* (blocks, 4): when it started, waited, ended, and the SM: with RP_TRACE alone */
+    uint64_t *trace;
     bool out_bf16, accumulate, dependent, block_scales;
     bool gated; /* W8A16 of one segment: eight rows of gates and their eight of ups in turns */
-    /* W8A16: a stage's weights are one copy, and its tokens; maps of boxes of 64 units, (64, n, blocks) or, gated,
-     * (64, 8, 2, n / 16, blocks), and (64, max_rows, 2 * blocks). */
+    /* W8A16: a stage's weights are one copy, and its tokens; maps of boxes of 64 units, (64, n,
+     * blocks) or, gated, (64, 8, 2, n / 16, blocks), and (64, max_rows, 2 * blocks). */
     bool whole_stages;
     enum rp_activation fn;
-    enum rp_dtype dtype,
-        in_dtype; /* of the weights and the rows; they differ in W8A16, whose rows are bf16 */
-    /* Of 8-bit products: (max_rows), NULL for W8A16; (n) or (ceil(n / 128), ceil(k / 128)) where block_scales. */
+    /* of the weights and the rows; they differ in W8A16, whose rows are bf16 */
+    enum rp_dtype dtype, in_dtype;
+    /* 8-bit GEMMs: (max_rows), NULL for W8A16; (n) or (ceil(n / 128), ceil(k / 128)) where
+     * block_scales. */
     const float *in_scales, *weight_scales;
 };
 
-/* What a normed product keeps in shared memory: bf16 tokens, then the sums of squares of 128 columns each. */
+/* Shared memory of a normed GEMM: bf16 tokens, then the sums of squares of 128 columns each. */
 #define RP_MATMUL_NORM_TOKEN_BYTES(rows, cols) ((size_t)(rows) * (cols)*2)
 #define RP_MATMUL_NORM_BYTES(rows, cols)                                                           \
     (RP_MATMUL_NORM_TOKEN_BYTES(rows, cols) + (rows) * (RP_MATMUL_NORM_COLS / 128) * sizeof(float))
 
-/* Rows of codes that a product makes in shared memory: the codes, then a board each, on which warps tell one another
- * of the row. */
+/* Rows that a GEMM quantizes in shared memory: the quantized values, then one board per row,
+ * through which warps exchange its reductions. */
 #define RP_MATMUL_QUANTIZE_COLS 16384 /* most columns of rows that come in bf16 */
-#define RP_MATMUL_QUANTIZE_BYTES                                                                   \
-    (56u * 1024) /* and most codes in all: rows of 14,336 columns, four of them */
+/* Most bytes of quantized values in all: rows of 14,336 columns, four of them. */
+#define RP_MATMUL_QUANTIZE_BYTES (56u * 1024)
 struct rp_matmul_row_board {
     float sums[RP_MATMUL_NORM_COLS / 128]; /* of squares, of 128 columns each */
     uint32_t most[16];                     /* magnitudes, as bits, of each warp's columns */
@@ -94,10 +96,11 @@ struct rp_matmul_row_board {
 #define RP_MATMUL_CODE_BYTES(rows, cols)                                                           \
     ((size_t)(rows) * ((cols) + sizeof(struct rp_matmul_row_board)))
 
-/* Frozen arguments of the kernel for few rows (matmul_rows_kernel.cuh); 64-byte aligned. One copy brings a stage. */
+/* Frozen arguments of the kernel for few rows (matmul_rows_kernel.cuh); 64-byte aligned. One copy
+ * brings a stage. */
 struct rp_matmul_rows_args {
-    /* (parts, part_blocks, halves, rows, 64): boxes of all parts, `boxes` blocks, all halves, and tile_rows or
-     * last_rows */
+    /* (parts, part_blocks, halves, rows, 64): boxes of all parts, `boxes` blocks, all halves, and
+     * tile_rows or last_rows */
     CUtensorMap weight_map, last_map;
     CUtensorMap in_map; /* (parts, part_blocks, max_rows, 64) */
     const uint32_t *live;
@@ -123,9 +126,9 @@ struct rp_matmul_rows_args {
     enum rp_activation fn;
     uint64_t *trace; /* as in rp_matmul_tc_args */
     bool gated, out_bf16, accumulate, dependent;
-    bool quantizes;      /* rows come in bf16, in `in`, and become codes here */
+    bool quantizes;      /* rows come in bf16, in `in`, and become quantized values here */
     enum rp_dtype dtype; /* of the weights */
-    /* Of 8-bit products: (max_rows), NULL where the rows are made here; and (n). */
+    /* 8-bit GEMMs: (max_rows), NULL where the rows are quantized here; and (n). */
     const float *in_scales, *weight_scales;
     const uint16_t *in;
     size_t in_stride;
@@ -136,28 +139,31 @@ int rp_matmul_rows_cuda_run(const void *args, struct CUstream_st *stream);
 int rp_matmul_rows_cuda_prepare(const struct rp_matmul_rows_args *args);
 
 int rp_matmul_tc_cuda_run(const void *args, struct CUstream_st *stream);
-/* Once per kernel that args uses, outside any capture. NOT_FOUND when there is no kernel for the tile. */
+/* Once per kernel that args uses, outside any capture. NOT_FOUND when there is no kernel for the
+ * tile. */
 int rp_matmul_tc_cuda_prepare(const struct rp_matmul_tc_args *args);
 
-/* Any size, stride, alignment and type: one fma chain in rising k per output; of 8 bits, with in_scales where input is
- * RP_INPUT_QUANTIZED, what matmul_generic_8_cuda.cu says. Takes a struct rp_matmul_cuda and copies what it needs of it
- * (the matrix's struct too): nothing is read later. */
+/* Any size, stride, alignment and type: one fma chain in rising k per output; of 8 bits, with
+ * in_scales where input is RP_INPUT_QUANTIZED, what matmul_generic_8_cuda.cu says. Takes a struct
+ * rp_matmul_cuda and copies what it needs of it (the matrix's struct too): nothing is read
+ * later. */
 int rp_matmul_generic_cuda_run(const void *args, struct CUstream_st *stream);
 /* The part of it for 8 bits. */
 int rp_matmul_generic_8_cuda_run(const struct rp_matmul_cuda *op, struct CUstream_st *stream);
 
-/* The tile that rp_matmul_cuda_plan takes for a product that fits. */
+/* The tile that rp_matmul_cuda_plan chooses for a GEMM that fits. */
 struct rp_matmul_tile rp_matmul_cuda_choose(const struct rp_matmul_cuda *op);
 
-/* rp_matmul_cuda_plan with a given tile and segment length in units of two bytes (tests, measurements). */
+/* rp_matmul_cuda_plan with a given tile and segment length in units of two bytes (tests,
+ * measurements). */
 int rp_matmul_cuda_plan_tile(const struct rp_matmul_cuda *op, const struct rp_matmul_tile *tile,
                              uint32_t segment, struct rp_arena *memory,
                              struct rp_cuda_launch *out_launch,
                              struct rp_cuda_partials *out_partials, struct rp_error *err);
 
-/* What the planning of products shares. A tensor map; dimensions: the innermost first. */
+/* Shared by the planners. A tensor map; dimensions: the innermost first. */
 struct rp_matmul_map {
-    enum rp_dtype dtype; /* BF16, which also stands for pairs of codes, or F32 */
+    enum rp_dtype dtype; /* BF16, which also stands for pairs of quantized values, or F32 */
     uint32_t rank;
     cuuint64_t sizes[5], strides[4]; /* elements; bytes, of all but the innermost */
     cuuint32_t box[5];
@@ -165,8 +171,8 @@ struct rp_matmul_map {
 };
 int rp_matmul_cuda_encode_map(CUtensorMap *map, const void *data, const struct rp_matmul_map *shape,
                               struct rp_error *err);
-/* Tensor maps of a GEMM's operands: boxes of RP_MATMUL_BLOCK units by `rows`. paired: eight rows of the weights' first half,
- * the same eight of the second, the next eight of the first ... */
+/* Tensor maps of a GEMM's operands: boxes of RP_MATMUL_BLOCK units by `rows`. paired: eight rows of
+ * the weights' first half, the same eight of the second, the next eight of the first ... */
 int rp_matmul_cuda_encode_weights(CUtensorMap *map, const struct rp_matrix *weight, bool paired,
                                   uint32_t box_rows, struct rp_error *err);
 int rp_matmul_cuda_encode_tokens(CUtensorMap *map, const struct rp_matmul_cuda *op,
@@ -174,21 +180,22 @@ int rp_matmul_cuda_encode_tokens(CUtensorMap *map, const struct rp_matmul_cuda *
 /* bf16, 128-byte swizzle; strides in elements. */
 int rp_matmul_cuda_encode(CUtensorMap *map, const void *data, uint32_t rank, const uint64_t *sizes,
                           const uint64_t *strides, const uint32_t *box, struct rp_error *err);
-/* Bulk tensor copies can read it, and the card has wgmma: bf16, or W8A8 with a scale per output. */
+/* Bulk tensor copies can read it, and the GPU has wgmma: bf16, or W8A8 with a scale per output. */
 bool rp_matmul_cuda_fits(const struct rp_matmul_cuda *op);
-/* The same of the weights alone, whoever makes the rows. */
+/* The same for the weights alone, whichever kernel makes the rows. */
 bool rp_matmul_cuda_fits_weight(const struct rp_matmul_cuda *op);
-/* The same for what one kernel serves for any number of rows, matmul_tc_kernel.cuh: W8A8 in FP8 with a scale per block,
- * and W8A16 with either kind of scales. */
+/* The same for what one kernel serves for any number of rows, matmul_tc_kernel.cuh: W8A8 in FP8
+ * with a scale per block, and W8A16 with either kind of scales. */
 bool rp_matmul_cuda_fits_blocks(const struct rp_matmul_cuda *op);
 bool rp_matmul_cuda_fits_w8a16(const struct rp_matmul_cuda *op);
-/* Shared memory that a block of this product may take. */
+/* Limit of shared memory per block of this GEMM. */
 uint32_t rp_matmul_cuda_shared_room(const struct rp_matmul_cuda *op);
 /* A cap on stages in flight as the kernels want it, of a ring of so many; UINT32_MAX: no cap. */
 uint32_t rp_matmul_cuda_flight(uint32_t stages, uint32_t ring);
 
-/* The kernel for few rows, of matrices whose K is a multiple of 64 units. gates, norms, quantizes: as in matmul_cuda.h;
- * pays: where rp_matmul_cuda_plan takes it. plan_rows: with a given segment length, up to 64 rows, gated or not. */
+/* The kernel for few rows, of matrices whose K is a multiple of 64 units. gates, norms, quantizes:
+ * as in matmul_cuda.h; pays: where rp_matmul_cuda_plan takes it. plan_rows: with a given segment
+ * length, up to 64 rows, gated or not. */
 bool rp_matmul_rows_gates(const struct rp_matmul_cuda *op);
 bool rp_matmul_rows_norms(const struct rp_matmul_cuda *op);
 bool rp_matmul_rows_quantizes(const struct rp_matmul_cuda *op);

@@ -7,7 +7,8 @@
 #include <cuda_runtime.h>
 #include <stdint.h>
 
-/* When a block started (0), waited (1) and ended (2), and its SM, into args.trace (matmul_internal_cuda.h). */
+/* When a block started (0), waited (1) and ended (2), and its SM, into args.trace
+ * (matmul_internal_cuda.h). */
 #ifdef RP_TRACE
 #define TRACE(event)                                                                               \
     if (args.trace && threadIdx.x == 0) {                                                          \
@@ -122,7 +123,8 @@ __device__ __forceinline__ void rp_store_shared(uint32_t at, uint4 v) {
                  : "memory");
 }
 
-/* The threads of warpgroup 0 or 1. Constant numbers: an SM's barriers are counted like its registers. */
+/* The threads of warpgroup 0 or 1. Constant numbers: an SM's barriers are counted like its
+ * registers. */
 __device__ __forceinline__ void rp_warpgroup_sync(uint32_t warpgroup) {
     if (warpgroup == 0)
         asm volatile("bar.sync 1, 128;" ::: "memory");
@@ -146,8 +148,8 @@ __device__ __forceinline__ uint64_t rp_wgmma_operand(uint32_t shared) {
            (uint64_t)1 << 62;
 }
 
-/* The same in two steps: the upper half is always the same, which saves instructions between those of the
- * tensor cores. */
+/* The same in two steps: the upper half is always the same, which saves instructions between those
+ * of the tensor cores. */
 __device__ __forceinline__ uint32_t rp_wgmma_operand_low(uint32_t shared) {
     return (shared & 0x3FFFF) >> 4 | 1u << 16;
 }

@@ -1,5 +1,6 @@
-/* matmul_scales.cuh - the sums of 8-bit products as floats: (f32)sum * (row's scale * weight's scale), one rounding
- * each, never contracted with the addition behind it; and the scales, where an instruction's sums want them.
+/* matmul_scales.cuh - the sums of 8-bit GEMMs as floats: (f32)sum * (row's scale * weight's
+ * scale), one rounding each, never contracted with the addition after it; and the scales, where an
+ * instruction's sums want them.
  *
  * Scales of rows were written by kernels before: they are read after the wait, past L1. */
 #ifndef RP_QUANT_MATMUL_SCALES_CUH
@@ -15,7 +16,7 @@ static inline rp_wgmma_type rp_wgmma_type_of(rp_dtype dtype) {
                                         : RP_WGMMA_BF16;
 }
 
-/* Weights are codes; they are held in registers as bf16, for rows of bf16. */
+/* W8A16: quantized weights, held in registers as bf16, for bf16 rows. */
 template <rp_wgmma_type TYPE> constexpr bool rp_wgmma_is_8 = TYPE != RP_WGMMA_BF16;
 template <rp_wgmma_type TYPE>
 constexpr bool rp_wgmma_is_held = TYPE == RP_WGMMA_FP8_BF16 || TYPE == RP_WGMMA_INT8_BF16;
@@ -26,16 +27,16 @@ __device__ __forceinline__ float rp_scaled(int32_t sum, float scale) {
     return __fmul_rn(__int2float_rn(sum), scale);
 }
 
-/* Asks for the scales of weights, a line a thread: behind full queues of the memory they would come late. They are
- * constants: this may stand before the wait. */
+/* Requests the scales of weights, a line a thread: after full queues of the memory they would come
+ * late. They are constants: this may stand before the wait. */
 __device__ __forceinline__ void rp_scales_prefetch(const float *scales, uint32_t count) {
     uint32_t at = threadIdx.x * 32;
     if (count > 0 && at < count + 31)
         asm volatile("prefetch.global.L2 [%0];" ::"l"(scales + min(at, count - 1)) : "memory");
 }
 
-/* Scales of the N columns of an instruction, which a warp's lanes share: lane l has those of columns l, l + 32 ...
- * All lanes of a warp call each function together. */
+/* Scales of the N columns of an instruction, which a warp's lanes share: lane l has those of
+ * columns l, l + 32 ... All lanes of a warp call each function together. */
 template <int N> struct rp_column_scales {
     float of[(N + 31) / 32];
 

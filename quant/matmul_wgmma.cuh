@@ -1,20 +1,22 @@
-/* matmul_wgmma.cuh - wgmma m64nN: d (64, N) += or = a (64, 32 bytes) * b (N, 32 bytes)^T, both in shared memory,
- * K-major; or a of bf16 in registers. One specialization per width and type: the instruction names every register.
+/* matmul_wgmma.cuh - wgmma m64nN: d (64, N) += or = a (64, 32 bytes) * b (N, 32 bytes)^T, both in
+ * shared memory, K-major; or a of bf16 in registers. One specialization per width and type: the
+ * instruction names every register.
  *
  *   RP_WGMMA_BF16  16 columns of K, sums f32
  *   RP_WGMMA_FP8   32 columns of e4m3; sums f32, which the tensor cores keep to few bits within a chain
  *                  (tests/gpu/test_numerics_probe)
  *   RP_WGMMA_INT8  32 columns; sums int32, exact
  *
- * Bytes lie alike for all three, so whoever counts K in boxes of 128 bytes needs to know no more of the type.
+ * Bytes lie alike for all three, so whoever counts K in boxes of 128 bytes needs to know no more of
+ * the type.
  *
- *   RP_WGMMA_FP8_BF16, RP_WGMMA_INT8_BF16  codes that a kernel makes bf16 of in registers, by columns in bf16: the bits
+ *   RP_WGMMA_FP8_BF16, RP_WGMMA_INT8_BF16  quantized values that a kernel makes bf16 of in registers, by columns in bf16: the bits
  *                                          of RP_WGMMA_BF16 (rp_wgmma_held; tests/gpu/test_numerics_probe)
  *
- * Thread t of the warpgroup holds d[row][col] for row = 16 * (t / 32) + (t % 32) / 4 (+ 8) and
- * col = 8 * j + 2 * (t % 4) (+ 1) in d[4 * j + {0: row, col; 1: col + 1; 2: row + 8; 3: both}]. Of a in registers it has
- * four pairs of columns k, k + 1, the first in the lower half: row, k = 2 * (t % 4) in a[0]; row + 8 in a[1]; k + 8 in
- * a[2]; both in a[3]. */
+ * Thread t of the warpgroup holds d[row][col] for row = 16 * (t / 32) + (t % 32) / 4 (+ 8) and col
+ * = 8 * j + 2 * (t % 4) (+ 1) in d[4 * j + {0: row, col; 1: col + 1; 2: row + 8; 3: both}]. Of a in
+ * registers it has four pairs of columns k, k + 1, the first in the lower half: row, k = 2 * (t %
+ * 4) in a[0]; row + 8 in a[1]; k + 8 in a[2]; both in a[3]. */
 #ifndef RP_QUANT_MATMUL_WGMMA_CUH
 #define RP_QUANT_MATMUL_WGMMA_CUH
 
@@ -86,7 +88,8 @@ template <int N> struct rp_wgmma_held; /* of bf16, a in registers */
 #define RP_WGMMA_F32(r) "+f"(r)
 #define RP_WGMMA_S32(r) "+r"(r)
 
-/* a, b, p: the operands behind the sums' registers. end: what the type has behind the predicate. */
+/* a, b, p: numbers of the operands that follow the accumulator registers. end: suffix of the
+ * instruction that follows the predicate. */
 #define RP_WGMMA_DEFINE(n, wgmma_type, shape, end, constraint, a_at, b_at, add_at)                  \
     template <> struct rp_wgmma<n, wgmma_type> {                                                    \
         static __device__ __forceinline__ void                                                      \

@@ -46,8 +46,8 @@ void rp_matrix_deinit(struct rp_matrix *matrix) {
     memset(matrix, 0, sizeof *matrix);
 }
 
-/* Steps of k that are packed at a time: 16 KiB of the panel, which stay in the first-level cache while
- * 16 rows are strewn over them. */
+/* Steps of k that are packed at a time: 16 KiB of the panel, which stay in the first-level cache
+ * while 16 rows are strewn over them. */
 #define PACK_STEPS 256u
 
 /* Rows [16p, 16p + 16) of a row-major bf16 matrix, k in pairs. */
@@ -84,7 +84,8 @@ static void pack_panel_f32(const struct rp_matrix *matrix, uint32_t panel, float
     }
 }
 
-/* Rows [16p, 16p + 16) of a row-major matrix of 8 bits: -128 times the sums of INT8 rows, then k in quads. */
+/* Rows [16p, 16p + 16) of a row-major matrix of 8 bits: -128 times the sums of INT8 rows, then k in
+ * quads. */
 static void pack_panel_8(const struct rp_matrix *matrix, uint32_t panel, unsigned char *to) {
     size_t k = matrix->cols, row = (size_t)panel * PANEL;
     const unsigned char *from = (const unsigned char *)matrix->data + row * k;
@@ -106,12 +107,12 @@ static void pack_panel_8(const struct rp_matrix *matrix, uint32_t panel, unsigne
     }
 }
 
-/* What the products on 8 bits can do; INT8 sums must stay below 2^31. */
+/* What the GEMMs on 8 bits can do; INT8 sums must stay below 2^31. */
 static int check_8(const struct rp_matrix *matrix, struct rp_error *err) {
     bool channels = matrix->scale_kind == RP_SCALE_TENSOR || matrix->scale_kind == RP_SCALE_CHANNEL;
     if (!channels && (matrix->scale_kind != RP_SCALE_BLOCK_128 || matrix->dtype == RP_DTYPE_INT8))
         return rp_error_set(err, RP_STATUS_UNSUPPORTED,
-                            "the CPU has no product for %s with these scales; per tensor and per "
+                            "the CPU has no GEMM for %s with these scales; per tensor and per "
                             "channel work, for fp8 blocks of 128 x 128, too",
                             rp_dtype_name(matrix->dtype));
     if (matrix->cols > RP_INT8_COLS_MAX)
@@ -127,7 +128,7 @@ static int check_type(const struct rp_matrix *matrix, struct rp_error *err) {
     if (matrix->dtype == RP_DTYPE_INT8 || matrix->dtype == RP_DTYPE_FP8_E4M3)
         return check_8(matrix, err);
     return rp_error_set(err, RP_STATUS_UNSUPPORTED,
-                        "the CPU has products for f32, bf16, int8 and fp8 only");
+                        "the CPU has GEMMs for f32, bf16, int8 and fp8 only");
 }
 
 int rp_matrix_prepare_cpu(struct rp_matrix *matrix, enum rp_cpu_isa isa, struct rp_error *err) {

@@ -1,4 +1,4 @@
-/* matrix.h - a weight matrix in any format, and what a product promises about it.
+/* matrix.h - a weight matrix in any format, and what a GEMM promises about it.
  *
  * Logical shape (rows, cols) = (outputs n, inputs k), as Hugging Face stores a Linear.
  *
@@ -11,9 +11,9 @@
  *             then for k4 in 0..ceil(K/4): for j in 0..15: { w[16p+j][4*k4], .., w[16p+j][4*k4+3] }
  *     outputs past `rows` and k past K are zero.
  *
- * Reduction contract (DESIGN: numerics): each output is one sum over k in an order that depends only on
- * the matrix and the kernel family, never on the number of input rows, the row's place, the thread or
- * the chunk. So a row's result is bit-equal whoever else is in the batch.
+ * Reduction contract (DESIGN: numerics): each output is one sum over k in an order that depends
+ * only on the matrix and the kernel family, never on the number of input rows, the row's place, the
+ * thread or the chunk. So a row's result is bit-equal whoever else is in the batch.
  *
  * INT8 and FP8 E4M3: a weight is data * scale, f32, symmetric: there is no zero point.
  *
@@ -22,7 +22,8 @@
  *   RP_SCALE_BLOCK_128    scales[(n / 128) * ceil(cols / 128) + k / 128]  FP8 only
  *   RP_SCALE_GROUP_K      reserved: scales[n * ceil(cols / scale_group) + k / scale_group]
  *
- * What multiplies them says `input`: rows as they are (bf16; W8A16), or rows that the product quantizes by themselves
+ * What multiplies them says `input`: rows as they are (bf16; W8A16), or rows that the GEMM
+ * quantizes by themselves
  * (W8A8): each row x to integers or FP8 with one scale, max|x| / 127 or max|x| / 448. INT8 sums are exact. */
 #ifndef RP_QUANT_MATRIX_H
 #define RP_QUANT_MATRIX_H
@@ -41,7 +42,7 @@ enum rp_scale_kind {
 
 enum rp_matrix_input {
     RP_INPUT_PLAIN,    /* f32 for f32, bf16 for everything else */
-    RP_INPUT_QUANTIZED /* bf16, quantized row by row inside the product */
+    RP_INPUT_QUANTIZED /* bf16, quantized row by row inside the GEMM */
 };
 
 struct rp_matrix {
@@ -51,8 +52,8 @@ struct rp_matrix {
     enum rp_scale_kind scale_kind;
     uint32_t scale_group; /* columns per scale of RP_SCALE_GROUP_K */
     void *data;           /* rp_alloc_aligned, owned; NULL when only the shape is known (inspect) */
-    const float *
-        scales; /* of scale_kind; rp_alloc_aligned, owned; NULL: none, or only the shape is known */
+    /* of scale_kind; rp_alloc_aligned, owned; NULL: none, or only the shape is known */
+    const float *scales;
     enum rp_matrix_input input;
 };
 
@@ -64,7 +65,8 @@ static inline size_t rp_matrix_panel_bytes_8(uint32_t cols) {
     return 64 + RP_CEIL_DIV((size_t)cols, 4) * 64;
 }
 
-/* Scales of the matrix's kind, and the one that weight (row, col) is multiplied with; 1 where there are none. */
+/* Scales of the matrix's kind, and the one that weight (row, col) is multiplied with; 1 where there
+ * are none. */
 size_t rp_matrix_scale_count(const struct rp_matrix *matrix);
 float rp_matrix_scale(const struct rp_matrix *matrix, size_t row, size_t col);
 /* Weight (row, col) of an 8-bit matrix in any layout, before its scale. */

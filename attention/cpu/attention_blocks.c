@@ -38,8 +38,8 @@ static enum rp_mask_class classify(const struct rp_attention_blocks *blocks, uin
     return rp_mask_classify(blocks->args->mask, &tile, blocks->params);
 }
 
-/* The next block that is not SKIP; false: none. Questions are about longer and longer runs while their answer is not
- * PARTIAL: a far window is found in a few of them. */
+/* The next block that is not SKIP; false: none. Questions are about longer and longer runs while
+ * their answer is not PARTIAL: a far window is found in a few of them. */
 static bool find(struct rp_attention_blocks *blocks, uint32_t *out_at, bool *out_full) {
     while (blocks->at < blocks->end) {
         uint32_t at = blocks->at;
@@ -75,7 +75,7 @@ static uint64_t pack(const bool *seen) {
     return bits;
 }
 
-/* Asks for every row of the piece. */
+/* Requests every row of the piece. */
 static void ask_rows(const struct rp_attention_blocks *blocks, uint32_t count,
                      struct rp_attention_seen *out) {
     const struct rp_attention_args *args = blocks->args;

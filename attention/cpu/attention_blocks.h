@@ -1,8 +1,9 @@
-/* attention_blocks.h - which blocks of keys a piece of work reads, and which keys of a block its rows see: what the
- * kernels of the CPU ask of a mask program.
+/* attention_blocks.h - which blocks of keys a piece of work reads, and which keys of a block its
+ * rows see: what the kernels of the CPU ask of a mask program.
  *
- * A block is 64 keys at a multiple of 64. Blocks of which a program sees nothing are found by classifying whole runs of
- * them: their page table entries are not looked at, their keys neither read nor fetched. Without a program nobody asks.
+ * A block is 64 keys at a multiple of 64. Blocks of which a program sees nothing are found by
+ * classifying whole runs of them: their page table entries are not looked at, their keys neither
+ * read nor fetched. Without a program nobody asks.
  * Thread: one worker. Memory: the caller's stack. */
 #ifndef RP_ATTENTION_ATTENTION_BLOCKS_H
 #define RP_ATTENTION_ATTENTION_BLOCKS_H
@@ -14,7 +15,8 @@
 #define RP_ATTENTION_PIECE_HEADS  8u
 #define RP_ATTENTION_PIECE_ROWS   (RP_ATTENTION_PIECE_TOKENS * RP_ATTENTION_PIECE_HEADS)
 
-/* Tokens [token, token + token_count) of one sequence x query heads [head, head + head_count) of one KV head. */
+/* Tokens [token, token + token_count) of one sequence x query heads [head, head + head_count) of
+ * one KV head. */
 struct rp_attention_piece {
     uint32_t token, token_count, head, head_count, kv_head;
 };

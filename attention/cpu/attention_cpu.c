@@ -1,4 +1,4 @@
-/* attention_cpu.c - the truth, in two passes over the keys: the largest score, then the sums.
+/* attention_cpu.c - the reference, in two passes over the keys: the largest score, then the sums.
  *
  *   s_j   = scale * (q . k_j)              j ascending, over the keys that the token sees: first .. position, or those
  *           cap * tanh(s_j / cap)          that the program lets it see; the cap, or the program's score rules
@@ -10,7 +10,7 @@
 #include <math.h>
 #include <string.h>
 
-/* Element i of a run of the page's type; scale: of 8-bit codes. */
+/* Element i of a row of the page's type; scale: 8-bit pages only. */
 static inline float kv_at(const struct rp_kv_layout *kv, const void *run, size_t i, float scale) {
     return kv->dtype == RP_DTYPE_F32    ? ((const float *)run)[i]
            : kv->dtype == RP_DTYPE_BF16 ? rp_bf16_to_f32(((const uint16_t *)run)[i])
@@ -78,7 +78,8 @@ static inline __attribute__((always_inline)) void add_key(struct row *row, uint3
         out[d] += weight * kv_at(kv, run, at + d, scale);
 }
 
-/* Calls `take` for each key that the row sees, ascending. Inlined with it: a head may be eight columns. */
+/* Calls `take` for each visible key in ascending order. Inlined with it: a head may have only eight
+ * columns. */
 static inline __attribute__((always_inline)) void each_key(struct row *row, uint32_t token,
                                                            void (*take)(struct row *, uint32_t)) {
     const struct rp_attention_args *args = row->args;

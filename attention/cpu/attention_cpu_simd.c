@@ -1,22 +1,24 @@
 /* attention_cpu_simd.c - attention for AVX2 and AVX-512, in one pass over the keys.
  *
  * Order (the reduction contract): the keys of one (token, query head) are taken in blocks of 64 at
- * absolute multiples of 64, whatever the page size. The first block is the one that holds `first`; in
- * it and in the last one, keys that the token does not see are neither read nor added. Per block:
+ * absolute multiples of 64, whatever the page size. The first block is the one that holds `first`;
+ * in it and in the last one, keys that the token does not see are neither read nor added. Per
+ * block:
  *
  *   s_j   = scale * (q . k_j), one tree over d           m' = max(m, s_j ..)
  *   l     = l * exp(m - m') + sum of exp(s_j - m'), one tree over the 64 places
  *   out   = out * exp(m - m') + exp(s_j - m') v_j, j ascending
  *
- * so the bits depend only on the position, the window (or the program and its parameters) and the instruction set.
- * Caps and score rules change s_j behind the product. A program's blocks are found in attention_blocks.c; in a block
- * that a row sees with holes, what it does not see has the score -infinity and is left out of the sums.
+ * so the bits depend only on the position, the window (or the program and its parameters) and the
+ * instruction set. Caps and score rules change s_j after the matmul. A program's blocks are found
+ * in attention_blocks.c; in a block that a row sees with holes, what it does not see has the score
+ * -infinity and is left out of the sums.
  *
- * A piece is up to 16 tokens of one chunk x up to 8 query heads of one KV head: their keys are loaded
- * from memory once. A tile is 4 (AVX2: 2) heads of one token, so that each K or V that is widened to
- * f32 is used 4 times. A piece of a prompt (4 tokens or more) lays each block out as f32 first, K with the keys side by
- * side, and takes all its scores before all its sums: the same operations on every number in another shape, so the same
- * bits. */
+ * A piece is up to 16 tokens of one chunk x up to 8 query heads of one KV head: their keys are
+ * loaded from memory once. A tile is 4 (AVX2: 2) heads of one token, so that each K or V that is
+ * widened to f32 is used 4 times. A piece of a prompt (4 tokens or more) lays each block out as f32
+ * first, K with the keys side by side, and takes all its scores before all its sums: the same
+ * operations on every number in another shape, so the same bits. */
 #include "attention/cpu/attention_blocks.h"
 
 #include "base/bf16.h"
@@ -35,27 +37,27 @@
 #define PIECE_HEADS  RP_ATTENTION_PIECE_HEADS
 #define STATES_MAX   RP_ATTENTION_PIECE_ROWS
 #define SUMS_MAX     16384u /* floats: 64 KiB of stack */
-/* From that many tokens on a block's K and V are laid out as f32 first (wide), K across: 32 KiB of stack each,
- * and 40 for scores. */
+/* From that many tokens on a block's K and V are laid out as f32 first (wide), K across: 32 KiB of
+ * stack each, and 40 for scores. */
 #define WIDE_TOKENS   4u
 #define WIDE_HEAD_DIM 128u
 
-/* An FP8 code, widened with its sign and moved by 20 bits, has its sign, exponent and mantissa where f32 has them, 2^120
- * too small; denormals as well. */
+/* An FP8 value, widened with its sign and moved by 20 bits, has its sign, exponent and mantissa
+ * where f32 has them, 2^120 too small; denormals as well. */
 #define FP8_BITS (int)0x87F00000u
 #define FP8_UNIT 0x1p120f
 
 /* A loop that must be unrolled whole, so that what it indexes lies in registers. */
 #define EACH(i, count) _Pragma("GCC unroll 16") for (uint32_t i = 0; i < (count); i++)
 
-/* Where the keys of one block lie; only places [begin, end) are filled, which some token of the piece
- * sees. With a program those between that none sees have the address of one that is seen. */
+/* Where the keys of one block lie; only places [begin, end) are filled, which some token of the
+ * piece sees. With a program those between that none sees have the address of one that is seen. */
 struct block {
     const void *k[BLOCK_KEYS], *v[BLOCK_KEYS];
     uint32_t begin, end;
 };
 
-/* A block of 8-bit pages as f32: codes times scales. */
+/* A block of 8-bit pages as f32: quantized values times scales. */
 struct decoded {
     _Alignas(RP_CACHE_LINE) float k[BLOCK_KEYS * RP_ATTENTION_HEAD_DIM_MAX];
     _Alignas(RP_CACHE_LINE) float v[BLOCK_KEYS * RP_ATTENTION_HEAD_DIM_MAX];
@@ -76,16 +78,17 @@ struct span {
     const struct block *next; /* NULL: somebody else fetches it */
     uint32_t begin, end;
     uint32_t at; /* the block's position */
-    uint64_t
-        seen; /* with holes: bits of the places that are seen, the first and the last one of them among them */
+    /* with holes: bits of the places that are seen, the first and the last one of them among
+     * them */
+    uint64_t seen;
 };
 
 struct shape {
     uint32_t head_dim;
     float scale;
     uint32_t key_bytes;
-    const float
-        *keys; /* wide: the block's keys as f32, (head_dim, BLOCK_KEYS); zeros where no key is */
+    /* wide: the block's keys as f32, (head_dim, BLOCK_KEYS); zeros where no key is */
+    const float *keys;
     float soft_cap;              /* 0: none; also a program's whose rules say no more */
     const struct rp_mask *rules; /* NULL: no score rules */
     const int32_t *params;
@@ -142,7 +145,8 @@ static void locate(const struct rp_attention_args *args, const struct rp_attenti
     }
 }
 
-/* The same for the places that a program lets some row see: pages of which none is seen are not looked up. */
+/* The same for the places that a program lets some row see: pages of which none is seen are not
+ * looked up. */
 static void locate_seen(const struct rp_attention_args *args,
                         const struct rp_attention_piece *piece,
                         const struct rp_attention_seen *seen, struct block *block) {
@@ -165,7 +169,8 @@ static void locate_seen(const struct rp_attention_args *args,
     }
 }
 
-/* The scores of a span by the program's rules. Places that are not seen hold scores of other keys, or none. */
+/* The scores of a span by the program's rules. Places that are not seen hold scores of other keys,
+ * or none. */
 static void apply_rules(const struct shape *shape, const struct state *state,
                         const struct span *span, float *scores) {
     const struct rp_mask_pair pair = {.q = (int32_t)state->position,
@@ -178,8 +183,8 @@ static void apply_rules(const struct shape *shape, const struct state *state,
                        scores + span->begin);
 }
 
-/* Rules may hide keys by -infinity. Where they hide all that a row has seen so far, exp would be of infinity less
- * infinity: the weights are zeros instead. True: they are. A NaN is no reason. */
+/* Rules may hide keys by -infinity. Where they hide all that a row has seen so far, exp would be of
+ * infinity less infinity: the weights are zeros instead. True: they are. A NaN is no reason. */
 static bool hide_all(float *scores) {
     for (uint32_t j = 0; j < BLOCK_KEYS; j++)
         if (scores[j] != -INFINITY)
@@ -188,10 +193,10 @@ static bool hide_all(float *scores) {
     return true;
 }
 
-/* Asks for `bytes` at the next block's place j, while the same place of this block is worked on: a run
- * is too short for the processor to see a stream coming. Into the second-level cache, since two blocks
- * of K and V are more than the first one holds (decode of 8000 keys, 8 KV heads of 128, one Zen 4 core:
- * 7.4 GB/s without, 9.3 into the first level, 15.3 into the second). */
+/* Requests `bytes` at the next block's place j, while the same place of this block is worked on: a
+ * run is too short for the processor to see a stream coming. Into the second-level cache, since two
+ * blocks of K and V are more than the first one holds (decode of 8000 keys, 8 KV heads of 128, one
+ * Zen 4 core: 7.4 GB/s without, 9.3 into the first level, 15.3 into the second). */
 static inline __attribute__((always_inline)) void
 prefetch(const struct block *next, uint32_t j, const void *const *places, uint32_t bytes) {
     if (j >= next->begin && j < next->end)
@@ -215,7 +220,7 @@ static void store_head(const struct rp_attention_args *args, uint32_t token, uin
     }
 }
 
-/* --- AVX-512 --- */
+/* --- AVX-512 --------------------------------------------------------------------------- */
 
 #define TARGET   __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq")))
 #define INLINE   TARGET static inline __attribute__((always_inline))
@@ -313,7 +318,7 @@ INLINE void V(transpose)(VECTOR *v) {
 #undef LANES
 #undef ROWS_MAX
 
-/* --- AVX2 --- */
+/* --- AVX2 ------------------------------------------------------------------------------ */
 
 #define TARGET   __attribute__((target("avx2,fma")))
 #define INLINE   TARGET static inline __attribute__((always_inline))
@@ -403,7 +408,7 @@ INLINE void V(transpose)(VECTOR *v) {
 
 #include "attention/cpu/attention_tile.h"
 
-/* --- Who computes what --- */
+/* --- Who computes what ----------------------------------------------------------------- */
 
 static void run(const struct rp_attention_args *args, const struct rp_cpu_worker *worker,
                 piece_fn compute) {

@@ -1,5 +1,5 @@
-/* attention_internal.h - which keys a token sees, and who computes what: shared by the truth and
- * the fast variants, so that they cannot disagree. */
+/* attention_internal.h - which keys a token sees, and who computes what: shared by the reference
+ * and the fast variants, so that they cannot disagree. */
 #ifndef RP_ATTENTION_ATTENTION_INTERNAL_H
 #define RP_ATTENTION_ATTENTION_INTERNAL_H
 
@@ -19,8 +19,8 @@ rp_attention_fn rp_attention_select_simd(enum rp_cpu_isa isa, const struct rp_kv
 /* Larger heads than any model we know has. */
 #define RP_ATTENTION_HEAD_DIM_MAX 512u
 
-/* The row of a token, or NULL when the token is dead: padding, or of a finished slot. Flags alone do
- * not say it: a chunk in the middle of a prompt has none. */
+/* The row of a token, or NULL when the token is dead: padding, or of a finished slot. Flags alone
+ * do not say it: a chunk in the middle of a prompt has none. */
 static inline const struct rp_live_row *rp_attention_live_row(const struct rp_step_view *step,
                                                               uint32_t token) {
     uint32_t index = step->token_rows[token];
@@ -42,8 +42,8 @@ static inline uint32_t rp_attention_first(uint32_t window, uint32_t position) {
     return window != 0 && position >= window ? position + 1 - window : 0;
 }
 
-/* Behind the last key that a token may see. A program that is not causal sees its step's later tokens, too: those of a
- * prompt, which is computed whole then. */
+/* After the last key that a token may see. A program that is not causal sees its step's later
+ * tokens, too: those of a prompt, which is computed whole then. */
 static inline uint32_t rp_attention_end(const struct rp_attention_args *args, uint32_t token) {
     const struct rp_live_row *row = &args->step.rows[args->step.token_rows[token]];
     if (!args->mask || rp_mask_is_causal(args->mask))
@@ -72,15 +72,15 @@ uint64_t rp_attention_masked_length(const struct rp_attention_args *args, uint32
 struct rp_attention_line {
     uint64_t head_length; /* of all tokens of one KV head */
     uint64_t total;
-    /* With a program, of the first items of a KV head: asking for them takes time. Of the others what they would read
-     * without one. */
+    /* With a program, of the first items of a KV head: requesting them takes time. Of the others
+     * what they would read without one. */
     uint32_t lengths[RP_ATTENTION_LENGTHS];
 };
 
 /* Tokens of one sequence; 0: dead rows. */
 static inline uint64_t rp_attention_item_length(const struct rp_attention_args *args,
                                                 uint32_t token, uint32_t count, bool ask) {
-    /* What a token costs beside its keys, in keys: loading q, storing, dividing. */
+    /* Fixed cost of a token, in units of keys: loading q, storing, dividing. */
     const uint64_t fixed = 8;
     uint64_t length = fixed * count;
     if (!rp_attention_live_row(&args->step, token))

@@ -4,16 +4,16 @@
  *   V(name)     the name of everything here and of the primitives
  *   VECTOR      the vector type            INLINE   always inlined, for this instruction set
  *   V(zero) V(set1) V(load) V(store) V(add) V(mul) V(div) V(max) V(fma) V(exp) V(tanh)
- *   V(load_part)(from, count)    the first `count` floats, zeros behind
+ *   V(load_part)(from, count)    the first `count` floats, zeros after
  *   V(load_kv)(run, at, dtype)   LANES elements of a run as f32;  V(load_kv_part) `count` of them
- *   V(load_int8) V(load_fp8)(codes)   LANES codes as f32
+ *   V(load_int8) V(load_fp8)(quantized values)   LANES quantized values as f32
  *   V(sums)(v)                   lane i = the sum of the lanes of v[i], i < LANES, every i by one tree
  *   V(transpose)(v)              lane j of v[i] and lane i of v[j] change places
  *   V(sum) V(largest)            of the lanes of one vector
  *   ROWS_MAX                     LANES / 4: rows of a score tile */
 
-/* Scores of `rows` heads x LANES / rows keys from place j on, into scores[row][j ..]. Places past the
- * end are read as the last one and overwritten by soften. */
+/* Scores of `rows` heads x LANES / rows keys from place j on, into scores[row][j ..]. Places past
+ * the end are read as the last one and overwritten by online_softmax. */
 INLINE void V(score_tile)(const struct state *states, const uint32_t rows, const struct span *span,
                           uint32_t j, const struct shape *shape, const bool half,
                           float scores[ROWS_MAX][BLOCK_KEYS + BLOCK_SLACK]) {
@@ -46,8 +46,9 @@ INLINE void V(score_tile)(const struct state *states, const uint32_t rows, const
     EACH(r, rows) { memcpy(&scores[r][j], sums + r * keys, keys * sizeof(float)); }
 }
 
-/* The same scores, bit for bit, of LANES keys that lie side by side: lane i of V(sums)' argument is here the vector of
- * dimensions i, LANES + i, .. of all these keys, and the tree over lanes becomes one over vectors. */
+/* The same scores, bit for bit, of LANES keys that lie side by side: lane i of V(sums)' argument is
+ * here the vector of dimensions i, LANES + i, .. of all these keys, and the tree over lanes becomes
+ * one over vectors. */
 INLINE void V(score_wide)(const struct state *states, const uint32_t rows, uint32_t j,
                           const struct shape *shape,
                           float scores[ROWS_MAX][BLOCK_KEYS + BLOCK_SLACK]) {
@@ -82,7 +83,8 @@ INLINE void V(score_wide)(const struct state *states, const uint32_t rows, uint3
     EACH(r, rows) { V(store)(&scores[r][j], V(mul)(sums[r], V(set1)(shape->scale))); }
 }
 
-/* 8-bit codes of one token and head as f32: code * scale, as the scalar truth reads them. */
+/* 8-bit quantized values of one token and head as f32: q * scale, as the scalar reference reads
+ * them. */
 TARGET static void V(decode)(const unsigned char *codes, float scale, enum rp_dtype dtype,
                              uint32_t count, float *to) {
     const VECTOR by = V(set1)(scale);
@@ -97,8 +99,8 @@ TARGET static void V(decode)(const unsigned char *codes, float scale, enum rp_dt
         to[d] = rp_code_to_f32(codes, dtype, d) * scale;
 }
 
-/* The places in `seen` of a block at position `at` as f32; the others have the address of one before them. Asks for the
- * next block's meanwhile. */
+/* The places in `seen` of a block at position `at` as f32; the others have the address of one
+ * before them. Requests the next block's meanwhile. */
 TARGET static void V(decode_block)(const struct rp_kv_layout *kv, const struct block *block,
                                    const struct block *next, uint64_t seen, uint32_t at,
                                    struct decoded *out) {
@@ -115,7 +117,8 @@ TARGET static void V(decode_block)(const struct rp_kv_layout *kv, const struct b
             continue;
         if (seen >> j & 1) {
             uint32_t in_page = (at + j) % kv->page_tokens;
-            size_t before = (size_t)in_page * head_dim; /* from the run's begin to the codes */
+            /* from the run's begin to the quantized values */
+            size_t before = (size_t)in_page * head_dim;
             const unsigned char *k_codes = block->k[j], *v_codes = block->v[j];
             float *k_to = out->k + (size_t)j * head_dim, *v_to = out->v + (size_t)j * head_dim;
             V(decode)
@@ -159,7 +162,7 @@ INLINE void V(lay_out)(const struct block *block, const struct block *next,
     }
 }
 
-/* cap * tanh(s / cap) of the scores of a span; places behind it change, too. */
+/* cap * tanh(s / cap) of the scores of a span; places after it change, too. */
 INLINE void V(cap)(float *scores, const struct span *span, float soft_cap) {
     const VECTOR cap = V(set1)(soft_cap);
     for (uint32_t j = span->begin; j < span->end; j += LANES)
@@ -168,8 +171,8 @@ INLINE void V(cap)(float *scores, const struct span *span, float soft_cap) {
 
 /* Scores to weights exp(s - max), in place; the running maximum and total move on. Returns what the
  * earlier sums are to be multiplied with. */
-INLINE float V(soften)(struct state *state, float *scores, const struct span *span,
-                       const struct shape *shape, const bool holes) {
+INLINE float V(online_softmax)(struct state *state, float *scores, const struct span *span,
+                               const struct shape *shape, const bool holes) {
     for (uint32_t j = 0; j < span->begin; j++)
         scores[j] = -INFINITY;
     for (uint32_t j = span->end; j < BLOCK_KEYS; j++)
@@ -239,7 +242,7 @@ INLINE void V(finish_rows)(struct state *states, const uint32_t rows, const stru
             V(cap)(scores[r], span, shape->soft_cap);
         if (shape->rules)
             apply_rules(shape, &states[r], span, scores[r]);
-        fade[r] = V(soften)(&states[r], scores[r], span, shape, holes);
+        fade[r] = V(online_softmax)(&states[r], scores[r], span, shape, holes);
     }
     uint32_t d = 0;
     for (; d + 4 * LANES <= head_dim; d += 4 * LANES)
@@ -287,8 +290,9 @@ INLINE void V(block_token)(struct state *states, uint32_t heads, struct span spa
         V(block_rows)(states + h, 1, &span, shape, half, wide, holes, scores + h);
 }
 
-/* Scores of all rows of a piece (token by token, head by head) and the block's keys, LANES keys at a time, so that these
- * stay in the first-level cache. What a row does not see is computed too, within its tile, and overwritten by soften. */
+/* Scores of all rows of a piece (token by token, head by head) and the block's keys, LANES keys at
+ * a time, so that these stay in the first-level cache. Masked scores are computed too,
+ * within its tile, and overwritten by online_softmax. */
 INLINE void V(score_piece)(const struct state *states, const struct rp_attention_piece *piece,
                            const struct block *block, const uint32_t *positions, uint32_t at,
                            const struct shape *shape, float (*scores)[BLOCK_KEYS + BLOCK_SLACK]) {

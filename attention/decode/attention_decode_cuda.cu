@@ -1,28 +1,32 @@
 /* attention_decode_cuda.cu - one query per sequence: a stream over K and V.
  *
- * The splits of all (row, KV head) pairs form one line (attention_internal_cuda.h); a block takes an equal
- * part of it, whatever the mixture of lengths. Inside a split the keys go to the block's four warps in
- * units of 32 (16 at head dim 256): unit u of the sequence is warp u % 4's. A warp streams K and V of its
- * units through a ring in shared memory of its own (cp.async), running ahead over splits, heads and rows.
+ * The splits of all (row, KV head) pairs form one line (attention_internal_cuda.h); a block takes
+ * an equal part of it, whatever the mixture of lengths. Inside a split the keys go to the block's
+ * four warps in units of 32 (16 at head dim 256): unit u of the sequence is warp u % 4's. A warp
+ * streams K and V of its units through a ring in shared memory of its own (cp.async), running ahead
+ * over splits, heads and rows.
  *
- * Behind a product (attention_cuda.h) a block reads the plan, the page table and its first unit before its
- * wait. What the kernels in between write is q and K and V of the step's own tokens; of a decode row that is
- * its last key alone. Older keys of its sequence were written by earlier steps, or by other sequences whose
- * prefix it shares: pages are shared when the step that filled them is committed (engine/scheduler_commit.c),
- * and a sequence has one row in a step.
+ * After a matmul (attention_cuda.h) a block reads the plan, the page table and its first unit
+ * before its wait. What the kernels in between write is q and K and V of the step's own tokens; of
+ * a decode row that is its last key alone. Older keys of its sequence were written by earlier
+ * steps, or by other sequences whose prefix it shares: pages are shared when the step that filled
+ * them is committed (engine/scheduler_commit.c), and a sequence has one row in a step.
  *
- * Tensor cores, transposed, so that up to 8 query heads of a group are the n side of one instruction and
- * none of its 16 rows is wasted:  S^T (keys, heads) = K Q^T,  O^T (dims, heads) += V^T P^T.
+ * Tensor cores, transposed, so that up to 8 query heads of a group are the n side of one
+ * instruction and none of its 16 rows is wasted:  S^T (keys, heads) = K Q^T,  O^T (dims, heads) +=
+ * V^T P^T.
  *
- * Pages of 8 bits (attention_codes_cuda.cuh): the same stream with rows of half the bytes, and with each unit's K the
- * scales of its K and V, four keys a copy. ldmatrix hands a lane four codes of one key, or two of two keys each; both
- * become pairs of f16, which names the columns of q and the rows of O^T in pairs. q and weights are f16, too, relative to
- * powers of two: of the head's largest element of q, of the largest scale of V that the warp has seen.
+ * 8-bit pages (attention_quantized_cuda.cuh): the same stream with rows of half the bytes, and with
+ * each unit's K the scales of its K and V, four keys a copy. ldmatrix hands a lane four quantized
+ * values of one key, or two of two keys each; both become pairs of f16, which names the columns of
+ * q and the rows of O^T in pairs. q and weights are f16, too, relative to powers of two: of the
+ * head's largest element of q, of the largest scale of V that the warp has seen.
  *
- * What fixes the bits: a warp's units of a split in rising order by online softmax from zero; then the
- * four warps of the split in order; then the splits in rising order (fold). Who computes a split decides
- * nothing: a block that has splits from a row's first one on folds them at once, any other leaves each by
- * itself as a partial, and the block that arrives last folds what is missing. */
+ * What fixes the bits: a warp's units of a split in rising order by online softmax from zero; then
+ * the four warps of the split in order; then the splits in rising order (fold). Who computes a
+ * split decides nothing: a block that has splits from a row's first one on folds them at once, any
+ * other leaves each by itself as a partial, and the block that arrives last folds what is
+ * missing. */
 #include "attention/decode/attention_decode_launch.cuh"
 
 namespace {
@@ -66,8 +70,8 @@ bool rp_attention_decode_cuda_supports(const rp_attention_cuda_config *config) {
            (line + 1) * rp_attention_decode_cuda_blocks(config) <= UINT32_MAX;
 }
 
-/* A unit of codes is half the bytes of one of bf16: a third block keeps nearly as many under way, where it has room
- * (which 168 registers leave it). */
+/* A unit of quantized values has half the bytes of a bf16 unit: a third block per SM keeps nearly
+ * as many bytes in flight, where 168 registers per thread allow it. */
 uint32_t rp_attention_decode_cuda_blocks(const rp_attention_cuda_config *config) {
     const uint32_t group = config->heads / config->kv_heads, dim = config->head_dim;
     const bool has_codes = rp_dtype_bytes(config->kv.dtype) == 1;

@@ -1,5 +1,5 @@
-/* attention_decode_fold.cuh - decode attention: the sums of warps and splits put together, always in the
- * same order, whoever made them. */
+/* attention_decode_fold.cuh - decode attention: the sums of warps and splits put together, always
+ * in the same order, whoever made them. */
 #ifndef RP_ATTENTION_ATTENTION_DECODE_FOLD_CUH
 #define RP_ATTENTION_ATTENTION_DECODE_FOLD_CUH
 
@@ -7,12 +7,12 @@
 
 namespace {
 
-/* Sums of one warp over the units of a split: of a lane, heads 2 * (lane % 4) and the next of each tile. Of each 16
- * columns, those that its first and its ninth row of an instruction are: lane / 4 and 8 more; of codes, which come
- * in pairs, 2 * (lane / 4) and the next. */
+/* Sums of one warp over the units of a split: of a lane, heads 2 * (lane % 4) and the next of each
+ * tile. Of each 16 columns, those that its first and its ninth row of an instruction are: lane / 4
+ * and 8 more; of quantized values, which come in pairs, 2 * (lane / 4) and the next. */
 template <int D, int NT> struct sums {
     float max[NT][2], total[NT][2], out[NT][D / 16][4];
-    float power; /* of codes: what `out` is relative to */
+    float power; /* of quantized values: what `out` is relative to */
 
     __device__ __forceinline__ void clear() {
         power = 0.0f;
@@ -33,7 +33,8 @@ struct folded {
     float4 out;
 };
 
-/* What scores are taken relative to. A program may leave nothing to see: any finite number does, then. */
+/* The maximum subtracted from scores. A program may mask every key: then any finite number will
+ * do. */
 template <typename Mask> __device__ __forceinline__ float offset_of(float max) {
     return Mask::is_program && max == -INFINITY ? 0.0f : max;
 }
@@ -54,7 +55,8 @@ __device__ __forceinline__ folded nothing() {
     return {-INFINITY, 0.0f, make_float4(0.0f, 0.0f, 0.0f, 0.0f)};
 }
 
-/* What the warps hand to one another at the end of a split: (warp, head) rows of out, max, total. */
+/* What the warps hand to one another at the end of a split: (warp, head) rows of out, max,
+ * total. */
 template <int D> struct exchange {
     static constexpr uint32_t STRIDE =
         D + 4; /* out, then max and total; 4 mod 16: no bank conflicts */
@@ -178,8 +180,8 @@ __device__ __forceinline__ uint32_t owner_of(uint32_t total, uint32_t split) {
     return ((split + 1) * gridDim.x - 1) / total;
 }
 
-/* The partials of a row and KV head whose splits begin at `base` on the line: the folded beginning, then
- * split by split. One warp writes the list. */
+/* The partials of a row and KV head whose splits begin at `base` on the line: the folded beginning,
+ * then split by split. One warp writes the list. */
 __device__ __forceinline__ void list_partials(block_state &shared, uint32_t total, uint32_t base,
                                               uint32_t splits, uint32_t lane) {
     uint32_t first_owner = owner_of(total, base);
@@ -196,8 +198,8 @@ __device__ __forceinline__ void list_partials(block_state &shared, uint32_t tota
     }
 }
 
-/* This block's partials of a row and KV head are written; true in the block that is the last to say so,
- * which then has the list of all of them. */
+/* This block's partials of a row and KV head are written; true in the block that is the last to say
+ * so, which then has the list of all of them. */
 __device__ __forceinline__ bool arrive(const decode_args &args, block_state &shared,
                                        const segment &at, uint32_t total) {
     __syncthreads();

@@ -7,26 +7,27 @@
 
 namespace {
 
-/* Where a unit of a program's row stands: what it takes to ask for one of its pairs. */
+/* Position of a unit in a mask program's row: what is needed to evaluate one of its pairs. */
 struct program_unit {
     uint32_t place;  /* of its first key in the sequence */
     uint32_t seen;   /* keys that some head sees, as bits */
     bool is_partial; /* else all of them, by every head */
 };
 
-/* What a product of q and K is multiplied by first. */
+/* Scale applied to q.k before score rules, the cap and masking. */
 template <typename Mask> __device__ __forceinline__ float scale_of(const decode_args &args) {
     return Mask::has_score ? args.natural_scale : Mask::is_capped ? args.cap_in : args.scale;
 }
 
-/* A score, scaled, times log2 e; a program masks it, too. key: in the row's numbering; offset: of the key in the unit. */
+/* Scaled score times log2 e, masked by the program if there is one. key: in the row's numbering;
+ * offset: of the key in the unit. */
 template <typename Mask>
 __device__ __forceinline__ float score_of(const decode_args &args, const segment &at, float x,
                                           uint32_t offset, uint32_t head, const program_unit &unit,
                                           const mask_params<Mask> &params) {
     if constexpr (Mask::is_program) {
         const uint32_t q = at.info.first, kv = unit.place + offset;
-        /* Columns behind the group compute as its last head: the program knows no others. */
+        /* Padding columns past the group repeat its last head: the program defines no others. */
         head = at.head * args.group + min(head, args.group - 1);
         if constexpr (Mask::has_score)
             x = Mask::score(x, q, kv, head, params.value) * 1.44269504088896340736f;
@@ -41,8 +42,9 @@ __device__ __forceinline__ float score_of(const decode_args &args, const segment
     return Mask::is_capped ? rp_tanh(x) * args.cap_out : x;
 }
 
-/* The scales of a lane's keys of a unit; bf16 pages have none. Weights meet codes in f16, whose range V's scales need not
- * have: they are taken relative to a power of two that is not far below the largest so far. */
+/* Scales of a lane's keys of a unit; bf16 pages have none. Weights multiply quantized values in
+ * f16, whose range V's scales may exceed: they are relative to a power of two close to the largest
+ * scale so far. */
 template <rp_dtype Page, int TILES> struct unit_scales {
     float k[TILES][2], v[TILES][2];
 
@@ -77,7 +79,7 @@ template <rp_dtype Page, int TILES> struct unit_scales {
     }
 };
 
-/* Products of q and K to scores: -inf where the key is not seen. */
+/* q.k sums to scores: -inf where the key is masked. */
 template <int NT, int TILES, rp_dtype Page, typename Mask>
 __device__ __forceinline__ void
 score(const decode_args &args, const segment &at, uint32_t key, float (&scores)[TILES][NT][4],
@@ -100,13 +102,13 @@ score(const decode_args &args, const segment &at, uint32_t key, float (&scores)[
             scores[i / 4 / NT][i / 4 % NT][i % 4] = -INFINITY;
 }
 
-/* Scores of a unit to weights (bf16, as the second operand of the product with V); the sums so far move
- * to the new maximum. Of codes a weight is multiplied by its V's scale in f32 before it is rounded, to f16; the weights'
- * sum has them as they are. */
+/* Online softmax: scores of a unit become weights (bf16, the second operand of the matmul with V),
+ * and the partial sums are rescaled to the new maximum. For quantized pages a weight is multiplied
+ * by its V scale in f32 before it is rounded to f16; the sum of weights excludes that scale. */
 template <int D, int NT, int TILES, rp_dtype Page, typename Mask>
-__device__ __forceinline__ void soften(float (&scores)[TILES][NT][4], sums<D, NT> &s,
-                                       uint32_t (&weights)[TILES][NT][2],
-                                       const unit_scales<Page, TILES> &scales) {
+__device__ __forceinline__ void online_softmax(float (&scores)[TILES][NT][4], sums<D, NT> &s,
+                                               uint32_t (&weights)[TILES][NT][2],
+                                               const unit_scales<Page, TILES> &scales) {
     constexpr bool has_codes = page_of<Page>::has_codes;
     float moved = 1.0f, inverse = 1.0f; /* of what `out` is relative to */
     if (has_codes) {
@@ -160,7 +162,7 @@ __device__ __forceinline__ void soften(float (&scores)[TILES][NT][4], sums<D, NT
 
 template <int D, int NT, rp_dtype Page = RP_DTYPE_BF16> struct kernel_sizes : sizes_of<D, Page> {
     static constexpr int BUFFERS = D * NT <= 256 ? 2 : 1; /* for exchanges; more do not fit */
-    /* K and V of a unit of each warp: under way while the sums of the unit before are made. */
+    /* K and V of one unit per warp: in flight while the previous unit is computed. */
     static constexpr uint32_t RING_BYTES = WARPS * sizes_of<D, Page>::WARP_BYTES;
     static size_t shared_bytes(uint32_t group) {
         return RING_BYTES + (BUFFERS * WARPS * group * exchange<D>::STRIDE +
@@ -169,7 +171,8 @@ template <int D, int NT, rp_dtype Page = RP_DTYPE_BF16> struct kernel_sizes : si
     }
 };
 
-/* Scores of a unit's keys, without any scale: of bf16 even and odd steps of 16 columns by themselves. */
+/* Scores of a unit's keys, without any scale: of bf16 even and odd steps of 16 columns by
+ * themselves. */
 template <int D, int NT, int TILES, rp_dtype Page>
 __device__ __forceinline__ void add_scores(float (&even)[TILES][NT][4], float (&odd)[TILES][NT][4],
                                            uint32_t keys, const uint32_t (&q)[NT][D / 16][2]) {
@@ -211,8 +214,8 @@ __device__ __forceinline__ void add_scores(float (&even)[TILES][NT][4], float (&
     }
 }
 
-/* Adds a unit's values times their weights. Codes are transposed in pairs of columns, which become two rows of the
- * product (sums). */
+/* Adds weights * V of a unit. Quantized values are transposed in pairs of columns, which become two
+ * rows of the matmul (sums). */
 template <int D, int NT, int TILES, rp_dtype Page>
 __device__ __forceinline__ void add_values(sums<D, NT> &s, uint32_t values,
                                            const uint32_t (&weights)[TILES][NT][2]) {
@@ -327,7 +330,8 @@ __device__ __forceinline__ void attention_decode(const decode_args &args) {
         copy_wait<0>();
         __syncthreads();
     }
-    /* Rows of a unit that a lane names to ldmatrix: for K keys in order, for V two halves of the dims (32 bytes). */
+    /* Rows of a unit that a lane names to ldmatrix: for K keys in order, for V two halves of the
+     * dims (32 bytes). */
     const uint32_t key_lane = lane % 16 * sizes::ROW_BYTES + lane / 16 * 16;
     const uint32_t value_lane = (lane % 8 + lane / 16 * 8) * sizes::ROW_BYTES + lane / 8 % 2 * 16;
     uint32_t turn = 0;
@@ -344,7 +348,7 @@ __device__ __forceinline__ void attention_decode(const decode_args &args) {
             next_query.ask(args, wraps ? row_at(args, shared, at.row + 1).token : at.info.token,
                            wraps ? 0 : at.head + 1);
         }
-        /* The copy of the next q may still be under way at the end of so few keys. */
+        /* With so few keys the copy of the next q may still be in flight here. */
         const bool is_short =
             keys_end(at, at.split_end) - (keys_begin<Mask>(at, at.split) & ~(STEP - 1)) <= STEP;
         folded state[PARTS];
@@ -395,7 +399,7 @@ __device__ __forceinline__ void attention_decode(const decode_args &args) {
                 load.issue_key(args, shared, keys_at, false, warp, lane);
                 if (seen) {
                     score<NT, TILES>(args, at, key, scores, lane, unit, params, scales, q_power);
-                    soften<D, NT, TILES, Page, Mask>(scores, s, weights, scales);
+                    online_softmax<D, NT, TILES, Page, Mask>(scores, s, weights, scales);
                 }
                 copy_wait<1>();
                 if (seen)
@@ -404,7 +408,7 @@ __device__ __forceinline__ void attention_decode(const decode_args &args) {
                 load.issue_value(args, values_at, false, warp, lane);
             }
             /* With two buffers a split is settled when the next one is done: no warp waits for
-             * another that is less than a split behind. */
+             * another that is less than a split after. */
             const uint32_t buffer = turn % BUFFERS, round = turn / BUFFERS;
             const bool is_last = split + 1 == at.split_end;
             if (is_short && is_last)

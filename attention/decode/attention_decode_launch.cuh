@@ -1,5 +1,5 @@
-/* attention_decode_launch.cuh - the launcher of decode attention's kernels of one type of page: a file of the module
- * for each, which compile side by side. */
+/* attention_decode_launch.cuh - the launcher of decode attention's kernels of one type of page: a
+ * file of the module for each, which compile side by side. */
 #ifndef RP_ATTENTION_ATTENTION_DECODE_LAUNCH_CUH
 #define RP_ATTENTION_ATTENTION_DECODE_LAUNCH_CUH
 
@@ -8,7 +8,8 @@
 
 namespace {
 
-/* For bf16 pages. Three blocks per SM, with or without deeper rings, gained nothing (bench/results). */
+/* For bf16 pages. Three blocks per SM, with or without deeper rings, gained nothing
+ * (bench/results). */
 constexpr uint32_t BLOCKS_PER_SM = 2;
 
 template <int D, int NT, rp_dtype Page, bool Capped>

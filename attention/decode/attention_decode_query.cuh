@@ -1,5 +1,5 @@
-/* attention_decode_query.cuh - decode attention: how q gets into a block's shared memory, and from there into its
- * products. */
+/* attention_decode_query.cuh - decode attention: how q gets into a block's shared memory, and from
+ * there into its matmuls. */
 #ifndef RP_ATTENTION_ATTENTION_DECODE_QUERY_CUH
 #define RP_ATTENTION_ATTENTION_DECODE_QUERY_CUH
 
@@ -7,7 +7,8 @@
 
 namespace {
 
-/* q of a row's group in shared memory, f32: (group, D + 8), so that rows begin in different banks. */
+/* q of a row's group in shared memory, f32: (group, D + 8), so that rows begin in different
+ * banks. */
 template <int D> struct query_buffer {
     static constexpr uint32_t STRIDE = D + 8;
     float *data;
@@ -41,8 +42,9 @@ template <int D> struct query_buffer {
             }
         }
     }
-    /* For codes, whose word of four columns is two pairs: in f16, relative to the head's largest power of two, which
-     * *power has of heads 2 * (lane % 4) and the next, as a lane's scores. */
+    /* For quantized values, whose word of four columns is two pairs: in f16, relative to the head's
+     * largest power of two, which *power has of heads 2 * (lane % 4) and the next, as a lane's
+     * scores. */
     template <int NT>
     __device__ __forceinline__ void load_f16(uint32_t (&q)[NT][D / 16][2], float (&power)[NT][2],
                                              uint32_t group, uint32_t lane) const {

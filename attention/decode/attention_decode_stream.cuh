@@ -1,10 +1,10 @@
-/* attention_decode_stream.cuh - decode attention: what a block works on, and how K and V get into its
- * shared memory ahead of the sums. */
+/* attention_decode_stream.cuh - decode attention: what a block works on, and how K and V get into
+ * its shared memory ahead of the sums. */
 #ifndef RP_ATTENTION_ATTENTION_DECODE_STREAM_CUH
 #define RP_ATTENTION_ATTENTION_DECODE_STREAM_CUH
 
-#include "attention/attention_codes_cuda.cuh"
 #include "attention/attention_internal_cuda.h"
+#include "attention/attention_quantized_cuda.cuh"
 #include "attention/program/attention_mask_policy.cuh"
 #include "device/cuda_kernel.cuh"
 
@@ -38,19 +38,20 @@ struct decode_args {
     bool early;     /* everything but q and the step's own keys is complete before the wait */
     rp_cuda_stamp stamp;
     float cap_in, cap_out; /* a capped score is cap_out * tanh(cap_in * (q . k)), times log2 e */
-    /* With a mask program: (row_capacity, unit_capacity), the units of RP_ATTENTION_SPLIT keys that a row reads
-     * (attention_internal_cuda.h), and its scale. */
+    /* With a mask program: (row_capacity, unit_capacity), the units of RP_ATTENTION_SPLIT keys that
+     * a row reads (attention_internal_cuda.h), and its scale. */
     const uint32_t *units;
     uint32_t unit_capacity;
     float natural_scale;
-    uint32_t scales_at; /* of pages of 8 bits: as rp_kv_layout has it */
+    uint32_t scales_at; /* of 8-bit pages: as rp_kv_layout has it */
 };
 
 __device__ __forceinline__ uint32_t shared_address(const void *at) {
     return (uint32_t)__cvta_generic_to_shared(at);
 }
 
-/* K and V are read once: they leave the L2 first, so that weights and activations stay. */
+/* K and V are read once: evict them from L2 first, so that weights and activations stay
+ * resident. */
 __device__ __forceinline__ uint64_t read_once_policy() {
     uint64_t policy;
     asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
@@ -92,8 +93,8 @@ __device__ __forceinline__ void barrier_init(uint64_t *barrier, uint32_t count) 
                  : "memory");
 }
 
-/* Every thread for itself, which takes no longer than one lane for its warp; and racecheck follows barriers
- * thread by thread, not by way of __syncwarp. */
+/* Every thread arrives, which costs no more than one lane per warp; and racecheck tracks barriers
+ * per thread, not through __syncwarp. */
 __device__ __forceinline__ void barrier_arrive(uint64_t *barrier) {
     asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
 }
@@ -135,7 +136,7 @@ __device__ __forceinline__ uint32_t transpose_8x8(uint32_t x) {
     return y;
 }
 
-/* Adds a product of bf16, of codes in f16. */
+/* mma.sync accumulate: bf16 operands, f16 for quantized pages. */
 template <rp_dtype Page>
 __device__ __forceinline__ void multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t b0,
                                          uint32_t b1) {
@@ -198,7 +199,7 @@ __device__ __forceinline__ rp_attention_plan_row load_row(const decode_args &arg
     return both.row;
 }
 
-/* What all threads of a block know. */
+/* Block-uniform state. */
 struct block_state {
     uint64_t full[2], empty[2]; /* barriers of the exchange buffers: written, read by every warp */
     segment start;
@@ -226,8 +227,8 @@ __device__ __forceinline__ void next_segment(const decode_args &args, const bloc
     at.split_end = min(at.info.splits, left);
 }
 
-/* A program's row has its keys numbered as they stand in its list of units: from 0, without gaps. Its own position
- * is in `first` then. */
+/* A program's row numbers its keys in the order of its unit list: from 0, without gaps. Its own
+ * position is then in `first`. */
 template <typename Mask>
 __device__ __forceinline__ uint32_t first_key(const rp_attention_plan_row &row) {
     return Mask::is_program ? 0 : row.first;
@@ -288,8 +289,8 @@ template <int D, typename Mask, rp_dtype Page = RP_DTYPE_BF16> struct loader {
     uint32_t batch, pages, next_pages; /* a lane's page from key `batch` on, and after it */
     uint32_t lane_to[PERIOD];          /* where a lane's chunk of each instruction goes */
     const unsigned char *from[TILES];  /* a lane's first chunk of each tile */
-    /* A program: of this unit its entry in the list and which of its keys some head sees, as bits; of a lane's page
-     * the entry. */
+    /* A program: of this unit its entry in the list and which of its keys some head sees, as bits;
+     * of a lane's page the entry. */
     uint32_t unit, seen;
     uint32_t units, next_units;
     mask_params<Mask> params; /* of the row */
@@ -300,7 +301,8 @@ template <int D, typename Mask, rp_dtype Page = RP_DTYPE_BF16> struct loader {
             lane_to[i] = (i * 32 + lane + (i * 32 + lane) / CHUNKS) * 16;
     }
 
-    /* The pages of 32 tiles of this warp, from `base` on. index: of the row; units: the tiles' entries. */
+    /* The pages of 32 tiles of this warp, from `base` on. index: of the row; units: the tiles'
+     * entries. */
     __device__ __forceinline__ uint32_t load_pages(const decode_args &args,
                                                    const rp_attention_plan_row &row, uint32_t index,
                                                    uint32_t base, uint32_t warp, uint32_t lane,
@@ -322,7 +324,7 @@ template <int D, typename Mask, rp_dtype Page = RP_DTYPE_BF16> struct loader {
                                                 const rp_attention_plan_row &row) {
         params.load(args.slots + (size_t)row.slot * args.slot_words);
     }
-    /* Asks for the pages after this batch: they are there when they are wanted. */
+    /* Requests the pages after this batch: they are there when they are wanted. */
     __device__ __forceinline__ void look_ahead(const decode_args &args, const block_state &shared,
                                                uint32_t warp, uint32_t lane) {
         if (batch + BATCH < end) {
@@ -348,8 +350,8 @@ template <int D, typename Mask, rp_dtype Page = RP_DTYPE_BF16> struct loader {
             copy_parts<PART + 1>(to, tile);
         }
     }
-    /* Keys that are not seen become zeros: whatever lies there must not reach a sum. The row's own key,
-     * its last, may be left out. */
+    /* Keys that are not seen become zeros: whatever lies there must not reach a sum. The row's own
+     * key, its last, may be left out. */
     __device__ __forceinline__ void copy_seen(uint32_t to, const unsigned char *tile,
                                               uint32_t first, bool but_own, uint32_t lane) {
 #pragma unroll 1
@@ -413,7 +415,7 @@ template <int D, typename Mask, rp_dtype Page = RP_DTYPE_BF16> struct loader {
         }
         copy_commit();
     }
-    /* Which keys of a program's unit are seen; a lane asks for one of them. */
+    /* Which keys of a program's unit are seen; a lane requests one of them. */
     __device__ __forceinline__ void find_seen(const decode_args &args, uint32_t warp,
                                               uint32_t lane) {
         if constexpr (Mask::is_program) {
@@ -460,8 +462,8 @@ template <int D, typename Mask, rp_dtype Page = RP_DTYPE_BF16> struct loader {
                       in_page * sizes::DATA + lane * 16;
         }
     }
-    /* Scales of the unit, of K and then of V, four keys a lane; zeros where none of them is seen. All but those with
-     * the row's own key, or those alone. */
+    /* Scales of the unit, of K and then of V, four keys a lane; zeros where none of them is seen.
+     * All but those with the row's own key, or those alone. */
     enum chosen { ALL, BUT_OWN, OWN };
     __device__ __forceinline__ void copy_scales(const decode_args &args, uint32_t to, chosen keys,
                                                 uint32_t warp, uint32_t lane) {

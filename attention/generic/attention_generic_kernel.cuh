@@ -1,4 +1,5 @@
-/* attention_generic_kernel.cuh - attention of any shape: the kernel of attention_generic_cuda.cu. */
+/* attention_generic_kernel.cuh - attention of any shape: the kernel of
+ * attention_generic_cuda.cu. */
 #ifndef RP_ATTENTION_ATTENTION_GENERIC_KERNEL_CUH
 #define RP_ATTENTION_ATTENTION_GENERIC_KERNEL_CUH
 
@@ -64,7 +65,7 @@ template <> struct wide<__nv_bfloat16> {
     }
 };
 
-/* Codes of pages of 8 bits, as f32 without their scale. */
+/* Quantized values of 8-bit pages, as f32 without their scale. */
 struct int8_code {
     int8_t bits;
     __device__ __forceinline__ operator float() const { return (float)bits; }
@@ -95,7 +96,8 @@ template <> struct wide<int8_code> : wide_codes<int8_code> {};
 template <> struct wide<fp8_code> : wide_codes<fp8_code> {};
 template <typename Element> struct is_code { static constexpr bool value = sizeof(Element) == 1; };
 
-/* q . k, columns in rising order whichever way they are loaded; of codes without their scale. */
+/* q.k summed in rising column order however the columns are loaded; for quantized pages without the
+ * scale. */
 template <typename Element>
 static __device__ __forceinline__ float dot(const float *q, const Element *k, uint32_t dim) {
     float sum = 0.0f;
@@ -132,7 +134,7 @@ generic_score(const rp_attention_args &args, const generic_row &row, float produ
     return score;
 }
 
-/* The warp's blocks of keys. Scales of codes multiply scores and weights, in f32. */
+/* The warp's blocks of keys. Scales of quantized pages multiply scores and weights in f32. */
 template <typename Element, typename Mask>
 static __device__ void attend(generic_state &state, const rp_attention_args &args,
                               const generic_row &row, const float *q, uint32_t kv_head) {
@@ -198,7 +200,7 @@ static __device__ void attend(generic_state &state, const rp_attention_args &arg
     }
 }
 
-/* Codes: pages of 8 bits, else of f32 or bf16. */
+/* Quantized values: 8-bit pages, else of f32 or bf16. */
 template <typename Mask, bool Codes>
 static __device__ __forceinline__ void generic(const rp_attention_cuda_args &call) {
     rp_stamp stamp(call.stamp);

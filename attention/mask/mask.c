@@ -25,10 +25,10 @@ uint16_t rp_mask_add_node(struct rp_mask_draft *draft, enum rp_mask_op op, enum 
     return (uint16_t)draft->node_count++;
 }
 
-/* --- Making one ------------------------------------------------------------------------------------------- */
+/* --- Making one ------------------------------------------------------------------------ */
 
-/* The slopes of "Train Short, Test Long": of a power of two heads 2^(-8/n), its square, ...; other numbers take those of the
- * next lower power, then every second one of the next higher. */
+/* The slopes of "Train Short, Test Long": of a power of two heads 2^(-8/n), its square, ...; other
+ * numbers take those of the next lower power, then every second one of the next higher. */
 static void fill_slopes(float *slopes, uint32_t heads) {
     uint32_t power = 1;
     while (power * 2 <= heads)
@@ -46,7 +46,7 @@ static void note_node(struct rp_mask *mask, const struct rp_mask_node *node, boo
     mask->uses_slope |= node->op == RP_MASK_OP_SLOPE;
 }
 
-/* Everything but nodes, slopes and text, which lie behind the struct. */
+/* Everything but nodes, slopes and text, which lie after the struct. */
 static void describe(const struct rp_mask_draft *draft, struct rp_mask *mask) {
     *mask = (struct rp_mask){.limits = draft->limits,
                              .extent = rp_mask_extent(&draft->limits),
@@ -119,7 +119,7 @@ static int check_limits(const struct rp_mask_limits *limits, struct rp_error *er
     return RP_OK;
 }
 
-/* Proved once more behind folding: numbers that it computed may be a divisor. */
+/* Proved once more after folding: numbers that it computed may be a divisor. */
 static int finish(struct rp_mask_draft *draft, int64_t layer, struct rp_mask **out,
                   struct rp_error *err) {
     int status = rp_mask_fold(draft, layer, err);
@@ -168,7 +168,7 @@ int rp_mask_at_layer(const struct rp_mask *mask, uint32_t layer, struct rp_mask 
     return status;
 }
 
-/* --- What it says ------------------------------------------------------------------------------------------ */
+/* --- What it says ---------------------------------------------------------------------- */
 
 const char *rp_mask_text(const struct rp_mask *mask) { return mask->text; }
 

@@ -1,19 +1,23 @@
-/* mask.h - mask programs: which (query, key) pairs of a sequence may meet, and what becomes of their scores.
+/* mask.h - mask programs: which (query, key) pairs of a sequence are visible, and what becomes of
+ * their scores.
  *
  *   param w = 256 in 1..8192;  causal && (sliding_window(w) || sink(4));  soft_cap(50)
  *
- * A program is text: declarations of parameters, then clauses, all separated by `;`. A clause is a condition over
- * `q`, `kv` (positions of the query's and the key's token in the sequence, from 0), `h` (query head), `layer` and the
- * parameters - several conditions must all hold - or a score rule: `score = EXPRESSION` over `score` too, or a named
- * one. Rules apply in order. No condition at all: `causal`. docs/masks.md has the grammar and the named blocks.
+ * A program is text: declarations of parameters, then clauses, all separated by `;`. A clause is a
+ * condition over `q`, `kv` (positions of the query's and the key's token in the sequence, from 0),
+ * `h` (query head), `layer` and the parameters - several conditions must all hold - or a score
+ * rule: `score = EXPRESSION` over `score` too, or a named one. Rules apply in order. No condition
+ * at all: `causal`. docs/masks.md has the grammar and the named blocks.
  *
- * Numbers: conditions compute with 32-bit integers; / and % are those of C. rp_mask_parse proves by intervals, over
- * all positions below limits->length rounded up to a multiple of 1024 (so that kernels may ask for whole tiles) and all
- * values that the parameters may have, that nothing overflows and no divisor is 0, and refuses what it cannot prove. So
- * evaluation cannot fail, and every device gets the same answers. Other positions must not be asked for: asserted.
- * Score rules compute in f32, in the order written; `score` is scale * (q . k).
+ * Numbers: conditions compute with 32-bit integers; / and % are those of C. rp_mask_parse proves by
+ * intervals, over all positions below limits->length rounded up to a multiple of 1024 (so that
+ * kernels may request whole tiles) and all values that the parameters may have, that nothing
+ * overflows and no divisor is 0, and refuses what it cannot prove. So evaluation cannot fail, and
+ * every device gets the same answers. Other positions must not be requested: asserted. Score rules
+ * compute in f32, in the order written; `score` is scale * (q . k).
  *
- * Parameters are data: their values travel in a request's slot (RP_SLOT_MASK_PARAMS + index), never in a graph.
+ * Parameters are data: their values travel in a request's slot (RP_SLOT_MASK_PARAMS + index), never
+ * in a graph.
  * Memory: a program is one immutable allocation. Thread: any, at once. */
 #ifndef RP_ATTENTION_MASK_H
 #define RP_ATTENTION_MASK_H
@@ -33,7 +37,7 @@ extern "C" {
 
 struct rp_mask;
 
-/* What a program is checked for. */
+/* Limits that a program is proved for. */
 struct rp_mask_limits {
     uint32_t length; /* positions are below it; at most 2^24 */
     uint32_t heads;  /* query heads */
@@ -46,13 +50,14 @@ struct rp_mask_param {
     int32_t min, max; /* a request's value must lie in them */
 };
 
-/* RP_STATUS_INVALID: what is wrong, at which column (from 1), and what to do about it. The caller frees *out. */
+/* RP_STATUS_INVALID: what is wrong, at which column (from 1), and what to do about it. The caller
+ * frees *out. */
 int rp_mask_parse(const char *text, size_t bytes, const struct rp_mask_limits *limits,
                   struct rp_mask **out, struct rp_error *err) RP_MUST_USE;
 void rp_mask_free(struct rp_mask *mask); /* legal on NULL */
 
-/* The canonical text: named blocks written out, constants folded, parameters by name; parsing it gives an equal
- * program. Equal texts under equal limits: equal programs. */
+/* The canonical text: named blocks written out, constants folded, parameters by name; parsing it
+ * gives an equal program. Equal texts under equal limits: equal programs. */
 const char *rp_mask_text(const struct rp_mask *mask);
 /* The tree, one node a line, indented. */
 void rp_mask_print_tree(const struct rp_mask *mask, struct rp_buffer *out);
@@ -60,26 +65,29 @@ void rp_mask_print_tree(const struct rp_mask *mask, struct rp_buffer *out);
 uint32_t rp_mask_param_count(const struct rp_mask *mask); /* at most RP_MASK_PARAMS_MAX */
 const struct rp_mask_param *rp_mask_param(const struct rp_mask *mask, uint32_t index);
 
-/* No query sees a key behind it. Proved; false when it could not be. */
+/* No query sees a key after it. Proved; false when it could not be. */
 bool rp_mask_is_causal(const struct rp_mask *mask);
 bool rp_mask_has_score(const struct rp_mask *mask); /* any score rule */
 bool rp_mask_reads_head(
     const struct rp_mask *mask); /* the conditions (not the rules) depend on h */
 bool rp_mask_reads_layer(const struct rp_mask *mask); /* conditions or rules depend on layer */
 
-/* The program of one layer: `layer` is a constant, what follows from it is folded. Parameters keep their indices.
- * Fails for want of memory, and when a number that a score rule divides by is 0 in this layer. */
+/* The program of one layer: `layer` is a constant, what follows from it is folded. Parameters keep
+ * their indices. Fails for want of memory, and when a number that a score rule divides by is 0 in
+ * this layer. */
 int rp_mask_at_layer(const struct rp_mask *mask, uint32_t layer, struct rp_mask **out,
                      struct rp_error *err) RP_MUST_USE;
 
-/* What the kernels of every device know without a program: causal, within a window, scores capped. True when the
- * program (of one layer, or of all alike) says just that, with constants. window, cap: 0 when there is none. */
+/* What the kernels of every device know without a program: causal, within a window, scores capped.
+ * True when the program (of one layer, or of all alike) says just that, with constants. window,
+ * cap: 0 when there is none. */
 bool rp_mask_is_plain(const struct rp_mask *mask, uint32_t *window, float *cap);
 
-/* Its score rules are one cap, constant, whatever its conditions are: what kernels do faster than rule by rule. */
+/* Its score rules are one cap, constant, whatever its conditions are: what kernels do faster than
+ * rule by rule. */
 bool rp_mask_is_capped(const struct rp_mask *mask, float *cap);
 
-/* --- One pair ------------------------------------------------------------------------------------------- */
+/* --- One pair -------------------------------------------------------------------------- */
 
 struct rp_mask_pair {
     int32_t q, kv, h, layer;
@@ -91,19 +99,21 @@ bool rp_mask_sees(const struct rp_mask *mask, const struct rp_mask_pair *pair,
 float rp_mask_score(const struct rp_mask *mask, const struct rp_mask_pair *pair,
                     const int32_t *params, float score);
 
-/* --- A row of pairs: one query, keys [kv, kv + count) --------------------------------------------------- */
+/* --- A row of pairs: one query, keys [kv, kv + count) ---------------------------------- */
 
-/* seen[i] = whether pair (pair->q, pair->kv + i) meets. count at most 64: a block of keys, evaluated node by node. */
+/* seen[i] = whether pair (pair->q, pair->kv + i) meets. count at most 64: a block of keys,
+ * evaluated node by node. */
 void rp_mask_sees_keys(const struct rp_mask *mask, const struct rp_mask_pair *pair,
                        const int32_t *params, uint32_t count, bool *seen);
 void rp_mask_score_keys(const struct rp_mask *mask, const struct rp_mask_pair *pair,
                         const int32_t *params, uint32_t count, float *scores);
 
-/* --- A tile of pairs ------------------------------------------------------------------------------------ */
+/* --- A tile of pairs ------------------------------------------------------------------- */
 
-/* SKIP: no pair of it meets. FULL: every pair does. PARTIAL: some may; the pairs themselves must be asked. Sound:
- * SKIP and FULL are proofs. Saturating 64-bit intervals over the tree; where these leave a tile of at most 16,384 pairs
- * open (times its heads, when the conditions read h), its pairs are asked until two differ: so the answer is exact there. */
+/* SKIP: no pair of it is visible. FULL: every pair is. PARTIAL: some may; the pairs themselves must
+ * be asked. Sound: SKIP and FULL are proofs. Saturating 64-bit intervals over the tree; where these
+ * leave a tile of at most 16,384 pairs open (times its heads, when the conditions read h), its
+ * pairs are asked until two differ: so the answer is exact there. */
 enum rp_mask_class { RP_MASK_SKIP, RP_MASK_FULL, RP_MASK_PARTIAL };
 struct rp_mask_tile {
     int32_t q_begin, q_end; /* [begin, end), not empty; as all of these */

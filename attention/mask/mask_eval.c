@@ -1,5 +1,6 @@
-/* mask_eval.c - a program on one pair, and on a block of keys node by node. Both walk a root's run of nodes with a stack of
- * values; nothing can fail, so both branches of ?: and both sides of && are computed. */
+/* mask_eval.c - a program on one pair, and on a block of keys node by node. Both walk a root's run
+ * of nodes with a stack of values; nothing can fail, so both branches of ?: and both sides of &&
+ * are computed. */
 #include "attention/mask/mask_internal.h"
 
 #include <math.h>
@@ -163,7 +164,7 @@ float rp_mask_score(const struct rp_mask *mask, const struct rp_mask_pair *pair,
     return score;
 }
 
-/* --- A block of keys ------------------------------------------------------------------------------------ */
+/* --- A block of keys ------------------------------------------------------------------- */
 
 /* One value for each key of the block. */
 union lane {
@@ -171,8 +172,8 @@ union lane {
     float f[RP_MASK_KEYS_MAX];
 };
 
-/* Always the whole block: the compiler unrolls it, and what lies behind `count` is not looked at. A division there
- * has the same divisors as in the block, or ones that were proved as well. */
+/* Always the whole block: the compiler unrolls it, and what lies after `count` is not looked at. A
+ * division there has the same divisors as in the block, or ones that were proved as well. */
 #define EACH(statement)                                                                            \
     for (uint32_t k = 0; k < RP_MASK_KEYS_MAX; k++)                                                \
         statement;                                                                                 \
@@ -190,7 +191,8 @@ static void leaf_block(const struct block *b, const struct rp_mask_node *node, u
     float none = 0.0f;
     switch (node->op) {
     case RP_MASK_OP_KV: {
-        /* Lanes behind the block repeat its last key: no position is made that was not asked for. */
+        /* Lanes after the block repeat its last key: no position is made that was not asked
+         * for. */
         int32_t first = b->pair->kv, last = (int32_t)b->count - 1;
         EACH(out->i[k] = first + ((int32_t)k < last ? (int32_t)k : last));
     }

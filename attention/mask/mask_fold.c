@@ -1,5 +1,6 @@
 /* mask_fold.c - a program as the shortest tree that says the same: constants computed, `layer` put in, chains of && and ||
- * balanced (so that a long one is no deep one) with each term once. Numbers keep their order of operations. */
+ * balanced (so that a long one is no deep one) with each term once. Numbers keep their order of
+ * operations. */
 #include "attention/mask/mask_internal.h"
 #include "base/memory.h"
 
@@ -66,7 +67,7 @@ static bool same_tree(const struct fold *f, uint16_t x, uint16_t y) {
     return true;
 }
 
-/* --- Chains of && and || -------------------------------------------------------------------------------- */
+/* --- Chains of && and || --------------------------------------------------------------- */
 
 static void add_term(struct fold *f, enum rp_mask_op op, uint16_t index, struct chain *chain) {
     const struct rp_mask_node *node = &f->nodes[index];
@@ -130,7 +131,7 @@ static uint16_t fold_chain(struct fold *f, uint16_t index) {
     return kept == 0 ? first : balance(f, node, chain.term, kept);
 }
 
-/* --- One node -------------------------------------------------------------------------------------------- */
+/* --- One node -------------------------------------------------------------------------- */
 
 static int64_t compute_int(enum rp_mask_op op, int64_t a, int64_t b) {
     switch (op) {
@@ -183,7 +184,7 @@ static float compute_float(enum rp_mask_op op, float a, float b) {
     }
 }
 
-/* What an integer operation with one constant leaves; RP_MASK_NONE: itself. */
+/* Simplifies an integer operation with one constant operand; RP_MASK_NONE: itself. */
 static uint16_t fold_identity(struct fold *f, const struct rp_mask_node *node, uint16_t a,
                               uint16_t b) {
     const struct rp_mask_node *x = &f->nodes[a], *y = &f->nodes[b];
@@ -265,7 +266,7 @@ static uint16_t fold_tree(struct fold *f, uint16_t index) {
     return put(f, &node);
 }
 
-/* --- The new draft ---------------------------------------------------------------------------------------- */
+/* --- The new draft --------------------------------------------------------------------- */
 
 /* RP_MASK_NONE after *err was set. */
 static uint16_t emit(const struct fold *f, uint16_t index, uint32_t depth,

@@ -1,8 +1,10 @@
-/* mask_internal.h - the tree of a mask program, and the steps from its text to it: shared by the files mask*.c.
+/* mask_internal.h - the tree of a mask program, and the steps from its text to it: shared by the
+ * files mask*.c.
  *
  *   text -> rp_mask_read (syntax, types) -> rp_mask_prove -> rp_mask_fold -> rp_mask_build (canonical text, one allocation)
  *
- * Nodes of a root lie in one run, children before their parent: a loop over the run with a stack evaluates it. */
+ * Nodes of a root lie in one run, children before their parent: a loop over the run with a stack
+ * evaluates it. */
 #ifndef RP_ATTENTION_MASK_INTERNAL_H
 #define RP_ATTENTION_MASK_INTERNAL_H
 
@@ -10,9 +12,9 @@
 
 #define RP_MASK_RULES_MAX 16
 #define RP_MASK_NONE      UINT16_MAX
-/* Values under way at most: up to two beside each level of the tree. */
+/* Values in flight at most: up to two beside each level of the tree. */
 #define RP_MASK_STACK_MAX (2 * RP_MASK_DEPTH_MAX + 2)
-/* Kernels may ask for whole tiles: what is proved holds up to the next multiple of it. */
+/* Kernels may request whole tiles: what is proved holds up to the next multiple of it. */
 #define RP_MASK_LENGTH_STEP 1024
 #define RP_MASK_LENGTH_MAX  (1u << 24)
 /* Integers are symmetric: then nothing overflows when it is negated. */
@@ -82,7 +84,7 @@ struct rp_mask_node {
     } value;
 };
 
-/* A program under way: nodes, children before parents, with gaps of what is no longer used. */
+/* A program in flight: nodes, children before parents, with gaps of what is no longer used. */
 struct rp_mask_draft {
     struct rp_mask_limits limits;
     struct rp_mask_param params[RP_MASK_PARAMS_MAX];
@@ -97,12 +99,12 @@ struct rp_mask {
     uint32_t extent; /* positions below it are proved */
     struct rp_mask_param params[RP_MASK_PARAMS_MAX];
     uint32_t param_count, rule_count, node_count;
-    /* Last nodes of the condition and of each rule; the runs lie one behind the other. */
+    /* Last nodes of the condition and of each rule; the runs lie back to back. */
     uint16_t roots[1 + RP_MASK_RULES_MAX];
     bool causal, reads_head, reads_layer;
     bool uses_slope;
     const struct rp_mask_node *nodes;
-    const float *slopes; /* (heads), when a rule asks for one */
+    const float *slopes; /* (heads), when a rule requests one */
     const char *text;
 };
 
@@ -113,7 +115,7 @@ static inline uint32_t rp_mask_root_begin(const struct rp_mask *mask, uint32_t i
 
 uint32_t rp_mask_extent(const struct rp_mask_limits *limits);
 
-/* --- Steps; false or a status after *err was set ------------------------------------------------------- */
+/* --- Steps; false or a status after *err was set --------------------------------------- */
 
 bool rp_mask_read(const char *text, size_t bytes, struct rp_mask_draft *draft,
                   struct rp_error *err);
@@ -124,7 +126,7 @@ int rp_mask_fold(struct rp_mask_draft *draft, int64_t layer, struct rp_error *er
 int rp_mask_build(const struct rp_mask_draft *draft, struct rp_mask **out,
                   struct rp_error *err) RP_MUST_USE;
 
-/* --- The draft's nodes ---------------------------------------------------------------------------------- */
+/* --- The draft's nodes ----------------------------------------------------------------- */
 
 /* RP_MASK_NONE when there is no room. */
 uint16_t rp_mask_add_node(struct rp_mask_draft *draft, enum rp_mask_op op, enum rp_mask_type type,
@@ -148,17 +150,18 @@ extern const uint32_t rp_mask_block_count;
 uint16_t rp_mask_expand(struct rp_mask_draft *draft, const struct rp_mask_block *block,
                         const struct rp_mask_block_args *args);
 
-/* --- Intervals: conditions are 0..1 --------------------------------------------------------------------- */
+/* --- Intervals: conditions are 0..1 ---------------------------------------------------- */
 
 struct rp_mask_range {
     int64_t lo, hi;
 };
-/* Range of an int or bool node from the ranges of its children; saturating. Leaves are the caller's. */
+/* Range of an int or bool node from the ranges of its children; saturating. Leaves are the
+ * caller's. */
 struct rp_mask_range rp_mask_range_of(const struct rp_mask_node *node,
                                       const struct rp_mask_range *a, const struct rp_mask_range *b,
                                       const struct rp_mask_range *c);
 
-/* --- Linear forms: what is proved for all keys behind the query ------------------------------------------ */
+/* --- Linear forms: what is proved for all keys after the query ------------------------ */
 
 /* a q + b kv + something in [lo, hi]. */
 struct rp_mask_form {
@@ -173,33 +176,42 @@ struct rp_mask_bound {
 bool rp_mask_linear_bounds(const struct rp_mask *mask,
                            struct rp_mask_bound bounds[RP_MASK_BOUNDS_MAX], uint32_t *out_count);
 
-/* --- Text ----------------------------------------------------------------------------------------------- */
+/* --- Text ------------------------------------------------------------------------------ */
 
 void rp_mask_write_text(const struct rp_mask *mask, struct rp_buffer *out);
 /* The shortest digits that read back as the same f32; always with a point or an exponent. */
 void rp_mask_write_float(struct rp_buffer *out, float value);
 
-/* --- Classification by intervals alone ------------------------------------------------------------------ */
+/* --- Classification by intervals alone ------------------------------------------------- */
 
 enum rp_mask_class rp_mask_classify_ranges(const struct rp_mask *mask,
                                            const struct rp_mask_tile *tile, const int32_t *params);
 /* Tiles of at most so many pairs, which intervals leave open, are searched. */
 #define RP_MASK_SEARCH_MAX 16384
 
-/* Faults of ours that a test switches on, to see that it finds them. Does not exist in a build without
- * RP_MASK_MUTATIONS. */
+/* Faults of ours that a test switches on, to see that it finds them. Does not exist in a build
+ * without RP_MASK_MUTATIONS. */
 #ifdef RP_MASK_MUTATIONS
 enum rp_mask_mutation {
+    /* a remainder is taken of both ends, whatever lies between */
     RP_MASK_MUTATION_NONE,
-    RP_MASK_MUTATION_MOD_WITHOUT_WRAP, /* a remainder is taken of both ends, whatever lies between */
-    RP_MASK_MUTATION_TWO_CORNERS,      /* a product lies between two of its four corners */
-    RP_MASK_MUTATION_ABS_OF_ENDS,      /* |a| lies between those of its ends */
-    RP_MASK_MUTATION_LESS_IS_LESS_EQUAL, /* q - kv < n holds where it is n */
-    RP_MASK_MUTATION_EQUAL_ENDS,         /* ranges that are equal make equal values */
-    RP_MASK_MUTATION_OR_OF_TWO_PARTIAL,  /* two halves are a whole */
-    RP_MASK_MUTATION_AND_OF_TWO_PARTIAL, /* and have nothing in common */
-    RP_MASK_MUTATION_FIRST_BRANCH,       /* ?: gives its first result when it is open */
-    RP_MASK_MUTATION_LAST_KEY_FORGOTTEN, /* a tile ends one key early */
+    /* a product lies between two of its four corners */
+    RP_MASK_MUTATION_MOD_WITHOUT_WRAP,
+    /* |a| lies between those of its ends */
+    RP_MASK_MUTATION_TWO_CORNERS,
+    /* q - kv < n holds where it is n */
+    RP_MASK_MUTATION_ABS_OF_ENDS,
+    /* ranges that are equal make equal values */
+    RP_MASK_MUTATION_LESS_IS_LESS_EQUAL,
+    /* two halves are a whole */
+    RP_MASK_MUTATION_EQUAL_ENDS,
+    /* and have nothing in common */
+    RP_MASK_MUTATION_OR_OF_TWO_PARTIAL,
+    /* ?: gives its first result when it is open */
+    RP_MASK_MUTATION_AND_OF_TWO_PARTIAL,
+    /* a tile ends one key early */
+    RP_MASK_MUTATION_FIRST_BRANCH,
+    RP_MASK_MUTATION_LAST_KEY_FORGOTTEN,
     RP_MASK_MUTATION_COUNT
 };
 extern enum rp_mask_mutation rp_mask_mutation;

@@ -8,8 +8,9 @@ enum rp_mask_word_kind {
     RP_MASK_WORD_END,
     RP_MASK_WORD_INT,
     RP_MASK_WORD_FLOAT,
+    /* operators and brackets */
     RP_MASK_WORD_NAME,
-    RP_MASK_WORD_SIGN, /* operators and brackets */
+    RP_MASK_WORD_SIGN,
 };
 
 struct rp_mask_word {
@@ -26,7 +27,8 @@ struct rp_mask_lexer {
     struct rp_error *err;
 };
 
-/* The next word; false after it set *err: a byte that no word begins with, a number that does not fit. */
+/* The next word; false after it set *err: a byte that no word begins with, a number that does not
+ * fit. */
 bool rp_mask_next_word(struct rp_mask_lexer *lexer, struct rp_mask_word *word);
 bool rp_mask_word_is(const struct rp_mask_word *word, const char *text);
 

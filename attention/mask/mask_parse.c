@@ -1,4 +1,5 @@
-/* mask_parse.c - the text of a mask program as a tree: recursive descent, types checked where a node is made. */
+/* mask_parse.c - the text of a mask program as a tree: recursive descent, types checked where a
+ * node is made. */
 #include "attention/mask/mask_internal.h"
 #include "attention/mask/mask_lex.h"
 #include "base/nearest_name.h"
@@ -75,7 +76,7 @@ static bool expect(struct parser *p, const char *text, const char *where) {
     return false;
 }
 
-/* --- Nodes with checked types ---------------------------------------------------------------------------- */
+/* --- Nodes with checked types ---------------------------------------------------------- */
 
 static enum rp_mask_type type_of(const struct parser *p, uint16_t node) {
     return (enum rp_mask_type)p->draft->nodes[node].type;
@@ -157,7 +158,7 @@ static uint16_t make_binary(struct parser *p, enum rp_mask_op op, uint32_t colum
     return make(p, op, type, column, a, b, 0);
 }
 
-/* --- Names ------------------------------------------------------------------------------------------------ */
+/* --- Names ----------------------------------------------------------------------------- */
 
 static const struct {
     const char *name;
@@ -223,9 +224,9 @@ static uint16_t unknown_name(struct parser *p) {
     return fail(p, p->word.column, hint, "the name %s is not known", name);
 }
 
-/* --- Arguments -------------------------------------------------------------------------------------------- */
+/* --- Arguments ------------------------------------------------------------------------- */
 
-/* `(a, b, ...)`, behind the name. */
+/* `(a, b, ...)`, after the name. */
 static bool arguments(struct parser *p, const char *name, uint32_t min, uint32_t max,
                       const char *example, struct rp_mask_block_args *args) {
     char hint[64];
@@ -243,7 +244,7 @@ static bool arguments(struct parser *p, const char *name, uint32_t min, uint32_t
                 return false;
             args->node[args->count++] = node;
         } while (is(p, ","));
-        if (!expect(p, ")", "behind the arguments"))
+        if (!expect(p, ")", "after the arguments"))
             return false;
     }
     if (args->count >= min && args->count <= max)
@@ -304,7 +305,7 @@ static uint16_t block(struct parser *p, const struct rp_mask_block *block) {
     return node;
 }
 
-/* --- Expressions ------------------------------------------------------------------------------------------ */
+/* --- Expressions ----------------------------------------------------------------------- */
 
 static uint16_t position(struct parser *p, uint32_t index) {
     enum rp_mask_op op = positions[index].op;
@@ -324,7 +325,7 @@ static uint16_t name(struct parser *p) {
     uint32_t column = p->word.column;
     const struct rp_mask_block *named = find_block(&p->word);
     if (named && named->is_rule)
-        return fail(p, column, "put it behind a `;`, as in `causal; soft_cap(50)`",
+        return fail(p, column, "put it after a `;`, as in `causal; soft_cap(50)`",
                     "%s is a score rule, a clause of its own", named->name);
     if (named)
         return block(p, named);
@@ -383,7 +384,7 @@ static uint16_t primary(struct parser *p) {
         return fail(p, p->word.column, "a name, a number or a bracket is expected here",
                     "an expression is missing, found %s", shown(p, word));
     uint16_t node = expression(p);
-    return node != RP_MASK_NONE && expect(p, ")", "behind the expression") ? node : RP_MASK_NONE;
+    return node != RP_MASK_NONE && expect(p, ")", "after the expression") ? node : RP_MASK_NONE;
 }
 
 static uint16_t unary(struct parser *p) {
@@ -451,7 +452,7 @@ static uint16_t expression(struct parser *p) {
     return node;
 }
 
-/* --- Clauses ---------------------------------------------------------------------------------------------- */
+/* --- Clauses --------------------------------------------------------------------------- */
 
 static bool signed_int(struct parser *p, const char *what, int32_t *out) {
     char word[48];
@@ -500,7 +501,7 @@ static void param(struct parser *p) {
     struct rp_mask_param made = {.min = 0, .max = RP_MASK_PARAM_DEFAULT};
     advance(p);
     uint32_t column = p->word.column;
-    if (!param_name(p, made.name) || !expect(p, "=", "behind the parameter's name") ||
+    if (!param_name(p, made.name) || !expect(p, "=", "after the parameter's name") ||
         !signed_int(p, "the value", &made.value))
         return;
     if (take(p, "in") && (!signed_int(p, "the least value", &made.min) ||
@@ -552,7 +553,7 @@ static void clause(struct parser *p) {
         param(p);
     } else if (is(p, "score")) {
         advance(p);
-        if (expect(p, "=", "behind score"))
+        if (expect(p, "=", "after score"))
             rule(p, column, NULL);
     } else if (named && named->is_rule) {
         rule(p, column, named);

@@ -3,7 +3,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-/* --- Tiles ------------------------------------------------------------------------------------------------- */
+/* --- Tiles ----------------------------------------------------------------------------- */
 
 /* The end of the tile or page that `at` lies in, or of what is looked at. */
 static int32_t step_end(int32_t at, int32_t size, int32_t end) {
@@ -32,7 +32,7 @@ void rp_mask_count_tiles(const struct rp_mask *mask, const struct rp_mask_view *
             counts[class_of(mask, view, q, kv)]++;
 }
 
-/* --- Text -------------------------------------------------------------------------------------------------- */
+/* --- Text ------------------------------------------------------------------------------ */
 
 static void print_tiles(const struct rp_mask *mask, const struct rp_mask_view *view,
                         struct rp_buffer *out) {
@@ -69,7 +69,7 @@ void rp_mask_picture_text(const struct rp_mask *mask, const struct rp_mask_view 
     }
 }
 
-/* --- SVG --------------------------------------------------------------------------------------------------- */
+/* --- SVG ------------------------------------------------------------------------------- */
 
 /* Colors that stand on white and on black; the words follow the page. */
 static const char style[] =

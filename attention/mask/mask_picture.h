@@ -21,13 +21,14 @@ struct rp_mask_view {
 void rp_mask_count_tiles(const struct rp_mask *mask, const struct rp_mask_view *view,
                          uint64_t counts[3]);
 
-/* Lines of tiles, `#` full, `+` partial, `.` skip; and, when at most RP_MASK_PICTURE_MAX keys and queries are looked at, of
- * pairs: `#` seen. Indented by two. */
+/* Lines of tiles, `#` full, `+` partial, `.` skip; and, when at most RP_MASK_PICTURE_MAX keys and
+ * queries are looked at, of pairs: `#` seen. Indented by two. */
 #define RP_MASK_PICTURE_MAX 128
 void rp_mask_picture_text(const struct rp_mask *mask, const struct rp_mask_view *view,
                           struct rp_buffer *out);
 
-/* An SVG for light and dark pages. Pairs of partial tiles are drawn up to RP_MASK_SVG_MAX keys and queries. */
+/* An SVG for light and dark pages. Pairs of partial tiles are drawn up to RP_MASK_SVG_MAX keys and
+ * queries. */
 #define RP_MASK_SVG_MAX 512
 void rp_mask_picture_svg(const struct rp_mask *mask, const struct rp_mask_view *view,
                          struct rp_buffer *out);

@@ -1,5 +1,5 @@
-/* mask_prove.c - what holds for all positions, heads, layers and parameters: nothing overflows, no divisor is 0, and
- * whether a query may see a key behind it. */
+/* mask_prove.c - what holds for all positions, heads, layers and parameters: nothing overflows, no
+ * divisor is 0, and whether a query may see a key after it. */
 #include "attention/mask/mask_internal.h"
 
 #include <inttypes.h>
@@ -9,7 +9,7 @@ uint32_t rp_mask_extent(const struct rp_mask_limits *limits) {
     return RP_MIN(RP_CEIL_DIV(limits->length, step) * step, RP_MASK_LENGTH_MAX);
 }
 
-/* --- Overflow and divisors ------------------------------------------------------------------------------ */
+/* --- Overflow and divisors ------------------------------------------------------------- */
 
 static struct rp_mask_range leaf_range(const struct rp_mask_node *node,
                                        const struct rp_mask_limits *limits,
@@ -127,7 +127,7 @@ bool rp_mask_prove(const struct rp_mask_draft *draft, struct rp_error *err) {
     return true;
 }
 
-/* --- Linear forms --------------------------------------------------------------------------------------- */
+/* --- Linear forms ---------------------------------------------------------------------- */
 
 static const struct rp_mask_form nothing_known = {0, 0, INT64_MIN, INT64_MAX};
 
@@ -151,8 +151,8 @@ static struct rp_mask_form combine(const struct rp_mask_form *x, int64_t factor,
     return out;
 }
 
-/* Over the pairs with the key behind the query, 0 <= q < kv < extent: the least and the largest value of a linear form
- * are at the corners of that triangle. */
+/* Over the pairs with the key after the query, 0 <= q < kv < extent: the least and the largest
+ * value of a linear form are at the corners of that triangle. */
 static struct rp_mask_range bounds(const struct rp_mask_form *form, int64_t extent) {
     const int64_t corner[3][2] = {{0, 1}, {0, extent - 1}, {extent - 2, extent - 1}};
     struct rp_mask_range out = {INT64_MAX, INT64_MIN};
@@ -226,7 +226,8 @@ bool rp_mask_prove_causal(const struct rp_mask *mask) {
     return root.hi == 0;
 }
 
-/* One comparison that must hold; false when it is none of linear forms without anything unknown in them. */
+/* One comparison that must hold; false when it is none of linear forms without anything unknown in
+ * them. */
 static bool add_bound(const struct rp_mask *mask, uint16_t index, const struct rp_mask_form *forms,
                       struct rp_mask_bound bounds[RP_MASK_BOUNDS_MAX], uint32_t *count) {
     const struct rp_mask_node *node = &mask->nodes[index];

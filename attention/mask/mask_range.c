@@ -1,7 +1,8 @@
 /* mask_range.c - intervals through one operation: what proofs and classification stand on.
  *
- * The interval of a result holds every value that it can have when its operands lie in theirs. Smaller operands never
- * give a larger result, so what is proved for all positions holds in every tile. */
+ * The interval of a result holds every value that it can have when its operands lie in theirs.
+ * Smaller operands never give a larger result, so what is proved for all positions holds in every
+ * tile. */
 #include "attention/mask/mask_internal.h"
 
 static int64_t add(int64_t a, int64_t b) {

@@ -2,7 +2,7 @@
 
 #define BLOCK     64u
 #define RUN_MAX   (1u << 20)
-#define TILE_ROWS 64u /* tokens that pairs are asked for together */
+#define TILE_ROWS 64u /* tokens that pairs are requested together */
 
 /* Keys of blocks that tokens [begin, end) see wholly, and in part. */
 static void count_keys(const struct rp_mask_reach_args *args, uint32_t begin, uint32_t end,

@@ -1,7 +1,7 @@
 /* mask_reach.h - how much of the keys before them tokens read with a mask program: for costs.
  *
- * Counted by classifying runs of keys, not pair by pair: a block of 64 keys of which any may be seen counts whole, as it is
- * read whole. Thread: any. Memory: none. */
+ * Counted by classifying runs of keys, not pair by pair: a block of 64 keys of which any may be
+ * seen counts whole, as it is read whole. Thread: any. Memory: none. */
 #ifndef RP_ATTENTION_MASK_REACH_H
 #define RP_ATTENTION_MASK_REACH_H
 

@@ -1,13 +1,13 @@
-/* mask_source.c - a program as C text: one statement for each node, its intervals as calls of helpers that say what
- * mask_range.c says, and the search behind them that mask_classify.c has. */
+/* mask_source.c - a program as C text: one statement for each node, its intervals as calls of
+ * helpers that say what mask_range.c says, and the search after them that mask_classify.c has. */
 #include "attention/mask/mask_source.h"
 
 #include "attention/mask/mask_internal.h"
 
 #include <inttypes.h>
 
-/* `int` is enough for intervals: rp_mask_prove saw that none leaves it. f32 operations of CUDA by name, so that none is
- * contracted; host compilers want -ffp-contract=off. */
+/* `int` is enough for intervals: rp_mask_prove saw that none leaves it. f32 operations of CUDA by
+ * name, so that none is contracted; host compilers want -ffp-contract=off. */
 static const char prelude[] =
     "#ifndef RP_MASK_HELPERS\n"
     "#define RP_MASK_HELPERS\n"
@@ -95,7 +95,7 @@ static const char prelude[] =
     "}\n"
     "#endif\n";
 
-/* --- Values ------------------------------------------------------------------------------------------------ */
+/* --- Values ---------------------------------------------------------------------------- */
 
 /* Digits that read back as the same f32. */
 static void write_float(struct rp_buffer *out, float value) {
@@ -213,7 +213,7 @@ static void write_slopes(const struct rp_mask *mask, struct rp_buffer *out) {
     rp_buffer_puts(out, "};\n");
 }
 
-/* --- Intervals --------------------------------------------------------------------------------------------- */
+/* --- Intervals ------------------------------------------------------------------------- */
 
 static void write_range_leaf(struct rp_buffer *out, const struct rp_mask_node *node) {
     switch (node->op) {
@@ -292,7 +292,7 @@ static void write_classify(const struct rp_mask *mask, struct rp_buffer *out) {
     rp_buffer_puts(out, "}\n");
 }
 
-/* --- The three functions ----------------------------------------------------------------------------------- */
+/* --- The three functions --------------------------------------------------------------- */
 
 static void write_sees(const struct rp_mask *mask, struct rp_buffer *out) {
     rp_buffer_puts(out, "RP_MASK_FN int rp_mask_sees(int q, int kv, int h, const int *params) {\n");

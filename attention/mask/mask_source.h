@@ -1,6 +1,7 @@
 /* mask_source.h - a mask program as C: what a CUDA kernel is specialized by (device/nvrtc_cuda.h).
  *
- * The text needs no header and compiles as C11, C++ and CUDA C alike; with CUDA its functions are __device__:
+ * The text needs no header and compiles as C11, C++ and CUDA C alike; with CUDA its functions are
+ * __device__:
  *
  *   int   rp_mask_sees(int q, int kv, int h, const int *params);            1 or 0
  *   float rp_mask_score(float score, int q, int kv, int h, const int *params);
@@ -9,15 +10,16 @@
  *   #define RP_MASK_HAS_SCORE 0|1     #define RP_MASK_READS_HEAD 0|1     #define RP_MASK_CAUSAL 0|1
  *   #define RP_MASK_PARAMS n
  *
- * Positions, tiles and parameters must be those that the program was proved for (mask.h): then no `int` in it overflows.
- * A tile that intervals leave open is searched by whoever calls, if it has at most RP_MASK_SEARCH_MAX (16384) pairs;
- * defined as 0 before the text, only intervals decide.
- * RP_MASK_FN stands before the three functions: `static __device__ __forceinline__` or `static inline` unless defined before the
- * text. Several texts in one file: names and the four macros above are the includer's to rename and undefine; helpers
- * come once.
+ * Positions, tiles and parameters must be those that the program was proved for (mask.h): then no
+ * `int` in it overflows. A tile that intervals leave open is searched by whoever calls, if it has
+ * at most RP_MASK_SEARCH_MAX (16384) pairs; defined as 0 before the text, only intervals decide.
+ * RP_MASK_FN stands before the three functions: `static __device__ __forceinline__` or `static
+ * inline` unless defined before the text. Several texts in one file: names and the four macros
+ * above are the includer's to rename and undefine; helpers come once.
  *
- * Same bits as mask.h's functions on every device (host compilers need -ffp-contract=off), exp and tanh aside: those call
- * expf and tanhf. A program whose canonical text is the same gives the same bytes, under the same number of heads.
+ * Same bits as mask.h's functions on every device (host compilers need -ffp-contract=off), exp and
+ * tanh aside: those call expf and tanhf. A program whose canonical text is the same gives the same
+ * bytes, under the same number of heads.
  */
 #ifndef RP_ATTENTION_MASK_SOURCE_H
 #define RP_ATTENTION_MASK_SOURCE_H

@@ -50,7 +50,8 @@ __device__ __forceinline__ sums scan(const sums &mine, sums (&warps)[THREADS / 3
     return before;
 }
 
-/* Padding and finished slots are dead. Flags alone do not say it: a chunk in mid-prompt has none. */
+/* Padding and finished slots are dead. Flags alone do not say it: a chunk in mid-prompt has
+ * none. */
 __device__ __forceinline__ bool is_live(const rp_step_view &step, const rp_live_row &row,
                                         uint32_t index) {
     return row.token_count != 0 && step.token_rows[row.token_begin] == index &&

@@ -1,8 +1,10 @@
-/* attention_plan_program.cuh - the lists of a program's class: what each decode row and each tile reads.
+/* attention_plan_program.cuh - the lists of a program's class: what each decode row and each tile
+ * reads.
  *
- * Behind the planner, which has listed rows and tiles. A warp takes one of them and asks the program for blocks of keys,
- * first 32 at once (a word), then one a lane. The last block to be done adds up the rows' splits and puts the tiles in
- * order. What a row reads depends on its position and parameters alone, and so do its splits. */
+ * After the planner, which has listed rows and tiles. A warp takes one of them and asks the
+ * program for blocks of keys, first 32 at once (a word), then one a lane. The last block to be done
+ * adds up the rows' splits and puts the tiles in order. What a row reads depends on its position
+ * and parameters alone, and so do its splits. */
 #ifndef RP_ATTENTION_ATTENTION_PLAN_PROGRAM_CUH
 #define RP_ATTENTION_ATTENTION_PLAN_PROGRAM_CUH
 

@@ -1,15 +1,17 @@
-/* attention_prefill_kernel.cuh - prompt rows by mma.sync: the kernel of attention_prefill_cuda.cu. */
+/* attention_prefill_kernel.cuh - prompt rows by mma.sync: the kernel of
+ * attention_prefill_cuda.cu. */
 #ifndef RP_ATTENTION_ATTENTION_PREFILL_KERNEL_CUH
 #define RP_ATTENTION_ATTENTION_PREFILL_KERNEL_CUH
 
-#include "attention/attention_codes_cuda.cuh"
+#include "attention/attention_quantized_cuda.cuh"
 #include "attention/attention_tile_cuda.cuh"
 
 #define ROWS    64 /* of a tile */
 #define KEYS    64 /* of a block */
 #define THREADS 128
 
-/* bf16 pages: K and V of two blocks. 8-bit pages: K and V of one block as bf16, then quantized values and scales of the next. */
+/* bf16 pages: K and V of two blocks. 8-bit pages: K and V of one block as bf16, then quantized
+ * values and scales of the next. */
 template <int D, rp_dtype Page = RP_DTYPE_BF16> struct shape {
     static constexpr int stride = D == 96 ? 128 : D; /* elements of a row in shared memory */
     static constexpr int chunks = D / 8;             /* of 16 bytes */
@@ -78,7 +80,7 @@ static __device__ __forceinline__ void load_block(uint32_t to, const rp_attentio
     }
 }
 
-/* --- pages of 8 bits: a thread converts what it has copied itself --- */
+/* --- 8-bit pages: a thread converts what it has copied itself ---------------------- */
 
 static __device__ __forceinline__ void copy_word(uint32_t to, const void *from, bool is_seen) {
     uint32_t bytes = is_seen ? 4 : 0; /* 0: zeros */
@@ -86,7 +88,8 @@ static __device__ __forceinline__ void copy_word(uint32_t to, const void *from, 
                  : "memory");
 }
 
-/* Codes of K and V of the block at `key`, and their scales; zeros of keys that are not seen. */
+/* Quantized values of K and V of the block at `key`, and their scales; zeros of keys that are not
+ * seen. */
 template <int D, typename Mask>
 static __device__ __forceinline__ void load_codes(uint32_t to, const rp_attention_args &args,
                                                   const prefill_tile &tile, uint32_t kv_head,
@@ -118,7 +121,8 @@ static __device__ __forceinline__ void load_codes(uint32_t to, const rp_attentio
               is_seen);
 }
 
-/* What this thread has copied, as bf16 and exactly, to where the products read it; scales as they are. */
+/* Converts what this thread has copied to bf16 (exact), where the matmuls read it; scales as they
+ * are. */
 template <int D, rp_dtype Page>
 static __device__ __forceinline__ void convert_codes(unsigned char *tile, const unsigned char *from,
                                                      float *scales) {
@@ -136,7 +140,7 @@ static __device__ __forceinline__ void convert_codes(unsigned char *tile, const 
             out[w * 2] = __byte_perm(even, odd, 0x5410);
             out[w * 2 + 1] = __byte_perm(even, odd, 0x7632);
         }
-        /* Rows past K's are V's: its tile lies behind K's. */
+        /* Rows past K's are V's: its tile lies after K's. */
         const uint32_t chunk = id % chunks * 2;
         *(uint4 *)(tile + chunk_at<D>(row, chunk)) = make_uint4(out[0], out[1], out[2], out[3]);
         *(uint4 *)(tile + chunk_at<D>(row, chunk + 1)) = make_uint4(out[4], out[5], out[6], out[7]);
@@ -222,7 +226,8 @@ static __device__ __forceinline__ void product_pv(float (&o)[D / 8][4],
     }
 }
 
-/* The blocks of a tile in rising order. Of a program: those that the planner left, and their keys' bits. */
+/* The blocks of a tile in rising order. With a mask program: those that the planner left, and their
+ * keys' bits. */
 template <typename Mask> struct block_walk {
     uint32_t key, any, partial, word, left;
     uint2 seen;
@@ -275,8 +280,8 @@ template <typename Mask> struct block_walk {
     bool is_partial;
 };
 
-/* 8-bit pages: scores are multiplied by the scales of K first, softmax weights by those of V in f32 before they
- * are rounded; the sum of the weights has them as they are. */
+/* 8-bit pages: scores are multiplied by the scales of K first, softmax weights by those of V in f32
+ * before they are rounded; the sum of the weights has them as they are. */
 template <int D, typename Mask, rp_dtype Page = RP_DTYPE_BF16>
 static __device__ __forceinline__ void prefill(const rp_attention_cuda_args &call) {
     constexpr bool has_codes = page_of<Page>::has_codes;
@@ -291,7 +296,7 @@ static __device__ __forceinline__ void prefill(const rp_attention_cuda_args &cal
         return;
     uint32_t q = (uint32_t)__cvta_generic_to_shared(shared);
     uint32_t k = q + shape<D>::q_bytes, v = k + (has_codes ? 1 : 2) * shape<D>::block_bytes;
-    unsigned char *const tiles = shared + shape<D>::q_bytes; /* of codes: K and V */
+    unsigned char *const tiles = shared + shape<D>::q_bytes; /* of quantized values: K and V */
     unsigned char *const codes = tiles + 2 * shape<D>::block_bytes;
     float *const scales =
         (float *)(codes + shape<D, Page>::codes_bytes + shape<D, Page>::scale_bytes);

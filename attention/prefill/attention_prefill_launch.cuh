@@ -1,5 +1,5 @@
-/* attention_prefill_launch.cuh - the launcher of the kernels by mma.sync of one type of page: a file of the module for
- * each, which compile side by side. */
+/* attention_prefill_launch.cuh - the launcher of the kernels by mma.sync of one type of page: a
+ * file of the module for each, which compile side by side. */
 #ifndef RP_ATTENTION_ATTENTION_PREFILL_LAUNCH_CUH
 #define RP_ATTENTION_ATTENTION_PREFILL_LAUNCH_CUH
 

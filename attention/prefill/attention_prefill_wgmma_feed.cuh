@@ -1,20 +1,22 @@
-/* attention_prefill_wgmma_feed.cuh - prompt rows on Hopper: what lies in shared memory, and how it gets there. */
+/* attention_prefill_wgmma_feed.cuh - prompt rows on Hopper: shared memory layout and the
+ * producer. */
 #ifndef RP_ATTENTION_ATTENTION_PREFILL_WGMMA_FEED_CUH
 #define RP_ATTENTION_ATTENTION_PREFILL_WGMMA_FEED_CUH
 
-#include "attention/attention_codes_cuda.cuh"
+#include "attention/attention_quantized_cuda.cuh"
 #include "attention/attention_tile_cuda.cuh"
 #include "attention/prefill/attention_wgmma_cuda.cuh"
 
-#define ROWS       128 /* of a tile */
-#define STAGES     2   /* of K, and of V */
+#define ROWS       128 /* rows per tile */
+#define STAGES     2   /* stages of the K ring and of the V ring */
 #define COMPUTING  256 /* threads */
-#define CONVERTING 128 /* threads, of codes */
-#define HALVES     3   /* of a plane of codes, in shared memory */
+#define CONVERTING 128 /* threads that convert quantized values */
+#define HALVES     3   /* of a plane of quantized values, in shared memory */
 #define CLAIM      1   /* which counter of the workspace */
-#define LEAD       3 /* so many blocks before a tile's last one is asked for, the next tile is claimed */
+/* The next tile is claimed this many blocks before a tile's last one is requested. */
+#define LEAD 3
 
-/* Barriers of hardware: 0 is __syncthreads. */
+/* Named barriers: 0 is __syncthreads. */
 enum { SYNC_FEEDERS = 1, SYNC_ROWS = 2 /* and 3 */, SYNC_TURN = 4 /* and 5 */ };
 
 template <int D> struct shape {
@@ -27,9 +29,10 @@ template <int D> struct shape {
         1024 + 1024 + q_stages * q_bytes + 2 * STAGES * block_bytes;
 };
 
-/* What the type of the pages decides. Threads: a warpgroup that feeds, two that compute; of codes a fourth one makes
- * bf16 of them (attention_prefill_wgmma_codes.cuh). Registers are of a thread, together the register file: 128 * 72 +
- * 256 * 216 of 65536; of codes 128 * (40 + 56) + 256 * 208. */
+/* What depends on the page type. Threads: a producer warpgroup and two consumer warpgroups; for
+ * quantized pages a fourth warpgroup converts to bf16 (attention_prefill_wgmma_quantized.cuh).
+ * Registers per thread must fit the register file: 128 * 72 + 256 * 216 of 65536; with quantized
+ * pages 128 * (40 + 56) + 256 * 208. */
 template <int D, rp_dtype Page> struct teams {
     static constexpr bool has_codes = page_of<Page>::has_codes;
     static constexpr uint32_t threads = has_codes ? 512 : 384;
@@ -39,7 +42,8 @@ template <int D, rp_dtype Page> struct teams {
                                              : D == 256 ? 224
                                                         : 216;
     static constexpr int feed_batch = has_codes ? 1 : D == 256 ? 2 : 4; /* pieces of Q in flight */
-    /* Scales of K and V of a block. Four blocks have theirs: V's are read after K's stage was given back. */
+    /* Scales of K and V of a block. Four blocks have theirs: V's are read after K's stage was given
+     * back. */
     static constexpr uint32_t scale_bytes = has_codes ? 2 * shape<D>::keys * 4 : 0;
     static constexpr uint32_t codes_bytes = has_codes ? HALVES * shape<D>::keys * D / 2 : 0;
     static constexpr size_t shared_bytes =
@@ -87,9 +91,10 @@ struct turn {
     }
 };
 
-/* --- feeding --- */
+/* --- feeding --------------------------------------------------------------------------- */
 
-/* One block's K and V: a lane with a page asks for its part of the columns. entry: of a program. */
+/* K and V of one block: each lane with a page issues the bulk copy of its part of the columns.
+ * entry: mask program's block entry. */
 template <int D, typename Mask>
 static __device__ __forceinline__ void ask_block(const wgmma_args &args, const addresses &to,
                                                  uint32_t kv_head, turn &ring, uint32_t position,
@@ -117,13 +122,15 @@ static __device__ __forceinline__ void ask_block(const wgmma_args &args, const a
     ring.next();
 }
 
-/* The blocks of keys of a tile in rising order, by whole warps. Of a program: those that the planner left. */
+/* Iterates over a tile's blocks of keys in rising order, by whole warps. With a mask program: those
+ * that the planner listed. */
 template <int D, typename Mask> struct block_walk {
     static constexpr uint32_t keys = shape<D>::keys;
     uint32_t entry; /* of the block: its first key; of a program with BLOCK_IS_... */
-    uint32_t left;  /* behind it */
+    uint32_t left;  /* after it */
     mask_params<Mask> params;
-    /* With a mask program, of whose bits a lane holds two words: which words have bits set, and the rest of one. */
+    /* With a mask program, of whose bits a lane holds two words: which words have bits set, and the
+     * rest of one. */
     const uint2 *words;
     uint2 mine;
     uint32_t base, some, word, any, partial;
@@ -180,7 +187,8 @@ template <int D, typename Mask> struct block_walk {
             mine = words[base + threadIdx.x % 32];
         some = __ballot_sync(0xFFFFFFFFu, mine.x != 0);
     }
-    /* Whether some row of the tile may see one of the block's keys [position, position + count), all of a page. */
+    /* Whether some row of the tile may see one of the block's keys [position, position + count),
+     * all of a page. */
     __device__ __forceinline__ bool is_needed(const claimed_tile &work, uint32_t position,
                                               uint32_t count, uint32_t group) const {
         const prefill_tile &tile = work.tile;
@@ -195,8 +203,9 @@ template <int D, typename Mask> struct block_walk {
     }
 };
 
-/* K and V of a tile's blocks, by one warp: a lane asks for one part of the columns of one page, if a key
- * in it is seen by some row. The next block's pages are looked up while this one's copies are waited for. */
+/* Producer of K and V, one warp: a lane issues the copy of one part of the columns of one page, if
+ * some row sees a key in it. The next block's pages are looked up while this block's copies are in
+ * flight. */
 template <int D, typename Mask>
 static __device__ __forceinline__ void feed_blocks(const wgmma_args &args, const addresses &to,
                                                    const claimed_tile &work, turn &ring,
@@ -244,7 +253,7 @@ static __device__ __forceinline__ void load_eight(float4 (&x)[2], const float *f
 }
 
 /* Rows [first, first + count) of Q, rounded to bf16; zeros where there is no token. Batch rows of a
- * thread are in flight at once: no load stands behind a branch. */
+ * thread are in flight at once: no load stands after a branch. */
 template <int D, bool Wide, uint32_t Threads, uint32_t Batch>
 static __device__ __forceinline__ void load_q(const rp_attention_args &args, uint32_t to,
                                               const claimed_tile &work, uint32_t thread,
@@ -288,7 +297,7 @@ static __device__ __forceinline__ void feed_q(const rp_attention_args &args, uin
         load_q<D, false, Threads, Batch>(args, to, work, thread, group, first, count);
 }
 
-/* One thread's: claims a tile and tells everybody. Each block has its first one without asking. */
+/* One thread: claims a tile and publishes it to the block. Each block's first tile is static. */
 template <typename Mask>
 static __device__ __forceinline__ void claim_tile(const rp_attention_cuda_args &call,
                                                   control *shared, uint32_t count) {
@@ -300,7 +309,7 @@ static __device__ __forceinline__ void claim_tile(const rp_attention_cuda_args &
         uint32_t before = atomicAdd(counter, 1);
         claim = gridDim.x + before;
         if (before == items - 1)
-            *counter = 0; /* so many ask in all */
+            *counter = 0; /* every block has made its last claim */
     }
     claimed_tile work = {};
     if (claim < items) {
@@ -314,8 +323,8 @@ static __device__ __forceinline__ void claim_tile(const rp_attention_cuda_args &
     barrier_arrive(at(&shared->tile_full[count % 2]));
 }
 
-/* Warp 0 asks for K and V in bf16, the three others for Q, a tile ahead of it. The first tile's Q is left to those who
- * compute: they are many, and have nothing to do yet. */
+/* Warp 0 copies K and V in bf16, the other three warps Q, one tile ahead. The first tile's Q is
+ * loaded by the consumers: they have more threads and nothing to compute yet. */
 template <int D, typename Mask, rp_dtype Page>
 static __device__ __forceinline__ void feed(const wgmma_args &args, const addresses &to,
                                             uint32_t group) {

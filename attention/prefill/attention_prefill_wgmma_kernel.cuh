@@ -1,11 +1,13 @@
-/* attention_prefill_wgmma_kernel.cuh - prompt rows on Hopper: the kernel of attention_prefill_wgmma_cuda.cu. */
+/* attention_prefill_wgmma_kernel.cuh - prompt rows on Hopper: the kernel of
+ * attention_prefill_wgmma_cuda.cu. */
 #ifndef RP_ATTENTION_ATTENTION_PREFILL_WGMMA_KERNEL_CUH
 #define RP_ATTENTION_ATTENTION_PREFILL_WGMMA_KERNEL_CUH
 
-#include "attention/prefill/attention_prefill_wgmma_codes.cuh"
+#include "attention/prefill/attention_prefill_wgmma_quantized.cuh"
 
-/* V of keys that no row of the tile sees may be anything: zeros, so that a weight of zero gives zero. Waits for V
- * (full, parity) where there is such a key. By one team where they take turns: the other one's turn comes behind it. */
+/* V of keys that no row of the tile sees may be anything: zeros, so that a weight of zero gives
+ * zero. Waits for V (full, parity) where there is such a key. By one team where they take turns:
+ * the other one's turn comes after it. */
 template <int D, typename Mask>
 static __device__ __forceinline__ void clean(const claimed_tile &work, uint32_t key, uint32_t v,
                                              uint32_t full, uint32_t parity, uint32_t team,
@@ -62,8 +64,8 @@ multiply_pv(float (&o)[D / 8][4], const uint32_t (&p)[shape<D>::keys / 16][4], u
     wgmma_commit();
 }
 
-/* One warp's word that it is done with a stage. Each: every thread's, which has read there itself (racecheck does not
- * follow one lane's word for its warp). */
+/* One warp's word that it is done with a stage. Each: every thread's, which has read there itself
+ * (racecheck does not follow one lane's word for its warp). */
 template <bool Each = false> static __device__ __forceinline__ void release(uint64_t *barrier) {
     __syncwarp();
     if (Each || threadIdx.x % 32 == 0)
@@ -87,7 +89,7 @@ static __device__ __forceinline__ void scale_keys(float (&s)[N][4], uint32_t sca
     }
 }
 
-/* Takes turns: one team's softmax beside the other one's products. */
+/* Ping-pong scheduling: one consumer's softmax overlaps the other's wgmma. */
 static __device__ __forceinline__ void turn_wait(uint32_t team) {
     asm volatile("bar.sync %0, 256;" ::"r"(SYNC_TURN + team) : "memory");
 }
@@ -109,10 +111,10 @@ static __device__ __forceinline__ void pack_weights(uint32_t (&p)[N / 2][4],
 
 /* key: of the block; of a program its entry. */
 template <int D, typename Mask>
-static __device__ __forceinline__ void soften(float (&s)[shape<D>::keys / 8][4],
-                                              softmax_state &state, float (&scale)[2],
-                                              const prefill_tile &tile, const wgmma_args &call,
-                                              uint32_t key, float factor, const int32_t *params) {
+static __device__ __forceinline__ void
+online_softmax(float (&s)[shape<D>::keys / 8][4], softmax_state &state, float (&scale)[2],
+               const prefill_tile &tile, const wgmma_args &call, uint32_t key, float factor,
+               const int32_t *params) {
     const rp_attention_args &args = call.call.args;
     const uint32_t window = args.window;
     if constexpr (Mask::is_program) {
@@ -150,8 +152,8 @@ static __device__ __forceinline__ void rescale(float (&o)[N][4], const float (&s
             o[n][i] *= scale[i / 2];
 }
 
-/* The team's rows of O in bf16, by way of its rows of Q in shared memory: whole 16 bytes a lane. False,
- * and nothing done, where the output does not allow it. */
+/* The team's rows of O in bf16, by way of its rows of Q in shared memory: whole 16 bytes a lane.
+ * False, and nothing done, where the output does not allow it. */
 template <int D, typename Mask>
 static __device__ __forceinline__ bool
 store_wide(const float (&o)[D / 8][4], const softmax_state &state, const rp_attention_args &args,
@@ -255,9 +257,9 @@ store_tile(const float (&o)[D / 8][4], const tile_state &done, const rp_attentio
     barrier_arrive(at(&shared->q_empty[done.count % shape<D>::q_stages]));
 }
 
-/* One turn of the loop: the product of a block's scores runs beside that of the weights of the block before it, also
- * where that one was the last of another tile, which is then stored. With one place for Q (head dim 256) the next
- * tile begins when this one is stored. */
+/* One turn of the loop: the matmul of a block's scores runs beside that of the weights of the
+ * block before it, also where that one was the last of another tile, which is then stored. With one
+ * place for Q (head dim 256) the next tile begins when this one is stored. */
 template <int D, bool Turns, typename Mask, rp_dtype Page>
 static __device__ __forceinline__ void compute(const wgmma_args &args, const addresses &from,
                                                uint32_t group) {
@@ -279,7 +281,8 @@ static __device__ __forceinline__ void compute(const wgmma_args &args, const add
     feed_q<D, 128, 8>(attention, now.q, now.work, threadIdx.x % 128, group, team * 64, 64);
     warpgroup_sync(SYNC_ROWS + team);
     bool begins = true; /* a tile, with no weights yet */
-    /* Scores of the block that k is at are there: their scales, and its stage is free. Then their weights' scales. */
+    /* Scores of the block that k is at are there: their scales, and its stage is free. Then their
+     * weights' scales. */
     uint32_t scales = 0;
     auto take_scores = [&]() {
         scales = scales_at<D, Page>(from, k);
@@ -299,8 +302,8 @@ static __device__ __forceinline__ void compute(const wgmma_args &args, const add
             begin_scores<D, Mask>(s, now, from, k, team);
             wgmma_wait<0>(s);
             take_scores();
-            soften<D, Mask>(s, now.softmax, scale, now.work.tile, args, now.key, factor,
-                            now.params);
+            online_softmax<D, Mask>(s, now.softmax, scale, now.work.tile, args, now.key, factor,
+                                    now.params);
             take_weights();
             begins = false;
         }
@@ -320,8 +323,8 @@ static __device__ __forceinline__ void compute(const wgmma_args &args, const add
                 turn_pass(team);
             wgmma_wait<1>(s);
             take_scores();
-            soften<D, Mask>(s, now.softmax, scale, now.work.tile, args, now.key, factor,
-                            now.params);
+            online_softmax<D, Mask>(s, now.softmax, scale, now.work.tile, args, now.key, factor,
+                                    now.params);
             wgmma_wait<0>(o);
             release(&shared->empty[1][v.stage]);
             v.next();
@@ -346,8 +349,8 @@ static __device__ __forceinline__ void compute(const wgmma_args &args, const add
                 turn_pass(team);
             wgmma_wait<1>(s);
             take_scores();
-            soften<D, Mask>(s, now.softmax, scale, now.work.tile, args, now.key, factor,
-                            now.params);
+            online_softmax<D, Mask>(s, now.softmax, scale, now.work.tile, args, now.key, factor,
+                                    now.params);
             wgmma_wait<0>(o);
             take_weights();
         } else {

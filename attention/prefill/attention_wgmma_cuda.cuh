@@ -1,4 +1,4 @@
-/* attention_wgmma_cuda.cuh - the instructions of Hopper that prompt attention uses: products of a
+/* attention_wgmma_cuda.cuh - the instructions of Hopper that prompt attention uses: matmuls of a
  * warpgroup (wgmma), barriers in shared memory, bulk tensor copies. */
 #ifndef RP_ATTENTION_ATTENTION_WGMMA_CUDA_CUH
 #define RP_ATTENTION_ATTENTION_WGMMA_CUDA_CUH
@@ -6,7 +6,7 @@
 #include <cuda.h>
 #include <stdint.h>
 
-/* --- barriers in shared memory --- */
+/* --- barriers in shared memory --------------------------------------------------------- */
 
 static __device__ __forceinline__ void barrier_init(uint32_t barrier, uint32_t count) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
@@ -54,7 +54,7 @@ static __device__ __forceinline__ void warpgroup_sync(uint32_t id) {
     asm volatile("bar.sync %0, 128;" ::"r"(id) : "memory");
 }
 
-/* --- bulk tensor copies --- */
+/* --- bulk tensor copies ---------------------------------------------------------------- */
 
 static __device__ __forceinline__ void copy_box(uint32_t to, const CUtensorMap *map,
                                                 uint32_t barrier, uint32_t c0, uint32_t c1,
@@ -65,16 +65,16 @@ static __device__ __forceinline__ void copy_box(uint32_t to, const CUtensorMap *
                  : "memory");
 }
 
-/* --- products of a warpgroup ---
- * Operands in shared memory lie in rows of 128 bytes, swizzled by 128 bytes: 64 columns wide, eight rows
- * a group of 1024 bytes. */
+/* --- matmuls of a warpgroup ---
+ * Operands in shared memory are rows of 128 bytes with the 128-byte swizzle: 64 columns wide, eight
+ * rows per group of 1024 bytes. */
 
-/* Rows are what is summed over within a group (K of a product Q K^T, and Q). */
+/* Rows run along the reduction dimension within a group (K of Q K^T, and Q). */
 static __device__ __forceinline__ uint64_t rows_descriptor(uint32_t at) {
     return (uint64_t)((at & 0x3FFFF) >> 4) | (uint64_t)1 << 16 | (uint64_t)(1024 >> 4) << 32 |
            (uint64_t)1 << 62;
 }
-/* Columns are the output's (V of a product P V): `stride` bytes from one 64 columns to the next. */
+/* Columns are the output's (V of a matmul P V): `stride` bytes from one 64 columns to the next. */
 static __device__ __forceinline__ uint64_t columns_descriptor(uint32_t at, uint32_t stride) {
     return (uint64_t)((at & 0x3FFFF) >> 4) | (uint64_t)(stride >> 4) << 16 |
            (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 62;

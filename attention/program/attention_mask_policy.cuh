@@ -4,14 +4,16 @@
  *   program_mask         a program (mask_source.h), compiled when a model is loaded (attention_program.cuh);
  *                        the planner has made lists of the blocks of keys that are not skipped.
  *
- * Parameters of a program lie in the row's slot; a kernel copies them to where it can read them at once. */
+ * Parameters of a program lie in the row's slot; a kernel copies them to where it can read them at
+ * once. */
 #ifndef RP_ATTENTION_ATTENTION_MASK_POLICY_CUH
 #define RP_ATTENTION_ATTENTION_MASK_POLICY_CUH
 
 #include "attention/attention_internal_cuda.h"
 #include "device/cuda_kernel.cuh"
 
-/* tanh x = x (1 + term x^2 + term x^4 + ...), within 3e-7 of small x: most scores are small beside their cap. */
+/* tanh x = x (1 + term x^2 + term x^4 + ...), within 3e-7 of small x: most scores are small beside
+ * their cap. */
 #define RP_TANH_SMALL 0.6f
 #define RP_TANH_TERMS -3.333324517e-1f, 1.332546094e-1f, -5.284792290e-2f, 1.657798965e-2f
 
@@ -34,7 +36,7 @@ static __device__ __forceinline__ float rp_tanh_large(float x) {
 
 /* Its bits are a function of x alone. NaN stays. */
 static __device__ __forceinline__ float rp_tanh(float x) {
-    float small = rp_tanh_small(x), large = rp_tanh_large(x); /* neither behind a branch */
+    float small = rp_tanh_small(x), large = rp_tanh_large(x); /* both computed, no branch */
     return fabsf(x) < RP_TANH_SMALL ? small : large;
 }
 
@@ -57,8 +59,8 @@ template <typename Mask> struct mask_params {
 };
 
 #ifdef RP_MASK_PROGRAM /* how its text is included */
-/* a / b rounded to nearest by a reciprocal, which costs nothing when b is a constant (Markstein 1990): the bits of
- * __fdiv_rn within 2^100 and its inverse. */
+/* a / b rounded to nearest by a reciprocal, which costs nothing when b is a constant (Markstein
+ * 1990): the bits of __fdiv_rn within 2^100 and its inverse. */
 static __device__ __forceinline__ float rp_divide(float a, float b) {
     float inverse = __frcp_rn(b), quotient = a * inverse;
     float rest = __fmaf_rn(-quotient, b, a), better = __fmaf_rn(rest, inverse, quotient);
@@ -79,7 +81,7 @@ struct program_mask {
     static constexpr bool is_program = true, is_capped = false, has_score = RP_MASK_HAS_SCORE != 0,
                           reads_head = RP_MASK_READS_HEAD != 0, is_causal = RP_MASK_CAUSAL != 0;
     static constexpr bool is_short =
-        RP_PROGRAM_IS_SHORT != 0; /* asking for a pair is a few instructions */
+        RP_PROGRAM_IS_SHORT != 0; /* requesting a pair is a few instructions */
     static constexpr int param_count = RP_MASK_PARAMS;
 
     static __device__ __forceinline__ bool sees(uint32_t q, uint32_t kv, uint32_t h,
@@ -97,8 +99,8 @@ struct program_mask {
         return program_text::rp_mask_classify((int)q, (int)(q + queries), (int)kv, (int)kv_end,
                                               (int)h, (int)(h + heads), params);
     }
-    /* Whether some query of [q, q + queries) sees the key with some head of [h, h + heads). Keys of a causal
-     * mask or a window are found at the ends. */
+    /* Whether some query of [q, q + queries) sees the key with some head of [h, h + heads). Keys of
+     * a causal mask or a window are found at the ends. */
     static __device__ __forceinline__ bool any_sees(uint32_t q, uint32_t queries, uint32_t kv,
                                                     uint32_t h, uint32_t heads,
                                                     const int32_t *params) {

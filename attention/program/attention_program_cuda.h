@@ -1,8 +1,10 @@
-/* attention_program_cuda.h - the kernels of one mask program: compiled when a model is loaded, kept on disk.
+/* attention_program_cuda.h - the kernels of one mask program: compiled when a model is loaded, kept
+ * on disk.
  *
- * A program (mask_source.h) and what attention's sizes fix of the kernels make one module. Its launchers take the
- * module's kernels in place of those that are built in: the same arguments, grids and promises. The planner's
- * kernel writes the lists that they read (attention_internal_cuda.h).
+ * A program (mask_source.h) and what attention's sizes fix of the kernels make one module. Its
+ * launchers take the module's kernels in place of those that are built in: the same arguments,
+ * grids and promises. The planner's kernel writes the lists that they read
+ * (attention_internal_cuda.h).
  * Thread: one at a time. Never on the path of a request: compiling takes seconds. */
 #ifndef RP_ATTENTION_ATTENTION_PROGRAM_CUDA_H
 #define RP_ATTENTION_ATTENTION_PROGRAM_CUDA_H
@@ -15,14 +17,15 @@
 extern "C" {
 #endif
 
-/* Kernels of the runtime API, as it takes any kernel's address; NULL where the sizes have no use for one. */
+/* Kernels of the runtime API, as it takes any kernel's address; NULL where the sizes have no use
+ * for one. */
 struct rp_attention_program {
     const void *plan, *decode, *prefill, *generic;
     void *library;
 };
 
-/* The machine code for the card's compute capability. text: what rp_mask_source wrote. RP_STATUS_UNSUPPORTED: it
- * does not compile. Needs no card. */
+/* The machine code for the GPU's compute capability. text: what rp_mask_source wrote.
+ * RP_STATUS_UNSUPPORTED: it does not compile. Needs no GPU. */
 int rp_attention_program_compile(struct rp_nvrtc *nvrtc,
                                  const struct rp_attention_cuda_config *config, const char *text,
                                  struct rp_buffer *out, struct rp_error *err);

@@ -2,9 +2,9 @@
  *
  *   out(i, j) += sign * sum over k of a(i, k) * b(j, k)        i < rows_a, j < rows_b
  *
- * Each sum has one order: pieces of 512 products; of each four sums of every fourth one, added from the first on, then
- * what is left at its end. Products and sums are rounded apart, so that bits are the same on every machine and for any
- * tiling. Threads: arguments alone are touched. */
+ * Each sum has one order: pieces of 512 products; of each four sums of every fourth one, added from
+ * the first on, then what is left at its end. Products and sums are rounded apart, so that bits are
+ * the same on every machine and for any tiling. Threads: arguments alone are touched. */
 #ifndef RP_QUANT_DOTS_H
 #define RP_QUANT_DOTS_H
 

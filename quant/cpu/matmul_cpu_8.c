@@ -1,7 +1,8 @@
-/* matmul_cpu_8.c - products on weights of 8 bits: the truth, and the blocking of the fast ones.
+/* matmul_cpu_8.c - GEMMs on 8-bit weights: the reference, and the blocking of the fast ones.
  *
- * Each worker makes the rows it needs ready in its scratch (codes, or f32), a block of rows at a time: a thousandth of the
- * product's work at widths of models, and no barrier. Work is (block of rows, panels), blocks of rows outermost. */
+ * Each worker makes the rows it needs ready in its scratch (quantized values, or f32), a block of
+ * rows at a time: a thousandth of the GEMM's work at widths of models, and no barrier. Work is
+ * (block of rows, panels), blocks of rows outermost. */
 #include "base/bf16.h"
 #include "base/fp8.h"
 #include "base/tsan.h"
@@ -15,7 +16,8 @@
 #define PANEL      16u
 #define QUAD_BYTES 64u
 #define BLOCK_ROWS 96u
-/* Quads of k at a time when rows are many: 16 KiB of a panel, inputs of the block in the second-level cache. */
+/* Quads of k at a time when rows are many: 16 KiB of a panel, inputs of the block in the
+ * second-level cache. */
 #define BLOCK_QUADS 256u
 #define SCALE_QUADS 32u /* of a scale block: 128 columns */
 /* As matmul_cpu_simd.c has them. */
@@ -39,7 +41,7 @@ size_t rp_matmul_scratch_bytes(const struct rp_matrix *weight, uint32_t m) {
     return RP_ALIGN_UP(rows * sizeof(float), RP_CACHE_LINE) + rows * row_bytes_of(weight);
 }
 
-/* One row of the input as products take it, and its scale; padded to whole quads with zeros. */
+/* One row of the input as GEMMs take it, and its scale; padded to whole quads with zeros. */
 static float ready_row(const struct rp_matmul_args *args, size_t row, void *to) {
     const struct rp_matrix *w = args->weight;
     const uint16_t *from = (const uint16_t *)args->in + row * args->in_stride;
@@ -50,7 +52,7 @@ static float ready_row(const struct rp_matmul_args *args, size_t row, void *to) 
     }
     float *values = to, scale = 1.0f;
     if (w->input == RP_INPUT_QUANTIZED) {
-        /* Codes at the end of the row, widened from its beginning. */
+        /* Quantized values at the end of the row, widened from its beginning. */
         uint8_t *codes = (uint8_t *)to + cols * 3;
         scale = rp_quantize_row(from, RP_DTYPE_BF16, cols, RP_DTYPE_FP8_E4M3, codes);
         for (size_t i = 0; i < cols; i++) {
@@ -66,7 +68,7 @@ static float ready_row(const struct rp_matmul_args *args, size_t row, void *to) 
     return scale;
 }
 
-/* --- the truth --- */
+/* --- the reference ------------------------------------------------------------------------- */
 
 static float sum_of(const struct rp_matrix *w, size_t n, size_t begin, size_t end, const float *x) {
     float sum = 0.0f;
@@ -149,7 +151,7 @@ static void matmul_8_scalar(const struct rp_matmul_args *args, uint32_t m,
     }
 }
 
-/* --- the fast ones --- */
+/* --- the fast ones --------------------------------------------------------------------- */
 
 #if RP_MATMUL_HAS_SIMD
 
@@ -166,7 +168,7 @@ struct product {
     size_t ready; /* block of rows that is, SIZE_MAX: none */
 };
 
-/* What a block of rows and panels adds up to. */
+/* Accumulators of a block of rows and panels. */
 union sums {
     float f32[BLOCK_ROWS][SUMS];
     int32_t i32[BLOCK_ROWS][SUMS];

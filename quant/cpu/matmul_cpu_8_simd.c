@@ -1,10 +1,10 @@
-/* matmul_cpu_8_simd.c - tiles of 8-bit products for AVX2, AVX-512 and its VNNI.
+/* matmul_cpu_8_simd.c - tiles of 8-bit GEMMs for AVX2, AVX-512 and its VNNI.
  *
  * One 64-byte load is 16 outputs x 4 k; a 32-bit lane holds the quad of one output.
  *   int, AVX2   |w| (up to 128) times x with w's sign (up to 127): pairs reach 32,512 at most, so that the 16-bit sums of
  *               maddubs never saturate, then madd by ones into int32
  *   int, VNNI   dpbusd of x + 128 and w; the sums begin at -128 * sum of w, which lies before the panel
- *   fma         a quad's codes become f32, k after k, exactly; acc = fma(code, x, acc) */
+ *   fma         a quad's quantized values become f32, k after k, exactly; acc = fma(quantized value, x, acc) */
 #include "base/tsan.h"
 #include "quant/cpu/matmul_internal.h"
 
@@ -25,7 +25,7 @@ static inline __attribute__((always_inline)) int32_t load_i32(const void *from) 
     return value;
 }
 
-/* --- integers --- */
+/* --- integers -------------------------------------------------------------------------- */
 
 struct ymm2i {
     __m256i low, high; /* outputs 0-7 and 8-15 */
@@ -88,7 +88,7 @@ void int_vnni_tile(const struct rp_tile_8 *t, const uint32_t rows, const uint32_
             _mm512_storeu_si512(sums + (r * RP_TILE_8_PANELS + p) * PANEL, acc[r][p]);
 }
 
-/* --- f32: code i of each lane's quad, exactly --- */
+/* --- f32: quantized value i of each lane's quad, exactly ---- */
 
 INLINE(AVX2) __m256 avx2_int8(__m256i quads, const int i) {
     return _mm256_cvtepi32_ps(_mm256_srai_epi32(_mm256_slli_epi32(quads, 24 - 8 * i), 24));

@@ -1,4 +1,4 @@
-/* matmul_cpu_simd.c - products on panels of 16 outputs, for AVX2, AVX-512 and AVX-512 BF16.
+/* matmul_cpu_simd.c - GEMMs on panels of 16 outputs, for AVX2, AVX-512 and AVX-512 BF16.
  *
  * A tile is R rows x P panels; its R * P accumulators of 16 outputs stay in registers while k runs:
  *
@@ -32,8 +32,8 @@
  * inputs of a tile stay in the first. */
 #define BLOCK_PANEL_BYTES (32u << 10)
 
-/* A part of the work that workers take: bytes of weights, a row's arithmetic counted as 1/8 of the reading. Some 20 us
- * on two Zen 4 cores; taking a part costs some 20 ns. */
+/* A part of the work that workers take: bytes of weights, a row's arithmetic counted as 1/8 of the
+ * reading. Some 20 us on two Zen 4 cores; taking a part costs some 20 ns. */
 #define PART_BYTES  (512u << 10)
 #define PART_ROWS   8u
 #define SHARE_PARTS 16u /* of one worker, at most */
@@ -42,7 +42,8 @@ struct tile {
     const unsigned char *weights; /* first panel at the first step of k */
     const unsigned char *inputs;  /* first row at the first step of k */
     float *sums;                  /* (rows, TILE_PANELS_MAX, 16) */
-    /* From a panel to the next, and from the first two to the second two: both of gate_up's halves in one tile. */
+    /* From a panel to the next, and from the first two to the second two: both of gate_up's halves
+     * in one tile. */
     size_t panel_stride, pair_stride;
     size_t row_bytes;
     size_t steps;
@@ -164,7 +165,7 @@ INLINE(AVX512_BF16) __m512 dp_bf16_add(__m512 acc, __m512bh w, __m512bh x) {
     return _mm512_dpbf16_ps(acc, w, x);
 }
 
-/* --- The tile, once for all families. --- */
+/* --- The tile, once for all families. -------------------------------------------------- */
 
 /* `pair` inputs of 16 bits or one of 32 per step: 4 bytes either way, and 64 or 128 of weights...
  * of a panel: 16 outputs x 4 bytes. */
@@ -282,9 +283,9 @@ static const struct family avx512_bf16 = {
     .isa = RP_ISA_AVX512, STEP_BF16, WIDE_FAMILY(avx512_bf16)};
 static const struct family dp_bf16 = {.isa = RP_ISA_AVX512_BF16, STEP_BF16, WIDE_FAMILY(dp_bf16)};
 
-/* --- Blocking, the same for all families. --- */
+/* --- Blocking, the same for all families. ---------------------------------------------- */
 
-/* What stays the same from block to block of one product. */
+/* Constants of one GEMM, the same for all blocks. */
 struct product {
     const struct rp_matmul_args *args;
     const struct family *family;
@@ -314,7 +315,7 @@ static void finish_row(const struct rp_matmul_args *args, size_t row, size_t n, 
     }
 }
 
-/* The same of `count` gates from column n, and of their ups behind them. */
+/* The same of `count` gates from column n, and of their ups after them. */
 static void finish_gated(const struct product *product, size_t row, size_t n, size_t count,
                          float *sums) {
     const struct rp_matmul_args *args = product->args;
@@ -328,8 +329,8 @@ static void finish_gated(const struct product *product, size_t row, size_t n, si
                (unsigned char *)args->out + at * rp_dtype_bytes(args->out_dtype), args->out_dtype);
 }
 
-/* Rows [row, row + rows) x panels [panel, panel + panels), all of k. Gated: the first half of the panels are gates, the
- * others the ups that belong to them. */
+/* Rows [row, row + rows) x panels [panel, panel + panels), all of k. Gated: the first half of the
+ * panels are gates, the others the ups that belong to them. */
 static void run_block(const struct product *product, size_t row, size_t rows, size_t panel,
                       uint32_t panels) {
     _Alignas(RP_CACHE_LINE) float sums[BLOCK_ROWS][TILE_PANELS_MAX * PANEL];
@@ -370,7 +371,7 @@ static void run_block(const struct product *product, size_t row, size_t rows, si
     }
 }
 
-/* Panels (gated: pairs of them) that workers take at a time, a multiple of `width`. */
+/* Panels (gated: pairs of panels) per work item, a multiple of `width`. */
 static size_t part_panels(size_t panels, size_t width, size_t bytes, uint32_t m,
                           const struct rp_cpu_worker *worker) {
     size_t least = PART_BYTES / (bytes * (1 + m / PART_ROWS)) + 1;
@@ -393,7 +394,8 @@ static void run(const struct rp_matmul_args *args, uint32_t m, const struct rp_c
         rp_tsan_reads((const unsigned char *)args->in +
                           row * args->in_stride * family->element_bytes,
                       (size_t)w->cols * family->element_bytes);
-    /* The most panels that m rows leave registers for; many panels are many streams from memory. */
+    /* The most panels for which m rows fit into registers; many panels are many streams from
+     * memory. */
     uint32_t width = TILE_PANELS_MAX, each = 1; /* panels of one item */
     while (width > 1 && family->rows[width] < RP_MIN(m, TILE_ROWS_MAX))
         width--;

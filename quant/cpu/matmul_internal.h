@@ -1,4 +1,4 @@
-/* matmul_internal.h - what matmul_cpu.c asks of matmul_cpu_simd.c. */
+/* matmul_internal.h - interface of matmul_cpu_simd.c to matmul_cpu.c. */
 #ifndef RP_QUANT_MATMUL_INTERNAL_H
 #define RP_QUANT_MATMUL_INTERNAL_H
 
@@ -12,10 +12,10 @@ rp_matmul_fn rp_matmul_select_simd(enum rp_cpu_isa isa, const struct rp_matrix *
 #define RP_MATMUL_HAS_SIMD 0
 #endif
 
-/* matmul_cpu_8.c: products on weights of 8 bits, every layout and level. */
+/* matmul_cpu_8.c: GEMMs on 8-bit weights, every layout and level. */
 rp_matmul_fn rp_matmul_select_8(enum rp_cpu_isa isa, const struct rp_matrix *weight);
 
-/* --- tiles of matmul_cpu_8_simd.c --- */
+/* --- tiles of matmul_cpu_8_simd.c ------------------------------------------------------ */
 
 #define RP_TILE_8_ROWS   4u
 #define RP_TILE_8_PANELS 2u

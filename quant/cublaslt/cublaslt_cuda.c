@@ -1,6 +1,7 @@
-/* cublaslt_cuda.c - the library, its descriptions of a product, and the launch.
+/* cublaslt_cuda.c - the library, its descriptions of a GEMM, and the launch.
  *
- * cuBLASLt is column-major: out^T(n, m) = weight(k, n)^T * in^T(k, m), each matrix where it lies. */
+ * cuBLASLt is column-major: out^T(n, m) = weight(k, n)^T * in^T(k, m), each matrix where it
+ * lies. */
 #include "device/shared_library_cuda.h"
 #include "quant/cublaslt/cublaslt_internal_cuda.h"
 
@@ -263,7 +264,7 @@ int rp_cublaslt_plan(struct rp_cublaslt *lt, const struct rp_matmul_cuda *op,
     struct cublaslt_args *args = rp_arena_alloc(memory, sizeof *args);
     int status = RP_OK;
     if (!is_supported(op) || op->weight->layout != RP_LAYOUT_ROW_MAJOR)
-        return rp_error_set(err, RP_STATUS_UNSUPPORTED, "cuBLASLt: no product of %s into %s",
+        return rp_error_set(err, RP_STATUS_UNSUPPORTED, "cuBLASLt: no GEMM of %s into %s",
                             rp_dtype_name(op->weight->dtype), rp_dtype_name(op->out.dtype));
     if (!args)
         return rp_error_set(err, RP_STATUS_NO_MEMORY, "out of memory");
@@ -273,7 +274,8 @@ int rp_cublaslt_plan(struct rp_cublaslt *lt, const struct rp_matmul_cuda *op,
     if (!entry)
         return rp_error_set(err, RP_STATUS_NO_MEMORY, "out of memory");
     if (!make_objects(lt, entry, op->bias))
-        return rp_error_set(err, RP_STATUS_UNSUPPORTED, "cuBLASLt: refuses this product's shape");
+        return rp_error_set(err, RP_STATUS_UNSUPPORTED,
+                            "cuBLASLt: does not support this GEMM shape");
     *args = (struct cublaslt_args){lt, entry, entry->desc, op->weight->data, op->in, op->out.data};
     if (entry->problem.bias)
         status = make_bias_desc(lt, args, op->bias, err);
@@ -283,7 +285,7 @@ int rp_cublaslt_plan(struct rp_cublaslt *lt, const struct rp_matmul_cuda *op,
         entry->time_ns = 0;
         status = rp_cublaslt_search(lt, entry, args, err);
         if (status != RP_OK) {
-            destroy_objects(lt, entry); /* asked again, it is searched again */
+            destroy_objects(lt, entry); /* the next lookup searches again */
             return status;
         }
         lt->stats.searched++;

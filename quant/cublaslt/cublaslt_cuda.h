@@ -1,16 +1,18 @@
-/* cublaslt_cuda.h - products by NVIDIA's cuBLASLt, for --numerics fast and for comparison.
+/* cublaslt_cuda.h - GEMMs by NVIDIA's cuBLASLt, for --numerics fast and for comparison.
  *
- * out(m, n) = in(m, k) * weight(n, k)^T [+ bias] [+ out]; in and weight bf16 or f32, sums f32 (never TF32),
- * out f32 or bf16. The order of the sums depends on m: the reduction contract of matmul_cuda.h does not hold.
+ * out(m, n) = in(m, k) * weight(n, k)^T [+ bias] [+ out]; in and weight bf16 or f32, sums f32
+ * (never TF32), out f32 or bf16. The order of the sums depends on m: the reduction contract of
+ * matmul_cuda.h does not hold.
  *
- * The library is opened by soname when the program runs; without it rp_cublaslt_open says why, and products
- * go to our own kernels. For each problem (m, n, k, types, strides, alignment) up to 16 algorithms are timed
- * once, with weights that come from memory and not from L2; the best is kept in memory and, where a folder is
- * given, on disk: cublaslt-<version>-<card>.txt, written whole and renamed. A file that is damaged, or an
- * algorithm that the library refuses, is ignored and replaced.
+ * The library is opened by soname when the program runs; without it rp_cublaslt_open says why, and
+ * GEMMs go to our own kernels. For each problem (m, n, k, types, strides, alignment) up to 16
+ * algorithms are timed once, with weights that come from memory and not from L2; the best is kept
+ * in memory and, where a folder is given, on disk: cublaslt-<version>-<GPU>.txt, written whole and
+ * renamed. A file that is damaged, or an algorithm that the library refuses, is ignored and
+ * replaced.
  *
- * Thread: the engine's. Planning may run kernels and allocate device memory for the search: call it before
- * anything is captured or in flight on the device. Launching follows cuda_launch.h. */
+ * Thread: the engine's. Planning may run kernels and allocate device memory for the search: call it
+ * before anything is captured or in flight on the device. Launching follows cuda_launch.h. */
 #ifndef RP_QUANT_CUBLASLT_CUDA_H
 #define RP_QUANT_CUBLASLT_CUDA_H
 
@@ -26,7 +28,7 @@ struct rp_cublaslt;
 
 struct rp_cublaslt_config {
     const char *cache_dir; /* made when it is missing; NULL: algorithms are kept in memory alone */
-    void *workspace; /* on the device, 256-byte aligned, shared by all products; outlives all */
+    void *workspace;       /* on the device, 256-byte aligned, shared by all GEMMs; outlives all */
     size_t workspace_bytes;
 };
 

@@ -60,7 +60,7 @@ static bool parse_entry(const char *line, struct cublaslt_entry *out) {
     return count == 19 && parse_dtype(dtype, &p->dtype) && parse_dtype(out_dtype, &p->out_dtype);
 }
 
-/* The whole file, with a zero behind it; len 0 when there is none. */
+/* The whole file, with a zero after it; len 0 when there is none. */
 static void read_all(const char *path, struct rp_buffer *out) {
     FILE *file = fopen(path, "rbe");
     size_t got = 0;
@@ -79,7 +79,7 @@ static void read_all(const char *path, struct rp_buffer *out) {
     (void)fclose(file);
 }
 
-/* The entries of an undamaged file of this library and card, each line ended by a zero; 0: none. */
+/* The entries of an undamaged file of this library and GPU, each line ended by a zero; 0: none. */
 static uint32_t check(const struct rp_cublaslt *lt, struct rp_buffer *text, size_t *out_first) {
     struct rp_buffer header;
     uint64_t hash = 0;

@@ -48,7 +48,7 @@ struct cublaslt_entry {
     cublasLtMatrixLayout_t weight, in, out;
 };
 
-/* A product of which the bias is known: the bias's address is part of cuBLASLt's description. */
+/* A GEMM with a known bias: the address of the bias is part of cuBLASLt's descriptor. */
 struct cublaslt_args {
     const struct rp_cublaslt *lt;
     const struct cublaslt_entry *entry;

@@ -1,7 +1,8 @@
 /* cublaslt_search_cuda.c - which algorithm is the fastest, measured.
  *
- * Each candidate is captured several times into one graph, on copies of the weights that together exceed
- * the L2 cache twice, so that launches cost nothing and weights come from memory, as in a step. */
+ * Each candidate is captured several times into one graph, on copies of the weights that together
+ * exceed the L2 cache twice, so that launches cost nothing and weights come from memory, as in a
+ * step. */
 #include "quant/cublaslt/cublaslt_internal_cuda.h"
 
 #include <string.h>
@@ -45,7 +46,7 @@ static bool fill_scratch(struct rp_cublaslt *lt) {
     return good;
 }
 
-/* Inputs, and weights to rotate among; when they do not fit, the product's own weights alone. */
+/* Inputs, and weights to rotate among; when they do not fit, the GEMM's own weights alone. */
 static bool make_inputs(struct search *search) {
     struct rp_cublaslt *lt = search->lt;
     const struct cublaslt_problem *p = &search->args->entry->problem;
@@ -115,7 +116,8 @@ static cudaGraphExec_t capture(const struct search *search, const cublasLtMatmul
     return exec;
 }
 
-/* Microseconds of one product; negative when the algorithm does not run, or clearly is not the best. */
+/* Microseconds of one GEMM; negative when the algorithm does not run, or clearly is not the
+ * best. */
 static float time_algorithm(const struct search *search, const cublasLtMatmulAlgo_t *algorithm,
                             float best) {
     float first = time_once(search, algorithm, NULL), result = -1.0f;

@@ -1,8 +1,9 @@
-/* matmul_generic_8_cuda.cu - products with weights of 8 bits, of any size, stride and alignment.
+/* matmul_generic_8_cuda.cu - GEMMs with 8-bit weights, of any size, stride and alignment.
  *
- * A warp has two outputs of up to eight rows. Lane l reads columns [16 l + 512 j, + 16) of them, j rising from 0, and has
- * a chain sum = fma(x, code, sum) each (INT8 by INT8: exact, in int32); what lies past the end counts as zero. Lanes are
- * added by halves: l and l ^ 16, l ^ 8, ... What a chain is of follows from the matrix alone:
+ * A warp has two outputs of up to eight rows. Lane l reads columns [16 l + 512 j, + 16) of them, j
+ * rising from 0, and has a chain sum = fma(x, quantized value, sum) each (INT8 by INT8: exact, in
+ * int32); what lies past the end counts as zero. Lanes are added by halves: l and l ^ 16, l ^ 8,
+ * ... The columns of a chain depend on the matrix alone:
  *
  *   W8A16     all of K; the sum * scales[n] (other bits than tensor cores give: a matrix has one family)
  *   W8A8      a segment of K (matmul_cuda.h); the sum * (in_scales[row] * scales[n]), segments added up in rising order
@@ -30,13 +31,14 @@ struct generic_8_args {
     bool wide; /* chunks of weights and inputs start at a multiple of 16 bytes */
 };
 
-/* Codes of E4M3 are the sign, and 7 bits that stand at the top of a float's exponent and mantissa: 2^120 too low. */
+/* Quantized values of E4M3 are the sign, and 7 bits that stand at the top of a float's exponent and
+ * mantissa: 2^120 too low. */
 __device__ __forceinline__ float fp8_to_float(uint32_t word, int byte) {
     uint32_t top = word << (24 - 8 * byte);
     return __fmul_rn(__uint_as_float((top & 0x80000000u) | (top >> 4 & 0x07F00000u)), 0x1p120f);
 }
 
-/* 2^23 + 128 + code has the code's bits, its sign turned, at the end. */
+/* 2^23 + 128 + quantized value has the quantized value's bits, its sign turned, at the end. */
 __device__ __forceinline__ float int8_to_float(uint32_t turned, int byte) {
     uint32_t bits = 0x4B000000u | (turned >> 8 * byte & 0xFFu);
     return __fsub_rn(__uint_as_float(bits), 0x1p23f + 128.0f);
@@ -49,7 +51,8 @@ struct sixteen_halves {
     uint4 words[2];
 };
 
-/* Sixteen elements from column `at`; from `end` on they are zeros, whose bits are 0 in every type. */
+/* Sixteen elements from column `at`; from `end` on they are zeros, whose bits are 0 in every
+ * type. */
 template <typename BITS>
 __device__ __forceinline__ BITS load_sixteen(const unsigned char *row, uint32_t at, uint32_t end,
                                              bool wide) {
@@ -108,7 +111,7 @@ __device__ __forceinline__ int32_t dot(const uint4 &a, const uint4 &b, int32_t s
     return __dp4a((int)a.w, (int)b.w, sum);
 }
 
-/* INT8: of weights. WIDE_IN: rows come as bf16 (W8A16), else as codes. */
+/* INT8: weight type. WIDE_IN: rows are bf16 (W8A16), else quantized. */
 template <bool INT8, bool WIDE_IN> struct kind {
     static constexpr bool exact = INT8 && !WIDE_IN;
     using in_bits = typename std::conditional<WIDE_IN, sixteen_halves, sixteen_codes>::type;

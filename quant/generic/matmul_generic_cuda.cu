@@ -1,8 +1,8 @@
-/* matmul_generic_cuda.cu - products of any size, stride and alignment, in f32 arithmetic.
+/* matmul_generic_cuda.cu - GEMMs of any size, stride and alignment, in f32 arithmetic.
  *
- * Every output is one chain sum = fma(in[k], weight[k], sum), k rising from 0, sum from +0; then bias, then
- * the old value of out. Nothing is added at tails (a padded zero could turn -0 into +0), so both kernels
- * below give equal bits, and any number of rows does.
+ * Every output is one chain sum = fma(in[k], weight[k], sum), k rising from 0, sum from +0; then
+ * bias, then the old value of out. Nothing is added at tails (a padded zero could turn -0 into +0),
+ * so both kernels below give equal bits, and any number of rows does.
  *
  *   rows   up to 8 rows: a thread has one output column and one or two rows; weights and inputs stream
  *          through shared memory, four stages deep. K cannot be split: a chain of k fmas is the floor
@@ -52,7 +52,7 @@ __device__ __forceinline__ void store(const generic_args &args, uint32_t row, ui
     rp_store(args.out.data, args.out.dtype, at, sum);
 }
 
-/* ---- few rows -------------------------------------------------------------------------------------- */
+/* ---- few rows ------------------------------------------------------------------------- */
 
 constexpr uint32_t row_workers = 128; /* and as many threads that only fetch */
 constexpr uint32_t row_threads = 2 * row_workers, row_cols = 32, row_max = 8, row_stages = 4;
@@ -67,8 +67,8 @@ __device__ __forceinline__ void copy_async(void *to, const void *from) {
         : "memory");
 }
 
-/* Columns [k0, k0 + row_bytes / sizeof(T)) of `count` rows, at most MAX; what lies past k is left as it is.
- * A warp fetches a row's 512 bytes. */
+/* Columns [k0, k0 + row_bytes / sizeof(T)) of `count` rows, at most MAX; what lies past k is left
+ * as it is. A warp fetches a row's 512 bytes. */
 template <typename T, uint32_t MAX>
 __device__ __forceinline__ void stage_rows(unsigned char *to, const T *from, size_t stride,
                                            uint32_t count, uint32_t k0, uint32_t k, bool wide,
@@ -158,23 +158,24 @@ __global__ void __launch_bounds__(row_threads) rows_kernel(generic_args args) {
                 store(args, row0 + r, col0 + lane, sum[r]);
 }
 
-/* ---- tiles ------------------------------------------------------------------------------------------ */
+/* ---- tiles ---------------------------------------------------------------------------- */
 
 constexpr uint32_t tile_threads = 128, tile_cols = 64, tile_k = 32;
 
-/* Element k of row r lies at [k][r ^ (k / 4 % 8 * 4)]: a warp that stores four k of four rows, and one that
- * reads four rows of one k, meet every bank once. */
+/* Element k of row r lies at [k][r ^ (k / 4 % 8 * 4)]: a warp that stores four k of four rows, and
+ * one that reads four rows of one k, meet every bank once. */
 template <uint32_t ROWS> __device__ __forceinline__ uint32_t tile_at(uint32_t k, uint32_t row) {
     return k * ROWS + (row ^ (k / 4 % 8 * 4));
 }
 
-/* Four values of a row as they lie in memory. They are converted when they are put into the tile, and the
- * only branch is around all loads of a tile: else each load would be waited for before the next. */
+/* Four values of a row as they lie in memory. They are converted when they are put into the tile,
+ * and the only branch is around all loads of a tile: else each load would be waited for before the
+ * next. */
 template <typename T> struct four { using bits = uint4; };
 template <> struct four<__nv_bfloat16> { using bits = uint2; };
 
-/* Columns [k0, k0 + tile_k) of ROWS rows, four at a time; zeros (never used) past the end and for rows past
- * the matrix. */
+/* Columns [k0, k0 + tile_k) of ROWS rows, four at a time; zeros (never used) past the end and for
+ * rows past the matrix. */
 template <typename T, uint32_t ROWS>
 __device__ __forceinline__ void fetch_tile(typename four<T>::bits (&to)[ROWS / 16], const T *from,
                                            size_t stride, uint32_t rows, uint32_t k0, uint32_t k,
@@ -279,7 +280,7 @@ __global__ void __launch_bounds__(tile_threads) tile_kernel(generic_args args) {
         }
 }
 
-/* ---- launch ----------------------------------------------------------------------------------------- */
+/* ---- launch --------------------------------------------------------------------------- */
 
 bool is_wide(const void *data, size_t stride, uint32_t k, uint32_t element) {
     return (uintptr_t)data % 16 == 0 && stride * element % 16 == 0 && k * element % 16 == 0;

@@ -1,4 +1,4 @@
-/* matmul_mid_internal_cuda.h - products of 65 to 256 rows: tiles and arguments of their kernel. */
+/* matmul_mid_internal_cuda.h - GEMMs of 65 to 256 rows: tiles and arguments of their kernel. */
 #ifndef RP_QUANT_MATMUL_MID_INTERNAL_CUDA_H
 #define RP_QUANT_MATMUL_MID_INTERNAL_CUDA_H
 
@@ -10,22 +10,23 @@
 extern "C" {
 #endif
 
-/* How a product is cut up. Nothing here changes a bit of the result. */
+/* Tiling of a GEMM. It does not affect a single bit of the result. */
 struct rp_matmul_mid_tile {
     uint32_t tokens; /* 128 or 256 */
     uint32_t width;  /* weight rows of the instruction */
     uint32_t rows;   /* of them in use: of a tile */
     uint32_t stages; /* 0: as many as fit into shared_bytes */
     uint32_t shared_bytes;
-    uint32_t
-        early; /* stages of weights asked for before the kernel waits for its predecessor; 0: all */
-    bool partials; /* a block takes one segment and leaves it to the reader */
+    /* stages of weights requested before the kernel waits for its predecessor; 0: all */
+    uint32_t early;
+    /* split-K: a block computes one segment and leaves the partial sum to the reader */
+    bool partials;
 };
 
 /* Frozen arguments; 64-byte aligned, for the tensor maps. */
 struct rp_matmul_mid_args {
-    CUtensorMap
-        weight_map; /* (n, k), or (n / 16)(gates, ups)(8)(k); k in units (rp_matmul_cuda_units) */
+    /* (n, k), or (n / 16)(gates, ups)(8)(k); k in units (rp_matmul_cuda_units) */
+    CUtensorMap weight_map;
     CUtensorMap in_map;   /* (max_rows, k) */
     CUtensorMap out_map;  /* (segments)(max_rows)(columns) of out */
     const uint32_t *live; /* live rows, on the device */
@@ -46,18 +47,21 @@ struct rp_matmul_mid_args {
 
 int rp_matmul_mid_cuda_run(const void *args, struct CUstream_st *stream);
 
-/* Once per kernel that args uses, outside any capture. NOT_FOUND when there is none for the tile. */
+/* Once per kernel that args uses, outside any capture. NOT_FOUND when there is none for the
+ * tile. */
 int rp_matmul_mid_cuda_prepare(const struct rp_matmul_mid_args *args);
 
-/* True when rp_matmul_mid_plan can plan the product; of sizes, types and alignment alone. */
+/* True when rp_matmul_mid_plan can plan the GEMM; of sizes, types and alignment alone. */
 bool rp_matmul_mid_takes(const struct rp_matmul_cuda *op);
-/* As rp_matmul_cuda_plan. UNSUPPORTED where the workspace is too small: another kernel does it then. */
+/* As rp_matmul_cuda_plan. UNSUPPORTED where the workspace is too small: another kernel does it
+ * then. */
 int rp_matmul_mid_plan(const struct rp_matmul_cuda *op, struct rp_arena *memory,
                        struct rp_cuda_launch *out_launch, struct rp_cuda_partials *out_partials,
                        struct rp_error *err);
 
-/* Plans the product in this way, segment in units; UNSUPPORTED where it cannot be done so: n must be a multiple of 8 (gated:
- * 16), out's stride even, and more than one segment takes tile.partials and their reader. */
+/* Plans the GEMM in this way, segment in units; UNSUPPORTED where it cannot be done so: n must
+ * be a multiple of 8 (gated: 16), out's stride even, and more than one segment takes tile.partials
+ * and their reader. */
 int rp_matmul_mid_plan_tile(const struct rp_matmul_cuda *op, const struct rp_matmul_mid_tile *tile,
                             uint32_t segment, struct rp_arena *memory,
                             struct rp_cuda_launch *out_launch,

@@ -1,8 +1,9 @@
-/* matmul_mid_kernel.cuh - products of 65 to 256 rows of tokens on Hopper's tensor cores: bf16, FP8 and INT8 (W8A8).
+/* matmul_mid_kernel.cuh - GEMMs of 65 to 256 rows of tokens on Hopper's tensor cores: bf16, FP8
+ * and INT8 (W8A8).
  *
- * Tokens are the instruction's left operand, weights its right one: an instruction takes up to 256 weight
- * rows, so that a block has a tile of all tokens and as many weight rows as its registers hold sums for.
- * Either way round gives equal bits.
+ * Tokens are the instruction's left operand, weights its right one: an instruction takes up to 256
+ * weight rows, so that a block has a tile of all tokens and as many weight rows as its registers
+ * hold sums for. Either way round gives equal bits.
  *
  *   a warp      boxes of weights -> stage, when it is free
  *   a warp      boxes of tokens  -> stage
@@ -10,11 +11,12 @@
  *
  * A unit of work is a tile with all of K or, where the reader sums up partials, one segment of it.
  *
- * Gated: the box of weights brings 8 gates, then their 8 ups, then the next 8 gates: a thread has a gate's
- * sum in sums[8 * j + i] and its up's in sums[8 * j + 4 + i].
+ * Gated: the box of weights brings 8 gates, then their 8 ups, then the next 8 gates: a thread has a
+ * gate's sum in sums[8 * j + i] and its up's in sums[8 * j + 4 + i].
  *
- * 8 bits: K counts in pairs of bytes (rp_matmul_cuda_units). A unit's sums are multiplied by their scales as it ends:
- * those of its weight rows come by way of shared memory, read while the tensor cores work. */
+ * 8 bits: K counts in pairs of bytes (rp_matmul_cuda_units). A unit's sums are multiplied by their
+ * scales as it ends: those of its weight rows come by way of shared memory, read while the tensor
+ * cores work. */
 #ifndef RP_QUANT_MATMUL_MID_KERNEL_CUH
 #define RP_QUANT_MATMUL_MID_KERNEL_CUH
 
@@ -28,7 +30,7 @@
 
 typedef void (*rp_matmul_mid_kernel)(rp_matmul_mid_args);
 
-/* Of 8-bit products; NULL: there is none. */
+/* 8-bit GEMMs; NULL: not compiled. */
 extern "C" rp_matmul_mid_kernel rp_matmul_mid_8_find(const struct rp_matmul_mid_args *args);
 
 namespace {
@@ -145,8 +147,8 @@ template <typename Shape>
 using sums_of = typename rp_wgmma_sum<Shape::TYPE>::type[Shape::BLOCKS][Shape::SUMS];
 template <typename Shape> using values_of = float[Shape::BLOCKS][Shape::SUMS];
 
-/* One segment: a chain from zero over its columns in rising order. Its last two stages are not freed: the
- * sums pass through them on their way out. */
+/* One segment: a chain from zero over its columns in rising order. Its last two stages are not
+ * freed: the sums pass through them on their way out. */
 template <typename Shape>
 __device__ __forceinline__ void multiply_segment(ring<Shape> &at, uint32_t warpgroup,
                                                  uint32_t blocks, sums_of<Shape> &sums) {
@@ -169,8 +171,8 @@ __device__ __forceinline__ void multiply_segment(ring<Shape> &at, uint32_t warpg
     }
 }
 
-/* Where the sums of one thread lie: sums[block][4 * j + 2 * h + c] are of token + 64 * block + 8 * h and
- * column + 8 * j + c of the tile. */
+/* Where the sums of one thread lie: sums[block][4 * j + 2 * h + c] are of token + 64 * block + 8 *
+ * h and column + 8 * j + c of the tile. */
 struct place {
     uint32_t warpgroup, thread; /* thread of the warpgroup */
     uint32_t first, columns;    /* of out: the tile's first, how many the tile has alive (even) */
@@ -218,8 +220,8 @@ __device__ __forceinline__ void store_box(const rp_matmul_mid_args &args, uint32
                  : "memory");
 }
 
-/* By way of shared memory, in chunks of 32 columns: whole lines for L2. Single stores of a warp reach eight
- * lines with a sector each, and the product ends 0.7 microseconds later. */
+/* By way of shared memory, in chunks of 32 columns: whole lines for L2. Single stores of a warp
+ * reach eight lines with a sector each, and the GEMM ends 0.7 microseconds later. */
 template <typename Shape>
 __device__ __forceinline__ void store_sums(const rp_matmul_mid_args &args, const place &p,
                                            uint32_t segment, const values_of<Shape> &sums) {
@@ -310,8 +312,8 @@ __device__ __forceinline__ float load_scale(const rp_matmul_mid_args &args, uint
     return row < args.columns ? __ldg(args.weight_scales + first + row) : 0.0f;
 }
 
-/* Behind a barrier of all threads that multiply: scales of two tiles' weight rows in turns, since the other warpgroup may
- * still read those of the unit before. */
+/* After a barrier of all threads that multiply: scales of two tiles' weight rows in turns, since
+ * the other warpgroup may still read those of the unit before. */
 template <typename Shape> struct scale_area {
     uint32_t met;
     __device__ __forceinline__ uint32_t rows(uint32_t unit) const {
@@ -371,8 +373,9 @@ __device__ __forceinline__ void store_unit(const rp_matmul_mid_args &args, const
         store_gated<Shape, RP_ACTIVATION_GELU_TANH>(args, p, values);
 }
 
-/* Both warpgroups have read the stages. With scales, of the unit-th of a block: those of its weight rows lie in shared
- * memory behind it. Each thread arrives for itself, so that racecheck can follow what bar.sync alone would order. */
+/* Both warpgroups have read the stages. With scales, of the unit-th of a block: those of its weight
+ * rows lie in shared memory after it. Each thread arrives for itself, so that racecheck can follow
+ * what bar.sync alone would order. */
 template <typename Shape>
 __device__ __forceinline__ void meet(const scale_area<Shape> &scales, uint32_t unit) {
     if constexpr (Shape::SCALED) {
@@ -405,7 +408,8 @@ __device__ __forceinline__ void multiply_all(const rp_matmul_mid_args &args, rin
         float scale = 0;
         if constexpr (Shape::SCALED) {
             scale = load_scale<Shape>(args, tile);
-            /* Zeros, although nobody reads them: else the sums of the unit before would seem alive until here. */
+            /* Zeros, although nobody reads them: else the sums of the unit before would seem alive
+             * until here. */
 #pragma unroll
             for (int i = 0; i < Shape::BLOCKS * Shape::SUMS; i++)
                 sums[i / Shape::SUMS][i % Shape::SUMS] = 0;

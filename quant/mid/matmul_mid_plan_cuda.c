@@ -1,4 +1,4 @@
-/* matmul_mid_plan_cuda.c - how products of 65 to 256 rows are cut up. */
+/* matmul_mid_plan_cuda.c - tiling of GEMMs of 65 to 256 rows. */
 #include "quant/matmul_internal_cuda.h"
 #include "quant/mid/matmul_mid_internal_cuda.h"
 
@@ -6,7 +6,7 @@
 
 #define FLAG_BYTES 16384u /* of the workspace: other kernels' */
 
-/* What a warpgroup stores at a time, where bulk copies can: 32 columns of sums, or all of a gated tile. */
+/* Tensor map of the output. A bulk store covers 32 columns of sums, or all of a gated tile. */
 static int encode_out(struct rp_matmul_mid_args *args, struct rp_error *err) {
     uint32_t element = args->gated ? 2 : 4;
     args->boxes = (args->out_stride * element) % 16 == 0 && (uintptr_t)args->out % 16 == 0 &&
@@ -35,7 +35,8 @@ static int lay_out(struct rp_matmul_mid_args *args, const struct rp_matmul_cuda 
     args->grid = RP_MIN(args->units, op->limits.sm_count);
     uint32_t stage = (tile->width + tile->tokens) * RP_MATMUL_BLOCK * 2;
     uint32_t shared = RP_MIN(tile->shared_bytes, op->limits.shared_bytes_block);
-    /* Beside the stages: room to align them, and scales of two tiles' weight rows behind their barrier. */
+    /* Beside the stages: room to align them, and scales of two tiles' weight rows after their
+     * barrier. */
     bool scaled = op->weight->dtype != RP_DTYPE_BF16;
     uint32_t beside = 1024 + (scaled ? 16 + 2 * tile->width * (uint32_t)sizeof(float) : 0);
     args->stages = tile->stages ? tile->stages : (shared - beside) / (stage + 16);
@@ -79,8 +80,9 @@ static const struct width {
 } widths[] = {{128, 128, false}, {128, 192, false}, {128, 256, false}, {128, 128, true},
               {128, 224, true},  {256, 128, false}, {256, 112, true}};
 
-/* Weight rows of a block's tiles, and the kernel for them, so that the busiest block has as few as can be;
- * of equal ones the tallest tile, which needs its tokens least often. False when no kernel fits. */
+/* Weight rows of a block's tiles, and the kernel for them, so that the busiest block has as few as
+ * can be; of equal ones the tallest tile, which needs its tokens least often. False when no kernel
+ * fits. */
 static bool choose_rows(const struct rp_matmul_cuda *op, uint32_t segments,
                         struct rp_matmul_mid_tile *tile) {
     uint32_t step = op->gated ? 16 : 8, n = op->weight->rows, best = UINT32_MAX;
@@ -139,7 +141,7 @@ int rp_matmul_mid_plan_tile(const struct rp_matmul_cuda *op, const struct rp_mat
     /* The arena aligns to 16 bytes, tensor maps want 64. */
     unsigned char *bytes = rp_arena_alloc(memory, sizeof(struct rp_matmul_mid_args) + 64);
     if (!bytes)
-        return rp_error_set(err, RP_STATUS_NO_MEMORY, "no memory for the arguments of a product");
+        return rp_error_set(err, RP_STATUS_NO_MEMORY, "no memory for the arguments of a GEMM");
     struct rp_matmul_mid_args *args = (void *)RP_ALIGN_UP((uintptr_t)bytes, 64);
     memset(args, 0, sizeof *args);
     args->live = op->rows.rows == RP_ROWS_TOKEN ? &counts->token_count : &counts->logit_row_count;
@@ -153,7 +155,7 @@ int rp_matmul_mid_plan_tile(const struct rp_matmul_cuda *op, const struct rp_mat
     args->tile.early = tile->early ? tile->early : UINT32_MAX;
     if (op->rows.max_rows > tile->tokens || lay_out(args, op, segment) != RP_OK ||
         lay_out_sums(args, op, out_partials) != RP_OK || rp_matmul_mid_cuda_prepare(args) != RP_OK)
-        return rp_error_set(err, RP_STATUS_UNSUPPORTED, "product (%u, %u): not in tiles of %u x %u",
+        return rp_error_set(err, RP_STATUS_UNSUPPORTED, "GEMM (%u, %u): not in tiles of %u x %u",
                             w->rows, w->cols, tile->rows, tile->tokens);
     int status = rp_matmul_cuda_encode_weights(&args->weight_map, w, op->gated, tile->rows, err);
     if (status == RP_OK)

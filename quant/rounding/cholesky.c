@@ -3,9 +3,9 @@
 #include <math.h>
 
 #define BLOCK 64u
-#define GRAIN 32u /* rows that a worker takes at once */
+#define GRAIN 32u /* rows per work item */
 
-/* Columns [begin, end) of rows [from, to): less what the columns behind them account for. */
+/* Columns [begin, end) of rows [from, to): less what the columns after them account for. */
 static void update_rows(double *h, size_t n, size_t begin, size_t end, size_t from, size_t to,
                         rp_dots_fn add) {
     const struct rp_dots dots = {.a = h + from * n + end,
@@ -38,7 +38,8 @@ static void update_block(double *h, size_t n, size_t begin, size_t end, rp_dots_
     }
 }
 
-/* Row i of columns [begin, end), from the last of them on; above the block's rows first = begin, else i + 1. */
+/* Row i of columns [begin, end), from the last of them on; above the block's rows first = begin,
+ * else i + 1. */
 static void solve_row(double *h, size_t n, size_t i, size_t first, size_t end) {
     for (size_t j = end; j-- > first;) {
         double left = h[i * n + j];

@@ -24,7 +24,7 @@ static int run(struct rp_cpu_team *team, rp_cpu_job job, void *arg, struct rp_er
     return RP_OK;
 }
 
-/* ---- the factor --------------------------------------------------------------------------------------- */
+/* ---- the factor ----------------------------------------------------------------------- */
 
 struct making {
     const uint16_t *inputs;
@@ -151,7 +151,7 @@ void rp_gptq_factor_deinit(struct rp_gptq_factor *factor) {
     memset(factor, 0, sizeof *factor);
 }
 
-/* ---- codes -------------------------------------------------------------------------------------------- */
+/* ---- quantized values ---- */
 
 enum task { ROUND, ERRORS, SIGNALS };
 

@@ -1,17 +1,21 @@
-/* gptq.h - weights rounded to 8-bit codes against what their inputs are: GPTQ (Frantar et al. 2022).
+/* gptq.h - weights rounded to 8-bit quantized values against what their inputs are: GPTQ (Frantar
+ * et al. 2022).
  *
- * A product's error on rows x of a text is delta H delta^T for each output, with delta = w - code * scale and
- * H = sum of x x^T. With H + lambda I = R R^T (cholesky.h), U(i, j) = R(i, j) / R(j, j):
+ * A product's error on rows x of a text is delta H delta^T for each output, with delta = w -
+ * quantized value * scale and H = sum of x x^T. With H + lambda I = R R^T (cholesky.h), U(i, j) =
+ * R(i, j) / R(j, j):
  *
  *   error = sum over j of R(j, j)^2 * (delta(j) + sum over i < j of delta(i) U(i, j))^2
  *
- * so columns are taken in rising order, and each is rounded to the code that is nearest to w(j) + sum of delta(i) U(i, j).
- * That is GPTQ as QuIP writes it (Chee et al. 2023, theorem 6): the same codes without an inverse of H. Scales stay what
- * they are, and so does a code that nothing is fed to. lambda is 1 % of H's mean diagonal, 1 where that is 0: inputs that
- * never were anything else than zero, and fewer rows than columns, do no harm.
+ * so columns are taken in rising order, and each is rounded to the quantized value that is nearest
+ * to w(j) + sum of delta(i) U(i, j). That is GPTQ as QuIP writes it (Chee et al. 2023, theorem 6):
+ * the same quantized values without an inverse of H. Scales stay what they are, and so does a
+ * quantized value that nothing is fed to. lambda is 1 % of H's mean diagonal, 1 where that is 0:
+ * inputs that never were anything else than zero, and fewer rows than columns, do no harm.
  *
- * Of k columns and n outputs, in f64: k^2 * 8 bytes, T k^2 / 2 products and sums for H of T rows, k^3 / 6 for R, n k^2 / 2
- * for the codes. Bits depend neither on the number of workers nor on the machine. Thread: one, the team's owner. */
+ * Of k columns and n outputs, in f64: k^2 * 8 bytes, T k^2 / 2 products and sums for H of T rows,
+ * k^3 / 6 for R, n k^2 / 2 for the quantized values. Bits depend neither on the number of workers
+ * nor on the machine. Thread: one, the team's owner. */
 #ifndef RP_QUANT_GPTQ_H
 #define RP_QUANT_GPTQ_H
 
@@ -28,14 +32,14 @@ struct rp_gptq_factor {
 /* Bytes of a factor, and of what its making takes beside it; SIZE_MAX: more than there can be. */
 size_t rp_gptq_factor_bytes(size_t cols);
 
-/* inputs: (count, cols) bf16, finite; each divided by divisors[column], above 0, unless NULL. Errors: OVERFLOW, NO_MEMORY;
- * *out is empty then. */
+/* inputs: (count, cols) bf16, finite; each divided by divisors[column], above 0, unless NULL.
+ * Errors: OVERFLOW, NO_MEMORY; *out is empty then. */
 int rp_gptq_factor_make(const uint16_t *inputs, size_t count, size_t cols, const float *divisors,
                         struct rp_cpu_team *team, struct rp_gptq_factor *out,
                         struct rp_error *err) RP_MUST_USE;
 void rp_gptq_factor_deinit(struct rp_gptq_factor *factor);
 
-/* Rows of weights as codes, the factor's columns wide. */
+/* Rows of weights as quantized values, the factor's columns wide. */
 struct rp_gptq_matrix {
     size_t rows;
     const float *weights; /* (rows, cols), finite */
@@ -44,11 +48,13 @@ struct rp_gptq_matrix {
     void *codes;          /* (rows, cols) */
 };
 
-/* Nearest codes become GPTQ's: within +-127, or +-448. errors: (rows) as above, or NULL. NO_MEMORY: codes are as before. */
+/* Nearest quantized values become GPTQ's: within +-127, or +-448. errors: (rows) as above, or NULL.
+ * NO_MEMORY: quantized values are as before. */
 int rp_gptq_round(const struct rp_gptq_factor *factor, const struct rp_gptq_matrix *matrix,
                   struct rp_cpu_team *team, double *errors, struct rp_error *err) RP_MUST_USE;
 
-/* The same error of the codes as they are, and of codes of zero: the outputs' own sum of squares. */
+/* The same error of the quantized values as they are, and of quantized values of zero: the outputs'
+ * own sum of squares. */
 int rp_gptq_errors(const struct rp_gptq_factor *factor, const struct rp_gptq_matrix *matrix,
                    struct rp_cpu_team *team, double *errors, struct rp_error *err) RP_MUST_USE;
 int rp_gptq_signals(const struct rp_gptq_factor *factor, const struct rp_gptq_matrix *matrix,

@@ -74,7 +74,7 @@ void rp_quant_add_loss(const float *weights, size_t cols, const void *codes, enu
     add_loss(loss, loss_of_row(weights, RP_DTYPE_F32, cols, codes, dtype, scale));
 }
 
-/* ---- the search for a scale -------------------------------------------------------------------------- */
+/* ---- the search for a scale ----------------------------------------------------------- */
 
 #define LANES  8u             /* sums beside each other: one order on every machine, and vectors */
 #define STEPS  16             /* scales tried within a factor of two */
@@ -123,8 +123,9 @@ static float narrowest_noise(const float *values, size_t cols, float scale) {
     return best;
 }
 
-/* Better codes and a better scale than those of the row's largest, or they stay. E4M3 is the same grid in each binade: what
- * matters is where the few largest weights fall in it. The scale is then the one of least squares for the codes. */
+/* Better quantized values and a better scale than those of the row's largest, or they stay. E4M3 is
+ * the same grid in each binade: what matters is where the few largest weights fall in it. The scale
+ * is then the one of least squares for the quantized values. */
 static void search_scale(const void *from, enum rp_dtype from_dtype, size_t cols, uint8_t *codes,
                          float *scale) {
     float values[RP_QUANT_SEARCH_COLS] = {0};
@@ -139,7 +140,7 @@ static void search_scale(const void *from, enum rp_dtype from_dtype, size_t cols
         along += (double)values[i] * code;
         square += code * code;
     }
-    float fitted = (float)(along / square); /* NaN where all codes are zero */
+    float fitted = (float)(along / square); /* NaN where all quantized values are zero */
     if (loss_of_row(values, RP_DTYPE_F32, cols, tried, RP_DTYPE_FP8_E4M3, fitted).noise <
         loss_of_row(values, RP_DTYPE_F32, cols, codes, RP_DTYPE_FP8_E4M3, *scale).noise) {
         memcpy(codes, tried, cols);

@@ -5,7 +5,7 @@
  *     row 1   [ q q q q ... ]  scales[1]     INT8: scale = max|w(n, .)| / 127, q in [-127, 127]
  *     ...                                    FP8:  scale = max|w(n, .)| / 448 or near, q an E4M3 value
  *
- * How a row becomes codes: device/quantize_row.h.
+ * How a row becomes quantized values: device/quantize_row.h.
  *
  *   scheme        weights    rows that meet them (matrix.h: input)
  *   int8          INT8       INT8, one scale a row, made when they arrive
@@ -39,35 +39,41 @@ struct rp_quant_loss {
 /* 10 log10(signal / noise) in dB; infinity where nothing was lost. */
 double rp_quant_sqnr_db(const struct rp_quant_loss *loss);
 
-/* Adds what a row of weights lost as codes with a scale. dtype: INT8 or FP8_E4M3. */
+/* Adds the quantization error of a row of weights. dtype: INT8 or FP8_E4M3. */
 void rp_quant_add_loss(const float *weights, size_t cols, const void *codes, enum rp_dtype dtype,
                        float scale, struct rp_quant_loss *loss);
 
-/* Makes the shape of a matrix that of the scheme: dtype, scales per channel, input. No data is touched. */
+/* Makes the shape of a matrix that of the scheme: dtype, scales per channel, input. No data is
+ * touched. */
 void rp_quant_describe(struct rp_matrix *matrix, enum rp_quant_scheme scheme);
 
-/* Rows [0, rows) of `from` (rows, cols; F32 or BF16, no gaps) to codes (rows, cols) and scales (rows). dtype: INT8 or
- * FP8_E4M3. Adds to loss unless NULL. False: row *out_bad_row holds a NaN or an infinity; what was written is void. */
+/* Rows [0, rows) of `from` (rows, cols; F32 or BF16, no gaps) to quantized values (rows, cols) and
+ * scales (rows). dtype: INT8 or FP8_E4M3. Adds to loss unless NULL. False: row *out_bad_row holds a
+ * NaN or an infinity; what was written is void. */
 bool rp_quantize_weights(const void *from, enum rp_dtype from_dtype, size_t rows, size_t cols,
                          enum rp_dtype dtype, void *codes, float *scales,
                          struct rp_quant_loss *loss, size_t *out_bad_row) RP_MUST_USE;
 
-/* The same for a model's weights, where they are read or written: FP8 rows of up to RP_QUANT_SEARCH_COLS take the best,
- * in the sum of squares, of 16 scales from max / 448 to twice that, and with its codes the scale of least squares. The
- * error is never above rp_quantize_weights's: its codes stay where it would be. 1.5 dB less noise in rows of 64 normal
- * weights, 0.8 in 256, 0.6 in 512; what wider ones and INT8 would gain (0.5 dB and less) is not worth the time. */
+/* The same for a model's weights, where they are read or written: FP8 rows of up to
+ * RP_QUANT_SEARCH_COLS take the best, in the sum of squares, of 16 scales from max / 448 to twice
+ * that, and with its quantized values the scale of least squares. The error is never above
+ * rp_quantize_weights's: its quantized values stay where it would be. 1.5 dB less noise in rows of
+ * 64 normal weights, 0.8 in 256, 0.6 in 512; what wider ones and INT8 would gain (0.5 dB and less)
+ * is not worth the time. */
 #define RP_QUANT_SEARCH_COLS 512
 bool rp_quantize_weights_searched(const void *from, enum rp_dtype from_dtype, size_t rows,
                                   size_t cols, enum rp_dtype dtype, void *codes, float *scales,
                                   struct rp_quant_loss *loss, size_t *out_bad_row) RP_MUST_USE;
 
-/* A new row-major matrix out of a row-major F32 or BF16 one, which stays as it is. loss may be NULL. Errors: FORMAT
- * (NaN or infinity, with the row), UNSUPPORTED (another type or layout), OVERFLOW, NO_MEMORY; out is untouched then. */
+/* A new row-major matrix out of a row-major F32 or BF16 one, which stays as it is. loss may be
+ * NULL. Errors: FORMAT (NaN or infinity, with the row), UNSUPPORTED (another type or layout),
+ * OVERFLOW, NO_MEMORY; out is untouched then. */
 int rp_quantize_matrix(const struct rp_matrix *from, enum rp_quant_scheme scheme,
                        struct rp_matrix *out, struct rp_quant_loss *loss,
                        struct rp_error *err) RP_MUST_USE;
 
-/* Row `row` as f32 into out(cols): codes times scales, one f32 product each. Any layout, any type. */
+/* Row `row` as f32 into out(cols): quantized values times scales, one f32 product each. Any layout,
+ * any type. */
 void rp_dequantize_row(const struct rp_matrix *matrix, uint32_t row, float *out);
 
 #endif

@@ -1,4 +1,5 @@
-/* matmul_rows_8_cuda.cu - the kernels of matmul_rows_kernel.cuh for FP8 and INT8, where rp_matmul_rows_pays. */
+/* matmul_rows_8_cuda.cu - the kernels of matmul_rows_kernel.cuh for FP8 and INT8, where
+ * rp_matmul_rows_pays. */
 #include "quant/rows/matmul_rows_kernel.cuh"
 
 namespace {

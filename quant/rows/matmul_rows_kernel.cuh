@@ -1,20 +1,23 @@
-/* matmul_rows_kernel.cuh - products of few rows on Hopper's tensor cores, alone or with the activation behind
- * them (gated): out = fn(in * gates^T) * (in * ups^T).
+/* matmul_rows_kernel.cuh - GEMMs of few rows on Hopper's tensor cores, alone or with the activation
+ * after them (gated): out = fn(in * gates^T) * (in * ups^T).
  *
- * A block owns as many outputs as every other, over all of K, in tiles that need not be a multiple of 64 high: so
- * no multiprocessor waits for another, a sum is finished in registers, nothing is left to other blocks or to the
- * reader, and tokens are read once for all rows of a tile. It pays while tokens take little of a stage.
+ * A block owns as many outputs as every other, over all of K, in tiles that need not be a multiple
+ * of 64 high: so no multiprocessor waits for another, a sum is finished in registers, nothing is
+ * left to other blocks or to the reader, and tokens are read once for all rows of a tile. It pays
+ * while tokens take little of a stage.
  *
- * Weights are the instruction's left operand, as in matmul_tc_kernel.cuh, so the bits are the same. An instruction
- * reads 64 rows; where a tile has fewer it reads what lies behind them in shared memory, and those sums are
- * dropped. Warpgroup w multiplies rows [64 w, 64 w + 64) of the tile; of a gated one those of the gates and those
- * of the ups: a thread has a gate and its up in the same place of two accumulators.
+ * Weights are the instruction's left operand, as in matmul_tc_kernel.cuh, so the bits are the same.
+ * An instruction reads 64 rows; where a tile has fewer it reads what lies after them in shared
+ * memory, and those sums are dropped. Warpgroup w multiplies rows [64 w, 64 w + 64) of the tile; of
+ * a gated one those of the gates and those of the ups: a thread has a gate and its up in the same
+ * place of two accumulators.
  *
- * A warp asks for weights, which depend on no kernel before, another for tokens, which do. Weights in flight are
- * capped: full queues of the memory hold up the loads of the small kernels that run beside.
+ * A warp requests weights, which depend on no kernel before, another for tokens, which do. Weights
+ * in flight are capped: full queues of the memory hold up the loads of the small kernels that run
+ * beside.
  *
- * 8-bit codes lie as half as many bf16 would. A segment's sum becomes a float where it is complete
- * (matmul_scales.cuh); behind that nothing knows of codes. */
+ * 8-bit quantized values lie as half as many bf16 would. A segment's sum becomes a float where it
+ * is complete (matmul_scales.cuh); after that nothing knows of quantized values. */
 #ifndef RP_QUANT_MATMUL_ROWS_KERNEL_CUH
 #define RP_QUANT_MATMUL_ROWS_KERNEL_CUH
 
@@ -34,7 +37,7 @@ struct rp_matmul_rows_kernel {
     rp_wgmma_type type;
     void (*kernel)(rp_matmul_rows_args);
 };
-/* Of 8-bit products; NULL kernel: there is none. */
+/* 8-bit GEMMs; NULL kernel: not compiled. */
 extern "C" const rp_matmul_rows_kernel *rp_matmul_rows_8_kernels(size_t *out_count);
 
 namespace {
@@ -55,7 +58,7 @@ __device__ __forceinline__ void copy_token_stage(uint32_t to, const CUtensorMap 
                  : "memory");
 }
 
-/* One thread. Stages in flight are counted in the order in which they were asked for. */
+/* One thread. Stages in flight are counted in the order in which they were requested. */
 __device__ __forceinline__ void copy_weights(const rp_matmul_rows_args &args, ring at) {
     ring landing = at;
     span own = own_span(args);
@@ -83,7 +86,8 @@ __device__ __forceinline__ void copy_weights(const rp_matmul_rows_args &args, ri
     }
 }
 
-/* One thread: waits for the kernels before, which may be the tokens' writers, and lets the next one start. */
+/* One thread: waits for the kernels before, which may be the tokens' writers, and lets the next one
+ * start. */
 __device__ __forceinline__ void copy_tokens(const rp_matmul_rows_args &args, ring at) {
     rp_pdl_wait();
     rp_pdl_trigger();
@@ -104,9 +108,9 @@ template <int TOKENS> using sums = float[TOKENS / 2];
 template <int TOKENS, rp_wgmma_type TYPE>
 using accumulators = typename rp_wgmma_sum<TYPE>::type[TOKENS / 2];
 
-/* Blocks [0, blocks) of one segment: a chain from zero over its columns in rising order. weights, tokens: where this
- * warpgroup's lie in a stage; rows: of the tile. MADE: tokens are codes made here, and theirs the segment's first
- * operand (code_operand_low). */
+/* Blocks [0, blocks) of one segment: a chain from zero over its columns in rising order. weights,
+ * tokens: where this warpgroup's lie in a stage; rows: of the tile. MADE: tokens are quantized
+ * values made here, and theirs the segment's first operand (code_operand_low). */
 template <int TOKENS, bool GATED, bool MADE, rp_wgmma_type TYPE>
 __device__ __forceinline__ void
 multiply_segment(const rp_matmul_rows_args &args, ring &at, uint32_t weights, uint32_t tokens,
@@ -199,7 +203,8 @@ __device__ __forceinline__ void store_gated(const rp_matmul_rows_args &args, uin
     }
 }
 
-/* Makes floats of one thread's sums: of codes by their scales; those of bf16 are floats. */
+/* Converts one thread's accumulators to f32: integer or FP8 sums by their scales; bf16 sums are f32
+ * already. */
 template <int TOKENS, rp_rows_source SOURCE, rp_wgmma_type TYPE> struct scales {
     rp_column_scales<TOKENS> tokens;
 
@@ -293,8 +298,8 @@ __device__ __forceinline__ void multiply(const rp_matmul_rows_args &args, ring a
     }
 }
 
-/* Warpgroup w has segment w; the first one adds them up in order, from behind what was made: (segment)(sum)(128
- * threads). */
+/* Warpgroup w has segment w; the first one adds them up in order, from after what was made:
+ * (segment)(sum)(128 threads). */
 template <int TOKENS, int SEGMENTS, rp_rows_source SOURCE, rp_wgmma_type TYPE>
 __device__ __forceinline__ void multiply_split(const rp_matmul_rows_args &args, ring at,
                                                unsigned char *made, rp_stamp &stamp) {

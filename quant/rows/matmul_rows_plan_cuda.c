@@ -3,22 +3,23 @@
 #include <string.h>
 
 #define GATED_ROWS_MAX 64u
-#define ROWS_MAX       16u /* with more of them tokens take too much of a stage */
+#define ROWS_MAX       16u /* with more rows, tokens fill too much of a stage */
 #define ROWS_UNIT      8u  /* rows of a swizzled operand repeat so */
 #define BOXES_MOST     4u
-/* Bytes of a stage; and of weights in flight, until the ring was full once and afterwards. Measured:
- * bench/results/cuda_products.md. */
+/* Bytes of a stage; and of weights in flight, until the ring was full once and afterwards.
+ * Measured: bench/results/cuda_products.md. */
 #define STAGE_MOST   (28u * 1024)
 #define FLIGHT_EARLY (64u * 1024)
 #define FLIGHT       (112u * 1024)
-/* Where a block makes codes of its rows itself, which is no work of a warp's for each stage: those of all parts may have
- * BOXES_MOST. Gated products have three stages of 112 rows under way early; those whose ring holds all their weights, of
- * rows that no norm is needed for, have time until attention ends, which more would hold up. */
+/* Where a block makes quantized values of its rows itself, which is no work of a warp's for each
+ * stage: those of all parts may have BOXES_MOST. Gated GEMMs have three stages of 112 rows in
+ * flight early; those whose ring holds all their weights, of rows that no norm is needed for, have
+ * time until attention ends, which more would hold up. */
 #define STAGE_OF_MADE      (36u * 1024)
 #define FLIGHT_EARLY_GATED (90u * 1024)
 #define FLIGHT_EARLY_WHOLE (32u * 1024)
 
-/* Rows that each block makes codes of itself. */
+/* Rows that each block quantizes itself. */
 static bool fits_bf16_rows(const struct rp_matmul_cuda *op) {
     size_t bytes = (size_t)op->rows.max_rows * op->weight->cols;
     return op->rows.max_rows <= RP_MATMUL_NORM_ROWS &&
@@ -26,7 +27,7 @@ static bool fits_bf16_rows(const struct rp_matmul_cuda *op) {
            op->in_stride % 8 == 0 && (uintptr_t)op->in % 16 == 0;
 }
 
-/* Made by this kernel: codes, of what a norm gives or of `in` in bf16. */
+/* Made by this kernel: quantized values, of what a norm gives or of `in` in bf16. */
 static bool makes_codes(const struct rp_matmul_cuda *op) {
     return op->weight->dtype != RP_DTYPE_BF16 && (op->norm.cols || !op->in_scales);
 }
@@ -51,8 +52,8 @@ static void share_rows(struct rp_matmul_rows_args *args, uint32_t sm_count) {
     args->grid = RP_CEIL_DIV(units, share);
 }
 
-/* Each segment gets a warpgroup of its own where there are 2 or 4 of the same length and the rows of a tile
- * need but one; gated ones have two chains already. */
+/* Each segment gets a warpgroup of its own where there are 2 or 4 of the same length and the rows
+ * of a tile need but one; gated ones have two chains already. */
 static void split_segments(struct rp_matmul_rows_args *args) {
     uint32_t segments = RP_CEIL_DIV(args->blocks, args->segment_blocks);
     bool split = (segments == 2 || segments == 4) && args->blocks % segments == 0 &&
@@ -62,7 +63,7 @@ static void split_segments(struct rp_matmul_rows_args *args) {
     args->part_blocks = split ? args->segment_blocks : args->blocks;
 }
 
-/* What is whose; segment: units of K. */
+/* Assignment of work; segment: units of K. */
 static void cut(struct rp_matmul_rows_args *args, const struct rp_matmul_cuda *op,
                 uint32_t segment) {
     args->gated = op->gated;
@@ -123,10 +124,11 @@ static int lay_out(struct rp_matmul_rows_args *args, const struct rp_matmul_cuda
         args->boxes--;
     args->tile_bytes = args->boxes * box;
     args->last_bytes = args->tile_bytes / args->tile_rows * args->last_rows;
-    /* Codes that are made here are no part of a stage. */
+    /* Quantized values that are made here are no part of a stage. */
     args->stage_bytes =
         args->tile_bytes + (makes ? 0 : args->boxes * args->parts * args->tokens * row);
-    /* The last instruction reads 64 rows wherever its own begin: of whatever lies behind the stages. */
+    /* The last instruction reads 64 rows wherever its own begin: of whatever lies after the
+     * stages. */
     uint32_t beyond = (RP_ALIGN_UP(args->tile_rows, 64) - args->tile_rows) * row;
     uint32_t more = made_bytes(args, op->weight->cols);
     args->others_offset = more;
@@ -182,7 +184,7 @@ int rp_matmul_cuda_plan_rows(const struct rp_matmul_cuda *op, uint32_t segment,
     RP_ASSERT(!op->gated || (!op->bias && !op->accumulate && op->out.dtype == RP_DTYPE_BF16));
     unsigned char *bytes = rp_arena_alloc(memory, sizeof(struct rp_matmul_rows_args) + 64);
     if (!bytes)
-        return rp_error_set(err, RP_STATUS_NO_MEMORY, "no memory for the arguments of a product");
+        return rp_error_set(err, RP_STATUS_NO_MEMORY, "no memory for the arguments of a GEMM");
     struct rp_matmul_rows_args *args = (void *)RP_ALIGN_UP((uintptr_t)bytes, 64);
     memset(args, 0, sizeof *args);
     args->live = op->rows.rows == RP_ROWS_TOKEN ? &counts->token_count : &counts->logit_row_count;
@@ -203,10 +205,11 @@ int rp_matmul_cuda_plan_rows(const struct rp_matmul_cuda *op, uint32_t segment,
     args->quantizes = makes_codes(op) && !op->norm.weight;
     cut(args, op, segment);
     if (args->gated && args->dtype != RP_DTYPE_BF16 && args->segment_blocks < args->blocks)
-        return rp_error_set(err, RP_STATUS_UNSUPPORTED, "gated products of codes take one segment");
+        return rp_error_set(err, RP_STATUS_UNSUPPORTED,
+                            "gated GEMMs of quantized values need a single segment");
     if (lay_out(args, op) != RP_OK)
-        return rp_error_set(err, RP_STATUS_RANGE, "product (%u, %u): no room for two stages",
-                            w->rows, w->cols);
+        return rp_error_set(err, RP_STATUS_RANGE, "GEMM (%u, %u): no room for two stages", w->rows,
+                            w->cols);
     int status = encode_maps(args, op, err);
     if (status == RP_OK && rp_matmul_rows_cuda_prepare(args) != RP_OK)
         status =

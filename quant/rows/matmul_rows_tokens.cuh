@@ -1,9 +1,11 @@
-/* matmul_rows_tokens.cuh - tokens that a block of matmul_rows_kernel.cuh makes itself, of a few rows: by the norm
- * before the product, or by quantizing rows of bf16. All of it runs while the first weights come.
+/* matmul_rows_tokens.cuh - tokens that a block of matmul_rows_kernel.cuh makes itself, of a few
+ * rows: by the norm before the GEMM, or by quantizing rows of bf16. All of it runs while the first
+ * weights come.
  *
- * Normed bf16 goes into the stages of the ring. Codes stay where they are made, all of K once: (chunk)(row)(16 bytes),
- * max_rows rows. Unswizzled, an instruction takes its eight tokens from 16 bytes each, one behind the other: those past
- * max_rows are what comes next in shared memory, and their sums are dropped. */
+ * Normed bf16 goes into the stages of the ring. Quantized values stay where they are made, all of K
+ * once: (chunk)(row)(16 bytes), max_rows rows. Unswizzled, an instruction takes its eight tokens
+ * from 16 bytes each, back to back: those past max_rows are what comes next in shared memory, and
+ * their sums are dropped. */
 #ifndef RP_QUANT_MATMUL_ROWS_TOKENS_CUH
 #define RP_QUANT_MATMUL_ROWS_TOKENS_CUH
 
@@ -17,8 +19,8 @@
 /* Where tokens come from. */
 enum rp_rows_source {
     RP_ROWS_READY,    /* from memory as they are */
-    RP_ROWS_NORMED,   /* the norm's output, of 8-bit products as codes */
-    RP_ROWS_QUANTIZED /* bf16 from memory, as codes */
+    RP_ROWS_NORMED,   /* the norm's output, of 8-bit GEMMs as quantized values */
+    RP_ROWS_QUANTIZED /* bf16 from memory, as quantized values */
 };
 
 namespace {
@@ -27,14 +29,16 @@ namespace {
 #define BOXES_MOST    4
 #define CHUNK_BYTES   16 /* of a row, in what the tensor cores read unswizzled */
 
-/* Codes are made in the block, and read where they were made. */
+/* Quantized values are made in the block, and read where they were made. */
 template <rp_rows_source SOURCE, rp_wgmma_type TYPE>
 constexpr bool makes_codes = SOURCE != RP_ROWS_READY &&rp_wgmma_is_8<TYPE>;
 
-/* Barriers and stages in shared memory. A stage: weights (part)(box)(half)(rows of the tile), then tokens
- * (part)(box). Halves are gates and ups; parts are segments, each with a warpgroup of its own. */
+/* Barriers and stages in shared memory. A stage: weights (part)(box)(half)(rows of the tile), then
+ * tokens (part)(box). Halves are gates and ups; parts are segments, each with a warpgroup of its
+ * own. */
 struct ring {
-    /* 8 bytes each: weights have come, tokens have come, all is read; and one, tokens of bf16 are normed */
+    /* 8 bytes each: weights have come, tokens have come, all is read; and one, tokens of bf16 are
+     * normed */
     uint32_t landed, full, empty, normed;
     uint32_t data; /* stages 1024-aligned for the swizzle */
     uint32_t token_offset, stage_bytes;
@@ -67,18 +71,19 @@ template <int THREADS> __device__ __forceinline__ void rp_rows_sync() {
     asm volatile("bar.sync 1, %0;" ::"n"(THREADS) : "memory");
 }
 
-/* Where rows of codes have their boards: behind the codes. */
+/* Offset of the boards of quantized rows: after the quantized values. */
 __device__ __forceinline__ rp_matmul_row_board *row_boards(const rp_matmul_rows_args &args,
                                                            unsigned char *made) {
     return (rp_matmul_row_board *)(made + (size_t)args.max_rows * args.blocks * BOX_ROW_BYTES);
 }
-/* Where codes of a row begin that start at this column, a multiple of 4. */
+/* Where quantized values of a row begin that start at this column, a multiple of 4. */
 __device__ __forceinline__ unsigned char *
 code_place(const rp_matmul_rows_args &args, unsigned char *made, uint32_t row, uint32_t col) {
     return made + (col / CHUNK_BYTES * args.max_rows + row) * CHUNK_BYTES + col % CHUNK_BYTES;
 }
-/* The instruction's operand, lower half: its chunks from `shared` on, `rows` of them side by side. 32 codes of each row
- * further: + 2 * rows. The upper half says that it is not swizzled. */
+/* The instruction's operand, lower half: its chunks from `shared` on, `rows` of them side by side.
+ * 32 quantized values of each row further: + 2 * rows. The upper half says that it is not
+ * swizzled. */
 __device__ __forceinline__ uint32_t code_operand_low(uint32_t shared, uint32_t rows) {
     return (shared & 0x3FFFF) >> 4 | rows << 16;
 }
@@ -90,7 +95,7 @@ __device__ __forceinline__ uint32_t code_box_operand(const rp_matmul_rows_args &
                             args.max_rows);
 }
 
-/* How a row becomes codes, by all multiplying threads. most: a pair, of this thread's values. */
+/* Quantizes a row with all consumer threads. most: a pair, of this thread's values. */
 template <int THREADS, rp_wgmma_type TYPE>
 __device__ __forceinline__ rp_row_codes codes_of_row(uint32_t most, rp_matmul_row_board &board) {
     most = rp_warp_max_bits(max(most & 0xFFFFu, most >> 16));
@@ -106,7 +111,8 @@ __device__ __forceinline__ rp_row_codes codes_of_row(uint32_t most, rp_matmul_ro
     return codes;
 }
 
-/* Behind the last row: codes and boards are there for all multiplying threads, and for their tensor cores. */
+/* After the last row: quantized values and boards are there for all multiplying threads, and for
+ * their tensor cores. */
 template <int THREADS> __device__ __forceinline__ void finish_codes() {
     rp_shared_fence_async();
     rp_rows_sync<THREADS>();
@@ -125,8 +131,9 @@ __device__ __forceinline__ void load_octets(const rp_matmul_rows_args &args, uin
     }
 }
 
-/* Rows of bf16 as codes in shared memory, and their boards. The first row is read while it is not known yet whether it
- * is alive, each other one while the one before becomes codes. */
+/* Rows of bf16 as quantized values in shared memory, and their boards. The first row is read while
+ * it is not known yet whether it is alive, each other one while the one before becomes quantized
+ * values. */
 template <int THREADS, rp_wgmma_type TYPE>
 __device__ __forceinline__ void quantize(const rp_matmul_rows_args &args, unsigned char *made) {
     constexpr int OWN = RP_MATMUL_QUANTIZE_COLS / 8 / THREADS;
@@ -173,8 +180,9 @@ __device__ __forceinline__ void load_quads(const rp_matmul_norm &norm, uint32_t 
     }
 }
 
-/* 1 / sqrt(mean of squares + eps) of a row, for all multiplying threads: x has this thread's quads, zeros past the
- * end. sums: of each warp's quads, as in norm_cuda.cu; those past the end are zeros and change nothing. */
+/* 1 / sqrt(mean of squares + eps) of a row, for all multiplying threads: x has this thread's quads,
+ * zeros past the end. sums: of each warp's quads, as in norm_cuda.cu; those past the end are zeros
+ * and change nothing. */
 template <int THREADS, int OWN>
 __device__ __forceinline__ float inverse_of_row(const rp_matmul_norm &norm, const float4 (&x)[OWN],
                                                 float *sums) {
@@ -197,14 +205,15 @@ __device__ __forceinline__ float inverse_of_row(const rp_matmul_norm &norm, cons
     return rp_inverse_root(total, norm.cols, norm.eps);
 }
 
-/* Normed tokens, (row)(k) bf16 or codes in shared memory, with the bits of norm_cuda.cu: a thread there has one quad
- * of columns; here it does the work of several, warp by warp. Rows are read as above. */
+/* Normed tokens, (row)(k) bf16 or quantized values in shared memory, with the bits of norm_cuda.cu:
+ * a thread there has one quad of columns; here it does the work of several, warp by warp. Rows are
+ * read as above. */
 template <int THREADS, rp_wgmma_type TYPE>
 __device__ __forceinline__ void normalize(const rp_matmul_rows_args &args, unsigned char *tokens) {
     constexpr int OWN = RP_MATMUL_NORM_COLS / 4 / THREADS;
     const struct rp_matmul_norm &norm = args.norm;
     uint32_t quads = norm.cols / 4;
-    /* Behind the tokens: (row)(warp) */
+    /* After the tokens: (row)(warp) */
     float(*sums)[RP_MATMUL_NORM_COLS / 128] = (float(*)[RP_MATMUL_NORM_COLS / 128])(
         tokens + RP_MATMUL_NORM_TOKEN_BYTES(args.max_rows, norm.cols));
     rp_matmul_row_board *boards = row_boards(args, tokens);

@@ -1,5 +1,5 @@
-/* matmul_tc_8_cuda.cu - the kernels of matmul_tc_kernel.cuh for FP8 and INT8, in the tiles that rp_matmul_cuda_choose
- * takes. */
+/* matmul_tc_8_cuda.cu - the kernels of matmul_tc_kernel.cuh for FP8 and INT8, in the tiles that
+ * rp_matmul_cuda_choose takes. */
 #include "quant/tc/matmul_tc_kernel.cuh"
 
 namespace {

@@ -57,7 +57,7 @@ __device__ __forceinline__ void copy_token_stage(const rp_matmul_tc_args &args,
                     RP_L2_EVICT_LAST);
 }
 
-/* One thread. Stages in flight are counted, in the order in which they were asked for. */
+/* One thread. Stages in flight are counted, in the order in which they were requested. */
 template <typename Shape>
 __device__ __forceinline__ void copy_weights(const rp_matmul_tc_args &args, ring<Shape> at) {
     /* Read once: out of L2 first. */
@@ -84,7 +84,8 @@ __device__ __forceinline__ void copy_weights(const rp_matmul_tc_args &args, ring
     }
 }
 
-/* One thread: waits for the kernels before, which may be the tokens' writers, and lets the next one start. */
+/* One thread: waits for the kernels before, which may be the tokens' writers, and lets the next one
+ * start. */
 template <typename Shape>
 __device__ __forceinline__ void copy_tokens(const rp_matmul_tc_args &args, ring<Shape> at) {
     rp_pdl_wait();

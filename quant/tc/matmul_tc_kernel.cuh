@@ -1,31 +1,34 @@
-/* matmul_tc_kernel.cuh - products on Hopper's tensor cores, one kernel for every number of rows.
+/* matmul_tc_kernel.cuh - GEMMs on Hopper's tensor cores, one kernel for every number of rows.
  *
- * Weights are the instruction's left operand, tokens its right one, so the same chain of instructions makes
- * an output whatever the tile. A block is two copying warps and one or two multiplying warpgroups around a
- * ring of stages in shared memory:
+ * Weights are the instruction's left operand, tokens its right one, so the same chain of
+ * instructions makes an output whatever the tile. A block is two copying warps and one or two
+ * multiplying warpgroups around a ring of stages in shared memory:
  *
  *   copying warps  boxes of weights, boxes of tokens -> stage, when the stage is empty
  *   warpgroups     wait until the stage is full; 4 instructions per box of K; free the stage
  *
- * The first stages' weights are requested before the kernel waits for its predecessor: weights never depend
- * on it. A block takes nearly all of an SM's shared memory, so that one at a time fits: when a block of the
- * product before ends, one of this product takes its place and fills its stages, while slower blocks and the
- * small kernels between are still at work. The memory never stands still. Weights and tokens
- * share stages: a ring of their own for tokens, shallower so that that of weights is deeper, was slower for any
- * number of rows (3 to 7 %): token boxes wait behind weight boxes in the copy engine.
+ * The first stages' weights are requested before the kernel waits for its predecessor: weights
+ * never depend on it. A block takes nearly all of an SM's shared memory, so that one at a time
+ * fits: when a block of the GEMM before ends, one of this GEMM takes its place and fills its
+ * stages, while slower blocks and the small kernels between are still at work. The memory never
+ * stands still. Weights and tokens share stages: a ring of their own for tokens, shallower so that
+ * that of weights is deeper, was slower for any number of rows (3 to 7 %): token boxes wait after
+ * weight boxes in the copy engine.
  *
- * Work is a list of (tile, K segment), tile-major. In ORDER_RUNS each block takes an equal, contiguous run of
- * it. A tile that is split belongs to the block with its segment 0; the blocks after it do their part of
- * the tile first and leave each segment in shares[block], so the owner, which comes to the tile last,
- * finds them there and adds them in order.
+ * Work is a list of (tile, K segment), tile-major. In ORDER_RUNS each block takes an equal,
+ * contiguous run of it. A tile that is split belongs to the block with its segment 0; the blocks
+ * after it do their part of the tile first and leave each segment in shares[block], so the owner,
+ * which computes the tile last, finds them there and adds them in order.
  *
- * 8-bit codes lie as half as many bf16 would: boxes, stages and work are the same. A segment's sum becomes a float
- * where it is complete, by the scales of its row and its weight; behind that nothing knows of codes. BLOCK_SCALES:
- * each box is a chain of its own, added to the segment's sum with the scale of its block.
+ * 8-bit quantized values lie as half as many bf16 would: boxes, stages and work are the same. A
+ * segment's sum becomes a float where it is complete, by the scales of its row and its weight;
+ * after that nothing knows of quantized values. BLOCK_SCALES: each box is a chain of its own, added
+ * to the segment's sum with the scale of its block.
  *
- * W8A16: tokens are bf16, two boxes of them for one of weights, whose codes the warpgroups make bf16 of on their way to
- * the tensor cores (matmul_tc_w8a16.cuh). GATED: eight rows of gates and their eight of ups in turns, so that a thread has
- * both of an output and does the activation. */
+ * W8A16: tokens are bf16, two boxes of them for one of weights, whose quantized values the
+ * warpgroups make bf16 of on their way to the tensor cores (matmul_tc_w8a16.cuh). GATED: eight rows
+ * of gates and their eight of ups in turns, so that a thread has both of an output and does the
+ * activation. */
 #ifndef RP_QUANT_MATMUL_TC_KERNEL_CUH
 #define RP_QUANT_MATMUL_TC_KERNEL_CUH
 
@@ -39,12 +42,12 @@
 #include "quant/tc/matmul_tc_w8a16.cuh"
 #include "quant/tc/matmul_tc_work.cuh"
 
-/* A kernel and what its launch wants to know. */
+/* A kernel and its launch parameters. */
 struct rp_matmul_tc_kernel {
     void (*kernel)(rp_matmul_tc_args);
     uint32_t threads;
 };
-/* Of 8-bit products; NULL kernel: there is none. W8A16 of INT8, of FP8, and of FP8 with scales of blocks. */
+/* 8-bit GEMMs; NULL kernel: not compiled. W8A16 for INT8, FP8, and FP8 with block scales. */
 extern "C" struct rp_matmul_tc_kernel rp_matmul_tc_8_find(const struct rp_matmul_tc_args *args);
 extern "C" struct rp_matmul_tc_kernel
 rp_matmul_tc_w8a16_int8_find(const struct rp_matmul_tile *tile, bool gated);
@@ -55,7 +58,7 @@ rp_matmul_tc_w8a16_blocks_find(const struct rp_matmul_tile *tile, bool gated);
 
 namespace {
 
-/* Where the sums of one thread lie. */
+/* Position of one thread's accumulators in the output. */
 struct place {
     uint32_t thread, warpgroup; /* thread of the warpgroup */
     uint32_t first_row;         /* of the warpgroup */
@@ -63,7 +66,8 @@ struct place {
     uint32_t base, columns;     /* first token of the tile; live ones in it */
 };
 
-/* For this thread's sums [begin, begin + count) of each block of 64 rows that are alive, or all of them. */
+/* For this thread's sums [begin, begin + count) of each block of 64 rows that are alive, or all of
+ * them. */
 #define EACH_SUM_OF(Shape, p, args, block, i, row, token, begin, count)                            \
     _Pragma("unroll") for (int block = 0; block < Shape::BLOCKS; block++)                          \
         _Pragma("unroll") for (int i = (begin); i < (begin) + (count);                             \
@@ -73,7 +77,8 @@ struct place {
 #define EACH_SUM(Shape, p, args, block, i, row, token)                                             \
     EACH_SUM_OF(Shape, p, args, block, i, row, token, 0, Shape::SUMS)
 
-/* Row `row` of a gated tile: the matrix row of its gate, or of the gate that belongs to its up row. Also its output column. */
+/* Row `row` of a gated tile: the matrix row of its gate, or of the gate that belongs to its up row.
+ * Also its output column. */
 __device__ __forceinline__ uint32_t gated_row(uint32_t row) { return row / 16 * 8 + row % 8; }
 
 template <typename Shape>
@@ -148,7 +153,8 @@ __device__ __forceinline__ void store_gated(const rp_matmul_tc_args &args, const
     }
 }
 
-/* total + bias (+ out). Eight lanes hold eight neighboring outputs of a token: whole 32-byte sectors. */
+/* total + bias (+ out). Eight lanes hold eight neighboring outputs of a token: whole 32-byte
+ * sectors. */
 template <typename Shape>
 __device__ __forceinline__ void store_out(const rp_matmul_tc_args &args, const place &p,
                                           const parts_of<Shape> &total) {
@@ -166,7 +172,7 @@ __device__ __forceinline__ void store_out(const rp_matmul_tc_args &args, const p
                 __float2bfloat16_rn(args.bias ? value + bias[block][i / 2 % 2] : value);
         }
     } else {
-        /* Old values are asked for some at a time: behind a store each would wait by itself. */
+        /* Old values are loaded in batches: after a store each load would wait by itself. */
         constexpr int TOGETHER = Shape::SUMS < 64 ? 1 : 16;
         float *out = (float *)args.out + first;
 #pragma unroll
@@ -229,8 +235,8 @@ __device__ __forceinline__ void multiply_segment(ring<Shape> &at, uint32_t warpg
     }
 }
 
-/* The same with a scale per block of 128 rows and columns of weights: a chain per box. scales: of this warpgroup's
- * rows, from the segment's first box on. */
+/* The same with a scale per block of 128 rows and columns of weights: a chain per box. scales: of
+ * this warpgroup's rows, from the segment's first box on. */
 template <typename Shape>
 __device__ __forceinline__ void multiply_scaled(ring<Shape> &at, uint32_t warpgroup,
                                                 uint32_t blocks, const float *scales,
@@ -381,7 +387,7 @@ __device__ __forceinline__ parts_of<Shape> &total_of(sums_of<Shape> &sums, parts
         return total;
 }
 
-/* Segments of 8-bit codes. */
+/* Segments of 8-bit quantized values. */
 template <typename Shape>
 __device__ __forceinline__ void multiply_codes(const rp_matmul_tc_args &args, ring<Shape> &at,
                                                const place &p, const run &r,
@@ -497,7 +503,7 @@ template <typename Shape> rp_matmul_tc_kernel rp_matmul_tc_kernel_of() {
     return {matmul_tc<Shape>, Shape::THREADS};
 }
 
-/* W8A16, in the tiles that rp_matmul_cuda_choose takes: 128 outputs. */
+/* W8A16, in the tiles that rp_matmul_cuda_choose picks: 128 outputs. */
 template <rp_wgmma_type TYPE, bool BLOCK_SCALES, bool GATED>
 rp_matmul_tc_kernel rp_matmul_tc_w8a16_kernel_of(const struct rp_matmul_tile *tile) {
     if (tile->rows != 128 || (int)tile->boxes != held_boxes((int)tile->tokens))

@@ -1,16 +1,18 @@
 /* matmul_tc_w8a16.cuh - 8-bit weights by rows of bf16 on tensor cores, for matmul_tc_kernel.cuh.
  *
- * A warpgroup reads its codes from the stage in pairs, as the instruction wants its left operand (matmul_wgmma.cuh), makes
- * bf16 of them, which is exact for both types, and multiplies them out of registers. It goes by groups of four
- * instructions: while the tensor cores work on one group, the next one's codes are loaded and converted into the other
- * set of registers, which is free since the group before is done.
+ * A warpgroup reads its quantized values from the stage in pairs, as the instruction wants its left
+ * operand (matmul_wgmma.cuh), makes bf16 of them, which is exact for both types, and multiplies
+ * them out of registers. It goes by groups of four instructions: while the tensor cores work on one
+ * group, the next one's quantized values are loaded and converted into the other set of registers,
+ * which is free since the group before is done.
  *
- * Up to 16 tokens the tensor cores have so little to do that each box's way through a warpgroup would be what takes time:
- * loads, conversion, and a chain of instructions that hold the warp up. There each warp goes its own way with mma.sync,
- * whose chains have the same bits (tests/gpu/test_numerics_probe) and under which the next codes are converted.
+ * Up to 16 tokens the tensor cores have so little to do that each box's way through a warpgroup
+ * would be what takes time: loads, conversion, and a chain of instructions that hold the warp up.
+ * There each warp goes its own way with mma.sync, whose chains have the same bits
+ * (tests/gpu/test_numerics_probe) and under which the next quantized values are converted.
  *
- * The sums are those of bf16 weights of the same numbers: a chain from zero over the columns of a segment, in rising order,
- * or of each 128 of them where they have a scale of their own. */
+ * The sums are those of bf16 weights of the same numbers: a chain from zero over the columns of a
+ * segment, in rising order, or of each 128 of them where they have a scale of their own. */
 #ifndef RP_QUANT_MATMUL_TC_W8A16_CUH
 #define RP_QUANT_MATMUL_TC_W8A16_CUH
 
@@ -27,14 +29,16 @@ constexpr int BOX_GROUPS =
 /* Operands of one thread and instruction: pairs of quantized values, or of bf16. */
 using group_operands = uint32_t[GROUP_STEPS][4];
 
-/* What a held weight is multiplied with to be its code. */
+/* Factor from a held bf16 weight to its quantized value. */
 template <rp_wgmma_type TYPE> constexpr float held_unit = TYPE == RP_WGMMA_INT8_BF16 ? 64 : 1;
 
-/* Codes in bits 0 to 15 as two bf16, exactly, with few instructions of the half-rate kind.
+/* Quantized values in bits 0 to 15 as two bf16, exactly, with few instructions of the half-rate
+ * kind.
  *
- * INT8: code + 128, an unsigned byte u, has the bits of the bf16 number u * 2^-133, below the normal ones as in their first
- * binade; times 2^127, less 2, that is code / 64. FP8: with exponent and mantissa at their places and the sign, which is
- * four bits too low, moved up, it is a bf16 number 2^120 times too small, below the normal ones, too. */
+ * INT8: quantized value + 128, an unsigned byte u, has the bits of the bf16 number u * 2^-133,
+ * below the normal ones as in their first binade; times 2^127, less 2, that is quantized value /
+ * 64. FP8: with exponent and mantissa at their places and the sign, which is four bits too low,
+ * moved up, it is a bf16 number 2^120 times too small, below the normal ones, too. */
 template <rp_wgmma_type TYPE> __device__ __forceinline__ uint32_t bf16_of_codes(uint32_t codes) {
     uint32_t result;
     if constexpr (TYPE == RP_WGMMA_INT8_BF16) {
@@ -58,8 +62,8 @@ __device__ __forceinline__ uint32_t load_codes(uint32_t from) {
     return codes;
 }
 
-/* own: this thread's first pair in the swizzled box. Sixteen codes are what the swizzle moves: step i's are at i of them
- * by exclusive or. */
+/* own: this thread's first pair in the swizzled box. Sixteen quantized values are what the swizzle
+ * moves: step i's are at i of them by exclusive or. */
 __device__ __forceinline__ void load_group(uint32_t own, int group, group_operands &codes) {
 #pragma unroll
     for (int step = 0; step < GROUP_STEPS; step++)
@@ -99,8 +103,8 @@ __device__ __forceinline__ void multiply_group(const group_operands &held, uint3
     rp_wgmma_commit();
 }
 
-/* One segment of so many boxes. BLOCK_SCALES: scales are those of this warpgroup's rows, from the segment's first box on;
- * up_scales further on those of every other eight of them. */
+/* One segment of so many boxes. BLOCK_SCALES: scales are those of this warpgroup's rows, from the
+ * segment's first box on; up_scales further on those of every other eight of them. */
 template <typename Shape>
 __device__ __forceinline__ void multiply_held(ring<Shape> &at, uint32_t warpgroup, uint32_t blocks,
                                               const float *scales, uint32_t up_scales,

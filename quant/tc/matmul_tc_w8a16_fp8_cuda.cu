@@ -1,4 +1,5 @@
-/* matmul_tc_w8a16_fp8_cuda.cu - the kernels of matmul_tc_kernel.cuh for weights in FP8, rows in bf16. */
+/* matmul_tc_w8a16_fp8_cuda.cu - the kernels of matmul_tc_kernel.cuh for weights in FP8, rows in
+ * bf16. */
 #include "quant/tc/matmul_tc_kernel.cuh"
 
 rp_matmul_tc_kernel rp_matmul_tc_w8a16_fp8_find(const struct rp_matmul_tile *tile, bool gated) {

@@ -1,4 +1,5 @@
-/* matmul_tc_work.cuh - shapes of the kernel in matmul_tc_kernel.cuh: its work, block by block, and its ring of stages. */
+/* matmul_tc_work.cuh - shapes of the kernel in matmul_tc_kernel.cuh: its work, block by block, and
+ * its ring of stages. */
 #ifndef RP_QUANT_MATMUL_TC_WORK_CUH
 #define RP_QUANT_MATMUL_TC_WORK_CUH
 
@@ -16,26 +17,28 @@ struct shape {
     static constexpr int TOKENS = TOKENS_, ROWS = ROWS_;
     static constexpr int BOXES = BOXES_; /* of 128 bytes of K in a stage */
     static constexpr rp_wgmma_type TYPE = TYPE_;
-    static constexpr bool HELD = rp_wgmma_is_held<TYPE>; /* codes by tokens in bf16: W8A16 */
+    /* quantized weights by bf16 tokens: W8A16 */
+    static constexpr bool HELD = rp_wgmma_is_held<TYPE>;
     static constexpr bool BLOCK_SCALES = BLOCK_SCALES_;
     static constexpr bool GATED = GATED_; /* HELD, one segment: 8 gates and their ups in turns */
     static constexpr int WARPGROUPS = ROWS > 64 ? 2 : 1;
     static constexpr int BLOCKS = ROWS / 64 / WARPGROUPS; /* of 64 rows, of one warpgroup */
     static constexpr int SUMS = TOKENS / 2;               /* registers of one block */
-    /* A box of weights, and what of the tokens meets it: as many columns, in bf16 two boxes of 64. */
+    /* A box of weights, and what of the tokens meets it: as many columns, in bf16 two boxes of
+     * 64. */
     static constexpr int TOKEN_BOXES = HELD ? 2 : 1;
     static constexpr uint32_t TOKEN_BOX_BYTES = TOKENS * 128;
     static constexpr uint32_t WEIGHT_BYTES = ROWS * 128;
     static constexpr uint32_t TOKEN_BYTES = TOKEN_BOXES * TOKEN_BOX_BYTES;
     static constexpr uint32_t STAGE_BYTES = BOXES * (WEIGHT_BYTES + TOKEN_BYTES);
-    /* A stage's instructions are awaited at once, which frees it earlier, instead of under those of the
-     * next stage: better wherever memory is the limit. */
+    /* A stage's instructions are awaited at once, which frees it earlier, instead of under those of
+     * the next stage: better wherever memory is the limit. */
     static constexpr bool EAGER = EAGER_;
-    /* No registers for the sum of several segments beside the one at work: such a tile takes matrices
-     * of one segment, or leaves partials. */
+    /* No registers for the sum of several segments beside the one at work: such a tile takes
+     * matrices of one segment, or leaves partials. */
     static constexpr bool ONE_SEGMENT = SUMS * BLOCKS > 96 || GATED;
-    /* More registers than a third of the SM's: the copying warpgroup gives up its own. Codes have a total, a
-     * segment's sum and the scaled sum of it. */
+    /* More registers than a third of the SM's: the copying warpgroup gives up its own. Quantized
+     * values have a total, a segment's sum and the scaled sum of it. */
     static constexpr bool WIDE = TOKENS > (rp_wgmma_is_8<TYPE> ? 64 : 128);
     static constexpr int COPIER_REGISTERS = rp_wgmma_is_8<TYPE> ? 40 : 24;
     static constexpr int REGISTERS = rp_wgmma_is_8<TYPE> ? 232 : 240;
@@ -131,8 +134,8 @@ template <typename Shape> struct steps {
     }
 };
 
-/* Barriers and stages in shared memory. Weights and tokens of a stage come from different threads and have
- * a barrier each. */
+/* Barriers and stages in shared memory. Weights and tokens of a stage come from different threads
+ * and have a barrier each. */
 template <typename Shape> struct ring {
     /* 8 bytes each: weights have come, tokens have come, all is read */
     uint32_t landed, full, empty;

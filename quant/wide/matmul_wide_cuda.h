@@ -1,6 +1,6 @@
-/* matmul_wide_cuda.h - products of many rows of tokens (prompts), bf16 and W8A8 with a scale per output: tiles of 128
- * tokens, persistent blocks. K is counted in units (rp_matmul_cuda_units).
- * The reduction contract is that of matmul_cuda.h. */
+/* matmul_wide_cuda.h - GEMMs of many rows of tokens (prompts), bf16 and W8A8 with a scale per
+ * output: tiles of 128 tokens, persistent blocks. K is counted in units (rp_matmul_cuda_units). The
+ * reduction contract is that of matmul_cuda.h. */
 #ifndef RP_QUANT_MATMUL_WIDE_CUDA_H
 #define RP_QUANT_MATMUL_WIDE_CUDA_H
 
@@ -40,11 +40,12 @@ int rp_matmul_wide_cuda_run(const void *args, struct CUstream_st *stream);
 /* Once per kernel, outside any capture; sets the sizes that the kernel decides. */
 int rp_matmul_wide_cuda_prepare(struct rp_matmul_wide_args *args);
 
-/* True when these kernels take the product: more than 256 rows, and what rp_matmul_cuda_fits says. */
+/* True when these kernels take the GEMM: more than 256 rows, and what rp_matmul_cuda_fits
+ * says. */
 bool rp_matmul_wide_cuda_fits(const struct rp_matmul_cuda *op);
 
-/* Like rp_matmul_cuda_plan, of a product that fits, never with partials. cols: weights of a tile, 0: chosen;
- * it changes no bit. segment: in units. */
+/* Like rp_matmul_cuda_plan, of a GEMM that fits, never with partials. cols: weights of a tile,
+ * 0: chosen; it changes no bit. segment: in units. */
 int rp_matmul_wide_cuda_plan(const struct rp_matmul_cuda *op, uint32_t cols, uint32_t segment,
                              struct rp_arena *memory, struct rp_cuda_launch *out_launch,
                              struct rp_error *err);

@@ -1,18 +1,20 @@
-/* matmul_wide_kernel.cuh - products of prompts on Hopper's tensor cores: bf16, FP8 and INT8 (W8A8).
+/* matmul_wide_kernel.cuh - GEMMs of prompts on Hopper's tensor cores: bf16, FP8 and INT8 (W8A8).
  *
- * Tokens are the instruction's left operand here, weights its right one (which of them stands where changes no
- * bit): a tile is 128 tokens x 128 to 256 outputs. A block is two multiplying warpgroups of 64 tokens each and a
- * copying warp, around a ring of stages of 64 columns of K in shared memory. One block a multiprocessor takes tiles until
- * none is left.
+ * Tokens are the instruction's left operand here, weights its right one (which of them stands where
+ * changes no bit): a tile is 128 tokens x 128 to 256 outputs. A block is two multiplying warpgroups
+ * of 64 tokens each and a copying warp, around a ring of stages of 64 columns of K in shared
+ * memory. One block a multiprocessor takes tiles until none is left.
  *
- * A warpgroup has two sets of sums: those of the segment at work, and the totals of the tile. 256 outputs are too many
- * for the registers: a quarter of the totals lies in shared memory. When a tile ends, its totals wait, and are stored
- * slice by slice under the next tile's first instructions, through boxes in shared memory: the tensor cores go on.
+ * A warpgroup has two sets of sums: those of the segment at work, and the totals of the tile. 256
+ * outputs are too many for the registers: a quarter of the totals lies in shared memory. When a
+ * tile ends, its totals wait, and are stored slice by slice under the next tile's first
+ * instructions, through boxes in shared memory: the tensor cores go on.
  *
- * 8 bits: a stage is 128 columns of K, of as many bytes, in as many cycles of the tensor cores: the ring stays as it is,
- * a segment ends twice as soon, and adding it up takes about three times the instructions. So the second warpgroup
- * begins some blocks behind the first and stays there: while one adds up, the other has the tensor cores. Three more
- * warps bring the scales of each tile into shared memory. */
+ * 8 bits: a stage is 128 columns of K, of as many bytes, in as many cycles of the tensor cores: the
+ * ring stays as it is, a segment ends twice as soon, and adding it up takes about three times the
+ * instructions. So the second warpgroup begins some blocks after the first and stays there: while
+ * one adds up, the other has the tensor cores. Three more warps bring the scales of each tile into
+ * shared memory. */
 #ifndef RP_QUANT_MATMUL_WIDE_KERNEL_CUH
 #define RP_QUANT_MATMUL_WIDE_KERNEL_CUH
 
@@ -23,7 +25,7 @@ struct rp_matmul_wide_kernel {
     void (*kernel)(rp_matmul_wide_args);
     uint32_t shared_bytes;
 };
-/* Of 8-bit products; NULL kernel: there is none. */
+/* 8-bit GEMMs; NULL kernel: not compiled. */
 extern "C" struct rp_matmul_wide_kernel
 rp_matmul_wide_8_find(const struct rp_matmul_wide_args *args);
 
@@ -45,7 +47,8 @@ __device__ __forceinline__ walk walk_begin(const rp_matmul_wide_args &args, uint
     return w;
 }
 
-/* The next tile; false at the end. Blocks at work together share weights, and the tokens of GROUP_TILES tiles. */
+/* The next tile; false at the end. Blocks at work together share weights, and the tokens of
+ * GROUP_TILES tiles. */
 __device__ __forceinline__ bool walk_next(const rp_matmul_wide_args &args, walk &w, tile_at &out) {
     if (w.at >= w.end)
         return false;
@@ -83,7 +86,8 @@ __device__ __forceinline__ void copy_weights(const rp_matmul_wide_args &args, ui
         rp_copy_box(to, &args.weight_map, x, row, barrier, RP_L2_EVICT_NORMAL);
 }
 
-/* Weights that a block requests before its forerunners are done: of its first tile, if all rows are alive. */
+/* Weights that a block requests before its forerunners are done: of its first tile, if all rows are
+ * alive. */
 template <typename Shape> struct early { uint32_t col, stages; };
 template <typename Shape>
 __device__ __forceinline__ early<Shape> guess_first(const rp_matmul_wide_args &args) {
@@ -140,7 +144,8 @@ __device__ __forceinline__ void store_scale(uint32_t at, float scale) {
     asm volatile("st.shared.f32 [%0], %1;" ::"r"(at), "f"(scale) : "memory");
 }
 
-/* Scales of a tile in shared memory behind two barriers: of its 128 tokens, then of the rows of its box of weights. */
+/* Scales of a tile in shared memory guarded by two barriers: of its 128 tokens, then of the rows of
+ * its box of weights. */
 struct scale_area {
     uint32_t full, phase;
     __device__ __forceinline__ uint32_t empty() const { return full + 8; }
@@ -297,14 +302,15 @@ __device__ __forceinline__ void multiply_all(const rp_matmul_wide_args &args, ri
             ring_next<Shape>(r);
         }
     }
-    /* Of 8 bits: until the second warpgroup may begin. */
+    /* 8-bit types: until the second warpgroup may begin. */
     uint32_t ahead = Shape::SCALED && any ? min(Shape::AHEAD, args.blocks) : 0;
     if (ahead > 0 && p.warpgroup > 0) {
         asm volatile("bar.sync 4, 256;" ::: "memory");
         ahead = 0;
     }
     for (; any; any = walk_next(args, w, t)) {
-        /* Zeros, although nobody reads them: else the sums of the tile before would seem alive until here. */
+        /* Zeros, although nobody reads them: else the sums of the tile before would seem alive
+         * until here. */
         typename Shape::Sum sums[Shape::SUMS];
 #pragma unroll
         for (int i = 0; i < Shape::SUMS; i++)

@@ -9,15 +9,16 @@ bool rp_matmul_wide_cuda_fits(const struct rp_matmul_cuda *op) {
            (!op->gated || op->weight->rows % 16 == 0);
 }
 
-/* Of 8 bits, kernels whose sums, totals and scales find room in the registers alone. */
+/* 8-bit kernels whose accumulators, totals and scales fit into registers. */
 static uint32_t widest(const struct rp_matmul_cuda *op) {
     return op->weight->dtype == RP_DTYPE_BF16 ? 256 : op->gated ? 128 : 192;
 }
 
-/* The tiles whose waves over all multiprocessors take the least time. */
+/* The tiles that minimize the time of all waves over the SMs. */
 static uint32_t choose(const struct rp_matmul_cuda *op) {
-    /* cost: of a tile in bf16, measured, bench/results/cuda_products_wide.md. Of 8 bits each takes about
-     * half of it, and the choice is the same (128 alone: within 1 %; 192 alone: 6 % slower at 512 rows). */
+    /* cost: of a tile in bf16, measured, bench/results/cuda_products_wide.md. Of 8 bits each takes
+     * about half of it, and the choice is the same (128 alone: within 1 %; 192 alone: 6 % slower at
+     * 512 rows). */
     static const struct {
         uint32_t cols, cost;
     } widths[] = {{128, 130}, {192, 192}, {224, 232}, {256, 290}};
@@ -97,7 +98,7 @@ int rp_matmul_wide_cuda_plan(const struct rp_matmul_cuda *op, uint32_t cols, uin
     /* The arena aligns to 16 bytes, tensor maps want 64. */
     unsigned char *bytes = rp_arena_alloc(memory, sizeof(struct rp_matmul_wide_args) + 64);
     if (!bytes)
-        return rp_error_set(err, RP_STATUS_NO_MEMORY, "no memory for the arguments of a product");
+        return rp_error_set(err, RP_STATUS_NO_MEMORY, "no memory for the arguments of a GEMM");
     struct rp_matmul_wide_args *args = (void *)RP_ALIGN_UP((uintptr_t)bytes, 64);
     memset(args, 0, sizeof *args);
     int status = fill_args(args, op, cols ? cols : choose(op), segment, err);

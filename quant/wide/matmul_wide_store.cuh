@@ -1,5 +1,5 @@
-/* matmul_wide_store.cuh - the kernel of matmul_wide_kernel.cuh: its shapes, and how a tile's totals get out, slice by
- * slice, through boxes in shared memory. */
+/* matmul_wide_store.cuh - the kernel of matmul_wide_kernel.cuh: its shapes, and how a tile's totals
+ * get out, slice by slice, through boxes in shared memory. */
 #ifndef RP_QUANT_MATMUL_WIDE_STORE_CUH
 #define RP_QUANT_MATMUL_WIDE_STORE_CUH
 
@@ -72,7 +72,8 @@ __device__ __forceinline__ uint32_t pack(float low, float high) {
     return *(uint32_t *)&v;
 }
 
-/* bias[OFFSET] where OFFSET < left, else 0; volatile, so that one box's loads do not move before another's. */
+/* bias[OFFSET] where OFFSET < left, else 0; volatile, so that one box's loads do not move before
+ * another's. */
 template <int OFFSET> __device__ __forceinline__ float load_bias(const float *bias, uint32_t left) {
     float v;
     asm volatile(
@@ -144,7 +145,7 @@ __device__ __forceinline__ void stage_f32(uint32_t to, uint32_t thread, const fl
     }
 }
 
-/* What a bulk copy cannot do: rows past the live ones, odd strides, adding to what is there. */
+/* Epilogue without bulk copies: rows past the live ones, odd strides, adding to what is there. */
 template <uint32_t BYTES, bool BF16>
 __device__ __forceinline__ void store_box(const rp_matmul_wide_args &args, uint32_t from,
                                           uint32_t thread, uint32_t col, uint32_t token,
@@ -187,7 +188,8 @@ struct pending {
     bool bulk;
 };
 
-/* The TURN-th slice, 16 sums of a thread, on its way out: what lies in shared memory first, it makes room. */
+/* The TURN-th slice, 16 sums of a thread, on its way out: what lies in shared memory first, it
+ * makes room. */
 template <typename Shape, bool GATED, bool BF16, bool DRAIN, int TURN>
 __device__ __forceinline__ void store_slice(const rp_matmul_wide_args &args, const place &p,
                                             const pending &t, uint32_t live,

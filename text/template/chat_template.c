@@ -24,7 +24,7 @@ bool rp_chat_values_failed(const struct rp_chat_values *values) {
     return !values || values->mem.failed;
 }
 
-static struct rp_chat_value *make(struct rp_chat_values *values, struct rp_tv v, bool input) {
+static struct rp_chat_value *make(struct rp_chat_values *values, struct rp_value v, bool input) {
     if (rp_chat_values_failed(values))
         return NULL;
     struct rp_chat_value *value = rp_tmem_alloc(&values->mem, sizeof *value);
@@ -36,35 +36,35 @@ static struct rp_chat_value *make(struct rp_chat_values *values, struct rp_tv v,
 }
 
 struct rp_chat_value *rp_chat_none(struct rp_chat_values *values) {
-    return make(values, rp_tv_none(), true);
+    return make(values, rp_value_none(), true);
 }
 
 struct rp_chat_value *rp_chat_bool(struct rp_chat_values *values, bool value) {
-    return make(values, rp_tv_bool(value), true);
+    return make(values, rp_value_bool(value), true);
 }
 
 struct rp_chat_value *rp_chat_int(struct rp_chat_values *values, int64_t value) {
-    return make(values, rp_tv_int(value), true);
+    return make(values, rp_value_int(value), true);
 }
 
 struct rp_chat_value *rp_chat_float(struct rp_chat_values *values, double value) {
-    return make(values, rp_tv_float(value), true);
+    return make(values, rp_value_float(value), true);
 }
 
 /* A copy in which each byte that is not UTF-8 is U+FFFD. */
-static struct rp_tv copy_text(struct rp_tmem *mem, const char *text, size_t len) {
+static struct rp_value copy_text(struct rp_tmem *mem, const char *text, size_t len) {
     struct rp_tbuf buf;
     size_t begin = 0;
     if (len > (size_t)UINT32_MAX / 4) {
         mem->failed = true;
-        return rp_tv_none();
+        return rp_value_none();
     }
     if (rp_utf8_valid(text, len)) {
         char *copy = rp_tmem_alloc(mem, len + 1);
         if (!copy)
-            return rp_tv_none();
+            return rp_value_none();
         memcpy(copy, text, len);
-        return rp_tv_str(copy, len, true);
+        return rp_value_str(copy, len, true);
     }
     rp_tbuf_init(&buf, mem);
     for (size_t i = 0; i < len;) {
@@ -98,26 +98,26 @@ struct rp_chat_value *rp_chat_trusted_string(struct rp_chat_values *values, cons
 struct rp_chat_value *rp_chat_list(struct rp_chat_values *values) {
     if (rp_chat_values_failed(values))
         return NULL;
-    return make(values, rp_tseq_make(&values->mem, RP_TV_LIST, 0), true);
+    return make(values, rp_tseq_make(&values->mem, RP_VALUE_LIST, 0), true);
 }
 
 struct rp_chat_value *rp_chat_dict(struct rp_chat_values *values) {
     if (rp_chat_values_failed(values))
         return NULL;
-    return make(values, rp_tdict_make(&values->mem, RP_TV_DICT), true);
+    return make(values, rp_tdict_make(&values->mem, RP_VALUE_DICT), true);
 }
 
 void rp_chat_list_add(struct rp_chat_values *values, struct rp_chat_value *list,
                       struct rp_chat_value *item) {
-    if (list && item && list->v.type == RP_TV_LIST)
+    if (list && item && list->v.type == RP_VALUE_LIST)
         rp_tseq_add(&values->mem, list->v.u.seq, item->v);
 }
 
 void rp_chat_dict_set(struct rp_chat_values *values, struct rp_chat_value *dict, const char *key,
                       size_t key_len, struct rp_chat_value *item) {
-    if (!dict || !item || dict->v.type != RP_TV_DICT)
+    if (!dict || !item || dict->v.type != RP_VALUE_DICT)
         return;
-    struct rp_tv name = copy_text(&values->mem, key, key_len);
+    struct rp_value name = copy_text(&values->mem, key, key_len);
     if (!values->mem.failed)
         rp_tdict_put(&values->mem, dict->v.u.dict, name, item->v);
 }

@@ -1,13 +1,13 @@
-/* chat_template.h - a conversation becomes the text a model was trained on, as its Jinja template says.
- * The language and the environment are those of `transformers` (jinja2 with trim_blocks,
+/* chat_template.h - a conversation becomes the text a model was trained on, as its Jinja template
+ * says. The language and the environment are those of `transformers` (jinja2 with trim_blocks,
  * lstrip_blocks, loopcontrols, the immutable sandbox, tojson, raise_exception, strftime_now); what
  * jinja2 prints is printed byte for byte, and where it fails this fails, with the line.
  *
- * Provenance: every byte of the output is known to come from the template (and from strings that the
- * model's files give, such as bos_token) or from input (messages, tools, arguments), through any
- * filter, method and operator. The output is a list of spans that rp_tokenizer_encode takes as they
- * are: special tokens are recognized where the template wrote them and nowhere else. Encode with
- * flags 0, as transformers does: the template writes BOS itself where the model wants one.
+ * Provenance: every byte of the output is known to come from the template (and from strings that
+ * the model's files give, such as bos_token) or from input (messages, tools, arguments), through
+ * any filter, method and operator. The output is a list of spans that rp_tokenizer_encode takes as
+ * they are: special tokens are recognized where the template wrote them and nowhere else. Encode
+ * with flags 0, as transformers does: the template writes BOS itself where the model wants one.
  *
  * Thread: a compiled template is immutable and shared; values and one rendering belong to one
  * thread at a time. Memory: compile and render allocate within limits, everything is freed by the
@@ -26,7 +26,7 @@ extern "C" {
 /* Longer sources are refused; the largest published template has 40 KB. */
 #define RP_CHAT_TEMPLATE_BYTES_MAX ((size_t)1 << 20)
 
-/* ---- Templates ---------------------------------------------------------------------------- */
+/* ---- Templates ------------------------------------------------------------------------ */
 
 struct rp_chat_template;  /* one compiled template */
 struct rp_chat_templates; /* what a model brings: one template or several by name, and its tokens */
@@ -34,9 +34,9 @@ struct rp_chat_templates; /* what a model brings: one template or several by nam
 /* Where and why a template failed, in jinja2's words. */
 struct rp_chat_fault {
     int line; /* of the template, from 1; 0: no line (memory, limits of the caller) */
-    const char
-        *kind; /* jinja2's or Python's name: "TemplateSyntaxError", "UndefinedError", "TypeError",
-                       * "TemplateError" (raise_exception), "BudgetError" (ours); static text */
+    /* jinja2's or Python's name: "TemplateSyntaxError", "UndefinedError", "TypeError",
+     * "TemplateError" (raise_exception), "BudgetError" (ours); static text */
+    const char *kind;
     char message[400];
 };
 
@@ -47,8 +47,8 @@ int rp_chat_template_compile(const char *source, size_t len, const char *name,
                              struct rp_error *err) RP_MUST_USE;
 void rp_chat_template_destroy(struct rp_chat_template *tmpl); /* NULL is allowed */
 
-/* The templates of a model directory, in this order: `override` (what --chat-template names: a file,
- * or template text when it holds "{{" or "{%"; NULL: none); chat_template.jinja with
+/* The templates of a model directory, in this order: `override` (what --chat-template names: a
+ * file, or template text when it holds "{{" or "{%"; NULL: none); chat_template.jinja with
  * additional_chat_templates/NAME.jinja; chat_template.json; chat_template in tokenizer_config.json,
  * a string or a list of {name, template}. The special tokens come from tokenizer_config.json and
  * special_tokens_map.json, as strings or objects. NOT_FOUND when there is no template (err says
@@ -72,7 +72,7 @@ bool rp_chat_templates_content_parts(const struct rp_chat_templates *set);
 /* Whether the template's text mentions a variable (such as "tools" or "enable_thinking"). */
 bool rp_chat_template_uses(const struct rp_chat_template *tmpl, const char *variable);
 
-/* ---- Values ------------------------------------------------------------------------------- */
+/* ---- Values --------------------------------------------------------------------------- */
 
 /* A pool of values; freed together. Every maker returns NULL once memory or the limit is out, and
  * NULL is a legal argument everywhere: build the whole tree, then check rp_chat_values_failed (a
@@ -103,7 +103,7 @@ void rp_chat_list_add(struct rp_chat_values *values, struct rp_chat_value *list,
 void rp_chat_dict_set(struct rp_chat_values *values, struct rp_chat_value *dict, const char *key,
                       size_t key_len, struct rp_chat_value *item);
 
-/* ---- Rendering ---------------------------------------------------------------------------- */
+/* ---- Rendering ------------------------------------------------------------------------ */
 
 struct rp_chat_limits {
     uint64_t steps;      /* nodes evaluated, and bytes moved / 16; 0: 20 million */
@@ -114,18 +114,19 @@ struct rp_chat_limits {
 };
 
 struct rp_chat_prompt {
-    char *text; /* UTF-8, NUL behind it */
+    char *text; /* UTF-8, NUL after it */
     size_t len;
-    struct rp_text_span
-        *spans; /* into text; allow_special: the template wrote it; neighbors differ */
+    /* into text; allow_special: the template wrote it; neighbors differ */
+    struct rp_text_span *spans;
     size_t span_count;
 };
 
 /* `variables` is a dict: messages, tools, documents, add_generation_prompt, the whitelisted
- * chat_template_kwargs ... `set` (may be NULL) adds bos_token, eos_token and the other special tokens
- * where the dict has none. `limits` NULL: the defaults, 1970. RP_OK; INVALID when the template refuses or fails
- * (raise_exception, undefined, types), RANGE when a budget is spent, NO_MEMORY. err->text is
- * "NAME line N: message"; *fault (may be NULL) has the parts. On failure *out is empty. */
+ * chat_template_kwargs ... `set` (may be NULL) adds bos_token, eos_token and the other special
+ * tokens where the dict has none. `limits` NULL: the defaults, 1970. RP_OK; INVALID when the
+ * template refuses or fails (raise_exception, undefined, types), RANGE when a budget is spent,
+ * NO_MEMORY. err->text is "NAME line N: message"; *fault (may be NULL) has the parts. On failure
+ * *out is empty. */
 int rp_chat_template_render(const struct rp_chat_template *tmpl,
                             const struct rp_chat_templates *set, struct rp_chat_values *values,
                             const struct rp_chat_value *variables,

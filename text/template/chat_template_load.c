@@ -18,7 +18,7 @@ struct named_template {
 
 struct rp_chat_templates {
     struct rp_tmem mem;
-    struct rp_tv tokens; /* dict */
+    struct rp_value tokens; /* dict */
     struct named_template items[TEMPLATES_MAX];
     size_t count;
     char source[160];
@@ -138,13 +138,13 @@ static const json_t *token_text(const json_t *value) {
     return json_is_string(value) ? value : NULL;
 }
 
-static struct rp_tv trusted(struct rp_tmem *mem, const json_t *text) {
+static struct rp_value trusted(struct rp_tmem *mem, const json_t *text) {
     size_t len = json_string_length(text);
     char *copy = rp_tmem_alloc(mem, len + 1);
     if (!copy)
-        return rp_tv_none();
+        return rp_value_none();
     memcpy(copy, json_string_value(text), len);
-    return rp_tv_str(copy, len, false);
+    return rp_value_str(copy, len, false);
 }
 
 /* Every *_token of the file that is not known yet, and the list of additional ones. */
@@ -161,7 +161,7 @@ static void take_tokens(struct rp_chat_templates *set, const json_t *root) {
         if (rp_tdict_get_text(set->tokens.u.dict, key, len))
             continue;
         char *name = rp_arena_strndup(&mem->arena, key, len);
-        struct rp_tv token = list ? rp_tseq_make(mem, RP_TV_LIST, 0) : trusted(mem, text);
+        struct rp_value token = list ? rp_tseq_make(mem, RP_VALUE_LIST, 0) : trusted(mem, text);
         if (!name || mem->failed) {
             mem->failed = true;
             return;
@@ -169,11 +169,12 @@ static void take_tokens(struct rp_chat_templates *set, const json_t *root) {
         if (list)
             json_array_foreach(value, i, item) if (token_text(item))
                 rp_tseq_add(mem, token.u.seq, trusted(mem, token_text(item)));
-        rp_tdict_put(mem, set->tokens.u.dict, rp_tv_str(name, len, false), token);
+        rp_tdict_put(mem, set->tokens.u.dict, rp_value_str(name, len, false), token);
     }
 }
 
-/* Reads a JSON file that may be absent: tokens out of it, and its template when there is none yet. */
+/* Reads a JSON file that may be absent: tokens out of it, and its template when there is none
+ * yet. */
 static int take_json_file(struct load *load, const char *file, bool tokens) {
     json_t *root = NULL;
     int status = rp_json_file_load(load->dir, file, &root, load->err);
@@ -238,7 +239,7 @@ int rp_chat_templates_open(const char *model_dir, const char *override,
     if (!set)
         return rp_error_set(err, RP_STATUS_NO_MEMORY, "%s: out of memory", model_dir);
     set->mem.arena.limit_bytes = (size_t)64 << 20;
-    set->tokens = rp_tdict_make(&set->mem, RP_TV_DICT);
+    set->tokens = rp_tdict_make(&set->mem, RP_VALUE_DICT);
     int status = set->mem.failed
                      ? rp_error_set(err, RP_STATUS_NO_MEMORY, "%s: out of memory", model_dir)
                      : fill(&load, override);
@@ -287,7 +288,7 @@ bool rp_chat_templates_content_parts(const struct rp_chat_templates *set) {
     return false;
 }
 
-const struct rp_tv *rp_chat_templates_token(const struct rp_chat_templates *set,
-                                            struct rp_tv name) {
+const struct rp_value *rp_chat_templates_token(const struct rp_chat_templates *set,
+                                               struct rp_value name) {
     return rp_tdict_get(set->tokens.u.dict, name);
 }

@@ -7,61 +7,61 @@
 
 #define BIND(function, required, ...)                                                              \
     static const char *const names[] = {__VA_ARGS__};                                              \
-    struct rp_tv a[RP_ARRAY_COUNT(names)];                                                         \
+    struct rp_value a[RP_ARRAY_COUNT(names)];                                                      \
     if (!rp_render_bind(r, function, call, names, RP_ARRAY_COUNT(names), required, a))             \
-        return rp_tv_none();
+        return rp_value_none();
 
-static bool flag(struct rp_tv v) { return rp_targ_given(v) && rp_tv_truth(v); }
+static bool flag(struct rp_value v) { return rp_targ_given(v) && rp_value_truth(v); }
 
-static struct rp_tv make(struct rp_trender *r, enum rp_tv_type type) {
+static struct rp_value make(struct rp_trender *r, enum rp_value_type type) {
     return rp_tseq_make(&r->mem, type, 0);
 }
 
-static struct rp_tv fold_case(struct rp_trender *r, struct rp_tv v, bool case_sensitive) {
-    return v.type == RP_TV_STRING && !case_sensitive ? rp_tstr_case(r, v, RP_TCASE_LOWER) : v;
+static struct rp_value fold_case(struct rp_trender *r, struct rp_value v, bool case_sensitive) {
+    return v.type == RP_VALUE_STRING && !case_sensitive ? rp_tstr_case(r, v, RP_TCASE_LOWER) : v;
 }
 
-static struct rp_tv path_part(struct rp_tv part) {
+static struct rp_value path_part(struct rp_value part) {
     int64_t number = 0;
     for (size_t i = 0; i < part.len; i++) {
         if (part.u.s[i] < '0' || part.u.s[i] > '9' || number > 1 << 28)
             return part;
         number = number * 10 + (part.u.s[i] - '0');
     }
-    return part.len ? rp_tv_int(number) : part;
+    return part.len ? rp_value_int(number) : part;
 }
 
-struct rp_tv rp_tv_attribute_path(struct rp_trender *r, struct rp_tv v, struct rp_tv path,
-                                  struct rp_tv fallback) {
-    if (path.type == RP_TV_NONE || !rp_targ_given(path))
+struct rp_value rp_value_attribute_path(struct rp_trender *r, struct rp_value v,
+                                        struct rp_value path, struct rp_value fallback) {
+    if (path.type == RP_VALUE_NONE || !rp_targ_given(path))
         return v;
-    if (path.type != RP_TV_STRING)
-        v = rp_tv_getitem(r, v, path);
-    for (size_t at = 0; path.type == RP_TV_STRING && at <= path.len && !r->failed;) {
+    if (path.type != RP_VALUE_STRING)
+        v = rp_value_getitem(r, v, path);
+    for (size_t at = 0; path.type == RP_VALUE_STRING && at <= path.len && !r->failed;) {
         const char *dot = at < path.len ? memchr(path.u.s + at, '.', path.len - at) : NULL;
         size_t end = dot ? (size_t)(dot - path.u.s) : path.len;
-        v = rp_tv_getitem(r, v, path_part(rp_tv_sub(path, at, end - at)));
-        if (!r->failed && v.type == RP_TV_UNDEFINED && rp_targ_given(fallback) &&
-            fallback.type != RP_TV_NONE)
+        v = rp_value_getitem(r, v, path_part(rp_value_sub(path, at, end - at)));
+        if (!r->failed && v.type == RP_VALUE_UNDEFINED && rp_targ_given(fallback) &&
+            fallback.type != RP_VALUE_NONE)
             v = fallback;
         at = end + 1;
     }
-    if (!r->failed && path.type != RP_TV_STRING && v.type == RP_TV_UNDEFINED &&
-        rp_targ_given(fallback) && fallback.type != RP_TV_NONE)
+    if (!r->failed && path.type != RP_VALUE_STRING && v.type == RP_VALUE_UNDEFINED &&
+        rp_targ_given(fallback) && fallback.type != RP_VALUE_NONE)
         v = fallback;
     return v;
 }
 
 /* Merge sort: stable, and n log n comparisons whatever the input. */
-static void merge(struct rp_trender *r, struct rp_tv *items, struct rp_tv *keys,
-                  struct rp_tv *spare, size_t n, bool reverse) {
+static void merge(struct rp_trender *r, struct rp_value *items, struct rp_value *keys,
+                  struct rp_value *spare, size_t n, bool reverse) {
     if (n < 2 || !rp_render_charge(r, n))
         return;
     size_t half = n / 2, i = 0, j = half, k = 0;
     merge(r, items, keys, spare, half, reverse);
     merge(r, items + half, keys + half, spare, n - half, reverse);
     while (i < half && j < n && !r->failed) {
-        int order = rp_tv_order(r, keys[j], keys[i], "<");
+        int order = rp_value_order(r, keys[j], keys[i], "<");
         bool second = reverse ? order > 0 : order < 0;
         size_t from = second ? j++ : i++;
         spare[2 * k] = items[from];
@@ -77,23 +77,24 @@ static void merge(struct rp_trender *r, struct rp_tv *items, struct rp_tv *keys,
     }
 }
 
-bool rp_tv_sort(struct rp_trender *r, struct rp_tv *items, struct rp_tv *keys, size_t count,
-                bool reverse) {
-    struct rp_tv *spare = rp_tmem_calloc(&r->mem, 2 * count + 1, sizeof *spare);
+bool rp_value_sort(struct rp_trender *r, struct rp_value *items, struct rp_value *keys,
+                   size_t count, bool reverse) {
+    struct rp_value *spare = rp_tmem_calloc(&r->mem, 2 * count + 1, sizeof *spare);
     if (spare)
         merge(r, items, keys, spare, count, reverse);
     return spare && !r->failed;
 }
 
 /* The values of "a,b" as a list, one of which compares after the other. */
-static struct rp_tv multi_key(struct rp_trender *r, struct rp_tv item, struct rp_tv attribute,
-                              bool case_sensitive) {
-    struct rp_tv out = make(r, RP_TV_LIST), none = {.type = RP_TV_UNDEFINED};
-    for (size_t at = 0; rp_tv_is_seq(out) && !r->failed && at <= attribute.len;) {
+static struct rp_value multi_key(struct rp_trender *r, struct rp_value item,
+                                 struct rp_value attribute, bool case_sensitive) {
+    struct rp_value out = make(r, RP_VALUE_LIST), none = {.type = RP_VALUE_UNDEFINED};
+    for (size_t at = 0; rp_value_is_seq(out) && !r->failed && at <= attribute.len;) {
         const char *comma =
             at < attribute.len ? memchr(attribute.u.s + at, ',', attribute.len - at) : NULL;
         size_t end = comma ? (size_t)(comma - attribute.u.s) : attribute.len;
-        struct rp_tv v = rp_tv_attribute_path(r, item, rp_tv_sub(attribute, at, end - at), none);
+        struct rp_value v =
+            rp_value_attribute_path(r, item, rp_value_sub(attribute, at, end - at), none);
         rp_tseq_add(&r->mem, out.u.seq, fold_case(r, v, case_sensitive));
         at = end + 1;
     }
@@ -101,71 +102,72 @@ static struct rp_tv multi_key(struct rp_trender *r, struct rp_tv item, struct rp
 }
 
 /* A list of the items in order of the attribute; key_out gets the keys. */
-static struct rp_tv sorted(struct rp_trender *r, struct rp_tv value, struct rp_tv attribute,
-                           struct rp_tv fallback, bool case_sensitive, bool reverse,
-                           struct rp_tv **keys_out) {
-    const struct rp_tseq *from = rp_tv_iterate(r, value);
-    struct rp_tv out = make(r, RP_TV_LIST);
-    struct rp_tv *keys = from ? rp_tmem_calloc(&r->mem, from->count + 1, sizeof *keys) : NULL;
-    if (!keys || !rp_tv_is_seq(out))
-        return rp_tv_none();
+static struct rp_value sorted(struct rp_trender *r, struct rp_value value,
+                              struct rp_value attribute, struct rp_value fallback,
+                              bool case_sensitive, bool reverse, struct rp_value **keys_out) {
+    const struct rp_tseq *from = rp_value_iterate(r, value);
+    struct rp_value out = make(r, RP_VALUE_LIST);
+    struct rp_value *keys = from ? rp_tmem_calloc(&r->mem, from->count + 1, sizeof *keys) : NULL;
+    if (!keys || !rp_value_is_seq(out))
+        return rp_value_none();
     for (size_t i = 0; i < from->count && rp_render_charge(r, 1); i++) {
-        struct rp_tv item = from->items[i];
-        if (attribute.type == RP_TV_STRING && memchr(attribute.u.s, ',', attribute.len))
+        struct rp_value item = from->items[i];
+        if (attribute.type == RP_VALUE_STRING && memchr(attribute.u.s, ',', attribute.len))
             keys[i] = multi_key(r, item, attribute, case_sensitive);
         else
             keys[i] =
-                fold_case(r, rp_tv_attribute_path(r, item, attribute, fallback), case_sensitive);
+                fold_case(r, rp_value_attribute_path(r, item, attribute, fallback), case_sensitive);
         rp_tseq_add(&r->mem, out.u.seq, item);
     }
     if (r->failed || r->mem.failed ||
-        !rp_tv_sort(r, out.u.seq->items, keys, out.u.seq->count, reverse))
-        return rp_tv_none();
+        !rp_value_sort(r, out.u.seq->items, keys, out.u.seq->count, reverse))
+        return rp_value_none();
     if (keys_out)
         *keys_out = keys;
     return out;
 }
 
-static struct rp_tv filter_sort(struct rp_trender *r, const struct rp_tcall *call) {
+static struct rp_value filter_sort(struct rp_trender *r, const struct rp_tcall *call) {
     BIND("do_sort", 1, "value", "reverse", "case_sensitive", "attribute")
-    struct rp_tv none = {.type = RP_TV_UNDEFINED};
-    if (rp_targ_given(a[1]) && !rp_tv_is_integer(a[1]))
+    struct rp_value none = {.type = RP_VALUE_UNDEFINED};
+    if (rp_targ_given(a[1]) && !rp_value_is_integer(a[1]))
         return rp_render_fail(r, "TypeError", "'%s' object cannot be interpreted as an integer",
-                              rp_tv_type_name(a[1]));
+                              rp_value_type_name(a[1]));
     return sorted(r, a[0], a[3], none, flag(a[2]), flag(a[1]), NULL);
 }
 
-static struct rp_tv filter_dictsort(struct rp_trender *r, const struct rp_tcall *call) {
+static struct rp_value filter_dictsort(struct rp_trender *r, const struct rp_tcall *call) {
     BIND("do_dictsort", 1, "value", "case_sensitive", "by", "reverse")
-    struct rp_tv none = {.type = RP_TV_UNDEFINED};
+    struct rp_value none = {.type = RP_VALUE_UNDEFINED};
     struct rp_tcall no_args = {.count = 0};
-    if (rp_targ_given(a[2]) && !rp_tv_is(a[2], "key") && !rp_tv_is(a[2], "value"))
+    if (rp_targ_given(a[2]) && !rp_value_is(a[2], "key") && !rp_value_is(a[2], "value"))
         return rp_render_fail(r, "FilterArgumentError",
                               "You can only sort by either \"key\" or \"value\"");
-    if (a[0].type == RP_TV_UNDEFINED)
-        return rp_tv_fail_undefined(r, a[0]);
-    if (a[0].type != RP_TV_DICT)
+    if (a[0].type == RP_VALUE_UNDEFINED)
+        return rp_value_fail_undefined(r, a[0]);
+    if (a[0].type != RP_VALUE_DICT)
         return rp_render_fail(r, "AttributeError", "'%s' object has no attribute 'items'",
-                              rp_tv_type_name(a[0]));
-    struct rp_tv method = {.type = RP_TV_METHOD, .sub = RP_TM_ITEMS, .u.self = &a[0]};
-    struct rp_tv items = rp_tmethod_call(r, method, &no_args);
-    return sorted(r, items, rp_tv_int(rp_tv_is(a[2], "value")), none, flag(a[1]), flag(a[3]), NULL);
+                              rp_value_type_name(a[0]));
+    struct rp_value method = {.type = RP_VALUE_METHOD, .sub = RP_TM_ITEMS, .u.self = &a[0]};
+    struct rp_value items = rp_tmethod_call(r, method, &no_args);
+    return sorted(r, items, rp_value_int(rp_value_is(a[2], "value")), none, flag(a[1]), flag(a[3]),
+                  NULL);
 }
 
-static struct rp_tv filter_groupby(struct rp_trender *r, const struct rp_tcall *call) {
+static struct rp_value filter_groupby(struct rp_trender *r, const struct rp_tcall *call) {
     BIND("do_groupby", 2, "value", "attribute", "default", "case_sensitive")
-    struct rp_tv *keys = NULL, out = make(r, RP_TV_LIST), group = rp_tv_none();
-    struct rp_tv items = sorted(r, a[0], a[1], a[2], flag(a[3]), false, &keys);
-    if (!keys || !rp_tv_is_seq(out))
-        return rp_tv_none();
+    struct rp_value *keys = NULL, out = make(r, RP_VALUE_LIST), group = rp_value_none();
+    struct rp_value items = sorted(r, a[0], a[1], a[2], flag(a[3]), false, &keys);
+    if (!keys || !rp_value_is_seq(out))
+        return rp_value_none();
     for (size_t i = 0; i < items.u.seq->count && !r->failed; i++) {
-        if (i == 0 || !rp_tv_equal(r, keys[i], keys[i - 1])) {
-            struct rp_tv tuple = make(r, RP_TV_TUPLE);
-            group = make(r, RP_TV_LIST);
-            if (!rp_tv_is_seq(tuple) || !rp_tv_is_seq(group))
-                return rp_tv_none();
+        if (i == 0 || !rp_value_equal(r, keys[i], keys[i - 1])) {
+            struct rp_value tuple = make(r, RP_VALUE_TUPLE);
+            group = make(r, RP_VALUE_LIST);
+            if (!rp_value_is_seq(tuple) || !rp_value_is_seq(group))
+                return rp_value_none();
             rp_tseq_add(&r->mem, tuple.u.seq,
-                        rp_tv_attribute_path(r, items.u.seq->items[i], a[1], a[2]));
+                        rp_value_attribute_path(r, items.u.seq->items[i], a[1], a[2]));
             rp_tseq_add(&r->mem, tuple.u.seq, group);
             rp_tseq_add(&r->mem, out.u.seq, tuple);
         }
@@ -174,247 +176,252 @@ static struct rp_tv filter_groupby(struct rp_trender *r, const struct rp_tcall *
     return out;
 }
 
-static struct rp_tv filter_unique(struct rp_trender *r, const struct rp_tcall *call) {
+static struct rp_value filter_unique(struct rp_trender *r, const struct rp_tcall *call) {
     BIND("do_unique", 1, "value", "case_sensitive", "attribute")
-    struct rp_tv none = {.type = RP_TV_UNDEFINED}, out = make(r, RP_TV_GENERATOR);
-    struct rp_tv seen = rp_tdict_make(&r->mem, RP_TV_DICT);
-    const struct rp_tseq *from = rp_tv_iterate(r, a[0]);
+    struct rp_value none = {.type = RP_VALUE_UNDEFINED}, out = make(r, RP_VALUE_GENERATOR);
+    struct rp_value seen = rp_tdict_make(&r->mem, RP_VALUE_DICT);
+    const struct rp_tseq *from = rp_value_iterate(r, a[0]);
     uint32_t hash;
-    if (!from || !rp_tv_is_seq(out) || seen.type != RP_TV_DICT)
-        return rp_tv_none();
+    if (!from || !rp_value_is_seq(out) || seen.type != RP_VALUE_DICT)
+        return rp_value_none();
     for (size_t i = 0; i < from->count && rp_render_charge(r, 1); i++) {
-        struct rp_tv key =
-            fold_case(r, rp_tv_attribute_path(r, from->items[i], a[2], none), flag(a[1]));
+        struct rp_value key =
+            fold_case(r, rp_value_attribute_path(r, from->items[i], a[2], none), flag(a[1]));
         if (r->failed)
-            return rp_tv_none();
-        if (!rp_tv_hash(key, &hash))
-            return rp_render_fail(r, "TypeError", "unhashable type: '%s'", rp_tv_type_name(key));
+            return rp_value_none();
+        if (!rp_value_hash(key, &hash))
+            return rp_render_fail(r, "TypeError", "unhashable type: '%s'", rp_value_type_name(key));
         if (!rp_tdict_get(seen.u.dict, key))
             rp_tseq_add(&r->mem, out.u.seq, from->items[i]);
-        rp_tdict_put(&r->mem, seen.u.dict, key, rp_tv_none());
+        rp_tdict_put(&r->mem, seen.u.dict, key, rp_value_none());
     }
     return out;
 }
 
-static struct rp_tv extreme(struct rp_trender *r, const struct rp_tcall *call, bool largest) {
+static struct rp_value extreme(struct rp_trender *r, const struct rp_tcall *call, bool largest) {
     BIND("do_min", 1, "value", "case_sensitive", "attribute")
-    struct rp_tv none = {.type = RP_TV_UNDEFINED}, best = none, best_key = none;
-    const struct rp_tseq *from = rp_tv_iterate(r, a[0]);
+    struct rp_value none = {.type = RP_VALUE_UNDEFINED}, best = none, best_key = none;
+    const struct rp_tseq *from = rp_value_iterate(r, a[0]);
     if (!from)
-        return rp_tv_none();
+        return rp_value_none();
     if (from->count == 0)
-        return rp_tv_undefined(r, "No aggregated item, sequence was empty.");
+        return rp_value_undefined(r, "No aggregated item, sequence was empty.");
     for (size_t i = 0; i < from->count && rp_render_charge(r, 1); i++) {
-        struct rp_tv key =
-            fold_case(r, rp_tv_attribute_path(r, from->items[i], a[2], none), flag(a[1]));
-        int order = i && !r->failed ? rp_tv_order(r, key, best_key, largest ? ">" : "<") : 0;
+        struct rp_value key =
+            fold_case(r, rp_value_attribute_path(r, from->items[i], a[2], none), flag(a[1]));
+        int order = i && !r->failed ? rp_value_order(r, key, best_key, largest ? ">" : "<") : 0;
         if (i == 0 || (largest ? order > 0 : order < 0)) {
             best = from->items[i];
             best_key = key;
         }
     }
-    return r->failed ? rp_tv_none() : best;
+    return r->failed ? rp_value_none() : best;
 }
 
-static struct rp_tv filter_min(struct rp_trender *r, const struct rp_tcall *call) {
+static struct rp_value filter_min(struct rp_trender *r, const struct rp_tcall *call) {
     return extreme(r, call, false);
 }
 
-static struct rp_tv filter_max(struct rp_trender *r, const struct rp_tcall *call) {
+static struct rp_value filter_max(struct rp_trender *r, const struct rp_tcall *call) {
     return extreme(r, call, true);
 }
 
-static struct rp_tv filter_sum(struct rp_trender *r, const struct rp_tcall *call) {
+static struct rp_value filter_sum(struct rp_trender *r, const struct rp_tcall *call) {
     BIND("do_sum", 1, "iterable", "attribute", "start")
-    struct rp_tv none = {.type = RP_TV_UNDEFINED};
-    struct rp_tv total = rp_targ_given(a[2]) ? a[2] : rp_tv_int(0);
-    const struct rp_tseq *from = rp_tv_iterate(r, a[0]);
-    if (from && total.type == RP_TV_STRING)
+    struct rp_value none = {.type = RP_VALUE_UNDEFINED};
+    struct rp_value total = rp_targ_given(a[2]) ? a[2] : rp_value_int(0);
+    const struct rp_tseq *from = rp_value_iterate(r, a[0]);
+    if (from && total.type == RP_VALUE_STRING)
         return rp_render_fail(r, "TypeError", "sum() can't sum strings [use ''.join(seq) instead]");
     for (size_t i = 0; from && i < from->count && rp_render_charge(r, 1); i++) {
-        struct rp_tv item = rp_tv_attribute_path(r, from->items[i], a[1], none);
+        struct rp_value item = rp_value_attribute_path(r, from->items[i], a[1], none);
         if (!r->failed)
-            total = rp_tv_binary(r, RP_TOP_ADD, total, item);
+            total = rp_value_binary(r, RP_TOP_ADD, total, item);
     }
-    return r->failed ? rp_tv_none() : total;
+    return r->failed ? rp_value_none() : total;
 }
 
-static struct rp_tv filter_first(struct rp_trender *r, const struct rp_tcall *call) {
+static struct rp_value filter_first(struct rp_trender *r, const struct rp_tcall *call) {
     BIND("do_first", 1, "seq")
-    if (a[0].type == RP_TV_STRING && a[0].len) {
+    if (a[0].type == RP_VALUE_STRING && a[0].len) {
         size_t size;
         (void)rp_tstr_char(a[0], 0, &size);
-        return rp_tv_sub(a[0], 0, size);
+        return rp_value_sub(a[0], 0, size);
     }
-    if (a[0].type == RP_TV_GENERATOR && a[0].u.seq->taken < a[0].u.seq->count)
+    if (a[0].type == RP_VALUE_GENERATOR && a[0].u.seq->taken < a[0].u.seq->count)
         return a[0].u.seq->items[a[0].u.seq->taken++];
-    const struct rp_tseq *from = rp_tv_iterate(r, a[0]);
+    const struct rp_tseq *from = rp_value_iterate(r, a[0]);
     if (!from)
-        return rp_tv_none();
-    return from->count ? from->items[0] : rp_tv_undefined(r, "No first item, sequence was empty.");
+        return rp_value_none();
+    return from->count ? from->items[0]
+                       : rp_value_undefined(r, "No first item, sequence was empty.");
 }
 
-static struct rp_tv filter_last(struct rp_trender *r, const struct rp_tcall *call) {
+static struct rp_value filter_last(struct rp_trender *r, const struct rp_tcall *call) {
     BIND("do_last", 1, "seq")
-    if (a[0].type == RP_TV_GENERATOR || rp_tv_is_number(a[0]) || a[0].type == RP_TV_NONE)
+    if (a[0].type == RP_VALUE_GENERATOR || rp_value_is_number(a[0]) || a[0].type == RP_VALUE_NONE)
         return rp_render_fail(r, "TypeError", "'%s' object is not reversible",
-                              rp_tv_type_name(a[0]));
-    const struct rp_tseq *from = rp_tv_iterate(r, a[0]);
+                              rp_value_type_name(a[0]));
+    const struct rp_tseq *from = rp_value_iterate(r, a[0]);
     if (!from)
-        return rp_tv_none();
+        return rp_value_none();
     return from->count ? from->items[from->count - 1]
-                       : rp_tv_undefined(r, "No last item, sequence was empty.");
+                       : rp_value_undefined(r, "No last item, sequence was empty.");
 }
 
-static struct rp_tv copy(struct rp_trender *r, struct rp_tv value, enum rp_tv_type type,
-                         bool backwards) {
-    const struct rp_tseq *from = rp_tv_iterate(r, value);
-    struct rp_tv out = from ? rp_tseq_make(&r->mem, type, from->count) : rp_tv_none();
-    if (!rp_tv_is_seq(out) || !rp_render_charge(r, from->count / 8))
-        return rp_tv_none();
+static struct rp_value copy(struct rp_trender *r, struct rp_value value, enum rp_value_type type,
+                            bool backwards) {
+    const struct rp_tseq *from = rp_value_iterate(r, value);
+    struct rp_value out = from ? rp_tseq_make(&r->mem, type, from->count) : rp_value_none();
+    if (!rp_value_is_seq(out) || !rp_render_charge(r, from->count / 8))
+        return rp_value_none();
     for (size_t i = 0; i < from->count; i++)
         rp_tseq_add(&r->mem, out.u.seq, from->items[backwards ? from->count - 1 - i : i]);
     out.input = value.input;
     return out;
 }
 
-static struct rp_tv filter_list(struct rp_trender *r, const struct rp_tcall *call) {
+static struct rp_value filter_list(struct rp_trender *r, const struct rp_tcall *call) {
     BIND("do_list", 1, "value")
-    return copy(r, a[0], RP_TV_LIST, false);
+    return copy(r, a[0], RP_VALUE_LIST, false);
 }
 
-static struct rp_tv filter_reverse(struct rp_trender *r, const struct rp_tcall *call) {
+static struct rp_value filter_reverse(struct rp_trender *r, const struct rp_tcall *call) {
     BIND("do_reverse", 1, "value")
-    if (a[0].type == RP_TV_STRING)
-        return rp_tv_slice(r, a[0], rp_tv_none(), rp_tv_none(), rp_tv_int(-1));
-    if (!rp_tv_is_seq(a[0]) && a[0].type != RP_TV_DICT && a[0].type != RP_TV_UNDEFINED)
+    if (a[0].type == RP_VALUE_STRING)
+        return rp_value_slice(r, a[0], rp_value_none(), rp_value_none(), rp_value_int(-1));
+    if (!rp_value_is_seq(a[0]) && a[0].type != RP_VALUE_DICT && a[0].type != RP_VALUE_UNDEFINED)
         return rp_render_fail(r, "FilterArgumentError", "argument must be iterable");
-    return copy(r, a[0], a[0].type == RP_TV_GENERATOR ? RP_TV_LIST : RP_TV_GENERATOR, true);
+    return copy(r, a[0], a[0].type == RP_VALUE_GENERATOR ? RP_VALUE_LIST : RP_VALUE_GENERATOR,
+                true);
 }
 
-static struct rp_tv filter_items(struct rp_trender *r, const struct rp_tcall *call) {
+static struct rp_value filter_items(struct rp_trender *r, const struct rp_tcall *call) {
     BIND("do_items", 1, "value")
     struct rp_tcall no_args = {.count = 0};
-    if (a[0].type == RP_TV_UNDEFINED)
-        return make(r, RP_TV_GENERATOR);
-    if (a[0].type != RP_TV_DICT)
+    if (a[0].type == RP_VALUE_UNDEFINED)
+        return make(r, RP_VALUE_GENERATOR);
+    if (a[0].type != RP_VALUE_DICT)
         return rp_render_fail(r, "TypeError", "Can only get item pairs from a mapping.");
-    struct rp_tv method = {.type = RP_TV_METHOD, .sub = RP_TM_ITEMS, .u.self = &a[0]};
-    struct rp_tv out = rp_tmethod_call(r, method, &no_args);
-    out.type = rp_tv_is_seq(out) ? RP_TV_GENERATOR : out.type;
+    struct rp_value method = {.type = RP_VALUE_METHOD, .sub = RP_TM_ITEMS, .u.self = &a[0]};
+    struct rp_value out = rp_tmethod_call(r, method, &no_args);
+    out.type = rp_value_is_seq(out) ? RP_VALUE_GENERATOR : out.type;
     return out;
 }
 
-static struct rp_tv filter_join(struct rp_trender *r, const struct rp_tcall *call) {
+static struct rp_value filter_join(struct rp_trender *r, const struct rp_tcall *call) {
     BIND("do_join", 1, "value", "d", "attribute")
-    struct rp_tv none = {.type = RP_TV_UNDEFINED};
-    struct rp_tv separator = rp_targ_given(a[1]) ? rp_tv_text(r, a[1]) : rp_tv_cstr("");
-    struct rp_tv items = a[0];
+    struct rp_value none = {.type = RP_VALUE_UNDEFINED};
+    struct rp_value separator = rp_targ_given(a[1]) ? rp_value_text(r, a[1]) : rp_value_cstr("");
+    struct rp_value items = a[0];
     if (r->failed)
-        return rp_tv_none();
-    if (rp_targ_given(a[2]) && a[2].type != RP_TV_NONE) {
-        const struct rp_tseq *from = rp_tv_iterate(r, a[0]);
-        items = make(r, RP_TV_LIST);
-        if (!from || !rp_tv_is_seq(items))
-            return rp_tv_none();
+        return rp_value_none();
+    if (rp_targ_given(a[2]) && a[2].type != RP_VALUE_NONE) {
+        const struct rp_tseq *from = rp_value_iterate(r, a[0]);
+        items = make(r, RP_VALUE_LIST);
+        if (!from || !rp_value_is_seq(items))
+            return rp_value_none();
         for (size_t i = 0; i < from->count && !r->failed; i++)
-            rp_tseq_add(&r->mem, items.u.seq, rp_tv_attribute_path(r, from->items[i], a[2], none));
+            rp_tseq_add(&r->mem, items.u.seq,
+                        rp_value_attribute_path(r, from->items[i], a[2], none));
     }
-    return r->failed ? rp_tv_none() : rp_tstr_join(r, separator, items, true);
+    return r->failed ? rp_value_none() : rp_tstr_join(r, separator, items, true);
 }
 
 /* batch and slice: lists of lists. */
-static struct rp_tv filter_batch(struct rp_trender *r, const struct rp_tcall *call) {
+static struct rp_value filter_batch(struct rp_trender *r, const struct rp_tcall *call) {
     BIND("do_batch", 2, "value", "linecount", "fill_with")
-    const struct rp_tseq *from = rp_tv_iterate(r, a[0]);
-    struct rp_tv out = make(r, RP_TV_GENERATOR), line = rp_tv_none();
-    int64_t width = rp_tv_is_integer(a[1]) ? rp_tv_integer(a[1]) : 0;
-    for (size_t i = 0; from && rp_tv_is_seq(out) && i < from->count && rp_render_charge(r, 1);
+    const struct rp_tseq *from = rp_value_iterate(r, a[0]);
+    struct rp_value out = make(r, RP_VALUE_GENERATOR), line = rp_value_none();
+    int64_t width = rp_value_is_integer(a[1]) ? rp_value_integer(a[1]) : 0;
+    for (size_t i = 0; from && rp_value_is_seq(out) && i < from->count && rp_render_charge(r, 1);
          i++) {
-        if (!rp_tv_is_seq(line) || (int64_t)line.u.seq->count == width) {
-            line = make(r, RP_TV_LIST);
-            if (!rp_tv_is_seq(line))
+        if (!rp_value_is_seq(line) || (int64_t)line.u.seq->count == width) {
+            line = make(r, RP_VALUE_LIST);
+            if (!rp_value_is_seq(line))
                 break;
             rp_tseq_add(&r->mem, out.u.seq, line);
         }
         rp_tseq_add(&r->mem, line.u.seq, from->items[i]);
     }
-    if (rp_tv_is_seq(line) && rp_targ_given(a[2]) && a[2].type != RP_TV_NONE)
+    if (rp_value_is_seq(line) && rp_targ_given(a[2]) && a[2].type != RP_VALUE_NONE)
         while ((int64_t)line.u.seq->count < width && rp_render_charge(r, 1))
             rp_tseq_add(&r->mem, line.u.seq, a[2]);
     return out;
 }
 
-static struct rp_tv filter_slice(struct rp_trender *r, const struct rp_tcall *call) {
+static struct rp_value filter_slice(struct rp_trender *r, const struct rp_tcall *call) {
     BIND("do_slice", 2, "value", "slices", "fill_with")
-    const struct rp_tseq *from = rp_tv_iterate(r, a[0]);
-    struct rp_tv out = make(r, RP_TV_GENERATOR);
-    int64_t slices = rp_tv_is_integer(a[1]) ? rp_tv_integer(a[1]) : 0;
-    if (!from || !rp_tv_is_seq(out))
-        return rp_tv_none();
+    const struct rp_tseq *from = rp_value_iterate(r, a[0]);
+    struct rp_value out = make(r, RP_VALUE_GENERATOR);
+    int64_t slices = rp_value_is_integer(a[1]) ? rp_value_integer(a[1]) : 0;
+    if (!from || !rp_value_is_seq(out))
+        return rp_value_none();
     if (slices == 0)
         return rp_render_fail(r, "ZeroDivisionError", "integer division or modulo by zero");
     size_t at = 0, least = slices > 0 ? from->count / (size_t)slices : 0;
     for (int64_t i = 0; i < slices && rp_render_charge(r, 1); i++) {
         size_t count = least + ((size_t)i < from->count % (size_t)slices);
-        struct rp_tv part = make(r, RP_TV_LIST);
-        if (!rp_tv_is_seq(part))
+        struct rp_value part = make(r, RP_VALUE_LIST);
+        if (!rp_value_is_seq(part))
             break;
         for (size_t k = 0; k < count; k++)
             rp_tseq_add(&r->mem, part.u.seq, from->items[at++]);
-        if (rp_targ_given(a[2]) && a[2].type != RP_TV_NONE && count == least)
+        if (rp_targ_given(a[2]) && a[2].type != RP_VALUE_NONE && count == least)
             rp_tseq_add(&r->mem, part.u.seq, a[2]);
         rp_tseq_add(&r->mem, out.u.seq, part);
     }
     return out;
 }
 
-/* ---- map, select, reject ------------------------------------------------------------------ */
+/* ---- map, select, reject -------------------------------------------------------------- */
 
-static const struct rp_tv *keyword(const struct rp_tcall *call, const char *name) {
+static const struct rp_value *keyword(const struct rp_tcall *call, const char *name) {
     for (size_t i = 0; i < call->keyword_count; i++)
-        if (rp_tv_is(call->names[i], name))
+        if (rp_value_is(call->names[i], name))
             return &call->values[i];
     return NULL;
 }
 
-static struct rp_tv map_attribute(struct rp_trender *r, const struct rp_tcall *call,
-                                  const struct rp_tseq *from, struct rp_tv out) {
-    const struct rp_tv *attribute = keyword(call, "attribute"), *given = keyword(call, "default");
-    struct rp_tv fallback = given ? *given : rp_tv_none();
+static struct rp_value map_attribute(struct rp_trender *r, const struct rp_tcall *call,
+                                     const struct rp_tseq *from, struct rp_value out) {
+    const struct rp_value *attribute = keyword(call, "attribute"),
+                          *given = keyword(call, "default");
+    struct rp_value fallback = given ? *given : rp_value_none();
     for (size_t i = 0; i < call->keyword_count; i++)
-        if (!rp_tv_is(call->names[i], "attribute") && !rp_tv_is(call->names[i], "default"))
+        if (!rp_value_is(call->names[i], "attribute") && !rp_value_is(call->names[i], "default"))
             return rp_render_fail(r, "FilterArgumentError", "Unexpected keyword argument '%.*s'",
                                   (int)RP_MIN(call->names[i].len, 100u), call->names[i].u.s);
     for (size_t i = 0; i < from->count && rp_render_charge(r, 1); i++)
         rp_tseq_add(&r->mem, out.u.seq,
-                    rp_tv_attribute_path(r, from->items[i], *attribute, fallback));
-    return r->failed ? rp_tv_none() : out;
+                    rp_value_attribute_path(r, from->items[i], *attribute, fallback));
+    return r->failed ? rp_value_none() : out;
 }
 
-static struct rp_tv no_name(struct rp_trender *r, const char *what, struct rp_tv name) {
-    if (name.type == RP_TV_UNDEFINED) {
-        (void)rp_tv_fail_undefined(r, name); /* for its words */
+static struct rp_value no_name(struct rp_trender *r, const char *what, struct rp_value name) {
+    if (name.type == RP_VALUE_UNDEFINED) {
+        (void)rp_value_fail_undefined(r, name); /* for its words */
         char reason[sizeof r->fault->message];
         memcpy(reason, r->fault->message, sizeof reason);
         r->fault->kind = "TemplateRuntimeError";
         snprintf(r->fault->message, sizeof r->fault->message,
                  "No %s named Undefined. (%.200s; did you forget to quote the callable name?)",
                  what, reason);
-        return rp_tv_none();
+        return rp_value_none();
     }
-    struct rp_tv text = rp_tv_repr_string(r, name);
+    struct rp_value text = rp_value_repr_string(r, name);
     return rp_render_fail(r, "TemplateRuntimeError", "No %s named %.*s.", what,
-                          (int)RP_MIN(text.len, 200u), text.type == RP_TV_STRING ? text.u.s : "");
+                          (int)RP_MIN(text.len, 200u),
+                          text.type == RP_VALUE_STRING ? text.u.s : "");
 }
 
-static struct rp_tv filter_map(struct rp_trender *r, const struct rp_tcall *call) {
-    struct rp_tv out = make(r, RP_TV_GENERATOR), item[16];
-    if (!rp_tv_is_seq(out) || !rp_tv_truth(call->args[0]))
+static struct rp_value filter_map(struct rp_trender *r, const struct rp_tcall *call) {
+    struct rp_value out = make(r, RP_VALUE_GENERATOR), item[16];
+    if (!rp_value_is_seq(out) || !rp_value_truth(call->args[0]))
         return out;
-    const struct rp_tseq *from = rp_tv_iterate(r, call->args[0]);
+    const struct rp_tseq *from = rp_value_iterate(r, call->args[0]);
     if (!from)
-        return rp_tv_none();
+        return rp_value_none();
     if (call->count == 1 && keyword(call, "attribute"))
         return map_attribute(r, call, from, out);
     if (call->count == 1)
@@ -423,7 +430,7 @@ static struct rp_tv filter_map(struct rp_trender *r, const struct rp_tcall *call
         return rp_render_fail(r, "TypeError", "too many arguments");
     struct rp_tcall inner = *call;
     const struct rp_tfilter *filter =
-        call->args[1].type == RP_TV_STRING ? rp_tfilter_find(call->args[1]) : NULL;
+        call->args[1].type == RP_VALUE_STRING ? rp_tfilter_find(call->args[1]) : NULL;
     inner.args = item;
     inner.count = call->count - 1;
     for (size_t i = 0; i < from->count && rp_render_enter(r); i++) {
@@ -434,30 +441,30 @@ static struct rp_tv filter_map(struct rp_trender *r, const struct rp_tcall *call
         rp_tseq_add(&r->mem, out.u.seq, filter->run(r, &inner));
         rp_render_leave(r);
     }
-    return r->failed ? rp_tv_none() : out;
+    return r->failed ? rp_value_none() : out;
 }
 
 /* select and reject, by the value or (with_attribute) by an attribute of it. */
-static struct rp_tv choose(struct rp_trender *r, const struct rp_tcall *call, bool keep,
-                           bool with_attribute) {
+static struct rp_value choose(struct rp_trender *r, const struct rp_tcall *call, bool keep,
+                              bool with_attribute) {
     size_t at = with_attribute ? 2 : 1;
-    struct rp_tv out = make(r, RP_TV_GENERATOR), item[8], none = {.type = RP_TV_UNDEFINED};
-    if (!rp_tv_is_seq(out) || !rp_tv_truth(call->args[0]))
+    struct rp_value out = make(r, RP_VALUE_GENERATOR), item[8], none = {.type = RP_VALUE_UNDEFINED};
+    if (!rp_value_is_seq(out) || !rp_value_truth(call->args[0]))
         return out;
     if (with_attribute && call->count < 2)
         return rp_render_fail(r, "FilterArgumentError", "Missing parameter for attribute name");
-    const struct rp_tseq *from = rp_tv_iterate(r, call->args[0]);
+    const struct rp_tseq *from = rp_value_iterate(r, call->args[0]);
     if (!from)
-        return rp_tv_none();
+        return rp_value_none();
     bool tested = call->count > at;
     const struct rp_ttest *test =
-        tested && call->args[at].type == RP_TV_STRING ? rp_ttest_find(call->args[at]) : NULL;
+        tested && call->args[at].type == RP_VALUE_STRING ? rp_ttest_find(call->args[at]) : NULL;
     size_t more = tested ? call->count - at - 1 : 0;
     struct rp_tcall inner = {.args = item, .count = more + 1};
     if (more + 1 > RP_ARRAY_COUNT(item) || (test && more != test->args))
         return rp_render_fail(r, "TypeError", "the test takes other arguments");
     for (size_t i = 0; i < from->count && rp_render_charge(r, 1); i++) {
-        item[0] = with_attribute ? rp_tv_attribute_path(r, from->items[i], call->args[1], none)
+        item[0] = with_attribute ? rp_value_attribute_path(r, from->items[i], call->args[1], none)
                                  : from->items[i];
         if (r->failed)
             break;
@@ -465,22 +472,22 @@ static struct rp_tv choose(struct rp_trender *r, const struct rp_tcall *call, bo
             return no_name(r, "test", call->args[at]);
         if (more)
             memcpy(item + 1, call->args + at + 1, more * sizeof *item);
-        if ((test ? test->run(r, &inner) : rp_tv_truth(item[0])) == keep)
+        if ((test ? test->run(r, &inner) : rp_value_truth(item[0])) == keep)
             rp_tseq_add(&r->mem, out.u.seq, from->items[i]);
     }
-    return r->failed ? rp_tv_none() : out;
+    return r->failed ? rp_value_none() : out;
 }
 
-static struct rp_tv filter_select(struct rp_trender *r, const struct rp_tcall *call) {
+static struct rp_value filter_select(struct rp_trender *r, const struct rp_tcall *call) {
     return choose(r, call, true, false);
 }
-static struct rp_tv filter_reject(struct rp_trender *r, const struct rp_tcall *call) {
+static struct rp_value filter_reject(struct rp_trender *r, const struct rp_tcall *call) {
     return choose(r, call, false, false);
 }
-static struct rp_tv filter_selectattr(struct rp_trender *r, const struct rp_tcall *call) {
+static struct rp_value filter_selectattr(struct rp_trender *r, const struct rp_tcall *call) {
     return choose(r, call, true, true);
 }
-static struct rp_tv filter_rejectattr(struct rp_trender *r, const struct rp_tcall *call) {
+static struct rp_value filter_rejectattr(struct rp_trender *r, const struct rp_tcall *call) {
     return choose(r, call, false, true);
 }
 

@@ -1,4 +1,5 @@
-/* Text with places to fill: the operator % and str.format as far as templates use them, and strftime. */
+/* Text with places to fill: the operator % and str.format as far as templates use them, and
+ * strftime. */
 #include "text/template/template_internal.h"
 
 #include <inttypes.h>
@@ -9,14 +10,14 @@
 
 struct spec {
     bool left, plus, space, zero, alternate, comma, center;
-    struct rp_tv fill;
+    struct rp_value fill;
     int64_t width, precision; /* precision -1: none */
     char type;
 };
 
 static bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
-static int64_t read_number(struct rp_tv s, size_t *at) {
+static int64_t read_number(struct rp_value s, size_t *at) {
     int64_t n = 0;
     while (*at < s.len && is_digit(s.u.s[*at])) {
         n = RP_MIN(n * 10 + (s.u.s[*at] - '0'), (int64_t)1 << 30);
@@ -93,45 +94,45 @@ static void format_float(char *out, size_t size, const struct spec *spec, double
              digits, spec->type == '%' ? "%" : "");
 }
 
-static struct rp_tv put_padded(struct rp_trender *r, struct rp_tv text, const struct spec *spec,
-                               bool number) {
-    struct rp_tv fill = spec->fill.type == RP_TV_STRING ? spec->fill : rp_tv_cstr(" ");
+static struct rp_value put_padded(struct rp_trender *r, struct rp_value text,
+                                  const struct spec *spec, bool number) {
+    struct rp_value fill = spec->fill.type == RP_VALUE_STRING ? spec->fill : rp_value_cstr(" ");
     if (number && spec->zero && !spec->left) {
         size_t sign = text.len && strchr("+- ", text.u.s[0]) ? 1 : 0;
         struct rp_tbuf buf;
         rp_tbuf_init(&buf, &r->mem);
         rp_tbuf_sub(&buf, text, 0, sign);
-        rp_tbuf_string(&buf, rp_tstr_pad(r, rp_tv_sub(text, sign, text.len - sign),
-                                         spec->width - (int64_t)sign, rp_tv_cstr("0"), 1));
+        rp_tbuf_string(&buf, rp_tstr_pad(r, rp_value_sub(text, sign, text.len - sign),
+                                         spec->width - (int64_t)sign, rp_value_cstr("0"), 1));
         return rp_tbuf_finish(&buf);
     }
     return rp_tstr_pad(r, text, spec->width, fill, spec->center ? 3 : spec->left ? 2 : 1);
 }
 
-static struct rp_tv cut(struct rp_tv text, int64_t precision) {
+static struct rp_value cut(struct rp_value text, int64_t precision) {
     if (precision < 0)
         return text;
-    return rp_tv_sub(text, 0, rp_tstr_offset(text, (size_t)precision));
+    return rp_value_sub(text, 0, rp_tstr_offset(text, (size_t)precision));
 }
 
-static struct rp_tv own_text(struct rp_trender *r, const char *text, bool input) {
+static struct rp_value own_text(struct rp_trender *r, const char *text, bool input) {
     struct rp_tbuf buf;
     rp_tbuf_init(&buf, &r->mem);
     rp_tbuf_bytes(&buf, text, strlen(text), input);
     return rp_tbuf_finish(&buf);
 }
 
-/* ---- % ------------------------------------------------------------------------------------ */
+/* ---- % -------------------------------------------------------------------------------- */
 
 struct percent {
     struct rp_trender *r;
-    struct rp_tv format, args;
+    struct rp_value format, args;
     size_t at, used;
     bool mapped;
 };
 
-static struct rp_tv next_argument(struct percent *p) {
-    if (p->args.type == RP_TV_TUPLE) {
+static struct rp_value next_argument(struct percent *p) {
+    if (p->args.type == RP_VALUE_TUPLE) {
         if (p->used < p->args.u.seq->count)
             return p->args.u.seq->items[p->used++];
     } else if (p->used++ == 0) {
@@ -142,7 +143,7 @@ static struct rp_tv next_argument(struct percent *p) {
 
 static void parse_percent(struct percent *p, struct spec *spec) {
     static const char flags[] = "-+ 0#";
-    const struct rp_tv f = p->format;
+    const struct rp_value f = p->format;
     bool *const to[] = {&spec->left, &spec->plus, &spec->space, &spec->zero, &spec->alternate};
     *spec = (struct spec){.precision = -1};
     for (const char *flag; p->at < f.len && (flag = memchr(flags, f.u.s[p->at], 5)); p->at++)
@@ -157,40 +158,42 @@ static void parse_percent(struct percent *p, struct spec *spec) {
     spec->type = p->at < f.len ? f.u.s[p->at++] : 0;
 }
 
-static struct rp_tv percent_number(struct rp_trender *r, const struct spec *spec,
-                                   struct rp_tv value) {
+static struct rp_value percent_number(struct rp_trender *r, const struct spec *spec,
+                                      struct rp_value value) {
     char text[600];
     bool whole = strchr("diuxXo", spec->type) != NULL;
-    if (value.type == RP_TV_UNDEFINED && !strchr("xXo", spec->type))
-        return rp_tv_fail_undefined(r, value);
-    if (!rp_tv_is_number(value) || (strchr("xXo", spec->type) && value.type == RP_TV_FLOAT))
+    if (value.type == RP_VALUE_UNDEFINED && !strchr("xXo", spec->type))
+        return rp_value_fail_undefined(r, value);
+    if (!rp_value_is_number(value) || (strchr("xXo", spec->type) && value.type == RP_VALUE_FLOAT))
         return whole ? rp_render_fail(r, "TypeError",
                                       strchr("xXo", spec->type)
                                           ? "%%%c format: an integer is required, not %s"
                                           : "%%%c format: a real number is required, not %s",
-                                      spec->type, rp_tv_type_name(value))
+                                      spec->type, rp_value_type_name(value))
                      : rp_render_fail(r, "TypeError", "must be real number, not %s",
-                                      rp_tv_type_name(value));
+                                      rp_value_type_name(value));
     if (!whole) {
-        format_float(text, sizeof text, spec, rp_tv_number(value));
-    } else if (value.type == RP_TV_FLOAT) {
+        format_float(text, sizeof text, spec, rp_value_number(value));
+    } else if (value.type == RP_VALUE_FLOAT) {
         if (!(fabs(value.u.f) < 9e18))
             return rp_render_fail(r, "OverflowError", "cannot convert float to integer");
         format_integer(text, sizeof text, spec, (int64_t)value.u.f);
     } else {
-        format_integer(text, sizeof text, spec, rp_tv_integer(value));
+        format_integer(text, sizeof text, spec, rp_value_integer(value));
     }
     return put_padded(r, own_text(r, text, value.input), spec, true);
 }
 
-static struct rp_tv percent_one(struct percent *p, const struct spec *spec, struct rp_tv value) {
+static struct rp_value percent_one(struct percent *p, const struct spec *spec,
+                                   struct rp_value value) {
     struct rp_trender *r = p->r;
     if (spec->type == 's' || spec->type == 'r') {
-        struct rp_tv text = spec->type == 's' ? rp_tv_text(r, value) : rp_tv_repr_string(r, value);
+        struct rp_value text =
+            spec->type == 's' ? rp_value_text(r, value) : rp_value_repr_string(r, value);
         return r->failed ? text : put_padded(r, cut(text, spec->precision), spec, false);
     }
     if (spec->type == 'c') {
-        if (value.type == RP_TV_STRING && rp_tstr_count(value) == 1)
+        if (value.type == RP_VALUE_STRING && rp_tstr_count(value) == 1)
             return put_padded(r, value, spec, false);
         return rp_render_fail(r, "TypeError", "%%c requires int or char");
     }
@@ -202,26 +205,27 @@ static struct rp_tv percent_one(struct percent *p, const struct spec *spec, stru
                           spec->type, (unsigned char)spec->type, p->at - 1);
 }
 
-static struct rp_tv mapped_argument(struct percent *p) {
-    const struct rp_tv f = p->format;
+static struct rp_value mapped_argument(struct percent *p) {
+    const struct rp_value f = p->format;
     size_t begin = ++p->at;
-    if (p->args.type != RP_TV_DICT)
+    if (p->args.type != RP_VALUE_DICT)
         return rp_render_fail(p->r, "TypeError", "format requires a mapping");
     while (p->at < f.len && f.u.s[p->at] != ')')
         p->at++;
     if (p->at >= f.len)
         return rp_render_fail(p->r, "ValueError", "incomplete format key");
-    struct rp_tv key = rp_tv_sub(f, begin, p->at - begin);
-    const struct rp_tv *value = rp_tdict_get(p->args.u.dict, key);
+    struct rp_value key = rp_value_sub(f, begin, p->at - begin);
+    const struct rp_value *value = rp_tdict_get(p->args.u.dict, key);
     p->at++;
     p->mapped = true;
     if (value)
         return *value;
-    struct rp_tv text = rp_tv_repr_string(p->r, key);
+    struct rp_value text = rp_value_repr_string(p->r, key);
     return rp_render_fail(p->r, "KeyError", "%.*s", (int)RP_MIN(text.len, 200u), text.u.s);
 }
 
-struct rp_tv rp_tstr_percent(struct rp_trender *r, struct rp_tv format, struct rp_tv args) {
+struct rp_value rp_tstr_percent(struct rp_trender *r, struct rp_value format,
+                                struct rp_value args) {
     struct percent p = {.r = r, .format = format, .args = args};
     struct rp_tbuf buf;
     struct spec spec;
@@ -238,28 +242,28 @@ struct rp_tv rp_tstr_percent(struct rp_trender *r, struct rp_tv format, struct r
             continue;
         }
         bool mapped = p.at < format.len && format.u.s[p.at] == '(';
-        struct rp_tv value = mapped ? mapped_argument(&p) : rp_tv_none();
+        struct rp_value value = mapped ? mapped_argument(&p) : rp_value_none();
         if (r->failed)
             break;
         parse_percent(&p, &spec);
         if (!mapped && spec.type)
             value = next_argument(&p);
-        struct rp_tv text = r->failed ? value : percent_one(&p, &spec, value);
+        struct rp_value text = r->failed ? value : percent_one(&p, &spec, value);
         if (r->failed || !rp_render_charge_bytes(r, text.len))
             break;
         rp_tbuf_string(&buf, text);
     }
-    bool left_over = args.type == RP_TV_TUPLE ? p.used < args.u.seq->count
-                                              : p.used == 0 && args.type != RP_TV_DICT;
-    if (!r->failed && left_over && args.type != RP_TV_LIST)
+    bool left_over = args.type == RP_VALUE_TUPLE ? p.used < args.u.seq->count
+                                                 : p.used == 0 && args.type != RP_VALUE_DICT;
+    if (!r->failed && left_over && args.type != RP_VALUE_LIST)
         return rp_render_fail(r, "TypeError",
                               "not all arguments converted during string formatting");
-    return r->failed ? rp_tv_none() : rp_tbuf_finish(&buf);
+    return r->failed ? rp_value_none() : rp_tbuf_finish(&buf);
 }
 
-/* ---- str.format --------------------------------------------------------------------------- */
+/* ---- str.format ----------------------------------------------------------------------- */
 
-static bool parse_spec(struct rp_trender *r, struct rp_tv s, struct spec *spec) {
+static bool parse_spec(struct rp_trender *r, struct rp_value s, struct spec *spec) {
     size_t at = 0, first = 0;
     const char *text = s.u.s;
     *spec = (struct spec){.precision = -1};
@@ -267,7 +271,7 @@ static bool parse_spec(struct rp_trender *r, struct rp_tv s, struct spec *spec) 
         (void)rp_tstr_char(s, 0, &first);
     char align = 0;
     if (first && first < s.len && strchr("<>^=", text[first])) {
-        spec->fill = rp_tv_sub(s, 0, first);
+        spec->fill = rp_value_sub(s, 0, first);
         align = text[first];
         at = first + 1;
     } else if (s.len && strchr("<>^=", text[0])) {
@@ -301,49 +305,50 @@ static bool parse_spec(struct rp_trender *r, struct rp_tv s, struct spec *spec) 
     return !r->failed;
 }
 
-static struct rp_tv format_value(struct rp_trender *r, struct rp_tv value, struct rp_tv s) {
+static struct rp_value format_value(struct rp_trender *r, struct rp_value value,
+                                    struct rp_value s) {
     struct spec spec;
     char text[600];
     bool aligned =
         memchr(s.u.s, '<', s.len) || memchr(s.u.s, '>', s.len) || memchr(s.u.s, '^', s.len);
     if (!parse_spec(r, s, &spec))
-        return rp_tv_none();
+        return rp_value_none();
     if (s.len == 0)
-        return rp_tv_text(r, value);
-    bool number = rp_tv_is_number(value) && !(value.type == RP_TV_BOOL && !spec.type);
+        return rp_value_text(r, value);
+    bool number = rp_value_is_number(value) && !(value.type == RP_VALUE_BOOL && !spec.type);
     if (!number && (!spec.type || spec.type == 's')) {
-        if (value.type != RP_TV_STRING && value.type != RP_TV_BOOL)
+        if (value.type != RP_VALUE_STRING && value.type != RP_VALUE_BOOL)
             return rp_render_fail(r, "TypeError",
                                   "unsupported format string passed to %s.__format__",
-                                  rp_tv_type_name(value));
+                                  rp_value_type_name(value));
         spec.left = spec.left || !aligned;
-        return put_padded(r, cut(rp_tv_text(r, value), spec.precision), &spec, false);
+        return put_padded(r, cut(rp_value_text(r, value), spec.precision), &spec, false);
     }
-    bool whole = rp_tv_is_integer(value) && (!spec.type || strchr("dxXob", spec.type));
+    bool whole = rp_value_is_integer(value) && (!spec.type || strchr("dxXob", spec.type));
     if (whole) {
-        format_integer(text, sizeof text, &spec, rp_tv_integer(value));
+        format_integer(text, sizeof text, &spec, rp_value_integer(value));
     } else if (number && (!spec.type || strchr("eEfFgG%", spec.type))) {
         if (!spec.type && spec.precision < 0)
-            (void)rp_tfloat_repr(rp_tv_number(value), text);
+            (void)rp_tfloat_repr(rp_value_number(value), text);
         else {
             spec.type = spec.type ? spec.type : 'g';
-            format_float(text, sizeof text, &spec, rp_tv_number(value));
+            format_float(text, sizeof text, &spec, rp_value_number(value));
         }
     } else {
         return rp_render_fail(r, "ValueError", "Unknown format code '%c' for object of type '%s'",
-                              spec.type, rp_tv_type_name(value));
+                              spec.type, rp_value_type_name(value));
     }
     return put_padded(r, own_text(r, text, value.input), &spec, true);
 }
 
 /* "0.name[key]" of a replacement field. */
-static struct rp_tv format_field(struct rp_trender *r, struct rp_tv field,
-                                 const struct rp_tcall *call, size_t *automatic) {
+static struct rp_value format_field(struct rp_trender *r, struct rp_value field,
+                                    const struct rp_tcall *call, size_t *automatic) {
     size_t at = 0;
-    struct rp_tv value = rp_tv_none();
+    struct rp_value value = rp_value_none();
     while (at < field.len && field.u.s[at] != '.' && field.u.s[at] != '[')
         at++;
-    struct rp_tv name = rp_tv_sub(field, 0, at);
+    struct rp_value name = rp_value_sub(field, 0, at);
     size_t digits = 0, index = 0;
     if (name.len == 0)
         index = (*automatic)++;
@@ -357,7 +362,7 @@ static struct rp_tv format_field(struct rp_trender *r, struct rp_tv field,
         value = call->args[index];
     } else {
         size_t k = 0;
-        while (k < call->keyword_count && !rp_tv_equal(r, call->names[k], name))
+        while (k < call->keyword_count && !rp_value_equal(r, call->names[k], name))
             k++;
         if (k == call->keyword_count)
             return rp_render_fail(r, "KeyError", "'%.*s'", (int)RP_MIN(name.len, 100u), name.u.s);
@@ -369,20 +374,20 @@ static struct rp_tv format_field(struct rp_trender *r, struct rp_tv field,
         while (at < field.len &&
                (dot ? field.u.s[at] != '.' && field.u.s[at] != '[' : field.u.s[at] != ']'))
             at++;
-        struct rp_tv part = rp_tv_sub(field, begin, at - begin);
+        struct rp_value part = rp_value_sub(field, begin, at - begin);
         at += !dot;
         digits = 0;
         int64_t number = read_number(part, &digits);
         if (dot)
-            value = rp_tv_getattr(r, value, part);
+            value = rp_value_getattr(r, value, part);
         else
-            value =
-                rp_tv_getitem(r, value, digits && digits == part.len ? rp_tv_int(number) : part);
+            value = rp_value_getitem(r, value,
+                                     digits && digits == part.len ? rp_value_int(number) : part);
     }
     return value;
 }
 
-static size_t field_end(struct rp_tv format, size_t at) {
+static size_t field_end(struct rp_value format, size_t at) {
     size_t depth = 1;
     while (at < format.len) {
         if (format.u.s[at] == '{')
@@ -394,20 +399,21 @@ static size_t field_end(struct rp_tv format, size_t at) {
     return at;
 }
 
-static struct rp_tv format_one(struct rp_trender *r, struct rp_tv inside,
-                               const struct rp_tcall *call, size_t *automatic) {
+static struct rp_value format_one(struct rp_trender *r, struct rp_value inside,
+                                  const struct rp_tcall *call, size_t *automatic) {
     const char *colon = memchr(inside.u.s, ':', inside.len);
     size_t end = colon ? (size_t)(colon - inside.u.s) : inside.len;
-    struct rp_tv spec = rp_tv_sub(inside, colon ? end + 1 : end, colon ? inside.len - end - 1 : 0);
+    struct rp_value spec =
+        rp_value_sub(inside, colon ? end + 1 : end, colon ? inside.len - end - 1 : 0);
     const char *bang = memchr(inside.u.s, '!', end);
     size_t name_end = bang ? (size_t)(bang - inside.u.s) : end;
-    struct rp_tv value = format_field(r, rp_tv_sub(inside, 0, name_end), call, automatic);
+    struct rp_value value = format_field(r, rp_value_sub(inside, 0, name_end), call, automatic);
     if (r->failed)
         return value;
     if (bang && name_end + 2 == end && inside.u.s[name_end + 1] == 'r')
-        value = rp_tv_repr_string(r, value);
+        value = rp_value_repr_string(r, value);
     else if (bang && name_end + 2 == end && inside.u.s[name_end + 1] == 's')
-        value = rp_tv_text(r, value);
+        value = rp_value_text(r, value);
     else if (bang)
         return rp_render_fail(r, "ValueError", "unknown conversion specifier");
     if (memchr(spec.u.s, '{', spec.len))
@@ -415,8 +421,8 @@ static struct rp_tv format_one(struct rp_trender *r, struct rp_tv inside,
     return r->failed ? value : format_value(r, value, spec);
 }
 
-struct rp_tv rp_tstr_format(struct rp_trender *r, struct rp_tv format,
-                            const struct rp_tcall *call) {
+struct rp_value rp_tstr_format(struct rp_trender *r, struct rp_value format,
+                               const struct rp_tcall *call) {
     struct rp_tbuf buf;
     size_t at = 0, automatic = 0;
     rp_tbuf_init(&buf, &r->mem);
@@ -439,18 +445,18 @@ struct rp_tv rp_tstr_format(struct rp_trender *r, struct rp_tv format,
                                       ? "Single '}' encountered in format string"
                                   : at >= format.len ? "Single '{' encountered in format string"
                                                      : "expected '}' before end of string");
-        struct rp_tv text = format_one(r, rp_tv_sub(format, at, end - at), call, &automatic);
+        struct rp_value text = format_one(r, rp_value_sub(format, at, end - at), call, &automatic);
         if (r->failed || !rp_render_charge_bytes(r, text.len))
             break;
         rp_tbuf_string(&buf, text);
         at = end + 1;
     }
-    return r->failed ? rp_tv_none() : rp_tbuf_finish(&buf);
+    return r->failed ? rp_value_none() : rp_tbuf_finish(&buf);
 }
 
-/* ---- strftime ----------------------------------------------------------------------------- */
+/* ---- strftime ------------------------------------------------------------------------- */
 
-struct rp_tv rp_tstr_strftime(struct rp_trender *r, struct rp_tv format) {
+struct rp_value rp_tstr_strftime(struct rp_trender *r, struct rp_value format) {
     time_t now = (time_t)r->limits.now_s;
     struct tm parts;
     char one[4], text[128];
@@ -477,7 +483,7 @@ struct rp_tv rp_tstr_strftime(struct rp_trender *r, struct rp_tv format) {
 #pragma GCC diagnostic ignored "-Wformat-nonliteral"
             n = strftime(text, sizeof text, one, &parts);
 #pragma GCC diagnostic pop
-            rp_tbuf_bytes(&buf, text, n, rp_tv_mark(format, at));
+            rp_tbuf_bytes(&buf, text, n, rp_value_mark(format, at));
         }
     }
     return rp_tbuf_finish(&buf);

@@ -1,4 +1,5 @@
-/* Template text to tokens, with jinja2's rules for white space: trim_blocks, lstrip_blocks, the signs
+/* Template text to tokens, with jinja2's rules for white space: trim_blocks, lstrip_blocks, the
+ * signs
  * - and +, one newline at the end dropped. */
 #include "base/utf8.h"
 #include "text/template/template_internal.h"
@@ -19,7 +20,7 @@ struct lexer {
     size_t closer_count, closer_capacity;
 };
 
-static void put(struct lexer *l, enum rp_ttoken_type type, int32_t line, struct rp_tv value) {
+static void put(struct lexer *l, enum rp_ttoken_type type, int32_t line, struct rp_value value) {
     struct rp_tcompile *c = l->c;
     struct rp_ttoken *tokens = rp_tmem_grow(c->mem, c->tokens, c->token_count, &c->token_capacity,
                                             c->token_count + 1, sizeof *tokens);
@@ -33,7 +34,7 @@ static void put(struct lexer *l, enum rp_ttoken_type type, int32_t line, struct 
 }
 
 static void complain(struct lexer *l, const char *message) {
-    put(l, RP_TT_ERROR, l->line, rp_tv_cstr(message));
+    put(l, RP_TT_ERROR, l->line, rp_value_cstr(message));
 }
 
 static size_t space_at(const struct lexer *l, size_t at) {
@@ -94,7 +95,7 @@ static void put_data(struct lexer *l, size_t begin, size_t end, char sign, bool 
             stop = line;
     }
     if (stop > begin)
-        put(l, RP_TT_DATA, l->line, rp_tv_str(l->text + begin, stop - begin, false));
+        put(l, RP_TT_DATA, l->line, rp_value_str(l->text + begin, stop - begin, false));
 }
 
 /* The end of a tag at `at`: "-%}" and spaces, "+%}", "%}" and a newline; 0 when there is none. */
@@ -244,14 +245,14 @@ static bool lex_number(struct lexer *l) {
     }
     errno = 0;
     if (is_float) {
-        put(l, RP_TT_FLOAT, l->line, rp_tv_float(strtod(number, NULL)));
+        put(l, RP_TT_FLOAT, l->line, rp_value_float(strtod(number, NULL)));
     } else {
         long long value = strtoll(base == 10 ? number : number + 2, NULL, base);
         if (errno == ERANGE) {
             complain(l, "integers of more than 64 bits are not supported");
             return false;
         }
-        put(l, RP_TT_INTEGER, l->line, rp_tv_int(value));
+        put(l, RP_TT_INTEGER, l->line, rp_value_int(value));
     }
     l->at = end;
     return true;
@@ -277,7 +278,7 @@ static void put_code(struct rp_tbuf *buf, uint32_t code) {
     rp_tbuf_bytes(buf, bytes, (size_t)rp_utf8_encode(code, bytes), false);
 }
 
-/* Python's unicode-escape behind a backslash: bytes used, 0 on an error. */
+/* Python's unicode-escape after a backslash: bytes used, 0 on an error. */
 static size_t unescape_one(struct lexer *l, struct rp_tbuf *buf, const char *s, size_t len) {
     static const char from[] = "\\'\"abfnrtv", to[] = "\\'\"\a\b\f\n\r\t\v";
     const char *simple = memchr(from, s[0], sizeof from - 1);
@@ -337,7 +338,7 @@ static bool lex_string(struct lexer *l) {
         if (used == 0)
             return true; /* complained */
         i = stop + 1 + (used == SIZE_MAX ? 0 : used);
-        if (used == SIZE_MAX) { /* the character behind is plain, be it of several bytes */
+        if (used == SIZE_MAX) { /* the character after is plain, be it of several bytes */
             rp_tbuf_bytes(&buf, l->text + i, 1, false);
             i++;
         }
@@ -361,7 +362,7 @@ static bool lex_name(struct lexer *l) {
         return false;
     if (first >= 0x80 && utf8proc_category((utf8proc_int32_t)first) > UTF8PROC_CATEGORY_LO)
         complain(l, "Invalid character in identifier");
-    put(l, RP_TT_NAME, l->line, rp_tv_str(l->text + l->at, end - l->at, false));
+    put(l, RP_TT_NAME, l->line, rp_value_str(l->text + l->at, end - l->at, false));
     l->at = end;
     return true;
 }
@@ -412,7 +413,7 @@ static bool lex_operator(struct lexer *l) {
             continue;
         if (!balance(l, l->text[l->at]))
             return true;
-        put(l, operators[i].type, l->line, rp_tv_cstr(operators[i].text));
+        put(l, operators[i].type, l->line, rp_value_cstr(operators[i].text));
         l->at += strlen(operators[i].text);
         return true;
     }
@@ -422,7 +423,7 @@ static bool lex_operator(struct lexer *l) {
 static void unexpected_char(struct lexer *l) {
     char message[64];
     const char *c = l->text + l->at;
-    size_t index = rp_tstr_count(rp_tv_str(l->text, l->at, false));
+    size_t index = rp_tstr_count(rp_value_str(l->text, l->at, false));
     int n = rp_utf8_decode(c, l->len - l->at, NULL);
     const char *quote = *c == '\'' ? "\"" : "'";
     int printed = snprintf(message, sizeof message, "unexpected char %s%s%.*s%s at %zu", quote,
@@ -439,7 +440,7 @@ static void lex_tag(struct lexer *l, bool block) {
     while (!l->stopped && l->at < l->len) {
         size_t end = l->closer_count ? 0 : tag_end(l, l->at, block ? "%}" : "}}", block, block);
         if (end) {
-            put(l, block ? RP_TT_BLOCK_END : RP_TT_VARIABLE_END, l->line, rp_tv_none());
+            put(l, block ? RP_TT_BLOCK_END : RP_TT_VARIABLE_END, l->line, rp_value_none());
             advance(l, end);
             return;
         }
@@ -469,7 +470,7 @@ static void lex_root(struct lexer *l) {
                  (l->text[at + 1] == '%' || l->text[at + 1] == '{' || l->text[at + 1] == '#')))
             at++;
         if (at == l->len) {
-            put(l, RP_TT_DATA, l->line, rp_tv_str(l->text + l->at, at - l->at, false));
+            put(l, RP_TT_DATA, l->line, rp_value_str(l->text + l->at, at - l->at, false));
             l->at = at;
             return;
         }
@@ -483,7 +484,8 @@ static void lex_root(struct lexer *l) {
         } else if (kind == '#') {
             lex_comment(l);
         } else {
-            put(l, kind == '%' ? RP_TT_BLOCK_BEGIN : RP_TT_VARIABLE_BEGIN, l->line, rp_tv_none());
+            put(l, kind == '%' ? RP_TT_BLOCK_BEGIN : RP_TT_VARIABLE_BEGIN, l->line,
+                rp_value_none());
             lex_tag(l, kind == '%');
         }
     }
@@ -506,6 +508,6 @@ bool rp_template_lex(struct rp_tcompile *c, const char *source, size_t len) {
     l.len = n;
     lex_root(&l);
     l.stopped = false;
-    put(&l, RP_TT_EOF, c->token_count ? c->tokens[c->token_count - 1].line : 1, rp_tv_none());
+    put(&l, RP_TT_EOF, c->token_count ? c->tokens[c->token_count - 1].line : 1, rp_value_none());
     return !c->mem->failed;
 }

@@ -5,8 +5,8 @@
 #include <string.h>
 
 /* The next item that passes the test; false at the end. */
-static bool pull(struct rp_trender *r, struct rp_tloop *loop, struct rp_tv *out) {
-    const struct rp_tnode *node = loop->node;
+static bool pull(struct rp_trender *r, struct rp_tloop *loop, struct rp_value *out) {
+    const struct rp_template_node *node = loop->node;
     while (!r->failed && loop->next < loop->items->count) {
         *out = loop->items->items[loop->next++];
         if (!node->c || loop->filtered)
@@ -16,7 +16,7 @@ static bool pull(struct rp_trender *r, struct rp_tloop *loop, struct rp_tv *out)
             return false;
         int line = r->line;
         r->line = node->line;
-        struct rp_tv test = rp_tv_none();
+        struct rp_value test = rp_value_none();
         if (rp_render_assign(r, frame, node->a, *out)) {
             r->frame = frame;
             r->line = node->c->line;
@@ -26,7 +26,7 @@ static bool pull(struct rp_trender *r, struct rp_tloop *loop, struct rp_tv *out)
         if (r->failed)
             return false;
         r->line = line;
-        if (rp_tv_truth(test))
+        if (rp_value_truth(test))
             return true;
     }
     return false;
@@ -39,7 +39,7 @@ static bool peek(struct rp_trender *r, struct rp_tloop *loop) {
 }
 
 static bool advance(struct rp_trender *r, struct rp_tloop *loop) {
-    struct rp_tv item = rp_tv_none();
+    struct rp_value item = rp_value_none();
     if (loop->has_after)
         item = loop->after;
     else if (!pull(r, loop, &item))
@@ -55,8 +55,8 @@ static bool advance(struct rp_trender *r, struct rp_tloop *loop) {
 static int64_t length(struct rp_trender *r, struct rp_tloop *loop) {
     if (!loop->node->c)
         return (int64_t)loop->items->count;
-    struct rp_tv rest = rp_tseq_make(&r->mem, RP_TV_LIST, 0), item;
-    if (rest.type != RP_TV_LIST)
+    struct rp_value rest = rp_tseq_make(&r->mem, RP_VALUE_LIST, 0), item;
+    if (rest.type != RP_VALUE_LIST)
         return 0;
     if (!loop->filtered) {
         while (pull(r, loop, &item))
@@ -69,45 +69,46 @@ static int64_t length(struct rp_trender *r, struct rp_tloop *loop) {
     return loop->length;
 }
 
-static struct rp_tv method(struct rp_trender *r, struct rp_tloop *loop, int which) {
-    struct rp_tv *self = rp_tmem_alloc(&r->mem, sizeof *self);
+static struct rp_value method(struct rp_trender *r, struct rp_tloop *loop, int which) {
+    struct rp_value *self = rp_tmem_alloc(&r->mem, sizeof *self);
     if (!self)
-        return rp_tv_none();
-    *self = (struct rp_tv){.type = RP_TV_LOOP, .u.loop = loop};
-    return (struct rp_tv){.type = RP_TV_METHOD, .sub = (uint8_t)which, .u.self = self};
+        return rp_value_none();
+    *self = (struct rp_value){.type = RP_VALUE_LOOP, .u.loop = loop};
+    return (struct rp_value){.type = RP_VALUE_METHOD, .sub = (uint8_t)which, .u.self = self};
 }
 
-struct rp_tv rp_render_loop_attribute(struct rp_trender *r, struct rp_tloop *loop,
-                                      struct rp_tv name, bool *found) {
+struct rp_value rp_render_loop_attribute(struct rp_trender *r, struct rp_tloop *loop,
+                                         struct rp_value name, bool *found) {
     *found = true;
-    if (rp_tv_is(name, "index0"))
-        return rp_tv_int(loop->index0);
-    if (rp_tv_is(name, "index"))
-        return rp_tv_int(loop->index0 + 1);
-    if (rp_tv_is(name, "first"))
-        return rp_tv_bool(loop->index0 == 0);
-    if (rp_tv_is(name, "last"))
-        return rp_tv_bool(!peek(r, loop));
-    if (rp_tv_is(name, "length"))
-        return rp_tv_int(length(r, loop));
-    if (rp_tv_is(name, "revindex"))
-        return rp_tv_int(length(r, loop) - loop->index0);
-    if (rp_tv_is(name, "revindex0"))
-        return rp_tv_int(length(r, loop) - loop->index0 - 1);
-    if (rp_tv_is(name, "depth"))
-        return rp_tv_int(loop->depth0 + 1);
-    if (rp_tv_is(name, "depth0"))
-        return rp_tv_int(loop->depth0);
-    if (rp_tv_is(name, "previtem"))
-        return loop->index0 == 0 ? rp_tv_undefined(r, "there is no previous item") : loop->before;
-    if (rp_tv_is(name, "nextitem"))
-        return peek(r, loop) ? loop->after : rp_tv_undefined(r, "there is no next item");
-    if (rp_tv_is(name, "cycle"))
+    if (rp_value_is(name, "index0"))
+        return rp_value_int(loop->index0);
+    if (rp_value_is(name, "index"))
+        return rp_value_int(loop->index0 + 1);
+    if (rp_value_is(name, "first"))
+        return rp_value_bool(loop->index0 == 0);
+    if (rp_value_is(name, "last"))
+        return rp_value_bool(!peek(r, loop));
+    if (rp_value_is(name, "length"))
+        return rp_value_int(length(r, loop));
+    if (rp_value_is(name, "revindex"))
+        return rp_value_int(length(r, loop) - loop->index0);
+    if (rp_value_is(name, "revindex0"))
+        return rp_value_int(length(r, loop) - loop->index0 - 1);
+    if (rp_value_is(name, "depth"))
+        return rp_value_int(loop->depth0 + 1);
+    if (rp_value_is(name, "depth0"))
+        return rp_value_int(loop->depth0);
+    if (rp_value_is(name, "previtem"))
+        return loop->index0 == 0 ? rp_value_undefined(r, "there is no previous item")
+                                 : loop->before;
+    if (rp_value_is(name, "nextitem"))
+        return peek(r, loop) ? loop->after : rp_value_undefined(r, "there is no next item");
+    if (rp_value_is(name, "cycle"))
         return method(r, loop, RP_TM_CYCLE);
-    if (rp_tv_is(name, "changed"))
+    if (rp_value_is(name, "changed"))
         return method(r, loop, RP_TM_CHANGED);
     *found = false;
-    return rp_tv_none();
+    return rp_value_none();
 }
 
 /* A frame is used again for the next item unless a macro holds on to it. */
@@ -120,7 +121,7 @@ static struct rp_tframe *next_frame(struct rp_trender *r, struct rp_tframe *fram
 }
 
 static enum rp_tsignal run(struct rp_trender *r, struct rp_tloop *loop, bool *any) {
-    const struct rp_tnode *node = loop->node;
+    const struct rp_template_node *node = loop->node;
     struct rp_tframe *frame = NULL, *inner = r->frame;
     enum rp_tsignal signal = RP_TS_NEXT;
     while (signal != RP_TS_BREAK) {
@@ -131,7 +132,7 @@ static enum rp_tsignal run(struct rp_trender *r, struct rp_tloop *loop, bool *an
         if (!frame || !rp_render_assign(r, frame, node->a, loop->current))
             break;
         rp_render_set(r, frame, r->tmpl->sym_loop,
-                      (struct rp_tv){.type = RP_TV_LOOP, .u.loop = loop});
+                      (struct rp_value){.type = RP_VALUE_LOOP, .u.loop = loop});
         r->frame = frame;
         signal = rp_render_body(r, &node->list);
         r->frame = inner;
@@ -143,14 +144,14 @@ static enum rp_tsignal run(struct rp_trender *r, struct rp_tloop *loop, bool *an
     return RP_TS_NEXT;
 }
 
-static void loop_over(struct rp_trender *r, const struct rp_tnode *node, struct rp_tframe *outer,
-                      struct rp_tv iterable, int64_t depth0) {
+static void loop_over(struct rp_trender *r, const struct rp_template_node *node,
+                      struct rp_tframe *outer, struct rp_value iterable, int64_t depth0) {
     struct rp_tloop *loop = rp_tmem_alloc(&r->mem, sizeof *loop);
     bool any = false;
     if (!loop)
         return;
     *loop = (struct rp_tloop){.node = node, .outer = outer, .index0 = -1, .depth0 = depth0};
-    loop->items = rp_tv_iterate(r, iterable);
+    loop->items = rp_value_iterate(r, iterable);
     if (!loop->items)
         return;
     (void)run(r, loop, &any);
@@ -165,22 +166,23 @@ static void loop_over(struct rp_trender *r, const struct rp_tnode *node, struct 
     r->frame = inner;
 }
 
-enum rp_tsignal rp_render_for(struct rp_trender *r, const struct rp_tnode *node) {
+enum rp_tsignal rp_render_for(struct rp_trender *r, const struct rp_template_node *node) {
     r->line = node->line;
-    struct rp_tv iterable = rp_render_eval(r, node->b);
+    struct rp_value iterable = rp_render_eval(r, node->b);
     if (!r->failed)
         loop_over(r, node, r->frame, iterable, 0);
     return RP_TS_NEXT;
 }
 
-struct rp_tv rp_render_recurse(struct rp_trender *r, struct rp_tloop *loop, struct rp_tv iterable) {
+struct rp_value rp_render_recurse(struct rp_trender *r, struct rp_tloop *loop,
+                                  struct rp_value iterable) {
     struct rp_tbuf buf, *outer_out = r->out;
     int line = r->line;
     if (!loop->node->recursive)
         return rp_render_fail(
             r, "TypeError", "The loop must have the 'recursive' marker to be called recursively.");
     if (!rp_render_enter(r))
-        return rp_tv_none();
+        return rp_value_none();
     rp_tbuf_init(&buf, &r->mem);
     r->out = &buf;
     loop_over(r, loop->node, loop->outer, iterable, loop->depth0 + 1);
@@ -188,5 +190,5 @@ struct rp_tv rp_render_recurse(struct rp_trender *r, struct rp_tloop *loop, stru
     if (!r->failed)
         r->line = line;
     rp_render_leave(r);
-    return r->failed ? rp_tv_none() : rp_tbuf_finish(&buf);
+    return r->failed ? rp_value_none() : rp_tbuf_finish(&buf);
 }

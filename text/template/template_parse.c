@@ -22,7 +22,7 @@ static void list_ends(const char *const *ends, char *out, size_t size) {
 }
 
 /* Unknown tag, or (name NULL) the end of the template too early. */
-static void fail_tag(struct rp_tcompile *c, const struct rp_tv *name, int line) {
+static void fail_tag(struct rp_tcompile *c, const struct rp_value *name, int line) {
     char message[400], looking[120] = "";
     size_t n;
     bool expected = false;
@@ -33,7 +33,7 @@ static void fail_tag(struct rp_tcompile *c, const struct rp_tv *name, int line) 
         n = (size_t)snprintf(message, sizeof message, "Unexpected end of template.");
     for (int i = 0; name && i < c->end_count; i++)
         for (size_t k = 0; c->ends[i][k]; k++)
-            expected = expected || rp_tv_is(*name, c->ends[i][k]);
+            expected = expected || rp_value_is(*name, c->ends[i][k]);
     if (c->end_count) {
         list_ends(c->ends[c->end_count - 1], looking, sizeof looking);
         n += (size_t)snprintf(message + n, sizeof message - n,
@@ -49,7 +49,7 @@ static void fail_tag(struct rp_tcompile *c, const struct rp_tv *name, int line) 
     syntax_error(c, line, message);
 }
 
-static struct rp_tnode *parse_statement(struct rp_tcompile *c);
+static struct rp_template_node *parse_statement(struct rp_tcompile *c);
 
 static bool at_end(struct rp_tcompile *c, const char *const *ends) {
     for (size_t i = 0; ends && ends[i]; i++)
@@ -59,29 +59,32 @@ static bool at_end(struct rp_tcompile *c, const char *const *ends) {
 }
 
 /* Text and {{ }} up to the next statement, as one output. */
-static void flush_output(struct rp_tcompile *c, struct rp_tnodes *out, struct rp_tnode **output) {
+static void flush_output(struct rp_tcompile *c, struct rp_template_nodes *out,
+                         struct rp_template_node **output) {
     rp_template_add(c, out, *output);
     *output = NULL;
 }
 
-static void add_output(struct rp_tcompile *c, struct rp_tnode **output, struct rp_tnode *child) {
+static void add_output(struct rp_tcompile *c, struct rp_template_node **output,
+                       struct rp_template_node *child) {
     if (c->failed || !child)
         return;
     if (!*output)
-        *output = rp_template_node(c, RP_TN_OUTPUT, child->line);
+        *output = rp_template_node(c, RP_NODE_OUTPUT, child->line);
     if (*output)
         rp_template_add(c, &(*output)->list, child);
 }
 
 /* Up to one of the end tags, which becomes the current token. */
-static void subparse(struct rp_tcompile *c, const char *const *ends, struct rp_tnodes *out) {
-    struct rp_tnode *output = NULL;
+static void subparse(struct rp_tcompile *c, const char *const *ends,
+                     struct rp_template_nodes *out) {
+    struct rp_template_node *output = NULL;
     if (ends)
         c->ends[c->end_count++] = ends;
     while (!c->failed && !at(c, RP_TT_EOF)) {
         const struct rp_ttoken token = *rp_template_token(c);
         if (token.type == RP_TT_DATA) {
-            struct rp_tnode *text = rp_template_node(c, RP_TN_TEXT, token.line);
+            struct rp_template_node *text = rp_template_node(c, RP_NODE_TEXT, token.line);
             if (text)
                 text->value = token.value;
             add_output(c, &output, text);
@@ -107,7 +110,7 @@ static void subparse(struct rp_tcompile *c, const char *const *ends, struct rp_t
 }
 
 static void parse_body(struct rp_tcompile *c, const char *const *ends, bool drop,
-                       struct rp_tnodes *out) {
+                       struct rp_template_nodes *out) {
     if (at(c, RP_TT_COLON))
         (void)rp_template_next(c);
     if (!rp_template_expect(c, RP_TT_BLOCK_END))
@@ -117,22 +120,22 @@ static void parse_body(struct rp_tcompile *c, const char *const *ends, bool drop
         (void)rp_template_next(c);
 }
 
-static bool can_assign(struct rp_tcompile *c, const struct rp_tnode *node) {
+static bool can_assign(struct rp_tcompile *c, const struct rp_template_node *node) {
     static const char *const names[] = {
-        [RP_TN_CONST] = "const", [RP_TN_LIST] = "list", [RP_TN_DICT] = "dict"};
+        [RP_NODE_CONST] = "const", [RP_NODE_LIST] = "list", [RP_NODE_DICT] = "dict"};
     if (!node || c->failed)
         return false;
-    if (node->kind == RP_TN_TUPLE) {
+    if (node->kind == RP_NODE_TUPLE) {
         for (size_t i = 0; i < node->list.count; i++)
-            if (node->list.items[i]->kind != RP_TN_NAME &&
-                node->list.items[i]->kind != RP_TN_NSREF &&
-                node->list.items[i]->kind != RP_TN_TUPLE) {
+            if (node->list.items[i]->kind != RP_NODE_NAME &&
+                node->list.items[i]->kind != RP_NODE_NSREF &&
+                node->list.items[i]->kind != RP_NODE_TUPLE) {
                 syntax_error(c, node->line, "can't assign to 'tuple'");
                 return false;
             }
         return true;
     }
-    if (node->kind == RP_TN_NAME || node->kind == RP_TN_NSREF)
+    if (node->kind == RP_NODE_NAME || node->kind == RP_NODE_NSREF)
         return true;
     const char *name = node->kind < RP_ARRAY_COUNT(names) ? names[node->kind] : NULL;
     rp_template_fail(c, node->line, "TemplateSyntaxError", "can't assign to '%s'",
@@ -140,23 +143,23 @@ static bool can_assign(struct rp_tcompile *c, const struct rp_tnode *node) {
     return false;
 }
 
-static struct rp_tnode *parse_target(struct rp_tcompile *c, bool with_namespace) {
-    struct rp_tnode *node = rp_template_tuple(c, true, true, false, with_namespace);
+static struct rp_template_node *parse_target(struct rp_tcompile *c, bool with_namespace) {
+    struct rp_template_node *node = rp_template_tuple(c, true, true, false, with_namespace);
     return can_assign(c, node) ? node : NULL;
 }
 
 static int32_t parse_target_name(struct rp_tcompile *c) {
-    struct rp_tv name = rp_template_token(c)->value;
+    struct rp_value name = rp_template_token(c)->value;
     if (!rp_template_expect(c, RP_TT_NAME))
         return 0;
     return rp_template_symbol(c, name);
 }
 
-static struct rp_tnode *parse_set(struct rp_tcompile *c) {
+static struct rp_template_node *parse_set(struct rp_tcompile *c) {
     static const char *const ends[] = {"endset", NULL};
     int line = rp_template_next(c)->line;
-    struct rp_tnode *node = rp_template_node(c, RP_TN_SET, line);
-    struct rp_tnode *target = parse_target(c, true);
+    struct rp_template_node *node = rp_template_node(c, RP_NODE_SET, line);
+    struct rp_template_node *target = parse_target(c, true);
     if (c->failed || !node)
         return NULL;
     node->a = target;
@@ -165,30 +168,30 @@ static struct rp_tnode *parse_set(struct rp_tcompile *c) {
         node->b = rp_template_tuple(c, false, true, false, false);
         return node;
     }
-    node->kind = RP_TN_SET_BLOCK;
+    node->kind = RP_NODE_SET_BLOCK;
     node->b = rp_template_filter(c, NULL, false);
     parse_body(c, ends, true, &node->list);
     return node;
 }
 
 /* A loop over message.content, message['content'] or a variable of that name. */
-static bool is_content(const struct rp_tcompile *c, const struct rp_tnode *node) {
-    while (node && node->kind == RP_TN_FILTER)
+static bool is_content(const struct rp_tcompile *c, const struct rp_template_node *node) {
+    while (node && node->kind == RP_NODE_FILTER)
         node = node->a;
     if (!node)
         return false;
-    if (node->kind == RP_TN_NAME)
-        return rp_tv_is(c->tmpl->symbols[node->name], "content");
-    if (node->kind == RP_TN_GETATTR)
-        return rp_tv_is(node->value, "content");
-    return node->kind == RP_TN_GETITEM && node->b && node->b->kind == RP_TN_CONST &&
-           rp_tv_is(node->b->value, "content");
+    if (node->kind == RP_NODE_NAME)
+        return rp_value_is(c->tmpl->symbols[node->name], "content");
+    if (node->kind == RP_NODE_GETATTR)
+        return rp_value_is(node->value, "content");
+    return node->kind == RP_NODE_GETITEM && node->b && node->b->kind == RP_NODE_CONST &&
+           rp_value_is(node->b->value, "content");
 }
 
-static struct rp_tnode *parse_for(struct rp_tcompile *c) {
+static struct rp_template_node *parse_for(struct rp_tcompile *c) {
     static const char *const ends[] = {"endfor", "else", NULL}, *const last[] = {"endfor", NULL};
-    struct rp_tnode *node = rp_template_node(c, RP_TN_FOR, rp_template_next(c)->line);
-    struct rp_tnode *target = parse_target(c, false);
+    struct rp_template_node *node = rp_template_node(c, RP_NODE_FOR, rp_template_next(c)->line);
+    struct rp_template_node *target = parse_target(c, false);
     char text[80];
     if (c->failed || !node)
         return NULL;
@@ -220,11 +223,11 @@ static struct rp_tnode *parse_for(struct rp_tcompile *c) {
 }
 
 /* The branches are a chain over b; else is a branch without a test. */
-static struct rp_tnode *parse_if(struct rp_tcompile *c) {
+static struct rp_template_node *parse_if(struct rp_tcompile *c) {
     static const char *const ends[] = {"elif", "else", "endif", NULL}, *const last[] = {"endif",
                                                                                         NULL};
-    struct rp_tnode *first = rp_template_node(c, RP_TN_IF, rp_template_next(c)->line);
-    struct rp_tnode *node = first;
+    struct rp_template_node *first = rp_template_node(c, RP_NODE_IF, rp_template_next(c)->line);
+    struct rp_template_node *node = first;
     while (!c->failed && node) {
         node->a = rp_template_tuple(c, false, false, false, false);
         parse_body(c, ends, false, &node->list);
@@ -233,7 +236,7 @@ static struct rp_tnode *parse_if(struct rp_tcompile *c) {
         bool is_elif = rp_template_at_name(c, "elif"), is_else = rp_template_at_name(c, "else");
         (void)rp_template_next(c);
         if (is_elif || is_else)
-            node->b = rp_template_node(c, RP_TN_IF, rp_template_token(c)->line);
+            node->b = rp_template_node(c, RP_NODE_IF, rp_template_token(c)->line);
         node = node->b;
         if (!is_elif) {
             if (is_else && node)
@@ -245,13 +248,13 @@ static struct rp_tnode *parse_if(struct rp_tcompile *c) {
 }
 
 static void add_param(struct rp_tcompile *c, struct rp_tparams *params, int32_t name,
-                      struct rp_tnode *value) {
+                      struct rp_template_node *value) {
     size_t room = params->capacity;
     int32_t *names =
         rp_tmem_grow(c->mem, params->names, params->count, &room, params->count + 1, sizeof *names);
-    struct rp_tnode **defaults =
+    struct rp_template_node **defaults =
         rp_tmem_grow(c->mem, params->defaults, params->count, &params->capacity, params->count + 1,
-                     sizeof(struct rp_tnode *));
+                     sizeof(struct rp_template_node *));
     if (!names || !defaults)
         return;
     params->names = names;
@@ -264,7 +267,7 @@ static void parse_signature(struct rp_tcompile *c, struct rp_tparams *params) {
     bool has_default = false;
     (void)rp_template_expect(c, RP_TT_LPAREN);
     while (!c->failed && !at(c, RP_TT_RPAREN)) {
-        struct rp_tnode *value = NULL;
+        struct rp_template_node *value = NULL;
         if (params->count && !rp_template_expect(c, RP_TT_COMMA))
             return;
         int32_t name = parse_target_name(c);
@@ -281,7 +284,7 @@ static void parse_signature(struct rp_tcompile *c, struct rp_tparams *params) {
     (void)rp_template_expect(c, RP_TT_RPAREN);
 }
 
-static void parse_macro_body(struct rp_tcompile *c, struct rp_tnode *node,
+static void parse_macro_body(struct rp_tcompile *c, struct rp_template_node *node,
                              const char *const *ends) {
     if (c->failed)
         return;
@@ -293,9 +296,9 @@ static void parse_macro_body(struct rp_tcompile *c, struct rp_tnode *node,
     c->loops = loops;
 }
 
-static struct rp_tnode *parse_macro(struct rp_tcompile *c) {
+static struct rp_template_node *parse_macro(struct rp_tcompile *c) {
     static const char *const ends[] = {"endmacro", NULL};
-    struct rp_tnode *node = rp_template_node(c, RP_TN_MACRO, rp_template_next(c)->line);
+    struct rp_template_node *node = rp_template_node(c, RP_NODE_MACRO, rp_template_next(c)->line);
     int32_t name = parse_target_name(c);
     if (c->failed || !node || !(node->params = rp_tmem_alloc(c->mem, sizeof *node->params)))
         return NULL;
@@ -305,24 +308,26 @@ static struct rp_tnode *parse_macro(struct rp_tcompile *c) {
     return node;
 }
 
-static struct rp_tnode *parse_call_block(struct rp_tcompile *c) {
+static struct rp_template_node *parse_call_block(struct rp_tcompile *c) {
     static const char *const ends[] = {"endcall", NULL};
-    struct rp_tnode *node = rp_template_node(c, RP_TN_CALL_BLOCK, rp_template_next(c)->line);
+    struct rp_template_node *node =
+        rp_template_node(c, RP_NODE_CALL_BLOCK, rp_template_next(c)->line);
     if (c->failed || !node || !(node->params = rp_tmem_alloc(c->mem, sizeof *node->params)))
         return NULL;
     if (at(c, RP_TT_LPAREN))
         parse_signature(c, node->params);
     node->a = rp_template_expression(c, true);
-    if (node->a && node->a->kind != RP_TN_CALL)
+    if (node->a && node->a->kind != RP_NODE_CALL)
         syntax_error(c, node->line, "expected call");
     parse_macro_body(c, node, ends);
     return node;
 }
 
-static struct rp_tnode *parse_filter_block(struct rp_tcompile *c) {
+static struct rp_template_node *parse_filter_block(struct rp_tcompile *c) {
     static const char *const ends[] = {"endfilter", NULL};
-    struct rp_tnode *node = rp_template_node(c, RP_TN_FILTER_BLOCK, rp_template_next(c)->line);
-    struct rp_tnode *filter = rp_template_filter(c, NULL, true);
+    struct rp_template_node *node =
+        rp_template_node(c, RP_NODE_FILTER_BLOCK, rp_template_next(c)->line);
+    struct rp_template_node *filter = rp_template_filter(c, NULL, true);
     if (c->failed || !node)
         return NULL;
     node->b = filter;
@@ -330,16 +335,16 @@ static struct rp_tnode *parse_filter_block(struct rp_tcompile *c) {
     return node;
 }
 
-static struct rp_tnode *parse_with(struct rp_tcompile *c) {
+static struct rp_template_node *parse_with(struct rp_tcompile *c) {
     static const char *const ends[] = {"endwith", NULL};
-    struct rp_tnode *node = rp_template_node(c, RP_TN_WITH, rp_template_next(c)->line);
+    struct rp_template_node *node = rp_template_node(c, RP_NODE_WITH, rp_template_next(c)->line);
     while (!c->failed && node && !at(c, RP_TT_BLOCK_END)) {
         if (node->other.count && !rp_template_expect(c, RP_TT_COMMA))
             break;
-        struct rp_tnode *set = rp_template_node(c, RP_TN_SET, node->line);
-        struct rp_tnode *target = parse_target(c, false);
+        struct rp_template_node *set = rp_template_node(c, RP_NODE_SET, node->line);
+        struct rp_template_node *target = parse_target(c, false);
         (void)rp_template_expect(c, RP_TT_ASSIGN);
-        struct rp_tnode *value = c->failed ? NULL : rp_template_expression(c, true);
+        struct rp_template_node *value = c->failed ? NULL : rp_template_expression(c, true);
         if (c->failed || !set)
             break;
         set->a = target;
@@ -351,16 +356,16 @@ static struct rp_tnode *parse_with(struct rp_tcompile *c) {
     return node;
 }
 
-static struct rp_tnode *parse_generation(struct rp_tcompile *c) {
+static struct rp_template_node *parse_generation(struct rp_tcompile *c) {
     static const char *const ends[] = {"endgeneration", NULL};
-    struct rp_tnode *node = rp_template_node(c, RP_TN_SCOPE, rp_template_next(c)->line);
+    struct rp_template_node *node = rp_template_node(c, RP_NODE_SCOPE, rp_template_next(c)->line);
     if (node)
         parse_body(c, ends, true, &node->list);
     return node;
 }
 
-static struct rp_tnode *parse_print(struct rp_tcompile *c) {
-    struct rp_tnode *node = rp_template_node(c, RP_TN_OUTPUT, rp_template_next(c)->line);
+static struct rp_template_node *parse_print(struct rp_tcompile *c) {
+    struct rp_template_node *node = rp_template_node(c, RP_NODE_OUTPUT, rp_template_next(c)->line);
     while (!c->failed && node && !at(c, RP_TT_BLOCK_END)) {
         if (node->list.count && !rp_template_expect(c, RP_TT_COMMA))
             break;
@@ -369,19 +374,19 @@ static struct rp_tnode *parse_print(struct rp_tcompile *c) {
     return node;
 }
 
-static struct rp_tnode *parse_jump(struct rp_tcompile *c) {
+static struct rp_template_node *parse_jump(struct rp_tcompile *c) {
     const struct rp_ttoken token = *rp_template_next(c);
-    bool is_break = rp_tv_is(token.value, "break");
+    bool is_break = rp_value_is(token.value, "break");
     if (!c->loops && !c->assertion.kind) {
         c->assertion = (struct rp_chat_fault){.line = token.line, .kind = "SyntaxError"};
         snprintf(c->assertion.message, sizeof c->assertion.message, "%s",
                  is_break ? "'break' outside loop" : "'continue' not properly in loop");
     }
-    return rp_template_node(c, is_break ? RP_TN_BREAK : RP_TN_CONTINUE, token.line);
+    return rp_template_node(c, is_break ? RP_NODE_BREAK : RP_NODE_CONTINUE, token.line);
 }
 
 /* What needs other templates has nothing to load them from. */
-static struct rp_tnode *parse_refused(struct rp_tcompile *c) {
+static struct rp_template_node *parse_refused(struct rp_tcompile *c) {
     const struct rp_ttoken *token = rp_template_token(c);
     c->unsupported = true;
     rp_template_fail(c, token->line, "TemplateSyntaxError", "the tag '%.*s' is not supported",
@@ -391,7 +396,7 @@ static struct rp_tnode *parse_refused(struct rp_tcompile *c) {
 
 static const struct statement {
     const char *name;
-    struct rp_tnode *(*parse)(struct rp_tcompile *c);
+    struct rp_template_node *(*parse)(struct rp_tcompile *c);
 } statements[] = {{"set", parse_set},           {"if", parse_if},
                   {"for", parse_for},           {"macro", parse_macro},
                   {"call", parse_call_block},   {"filter", parse_filter_block},
@@ -402,9 +407,9 @@ static const struct statement {
                   {"import", parse_refused},    {"from", parse_refused},
                   {"autoescape", parse_refused}};
 
-static struct rp_tnode *parse_statement(struct rp_tcompile *c) {
+static struct rp_template_node *parse_statement(struct rp_tcompile *c) {
     const struct rp_ttoken token = *rp_template_token(c);
-    struct rp_tnode *node = NULL;
+    struct rp_template_node *node = NULL;
     if (c->failed)
         return NULL;
     if (token.type != RP_TT_NAME) {
@@ -414,7 +419,7 @@ static struct rp_tnode *parse_statement(struct rp_tcompile *c) {
     if (!rp_template_enter(c))
         return NULL;
     for (size_t i = 0; i < RP_ARRAY_COUNT(statements); i++) {
-        if (!rp_tv_is(token.value, statements[i].name))
+        if (!rp_value_is(token.value, statements[i].name))
             continue;
         c->tags[c->tag_count++] = statements[i].name;
         node = statements[i].parse(c);
@@ -429,13 +434,13 @@ static struct rp_tnode *parse_statement(struct rp_tcompile *c) {
 
 static bool prepare(struct rp_tcompile *c) {
     struct rp_chat_template *t = c->tmpl;
-    t->symbol_map = rp_tdict_make(c->mem, RP_TV_DICT);
-    if (t->symbol_map.type != RP_TV_DICT)
+    t->symbol_map = rp_tdict_make(c->mem, RP_VALUE_DICT);
+    if (t->symbol_map.type != RP_VALUE_DICT)
         return false;
-    t->sym_loop = rp_template_symbol(c, rp_tv_cstr("loop"));
-    t->sym_caller = rp_template_symbol(c, rp_tv_cstr("caller"));
-    t->sym_kwargs = rp_template_symbol(c, rp_tv_cstr("kwargs"));
-    t->sym_varargs = rp_template_symbol(c, rp_tv_cstr("varargs"));
+    t->sym_loop = rp_template_symbol(c, rp_value_cstr("loop"));
+    t->sym_caller = rp_template_symbol(c, rp_value_cstr("caller"));
+    t->sym_kwargs = rp_template_symbol(c, rp_value_cstr("kwargs"));
+    t->sym_varargs = rp_template_symbol(c, rp_value_cstr("varargs"));
     return !c->mem->failed;
 }
 

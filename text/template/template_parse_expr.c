@@ -13,8 +13,9 @@ bool rp_template_enter(struct rp_tcompile *c) {
     return !c->failed;
 }
 
-struct rp_tnode *rp_template_node(struct rp_tcompile *c, enum rp_tnode_kind kind, int line) {
-    struct rp_tnode *node = rp_tmem_alloc(c->mem, sizeof *node);
+struct rp_template_node *rp_template_node(struct rp_tcompile *c, enum rp_template_node_kind kind,
+                                          int line) {
+    struct rp_template_node *node = rp_tmem_alloc(c->mem, sizeof *node);
     if (!node) {
         rp_template_fail(c, 0, "MemoryError", "out of memory");
         return NULL;
@@ -25,7 +26,8 @@ struct rp_tnode *rp_template_node(struct rp_tcompile *c, enum rp_tnode_kind kind
     return node;
 }
 
-static void deepen(struct rp_tcompile *c, struct rp_tnode *node, const struct rp_tnode *child) {
+static void deepen(struct rp_tcompile *c, struct rp_template_node *node,
+                   const struct rp_template_node *child) {
     if (!child)
         return;
     node->depth = (uint16_t)RP_MAX(node->depth, child->depth + 1);
@@ -35,9 +37,10 @@ static void deepen(struct rp_tcompile *c, struct rp_tnode *node, const struct rp
 }
 
 /* A node over up to three children; NULL once something failed. */
-struct rp_tnode *rp_template_over(struct rp_tcompile *c, enum rp_tnode_kind kind, int line,
-                                  struct rp_tnode *a, struct rp_tnode *b) {
-    struct rp_tnode *node = c->failed ? NULL : rp_template_node(c, kind, line);
+struct rp_template_node *rp_template_over(struct rp_tcompile *c, enum rp_template_node_kind kind,
+                                          int line, struct rp_template_node *a,
+                                          struct rp_template_node *b) {
+    struct rp_template_node *node = c->failed ? NULL : rp_template_node(c, kind, line);
     if (!node)
         return NULL;
     node->a = a;
@@ -47,18 +50,20 @@ struct rp_tnode *rp_template_over(struct rp_tcompile *c, enum rp_tnode_kind kind
     return c->failed ? NULL : node;
 }
 
-void rp_template_third(struct rp_tcompile *c, struct rp_tnode *node, struct rp_tnode *child) {
+void rp_template_third(struct rp_tcompile *c, struct rp_template_node *node,
+                       struct rp_template_node *child) {
     if (c->failed || !node || !child)
         return;
     node->c = child;
     deepen(c, node, child);
 }
 
-void rp_template_add(struct rp_tcompile *c, struct rp_tnodes *nodes, struct rp_tnode *node) {
+void rp_template_add(struct rp_tcompile *c, struct rp_template_nodes *nodes,
+                     struct rp_template_node *node) {
     if (c->failed || !node)
         return;
-    struct rp_tnode **items = rp_tmem_grow(c->mem, nodes->items, nodes->count, &nodes->capacity,
-                                           nodes->count + 1, sizeof *items);
+    struct rp_template_node **items = rp_tmem_grow(
+        c->mem, nodes->items, nodes->count, &nodes->capacity, nodes->count + 1, sizeof *items);
     if (!items) {
         rp_template_fail(c, 0, "MemoryError", "out of memory");
         return;
@@ -67,27 +72,29 @@ void rp_template_add(struct rp_tcompile *c, struct rp_tnodes *nodes, struct rp_t
     nodes->items[nodes->count++] = node;
 }
 
-void rp_template_child(struct rp_tcompile *c, struct rp_tnode *node, struct rp_tnode *child) {
+void rp_template_child(struct rp_tcompile *c, struct rp_template_node *node,
+                       struct rp_template_node *child) {
     if (c->failed || !node || !child)
         return;
     deepen(c, node, child);
     rp_template_add(c, &node->list, child);
 }
 
-int32_t rp_template_symbol(struct rp_tcompile *c, struct rp_tv name) {
+int32_t rp_template_symbol(struct rp_tcompile *c, struct rp_value name) {
     struct rp_chat_template *t = c->tmpl;
-    const struct rp_tv *found = rp_tdict_get(t->symbol_map.u.dict, name);
+    const struct rp_value *found = rp_tdict_get(t->symbol_map.u.dict, name);
     if (found)
         return (int32_t)found->u.i;
-    struct rp_tv *symbols = rp_tmem_grow(c->mem, t->symbols, t->symbol_count, &t->symbol_capacity,
-                                         t->symbol_count + 1, sizeof *symbols);
+    struct rp_value *symbols =
+        rp_tmem_grow(c->mem, t->symbols, t->symbol_count, &t->symbol_capacity, t->symbol_count + 1,
+                     sizeof *symbols);
     if (!symbols) {
         rp_template_fail(c, 0, "MemoryError", "out of memory");
         return 0;
     }
     t->symbols = symbols;
     symbols[t->symbol_count] = name;
-    rp_tdict_put(c->mem, t->symbol_map.u.dict, name, rp_tv_int((int64_t)t->symbol_count));
+    rp_tdict_put(c->mem, t->symbol_map.u.dict, name, rp_value_int((int64_t)t->symbol_count));
     return (int32_t)t->symbol_count++;
 }
 
@@ -95,10 +102,10 @@ static bool at(struct rp_tcompile *c, enum rp_ttoken_type type) {
     return rp_template_token(c)->type == type;
 }
 
-/* ---- Expressions -------------------------------------------------------------------------- */
+/* ---- Expressions ---------------------------------------------------------------------- */
 
-static struct rp_tnode *parse_list(struct rp_tcompile *c) {
-    struct rp_tnode *node = rp_template_node(c, RP_TN_LIST, rp_template_next(c)->line);
+static struct rp_template_node *parse_list(struct rp_tcompile *c) {
+    struct rp_template_node *node = rp_template_node(c, RP_NODE_LIST, rp_template_next(c)->line);
     while (!c->failed && !at(c, RP_TT_RBRACKET)) {
         if (node->list.count && !rp_template_expect(c, RP_TT_COMMA))
             break;
@@ -110,8 +117,8 @@ static struct rp_tnode *parse_list(struct rp_tcompile *c) {
     return node;
 }
 
-static struct rp_tnode *parse_dict(struct rp_tcompile *c) {
-    struct rp_tnode *node = rp_template_node(c, RP_TN_DICT, rp_template_next(c)->line);
+static struct rp_template_node *parse_dict(struct rp_tcompile *c) {
+    struct rp_template_node *node = rp_template_node(c, RP_NODE_DICT, rp_template_next(c)->line);
     while (!c->failed && !at(c, RP_TT_RBRACE)) {
         if (node->list.count && !rp_template_expect(c, RP_TT_COMMA))
             break;
@@ -125,14 +132,14 @@ static struct rp_tnode *parse_dict(struct rp_tcompile *c) {
     return node;
 }
 
-static struct rp_tnode *constant(struct rp_tcompile *c, struct rp_tv value, int line) {
-    struct rp_tnode *node = rp_template_node(c, RP_TN_CONST, line);
+static struct rp_template_node *constant(struct rp_tcompile *c, struct rp_value value, int line) {
+    struct rp_template_node *node = rp_template_node(c, RP_NODE_CONST, line);
     if (node)
         node->value = value;
     return node;
 }
 
-/* What a macro's body asks for decides what its calls may bring. */
+/* What a macro's body requests decides what its calls may bring. */
 static void note_name(struct rp_tcompile *c, int32_t name) {
     const struct rp_chat_template *t = c->tmpl;
     for (int i = 0; i < c->macro_count; i++) {
@@ -143,17 +150,18 @@ static void note_name(struct rp_tcompile *c, int32_t name) {
     }
 }
 
-static struct rp_tnode *parse_name(struct rp_tcompile *c, bool with_namespace) {
+static struct rp_template_node *parse_name(struct rp_tcompile *c, bool with_namespace) {
     const struct rp_ttoken token = *rp_template_next(c);
-    const struct rp_tv v = token.value;
-    if (rp_tv_is(v, "true") || rp_tv_is(v, "True"))
-        return constant(c, rp_tv_bool(true), token.line);
-    if (rp_tv_is(v, "false") || rp_tv_is(v, "False"))
-        return constant(c, rp_tv_bool(false), token.line);
-    if (rp_tv_is(v, "none") || rp_tv_is(v, "None"))
-        return constant(c, rp_tv_none(), token.line);
+    const struct rp_value v = token.value;
+    if (rp_value_is(v, "true") || rp_value_is(v, "True"))
+        return constant(c, rp_value_bool(true), token.line);
+    if (rp_value_is(v, "false") || rp_value_is(v, "False"))
+        return constant(c, rp_value_bool(false), token.line);
+    if (rp_value_is(v, "none") || rp_value_is(v, "None"))
+        return constant(c, rp_value_none(), token.line);
     bool reference = with_namespace && at(c, RP_TT_DOT);
-    struct rp_tnode *node = rp_template_node(c, reference ? RP_TN_NSREF : RP_TN_NAME, token.line);
+    struct rp_template_node *node =
+        rp_template_node(c, reference ? RP_NODE_NSREF : RP_NODE_NAME, token.line);
     if (!node)
         return NULL;
     node->name = rp_template_symbol(c, v);
@@ -166,7 +174,7 @@ static struct rp_tnode *parse_name(struct rp_tcompile *c, bool with_namespace) {
     return node;
 }
 
-static struct rp_tnode *parse_string(struct rp_tcompile *c) {
+static struct rp_template_node *parse_string(struct rp_tcompile *c) {
     const struct rp_ttoken first = *rp_template_next(c);
     if (!at(c, RP_TT_STRING))
         return constant(c, first.value, first.line);
@@ -178,9 +186,9 @@ static struct rp_tnode *parse_string(struct rp_tcompile *c) {
     return constant(c, rp_tbuf_finish(&buf), first.line);
 }
 
-struct rp_tnode *rp_template_primary(struct rp_tcompile *c, bool with_namespace) {
+struct rp_template_node *rp_template_primary(struct rp_tcompile *c, bool with_namespace) {
     const struct rp_ttoken *token = rp_template_token(c);
-    struct rp_tnode *node = NULL;
+    struct rp_template_node *node = NULL;
     char text[80];
     if (c->failed || !rp_template_enter(c))
         return NULL;
@@ -219,10 +227,11 @@ static bool tuple_ends(struct rp_tcompile *c) {
     return at(c, RP_TT_VARIABLE_END) || at(c, RP_TT_BLOCK_END) || at(c, RP_TT_RPAREN);
 }
 
-struct rp_tnode *rp_template_tuple(struct rp_tcompile *c, bool simplified, bool with_condition,
-                                   bool parentheses, bool with_namespace) {
+struct rp_template_node *rp_template_tuple(struct rp_tcompile *c, bool simplified,
+                                           bool with_condition, bool parentheses,
+                                           bool with_namespace) {
     int line = rp_template_token(c)->line;
-    struct rp_tnodes items = {NULL, 0, 0};
+    struct rp_template_nodes items = {NULL, 0, 0};
     bool is_tuple = false;
     char text[80];
     while (!c->failed) {
@@ -248,19 +257,19 @@ struct rp_tnode *rp_template_tuple(struct rp_tcompile *c, bool simplified, bool 
                          rp_template_describe(rp_template_token(c), text));
         return NULL;
     }
-    struct rp_tnode *node = rp_template_node(c, RP_TN_TUPLE, line);
+    struct rp_template_node *node = rp_template_node(c, RP_NODE_TUPLE, line);
     for (size_t i = 0; node && i < items.count; i++)
         rp_template_child(c, node, items.items[i]);
     return node;
 }
 
-static struct rp_tnode *parse_unary(struct rp_tcompile *c, bool with_filter) {
-    struct rp_tnode *node;
+static struct rp_template_node *parse_unary(struct rp_tcompile *c, bool with_filter) {
+    struct rp_template_node *node;
     int line = rp_template_token(c)->line;
     if (c->failed || !rp_template_enter(c))
         return NULL;
     if (at(c, RP_TT_SUB) || at(c, RP_TT_ADD)) {
-        enum rp_tnode_kind kind = at(c, RP_TT_SUB) ? RP_TN_NEG : RP_TN_POS;
+        enum rp_template_node_kind kind = at(c, RP_TT_SUB) ? RP_NODE_NEG : RP_NODE_POS;
         (void)rp_template_next(c);
         node = rp_template_over(c, kind, line, parse_unary(c, false), NULL);
     } else {
@@ -284,14 +293,14 @@ static const struct level {
     {{RP_TT_ADD, RP_TOP_ADD}, {RP_TT_SUB, RP_TOP_SUB}},
 };
 
-static struct rp_tnode *parse_concat(struct rp_tcompile *c);
+static struct rp_template_node *parse_concat(struct rp_tcompile *c);
 
 /* level 0: **, 1: * / // %, 2: + - */
-static struct rp_tnode *parse_binary(struct rp_tcompile *c, int level) {
+static struct rp_template_node *parse_binary(struct rp_tcompile *c, int level) {
     int line = rp_template_token(c)->line;
-    struct rp_tnode *left = level == 0   ? parse_unary(c, true)
-                            : level == 1 ? parse_binary(c, 0)
-                                         : parse_concat(c);
+    struct rp_template_node *left = level == 0   ? parse_unary(c, true)
+                                    : level == 1 ? parse_binary(c, 0)
+                                                 : parse_concat(c);
     while (!c->failed) {
         int found = -1;
         for (int i = 0; i < 4; i++)
@@ -300,10 +309,10 @@ static struct rp_tnode *parse_binary(struct rp_tcompile *c, int level) {
         if (found < 0)
             break;
         (void)rp_template_next(c);
-        struct rp_tnode *right = level == 0   ? parse_unary(c, true)
-                                 : level == 1 ? parse_binary(c, 0)
-                                              : parse_concat(c);
-        left = rp_template_over(c, RP_TN_BINARY, line, left, right);
+        struct rp_template_node *right = level == 0   ? parse_unary(c, true)
+                                         : level == 1 ? parse_binary(c, 0)
+                                                      : parse_concat(c);
+        left = rp_template_over(c, RP_NODE_BINARY, line, left, right);
         if (left)
             left->op = (uint8_t)found;
         line = rp_template_token(c)->line;
@@ -311,12 +320,12 @@ static struct rp_tnode *parse_binary(struct rp_tcompile *c, int level) {
     return left;
 }
 
-static struct rp_tnode *parse_concat(struct rp_tcompile *c) {
+static struct rp_template_node *parse_concat(struct rp_tcompile *c) {
     int line = rp_template_token(c)->line;
-    struct rp_tnode *first = parse_binary(c, 1);
+    struct rp_template_node *first = parse_binary(c, 1);
     if (c->failed || !at(c, RP_TT_TILDE))
         return first;
-    struct rp_tnode *node = rp_template_node(c, RP_TN_CONCAT, line);
+    struct rp_template_node *node = rp_template_node(c, RP_NODE_CONCAT, line);
     rp_template_child(c, node, first);
     while (!c->failed && at(c, RP_TT_TILDE)) {
         (void)rp_template_next(c);
@@ -340,21 +349,21 @@ static int comparison(struct rp_tcompile *c) {
     if (!rp_template_at_name(c, "not"))
         return -1;
     const struct rp_ttoken *next = rp_template_look(c);
-    if (next->type != RP_TT_NAME || !rp_tv_is(next->value, "in"))
+    if (next->type != RP_TT_NAME || !rp_value_is(next->value, "in"))
         return -1;
     (void)rp_template_next(c);
     (void)rp_template_next(c);
     return RP_TOP_NOT_IN;
 }
 
-static struct rp_tnode *parse_compare(struct rp_tcompile *c) {
+static struct rp_template_node *parse_compare(struct rp_tcompile *c) {
     int line = rp_template_token(c)->line, op;
-    struct rp_tnode *first = parse_binary(c, 2), *node = NULL;
+    struct rp_template_node *first = parse_binary(c, 2), *node = NULL;
     while (!c->failed && (op = comparison(c)) >= 0) {
         if (!node)
-            node = rp_template_over(c, RP_TN_COMPARE, line, first, NULL);
-        struct rp_tnode *operand =
-            rp_template_over(c, RP_TN_OPERAND, line, parse_binary(c, 2), NULL);
+            node = rp_template_over(c, RP_NODE_COMPARE, line, first, NULL);
+        struct rp_template_node *operand =
+            rp_template_over(c, RP_NODE_OPERAND, line, parse_binary(c, 2), NULL);
         if (!operand)
             return NULL;
         operand->op = (uint8_t)op;
@@ -364,38 +373,38 @@ static struct rp_tnode *parse_compare(struct rp_tcompile *c) {
     return node ? node : first;
 }
 
-static struct rp_tnode *parse_not(struct rp_tcompile *c) {
+static struct rp_template_node *parse_not(struct rp_tcompile *c) {
     if (!rp_template_at_name(c, "not"))
         return parse_compare(c);
     int line = rp_template_next(c)->line;
     if (!rp_template_enter(c))
         return NULL;
-    struct rp_tnode *node = rp_template_over(c, RP_TN_NOT, line, parse_not(c), NULL);
+    struct rp_template_node *node = rp_template_over(c, RP_NODE_NOT, line, parse_not(c), NULL);
     c->depth--;
     return node;
 }
 
-static struct rp_tnode *parse_logic(struct rp_tcompile *c, bool is_or) {
+static struct rp_template_node *parse_logic(struct rp_tcompile *c, bool is_or) {
     int line = rp_template_token(c)->line;
-    struct rp_tnode *left = is_or ? parse_logic(c, false) : parse_not(c);
+    struct rp_template_node *left = is_or ? parse_logic(c, false) : parse_not(c);
     while (!c->failed && rp_template_skip_name(c, is_or ? "or" : "and")) {
-        left = rp_template_over(c, is_or ? RP_TN_OR : RP_TN_AND, line, left,
+        left = rp_template_over(c, is_or ? RP_NODE_OR : RP_NODE_AND, line, left,
                                 is_or ? parse_logic(c, false) : parse_not(c));
         line = rp_template_token(c)->line;
     }
     return left;
 }
 
-struct rp_tnode *rp_template_expression(struct rp_tcompile *c, bool with_condition) {
+struct rp_template_node *rp_template_expression(struct rp_tcompile *c, bool with_condition) {
     if (c->failed || !rp_template_enter(c))
         return NULL;
     int line = rp_template_token(c)->line;
-    struct rp_tnode *node = parse_logic(c, true);
+    struct rp_template_node *node = parse_logic(c, true);
     while (with_condition && !c->failed && rp_template_skip_name(c, "if")) {
-        struct rp_tnode *test = parse_logic(c, true);
-        struct rp_tnode *otherwise =
+        struct rp_template_node *test = parse_logic(c, true);
+        struct rp_template_node *otherwise =
             rp_template_skip_name(c, "else") ? rp_template_expression(c, true) : NULL;
-        struct rp_tnode *condition = rp_template_over(c, RP_TN_COND, line, test, node);
+        struct rp_template_node *condition = rp_template_over(c, RP_NODE_COND, line, test, node);
         rp_template_third(c, condition, otherwise);
         node = condition;
         line = rp_template_token(c)->line;

@@ -11,15 +11,15 @@ static bool at(struct rp_tcompile *c, enum rp_ttoken_type type) {
     return rp_template_token(c)->type == type;
 }
 
-static struct rp_tnode *constant(struct rp_tcompile *c, struct rp_tv value, int line) {
-    struct rp_tnode *node = rp_template_node(c, RP_TN_CONST, line);
+static struct rp_template_node *constant(struct rp_tcompile *c, struct rp_value value, int line) {
+    struct rp_template_node *node = rp_template_node(c, RP_NODE_CONST, line);
     if (node)
         node->value = value;
     return node;
 }
 
-static void add_keyword(struct rp_tcompile *c, struct rp_targs *args, struct rp_tv name,
-                        struct rp_tnode *value) {
+static void add_keyword(struct rp_tcompile *c, struct rp_targs *args, struct rp_value name,
+                        struct rp_template_node *value) {
     struct rp_tkeyword *grown =
         rp_tmem_grow(c->mem, args->keywords, args->keyword_count, &args->keyword_capacity,
                      args->keyword_count + 1, sizeof *grown);
@@ -43,7 +43,7 @@ static bool parse_argument(struct rp_tcompile *c, struct rp_targs *args) {
         return plain;
     }
     if (at(c, RP_TT_NAME) && rp_template_look(c)->type == RP_TT_ASSIGN) {
-        struct rp_tv name = rp_template_next(c)->value;
+        struct rp_value name = rp_template_next(c)->value;
         plain = !args->star_star;
         (void)rp_template_next(c);
         if (plain)
@@ -76,18 +76,18 @@ static struct rp_targs *parse_args(struct rp_tcompile *c) {
     return args;
 }
 
-static struct rp_tnode *parse_call(struct rp_tcompile *c, struct rp_tnode *callee) {
-    struct rp_tnode *node =
-        rp_template_over(c, RP_TN_CALL, rp_template_token(c)->line, callee, NULL);
+static struct rp_template_node *parse_call(struct rp_tcompile *c, struct rp_template_node *callee) {
+    struct rp_template_node *node =
+        rp_template_over(c, RP_NODE_CALL, rp_template_token(c)->line, callee, NULL);
     struct rp_targs *args = parse_args(c);
     if (node)
         node->args = args;
     return c->failed ? NULL : node;
 }
 
-static struct rp_tnode *parse_subscribed(struct rp_tcompile *c) {
+static struct rp_template_node *parse_subscribed(struct rp_tcompile *c) {
     int line = rp_template_token(c)->line;
-    struct rp_tnode *parts[3] = {NULL, NULL, NULL};
+    struct rp_template_node *parts[3] = {NULL, NULL, NULL};
     if (!at(c, RP_TT_COLON)) {
         parts[0] = rp_template_expression(c, true);
         if (c->failed || !at(c, RP_TT_COLON))
@@ -98,12 +98,13 @@ static struct rp_tnode *parse_subscribed(struct rp_tcompile *c) {
         bool empty = at(c, RP_TT_RBRACKET) || at(c, RP_TT_COMMA) || (i == 1 && at(c, RP_TT_COLON));
         parts[i] = empty ? NULL : rp_template_expression(c, true);
     }
-    struct rp_tnode *node = rp_template_over(c, RP_TN_SLICE, line, parts[0], parts[1]);
+    struct rp_template_node *node = rp_template_over(c, RP_NODE_SLICE, line, parts[0], parts[1]);
     rp_template_third(c, node, parts[2]);
     return c->failed ? NULL : node;
 }
 
-static struct rp_tnode *parse_subscript(struct rp_tcompile *c, struct rp_tnode *object) {
+static struct rp_template_node *parse_subscript(struct rp_tcompile *c,
+                                                struct rp_template_node *object) {
     const struct rp_ttoken token = *rp_template_next(c);
     if (token.type == RP_TT_DOT) {
         const struct rp_ttoken member = *rp_template_token(c);
@@ -115,36 +116,36 @@ static struct rp_tnode *parse_subscript(struct rp_tcompile *c, struct rp_tnode *
             return NULL;
         }
         bool name = member.type == RP_TT_NAME;
-        struct rp_tnode *node =
-            rp_template_over(c, name ? RP_TN_GETATTR : RP_TN_GETITEM, token.line, object,
+        struct rp_template_node *node =
+            rp_template_over(c, name ? RP_NODE_GETATTR : RP_NODE_GETITEM, token.line, object,
                              name ? NULL : constant(c, member.value, member.line));
         if (node && name)
             node->value = member.value;
         return node;
     }
-    struct rp_tnode *first = NULL, *tuple = NULL;
+    struct rp_template_node *first = NULL, *tuple = NULL;
     size_t count = 0;
     while (!c->failed && !at(c, RP_TT_RBRACKET)) {
         if (count && !rp_template_expect(c, RP_TT_COMMA))
             break;
-        struct rp_tnode *item = parse_subscribed(c);
+        struct rp_template_node *item = parse_subscribed(c);
         if (count++ == 0) {
             first = item;
             continue;
         }
         if (!tuple) {
-            tuple = rp_template_node(c, RP_TN_TUPLE, token.line);
+            tuple = rp_template_node(c, RP_NODE_TUPLE, token.line);
             rp_template_child(c, tuple, first);
         }
         rp_template_child(c, tuple, item);
     }
     (void)rp_template_expect(c, RP_TT_RBRACKET);
     if (count == 0)
-        tuple = rp_template_node(c, RP_TN_TUPLE, token.line);
-    return rp_template_over(c, RP_TN_GETITEM, token.line, object, tuple ? tuple : first);
+        tuple = rp_template_node(c, RP_NODE_TUPLE, token.line);
+    return rp_template_over(c, RP_NODE_GETITEM, token.line, object, tuple ? tuple : first);
 }
 
-struct rp_tnode *rp_template_postfix(struct rp_tcompile *c, struct rp_tnode *node) {
+struct rp_template_node *rp_template_postfix(struct rp_tcompile *c, struct rp_template_node *node) {
     while (!c->failed) {
         if (at(c, RP_TT_DOT) || at(c, RP_TT_LBRACKET))
             node = parse_subscript(c, node);
@@ -157,8 +158,8 @@ struct rp_tnode *rp_template_postfix(struct rp_tcompile *c, struct rp_tnode *nod
 }
 
 /* "a.b.c" as one name. */
-static struct rp_tv parse_dotted(struct rp_tcompile *c) {
-    struct rp_tv name = rp_template_token(c)->value;
+static struct rp_value parse_dotted(struct rp_tcompile *c) {
+    struct rp_value name = rp_template_token(c)->value;
     if (!rp_template_expect(c, RP_TT_NAME) || !at(c, RP_TT_DOT))
         return name;
     struct rp_tbuf buf;
@@ -174,15 +175,15 @@ static struct rp_tv parse_dotted(struct rp_tcompile *c) {
     return rp_tbuf_finish(&buf);
 }
 
-struct rp_tnode *rp_template_filter(struct rp_tcompile *c, struct rp_tnode *node,
-                                    bool start_inline) {
+struct rp_template_node *rp_template_filter(struct rp_tcompile *c, struct rp_template_node *node,
+                                            bool start_inline) {
     while (!c->failed && (start_inline || at(c, RP_TT_PIPE))) {
         if (!start_inline)
             (void)rp_template_next(c);
         start_inline = false;
         int line = rp_template_token(c)->line;
-        struct rp_tv name = parse_dotted(c);
-        struct rp_tnode *filter = rp_template_over(c, RP_TN_FILTER, line, node, NULL);
+        struct rp_value name = parse_dotted(c);
+        struct rp_template_node *filter = rp_template_over(c, RP_NODE_FILTER, line, node, NULL);
         if (!filter)
             return NULL;
         filter->value = name;
@@ -202,11 +203,11 @@ static bool test_has_argument(struct rp_tcompile *c) {
            !rp_template_at_name(c, "and");
 }
 
-static struct rp_tnode *parse_test(struct rp_tcompile *c, struct rp_tnode *object) {
+static struct rp_template_node *parse_test(struct rp_tcompile *c, struct rp_template_node *object) {
     int line = rp_template_next(c)->line;
     bool negated = rp_template_skip_name(c, "not");
-    struct rp_tv name = parse_dotted(c);
-    struct rp_tnode *node = rp_template_over(c, RP_TN_TEST, line, object, NULL);
+    struct rp_value name = parse_dotted(c);
+    struct rp_template_node *node = rp_template_over(c, RP_NODE_TEST, line, object, NULL);
     if (!node)
         return NULL;
     node->value = name;
@@ -217,15 +218,15 @@ static struct rp_tnode *parse_test(struct rp_tcompile *c, struct rp_tnode *objec
         if (rp_template_at_name(c, "is"))
             syntax_error(c, rp_template_token(c)->line, "You cannot chain multiple tests with is");
         node->args = rp_tmem_alloc(c->mem, sizeof *node->args);
-        struct rp_tnode *argument = rp_template_primary(c, false);
+        struct rp_template_node *argument = rp_template_primary(c, false);
         argument = rp_template_postfix(c, argument);
         if (node->args)
             rp_template_add(c, &node->args->positional, argument);
     }
-    return negated ? rp_template_over(c, RP_TN_NOT, line, node, NULL) : c->failed ? NULL : node;
+    return negated ? rp_template_over(c, RP_NODE_NOT, line, node, NULL) : c->failed ? NULL : node;
 }
 
-struct rp_tnode *rp_template_suffix(struct rp_tcompile *c, struct rp_tnode *node) {
+struct rp_template_node *rp_template_suffix(struct rp_tcompile *c, struct rp_template_node *node) {
     while (!c->failed) {
         if (at(c, RP_TT_PIPE))
             node = rp_template_filter(c, node, false);

@@ -1,11 +1,11 @@
-/* What may stand behind `is`. */
+/* What may stand after `is`. */
 #include "text/template/template_internal.h"
 
-static struct rp_tv value_of(const struct rp_tcall *call) { return call->args[0]; }
+static struct rp_value value_of(const struct rp_tcall *call) { return call->args[0]; }
 
 static bool test_defined(struct rp_trender *r, const struct rp_tcall *call) {
     (void)r;
-    return value_of(call).type != RP_TV_UNDEFINED;
+    return value_of(call).type != RP_VALUE_UNDEFINED;
 }
 
 static bool test_undefined(struct rp_trender *r, const struct rp_tcall *call) {
@@ -14,97 +14,97 @@ static bool test_undefined(struct rp_trender *r, const struct rp_tcall *call) {
 
 static bool test_none(struct rp_trender *r, const struct rp_tcall *call) {
     (void)r;
-    return value_of(call).type == RP_TV_NONE;
+    return value_of(call).type == RP_VALUE_NONE;
 }
 
 static bool test_boolean(struct rp_trender *r, const struct rp_tcall *call) {
     (void)r;
-    return value_of(call).type == RP_TV_BOOL;
+    return value_of(call).type == RP_VALUE_BOOL;
 }
 
 static bool test_true(struct rp_trender *r, const struct rp_tcall *call) {
     (void)r;
-    return value_of(call).type == RP_TV_BOOL && value_of(call).u.b;
+    return value_of(call).type == RP_VALUE_BOOL && value_of(call).u.b;
 }
 
 static bool test_false(struct rp_trender *r, const struct rp_tcall *call) {
     (void)r;
-    return value_of(call).type == RP_TV_BOOL && !value_of(call).u.b;
+    return value_of(call).type == RP_VALUE_BOOL && !value_of(call).u.b;
 }
 
 static bool test_integer(struct rp_trender *r, const struct rp_tcall *call) {
     (void)r;
-    return value_of(call).type == RP_TV_INT;
+    return value_of(call).type == RP_VALUE_INT;
 }
 
 static bool test_float(struct rp_trender *r, const struct rp_tcall *call) {
     (void)r;
-    return value_of(call).type == RP_TV_FLOAT;
+    return value_of(call).type == RP_VALUE_FLOAT;
 }
 
 static bool test_number(struct rp_trender *r, const struct rp_tcall *call) {
     (void)r;
-    return rp_tv_is_number(value_of(call));
+    return rp_value_is_number(value_of(call));
 }
 
 static bool test_string(struct rp_trender *r, const struct rp_tcall *call) {
     (void)r;
-    return value_of(call).type == RP_TV_STRING;
+    return value_of(call).type == RP_VALUE_STRING;
 }
 
 static bool test_mapping(struct rp_trender *r, const struct rp_tcall *call) {
     (void)r;
-    return value_of(call).type == RP_TV_DICT;
+    return value_of(call).type == RP_VALUE_DICT;
 }
 
 /* Has a length and subscripts. */
 static bool test_sequence(struct rp_trender *r, const struct rp_tcall *call) {
-    struct rp_tv v = value_of(call);
+    struct rp_value v = value_of(call);
     (void)r;
-    return v.type == RP_TV_STRING || v.type == RP_TV_LIST || v.type == RP_TV_TUPLE ||
-           v.type == RP_TV_RANGE || v.type == RP_TV_DICT || v.type == RP_TV_UNDEFINED;
+    return v.type == RP_VALUE_STRING || v.type == RP_VALUE_LIST || v.type == RP_VALUE_TUPLE ||
+           v.type == RP_VALUE_RANGE || v.type == RP_VALUE_DICT || v.type == RP_VALUE_UNDEFINED;
 }
 
 static bool test_iterable(struct rp_trender *r, const struct rp_tcall *call) {
-    struct rp_tv v = value_of(call);
+    struct rp_value v = value_of(call);
     (void)r;
-    return v.type == RP_TV_STRING || rp_tv_is_seq(v) || v.type == RP_TV_DICT ||
-           v.type == RP_TV_UNDEFINED || v.type == RP_TV_LOOP;
+    return v.type == RP_VALUE_STRING || rp_value_is_seq(v) || v.type == RP_VALUE_DICT ||
+           v.type == RP_VALUE_UNDEFINED || v.type == RP_VALUE_LOOP;
 }
 
 static bool test_callable(struct rp_trender *r, const struct rp_tcall *call) {
-    struct rp_tv v = value_of(call);
+    struct rp_value v = value_of(call);
     (void)r;
-    return v.type == RP_TV_MACRO || v.type == RP_TV_FUNCTION || v.type == RP_TV_METHOD ||
-           v.type == RP_TV_LOOP || v.type == RP_TV_JOINER || v.type == RP_TV_UNDEFINED;
+    return v.type == RP_VALUE_MACRO || v.type == RP_VALUE_FUNCTION || v.type == RP_VALUE_METHOD ||
+           v.type == RP_VALUE_LOOP || v.type == RP_VALUE_JOINER || v.type == RP_VALUE_UNDEFINED;
 }
 
-static struct rp_tv case_test(struct rp_trender *r, const struct rp_tcall *call, int method) {
-    struct rp_tv text = rp_tv_text(r, value_of(call));
+static struct rp_value case_test(struct rp_trender *r, const struct rp_tcall *call, int method) {
+    struct rp_value text = rp_value_text(r, value_of(call));
     struct rp_tcall none = {.count = 0};
-    struct rp_tv bound = {.type = RP_TV_METHOD, .sub = (uint8_t)method, .u.self = &text};
-    return r->failed ? rp_tv_none() : rp_tmethod_call(r, bound, &none);
+    struct rp_value bound = {.type = RP_VALUE_METHOD, .sub = (uint8_t)method, .u.self = &text};
+    return r->failed ? rp_value_none() : rp_tmethod_call(r, bound, &none);
 }
 
 static bool test_lower(struct rp_trender *r, const struct rp_tcall *call) {
-    return rp_tv_truth(case_test(r, call, RP_TM_ISLOWER));
+    return rp_value_truth(case_test(r, call, RP_TM_ISLOWER));
 }
 
 static bool test_upper(struct rp_trender *r, const struct rp_tcall *call) {
-    return rp_tv_truth(case_test(r, call, RP_TM_ISUPPER));
+    return rp_value_truth(case_test(r, call, RP_TM_ISUPPER));
 }
 
-static bool rest_is(struct rp_trender *r, struct rp_tv v, struct rp_tv by, int64_t want) {
-    struct rp_tv rest = rp_tv_binary(r, RP_TOP_MOD, v, by);
-    return !r->failed && rp_tv_equal(r, rest, rp_tv_int(want));
+static bool rest_is(struct rp_trender *r, struct rp_value v, struct rp_value by, int64_t want) {
+    struct rp_value rest = rp_value_binary(r, RP_TOP_MOD, v, by);
+    return !r->failed && rp_value_equal(r, rest, rp_value_int(want));
 }
 
 static bool test_odd(struct rp_trender *r, const struct rp_tcall *call) {
-    return rest_is(r, value_of(call), rp_tv_int(2), 1);
+    return rest_is(r, value_of(call), rp_value_int(2), 1);
 }
 
 static bool test_even(struct rp_trender *r, const struct rp_tcall *call) {
-    return rest_is(r, value_of(call), rp_tv_int(2), 0);
+    return rest_is(r, value_of(call), rp_value_int(2), 0);
 }
 
 static bool test_divisibleby(struct rp_trender *r, const struct rp_tcall *call) {
@@ -112,7 +112,7 @@ static bool test_divisibleby(struct rp_trender *r, const struct rp_tcall *call) 
 }
 
 static bool compare(struct rp_trender *r, const struct rp_tcall *call, enum rp_top op) {
-    return rp_tv_truth(rp_tv_compare(r, op, call->args[0], call->args[1]));
+    return rp_value_truth(rp_value_compare(r, op, call->args[0], call->args[1]));
 }
 
 static bool test_eq(struct rp_trender *r, const struct rp_tcall *call) {
@@ -139,27 +139,27 @@ static bool test_in(struct rp_trender *r, const struct rp_tcall *call) {
 
 /* Identity: small values are one object in Python when they are equal and of one type. */
 static bool test_sameas(struct rp_trender *r, const struct rp_tcall *call) {
-    struct rp_tv a = call->args[0], b = call->args[1];
+    struct rp_value a = call->args[0], b = call->args[1];
     if (a.type != b.type)
         return false;
-    if (a.type <= RP_TV_STRING)
-        return rp_tv_equal(r, a, b);
+    if (a.type <= RP_VALUE_STRING)
+        return rp_value_equal(r, a, b);
     return a.u.seq == b.u.seq;
 }
 
 static bool test_escaped(struct rp_trender *r, const struct rp_tcall *call) {
     (void)r;
-    return value_of(call).type == RP_TV_STRING && value_of(call).markup;
+    return value_of(call).type == RP_VALUE_STRING && value_of(call).markup;
 }
 
 static bool test_filter(struct rp_trender *r, const struct rp_tcall *call) {
     (void)r;
-    return value_of(call).type == RP_TV_STRING && rp_tfilter_find(value_of(call));
+    return value_of(call).type == RP_VALUE_STRING && rp_tfilter_find(value_of(call));
 }
 
 static bool test_test(struct rp_trender *r, const struct rp_tcall *call) {
     (void)r;
-    return value_of(call).type == RP_TV_STRING && rp_ttest_find(value_of(call));
+    return value_of(call).type == RP_VALUE_STRING && rp_ttest_find(value_of(call));
 }
 
 static const struct rp_ttest tests[] = {
@@ -204,9 +204,9 @@ static const struct rp_ttest tests[] = {
     {"upper", test_upper, 0},
 };
 
-const struct rp_ttest *rp_ttest_find(struct rp_tv name) {
+const struct rp_ttest *rp_ttest_find(struct rp_value name) {
     for (size_t i = 0; i < RP_ARRAY_COUNT(tests); i++)
-        if (rp_tv_is(name, tests[i].name))
+        if (rp_value_is(name, tests[i].name))
             return &tests[i];
     return NULL;
 }

@@ -22,8 +22,8 @@ static bool is_printable(uint32_t code) {
            category != UTF8PROC_CATEGORY_ZP && category != UTF8PROC_CATEGORY_ZS;
 }
 
-static void repr_string(struct rp_trender *r, struct rp_tbuf *out, struct rp_tv s) {
-    bool input = s.len ? rp_tv_mark(s, 0) : s.input;
+static void repr_string(struct rp_trender *r, struct rp_tbuf *out, struct rp_value s) {
+    bool input = s.len ? rp_value_mark(s, 0) : s.input;
     char quote = memchr(s.u.s, '\'', s.len) && !memchr(s.u.s, '"', s.len) ? '"' : '\'';
     char text[16];
     if (!rp_render_charge_bytes(r, s.len))
@@ -52,7 +52,7 @@ static void repr_string(struct rp_trender *r, struct rp_tbuf *out, struct rp_tv 
             escaped = text;
         }
         if (escaped)
-            put(out, escaped, rp_tv_mark(s, at));
+            put(out, escaped, rp_value_mark(s, at));
         else
             rp_tbuf_sub(out, s, at, size);
     }
@@ -61,34 +61,34 @@ static void repr_string(struct rp_trender *r, struct rp_tbuf *out, struct rp_tv 
         put(out, ")", input);
 }
 
-static void repr_items(struct rp_trender *r, struct rp_tbuf *out, struct rp_tv v, const char *open,
-                       const char *close) {
+static void repr_items(struct rp_trender *r, struct rp_tbuf *out, struct rp_value v,
+                       const char *open, const char *close) {
     const struct rp_tseq *seq = v.u.seq;
     put(out, open, v.input);
     for (size_t i = 0; i < seq->count && !r->failed; i++) {
         if (i)
             put(out, ", ", v.input);
-        rp_tv_repr(r, out, seq->items[i]);
+        rp_value_repr(r, out, seq->items[i]);
     }
-    if (v.type == RP_TV_TUPLE && seq->count == 1)
+    if (v.type == RP_VALUE_TUPLE && seq->count == 1)
         put(out, ",", v.input);
     put(out, close, v.input);
 }
 
-static void repr_dict(struct rp_trender *r, struct rp_tbuf *out, struct rp_tv v) {
+static void repr_dict(struct rp_trender *r, struct rp_tbuf *out, struct rp_value v) {
     const struct rp_tdict *dict = v.u.dict;
-    put(out, v.type == RP_TV_NAMESPACE ? "<Namespace {" : "{", v.input);
+    put(out, v.type == RP_VALUE_NAMESPACE ? "<Namespace {" : "{", v.input);
     for (size_t i = 0; i < dict->count && !r->failed; i++) {
         if (i)
             put(out, ", ", v.input);
-        rp_tv_repr(r, out, dict->entries[i].key);
+        rp_value_repr(r, out, dict->entries[i].key);
         put(out, ": ", v.input);
-        rp_tv_repr(r, out, dict->entries[i].value);
+        rp_value_repr(r, out, dict->entries[i].value);
     }
-    put(out, v.type == RP_TV_NAMESPACE ? "}>" : "}", v.input);
+    put(out, v.type == RP_VALUE_NAMESPACE ? "}>" : "}", v.input);
 }
 
-static void repr_range(struct rp_tbuf *out, struct rp_tv v) {
+static void repr_range(struct rp_tbuf *out, struct rp_value v) {
     const struct rp_tseq *seq = v.u.seq; /* bounds that give the same numbers */
     char text[80];
     int64_t first = seq->count ? seq->items[0].u.i : 0;
@@ -102,65 +102,65 @@ static void repr_range(struct rp_tbuf *out, struct rp_tv v) {
     put(out, text, v.input);
 }
 
-static void repr_scalar(struct rp_trender *r, struct rp_tbuf *out, struct rp_tv v) {
+static void repr_scalar(struct rp_trender *r, struct rp_tbuf *out, struct rp_value v) {
     char text[40];
     switch (v.type) {
-    case RP_TV_UNDEFINED:
+    case RP_VALUE_UNDEFINED:
         put(out, "Undefined", v.input);
         break;
-    case RP_TV_NONE:
+    case RP_VALUE_NONE:
         put(out, "None", v.input);
         break;
-    case RP_TV_BOOL:
+    case RP_VALUE_BOOL:
         put(out, v.u.b ? "True" : "False", v.input);
         break;
-    case RP_TV_INT:
+    case RP_VALUE_INT:
         snprintf(text, sizeof text, "%" PRId64, v.u.i);
         put(out, text, v.input);
         break;
-    case RP_TV_FLOAT:
+    case RP_VALUE_FLOAT:
         (void)rp_tfloat_repr(v.u.f, text);
         put(out, text, v.input);
         break;
-    case RP_TV_MACRO:
+    case RP_VALUE_MACRO:
         put(out, "<Macro ", false);
-        rp_tv_repr(r, out, v.u.macro->name);
+        rp_value_repr(r, out, v.u.macro->name);
         put(out, ">", false);
         break;
     default: /* Python shows an address here */
         put(out, "<", false);
-        put(out, rp_tv_type_name(v), false);
+        put(out, rp_value_type_name(v), false);
         put(out, " object>", false);
     }
 }
 
-void rp_tv_repr(struct rp_trender *r, struct rp_tbuf *out, struct rp_tv v) {
+void rp_value_repr(struct rp_trender *r, struct rp_tbuf *out, struct rp_value v) {
     if (!rp_render_enter(r))
         return;
     switch (v.type) {
-    case RP_TV_STRING:
+    case RP_VALUE_STRING:
         repr_string(r, out, v);
         break;
-    case RP_TV_LIST:
+    case RP_VALUE_LIST:
         repr_items(r, out, v, "[", "]");
         break;
-    case RP_TV_TUPLE:
+    case RP_VALUE_TUPLE:
         repr_items(r, out, v, "(", ")");
         break;
-    case RP_TV_DICT_ITEMS:
+    case RP_VALUE_DICT_ITEMS:
         repr_items(r, out, v, "dict_items([", "])");
         break;
-    case RP_TV_DICT_KEYS:
+    case RP_VALUE_DICT_KEYS:
         repr_items(r, out, v, "dict_keys([", "])");
         break;
-    case RP_TV_DICT_VALUES:
+    case RP_VALUE_DICT_VALUES:
         repr_items(r, out, v, "dict_values([", "])");
         break;
-    case RP_TV_RANGE:
+    case RP_VALUE_RANGE:
         repr_range(out, v);
         break;
-    case RP_TV_DICT:
-    case RP_TV_NAMESPACE:
+    case RP_VALUE_DICT:
+    case RP_VALUE_NAMESPACE:
         repr_dict(r, out, v);
         break;
     default:
@@ -169,35 +169,35 @@ void rp_tv_repr(struct rp_trender *r, struct rp_tbuf *out, struct rp_tv v) {
     rp_render_leave(r);
 }
 
-struct rp_tv rp_tv_repr_string(struct rp_trender *r, struct rp_tv v) {
+struct rp_value rp_value_repr_string(struct rp_trender *r, struct rp_value v) {
     struct rp_tbuf buf;
     rp_tbuf_init(&buf, &r->mem);
-    rp_tv_repr(r, &buf, v);
-    return r->mem.failed ? rp_tv_none() : rp_tbuf_finish(&buf);
+    rp_value_repr(r, &buf, v);
+    return r->mem.failed ? rp_value_none() : rp_tbuf_finish(&buf);
 }
 
-struct rp_tv rp_tv_text(struct rp_trender *r, struct rp_tv v) {
-    if (v.type == RP_TV_STRING)
+struct rp_value rp_value_text(struct rp_trender *r, struct rp_value v) {
+    if (v.type == RP_VALUE_STRING)
         return v;
-    if (v.type == RP_TV_UNDEFINED)
-        return rp_tv_str("", 0, v.input);
-    return rp_tv_repr_string(r, v);
+    if (v.type == RP_VALUE_UNDEFINED)
+        return rp_value_str("", 0, v.input);
+    return rp_value_repr_string(r, v);
 }
 
-/* ---- JSON --------------------------------------------------------------------------------- */
+/* ---- JSON ----------------------------------------------------------------------------- */
 
 struct json {
     struct rp_trender *r;
     struct rp_tbuf out;
     bool ascii, sort;
-    struct rp_tv indent; /* a string; none: one line */
-    struct rp_tv item_separator, key_separator;
+    struct rp_value indent; /* a string; none: one line */
+    struct rp_value item_separator, key_separator;
     size_t level;
 };
 
-static void json_string(struct json *j, struct rp_tv s) {
+static void json_string(struct json *j, struct rp_value s) {
     static const char from[] = "\"\\\n\r\t\b\f", to[] = "\"\\nrtbf";
-    bool input = s.len ? rp_tv_mark(s, 0) : s.input;
+    bool input = s.len ? rp_value_mark(s, 0) : s.input;
     size_t begin = 0;
     char text[16];
     if (!rp_render_charge_bytes(j->r, s.len))
@@ -218,29 +218,29 @@ static void json_string(struct json *j, struct rp_tv s) {
         else
             snprintf(text, sizeof text, "\\u%04" PRIx32 "\\u%04" PRIx32,
                      0xD800 + ((code - 0x10000) >> 10), 0xDC00 + ((code - 0x10000) & 0x3FF));
-        put(&j->out, text, rp_tv_mark(s, at));
+        put(&j->out, text, rp_value_mark(s, at));
         begin = at + size;
     }
     rp_tbuf_sub(&j->out, s, begin, s.len - begin);
-    rp_tbuf_bytes(&j->out, "\"", 1, s.len ? rp_tv_mark(s, s.len - 1) : input);
+    rp_tbuf_bytes(&j->out, "\"", 1, s.len ? rp_value_mark(s, s.len - 1) : input);
 }
 
 static void json_newline(struct json *j, bool input) {
-    if (j->indent.type != RP_TV_STRING)
+    if (j->indent.type != RP_VALUE_STRING)
         return;
     rp_tbuf_bytes(&j->out, "\n", 1, input);
     for (size_t i = 0; i < j->level && rp_render_charge_bytes(j->r, j->indent.len); i++)
         rp_tbuf_bytes(&j->out, j->indent.u.s, j->indent.len, input || j->indent.input);
 }
 
-static void json_value(struct json *j, struct rp_tv v);
+static void json_value(struct json *j, struct rp_value v);
 
-static void json_separator(struct json *j, struct rp_tv separator, bool input) {
+static void json_separator(struct json *j, struct rp_value separator, bool input) {
     rp_tbuf_bytes(&j->out, separator.u.s, separator.len,
-                  input || (separator.len && rp_tv_mark(separator, 0)));
+                  input || (separator.len && rp_value_mark(separator, 0)));
 }
 
-static void json_list(struct json *j, struct rp_tv v) {
+static void json_list(struct json *j, struct rp_value v) {
     put(&j->out, "[", v.input);
     j->level++;
     for (size_t i = 0; i < v.u.seq->count && !j->r->failed; i++) {
@@ -255,7 +255,7 @@ static void json_list(struct json *j, struct rp_tv v) {
     put(&j->out, "]", v.input);
 }
 
-static void json_float(struct rp_tbuf *out, struct rp_tv v) {
+static void json_float(struct rp_tbuf *out, struct rp_value v) {
     char text[40];
     (void)rp_tfloat_repr(v.u.f, text);
     put(out,
@@ -265,32 +265,32 @@ static void json_float(struct rp_tbuf *out, struct rp_tv v) {
         v.input);
 }
 
-static void json_key(struct json *j, struct rp_tv key) {
+static void json_key(struct json *j, struct rp_value key) {
     struct rp_tbuf text;
-    if (key.type == RP_TV_STRING) {
+    if (key.type == RP_VALUE_STRING) {
         json_string(j, key);
         return;
     }
     rp_tbuf_init(&text, &j->r->mem);
-    if (key.type == RP_TV_NONE)
+    if (key.type == RP_VALUE_NONE)
         put(&text, "null", key.input);
-    else if (key.type == RP_TV_BOOL)
+    else if (key.type == RP_VALUE_BOOL)
         put(&text, key.u.b ? "true" : "false", key.input);
-    else if (key.type == RP_TV_FLOAT)
+    else if (key.type == RP_VALUE_FLOAT)
         json_float(&text, key);
-    else if (key.type == RP_TV_INT)
-        rp_tv_repr(j->r, &text, key);
+    else if (key.type == RP_VALUE_INT)
+        rp_value_repr(j->r, &text, key);
     else
         (void)rp_render_fail(j->r, "TypeError",
                              "keys must be str, int, float, bool or None, not %s",
-                             rp_tv_type_name(key));
+                             rp_value_type_name(key));
     json_string(j, rp_tbuf_finish(&text));
 }
 
-static void json_dict(struct json *j, struct rp_tv v) {
+static void json_dict(struct json *j, struct rp_value v) {
     const struct rp_tdict *dict = v.u.dict;
-    struct rp_tv *keys = rp_tmem_calloc(&j->r->mem, dict->count + 1, sizeof *keys);
-    struct rp_tv *values = rp_tmem_calloc(&j->r->mem, dict->count + 1, sizeof *values);
+    struct rp_value *keys = rp_tmem_calloc(&j->r->mem, dict->count + 1, sizeof *keys);
+    struct rp_value *values = rp_tmem_calloc(&j->r->mem, dict->count + 1, sizeof *values);
     if (!keys || !values)
         return;
     for (size_t i = 0; i < dict->count; i++) {
@@ -298,10 +298,10 @@ static void json_dict(struct json *j, struct rp_tv v) {
         values[i] = dict->entries[i].value;
     }
     if (j->sort) {
-        struct rp_tv *order = rp_tmem_calloc(&j->r->mem, dict->count + 1, sizeof *order);
+        struct rp_value *order = rp_tmem_calloc(&j->r->mem, dict->count + 1, sizeof *order);
         for (size_t i = 0; order && i < dict->count; i++)
-            order[i] = rp_tv_int((int64_t)i);
-        if (!order || !rp_tv_sort(j->r, order, keys, dict->count, false))
+            order[i] = rp_value_int((int64_t)i);
+        if (!order || !rp_value_sort(j->r, order, keys, dict->count, false))
             return;
         for (size_t i = 0; i < dict->count; i++)
             values[i] = dict->entries[order[i].u.i].value;
@@ -322,63 +322,64 @@ static void json_dict(struct json *j, struct rp_tv v) {
     put(&j->out, "}", v.input);
 }
 
-static void json_value(struct json *j, struct rp_tv v) {
+static void json_value(struct json *j, struct rp_value v) {
     if (!rp_render_enter(j->r))
         return;
     switch (v.type) {
-    case RP_TV_NONE:
+    case RP_VALUE_NONE:
         put(&j->out, "null", v.input);
         break;
-    case RP_TV_BOOL:
+    case RP_VALUE_BOOL:
         put(&j->out, v.u.b ? "true" : "false", v.input);
         break;
-    case RP_TV_INT:
-        rp_tv_repr(j->r, &j->out, v);
+    case RP_VALUE_INT:
+        rp_value_repr(j->r, &j->out, v);
         break;
-    case RP_TV_FLOAT:
+    case RP_VALUE_FLOAT:
         json_float(&j->out, v);
         break;
-    case RP_TV_STRING:
+    case RP_VALUE_STRING:
         json_string(j, v);
         break;
-    case RP_TV_LIST:
-    case RP_TV_TUPLE:
+    case RP_VALUE_LIST:
+    case RP_VALUE_TUPLE:
         json_list(j, v);
         break;
-    case RP_TV_DICT:
+    case RP_VALUE_DICT:
         json_dict(j, v);
         break;
     default:
         (void)rp_render_fail(j->r, "TypeError", "Object of type %s is not JSON serializable",
-                             rp_tv_type_name(v));
+                             rp_value_type_name(v));
     }
     rp_render_leave(j->r);
 }
 
 /* transformers' tojson(x, ensure_ascii=False, indent=None, separators=None, sort_keys=False) */
-struct rp_tv rp_tv_tojson(struct rp_trender *r, const struct rp_tcall *call) {
+struct rp_value rp_value_tojson(struct rp_trender *r, const struct rp_tcall *call) {
     static const char *const names[] = {"x", "ensure_ascii", "indent", "separators", "sort_keys"};
-    struct rp_tv a[5];
+    struct rp_value a[5];
     if (!rp_render_bind(r, "tojson", call, names, 5, 1, a))
-        return rp_tv_none();
+        return rp_value_none();
     struct json j = {.r = r,
-                     .ascii = rp_targ_given(a[1]) && rp_tv_truth(a[1]),
-                     .sort = rp_targ_given(a[4]) && rp_tv_truth(a[4]),
-                     .indent = rp_tv_none()};
-    if (rp_tv_is_integer(a[2]))
-        j.indent = rp_tstr_repeat(r, rp_tv_cstr(" "), rp_tv_integer(a[2]));
-    else if (a[2].type == RP_TV_STRING)
+                     .ascii = rp_targ_given(a[1]) && rp_value_truth(a[1]),
+                     .sort = rp_targ_given(a[4]) && rp_value_truth(a[4]),
+                     .indent = rp_value_none()};
+    if (rp_value_is_integer(a[2]))
+        j.indent = rp_tstr_repeat(r, rp_value_cstr(" "), rp_value_integer(a[2]));
+    else if (a[2].type == RP_VALUE_STRING)
         j.indent = a[2];
-    j.item_separator = rp_tv_cstr(j.indent.type == RP_TV_STRING ? "," : ", ");
-    j.key_separator = rp_tv_cstr(": ");
-    if (rp_tv_is_seq(a[3]) && a[3].u.seq->count == 2 && a[3].u.seq->items[0].type == RP_TV_STRING &&
-        a[3].u.seq->items[1].type == RP_TV_STRING) {
+    j.item_separator = rp_value_cstr(j.indent.type == RP_VALUE_STRING ? "," : ", ");
+    j.key_separator = rp_value_cstr(": ");
+    if (rp_value_is_seq(a[3]) && a[3].u.seq->count == 2 &&
+        a[3].u.seq->items[0].type == RP_VALUE_STRING &&
+        a[3].u.seq->items[1].type == RP_VALUE_STRING) {
         j.item_separator = a[3].u.seq->items[0];
         j.key_separator = a[3].u.seq->items[1];
-    } else if (rp_targ_given(a[3]) && a[3].type != RP_TV_NONE) {
+    } else if (rp_targ_given(a[3]) && a[3].type != RP_VALUE_NONE) {
         return rp_render_fail(r, "TypeError", "separators must be two strings");
     }
     rp_tbuf_init(&j.out, &r->mem);
     json_value(&j, a[0]);
-    return r->failed ? rp_tv_none() : rp_tbuf_finish(&j.out);
+    return r->failed ? rp_value_none() : rp_tbuf_finish(&j.out);
 }

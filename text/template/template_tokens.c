@@ -46,7 +46,7 @@ struct rp_ttoken *rp_template_next(struct rp_tcompile *c) {
 
 bool rp_template_at_name(struct rp_tcompile *c, const char *name) {
     const struct rp_ttoken *token = rp_template_token(c);
-    return token->type == RP_TT_NAME && rp_tv_is(token->value, name);
+    return token->type == RP_TT_NAME && rp_value_is(token->value, name);
 }
 
 bool rp_template_skip_name(struct rp_tcompile *c, const char *name) {

@@ -4,46 +4,67 @@
 
 #include "text/template/template_value.h"
 
-/* ---- The compiled template ---------------------------------------------------------------- */
+/* ---- The compiled template ------------------------------------------------------------ */
 
-enum rp_tnode_kind {
+enum rp_template_node_kind {
     /* statements */
-    RP_TN_OUTPUT, /* list: expressions and TEXT */
-    RP_TN_TEXT,
-    RP_TN_IF,         /* a test, list body, b: the next elif or else (a NULL) */
-    RP_TN_FOR,        /* a target, b iter, c test; list body; other: else */
-    RP_TN_SET,        /* a target, b value */
-    RP_TN_SET_BLOCK,  /* a target, b filter chain with an empty bottom or NULL, list body */
-    RP_TN_MACRO,      /* name, params, list body */
-    RP_TN_CALL_BLOCK, /* a call, params, list body */
-    RP_TN_FILTER_BLOCK,
-    RP_TN_WITH,  /* other: SET nodes; list body */
-    RP_TN_SCOPE, /* generation */
-    RP_TN_BREAK,
-    RP_TN_CONTINUE,
+    RP_NODE_OUTPUT, /* list: expressions and TEXT */
+    /* a test, list body, b: the next elif or else (a NULL) */
+    RP_NODE_TEXT,
+    /* a target, b iter, c test; list body; other: else */
+    RP_NODE_IF,
+    /* a target, b value */
+    RP_NODE_FOR,
+    /* a target, b filter chain with an empty bottom or NULL, list body */
+    RP_NODE_SET,
+    /* name, params, list body */
+    RP_NODE_SET_BLOCK,
+    /* a call, params, list body */
+    RP_NODE_MACRO,
+    RP_NODE_CALL_BLOCK,
+    /* other: SET nodes; list body */
+    RP_NODE_FILTER_BLOCK,
+    /* generation */
+    RP_NODE_WITH,
+    RP_NODE_SCOPE,
+    RP_NODE_BREAK,
+    RP_NODE_CONTINUE,
     /* expressions */
-    RP_TN_CONST,
-    RP_TN_NAME,
-    RP_TN_NSREF, /* name, value: attribute */
-    RP_TN_LIST,
-    RP_TN_TUPLE,
-    RP_TN_DICT,   /* list: key, value, key, ... */
-    RP_TN_COND,   /* a test, b then, c else or NULL */
-    RP_TN_BINARY, /* op, a, b */
-    RP_TN_AND,
-    RP_TN_OR,
-    RP_TN_NOT,
-    RP_TN_NEG,
-    RP_TN_POS,
-    RP_TN_CONCAT,  /* list */
-    RP_TN_COMPARE, /* a, list of OPERAND */
-    RP_TN_OPERAND, /* op, a */
-    RP_TN_GETATTR, /* a, value: the name, name: method or 0 */
-    RP_TN_GETITEM, /* a, b */
-    RP_TN_SLICE,   /* a, b, c, each or NULL */
-    RP_TN_CALL,    /* a, args */
-    RP_TN_FILTER,  /* a (NULL: the buffer of a block), filter, args */
-    RP_TN_TEST,    /* a, test, args */
+    RP_NODE_CONST,
+    /* name, value: attribute */
+    RP_NODE_NAME,
+    RP_NODE_NSREF,
+    RP_NODE_LIST,
+    /* list: key, value, key, ... */
+    RP_NODE_TUPLE,
+    /* a test, b then, c else or NULL */
+    RP_NODE_DICT,
+    /* op, a, b */
+    RP_NODE_COND,
+    RP_NODE_BINARY,
+    RP_NODE_AND,
+    RP_NODE_OR,
+    RP_NODE_NOT,
+    RP_NODE_NEG,
+    /* list */
+    RP_NODE_POS,
+    /* a, list of OPERAND */
+    RP_NODE_CONCAT,
+    /* op, a */
+    RP_NODE_COMPARE,
+    /* a, value: the name, name: method or 0 */
+    RP_NODE_OPERAND,
+    /* a, b */
+    RP_NODE_GETATTR,
+    /* a, b, c, each or NULL */
+    RP_NODE_GETITEM,
+    /* a, args */
+    RP_NODE_SLICE,
+    /* a (NULL: the buffer of a block), filter, args */
+    RP_NODE_CALL,
+    /* a, test, args */
+    RP_NODE_FILTER,
+    RP_NODE_TEST,
 };
 
 enum rp_top { /* operators */
@@ -64,29 +85,29 @@ enum rp_top { /* operators */
               RP_TOP_NOT_IN,
 };
 
-struct rp_tnode;
+struct rp_template_node;
 
-struct rp_tnodes {
-    struct rp_tnode **items;
+struct rp_template_nodes {
+    struct rp_template_node **items;
     size_t count, capacity;
 };
 
 struct rp_tkeyword {
-    struct rp_tv name;
-    struct rp_tnode *value;
+    struct rp_value name;
+    struct rp_template_node *value;
 };
 
 struct rp_targs {
-    struct rp_tnodes positional;
+    struct rp_template_nodes positional;
     struct rp_tkeyword *keywords;
     size_t keyword_count, keyword_capacity;
-    struct rp_tnode *star, *star_star;
+    struct rp_template_node *star, *star_star;
 };
 
-/* Parameters of a macro or call block, and what its body asks for. */
+/* Parameters of a macro or call block, and what its body requests. */
 struct rp_tparams {
     int32_t *names;
-    struct rp_tnode **defaults; /* NULL: none */
+    struct rp_template_node **defaults; /* NULL: none */
     size_t count, capacity;
     bool uses_caller, uses_kwargs, uses_varargs;
 };
@@ -94,15 +115,15 @@ struct rp_tparams {
 struct rp_tfilter;
 struct rp_ttest;
 
-struct rp_tnode {
+struct rp_template_node {
     uint8_t kind, op;
     bool recursive; /* of FOR */
     uint16_t depth; /* of the tree below */
     int32_t line;
     int32_t name; /* symbol */
-    struct rp_tnode *a, *b, *c;
-    struct rp_tnodes list, other;
-    struct rp_tv value;
+    struct rp_template_node *a, *b, *c;
+    struct rp_template_nodes list, other;
+    struct rp_value value;
     struct rp_targs *args;
     struct rp_tparams *params;
     const struct rp_tfilter *filter; /* NULL: unknown, fails when it is reached */
@@ -114,19 +135,20 @@ struct rp_tnode {
 struct rp_chat_template {
     struct rp_tmem mem;
     char *name;
-    struct rp_tnodes body;
-    struct rp_tv *symbols; /* names of variables, by number */
+    struct rp_template_nodes body;
+    struct rp_value *symbols; /* names of variables, by number */
     size_t symbol_count, symbol_capacity;
-    struct rp_tv symbol_map; /* dict: text to number */
+    struct rp_value symbol_map; /* dict: text to number */
     int32_t sym_loop, sym_caller, sym_kwargs, sym_varargs;
     bool content_parts;
 };
 
-/* ---- Compiling ---------------------------------------------------------------------------- */
+/* ---- Compiling ------------------------------------------------------------------------ */
 
 enum rp_ttoken_type {
+    /* value: what the lexer complains of */
     RP_TT_EOF,
-    RP_TT_ERROR, /* value: what the lexer complains of */
+    RP_TT_ERROR,
     RP_TT_DATA,
     RP_TT_BLOCK_BEGIN,
     RP_TT_BLOCK_END,
@@ -167,7 +189,7 @@ enum rp_ttoken_type {
 struct rp_ttoken {
     uint8_t type;
     int32_t line;
-    struct rp_tv value; /* DATA, NAME, STRING: text; INTEGER, FLOAT: the number */
+    struct rp_value value; /* DATA, NAME, STRING: text; INTEGER, FLOAT: the number */
 };
 
 /* Where a compilation stands; `fault` is set once, then everything unwinds. */
@@ -195,9 +217,11 @@ struct rp_tcompile {
 bool rp_template_lex(struct rp_tcompile *c, const char *source, size_t len);
 void rp_template_fail(struct rp_tcompile *c, int line, const char *kind, const char *format, ...)
     RP_PRINTF(4, 5);
-struct rp_tnode *rp_template_node(struct rp_tcompile *c, enum rp_tnode_kind kind, int line);
-void rp_template_add(struct rp_tcompile *c, struct rp_tnodes *nodes, struct rp_tnode *node);
-int32_t rp_template_symbol(struct rp_tcompile *c, struct rp_tv name);
+struct rp_template_node *rp_template_node(struct rp_tcompile *c, enum rp_template_node_kind kind,
+                                          int line);
+void rp_template_add(struct rp_tcompile *c, struct rp_template_nodes *nodes,
+                     struct rp_template_node *node);
+int32_t rp_template_symbol(struct rp_tcompile *c, struct rp_value name);
 struct rp_ttoken *rp_template_token(struct rp_tcompile *c);
 struct rp_ttoken *rp_template_look(struct rp_tcompile *c);
 struct rp_ttoken *rp_template_next(struct rp_tcompile *c);
@@ -207,23 +231,27 @@ bool rp_template_expect(struct rp_tcompile *c, enum rp_ttoken_type type);
 /* "end of print statement", or the name itself. */
 const char *rp_template_describe(const struct rp_ttoken *token, char out[80]);
 const char *rp_template_describe_type(enum rp_ttoken_type type);
-struct rp_tnode *rp_template_expression(struct rp_tcompile *c, bool with_condition);
+struct rp_template_node *rp_template_expression(struct rp_tcompile *c, bool with_condition);
 /* jinja2's parse_tuple. */
-struct rp_tnode *rp_template_tuple(struct rp_tcompile *c, bool simplified, bool with_condition,
-                                   bool parentheses, bool with_namespace);
+struct rp_template_node *rp_template_tuple(struct rp_tcompile *c, bool simplified,
+                                           bool with_condition, bool parentheses,
+                                           bool with_namespace);
 /* A node over one or two children; NULL once something failed. */
-struct rp_tnode *rp_template_over(struct rp_tcompile *c, enum rp_tnode_kind kind, int line,
-                                  struct rp_tnode *a, struct rp_tnode *b);
+struct rp_template_node *rp_template_over(struct rp_tcompile *c, enum rp_template_node_kind kind,
+                                          int line, struct rp_template_node *a,
+                                          struct rp_template_node *b);
 /* Sets node->c; a child may be NULL. */
-void rp_template_third(struct rp_tcompile *c, struct rp_tnode *node, struct rp_tnode *child);
+void rp_template_third(struct rp_tcompile *c, struct rp_template_node *node,
+                       struct rp_template_node *child);
 /* Adds to node->list. */
-void rp_template_child(struct rp_tcompile *c, struct rp_tnode *node, struct rp_tnode *child);
+void rp_template_child(struct rp_tcompile *c, struct rp_template_node *node,
+                       struct rp_template_node *child);
 /* Members, subscripts and calls; then filters and tests. */
-struct rp_tnode *rp_template_postfix(struct rp_tcompile *c, struct rp_tnode *node);
-struct rp_tnode *rp_template_suffix(struct rp_tcompile *c, struct rp_tnode *node);
-struct rp_tnode *rp_template_primary(struct rp_tcompile *c, bool with_namespace);
-struct rp_tnode *rp_template_filter(struct rp_tcompile *c, struct rp_tnode *node,
-                                    bool start_inline);
+struct rp_template_node *rp_template_postfix(struct rp_tcompile *c, struct rp_template_node *node);
+struct rp_template_node *rp_template_suffix(struct rp_tcompile *c, struct rp_template_node *node);
+struct rp_template_node *rp_template_primary(struct rp_tcompile *c, bool with_namespace);
+struct rp_template_node *rp_template_filter(struct rp_tcompile *c, struct rp_template_node *node,
+                                            bool start_inline);
 /* Faults that are found after parsing. */
 void rp_template_check(struct rp_tcompile *c);
 bool rp_template_enter(struct rp_tcompile *c);

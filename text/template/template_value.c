@@ -38,29 +38,29 @@ void *rp_tmem_grow(struct rp_tmem *mem, void *items, size_t count, size_t *capac
     return grown;
 }
 
-struct rp_tv rp_tv_none(void) {
-    return (struct rp_tv){.type = RP_TV_NONE};
+struct rp_value rp_value_none(void) {
+    return (struct rp_value){.type = RP_VALUE_NONE};
 }
-struct rp_tv rp_tv_bool(bool b) {
-    return (struct rp_tv){.type = RP_TV_BOOL, .u.b = b};
+struct rp_value rp_value_bool(bool b) {
+    return (struct rp_value){.type = RP_VALUE_BOOL, .u.b = b};
 }
-struct rp_tv rp_tv_int(int64_t i) {
-    return (struct rp_tv){.type = RP_TV_INT, .u.i = i};
+struct rp_value rp_value_int(int64_t i) {
+    return (struct rp_value){.type = RP_VALUE_INT, .u.i = i};
 }
-struct rp_tv rp_tv_float(double f) {
-    return (struct rp_tv){.type = RP_TV_FLOAT, .u.f = f};
-}
-
-struct rp_tv rp_tv_str(const char *text, size_t len, bool input) {
-    return (struct rp_tv){
-        .type = RP_TV_STRING, .input = input, .len = (uint32_t)len, .u.s = len ? text : ""};
+struct rp_value rp_value_float(double f) {
+    return (struct rp_value){.type = RP_VALUE_FLOAT, .u.f = f};
 }
 
-struct rp_tv rp_tv_cstr(const char *text) {
-    return rp_tv_str(text, strlen(text), false);
+struct rp_value rp_value_str(const char *text, size_t len, bool input) {
+    return (struct rp_value){
+        .type = RP_VALUE_STRING, .input = input, .len = (uint32_t)len, .u.s = len ? text : ""};
 }
 
-struct rp_tv rp_tv_sub(struct rp_tv s, size_t begin, size_t len) {
+struct rp_value rp_value_cstr(const char *text) {
+    return rp_value_str(text, strlen(text), false);
+}
+
+struct rp_value rp_value_sub(struct rp_value s, size_t begin, size_t len) {
     s.u.s += begin;
     s.len = (uint32_t)len;
     if (s.marks)
@@ -68,46 +68,46 @@ struct rp_tv rp_tv_sub(struct rp_tv s, size_t begin, size_t len) {
     return s;
 }
 
-bool rp_tv_mark(struct rp_tv s, size_t at) { return s.marks ? s.marks[at] != 0 : s.input; }
+bool rp_value_mark(struct rp_value s, size_t at) { return s.marks ? s.marks[at] != 0 : s.input; }
 
-bool rp_tv_is(struct rp_tv v, const char *text) {
-    return v.type == RP_TV_STRING && strlen(text) == v.len && memcmp(v.u.s, text, v.len) == 0;
+bool rp_value_is(struct rp_value v, const char *text) {
+    return v.type == RP_VALUE_STRING && strlen(text) == v.len && memcmp(v.u.s, text, v.len) == 0;
 }
 
-double rp_tv_number(struct rp_tv v) {
-    return v.type == RP_TV_FLOAT ? v.u.f : (double)rp_tv_integer(v);
+double rp_value_number(struct rp_value v) {
+    return v.type == RP_VALUE_FLOAT ? v.u.f : (double)rp_value_integer(v);
 }
 
-const char *rp_tv_type_name(struct rp_tv v) {
+const char *rp_value_type_name(struct rp_value v) {
     static const char *const names[] = {
-        [RP_TV_UNDEFINED] = "Undefined", [RP_TV_NONE] = "NoneType",
-        [RP_TV_BOOL] = "bool",           [RP_TV_INT] = "int",
-        [RP_TV_FLOAT] = "float",         [RP_TV_STRING] = "str",
-        [RP_TV_LIST] = "list",           [RP_TV_TUPLE] = "tuple",
-        [RP_TV_GENERATOR] = "generator", [RP_TV_DICT_ITEMS] = "dict_items",
-        [RP_TV_DICT_KEYS] = "dict_keys", [RP_TV_DICT_VALUES] = "dict_values",
-        [RP_TV_RANGE] = "range",         [RP_TV_DICT] = "dict",
-        [RP_TV_NAMESPACE] = "Namespace", [RP_TV_MACRO] = "Macro",
-        [RP_TV_FUNCTION] = "function",   [RP_TV_METHOD] = "builtin_function_or_method",
-        [RP_TV_LOOP] = "LoopContext",    [RP_TV_CYCLER] = "Cycler",
-        [RP_TV_JOINER] = "Joiner",
+        [RP_VALUE_UNDEFINED] = "Undefined", [RP_VALUE_NONE] = "NoneType",
+        [RP_VALUE_BOOL] = "bool",           [RP_VALUE_INT] = "int",
+        [RP_VALUE_FLOAT] = "float",         [RP_VALUE_STRING] = "str",
+        [RP_VALUE_LIST] = "list",           [RP_VALUE_TUPLE] = "tuple",
+        [RP_VALUE_GENERATOR] = "generator", [RP_VALUE_DICT_ITEMS] = "dict_items",
+        [RP_VALUE_DICT_KEYS] = "dict_keys", [RP_VALUE_DICT_VALUES] = "dict_values",
+        [RP_VALUE_RANGE] = "range",         [RP_VALUE_DICT] = "dict",
+        [RP_VALUE_NAMESPACE] = "Namespace", [RP_VALUE_MACRO] = "Macro",
+        [RP_VALUE_FUNCTION] = "function",   [RP_VALUE_METHOD] = "builtin_function_or_method",
+        [RP_VALUE_LOOP] = "LoopContext",    [RP_VALUE_CYCLER] = "Cycler",
+        [RP_VALUE_JOINER] = "Joiner",
     };
-    return v.type == RP_TV_STRING && v.markup ? "Markup" : names[v.type];
+    return v.type == RP_VALUE_STRING && v.markup ? "Markup" : names[v.type];
 }
 
-struct rp_tv rp_tseq_make(struct rp_tmem *mem, enum rp_tv_type type, size_t capacity) {
+struct rp_value rp_tseq_make(struct rp_tmem *mem, enum rp_value_type type, size_t capacity) {
     struct rp_tseq *seq = rp_tmem_alloc(mem, sizeof *seq);
     if (seq && capacity) {
         seq->items = rp_tmem_calloc(mem, capacity, sizeof *seq->items);
         seq->capacity = seq->items ? capacity : 0;
     }
     if (!seq)
-        return rp_tv_none();
-    return (struct rp_tv){.type = (uint8_t)type, .u.seq = seq};
+        return rp_value_none();
+    return (struct rp_value){.type = (uint8_t)type, .u.seq = seq};
 }
 
-void rp_tseq_add(struct rp_tmem *mem, struct rp_tseq *seq, struct rp_tv item) {
-    struct rp_tv *items =
+void rp_tseq_add(struct rp_tmem *mem, struct rp_tseq *seq, struct rp_value item) {
+    struct rp_value *items =
         rp_tmem_grow(mem, seq->items, seq->count, &seq->capacity, seq->count + 1, sizeof *items);
     if (!items)
         return;
@@ -115,11 +115,11 @@ void rp_tseq_add(struct rp_tmem *mem, struct rp_tseq *seq, struct rp_tv item) {
     seq->items[seq->count++] = item;
 }
 
-struct rp_tv rp_tdict_make(struct rp_tmem *mem, enum rp_tv_type type) {
+struct rp_value rp_tdict_make(struct rp_tmem *mem, enum rp_value_type type) {
     struct rp_tdict *dict = rp_tmem_alloc(mem, sizeof *dict);
     if (!dict)
-        return rp_tv_none();
-    return (struct rp_tv){.type = (uint8_t)type, .u.dict = dict};
+        return rp_value_none();
+    return (struct rp_value){.type = (uint8_t)type, .u.dict = dict};
 }
 
 /* One random seed for the process, so that nobody can choose keys that collide. */
@@ -143,15 +143,15 @@ static uint32_t hash_bytes(const void *bytes, size_t len) {
 }
 
 /* Tuples hold tuples: `left` bounds how many values are looked at, shared ones each time. */
-static bool hash_within(struct rp_tv v, int *left, uint32_t *out) {
+static bool hash_within(struct rp_value v, int *left, uint32_t *out) {
     int64_t i;
     if (--*left < 0)
         return false;
     switch (v.type) {
-    case RP_TV_STRING:
+    case RP_VALUE_STRING:
         *out = hash_bytes(v.u.s, v.len);
         return true;
-    case RP_TV_FLOAT:
+    case RP_VALUE_FLOAT:
         if (!(v.u.f >= -9e18 && v.u.f <= 9e18) || v.u.f != floor(v.u.f)) {
             *out = hash_bytes(&v.u.f, sizeof v.u.f);
             return true;
@@ -159,12 +159,12 @@ static bool hash_within(struct rp_tv v, int *left, uint32_t *out) {
         i = (int64_t)v.u.f;
         *out = hash_bytes(&i, sizeof i);
         return true;
-    case RP_TV_BOOL:
-    case RP_TV_INT:
-        i = rp_tv_integer(v);
+    case RP_VALUE_BOOL:
+    case RP_VALUE_INT:
+        i = rp_value_integer(v);
         *out = hash_bytes(&i, sizeof i);
         return true;
-    case RP_TV_TUPLE:
+    case RP_VALUE_TUPLE:
         *out = 7;
         for (size_t n = 0; n < v.u.seq->count; n++) {
             uint32_t part;
@@ -173,8 +173,8 @@ static bool hash_within(struct rp_tv v, int *left, uint32_t *out) {
             *out = *out * 31 + part;
         }
         return true;
-    case RP_TV_LIST:
-    case RP_TV_DICT:
+    case RP_VALUE_LIST:
+    case RP_VALUE_DICT:
         return false;
     default:
         *out = v.type;
@@ -182,23 +182,23 @@ static bool hash_within(struct rp_tv v, int *left, uint32_t *out) {
     }
 }
 
-bool rp_tv_hash(struct rp_tv v, uint32_t *out) {
+bool rp_value_hash(struct rp_value v, uint32_t *out) {
     int left = HASHED_VALUES_MAX;
     return hash_within(v, &left, out);
 }
 
 /* Both are hashable values, so both are small. */
-static bool same_key(struct rp_tv a, struct rp_tv b) {
-    if (a.type == RP_TV_STRING || b.type == RP_TV_STRING)
+static bool same_key(struct rp_value a, struct rp_value b) {
+    if (a.type == RP_VALUE_STRING || b.type == RP_VALUE_STRING)
         return a.type == b.type && a.len == b.len && memcmp(a.u.s, b.u.s, a.len) == 0;
-    if (rp_tv_is_integer(a) && rp_tv_is_integer(b))
-        return rp_tv_integer(a) == rp_tv_integer(b);
-    if (rp_tv_is_number(a) && rp_tv_is_number(b))
-        return rp_tv_number(a) == rp_tv_number(b);
+    if (rp_value_is_integer(a) && rp_value_is_integer(b))
+        return rp_value_integer(a) == rp_value_integer(b);
+    if (rp_value_is_number(a) && rp_value_is_number(b))
+        return rp_value_number(a) == rp_value_number(b);
     if (a.type != b.type)
         return false;
-    if (a.type != RP_TV_TUPLE)
-        return a.type == RP_TV_NONE || a.type == RP_TV_UNDEFINED || a.u.seq == b.u.seq;
+    if (a.type != RP_VALUE_TUPLE)
+        return a.type == RP_VALUE_NONE || a.type == RP_VALUE_UNDEFINED || a.u.seq == b.u.seq;
     if (a.u.seq->count != b.u.seq->count)
         return false;
     for (size_t i = 0; i < a.u.seq->count; i++)
@@ -207,7 +207,7 @@ static bool same_key(struct rp_tv a, struct rp_tv b) {
     return true;
 }
 
-static struct rp_tdict_entry *find_entry(const struct rp_tdict *dict, struct rp_tv key,
+static struct rp_tdict_entry *find_entry(const struct rp_tdict *dict, struct rp_value key,
                                          uint32_t hash) {
     if (!dict->index) {
         for (size_t i = 0; i < dict->count; i++)
@@ -246,10 +246,10 @@ static bool grow_index(struct rp_tmem *mem, struct rp_tdict *dict) {
     return true;
 }
 
-void rp_tdict_put(struct rp_tmem *mem, struct rp_tdict *dict, struct rp_tv key,
-                  struct rp_tv value) {
+void rp_tdict_put(struct rp_tmem *mem, struct rp_tdict *dict, struct rp_value key,
+                  struct rp_value value) {
     uint32_t hash = 0;
-    if (!rp_tv_hash(key, &hash))
+    if (!rp_value_hash(key, &hash))
         return;
     struct rp_tdict_entry *entry = find_entry(dict, key, hash);
     if (entry) {
@@ -269,19 +269,20 @@ void rp_tdict_put(struct rp_tmem *mem, struct rp_tdict *dict, struct rp_tv key,
     dict->count++;
 }
 
-const struct rp_tv *rp_tdict_get(const struct rp_tdict *dict, struct rp_tv key) {
+const struct rp_value *rp_tdict_get(const struct rp_tdict *dict, struct rp_value key) {
     uint32_t hash;
-    if (!rp_tv_hash(key, &hash))
+    if (!rp_value_hash(key, &hash))
         return NULL;
     struct rp_tdict_entry *entry = find_entry(dict, key, hash);
     return entry ? &entry->value : NULL;
 }
 
-const struct rp_tv *rp_tdict_get_text(const struct rp_tdict *dict, const char *text, size_t len) {
-    return rp_tdict_get(dict, rp_tv_str(text, len, false));
+const struct rp_value *rp_tdict_get_text(const struct rp_tdict *dict, const char *text,
+                                         size_t len) {
+    return rp_tdict_get(dict, rp_value_str(text, len, false));
 }
 
-/* ---- Strings being built ------------------------------------------------------------------ */
+/* ---- Strings being built -------------------------------------------------------------- */
 
 void rp_tbuf_init(struct rp_tbuf *buf, struct rp_tmem *mem) { *buf = (struct rp_tbuf){.mem = mem}; }
 
@@ -332,7 +333,7 @@ void rp_tbuf_bytes(struct rp_tbuf *buf, const char *text, size_t len, bool input
     buf->len += len;
 }
 
-void rp_tbuf_sub(struct rp_tbuf *buf, struct rp_tv s, size_t begin, size_t len) {
+void rp_tbuf_sub(struct rp_tbuf *buf, struct rp_value s, size_t begin, size_t len) {
     size_t at = begin, end = begin + len;
     if (!s.marks) {
         rp_tbuf_bytes(buf, s.u.s + begin, len, s.input);
@@ -346,10 +347,10 @@ void rp_tbuf_sub(struct rp_tbuf *buf, struct rp_tv s, size_t begin, size_t len) 
     }
 }
 
-void rp_tbuf_string(struct rp_tbuf *buf, struct rp_tv s) { rp_tbuf_sub(buf, s, 0, s.len); }
+void rp_tbuf_string(struct rp_tbuf *buf, struct rp_value s) { rp_tbuf_sub(buf, s, 0, s.len); }
 
-struct rp_tv rp_tbuf_finish(const struct rp_tbuf *buf) {
-    struct rp_tv s = rp_tv_str(buf->data, buf->len, buf->input);
+struct rp_value rp_tbuf_finish(const struct rp_tbuf *buf) {
+    struct rp_value s = rp_value_str(buf->data, buf->len, buf->input);
     s.marks = buf->len ? buf->marks : NULL;
     return s;
 }

@@ -1,6 +1,6 @@
-/* template_value.h - the values of the chat template engine: small structs passed by value. What they point
- * to is never changed after it was made, except namespaces and the place in a generator. Strings
- * carry for each byte whether it is input. Memory: arenas; nothing is freed alone. */
+/* template_value.h - the values of the chat template engine: small structs passed by value. What
+ * they point to is never changed after it was made, except namespaces and the place in a generator.
+ * Strings carry for each byte whether it is input. Memory: arenas; nothing is freed alone. */
 #ifndef RP_TEXT_TEMPLATE_VALUE_H
 #define RP_TEXT_TEMPLATE_VALUE_H
 
@@ -19,30 +19,37 @@ void *rp_tmem_calloc(struct rp_tmem *mem, size_t count, size_t size);
 void *rp_tmem_grow(struct rp_tmem *mem, void *items, size_t count, size_t *capacity, size_t need,
                    size_t item_bytes);
 
-/* ---- Values ------------------------------------------------------------------------------- */
+/* ---- Values --------------------------------------------------------------------------- */
 
-enum rp_tv_type {
-    RP_TV_UNDEFINED,
-    RP_TV_NONE,
-    RP_TV_BOOL,
-    RP_TV_INT,
-    RP_TV_FLOAT,
-    RP_TV_STRING,
-    RP_TV_LIST, /* from here to DICT_VALUES: u.seq */
-    RP_TV_TUPLE,
-    RP_TV_GENERATOR,
-    RP_TV_DICT_ITEMS,
-    RP_TV_DICT_KEYS,
-    RP_TV_DICT_VALUES,
-    RP_TV_RANGE, /* u.seq too: at most 100,000 numbers */
-    RP_TV_DICT,
-    RP_TV_NAMESPACE, /* u.dict */
-    RP_TV_MACRO,
-    RP_TV_FUNCTION, /* sub: enum rp_tfunction */
-    RP_TV_METHOD,   /* sub: enum rp_tmethod; u.self */
-    RP_TV_LOOP,
-    RP_TV_CYCLER, /* u.seq */
-    RP_TV_JOINER, /* u.seq: the separator; taken: called before */
+enum rp_value_type {
+    RP_VALUE_UNDEFINED,
+    RP_VALUE_NONE,
+    RP_VALUE_BOOL,
+    RP_VALUE_INT,
+    RP_VALUE_FLOAT,
+    /* from here to DICT_VALUES: u.seq */
+    RP_VALUE_STRING,
+    RP_VALUE_LIST,
+    RP_VALUE_TUPLE,
+    RP_VALUE_GENERATOR,
+    RP_VALUE_DICT_ITEMS,
+    RP_VALUE_DICT_KEYS,
+    /* u.seq too: at most 100,000 numbers */
+    RP_VALUE_DICT_VALUES,
+    RP_VALUE_RANGE,
+    /* u.dict */
+    RP_VALUE_DICT,
+    RP_VALUE_NAMESPACE,
+    /* sub: enum rp_tfunction */
+    RP_VALUE_MACRO,
+    /* sub: enum rp_tmethod; u.self */
+    RP_VALUE_FUNCTION,
+    RP_VALUE_METHOD,
+    /* u.seq */
+    RP_VALUE_LOOP,
+    /* u.seq: the separator; taken: called before */
+    RP_VALUE_CYCLER,
+    RP_VALUE_JOINER,
 };
 
 struct rp_tseq;
@@ -51,7 +58,7 @@ struct rp_tmacro;
 struct rp_tloop;
 struct rp_tundefined;
 
-struct rp_tv {
+struct rp_value {
     uint8_t type;
     bool input;  /* uniform origin; of a string with marks: meaningless */
     bool markup; /* a string marked safe */
@@ -66,15 +73,15 @@ struct rp_tv {
         struct rp_tdict *dict;
         struct rp_tmacro *macro;
         struct rp_tloop *loop;
-        const struct rp_tv *self;
+        const struct rp_value *self;
         const struct rp_tundefined *undefined;
     } u;
-    const uint8_t
-        *marks; /* of a string: 1 for each byte that is input; NULL: all as `input` says */
+    /* of a string: 1 for each byte that is input; NULL: all as `input` says */
+    const uint8_t *marks;
 };
 
 struct rp_chat_value {
-    struct rp_tv v;
+    struct rp_value v;
 };
 
 struct rp_chat_values {
@@ -82,13 +89,13 @@ struct rp_chat_values {
 };
 
 struct rp_tseq {
-    struct rp_tv *items;
+    struct rp_value *items;
     size_t count, capacity;
     size_t taken; /* of a generator: how many were consumed */
 };
 
 struct rp_tdict_entry {
-    struct rp_tv key, value;
+    struct rp_value key, value;
     uint32_t hash;
 };
 
@@ -103,7 +110,7 @@ struct rp_tdict {
 /* Why a value is undefined: a hint, or the object and name that were looked up. */
 struct rp_tundefined {
     const char *hint;
-    struct rp_tv object, name;
+    struct rp_value object, name;
     bool has_object;
     bool security; /* raises SecurityError instead of UndefinedError */
 };
@@ -159,45 +166,49 @@ enum rp_tmethod {
     RP_TM_CYCLE,
     RP_TM_CHANGED,
     RP_TM_NEXT,
+    /* Python has it and nobody needs it: fails when it is called */
     RP_TM_RESET,
-    RP_TM_UNSUPPORTED, /* Python has it and nobody needs it: fails when it is called */
+    RP_TM_UNSUPPORTED,
 };
 
-struct rp_tv rp_tv_none(void);
-struct rp_tv rp_tv_bool(bool b);
-struct rp_tv rp_tv_int(int64_t i);
-struct rp_tv rp_tv_float(double f);
+struct rp_value rp_value_none(void);
+struct rp_value rp_value_bool(bool b);
+struct rp_value rp_value_int(int64_t i);
+struct rp_value rp_value_float(double f);
 /* Not copied. */
-struct rp_tv rp_tv_str(const char *text, size_t len, bool input);
-struct rp_tv rp_tv_cstr(const char *text);
+struct rp_value rp_value_str(const char *text, size_t len, bool input);
+struct rp_value rp_value_cstr(const char *text);
 /* Bytes [begin, begin + len) of a string, with their origin. */
-struct rp_tv rp_tv_sub(struct rp_tv s, size_t begin, size_t len);
-bool rp_tv_mark(struct rp_tv s, size_t at);
-bool rp_tv_is(struct rp_tv v, const char *text);
-static inline bool rp_tv_is_seq(struct rp_tv v) {
-    return v.type >= RP_TV_LIST && v.type <= RP_TV_RANGE;
+struct rp_value rp_value_sub(struct rp_value s, size_t begin, size_t len);
+bool rp_value_mark(struct rp_value s, size_t at);
+bool rp_value_is(struct rp_value v, const char *text);
+static inline bool rp_value_is_seq(struct rp_value v) {
+    return v.type >= RP_VALUE_LIST && v.type <= RP_VALUE_RANGE;
 }
-static inline bool rp_tv_is_number(struct rp_tv v) {
-    return v.type == RP_TV_BOOL || v.type == RP_TV_INT || v.type == RP_TV_FLOAT;
+static inline bool rp_value_is_number(struct rp_value v) {
+    return v.type == RP_VALUE_BOOL || v.type == RP_VALUE_INT || v.type == RP_VALUE_FLOAT;
 }
-static inline bool rp_tv_is_integer(struct rp_tv v) {
-    return v.type == RP_TV_BOOL || v.type == RP_TV_INT;
+static inline bool rp_value_is_integer(struct rp_value v) {
+    return v.type == RP_VALUE_BOOL || v.type == RP_VALUE_INT;
 }
-static inline int64_t rp_tv_integer(struct rp_tv v) { return v.type == RP_TV_BOOL ? v.u.b : v.u.i; }
-double rp_tv_number(struct rp_tv v);
+static inline int64_t rp_value_integer(struct rp_value v) {
+    return v.type == RP_VALUE_BOOL ? v.u.b : v.u.i;
+}
+double rp_value_number(struct rp_value v);
 /* Python's name of the type: "str", "dict", "NoneType". */
-const char *rp_tv_type_name(struct rp_tv v);
+const char *rp_value_type_name(struct rp_value v);
 
-struct rp_tv rp_tseq_make(struct rp_tmem *mem, enum rp_tv_type type, size_t capacity);
-void rp_tseq_add(struct rp_tmem *mem, struct rp_tseq *seq, struct rp_tv item);
-struct rp_tv rp_tdict_make(struct rp_tmem *mem, enum rp_tv_type type);
-/* The key must be hashable (rp_tv_hash). */
-void rp_tdict_put(struct rp_tmem *mem, struct rp_tdict *dict, struct rp_tv key, struct rp_tv value);
+struct rp_value rp_tseq_make(struct rp_tmem *mem, enum rp_value_type type, size_t capacity);
+void rp_tseq_add(struct rp_tmem *mem, struct rp_tseq *seq, struct rp_value item);
+struct rp_value rp_tdict_make(struct rp_tmem *mem, enum rp_value_type type);
+/* The key must be hashable (rp_value_hash). */
+void rp_tdict_put(struct rp_tmem *mem, struct rp_tdict *dict, struct rp_value key,
+                  struct rp_value value);
 /* NULL when it is not there. */
-const struct rp_tv *rp_tdict_get(const struct rp_tdict *dict, struct rp_tv key);
-const struct rp_tv *rp_tdict_get_text(const struct rp_tdict *dict, const char *text, size_t len);
+const struct rp_value *rp_tdict_get(const struct rp_tdict *dict, struct rp_value key);
+const struct rp_value *rp_tdict_get_text(const struct rp_tdict *dict, const char *text, size_t len);
 /* false: the value cannot be a key. Equal values have equal hashes. */
-bool rp_tv_hash(struct rp_tv v, uint32_t *out);
+bool rp_value_hash(struct rp_value v, uint32_t *out);
 
 /* Builds a string with its marks, in an arena. */
 struct rp_tbuf {
@@ -212,9 +223,9 @@ struct rp_tbuf {
 
 void rp_tbuf_init(struct rp_tbuf *buf, struct rp_tmem *mem);
 void rp_tbuf_bytes(struct rp_tbuf *buf, const char *text, size_t len, bool input);
-void rp_tbuf_string(struct rp_tbuf *buf, struct rp_tv s);
-void rp_tbuf_sub(struct rp_tbuf *buf, struct rp_tv s, size_t begin, size_t len);
-struct rp_tv rp_tbuf_finish(const struct rp_tbuf *buf);
+void rp_tbuf_string(struct rp_tbuf *buf, struct rp_value s);
+void rp_tbuf_sub(struct rp_tbuf *buf, struct rp_value s, size_t begin, size_t len);
+struct rp_value rp_tbuf_finish(const struct rp_tbuf *buf);
 
 /* Shortest digits that read back equal, as Python's repr of a float. */
 size_t rp_tfloat_repr(double value, char out[40]);

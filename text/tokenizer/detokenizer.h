@@ -32,8 +32,8 @@ struct rp_detokenizer {
 
 void rp_detokenizer_init(struct rp_detokenizer *detok, const struct rp_tokenizer *tok,
                          bool skip_special_tokens);
-/* These ids stand before the stream: it goes on in the middle of their text, where a leading space is kept. To be called
- * before the first push. RP_OK or NO_MEMORY. */
+/* These ids stand before the stream: it goes on in the middle of their text, where a leading space
+ * is kept. To be called before the first push. RP_OK or NO_MEMORY. */
 int rp_detokenizer_follow(struct rp_detokenizer *detok, const int32_t *ids,
                           size_t count) RP_MUST_USE;
 /* Appends whatever complete characters the token makes certain. An unknown id appends nothing.

@@ -70,7 +70,8 @@ struct added_match {
     const struct rp_tok_added *token;
 };
 
-/* The first place at or after `from` where an added token may begin; text->len when there is none. */
+/* The first place at or after `from` where an added token may begin; text->len when there is
+ * none. */
 static inline size_t find_first(const struct rp_tok_trie *trie, const struct rp_tok_text *text,
                                 size_t from) {
     if (trie->common_len) {
@@ -128,7 +129,7 @@ static void pass_gap(struct rp_tokenizer_scratch *s, const struct rp_tok_text *t
 }
 
 /* Emits the added tokens of the set and passes on what lies between them. The order of the rules is
- * the package's: search goes on behind the match itself, while rstrip moves only the gap. */
+ * the package's: search goes on after the match itself, while rstrip moves only the gap. */
 static void match_added(struct rp_tokenizer_scratch *s, const struct rp_tok_trie *trie,
                         const struct rp_tok_text *text, bool at_start, segment_fn rest) {
     struct added_match match = {.token = NULL};

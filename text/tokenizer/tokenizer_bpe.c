@@ -274,9 +274,9 @@ static void emit_all(struct rp_tokenizer_scratch *s, const int32_t *ids, size_t 
     }
 }
 
-/* A text of one byte over and over: its encoding begins with the same unit again and again, if that may stand beside
- * itself, for then all neighbors fit. Emits those but the last few and returns the bytes that they take. In the
- * search every length of such a run is a candidate everywhere. */
+/* A text of one byte over and over: its encoding begins with the same unit again and again, if that
+ * may stand beside itself, for then all neighbors fit. Emits those but the last few and returns the
+ * bytes that they take. In the search every length of such a run is a candidate everywhere. */
 static size_t encode_run(struct rp_tokenizer_scratch *s, const char *text, size_t len) {
     int32_t ids[RUN_MIN];
     uint64_t dead[RUN_MIN / 64 + 1] = {0};

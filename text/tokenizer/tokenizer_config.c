@@ -250,7 +250,7 @@ static int parse_pre_tokenizer(struct rp_tok_load *load, const char *where, cons
         return status;
     if (load->tok->byte_level)
         return rp_error_set(load->err, RP_STATUS_UNSUPPORTED,
-                            "%s: %s: a pre-tokenizer behind ByteLevel is not supported", load->file,
+                            "%s: %s: a pre-tokenizer after ByteLevel is not supported", load->file,
                             where);
     if (strcmp(type, "ByteLevel") == 0)
         return parse_byte_level(load, where, json);
@@ -284,7 +284,7 @@ static int decoder_replace(struct rp_tok_load *load, const char *where, const js
     struct rp_tok_normalizer parsed = {.kind = RP_TOK_REPLACE};
     if (d->byte_fallback || d->replace_count == RP_TOK_REPLACES_MAX)
         return rp_error_set(load->err, RP_STATUS_UNSUPPORTED,
-                            "%s: %s: Replace behind ByteFallback, or more than %d of them, is not "
+                            "%s: %s: Replace after ByteFallback, or more than %d of them, is not "
                             "supported",
                             load->file, where, RP_TOK_REPLACES_MAX);
     int status = parse_replace(load, where, json, &parsed);
@@ -311,7 +311,7 @@ static int decoder_strip(struct rp_tok_load *load, const char *where, const json
      */
     if (!d->fused || stop != 0 || start < 0 || start > UINT32_MAX || len != 1)
         return rp_error_set(load->err, RP_STATUS_UNSUPPORTED,
-                            "%s: %s: Strip is supported behind Fuse, at the start, for an ASCII "
+                            "%s: %s: Strip is supported after Fuse, at the start, for an ASCII "
                             "character",
                             load->file, where);
     d->strip_char = content[0];

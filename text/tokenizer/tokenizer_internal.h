@@ -29,7 +29,7 @@
 /* An added token is searched for at every position, so its length bounds the cost of a byte. */
 #define RP_TOK_ADDED_LEN_MAX 1024
 
-/* The blob can be read so far behind any token. */
+/* The blob can be read so far after any token. */
 #define RP_TOK_BLOB_SLACK 16
 /* "▁", which SentencePiece writes for a space. */
 #define RP_TOK_MARKER "\xE2\x96\x81"
@@ -170,14 +170,14 @@ struct rp_tok_decoder {
     struct rp_tok_replace replaces[RP_TOK_REPLACES_MAX]; /* Metaspace: [0].pattern */
     size_t replace_count;
     bool byte_fallback;
-    bool fused;              /* behind Fuse: rules apply to the text as a whole */
+    bool fused;              /* after Fuse: rules apply to the text as a whole */
     bool drop_first_markers; /* Metaspace: the first token loses its markers */
     char strip_char;
     uint32_t strip_left;
 };
 
-/* Character classes of the scanners; one byte per code point below 0x10000. White space comes first, the others are
- * Unicode's general categories. */
+/* Character classes of the scanners; one byte per code point below 0x10000. White space comes
+ * first, the others are Unicode's general categories. */
 enum rp_tok_class {
     RP_TOK_OTHER = 0, /* control, format, unassigned */
     RP_TOK_UPPER,     /* Lu, Lt */
@@ -220,13 +220,13 @@ struct rp_tokenizer {
     /* Where a text without pre-tokenizer may be cut because no merge reaches across. */
     bool cut_at_marker; /* before a marker that does not follow one of these bytes */
     bool joins_marker[256];
-    uint8_t joins[256][32]; /* pairs of bytes that a token from a merge has side by side: a bit for
-                               each second byte */
-    uint8_t cuts[256][32];  /* pairs between which it may be cut, whatever is around */
+    /* pairs of bytes that a token from a merge has side by side: a bit for each second byte */
+    uint8_t joins[256][32];
+    uint8_t cuts[256][32]; /* pairs between which it may be cut, whatever is around */
     uint8_t *classes;
 };
 
-/* A text under way. allow[i] tells whether byte i may be part of a special token; NULL: all may. */
+/* A text in flight. allow[i] tells whether byte i may be part of a special token; NULL: all may. */
 struct rp_tok_text {
     const char *data;
     size_t len;
@@ -277,7 +277,7 @@ struct rp_tokenizer_scratch {
     pcre2_match_context *match_context;
     pcre2_jit_stack *jit_stack;
     uint64_t work; /* merge and heap operations so far, for the tests of linearity */
-    /* The call under way. */
+    /* The call in flight. */
     struct rp_token_ids *out;
     size_t out_max; /* count that *out must not pass; 0: any */
     int status;
@@ -369,7 +369,8 @@ int rp_tok_regex_compile(struct rp_tok_load *load, const char *where, const char
 int rp_tok_regex_match(const pcre2_code *regex, struct rp_tokenizer_scratch *scratch,
                        const char *text, size_t len, size_t from, size_t *start, size_t *end);
 
-/* tokenizer_scan.c: the patterns that have a scanner, for the tests; and the scanner of a pattern, or NULL. */
+/* tokenizer_scan.c: the patterns that have a scanner, for the tests; and the scanner of a pattern,
+ * or NULL. */
 struct rp_tok_scanner {
     const char *name, *pattern;
     rp_tok_scan_fn scan;
@@ -393,13 +394,13 @@ void rp_tok_split(struct rp_tokenizer_scratch *scratch, const char *text, size_t
 int rp_tok_merges_load(struct rp_tok_load *load, const json_t *merges);
 int rp_tok_units_build(struct rp_tok_load *load, const struct rp_tok_rule *rules, uint32_t count);
 int rp_tok_nodes_build(struct rp_tok_load *load);
-/* The ids of text[0, *end) into `out` (room for `len`) and their number. *end < len: there is a character
- * that no token has. `dead`: len / 64 + 1 words, all zero. */
+/* The ids of text[0, *end) into `out` (room for `len`) and their number. *end < len: there is a
+ * character that no token has. `dead`: len / 64 + 1 words, all zero. */
 size_t rp_tok_units_encode(struct rp_tokenizer_scratch *scratch, const char *text, size_t len,
                            uint64_t *dead, int32_t *out, size_t *end);
 
-/* tokenizer_bpe.c: the symbols that merging starts from, at most one for each byte; and merging of a few, in place,
- * the new number. rp_tok_merge_few needs no more than RP_TOK_MERGE_FEW. */
+/* tokenizer_bpe.c: the symbols that merging starts from, at most one for each byte; and merging of
+ * a few, in place, the new number. rp_tok_merge_few needs no more than RP_TOK_MERGE_FEW. */
 #define RP_TOK_MERGE_FEW (2 * RP_TOK_IRREGULAR_MAX)
 size_t rp_tok_symbols(const struct rp_tokenizer *tok, int32_t *symbols, const char *text,
                       size_t len);

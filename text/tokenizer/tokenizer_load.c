@@ -13,7 +13,7 @@
 
 /* The largest published tokenizer.json has 33 MB. */
 #define FILE_BYTES_MAX ((size_t)256 << 20)
-/* Ids may have gaps, but a small file must not ask for a large table. */
+/* Ids may have gaps, but a small file must not request a large table. */
 #define GAPS_FREE ((uint32_t)1 << 16)
 
 struct rp_tok_quote rp_tok_quote(const char *text, size_t len) {

@@ -1,4 +1,5 @@
-/* The section model.merges: the rules of byte-pair encoding, and what they say about where a text may be cut. */
+/* The section model.merges: the rules of byte-pair encoding, and what they say about where a text
+ * may be cut. */
 #include "text/tokenizer/tokenizer_internal.h"
 
 #include <string.h>

@@ -1,12 +1,13 @@
-/* The units of a vocabulary as a double array (tokenizer_units.h), built once: nodes with several children look for
- * a base in the last few blocks of 256 slots, those with one take the next free slot. */
+/* The units of a vocabulary as a double array (tokenizer_units.h), built once: nodes with several
+ * children look for a base in the last few blocks of 256 slots, those with one take the next free
+ * slot. */
 #include "text/tokenizer/tokenizer_internal.h"
 
 #include <string.h>
 
 #define BLOCK     256u
 #define FULL      16u                 /* free slots with which a block is as good as full */
-#define OPEN_MAX  8u                  /* blocks behind the last one in which a base is looked for */
+#define OPEN_MAX  8u                  /* blocks after the last one in which a base is looked for */
 #define NODES_MAX ((uint32_t)1 << 23) /* a base has 23 bits */
 
 /* Units that share their first `depth` bytes, and the node where these end. */
@@ -98,7 +99,8 @@ static unsigned char byte_at(const struct builder *b, int32_t id, uint32_t depth
     return (unsigned char)rp_tok_ptr(b->tok, b->tok->entries[id].piece)[depth];
 }
 
-/* Sorts a range by its next byte; bytes with units into `bytes`, where each begins into starts (one more). */
+/* Sorts a range by its next byte; bytes with units into `bytes`, where each begins into starts (one
+ * more). */
 static uint32_t partition(struct builder *b, const struct range *range, uint8_t bytes[BLOCK],
                           uint32_t starts[BLOCK + 1]) {
     uint32_t counts[BLOCK] = {0}, at[BLOCK], used = 0, sum = range->begin;
@@ -120,7 +122,7 @@ static uint32_t partition(struct builder *b, const struct range *range, uint8_t 
     return used;
 }
 
-/* The only unit of a range, behind the node; false where it does not fit. */
+/* The only unit of a range, after the node; false where it does not fit. */
 static bool add_tail(struct builder *b, const struct range *range) {
     int32_t id = b->ids[range->begin];
     size_t len = b->tok->units.all[id].len - range->depth;

@@ -78,7 +78,7 @@ static int parse_template(struct rp_tok_load *load, const char *where, const jso
     return wrap(load, where, all, &more);
 }
 
-/* "cls": [token, id] before and "sep" behind the text. */
+/* "cls": [token, id] before and "sep" after the text. */
 static int parse_bert(struct rp_tok_load *load, const char *where, const json_t *json,
                       struct around *all) {
     struct around more = {.before_count = 0};

@@ -217,6 +217,6 @@ int rp_tok_regex_match(const pcre2_code *regex, struct rp_tokenizer_scratch *scr
     const size_t *span = pcre2_get_ovector_pointer(scratch->match);
     *start = span[0];
     *end = span[1];
-    /* \K in a lookahead can put the start behind the end. */
+    /* \K in a lookahead can put the start after the end. */
     return *start <= *end && *start >= from ? 1 : RP_STATUS_FORMAT;
 }

@@ -1,5 +1,6 @@
-/* Scanners for the split patterns that nearly all byte-level models use. Each cuts where its pattern does under PCRE2 (a
- * randomized test holds them to it), several times faster. What a pattern leaves between two matches is a piece too. */
+/* Scanners for the split patterns that nearly all byte-level models use. Each cuts where its
+ * pattern does under PCRE2 (a randomized test holds them to it), several times faster. What a
+ * pattern leaves between two matches is a piece too. */
 #include "base/utf8.h"
 #include "text/tokenizer/tokenizer_internal.h"
 
@@ -62,7 +63,8 @@ void rp_tok_classes_fill(uint8_t classes[0x10000]) {
         classes[code] = class_of(code);
 }
 
-/* The class of the character at `pos` < len as a set of one, and its length. The text is valid UTF-8. */
+/* The class of the character at `pos` < len as a set of one, and its length. The text is valid
+ * UTF-8. */
 static inline unsigned class_at(const uint8_t *classes, const char *text, size_t len, size_t pos,
                                 size_t *n) {
     const unsigned char *s = (const unsigned char *)text + pos;
@@ -84,7 +86,7 @@ static inline unsigned class_at(const uint8_t *classes, const char *text, size_t
     return BIT(class_of(code));
 }
 
-/* The same behind the end of the text: no class. */
+/* The same after the end of the text: no class. */
 static inline unsigned class_or_end(const uint8_t *classes, const char *text, size_t len,
                                     size_t pos, size_t *n) {
     *n = 0;
@@ -103,7 +105,7 @@ static inline size_t run_end(const uint8_t *classes, const char *text, size_t le
 static inline bool is_newline(char c) { return c == '\r' || c == '\n'; }
 
 /* \s*[\r\n]+|\s+(?!\S)|\s+ at white space: up to the last line end; or else all of it, but the last one goes to the
- * word behind. */
+ * word after. */
 static size_t space_end(const uint8_t *classes, const char *text, size_t len, size_t pos,
                         bool to_newline) {
     size_t end = run_end(classes, text, len, pos, SPACE);
@@ -208,8 +210,9 @@ static size_t scan_qwen35(const uint8_t *classes, const char *text, size_t len, 
     return scan_cl100k(classes, text, len, pos, LETTERS | MARK, 1);
 }
 
-/* [\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+ from `pos`; 0 where it does not match. *upper_end: where
- * the first of the two runs ends. A character that both have ends the match when nothing behind it can. */
+/* [\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+ from `pos`; 0 where it does not match.
+ * *upper_end: where the first of the two runs ends. A character that both have ends the match when
+ * nothing after it can. */
 static inline size_t cased_end(const uint8_t *classes, const char *text, size_t len, size_t pos,
                                size_t *upper_end) {
     size_t n, both_end = 0;

@@ -84,7 +84,7 @@ static void step_regex(struct splitter *sp, size_t len) {
         if (rc <= 0)
             break;
         if (begin == end && end == last_end) {
-            /* As Oniguruma's iterator: no empty match right behind a match. */
+            /* As Oniguruma's iterator: no empty match right after a match. */
             int size = rp_utf8_decode(sp->text + from, len - from, NULL);
             from += size > 0 ? (size_t)size : 1;
             continue;

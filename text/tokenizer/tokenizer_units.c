@@ -18,7 +18,8 @@ static bool stay_apart(const struct rp_tokenizer *tok, int32_t x, int32_t y) {
     return count == 2 && ids[0] == x && ids[1] == y;
 }
 
-/* Whether merging leaves the boundary between two regular units alone. `below`: until the two themselves could merge. */
+/* Whether merging leaves the boundary between two regular units alone. `below`: until the two
+ * themselves could merge. */
 static bool keeps_boundary(const struct rp_tokenizer *tok, int32_t x, int32_t y, bool below) {
     const struct rp_tok_unit *all = tok->units.all;
     uint32_t limit = UINT32_MAX; /* the merge that ended this state; from there on nothing counts */
@@ -65,7 +66,8 @@ static bool is_current(const struct rp_tokenizer *tok, const struct rp_tok_rule 
     return rp_tok_merges_find(&tok->merges, rule->left, rule->right)->rank == rank;
 }
 
-/* Follows the rules in their order: what each unit is made of. *irregular: rules can happen that break the order.
+/* Follows the rules in their order: what each unit is made of. *irregular: rules can happen that
+ * break the order.
  * False: the units do not fit the tables. */
 static bool derive(struct rp_tokenizer *tok, const struct rp_tok_rule *rules, uint32_t count,
                    bool *irregular) {

@@ -1,20 +1,22 @@
-/* attention_codes_cuda.cuh - pages of 8 bits in kernels whose products are bf16 or f16: how codes get there.
+/* attention_quantized_cuda.cuh - 8-bit pages in kernels whose matmuls are bf16 or f16: conversion
+ * of quantized values to the operand type.
  *
- * Every INT8 and FP8 E4M3 number is a bf16 number, so codes enter the products exactly, and their scales stay outside:
- * K's multiplies the score, V's the weight. Rounded is what is rounded with bf16 pages: q, and weight * scale of V
- * where a weight is alone there; in prompts both to bf16, in decoding to f16.
+ * Every INT8 and FP8 E4M3 number is a bf16 number, so quantized values enter the matmuls exactly,
+ * and their scales stay outside: K's multiplies the score, V's the weight. Rounded is what is
+ * rounded with bf16 pages: q, and weight * scale of V where a weight is alone there; in prompts
+ * both to bf16, in decoding to f16.
  *
- * To bf16 codes are converted as the four bytes of a word, two by two without moving bytes together: bytes 0 and 2,
- * bytes 1 and 3. Kernels name their rows and columns so that these are neighbors (ldmatrix moves 16 bits at a time, and
- * transposes no bytes).
+ * To bf16 quantized values are converted as the four bytes of a word, two by two without moving
+ * bytes together: bytes 0 and 2, bytes 1 and 3. Kernels name their rows and columns so that these
+ * are neighbors (ldmatrix moves 16 bits at a time, and transposes no bytes).
  *
- *   INT8   128 + low seven bits, minus 128 or 256: both have the code's bits as a mantissa
- *   FP8    its bits lie in a bf16 as they are, 2^120 too small (its denormals too); NaN codes, which are never
+ *   INT8   128 + low seven bits, minus 128 or 256: both have the quantized value's bits as a mantissa
+ *   FP8    its bits lie in a bf16 as they are, 2^120 too small (its denormals too); NaN quantized values, which are never
  *          stored, count as 480
  *
- * Decoding multiplies in f16, which takes a third of the instructions to convert to, of FP8 the card's own (sm_89). A
- * code is an f16 number as well; what meets it is taken relative to a power of two, so that f16's range is enough
- * (attention_decode_kernel.cuh). */
+ * Decoding multiplies in f16, which takes a third of the instructions to convert to, of FP8 the
+ * GPU's own (sm_89). A quantized value is an f16 number as well; what meets it is taken relative to
+ * a power of two, so that f16's range is enough (attention_decode_kernel.cuh). */
 #ifndef RP_ATTENTION_ATTENTION_CODES_CUDA_CUH
 #define RP_ATTENTION_ATTENTION_CODES_CUDA_CUH
 
@@ -22,7 +24,7 @@
 
 #include <cuda_runtime.h>
 
-/* What a kernel is compiled for. */
+/* Page type that a kernel is compiled for. */
 template <rp_dtype Page> struct page_of {
     static constexpr bool has_codes = Page == RP_DTYPE_INT8 || Page == RP_DTYPE_FP8_E4M3;
     static constexpr uint32_t bytes = has_codes ? 1 : 2; /* of an element */
@@ -35,7 +37,7 @@ static __device__ __forceinline__ uint32_t fma_bf16x2(uint32_t a, uint32_t b, ui
     return d;
 }
 
-/* Four codes as bf16: even has bytes 0 and 2, odd bytes 1 and 3. */
+/* Four quantized values as bf16: even has bytes 0 and 2, odd bytes 1 and 3. */
 template <rp_dtype Page>
 static __device__ __forceinline__ void codes_to_bf16(uint32_t codes, uint32_t &even,
                                                      uint32_t &odd) {
@@ -59,7 +61,7 @@ static __device__ __forceinline__ uint32_t add_f16x2(uint32_t a, uint32_t b) {
     return d;
 }
 
-/* Four FP8 codes as f16. */
+/* Four FP8 values as f16. */
 static __device__ __forceinline__ void fp8_to_f16(uint32_t codes, uint32_t &low, uint32_t &high) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 890
     asm("{\n"
@@ -80,8 +82,9 @@ static __device__ __forceinline__ void fp8_to_f16(uint32_t codes, uint32_t &low,
 #endif
 }
 
-/* Four codes as f16: bytes 0 and 1, 2 and 3 where Crossed is not set, else 0 and 2, 1 and 3.
- * INT8: 1,024 + 128 + code has the code's bits, one of them turned, as a mantissa. */
+/* Four quantized values as f16: bytes 0 and 1, 2 and 3 where Crossed is not set, else 0 and 2, 1
+ * and 3. INT8: 1,024 + 128 + quantized value has the quantized value's bits, one of them turned, as
+ * a mantissa. */
 template <rp_dtype Page, bool Crossed>
 static __device__ __forceinline__ void codes_to_f16(uint32_t codes, uint32_t &first,
                                                     uint32_t &second) {
@@ -94,8 +97,8 @@ static __device__ __forceinline__ void codes_to_f16(uint32_t codes, uint32_t &fi
     }
 }
 
-/* The largest power of two up to x, which is not negative; of anything below 2^-100 that. And what it is to be
- * multiplied by to be 1. */
+/* The largest power of two up to x, which is not negative; of anything below 2^-100 that. And what
+ * it is to be multiplied by to be 1. */
 static __device__ __forceinline__ float power_below(float x) {
     return __uint_as_float(__float_as_uint(fmaxf(x, 0x1p-100f)) & 0x7F800000u);
 }

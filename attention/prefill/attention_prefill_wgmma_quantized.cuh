@@ -1,15 +1,17 @@
-/* attention_prefill_wgmma_codes.cuh - prompt rows on Hopper over pages of 8 bits: how codes become the bf16 that the
- * products read.
+/* attention_prefill_wgmma_quantized.cuh - prompt rows on Hopper over 8-bit pages: how quantized
+ * values become the bf16 that the matmuls read.
  *
- * A warpgroup of its own copies codes into shared memory and writes them to the stages as bulk copies would have written
- * bf16. A thread converts what it has copied itself, so that its warps wait for none but the products; halves of a plane
- * take turns in three places, two of which are under way while the third is converted:
+ * A warpgroup of its own copies quantized values into shared memory and writes them to the stages
+ * as bulk copies would have written bf16. A thread converts what it has copied itself, so that its
+ * warps wait for none but the matmuls; halves of a plane take turns in three places, two of which
+ * are in flight while the third is converted:
  *
  *   copied ahead    K high, V low | V high  | K low of the next block | K high  | V low ...
  *   converted       K low         | K high  | V low                   | V high  | K low of the next block ...
  *
- * Scales stay outside (attention_codes_cuda.cuh): those of keys that no row of the tile sees are zeros, so that their
- * codes, which may be anything, count for nothing. Keys that are not there at all are zeros. */
+ * Scales stay outside (attention_quantized_cuda.cuh): those of keys that no row of the tile sees
+ * are zeros, so that their quantized values, which may be anything, count for nothing. Keys that
+ * are not there at all are zeros. */
 #ifndef RP_ATTENTION_ATTENTION_PREFILL_WGMMA_CODES_CUH
 #define RP_ATTENTION_ATTENTION_PREFILL_WGMMA_CODES_CUH
 
@@ -30,20 +32,21 @@ static __device__ __forceinline__ void copy_codes(uint32_t to, const void *from,
 static __device__ __forceinline__ void commit_codes() {
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
-/* Until the oldest half of a plane is there: two more are under way. */
+/* Waits for the oldest half of a plane: two more stay in flight. */
 static __device__ __forceinline__ void wait_for_codes() {
     static_assert(HALVES == 3, "");
     asm volatile("cp.async.wait_group 2;" ::: "memory");
 }
 
-/* The blocks of all tiles of this block of threads, one behind the other. */
+/* The blocks of all tiles of this block of threads, back to back. */
 template <int D, typename Mask> struct block_source {
     claimed_tile work;
     block_walk<D, Mask> walk;
     uint32_t count = 0; /* of tiles entered */
     bool may_claim;     /* its word is not given yet */
 
-    /* Enters the next tile. False: not claimed yet, which is waited for where `waits`; or none: no tokens then. */
+    /* Enters the next tile. False: not claimed yet, which is waited for where `waits`; or none: no
+     * tokens then. */
     __device__ __forceinline__ bool enter(const wgmma_args &args, control *shared, bool waits) {
         const uint32_t full = at(&shared->tile_full[count % 2]);
         if (waits)
@@ -63,7 +66,7 @@ template <int D, typename Mask> struct block_source {
     }
 };
 
-/* One of the threads that convert, on a block of keys: they have whole rows of codes, one behind the other. */
+/* One converting thread's share of a block of keys: consecutive whole rows of quantized values. */
 template <int D, typename Mask, rp_dtype Page> struct code_block {
     static constexpr uint32_t keys = shape<D>::keys, chunks = D / 16, rows = CONVERTING / chunks;
     static constexpr uint32_t copies = keys / rows, half = copies / 2; /* of a thread and plane */
@@ -73,11 +76,11 @@ template <int D, typename Mask, rp_dtype Page> struct code_block {
                   "room for halves");
     const rp_attention_args &args;
     const unsigned char *base; /* K's plane, page 0, the KV head */
-    uint32_t thread,
-        place; /* place: in shared memory, of the thread's first chunk of the half that is converted next */
+    /* place: in shared memory, of the thread's first chunk of the half that is converted next */
+    uint32_t thread, place;
     uint32_t first; /* the first of the three */
-    uint32_t page,
-        wanted; /* of the copy with the lane's number; which of the warp's have keys that are there, as bits */
+    /* of the copy with the lane's number; which of the warp's have keys that are there, as bits */
+    uint32_t page, wanted;
     uint32_t key;
     float scale[scales];
 
@@ -119,7 +122,7 @@ template <int D, typename Mask, rp_dtype Page> struct code_block {
             scale[i] = is_seen ? __ldcg((const float *)(from + plane * kv.plane_stride)) : 0.0f;
         }
     }
-    /* Asks for half a plane of the block that was looked up last. */
+    /* Requests half a plane of the block that was looked up last. */
     template <uint32_t Plane, uint32_t Half>
     __device__ __forceinline__ void ask(uint32_t to) const {
         const rp_kv_layout &kv = args.kv;
@@ -134,8 +137,8 @@ template <int D, typename Mask, rp_dtype Page> struct code_block {
                        wanted >> index & 1);
         }
     }
-    /* The oldest half, as bf16 to a stage. Lanes of odd parts of the columns begin with their second eight: each bank is
-     * written once. */
+    /* The oldest half, as bf16 to a stage. Lanes of odd parts of the columns begin with their
+     * second eight: each bank is written once. */
     template <uint32_t Half> __device__ __forceinline__ void convert(uint32_t to) const {
         const uint32_t chunk = thread % chunks, part = chunk / 4, turned = part & 1;
         to += part * shape<D>::part_bytes;
@@ -165,14 +168,14 @@ template <int D, typename Mask, rp_dtype Page> struct code_block {
             }
         }
     }
-    /* Asks for the half behind those under way, in the place of the one that was converted last. */
+    /* Issues the copy of the next half into the slot that was converted last. */
     template <uint32_t Plane, uint32_t Half> __device__ __forceinline__ void follow(bool asks) {
         if (asks)
             ask<Plane, Half>(place);
         commit_codes();
         place = after(place, first);
     }
-    /* The first three halves, where none is under way. */
+    /* The first three halves, where none is in flight. */
     __device__ __forceinline__ void ask_first() {
         follow<0, 0>(true);
         follow<0, 1>(true);
