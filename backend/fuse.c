@@ -45,7 +45,7 @@ static bool is_free(const struct pass *pass, uint32_t op) {
            pass->owner[op - pass->input->begin] == RP_FUSED_NONE;
 }
 
-/* -- chains: from a definition to its reader -------------------------------------------------------- */
+/* -- chains: from a definition to its reader -------------------------------------------------- */
 
 /* The view that step `step` of the row reads, as its only reader unless it is stored, too. */
 static bool check_reader(const struct pass *pass, const struct rp_fusion *fusion, uint32_t step,
@@ -99,7 +99,7 @@ static bool match_chain(const struct pass *pass, struct rp_fused_op *fused,
            is_residual(pass, &pass->program->ops[add], why);
 }
 
-/* -- rows: operators on the same rows, connected by what they write ----------------------------------- */
+/* -- rows: operators on the same rows, connected by what they write --------------------------- */
 
 static bool has_kind(const struct rp_fusion *fusion, enum rp_op_kind kind) {
     uint32_t steps = fusion->form == RP_FUSION_ROWS ? fusion->step_count : 1;
@@ -148,7 +148,7 @@ static bool match_rows(const struct pass *pass, struct rp_fused_op *fused,
     return fused->op_count >= 2 || is_absent(why, stop);
 }
 
-/* -- one row of the table at one operator ------------------------------------------------------------- */
+/* -- one row of the table at one operator ----------------------------------------------------- */
 
 static struct rp_fused_op candidate_of(uint32_t fusion, uint32_t op, uint32_t partials_from) {
     return (struct rp_fused_op){.fusion = fusion,
@@ -219,7 +219,8 @@ static bool match_partials(const struct pass *pass, const struct rp_fused_op *pr
         program->tensors[out->tensor].dtype != RP_DTYPE_F32)
         return is_absent(why, NULL);
     for (uint32_t row = 0; row < pass->input->table->count; row++) {
-        /* Any index will do to say that there are partial sums; it is set when the order is known. */
+        /* Any index will do to say that there are partial sums; it is set when the order is
+         * known. */
         *reader = candidate_of(row, at, 0);
         if (!sums_up(pass, producer, at, reader, why))
             continue;
@@ -230,7 +231,7 @@ static bool match_partials(const struct pass *pass, const struct rp_fused_op *pr
     return why->is_rule ? false : is_absent(why, &program->ops[at]);
 }
 
-/* -- the pass ----------------------------------------------------------------------------------------- */
+/* -- the pass --------------------------------------------------------------------------------- */
 
 static void claim(struct pass *pass, const struct rp_fused_op *fused) {
     for (uint32_t i = 0; i < fused->op_count; i++)
@@ -250,7 +251,8 @@ static void keep_reason(struct rp_fuse_why *kept, const struct rp_fusion *fusion
     kept->is_rule = why->is_rule;
 }
 
-/* The first row that matches at the operator, and with it the reader of the partial sums it leaves. */
+/* The first row that matches at the operator, and with it the reader of the partial sums it
+ * leaves. */
 static bool fuse_at(struct pass *pass, uint32_t at) {
     struct rp_fuse_why kept = {.text = ""};
     for (uint32_t row = 0; row < pass->input->table->count; row++) {
@@ -308,7 +310,8 @@ static void put_in_order(struct pass *pass) {
     }
 }
 
-/* The operator that defines what the matmul at `linear` reads, when it is the only one that reads it. */
+/* The operator that defines what the matmul at `linear` reads, when it is the only one that reads
+ * it. */
 static uint32_t find_producer(const struct pass *pass, uint32_t linear, struct rp_fuse_why *why) {
     const struct rp_program *program = pass->program;
     const struct rp_op *op = &program->ops[linear];
@@ -332,8 +335,8 @@ static uint32_t find_producer(const struct pass *pass, uint32_t linear, struct r
     return RP_FUSED_NONE;
 }
 
-/* The fused operator that can store the rows of the matmul at `linear` quantized. There is one buffer for
- * such rows: `busy_until` is the last fused operator that reads it. */
+/* The fused operator that can store the rows of the matmul at `linear` quantized. There is one
+ * buffer for such rows: `busy_until` is the last fused operator that reads it. */
 static uint32_t find_quantizer(const struct pass *pass, uint32_t linear, uint32_t busy_until,
                                struct rp_fuse_why *why) {
     uint32_t at = find_producer(pass, linear, why);

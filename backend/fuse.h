@@ -2,8 +2,8 @@
  *
  *   (program, [begin, end), bucket, a backend's table of fusions) -> fused operators, in run order
  *
- * A fusion is found by definition and use, never by position: the producer of a view and the operator
- * that reads it first, whatever lies between them. These rules hold for every fusion:
+ * A fusion is found by definition and use, never by position: the producer of a view and the
+ * operator that reads it first, whatever lies between them. These rules hold for every fusion:
  *
  *   single reader   nobody else reads what the kernel keeps to itself
  *   row domain      producer and consumer work on the same rows (a gather changes them)
@@ -33,8 +33,8 @@
 
 enum rp_fusion_form {
     RP_FUSION_CHAIN, /* step i + 1 reads what step i writes */
-    /* Operators of the step's kinds over the same rows that are connected by the tensors they write,
-     * two or more, run one after the other on each row. */
+    /* Operators of the step's kinds over the same rows that are connected by the tensors they
+     * write, two or more, run one after the other on each row. */
     RP_FUSION_ROWS
 };
 
@@ -62,12 +62,13 @@ struct rp_fusion {
     const char *(*refuses)(const struct rp_fuse_input *input, const struct rp_fused_op *candidate);
 };
 
-/* Rows are tried in order at each operator that is not fused yet; the first match wins. Rows with one
- * step come last: they are the unfused kernels. */
+/* Rows are tried in order at each operator that is not fused yet; the first match wins. Rows with
+ * one step come last: they are the unfused kernels. */
 struct rp_fusion_table {
     const struct rp_fusion *fusions;
     uint32_t count;
-    /* Whether the matmul of the candidate leaves partial sums when its reader adds them up. NULL: no. */
+    /* Whether the matmul of the candidate leaves partial sums when its reader adds them up. NULL:
+     * no. */
     bool (*leaves_partials)(const struct rp_fuse_input *input, const struct rp_fused_op *candidate);
     /* Whether the matmul of the candidate must be given quantized rows. NULL: no. */
     bool (*needs_quantized)(const struct rp_fuse_input *input, const struct rp_fused_op *candidate);
@@ -91,8 +92,8 @@ struct rp_fused_op {
     /* Indexes of fused operators, or RP_FUSED_NONE. */
     uint32_t partials_to, partials_from;
     uint32_t quantized_to, quantized_from;
-    bool
-        input_quantized; /* without quantized_from the rows are quantized by a launch of their own */
+    /* without quantized_from the rows are quantized by a launch of their own */
+    bool input_quantized;
     char why_not[RP_FUSED_WHY_MAX]; /* why it is not fused, or not more of it; "": nothing to say */
 };
 
@@ -118,7 +119,8 @@ bool rp_views_overlap(const struct rp_view *a, const struct rp_view *b);
  * RP_FUSED_NONE: it is written first, or not used. */
 uint32_t rp_first_reader(const struct rp_program *program, uint32_t from,
                          const struct rp_view *view);
-/* True when an operator from `from` on reads a column of the view before all of it is written anew. */
+/* True when an operator from `from` on reads a column of the view before all of it is written
+ * anew. */
 bool rp_is_read(const struct rp_program *program, uint32_t from, const struct rp_view *view);
 /* A matmul whose output goes through an activation, fused or not. */
 bool rp_feeds_activation(const struct rp_program *program, uint32_t linear);

@@ -128,7 +128,8 @@ bool rp_fuse_in_order(const struct rp_fuse_input *input, const struct rp_fused_o
     return true;
 }
 
-/* Rows: the members run in order on each row, so that only other tensors' rows can be overwritten. */
+/* Rows: the members run in order on each row, so that only other tensors' rows can be
+ * overwritten. */
 static bool is_overwritten(const struct rp_fuse_input *input, const struct rp_fused_op *fused,
                            const struct rp_view *out, const struct rp_view *in) {
     bool rows = input->table->fusions[fused->fusion].form == RP_FUSION_ROWS;

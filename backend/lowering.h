@@ -23,8 +23,8 @@ struct rp_attention_args rp_lowering_attention(const struct rp_program *program,
                                                const struct rp_bindings *bindings,
                                                const struct rp_op *op);
 
-/* The info of a launch of the fused operator: the names of its members joined with '+', as far as they
- * fit. explain: with a copy of why_not in `memory`; false: memory is out. */
+/* The info of a launch of the fused operator: the names of its members joined with '+', as far as
+ * they fit. explain: with a copy of why_not in `memory`; false: memory is out. */
 bool rp_lowering_describe(struct rp_launch_info *info, const struct rp_program *program,
                           const struct rp_fused_op *fused, const char *kernel, bool explain,
                           struct rp_arena *memory);

@@ -1,7 +1,8 @@
 /* module.h - which backend runs: the CPU's, which is linked in, or CUDA's, which is a module.
  *
- * libreprise_cuda.so is looked for beside the program; REPRISE_CUDA_MODULE, when it is set, names the
- * file instead. It is opened once and never closed. One `reprise` thus runs with and without CUDA.
+ * libreprise_cuda.so is looked for beside the program; REPRISE_CUDA_MODULE, when it is set, names
+ * the file instead. It is opened once and never closed. One `reprise` thus runs with and without
+ * CUDA.
  * Thread: one, while starting. */
 #ifndef RP_BACKEND_MODULE_H
 #define RP_BACKEND_MODULE_H
@@ -23,8 +24,8 @@ struct rp_backend_selection {
     char reason[384]; /* "CUDA was found", "no CUDA: ..." or "as told" */
 };
 
-/* Opens the device. auto takes CUDA when its module and a card can be opened, else the CPU, and says why
- * in *reason; cuda fails when it cannot, with a hint. */
+/* Opens the device. auto takes CUDA when its module and a card can be opened, else the CPU, and
+ * says why in *reason; cuda fails when it cannot, with a hint. */
 int rp_backend_select(enum rp_device_choice choice, const struct rp_device_config *config,
                       struct rp_backend_selection *out, struct rp_error *err) RP_MUST_USE;
 

@@ -1,6 +1,7 @@
-/* op_cost.h - bytes and operations of an operator, from its shapes alone: the roofline's two numbers.
- * Weights count once per launch (they are streamed), activations once read and once written, K and V
- * of attention kv_tokens per row. A multiply-add is two operations. Thread: any. */
+/* op_cost.h - bytes and operations of an operator, from its shapes alone: the roofline's two
+ * numbers. Weights count once per launch (they are streamed), activations once read and once
+ * written, K and V of attention kv_tokens per row. A multiply-add is two operations. Thread:
+ * any. */
 #ifndef RP_BACKEND_OP_COST_H
 #define RP_BACKEND_OP_COST_H
 

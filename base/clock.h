@@ -1,4 +1,5 @@
-/* clock.h - nanoseconds of CLOCK_MONOTONIC (never goes back; its zero means nothing), and of the time of day. */
+/* clock.h - nanoseconds of CLOCK_MONOTONIC (never goes back; its zero means nothing), and of the
+ * time of day. */
 #ifndef RP_BASE_CLOCK_H
 #define RP_BASE_CLOCK_H
 

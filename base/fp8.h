@@ -4,7 +4,8 @@
  *        s   e e e e   m m m      e > 0: +-(1 + m/8) * 2^(e - 7);  e = 0: +-(m/8) * 2^-6
  *   0x7E is 448, the largest; 0x7F and 0xFF are NaN.
  *
- * Rounding is to nearest, ties to even; what lies beyond 448 becomes 448, infinities too; NaN stays NaN. */
+ * Rounding is to nearest, ties to even; what lies beyond 448 becomes 448, infinities too; NaN stays
+ * NaN. */
 #ifndef RP_BASE_FP8_H
 #define RP_BASE_FP8_H
 

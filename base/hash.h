@@ -14,8 +14,8 @@ struct rp_hash128 {
 };
 
 uint64_t rp_hash64(const void *bytes, size_t len, uint64_t seed);
-/* Keyed and chained: `previous` is the hash of what came before (zero at the start), `key` a secret of
- * this process (rp_random_fill). */
+/* Keyed and chained: `previous` is the hash of what came before (zero at the start), `key` a secret
+ * of this process (rp_random_fill). */
 struct rp_hash128 rp_hash128_chain(struct rp_hash128 previous, uint64_t key, const void *bytes,
                                    size_t len);
 

@@ -9,8 +9,9 @@
 extern "C" {
 #endif
 
-/* The name of `names` with the fewest characters added, dropped or replaced: at most three, and at most half of `name`
- * (of two characters: one). NULL when none is so near. Names longer than 64 bytes are near to nothing. */
+/* The name of `names` with the fewest characters added, dropped or replaced: at most three, and at
+ * most half of `name` (of two characters: one). NULL when none is so near. Names longer than 64
+ * bytes are near to nothing. */
 const char *rp_nearest_name(const char *name, const char *const *names, uint32_t count);
 
 #ifdef __cplusplus

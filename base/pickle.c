@@ -1,5 +1,5 @@
-/* Containers are put on the unpickler's stack empty; an item is its key, its value, and the opcode that moves both
- * into the container below them. */
+/* Containers are put on the unpickler's stack empty; an item is its key, its value, and the opcode
+ * that moves both into the container below them. */
 #include "base/pickle.h"
 
 #include <string.h>

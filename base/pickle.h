@@ -1,5 +1,6 @@
-/* pickle.h - writes Python's pickle format, protocol 2, as far as plain data needs it: dicts, lists, text, integers,
- * floats, booleans (Lib/pickletools.py of CPython lists the opcodes). Used as json_writer.h is.
+/* pickle.h - writes Python's pickle format, protocol 2, as far as plain data needs it: dicts,
+ * lists, text, integers, floats, booleans (Lib/pickletools.py of CPython lists the opcodes). Used
+ * as json_writer.h is.
  * Thread: one owner. Errors: as the buffer has them; unbalanced calls are assertions. */
 #ifndef RP_BASE_PICKLE_H
 #define RP_BASE_PICKLE_H

@@ -4,8 +4,9 @@
  *   head: next slot to read, written by the consumer only
  *   tail: next slot to write, written by the producer only
  *
- * Release on publishing and acquire on reading the other side's index make the slot's bytes visible;
- * each side keeps a private copy of the other's index and reloads it only when it seems full/empty. */
+ * Release on publishing and acquire on reading the other side's index make the slot's bytes
+ * visible; each side keeps a private copy of the other's index and reloads it only when it seems
+ * full/empty. */
 #ifndef RP_BASE_RING_H
 #define RP_BASE_RING_H
 

@@ -46,8 +46,8 @@ const char *rp_status_name(int status);
 const char *rp_status_text(int status);
 
 /* Fills *err (when not NULL), clears its hint, and gives `status`, so that a caller can write
- * `return rp_error_set(err, RP_STATUS_FORMAT, "%s: ...", path)`. A macro, so that the compiler sees that
- * the value is not RP_OK; `status` is evaluated twice. */
+ * `return rp_error_set(err, RP_STATUS_FORMAT, "%s: ...", path)`. A macro, so that the compiler sees
+ * that the value is not RP_OK; `status` is evaluated twice. */
 #define rp_error_set(err, status, ...)                                                             \
     (rp_error_fill(err, (enum rp_status)(status), __VA_ARGS__), rp_status_pass((int)(status)))
 static inline int rp_status_pass(int status) { return status; }

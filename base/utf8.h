@@ -6,9 +6,9 @@
 
 #include <string.h>
 
-/* Length (1-4) of the valid character at the start of text[0..len), 0 when the bytes there can never
- * become one, and -1 when they are the beginning of one that is cut off. *out_code (may be NULL) gets
- * the code point when the result is positive. */
+/* Length (1-4) of the valid character at the start of text[0..len), 0 when the bytes there can
+ * never become one, and -1 when they are the beginning of one that is cut off. *out_code (may be
+ * NULL) gets the code point when the result is positive. */
 static inline int rp_utf8_decode(const char *text, size_t len, uint32_t *out_code) {
     if (len == 0)
         return -1;

@@ -13,7 +13,7 @@
 
 static const struct rp_view nothing = {RP_NO_TENSOR, 0, 0};
 
-/* ---- the step --------------------------------------------------------------------------------------- */
+/* ---- the step ------------------------------------------------------------------------------- */
 
 static uint32_t queries(const struct rp_attention_shape *shape) {
     return shape->prompt ? shape->length : 1;
@@ -94,7 +94,7 @@ static int fill_step(struct attention_case *what) {
                                 what->state_bytes);
 }
 
-/* ---- the program ------------------------------------------------------------------------------------ */
+/* ---- the program ---------------------------------------------------------------------------- */
 
 static int add_attention(const struct attention_case *what, struct rp_program *program,
                          uint32_t repeat) {
@@ -201,7 +201,7 @@ done:
     return status;
 }
 
-/* ---- memory ----------------------------------------------------------------------------------------- */
+/* ---- memory --------------------------------------------------------------------------------- */
 
 /* With random numbers everywhere. */
 static int allocate(const struct attention_case *what, size_t bytes, unsigned char **out,
@@ -215,7 +215,8 @@ static int allocate(const struct attention_case *what, size_t bytes, unsigned ch
     return rp_random_pattern_fill(bench->backend, bench->device, *out, bench->pattern, bytes);
 }
 
-/* So many that what the mask lets be read fills the cold bytes; of a prompt, together with its q and output. */
+/* So many that what the mask lets be read fills the cold bytes; of a prompt, together with its q
+ * and output. */
 static uint32_t count_copies(const struct attention_case *what) {
     struct rp_attention_seen seen = rp_attention_count_seen(&what->shape);
     double bytes =

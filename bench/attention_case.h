@@ -35,7 +35,8 @@ struct attention_case {
     char kernel[64];
 };
 
-/* Memory and the step's state. RP_STATUS_NO_MEMORY when it does not fit. The caller closes it then, too. */
+/* Memory and the step's state. RP_STATUS_NO_MEMORY when it does not fit. The caller closes it then,
+ * too. */
 int rp_attention_case_open(struct attention_bench *bench, const struct rp_attention_shape *shape,
                            struct attention_case *out, struct rp_error *err) RP_MUST_USE;
 /* Captures `repeats` repetitions; may be called again. */

@@ -1,4 +1,5 @@
-/* attention_dump.c - inputs and outputs of a shape as files, for another implementation to compare with. */
+/* attention_dump.c - inputs and outputs of a shape as files, for another implementation to compare
+ * with. */
 #include "base/bf16.h"
 #include "base/json_writer.h"
 #include "base/memory.h"

@@ -1,4 +1,5 @@
-/* attention_shape.h - a shape of attention, how much of it the mask lets be seen, and how it is written down.
+/* attention_shape.h - a shape of attention, how much of it the mask lets be seen, and how it is
+ * written down.
  * Thread: any. */
 #ifndef RP_BENCH_ATTENTION_SHAPE_H
 #define RP_BENCH_ATTENTION_SHAPE_H
@@ -17,8 +18,8 @@ struct rp_attention_shape {
     float scale;          /* of q . k; 0: head_dim^-1/2 */
     uint32_t window;      /* as in struct rp_op; not read with a mask */
     float soft_cap;
-    const struct rp_mask *
-        mask; /* of one layer, with its parameters' own values; NULL: causal, window and cap. Borrowed */
+    /* of one layer, with its parameters' own values; NULL: causal, window and cap. Borrowed */
+    const struct rp_mask *mask;
 };
 
 struct rp_attention_seen {
@@ -34,7 +35,8 @@ void rp_attention_shape_params(const struct rp_attention_shape *shape,
 
 #define RP_ATTENTION_MASK_TEXT_MAX 96
 
-/* The shape's mask as a program (attention/mask/mask.h): of one that is no program, made in `buffer`. */
+/* The shape's mask as a program (attention/mask/mask.h): of one that is no program, made in
+ * `buffer`. */
 const char *rp_attention_shape_mask(const struct rp_attention_shape *shape,
                                     char buffer[RP_ATTENTION_MASK_TEXT_MAX]);
 

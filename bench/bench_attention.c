@@ -17,7 +17,7 @@
 #define PRODUCT_SECONDS 1.0
 #define HEAD_DIM        64u
 
-/* ---- limits ----------------------------------------------------------------------------------------- */
+/* ---- limits --------------------------------------------------------------------------------- */
 
 /* The bandwidth, and the rate of a product of `size` cubed. */
 static int measure_limits(const struct attention_bench *bench,
@@ -56,7 +56,7 @@ static int measure_limits(const struct attention_bench *bench,
     return status;
 }
 
-/* ---- cases ------------------------------------------------------------------------------------------ */
+/* ---- cases ---------------------------------------------------------------------------------- */
 
 static int device_failed(const struct attention_bench *bench, struct rp_error *err) {
     return rp_error_set(err, RP_STATUS_DEVICE, "%s", bench->backend->last_error(bench->device));

@@ -1,15 +1,16 @@
-/* bench_attention.h - attention by itself, through the table of a backend: by kind, batch, length, heads, page and
- * mask.
+/* bench_attention.h - attention by itself, through the table of a backend: by kind, batch, length,
+ * heads, page and mask.
  *
- * Decode: `batch` sequences of `length` tokens, one query each at the last position. Prompt: `batch` sequences
- * without a past, all their tokens in one step. Pages of a sequence lie apart, as in a pool that was used for a
- * while. A graph that holds the operator many times is replayed; its tensors and pages rotate among as many copies as it
- * takes to fill `cold_bytes`, so that K and V come from memory. A sample is replay_time.h's; what the start of a step
- * costs (the plan, which all layers share) is measured apart and taken off.
+ * Decode: `batch` sequences of `length` tokens, one query each at the last position. Prompt:
+ * `batch` sequences without a past, all their tokens in one step. Pages of a sequence lie apart, as
+ * in a pool that was used for a while. A graph that holds the operator many times is replayed; its
+ * tensors and pages rotate among as many copies as it takes to fill `cold_bytes`, so that K and V
+ * come from memory. A sample is replay_time.h's; what the start of a step costs (the plan, which
+ * all layers share) is measured apart and taken off.
  *
- * Bytes: K and V that the mask lets some query read, once. Operations: 4 * head_dim for each pair of a query head and
- * a key that meet. Read bandwidth and the rate of a large square product, its fastest one, are measured in the same
- * run. Thread: the device's. */
+ * Bytes: K and V that the mask lets some query read, once. Operations: 4 * head_dim for each pair
+ * of a query head and a key that meet. Read bandwidth and the rate of a large square product, its
+ * fastest one, are measured in the same run. Thread: the device's. */
 #ifndef RP_BENCH_BENCH_ATTENTION_H
 #define RP_BENCH_BENCH_ATTENTION_H
 
@@ -25,13 +26,13 @@ struct rp_bench_attention_config {
     enum rp_dtype dtype;      /* of pages and of what is written */
     const struct rp_attention_shape *shapes;
     uint32_t shape_count;
-    uint32_t
-        product_size; /* n, k and rows of the square product, times 64; 0: 8192, or 1024 without memory of its own */
+    /* n, k and rows of the square product, times 64; 0: 8192, or 1024 without memory of its own */
+    uint32_t product_size;
     uint64_t cold_bytes; /* 0: 512 MiB */
     double case_seconds; /* at most, of one case; 0: 0.6 */
     double seconds; /* what the whole run may take, about; cases that come later are left out */
-    const char *
-        dump_dir; /* instead of times: inputs and outputs of every shape, into files (attention_case.h) */
+    /* instead of times: inputs and outputs of every shape, into files (attention_case.h) */
+    const char *dump_dir;
     void (*progress)(void *ctx, const struct rp_attention_shape *shape); /* may be NULL */
     void *progress_ctx;
 };
@@ -55,7 +56,8 @@ struct rp_bench_attention_result {
     uint32_t left_out; /* for which there was no time or memory */
 };
 
-/* When a shape fails, *out holds what was measured before, and err names it. RP_STATUS_RANGE: too many shapes. */
+/* When a shape fails, *out holds what was measured before, and err names it. RP_STATUS_RANGE: too
+ * many shapes. */
 int rp_bench_attention(const struct rp_bench_attention_config *config,
                        struct rp_bench_attention_result *out, struct rp_error *err) RP_MUST_USE;
 

@@ -10,11 +10,12 @@
  *   instructions  of the engine's host side and of a scalar step, for each token, by callgrind
  *   timings       decode steps; of one machine only
  *
- * All but the last are counted on the CPU's backend with one worker, and are the same on every machine: what the
- * scheduler does depends on the requests alone, programs on the model alone. Instructions depend on the compiler
- * (its name is in the metric); they are counted inside chosen functions, outside of which waiting threads spin, and the
- * step's with the scalar kernels, which every processor has. Answers are sums and words that the model is sure of:
- * kernels of different processors round differently, which moves logits by about 1e-2 and such answers not at all.
+ * All but the last are counted on the CPU's backend with one worker, and are the same on every
+ * machine: what the scheduler does depends on the requests alone, programs on the model alone.
+ * Instructions depend on the compiler (its name is in the metric); they are counted inside chosen
+ * functions, outside of which waiting threads spin, and the step's with the scalar kernels, which
+ * every processor has. Answers are sums and words that the model is sure of: kernels of different
+ * processors round differently, which moves logits by about 1e-2 and such answers not at all.
  *
  * Thread: one. */
 #ifndef RP_BENCH_BENCH_CHECK_H
@@ -48,7 +49,8 @@ int rp_check_timings(const struct rp_check_config *config, const struct rp_backe
                      struct rp_device *device, struct rp_expectations *out,
                      struct rp_error *err) RP_MUST_USE;
 
-/* What callgrind runs: an engine on the CPU's backend, one worker, `rows` sequences of `tokens` tokens each, at once. */
+/* What callgrind runs: an engine on the CPU's backend, one worker, `rows` sequences of `tokens`
+ * tokens each, at once. */
 #define RP_COUNTED_ROWS_MAX 64
 struct rp_counted_load {
     const char *model_dir;  /* NULL: a small random model */

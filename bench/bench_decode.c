@@ -11,8 +11,8 @@
 #define UNCACHED_TOKENS 64u
 /* Steps that the first sequences may have made when the last one is submitted. */
 #define SUBMIT_STEPS 2u
-/* A round whose sequences never all decoded together (this thread lost its processor amid the submits) is made
- * again. */
+/* A round whose sequences never all decoded together (this thread lost its processor amid the
+ * submits) is made again. */
 #define ATTEMPTS 4u
 
 /* Step times of the pair in work, all rounds. */
@@ -47,16 +47,16 @@ static uint32_t largest(const uint32_t *values, uint32_t count) {
     return most;
 }
 
-/* Sequences whose prompt is in decode while others still wait for theirs; so that all decode together for
- * `tokens` steps, each gets more. */
+/* Sequences whose prompt is in decode while others still wait for theirs; so that all decode
+ * together for `tokens` steps, each gets more. */
 static uint32_t output_tokens(const struct run *run, uint32_t batch) {
     uint32_t others = batch - 1;
     return run->config->tokens + (others ? SUBMIT_STEPS : 0) +
            RP_CEIL_DIV(others * UNCACHED_TOKENS, RP_MAX(run->budget - batch, 1u));
 }
 
-/* Any ids do, and the same ones every time; but no two sequences may share pages, or K and V of all of them
- * would be read from memory once. */
+/* Any ids do, and the same ones every time; but no two sequences may share pages, or K and V of all
+ * of them would be read from memory once. */
 static void make_prompts(struct run *run, uint32_t batch_max) {
     uint32_t state = 1, vocab = run->bench.model.config.vocab;
     for (size_t i = 0; i < (size_t)batch_max * run->context_max; i++) {
@@ -84,8 +84,9 @@ static int submit_all(struct run *run, struct rp_error *err) {
     return RP_OK;
 }
 
-/* Drains events until every request closed; the gaps between distinct result times are the steps. All
- * sequences decode together once the slowest prompt is done, and only those steps are wanted. */
+/* Drains events until every request closed; the gaps between distinct result times are the steps.
+ * All sequences decode together once the slowest prompt is done, and only those steps are
+ * wanted. */
 static int drain(struct run *run, struct rp_error *err) {
     uint32_t closed = 0, early = 0, tokens_at = 0;
     uint64_t time = 0, previous = 0;

@@ -1,23 +1,25 @@
 /* bench_decode.h - time per decode step of a model, and its share of the machine's bandwidth.
  *
- * The whole engine runs: scheduler, packets, graphs, sampling. It is made once, for the largest of the batches
- * and contexts; then each pair of them is measured by itself. `batch` sequences of `context` random prompt
- * tokens each produce `tokens` more (and those that it takes until the last of them has its prompt in); of the
- * steps in which all of them decode the first `warm_up` do not count. A step's time is the gap between the
- * engine's reading of two consecutive results; beside it stand the engine's own times of the same steps.
+ * The whole engine runs: scheduler, packets, graphs, sampling. It is made once, for the largest of
+ * the batches and contexts; then each pair of them is measured by itself. `batch` sequences of
+ * `context` random prompt tokens each produce `tokens` more (and those that it takes until the last
+ * of them has its prompt in); of the steps in which all of them decode the first `warm_up` do not
+ * count. A step's time is the gap between the engine's reading of two consecutive results; beside
+ * it stand the engine's own times of the same steps.
  *
- * Bytes of a step: every weight once (the embedding's rows apart), and K and V of every sequence at its
- * length in the middle of the run. Share = bytes / time / read bandwidth.
+ * Bytes of a step: every weight once (the embedding's rows apart), and K and V of every sequence at
+ * its length in the middle of the run. Share = bytes / time / read bandwidth.
  *
- * A shared machine's bandwidth can change by half from one minute to the next. So the run goes in rounds:
- * bandwidth, decode, bandwidth; a round's share holds its median step against the larger of its two
- * readings, and the median of the rounds is reported with their spread. (A card's is read once, before the
- * engine takes its memory.) No two sequences share a page. Before the rounds all run once: that gives the
- * prompts' speed (all their tokens, over the time until each sequence has its first answer), and the rounds
- * find their prompts in the prefix cache.
+ * A shared machine's bandwidth can change by half from one minute to the next. So the run goes in
+ * rounds: bandwidth, decode, bandwidth; a round's share holds its median step against the larger of
+ * its two readings, and the median of the rounds is reported with their spread. (A card's is read
+ * once, before the engine takes its memory.) No two sequences share a page. Before the rounds all
+ * run once: that gives the prompts' speed (all their tokens, over the time until each sequence has
+ * its first answer), and the rounds find their prompts in the prefix cache.
  *
- * Of all rounds' steps, one after the other, those count that come after they have settled (settled.h); when they
- * have not, or are fewer than 100, the result is unreliable, and all count. Shares are of whole rounds. */
+ * Of all rounds' steps, one after the other, those count that come after they have settled
+ * (settled.h); when they have not, or are fewer than 100, the result is unreliable, and all count.
+ * Shares are of whole rounds. */
 #ifndef RP_BENCH_BENCH_DECODE_H
 #define RP_BENCH_BENCH_DECODE_H
 

@@ -18,7 +18,7 @@
 #define SQUARE_ROWS   1024u  /* from here on it is in the list */
 #define POSITIONS_MAX 16384u /* of the rope table */
 
-/* ---- the list --------------------------------------------------------------------------------------- */
+/* ---- the list ------------------------------------------------------------------------------- */
 
 struct list {
     struct kernels_case cases[RP_BENCH_KERNELS_MAX];
@@ -83,7 +83,7 @@ static void make_list(const struct kernels_bench *bench, struct list *list) {
               decode);
 }
 
-/* ---- time ------------------------------------------------------------------------------------------- */
+/* ---- time ----------------------------------------------------------------------------------- */
 
 static int device_failed(const struct kernels_bench *bench, struct rp_error *err) {
     return rp_error_set(err, RP_STATUS_DEVICE, "%s", bench->backend->last_error(bench->device));
@@ -136,7 +136,7 @@ static int measure(struct kernels_bench *bench, struct kernels_run *run, double 
     return RP_OK;
 }
 
-/* ---- the run ---------------------------------------------------------------------------------------- */
+/* ---- the run -------------------------------------------------------------------------------- */
 
 static int make_shared(struct kernels_bench *bench, struct rp_error *err) {
     const struct rp_bench_kernels_config *config = bench->config;

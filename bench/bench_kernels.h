@@ -1,15 +1,16 @@
-/* bench_kernels.h - every operator of a model shape by itself, through the table of a backend alone.
+/* bench_kernels.h - every operator of a model shape by itself, through the table of a backend
+ * alone.
  *
- * For each operator and number of rows, a program that holds the operator many times is captured and
- * replayed. Its weights, pages and tensors rotate among as many copies as it takes to fill `cold_bytes`, so
- * that weights and pages come from memory, as in a step (small tensors stay in the cache, as in a step).
- * A sample is the time between two waits for the device, over as many replays as last about 2 ms, divided by
- * the operators in it; median and p99 are of the samples. What the start of a step costs (attention's plan
- * needs it) is measured apart and taken off.
+ * For each operator and number of rows, a program that holds the operator many times is captured
+ * and replayed. Its weights, pages and tensors rotate among as many copies as it takes to fill
+ * `cold_bytes`, so that weights and pages come from memory, as in a step (small tensors stay in the
+ * cache, as in a step). A sample is the time between two waits for the device, over as many replays
+ * as last about 2 ms, divided by the operators in it; median and p99 are of the samples. What the
+ * start of a step costs (attention's plan needs it) is measured apart and taken off.
  *
- * Bytes and operations are those of backend/op_cost.h. The read bandwidth is measured in the same run; the
- * rate that products are held against is the best of all products of the run, a large square one included
- * where the device has memory of its own. */
+ * Bytes and operations are those of backend/op_cost.h. The read bandwidth is measured in the same
+ * run; the rate that products are held against is the best of all products of the run, a large
+ * square one included where the device has memory of its own. */
 #ifndef RP_BENCH_BENCH_KERNELS_H
 #define RP_BENCH_BENCH_KERNELS_H
 

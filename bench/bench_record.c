@@ -84,7 +84,8 @@ static void step_record(struct bench *bench, uint32_t count) {
     }
 }
 
-/* A decode step of so many sequences, each a token longer than at the last one; as the engine hands it over. */
+/* A decode step of so many sequences, each a token longer than at the last one; as the engine hands
+ * it over. */
 static struct rp_account_step next_step(struct bench *bench, uint32_t rows) {
     const struct rp_account_step step = {.step = bench->now_ns / 3510000,
                                          .bucket = {.tokens = rows, .logit_rows = rows},
@@ -122,7 +123,8 @@ static void shares_of_one(struct bench *bench, uint32_t count) { shares(bench, c
 static void shares_of_32(struct bench *bench, uint32_t count) { shares(bench, count, 32); }
 static void shares_of_256(struct bench *bench, uint32_t count) { shares(bench, count, 256); }
 
-/* As between two steps of a server: the caches of this core hold other things by then. At most 64 Ki rows. */
+/* As between two steps of a server: the caches of this core hold other things by then. At most 64
+ * Ki rows. */
 static void cold_shares(struct bench *bench, uint32_t count, uint32_t rows) {
     uint32_t steps = RP_MAX(RP_MIN(count, 1u << 16) / rows, 1u);
     uint64_t spent_ns = 0;

@@ -1,5 +1,5 @@
-/* bench_record.h - nanoseconds of what is always recorded: a look at the clock, an event, a duration, the shares of a
- * step's requests.
+/* bench_record.h - nanoseconds of what is always recorded: a look at the clock, an event, a
+ * duration, the shares of a step's requests.
  * Thread: one. Memory: a recorder of its own. */
 #ifndef RP_BENCH_BENCH_RECORD_H
 #define RP_BENCH_BENCH_RECORD_H

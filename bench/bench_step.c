@@ -26,7 +26,7 @@ static double take_quantile(double *values, uint32_t count, double q) {
     return values[(uint32_t)(q * (count - 1) + 0.5)];
 }
 
-/* ---- times ------------------------------------------------------------------------------------------ */
+/* ---- times ---------------------------------------------------------------------------------- */
 
 /* Step times in ns. */
 struct samples {
@@ -57,7 +57,8 @@ static int run_steps(struct step_case *what, uint32_t count, const struct sample
         out->host[done] += (double)(rp_clock_ns() - now);
         out->step[done] = (double)(now - before);
         out->device[done] = (double)(stamps.end_ns - stamps.begin_ns);
-        /* Dependent launch lets the next step's first kernel begin before this one's last has ended. */
+        /* Dependent launch lets the next step's first kernel begin before this one's last has
+         * ended. */
         out->gap[done] =
             stamps.begin_ns > device_end ? (double)(stamps.begin_ns - device_end) : 0.0;
         device_end = stamps.end_ns;
@@ -117,15 +118,15 @@ static int measure_steps(struct step_case *what, struct rp_bench_step *out, stru
     return status;
 }
 
-/* ---- cases ------------------------------------------------------------------------------------------ */
+/* ---- cases ---------------------------------------------------------------------------------- */
 
 static void sum_costs(const struct step_case *what, struct rp_bench_step *out) {
     bool prompt = what->bench->config->prompt;
     enum rp_dtype kv_dtype = what->kv.dtype;
     struct rp_bucket live = {prompt ? what->context : what->batch, what->batch, what->batch,
                              !prompt};
-    /* A prompt token sees half of the prompt on average; lengths of decode rows run from the context
-     * until they are set back. */
+    /* A prompt token sees half of the prompt on average; lengths of decode rows run from the
+     * context until they are set back. */
     uint32_t seen = prompt ? what->context / 2 : what->context + STEP_REWIND / 2;
     for (uint32_t i = 0; i < what->program.op_count; i++) {
         const struct rp_op *op = &what->program.ops[i];

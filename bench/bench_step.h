@@ -1,22 +1,23 @@
 /* bench_step.h - the device's step by itself: no engine, no scheduler, packets written here.
  *
- * One bucket is captured for each case and replayed with run-ahead, as the engine does: step n + 1 is
- * launched before step n is read. Decode: `batch` sequences that have `context` tokens each; every
- * few steps an edit sets their lengths back, so that the context stays what it is. Prompt: one sequence
- * without a past, all its tokens in one step. Pages hold random numbers and lie apart, as in a pool that
- * was used for a while.
+ * One bucket is captured for each case and replayed with run-ahead, as the engine does: step n + 1
+ * is launched before step n is read. Decode: `batch` sequences that have `context` tokens each;
+ * every few steps an edit sets their lengths back, so that the context stays what it is. Prompt:
+ * one sequence without a past, all its tokens in one step. Pages hold random numbers and lie apart,
+ * as in a pool that was used for a while.
  *
  *   step       time between two completed steps, as the host sees them: median and p99
  *   device     from a step's first kernel to its published result, by the device's clock
  *   gap        from a step's result to the next one's first kernel, by the same clock
  *   host       time of the host for a step: writing its packet, launching it, reading its results
  *
- * Bytes: every weight matrix of the step once (the embedding's rows apart) and K and V of every sequence
- * (backend/op_cost.h). The read bandwidth and, for prompts, the rate of the largest product are measured
- * in the same run.
+ * Bytes: every weight matrix of the step once (the embedding's rows apart) and K and V of every
+ * sequence (backend/op_cost.h). The read bandwidth and, for prompts, the rate of the largest
+ * product are measured in the same run.
  *
- * Steps count from where they have settled (settled.h). When they have not within `steps`, and these are at least
- * 100, as many more are run, once. A case that still has not, or has fewer, is unreliable; all its steps count. */
+ * Steps count from where they have settled (settled.h). When they have not within `steps`, and
+ * these are at least 100, as many more are run, once. A case that still has not, or has fewer, is
+ * unreliable; all its steps count. */
 #ifndef RP_BENCH_BENCH_STEP_H
 #define RP_BENCH_BENCH_STEP_H
 
@@ -74,8 +75,8 @@ struct rp_bench_step_result {
     uint32_t left_out; /* cases for which there was no memory */
 };
 
-/* When a case fails, *out holds what was measured before. NOT_FOUND: no such shape; RANGE: a context that the
- * model's positions do not hold, or too many cases. */
+/* When a case fails, *out holds what was measured before. NOT_FOUND: no such shape; RANGE: a
+ * context that the model's positions do not hold, or too many cases. */
 int rp_bench_step(const struct rp_bench_step_config *config, struct rp_bench_step_result *out,
                   struct rp_error *err) RP_MUST_USE;
 

@@ -1,11 +1,13 @@
 /* bench_tokenize.h - speed of a tokenizer on a text, on one thread.
  *
- * A pass encodes the whole text in one call with a scratch that has seen nothing (cold: what a worker's first
- * request pays), again with one that has seen the text (warm), and decodes the ids token by token as a stream.
- * Passes go on until both `passes` and `seconds` allow no more; those count that come after the cold times have
- * settled (settled.h). When they have not, or are fewer than 100, the result is unreliable and all count.
+ * A pass encodes the whole text in one call with a scratch that has seen nothing (cold: what a
+ * worker's first request pays), again with one that has seen the text (warm), and decodes the ids
+ * token by token as a stream. Passes go on until both `passes` and `seconds` allow no more; those
+ * count that come after the cold times have settled (settled.h). When they have not, or are fewer
+ * than 100, the result is unreliable and all count.
  *
- * MB are 10^6 bytes of the text, for decoding of the text that comes out. Thread: one, the caller's. */
+ * MB are 10^6 bytes of the text, for decoding of the text that comes out. Thread: one, the
+ * caller's. */
 #ifndef RP_BENCH_BENCH_TOKENIZE_H
 #define RP_BENCH_BENCH_TOKENIZE_H
 

@@ -58,7 +58,8 @@ static void take_event(void *ctx, const struct rp_event *event) {
         answer->tokens[answer->count++] = event->token;
 }
 
-/* Asks everything at once, or one after the other; another salt, other pages of the prefix cache. */
+/* Asks everything at once, or one after the other; another salt, other pages of the prefix
+ * cache. */
 static int ask(struct rp_engine_run *run, struct answers *all, bool batched, struct rp_error *err) {
     const struct rp_model_config *model = &run->model.config;
     int status = RP_OK;

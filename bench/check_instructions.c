@@ -1,7 +1,8 @@
 /* check_instructions.c - instructions of a token, counted by callgrind.
  *
- * A run of N tokens and one of 2N: their difference knows nothing of the start and of the prompt. Counting is switched
- * on inside the named functions only: other threads wait meanwhile, and how often they look is not the same twice. */
+ * A run of N tokens and one of 2N: their difference knows nothing of the start and of the prompt.
+ * Counting is switched on inside the named functions only: other threads wait meanwhile, and how
+ * often they look is not the same twice. */
 #include "base/memory.h"
 #include "bench/check_internal.h"
 #include "metrics/recorder.h"
@@ -34,8 +35,8 @@ static const struct counted {
       "rp_batch_decode", "rp_graph_set_pick", "rp_engine_note_step", "rp_engine_note_turn",
       "rp_engine_update_gauges"}},
     {"scalar_step_per_token", 0.03, {"replay_job"}},
-    /* What is recorded of each step and token. Some of it is told by the clock, not by the step, and valgrind is
-     * slow: 64 tokens take longer than a second there. */
+    /* What is recorded of each step and token. Some of it is told by the clock, not by the step,
+     * and valgrind is slow: 64 tokens take longer than a second there. */
     {"recording_per_token",
      0.3,
      {"rp_step_trace_span", "rp_step_trace_launch", "rp_step_trace_read", "rp_step_trace_event",
@@ -134,7 +135,8 @@ static char **scalar_environment(void) {
     return out;
 }
 
-/* Starts it with nothing to read, and its messages in a file; its exit status, or -1 with errno set. */
+/* Starts it with nothing to read, and its messages in a file; its exit status, or -1 with errno
+ * set. */
 static int run_quietly(char *const *argv, const char *log) {
     posix_spawn_file_actions_t files;
     char **environment = scalar_environment();

@@ -5,7 +5,8 @@
 #include "bench/bench_check.h"
 #include "bench/engine_run.h"
 
-/* The engine whose counts are the same everywhere: the CPU's backend, one worker, a small pool, no swapping. */
+/* The engine whose counts are the same everywhere: the CPU's backend, one worker, a small pool, no
+ * swapping. */
 struct rp_engine_config rp_check_engine_config(const struct rp_check_config *config);
 
 /* A random shape of a family: 3 layers, hidden 64. */

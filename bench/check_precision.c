@@ -1,5 +1,6 @@
-/* check_precision.c - how far logits of the demo model are from those of scalar kernels in f32, after a prompt in one
- * step: what rounding weights, activations and pages to bf16 costs, and what the order of sums does. */
+/* check_precision.c - how far logits of the demo model are from those of scalar kernels in f32,
+ * after a prompt in one step: what rounding weights, activations and pages to bf16 costs, and what
+ * the order of sums does. */
 #include "base/memory.h"
 #include "bench/check_internal.h"
 #include "bench/random_pattern.h"

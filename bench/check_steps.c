@@ -8,8 +8,8 @@
 #define PROMPT    40u
 #define TOKENS    64u
 
-/* The CPU's backend, with its calls counted. One engine at a time; the engine thread counts, and is at rest when it is
- * read. */
+/* The CPU's backend, with its calls counted. One engine at a time; the engine thread counts, and is
+ * at rest when it is read. */
 static struct { _Atomic uint64_t work, allocations; /* work: launches, copies and fills */ } calls;
 
 static int counted_launch(struct rp_device *device, struct rp_graph *graph) {

@@ -5,7 +5,7 @@
 #include <math.h>
 #include <string.h>
 
-/* ---- one token -------------------------------------------------------------------------------------- */
+/* ---- one token ------------------------------------------------------------------------------ */
 
 /* What a row of logits is beside another. */
 struct row_sums {
@@ -91,7 +91,7 @@ bool rp_eval_count(struct rp_eval_sums *sums, const float *logits, const float *
     return true;
 }
 
-/* ---- windows ---------------------------------------------------------------------------------------- */
+/* ---- windows -------------------------------------------------------------------------------- */
 
 struct evaluation {
     struct rp_eval_run *model, *other;
@@ -101,7 +101,8 @@ struct evaluation {
     struct rp_error *err;
 };
 
-/* ids[at, at + count) of a window of `tokens`; those whose next token is at or past `first` are counted. */
+/* ids[at, at + count) of a window of `tokens`; those whose next token is at or past `first` are
+ * counted. */
 static int run_chunk(struct evaluation *e, uint32_t at, uint32_t count, uint32_t first) {
     const float *logits, *other = NULL;
     int status = rp_eval_run_feed(e->model, e->ids + at, count, at == 0, &logits, e->err);

@@ -7,9 +7,10 @@
  *   logit difference     |logit - other's logit|, over all tokens and ids
  *   cosine               of both models' vectors of logits at a token
  *
- * The text is cut into windows, which start `stride` tokens apart. A window's tokens see those before them in the
- * window alone; each token is counted once, in the first window that reaches it. Where a tokenizer begins a
- * text with a BOS, every window begins with it; else a window's first token is context only. Sums are in f64. */
+ * The text is cut into windows, which start `stride` tokens apart. A window's tokens see those
+ * before them in the window alone; each token is counted once, in the first window that reaches it.
+ * Where a tokenizer begins a text with a BOS, every window begins with it; else a window's first
+ * token is context only. Sums are in f64. */
 #ifndef RP_BENCH_EVAL_PPL_H
 #define RP_BENCH_EVAL_PPL_H
 
@@ -36,8 +37,8 @@ struct rp_eval_sums {
     struct rp_eval_difference difference; /* with another model only */
 };
 
-/* Counts one token. other: the other model's logits, or NULL. False when a logit of either is not finite or the
- * target's probability is 0 (its logit minus infinity). */
+/* Counts one token. other: the other model's logits, or NULL. False when a logit of either is not
+ * finite or the target's probability is 0 (its logit minus infinity). */
 bool rp_eval_count(struct rp_eval_sums *sums, const float *logits, const float *other,
                    uint32_t vocab, uint32_t target);
 
@@ -49,7 +50,8 @@ struct rp_eval_text {
         stride; /* tokens, a BOS included; 1 <= stride < window, or the window's tokens of text */
 };
 
-/* other may be NULL. progress may be NULL: tokens done, of all. RP_STATUS_FORMAT: a logit is no number. */
+/* other may be NULL. progress may be NULL: tokens done, of all. RP_STATUS_FORMAT: a logit is no
+ * number. */
 int rp_eval_ppl(struct rp_eval_run *model, struct rp_eval_run *other,
                 const struct rp_eval_text *text,
                 void (*progress)(void *ctx, size_t done, size_t total), void *ctx,

@@ -1,4 +1,5 @@
-/* eval_run.h - the logits of every token of a text: one sequence, its tokens in steps of up to `chunk` at once.
+/* eval_run.h - the logits of every token of a text: one sequence, its tokens in steps of up to
+ * `chunk` at once.
  *
  *   rp_eval_run_open -> (rp_eval_run_feed, restart at the begin of each window)* -> rp_eval_run_close
  *
@@ -42,8 +43,8 @@ int rp_eval_run_open(const struct rp_eval_run_config *config, struct rp_eval_run
                      struct rp_error *err) RP_MUST_USE;
 void rp_eval_run_close(struct rp_eval_run *run);
 
-/* Computes ids[0, count), 1 to chunk of them, behind those since the last restart; (count, vocab) f32 logits into
- * *out, valid until the next call. DEVICE when the device failed. */
+/* Computes ids[0, count), 1 to chunk of them, behind those since the last restart; (count, vocab)
+ * f32 logits into *out, valid until the next call. DEVICE when the device failed. */
 int rp_eval_run_feed(struct rp_eval_run *run, const int32_t *ids, uint32_t count, bool restart,
                      const float **out, struct rp_error *err) RP_MUST_USE;
 

@@ -48,7 +48,7 @@ const struct rp_expectation *rp_expectations_find(const struct rp_expectations *
     return NULL;
 }
 
-/* ---- the file --------------------------------------------------------------------------------------- */
+/* ---- the file ------------------------------------------------------------------------------- */
 
 /* A text field into out; false when it is there and no text, or too long. */
 static bool read_text(const json_t *object, const char *key, char *out, size_t size) {
@@ -193,7 +193,7 @@ int rp_expectations_save(const char *path, struct rp_expectations *list, struct 
     return status;
 }
 
-/* ---- judging ---------------------------------------------------------------------------------------- */
+/* ---- judging -------------------------------------------------------------------------------- */
 
 enum rp_expect_verdict rp_expectation_judge(const struct rp_expectation *baseline,
                                             const struct rp_expectation *measured) {

@@ -1,10 +1,11 @@
 /* expectations.h - what a measurement should give: a file of baselines, and the comparison with it.
  *
- * bench/expectations_<hardware>.json: {"hardware": NAME, "expectations": [{"metric": NAME, "value": NUMBER or TEXT,
+ * bench/expectations_<hardware>.json: {"hardware": NAME, "expectations": [{"metric": NAME, "value":
+ * NUMBER or TEXT,
  * "relative": R, "absolute": A, "direction": "exact"|"lower"|"higher", "error": E, "commit": HASH, "command": TEXT},
  * ...]}, sorted by metric. The spread is the larger of R * |value| and A; text has none and is compared as it is.
- * "error" stands where precision is involved: how far the measured kernels were from the scalar ones. What is counted
- * and does not depend on the machine lies under the hardware "counts".
+ * "error" stands where precision is involved: how far the measured kernels were from the scalar
+ * ones. What is counted and does not depend on the machine lies under the hardware "counts".
  *
  * Thread: any, one owner. Memory: rp_expectations_deinit frees; legal on a zeroed struct. */
 #ifndef RP_BENCH_EXPECTATIONS_H
@@ -39,8 +40,8 @@ struct rp_expectations {
 };
 
 void rp_expectations_deinit(struct rp_expectations *list);
-/* A new row with everything but the metric zero (error NAN), or NULL when memory is out; the name is a printf format. The
- * pointer holds until the next one. */
+/* A new row with everything but the metric zero (error NAN), or NULL when memory is out; the name
+ * is a printf format. The pointer holds until the next one. */
 struct rp_expectation *rp_expectations_add(struct rp_expectations *list, const char *format, ...)
     RP_PRINTF(2, 3);
 const struct rp_expectation *rp_expectations_find(const struct rp_expectations *list,
@@ -66,9 +67,10 @@ enum rp_expect_verdict {
 enum rp_expect_verdict rp_expectation_judge(const struct rp_expectation *baseline,
                                             const struct rp_expectation *measured);
 
-/* Takes measurements over into the baselines. Rows whose value holds stay as they are, others get value, error, commit and
- * command and keep their spread; new ones come in whole; rows whose group (the metric up to its first dot) was
- * measured and which were not measured go. False when memory is out. */
+/* Takes measurements over into the baselines. Rows whose value holds stay as they are, others get
+ * value, error, commit and command and keep their spread; new ones come in whole; rows whose group
+ * (the metric up to its first dot) was measured and which were not measured go. False when memory
+ * is out. */
 bool rp_expectations_update(struct rp_expectations *baselines,
                             const struct rp_expectations *measured, const char *commit,
                             const char *command) RP_MUST_USE;

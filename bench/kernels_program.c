@@ -1,5 +1,5 @@
-/* kernels_program.c - a case as a program: `repeats` times its operator, on tensors, weights and layers of
- * pages that rotate. */
+/* kernels_program.c - a case as a program: `repeats` times its operator, on tensors, weights and
+ * layers of pages that rotate. */
 #include "backend/op_cost.h"
 #include "base/memory.h"
 #include "bench/kernels_internal.h"
@@ -44,7 +44,7 @@ int rp_kernels_weights_make(struct kernels_bench *bench, uint32_t n, uint32_t k,
     return RP_OK;
 }
 
-/* ---- operators -------------------------------------------------------------------------------------- */
+/* ---- operators ------------------------------------------------------------------------------ */
 
 struct emit {
     const struct kernels_bench *bench;
@@ -194,7 +194,7 @@ static void operators(struct emit *e, uint32_t repeat, uint32_t copies) {
     }
 }
 
-/* ---- memory ----------------------------------------------------------------------------------------- */
+/* ---- memory --------------------------------------------------------------------------------- */
 
 static bool uses_pages(enum kernels_kind kind) {
     return kind == KERNELS_KV_WRITE || kind == KERNELS_QKV_POST || kind == KERNELS_ATTENTION;

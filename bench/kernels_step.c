@@ -1,4 +1,5 @@
-/* kernels_step.c - the state of a step as the operators find it, made on the host and copied over. */
+/* kernels_step.c - the state of a step as the operators find it, made on the host and copied
+ * over. */
 #include "base/memory.h"
 #include "bench/kernels_internal.h"
 #include "device/step_cpu.h"

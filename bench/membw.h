@@ -13,8 +13,8 @@
  * times the last-level cache; passes at least 1. */
 double rp_membw_read(uint32_t threads, size_t bytes, uint32_t passes);
 
-/* The same of an open, idle device: a card reads 2 GiB of its own memory again and again; the CPU as above.
- * 0 when memory is out or the device failed. */
+/* The same of an open, idle device: a card reads 2 GiB of its own memory again and again; the CPU
+ * as above. 0 when memory is out or the device failed. */
 double rp_membw_device(const struct rp_backend *backend, struct rp_device *device,
                        uint32_t threads);
 

@@ -8,7 +8,7 @@
 #include <string.h>
 #include <time.h>
 
-/* ---- blocks ----------------------------------------------------------------------------------------- */
+/* ---- blocks --------------------------------------------------------------------------------- */
 
 static void close_sides(const struct rp_pair_side *const sides[2]) {
     for (int i = 0; i < 2; i++)
@@ -72,7 +72,7 @@ int rp_pair_run(const struct rp_pair_side *a, const struct rp_pair_side *b,
     return status;
 }
 
-/* ---- an engine in this process ---------------------------------------------------------------------- */
+/* ---- an engine in this process -------------------------------------------------------------- */
 
 int rp_pair_engine_open(const struct rp_engine_run_model *model,
                         const struct rp_engine_config *config, const struct rp_pair_load *load,
@@ -203,8 +203,8 @@ int rp_pair_engine_sample(struct rp_pair_engine *engine, const struct rp_pair_lo
                           struct rp_error *err) {
     RP_ASSERT(load->sequences <= engine->sequences && load->input <= engine->input &&
               load->output <= engine->output);
-    /* A machine that holds this thread up between two submissions lets the first sequence end before the
-     * last begins: that says nothing about the load, so the sample is taken again. */
+    /* A machine that holds this thread up between two submissions lets the first sequence end
+     * before the last begins: that says nothing about the load, so the sample is taken again. */
     for (int tries = 0; tries < SAMPLE_TRIES; tries++) {
         bool full;
         int status = sample_once(engine, load, clock, seed, out, &full, err);

@@ -1,18 +1,19 @@
 /* pair.h - two configurations of this engine, or two servers, measured in turns.
  *
- * Samples go in blocks A B B A. What a machine does meanwhile meets both sides alike, and a drift cancels within a block
- * (load_compare.h). Two equal engines in one process differ all the same, on a CPU by up to 8 % for as long as they live,
- * by where their memory lies in the caches. So each block makes both anew, in turns A or B first, and takes one sample of
- * each that does not count; the interval then covers what memory does. With `keep` both are made once: for cards, servers
- * and models that take long to load.
+ * Samples go in blocks A B B A. What a machine does meanwhile meets both sides alike, and a drift
+ * cancels within a block (load_compare.h). Two equal engines in one process differ all the same, on
+ * a CPU by up to 8 % for as long as they live, by where their memory lies in the caches. So each
+ * block makes both anew, in turns A or B first, and takes one sample of each that does not count;
+ * the interval then covers what memory does. With `keep` both are made once: for cards, servers and
+ * models that take long to load.
  *
- * A sample is one round of the load on one side: all sequences submitted at once and run to their end. The first and
- * second half of a block have the same prompts on both sides, and no two halves share any, so that a prefix cache finds
- * only what the load lets prompts share.
+ * A sample is one round of the load on one side: all sequences submitted at once and run to their
+ * end. The first and second half of a block have the same prompts on both sides, and no two halves
+ * share any, so that a prefix cache finds only what the load lets prompts share.
  *
- * The clock is the wall's, or the processor time of this process: on a machine that others use too, that is what a change
- * of the program moves and their work does not (much). It needs both engines in this process, and counts waiting
- * threads that spin.
+ * The clock is the wall's, or the processor time of this process: on a machine that others use too,
+ * that is what a change of the program moves and their work does not (much). It needs both engines
+ * in this process, and counts waiting threads that spin.
  *
  * Thread: one. Memory: a side owns what it opened. */
 #ifndef RP_BENCH_PAIR_H
@@ -56,8 +57,8 @@ const struct rp_pair *rp_pair_find(const char *name);
 /* "ms/step", "output tokens/s", "prompt tokens/s". */
 const char *rp_pair_measure_name(enum rp_pair_measure measure);
 
-/* One side. open, close: NULL where nothing is to be made; close is called after a failed open too. sample: takes a
- * sample of the load with the prompts of this seed. */
+/* One side. open, close: NULL where nothing is to be made; close is called after a failed open too.
+ * sample: takes a sample of the load with the prompts of this seed. */
 struct rp_pair_side {
     int (*open)(void *ctx, struct rp_error *err);
     int (*sample)(void *ctx, const struct rp_pair_load *load, enum rp_pair_clock clock,

@@ -1,7 +1,9 @@
-/* pair_server.h - a server as a side of a pair: one that runs somewhere, or a child process of our own.
+/* pair_server.h - a server as a side of a pair: one that runs somewhere, or a child process of our
+ * own.
  *
- * A sample sends all sequences at once, streamed, and waits for their ends. RP_PAIR_STEP is then the median over them of
- * the time per output token: a server's step as a client sees it. A request that fails ends the pair.
+ * A sample sends all sequences at once, streamed, and waits for their ends. RP_PAIR_STEP is then
+ * the median over them of the time per output token: a server's step as a client sees it. A request
+ * that fails ends the pair.
  *
  * Thread: one. */
 #ifndef RP_BENCH_PAIR_SERVER_H
@@ -18,8 +20,9 @@ struct rp_pair_server {
     pid_t child;                 /* 0: not ours */
 };
 
-/* Starts `program serve DIR --host 127.0.0.1 --port N` and the words (NULL behind the last) and waits until it is ready;
- * its messages go nowhere. It gets a SIGTERM when this process dies. Close it in any case. */
+/* Starts `program serve DIR --host 127.0.0.1 --port N` and the words (NULL behind the last) and
+ * waits until it is ready; its messages go nowhere. It gets a SIGTERM when this process dies. Close
+ * it in any case. */
 int rp_pair_server_start(const char *program, const char *dir, char *const *words,
                          struct rp_pair_server *out, struct rp_error *err) RP_MUST_USE;
 /* Stops a child of ours and waits for it; legal on a zeroed struct. */

@@ -1,8 +1,9 @@
 /* quant_error.h - what 8 bits cost in accuracy, for a benchmark to say beside its speed.
  *
- * RP_QUANT_ERROR_TOKENS tokens of noise go through the benchmark's model and through the same weights without 8 bits, by
- * the graphs that serve (eval_run.h); their logits are compared (eval_ppl.h). Noise is harder than text: for what a
- * model's users would notice there is `reprise eval ppl`. One model is in memory at a time. */
+ * RP_QUANT_ERROR_TOKENS tokens of noise go through the benchmark's model and through the same
+ * weights without 8 bits, by the graphs that serve (eval_run.h); their logits are compared
+ * (eval_ppl.h). Noise is harder than text: for what a model's users would notice there is `reprise
+ * eval ppl`. One model is in memory at a time. */
 #ifndef RP_BENCH_QUANT_ERROR_H
 #define RP_BENCH_QUANT_ERROR_H
 

@@ -1,7 +1,7 @@
 /* replay_time.h - how long an operator takes that a captured graph holds many times.
  *
- * A sample is the time between two waits for the device, over as many replays as last about 2 ms, less what
- * each replay's start costs, divided by the operators in it. Thread: the device's. */
+ * A sample is the time between two waits for the device, over as many replays as last about 2 ms,
+ * less what each replay's start costs, divided by the operators in it. Thread: the device's. */
 #ifndef RP_BENCH_REPLAY_TIME_H
 #define RP_BENCH_REPLAY_TIME_H
 
@@ -23,12 +23,12 @@ struct rp_replay_times { /* ns of one operator, and of a replay's start */
 /* Nanoseconds of `count` replays and the wait for them; negative when the device failed. */
 double rp_replay_ns(const struct rp_replay *what, uint32_t count);
 
-/* How often a graph holds an operator of `ns`, a multiple of `copies`: as often as last a sample. An operator that
- * lasts long is not repeated for the sake of its copies. */
+/* How often a graph holds an operator of `ns`, a multiple of `copies`: as often as last a sample.
+ * An operator that lasts long is not repeated for the sake of its copies. */
 uint32_t rp_replay_repeats(double ns, uint32_t copies);
 
-/* Samples until `budget_ns` is spent, counted from begin_ns (rp_clock_ns), but at least a few. RP_STATUS_DEVICE:
- * the device failed. */
+/* Samples until `budget_ns` is spent, counted from begin_ns (rp_clock_ns), but at least a few.
+ * RP_STATUS_DEVICE: the device failed. */
 int rp_replay_measure(const struct rp_replay *what, uint64_t begin_ns, double budget_ns,
                       struct rp_replay_times *out) RP_MUST_USE;
 

@@ -1,8 +1,8 @@
 /* settled.h - from which sample on a list of times has settled.
  *
- * The rule: at the first index i for which the median of samples [i, i + 50) is within 2 % of the median of the 50 that
- * follow. A measurement is what comes from there on, at least 100 samples; a list without such an index, or of fewer
- * samples, is unreliable. Thread: any. */
+ * The rule: at the first index i for which the median of samples [i, i + 50) is within 2 % of the
+ * median of the 50 that follow. A measurement is what comes from there on, at least 100 samples; a
+ * list without such an index, or of fewer samples, is unreliable. Thread: any. */
 #ifndef RP_BENCH_SETTLED_H
 #define RP_BENCH_SETTLED_H
 

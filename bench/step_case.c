@@ -23,7 +23,7 @@ static uint32_t sequence_tokens(const struct step_case *what) {
     return what->bench->config->prompt ? what->context : what->context + STEP_REWIND;
 }
 
-/* ---- memory ----------------------------------------------------------------------------------------- */
+/* ---- memory --------------------------------------------------------------------------------- */
 
 static int no_room(const struct step_case *what, struct rp_error *err) {
     return rp_error_set(err, RP_STATUS_NO_MEMORY, "no memory for batch %u, context %u", what->batch,
@@ -53,7 +53,8 @@ static uint32_t float_bits(float value) {
     return bits;
 }
 
-/* Pages of a sequence lie apart, and none belongs to two: each round of pages is the slots, shifted. */
+/* Pages of a sequence lie apart, and none belongs to two: each round of pages is the slots,
+ * shifted. */
 static void fill_slots(const struct step_case *what, const struct rp_step_view *host) {
     uint32_t pages = RP_CEIL_DIV(sequence_tokens(what), what->bench->info.page_tokens);
     for (uint32_t i = 0; i < what->batch; i++) {
@@ -117,7 +118,7 @@ static int make_pages(struct step_case *what, struct rp_error *err) {
     return RP_OK;
 }
 
-/* ---- graphs ----------------------------------------------------------------------------------------- */
+/* ---- graphs --------------------------------------------------------------------------------- */
 
 static int make_graphs(struct step_case *what, struct rp_error *err) {
     const struct rp_bench_step_config *config = what->bench->config;
@@ -165,7 +166,7 @@ void rp_step_case_close(struct step_case *what) {
     memset(what, 0, sizeof *what);
 }
 
-/* ---- packets ---------------------------------------------------------------------------------------- */
+/* ---- packets -------------------------------------------------------------------------------- */
 
 static uint32_t write_prompt(struct step_case *what, struct rp_step_row *row) {
     uint32_t mask = what->view.config.prompt_ring_capacity - 1;
@@ -261,7 +262,7 @@ int rp_step_case_read(struct step_case *what, uint64_t step, struct step_stamps 
     return RP_OK;
 }
 
-/* ---- the largest product ---------------------------------------------------------------------------- */
+/* ---- the largest product -------------------------------------------------------------------- */
 
 static int product_program(const struct step_case *what, uint32_t count, struct rp_program *out) {
     const struct rp_model *model = &what->bench->model;

@@ -1,7 +1,7 @@
 /* step_nodes.h - what the nodes of stamped steps took, by kernel (device/step.h: rp_node_stamp).
  *
- * A node's own time runs from when it began, or when the node before it ended, whichever is later, until it
- * ended: what nodes do beside the one before them counts once. Thread: the caller's. */
+ * A node's own time runs from when it began, or when the node before it ended, whichever is later,
+ * until it ended: what nodes do beside the one before them counts once. Thread: the caller's. */
 #ifndef RP_BENCH_STEP_NODES_H
 #define RP_BENCH_STEP_NODES_H
 

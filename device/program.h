@@ -1,18 +1,19 @@
 /* program.h - the network as an array of operators: plain types, no code that runs it.
  *
- * model/ writes a program once for any batch; how many rows an operator has is a symbol (its domain)
- * until a backend lowers the program for one bucket. The same array gives node names, costs, arena
- * lifetimes, `reprise inspect --program` and the fingerprint that CI gates.
+ * model/ writes a program once for any batch; how many rows an operator has is a symbol (its
+ * domain) until a backend lowers the program for one bucket. The same array gives node names,
+ * costs, arena lifetimes, `reprise inspect --program` and the fingerprint that CI gates.
  *
  *   ops[0, sample_begin)        the forward graph
  *   ops[sample_begin, op_count) the sample graph
  *
  * Rounding: a tensor's dtype says where values are rounded. An operator that writes a bf16 tensor
- * rounds to nearest even; sums, norms, softmax and logits are f32. The input of a GEMM has the dtype
- * of its weights, so it is rounded when the operator before it stores it.
+ * rounds to nearest even; sums, norms, softmax and logits are f32. The input of a GEMM has the
+ * dtype of its weights, so it is rounded when the operator before it stores it.
  *
  * Memory: a program owns its arrays (rp_program_deinit); matrices and vectors are borrowed from the
- * weights, which outlive every graph. Lowering copies what it needs: a program may be freed after. */
+ * weights, which outlive every graph. Lowering copies what it needs: a program may be freed
+ * after. */
 #ifndef RP_DEVICE_PROGRAM_H
 #define RP_DEVICE_PROGRAM_H
 
@@ -81,7 +82,8 @@ struct rp_domain {
 
 enum rp_activation { RP_ACTIVATION_SILU, RP_ACTIVATION_GELU_TANH };
 
-/* An activation buffer: (rows, cols) of dtype, row-major, its place in the arena given by lifetime. */
+/* An activation buffer: (rows, cols) of dtype, row-major, its place in the arena given by
+ * lifetime. */
 struct rp_tensor {
     char name[32];
     uint32_t rows; /* index into program->domains */
@@ -203,8 +205,8 @@ static inline struct rp_view rp_view_all(const struct rp_program *program, int32
     return view;
 }
 
-/* A hash over kinds, names, shapes, dtypes and parameters (no addresses): changes when and only when
- * the program does. */
+/* A hash over kinds, names, shapes, dtypes and parameters (no addresses): changes when and only
+ * when the program does. */
 uint64_t rp_program_fingerprint(const struct rp_program *program);
 
 #ifdef __cplusplus

@@ -21,8 +21,8 @@ static bool has_separate_memory(const struct rp_backend *backend, struct rp_devi
     return info.separate_memory;
 }
 
-/* Where the host's memory is the device's, an embedding that is not the head too is looked up row by
- * row as it was read. */
+/* Where the host's memory is the device's, an embedding that is not the head too is looked up row
+ * by row as it was read. */
 static bool is_prepared(const struct rp_model *model, bool separate_memory,
                         const struct rp_weight *weight) {
     return rp_weight_is_matrix(weight) &&

@@ -12,8 +12,8 @@
 struct rp_model;
 
 /* Repacks or uploads every matrix that a program reads, or makes random ones where there is neither
- * data nor a file. *prepared counts the matrices done, also when it fails, for release. progress may
- * be NULL. */
+ * data nor a file. *prepared counts the matrices done, also when it fails, for release. progress
+ * may be NULL. */
 int rp_weights_prepare(const struct rp_backend *backend, struct rp_device *device,
                        struct rp_model *model, uint32_t *prepared,
                        void (*progress)(void *ctx, const char *stage, uint32_t done,

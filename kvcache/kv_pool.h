@@ -47,8 +47,8 @@ struct rp_kv_pool {
     uint64_t retired_step;
     struct rp_kv_list lists[RP_KV_STATE_COUNT];
     uint32_t counts[RP_KV_STATE_COUNT];
-    /* (page_count) for other threads: state | references << RP_KV_MAP_STATE_BITS of each page, each word by
-     * itself true at some moment. */
+    /* (page_count) for other threads: state | references << RP_KV_MAP_STATE_BITS of each page, each
+     * word by itself true at some moment. */
     _Atomic uint32_t *map;
     /* NULL, or called whenever a page changes its state. */
     void (*note)(void *ctx, uint32_t page, enum rp_kv_state from, enum rp_kv_state to);

@@ -25,10 +25,11 @@ static struct {
     bool armed;
 } crash;
 static atomic_flag crash_taken = ATOMIC_FLAG_INIT;
-/* A stack that has overflowed cannot run a handler; other threads than the one that armed use their own. */
+/* A stack that has overflowed cannot run a handler; other threads than the one that armed use their
+ * own. */
 static char crash_stack[STACK_BYTES];
 
-/* --- In the handler: nothing but what signal-safety(7) lists ------------------------------------------ */
+/* --- In the handler: nothing but what signal-safety(7) lists --------------------------------- */
 
 static bool write_all(int fd, const void *bytes, size_t len) {
     const char *at = bytes;
@@ -94,7 +95,7 @@ static void on_crash(int number, siginfo_t *info, void *context) {
     raise(number);
 }
 
-/* --- Arming --------------------------------------------------------------------------------------------- */
+/* --- Arming ---------------------------------------------------------------------------------- */
 
 static bool put_name(uint32_t *count, const struct rp_crash_about *about, enum rp_trace_name_of of,
                      uint32_t bucket, uint32_t value, bool *ok) {

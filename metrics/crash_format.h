@@ -1,4 +1,5 @@
-/* crash_format.h - the layout of a crash file, shared by its writer and its reader (crash_dump.h). */
+/* crash_format.h - the layout of a crash file, shared by its writer and its reader
+ * (crash_dump.h). */
 #ifndef RP_METRICS_CRASH_FORMAT_H
 #define RP_METRICS_CRASH_FORMAT_H
 

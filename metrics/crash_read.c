@@ -1,5 +1,5 @@
-/* crash_read.c - reads the file of a process that crashed (crash_dump.h). The file is hostile: every number in it
- * is held against the file's size before it is used. */
+/* crash_read.c - reads the file of a process that crashed (crash_dump.h). The file is hostile:
+ * every number in it is held against the file's size before it is used. */
 #include "base/memory.h"
 #include "metrics/crash_dump.h"
 #include "metrics/crash_format.h"
@@ -42,8 +42,8 @@ static int read_names(FILE *file, const char *path, uint64_t bytes, uint32_t cou
     return RP_OK;
 }
 
-/* The slots of one ring, in the order in which they lie, which is not that of time: who reads sorts. False: the
- * file ends here. */
+/* The slots of one ring, in the order in which they lie, which is not that of time: who reads
+ * sorts. False: the file ends here. */
 static bool read_slots(FILE *file, uint64_t most, const struct rp_crash_ring *ring,
                        struct rp_crash_file *out) {
     uint64_t overwritten = ring->head >= ring->slots ? ring->head % ring->slots : 0;

@@ -124,7 +124,7 @@ void rp_diagnose(const struct rp_diagnose_input *input, struct rp_diagnosis *out
     }
 }
 
-/* ---- as JSON and text ------------------------------------------------------------------------------------- */
+/* ---- as JSON and text ----------------------------------------------------------------------- */
 
 static void write_json_input(const struct rp_diagnose_input *input, struct rp_json *json) {
     rp_json_object_begin(json, "numbers");

@@ -1,7 +1,9 @@
-/* diagnose.h - what holds a server back, told from a few numbers: a verdict, what speaks for it, and what to try.
+/* diagnose.h - what holds a server back, told from a few numbers: a verdict, what speaks for it,
+ * and what to try.
  *
- * A pure function of its input: rules in a fixed order, the first that holds is the verdict. Each rule compares numbers
- * with the thresholds below, and every comparison is given as evidence, whether it held or not.
+ * A pure function of its input: rules in a fixed order, the first that holds is the verdict. Each
+ * rule compares numbers with the thresholds below, and every comparison is given as evidence,
+ * whether it held or not.
  *
  *   starved        the device had no request to work on for most of the time
  *   queueing       requests wait because slots or pages are taken
@@ -49,7 +51,8 @@ struct rp_diagnose_input {
     double pages_free_share;                /* of the KV pool, now: cached pages count as free */
     double step_seconds, host_seconds; /* of a step: on the device; planning and launching it */
     double tokens_per_step;
-    /* Shares of the launch time in stamped steps; all zero when none was stamped or peaks are unknown. */
+    /* Shares of the launch time in stamped steps; all zero when none was stamped or peaks are
+     * unknown. */
     uint64_t stamped_steps;
     double memory_share, compute_share, latency_share;
     double bandwidth_used, flops_used; /* of the peaks, over whole replays */

@@ -16,7 +16,7 @@ static const char partial_prefix[] = ".reprise-";
 /* What belongs to a dump; the reason comes first. */
 static const char *const suffixes[] = {"json", "pftrace.gz", "raw"};
 
-/* --- Names --------------------------------------------------------------------------------------------- */
+/* --- Names ----------------------------------------------------------------------------------- */
 
 void rp_dump_dir_name(struct rp_dump_dir *dir, uint64_t unix_ns, const char *trigger,
                       char stem[RP_DUMP_STEM_MAX]) {
@@ -51,7 +51,7 @@ static bool join(char out[PATH_MAX], const struct rp_dump_dir *dir, const char *
     return n > 0 && n < PATH_MAX;
 }
 
-/* --- Listing ------------------------------------------------------------------------------------------- */
+/* --- Listing --------------------------------------------------------------------------------- */
 
 /* Finds or inserts the entry with this stem; NULL: older than every entry of a full list. */
 static struct rp_dump_entry *find_entry(struct rp_dump_entry *out, uint32_t *count,
@@ -136,7 +136,7 @@ void rp_dump_dir_trim(const struct rp_dump_dir *dir, uint32_t spare_dumps, uint6
     }
 }
 
-/* --- Opening ------------------------------------------------------------------------------------------- */
+/* --- Opening --------------------------------------------------------------------------------- */
 
 /* Half-written files of processes that are gone. Their name goes on with the stem. */
 static void sweep(const struct rp_dump_dir *dir) {
@@ -174,7 +174,7 @@ int rp_dump_dir_open(struct rp_dump_dir *dir, const char *path, uint32_t dumps_m
     return RP_OK;
 }
 
-/* --- Files --------------------------------------------------------------------------------------------- */
+/* --- Files ----------------------------------------------------------------------------------- */
 
 int rp_dump_file_begin(struct rp_dump_file *file, const struct rp_dump_dir *dir, const char *stem,
                        const char *suffix, struct rp_error *err) {

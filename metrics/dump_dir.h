@@ -1,9 +1,10 @@
 /* dump_dir.h - a directory of trace dumps that never grows beyond its caps.
  *
- * A dump is a trace and a reason, `reprise-20261121T190228.123Z-4711-1-slo_ttft.pftrace.gz` and `.json`: time, process,
- * number in the process, trigger. Both are written under a name that begins with a dot and then renamed, so
- * what has its name is complete. The oldest are removed for new ones; files of other names are left alone, so several
- * processes may share a directory (their dumps count together).
+ * A dump is a trace and a reason, `reprise-20261121T190228.123Z-4711-1-slo_ttft.pftrace.gz` and
+ * `.json`: time, process, number in the process, trigger. Both are written under a name that begins
+ * with a dot and then renamed, so what has its name is complete. The oldest are removed for new
+ * ones; files of other names are left alone, so several processes may share a directory (their
+ * dumps count together).
  * Thread: one owner, or a lock of the caller's. Errors: statuses; NO_MEMORY and IO. */
 #ifndef RP_METRICS_DUMP_DIR_H
 #define RP_METRICS_DUMP_DIR_H
@@ -23,8 +24,8 @@ struct rp_dump_dir {
     uint32_t made; /* by this process */
 };
 
-/* Makes the directory (its last part) when it is missing, and removes what a process that is gone left half
- * written. IO when nothing can be written into it. */
+/* Makes the directory (its last part) when it is missing, and removes what a process that is gone
+ * left half written. IO when nothing can be written into it. */
 int rp_dump_dir_open(struct rp_dump_dir *dir, const char *path, uint32_t dumps_max,
                      uint64_t bytes_max, struct rp_error *err) RP_MUST_USE;
 

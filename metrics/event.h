@@ -1,19 +1,21 @@
 /* event.h - the 32-byte events of the flight recorder, and their kinds.
  *
- * Every thread that is worth watching writes events into a ring of its own (trace_ring.h); a trace of the past
- * is made from copies of the rings. A kind says which lane an event belongs to and what its fields hold: the
- * table below is the one place for that; writers of traces and documentation follow it.
+ * Every thread that is worth watching writes events into a ring of its own (trace_ring.h); a trace
+ * of the past is made from copies of the rings. A kind says which lane an event belongs to and what
+ * its fields hold: the table below is the one place for that; writers of traces and documentation
+ * follow it.
  *
- * Spans are written once, at their end: ns is the begin, v the duration. Instants and counters have ns alone. All
- * times are rp_clock_ns (CLOCK_MONOTONIC); times of a device were mapped to it before they were written.
- * They lie in the rings about in the order in which they ended; a request's first byte, the steps of a device and
- * its idle time are told when they are known, which is later.
+ * Spans are written once, at their end: ns is the begin, v the duration. Instants and counters have
+ * ns alone. All times are rp_clock_ns (CLOCK_MONOTONIC); times of a device were mapped to it before
+ * they were written. They lie in the rings about in the order in which they ended; a request's
+ * first byte, the steps of a device and its idle time are told when they are known, which is later.
  *
- * What is not a row of its own: a decode row is told by the TOKEN that came of it (its step is v), ROW is a part of a
- * prompt. Turns of the engine thread that did nothing are part of the SLEEP that follows. LOAD and PAGES are told when
- * they have changed, at most once a millisecond, and ten times a second; RATE ten times a second: tokens a second
- * since the RATE before. b of WORK is a rp_trace_job.
- * Requests are named by rp_request.id, steps by the device's step number. No event holds text of a request. */
+ * What is not a row of its own: a decode row is told by the TOKEN that came of it (its step is v),
+ * ROW is a part of a prompt. Turns of the engine thread that did nothing are part of the SLEEP that
+ * follows. LOAD and PAGES are told when they have changed, at most once a millisecond, and ten
+ * times a second; RATE ten times a second: tokens a second since the RATE before. b of WORK is a
+ * rp_trace_job. Requests are named by rp_request.id, steps by the device's step number. No event
+ * holds text of a request. */
 #ifndef RP_METRICS_EVENT_H
 #define RP_METRICS_EVENT_H
 
@@ -103,7 +105,8 @@ enum rp_trace_job {
 };
 extern const char *const rp_trace_jobs[RP_TRACE_JOB_COUNT];
 
-/* Names of the fields; "" where a field holds nothing. Of a span v is the duration in ns and has no name. */
+/* Names of the fields; "" where a field holds nothing. Of a span v is the duration in ns and has no
+ * name. */
 struct rp_trace_kind_info {
     const char *name, *a, *b, *id, *v;
     enum rp_trace_lane lane;
@@ -112,7 +115,8 @@ struct rp_trace_kind_info {
 extern const struct rp_trace_kind_info rp_trace_kinds[RP_TRACE_KIND_COUNT];
 extern const char *const rp_trace_lanes[RP_LANE_COUNT];
 
-/* Why a device stood idle before a step: the field b of IDLE. Every nanosecond of a gap goes to one of them. */
+/* Why a device stood idle before a step: the field b of IDLE. Every nanosecond of a gap goes to one
+ * of them. */
 /* clang-format off */
 #define RP_IDLE_CAUSES(X)                                                                           \
     X(NO_WORK, "no_work")       /* no request that could be planned */                             \

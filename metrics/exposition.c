@@ -17,7 +17,7 @@ static const struct rp_exposition_format *const formats[RP_EXPOSITION_COUNT] = {
 
 const char *rp_exposition_type(enum rp_exposition format) { return formats[format]->content_type; }
 
-/* --- Text -------------------------------------------------------------------------------------- */
+/* --- Text ------------------------------------------------------------------------------------ */
 
 void rp_exposition_escape(struct rp_buffer *out, const char *text, bool quotes) {
     while (*text) {
@@ -77,7 +77,7 @@ bool rp_label_append(char *labels, size_t size, const char *name, const char *va
     return true;
 }
 
-/* --- Samples ----------------------------------------------------------------------------------- */
+/* --- Samples --------------------------------------------------------------------------------- */
 
 /* Whether one more series may be written. */
 static bool begin_series(struct rp_metric_out *out) {
@@ -221,7 +221,7 @@ void rp_exposition_write(struct rp_registry *registry, enum rp_exposition format
     rp_counter_add(&registry->dropped, out.dropped);
 }
 
-/* --- Accept (RFC 9110, 12.5.1) ------------------------------------------------------------------- */
+/* --- Accept (RFC 9110, 12.5.1) --------------------------------------------------------------- */
 
 struct media_range {
     char type[64];    /* lower case; "" when it is too long to be one of ours */

@@ -1,4 +1,5 @@
-/* exposition.h - the text of /metrics: Prometheus' format 0.0.4 and OpenMetrics 1.0, from one registry.
+/* exposition.h - the text of /metrics: Prometheus' format 0.0.4 and OpenMetrics 1.0, from one
+ * registry.
  *
  * Prometheus 0.0.4: https://prometheus.io/docs/instrumenting/exposition_formats/
  * OpenMetrics 1.0:  https://prometheus.io/docs/specs/om/open_metrics_spec/
@@ -6,8 +7,8 @@
  *
  * Every family is named, also one without samples (yet).
  *
- * Thread: one at a time (the loop thread); the numbers are read while their owners write them. A histogram's count is
- * the sum of the buckets that were read, so that both agree in every text. */
+ * Thread: one at a time (the loop thread); the numbers are read while their owners write them. A
+ * histogram's count is the sum of the buckets that were read, so that both agree in every text. */
 #ifndef RP_METRICS_EXPOSITION_H
 #define RP_METRICS_EXPOSITION_H
 
@@ -20,12 +21,12 @@ void rp_exposition_write(struct rp_registry *registry, enum rp_exposition format
                          struct rp_buffer *out);
 /* The Content-Type of a format. */
 const char *rp_exposition_type(enum rp_exposition format);
-/* What an Accept field asks for: OpenMetrics when it is named (any version up to 1.0.0) with a weight that is not
- * below that of the text, else Prometheus' text, also when neither is acceptable: a scraper is always answered.
- * NULL: no such field. */
+/* What an Accept field asks for: OpenMetrics when it is named (any version up to 1.0.0) with a
+ * weight that is not below that of the text, else Prometheus' text, also when neither is
+ * acceptable: a scraper is always answered. NULL: no such field. */
 enum rp_exposition rp_exposition_accepted(const char *accept);
 
-/* --- For functions that collect ------------------------------------------------------------------- */
+/* --- For functions that collect -------------------------------------------------------------- */
 
 /* One sample of the family. labels: escaped, as rp_label_append makes them; NULL or "": none. */
 void rp_metric_put(struct rp_metric_out *out, const char *labels, double value);
@@ -34,8 +35,8 @@ void rp_metric_put_count(struct rp_metric_out *out, const char *labels, uint64_t
 void rp_metric_put_histogram(struct rp_metric_out *out, const char *labels,
                              const struct rp_histogram *histogram, const double *bounds,
                              uint32_t bound_count);
-/* Appends name="value", escaped, behind a comma if something is there. Bytes that are not UTF-8 become
- * U+FFFD; what does not fit in size bytes is left out whole (false). labels starts as "". */
+/* Appends name="value", escaped, behind a comma if something is there. Bytes that are not UTF-8
+ * become U+FFFD; what does not fit in size bytes is left out whole (false). labels starts as "". */
 bool rp_label_append(char *labels, size_t size, const char *name, const char *value);
 
 #endif

@@ -29,7 +29,8 @@ double rp_latency_middle(uint32_t slot) {
     return (double)(first * width) + (double)(width - 1) / 2.0;
 }
 
-/* Release throughout: a reader that sees a count of a slice's new life sees that its number had gone. */
+/* Release throughout: a reader that sees a count of a slice's new life sees that its number had
+ * gone. */
 static void begin_slice(struct rp_latency_slice *slice, uint64_t number) {
     atomic_store_explicit(&slice->number, 0, memory_order_release);
     for (uint32_t i = 0; i < RP_LATENCY_SLOTS; i++)

@@ -1,13 +1,14 @@
-/* latency.h - durations as log-linear histograms over sliding windows: percentiles of the last 10 s, minute, five
- * minutes, and since the start.
+/* latency.h - durations as log-linear histograms over sliding windows: percentiles of the last 10
+ * s, minute, five minutes, and since the start.
  *
- * A slot is a 32nd of an octave: at most 3.2 % wide, so that its middle is at most 1.6 % off. Counts of a window lie
- * in slices of a fifth of it, each cleared when its turn comes again; a window read reaches back by its length and up
- * to a fifth more. The largest value and the sum are kept exactly.
+ * A slot is a 32nd of an octave: at most 3.2 % wide, so that its middle is at most 1.6 % off.
+ * Counts of a window lie in slices of a fifth of it, each cleared when its turn comes again; a
+ * window read reaches back by its length and up to a fifth more. The largest value and the sum are
+ * kept exactly.
  *
- * Thread: one writer (a shard); any number of readers, which merge shards of several writers. Readers never hold the
- * writer up; a slice that is cleared while it is read is left out. Memory: the struct; nothing allocates.
- * Units: ns; above RP_LATENCY_MAX_NS values count as that. */
+ * Thread: one writer (a shard); any number of readers, which merge shards of several writers.
+ * Readers never hold the writer up; a slice that is cleared while it is read is left out. Memory:
+ * the struct; nothing allocates. Units: ns; above RP_LATENCY_MAX_NS values count as that. */
 #ifndef RP_METRICS_LATENCY_H
 #define RP_METRICS_LATENCY_H
 
@@ -100,8 +101,8 @@ struct rp_latency_series_info {
 extern const struct rp_latency_series_info rp_latency_series[RP_LATENCY_SERIES_COUNT];
 
 /* Gauges of one series in one window, for the family rp_latency_series[i].family: labels
- * `window="10s",percentile="99"` (percentile 100 is the largest value; `quantile` is kept for summaries by
- * Prometheus' rules), values in seconds, NaN when the window is empty. Any thread. */
+ * `window="10s",percentile="99"` (percentile 100 is the largest value; `quantile` is kept for
+ * summaries by Prometheus' rules), values in seconds, NaN when the window is empty. Any thread. */
 #define RP_LATENCY_GAUGES 5
 void rp_latency_gauges(const struct rp_latency *latency, enum rp_latency_window window,
                        uint64_t now_ns, void (*emit)(void *ctx, const char *labels, double value),

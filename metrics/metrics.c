@@ -60,7 +60,7 @@ double rp_histogram_sum(const struct rp_histogram *histogram) {
         atomic_load_explicit(&((struct rp_histogram *)histogram)->sum_bits, memory_order_relaxed));
 }
 
-/* --- Exemplars --------------------------------------------------------------------------------- */
+/* --- Exemplars ------------------------------------------------------------------------------- */
 
 /* 16 digits. */
 static void write_hex(uint64_t value, char out[16]) {
@@ -114,7 +114,7 @@ bool rp_histogram_exemplar(const struct rp_histogram *histogram, uint32_t bucket
     return false;
 }
 
-/* --- The registry ------------------------------------------------------------------------------ */
+/* --- The registry ---------------------------------------------------------------------------- */
 
 static bool ends_in(const char *text, size_t len, const char *suffix) {
     size_t n = strlen(suffix);

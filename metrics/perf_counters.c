@@ -68,7 +68,7 @@ int rp_perf_check(struct rp_error *err) {
     return rp_error_set(err, RP_STATUS_UNSUPPORTED, "perf_event_open: %s", strerror(-fd));
 }
 
-/* ---- measuring -------------------------------------------------------------------------------------------- */
+/* ---- measuring ------------------------------------------------------------------------------ */
 
 static void read_name(int32_t tid, char out[16]) {
     char path[64];

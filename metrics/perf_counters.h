@@ -1,4 +1,5 @@
-/* perf_counters.h - what the processor counts for each thread of this process (perf_event_open), where it may be asked.
+/* perf_counters.h - what the processor counts for each thread of this process (perf_event_open),
+ * where it may be asked.
  *
  * Thread: any. measure blocks for as long as it measures. Memory: none kept. */
 #ifndef RP_METRICS_PERF_COUNTERS_H
@@ -36,11 +37,11 @@ struct rp_perf_result {
     uint32_t count;
 };
 
-/* Whether this process may count at all: RP_OK; RP_STATUS_UNSUPPORTED with the reason in *err (no permission, no such
- * counters in this machine, no such call in this kernel). */
+/* Whether this process may count at all: RP_OK; RP_STATUS_UNSUPPORTED with the reason in *err (no
+ * permission, no such counters in this machine, no such call in this kernel). */
 int rp_perf_check(struct rp_error *err) RP_MUST_USE;
-/* Counts all threads that live at begin until end; threads without any event are left out. `run` holds descriptors
- * in between: an end belongs to every begin. */
+/* Counts all threads that live at begin until end; threads without any event are left out. `run`
+ * holds descriptors in between: an end belongs to every begin. */
 struct rp_perf_run {
     int fds[RP_PERF_THREADS_MAX][RP_PERF_EVENT_COUNT]; /* -1: not counted */
     uint64_t begin_ns;
@@ -52,7 +53,8 @@ void rp_perf_measure(double seconds, struct rp_perf_result *out);
 /* The members of an object: "seconds", "threads": [{..., "ipc", "cache_miss_share"}]. */
 void rp_perf_write_json(const struct rp_perf_result *result, struct rp_json *json);
 
-/* perf_event_open of the calling process's thread tid; a descriptor, or -errno. Tests put their own here. */
+/* perf_event_open of the calling process's thread tid; a descriptor, or -errno. Tests put their own
+ * here. */
 extern int (*rp_perf_open)(enum rp_perf_event event, int32_t tid);
 
 #endif

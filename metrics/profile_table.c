@@ -25,7 +25,9 @@ void rp_profile_table_deinit(struct rp_profile_table *table) {
     memset(table, 0, sizeof *table);
 }
 
-/* ---- rows ------------------------------------------------------------------------------------------------- */
+/* ---- rows
+ *
+ --------------------------------------------------------------------------------------------- */
 
 static uint32_t *find_place(const struct rp_profile_table *table, const char *name) {
     uint64_t hash = rp_hash64(name, strlen(name), 0);
@@ -123,7 +125,9 @@ void rp_profile_table_add(struct rp_profile_table *table, int32_t row,
     }
 }
 
-/* ---- finish ----------------------------------------------------------------------------------------------- */
+/* ---- finish
+ *
+ --------------------------------------------------------------------------------------------- */
 
 static int compare_calls(const void *a_void, const void *b_void) {
     const struct rp_profile_call *a = a_void, *b = b_void;
@@ -132,7 +136,8 @@ static int compare_calls(const void *a_void, const void *b_void) {
     return (a->self_ns > b->self_ns) - (a->self_ns < b->self_ns);
 }
 
-/* calls: of one row, sorted. The smallest value that at least the share `q` of them do not exceed. */
+/* calls: of one row, sorted. The smallest value that at least the share `q` of them do not
+ * exceed. */
 static uint64_t quantile(const struct rp_profile_call *calls, uint64_t count, uint32_t percent) {
     uint64_t rank = (count * percent + 99) / 100;
     return calls[rank ? rank - 1 : 0].self_ns;
@@ -190,7 +195,8 @@ static double sort_value(const struct rp_profile_line *line, enum rp_profile_sor
     return 0.0;
 }
 
-/* qsort hands its comparison nothing else: one sort at a time would need a lock, so the order is made by heads. */
+/* qsort hands its comparison nothing else: one sort at a time would need a lock, so the order is
+ * made by heads. */
 static bool comes_before(const struct rp_profile_line *a, const struct rp_profile_line *b,
                          enum rp_profile_sort sort) {
     double left = sort_value(a, sort), right = sort_value(b, sort);

@@ -1,16 +1,18 @@
-/* profile_table.h - a table of where time went, in the shape of torch.profiler's, as text, JSON and CSV.
+/* profile_table.h - a table of where time went, in the shape of torch.profiler's, as text, JSON and
+ * CSV.
  *
- * Rows are found or made by name, and calls are added to them. A call's total is the time from its begin to its end,
- * its self time the part of it that no call before it covers: self times of all rows and `unattributed_ns` add up to
- * `replay_ns`, and no self time is more than the total. After finish a row has its share, percentiles of its calls' self
- * times (exact), its arithmetic intensity, and how near it came to the machine's peaks:
+ * Rows are found or made by name, and calls are added to them. A call's total is the time from its
+ * begin to its end, its self time the part of it that no call before it covers: self times of all
+ * rows and `unattributed_ns` add up to `replay_ns`, and no self time is more than the total. After
+ * finish a row has its share, percentiles of its calls' self times (exact), its arithmetic
+ * intensity, and how near it came to the machine's peaks:
  *
  *     roof time = max(bytes / peak_bytes, flops / peak_flops)       Williams et al. 2009
  *     roof share = roof time / self time; above 1 what it read lay in a cache
  *     bound: what the larger of the two is; latency, where the share is below RP_PROFILE_LATENCY_SHARE
  *
- * It knows names and numbers and not what was measured. Thread: one owner. Memory: grows with rows and calls; deinit
- * frees. Errors: `failed` is set when memory was out, and stays. */
+ * It knows names and numbers and not what was measured. Thread: one owner. Memory: grows with rows
+ * and calls; deinit frees. Errors: `failed` is set when memory was out, and stays. */
 #ifndef RP_METRICS_PROFILE_TABLE_H
 #define RP_METRICS_PROFILE_TABLE_H
 
@@ -95,17 +97,19 @@ struct rp_profile_table {
 void rp_profile_table_init(struct rp_profile_table *table);
 void rp_profile_table_deinit(struct rp_profile_table *table); /* legal on a zeroed struct */
 
-/* The row of this name, made when it is new; -1 when memory is out. A layer or shape that differs from the row's
- * becomes "*". */
+/* The row of this name, made when it is new; -1 when memory is out. A layer or shape that differs
+ * from the row's becomes "*". */
 int32_t rp_profile_table_row(struct rp_profile_table *table, const struct rp_profile_row_key *key);
-/* A call. step: any number that differs between steps; tokens are counted once for each. share of a call: calls 0. */
+/* A call. step: any number that differs between steps; tokens are counted once for each. share of a
+ * call: calls 0. */
 struct rp_profile_add {
     uint64_t step, self_ns, total_ns, tokens;
     double bytes, flops;
 };
 void rp_profile_table_add(struct rp_profile_table *table, int32_t row,
                           const struct rp_profile_add *call);
-/* Percentiles, shares, bounds; sorts: largest first, names from A on; equal ones by name. The footer is set before. */
+/* Percentiles, shares, bounds; sorts: largest first, names from A on; equal ones by name. The
+ * footer is set before. */
 void rp_profile_table_finish(struct rp_profile_table *table, enum rp_profile_sort sort);
 
 /* row_limit 0: all rows. */

@@ -163,7 +163,7 @@ void rp_profile_write_text(const struct rp_profile_table *table, uint32_t row_li
     write_footer(table, row_limit, out);
 }
 
-/* ---- CSV (RFC 4180) --------------------------------------------------------------------------------------- */
+/* ---- CSV (RFC 4180) ------------------------------------------------------------------------- */
 
 static void write_field(const char *text, struct rp_buffer *out) {
     bool quoted = strpbrk(text, ",\"\r\n") != NULL;
@@ -195,7 +195,9 @@ void rp_profile_write_csv(const struct rp_profile_table *table, uint32_t row_lim
     }
 }
 
-/* ---- JSON ------------------------------------------------------------------------------------------------- */
+/* ---- JSON
+ *
+ --------------------------------------------------------------------------------------------- */
 
 static void write_json_row(const struct rp_profile_line *line, struct rp_json *json) {
     rp_json_object_begin(json, NULL);

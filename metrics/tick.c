@@ -24,7 +24,8 @@ struct pair {
 static struct pair last;      /* owner */
 static _Atomic uint64_t rate; /* ns * 2^32 a tick; 0: not in use */
 
-/* The counter amid the tightest of a few looks at the clock: interrupts and other guests come between. */
+/* The counter amid the tightest of a few looks at the clock: interrupts and other guests come
+ * between. */
 static struct pair look(void) {
     struct pair best = {0, 0};
     uint64_t least = UINT64_MAX;
@@ -38,8 +39,8 @@ static struct pair look(void) {
     return best;
 }
 
-/* Whether the counter is constant and does not stop (the processor says both in one bit), and the kernel has not
- * turned away from it. */
+/* Whether the counter is constant and does not stop (the processor says both in one bit), and the
+ * kernel has not turned away from it. */
 static bool counter_is_sound(void) {
 #if RP_TICK_COUNTER
     unsigned a = 0, b = 0, c = 0, d = 0;
@@ -67,7 +68,8 @@ static uint64_t rate_between(struct pair from, struct pair to) {
 static void publish(const struct rp_tick_next *next) {
     uint64_t version = atomic_load_explicit(&rp_tick_version, memory_order_relaxed) + 1;
     struct rp_tick_line *line = &rp_tick_lines[version % RP_TICK_LINES];
-    /* release: a reader that sees a word of this line sees that the one before it was out, and tries again. */
+    /* release: a reader that sees a word of this line sees that the one before it was out, and
+     * tries again. */
     atomic_store_explicit(&line->counter0, next->counter0, memory_order_release);
     atomic_store_explicit(&line->ns0, next->ns0, memory_order_release);
     atomic_store_explicit(&line->before, next->before, memory_order_release);

@@ -1,15 +1,16 @@
-/* tick.h - the clock of whatever is recorded: nanoseconds of CLOCK_MONOTONIC (the epoch and unit of rp_clock_ns),
- * read from the processor's time stamp counter where that is constant, does not stop, and the kernel itself keeps
- * time by it. Elsewhere, and before rp_tick_start, it is rp_clock_ns.
+/* tick.h - the clock of whatever is recorded: nanoseconds of CLOCK_MONOTONIC (the epoch and unit of
+ * rp_clock_ns), read from the processor's time stamp counter where that is constant, does not stop,
+ * and the kernel itself keeps time by it. Elsewhere, and before rp_tick_start, it is rp_clock_ns.
  *
- * One owner thread compares the two clocks once a second and publishes a line through what it saw: from a moment
- * that lies a millisecond ahead the counter's rate changes, so that both lines agree where they meet and a thread
- * never sees time go back. Two exceptions: an owner that is held up for more than that millisecond between its
- * last look and its store (a step of at most 0.5 ns a microsecond of delay), and a counter that is found wrong by
- * more than a millisecond (a machine that slept or moved), which is given up for good in one step.
+ * One owner thread compares the two clocks once a second and publishes a line through what it saw:
+ * from a moment that lies a millisecond ahead the counter's rate changes, so that both lines agree
+ * where they meet and a thread never sees time go back. Two exceptions: an owner that is held up
+ * for more than that millisecond between its last look and its store (a step of at most 0.5 ns a
+ * microsecond of delay), and a counter that is found wrong by more than a millisecond (a machine
+ * that slept or moved), which is given up for good in one step.
  *
- * Accuracy: within 5 us of CLOCK_MONOTONIC after the first second, 1 us later; deadlines and sleeps take
- * rp_clock_ns. Thread: rp_tick_ns any; the rest one owner. Memory: static. */
+ * Accuracy: within 5 us of CLOCK_MONOTONIC after the first second, 1 us later; deadlines and sleeps
+ * take rp_clock_ns. Thread: rp_tick_ns any; the rest one owner. Memory: static. */
 #ifndef RP_METRICS_TICK_H
 #define RP_METRICS_TICK_H
 
@@ -26,12 +27,14 @@ static inline uint64_t rp_tick_counter(void) { return 0; }
 #endif
 
 #define RP_TICK_LINES 8
-/* ns = ns0 + (counter - counter0) * rate / 2^32; `before` is the rate of counters below counter0. */
+/* ns = ns0 + (counter - counter0) * rate / 2^32; `before` is the rate of counters below
+ * counter0. */
 struct rp_tick_line {
     _Atomic uint64_t counter0, ns0, before, after;
 };
 extern struct rp_tick_line rp_tick_lines[RP_TICK_LINES];
-/* Lines published since the start; the newest is [version % RP_TICK_LINES]. 0: the counter is not used. */
+/* Lines published since the start; the newest is [version % RP_TICK_LINES]. 0: the counter is not
+ * used. */
 extern _Atomic uint64_t rp_tick_version;
 
 __extension__ typedef unsigned __int128 rp_tick_wide;
@@ -61,8 +64,8 @@ static inline uint64_t rp_tick_ns(void) {
     }
 }
 
-/* Takes the counter into use if it can be; waits 10 ms to learn its rate. True when it is in use. A second call
- * changes nothing. */
+/* Takes the counter into use if it can be; waits 10 ms to learn its rate. True when it is in use. A
+ * second call changes nothing. */
 bool rp_tick_start(void);
 /* Owner: compares and corrects, if a second has passed since it last did; else cheap. */
 void rp_tick_check(void);
@@ -71,9 +74,10 @@ void rp_tick_stop(void);
 /* What the counter runs at, in Hz; 0 while it is not used. Any thread. */
 double rp_tick_hertz(void);
 
-/* For tests: the line that follows one which says `ours` where CLOCK_MONOTONIC says `truth`, both at `counter`;
- * rate: the counter's, ns * 2^32 a tick, as seen in the last interval. The new one meets the old one at
- * counter + ahead ticks and reaches the truth a second later, changing the rate by 500 ppm at most. */
+/* For tests: the line that follows one which says `ours` where CLOCK_MONOTONIC says `truth`, both
+ * at `counter`; rate: the counter's, ns * 2^32 a tick, as seen in the last interval. The new one
+ * meets the old one at counter + ahead ticks and reaches the truth a second later, changing the
+ * rate by 500 ppm at most. */
 struct rp_tick_next {
     uint64_t counter0, ns0, before, after;
 };

@@ -47,7 +47,7 @@ static void write_args(const struct rp_trace_cursor *cursor, struct rp_buffer *o
         rp_buffer_puts(out, "}");
 }
 
-/* --- Names ------------------------------------------------------------------------------------- */
+/* --- Names ----------------------------------------------------------------------------------- */
 
 static void write_meta(struct rp_trace_cursor *cursor, struct rp_buffer *out, const char *what,
                        uint32_t pid, uint32_t tid, const char *name, uint32_t order) {
@@ -61,8 +61,8 @@ static void write_meta(struct rp_trace_cursor *cursor, struct rp_buffer *out, co
 }
 
 static void write_header(struct rp_trace_cursor *cursor, struct rp_buffer *out) {
-    /* With "ms" chrome://tracing rounds ends to microseconds: a shorter slice sinks into the one before it, and it
-     * looks there in vain for where an arrow goes. */
+    /* With "ms" chrome://tracing rounds ends to microseconds: a shorter slice sinks into the one
+     * before it, and it looks there in vain for where an arrow goes. */
     rp_buffer_puts(out, "{\"displayTimeUnit\":\"ns\",\"traceEvents\":[");
     for (uint32_t i = 0; i < RP_GROUP_COUNT; i++)
         write_meta(cursor, out, "process", i + 1, 0, rp_trace_groups[i], i);
@@ -80,7 +80,7 @@ static void write_track(struct rp_trace_cursor *cursor, struct rp_buffer *out, u
     write_meta(cursor, out, "thread", track->group + 1, tid, name, tid);
 }
 
-/* --- Events ------------------------------------------------------------------------------------ */
+/* --- Events ---------------------------------------------------------------------------------- */
 
 static void write_sample(struct rp_trace_cursor *cursor, struct rp_buffer *out, uint32_t index) {
     const struct rp_trace_sample *sample = &cursor->model->samples[index];

@@ -4,9 +4,9 @@
  *   |---------|tokenize|-|queued-|prefill, chunk ... chunk-|decode -----------------|stream_wait-|
  *                                        SWAP_OUT ends a phase, SWAP_IN (or a ROW) resumes it
  *
- * What is missing (older than the events, or not over yet) is deduced: a request that is met in a decode row
- * was decoding. Rows of decode steps need no ROW: their TOKEN tells of them. With run-ahead a ROW may come before
- * the TOKEN of the step before, and TOKENs after a SWAP_OUT. */
+ * What is missing (older than the events, or not over yet) is deduced: a request that is met in a
+ * decode row was decoding. Rows of decode steps need no ROW: their TOKEN tells of them. With
+ * run-ahead a ROW may come before the TOKEN of the step before, and TOKENs after a SWAP_OUT. */
 #include "metrics/trace_build.h"
 
 #include "base/memory.h"
@@ -51,9 +51,10 @@ struct lives {
     uint32_t place_count, place_capacity;
 };
 
-/* --- Places in the batch ------------------------------------------------------------------------- */
+/* --- Places in the batch --------------------------------------------------------------------- */
 
-/* For a request that is in the batch from ns on: it may be known of later than others that came after it. */
+/* For a request that is in the batch from ns on: it may be known of later than others that came
+ * after it. */
 static uint32_t take_place(struct lives *all, uint64_t ns) {
     struct rp_trace_track track = {.group = RP_GROUP_BATCH, .row = all->place_count};
     for (uint32_t i = 0; i < all->place_count; i++) {
@@ -84,7 +85,7 @@ static void leave_place(struct lives *all, struct life *life) {
     life->batch_track = RP_TRACE_NONE;
 }
 
-/* --- Phases -------------------------------------------------------------------------------------- */
+/* --- Phases ---------------------------------------------------------------------------------- */
 
 static bool in_batch(uint16_t phase) { return phase == RP_MADE_PREFILL || phase == RP_MADE_DECODE; }
 
@@ -142,7 +143,8 @@ static void begin_phase(struct lives *all, struct life *life, uint16_t phase, ui
         life->batch_track = take_place(all, life->phase_ns);
 }
 
-/* A request that is met as it decodes did so at ns already, which may be earlier than what was seen of it. */
+/* A request that is met as it decodes did so at ns already, which may be earlier than what was seen
+ * of it. */
 static void begin_in_decode(struct lives *all, struct life *life, uint64_t ns) {
     if (life->fresh) {
         life->phase_ns = RP_MIN(life->phase_ns, ns);
@@ -185,9 +187,10 @@ static uint32_t add_instant(struct lives *all, const struct life *life, uint32_t
     return rp_trace_add_item(all->builder, &item);
 }
 
-/* --- Flows --------------------------------------------------------------------------------------- */
+/* --- Flows ----------------------------------------------------------------------------------- */
 
-/* A row of `step` that was seen, or must have been there, at ns; source: the event that tells of it. */
+/* A row of `step` that was seen, or must have been there, at ns; source: the event that tells of
+ * it. */
 static void add_flow(struct lives *all, struct life *life, uint64_t step, uint64_t ns,
                      uint32_t source) {
     struct rp_trace_model *model = all->builder->model;
@@ -250,7 +253,7 @@ static void end_flow(struct lives *all, struct life *life, const struct rp_trace
     }
 }
 
-/* --- Events ---------------------------------------------------------------------------------------- */
+/* --- Events ---------------------------------------------------------------------------------- */
 
 static void on_row(struct lives *all, struct life *life, const struct rp_trace_event *event,
                    uint32_t index) {
@@ -360,7 +363,7 @@ static void on_event(struct lives *all, struct life *life, uint32_t index) {
     }
 }
 
-/* --- All of them ----------------------------------------------------------------------------------- */
+/* --- All of them ----------------------------------------------------------------------------- */
 
 static struct life *find_life(struct lives *all, const struct rp_trace_event *event) {
     struct rp_trace_model *model = all->builder->model;

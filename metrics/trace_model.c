@@ -13,7 +13,7 @@ enum { ROWS_MAX = 64, NEST_MAX = 8 };
 const char *const rp_trace_groups[RP_GROUP_COUNT] = {"requests", "batch", "host", "device",
                                                      "counters"};
 
-/* --- Helpers ----------------------------------------------------------------------------------- */
+/* --- Helpers --------------------------------------------------------------------------------- */
 
 uint64_t rp_trace_end(const struct rp_trace_event *event) {
     if (rp_trace_kinds[event->kind].shape != RP_TRACE_SPAN)
@@ -124,13 +124,14 @@ uint32_t rp_trace_add_track(struct rp_trace_builder *builder, const struct rp_tr
     return model->track_count++;
 }
 
-/* --- Order ------------------------------------------------------------------------------------- */
+/* --- Order ----------------------------------------------------------------------------------- */
 
 #define ORDER(a, b)                                                                                \
     if ((a) != (b))                                                                                \
     return (a) < (b) ? -1 : 1
 
-/* By begin; of those that begin together the longer span first, and what comes first in a request's life. */
+/* By begin; of those that begin together the longer span first, and what comes first in a request's
+ * life. */
 static int compare_events(const void *left, const void *right) {
     const struct rp_trace_event *a = left, *b = right;
     ORDER(a->ns, b->ns);
@@ -175,7 +176,7 @@ static void order_items(struct rp_trace_model *model) {
     }
 }
 
-/* --- Lanes of spans ------------------------------------------------------------------------------ */
+/* --- Lanes of spans -------------------------------------------------------------------------- */
 
 struct row {
     uint32_t track;
@@ -277,7 +278,7 @@ static void build_lanes(struct rp_trace_builder *builder) {
     rp_free(lanes);
 }
 
-/* --- Counters -------------------------------------------------------------------------------------- */
+/* --- Counters -------------------------------------------------------------------------------- */
 
 static void add_sample(struct rp_trace_builder *builder, uint64_t ns, uint32_t event) {
     struct rp_trace_model *model = builder->model;
@@ -305,7 +306,7 @@ static void build_counters(struct rp_trace_builder *builder) {
             add_sample(builder, model->events[i].ns, i);
 }
 
-/* --- Flows ----------------------------------------------------------------------------------------- */
+/* --- Flows ----------------------------------------------------------------------------------- */
 
 static int compare_flows(const void *left, const void *right) {
     const struct rp_trace_flow *a = left, *b = right;
@@ -349,7 +350,8 @@ static uint64_t first_inside(const struct rp_trace_item *slice) {
     return slice->begin_ns + (slice->end_ns - slice->begin_ns > 1);
 }
 
-/* The slice of the flow's request on its place that holds ns in its interior or begins there; NULL: none. */
+/* The slice of the flow's request on its place that holds ns in its interior or begins there; NULL:
+ * none. */
 static const struct rp_trace_item *batch_slice(const struct rp_trace_model *model,
                                                const struct rp_trace_flow *flow, uint64_t ns) {
     const struct rp_trace_track *track = &model->tracks[flow->batch_track];
@@ -430,7 +432,7 @@ static void link_flows(struct rp_trace_builder *builder) {
         settle_flow(model, &model->flows[i]);
 }
 
-/* --- Building -------------------------------------------------------------------------------------- */
+/* --- Building -------------------------------------------------------------------------------- */
 
 static void index_steps(struct rp_trace_builder *builder) {
     struct rp_trace_model *model = builder->model;

@@ -1,6 +1,7 @@
-/* trace_model.h - what happened in a window of time, reconstructed from the events of the flight recorder: slices on
- * tracks, instants, counters, and flows from a request through its steps to its tokens. Writers of trace files
- * (trace_json.h, trace_pb.h) turn it into bytes; this is the one place that knows what events mean together.
+/* trace_model.h - what happened in a window of time, reconstructed from the events of the flight
+ * recorder: slices on tracks, instants, counters, and flows from a request through its steps to its
+ * tokens. Writers of trace files (trace_json.h, trace_pb.h) turn it into bytes; this is the one
+ * place that knows what events mean together.
  *
  *   group     tracks
  *   requests  one for each request: its life, within it tokenize, queued, prefill (with its chunks), decode, swapped,
@@ -10,9 +11,10 @@
  *   device    replays, nodes of sampled steps, idle time by cause
  *   counters
  *
- * Slices of one track nest by their depth and never overlap otherwise: what would is put on a further row of the
- * lane, or, up to RP_TRACE_JITTER_NS (clocks of devices are mapped to the host's), cut short.
- * Whatever the events hold (they may come out of a file), building ends, in memory in proportion to their number.
+ * Slices of one track nest by their depth and never overlap otherwise: what would is put on a
+ * further row of the lane, or, up to RP_TRACE_JITTER_NS (clocks of devices are mapped to the
+ * host's), cut short. Whatever the events hold (they may come out of a file), building ends, in
+ * memory in proportion to their number.
  * Thread: one owner. Times: rp_tick_ns. */
 #ifndef RP_METRICS_TRACE_MODEL_H
 #define RP_METRICS_TRACE_MODEL_H
@@ -70,19 +72,20 @@ struct rp_trace_track {
         item_count; /* its items stand together, in order of begin, outer before inner */
 };
 
-/* request -> step -> replay -> token: a row of a step. One whose row, launch or replay began before the window is not
- * whole, and not to be written. start_ns lies in a slice of its request on batch_track, the next two in slices of
- * the host's and the device's, token_ns, if the request still had its place, in one of batch_track again; they
- * never decrease. Each lies inside its slice, not at its begin, as far as a nanosecond has room there: where one slice
- * ends and the next begins, viewers take the one that ends. */
+/* request -> step -> replay -> token: a row of a step. One whose row, launch or replay began before
+ * the window is not whole, and not to be written. start_ns lies in a slice of its request on
+ * batch_track, the next two in slices of the host's and the device's, token_ns, if the request
+ * still had its place, in one of batch_track again; they never decrease. Each lies inside its
+ * slice, not at its begin, as far as a nanosecond has room there: where one slice ends and the next
+ * begins, viewers take the one that ends. */
 struct rp_trace_flow {
     uint64_t step, start_ns, launch_ns, replay_ns, token_ns;
     uint32_t request; /* index */
     uint32_t batch_track, launch_item, replay_item;
     uint32_t made; /* which one it was as they were found; they are sorted by step */
     bool whole;
-    bool
-        has_token; /* a prompt chunk that is not the last brings none: the flow ends at the replay */
+    /* a prompt chunk that is not the last brings none: the flow ends at the replay */
+    bool has_token;
     bool token_in_batch; /* false: it came when the request was swapped out already */
 };
 
@@ -101,8 +104,8 @@ struct rp_trace_sample {
 };
 
 enum rp_trace_name_of { RP_NAME_BUCKET, RP_NAME_NODE, RP_NAME_REASON };
-/* Names for numbers: value of `of`; a node is one of `bucket`. False: there is none, the number is shown. The text
- * is cut to `size`, need not be UTF-8, and holds nothing that a client wrote. */
+/* Names for numbers: value of `of`; a node is one of `bucket`. False: there is none, the number is
+ * shown. The text is cut to `size`, need not be UTF-8, and holds nothing that a client wrote. */
 struct rp_trace_names {
     bool (*name)(void *ctx, enum rp_trace_name_of of, uint32_t bucket, uint32_t value, char *out,
                  size_t size);
@@ -145,8 +148,8 @@ struct rp_trace_model {
 /* Into the order that building needs. */
 void rp_trace_sort(struct rp_trace_event *events, uint64_t count);
 
-/* events: sorted, borrowed until deinit, some of them older than the window (they tell what was going on when it
- * began). NO_MEMORY, or OVERFLOW for more than 2^31 of them. */
+/* events: sorted, borrowed until deinit, some of them older than the window (they tell what was
+ * going on when it began). NO_MEMORY, or OVERFLOW for more than 2^31 of them. */
 int rp_trace_model_build(struct rp_trace_model *model, const struct rp_trace_info *info,
                          const struct rp_trace_event *events, uint64_t count) RP_MUST_USE;
 void rp_trace_model_deinit(struct rp_trace_model *model); /* legal on a zeroed struct */

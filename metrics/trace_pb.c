@@ -55,7 +55,7 @@ enum { UUID_GROUP = 1, UUID_TRACE = 50, UUID_COUNTER = 100, UUID_TRACK = 1000, S
 
 enum stage { HEADER, TRACKS, SERIES, SAMPLES, ITEMS, DONE };
 
-/* --- The wire format ------------------------------------------------------------------------------ */
+/* --- The wire format ------------------------------------------------------------------------- */
 
 static void put_varint(struct rp_buffer *out, uint64_t value) {
     unsigned char bytes[10];
@@ -99,7 +99,7 @@ static void put_message(struct rp_buffer *out, uint32_t field, struct rp_buffer 
     rp_buffer_clear(part);
 }
 
-/* --- Packets ---------------------------------------------------------------------------------------- */
+/* --- Packets --------------------------------------------------------------------------------- */
 
 static void end_packet(struct rp_trace_pb *writer, struct rp_buffer *out) {
     struct rp_buffer *packet = &writer->packet;
@@ -109,8 +109,8 @@ static void end_packet(struct rp_trace_pb *writer, struct rp_buffer *out) {
     put_message(out, TRACE_PACKET, packet);
 }
 
-/* The iid of a name, new ones go into the packet in work. Event and argument names share the numbers, each is
- * interned for both uses at once. 0: memory is out, or two names have one hash. */
+/* The iid of a name, new ones go into the packet in work. Event and argument names share the
+ * numbers, each is interned for both uses at once. 0: memory is out, or two names have one hash. */
 static uint64_t intern(struct rp_trace_pb *writer, const char *name) {
     size_t len = strlen(name);
     uint64_t hash = rp_hash64(name, len, 0);
@@ -170,7 +170,7 @@ static void set_name(struct rp_trace_pb *writer, const char *name) {
     put_uint(&writer->event, EVENT_NAME_IID, iid);
 }
 
-/* --- Tracks ----------------------------------------------------------------------------------------- */
+/* --- Tracks ---------------------------------------------------------------------------------- */
 
 /* A track's fields; the caller may add more before end_track. */
 static void begin_track(struct rp_trace_pb *writer, uint64_t uuid, uint64_t parent,
@@ -271,7 +271,7 @@ static void write_series(struct rp_trace_pb *writer, struct rp_buffer *out, uint
     }
 }
 
-/* --- Events ----------------------------------------------------------------------------------------- */
+/* --- Events ---------------------------------------------------------------------------------- */
 
 static void write_sample(struct rp_trace_pb *writer, struct rp_buffer *out, uint32_t index) {
     const struct rp_trace_sample *sample = &writer->model->samples[index];
@@ -332,7 +332,7 @@ static void write_item(struct rp_trace_pb *writer, struct rp_buffer *out, uint32
         writer->open[writer->open_count++] = index;
 }
 
-/* --- Pieces ----------------------------------------------------------------------------------------- */
+/* --- Pieces ---------------------------------------------------------------------------------- */
 
 static void step(struct rp_trace_pb *writer, struct rp_buffer *out) {
     const struct rp_trace_model *model = writer->model;

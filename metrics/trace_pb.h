@@ -1,8 +1,10 @@
-/* trace_pb.h - a trace model in Perfetto's own format (perfetto_trace.proto: Trace, TracePacket, TrackDescriptor,
- * TrackEvent), which is a fifth of the JSON and which trace_processor queries. Written in pieces.
+/* trace_pb.h - a trace model in Perfetto's own format (perfetto_trace.proto: Trace, TracePacket,
+ * TrackDescriptor, TrackEvent), which is a fifth of the JSON and which trace_processor queries.
+ * Written in pieces.
  *
- * One packet sequence; names of events and arguments are interned in it; times are CLOCK_MONOTONIC, and a clock
- * snapshot ties them to the time of day. Tracks: a group, below it its lanes, requests and counters. */
+ * One packet sequence; names of events and arguments are interned in it; times are CLOCK_MONOTONIC,
+ * and a clock snapshot ties them to the time of day. Tracks: a group, below it its lanes, requests
+ * and counters. */
 #ifndef RP_METRICS_TRACE_PB_H
 #define RP_METRICS_TRACE_PB_H
 
@@ -23,7 +25,8 @@ struct rp_trace_pb {
 
 void rp_trace_pb_init(struct rp_trace_pb *writer, const struct rp_trace_model *model);
 void rp_trace_pb_deinit(struct rp_trace_pb *writer); /* legal on a zeroed struct */
-/* Appends at least `bytes` more, or all that is left: then false. out->failed when memory is out. */
+/* Appends at least `bytes` more, or all that is left: then false. out->failed when memory is
+ * out. */
 bool rp_trace_pb_next(struct rp_trace_pb *writer, struct rp_buffer *out, size_t bytes);
 
 #endif

@@ -96,8 +96,8 @@ uint64_t rp_trace_ring_copy(const struct rp_trace_ring *ring, uint64_t since_ns,
         return 0;
     uint64_t size = ring->mask + 1, head = load_head(ring), count = 0, lost = 0;
     struct walk walk = walk_from(ring, head, since_ns);
-    /* From the back of `out`. What the writer may have begun to overwrite by now is everything up to its head
-     * less the size of the ring; the walk goes on into it only for a moment. */
+    /* From the back of `out`. What the writer may have begun to overwrite by now is everything up
+     * to its head less the size of the ring; the walk goes on into it only for a moment. */
     while (fitted && walk_next(&walk, &event)) {
         if (walk.at + size <= load_head(ring)) {
             lost = 1;

@@ -1,7 +1,8 @@
-/* trace_ring.h - the events of one thread, the newest of them: written at any time, read at any time.
+/* trace_ring.h - the events of one thread, the newest of them: written at any time, read at any
+ * time.
  *
- * Thread: one writer; any number of readers, which never hold it up. A reader copies, looks again how far the
- * writer has come, and drops what may have been overwritten meanwhile.
+ * Thread: one writer; any number of readers, which never hold it up. A reader copies, looks again
+ * how far the writer has come, and drops what may have been overwritten meanwhile.
  * Memory: all at init. Units: events. */
 #ifndef RP_METRICS_TRACE_RING_H
 #define RP_METRICS_TRACE_RING_H
@@ -10,8 +11,8 @@
 
 #include <stdatomic.h>
 
-/* An event as four words, so that a reader that races with the writer reads old or new words, no mixtures of
- * bytes: ns; kind, b, a from the lowest bit up; id; v. */
+/* An event as four words, so that a reader that races with the writer reads old or new words, no
+ * mixtures of bytes: ns; kind, b, a from the lowest bit up; id; v. */
 struct rp_trace_slot {
     _Atomic uint64_t words[4];
 };
@@ -44,8 +45,8 @@ static inline void rp_trace_put(struct rp_trace_ring *ring, enum rp_trace_kind k
         return;
     uint64_t head = atomic_load_explicit(&ring->head, memory_order_relaxed);
     _Atomic uint64_t *words = ring->slots[head & ring->mask].words;
-    /* release: a reader that sees a word of this event sees that `head` events came before it, and so that
-     * what it copied from this place is no longer there. */
+    /* release: a reader that sees a word of this event sees that `head` events came before it, and
+     * so that what it copied from this place is no longer there. */
     atomic_store_explicit(&words[0], ns, memory_order_release);
     atomic_store_explicit(&words[1], (uint64_t)kind | (uint64_t)b << 16 | (uint64_t)a << 32,
                           memory_order_release);
@@ -55,12 +56,12 @@ static inline void rp_trace_put(struct rp_trace_ring *ring, enum rp_trace_kind k
     atomic_store_explicit(&ring->head, head + 1, memory_order_release);
 }
 
-/* Copies events that ended at or after since_ns (rp_tick_ns), in the order in which they were written, at most
- * `capacity` of them (the newest ones); returns how many. *out_whole (may be NULL): false when events of that time
- * were overwritten or did not fit. Any thread.
- * Events are written about in the order in which they end. One that was written late (a request's first byte, a
- * device's step) does not hide what came before it: only RP_TRACE_RING_OLD of them that are too old, one behind the
- * other, end a copy. */
+/* Copies events that ended at or after since_ns (rp_tick_ns), in the order in which they were
+ * written, at most `capacity` of them (the newest ones); returns how many. *out_whole (may be
+ * NULL): false when events of that time were overwritten or did not fit. Any thread. Events are
+ * written about in the order in which they end. One that was written late (a request's first byte,
+ * a device's step) does not hide what came before it: only RP_TRACE_RING_OLD of them that are too
+ * old, one behind the other, end a copy. */
 #define RP_TRACE_RING_OLD 64
 uint64_t rp_trace_ring_copy(const struct rp_trace_ring *ring, uint64_t since_ns,
                             struct rp_trace_event *out, uint64_t capacity, bool *out_whole);

@@ -19,7 +19,7 @@ const char *rp_trace_suffix(enum rp_trace_format format, bool gzip) {
     return gzip ? "pftrace.gz" : "pftrace";
 }
 
-/* --- gzip ------------------------------------------------------------------------------------------ */
+/* --- gzip ------------------------------------------------------------------------------------ */
 
 static void *zip_alloc(void *ctx, unsigned count, unsigned size) {
     (void)ctx;
@@ -63,7 +63,7 @@ static bool zip_piece(struct rp_trace_take *take, struct rp_buffer *out, bool la
     return true;
 }
 
-/* --- What is in it --------------------------------------------------------------------------------- */
+/* --- What is in it --------------------------------------------------------------------------- */
 
 /* The moment from which on everything is there, given what rings lost. */
 static uint64_t known_since(const struct rp_recording *recording) {
@@ -141,7 +141,7 @@ int rp_trace_take_begin(struct rp_trace_take *take, const struct rp_trace_order 
     return status;
 }
 
-/* --- Pieces ------------------------------------------------------------------------------------------ */
+/* --- Pieces ---------------------------------------------------------------------------------- */
 
 int rp_trace_take_next(struct rp_trace_take *take, struct rp_buffer *out, size_t bytes) {
     struct rp_buffer *to = take->order.gzip ? &take->plain : out;

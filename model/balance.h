@@ -1,9 +1,11 @@
-/* balance.h - factors that make rows and weights easier to quantize together, folded into what stands before a product.
+/* balance.h - factors that make rows and weights easier to quantize together, folded into what
+ * stands before a product.
  *
  *   y = W x = (W S) (S^-1 x)         S = diag(s): columns of W times s_j, elements of x divided by it
  *
- * A few elements of x are far larger than the others in many models, and a scale per row must reach them: INT8 then has few
- * steps left for the rest. Dividing by s moves that into the weights, whose scales are per output (SmoothQuant, Xiao et al.
+ * A few elements of x are far larger than the others in many models, and a scale per row must reach
+ * them: INT8 then has few steps left for the rest. Dividing by s moves that into the weights, whose
+ * scales are per output (SmoothQuant, Xiao et al.
  * 2023: s_j = max|x_j|^a / max|W_j|^(1-a)). What divides x is whatever made it:
  *
  *   site       x                         divided in
@@ -12,9 +14,10 @@
  *   gate_up    the MLP's norm            the norm's weights       the same
  *   down       act(gate) * up            rows of up, and its bias
  *
- * Factors are powers of two, so that norms, biases and rows stay exact: without quantization the model is the same one. For
- * each site a of 1/4, 1/2, 3/4 and 1 are tried on the sample, with the noise that rounding adds by rows and by weights,
- * and none is taken where that is not half a dB less. */
+ * Factors are powers of two, so that norms, biases and rows stay exact: without quantization the
+ * model is the same one. For each site a of 1/4, 1/2, 3/4 and 1 are tried on the sample, with the
+ * noise that rounding adds by rows and by weights, and none is taken where that is not half a dB
+ * less. */
 #ifndef RP_MODEL_BALANCE_H
 #define RP_MODEL_BALANCE_H
 
@@ -63,7 +66,8 @@ struct rp_balance {
     struct rp_balance_factors *sites; /* (layers, RP_BALANCE_SITES) */
 };
 
-/* samples: (layers, RP_BALANCE_SITES). The model's matrices are F32 or BF16, in any layout. NO_MEMORY leaves *out empty. */
+/* samples: (layers, RP_BALANCE_SITES). The model's matrices are F32 or BF16, in any layout.
+ * NO_MEMORY leaves *out empty. */
 int rp_balance_choose(const struct rp_model *model, const struct rp_balance_sample *samples,
                       struct rp_balance *out, struct rp_error *err) RP_MUST_USE;
 void rp_balance_deinit(struct rp_balance *balance);

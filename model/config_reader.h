@@ -25,7 +25,8 @@ void rp_config_refuse(struct rp_config_reader *reader, enum rp_status status, co
 /* "<key> is "<text>", supported: <list>" */
 void rp_config_refuse_name(struct rp_config_reader *reader, const char *key, const char *text,
                            const char *supported);
-/* The value of a failed read is `min`, so that nothing is divided by zero while an error is kept. */
+/* The value of a failed read is `min`, so that nothing is divided by zero while an error is
+ * kept. */
 uint32_t rp_config_uint_value(struct rp_config_reader *reader, const json_t *value, const char *key,
                               uint32_t min, uint32_t max);
 uint32_t rp_config_uint(struct rp_config_reader *reader, const char *key, double fallback,

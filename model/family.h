@@ -1,8 +1,8 @@
 /* family.h - what distinguishes a model family: the keys of its configuration, the names of its
  * tensors, and the formula of a layer. One file each (family_llama.c, ...), found by name.
  *
- * To add one: a file with a struct rp_model_family, its line in rp_model_families (config.c), a value
- * of enum rp_family. */
+ * To add one: a file with a struct rp_model_family, its line in rp_model_families (config.c), a
+ * value of enum rp_family. */
 #ifndef RP_MODEL_FAMILY_H
 #define RP_MODEL_FAMILY_H
 
@@ -50,7 +50,8 @@ const struct rp_model_family *rp_model_family(enum rp_family id);
 const struct rp_model_family *rp_model_family_find(const char *architecture,
                                                    const char *model_type);
 
-/* Tensors and layer of Llama, which Mistral and Qwen share but for what their configuration adds. */
+/* Tensors and layer of Llama, which Mistral and Qwen share but for what their configuration
+ * adds. */
 #define RP_LLAMA_TENSOR_COUNT 18
 extern const struct rp_tensor_rule rp_llama_tensors[RP_LLAMA_TENSOR_COUNT];
 void rp_llama_layer(struct rp_emit *e, struct rp_view x);

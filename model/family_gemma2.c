@@ -1,5 +1,6 @@
-/* Gemma 2: the outputs of attention and MLP are normed before they are added; norm weights are stored
- * less one; embeddings are scaled; scores and logits are capped; every second layer has a window. */
+/* Gemma 2: the outputs of attention and MLP are normed before they are added; norm weights are
+ * stored less one; embeddings are scaled; scores and logits are capped; every second layer has a
+ * window. */
 #include "model/config_reader.h"
 #include "model/network.h"
 

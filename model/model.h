@@ -1,9 +1,9 @@
 /* model.h - a model: its configuration, its weights, and its network as a program.
  *
- * Files: a Hugging Face directory (config.json, generation_config.json, model.safetensors or its sharded
- * index). Files are read with pread, never mapped; every size is checked against the file's length
- * before use, and names and shapes against what the configuration implies. An error names the file and
- * the key or tensor.
+ * Files: a Hugging Face directory (config.json, generation_config.json, model.safetensors or its
+ * sharded index). Files are read with pread, never mapped; every size is checked against the file's
+ * length before use, and names and shapes against what the configuration implies. An error names
+ * the file and the key or tensor.
  * Thread: one owner while loading, then read-only. */
 #ifndef RP_MODEL_MODEL_H
 #define RP_MODEL_MODEL_H
@@ -45,8 +45,8 @@ struct rp_model_quant {
     enum rp_scale_kind scales; /* as in the file: TENSOR, CHANNEL or BLOCK_128 */
     bool scale_inv; /* their name ends in weight_scale_inv; they are factors all the same */
     enum rp_matrix_input input; /* of the products */
-    bool
-        static_input; /* the file has scales for inputs, too: checked, while rows get scales of their own */
+    /* the file has scales for inputs, too: checked, while rows get scales of their own */
+    bool static_input;
     bool head;                      /* lm_head has 8 bits */
     uint8_t modules[RP_LAYERS_MAX]; /* bit rp_module: that one has 8 bits */
 };
@@ -69,14 +69,15 @@ struct rp_model_config {
     float logit_cap;     /* logits, too */
     float norm_offset;   /* added to the weights of norms */
     bool post_norms;     /* what attention and MLP add is normed first */
-    bool
-        embed_scaled; /* embeddings are multiplied with sqrt(hidden), rounded to the matrices' dtype */
+    /* embeddings are multiplied with sqrt(hidden), rounded to the matrices' dtype */
+    bool embed_scaled;
     enum rp_rope_kind rope;
     double rope_theta, rope_factor, rope_low_freq_factor, rope_high_freq_factor;
     uint32_t rope_original_max_position;
     enum rp_dtype file_dtype; /* of the weights on disk; with quant: of those that are not 8 bits */
     struct rp_model_quant quant;
-    /* Scheme of the layers' matrices in memory, and of the head if quantize_head. All others are bf16 then. */
+    /* Scheme of the layers' matrices in memory, and of the head if quantize_head. All others are
+     * bf16 then. */
     enum rp_quant_scheme quantization;
     bool quantize_head;
     uint32_t bos_id; /* RP_ID_NONE when unknown */
@@ -128,18 +129,20 @@ float *rp_model_vector(const struct rp_model *model, enum rp_weight_role role, u
 int rp_model_config_load(const char *dir, struct rp_model_config *out_config,
                          struct rp_error *err) RP_MUST_USE;
 
-/* Shapes only: every matrix has rows, cols and dtype, data NULL; vectors NULL. dtype as for load. */
+/* Shapes only: every matrix has rows, cols and dtype, data NULL; vectors NULL. dtype as for
+ * load. */
 int rp_model_describe(const struct rp_model_config *config, enum rp_dtype dtype,
                       struct rp_model *out_model, struct rp_error *err) RP_MUST_USE;
 
 /* dtype: BF16 or F32 in memory; RP_MODEL_DTYPE_AUTO keeps bf16 as bf16 and f32 as f32 (f16 becomes
- * f32, which holds it exactly). A quantized checkpoint keeps its 8 bits and is BF16 around them; with
- * F32 its values are multiplied by their scales while they are read. A scale per tensor becomes one
- * per row, since q, k and v differ. max_position: rows of the RoPE table (0: the configuration's). */
+ * f32, which holds it exactly). A quantized checkpoint keeps its 8 bits and is BF16 around them;
+ * with F32 its values are multiplied by their scales while they are read. A scale per tensor
+ * becomes one per row, since q, k and v differ. max_position: rows of the RoPE table (0: the
+ * configuration's). */
 #define RP_MODEL_DTYPE_AUTO ((enum rp_dtype) - 1)
 
-/* Quantization while reading; scheme RP_QUANT_NONE: none. dtype is BF16 or RP_MODEL_DTYPE_AUTO then.
- * A NaN or an infinity in a quantized tensor is FORMAT, with its row. */
+/* Quantization while reading; scheme RP_QUANT_NONE: none. dtype is BF16 or RP_MODEL_DTYPE_AUTO
+ * then. A NaN or an infinity in a quantized tensor is FORMAT, with its row. */
 struct rp_model_quantization {
     enum rp_quant_scheme scheme;
     bool head;
@@ -168,7 +171,8 @@ struct rp_weight_consumer {
 };
 
 /* Reads all matrices of an opened model with up to eight threads while the caller consumes them.
- * Closes the files. An error names the first bad tensor in reading order, whatever the threads did. */
+ * Closes the files. An error names the first bad tensor in reading order, whatever the threads
+ * did. */
 int rp_model_stream(struct rp_model *model, struct rp_weight_consumer *consumer,
                     struct rp_error *err) RP_MUST_USE;
 
@@ -201,10 +205,11 @@ void rp_model_deinit(struct rp_model *model);
 int rp_model_emit(const struct rp_model *model, struct rp_program *out_program,
                   struct rp_error *err) RP_MUST_USE;
 
-/* model/model_mask.c. What a program of this model is checked for; longest: positions, at most the model's own, 0: those. */
+/* model/model_mask.c. What a program of this model is checked for; longest: positions, at most the
+ * model's own, 0: those. */
 struct rp_mask_limits rp_model_mask_limits(const struct rp_model_config *config, uint32_t longest);
-/* Takes `mask` over, also when it fails (out of memory): in place of the configuration's window it says what every layer
- * of programs emitted from now on sees. It lives as long as the model. */
+/* Takes `mask` over, also when it fails (out of memory): in place of the configuration's window it
+ * says what every layer of programs emitted from now on sees. It lives as long as the model. */
 int rp_model_set_mask(struct rp_model *model, struct rp_mask *mask,
                       struct rp_error *err) RP_MUST_USE;
 /* What a layer's attention sees. */

@@ -6,8 +6,8 @@
  *   logits = norm(x[logit rows]) Whead^T;  logits = cap * tanh(logits / cap) where a cap is set
  *   sample(logits)
  *
- * x and every sum are f32. The input of a GEMM has the dtype of its weights, so the operator before it
- * rounds. Every value has a tensor of its own: lifetimes decide which of them share memory. */
+ * x and every sum are f32. The input of a GEMM has the dtype of its weights, so the operator before
+ * it rounds. Every value has a tensor of its own: lifetimes decide which of them share memory. */
 #include "model/network.h"
 #include "base/bf16.h"
 
@@ -71,7 +71,8 @@ static void step_begin(struct rp_emit *e) {
     add(e, &begin);
 }
 
-/* In the type in which the model computes: 59.867 is 59.75 in bf16, and the weights are used to it. */
+/* In the type in which the model computes: 59.867 is 59.75 in bf16, and the weights are used to
+ * it. */
 static float embed_scale(const struct rp_emit *e) {
     float scale = (float)sqrt((double)e->config->hidden);
     if (!e->config->embed_scaled)
@@ -244,7 +245,7 @@ static void sample(struct rp_emit *e, struct rp_view logits) {
     add(e, &sample);
 }
 
-/* --- the network ------------------------------------------------------------------------------------ */
+/* --- the network ----------------------------------------------------------------------------- */
 
 struct rp_view rp_emit_attention(struct rp_emit *e, const struct rp_qkv *qkv) {
     rope(e, qkv->qk);

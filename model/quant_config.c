@@ -16,7 +16,7 @@
 #define MATCH_LIMIT   100000u /* steps of a pattern on one name: patterns come with the file */
 #define PATTERN_BYTES 512u
 
-/* ---- which modules ---------------------------------------------------------------------------------- */
+/* ---- which modules -------------------------------------------------------------------------- */
 
 static const char *const module_names[RP_MODULE_COUNT] = {
     "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj",
@@ -103,7 +103,7 @@ int rp_quant_list_names(const json_t *list, const char *module, const char *what
     return RP_OK;
 }
 
-/* ---- reading ---------------------------------------------------------------------------------------- */
+/* ---- reading -------------------------------------------------------------------------------- */
 
 struct reader {
     const char *file, *key;
@@ -206,7 +206,7 @@ static bool is_block_128(const json_t *size) {
            json_integer_value(json_array_get(size, 1)) == 128;
 }
 
-/* ---- compressed-tensors ------------------------------------------------------------------------------ */
+/* ---- compressed-tensors --------------------------------------------------------------------- */
 
 static void read_weights(struct reader *reader, const json_t *weights) {
     struct rp_model_quant *quant = &reader->config->quant;
@@ -239,7 +239,8 @@ static void read_weights(struct reader *reader, const json_t *weights) {
                *strategy ? strategy : "(none)");
 }
 
-/* Scales of groups and tensors become one scale a row: finer than the one, coarser than the other. */
+/* Scales of groups and tensors become one scale a row: finer than the one, coarser than the
+ * other. */
 static void read_activations(struct reader *reader, const json_t *activations) {
     struct rp_model_quant *quant = &reader->config->quant;
     quant->input = activations ? RP_INPUT_QUANTIZED : RP_INPUT_PLAIN;
@@ -289,7 +290,7 @@ static void read_compressed(struct reader *reader, const json_t *object) {
     read_modules(reader, get(group, "targets"), get(object, "ignore"), true);
 }
 
-/* ---- fp8 and ModelOpt -------------------------------------------------------------------------------- */
+/* ---- fp8 and ModelOpt ----------------------------------------------------------------------- */
 
 static void read_fp8(struct reader *reader, const json_t *object) {
     struct rp_model_quant *quant = &reader->config->quant;

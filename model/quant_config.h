@@ -1,5 +1,6 @@
-/* quant_config.h - what a checkpoint says of its 8-bit weights: quantization_config of config.json, or ModelOpt's
- * hf_quant_config.json. docs/quantization.md has the table of what is read and what is refused.
+/* quant_config.h - what a checkpoint says of its 8-bit weights: quantization_config of config.json,
+ * or ModelOpt's hf_quant_config.json. docs/quantization.md has the table of what is read and what
+ * is refused.
  *
  *   quant_method        weights                          scale tensor                rows that meet them
  *   compressed-tensors  F8_E4M3 or I8, tensor, channel   weight_scale (1) or (n, 1)  8 bits, or bf16 without input_activations
@@ -20,9 +21,10 @@
 int rp_quant_config_read(const json_t *object, const char *file, const char *key,
                          struct rp_model_config *config, struct rp_error *err) RP_MUST_USE;
 
-/* Whether a list names the module ("model.layers.3.mlp.up_proj"): a full name, a name in front of a dot, its last
- * words behind a dot, "re:" and a pattern that matches from the begin, "*" for any text, or "Linear", which is every
- * module. RP_STATUS_FORMAT: an entry is no string, or its pattern is none. */
+/* Whether a list names the module ("model.layers.3.mlp.up_proj"): a full name, a name in front of a
+ * dot, its last words behind a dot, "re:" and a pattern that matches from the begin, "*" for any
+ * text, or "Linear", which is every module. RP_STATUS_FORMAT: an entry is no string, or its pattern
+ * is none. */
 int rp_quant_list_names(const json_t *list, const char *module, const char *what, bool *out,
                         struct rp_error *err) RP_MUST_USE;
 

@@ -32,7 +32,7 @@ static FILE *create(const struct rp_quant_writer *w, const char *name) {
     return len > 0 && (size_t)len < sizeof path ? fopen(path, "wb") : NULL;
 }
 
-/* ---- which tensors ---------------------------------------------------------------------------------- */
+/* ---- which tensors -------------------------------------------------------------------------- */
 
 /* How balancing changes a part of a layer (balance.h). */
 static struct rp_quant_folding folding_of(const struct rp_quant_writer *w,
@@ -105,7 +105,7 @@ static int mark_parts(struct rp_quant_writer *w) {
     return status;
 }
 
-/* ---- a shard's header -------------------------------------------------------------------------------- */
+/* ---- a shard's header ----------------------------------------------------------------------- */
 
 static void write_entry(struct rp_json *json, const char *name, const char *type,
                         const uint64_t *shape, uint32_t rank, uint64_t *at, uint64_t bytes) {
@@ -178,7 +178,7 @@ static int write_header(struct rp_quant_writer *w, uint32_t shard, FILE *out) {
     return status;
 }
 
-/* ---- tensors ---------------------------------------------------------------------------------------- */
+/* ---- tensors -------------------------------------------------------------------------------- */
 
 static int copy_tensor(struct rp_quant_writer *w, const struct rp_safetensor *tensor, FILE *out) {
     for (uint64_t at = 0; at < tensor->bytes; at += RP_QUANT_PIECE_BYTES) {
@@ -214,7 +214,7 @@ static int write_shard(struct rp_quant_writer *w, uint32_t shard) {
     return status;
 }
 
-/* ---- JSON and other files --------------------------------------------------------------------------- */
+/* ---- JSON and other files ------------------------------------------------------------------- */
 
 static int write_json(struct rp_quant_writer *w, const char *name, const json_t *root) {
     FILE *out = create(w, name);

@@ -1,5 +1,6 @@
-/* quant_write.h - makes a checkpoint with 8-bit weights out of one with 16 or 32 bits: compressed-tensors, as it is read
- * here and elsewhere (quant_config.h), one scale per output channel.
+/* quant_write.h - makes a checkpoint with 8-bit weights out of one with 16 or 32 bits:
+ * compressed-tensors, as it is read here and elsewhere (quant_config.h), one scale per output
+ * channel.
  *
  *   config.json              with quantization_config; rows are quantized as they arrive
  *   *.safetensors            the same shards: projections of layers as I8 or F8_E4M3 and weight_scale (n, 1) F32, all
@@ -7,10 +8,11 @@
  *   *.safetensors.index.json with the scales' names
  *   everything else          copied, but for folders and weights in other formats
  *
- * Weights become the nearest codes, or, where it is known what their inputs are, those that GPTQ finds (quant/rounding/gptq.h);
- * scales and format are the same.
+ * Weights become the nearest codes, or, where it is known what their inputs are, those that GPTQ
+ * finds (quant/rounding/gptq.h); scales and format are the same.
  *
- * Memory: one tensor in f32 and its codes; with inputs also the factors of one layer (rp_quant_write_bytes). Thread: one. */
+ * Memory: one tensor in f32 and its codes; with inputs also the factors of one layer
+ * (rp_quant_write_bytes). Thread: one. */
 #ifndef RP_MODEL_QUANT_WRITE_H
 #define RP_MODEL_QUANT_WRITE_H
 
@@ -33,28 +35,31 @@ struct rp_quant_module {
     struct rp_quant_loss loss;
     uint32_t worst_row; /* the output channel that lost most */
     double worst_db, sqnr_db;
-    /* Output error by the damped H of gptq.h, as written and with round-to-nearest. NaN unless requested. */
+    /* Output error by the damped H of gptq.h, as written and with round-to-nearest. NaN unless
+     * requested. */
     double output_db, nearest_output_db;
 };
 
 struct rp_quant_write_options {
     enum rp_quant_scheme scheme; /* INT8 or FP8 */
-    const struct rp_balance
-        *balance; /* factors to fold into weights, norms and biases on the way, or NULL */
-    const struct rp_quant_inputs
-        *inputs; /* (layers, RP_BALANCE_SITES) without the factors; NULL: nearest codes */
+    /* factors to fold into weights, norms and biases on the way, or NULL */
+    const struct rp_balance *balance;
+    /* (layers, RP_BALANCE_SITES) without the factors; NULL: nearest codes */
+    const struct rp_quant_inputs *inputs;
     struct rp_cpu_team *team; /* with inputs */
     bool measure_outputs;     /* with inputs: three times the time of rounding */
     void (*told)(void *ctx, const struct rp_quant_module *module); /* after each projection */
     void *ctx;
 };
 
-/* out_dir is made and must not be there. FORMAT names the tensor that holds what is no number; what was written stays then,
- * without a config.json. NO_MEMORY names the tensor whose factor has no room. */
+/* out_dir is made and must not be there. FORMAT names the tensor that holds what is no number; what
+ * was written stays then, without a config.json. NO_MEMORY names the tensor whose factor has no
+ * room. */
 int rp_quant_write(const char *dir, const char *out_dir,
                    const struct rp_quant_write_options *options, struct rp_error *err) RP_MUST_USE;
 
-/* Bytes that inputs of `rows` rows take, and beside them the factors of a layer; SIZE_MAX: more than there can be. */
+/* Bytes that inputs of `rows` rows take, and beside them the factors of a layer; SIZE_MAX: more
+ * than there can be. */
 size_t rp_quant_write_bytes(const struct rp_model_config *config, size_t rows) RP_MUST_USE;
 
 #endif

@@ -1,4 +1,5 @@
-/* quant_write_tensor.c - one tensor on its way into a checkpoint of 8 bits: read, folded, rounded. */
+/* quant_write_tensor.c - one tensor on its way into a checkpoint of 8 bits: read, folded,
+ * rounded. */
 #include "model/quant_write_internal.h"
 
 #include "base/bf16.h"
@@ -71,7 +72,7 @@ int rp_quant_write_vector(struct rp_quant_writer *w, const struct rp_safetensor 
     return status;
 }
 
-/* ---- a matrix ---------------------------------------------------------------------------------------- */
+/* ---- a matrix ------------------------------------------------------------------------------- */
 
 /* One tensor while its codes are made. */
 struct rounding {
@@ -124,7 +125,8 @@ void rp_quant_drop_factors(struct rp_quant_writer *w) {
         rp_gptq_factor_deinit(&w->factors[site]);
 }
 
-/* q, k and v have one, and gate and up. Those of a layer stay until a tensor of another one comes. */
+/* q, k and v have one, and gate and up. Those of a layer stay until a tensor of another one
+ * comes. */
 static int find_factor(struct rounding *r, const struct rp_gptq_factor **out) {
     struct rp_quant_writer *w = r->w;
     size_t tensor = (size_t)(r->tensor - w->files.tensors);

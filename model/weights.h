@@ -49,7 +49,8 @@ struct rp_weight {
     uint32_t length;
 };
 
-/* In the order in which matrices go to a device: layer by layer, then final norm, head, embedding. */
+/* In the order in which matrices go to a device: layer by layer, then final norm, head,
+ * embedding. */
 struct rp_weights {
     struct rp_weight *entries;
     uint32_t count;

@@ -1,7 +1,7 @@
 /* weights_internal.h - what the files of model/ share about the table of weights.
  *
- * A part is one tensor of a checkpoint and the rows of the matrix (or the elements of the vector) in
- * memory that it becomes: q_proj, k_proj and v_proj are three parts of one qkv matrix. */
+ * A part is one tensor of a checkpoint and the rows of the matrix (or the elements of the vector)
+ * in memory that it becomes: q_proj, k_proj and v_proj are three parts of one qkv matrix. */
 #ifndef RP_MODEL_WEIGHTS_INTERNAL_H
 #define RP_MODEL_WEIGHTS_INTERNAL_H
 
@@ -20,8 +20,8 @@ struct rp_weight_part {
 int rp_weight_parts(const struct rp_model *model,
                     int (*visit)(void *ctx, const struct rp_weight_part *part), void *ctx);
 
-/* The table with shapes; nothing else is allocated. dtype is F32 or BF16; with BF16 what has 8 bits in
- * the checkpoint has them in memory. */
+/* The table with shapes; nothing else is allocated. dtype is F32 or BF16; with BF16 what has 8 bits
+ * in the checkpoint has them in memory. */
 int rp_weights_describe(const struct rp_model_config *config, enum rp_dtype dtype,
                         struct rp_model *out_model, struct rp_error *err) RP_MUST_USE;
 
@@ -38,7 +38,7 @@ int rp_weights_allocate_vectors(struct rp_model *model, uint32_t position_count,
 int rp_weights_allocate_matrix(struct rp_matrix *matrix) RP_MUST_USE;
 int rp_weights_no_memory(const struct rp_model *model, struct rp_error *err);
 
-/* --- weights_read.c: tensors into host memory --------------------------------------------------- */
+/* --- weights_read.c: tensors into host memory ------------------------------------------------ */
 
 struct rp_safetensors;
 struct rp_safetensor;
@@ -55,16 +55,16 @@ int rp_weight_read_rows(const struct rp_safetensors *files, const struct rp_mode
 int rp_weight_read_vector(const struct rp_safetensors *files, const struct rp_weight_part *part,
                           unsigned char *staging, struct rp_error *err) RP_MUST_USE;
 
-/* --- weights_stream.c ----------------------------------------------------------------------------- */
+/* --- weights_stream.c ------------------------------------------------------------------------ */
 
 /* Takes over *files. NULL: no memory; the files are still the caller's. */
 struct rp_weight_source *rp_weight_source_create(struct rp_safetensors *files);
 void rp_weight_source_destroy(struct rp_weight_source *source); /* legal with NULL */
 
-/* --- weights_quant.c: parts of 8 bits --------------------------------------------------------------- */
+/* --- weights_quant.c: parts of 8 bits -------------------------------------------------------- */
 
-/* The part's own tensor, and the scales', are there and of the type and shape that the configuration
- * implies. *out_scales: those. */
+/* The part's own tensor, and the scales', are there and of the type and shape that the
+ * configuration implies. *out_scales: those. */
 int rp_weight_quant_check(const struct rp_safetensors *files, const struct rp_model_config *config,
                           const struct rp_weight_part *part, const struct rp_safetensor *tensor,
                           const struct rp_safetensor **out_scales,

@@ -1,7 +1,8 @@
 /* Tensors of 8 bits and their scales, into the rows of a matrix.
  *
- * What a product cannot survive is refused with the tensor's name: codes that are NaN, scales that are not finite and
- * above zero. Scales per tensor are written to every row that the tensor becomes; none is rounded again. */
+ * What a product cannot survive is refused with the tensor's name: codes that are NaN, scales that
+ * are not finite and above zero. Scales per tensor are written to every row that the tensor
+ * becomes; none is rounded again. */
 #include "base/bf16.h"
 #include "base/fp8.h"
 #include "base/memory.h"
@@ -170,7 +171,7 @@ int rp_weight_quant_check(const struct rp_safetensors *files, const struct rp_mo
     return status;
 }
 
-/* ---- loading ---------------------------------------------------------------------------------------- */
+/* ---- loading -------------------------------------------------------------------------------- */
 
 /* The tensor's scales as they are in the file, per row for one of the whole tensor. */
 static int load_scales(const struct rp_safetensors *files, const struct rp_model_config *config,

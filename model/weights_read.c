@@ -31,7 +31,8 @@ static void convert(const unsigned char *bytes, enum rp_safetensor_type type, vo
             ((uint16_t *)out)[i] = rp_f32_to_bf16(element(bytes, i, type));
 }
 
-/* Elements [first, first + count) of the tensor to `out`; read in place where no conversion is needed. */
+/* Elements [first, first + count) of the tensor to `out`; read in place where no conversion is
+ * needed. */
 static int read_values(const struct rp_safetensors *files, const struct rp_safetensor *tensor,
                        size_t first, size_t count, unsigned char *out, enum rp_dtype out_dtype,
                        unsigned char *staging, struct rp_error *err) {

@@ -1,8 +1,9 @@
-/* rp_model_stream: reader threads fill matrices while the caller consumes them, one after the other.
+/* rp_model_stream: reader threads fill matrices while the caller consumes them, one after the
+ * other.
  *
  * Work is cut into slices of whole rows so that a large matrix is read by all threads. Slices are
- * begun in order; the first slice of a matrix allocates it, once the window has room. So at most the
- * window, or one matrix, is in host memory that has not been consumed.
+ * begun in order; the first slice of a matrix allocates it, once the window has room. So at most
+ * the window, or one matrix, is in host memory that has not been consumed.
  *
  * One thread alone copies 2 to 3 GB/s out of the page cache. */
 #include "base/memory.h"
@@ -76,7 +77,7 @@ static size_t index_of(const struct stream *stream, const struct rp_weight *weig
     return (size_t)(weight - stream->model->weights.entries);
 }
 
-/* --- the list of slices ---------------------------------------------------------------------------- */
+/* --- the list of slices ---------------------------------------------------------------------- */
 
 /* Counts the slices of a part; lists them where there is room. */
 static int list_part(void *ctx, const struct rp_weight_part *part) {
@@ -137,10 +138,10 @@ static int list_slices(struct stream *stream) {
     return ok ? RP_OK : RP_STATUS_NO_MEMORY;
 }
 
-/* --- readers ---------------------------------------------------------------------------------------- */
+/* --- readers --------------------------------------------------------------------------------- */
 
-/* The next slice, its matrix allocated; NULL: nothing is left, or an error stops the rest. Blocks while
- * the window is full. Others wait for the lock meanwhile, so slices are begun in order. */
+/* The next slice, its matrix allocated; NULL: nothing is left, or an error stops the rest. Blocks
+ * while the window is full. Others wait for the lock meanwhile, so slices are begun in order. */
 static const struct slice *begin_slice(struct reader *reader) {
     struct stream *stream = reader->stream;
     const struct slice *slice = NULL;
@@ -231,7 +232,7 @@ static int join_readers(struct reader *readers, uint32_t count, struct rp_error 
     return status;
 }
 
-/* --- the consumer ------------------------------------------------------------------------------------- */
+/* --- the consumer ---------------------------------------------------------------------------- */
 
 static void tell(struct stream *stream, uint64_t done) {
     if (!stream->consumer->progress || done <= stream->told_bytes)

@@ -11,7 +11,7 @@
 /* A cache line, and the widest vector load there is. */
 #define WEIGHT_ALIGN 64
 
-/* --- shapes -------------------------------------------------------------------------------------- */
+/* --- shapes ---------------------------------------------------------------------------------- */
 
 /* cols 0: a vector. rows 0: this model has no such weight. */
 struct shape {
@@ -151,7 +151,7 @@ float *rp_model_vector(const struct rp_model *model, enum rp_weight_role role, u
     return weight ? weight->vector : NULL;
 }
 
-/* --- tensors -------------------------------------------------------------------------------------- */
+/* --- tensors --------------------------------------------------------------------------------- */
 
 static void set_span(const struct rp_model_config *config, enum rp_weight_span span,
                      struct rp_weight_part *part) {
@@ -210,7 +210,7 @@ int rp_weight_parts(const struct rp_model *model,
     return status;
 }
 
-/* --- memory --------------------------------------------------------------------------------------- */
+/* --- memory ---------------------------------------------------------------------------------- */
 
 int rp_weights_no_memory(const struct rp_model *model, struct rp_error *err) {
     int status = rp_error_set(err, RP_STATUS_NO_MEMORY, "model: no memory for %llu MiB of weights",
@@ -284,7 +284,7 @@ uint64_t rp_model_parameter_count(const struct rp_model *model) {
     return count;
 }
 
-/* --- types ---------------------------------------------------------------------------------------- */
+/* --- types ----------------------------------------------------------------------------------- */
 
 int rp_weights_check_dtype(const struct rp_model_config *config, enum rp_dtype dtype,
                            struct rp_error *err) {

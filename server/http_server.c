@@ -80,7 +80,7 @@ const char *rp_server_not_ready(struct rp_server *server) {
     return NULL;
 }
 
-/* --- Ending ------------------------------------------------------------------------------------ */
+/* --- Ending ---------------------------------------------------------------------------------- */
 
 static void close_listener(struct rp_listener *listener) {
     if (listener->is_open)
@@ -123,7 +123,8 @@ void rp_server_check_drained(struct rp_server *server) {
     bool late = server->phase == RP_SERVER_STOPPING && rp_clock_ns() > server->stop_deadline_ns;
     bool busy = server->completions || server->work_count || is_writing(server);
     if (server->phase == RP_SERVER_STOPPING && server->exit_code == EXIT_DEVICE) {
-        /* An engine that hangs closes nothing, and the process ends without it: answers alone count. */
+        /* An engine that hangs closes nothing, and the process ends without it: answers alone
+         * count. */
         if (server->running && (!is_writing(server) || late))
             uv_stop(&server->loop);
         return;
@@ -180,8 +181,9 @@ static void drain_events(struct rp_server *server) {
         rp_server_span(server, RP_TRACE_EVENTS, begin_ns, count);
 }
 
-/* After the events, so that those that the engine closed have got its answer. The engine watches over its
- * steps by itself; a call of the driver that never returns only shows here, a second later. */
+/* After the events, so that those that the engine closed have got its answer. The engine watches
+ * over its steps by itself; a call of the driver that never returns only shows here, a second
+ * later. */
 static void check_device(struct rp_server *server) {
     const struct rp_engine *engine = server->serving.engine;
     char why[512];
@@ -226,7 +228,7 @@ static void on_tick(uv_timer_t *timer) {
     rp_server_check_drained(server);
 }
 
-/* --- Listening --------------------------------------------------------------------------------- */
+/* --- Listening ------------------------------------------------------------------------------- */
 
 static bool address_is_local(const struct sockaddr_storage *address) {
     if (address->ss_family == AF_INET) {
@@ -275,7 +277,8 @@ int rp_listener_init_socket(struct rp_listener *listener, union rp_socket *socke
                              : uv_tcp_init(loop, &socket->tcp);
 }
 
-/* A socket file that a server left behind when it was killed is in the way; one that answers is in use. */
+/* A socket file that a server left behind when it was killed is in the way; one that answers is in
+ * use. */
 static bool is_left_behind(const struct sockaddr_un *address) {
     struct stat info;
     if (lstat(address->sun_path, &info) != 0 || !S_ISSOCK(info.st_mode))
@@ -348,7 +351,7 @@ static void fit_connections(struct rp_server *server) {
            server->config.max_connections, (unsigned long long)limit.rlim_cur);
 }
 
-/* --- Life -------------------------------------------------------------------------------------- */
+/* --- Life ------------------------------------------------------------------------------------ */
 
 static void init_handles(struct rp_server *server) {
     RP_ASSERT(uv_async_init(&server->loop, &server->wake, on_wake) == 0);

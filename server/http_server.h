@@ -1,7 +1,7 @@
 /* http_server.h - the HTTP server: sockets, routes, and the life of each completion.
  *
- * Order of use: create (binds, so that a taken port is found before a model is loaded), then make the
- * engine with rp_server_wake as its wake call, then run, then stop the engine, then destroy.
+ * Order of use: create (binds, so that a taken port is found before a model is loaded), then make
+ * the engine with rp_server_wake as its wake call, then run, then stop the engine, then destroy.
  *
  * Thread: all of it on one thread, the loop thread, except rp_server_wake (any thread).
  * Memory: bounded by the limits below and by --max-connections.
@@ -49,8 +49,8 @@ struct rp_server_config {
     int32_t admin_port; /* -1: no admin listener */
     uint32_t max_connections;
     uint32_t shutdown_timeout_ms;
-    uint32_t
-        watchdog_ms; /* the engine does nothing for so long with requests open: it failed; 0: off */
+    /* the engine does nothing for so long with requests open: it failed; 0: off */
+    uint32_t watchdog_ms;
     bool vllm_metrics; /* /metrics shows vLLM's names too */
     struct rp_http_limits limits;
     struct rp_slo slo;
@@ -77,8 +77,8 @@ struct rp_serving {
     /* Defaults of a request that leaves them out (generation_config.json). */
     double default_temperature, default_top_p;
     uint32_t default_top_k;
-    const struct rp_mask
-        *mask; /* the program that says what tokens see; NULL: the model's own rules */
+    /* the program that says what tokens see; NULL: the model's own rules */
+    const struct rp_mask *mask;
     struct rp_startup startup[RP_STARTUP_STAGES];
     uint64_t seed; /* of requests without one; 0: drawn from the kernel */
     /* Writes the members of "flags" in /debug/env; may be NULL. No secret belongs there. */
@@ -86,22 +86,22 @@ struct rp_serving {
     void *write_flags_ctx;
 };
 
-/* Binds and makes the loop. IN_USE when the port is taken, INVALID for an address that is not one, IO
- * otherwise. */
+/* Binds and makes the loop. IN_USE when the port is taken, INVALID for an address that is not one,
+ * IO otherwise. */
 int rp_server_create(const struct rp_server_config *config, struct rp_server **out,
                      struct rp_error *err) RP_MUST_USE;
 /* The ports in force; 0 when there is no such listener. */
 uint32_t rp_server_port(const struct rp_server *server);
 uint32_t rp_server_admin_port(const struct rp_server *server);
-/* What is recorded of this process; made and freed by the server. Whoever writes into it takes a ring
- * (rp_recorder_add) before rp_server_run. */
+/* What is recorded of this process; made and freed by the server. Whoever writes into it takes a
+ * ring (rp_recorder_add) before rp_server_run. */
 struct rp_recorder *rp_server_recorder(struct rp_server *server);
 /* The engine's wake call; ctx is the server. */
 void rp_server_wake(void *ctx);
 
-/* Serves until SIGTERM or SIGINT has drained it, or the device fails: then everybody is answered, within
- * two seconds. ready (may be NULL) is called once, when clients can
- * connect. Gives the exit code: 0, 4 (no memory), 5 (cannot listen) or 70 (fatal device error). */
+/* Serves until SIGTERM or SIGINT has drained it, or the device fails: then everybody is answered,
+ * within two seconds. ready (may be NULL) is called once, when clients can connect. Gives the exit
+ * code: 0, 4 (no memory), 5 (cannot listen) or 70 (fatal device error). */
 int rp_server_run(struct rp_server *server, const struct rp_serving *serving,
                   void (*ready)(void *ctx), void *ctx) RP_MUST_USE;
 

@@ -30,7 +30,7 @@ void rp_server_trace_answered(const struct rp_completion *c, int status) {
                          (uint16_t)status, c->choices[i].request.id, 0);
 }
 
-/* --- The loop's waiting ------------------------------------------------------------------------ */
+/* --- The loop's waiting ---------------------------------------------------------------------- */
 
 static void on_prepare(uv_prepare_t *prepare) {
     ((struct rp_server *)prepare->data)->poll_ns = rp_tick_ns();

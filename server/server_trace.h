@@ -32,7 +32,8 @@ void rp_server_trace_written(const struct rp_completion *c, const struct rp_choi
 /* The answer is complete, with this HTTP status; of each of its requests. */
 void rp_server_trace_answered(const struct rp_completion *c, int status);
 
-/* POLL: how long the loop waited in each of its turns. init: before the loop runs; close: as it ends. */
+/* POLL: how long the loop waited in each of its turns. init: before the loop runs; close: as it
+ * ends. */
 void rp_server_trace_poll_init(struct rp_server *server);
 void rp_server_trace_poll_close(struct rp_server *server);
 

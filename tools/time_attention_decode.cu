@@ -5,11 +5,12 @@
  *       build/release/librp_cuda.a build/release/librp_base.a -lxxhash -o time_attention_decode
  *   ./time_attention_decode [ROWSxLENGTH ...]
  *
- * Each shape: one graph with a launch per layer, so many layers that their K and V are four times the L2
- * and more; the time of a launch is the graph's over their number, the median of nine replays. 32 query
- * heads, 8 KV heads, head dim 128, pages of 64. "ROWSxLENGTHr": random lengths from 1 to that length. Pages
- * are as far apart as those of a model of RP_LAYERS layers (environment; 32). "loads alone": the same bytes
- * in one piece; "in pages": whole pages through the page tables, by nothing but loads. */
+ * Each shape: one graph with a launch per layer, so many layers that their K and V are four times
+ * the L2 and more; the time of a launch is the graph's over their number, the median of nine
+ * replays. 32 query heads, 8 KV heads, head dim 128, pages of 64. "ROWSxLENGTHr": random lengths
+ * from 1 to that length. Pages are as far apart as those of a model of RP_LAYERS layers
+ * (environment; 32). "loads alone": the same bytes in one piece; "in pages": whole pages through
+ * the page tables, by nothing but loads. */
 #include "attention/attention_internal_cuda.h"
 
 #include <algorithm>
@@ -110,7 +111,15 @@ static double replay_us(cudaGraph_t graph, cudaStream_t stream, double *spread) 
     return times[times.size() / 2];
 }
 
-static void time_shape(uint32_t rows, uint32_t length, bool random, cudaStream_t stream) {
+/* One shape in device memory. */
+struct shape_case {
+    rp_attention_cuda_config config;
+    rp_attention_args args;
+    double bytes; /* of K and V that are visible, per layer */
+    uint32_t layers;
+};
+
+static shape_case make_case(uint32_t rows, uint32_t length, bool random, cudaStream_t stream) {
     const char *wanted = getenv("RP_LAYERS");
     const uint32_t stride_layers = wanted ? (uint32_t)atoi(wanted) : 32;
     cudaDeviceProp prop;
@@ -189,7 +198,27 @@ static void time_shape(uint32_t rows, uint32_t length, bool random, cudaStream_t
     args.kv_heads = KV_HEADS;
     args.head_dim = DIM;
     args.scale = 0.088f;
+    return {config, args, bytes, layers};
+}
 
+static void free_case(const shape_case &at) {
+    const rp_step_view &step = at.config.step;
+    for (const void *data :
+         {(const void *)at.config.kv.base, (const void *)step.slots, (const void *)step.rows,
+          (const void *)step.positions, (const void *)step.token_rows, (const void *)step.counts,
+          (const void *)at.config.workspace, (const void *)at.args.q, (const void *)at.args.out})
+        CHECK(cudaFree((void *)data));
+}
+
+static void time_shape(uint32_t rows, uint32_t length, bool random, cudaStream_t stream) {
+    const shape_case at = make_case(rows, length, random, stream);
+    rp_attention_cuda_config config = at.config;
+    rp_attention_args args = at.args;
+    const rp_step_view step = config.step;
+    const rp_kv_layout kv = config.kv;
+    const double bytes = at.bytes;
+    const uint32_t layers = at.layers;
+    const size_t run = PAGE * DIM * 2;
     double us[3], spread[3];
     rp_cuda_launch launches[RP_ATTENTION_LAUNCHES_MAX];
     uint32_t count;
@@ -240,11 +269,7 @@ static void time_shape(uint32_t rows, uint32_t length, bool random, cudaStream_t
            spread[1] * 50, us[0], bytes / us[0] / 1e6, floor_us, bytes / floor_us / 1e6, pages_us,
            paged / pages_us / 1e6, us[2]);
     fflush(stdout);
-    for (const void *data :
-         {(const void *)kv.base, (const void *)step.slots, (const void *)step.rows,
-          (const void *)step.positions, (const void *)step.token_rows, (const void *)step.counts,
-          (const void *)config.workspace, (const void *)args.q, (const void *)args.out})
-        CHECK(cudaFree((void *)data));
+    free_case(at);
 }
 
 int main(int argc, char **argv) {

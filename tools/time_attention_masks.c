@@ -1,12 +1,13 @@
-/* time_attention_masks.c - what masks cost: prompts and decode rows under windows, caps and programs, in captured graphs.
+/* time_attention_masks.c - what masks cost: prompts and decode rows under windows, caps and
+ * programs, in captured graphs.
  *
  * Not part of the build. From the repository's root, after ./dev build:
  *   nvcc -O2 -I. tools/time_attention_masks.c build/release/lib{rp_cuda,rp_attention,rp_kvcache,rp_device,rp_base}.a \
  *       -lxxhash -o time_attention_masks
  *   ./time_attention_masks                        (32 query heads, 8 KV heads, head dim 128, pages of 64)
  *
- * TFLOP/s of the pairs that are visible, 4 * heads * dim each; a decode row's GB/s of the keys that are. Medians of nine
- * replays. */
+ * TFLOP/s of the pairs that are visible, 4 * heads * dim each; a decode row's GB/s of the keys that
+ * are. Medians of nine replays. */
 #include "attention/attention_internal_cuda.h"
 #include "attention/mask/mask_source.h"
 #include "attention/program/attention_program_cuda.h"

@@ -1,12 +1,14 @@
-/* time_attention_prefill.c - how fast prompt attention is, and what comes before it, in captured graphs.
+/* time_attention_prefill.c - how fast prompt attention is, and what comes before it, in captured
+ * graphs.
  *
  * Not part of the build. From the repository's root, after ./dev build:
  *   nvcc -O2 -I. tools/time_attention_prefill.c build/release/librp_cuda.a \
  *       build/release/librp_kvcache.a build/release/librp_base.a -lxxhash -o time_attention_prefill
  *   ./time_attention_prefill [heads kv_heads head_dim page_tokens]      (32 8 128 64: Llama-3.1-8B)
  *
- * Attention: one causal prompt; TFLOP/s of what is visible, 4 * heads * dim * n * (n + 1) / 2. qkv_post:
- * microseconds of one launch among many, each with buffers of its own, more than the L2 holds. */
+ * Attention: one causal prompt; TFLOP/s of what is visible, 4 * heads * dim * n * (n + 1) / 2.
+ * qkv_post: microseconds of one launch among many, each with buffers of its own, more than the L2
+ * holds. */
 #include "attention/attention_internal_cuda.h"
 #include "base/memory.h"
 
@@ -61,7 +63,8 @@ static int by_value(const void *a, const void *b) {
     return x < y ? -1 : x > y;
 }
 
-/* Microseconds of one of `count` launches in a graph: the median of REPEATS replays, and their spread. */
+/* Microseconds of one of `count` launches in a graph: the median of REPEATS replays, and their
+ * spread. */
 static float time_graph(cudaStream_t stream, float *out_spread, uint32_t count) {
     cudaGraph_t graph;
     cudaGraphExec_t exec;

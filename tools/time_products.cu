@@ -22,10 +22,12 @@
  *   trace                        with matmul_tc_cuda.cu and matmul_rows_cuda.cu built with -DRP_TRACE: when
  *                                the blocks of two layers started, waited and ended (least, median, most;
  *                                microseconds)
- * SEGMENTS: of equal length. TILE: TOKENS,ROWS,BOXES,EAGER,ORDER,STAGES,SHARED_KB,PARTIALS, as in struct rp_matmul_tile.
+ * SEGMENTS: of equal length. TILE: TOKENS,ROWS,BOXES,EAGER,ORDER,STAGES,SHARED_KB,PARTIALS, as in
+ * struct rp_matmul_tile.
  *
- * A product is captured many times in one graph, over copies of its weights that exceed the L2 cache by
- * far; the time is the median over replays. Share: of 4.57 TB/s, the read bandwidth of an H200. */
+ * A product is captured many times in one graph, over copies of its weights that exceed the L2
+ * cache by far; the time is the median over replays. Share: of 4.57 TB/s, the read bandwidth of an
+ * H200. */
 #include "device/cuda_kernel.cuh"
 #include "quant/matmul_internal_cuda.h"
 
@@ -351,7 +353,8 @@ layer_product products[] = {{"qkv", 6144, 4096, 0, {}},
                             {"down", 4096, 14336, 0, {}},
                             {"head", 128256, 4096, 0, {}}};
 
-/* One line for each product by itself: dependent launches of it, one after the other, each with other weights. */
+/* One line for each product by itself: dependent launches of it, one after the other, each with
+ * other weights. */
 void each_planned(uint32_t m) {
     for (const layer_product &p : products) {
         request r = {};

@@ -1,4 +1,5 @@
-/* trace_kernels.c - the kernels of a run, with those inside replayed graphs: when each began and ended.
+/* trace_kernels.c - the kernels of a run, with those inside replayed graphs: when each began and
+ * ended.
  *
  * Not part of the build. A library that CUDA's driver loads into any program:
  *   gcc -O2 -shared -fPIC -I/usr/local/cuda/include tools/trace_kernels.c -L/usr/local/cuda/lib64 -lcupti \
@@ -7,8 +8,8 @@
  *
  * FILE becomes one line for each kernel, in the order of their beginnings:
  *   begin ns, end ns, graph, node, grid, block, shared bytes, name
- * Recording each kernel costs about a microsecond of device time and dependent launches overlap less: shares
- * matter, not totals. */
+ * Recording each kernel costs about a microsecond of device time and dependent launches overlap
+ * less: shares matter, not totals. */
 #include <cupti.h>
 #include <stdint.h>
 #include <stdio.h>

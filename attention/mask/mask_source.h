@@ -19,8 +19,7 @@
  *
  * Same bits as mask.h's functions on every device (host compilers need -ffp-contract=off), exp and
  * tanh aside: those call expf and tanhf. A program whose canonical text is the same gives the same
- * bytes, under the same number of heads.
- */
+ * bytes, under the same number of heads. */
 #ifndef RP_ATTENTION_MASK_SOURCE_H
 #define RP_ATTENTION_MASK_SOURCE_H
 

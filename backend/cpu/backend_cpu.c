@@ -109,8 +109,8 @@ static void cpu_memory(struct rp_device *device, struct rp_device_memory *out) {
     out->allocation_count = device->allocation_count;
 }
 
-/* A job that lasts less than this is short: on two cores of a virtual machine a hand-over and the wake-up behind it took
- * 10 to 25 us, on each side. */
+/* A job that lasts less than this is short: on two cores of a virtual machine a hand-over and the
+ * wake-up behind it took 10 to 25 us, on each side. */
 #define SHORT_NS    1000000u
 #define SHORT_BYTES ((size_t)1 << 20) /* of a copy or fill */
 
@@ -133,7 +133,8 @@ static int submit(struct rp_device *device, rp_cpu_job job, void *arg0, uint64_t
 }
 
 static void read_job(void *arg0, uint64_t bytes, const struct rp_cpu_worker *worker) {
-    /* Which is faster differs between processors (rp_read_cpu): half in one way, half in the other. */
+    /* Which is faster differs between processors (rp_read_cpu): half in one way, half in the
+     * other. */
     size_t half = bytes / 2 / 4096 * 4096;
     enum rp_cpu_isa isa = rp_cpu_isa_detect();
     rp_read_cpu(arg0, half, false, isa, worker);
@@ -292,7 +293,8 @@ static void count_launch(struct rp_device *device) {
     atomic_store_explicit(&device->launches, launches + 1, memory_order_relaxed);
 }
 
-/* Processor time of this thread: what somebody else's work on a shared machine does not lengthen. */
+/* Processor time of this thread: what somebody else's work on a shared machine does not
+ * lengthen. */
 static uint64_t thread_ns(const struct rp_device *device) {
     struct timespec now = {0};
     if (device->slow_share > 0.0)
@@ -300,7 +302,8 @@ static uint64_t thread_ns(const struct rp_device *device) {
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-/* rp_device_config.slow_share: worker 0 stays busy for that share of what it did since `start_ns`. */
+/* rp_device_config.slow_share: worker 0 stays busy for that share of what it did since
+ * `start_ns`. */
 static void stay_busy(const struct rp_device *device, uint64_t start_ns) {
     if (device->slow_share <= 0.0)
         return;
@@ -310,12 +313,14 @@ static void stay_busy(const struct rp_device *device, uint64_t start_ns) {
         now = thread_ns(device);
 }
 
-/* Whether the step in work stores its nodes' times; before STEP_BEGIN has run, whether the one before did. */
+/* Whether the step in work stores its nodes' times; before STEP_BEGIN has run, whether the one
+ * before did. */
 static bool is_stamped(const struct rp_graph *graph) {
     return graph->stamps && (graph->counts->flags & RP_PACKET_STAMP);
 }
 
-/* Worker 0, behind the barrier of launch `index`: that is its end, and the begin of the next one. */
+/* Worker 0, behind the barrier of launch `index`: that is its end, and the begin of the next
+ * one. */
 static void stamp_launch(const struct rp_graph *graph, uint32_t index) {
     uint64_t now = rp_clock_ns();
     graph->stamps[index].end_ns = now;
@@ -348,7 +353,8 @@ static void replay_job(void *arg0, uint64_t arg1, const struct rp_cpu_worker *wo
     }
 }
 
-/* STEP_BEGIN, which decides about stamps, is worker 0's alone; behind it all workers see the same flag. */
+/* STEP_BEGIN, which decides about stamps, is worker 0's alone; behind it all workers see the same
+ * flag. */
 static void eager_job(void *arg0, uint64_t arg1, const struct rp_cpu_worker *worker) {
     const struct rp_cpu_launch *launch = arg0;
     const struct rp_graph *graph = launch->graph;

@@ -1,7 +1,7 @@
 /* cpu_internal.h - what the files of the CPU backend share: its captured graph and its device.
  *
- * A graph is the lowered list: one launch per kernel with arguments that never change. Replaying it is
- * one job of the worker team that walks the list, with a barrier behind every launch. */
+ * A graph is the lowered list: one launch per kernel with arguments that never change. Replaying it
+ * is one job of the worker team that walks the list, with a barrier behind every launch. */
 #ifndef RP_BACKEND_CPU_INTERNAL_H
 #define RP_BACKEND_CPU_INTERNAL_H
 
@@ -27,7 +27,8 @@ struct rp_graph {
     uint32_t launch_count;
     bool eager;
     _Atomic uint64_t last_ns; /* of its last replay; 0: there was none */
-    /* Of its first launch; counts say whether the step in work is stamped. NULL: the step has no stamps. */
+    /* Stamps from its first launch on; counts say whether the step in work is stamped. NULL: the step has no
+     * stamps. */
     struct rp_node_stamp *stamps;
     const struct rp_live_counts *counts;
 };

@@ -1,7 +1,8 @@
-/* Lowering for the CPU: the table of fusions (backend/fuse.h), and one launch for each fused operator.
+/* Lowering for the CPU: the table of fusions (backend/fuse.h), and one launch for each fused
+ * operator.
  *
- * Turning fusion off changes speed and never results: a fused kernel does the same arithmetic in the
- * same order. */
+ * Turning fusion off changes speed and never results: a fused kernel does the same arithmetic in
+ * the same order. */
 #include "attention/attention.h"
 #include "backend/cpu/cpu_internal.h"
 #include "backend/lowering.h"
@@ -16,7 +17,8 @@ struct lowering {
     const struct rp_bindings *bindings;
     const struct rp_bucket *bucket;
     struct rp_error *err;
-    /* For GEMMs with 8-bit weights: one block per worker, as large as the graph's largest GEMM needs. */
+    /* For GEMMs with 8-bit weights: one block per worker, as large as the graph's largest GEMM
+     * needs. */
     void *scratch;
     size_t scratch_bytes;
 };
@@ -42,7 +44,7 @@ static int out_of_memory(struct lowering *low) {
     return rp_error_set(low->err, RP_STATUS_NO_MEMORY, "lowering: out of memory");
 }
 
-/* -- operators that work row by row ------------------------------------------------------------- */
+/* -- operators that work row by row ----------------------------------------------------------- */
 
 struct rows_args {
     struct rp_step_view step;
@@ -169,7 +171,7 @@ static int emit_rows(struct lowering *low, const struct rp_fused_op *fused,
     return RP_OK;
 }
 
-/* -- activation and soft_cap: workers share the columns of a row, too -------------------------------- */
+/* -- activation and soft_cap: workers share the columns of a row, too ------------------------- */
 
 struct cols_launch {
     struct rp_step_view step;
@@ -220,7 +222,7 @@ static int emit_cols(struct lowering *low, const struct rp_fused_op *fused,
     return RP_OK;
 }
 
-/* -- GEMMs ------------------------------------------------------------------------------------------ */
+/* -- GEMMs ------------------------------------------------------------------------------------ */
 
 struct linear_launch {
     struct rp_step_view step;
@@ -267,7 +269,7 @@ static int emit_linear(struct lowering *low, const struct rp_fused_op *fused,
     return RP_OK;
 }
 
-/* -- attention and the ends of the step ------------------------------------------------------------- */
+/* -- attention and the ends of the step ------------------------------------------------------- */
 
 struct attention_launch {
     rp_attention_fn run;
@@ -347,7 +349,7 @@ static int emit_sample(struct lowering *low, const struct rp_fused_op *fused,
     return RP_OK;
 }
 
-/* -- the table of fusions ----------------------------------------------------------------------------- */
+/* -- the table of fusions --------------------------------------------------------------------- */
 
 static const char *refuse_gated(const struct rp_fuse_input *input,
                                 const struct rp_fused_op *fused) {

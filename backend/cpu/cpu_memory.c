@@ -1,6 +1,6 @@
 /* cpu_memory.c - how much memory may still be taken: the least of what the machine has and what the
- * limit of this process's control group leaves. Both versions of control groups, as they are seen from
- * inside a container. */
+ * limit of this process's control group leaves. Both versions of control groups, as they are seen
+ * from inside a container. */
 #include "backend/cpu/cpu_internal.h"
 
 #include <stdio.h>

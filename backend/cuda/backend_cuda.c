@@ -1,6 +1,7 @@
 /* backend_cuda.c - a CUDA card as a device: the table that the module exports.
  *
- * One stream. A captured graph is frozen: what changes from step to step lies in the packet ring. */
+ * One stream. A captured graph is frozen: what changes from step to step lies in the packet
+ * ring. */
 #include "backend/cuda/device_cuda.h"
 
 #include "base/clock.h"
@@ -296,8 +297,8 @@ static uint64_t result_step(const struct rp_step_view *view, uint64_t entry) {
 /* Below this a sleep would come back too late. */
 #define SLEEP_FROM_NS 400000u
 
-/* Sleeps through the first part of a wait as long as those before it, so that a core is not burnt for
- * every millisecond of the card; the rest is spun. */
+/* Sleeps through the first part of a wait as long as those before it, so that a core is not burnt
+ * for every millisecond of the card; the rest is spun. */
 static void sleep_ahead(struct rp_device *device, uint64_t now, uint64_t deadline) {
     uint64_t ns = device->usual_wait_ns / 2;
     if (device->usual_wait_ns < SLEEP_FROM_NS || (deadline && now + ns > deadline))
@@ -358,8 +359,8 @@ static int cuda_wait_idle(struct rp_device *device, uint64_t deadline_ns) {
     }
 }
 
-/* Steps that have published their results. A step takes milliseconds: nothing finer is needed to tell a
- * card that works from one that hangs. */
+/* Steps that have published their results. A step takes milliseconds: nothing finer is needed to
+ * tell a card that works from one that hangs. */
 static uint64_t cuda_progress(struct rp_device *device) {
     uint64_t newest = 0;
     for (uint64_t i = 0; i < RP_STEP_RING_ENTRIES && device->watched.results; i++)

@@ -8,7 +8,7 @@ static int measure(struct rp_device *device, const struct rp_device_counter_opti
     if (!library)
         return RP_STATUS_NOT_FOUND;
     rp_cuda_cupti_load_host(library);
-    /* Of this thread alone; the device's own error text is the engine's. */
+    /* For this thread alone; the device's own error text is the engine's. */
     cudaError_t error = cudaSetDevice(device->ordinal);
     if (error != cudaSuccess)
         return rp_error_set(err, RP_STATUS_DEVICE, "cudaSetDevice: %s", cudaGetErrorString(error));

@@ -45,8 +45,8 @@ struct rp_cuda_range {
 struct rp_cuda_constant {
     const void *host;
     size_t bytes;
-    uint64_t
-        sample; /* hash over a few of its bytes: another array at a reused address is noticed */
+    /* hash over a few of its bytes: another array at a reused address is noticed */
+    uint64_t sample;
     void *device;
     struct rp_cuda_constant *next;
 };
@@ -125,8 +125,9 @@ void rp_cuda_release(struct rp_device *device, void *base);
 void rp_cuda_memory(struct rp_device *device, struct rp_device_memory *out);
 /* Device copy of a host array, made once. NULL: memory is out. */
 void *rp_cuda_constant(struct rp_device *device, const void *host, size_t bytes);
-/* At least `bytes`, zeroed when made, for all who say the same `layout`: kernels leave their counters at zero, but where
- * one layout has its counters another one has sums. NULL: memory is out. */
+/* At least `bytes`, zeroed when made, for all who say the same `layout`: kernels leave their
+ * counters at zero, but where one layout has its counters another one has sums. NULL: memory is
+ * out. */
 unsigned char *rp_cuda_scratch(struct rp_device *device, enum rp_cuda_scratch_kind kind,
                                size_t bytes, uint64_t layout);
 /* Matrices of 8 bits: their scales go to the card, too; one per tensor becomes one per output. */
@@ -141,9 +142,11 @@ void *rp_cuda_host_alloc(struct rp_device *device, size_t bytes);
 void rp_cuda_host_free(struct rp_device *device, void *ptr);
 
 /* --- upload_cuda.c */
-/* Copies pageable host memory to the card; done when it returns. RP_OK or RP_STATUS_DEVICE. Keeps 32 MiB of pinned
- * memory for the next call, until rp_cuda_upload_end. */
+/* Copies pageable host memory to the GPU; done when it returns. RP_OK or RP_STATUS_DEVICE. Keeps
+ * 32 MiB of pinned memory for the next call, until rp_cuda_upload_end. */
 int rp_cuda_upload(struct rp_device *device, void *to, const void *from, size_t bytes);
+/* A small copy; done when it returns. */
+int rp_cuda_copy_in(struct rp_device *device, void *to, const void *from, size_t bytes);
 void rp_cuda_upload_end(struct rp_device *device);
 
 /* --- lower_cuda.c */
@@ -153,8 +156,9 @@ int rp_cuda_lower(struct rp_device *device, struct rp_graph *graph,
                   const struct rp_lower_options *options, struct rp_error *err);
 
 /* --- masks_cuda.c */
-/* Adds the mask class of an attention operator to those of config, whose sizes are set, unless it is there. A program's
- * kernels are made once and kept until the device closes: seconds, where the disk does not have them. */
+/* Adds the mask class of an attention operator to those of config, whose sizes are set, unless it
+ * is there. A program's kernels are made once and kept until the device closes: seconds, where the
+ * disk does not have them. */
 int rp_cuda_mask_class(struct rp_device *device, struct rp_attention_cuda_config *config,
                        const struct rp_op *op, struct rp_error *err);
 void rp_cuda_mask_programs_close(struct rp_device *device);
@@ -177,13 +181,14 @@ extern const struct rp_device_counting rp_cuda_counting;
 
 /* --- profile_cuda.c */
 extern const struct rp_profiler rp_cuda_profiler;
-/* Of a profile under way: the graph is launched. */
+/* Tells an active profile that the graph is launched. */
 void rp_cuda_profile_launch(struct rp_profile *profile, const struct rp_graph *graph);
 
 /* --- support_cuda.cu: cudaError_t as int */
 int rp_cuda_fill_random(void *data, enum rp_dtype dtype, size_t count, uint64_t seed, float scale,
                         struct CUstream_st *stream);
-/* The bf16 values that a matrix without 8 bits would have, quantized row by row as rp_quantize_weights does it. */
+/* The bf16 values that a matrix without 8 bits would have, quantized row by row as
+ * rp_quantize_weights does it. */
 int rp_cuda_fill_random_codes(void *codes, float *scales, enum rp_dtype dtype, uint32_t rows,
                               uint32_t cols, uint64_t seed, float scale,
                               struct CUstream_st *stream);

@@ -1,11 +1,12 @@
-/* fusions_cuda.c - which operators one CUDA kernel runs: the table of fusions and its conditions. */
+/* fusions_cuda.c - which operators one CUDA kernel runs: the table of fusions and its
+ * conditions. */
 #include "backend/cuda/lower_internal_cuda.h"
 
 static const struct lowering *lowering_of(const struct rp_fuse_input *input) {
     return input->backend;
 }
 
-/* -- GEMMs -------------------------------------------------------------------------------------------- */
+/* -- GEMMs ------------------------------------------------------------------------------------ */
 
 /* The forms of a candidate with an activation that a kernel runs. */
 static bool gates(const struct lowering *low, const struct rp_fused_op *fused, bool quantized) {
@@ -13,7 +14,7 @@ static bool gates(const struct lowering *low, const struct rp_fused_op *fused, b
     return !rp_lower_uses_library(low, &matmul) && rp_matmul_cuda_gates(&matmul);
 }
 
-/* Of rows as they are, which the kernel quantizes where the weights are W8A8. */
+/* With plain input rows, which the kernel quantizes where the weights are W8A8. */
 static bool gates_plain(const struct lowering *low, const struct rp_fused_op *fused) {
     struct rp_matmul_cuda matmul = rp_lower_describe_matmul(low, fused, false);
     const struct rp_op *linear = op_at(low, rp_fused_find(low->program, fused, RP_OP_LINEAR));
@@ -84,7 +85,7 @@ static bool leaves_partials(const struct rp_fuse_input *input, const struct rp_f
     return status == RP_OK && partials.count != 0;
 }
 
-/* -- small operators ---------------------------------------------------------------------------------- */
+/* -- small operators -------------------------------------------------------------------------- */
 
 static bool is_whole(const struct rp_op *norm) { return norm->u.norm.group == norm->in[0].cols; }
 
@@ -115,8 +116,8 @@ static const char *refuse_add_norm(const struct rp_fuse_input *input,
     return "the norm is fused to its GEMM";
 }
 
-/* [norm of q, norm of k,] rope of both, kv_write: columns of one f32 tensor, q then k then v. The kernel
- * stores q alone: k and v are in the pages. */
+/* [norm of q, norm of k,] rope of both, kv_write: columns of one f32 tensor, q then k then v. The
+ * kernel stores q alone: k and v are in the pages. */
 static const char *refuse_qkv_post(const struct rp_fuse_input *input,
                                    const struct rp_fused_op *fused) {
     const struct lowering *low = lowering_of(input);
@@ -146,7 +147,7 @@ static const char *refuse_qkv_post(const struct rp_fuse_input *input,
                : NULL;
 }
 
-/* -- the table ------------------------------------------------------------------------------------------ */
+/* -- the table -------------------------------------------------------------------------------- */
 
 enum fusion {
     QKV_POST,

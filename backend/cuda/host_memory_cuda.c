@@ -1,7 +1,7 @@
 /* Host memory that a card sees: pinned and mapped, at one address for both.
  *
- * The driver pins 4 GiB in two seconds, page by page. Large blocks are therefore ours, in huge pages that several
- * threads touch first, and only registered with the driver. */
+ * The driver pins 4 GiB in two seconds, page by page. Large blocks are therefore ours, in huge
+ * pages that several threads touch first, and only registered with the driver. */
 #include "backend/cuda/device_cuda.h"
 
 #include <pthread.h>

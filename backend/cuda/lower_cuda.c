@@ -1,9 +1,11 @@
 /* Lowering for CUDA: a program becomes a list of kernels. The fusion pass (backend/fuse.h) decides
- * everything; here is what is no matmul and no small operator, and the walk over fused operators. */
+ * everything; here is what is no matmul and no small operator, and the walk over fused
+ * operators. */
 #include "backend/cuda/lower_internal_cuda.h"
 #include "base/hash.h"
 
-/* Launches per operator at most: attention has several; the plans of step_begin are counted apart. */
+/* Launches per operator at most: attention has several; the plans of step_begin are counted
+ * apart. */
 #define LAUNCHES_PER_OP RP_ATTENTION_LAUNCHES_MAX
 
 /* How kernels lay out their scratch follows from the program and the sizes of steps and pages. */
@@ -16,7 +18,7 @@ static uint64_t scratch_layout(const struct rp_program *program,
                      rp_hash64(parts, sizeof parts, 0));
 }
 
-/* -- the ends of the step --------------------------------------------------------------------------- */
+/* -- the ends of the step --------------------------------------------------------------------- */
 
 /* Mask classes of the program's attention operators, and their sizes. */
 static int describe_attention(struct lowering *low) {
@@ -83,7 +85,7 @@ int rp_lower_sample(struct lowering *low, const struct rp_fused_op *fused) {
     return ADD_LAUNCH(low, fused, "sample", rp_sample_cuda_run, args);
 }
 
-/* -- between the qkv GEMM and attention - ------------------------------------------------------------ */
+/* -- between the qkv GEMM and attention - ----------------------------------------------------- */
 
 int rp_lower_qkv_post(struct lowering *low, const struct rp_fused_op *fused) {
     const struct rp_op *op = member_of(low, fused, 0), *write = last_of(low, fused);

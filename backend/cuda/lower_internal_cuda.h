@@ -1,6 +1,6 @@
-/* lower_internal_cuda.h - a lowering in progress, and what its files share: lower_cuda.c attention and
- * the ends of a step; fusions_cuda.c the table of fusions and its conditions; lower_matmul_cuda.c
- * GEMMs; lower_small_cuda.c the small operators. */
+/* lower_internal_cuda.h - a lowering in progress, and what its files share: lower_cuda.c attention
+ * and the ends of a step; fusions_cuda.c the table of fusions and its conditions;
+ * lower_matmul_cuda.c GEMMs; lower_small_cuda.c the small operators. */
 #ifndef RP_BACKEND_LOWER_INTERNAL_CUDA_H
 #define RP_BACKEND_LOWER_INTERNAL_CUDA_H
 
@@ -23,9 +23,9 @@ struct lowering {
     struct rp_fused fused;
     /* By fused operator: the partial sums that it leaves to the one in partials_to. */
     struct rp_cuda_partials *partials;
-    /* Quantized rows of the GEMM that runs next: one buffer for all. A kernel that fills it has waited
-     * for all that read it, and a GEMM reads it after its own wait (device/cuda_launch.h). NULL: no
-     * GEMM needs quantized rows. */
+    /* Quantized rows of the GEMM that runs next: one buffer for all. A kernel that fills it has
+     * waited for all that read it, and a GEMM reads it after its own wait (device/cuda_launch.h).
+     * NULL: no GEMM needs quantized rows. */
     unsigned char *codes;
     float *code_scales;
     bool explain; /* rp_lower_options */
@@ -129,13 +129,14 @@ int rp_lower_sample(struct lowering *low, const struct rp_fused_op *fused);
 /* Room for the quantized rows of any GEMM, where one needs them. */
 int rp_lower_codes_open(struct lowering *low);
 struct rp_cuda_codes rp_lower_codes(const struct lowering *low, const struct rp_op *linear);
-/* The GEMM of a fused operator: described without what has to be allocated or uploaded. Of quantized
- * rows, or of its rows as they are. */
+/* The GEMM of a fused operator: described without what has to be allocated or uploaded. Of
+ * quantized rows, or of its rows as they are. */
 struct rp_matmul_cuda rp_lower_describe_matmul(const struct lowering *low,
                                                const struct rp_fused_op *fused, bool quantized);
 bool rp_lower_uses_library(const struct lowering *low, const struct rp_matmul_cuda *matmul);
 bool rp_lower_is_w8a8(const struct rp_op *linear);
-/* Adds the vectors and the workspace and chooses the kernel; arguments are allocated in `memory`. */
+/* Adds the vectors and the workspace and chooses the kernel; arguments are allocated in
+ * `memory`. */
 int rp_lower_plan_matmul(const struct lowering *low, const struct rp_fused_op *fused,
                          bool quantized, struct rp_arena *memory, struct rp_cuda_launch *launch,
                          struct rp_cuda_partials *partials);

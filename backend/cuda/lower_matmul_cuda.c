@@ -1,11 +1,12 @@
 /* lower_matmul_cuda.c - GEMMs, with the norm before and the activation or sum after them.
  *
- * The rows of a W8A8 GEMM (RP_INPUT_QUANTIZED) come in one of three ways, as the fusion pass decided:
- * its kernel quantizes them, those of a fused norm too; the operator before it stored them quantized;
- * or a launch of their own does it. */
+ * The rows of a W8A8 GEMM (RP_INPUT_QUANTIZED) come in one of three ways, as the fusion pass
+ * decided: its kernel quantizes them, those of a fused norm too; the operator before it stored them
+ * quantized; or a launch of their own does it. */
 #include "backend/cuda/lower_internal_cuda.h"
 
-/* --numerics fast: from so many rows on cuBLASLt is faster than our bf16 kernels (bench/results). */
+/* --numerics fast: from so many rows on cuBLASLt is faster than our bf16 kernels
+ * (bench/results). */
 #define CUBLASLT_ROWS 513
 
 static bool is_8_bits(const struct rp_op *linear) {

@@ -1,11 +1,13 @@
-/* Memory of a card: plain blocks, address ranges that are committed later, constants, scratch, weights. */
+/* Memory of a card: plain blocks, address ranges that are committed later, constants, scratch,
+ * weights. */
 #include "backend/cuda/device_cuda.h"
 
 #include "base/hash.h"
 
 #include <string.h>
 
-/* One block of cudaMalloc; a list, because there are a few hundred at most and only close walks it. */
+/* One block of cudaMalloc; a list, because there are a few hundred at most and only close walks
+ * it. */
 struct rp_cuda_allocation {
     void *data;
     size_t bytes;
@@ -185,7 +187,7 @@ void *rp_cuda_constant(struct rp_device *device, const void *host, size_t bytes)
             return c->device;
     struct rp_cuda_constant *made = rp_alloc(sizeof *made);
     void *data = made ? rp_cuda_alloc(device, bytes, RP_MEMORY_DEVICE) : NULL;
-    if (!data || RP_CUDA_TRY(device, cudaMemcpy(data, host, bytes, cudaMemcpyHostToDevice))) {
+    if (!data || rp_cuda_copy_in(device, data, host, bytes) != RP_OK) {
         rp_free(made);
         return NULL;
     }

@@ -1,4 +1,5 @@
-/* Kernel records through CUPTI (backend/cupti/cupti_session.h), with the graphs that they are of. */
+/* Kernel records through CUPTI (backend/cupti/cupti_session.h), with the graphs that they are
+ * of. */
 #include "backend/cuda/device_cuda.h"
 #include "backend/cupti/cupti_match.h"
 #include "base/clock.h"

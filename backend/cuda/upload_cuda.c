@@ -1,6 +1,6 @@
-/* Weights on their way to a card: pageable memory is copied into pinned pieces by several threads, each with a
- * stream of its own, so that the copies of one piece and the transfer of the next overlap. One cudaMemcpy from
- * pageable memory does both with one thread of the driver's. */
+/* Weights on their way to a card: pageable memory is copied into pinned pieces by several threads,
+ * each with a stream of its own, so that the copies of one piece and the transfer of the next
+ * overlap. One cudaMemcpy from pageable memory does both with one thread of the driver's. */
 #include "backend/cuda/device_cuda.h"
 
 #include <pthread.h>
@@ -95,11 +95,19 @@ static void *send_pieces(void *arg) {
     return NULL;
 }
 
+/* On the device's stream. A plain cudaMemcpy from pageable memory may return before its DMA has
+ * ended, and the device's stream does not wait for the legacy stream that it runs on. */
+int rp_cuda_copy_in(struct rp_device *device, void *to, const void *from, size_t bytes) {
+    int status = RP_CUDA_TRY(
+        device, cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, device->stream));
+    return status == RP_OK ? RP_CUDA_TRY(device, cudaStreamSynchronize(device->stream)) : status;
+}
+
 int rp_cuda_upload(struct rp_device *device, void *to, const void *from, size_t bytes) {
     /* Without pinned memory the plain copy does. */
     if (bytes < SMALL_BYTES || (!device->upload && open_upload(device) != cudaSuccess)) {
         (void)cudaGetLastError();
-        return RP_CUDA_TRY(device, cudaMemcpy(to, from, bytes, cudaMemcpyHostToDevice));
+        return rp_cuda_copy_in(device, to, from, bytes);
     }
     struct job jobs[THREADS];
     bool started[THREADS] = {false};

@@ -1,7 +1,8 @@
-/* cupti_api.h - what is used of CUPTI, and the layout of its kernel records (cupti.h of CUDA 12.9 to 13.x).
+/* cupti_api.h - what is used of CUPTI, and the layout of its kernel records (cupti.h of CUDA 12.9
+ * to 13.x).
  *
- * A kernel's record has grown only at its end since CUDA 11: tests/gpu/test_cupti_cuda.c holds these offsets against
- * the toolkit's headers. */
+ * A kernel's record has grown only at its end since CUDA 11: tests/gpu/test_cupti_cuda.c holds
+ * these offsets against the toolkit's headers. */
 #ifndef RP_BACKEND_CUPTI_API_H
 #define RP_BACKEND_CUPTI_API_H
 

@@ -1,4 +1,5 @@
-/* CUPTI's library, for kernel records (profile_cuda.c) and for hardware counters (counters_cuda.c). */
+/* CUPTI's library, for kernel records (profile_cuda.c) and for hardware counters
+ * (counters_cuda.c). */
 #include "backend/cuda/device_cuda.h"
 #include "device/shared_library_cuda.h"
 

@@ -82,7 +82,8 @@ static struct seen *find_graph(const struct matcher *m, const struct rp_cupti_ke
     return &m->graphs[low];
 }
 
-/* The replay of which this record is; dependent launch lets neighbors begin at one time, in either order. */
+/* The replay of which this record is; dependent launch lets neighbors begin at one time, in either
+ * order. */
 static void place(struct matcher *m, struct seen *graph, uint32_t rank,
                   struct rp_cupti_match *out) {
     uint32_t *last = &m->last[graph->first + rank];

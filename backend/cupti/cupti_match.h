@@ -1,9 +1,10 @@
 /* cupti_match.h - which node of which replay a kernel's record is of.
  *
- * Known are the replays in order, and how many kernels each graph has. A record names the graph (an id that means
- * nothing here) and the node (an id that rises in the order of capture). So the nodes of a graph are told by their rank
- * among its ids, a replay ends where ranks start over, and the k-th replay seen is the k-th launched. Where records are
- * missing, graphs are told by their number of kernels; what stays in doubt is counted and left out.
+ * Known are the replays in order, and how many kernels each graph has. A record names the graph (an
+ * id that means nothing here) and the node (an id that rises in the order of capture). So the nodes
+ * of a graph are told by their rank among its ids, a replay ends where ranks start over, and the
+ * k-th replay seen is the k-th launched. Where records are missing, graphs are told by their number
+ * of kernels; what stays in doubt is counted and left out.
  * Thread: any. */
 #ifndef RP_BACKEND_CUPTI_MATCH_H
 #define RP_BACKEND_CUPTI_MATCH_H
@@ -30,9 +31,9 @@ struct rp_cupti_matching {
     uint32_t replay_count;
 };
 
-/* Fills out (kernel_count); *out_unmatched: records whose graph is in doubt, left with graph UINT32_MAX. Which replay
- * is told only where as many were seen as launched. RP_OK, NO_MEMORY, or FORMAT: nodes do not follow the order of
- * capture, or more replays were seen than launched. */
+/* Fills out (kernel_count); *out_unmatched: records whose graph is in doubt, left with graph
+ * UINT32_MAX. Which replay is told only where as many were seen as launched. RP_OK, NO_MEMORY, or
+ * FORMAT: nodes do not follow the order of capture, or more replays were seen than launched. */
 int rp_cupti_match(const struct rp_cupti_matching *from, struct rp_cupti_match *out,
                    uint32_t *out_unmatched) RP_MUST_USE;
 

@@ -38,7 +38,7 @@ struct sampling {
     struct rp_device_counters *out;
 };
 
-/* ---- refusals ---------------------------------------------------------------------------------------------- */
+/* ---- refusals ------------------------------------------------------------------------------- */
 
 static const char *text_of(const struct rp_cupti_pm *pm, int result) {
     const char *text = NULL;
@@ -96,7 +96,7 @@ static int load_api(struct rp_cupti_pm *pm, void *library, struct rp_error *err)
     return RP_OK;
 }
 
-/* ---- reading samples ------------------------------------------------------------------------------------------- */
+/* ---- reading samples ------------------------------------------------------------------------ */
 
 static int init_image(struct sampling *s) {
     struct rp_cupti_pm_image_init init = {
@@ -124,12 +124,14 @@ static void keep(struct sampling *s, const struct rp_cupti_pm_sample_info *info,
     }
 }
 
-/* The first one reaches back to where the counters were last read: at the end of an earlier call, seconds ago. */
+/* The first one reaches back to where the counters were last read: at the end of an earlier call,
+ * seconds ago. */
 static bool is_from_before(const struct sampling *s, const struct rp_cupti_pm_sample_info *info) {
     return s->last_end == 0 && info->end - info->begin > s->interval_ns + s->interval_ns / 2;
 }
 
-/* CUPTI's result of the first thing that failed. Samples without a length, as behind a stop, say nothing. */
+/* CUPTI's result of the first thing that failed. Samples without a length, as behind a stop, say
+ * nothing. */
 static int read_image(struct sampling *s) {
     struct rp_cupti_pm_image_info image = {.image = s->image, .image_bytes = s->image_bytes};
     int result = RP_CUPTI_PM_CALL(&s->pm, cuptiPmSamplingGetCounterDataInfo, pm_image_info,
@@ -162,8 +164,8 @@ static int read_image(struct sampling *s) {
     return result;
 }
 
-/* Reads what the hardware has written. *more: the image was full. The result of the first thing that failed; a buffer
- * that has run over is none: out->overflowed. */
+/* Reads what the hardware has written. *more: the image was full. The result of the first thing
+ * that failed; a buffer that has run over is none: out->overflowed. */
 static int decode(struct sampling *s, bool *more, const char **what) {
     struct rp_cupti_pm_decode decode = {
         .sampler = s->sampler, .image = s->image, .image_bytes = s->image_bytes};
@@ -222,7 +224,9 @@ static int count_for(struct sampling *s, double seconds, struct rp_error *err) {
     return rp_error_set(err, RP_STATUS_DEVICE, "CUPTI: %s: %s", what, text_of(&s->pm, result));
 }
 
-/* ---- setting up -------------------------------------------------------------------------------------------------- */
+/* ---- setting up
+ *
+ --------------------------------------------------------------------------------------------- */
 
 static int find_chip(struct sampling *s, struct rp_error *err) {
     struct rp_cupti_pm *pm = &s->pm;
@@ -312,7 +316,9 @@ static void tear_down(struct sampling *s) {
     rp_free_aligned(s->image);
 }
 
-/* ---- the whole -------------------------------------------------------------------------------------------------- */
+/* ---- the whole
+ *
+ --------------------------------------------------------------------------------------------- */
 
 static int compare(const void *a_void, const void *b_void) {
     double a = *(const double *)a_void, b = *(const double *)b_void;

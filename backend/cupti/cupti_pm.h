@@ -1,19 +1,23 @@
-/* cupti_pm.h - the card's hardware counters over some seconds by CUPTI's PM sampling (device/counters.h has the terms).
+/* cupti_pm.h - the card's hardware counters over some seconds by CUPTI's PM sampling
+ * (device/counters.h has the terms).
  *
- * Plain C with prototypes of its own (cupti_pm_api.h), so that it is built and tested without CUDA; the CUDA module
- * gives it the library (backend/cuda/counters_cuda.c). The counters are those of a fixed table (cupti_pm_select.c). One
- * whose name the chip does not know, or that does not fit into the one pass that sampling has, is left out and named.
+ * Plain C with prototypes of its own (cupti_pm_api.h), so that it is built and tested without CUDA;
+ * the CUDA module gives it the library (backend/cuda/counters_cuda.c). The counters are those of a
+ * fixed table (cupti_pm_select.c). One whose name the chip does not know, or that does not fit into
+ * the one pass that sampling has, is left out and named.
  *
- * The hardware writes samples into a buffer of its own; they are read into an image on the host every 10 to 50 ms. The
- * image holds more than comes meanwhile: a decode into a full one loses what is behind (CUDA 13), so what is missing
- * between two samples is counted. A buffer that has run over gives nothing any more: the call ends early and says so. */
+ * The hardware writes samples into a buffer of its own; they are read into an image on the host
+ * every 10 to 50 ms. The image holds more than comes meanwhile: a decode into a full one loses what
+ * is behind (CUDA 13), so what is missing between two samples is counted. A buffer that has run
+ * over gives nothing any more: the call ends early and says so. */
 #ifndef RP_BACKEND_CUPTI_PM_H
 #define RP_BACKEND_CUPTI_PM_H
 
 #include "device/counters.h"
 
-/* Thread: any, one at a time (IN_USE otherwise, and while rp_cupti_open has a session). library: a handle of dlopen
- * that stays open; device: CUPTI's number of the card, which is CUDA's. Memory: all freed when it returns. */
+/* Thread: any, one at a time (IN_USE otherwise, and while rp_cupti_open has a session). library: a
+ * handle of dlopen that stays open; device: CUPTI's number of the card, which is CUDA's. Memory:
+ * all freed when it returns. */
 int rp_cupti_pm_measure(void *library, uint32_t device,
                         const struct rp_device_counter_options *options,
                         struct rp_device_counters *out, struct rp_error *err) RP_MUST_USE;

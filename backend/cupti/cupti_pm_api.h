@@ -1,8 +1,9 @@
 /* cupti_pm_api.h - what is used of CUPTI's PM sampling: cupti_pmsampling.h, cupti_profiler_host.h,
  * cupti_profiler_target.h and cupti_target.h of CUDA 12.9 to 13.x.
  *
- * Each call takes one structure whose first member says how much of it the caller knows: fields were only ever added
- * behind. tests/gpu/test_cupti_layout_cuda.cu holds these layouts against the toolkit's headers. */
+ * Each call takes one structure whose first member says how much of it the caller knows: fields
+ * were only ever added behind. tests/gpu/test_cupti_layout_cuda.cu holds these layouts against the
+ * toolkit's headers. */
 #ifndef RP_BACKEND_CUPTI_PM_API_H
 #define RP_BACKEND_CUPTI_PM_API_H
 
@@ -36,7 +37,7 @@ struct rp_cupti_chip_name {
     const char *chip; /* out */
 };
 
-/* ---- host: names to configurations, counts to values ------------------------------------------------------- */
+/* ---- host: names to configurations, counts to values ---------------------------------------- */
 
 struct rp_cupti_host_init {
     RP_CUPTI_HEAD;
@@ -83,7 +84,7 @@ struct rp_cupti_host_evaluate {
     double *values; /* filled */
 };
 
-/* ---- target: the card ------------------------------------------------------------------------------------------ */
+/* ---- target: the card ----------------------------------------------------------------------- */
 
 struct rp_cupti_pm_availability {
     RP_CUPTI_HEAD;

@@ -9,8 +9,8 @@
 #define PERCENT          ".avg.pct_of_peak_sustained_elapsed"
 #define PER_SECOND       ".sum.per_second"
 
-/* By importance: what does not fit beside those before it is left out. Metrics called Triage are made by NVIDIA to fit
- * into one pass together (GH100: all of these do, with CUPTI 13.0). */
+/* By importance: what does not fit beside those before it is left out. Metrics called Triage are
+ * made by NVIDIA to fit into one pass together (GH100: all of these do, with CUPTI 13.0). */
 static const struct counter {
     const char *name, *unit, *about;
     const char *metrics[2]; /* the first one that the chip has */
@@ -87,7 +87,8 @@ static void release(struct rp_cupti_pm *pm, void *host) {
         (void)RP_CUPTI_PM_CALL(pm, cuptiProfilerHostDeinitialize, host_deinit, host, &deinit);
 }
 
-/* A host object with pm's metrics, its configuration and the passes that it takes. CUPTI's result, or -1: no memory. */
+/* A host object with pm's metrics, its configuration and the passes that it takes. CUPTI's result,
+ * or -1: no memory. */
 static int configure(struct rp_cupti_pm *pm, void **out_host, uint8_t **out_config,
                      size_t *out_bytes, size_t *out_passes) {
     struct rp_cupti_host_init init = {.profiler = RP_CUPTI_PROFILER_PM_SAMPLING,
@@ -126,7 +127,8 @@ static int configure(struct rp_cupti_pm *pm, void **out_host, uint8_t **out_conf
     return result;
 }
 
-/* Whether the metric counts beside those that are in; it is in then. *why: CUPTI's result, 0: a pass too many. */
+/* Whether the metric counts beside those that are in; it is in then. *why: CUPTI's result, 0: a
+ * pass too many. */
 static bool try_metric(struct rp_cupti_pm *pm, uint32_t entry, const char *metric, int *why) {
     void *host;
     uint8_t *config;

@@ -38,7 +38,7 @@ static atomic_flag taken = ATOMIC_FLAG_INIT; /* by the one session, or by PM sam
 static _Atomic(struct rp_cupti_session *) receiver;
 static atomic_uint inside; /* callbacks at work, with the receiver perhaps */
 
-/* ---- callbacks: any thread --------------------------------------------------------------------------- */
+/* ---- callbacks: any thread ------------------------------------------------------------------ */
 
 static uint8_t *lend(void) {
     for (uint32_t i = 0; i < BUFFERS; i++)
@@ -122,7 +122,7 @@ static void on_callback(void *user, uint32_t domain, uint32_t id, const void *da
     (void)user, (void)domain, (void)id, (void)data;
 }
 
-/* ---- sessions ------------------------------------------------------------------------------------------ */
+/* ---- sessions ------------------------------------------------------------------------------- */
 
 static bool load_api(struct rp_cupti_api *api, void *library) {
 #define X(name, parameters)                                                                        \

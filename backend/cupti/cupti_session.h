@@ -1,17 +1,20 @@
-/* cupti_session.h - kernel records of the driver's own tracing (CUPTI), for a few seconds at a time.
+/* cupti_session.h - kernel records of the driver's own tracing (CUPTI), for a few seconds at a
+ * time.
  *
- * Plain C with prototypes of its own, so that it is built and tested without CUDA; the CUDA module gives it the
- * library (backend/cuda/profile_cuda.c). Nothing of CUPTI is touched before the first session: a library that only lies
- * loaded slows every launch, and one that was initialized early records nothing of graphs.
+ * Plain C with prototypes of its own, so that it is built and tested without CUDA; the CUDA module
+ * gives it the library (backend/cuda/profile_cuda.c). Nothing of CUPTI is touched before the first
+ * session: a library that only lies loaded slows every launch, and one that was initialized early
+ * records nothing of graphs.
  *
- * A session records kernels alone (CONCURRENT_KERNEL): nothing is serialized. Records are read as buffers come back
- * and kept in 32 bytes each. Correlation ids are never read: CUDA 13.0 gives wrong ones from the second session on.
- * Not used: GRAPH_TRACE (a graph made before it crashes at its next launch) and cuptiFinalize from ordinary code (every
- * later call of CUDA fails). So what CUPTI hooked stays hooked when a session ends, and launches stay a little slower
- * for the life of the process: whoever starts a session says so.
+ * A session records kernels alone (CONCURRENT_KERNEL): nothing is serialized. Records are read as
+ * buffers come back and kept in 32 bytes each. Correlation ids are never read: CUDA 13.0 gives
+ * wrong ones from the second session on. Not used: GRAPH_TRACE (a graph made before it crashes at
+ * its next launch) and cuptiFinalize from ordinary code (every later call of CUDA fails). So what
+ * CUPTI hooked stays hooked when a session ends, and launches stay a little slower for the life of
+ * the process: whoever starts a session says so.
  *
- * Thread: open, read and close: any, one at a time; begin and end: the thread that launches, between two steps. Buffers
- * are asked for and come back on any thread. One session in a process.
+ * Thread: open, read and close: any, one at a time; begin and end: the thread that launches,
+ * between two steps. Buffers are asked for and come back on any thread. One session in a process.
  * Memory: all at open; the buffers that CUPTI may still hold (32 MiB) stay for the next session. */
 #ifndef RP_BACKEND_CUPTI_SESSION_H
 #define RP_BACKEND_CUPTI_SESSION_H
@@ -43,28 +46,30 @@ struct rp_cupti_counts {
     uint64_t dropped;      /* as CUPTI says, and buffers that were refused */
 };
 
-/* The one user of CUPTI in this process: a session from its open to its close takes it by itself; others (PM sampling,
- * which silences kernel records) take it and give it back. False: taken. Any thread. */
+/* The one user of CUPTI in this process: a session from its open to its close takes it by itself;
+ * others (PM sampling, which silences kernel records) take it and give it back. False: taken. Any
+ * thread. */
 bool rp_cupti_take(void) RP_MUST_USE;
 void rp_cupti_give(void);
 
 struct rp_cupti_session;
 
-/* records_max: 0 or more than RP_CUPTI_RECORDS_MAX: that many. UNSUPPORTED: a function is missing, or a version that
- * is not known; NO_MEMORY; IN_USE: a session is open. library: a handle of dlopen, which must stay open for the life
- * of the process. */
+/* records_max: 0 or more than RP_CUPTI_RECORDS_MAX: that many. UNSUPPORTED: a function is missing,
+ * or a version that is not known; NO_MEMORY; IN_USE: a session is open. library: a handle of
+ * dlopen, which must stay open for the life of the process. */
 int rp_cupti_open(void *library, uint32_t records_max, struct rp_cupti_session **out,
                   struct rp_error *err) RP_MUST_USE;
 
-/* IN_USE: another client has subscribed (err names it where CUPTI does); UNSUPPORTED: anything else that CUPTI
- * refuses. Then nothing is switched on, and the session may only be closed. */
+/* IN_USE: another client has subscribed (err names it where CUPTI does); UNSUPPORTED: anything else
+ * that CUPTI refuses. Then nothing is switched on, and the session may only be closed. */
 int rp_cupti_begin(struct rp_cupti_session *session, struct rp_error *err) RP_MUST_USE;
 /* True when the session has reached a cap and should end. */
 bool rp_cupti_is_due(const struct rp_cupti_session *session, uint64_t now_ns);
 /* Everything launched must be complete. DEVICE: CUPTI failed on the way; what came is kept. */
 int rp_cupti_end(struct rp_cupti_session *session, struct rp_error *err);
 
-/* Behind end: the records in order of their begin, without those that have no time; the session's. */
+/* Behind end: the records in order of their begin, without those that have no time; the
+ * session's. */
 const struct rp_cupti_kernel *rp_cupti_read(struct rp_cupti_session *session, uint32_t *out_count,
                                             struct rp_cupti_counts *out);
 uint32_t rp_cupti_version(const struct rp_cupti_session *session);

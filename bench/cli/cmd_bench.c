@@ -1,4 +1,5 @@
-/* reprise bench WHAT: speed, measured. Each subcommand prints a table for a person or, with --json, JSON. */
+/* reprise bench WHAT: speed, measured. Each subcommand prints a table for a person or, with --json,
+ * JSON. */
 #include "bench/bench_matmul.h"
 #include "bench/membw.h"
 #include "server/cli/commands.h"

@@ -1,4 +1,5 @@
-/* reprise bench attention: attention by itself, by kind, batch, length, heads, page and mask; a table or JSON. */
+/* reprise bench attention: attention by itself, by kind, batch, length, heads, page and mask; a
+ * table or JSON. */
 #include "attention/mask/mask.h"
 #include "backend/module.h"
 #include "base/json_writer.h"
@@ -211,7 +212,8 @@ static int list_shapes(const struct attention_options *options, struct rp_attent
     return RP_OK;
 }
 
-/* One program for all shapes. *out stays the caller's; NULL when the kernels know it without one. */
+/* One program for all shapes. *out stays the caller's; NULL when the kernels know it without
+ * one. */
 static int open_mask(const struct attention_options *options, struct rp_attention_shape *shapes,
                      uint32_t count, struct rp_mask **out, struct rp_error *err) {
     struct rp_mask_limits limits = {.heads = options->heads, .layers = 1};

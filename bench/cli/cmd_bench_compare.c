@@ -1,4 +1,5 @@
-/* reprise bench compare A.json B.json: two results of load tests, as a table or as JSON (bench/load_compare.h). */
+/* reprise bench compare A.json B.json: two results of load tests, as a table or as JSON
+ * (bench/load_compare.h). */
 #include "base/json_writer.h"
 #include "bench/load/load_compare.h"
 #include "server/cli/commands.h"

@@ -1,5 +1,5 @@
-/* cmd_bench_options.h - what the benchmarks of a whole engine have in common: flags, lists, and how they show
- * the way until the engine was ready. Thread: one. */
+/* cmd_bench_options.h - what the benchmarks of a whole engine have in common: flags, lists, and how
+ * they show the way until the engine was ready. Thread: one. */
 #ifndef RP_SERVER_CMD_BENCH_OPTIONS_H
 #define RP_SERVER_CMD_BENCH_OPTIONS_H
 
@@ -18,8 +18,8 @@ struct rp_bench_options {
     bool enforce_eager, disable_fusion, no_dependent_launch, json;
 };
 
-/* The flags of struct rp_bench_options as rows of a command's table; base: offsetof the struct in the command's
- * options. */
+/* The flags of struct rp_bench_options as rows of a command's table; base: offsetof the struct in
+ * the command's options. */
 #define RP_BENCH_FLAGS(base)                                                                         \
     {"shape",                                                                                        \
      RP_FLAG_TEXT,                                                                                   \

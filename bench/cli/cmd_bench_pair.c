@@ -129,8 +129,8 @@ static void print_list(bool json) {
     rp_buffer_deinit(&out);
 }
 
-/* One side's flags: the device's, the named pair's, the caller's. `text` is cut into words, into words[1 ...] with a
- * NULL behind; it must outlive *out. */
+/* One side's flags: the device's, the named pair's, the caller's. `text` is cut into words, into
+ * words[1 ...] with a NULL behind; it must outlive *out. */
 static int parse_side(char *text, char *words[ARGUMENTS_MAX + 1], struct side_options *out,
                       struct rp_error *err) {
     const char *positionals[RP_POSITIONALS_MAX];

@@ -1,5 +1,5 @@
-/* reprise bench serve: load on a server with OpenAI's API, and what its users would have seen. Flags and JSON are those
- * of `vllm bench serve` where it has the same thing. */
+/* reprise bench serve: load on a server with OpenAI's API, and what its users would have seen.
+ * Flags and JSON are those of `vllm bench serve` where it has the same thing. */
 #include "base/memory.h"
 #include "bench/load/load_report.h"
 #include "server/cli/cmd_load_options.h"
@@ -106,7 +106,7 @@ struct serve {
     bool on_terminal;
 };
 
-/* --- What is asked for ---------------------------------------------------------------------------- */
+/* --- What is asked for ----------------------------------------------------------------------- */
 
 /* KEY=VALUE, several by commas; the text is cut up. */
 static int read_metadata(struct serve *serve, struct rp_error *err) {
@@ -198,7 +198,7 @@ static void keep_date(struct serve *serve) {
     strftime(serve->date, sizeof serve->date, "%Y%m%d-%H%M%S", &parts);
 }
 
-/* --- What is shown and kept ------------------------------------------------------------------------ */
+/* --- What is shown and kept ------------------------------------------------------------------ */
 
 static void print_progress(void *context, const struct rp_load_progress *now) {
     const struct serve *serve = context;
@@ -278,7 +278,7 @@ static int keep_all(const struct serve *serve, struct rp_error *err) {
     return status;
 }
 
-/* --- The command ---------------------------------------------------------------------------------- */
+/* --- The command ----------------------------------------------------------------------------- */
 
 static int run_load(struct serve *serve, struct rp_error *err) {
     struct sigaction action = {.sa_handler = on_interrupt, .sa_flags = (int)SA_RESETHAND};

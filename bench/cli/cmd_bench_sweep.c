@@ -1,5 +1,5 @@
-/* reprise bench sweep: the highest rate of requests at which a server holds an objective; a line for each run, then the
- * answer. The search is bench/load_sweep.h. */
+/* reprise bench sweep: the highest rate of requests at which a server holds an objective; a line
+ * for each run, then the answer. The search is bench/load_sweep.h. */
 #include "base/json_writer.h"
 #include "base/memory.h"
 #include "bench/load/load_report.h"
@@ -82,7 +82,7 @@ struct sweep {
     bool on_terminal;
 };
 
-/* --- What is asked for ---------------------------------------------------------------------------------------- */
+/* --- What is asked for ----------------------------------------------------------------------- */
 
 static int read_objective(const struct sweep_options *options, struct rp_sweep_objective *out,
                           struct rp_error *err) {
@@ -152,7 +152,7 @@ static const char *objective_text(const struct rp_sweep_objective *objective, ch
     return out;
 }
 
-/* --- What is printed ------------------------------------------------------------------------------------------ */
+/* --- What is printed ------------------------------------------------------------------------- */
 
 static void clear_progress(const struct sweep *sweep) {
     if (sweep->on_terminal)
@@ -240,7 +240,7 @@ static void print_answer(const struct sweep *sweep) {
     }
 }
 
-/* --- What is kept --------------------------------------------------------------------------------------------- */
+/* --- What is kept ---------------------------------------------------------------------------- */
 
 static struct rp_load_report report_of(const struct sweep *sweep, uint32_t index,
                                        const struct rp_load_rules *rules, char label[48]) {
@@ -364,7 +364,7 @@ static int keep_all(const struct sweep *sweep, struct rp_error *err) {
     return status;
 }
 
-/* --- The command ---------------------------------------------------------------------------------------------- */
+/* --- The command ----------------------------------------------------------------------------- */
 
 static int run_sweep(struct sweep *sweep, struct rp_error *err) {
     struct rp_load_run_options run = {.target = sweep->target,

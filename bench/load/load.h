@@ -1,20 +1,23 @@
-/* load.h - what the parts of the load generator hand to each other: the plan of requests, the record of each.
+/* load.h - what the parts of the load generator hand to each other: the plan of requests, the
+ * record of each.
  *
  *   load_arrival, load_trace, load_prompt  ->  struct rp_load_plan     what to send, and when
  *   load_client, load_run                  ->  struct rp_load_record   what happened, one for each request
  *   load_metrics                           ->  struct rp_load_summary  (load_metrics.h): percentiles, rates
  *   load_json, load_table, load_html       ->  reports; bench_sweep, bench_compare, bench_pair build on them
  *
- * Times are nanoseconds of CLOCK_MONOTONIC from the run's beginning unless said; a run has one thread (libuv's loop).
+ * Times are nanoseconds of CLOCK_MONOTONIC from the run's beginning unless said; a run has one
+ * thread (libuv's loop).
  *
  * Definitions, those of `vllm bench serve` unless said:
  *   TTFT   first chunk with content - start          ITL   each gap between chunks with content
  *   E2EL   last chunk with content - start           TPOT  (E2EL - TTFT) / (output tokens - 1)
- * A chunk has content when its text is not empty; one without counts as well where `usage` shows it to be a token's (no
- * more chunks than tokens): half a character, a special token. The chunk that only tells the role never does.
- * `start` is when the request should have been sent (open loop: latency counts from the intended time, so a
- * server that stalls is charged for what it kept waiting; vllm counts from the sending). Service times, counted from
- * the sending, are reported beside them. In a closed loop both are the same.
+ * A chunk has content when its text is not empty; one without counts as well where `usage` shows it
+ * to be a token's (no more chunks than tokens): half a character, a special token. The chunk that
+ * only tells the role never does. `start` is when the request should have been sent (open loop:
+ * latency counts from the intended time, so a server that stalls is charged for what it kept
+ * waiting; vllm counts from the sending). Service times, counted from the sending, are reported
+ * beside them. In a closed loop both are the same.
  *
  * Memory: a plan owns its requests and token ids, a run its records; both freed as a whole. */
 #ifndef RP_BENCH_LOAD_H
@@ -29,8 +32,8 @@ struct rp_load_request {
     const char *text;       /* NUL-terminated UTF-8 prompt, where ids are NULL */
     uint32_t input_tokens;  /* 0: text of unknown length */
     uint32_t output_tokens; /* max_tokens, forced with ignore_eos */
-    /* Leading prompt tokens, in whole blocks, that an unbounded prefix cache would hold when this request comes after
-     * all earlier ones of the plan. */
+    /* Leading prompt tokens, in whole blocks, that an unbounded prefix cache would hold when this
+     * request comes after all earlier ones of the plan. */
     uint32_t cached_tokens;
 };
 
@@ -80,14 +83,16 @@ struct rp_load_record {
 struct rp_load_records {
     struct rp_load_record *records;
     uint32_t count;
-    /* Arrival of every chunk with content, request by request: a record's are chunk_ns[chunks, chunks + chunk_count). */
+    /* Arrival of every chunk with content, request by request: a record's are chunk_ns[chunks,
+     * chunks + chunk_count). */
     uint64_t *chunk_ns;
     uint64_t chunk_total;
     uint64_t begin_ns, end_ns; /* of the run: first intended time, last end */
-    uint64_t
-        clock_ns; /* CLOCK_MONOTONIC at the time 0 of all these, for whoever has stamps of his own */
-    /* The client's own lag: how late the loop was when it had something to do (each intended sending, and a timer that
-     * fires every 10 ms); one sample each, nanoseconds. Above 20 ms at p99 the client is what was measured. */
+    /* CLOCK_MONOTONIC at the time 0 of all these, for whoever has stamps of his own */
+    uint64_t clock_ns;
+    /* The client's own lag: how late the loop was when it had something to do (each intended
+     * sending, and a timer that fires every 10 ms); one sample each, nanoseconds. Above 20 ms at
+     * p99 the client is what was measured. */
     uint64_t *lag_ns;
     uint64_t lag_count;
     uint32_t connections, most_in_flight;

@@ -43,7 +43,8 @@ static int drawn_times(const struct rp_load_source *source, struct rp_load_plan 
     out->requests[0].at_ns = 0;
     for (uint32_t i = 1; i < out->count; i++) {
         double gap = sum > 0 ? draw_gap(source, &again) * scale : 1;
-        /* Without a ramp gaps are added up before they are divided: whole numbers when they are constant. */
+        /* Without a ramp gaps are added up before they are divided: whole numbers when they are
+         * constant. */
         seconds += source->ramp == RP_LOAD_NO_RAMP ? gap : gap / rate_at(source, i / last);
         double at = source->ramp == RP_LOAD_NO_RAMP ? seconds / source->rate : seconds;
         if (!(at <= SECONDS_MAX))

@@ -5,7 +5,8 @@
 #include "bench/load/load_run.h"
 #include "bench/load/load_url.h"
 
-/* Writes one request, header and body; *out_bytes is the caller's (rp_free). False: out of memory. */
+/* Writes one request, header and body; *out_bytes is the caller's (rp_free). False: out of
+ * memory. */
 bool rp_load_body_make(const struct rp_load_target *target, const struct rp_load_url *url,
                        const struct rp_load_request *request, char **out_bytes, size_t *out_len);
 /* GET prefix + path; the connection may be kept. */

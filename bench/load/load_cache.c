@@ -1,10 +1,11 @@
-/* What an unbounded prefix cache would hold. It keeps whole pages of prompts, as the server's does; a page is found when
- * it and all before it were in one earlier prompt. The last token of a prompt is always computed, for its logits, so the
- * page that ends with it is not used. Pages of generated tokens, which a server may keep too, and requests that
- * arrive before the first of their kind was computed, which find nothing, are not looked at.
+/* What an unbounded prefix cache would hold. It keeps whole pages of prompts, as the server's does;
+ * a page is found when it and all before it were in one earlier prompt. The last token of a prompt
+ * is always computed, for its logits, so the page that ends with it is not used. Pages of generated
+ * tokens, which a server may keep too, and requests that arrive before the first of their kind was
+ * computed, which find nothing, are not looked at.
  *
- * A tree of pages, its edges in one hash table: (parent, tokens of the page) -> page. Tokens are compared, so that the
- * count is exact. */
+ * A tree of pages, its edges in one hash table: (parent, tokens of the page) -> page. Tokens are
+ * compared, so that the count is exact. */
 #include "base/checked.h"
 #include "base/hash.h"
 #include "base/memory.h"
@@ -48,7 +49,8 @@ static void tree_close(struct tree *tree) {
     rp_free(tree->slots);
 }
 
-/* The page behind `parent` with these tokens; *found is false when it was not there and was entered. */
+/* The page behind `parent` with these tokens; *found is false when it was not there and was
+ * entered. */
 static uint32_t tree_enter(struct tree *tree, uint32_t parent, const int32_t *tokens, bool *found) {
     size_t bytes = tree->page_tokens * sizeof *tokens;
     uint64_t hash = rp_hash64(tokens, bytes, parent);

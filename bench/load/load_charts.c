@@ -55,7 +55,7 @@ static double lowest(const struct points *points) {
     return least;
 }
 
-/* ---- figures ------------------------------------------------------------------------------------------- */
+/* ---- figures -------------------------------------------------------------------------------- */
 
 struct key {
     const char *css_class, *name;
@@ -87,7 +87,7 @@ static void shade_warm_up(const struct rp_svg_chart *chart, const struct rp_load
         rp_svg_shade(chart, 0, report->summary->warm_up_seconds);
 }
 
-/* ---- latency over time --------------------------------------------------------------------------------- */
+/* ---- latency over time ---------------------------------------------------------------------- */
 
 /* Failed requests: how long they took to fail. */
 static double taken_ms(const struct rp_load_record *record, enum rp_load_quantity quantity,
@@ -141,7 +141,7 @@ static void chart_latency(const struct rp_load_report *report, struct rp_buffer 
         points_close(&sets[i]);
 }
 
-/* ---- percentiles --------------------------------------------------------------------------------------- */
+/* ---- percentiles ---------------------------------------------------------------------------- */
 
 static int compare_doubles(const void *a, const void *b) {
     double left = *(const double *)a, right = *(const double *)b;
@@ -223,7 +223,7 @@ static void chart_percentiles(const struct rp_load_report *report, struct rp_buf
         points_close(&sets[i]);
 }
 
-/* ---- gaps between tokens ------------------------------------------------------------------------------- */
+/* ---- gaps between tokens -------------------------------------------------------------------- */
 
 static void chart_gaps(const struct rp_load_report *report, struct rp_buffer *out) {
     uint64_t count, bars[GAP_BARS] = {0}, most = 0;
@@ -256,7 +256,7 @@ static void chart_gaps(const struct rp_load_report *report, struct rp_buffer *ou
     rp_free(sorted);
 }
 
-/* ---- the run over time --------------------------------------------------------------------------------- */
+/* ---- the run over time ---------------------------------------------------------------------- */
 
 static void chart_parts(const struct rp_load_report *report, const double *values,
                         const char *title, const char *unit, const char *css_class,
@@ -310,7 +310,7 @@ void rp_load_charts_run(const struct rp_load_report *report, struct rp_buffer *o
     chart_over_time(report, out);
 }
 
-/* ---- several runs --------------------------------------------------------------------------------------- */
+/* ---- several runs --------------------------------------------------------------------------- */
 
 double rp_load_offered(const struct rp_load_report *report, const char **out_unit) {
     *out_unit = "requests/s offered";

@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-/* --- The text's hash ---------------------------------------------------------------------------- */
+/* --- The text's hash ------------------------------------------------------------------------- */
 
 void rp_load_text_hash_init(struct rp_load_text_hash *text) { text->hash = text->fill = 0; }
 
@@ -26,7 +26,7 @@ uint64_t rp_load_text_hash_get(const struct rp_load_text_hash *text) {
     return rp_hash64(text->block, text->fill, text->hash);
 }
 
-/* --- Walking JSON ------------------------------------------------------------------------------- */
+/* --- Walking JSON ---------------------------------------------------------------------------- */
 
 struct walk {
     const char *at, *end;
@@ -103,8 +103,8 @@ static bool skip(struct walk *w) {
     return true;
 }
 
-/* Steps through an object: true with its next key, the value not read yet; false at the end or, *bad set, at what
- * is none. `first` is true before the first call. */
+/* Steps through an object: true with its next key, the value not read yet; false at the end or,
+ * *bad set, at what is none. `first` is true before the first call. */
 static bool next_key(struct walk *w, bool *first, struct span *key, bool *bad) {
     if (*first ? !take(w, '{') : peek(w) != '}' && !take(w, ',')) {
         *bad = true;
@@ -144,7 +144,7 @@ static bool take_count(struct walk *w, uint32_t *out) {
     return true;
 }
 
-/* --- Unescaping --------------------------------------------------------------------------------- */
+/* --- Unescaping ------------------------------------------------------------------------------ */
 
 static int hex4(const char *at, const char *end) {
     int value = 0;
@@ -163,7 +163,8 @@ static int hex4(const char *at, const char *end) {
     return value;
 }
 
-/* After "\u": gives the character's length, 0 when it is none. Half a surrogate pair becomes U+FFFD. */
+/* After "\u": gives the character's length, 0 when it is none. Half a surrogate pair becomes
+ * U+FFFD. */
 static size_t unescape_unicode(const char **at, const char *end, char out[4]) {
     int unit = hex4(*at, end);
     if (unit < 0)
@@ -280,7 +281,7 @@ static void copy_message(struct span span, char out[96]) {
     end_clean(out, used);
 }
 
-/* --- Chunks ------------------------------------------------------------------------------------- */
+/* --- Chunks ---------------------------------------------------------------------------------- */
 
 /* A text of a choice; null and other kinds are no text. */
 static bool take_text(struct walk *w, struct rp_load_chunk *out, struct rp_load_text_hash *text) {

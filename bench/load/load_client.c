@@ -35,7 +35,7 @@ struct rp_load_conn {
 
 static bool start(struct rp_load_client *client, struct rp_load_exchange *exchange, bool fresh);
 
-/* --- Lists -------------------------------------------------------------------------------------- */
+/* --- Lists ----------------------------------------------------------------------------------- */
 
 static void push_idle(struct rp_load_conn *conn) {
     struct rp_load_client *client = conn->client;
@@ -59,7 +59,7 @@ static void leave_idle(struct rp_load_conn *conn) {
         conn->idle_next->idle_prev = conn->idle_prev;
 }
 
-/* --- Ends --------------------------------------------------------------------------------------- */
+/* --- Ends ------------------------------------------------------------------------------------ */
 
 static void on_closed(uv_handle_t *handle) {
     struct rp_load_conn *conn = handle->data;
@@ -96,7 +96,8 @@ static void close_conn(struct rp_load_conn *conn) {
     uv_close((uv_handle_t *)&conn->tcp, on_closed);
 }
 
-/* The exchange ends with this when the connection has closed: no handler is called from where this is called. */
+/* The exchange ends with this when the connection has closed: no handler is called from where this
+ * is called. */
 static void fail(struct rp_load_conn *conn, enum rp_load_outcome outcome, const char *why) {
     if (conn->exchange && !conn->closing) {
         conn->outcome = outcome;
@@ -106,7 +107,8 @@ static void fail(struct rp_load_conn *conn, enum rp_load_outcome outcome, const 
     close_conn(conn);
 }
 
-/* The connection ended. Before any byte of an answer, and if it had waited: the server had closed it already. */
+/* The connection ended. Before any byte of an answer, and if it had waited: the server had closed
+ * it already. */
 static void lost(struct rp_load_conn *conn, const char *why) {
     struct rp_load_exchange *exchange = conn->exchange;
     if (exchange && !conn->closing && conn->reused && !conn->answered && !exchange->retried) {
@@ -148,7 +150,7 @@ void rp_load_client_cancel(struct rp_load_exchange *exchange) {
     close_conn(conn);
 }
 
-/* --- The answer --------------------------------------------------------------------------------- */
+/* --- The answer ------------------------------------------------------------------------------ */
 
 static int on_field(llhttp_t *parser, const char *at, size_t len) {
     struct rp_load_conn *conn = parser->data;
@@ -296,7 +298,7 @@ static void on_read(uv_stream_t *stream, ssize_t len, const uv_buf_t *buffer) {
     }
 }
 
-/* --- The request -------------------------------------------------------------------------------- */
+/* --- The request ----------------------------------------------------------------------------- */
 
 static void on_written(uv_write_t *write, int status) {
     struct rp_load_conn *conn = write->data;
@@ -420,7 +422,7 @@ bool rp_load_client_send(struct rp_load_client *client, struct rp_load_exchange 
     return false;
 }
 
-/* --- Life --------------------------------------------------------------------------------------- */
+/* --- Life ------------------------------------------------------------------------------------ */
 
 static int resolve(struct rp_load_client *client, struct rp_error *err) {
     const struct rp_load_url *url = &client->url;

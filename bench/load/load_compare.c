@@ -5,7 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Tables to 30 degrees, above by the expansion around the normal quantile (Abramowitz and Stegun 26.7.5). */
+/* Tables to 30 degrees, above by the expansion around the normal quantile (Abramowitz and Stegun
+ * 26.7.5). */
 double rp_student_t975(uint32_t degrees) {
     static const double table[] = {12.706205, 4.302653, 3.182446, 2.776445, 2.570582, 2.446912,
                                    2.364624,  2.306004, 2.262157, 2.228139, 2.200985, 2.178813,

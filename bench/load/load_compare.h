@@ -1,4 +1,5 @@
-/* load_compare.h - whether B differs from A, with a confidence interval: of interleaved runs, and of two results.
+/* load_compare.h - whether B differs from A, with a confidence interval: of interleaved runs, and
+ * of two results.
  *
  * Everything is about the ratio B / A of one metric. Its 95 % interval is
  *   of blocks A B B A: a t-interval over the blocks' log ratios log((b1 + b2) / (a1 + a2)). A drift that is linear in
@@ -9,10 +10,11 @@
  *     knows the scatter within the two runs and not that between runs: a drift of the machine looks like a
  *     difference, and so does chance in the tail of a short run near saturation. Interleave where it matters;
  *   of two files without details, and of rates, which are one number for a run: none.
- * The verdict is "no difference" when the interval contains 1, or lies within 1 +- margin, whole. Without an
- * interval there is no verdict.
+ * The verdict is "no difference" when the interval contains 1, or lies within 1 +- margin, whole.
+ * Without an interval there is no verdict.
  *
- * Thread: any. Randomness: a generator of its own, fixed seed; the same input gives the same output. */
+ * Thread: any. Randomness: a generator of its own, fixed seed; the same input gives the same
+ * output. */
 #ifndef RP_BENCH_LOAD_COMPARE_H
 #define RP_BENCH_LOAD_COMPARE_H
 
@@ -40,8 +42,8 @@ struct rp_comparison {
     enum rp_compare_verdict verdict;
 };
 
-/* values: (4 * blocks), in the order in which they were measured, a b b a of each block. One block has no interval.
- * RP_STATUS_INVALID: a value that is not above 0. */
+/* values: (4 * blocks), in the order in which they were measured, a b b a of each block. One block
+ * has no interval. RP_STATUS_INVALID: a value that is not above 0. */
 int rp_compare_blocks(const char *metric, bool larger_is_better, const double *values,
                       uint32_t blocks, double margin, struct rp_comparison *out,
                       struct rp_error *err) RP_MUST_USE;
@@ -49,7 +51,8 @@ int rp_compare_blocks(const char *metric, bool larger_is_better, const double *v
 /* Sets ratio and verdict from a, b, low, high, larger_is_better and margin. */
 void rp_compare_judge(struct rp_comparison *comparison);
 
-/* "B is 10.1 % slower (95 % interval 9.2 to 11.0)", "no difference (ratio 1.003, ...)", "no interval: only totals". */
+/* "B is 10.1 % slower (95 % interval 9.2 to 11.0)", "no difference (ratio 1.003, ...)", "no
+ * interval: only totals". */
 void rp_compare_text(const struct rp_comparison *comparison, char *out, size_t size);
 
 /* 0.975 quantile of Student's t with so many degrees of freedom, at least 1. */
@@ -57,20 +60,21 @@ double rp_student_t975(uint32_t degrees);
 
 /* A result file, of ours or vllm's. */
 struct rp_load_result;
-/* RP_STATUS_NOT_FOUND, RP_STATUS_FORMAT, RP_STATUS_NO_MEMORY; err names the file and what is wrong. */
+/* RP_STATUS_NOT_FOUND, RP_STATUS_FORMAT, RP_STATUS_NO_MEMORY; err names the file and what is
+ * wrong. */
 int rp_load_result_read(const char *path, struct rp_load_result **out,
                         struct rp_error *err) RP_MUST_USE;
 void rp_load_result_free(struct rp_load_result *result);
 
-/* What a reader should know before believing the comparison: that a file is unreliable and why, that models or
- * numbers of requests differ. One line each; may be empty. */
+/* What a reader should know before believing the comparison: that a file is unreliable and why,
+ * that models or numbers of requests differ. One line each; may be empty. */
 void rp_load_result_warnings(const struct rp_load_result *a, const struct rp_load_result *b,
                              struct rp_buffer *out);
 const char *rp_load_result_model(const struct rp_load_result *result); /* "" when not said */
 
-/* A metric is a key of the files: {mean,median,std,p50,...,max}_{ttft,tpot,itl,e2el}_ms, or one of the rates. Any pNN
- * is possible where there are details. RP_STATUS_INVALID: no such metric; RP_STATUS_NOT_FOUND: a file lacks it, or it
- * is not above 0. */
+/* A metric is a key of the files: {mean,median,std,p50,...,max}_{ttft,tpot,itl,e2el}_ms, or one of
+ * the rates. Any pNN is possible where there are details. RP_STATUS_INVALID: no such metric;
+ * RP_STATUS_NOT_FOUND: a file lacks it, or it is not above 0. */
 int rp_compare_results(struct rp_load_result *a, struct rp_load_result *b, const char *metric,
                        double margin, struct rp_comparison *out, struct rp_error *err) RP_MUST_USE;
 

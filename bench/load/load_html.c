@@ -177,7 +177,7 @@ static void write_run(const struct rp_load_report *report, struct rp_buffer *out
     write_names(report, out);
 }
 
-/* ---- several runs --------------------------------------------------------------------------------------- */
+/* ---- several runs --------------------------------------------------------------------------- */
 
 static bool holds(const struct rp_load_summary *summary, const struct rp_load_goodput *bounds) {
     for (int q = 0; q < RP_LOAD_QUANTITIES; q++)

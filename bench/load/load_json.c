@@ -32,7 +32,7 @@ static void write_date(struct rp_json *json, const char *date) {
     rp_json_string(json, "date", date ? date : text);
 }
 
-/* ---- statistics ---------------------------------------------------------------------------------------- */
+/* ---- statistics ----------------------------------------------------------------------------- */
 
 static void write_stat(struct rp_json *json, const struct rp_load_stat *stat,
                        enum rp_load_quantity quantity) {
@@ -77,7 +77,7 @@ static void write_latencies(struct rp_json *json, const struct rp_load_summary *
     write_lag(json, &summary->lag);
 }
 
-/* ---- what was sent ------------------------------------------------------------------------------------ */
+/* ---- what was sent -------------------------------------------------------------------------- */
 
 static const char *const dataset_names[] = {[RP_LOAD_RANDOM] = "random",
                                             [RP_LOAD_SONNET] = "sonnet",
@@ -154,7 +154,7 @@ static void write_traffic(struct rp_json *json, const struct rp_load_report *rep
     write_source(json, source);
 }
 
-/* ---- what came back ------------------------------------------------------------------------------------ */
+/* ---- what came back ------------------------------------------------------------------------- */
 
 static void write_totals(struct rp_json *json, const struct rp_load_report *report) {
     const struct rp_load_summary *summary = report->summary;
@@ -216,7 +216,7 @@ static void write_cache(struct rp_json *json, const struct rp_load_summary *summ
     rp_json_object_end(json);
 }
 
-/* ---- each request -------------------------------------------------------------------------------------- */
+/* ---- each request --------------------------------------------------------------------------- */
 
 static void write_gaps(struct rp_json *json, const struct rp_load_records *records,
                        const struct rp_load_record *record) {
@@ -307,10 +307,10 @@ static void write_details(struct rp_json *json, const struct rp_load_report *rep
     }
 }
 
-/* ---- the whole ------------------------------------------------------------------------------------------ */
+/* ---- the whole ------------------------------------------------------------------------------ */
 
-/* Whether some object of the text already has the key: then it stands in "metadata" alone. A key's quotes cannot be
- * part of a string, where they are escaped. */
+/* Whether some object of the text already has the key: then it stands in "metadata" alone. A key's
+ * quotes cannot be part of a string, where they are escaped. */
 static bool key_is_taken(const struct rp_buffer *text, const char *key, size_t key_len) {
     struct rp_buffer quoted;
     bool taken = true;

@@ -44,7 +44,7 @@ uint32_t rp_load_failed(const struct rp_load_summary *summary) {
     return failed;
 }
 
-/* ---- statistics ---------------------------------------------------------------------------------------- */
+/* ---- statistics ----------------------------------------------------------------------------- */
 
 static int compare_doubles(const void *a, const void *b) {
     double left = *(const double *)a, right = *(const double *)b;
@@ -81,7 +81,7 @@ void rp_load_stat_of(double *values, uint64_t count, struct rp_load_stat *out) {
     out->max = values[count - 1];
 }
 
-/* ---- goodput --------------------------------------------------------------------------------------------- */
+/* ---- goodput -------------------------------------------------------------------------------- */
 
 /* One "ttft:500" of `len` bytes. */
 static int parse_bound(const char *text, size_t len, struct rp_load_goodput *out,
@@ -127,7 +127,9 @@ int rp_load_goodput_parse(const char *text, struct rp_load_goodput *out, struct 
     }
 }
 
-/* ---- a run ------------------------------------------------------------------------------------------------ */
+/* ---- a run
+ *
+ --------------------------------------------------------------------------------------------- */
 
 static double ms_between(uint64_t begin_ns, uint64_t end_ns) {
     return end_ns > begin_ns ? (double)(end_ns - begin_ns) * 1e-6 : 0.0;

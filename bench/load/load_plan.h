@@ -1,4 +1,5 @@
-/* load_plan.h - makes the list of requests of a load test: where prompts and lengths come from, and when they arrive.
+/* load_plan.h - makes the list of requests of a load test: where prompts and lengths come from, and
+ * when they arrive.
  *
  * Deterministic: the same source and seed give the same plan on every machine. Thread: any. */
 #ifndef RP_BENCH_LOAD_PLAN_H
@@ -23,7 +24,8 @@ enum rp_load_arrival {
 
 enum rp_load_ramp { RP_LOAD_NO_RAMP, RP_LOAD_RAMP_LINEAR, RP_LOAD_RAMP_EXPONENTIAL };
 
-/* Uniform in [mean * (1 - range), mean * (1 + range)], whole numbers, at least 1 (vllm's --random-range-ratio). */
+/* Uniform in [mean * (1 - range), mean * (1 + range)], whole numbers, at least 1 (vllm's
+ * --random-range-ratio). */
 struct rp_load_lengths {
     uint32_t mean;
     double range; /* 0 to below 1 */
@@ -33,19 +35,19 @@ struct rp_load_lengths {
 struct rp_load_source {
     enum rp_load_dataset dataset;
     const char *path; /* of the trace or the text */
-    /* Requests of the source, those among them that are left out as well; 0: all of a trace. A trace that has fewer
-     * gives what it has. */
+    /* Requests of the source, those among them that are left out as well; 0: all of a trace. A
+     * trace that has fewer gives what it has. */
     uint32_t count;
-    /* Another seed: other prompts, so that a server's prefix cache does not know them. (Sonnet's instruction, a dozen
-     * tokens, is always the same.) */
+    /* Another seed: other prompts, so that a server's prefix cache does not know them. (Sonnet's
+     * instruction, a dozen tokens, is always the same.) */
     uint64_t seed;
     uint32_t vocab_begin, vocab_end; /* ids are drawn from [begin, end); text needs none */
     /* Random: behind the prefix; sonnet: with the prefix, as in vllm; traces have their own. */
     struct rp_load_lengths input, output;
     uint32_t prefix_tokens; /* random and sonnet: leading tokens that all prompts share */
     uint32_t max_context;   /* input + output beyond it are left out and counted; 0: no limit */
-    /* Text and sonnet: how many tokens a text has is known to the server alone. Pieces are cut to input tokens times
-     * this, and max_context is held against that estimate. 0: 4. */
+    /* Text and sonnet: how many tokens a text has is known to the server alone. Pieces are cut to
+     * input tokens times this, and max_context is held against that estimate. 0: 4. */
     double text_bytes_per_token;
 
     enum rp_load_arrival arrival;
@@ -56,26 +58,29 @@ struct rp_load_source {
 
     double time_scale;   /* of a trace's times: 0.5 plays it twice as fast; 0: 1 */
     double length_scale; /* of a trace's lengths; 0: 1, with block_tokens block_tokens / 512 */
-    /* Mooncake: tokens of the block that one hash id becomes, as the lengths are scaled (a trace's block is 512). Blocks
-     * of equal id have equal tokens, and a prompt is a chain of them as long as its scaled length: the last one is cut.
-     * More than 512 * length_scale: the last ids of a prompt are not needed; less: an error, for they do not suffice.
-     * 0: 512 * length_scale, rounded up. */
+    /* Mooncake: tokens of the block that one hash id becomes, as the lengths are scaled (a trace's
+     * block is 512). Blocks of equal id have equal tokens, and a prompt is a chain of them as long
+     * as its scaled length: the last one is cut. More than 512 * length_scale: the last ids of a
+     * prompt are not needed; less: an error, for they do not suffice. 0: 512 * length_scale,
+     * rounded up. */
     uint32_t block_tokens;
-    uint32_t
-        page_tokens; /* the server's page: what rp_load_request.cached_tokens counts in; 0: 16 */
+    /* the server's page: what rp_load_request.cached_tokens counts in; 0: 16 */
+    uint32_t page_tokens;
 };
 
 /* Zero fields become their defaults, as rp_load_plan_make takes them; for reports. */
 void rp_load_source_fill(struct rp_load_source *source);
 
-/* The first request comes at 0, the last at (count - 1) / rate: gaps are drawn, then scaled to a mean of exactly 1 /
- * rate, as vllm does, so that runs with other seeds offer the same load. With a ramp the gap before request i is one of
- * the rate at i. A trace's times count from its first request that is sent.
+/* The first request comes at 0, the last at (count - 1) / rate: gaps are drawn, then scaled to a
+ * mean of exactly 1 / rate, as vllm does, so that runs with other seeds offer the same load. With a
+ * ramp the gap before request i is one of the rate at i. A trace's times count from its first
+ * request that is sent.
  *
  * Text: ids are NULL, input_tokens and cached_tokens 0, for only the server can count them.
  *
- * RP_STATUS_INVALID, _RANGE (of a number, or of the memory: more than 4 GiB of prompts), _FORMAT (of a file: err names
- * file, line and field), _NOT_FOUND, _IO, _NO_MEMORY. Nothing is to be freed then. */
+ * RP_STATUS_INVALID, _RANGE (of a number, or of the memory: more than 4 GiB of prompts), _FORMAT
+ * (of a file: err names file, line and field), _NOT_FOUND, _IO, _NO_MEMORY. Nothing is to be freed
+ * then. */
 int rp_load_plan_make(const struct rp_load_source *source, struct rp_load_plan *out,
                       struct rp_error *err) RP_MUST_USE;
 

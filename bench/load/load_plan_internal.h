@@ -1,5 +1,6 @@
-/* load_plan_internal.h - between the parts of the plan: load_plan.c checks the source and calls, in this order,
- * load_trace (rows), load_prompt (prompts), load_arrival (times), load_cache (what a cache would hold).
+/* load_plan_internal.h - between the parts of the plan: load_plan.c checks the source and calls, in
+ * this order, load_trace (rows), load_prompt (prompts), load_arrival (times), load_cache (what a
+ * cache would hold).
  *
  * `source` is here the checked one, its defaults filled in. */
 #ifndef RP_BENCH_LOAD_PLAN_INTERNAL_H
@@ -12,7 +13,8 @@
 #define RP_LOAD_PROMPT_BYTES_MAX ((size_t)4 << 30)
 #define RP_LOAD_TRACE_BLOCK      512u /* tokens that one of Mooncake's hash ids stands for */
 
-/* A request before it has its prompt: scaled lengths, and for Mooncake its ids hashes[hash_begin, + hash_count). */
+/* A request before it has its prompt: scaled lengths, and for Mooncake its ids hashes[hash_begin, +
+ * hash_count). */
 struct rp_load_row {
     uint64_t at_ns; /* of a trace, as it stands there */
     uint32_t input, output;
@@ -37,7 +39,8 @@ int rp_load_rows_add(struct rp_load_rows *rows, const struct rp_load_source *sou
 int rp_load_trace_read(const struct rp_load_source *source, struct rp_load_rows *rows,
                        struct rp_error *err) RP_MUST_USE;
 
-/* Prompts of out->requests (count of them, lengths set), of random ids, Mooncake's blocks, or text. */
+/* Prompts of out->requests (count of them, lengths set), of random ids, Mooncake's blocks, or
+ * text. */
 int rp_load_prompt_ids(const struct rp_load_source *source, const struct rp_load_rows *rows,
                        struct rp_load_plan *out, struct rp_error *err) RP_MUST_USE;
 int rp_load_prompt_text(const struct rp_load_source *source, const struct rp_load_rows *rows,

@@ -1,4 +1,5 @@
-/* Prompts: random ids behind a shared prefix, Mooncake's chains of blocks, pieces of a text, lines of a poem. */
+/* Prompts: random ids behind a shared prefix, Mooncake's chains of blocks, pieces of a text, lines
+ * of a poem. */
 #include "base/checked.h"
 #include "base/memory.h"
 #include "base/utf8.h"
@@ -21,7 +22,9 @@ static int too_much(struct rp_error *err) {
     return status;
 }
 
-/* --- Ids ------------------------------------------------------------------------------------------------------ */
+/* --- Ids
+ *
+ --------------------------------------------------------------------------------------------- */
 
 static int32_t *draw_ids(const struct rp_load_source *source, enum rp_load_stream stream,
                          uint64_t index, int32_t *out, uint32_t count) {
@@ -70,7 +73,9 @@ int rp_load_prompt_ids(const struct rp_load_source *source, const struct rp_load
     return RP_OK;
 }
 
-/* --- Text ----------------------------------------------------------------------------------------------------- */
+/* --- Text
+ *
+ --------------------------------------------------------------------------------------------- */
 
 /* The whole file, one line after another; lines (count + 1) are where they begin. */
 struct text {
@@ -131,7 +136,8 @@ static int text_read(const char *path, bool keep_empty, struct text *text, struc
     return status;
 }
 
-/* A piece from anywhere, that begins and ends with a character; a text that is too short is repeated. */
+/* A piece from anywhere, that begins and ends with a character; a text that is too short is
+ * repeated. */
 static void append_piece(const struct text *text, struct rp_load_random *random, size_t bytes,
                          struct rp_buffer *out) {
     const struct rp_buffer *all = &text->bytes;
@@ -170,7 +176,8 @@ static size_t lines_of(const struct rp_load_source *source, const struct text *t
 static void append_sonnet(const struct rp_load_source *source, const struct text *text,
                           const struct rp_load_row *row, struct rp_load_random *random,
                           struct rp_buffer *out) {
-    /* Always the file's first lines in vllm: then a server would know the prefix of the last run. */
+    /* Always the file's first lines in vllm: then a server would know the prefix of the last
+     * run. */
     struct rp_load_random shared = rp_load_random_begin(source->seed, RP_LOAD_STREAM_PREFIX, 0);
     size_t first = rp_load_random_below(&shared, (uint32_t)text->count);
     size_t prefix = lines_of(source, text, source->prefix_tokens);

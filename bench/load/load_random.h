@@ -1,8 +1,10 @@
-/* load_random.h - the random numbers of a load test, the same on every machine: xoshiro256** (Blackman and Vigna, 2018)
- * seeded through splitmix64, and distributions built from additions, multiplications, divisions and square roots
- * alone, which IEEE 754 rounds alike everywhere. (libm's logarithm differs by a bit from one libc to the next.)
+/* load_random.h - the random numbers of a load test, the same on every machine: xoshiro256**
+ * (Blackman and Vigna, 2018) seeded through splitmix64, and distributions built from additions,
+ * multiplications, divisions and square roots alone, which IEEE 754 rounds alike everywhere.
+ * (libm's logarithm differs by a bit from one libc to the next.)
  *
- * Every use has a stream of its own, so that one more random number in one place changes nothing in another.
+ * Every use has a stream of its own, so that one more random number in one place changes nothing in
+ * another.
  * Thread: a generator has one owner. */
 #ifndef RP_BENCH_LOAD_RANDOM_H
 #define RP_BENCH_LOAD_RANDOM_H
@@ -55,12 +57,12 @@ static inline double rp_load_random_unit(struct rp_load_random *random) {
 }
 
 double rp_load_random_normal(struct rp_load_random *random);
-/* Gamma(shape, scale 1), shape above 0: exponential at 1, else Marsaglia and Tsang (2000). A shape far below 1 may
- * give 0. */
+/* Gamma(shape, scale 1), shape above 0: exponential at 1, else Marsaglia and Tsang (2000). A shape
+ * far below 1 may give 0. */
 double rp_load_random_gamma(struct rp_load_random *random, double shape);
 
-/* Natural logarithm of a positive normal number, and e^x (0 below the normal numbers); within 2 units in the last
- * place. */
+/* Natural logarithm of a positive normal number, and e^x (0 below the normal numbers); within 2
+ * units in the last place. */
 double rp_load_log(double x);
 double rp_load_exp(double x);
 

@@ -1,18 +1,20 @@
-/* load_report.h - what a run of load becomes for people and programs: JSON, a table, a page with pictures.
+/* load_report.h - what a run of load becomes for people and programs: JSON, a table, a page with
+ * pictures.
  *
- * Everything is written into a buffer; buffer->failed says that memory was out. Strings that come from a server (model
- * names, errors) are escaped for where they stand; what is no UTF-8 becomes U+FFFD.
+ * Everything is written into a buffer; buffer->failed says that memory was out. Strings that come
+ * from a server (model names, errors) are escaped for where they stand; what is no UTF-8 becomes
+ * U+FFFD.
  *
- * JSON: the keys of `vllm bench serve --save-result`, one object. Times that end in _ms are milliseconds, `duration`,
- * `ttfts`, `itls`, `start_times` seconds, as there. From it:
+ * JSON: the keys of `vllm bench serve --save-result`, one object. Times that end in _ms are
+ * milliseconds, `duration`, `ttfts`, `itls`, `start_times` seconds, as there. From it:
  *   date, backend, label, model_id, tokenizer_id, num_prompts, request_rate (a number or "inf"), burstiness,
  *   max_concurrency (null: none), duration, completed, failed, total_input_tokens, total_output_tokens,
  *   request_throughput, request_goodput (null: no bounds), output_throughput, total_token_throughput,
  *   {mean,median,std,p50,p90,p95,p99}_{ttft,tpot,itl,e2el}_ms, ramp_up_{strategy,start_rps,end_rps} of a ramp,
  *   and with details, one entry for each request that was sent, in the plan's order:
  *   input_lens, output_lens, ttfts, itls, start_times, errors ("" without one). Texts are not kept: no generated_texts.
- * Latencies, ttfts and start_times are from the intended time (load.h); in vllm they are from the sending.
- * Beside them:
+ * Latencies, ttfts and start_times are from the intended time (load.h); in vllm they are from the
+ * sending. Beside them:
  *   max_{ttft,tpot,itl,e2el}_ms; samples {ttft,tpot,itl,e2el}: how many values each has
  *   service {mean_ttft_ms, ...}: the same from the sending; client_lag_ms {mean, p50, ..., max}
  *   outcomes {ok, not_sent, connect, ...}: requests by how they ended
@@ -44,13 +46,13 @@ struct rp_load_report {
     const struct rp_load_summary *summary;
     const struct rp_load_rules *rules;
     const struct rp_load_source *source; /* NULL: not known */
-    const struct rp_load_records
-        *records;      /* NULL: no longer there; no details, no pictures over time */
+    /* NULL: no longer there; no details, no pictures over time */
+    const struct rp_load_records *records;
     const char *title; /* of the page; NULL: the model */
     const char *date;  /* NULL: now; as vllm writes it: 20261121-155100 */
     const char *label, *backend, *model, *tokenizer, *command, *server_version;
-    double
-        request_rate; /* as it was asked for; INFINITY: all at once, or a closed loop. JSON: "inf" */
+    /* as it was asked for; INFINITY: all at once, or a closed loop. JSON: "inf" */
+    double request_rate;
     uint32_t max_concurrency; /* 0: none */
     const struct rp_load_metadata *metadata;
     uint32_t metadata_count;
@@ -65,9 +67,9 @@ void rp_load_table_write(const struct rp_load_report *report, struct rp_buffer *
 
 /* One page that needs nothing else, with pictures as inline SVG; light and dark.
  *
- * One run: latencies over time, their percentiles, gaps between tokens, numbers in flight and tokens over time.
- * Several (a sweep, a list of runs): first what they reach at what is offered, with `objective` marked, and a
- * table; then each run that has records. `objective` NULL: none. */
+ * One run: latencies over time, their percentiles, gaps between tokens, numbers in flight and
+ * tokens over time. Several (a sweep, a list of runs): first what they reach at what is offered,
+ * with `objective` marked, and a table; then each run that has records. `objective` NULL: none. */
 struct rp_load_objective {
     const char *name;              /* "llama2-70b-interactive"; NULL: none */
     struct rp_load_goodput bounds; /* at p99 */

@@ -51,7 +51,7 @@ const char *const rp_compare_metrics[] = {"request_throughput",
                                           "p99_e2el_ms",
                                           NULL};
 
-/* ---- reading ------------------------------------------------------------------------------------------ */
+/* ---- reading -------------------------------------------------------------------------------- */
 
 static int no_memory(struct rp_error *err) {
     return rp_error_set(err, RP_STATUS_NO_MEMORY, "out of memory");
@@ -74,7 +74,8 @@ static void add_sample(struct rp_load_result *result, enum rp_load_quantity quan
     result->samples[quantity][result->sample_count[quantity]++] = (struct sample){ms, request};
 }
 
-/* Whether the latencies of our files and vllm's hold request i: one that ended well and is no warm-up. */
+/* Whether the latencies of our files and vllm's hold request i: one that ended well and is no
+ * warm-up. */
 static bool is_counted(const json_t *root, size_t i) {
     const json_t *counted = json_array_get(json_object_get(root, "counted"), i);
     const json_t *error = json_array_get(json_object_get(root, "errors"), i);
@@ -202,7 +203,7 @@ const char *rp_load_result_model(const struct rp_load_result *result) {
     return model ? model : "";
 }
 
-/* ---- warnings ------------------------------------------------------------------------------------------ */
+/* ---- warnings ------------------------------------------------------------------------------- */
 
 static void warn_unreliable(const struct rp_load_result *result, const char *name,
                             struct rp_buffer *out) {
@@ -231,7 +232,7 @@ void rp_load_result_warnings(const struct rp_load_result *a, const struct rp_loa
     }
 }
 
-/* ---- metrics ------------------------------------------------------------------------------------------- */
+/* ---- metrics -------------------------------------------------------------------------------- */
 
 /* p99_ttft_ms: quantity TTFT, q 0.99. */
 struct wanted {
@@ -331,7 +332,7 @@ static double value_of(struct rp_load_result *result, const char *metric,
     return weighted(result, wanted);
 }
 
-/* ---- bootstrap ------------------------------------------------------------------------------------------ */
+/* ---- bootstrap ------------------------------------------------------------------------------ */
 
 /* splitmix64 */
 static uint64_t next_random(uint64_t *state) {
@@ -403,7 +404,8 @@ static int bootstrap(const struct rp_load_result *a, const struct rp_load_result
     }
     if (got > resamples / 2) {
         qsort(ratios, got, sizeof *ratios, compare_doubles);
-        /* Quantiles of a resample of RUNS things are too narrow, as those of the normal are for a mean of RUNS. */
+        /* Quantiles of a resample of RUNS things are too narrow, as those of the normal are for a
+         * mean of RUNS. */
         double ratio = out->b / out->a;
         double wider = rp_student_t975(RUNS - 1) / 1.959963985 * sqrt(RUNS / (RUNS - 1.0));
         out->low = ratio * pow(rp_load_quantile(ratios, got, 0.025) / ratio, wider);

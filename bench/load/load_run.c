@@ -56,7 +56,7 @@ static void give_up(struct run *run) {
     run->is_over = true;
 }
 
-/* --- Records ------------------------------------------------------------------------------------ */
+/* --- Records --------------------------------------------------------------------------------- */
 
 /* Room for `more` entries of 8 bytes; false when memory is out. */
 static bool grow(uint64_t **array, uint64_t count, uint64_t *capacity, uint64_t more) {
@@ -103,7 +103,7 @@ void rp_load_records_free(struct rp_load_records *records) {
     memset(records, 0, sizeof *records);
 }
 
-/* --- Requests ----------------------------------------------------------------------------------- */
+/* --- Requests -------------------------------------------------------------------------------- */
 
 static bool make_next(struct run *run) {
     struct body *body = &run->bodies[run->made];
@@ -222,7 +222,7 @@ static void send_next(struct run *run) {
     }
 }
 
-/* --- Time --------------------------------------------------------------------------------------- */
+/* --- Time ------------------------------------------------------------------------------------ */
 
 static void on_handle_closed(uv_handle_t *handle) { (void)handle; }
 
@@ -334,10 +334,11 @@ static void on_timer(void *context) {
     pump(run);
 }
 
-/* --- The run ------------------------------------------------------------------------------------ */
+/* --- The run --------------------------------------------------------------------------------- */
 
-/* An open loop may have all its requests in flight. It gets as many files as there are; what it surely needs must be
- * there: those for what comes within its first second, and for FILES_AT_LEAST. */
+/* An open loop may have all its requests in flight. It gets as many files as there are; what it
+ * surely needs must be there: those for what comes within its first second, and for
+ * FILES_AT_LEAST. */
 static int check_files(const struct rp_load_run_options *options, const struct rp_load_plan *plan,
                        struct rp_error *err) {
     uint32_t needed = options->max_concurrency, burst = 0;
@@ -393,7 +394,8 @@ static int allocate(struct run *run, struct rp_error *err) {
                                                   .input_tokens = request->input_tokens,
                                                   .cached_tokens = UINT32_MAX};
     }
-    /* So that nothing large grows, and is copied, while the run lasts; what is not used costs nothing. */
+    /* So that nothing large grows, and is copied, while the run lasts; what is not used costs
+     * nothing. */
     if (!grow(&out->chunk_ns, 0, &run->chunk_capacity, RP_MIN(tokens, (uint64_t)1 << 26)) ||
         !grow(&out->lag_ns, 0, &run->lag_capacity, count + (uint64_t)65536))
         return rp_error_set(err, RP_STATUS_NO_MEMORY, "no memory for the records");

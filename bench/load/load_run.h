@@ -1,10 +1,12 @@
-/* load_run.h - sends a plan to an OpenAI-compatible server and records what happens to each request.
+/* load_run.h - sends a plan to an OpenAI-compatible server and records what happens to each
+ * request.
  *
- * One thread, one libuv loop, thousands of streams. Responses are parsed by llhttp; a chunk's time is taken when its
- * bytes were read, before anything is parsed. Connections are kept alive and reused; all are TCP_NODELAY.
+ * One thread, one libuv loop, thousands of streams. Responses are parsed by llhttp; a chunk's time
+ * is taken when its bytes were read, before anything is parsed. Connections are kept alive and
+ * reused; all are TCP_NODELAY.
  *
- * Each request asks for stream: true, stream_options.include_usage, ignore_eos, max_tokens = output_tokens, and
- * temperature 0 unless told otherwise. */
+ * Each request asks for stream: true, stream_options.include_usage, ignore_eos, max_tokens =
+ * output_tokens, and temperature 0 unless told otherwise. */
 #ifndef RP_BENCH_LOAD_RUN_H
 #define RP_BENCH_LOAD_RUN_H
 
@@ -30,8 +32,8 @@ struct rp_load_progress {
 struct rp_load_run_options {
     struct rp_load_target target;
     bool closed; /* keep max_concurrency requests in flight; at_ns is ignored */
-    uint32_t
-        max_concurrency; /* 0: no limit. In an open loop a request beyond it waits, and its wait counts. */
+    /* 0: no limit. In an open loop a request beyond it waits, and its wait counts. */
+    uint32_t max_concurrency;
     double timeout_s; /* of one request, from its sending */
     double most_s;    /* of the run: later requests are RP_LOAD_NOT_SENT; 0: no limit */
     void (*progress)(void *context, const struct rp_load_progress *now);
@@ -53,12 +55,13 @@ int rp_load_probe(const struct rp_load_target *target, struct rp_load_server *ou
 /* The body of GET `path`, NUL-terminated, to be freed with rp_free; NULL when it is not there. */
 char *rp_load_get(const struct rp_load_target *target, const char *path, struct rp_error *err);
 
-/* Whether so many connections can be open: raises the soft file limit if need be. RP_STATUS_RANGE says what to do;
- * the limit is then as high as it may be. rp_load_run asks it for what its plan surely needs. */
+/* Whether so many connections can be open: raises the soft file limit if need be. RP_STATUS_RANGE
+ * says what to do; the limit is then as high as it may be. rp_load_run asks it for what its plan
+ * surely needs. */
 int rp_load_check_files(uint32_t connections, struct rp_error *err) RP_MUST_USE;
 
-/* Runs the plan to its end. Failed requests are in the records; an error is returned only when nothing could be
- * measured (a bad URL, no memory). */
+/* Runs the plan to its end. Failed requests are in the records; an error is returned only when
+ * nothing could be measured (a bad URL, no memory). */
 int rp_load_run(const struct rp_load_run_options *options, const struct rp_load_plan *plan,
                 struct rp_load_records *out, struct rp_error *err) RP_MUST_USE;
 

@@ -107,7 +107,8 @@ enum rp_load_outcome rp_load_stream_body(struct rp_load_exchange *exchange, cons
     return RP_LOAD_BAD_ANSWER;
 }
 
-/* A chunk without text counts where usage confirms that it was a token: when there are no more chunks than tokens. */
+/* A chunk without text counts where usage confirms that it was a token: when there are no more
+ * chunks than tokens. */
 static void settle_chunks(struct rp_load_stream *stream) {
     bool keep = stream->usage.has_usage && stream->chunk_count <= stream->usage.completion_tokens;
     uint32_t kept = 0;

@@ -1,6 +1,8 @@
-/* load_stream.h - one request of a load test while it is under way: its answer's stream becomes a record.
+/* load_stream.h - one request of a load test while it is under way: its answer's stream becomes a
+ * record.
  *
- * Thread: the loop's. Memory: a stream is used for one request after the other and keeps what it has grown. */
+ * Thread: the loop's. Memory: a stream is used for one request after the other and keeps what it
+ * has grown. */
 #ifndef RP_BENCH_LOAD_STREAM_H
 #define RP_BENCH_LOAD_STREAM_H
 
@@ -36,8 +38,8 @@ void rp_load_stream_deinit(struct rp_load_stream *stream);
 void rp_load_stream_head(struct rp_load_exchange *exchange, uint32_t status, bool is_event_stream);
 enum rp_load_outcome rp_load_stream_body(struct rp_load_exchange *exchange, const char *bytes,
                                          size_t len);
-/* How the request ended, when its exchange did so with `outcome`, and everything else of the record but where its
- * chunks and times lie. forced: the answer's length was. */
+/* How the request ended, when its exchange did so with `outcome`, and everything else of the record
+ * but where its chunks and times lie. forced: the answer's length was. */
 void rp_load_stream_result(struct rp_load_stream *stream, const struct rp_load_request *request,
                            bool forced, enum rp_load_outcome outcome, const char *why,
                            struct rp_load_record *out);

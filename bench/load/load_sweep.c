@@ -68,7 +68,8 @@ int rp_sweep_check(const struct rp_sweep_config *config, struct rp_error *err) {
     return RP_OK;
 }
 
-/* Requests that are within the objective's bounds when these are wider by slack_ms; *out_requests: of how many. */
+/* Requests that are within the objective's bounds when these are wider by slack_ms; *out_requests:
+ * of how many. */
 static uint32_t count_good(const struct rp_sweep_objective *objective,
                            const struct rp_load_records *records, uint64_t counted_ns,
                            double slack_ms, uint32_t *out_requests) {

@@ -1,11 +1,12 @@
 /* load_sweep.h - finds the highest rate of requests at which a server still holds an objective.
  *
- * A pure function of the results so far gives the next rate to try; whoever calls sends the requests. It grows the rate
- * until the objective breaks (or lowers it until it holds), then bisects by ratio. Noise: latencies of one run hang
- * together, so a run is one observation, however many requests it has. A run whose share of good requests lies clearly
- * on one side of the objective (its Wilson interval of 90 % leaves the objective out) settles a rate for the time
- * being; any other is repeated until a majority of `repeats` runs agrees. Both ends of the last bracket need such a
- * majority before they are believed, and an end that falls moves the search.
+ * A pure function of the results so far gives the next rate to try; whoever calls sends the
+ * requests. It grows the rate until the objective breaks (or lowers it until it holds), then
+ * bisects by ratio. Noise: latencies of one run hang together, so a run is one observation, however
+ * many requests it has. A run whose share of good requests lies clearly on one side of the
+ * objective (its Wilson interval of 90 % leaves the objective out) settles a rate for the time
+ * being; any other is repeated until a majority of `repeats` runs agrees. Both ends of the last
+ * bracket need such a majority before they are believed, and an end that falls moves the search.
  *
  * Every run has its own seed: a server's prefix cache must not know the prompts of the last one.
  *
@@ -21,13 +22,15 @@
 struct rp_sweep_objective {
     const char *name, *summary; /* of a preset */
     struct rp_load_goodput bounds;
-    /* Each bound by itself holds for `share` of the requests: with 0.99 that is a bound on the p99 of each quantity, as
-     * MLPerf has them. Otherwise share of the requests must be within all bounds at once. */
+    /* Each bound by itself holds for `share` of the requests: with 0.99 that is a bound on the p99
+     * of each quantity, as MLPerf has them. Otherwise share of the requests must be within all
+     * bounds at once. */
     bool each;
     double share;
 };
 
-/* MLPerf inference's server and interactive scenarios; NULL: no such name. i-th preset: NULL behind the last. */
+/* MLPerf inference's server and interactive scenarios; NULL: no such name. i-th preset: NULL behind
+ * the last. */
 const struct rp_sweep_objective *rp_sweep_preset(const char *name);
 const struct rp_sweep_objective *rp_sweep_preset_at(uint32_t i);
 
@@ -39,8 +42,9 @@ struct rp_sweep_config {
     double tolerance;          /* the bracket's width relative to the answer, 0.005 or more */
     uint32_t repeats;          /* runs at most of a rate that is not clear; odd */
     uint32_t runs;             /* at most, RP_SWEEP_RUNS_MAX or fewer */
-    /* Requests of a run: rate * seconds within these. Too short a run of a server that falls behind ends before its
-     * queue is long enough to break anything: seconds should be many times the bounds. */
+    /* Requests of a run: rate * seconds within these. Too short a run of a server that falls behind
+     * ends before its queue is long enough to break anything: seconds should be many times the
+     * bounds. */
     double seconds;
     uint32_t requests_min, requests_max;
     uint64_t seed;
@@ -54,13 +58,14 @@ struct rp_sweep_run {
     double rate;
     uint32_t requests; /* that counted, failed ones too */
     uint32_t good;     /* of them; failed ones never are */
-    /* The client did not keep up (RP_LOAD_LAG_MAX_MS), and with bounds that are wider by twice its lag at p99 the run
-     * would have held: that it breaks says nothing about the server. */
+    /* The client did not keep up (RP_LOAD_LAG_MAX_MS), and with bounds that are wider by twice its
+     * lag at p99 the run would have held: that it breaks says nothing about the server. */
     bool client_slow;
 };
 
-/* A measured run: requests that began at summary->counted_ns or later and were sent; latencies count from
- * the intended time. With objective->each `good` is the smallest of the counts within one bound. */
+/* A measured run: requests that began at summary->counted_ns or later and were sent; latencies
+ * count from the intended time. With objective->each `good` is the smallest of the counts within
+ * one bound. */
 struct rp_sweep_run rp_sweep_judge(const struct rp_sweep_objective *objective, double rate,
                                    const struct rp_load_records *records,
                                    const struct rp_load_summary *summary);

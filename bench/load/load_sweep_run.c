@@ -8,8 +8,8 @@ static bool is_stopped(const struct rp_sweep_session *session) {
     return session->options->stop && *session->options->stop;
 }
 
-/* A server that is asked too much may fail every request: it is late, or refuses with 429 or 503. Any other failure of
- * all of them has nothing to do with the rate. */
+/* A server that is asked too much may fail every request: it is late, or refuses with 429 or 503.
+ * Any other failure of all of them has nothing to do with the rate. */
 static int check_that_some_ended_well(const struct rp_load_records *records, struct rp_error *err) {
     const struct rp_load_record *first = NULL;
     for (uint32_t i = 0; i < records->count; i++) {

@@ -1,4 +1,5 @@
-/* load_sweep_run.h - a sweep against a server: runs what rp_sweep_next asks for, one after another. Thread: one. */
+/* load_sweep_run.h - a sweep against a server: runs what rp_sweep_next asks for, one after another.
+ * Thread: one. */
 #ifndef RP_BENCH_LOAD_SWEEP_RUN_H
 #define RP_BENCH_LOAD_SWEEP_RUN_H
 
@@ -30,8 +31,8 @@ struct rp_sweep_session {
     void *context;
 };
 
-/* Errors are those of a run that could not be measured; *out holds the runs before it. A run that was stopped
- * (options->stop) is dropped, and the sweep ends. */
+/* Errors are those of a run that could not be measured; *out holds the runs before it. A run that
+ * was stopped (options->stop) is dropped, and the sweep ends. */
 int rp_sweep_measure(const struct rp_sweep_session *session, struct rp_sweep_result *out,
                      struct rp_error *err) RP_MUST_USE;
 void rp_sweep_free(struct rp_sweep_result *result);

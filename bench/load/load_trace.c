@@ -1,5 +1,5 @@
-/* Traces: Azure's CSV and Mooncake's jsonl. Whatever a file holds ends in rows or in an error that names line and field.
- */
+/* Traces: Azure's CSV and Mooncake's jsonl. Whatever a file holds ends in rows or in an error that
+ * names line and field. */
 #include "base/checked.h"
 #include "base/memory.h"
 #include "bench/load/load_lines.h"
@@ -22,7 +22,8 @@ void rp_load_rows_free(struct rp_load_rows *rows) {
     memset(rows, 0, sizeof *rows);
 }
 
-/* The array with room for `more` further elements; NULL when there is none, and the old one stays. */
+/* The array with room for `more` further elements; NULL when there is none, and the old one
+ * stays. */
 static void *grow(void *array, size_t *capacity, size_t count, size_t more, size_t size) {
     size_t need, bytes, wanted = RP_MAX(*capacity, (size_t)1024);
     if (rp_add_overflow(count, more, &need))
@@ -71,7 +72,9 @@ static int scaled(const struct rp_load_lines *lines, const struct rp_load_source
     return RP_OK;
 }
 
-/* --- Azure ---------------------------------------------------------------------------------------------------- */
+/* --- Azure
+ *
+ --------------------------------------------------------------------------------------------- */
 
 /* Exactly `digits` digits, and the separator behind them unless it is 0. */
 static bool number_of(const char **text, int digits, char separator, uint32_t *out) {
@@ -192,7 +195,9 @@ static int azure_row(const struct rp_load_lines *lines, const struct rp_load_sou
                : status;
 }
 
-/* --- Mooncake ------------------------------------------------------------------------------------------------- */
+/* --- Mooncake
+ *
+ --------------------------------------------------------------------------------------------- */
 
 static int mooncake_length(const struct rp_load_lines *lines, const struct rp_load_source *source,
                            const json_t *root, const char *field, uint32_t *out,
@@ -214,7 +219,8 @@ static int mooncake_hashes(const struct rp_load_lines *lines, const struct rp_lo
     if (!json_is_array(list))
         return rp_load_lines_refuse(lines, RP_STATUS_FORMAT, err,
                                     "hash_ids must be an array of whole numbers from 0");
-    /* A trace may have ids for full blocks alone: what is behind the last one is the request's own. */
+    /* A trace may have ids for full blocks alone: what is behind the last one is the request's
+     * own. */
     if (have + 1 < need)
         return rp_load_lines_refuse(lines, RP_STATUS_FORMAT, err,
                                     "hash_ids has %zu ids, a prompt of %u tokens needs %zu", have,
@@ -273,7 +279,9 @@ static int mooncake_row(const struct rp_load_lines *lines, const struct rp_load_
     return status;
 }
 
-/* --- Both ----------------------------------------------------------------------------------------------------- */
+/* --- Both
+ *
+ --------------------------------------------------------------------------------------------- */
 
 static int by_time(const void *left, const void *right) {
     const struct rp_load_row *a = left, *b = right;

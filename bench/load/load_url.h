@@ -11,8 +11,8 @@ struct rp_load_url {
     uint16_t port;
 };
 
-/* A closing slash and a closing /v1 (the base URL of OpenAI's clients) are left out. https is refused: RP_STATUS_UNSUPPORTED;
- * whatever is no URL: RP_STATUS_INVALID. */
+/* A closing slash and a closing /v1 (the base URL of OpenAI's clients) are left out. https is
+ * refused: RP_STATUS_UNSUPPORTED; whatever is no URL: RP_STATUS_INVALID. */
 int rp_load_url_parse(const char *text, struct rp_load_url *out, struct rp_error *err) RP_MUST_USE;
 
 #endif

@@ -41,7 +41,7 @@ void rp_html_escape(struct rp_buffer *out, const char *text) {
     }
 }
 
-/* ---- scales ------------------------------------------------------------------------------------------ */
+/* ---- scales --------------------------------------------------------------------------------- */
 
 static double transform(const struct rp_svg_axis *axis, double value) {
     switch (axis->scale) {
@@ -148,7 +148,7 @@ static void tick_text(const struct rp_svg_axis *axis, double value, char out[32]
         snprintf(out, 32, "%.4g", size < 1e-12 ? 0.0 : value);
 }
 
-/* ---- the frame --------------------------------------------------------------------------------------- */
+/* ---- the frame ------------------------------------------------------------------------------ */
 
 static void put_text(struct rp_buffer *out, double x, double y, const char *anchor,
                      const char *css_class, const char *text) {
@@ -197,7 +197,7 @@ void rp_svg_begin(struct rp_svg_chart *chart, const char *name) {
 
 void rp_svg_end(struct rp_svg_chart *chart) { rp_buffer_puts(chart->out, "</svg>\n"); }
 
-/* ---- marks -------------------------------------------------------------------------------------------- */
+/* ---- marks ---------------------------------------------------------------------------------- */
 
 /* Into the frame; false when it cannot be shown. */
 static bool point(const struct rp_svg_chart *chart, double x, double y, double *out_x,

@@ -1,7 +1,8 @@
 /* svg_chart.h - charts as inline SVG: axes, lines, dots, bars, marks.
  *
- * Colors are CSS classes (c0 to c5, and "mark", "shade", "grid", "axis") that the page defines. Values that an axis
- * cannot show are left out (not finite, or not above 0 on a logarithmic one) or clipped at the frame. Thread: any. */
+ * Colors are CSS classes (c0 to c5, and "mark", "shade", "grid", "axis") that the page defines.
+ * Values that an axis cannot show are left out (not finite, or not above 0 on a logarithmic one) or
+ * clipped at the frame. Thread: any. */
 #ifndef RP_BENCH_SVG_CHART_H
 #define RP_BENCH_SVG_CHART_H
 
@@ -41,8 +42,8 @@ void rp_svg_shade(const struct rp_svg_chart *chart, double x, double x_end);
 void rp_svg_mark_x(const struct rp_svg_chart *chart, double x, const char *text);
 void rp_svg_mark_y(const struct rp_svg_chart *chart, double y, const char *text);
 
-/* Escapes for HTML, element content and quoted attributes alike. Control characters become blanks, what is no UTF-8
- * U+FFFD. */
+/* Escapes for HTML, element content and quoted attributes alike. Control characters become blanks,
+ * what is no UTF-8 U+FFFD. */
 void rp_html_escape(struct rp_buffer *out, const char *text);
 
 #endif

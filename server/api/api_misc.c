@@ -90,7 +90,7 @@ void rp_api_version(struct rp_conn *conn) {
     rp_conn_reply(conn, 200, "application/json", NULL, body, sizeof body - 1);
 }
 
-/* --- /debug/env -------------------------------------------------------------------------------- */
+/* --- /debug/env ------------------------------------------------------------------------------ */
 
 static void write_build(struct rp_json *json) {
     char llhttp[32];
@@ -167,7 +167,7 @@ void rp_api_debug_env(struct rp_conn *conn) {
     rp_api_reply_json(conn, 200, &body);
 }
 
-/* --- /debug/graphs ----------------------------------------------------------------------------- */
+/* --- /debug/graphs --------------------------------------------------------------------------- */
 
 static void write_graph(struct rp_json *json, const struct rp_engine_graph *graph) {
     char fingerprint[20];

@@ -61,7 +61,8 @@ static bool add_word(struct rp_server *server, struct rp_completion_params *para
         status = encode(server, word, len, true, &spaced);
     if (status == RP_OK && known_ids(server, &plain))
         fits = add(params, &plain, tokens);
-    /* Behind a space only where that changes the first token and no more: else it is the plain word after a space. */
+    /* Behind a space only where that changes the first token and no more: else it is the plain word
+     * after a space. */
     if (status == RP_OK && fits && known_ids(server, &spaced) && plain.count &&
         spaced.count == plain.count && spaced.ids[0] != plain.ids[0])
         fits = add(params, &spaced, tokens);

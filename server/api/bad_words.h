@@ -4,8 +4,8 @@
 
 #include "server/api/params.h"
 
-/* Tokenizes params->bad_words into params->bad_tokens: each word as it begins a text, and behind a space where that is
- * another token (as vLLM does). False with *error. */
+/* Tokenizes params->bad_words into params->bad_tokens: each word as it begins a text, and behind a
+ * space where that is another token (as vLLM does). False with *error. */
 bool rp_bad_words_read(struct rp_server *server, struct rp_completion_params *params,
                        struct rp_http_error *error);
 

@@ -19,7 +19,7 @@ enum {
     KWARG_BYTES_MAX = 256
 };
 
-/* --- Checks ------------------------------------------------------------------------------------ */
+/* --- Checks ---------------------------------------------------------------------------------- */
 
 static bool wrong(struct rp_http_error *error, const char *param, size_t index, const char *what) {
     char name[64];
@@ -38,7 +38,8 @@ static bool check_role(const json_t *message, size_t index, struct rp_http_error
                  "must be system, developer, user, assistant, tool or function");
 }
 
-/* Text, or a list of parts of type text (of an assistant: refusals too); nothing at all in a message that calls tools. */
+/* Text, or a list of parts of type text (of an assistant: refusals too); nothing at all in a
+ * message that calls tools. */
 static bool check_content(json_t *message, size_t index, size_t *work,
                           struct rp_http_error *error) {
     json_t *content = rp_params_get(message, "content"), *part;
@@ -191,7 +192,7 @@ bool rp_chat_prompt_check(const struct rp_completion_params *params,
            check_kwargs(params->template_kwargs, error);
 }
 
-/* --- Values ------------------------------------------------------------------------------------ */
+/* --- Values ---------------------------------------------------------------------------------- */
 
 static void set(struct rp_chat_values *values, struct rp_chat_value *dict, const char *key,
                 struct rp_chat_value *item) {
@@ -323,7 +324,7 @@ static struct rp_chat_value *make_variables(struct rp_chat_values *values,
     return variables;
 }
 
-/* --- Rendering --------------------------------------------------------------------------------- */
+/* --- Rendering ------------------------------------------------------------------------------- */
 
 static void cut_prompt(struct rp_chat_prompt *prompt, size_t len) {
     prompt->len = len;
@@ -340,8 +341,8 @@ static void cut_prompt(struct rp_chat_prompt *prompt, size_t len) {
 
 static bool is_space(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
 
-/* The last place of a text in another, or NULL (*no_memory says whether for want of memory): Knuth, Morris, Pratt, since
- * both are a client's. */
+/* The last place of a text in another, or NULL (*no_memory says whether for want of memory): Knuth,
+ * Morris, Pratt, since both are a client's. */
 static const char *find_last(const char *in, size_t in_len, const char *text, size_t len,
                              bool *no_memory) {
     const char *found = NULL;
@@ -366,8 +367,9 @@ static const char *find_last(const char *in, size_t in_len, const char *text, si
     return found;
 }
 
-/* The text ends where the last message does, so that the model goes on with it: transformers cuts at the last place
- * where the message's text stands, less the space at its ends where the template took that. */
+/* The text ends where the last message does, so that the model goes on with it: transformers cuts
+ * at the last place where the message's text stands, less the space at its ends where the template
+ * took that. */
 static bool cut_after_message(const struct rp_completion_params *params,
                               struct rp_chat_prompt *prompt, struct rp_http_error *error) {
     json_t *last = json_array_get(params->prompt, json_array_size(params->prompt) - 1);

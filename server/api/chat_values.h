@@ -6,7 +6,8 @@
 
 #include <jansson.h>
 
-/* As deep as the tree is, which its reader bounds. NULL when memory or the limit of values is out. Any thread. */
+/* As deep as the tree is, which its reader bounds. NULL when memory or the limit of values is out.
+ * Any thread. */
 struct rp_chat_value *rp_chat_values_from_json(struct rp_chat_values *values, const json_t *json);
 
 #endif

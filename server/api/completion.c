@@ -89,7 +89,7 @@ void rp_completion_fail_text(struct rp_completion *c, int status, const char *co
     rp_completion_fail(c, &error);
 }
 
-/* --- Events ------------------------------------------------------------------------------------ */
+/* --- Events ---------------------------------------------------------------------------------- */
 
 static void observe_token(struct rp_completion *c, struct rp_choice *choice, uint64_t time_ns) {
     struct rp_server_metrics *metrics = &c->server->metrics;

@@ -1,10 +1,10 @@
-/* completion.h - the life of one HTTP completion: prompts to tokens, requests to the engine, events to
- * text, text to the client.
+/* completion.h - the life of one HTTP completion: prompts to tokens, requests to the engine, events
+ * to text, text to the client.
  *
  *   create -> (tokenizing) -> submitted -> every request CLOSED -> answered -> freed
  *
- * A client that leaves, or a failure, cancels the requests; the completion lives on until the engine has
- * closed them all, because the engine borrows them.
+ * A client that leaves, or a failure, cancels the requests; the completion lives on until the
+ * engine has closed them all, because the engine borrows them.
  * Thread: loop (tokenizing long prompts: a worker, see text_work.h). */
 #ifndef RP_SERVER_COMPLETION_H
 #define RP_SERVER_COMPLETION_H

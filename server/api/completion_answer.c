@@ -28,7 +28,7 @@ bool rp_completion_send_out(struct rp_completion *c) {
     return sent;
 }
 
-/* --- One choice -------------------------------------------------------------------------------- */
+/* --- One choice ------------------------------------------------------------------------------ */
 
 static struct rp_token_style style_of(const struct rp_completion *c, int64_t top) {
     return (struct rp_token_style){.tokenizer = c->server->serving.tokenizer,
@@ -36,7 +36,8 @@ static struct rp_token_style style_of(const struct rp_completion *c, int64_t top
                                    .as_token_ids = c->params.as_token_ids};
 }
 
-/* The prompt's log: a stream has one with each choice, else the first choice of the prompt has it. */
+/* The prompt's log: a stream has one with each choice, else the first choice of the prompt has
+ * it. */
 static const struct rp_token_log *prompt_log(const struct rp_completion *c,
                                              const struct rp_choice *choice) {
     uint32_t index = (uint32_t)(choice - c->choices);
@@ -78,7 +79,7 @@ static struct rp_sse_choice describe(struct rp_completion *c, struct rp_choice *
     return out;
 }
 
-/* --- Streams ----------------------------------------------------------------------------------- */
+/* --- Streams --------------------------------------------------------------------------------- */
 
 static void sum_tokens(const struct rp_completion *c, struct rp_sse_tokens *tokens) {
     memset(tokens, 0, sizeof *tokens);
@@ -132,7 +133,7 @@ static void finish_stream(struct rp_completion *c, const struct rp_sse_tokens *t
     }
 }
 
-/* --- Whole answers ----------------------------------------------------------------------------- */
+/* --- Whole answers --------------------------------------------------------------------------- */
 
 /* Log-probability per token: what best_of goes by. */
 static double score(const struct rp_choice *choice) {

@@ -17,7 +17,8 @@ struct rp_choice {
     struct rp_stop_match match;
     struct rp_request_record record;
     struct rp_buffer text; /* not sent yet; without streaming, all of it */
-    /* Log-probabilities, where they were asked for; echoed tokens and their text are the prompt's. */
+    /* Log-probabilities, where they were asked for; echoed tokens and their text are the
+     * prompt's. */
     struct rp_token_log log, prompt_log;
     struct rp_detokenizer prompt_detok;
     uint64_t text_bytes,
@@ -44,8 +45,8 @@ struct rp_completion {
     struct rp_chat_prompt chat; /* the text of a chat, until it is tokenized */
     struct rp_http_error chat_error;
     struct rp_buffer head, out, detok_text, logprobs, prompt_logprobs;
-    struct rp_buffer
-        more; /* further members of the last chunk, or of the whole answer: ,"name":value */
+    /* further members of the last chunk, or of the whole answer: ,"name":value */
+    struct rp_buffer more;
     uint64_t first_byte_ns, salt;
     uint64_t body_bytes, sent_bytes;
     uint64_t text_ns, text_end_ns;     /* the prompts were being turned into ids */
@@ -69,13 +70,15 @@ bool rp_choice_echo(struct rp_completion *c, struct rp_choice *choice);
 /* A PROMPT event. */
 void rp_choice_prompt_token(struct rp_completion *c, struct rp_choice *choice,
                             const struct rp_event *event);
-/* A token of the answer becomes text. RP_OK or NO_MEMORY; *out_ended: a stop string has ended the text. */
+/* A token of the answer becomes text. RP_OK or NO_MEMORY; *out_ended: a stop string has ended the
+ * text. */
 int rp_choice_take_token(struct rp_completion *c, struct rp_choice *choice,
                          const struct rp_event *event, bool *out_ended);
 /* No token follows: what was held back is text. */
 void rp_choice_end_text(struct rp_completion *c, struct rp_choice *choice);
 
-/* completion_answer.c. Sends what the choice has not sent yet, as one chunk. False: the client is gone. */
+/* completion_answer.c. Sends what the choice has not sent yet, as one chunk. False: the client is
+ * gone. */
 bool rp_completion_send_chunk(struct rp_completion *c, struct rp_choice *choice);
 /* All requests are closed and none failed. */
 void rp_completion_finish(struct rp_completion *c);
@@ -88,18 +91,21 @@ bool rp_completion_send_out(struct rp_completion *c);
 void rp_completion_try_free(struct rp_completion *c);
 /* The connection's `gone`: the client has left. */
 void rp_completion_gone(void *ctx);
-/* Answers with an error, or ends the stream with one, and cancels the requests; the caller frees. */
+/* Answers with an error, or ends the stream with one, and cancels the requests; the caller
+ * frees. */
 void rp_completion_fail(struct rp_completion *c, const struct rp_http_error *error);
 void rp_completion_fail_text(struct rp_completion *c, int status, const char *code,
                              const char *text);
 
-/* completion_record.c. Its records, when its prompts are known; when they are ids; when it is answered (error: a code
- * or NULL), before the connection is let go; when it has ended: they go to the log, once. */
+/* completion_record.c. Its records, when its prompts are known; when they are ids; when it is
+ * answered (error: a code or NULL), before the connection is let go; when it has ended: they go to
+ * the log, once. */
 void rp_completion_record_begin(struct rp_completion *c, const char *completion_id);
 void rp_completion_record_tokenized(struct rp_completion *c);
 void rp_completion_answered(struct rp_completion *c, uint16_t status, const char *error);
 void rp_completion_log(struct rp_completion *c);
-/* include_timing: the member for the answer, and the header line (NULL: none) of what is known by now. */
+/* include_timing: the member for the answer, and the header line (NULL: none) of what is known by
+ * now. */
 void rp_completion_timing(struct rp_completion *c, struct rp_buffer *out);
 const char *rp_completion_timing_header(struct rp_completion *c, struct rp_buffer *out);
 

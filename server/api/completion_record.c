@@ -1,4 +1,5 @@
-/* completion_record.c - a completion's records: begun with it, filled as it goes, logged when it has ended. */
+/* completion_record.c - a completion's records: begun with it, filled as it goes, logged when it
+ * has ended. */
 #include "metrics/tick.h"
 #include "server/api/completion_internal.h"
 #include "server/observe/request_json.h"
@@ -12,7 +13,8 @@ void rp_completion_record_begin(struct rp_completion *c, const char *completion_
     conn->recorded = true;
     for (uint32_t i = 0; i < c->choice_count; i++) {
         struct rp_request_record *record = &c->choices[i].record;
-        /* The first one has the span that the answer's traceparent names; the others are its siblings. */
+        /* The first one has the span that the answer's traceparent names; the others are its
+         * siblings. */
         rp_record_begin(record, conn, i ? rp_server_random(c->server) : conn->trace.span);
         rp_record_params(record, &c->params);
         record->parsed_ns = now_ns;

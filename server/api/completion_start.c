@@ -1,4 +1,5 @@
-/* completion_start.c - a completion's first half: prompts to token ids to requests of the engine. */
+/* completion_start.c - a completion's first half: prompts to token ids to requests of the
+ * engine. */
 #include "base/hash.h"
 #include "base/memory.h"
 #include "engine/engine.h"
@@ -12,9 +13,10 @@
 #include <string.h>
 #include <time.h>
 
-/* --- Submitting -------------------------------------------------------------------------------- */
+/* --- Submitting ------------------------------------------------------------------------------ */
 
-/* One that a client could have sent: JSON's readers know no integers beyond 2^63 - 1, and a request's record shows it. */
+/* One that a client could have sent: JSON's readers know no integers beyond 2^63 - 1, and a
+ * request's record shows it. */
 static uint64_t draw_seed(struct rp_server *server) {
     uint64_t seed;
     if (server->serving.seed == 0 && rp_random_fill(&seed, sizeof seed))
@@ -32,7 +34,8 @@ static uint64_t tokens_wanted(const struct rp_completion *c) {
     return (uint64_t)RP_MAX(c->params.max_tokens, 1);
 }
 
-/* Under a mask that is not causal a prompt must fit one step; with prompt_logprobs its rows of logits, too. */
+/* Under a mask that is not causal a prompt must fit one step; with prompt_logprobs its rows of
+ * logits, too. */
 static bool check_whole(const struct rp_completion *c, uint64_t count,
                         struct rp_http_error *error) {
     const struct rp_engine *engine = c->server->serving.engine;
@@ -133,8 +136,8 @@ static void fill_sampling(struct rp_completion *c, uint32_t answer, struct rp_sa
     out->frequency_penalty = (float)params->frequency_penalty;
 }
 
-/* What is to come back with the tokens. The prompt's log-probabilities are the same for all answers: one request asks
- * for them, but in a stream, where each choice begins with its own. */
+/* What is to come back with the tokens. The prompt's log-probabilities are the same for all
+ * answers: one request asks for them, but in a stream, where each choice begins with its own. */
 static void fill_logprobs(const struct rp_completion *c, uint32_t answer,
                           struct rp_request *request) {
     const struct rp_completion_params *params = &c->params;
@@ -250,7 +253,7 @@ static void on_tokenized(struct rp_text_job *job) {
     rp_completion_try_free(c);
 }
 
-/* --- Prompts ----------------------------------------------------------------------------------- */
+/* --- Prompts --------------------------------------------------------------------------------- */
 
 static bool no_memory(struct rp_http_error *error) {
     return rp_http_error_set(error, 503, NULL, "overloaded", "out of memory");
@@ -351,8 +354,8 @@ static bool read_prompts(struct rp_completion *c, struct rp_http_error *error) {
     return c->params.api == RP_API_CHAT ? read_chat(c, error) : read_texts(c, error);
 }
 
-/* Prefix pages are shared between requests of one key and one salt, and of the same values for the attention mask: K and V
- * of all layers but the first follow from what their tokens saw. */
+/* Prefix pages are shared between requests of one key and one salt, and of the same values for the
+ * attention mask: K and V of all layers but the first follow from what their tokens saw. */
 static uint64_t make_salt(const struct rp_conn *conn, const struct rp_completion_params *params) {
     uint64_t salt = rp_server_key_salt(conn->server, conn->key_index);
     if (params->cache_salt)

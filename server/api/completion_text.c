@@ -1,4 +1,5 @@
-/* completion_text.c - tokens to text: the detokenizer, stop strings, and the log-probabilities that go with them. */
+/* completion_text.c - tokens to text: the detokenizer, stop strings, and the log-probabilities that
+ * go with them. */
 #include "server/api/completion_internal.h"
 
 #include <string.h>
@@ -10,7 +11,7 @@ static uint64_t count_chars(const char *text, size_t len) {
     return chars;
 }
 
-/* --- The prompt -------------------------------------------------------------------------------- */
+/* --- The prompt ------------------------------------------------------------------------------ */
 
 /* A token of the prompt: its place is where its text begins in the prompt's. */
 static void add_prompt_token(struct rp_completion *c, struct rp_choice *choice, int32_t token,
@@ -58,7 +59,7 @@ bool rp_choice_echo(struct rp_completion *c, struct rp_choice *choice) {
     return true;
 }
 
-/* --- The answer -------------------------------------------------------------------------------- */
+/* --- The answer ------------------------------------------------------------------------------ */
 
 static void append_stop(struct rp_completion *c, struct rp_choice *choice) {
     const struct rp_stop_string *stop = &c->params.stop.strings[choice->match.found];

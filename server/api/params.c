@@ -8,7 +8,7 @@
 #include <math.h>
 #include <string.h>
 
-/* --- Numbers and switches ---------------------------------------------------------------------- */
+/* --- Numbers and switches -------------------------------------------------------------------- */
 
 enum kind { KIND_BOOL, KIND_INT, KIND_REAL };
 
@@ -89,10 +89,10 @@ static bool read_field(const struct field *field, const json_t *value,
     return true;
 }
 
-/* --- Fields that are not supported yet ---------------------------------------------------------- */
+/* --- Fields that are not supported yet ------------------------------------------------------- */
 
-/* What a field may hold all the same, since it changes nothing then. OFF_CHOICE: no tool, or the client's choice where
- * there is none. */
+/* What a field may hold all the same, since it changes nothing then. OFF_CHOICE: no tool, or the
+ * client's choice where there is none. */
 enum off_value {
     OFF_ONE,
     OFF_FALSE,
@@ -175,7 +175,7 @@ static bool check_unsupported(const struct unsupported *field, const json_t *val
                              field->instead ? field->instead : "");
 }
 
-/* --- All fields -------------------------------------------------------------------------------- */
+/* --- All fields ------------------------------------------------------------------------------ */
 
 /* Fields that are read elsewhere, or that change nothing here. */
 static const struct {

@@ -1,9 +1,11 @@
-/* params.h - the fields of a request to /v1/completions or /v1/chat/completions: one table of names, types and ranges.
+/* params.h - the fields of a request to /v1/completions or /v1/chat/completions: one table of
+ * names, types and ranges.
  *
- * A field of the wrong type or out of range is an error that names it. A field that would change what
- * the answer means and is not supported yet is an error that says so, unless it has the value that means
- * "off". Any other field is accepted, and its name is logged once.
- * Thread: loop. Memory: pointers point into the tree that was read, except those that deinit frees. */
+ * A field of the wrong type or out of range is an error that names it. A field that would change
+ * what the answer means and is not supported yet is an error that says so, unless it has the value
+ * that means "off". Any other field is accepted, and its name is logged once.
+ * Thread: loop. Memory: pointers point into the tree that was read, except those that deinit
+ * frees. */
 #ifndef RP_SERVER_PARAMS_H
 #define RP_SERVER_PARAMS_H
 
@@ -36,8 +38,8 @@ struct rp_completion_params {
     int64_t seed, min_tokens, top_k;
     int64_t max_tokens; /* -1: as many as the context has room for */
     int64_t n, best_of; /* best_of answers are made of each prompt, the best n of them given */
-    int64_t
-        logprobs; /* likeliest tokens beside each token of the answer; -1: none, not even its own */
+    /* likeliest tokens beside each token of the answer; -1: none, not even its own */
+    int64_t logprobs;
     int64_t prompt_logprobs; /* the same for the prompt */
     double temperature, top_p, min_p;
     double repetition_penalty, presence_penalty, frequency_penalty;

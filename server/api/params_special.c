@@ -1,5 +1,5 @@
-/* params_special.c - the fields that are neither numbers nor switches: stop strings and ids, biases, words, values of the
- * mask program, messages. */
+/* params_special.c - the fields that are neither numbers nor switches: stop strings and ids,
+ * biases, words, values of the mask program, messages. */
 #include "attention/mask/mask.h"
 #include "base/memory.h"
 #include "server/api/params.h"
@@ -84,7 +84,8 @@ static bool no_memory(struct rp_http_error *error) {
     return rp_http_error_set(error, 503, NULL, "overloaded", "out of memory");
 }
 
-/* A key of logit_bias: an id in decimal, spelt in one way only, so that none stands there twice. -1: it is none. */
+/* A key of logit_bias: an id in decimal, spelt in one way only, so that none stands there twice.
+ * -1: it is none. */
 static int32_t bias_token(const char *key, uint32_t vocab_size) {
     uint64_t id = 0;
     size_t len = strlen(key);

@@ -1,5 +1,5 @@
-/* sse.h - the JSON of a completion or a chat: stream chunks as server-sent events, and the whole answer.
- * Written straight into a buffer; no tree is built. Thread: loop. */
+/* sse.h - the JSON of a completion or a chat: stream chunks as server-sent events, and the whole
+ * answer. Written straight into a buffer; no tree is built. Thread: loop. */
 #ifndef RP_SERVER_SSE_H
 #define RP_SERVER_SSE_H
 
@@ -38,7 +38,8 @@ struct rp_sse_tokens {
     uint64_t prompt, completion, cached;
 };
 
-/* "data: {...}\n\n". choice NULL: "choices":[]; more (may be NULL): further members, each after a comma. */
+/* "data: {...}\n\n". choice NULL: "choices":[]; more (may be NULL): further members, each after a
+ * comma. */
 void rp_sse_chunk(struct rp_buffer *out, enum rp_api api, const struct rp_buffer *head,
                   const struct rp_sse_choice *choice, enum rp_sse_usage usage,
                   const struct rp_sse_tokens *tokens, const struct rp_buffer *more);

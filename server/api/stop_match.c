@@ -41,8 +41,8 @@ void rp_stop_match_init(struct rp_stop_match *match, const struct rp_stop_set *s
     match->found = -1;
 }
 
-/* One byte: how long the beginning of a stop string is that the text now ends with, over all strings;
- * sets match->found when one is complete. */
+/* One byte: how long the beginning of a stop string is that the text now ends with, over all
+ * strings; sets match->found when one is complete. */
 static uint16_t step(struct rp_stop_match *match, char byte) {
     uint16_t longest = 0, complete = 0;
     for (uint32_t s = 0; s < match->set->count; s++) {

@@ -1,5 +1,7 @@
-/* text_work.h - tokenizing: short texts at once, long ones in the thread pool, so that the loop goes on.
- * Thread: start, done on the loop; the work itself on a worker, which touches nothing but the job. */
+/* text_work.h - tokenizing: short texts at once, long ones in the thread pool, so that the loop
+ * goes on.
+ * Thread: start, done on the loop; the work itself on a worker, which touches nothing but the
+ * job. */
 #ifndef RP_SERVER_TEXT_WORK_H
 #define RP_SERVER_TEXT_WORK_H
 
@@ -12,12 +14,13 @@ struct rp_server;
 /* More than this goes to a worker: about 0.3 ms of tokenizing. */
 #define RP_TEXT_INLINE_BYTES 16384
 
-/* A text (allow_special throughout), or what `make` makes of a conversation: text is then NULL and len a measure of the
- * work. Neither: the ids are there already. */
+/* A text (allow_special throughout), or what `make` makes of a conversation: text is then NULL and
+ * len a measure of the work. Neither: the ids are there already. */
 struct rp_text_item {
     const char *text; /* borrowed until done */
     size_t len;
-    /* On the thread that tokenizes: sets spans, which last until done, or a status that is not RP_OK. */
+    /* On the thread that tokenizes: sets spans, which last until done, or a status that is not
+     * RP_OK. */
     int (*make)(struct rp_text_item *item);
     void *ctx;
     const struct rp_text_span *spans;

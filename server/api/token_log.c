@@ -73,13 +73,13 @@ void rp_token_log_cut(struct rp_token_log *log, uint64_t bytes) {
 
 void rp_token_log_release_all(struct rp_token_log *log) { log->ready = log->entries.len; }
 
-/* --- Writing ----------------------------------------------------------------------------------- */
+/* --- Writing --------------------------------------------------------------------------------- */
 
 /* JSON has no infinity; this is what OpenAI gives what is very unlikely. */
 #define IMPOSSIBLE (-9999.0f)
 
-/* The token as a JSON string. Part of a character is spelt "bytes:\xe2\x82", in chats without the word: as OpenAI does,
- * and no two of them read the same. */
+/* The token as a JSON string. Part of a character is spelt "bytes:\xe2\x82", in chats without the
+ * word: as OpenAI does, and no two of them read the same. */
 static void write_token(struct rp_buffer *out, const struct rp_token_style *style, int32_t token,
                         const char *partial) {
     struct rp_token_bytes bytes = rp_tokenizer_token(style->tokenizer, token);
@@ -108,8 +108,8 @@ static void write_logprob(struct rp_buffer *out, float logprob) {
     rp_buffer_puts(out, text);
 }
 
-/* Whether a token's text stands among the `count` before it: two ids may have one, and a JSON object keeps one of them.
- * The likelier one stands first. */
+/* Whether a token's text stands among the `count` before it: two ids may have one, and a JSON
+ * object keeps one of them. The likelier one stands first. */
 static bool is_repeated(const struct rp_token_style *style, const struct rp_logprob *top,
                         uint32_t count, int32_t token) {
     struct rp_token_bytes bytes = rp_tokenizer_token(style->tokenizer, token);

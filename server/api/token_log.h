@@ -1,7 +1,9 @@
-/* token_log.h - log-probabilities of the tokens of a text, kept until that text has gone out, and their JSON.
+/* token_log.h - log-probabilities of the tokens of a text, kept until that text has gone out, and
+ * their JSON.
  *
- * An entry belongs to the place where its token's text begins. It is ready when anything behind that place is certain
- * to be part of the answer; where a stop string cuts the text, the entries of what was cut go with it.
+ * An entry belongs to the place where its token's text begins. It is ready when anything behind
+ * that place is certain to be part of the answer; where a stop string cuts the text, the entries of
+ * what was cut go with it.
  * Thread: loop. Memory: grows with the tokens; deinit frees. A zeroed log is empty. */
 #ifndef RP_SERVER_TOKEN_LOG_H
 #define RP_SERVER_TOKEN_LOG_H
@@ -17,8 +19,8 @@ struct rp_token_log {
 };
 
 void rp_token_log_deinit(struct rp_token_log *log);
-/* A token whose text begins at byte `at` of the answer, `chars` characters behind the begin of the text that is shown.
- * event NULL: nothing is known of its probability. */
+/* A token whose text begins at byte `at` of the answer, `chars` characters behind the begin of the
+ * text that is shown. event NULL: nothing is known of its probability. */
 void rp_token_log_add(struct rp_token_log *log, int32_t token, const struct rp_event *event,
                       uint64_t at, uint64_t chars);
 /* The first `bytes` bytes of the answer are certain. */
@@ -34,8 +36,8 @@ struct rp_token_style {
     bool as_token_ids; /* "token_id:17" in place of texts */
 };
 
-/* Completions: {"text_offset","token_logprobs","tokens","top_logprobs"} of `before` (may be NULL: none; all of it) and
- * of what is ready and unsent of log, which is sent then. */
+/* Completions: {"text_offset","token_logprobs","tokens","top_logprobs"} of `before` (may be NULL:
+ * none; all of it) and of what is ready and unsent of log, which is sent then. */
 void rp_token_log_completion(const struct rp_token_log *before, struct rp_token_log *log,
                              const struct rp_token_style *style, struct rp_buffer *out);
 /* Chat: {"content":[...],"refusal":null}. */

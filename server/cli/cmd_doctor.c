@@ -1,5 +1,5 @@
-/* reprise doctor [--json]: what this machine offers to reprise, and what would be used. It changes nothing,
- * and what is missing is an answer, not an error. */
+/* reprise doctor [--json]: what this machine offers to reprise, and what would be used. It changes
+ * nothing, and what is missing is an answer, not an error. */
 #include "backend/cpu/cpu_memory.h"
 #include "backend/module.h"
 #include "base/buffer.h"
@@ -54,7 +54,7 @@ static void add_text(struct report *report, const char *section, const char *nam
     snprintf(finding->text, sizeof finding->text, "%s", text);
 }
 
-/* --- CUDA ---------------------------------------------------------------------------------------- */
+/* --- CUDA ------------------------------------------------------------------------------------ */
 
 /* A version call of a library: how it is made, and how its number reads. */
 enum version_call {
@@ -224,7 +224,7 @@ static void check_cuda(struct report *report) {
         add_cards(report, cards);
 }
 
-/* --- The machine --------------------------------------------------------------------------------- */
+/* --- The machine ----------------------------------------------------------------------------- */
 
 static void add_bytes(struct report *report, const char *section, const char *name,
                       uint64_t bytes) {
@@ -295,7 +295,7 @@ static void check_selection(struct report *report) {
     selection.backend->close(selection.device);
 }
 
-/* --- Printing ------------------------------------------------------------------------------------- */
+/* --- Printing -------------------------------------------------------------------------------- */
 
 static void print_text(const struct report *report, struct rp_buffer *out) {
     const char *section = "";

@@ -1,5 +1,6 @@
-/* reprise eval ppl FILE: how likely a text is to a model, and how far that model is from another (bench/eval_ppl.h).
- * One way for every format of weights: the error that stands beside a speed is measured here. */
+/* reprise eval ppl FILE: how likely a text is to a model, and how far that model is from another
+ * (bench/eval_ppl.h). One way for every format of weights: the error that stands beside a speed is
+ * measured here. */
 #include "base/buffer.h"
 #include "base/json_writer.h"
 #include "base/memory.h"
@@ -67,7 +68,7 @@ struct work {
     struct rp_eval_sums sums;
 };
 
-/* ---- the text --------------------------------------------------------------------------------------- */
+/* ---- the text ------------------------------------------------------------------------------- */
 
 /* Where windows begin and what they begin with. */
 static int cut_text(struct work *work, const char *path, struct rp_error *err) {
@@ -93,7 +94,7 @@ static int cut_text(struct work *work, const char *path, struct rp_error *err) {
     return RP_OK;
 }
 
-/* ---- models ----------------------------------------------------------------------------------------- */
+/* ---- models --------------------------------------------------------------------------------- */
 
 static int load_side(struct work *work, struct side *side, enum rp_dtype dtype,
                      struct rp_error *err) {
@@ -165,7 +166,7 @@ static void close_side(struct work *work, struct side *side) {
     rp_model_deinit(&side->model);
 }
 
-/* ---- what is said ----------------------------------------------------------------------------------- */
+/* ---- what is said --------------------------------------------------------------------------- */
 
 struct moments {
     double mean, error; /* standard error of the mean; 0 for one value */

@@ -206,8 +206,8 @@ done:
     return status;
 }
 
-/* Gives every matrix an address of the device, or takes it back (NULL): nothing is read from there, but
- * a GPU's kernels are planned by alignment. */
+/* Gives every matrix an address of the device, or takes it back (NULL): nothing is read from there,
+ * but a GPU's kernels are planned by alignment. */
 static void set_addresses(const struct inspection *in, void *data) {
     for (uint32_t i = 0; i < in->program.op_count; i++)
         if (in->program.ops[i].weight)

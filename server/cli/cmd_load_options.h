@@ -1,5 +1,5 @@
-/* cmd_load_options.h - flags of the commands that send load: whom to, which prompts, how long they may take. Names are
- * those of `vllm bench serve` where it has the same thing. Thread: one. */
+/* cmd_load_options.h - flags of the commands that send load: whom to, which prompts, how long they
+ * may take. Names are those of `vllm bench serve` where it has the same thing. Thread: one. */
 #ifndef RP_SERVER_CMD_LOAD_OPTIONS_H
 #define RP_SERVER_CMD_LOAD_OPTIONS_H
 
@@ -17,8 +17,8 @@ struct rp_load_options {
     bool ignore_eos, warm_up;
 };
 
-/* The flags of struct rp_load_options as rows of a command's table; base: offsetof the struct in the command's
- * options. */
+/* The flags of struct rp_load_options as rows of a command's table; base: offsetof the struct in
+ * the command's options. */
 #define RP_LOAD_AT(base, field) ((base) + offsetof(struct rp_load_options, field))
 /* clang-format off */
 #define RP_LOAD_FLAGS(base)                                                                                          \
@@ -68,8 +68,8 @@ struct rp_load_options {
 /* Borrows from options. */
 struct rp_load_target rp_load_options_target(const struct rp_load_options *options);
 
-/* All but count and times; what the flags leave open is what the server says of itself. RP_STATUS_INVALID names the
- * flag. */
+/* All but count and times; what the flags leave open is what the server says of itself.
+ * RP_STATUS_INVALID names the flag. */
 int rp_load_options_source(const struct rp_load_options *options,
                            const struct rp_load_server *server, struct rp_load_source *out,
                            struct rp_error *err) RP_MUST_USE;

@@ -1,4 +1,5 @@
-/* reprise mask - what a mask program says: its canonical text, its tree, what is proved of it, and what it looks like. */
+/* reprise mask - what a mask program says: its canonical text, its tree, what is proved of it, and
+ * what it looks like. */
 #include "attention/mask/mask_picture.h"
 #include "server/cli/commands.h"
 #include "server/cli/flags.h"
@@ -41,7 +42,9 @@ struct work {
     struct rp_error err;
 };
 
-/* --- Options ----------------------------------------------------------------------------------------------- */
+/* --- Options
+ *
+ --------------------------------------------------------------------------------------------- */
 
 static bool read_int(const char *text, const char **end, int32_t *out) {
     char *stop;
@@ -157,7 +160,7 @@ static int set_params(struct work *w) {
     return RP_EXIT_OK;
 }
 
-/* --- What is printed --------------------------------------------------------------------------------------- */
+/* --- What is printed ------------------------------------------------------------------------- */
 
 static void print_indented(struct rp_buffer *out, const struct rp_mask *mask) {
     struct rp_buffer tree;

@@ -1,4 +1,5 @@
-/* reprise quantize DIR OUT: a checkpoint with 8-bit weights (model/quant_write.h), and what each projection lost. */
+/* reprise quantize DIR OUT: a checkpoint with 8-bit weights (model/quant_write.h), and what each
+ * projection lost. */
 #include "backend/cpu/cpu_memory.h"
 #include "bench/calibrate.h"
 #include "device/cpu_team.h"
@@ -88,7 +89,7 @@ static void tell(void *ctx, const struct rp_quant_module *module) {
     report->loss.noise += module->loss.noise;
 }
 
-/* ---- calibration ------------------------------------------------------------------------------------ */
+/* ---- calibration ---------------------------------------------------------------------------- */
 
 /* Everything that is open while the text runs. */
 struct trial {
@@ -210,7 +211,7 @@ static int learn(const char *dir, const struct quantize_options *options, struct
     return status;
 }
 
-/* ---- the command ------------------------------------------------------------------------------------- */
+/* ---- the command ---------------------------------------------------------------------------- */
 
 static int check_options(const struct quantize_options *options, struct rp_error *err) {
     bool text = *options->calibrate != '\0';

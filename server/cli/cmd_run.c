@@ -1,5 +1,5 @@
-/* reprise run DIR [PROMPT]: completes one prompt and streams the text to standard output. The text is the
- * one that /v1/completions gives; a newline is added on a terminal only. */
+/* reprise run DIR [PROMPT]: completes one prompt and streams the text to standard output. The text
+ * is the one that /v1/completions gives; a newline is added on a terminal only. */
 #include "base/buffer.h"
 #include "base/hash.h"
 #include "base/memory.h"

@@ -1,5 +1,5 @@
-/* reprise serve DIR: loads the model, captures its graphs, and serves it until SIGTERM. The port is bound
- * before the model is loaded, so that a taken one is said at once. */
+/* reprise serve DIR: loads the model, captures its graphs, and serves it until SIGTERM. The port is
+ * bound before the model is loaded, so that a taken one is said at once. */
 #include "base/buffer.h"
 #include "base/clock.h"
 #include "base/log.h"
@@ -116,8 +116,8 @@ static void start_power(struct serve *serve) {
         rp_log(RP_LOG_INFO, "power and clocks of the card are not known: %s", err.text);
 }
 
-/* A model may do without, and one of the model's own that cannot be read costs the chat route alone; one that was asked
- * for must be good. */
+/* A model may do without, and one of the model's own that cannot be read costs the chat route
+ * alone; one that was asked for must be good. */
 static int open_templates(struct serve *serve, const char *dir, struct rp_error *err) {
     int status = rp_serve_open_templates(&serve->options, dir, &serve->templates, err);
     if (serve->templates)

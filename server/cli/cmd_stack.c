@@ -47,7 +47,8 @@ const char *rp_stack_cache_dir(void) {
     return NULL;
 }
 
-/* node, allocation or slow:SHARE of --debug-plant, or several with commas between; false: it is not. */
+/* node, allocation or slow:SHARE of --debug-plant, or several with commas between; false: it is
+ * not. */
 static bool parse_plants(const char *text, struct rp_engine_config *out) {
     while (*text) {
         size_t len = strcspn(text, ",");

@@ -164,7 +164,8 @@ static void print_screen(const struct answers *now, const struct answers *before
     rp_buffer_deinit(&out);
 }
 
-/* Waits until it is time to ask again; false: the end. Keys take effect at once: *window, *redraw. */
+/* Waits until it is time to ask again; false: the end. Keys take effect at once: *window,
+ * *redraw. */
 static bool wait_for_keys(double until_s, enum rp_top_window *window, bool *redraw) {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
@@ -196,7 +197,8 @@ static double now_s(void) {
     return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
 }
 
-/* Until the end: asks, shows, waits. A server that stops answering is asked again; one that never did is an error. */
+/* Until the end: asks, shows, waits. A server that stops answering is asked again; one that never
+ * did is an error. */
 static int watch(const struct rp_load_target *target, const struct top_options *options,
                  struct rp_error *err) {
     struct answers now = {NULL, NULL, NULL}, before = {NULL, NULL, NULL};

@@ -1,5 +1,5 @@
-/* reprise trace FILE: the rings of a process that died of a signal (metrics/crash_dump.h), as a trace that viewers
- * open. */
+/* reprise trace FILE: the rings of a process that died of a signal (metrics/crash_dump.h), as a
+ * trace that viewers open. */
 #include "metrics/crash_dump.h"
 #include "metrics/trace_take.h"
 #include "server/cli/commands.h"

@@ -17,7 +17,7 @@ int rp_fail(enum rp_exit code, const struct rp_error *err) {
     return code;
 }
 
-/* -- values ------------------------------------------------------------------------------------------- */
+/* -- values ----------------------------------------------------------------------------------- */
 
 static int bad_value(struct rp_error *err, const struct rp_flag *flag, const char *text,
                      const char *wanted) {
@@ -29,7 +29,8 @@ static int out_of_range(struct rp_error *err, const struct rp_flag *flag, const 
                         flag->name, text, flag->min, flag->max);
 }
 
-/* A decimal number, with K, M, G or T behind it when sizes are allowed; false when it is not one. */
+/* A decimal number, with K, M, G or T behind it when sizes are allowed; false when it is not
+ * one. */
 static bool parse_number(const char *text, bool with_suffix, double *out) {
     char *end;
     errno = 0;
@@ -119,7 +120,7 @@ static int set_value(const struct rp_flag *flag, void *options, const char *text
     return RP_STATUS_INVALID;
 }
 
-/* -- the table ------------------------------------------------------------------------------------------ */
+/* -- the table -------------------------------------------------------------------------------- */
 
 static void environment_name(const char *name, char out[NAME_MAX_LEN + 16]) {
     size_t len = (size_t)snprintf(out, NAME_MAX_LEN + 16, "REPRISE_%s", name);
@@ -135,7 +136,8 @@ static int set_defaults(const struct rp_command_spec *spec, void *options, struc
     return status;
 }
 
-/* The variables of the flags that the command line does not give: what another one holds is not read. */
+/* The variables of the flags that the command line does not give: what another one holds is not
+ * read. */
 static int set_from_environment(const struct rp_command_spec *spec, const bool *given,
                                 void *options, struct rp_error *err) {
     for (uint32_t i = 0; i < spec->flag_count; i++) {

@@ -1,11 +1,12 @@
 /* flags.h - one table per command: flags, environment, ranges, defaults, help.
  *
- * A value comes from, in rising priority: the table's default, the environment (REPRISE_<NAME>, dashes as
- * underscores), the command line (the last one wins). `--name value` and `--name=value` are the same; a
- * switch is `--name`, and `--no-name` turns it off. Sizes accept K, M, G, T (powers of 1024).
- * What is left without a dash is positional; `--` ends the flags.
+ * A value comes from, in rising priority: the table's default, the environment (REPRISE_<NAME>,
+ * dashes as underscores), the command line (the last one wins). `--name value` and `--name=value`
+ * are the same; a switch is `--name`, and `--no-name` turns it off. Sizes accept K, M, G, T (powers
+ * of 1024). What is left without a dash is positional; `--` ends the flags.
  *
- * Errors: `error: ...` with a hint on standard error by rp_fail; the exit code of usage errors is 2. */
+ * Errors: `error: ...` with a hint on standard error by rp_fail; the exit code of usage errors is
+ * 2. */
 #ifndef RP_SERVER_FLAGS_H
 #define RP_SERVER_FLAGS_H
 
@@ -43,13 +44,13 @@ struct rp_command_spec {
 /* The largest number of positionals of any command. */
 #define RP_POSITIONALS_MAX 4
 
-/* Fills *options (flags) and positionals (unset ones NULL). argv[0] is the command's name. Returns RP_OK,
- * RP_STATUS_INVALID with err filled, or RP_STATUS_CANCELLED after --help was printed. */
+/* Fills *options (flags) and positionals (unset ones NULL). argv[0] is the command's name. Returns
+ * RP_OK, RP_STATUS_INVALID with err filled, or RP_STATUS_CANCELLED after --help was printed. */
 int rp_flags_parse(const struct rp_command_spec *spec, int argc, char **argv, void *options,
                    const char *positionals[RP_POSITIONALS_MAX], struct rp_error *err) RP_MUST_USE;
 
-/* A list in a TEXT flag, "1,8,32": 1 to `most` whole numbers from min to max into out, their count into
- * *out_count. RP_STATUS_INVALID names the flag. */
+/* A list in a TEXT flag, "1,8,32": 1 to `most` whole numbers from min to max into out, their count
+ * into *out_count. RP_STATUS_INVALID names the flag. */
 int rp_flag_list(const char *flag, const char *text, uint32_t min, uint32_t max, uint32_t *out,
                  uint32_t most, uint32_t *out_count, struct rp_error *err) RP_MUST_USE;
 

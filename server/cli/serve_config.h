@@ -10,8 +10,8 @@
 
 #define RP_MODEL_NAME_BYTES 256 /* with the 0 at the end; a file name is never longer */
 
-/* Checks what the table of flags cannot, reads the keys and fills *out_config, which borrows both. INVALID
- * and the like are usage errors. */
+/* Checks what the table of flags cannot, reads the keys and fills *out_config, which borrows both.
+ * INVALID and the like are usage errors. */
 int rp_serve_config(const struct rp_serve_options *options, struct rp_auth *out_auth,
                     struct rp_server_config *out_config, struct rp_error *err) RP_MUST_USE;
 /* The keys of the flags and the environment; ctx is the options. */
@@ -23,8 +23,8 @@ void rp_serve_model_name(const struct rp_serve_options *options, const char *dir
  * whether there is one. */
 void rp_serve_write_flags(void *ctx, struct rp_json *json);
 
-/* The chat template that the flags name, or the model's; *out stays NULL when there is none, or (with a line in the
- * log) when the model's own cannot be read. */
+/* The chat template that the flags name, or the model's; *out stays NULL when there is none, or
+ * (with a line in the log) when the model's own cannot be read. */
 int rp_serve_open_templates(const struct rp_serve_options *options, const char *dir,
                             struct rp_chat_templates **out, struct rp_error *err) RP_MUST_USE;
 

@@ -1,11 +1,12 @@
-/* serve_options.h - the flags that say what is served and how: of `serve`, and of every command that makes
- * an engine. Names are vLLM's where the thing is the same. */
+/* serve_options.h - the flags that say what is served and how: of `serve`, and of every command
+ * that makes an engine. Names are vLLM's where the thing is the same. */
 #ifndef RP_SERVER_SERVE_OPTIONS_H
 #define RP_SERVER_SERVE_OPTIONS_H
 
 #include "server/cli/flags.h"
 
-/* Index into the choices of --dtype (the first three) and --kv-cache-dtype. fp8_e4m3 is fp8, as vLLM has both names. */
+/* Index into the choices of --dtype (the first three) and --kv-cache-dtype. fp8_e4m3 is fp8, as
+ * vLLM has both names. */
 #define RP_KV_DTYPE_CHOICES "auto|float32|bfloat16|fp8|int8|fp8_e4m3"
 enum rp_dtype_choice {
     RP_DTYPE_CHOICE_AUTO,
@@ -67,8 +68,8 @@ struct rp_serve_options {
             "a mask that lets tokens see what is behind them: prompts are then computed whole"     \
     }
 
-/* The flags of struct rp_engine_options, as rows for a command's table; base: offsetof the struct in the
- * command's options. */
+/* The flags of struct rp_engine_options, as rows for a command's table; base: offsetof the struct
+ * in the command's options. */
 #define RP_ENGINE_FLAGS(base)                                                                      \
     {"dtype",                                                                                      \
      RP_FLAG_CHOICE,                                                                               \

@@ -13,16 +13,17 @@
 /* Which window of /debug/latency. */
 enum rp_top_window { RP_TOP_10S, RP_TOP_1M, RP_TOP_5M, RP_TOP_TOTAL, RP_TOP_WINDOW_COUNT };
 
-/* Answers of one moment; borrowed. NULL where a route did not answer: its part says so or is left out. */
+/* Answers of one moment; borrowed. NULL where a route did not answer: its part says so or is left
+ * out. */
 struct rp_top_answers {
     const json_t *status;   /* /debug/status */
     const json_t *latency;  /* /debug/latency?format=json */
     const json_t *requests; /* /debug/requests?slowest=N */
 };
 
-/* Appends at most `rows` lines of at most `columns` characters, each with its line end. before: the answers of an
- * earlier moment, for rates; NULL: there are none yet. Bytes of the server that are no plain text become '?': what it
- * says must not reach the terminal as commands. */
+/* Appends at most `rows` lines of at most `columns` characters, each with its line end. before: the
+ * answers of an earlier moment, for rates; NULL: there are none yet. Bytes of the server that are
+ * no plain text become '?': what it says must not reach the terminal as commands. */
 void rp_top_write(const struct rp_top_answers *now, const struct rp_top_answers *before,
                   enum rp_top_window window, uint32_t columns, uint32_t rows,
                   struct rp_buffer *out);

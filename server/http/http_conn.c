@@ -1,5 +1,5 @@
-/* http_conn.c - bytes in, bytes out, and the phases between. What a request may look like is decided in
- * http_check.c. */
+/* http_conn.c - bytes in, bytes out, and the phases between. What a request may look like is
+ * decided in http_check.c. */
 #include "server/http/http_conn.h"
 
 #include "base/clock.h"
@@ -72,7 +72,7 @@ void rp_conn_close(struct rp_conn *conn) {
     uv_close(&conn->socket.handle, on_closed);
 }
 
-/* --- Output ------------------------------------------------------------------------------------ */
+/* --- Output ---------------------------------------------------------------------------------- */
 
 static void on_written(uv_write_t *write, int status) {
     struct rp_conn *conn = write->data;
@@ -271,15 +271,15 @@ void rp_conn_stream_abort(struct rp_conn *conn) {
     pump(conn);
 }
 
-/* --- Phases ------------------------------------------------------------------------------------ */
+/* --- Phases ---------------------------------------------------------------------------------- */
 
 static void on_shutdown(uv_shutdown_t *shutdown, int status) {
     (void)shutdown;
     (void)status;
 }
 
-/* Our side is closed and what still comes is thrown away for a while: closing at once would reset the
- * connection, and the client might lose the answer that it has not read yet. */
+/* Our side is closed and what still comes is thrown away for a while: closing at once would reset
+ * the connection, and the client might lose the answer that it has not read yet. */
 static void begin_linger(struct rp_conn *conn) {
     conn->state = RP_CONN_LINGER;
     conn->deadline_ns = after_ms(conn->server->config.limits.linger_ms);
@@ -387,7 +387,7 @@ static void pump(struct rp_conn *conn) {
     }
 }
 
-/* --- Input ------------------------------------------------------------------------------------- */
+/* --- Input ----------------------------------------------------------------------------------- */
 
 static void on_alloc(uv_handle_t *handle, size_t suggested, uv_buf_t *buf) {
     struct rp_conn *conn = handle->data;
@@ -497,8 +497,8 @@ static void on_refused(uv_handle_t *handle) {
         rp_conn_accept(listener);
 }
 
-/* Memory is out: takes the connection into a handle of the listener's own and closes it. libuv accepts no
- * other until this one has been taken. */
+/* Memory is out: takes the connection into a handle of the listener's own and closes it. libuv
+ * accepts no other until this one has been taken. */
 static void refuse(struct rp_listener *listener) {
     rp_counter_add(&listener->server->metrics.connections_refused, 1);
     listener->refuse_again = listener->refusing;

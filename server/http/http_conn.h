@@ -2,10 +2,10 @@
  *
  *   HEAD -> BODY -> BUSY -> (answer written) -> HEAD ...        or -> LINGER -> closed
  *
- * One request at a time: while a handler works (BUSY), what the client sends on is kept, up to a limit,
- * and read afterwards. A handler answers with rp_conn_reply, or with rp_conn_stream_begin, _write, _end;
- * at once or later. Whoever answers later sets `gone`, which is called when the client has left: the
- * connection must not be touched after.
+ * One request at a time: while a handler works (BUSY), what the client sends on is kept, up to a
+ * limit, and read afterwards. A handler answers with rp_conn_reply, or with rp_conn_stream_begin,
+ * _write, _end; at once or later. Whoever answers later sets `gone`, which is called when the
+ * client has left: the connection must not be touched after.
  * Thread: loop. */
 #ifndef RP_SERVER_HTTP_CONN_H
 #define RP_SERVER_HTTP_CONN_H
@@ -58,8 +58,8 @@ struct rp_conn {
     uint64_t stall_since_ns,
         stall_ns; /* output that the client did not take at once: since, altogether */
 
-    /* The request's record (completion_record.c): whether it is to have one, and has one; those in the log that wait
-     * for the answer to be written. */
+    /* The request's record (completion_record.c): whether it is to have one, and has one; those in
+     * the log that wait for the answer to be written. */
     bool recordable, recorded;
     uint32_t log_count;
     uint64_t log_first;
@@ -70,18 +70,19 @@ struct rp_conn {
     void *gone_ctx;
 };
 
-/* A response that is complete. body may be NULL when len is 0. extra: further header lines, each with
- * its CRLF, or NULL. */
+/* A response that is complete. body may be NULL when len is 0. extra: further header lines, each
+ * with its CRLF, or NULL. */
 void rp_conn_reply(struct rp_conn *conn, int status, const char *content_type, const char *extra,
                    const char *body, size_t len);
-/* The begin of a body in chunks, continued by rp_conn_stream_write and _end. The writer keeps what is unread below
- * limits.stream_bytes: it writes on when rp_conn_stream_is_drained, or asks to be called (conn->drained).
- * extra: as for rp_conn_reply. False when the client is gone, or asked for the head alone: nothing follows. */
+/* The begin of a body in chunks, continued by rp_conn_stream_write and _end. The writer keeps what
+ * is unread below limits.stream_bytes: it writes on when rp_conn_stream_is_drained, or asks to be
+ * called (conn->drained). extra: as for rp_conn_reply. False when the client is gone, or asked for
+ * the head alone: nothing follows. */
 bool rp_conn_body_begin(struct rp_conn *conn, int status, const char *content_type,
                         const char *extra);
 bool rp_conn_stream_is_drained(const struct rp_conn *conn);
-/* Server-sent events; extra as above. False when the client is too slow or gone: the connection is then closing, and
- * `gone` has been called. */
+/* Server-sent events; extra as above. False when the client is too slow or gone: the connection is
+ * then closing, and `gone` has been called. */
 bool rp_conn_stream_begin(struct rp_conn *conn, const char *extra);
 bool rp_conn_stream_write(struct rp_conn *conn, const char *bytes, size_t len);
 void rp_conn_stream_end(struct rp_conn *conn);
@@ -90,8 +91,8 @@ void rp_conn_stream_abort(struct rp_conn *conn);
 
 /* How long output of the request in work has waited for the client to read. */
 uint64_t rp_conn_stall_ns(const struct rp_conn *conn);
-/* Gives the request in work its id and its place in a trace, where it has none: the client's (either may be NULL),
- * else ones of our own. */
+/* Gives the request in work its id and its place in a trace, where it has none: the client's
+ * (either may be NULL), else ones of our own. */
 void rp_conn_identify(struct rp_conn *conn, const char *request_id, const char *traceparent);
 /* completion_record.c: a request that is answered with an error before it became a completion. */
 void rp_record_refused(struct rp_conn *conn, const struct rp_http_error *error);

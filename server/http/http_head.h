@@ -2,8 +2,8 @@
  *
  * Every byte up to the blank line goes through rp_head_scan before llhttp sees it. It refuses what
  * request smuggling is made of and what some version of llhttp accepts: lines that continue the one
- * before (obs-fold), bare CR, bare LF, control characters; and it counts bytes and fields, for which
- * llhttp has no limits. Then the fields are collected in struct rp_http_head.
+ * before (obs-fold), bare CR, bare LF, control characters; and it counts bytes and fields, for
+ * which llhttp has no limits. Then the fields are collected in struct rp_http_head.
  * Thread: loop. Memory: one buffer per connection, bounded by the limits. */
 #ifndef RP_SERVER_HTTP_HEAD_H
 #define RP_SERVER_HTTP_HEAD_H

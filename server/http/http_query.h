@@ -19,8 +19,9 @@ struct rp_query_param {
     bool *given;         /* may be NULL */
 };
 
-/* Reads the target's query. Values that are absent keep what they had. Unknown names, repeated names, bad
- * escapes and values out of range fill *error (400, names the parameter) and give false. */
+/* Reads the target's query. Values that are absent keep what they had. Unknown names, repeated
+ * names, bad escapes and values out of range fill *error (400, names the parameter) and give
+ * false. */
 bool rp_query_read(const char *target, const struct rp_query_param *params, size_t count,
                    struct rp_http_error *error);
 /* The same for a connection: answers the error by itself. */

@@ -62,8 +62,8 @@ uint64_t rp_json_body_peak_bytes(void) {
 
 void rp_json_body_reset_peak(void) { atomic_store(&peak_bytes, rp_json_body_live_bytes()); }
 
-/* Walks the tokens up to `end` and gives the deepest nesting; *out_key and *out_key_len: the key of the
- * top-level field in which the walk ended, NULL when in none. */
+/* Walks the tokens up to `end` and gives the deepest nesting; *out_key and *out_key_len: the key of
+ * the top-level field in which the walk ended, NULL when in none. */
 static uint32_t walk(const char *text, size_t end, uint32_t depth_max, const char **out_key,
                      size_t *out_key_len) {
     uint32_t depth = 0, deepest = 0;
@@ -148,7 +148,8 @@ json_t *rp_json_body_parse(const char *body, size_t len, const struct rp_http_li
     parse.active = true;
     json_t *root = json_loadb(body, len, JSON_REJECT_DUPLICATES, &error);
     parse.active = false;
-    /* jansson 2.14 loses a byte of a string when the buffer of its lexer cannot grow, and goes on. */
+    /* jansson 2.14 loses a byte of a string when the buffer of its lexer cannot grow, and goes
+     * on. */
     if (parse.limit_met || parse.total_met || parse.memory_out) {
         json_decref(root);
         root = NULL;

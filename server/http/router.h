@@ -1,6 +1,6 @@
-/* router.h - the table of routes: path, methods, who may use it, and its handler.
- * Paths compare byte for byte with the target up to '?': nothing is decoded or cleaned up, so there is
- * one spelling of each, and the check of the key sees the same path as the route. */
+/* router.h - the table of routes: path, methods, who may use it, and its handler. Paths compare
+ * byte for byte with the target up to '?': nothing is decoded or cleaned up, so there is one
+ * spelling of each, and the check of the key sees the same path as the route. */
 #ifndef RP_SERVER_ROUTER_H
 #define RP_SERVER_ROUTER_H
 

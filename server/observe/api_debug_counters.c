@@ -1,5 +1,6 @@
-/* api_debug_counters.c - GET /debug/profile/counters: instructions, cycles and cache misses of each thread, and what the
- * device's hardware counts, over some seconds, where the machine lets us; 403 with the reason where not. */
+/* api_debug_counters.c - GET /debug/profile/counters: instructions, cycles and cache misses of each
+ * thread, and what the device's hardware counts, over some seconds, where the machine lets us; 403
+ * with the reason where not. */
 #include "base/clock.h"
 #include "base/memory.h"
 #include "server/http/http_conn.h"

@@ -1,4 +1,5 @@
-/* api_debug_latency.c - GET /debug/latency: percentiles of requests, and of steps by captured size. */
+/* api_debug_latency.c - GET /debug/latency: percentiles of requests, and of steps by captured
+ * size. */
 #include "base/json_writer.h"
 #include "engine/engine.h"
 #include "metrics/tick.h"
@@ -28,7 +29,7 @@ static void step_name(const struct rp_engine_graph *graph, char *out, size_t siz
              graph->bucket.tokens, graph->bucket.logit_rows);
 }
 
-/* --- JSON -------------------------------------------------------------------------------------- */
+/* --- JSON ------------------------------------------------------------------------------------ */
 
 static void write_windows(struct rp_json *json, const struct row *row) {
     rp_json_object_begin(json, "windows");
@@ -68,7 +69,7 @@ static void write_row(struct rp_json *json, const struct row *row) {
     rp_json_object_end(json);
 }
 
-/* --- Text -------------------------------------------------------------------------------------- */
+/* --- Text ------------------------------------------------------------------------------------ */
 
 static void print_row(struct rp_buffer *text, const struct row *row) {
     char name[64];
@@ -92,7 +93,7 @@ static void print_row(struct rp_buffer *text, const struct row *row) {
     }
 }
 
-/* --- The route --------------------------------------------------------------------------------- */
+/* --- The route ------------------------------------------------------------------------------- */
 
 enum { JSON, TEXT };
 

@@ -1,5 +1,6 @@
-/* api_debug_masks.c - GET /debug/masks: which tokens meet. The program in force, what each layer makes of it, and for ?q=
- * and ?kv= the classes of tiles: which of them attention reads, and where it asks pair by pair. */
+/* api_debug_masks.c - GET /debug/masks: which tokens meet. The program in force, what each layer
+ * makes of it, and for ?q= and ?kv= the classes of tiles: which of them attention reads, and where
+ * it asks pair by pair. */
 #include "attention/mask/mask.h"
 #include "base/json_writer.h"
 #include "engine/engine.h"
@@ -25,9 +26,10 @@ struct asked {
     bool has_q, has_kv;
 };
 
-/* --- Tiles ---------------------------------------------------------------------------------------- */
+/* --- Tiles ----------------------------------------------------------------------------------- */
 
-/* One row of tiles as letters. Without a program of its own a layer is causal and has its window. */
+/* One row of tiles as letters. Without a program of its own a layer is causal and has its
+ * window. */
 static char class_of(const struct rp_engine_layer_mask *layer, const struct rp_mask_tile *tile,
                      const int32_t *params) {
     static const char letters[] = {
@@ -63,7 +65,7 @@ static void tile_row(const struct asked *asked, const struct rp_engine_layer_mas
     out[count] = '\0';
 }
 
-/* --- The answer ----------------------------------------------------------------------------------- */
+/* --- The answer ------------------------------------------------------------------------------ */
 
 static void print_tree(const struct rp_mask *mask, struct rp_buffer *out) {
     rp_buffer_init(out, 0);

@@ -1,4 +1,5 @@
-/* api_debug_memory.c - GET /debug/memory; POST /debug/memory/history and /debug/memory/reset_peak. */
+/* api_debug_memory.c - GET /debug/memory; POST /debug/memory/history and
+ * /debug/memory/reset_peak. */
 #include "base/json_writer.h"
 #include "base/memory.h"
 #include "engine/engine.h"
@@ -125,7 +126,8 @@ static void write_pages(struct rp_json *json, const struct rp_engine *engine,
     rp_json_int(json, "host_pages", use->host_total);
     rp_json_int(json, "host_free", use->host_free);
     rp_json_int(json, "peak_host_used", use->peak_host);
-    /* Pages are all alike, so none is lost between others; what is lost is the rest of a request's last page. */
+    /* Pages are all alike, so none is lost between others; what is lost is the rest of a request's
+     * last page. */
     rp_json_int(json, "wasted_tokens", use->wasted_tokens);
     rp_json_double(json, "fragmentation_ratio",
                    share(use->wasted_tokens, use->held * (int64_t)use->page_tokens));

@@ -40,7 +40,7 @@ static uint32_t add_open(const struct rp_server *server, const struct rp_request
     return count;
 }
 
-/* --- An answer ---------------------------------------------------------------------------------- */
+/* --- An answer ------------------------------------------------------------------------------- */
 
 enum form { FORM_JSON, FORM_OTLP, FORM_PERFETTO, FORM_LIST };
 
@@ -155,7 +155,7 @@ static void answer(struct rp_conn *conn, enum form form,
     rp_api_reply_text(conn, 200, "application/json", &body);
 }
 
-/* --- The list ----------------------------------------------------------------------------------- */
+/* --- The list -------------------------------------------------------------------------------- */
 
 struct list_query {
     uint64_t slowest, recent, key;
@@ -221,7 +221,7 @@ void rp_api_debug_requests(struct rp_conn *conn) {
     answer(conn, FORM_LIST, records, count, kept, INLINE_LIST);
 }
 
-/* --- One request -------------------------------------------------------------------------------- */
+/* --- One request ----------------------------------------------------------------------------- */
 
 static int hex_digit(char c) {
     if (c >= '0' && c <= '9')

@@ -1,5 +1,6 @@
-/* api_debug_status.c - GET /debug/status, the numbers of this moment; GET /debug/steps, the newest steps one by one.
- * Both are what /debug/ui and `reprise top` are drawn from: rates are differences between two of their answers. */
+/* api_debug_status.c - GET /debug/status, the numbers of this moment; GET /debug/steps, the newest
+ * steps one by one. Both are what /debug/ui and `reprise top` are drawn from: rates are differences
+ * between two of their answers. */
 #include "base/json_writer.h"
 #include "base/memory.h"
 #include "engine/engine.h"

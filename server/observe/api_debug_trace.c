@@ -3,8 +3,8 @@
  *   loop:    check, start ---> write piece 1, start ---> (all gone out) write piece 2, start ...
  *   worker:           copy, build, piece 1     piece 2
  *
- * One at a time; a piece is built while the client reads the one before, and no further: a slow client holds back
- * the worker, not memory. */
+ * One at a time; a piece is built while the client reads the one before, and no further: a slow
+ * client holds back the worker, not memory. */
 #include "base/memory.h"
 #include "metrics/trace_take.h"
 #include "server/http/http_conn.h"
@@ -78,8 +78,8 @@ static bool begin_answer(struct rp_trace_work *job) {
                               extra);
 }
 
-/* Writes the piece, and sees to the next one. The connection may close in any of its calls: then on_gone has been
- * here, and the job has no connection any more. */
+/* Writes the piece, and sees to the next one. The connection may close in any of its calls: then
+ * on_gone has been here, and the job has no connection any more. */
 static void deliver(struct rp_trace_work *job) {
     struct rp_conn *conn = job->conn;
     if (job->status != RP_OK && !job->begun) {

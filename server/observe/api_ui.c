@@ -5,7 +5,8 @@
 #include "server/observe/ui_page.h"
 
 void rp_api_debug_ui(struct rp_conn *conn) {
-    /* Nothing from elsewhere, and nobody's frame: what a request's name or a model's is called stays text. */
+    /* Nothing from elsewhere, and nobody's frame: what a request's name or a model's is called
+     * stays text. */
     static const char extra[] =
         "Content-Security-Policy: default-src 'none'; script-src 'unsafe-inline'; "
         "style-src 'unsafe-inline'; connect-src 'self'; frame-ancestors 'none'; base-uri 'none'\r\n"

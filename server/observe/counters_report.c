@@ -4,7 +4,9 @@
 
 #include <string.h>
 
-/* ---- JSON ---------------------------------------------------------------------------------------------------- */
+/* ---- JSON
+ *
+ --------------------------------------------------------------------------------------------- */
 
 static void write_counter(const struct rp_device_counter *counter, struct rp_json *json) {
     rp_json_object_begin(json, NULL);
@@ -106,7 +108,9 @@ void rp_counters_write_json(const struct rp_counters_report *report, struct rp_b
     rp_buffer_puts(out, "\n");
 }
 
-/* ---- text ---------------------------------------------------------------------------------------------------- */
+/* ---- text
+ *
+ --------------------------------------------------------------------------------------------- */
 
 /* 5 significant digits at most, in 9 columns: bytes with a prefix. */
 static void put_value(double value, bool bytes, struct rp_buffer *out) {

@@ -1,4 +1,5 @@
-/* counters_report.h - counters of the processor and of the device, as JSON and as text. Thread: any. */
+/* counters_report.h - counters of the processor and of the device, as JSON and as text. Thread:
+ * any. */
 #ifndef RP_SERVER_COUNTERS_REPORT_H
 #define RP_SERVER_COUNTERS_REPORT_H
 
@@ -15,8 +16,8 @@ struct rp_counters_report {
     struct rp_profile_slowdown slowdown;
 };
 
-/* {"seconds", "threads"} of the host beside {"device"}; a part that was asked for and is not there is
- * {"error": TEXT}: "host" and "device". */
+/* {"seconds", "threads"} of the host beside {"device"}; a part that was asked for and is not there
+ * is {"error": TEXT}: "host" and "device". */
 void rp_counters_write_json(const struct rp_counters_report *report, struct rp_buffer *out);
 void rp_counters_write_text(const struct rp_counters_report *report, struct rp_buffer *out);
 

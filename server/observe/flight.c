@@ -46,7 +46,7 @@ struct rp_flight {
     char error[512]; /* of the last failure */
 };
 
-/* --- A dump -------------------------------------------------------------------------------------------- */
+/* --- A dump ---------------------------------------------------------------------------------- */
 
 static int write_trace(struct rp_flight *flight, const char *stem, const char *reason,
                        struct rp_trace_take *take, struct rp_error *err) {
@@ -178,7 +178,7 @@ static void dump(struct rp_flight *flight, const struct rp_flight_cause *cause) 
     rp_trace_take_end(&take);
 }
 
-/* --- The thread ---------------------------------------------------------------------------------------- */
+/* --- The thread ------------------------------------------------------------------------------ */
 
 static uint32_t graphs_missing(const struct rp_engine *engine) {
     uint32_t missing = 0, count = rp_engine_graph_count(engine);
@@ -262,7 +262,7 @@ static void *flight_main(void *arg) {
     return NULL;
 }
 
-/* --- The loop thread's ---------------------------------------------------------------------------------- */
+/* --- The loop thread's ----------------------------------------------------------------------- */
 
 static int arm(struct rp_flight *flight, struct rp_error *err) {
     const struct rp_engine *engine = flight->server->serving.engine;

@@ -1,9 +1,11 @@
-/* flight.h - keeps the past on its own: when something goes wrong (flight_watch.h) or SIGUSR2 comes, the last seconds go
- * into a file, with a second file that says why. At most one dump a minute, and a directory of bounded size
- * (metrics/dump_dir.h); a process that dies of a signal leaves its rings there too (metrics/crash_dump.h).
+/* flight.h - keeps the past on its own: when something goes wrong (flight_watch.h) or SIGUSR2
+ * comes, the last seconds go into a file, with a second file that says why. At most one dump a
+ * minute, and a directory of bounded size (metrics/dump_dir.h); a process that dies of a signal
+ * leaves its rings there too (metrics/crash_dump.h).
  *
- * Thread: one of its own, of low priority, which looks twice a second, copies the rings and writes: neither the loop
- * nor the engine thread waits for it. start, stop, request and describe: the loop thread.
+ * Thread: one of its own, of low priority, which looks twice a second, copies the rings and writes:
+ * neither the loop nor the engine thread waits for it. start, stop, request and describe: the loop
+ * thread.
  * Memory: a trace in pieces; its events while it is written. */
 #ifndef RP_SERVER_FLIGHT_H
 #define RP_SERVER_FLIGHT_H

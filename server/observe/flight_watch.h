@@ -1,5 +1,5 @@
-/* flight_watch.h - decides when the past is worth keeping: what it sees in each look, and what it makes of it. No
- * clocks, threads or files, so that a test drives it.
+/* flight_watch.h - decides when the past is worth keeping: what it sees in each look, and what it
+ * makes of it. No clocks, threads or files, so that a test drives it.
  * Thread: the flight thread (flight.h). */
 #ifndef RP_SERVER_FLIGHT_WATCH_H
 #define RP_SERVER_FLIGHT_WATCH_H

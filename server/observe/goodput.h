@@ -16,8 +16,8 @@ struct rp_slo {
 
 enum rp_slo_kind { RP_SLO_TTFT, RP_SLO_TPOT, RP_SLO_E2E, RP_SLO_ITL, RP_SLO_COUNT };
 
-/* What had most of the time that was too long: a phase before the first token, a cause between tokens, or the client
- * that did not read. */
+/* What had most of the time that was too long: a phase before the first token, a cause between
+ * tokens, or the client that did not read. */
 enum rp_slo_cause {
     RP_SLO_RECEIVE,
     RP_SLO_TOKENIZE, /* parsing the body included */

@@ -62,7 +62,8 @@ static enum rp_kv_state state_of(uint32_t word) {
 
 static bool is_active(enum rp_kv_state state) { return state != RP_KV_FREE; }
 
-/* The pool's pages stand in the plan as one item: the snapshot shows them one run after the other. */
+/* The pool's pages stand in the plan as one item: the snapshot shows them one run after the
+ * other. */
 static bool is_pool(const struct rp_memory_item *item) {
     return strncmp(item->name, "KV pool", 7) == 0;
 }
@@ -112,7 +113,8 @@ static void write_action(struct rp_pickle *pickle, const char *action, uint64_t 
     rp_pickle_dict_end(pickle);
 }
 
-/* PyTorch's trace knows memory in use and memory that is not; other changes of a page are none of it. */
+/* PyTorch's trace knows memory in use and memory that is not; other changes of a page are none of
+ * it. */
 static void write_page_event(struct rp_pickle *pickle, const struct rp_memory_snapshot *s,
                              const struct rp_trace_event *event) {
     uint64_t address = s->pool_address + event->a * s->page_bytes;

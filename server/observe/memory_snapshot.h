@@ -1,10 +1,10 @@
 /* memory_snapshot.h - device memory in the form that PyTorch's memory_viz reads
- * (torch/cuda/_memory_viz.py; the page https://pytorch.org/memory_viz): a pickled dict of segments with blocks, and
- * the trace of allocations and frees.
+ * (torch/cuda/_memory_viz.py; the page https://pytorch.org/memory_viz): a pickled dict of segments
+ * with blocks, and the trace of allocations and frees.
  *
- * A segment for each owner of memory that never changes (weights, activations, ...), one for the KV pool, whose
- * blocks are runs of pages of one state. The trace is the start, then the history of pages (engine/observe/page_watch.h);
- * a frame names owner or state, in place of a stack.
+ * A segment for each owner of memory that never changes (weights, activations, ...), one for the KV
+ * pool, whose blocks are runs of pages of one state. The trace is the start, then the history of
+ * pages (engine/observe/page_watch.h); a frame names owner or state, in place of a stack.
  * Thread: any. */
 #ifndef RP_SERVER_MEMORY_SNAPSHOT_H
 #define RP_SERVER_MEMORY_SNAPSHOT_H

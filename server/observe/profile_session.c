@@ -20,7 +20,8 @@
 #define DETAIL_CHOICES "auto|stamps|cupti"
 
 enum detail { AUTO, STAMPS, CUPTI };
-/* OPENING, BEGINNING and ENDING only where the device's driver traces kernels; CLOSING without a client. */
+/* OPENING, BEGINNING and ENDING only where the device's driver traces kernels; CLOSING without a
+ * client. */
 enum phase { OPENING, BEGINNING, RUNNING, ENDING, AFTER, BUILDING, CLOSING };
 
 struct rp_profile_session {
@@ -38,7 +39,7 @@ struct rp_profile_session {
     uint64_t steps_done; /* the engine's count when the last active step was read */
 };
 
-/* ---- the body --------------------------------------------------------------------------------------------- */
+/* ---- the body ------------------------------------------------------------------------------- */
 
 struct field {
     const char *name;
@@ -136,7 +137,7 @@ static bool read_body(json_t *root, const struct rp_engine *engine, struct rp_pr
     return true;
 }
 
-/* ---- the answer ------------------------------------------------------------------------------------------- */
+/* ---- the answer ----------------------------------------------------------------------------- */
 
 static void write_ratio(const char *key, const struct rp_profile_ratio *ratio,
                         struct rp_json *json) {
@@ -299,7 +300,8 @@ static void free_session(struct rp_profile_session *session) {
     rp_free(session);
 }
 
-/* The client has its answer, or is gone. What the device still does for the session is ended first. */
+/* The client has its answer, or is gone. What the device still does for the session is ended
+ * first. */
 static void end_session(struct rp_server *server, struct rp_profile_session *session) {
     if (session->conn)
         session->conn->gone = NULL;
@@ -327,7 +329,7 @@ static void on_built(struct rp_profile_work *work) {
     end_session(work->server, session);
 }
 
-/* ---- its life --------------------------------------------------------------------------------------------- */
+/* ---- its life ------------------------------------------------------------------------------- */
 
 static void on_gone(void *ctx) {
     struct rp_profile_session *session = ctx;

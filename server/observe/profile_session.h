@@ -6,8 +6,8 @@
  *   AFTER               a second at most: steps behind the session, to say what it left behind
  *   BUILDING            tables, in the thread pool
  *
- * `detail`: stamps; cupti, by name, or an error; auto: cupti where it can be had. The client's leaving ends it, and then
- * (CLOSING) whatever the driver still does for it. Thread: loop. */
+ * `detail`: stamps; cupti, by name, or an error; auto: cupti where it can be had. The client's
+ * leaving ends it, and then (CLOSING) whatever the driver still does for it. Thread: loop. */
 #ifndef RP_SERVER_PROFILE_SESSION_H
 #define RP_SERVER_PROFILE_SESSION_H
 

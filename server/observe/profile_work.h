@@ -1,5 +1,7 @@
-/* profile_work.h - building profile tables in the thread pool: a full ring takes tens of milliseconds.
- * Thread: start, done on the loop; run on a worker, which touches the job, and of the engine what any thread may. */
+/* profile_work.h - building profile tables in the thread pool: a full ring takes tens of
+ * milliseconds.
+ * Thread: start, done on the loop; run on a worker, which touches the job, and of the engine what
+ * any thread may. */
 #ifndef RP_SERVER_PROFILE_WORK_H
 #define RP_SERVER_PROFILE_WORK_H
 
@@ -42,10 +44,11 @@ struct rp_profile_work {
 
 /* Where the pool takes nothing, run and done are called at once. */
 void rp_profile_work_start(struct rp_server *server, struct rp_profile_work *work);
-/* One table of `query` as work->view says, behind what work->out holds; as JSON, an object of its own. What a `run`
- * usually is. */
+/* One table of `query` as work->view says, behind what work->out holds; as JSON, an object of its
+ * own. What a `run` usually is. */
 void rp_profile_work_table(struct rp_profile_work *work);
-/* A table that was made with this status, as text or CSV, behind what work->out holds; frees the table. */
+/* A table that was made with this status, as text or CSV, behind what work->out holds; frees the
+ * table. */
 void rp_profile_work_write(struct rp_profile_work *work, int status,
                            struct rp_profile_table *table);
 /* The same into a JSON document: the members of an object. False: memory is out. */

@@ -216,7 +216,7 @@ void rp_request_json(struct rp_json *json, const struct rp_request_record *recor
     rp_json_object_end(json);
 }
 
-/* --- In the answer ------------------------------------------------------------------------------ */
+/* --- In the answer --------------------------------------------------------------------------- */
 
 /* The longest of each phase over the prompts of an answer. */
 static void longest(const struct rp_request_record *const *records, uint32_t count, uint64_t now_ns,

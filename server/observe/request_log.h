@@ -1,5 +1,5 @@
-/* request_log.h - records of requests that have ended: the last ones, the slowest of each of the last minutes, and
- * the last ones that were refused.
+/* request_log.h - records of requests that have ended: the last ones, the slowest of each of the
+ * last minutes, and the last ones that were refused.
  *
  * Memory: all at init (rp_request_log_bytes); the oldest give way. Thread: loop. */
 #ifndef RP_SERVER_REQUEST_LOG_H
@@ -26,8 +26,8 @@ struct rp_request_log {
     struct rp_request_record *records; /* (RP_LOG_RECORDS): finished, refused, slow */
     struct rp_log_minute minutes[RP_LOG_MINUTES];
     uint64_t sequence, finished, refused; /* ever */
-    const struct rp_request_record *
-        *scratch; /* (RP_LOG_RECORDS) of rp_request_log_collect's callers */
+    /* (RP_LOG_RECORDS) of rp_request_log_collect's callers */
+    const struct rp_request_record **scratch;
 };
 
 bool rp_request_log_init(struct rp_request_log *log);   /* false: no memory */
@@ -36,7 +36,8 @@ size_t rp_request_log_bytes(void);
 
 /* Copies a record that has ended and gives its sequence number. */
 uint64_t rp_request_log_add(struct rp_request_log *log, struct rp_request_record *record);
-/* Records [first, first + count) have gone out to the client, or (written_ns 0) it has left before. */
+/* Records [first, first + count) have gone out to the client, or (written_ns 0) it has left
+ * before. */
 void rp_request_log_written(struct rp_request_log *log, uint64_t first, uint32_t count,
                             uint64_t written_ns, uint64_t stall_ns);
 
@@ -45,7 +46,8 @@ uint32_t rp_request_log_collect(const struct rp_request_log *log,
                                 const struct rp_request_record **out);
 
 enum rp_log_sort { RP_LOG_BY_E2E, RP_LOG_BY_TTFT, RP_LOG_BY_ITL, RP_LOG_BY_QUEUE, RP_LOG_BY_END };
-/* Moves the `keep` largest by that measure to the front, largest first; returns how many there are. */
+/* Moves the `keep` largest by that measure to the front, largest first; returns how many there
+ * are. */
 uint32_t rp_request_log_select(const struct rp_request_record **records, uint32_t count,
                                enum rp_log_sort sort, uint32_t keep);
 

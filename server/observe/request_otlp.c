@@ -1,5 +1,6 @@
-/* OTLP/JSON (opentelemetry-proto, docs/specification.md): ids are hexadecimal, 64-bit integers are decimal strings, enums
- * are integers, keys lowerCamelCase. Names of attributes: OpenTelemetry's semantic conventions for GenAI servers. */
+/* OTLP/JSON (opentelemetry-proto, docs/specification.md): ids are hexadecimal, 64-bit integers are
+ * decimal strings, enums are integers, keys lowerCamelCase. Names of attributes: OpenTelemetry's
+ * semantic conventions for GenAI servers. */
 #include "base/hash.h"
 #include "server/observe/request_json.h"
 

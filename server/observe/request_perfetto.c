@@ -1,6 +1,6 @@
-/* One request for chrome://tracing and ui.perfetto.dev: a process per record with four lanes, phases (nested in the
- * request), prompt chunks on the device, tokens, and the device's steps from its first to its last. Times are
- * microseconds since the first record's first byte. */
+/* One request for chrome://tracing and ui.perfetto.dev: a process per record with four lanes,
+ * phases (nested in the request), prompt chunks on the device, tokens, and the device's steps from
+ * its first to its last. Times are microseconds since the first record's first byte. */
 #include "server/observe/request_json.h"
 
 #include "engine/observe/step_record.h"

@@ -1,7 +1,8 @@
 /* request_record.h - the life of one prompt of a request: every stamp, what it cost, how it ended.
  *
- * Lies in the completion while that is open (completion_internal.h), then in the log (request_log.h). It holds no
- * text: neither prompt nor answer, nor keys. All stamps are rp_tick_ns; 0: it did not come to that.
+ * Lies in the completion while that is open (completion_internal.h), then in the log
+ * (request_log.h). It holds no text: neither prompt nor answer, nor keys. All stamps are
+ * rp_tick_ns; 0: it did not come to that.
  * Thread: loop. Memory: plain data of fixed size. */
 #ifndef RP_SERVER_REQUEST_RECORD_H
 #define RP_SERVER_REQUEST_RECORD_H
@@ -43,8 +44,8 @@ struct rp_request_record {
     bool stream, client_left;
     uint64_t stall_ns; /* output waited for the client to read */
     struct rp_request_stats stats;
-    /* Microseconds between tokens, from the second one on: 7 bits a byte, lowest first, the top bit says that more
-     * follow. Those that found no room are not kept. */
+    /* Microseconds between tokens, from the second one on: 7 bits a byte, lowest first, the top bit
+     * says that more follow. Those that found no room are not kept. */
     uint32_t kept_tokens; /* the first one included */
     uint32_t token_bytes;
     uint8_t token_times[RP_RECORD_TOKEN_BYTES];
@@ -74,8 +75,8 @@ void rp_record_times(const struct rp_request_record *record, struct rp_record_ti
 /* "stop", "length", "cancelled", "numeric", "error", "mask_deadline"; "refused": never submitted;
  * "": still open. */
 const char *rp_record_finish(const struct rp_request_record *record);
-/* "preparing", "queued", "decode", "finished", "refused". An open request that computes its prompt is "queued":
- * only the engine knows more, until its first token. */
+/* "preparing", "queued", "decode", "finished", "refused". An open request that computes its prompt
+ * is "queued": only the engine knows more, until its first token. */
 const char *rp_record_state(const struct rp_request_record *record);
 
 #endif

@@ -9,7 +9,7 @@ void rp_server_latency_span(struct rp_server_latency *latency, enum rp_latency_s
         rp_latency_record(&latency->series[series], now_ns, to_ns - from_ns);
 }
 
-/* --- /metrics ---------------------------------------------------------------------------------- */
+/* --- /metrics -------------------------------------------------------------------------------- */
 
 static void put(void *ctx, const char *labels, double value) { rp_metric_put(ctx, labels, value); }
 

@@ -1,5 +1,5 @@
-/* server_latency.h - percentiles of a server's requests over sliding windows (metrics/latency.h), and its part of
- * /metrics.
+/* server_latency.h - percentiles of a server's requests over sliding windows (metrics/latency.h),
+ * and its part of /metrics.
  *
  * What they are from and to, all by rp_tick_ns:
  *   time_to_first_token    first byte on the socket -> the loop thread has the first token
@@ -19,7 +19,8 @@ struct rp_server_latency {
     struct rp_latency series[RP_LATENCY_SERIES_COUNT];
 };
 
-/* now_ns: of the event that ended it. from_ns 0 (never happened) and times out of order are left out. */
+/* now_ns: of the event that ended it. from_ns 0 (never happened) and times out of order are left
+ * out. */
 void rp_server_latency_span(struct rp_server_latency *latency, enum rp_latency_series series,
                             uint64_t now_ns, uint64_t from_ns, uint64_t to_ns);
 

@@ -11,8 +11,8 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Each holds the edges of vLLM's buckets and of OpenTelemetry's, and finer ones below: a small model answers within
- * 1 ms. */
+/* Each holds the edges of vLLM's buckets and of OpenTelemetry's, and finer ones below: a small
+ * model answers within 1 ms. */
 static const double ttft_bounds[] = {0.0005, 0.001, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.06,
                                      0.08,   0.1,   0.25,   0.5,   0.75, 1,    2.5,  5,
                                      7.5,    10,    20,     40,    80,   160,  640,  2560};
@@ -69,7 +69,7 @@ void rp_server_metrics_register(struct rp_server_metrics *metrics,
     rp_server_metrics_add_otel(metrics, sources->model_name, registry);
 }
 
-/* --- Requests ---------------------------------------------------------------------------------- */
+/* --- Requests -------------------------------------------------------------------------------- */
 
 static void observe(struct rp_histogram *histogram, double seconds,
                     const struct rp_trace_context *trace) {
@@ -104,7 +104,8 @@ static void record_windows(struct rp_server_latency *latency,
                                first + (last - first) / (closed->tokens - 1));
 }
 
-/* Times of the engine may be missing (0) or, of a request that failed, out of order: then nothing is known. */
+/* Times of the engine may be missing (0) or, of a request that failed, out of order: then nothing
+ * is known. */
 static bool spans(uint64_t from_ns, uint64_t to_ns, double *out_seconds) {
     *out_seconds = (double)(to_ns - from_ns) * 1e-9;
     return from_ns && to_ns >= from_ns;
@@ -141,7 +142,7 @@ void rp_server_metrics_closed(struct rp_server_metrics *metrics,
         observe(&metrics->tpot, seconds / (closed->tokens - 1), closed->trace);
 }
 
-/* --- The system -------------------------------------------------------------------------------- */
+/* --- The system ------------------------------------------------------------------------------ */
 
 void rp_server_metrics_sample(struct rp_server_metrics *metrics) {
     unsigned long long pages, resident;

@@ -1,8 +1,10 @@
-/* server_metrics.h - the numbers that the server keeps, and the registry of all that /metrics shows.
+/* server_metrics.h - the numbers that the server keeps, and the registry of all that /metrics
+ * shows.
  *
- * Names are ours (server_metrics.c), and, from the same numbers, those of vLLM (server_metrics_vllm.c) and of
- * OpenTelemetry's conventions for generative AI (server_metrics_otel.c). Histograms are recorded once, in buckets
- * whose edges contain everybody's, and shown with those that each name has.
+ * Names are ours (server_metrics.c), and, from the same numbers, those of vLLM
+ * (server_metrics_vllm.c) and of OpenTelemetry's conventions for generative AI
+ * (server_metrics_otel.c). Histograms are recorded once, in buckets whose edges contain
+ * everybody's, and shown with those that each name has.
  * Thread: loop. */
 #ifndef RP_SERVER_SERVER_METRICS_H
 #define RP_SERVER_SERVER_METRICS_H
@@ -68,8 +70,8 @@ struct rp_server_metrics {
     struct rp_gauge connections, completions;
     struct rp_counter finished[RP_OUTCOME_COUNT];
     struct rp_counter rejected[RP_REJECTED_COUNT];
-    /* Request times: first byte to first token and to the end; between two tokens, and their mean; waiting,
-     * prompt, answer, prompt and answer. */
+    /* Request times: first byte to first token and to the end; between two tokens, and their mean;
+     * waiting, prompt, answer, prompt and answer. */
     struct rp_histogram ttft, e2e, inter_token, tpot, queue, prefill, decode, inference;
     struct rp_histogram prompt_tokens, generation_tokens, max_tokens, computed_tokens, choices;
     struct rp_exemplars traced[RP_TRACED_COUNT];
@@ -90,8 +92,8 @@ void rp_server_metrics_register(struct rp_server_metrics *metrics,
 /* Refreshes what is read from the system, before a scrape. */
 void rp_server_metrics_sample(struct rp_server_metrics *metrics);
 
-/* A token of a request was read, at now_ns (rp_tick_ns): since_ns is the time since the request's first byte (the first
- * token) or since its last token. trace: the request's, or NULL. */
+/* A token of a request was read, at now_ns (rp_tick_ns): since_ns is the time since the request's
+ * first byte (the first token) or since its last token. trace: the request's, or NULL. */
 void rp_server_metrics_token(struct rp_server_metrics *metrics, bool first, uint64_t now_ns,
                              uint64_t since_ns, const struct rp_trace_context *trace);
 /* What a request was when the engine has closed it. */

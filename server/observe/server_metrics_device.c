@@ -1,4 +1,5 @@
-/* server_metrics_device.c - where the device's time went: busy, idle by cause, and whose steps it worked on. */
+/* server_metrics_device.c - where the device's time went: busy, idle by cause, and whose steps it
+ * worked on. */
 #include "engine/engine.h"
 #include "engine/observe/step_profile.h"
 #include "metrics/exposition.h"

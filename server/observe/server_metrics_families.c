@@ -27,7 +27,7 @@ static void add_singles(const struct single *table, size_t count, const void *ba
         rp_registry_add(registry, &table[i].family, NULL, (const char *)base + table[i].offset);
 }
 
-/* --- Of requests --------------------------------------------------------------------------------- */
+/* --- Of requests ----------------------------------------------------------------------------- */
 
 #define AT(field) offsetof(struct rp_server_metrics, field)
 
@@ -101,7 +101,7 @@ static void add_requests(const struct rp_server_metrics *m, struct rp_registry *
                               m->generation_tokens.bounds, m->token_bound_count);
 }
 
-/* --- Of the engine ------------------------------------------------------------------------------- */
+/* --- Of the engine --------------------------------------------------------------------------- */
 
 #undef AT
 #define AT(field) offsetof(struct rp_engine_metrics, field)
@@ -195,7 +195,7 @@ static void add_engine(const struct rp_engine_metrics *e, struct rp_registry *r)
         rp_registry_add(r, &memory, uses[use], &e->memory[use]);
 }
 
-/* --- Of graphs ----------------------------------------------------------------------------------- */
+/* --- Of graphs ------------------------------------------------------------------------------- */
 
 static const struct rp_metric_family graph_replays =
     COUNTER("reprise_graph_replays_total", NULL,
@@ -267,7 +267,7 @@ static void collect_failed(void *ctx, struct rp_metric_out *out) {
     rp_metric_put_count(out, NULL, failed);
 }
 
-/* --- Of HTTP and the process --------------------------------------------------------------------- */
+/* --- Of HTTP and the process ----------------------------------------------------------------- */
 
 #undef AT
 #define AT(field) offsetof(struct rp_server_metrics, field)

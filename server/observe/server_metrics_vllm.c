@@ -1,8 +1,8 @@
-/* server_metrics_vllm.c - the same numbers by vLLM's names, labels and buckets, so that existing boards, autoscalers and
- * gateways work unchanged.
+/* server_metrics_vllm.c - the same numbers by vLLM's names, labels and buckets, so that existing
+ * boards, autoscalers and gateways work unchanged.
  *
- * Labels are model_name and engine ("0"). What this server does not have has no series: caches outside the process,
- * multi-modal inputs, speculative decoding, adapters. */
+ * Labels are model_name and engine ("0"). What this server does not have has no series: caches
+ * outside the process, multi-modal inputs, speculative decoding, adapters. */
 #include "engine/engine.h"
 #include "server/observe/server_metrics.h"
 
@@ -44,7 +44,7 @@ static void put(struct rp_metric_out *out, const struct rp_server_metrics *metri
     rp_metric_put_count(out, with(metrics, name, value, &labels), count);
 }
 
-/* --- Numbers that are not one of ours as they stand -------------------------------------------------- */
+/* --- Numbers that are not one of ours as they stand ------------------------------------------ */
 
 static const struct rp_engine_metrics *engine_of(const struct rp_server_metrics *metrics) {
     return rp_engine_metrics(metrics->engine);
@@ -144,7 +144,7 @@ static const struct {
      collect_success},
 };
 
-/* --- Numbers of ours ------------------------------------------------------------------------------- */
+/* --- Numbers of ours ------------------------------------------------------------------------- */
 
 static const struct {
     struct rp_metric_family family;

@@ -1,9 +1,11 @@
-/* trace_context.h - W3C Trace Context (https://www.w3.org/TR/trace-context/): which trace a request belongs to.
+/* trace_context.h - W3C Trace Context (https://www.w3.org/TR/trace-context/): which trace a request
+ * belongs to.
  *
  *   traceparent: 00-<32 hex: trace id>-<16 hex: the caller's span>-<2 hex: flags>
  *
- * A header that breaks the rules never fails a request: a new trace begins. Each request gets a span of its own, whose
- * id goes out in the answer's traceparent. tracestate is for those that call on; this server calls nobody.
+ * A header that breaks the rules never fails a request: a new trace begins. Each request gets a
+ * span of its own, whose id goes out in the answer's traceparent. tracestate is for those that call
+ * on; this server calls nobody.
  * Thread: any. */
 #ifndef RP_SERVER_TRACE_CONTEXT_H
 #define RP_SERVER_TRACE_CONTEXT_H
@@ -26,8 +28,8 @@ struct rp_trace_context {
     uint8_t flags;
 };
 
-/* Reads a header's value (NULL: absent). False: absent or invalid, *out is untouched; the caller then begins a
- * trace. */
+/* Reads a header's value (NULL: absent). False: absent or invalid, *out is untouched; the caller
+ * then begins a trace. */
 bool rp_trace_context_parse(const char *text, struct rp_trace_context *out);
 /* A trace of our own; the numbers are random and need not be nonzero. */
 void rp_trace_context_begin(struct rp_trace_context *out, uint64_t random_high,

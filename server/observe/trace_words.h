@@ -1,4 +1,5 @@
-/* trace_words.h - the names that traces of this server use for numbers: of buckets, nodes and finish reasons.
+/* trace_words.h - the names that traces of this server use for numbers: of buckets, nodes and
+ * finish reasons.
  * Thread: any. */
 #ifndef RP_SERVER_TRACE_WORDS_H
 #define RP_SERVER_TRACE_WORDS_H

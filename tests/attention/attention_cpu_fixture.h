@@ -1,5 +1,5 @@
-/* attention_cpu_fixture.h - pages, slots and steps for tests of attention: q, k and v are functions of (slot, position,
- * head), pages hold NaN where nothing was stored. Included by one file each. */
+/* attention_cpu_fixture.h - pages, slots and steps for tests of attention: q, k and v are functions
+ * of (slot, position, head), pages hold NaN where nothing was stored. Included by one file each. */
 #ifndef TESTS_ATTENTION_ATTENTION_CPU_FIXTURE_H
 #define TESTS_ATTENTION_ATTENTION_CPU_FIXTURE_H
 
@@ -101,7 +101,8 @@ static inline int teardown(void **state) {
     return 0;
 }
 
-/* Pages, slots and buffers for SLOTS sequences of up to `length` tokens. Page tables are scattered. */
+/* Pages, slots and buffers for SLOTS sequences of up to `length` tokens. Page tables are
+ * scattered. */
 static inline void make(struct fixture *f, uint32_t heads, uint32_t kv_heads, uint32_t head_dim,
                         uint32_t page_tokens, enum rp_dtype dtype, uint32_t length) {
     drop(f);

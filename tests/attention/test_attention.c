@@ -1,7 +1,7 @@
-/* Goal: every kernel computes softmax(q k^T) v over the page table, touches nothing else, and gives a
- * token the same bits in every chunk, batch, page size and team. Method: q, k and v are functions of
- * (slot, position, head), so one token can be computed in many ways and compared; pages hold NaN where
- * nothing was stored, outputs are poisoned, and the reference sums in f64. */
+/* Goal: every kernel computes softmax(q k^T) v over the page table, touches nothing else, and gives
+ * a token the same bits in every chunk, batch, page size and team. Method: q, k and v are functions
+ * of (slot, position, head), so one token can be computed in many ways and compared; pages hold NaN
+ * where nothing was stored, outputs are poisoned, and the reference sums in f64. */
 #include "tests/attention/attention_cpu_fixture.h"
 
 static void reference(const struct fixture *f, uint32_t slot, uint32_t position, uint32_t head,

@@ -1,6 +1,7 @@
-/* Goal: with a mask program every kernel computes softmax over the keys that the program lets a row see, reads no other
- * key, and gives equal bits in every chunk, batch and team. Method: a brute-force reference in f64 that asks pair by
- * pair; keys that nobody sees hold NaN, and pages without a seen key lie in memory that must not be read. */
+/* Goal: with a mask program every kernel computes softmax over the keys that the program lets a row
+ * see, reads no other key, and gives equal bits in every chunk, batch and team. Method: a
+ * brute-force reference in f64 that asks pair by pair; keys that nobody sees hold NaN, and pages
+ * without a seen key lie in memory that must not be read. */
 #include "attention/cpu/attention_blocks.h"
 #include "attention/mask/mask_reach.h"
 #include "tests/attention/attention_cpu_fixture.h"
@@ -106,7 +107,8 @@ static void store_one(struct fixture *f, uint32_t slot, uint32_t position, uint3
         store_row(f, kv, slot, position, kv_head);
 }
 
-/* Stores what the rows of the step see, and takes away the pages of which they see nothing; returns how many stay. */
+/* Stores what the rows of the step see, and takes away the pages of which they see nothing; returns
+ * how many stay. */
 static uint32_t store_what_is_seen(struct masked *m) {
     struct fixture *f = &m->base;
     uint32_t group = f->args.heads / f->args.kv_heads, pages = 0;
@@ -234,7 +236,8 @@ static void check_rows(struct masked *m, rule_fn rule, const char *what, enum rp
         fail_msg("%s, %s: error %g", what, rp_cpu_isa_name(isa), sqrt(error / norm));
 }
 
-/* A batch of what a program may be asked for: a whole prompt, a decode row, a chunk (of one that is causal). */
+/* A batch of what a program may be asked for: a whole prompt, a decode row, a chunk (of one that is
+ * causal). */
 static void add_batch(struct masked *m) {
     struct fixture *f = &m->base;
     begin_step(f);

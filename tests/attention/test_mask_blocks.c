@@ -1,5 +1,6 @@
-/* Goal: the named blocks say what they are called, what follows from them is known, and their tiles are classified exactly,
- * alone and in pairs. Method: masks drawn as text; brute force over all small tiles. */
+/* Goal: the named blocks say what they are called, what follows from them is known, and their tiles
+ * are classified exactly, alone and in pairs. Method: masks drawn as text; brute force over all
+ * small tiles. */
 #include "attention/mask/mask.h"
 #include "attention/mask/mask_internal.h"
 #include "base/memory.h"
@@ -228,7 +229,9 @@ static void test_what_is_read_is_known(void **state) {
     assert_false(rp_mask_reads_layer(f->mask));
 }
 
-/* --- Tiles --------------------------------------------------------------------------------------------------- */
+/* --- Tiles
+ *
+ --------------------------------------------------------------------------------------------- */
 
 static const char *const blocks[] = {
     "causal",          "sliding_window(5)", "sliding_window(0)", "sliding_window(1)",
@@ -326,7 +329,7 @@ static void test_parameters_move_the_tiles(void **state) {
     assert_int_equal(rp_mask_classify(f->mask, &first, (int32_t[]){256, 64}), RP_MASK_FULL);
 }
 
-/* --- Proofs at the edge ---------------------------------------------------------------------------------------- */
+/* --- Proofs at the edge ---------------------------------------------------------------------- */
 
 /* Positions end at 1048575: each pair is the last program that fits and the first that does not. */
 static void test_what_is_refused_is_what_can_overflow(void **state) {

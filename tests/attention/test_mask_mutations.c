@@ -1,5 +1,6 @@
-/* Goal: the comparison with brute force finds rules of classification that are not sound. Method: intervals are compiled into
- * this program with faults that can be switched on; each must be found by tiles of random programs, and none without. */
+/* Goal: the comparison with brute force finds rules of classification that are not sound. Method:
+ * intervals are compiled into this program with faults that can be switched on; each must be found
+ * by tiles of random programs, and none without. */
 #define RP_MASK_MUTATIONS
 #include "attention/mask/mask_classify.c"
 #include "attention/mask/mask_range.c"

@@ -1,4 +1,5 @@
-/* Goal: a text is a program or an error that names the column and says what to do; programs print as their canonical text.
+/* Goal: a text is a program or an error that names the column and says what to do; programs print
+ * as their canonical text.
  * Method: tables of texts. */
 #include "attention/mask/mask.h"
 #include "attention/mask/mask_internal.h"

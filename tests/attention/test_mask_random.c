@@ -1,5 +1,6 @@
-/* Goal: what random programs say of pairs, rows and tiles is what a plain evaluator of their own trees says. Method:
- * mask_program.h makes programs with their text; those that the proof refuses are left out, but few may be. */
+/* Goal: what random programs say of pairs, rows and tiles is what a plain evaluator of their own
+ * trees says. Method: mask_program.h makes programs with their text; those that the proof refuses
+ * are left out, but few may be. */
 #include "attention/mask/mask.h"
 #include "attention/mask/mask_internal.h"
 #include "base/memory.h"

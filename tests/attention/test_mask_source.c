@@ -1,5 +1,6 @@
-/* Goal: the C text of a program computes what mask.h computes. Method: the texts of many programs, random ones and named ones, are
- * compiled by the machine's own compiler into one shared object, as C and (for its syntax alone) as C++. */
+/* Goal: the C text of a program computes what mask.h computes. Method: the texts of many programs,
+ * random ones and named ones, are compiled by the machine's own compiler into one shared object, as
+ * C and (for its syntax alone) as C++. */
 #include "attention/mask/mask_internal.h"
 #include "attention/mask/mask_source.h"
 #include "base/memory.h"

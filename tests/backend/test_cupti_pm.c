@@ -1,6 +1,7 @@
-/* Goal: hardware counters come back as numbers that a plain reckoning gives, what is missing is counted, what is refused
- * says why and what to do, and nothing stays behind.
- * Method: a stand-in for the library (tests/support/fake_cupti_pm.c), which refuses structures of another size. */
+/* Goal: hardware counters come back as numbers that a plain reckoning gives, what is missing is
+ * counted, what is refused says why and what to do, and nothing stays behind.
+ * Method: a stand-in for the library (tests/support/fake_cupti_pm.c), which refuses structures of
+ * another size. */
 #include "backend/cupti/cupti_pm.h"
 #include "backend/cupti/cupti_session.h"
 #include "base/memory.h"

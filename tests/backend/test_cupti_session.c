@@ -1,5 +1,7 @@
-/* Goal: a session of kernel records keeps what came, counts what is wrong with it, and says why it cannot begin.
- * Method: a stand-in for the library (tests/support/fake_cupti.c) records what the test launches and fails as told. */
+/* Goal: a session of kernel records keeps what came, counts what is wrong with it, and says why it
+ * cannot begin.
+ * Method: a stand-in for the library (tests/support/fake_cupti.c) records what the test launches
+ * and fails as told. */
 #include "backend/cupti/cupti_match.h"
 #include "base/clock.h"
 #include "base/memory.h"
@@ -233,7 +235,7 @@ static void test_no_memory_is_told_and_leaves_the_place_free(void **state) {
     open_session(0);
 }
 
-/* ---- which node of which replay ------------------------------------------------------------------------ */
+/* ---- which node of which replay ------------------------------------------------------------- */
 
 enum { FORWARD = 0, SAMPLE = 1, OTHER = 2 };
 static const uint32_t graph_kernels[] = {30, 4, 12};

@@ -1,7 +1,7 @@
-/* Goal: a model runs on a device whose memory the host cannot touch, and gives the bits that it gives on the
- * host; the fake card, on which engine and program are tested, is one.
- * Method: the same steps by the driver on the CPU's backend and on the fake card, tied and untied heads, f32
- * and bf16, graphs and eager; canaries behind every tensor. */
+/* Goal: a model runs on a device whose memory the host cannot touch, and gives the bits that it
+ * gives on the host; the fake card, on which engine and program are tested, is one.
+ * Method: the same steps by the driver on the CPU's backend and on the fake card, tied and untied
+ * heads, f32 and bf16, graphs and eager; canaries behind every tensor. */
 #include "base/memory.h"
 #include "tests/support/driver.h"
 #include "tests/support/fake_backend.h"

@@ -1,7 +1,7 @@
-/* Goal: fusions follow definitions and uses. Each rule of fuse.h forbids what it must, and an operator
- * between two others costs the fusions that it breaks and no other.
- * Method: the CPU's table on the program of a described model, into which operators are inserted; small
- * programs for each rule; a table of the test's own for partial sums. */
+/* Goal: fusions follow definitions and uses. Each rule of fuse.h forbids what it must, and an
+ * operator between two others costs the fusions that it breaks and no other.
+ * Method: the CPU's table on the program of a described model, into which operators are inserted;
+ * small programs for each rule; a table of the test's own for partial sums. */
 #include "backend/cpu/cpu_internal.h"
 #include "model/model.h"
 

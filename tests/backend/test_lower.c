@@ -1,7 +1,8 @@
 /* Goal: however a program is lowered, captured, padded or batched, a sequence gets the same bits.
- * Method: small random models of all four families, f32 and bf16; a script of steps (chunked prompts of
- * three sequences, then decodes) is run in many ways, and the logits of every step are compared bit for
- * bit with those of the plainest way. The KV pool starts as NaN: what nobody wrote would show. */
+ * Method: small random models of all four families, f32 and bf16; a script of steps (chunked
+ * prompts of three sequences, then decodes) is run in many ways, and the logits of every step are
+ * compared bit for bit with those of the plainest way. The KV pool starts as NaN: what nobody wrote
+ * would show. */
 #include "base/memory.h"
 #include "tests/support/driver.h"
 
@@ -289,8 +290,8 @@ static void test_an_arena_of_nan_between_replays_changes_nothing(void **state) {
     for_every_model(check_poison);
 }
 
-/* Every bucket that holds the decode step, then every one that holds the prompts: captured and eager,
- * with padding rows that are NaN. */
+/* Every bucket that holds the decode step, then every one that holds the prompts: captured and
+ * eager, with padding rows that are NaN. */
 static void check_buckets(enum rp_dtype dtype) {
     for (int eager = 0; eager < 2; eager++) {
         struct rp_driver_config way = way_default(dtype);
@@ -481,7 +482,8 @@ static void test_a_nan_in_one_row_spares_the_others(void **state) {
     assert_int_equal(rp_driver_result(&driver, 1)->token, want);
 }
 
-/* Of layer 0: [activation input capped,] an all-reduce of o's output, down's output added to itself. */
+/* In layer 0: [activation input capped,] an all-reduce of o's output, down's output added to
+ * itself. */
 static void insert(struct rp_program *program, uint32_t after, struct rp_op op) {
     assert_true(rp_program_add_op(program, &op) >= 0);
     memmove(&program->ops[after + 2], &program->ops[after + 1],

@@ -1,6 +1,7 @@
-/* Goal: a step whose packet asks for it stores when each of its launches began and ended; no other does, and no result
- * depends on it.
- * Method: a small random model, replayed and eager, one and three workers, steps stamped in turns. */
+/* Goal: a step whose packet asks for it stores when each of its launches began and ended; no other
+ * does, and no result depends on it.
+ * Method: a small random model, replayed and eager, one and three workers, steps stamped in
+ * turns. */
 #include "tests/support/driver.h"
 
 #include <setjmp.h>

@@ -1,5 +1,5 @@
-/* scripted_server [PORT]: the server of scripts (support/scripted_server.h) as a program; prints its URL and serves until
- * SIGTERM. */
+/* scripted_server [PORT]: the server of scripts (support/scripted_server.h) as a program; prints
+ * its URL and serves until SIGTERM. */
 #include "tests/support/scripted_server.h"
 
 #include <stdio.h>

@@ -1,5 +1,6 @@
-/* Goal: `bench attention` runs every shape through the table of a backend, counts what the mask lets be seen as one
- * does by hand, and its dumps are the inputs and outputs of one another. Its times are not looked at. */
+/* Goal: `bench attention` runs every shape through the table of a backend, counts what the mask
+ * lets be seen as one does by hand, and its dumps are the inputs and outputs of one another. Its
+ * times are not looked at. */
 #include "attention/mask/mask.h"
 #include "base/memory.h"
 #include "bench/bench_attention.h"
@@ -127,7 +128,7 @@ static void more_shapes_than_it_has_room_for_are_refused(void **state) {
                      RP_STATUS_RANGE);
 }
 
-/* ---- dumps ------------------------------------------------------------------------------------------ */
+/* ---- dumps ---------------------------------------------------------------------------------- */
 
 static float *read_floats(const char *dir, const char *name, size_t count) {
     char path[256];

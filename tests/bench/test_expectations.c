@@ -1,5 +1,5 @@
-/* Baselines: a file reads back as it was written and a broken one is refused by its row and field; a measurement holds,
- * is better, fails, is missing, new or skipped; an update keeps what holds. */
+/* Baselines: a file reads back as it was written and a broken one is refused by its row and field;
+ * a measurement holds, is better, fails, is missing, new or skipped; an update keeps what holds. */
 #include "base/memory.h"
 #include "bench/expectations.h"
 

@@ -1,5 +1,5 @@
-/* Goal: `bench kernels` runs every operator, through the table of a backend alone, with the bytes and
- * operations of their shapes. Its times are not looked at. */
+/* Goal: `bench kernels` runs every operator, through the table of a backend alone, with the bytes
+ * and operations of their shapes. Its times are not looked at. */
 #include "base/memory.h"
 #include "bench/bench_kernels.h"
 

@@ -63,7 +63,7 @@ static void https_is_refused_and_says_so(void **state) {
     assert_non_null(strstr(err.text, "https is not spoken here"));
 }
 
-/* --- Event streams ------------------------------------------------------------------------------ */
+/* --- Event streams --------------------------------------------------------------------------- */
 
 static bool note(void *context, const char *data, size_t len) {
     rp_buffer_printf(context, "<%.*s>", (int)len, data);
@@ -136,7 +136,7 @@ static void an_event_without_end_is_refused(void **state) {
     }
 }
 
-/* --- Chunks ------------------------------------------------------------------------------------- */
+/* --- Chunks ---------------------------------------------------------------------------------- */
 
 static bool read_chunk(const char *json, struct rp_load_chunk *out,
                        struct rp_load_text_hash *text) {

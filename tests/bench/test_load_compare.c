@@ -1,4 +1,5 @@
-/* Goal: a planted difference of 10 % is found, none is found where there is none, and drift cancels within a block. */
+/* Goal: a planted difference of 10 % is found, none is found where there is none, and drift cancels
+ * within a block. */
 #include "base/memory.h"
 #include "bench/load/load_compare.h"
 #include "bench/load/load_report.h"
@@ -55,7 +56,7 @@ static void expect_text(const char *want) {
     assert_string_equal(text, want);
 }
 
-/* ---- blocks -------------------------------------------------------------------------------------------- */
+/* ---- blocks --------------------------------------------------------------------------------- */
 
 static void student_quantiles_are_those_of_tables(void **state) {
     (void)state;
@@ -136,7 +137,8 @@ static void blocks_that_say_nothing_are_refused(void **state) {
     assert_string_equal(err.text, "ms: block 2 has a value of 0");
 }
 
-/* A machine as a shared one is: it slows down by 15 % meanwhile, wanders, and each run has noise of 2 %. */
+/* A machine as a shared one is: it slows down by 15 % meanwhile, wanders, and each run has noise of
+ * 2 %. */
 static void simulate_blocks(uint64_t seed, double slower, double margin) {
     double values[4 * BLOCKS], wander = 0;
     run.state = seed * 1000003;
@@ -170,7 +172,7 @@ static void a_planted_slowdown_is_found_and_a_against_a_is_not(void **state) {
     assert_true(beyond_margin <= false_ones);
 }
 
-/* ---- result files -------------------------------------------------------------------------------------- */
+/* ---- result files --------------------------------------------------------------------------- */
 
 static void write_text(int file, const char *text, size_t len) {
     FILE *out = fopen(paths[file], "wb");

@@ -1,5 +1,5 @@
-/* Goal: percentiles are numpy's, latencies and rates what load.h defines, the warm-up ends where a run has settled, and
- * a run that says less than it seems to is called unreliable. */
+/* Goal: percentiles are numpy's, latencies and rates what load.h defines, the warm-up ends where a
+ * run has settled, and a run that says less than it seems to is called unreliable. */
 #include "base/memory.h"
 #include "bench/load/load_metrics.h"
 #include "bench/load/load_warmup.h"
@@ -36,7 +36,7 @@ static void summarize(const struct rp_load_rules *rules) {
     assert_int_equal(rp_load_summarize(&run.plan, &run.records, rules, &summary, &err), RP_OK);
 }
 
-/* ---- statistics --------------------------------------------------------------------------------------- */
+/* ---- statistics ----------------------------------------------------------------------------- */
 
 /* numpy 2: percentile, mean, std. */
 static void statistics_are_those_of_numpy(void **state) {
@@ -105,9 +105,10 @@ static void quantiles_of_random_lists_agree_with_ranks_counted_one_by_one(void *
     }
 }
 
-/* ---- definitions --------------------------------------------------------------------------------------- */
+/* ---- definitions ---------------------------------------------------------------------------- */
 
-/* Sent 5 ms late, 5 tokens 10 ms apart: the intended time counts, and the sending for service times. */
+/* Sent 5 ms late, 5 tokens 10 ms apart: the intended time counts, and the sending for service
+ * times. */
 static void
 latencies_count_from_the_intended_time_and_service_times_from_the_sending(void **state) {
     (void)state;
@@ -201,7 +202,7 @@ static void a_closed_loop_has_no_offered_rate(void **state) {
     near(summary.offered_rate, 0);
 }
 
-/* ---- goodput ------------------------------------------------------------------------------------------- */
+/* ---- goodput -------------------------------------------------------------------------------- */
 
 static void goodput_counts_requests_within_every_bound(void **state) {
     (void)state;
@@ -245,7 +246,7 @@ static void goodput_that_is_none_is_refused_by_its_name(void **state) {
     near(bounds.ms[RP_LOAD_E2EL], 10000);
 }
 
-/* ---- warm-up ------------------------------------------------------------------------------------------- */
+/* ---- warm-up -------------------------------------------------------------------------------- */
 
 static struct rp_load_warm_up warm_up(void) {
     struct rp_load_warm_up found;
@@ -366,7 +367,7 @@ static void numbers_in_flight_are_means_over_time(void **state) {
     near(parts[3], 0);
 }
 
-/* ---- reliability --------------------------------------------------------------------------------------- */
+/* ---- reliability ---------------------------------------------------------------------------- */
 
 static void each_reason_for_doubt_is_said(void **state) {
     (void)state;

@@ -1,5 +1,6 @@
-/* Goal: a plan is what its source says: lengths, ids, times, what is left out, and what an unbounded prefix cache would
- * hold of it; the same for the same seed, and other prompts for another. Traces and their files: test_load_trace. */
+/* Goal: a plan is what its source says: lengths, ids, times, what is left out, and what an
+ * unbounded prefix cache would hold of it; the same for the same seed, and other prompts for
+ * another. Traces and their files: test_load_trace. */
 #include "base/hash.h"
 #include "base/memory.h"
 #include "bench/load/load_plan.h"
@@ -89,7 +90,7 @@ static uint64_t hash_of_plan(void) {
     return hash;
 }
 
-/* --- Lengths and ids ------------------------------------------------------------------------------------------ */
+/* --- Lengths and ids ------------------------------------------------------------------------- */
 
 static void test_lengths_are_uniform_between_their_bounds(void **state) {
     uint32_t least = UINT32_MAX, most = 0;
@@ -191,7 +192,9 @@ static void test_what_exceeds_the_context_is_left_out_and_counted(void **state) 
     refuse(&source, RP_STATUS_INVALID, "none of 1000 requests fits into a context of 41 tokens");
 }
 
-/* --- Times ---------------------------------------------------------------------------------------------------- */
+/* --- Times
+ *
+ --------------------------------------------------------------------------------------------- */
 
 static void test_constant_arrivals_are_equally_far_apart(void **state) {
     struct rp_load_source source = random_source(1001);
@@ -203,7 +206,8 @@ static void test_constant_arrivals_are_equally_far_apart(void **state) {
         assert_true(plan.requests[i].at_ns == i * UINT64_C(125000000));
 }
 
-/* Gaps of a plan: mean exactly 1 / rate, squared coefficient of variation 1 / burstiness, in rising order. */
+/* Gaps of a plan: mean exactly 1 / rate, squared coefficient of variation 1 / burstiness, in rising
+ * order. */
 static void check_gaps(double burstiness, double tolerance) {
     struct rp_load_source source = random_source(20001);
     double squares = 0;
@@ -245,7 +249,8 @@ static void test_poisson_counts_have_the_variance_of_their_mean(void **state) {
     assert_true(fabs(squares / 1000 / 10 - 1) < 4 * sqrt(2.0 / 1000));
 }
 
-/* A ramp from 10 to 90 in 2,001 requests: gap i is 1 / rate_i, so arrival i is the sum of the gaps. */
+/* A ramp from 10 to 90 in 2,001 requests: gap i is 1 / rate_i, so arrival i is the sum of the
+ * gaps. */
 static void test_ramps_have_their_rates_at_both_ends_and_between(void **state) {
     struct rp_load_source source = random_source(2001);
     (void)state;
@@ -291,7 +296,7 @@ static void test_one_request_comes_at_once(void **state) {
     }
 }
 
-/* --- What a cache would hold ---------------------------------------------------------------------------------- */
+/* --- What a cache would hold ----------------------------------------------------------------- */
 
 /* Longest common beginning with any earlier prompt, in whole pages, the last token left over. */
 static uint32_t cached_by_brute_force(uint32_t index, uint32_t page_tokens) {
@@ -342,7 +347,9 @@ static void test_the_last_token_is_never_cached(void **state) {
     assert_int_equal(plan.requests[2].cached_tokens, 24);
 }
 
-/* --- Text ----------------------------------------------------------------------------------------------------- */
+/* --- Text
+ *
+ --------------------------------------------------------------------------------------------- */
 
 static struct rp_load_source text_source(enum rp_load_dataset dataset) {
     struct rp_load_source source = random_source(40);
@@ -439,7 +446,7 @@ static void test_texts_that_are_none_are_refused_by_line(void **state) {
     refuse(&source, RP_STATUS_FORMAT, ":1: is longer than 1048576 bytes");
 }
 
-/* --- Bad sources ---------------------------------------------------------------------------------------------- */
+/* --- Bad sources ----------------------------------------------------------------------------- */
 
 #define REFUSE(field, value, word)                                                                 \
     do {                                                                                           \

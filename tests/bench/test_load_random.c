@@ -1,6 +1,7 @@
-/* Goal: the random numbers of a load test have the distributions that they are named after, and are the same on every
- * machine. Method: xoshiro256** against the values of a second implementation (Python, from the paper's text); mean,
- * variance and Kolmogorov-Smirnov's distance at fixed seeds; logarithm and exponential against libm's. */
+/* Goal: the random numbers of a load test have the distributions that they are named after, and are
+ * the same on every machine. Method: xoshiro256** against the values of a second implementation
+ * (Python, from the paper's text); mean, variance and Kolmogorov-Smirnov's distance at fixed seeds;
+ * logarithm and exponential against libm's. */
 #include "base/memory.h"
 #include "bench/load/load_random.h"
 
@@ -14,7 +15,8 @@
 #include <cmocka.h>
 
 #define SAMPLES 20000
-/* Kolmogorov's distribution: 1 sample in 1,000 is further away than 1.95 / sqrt(n); the seeds are fixed. */
+/* Kolmogorov's distribution: 1 sample in 1,000 is further away than 1.95 / sqrt(n); the seeds are
+ * fixed. */
 #define KS_LIMIT 1.95
 
 static double samples[SAMPLES];
@@ -65,7 +67,8 @@ static void check_samples(double (*cdf)(double shape, double x), double shape, d
         sum += samples[i];
     for (int i = 0; i < SAMPLES; i++)
         squares += (samples[i] - sum / SAMPLES) * (samples[i] - sum / SAMPLES);
-    /* 4 standard errors; the variance of a variance is taken as of a distribution with heavy tails. */
+    /* 4 standard errors; the variance of a variance is taken as of a distribution with heavy
+     * tails. */
     assert_true(fabs(sum / SAMPLES - mean) < 4 * sqrt(variance / SAMPLES));
     assert_true(fabs(squares / SAMPLES / variance - 1) < 4 * sqrt((2 + 6 / shape) / SAMPLES));
     qsort(samples, SAMPLES, sizeof *samples, by_value);

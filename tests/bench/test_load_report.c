@@ -1,5 +1,6 @@
-/* Goal: the JSON has every key of `vllm bench serve` and those that load_report.h promises, the table is its golden one,
- * and pages hold what servers send only escaped. `--page FILE RUNS` writes a page for tests/cli/test_load_page.py. */
+/* Goal: the JSON has every key of `vllm bench serve` and those that load_report.h promises, the
+ * table is its golden one, and pages hold what servers send only escaped. `--page FILE RUNS` writes
+ * a page for tests/cli/test_load_page.py. */
 #include "base/memory.h"
 #include "bench/load/load_report.h"
 #include "tests/support/load_fixture.h"
@@ -102,7 +103,7 @@ static int teardown(void **state) {
     return 0;
 }
 
-/* ---- JSON ---------------------------------------------------------------------------------------------- */
+/* ---- JSON ----------------------------------------------------------------------------------- */
 
 static void load_json(void) {
     json_error_t where;
@@ -259,7 +260,7 @@ static void metadata_without_a_key_is_refused(void **state) {
     assert_int_equal(metadata[0].key_len, 1);
 }
 
-/* ---- the table ----------------------------------------------------------------------------------------- */
+/* ---- the table ------------------------------------------------------------------------------ */
 
 static const char golden_table[] =
     "============ Serving Benchmark Result ============\n"
@@ -332,7 +333,7 @@ static void the_table_is_the_golden_one(void **state) {
     assert_string_equal(out.data, golden_table);
 }
 
-/* ---- pages --------------------------------------------------------------------------------------------- */
+/* ---- pages ---------------------------------------------------------------------------------- */
 
 /* Runs at 10, 30 and 20 requests per second; the second without records. */
 static void write_page(uint32_t runs) {

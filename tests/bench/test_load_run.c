@@ -1,5 +1,5 @@
-/* What becomes of a request against a server that does everything that servers do. Times are not looked at here
- * (test_load_times.c); everything sent by the server is hostile. */
+/* What becomes of a request against a server that does everything that servers do. Times are not
+ * looked at here (test_load_times.c); everything sent by the server is hostile. */
 #include "base/memory.h"
 #include "tests/support/scripted_fixture.h"
 

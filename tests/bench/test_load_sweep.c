@@ -1,6 +1,7 @@
-/* Goal: the sweep finds the highest rate that holds, whatever a server's response looks like, in few runs, and is not
- * led astray by noise. Method: synthetic servers: a capacity, a noisy edge, hiccups that break one run in ten, a server
- * that never breaks or never holds, a client that is too slow. */
+/* Goal: the sweep finds the highest rate that holds, whatever a server's response looks like, in
+ * few runs, and is not led astray by noise. Method: synthetic servers: a capacity, a noisy edge,
+ * hiccups that break one run in ten, a server that never breaks or never holds, a client that is
+ * too slow. */
 #include "base/memory.h"
 #include "bench/load/load_random.h"
 #include "bench/load/load_sweep.h"
@@ -15,7 +16,8 @@
 
 #include <cmocka.h>
 
-/* A synthetic server: the share of good requests falls around `capacity` over a relative `width`. */
+/* A synthetic server: the share of good requests falls around `capacity` over a relative
+ * `width`. */
 struct server {
     double capacity, width;
     double hiccup; /* probability that a run loses a tenth of its requests */
@@ -142,8 +144,8 @@ static uint32_t far_answers(uint32_t repeats) {
 
 static void test_hiccups_lead_it_astray_only_when_they_hit_a_majority(void **state) {
     (void)state;
-    /* About ten rates below the answer matter, and each is lost when a first hiccup is followed by enough others: 0.1
-     * at one run, 0.1 * 0.19 at up to three, 0.1 * 0.05 at up to five. */
+    /* About ten rates below the answer matter, and each is lost when a first hiccup is followed by
+     * enough others: 0.1 at one run, 0.1 * 0.19 at up to three, 0.1 * 0.05 at up to five. */
     uint32_t once = far_answers(1), thrice = far_answers(3), five = far_answers(5);
     assert_true(once > 100);
     assert_true(thrice < 70);

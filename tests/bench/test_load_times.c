@@ -1,7 +1,9 @@
-/* Whether the load generator's times are true: against delays that are known, a stall, and thousands of streams.
+/* Whether the load generator's times are true: against delays that are known, a stall, and
+ * thousands of streams.
  *
- * The other end stamps what it does on the same clock. A machine that is busy makes it late: its stamps, not its script,
- * are then what the client is held against, and a comparison that fails is made again, five times in all. */
+ * The other end stamps what it does on the same clock. A machine that is busy makes it late: its
+ * stamps, not its script, are then what the client is held against, and a comparison that fails is
+ * made again, five times in all. */
 #include "bench/load/load_metrics.h"
 #include "tests/support/scripted_fixture.h"
 
@@ -22,8 +24,9 @@
 
 enum { TRIES = 5 };
 
-/* A client whose own timers are that late, at p99, was held up by the machine: its reads are late as well, and a comparison
- * says nothing about it. That it is punctual where it is not held up is another test's. */
+/* A client whose own timers are that late, at p99, was held up by the machine: its reads are late
+ * as well, and a comparison says nothing about it. That it is punctual where it is not held up is
+ * another test's. */
 #define HELD_UP_MS 5.0
 
 static int set_up(void **state) {
@@ -36,7 +39,7 @@ static int tear_down(void **state) {
     return 0;
 }
 
-/* --- Known delays ------------------------------------------------------------------------------- */
+/* --- Known delays ---------------------------------------------------------------------------- */
 
 enum { KNOWN = 300, KNOWN_TOKENS = 6 };
 #define KNOWN_GAP_MS 8.3
@@ -44,7 +47,8 @@ enum { KNOWN = 300, KNOWN_TOKENS = 6 };
 static double known_ttft_ms(int i) { return 15 + (i * 37) % 83; }
 static double known_itl_ms(int i) { return 2 + (i * 13) % 11; }
 
-/* Milliseconds of every request, in the order of enum rp_load_quantity; ITL has several for each. */
+/* Milliseconds of every request, in the order of enum rp_load_quantity; ITL has several for
+ * each. */
 struct times {
     double of[RP_LOAD_QUANTITIES][KNOWN * KNOWN_TOKENS];
     size_t count[RP_LOAD_QUANTITIES];
@@ -154,7 +158,7 @@ static void every_percentile_is_within_1_percent_or_200_us_of_known_delays(void 
     fail_msg("%g times of what is allowed, service %g", latency, service);
 }
 
-/* --- A stall ------------------------------------------------------------------------------------- */
+/* --- A stall --------------------------------------------------------------------------------- */
 
 enum { STALLED = 300, STALL_AT = 100 };
 
@@ -207,7 +211,8 @@ static void the_percentiles_show_a_stall_that_requests_had_to_wait_for(void **st
         assert_true(summary.latency[RP_LOAD_TTFT].p99 > 900);
         assert_true(summary.latency[RP_LOAD_TTFT].p90 > 400);
         assert_true(count >= 150 && median < 50 && most < 500);
-        /* Two were sent; the others waited here, and their service was quick: what coordinated omission hides. */
+        /* Two were sent; the others waited here, and their service was quick: what coordinated
+         * omission hides. */
         if (concurrencies[i])
             assert_true(count >= STALLED - 10 && summary.service[RP_LOAD_TTFT].p90 < 100);
     }
@@ -229,7 +234,7 @@ static void a_wait_for_max_concurrency_counts(void **state) {
     assert_int_equal(f->records.most_in_flight, 1);
 }
 
-/* --- Many streams -------------------------------------------------------------------------------- */
+/* --- Many streams ---------------------------------------------------------------------------- */
 
 /* One starts every ms, and none ends before all have begun. */
 static void run_many(struct scripted_fixture *f, uint32_t streams, double *out_p99_ms) {

@@ -1,7 +1,7 @@
-/* Goal: traces are replayed as they stand in their files, scaled as told, and whatever a file holds ends in a plan or in
- * an error that names line and field. Method: files written here, every one cut off at every byte and with bytes
- * replaced; both real traces against totals counted elsewhere, and Mooncake's cache hits against a count of its own
- * that looks at hash ids alone. */
+/* Goal: traces are replayed as they stand in their files, scaled as told, and whatever a file holds
+ * ends in a plan or in an error that names line and field. Method: files written here, every one
+ * cut off at every byte and with bytes replaced; both real traces against totals counted elsewhere,
+ * and Mooncake's cache hits against a count of its own that looks at hash ids alone. */
 #include "base/memory.h"
 #include "bench/load/load_plan.h"
 #include "bench/load/load_random.h"
@@ -92,7 +92,9 @@ static void check(uint32_t index, uint64_t at_ns, uint32_t input, uint32_t outpu
     assert_int_equal(plan.requests[index].output_tokens, output);
 }
 
-/* --- Azure ---------------------------------------------------------------------------------------------------- */
+/* --- Azure
+ *
+ --------------------------------------------------------------------------------------------- */
 
 static void test_azure_times_count_100_ns_from_the_first_row_across_midnight(void **state) {
     struct rp_load_source source = source_of(RP_LOAD_AZURE);
@@ -204,7 +206,9 @@ static void test_bad_azure_files_are_refused_by_line_and_field(void **state) {
         ":3: field 1 is too long");
 }
 
-/* --- Mooncake ------------------------------------------------------------------------------------------------- */
+/* --- Mooncake
+ *
+ --------------------------------------------------------------------------------------------- */
 
 static const char *const small_mooncake =
     "{\"timestamp\": 5, \"input_length\": 1300, \"output_length\": 6, \"hash_ids\": [7, 8, 9]}\n"
@@ -417,7 +421,7 @@ static void test_memory_that_is_out_is_an_error_everywhere(void **state) {
     }
 }
 
-/* --- The real files ------------------------------------------------------------------------------------------- */
+/* --- The real files -------------------------------------------------------------------------- */
 
 static void totals(uint64_t *input, uint64_t *output, uint64_t *cached) {
     *input = *output = *cached = 0;
@@ -485,8 +489,9 @@ static void test_the_mooncake_trace_hits_what_its_ids_say(void **state) {
     (void)state;
     if (!rp_test_data("traces/mooncake_synthetic.jsonl", file, sizeof file))
         skip();
-    /* An own computation: an id occurs at one place of a prompt only (checked), so a prompt hits as many leading blocks as
-     * it has ids that were seen; and whole ones where an earlier prompt had the whole block. */
+    /* An own computation: an id occurs at one place of a prompt only (checked), so a prompt hits as
+     * many leading blocks as it has ids that were seen; and whole ones where an earlier prompt had
+     * the whole block. */
     struct chain *chains = rp_calloc(4000, sizeof *chains);
     bool *seen = rp_calloc(IDS_MAX, 1), *seen_whole = rp_calloc(IDS_MAX, 1);
     uint64_t *before = rp_calloc(IDS_MAX, sizeof *before);
@@ -526,7 +531,8 @@ static void test_the_mooncake_trace_hits_what_its_ids_say(void **state) {
     assert_true(input == 61194628 && output == 595432);
     assert_true(cached == whole_hits * 512);
     assert_true(whole_hits * 100 > blocks * 63);
-    /* At a page of 16, blocks of a page: the same hits but for lengths that are rounded up to a page. */
+    /* At a page of 16, blocks of a page: the same hits but for lengths that are rounded up to a
+     * page. */
     source.page_tokens = 16;
     source.block_tokens = 16;
     make(&source);

@@ -1,5 +1,6 @@
-/* bench pair with sides that are made up: samples come as A B B A with equal prompts on both sides, sides are made anew
- * for every block and closed; a planted 10 % is found through noise and a drift, and A against A is not. */
+/* bench pair with sides that are made up: samples come as A B B A with equal prompts on both sides,
+ * sides are made anew for every block and closed; a planted 10 % is found through noise and a
+ * drift, and A against A is not. */
 #include "base/memory.h"
 #include "bench/pair.h"
 
@@ -121,7 +122,8 @@ static void a_sample_that_fails_ends_it_and_closes_both(void **state) {
     assert_string_equal(calls, "");
 }
 
-/* Noise of 6 % a sample and 4 % an opening, as on a busy machine with two cores, and a drift of 0.2 % a sample. */
+/* Noise of 6 % a sample and 4 % an opening, as on a busy machine with two cores, and a drift of 0.2
+ * % a sample. */
 static void a_planted_tenth_is_found_and_nothing_is_not(void **state) {
     enum { RUNS = 200, BLOCKS = 40 };
     uint32_t found = 0, faster = 0, imagined = 0;

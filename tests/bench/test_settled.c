@@ -1,4 +1,5 @@
-/* Goal: a list of times counts from where it has settled, and one that never does is called unreliable. */
+/* Goal: a list of times counts from where it has settled, and one that never does is called
+ * unreliable. */
 #include "bench/settled.h"
 
 #include <setjmp.h>

@@ -1,5 +1,5 @@
-/* Goal: `bench step` and `bench prefill` run whole steps, through the table of a backend alone, with the bytes
- * and operations of their shapes. Its times are not looked at. */
+/* Goal: `bench step` and `bench prefill` run whole steps, through the table of a backend alone,
+ * with the bytes and operations of their shapes. Its times are not looked at. */
 #include "base/memory.h"
 #include "bench/bench_step.h"
 #include "tests/support/fake_backend.h"
@@ -68,7 +68,8 @@ static void check_case(const struct rp_bench_step *c, uint32_t steps) {
     assert_true(c->weight_bytes > 0 && c->kv_bytes > 0 && c->flops > 0);
 }
 
-/* The demo: 8 layers, 2 heads of K and V of 64, its 7.3 M parameters all but vectors in matrices. */
+/* The demo: 8 layers, 2 heads of K and V of 64, its 7.3 M parameters all but vectors in
+ * matrices. */
 static void decode_steps_have_the_bytes_of_every_batch_and_context(void **state) {
     (void)state;
     struct rp_bench_step_config config = decode_config();

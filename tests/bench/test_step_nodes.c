@@ -1,5 +1,5 @@
-/* Goal: own times of nodes, by kernel: what runs beside the node before counts once, and a node without a stamp is
- * counted as missing. */
+/* Goal: own times of nodes, by kernel: what runs beside the node before counts once, and a node
+ * without a stamp is counted as missing. */
 #include "bench/step_nodes.h"
 #include "device/step.h"
 

@@ -1,6 +1,6 @@
 /* Goal: the small operators agree with numbers that somebody else's code made.
- * Method: the operator goldens of the test data (inputs and outputs computed by vLLM on torch), each
- * within the tolerance that its manifest states. Outputs are poisoned before. */
+ * Method: the operator goldens of the test data (inputs and outputs computed by vLLM on torch),
+ * each within the tolerance that its manifest states. Outputs are poisoned before. */
 #include "base/bf16.h"
 #include "base/memory.h"
 #include "device/ops.h"

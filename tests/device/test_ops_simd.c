@@ -1,6 +1,7 @@
-/* Goal: the vector forms of the small operators give what the scalar ones give, write nothing else, and give a value the
- * same bits wherever it stands. Method: every instruction set of this machine beside the truth for all column counts
- * around its vectors, f32 and bf16, outputs poisoned inside guards; values that are large, tiny and not finite. */
+/* Goal: the vector forms of the small operators give what the scalar ones give, write nothing else,
+ * and give a value the same bits wherever it stands. Method: every instruction set of this machine
+ * beside the truth for all column counts around its vectors, f32 and bf16, outputs poisoned inside
+ * guards; values that are large, tiny and not finite. */
 #include "base/bf16.h"
 #include "device/ops_simd.h"
 
@@ -53,7 +54,8 @@ static float value_at(const unsigned char *from, size_t i, enum rp_dtype dtype) 
     return full;
 }
 
-/* All that `got` holds, guards too, beside `expect`; `error` of the value's size is allowed (0: equal bits). */
+/* All that `got` holds, guards too, beside `expect`; `error` of the value's size is allowed (0:
+ * equal bits). */
 static void assert_close(enum rp_dtype dtype, double error, const char *what, uint32_t cols) {
     size_t count = sizeof got / rp_dtype_bytes(dtype);
     if (error == 0 && memcmp(got, expect, sizeof got) != 0)

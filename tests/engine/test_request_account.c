@@ -20,10 +20,7 @@ static const struct rp_matrix head_matrix = {.rows = 500, .cols = 100, .dtype = 
 
 static void add(enum rp_op_kind kind, enum rp_rows rows, const struct rp_matrix *weight,
                 uint32_t window) {
-    struct rp_op op = {.kind = kind,
-                       .rows = rows,
-                       .weight = weight,
-                       .out = {RP_NO_TENSOR, 0, 0}};
+    struct rp_op op = {.kind = kind, .rows = rows, .weight = weight, .out = {RP_NO_TENSOR, 0, 0}};
     if (kind == RP_OP_ATTENTION) {
         op.u.attention.heads = 2;
         op.u.attention.kv_heads = 2;

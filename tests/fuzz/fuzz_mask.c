@@ -4,8 +4,9 @@
  *     tests/fuzz/fuzz_mask.c attention/mask*.c base/status.c base/memory.c base/buffer.c base/nearest_name.c \
  *     -lm -o fuzz_mask && ./fuzz_mask -max_len=512 CORPUS
  *
- * What is refused says a column and a hint. What is accepted prints as a text that reads as itself, has no behavior that
- * is undefined anywhere in its limits, and its tiles are what its pairs are. */
+ * What is refused says a column and a hint. What is accepted prints as a text that reads as itself,
+ * has no behavior that is undefined anywhere in its limits, and its tiles are what its pairs
+ * are. */
 #include "attention/mask/mask.h"
 #include "attention/mask/mask_source.h"
 

@@ -1,4 +1,5 @@
-/* fuzz_safetensors.c - libFuzzer entry: any bytes as a safetensors file. Not part of the normal build:
+/* fuzz_safetensors.c - libFuzzer entry: any bytes as a safetensors file. Not part of the normal
+ * build:
  *
  *   clang -g -O1 -std=c11 -D_GNU_SOURCE -DRP_DEBUG=1 -I. -fsanitize=fuzzer,address,undefined \
  *     tests/fuzz/fuzz_safetensors.c model/safetensors.c text/json_file.c base/status.c base/memory.c \

@@ -132,7 +132,8 @@ static uint32_t count_agreeing(uint32_t launches, uint32_t *out_large) {
     uint32_t agree = 0;
     *out_large = 0;
     for (uint32_t i = 0; i < launches; i++) {
-        bool agrees = apart_of(i)<0.1 * stamp_ns[i], inner = i> 0 && i + 1 < launches;
+        bool agrees = apart_of(i) < 0.1 * stamp_ns[i];
+        bool inner = i > 0 && i + 1 < launches;
         if (stamp_ns[i] < AGREE_FROM_NS)
             continue;
         *out_large += inner;

@@ -91,7 +91,8 @@ template <probe_kind KIND> __global__ void mma_kernel(probe_args args) {
         compare(args, row0 + lane / 4 + i / 2 * 8, col0 + lane % 4 * 2 + i % 2, d[i]);
 }
 
-/* Core matrices of 8 rows by 16 bytes: 128 bytes from one to the next along K, 1024 along the rows. */
+/* Core matrices of 8 rows by 16 bytes: 128 bytes from one to the next along K, 1024 along the
+ * rows. */
 __device__ __forceinline__ uint32_t core_at(uint32_t row, uint32_t byte) {
     return row / 8 * 1024 + byte / 16 * 128 + row % 8 * 16 + byte % 16;
 }
@@ -118,8 +119,8 @@ __device__ __forceinline__ void wgmma_wait() {
     asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
 }
 
-/* Block (shift, tile): 64 rows from a shifted place on, N columns from another. Every element meets many
- * places in the tile. */
+/* Block (shift, tile): 64 rows from a shifted place on, N columns from another. Every element meets
+ * many places in the tile. */
 template <probe_kind KIND, int N, bool FROM_REGISTERS>
 __global__ void __launch_bounds__(128) wgmma_kernel(probe_args args) {
     using sum_type = typename probe_sum<KIND>::type;
@@ -170,7 +171,7 @@ __global__ void __launch_bounds__(128) wgmma_kernel(probe_args args) {
                 col0 + i / 4 * 8 + lane % 4 * 2 + i % 2, d[i]);
 }
 
-/* ---- host ------------------------------------------------------------------------------------------- */
+/* ---- host ----------------------------------------------------------------------------------- */
 
 void check_cuda(cudaError_t error, const char *what) {
     if (error == cudaSuccess)

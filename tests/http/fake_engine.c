@@ -368,7 +368,8 @@ struct rp_step_profile *rp_engine_profile(const struct rp_engine *engine) {
     return NULL;
 }
 
-/* --- Pages: it has none. The engine's own functions would look into a struct that is not theirs. ---- */
+/* --- Pages: it has none. The engine's own functions would look into a struct that is not theirs.
+ * ---- */
 
 void rp_engine_page_use(const struct rp_engine *engine, struct rp_page_use *out) {
     (void)engine;
@@ -405,7 +406,7 @@ uint64_t rp_engine_page_address(const struct rp_engine *engine) {
     return 0;
 }
 
-/* --- Counters of a device: it has none. --------------------------------------------------------------- */
+/* --- Counters of a device: it has none. ------------------------------------------------------ */
 
 int rp_engine_count_device(struct rp_engine *engine,
                            const struct rp_device_counter_options *options,

@@ -1,8 +1,9 @@
 /* fake_engine.h - engine.h without a model, so that the server can be tested without kernels.
  *
- * Each request's answer is its own prompt, over and over, without the prompt's first token (BOS): a test
- * chooses the answer by choosing the prompt. All running requests get one token per step; a step takes
- * step_us. Log-probabilities are made of ids: rp_fake_logprob. A stop id ends a request, as do max_tokens and `cancelled`. Seeds play faults:
+ * Each request's answer is its own prompt, over and over, without the prompt's first token (BOS): a
+ * test chooses the answer by choosing the prompt. All running requests get one token per step; a
+ * step takes step_us. Log-probabilities are made of ids: rp_fake_logprob. A stop id ends a request,
+ * as do max_tokens and `cancelled`. Seeds play faults:
  *   9001  NaN in the third step        9002  the device fails in the third step
  *   9003  no step ends from now on, until the request is cancelled */
 #ifndef RP_TESTS_HTTP_FAKE_ENGINE_H
@@ -21,7 +22,8 @@ struct rp_engine *rp_fake_engine_create(const struct rp_fake_config *config);
 /* Requests that were submitted and never closed; 0 is right at the end. */
 uint32_t rp_fake_engine_open(const struct rp_engine *engine);
 
-/* Log-probability of token t: -(t % 40 + 1) / 4, its rank t % 7 + 1; the likeliest are (t + 1), (t + 2) ... below 263, at -1/8, -2/8 ... */
+/* Log-probability of token t: -(t % 40 + 1) / 4, its rank t % 7 + 1; the likeliest are (t + 1), (t
+ * + 2) ... below 263, at -1/8, -2/8 ... */
 float rp_fake_logprob(int32_t token);
 
 #endif

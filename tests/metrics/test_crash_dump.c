@@ -1,5 +1,5 @@
-/* Goal: a process that dies of a real fault leaves its rings in a file that reads back as they were, and a file that is
- * cut off or damaged anywhere is read without a crash. */
+/* Goal: a process that dies of a real fault leaves its rings in a file that reads back as they
+ * were, and a file that is cut off or damaged anywhere is read without a crash. */
 #include "metrics/crash_dump.h"
 
 #include "base/memory.h"

@@ -1,5 +1,6 @@
 /* Goal: each class of bottleneck is told by its name, with the number that decided.
- * Method: one synthetic case for each class, its neighbors across each threshold, and every input at its extremes. */
+ * Method: one synthetic case for each class, its neighbors across each threshold, and every input
+ * at its extremes. */
 #include "metrics/diagnose.h"
 
 #include "base/json_writer.h"

@@ -1,5 +1,5 @@
-/* Goal: a directory of dumps holds the newest ones within its caps, never a half of one under its name, and nothing
- * that belongs to others is touched. */
+/* Goal: a directory of dumps holds the newest ones within its caps, never a half of one under its
+ * name, and nothing that belongs to others is touched. */
 #include "metrics/dump_dir.h"
 
 #include <setjmp.h>

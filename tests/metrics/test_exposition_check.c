@@ -1,4 +1,5 @@
-/* Goal: each fault that is planted into a right text is found, and by its own rule; and no bytes harm the checker. */
+/* Goal: each fault that is planted into a right text is found, and by its own rule; and no bytes
+ * harm the checker. */
 #include "tests/support/exposition_check.h"
 
 #include <setjmp.h>

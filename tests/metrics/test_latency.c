@@ -1,5 +1,6 @@
-/* Goal: percentiles are within 3 % of a sorted oracle, windows forget what is old and nothing else, shards merge to
- * what one histogram of everything would say, and a reader that races sees no slice that is being cleared. */
+/* Goal: percentiles are within 3 % of a sorted oracle, windows forget what is old and nothing else,
+ * shards merge to what one histogram of everything would say, and a reader that races sees no slice
+ * that is being cleared. */
 #include "metrics/latency.h"
 
 #include <math.h>
@@ -215,10 +216,10 @@ static void test_gauges_are_in_seconds_and_not_a_number_when_nothing_is_known(vo
     assert_non_null(strstr(text, "percentile=\"50\" nan"));
 }
 
-/* --- A reader that races ------------------------------------------------------------------------ */
+/* --- A reader that races --------------------------------------------------------------------- */
 
-/* Within a slice of two seconds every value is the slice's number: a reader that sees values of a slice that has
- * been cleared would find one that is too old. */
+/* Within a slice of two seconds every value is the slice's number: a reader that sees values of a
+ * slice that has been cleared would find one that is too old. */
 static void *record_on(void *arg) {
     for (uint64_t half = 2; half < *(uint64_t *)arg; half++)
         for (int i = 0; i < 20; i++)

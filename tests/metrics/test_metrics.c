@@ -1,4 +1,5 @@
-/* Goal: numbers are those that were counted, and an exemplar that is read while it is written is never a mixture. */
+/* Goal: numbers are those that were counted, and an exemplar that is read while it is written is
+ * never a mixture. */
 #include "metrics/metrics.h"
 
 #include <math.h>

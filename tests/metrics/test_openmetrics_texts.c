@@ -1,4 +1,5 @@
-/* Goal: the checker that /metrics is held to judges every text of the OpenMetrics project's own suite as that does. */
+/* Goal: the checker that /metrics is held to judges every text of the OpenMetrics project's own
+ * suite as that does. */
 #include "base/buffer.h"
 #include "tests/support/data.h"
 #include "tests/support/exposition_check.h"

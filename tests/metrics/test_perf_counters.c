@@ -1,6 +1,7 @@
-/* Goal: counters that the machine does not give are refused with the reason; those that it gives are read, scaled, and
- * their descriptors closed.
- * Method: an opener of our own that fails as the kernel does, and one whose descriptors are pipes that hold a count. */
+/* Goal: counters that the machine does not give are refused with the reason; those that it gives
+ * are read, scaled, and their descriptors closed.
+ * Method: an opener of our own that fails as the kernel does, and one whose descriptors are pipes
+ * that hold a count. */
 #include "metrics/perf_counters.h"
 
 #include "base/json_writer.h"

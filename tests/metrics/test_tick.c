@@ -1,5 +1,5 @@
-/* Goal: the recording clock is CLOCK_MONOTONIC to a few microseconds, never goes back in a thread whatever its
- * owner publishes meanwhile, and follows a clock that drifts. */
+/* Goal: the recording clock is CLOCK_MONOTONIC to a few microseconds, never goes back in a thread
+ * whatever its owner publishes meanwhile, and follows a clock that drifts. */
 #include "metrics/tick.h"
 
 #include <pthread.h>

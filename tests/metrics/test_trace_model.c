@@ -1,6 +1,6 @@
-/* Goal: a trace model says of the scripted scenario what happened in it, survives events of any kind, and both
- * writers give the same bytes in pieces of any size. `--write json|perfetto FILE` writes the scenario for
- * tests/cli/test_trace_files.py. */
+/* Goal: a trace model says of the scripted scenario what happened in it, survives events of any
+ * kind, and both writers give the same bytes in pieces of any size. `--write json|perfetto FILE`
+ * writes the scenario for tests/cli/test_trace_files.py. */
 #include "base/memory.h"
 #include "metrics/trace_json.h"
 #include "metrics/trace_pb.h"
@@ -151,13 +151,15 @@ static void test_every_row_flows_through_its_step_to_its_token(void **state) {
             assert_int_equal(flow->step, 4);
         }
     }
-    /* Rows of the steps 2 to 8. The first chunk of 17 has no token; that of 9 in step 4 comes when it is swapped out. */
+    /* Rows of the steps 2 to 8. The first chunk of 17 has no token; that of 9 in step 4 comes when
+     * it is swapped out. */
     assert_int_equal(whole, 1 + 2 + 3 + 2 + 3 + 3 + 1);
     assert_int_equal(tokens, whole - 1);
     assert_int_equal(outside, 1);
 }
 
-/* Nothing from before the window is known (a trace cut to its size): who is met at a token had been in its step. */
+/* Nothing from before the window is known (a trace cut to its size): who is met at a token had been
+ * in its step. */
 static void test_a_request_met_as_it_decodes_was_in_the_step_of_its_token(void **state) {
     struct rp_trace_info info = rp_scenario_info();
     const uint64_t t = RP_SCENARIO_BEGIN_NS;
@@ -185,7 +187,8 @@ static void test_a_request_met_as_it_decodes_was_in_the_step_of_its_token(void *
     }
 }
 
-/* The place of a request that is swapped out goes to another before its token has come: no arrow may end there. */
+/* The place of a request that is swapped out goes to another before its token has come: no arrow
+ * may end there. */
 static void test_a_token_does_not_end_in_the_slice_of_another_request(void **state) {
     struct rp_trace_info info = rp_scenario_info();
     const uint64_t t = RP_SCENARIO_BEGIN_NS;
@@ -224,7 +227,7 @@ static void test_a_request_that_closes_after_its_answer_leaves_its_place(void **
     expect_slices("request 1", "request 1 1-3*\n prefill 1-3");
 }
 
-/* --- Writers ------------------------------------------------------------------------------------- */
+/* --- Writers --------------------------------------------------------------------------------- */
 
 static void write_json(struct rp_buffer *out, size_t piece) {
     struct rp_trace_cursor cursor = {.model = &model};
@@ -282,7 +285,7 @@ static void test_running_out_of_memory_is_said_and_nothing_leaks(void **state) {
     }
 }
 
-/* --- Events of any kind --------------------------------------------------------------------------- */
+/* --- Events of any kind ---------------------------------------------------------------------- */
 
 static uint64_t draw(uint64_t *seed) {
     *seed = *seed * 6364136223846793005u + 1442695040888963407u;

@@ -1,5 +1,5 @@
-/* Goal: a ring keeps the newest events, says when it no longer has all of them, and a reader that races with
- * the writer never sees an event that was not written so. */
+/* Goal: a ring keeps the newest events, says when it no longer has all of them, and a reader that
+ * races with the writer never sees an event that was not written so. */
 #include "metrics/trace_ring.h"
 
 #include <pthread.h>

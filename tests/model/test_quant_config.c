@@ -1,5 +1,5 @@
-/* Goal: what a checkpoint says of its 8-bit weights is taken as its writers mean it. Method: lists of names against one
- * module each, and whole configurations against what becomes of them. */
+/* Goal: what a checkpoint says of its 8-bit weights is taken as its writers mean it. Method: lists
+ * of names against one module each, and whole configurations against what becomes of them. */
 #include "model/quant_config.h"
 #include "text/json_file.h"
 

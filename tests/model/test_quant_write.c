@@ -1,5 +1,5 @@
-/* Goal: the memory that rounding by inputs asks for is what is counted before, and sizes do not wrap. Checkpoints that are
- * written are read by tests/oracle/quantize_oracle.py. */
+/* Goal: the memory that rounding by inputs asks for is what is counted before, and sizes do not
+ * wrap. Checkpoints that are written are read by tests/oracle/quantize_oracle.py. */
 #include "bench/calibrate.h"
 #include "model/quant_write.h"
 

@@ -243,8 +243,7 @@ static void test_deep_wide_and_many_are_refused_within_limits(void **state) {
     expect(f, "2 M empty lists", RP_STATUS_RANGE, "model.safetensors: JSON with too many values");
 }
 
-/* --- shards
- * --------------------------------------------------------------------------------------- */
+/* --- shards ---------------------------------------------------------------------------------- */
 
 #define INDEX_NAME "model.safetensors.index.json"
 

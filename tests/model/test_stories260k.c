@@ -1,7 +1,7 @@
 /* Goal: a real model's numbers are those of llama2.c, which knows nothing of our code.
- * Method: the reference tokens are fed one at a time (each asks for logits), in one chunk of 16 and in
- * decode-sized steps, with the scalar truth and with the fast kernels; next-token log-probabilities and
- * six whole rows of logits are compared with the reference. */
+ * Method: the reference tokens are fed one at a time (each asks for logits), in one chunk of 16 and
+ * in decode-sized steps, with the scalar truth and with the fast kernels; next-token
+ * log-probabilities and six whole rows of logits are compared with the reference. */
 #include "tests/support/data.h"
 #include "tests/support/driver.h"
 #include "tests/support/dump_logits.h"

@@ -1,7 +1,7 @@
-/* Goal: the matrices of an opened checkpoint arrive in the table's order, whole and equal to those of a
- * full load, with a bounded number of bytes in flight, and every failure ends without a leak. Method: a
- * checkpoint with several layers whose matrices are larger than a slice would allow, and a consumer that
- * takes each matrix away. */
+/* Goal: the matrices of an opened checkpoint arrive in the table's order, whole and equal to those
+ * of a full load, with a bounded number of bytes in flight, and every failure ends without a leak.
+ * Method: a checkpoint with several layers whose matrices are larger than a slice would allow, and
+ * a consumer that takes each matrix away. */
 #include "base/log.h"
 #include "base/memory.h"
 #include "model/model.h"

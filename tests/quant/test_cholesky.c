@@ -1,5 +1,7 @@
-/* Goal: the upper factor gives back its matrix, is the one that is known, and has the same bits however it is computed.
- * Method: factors chosen first and multiplied out, sizes around the blocks, teams and instruction sets. */
+/* Goal: the upper factor gives back its matrix, is the one that is known, and has the same bits
+ * however it is computed.
+ * Method: factors chosen first and multiplied out, sizes around the blocks, teams and instruction
+ * sets. */
 #include "base/memory.h"
 #include "quant/rounding/cholesky.h"
 

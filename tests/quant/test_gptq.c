@@ -1,6 +1,7 @@
-/* Goal: codes are those of GPTQ, outputs lose clearly less than with the nearest codes, and no input makes them anything
- * else than codes. Method: GPTQ as its paper has it, with the inverse, beside ours; outputs multiplied out; dead, equal and
- * missing inputs; teams and instruction sets. */
+/* Goal: codes are those of GPTQ, outputs lose clearly less than with the nearest codes, and no
+ * input makes them anything else than codes. Method: GPTQ as its paper has it, with the inverse,
+ * beside ours; outputs multiplied out; dead, equal and missing inputs; teams and instruction
+ * sets. */
 #include "base/bf16.h"
 #include "base/memory.h"
 #include "device/quantize_row.h"
@@ -132,7 +133,7 @@ static int tear_down(void **state) {
     return 0;
 }
 
-/* ---- GPTQ as its paper has it -------------------------------------------------------------------------- */
+/* ---- GPTQ as its paper has it --------------------------------------------------------------- */
 
 /* Inverse by Gauss and Jordan; positive definite: no pivots are looked for. */
 static void invert(const double *from, double *out) {
@@ -156,7 +157,8 @@ static void invert(const double *from, double *out) {
         memcpy(out + i * COLS, work[i] + COLS, COLS * sizeof *out);
 }
 
-/* The paper's loop: what is left of H's inverse after each column is the Schur complement. Deltas, not codes. */
+/* The paper's loop: what is left of H's inverse after each column is the Schur complement. Deltas,
+ * not codes. */
 static void paper_deltas(const struct fixture *f, double *inverse, double *deltas) {
     static double w[ROWS * COLS];
     for (size_t i = 0; i < ROWS * COLS; i++)
@@ -191,7 +193,8 @@ static void test_codes_are_those_of_the_papers_loop_with_the_inverse(void **stat
         round_codes(f);
         invert(f->h, inverse);
         paper_deltas(f, inverse, deltas);
-        /* A first column keeps its nearest code, where the paper rounds by the fitted scale: leave such rows out. */
+        /* A first column keeps its nearest code, where the paper rounds by the fitted scale: leave
+         * such rows out. */
         size_t compared = 0;
         for (size_t row = 0; row < ROWS; row++) {
             if (delta(f, f->nearest, row, 0) != deltas[row * COLS])
@@ -205,7 +208,7 @@ static void test_codes_are_those_of_the_papers_loop_with_the_inverse(void **stat
     }
 }
 
-/* ---- what it is for ------------------------------------------------------------------------------------ */
+/* ---- what it is for ------------------------------------------------------------------------- */
 
 static void test_outputs_on_correlated_inputs_lose_less_than_half(void **state) {
     struct fixture *f = *state;
@@ -265,7 +268,7 @@ static void test_errors_and_signals_are_what_the_damped_matrix_says(void **state
     }
 }
 
-/* ---- what may come in ---------------------------------------------------------------------------------- */
+/* ---- what may come in ----------------------------------------------------------------------- */
 
 static void test_dead_equal_and_few_inputs_make_codes_like_any_other(void **state) {
     struct fixture *f = *state;

@@ -364,7 +364,8 @@ static void test_only_whole_panels_can_be_gated(void **state) {
     }
 }
 
-/* Shares large enough to be taken in parts, whole panels or not, by workers of which one comes late. */
+/* Shares large enough to be taken in parts, whole panels or not, by workers of which one comes
+ * late. */
 static void test_a_large_product_in_parts_is_what_one_worker_computes(void **state) {
     struct fixture *f = *state;
     struct rp_cpu_team *team;

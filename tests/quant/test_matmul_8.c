@@ -1,5 +1,6 @@
-/* Goal: products on INT8 and FP8 weights are what matmul.h says, in every batch, team and instruction set; INT8 with
- * quantized rows has one set of bits. Method: an f64 sum of the codes; outputs poisoned inside guards, inputs among NaN. */
+/* Goal: products on INT8 and FP8 weights are what matmul.h says, in every batch, team and
+ * instruction set; INT8 with quantized rows has one set of bits. Method: an f64 sum of the codes;
+ * outputs poisoned inside guards, inputs among NaN. */
 #include "base/bf16.h"
 #include "base/fp8.h"
 #include "base/memory.h"

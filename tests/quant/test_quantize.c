@@ -1,5 +1,6 @@
-/* Goal: quantized weights and rows are the nearest codes under the scale that the header promises, and nothing bad is
- * taken in silence. Method: against f64, extremes, both input types, both layouts. */
+/* Goal: quantized weights and rows are the nearest codes under the scale that the header promises,
+ * and nothing bad is taken in silence. Method: against f64, extremes, both input types, both
+ * layouts. */
 #include "base/bf16.h"
 #include "base/fp8.h"
 #include "base/memory.h"
@@ -156,7 +157,7 @@ static void test_rows_of_nothing_have_scale_1_and_bad_rows_scale_nan(void **stat
     assert_int_equal(codes[0], 127);
 }
 
-/* ---- the search for a scale -------------------------------------------------------------------------- */
+/* ---- the search for a scale ----------------------------------------------------------------- */
 
 #define WIDE (RP_QUANT_SEARCH_COLS + 1)
 
@@ -175,7 +176,8 @@ static double noise_of(const float *row, size_t cols, const uint8_t *codes, doub
     return noise;
 }
 
-/* The least noise of nearest codes at the sixteen scales within a factor of two above the largest weight's, in f64. */
+/* The least noise of nearest codes at the sixteen scales within a factor of two above the largest
+ * weight's, in f64. */
 static double least_noise(const float *row, size_t cols) {
     double most = 0, least = INFINITY;
     for (size_t i = 0; i < cols; i++)
@@ -259,7 +261,8 @@ static void test_wide_rows_and_int8_are_not_searched(void **state) {
     }
 }
 
-/* What max scaling has exactly stays: the ends of the grid, denormals, zeros; and so does what it refuses. */
+/* What max scaling has exactly stays: the ends of the grid, denormals, zeros; and so does what it
+ * refuses. */
 static void test_a_search_keeps_exact_rows_and_refuses_bad_ones(void **state) {
     (void)state;
     static const float values[] = {448,     -448, 0x1p-9f, -0x1p-9f, 0x1.cp-7f,

@@ -1,4 +1,5 @@
-/* record_fixture.h - a request's life on a virtual clock, for the tests of records. Included by one test program each. */
+/* record_fixture.h - a request's life on a virtual clock, for the tests of records. Included by one
+ * test program each. */
 #ifndef RP_TESTS_SERVER_RECORD_FIXTURE_H
 #define RP_TESTS_SERVER_RECORD_FIXTURE_H
 

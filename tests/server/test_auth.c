@@ -142,7 +142,8 @@ static void test_a_key_is_equal_only_to_itself(void **state) {
         rp_auth_equal(&f->auth.keys[0], given, len + 1)); /* the NUL behind a key is none of it */
 }
 
-/* A read behind the key's own length but within its room: no byte of `given` is skipped, wherever the difference is. */
+/* A read behind the key's own length but within its room: no byte of `given` is skipped, wherever
+ * the difference is. */
 static void test_every_byte_that_was_sent_is_looked_at(void **state) {
     struct fixture *f = *state;
     char given[3 * RP_KEY_BYTES_MAX];

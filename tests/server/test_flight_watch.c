@@ -1,4 +1,5 @@
-/* Goal: each trigger fires when it should, once for as long as its cause lasts, and not for what is usual. */
+/* Goal: each trigger fires when it should, once for as long as its cause lasts, and not for what is
+ * usual. */
 #include "server/observe/flight_watch.h"
 
 #include <setjmp.h>

@@ -1,4 +1,5 @@
-/* Goal: a request is good when it met every objective; a miss is counted with what had most of the time. */
+/* Goal: a request is good when it met every objective; a miss is counted with what had most of the
+ * time. */
 #include "tests/server/record_fixture.h"
 
 #include "server/observe/goodput.h"

@@ -1,4 +1,5 @@
-/* Goal: what is compressed unpacks to the same bytes, and nobody gets gzip who did not ask for it. */
+/* Goal: what is compressed unpacks to the same bytes, and nobody gets gzip who did not ask for
+ * it. */
 #include "server/http/http_gzip.h"
 
 #include "base/memory.h"

@@ -1,5 +1,5 @@
-/* Goal: the scanner of the header block refuses what smuggling is made of, and says the same however the
- * bytes are cut. */
+/* Goal: the scanner of the header block refuses what smuggling is made of, and says the same
+ * however the bytes are cut. */
 #include "server/http/http_head.h"
 
 #include <setjmp.h>

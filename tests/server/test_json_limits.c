@@ -1,7 +1,8 @@
-/* Goal: what our settings of the installed jansson accept and refuse is known, file by file, and its memory
- * is bounded.
- * Method: JSONTestSuite: y_ accepted, n_ refused. Each document is the value of a field, because a body must
- * be an object; a document that could close the object early cannot pass as one then either. */
+/* Goal: what our settings of the installed jansson accept and refuse is known, file by file, and
+ * its memory is bounded.
+ * Method: JSONTestSuite: y_ accepted, n_ refused. Each document is the value of a field, because a
+ * body must be an object; a document that could close the object early cannot pass as one then
+ * either. */
 #include "base/buffer.h"
 #include "base/memory.h"
 #include "server/http/json_body.h"

@@ -1,5 +1,6 @@
-/* Goal: a record's texts are what the documentation shows: JSON, OTLP, Chrome's trace, an answer's timing, Server-Timing.
- * Byte for byte, on a virtual clock. In the expected texts ' stands for ". */
+/* Goal: a record's texts are what the documentation shows: JSON, OTLP, Chrome's trace, an answer's
+ * timing, Server-Timing. Byte for byte, on a virtual clock. In the expected texts ' stands for
+ * ". */
 #include "engine/observe/step_record.h"
 #include "tests/server/record_fixture.h"
 

@@ -1,5 +1,5 @@
-/* Goal: the log keeps the last records, the slowest of each minute and the refused ones, each once, in bounded memory,
- * and finds the largest by any measure; token times survive their encoding. */
+/* Goal: the log keeps the last records, the slowest of each minute and the refused ones, each once,
+ * in bounded memory, and finds the largest by any measure; token times survive their encoding. */
 #include "tests/server/record_fixture.h"
 
 #include "base/memory.h"

@@ -1,4 +1,5 @@
-/* Goal: the text ends exactly where a stop string begins, whatever the pieces, and nothing else is lost.
+/* Goal: the text ends exactly where a stop string begins, whatever the pieces, and nothing else is
+ * lost.
  * Method: named cases, then random texts over two letters against a search of the whole text. */
 #include "server/api/stop_match.h"
 

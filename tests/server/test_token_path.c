@@ -1,6 +1,7 @@
-/* Goal: a token costs no allocation and no lock while everything about it is recorded: events, records, percentiles,
- * shares, the nodes of one step in three, a session, a request's own profile, exemplars and objectives; and while others
- * read all of it again and again. Counted by thread: readers may allocate. */
+/* Goal: a token costs no allocation and no lock while everything about it is recorded: events,
+ * records, percentiles, shares, the nodes of one step in three, a session, a request's own profile,
+ * exemplars and objectives; and while others read all of it again and again. Counted by thread:
+ * readers may allocate. */
 #include "engine/engine_internal.h"
 #include "engine/observe/profile_report.h"
 #include "metrics/latency.h"
@@ -14,10 +15,10 @@
 #include <pthread.h>
 #include <stdlib.h>
 
-/* --- Counting ----------------------------------------------------------------------------------- */
+/* --- Counting -------------------------------------------------------------------------------- */
 
-/* The linker sends our calls of these here (tests/CMakeLists.txt). What threads do that have not said that theirs does
- * not count: the engine's, the stream's, the pool's. */
+/* The linker sends our calls of these here (tests/CMakeLists.txt). What threads do that have not
+ * said that theirs does not count: the engine's, the stream's, the pool's. */
 static _Thread_local bool uncounted;
 static _Atomic uint64_t counted;
 
@@ -60,7 +61,7 @@ static void test_calls_are_counted(void **state) {
     assert_true(atomic_load(&counted) == before);
 }
 
-/* --- Readers ------------------------------------------------------------------------------------ */
+/* --- Readers --------------------------------------------------------------------------------- */
 
 static struct rp_recorder *recorder;
 static _Atomic bool reading, failed;
@@ -95,7 +96,7 @@ static void *read_everything(void *arg) {
     return NULL;
 }
 
-/* --- The engine's part -------------------------------------------------------------------------- */
+/* --- The engine's part ----------------------------------------------------------------------- */
 
 static int setup(void **state) {
     struct rp_error err = {0};
@@ -163,7 +164,7 @@ test_the_engine_allocates_and_locks_nothing_while_all_is_recorded_and_read(void 
     }
 }
 
-/* --- The loop thread's part --------------------------------------------------------------------- */
+/* --- The loop thread's part ------------------------------------------------------------------ */
 
 static void test_a_token_and_an_end_allocate_and_lock_nothing_on_the_loop_thread(void **state) {
     static struct rp_server_metrics metrics;

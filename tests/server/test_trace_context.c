@@ -1,4 +1,5 @@
-/* Goal: traceparent is read by the rules of W3C Trace Context, and nothing that breaks them gets through. */
+/* Goal: traceparent is read by the rules of W3C Trace Context, and nothing that breaks them gets
+ * through. */
 #include "server/observe/trace_context.h"
 
 #include <setjmp.h>

@@ -4,8 +4,9 @@
 
 #include "base/base.h"
 
-/* Writes REPRISE_TEST_DATA/relative (default: ../shared/data beside the source tree) into out; false,
- * with a line that names what is missing, when it is not there: the test then calls skip(). */
+/* Writes REPRISE_TEST_DATA/relative (default: ../shared/data beside the source tree) into out;
+ * false, with a line that names what is missing, when it is not there: the test then calls
+ * skip(). */
 bool rp_test_data(const char *relative, char *out, size_t size);
 /* A path below the source tree. */
 void rp_test_source(const char *relative, char *out, size_t size);

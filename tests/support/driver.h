@@ -1,7 +1,7 @@
 /* driver.h - runs steps of a model without engine and scheduler: tests write the packets.
  *
- * Slot s owns pages 1 + s * pages_per_slot ..., written into its page table when the driver opens. Every
- * slot starts greedy with nothing written. One driver owns the model's weights preparation.
+ * Slot s owns pages 1 + s * pages_per_slot ..., written into its page table when the driver opens.
+ * Every slot starts greedy with nothing written. One driver owns the model's weights preparation.
  *
  *   rp_driver_open -> (rp_driver_row ...)+ -> rp_driver_run -> rp_driver_result / rp_driver_logits
  *
@@ -24,7 +24,7 @@ struct rp_driver_config {
     bool scalar_only, no_fusion, eager, poison, guarded, no_dependent_launch;
     bool short_steps_here;
     void (*edit)(struct rp_program *program); /* NULL, or: changes the program before capture */
-    bool free_program; /* overwrite and free the program after capture */
+    bool free_program;                        /* overwrite and free the program after capture */
 };
 
 struct rp_driver {
@@ -64,8 +64,8 @@ void rp_driver_row(struct rp_driver *driver, uint32_t slot, const int32_t *token
 /* Runs the step in the smallest bucket that holds it, or in `entry` when not NULL. */
 void rp_driver_run(struct rp_driver *driver, struct rp_graph_entry *entry);
 const struct rp_row_result *rp_driver_result(const struct rp_driver *driver, uint32_t row);
-/* The same in two halves, for steps in flight: at most RP_STEP_RING_ENTRIES - 1 of them. Submit returns the
- * step's number. */
+/* The same in two halves, for steps in flight: at most RP_STEP_RING_ENTRIES - 1 of them. Submit
+ * returns the step's number. */
 uint64_t rp_driver_submit(struct rp_driver *driver, struct rp_graph_entry *entry);
 void rp_driver_wait(struct rp_driver *driver, uint64_t step);
 const struct rp_row_result *rp_driver_result_of(const struct rp_driver *driver, uint64_t step,

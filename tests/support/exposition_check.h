@@ -1,7 +1,9 @@
-/* exposition_check.h - judges texts of metrics: Prometheus' format 0.0.4, OpenMetrics 1.0, and the style of names.
+/* exposition_check.h - judges texts of metrics: Prometheus' format 0.0.4, OpenMetrics 1.0, and the
+ * style of names.
  *
- * Grammar and meaning by the specifications that metrics/exposition.h names; style by the rules of `promtool check
- * metrics` (client_golang, prometheus/testutil/promlint). Any bytes are legal input.
+ * Grammar and meaning by the specifications that metrics/exposition.h names; style by the rules of
+ * `promtool check metrics` (client_golang, prometheus/testutil/promlint). Any bytes are legal
+ * input.
  * Memory: freed before it returns. Thread: any. */
 #ifndef RP_TESTS_EXPOSITION_CHECK_H
 #define RP_TESTS_EXPOSITION_CHECK_H

@@ -1,5 +1,6 @@
-/* exposition_model.h - a text of metrics as families and samples: what exposition_parse.c reads and exposition_rules.c
- * and exposition_lint.c judge. Spans point into the text or into the parser's pool. */
+/* exposition_model.h - a text of metrics as families and samples: what exposition_parse.c reads and
+ * exposition_rules.c and exposition_lint.c judge. Spans point into the text or into the parser's
+ * pool. */
 #ifndef RP_TESTS_EXPOSITION_MODEL_H
 #define RP_TESTS_EXPOSITION_MODEL_H
 
@@ -62,7 +63,8 @@ void rp_expo_parse(struct rp_expo *expo, enum rp_exposition format, const char *
 void rp_expo_deinit(struct rp_expo *expo);
 void rp_expo_fault(struct rp_expo *expo, uint32_t line, const char *format, ...) RP_PRINTF(3, 4);
 
-/* [sign] digits [. digits] [e [sign] digits], or with special: inf, infinity (signed or not), nan, in any case. */
+/* [sign] digits [. digits] [e [sign] digits], or with special: inf, infinity (signed or not), nan,
+ * in any case. */
 bool rp_expo_number(struct rp_span text, bool special, double *out);
 bool rp_expo_is(struct rp_span span, const char *text);
 bool rp_expo_equal(struct rp_span a, struct rp_span b);

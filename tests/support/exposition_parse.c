@@ -114,7 +114,7 @@ bool rp_expo_number(struct rp_span text, bool special, double *out) {
     return *at == '\0';
 }
 
-/* --- Growing arrays ---------------------------------------------------------------------------- */
+/* --- Growing arrays -------------------------------------------------------------------------- */
 
 static void *grow(void *array, uint32_t count, uint32_t *room, size_t size) {
     if (count < *room)
@@ -138,7 +138,7 @@ static struct rp_expo_family *begin_family(struct rp_expo *expo, struct rp_span 
     return family;
 }
 
-/* --- A line ------------------------------------------------------------------------------------ */
+/* --- A line ---------------------------------------------------------------------------------- */
 
 struct line {
     const char *at, *end;
@@ -184,8 +184,8 @@ static bool take_name(struct line *line, bool colons, struct rp_span *out) {
     return out->len > 0;
 }
 
-/* "...", unescaped into the pool. A backslash before anything else than n, " and \ stands for itself in OpenMetrics
- * (BS normal-char) and is a fault in Prometheus' text. */
+/* "...", unescaped into the pool. A backslash before anything else than n, " and \ stands for
+ * itself in OpenMetrics (BS normal-char) and is a fault in Prometheus' text. */
 static bool take_quoted(struct rp_expo *expo, struct line *line, struct rp_span *out) {
     if (!take(line, '"'))
         return false;
@@ -211,7 +211,8 @@ static bool take_quoted(struct rp_expo *expo, struct line *line, struct rp_span 
     return take(line, '"');
 }
 
-/* {name="value",...} behind its brace; a comma may stand before the end only in Prometheus' text. */
+/* {name="value",...} behind its brace; a comma may stand before the end only in Prometheus'
+ * text. */
 static bool take_labels(struct rp_expo *expo, struct line *line, uint32_t *out_first,
                         uint32_t *out_count) {
     *out_first = expo->label_count;
@@ -356,8 +357,8 @@ static bool read_type(struct rp_expo *expo, struct rp_span text, enum rp_expo_ty
     return false;
 }
 
-/* Prometheus' HELP knows \\ and \n alone. In OpenMetrics any text will do: quotation marks should be escaped there,
- * but end nothing. */
+/* Prometheus' HELP knows \\ and \n alone. In OpenMetrics any text will do: quotation marks should
+ * be escaped there, but end nothing. */
 static bool is_help(const struct line *line) {
     for (const char *c = line->at; line->loose && c < line->end; c++)
         if (*c == '\\' && (++c == line->end || (*c != '\\' && *c != 'n')))

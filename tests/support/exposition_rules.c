@@ -1,4 +1,5 @@
-/* exposition_rules.c - what samples mean: which belong together, in which order, with which values. */
+/* exposition_rules.c - what samples mean: which belong together, in which order, with which
+ * values. */
 #include "base/utf8.h"
 #include "tests/support/exposition_model.h"
 
@@ -11,7 +12,8 @@ static bool is_open(const struct rp_expo *expo) {
     return expo->format == RP_EXPOSITION_OPENMETRICS;
 }
 
-/* The label that tells samples of one metric apart; "" when there is none. Of a state set it has the family's name. */
+/* The label that tells samples of one metric apart; "" when there is none. Of a state set it has
+ * the family's name. */
 static struct rp_span part_label(const struct rp_expo_family *family) {
     switch (family->type) {
     case RP_EXPO_HISTOGRAM:
@@ -54,7 +56,7 @@ static bool same_labels(const struct rp_expo *expo, const struct rp_expo_family 
     return covers(expo, family, a, b, parts) && covers(expo, family, b, a, parts);
 }
 
-/* --- Families ---------------------------------------------------------------------------------- */
+/* --- Families -------------------------------------------------------------------------------- */
 
 static bool may_name(const struct rp_expo *expo, const struct rp_expo_family *family,
                      struct rp_span base, const char *suffix) {
@@ -107,7 +109,7 @@ static void judge_unit(struct rp_expo *expo, const struct rp_expo_family *family
         rp_expo_fault(expo, family->line, "the name does not end in its unit");
 }
 
-/* --- Samples ----------------------------------------------------------------------------------- */
+/* --- Samples --------------------------------------------------------------------------------- */
 
 /* The value of le or quantile. */
 static bool threshold(const struct rp_expo *expo, const struct rp_expo_sample *sample,
@@ -175,7 +177,8 @@ static const char *judge_exemplar(const struct rp_expo *expo, const struct rp_ex
     }
     if (characters > EXEMPLAR_CHARACTERS_MAX)
         return "the labels of an exemplar are too long";
-    /* "the value of the exemplar MUST be within this range": less than or equal to the threshold. */
+    /* "the value of the exemplar MUST be within this range": less than or equal to the
+     * threshold. */
     if (bucket && threshold(expo, sample, "le", &le) && !(sample->exemplar_value <= le))
         return "an exemplar beyond its bucket";
     return NULL;
@@ -208,7 +211,7 @@ static void judge_sample(struct rp_expo *expo, const struct rp_expo_family *fami
         rp_expo_fault(expo, sample->line, "%s", wrong);
 }
 
-/* --- Metrics: the samples of a family with the same labels ----------------------------------------- */
+/* --- Metrics: the samples of a family with the same labels ----------------------------------- */
 
 /* One histogram at one time: samples [first, end). */
 static void judge_histogram(struct rp_expo *expo, const struct rp_expo_family *family,

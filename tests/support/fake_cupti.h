@@ -1,5 +1,5 @@
-/* fake_cupti.h - a stand-in for NVIDIA's library (libfake_cupti.so, opened by dlopen) that records what a test tells
- * it and fails where it is told to. One thread. */
+/* fake_cupti.h - a stand-in for NVIDIA's library (libfake_cupti.so, opened by dlopen) that records
+ * what a test tells it and fails where it is told to. One thread. */
 #ifndef RP_TESTS_SUPPORT_FAKE_CUPTI_H
 #define RP_TESTS_SUPPORT_FAKE_CUPTI_H
 
@@ -43,7 +43,8 @@ struct fake_cupti {
     uint32_t finalized;
 };
 
-/* dlsym: "fake_cupti_state" gives a struct fake_cupti, "fake_cupti_kernel" this. node 0: outside graphs. */
+/* dlsym: "fake_cupti_state" gives a struct fake_cupti, "fake_cupti_kernel" this. node 0: outside
+ * graphs. */
 typedef void (*fake_cupti_kernel_fn)(uint32_t graph, uint64_t node, uint64_t begin, uint64_t end);
 /* "fake_cupti_late": gives back a buffer when the session is over. */
 typedef void (*fake_cupti_late_fn)(void);

@@ -1,7 +1,8 @@
-/* fake_module.c - the fake card as a module that `reprise` opens (REPRISE_CUDA_MODULE), so that the program
- * itself is tested on a card. Environment: FAKE_CARD=abi (another interface), =refuses (no card);
- * FAKE_CARD_MIB the card's memory, FAKE_CARD_FAILS a size whose capture fails. FAKE_CARD_COUNTERS: the card has hardware
- * counters, through the stand-in for CUPTI (REPRISE_FAKE_CUPTI): works, or what goes wrong there. */
+/* fake_module.c - the fake card as a module that `reprise` opens (REPRISE_CUDA_MODULE), so that the
+ * program itself is tested on a card. Environment: FAKE_CARD=abi (another interface), =refuses (no
+ * card); FAKE_CARD_MIB the card's memory, FAKE_CARD_FAILS a size whose capture fails.
+ * FAKE_CARD_COUNTERS: the card has hardware counters, through the stand-in for CUPTI
+ * (REPRISE_FAKE_CUPTI): works, or what goes wrong there. */
 #include "backend/cupti/cupti_pm.h"
 #include "tests/support/fake_backend.h"
 #include "tests/support/fake_cupti.h"

@@ -4,7 +4,8 @@
 
 #pragma GCC diagnostic ignored "-Wmissing-prototypes"
 
-/* nvmlDeviceGetEnforcedPowerLimit and nvmlDeviceGetMemoryInfo are missing, as from a library of another age. */
+/* nvmlDeviceGetEnforcedPowerLimit and nvmlDeviceGetMemoryInfo are missing, as from a library of
+ * another age. */
 
 struct fake_nvml fake_nvml_state;
 

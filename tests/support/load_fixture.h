@@ -14,8 +14,8 @@ struct load_fixture {
 void load_fixture_open(struct load_fixture *fixture, uint32_t requests, uint64_t chunks);
 void load_fixture_close(struct load_fixture *fixture);
 
-/* The next request ended well: 10 prompt tokens, a chunk for each output token, the first at first_ms and the others
- * gap_ms apart. Times are of the run. */
+/* The next request ended well: 10 prompt tokens, a chunk for each output token, the first at
+ * first_ms and the others gap_ms apart. Times are of the run. */
 struct rp_load_record *load_fixture_add(struct load_fixture *fixture, double intended_ms,
                                         double sent_ms, double first_ms, double gap_ms,
                                         uint32_t output_tokens);
@@ -29,8 +29,9 @@ double load_fixture_uniform(struct load_fixture *fixture);
 double load_fixture_normal(struct load_fixture *fixture);
 double load_fixture_exponential(struct load_fixture *fixture);
 
-/* `requests` come with the rate of a Poisson process to `slots` places that each serve one at a time: 4 tokens, the
- * first after a quarter of a service time of mean service_ms. The scale of every time can be changed after. */
+/* `requests` come with the rate of a Poisson process to `slots` places that each serve one at a
+ * time: 4 tokens, the first after a quarter of a service time of mean service_ms. The scale of
+ * every time can be changed after. */
 void load_fixture_queue(struct load_fixture *fixture, uint32_t requests, double rate,
                         uint32_t slots, double service_ms, uint64_t seed);
 

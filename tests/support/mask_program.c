@@ -67,7 +67,9 @@ uint64_t mask_random(uint64_t *seed, uint64_t below) {
     return (x ^ (x >> 31)) % below;
 }
 
-/* --- Making -------------------------------------------------------------------------------------------------- */
+/* --- Making
+ *
+ --------------------------------------------------------------------------------------------- */
 
 struct maker {
     struct mask_program *p;
@@ -244,7 +246,9 @@ static uint16_t make_number(struct maker *m, int depth) {
     return add(m, K_SELECT, true, 3, a, b, make_number(m, depth - 1));
 }
 
-/* --- Writing -------------------------------------------------------------------------------------------------- */
+/* --- Writing
+ *
+ --------------------------------------------------------------------------------------------- */
 
 static void write_node(const struct mask_program *p, uint16_t index, struct rp_buffer *out) {
     const struct mask_program_node *node = &p->nodes[index];
@@ -323,7 +327,9 @@ void mask_program_random_params(const struct mask_program *program, uint64_t *se
     }
 }
 
-/* --- Evaluating ------------------------------------------------------------------------------------------------ */
+/* --- Evaluating
+ *
+ --------------------------------------------------------------------------------------------- */
 
 struct evaluation {
     const struct mask_program *p;
@@ -443,7 +449,8 @@ static int64_t int_of(struct evaluation *e, uint16_t index) {
     }
 }
 
-/* 2^(-8/n) to the power h + 1; a number of heads that is no power of two takes the rest from twice as many. */
+/* 2^(-8/n) to the power h + 1; a number of heads that is no power of two takes the rest from twice
+ * as many. */
 static float slope_of(uint32_t heads, int64_t h) {
     uint32_t floor_heads = 1;
     while (floor_heads * 2 <= heads)

@@ -1,5 +1,6 @@
-/* mask_program.h - random mask programs, with an evaluator of their own: it walks the tree that the text was made from,
- * computes in 64 bits, says what is undefined, and shares nothing with attention/mask*.c. */
+/* mask_program.h - random mask programs, with an evaluator of their own: it walks the tree that the
+ * text was made from, computes in 64 bits, says what is undefined, and shares nothing with
+ * attention/mask*.c. */
 #ifndef RP_TESTS_SUPPORT_MASK_PROGRAM_H
 #define RP_TESTS_SUPPORT_MASK_PROGRAM_H
 

@@ -37,7 +37,7 @@ struct server {
     char read_buffer[65536];
 };
 
-/* --- When ---------------------------------------------------------------------------------------- */
+/* --- When ------------------------------------------------------------------------------------ */
 
 static void place(struct server *server, uint32_t index, struct conn *conn) {
     server->heap[index] = conn;
@@ -90,7 +90,7 @@ static void schedule(struct conn *conn, uint64_t at_ns) {
     rp_load_timer_set(&server->timer, server->heap[1]->at_ns);
 }
 
-/* --- Output ------------------------------------------------------------------------------------- */
+/* --- Output ---------------------------------------------------------------------------------- */
 
 static void on_closed(uv_handle_t *handle) {
     struct conn *conn = handle->data;
@@ -168,7 +168,7 @@ static void add_event(struct conn *conn, const char *data) {
     rp_buffer_deinit(&event);
 }
 
-/* --- Events of a stream ------------------------------------------------------------------------- */
+/* --- Events of a stream ---------------------------------------------------------------------- */
 
 static void add_chunk(struct conn *conn, const char *text, const char *reason) {
     const struct script *s = &conn->script;
@@ -318,7 +318,7 @@ static void send_token(struct conn *conn) {
     end_answer(conn);
 }
 
-/* --- Answers that are no stream ------------------------------------------------------------------ */
+/* --- Answers that are no stream -------------------------------------------------------------- */
 
 static void send_raw(struct conn *conn) {
     static const struct {
@@ -434,7 +434,7 @@ static void on_timer(void *context) {
         rp_load_timer_set(&server->timer, server->heap[1]->at_ns);
 }
 
-/* --- Requests ----------------------------------------------------------------------------------- */
+/* --- Requests -------------------------------------------------------------------------------- */
 
 static void answer_get(struct conn *conn, const char *head) {
     const char *body = NULL;

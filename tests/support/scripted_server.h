@@ -1,6 +1,8 @@
-/* scripted_server.h - an OpenAI-compatible server that computes nothing: when it answers what is written in the request.
+/* scripted_server.h - an OpenAI-compatible server that computes nothing: when it answers what is
+ * written in the request.
  *
- * A script is a line of words `name=value` behind "script:" in the prompt, or in the model's name where prompts are ids:
+ * A script is a line of words `name=value` behind "script:" in the prompt, or in the model's name
+ * where prompts are ids:
  *
  *   n=I            the request's number: its stamps lie in shared->stamps[I]
  *   ttft=MS itl=MS from the arrival to the first token; between two tokens. Absolute times: nothing adds up
@@ -17,7 +19,8 @@
  *   blank=K        every K-th token has an empty text
  *   raw=NAME       http, type, html, headers, chunk, extensions, nothing: an answer that is none
  *
- * Chat is answered in chat's chunks. GET /v1/models and /version are there. It runs in a process of its own, one thread. */
+ * Chat is answered in chat's chunks. GET /v1/models and /version are there. It runs in a process of
+ * its own, one thread. */
 #ifndef RP_TESTS_SCRIPTED_SERVER_H
 #define RP_TESTS_SCRIPTED_SERVER_H
 

@@ -27,7 +27,8 @@ struct row {
     bool decode, sampled;
 };
 
-/* One step: planned and launched from plan to launched, on the device from begin to end, read at `read`. */
+/* One step: planned and launched from plan to launched, on the device from begin to end, read at
+ * `read`. */
 static void step(uint64_t number, uint16_t bucket, int64_t plan, int64_t launched, int64_t begin,
                  int64_t end, int64_t read, const struct row *rows, uint32_t count) {
     uint32_t tokens = 0, sampled = 0;

@@ -1,6 +1,6 @@
-/* trace_scenario.h - a scripted piece of a server's life as events: three requests, prompt chunks, decode steps that
- * were launched while their forerunner ran, a swap, idle gaps, node times of one step. On a virtual clock: every run
- * gives the same events. */
+/* trace_scenario.h - a scripted piece of a server's life as events: three requests, prompt chunks,
+ * decode steps that were launched while their forerunner ran, a swap, idle gaps, node times of one
+ * step. On a virtual clock: every run gives the same events. */
 #ifndef RP_TESTS_TRACE_SCENARIO_H
 #define RP_TESTS_TRACE_SCENARIO_H
 

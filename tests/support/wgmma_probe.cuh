@@ -1,7 +1,8 @@
 /* wgmma_probe.cuh - one wgmma of every width that the probe compares, and the mma.sync beside it.
  *
- * wgmma_chain<KIND, N, FROM_REGISTERS>(...) is one instruction of 64 rows, N columns and 32 bytes of K; the
- * sums of a thread are d[N / 2], laid out as in the PTX manual: d[4 * j + i] of thread t is
+ * wgmma_chain<KIND, N, FROM_REGISTERS>(...) is one instruction of 64 rows, N columns and 32 bytes
+ * of K; the sums of a thread are d[N / 2], laid out as in the PTX manual: d[4 * j + i] of thread t
+ * is
  *   row 16 * (t / 32) + t % 32 / 4 + 8 * (i / 2), column 8 * j + 2 * (t % 4) + i % 2. */
 #ifndef RP_TESTS_SUPPORT_WGMMA_PROBE_CUH
 #define RP_TESTS_SUPPORT_WGMMA_PROBE_CUH
@@ -98,7 +99,8 @@ template <> struct probe_sum<PROBE_INT8> { using type = int; };
     PROBE_ONE(256, 128, "%128", "%129", "%130", "%131", "%132", "%133", shape, types, scales_s,    \
               scales_r, c)
 
-/* d += A * B^T, or d = A * B^T where add is 0. A from shared memory (a_desc) or from registers (a). */
+/* d += A * B^T, or d = A * B^T where add is 0. A from shared memory (a_desc) or from registers
+ * (a). */
 template <probe_kind KIND, int N, bool FROM_REGISTERS>
 __device__ __forceinline__ void wgmma_chain(typename probe_sum<KIND>::type (&d)[N / 2],
                                             const uint32_t (&a)[4], uint64_t a_desc,

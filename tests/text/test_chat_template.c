@@ -1,6 +1,6 @@
-/* Goal: what a server depends on beyond the text itself (tests/oracle/template_oracle.py): which bytes count
- * as input, that budgets end hostile templates, that faults name their line, and that a model
- * directory gives the template it should. */
+/* Goal: what a server depends on beyond the text itself (tests/oracle/template_oracle.py): which
+ * bytes count as input, that budgets end hostile templates, that faults name their line, and that a
+ * model directory gives the template it should. */
 #include "base/memory.h"
 #include "tests/text/template_fixture.h"
 #include "text/template/chat_template.h"

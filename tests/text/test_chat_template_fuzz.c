@@ -1,7 +1,7 @@
 /* Goal: no template and no conversation crashes, hangs or takes memory without bound.
- * Method: seeded mutations of templates that use everything, and of the real ones where the test data is
- * there; each is compiled and, when it compiles, rendered within small budgets. The sanitizers judge.
- * Also prints how long a rendering of 20 turns takes. */
+ * Method: seeded mutations of templates that use everything, and of the real ones where the test
+ * data is there; each is compiled and, when it compiles, rendered within small budgets. The
+ * sanitizers judge. Also prints how long a rendering of 20 turns takes. */
 #include "base/clock.h"
 #include "base/memory.h"
 #include "tests/support/data.h"

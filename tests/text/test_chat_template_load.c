@@ -1,5 +1,5 @@
-/* Goal: a model directory gives the template and the special tokens that transformers would take from
- * it, and what is wrong with it is said by name. */
+/* Goal: a model directory gives the template and the special tokens that transformers would take
+ * from it, and what is wrong with it is said by name. */
 #include "tests/support/model_files.h"
 #include "tests/text/template_fixture.h"
 

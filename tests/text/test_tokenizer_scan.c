@@ -32,7 +32,8 @@ static size_t random_text(uint32_t *seed, char *out, size_t chars) {
     return len;
 }
 
-/* Where the pattern cuts behind `pos`: the end of its match there, or of what it leaves before the next. */
+/* Where the pattern cuts behind `pos`: the end of its match there, or of what it leaves before the
+ * next. */
 static size_t cut_by_pattern(struct fixture *f, const pcre2_code *regex, const char *text,
                              size_t len, size_t pos) {
     size_t begin, end;

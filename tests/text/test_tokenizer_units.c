@@ -1,7 +1,9 @@
-/* Goal: the search over units gives what merging gives, for every vocabulary and text, and its cost is linear.
- * Method: seeded random vocabularies, with rules in the order in which training makes them and shuffled, several
- * rules for one token, unknown characters; texts of few letters, so that nearly everything can merge. Each text is
- * encoded by units and, with the units taken away, by merging. */
+/* Goal: the search over units gives what merging gives, for every vocabulary and text, and its cost
+ * is linear.
+ * Method: seeded random vocabularies, with rules in the order in which training makes them and
+ * shuffled, several rules for one token, unknown characters; texts of few letters, so that nearly
+ * everything can merge. Each text is encoded by units and, with the units taken away, by
+ * merging. */
 #include "base/utf8.h"
 #include "tests/text/tokenizer_fixture.h"
 #include "text/tokenizer/tokenizer_internal.h"
