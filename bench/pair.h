@@ -23,7 +23,8 @@
 #include "bench/load/load_compare.h"
 
 enum rp_pair_measure {
-    RP_PAIR_STEP, /* milliseconds of a decode step: the median of those in which all sequences decode */
+    /* milliseconds of a decode step: the median of those in which all sequences decode */
+    RP_PAIR_STEP,
     RP_PAIR_OUTPUT, /* output tokens/s, from the first submit until all are closed */
     RP_PAIR_PROMPT  /* prompt tokens/s, likewise */
 };

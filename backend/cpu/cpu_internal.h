@@ -27,8 +27,8 @@ struct rp_graph {
     uint32_t launch_count;
     bool eager;
     _Atomic uint64_t last_ns; /* of its last replay; 0: there was none */
-    /* Stamps from its first launch on; counts say whether the step in work is stamped. NULL: the step has no
-     * stamps. */
+    /* Stamps from its first launch on; counts say whether the current step is stamped. NULL: the
+     * step has no stamps. */
     struct rp_node_stamp *stamps;
     const struct rp_live_counts *counts;
 };

@@ -18,7 +18,8 @@ enum rp_load_dataset {
 enum rp_load_arrival {
     RP_LOAD_CLOSED,   /* a request is sent when another has ended: max_concurrency at a time */
     RP_LOAD_CONSTANT, /* every 1 / rate seconds */
-    RP_LOAD_GAMMA, /* gaps ~ Gamma(shape burstiness, scale 1 / (rate * burstiness)); burstiness 1: Poisson */
+    /* gaps ~ Gamma(shape burstiness, scale 1 / (rate * burstiness)); burstiness 1: Poisson */
+    RP_LOAD_GAMMA,
     RP_LOAD_TRACE /* the trace's own times */
 };
 
