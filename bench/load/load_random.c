@@ -49,7 +49,7 @@ double rp_load_exp(double x) {
 
 double rp_load_random_normal(struct rp_load_random *random) {
     double u, v, square;
-    /* Marsaglia's polar method; its second number is dropped, so that a stream has no hidden state. */
+    /* Marsaglia's polar method; its second number is dropped, so a stream has no hidden state. */
     do {
         u = 2 * rp_load_random_unit(random) - 1;
         v = 2 * rp_load_random_unit(random) - 1;
