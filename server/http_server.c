@@ -74,9 +74,9 @@ const char *rp_server_not_ready(struct rp_server *server) {
     if (server->phase >= RP_SERVER_DRAINING)
         return "the server is shutting down";
     uint64_t stuck_ns = (uint64_t)server->config.limits.stuck_ms * 1000000u;
-    /* Asks our own list: a gauge of an engine that hangs stands still too. */
+    /* Uses the server's own list: the gauges of a hung engine do not change. */
     if (server->completions && rp_clock_ns() > rp_engine_last_progress_ns(engine) + stuck_ns)
-        return "requests are open and nothing moves";
+        return "requests are open and no step has completed";
     return NULL;
 }
 
@@ -88,7 +88,7 @@ static void close_listener(struct rp_listener *listener) {
     listener->is_open = false;
 }
 
-/* Everything that the loop waits for; run returns when it is gone. */
+/* Closes every handle the loop waits for; rp_server_run returns when none is left. */
 static void close_all(struct rp_server *server) {
     if (server->phase == RP_SERVER_CLOSING)
         return;
@@ -101,14 +101,14 @@ static void close_all(struct rp_server *server) {
     uv_close((uv_handle_t *)&server->sigint, NULL);
     uv_close((uv_handle_t *)&server->sigusr2, NULL);
     uv_close((uv_handle_t *)&server->sighup, NULL);
-    /* One more signal would kill what is already ending in order. */
+    /* Ignored from here on: another signal would kill a process that is already shutting down. */
     signal(SIGTERM, SIG_IGN);
     signal(SIGINT, SIG_IGN);
     signal(SIGUSR2, SIG_IGN);
     uv_close((uv_handle_t *)&server->tick, NULL);
 }
 
-/* Whether an answer is still on its way to a client. */
+/* Whether an answer has not been written completely to its client. */
 static bool is_writing(const struct rp_server *server) {
     for (const struct rp_conn *conn = server->conns; conn; conn = conn->next)
         if (conn->writing || conn->state == RP_CONN_LINGER ||
@@ -123,7 +123,7 @@ void rp_server_check_drained(struct rp_server *server) {
     bool late = server->phase == RP_SERVER_STOPPING && rp_clock_ns() > server->stop_deadline_ns;
     bool busy = server->completions || server->work_count || is_writing(server);
     if (server->phase == RP_SERVER_STOPPING && server->exit_code == EXIT_DEVICE) {
-        /* An engine that hangs closes nothing, and the process ends without it: answers alone
+        /* A hung engine closes no request and the process exits without it, so only answers
          * count. */
         if (server->running && (!is_writing(server) || late))
             uv_stop(&server->loop);
@@ -133,7 +133,8 @@ void rp_server_check_drained(struct rp_server *server) {
         close_all(server);
 }
 
-/* Cancels what is open. Clients get an error; the engine closes its requests within two steps. */
+/* Cancels all open completions. Clients get an error; the engine closes its requests within two
+ * steps. */
 static void stop_now(struct rp_server *server, int exit_code, const char *code, const char *why) {
     struct rp_http_error error;
     if (server->phase >= RP_SERVER_STOPPING)
@@ -181,8 +182,8 @@ static void drain_events(struct rp_server *server) {
         rp_server_span(server, RP_TRACE_EVENTS, begin_ns, count);
 }
 
-/* After the events, so that those that the engine closed have got its answer. The engine watches
- * over its steps by itself; a call of the driver that never returns only shows here, a second
+/* After the events, so that requests closed by the engine have been answered. The engine has its
+ * own watchdog for steps; a driver call that never returns is detected only here, a second
  * later. */
 static void check_device(struct rp_server *server) {
     const struct rp_engine *engine = server->serving.engine;
@@ -196,7 +197,7 @@ static void check_device(struct rp_server *server) {
         failure = "the engine makes no progress";
     if (!failure)
         return;
-    rp_log(RP_LOG_ERROR, "server: leaving with exit code %d cause=\"%s\"", EXIT_DEVICE, failure);
+    rp_log(RP_LOG_ERROR, "server: exiting with code %d cause=\"%s\"", EXIT_DEVICE, failure);
     snprintf(why, sizeof why, "the device has failed: %.400s", failure);
     stop_now(server, EXIT_DEVICE, "engine_failed", why);
 }
@@ -215,11 +216,11 @@ static void on_tick(uv_timer_t *timer) {
     struct rp_server *server = timer->data;
     uint64_t now_ns = rp_clock_ns();
     rp_tick_check();
-    /* A wake may come before the health flag; events are drained again so that none is missed. */
+    /* The wake can precede the health flag; drain events again so that none is missed. */
     drain_events(server);
     check_device(server);
     for (struct rp_conn *conn = server->conns, *next; conn; conn = next) {
-        next = conn->next; /* closing frees later */
+        next = conn->next; /* freed later, by the close callback */
         rp_conn_tick(conn, now_ns);
     }
     rp_profile_session_tick(server, now_ns);
@@ -259,7 +260,7 @@ static int bind_listener(struct rp_server *server, struct rp_listener *listener,
         listener->socket.handle.data = listener;
         rc = uv_tcp_bind(&listener->socket.tcp, (struct sockaddr *)&address, 0);
     }
-    /* libuv tells of a taken address only here. */
+    /* libuv reports an address in use only here. */
     if (rc == 0)
         rc = uv_tcp_getsockname(&listener->socket.tcp, (struct sockaddr *)&address, &len);
     if (rc != 0)
@@ -277,7 +278,7 @@ int rp_listener_init_socket(struct rp_listener *listener, union rp_socket *socke
                              : uv_tcp_init(loop, &socket->tcp);
 }
 
-/* A socket file that a server left behind when it was killed is in the way; one that answers is in
+/* Removes a stale socket file left by a killed server; if something accepts connections, it is in
  * use. */
 static bool is_left_behind(const struct sockaddr_un *address) {
     struct stat info;
@@ -291,7 +292,7 @@ static bool is_left_behind(const struct sockaddr_un *address) {
     return refused;
 }
 
-/* The file's permissions decide who may connect: owner and group. */
+/* File permissions control who may connect: owner and group. */
 static int bind_unix(struct rp_server *server, struct rp_listener *listener, const char *path,
                      struct rp_error *err) {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
@@ -330,7 +331,7 @@ static int start_listening(struct rp_listener *listener) {
     return listener->is_open ? uv_listen(&listener->socket.stream, BACKLOG, on_connection) : 0;
 }
 
-/* On running out of file descriptors libuv closes every waiting connection, without a word. */
+/* When file descriptors run out, libuv silently closes all pending connections. */
 static void fit_connections(struct rp_server *server) {
     struct rlimit limit;
     uint32_t wanted = server->config.max_connections + FDS_FOR_OTHERS;
@@ -455,7 +456,8 @@ int rp_server_run(struct rp_server *server, const struct rp_serving *serving,
     if (server->config.reload_keys)
         uv_signal_start(&server->sighup, on_hup, SIGHUP);
     uv_timer_start(&server->tick, on_tick, TICK_MS, TICK_MS);
-    /* The wake handle stays open for an engine that is stopped later; it holds nothing up. */
+    /* The wake handle stays open for an engine that is stopped later; it does not keep the loop
+     * alive. */
     uv_unref((uv_handle_t *)&server->wake);
     if (ready)
         ready(ctx);

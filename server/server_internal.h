@@ -1,4 +1,4 @@
-/* server_internal.h - what the files of server/ share about one running server.
+/* server_internal.h - state of one running server, shared by the files of server/.
  * Thread: loop. */
 #ifndef RP_SERVER_SERVER_INTERNAL_H
 #define RP_SERVER_SERVER_INTERNAL_H
@@ -22,11 +22,11 @@ enum rp_server_phase {
     RP_SERVER_STARTING,
     RP_SERVER_SERVING,
     RP_SERVER_DRAINING, /* open completions finish, new ones get 503 */
-    RP_SERVER_STOPPING, /* everything that is open has been cancelled */
+    RP_SERVER_STOPPING, /* all open requests have been cancelled */
     RP_SERVER_CLOSING   /* handles are being closed */
 };
 
-/* A TCP or a unix socket. */
+/* A TCP or Unix socket. */
 union rp_socket {
     uv_handle_t handle;
     uv_stream_t stream;
@@ -38,9 +38,9 @@ struct rp_listener {
     union rp_socket socket;
     struct rp_server *server;
     uint32_t port;
-    bool is_open, is_admin, is_local; /* is_local: bound to loopback, or a unix socket */
+    bool is_open, is_admin, is_local; /* is_local: bound to loopback, or a Unix socket */
     bool is_unix;
-    union rp_socket refused; /* a connection that finds no memory (http_conn.c) */
+    union rp_socket refused; /* accepts and closes a connection when memory is out (http_conn.c) */
     bool refusing, refuse_again;
 };
 
@@ -61,26 +61,27 @@ struct rp_server {
     uint32_t conn_count;
     struct rp_completion *completions;
     uint32_t completion_count;
-    uint64_t bodies_bytes; /* of all connections */
+    uint64_t bodies_bytes; /* bytes of request bodies being received, all connections */
     uint64_t bodies_peak_bytes;
 
-    uint32_t key_open[RP_KEYS_MAX]; /* completions in work of each API key */
+    uint32_t key_open[RP_KEYS_MAX]; /* completions in progress per API key */
 
     uint64_t drain_deadline_ns, stop_deadline_ns;
     uint64_t start_ns, next_id, seed_counter, id_secret;
 
-    /* Scratches of the tokenizer that no worker holds (text_work.c). */
+    /* Tokenizer scratch buffers not in use by a worker (text_work.c). */
     uv_mutex_t scratch_lock;
     struct rp_text_scratch *scratches;
     uint32_t work_count;   /* jobs in the thread pool */
-    uint32_t report_count; /* those of them that build a report (report_work.c) */
+    uint32_t report_count; /* the jobs among them that build a report (report_work.c) */
     struct rp_profile_session *profile_session; /* or NULL */
 
-    struct rp_flight *flight;         /* automatic dumps, or NULL */
-    struct rp_trace_work *trace_work; /* the trace being answered, or NULL (api_debug_trace.c) */
+    struct rp_flight *flight; /* automatic dumps, or NULL */
+    /* the trace being streamed to a client, or NULL (api_debug_trace.c) */
+    struct rp_trace_work *trace_work;
     struct rp_recorder *recorder;
     struct rp_trace_ring *ring; /* the loop thread's */
-    uv_prepare_t prepare;       /* around the loop's waiting (server_trace.c) */
+    uv_prepare_t prepare;       /* measures the loop's poll time (server_trace.c) */
     uv_check_t check;
     uint64_t poll_ns;
 
@@ -89,22 +90,22 @@ struct rp_server {
     struct rp_server_metrics metrics;
     struct rp_registry registry;
 
-    /* Names of unknown fields that the log has already shown (params.c). */
+    /* Names of unknown fields already logged (params.c). */
     char unknown_fields[64][48];
     uint32_t unknown_field_count;
 
     char read_buffer[65536];
 };
 
-/* A handle for a connection of this listener, or for itself. */
+/* Initializes the handle of a connection to this listener, or of the listener itself. */
 int rp_listener_init_socket(struct rp_listener *listener, union rp_socket *socket);
-/* Stops when nothing is open any more; called whenever something has closed. */
+/* Stops the loop once nothing is open; call after anything has closed. */
 void rp_server_check_drained(struct rp_server *server);
 /* Why the server is not ready, or NULL. */
 const char *rp_server_not_ready(struct rp_server *server);
-/* Not zero, and nobody can guess it. */
+/* Unpredictable; never zero. */
 uint64_t rp_server_random(struct rp_server *server);
-/* 16 hexadecimal digits that nobody can guess, and a NUL. */
+/* 16 unpredictable hexadecimal digits and a NUL. */
 void rp_server_new_id(struct rp_server *server, char out[17]);
 
 #endif

@@ -49,7 +49,7 @@ void rp_server_trace_poll_init(struct rp_server *server) {
     server->prepare.data = server->check.data = server;
     uv_prepare_start(&server->prepare, on_prepare);
     uv_check_start(&server->check, on_check);
-    /* They hold nothing up. */
+    /* They do not keep the loop alive. */
     uv_unref((uv_handle_t *)&server->prepare);
     uv_unref((uv_handle_t *)&server->check);
 }

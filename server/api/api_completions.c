@@ -1,5 +1,5 @@
-/* api_completions.c - POST /v1/completions and /v1/chat/completions: checks, then completion.c
- * takes over. */
+/* api_completions.c - POST /v1/completions and /v1/chat/completions: checks, then hands off to
+ * completion_start.c. */
 #include "engine/engine.h"
 #include "server/api/completion.h"
 #include "server/http/http_error.h"

@@ -38,7 +38,7 @@ void rp_api_models(struct rp_conn *conn) {
     rp_api_reply_json(conn, 200, &body);
 }
 
-/* Compares after undoing %xx. */
+/* Compares after decoding %xx. */
 static bool is_named(const char *encoded, size_t len, const char *name) {
     static const char digits[] = "0123456789abcdef";
     for (size_t i = 0; i < len; i++, name++) {
@@ -62,7 +62,7 @@ void rp_api_model(struct rp_conn *conn) {
     struct rp_buffer body = {.data = NULL};
     struct rp_json json;
     if (!is_named(name, strcspn(name, "?#"), conn->server->serving.model_name)) {
-        rp_conn_fail(conn, 404, "model_not_found", "this server serves %.200s only",
+        rp_conn_fail(conn, 404, "model_not_found", "this server serves only %.200s",
                      conn->server->serving.model_name);
         return;
     }

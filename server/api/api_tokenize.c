@@ -10,9 +10,9 @@
 #include "server/http/router.h"
 #include "text/tokenizer/detokenizer.h"
 
-/* One request whose text may be with a worker when the client leaves. */
+/* One request; its text may be in use by a worker when the client disconnects. */
 struct tokenize {
-    struct rp_conn *conn; /* NULL: the client has left */
+    struct rp_conn *conn; /* NULL: the client has disconnected */
     json_t *root;
     struct rp_text_job job;
     struct rp_text_item item;
@@ -68,7 +68,7 @@ static void on_tokenized(struct rp_text_job *job) {
     rp_free(t);
 }
 
-/* False when an error has been answered. */
+/* False when an error response has been sent. */
 static bool check_model(struct rp_conn *conn, json_t *root) {
     struct rp_http_error error = {.status = 0};
     if (rp_params_check_model(root, &conn->server->serving, &error))

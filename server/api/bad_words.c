@@ -10,11 +10,11 @@ static bool fail(struct rp_http_error *error, int status) {
     if (status == RP_STATUS_NO_MEMORY)
         return rp_http_error_set(error, 503, NULL, "overloaded", "out of memory");
     return rp_http_error_set(error, 400, "bad_words", "out_of_range",
-                             "bad_words takes words of up to %d tokens, %d tokens in all",
+                             "bad_words accepts words of up to %d tokens, %d tokens in total",
                              RP_BAD_WORD_MAX, RP_BAD_TOKENS_MAX);
 }
 
-/* The word as tokens, behind a space or not. */
+/* Tokenizes the word, with or without a leading space. */
 static int encode(struct rp_server *server, const char *word, size_t len, bool spaced,
                   struct rp_token_ids *out) {
     char text[RP_BAD_WORD_BYTES_MAX + 1];
@@ -42,7 +42,7 @@ static bool add(struct rp_completion_params *params, const struct rp_token_ids *
 static bool known_ids(const struct rp_server *server, const struct rp_token_ids *ids) {
     for (size_t i = 0; i < ids->count; i++)
         if ((uint32_t)ids->ids[i] >= server->serving.vocab_size)
-            return false; /* the model cannot choose it */
+            return false; /* the model cannot produce this id */
     return true;
 }
 
@@ -61,8 +61,8 @@ static bool add_word(struct rp_server *server, struct rp_completion_params *para
         status = encode(server, word, len, true, &spaced);
     if (status == RP_OK && known_ids(server, &plain))
         fits = add(params, &plain, tokens);
-    /* Behind a space only where that changes the first token and no more: else it is the plain word
-     * after a space. */
+    /* The variant with a leading space counts only if it differs in the first token alone;
+     * otherwise its tokens are a space followed by the plain word. */
     if (status == RP_OK && fits && known_ids(server, &spaced) && plain.count &&
         spaced.count == plain.count && spaced.ids[0] != plain.ids[0])
         fits = add(params, &spaced, tokens);

@@ -11,9 +11,9 @@
 enum {
     MESSAGES_MAX = 16384,
     DOCUMENTS_MAX = 1024,
-    MESSAGE_WORK = 64,         /* what a message costs beside its bytes */
-    ARGUMENTS_BYTES = 1 << 20, /* of a tool call, as JSON */
-    VALUES_BYTES = 256 << 20,  /* a body of 8 MiB as values */
+    MESSAGE_WORK = 64,         /* cost of a message in addition to its bytes */
+    ARGUMENTS_BYTES = 1 << 20, /* limit on the JSON arguments of a tool call */
+    VALUES_BYTES = 256 << 20,  /* enough for the values of an 8 MiB body */
     OUTPUT_BYTES = 32 << 20,
     RENDER_BYTES = 256 << 20,
     KWARG_BYTES_MAX = 256
@@ -38,8 +38,8 @@ static bool check_role(const json_t *message, size_t index, struct rp_http_error
                  "must be system, developer, user, assistant, tool or function");
 }
 
-/* Text, or a list of parts of type text (of an assistant: refusals too); nothing at all in a
- * message that calls tools. */
+/* A string, or a list of parts of type text (assistant: also refusal); may be absent in a message
+ * with tool calls. */
 static bool check_content(json_t *message, size_t index, size_t *work,
                           struct rp_http_error *error) {
     json_t *content = rp_params_get(message, "content"), *part;
@@ -60,9 +60,9 @@ static bool check_content(json_t *message, size_t index, size_t *work,
         const char *key = type && strcmp(type, "refusal") == 0 ? "refusal" : "text";
         if (!type || (strcmp(type, "text") != 0 && strcmp(type, "refusal") != 0))
             return wrong(error, ".content", index,
-                         "has a part that is not of type text: only text is read");
+                         "has a part that is not of type text: only text is supported");
         if (!json_is_string(json_object_get(part, key)))
-            return wrong(error, ".content", index, "has a part without its text");
+            return wrong(error, ".content", index, "has a part without a text");
         *work += json_string_length(json_object_get(part, key)) + MESSAGE_WORK;
     }
     return true;
@@ -80,7 +80,7 @@ static bool check_tool_calls(json_t *message, size_t index, size_t *work,
         if (!json_is_string(json_object_get(function, "name")) ||
             (arguments && !json_is_string(arguments) && !json_is_object(arguments)))
             return wrong(error, ".tool_calls", index,
-                         "must hold functions, each with a name and arguments as a string");
+                         "must contain functions, each with a name and arguments as a string");
         *work += json_string_length(arguments) + MESSAGE_WORK;
     }
     return true;
@@ -92,7 +92,7 @@ static bool check_texts(json_t *message, size_t index, size_t *work, struct rp_h
         json_t *value = rp_params_get(message, names[i]);
         if (value && !json_is_string(value))
             return wrong(error, "", index,
-                         "has a name, a tool_call_id or a reasoning that is no string");
+                         "has a name, tool_call_id or reasoning that is not a string");
         *work += json_string_length(value);
     }
     return true;
@@ -103,7 +103,7 @@ static bool check_messages(json_t *messages, size_t *work, struct rp_http_error 
     json_t *message;
     if (json_array_size(messages) > MESSAGES_MAX)
         return rp_http_error_set(error, 400, "messages", "out_of_range",
-                                 "messages takes up to %d messages", MESSAGES_MAX);
+                                 "messages accepts up to %d messages", MESSAGES_MAX);
     json_array_foreach(messages, i, message) {
         *work += MESSAGE_WORK;
         if (!json_is_object(message))
@@ -126,18 +126,18 @@ static bool check_documents(json_t *documents, size_t *work, struct rp_http_erro
     json_array_foreach(documents, i, document) {
         if (!json_is_object(document))
             return rp_http_error_set(error, 400, "documents", "invalid_type",
-                                     "documents must hold objects of strings");
+                                     "documents must contain objects of strings");
         json_object_foreach(document, key, value) {
             if (!json_is_string(value))
                 return rp_http_error_set(error, 400, "documents", "invalid_type",
-                                         "documents must hold objects of strings");
+                                         "documents must contain objects of strings");
             *work += json_string_length(value);
         }
     }
     return true;
 }
 
-/* What a client may tell the template. */
+/* Template variables that a client may set. */
 enum kwarg_kind { KWARG_BOOL, KWARG_TEXT };
 static const struct {
     const char *name;
@@ -160,7 +160,7 @@ static bool check_kwarg(const char *name, const json_t *value, struct rp_http_er
                                                               : "a string of up to 256 bytes");
     }
     return rp_http_error_set(error, 400, field, "unsupported_parameter",
-                             "chat_template_kwargs takes enable_thinking, thinking, "
+                             "chat_template_kwargs accepts enable_thinking, thinking, "
                              "preserve_thinking, reasoning_effort, date_string and "
                              "model_identity; add_generation_prompt, continue_final_message and "
                              "documents are fields of the request");
@@ -186,7 +186,7 @@ bool rp_chat_prompt_check(const struct rp_completion_params *params,
                                  "the server with --chat-template FILE");
     if (params->reasoning_effort && strlen(params->reasoning_effort) > KWARG_BYTES_MAX)
         return rp_http_error_set(error, 400, "reasoning_effort", "out_of_range",
-                                 "reasoning_effort takes up to %d bytes", KWARG_BYTES_MAX);
+                                 "reasoning_effort accepts up to %d bytes", KWARG_BYTES_MAX);
     return check_messages(params->prompt, out_work, error) &&
            check_documents(params->documents, out_work, error) &&
            check_kwargs(params->template_kwargs, error);
@@ -211,7 +211,7 @@ static const json_t *part_text(const json_t *part) {
     return json_is_string(text) ? text : json_object_get(part, "refusal");
 }
 
-/* Parts joined by newlines, as other servers do for templates that know texts alone. */
+/* Joins parts with newlines, as other servers do for templates that expect strings. */
 static struct rp_chat_value *join_parts(struct rp_chat_values *values, const json_t *parts) {
     struct rp_buffer text = {.data = NULL};
     size_t i;
@@ -251,7 +251,7 @@ static struct rp_chat_value *make_content(struct rp_chat_values *values, json_t 
     return as_parts ? list_parts(values, content) : join_parts(values, content);
 }
 
-/* Templates take the arguments apart; clients send them as JSON in a string. */
+/* Templates access individual arguments; clients send them as a JSON string. */
 static struct rp_chat_value *make_arguments(struct rp_chat_values *values,
                                             const json_t *arguments) {
     struct rp_http_limits limits;
@@ -341,8 +341,8 @@ static void cut_prompt(struct rp_chat_prompt *prompt, size_t len) {
 
 static bool is_space(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
 
-/* The last place of a text in another, or NULL (*no_memory says whether for want of memory): Knuth,
- * Morris, Pratt, since both are a client's. */
+/* The last occurrence of one text in another, or NULL (*no_memory: because memory is out).
+ * Knuth-Morris-Pratt, linear because both texts come from the client. */
 static const char *find_last(const char *in, size_t in_len, const char *text, size_t len,
                              bool *no_memory) {
     const char *found = NULL;
@@ -367,9 +367,9 @@ static const char *find_last(const char *in, size_t in_len, const char *text, si
     return found;
 }
 
-/* The text ends where the last message does, so that the model goes on with it: transformers cuts
- * at the last place where the message's text stands, less the space at its ends where the template
- * took that. */
+/* Cuts the rendered text at the end of the last message, so that the model continues it. As in
+ * transformers: at the last occurrence of the message's text, stripped of surrounding white space
+ * if the template strips it. */
 static bool cut_after_message(const struct rp_completion_params *params,
                               struct rp_chat_prompt *prompt, struct rp_http_error *error) {
     json_t *last = json_array_get(params->prompt, json_array_size(params->prompt) - 1);
@@ -393,9 +393,10 @@ static bool cut_after_message(const struct rp_completion_params *params,
     if (no_memory)
         return rp_http_error_set(error, 503, NULL, "overloaded", "out of memory");
     if (!found)
-        return rp_http_error_set(error, 400, "continue_final_message", "invalid_value",
-                                 "the last message has no text that the template shows as it is, "
-                                 "so it cannot be continued");
+        return rp_http_error_set(
+            error, 400, "continue_final_message", "invalid_value",
+            "the chat template does not render the last message's text unchanged, "
+            "so the message cannot be continued");
     size_t end = (size_t)(found - prompt->text) + len;
     if (end + trailing <= prompt->len && memcmp(prompt->text + end, text + len, trailing) == 0)
         end += trailing;
@@ -408,7 +409,7 @@ static int answer(int status, const struct rp_error *err, struct rp_http_error *
         rp_http_error_set(error, 503, NULL, "overloaded", "out of memory");
     else
         rp_http_error_set(error, 400, "messages", "chat_template_error",
-                          "the chat template does not take these messages: %.300s", err->text);
+                          "the chat template rejects these messages: %.300s", err->text);
     return status;
 }
 

@@ -1,20 +1,20 @@
-/* chat_prompt.h - the messages of a chat become the text that the model's template makes of them.
+/* chat_prompt.h - renders chat messages to a prompt with the model's chat template.
  *
- * check is quick and looks at every member that is used; make does the work and may run on any
- * thread, while nobody changes the tree. What a client wrote is input to the template: special
- * tokens in it stay text (chat_template.h). */
+ * check is cheap and validates every member that is used; make renders and may run on any thread
+ * while the tree is not modified. Client text is template input: special tokens in it are encoded
+ * as plain text (chat_template.h). */
 #ifndef RP_SERVER_CHAT_PROMPT_H
 #define RP_SERVER_CHAT_PROMPT_H
 
 #include "server/api/params.h"
 #include "text/template/chat_template.h"
 
-/* False with *error, which names the field. *out_work: bytes, as a measure of what make will
- * cost. */
+/* False with *error, which names the field. *out_work: estimated cost of make, in bytes. */
 bool rp_chat_prompt_check(const struct rp_completion_params *params,
                           const struct rp_chat_templates *templates, size_t *out_work,
                           struct rp_http_error *error);
-/* RP_OK with *out, which the caller frees by rp_chat_prompt_deinit; else *error is the answer. */
+/* RP_OK with *out, which the caller frees with rp_chat_prompt_deinit; otherwise *error is
+ * filled. */
 int rp_chat_prompt_make(const struct rp_completion_params *params,
                         const struct rp_chat_templates *templates, struct rp_chat_prompt *out,
                         struct rp_http_error *error);

@@ -1,4 +1,4 @@
-/* chat_values.h - JSON as values of a chat template. */
+/* chat_values.h - converts JSON to chat template values. */
 #ifndef RP_SERVER_CHAT_VALUES_H
 #define RP_SERVER_CHAT_VALUES_H
 
@@ -6,8 +6,8 @@
 
 #include <jansson.h>
 
-/* As deep as the tree is, which its reader bounds. NULL when memory or the limit of values is out.
- * Any thread. */
+/* Recurses as deep as the tree, whose parser limits the depth. NULL when memory or the limit on
+ * values is exhausted. Any thread. */
 struct rp_chat_value *rp_chat_values_from_json(struct rp_chat_values *values, const json_t *json);
 
 #endif

@@ -1,4 +1,4 @@
-/* completion.c - a completion's second half: what each event means to it, and its end. */
+/* completion.c - handling of engine events for a completion, and its end. */
 #include "base/memory.h"
 #include "engine/engine.h"
 #include "server/api/completion_internal.h"
@@ -102,7 +102,7 @@ static void observe_token(struct rp_completion *c, struct rp_choice *choice, uin
     choice->last_token_ns = time_ns;
 }
 
-/* One of the model's own end tokens: an ordinary end, which has no stop_reason (as vLLM has it). */
+/* One of the model's own end tokens: a regular end without a stop_reason (as in vLLM). */
 static bool is_model_end(const struct rp_serving *serving, int32_t token) {
     for (uint32_t i = 0; i < serving->stop_id_count; i++)
         if (serving->stop_ids[i] == token)
@@ -110,7 +110,7 @@ static bool is_model_end(const struct rp_serving *serving, int32_t token) {
     return false;
 }
 
-/* One of the client's stop ids, or the model's own end. */
+/* Ended by one of the client's stop ids, or by the model's own end token. */
 static void note_stop(struct rp_completion *c, struct rp_choice *choice, int32_t token) {
     if (!is_model_end(&c->server->serving, token))
         choice->stop_token = token;
@@ -120,14 +120,15 @@ static void on_token(struct rp_completion *c, struct rp_choice *choice,
                      const struct rp_event *event) {
     bool ended = false;
     if (choice->finish_reason || !c->conn)
-        return; /* sampled before the engine saw that it was cancelled */
+        return; /* sampled before the engine processed the cancellation */
     if (c->params.max_tokens == 0)
-        return; /* only the prompt is looked at; an engine makes one token at least */
+        /* max_tokens 0: only the prompt is scored, but the engine produces at least one token */
+        return;
     choice->tokens++;
     choice->logprob_sum += (double)event->logprob;
     rp_record_token(&choice->record, event);
     observe_token(c, choice, event->time_ns);
-    /* The last token's text goes out with the finish reason: one chunk per token, and no more. */
+    /* The last token's text is sent with the finish reason: exactly one chunk per token. */
     bool last = event->is_stop || choice->tokens >= choice->request.max_tokens;
     if (event->is_stop)
         note_stop(c, choice, event->token);
@@ -147,7 +148,7 @@ static void on_token(struct rp_completion *c, struct rp_choice *choice,
         rp_completion_send_chunk(c, choice);
 }
 
-/* The answer of a choice ended by itself. False: the client is gone. */
+/* The answer of a choice is complete. False: the client is gone. */
 static bool end_choice(struct rp_completion *c, struct rp_choice *choice, const char *reason) {
     rp_choice_end_text(c, choice);
     choice->finish_reason = choice->match.found >= 0 ? "stop" : reason;

@@ -3,7 +3,7 @@
  *
  *   create -> (tokenizing) -> submitted -> every request CLOSED -> answered -> freed
  *
- * A client that leaves, or a failure, cancels the requests; the completion lives on until the
+ * A client disconnect or a failure cancels the requests; the completion stays allocated until the
  * engine has closed them all, because the engine borrows them.
  * Thread: loop (tokenizing long prompts: a worker, see text_work.h). */
 #ifndef RP_SERVER_COMPLETION_H
@@ -12,15 +12,15 @@
 #include "server/api/params.h"
 #include "server/http/http_conn.h"
 
-/* Prompts of one HTTP request. */
+/* Maximum prompts in one HTTP request. */
 #define RP_PROMPTS_MAX 256
 
 struct rp_completion;
 
-/* Takes over root and *params (also when it answers with an error). */
+/* Takes ownership of root and *params (also when it answers with an error). */
 void rp_completion_start(struct rp_conn *conn, json_t *root, struct rp_completion_params *params);
 void rp_completion_event(struct rp_server *server, const struct rp_event *event);
-/* Ends all completions with this error, as on shutdown. */
+/* Fails all completions with this error, as on shutdown. */
 void rp_completion_fail_all(struct rp_server *server, const struct rp_http_error *error);
 
 #endif

@@ -1,4 +1,4 @@
-/* completion_answer.c - what goes to the client: chunks, or the whole answer. */
+/* completion_answer.c - output to the client: stream chunks, or the whole answer. */
 #include "base/json_writer.h"
 #include "base/memory.h"
 #include "server/api/completion_internal.h"
@@ -9,7 +9,6 @@
 #include <math.h>
 #include <string.h>
 
-/* The connection goes back to the client's next request. */
 struct rp_conn *rp_completion_let_go(struct rp_completion *c) {
     struct rp_conn *conn = c->conn;
     conn->gone = NULL;
@@ -17,7 +16,6 @@ struct rp_conn *rp_completion_let_go(struct rp_completion *c) {
     return conn;
 }
 
-/* Sends c->out as one chunk. False: the client is gone and c may be freed. */
 bool rp_completion_send_out(struct rp_completion *c) {
     bool sent = c->conn && !c->out.failed && rp_conn_stream_write(c->conn, c->out.data, c->out.len);
     c->sent_bytes += sent ? c->out.len : 0;
@@ -36,8 +34,8 @@ static struct rp_token_style style_of(const struct rp_completion *c, int64_t top
                                    .as_token_ids = c->params.as_token_ids};
 }
 
-/* The prompt's log: a stream has one with each choice, else the first choice of the prompt has
- * it. */
+/* The prompt's log: in a stream each choice has its own, otherwise the first choice of the
+ * prompt. */
 static const struct rp_token_log *prompt_log(const struct rp_completion *c,
                                              const struct rp_choice *choice) {
     uint32_t index = (uint32_t)(choice - c->choices);
@@ -45,7 +43,7 @@ static const struct rp_token_log *prompt_log(const struct rp_completion *c,
                             : &c->choices[index - index % c->per_prompt].prompt_log;
 }
 
-/* What is ready of the choice's log-probabilities, into c->logprobs; NULL: none were asked for. */
+/* Writes the choice's log-probabilities that are ready into c->logprobs; NULL: none requested. */
 static const struct rp_buffer *write_logprobs(struct rp_completion *c, struct rp_choice *choice) {
     struct rp_token_style style = style_of(c, c->params.logprobs);
     bool echo = c->params.echo && !choice->begun;
@@ -87,13 +85,12 @@ static void sum_tokens(const struct rp_completion *c, struct rp_sse_tokens *toke
         const struct rp_choice *choice = &c->choices[i];
         tokens->completion += choice->tokens;
         if (i % c->per_prompt)
-            continue; /* a prompt counts once, however many answers it gets */
+            continue; /* a prompt counts once, regardless of its number of answers */
         tokens->prompt += choice->request.prompt_count;
         tokens->cached += choice->request.cached_tokens;
     }
 }
 
-/* Sends what the choice has not sent yet, as one chunk. False: the client is gone. */
 bool rp_completion_send_chunk(struct rp_completion *c, struct rp_choice *choice) {
     struct rp_sse_choice described = describe(c, choice);
     struct rp_sse_tokens tokens = {.prompt = choice->request.prompt_count,
@@ -135,12 +132,12 @@ static void finish_stream(struct rp_completion *c, const struct rp_sse_tokens *t
 
 /* --- Whole answers --------------------------------------------------------------------------- */
 
-/* Log-probability per token: what best_of goes by. */
+/* Mean log-probability per token, the ranking criterion of best_of. */
 static double score(const struct rp_choice *choice) {
     return choice->tokens ? choice->logprob_sum / choice->tokens : -INFINITY;
 }
 
-/* The best n of a prompt's answers come first, in falling order; equal ones as they were. */
+/* Sorts the best n of a prompt's answers to the front, in descending order; stable. */
 static void rank(struct rp_choice *choices, uint32_t count, struct rp_choice *out[RP_CHOICES_MAX]) {
     for (uint32_t i = 0; i < count; i++) {
         uint32_t at = i;

@@ -1,4 +1,4 @@
-/* completion_internal.h - what completion_start.c and completion.c share. Thread: loop. */
+/* completion_internal.h - structures shared by the completion_*.c files. Thread: loop. */
 #ifndef RP_SERVER_COMPLETION_INTERNAL_H
 #define RP_SERVER_COMPLETION_INTERNAL_H
 
@@ -16,80 +16,79 @@ struct rp_choice {
     struct rp_detokenizer detok;
     struct rp_stop_match match;
     struct rp_request_record record;
-    struct rp_buffer text; /* not sent yet; without streaming, all of it */
-    /* Log-probabilities, where they were asked for; echoed tokens and their text are the
-     * prompt's. */
+    struct rp_buffer text; /* text not sent yet; without streaming, all of it */
+    /* Log-probabilities, if requested; prompt_log and prompt_detok cover echoed prompt tokens. */
     struct rp_token_log log, prompt_log;
     struct rp_detokenizer prompt_detok;
     uint64_t text_bytes,
         text_chars;        /* of the answer's text as far as it is known; chars: and of the echo */
-    uint64_t passed_bytes; /* of it that went past the stop strings */
-    uint64_t prompt_chars; /* of the prompt's tokens seen so far */
+    uint64_t passed_bytes; /* bytes that passed stop string matching */
+    uint64_t prompt_chars; /* characters of the prompt tokens seen so far */
     double logprob_sum;
     uint64_t last_token_ns;
-    uint32_t tokens; /* of the answer */
+    uint32_t tokens; /* answer tokens so far */
     int32_t stop_token;
     const char *finish_reason; /* set: the answer has ended */
-    bool submitted;            /* and not closed yet */
-    bool begun;                /* a chunk of it was sent */
+    bool submitted;            /* submitted to the engine and not closed yet */
+    bool begun;                /* at least one chunk was sent */
 };
 
 struct rp_completion {
     struct rp_server *server;
     struct rp_completion *prev, *next;
-    struct rp_conn *conn; /* NULL: answered, or the client has left */
+    struct rp_conn *conn; /* NULL: answered, or the client has disconnected */
     json_t *root;         /* holds the texts until they are tokenized */
     struct rp_completion_params params;
     struct rp_text_job job;
     struct rp_text_item *items; /* (prompt_count) */
-    struct rp_chat_prompt chat; /* the text of a chat, until it is tokenized */
+    struct rp_chat_prompt chat; /* rendered chat prompt, until it is tokenized */
     struct rp_http_error chat_error;
     struct rp_buffer head, out, detok_text, logprobs, prompt_logprobs;
-    /* further members of the last chunk, or of the whole answer: ,"name":value */
+    /* additional members of the last chunk or of the whole answer: ,"name":value */
     struct rp_buffer more;
     uint64_t first_byte_ns, salt;
     uint64_t body_bytes, sent_bytes;
-    uint64_t text_ns, text_end_ns;     /* the prompts were being turned into ids */
-    int32_t key;                       /* the API key that has it in work; -1: none */
+    uint64_t text_ns, text_end_ns;     /* start and end of tokenization */
+    int32_t key;                       /* index of the API key that it counts against; -1: none */
     uint32_t prompt_count, per_prompt; /* choice i answers prompt i / per_prompt */
     uint32_t choice_count, open_count;
-    uint32_t holds; /* of functions that go on using it after a call that may lose the client */
-    bool working;   /* the job is in the pool */
-    bool profiled;  /* its table was begun */
+    /* reference count of callers that use it across a call that may detect a disconnect */
+    uint32_t holds;
+    bool working;  /* the tokenizing job is in the thread pool */
+    bool profiled; /* its profile table was started */
     bool streaming;
-    /* For the answer's records. */
+    /* For the request records. */
     uint64_t answered_ns, stall_ns;
-    uint16_t status; /* 0: none was begun */
+    uint16_t status; /* 0: no answer was begun */
     bool logged, left;
     char error[RP_RECORD_ERROR_MAX];
     struct rp_choice choices[];
 };
 
-/* completion_text.c. The prompt's text goes before the answer's, where echo asks for it. */
+/* completion_text.c. With echo: puts the prompt's text before the answer's. */
 bool rp_choice_echo(struct rp_completion *c, struct rp_choice *choice);
-/* A PROMPT event. */
+/* Handles a PROMPT event. */
 void rp_choice_prompt_token(struct rp_completion *c, struct rp_choice *choice,
                             const struct rp_event *event);
-/* A token of the answer becomes text. RP_OK or NO_MEMORY; *out_ended: a stop string has ended the
- * text. */
+/* Converts a token of the answer to text. RP_OK or NO_MEMORY; *out_ended: a stop string has ended
+ * the text. */
 int rp_choice_take_token(struct rp_completion *c, struct rp_choice *choice,
                          const struct rp_event *event, bool *out_ended);
-/* No token follows: what was held back is text. */
+/* No token follows: releases the text that was held back. */
 void rp_choice_end_text(struct rp_completion *c, struct rp_choice *choice);
 
-/* completion_answer.c. Sends what the choice has not sent yet, as one chunk. False: the client is
- * gone. */
+/* completion_answer.c. Sends the choice's unsent text as one chunk. False: the client is gone. */
 bool rp_completion_send_chunk(struct rp_completion *c, struct rp_choice *choice);
-/* All requests are closed and none failed. */
+/* Call when all requests are closed and none failed: sends the answer or ends the stream. */
 void rp_completion_finish(struct rp_completion *c);
-/* The connection goes back to the client's next request. */
+/* Detaches the connection, which continues with the client's next request. */
 struct rp_conn *rp_completion_let_go(struct rp_completion *c);
 /* Sends c->out as one chunk. False: the client is gone and c may be freed. */
 bool rp_completion_send_out(struct rp_completion *c);
 
-/* Frees it when nobody needs it any more: no client, no open request, no work, no hold. */
+/* Frees it when it is unused: no client, no open request, no job, no hold. */
 void rp_completion_try_free(struct rp_completion *c);
-/* The connection's `gone`: the client has left. */
+/* The connection's `gone` callback: the client has disconnected. */
 void rp_completion_gone(void *ctx);
 /* Answers with an error, or ends the stream with one, and cancels the requests; the caller
  * frees. */
@@ -97,15 +96,15 @@ void rp_completion_fail(struct rp_completion *c, const struct rp_http_error *err
 void rp_completion_fail_text(struct rp_completion *c, int status, const char *code,
                              const char *text);
 
-/* completion_record.c. Its records, when its prompts are known; when they are ids; when it is
- * answered (error: a code or NULL), before the connection is let go; when it has ended: they go to
- * the log, once. */
+/* completion_record.c. Updates the records: when the prompts are known; when they are tokenized;
+ * when it is answered (error: a code or NULL), before the connection is detached; when it has
+ * ended: adds them to the log, once. */
 void rp_completion_record_begin(struct rp_completion *c, const char *completion_id);
 void rp_completion_record_tokenized(struct rp_completion *c);
 void rp_completion_answered(struct rp_completion *c, uint16_t status, const char *error);
 void rp_completion_log(struct rp_completion *c);
-/* include_timing: the member for the answer, and the header line (NULL: none) of what is known by
- * now. */
+/* include_timing: the member of the answer, and the header line (NULL: none) with the times known
+ * so far. */
 void rp_completion_timing(struct rp_completion *c, struct rp_buffer *out);
 const char *rp_completion_timing_header(struct rp_completion *c, struct rp_buffer *out);
 

@@ -1,5 +1,5 @@
-/* completion_record.c - a completion's records: begun with it, filled as it goes, logged when it
- * has ended. */
+/* completion_record.c - a completion's request records: created with it, filled as it progresses,
+ * logged when it has ended. */
 #include "metrics/tick.h"
 #include "server/api/completion_internal.h"
 #include "server/observe/request_json.h"
@@ -13,7 +13,7 @@ void rp_completion_record_begin(struct rp_completion *c, const char *completion_
     conn->recorded = true;
     for (uint32_t i = 0; i < c->choice_count; i++) {
         struct rp_request_record *record = &c->choices[i].record;
-        /* The first one has the span that the answer's traceparent names; the others are its
+        /* The first record uses the span in the answer's traceparent; the others are its
          * siblings. */
         rp_record_begin(record, conn, i ? rp_server_random(c->server) : conn->trace.span);
         rp_record_params(record, &c->params);
@@ -52,7 +52,7 @@ void rp_completion_log(struct rp_completion *c) {
         record->status = c->status;
         record->client_left = c->left;
         record->stall_ns = c->stall_ns;
-        /* An answer that is yet to be written is stamped by its connection. */
+        /* The connection sets this stamp later if the answer is not written yet. */
         record->written_ns = c->conn || c->left ? 0 : c->answered_ns;
         record->closed_ns = record->closed_ns ? record->closed_ns : now_ns;
         memcpy(record->error, c->error, sizeof record->error);

@@ -1,5 +1,4 @@
-/* completion_start.c - a completion's first half: prompts to token ids to requests of the
- * engine. */
+/* completion_start.c - start of a completion: prompts to token ids to engine requests. */
 #include "base/hash.h"
 #include "base/memory.h"
 #include "engine/engine.h"
@@ -15,8 +14,8 @@
 
 /* --- Submitting ------------------------------------------------------------------------------ */
 
-/* One that a client could have sent: JSON's readers know no integers beyond 2^63 - 1, and a
- * request's record shows it. */
+/* Stays in the range a client could send: JSON readers have no integers above 2^63 - 1, and the
+ * request record contains the seed. */
 static uint64_t draw_seed(struct rp_server *server) {
     uint64_t seed;
     if (server->serving.seed == 0 && rp_random_fill(&seed, sizeof seed))
@@ -29,13 +28,13 @@ static const char *prompt_field(const struct rp_completion *c) {
     return c->params.api == RP_API_CHAT ? "messages" : "prompt";
 }
 
-/* What the request's max_tokens means to the engine, which makes one token at least. */
+/* The request's max_tokens for the engine, which generates at least one token. */
 static uint64_t tokens_wanted(const struct rp_completion *c) {
     return (uint64_t)RP_MAX(c->params.max_tokens, 1);
 }
 
-/* Under a mask that is not causal a prompt must fit one step; with prompt_logprobs its rows of
- * logits, too. */
+/* With a non-causal mask a prompt must fit in one step; with prompt_logprobs its logit rows must,
+ * too. */
 static bool check_whole(const struct rp_completion *c, uint64_t count,
                         struct rp_http_error *error) {
     const struct rp_engine *engine = c->server->serving.engine;
@@ -52,7 +51,7 @@ static bool check_whole(const struct rp_completion *c, uint64_t count,
         return rp_http_error_set(
             error, 400, c->params.prompt_logprobs >= 0 ? "prompt_logprobs" : "echo",
             "context_length_exceeded",
-            "this server's attention mask is not causal, so log-probabilities are there for "
+            "this server's attention mask is not causal, so log-probabilities are available for "
             "prompts of up to %u tokens (--max-num-seqs); this one has %llu",
             most, (unsigned long long)count);
     return true;
@@ -98,19 +97,20 @@ static bool check_item(struct rp_completion *c, const struct rp_text_item *item,
                                  "the prompt cannot be tokenized");
     for (size_t i = 0; i < item->ids.count; i++)
         if (item->ids.ids[i] < 0 || (uint32_t)item->ids.ids[i] >= serving->vocab_size)
-            return rp_http_error_set(error, 400, prompt_field(c), "invalid_value",
-                                     "the prompt has a token that the model does not know");
+            return rp_http_error_set(
+                error, 400, prompt_field(c), "invalid_value",
+                "the prompt has a token that is not in the model's vocabulary");
     return true;
 }
 
-/* max_tokens, or all that there is room for after the prompt. */
+/* max_tokens, or as many as the context has room for after the prompt. */
 static uint32_t settle_max_tokens(const struct rp_completion *c, uint32_t prompt_count) {
     return c->params.max_tokens >= 0
                ? (uint32_t)tokens_wanted(c)
                : rp_engine_output_max(c->server->serving.engine, prompt_count);
 }
 
-/* Each answer to a prompt has a seed of its own, the first one the client's. */
+/* Each answer to a prompt has its own seed; the first one uses the client's. */
 static uint64_t pick_seed(struct rp_completion *c, uint32_t answer) {
     const struct rp_completion_params *params = &c->params;
     if (!params->has_seed)
@@ -125,7 +125,7 @@ static void fill_sampling(struct rp_completion *c, uint32_t answer, struct rp_sa
     out->top_p = (float)params->top_p;
     out->min_p = (float)params->min_p;
     out->top_k = (uint32_t)params->top_k;
-    /* A top_p so small that f32 makes it 0 keeps the best token only. */
+    /* A top_p that rounds to 0 in f32 keeps only the most likely token. */
     if (out->top_p <= 0)
         out->top_p = 1e-30f;
     out->seed = pick_seed(c, answer);
@@ -136,8 +136,8 @@ static void fill_sampling(struct rp_completion *c, uint32_t answer, struct rp_sa
     out->frequency_penalty = (float)params->frequency_penalty;
 }
 
-/* What is to come back with the tokens. The prompt's log-probabilities are the same for all
- * answers: one request asks for them, but in a stream, where each choice begins with its own. */
+/* Log-probabilities to return with the tokens. The prompt's are the same for all answers, so only
+ * one request computes them, except in a stream, where each choice begins with its own. */
 static void fill_logprobs(const struct rp_completion *c, uint32_t answer,
                           struct rp_request *request) {
     const struct rp_completion_params *params = &c->params;
@@ -179,7 +179,7 @@ static bool fill_request(struct rp_completion *c, uint32_t index) {
     request->submit_ns = rp_tick_ns();
     rp_detokenizer_init(&choice->detok, c->server->serving.tokenizer, params->skip_special_tokens);
     rp_stop_match_init(&choice->match, &params->stop);
-    /* A completion goes on in its prompt's text; a message is a text of its own. */
+    /* A completion continues its prompt's text; a chat message is a separate text. */
     if (params->api == RP_API_COMPLETIONS &&
         rp_detokenizer_follow(&choice->detok, request->prompt, request->prompt_count) != RP_OK)
         return false;
@@ -213,14 +213,14 @@ static void submit(struct rp_completion *c) {
     }
 }
 
-/* The prompts are ids now. */
+/* Call when the prompts are tokenized. */
 static void start_requests(struct rp_completion *c) {
     struct rp_http_error error = c->chat_error;
     rp_completion_record_tokenized(c);
     for (uint32_t i = 0; i < c->prompt_count && !error.status; i++)
         if (check_item(c, &c->items[i], &error))
             check_length(c, c->items[i].ids.count, &error);
-    if (!c->conn) /* left meanwhile */
+    if (!c->conn) /* disconnected in the meantime */
         return;
     if (error.status)
         rp_completion_fail(c, &error);
@@ -230,7 +230,7 @@ static void start_requests(struct rp_completion *c) {
         submit(c);
 }
 
-/* The tree may be large, and nothing looks into it any more. */
+/* The JSON tree may be large and is not used any more. */
 static void drop_texts(struct rp_completion *c) {
     rp_chat_prompt_deinit(&c->chat);
     memset(&c->chat, 0, sizeof c->chat);
@@ -278,10 +278,10 @@ static bool read_ids(struct rp_completion *c, uint32_t index, json_t *list,
     return true;
 }
 
-/* A string, a list of ids, or a list of either: how many prompts that is, 0 with *error. */
+/* The number of prompts in a string, a list of ids, or a list of either; 0 with *error. */
 static uint32_t count_prompts(const struct rp_completion_params *params, uint32_t queue_capacity,
                               struct rp_http_error *error) {
-    /* More than may wait would be 429 also when nothing runs, however often it is tried. */
+    /* More prompts than the queue holds would get 429 even from an idle server, on every retry. */
     uint32_t most = RP_MIN((uint32_t)RP_PROMPTS_MAX, queue_capacity) / (uint32_t)params->best_of;
     json_t *prompt = params->prompt;
     if (most == 0) {
@@ -301,7 +301,7 @@ static uint32_t count_prompts(const struct rp_completion_params *params, uint32_
         return 0;
     }
     if (json_array_size(prompt) > most) {
-        rp_http_error_set(error, 400, "prompt", "out_of_range", "prompt takes up to %u prompts%s",
+        rp_http_error_set(error, 400, "prompt", "out_of_range", "prompt accepts up to %u prompts%s",
                           most, params->best_of > 1 ? " with so many answers each" : "");
         return 0;
     }
@@ -328,7 +328,7 @@ static bool read_texts(struct rp_completion *c, struct rp_http_error *error) {
     return true;
 }
 
-/* On the thread that tokenizes. */
+/* Runs on the thread that tokenizes. */
 static int make_chat(struct rp_text_item *item) {
     struct rp_completion *c = item->ctx;
     int status =
@@ -354,8 +354,8 @@ static bool read_prompts(struct rp_completion *c, struct rp_http_error *error) {
     return c->params.api == RP_API_CHAT ? read_chat(c, error) : read_texts(c, error);
 }
 
-/* Prefix pages are shared between requests of one key and one salt, and of the same values for the
- * attention mask: K and V of all layers but the first follow from what their tokens saw. */
+/* Prefix pages are shared only between requests with the same key, salt and attention mask
+ * parameters: from the second layer on, K and V depend on what their tokens attended to. */
 static uint64_t make_salt(const struct rp_conn *conn, const struct rp_completion_params *params) {
     uint64_t salt = rp_server_key_salt(conn->server, conn->key_index);
     if (params->cache_salt)
@@ -427,7 +427,7 @@ void rp_completion_start(struct rp_conn *conn, json_t *root, struct rp_completio
         return;
     }
     if (!read_prompts(c, &error)) {
-        rp_completion_fail(c, &error); /* before any stream: only replies */
+        rp_completion_fail(c, &error); /* before any stream has begun: only sends a reply */
         rp_completion_try_free(c);
         return;
     }

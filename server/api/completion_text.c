@@ -1,5 +1,5 @@
-/* completion_text.c - tokens to text: the detokenizer, stop strings, and the log-probabilities that
- * go with them. */
+/* completion_text.c - tokens to text: detokenizer, stop strings, and the tokens'
+ * log-probabilities. */
 #include "server/api/completion_internal.h"
 
 #include <string.h>
@@ -13,7 +13,7 @@ static uint64_t count_chars(const char *text, size_t len) {
 
 /* --- The prompt ------------------------------------------------------------------------------ */
 
-/* A token of the prompt: its place is where its text begins in the prompt's. */
+/* Adds a prompt token to the log; its position is where its text begins in the prompt's text. */
 static void add_prompt_token(struct rp_completion *c, struct rp_choice *choice, int32_t token,
                              const struct rp_event *event) {
     rp_token_log_add(&choice->prompt_log, token, event, 0, choice->prompt_chars);
@@ -30,7 +30,7 @@ void rp_choice_prompt_token(struct rp_completion *c, struct rp_choice *choice,
         add_prompt_token(c, choice, event->token, event);
 }
 
-/* As the client wrote it, or what its ids stand for. */
+/* The prompt as the client wrote it, or its detokenized ids. */
 static bool append_prompt(struct rp_completion *c, const struct rp_choice *choice,
                           const struct rp_text_item *item, struct rp_buffer *out) {
     struct rp_detokenizer detok;
@@ -69,7 +69,7 @@ static void append_stop(struct rp_completion *c, struct rp_choice *choice) {
     choice->passed_bytes += stop->len;
 }
 
-/* What the detokenizer made of a token goes through the stop strings. True: the text has ended. */
+/* Passes the detokenized text through stop string matching. True: the text has ended. */
 static bool take_text(struct rp_completion *c, struct rp_choice *choice) {
     size_t before = choice->text.len, len = c->detok_text.len;
     const char *text = c->detok_text.data;

@@ -17,7 +17,7 @@ struct field {
     enum kind kind;
     size_t offset;
     double low, high;
-    bool low_open; /* the lowest value itself is out of range */
+    bool low_open; /* the minimum itself is excluded */
     unsigned apis; /* enum rp_api */
 };
 
@@ -53,7 +53,7 @@ static const struct field fields[] = {
     {"logprobs", KIND_BOOL, FIELD(chat_logprobs), 0, 0, false, CHAT},
     {"top_logprobs", KIND_INT, FIELD(top_logprobs), 0, RP_LOGPROBS_MAX, false, CHAT},
     {"prompt_logprobs", KIND_INT, FIELD(prompt_logprobs), 0, RP_LOGPROBS_MAX, false, BOTH},
-    /* OpenAI's range ends at 2; people who measure use more. */
+    /* OpenAI's range ends at 2; benchmarks use higher values. */
     {"temperature", KIND_REAL, FIELD(temperature), 0, 100, false, BOTH},
     {"top_p", KIND_REAL, FIELD(top_p), 0, 1, true, BOTH},
     {"min_p", KIND_REAL, FIELD(min_p), 0, 1, false, BOTH},
@@ -91,8 +91,8 @@ static bool read_field(const struct field *field, const json_t *value,
 
 /* --- Fields that are not supported yet ------------------------------------------------------- */
 
-/* What a field may hold all the same, since it changes nothing then. OFF_CHOICE: no tool, or the
- * client's choice where there is none. */
+/* Values of unsupported fields that are accepted because they have no effect. OFF_CHOICE: "none",
+ * or "auto" when no tools are given. */
 enum off_value {
     OFF_ONE,
     OFF_FALSE,
@@ -107,7 +107,7 @@ struct unsupported {
     const char *name;
     enum off_value off;
     unsigned apis;
-    const char *instead; /* what to do; NULL: leave it out */
+    const char *instead; /* advice in the error; NULL: leave the field out */
 };
 
 static const struct unsupported unsupported[] = {
@@ -115,7 +115,7 @@ static const struct unsupported unsupported[] = {
     {"use_beam_search", OFF_FALSE, BOTH, NULL},
     {"suffix", OFF_EMPTY, TEXT, NULL},
     {"truncate_prompt_tokens", OFF_NEVER, BOTH, NULL},
-    {"response_format", OFF_TEXT_FORMAT, BOTH, "only the type \"text\" is there"},
+    {"response_format", OFF_TEXT_FORMAT, BOTH, "only the type \"text\" is supported"},
     {"structured_outputs", OFF_NEVER, BOTH, NULL},
     {"guided_json", OFF_NEVER, BOTH, NULL},
     {"guided_regex", OFF_NEVER, BOTH, NULL},
@@ -128,16 +128,16 @@ static const struct unsupported unsupported[] = {
     {"function_call", OFF_CHOICE, BOTH, NULL},
     {"prompt_embeds", OFF_NEVER, BOTH, NULL},
     {"logits_processors", OFF_EMPTY, BOTH, NULL},
-    {"messages", OFF_NEVER, TEXT, "/v1/completions takes a prompt"},
-    {"prompt", OFF_NEVER, CHAT, "/v1/chat/completions takes messages"},
+    {"messages", OFF_NEVER, TEXT, "/v1/completions requires a prompt"},
+    {"prompt", OFF_NEVER, CHAT, "/v1/chat/completions requires messages"},
     {"echo", OFF_FALSE, CHAT, NULL},
     {"best_of", OFF_ONE, CHAT, NULL},
-    {"modalities", OFF_TEXT_ONLY, CHAT, "only text is there"},
+    {"modalities", OFF_TEXT_ONLY, CHAT, "only text is supported"},
     {"audio", OFF_NEVER, CHAT, NULL},
     {"prediction", OFF_NEVER, CHAT, NULL},
     {"web_search_options", OFF_NEVER, CHAT, NULL},
     {"mm_processor_kwargs", OFF_EMPTY, CHAT, NULL},
-    {"chat_template", OFF_NEVER, CHAT, "templates are the operator's (--chat-template)"},
+    {"chat_template", OFF_NEVER, CHAT, "templates are set by the operator (--chat-template)"},
 };
 
 static bool is_off(const struct unsupported *field, const json_t *value) {
@@ -177,7 +177,7 @@ static bool check_unsupported(const struct unsupported *field, const json_t *val
 
 /* --- All fields ------------------------------------------------------------------------------ */
 
-/* Fields that are read elsewhere, or that change nothing here. */
+/* Fields that are read elsewhere or have no effect here. */
 static const struct {
     const char *name;
     unsigned apis;
@@ -233,7 +233,7 @@ static void set_defaults(struct rp_completion_params *out, enum rp_api api,
                          const struct rp_serving *serving) {
     memset(out, 0, sizeof *out);
     out->api = api;
-    /* A template writes the special tokens itself. */
+    /* A chat template writes the special tokens itself. */
     out->add_special_tokens = api == RP_API_COMPLETIONS;
     out->skip_special_tokens = true;
     out->add_generation_prompt = true;
@@ -246,18 +246,18 @@ static void set_defaults(struct rp_completion_params *out, enum rp_api api,
     out->top_k = serving->default_top_k;
 }
 
-/* A chat spells some fields in its own way. */
+/* Resolves fields that have other names in chats. */
 static bool settle_chat(struct rp_completion_params *out, struct rp_http_error *error) {
     if (out->max_completion_tokens >= 0)
         out->max_tokens = out->max_completion_tokens;
     if (out->top_logprobs >= 0 && !out->chat_logprobs)
         return rp_http_error_set(error, 400, "top_logprobs", "invalid_value",
-                                 "top_logprobs is only for logprobs: true");
+                                 "top_logprobs requires logprobs: true");
     if (out->chat_logprobs)
         out->logprobs = RP_MAX(out->top_logprobs, 0);
     if (out->add_generation_prompt && out->continue_final_message)
         return rp_http_error_set(error, 400, "continue_final_message", "invalid_value",
-                                 "continue_final_message needs add_generation_prompt: false");
+                                 "continue_final_message requires add_generation_prompt: false");
     return true;
 }
 
@@ -279,11 +279,11 @@ static bool settle_counts(struct rp_completion_params *out, struct rp_http_error
                                  "best_of above n cannot be streamed");
     if (out->prompt_logprobs >= 0 && out->stream)
         return rp_http_error_set(error, 400, "prompt_logprobs", "invalid_value",
-                                 "prompt_logprobs is not for stream: true");
+                                 "prompt_logprobs cannot be combined with stream: true");
     return true;
 }
 
-/* Checks between fields, and what the values mean to the engine. */
+/* Checks combinations of fields and converts values for the engine. */
 static bool settle(json_t *root, const struct rp_serving *serving, struct rp_completion_params *out,
                    struct rp_http_error *error) {
     if (out->api == RP_API_CHAT && !settle_chat(out, error))
@@ -343,7 +343,7 @@ bool rp_params_check_model(json_t *root, const struct rp_serving *serving,
     if (strcmp(json_string_value(model), serving->model_name) == 0)
         return true;
     return rp_http_error_set(error, 404, "model", "model_not_found",
-                             "this server serves %.200s, not the model asked for",
+                             "this server serves %.200s, not the requested model",
                              serving->model_name);
 }
 

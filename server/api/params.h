@@ -1,11 +1,10 @@
-/* params.h - the fields of a request to /v1/completions or /v1/chat/completions: one table of
+/* params.h - the fields of a request to /v1/completions or /v1/chat/completions, from one table of
  * names, types and ranges.
  *
- * A field of the wrong type or out of range is an error that names it. A field that would change
- * what the answer means and is not supported yet is an error that says so, unless it has the value
- * that means "off". Any other field is accepted, and its name is logged once.
- * Thread: loop. Memory: pointers point into the tree that was read, except those that deinit
- * frees. */
+ * A field of the wrong type or out of range is an error that names it. An unsupported field that
+ * would change the meaning of the answer is an error, unless it has its "off" value. Any other
+ * field is ignored, and its name is logged once.
+ * Thread: loop. Memory: pointers point into the parsed tree, except those that deinit frees. */
 #ifndef RP_SERVER_PARAMS_H
 #define RP_SERVER_PARAMS_H
 
@@ -18,74 +17,75 @@
 
 struct rp_server;
 
-/* Which route a request came by; a bit each, so that a field can belong to both. */
+/* The route of a request; one bit each, so that a field can belong to both. */
 enum rp_api { RP_API_COMPLETIONS = 1, RP_API_CHAT = 2 };
 
-#define RP_BAD_WORDS_MAX      64  /* strings of bad_words */
-#define RP_BAD_WORD_BYTES_MAX 128 /* of one of them */
+#define RP_BAD_WORDS_MAX      64  /* strings in bad_words */
+#define RP_BAD_WORD_BYTES_MAX 128 /* length of one string */
 
 struct rp_completion_params {
     enum rp_api api;
-    json_t *prompt; /* borrowed; a chat's messages */
+    json_t *prompt; /* borrowed; for a chat, its messages */
     const char *cache_salt;
     bool stream, include_usage, continuous_usage;
     bool add_special_tokens, skip_special_tokens, ignore_eos, include_stop;
     bool profile;
     bool has_seed;
-    bool include_timing; /* the answer says where its time went */
+    bool include_timing; /* the answer includes a breakdown of its time */
     bool echo;           /* the answer's text begins with the prompt's */
     bool as_token_ids;   /* tokens of log-probabilities are written "token_id:17" */
     int64_t seed, min_tokens, top_k;
     int64_t max_tokens; /* -1: as many as the context has room for */
-    int64_t n, best_of; /* best_of answers are made of each prompt, the best n of them given */
-    /* likeliest tokens beside each token of the answer; -1: none, not even its own */
+    int64_t n, best_of; /* best_of answers are generated per prompt, the best n are returned */
+    /* most likely tokens returned with each token; -1: none, not even the token's own */
     int64_t logprobs;
     int64_t prompt_logprobs; /* the same for the prompt */
     double temperature, top_p, min_p;
     double repetition_penalty, presence_penalty, frequency_penalty;
     struct rp_stop_set stop;
     int32_t stop_ids[RP_STOP_IDS_MAX];
-    uint32_t stop_id_count; /* the client's, then the model's */
+    uint32_t stop_id_count; /* the client's ids, then the model's */
     struct rp_logit_bias *biases;
     uint32_t bias_count;
-    uint32_t mask_param_count; /* as rp_request has them: all, or none where the program has none */
+    /* as in rp_request: all parameters, or none if the program has none */
+    uint32_t mask_param_count;
     int32_t mask_params[RP_MASK_PARAMS_MAX];
-    uint32_t *allowed;   /* a bit for each id, as rp_request has it; NULL: all */
-    json_t *bad_words;   /* borrowed: strings, to be tokenized; NULL: none */
-    int32_t *bad_tokens; /* what came of it, as rp_request has it */
+    uint32_t *allowed;   /* bitmap of ids, as in rp_request; NULL: all */
+    json_t *bad_words;   /* borrowed: strings to tokenize; NULL: none */
+    int32_t *bad_tokens; /* bad_words as tokens, as in rp_request */
     uint32_t bad_token_ints;
     /* Chat only. */
     json_t *documents, *template_kwargs; /* borrowed, or NULL */
     const char *reasoning_effort;
     bool add_generation_prompt, continue_final_message;
-    /* As they were written; rp_params_read settles what they mean together. */
+    /* As given; rp_params_read resolves their combination. */
     bool chat_logprobs;
     int64_t top_logprobs, max_completion_tokens;
 };
 
-/* The defaults come from serving. False with *error. Unknown names are passed to `unknown` (may be
- * NULL). deinit is legal after either. */
+/* Defaults come from serving. False with *error. Unknown names are passed to `unknown` (may be
+ * NULL). deinit is legal after success and failure. */
 bool rp_params_read(json_t *root, enum rp_api api, const struct rp_serving *serving,
                     void (*unknown)(void *ctx, const char *name), void *ctx,
                     struct rp_completion_params *out, struct rp_http_error *error);
 void rp_params_deinit(struct rp_completion_params *params);
 
-/* params_special.c: the fields that are neither numbers nor switches. */
+/* params_special.c: the fields that are neither numbers nor booleans. */
 bool rp_params_read_special(json_t *root, const struct rp_serving *serving,
                             struct rp_completion_params *out, struct rp_http_error *error);
 
-/* A request's "model", where there is one, must be the served one: 404 otherwise. */
+/* A request's "model", if present, must be the served one: 404 otherwise. */
 bool rp_params_check_model(json_t *root, const struct rp_serving *serving,
                            struct rp_http_error *error);
-/* A token id below vocab_size; `param` names the field. */
+/* Reads a token id below vocab_size; `param` names the field. */
 bool rp_params_token_id(const json_t *value, uint32_t vocab_size, const char *param, int32_t *out,
                         struct rp_http_error *error);
-/* true, false, or the value that out had when the field is absent or null. */
+/* Reads true or false; *out is unchanged when the field is absent or null. */
 bool rp_params_bool(json_t *root, const char *name, bool *out, struct rp_http_error *error);
 /* The field's value; NULL when it is absent or null. */
 json_t *rp_params_get(json_t *root, const char *name);
 
-/* Logs a field's name the first time that it is seen; ctx is the server. */
+/* Logs a field's name the first time it is seen; ctx is the server. */
 void rp_params_log_unknown(void *ctx, const char *name);
 
 #endif

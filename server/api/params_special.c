@@ -1,5 +1,5 @@
-/* params_special.c - the fields that are neither numbers nor switches: stop strings and ids,
- * biases, words, values of the mask program, messages. */
+/* params_special.c - the fields that are neither numbers nor booleans: stop strings and ids, logit
+ * biases, bad words, attention mask parameters, messages. */
 #include "attention/mask/mask.h"
 #include "base/memory.h"
 #include "server/api/params.h"
@@ -18,7 +18,7 @@ static bool add_stop(struct rp_completion_params *out, const json_t *value,
     if (status == RP_OK)
         return true;
     return rp_http_error_set(error, 400, "stop", "out_of_range",
-                             "stop takes up to %d strings of 1 to %d bytes", RP_STOP_STRINGS_MAX,
+                             "stop accepts up to %d strings of 1 to %d bytes", RP_STOP_STRINGS_MAX,
                              RP_STOP_BYTES_MAX);
 }
 
@@ -36,12 +36,12 @@ bool rp_params_token_id(const json_t *value, uint32_t vocab_size, const char *pa
                         struct rp_http_error *error) {
     if (!json_is_integer(value))
         return rp_http_error_set(error, 400, param, "invalid_type",
-                                 "%s must hold token ids, which are integers", param);
+                                 "%s must contain token ids, which are integers", param);
     json_int_t id = json_integer_value(value);
     if (id < 0 || id >= (json_int_t)vocab_size)
         return rp_http_error_set(error, 400, param, "out_of_range",
-                                 "%s holds the token id %" JSON_INTEGER_FORMAT
-                                 ", the vocabulary has 0 to %u",
+                                 "%s contains the token id %" JSON_INTEGER_FORMAT
+                                 ", the vocabulary is 0 to %u",
                                  param, id, vocab_size - 1);
     *out = (int32_t)id;
     return true;
@@ -51,14 +51,14 @@ static bool read_stop_ids(const json_t *value, const struct rp_serving *serving,
                           struct rp_completion_params *out, struct rp_http_error *error) {
     size_t i;
     json_t *item;
-    /* The model's own end tokens share the list. */
+    /* The model's own end tokens share the array. */
     size_t room = RP_STOP_IDS_MAX - serving->stop_id_count;
     if (!json_is_array(value))
         return rp_http_error_set(error, 400, "stop_token_ids", "invalid_type",
                                  "stop_token_ids must be a list of token ids");
     if (json_array_size(value) > room)
         return rp_http_error_set(error, 400, "stop_token_ids", "out_of_range",
-                                 "stop_token_ids takes up to %zu ids", room);
+                                 "stop_token_ids accepts up to %zu ids", room);
     json_array_foreach(value, i, item) {
         if (!rp_params_token_id(item, serving->vocab_size, "stop_token_ids",
                                 &out->stop_ids[out->stop_id_count], error))
@@ -75,7 +75,7 @@ static bool read_stream_options(json_t *value, struct rp_completion_params *out,
                                  "stream_options must be an object");
     if (!out->stream)
         return rp_http_error_set(error, 400, "stream_options", "invalid_value",
-                                 "stream_options is only for stream: true");
+                                 "stream_options requires stream: true");
     return rp_params_bool(value, "include_usage", &out->include_usage, error) &&
            rp_params_bool(value, "continuous_usage_stats", &out->continuous_usage, error);
 }
@@ -84,8 +84,8 @@ static bool no_memory(struct rp_http_error *error) {
     return rp_http_error_set(error, 503, NULL, "overloaded", "out of memory");
 }
 
-/* A key of logit_bias: an id in decimal, spelt in one way only, so that none stands there twice.
- * -1: it is none. */
+/* Parses a key of logit_bias: an id in canonical decimal, so that no id can be repeated. -1: not an
+ * id. */
 static int32_t bias_token(const char *key, uint32_t vocab_size) {
     uint64_t id = 0;
     size_t len = strlen(key);
@@ -108,8 +108,8 @@ static bool read_biases(json_t *value, const struct rp_serving *serving,
         return rp_http_error_set(error, 400, name, "invalid_type",
                                  "logit_bias must be an object of token ids and numbers");
     if (json_object_size(value) > RP_LOGIT_BIAS_MAX)
-        return rp_http_error_set(error, 400, name, "out_of_range", "logit_bias takes up to %d ids",
-                                 RP_LOGIT_BIAS_MAX);
+        return rp_http_error_set(error, 400, name, "out_of_range",
+                                 "logit_bias accepts up to %d ids", RP_LOGIT_BIAS_MAX);
     if (json_object_size(value) == 0)
         return true;
     out->biases = rp_calloc(json_object_size(value), sizeof *out->biases);
@@ -127,7 +127,7 @@ static bool read_biases(json_t *value, const struct rp_serving *serving,
                                      "logit_bias must give each id a number");
         if (!(number >= -100 && number <= 100))
             return rp_http_error_set(error, 400, name, "out_of_range",
-                                     "logit_bias takes numbers from -100 to 100");
+                                     "logit_bias accepts numbers from -100 to 100");
         out->biases[out->bias_count++] =
             (struct rp_logit_bias){.token = token, .value = (float)number};
     }
@@ -142,7 +142,7 @@ static bool read_allowed(json_t *value, const struct rp_serving *serving,
     int32_t id;
     if (!json_is_array(value) || json_array_size(value) == 0)
         return rp_http_error_set(error, 400, name, "invalid_type",
-                                 "allowed_token_ids must be a list of token ids that is not empty");
+                                 "allowed_token_ids must be a non-empty list of token ids");
     out->allowed = rp_calloc(((size_t)serving->vocab_size + 31) / 32, sizeof *out->allowed);
     if (!out->allowed)
         return no_memory(error);
@@ -163,7 +163,7 @@ static bool read_bad_words(json_t *value, struct rp_completion_params *out,
                                  "bad_words must be a list of strings");
     if (json_array_size(value) > RP_BAD_WORDS_MAX)
         return rp_http_error_set(error, 400, "bad_words", "out_of_range",
-                                 "bad_words takes up to %d strings", RP_BAD_WORDS_MAX);
+                                 "bad_words accepts up to %d strings", RP_BAD_WORDS_MAX);
     json_array_foreach(value, i, item) {
         size_t len = json_string_length(item);
         if (!json_is_string(item))
@@ -171,14 +171,14 @@ static bool read_bad_words(json_t *value, struct rp_completion_params *out,
                                      "bad_words must be a list of strings");
         if (len == 0 || len > RP_BAD_WORD_BYTES_MAX)
             return rp_http_error_set(error, 400, "bad_words", "out_of_range",
-                                     "bad_words takes strings of 1 to %d bytes",
+                                     "bad_words accepts strings of 1 to %d bytes",
                                      RP_BAD_WORD_BYTES_MAX);
     }
     out->bad_words = json_array_size(value) ? value : NULL;
     return true;
 }
 
-/* Index of a parameter of the mask program; the count of them when it has none of this name. */
+/* Index of a parameter of the mask program; their count when there is none of this name. */
 static uint32_t find_mask_param(const struct rp_mask *mask, const char *name) {
     uint32_t i = 0, count = rp_mask_param_count(mask);
     while (i < count && strcmp(rp_mask_param(mask, i)->name, name) != 0)
@@ -212,7 +212,7 @@ static bool read_mask_param(const struct rp_mask_param *param, const json_t *val
     return true;
 }
 
-/* Fills in the defaults, too. */
+/* Also fills in the defaults. */
 static bool read_mask(json_t *value, const struct rp_mask *mask, struct rp_completion_params *out,
                       struct rp_http_error *error) {
     static const char field[] = "attention_mask";
@@ -229,9 +229,10 @@ static bool read_mask(json_t *value, const struct rp_mask *mask, struct rp_compl
         return rp_http_error_set(error, 400, field, "invalid_type",
                                  "attention_mask must be an object of names and integers");
     if (count == 0 && json_object_size(value) > 0)
-        return rp_http_error_set(error, 400, field, "unsupported_parameter",
-                                 "this server has no attention mask with parameters, leave it out "
-                                 "(--attention-mask gives it one)");
+        return rp_http_error_set(
+            error, 400, field, "unsupported_parameter",
+            "this server has no attention mask with parameters, leave the field out "
+            "(--attention-mask sets one)");
     json_object_foreach(value, name, item) {
         uint32_t i = find_mask_param(mask, name);
         if (i == count) {
@@ -247,7 +248,7 @@ static bool read_mask(json_t *value, const struct rp_mask *mask, struct rp_compl
     return true;
 }
 
-/* A text field that may be absent. */
+/* Reads an optional string field. */
 static bool read_text(json_t *root, const char *name, const char **out,
                       struct rp_http_error *error) {
     json_t *value = rp_params_get(root, name);
@@ -261,7 +262,7 @@ static bool read_chat(json_t *root, struct rp_completion_params *out, struct rp_
     out->prompt = rp_params_get(root, "messages");
     if (!json_is_array(out->prompt) || json_array_size(out->prompt) == 0)
         return rp_http_error_set(error, 400, "messages", out->prompt ? "invalid_type" : "missing",
-                                 out->prompt ? "messages must be a list that is not empty"
+                                 out->prompt ? "messages must be a non-empty list"
                                              : "messages is missing");
     out->documents = rp_params_get(root, "documents");
     out->template_kwargs = rp_params_get(root, "chat_template_kwargs");

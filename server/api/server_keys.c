@@ -16,7 +16,7 @@ bool rp_server_key_take(struct rp_server *server, int32_t key, struct rp_http_er
         rp_counter_add(&server->metrics.rejected[RP_REJECTED_KEY_LIMIT], 1);
         return rp_http_error_set(
             error, 429, NULL, "key_limit",
-            "this API key may have %" PRIu32 " requests in work at once, try again later", limit);
+            "this API key may have %" PRIu32 " concurrent requests, try again later", limit);
     }
     server->key_open[key]++;
     return true;
@@ -32,7 +32,7 @@ void rp_server_key_give(struct rp_server *server, int32_t key) {
 uint64_t rp_server_key_salt(const struct rp_server *server, int32_t key) {
     if (key < 0)
         return 0;
-    /* Hash of the key itself, so that reordering the file changes nothing. */
+    /* Hash of the key itself, so that the order of keys in the file has no effect. */
     const struct rp_auth_key *entry = &server->config.auth->keys[key];
     uint64_t salt = rp_hash64(entry->bytes, entry->len, server->id_secret);
     return salt ? salt : 1;
@@ -42,7 +42,7 @@ const char *rp_server_key_name(const struct rp_server *server, int32_t key) {
     return key < 0 ? "" : server->config.auth->keys[key].name;
 }
 
-/* Whoever holds an index gets the new one. */
+/* Maps stored key indices to the new set. */
 static void move_indices(struct rp_server *server, const struct rp_auth *fresh) {
     const struct rp_auth *old = server->config.auth;
     uint32_t open[RP_KEYS_MAX] = {0};
@@ -62,13 +62,14 @@ void rp_server_reload_keys(struct rp_server *server) {
     int status = fresh ? server->config.reload_keys(server->config.reload_ctx, fresh, &err)
                        : rp_error_set(&err, RP_STATUS_NO_MEMORY, "no memory");
     if (status == RP_OK && fresh->count == 0)
-        status = rp_error_set(&err, RP_STATUS_FORMAT, "there is no key");
+        status = rp_error_set(&err, RP_STATUS_FORMAT, "no key is configured");
     if (status == RP_OK) {
         move_indices(server, fresh);
         *server->config.auth = *fresh;
-        rp_log(RP_LOG_INFO, "server: API keys read again count=%" PRIu32, fresh->count);
+        rp_log(RP_LOG_INFO, "server: API keys reloaded count=%" PRIu32, fresh->count);
     } else {
-        rp_log(RP_LOG_ERROR, "server: the API keys stay as they were: %s", err.text);
+        rp_log(RP_LOG_ERROR, "server: API keys not reloaded, the old ones stay in force: %s",
+               err.text);
     }
     if (fresh)
         rp_auth_deinit(fresh);

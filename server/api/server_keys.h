@@ -1,5 +1,4 @@
-/* server_keys.h - what each API key has in work, and new keys while the server runs. Thread:
- * loop. */
+/* server_keys.h - per-key concurrency limits, and reloading keys at run time. Thread: loop. */
 #ifndef RP_SERVER_SERVER_KEYS_H
 #define RP_SERVER_SERVER_KEYS_H
 
@@ -7,17 +6,16 @@
 
 struct rp_http_error;
 
-/* A place for one more request of this key (-1: no key). False with *error: it has its share
- * already. */
+/* Counts one more request for this key (-1: no key). False with *error: the key is at its limit. */
 bool rp_server_key_take(struct rp_server *server, int32_t key, struct rp_http_error *error);
 void rp_server_key_give(struct rp_server *server, int32_t key);
-/* What separates the key's pages in the prefix cache from those of others; 0: no key. */
+/* Salt that separates the key's pages in the prefix cache from those of other keys; 0: no key. */
 uint64_t rp_server_key_salt(const struct rp_server *server, int32_t key);
-/* The key's name; "": it has none. */
+/* The key's name, "" if it has none. */
 const char *rp_server_key_name(const struct rp_server *server, int32_t key);
 
-/* Reads the keys again. Where that fails the old ones stay. Requests in work go on, also those of
- * keys that are gone. */
+/* Reads the keys again. On failure the old keys stay in force. Requests in progress continue, also
+ * those of removed keys. */
 void rp_server_reload_keys(struct rp_server *server);
 
 #endif

@@ -5,7 +5,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-/* What differs between the two routes. */
+/* Differences between the two routes. */
 struct shape {
     const char *id_prefix, *object, *chunk_object;
     void (*write_whole)(struct rp_buffer *out, const struct rp_sse_choice *choice);

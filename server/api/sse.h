@@ -9,20 +9,21 @@
 
 /* "cmpl-" or "chatcmpl-". */
 const char *rp_sse_id_prefix(enum rp_api api);
-/* What does not change during a completion, in JSON, without the closing brace:
+/* The members that do not change during a completion, as JSON without the closing brace:
  * {"id":...,"object":...,"created":...,"model":... */
 void rp_sse_head(struct rp_buffer *out, enum rp_api api, bool stream, const char *id,
                  int64_t created, const char *model);
 
 struct rp_sse_choice {
     uint32_t index;
-    bool first; /* of its stream: a chat's role goes with it */
+    bool first; /* first chunk of the choice; in a chat it includes the role */
     const char *text;
     size_t text_len;
     const char *finish_reason; /* NULL: not finished */
-    const char *stop_string;   /* stop_reason: this text, */
+    const char *stop_string;   /* stop_reason as a string */
     size_t stop_string_len;
-    int32_t stop_token;                      /* or this id, one that the client named; -1: null */
+    /* stop_reason as an id given by the client; -1: null */
+    int32_t stop_token;
     const struct rp_buffer *logprobs;        /* JSON; NULL: null */
     const struct rp_buffer *prompt_logprobs; /* JSON; NULL: no such member */
 };
@@ -38,14 +39,14 @@ struct rp_sse_tokens {
     uint64_t prompt, completion, cached;
 };
 
-/* "data: {...}\n\n". choice NULL: "choices":[]; more (may be NULL): further members, each after a
- * comma. */
+/* "data: {...}\n\n". choice NULL: "choices":[]; more (may be NULL): additional members, each
+ * preceded by a comma. */
 void rp_sse_chunk(struct rp_buffer *out, enum rp_api api, const struct rp_buffer *head,
                   const struct rp_sse_choice *choice, enum rp_sse_usage usage,
                   const struct rp_sse_tokens *tokens, const struct rp_buffer *more);
 void rp_sse_error(struct rp_buffer *out, const struct rp_http_error *error);
 
-/* The answer that is not streamed: begin, each choice in its turn, end. */
+/* An answer without streaming: begin, each choice, end. */
 void rp_sse_whole_begin(struct rp_buffer *out, const struct rp_buffer *head);
 void rp_sse_whole_choice(struct rp_buffer *out, enum rp_api api,
                          const struct rp_sse_choice *choice);

@@ -41,8 +41,8 @@ void rp_stop_match_init(struct rp_stop_match *match, const struct rp_stop_set *s
     match->found = -1;
 }
 
-/* One byte: how long the beginning of a stop string is that the text now ends with, over all
- * strings; sets match->found when one is complete. */
+/* Advances by one byte. Returns the length of the longest stop string prefix that the text ends
+ * with; sets match->found when one is complete. */
 static uint16_t step(struct rp_stop_match *match, char byte) {
     uint16_t longest = 0, complete = 0;
     for (uint32_t s = 0; s < match->set->count; s++) {
@@ -70,7 +70,8 @@ bool rp_stop_match_push(struct rp_stop_match *match, const char *bytes, size_t l
     RP_ASSERT(match->found < 0);
     for (size_t i = 0; i < len; i++) {
         uint16_t keep = step(match, bytes[i]);
-        /* held + this byte, of which the last `keep` stay. keep is at most held_len + 1. */
+        /* Keeps the last `keep` of the held bytes and this one. keep is at most held_len +
+         * 1. */
         size_t pass = (size_t)match->held_len + 1 - keep;
         if (pass <= match->held_len) {
             rp_buffer_append(out, match->held, pass);

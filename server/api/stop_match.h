@@ -1,10 +1,10 @@
-/* stop_match.h - finds stop strings in a text that arrives in pieces, byte for byte.
+/* stop_match.h - matches stop strings in a text that arrives incrementally, byte for byte.
  *
- * The text ends where the first stop string to be complete begins (of those complete at the same
- * byte, the longest). What may still become one is held back: the longest end of the text that is
- * the beginning of a stop string. Since text and stop strings are whole characters, so is what is
- * passed on. One rp_stop_set serves many streams; each has an rp_stop_match.
- * Thread: one owner. Memory: the set 8 KiB or less on the heap; the match none. */
+ * The text ends at the start of the first stop string to complete (the longest, if several complete
+ * at the same byte). A possible beginning of a stop string is held back: the longest suffix of the
+ * text that is a prefix of a stop string. Text and stop strings are whole characters, so released
+ * text is, too. One rp_stop_set is shared by many streams; each has an rp_stop_match.
+ * Thread: one owner. Memory: the set at most 8 KiB on the heap; the match none. */
 #ifndef RP_SERVER_STOP_MATCH_H
 #define RP_SERVER_STOP_MATCH_H
 
@@ -26,24 +26,25 @@ struct rp_stop_set {
 
 struct rp_stop_match {
     const struct rp_stop_set *set;
-    uint16_t matched[RP_STOP_STRINGS_MAX]; /* bytes of each string that the text ends with */
+    /* length of each string's prefix that the text ends with */
+    uint16_t matched[RP_STOP_STRINGS_MAX];
     uint16_t held_len;
     int16_t found; /* index of the string that ended the text; -1: none yet */
     char held[RP_STOP_BYTES_MAX];
 };
 
-/* Adds a copy; RANGE when it is empty, too long or one too many. A zeroed set is valid and
+/* Adds a copy; RANGE when it is empty, too long, or the set is full. A zeroed set is valid and
  * empty. */
 int rp_stop_set_add(struct rp_stop_set *set, const char *bytes, size_t len) RP_MUST_USE;
 void rp_stop_set_deinit(struct rp_stop_set *set);
 
-/* set is borrowed; NULL or empty: everything passes. */
+/* set is borrowed; NULL or empty: nothing is matched. */
 void rp_stop_match_init(struct rp_stop_match *match, const struct rp_stop_set *set);
-/* Appends to *out what is certain to be text. True when a stop string is complete: the text has
- * ended, match->found says by which, and further pushes are a mistake. */
+/* Appends to *out the text that cannot be part of a stop string. True when a stop string is
+ * complete: the text has ended, match->found is its index, and push must not be called again. */
 bool rp_stop_match_push(struct rp_stop_match *match, const char *bytes, size_t len,
                         struct rp_buffer *out);
-/* The end of the stream: what was held back is text after all. */
+/* End of the stream: appends the text that was held back. */
 void rp_stop_match_finish(struct rp_stop_match *match, struct rp_buffer *out);
 
 #endif

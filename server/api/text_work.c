@@ -3,7 +3,7 @@
 #include "base/memory.h"
 #include "server/server_trace.h"
 
-/* One per thread that tokenizes at the same time; unused ones wait in a list. */
+/* One per concurrently tokenizing thread; unused ones are kept in a free list. */
 struct rp_text_scratch {
     struct rp_text_scratch *next;
     struct rp_tokenizer_scratch *scratch;

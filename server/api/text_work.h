@@ -1,7 +1,6 @@
-/* text_work.h - tokenizing: short texts at once, long ones in the thread pool, so that the loop
- * goes on.
- * Thread: start, done on the loop; the work itself on a worker, which touches nothing but the
- * job. */
+/* text_work.h - tokenizing: short texts inline, long ones in the thread pool, so that the loop is
+ * not blocked.
+ * Thread: start and done on the loop; tokenizing on a worker, which accesses only the job. */
 #ifndef RP_SERVER_TEXT_WORK_H
 #define RP_SERVER_TEXT_WORK_H
 
@@ -11,15 +10,15 @@
 
 struct rp_server;
 
-/* More than this goes to a worker: about 0.3 ms of tokenizing. */
+/* Longer texts are tokenized by a worker: about 0.3 ms of tokenizing. */
 #define RP_TEXT_INLINE_BYTES 16384
 
-/* A text (allow_special throughout), or what `make` makes of a conversation: text is then NULL and
- * len a measure of the work. Neither: the ids are there already. */
+/* A text (special tokens allowed throughout), or a conversation rendered by `make`: text is then
+ * NULL and len an estimate of the work. Neither: the ids are already present. */
 struct rp_text_item {
     const char *text; /* borrowed until done */
     size_t len;
-    /* On the thread that tokenizes: sets spans, which last until done, or a status that is not
+    /* Called on the thread that tokenizes: sets spans, valid until done, or a status other than
      * RP_OK. */
     int (*make)(struct rp_text_item *item);
     void *ctx;
@@ -29,7 +28,7 @@ struct rp_text_item {
     int status;
 };
 
-/* Zeroed by the caller, and kept until done has been called. */
+/* Zeroed by the caller; must stay valid until done has been called. */
 struct rp_text_job {
     struct rp_text_item *items;
     uint32_t item_count;
@@ -42,9 +41,9 @@ struct rp_text_job {
     uv_work_t work;
 };
 
-/* Calls done before it returns when the text is short. */
+/* Calls done before returning when the text is short. */
 void rp_text_work_start(struct rp_server *server, struct rp_text_job *job);
-/* One short text, at once; special tokens in it are text. */
+/* Tokenizes one short text inline; special tokens in it are encoded as plain text. */
 int rp_text_encode_now(struct rp_server *server, const char *text, size_t len,
                        struct rp_token_ids *out) RP_MUST_USE;
 void rp_text_work_deinit(struct rp_server *server);

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Lies in the buffer, followed by top_count of struct rp_logprob. */
+/* Stored in the buffer, followed by top_count of struct rp_logprob. */
 struct entry {
     uint64_t at, chars;
     int32_t token;
@@ -44,7 +44,7 @@ void rp_token_log_add(struct rp_token_log *log, int32_t token, const struct rp_e
     log->count++;
 }
 
-/* The entry at *place, which moves behind it; top: copies of what follows it. */
+/* Reads the entry at *place and advances past it; top: copies of the rp_logprob that follow it. */
 static struct entry read_entry(const struct rp_token_log *log, size_t *place,
                                struct rp_logprob top[RP_LOGPROBS_MAX]) {
     struct entry entry;
@@ -75,11 +75,11 @@ void rp_token_log_release_all(struct rp_token_log *log) { log->ready = log->entr
 
 /* --- Writing --------------------------------------------------------------------------------- */
 
-/* JSON has no infinity; this is what OpenAI gives what is very unlikely. */
+/* JSON has no infinity; OpenAI uses this value for very unlikely tokens. */
 #define IMPOSSIBLE (-9999.0f)
 
-/* The token as a JSON string. Part of a character is spelt "bytes:\xe2\x82", in chats without the
- * word: as OpenAI does, and no two of them read the same. */
+/* The token as a JSON string. A partial character is written "bytes:\xe2\x82", in chats without
+ * "bytes:", as OpenAI does; this keeps distinct tokens distinct. */
 static void write_token(struct rp_buffer *out, const struct rp_token_style *style, int32_t token,
                         const char *partial) {
     struct rp_token_bytes bytes = rp_tokenizer_token(style->tokenizer, token);
@@ -108,8 +108,8 @@ static void write_logprob(struct rp_buffer *out, float logprob) {
     rp_buffer_puts(out, text);
 }
 
-/* Whether a token's text stands among the `count` before it: two ids may have one, and a JSON
- * object keeps one of them. The likelier one stands first. */
+/* Whether a token's text equals one of the `count` before it: two ids can have the same text, and a
+ * JSON object keeps only one. The more likely one comes first. */
 static bool is_repeated(const struct rp_token_style *style, const struct rp_logprob *top,
                         uint32_t count, int32_t token) {
     struct rp_token_bytes bytes = rp_tokenizer_token(style->tokenizer, token);
@@ -122,7 +122,7 @@ static bool is_repeated(const struct rp_token_style *style, const struct rp_logp
     return false;
 }
 
-/* {"text":logprob,...}: the likeliest, and the token itself. */
+/* {"text":logprob,...}: the most likely tokens, and the token itself. */
 static void write_top_object(struct rp_buffer *out, const struct rp_token_style *style,
                              const struct entry *entry, const struct rp_logprob *top) {
     uint32_t count = RP_MIN((uint32_t)entry->top_count, style->top), written = 0;

@@ -1,5 +1,5 @@
-/* reprise doctor [--json]: what this machine offers to reprise, and what would be used. It changes
- * nothing, and what is missing is an answer, not an error. */
+/* reprise doctor [--json]: reports the hardware, driver and libraries of this machine, and what
+ * would be used. It changes nothing; a missing component is reported, not an error. */
 #include "backend/cpu/cpu_memory.h"
 #include "backend/module.h"
 #include "base/buffer.h"
@@ -27,7 +27,7 @@ struct doctor_options {
     bool json;
 };
 
-/* One line of the report: a section, a name, what was found. */
+/* One line of the report: section, name, value found. */
 struct finding {
     const char *section;
     char name[40], text[400];
@@ -56,7 +56,7 @@ static void add_text(struct report *report, const char *section, const char *nam
 
 /* --- CUDA ------------------------------------------------------------------------------------ */
 
-/* A version call of a library: how it is made, and how its number reads. */
+/* How a library's version function is called and its result decoded. */
 enum version_call {
     VERSION_SIZE_T,      /* size_t f(void) */
     VERSION_TWO_INTS,    /* int f(int *major, int *minor) */
@@ -68,7 +68,7 @@ enum version_call {
 struct library {
     const char *name, *sonames[3], *call;
     enum version_call kind;
-    const char *folder; /* below nvidia/ in the packages of the machine's Python; NULL: none */
+    const char *folder; /* folder under nvidia/ in Python's site-packages; NULL: none */
 };
 
 static const struct library libraries[] = {
@@ -88,7 +88,7 @@ static const struct library libraries[] = {
     {"nccl", {"libnccl.so.2"}, "ncclGetVersion", VERSION_INT, "nccl"},
 };
 
-/* A function of a library, through a pointer of its type. */
+/* Looks up a function of a library; out points to a function pointer of its type. */
 static bool find(void *handle, const char *name, void *out) {
     void *symbol = dlsym(handle, name);
     memcpy(out, &symbol, sizeof symbol);
@@ -140,7 +140,7 @@ static void read_version(void *handle, const struct library *library, char *out,
     }
 }
 
-/* Where the loader, $CUDA_HOME and the CUDA packages of Python keep libraries. */
+/* Searches the loader's path, $CUDA_HOME and Python's CUDA packages. */
 static void *open_library(const struct library *library, const char *soname, char *path,
                           size_t size) {
     static const char *const roots[] = {"/usr/local/lib", "/usr/lib"};
@@ -159,7 +159,7 @@ static void *open_library(const struct library *library, const char *soname, cha
                 continue;
             static const char *const packages[] = {"dist-packages", "site-packages"};
             for (size_t p = 0; p < 2 * RP_ARRAY_COUNT(packages) && !handle; p++) {
-                /* nvidia/cu13 holds all of them since CUDA 13. */
+                /* Since CUDA 13, nvidia/cu13 contains all of them. */
                 snprintf(path, size, "%s/%s/%s/nvidia/%s/lib/%s", roots[r], entry->d_name,
                          packages[p / 2], p % 2 ? "cu13" : library->folder, soname);
                 handle = dlopen(path, RTLD_LAZY | RTLD_LOCAL);
@@ -180,13 +180,13 @@ static void check_library(struct report *report, const struct library *library) 
             continue;
         read_version(handle, library, version, sizeof version);
         snprintf(finding->text, sizeof finding->text, "%.250s, %s", path, version);
-        return; /* never closed: the driver's libraries do not like that */
+        return; /* never closed: the driver's libraries do not support unloading */
     }
     finding->missing = true;
-    snprintf(finding->text, sizeof finding->text, "%s was not found", library->sonames[0]);
+    snprintf(finding->text, sizeof finding->text, "%s not found", library->sonames[0]);
 }
 
-/* Members of what the module says of driver and cards. */
+/* Adds the module's members for the driver and the GPUs. */
 static void add_cards(struct report *report, const char *text) {
     json_t *root = json_loads(text, 0, NULL), *card;
     const char *driver = json_string_value(json_object_get(root, "driver"));
@@ -229,7 +229,7 @@ static void check_cuda(struct report *report) {
 static void add_bytes(struct report *report, const char *section, const char *name,
                       uint64_t bytes) {
     struct finding *finding = add(report, section, name);
-    if (bytes >= (uint64_t)1 << 60) /* as version 1 of control groups says it */
+    if (bytes >= (uint64_t)1 << 60) /* "no limit" in version 1 of control groups */
         snprintf(finding->text, sizeof finding->text, "no limit");
     else
         snprintf(finding->text, sizeof finding->text, "%.2f GiB",
@@ -279,7 +279,7 @@ static void check_build(struct report *report) {
     snprintf(finding->text, sizeof finding->text, "%u", XXH_versionNumber());
 }
 
-/* What --device auto would take. */
+/* What --device auto would select. */
 static void check_selection(struct report *report) {
     const struct rp_device_config config = {0};
     struct rp_backend_selection selection;
@@ -335,7 +335,7 @@ static const struct rp_flag doctor_flags[] = {
 static const struct rp_command_spec doctor_spec = {
     .name = "doctor",
     .positionals = "",
-    .summary = "Says what this machine offers: driver, cards, libraries, limits, and what would be "
+    .summary = "Reports what this machine has: driver, GPUs, libraries, limits, and what would be "
                "used.",
     .flags = doctor_flags,
     .flag_count = RP_ARRAY_COUNT(doctor_flags),

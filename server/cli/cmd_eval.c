@@ -1,6 +1,6 @@
-/* reprise eval ppl FILE: how likely a text is to a model, and how far that model is from another
- * (bench/eval_ppl.h). One way for every format of weights: the error that stands beside a speed is
- * measured here. */
+/* reprise eval ppl FILE: perplexity of a text, and the difference between two models
+ * (bench/eval_ppl.h). Works the same for every weight format, to measure the accuracy cost of a
+ * faster one. */
 #include "base/buffer.h"
 #include "base/json_writer.h"
 #include "base/memory.h"
@@ -26,15 +26,15 @@ struct eval_options {
 #define AT(field) offsetof(struct eval_options, field)
 
 static const struct rp_flag ppl_flags[] = {
-    {"model", RP_FLAG_TEXT, AT(model), "DIR", 0, 0, "models/demo", "the model's folder"},
+    {"model", RP_FLAG_TEXT, AT(model), "DIR", 0, 0, "models/demo", "model directory"},
     {"against", RP_FLAG_TEXT, AT(against), "DIR|bf16|f32", 0, 0, "",
      "compare with another model, or with the same one's weights unquantized in this type"},
     {"tokens", RP_FLAG_SIZE, AT(tokens), "N", 0, 9007199254740991.0, "0",
-     "of the text's begin; 0: all"},
+     "tokens from the start of the text; 0: all"},
     {"window", RP_FLAG_UINT, AT(window), "N", 0, 16777216, "0",
-     "tokens that see one another; 0: the model's positions, at most 2048"},
+     "window length in tokens; 0: the model's positions, at most 2048"},
     {"stride", RP_FLAG_UINT, AT(stride), "N", 0, 16777216, "0",
-     "tokens between the begins of two windows; 0: windows do not overlap"},
+     "tokens between the starts of two windows; 0: windows do not overlap"},
     {"json", RP_FLAG_SWITCH, AT(json), NULL, 0, 0, NULL, "one JSON object"},
     RP_ENGINE_FLAGS(offsetof(struct eval_options, engine)),
 };
@@ -45,13 +45,13 @@ static const struct rp_command_spec ppl_spec = {
     .positional_min = 1,
     .positional_max = 1,
     .summary =
-        "NLL per token and perplexity of the text in FILE; with --against how far the model's\n"
-        "logits are from another's: KL divergence, top-1 agreement, differences, cosine.",
+        "NLL per token and perplexity of the text in FILE; with --against also the differences\n"
+        "from another model's logits: KL divergence, top-1 agreement, differences, cosine.",
     .flags = ppl_flags,
     .flag_count = RP_ARRAY_COUNT(ppl_flags),
 };
 
-/* A model on the device, and its steps. */
+/* A model on the device, and its evaluation steps. */
 struct side {
     const char *dir;
     struct rp_model model;
@@ -70,7 +70,7 @@ struct work {
 
 /* ---- the text ------------------------------------------------------------------------------- */
 
-/* Where windows begin and what they begin with. */
+/* Where windows begin, and their first token. */
 static int cut_text(struct work *work, const char *path, struct rp_error *err) {
     const struct eval_options *options = work->options;
     const struct rp_model_config *config = &work->model.model.config;
@@ -82,14 +82,14 @@ static int cut_text(struct work *work, const char *path, struct rp_error *err) {
     bool bos = text->bos >= 0;
     text->window = options->window ? options->window : RP_MIN(positions, 2048u);
     if (text->count + bos < 2)
-        return rp_error_set(err, RP_STATUS_INVALID, "%s: has no token to predict", path);
+        return rp_error_set(err, RP_STATUS_INVALID, "%s: no token to predict", path);
     if (text->window < 2 || text->window > positions)
         return rp_error_set(err, RP_STATUS_RANGE,
-                            "--window: %u is not 2 to the model's %u positions", text->window,
-                            positions);
+                            "--window: %u is not between 2 and the model's %u positions",
+                            text->window, positions);
     text->stride = options->stride ? options->stride : text->window - bos;
     if (text->stride > text->window - bos)
-        return rp_error_set(err, RP_STATUS_RANGE, "--stride: %u leaves tokens out of windows of %u",
+        return rp_error_set(err, RP_STATUS_RANGE, "--stride: %u skips tokens between windows of %u",
                             text->stride, text->window - bos);
     return RP_OK;
 }
@@ -98,7 +98,7 @@ static int cut_text(struct work *work, const char *path, struct rp_error *err) {
 
 static int load_side(struct work *work, struct side *side, enum rp_dtype dtype,
                      struct rp_error *err) {
-    /* What it is held against is as the files have it. */
+    /* The reference model is not quantized. */
     const struct rp_model_quantization none = {RP_QUANT_NONE, false},
                                        asked = rp_stack_quantization(&work->options->engine);
     int status = rp_model_open(side->dir, dtype, side == &work->model ? &asked : &none,
@@ -121,7 +121,7 @@ static int start_side(struct work *work, struct side *side, struct rp_error *err
         .model = &side->model,
         .window = work->text.window,
         .chunk = rp_eval_run_chunk(side->model.config.vocab, work->text.window),
-        /* What is compared with has the pages of its matrices' type. */
+        /* The reference uses KV pages of its weights' type. */
         .kv_dtype =
             kv_dtype != RP_MODEL_DTYPE_AUTO && side == &work->model ? kv_dtype : side->model.dtype,
         .no_fusion = options->disable_fusion,
@@ -300,7 +300,7 @@ int rp_cmd_eval(int argc, char **argv) {
     bool help = argc > 1 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0);
     fprintf(help ? stdout : stderr,
             "usage: reprise eval WHAT [flags]\n\n"
-            "  %-9s NLL and perplexity of a text, and how far a model is from another\n",
+            "  %-9s NLL and perplexity of a text, and differences between two models\n",
             "ppl");
     return help ? RP_EXIT_OK : RP_EXIT_USAGE;
 }

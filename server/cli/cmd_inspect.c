@@ -1,5 +1,5 @@
 /* reprise inspect DIR [--program] [--json]: the model, the memory plan and the longest context that
- * fits; with --program the operators and what each bucket was lowered to. No weight is read. */
+ * fits; with --program the operators and the launches of each bucket. Reads no weights. */
 #include "backend/op_cost.h"
 #include "base/hash.h"
 #include "base/json_writer.h"
@@ -15,9 +15,9 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Everything a print needs; made once. */
+/* Everything that is printed; computed once. */
 struct inspection {
-    struct rp_mask *mask; /* until the model has it */
+    struct rp_mask *mask; /* owned here until the model takes it over */
     const char *dir;
     struct rp_model model;
     struct rp_program program;
@@ -140,7 +140,7 @@ static void print_view(const struct rp_program *program, const struct rp_view *v
         snprintf(out + len, (size_t)(96 - len), " at %u", view->col);
 }
 
-/* What an attention operator sees beyond plain causal. */
+/* The mask of an attention operator, if other than causal. */
 static void print_mask(const struct rp_op *op, struct rp_buffer *out) {
     if (op->kind != RP_OP_ATTENTION)
         return;
@@ -206,15 +206,15 @@ done:
     return status;
 }
 
-/* Gives every matrix an address of the device, or takes it back (NULL): nothing is read from there,
- * but a GPU's kernels are planned by alignment. */
+/* Sets the device address of every matrix, or clears it (NULL). Nothing is read from there, but
+ * kernel selection on a GPU depends on alignment. */
 static void set_addresses(const struct inspection *in, void *data) {
     for (uint32_t i = 0; i < in->program.op_count; i++)
         if (in->program.ops[i].weight)
             ((struct rp_matrix *)(uintptr_t)in->program.ops[i].weight)->data = data;
 }
 
-/* One bucket's launches, forward and sample, as text; equal texts are printed once. */
+/* Prints one bucket's launches, forward and sample; repeated texts are printed once. */
 static int lower_bucket(const struct inspection *in, const struct rp_bucket *bucket,
                         struct rp_buffer *out, struct rp_error *err) {
     const struct rp_backend *backend = in->selection.backend;
@@ -225,7 +225,7 @@ static int lower_bucket(const struct inspection *in, const struct rp_bucket *buc
     size_t arena_bytes, *offsets = rp_calloc(program->tensor_count, sizeof *offsets);
     int status = offsets ? rp_arena_plan(program, bucket, false, offsets, &arena_bytes)
                          : RP_STATUS_NO_MEMORY;
-    /* Addresses are computed and never used: any block of the right size does. */
+    /* Addresses are computed and never dereferenced: any block of the right size works. */
     bindings.arena = status == RP_OK ? backend->alloc(device, arena_bytes, RP_MEMORY_DEVICE) : NULL;
     bindings.tensor_offsets = offsets;
     rp_step_state_carve(&in->layout->step, NULL, &bindings.step);
@@ -268,7 +268,7 @@ static int print_lowered(const struct inspection *in, struct rp_buffer *out, str
                          bucket->decode ? "decode" : "mixed", bucket->tokens, bucket->rows,
                          bucket->logit_rows);
         if (previous.len == one.len && memcmp(previous.data, one.data, one.len) == 0) {
-            rp_buffer_puts(out, "launches as the one before\n");
+            rp_buffer_puts(out, "same launches as the previous bucket\n");
             continue;
         }
         rp_buffer_puts(out, "launches\n");
@@ -333,7 +333,7 @@ struct inspect_options {
 
 static const struct rp_flag inspect_flags[] = {
     {"program", RP_FLAG_SWITCH, offsetof(struct inspect_options, program), NULL, 0, 0, NULL,
-     "the operators, and what each bucket was lowered to"},
+     "the operators, and the launches of each bucket"},
     {"json", RP_FLAG_SWITCH, offsetof(struct inspect_options, json), NULL, 0, 0, NULL,
      "one JSON object"},
     RP_MASK_FLAGS(offsetof(struct inspect_options, engine)),
@@ -364,8 +364,8 @@ int rp_cmd_inspect(int argc, char **argv) {
     status = rp_stack_check_options(&options.engine, &err);
     if (status == RP_OK && options.json && options.program)
         status = rp_error_set(&err, RP_STATUS_INVALID,
-                              "--json does not hold the program yet: "
-                              "give --json or --program");
+                              "--json does not include the program yet: "
+                              "use either --json or --program");
     if (status != RP_OK)
         return rp_fail(RP_EXIT_USAGE, &err);
     in.dir = positionals[0];

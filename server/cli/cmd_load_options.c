@@ -4,7 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Used for a server that does not report it: every model in use has at least as many. */
+/* Used for a server that does not report its vocabulary: every common model has at least as
+ * many. */
 #define VOCABULARY_UNKNOWN 33333u
 
 static const char *text_or_null(const char *text) { return text && *text ? text : NULL; }
@@ -44,7 +45,7 @@ int rp_load_options_source(const struct rp_load_options *options,
         return rp_error_set(err, RP_STATUS_INVALID, "--dataset-path is missing");
     if (options->api == RP_LOAD_CHAT && !is_text)
         return rp_error_set(err, RP_STATUS_INVALID,
-                            "--api chat needs text: --dataset-name sonnet or text");
+                            "--api chat requires text: --dataset-name sonnet or text");
     if (!is_text && out->vocab_begin >= out->vocab_end)
         return rp_error_set(err, RP_STATUS_INVALID, "--vocab-begin %u is not below --vocab-end %u",
                             out->vocab_begin, out->vocab_end);

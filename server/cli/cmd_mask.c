@@ -1,5 +1,5 @@
-/* reprise mask - what a mask program says: its canonical text, its tree, what is proved of it, and
- * what it looks like. */
+/* reprise mask - analyzes a mask program: canonical text, tree, proven properties, and a
+ * picture. */
 #include "attention/mask/mask_picture.h"
 #include "server/cli/commands.h"
 #include "server/cli/flags.h"
@@ -12,19 +12,19 @@
 
 static const char usage[] =
     "usage: reprise mask EXPR [options]\n"
-    "Prints a mask program's canonical text and its tree, what is proved of it, the class of each\n"
+    "Prints a mask program's canonical text and tree, its proven properties, the class of each\n"
     "tile and a picture. docs/masks.md explains the language.\n"
-    "  --q N, --q A..B       queries to look at (default 64: 0 to 63)\n"
-    "  --kv N, --kv A..B     keys to look at (default 64)\n"
-    "  --tile N              queries of a tile (default 16)\n"
-    "  --page N              keys of a page (default 16)\n"
-    "  --layer N             the layer to look at (default 0)\n"
-    "  --head N              the query head to look at (default 0)\n"
+    "  --q N, --q A..B       queries to show (default 64: 0 to 63)\n"
+    "  --kv N, --kv A..B     keys to show (default 64)\n"
+    "  --tile N              queries per tile (default 16)\n"
+    "  --page N              keys per page (default 16)\n"
+    "  --layer N             layer to show (default 0)\n"
+    "  --head N              query head to show (default 0)\n"
     "  --heads N             query heads of the model (default 32)\n"
     "  --layers N            layers of the model (default 32)\n"
-    "  --length N            the longest context that it is proved for (default 131072)\n"
-    "  --param NAME=VALUE    a parameter's value, as a request gives it; may be repeated\n"
-    "  --svg FILE            the picture as SVG, too\n";
+    "  --length N            context length to prove it for (default 131072)\n"
+    "  --param NAME=VALUE    a parameter's value, as in a request; may be repeated\n"
+    "  --svg FILE            also write the picture as SVG\n";
 
 struct options {
     const char *program, *svg;
@@ -55,7 +55,7 @@ static bool read_int(const char *text, const char **end, int32_t *out) {
     return stop != text && errno == 0 && value >= INT32_MIN && value <= INT32_MAX;
 }
 
-/* 1 .. 2^24: positions and what is counted in them; first: the least. */
+/* A count or position up to 2^24; first: the minimum. */
 static bool read_count(const char *text, int32_t first, int32_t *out) {
     const char *end;
     return read_int(text, &end, out) && !*end && *out >= first && *out <= 1 << 24;
@@ -80,7 +80,7 @@ static int bad_usage(const char *what, const char *which) {
     return RP_EXIT_USAGE;
 }
 
-/* Gives false when the option does not exist or its value is not one of it. */
+/* Returns false when the option does not exist or its value is invalid. */
 static bool set_option(struct options *o, const char *name, const char *value, bool *known) {
     const struct {
         const char *name;
@@ -119,20 +119,21 @@ static int parse_options(int argc, char **argv, struct options *o) {
             continue;
         }
         if (i + 1 == argc)
-            return bad_usage("unknown, or a value is missing behind: ", argv[i]);
+            return bad_usage("unknown option, or missing value after: ", argv[i]);
         if (!set_option(o, argv[i], argv[i + 1], &known))
-            return bad_usage(known ? "not a value of this option: " : "unknown option ",
+            return bad_usage(known ? "invalid value for this option: " : "unknown option ",
                              known ? argv[i + 1] : argv[i]);
         i++;
     }
     if (!o->program)
         return bad_usage("EXPR is missing", "");
     if (o->head >= o->heads || o->layer >= o->layers)
-        return bad_usage("--head and --layer count from 0 and lie below --heads and --layers", "");
+        return bad_usage("--head and --layer count from 0 and must be below --heads and --layers",
+                         "");
     return RP_EXIT_OK;
 }
 
-/* NAME=VALUE of the command line over what the program says. */
+/* Overrides the program's default with NAME=VALUE from the command line. */
 static int set_params(struct work *w) {
     uint32_t count = rp_mask_param_count(w->mask);
     for (uint32_t i = 0; i < count; i++)
@@ -151,7 +152,8 @@ static int set_params(struct work *w) {
             return bad_usage("not a number: ", text);
         if (w->params[i] < param->min || w->params[i] > param->max) {
             fprintf(stderr,
-                    "error: %s is not in %" PRId32 "..%" PRId32 "\nhint: the program says `param %s"
+                    "error: %s is not in %" PRId32 "..%" PRId32
+                    "\nhint: the program declares `param %s"
                     " = %" PRId32 " in ...`\n",
                     text, param->min, param->max, param->name, param->value);
             return RP_EXIT_USAGE;
@@ -186,10 +188,10 @@ static void print_proof(struct work *w) {
                      o->length, o->heads, o->layers);
     rp_buffer_puts(&w->out,
                    rp_mask_is_causal(w->mask)
-                       ? "  causal: no query sees a key behind it\n"
-                       : "  not causal, or not proved: serving it needs --allow-noncausal\n");
+                       ? "  causal: no query attends to a later key\n"
+                       : "  not causal, or not proven: serving it requires --allow-noncausal\n");
     if (rp_mask_is_plain(w->layer, &window, &cap)) {
-        rp_buffer_puts(&w->out, "  every kernel knows it");
+        rp_buffer_puts(&w->out, "  supported by every kernel");
         if (window)
             rp_buffer_printf(&w->out, ": a window of %u", window);
         if (cap > 0.0f)
@@ -214,7 +216,7 @@ static void print_program(struct work *w) {
 static void print_view(struct work *w, const struct rp_mask_view *view) {
     uint64_t counts[3];
     rp_mask_count_tiles(w->layer, view, counts);
-    rp_buffer_printf(&w->out, "looked at\n  queries %d to %d, keys %d to %d", view->q_begin,
+    rp_buffer_printf(&w->out, "shown\n  queries %d to %d, keys %d to %d", view->q_begin,
                      view->q_end - 1, view->kv_begin, view->kv_end - 1);
     if (rp_mask_reads_head(w->mask))
         rp_buffer_printf(&w->out, ", head %d", view->h);
@@ -254,7 +256,7 @@ static int show(struct work *w) {
     const struct rp_mask_limits limits = {
         .length = (uint32_t)o->length, .heads = (uint32_t)o->heads, .layers = (uint32_t)o->layers};
     if (o->q_end > o->length || o->kv_end > o->length)
-        return bad_usage("--q and --kv lie below --length", "");
+        return bad_usage("--q and --kv must be below --length", "");
     if (rp_mask_parse(o->program, strlen(o->program), &limits, &w->mask, &w->err) != RP_OK ||
         rp_mask_at_layer(w->mask, (uint32_t)o->layer, &w->layer, &w->err) != RP_OK)
         return rp_fail(RP_EXIT_USAGE, &w->err);
@@ -272,7 +274,7 @@ static int show(struct work *w) {
                                 .params = w->params};
     print_program(w);
     print_view(w, &view);
-    /* The picture first: whoever reads standard output may stop reading. */
+    /* Writes the picture first: the reader of standard output may stop reading. */
     code = o->svg ? write_svg(w, &view) : RP_EXIT_OK;
     return code == RP_EXIT_OK ? write_all(&w->out, stdout, "standard output") : code;
 }

@@ -1,5 +1,5 @@
-/* reprise quantize DIR OUT: a checkpoint with 8-bit weights (model/quant_write.h), and what each
- * projection lost. */
+/* reprise quantize DIR OUT: a checkpoint with 8-bit weights (model/quant_write.h), and the error of
+ * each projection. */
 #include "backend/cpu/cpu_memory.h"
 #include "bench/calibrate.h"
 #include "device/cpu_team.h"
@@ -22,7 +22,7 @@ struct quantize_options {
     uint32_t tokens, threads;
 };
 
-/* For a calibration text that was given, or a rounding that was named. */
+/* Whether GPTQ applies: --rounding gptq, or auto with a calibration text. */
 static bool is_gptq(const struct quantize_options *options) {
     return options->rounding == ROUNDING_GPTQ ||
            (options->rounding == ROUNDING_AUTO && *options->calibrate != '\0');
@@ -30,19 +30,19 @@ static bool is_gptq(const struct quantize_options *options) {
 
 static const struct rp_flag quantize_flags[] = {
     {"scheme", RP_FLAG_CHOICE, offsetof(struct quantize_options, scheme), "fp8|int8", 0, 0, "fp8",
-     "weights with one scale per output channel, rows quantized as they arrive"},
+     "weights with one scale per output channel, activation rows quantized at run time"},
     {"report", RP_FLAG_SWITCH, offsetof(struct quantize_options, report), NULL, 0, 0, NULL,
-     "a line per projection: signal to noise of weights, with gptq of outputs, too, and the "
-     "channel that lost most"},
+     "a line per projection: signal-to-noise ratio of weights (gptq: also of outputs) and the "
+     "worst channel"},
     {"calibrate", RP_FLAG_TEXT, offsetof(struct quantize_options, calibrate), "FILE", 0, 0, "",
-     "a text that shows what weights meet: for gptq; int8: and to balance rows and weights "
+     "calibration text for gptq; int8: also to balance activations and weights "
      "(docs/quantization.md)"},
     {"rounding", RP_FLAG_CHOICE, offsetof(struct quantize_options, rounding), "auto|nearest|gptq",
      0, 0, "auto",
-     "gptq: each column takes up the errors before it, as far as inputs tell; auto: with "
+     "gptq: each column compensates the errors of earlier ones, using the inputs; auto: with "
      "--calibrate"},
     {"calibrate-tokens", RP_FLAG_UINT, offsetof(struct quantize_options, tokens), "N", 1, 1048576,
-     "4096", "of the text's begin"},
+     "4096", "tokens from the start of the text"},
     {"threads", RP_FLAG_UINT, offsetof(struct quantize_options, threads), "N", 0, 1024, "0",
      "CPU workers for --calibrate; 0: one per core"},
 };
@@ -55,8 +55,8 @@ static const struct rp_command_spec quantize_spec = {
     .summary =
         "Writes the model in DIR to the new folder OUT with 8-bit weights (compressed-tensors).\n"
         "Embedding, output layer and norms stay as they are; --calibrate FILE rounds weights by "
-        "what they meet in a text\n"
-        "(GPTQ), and with int8 moves factors into norms.",
+        "their inputs on a text\n"
+        "(GPTQ), and with int8 moves scale factors into norms.",
     .flags = quantize_flags,
     .flag_count = RP_ARRAY_COUNT(quantize_flags),
 };
@@ -91,7 +91,7 @@ static void tell(void *ctx, const struct rp_quant_module *module) {
 
 /* ---- calibration ---------------------------------------------------------------------------- */
 
-/* Everything that is open while the text runs. */
+/* Everything that is open while the calibration text runs. */
 struct trial {
     struct rp_model model;
     struct rp_device *device;
@@ -109,7 +109,7 @@ static int cut_text(const struct trial *trial, const struct quantize_options *op
         return status;
     out->window = RP_MIN(trial->model.rope_positions, 512u);
     if (out->count == 0 || out->window < 2)
-        return rp_error_set(err, RP_STATUS_INVALID, "--calibrate: %s holds no text",
+        return rp_error_set(err, RP_STATUS_INVALID, "--calibrate: %s contains no text",
                             options->calibrate);
     return RP_OK;
 }
@@ -121,10 +121,10 @@ static int check_memory(const struct trial *trial, const struct rp_eval_text *te
     uint64_t room = rp_cpu_memory_room();
     if (bytes <= room)
         return RP_OK;
-    rp_error_set(
-        err, RP_STATUS_NO_MEMORY,
-        "--rounding gptq: rows of %zu tokens and a layer's matrices take %.1f GiB, there are %.1f",
-        tokens, (double)bytes / GIB, (double)room / GIB);
+    rp_error_set(err, RP_STATUS_NO_MEMORY,
+                 "--rounding gptq: rows of %zu tokens and a layer's matrices need %.1f GiB, "
+                 "available are %.1f",
+                 tokens, (double)bytes / GIB, (double)room / GIB);
     rp_error_hint(err, "fewer --calibrate-tokens, or --rounding nearest");
     return RP_STATUS_NO_MEMORY;
 }
@@ -181,13 +181,12 @@ static void print_balance(const struct rp_balance *balance) {
             sum += f->noise_db;
             most = RP_MAX(most, f->noise_db);
         }
-        printf(
-            "balanced  %-9s in %u of %u layers; noise %.2f dB less on the average, %.2f at most\n",
-            names[site], count, balance->layers, sum / balance->layers, most);
+        printf("balanced  %-9s in %u of %u layers; noise %.2f dB less on average, %.2f at most\n",
+               names[site], count, balance->layers, sum / balance->layers, most);
     }
 }
 
-/* Everything that a text says of a model. */
+/* Results of a calibration run. */
 struct learnt {
     struct rp_balance balance;         /* empty unless INT8 */
     struct rp_calibration calibration; /* inputs for GPTQ */
@@ -216,14 +215,14 @@ static int learn(const char *dir, const struct quantize_options *options, struct
 static int check_options(const struct quantize_options *options, struct rp_error *err) {
     bool text = *options->calibrate != '\0';
     if (options->rounding == ROUNDING_GPTQ && !text) {
-        rp_error_set(err, RP_STATUS_INVALID, "--rounding gptq: needs --calibrate FILE");
-        rp_error_hint(err, "a text like those that the model is for shows what its weights meet");
+        rp_error_set(err, RP_STATUS_INVALID, "--rounding gptq: requires --calibrate FILE");
+        rp_error_hint(err, "use a text similar to the model's intended input");
         return RP_STATUS_INVALID;
     }
     if (text && options->scheme == SCHEME_FP8 && options->rounding == ROUNDING_NEAREST) {
         rp_error_set(err, RP_STATUS_INVALID,
-                     "--calibrate: changes nothing with --scheme fp8 --rounding nearest");
-        rp_error_hint(err, "FP8 rounds every number by its own size: there is nothing to balance");
+                     "--calibrate: has no effect with --scheme fp8 --rounding nearest");
+        rp_error_hint(err, "FP8 rounding is relative to each value: there is nothing to balance");
         return RP_STATUS_INVALID;
     }
     return RP_OK;
@@ -270,9 +269,10 @@ int rp_cmd_quantize(int argc, char **argv) {
                        : status == RP_STATUS_INVALID ? RP_EXIT_USAGE
                                                      : rp_stack_exit_code(status),
                        &err);
-    printf("%u projections, %.2f dB over all weights, least %.2f dB: %s\n", report.modules,
+    printf("%u projections, %.2f dB over all weights, minimum %.2f dB: %s\n", report.modules,
            rp_quant_sqnr_db(&report.loss), report.worst_db, report.worst);
-    printf("written: %s; `reprise eval ppl FILE --model %s --against %s` says what it costs\n",
-           positionals[1], positionals[1], positionals[0]);
+    printf(
+        "written: %s; `reprise eval ppl FILE --model %s --against %s` measures the accuracy cost\n",
+        positionals[1], positionals[1], positionals[0]);
     return RP_EXIT_OK;
 }

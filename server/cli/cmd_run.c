@@ -1,5 +1,5 @@
 /* reprise run DIR [PROMPT]: completes one prompt and streams the text to standard output. The text
- * is the one that /v1/completions gives; a newline is added on a terminal only. */
+ * is the same as from /v1/completions; a newline is added only on a terminal. */
 #include "base/buffer.h"
 #include "base/hash.h"
 #include "base/memory.h"
@@ -26,22 +26,22 @@ struct run_options {
 
 static const struct rp_flag run_flags[] = {
     {"max-tokens", RP_FLAG_UINT, AT(max_tokens), "N", 0, 16777216, "0",
-     "tokens of the answer; 0: as many as the context holds"},
+     "tokens of the answer; 0: as many as fit in the context"},
     {"min-tokens", RP_FLAG_UINT, AT(min_tokens), "N", 0, 16777216, "0",
-     "tokens before the answer may end"},
+     "minimum tokens of the answer"},
     {"temperature", RP_FLAG_REAL, AT(temperature), "T", -1, 100, "-1",
      "0 is greedy; -1: the model's generation_config.json, else 1"},
     {"top-p", RP_FLAG_REAL, AT(top_p), "P", -1, 1, "-1",
-     "likeliest tokens that make up this share; -1: the model's, else 1"},
+     "most likely tokens with this cumulative probability; -1: the model's, else 1"},
     {"top-k", RP_FLAG_UINT, AT(top_k), "K", 0, 16777216, "0",
-     "likeliest tokens; 0: the model's, else all"},
+     "number of most likely tokens; 0: the model's, else all"},
     {"min-p", RP_FLAG_REAL, AT(min_p), "P", 0, 1, "0",
-     "tokens at least this likely, relative to the likeliest"},
+     "minimum probability relative to the most likely token"},
     {"seed", RP_FLAG_SIZE, AT(seed), "N", 0, 9007199254740991.0, "0",
-     "same seed, same text; 0: a random one"},
-    {"stop", RP_FLAG_TEXT, AT(stop), "TEXT", 0, 0, NULL, "ends the answer before this text"},
+     "the same seed gives the same text; 0: random"},
+    {"stop", RP_FLAG_TEXT, AT(stop), "TEXT", 0, 0, NULL, "end the answer before this text"},
     {"ignore-eos", RP_FLAG_SWITCH, AT(ignore_eos), NULL, 0, 0, NULL,
-     "go on after the model's end token"},
+     "continue after the model's end token"},
     RP_MASK_FLAGS(offsetof(struct run_options, engine)),
     RP_ENGINE_FLAGS(offsetof(struct run_options, engine)),
 };
@@ -91,7 +91,7 @@ static int encode(const struct rp_tokenizer *tokenizer, const struct rp_buffer *
     if (ids->count == 0)
         return rp_error_set(
             err, RP_STATUS_INVALID,
-            "run: the prompt is empty and the model has no beginning-of-text token");
+            "run: the prompt is empty and the model has no beginning-of-sequence token");
     return RP_OK;
 }
 
@@ -122,13 +122,13 @@ static int fill_request(struct rp_request *request, const struct run_options *op
                              .top_k = options->top_k ? options->top_k : model->default_top_k,
                              .seed = options->seed};
     if (!options->seed && !rp_random_fill(&request->sampling.seed, sizeof request->sampling.seed))
-        return rp_error_set(err, RP_STATUS_IO, "the system has no source of random numbers");
+        return rp_error_set(err, RP_STATUS_IO, "no system source of random numbers");
     for (uint32_t i = 0; !options->ignore_eos && i < model->eos_count; i++)
         request->stop_ids[request->stop_count++] = (int32_t)model->eos_ids[i];
     return RP_OK;
 }
 
-/* Prints what is certain, until CLOSED; the finish reason. */
+/* Prints text once it is certain, until CLOSED; returns the finish reason. */
 static enum rp_finish_reason print_answer(struct rp_stack *stack, struct rp_request *request,
                                           struct rp_stop_set *stops, sem_t *wake) {
     struct rp_detokenizer detokenizer;
@@ -158,7 +158,8 @@ static enum rp_finish_reason print_answer(struct rp_stack *stack, struct rp_requ
                 rp_stop_match_finish(&match, &safe);
             if (safe.len)
                 fwrite(safe.data, 1, safe.len, stdout);
-            if ((fflush(stdout) != 0 || ferror(stdout)) && !closed) { /* nobody reads on */
+            if ((fflush(stdout) != 0 || ferror(stdout)) && !closed) {
+                /* standard output was closed by its reader */
                 atomic_store(&request->cancelled, true);
                 rp_engine_notify(stack->engine);
             }
@@ -206,10 +207,10 @@ static int complete(struct rp_stack *stack, const struct run_options *options,
         if (isatty(STDOUT_FILENO))
             putchar('\n');
         if (finish >= RP_FINISH_NUMERIC)
-            status = rp_error_set(err, RP_STATUS_DEVICE, "run: %s",
-                                  rp_engine_failure(stack->engine)
-                                      ? rp_engine_failure(stack->engine)
-                                      : "the model gave no number to choose by");
+            status =
+                rp_error_set(err, RP_STATUS_DEVICE, "run: %s",
+                             rp_engine_failure(stack->engine) ? rp_engine_failure(stack->engine)
+                                                              : "the logits contain NaN");
         else if (fflush(stdout) != 0 || ferror(stdout))
             status = rp_error_set(err, RP_STATUS_IO, "standard output cannot be written");
     }

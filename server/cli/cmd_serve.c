@@ -1,5 +1,5 @@
 /* reprise serve DIR: loads the model, captures its graphs, and serves it until SIGTERM. The port is
- * bound before the model is loaded, so that a taken one is said at once. */
+ * bound before the model is loaded, so that a conflict is reported at once. */
 #include "base/buffer.h"
 #include "base/clock.h"
 #include "base/log.h"
@@ -35,7 +35,7 @@ static void print_plan(const struct rp_stack *stack) {
             stack->selection.reason, (int)text.len, text.len ? text.data : "");
     rp_buffer_deinit(&text);
     if (stack->model.mask)
-        fprintf(stderr, "attention mask: %.400s (in place of the model's own)\n",
+        fprintf(stderr, "attention mask: %.400s (instead of the model's own)\n",
                 rp_mask_text(stack->model.mask));
     for (uint32_t i = 0; i < count; i++) {
         struct rp_engine_graph graph;
@@ -44,7 +44,7 @@ static void print_plan(const struct rp_stack *stack) {
     }
     if (failed)
         fprintf(stderr,
-                "graphs: %u of %u sizes could not be captured, larger ones do their steps\n",
+                "graphs: %u of %u sizes could not be captured, their steps replay larger ones\n",
                 failed, count);
 }
 
@@ -101,7 +101,7 @@ static void describe(struct serve *serve, const char *dir, struct rp_serving *ou
         out->stop_ids[out->stop_id_count++] = (int32_t)model->eos_ids[i];
 }
 
-/* Where the driver reports power; the server does not depend on it. */
+/* Reads power from the driver if possible; the server does not depend on it. */
 static void start_power(struct serve *serve) {
     struct rp_device_info info;
     struct rp_error err = {0};
@@ -113,11 +113,11 @@ static void start_power(struct serve *serve) {
         .tokens = &rp_engine_metrics(serve->stack.engine)->generation_tokens,
         .ring = rp_recorder_add(rp_server_recorder(serve->server), "power", RP_RECORDER_SMALL)};
     if (rp_power_start(&config, &serve->power, &err) != RP_OK)
-        rp_log(RP_LOG_INFO, "power and clocks of the card are not known: %s", err.text);
+        rp_log(RP_LOG_INFO, "power and clocks of the GPU are not available: %s", err.text);
 }
 
-/* A model may do without, and one of the model's own that cannot be read costs the chat route
- * alone; one that was asked for must be good. */
+/* Templates are optional: if the model's own cannot be read, only the chat route is disabled; an
+ * explicitly given one must be valid. */
 static int open_templates(struct serve *serve, const char *dir, struct rp_error *err) {
     int status = rp_serve_open_templates(&serve->options, dir, &serve->templates, err);
     if (serve->templates)
@@ -126,7 +126,7 @@ static int open_templates(struct serve *serve, const char *dir, struct rp_error 
     return status;
 }
 
-/* The server exists; everything else is made and unmade here. */
+/* The server exists; everything else is created and destroyed here. */
 static int serve_model(struct serve *serve, const char *dir, struct rp_error *err) {
     enum rp_exit code = RP_EXIT_OK;
     struct rp_serving serving;
@@ -151,7 +151,7 @@ static int serve_model(struct serve *serve, const char *dir, struct rp_error *er
     else
         exit_code = rp_fail(RP_EXIT_DEVICE, err);
     if (exit_code == RP_EXIT_FATAL_DEVICE)
-        rp_stack_exit_failed(); /* the answers are out */
+        rp_stack_exit_failed(); /* all answers have been sent */
     rp_engine_stop(serve->stack.engine);
     rp_power_stop(serve->power);
     rp_server_destroy(serve->server);
@@ -161,7 +161,7 @@ static int serve_model(struct serve *serve, const char *dir, struct rp_error *er
 }
 
 int rp_cmd_serve(int argc, char **argv) {
-    static struct serve serve; /* keys: not on the stack */
+    static struct serve serve; /* static: it contains the keys */
     const char *positionals[RP_POSITIONALS_MAX];
     struct rp_server_config config;
     struct rp_error err = {0};
@@ -175,7 +175,7 @@ int rp_cmd_serve(int argc, char **argv) {
         return rp_fail(RP_EXIT_USAGE, &err);
     status = rp_server_create(&config, &serve.server, &err);
     if (status == RP_STATUS_IN_USE)
-        rp_error_hint(&err, "stop what listens there, or try --port %u", config.port + 1);
+        rp_error_hint(&err, "stop the process that uses it, or try --port %u", config.port + 1);
     if (status != RP_OK)
         return rp_fail(status == RP_STATUS_IN_USE    ? RP_EXIT_PORT
                        : status == RP_STATUS_INVALID ? RP_EXIT_USAGE

@@ -11,7 +11,7 @@
 struct progress {
     bool shown, on_terminal, line_open;
     uint64_t next_ns;
-    uint64_t weights_ns; /* when the weights were on the device */
+    uint64_t weights_ns; /* time at which the weights were on the device */
     char stage[16];
 };
 
@@ -47,8 +47,8 @@ const char *rp_stack_cache_dir(void) {
     return NULL;
 }
 
-/* node, allocation or slow:SHARE of --debug-plant, or several with commas between; false: it is
- * not. */
+/* Parses --debug-plant: a comma-separated list of node, allocation and slow:SHARE; false:
+ * invalid. */
 static bool parse_plants(const char *text, struct rp_engine_config *out) {
     while (*text) {
         size_t len = strcspn(text, ",");
@@ -71,7 +71,7 @@ static bool parse_plants(const char *text, struct rp_engine_config *out) {
 static struct rp_device_config device_config(const struct rp_engine_options *options) {
     struct rp_engine_config plants = {.plant_node = false};
     if (options->debug_plant)
-        (void)parse_plants(options->debug_plant, &plants); /* checked with the options */
+        (void)parse_plants(options->debug_plant, &plants); /* validated with the options */
     return (struct rp_device_config){.threads = options->threads,
                                      .short_steps_here = true,
                                      .fast_numerics = options->numerics == 1,
@@ -86,7 +86,7 @@ int rp_stack_select(const struct rp_engine_options *options, struct rp_backend_s
     return rp_backend_select((enum rp_device_choice)options->device, &config, out, err);
 }
 
-/* KIND@STEP of --debug-fault; false: it is not. */
+/* Parses --debug-fault, KIND@STEP; false: invalid. */
 static bool parse_fault(const char *text, struct rp_engine_config *out) {
     static const char *const kinds[] = {[RP_DEVICE_FAULT_ILLEGAL_ADDRESS] = "illegal_address",
                                         [RP_DEVICE_FAULT_TRAP] = "trap",
@@ -132,7 +132,7 @@ struct rp_engine_config rp_stack_engine_config(const struct rp_engine_options *o
         .profile_every = options->profile_every,
     };
     if (options->debug_fault && *options->debug_fault)
-        (void)parse_fault(options->debug_fault, &config); /* checked with the options */
+        (void)parse_fault(options->debug_fault, &config); /* validated with the options */
     if (options->debug_plant)
         (void)parse_plants(options->debug_plant, &config);
     return config;
@@ -144,26 +144,27 @@ int rp_stack_check_options(const struct rp_engine_options *options, struct rp_er
         return rp_error_set(err, RP_STATUS_INVALID, "--block-size: %u is not a power of two",
                             options->block_size);
     if (options->quantization && options->dtype == RP_DTYPE_CHOICE_FLOAT32)
-        return rp_error_set(
-            err, RP_STATUS_INVALID,
-            "--quantization: weights of 8 bits meet bf16; leave --dtype float32 out");
+        return rp_error_set(err, RP_STATUS_INVALID,
+                            "--quantization: 8-bit weights require bf16; remove --dtype float32");
     if (options->quantize_head && !options->quantization)
-        return rp_error_set(err, RP_STATUS_INVALID, "--quantization-head: without --quantization");
+        return rp_error_set(err, RP_STATUS_INVALID, "--quantization-head: requires --quantization");
     if (options->max_num_batched_tokens && options->max_num_batched_tokens < 16)
         return rp_error_set(err, RP_STATUS_INVALID,
                             "--max-num-batched-tokens: %u is not 0 (the device's choice) and not "
                             "between 16 and 65536",
                             options->max_num_batched_tokens);
     if (options->swap_space_gib < 0 && options->swap_space_gib > -1)
-        return rp_error_set(err, RP_STATUS_INVALID, "--swap-space: %g is neither -1 nor a size",
+        return rp_error_set(err, RP_STATUS_INVALID,
+                            "--swap-space: %g is neither -1 nor a valid size",
                             options->swap_space_gib);
     if (options->debug_fault && *options->debug_fault &&
         !parse_fault(options->debug_fault, &config))
         return rp_error_set(err, RP_STATUS_INVALID,
-                            "--debug-fault: not illegal_address, trap or hang, @ and a step");
+                            "--debug-fault: not illegal_address, trap or hang followed by @STEP");
     if (options->debug_plant && !parse_plants(options->debug_plant, &config))
-        return rp_error_set(err, RP_STATUS_INVALID,
-                            "--debug-plant: not node, allocation or slow:SHARE, commas between");
+        return rp_error_set(
+            err, RP_STATUS_INVALID,
+            "--debug-plant: not a comma-separated list of node, allocation and slow:SHARE");
     return RP_OK;
 }
 
@@ -178,7 +179,7 @@ enum rp_exit rp_stack_exit_code(int status) {
     }
 }
 
-/* A stage's share done, on one line of a terminal, at most 20 times a second. */
+/* Shows a stage's progress on one terminal line, at most 20 times a second. */
 static void show(struct progress *progress, const char *stage, double share) {
     uint64_t now = rp_clock_ns();
     bool fresh = strcmp(progress->stage, stage) != 0;
@@ -207,7 +208,7 @@ static void on_stage(void *ctx, const char *stage, uint32_t done, uint32_t total
     show(progress, stage, total ? (double)done / total : 1.0);
 }
 
-/* Seconds since *since_ns, which becomes now. */
+/* Seconds since *since_ns, which is set to now. */
 static double lap(uint64_t *since_ns) {
     uint64_t before = *since_ns;
     *since_ns = rp_clock_ns();
@@ -254,11 +255,11 @@ int rp_stack_open(struct rp_stack *stack, const char *dir, const struct rp_engin
         config.wake = wake;
         config.wake_ctx = wake_ctx;
         config.ring = ring;
-        config.measure_peaks = ring != NULL; /* a server, which shows profiles */
+        config.measure_peaks = ring != NULL; /* only a server exposes profiles */
         config.progress = on_stage;
         config.progress_ctx = &progress;
         status = rp_engine_create(&config, &stack->model, &stack->engine, err);
-        /* From the files to the device, then everything else. */
+        /* Time from the files to the device, then everything else. */
         if (progress.weights_ns) {
             stack->weights_s = (double)(progress.weights_ns - since_ns) * 1e-9;
             since_ns = progress.weights_ns;

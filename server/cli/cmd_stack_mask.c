@@ -9,7 +9,7 @@
 
 static const char flag[] = "--attention-mask";
 
-/* At most RP_MASK_TEXT_MAX bytes, which is for the parser to say, and one more. */
+/* Reads up to RP_MASK_TEXT_MAX + 1 bytes: the parser reports a text that is too long. */
 static int read_file(const char *path, char *out, size_t *out_bytes, struct rp_error *err) {
     FILE *file = fopen(path, "rb");
     if (!file)
@@ -21,7 +21,7 @@ static int read_file(const char *path, char *out, size_t *out_bytes, struct rp_e
                   : RP_OK;
 }
 
-/* Puts the flag's name before what the parser said. */
+/* Prefixes the parser's error with the flag's name. */
 static int name_flag(struct rp_error *err) {
     struct rp_error said = *err;
     int status = rp_error_set(err, RP_STATUS_INVALID, "%s: %.480s", flag, said.text);
@@ -30,7 +30,7 @@ static int name_flag(struct rp_error *err) {
     return status;
 }
 
-/* The flag's text, or its file's. */
+/* Parses the flag's text, or that of its file. */
 static int parse(const char *text, const struct rp_mask_limits *limits, struct rp_mask **out,
                  struct rp_error *err) {
     size_t bytes = strlen(text);
@@ -67,7 +67,7 @@ int rp_stack_open_mask(const char *dir, const struct rp_engine_options *options,
     rp_mask_free(*out);
     *out = NULL;
     status = rp_error_set(err, RP_STATUS_INVALID,
-                          "%s: the program lets a token see what is behind it", flag);
+                          "%s: the program lets a token attend to later positions", flag);
     rp_error_hint(err, "write `causal && (...)`, or add --allow-noncausal: each prompt is then "
                        "computed in one step");
     return status;

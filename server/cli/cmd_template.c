@@ -1,4 +1,4 @@
-/* reprise template - a conversation as the prompt that the model's chat template makes of it. */
+/* reprise template - renders a conversation to a prompt with the model's chat template. */
 #include "base/buffer.h"
 #include "base/json_writer.h"
 #include "base/memory.h"
@@ -18,18 +18,18 @@ enum { EXIT_OK = 0, EXIT_INPUT = 1, EXIT_USAGE = 2, EXIT_MODEL = 3 };
 
 static const char usage[] =
     "usage: reprise template DIR [options] < MESSAGES\n"
-    "Prints the prompt of a conversation, one line for each stretch of it, and its token ids.\n"
+    "Prints the prompt of a conversation, one line per span, and its token ids.\n"
     "MESSAGES is a JSON list of messages, or an object with messages, tools and other variables.\n"
     "  --messages FILE       read MESSAGES from FILE\n"
     "  --chat-template FILE  use this template instead of the model's\n"
-    "  --name NAME           of several templates, the one with this name\n"
-    "  --no-generation       leave out the beginning of the answer\n"
-    "  --text                the prompt alone, as it is\n"
+    "  --name NAME           use the template with this name if there are several\n"
+    "  --no-generation       omit the prefix of the answer (add_generation_prompt: false)\n"
+    "  --text                print only the prompt\n"
     "  --json                text, spans and ids as JSON\n"
-    "  --now SECONDS         Unix time that strftime_now shows (default: now)\n"
+    "  --now SECONDS         Unix time for strftime_now (default: now)\n"
     "  --lines               each line of input is {\"template\", \"variables\"}, each line of "
     "output\n"
-    "                        its result as JSON; DIR may be left out\n";
+    "                        its result as JSON; DIR is optional\n";
 
 struct options {
     const char *dir, *messages, *override, *name;
@@ -65,7 +65,7 @@ static int parse_number(const char *text, int64_t *out) {
     return *text && !*end && errno == 0 ? 0 : bad_usage("not a number: ", text);
 }
 
-/* 0 to go on, else the exit code + 1, so that --help can end with success. */
+/* Returns 0 to continue, else the exit code + 1, so that --help can exit with success. */
 static int parse_options(int argc, char **argv, struct options *o) {
     const char *now = NULL;
     const struct {
@@ -96,7 +96,7 @@ static int parse_options(int argc, char **argv, struct options *o) {
         } else if (all[f].flag) {
             *all[f].flag = true;
         } else if (i + 1 == argc) {
-            return bad_usage("a value is missing behind ", argv[i]);
+            return bad_usage("missing value after ", argv[i]);
         } else {
             *all[f].text = argv[++i];
         }
@@ -290,7 +290,7 @@ static int open_model(struct work *w) {
     }
     int status = rp_tokenizer_open(w->options.dir, &w->tok, &err);
     if (status == RP_STATUS_NOT_FOUND)
-        return 0; /* no ids then */
+        return 0; /* without a DIR there are no ids */
     if (status != RP_OK) {
         (void)complain(err.text, err.hint);
         return EXIT_MODEL;

@@ -58,7 +58,7 @@ int rp_command_text_windows(const struct rp_token_ids *ids, const struct rp_mode
     for (size_t i = 0; i < out->count; i++)
         if ((uint32_t)out->ids[i] >= config->vocab)
             return rp_error_set(err, RP_STATUS_FORMAT,
-                                "token %d of the text is past the model's vocabulary of %u",
+                                "token %d of the text is outside the model's vocabulary of %u",
                                 out->ids[i], config->vocab);
     return RP_OK;
 }

@@ -1,4 +1,5 @@
-/* reprise tokenize - ids of the text on standard input, or with --decode the text of ids. */
+/* reprise tokenize - prints the token ids of the text on standard input, or with --decode the text
+ * of ids. */
 #include "base/buffer.h"
 #include "base/json_writer.h"
 #include "base/memory.h"
@@ -21,11 +22,11 @@ static const char usage[] =
     "usage: reprise tokenize PATH [options] < TEXT\n"
     "Prints the token ids of the text on standard input, on one line.\n"
     "PATH is a model directory or a tokenizer.json.\n"
-    "  --no-special  do not add BOS and the like; with --decode, leave out special tokens\n"
-    "  --plain       special tokens written in the text are plain text\n"
-    "  --lines       each line of input is a JSON string, for each a line of ids\n"
+    "  --no-special  do not add special tokens such as BOS; with --decode, omit them\n"
+    "  --plain       treat special tokens in the text as plain text\n"
+    "  --lines       each input line is a JSON string; print one line of ids for each\n"
     "  --decode      the input is ids, the output their text (with --lines: JSON strings)\n"
-    "  --json        ids, tokens and their number as JSON\n";
+    "  --json        ids, tokens and their count as JSON\n";
 
 struct options {
     const char *path;
@@ -47,7 +48,7 @@ static int complain(const char *what, const char *hint) {
     return EXIT_INPUT;
 }
 
-/* 0 to go on, else the exit code + 1, so that --help can end with success. */
+/* Returns 0 to continue, else the exit code + 1, so that --help can exit with success. */
 static int parse_options(int argc, char **argv, struct options *o) {
     const struct {
         const char *name;
@@ -152,7 +153,7 @@ static int decode(struct work *w, const char *text, size_t len) {
         for (; i < len && isdigit((unsigned char)text[i]); i++)
             id = RP_MIN(id * 10 + (text[i] - '0'), (int64_t)RP_TOKEN_ID_LIMIT);
         if (i > begin && id >= (int64_t)rp_tokenizer_vocab_size(w->tok)) {
-            return complain("the input holds an id that the tokenizer does not have", NULL);
+            return complain("the input contains an id that is not in the vocabulary", NULL);
         } else if (i > begin) {
             if (rp_detokenizer_push(&detok, (int32_t)id, &w->text) != RP_OK)
                 return complain("out of memory", NULL);
@@ -160,7 +161,7 @@ static int decode(struct work *w, const char *text, size_t len) {
             i++;
         } else {
             return complain("the input is not a list of ids",
-                            "ids are numbers with spaces between");
+                            "ids are numbers separated by spaces");
         }
     }
     if (rp_detokenizer_finish(&detok, &w->text) != RP_OK)
@@ -184,7 +185,7 @@ static int one_line(struct work *w, const char *line, size_t len, size_t number)
         snprintf(what, sizeof what, "line %zu is not a JSON string: %.160s", number,
                  json ? "another value" : error.text);
         json_decref(json);
-        return complain(what, "with --lines every line is a string in quotes");
+        return complain(what, "with --lines every line is a quoted JSON string");
     }
     int rc = encode(w, json_string_value(json), json_string_length(json));
     json_decref(json);

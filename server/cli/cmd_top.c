@@ -1,4 +1,4 @@
-/* cmd_top.c - reprise top: what a server is doing, in a terminal, until q. */
+/* cmd_top.c - reprise top: live view of a server in a terminal, until q is pressed. */
 #include "base/json_writer.h"
 #include "base/memory.h"
 #include "bench/load/load_run.h"
@@ -26,15 +26,14 @@ struct top_options {
 
 #define AT(field) offsetof(struct top_options, field)
 static const struct rp_flag top_flags[] = {
-    {"interval", RP_FLAG_REAL, AT(interval_s), "SECONDS", 0.1, 3600, "1", "between two questions"},
+    {"interval", RP_FLAG_REAL, AT(interval_s), "SECONDS", 0.1, 3600, "1", "polling interval"},
     {"window", RP_FLAG_CHOICE, AT(window), "10s|1m|5m|total", 0, 0, "10s",
-     "of the percentiles; w changes it"},
+     "window of the percentiles; w changes it"},
     {"requests", RP_FLAG_UINT, AT(requests), "N", 0, 100, "10", "slowest requests shown"},
     {"api-key", RP_FLAG_TEXT, AT(api_key), "KEY", 0, 0, "", "sent as a bearer token"},
-    {"once", RP_FLAG_SWITCH, AT(once), NULL, 0, 0, NULL,
-     "two questions an interval apart, one screen, and the end"},
+    {"once", RP_FLAG_SWITCH, AT(once), NULL, 0, 0, NULL, "poll twice, print one screen and exit"},
     {"json", RP_FLAG_SWITCH, AT(json), NULL, 0, 0, NULL,
-     "the server's answers instead of a screen, one object a line"},
+     "print the server's answers instead of a screen, one object per line"},
 };
 static const struct rp_command_spec top_spec = {
     "top",
@@ -45,7 +44,7 @@ static const struct rp_command_spec top_spec = {
     top_flags,
     RP_ARRAY_COUNT(top_flags)};
 
-/* What was asked of the server at one moment. */
+/* The server's answers at one time. */
 struct answers {
     json_t *status, *latency, *requests;
 };
@@ -63,7 +62,7 @@ static void on_resize(int number) {
 static struct termios terminal_before;
 static bool terminal_taken;
 
-/* Safe in a signal handler and more than once. */
+/* Safe in a signal handler and when called repeatedly. */
 static void give_terminal_back(void) {
     static const char text[] = "\x1b[?25h\x1b[?1049l";
     if (!terminal_taken)
@@ -74,7 +73,7 @@ static void give_terminal_back(void) {
     tcsetattr(STDIN_FILENO, TCSANOW, &terminal_before);
 }
 
-/* Keys come one by one and unseen; the screen is another one than the shell's. */
+/* Raw key input without echo; uses the alternate screen. */
 static bool take_terminal(void) {
     static const char text[] = "\x1b[?1049h\x1b[?25l";
     struct termios raw;
@@ -104,7 +103,7 @@ static json_t *get(const struct rp_load_target *target, const char *path, struct
     char *body = rp_load_get(target, path, err);
     json_t *root = body ? json_loads(body, JSON_DECODE_INT_AS_REAL, NULL) : NULL;
     if (body && !root) {
-        int status = rp_error_set(err, RP_STATUS_FORMAT, "%.200s%s answered no JSON",
+        int status = rp_error_set(err, RP_STATUS_FORMAT, "%.200s%s did not answer with JSON",
                                   target->base_url, path);
         (void)status;
     }
@@ -112,7 +111,7 @@ static json_t *get(const struct rp_load_target *target, const char *path, struct
     return root;
 }
 
-/* Without /debug/status it is no server of this kind, or not its admin port. */
+/* Without /debug/status it is not a reprise server, or not its admin port. */
 static bool ask(const struct rp_load_target *target, const struct top_options *options,
                 struct answers *out, struct rp_error *err) {
     char path[64];
@@ -144,7 +143,7 @@ static void print_screen(const struct answers *now, const struct answers *before
         size = (struct winsize){.ws_row = 60, .ws_col = 80};
     struct rp_top_answers shown = {now->status, now->latency, now->requests};
     struct rp_top_answers last = {before->status, before->latency, before->requests};
-    uint32_t foot = terminal_taken ? 1 : 0; /* its line is the last, without a line end */
+    uint32_t foot = terminal_taken ? 1 : 0; /* the footer is the last line, without a newline */
     rp_buffer_init(&out, 0);
     rp_top_write(&shown, before->status ? &last : NULL, window, size.ws_col, size.ws_row - foot,
                  &out);
@@ -164,8 +163,7 @@ static void print_screen(const struct answers *now, const struct answers *before
     rp_buffer_deinit(&out);
 }
 
-/* Waits until it is time to ask again; false: the end. Keys take effect at once: *window,
- * *redraw. */
+/* Waits until the next poll; false: quit. Keys take effect at once: *window, *redraw. */
 static bool wait_for_keys(double until_s, enum rp_top_window *window, bool *redraw) {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
@@ -183,7 +181,7 @@ static bool wait_for_keys(double until_s, enum rp_top_window *window, bool *redr
     if (ready <= 0)
         return !stopped;
     if (read(STDIN_FILENO, &key, 1) <= 0)
-        return false; /* the terminal has gone */
+        return false; /* the terminal was closed */
     if (key == 'w') {
         *window = (enum rp_top_window)((*window + 1) % RP_TOP_WINDOW_COUNT);
         *redraw = true;
@@ -197,8 +195,8 @@ static double now_s(void) {
     return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
 }
 
-/* Until the end: asks, shows, waits. A server that stops answering is asked again; one that never
- * did is an error. */
+/* Polls, draws and waits until quit. A server that stops answering is polled again; one that never
+ * answered is an error. */
 static int watch(const struct rp_load_target *target, const struct top_options *options,
                  struct rp_error *err) {
     struct answers now = {NULL, NULL, NULL}, before = {NULL, NULL, NULL};

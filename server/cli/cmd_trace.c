@@ -1,5 +1,5 @@
-/* reprise trace FILE: the rings of a process that died of a signal (metrics/crash_dump.h), as a
- * trace that viewers open. */
+/* reprise trace FILE: converts the rings of a process killed by a signal (metrics/crash_dump.h) to
+ * a trace file. */
 #include "metrics/crash_dump.h"
 #include "metrics/trace_take.h"
 #include "server/cli/commands.h"
@@ -22,21 +22,21 @@ struct trace_options {
 
 static const struct rp_flag flags[] = {
     {"format", RP_FLAG_CHOICE, AT(format), "json|perfetto", 0, 0, "perfetto",
-     "Chrome's JSON or Perfetto's own format"},
+     "Chrome's JSON or Perfetto's format"},
     {"seconds", RP_FLAG_REAL, AT(seconds), "SECONDS", 0.001, 86400, "60",
-     "how much of the time before the crash"},
+     "length of trace before the crash"},
     {"gzip", RP_FLAG_SWITCH, AT(gzip), NULL, 0, 0, NULL, "compress it"},
     {"max-mib", RP_FLAG_UINT, AT(max_mib), "MIB", 1, 65536, "1024",
-     "of more events than fit, the newest are kept"},
+     "maximum size; the newest events are kept"},
     {"output", RP_FLAG_TEXT, AT(output), "FILE", 0, 0, NULL,
-     "where to write it; standard output otherwise"},
+     "output file; default: standard output"},
 };
 static const struct rp_command_spec spec = {
     .name = "trace",
     .positionals = "FILE",
     .positional_min = 1,
     .positional_max = 1,
-    .summary = "Turns the file that a crash left in --trace-dir into a trace.",
+    .summary = "Converts the file that a crash wrote to --trace-dir into a trace.",
     .flags = flags,
     .flag_count = RP_ARRAY_COUNT(flags)};
 
@@ -80,15 +80,15 @@ static int write_trace(const struct trace_options *options, struct rp_crash_file
                                    .reason = reason,
                                    .names = rp_crash_names(file)};
     struct rp_trace_take take;
-    snprintf(reason, sizeof reason, "process %u died of signal %d (%s)", file->pid, file->signal,
-             file->signal > 0 && file->signal < 32 ? strsignal(file->signal) : "?");
+    snprintf(reason, sizeof reason, "process %u was killed by signal %d (%s)", file->pid,
+             file->signal, file->signal > 0 && file->signal < 32 ? strsignal(file->signal) : "?");
     int status = rp_trace_take_from(&take, &order, &file->recording, file->end_ns, file->unix_ns);
     if (status == RP_OK)
         status = write_to(&take, options->output && *options->output ? options->output : NULL, err);
     else
         status = rp_error_set(err, status, "the trace: %s", rp_status_text(status));
     if (status == RP_OK)
-        fprintf(stderr, "%s; %.3f s, %u events of unknown kinds left out\n", reason,
+        fprintf(stderr, "%s; %.3f s, %u events of unknown kinds skipped\n", reason,
                 (double)(take.model.info.end_ns - take.model.info.begin_ns) / 1e9, file->unknown);
     rp_trace_take_end(&take);
     return status;
@@ -103,8 +103,8 @@ int rp_cmd_trace(int argc, char **argv) {
     if (status != RP_OK)
         return status == RP_STATUS_CANCELLED ? RP_EXIT_OK : rp_fail(RP_EXIT_USAGE, &err);
     if (!(options.output && *options.output) && isatty(STDOUT_FILENO)) {
-        status = rp_error_set(&err, RP_STATUS_INVALID, "a trace is not for a terminal");
-        rp_error_hint(&err, "--output FILE, or send it on with > or |");
+        status = rp_error_set(&err, RP_STATUS_INVALID, "a trace cannot be written to a terminal");
+        rp_error_hint(&err, "use --output FILE, or redirect with > or |");
         return rp_fail(RP_EXIT_USAGE, &err);
     }
     status = rp_crash_read(positionals[0], &file, &err);

@@ -1,5 +1,5 @@
-/* commands.h - the commands of the program: each takes its arguments with its own name as argv[0]
- * and returns the exit code. One file per command, server/cmd_<name>.c. */
+/* commands.h - the commands of the program: each receives its arguments with its own name as
+ * argv[0] and returns the exit code. One file per command, server/cli/cmd_<name>.c. */
 #ifndef RP_SERVER_COMMANDS_H
 #define RP_SERVER_COMMANDS_H
 

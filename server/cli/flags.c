@@ -29,8 +29,7 @@ static int out_of_range(struct rp_error *err, const struct rp_flag *flag, const 
                         flag->name, text, flag->min, flag->max);
 }
 
-/* A decimal number, with K, M, G or T behind it when sizes are allowed; false when it is not
- * one. */
+/* Parses a decimal number, with suffix K, M, G or T for sizes; false when invalid. */
 static bool parse_number(const char *text, bool with_suffix, double *out) {
     char *end;
     errno = 0;
@@ -136,8 +135,8 @@ static int set_defaults(const struct rp_command_spec *spec, void *options, struc
     return status;
 }
 
-/* The variables of the flags that the command line does not give: what another one holds is not
- * read. */
+/* Reads the environment variables of flags that are not on the command line; those of other flags
+ * are not read. */
 static int set_from_environment(const struct rp_command_spec *spec, const bool *given,
                                 void *options, struct rp_error *err) {
     for (uint32_t i = 0; i < spec->flag_count; i++) {
@@ -146,7 +145,7 @@ static int set_from_environment(const struct rp_command_spec *spec, const bool *
         const char *value = given[i] ? NULL : getenv(name);
         int status = value ? set_value(&spec->flags[i], options, value, err) : RP_OK;
         if (status != RP_OK) {
-            rp_error_hint(err, "the value comes from the environment variable %s", name);
+            rp_error_hint(err, "the value is from the environment variable %s", name);
             return status;
         }
     }
@@ -179,7 +178,7 @@ static int unknown_flag(const struct rp_command_spec *spec, const char *arg, str
     return status;
 }
 
-/* One argument that begins with dashes; *at moves past a value that stands apart. */
+/* Parses one argument that begins with dashes; *at advances past a separate value. */
 static int parse_flag(const struct rp_command_spec *spec, int argc, char **argv, int *at,
                       bool *given, void *options, struct rp_error *err) {
     const char *arg = argv[*at], *name = arg + 2;
@@ -219,7 +218,7 @@ int rp_flags_parse(const struct rp_command_spec *spec, int argc, char **argv, vo
         const char *arg = argv[i];
         if (flags_end || arg[0] != '-' || arg[1] == '\0') {
             if (count == spec->positional_max)
-                return rp_error_set(err, RP_STATUS_INVALID, "%s: one argument too many: %s",
+                return rp_error_set(err, RP_STATUS_INVALID, "%s: unexpected argument: %s",
                                     spec->name, arg);
             positionals[count++] = arg;
         } else if (strcmp(arg, "--") == 0) {

@@ -1,9 +1,9 @@
 /* flags.h - one table per command: flags, environment, ranges, defaults, help.
  *
- * A value comes from, in rising priority: the table's default, the environment (REPRISE_<NAME>,
+ * Sources of a value, in increasing priority: the table's default, the environment (REPRISE_<NAME>,
  * dashes as underscores), the command line (the last one wins). `--name value` and `--name=value`
- * are the same; a switch is `--name`, and `--no-name` turns it off. Sizes accept K, M, G, T (powers
- * of 1024). What is left without a dash is positional; `--` ends the flags.
+ * are equivalent; a switch is `--name`, and `--no-name` turns it off. Sizes accept K, M, G, T
+ * (powers of 1024). Arguments without a dash are positional; `--` ends the flags.
  *
  * Errors: `error: ...` with a hint on standard error by rp_fail; the exit code of usage errors is
  * 2. */
@@ -25,11 +25,11 @@ enum rp_flag_type {
 struct rp_flag {
     const char *name; /* without the dashes */
     enum rp_flag_type type;
-    size_t offset;             /* of the value in the options struct */
+    size_t offset;             /* offset of the value in the options struct */
     const char *value_name;    /* PORT; NULL for a switch; the choices "auto|cpu" for a choice */
     double min, max;           /* UINT, SIZE, REAL; inclusive */
     const char *default_value; /* as on the command line; NULL: zero, false, "" */
-    const char *help;          /* NULL: not shown, for tests */
+    const char *help;          /* NULL: hidden, for tests */
 };
 
 struct rp_command_spec {
@@ -41,7 +41,7 @@ struct rp_command_spec {
     uint32_t flag_count;
 };
 
-/* The largest number of positionals of any command. */
+/* Maximum number of positionals of any command. */
 #define RP_POSITIONALS_MAX 4
 
 /* Fills *options (flags) and positionals (unset ones NULL). argv[0] is the command's name. Returns
@@ -49,12 +49,12 @@ struct rp_command_spec {
 int rp_flags_parse(const struct rp_command_spec *spec, int argc, char **argv, void *options,
                    const char *positionals[RP_POSITIONALS_MAX], struct rp_error *err) RP_MUST_USE;
 
-/* A list in a TEXT flag, "1,8,32": 1 to `most` whole numbers from min to max into out, their count
- * into *out_count. RP_STATUS_INVALID names the flag. */
+/* Parses a list in a TEXT flag, "1,8,32": 1 to `most` integers from min to max into out, their
+ * count into *out_count. RP_STATUS_INVALID names the flag. */
 int rp_flag_list(const char *flag, const char *text, uint32_t min, uint32_t max, uint32_t *out,
                  uint32_t most, uint32_t *out_count, struct rp_error *err) RP_MUST_USE;
 
-/* The command's help, from the table. */
+/* Prints the command's help from its table. */
 void rp_flags_help(const struct rp_command_spec *spec);
 
 /* Exit codes of every command (DESIGN: command line). */

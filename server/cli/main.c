@@ -1,4 +1,4 @@
-/* main.c - finds the command and hands over. */
+/* main.c - dispatches to the command. */
 #include "server/cli/commands.h"
 #include "server/cli/flags.h"
 
@@ -14,17 +14,16 @@ static const struct command {
     {"run", rp_cmd_run, "complete one prompt in the terminal"},
     {"bench", rp_cmd_bench,
      "measure: serve, sweep, compare, decode, step, prefill, kernels, matmul, membw"},
-    {"eval", rp_cmd_eval, "how well a model predicts a text, and how far it is from another"},
+    {"eval", rp_cmd_eval, "perplexity of a text, and differences between two models"},
     {"quantize", rp_cmd_quantize, "write a model with 8-bit weights"},
     {"inspect", rp_cmd_inspect,
      "show a model, its memory plan and its program, without loading it"},
-    {"doctor", rp_cmd_doctor, "what this machine offers, and what would be used"},
+    {"doctor", rp_cmd_doctor, "what this machine has, and what would be used"},
     {"top", rp_cmd_top, "watch a running server in the terminal"},
-    {"trace", rp_cmd_trace, "what a process that crashed left behind, as a trace"},
+    {"trace", rp_cmd_trace, "convert the record of a crashed process to a trace"},
     {"tokenize", rp_cmd_tokenize, "text from standard input to token ids"},
-    {"template", rp_cmd_template,
-     "a conversation to the prompt that the chat template makes of it"},
-    {"mask", rp_cmd_mask, "what an attention mask says, proves and looks like"},
+    {"template", rp_cmd_template, "render a conversation with the chat template"},
+    {"mask", rp_cmd_mask, "analyze and draw an attention mask program"},
 };
 
 static void print_help(FILE *out) {

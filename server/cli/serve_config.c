@@ -50,7 +50,7 @@ int rp_serve_config(const struct rp_serve_options *options, struct rp_auth *out_
         return status;
     if (options->served_model_name && strlen(options->served_model_name) >= RP_MODEL_NAME_BYTES)
         return rp_error_set(err, RP_STATUS_INVALID,
-                            "--served-model-name: a name has up to %d bytes",
+                            "--served-model-name: a name can have up to %d bytes",
                             RP_MODEL_NAME_BYTES - 1);
     if (is_set(options->allowed_origins) &&
         (status = rp_cors_check(options->allowed_origins, err)) != RP_OK)
@@ -59,14 +59,14 @@ int rp_serve_config(const struct rp_serve_options *options, struct rp_auth *out_
                    (options->admin_port && !is_loopback(options->admin_host));
     if (exposed && out_auth->count == 0 && !options->insecure_no_auth) {
         status = rp_error_set(err, RP_STATUS_INVALID,
-                              "without an API key only this machine may connect, but --host or "
+                              "without an API key only loopback is allowed, but --host or "
                               "--admin-host is not a loopback address");
         rp_error_hint(err, "add --api-key-file FILE, or --insecure-no-auth on a trusted network");
         return status;
     }
     if (is_set(options->trace_dir) && (!options->trace_seconds || !options->trace_mib))
         return rp_error_set(err, RP_STATUS_INVALID,
-                            "--trace-dir keeps what is recorded: --trace-seconds and --trace-mib "
+                            "--trace-dir requires recording: --trace-seconds and --trace-mib "
                             "must not be 0");
     memset(out_config, 0, sizeof *out_config);
     out_config->uds = is_set(options->uds) ? options->uds : NULL;
@@ -108,7 +108,7 @@ void rp_serve_model_name(const struct rp_serve_options *options, const char *dir
         snprintf(out, size, "%s", options->served_model_name);
         return;
     }
-    /* ".", "..", links: the directory's real name. */
+    /* Resolves ".", ".." and symbolic links. */
     char full[PATH_MAX];
     const char *last = realpath(dir, full) ? strrchr(full, '/') : NULL;
     snprintf(out, size, "%s", last && last[1] ? last + 1 : "model");
@@ -153,7 +153,7 @@ int rp_serve_open_templates(const struct rp_serve_options *options, const char *
     if (status == RP_OK || named || status == RP_STATUS_NO_MEMORY)
         return status;
     rp_log(status == RP_STATUS_NOT_FOUND ? RP_LOG_INFO : RP_LOG_WARN,
-           "server: no chat: %s; --chat-template FILE would give one", err->text);
+           "server: no chat: %s; set one with --chat-template FILE", err->text);
     *out = NULL;
     memset(err, 0, sizeof *err);
     return RP_OK;

@@ -1,4 +1,4 @@
-/* serve_config.h - what the flags of `serve` mean to the HTTP server: keys, addresses, limits.
+/* serve_config.h - HTTP server configuration from the flags of `serve`: keys, addresses, limits.
  * Thread: main. */
 #ifndef RP_SERVER_SERVE_CONFIG_H
 #define RP_SERVER_SERVE_CONFIG_H
@@ -8,23 +8,23 @@
 #include "server/http_server.h"
 #include "text/template/chat_template.h"
 
-#define RP_MODEL_NAME_BYTES 256 /* with the 0 at the end; a file name is never longer */
+#define RP_MODEL_NAME_BYTES 256 /* including the NUL; at least the maximum length of a file name */
 
-/* Checks what the table of flags cannot, reads the keys and fills *out_config, which borrows both.
- * INVALID and the like are usage errors. */
+/* Makes the checks that the flag table cannot express, reads the keys and fills *out_config, which
+ * borrows both. Errors such as INVALID are usage errors. */
 int rp_serve_config(const struct rp_serve_options *options, struct rp_auth *out_auth,
                     struct rp_server_config *out_config, struct rp_error *err) RP_MUST_USE;
-/* The keys of the flags and the environment; ctx is the options. */
+/* Reads the keys of the flags and the environment; ctx is the options. */
 int rp_serve_read_keys(void *ctx, struct rp_auth *out, struct rp_error *err) RP_MUST_USE;
-/* What --served-model-name says, else the last component of the directory's name. */
+/* The value of --served-model-name, else the last component of the directory's path. */
 void rp_serve_model_name(const struct rp_serve_options *options, const char *dir, char *out,
                          size_t size);
-/* The flags in force as members of the JSON object that is open; ctx is the options. Of a key only
+/* Writes the flags in force as members of the open JSON object; ctx is the options. For keys only
  * whether there is one. */
 void rp_serve_write_flags(void *ctx, struct rp_json *json);
 
-/* The chat template that the flags name, or the model's; *out stays NULL when there is none, or
- * (with a line in the log) when the model's own cannot be read. */
+/* Opens the chat template given by the flags, or the model's; *out stays NULL when there is none,
+ * or (with a log line) when the model's own cannot be read. */
 int rp_serve_open_templates(const struct rp_serve_options *options, const char *dir,
                             struct rp_chat_templates **out, struct rp_error *err) RP_MUST_USE;
 

@@ -1,12 +1,12 @@
-/* serve_options.h - the flags that say what is served and how: of `serve`, and of every command
- * that makes an engine. Names are vLLM's where the thing is the same. */
+/* serve_options.h - flags of `serve`, and of every command that creates an engine. Names are vLLM's
+ * where the option is the same. */
 #ifndef RP_SERVER_SERVE_OPTIONS_H
 #define RP_SERVER_SERVE_OPTIONS_H
 
 #include "server/cli/flags.h"
 
-/* Index into the choices of --dtype (the first three) and --kv-cache-dtype. fp8_e4m3 is fp8, as
- * vLLM has both names. */
+/* Index into the choices of --dtype (the first three) and --kv-cache-dtype. fp8_e4m3 is an alias of
+ * fp8, as in vLLM. */
 #define RP_KV_DTYPE_CHOICES "auto|float32|bfloat16|fp8|int8|fp8_e4m3"
 enum rp_dtype_choice {
     RP_DTYPE_CHOICE_AUTO,
@@ -17,7 +17,7 @@ enum rp_dtype_choice {
     RP_DTYPE_CHOICE_FP8_E4M3
 };
 
-/* What an engine is made with. */
+/* Options for creating an engine. */
 struct rp_engine_options {
     uint32_t dtype, kv_cache_dtype; /* rp_dtype_choice */
     uint32_t device;                /* rp_device_choice of backend/module.h */
@@ -32,7 +32,7 @@ struct rp_engine_options {
     const char *debug_fault, *debug_plant;
     uint32_t profile_every;
     bool enable_prefix_caching, enforce_eager, disable_fusion, nvtx;
-    const char *attention_mask; /* of commands with RP_MASK_FLAGS */
+    const char *attention_mask; /* only for commands with RP_MASK_FLAGS */
     bool allow_noncausal;
 };
 
@@ -43,7 +43,7 @@ struct rp_serve_options {
     uint32_t port, admin_port, max_connections, key_limit;
     uint32_t log_level;                /* enum rp_log_level */
     uint32_t trace_seconds, trace_mib; /* the flight recorder */
-    const char *trace_dir;             /* its dumps */
+    const char *trace_dir;             /* automatic trace dumps */
     uint32_t trace_dir_mib, trace_interval_s, trace_preemptions;
     double trace_dump_seconds, slow_step_factor;
     double shutdown_timeout_s, timeout_keep_alive_s;
@@ -52,7 +52,7 @@ struct rp_serve_options {
     bool insecure_no_auth, vllm_metrics;
 };
 
-/* The flags of its mask program, as rows for a command's table; base: as below. */
+/* The flags of the mask program, as rows for a command's table; base: as below. */
 #define RP_MASK_FLAGS(base)                                                                        \
     {"attention-mask",                                                                             \
      RP_FLAG_TEXT,                                                                                 \
@@ -61,11 +61,12 @@ struct rp_serve_options {
      0,                                                                                            \
      0,                                                                                            \
      NULL,                                                                                         \
-     "which tokens meet, in place of the model's own rules (docs/masks.md)"},                      \
+     "attention mask program, instead of the model's own mask (docs/masks.md)"},                   \
     {                                                                                              \
         "allow-noncausal", RP_FLAG_SWITCH,                                                         \
             (base) + offsetof(struct rp_engine_options, allow_noncausal), NULL, 0, 0, NULL,        \
-            "a mask that lets tokens see what is behind them: prompts are then computed whole"     \
+            "allow a mask that attends to later positions: each prompt is then computed in one "   \
+            "step"                                                                                 \
     }
 
 /* The flags of struct rp_engine_options, as rows for a command's table; base: offsetof the struct
@@ -78,7 +79,7 @@ struct rp_serve_options {
      0,                                                                                            \
      0,                                                                                            \
      "auto",                                                                                       \
-     "matrices in memory; auto keeps bf16 and f32 files as they are, f16 becomes f32"},            \
+     "type of weights in memory; auto keeps bf16 and f32 files as they are, f16 becomes f32"},     \
         {"quantization",                                                                           \
          RP_FLAG_CHOICE,                                                                           \
          (base) + offsetof(struct rp_engine_options, quantization),                                \
@@ -86,7 +87,7 @@ struct rp_serve_options {
          0,                                                                                        \
          0,                                                                                        \
          "none",                                                                                   \
-         "matrices of the layers in 8 bits; w8a16: what meets them stays bf16"},                   \
+         "layer weights in 8 bits; w8a16: activations stay bf16"},                                 \
         {"quantization-head",                                                                      \
          RP_FLAG_SWITCH,                                                                           \
          (base) + offsetof(struct rp_engine_options, quantize_head),                               \
@@ -94,7 +95,7 @@ struct rp_serve_options {
          0,                                                                                        \
          0,                                                                                        \
          NULL,                                                                                     \
-         "with --quantization: the head, too; one that is tied takes the embedding with it"},      \
+         "with --quantization: also the head; if it is tied, also the embedding"},                 \
         {"kv-cache-dtype",                                                                         \
          RP_FLAG_CHOICE,                                                                           \
          (base) + offsetof(struct rp_engine_options, kv_cache_dtype),                              \
@@ -102,7 +103,8 @@ struct rp_serve_options {
          0,                                                                                        \
          0,                                                                                        \
          "auto",                                                                                   \
-         "K and V in pages; auto: as the matrices, or bfloat16; fp8, int8: a scale per token and " \
+         "type of K and V in pages; auto: as the weights, or bfloat16; fp8, int8: a scale per "    \
+         "token and "                                                                              \
          "head"},                                                                                  \
         {"device",                                                                                 \
          RP_FLAG_CHOICE,                                                                           \
@@ -111,7 +113,7 @@ struct rp_serve_options {
          0,                                                                                        \
          0,                                                                                        \
          "auto",                                                                                   \
-         "where to run; auto: a card when there is one"},                                          \
+         "where to run; auto: a GPU when there is one"},                                           \
         {"nvtx",                                                                                   \
          RP_FLAG_SWITCH,                                                                           \
          (base) + offsetof(struct rp_engine_options, nvtx),                                        \
@@ -144,7 +146,7 @@ struct rp_serve_options {
          0,                                                                                        \
          4096,                                                                                     \
          "0",                                                                                      \
-         "sequences served at once; 0: 64 on the CPU, 256 on a card"},                             \
+         "maximum running sequences; 0: 64 on the CPU, 256 on a GPU"},                             \
         {"max-num-batched-tokens",                                                                 \
          RP_FLAG_UINT,                                                                             \
          (base) + offsetof(struct rp_engine_options, max_num_batched_tokens),                      \
@@ -152,7 +154,7 @@ struct rp_serve_options {
          0,                                                                                        \
          65536,                                                                                    \
          "0",                                                                                      \
-         "tokens of the largest step, at least 16; 0: 512 on the CPU, 2048 on a card"},            \
+         "tokens of the largest step, at least 16; 0: 512 on the CPU, 2048 on a GPU"},             \
         {"max-num-queued-reqs",                                                                    \
          RP_FLAG_UINT,                                                                             \
          (base) + offsetof(struct rp_engine_options, max_num_queued_reqs),                         \
@@ -160,7 +162,7 @@ struct rp_serve_options {
          1,                                                                                        \
          65536,                                                                                    \
          "256",                                                                                    \
-         "waiting requests before 429"},                                                           \
+         "waiting requests before answering 429"},                                                 \
         {"block-size",                                                                             \
          RP_FLAG_UINT,                                                                             \
          (base) + offsetof(struct rp_engine_options, block_size),                                  \
@@ -168,7 +170,7 @@ struct rp_serve_options {
          0,                                                                                        \
          256,                                                                                      \
          "0",                                                                                      \
-         "tokens per KV page, a power of two; 0: the device's choice"},                            \
+         "tokens per KV page, a power of two; 0: the device's default"},                           \
         {"num-gpu-blocks-override",                                                                \
          RP_FLAG_UINT,                                                                             \
          (base) + offsetof(struct rp_engine_options, num_gpu_blocks_override),                     \
@@ -176,7 +178,7 @@ struct rp_serve_options {
          0,                                                                                        \
          1073741824,                                                                               \
          "0",                                                                                      \
-         "pages of the KV pool; 0: from memory"},                                                  \
+         "pages of the KV pool; 0: from free memory"},                                             \
         {"kv-cache-memory-bytes",                                                                  \
          RP_FLAG_SIZE,                                                                             \
          (base) + offsetof(struct rp_engine_options, kv_cache_memory_bytes),                       \
@@ -184,7 +186,7 @@ struct rp_serve_options {
          0,                                                                                        \
          1e15,                                                                                     \
          "0",                                                                                      \
-         "bytes of the KV pool (K, M, G); 0: from memory"},                                        \
+         "bytes of the KV pool (K, M, G); 0: from free memory"},                                   \
         {"gpu-memory-utilization",                                                                 \
          RP_FLAG_REAL,                                                                             \
          (base) + offsetof(struct rp_engine_options, gpu_memory_utilization),                      \
@@ -192,7 +194,7 @@ struct rp_serve_options {
          0.01,                                                                                     \
          1,                                                                                        \
          "0.92",                                                                                   \
-         "share of a card's memory that may be in use, by everybody together"},                    \
+         "share of GPU memory that may be in use, by all processes together"},                     \
         {"swap-space",                                                                             \
          RP_FLAG_REAL,                                                                             \
          (base) + offsetof(struct rp_engine_options, swap_space_gib),                              \
@@ -209,7 +211,7 @@ struct rp_serve_options {
          0,                                                                                        \
          0,                                                                                        \
          "true",                                                                                   \
-         "reuse pages of equal beginnings"},                                                       \
+         "reuse KV pages of equal prompt prefixes"},                                               \
         {"run-ahead",                                                                              \
          RP_FLAG_UINT,                                                                             \
          (base) + offsetof(struct rp_engine_options, run_ahead),                                   \
@@ -217,7 +219,7 @@ struct rp_serve_options {
          0,                                                                                        \
          1,                                                                                        \
          "1",                                                                                      \
-         "launch a step before the last one was read"},                                            \
+         "launch a step before the previous one was read"},                                        \
         {"enforce-eager",                                                                          \
          RP_FLAG_SWITCH,                                                                           \
          (base) + offsetof(struct rp_engine_options, enforce_eager),                               \
@@ -225,7 +227,7 @@ struct rp_serve_options {
          0,                                                                                        \
          0,                                                                                        \
          NULL,                                                                                     \
-         "run every step kernel by kernel instead of replaying it"},                               \
+         "launch every kernel of a step individually instead of replaying graphs"},                \
         {"disable-fusion",                                                                         \
          RP_FLAG_SWITCH,                                                                           \
          (base) + offsetof(struct rp_engine_options, disable_fusion),                              \
@@ -233,7 +235,7 @@ struct rp_serve_options {
          0,                                                                                        \
          0,                                                                                        \
          NULL,                                                                                     \
-         "one kernel per operator"},                                                               \
+         "run one kernel per operator"},                                                           \
         {"watchdog-timeout",                                                                       \
          RP_FLAG_REAL,                                                                             \
          (base) + offsetof(struct rp_engine_options, watchdog_timeout_s),                          \
@@ -241,7 +243,7 @@ struct rp_serve_options {
          0,                                                                                        \
          86400,                                                                                    \
          "30",                                                                                     \
-         "a device that stands still in a step for so long has failed; 0: never"},                 \
+         "a device that makes no progress in a step for this long has failed; 0: never"},          \
         {"profile-every",                                                                          \
          RP_FLAG_UINT,                                                                             \
          (base) + offsetof(struct rp_engine_options, profile_every),                               \
@@ -249,7 +251,7 @@ struct rp_serve_options {
          0,                                                                                        \
          1000000000,                                                                               \
          "64",                                                                                     \
-         "time every kernel of one step in N, for /debug/profile; 0: only when asked"},            \
+         "time every kernel of one step in N, for /debug/profile; 0: only on request"},            \
         {"debug-fault",                                                                            \
          RP_FLAG_TEXT,                                                                             \
          (base) + offsetof(struct rp_engine_options, debug_fault),                                 \

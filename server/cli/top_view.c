@@ -12,7 +12,7 @@ struct screen {
     uint32_t columns, rows_left;
 };
 
-/* One line, cut to the width. */
+/* Appends one line, truncated to the width. */
 static void line(struct screen *screen, const char *format, ...) RP_PRINTF(2, 3);
 static void line(struct screen *screen, const char *format, ...) {
     char text[RP_TOP_COLUMNS_MAX + 1];
@@ -53,7 +53,7 @@ static const char *text_of(const json_t *root, const char *path) {
     return text ? text : "";
 }
 
-/* "-" where there is no number. */
+/* Formats a number; "-" if there is none. */
 static const char *shown(double value, int digits, char out[32]) {
     if (isnan(value))
         snprintf(out, 32, "-");
@@ -62,7 +62,7 @@ static const char *shown(double value, int digits, char out[32]) {
     return out;
 }
 
-/* [####++++    ]: held and cached of all. */
+/* [####++++ ]: held and cached share of all pages. */
 static void bar(double first, double second, uint32_t width, char *out) {
     for (uint32_t i = 0; i < width; i++) {
         double at = (i + 0.5) / width;
@@ -101,7 +101,7 @@ static void write_rates(struct screen *screen, const struct rp_top_answers *now,
          shown(number(now->status, "requests.swapped"), 0, steps));
 }
 
-/* The largest cause of idle time since `before`, beside how busy the device was. */
+/* How busy the device was since `before`, and the largest cause of idle time. */
 static void write_device(struct screen *screen, const struct rp_top_answers *now,
                          const struct rp_top_answers *before) {
     char busy_text[32], idle_text[32], picture[32], path[96];
@@ -172,7 +172,7 @@ static void write_latency(struct screen *screen, const json_t *latency, enum rp_
     }
 }
 
-/* Captured sizes that were used in the window, those with the most steps first. */
+/* Captured sizes used in the window, those with the most steps first. */
 static void write_graphs(struct screen *screen, const json_t *latency, enum rp_top_window window) {
     const json_t *steps = find(latency, "steps"), *one;
     double below = INFINITY;

@@ -1,4 +1,4 @@
-/* api_reply.h - what handlers that build a whole answer share. Thread: loop. */
+/* api_reply.h - helpers for handlers that build a whole answer. Thread: loop. */
 #ifndef RP_SERVER_API_REPLY_H
 #define RP_SERVER_API_REPLY_H
 
@@ -6,7 +6,8 @@
 
 struct rp_conn;
 
-/* Answers with the body, a line end behind it, and frees it; 503 when memory was out. */
+/* Answers with the body followed by a newline, and frees it; 503 when the buffer ran out of
+ * memory. */
 void rp_api_reply_json(struct rp_conn *conn, int status, struct rp_buffer *body);
 /* The same for any other content type; nothing is added. */
 void rp_api_reply_text(struct rp_conn *conn, int status, const char *content_type,

@@ -24,7 +24,7 @@ int rp_auth_add(struct rp_auth *auth, const char *key, size_t len, struct rp_err
     return RP_OK;
 }
 
-/* One word of a line. */
+/* The next word of a line. */
 struct word {
     const char *text;
     size_t len;
@@ -82,8 +82,9 @@ static int add_line(struct rp_auth *auth, const char *line, size_t len, struct r
             good = set_limit(key, word.text + 6, word.len - 6);
         if (!good)
             status = rp_error_set(err, RP_STATUS_FORMAT,
-                                  "API key %" PRIu32 " of the file: after a key come name=NAME, "
-                                  "which no other key has, and limit=N alone",
+                                  "API key %" PRIu32
+                                  " of the file: a key may be followed by a unique name=NAME "
+                                  "and limit=N, nothing else",
                                   auth->count);
     }
     return status;
@@ -108,7 +109,7 @@ static int add_lines(struct rp_auth *auth, const char *path, const char *text, s
         i = end + 1;
     }
     if (auth->count == before)
-        return rp_error_set(err, RP_STATUS_FORMAT, "%s holds no key", path);
+        return rp_error_set(err, RP_STATUS_FORMAT, "%s contains no key", path);
     return RP_OK;
 }
 
@@ -123,7 +124,7 @@ int rp_auth_read_file(struct rp_auth *auth, const char *path, struct rp_error *e
         status = rp_error_set(err, RP_STATUS_IO, "%s is not a file", path);
     } else if (info.st_mode & (S_IRWXG | S_IRWXO)) {
         status =
-            rp_error_set(err, RP_STATUS_INVALID, "%s: group or others may read the keys", path);
+            rp_error_set(err, RP_STATUS_INVALID, "%s: group or others can read the keys", path);
         rp_error_hint(err, "chmod 600 %s", path);
     }
     while (status == RP_OK && len < sizeof text) {
@@ -163,7 +164,7 @@ int32_t rp_auth_check(const struct rp_auth *auth, const char *authorization) {
     while (*given == ' ')
         given++;
     len = strlen(given);
-    /* All keys, every byte sent: nothing ends early. */
+    /* Compares with all keys and all bytes: no early exit. */
     for (uint32_t k = 0; k < auth->count; k++) {
         int32_t mask = -(int32_t)rp_auth_equal(&auth->keys[k], given, len);
         found = (found & ~mask) | ((int32_t)k & mask);

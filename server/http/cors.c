@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-/* The next entry of the list without spaces around it; *len 0 at the end or when it is empty. */
+/* The next list entry without surrounding spaces; *len is 0 at the end or for an empty entry. */
 static const char *next_entry(const char **list, size_t *len) {
     const char *entry = *list + strspn(*list, " ");
     size_t n = strcspn(entry, ",");
@@ -18,7 +18,7 @@ static const char *next_entry(const char **list, size_t *len) {
 
 static bool is_any(const char *entry, size_t len) { return len == 1 && *entry == '*'; }
 
-/* scheme://host[:port], lower case, and nothing behind it. */
+/* scheme://host[:port] in lower case, with nothing after it. */
 static bool is_origin(const char *entry, size_t len) {
     const char *host = memmem(entry, len, "://", 3);
     if (!host || host == entry || host + 3 == entry + len)
@@ -40,7 +40,7 @@ int rp_cors_check(const char *list, struct rp_error *err) {
         const char *entry = next_entry(&rest, &len);
         if (!is_any(entry, len) && !is_origin(entry, len)) {
             int status =
-                rp_error_set(err, RP_STATUS_INVALID, "--allowed-origins: \"%.*s\" is no origin",
+                rp_error_set(err, RP_STATUS_INVALID, "--allowed-origins: \"%.*s\" is not an origin",
                              (int)RP_MIN(len, (size_t)80), entry);
             rp_error_hint(err, "as in https://example.com,http://localhost:3000, or *");
             return status;
@@ -71,7 +71,7 @@ bool rp_cors_allows(const char *list, const char *origin) {
     return false;
 }
 
-/* The operator's routes are nobody else's. */
+/* Operator routes are never available to other origins. */
 static const char *list_of(const struct rp_conn *conn) {
     const char *list = conn->server->config.allowed_origins;
     bool admin = !conn->route || conn->route->access == RP_ACCESS_ADMIN;

@@ -1,5 +1,5 @@
-/* cors.h - which web pages of other origins may use the API: those that --allowed-origins names, by
- * default none.
+/* cors.h - Cross-Origin Resource Sharing: web pages of the origins in --allowed-origins may use the
+ * API; by default none.
  * Thread: loop. */
 #ifndef RP_SERVER_CORS_H
 #define RP_SERVER_CORS_H
@@ -9,16 +9,17 @@
 
 struct rp_conn;
 
-/* A list with commas between: "*", or origins as browsers send them (https://example.com:8443).
- * INVALID otherwise. */
+/* Validates a comma-separated list: "*", or origins as browsers send them
+ * (https://example.com:8443). INVALID otherwise. */
 int rp_cors_check(const char *list, struct rp_error *err) RP_MUST_USE;
-/* Whether the list (NULL: empty) has the origin (NULL: none was sent). */
+/* Whether the list (NULL: empty) contains the origin (NULL: none was sent). */
 bool rp_cors_allows(const char *list, const char *origin);
 
-/* A request is a browser's question whether it may send another one: answered without a key, which
- * a browser never sends with it. */
+/* Whether a request is a CORS preflight. Preflights are answered without an API key, which browsers
+ * never send with them. */
 bool rp_cors_is_preflight(const struct rp_conn *conn);
-/* Header lines for the answer to this request, none when no origin is allowed. */
+/* Appends the CORS header lines of the answer to this request; none when the origin is not
+ * allowed. */
 void rp_cors_headers(const struct rp_conn *conn, struct rp_buffer *out);
 
 #endif

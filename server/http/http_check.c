@@ -11,7 +11,7 @@
 #include <strings.h>
 
 struct target {
-    const char *path, *host; /* host: of an absolute target, or NULL */
+    const char *path, *host; /* host: from an absolute-form target, or NULL */
     size_t path_len, host_len;
 };
 
@@ -35,7 +35,7 @@ static bool fail(struct rp_conn *conn, int status, const char *code, const char 
     return false;
 }
 
-/* What is no id, or no traceparent, or stands twice, counts as absent. */
+/* An invalid or repeated X-Request-Id or traceparent counts as absent. */
 static void take_identity(struct rp_conn *conn) {
     uint32_t parents;
     const char *id = rp_http_head_find(&conn->head, "X-Request-Id", NULL);
@@ -55,10 +55,11 @@ static bool check_host(struct rp_conn *conn, const struct target *target) {
     if (host && *host && !rp_http_host_is_valid(host, strlen(host)))
         return fail(conn, 400, "invalid_host", "the Host field is not a host name");
     if (target->host && !rp_http_host_is_valid(target->host, target->host_len))
-        return fail(conn, 400, "invalid_host", "the target does not name a host");
+        return fail(conn, 400, "invalid_host", "the request target has no host");
     if (!conn->listener->is_local || conn->listener->is_unix)
         return true;
-    /* A page of some other site whose name resolves to 127.0.0.1 would send that name. */
+    /* DNS rebinding: a page of another site whose name resolves to 127.0.0.1 would send that
+     * name. */
     if ((host && !rp_http_host_is_local(host, strlen(host))) ||
         (target->host && !rp_http_host_is_local(target->host, target->host_len)))
         return fail(conn, 403, "host_not_local",
@@ -73,10 +74,10 @@ static bool check_framing(struct rp_conn *conn) {
     rp_http_head_find(&conn->head, "Content-Length", &lengths);
     rp_http_head_find(&conn->head, "Transfer-Encoding", &codings);
     if (lengths > 1 || codings > 1 || (lengths && codings))
-        return fail(conn, 400, "invalid_http", "the length of the body is given twice");
+        return fail(conn, 400, "invalid_http", "the body length is given more than once");
     if (codings && conn->http10)
         return fail(conn, 400, "invalid_http", "HTTP/1.0 has no Transfer-Encoding");
-    /* Before any of it comes: what was announced is the parser's number. */
+    /* Before any of the body arrives: the parser has the announced Content-Length. */
     if (lengths && conn->parser.content_length > limits->body_bytes)
         return fail(conn, 413, "body_too_large", "the body is larger than the limit");
     return true;
@@ -86,7 +87,7 @@ static bool check_body_type(struct rp_conn *conn) {
     const char *type = rp_http_head_find(&conn->head, "Content-Type", NULL);
     const char *coding = rp_http_head_find(&conn->head, "Content-Encoding", NULL);
     if (coding && *coding && strcasecmp(coding, "identity") != 0)
-        return fail(conn, 415, "content_encoding", "compressed bodies are not read");
+        return fail(conn, 415, "content_encoding", "compressed request bodies are not supported");
     if (!type || !*type)
         return true;
     size_t len = strcspn(type, "; \t");
@@ -97,7 +98,8 @@ static bool check_body_type(struct rp_conn *conn) {
     if (charset) {
         charset += 8 + (charset[8] == '"');
         if (strncasecmp(charset, "utf-8", 5) != 0 && strncasecmp(charset, "us-ascii", 8) != 0)
-            return fail(conn, 415, "content_type", "JSON is UTF-8: no other charset is read");
+            return fail(conn, 415, "content_type",
+                        "JSON is UTF-8: other charsets are not supported");
     }
     return true;
 }
@@ -114,11 +116,12 @@ static bool check_key(struct rp_conn *conn) {
     if (conn->key_index >= 0)
         return true;
     return fail(conn, 401, "invalid_api_key",
-                count ? "the API key is not one of this server's"
-                      : "an API key is needed: send the header Authorization: Bearer KEY");
+                count ? "the API key is not valid for this server"
+                      : "an API key is required: send the header Authorization: Bearer KEY");
 }
 
-/* Which routes a listener shows when there is an admin listener or the server is open to others. */
+/* Which routes a listener serves when there is an admin listener or the server is not on
+ * loopback. */
 static bool is_shown(const struct rp_conn *conn, const struct rp_route *route) {
     if (conn->listener->is_admin)
         return route->access != RP_ACCESS_KEY;
@@ -144,16 +147,16 @@ static bool check_method(struct rp_conn *conn) {
     default:
         break;
     }
-    return fail(conn, 405, "method_not_allowed", "this route does not take this method");
+    return fail(conn, 405, "method_not_allowed", "this route does not support this method");
 }
 
 bool rp_check_head(struct rp_conn *conn) {
     struct target target;
     uint8_t method = conn->parser.method;
     take_identity(conn);
-    conn->head_only = method == HTTP_HEAD; /* errors have no body either */
+    conn->head_only = method == HTTP_HEAD; /* HEAD: error responses have no body either */
     if (conn->parser.http_major != 1 || conn->parser.http_minor > 1)
-        return fail(conn, 505, "http_version", "only HTTP/1.1 and HTTP/1.0 are spoken here");
+        return fail(conn, 505, "http_version", "only HTTP/1.1 and HTTP/1.0 are supported");
     bool is_target = split_target(rp_http_head_get_target(&conn->head), &target);
     conn->route = is_target ? rp_route_find(target.path, target.path_len) : NULL;
     if (!check_host(conn, &target) || !check_framing(conn) || !check_key(conn))
@@ -161,7 +164,7 @@ bool rp_check_head(struct rp_conn *conn) {
     if (method != HTTP_GET && method != HTTP_HEAD && method != HTTP_POST &&
         method != HTTP_OPTIONS && method != HTTP_PUT && method != HTTP_DELETE &&
         method != HTTP_PATCH)
-        return fail(conn, 501, "method_not_implemented", "this method is not known here");
+        return fail(conn, 501, "method_not_implemented", "this method is not supported");
     if (!is_target)
         return fail(conn, 400, "invalid_http", "the request target is not a path");
     if (method == HTTP_OPTIONS && target.path[0] == '*')
@@ -169,12 +172,12 @@ bool rp_check_head(struct rp_conn *conn) {
     if (conn->route && !is_shown(conn, conn->route))
         conn->route = NULL;
     if (!conn->route)
-        return fail(conn, 404, "not_found", "there is no such route");
+        return fail(conn, 404, "not_found", "no such route");
     if (!check_method(conn))
         return false;
     const char *expect = rp_http_head_find(&conn->head, "Expect", NULL);
     if (expect && strcasecmp(expect, "100-continue") != 0)
-        return fail(conn, 417, "expectation", "only Expect: 100-continue is understood");
+        return fail(conn, 417, "expectation", "only Expect: 100-continue is supported");
     return true;
 }
 

@@ -1,5 +1,5 @@
-/* http_check.h - what a well-formed request must also be: version, host, key, route, type, size.
- * Each check that fails has answered. Thread: loop. */
+/* http_check.h - checks on a well-formed request: version, host, key, route, content type, size. A
+ * failed check has already sent the error response. Thread: loop. */
 #ifndef RP_SERVER_HTTP_CHECK_H
 #define RP_SERVER_HTTP_CHECK_H
 
@@ -7,11 +7,11 @@
 
 struct rp_conn;
 
-/* When the header is complete, before anything of the body is read. */
+/* After the header is complete, before the body is read. */
 bool rp_check_head(struct rp_conn *conn);
-/* Expect: 100-continue. has_body: bytes of the body are there already. */
+/* Handles Expect: 100-continue. has_body: bytes of the body have already arrived. */
 void rp_check_expect(struct rp_conn *conn, bool has_body);
-/* When the request is complete. */
+/* After the request is complete. */
 bool rp_check_complete(struct rp_conn *conn);
 
 #endif

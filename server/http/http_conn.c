@@ -1,5 +1,5 @@
-/* http_conn.c - bytes in, bytes out, and the phases between. What a request may look like is
- * decided in http_check.c. */
+/* http_conn.c - input, output and the phases of a connection. Requests are validated in
+ * http_check.c. */
 #include "server/http/http_conn.h"
 
 #include "base/clock.h"
@@ -48,7 +48,7 @@ uint64_t rp_conn_stall_ns(const struct rp_conn *conn) {
     return conn->stall_ns + (conn->writing ? rp_tick_ns() - conn->stall_since_ns : 0);
 }
 
-/* The records of the answer learn when it had gone out; 0: it did not. */
+/* Sets the time at which the answer was sent in its records; 0: it was not. */
 static void note_written(struct rp_conn *conn, uint64_t now_ns) {
     if (conn->log_count)
         rp_request_log_written(&conn->server->log, conn->log_first, conn->log_count, now_ns,
@@ -87,7 +87,7 @@ static void on_written(uv_write_t *write, int status) {
         pump(conn);
 }
 
-/* Hands what is filled to the socket; false when the connection failed. */
+/* Writes the filled buffer to the socket; false when the connection failed. */
 static bool flush(struct rp_conn *conn) {
     struct rp_buffer *out = &conn->out[conn->filling];
     if (conn->writing || out->len == 0)
@@ -142,7 +142,7 @@ void rp_conn_identify(struct rp_conn *conn, const char *request_id, const char *
     conn->trace.span = rp_server_random(server);
 }
 
-/* The status line and the fields that every answer has. */
+/* The status line and the header fields of every answer. */
 static void begin_reply(struct rp_conn *conn, int status) {
     struct rp_buffer *out = &conn->out[conn->filling];
     if (conn->server->phase >= RP_SERVER_DRAINING)
@@ -278,8 +278,8 @@ static void on_shutdown(uv_shutdown_t *shutdown, int status) {
     (void)status;
 }
 
-/* Our side is closed and what still comes is thrown away for a while: closing at once would reset
- * the connection, and the client might lose the answer that it has not read yet. */
+/* Our side is shut down and further input is discarded for a while: closing at once would reset the
+ * connection, and the client could lose the part of the answer that it has not read yet. */
 static void begin_linger(struct rp_conn *conn) {
     conn->state = RP_CONN_LINGER;
     conn->deadline_ns = after_ms(conn->server->config.limits.linger_ms);
@@ -289,7 +289,7 @@ static void begin_linger(struct rp_conn *conn) {
         rp_conn_close(conn);
 }
 
-/* The answer is written: the next request, or the end. */
+/* The answer is written: continue with the next request, or close. */
 static void next_request(struct rp_conn *conn) {
     note_written(conn, rp_tick_ns());
     if (!conn->keep_alive) {
@@ -314,12 +314,12 @@ static void next_request(struct rp_conn *conn) {
         rp_conn_close(conn);
 }
 
-/* The request is complete: its handler answers, now or later. */
+/* The request is complete: calls its handler, which answers now or later. */
 static void dispatch(struct rp_conn *conn) {
     conn->state = RP_CONN_BUSY;
     conn->received_ns = rp_tick_ns();
     if (conn->rejected) {
-        /* http_check.c has answered. */
+        /* http_check.c has already answered. */
     } else if (!rp_check_complete(conn)) {
         RP_ASSERT(conn->reply_begun);
     } else {
@@ -333,7 +333,7 @@ static void dispatch(struct rp_conn *conn) {
 
 static void read_more(struct rp_conn *conn);
 
-/* Parses what is there, until a request is complete. */
+/* Parses buffered input until a request is complete. */
 static void take_input(struct rp_conn *conn) {
     while ((conn->state == RP_CONN_HEAD || conn->state == RP_CONN_BODY) &&
            conn->in_used < conn->in.len) {
@@ -377,7 +377,7 @@ static void pump(struct rp_conn *conn) {
             take_input(conn);
     } while (conn->pump_again && conn->state != RP_CONN_CLOSED);
     conn->pumping = false;
-    if (conn->state == RP_CONN_CLOSED || !flush(conn)) /* 100 Continue, say */
+    if (conn->state == RP_CONN_CLOSED || !flush(conn)) /* 100 Continue, for example */
         return;
     read_more(conn);
     if (conn->drained && is_flushed(conn)) {
@@ -401,8 +401,8 @@ static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf) {
         return;
     if (n < 0) {
         conn->saw_eof = true;
-        /* A client that closes its side has left, also when it could still read. An answer that is
-         * complete is still written. */
+        /* A client that half-closes counts as gone, even if it could still read. A complete answer
+         * is still written. */
         if (n != UV_EOF || !(conn->state == RP_CONN_BUSY && conn->reply_done))
             rp_conn_close(conn);
         else
@@ -427,7 +427,7 @@ static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf) {
     rp_server_span(server, RP_TRACE_READ, begin_ns, (size_t)n);
 }
 
-/* Reads on, unless a client has sent more ahead than we keep. */
+/* Resumes reading, unless the client has pipelined more than the limit. */
 static void read_more(struct rp_conn *conn) {
     bool full = conn->state == RP_CONN_BUSY &&
                 conn->in.len - conn->in_used >= conn->server->config.limits.pipeline_bytes;
@@ -440,7 +440,7 @@ static void read_more(struct rp_conn *conn) {
     }
 }
 
-/* Whether the client of a connection that is not being read has left. */
+/* Whether the client has disconnected, for a connection that is not being read. */
 static bool peer_left(struct rp_conn *conn) {
     struct tcp_info info;
     socklen_t len = sizeof info;
@@ -497,8 +497,8 @@ static void on_refused(uv_handle_t *handle) {
         rp_conn_accept(listener);
 }
 
-/* Memory is out: takes the connection into a handle of the listener's own and closes it. libuv
- * accepts no other until this one has been taken. */
+/* Out of memory: accepts the connection into a handle owned by the listener and closes it. libuv
+ * accepts no further connection until this one is accepted. */
 static void refuse(struct rp_listener *listener) {
     rp_counter_add(&listener->server->metrics.connections_refused, 1);
     listener->refuse_again = listener->refusing;

@@ -1,11 +1,11 @@
-/* http_conn.h - one connection: bytes to requests, answers to bytes.
+/* http_conn.h - one connection: received bytes to requests, answers to sent bytes.
  *
  *   HEAD -> BODY -> BUSY -> (answer written) -> HEAD ...        or -> LINGER -> closed
  *
- * One request at a time: while a handler works (BUSY), what the client sends on is kept, up to a
- * limit, and read afterwards. A handler answers with rp_conn_reply, or with rp_conn_stream_begin,
- * _write, _end; at once or later. Whoever answers later sets `gone`, which is called when the
- * client has left: the connection must not be touched after.
+ * One request at a time: while a handler is active (BUSY), pipelined input is buffered up to a
+ * limit and parsed afterwards. A handler answers with rp_conn_reply, or with rp_conn_stream_begin,
+ * _write, _end, synchronously or later. A handler that answers later sets `gone`, called when the
+ * client has disconnected: the connection must not be used after that.
  * Thread: loop. */
 #ifndef RP_SERVER_HTTP_CONN_H
 #define RP_SERVER_HTTP_CONN_H
@@ -36,17 +36,17 @@ struct rp_conn {
     struct rp_head_scan scan;
     struct rp_http_head head;
     struct rp_buffer body;
-    uint64_t body_raw_bytes; /* chunk headers included */
-    uint64_t first_byte_ns;  /* of the request in work */
+    uint64_t body_raw_bytes; /* including chunk headers */
+    uint64_t first_byte_ns;  /* when the current request's first byte arrived */
     int64_t unix_offset_ns;  /* time since the epoch less rp_tick_ns, at the first byte */
-    uint64_t received_ns;    /* all of it is here */
-    uint64_t deadline_ns;    /* of the phase */
+    uint64_t received_ns;    /* when the request was complete */
+    uint64_t deadline_ns;    /* deadline of the current phase */
 
     const struct rp_route *route;
     char request_id[RP_REQUEST_ID_MAX + 1];
     struct rp_trace_context trace;
-    uint16_t status;   /* of the answer */
-    int32_t key_index; /* which API key; -1: none asked for */
+    uint16_t status;   /* HTTP status of the answer */
+    int32_t key_index; /* index of the API key; -1: no key required */
     bool head_only, http10, keep_alive, reading, message_done, rejected;
 
     /* Output: one buffer fills while the other is being written. */
@@ -55,49 +55,49 @@ struct rp_conn {
     bool writing, reply_begun, reply_done, streaming, pumping, pump_again, saw_eof;
     size_t write_left;
     uint64_t write_progress_ns;
-    uint64_t stall_since_ns,
-        stall_ns; /* output that the client did not take at once: since, altogether */
+    uint64_t stall_since_ns, stall_ns; /* output blocked on the client: since when, and in total */
 
-    /* The request's record (completion_record.c): whether it is to have one, and has one; those in
-     * the log that wait for the answer to be written. */
+    /* The request's record (completion_record.c): whether it should have one, whether it has one;
+     * count and first of the records in the log whose answer is not written yet. */
     bool recordable, recorded;
     uint32_t log_count;
     uint64_t log_first;
 
-    void (*drained)(void *ctx); /* of a stream: once, when all that was written has gone out */
+    void (*drained)(void *ctx); /* streams: called once, when all output has been sent */
     void *drained_ctx;
     void (*gone)(void *ctx);
     void *gone_ctx;
 };
 
-/* A response that is complete. body may be NULL when len is 0. extra: further header lines, each
+/* Sends a complete response. body may be NULL when len is 0. extra: additional header lines, each
  * with its CRLF, or NULL. */
 void rp_conn_reply(struct rp_conn *conn, int status, const char *content_type, const char *extra,
                    const char *body, size_t len);
-/* The begin of a body in chunks, continued by rp_conn_stream_write and _end. The writer keeps what
- * is unread below limits.stream_bytes: it writes on when rp_conn_stream_is_drained, or asks to be
- * called (conn->drained). extra: as for rp_conn_reply. False when the client is gone, or asked for
- * the head alone: nothing follows. */
+/* Begins a chunked body, continued by rp_conn_stream_write and _end. The caller keeps unread output
+ * below limits.stream_bytes: it writes more when rp_conn_stream_is_drained, or sets the callback
+ * conn->drained. extra: as for rp_conn_reply. False when the client is gone or sent HEAD: write
+ * nothing more. */
 bool rp_conn_body_begin(struct rp_conn *conn, int status, const char *content_type,
                         const char *extra);
 bool rp_conn_stream_is_drained(const struct rp_conn *conn);
 /* Server-sent events; extra as above. False when the client is too slow or gone: the connection is
- * then closing, and `gone` has been called. */
+ * closing and `gone` has been called. */
 bool rp_conn_stream_begin(struct rp_conn *conn, const char *extra);
 bool rp_conn_stream_write(struct rp_conn *conn, const char *bytes, size_t len);
 void rp_conn_stream_end(struct rp_conn *conn);
-/* Ends a stream without its end: the client sees that something is missing. */
+/* Closes a stream without its terminating chunk, so that the client detects the truncation. */
 void rp_conn_stream_abort(struct rp_conn *conn);
 
-/* How long output of the request in work has waited for the client to read. */
+/* How long output of the current request has waited for the client to read. */
 uint64_t rp_conn_stall_ns(const struct rp_conn *conn);
-/* Gives the request in work its id and its place in a trace, where it has none: the client's
- * (either may be NULL), else ones of our own. */
+/* Sets the request id and trace context of the current request if unset: the client's values
+ * (either may be NULL), else generated ones. */
 void rp_conn_identify(struct rp_conn *conn, const char *request_id, const char *traceparent);
-/* completion_record.c: a request that is answered with an error before it became a completion. */
+/* completion_record.c: records a request that is answered with an error before a completion
+ * exists. */
 void rp_record_refused(struct rp_conn *conn, const struct rp_http_error *error);
 
-/* For the server: a new connection on a listener, the clock, and the end. */
+/* Called by the server: a new connection on a listener, the timer tick, and close. */
 void rp_conn_accept(struct rp_listener *listener);
 void rp_conn_tick(struct rp_conn *conn, uint64_t now_ns);
 void rp_conn_close(struct rp_conn *conn);

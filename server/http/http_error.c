@@ -36,7 +36,7 @@ static size_t status_index(int status) {
     for (size_t i = 0; i < RP_ARRAY_COUNT(statuses); i++)
         if (statuses[i].status == status)
             return i;
-    RP_ASSERT_CMP(status, ==, -1); /* every status that we send is in the table */
+    RP_ASSERT_CMP(status, ==, -1); /* every status that is sent is in the table */
     return 0;
 }
 
@@ -83,7 +83,8 @@ void rp_conn_reply_error(struct rp_conn *conn, const struct rp_http_error *error
         snprintf(extra, sizeof extra, "WWW-Authenticate: Bearer realm=\"reprise\"\r\n");
     else if (error->status == 429 || error->status == 503)
         snprintf(extra, sizeof extra, "Retry-After: %u\r\n",
-                 1u + (unsigned)(conn->first_byte_ns / 1000 % 3)); /* spread over 1 to 3 s */
+                 /* Retry-After spread over 1 to 3 s */
+                 1u + (unsigned)(conn->first_byte_ns / 1000 % 3));
     else if (error->status == 405)
         rp_route_allow_header(conn->route, extra, sizeof extra);
     rp_record_refused(conn, error);

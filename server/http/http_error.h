@@ -1,5 +1,5 @@
-/* http_error.h - errors as clients see them: {"error":{"message","type","param","code"}}.
- * Messages name the field and never quote more than a few bytes of what was sent. */
+/* http_error.h - error responses: {"error":{"message","type","param","code"}}. Messages name the
+ * field and quote at most a few bytes of the request. */
 #ifndef RP_SERVER_HTTP_ERROR_H
 #define RP_SERVER_HTTP_ERROR_H
 
@@ -14,14 +14,14 @@ struct rp_http_error {
     const char *code; /* NULL becomes null */
 };
 
-/* Fills *error and gives false, so that a check can end with it. */
+/* Fills *error and returns false, so that a check can return its result. */
 bool rp_http_error_set(struct rp_http_error *error, int status, const char *param, const char *code,
                        const char *format, ...) RP_PRINTF(5, 6);
 
-/* The error object as JSON. */
+/* Appends the error object as JSON. */
 void rp_http_error_write(const struct rp_http_error *error, struct rp_buffer *out);
 void rp_conn_reply_error(struct rp_conn *conn, const struct rp_http_error *error);
-/* In one call, without a field. */
+/* Formats and sends an error that concerns no field. */
 void rp_conn_fail(struct rp_conn *conn, int status, const char *code, const char *format, ...)
     RP_PRINTF(4, 5);
 

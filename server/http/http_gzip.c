@@ -9,7 +9,7 @@
 #include <strings.h>
 #include <zlib.h>
 
-/* The weight of one element "gzip ; q=0.5"; 1 when it says none. */
+/* The weight of one element such as "gzip ; q=0.5"; 1 when it has none. */
 static double weight_of(const char *parameters, size_t len) {
     for (size_t i = 0; i + 2 <= len; i++)
         if ((parameters[i] == 'q' || parameters[i] == 'Q') && parameters[i + 1] == '=')

@@ -1,14 +1,14 @@
-/* http_gzip.h - whole answers, compressed for clients that ask for it. Thread: any. */
+/* http_gzip.h - gzip compression of whole answers, for clients that accept it. Thread: any. */
 #ifndef RP_SERVER_HTTP_GZIP_H
 #define RP_SERVER_HTTP_GZIP_H
 
 #include "base/buffer.h"
 
-/* Whether an Accept-Encoding field takes gzip: named, or by `*`, with a weight above 0. NULL: no
+/* Whether an Accept-Encoding field accepts gzip, by name or `*`, with a weight above 0. NULL: no
  * field. */
 bool rp_http_accepts_gzip(const char *accept_encoding);
-/* Appends gzip (RFC 1952) of the bytes. level: 1 fast to 9 small. False: memory is out, or out is
- * full. */
+/* Appends the bytes compressed as gzip (RFC 1952). level: 1 (fast) to 9 (small). False: out of
+ * memory, or out is full. */
 bool rp_http_gzip(const char *bytes, size_t len, int level, struct rp_buffer *out);
 
 #endif

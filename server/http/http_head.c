@@ -16,7 +16,7 @@ enum {
     BLANK_CR
 };
 
-/* RFC 9110 section 5.6.2: what a field's name is made of. */
+/* RFC 9110 section 5.6.2: characters of a field name (token). */
 static bool is_token(unsigned char c) { return isalnum(c) || (c && strchr("!#$%&'*+-.^_`|~", c)); }
 
 enum rp_head_verdict rp_head_scan(struct rp_head_scan *scan, const struct rp_http_limits *limits,
@@ -25,7 +25,7 @@ enum rp_head_verdict rp_head_scan(struct rp_head_scan *scan, const struct rp_htt
     enum rp_head_verdict verdict = RP_HEAD_MORE;
     while (i < len && verdict == RP_HEAD_MORE) {
         unsigned char c = (unsigned char)bytes[i++];
-        /* A blank line before the request line is let pass (RFC 9112 section 2.2). */
+        /* A blank line before the request line is ignored (RFC 9112 section 2.2). */
         bool leading = !scan->any && (c == '\r' || c == '\n');
         if (leading)
             continue;
@@ -61,7 +61,8 @@ enum rp_head_verdict rp_head_scan(struct rp_head_scan *scan, const struct rp_htt
             if (c == ' ')
                 scan->state++;
             else if (c >= 0x80)
-                verdict = RP_HEAD_BAD; /* a target is ASCII, the rest is escaped */
+                /* a target is ASCII, anything else must be percent-encoded */
+                verdict = RP_HEAD_BAD;
             else if (scan->state == LINE_FIRST_TARGET && ++scan->target > limits->target_bytes)
                 verdict = RP_HEAD_TARGET_LONG;
         }
@@ -80,7 +81,7 @@ void rp_http_head_clear(struct rp_http_head *head) {
 
 void rp_http_head_deinit(struct rp_http_head *head) { rp_buffer_deinit(&head->text); }
 
-/* Ends the piece being collected; white space after a value is not part of it. */
+/* Ends the fragment being collected; trailing white space is not part of a value. */
 static void end_piece(struct rp_http_head *head) {
     if (head->collecting == 3) {
         size_t begin = head->fields[head->field_count - 1].value;
@@ -121,7 +122,7 @@ bool rp_http_head_value(struct rp_http_head *head, const char *bytes, size_t len
 }
 
 bool rp_http_head_field_done(struct rp_http_head *head) {
-    /* Some versions of llhttp call nothing for an empty value. */
+    /* Some versions of llhttp make no callback for an empty value. */
     return head->collecting != 2 || collect(head, 3, "", 0);
 }
 
@@ -152,7 +153,7 @@ const char *rp_http_head_get_target(const struct rp_http_head *head) {
     return head->text.len ? head->text.data : "";
 }
 
-/* Length of the host part of host[:port], or 0 when the whole is malformed. */
+/* Length of the host part of host[:port], or 0 when malformed. */
 static size_t host_part(const char *text, size_t len) {
     size_t host = 0;
     if (len && text[0] == '[') {

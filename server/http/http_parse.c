@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Answers a request that is not worth reading to its end; the connection closes after. */
+/* Answers a request without reading the rest of it; the connection then closes. */
 static void reject(struct rp_conn *conn, int status, const char *code, const char *message) {
     if (conn->rejected)
         return;
@@ -29,7 +29,7 @@ static int on_url(llhttp_t *parser, const char *at, size_t len) {
     return rp_http_head_target(&conn->head, at, len) ? 0 : no_memory(conn);
 }
 
-/* Fields after the last chunk are counted with the body and ignored. */
+/* Trailer fields are counted as part of the body and ignored. */
 static bool is_trailer(const struct rp_conn *conn) { return conn->state != RP_CONN_HEAD; }
 
 static int on_field(llhttp_t *parser, const char *at, size_t len) {
@@ -51,7 +51,7 @@ static int on_headers_complete(llhttp_t *parser) {
     struct rp_conn *conn = parser->data;
     if (!rp_http_head_finish(&conn->head))
         return no_memory(conn);
-    /* "Upgrade: h2c" and the like are not honoured: what follows is this request's body. */
+    /* "Upgrade: h2c" and other upgrades are ignored: what follows is this request's body. */
     parser->upgrade = 0;
     conn->http10 = parser->http_major == 1 && parser->http_minor == 0;
     conn->keep_alive = llhttp_should_keep_alive(parser) != 0;
@@ -59,7 +59,7 @@ static int on_headers_complete(llhttp_t *parser) {
     conn->body_raw_bytes = 0;
     if (rp_check_head(conn))
         return 0;
-    /* Answered already; its body is not read. */
+    /* Already answered; the body is not read. */
     conn->rejected = true;
     return -1;
 }
@@ -73,7 +73,8 @@ static int on_body(llhttp_t *parser, const char *at, size_t len) {
     }
     if (server->bodies_bytes + len > server->config.limits.bodies_bytes) {
         rp_counter_add(&server->metrics.rejected[RP_REJECTED_OVERLOAD], 1);
-        reject(conn, 503, "overloaded", "too much is being uploaded at the moment, try again");
+        reject(conn, 503, "overloaded",
+               "too many bytes are being uploaded at the moment, try again");
         return -1;
     }
     rp_buffer_append(&conn->body, at, len);
@@ -120,7 +121,7 @@ static void reject_scan(struct rp_conn *conn, enum rp_head_verdict verdict) {
         break;
     default:
         reject(conn, 400, "invalid_http",
-               "the header has a byte that does not belong there, or a line that does not end in "
+               "the header has an invalid byte, or a line that does not end in "
                "CR LF");
     }
 }
@@ -130,7 +131,7 @@ static void reject_parser(struct rp_conn *conn, llhttp_errno_t error) {
     if (conn->rejected)
         return;
     if (error == HPE_INVALID_VERSION || error == HPE_PAUSED_H2_UPGRADE) {
-        reject(conn, 505, "http_version", "only HTTP/1.1 and HTTP/1.0 are spoken here");
+        reject(conn, 505, "http_version", "only HTTP/1.1 and HTTP/1.0 are supported");
         return;
     }
     const char *reason = llhttp_get_error_reason(&conn->parser);
@@ -139,7 +140,7 @@ static void reject_parser(struct rp_conn *conn, llhttp_errno_t error) {
     reject(conn, 400, "invalid_http", message);
 }
 
-/* Feeds up to len bytes; gives how many llhttp took. */
+/* Feeds up to len bytes; returns how many llhttp consumed. */
 static size_t feed(struct rp_conn *conn, const char *bytes, size_t len) {
     llhttp_errno_t error = llhttp_execute(&conn->parser, bytes, len);
     if (error == HPE_OK)
@@ -157,7 +158,8 @@ static void step_head(struct rp_conn *conn, const char *bytes, size_t len) {
     enum rp_head_verdict verdict =
         rp_head_scan(&conn->scan, &conn->server->config.limits, bytes, len, &part);
     if (verdict > RP_HEAD_DONE) {
-        /* What llhttp says of the bytes before is more exact: an unknown version, say. */
+        /* llhttp's verdict on the preceding bytes is more specific, for example an unknown
+         * version. */
         if (part > 1)
             feed(conn, bytes, part - 1);
         if (!conn->rejected)
@@ -167,12 +169,13 @@ static void step_head(struct rp_conn *conn, const char *bytes, size_t len) {
     }
     size_t used = feed(conn, bytes, part);
     conn->in_used += used;
-    /* Both must see the same end of the header: a difference is how smuggling begins. */
+    /* Scanner and llhttp must agree on the end of the header: a difference allows request
+     * smuggling. */
     bool agree = (verdict == RP_HEAD_DONE) == (conn->state == RP_CONN_BODY);
     if (!conn->rejected && !agree && conn->parser.method == HTTP_PRI)
-        reject_parser(conn, HPE_PAUSED_H2_UPGRADE); /* HTTP/2's preface */
+        reject_parser(conn, HPE_PAUSED_H2_UPGRADE); /* the HTTP/2 connection preface */
     else if (!conn->rejected && !agree)
-        reject(conn, 400, "invalid_http", "the end of the header is not where it should be");
+        reject(conn, 400, "invalid_http", "the header does not end where expected");
     if (!conn->rejected && conn->state == RP_CONN_BODY && !conn->message_done)
         rp_check_expect(conn, conn->in.len > conn->in_used);
 }
@@ -187,7 +190,7 @@ void rp_parse_step(struct rp_conn *conn) {
     size_t used = feed(conn, bytes, len);
     conn->in_used += used;
     conn->body_raw_bytes += used;
-    /* One byte per chunk costs five more; long chunk extensions and trailers cost without end. */
+    /* A one-byte chunk has five bytes of overhead; chunk extensions and trailers are unbounded. */
     if (!conn->rejected && conn->body_raw_bytes > 16384 + 16 * (uint64_t)conn->body.len)
         reject(conn, 400, "invalid_http", "the chunk extensions or trailers are too long");
 }

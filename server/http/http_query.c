@@ -13,7 +13,7 @@ static int hex_digit(char c) {
     return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
 }
 
-/* Undoes %xx and '+'. False: a bad escape, a NUL, or too long. */
+/* Decodes %xx and '+'. False: a bad escape, a NUL, or too long. */
 static bool decode(const char *text, size_t len, char out[RP_QUERY_VALUE_MAX]) {
     size_t used = 0;
     for (size_t i = 0; i < len; i++) {
@@ -102,7 +102,7 @@ bool rp_query_read(const char *target, const struct rp_query_param *params, size
         if (len > 0) {
             if (seen >> i & 1)
                 return rp_http_error_set(error, 400, params[i].name, "invalid_value",
-                                         "query parameter \"%s\" stands twice", params[i].name);
+                                         "query parameter \"%s\" is repeated", params[i].name);
             seen |= (uint64_t)1 << i;
             size_t skip = name_len + (name_len < len); /* '=' */
             if (!set_value(&params[i], at + skip, len - skip, error))

@@ -7,10 +7,10 @@
 #include <stdatomic.h>
 #include <string.h>
 
-/* Bytes of all trees; a tree made by a worker is freed by the loop. */
+/* Bytes of all trees. Atomic: a tree built by a worker is freed by the loop thread. */
 static _Atomic uint64_t live_bytes, peak_bytes;
 
-/* The parse that this thread is in. */
+/* The parse in progress on this thread. */
 static _Thread_local struct {
     uint64_t bytes, limit_bytes, total_limit_bytes;
     bool active, limit_met, total_met, memory_out;
@@ -62,8 +62,8 @@ uint64_t rp_json_body_peak_bytes(void) {
 
 void rp_json_body_reset_peak(void) { atomic_store(&peak_bytes, rp_json_body_live_bytes()); }
 
-/* Walks the tokens up to `end` and gives the deepest nesting; *out_key and *out_key_len: the key of
- * the top-level field in which the walk ended, NULL when in none. */
+/* Scans the tokens up to `end` and returns the deepest nesting; *out_key and *out_key_len: the key
+ * of the top-level field in which the scan ended, NULL when in none. */
 static uint32_t walk(const char *text, size_t end, uint32_t depth_max, const char **out_key,
                      size_t *out_key_len) {
     uint32_t depth = 0, deepest = 0;
@@ -94,7 +94,7 @@ static uint32_t walk(const char *text, size_t end, uint32_t depth_max, const cha
     return deepest;
 }
 
-/* The field that an error at this byte belongs to. */
+/* The top-level field that contains an error at this byte. */
 static void name_field(const char *body, size_t at, char *out, size_t size) {
     const char *key;
     size_t len;
@@ -106,7 +106,7 @@ static void name_field(const char *body, size_t at, char *out, size_t size) {
     out[len] = '\0';
 }
 
-/* jansson quotes what it met: keep what it says, not what was sent. */
+/* jansson quotes the input: keep its message without the quoted text. */
 static size_t message_len(const char *text) {
     const char *near = strstr(text, " near '");
     return near ? (size_t)(near - text) : strlen(text);
@@ -129,12 +129,12 @@ json_t *rp_json_body_parse(const char *body, size_t len, const struct rp_http_li
     size_t key_len;
     if (len == 0) {
         rp_http_error_set(out_error, 400, NULL, "invalid_json",
-                          "the request needs a JSON object as its body");
+                          "the request body must be a JSON object");
         return NULL;
     }
-    /* jansson 2.14 loses a NUL that follows a number. */
+    /* jansson 2.14 drops a NUL that follows a number. */
     if (memchr(body, '\0', len)) {
-        rp_http_error_set(out_error, 400, NULL, "invalid_json", "the body holds a NUL byte");
+        rp_http_error_set(out_error, 400, NULL, "invalid_json", "the body contains a NUL byte");
         return NULL;
     }
     if (walk(body, len, limits->json_depth, &key, &key_len) > limits->json_depth) {
@@ -148,8 +148,7 @@ json_t *rp_json_body_parse(const char *body, size_t len, const struct rp_http_li
     parse.active = true;
     json_t *root = json_loadb(body, len, JSON_REJECT_DUPLICATES, &error);
     parse.active = false;
-    /* jansson 2.14 loses a byte of a string when the buffer of its lexer cannot grow, and goes
-     * on. */
+    /* jansson 2.14 drops a byte of a string when its lexer's buffer cannot grow, and continues. */
     if (parse.limit_met || parse.total_met || parse.memory_out) {
         json_decref(root);
         root = NULL;
@@ -160,7 +159,7 @@ json_t *rp_json_body_parse(const char *body, size_t len, const struct rp_http_li
                           (unsigned long long)limits->json_bytes);
     } else if (!root && parse.total_met) {
         rp_http_error_set(out_error, 503, NULL, "overloaded",
-                          "too many large bodies are in work, try again");
+                          "too many large bodies are being processed, try again");
     } else if (!root && parse.memory_out) {
         rp_http_error_set(out_error, 503, NULL, "overloaded", "out of memory");
     } else if (!root) {

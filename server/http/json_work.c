@@ -7,7 +7,7 @@
 struct json_work {
     uv_work_t work;
     struct rp_server *server;
-    struct rp_conn *conn; /* NULL: the client has left */
+    struct rp_conn *conn; /* NULL: the client has disconnected */
     struct rp_buffer body;
     json_t *root;
     struct rp_http_error error;
@@ -66,7 +66,7 @@ static bool start_work(struct rp_conn *conn, void (*next)(struct rp_conn *conn, 
         rp_free(job);
         return false;
     }
-    /* The job owns it now; it stays counted in bodies_bytes until it is parsed. */
+    /* Owned by the job from here; still counted in bodies_bytes until it is parsed. */
     rp_buffer_init(&conn->body, 0);
     conn->server->work_count++;
     conn->gone = on_gone;

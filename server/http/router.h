@@ -1,6 +1,6 @@
-/* router.h - the table of routes: path, methods, who may use it, and its handler. Paths compare
- * byte for byte with the target up to '?': nothing is decoded or cleaned up, so there is one
- * spelling of each, and the check of the key sees the same path as the route. */
+/* router.h - the table of routes: path, methods, access and handler. Paths are compared byte for
+ * byte with the target up to '?': nothing is decoded or normalized, so each path has one spelling,
+ * and the key check sees the same path as the router. */
 #ifndef RP_SERVER_ROUTER_H
 #define RP_SERVER_ROUTER_H
 
@@ -11,21 +11,21 @@ struct rp_conn;
 enum rp_route_access {
     RP_ACCESS_OPEN, /* the health routes */
     RP_ACCESS_KEY,
-    RP_ACCESS_ADMIN /* a key, and on the admin listener when there is one */
+    RP_ACCESS_ADMIN /* a key; only on the admin listener when there is one */
 };
 
 enum { RP_METHOD_GET = 1, RP_METHOD_POST = 2 };
 
 struct rp_route {
-    const char *path; /* ends in '*': a prefix */
+    const char *path; /* a trailing '*' matches any suffix */
     uint32_t methods;
     enum rp_route_access access;
     void (*handle)(struct rp_conn *conn);
 };
 
-/* NULL: no such route. The index counts requests in the metrics. */
+/* NULL: no such route. The route's index labels its requests in the metrics. */
 const struct rp_route *rp_route_find(const char *path, size_t len);
-uint32_t rp_route_index(const struct rp_route *route); /* of NULL: one past the last */
+uint32_t rp_route_index(const struct rp_route *route); /* NULL: one past the last */
 uint32_t rp_route_count(void);
 const char *rp_route_label(uint32_t index);
 void rp_route_allow_header(const struct rp_route *route, char *out, size_t size);

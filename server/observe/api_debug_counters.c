@@ -1,6 +1,6 @@
-/* api_debug_counters.c - GET /debug/profile/counters: instructions, cycles and cache misses of each
- * thread, and what the device's hardware counts, over some seconds, where the machine lets us; 403
- * with the reason where not. */
+/* api_debug_counters.c - GET /debug/profile/counters: instructions, cycles and cache misses per
+ * thread, and device hardware counters, sampled for some seconds; 403 with the reason where the
+ * machine does not permit it. */
 #include "base/clock.h"
 #include "base/memory.h"
 #include "server/http/http_conn.h"
@@ -11,7 +11,7 @@
 #include "server/observe/profile_work.h"
 #include "server/observe/report_work.h"
 
-/* A worker of the thread pool sleeps meanwhile. */
+/* A worker of the thread pool sleeps for this long. */
 #define SECONDS_MAX RP_DEVICE_COUNTERS_SECONDS_MAX
 
 enum source { HOST, DEVICE, ALL };
@@ -36,7 +36,7 @@ static int http_status(int status) {
     }
 }
 
-/* Nothing that was asked for is there. */
+/* No requested source is available. */
 static void refuse(int status, const struct rp_counters_report *report,
                    struct rp_http_error *error) {
     static const struct {
@@ -64,7 +64,7 @@ static void count_device(struct job *job, struct rp_http_error *error) {
         refuse(status, report, error);
 }
 
-/* On a worker. */
+/* Runs on a worker. */
 static void build(void *ctx, struct rp_buffer *out, struct rp_http_error *error) {
     struct job *job = ctx;
     struct rp_counters_report *report = &job->report;
@@ -75,7 +75,7 @@ static void build(void *ctx, struct rp_buffer *out, struct rp_http_error *error)
         count_device(job, error);
         if (report->has_host)
             rp_perf_end(&run, &report->host);
-        if (report->has_host && !report->has_device) /* which was refused at once */
+        if (report->has_host && !report->has_device) /* the device was refused before sampling */
             rp_perf_measure(job->seconds, &report->host);
     } else {
         rp_perf_measure(job->seconds, &report->host);

@@ -1,4 +1,5 @@
-/* api_debug_diagnose.c - GET /debug/diagnose: what holds this server back, why, and what to try. */
+/* api_debug_diagnose.c - GET /debug/diagnose: the current bottleneck, the evidence, and
+ * suggestions. */
 #include "base/json_writer.h"
 #include "base/memory.h"
 #include "engine/observe/engine_diagnose.h"
@@ -15,7 +16,7 @@ struct job {
     enum rp_profile_format format;
 };
 
-/* On a worker. */
+/* Runs on a worker. */
 static void build(void *ctx, struct rp_buffer *out) {
     const struct job *job = ctx;
     struct rp_diagnose_input input;

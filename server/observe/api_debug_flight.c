@@ -1,4 +1,4 @@
-/* api_debug_flight.c - GET /debug/flight: the dumps that were made by themselves, newest first. */
+/* api_debug_flight.c - GET /debug/flight: automatic trace dumps, newest first. */
 #include "server/http/api_reply.h"
 #include "server/http/http_conn.h"
 #include "server/http/router.h"

@@ -1,5 +1,5 @@
-/* api_debug_latency.c - GET /debug/latency: percentiles of requests, and of steps by captured
- * size. */
+/* api_debug_latency.c - GET /debug/latency: latency percentiles of requests, and of steps per
+ * captured size. */
 #include "base/json_writer.h"
 #include "engine/engine.h"
 #include "metrics/tick.h"
@@ -12,7 +12,7 @@
 
 /* One series with all its windows. */
 struct row {
-    const char *name; /* NULL: a step's */
+    const char *name; /* NULL: a step series */
     const char *meaning;
     struct rp_engine_graph graph;
     uint32_t index;

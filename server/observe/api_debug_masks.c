@@ -1,6 +1,6 @@
-/* api_debug_masks.c - GET /debug/masks: which tokens meet. The program in force, what each layer
- * makes of it, and for ?q= and ?kv= the classes of tiles: which of them attention reads, and where
- * it asks pair by pair. */
+/* api_debug_masks.c - GET /debug/masks: the attention mask in force: the mask program, its effect
+ * on each layer, and for ?q= and ?kv= the class of each tile: skipped, full, or partial (evaluated
+ * per pair). */
 #include "attention/mask/mask.h"
 #include "base/json_writer.h"
 #include "engine/engine.h"
@@ -13,7 +13,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Positions that tiles are shown of, and the sides of a tile. */
+/* Limits on the positions covered by tiles, and on the side of a tile. */
 #define POSITIONS_MAX 8192
 #define TILE          64u
 #define TILES_MAX     (POSITIONS_MAX / TILE)
@@ -28,7 +28,7 @@ struct asked {
 
 /* --- Tiles ----------------------------------------------------------------------------------- */
 
-/* One row of tiles as letters. Without a program of its own a layer is causal and has its
+/* The class of a tile as a character. A layer without a mask program is causal with its own
  * window. */
 static char class_of(const struct rp_engine_layer_mask *layer, const struct rp_mask_tile *tile,
                      const int32_t *params) {
@@ -49,7 +49,7 @@ static void fill_params(const struct rp_mask *mask, int32_t out[RP_MASK_PARAMS_M
         out[i] = rp_mask_param(mask, i)->value;
 }
 
-/* The row of tiles whose queries begin at `q`. */
+/* The classes of the row of tiles whose queries begin at `q`. */
 static void tile_row(const struct asked *asked, const struct rp_engine_layer_mask *layer,
                      const int32_t *params, int32_t heads, uint64_t q, char out[TILES_MAX + 1]) {
     uint32_t count = 0;
@@ -124,12 +124,13 @@ static void print_layer(struct rp_buffer *out, uint32_t index,
 static void print_program(struct rp_buffer *out, const struct rp_mask *mask) {
     struct rp_buffer tree;
     if (!mask) {
-        rp_buffer_puts(out, "program: none, the model's own rules\n\n");
+        rp_buffer_puts(out, "program: none, the model's own mask\n\n");
         return;
     }
     print_tree(mask, &tree);
     rp_buffer_printf(out, "program: %s\n%s\n", rp_mask_text(mask),
-                     rp_mask_is_causal(mask) ? "causal" : "not causal: prompts are computed whole");
+                     rp_mask_is_causal(mask) ? "causal"
+                                             : "not causal: each prompt is computed in one step");
     for (uint32_t i = 0; i < rp_mask_param_count(mask); i++) {
         const struct rp_mask_param *param = rp_mask_param(mask, i);
         rp_buffer_printf(out, "parameter %s: %d, from %d to %d\n", param->name, param->value,
@@ -215,7 +216,7 @@ void rp_api_debug_masks(struct rp_conn *conn) {
     struct asked asked = {.format = JSON};
     const struct rp_engine *engine = conn->server->serving.engine;
     uint32_t layers = rp_engine_layer_count(engine);
-    /* A program is proved for positions of this model. */
+    /* A mask program is verified for the positions of this model. */
     double longest = RP_MIN((uint32_t)POSITIONS_MAX, rp_engine_max_model_len(engine));
     const struct rp_query_param params[] = {
         {.name = "format", .type = RP_QUERY_CHOICE, .choices = "json|text", .value = &asked.format},

@@ -16,11 +16,11 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Entries of the JSON's page map and history: a picture of the pool, not a dump of it. */
+/* Limit on entries in the JSON page map and history. */
 #define RUNS_MAX    4096u
 #define HISTORY_MAX 4096u
 
-/* "VmHWM:" and the like of /proc/self/status, in bytes; 0 when the system does not say. */
+/* A field of /proc/self/status such as "VmHWM:", in bytes; 0 when missing. */
 static uint64_t status_bytes(const char *name) {
     char line[256];
     unsigned long long kib = 0;
@@ -52,7 +52,7 @@ static void write_device(struct rp_json *json, const struct rp_engine *engine) {
     for (uint32_t i = 0; i < plan->item_count; i++) {
         if (plan->items[i].on_host)
             continue;
-        /* Nothing of it is allocated or freed after the start: peaks are what it is. */
+        /* These sizes are fixed after startup: the peak equals the size. */
         write_owner(json, plan->items[i].name, plan->items[i].bytes, plan->items[i].bytes);
         sum += plan->items[i].bytes;
     }
@@ -90,7 +90,7 @@ static enum rp_kv_state state_of(uint32_t word) {
     return (enum rp_kv_state)(word & ((1u << RP_KV_MAP_STATE_BITS) - 1));
 }
 
-/* Runs of pages that are alike: [first page, pages, state, references]. */
+/* Runs of equal pages: [first page, pages, state, references]. */
 static void write_map(struct rp_json *json, const uint32_t *map, uint32_t count) {
     uint32_t runs = 0;
     rp_json_array_begin(json, "map");
@@ -126,8 +126,8 @@ static void write_pages(struct rp_json *json, const struct rp_engine *engine,
     rp_json_int(json, "host_pages", use->host_total);
     rp_json_int(json, "host_free", use->host_free);
     rp_json_int(json, "peak_host_used", use->peak_host);
-    /* Pages are all alike, so none is lost between others; what is lost is the rest of a request's
-     * last page. */
+    /* All pages have the same size, so there is no external fragmentation; waste is the unused rest
+     * of each request's last page. */
     rp_json_int(json, "wasted_tokens", use->wasted_tokens);
     rp_json_double(json, "fragmentation_ratio",
                    share(use->wasted_tokens, use->held * (int64_t)use->page_tokens));
@@ -184,7 +184,7 @@ static void reply_json(struct rp_conn *conn, bool with_map, uint64_t history) {
     rp_api_reply_json(conn, 200, &body);
 }
 
-/* What a worker makes the snapshot of. */
+/* Input of the worker that writes the snapshot. */
 struct snapshot_job {
     const struct rp_engine *engine;
     uint32_t *map, page_count;

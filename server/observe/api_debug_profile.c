@@ -1,5 +1,5 @@
-/* api_debug_profile.c - GET /debug/profile: a table of where live steps spent their time; POST
- * starts a session (profile_session.c). */
+/* api_debug_profile.c - GET /debug/profile: time of live steps by operator; POST starts a session
+ * (profile_session.c). */
 #include "base/memory.h"
 #include "engine/engine.h"
 #include "metrics/tick.h"

@@ -1,4 +1,5 @@
-/* api_debug_requests.c - GET /debug/requests and /debug/requests/ID: what became of requests. */
+/* api_debug_requests.c - GET /debug/requests and /debug/requests/ID: records of open and ended
+ * requests. */
 #include "base/clock.h"
 #include "base/memory.h"
 #include "engine/engine.h"
@@ -13,7 +14,8 @@
 
 #include <string.h>
 
-/* Up to so many records are written by the loop itself; more take milliseconds, and a worker. */
+/* INLINE_*: up to so many records are written by the loop thread; more take milliseconds and are
+ * written by a worker. */
 enum { LIST_MAX = 500, SAME_ID_MAX = 256, INLINE_LIST = 20, INLINE_SAME_ID = 2 };
 
 static bool describe_graph(const void *ctx, uint32_t index, struct rp_engine_graph *out) {
@@ -31,7 +33,7 @@ static void make_context(const struct rp_server *server, struct rp_record_contex
                                       .graph_ctx = server->serving.engine};
 }
 
-/* Records of what is open, behind those that are there already, as far as they fit. */
+/* Appends records of open requests, as far as they fit. */
 static uint32_t add_open(const struct rp_server *server, const struct rp_request_record **records,
                          uint32_t count) {
     for (const struct rp_completion *c = server->completions; c; c = c->next)
@@ -44,7 +46,7 @@ static uint32_t add_open(const struct rp_server *server, const struct rp_request
 
 enum form { FORM_JSON, FORM_OTLP, FORM_PERFETTO, FORM_LIST };
 
-/* Everything that the texts are made from: copies, since a worker may write them. */
+/* Input of a report: copies, since a worker may write it. */
 struct report {
     enum form form;
     struct rp_record_context context;
@@ -67,7 +69,8 @@ static void write_summary(struct rp_json *json, const struct report *report) {
     rp_json_uint(json, "bytes", rp_request_log_bytes());
     rp_json_object_end(json);
     rp_json_object_begin(json, "device_nanoseconds");
-    /* Their sum, not device_busy_ns: that one counts a step a moment before it is shared out. */
+    /* Uses their sum, not device_busy_ns, which counts a step slightly before its time is
+     * attributed. */
     uint64_t attributed = rp_counter_read(&metrics->attributed_ns);
     uint64_t padding = rp_counter_read(&metrics->padding_ns);
     uint64_t unused = rp_counter_read(&metrics->unused_ns);
@@ -78,7 +81,7 @@ static void write_summary(struct rp_json *json, const struct report *report) {
     rp_json_object_end(json);
 }
 
-/* With the steps since the oldest of the records began; without memory there are none. */
+/* Includes the steps since the oldest record began; omits them when memory is out. */
 static void write_perfetto(struct rp_json *json, struct report *report) {
     uint64_t since_ns = UINT64_MAX;
     struct rp_step_record *steps = rp_alloc(RP_STEP_RECORDS * sizeof *steps);
@@ -194,7 +197,7 @@ static bool read_list_query(struct rp_conn *conn, struct list_query *query) {
         return false;
     if (query->has_recent && (query->has_slowest || query->has_sort)) {
         rp_conn_fail(conn, 400, "invalid_value",
-                     "\"recent\" goes by the end of requests: give \"slowest\" and \"sort\" "
+                     "\"recent\" is ordered by the end of requests: use \"slowest\" and \"sort\" "
                      "without it");
         return false;
     }
@@ -230,7 +233,7 @@ static int hex_digit(char c) {
     return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
 }
 
-/* The rest of the path behind /debug/requests/. False: it cannot be an id. */
+/* The rest of the path after /debug/requests/. False: not a valid id. */
 static bool read_id(const struct rp_conn *conn, char out[RP_REQUEST_ID_MAX + 1]) {
     static const char prefix[] = "/debug/requests/";
     const char *at = strstr(rp_http_head_get_target(&conn->head), prefix) + sizeof prefix - 1;
@@ -277,7 +280,7 @@ void rp_api_debug_request(struct rp_conn *conn) {
             records[count++] = records[i];
     if (count == 0) {
         rp_conn_fail(conn, 404, "request_not_found",
-                     "no request that is open or kept has this request id, trace id or completion "
+                     "no open or logged request has this request id, trace id or completion "
                      "id");
         return;
     }

@@ -1,6 +1,6 @@
-/* api_debug_status.c - GET /debug/status, the numbers of this moment; GET /debug/steps, the newest
- * steps one by one. Both are what /debug/ui and `reprise top` are drawn from: rates are differences
- * between two of their answers. */
+/* api_debug_status.c - GET /debug/status, current values; GET /debug/steps, the most recent steps.
+ * /debug/ui and `reprise top` display both and compute rates from the difference between two
+ * answers. */
 #include "base/json_writer.h"
 #include "base/memory.h"
 #include "engine/engine.h"
@@ -56,7 +56,7 @@ static void write_number(struct rp_json *json, const char *key, bool known, doub
         rp_json_double(json, key, value);
 }
 
-/* What the driver said of the card a second ago at most; left out where it says nothing. */
+/* GPU readings of the driver, at most a second old; members without a reading are omitted. */
 static void write_power(struct rp_json *json, struct rp_power *power) {
     static const struct {
         uint64_t bit;
@@ -83,7 +83,7 @@ static void write_power(struct rp_json *json, struct rp_power *power) {
     for (size_t i = 0; i < RP_ARRAY_COUNT(reasons); i++) {
         if (!(now->has & RP_NVML_REASONS) || !(now->reasons & reasons[i].bit))
             continue;
-        rp_json_string(json, "throttled", reasons[i].name); /* the first of them */
+        rp_json_string(json, "throttled", reasons[i].name); /* only the first reason */
         break;
     }
     rp_json_object_end(json);
@@ -175,7 +175,7 @@ void rp_api_debug_steps(struct rp_conn *conn) {
     rp_json_init(&json, &body);
     rp_json_object_begin(&json, NULL);
     rp_json_double(&json, "now_seconds", seconds(now));
-    rp_json_array_begin(&json, "steps"); /* their times: seconds before now, negative */
+    rp_json_array_begin(&json, "steps"); /* times are in seconds relative to now, negative */
     for (uint32_t i = 0; i < count; i++)
         write_step(&json, &steps[i], now);
     rp_json_array_end(&json);

@@ -3,8 +3,8 @@
  *   loop:    check, start ---> write piece 1, start ---> (all gone out) write piece 2, start ...
  *   worker:           copy, build, piece 1     piece 2
  *
- * One at a time; a piece is built while the client reads the one before, and no further: a slow
- * client holds back the worker, not memory. */
+ * One trace at a time; one piece is built while the client reads the previous one: a slow client
+ * delays the worker instead of growing memory. */
 #include "base/memory.h"
 #include "metrics/trace_take.h"
 #include "server/http/http_conn.h"
@@ -16,7 +16,7 @@
 
 #include <stdio.h>
 
-/* Before gzip; a worker makes one in a few milliseconds. */
+/* Before gzip; a worker builds one in a few milliseconds. */
 #define PIECE_BYTES   262144u
 #define SECONDS_MAX   3600.0
 #define MEGABYTES_MAX 4096.0
@@ -24,11 +24,11 @@
 struct rp_trace_work {
     uv_work_t work;
     struct rp_server *server;
-    struct rp_conn *conn; /* NULL: the client has left */
+    struct rp_conn *conn; /* NULL: the client has disconnected */
     struct rp_trace_order order;
     struct rp_trace_take take;
     struct rp_buffer piece;
-    bool begun, working; /* the answer has begun; a worker has the job */
+    bool begun, working; /* the answer has begun; a worker is running the job */
     int status;
 };
 
@@ -78,8 +78,8 @@ static bool begin_answer(struct rp_trace_work *job) {
                               extra);
 }
 
-/* Writes the piece, and sees to the next one. The connection may close in any of its calls: then
- * on_gone has been here, and the job has no connection any more. */
+/* Writes the piece and starts the next one. Any call on the connection may close it: on_gone has
+ * then run, and job->conn is NULL. */
 static void deliver(struct rp_trace_work *job) {
     struct rp_conn *conn = job->conn;
     if (job->status != RP_OK && !job->begun) {
@@ -94,11 +94,11 @@ static void deliver(struct rp_trace_work *job) {
         return;
     }
     if (!begin_answer(job)) {
-        if (job->conn) /* the head alone was asked for */
+        if (job->conn) /* HEAD: only the header was requested */
             finish(job);
         return;
     }
-    job->working = true; /* on_gone leaves the job to us */
+    job->working = true; /* keeps on_gone from freeing the job */
     bool open = job->piece.len == 0 || rp_conn_stream_write(conn, job->piece.data, job->piece.len);
     job->working = false;
     rp_buffer_clear(&job->piece);
@@ -150,7 +150,7 @@ void rp_api_debug_trace(struct rp_conn *conn) {
         return;
     if (server->trace_work) {
         rp_conn_fail(conn, 429, "trace_in_progress",
-                     "another trace is being taken; try again when it is done");
+                     "another trace is being written; try again when it is done");
         return;
     }
     if (server->config.recorder.seconds == 0 || server->config.recorder.mib == 0) {

@@ -1,4 +1,4 @@
-/* api_metrics.c - /metrics: which format, which names, compressed or not. */
+/* api_metrics.c - /metrics: selects the format, the metric names and compression. */
 #include "metrics/tick.h"
 #include "server/http/http_conn.h"
 #include "server/http/http_error.h"
@@ -9,7 +9,7 @@
 
 #include <stdio.h>
 
-/* Below it compressing does not pay. */
+/* Smaller answers are not compressed. */
 enum { GZIP_BYTES_MIN = 1400 };
 
 static void reply(struct rp_conn *conn, enum rp_exposition format, const struct rp_buffer *body,

@@ -1,12 +1,12 @@
-/* api_ui.c - GET /debug/ui: one page that draws what the other routes under /debug answer. */
+/* api_ui.c - GET /debug/ui: one page that displays the answers of the other /debug routes. */
 #include "server/http/http_conn.h"
 #include "server/http/http_query.h"
 #include "server/http/router.h"
 #include "server/observe/ui_page.h"
 
 void rp_api_debug_ui(struct rp_conn *conn) {
-    /* Nothing from elsewhere, and nobody's frame: what a request's name or a model's is called
-     * stays text. */
+    /* Loads nothing external and cannot be framed; request and model names are never interpreted as
+     * HTML. */
     static const char extra[] =
         "Content-Security-Policy: default-src 'none'; script-src 'unsafe-inline'; "
         "style-src 'unsafe-inline'; connect-src 'self'; frame-ancestors 'none'; base-uri 'none'\r\n"

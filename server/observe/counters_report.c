@@ -112,7 +112,7 @@ void rp_counters_write_json(const struct rp_counters_report *report, struct rp_b
  *
  --------------------------------------------------------------------------------------------- */
 
-/* 5 significant digits at most, in 9 columns: bytes with a prefix. */
+/* At most 5 significant digits in 9 columns; bytes with a unit prefix. */
 static void put_value(double value, bool bytes, struct rp_buffer *out) {
     static const char *const prefixes[] = {"", "k", "M", "G", "T"};
     size_t prefix = 0;
@@ -155,10 +155,10 @@ static void put_device(const struct rp_counters_report *report, struct rp_buffer
     }
     rp_buffer_printf(out,
                      "device      %s, %s; %u samples of %u us in %.3f s, %u missing%s\n"
-                     "cost        set up %.0f ms, taken down %.0f ms, processor %.0f ms",
+                     "cost        setup %.0f ms, teardown %.0f ms, CPU %.0f ms",
                      device->chip, device->source, device->samples, device->interval_us,
                      device->seconds, device->missing,
-                     device->overflowed ? "; ended early: the hardware's buffer was full, take a "
+                     device->overflowed ? "; ended early: the hardware's buffer was full, use a "
                                           "longer interval_us"
                                         : "",
                      device->setup_seconds * 1e3, device->teardown_seconds * 1e3,

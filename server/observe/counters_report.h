@@ -1,4 +1,4 @@
-/* counters_report.h - counters of the processor and of the device, as JSON and as text. Thread:
+/* counters_report.h - hardware counters of the CPU and of the device, as JSON and text. Thread:
  * any. */
 #ifndef RP_SERVER_COUNTERS_REPORT_H
 #define RP_SERVER_COUNTERS_REPORT_H
@@ -10,14 +10,14 @@
 struct rp_counters_report {
     bool asked_host, asked_device;
     bool has_host, has_device;
-    struct rp_error host_why, device_why; /* asked and not there: why */
+    struct rp_error host_why, device_why; /* why a requested source is not available */
     struct rp_perf_result host;
     struct rp_device_counters device;
     struct rp_profile_slowdown slowdown;
 };
 
-/* {"seconds", "threads"} of the host beside {"device"}; a part that was asked for and is not there
- * is {"error": TEXT}: "host" and "device". */
+/* {"seconds", "threads"} for the host and {"device"}; a part that was requested and is not
+ * available is {"error": TEXT} under "host" or "device". */
 void rp_counters_write_json(const struct rp_counters_report *report, struct rp_buffer *out);
 void rp_counters_write_text(const struct rp_counters_report *report, struct rp_buffer *out);
 

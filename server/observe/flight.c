@@ -26,24 +26,24 @@ enum { LOOK_MS = 500, STEPS_A_LOOK = 4096, NICE = 10 };
 #define SIGNAL_GAP_NS  UINT64_C(1000000000)
 
 struct rp_flight {
-    struct rp_server *server; /* borrowed: what any thread may read */
+    struct rp_server *server; /* borrowed; only its thread-safe parts are used */
     struct rp_flight_config config;
     pthread_t thread;
     sem_t wake;
-    _Atomic bool stopping, asked; /* asked: by SIGUSR2 */
+    _Atomic bool stopping, asked; /* dump_requested: by SIGUSR2 */
     struct rp_counter dumps[RP_FLIGHT_TRIGGER_COUNT];
     char labels[RP_FLIGHT_TRIGGER_COUNT][40];
 
-    /* The thread's. */
+    /* Used only by the flight thread. */
     struct rp_flight_watch watch;
     struct rp_step_record *steps;  /* (STEPS_A_LOOK) */
-    uint64_t looked_ns, dumped_ns; /* dumped: 0: never */
+    uint64_t looked_ns, dumped_ns; /* time of the last poll and of the last dump (0: never) */
 
-    pthread_mutex_t lock; /* around what follows: the thread and the loop thread */
+    pthread_mutex_t lock; /* protects the members below, shared with the loop thread */
     struct rp_dump_dir dir;
-    uint64_t suppressed[RP_FLIGHT_TRIGGER_COUNT]; /* since the start */
+    uint64_t suppressed[RP_FLIGHT_TRIGGER_COUNT]; /* counts since the start */
     uint64_t failures;
-    char error[512]; /* of the last failure */
+    char error[512]; /* text of the last failure */
 };
 
 /* --- A dump ---------------------------------------------------------------------------------- */
@@ -190,7 +190,7 @@ static uint32_t graphs_missing(const struct rp_engine *engine) {
     return missing;
 }
 
-/* p99 of the last 10 s of what has an objective. */
+/* p99 over the last 10 s of each latency with an objective. */
 static void see_latency(const struct rp_flight *flight, struct rp_flight_view *view) {
     static const enum rp_latency_series series[RP_FLIGHT_SLOS] = {
         RP_LATENCY_TTFT, RP_LATENCY_PER_TOKEN, RP_LATENCY_E2E, RP_LATENCY_INTER_TOKEN};
@@ -215,12 +215,12 @@ static bool look(struct rp_flight *flight, struct rp_flight_cause *cause) {
                                   .failure = rp_engine_failure(engine)};
     see_latency(flight, &view);
     view.step_count = rp_engine_copy_steps(engine, flight->looked_ns, flight->steps, STEPS_A_LOOK);
-    if (view.step_count) /* those that end later */
+    if (view.step_count) /* steps that end later */
         flight->looked_ns = flight->steps[view.step_count - 1].end_ns + 1;
     return rp_flight_watch_look(&flight->watch, &view, cause);
 }
 
-/* Dumps, unless one was made a short while ago. */
+/* Writes a dump, unless the last one is too recent. */
 static void consider(struct rp_flight *flight, const struct rp_flight_cause *cause) {
     uint64_t now = rp_tick_ns(), gap = (uint64_t)flight->config.interval_s * 1000000000u;
     if (cause->trigger == RP_FLIGHT_SIGNAL)
@@ -237,7 +237,7 @@ static void consider(struct rp_flight *flight, const struct rp_flight_cause *cau
 
 static void *flight_main(void *arg) {
     struct rp_flight *flight = arg;
-    /* For this thread alone: on Linux niceness is per thread. */
+    /* Affects only this thread: on Linux niceness is per thread. */
     setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), NICE);
     for (bool last = false; !last;) {
         struct rp_flight_cause cause;
@@ -250,7 +250,7 @@ static void *flight_main(void *arg) {
         }
         while (sem_timedwait(&flight->wake, &until) != 0 && errno == EINTR) {
         }
-        last = atomic_load(&flight->stopping); /* after one more look: the device may have failed */
+        last = atomic_load(&flight->stopping); /* after one more poll: the device may have failed */
         if (look(flight, &cause))
             consider(flight, &cause);
         if (atomic_exchange(&flight->asked, false)) {
@@ -396,7 +396,7 @@ void rp_flight_describe(struct rp_flight *flight, struct rp_json *json) {
 
 void rp_flight_register(struct rp_flight *flight, struct rp_registry *registry) {
     static const struct rp_metric_family family = {"reprise_flight_dumps_total", NULL,
-                                                   "Traces that were kept, by what caused them.",
+                                                   "Trace dumps written, by trigger.",
                                                    RP_METRIC_COUNTER, RP_METRICS_OWN};
     for (uint32_t i = 0; flight && i < RP_FLIGHT_TRIGGER_COUNT; i++) {
         snprintf(flight->labels[i], sizeof flight->labels[i], "trigger=\"%s\"",

@@ -42,7 +42,7 @@ static bool graph_missing(struct rp_flight_watch *watch, const struct rp_flight_
     *out =
         (struct rp_flight_cause){.trigger = RP_FLIGHT_GRAPH_MISSING, .value = view->graphs_missing};
     snprintf(out->text, sizeof out->text,
-             "%u sizes could not be captured: their steps run in a larger graph",
+             "%u sizes could not be captured: their steps replay a larger graph",
              view->graphs_missing);
     return true;
 }
@@ -65,7 +65,7 @@ static bool pages_out(struct rp_flight_watch *watch, const struct rp_flight_view
     snprintf(out->text, sizeof out->text,
              "pages ran out: %llu requests were swapped out within %.3g s",
              (unsigned long long)burst, (double)watch->rules.burst_ns * 1e-9);
-    /* The next burst counts from here. */
+    /* Starts counting the next burst. */
     for (uint32_t i = 0; i < looks_kept; i++)
         watch->preemptions[i] = view->preemptions;
     return true;
@@ -100,7 +100,7 @@ static int compare_us(const void *left, const void *right) {
     return a < b ? -1 : a > b;
 }
 
-/* Median of the bucket's recent steps; re-sorted only now and then. */
+/* Median of the bucket's recent steps; re-sorted only occasionally. */
 static uint32_t median_of(struct rp_flight_watch *watch, uint32_t bucket) {
     uint32_t sorted[RP_FLIGHT_KEPT];
     uint32_t kept = RP_MIN(watch->buckets[bucket].count, (uint32_t)RP_FLIGHT_KEPT);
@@ -161,7 +161,7 @@ bool rp_flight_watch_look(struct rp_flight_watch *watch, const struct rp_flight_
                                  struct rp_flight_cause *) = {failed, pages_out, step_slow,
                                                               slo_broken, graph_missing};
     bool any = false;
-    /* Each of them looks, also when one before it has found something: they keep what they saw. */
+    /* Evaluates every rule, also after one has fired, because the rules keep state. */
     for (size_t i = 0; i < RP_ARRAY_COUNT(rules); i++) {
         struct rp_flight_cause cause;
         if (!rules[i](watch, view, &cause))

@@ -1,5 +1,5 @@
-/* flight_watch.h - decides when the past is worth keeping: what it sees in each look, and what it
- * makes of it. No clocks, threads or files, so that a test drives it.
+/* flight_watch.h - decides when to dump a trace, from a snapshot taken at each poll. It uses no
+ * clocks, threads or files, so that tests can drive it.
  * Thread: the flight thread (flight.h). */
 #ifndef RP_SERVER_FLIGHT_WATCH_H
 #define RP_SERVER_FLIGHT_WATCH_H
@@ -26,20 +26,20 @@ enum rp_flight_trigger {
 };
 extern const char *const rp_flight_triggers[RP_FLIGHT_TRIGGER_COUNT];
 
-#define RP_FLIGHT_SLOS 4 /* in the order of their triggers */
+#define RP_FLIGHT_SLOS 4 /* in the order of the triggers */
 struct rp_flight_rules {
     uint64_t slo_ns[RP_FLIGHT_SLOS]; /* TTFT, TPOT, E2E, ITL; 0: none */
-    uint32_t slo_count_min;          /* fewer values in the window say nothing */
-    double step_factor;              /* 0: steps are not watched */
-    uint64_t step_excess_ns;         /* a slow step is longer than the median by at least this */
-    uint32_t step_count_min;         /* of a bucket, before its median counts */
-    uint32_t preemptions;            /* within burst_ns; 0: not watched */
+    uint32_t slo_count_min;          /* minimum values in the window for a percentile to count */
+    double step_factor;              /* 0: step durations are not watched */
+    uint64_t step_excess_ns;         /* a slow step exceeds the median by at least this */
+    uint32_t step_count_min;         /* steps of a bucket before its median is used */
+    uint32_t preemptions;            /* preemptions within burst_ns that trigger; 0: not watched */
     uint64_t burst_ns;
 };
-/* The defaults; no objectives. */
+/* The default rules; no objectives. */
 struct rp_flight_rules rp_flight_rules_default(void);
 
-/* What there is to see. */
+/* State of the server at one poll. */
 struct rp_flight_view {
     uint64_t now_ns;
     struct {
@@ -47,19 +47,19 @@ struct rp_flight_view {
         double p99_ns;
     } latency
         [RP_FLIGHT_SLOS]; /* of the last 10 s: TTFT, TPOT, E2E; ITL: each time between two tokens */
-    const struct rp_step_record *steps; /* that ended since the look before */
+    const struct rp_step_record *steps; /* steps that ended since the previous poll */
     uint32_t step_count;
     uint64_t preemptions, steps_total; /* since the start */
     uint32_t graphs_missing;
-    const char *failure; /* of the device, or NULL */
+    const char *failure; /* device failure, or NULL */
 };
 
-/* Why, in words and numbers. */
+/* The cause of a dump, as text and numbers. */
 struct rp_flight_cause {
     enum rp_flight_trigger trigger;
     char text[256];
-    double value, limit; /* seconds; counts of pages_out and graph_missing */
-    uint64_t step;       /* slow_step: the device's number */
+    double value, limit; /* seconds; for pages_out and graph_missing, counts */
+    uint64_t step;       /* slow_step: the device's step number */
 };
 
 #define RP_FLIGHT_BUCKETS 128
@@ -67,17 +67,18 @@ struct rp_flight_cause {
 struct rp_flight_watch {
     struct rp_flight_rules rules;
     struct {
-        uint32_t kept[RP_FLIGHT_KEPT]; /* us, a ring */
+        uint32_t kept[RP_FLIGHT_KEPT]; /* us, ring buffer */
         uint32_t count, median, until; /* steps seen; of the ring, renewed when so many were seen */
     } buckets[RP_FLIGHT_BUCKETS];
-    uint64_t preemptions[8], looked_ns[8]; /* at the last looks */
+    uint64_t preemptions[8], looked_ns[8]; /* at the last polls */
     uint32_t looks;
     bool graphs_said, failure_said,
         slo_said[RP_FLIGHT_SLOS]; /* breaches that go on are said once */
 };
 
 void rp_flight_watch_init(struct rp_flight_watch *watch, const struct rp_flight_rules *rules);
-/* One look; true when something is worth a dump. Of several causes the gravest counts. */
+/* Evaluates one snapshot; true when a trigger fires. Of several causes the most severe is
+ * reported. */
 bool rp_flight_watch_look(struct rp_flight_watch *watch, const struct rp_flight_view *view,
                           struct rp_flight_cause *out);
 

@@ -24,15 +24,15 @@ void rp_goodput_init(struct rp_goodput *goodput, const struct rp_slo *slo) {
 }
 
 static const struct rp_metric_family good_requests = {
-    "reprise_goodput_requests_total", NULL,
-    "Requests that ended by themselves and met every objective.", RP_METRIC_COUNTER,
-    RP_METRICS_OWN};
+    "reprise_goodput_requests_total", NULL, "Requests that ended normally and met every objective.",
+    RP_METRIC_COUNTER, RP_METRICS_OWN};
 static const struct rp_metric_family good_tokens = {"reprise_goodput_tokens_total", NULL,
                                                     "Tokens of requests that met every objective.",
                                                     RP_METRIC_COUNTER, RP_METRICS_OWN};
 static const struct rp_metric_family misses = {
     "reprise_slo_misses_total", NULL,
-    "Requests that missed an objective, by what had most of that time. A series appears with its "
+    "Requests that missed an objective, by largest contribution to that time. A series appears "
+    "with its "
     "first miss.",
     RP_METRIC_COUNTER, RP_METRICS_OWN};
 

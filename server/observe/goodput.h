@@ -1,12 +1,12 @@
-/* goodput.h - which requests met the objectives that were set, and why the others did not.
- * Thread: loop; the counters may be read by any. */
+/* goodput.h - counts requests that met all latency objectives, and the causes of misses.
+ * Thread: loop; any thread may read the counters. */
 #ifndef RP_SERVER_GOODPUT_H
 #define RP_SERVER_GOODPUT_H
 
 #include "metrics/metrics.h"
 #include "server/observe/request_record.h"
 
-/* Objectives of each request, ns; 0: none. */
+/* Objectives per request, ns; 0: none. */
 struct rp_slo {
     uint64_t ttft_ns; /* first byte to first token */
     uint64_t tpot_ns; /* time per output token, of answers of two or more */
@@ -16,8 +16,8 @@ struct rp_slo {
 
 enum rp_slo_kind { RP_SLO_TTFT, RP_SLO_TPOT, RP_SLO_E2E, RP_SLO_ITL, RP_SLO_COUNT };
 
-/* What had most of the time that was too long: a phase before the first token, a cause between
- * tokens, or the client that did not read. */
+/* The largest contribution to the time that exceeded its objective: a phase before the first token,
+ * a cause between tokens, or a client that did not read. */
 enum rp_slo_cause {
     RP_SLO_RECEIVE,
     RP_SLO_TOKENIZE, /* parsing the body included */
@@ -30,7 +30,7 @@ enum rp_slo_cause {
 
 struct rp_goodput {
     struct rp_slo slo;
-    struct rp_counter good_requests, good_tokens; /* that met all objectives */
+    struct rp_counter good_requests, good_tokens; /* counts of those that met all objectives */
     struct rp_counter misses[RP_SLO_COUNT][RP_SLO_CAUSE_COUNT];
 };
 
@@ -46,10 +46,10 @@ void rp_goodput_init(struct rp_goodput *goodput, const struct rp_slo *slo);
 /* Nothing when no objective is set. */
 void rp_goodput_register(struct rp_goodput *goodput, struct rp_registry *registry);
 
-/* Which objectives a request missed, as bits of rp_slo_kind; causes[] of those. */
+/* Objectives that a request missed, as bits of rp_slo_kind, with their causes[]. */
 uint32_t rp_goodput_judge(const struct rp_slo *slo, const struct rp_request_record *record,
                           enum rp_slo_cause causes[RP_SLO_COUNT]);
-/* Counts a request that ended by itself; others are neither good nor a miss. */
+/* Counts a request that ended normally; others are neither good nor a miss. */
 void rp_goodput_note(struct rp_goodput *goodput, const struct rp_request_record *record);
 
 #endif

@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-/* Owners whose addresses nobody needs to know get ranges of their own, far from the pool's. */
+/* Owners without a known address get synthetic address ranges, far from the pool's. */
 #define OWNER_BASE   ((uint64_t)1 << 56)
 #define OWNER_STRIDE ((uint64_t)1 << 44)
 
@@ -62,8 +62,7 @@ static enum rp_kv_state state_of(uint32_t word) {
 
 static bool is_active(enum rp_kv_state state) { return state != RP_KV_FREE; }
 
-/* The pool's pages stand in the plan as one item: the snapshot shows them one run after the
- * other. */
+/* The pool is one item of the plan; the snapshot shows its pages as runs. */
 static bool is_pool(const struct rp_memory_item *item) {
     return strncmp(item->name, "KV pool", 7) == 0;
 }
@@ -77,7 +76,7 @@ static void write_pool(struct rp_pickle *pickle, const struct rp_memory_snapshot
     begin_segment(pickle, s->pool_address, s->page_count * s->page_bytes, active);
     for (uint32_t page = 0, run; page < s->page_count; page += run) {
         enum rp_kv_state state = state_of(s->map[page]);
-        /* A page that is in use is a block of its own, as in the trace. */
+        /* Each page in use is a separate block, as in the trace. */
         for (run = 1; state == RP_KV_FREE && page + run < s->page_count &&
                       state_of(s->map[page + run]) == state;)
             run++;
@@ -113,8 +112,8 @@ static void write_action(struct rp_pickle *pickle, const char *action, uint64_t 
     rp_pickle_dict_end(pickle);
 }
 
-/* PyTorch's trace knows memory in use and memory that is not; other changes of a page are none of
- * it. */
+/* PyTorch's trace distinguishes only allocated and free memory; other page state changes are
+ * omitted. */
 static void write_page_event(struct rp_pickle *pickle, const struct rp_memory_snapshot *s,
                              const struct rp_trace_event *event) {
     uint64_t address = s->pool_address + event->a * s->page_bytes;

@@ -1,10 +1,10 @@
-/* memory_snapshot.h - device memory in the form that PyTorch's memory_viz reads
+/* memory_snapshot.h - device memory in the format of PyTorch's memory_viz
  * (torch/cuda/_memory_viz.py; the page https://pytorch.org/memory_viz): a pickled dict of segments
  * with blocks, and the trace of allocations and frees.
  *
- * A segment for each owner of memory that never changes (weights, activations, ...), one for the KV
- * pool, whose blocks are runs of pages of one state. The trace is the start, then the history of
- * pages (engine/observe/page_watch.h); a frame names owner or state, in place of a stack.
+ * One segment per owner of static memory (weights, activations, ...), and one for the KV pool,
+ * whose blocks are runs of pages in the same state. The trace is the initial allocation, then the
+ * page history (engine/observe/page_watch.h); a frame gives the owner or state instead of a stack.
  * Thread: any. */
 #ifndef RP_SERVER_MEMORY_SNAPSHOT_H
 #define RP_SERVER_MEMORY_SNAPSHOT_H
@@ -21,7 +21,7 @@ struct rp_memory_snapshot {
     uint32_t page_count;
     const struct rp_trace_event *history; /* RP_TRACE_PAGE, oldest first */
     uint64_t history_count;
-    uint64_t start_ns; /* when the memory of the plan was taken */
+    uint64_t start_ns; /* when the memory of the plan was allocated */
 };
 
 void rp_memory_snapshot_write(const struct rp_memory_snapshot *snapshot, struct rp_buffer *out);

@@ -20,20 +20,20 @@
 #define DETAIL_CHOICES "auto|stamps|cupti"
 
 enum detail { AUTO, STAMPS, CUPTI };
-/* OPENING, BEGINNING and ENDING only where the device's driver traces kernels; CLOSING without a
- * client. */
+/* OPENING, BEGINNING and ENDING occur only when the driver traces kernels; CLOSING: the client has
+ * gone. */
 enum phase { OPENING, BEGINNING, RUNNING, ENDING, AFTER, BUILDING, CLOSING };
 
 struct rp_profile_session {
     struct rp_profile_work work;
-    struct rp_conn *conn; /* NULL: the client has left */
+    struct rp_conn *conn; /* NULL: the client has disconnected */
     struct rp_profile_schedule schedule;
     enum phase phase;
     uint32_t number, detail;
-    bool busy;           /* a worker has it */
+    bool busy;           /* a worker is using it */
     bool traced;         /* the device's profiler is open */
-    bool has_kernels;    /* and has ended as it should */
-    struct rp_error why; /* it did not: why */
+    bool has_kernels;    /* the profiler ended without an error */
+    struct rp_error why; /* otherwise the error */
     double timeout_s;
     uint64_t started_ns, done_ns;
     uint64_t steps_done; /* the engine's count when the last active step was read */
@@ -129,7 +129,7 @@ static bool read_body(json_t *root, const struct rp_engine *engine, struct rp_pr
     uint64_t most = rp_step_profile_session_max(profile);
     if ((uint64_t)schedule->active * schedule->repeat > most)
         return rp_http_error_set(error, 400, "active", "out_of_range",
-                                 "active x repeat is more than the %llu steps that are kept",
+                                 "active x repeat is more than the %llu steps that are recorded",
                                  (unsigned long long)most);
     if (out->detail == CUPTI && !rp_engine_has_profiler(engine))
         return rp_http_error_set(error, 400, "detail", "not_supported",
@@ -151,7 +151,7 @@ static void write_ratio(const char *key, const struct rp_profile_ratio *ratio,
     rp_json_object_end(json);
 }
 
-/* The members of a table by kernels' times. */
+/* The members of a table of kernel times. */
 static void write_kernels(struct rp_profile_work *work, const struct rp_profile_records *records,
                           struct rp_json *json) {
     struct rp_profile_table table;
@@ -181,7 +181,8 @@ static void write_source(const struct rp_profile_session *session,
     rp_json_object_end(json);
 }
 
-/* rows and footer are kernels' where they were traced, and then the stamps' stand beside them. */
+/* rows and footer are from kernel traces if available; the stamps' table is then added beside
+ * them. */
 static void write_repeat(struct rp_profile_session *session,
                          const struct rp_profile_records *records, struct rp_json *json) {
     struct rp_profile_work *work = &session->work;
@@ -233,11 +234,11 @@ static void write_json(struct rp_profile_session *session, const struct rp_profi
 static void write_text_ratio(const char *when, const struct rp_profile_ratio *ratio,
                              uint64_t before_steps, struct rp_buffer *out) {
     if (ratio->steps)
-        rp_buffer_printf(out, "%-11s %+.2f %% a step, +- %.2f (%llu steps beside %llu before)\n",
-                         when, 100.0 * (ratio->value - 1.0), 100.0 * ratio->spread,
+        rp_buffer_printf(out, "%-11s %+.2f %% a step, +- %.2f (%llu steps, %llu before)\n", when,
+                         100.0 * (ratio->value - 1.0), 100.0 * ratio->spread,
                          (unsigned long long)ratio->steps, (unsigned long long)before_steps);
     else
-        rp_buffer_printf(out, "%-11s not known: no steps of equal buckets before the session%s\n",
+        rp_buffer_printf(out, "%-11s unknown: no steps of equal buckets before the session%s\n",
                          when, *when == 'a' ? ", or none after it" : "");
 }
 
@@ -274,7 +275,7 @@ static void write_text(struct rp_profile_session *session, const struct rp_profi
     write_text_ratio("after", &slowdown->after, slowdown->before_steps, &work->out);
 }
 
-/* On a worker. */
+/* Runs on a worker. */
 static void build(struct rp_profile_work *work) {
     struct rp_profile_session *session = work->ctx;
     struct rp_engine *engine = session->work.server->serving.engine;
@@ -288,7 +289,7 @@ static void build(struct rp_profile_work *work) {
     else if (work->view.format == RP_PROFILE_TEXT)
         write_text(session, &records, &slowdown);
     else
-        write_table(session, &records); /* all repeats in one: a sheet has one head */
+        write_table(session, &records); /* one table for all repeats: a CSV file has one header */
     if (session->traced)
         rp_engine_profiler_close(engine);
     session->traced = false;
@@ -300,14 +301,14 @@ static void free_session(struct rp_profile_session *session) {
     rp_free(session);
 }
 
-/* The client has its answer, or is gone. What the device still does for the session is ended
- * first. */
+/* The client has been answered or is gone. Ends pending driver operations before freeing the
+ * session. */
 static void end_session(struct rp_server *server, struct rp_profile_session *session) {
     if (session->conn)
         session->conn->gone = NULL;
     session->conn = NULL;
     rp_step_profile_stop(rp_engine_profile(server->serving.engine));
-    if (session->busy) /* on_opened, on_closed or on_built goes on */
+    if (session->busy) /* on_opened, on_closed or on_built continues */
         return;
     if (!session->traced) {
         free_session(session);
@@ -367,18 +368,19 @@ static void start_work(struct rp_profile_session *session, void (*run)(struct rp
     rp_profile_work_start(session->work.server, &session->work);
 }
 
-/* The schedule begins with the next step. */
+/* Starts the schedule with the next step. */
 static void start_steps(struct rp_server *server, struct rp_profile_session *session) {
     session->phase = RUNNING;
     session->started_ns = rp_tick_ns();
     session->number =
         rp_step_profile_start(rp_engine_profile(server->serving.engine), &session->schedule);
-    RP_ASSERT(session->number); /* the server starts none while it has one */
+    RP_ASSERT(session->number); /* the server starts no second session */
     session->work.query.session = session->number;
     session->work.query.since_ns = session->started_ns;
 }
 
-/* The device's profiler could not be had: stamps do, unless it was asked for by name. */
+/* The device's profiler is not available: falls back to stamps, unless cupti was requested
+ * explicitly. */
 static void go_without(struct rp_server *server, struct rp_profile_session *session) {
     struct rp_http_error error;
     if (session->detail != CUPTI) {
@@ -420,7 +422,7 @@ static void on_opened(struct rp_profile_work *work) {
         go_without(work->server, session);
 }
 
-/* Steps that only come where the driver traces kernels. */
+/* Phases that only occur when the driver traces kernels. */
 static void tick_profiler(struct rp_server *server, struct rp_profile_session *session) {
     enum rp_device_profile_state state =
         rp_engine_profiler_state(server->serving.engine, &session->why);
@@ -497,8 +499,7 @@ static void on_body(struct rp_conn *conn, json_t *root) {
     if (!session)
         rp_http_error_set(&error, 503, NULL, "overloaded", "out of memory");
     else if (read_body(root, server->serving.engine, session, &error) && server->profile_session)
-        rp_http_error_set(&error, 409, NULL, "profile_session",
-                          "there is a session: one at a time");
+        rp_http_error_set(&error, 409, NULL, "profile_session", "a session is already active");
     json_decref(root);
     if (error.status) {
         rp_free(session);

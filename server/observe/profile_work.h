@@ -1,7 +1,7 @@
-/* profile_work.h - building profile tables in the thread pool: a full ring takes tens of
+/* profile_work.h - builds profile tables in the thread pool: a full ring takes tens of
  * milliseconds.
- * Thread: start, done on the loop; run on a worker, which touches the job, and of the engine what
- * any thread may. */
+ * Thread: start and done on the loop; run on a worker, which accesses only the job and the engine's
+ * thread-safe functions. */
 #ifndef RP_SERVER_PROFILE_WORK_H
 #define RP_SERVER_PROFILE_WORK_H
 
@@ -13,7 +13,7 @@
 struct rp_server;
 
 enum rp_profile_format { RP_PROFILE_TEXT, RP_PROFILE_JSON, RP_PROFILE_CSV };
-/* Choices of query parameters and fields, as in RP_QUERY_CHOICE. */
+/* Choices for query parameters and fields, in the format of RP_QUERY_CHOICE. */
 extern const char *const rp_profile_group_choices;
 extern const char *const rp_profile_sort_choices;
 extern const char *const rp_profile_format_choices;
@@ -22,17 +22,17 @@ extern const char *const rp_profile_phase_choices;
 const char *rp_profile_choice(const char *choices, uint32_t index, size_t *out_len);
 const char *rp_profile_content_type(enum rp_profile_format format);
 
-/* How a table is shown. */
+/* How a table is printed. */
 struct rp_profile_view {
     enum rp_profile_format format;
     uint32_t row_limit; /* 0: all */
 };
 
-/* Zeroed by the caller, and kept until done has been called. */
+/* Zeroed by the caller; must stay valid until done has been called. */
 struct rp_profile_work {
     struct rp_profile_query query;
     struct rp_profile_view view;
-    struct rp_buffer out; /* run's; freed by done's owner */
+    struct rp_buffer out; /* written by run; freed by the caller after done */
     void (*run)(struct rp_profile_work *work);
     void (*done)(struct rp_profile_work *work);
     void *ctx;
@@ -42,16 +42,15 @@ struct rp_profile_work {
     uv_work_t work;
 };
 
-/* Where the pool takes nothing, run and done are called at once. */
+/* If the job cannot be queued, run and done are called inline. */
 void rp_profile_work_start(struct rp_server *server, struct rp_profile_work *work);
-/* One table of `query` as work->view says, behind what work->out holds; as JSON, an object of its
- * own. What a `run` usually is. */
+/* Appends one table of `query`, formatted by work->view, to work->out; as JSON, a complete object.
+ * The usual `run`. */
 void rp_profile_work_table(struct rp_profile_work *work);
-/* A table that was made with this status, as text or CSV, behind what work->out holds; frees the
- * table. */
+/* Appends a table built with this status, as text or CSV, to work->out; frees the table. */
 void rp_profile_work_write(struct rp_profile_work *work, int status,
                            struct rp_profile_table *table);
-/* The same into a JSON document: the members of an object. False: memory is out. */
+/* The same as members of an open JSON object. False: out of memory. */
 bool rp_profile_work_members(const struct rp_engine *engine, const struct rp_profile_query *query,
                              uint32_t row_limit, struct rp_json *json);
 

@@ -8,8 +8,8 @@
 struct report {
     uv_work_t work;
     struct rp_server *server;
-    struct rp_conn *conn;                            /* NULL: the client has left */
-    void (*build)(void *ctx, struct rp_buffer *out); /* or the other */
+    struct rp_conn *conn;                            /* NULL: the client has disconnected */
+    void (*build)(void *ctx, struct rp_buffer *out); /* exactly one of build and try_build is set */
     void (*try_build)(void *ctx, struct rp_buffer *out, struct rp_http_error *error);
     void (*release)(void *ctx);
     void *ctx;

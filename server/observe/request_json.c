@@ -64,7 +64,7 @@ static void write_params(struct rp_json *json, const struct rp_request_record *r
     rp_json_object_end(json);
 }
 
-/* Seconds since the first byte. */
+/* A timestamp in seconds since the first byte. */
 static void stamp(struct rp_json *json, const struct rp_request_record *record, const char *key,
                   uint64_t ns) {
     if (ns >= record->first_byte_ns)
@@ -218,7 +218,7 @@ void rp_request_json(struct rp_json *json, const struct rp_request_record *recor
 
 /* --- In the answer --------------------------------------------------------------------------- */
 
-/* The longest of each phase over the prompts of an answer. */
+/* The maximum of each phase over the prompts of an answer. */
 static void longest(const struct rp_request_record *const *records, uint32_t count, uint64_t now_ns,
                     struct rp_record_times *out, uint64_t *out_device_ns) {
     memset(out, 0, sizeof *out);

@@ -44,7 +44,7 @@ static uint64_t total_ns(const struct rp_request_record *record) {
     return times.total;
 }
 
-/* The minute's place: its own, else an unused one, else the oldest one's. */
+/* The minute's slot: its own, else an unused one, else the oldest. */
 static struct rp_log_minute *find_minute(struct rp_request_log *log, uint64_t minute) {
     struct rp_log_minute *found = &log->minutes[0];
     for (uint32_t i = 0; i < RP_LOG_MINUTES; i++) {
@@ -109,7 +109,7 @@ static void note_written_slow(struct rp_request_log *log, const struct rp_reques
 
 void rp_request_log_written(struct rp_request_log *log, uint64_t first, uint32_t count,
                             uint64_t written_ns, uint64_t stall_ns) {
-    /* They ended shortly before: backwards until older ones come. */
+    /* They ended recently: searches backward until records are older. */
     uint64_t kept = RP_MIN(log->finished, (uint64_t)RP_LOG_FINISHED);
     for (uint64_t i = 0; i < kept; i++) {
         struct rp_request_record *record =
@@ -135,7 +135,7 @@ uint32_t rp_request_log_collect(const struct rp_request_log *log,
     }
     for (uint64_t i = 0; i < refused; i++)
         out[count++] = &refused_of(log)[i];
-    /* Slow ones that the others have pushed out. */
+    /* Slow records that are no longer among the most recent ones. */
     for (uint32_t m = 0; m < RP_LOG_MINUTES; m++)
         for (uint32_t i = 0; i < log->minutes[m].count; i++)
             if (log->minutes[m].records[i].sequence < oldest)
@@ -167,7 +167,7 @@ static bool goes_first(const struct rp_request_record *a, const struct rp_reques
     return left != right ? left > right : a->sequence > b->sequence;
 }
 
-/* The heap's root is the one to go next among those that are kept: the smallest. */
+/* Min-heap: the root is the smallest of the selected records, the next to be replaced. */
 static void sift_down(const struct rp_request_record **heap, uint32_t count, uint32_t at,
                       enum rp_log_sort sort) {
     for (;;) {

@@ -1,6 +1,6 @@
 /* OTLP/JSON (opentelemetry-proto, docs/specification.md): ids are hexadecimal, 64-bit integers are
- * decimal strings, enums are integers, keys lowerCamelCase. Names of attributes: OpenTelemetry's
- * semantic conventions for GenAI servers. */
+ * decimal strings, enums are integers, keys lowerCamelCase. Attribute names follow OpenTelemetry's
+ * semantic conventions for generative AI servers. */
 #include "base/hash.h"
 #include "server/observe/request_json.h"
 
@@ -9,7 +9,7 @@
 #include <string.h>
 
 enum { KIND_INTERNAL = 1, KIND_SERVER = 2, STATUS_ERROR = 2 };
-/* Span.flags: the trace flags, and whether it is known that the parent is elsewhere. */
+/* Span.flags: the trace flags, and whether the parent is known to be remote. */
 enum { FLAG_HAS_IS_REMOTE = 0x100, FLAG_IS_REMOTE = 0x200 };
 
 static void write_u64(struct rp_json *json, const char *key, uint64_t value) {
@@ -23,7 +23,7 @@ static void write_time(struct rp_json *json, const char *key, uint64_t ns,
     write_u64(json, key, (uint64_t)((int64_t)ns + record->unix_offset_ns));
 }
 
-/* {"key":...,"value":{ - the caller writes the one member. */
+/* Writes {"key":...,"value":{ and leaves the value's member to the caller. */
 static void begin_attribute(struct rp_json *json, const char *key) {
     rp_json_object_begin(json, NULL);
     rp_json_string(json, "key", key);
@@ -59,7 +59,7 @@ static void bool_attribute(struct rp_json *json, const char *key, bool value) {
     end_attribute(json);
 }
 
-/* By the names of the semantic conventions for generative AI. */
+/* Operation name of the semantic conventions for generative AI. */
 static const char *operation(const struct rp_request_record *record) {
     bool chat = record->route && strcmp(record->route, "/v1/chat/completions") == 0;
     return chat ? "chat" : "text_completion";
@@ -130,10 +130,11 @@ static void write_ids(struct rp_json *json, const struct rp_request_record *reco
     }
 }
 
-/* A phase below the request's span; nothing when it did not happen. */
+/* A child span for a phase; nothing when it did not happen. */
 static void write_phase(struct rp_json *json, const struct rp_request_record *record,
                         const char *name, uint64_t begin_ns, uint64_t end_ns) {
-    uint64_t span = rp_hash64(name, 3, record->trace.span); /* their first three letters differ */
+    /* the first three letters of phase names are unique */
+    uint64_t span = rp_hash64(name, 3, record->trace.span);
     if (!begin_ns || end_ns < begin_ns)
         return;
     rp_json_object_begin(json, NULL);
@@ -182,7 +183,7 @@ static void write_request(struct rp_json *json, const struct rp_request_record *
     write_event(json, record, "last_token", record->last_token_ns);
     rp_json_array_end(json);
     rp_json_object_begin(json, "status");
-    /* A client's fault is no error of a server's span. */
+    /* A client error is not an error of the server span. */
     if (record->status >= 500 || record->finish >= RP_FINISH_NUMERIC) {
         rp_json_uint(json, "code", STATUS_ERROR);
         rp_json_string(json, "message", *record->error ? record->error : rp_record_finish(record));

@@ -1,6 +1,6 @@
-/* One request for chrome://tracing and ui.perfetto.dev: a process per record with four lanes,
- * phases (nested in the request), prompt chunks on the device, tokens, and the device's steps from
- * its first to its last. Times are microseconds since the first record's first byte. */
+/* One request for chrome://tracing and ui.perfetto.dev: a process per record with four tracks:
+ * phases (nested in the request), prompt chunks on the device, tokens, and device steps from its
+ * first to its last. Times are microseconds since the first record's first byte. */
 #include "server/observe/request_json.h"
 
 #include "engine/observe/step_record.h"
@@ -29,7 +29,8 @@ static void write_name(const struct writer *w, const char *what, uint32_t lane, 
     rp_json_object_end(w->json);
 }
 
-/* A slice whose args the caller writes. False: it did not happen, nothing was begun. */
+/* Begins a slice whose args the caller writes. False: the phase did not happen, nothing was
+ * written. */
 static bool begin_slice(const struct writer *w, uint32_t lane, const char *name, uint64_t begin_ns,
                         uint64_t end_ns) {
     if (begin_ns < w->zero_ns || end_ns < begin_ns)
@@ -100,7 +101,7 @@ static void write_chunks(const struct writer *w, const struct rp_request_stats *
     }
 }
 
-/* From the token before to this one: how long it was waited for. */
+/* Each slice is the wait for a token: from the previous token to this one. */
 static void write_tokens(const struct writer *w, const struct rp_request_record *record) {
     const struct rp_request_stats *stats = &record->stats;
     uint64_t times[RP_RECORD_TOKEN_BYTES + 1];

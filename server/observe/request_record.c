@@ -24,7 +24,8 @@ void rp_record_begin(struct rp_request_record *record, const struct rp_conn *con
 
 void rp_record_params(struct rp_request_record *record, const struct rp_completion_params *params) {
     record->stream = params->stream;
-    record->max_tokens = (uint32_t)RP_MAX(params->max_tokens, 0); /* until the prompt is known */
+    /* replaced once the prompt is known */
+    record->max_tokens = (uint32_t)RP_MAX(params->max_tokens, 0);
     record->min_tokens = (uint32_t)params->min_tokens;
     record->temperature = params->temperature;
     record->top_p = params->top_p;
@@ -48,7 +49,8 @@ static void keep_time(struct rp_request_record *record, uint64_t delta_us) {
         delta_us >>= 7;
     } while (delta_us);
     if (record->token_bytes + count > RP_RECORD_TOKEN_BYTES) {
-        record->token_bytes = RP_RECORD_TOKEN_BYTES; /* a shorter one must not follow */
+        /* full: drop all later times, too, also shorter encodings */
+        record->token_bytes = RP_RECORD_TOKEN_BYTES;
         return;
     }
     memcpy(record->token_times + record->token_bytes, bytes, count);
@@ -60,14 +62,15 @@ void rp_record_token(struct rp_request_record *record, const struct rp_event *ev
     const struct rp_request *request = event->request;
     record->output_tokens++;
     if (record->output_tokens == 1) {
-        /* Written before the first token's event, and not again: safe to read. */
+        /* Written once, before the first token's event: safe to read. */
         record->admitted_ns = request->scheduled_ns;
         record->cached_tokens = request->cached_tokens;
         record->first_token_ns = record->last_token_ns = event->time_ns;
         record->kept_tokens = 1;
         return;
     }
-    /* Rounded from the first token on, so that errors do not add up. */
+    /* Differences of rounded times since the first token, so that rounding errors do not
+     * accumulate. */
     uint64_t before_us = (record->last_token_ns - record->first_token_ns) / 1000;
     uint64_t now_us = (event->time_ns - record->first_token_ns) / 1000;
     keep_time(record, now_us - RP_MIN(now_us, before_us));

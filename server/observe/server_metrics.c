@@ -11,15 +11,15 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Each holds the edges of vLLM's buckets and of OpenTelemetry's, and finer ones below: a small
- * model answers within 1 ms. */
+/* Each includes the bucket edges of vLLM and OpenTelemetry, and finer ones below: a small model
+ * answers within 1 ms. */
 static const double ttft_bounds[] = {0.0005, 0.001, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.06,
                                      0.08,   0.1,   0.25,   0.5,   0.75, 1,    2.5,  5,
                                      7.5,    10,    20,     40,    80,   160,  640,  2560};
 static const double token_time_bounds[] = {
     0.0005, 0.001, 0.002, 0.003, 0.004, 0.006, 0.008, 0.01, 0.015, 0.025, 0.05, 0.075, 0.1, 0.15,
     0.2,    0.3,   0.4,   0.5,   0.75,  1,     2.5,   5,    7.5,   10,    20,   40,    80};
-/* Bounds for request durations; they include OpenTelemetry's 0.01 to 81.92, doubling. */
+/* Bounds for request durations; they include OpenTelemetry's edges 0.01 to 81.92, doubling. */
 static const double phase_bounds[] = {
     0.0005, 0.001, 0.0025, 0.005, 0.01, 0.02, 0.025, 0.04, 0.05, 0.08, 0.1,  0.16, 0.2,   0.3, 0.32,
     0.5,    0.64,  0.8,    1,     1.28, 1.5,  2,     2.5,  2.56, 5,    5.12, 10,   10.24, 15,  20,
@@ -104,8 +104,8 @@ static void record_windows(struct rp_server_latency *latency,
                                first + (last - first) / (closed->tokens - 1));
 }
 
-/* Times of the engine may be missing (0) or, of a request that failed, out of order: then nothing
- * is known. */
+/* Engine times may be missing (0) or, for a failed request, out of order: no duration is
+ * recorded. */
 static bool spans(uint64_t from_ns, uint64_t to_ns, double *out_seconds) {
     *out_seconds = (double)(to_ns - from_ns) * 1e-9;
     return from_ns && to_ns >= from_ns;
@@ -157,7 +157,7 @@ void rp_server_metrics_sample(struct rp_server_metrics *metrics) {
     }
     DIR *dir = opendir("/proc/self/fd");
     if (dir) {
-        int64_t count = -3; /* ".", ".." and the one that reads */
+        int64_t count = -3; /* excludes ".", ".." and the descriptor of this directory */
         while (readdir(dir))
             count++;
         closedir(dir);

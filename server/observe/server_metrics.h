@@ -1,10 +1,9 @@
-/* server_metrics.h - the numbers that the server keeps, and the registry of all that /metrics
- * shows.
+/* server_metrics.h - the server's metrics, and the registry that /metrics exposes.
  *
- * Names are ours (server_metrics.c), and, from the same numbers, those of vLLM
- * (server_metrics_vllm.c) and of OpenTelemetry's conventions for generative AI
- * (server_metrics_otel.c). Histograms are recorded once, in buckets whose edges contain
- * everybody's, and shown with those that each name has.
+ * The same values are exposed under our names (server_metrics_families.c), vLLM's
+ * (server_metrics_vllm.c) and those of OpenTelemetry's conventions for generative AI
+ * (server_metrics_otel.c). Histograms are recorded once, with the union of all bucket edges, and
+ * exposed with the edges of each naming.
  * Thread: loop. */
 #ifndef RP_SERVER_SERVER_METRICS_H
 #define RP_SERVER_SERVER_METRICS_H
@@ -37,7 +36,7 @@ enum rp_rejection {
 
 enum { RP_STATUS_CLASSES = 4, RP_ROUTE_LABELS_MAX = 64 };
 
-/* Histograms whose buckets keep the last trace that fell into them. */
+/* Histograms with exemplars: each bucket keeps the last trace id. */
 enum rp_traced {
     RP_TRACED_TTFT,
     RP_TRACED_ITL,
@@ -47,20 +46,20 @@ enum rp_traced {
     RP_TRACED_COUNT
 };
 
-#define RP_COMPAT_LABELS 1024 /* bytes of model_name="...", escaped, and what stands beside it */
+#define RP_COMPAT_LABELS 1024 /* bytes of the labels model_name="..." (escaped) and engine */
 
-/* A stage of the start, and how long it took. Ends with a name that is NULL. */
+/* A startup stage and its duration. The array ends with a NULL name. */
 struct rp_startup {
     const char *name;
     double seconds;
 };
 #define RP_STARTUP_STAGES 6
 
-/* What numbers are taken from that are not the server's own. */
+/* Sources of metrics other than the server itself. */
 struct rp_metric_sources {
     const struct rp_engine *engine;
     const struct rp_recorder *recorder;
-    const char *model_name; /* as clients know it */
+    const char *model_name; /* the served model name */
     struct rp_startup startup[RP_STARTUP_STAGES];
 };
 
@@ -70,8 +69,9 @@ struct rp_server_metrics {
     struct rp_gauge connections, completions;
     struct rp_counter finished[RP_OUTCOME_COUNT];
     struct rp_counter rejected[RP_REJECTED_COUNT];
-    /* Request times: first byte to first token and to the end; between two tokens, and their mean;
-     * waiting, prompt, answer, prompt and answer. */
+    /* Request times: first byte to first token (ttft) and to the end (e2e); between two tokens
+     * (inter_token) and their mean (tpot); queue, prefill, decode, and prefill plus decode
+     * (inference). */
     struct rp_histogram ttft, e2e, inter_token, tpot, queue, prefill, decode, inference;
     struct rp_histogram prompt_tokens, generation_tokens, max_tokens, computed_tokens, choices;
     struct rp_exemplars traced[RP_TRACED_COUNT];
@@ -80,35 +80,35 @@ struct rp_server_metrics {
     const struct rp_engine *engine;
     const struct rp_recorder *recorder;
     struct rp_startup startup[RP_STARTUP_STAGES];
-    uint32_t token_bound_count; /* of those bounds of token counts that a request can reach */
+    uint32_t token_bound_count; /* number of token count bounds that a request can reach */
     char vllm_labels[RP_COMPAT_LABELS], otel_labels[RP_COMPAT_LABELS];
 };
 
 void rp_server_metrics_init(struct rp_server_metrics *metrics);
-/* Registers ours and those of the sources, by every name. */
+/* Registers the server's metrics and those of the sources, under every naming. */
 void rp_server_metrics_register(struct rp_server_metrics *metrics,
                                 const struct rp_metric_sources *sources,
                                 struct rp_registry *registry);
-/* Refreshes what is read from the system, before a scrape. */
+/* Refreshes the values read from the operating system; call before a scrape. */
 void rp_server_metrics_sample(struct rp_server_metrics *metrics);
 
-/* A token of a request was read, at now_ns (rp_tick_ns): since_ns is the time since the request's
- * first byte (the first token) or since its last token. trace: the request's, or NULL. */
+/* A token of a request was read at now_ns (rp_tick_ns). since_ns: for the first token, time since
+ * the request's first byte, otherwise since the previous token. trace: the request's, or NULL. */
 void rp_server_metrics_token(struct rp_server_metrics *metrics, bool first, uint64_t now_ns,
                              uint64_t since_ns, const struct rp_trace_context *trace);
-/* What a request was when the engine has closed it. */
+/* A request that the engine has closed. */
 struct rp_closed_request {
     const struct rp_request *request;
     const struct rp_trace_context *trace; /* or NULL */
     uint64_t first_byte_ns, last_token_ns;
-    uint32_t tokens;  /* that it was answered */
-    uint32_t choices; /* n, told by the first answer to a prompt; 0: not to be counted */
+    uint32_t tokens;  /* tokens of the answer */
+    uint32_t choices; /* n, set by the first answer to a prompt; 0: do not count */
     enum rp_outcome outcome;
 };
 void rp_server_metrics_closed(struct rp_server_metrics *metrics,
                               const struct rp_closed_request *closed);
 
-/* server_metrics_vllm.c, server_metrics_otel.c: for rp_server_metrics_register. */
+/* server_metrics_vllm.c, server_metrics_otel.c: used by rp_server_metrics_register. */
 void rp_server_metrics_add_vllm(struct rp_server_metrics *metrics, const char *model_name,
                                 struct rp_registry *registry);
 void rp_server_metrics_add_otel(struct rp_server_metrics *metrics, const char *model_name,

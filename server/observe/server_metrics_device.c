@@ -1,5 +1,4 @@
-/* server_metrics_device.c - where the device's time went: busy, idle by cause, and whose steps it
- * worked on. */
+/* server_metrics_device.c - device time: busy, idle by cause, and attributed to requests. */
 #include "engine/engine.h"
 #include "engine/observe/step_profile.h"
 #include "metrics/exposition.h"
@@ -9,44 +8,44 @@
 
 static const struct rp_metric_family busy = {
     "reprise_device_busy_seconds_total", "seconds",
-    "Time that the device was at work on steps since the server was ready.", RP_METRIC_COUNTER,
+    "Time that the device was busy with steps since the server was ready.", RP_METRIC_COUNTER,
     RP_METRICS_OWN};
 static const struct rp_metric_family idle = {
     "reprise_device_idle_seconds_total", "seconds",
-    "Time that the device stood idle since the server was ready, by cause.", RP_METRIC_COUNTER,
+    "Time that the device was idle since the server was ready, by cause.", RP_METRIC_COUNTER,
     RP_METRICS_OWN};
 static const struct rp_metric_family steps = {
     "reprise_device_step_seconds_total", "seconds",
-    "Time of steps on the device by what it was spent on: rows of requests, rows that only fill a "
+    "Device time of steps by use: rows of requests, rows that only pad a "
     "captured size, rows of requests that had already ended.",
     RP_METRIC_COUNTER, RP_METRICS_OWN};
 
 static const struct rp_metric_family model_bytes = {
     "reprise_model_bytes_total", "bytes",
-    "Bytes that steps have read and written by their shapes, padding included.", RP_METRIC_COUNTER,
-    RP_METRICS_OWN};
+    "Bytes read and written by steps, computed from their shapes, including padding.",
+    RP_METRIC_COUNTER, RP_METRICS_OWN};
 static const struct rp_metric_family model_flops = {
     "reprise_model_flops_total", NULL,
-    "Floating-point operations of steps by their shapes, padding included.", RP_METRIC_COUNTER,
-    RP_METRICS_OWN};
+    "Floating-point operations of steps, computed from their shapes, including padding.",
+    RP_METRIC_COUNTER, RP_METRICS_OWN};
 
 static const struct rp_metric_family nodes = {
     "reprise_device_node_seconds_total", "seconds",
-    "Device time inside steps by operator, estimated from those steps whose nodes were timed "
+    "Device time inside steps by operator, estimated from steps whose nodes were timed "
     "(--profile-every).",
     RP_METRIC_COUNTER, RP_METRICS_OWN};
 static const struct rp_metric_family sessions = {"reprise_profiler_sessions_total", NULL,
-                                                 "Profiling sessions that were started.",
-                                                 RP_METRIC_COUNTER, RP_METRICS_OWN};
+                                                 "Profiling sessions started.", RP_METRIC_COUNTER,
+                                                 RP_METRICS_OWN};
 
 static const struct rp_metric_family peaks = {
     "reprise_device_peak_per_second", NULL,
-    "What the device reads (bytes) and computes (operations) in a second, measured at the start; "
-    "absent when it was not.",
+    "Peak device bandwidth (bytes) and compute rate (operations) per second, measured at startup; "
+    "absent when not measured.",
     RP_METRIC_GAUGE, RP_METRICS_OWN};
 static const struct rp_metric_family roofline = {
     "reprise_roofline_ratio", "ratio",
-    "Share of these peaks that steps have used while the device was busy, since the start.",
+    "Share of these peaks used by steps while the device was busy, since the start.",
     RP_METRIC_GAUGE, RP_METRICS_OWN};
 
 static double read_seconds(const struct rp_counter *counter) {

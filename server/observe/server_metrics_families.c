@@ -1,4 +1,4 @@
-/* server_metrics_families.c - our names on /metrics, and what each means. */
+/* server_metrics_families.c - metric families under our own names, with their help texts. */
 #include "engine/engine.h"
 #include "engine/observe/page_watch.h"
 #include "metrics/recorder.h"
@@ -15,7 +15,7 @@
 #define HISTOGRAM(name, unit, help)                                                                \
     { name, unit, help, RP_METRIC_HISTOGRAM, RP_METRICS_OWN }
 
-/* Families of one series, and where in its struct the number stands. */
+/* Families with a single series, and the offset of the value in its struct. */
 struct single {
     struct rp_metric_family family;
     size_t offset;
@@ -35,21 +35,21 @@ static const struct rp_metric_family requests =
     COUNTER("reprise_requests_total", NULL, "Requests that the engine has closed.");
 static const struct rp_metric_family rejected =
     COUNTER("reprise_requests_rejected_total", NULL,
-            "Requests answered with 429 or 503 before the engine had them.");
+            "Requests answered with 429 or 503 before they reached the engine.");
 static const struct single of_requests[] = {
     {HISTOGRAM("reprise_time_to_first_token_seconds", "seconds",
-               "From the request's first byte on the socket to its first token's."),
+               "From a request's first byte on the socket to its first token."),
      AT(ttft)},
     {HISTOGRAM("reprise_inter_token_latency_seconds", "seconds",
-               "Between two tokens of a request, when the engine read them."),
+               "Time between two tokens of a request, when the engine read them."),
      AT(inter_token)},
 };
 static const struct rp_metric_family prompt_tokens =
     HISTOGRAM("reprise_request_prompt_tokens", NULL, "Prompt tokens of a request.");
 static const struct rp_metric_family generation_tokens =
-    HISTOGRAM("reprise_request_generation_tokens", NULL, "Tokens that a request was answered.");
+    HISTOGRAM("reprise_request_generation_tokens", NULL, "Tokens in the answer to a request.");
 
-/* Shown with fewer buckets than they are recorded in. */
+/* Exposed with fewer buckets than recorded. */
 static const double phase_bounds[] = {0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.3, 0.5,
                                       1,     2.5,   5,    10,    20,   60,  240};
 static const double mean_bounds[] = {0.001, 0.002, 0.003, 0.004, 0.006, 0.008, 0.01,
@@ -65,16 +65,16 @@ static const struct {
                "last."),
      AT(tpot), mean_bounds, RP_ARRAY_COUNT(mean_bounds)},
     {HISTOGRAM("reprise_request_duration_seconds", "seconds",
-               "From the first byte of a request to its end, of those that finished."),
+               "From the first byte of a request to its end, for requests that finished."),
      AT(e2e), phase_bounds, RP_ARRAY_COUNT(phase_bounds)},
     {HISTOGRAM("reprise_queue_wait_seconds", "seconds",
-               "From being handed to the engine to being planned into a step."),
+               "From submission to the engine to being scheduled into a step."),
      AT(queue), phase_bounds, RP_ARRAY_COUNT(phase_bounds)},
     {HISTOGRAM("reprise_request_prefill_seconds", "seconds",
-               "From being planned into a step to the first token, of requests that finished."),
+               "From being scheduled into a step to the first token, for requests that finished."),
      AT(prefill), phase_bounds, RP_ARRAY_COUNT(phase_bounds)},
     {HISTOGRAM("reprise_request_decode_seconds", "seconds",
-               "From the first token to the last, of requests that finished."),
+               "From the first token to the last, for requests that finished."),
      AT(decode), phase_bounds, RP_ARRAY_COUNT(phase_bounds)},
 };
 
@@ -109,7 +109,7 @@ static void add_requests(const struct rp_server_metrics *m, struct rp_registry *
 static const struct single of_engine[] = {
     {GAUGE("reprise_requests_running", NULL, "Requests in the batch."), AT(running)},
     {GAUGE("reprise_requests_waiting", NULL, "Requests in the queue."), AT(waiting)},
-    {GAUGE("reprise_requests_swapped", NULL, "Requests whose pages lie in host memory."),
+    {GAUGE("reprise_requests_swapped", NULL, "Requests whose pages are in host memory."),
      AT(swapped)},
     {GAUGE("reprise_kv_pages_capacity", NULL, "KV pages on the device."), AT(pages_total)},
     {COUNTER("reprise_prompt_tokens_total", NULL, "Prompt tokens processed."), AT(prompt_tokens)},
@@ -121,19 +121,19 @@ static const struct single of_engine[] = {
      AT(prefix_query_tokens)},
     {COUNTER("reprise_prefix_cache_hits_total", NULL, "Tokens found in the prefix cache."),
      AT(prefix_hit_tokens)},
-    {COUNTER("reprise_padded_tokens_total", NULL, "Rows computed only to fill a captured size."),
+    {COUNTER("reprise_padded_tokens_total", NULL, "Padding rows computed to fill a captured size."),
      AT(padded_tokens)},
     {COUNTER("reprise_step_packet_bytes_total", "bytes",
-             "Bytes sent to the device to describe steps."),
+             "Bytes of step packets sent to the device."),
      AT(packet_bytes)},
     {HISTOGRAM("reprise_step_device_seconds", "seconds",
-               "Time of a step on the device, from its first kernel to its published result."),
+               "Device time of a step, from its first kernel to its published result."),
      AT(step_device_seconds)},
     {HISTOGRAM("reprise_step_gap_seconds", "seconds",
                "Time that the device was idle between two steps launched back to back."),
      AT(step_gap_seconds)},
     {HISTOGRAM("reprise_step_host_seconds", "seconds",
-               "The engine thread's part of a step: planning, launching, committing."),
+               "Engine thread time of a step: planning, launching, committing."),
      AT(step_host_seconds)},
     {HISTOGRAM("reprise_step_tokens", NULL, "Tokens computed in a step, without padding."),
      AT(step_tokens)},
@@ -142,26 +142,27 @@ static const struct single of_engine[] = {
              "Allocations of device memory: none after the server is ready."),
      AT(allocations)},
 };
-static const struct rp_metric_family pages = GAUGE(
-    "reprise_kv_pages", NULL,
-    "KV pages by state: free ones hold nothing, held ones belong to admitted requests, cached "
-    "ones to none and can be reused by equal prompts. Together the capacity.");
+static const struct rp_metric_family pages =
+    GAUGE("reprise_kv_pages", NULL,
+          "KV pages by state: free ones are empty, held ones belong to admitted requests, cached "
+          "ones to none and can be reused by equal prompts. The sum is the capacity.");
 static const struct rp_metric_family steps =
-    COUNTER("reprise_steps_total", NULL, "Steps: with decode rows alone, or with prompts too.");
-static const struct rp_metric_family preemptions = COUNTER(
-    "reprise_preemptions_total", NULL,
-    "Requests swapped out, by why (pages: an older one needed one for its next token) and by "
-    "what they were doing.");
+    COUNTER("reprise_steps_total", NULL, "Steps: with decode rows only, or also with prompts.");
+static const struct rp_metric_family preemptions =
+    COUNTER("reprise_preemptions_total", NULL,
+            "Requests swapped out, by reason (pages: an older request needed a page for its next "
+            "token) and by "
+            "phase.");
 static const struct rp_metric_family step_duration =
     HISTOGRAM("reprise_step_duration_seconds", "seconds",
-              "From launching a step to reading its result, by what it held.");
+              "From launching a step to reading its result, by kind of step.");
 static const struct rp_metric_family memory =
     GAUGE("reprise_device_memory_bytes", "bytes",
-          "Memory of the device that is taken when the server is ready, by what for.");
+          "Device memory allocated when the server is ready, by use.");
 
 static const struct rp_metric_family fragmentation =
     GAUGE("reprise_kv_fragmentation_ratio", "ratio",
-          "Share of the places for tokens in the pages of running requests that hold none yet.");
+          "Share of token slots in the pages of running requests that are still empty.");
 
 static void collect_fragmentation(void *ctx, struct rp_metric_out *out) {
     struct rp_page_use use = {.held = 0};
@@ -199,14 +200,14 @@ static void add_engine(const struct rp_engine_metrics *e, struct rp_registry *r)
 
 static const struct rp_metric_family graph_replays =
     COUNTER("reprise_graph_replays_total", NULL,
-            "Steps by the captured size that ran them: decode_8 has 8 rows, mixed_512 512 tokens. "
+            "Steps by captured size: decode_8 has 8 rows, mixed_512 512 tokens. "
             "A size appears with its first step.");
 static const struct rp_metric_family graph_padding =
     COUNTER("reprise_graph_padding_slots_total", NULL,
-            "Rows computed only to fill the captured size, by size.");
+            "Padding rows computed to fill the captured size, by size.");
 static const struct rp_metric_family graphs_failed =
     GAUGE("reprise_graph_capture_failures", NULL,
-          "Sizes that could not be captured: larger ones do their steps.");
+          "Sizes that could not be captured; their steps run in larger ones.");
 
 static const struct rp_metric_family graph_fallbacks =
     COUNTER("reprise_graph_fallbacks_total", NULL,
@@ -217,7 +218,7 @@ static const struct rp_metric_family mask_deadlines =
 
 enum { GRAPHS_MAX = 512 };
 
-/* One series per size: sets with the same tokens and different logit rows are added up. */
+/* One series per size: buckets with the same tokens and different logit rows are summed. */
 static void collect_graphs(const struct rp_engine *engine, struct rp_metric_out *out,
                            bool padding) {
     struct rp_engine_graph graph;
@@ -287,34 +288,35 @@ static const struct single of_server[] = {
     {COUNTER("reprise_http_slow_readers_total", NULL,
              "Connections closed because the client did not read."),
      AT(slow_readers)},
-    {GAUGE("reprise_completions_open", NULL, "HTTP completions in work."), AT(completions)},
-    {GAUGE("process_start_time_seconds", "seconds", "Start of the process since the epoch."),
+    {GAUGE("reprise_completions_open", NULL, "HTTP completions in progress."), AT(completions)},
+    {GAUGE("process_start_time_seconds", "seconds", "Start time of the process since the epoch."),
      AT(start_time)},
     {GAUGE("process_resident_memory_bytes", "bytes", "Resident memory."), AT(resident_bytes)},
     {GAUGE("process_virtual_memory_bytes", "bytes", "Address space in use."), AT(virtual_bytes)},
     {GAUGE("process_open_fds", NULL, "Open file descriptors."), AT(open_fds)},
-    {GAUGE("process_max_fds", NULL, "File descriptors that may be open."), AT(max_fds)},
+    {GAUGE("process_max_fds", NULL, "Limit on open file descriptors."), AT(max_fds)},
 };
 static const struct rp_metric_family http_requests =
     COUNTER("reprise_http_requests_total", NULL,
             "HTTP requests answered, by route and class of status. A series appears with its first "
             "answer.");
 static const struct rp_metric_family cpu_seconds =
-    COUNTER("process_cpu_seconds_total", "seconds", "Time of all threads on a processor.");
+    COUNTER("process_cpu_seconds_total", "seconds", "CPU time of all threads.");
 static const struct rp_metric_family build_info = {"reprise_build_info", NULL,
                                                    "Always 1; the version is the label.",
                                                    RP_METRIC_INFO, RP_METRICS_OWN};
 static const struct rp_metric_family dropped =
     COUNTER("reprise_metrics_dropped_series_total", NULL,
-            "Samples left out of /metrics because a family had too many: 0 unless there is a fault "
+            "Samples omitted from /metrics because a family had too many: 0 unless there is a bug "
             "in the server.");
 
 static const struct rp_metric_family trace_events =
     COUNTER("reprise_trace_events_total", NULL, "Events written by the flight recorder.");
-static const struct rp_metric_family trace_dropped = COUNTER(
-    "reprise_trace_events_dropped_total", NULL, "Those of them that newer ones have overwritten.");
+static const struct rp_metric_family trace_dropped =
+    COUNTER("reprise_trace_events_dropped_total", NULL,
+            "Flight recorder events overwritten by newer ones.");
 static const struct rp_metric_family startup =
-    GAUGE("reprise_startup_seconds", "seconds", "Time that the start took, by stage.");
+    GAUGE("reprise_startup_seconds", "seconds", "Startup time, by stage.");
 
 static void collect_events(void *ctx, struct rp_metric_out *out) {
     struct rp_recorder_stats stats;

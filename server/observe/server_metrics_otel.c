@@ -3,8 +3,8 @@
  * gen_ai.server.request.duration in s becomes gen_ai_server_request_duration_seconds. Shown with
  * ?compat=otel.
  *
- * The conventions' lowest edge of the time per output token is 10 ms; finer ones stand below it, as
- * they permit. */
+ * The conventions' lowest edge of the time per output token is 10 ms; finer ones are added below
+ * it, as they permit. */
 #include "server/observe/server_metrics.h"
 
 static const double duration_bounds[] = {0.01, 0.02, 0.04, 0.08,  0.16,  0.32,  0.64,

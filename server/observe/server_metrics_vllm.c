@@ -1,8 +1,8 @@
-/* server_metrics_vllm.c - the same numbers by vLLM's names, labels and buckets, so that existing
- * boards, autoscalers and gateways work unchanged.
+/* server_metrics_vllm.c - the same values under vLLM's names, labels and buckets, so that existing
+ * dashboards, autoscalers and gateways work unchanged.
  *
- * Labels are model_name and engine ("0"). What this server does not have has no series: caches
- * outside the process, multi-modal inputs, speculative decoding, adapters. */
+ * Labels are model_name and engine ("0"). Features that this server lacks have no series: external
+ * caches, multi-modal inputs, speculative decoding, adapters. */
 #include "engine/engine.h"
 #include "server/observe/server_metrics.h"
 
@@ -26,7 +26,7 @@ static const double step_bounds[] = {1,   8,    16,   32,   64,   128,  256,
 #define GAUGE(name, help)     FAMILY(name, RP_METRIC_GAUGE, help)
 #define HISTOGRAM(name, help) FAMILY(name, RP_METRIC_HISTOGRAM, help)
 
-/* The labels of one series: those of all, and one more. */
+/* The labels of one series: the common ones and one more. */
 struct labels {
     char text[RP_COMPAT_LABELS + 64];
 };
@@ -50,7 +50,7 @@ static const struct rp_engine_metrics *engine_of(const struct rp_server_metrics 
     return rp_engine_metrics(metrics->engine);
 }
 
-/* A request that was swapped out waits, to vLLM. */
+/* In vLLM's terms a swapped-out request is waiting. */
 static uint64_t waiting_of(const struct rp_server_metrics *metrics) {
     const struct rp_engine_metrics *engine = engine_of(metrics);
     return (uint64_t)(rp_gauge_read(&engine->waiting) + rp_gauge_read(&engine->swapped));
@@ -66,7 +66,7 @@ static void collect_reasons(void *ctx, struct rp_metric_out *out) {
     put(out, ctx, "reason", "deferred", 0);
 }
 
-/* Pages that only the prefix cache holds count as free, as in vLLM. */
+/* Pages held only by the prefix cache count as free, as in vLLM. */
 static void collect_kv_usage(void *ctx, struct rp_metric_out *out) {
     const struct rp_server_metrics *metrics = ctx;
     double total = (double)rp_gauge_read(&engine_of(metrics)->pages_total);
@@ -99,7 +99,7 @@ static void collect_cache_config(void *ctx, struct rp_metric_out *out) {
     rp_metric_put_count(out, labels.text, 1);
 }
 
-/* vLLM's prompt tokens are all, ours those that were computed. */
+/* vLLM counts all prompt tokens, our counter only those computed. */
 static void collect_prompt_tokens(void *ctx, struct rp_metric_out *out) {
     const struct rp_server_metrics *metrics = ctx;
     const struct rp_engine_metrics *engine = engine_of(metrics);
@@ -165,7 +165,7 @@ static const struct {
 #undef AT
 };
 static const struct rp_metric_family corrupted =
-    COUNTER("corrupted_requests_total", "Requests whose logits had a value that is not a number.");
+    COUNTER("corrupted_requests_total", "Requests whose logits contained NaN.");
 
 static const struct {
     struct rp_metric_family family;
@@ -195,7 +195,7 @@ static const struct {
      BOUNDS(phase_bounds)},
     {HISTOGRAM("request_params_n", "Histogram of the n request parameter."), AT(choices),
      BOUNDS(choice_bounds)},
-    /* NULL: 1-2-5 up to the longest context. */
+    /* NULL: 1-2-5 series up to the maximum context. */
     {HISTOGRAM("request_prompt_tokens", "Number of prefill tokens processed, per request."),
      AT(prompt_tokens), NULL, 0},
     {HISTOGRAM("request_generation_tokens", "Number of generation tokens processed, per request."),

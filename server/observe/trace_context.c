@@ -5,7 +5,7 @@
 
 static const uint8_t known_flags = RP_TRACE_SAMPLED | RP_TRACE_RANDOM;
 
-/* Lower-case digits only, as the rules have it. */
+/* Lower-case hex digits only, as the specification requires. */
 static bool read_hex(const char *text, uint32_t digits, uint64_t *out) {
     *out = 0;
     for (uint32_t i = 0; i < digits; i++) {
@@ -29,7 +29,7 @@ bool rp_trace_context_parse(const char *text, struct rp_trace_context *out) {
         return false;
     if (version == 0xff || (high | low) == 0 || parent == 0)
         return false;
-    /* Later versions may add fields behind these; version 00 has none. */
+    /* Later versions may append fields; version 00 has none. */
     if (len > RP_TRACEPARENT_LENGTH && (version == 0 || text[RP_TRACEPARENT_LENGTH] != '-'))
         return false;
     *out = (struct rp_trace_context){.trace_high = high,
@@ -46,7 +46,7 @@ void rp_trace_context_begin(struct rp_trace_context *out, uint64_t random_high,
                                      .flags = RP_TRACE_SAMPLED | RP_TRACE_RANDOM};
 }
 
-/* 16 digits, without a NUL: once a token, for exemplars. */
+/* 16 digits, without a NUL. Called once per token, for exemplars. */
 static void write_hex(uint64_t number, char *out) {
     for (int i = 15; i >= 0; i--, number >>= 4)
         out[i] = "0123456789abcdef"[number & 15];

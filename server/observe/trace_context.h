@@ -1,11 +1,11 @@
-/* trace_context.h - W3C Trace Context (https://www.w3.org/TR/trace-context/): which trace a request
- * belongs to.
+/* trace_context.h - W3C Trace Context (https://www.w3.org/TR/trace-context/): the trace that a
+ * request belongs to.
  *
  *   traceparent: 00-<32 hex: trace id>-<16 hex: the caller's span>-<2 hex: flags>
  *
- * A header that breaks the rules never fails a request: a new trace begins. Each request gets a
- * span of its own, whose id goes out in the answer's traceparent. tracestate is for those that call
- * on; this server calls nobody.
+ * An invalid header never fails a request: a new trace begins instead. Each request gets its own
+ * span, whose id is sent in the answer's traceparent. tracestate is ignored, since this server
+ * makes no outgoing calls.
  * Thread: any. */
 #ifndef RP_SERVER_TRACE_CONTEXT_H
 #define RP_SERVER_TRACE_CONTEXT_H
@@ -16,26 +16,26 @@ enum {
     RP_TRACEPARENT_LENGTH = 55,
     RP_TRACE_ID_HEX = 32,
     RP_SPAN_ID_HEX = 16,
-    /* The flags that are known and forwarded. */
+    /* Flags that are known and forwarded. */
     RP_TRACE_SAMPLED = 1,
     RP_TRACE_RANDOM = 2
 };
 
 struct rp_trace_context {
-    uint64_t trace_high, trace_low; /* the trace id, big-endian in text; both 0: none yet */
-    uint64_t parent;                /* the caller's span; 0: the trace began here */
-    uint64_t span;                  /* ours */
+    uint64_t trace_high, trace_low; /* trace id, big-endian in text; both 0: none yet */
+    uint64_t parent;                /* the caller's span; 0: this server started the trace */
+    uint64_t span;                  /* span id of this request */
     uint8_t flags;
 };
 
-/* Reads a header's value (NULL: absent). False: absent or invalid, *out is untouched; the caller
- * then begins a trace. */
+/* Parses a header value (NULL: absent). False: absent or invalid, *out is unchanged; the caller
+ * then begins a new trace. */
 bool rp_trace_context_parse(const char *text, struct rp_trace_context *out);
-/* A trace of our own; the numbers are random and need not be nonzero. */
+/* Begins a new trace; the arguments are random and may be zero. */
 void rp_trace_context_begin(struct rp_trace_context *out, uint64_t random_high,
                             uint64_t random_low);
 
-/* With a NUL. */
+/* Writes the header value and a NUL. */
 void rp_trace_context_header(const struct rp_trace_context *context,
                              char out[RP_TRACEPARENT_LENGTH + 1]);
 void rp_trace_id_text(const struct rp_trace_context *context, char out[RP_TRACE_ID_HEX + 1]);

@@ -1,5 +1,4 @@
-/* trace_words.h - the names that traces of this server use for numbers: of buckets, nodes and
- * finish reasons.
+/* trace_words.h - names of buckets, graph nodes and finish reasons in traces of this server.
  * Thread: any. */
 #ifndef RP_SERVER_TRACE_WORDS_H
 #define RP_SERVER_TRACE_WORDS_H
@@ -8,7 +7,7 @@
 
 struct rp_engine;
 
-/* engine is borrowed as long as the names are used. */
+/* engine is borrowed while the names are used. */
 struct rp_trace_names rp_server_trace_names(const struct rp_engine *engine);
 
 #endif

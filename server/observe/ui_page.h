@@ -1,5 +1,5 @@
 /* ui_page.h - the page of /debug/ui: server/observe/ui/page.html with page.css and page.js inside,
- * joined when the program is built (cmake/embed.cmake). It needs nothing from elsewhere. */
+ * joined at build time (cmake/embed.cmake). Self-contained: it loads nothing else. */
 #ifndef RP_SERVER_UI_PAGE_H
 #define RP_SERVER_UI_PAGE_H
 

@@ -52,7 +52,7 @@ def check_fault(kind, cause, *flags):
         server.process.wait(30)
         assert time.monotonic() - failed_at < 20  # seconds: bounded by two, on a machine that is busy
         log = server.output()
-        assert cause in log and "leaving with exit code 70" in log, log
+        assert cause in log and "exiting with code 70" in log, log
     print("ok", kind, *flags)
 
 

@@ -93,7 +93,7 @@ def test_keys_change_while_it_runs(folder):
             assert complete(server, "zero").status == 200 and complete(server, "three").status == 401
         os.chmod(path, 0o644)
         server.signal(signal.SIGHUP)
-        server.until(lambda: "may read the keys" in server.log(), "the mode is told")
+        server.until(lambda: "can read the keys" in server.log(), "the mode is told")
         streams[1].close()
 
 
