@@ -58,19 +58,19 @@ static uint64_t common_divisor(uint64_t a, uint64_t b) {
 uint32_t rp_attention_case_page(const struct attention_case *what, uint32_t sequence,
                                 uint32_t index) {
     uint64_t count = (uint64_t)what->shape.batch * what->slot_pages;
-    uint64_t factor = (uint64_t)((double)count * 0.618) | 1u; /* neighbors lie far apart */
+    uint64_t factor = (uint64_t)((double)count * 0.618) | 1u; /* neighboring pages are far apart */
     while (common_divisor(factor, count) != 1)
         factor += 2;
     return 1 + (uint32_t)(((uint64_t)sequence * what->slot_pages + index) * factor % count);
 }
 
-/* The state as STEP_BEGIN leaves it, and a packet from which it makes the same in every replay. */
+/* The state after STEP_BEGIN, and a packet that produces the same state in every replay. */
 static int fill_step(struct attention_case *what) {
     const struct attention_bench *bench = what->bench;
     const struct rp_attention_shape *shape = &what->shape;
     int32_t params[RP_MASK_PARAMS_MAX];
     struct rp_cpu_worker worker = {.index = 0, .count = 1};
-    unsigned char *packet = what->rings + what->host.packet_bytes; /* entry 1: of step 1 */
+    unsigned char *packet = what->rings + what->host.packet_bytes; /* entry 1 belongs to step 1 */
     struct rp_packet_header header = {.step = 1,
                                       .row_count = shape->batch,
                                       .token_count = what->bucket.tokens,
@@ -139,7 +139,7 @@ static int make_program(const struct attention_case *what, uint32_t repeats,
     return status;
 }
 
-/* Bytes of a q and an output. */
+/* Bytes of one q and one output. */
 static void tensor_bytes(const struct attention_case *what, size_t out[2]) {
     size_t values = (size_t)what->bucket.tokens * what->shape.heads * what->shape.head_dim;
     out[0] = RP_ALIGN_UP(values * sizeof(float), 256);
@@ -189,7 +189,7 @@ int rp_attention_case_capture(struct attention_case *what, uint32_t repeats, str
     struct rp_bindings bindings = {what->arena, offsets, what->view, &what->kv, 0};
     status = backend->capture(device, &program, 0, program.op_count, &what->bucket, &bindings,
                               &options, false, &what->graph, err);
-    if (status == RP_OK) /* of the same program: its attention is what the start plans for */
+    if (status == RP_OK) /* from the same program, because the start plans for its attention */
         status = backend->capture(device, &program, 0, 1, &what->bucket, &bindings, &options, false,
                                   &what->start, err);
     what->repeats = repeats;
@@ -203,7 +203,7 @@ done:
 
 /* ---- memory --------------------------------------------------------------------------------- */
 
-/* With random numbers everywhere. */
+/* Allocates memory filled with random values. */
 static int allocate(const struct attention_case *what, size_t bytes, unsigned char **out,
                     struct rp_error *err) {
     const struct attention_bench *bench = what->bench;
@@ -215,7 +215,7 @@ static int allocate(const struct attention_case *what, size_t bytes, unsigned ch
     return rp_random_pattern_fill(bench->backend, bench->device, *out, bench->pattern, bytes);
 }
 
-/* So many that what the mask lets be read fills the cold bytes; of a prompt, together with its q
+/* Enough copies that the K and V read under the mask fill cold_bytes; for prefill together with q
  * and output. */
 static uint32_t count_copies(const struct attention_case *what) {
     struct rp_attention_seen seen = rp_attention_count_seen(&what->shape);
@@ -232,7 +232,7 @@ static int make_memory(struct attention_case *what, struct rp_error *err) {
     what->copies = what->bench->config->dump_dir ? 1 : count_copies(what);
     if (!rp_kv_layout_init(&what->kv, what->copies, shape->kv_heads, shape->head_dim,
                            shape->page_tokens, what->bench->config->dtype))
-        return rp_error_set(err, RP_STATUS_OVERFLOW, "pages: too large");
+        return rp_error_set(err, RP_STATUS_OVERFLOW, "too many pages");
     size_t pages = 1 + (size_t)shape->batch * what->slot_pages;
     int status = allocate(what, pages * what->kv.page_stride, &what->pages, err);
     what->kv.base = what->pages;

@@ -1,4 +1,4 @@
-/* attention_case.h - one shape of bench_attention: its step, its pages, its graph.
+/* attention_case.h - one case of bench_attention: step state, KV pages and captured graph.
  *
  * Of a dump: DIR/case<N>.json (the shape, the mask's text, the types) and, in row-major order,
  *   case<N>.q    (batch, queries, heads, head_dim) f32      case<N>.k, .v  (batch, kv_heads, length, head_dim)
@@ -21,22 +21,22 @@ struct attention_bench {
 
 struct attention_case {
     struct attention_bench *bench;
-    struct rp_attention_shape shape; /* nothing left open */
+    struct rp_attention_shape shape; /* the shape with all defaults filled in */
     struct rp_bucket bucket;
-    struct rp_step_view host, view; /* the step's state, on the host and on the device */
+    struct rp_step_view host, view; /* step state, on the host and on the device */
     unsigned char *host_state, *device_state, *rings;
     size_t state_bytes;
     struct rp_kv_layout kv;
     unsigned char *arena, *pages;
-    uint32_t slot_pages; /* pages of a sequence */
-    uint32_t copies;     /* of tensors, and layers of pages */
+    uint32_t slot_pages; /* pages per sequence */
+    uint32_t copies;     /* copies of tensors, and of layers of pages */
     uint32_t repeats;
     struct rp_graph *graph, *start;
     char kernel[64];
 };
 
-/* Memory and the step's state. RP_STATUS_NO_MEMORY when it does not fit. The caller closes it then,
- * too. */
+/* Allocates memory and fills the step state. RP_STATUS_NO_MEMORY when it does not fit. The caller
+ * must close it also after a failure. */
 int rp_attention_case_open(struct attention_bench *bench, const struct rp_attention_shape *shape,
                            struct attention_case *out, struct rp_error *err) RP_MUST_USE;
 /* Captures `repeats` repetitions; may be called again. */
@@ -44,13 +44,13 @@ int rp_attention_case_capture(struct attention_case *what, uint32_t repeats,
                               struct rp_error *err) RP_MUST_USE;
 void rp_attention_case_close(struct attention_case *what);
 
-/* Where copy 0's q (0) or output (1) lies in the arena. */
+/* Arena offset of copy 0's q (0) or output (1). */
 size_t rp_attention_case_offset(const struct attention_case *what, uint32_t tensor);
-/* The page of a sequence's tokens. */
+/* The page that contains a sequence's tokens. */
 uint32_t rp_attention_case_page(const struct attention_case *what, uint32_t sequence,
                                 uint32_t index);
 
-/* Runs the case once with numbers that do not repeat, and writes its files. */
+/* Runs the case once with non-repeating values, and writes its files. */
 int rp_attention_case_dump(struct attention_case *what, const char *dir, uint32_t number,
                            struct rp_error *err) RP_MUST_USE;
 

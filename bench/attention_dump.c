@@ -1,5 +1,5 @@
-/* attention_dump.c - inputs and outputs of a shape as files, for another implementation to compare
- * with. */
+/* attention_dump.c - writes inputs and outputs of a shape to files, for comparison with other
+ * implementations. */
 #include "base/bf16.h"
 #include "base/json_writer.h"
 #include "base/memory.h"
@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* In +-2: scores spread, so that the softmax has something to tell. */
+/* In +-2: spreads the scores, so that the softmax is not uniform. */
 static float next_value(uint64_t *state) {
     *state = *state * 6364136223846793005ull + 1442695040888963407ull;
     return (float)(int32_t)(*state >> 32) * 0x1p-30f;
@@ -24,7 +24,7 @@ static void fill(void *to, size_t count, enum rp_dtype dtype, uint64_t *state) {
     }
 }
 
-/* q is f32; beside bf16 pages its values are those of bf16, which a card rounds them to. */
+/* q is f32; with bf16 pages its values are rounded to bf16, as a GPU does. */
 static void fill_q(float *to, size_t count, enum rp_dtype dtype, uint64_t *state) {
     for (size_t i = 0; i < count; i++) {
         float value = next_value(state);
@@ -43,7 +43,8 @@ static int write_file(const char *dir, uint32_t number, const char *suffix, cons
     return good ? RP_OK : rp_error_set(err, RP_STATUS_IO, "%s: cannot be written", path);
 }
 
-/* K (0) or V (1) of all sequences out of copied pages: (batch, kv_heads, length, head_dim). */
+/* Gathers K (0) or V (1) of all sequences from copied pages: (batch, kv_heads, length,
+ * head_dim). */
 static void gather(const struct attention_case *what, const unsigned char *pages, uint32_t kv,
                    unsigned char *out) {
     const struct rp_attention_shape *shape = &what->shape;
@@ -112,7 +113,7 @@ int rp_attention_case_dump(struct attention_case *what, const char *dir, uint32_
                                        : rp_error_set(err, RP_STATUS_NO_MEMORY, "out of memory");
     if (status != RP_OK)
         goto done;
-    memset(arena, 0xFF, arena_bytes); /* an output that nobody writes is NaN */
+    memset(arena, 0xFF, arena_bytes); /* outputs that are not written stay NaN */
     fill_q((float *)(void *)arena, rp_attention_case_offset(what, 1) / sizeof(float),
            what->kv.dtype, &state);
     fill(pages, pool / rp_dtype_bytes(what->kv.dtype), what->kv.dtype, &state);

@@ -17,13 +17,13 @@ void rp_attention_shape_params(const struct rp_attention_shape *shape,
 
 #define TILE 64u
 
-/* One query head, or all of them when conditions do not read the head. */
+/* Counts for one query head, or for all of them when the mask does not depend on the head. */
 struct counting {
     const struct rp_attention_shape *shape;
     const int32_t *params;
     int32_t head;
     double pairs;
-    bool *keys; /* (length): seen by some query */
+    bool *keys; /* (length): attended to by some query */
 };
 
 static void count_tile(struct counting *counting, const struct rp_mask_tile *tile) {
@@ -89,7 +89,7 @@ static bool count_program(const struct rp_attention_shape *shape, struct rp_atte
 struct rp_attention_seen rp_attention_count_seen(const struct rp_attention_shape *shape) {
     struct rp_attention_seen seen = {0, 0};
     if (shape->mask) {
-        (void)count_program(shape, &seen); /* without memory: nothing is known */
+        (void)count_program(shape, &seen); /* out of memory: the counts stay unknown */
         return seen;
     }
     double length = shape->length;

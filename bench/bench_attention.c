@@ -19,7 +19,7 @@
 
 /* ---- limits --------------------------------------------------------------------------------- */
 
-/* The bandwidth, and the rate of a product of `size` cubed. */
+/* The read bandwidth, and the rate of a GEMM with n = k = rows = size. */
 static int measure_limits(const struct attention_bench *bench,
                           struct rp_bench_attention_result *out, struct rp_error *err) {
     const struct rp_bench_attention_config *config = bench->config;
@@ -67,13 +67,13 @@ static struct rp_replay replay_of(const struct attention_case *what) {
                               what->repeats};
 }
 
-/* Captures as many repetitions as last a sample, at least one of each copy. */
+/* Captures enough repetitions for one sample, at least one per copy. */
 static int fit_repeats(struct attention_case *what, struct rp_error *err) {
     int status = rp_attention_case_capture(what, 1, err);
     if (status != RP_OK)
         return status;
     struct rp_replay replay = replay_of(what);
-    (void)rp_replay_ns(&replay, 1); /* what is new is loaded */
+    (void)rp_replay_ns(&replay, 1); /* the first replay loads the graph */
     double ns = rp_replay_ns(&replay, 1);
     if (ns < 0)
         return device_failed(what->bench, err);
@@ -121,7 +121,7 @@ static int run_case(struct attention_bench *bench, uint32_t index, double budget
     return status;
 }
 
-/* Says which shape it was. */
+/* Prefixes the error with the shape. */
 static int name_failure(const struct rp_attention_shape *shape, int status, struct rp_error *err) {
     char text[384];
     if (!err)
@@ -145,7 +145,8 @@ static int run_cases(struct attention_bench *bench, uint64_t begin_ns,
         if (config->progress)
             config->progress(config->progress_ctx, &config->shapes[i]);
         double budget =
-            RP_MIN(left / (config->shape_count - i), most * 1e9) / 2; /* half is set-up */
+            /* half of the time is setup */
+            RP_MIN(left / (config->shape_count - i), most * 1e9) / 2;
         int status = run_case(bench, i, budget, &out->cases[out->case_count], err);
         if (status == RP_STATUS_NO_MEMORY)
             out->left_out++;

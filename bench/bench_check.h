@@ -1,4 +1,4 @@
-/* bench_check.h - measures what bench/expectations_*.json has baselines for.
+/* bench_check.h - measures the metrics that have baselines in bench/expectations_*.json.
  *
  *   programs      nodes of every captured bucket and a fingerprint of all: the demo model, and small random shapes of
  *                 the other families, fused and not
@@ -10,12 +10,13 @@
  *   instructions  of the engine's host side and of a scalar step, for each token, by callgrind
  *   timings       decode steps; of one machine only
  *
- * All but the last are counted on the CPU's backend with one worker, and are the same on every
- * machine: what the scheduler does depends on the requests alone, programs on the model alone.
- * Instructions depend on the compiler (its name is in the metric); they are counted inside chosen
- * functions, outside of which waiting threads spin, and the step's with the scalar kernels, which
- * every processor has. Answers are sums and words that the model is sure of: kernels of different
- * processors round differently, which moves logits by about 1e-2 and such answers not at all.
+ * All but the last are counted on the CPU backend with one worker, and are the same on every
+ * machine: the scheduler's decisions depend only on the requests, programs only on the model.
+ * Instruction counts depend on the compiler (its name is part of the metric); they are counted
+ * inside selected functions, since waiting threads spin elsewhere, and for the step with the scalar
+ * kernels, which every CPU has. Answers are ones with a large margin between the top logits:
+ * kernels of different CPUs round differently, which changes logits by about 1e-2, but not such
+ * answers.
  *
  * Thread: one. */
 #ifndef RP_BENCH_BENCH_CHECK_H
@@ -25,14 +26,14 @@
 #include "device/device.h"
 
 struct rp_check_config {
-    const char *model_dir; /* of the demo model */
-    const char *program;   /* this program's file, which callgrind runs */
+    const char *model_dir; /* directory of the demo model */
+    const char *program;   /* path of this program, which callgrind runs */
     /* Planted faults, for tests (engine.h). */
     bool plant_node, plant_allocation;
     double slow_share;
 };
 
-/* Each adds its rows to *out. Without a backend the CPU's is taken. */
+/* Each adds its rows to *out. Without a backend the CPU's is used. */
 int rp_check_programs(const struct rp_check_config *config, const struct rp_backend *backend,
                       struct rp_expectations *out, struct rp_error *err) RP_MUST_USE;
 int rp_check_steps(const struct rp_check_config *config, struct rp_expectations *out,
@@ -41,16 +42,16 @@ int rp_check_answers(const struct rp_check_config *config, struct rp_expectation
                      struct rp_error *err) RP_MUST_USE;
 int rp_check_precision(const struct rp_check_config *config, const struct rp_backend *backend,
                        struct rp_expectations *out, struct rp_error *err) RP_MUST_USE;
-/* Where valgrind cannot be used the rows are skipped, with the reason. */
+/* Without valgrind the rows are marked as skipped, with the reason. */
 int rp_check_instructions(const struct rp_check_config *config, struct rp_expectations *out,
                           struct rp_error *err) RP_MUST_USE;
-/* Takes over the device. */
+/* Takes ownership of the device. */
 int rp_check_timings(const struct rp_check_config *config, const struct rp_backend *backend,
                      struct rp_device *device, struct rp_expectations *out,
                      struct rp_error *err) RP_MUST_USE;
 
-/* What callgrind runs: an engine on the CPU's backend, one worker, `rows` sequences of `tokens`
- * tokens each, at once. */
+/* The workload under callgrind: an engine on the CPU backend, one worker, `rows` concurrent
+ * sequences of `tokens` tokens each. */
 #define RP_COUNTED_ROWS_MAX 64
 struct rp_counted_load {
     const char *model_dir;  /* NULL: a small random model */

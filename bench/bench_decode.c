@@ -7,15 +7,15 @@
 
 #include <string.h>
 
-/* Tokens of a prompt that the prefix cache does not give back: those of its last page. */
+/* Prompt tokens that are not found in the prefix cache: those of its last page. */
 #define UNCACHED_TOKENS 64u
-/* Steps that the first sequences may have made when the last one is submitted. */
+/* Steps that the first sequences may have made before the last one is submitted. */
 #define SUBMIT_STEPS 2u
-/* A round whose sequences never all decoded together (this thread lost its processor amid the
- * submits) is made again. */
+/* A round whose sequences never all decoded together (this thread was descheduled between submits)
+ * is repeated. */
 #define ATTEMPTS 4u
 
-/* Step times of the pair in work, all rounds. */
+/* Step times of the current pair, all rounds. */
 struct samples {
     double *ms, *device_ms, *gap_us, *host_us;
     uint32_t count, device_count, gap_count;
@@ -27,17 +27,17 @@ struct run {
     struct rp_request *requests;  /* (largest batch) */
     int32_t *prompts;             /* (largest batch, largest context) */
     bool *has_token;              /* (largest batch) */
-    uint32_t context_max, budget; /* budget: tokens of a step */
-    double *round_ms;             /* steps of the round in work */
+    uint32_t context_max, budget; /* budget: tokens per step */
+    double *round_ms;             /* steps of the current round */
     uint32_t round_count;
-    double *values; /* of samples */
+    double *values; /* sample values, for sorting */
     struct samples samples;
-    double card_bandwidth; /* 0: not on a card */
+    double card_bandwidth; /* 0: not on a GPU */
     double bandwidths[RP_BENCH_ROUNDS_MAX], shares[RP_BENCH_ROUNDS_MAX];
-    /* the pair in work */
+    /* the current pair */
     uint32_t batch, context, max_tokens, pair;
     uint32_t prompts_left;
-    uint64_t start_ns, prompts_ns; /* from the first submit until every prompt gave a token */
+    uint64_t start_ns, prompts_ns; /* from the first submit until every prompt produced a token */
 };
 
 static uint32_t largest(const uint32_t *values, uint32_t count) {
@@ -47,16 +47,16 @@ static uint32_t largest(const uint32_t *values, uint32_t count) {
     return most;
 }
 
-/* Sequences whose prompt is in decode while others still wait for theirs; so that all decode
- * together for `tokens` steps, each gets more. */
+/* Some sequences decode while others are still in prefill; each gets extra tokens, so that all
+ * decode together for `tokens` steps. */
 static uint32_t output_tokens(const struct run *run, uint32_t batch) {
     uint32_t others = batch - 1;
     return run->config->tokens + (others ? SUBMIT_STEPS : 0) +
            RP_CEIL_DIV(others * UNCACHED_TOKENS, RP_MAX(run->budget - batch, 1u));
 }
 
-/* Any ids do, and the same ones every time; but no two sequences may share pages, or K and V of all
- * of them would be read from memory once. */
+/* Any ids work, the same ones in every run; but no two sequences may share pages, or the K and V of
+ * all of them would be read from memory only once. */
 static void make_prompts(struct run *run, uint32_t batch_max) {
     uint32_t state = 1, vocab = run->bench.model.config.vocab;
     for (size_t i = 0; i < (size_t)batch_max * run->context_max; i++) {
@@ -75,7 +75,7 @@ static int submit_all(struct run *run, struct rp_error *err) {
         request->prompt = run->prompts + (size_t)i * run->context_max;
         request->prompt_count = run->context;
         request->max_tokens = run->max_tokens;
-        request->cache_salt = run->pair + 1; /* another pair's prompts begin alike */
+        request->cache_salt = run->pair + 1; /* prompts of different pairs have the same prefix */
         request->sampling = (struct rp_sampling){.temperature = 0.0f, .top_p = 1.0f, .seed = i};
         int status = rp_engine_submit(run->bench.engine, request);
         if (status != RP_OK)
@@ -85,8 +85,7 @@ static int submit_all(struct run *run, struct rp_error *err) {
 }
 
 /* Drains events until every request closed; the gaps between distinct result times are the steps.
- * All sequences decode together once the slowest prompt is done, and only those steps are
- * wanted. */
+ * All sequences decode together once the slowest prompt is done, and only those steps count. */
 static int drain(struct run *run, struct rp_error *err) {
     uint32_t closed = 0, early = 0, tokens_at = 0;
     uint64_t time = 0, previous = 0;
@@ -117,16 +116,16 @@ static int drain(struct run *run, struct rp_error *err) {
     }
     int status = rp_bench_engine_rest(&run->bench, err);
     if (status == RP_OK && early)
-        status = rp_error_set(err, RP_STATUS_DEVICE, "%u of %u sequences ended before their time",
-                              early, run->batch);
+        status = rp_error_set(err, RP_STATUS_DEVICE, "%u of %u sequences ended early", early,
+                              run->batch);
     return status;
 }
 
-/* What the engine itself measured of the steps of this round. */
+/* Copies the engine's own times of the steps of this round. */
 static void take_times(struct run *run, uint64_t since) {
     struct samples *samples = &run->samples;
     uint32_t count = rp_bench_engine_times(&run->bench, since);
-    uint32_t skip = run->config->warm_up + 1; /* the first one ends no gap */
+    uint32_t skip = run->config->warm_up + 1; /* the first step has no gap before it */
     for (uint32_t i = 0; i < count; i++) {
         const struct rp_step_times *times = &run->bench.times[i];
         if (times->rows != run->batch || times->tokens != run->batch)
@@ -142,7 +141,7 @@ static void take_times(struct run *run, uint64_t since) {
     }
 }
 
-/* Bytes per second. A card's was read before the engine took its memory, and does not move. */
+/* Bytes/s. A GPU's was measured before the engine allocated its memory, and is constant. */
 static double read_bandwidth(const struct run *run) {
     return run->bench.on_card
                ? run->card_bandwidth
@@ -170,7 +169,7 @@ static int run_round(struct run *run, uint32_t round, double bytes_per_step, str
     double *steps = run->round_ms + skip;
     uint32_t count = run->round_count - skip;
     if (count == 0)
-        return rp_error_set(err, RP_STATUS_RANGE, "no step is left after %u of warm-up",
+        return rp_error_set(err, RP_STATUS_RANGE, "no step is left after a warm-up of %u",
                             run->config->warm_up);
     memcpy(samples->ms + samples->count, steps, count * sizeof *steps);
     samples->count += count;
@@ -180,7 +179,7 @@ static int run_round(struct run *run, uint32_t round, double bytes_per_step, str
     return RP_OK;
 }
 
-/* The engine times nearly the same steps; some have no gap. */
+/* The engine times nearly the same steps; some lack a gap. */
 static void leave_out(double **values, uint32_t *count, uint32_t first) {
     first = *count > first ? first : 0;
     *values += first;
@@ -233,7 +232,7 @@ static int run_pair(struct run *run, struct rp_bench_decode_result *out, struct 
     uint32_t length = run->context + run->max_tokens;
     *out = (struct rp_bench_decode_result){.batch = run->batch, .context = run->context};
     out->weight_bytes = (double)rp_model_weight_bytes(model);
-    if (!model->config.tied) /* the table is only looked up */
+    if (!model->config.tied) /* the embedding table is only indexed */
         out->weight_bytes -=
             (double)model->config.vocab * model->config.hidden * rp_dtype_bytes(dtype);
     out->bytes_per_step = out->weight_bytes + kv_bytes_per_token(&model->config, dtype) *
@@ -249,7 +248,7 @@ static int run_pair(struct run *run, struct rp_bench_decode_result *out, struct 
     run->samples.count = run->samples.device_count = run->samples.gap_count = 0;
     int status = submit_all(run, err);
     if (status == RP_OK)
-        status = drain(run, err); /* the prompts, for their time and for the cache */
+        status = drain(run, err); /* runs the prompts, to time them and to fill the prefix cache */
     for (uint32_t round = 0; round < run->config->rounds && status == RP_OK; round++)
         status = run_round(run, round, out->bytes_per_step, err);
     if (status == RP_OK)

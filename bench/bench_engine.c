@@ -49,7 +49,7 @@ int rp_bench_make_model(const struct rp_bench_target *target, uint32_t positions
                                                                  positions, out, err);
 }
 
-/* As GET /debug/graphs shows them. */
+/* The same values as GET /debug/graphs. */
 static int note_graphs(struct rp_bench_engine *bench, struct rp_error *err) {
     struct rp_bench_ready *ready = &bench->ready;
     const struct rp_memory_plan *plan = rp_engine_memory_plan(bench->engine);
@@ -139,7 +139,7 @@ void rp_bench_engine_close(struct rp_bench_engine *bench) {
 
 int rp_bench_engine_rest(struct rp_bench_engine *bench, struct rp_error *err) {
     const struct timespec moment = {.tv_nsec = 20000};
-    /* Nothing is open: no step is launched any more. */
+    /* No request is open, so no further step is launched. */
     while (rp_engine_steps_timed(bench->engine) !=
            rp_counter_read(&rp_engine_metrics(bench->engine)->steps)) {
         if (!rp_engine_is_healthy(bench->engine))

@@ -12,11 +12,11 @@
 #include <string.h>
 
 #define MIB           ((uint64_t)1 << 20)
-#define WARM_NS       16000000.0 /* a first replay that took less is taken again */
+#define WARM_NS       16000000.0 /* a first replay shorter than this is repeated */
 #define CASE_SECONDS  0.4
-#define SQUARE        8192u  /* the large product: n = k */
-#define SQUARE_ROWS   1024u  /* from here on it is in the list */
-#define POSITIONS_MAX 16384u /* of the rope table */
+#define SQUARE        8192u  /* n = k of the large GEMM */
+#define SQUARE_ROWS   1024u  /* minimum rows for it to be in the list */
+#define POSITIONS_MAX 16384u /* maximum positions of the rope table */
 
 /* ---- the list ------------------------------------------------------------------------------- */
 
@@ -33,7 +33,7 @@ static void list_one(struct list *list, struct kernels_case what) {
     list->cases[list->count++] = what;
 }
 
-/* For all row counts within the limits. */
+/* Adds a case for all row counts within the limits. */
 static void list_rows(struct list *list, struct kernels_case what, uint32_t min, uint32_t max) {
     for (uint32_t i = 0; i < list->config->row_count; i++) {
         what.rows = list->config->rows[i];
@@ -94,7 +94,7 @@ static struct rp_replay replay_of(const struct kernels_bench *bench,
     return (struct rp_replay){bench->backend, bench->device, run->graph, run->start, run->repeats};
 }
 
-/* Captures as many repetitions as last a sample, at least one of each copy. */
+/* Captures enough repetitions for one sample, at least one per copy. */
 static int fit_repeats(struct kernels_bench *bench, struct kernels_run *run, struct rp_error *err) {
     uint32_t copies =
         run->what->kind == KERNELS_PRODUCT ? RP_MAX(run->sets, bench->weight_count) : run->sets;
@@ -103,7 +103,7 @@ static int fit_repeats(struct kernels_bench *bench, struct kernels_run *run, str
     if (status != RP_OK)
         return status;
     struct rp_replay replay = replay_of(bench, run);
-    double ns = rp_replay_ns(&replay, 1); /* what is new is loaded */
+    double ns = rp_replay_ns(&replay, 1); /* the first replay loads the graph */
     if (ns < WARM_NS)
         ns = rp_replay_ns(&replay, 1);
     if (ns < 0)
@@ -189,7 +189,7 @@ static void note_product(const struct kernels_case *what, const struct rp_bench_
     out->product_rows = kernel->rows;
 }
 
-/* Says which operator it was. */
+/* Prefixes the error with the operator. */
 static int name_failure(const struct kernels_case *what, int status, struct rp_error *err) {
     char text[384];
     if (!err)
@@ -203,7 +203,7 @@ static int run_list(struct kernels_bench *bench, const struct list *list, uint64
                     struct rp_bench_kernels_result *out, struct rp_error *err) {
     const struct rp_bench_kernels_config *config = bench->config;
     double most = config->case_seconds > 0 ? config->case_seconds : CASE_SECONDS;
-    const struct kernels_case *before = NULL; /* whose weights are there */
+    const struct kernels_case *before = NULL; /* the case whose weights are allocated */
     for (uint32_t i = 0; i < list->count; i++) {
         const struct kernels_case *what = &list->cases[i];
         double left = config->seconds * 1e9 - (double)(rp_clock_ns() - begin_ns);
@@ -213,7 +213,8 @@ static int run_list(struct kernels_bench *bench, const struct list *list, uint64
         }
         if (config->progress)
             config->progress(config->progress_ctx, what->op, what->rows);
-        double budget = RP_MIN(left / (list->count - i), most * 1e9) / 2; /* half is set-up */
+        /* half of the time is setup */
+        double budget = RP_MIN(left / (list->count - i), most * 1e9) / 2;
         struct rp_bench_kernel *kernel = &out->kernels[out->kernel_count];
         int status = run_case(bench, what, before, budget, kernel, err);
         before = bench->weight_count && status == RP_OK ? what : NULL;

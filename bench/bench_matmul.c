@@ -1,5 +1,5 @@
-/* bench_matmul.c - as many copies of the weights as it takes to fill --cold-mb are used in turn, so
- * that no product finds its weights in a cache, as in a decode step. */
+/* bench_matmul.c - rotates among enough copies of the weights to fill --cold-mb, so that no GEMM
+ * finds its weights in a cache, as in a decode step. */
 #include "bench/bench_matmul.h"
 
 #include "base/bf16.h"
@@ -34,7 +34,7 @@ static void matmul_job(void *arg0, uint64_t rep, const struct rp_cpu_worker *wor
     bench->fn(&args, bench->options.m, worker);
 }
 
-/* Small numbers of both signs; xorshift, seeded. */
+/* Small values of both signs; xorshift, seeded. */
 static float next_value(uint32_t *state) {
     *state ^= *state << 13;
     *state ^= *state >> 17;
@@ -122,7 +122,7 @@ static bool time_product(struct bench *bench) {
     if (!ns)
         return false;
     double read = rp_membw_read(o->threads, (size_t)512 << 20, 8);
-    for (uint32_t rep = 0; rep < o->reps + 2; rep++) { /* two to warm up */
+    for (uint32_t rep = 0; rep < o->reps + 2; rep++) { /* two warm-up repetitions */
         uint64_t begin = rp_clock_ns();
         if (rp_cpu_team_submit(bench->team, matmul_job, bench, rep, &job) != RP_OK)
             break;
@@ -131,7 +131,7 @@ static bool time_product(struct bench *bench) {
             ns[rep - 2] = rp_clock_ns() - begin;
     }
     qsort(ns, o->reps, sizeof *ns, compare_ns);
-    /* Before and after, the larger one: other machines may share the memory. */
+    /* The larger of the readings before and after: the memory may be shared with other machines. */
     double after = rp_membw_read(o->threads, (size_t)512 << 20, 8);
     read = RP_MAX(read, after);
     double median = (double)ns[o->reps / 2], best = (double)ns[0];

@@ -1,4 +1,4 @@
-/* bench_matmul.h - one matrix product on the CPU, timed with weights that come from memory. */
+/* bench_matmul.h - times one GEMM on the CPU with weights read from memory. */
 #ifndef RP_BENCH_BENCH_MATMUL_H
 #define RP_BENCH_BENCH_MATMUL_H
 

@@ -14,7 +14,7 @@
 #define PASSES      9
 #define ROWS_MAX    256
 #define PAGE_TOKENS 64
-/* Requests lie as far apart as in a server, where each is part of an answer. */
+/* Requests are as far apart in memory as in a server, where each is part of a completion. */
 #define REQUEST_STRIDE 8192
 #define COLD_BYTES     ((size_t)8 << 20)
 
@@ -30,7 +30,7 @@ struct bench {
     uint64_t now_ns;
     uint32_t position;
     unsigned char *cold; /* (COLD_BYTES) */
-    uint64_t spent_ns;   /* by a work that tells itself; 0: all of its time */
+    uint64_t spent_ns;   /* time measured by the operation itself; 0: use its total time */
     volatile uint64_t sink;
 };
 
@@ -54,7 +54,7 @@ static void event_of_a_token(struct bench *bench, uint32_t count) {
         rp_trace_put(bench->ring, RP_TRACE_TOKEN, 1000 + i, i, 0, i, 0);
 }
 
-/* Values from 1 us to 1 s, so that slots are not all in the cache. */
+/* Values from 1 us to 1 s, so that not all slots are in the cache. */
 static uint64_t next_value(uint64_t value) {
     value = value * 6364136223846793005u + 1442695040888963407u;
     return value;
@@ -84,8 +84,8 @@ static void step_record(struct bench *bench, uint32_t count) {
     }
 }
 
-/* A decode step of so many sequences, each a token longer than at the last one; as the engine hands
- * it over. */
+/* A decode step of this many sequences, each a token longer than in the previous step; as passed by
+ * the engine. */
 static struct rp_account_step next_step(struct bench *bench, uint32_t rows) {
     const struct rp_account_step step = {.step = bench->now_ns / 3510000,
                                          .bucket = {.tokens = rows, .logit_rows = rows},
@@ -123,8 +123,7 @@ static void shares_of_one(struct bench *bench, uint32_t count) { shares(bench, c
 static void shares_of_32(struct bench *bench, uint32_t count) { shares(bench, count, 32); }
 static void shares_of_256(struct bench *bench, uint32_t count) { shares(bench, count, 256); }
 
-/* As between two steps of a server: the caches of this core hold other things by then. At most 64
- * Ki rows. */
+/* Evicts the caches first, as happens between two steps of a server. At most 64 Ki rows. */
 static void cold_shares(struct bench *bench, uint32_t count, uint32_t rows) {
     uint32_t steps = RP_MAX(RP_MIN(count, 1u << 16) / rows, 1u);
     uint64_t spent_ns = 0;
@@ -166,7 +165,8 @@ static double measure(struct bench *bench, void (*work)(struct bench *bench, uin
     return ns[PASSES / 2];
 }
 
-/* The shares of a small Llama's steps: what a row takes does not hang on the model's size. */
+/* Attribution for the steps of a small Llama model: the cost per row does not depend on the model's
+ * size. */
 static int open_shares(struct bench *bench, struct rp_error *err) {
     const struct rp_model_config shape = rp_check_shape(RP_FAMILY_LLAMA);
     struct rp_program program;

@@ -1,11 +1,11 @@
-/* check_internal.h - what the files of bench_check share. */
+/* check_internal.h - shared by the files of bench_check. */
 #ifndef RP_BENCH_CHECK_INTERNAL_H
 #define RP_BENCH_CHECK_INTERNAL_H
 
 #include "bench/bench_check.h"
 #include "bench/engine_run.h"
 
-/* The engine whose counts are the same everywhere: the CPU's backend, one worker, a small pool, no
+/* An engine with machine-independent counts: the CPU backend, one worker, a small pool, no
  * swapping. */
 struct rp_engine_config rp_check_engine_config(const struct rp_check_config *config);
 

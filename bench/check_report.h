@@ -1,4 +1,4 @@
-/* check_report.h - shows how measurements stand against baselines, and writes the baselines anew.
+/* check_report.h - reports measurements against baselines, and updates the baselines.
  * Thread: one. */
 #ifndef RP_BENCH_CHECK_REPORT_H
 #define RP_BENCH_CHECK_REPORT_H
@@ -8,17 +8,17 @@
 
 struct rp_check_output {
     bool as_json;
-    struct rp_buffer buffer; /* of the JSON object */
+    struct rp_buffer buffer; /* contents of the JSON object */
     struct rp_json json;
-    uint32_t held, failed, better, skipped, fresh; /* fresh: without a baseline */
+    uint32_t held, failed, better, skipped, fresh; /* fresh: metrics without a baseline */
 };
 
 void rp_check_output_begin(struct rp_check_output *output, bool as_json);
-/* Names every metric that does not hold; failed counts those that must. */
+/* Lists every metric that does not hold; `failed` counts those that cause a failure. */
 void rp_check_report(struct rp_check_output *output, const struct rp_expectations *baselines,
                      const struct rp_expectations *measured);
 void rp_check_no_baseline(struct rp_check_output *output, const char *hardware);
-/* The last line, or the JSON object. */
+/* Prints the last line, or the JSON object. */
 void rp_check_output_end(struct rp_check_output *output);
 
 /* Updates *baselines and writes them, with this checkout's commit ("unknown" without git). */

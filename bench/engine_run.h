@@ -1,9 +1,9 @@
-/* engine_run.h - an engine of any configuration, and lists of requests run to their end on it.
+/* engine_run.h - runs lists of requests to completion on an engine of any configuration.
  *
- * Requests that are submitted before the engine's thread begins are all in its queue at the first
- * plan: the steps of such a run, and what is counted in them, are the same every time.
+ * Requests submitted before the engine thread starts are all queued at the first plan: the steps of
+ * such a run, and their counts, are reproducible.
  *
- * Thread: one, which stands for the engine's loop thread. Memory: rp_engine_run_close frees all of
+ * Thread: one, in the role of the engine's loop thread. Memory: rp_engine_run_close frees all of
  * it. */
 #ifndef RP_BENCH_ENGINE_RUN_H
 #define RP_BENCH_ENGINE_RUN_H
@@ -14,12 +14,12 @@
 #include <semaphore.h>
 #include <stdatomic.h>
 
-/* Which model. */
+/* The model to run. */
 struct rp_engine_run_model {
     const char *dir;                           /* NULL: random weights of `shape` */
-    const struct rp_model_config *shape;       /* borrowed while it is opened */
-    enum rp_dtype dtype;                       /* RP_MODEL_DTYPE_AUTO with a directory only */
-    struct rp_model_quantization quantization; /* of a directory; a shape says it by itself */
+    const struct rp_model_config *shape;       /* borrowed during open */
+    enum rp_dtype dtype;                       /* RP_MODEL_DTYPE_AUTO only with a directory */
+    struct rp_model_quantization quantization; /* for a directory; a shape has its own */
 };
 
 struct rp_engine_run {
@@ -30,16 +30,16 @@ struct rp_engine_run {
     bool started;
 };
 
-/* Makes model and engine. config->wake is ours; a kv_dtype of RP_MODEL_DTYPE_AUTO is the matrices'
- * own; config->opened is taken over, also when it fails. Close it in any case. */
+/* Creates model and engine. config->wake is overwritten; a kv_dtype of RP_MODEL_DTYPE_AUTO follows
+ * the weights; takes ownership of config->opened, also on failure. Call close in any case. */
 int rp_engine_run_open(const struct rp_engine_run_model *model,
                        const struct rp_engine_config *config, struct rp_engine_run *out,
                        struct rp_error *err) RP_MUST_USE;
 void rp_engine_run_close(struct rp_engine_run *run);
 
-/* Submits all requests (no more than the queue holds), starts the engine if need be, hands every
- * event to on_event, and returns when each request is closed and the engine has come to rest.
- * RP_STATUS_DEVICE: one was closed for another reason than a stop id or its length. */
+/* Submits all requests (at most the queue's capacity), starts the engine if needed, passes every
+ * event to on_event, and returns when all requests are closed and the engine is idle.
+ * RP_STATUS_DEVICE: one was closed for a reason other than a stop id or its length. */
 int rp_engine_run_requests(struct rp_engine_run *run, struct rp_request *requests, uint32_t count,
                            void (*on_event)(void *ctx, const struct rp_event *event), void *ctx,
                            struct rp_error *err) RP_MUST_USE;

@@ -1,4 +1,4 @@
-/* kernels_internal.h - one case of bench_kernels: its program, its memory, its graph. */
+/* kernels_internal.h - one case of bench_kernels: program, memory and graph. */
 #ifndef RP_BENCH_KERNELS_INTERNAL_H
 #define RP_BENCH_KERNELS_INTERNAL_H
 
@@ -16,7 +16,7 @@ enum kernels_kind {
     KERNELS_NORM,
     KERNELS_ADD_NORM, /* fused */
     KERNELS_ACTIVATION,
-    KERNELS_ROPE, /* of q and k at once */
+    KERNELS_ROPE, /* of q and k together */
     KERNELS_KV_WRITE,
     KERNELS_QKV_POST, /* fused: rope, kv_write */
     KERNELS_ATTENTION,
@@ -28,11 +28,11 @@ struct kernels_case {
     const char *op;
     enum kernels_kind kind;
     enum rp_rows domain;
-    uint32_t n, k; /* of a product */
+    uint32_t n, k; /* of a GEMM */
     uint32_t rows, context;
 };
 
-/* What all cases share. */
+/* State shared by all cases. */
 struct kernels_bench {
     const struct rp_bench_kernels_config *config;
     const struct rp_backend *backend;
@@ -40,40 +40,40 @@ struct kernels_bench {
     struct rp_device_info info;
     uint64_t cold_bytes;
     struct rp_model_config shape;
-    struct rp_step_view host, view; /* the step's state, on the host and on the device */
+    struct rp_step_view host, view; /* step state, on the host and on the device */
     unsigned char *host_state, *device_state, *rings;
     size_t state_bytes;
     float *norm_weight, *rope_table;
     uint32_t rope_positions;
     unsigned char *pattern;                        /* rp_random_pattern */
-    struct rp_matrix weights[KERNELS_WEIGHTS_MAX]; /* copies of the product's weights */
+    struct rp_matrix weights[KERNELS_WEIGHTS_MAX]; /* copies of the GEMM's weights */
     uint32_t weight_count;
 };
 
-/* One case: memory that stays, and the program as it was captured last. */
+/* One case: its memory, and the most recently captured program. */
 struct kernels_run {
     const struct kernels_case *what;
     struct rp_bucket bucket;
     struct rp_kv_layout kv;
     unsigned char *arena, *pages;
     uint32_t sets;                  /* copies of tensors, and layers of pages */
-    uint32_t repeats;               /* of the operator in the graph */
-    struct rp_graph *graph, *start; /* start: what every replay begins with, or NULL */
+    uint32_t repeats;               /* repetitions of the operator in the graph */
+    struct rp_graph *graph, *start; /* start: launches at the start of every replay, or NULL */
     struct rp_cost cost;            /* of one repetition */
     char kernel[64];
 };
 
-/* The step's state for rows and context, on the device. */
+/* Prepares the step state for rows and context on the device. */
 int rp_kernels_step_open(struct kernels_bench *bench, struct rp_error *err);
 void rp_kernels_step_close(struct kernels_bench *bench);
 int rp_kernels_step_set(struct kernels_bench *bench, const struct kernels_case *what);
 
-/* Weights of a product, as many copies as it takes; replaces those before. */
+/* Creates as many copies of a GEMM's weights as needed; replaces earlier ones. */
 int rp_kernels_weights_make(struct kernels_bench *bench, uint32_t n, uint32_t k,
                             struct rp_error *err);
 void rp_kernels_weights_free(struct kernels_bench *bench);
 
-/* Memory for the case. RP_STATUS_NO_MEMORY when it does not fit. */
+/* Allocates memory for the case. RP_STATUS_NO_MEMORY when it does not fit. */
 int rp_kernels_run_open(struct kernels_bench *bench, const struct kernels_case *what,
                         struct kernels_run *run, struct rp_error *err);
 /* Captures a program of `repeats` repetitions; may be called again. */

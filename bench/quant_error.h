@@ -1,9 +1,9 @@
-/* quant_error.h - what 8 bits cost in accuracy, for a benchmark to say beside its speed.
+/* quant_error.h - accuracy cost of 8-bit weights, reported by benchmarks with their speed.
  *
- * RP_QUANT_ERROR_TOKENS tokens of noise go through the benchmark's model and through the same
- * weights without 8 bits, by the graphs that serve (eval_run.h); their logits are compared
- * (eval_ppl.h). Noise is harder than text: for what a model's users would notice there is `reprise
- * eval ppl`. One model is in memory at a time. */
+ * RP_QUANT_ERROR_TOKENS random tokens are run through the benchmark's model and through the same
+ * weights without quantization, by the same graphs as serving (eval_run.h); their logits are
+ * compared (eval_ppl.h). Random tokens are harder than text: use `reprise eval ppl` for the effect
+ * on real text. One model is in memory at a time. */
 #ifndef RP_BENCH_QUANT_ERROR_H
 #define RP_BENCH_QUANT_ERROR_H
 
@@ -12,14 +12,14 @@
 #define RP_QUANT_ERROR_TOKENS 64u
 
 struct rp_quant_error {
-    uint32_t tokens; /* compared; 0: nothing has 8 bits */
+    uint32_t tokens; /* tokens compared; 0: no 8-bit weights */
     enum rp_dtype against;
-    double cosine_mean, cosine_min; /* of the logits of a token */
-    double kl_mean;                 /* nats a token */
-    double top1_share;              /* tokens whose largest logit is the same id's */
+    double cosine_mean, cosine_min; /* cosine of a token's logit vectors */
+    double kl_mean;                 /* nats per token */
+    double top1_share;              /* share of tokens with the same top id */
 };
 
-/* target->opened, where there is one, stays open. FORMAT: a logit is no number. */
+/* target->opened, if set, stays open. FORMAT: a logit is not finite. */
 int rp_quant_error_measure(const struct rp_bench_target *target, struct rp_quant_error *out,
                            struct rp_error *err) RP_MUST_USE;
 

@@ -1,7 +1,7 @@
-/* replay_time.h - how long an operator takes that a captured graph holds many times.
+/* replay_time.h - time of an operator that is repeated in a captured graph.
  *
- * A sample is the time between two waits for the device, over as many replays as last about 2 ms,
- * less what each replay's start costs, divided by the operators in it. Thread: the device's. */
+ * A sample is the time between two waits for the device, over about 2 ms of replays, minus the
+ * start cost of each replay, divided by the number of operators. Thread: the device's. */
 #ifndef RP_BENCH_REPLAY_TIME_H
 #define RP_BENCH_REPLAY_TIME_H
 
@@ -11,8 +11,8 @@ struct rp_replay {
     const struct rp_backend *backend;
     struct rp_device *device;
     struct rp_graph *graph;
-    struct rp_graph *start; /* what every replay begins with, captured by itself; NULL: nothing */
-    uint32_t repeats;       /* of the operator in the graph */
+    struct rp_graph *start; /* the start of every replay, captured separately; NULL: none */
+    uint32_t repeats;       /* repetitions of the operator in the graph */
 };
 
 struct rp_replay_times { /* ns of one operator, and of a replay's start */
@@ -23,8 +23,8 @@ struct rp_replay_times { /* ns of one operator, and of a replay's start */
 /* Nanoseconds of `count` replays and the wait for them; negative when the device failed. */
 double rp_replay_ns(const struct rp_replay *what, uint32_t count);
 
-/* How often a graph holds an operator of `ns`, a multiple of `copies`: as often as last a sample.
- * An operator that lasts long is not repeated for the sake of its copies. */
+/* Repetitions of an operator of `ns` in a graph, a multiple of `copies`: enough to last one sample.
+ * A long operator is not repeated just to use all copies. */
 uint32_t rp_replay_repeats(double ns, uint32_t copies);
 
 /* Samples until `budget_ns` is spent, counted from begin_ns (rp_clock_ns), but at least a few.

@@ -1,4 +1,4 @@
-/* step_internal.h - one case of bench_step: its memory, its graphs, its packets. */
+/* step_internal.h - one case of bench_step: memory, graphs and packets. */
 #ifndef RP_BENCH_STEP_INTERNAL_H
 #define RP_BENCH_STEP_INTERNAL_H
 
@@ -7,10 +7,10 @@
 #include "kvcache/kv_layout.h"
 #include "model/model.h"
 
-/* Lengths are set back after so many steps of decode. */
+/* Sequence lengths are reset after this many decode steps. */
 #define STEP_REWIND 16u
 
-/* What all cases share. */
+/* State shared by all cases. */
 struct step_bench {
     const struct rp_bench_step_config *config;
     const struct rp_backend *backend;
@@ -35,12 +35,12 @@ struct step_case {
     struct rp_step_view view;
     unsigned char *state, *rings, *pages;
     struct rp_graph_set *graphs;
-    uint64_t step; /* the last one whose packet was written */
+    uint64_t step; /* the last step whose packet was written */
     uint32_t prompt_cursor;
     struct rp_step_nodes nodes;
 };
 
-/* NO_MEMORY when it does not fit. Legal to close after a failure. */
+/* NO_MEMORY when it does not fit. Close is legal after a failure. */
 int rp_step_case_open(struct step_bench *bench, uint32_t batch, uint32_t context,
                       struct step_case *what, struct rp_error *err);
 void rp_step_case_close(struct step_case *what);
@@ -49,12 +49,12 @@ void rp_step_case_close(struct step_case *what);
 void rp_step_case_write(struct step_case *what);
 int rp_step_case_launch(struct step_case *what);
 int rp_step_case_wait(struct step_case *what, uint64_t step, struct rp_error *err);
-/* Reads every result of the step, as the engine does, and when it was on the device. */
+/* Reads every result of the step, as the engine does, and its device timestamps. */
 int rp_step_case_read(struct step_case *what, uint64_t step, struct step_stamps *out,
                       struct rp_error *err);
 int rp_step_device_failed(const struct step_bench *bench, struct rp_error *err);
 
-/* Operations of a second of the layers' largest product on the tokens of the step that ran last. */
+/* Operations/s of the layers' largest GEMM with the token count of the last step. */
 int rp_step_case_product_rate(struct step_case *what, double *out, struct rp_error *err);
 
 #endif

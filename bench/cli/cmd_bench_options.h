@@ -1,5 +1,5 @@
-/* cmd_bench_options.h - what the benchmarks of a whole engine have in common: flags, lists, and how
- * they show the way until the engine was ready. Thread: one. */
+/* cmd_bench_options.h - shared by the benchmarks of a whole engine: flags, lists, and the report of
+ * the engine's startup. Thread: one. */
 #ifndef RP_SERVER_CMD_BENCH_OPTIONS_H
 #define RP_SERVER_CMD_BENCH_OPTIONS_H
 
@@ -28,9 +28,9 @@ struct rp_bench_options {
      0,                                                                                              \
      0,                                                                                              \
      "llama-3.2-1b",                                                                                 \
-     "model shape with random weights (an unknown name lists them)"},                                \
-        {"model", RP_FLAG_TEXT, (base) + offsetof(struct rp_bench_options, model), "DIR", 0,         \
-         0,       "",           "a model with its own weights, instead of a shape"},                 \
+     "model shape with random weights (an unknown name lists the known ones)"},                      \
+        {"model", RP_FLAG_TEXT, (base) + offsetof(struct rp_bench_options, model),        "DIR", 0,  \
+         0,       "",           "model directory, instead of a shape with random weights"},          \
         {"dtype",                                                                                    \
          RP_FLAG_CHOICE,                                                                             \
          (base) + offsetof(struct rp_bench_options, dtype),                                          \
@@ -38,7 +38,7 @@ struct rp_bench_options {
          0,                                                                                          \
          0,                                                                                          \
          "bfloat16",                                                                                 \
-         "weights, and pages"},                                                                      \
+         "type of weights and KV pages"},                                                            \
         {"kv-cache-dtype",                                                                           \
          RP_FLAG_CHOICE,                                                                             \
          (base) + offsetof(struct rp_bench_options, kv_cache_dtype),                                 \
@@ -46,7 +46,7 @@ struct rp_bench_options {
          0,                                                                                          \
          0,                                                                                          \
          "auto",                                                                                     \
-         "K and V in pages; auto: as --dtype; fp8, int8: a scale per token and head"},               \
+         "type of K and V in pages; auto: as --dtype; fp8, int8: a scale per token and head"},       \
         {"quantization",                                                                             \
          RP_FLAG_CHOICE,                                                                             \
          (base) + offsetof(struct rp_bench_options, quantization),                                   \
@@ -54,7 +54,7 @@ struct rp_bench_options {
          0,                                                                                          \
          0,                                                                                          \
          "none",                                                                                     \
-         "matrices of the layers in 8 bits; w8a16: what meets them stays bf16"},                     \
+         "layer weights in 8 bits; w8a16: activations stay bf16"},                                   \
         {"quantization-head",                                                                        \
          RP_FLAG_SWITCH,                                                                             \
          (base) + offsetof(struct rp_bench_options, quantize_head),                                  \
@@ -62,7 +62,7 @@ struct rp_bench_options {
          0,                                                                                          \
          0,                                                                                          \
          NULL,                                                                                       \
-         "with --quantization: the head, too; one that is tied takes the embedding with it"},        \
+         "with --quantization: also the head; if it is tied, also the embedding"},                   \
         {"device",                                                                                   \
          RP_FLAG_CHOICE,                                                                             \
          (base) + offsetof(struct rp_bench_options, device),                                         \
@@ -70,7 +70,7 @@ struct rp_bench_options {
          0,                                                                                          \
          0,                                                                                          \
          "auto",                                                                                     \
-         "where to run; auto: a card when there is one"},                                            \
+         "where to run; auto: a GPU when there is one"},                                             \
         {"numerics",                                                                                 \
          RP_FLAG_CHOICE,                                                                             \
          (base) + offsetof(struct rp_bench_options, numerics),                                       \
@@ -78,7 +78,7 @@ struct rp_bench_options {
          0,                                                                                          \
          0,                                                                                          \
          "invariant",                                                                                \
-         "fast: kernels that may depend on the batch"},                                              \
+         "fast: kernels whose results may depend on the batch"},                                     \
         {"threads",                                                                                  \
          RP_FLAG_UINT,                                                                               \
          (base) + offsetof(struct rp_bench_options, threads),                                        \
@@ -88,7 +88,7 @@ struct rp_bench_options {
          "0",                                                                                        \
          "CPU workers; 0: one per core"},                                                            \
         {"run-ahead", RP_FLAG_UINT, (base) + offsetof(struct rp_bench_options, run_ahead), "0|1", 0, \
-         1,           "1",          "launch a step before the last one was read"},                   \
+         1,           "1",          "launch a step before the previous one was read"},               \
         {"enforce-eager",                                                                            \
          RP_FLAG_SWITCH,                                                                             \
          (base) + offsetof(struct rp_bench_options, enforce_eager),                                  \
@@ -104,7 +104,7 @@ struct rp_bench_options {
          0,                                                                                          \
          0,                                                                                          \
          NULL,                                                                                       \
-         "one kernel per operator"},                                                                 \
+         "run one kernel per operator"},                                                             \
         {"no-dependent-launch",                                                                      \
          RP_FLAG_SWITCH,                                                                             \
          (base) + offsetof(struct rp_bench_options, no_dependent_launch),                            \
@@ -112,10 +112,10 @@ struct rp_bench_options {
          0,                                                                                          \
          0,                                                                                          \
          NULL,                                                                                       \
-         "CUDA: plain edges between kernels"},                                                       \
+         "CUDA: plain graph edges, no programmatic dependent launch"},                               \
     {                                                                                                \
         "json", RP_FLAG_SWITCH, (base) + offsetof(struct rp_bench_options, json), NULL, 0, 0,        \
-            NULL, "one JSON array"                                                                   \
+            NULL, "print one JSON array"                                                             \
     }
 
 /* Page type chosen by --kv-cache-dtype; `dtype` is that of --dtype. */
@@ -123,24 +123,24 @@ enum rp_dtype rp_bench_kv_dtype(uint32_t choice, enum rp_dtype dtype);
 /* Everything but the device. */
 struct rp_bench_target rp_bench_options_target(const struct rp_bench_options *options);
 
-/* Where the rows go, one after the other, each when it is there. */
+/* Output of result rows, each written when it is complete. */
 struct rp_bench_output {
     const struct rp_bench_options *options;
-    uint32_t rows; /* so far */
+    uint32_t rows; /* rows written so far */
     struct rp_quant_error error;
 };
 
-/* What 8 bits cost; nothing when there are none. */
+/* Prints the error of 8-bit weights; nothing when there are none. */
 void rp_bench_print_error(const struct rp_quant_error *error);
 void rp_bench_write_error(struct rp_json *json, const struct rp_quant_error *error);
 
-/* Begins the JSON object of a row: what was measured, and how the engine became ready. */
+/* Begins the JSON object of a row: the configuration, and the engine's startup. */
 void rp_bench_row_begin(struct rp_bench_output *output, struct rp_json *json, struct rp_buffer *out,
                         const char *bench, const struct rp_bench_ready *ready);
 void rp_bench_row_end(struct rp_bench_output *output, struct rp_json *json, struct rp_buffer *out);
-/* For a person, before the first row: what, where, and how long until ready. */
+/* For the table, before the first row: model, device, and startup times. */
 void rp_bench_print_ready(const struct rp_bench_output *output, const struct rp_bench_ready *ready);
-/* After the last row: prints the end, or the error; the exit code. */
+/* After the last row: prints the end, or the error; returns the exit code. */
 int rp_bench_finish(const struct rp_bench_output *output, int status, const struct rp_error *err);
 
 #endif

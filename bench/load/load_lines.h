@@ -1,8 +1,7 @@
-/* load_lines.h - a file's lines, one after another, of bounded length: nothing that a file holds
- * makes this grow.
+/* load_lines.h - reads a file line by line, with bounded line length and memory.
  *
- * LF and CRLF end a line; the last one needs neither. A UTF-8 byte order mark at the beginning is
- * left out.
+ * Lines end with LF or CRLF; the last one may end without. A leading UTF-8 byte order mark is
+ * skipped.
  * Thread: one owner. */
 #ifndef RP_BENCH_LOAD_LINES_H
 #define RP_BENCH_LOAD_LINES_H
@@ -31,11 +30,11 @@ int rp_load_lines_open(const char *path, struct rp_load_lines **out,
                        struct rp_error *err) RP_MUST_USE;
 void rp_load_lines_close(struct rp_load_lines *lines);
 
-/* The next line into text and len; text is NULL at the end. Errors name file and line: one that is
- * too long or holds a NUL (RP_STATUS_FORMAT), RP_STATUS_IO, RP_STATUS_NO_MEMORY. */
+/* Reads the next line into text and len; text is NULL at the end. Errors name file and line: a line
+ * that is too long or contains a NUL (RP_STATUS_FORMAT), RP_STATUS_IO, RP_STATUS_NO_MEMORY. */
 int rp_load_lines_next(struct rp_load_lines *lines, struct rp_error *err) RP_MUST_USE;
 
-/* Fills err with `path:line: ...`, control bytes as '?', and gives `status`. */
+/* Fills err with `path:line: ...`, control bytes replaced by '?', and returns `status`. */
 int rp_load_lines_refuse(const struct rp_load_lines *lines, int status, struct rp_error *err,
                          const char *format, ...) RP_PRINTF(4, 5);
 

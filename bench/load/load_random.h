@@ -1,10 +1,9 @@
-/* load_random.h - the random numbers of a load test, the same on every machine: xoshiro256**
- * (Blackman and Vigna, 2018) seeded through splitmix64, and distributions built from additions,
- * multiplications, divisions and square roots alone, which IEEE 754 rounds alike everywhere.
- * (libm's logarithm differs by a bit from one libc to the next.)
+/* load_random.h - reproducible random numbers for load tests: xoshiro256** (Blackman and Vigna,
+ * 2018) seeded through splitmix64, and distributions built only from additions, multiplications,
+ * divisions and square roots, which IEEE 754 rounds identically on every machine. (libm's logarithm
+ * differs by a bit between libcs.)
  *
- * Every use has a stream of its own, so that one more random number in one place changes nothing in
- * another.
+ * Every use has its own stream, so that drawing more numbers in one place does not change another.
  * Thread: a generator has one owner. */
 #ifndef RP_BENCH_LOAD_RANDOM_H
 #define RP_BENCH_LOAD_RANDOM_H
@@ -14,17 +13,17 @@
 enum rp_load_stream {
     RP_LOAD_STREAM_ARRIVAL = 1,
     RP_LOAD_STREAM_LENGTHS,
-    RP_LOAD_STREAM_PREFIX, /* what all prompts share */
+    RP_LOAD_STREAM_PREFIX, /* the prefix shared by all prompts */
     RP_LOAD_STREAM_PROMPT, /* index: the request */
     RP_LOAD_STREAM_BLOCK,  /* index: the hash id */
-    RP_LOAD_STREAM_SWEEP   /* index: the run; gives it its own seed */
+    RP_LOAD_STREAM_SWEEP   /* index: the run; gives each run its own seed */
 };
 
 struct rp_load_random {
     uint64_t state[4];
 };
 
-/* Streams of other (seed, stream, index) are independent for all that a load test asks of them. */
+/* Streams with different (seed, stream, index) are independent for the purposes of a load test. */
 struct rp_load_random rp_load_random_begin(uint64_t seed, enum rp_load_stream stream,
                                            uint64_t index);
 
@@ -61,8 +60,8 @@ double rp_load_random_normal(struct rp_load_random *random);
  * far below 1 may give 0. */
 double rp_load_random_gamma(struct rp_load_random *random, double shape);
 
-/* Natural logarithm of a positive normal number, and e^x (0 below the normal numbers); within 2
- * units in the last place. */
+/* Natural logarithm of a positive normal number, and e^x (0 below the normal range); within 2
+ * ulp. */
 double rp_load_log(double x);
 double rp_load_exp(double x);
 

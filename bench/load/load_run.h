@@ -1,12 +1,11 @@
-/* load_run.h - sends a plan to an OpenAI-compatible server and records what happens to each
- * request.
+/* load_run.h - sends a plan to an OpenAI-compatible server and records the outcome of each request.
  *
- * One thread, one libuv loop, thousands of streams. Responses are parsed by llhttp; a chunk's time
- * is taken when its bytes were read, before anything is parsed. Connections are kept alive and
- * reused; all are TCP_NODELAY.
+ * One thread, one libuv loop, thousands of streams. Responses are parsed by llhttp; a chunk is
+ * timestamped when its bytes were read, before parsing. Connections are kept alive and reused; all
+ * are TCP_NODELAY.
  *
- * Each request asks for stream: true, stream_options.include_usage, ignore_eos, max_tokens =
- * output_tokens, and temperature 0 unless told otherwise. */
+ * Each request has stream: true, stream_options.include_usage, ignore_eos, max_tokens =
+ * output_tokens, and by default temperature 0. */
 #ifndef RP_BENCH_LOAD_RUN_H
 #define RP_BENCH_LOAD_RUN_H
 
@@ -20,7 +19,7 @@ struct rp_load_target {
     const char *model;   /* NULL: the first of GET /v1/models */
     const char *api_key; /* NULL: none */
     double temperature;
-    bool no_ignore_eos; /* the server does not know the field: lengths are then its own */
+    bool no_ignore_eos; /* do not send the field: the server then decides the output length */
 };
 
 /* Called about every 200 ms while a run lasts. */
@@ -31,37 +30,38 @@ struct rp_load_progress {
 
 struct rp_load_run_options {
     struct rp_load_target target;
-    bool closed; /* keep max_concurrency requests in flight; at_ns is ignored */
-    /* 0: no limit. In an open loop a request beyond it waits, and its wait counts. */
+    bool closed; /* keep max_concurrency requests in flight; ignore at_ns */
+    /* 0: no limit. In an open loop a request beyond it waits, and the wait counts as latency. */
     uint32_t max_concurrency;
-    double timeout_s; /* of one request, from its sending */
-    double most_s;    /* of the run: later requests are RP_LOAD_NOT_SENT; 0: no limit */
+    double timeout_s; /* per-request timeout, from the send */
+    double most_s;    /* time limit of the run: later requests are RP_LOAD_NOT_SENT; 0: no limit */
     void (*progress)(void *context, const struct rp_load_progress *now);
     void *context;
-    const volatile bool *stop; /* NULL, or: ends the run early once true (a signal handler's) */
+    /* may be NULL; ends the run early once true (set by a signal handler) */
+    const volatile bool *stop;
 };
 
-/* What the server says of itself, for the report and for defaults; "" and 0 where it does not. */
+/* The server's self-description, for the report and for defaults; "" and 0 if unknown. */
 struct rp_load_server {
     char model[256];
     char version[64];
     uint32_t max_model_len, vocab, page_tokens;
 };
 
-/* GET /v1/models and, where they exist, /version and /metrics. */
+/* Reads GET /v1/models and, if they exist, /version and /metrics. */
 int rp_load_probe(const struct rp_load_target *target, struct rp_load_server *out,
                   struct rp_error *err) RP_MUST_USE;
 
-/* The body of GET `path`, NUL-terminated, to be freed with rp_free; NULL when it is not there. */
+/* The body of GET `path`, NUL-terminated, to be freed with rp_free; NULL when not available. */
 char *rp_load_get(const struct rp_load_target *target, const char *path, struct rp_error *err);
 
-/* Whether so many connections can be open: raises the soft file limit if need be. RP_STATUS_RANGE
- * says what to do; the limit is then as high as it may be. rp_load_run asks it for what its plan
- * surely needs. */
+/* Checks that this many connections can be open: raises the soft file limit if needed.
+ * RP_STATUS_RANGE has a hint; the limit is then as high as permitted. rp_load_run calls it with the
+ * minimum that its plan needs. */
 int rp_load_check_files(uint32_t connections, struct rp_error *err) RP_MUST_USE;
 
 /* Runs the plan to its end. Failed requests are in the records; an error is returned only when
- * nothing could be measured (a bad URL, no memory). */
+ * nothing could be measured (bad URL, out of memory). */
 int rp_load_run(const struct rp_load_run_options *options, const struct rp_load_plan *plan,
                 struct rp_load_records *out, struct rp_error *err) RP_MUST_USE;
 

@@ -1,8 +1,8 @@
 /* svg_chart.h - charts as inline SVG: axes, lines, dots, bars, marks.
  *
- * Colors are CSS classes (c0 to c5, and "mark", "shade", "grid", "axis") that the page defines.
- * Values that an axis cannot show are left out (not finite, or not above 0 on a logarithmic one) or
- * clipped at the frame. Thread: any. */
+ * Colors are CSS classes (c0 to c5, and "mark", "shade", "grid", "axis") defined by the page.
+ * Values that an axis cannot represent (not finite, or not above 0 on a logarithmic axis) are
+ * skipped; values out of range are clipped at the frame. Thread: any. */
 #ifndef RP_BENCH_SVG_CHART_H
 #define RP_BENCH_SVG_CHART_H
 
@@ -11,7 +11,7 @@
 enum rp_svg_scale {
     RP_SVG_LINEAR,
     RP_SVG_LOG,
-    RP_SVG_TAIL /* quantiles below 1, by -log10(1 - q): each nine is as wide as the one before */
+    RP_SVG_TAIL /* quantiles below 1, by -log10(1 - q): each additional nine has the same width */
 };
 
 struct rp_svg_axis {
@@ -25,7 +25,7 @@ struct rp_svg_chart {
     struct rp_svg_axis x, y;
 };
 
-/* `name` is read by screen readers. Of `chart` all is set by the caller. */
+/* `name` is for screen readers. The caller sets all of `chart`. */
 void rp_svg_begin(struct rp_svg_chart *chart, const char *name);
 void rp_svg_end(struct rp_svg_chart *chart);
 
@@ -33,17 +33,17 @@ void rp_svg_line(const struct rp_svg_chart *chart, const double *x, const double
                  const char *css_class);
 void rp_svg_dots(const struct rp_svg_chart *chart, const double *x, const double *y, uint32_t count,
                  const char *css_class);
-/* A bar from x to x_end, as high as y. */
+/* A bar from x to x_end with height y. */
 void rp_svg_bar(const struct rp_svg_chart *chart, double x, double x_end, double y,
                 const char *css_class);
-/* A region from x to x_end over the whole height. */
+/* A shaded region from x to x_end over the whole height. */
 void rp_svg_shade(const struct rp_svg_chart *chart, double x, double x_end);
-/* Lines across the frame with a text (escaped here) beside them. */
+/* Lines across the frame, labeled with a text (escaped here). */
 void rp_svg_mark_x(const struct rp_svg_chart *chart, double x, const char *text);
 void rp_svg_mark_y(const struct rp_svg_chart *chart, double y, const char *text);
 
-/* Escapes for HTML, element content and quoted attributes alike. Control characters become blanks,
- * what is no UTF-8 U+FFFD. */
+/* Escapes for HTML element content and quoted attributes. Control characters become spaces, invalid
+ * UTF-8 U+FFFD. */
 void rp_html_escape(struct rp_buffer *out, const char *text);
 
 #endif

@@ -218,7 +218,7 @@ int rp_flags_parse(const struct rp_command_spec *spec, int argc, char **argv, vo
         const char *arg = argv[i];
         if (flags_end || arg[0] != '-' || arg[1] == '\0') {
             if (count == spec->positional_max)
-                return rp_error_set(err, RP_STATUS_INVALID, "%s: unexpected argument: %s",
+                return rp_error_set(err, RP_STATUS_INVALID, "%s: too many arguments, from: %s",
                                     spec->name, arg);
             positionals[count++] = arg;
         } else if (strcmp(arg, "--") == 0) {

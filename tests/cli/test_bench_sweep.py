@@ -160,7 +160,7 @@ def check_bad_flags_are_refused_by_name():
                               ("rates must be", "--first-rate", "5", "--min-rate", "6"),
                               ("--dataset-path", "--dataset-name", "azure"),
                               ("cannot open", "--dataset-name", "azure", "--dataset-path", "/nowhere/at/all"),
-                              ("needs text", "--api", "chat"),
+                              ("requires text", "--api", "chat"),
                               ("--vocab-begin", "--vocab-begin", "5000"),
                               ("none of 300 requests fits", "--input-len", "62")]:
             code, out, errors = sweep(server, *flags)

@@ -139,8 +139,8 @@ PROGRAMS = [  # text, words of the error, of the hint
     ("param w = 5 in 9..1; causal && sliding_window(w)", "column", ""),
     ("causal && " + "(" * 200 + "q" + ")" * 200 + " > 1", "column", ""),
     ("causal && sliding_window(w)", "column", ""),
-    ("causal && kv < 1 || kv > q", "see what is behind", "--allow-noncausal"),
-    ("prefix_lm(8)", "see what is behind", "--allow-noncausal"),
+    ("causal && kv < 1 || kv > q", "attend to later", "--allow-noncausal"),
+    ("prefix_lm(8)", "attend to later", "--allow-noncausal"),
     ("causal; " + "score = score + 1; " * 400, "", ""),
     ("@/no/such/file", "/no/such/file", ""),
 ]
