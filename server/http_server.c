@@ -13,7 +13,9 @@
 #include "server/http/json_body.h"
 #include "server/observe/profile_session.h"
 #include "server/server_trace.h"
+#include "server/server_workers.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <signal.h>
@@ -28,7 +30,9 @@
 enum {
     TICK_MS = 100,
     BACKLOG = 1024,
-    FDS_FOR_OTHERS = 64,
+    FDS_FOR_OTHERS = 64,     /* files, dumps, counters, connections being refused */
+    FDS_FOR_OTHERS_MIN = 24, /* of a small limit */
+    CONNECTIONS_MIN = 4,
     EXIT_FAILED = 1,
     EXIT_PORT = 5,
     EXIT_DEVICE = 70
@@ -331,25 +335,45 @@ static int start_listening(struct rp_listener *listener) {
     return listener->is_open ? uv_listen(&listener->socket.stream, BACKLOG, on_connection) : 0;
 }
 
-/* When file descriptors run out, libuv silently closes all pending connections. */
-static void fit_connections(struct rp_server *server) {
+static uint32_t count_open_fds(void) {
+    DIR *dir = opendir("/proc/self/fd");
+    uint32_t count = 0;
+    while (dir && readdir(dir))
+        count++;
+    if (dir)
+        closedir(dir);
+    return count; /* "." and ".." and the directory itself included */
+}
+
+/* When file descriptors run out, libuv accepts and closes all pending connections without a word,
+ * so connections are limited to what the descriptors allow. */
+static int fit_connections(struct rp_server *server, struct rp_error *err) {
     struct rlimit limit;
-    uint32_t wanted = server->config.max_connections + FDS_FOR_OTHERS;
+    uint32_t used = count_open_fds(), wanted = server->config.max_connections;
     if (getrlimit(RLIMIT_NOFILE, &limit) != 0)
-        return;
-    if (limit.rlim_cur < wanted) {
-        limit.rlim_cur = RP_MIN(limit.rlim_max, (rlim_t)wanted);
+        return RP_OK;
+    rlim_t needed = (rlim_t)wanted + used + FDS_FOR_OTHERS;
+    if (limit.rlim_cur < needed) {
+        limit.rlim_cur = RP_MIN(limit.rlim_max, needed);
         setrlimit(RLIMIT_NOFILE, &limit);
         getrlimit(RLIMIT_NOFILE, &limit);
     }
-    if (limit.rlim_cur >= wanted)
-        return;
-    server->config.max_connections = limit.rlim_cur > 2 * FDS_FOR_OTHERS
-                                         ? (uint32_t)limit.rlim_cur - FDS_FOR_OTHERS
-                                         : FDS_FOR_OTHERS;
-    rp_log(RP_LOG_WARN,
-           "server: --max-connections lowered to %" PRIu32 ", the open files limit is %llu",
-           server->config.max_connections, (unsigned long long)limit.rlim_cur);
+    if (limit.rlim_cur >= needed)
+        return RP_OK;
+    rlim_t others = used + RP_MAX(RP_MIN(limit.rlim_cur / 4, FDS_FOR_OTHERS), FDS_FOR_OTHERS_MIN);
+    if (limit.rlim_cur < others + CONNECTIONS_MIN) {
+        int status = rp_error_set(err, RP_STATUS_INVALID,
+                                  "the limit of %llu open files leaves no room for connections",
+                                  (unsigned long long)limit.rlim_cur);
+        rp_error_hint(err, "raise it: ulimit -n 1024, or LimitNOFILE= of the service");
+        return status;
+    }
+    server->config.max_connections = RP_MIN(wanted, (uint32_t)(limit.rlim_cur - others));
+    if (server->config.max_connections < wanted)
+        rp_log(RP_LOG_WARN,
+               "server: --max-connections lowered to %" PRIu32 ", the open files limit is %llu",
+               server->config.max_connections, (unsigned long long)limit.rlim_cur);
+    return RP_OK;
 }
 
 /* --- Life ------------------------------------------------------------------------------------ */
@@ -395,8 +419,11 @@ int rp_server_create(const struct rp_server_config *config, struct rp_server **o
     rp_json_body_init();
     signal(SIGPIPE, SIG_IGN);
     init_handles(server);
-    fit_connections(server);
-    int status = rp_flight_check(&config->flight, err);
+    int status = rp_server_workers_start(&server->loop, err);
+    if (status == RP_OK)
+        status = fit_connections(server, err);
+    if (status == RP_OK)
+        status = rp_flight_check(&config->flight, err);
     if (status == RP_OK && config->uds)
         status = bind_unix(server, &server->listeners[0], config->uds, err);
     else if (status == RP_OK)

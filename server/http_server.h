@@ -53,11 +53,13 @@ struct rp_server_config {
     uint32_t shutdown_timeout_ms;
     /* the engine has failed when it makes no progress for this long with requests open; 0: off */
     uint32_t watchdog_ms;
-    bool vllm_metrics; /* /metrics also exposes vLLM's metric names */
+    bool metrics_on_main; /* /metrics also on a main listener that is not loopback */
+    bool vllm_metrics;    /* /metrics also exposes vLLM's metric names */
     struct rp_http_limits limits;
     struct rp_slo slo;
     struct rp_auth *auth;        /* borrowed; owned by the loop thread while it runs */
     const char *allowed_origins; /* cors.h; NULL: none */
+    const char *allowed_hosts;   /* names in Host that a loopback listener serves; NULL: none */
     /* SIGHUP: reads the keys again into *out; NULL: the signal is not handled. */
     int (*reload_keys)(void *ctx, struct rp_auth *out, struct rp_error *err);
     void *reload_ctx;

@@ -10,6 +10,7 @@
 #include "server/observe/request_log.h"
 #include "server/observe/server_metrics.h"
 
+#include <time.h>
 #include <uv.h>
 
 struct rp_conn;
@@ -57,8 +58,13 @@ struct rp_server {
     uv_signal_t sigterm, sigint, sigusr2, sighup;
     struct rp_listener listeners[2];
 
+    time_t date_s; /* the second that `date` shows */
+    char date[32]; /* of the Date header field */
+
     struct rp_conn *conns;
     uint32_t conn_count;
+    uint32_t refused_unlogged; /* connections refused since the last log line about them */
+    uint64_t refused_log_ns;   /* no such line before this time */
     struct rp_completion *completions;
     uint32_t completion_count;
     uint64_t bodies_bytes; /* bytes of request bodies being received, all connections */

@@ -34,7 +34,7 @@ uint64_t rp_server_key_salt(const struct rp_server *server, int32_t key) {
         return 0;
     /* Hash of the key itself, so that the order of keys in the file has no effect. */
     const struct rp_auth_key *entry = &server->config.auth->keys[key];
-    uint64_t salt = rp_hash64(entry->bytes, entry->len, server->id_secret);
+    uint64_t salt = rp_hash64(entry->digest, sizeof entry->digest, server->id_secret);
     return salt ? salt : 1;
 }
 
@@ -46,8 +46,16 @@ const char *rp_server_key_name(const struct rp_server *server, int32_t key) {
 static void move_indices(struct rp_server *server, const struct rp_auth *fresh) {
     const struct rp_auth *old = server->config.auth;
     uint32_t open[RP_KEYS_MAX] = {0};
-    for (struct rp_conn *conn = server->conns; conn; conn = conn->next)
+    for (struct rp_conn *conn = server->conns, *next; conn; conn = next) {
+        next = conn->next;
+        bool had_key = conn->key_index >= 0;
         conn->key_index = rp_auth_same(old, conn->key_index, fresh);
+        conn->revoked |= had_key && conn->key_index < 0;
+        if (conn->revoked && conn->state == RP_CONN_BODY) {
+            rp_conn_abandon_request(conn);
+            rp_conn_fail_revoked(conn);
+        }
+    }
     for (struct rp_completion *c = server->completions; c; c = c->next) {
         c->key = rp_auth_same(old, c->key, fresh);
         if (c->key >= 0)

@@ -69,6 +69,13 @@ static void on_ready(void *ctx) {
     if (rp_server_admin_port(serve->server))
         fprintf(stderr, "admin: /metrics and /debug on %s port %u\n", serve->options.admin_host,
                 rp_server_admin_port(serve->server));
+    if (rp_serve_is_exposed(&serve->options))
+        fprintf(stderr, "%s\n",
+                serve->options.metrics_on_main ? "metrics: /metrics is also served here, with a key"
+                : rp_server_admin_port(serve->server)
+                    ? "metrics: not served here; --metrics-on-main changes that"
+                    : "metrics: /metrics and /debug are not served; see --admin-port and "
+                      "--metrics-on-main");
     fprintf(stderr, "curl %s/v1/%s -H 'Content-Type: application/json'%s -d '%s'\n", url,
             serve->templates ? "chat/completions" : "completions",
             serve->auth.count ? " -H \"Authorization: Bearer $REPRISE_API_KEY\"" : "",

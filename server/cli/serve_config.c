@@ -22,6 +22,10 @@ static bool is_loopback(const char *host) {
     return inet_pton(AF_INET6, host, &v6) == 1 && IN6_IS_ADDR_LOOPBACK(&v6);
 }
 
+bool rp_serve_is_exposed(const struct rp_serve_options *options) {
+    return !is_set(options->uds) && !is_loopback(options->host);
+}
+
 int rp_serve_read_keys(void *ctx, struct rp_auth *auth, struct rp_error *err) {
     const struct rp_serve_options *options = ctx;
     const char *alias = getenv("VLLM_API_KEY"), *ours = getenv("REPRISE_API_KEY");
@@ -55,13 +59,18 @@ int rp_serve_config(const struct rp_serve_options *options, struct rp_auth *out_
     if (is_set(options->allowed_origins) &&
         (status = rp_cors_check(options->allowed_origins, err)) != RP_OK)
         return status;
-    bool exposed = (!is_set(options->uds) && !is_loopback(options->host)) ||
-                   (options->admin_port && !is_loopback(options->admin_host));
+    bool exposed =
+        rp_serve_is_exposed(options) || (options->admin_port && !is_loopback(options->admin_host));
     if (exposed && out_auth->count == 0 && !options->insecure_no_auth) {
         status = rp_error_set(err, RP_STATUS_INVALID,
                               "without an API key only loopback is allowed, but --host or "
                               "--admin-host is not a loopback address");
         rp_error_hint(err, "add --api-key-file FILE, or --insecure-no-auth on a trusted network");
+        return status;
+    }
+    if (options->metrics_on_main && exposed && out_auth->count == 0) {
+        status = rp_error_set(err, RP_STATUS_INVALID, "--metrics-on-main requires an API key");
+        rp_error_hint(err, "add --api-key-file FILE; Prometheus sends it with authorization:");
         return status;
     }
     if (is_set(options->trace_dir) && (!options->trace_seconds || !options->trace_mib))
@@ -71,6 +80,7 @@ int rp_serve_config(const struct rp_serve_options *options, struct rp_auth *out_
     memset(out_config, 0, sizeof *out_config);
     out_config->uds = is_set(options->uds) ? options->uds : NULL;
     out_config->allowed_origins = options->allowed_origins;
+    out_config->allowed_hosts = options->allowed_hosts;
     out_config->host = options->host;
     out_config->port = options->port;
     out_config->admin_host = options->admin_host;
@@ -78,6 +88,7 @@ int rp_serve_config(const struct rp_serve_options *options, struct rp_auth *out_
     out_config->max_connections = options->max_connections;
     out_config->shutdown_timeout_ms = (uint32_t)(options->shutdown_timeout_s * 1000.0);
     out_config->watchdog_ms = (uint32_t)(options->engine.watchdog_timeout_s * 1000.0);
+    out_config->metrics_on_main = options->metrics_on_main;
     out_config->vllm_metrics = options->vllm_metrics;
     rp_http_limits_init(&out_config->limits);
     out_config->limits.idle_ms = (uint32_t)(options->timeout_keep_alive_s * 1000.0);

@@ -14,6 +14,8 @@
  * borrows both. Errors such as INVALID are usage errors. */
 int rp_serve_config(const struct rp_serve_options *options, struct rp_auth *out_auth,
                     struct rp_server_config *out_config, struct rp_error *err) RP_MUST_USE;
+/* Whether the main listener is reachable from other machines. */
+bool rp_serve_is_exposed(const struct rp_serve_options *options);
 /* Reads the keys of the flags and the environment; ctx is the options. */
 int rp_serve_read_keys(void *ctx, struct rp_auth *out, struct rp_error *err) RP_MUST_USE;
 /* The value of --served-model-name, else the last component of the directory's path. */

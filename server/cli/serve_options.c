@@ -25,12 +25,18 @@ static const struct rp_flag serve_flags[] = {
      "concurrent completions of a key without limit= in its line; 0: unlimited"},
     {"allowed-origins", RP_FLAG_TEXT, AT(allowed_origins), "LIST", 0, 0, NULL,
      "origins of web pages that may use the API, separated by commas, or *; default: none"},
+    {"allowed-hosts", RP_FLAG_TEXT, AT(allowed_hosts), "LIST", 0, 0, NULL,
+     "names accepted in Host while listening on loopback, for a proxy on this machine; separated "
+     "by "
+     "commas"},
     {"insecure-no-auth", RP_FLAG_SWITCH, AT(insecure_no_auth), NULL, 0, 0, NULL,
      "listen beyond loopback without a key"},
     {"admin-host", RP_FLAG_TEXT, AT(admin_host), "ADDRESS", 0, 0, "127.0.0.1",
      "address of /metrics and /debug when --host is not loopback"},
     {"admin-port", RP_FLAG_UINT, AT(admin_port), "PORT", 0, 65535, "0",
      "port of the admin listener; 0: none"},
+    {"metrics-on-main", RP_FLAG_SWITCH, AT(metrics_on_main), NULL, 0, 0, NULL,
+     "serve /metrics, with a key, also when --host is not loopback"},
     {"vllm-metrics", RP_FLAG_SWITCH, AT(vllm_metrics), NULL, 0, 0, "true",
      "also expose /metrics under vLLM's names"},
     {"max-connections", RP_FLAG_UINT, AT(max_connections), "N", 1, 1000000, "4096",

@@ -39,7 +39,7 @@ struct rp_engine_options {
 struct rp_serve_options {
     struct rp_engine_options engine;
     const char *host, *served_model_name, *api_key, *api_key_file, *admin_host, *chat_template;
-    const char *uds, *allowed_origins;
+    const char *uds, *allowed_origins, *allowed_hosts;
     uint32_t port, admin_port, max_connections, key_limit;
     uint32_t log_level;                /* enum rp_log_level */
     uint32_t trace_seconds, trace_mib; /* the flight recorder */
@@ -49,7 +49,7 @@ struct rp_serve_options {
     double shutdown_timeout_s, timeout_keep_alive_s;
     double slo_ttft_ms, slo_tpot_ms, slo_e2e_ms, slo_itl_ms;
     uint64_t seed;
-    bool insecure_no_auth, vllm_metrics;
+    bool insecure_no_auth, metrics_on_main, vllm_metrics;
 };
 
 /* The flags of the mask program, as rows for a command's table; base: as below. */

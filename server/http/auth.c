@@ -4,6 +4,8 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <openssl/crypto.h>
+#include <openssl/sha.h>
 #include <string.h>
 #include <strings.h>
 #include <sys/stat.h>
@@ -19,8 +21,7 @@ int rp_auth_add(struct rp_auth *auth, const char *key, size_t len, struct rp_err
         if (key[i] <= ' ' || key[i] > '~')
             return rp_error_set(err, RP_STATUS_FORMAT,
                                 "an API key holds a space or a character that is not ASCII");
-    memcpy(auth->keys[auth->count].bytes, key, len);
-    auth->keys[auth->count++].len = len;
+    SHA256((const unsigned char *)key, len, auth->keys[auth->count++].digest);
     return RP_OK;
 }
 
@@ -55,20 +56,32 @@ static bool set_name(struct rp_auth *auth, struct rp_auth_key *key, const char *
     return true;
 }
 
-static bool set_limit(struct rp_auth_key *key, const char *digits, size_t len) {
-    uint32_t limit = 0;
-    if (len < 1 || len > 6 || key->limit)
-        return false;
+/* A positive number; 0 when malformed. */
+static uint64_t read_count(const char *digits, size_t len, size_t digits_max) {
+    uint64_t count = 0;
+    if (len < 1 || len > digits_max)
+        return 0;
     for (size_t i = 0; i < len; i++) {
         if (digits[i] < '0' || digits[i] > '9')
-            return false;
-        limit = limit * 10 + (uint32_t)(digits[i] - '0');
+            return 0;
+        count = count * 10 + (uint64_t)(digits[i] - '0');
     }
+    return count;
+}
+
+static bool set_limit(struct rp_auth_key *key, const char *digits, size_t len) {
+    uint32_t limit = key->limit ? 0 : (uint32_t)read_count(digits, len, 6);
     key->limit = limit;
     return limit > 0;
 }
 
-/* KEY [name=NAME] [limit=N] */
+static bool set_token_limit(struct rp_auth_key *key, const char *digits, size_t len) {
+    uint64_t limit = key->token_limit ? 0 : read_count(digits, len, 12);
+    key->token_limit = limit;
+    return limit > 0;
+}
+
+/* KEY [name=NAME] [limit=N] [tokens=N] */
 static int add_line(struct rp_auth *auth, const char *line, size_t len, struct rp_error *err) {
     const char *end = line + len;
     struct word word = next_word(&line, end);
@@ -80,11 +93,13 @@ static int add_line(struct rp_auth *auth, const char *line, size_t len, struct r
             good = set_name(auth, key, word.text + 5, word.len - 5);
         else if (word.len > 6 && memcmp(word.text, "limit=", 6) == 0)
             good = set_limit(key, word.text + 6, word.len - 6);
+        else if (word.len > 7 && memcmp(word.text, "tokens=", 7) == 0)
+            good = set_token_limit(key, word.text + 7, word.len - 7);
         if (!good)
             status = rp_error_set(err, RP_STATUS_FORMAT,
                                   "API key %" PRIu32
-                                  " of the file: a key may be followed by a unique name=NAME "
-                                  "and limit=N, nothing else",
+                                  " of the file: a key may be followed by a unique name=NAME, "
+                                  "limit=N and tokens=N, nothing else",
                                   auth->count);
     }
     return status;
@@ -146,37 +161,30 @@ int rp_auth_read_file(struct rp_auth *auth, const char *path, struct rp_error *e
     return status;
 }
 
-bool rp_auth_equal(const struct rp_auth_key *key, const char *given, size_t len) {
-    const volatile char *bytes = key->bytes;
-    unsigned char differs = (unsigned char)(key->len != len);
-    for (size_t i = 0; i < len; i++)
-        differs |= (unsigned char)(given[i] ^ bytes[i % RP_KEY_BYTES_MAX]);
-    return differs == 0;
+/* Index of the digest, -1: absent. Compares with all keys: no early exit. */
+static int32_t find_digest(const struct rp_auth *auth, const unsigned char *digest) {
+    int32_t found = -1;
+    for (uint32_t k = 0; k < auth->count; k++)
+        if (CRYPTO_memcmp(auth->keys[k].digest, digest, RP_KEY_DIGEST_BYTES) == 0)
+            found = (int32_t)k;
+    return found;
 }
 
 int32_t rp_auth_check(const struct rp_auth *auth, const char *authorization) {
     static const char scheme[] = "Bearer ";
+    unsigned char digest[RP_KEY_DIGEST_BYTES];
     size_t len = authorization ? strlen(authorization) : 0;
-    int32_t found = -1;
     if (len < sizeof scheme || strncasecmp(authorization, scheme, sizeof scheme - 1) != 0)
         return -1;
     const char *given = authorization + sizeof scheme - 1;
     while (*given == ' ')
         given++;
-    len = strlen(given);
-    /* Compares with all keys and all bytes: no early exit. */
-    for (uint32_t k = 0; k < auth->count; k++) {
-        int32_t mask = -(int32_t)rp_auth_equal(&auth->keys[k], given, len);
-        found = (found & ~mask) | ((int32_t)k & mask);
-    }
-    return found;
+    SHA256((const unsigned char *)given, strlen(given), digest);
+    return find_digest(auth, digest);
 }
 
 int32_t rp_auth_same(const struct rp_auth *auth, int32_t index, const struct rp_auth *other) {
-    for (uint32_t i = 0; index >= 0 && i < other->count; i++)
-        if (rp_auth_equal(&other->keys[i], auth->keys[index].bytes, auth->keys[index].len))
-            return (int32_t)i;
-    return -1;
+    return index < 0 ? -1 : find_digest(other, auth->keys[index].digest);
 }
 
 void rp_auth_deinit(struct rp_auth *auth) { explicit_bzero(auth, sizeof *auth); }

@@ -3,7 +3,9 @@
 #include "server/http/http_conn.h"
 #include "server/http/router.h"
 
+#include <ctype.h>
 #include <string.h>
+#include <strings.h>
 
 /* The next list entry without surrounding spaces; *len is 0 at the end or for an empty entry. */
 static const char *next_entry(const char **list, size_t *len) {
@@ -74,7 +76,7 @@ bool rp_cors_allows(const char *list, const char *origin) {
 /* Operator routes are never available to other origins. */
 static const char *list_of(const struct rp_conn *conn) {
     const char *list = conn->server->config.allowed_origins;
-    bool admin = !conn->route || conn->route->access == RP_ACCESS_ADMIN;
+    bool admin = !conn->route || rp_access_is_admin(conn->route->access);
     return list && *list && !admin ? list : NULL;
 }
 
@@ -82,6 +84,32 @@ bool rp_cors_is_preflight(const struct rp_conn *conn) {
     return conn->parser.method == HTTP_OPTIONS &&
            rp_http_head_find(&conn->head, "Access-Control-Request-Method", NULL) &&
            rp_cors_allows(list_of(conn), rp_http_head_find(&conn->head, "Origin", NULL));
+}
+
+bool rp_cors_accepts(const struct rp_conn *conn) {
+    uint32_t count;
+    const char *origin = rp_http_head_find(&conn->head, "Origin", &count);
+    const char *host = rp_http_head_find(&conn->head, "Host", NULL);
+    const char *authority = origin ? strstr(origin, "://") : NULL;
+    if (count == 0 || (count == 1 && rp_cors_allows(list_of(conn), origin)))
+        return true;
+    return count == 1 && authority && host && strcasecmp(authority + 3, host) == 0;
+}
+
+/* The OpenAI client libraries send fields that begin with x-stainless-, a number that grows with
+ * their versions: those requested are allowed by name. */
+static void allow_client_fields(const struct rp_conn *conn, struct rp_buffer *out) {
+    static const char prefix[] = "x-stainless-";
+    const char *rest = rp_http_head_find(&conn->head, "Access-Control-Request-Headers", NULL);
+    while (rest && *rest) {
+        size_t len;
+        const char *entry = next_entry(&rest, &len);
+        bool known = len >= sizeof prefix && strncasecmp(entry, prefix, sizeof prefix - 1) == 0;
+        for (size_t i = 0; i < len; i++)
+            known &= isalnum((unsigned char)entry[i]) || entry[i] == '-';
+        if (known)
+            rp_buffer_printf(out, ", %.*s", (int)len, entry);
+    }
 }
 
 void rp_cors_headers(const struct rp_conn *conn, struct rp_buffer *out) {
@@ -99,9 +127,11 @@ void rp_cors_headers(const struct rp_conn *conn, struct rp_buffer *out) {
                      "Access-Control-Expose-Headers: X-Request-Id, traceparent, Server-Timing, "
                      "Retry-After\r\n",
                      any ? "*" : origin);
-    if (rp_cors_is_preflight(conn))
-        rp_buffer_puts(out, "Access-Control-Allow-Methods: GET, HEAD, POST, OPTIONS\r\n"
-                            "Access-Control-Allow-Headers: Authorization, Content-Type, "
-                            "X-Request-Id, traceparent, tracestate\r\n"
-                            "Access-Control-Max-Age: 600\r\n");
+    if (!rp_cors_is_preflight(conn))
+        return;
+    rp_buffer_puts(out, "Access-Control-Allow-Methods: GET, HEAD, POST, OPTIONS\r\n"
+                        "Access-Control-Allow-Headers: Authorization, Content-Type, "
+                        "X-Request-Id, traceparent, tracestate");
+    allow_client_fields(conn, out);
+    rp_buffer_puts(out, "\r\nAccess-Control-Max-Age: 600\r\n");
 }

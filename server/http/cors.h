@@ -18,6 +18,9 @@ bool rp_cors_allows(const char *list, const char *origin);
 /* Whether a request is a CORS preflight. Preflights are answered without an API key, which browsers
  * never send with them. */
 bool rp_cors_is_preflight(const struct rp_conn *conn);
+/* Whether a POST is accepted: it has no Origin (not a browser), the origin of this server itself
+ * (/debug/ui), or one that is allowed on its route. */
+bool rp_cors_accepts(const struct rp_conn *conn);
 /* Appends the CORS header lines of the answer to this request; none when the origin is not
  * allowed. */
 void rp_cors_headers(const struct rp_conn *conn, struct rp_buffer *out);

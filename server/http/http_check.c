@@ -7,6 +7,7 @@
 #include "server/http/router.h"
 
 #include <ctype.h>
+#include <stdio.h>
 #include <string.h>
 #include <strings.h>
 
@@ -35,6 +36,16 @@ static bool fail(struct rp_conn *conn, int status, const char *code, const char 
     return false;
 }
 
+/* 404; the message names the method and up to 100 bytes of the path. */
+static bool fail_route(struct rp_conn *conn, const struct target *target) {
+    char message[200];
+    snprintf(message, sizeof message, "no such route: %s %.*s%s",
+             llhttp_method_name((llhttp_method_t)conn->parser.method),
+             (int)RP_MIN(target->path_len, (size_t)100), target->path,
+             target->path_len > 100 ? "..." : "");
+    return fail(conn, 404, "not_found", message);
+}
+
 /* An invalid or repeated X-Request-Id or traceparent counts as absent. */
 static void take_identity(struct rp_conn *conn) {
     uint32_t parents;
@@ -47,6 +58,10 @@ static void take_identity(struct rp_conn *conn) {
     rp_conn_identify(conn, good ? id : NULL, parents == 1 ? parent : NULL);
 }
 
+static bool host_is_served(const char *host, size_t len, const char *allowed) {
+    return rp_http_host_is_local(host, len) || rp_http_host_is_listed(host, len, allowed);
+}
+
 static bool check_host(struct rp_conn *conn, const struct target *target) {
     uint32_t count;
     const char *host = rp_http_head_find(&conn->head, "Host", &count);
@@ -56,15 +71,16 @@ static bool check_host(struct rp_conn *conn, const struct target *target) {
         return fail(conn, 400, "invalid_host", "the Host field is not a host name");
     if (target->host && !rp_http_host_is_valid(target->host, target->host_len))
         return fail(conn, 400, "invalid_host", "the request target has no host");
+    const char *allowed = conn->server->config.allowed_hosts;
     if (!conn->listener->is_local || conn->listener->is_unix)
         return true;
     /* DNS rebinding: a page of another site whose name resolves to 127.0.0.1 would send that
      * name. */
-    if ((host && !rp_http_host_is_local(host, strlen(host))) ||
-        (target->host && !rp_http_host_is_local(target->host, target->host_len)))
+    if ((host && !host_is_served(host, strlen(host), allowed)) ||
+        (target->host && !host_is_served(target->host, target->host_len, allowed)))
         return fail(conn, 403, "host_not_local",
-                    "this server listens on loopback and answers only to localhost or an IP "
-                    "address in Host; to serve other names, bind with --host");
+                    "this server listens on loopback and answers only to localhost, an IP address "
+                    "or a name of --allowed-hosts in Host");
     return true;
 }
 
@@ -72,9 +88,16 @@ static bool check_framing(struct rp_conn *conn) {
     const struct rp_http_limits *limits = &conn->server->config.limits;
     uint32_t lengths, codings;
     rp_http_head_find(&conn->head, "Content-Length", &lengths);
-    rp_http_head_find(&conn->head, "Transfer-Encoding", &codings);
+    const char *coding = rp_http_head_find(&conn->head, "Transfer-Encoding", &codings);
     if (lengths > 1 || codings > 1 || (lengths && codings))
         return fail(conn, 400, "invalid_http", "the body length is given more than once");
+    if (codings && strcasecmp(coding, "chunked") != 0) {
+        /* RFC 9112 section 6.3: a body whose last coding is not chunked has no known length. */
+        const char *comma = strrchr(coding, ',');
+        bool framed = comma && strcasecmp(comma + 1 + strspn(comma + 1, " \t"), "chunked") == 0;
+        return fail(conn, framed ? 501 : 400, framed ? "transfer_encoding" : "invalid_http",
+                    "chunked is the only transfer coding that is supported");
+    }
     if (codings && conn->http10)
         return fail(conn, 400, "invalid_http", "HTTP/1.0 has no Transfer-Encoding");
     /* Before any of the body arrives: the parser has the announced Content-Length. */
@@ -97,7 +120,10 @@ static bool check_body_type(struct rp_conn *conn) {
     const char *charset = strcasestr(type, "charset=");
     if (charset) {
         charset += 8 + (charset[8] == '"');
-        if (strncasecmp(charset, "utf-8", 5) != 0 && strncasecmp(charset, "us-ascii", 8) != 0)
+        size_t name = strcspn(charset, "\"; \t");
+        bool known = (name == 5 && strncasecmp(charset, "utf-8", 5) == 0) ||
+                     (name == 8 && strncasecmp(charset, "us-ascii", 8) == 0);
+        if (!known)
             return fail(conn, 415, "content_type",
                         "JSON is UTF-8: other charsets are not supported");
     }
@@ -107,7 +133,8 @@ static bool check_body_type(struct rp_conn *conn) {
 static bool check_key(struct rp_conn *conn) {
     uint32_t count;
     const struct rp_auth *auth = conn->server->config.auth;
-    bool open = conn->route && conn->route->access == RP_ACCESS_OPEN;
+    bool open = conn->route && (conn->route->access == RP_ACCESS_OPEN ||
+                                conn->route->access == RP_ACCESS_ADMIN_PAGE);
     conn->key_index = -1;
     if (open || rp_cors_is_preflight(conn) || !auth || auth->count == 0)
         return true;
@@ -125,7 +152,8 @@ static bool check_key(struct rp_conn *conn) {
 static bool is_shown(const struct rp_conn *conn, const struct rp_route *route) {
     if (conn->listener->is_admin)
         return route->access != RP_ACCESS_KEY;
-    return route->access != RP_ACCESS_ADMIN || conn->listener->is_local;
+    return !rp_access_is_admin(route->access) || conn->listener->is_local ||
+           (route->access == RP_ACCESS_METRICS && conn->server->config.metrics_on_main);
 }
 
 static bool check_method(struct rp_conn *conn) {
@@ -150,6 +178,15 @@ static bool check_method(struct rp_conn *conn) {
     return fail(conn, 405, "method_not_allowed", "this route does not support this method");
 }
 
+/* A page of another site may send simple POST requests without a preflight. */
+static bool check_origin(struct rp_conn *conn) {
+    if (conn->parser.method != HTTP_POST || rp_cors_accepts(conn))
+        return true;
+    return fail(conn, 403, "origin_not_allowed",
+                "this server does not accept requests from web pages of this origin; see "
+                "--allowed-origins");
+}
+
 bool rp_check_head(struct rp_conn *conn) {
     struct target target;
     uint8_t method = conn->parser.method;
@@ -172,8 +209,8 @@ bool rp_check_head(struct rp_conn *conn) {
     if (conn->route && !is_shown(conn, conn->route))
         conn->route = NULL;
     if (!conn->route)
-        return fail(conn, 404, "not_found", "no such route");
-    if (!check_method(conn))
+        return fail_route(conn, &target);
+    if (!check_method(conn) || !check_origin(conn))
         return false;
     const char *expect = rp_http_head_find(&conn->head, "Expect", NULL);
     if (expect && strcasecmp(expect, "100-continue") != 0)

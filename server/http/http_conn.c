@@ -13,12 +13,17 @@
 #include "server/http/router.h"
 #include "server/server_trace.h"
 
+#include <inttypes.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <time.h>
+
+/* Connections beyond --max-connections that get an answer at the same time. */
+enum { REFUSED_ANSWERS = 8 };
 
 static void pump(struct rp_conn *conn);
 
@@ -142,6 +147,19 @@ void rp_conn_identify(struct rp_conn *conn, const char *request_id, const char *
     conn->trace.span = rp_server_random(server);
 }
 
+/* RFC 9110 section 6.6.1, formatted once a second. */
+static const char *date_field(struct rp_server *server) {
+    struct tm parts;
+    time_t now = time(NULL);
+    if (now != server->date_s) {
+        /* The C locale's names: the program never calls setlocale. */
+        strftime(server->date, sizeof server->date, "%a, %d %b %Y %H:%M:%S GMT",
+                 gmtime_r(&now, &parts));
+        server->date_s = now;
+    }
+    return server->date;
+}
+
 /* The status line and the header fields of every answer. */
 static void begin_reply(struct rp_conn *conn, int status) {
     struct rp_buffer *out = &conn->out[conn->filling];
@@ -153,9 +171,10 @@ static void begin_reply(struct rp_conn *conn, int status) {
     char traceparent[RP_TRACEPARENT_LENGTH + 1];
     rp_trace_context_header(&conn->trace, traceparent);
     rp_buffer_printf(out,
-                     "HTTP/1.1 %d %s\r\nX-Request-Id: %s\r\ntraceparent: %s\r\nConnection: %s\r\n",
-                     status, rp_http_reason(status), conn->request_id, traceparent,
-                     conn->keep_alive ? "keep-alive" : "close");
+                     "HTTP/1.1 %d %s\r\nDate: %s\r\nX-Request-Id: %s\r\ntraceparent: %s\r\n"
+                     "Connection: %s\r\n",
+                     status, rp_http_reason(status), date_field(conn->server), conn->request_id,
+                     traceparent, conn->keep_alive ? "keep-alive" : "close");
     rp_cors_headers(conn, out);
     count_answer(conn, status);
 }
@@ -299,7 +318,7 @@ static void next_request(struct rp_conn *conn) {
     conn->state = RP_CONN_HEAD;
     conn->reply_begun = conn->reply_done = conn->streaming = false;
     conn->drained = NULL;
-    conn->message_done = conn->rejected = false;
+    conn->message_done = conn->rejected = conn->revoked = false;
     conn->head_only = false;
     conn->request_id[0] = '\0';
     memset(&conn->trace, 0, sizeof conn->trace);
@@ -456,6 +475,16 @@ static bool peer_left(struct rp_conn *conn) {
     return info.tcpi_state != TCP_ESTABLISHED;
 }
 
+void rp_conn_abandon_request(struct rp_conn *conn) {
+    conn->state = RP_CONN_BUSY;
+    conn->keep_alive = false;
+}
+
+void rp_conn_fail_revoked(struct rp_conn *conn) {
+    rp_conn_fail(conn, 401, "invalid_api_key",
+                 "the API key was revoked while the request was being received");
+}
+
 void rp_conn_tick(struct rp_conn *conn, uint64_t now_ns) {
     const struct rp_http_limits *limits = &conn->server->config.limits;
     if (conn->state == RP_CONN_CLOSED)
@@ -483,8 +512,7 @@ void rp_conn_tick(struct rp_conn *conn, uint64_t now_ns) {
         return;
     }
     rp_counter_add(&conn->server->metrics.timeouts, 1);
-    conn->state = RP_CONN_BUSY;
-    conn->keep_alive = false;
+    rp_conn_abandon_request(conn);
     rp_conn_fail(conn, 408, "timeout", "the request did not arrive in time (%u s for its %s)",
                  (conn->body_raw_bytes ? limits->body_ms : limits->header_ms) / 1000,
                  conn->body_raw_bytes ? "body" : "header");
@@ -509,6 +537,29 @@ static void refuse(struct rp_listener *listener) {
     listener->refused.handle.data = listener;
     (void)uv_accept(&listener->socket.stream, &listener->refused.stream);
     uv_close(&listener->refused.handle, on_refused);
+}
+
+/* Too many connections: a few of them get an answer, so that a client learns the reason; the others
+ * are closed. One log line a second. */
+static void refuse_connection(struct rp_conn *conn) {
+    struct rp_server *server = conn->server;
+    uint64_t now_ns = rp_clock_ns();
+    rp_counter_add(&server->metrics.connections_refused, 1);
+    server->refused_unlogged++;
+    if (now_ns >= server->refused_log_ns) {
+        rp_log(RP_LOG_WARN, "http: connections refused count=%" PRIu32 " max_connections=%" PRIu32,
+               server->refused_unlogged, server->config.max_connections);
+        server->refused_unlogged = 0;
+        server->refused_log_ns = now_ns + 1000000000u;
+    }
+    if (server->conn_count > server->config.max_connections + REFUSED_ANSWERS) {
+        rp_conn_close(conn);
+        return;
+    }
+    conn->state = RP_CONN_BUSY;
+    rp_conn_fail(conn, 503, "too_many_connections",
+                 "this server has its maximum of %" PRIu32 " connections open, try again later",
+                 server->config.max_connections);
 }
 
 void rp_conn_accept(struct rp_listener *listener) {
@@ -538,8 +589,7 @@ void rp_conn_accept(struct rp_listener *listener) {
         return;
     }
     if (server->conn_count > server->config.max_connections) {
-        rp_counter_add(&server->metrics.connections_refused, 1);
-        rp_conn_close(conn);
+        refuse_connection(conn);
         return;
     }
     if (!listener->is_unix) {

@@ -47,6 +47,7 @@ struct rp_conn {
     struct rp_trace_context trace;
     uint16_t status;   /* HTTP status of the answer */
     int32_t key_index; /* index of the API key; -1: no key required */
+    bool revoked;      /* the key was removed after it had been checked */
     bool head_only, http10, keep_alive, reading, message_done, rejected;
 
     /* Output: one buffer fills while the other is being written. */
@@ -87,6 +88,11 @@ bool rp_conn_stream_write(struct rp_conn *conn, const char *bytes, size_t len);
 void rp_conn_stream_end(struct rp_conn *conn);
 /* Closes a stream without its terminating chunk, so that the client detects the truncation. */
 void rp_conn_stream_abort(struct rp_conn *conn);
+
+/* Before an answer to a request whose rest will not be read: the connection closes after it. */
+void rp_conn_abandon_request(struct rp_conn *conn);
+/* Answers 401 because the request's key was removed while it was being received. */
+void rp_conn_fail_revoked(struct rp_conn *conn);
 
 /* How long output of the current request has waited for the client to read. */
 uint64_t rp_conn_stall_ns(const struct rp_conn *conn);

@@ -58,7 +58,9 @@ enum rp_head_verdict rp_head_scan(struct rp_head_scan *scan, const struct rp_htt
             else if (!is_token(c))
                 verdict = RP_HEAD_BAD;
         } else if (scan->state <= LINE_FIRST_TARGET) {
-            if (c == ' ')
+            if (c == ' ' && scan->state == LINE_FIRST_TARGET && scan->target == 0)
+                verdict = RP_HEAD_BAD; /* a second space after the method */
+            else if (c == ' ')
                 scan->state++;
             else if (c >= 0x80)
                 /* a target is ASCII, anything else must be percent-encoded */
@@ -196,4 +198,16 @@ bool rp_http_host_is_local(const char *text, size_t len) {
         return false;
     host[n - 1] = '\0';
     return inet_pton(AF_INET6, host + 1, address) == 1;
+}
+
+bool rp_http_host_is_listed(const char *text, size_t len, const char *list) {
+    size_t n = host_part(text, len);
+    while (n && list && *list) {
+        const char *entry = list + strspn(list, ", ");
+        size_t size = strcspn(entry, ", ");
+        if (size == n && strncasecmp(entry, text, n) == 0)
+            return true;
+        list = entry + size;
+    }
+    return false;
 }

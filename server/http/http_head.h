@@ -63,5 +63,7 @@ const char *rp_http_head_get_target(const struct rp_http_head *head);
 bool rp_http_host_is_valid(const char *text, size_t len);
 /* Whether it is localhost or an IP address, i.e. does not depend on DNS. */
 bool rp_http_host_is_local(const char *text, size_t len);
+/* Whether its name, without the port, is in a list of names separated by commas (NULL: empty). */
+bool rp_http_host_is_listed(const char *text, size_t len, const char *list);
 
 #endif

@@ -64,13 +64,23 @@ static int on_headers_complete(llhttp_t *parser) {
     return -1;
 }
 
+static int body_too_large(struct rp_conn *conn) {
+    reject(conn, 413, "body_too_large", "the body is larger than the limit");
+    return -1;
+}
+
+/* Refuses a chunk by its announced size, before its bytes arrive. */
+static int on_chunk_header(llhttp_t *parser) {
+    struct rp_conn *conn = parser->data;
+    bool fits = parser->content_length <= conn->server->config.limits.body_bytes - conn->body.len;
+    return fits ? 0 : body_too_large(conn);
+}
+
 static int on_body(llhttp_t *parser, const char *at, size_t len) {
     struct rp_conn *conn = parser->data;
     struct rp_server *server = conn->server;
-    if (len > server->config.limits.body_bytes - conn->body.len) {
-        reject(conn, 413, "body_too_large", "the body is larger than the limit");
-        return -1;
-    }
+    if (len > server->config.limits.body_bytes - conn->body.len)
+        return body_too_large(conn);
     if (server->bodies_bytes + len > server->config.limits.bodies_bytes) {
         rp_counter_add(&server->metrics.rejected[RP_REJECTED_OVERLOAD], 1);
         reject(conn, 503, "overloaded",
@@ -100,6 +110,7 @@ void rp_parse_init(struct rp_conn *conn) {
     settings.on_header_value = on_value;
     settings.on_header_value_complete = on_value_complete;
     settings.on_headers_complete = on_headers_complete;
+    settings.on_chunk_header = on_chunk_header;
     settings.on_body = on_body;
     settings.on_message_complete = on_message_complete;
     llhttp_init(&conn->parser, HTTP_REQUEST, &settings);

@@ -81,7 +81,8 @@ static uint32_t walk(const char *text, size_t end, uint32_t depth_max, const cha
             if (++depth > deepest)
                 deepest = depth;
         } else if ((c == ']' || c == '}') && depth > 0) {
-            depth--;
+            if (--depth == 0)
+                key = NULL;
         } else if (c == ':' && depth == 1) {
             key = string;
             key_len = string_len;
@@ -117,6 +118,12 @@ static void explain(const char *body, size_t len, const json_error_t *error,
     char field[sizeof out->param];
     size_t at = error->position > 0 ? RP_MIN((size_t)error->position, len) : 0;
     name_field(body, at ? at - 1 : 0, field, sizeof field);
+    if (json_error_code(error) == json_error_end_of_input_expected) {
+        rp_http_error_set(out, 400, NULL, "invalid_json",
+                          "the body has text after its JSON object (line %d, column %d)",
+                          error->line, error->column);
+        return;
+    }
     rp_http_error_set(out, 400, field, "invalid_json",
                       "the body is not valid JSON: %.*s (line %d, column %d)",
                       (int)message_len(error->text), error->text, error->line, error->column);

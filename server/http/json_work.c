@@ -16,6 +16,11 @@ struct json_work {
 
 static void finish(struct rp_conn *conn, json_t *root, const struct rp_http_error *error,
                    void (*next)(struct rp_conn *conn, json_t *root)) {
+    if (conn->revoked) {
+        json_decref(root);
+        rp_conn_fail_revoked(conn);
+        return;
+    }
     if (root) {
         next(conn, root);
         return;

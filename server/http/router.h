@@ -11,7 +11,9 @@ struct rp_conn;
 enum rp_route_access {
     RP_ACCESS_OPEN, /* the health routes */
     RP_ACCESS_KEY,
-    RP_ACCESS_ADMIN /* a key; only on the admin listener when there is one */
+    RP_ACCESS_ADMIN,      /* a key; on the admin listener, and on the main one if it is loopback */
+    RP_ACCESS_ADMIN_PAGE, /* as ADMIN without a key: a browser sends none when it opens a page */
+    RP_ACCESS_METRICS     /* as ADMIN; on the main listener also with --metrics-on-main */
 };
 
 enum { RP_METHOD_GET = 1, RP_METHOD_POST = 2 };
@@ -22,6 +24,10 @@ struct rp_route {
     enum rp_route_access access;
     void (*handle)(struct rp_conn *conn);
 };
+
+static inline bool rp_access_is_admin(enum rp_route_access access) {
+    return access >= RP_ACCESS_ADMIN;
+}
 
 /* NULL: no such route. The route's index labels its requests in the metrics. */
 const struct rp_route *rp_route_find(const char *path, size_t len);

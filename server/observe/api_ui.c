@@ -9,7 +9,8 @@ void rp_api_debug_ui(struct rp_conn *conn) {
      * HTML. */
     static const char extra[] =
         "Content-Security-Policy: default-src 'none'; script-src 'unsafe-inline'; "
-        "style-src 'unsafe-inline'; connect-src 'self'; frame-ancestors 'none'; base-uri 'none'\r\n"
+        "style-src 'unsafe-inline'; connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; "
+        "form-action 'none'\r\n"
         "Cache-Control: no-cache\r\n";
     if (rp_query_read_conn(conn, NULL, 0))
         rp_conn_reply(conn, 200, "text/html; charset=utf-8", extra, (const char *)rp_ui_page,

@@ -1,4 +1,5 @@
 /* server_metrics_families.c - metric families under our own names, with their help texts. */
+#include "base/log.h"
 #include "engine/engine.h"
 #include "engine/observe/page_watch.h"
 #include "metrics/recorder.h"
@@ -278,7 +279,7 @@ static const struct single of_server[] = {
     {COUNTER("reprise_http_connections_accepted_total", NULL, "Connections accepted."),
      AT(connections_total)},
     {COUNTER("reprise_http_connections_refused_total", NULL,
-             "Connections closed at once because there were too many."),
+             "Connections refused because there were too many."),
      AT(connections_refused)},
     {COUNTER("reprise_http_malformed_requests_total", NULL,
              "Requests refused while they were being read."),
@@ -315,6 +316,9 @@ static const struct rp_metric_family trace_events =
 static const struct rp_metric_family trace_dropped =
     COUNTER("reprise_trace_events_dropped_total", NULL,
             "Flight recorder events overwritten by newer ones.");
+static const struct rp_metric_family log_dropped =
+    COUNTER("reprise_log_lines_dropped_total", NULL,
+            "Log lines dropped because the reader of standard error did not keep up.");
 static const struct rp_metric_family startup =
     GAUGE("reprise_startup_seconds", "seconds", "Startup time, by stage.");
 
@@ -328,6 +332,11 @@ static void collect_dropped(void *ctx, struct rp_metric_out *out) {
     struct rp_recorder_stats stats;
     rp_recorder_stats(((const struct rp_server_metrics *)ctx)->recorder, &stats);
     rp_metric_put_count(out, NULL, stats.overwritten);
+}
+
+static void collect_log_dropped(void *ctx, struct rp_metric_out *out) {
+    (void)ctx;
+    rp_metric_put_count(out, NULL, rp_log_dropped());
 }
 
 static void collect_startup(void *ctx, struct rp_metric_out *out) {
@@ -381,6 +390,7 @@ void rp_server_metrics_add_own(struct rp_server_metrics *m, struct rp_registry *
     rp_registry_add(r, &mask_deadlines, NULL, &rp_engine_metrics(m->engine)->mask_deadlines);
     rp_registry_add_collected(r, &trace_events, collect_events, m);
     rp_registry_add_collected(r, &trace_dropped, collect_dropped, m);
+    rp_registry_add_collected(r, &log_dropped, collect_log_dropped, NULL);
     rp_registry_add_collected(r, &startup, collect_startup, m);
     rp_registry_add_collected(r, &http_requests, collect_http, m);
     add_singles(of_server, RP_ARRAY_COUNT(of_server), m, r);

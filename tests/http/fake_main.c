@@ -93,6 +93,8 @@ static int serve(struct context *context, struct rp_auth *auth, const char *path
     int code = RP_EXIT_DEVICE;
     if (rp_engine_start(engine, &err) == RP_OK)
         code = rp_server_run(context->server, &serving, on_ready, context);
+    else
+        rp_fail(RP_EXIT_DEVICE, &err);
     rp_engine_stop(engine);
     rp_server_destroy(context->server);
     uint32_t open = rp_fake_engine_open(engine);

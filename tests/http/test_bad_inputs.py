@@ -36,6 +36,8 @@ HTTP = [
       (b"+5", b"5,5", b"0x5", b"", b"18446744073709551616", b"-1", b"5 5", b"1e3", b"\xd9\xa5")),
     *((f"coding {value!r}", post(b"Transfer-Encoding: " + value, body=b"0\r\n\r\n"), 400) for value in
       (b"chunked, identity", b"xchunked", b"chunked, chunked", b"identity", b"gzip", b"chunked\x0b")),
+    *((f"coding {value!r}", post(b"Transfer-Encoding: " + value, body=b"0\r\n\r\n"), 501) for value in
+      (b"gzip, chunked", b"identity, chunked", b"gzip,chunked")),
     ("chunked in HTTP/1.0", head(b"POST /tokenize HTTP/1.0", b"Transfer-Encoding: chunked", body=b"0\r\n\r\n"), 400),
     ("space before colon", get(b"/health", b"X : a"), 400),
     ("name without colon", get(b"/health", b"X"), 400),
@@ -69,6 +71,9 @@ HTTP = [
     ("body too large, expected", post(b"Content-Length: 8388609", b"Expect: 100-continue"), 413),
     ("chunked body too large", post(b"Transfer-Encoding: chunked", body=(b"100000\r\n" + b" " * 0x100000 + b"\r\n") * 9),
      413),
+    ("chunk size of 64 bits", post(b"Transfer-Encoding: chunked", body=b"ffffffffffffffff\r\n"), 413),
+    ("chunk above the limit", post(b"Transfer-Encoding: chunked", body=b"800001\r\n"), 413),
+    ("two spaces after the method", b"GET  /health HTTP/1.1\r\n" + HOST + b"\r\n", 400),
     ("unknown expectation", post(b"Content-Length: 5", b"Expect: x"), 417),
     *((f"{method.decode()[:20]}", get(b"/health", method=method), status) for method, status in
       ((b"TRACE", 501), (b"SOURCE", (400, 501)), (b"PROPFIND", 501), (b"M-SEARCH", 501), (b"A" * 1000, 400),
@@ -77,6 +82,12 @@ HTTP = [
     ("text/plain", post(LENGTH, b"Content-Type: text/plain", body=GOOD), 415),
     ("a form", post(LENGTH, b"Content-Type: application/x-www-form-urlencoded", body=GOOD), 415),
     ("utf-16", post(LENGTH, b"Content-Type: application/json; charset=utf-16", body=GOOD), 415),
+    *((f"charset {name!r}", post(LENGTH, b"Content-Type: application/json; charset=" + name, body=GOOD), 415)
+      for name in (b"utf-8x", b"us-asciix", b'"utf-8x"', b"utf", b"")),
+    ("Origin of another site", post(LENGTH, b"Origin: https://example.com", body=GOOD), 403),
+    ("Origin of another port", post(LENGTH, b"Origin: http://localhost:1", body=GOOD), 403),
+    ("Origin null", post(LENGTH, b"Origin: null", body=GOOD), 403),
+    ("two Origins", post(LENGTH, b"Origin: http://localhost", b"Origin: http://localhost", body=GOOD), 403),
     ("gzip", post(LENGTH, b"Content-Type: application/json", b"Content-Encoding: gzip", body=GOOD), 415),
     *((f"target {target!r}", get(target), status) for target, status in
       ((b"/v1/../metrics", 404), (b"/%2e%2e/metrics", 404), (b"//v1/models", 404), (b"/v1/models%00", 404),

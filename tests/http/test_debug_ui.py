@@ -45,6 +45,11 @@ def main():
             count = check_numbers(page)
             assert count > 150, count
         assert len({back for _, back in backs}) == 2, backs
+    with Server(DEMO, "--max-num-seqs", "2", "--api-key", "a-key/1%") as server:
+        assert server.get("/debug/ui")[0] == 200 and server.get("/debug/status")[0] == 401
+        url = f"http://127.0.0.1:{server.port}/debug/ui"
+        assert "data-drawn" not in browse(url).body, "without the key there is nothing to draw"
+        assert int(browse(url + "#key=a-key%2F1%25").body.get("data-drawn", 0)) >= 1
     print("ok", count, "numbers")
 
 

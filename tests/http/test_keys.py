@@ -70,6 +70,23 @@ def test_names_and_shares(folder):
             connection.close()
 
 
+def test_an_upload_ends_when_its_key_is_revoked(folder):
+    path = os.path.join(folder, "keys")
+    write_keys(path, "one\ntwo\n")
+    with Server("--api-key-file", path) as server, server.connect() as gone, server.connect() as stays:
+        uploads = {"one": gone, "two": stays}
+        for key, connection in uploads.items():
+            connection.raw(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %s\r\n"
+                           b"Content-Length: 14\r\n\r\n{" % key.encode())
+        server.until(lambda: server.get("/debug/memory", headers=bearer("two")).status == 200, "both are being read")
+        write_keys(path, "two\n")
+        server.signal(signal.SIGHUP)
+        answer = gone.response()
+        assert answer.status == 401 and "revoked" in answer.error["message"] and gone.at_end()
+        stays.raw(b'"prompt":"a"}')
+        assert stays.response().status == 200
+
+
 def test_keys_change_while_it_runs(folder):
     path = os.path.join(folder, "keys")
     write_keys(path, "one name=a limit=1\ntwo name=b\n")
@@ -127,11 +144,22 @@ def test_origins():
             answer = server.request("OPTIONS", "/v1/chat/completions", headers=[("Origin", origin)] + ask)
             assert answer.status == 401 and "access-control-allow-origin" not in answer.headers, origin
             answer = complete(server, "secret", headers=[("Origin", origin)])
-            assert answer.status == 200 and "access-control-allow-origin" not in answer.headers
-            assert answer.headers["vary"] == "Origin"
+            assert answer.status == 403 and answer.error["code"] == "origin_not_allowed", origin
+            assert "access-control-allow-origin" not in answer.headers and answer.headers["vary"] == "Origin"
+        answer = server.request("OPTIONS", "/v1/chat/completions", headers=[("Origin", "https://example.com"), ask[0], (
+            "Access-Control-Request-Headers", "content-type, x-stainless-os, X-Stainless-New-One, x-evil, x-stainless-")])
+        allowed = answer.headers["access-control-allow-headers"].split(", ")
+        assert {"x-stainless-os", "X-Stainless-New-One"} <= set(allowed), allowed
+        assert not {"x-evil", "x-stainless-"} & set(allowed), allowed
         for path in ("/metrics", "/debug/requests", "/nothing"):  # the operator's routes are nobody else's
             answer = server.request("OPTIONS", path, headers=[("Origin", "https://example.com")] + ask)
             assert answer.status == 401 and "access-control-allow-origin" not in answer.headers
+        # The server's own page is an origin, too.
+        own = [*bearer("secret"), ("Origin", f"http://127.0.0.1:{server.port}"), ("Content-Length", "0")]
+        with server.connect() as connection:
+            connection.raw(b"POST /debug/memory/reset_peak HTTP/1.1\r\nHost: 127.0.0.1:%d\r\n" % server.port + "".join(
+                f"{name}: {value}\r\n" for name, value in own).encode() + b"\r\n")
+            assert connection.response().status != 403
     with Server("--allowed-origins", "*") as server:
         assert "access-control-allow-origin" not in server.complete("abc").headers, "no page asks"
         answer = server.get("/v1/models", headers=[("Origin", "null")])

@@ -249,14 +249,16 @@ def test_phases_have_deadlines():
             assert connection.response().status == 200 and connection.at_end()
 
 
-def test_too_many_connections_are_closed_and_counted():
+def test_too_many_connections_are_refused_and_counted():
     with Server("--max-connections", "3") as server:
         connections = [server.connect() for _ in range(3)]
         for connection in connections:
             connection.send("GET", "/version")
             connection.response()
         with server.connect() as connection:
-            assert connection.at_end()
+            answer = connection.response()
+            assert answer.status == 503 and answer.error["code"] == "too_many_connections" and connection.at_end()
+            assert int(answer.headers["retry-after"]) > 0
         for connection in connections:
             connection.close()
         server.until(lambda: refused(server) >= 1, "there is room again, and it is counted")

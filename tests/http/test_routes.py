@@ -1,8 +1,10 @@
 """Routes, methods, keys, listeners, metrics."""
+import email.utils
 import json
 import os
 import socket
 import tempfile
+import time
 
 from fake_server import Server
 from free_port import free_port
@@ -130,6 +132,46 @@ def test_listening_beyond_loopback():
         assert graphs.status == 200 and json.loads(graphs.body)["failed"] == 1, graphs.body
         assert server.get("/debug/env", port=port).status == 200 and server.get("/health", port=port).status == 200
         assert server.get("/v1/models", port=port).status == 404
+
+
+def test_metrics_with_a_key_beyond_loopback():
+    assert fails("--host", "0.0.0.0", "--insecure-no-auth", "--metrics-on-main") == 2
+    with Server("--host", "0.0.0.0", "--api-key", KEY, "--metrics-on-main") as server:
+        bearer = [("Authorization", f"Bearer {KEY}")]
+        assert server.get("/metrics").status == 401
+        assert b"reprise_requests_total" in server.get("/metrics", headers=bearer).body
+        for path in ("/debug/env", "/debug/ui", "/debug/memory"):
+            assert server.get(path, headers=bearer).status == 404, path
+
+
+def test_names_that_a_proxy_serves():
+    with Server("--allowed-hosts", "llm.example.com, other.example.com") as server:
+        for host, status in (("llm.example.com", 200), ("LLM.example.com:8443", 200), ("other.example.com", 200),
+                             ("localhost", 200), ("example.com", 403), ("llm.example.com.evil.org", 403)):
+            with server.connect() as connection:
+                connection.raw(f"GET /version HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
+                answer = connection.response()
+                assert answer.status == status, (host, answer.body)
+                if status == 403:
+                    assert "--allowed-hosts" in answer.error["message"]
+
+
+def test_every_answer_has_a_date():
+    with Server() as server:
+        for path in ("/version", "/nothing"):
+            date = email.utils.parsedate_to_datetime(server.get(path).headers["date"])
+            assert abs(date.timestamp() - time.time()) < 60 and date.tzinfo is not None, date
+        with server.connect() as connection:
+            connection.send("POST", "/v1/completions", {"prompt": "ab", "max_tokens": 4, "stream": True})
+            assert connection.head()[1]["date"].endswith(" GMT")
+
+
+def test_a_missing_route_is_named():
+    with Server() as server:
+        assert server.get("/v1/model").error["message"] == "no such route: GET /v1/model"
+        assert server.post("/v1/embeddings?x=1", {}).error["message"] == "no such route: POST /v1/embeddings"
+        message = server.get("/" + "a" * 300).error["message"]
+        assert message == "no such route: GET /" + "a" * 99 + "...", message
 
 
 def test_a_taken_port_is_said():

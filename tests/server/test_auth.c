@@ -124,34 +124,36 @@ static void test_bad_files_and_keys_are_refused(void **state) {
     assert_int_equal(rp_auth_add(&f->auth, "k", 1, &f->err), RP_STATUS_RANGE);
 }
 
-static void test_a_key_is_equal_only_to_itself(void **state) {
+static void test_a_key_that_differs_in_one_bit_is_another(void **state) {
     struct fixture *f = *state;
-    char given[] = "sk-0123456789abcdef";
-    size_t len = strlen(given);
-    add(f, given);
-    assert_true(rp_auth_equal(&f->auth.keys[0], given, len));
-    for (size_t i = 0; i < len; i++)
-        for (int bit = 0; bit < 8; bit++) {
-            given[i] = (char)(given[i] ^ (1 << bit));
-            assert_false(rp_auth_equal(&f->auth.keys[0], given, len));
-            given[i] = (char)(given[i] ^ (1 << bit));
+    char header[] = "Bearer sk-0123456789abcdef";
+    add(f, header + 7);
+    assert_int_equal(rp_auth_check(&f->auth, header), 0);
+    for (size_t i = 7; header[i]; i++)
+        for (int bit = 0; bit < 7; bit++) {
+            header[i] = (char)(header[i] ^ (1 << bit));
+            assert_int_equal(rp_auth_check(&f->auth, header), -1);
+            header[i] = (char)(header[i] ^ (1 << bit));
         }
-    for (size_t shorter = 0; shorter < len; shorter++)
-        assert_false(rp_auth_equal(&f->auth.keys[0], given, shorter));
-    assert_false(
-        rp_auth_equal(&f->auth.keys[0], given, len + 1)); /* the NUL behind a key is none of it */
 }
 
-/* A read behind the key's own length but within its room: no byte of `given` is skipped, wherever
- * the difference is. */
-static void test_every_byte_that_was_sent_is_looked_at(void **state) {
+static void test_the_key_itself_is_not_kept(void **state) {
     struct fixture *f = *state;
-    char given[3 * RP_KEY_BYTES_MAX];
-    add(f, "k");
-    memset(given, 0, sizeof given);
-    given[0] = 'k';
-    assert_false(rp_auth_equal(&f->auth.keys[0], given, sizeof given));
-    assert_true(rp_auth_equal(&f->auth.keys[0], given, 1));
+    add(f, "sk-0123456789abcdef");
+    assert_null(memmem(&f->auth, sizeof f->auth, "sk-0123", 7));
+    assert_null(memmem(&f->auth, sizeof f->auth, "9abcdef", 7));
+}
+
+static void test_a_key_is_recognized_in_another_set(void **state) {
+    struct fixture *f = *state;
+    static struct rp_auth other;
+    memset(&other, 0, sizeof other);
+    add(f, "first");
+    add(f, "second");
+    assert_int_equal(rp_auth_add(&other, "second", 6, &f->err), RP_OK);
+    assert_int_equal(rp_auth_same(&f->auth, 1, &other), 0);
+    assert_int_equal(rp_auth_same(&f->auth, 0, &other), -1);
+    assert_int_equal(rp_auth_same(&f->auth, -1, &other), -1);
 }
 
 static void test_a_line_names_a_key_and_gives_it_a_share(void **state) {
@@ -165,16 +167,20 @@ static void test_a_line_names_a_key_and_gives_it_a_share(void **state) {
                                       "k limit=",
                                       "k name=a name=b",
                                       "k limit=1 limit=2",
+                                      "k tokens=0",
+                                      "k tokens=1000000000000",
+                                      "k tokens=1 tokens=2",
                                       "k name=a/b",
                                       "k Name=a",
                                       "k name=123456789012345678901234567890123"};
     struct fixture *f = *state;
-    write_file(f, "one name=first limit=2\ntwo\tlimit=999999\t name=a.b-C_9 \nthree\n");
+    write_file(f, "one name=first limit=2\ntwo\tlimit=999999\t name=a.b-C_9 tokens=7\nthree\n");
     assert_int_equal(rp_auth_read_file(&f->auth, f->path, &f->err), RP_OK);
     assert_string_equal(f->auth.keys[0].name, "first");
     assert_int_equal(f->auth.keys[0].limit, 2);
     assert_string_equal(f->auth.keys[1].name, "a.b-C_9");
     assert_int_equal(f->auth.keys[1].limit, 999999);
+    assert_int_equal(f->auth.keys[1].token_limit, 7);
     assert_string_equal(f->auth.keys[2].name, "");
     assert_int_equal(f->auth.keys[2].limit, 0);
     assert_int_equal(rp_auth_check(&f->auth, "Bearer two"), 1);
@@ -210,8 +216,9 @@ int main(void) {
         TEST(test_a_file_has_a_key_a_line),
         TEST(test_a_file_that_others_may_read_is_refused),
         TEST(test_bad_files_and_keys_are_refused),
-        TEST(test_a_key_is_equal_only_to_itself),
-        TEST(test_every_byte_that_was_sent_is_looked_at),
+        TEST(test_a_key_that_differs_in_one_bit_is_another),
+        TEST(test_the_key_itself_is_not_kept),
+        TEST(test_a_key_is_recognized_in_another_set),
         TEST(test_a_line_names_a_key_and_gives_it_a_share),
         TEST(test_a_key_is_found_in_another_set),
     };

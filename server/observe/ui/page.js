@@ -234,8 +234,17 @@ function draw() {
   document.body.dataset.overflow = String(document.documentElement.scrollWidth > document.documentElement.clientWidth);
 }
 
+/* The key of a server that has keys: from #key=..., which browsers do not send, or from the form. */
+function takeKeyFromUrl() {
+  if (!location.hash.startsWith('#key=')) return;
+  sessionStorage.setItem('key', decodeURIComponent(location.hash.slice(5)));
+  history.replaceState(null, '', location.pathname);
+}
+
 async function get(route) {
-  const answer = await fetch(route, { cache: 'no-store' });
+  const key = sessionStorage.getItem('key');
+  const answer = await fetch(route, { cache: 'no-store', headers: key ? { Authorization: 'Bearer ' + key } : {} });
+  $('login').hidden = answer.status !== 401;
   if (!answer.ok) throw new Error(`${route} answered ${answer.status}`);
   return answer.json();
 }
@@ -264,17 +273,22 @@ async function turn() {
       $('error').hidden = true;
     } catch (error) {
       $('error').hidden = false;
-      $('error').textContent = 'The server does not answer as it should: ' + error.message;
+      $('error').textContent = 'The server did not answer: ' + error.message;
     }
   }
   setTimeout(turn, PERIOD_MS);
 }
 
+takeKeyFromUrl();
+$('login').onsubmit = (event) => {
+  event.preventDefault();
+  sessionStorage.setItem('key', $('key').value);
+};
 document.body.append(el('script', { type: 'application/json', id: 'raw' }));
 choices('windows', ['10s', '1m', '5m', 'total'], () => state.window, (name) => { state.window = name; });
 choices('groups', ['op', 'layer', 'node', 'bucket', 'phase'], () => state.group, (name) => { state.group = name; });
 $('pause').onclick = () => {
   state.paused = !state.paused;
-  $('pause').textContent = state.paused ? 'Go on' : 'Pause';
+  $('pause').textContent = state.paused ? 'Resume' : 'Pause';
 };
 turn();
