@@ -258,6 +258,10 @@ uint32_t rp_engine_output_max(const struct rp_engine *engine, uint32_t prompt_co
     return rp_scheduler_output_max(&engine->scheduler_config, prompt_count);
 }
 
+bool rp_engine_prompt_fits(const struct rp_engine *engine, uint32_t prompt_count) {
+    return rp_scheduler_prompt_fits(&engine->scheduler_config, prompt_count);
+}
+
 uint32_t rp_engine_queue_capacity(const struct rp_engine *engine) {
     return engine->config.queue_capacity;
 }

@@ -189,6 +189,8 @@ static inline bool rp_engine_fits(const struct rp_engine *engine, uint32_t promp
                                   uint32_t max_tokens) {
     return max_tokens >= 1 && max_tokens <= rp_engine_output_max(engine, prompt_count);
 }
+/* Whether a prompt fits whose answer is not wanted (rp_request.prompt_only). */
+bool rp_engine_prompt_fits(const struct rp_engine *engine, uint32_t prompt_count);
 /* How many requests may wait: more than these in one go are never taken. */
 uint32_t rp_engine_queue_capacity(const struct rp_engine *engine);
 uint32_t rp_engine_max_model_len(const struct rp_engine *engine);

@@ -43,13 +43,33 @@ struct rp_logprob {
 
 enum rp_finish_reason {
     RP_FINISH_NONE,
-    RP_FINISH_STOP,         /* a stop id; its token was delivered, flagged `is_stop` */
-    RP_FINISH_LENGTH,       /* max_tokens, or the context is full */
-    RP_FINISH_CANCELLED,    /* `cancelled` was seen */
-    RP_FINISH_NUMERIC,      /* NaN in this request's logits */
-    RP_FINISH_ERROR,        /* the device failed, or the engine is shutting down */
-    RP_FINISH_MASK_DEADLINE /* its hold was not released before the deadline */
+    RP_FINISH_STOP,          /* a stop id; its token was delivered, flagged `is_stop` */
+    RP_FINISH_LENGTH,        /* max_tokens, or the context is full */
+    RP_FINISH_CANCELLED,     /* `cancelled` was seen */
+    RP_FINISH_NUMERIC,       /* NaN in this request's logits */
+    RP_FINISH_ERROR,         /* the device failed, or the engine is shutting down */
+    RP_FINISH_MASK_DEADLINE, /* its hold was not released before the deadline */
+    RP_FINISH_TIMEOUT,       /* its deadline_ns has passed */
+    RP_FINISH_QUEUE_TIMEOUT, /* its queue_deadline_ns has passed before it was admitted */
+    RP_FINISH_COUNT
 };
+
+/* As records, traces and metrics name it. */
+static inline const char *rp_finish_name(enum rp_finish_reason reason) {
+    static const char *const names[] = {
+        [RP_FINISH_NONE] = "none",
+        [RP_FINISH_STOP] = "stop",
+        [RP_FINISH_LENGTH] = "length",
+        [RP_FINISH_CANCELLED] = "cancelled",
+        [RP_FINISH_NUMERIC] = "numeric",
+        [RP_FINISH_ERROR] = "error",
+        [RP_FINISH_MASK_DEADLINE] = "mask_deadline",
+        [RP_FINISH_TIMEOUT] = "timeout",
+        [RP_FINISH_QUEUE_TIMEOUT] = "queue_timeout",
+    };
+    RP_ASSERT_CMP(reason, <, RP_ARRAY_COUNT(names));
+    return names[reason];
+}
 
 /* What the host must prepare for each token of a request before it is sampled, such as a grammar's
  * mask. Forward of the step runs meanwhile; only its sample launch waits, for all of the step's
@@ -77,6 +97,15 @@ struct rp_request {
      * themselves, each in a page of its own. */
     uint32_t choice;
     uint32_t max_tokens; /* at least 1; prompt_count + max_tokens <= max_model_len */
+    /* Only the prompt's log-probabilities are wanted: max_tokens is 1, that token is not used, and
+     * the prompt may be as long as the model's context. */
+    bool prompt_only;
+    /* Whom it is charged to (scheduler_tenants.c); 0: nobody, without limits. */
+    uint64_t tenant;
+    int32_t priority; /* lower is earlier among the waiting requests of its tenant */
+    /* When it ends with RP_FINISH_TIMEOUT, and while it waits with RP_FINISH_QUEUE_TIMEOUT; by
+     * rp_tick_ns; 0: never. */
+    uint64_t deadline_ns, queue_deadline_ns;
     uint32_t min_tokens; /* stop ids may not be chosen before; <= max_tokens */
     struct rp_sampling sampling;
     uint32_t stop_count; /* eos ids included, unless ignore_eos */
@@ -108,6 +137,7 @@ struct rp_request {
     /* The loop sets it at any time; the engine reads it at each plan. */
     _Atomic bool cancelled;
 
+    uint32_t tenant_slot; /* the scheduler's own */
     /* Written by the engine before CLOSED, read by the loop after. */
     uint32_t cached_tokens; /* prompt tokens taken from the prefix cache */
     uint32_t swap_count;    /* times it was swapped out */

@@ -88,6 +88,7 @@ static bool alloc_arrays(struct rp_scheduler *scheduler) {
     scheduler->swapped = rp_calloc(slots, sizeof(uint32_t));
     scheduler->closed = rp_calloc(slots, sizeof(uint32_t));
     scheduler->order = rp_calloc(slots, sizeof(uint32_t));
+    scheduler->chosen = rp_calloc((size_t)slots + 1, sizeof(uint32_t));
     scheduler->order_victims = rp_calloc(slots, sizeof(uint32_t));
     scheduler->waiting = rp_calloc(config->queue_capacity, sizeof *scheduler->waiting);
     scheduler->match = rp_calloc(scheduler->pages_per_slot, sizeof(uint32_t));
@@ -96,9 +97,10 @@ static bool alloc_arrays(struct rp_scheduler *scheduler) {
         rp_calloc(RP_MAX(config->page_count, config->host_page_count), sizeof(uint32_t));
     return events->slots && scheduler->sequences && scheduler->page_tables &&
            scheduler->tail_tokens && scheduler->free_slots && scheduler->running &&
-           scheduler->swapped && scheduler->closed && scheduler->order &&
+           scheduler->swapped && scheduler->closed && scheduler->order && scheduler->chosen &&
            scheduler->order_victims && scheduler->waiting && scheduler->match &&
-           scheduler->page_scratch && scheduler->ref_scratch && alloc_stores(scheduler);
+           scheduler->page_scratch && scheduler->ref_scratch && rp_sched_tenants_alloc(scheduler) &&
+           alloc_stores(scheduler);
 }
 
 int rp_scheduler_create(const struct rp_scheduler_config *config, struct rp_scheduler **out,
@@ -169,8 +171,10 @@ void rp_scheduler_destroy(struct rp_scheduler *scheduler) {
     rp_free(scheduler->swapped);
     rp_free(scheduler->closed);
     rp_free(scheduler->order);
+    rp_free(scheduler->chosen);
     rp_free(scheduler->order_victims);
     rp_free(scheduler->waiting);
+    rp_sched_tenants_free(scheduler);
     rp_free(scheduler->match);
     rp_free(scheduler->page_scratch);
     rp_free(scheduler->ref_scratch);
@@ -183,7 +187,11 @@ int rp_scheduler_submit(struct rp_scheduler *scheduler, struct rp_request *reque
     if (scheduler->failed)
         return RP_STATUS_SHUTTING_DOWN;
     bool scored_whole = config->whole_prompts && request->prompt_logprobs;
-    if (!rp_scheduler_fits(config, request->prompt_count, request->max_tokens) ||
+    bool fits =
+        request->prompt_only
+            ? rp_scheduler_prompt_fits(config, request->prompt_count) && request->max_tokens == 1
+            : rp_scheduler_fits(config, request->prompt_count, request->max_tokens);
+    if (!fits ||
         (scored_whole && request->prompt_count > rp_scheduler_whole_prompt_max(config, true)))
         return RP_STATUS_RANGE;
     /* Every open request keeps a place for its CLOSED event: undrained ones count as well. */
@@ -191,6 +199,8 @@ int rp_scheduler_submit(struct rp_scheduler *scheduler, struct rp_request *reque
                     scheduler->swapped_count + scheduler->events.closed_count;
     if (scheduler->waiting_count == config->queue_capacity ||
         open >= (uint64_t)config->queue_capacity + config->slot_count)
+        return RP_STATUS_FULL;
+    if (!rp_sched_tenant_enqueue(scheduler, request))
         return RP_STATUS_FULL;
     request->cached_tokens = request->swap_count = 0;
     request->scheduled_ns = request->first_token_ns = request->closed_ns = 0;
@@ -209,6 +219,7 @@ void rp_scheduler_fail_all(struct rp_scheduler *scheduler, enum rp_finish_reason
         if (scheduler->sequences[slot].request)
             rp_sched_close(scheduler, &scheduler->sequences[slot], reason, now_ns);
     for (; scheduler->waiting_count > 0; scheduler->waiting_count--) {
+        rp_sched_tenant_dequeue(scheduler, scheduler->waiting[scheduler->waiting_first]);
         rp_sched_close_request(scheduler, scheduler->waiting[scheduler->waiting_first], 0, reason,
                                now_ns);
         scheduler->waiting_first =

@@ -13,8 +13,9 @@
  * stopped in the step before is wasted, never wrong. Pages and the slot of a closed sequence wait
  * until the last planned step that names them has been committed.
  *
- * Admission (first come, first served): a slot, pages for the prompt and one more token now, and
- * the rule that nobody can get stuck: either all admitted sequences fit the device pool at their
+ * Admission: scheduler_tenants.c picks the first request of the least served tenant. It needs a
+ * slot, pages for the prompt and one more token now, and the rule that nobody can get stuck: either
+ * all admitted sequences fit the device pool at their
  * worst (prompt + max_tokens), or all but the oldest fit the host pool. A sequence whose worst case
  * does not fit the device pool alone is refused at submit. Preemption: when a running sequence
  * needs a page and none is free or evictable, the youngest running sequence is swapped out whole
@@ -187,6 +188,8 @@ uint32_t rp_scheduler_whole_prompt_max(const struct rp_scheduler_config *config,
 /* The largest max_tokens that a request with this prompt may have; 0: the prompt itself is too
  * long. */
 uint32_t rp_scheduler_output_max(const struct rp_scheduler_config *config, uint32_t prompt_count);
+/* Whether a prompt fits whose answer is not wanted (rp_request.prompt_only). */
+bool rp_scheduler_prompt_fits(const struct rp_scheduler_config *config, uint32_t prompt_count);
 /* Whether a request of this size could ever be served with this configuration. */
 static inline bool rp_scheduler_fits(const struct rp_scheduler_config *config,
                                      uint32_t prompt_count, uint32_t max_tokens) {

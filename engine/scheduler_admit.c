@@ -1,4 +1,5 @@
-/* Admission: first come, first served, and only when nobody can get stuck because of it. */
+/* Admission: the request that its tenant's share picks, and only when nobody can get stuck because
+ * of it. */
 #include "engine/scheduler_internal.h"
 
 uint32_t rp_scheduler_whole_prompt_max(const struct rp_scheduler_config *config, bool scored) {
@@ -17,6 +18,13 @@ uint32_t rp_scheduler_output_max(const struct rp_scheduler_config *config, uint3
     if (prompt_count == 0 || too_long || prompt_count >= tokens_max)
         return 0;
     return (uint32_t)(tokens_max - prompt_count);
+}
+
+bool rp_scheduler_prompt_fits(const struct rp_scheduler_config *config, uint32_t prompt_count) {
+    uint32_t written_max = (config->page_count - 1) * config->page_tokens;
+    bool too_long =
+        config->whole_prompts && prompt_count > rp_scheduler_whole_prompt_max(config, false);
+    return prompt_count && !too_long && prompt_count <= RP_MIN(written_max, config->max_model_len);
 }
 
 /* Whether every sequence can always finish, with one more of this size. Either all of them fit the
@@ -69,6 +77,7 @@ static struct rp_sequence *open_sequence(struct rp_scheduler *scheduler, struct 
                                      .state = RP_SEQUENCE_RUNNING,
                                      .slot = slot,
                                      .age = ++scheduler->age_next,
+                                     .turn = ++scheduler->turns,
                                      .prompt_count = request->prompt_count,
                                      .max_tokens = request->max_tokens,
                                      .salt = request->cache_salt,
@@ -123,6 +132,18 @@ static bool must_wait_for_prompt(const struct rp_scheduler *scheduler,
     return false;
 }
 
+/* Removes one request; those that arrived before it move up by one place. */
+static void take_waiting(struct rp_scheduler *scheduler, uint32_t at) {
+    uint32_t capacity = scheduler->config.queue_capacity;
+    while (at != scheduler->waiting_first) {
+        uint32_t before = (at + capacity - 1) % capacity;
+        scheduler->waiting[at] = scheduler->waiting[before];
+        at = before;
+    }
+    scheduler->waiting_first = (scheduler->waiting_first + 1) % capacity;
+    scheduler->waiting_count--;
+}
+
 bool rp_sched_try_admit(struct rp_scheduler *scheduler, struct rp_step_store *step) {
     const struct rp_scheduler_config *config = &scheduler->config;
     if (scheduler->waiting_count == 0 || scheduler->swapped_count || !scheduler->free_slot_count)
@@ -131,7 +152,10 @@ bool rp_sched_try_admit(struct rp_scheduler *scheduler, struct rp_step_store *st
     if (step->token_room == 0 || step->sample_room == 0 ||
         step->row_count == config->row_capacity || step->join_count == config->join_capacity)
         return false;
-    struct rp_request *request = scheduler->waiting[scheduler->waiting_first];
+    uint32_t at = rp_sched_tenant_pick(scheduler);
+    if (at == RP_SCHED_NOBODY)
+        return false;
+    struct rp_request *request = scheduler->waiting[at];
     if (request == scheduler->blocked_head && scheduler->blocked_epoch == scheduler->release_epoch)
         return false;
     if (must_wait_for_prompt(scheduler, request) || !rp_sched_has_room(scheduler, step, request))
@@ -153,8 +177,8 @@ bool rp_sched_try_admit(struct rp_scheduler *scheduler, struct rp_step_store *st
         scheduler->blocked_epoch = scheduler->release_epoch;
         return false;
     }
-    scheduler->waiting_first = (scheduler->waiting_first + 1) % config->queue_capacity;
-    scheduler->waiting_count--;
+    take_waiting(scheduler, at);
+    rp_sched_tenant_admit(scheduler, request);
     scheduler->blocked_head = NULL;
     enter(scheduler, step, request, worst_pages, page_count, hits, chain);
     return true;

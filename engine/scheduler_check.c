@@ -121,6 +121,8 @@ const char *rp_scheduler_check(const struct rp_scheduler *scheduler) {
         broken = check_refs(scheduler, &scheduler->host, RP_SEQUENCE_SWAPPED);
     if (!broken && scheduler->config.prefix_cache)
         broken = rp_kv_prefix_check(&scheduler->prefix);
+    if (!broken)
+        broken = rp_sched_tenants_check(scheduler);
     if (broken)
         return broken;
     if (worst != scheduler->worst_page_sum)

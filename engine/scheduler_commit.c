@@ -73,6 +73,7 @@ void rp_sched_close(struct rp_scheduler *scheduler, struct rp_sequence *sequence
         rp_sched_list_remove(scheduler->swapped, &scheduler->swapped_count, sequence->slot);
     }
     scheduler->worst_page_sum -= sequence->worst_pages;
+    rp_sched_tenant_close(scheduler, sequence->request);
     rp_sched_close_request(scheduler, sequence->request, sequence->outputs, reason, now_ns);
     sequence->request = NULL;
     if (sequence->last_step > scheduler->committed_step) {
@@ -255,6 +256,7 @@ void rp_scheduler_commit(struct rp_scheduler *scheduler, uint64_t step_id,
     RP_ASSERT_CMP(step_id, ==, scheduler->committed_step + 1);
     RP_ASSERT_CMP(step_id, <=, scheduler->planned_step);
     const struct rp_step_store *step = &scheduler->stores[step_id % RP_SCHED_IN_FLIGHT_MAX];
+    rp_sched_tenants_charge(scheduler, step, now_ns);
     /* First, so that what ends with this step need not wait for it. */
     scheduler->committed_step = step_id;
     for (uint32_t i = 0; i < step->row_count; i++)

@@ -1,8 +1,8 @@
 /* scheduler_internal.h - what the scheduler's files share; nobody else includes it.
  *
- * Reading order: scheduler_plan.c (a step is made), scheduler_admit.c (who comes in),
- * scheduler_swap.c (who goes out and comes back), scheduler_commit.c (results, events, ends),
- * scheduler.c (the calls of scheduler.h), scheduler_check.c (what must always hold).
+ * Reading order: scheduler_plan.c (makes a step), scheduler_admit.c (admission),
+ * scheduler_tenants.c (fair shares), scheduler_swap.c (preemption), scheduler_commit.c (results,
+ * events, ends), scheduler.c (the calls of scheduler.h), scheduler_check.c (invariants).
  *
  * Lengths of a sequence, in tokens whose K and V are in pages:
  *
@@ -20,6 +20,8 @@
 
 #include <stddef.h>
 #include <string.h>
+
+#define RP_SCHED_NOBODY UINT32_MAX
 
 /* Steps that may be planned and not committed, with run-ahead. */
 #define RP_SCHED_IN_FLIGHT_MAX 2
@@ -40,6 +42,10 @@ struct rp_sequence {
     uint32_t slot;
     uint64_t age;         /* order of admission */
     uint64_t last_step;   /* last planned step with a row of it; 0: none */
+    uint64_t skip_step;   /* the step in which its tenant has no row for it; 0: none */
+    uint64_t chosen_step; /* the step in which its turn has come; 0: none */
+    /* Order of its last decode row when there were too few for all, and of the one chosen now. */
+    uint64_t turn, next_turn;
     uint64_t return_step; /* step in which it was swapped in last */
     uint32_t prompt_count, max_tokens;
     uint64_t salt;
@@ -53,6 +59,21 @@ struct rp_sequence {
     struct rp_hash128 chain;
     uint32_t hashed_pages;
     int32_t *tail_tokens; /* (page_tokens) */
+};
+
+/* Whose requests share one fair share; exists while one of them waits or is admitted. */
+struct rp_tenant {
+    uint64_t id;                /* rp_request.tenant; 0 is never limited */
+    uint64_t service_ns;        /* virtual time: step time charged to it, see lift_service */
+    uint32_t waiting, admitted; /* requests */
+    uint64_t waiting_tokens;    /* prompt tokens of those that wait */
+    uint32_t place;             /* in active_tenants */
+    uint32_t yielded;           /* steps left to first tokens of others, less those it had since */
+    /* For the step being planned. */
+    bool yields;               /* it leaves the step to the first token of another */
+    uint32_t ready, row_limit; /* sequences that can decode, and how many of them may */
+    uint32_t prompt_left;      /* prompt tokens it may still add; UINT32_MAX: no limit */
+    uint64_t prompt_tokens;    /* not planned yet, of running and waiting prompts */
 };
 
 /* The arrays of one planned step, kept until it is committed. */
@@ -94,12 +115,19 @@ struct rp_scheduler {
     uint32_t *closed, closed_count;   /* slots that wait for their last step */
     uint64_t age_next;
     uint64_t worst_page_sum; /* over all admitted sequences */
-    uint64_t rotation_age;   /* decode rows begin after this age when there are too many */
     bool decodes_yielded;    /* to a whole prompt, in the step planned last */
 
-    struct rp_request **waiting; /* (queue_capacity) ring */
+    struct rp_request **waiting; /* (queue_capacity) ring, in order of arrival */
     uint32_t waiting_first, waiting_count;
-    /* A head of the queue that had no pages is not hashed again before pages were released. */
+    struct rp_tenant *tenants; /* (queue_capacity + slot_count) */
+    uint32_t *active_tenants, active_tenant_count;
+    uint32_t *free_tenants, free_tenant_count;
+    uint64_t turns;              /* decode rows chosen so far when there were too few */
+    uint64_t service_floor_ns;   /* service of a tenant that becomes active */
+    uint64_t *bucket_ns;         /* (token_bucket_count) mean time of its steps; 0: none yet */
+    uint64_t committed_ns;       /* time of the last commit */
+    uint64_t contended_until_ns; /* the limits of steps apply until then */
+    /* A picked request that had no pages is not hashed again before pages were released. */
     const struct rp_request *blocked_head;
     uint64_t blocked_epoch, release_epoch;
 
@@ -108,7 +136,8 @@ struct rp_scheduler {
     uint64_t planned_step, committed_step;
     bool failed;
 
-    uint32_t *order; /* (slot_count) scratch of plan: decode rows in the order of their turn */
+    uint32_t *order;  /* (slot_count) scratch of plan: sequences in the order of decode rows */
+    uint32_t *chosen; /* (slot_count + 1) scratch of plan: those whose turn it is */
     uint32_t *order_victims; /* (slot_count) scratch of plan */
     uint32_t *match;         /* (pages_per_slot) scratch of admission: pages found */
     int32_t *page_scratch;   /* (page_tokens) scratch of hashing */
@@ -130,6 +159,11 @@ static inline bool rp_sequence_is_complete(const struct rp_sequence *sequence, u
 /* All of its tokens are planned: only results are missing. */
 static inline bool rp_sequence_is_ending(const struct rp_sequence *sequence) {
     return rp_sequence_is_complete(sequence, sequence->planned_outputs);
+}
+/* Whether it may have a decode row in this step: it has none yet. */
+static inline bool rp_sequence_can_decode(const struct rp_sequence *sequence, uint64_t step) {
+    return !rp_sequence_in_prompt(sequence) && !rp_sequence_is_ending(sequence) &&
+           sequence->last_step != step && sequence->skip_step != step;
 }
 /* Positions whose K and V are written at most: nothing reads those of the last token. */
 static inline uint64_t rp_sched_written_max(uint32_t prompt_count, uint32_t max_tokens) {
@@ -154,6 +188,10 @@ void rp_sched_list_remove(uint32_t *list, uint32_t *count, uint32_t slot);
  * available. overwritten: a copy fills all of it, so it need not be zeroed. */
 uint32_t rp_sched_take_page(struct rp_scheduler *scheduler, struct rp_step_store *step,
                             struct rp_sequence *sequence, bool overwritten);
+/* Marks (chosen_step) up to `limit` sequences of a tenant (RP_SCHED_NOBODY: of all) that can
+ * decode, those first that had a row longest ago. Returns how many. */
+uint32_t rp_sched_choose_decodes(struct rp_scheduler *scheduler, const struct rp_step_store *step,
+                                 uint32_t tenant, uint32_t limit);
 /* A row for the next part of its prompt; false: no room. */
 bool rp_sched_plan_chunk(struct rp_scheduler *scheduler, struct rp_step_store *step,
                          struct rp_sequence *sequence);
@@ -167,7 +205,33 @@ static inline bool rp_sched_has_room(const struct rp_scheduler *scheduler,
             (!request->prompt_logprobs || request->prompt_count <= step->sample_room));
 }
 
-/* scheduler_admit.c: admits the head of the queue and plans its first chunk; false: not now. */
+/* scheduler_tenants.c. The place in `waiting` of the request to admit next, or RP_SCHED_NOBODY. */
+uint32_t rp_sched_tenant_pick(const struct rp_scheduler *scheduler);
+/* A request begins to wait (false: its tenant fills the queue), leaves the queue, is admitted from
+ * it, and is closed after it was admitted. */
+bool rp_sched_tenant_enqueue(struct rp_scheduler *scheduler, struct rp_request *request);
+void rp_sched_tenant_dequeue(struct rp_scheduler *scheduler, const struct rp_request *request);
+void rp_sched_tenant_admit(struct rp_scheduler *scheduler, const struct rp_request *request);
+void rp_sched_tenant_close(struct rp_scheduler *scheduler, const struct rp_request *request);
+/* Limits of the step that is being planned. */
+void rp_sched_tenants_begin_step(struct rp_scheduler *scheduler, const struct rp_step_store *step);
+/* Removes them where they are in vain; false: they stay. */
+bool rp_sched_tenants_lift(struct rp_scheduler *scheduler, const struct rp_step_store *step);
+/* The step is planned. */
+void rp_sched_tenants_end_step(struct rp_scheduler *scheduler);
+uint32_t rp_sched_tenant_prompt_left(const struct rp_scheduler *scheduler,
+                                     const struct rp_sequence *sequence);
+void rp_sched_tenant_use_prompt(struct rp_scheduler *scheduler, const struct rp_sequence *sequence,
+                                uint32_t tokens);
+/* Before the step's rows are committed. */
+void rp_sched_tenants_charge(struct rp_scheduler *scheduler, const struct rp_step_store *step,
+                             uint64_t now_ns);
+bool rp_sched_tenants_alloc(struct rp_scheduler *scheduler);
+void rp_sched_tenants_free(struct rp_scheduler *scheduler);
+const char *rp_sched_tenants_check(const struct rp_scheduler *scheduler);
+
+/* scheduler_admit.c: admits the request that is picked and plans its first chunk; false: not
+ * now. */
 bool rp_sched_try_admit(struct rp_scheduler *scheduler, struct rp_step_store *step);
 
 /* scheduler_swap.c: swapped sequences come back while their pages fit. */

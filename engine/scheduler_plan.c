@@ -57,12 +57,14 @@ static bool try_decode(struct rp_scheduler *scheduler, struct rp_step_store *ste
         rp_sched_take_page(scheduler, step, sequence, false);
     }
     add_row(step, sequence, RP_DECODE_QUERIES, true, true);
+    sequence->turn = RP_MAX(sequence->turn, sequence->next_turn);
     return true;
 }
 
 /* Whether rows should be left for prompts: one is being computed, or one might come in. */
 static bool prompts_want_room(const struct rp_scheduler *scheduler) {
-    if (scheduler->waiting_count && scheduler->free_slot_count && !scheduler->swapped_count)
+    if (scheduler->free_slot_count && !scheduler->swapped_count &&
+        rp_sched_tenant_pick(scheduler) != RP_SCHED_NOBODY)
         return true;
     for (uint32_t i = 0; i < scheduler->running_count; i++)
         if (rp_sequence_in_prompt(&scheduler->sequences[scheduler->running[i]]))
@@ -70,14 +72,15 @@ static bool prompts_want_room(const struct rp_scheduler *scheduler) {
     return false;
 }
 
-/* The prompt at the head of the queue that must be computed whole and to which decode rows leave
+/* The waiting prompt that is next and must be computed whole and to which decode rows leave
  * room; NULL: none. Not twice running, so that they are not held up by one prompt after the
  * other. */
 static const struct rp_request *prompt_to_yield_to(const struct rp_scheduler *scheduler) {
     if (!scheduler->config.whole_prompts || !scheduler->waiting_count ||
         !scheduler->free_slot_count || scheduler->swapped_count || scheduler->decodes_yielded)
         return NULL;
-    return scheduler->waiting[scheduler->waiting_first];
+    uint32_t at = rp_sched_tenant_pick(scheduler);
+    return at == RP_SCHED_NOBODY ? NULL : scheduler->waiting[at];
 }
 
 /* Decode rows of this step at most. When they could fill the step, prompts keep a row, a sample and
@@ -95,30 +98,47 @@ static uint32_t decode_limit(const struct rp_scheduler *scheduler,
     return rows > 1 ? RP_MIN(limit, rows - 1) : limit;
 }
 
-/* It has no row in this step yet. */
-static bool can_decode(const struct rp_sequence *sequence, const struct rp_step_store *step) {
-    return !rp_sequence_in_prompt(sequence) && !rp_sequence_is_ending(sequence) &&
-           sequence->last_step != step->id;
+uint32_t rp_sched_choose_decodes(struct rp_scheduler *scheduler, const struct rp_step_store *step,
+                                 uint32_t tenant, uint32_t limit) {
+    uint32_t *chosen = scheduler->chosen, count = 0;
+    for (uint32_t i = 0; i < scheduler->running_count && limit; i++) {
+        const struct rp_sequence *sequence = &scheduler->sequences[scheduler->running[i]];
+        uint32_t at = count;
+        if (!rp_sequence_can_decode(sequence, step->id) ||
+            (tenant != RP_SCHED_NOBODY && sequence->request->tenant_slot != tenant))
+            continue;
+        while (at > 0 && scheduler->sequences[chosen[at - 1]].turn > sequence->turn)
+            at--;
+        if (at == limit)
+            continue;
+        count = RP_MIN(count + 1, limit);
+        memmove(&chosen[at + 1], &chosen[at], (count - at - 1) * sizeof *chosen);
+        chosen[at] = sequence->slot;
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        scheduler->sequences[chosen[i]].chosen_step = step->id;
+        scheduler->sequences[chosen[i]].next_turn = ++scheduler->turns;
+    }
+    return count;
 }
 
-/* Sequences that can take a decode row, into scheduler->order, oldest first from the rotation's
- * place on, then the ones before it. Returns how many; out_wrap: where the second part begins. */
+/* Sequences that can take a decode row, into scheduler->order: first those whose turn it is, at
+ * most `limit`, then the others, both oldest first. Returns how many. */
 static uint32_t order_decodes(struct rp_scheduler *scheduler, const struct rp_step_store *step,
-                              uint32_t limit, uint32_t *out_wrap) {
+                              uint32_t limit) {
     uint32_t count = 0, ready = 0;
     for (uint32_t i = 0; i < scheduler->running_count; i++)
-        ready += can_decode(&scheduler->sequences[scheduler->running[i]], step);
-    bool rotate = ready > limit;
-    *out_wrap = ready;
+        ready += rp_sequence_can_decode(&scheduler->sequences[scheduler->running[i]], step->id);
+    bool in_turn = ready > limit;
+    if (in_turn)
+        rp_sched_choose_decodes(scheduler, step, RP_SCHED_NOBODY, limit);
     for (uint32_t part = 0; part < 2; part++) {
         for (uint32_t i = 0; i < scheduler->running_count; i++) {
             const struct rp_sequence *sequence = &scheduler->sequences[scheduler->running[i]];
-            bool second = rotate && sequence->age <= scheduler->rotation_age;
-            if (second == (part == 1) && can_decode(sequence, step))
+            bool second = in_turn && sequence->chosen_step != step->id;
+            if (second == (part == 1) && rp_sequence_can_decode(sequence, step->id))
                 scheduler->order[count++] = sequence->slot;
         }
-        if (part == 0)
-            *out_wrap = count;
     }
     return count;
 }
@@ -127,32 +147,26 @@ static uint32_t order_decodes(struct rp_scheduler *scheduler, const struct rp_st
  * left out. */
 static void plan_decodes(struct rp_scheduler *scheduler, struct rp_step_store *step,
                          const struct rp_request *first) {
-    uint32_t limit = decode_limit(scheduler, step), before = step->row_count, wrap, chosen;
+    uint32_t limit = decode_limit(scheduler, step), before = step->row_count;
     uint32_t room = first && first->prompt_logprobs ? step->sample_room : scheduler->token_budget;
     limit = RP_MIN(limit, first ? room - RP_MIN(room, first->prompt_count) : limit);
     limit -= RP_MIN(limit, before);
-    uint32_t count = order_decodes(scheduler, step, limit, &wrap);
-    chosen = RP_MIN(count, limit);
-    /* The oldest of those whose turn it is go first: only younger ones without a row yet can be
-     * swapped out for a page. The others get rows that these cannot use. */
-    for (uint32_t pass = 0; pass < 3 && limit > 0; pass++) {
-        uint32_t begin = pass == 0 ? RP_MIN(wrap, chosen) : pass == 1 ? 0 : chosen;
-        uint32_t end = pass == 0 ? chosen : pass == 1 ? RP_MIN(wrap, chosen) : count;
-        for (uint32_t i = begin; i < end && step->row_count - before < limit; i++) {
-            struct rp_sequence *sequence = &scheduler->sequences[scheduler->order[i]];
-            if (sequence->state == RP_SEQUENCE_RUNNING)
-                try_decode(scheduler, step, sequence);
-        }
+    /* The oldest go first: only younger ones without a row yet can be swapped out for a page. Those
+     * whose turn it is not get rows that the others cannot use. */
+    uint32_t count = order_decodes(scheduler, step, limit);
+    for (uint32_t i = 0; i < count && step->row_count - before < limit; i++) {
+        struct rp_sequence *sequence = &scheduler->sequences[scheduler->order[i]];
+        if (sequence->state == RP_SEQUENCE_RUNNING)
+            try_decode(scheduler, step, sequence);
     }
-    if (count > limit && limit > 0)
-        scheduler->rotation_age = scheduler->sequences[scheduler->order[limit - 1]].age;
     step->token_room = scheduler->token_budget - RP_MIN(scheduler->token_budget, step->token_count);
 }
 
 bool rp_sched_plan_chunk(struct rp_scheduler *scheduler, struct rp_step_store *step,
                          struct rp_sequence *sequence) {
     uint32_t rest = sequence->prompt_count - sequence->planned_length;
-    uint32_t count = RP_MIN(rest, step->token_room);
+    uint32_t count =
+        RP_MIN(RP_MIN(rest, step->token_room), rp_sched_tenant_prompt_left(scheduler, sequence));
     if (sequence->request->prompt_logprobs)
         count = RP_MIN(count, step->sample_room);
     else if (count == rest && step->sample_room == 0)
@@ -161,6 +175,7 @@ bool rp_sched_plan_chunk(struct rp_scheduler *scheduler, struct rp_step_store *s
         return false;
     RP_ASSERT(!scheduler->config.whole_prompts || count == rest); /* rp_sched_has_room */
     step->token_room -= count;
+    rp_sched_tenant_use_prompt(scheduler, sequence, count);
     add_row(step, sequence, count, false, count == rest);
     return true;
 }
@@ -224,12 +239,26 @@ static uint32_t sample_room(const struct rp_scheduler *scheduler, uint32_t event
     return (uint32_t)RP_MIN(rows, RP_MIN(config->row_capacity, config->logit_rows_max));
 }
 
-static void close_cancelled(struct rp_scheduler *scheduler, uint64_t now_ns) {
+/* Why a request ends without the model's doing; RP_FINISH_NONE: it goes on. */
+static enum rp_finish_reason end_reason(const struct rp_request *request, bool waits,
+                                        uint64_t now_ns) {
+    if (atomic_load_explicit(&request->cancelled, memory_order_relaxed))
+        return RP_FINISH_CANCELLED;
+    if (request->deadline_ns && now_ns >= request->deadline_ns)
+        return RP_FINISH_TIMEOUT;
+    if (waits && request->queue_deadline_ns && now_ns >= request->queue_deadline_ns)
+        return RP_FINISH_QUEUE_TIMEOUT;
+    return RP_FINISH_NONE;
+}
+
+static void close_ended(struct rp_scheduler *scheduler, uint64_t now_ns) {
     uint32_t kept = 0, capacity = scheduler->config.queue_capacity;
     for (uint32_t i = 0; i < scheduler->waiting_count; i++) {
         struct rp_request *request = scheduler->waiting[(scheduler->waiting_first + i) % capacity];
-        if (atomic_load_explicit(&request->cancelled, memory_order_relaxed)) {
-            rp_sched_close_request(scheduler, request, 0, RP_FINISH_CANCELLED, now_ns);
+        enum rp_finish_reason reason = end_reason(request, true, now_ns);
+        if (reason != RP_FINISH_NONE) {
+            rp_sched_tenant_dequeue(scheduler, request);
+            rp_sched_close_request(scheduler, request, 0, reason, now_ns);
             scheduler->blocked_head = NULL; /* its memory may come back as another request */
         } else {
             scheduler->waiting[(scheduler->waiting_first + kept++) % capacity] = request;
@@ -238,9 +267,10 @@ static void close_cancelled(struct rp_scheduler *scheduler, uint64_t now_ns) {
     scheduler->waiting_count = kept;
     for (uint32_t slot = 0; slot < scheduler->config.slot_count; slot++) {
         struct rp_sequence *sequence = &scheduler->sequences[slot];
-        if (sequence->request &&
-            atomic_load_explicit(&sequence->request->cancelled, memory_order_relaxed))
-            rp_sched_close(scheduler, sequence, RP_FINISH_CANCELLED, now_ns);
+        enum rp_finish_reason reason =
+            sequence->request ? end_reason(sequence->request, false, now_ns) : RP_FINISH_NONE;
+        if (reason != RP_FINISH_NONE)
+            rp_sched_close(scheduler, sequence, reason, now_ns);
     }
 }
 
@@ -260,17 +290,7 @@ static struct rp_step_store *begin_step(struct rp_scheduler *scheduler, uint64_t
     return step;
 }
 
-bool rp_scheduler_plan(struct rp_scheduler *scheduler, uint64_t now_ns, uint32_t event_room,
-                       struct rp_sched_step *out_step) {
-    uint32_t in_flight_max = scheduler->config.run_ahead ? RP_SCHED_IN_FLIGHT_MAX : 1;
-    memset(out_step, 0, sizeof *out_step);
-    if (scheduler->failed)
-        return false;
-    close_cancelled(scheduler, now_ns);
-    if (rp_scheduler_in_flight(scheduler) >= in_flight_max)
-        return false;
-    struct rp_step_store *step = begin_step(scheduler, now_ns, event_room);
-    rp_sched_return_swapped(scheduler, step);
+static void plan_rows(struct rp_scheduler *scheduler, struct rp_step_store *step) {
     const struct rp_request *first = prompt_to_yield_to(scheduler);
     plan_decodes(scheduler, step, first);
     for (uint32_t i = 0; i < scheduler->running_count; i++) {
@@ -283,12 +303,30 @@ bool rp_scheduler_plan(struct rp_scheduler *scheduler, uint64_t now_ns, uint32_t
     if (first && step->chunk_count == 0) /* it found no pages */
         plan_decodes(scheduler, step, NULL);
     scheduler->decodes_yielded = first && step->chunk_count;
+}
+
+bool rp_scheduler_plan(struct rp_scheduler *scheduler, uint64_t now_ns, uint32_t event_room,
+                       struct rp_sched_step *out_step) {
+    uint32_t in_flight_max = scheduler->config.run_ahead ? RP_SCHED_IN_FLIGHT_MAX : 1;
+    memset(out_step, 0, sizeof *out_step);
+    if (scheduler->failed)
+        return false;
+    close_ended(scheduler, now_ns);
+    if (rp_scheduler_in_flight(scheduler) >= in_flight_max)
+        return false;
+    struct rp_step_store *step = begin_step(scheduler, now_ns, event_room);
+    rp_sched_return_swapped(scheduler, step);
+    rp_sched_tenants_begin_step(scheduler, step);
+    plan_rows(scheduler, step);
+    if (rp_sched_tenants_lift(scheduler, step))
+        plan_rows(scheduler, step);
     if (step->row_count == 0) {
         /* Nothing moves unless somebody gets a row for it. */
         RP_ASSERT_CMP(step->copy_count + step->page_count + step->join_count, ==, 0);
         return false;
     }
     cut_last_chunk(scheduler, step);
+    rp_sched_tenants_end_step(scheduler);
     scheduler->planned_step = step->id;
     *out_step = (struct rp_sched_step){.id = step->id,
                                        .rows = step->rows,

@@ -51,6 +51,7 @@ struct rp_server_config {
     int32_t admin_port; /* -1: no admin listener */
     uint32_t max_connections;
     uint32_t shutdown_timeout_ms;
+    uint64_t request_timeout_ns, queue_timeout_ns; /* of every request; 0: none */
     /* the engine has failed when it makes no progress for this long with requests open; 0: off */
     uint32_t watchdog_ms;
     bool metrics_on_main; /* /metrics also on a main listener that is not loopback */

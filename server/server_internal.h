@@ -62,6 +62,7 @@ struct rp_server {
     char date[32]; /* of the Date header field */
 
     struct rp_conn *conns;
+    uint64_t conn_numbers; /* connections so far */
     uint32_t conn_count;
     uint32_t refused_unlogged; /* connections refused since the last log line about them */
     uint64_t refused_log_ns;   /* no such line before this time */
@@ -70,7 +71,9 @@ struct rp_server {
     uint64_t bodies_bytes; /* bytes of request bodies being received, all connections */
     uint64_t bodies_peak_bytes;
 
-    uint32_t key_open[RP_KEYS_MAX]; /* completions in progress per API key */
+    /* Answers in progress per API key, and tokens of these answers and their prompts. */
+    uint32_t key_open[RP_KEYS_MAX];
+    uint64_t key_tokens[RP_KEYS_MAX];
 
     uint64_t drain_deadline_ns, stop_deadline_ns;
     uint64_t start_ns, next_id, seed_counter, id_secret;

@@ -21,12 +21,13 @@ void rp_completion_try_free(struct rp_completion *c) {
     if (c->next)
         c->next->prev = c->prev;
     server->completion_count--;
-    rp_server_key_give(server, c->key);
+    rp_server_key_give(server, c->key, c->choice_count, c->key_tokens);
     rp_gauge_set(&server->metrics.completions, server->completion_count);
     for (uint32_t i = 0; i < c->choice_count; i++) {
         rp_buffer_deinit(&c->choices[i].text);
         rp_token_log_deinit(&c->choices[i].log);
         rp_token_log_deinit(&c->choices[i].prompt_log);
+        rp_token_ids_deinit(&c->choices[i].ids);
     }
     for (uint32_t i = 0; c->items && i < c->prompt_count; i++)
         rp_token_ids_deinit(&c->items[i].ids);
@@ -128,6 +129,10 @@ static void on_token(struct rp_completion *c, struct rp_choice *choice,
     choice->logprob_sum += (double)event->logprob;
     rp_record_token(&choice->record, event);
     observe_token(c, choice, event->time_ns);
+    if (c->params.return_token_ids && !rp_token_ids_add(&choice->ids, event->token)) {
+        rp_completion_fail_text(c, 503, "overloaded", "out of memory");
+        return;
+    }
     /* The last token's text is sent with the finish reason: exactly one chunk per token. */
     bool last = event->is_stop || choice->tokens >= choice->request.max_tokens;
     if (event->is_stop)
@@ -159,10 +164,11 @@ static bool end_choice(struct rp_completion *c, struct rp_choice *choice, const 
 
 static void count_closed(struct rp_completion *c, struct rp_choice *choice, uint8_t reason) {
     static const enum rp_outcome outcomes[] = {
-        [RP_FINISH_NONE] = RP_OUTCOME_ERROR,         [RP_FINISH_STOP] = RP_OUTCOME_STOP,
-        [RP_FINISH_LENGTH] = RP_OUTCOME_LENGTH,      [RP_FINISH_CANCELLED] = RP_OUTCOME_CANCELLED,
-        [RP_FINISH_NUMERIC] = RP_OUTCOME_NUMERIC,    [RP_FINISH_ERROR] = RP_OUTCOME_ERROR,
-        [RP_FINISH_MASK_DEADLINE] = RP_OUTCOME_ERROR};
+        [RP_FINISH_NONE] = RP_OUTCOME_ERROR,           [RP_FINISH_STOP] = RP_OUTCOME_STOP,
+        [RP_FINISH_LENGTH] = RP_OUTCOME_LENGTH,        [RP_FINISH_CANCELLED] = RP_OUTCOME_CANCELLED,
+        [RP_FINISH_NUMERIC] = RP_OUTCOME_NUMERIC,      [RP_FINISH_ERROR] = RP_OUTCOME_ERROR,
+        [RP_FINISH_MASK_DEADLINE] = RP_OUTCOME_ERROR,  [RP_FINISH_TIMEOUT] = RP_OUTCOME_TIMEOUT,
+        [RP_FINISH_QUEUE_TIMEOUT] = RP_OUTCOME_TIMEOUT};
     RP_ASSERT_CMP(reason, <, RP_ARRAY_COUNT(outcomes));
     rp_server_metrics_closed(
         &c->server->metrics,
@@ -191,6 +197,11 @@ static void on_closed(struct rp_completion *c, struct rp_choice *choice, uint8_t
         else if (reason == RP_FINISH_MASK_DEADLINE)
             rp_completion_fail_text(c, 500, "mask_deadline",
                                     "the mask of the next token was not ready in time");
+        else if (reason == RP_FINISH_TIMEOUT)
+            rp_completion_fail_text(c, 504, "timeout", "the request has reached its time limit");
+        else if (reason == RP_FINISH_QUEUE_TIMEOUT)
+            rp_completion_fail_text(c, 503, "queue_timeout",
+                                    "the request has waited too long, try again later");
         else if (!rp_engine_is_healthy(c->server->serving.engine)) {
             char why[512];
             snprintf(why, sizeof why, "the device has failed: %.400s",

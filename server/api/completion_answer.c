@@ -69,6 +69,10 @@ static struct rp_sse_choice describe(struct rp_completion *c, struct rp_choice *
                                 .text_len = choice->text.len,
                                 .finish_reason = choice->finish_reason,
                                 .stop_token = choice->stop_token,
+                                .token_ids = c->params.return_token_ids ? &choice->ids : NULL,
+                                .prompt_ids = c->params.return_token_ids && !choice->begun
+                                                  ? &c->items[index / c->per_prompt].ids
+                                                  : NULL,
                                 .logprobs = write_logprobs(c, choice)};
     if (choice->match.found >= 0) {
         out.stop_string = c->params.stop.strings[choice->match.found].bytes;
@@ -108,6 +112,7 @@ bool rp_completion_send_chunk(struct rp_completion *c, struct rp_choice *choice)
     }
     rp_sse_chunk(&c->out, c->params.api, &c->head, &described, usage, &tokens, NULL);
     rp_buffer_clear(&choice->text);
+    choice->ids.count = 0;
     choice->begun = true;
     size_t bytes = c->out.len;
     if (!rp_completion_send_out(c))

@@ -16,7 +16,8 @@ struct rp_choice {
     struct rp_detokenizer detok;
     struct rp_stop_match match;
     struct rp_request_record record;
-    struct rp_buffer text; /* text not sent yet; without streaming, all of it */
+    struct rp_token_ids ids; /* with return_token_ids: tokens not sent yet */
+    struct rp_buffer text;   /* text not sent yet; without streaming, all of it */
     /* Log-probabilities, if requested; prompt_log and prompt_detok cover echoed prompt tokens. */
     struct rp_token_log log, prompt_log;
     struct rp_detokenizer prompt_detok;
@@ -47,8 +48,10 @@ struct rp_completion {
     /* additional members of the last chunk or of the whole answer: ,"name":value */
     struct rp_buffer more;
     uint64_t first_byte_ns, salt;
+    uint64_t tenant; /* whom its requests are charged to (engine/request.h) */
     uint64_t body_bytes, sent_bytes;
     uint64_t text_ns, text_end_ns;     /* start and end of tokenization */
+    uint64_t key_tokens;               /* of all answers and their prompts, once they are known */
     int32_t key;                       /* index of the API key that it counts against; -1: none */
     uint32_t prompt_count, per_prompt; /* choice i answers prompt i / per_prompt */
     uint32_t choice_count, open_count;

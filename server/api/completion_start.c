@@ -60,7 +60,9 @@ static bool check_whole(const struct rp_completion *c, uint64_t count,
 static bool check_length(struct rp_completion *c, uint64_t count, struct rp_http_error *error) {
     const struct rp_engine *engine = c->server->serving.engine;
     uint32_t longest = rp_engine_max_model_len(engine);
-    uint64_t max_tokens = tokens_wanted(c);
+    /* With max_tokens 0 the one token that the engine generates is not part of the context. */
+    bool prompt_only = c->params.max_tokens == 0;
+    uint64_t max_tokens = prompt_only ? 0 : tokens_wanted(c);
     if (count == 0)
         return rp_http_error_set(error, 400, prompt_field(c), "invalid_value",
                                  "the prompt has no tokens");
@@ -74,7 +76,8 @@ static bool check_length(struct rp_completion *c, uint64_t count, struct rp_http
                                  (unsigned long long)count, (unsigned long long)max_tokens);
     if (!check_whole(c, count, error))
         return false;
-    if (!rp_engine_fits(engine, (uint32_t)count, (uint32_t)max_tokens))
+    if (prompt_only ? !rp_engine_prompt_fits(engine, (uint32_t)count)
+                    : !rp_engine_fits(engine, (uint32_t)count, (uint32_t)max_tokens))
         return rp_http_error_set(
             error, 400, "max_tokens", "context_length_exceeded",
             "a sequence of %llu tokens does not fit this server's KV cache: shorten the prompt or "
@@ -149,6 +152,16 @@ static void fill_logprobs(const struct rp_completion *c, uint32_t answer,
     request->top_prompt_logprobs = (uint8_t)RP_MAX(prompt, 0);
 }
 
+/* The client's limit and the server's count from the first byte, the queue's from here. */
+static void set_deadlines(const struct rp_completion *c, struct rp_request *request) {
+    const struct rp_server_config *config = &c->server->config;
+    uint64_t limit = (uint64_t)(c->params.timeout * 1e9), most = config->request_timeout_ns;
+    limit = limit && most ? RP_MIN(limit, most) : RP_MAX(limit, most);
+    request->deadline_ns = limit ? c->first_byte_ns + limit : 0;
+    request->queue_deadline_ns =
+        config->queue_timeout_ns ? rp_tick_ns() + config->queue_timeout_ns : 0;
+}
+
 /* False: no memory. */
 static bool fill_request(struct rp_completion *c, uint32_t index) {
     struct rp_choice *choice = &c->choices[index];
@@ -173,6 +186,10 @@ static bool fill_request(struct rp_completion *c, uint32_t index) {
     request->bad_word_ints = params->bad_token_ints;
     request->mask_param_count = params->mask_param_count;
     memcpy(request->mask_params, params->mask_params, sizeof request->mask_params);
+    request->prompt_only = params->max_tokens == 0;
+    request->tenant = c->tenant;
+    request->priority = (int32_t)params->priority;
+    set_deadlines(c, request);
     request->cache_salt = c->salt;
     request->profile = params->profile;
     request->owner = choice;
@@ -213,6 +230,17 @@ static void submit(struct rp_completion *c) {
     }
 }
 
+/* Charges the tokens of all answers and their prompts to the key. */
+static void take_key_tokens(struct rp_completion *c, struct rp_http_error *error) {
+    uint64_t tokens = 0;
+    for (uint32_t i = 0; i < c->choice_count; i++) {
+        uint32_t prompt = (uint32_t)c->items[i / c->per_prompt].ids.count;
+        tokens += prompt + settle_max_tokens(c, prompt);
+    }
+    if (rp_server_key_take_tokens(c->server, c->key, tokens, error))
+        c->key_tokens = tokens;
+}
+
 /* Call when the prompts are tokenized. */
 static void start_requests(struct rp_completion *c) {
     struct rp_http_error error = c->chat_error;
@@ -222,6 +250,8 @@ static void start_requests(struct rp_completion *c) {
             check_length(c, c->items[i].ids.count, &error);
     if (!c->conn) /* disconnected in the meantime */
         return;
+    if (!error.status)
+        take_key_tokens(c, &error);
     if (error.status)
         rp_completion_fail(c, &error);
     else if (c->server->phase >= RP_SERVER_STOPPING)
@@ -379,6 +409,7 @@ static struct rp_completion *create(struct rp_conn *conn, json_t *root, uint32_t
     c->params = *params;
     c->salt = make_salt(conn, params);
     c->key = conn->key_index;
+    c->tenant = rp_conn_tenant(conn);
     c->first_byte_ns = conn->first_byte_ns;
     c->body_bytes = conn->body_raw_bytes;
     c->prompt_count = prompts;
@@ -413,12 +444,13 @@ void rp_completion_start(struct rp_conn *conn, json_t *root, struct rp_completio
     struct rp_http_error error = {.status = 0};
     uint32_t count =
         count_prompts(params, rp_engine_queue_capacity(conn->server->serving.engine), &error);
-    if (count && !rp_server_key_take(conn->server, conn->key_index, &error))
+    uint32_t answers = count * (uint32_t)params->best_of;
+    if (count && !rp_server_key_take(conn->server, conn->key_index, answers, &error))
         count = 0;
     struct rp_completion *c = count ? create(conn, root, count, params) : NULL;
     if (!c) {
         if (count)
-            rp_server_key_give(conn->server, conn->key_index);
+            rp_server_key_give(conn->server, conn->key_index, answers, 0);
         if (count)
             rp_http_error_set(&error, 503, NULL, "overloaded", "out of memory");
         json_decref(root);

@@ -31,11 +31,14 @@ struct rp_completion_params {
     bool add_special_tokens, skip_special_tokens, ignore_eos, include_stop;
     bool profile;
     bool has_seed;
-    bool include_timing; /* the answer includes a breakdown of its time */
-    bool echo;           /* the answer's text begins with the prompt's */
-    bool as_token_ids;   /* tokens of log-probabilities are written "token_id:17" */
+    bool include_timing;   /* the answer includes a breakdown of its time */
+    bool echo;             /* the answer's text begins with the prompt's */
+    bool return_token_ids; /* choices include the ids of their tokens and of the prompt */
+    bool as_token_ids;     /* tokens of log-probabilities are written "token_id:17" */
     int64_t seed, min_tokens, top_k;
     int64_t max_tokens; /* -1: as many as the context has room for */
+    int64_t priority;   /* lower is earlier among the waiting requests of the same key */
+    double timeout;     /* seconds from the first byte; 0: the server's limit alone */
     int64_t n, best_of; /* best_of answers are generated per prompt, the best n are returned */
     /* most likely tokens returned with each token; -1: none, not even the token's own */
     int64_t logprobs;

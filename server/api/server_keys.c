@@ -8,25 +8,55 @@
 #include <inttypes.h>
 #include <string.h>
 
-bool rp_server_key_take(struct rp_server *server, int32_t key, struct rp_http_error *error) {
+/* 429 when it may succeed later, 400 when the request alone is larger than the limit. */
+static bool exceeds(struct rp_server *server, uint64_t limit, uint64_t wanted, const char *what,
+                    struct rp_http_error *error) {
+    rp_counter_add(&server->metrics.rejected[RP_REJECTED_KEY_LIMIT], 1);
+    if (wanted > limit)
+        return rp_http_error_set(error, 400, NULL, "key_limit",
+                                 "this request needs %" PRIu64 " %s, this API key may have %" PRIu64
+                                 " at a time",
+                                 wanted, what, limit);
+    return rp_http_error_set(error, 429, NULL, "key_limit",
+                             "this API key may have %" PRIu64 " %s at a time, try again later",
+                             limit, what);
+}
+
+bool rp_server_key_take(struct rp_server *server, int32_t key, uint32_t answers,
+                        struct rp_http_error *error) {
     if (key < 0)
         return true;
     uint32_t limit = server->config.auth->keys[key].limit;
-    if (limit && server->key_open[key] >= limit) {
-        rp_counter_add(&server->metrics.rejected[RP_REJECTED_KEY_LIMIT], 1);
-        return rp_http_error_set(
-            error, 429, NULL, "key_limit",
-            "this API key may have %" PRIu32 " concurrent requests, try again later", limit);
-    }
-    server->key_open[key]++;
+    if (limit && (uint64_t)server->key_open[key] + answers > limit)
+        return exceeds(server, limit, answers, "answers", error);
+    server->key_open[key] += answers;
     return true;
 }
 
-void rp_server_key_give(struct rp_server *server, int32_t key) {
+bool rp_server_key_take_tokens(struct rp_server *server, int32_t key, uint64_t tokens,
+                               struct rp_http_error *error) {
+    if (key < 0)
+        return true;
+    uint64_t limit = server->config.auth->keys[key].token_limit;
+    if (limit && server->key_tokens[key] + tokens > limit)
+        return exceeds(server, limit, tokens, "tokens", error);
+    server->key_tokens[key] += tokens;
+    return true;
+}
+
+void rp_server_key_give(struct rp_server *server, int32_t key, uint32_t answers, uint64_t tokens) {
     if (key < 0)
         return;
-    RP_ASSERT(server->key_open[key] > 0);
-    server->key_open[key]--;
+    RP_ASSERT(server->key_open[key] >= answers && server->key_tokens[key] >= tokens);
+    server->key_open[key] -= answers;
+    server->key_tokens[key] -= tokens;
+}
+
+uint64_t rp_conn_tenant(const struct rp_conn *conn) {
+    /* The top bit keeps numbers of connections and digests of keys apart. */
+    const uint64_t key_bit = (uint64_t)1 << 63;
+    return conn->key_index < 0 ? conn->number
+                               : rp_server_key_salt(conn->server, conn->key_index) | key_bit;
 }
 
 uint64_t rp_server_key_salt(const struct rp_server *server, int32_t key) {
@@ -46,6 +76,7 @@ const char *rp_server_key_name(const struct rp_server *server, int32_t key) {
 static void move_indices(struct rp_server *server, const struct rp_auth *fresh) {
     const struct rp_auth *old = server->config.auth;
     uint32_t open[RP_KEYS_MAX] = {0};
+    uint64_t tokens[RP_KEYS_MAX] = {0};
     for (struct rp_conn *conn = server->conns, *next; conn; conn = next) {
         next = conn->next;
         bool had_key = conn->key_index >= 0;
@@ -58,10 +89,13 @@ static void move_indices(struct rp_server *server, const struct rp_auth *fresh) 
     }
     for (struct rp_completion *c = server->completions; c; c = c->next) {
         c->key = rp_auth_same(old, c->key, fresh);
-        if (c->key >= 0)
-            open[c->key]++;
+        if (c->key >= 0) {
+            open[c->key] += c->choice_count;
+            tokens[c->key] += c->key_tokens;
+        }
     }
     memcpy(server->key_open, open, sizeof open);
+    memcpy(server->key_tokens, tokens, sizeof tokens);
 }
 
 void rp_server_reload_keys(struct rp_server *server) {

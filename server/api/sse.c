@@ -64,6 +64,15 @@ static void write_json(struct rp_buffer *out, const char *key, const struct rp_b
     out->failed = out->failed || (json && json->failed);
 }
 
+static void write_ids(struct rp_buffer *out, const char *key, const struct rp_token_ids *ids) {
+    if (!ids)
+        return;
+    rp_buffer_puts(out, key);
+    for (size_t i = 0; i < ids->count; i++)
+        rp_buffer_printf(out, "%s%" PRId32, i ? "," : "", ids->ids[i]);
+    rp_buffer_puts(out, "]");
+}
+
 static void write_choice(struct rp_buffer *out, const struct rp_sse_choice *choice,
                          void (*write)(struct rp_buffer *, const struct rp_sse_choice *)) {
     rp_buffer_printf(out, "{\"index\":%u", choice->index);
@@ -79,6 +88,8 @@ static void write_choice(struct rp_buffer *out, const struct rp_sse_choice *choi
         rp_buffer_printf(out, "%" PRId32, choice->stop_token);
     else
         rp_buffer_puts(out, "null");
+    write_ids(out, ",\"token_ids\":[", choice->token_ids);
+    write_ids(out, ",\"prompt_token_ids\":[", choice->prompt_ids);
     if (choice->prompt_logprobs)
         write_json(out, ",\"prompt_logprobs\":", choice->prompt_logprobs);
     rp_buffer_puts(out, "}");

@@ -26,6 +26,8 @@ struct rp_sse_choice {
     int32_t stop_token;
     const struct rp_buffer *logprobs;        /* JSON; NULL: null */
     const struct rp_buffer *prompt_logprobs; /* JSON; NULL: no such member */
+    /* return_token_ids; NULL: no such member */
+    const struct rp_token_ids *token_ids, *prompt_ids;
 };
 
 enum rp_sse_usage {

@@ -87,6 +87,8 @@ int rp_serve_config(const struct rp_serve_options *options, struct rp_auth *out_
     out_config->admin_port = options->admin_port ? (int32_t)options->admin_port : -1;
     out_config->max_connections = options->max_connections;
     out_config->shutdown_timeout_ms = (uint32_t)(options->shutdown_timeout_s * 1000.0);
+    out_config->request_timeout_ns = (uint64_t)(options->request_timeout_s * 1e9);
+    out_config->queue_timeout_ns = (uint64_t)(options->queue_timeout_s * 1e9);
     out_config->watchdog_ms = (uint32_t)(options->engine.watchdog_timeout_s * 1000.0);
     out_config->metrics_on_main = options->metrics_on_main;
     out_config->vllm_metrics = options->vllm_metrics;

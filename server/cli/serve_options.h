@@ -46,7 +46,7 @@ struct rp_serve_options {
     const char *trace_dir;             /* automatic trace dumps */
     uint32_t trace_dir_mib, trace_interval_s, trace_preemptions;
     double trace_dump_seconds, slow_step_factor;
-    double shutdown_timeout_s, timeout_keep_alive_s;
+    double shutdown_timeout_s, timeout_keep_alive_s, request_timeout_s, queue_timeout_s;
     double slo_ttft_ms, slo_tpot_ms, slo_e2e_ms, slo_itl_ms;
     uint64_t seed;
     bool insecure_no_auth, metrics_on_main, vllm_metrics;
@@ -161,7 +161,7 @@ struct rp_serve_options {
          "N",                                                                                      \
          1,                                                                                        \
          65536,                                                                                    \
-         "256",                                                                                    \
+         "1024",                                                                                   \
          "waiting requests before answering 429"},                                                 \
         {"block-size",                                                                             \
          RP_FLAG_UINT,                                                                             \

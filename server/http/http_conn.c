@@ -13,7 +13,6 @@
 #include "server/http/router.h"
 #include "server/server_trace.h"
 
-#include <inttypes.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -21,9 +20,6 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <time.h>
-
-/* Connections beyond --max-connections that get an answer at the same time. */
-enum { REFUSED_ANSWERS = 8 };
 
 static void pump(struct rp_conn *conn);
 
@@ -350,8 +346,6 @@ static void dispatch(struct rp_conn *conn) {
     rp_buffer_deinit(&conn->body);
 }
 
-static void read_more(struct rp_conn *conn);
-
 /* Parses buffered input until a request is complete. */
 static void take_input(struct rp_conn *conn) {
     while ((conn->state == RP_CONN_HEAD || conn->state == RP_CONN_BODY) &&
@@ -398,7 +392,7 @@ static void pump(struct rp_conn *conn) {
     conn->pumping = false;
     if (conn->state == RP_CONN_CLOSED || !flush(conn)) /* 100 Continue, for example */
         return;
-    read_more(conn);
+    rp_conn_read(conn);
     if (conn->drained && is_flushed(conn)) {
         void (*drained)(void *) = conn->drained;
         conn->drained = NULL;
@@ -447,7 +441,7 @@ static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf) {
 }
 
 /* Resumes reading, unless the client has pipelined more than the limit. */
-static void read_more(struct rp_conn *conn) {
+void rp_conn_read(struct rp_conn *conn) {
     bool full = conn->state == RP_CONN_BUSY &&
                 conn->in.len - conn->in_used >= conn->server->config.limits.pipeline_bytes;
     if (full == conn->reading && !conn->saw_eof) {
@@ -516,85 +510,4 @@ void rp_conn_tick(struct rp_conn *conn, uint64_t now_ns) {
     rp_conn_fail(conn, 408, "timeout", "the request did not arrive in time (%u s for its %s)",
                  (conn->body_raw_bytes ? limits->body_ms : limits->header_ms) / 1000,
                  conn->body_raw_bytes ? "body" : "header");
-}
-
-static void on_refused(uv_handle_t *handle) {
-    struct rp_listener *listener = handle->data;
-    listener->refusing = false;
-    if (listener->refuse_again)
-        rp_conn_accept(listener);
-}
-
-/* Out of memory: accepts the connection into a handle owned by the listener and closes it. libuv
- * accepts no further connection until this one is accepted. */
-static void refuse(struct rp_listener *listener) {
-    rp_counter_add(&listener->server->metrics.connections_refused, 1);
-    listener->refuse_again = listener->refusing;
-    if (listener->refusing)
-        return;
-    listener->refusing = true;
-    RP_ASSERT(rp_listener_init_socket(listener, &listener->refused) == 0);
-    listener->refused.handle.data = listener;
-    (void)uv_accept(&listener->socket.stream, &listener->refused.stream);
-    uv_close(&listener->refused.handle, on_refused);
-}
-
-/* Too many connections: a few of them get an answer, so that a client learns the reason; the others
- * are closed. One log line a second. */
-static void refuse_connection(struct rp_conn *conn) {
-    struct rp_server *server = conn->server;
-    uint64_t now_ns = rp_clock_ns();
-    rp_counter_add(&server->metrics.connections_refused, 1);
-    server->refused_unlogged++;
-    if (now_ns >= server->refused_log_ns) {
-        rp_log(RP_LOG_WARN, "http: connections refused count=%" PRIu32 " max_connections=%" PRIu32,
-               server->refused_unlogged, server->config.max_connections);
-        server->refused_unlogged = 0;
-        server->refused_log_ns = now_ns + 1000000000u;
-    }
-    if (server->conn_count > server->config.max_connections + REFUSED_ANSWERS) {
-        rp_conn_close(conn);
-        return;
-    }
-    conn->state = RP_CONN_BUSY;
-    rp_conn_fail(conn, 503, "too_many_connections",
-                 "this server has its maximum of %" PRIu32 " connections open, try again later",
-                 server->config.max_connections);
-}
-
-void rp_conn_accept(struct rp_listener *listener) {
-    struct rp_server *server = listener->server;
-    struct rp_conn *conn = rp_calloc(1, sizeof *conn);
-    listener->refuse_again = false;
-    if (!conn) {
-        refuse(listener);
-        return;
-    }
-    conn->server = server;
-    conn->listener = listener;
-    conn->key_index = -1;
-    RP_ASSERT(rp_listener_init_socket(listener, &conn->socket) == 0);
-    conn->socket.handle.data = conn;
-    conn->next = server->conns;
-    if (server->conns)
-        server->conns->prev = conn;
-    server->conns = conn;
-    server->conn_count++;
-    rp_counter_add(&server->metrics.connections_total, 1);
-    rp_gauge_set(&server->metrics.connections, server->conn_count);
-    conn->deadline_ns = after_ms(server->config.limits.header_ms);
-    rp_parse_init(conn);
-    if (uv_accept(&listener->socket.stream, &conn->socket.stream) != 0) {
-        rp_conn_close(conn);
-        return;
-    }
-    if (server->conn_count > server->config.max_connections) {
-        refuse_connection(conn);
-        return;
-    }
-    if (!listener->is_unix) {
-        uv_tcp_nodelay(&conn->socket.tcp, 1);
-        uv_tcp_keepalive(&conn->socket.tcp, 1, 30);
-    }
-    read_more(conn);
 }

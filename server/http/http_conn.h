@@ -42,6 +42,7 @@ struct rp_conn {
     uint64_t received_ns;    /* when the request was complete */
     uint64_t deadline_ns;    /* deadline of the current phase */
 
+    uint64_t number; /* of the connection, from 1 */
     const struct rp_route *route;
     char request_id[RP_REQUEST_ID_MAX + 1];
     struct rp_trace_context trace;
@@ -105,6 +106,8 @@ void rp_record_refused(struct rp_conn *conn, const struct rp_http_error *error);
 
 /* Called by the server: a new connection on a listener, the timer tick, and close. */
 void rp_conn_accept(struct rp_listener *listener);
+/* Begins to read, or goes on once there is room for input. */
+void rp_conn_read(struct rp_conn *conn);
 void rp_conn_tick(struct rp_conn *conn, uint64_t now_ns);
 void rp_conn_close(struct rp_conn *conn);
 

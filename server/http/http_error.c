@@ -29,6 +29,7 @@ static const struct {
     {500, "Internal Server Error", "server_error"},
     {501, "Not Implemented", "invalid_request_error"},
     {503, "Service Unavailable", "service_unavailable_error"},
+    {504, "Gateway Timeout", "timeout_error"},
     {505, "HTTP Version Not Supported", "invalid_request_error"},
 };
 

@@ -6,6 +6,7 @@
 static const struct rp_route routes[] = {
     {"/v1/completions", RP_METHOD_POST, RP_ACCESS_KEY, rp_api_completions},
     {"/v1/chat/completions", RP_METHOD_POST, RP_ACCESS_KEY, rp_api_chat},
+    {"/v1/requests/*", RP_METHOD_POST, RP_ACCESS_KEY, rp_api_cancel},
     {"/v1/models", RP_METHOD_GET, RP_ACCESS_KEY, rp_api_models},
     {"/v1/models/*", RP_METHOD_GET, RP_ACCESS_KEY, rp_api_model},
     {"/tokenize", RP_METHOD_POST, RP_ACCESS_KEY, rp_api_tokenize},

@@ -38,7 +38,8 @@ void rp_route_allow_header(const struct rp_route *route, char *out, size_t size)
 
 /* api_completions.c, api_tokenize.c, api_misc.c, api_metrics.c */
 void rp_api_completions(struct rp_conn *conn);
-void rp_api_chat(struct rp_conn *conn); /* api_completions.c */
+void rp_api_chat(struct rp_conn *conn);   /* api_completions.c */
+void rp_api_cancel(struct rp_conn *conn); /* api_cancel.c */
 void rp_api_tokenize(struct rp_conn *conn);
 void rp_api_detokenize(struct rp_conn *conn);
 void rp_api_models(struct rp_conn *conn);

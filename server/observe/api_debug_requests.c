@@ -167,8 +167,9 @@ struct list_query {
     double min_ms;
 };
 
-static const char *const finishes[] = {"any",   "stop",          "length",  "cancelled", "numeric",
-                                       "error", "mask_deadline", "refused", "open"};
+static const char *const finishes[] = {"any",           "stop",    "length",        "cancelled",
+                                       "numeric",       "error",   "mask_deadline", "timeout",
+                                       "queue_timeout", "refused", "open"};
 enum { FINISH_ANY, FINISH_OPEN = RP_ARRAY_COUNT(finishes) - 1 };
 
 static bool matches(const struct rp_request_record *record, const struct list_query *query) {
@@ -188,8 +189,8 @@ static bool read_list_query(struct rp_conn *conn, struct list_query *query) {
         {"recent", RP_QUERY_UINT, NULL, 1, LIST_MAX, &query->recent, &query->has_recent},
         {"sort", RP_QUERY_CHOICE, "e2e|ttft|itl|queue|end", 0, 0, &query->sort, &query->has_sort},
         {"finish", RP_QUERY_CHOICE,
-         "any|stop|length|cancelled|numeric|error|mask_deadline|refused|open", 0, 0, &query->finish,
-         NULL},
+         "any|stop|length|cancelled|numeric|error|mask_deadline|timeout|queue_timeout|refused|open",
+         0, 0, &query->finish, NULL},
         {"min_ms", RP_QUERY_DOUBLE, NULL, 0, 1e12, &query->min_ms, NULL},
         {"key", RP_QUERY_UINT, NULL, 0, 1e6, &query->key, &query->has_key}};
     *query = (struct list_query){.slowest = 20, .sort = RP_LOG_BY_E2E};

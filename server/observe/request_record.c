@@ -125,17 +125,11 @@ void rp_record_times(const struct rp_request_record *record, struct rp_record_ti
 }
 
 const char *rp_record_finish(const struct rp_request_record *record) {
-    static const char *const names[] = {[RP_FINISH_NONE] = "",
-                                        [RP_FINISH_STOP] = "stop",
-                                        [RP_FINISH_LENGTH] = "length",
-                                        [RP_FINISH_CANCELLED] = "cancelled",
-                                        [RP_FINISH_NUMERIC] = "numeric",
-                                        [RP_FINISH_ERROR] = "error",
-                                        [RP_FINISH_MASK_DEADLINE] = "mask_deadline"};
     if (!record->engine_id && record->sequence)
         return "refused";
-    RP_ASSERT_CMP(record->finish, <, RP_ARRAY_COUNT(names));
-    return record->stop_string ? "stop" : names[record->finish];
+    if (record->finish == RP_FINISH_NONE && !record->stop_string)
+        return "";
+    return record->stop_string ? "stop" : rp_finish_name(record->finish);
 }
 
 const char *rp_record_state(const struct rp_request_record *record) {

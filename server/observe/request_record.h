@@ -72,8 +72,7 @@ struct rp_record_times {
 };
 void rp_record_times(const struct rp_request_record *record, struct rp_record_times *out);
 
-/* "stop", "length", "cancelled", "numeric", "error", "mask_deadline"; "refused": never submitted;
- * "": still open. */
+/* rp_finish_name; "refused": never submitted; "": still open. */
 const char *rp_record_finish(const struct rp_request_record *record);
 /* "preparing", "queued", "decode", "finished", "refused". An open request in prefill counts as
  * "queued" until its first token: only the engine knows more. */

@@ -81,8 +81,9 @@ static const struct {
 
 static void add_requests(const struct rp_server_metrics *m, struct rp_registry *r) {
     static const char *const outcomes[RP_OUTCOME_COUNT] = {
-        "finish_reason=\"stop\"", "finish_reason=\"length\"", "finish_reason=\"cancelled\"",
-        "finish_reason=\"numerical_error\"", "finish_reason=\"error\""};
+        "finish_reason=\"stop\"",      "finish_reason=\"length\"",
+        "finish_reason=\"cancelled\"", "finish_reason=\"numerical_error\"",
+        "finish_reason=\"error\"",     "finish_reason=\"timeout\""};
     static const char *const reasons[RP_REJECTED_COUNT] = {
         "reason=\"queue_full\"", "reason=\"draining\"", "reason=\"unhealthy\"",
         "reason=\"overload\"", "reason=\"key_limit\""};

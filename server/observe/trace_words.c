@@ -5,14 +5,6 @@
 
 #include <stdio.h>
 
-static const char *const reasons[] = {[RP_FINISH_NONE] = "none",
-                                      [RP_FINISH_STOP] = "stop",
-                                      [RP_FINISH_LENGTH] = "length",
-                                      [RP_FINISH_CANCELLED] = "cancelled",
-                                      [RP_FINISH_NUMERIC] = "numeric",
-                                      [RP_FINISH_ERROR] = "error",
-                                      [RP_FINISH_MASK_DEADLINE] = "mask_deadline"};
-
 static bool bucket_name(const struct rp_engine *engine, uint32_t index, char *out, size_t size) {
     struct rp_engine_graph graph;
     if (index >= rp_engine_graph_count(engine))
@@ -28,9 +20,9 @@ static bool name(void *ctx, enum rp_trace_name_of of, uint32_t bucket, uint32_t 
         return bucket_name(ctx, value, out, size);
     if (of == RP_NAME_NODE)
         return rp_engine_node_name(ctx, bucket, value, out, size);
-    if (of != RP_NAME_REASON || value >= RP_ARRAY_COUNT(reasons))
+    if (of != RP_NAME_REASON || value >= RP_FINISH_COUNT)
         return false;
-    snprintf(out, size, "%s", reasons[value]);
+    snprintf(out, size, "%s", rp_finish_name((enum rp_finish_reason)value));
     return true;
 }
 

@@ -12,7 +12,7 @@ import sys
 
 ENGINE = pathlib.Path(__file__).resolve().parents[2] / "engine"
 FILES = ["scheduler_internal.h", "scheduler.c", "scheduler_admit.c", "scheduler_check.c", "scheduler_commit.c",
-         "scheduler_plan.c", "scheduler_swap.c"]
+         "scheduler_plan.c", "scheduler_swap.c", "scheduler_tenants.c"]
 
 MUTANTS = {
     "none": ("no bug: nothing may be found", []),
@@ -60,7 +60,7 @@ MUTANTS = {
         ("scheduler_commit.c", "            rp_kv_pool_release(&scheduler->host, sequence->pages[i], 0);",
          "            continue;")]),
     "no_rotation": ("the oldest decode rows always go first", [
-        ("scheduler_plan.c", "    bool rotate = ready > limit;", "    bool rotate = false;")]),
+        ("scheduler_plan.c", "    bool in_turn = ready > limit;", "    bool in_turn = false;")]),
     "hit_not_acquired": ("a page that was found is used without a reference", [
         ("scheduler_admit.c", "        rp_kv_pool_acquire(&scheduler->pool, page);",
          "        if (scheduler->pool.pages[page].state != RP_KV_CACHED)\n"
@@ -75,6 +75,8 @@ MUTANTS = {
         ("scheduler_plan.c", "    if (scheduler->pool.pages[page].dirty && !overwritten)", "    if (false)")]),
     "generated_cached": ("pages that decode wrote are found by prompts", [
         ("scheduler_commit.c", "    if (scheduler->config.prefix_prompt_only)", "    if (false)")]),
+    "tenant_kept": ("a tenant counts sequences that are closed", [
+        ("scheduler_tenants.c", "    tenant->admitted--;\n", "")]),
     "withheld_kept": ("a withheld row's sequence goes on", [
         ("scheduler_commit.c", "    if (result->flags & RP_SCHED_RESULT_WITHHELD) {",
          "    if (result->flags & RP_SCHED_RESULT_WITHHELD)\n        return;\n    if (false) {")]),

@@ -6,6 +6,7 @@
 #include "engine/observe/device_counting.h"
 #include "engine/observe/page_watch.h"
 #include "engine/observe/step_record.h"
+#include "metrics/tick.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -161,6 +162,8 @@ static bool is_stuck(const struct rp_engine *engine) {
     return false;
 }
 
+static bool is_late(uint64_t deadline_ns) { return deadline_ns && rp_tick_ns() >= deadline_ns; }
+
 static void step(struct rp_engine *engine) {
     struct rp_request *request;
     while (rp_ring_try_pop(&engine->requests, &request))
@@ -168,6 +171,11 @@ static void step(struct rp_engine *engine) {
     for (uint32_t i = 0; i < engine->count;)
         if (atomic_load(&engine->sequences[i].request->cancelled))
             close_sequence(engine, i, RP_FINISH_CANCELLED);
+        else if (is_late(engine->sequences[i].request->deadline_ns))
+            close_sequence(engine, i, RP_FINISH_TIMEOUT);
+        else if (i >= engine->config.max_num_seqs &&
+                 is_late(engine->sequences[i].request->queue_deadline_ns))
+            close_sequence(engine, i, RP_FINISH_QUEUE_TIMEOUT);
         else
             i++;
     uint32_t running = RP_MIN(engine->count, engine->config.max_num_seqs);
@@ -266,6 +274,11 @@ int rp_engine_submit(struct rp_engine *engine, struct rp_request *request) {
 
 bool rp_engine_next_event(struct rp_engine *engine, struct rp_event *out_event) {
     return rp_ring_try_pop(&engine->events, out_event);
+}
+
+bool rp_engine_prompt_fits(const struct rp_engine *engine, uint32_t prompt_count) {
+    return prompt_count &&
+           prompt_count <= RP_MIN(engine->config.kv_tokens, engine->config.max_model_len);
 }
 
 uint32_t rp_engine_output_max(const struct rp_engine *engine, uint32_t prompt_count) {

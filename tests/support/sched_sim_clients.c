@@ -160,6 +160,9 @@ void sched_sim_submit_some(struct sim *sim) {
             if (!sim->requests[i].open)
                 request = &sim->requests[i];
         draw_request(sim, request);
+        /* No number is drawn for it: campaigns stay what they were but for this. */
+        request->base.tenant =
+            sim->config.hash_key % 2 ? sched_sim_mix(sim->submitted) % SIM_TENANTS : 0;
         const struct rp_request *base = &request->base;
         bool fits = rp_scheduler_fits(&sim->config, base->prompt_count, base->max_tokens);
         bool full = sim->scheduler->waiting_count == sim->config.queue_capacity;

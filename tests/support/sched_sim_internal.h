@@ -8,6 +8,7 @@
 
 #define SLOTS_MAX    16u
 #define REQUESTS_MAX 40u
+#define SIM_TENANTS  4u
 #define MODEL_MAX    160u /* tokens */
 #define TABLE_MAX    (MODEL_MAX + 1)
 #define PAGES_MAX    512u
@@ -99,7 +100,8 @@ struct sim {
     uint64_t planned, committed;
     struct rp_event ring[RING_MAX];
     uint32_t ring_count;
-    uint64_t submitted, joined_order, closed, swap_sum, now_ns, alloc_count;
+    uint64_t submitted, closed, swap_sum, now_ns, alloc_count;
+    uint64_t joined_order[SIM_TENANTS]; /* of each tenant's last request that joined */
 };
 
 #define CHECK(sim, ok, text, a, b)                                                                 \

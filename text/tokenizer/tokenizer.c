@@ -256,6 +256,19 @@ int rp_tokenizer_encode(const struct rp_tokenizer *tok, const struct rp_text_spa
     return s->status;
 }
 
+bool rp_token_ids_add(struct rp_token_ids *ids, int32_t id) {
+    if (ids->count == ids->capacity) {
+        size_t capacity = RP_MAX(2 * ids->capacity, (size_t)64);
+        int32_t *grown = rp_realloc(ids->ids, capacity * sizeof *grown);
+        if (!grown)
+            return false;
+        ids->ids = grown;
+        ids->capacity = capacity;
+    }
+    ids->ids[ids->count++] = id;
+    return true;
+}
+
 void rp_token_ids_deinit(struct rp_token_ids *ids) {
     rp_free(ids->ids);
     memset(ids, 0, sizeof *ids);

@@ -72,6 +72,8 @@ void rp_tokenizer_scratch_destroy(struct rp_tokenizer_scratch *scratch);
 int rp_tokenizer_encode(const struct rp_tokenizer *tok, const struct rp_text_span *spans,
                         size_t span_count, unsigned flags, size_t limit,
                         struct rp_tokenizer_scratch *scratch, struct rp_token_ids *out) RP_MUST_USE;
+/* Appends one id; false: no memory. */
+bool rp_token_ids_add(struct rp_token_ids *ids, int32_t id) RP_MUST_USE;
 void rp_token_ids_deinit(struct rp_token_ids *ids);
 
 /* Bytes of memory held: by the tables, and by a scratch as it has grown so far. */
