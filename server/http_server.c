@@ -11,6 +11,7 @@
 #include "server/api/text_work.h"
 #include "server/http/http_conn.h"
 #include "server/http/json_body.h"
+#include "server/http/tls.h"
 #include "server/observe/profile_session.h"
 #include "server/server_trace.h"
 #include "server/server_workers.h"
@@ -172,8 +173,18 @@ static void on_usr2(uv_signal_t *signal, int number) {
 }
 
 static void on_hup(uv_signal_t *signal, int number) {
+    struct rp_server *server = signal->data;
+    struct rp_error err = {0};
     (void)number;
-    rp_server_reload_keys(signal->data);
+    if (server->config.reload_keys)
+        rp_server_reload_keys(server);
+    if (!server->tls)
+        return;
+    if (rp_tls_reload(server->tls, &err) == RP_OK)
+        rp_log(RP_LOG_INFO, "server: TLS certificate reloaded");
+    else
+        rp_log(RP_LOG_ERROR, "server: TLS certificate not reloaded, the old one stays in force: %s",
+               err.text);
 }
 
 static void drain_events(struct rp_server *server) {
@@ -258,6 +269,8 @@ static int bind_listener(struct rp_server *server, struct rp_listener *listener,
     }
     listener->server = server;
     listener->is_local = address_is_local(&address);
+    /* The admin listener on loopback stays plain for the tools that read it. */
+    listener->has_tls = server->tls && !(listener->is_admin && listener->is_local);
     int rc = rp_listener_init_socket(listener, &listener->socket);
     if (rc == 0) {
         listener->is_open = true;
@@ -424,6 +437,8 @@ int rp_server_create(const struct rp_server_config *config, struct rp_server **o
         status = fit_connections(server, err);
     if (status == RP_OK)
         status = rp_flight_check(&config->flight, err);
+    if (status == RP_OK && config->tls_cert)
+        status = rp_tls_open(config->tls_cert, config->tls_key, &server->tls, err);
     if (status == RP_OK && config->uds)
         status = bind_unix(server, &server->listeners[0], config->uds, err);
     else if (status == RP_OK)
@@ -480,7 +495,7 @@ int rp_server_run(struct rp_server *server, const struct rp_serving *serving,
     uv_signal_start(&server->sigterm, on_signal, SIGTERM);
     uv_signal_start(&server->sigint, on_signal, SIGINT);
     uv_signal_start(&server->sigusr2, on_usr2, SIGUSR2);
-    if (server->config.reload_keys)
+    if (server->config.reload_keys || server->tls)
         uv_signal_start(&server->sighup, on_hup, SIGHUP);
     uv_timer_start(&server->tick, on_tick, TICK_MS, TICK_MS);
     /* The wake handle stays open for an engine that is stopped later; it does not keep the loop
@@ -512,5 +527,6 @@ void rp_server_destroy(struct rp_server *server) {
     uv_mutex_destroy(&server->scratch_lock);
     rp_request_log_deinit(&server->log);
     rp_recorder_destroy(server->recorder);
+    rp_tls_close(server->tls);
     rp_free(server);
 }

@@ -48,7 +48,8 @@ struct rp_server_config {
     const char *host; /* numeric address or localhost */
     uint32_t port;    /* 0: any free port */
     const char *admin_host;
-    int32_t admin_port; /* -1: no admin listener */
+    int32_t admin_port;             /* -1: no admin listener */
+    const char *tls_cert, *tls_key; /* PEM files; NULL: no TLS */
     uint32_t max_connections;
     uint32_t shutdown_timeout_ms;
     uint64_t request_timeout_ns, queue_timeout_ns; /* of every request; 0: none */

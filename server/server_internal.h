@@ -40,7 +40,7 @@ struct rp_listener {
     struct rp_server *server;
     uint32_t port;
     bool is_open, is_admin, is_local; /* is_local: bound to loopback, or a Unix socket */
-    bool is_unix;
+    bool is_unix, has_tls;
     union rp_socket refused; /* accepts and closes a connection when memory is out (http_conn.c) */
     bool refusing, refuse_again;
 };
@@ -60,6 +60,8 @@ struct rp_server {
 
     time_t date_s; /* the second that `date` shows */
     char date[32]; /* of the Date header field */
+
+    struct rp_tls *tls; /* NULL: none */
 
     struct rp_conn *conns;
     uint64_t conn_numbers; /* connections so far */

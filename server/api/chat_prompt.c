@@ -15,6 +15,8 @@ enum {
     ARGUMENTS_BYTES = 1 << 20, /* limit on the JSON arguments of a tool call */
     VALUES_BYTES = 256 << 20,  /* enough for the values of an 8 MiB body */
     OUTPUT_BYTES = 32 << 20,
+    STEPS_BASE = 2000000, /* about 0.1 s */
+    STEPS_PER_WORK = 4,
     RENDER_BYTES = 256 << 20,
     KWARG_BYTES_MAX = 256
 };
@@ -414,10 +416,12 @@ static int answer(int status, const struct rp_error *err, struct rp_http_error *
 }
 
 int rp_chat_prompt_make(const struct rp_completion_params *params,
-                        const struct rp_chat_templates *templates, struct rp_chat_prompt *out,
-                        struct rp_http_error *error) {
-    const struct rp_chat_limits limits = {
-        .output_bytes = OUTPUT_BYTES, .memory_bytes = RENDER_BYTES, .now_s = (int64_t)time(NULL)};
+                        const struct rp_chat_templates *templates, size_t work,
+                        struct rp_chat_prompt *out, struct rp_http_error *error) {
+    const struct rp_chat_limits limits = {.steps = STEPS_BASE + STEPS_PER_WORK * (uint64_t)work,
+                                          .output_bytes = OUTPUT_BYTES,
+                                          .memory_bytes = RENDER_BYTES,
+                                          .now_s = (int64_t)time(NULL)};
     struct rp_error err = {0};
     memset(out, 0, sizeof *out);
     struct rp_chat_values *values = rp_chat_values_create(VALUES_BYTES);

@@ -361,8 +361,8 @@ static bool read_texts(struct rp_completion *c, struct rp_http_error *error) {
 /* Runs on the thread that tokenizes. */
 static int make_chat(struct rp_text_item *item) {
     struct rp_completion *c = item->ctx;
-    int status =
-        rp_chat_prompt_make(&c->params, c->server->serving.templates, &c->chat, &c->chat_error);
+    int status = rp_chat_prompt_make(&c->params, c->server->serving.templates, item->len, &c->chat,
+                                     &c->chat_error);
     item->spans = c->chat.spans;
     item->span_count = c->chat.span_count;
     return status;

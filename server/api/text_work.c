@@ -98,11 +98,14 @@ static void on_done(uv_work_t *work, int status) {
 
 void rp_text_work_start(struct rp_server *server, struct rp_text_job *job) {
     size_t bytes = 0;
-    for (uint32_t i = 0; i < job->item_count; i++)
+    bool rendered = false;
+    for (uint32_t i = 0; i < job->item_count; i++) {
         bytes += job->items[i].len;
+        rendered |= job->items[i].make != NULL;
+    }
     job->server = server;
     job->work.data = job;
-    if (bytes > RP_TEXT_INLINE_BYTES &&
+    if ((rendered || bytes > RP_TEXT_INLINE_BYTES) &&
         uv_queue_work(&server->loop, &job->work, on_work, on_done) == 0) {
         server->work_count++;
         return;

@@ -1,5 +1,5 @@
-/* text_work.h - tokenizing: short texts inline, long ones in the thread pool, so that the loop is
- * not blocked.
+/* text_work.h - tokenizing: short texts inline, long ones and rendered conversations in the thread
+ * pool, so that the loop is not blocked: how long a template takes is not known before.
  * Thread: start and done on the loop; tokenizing on a worker, which accesses only the job. */
 #ifndef RP_SERVER_TEXT_WORK_H
 #define RP_SERVER_TEXT_WORK_H
@@ -41,7 +41,7 @@ struct rp_text_job {
     uv_work_t work;
 };
 
-/* Calls done before returning when the text is short. */
+/* Calls done before returning when the text is short and not rendered. */
 void rp_text_work_start(struct rp_server *server, struct rp_text_job *job);
 /* Tokenizes one short text inline; special tokens in it are encoded as plain text. */
 int rp_text_encode_now(struct rp_server *server, const char *text, size_t len,

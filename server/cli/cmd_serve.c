@@ -54,8 +54,9 @@ static void on_ready(void *ctx) {
     bool any = strcmp(host, "0.0.0.0") == 0 || strcmp(host, "::") == 0;
     bool bracket = strchr(host, ':') && !any;
     char url[128];
-    snprintf(url, sizeof url, "http://%s%s%s:%u", bracket ? "[" : "", any ? "127.0.0.1" : host,
-             bracket ? "]" : "", rp_server_port(serve->server));
+    snprintf(url, sizeof url, "http%s://%s%s%s:%u",
+             serve->options.tls_cert && *serve->options.tls_cert ? "s" : "", bracket ? "[" : "",
+             any ? "127.0.0.1" : host, bracket ? "]" : "", rp_server_port(serve->server));
     if (serve->options.uds && *serve->options.uds) {
         fprintf(stderr,
                 "ready: %s serves %s after %.1f s\ncurl --unix-socket %s "

@@ -77,7 +77,11 @@ int rp_serve_config(const struct rp_serve_options *options, struct rp_auth *out_
         return rp_error_set(err, RP_STATUS_INVALID,
                             "--trace-dir requires recording: --trace-seconds and --trace-mib "
                             "must not be 0");
+    if (is_set(options->tls_cert) != is_set(options->tls_key))
+        return rp_error_set(err, RP_STATUS_INVALID, "--tls-cert and --tls-key belong together");
     memset(out_config, 0, sizeof *out_config);
+    out_config->tls_cert = is_set(options->tls_cert) ? options->tls_cert : NULL;
+    out_config->tls_key = options->tls_key;
     out_config->uds = is_set(options->uds) ? options->uds : NULL;
     out_config->allowed_origins = options->allowed_origins;
     out_config->allowed_hosts = options->allowed_hosts;

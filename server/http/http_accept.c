@@ -6,6 +6,7 @@
 #include "server/http/http_conn.h"
 #include "server/http/http_error.h"
 #include "server/http/http_parse.h"
+#include "server/http/tls.h"
 
 #include <inttypes.h>
 #include <netinet/in.h>
@@ -57,7 +58,7 @@ static void refuse_connection(struct rp_conn *conn) {
         server->refused_unlogged = 0;
         server->refused_log_ns = now_ns + 1000000000u;
     }
-    if (server->conn_count > server->config.max_connections + REFUSED_ANSWERS) {
+    if (conn->tls || server->conn_count > server->config.max_connections + REFUSED_ANSWERS) {
         rp_conn_close(conn);
         return;
     }
@@ -91,6 +92,10 @@ void rp_conn_accept(struct rp_listener *listener) {
     conn->deadline_ns = rp_clock_ns() + (uint64_t)server->config.limits.header_ms * 1000000u;
     rp_parse_init(conn);
     if (uv_accept(&listener->socket.stream, &conn->socket.stream) != 0) {
+        rp_conn_close(conn);
+        return;
+    }
+    if (listener->has_tls && !(conn->tls = rp_tls_conn_create(server->tls))) {
         rp_conn_close(conn);
         return;
     }

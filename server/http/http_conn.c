@@ -11,6 +11,7 @@
 #include "server/http/http_error.h"
 #include "server/http/http_parse.h"
 #include "server/http/router.h"
+#include "server/http/tls.h"
 #include "server/server_trace.h"
 
 #include <netinet/in.h>
@@ -41,6 +42,7 @@ static void on_closed(uv_handle_t *handle) {
     rp_buffer_deinit(&conn->out[0]);
     rp_buffer_deinit(&conn->out[1]);
     rp_http_head_deinit(&conn->head);
+    rp_tls_conn_destroy(conn->tls);
     rp_free(conn);
     rp_server_check_drained(server);
 }
@@ -91,7 +93,13 @@ static void on_written(uv_write_t *write, int status) {
 /* Writes the filled buffer to the socket; false when the connection failed. */
 static bool flush(struct rp_conn *conn) {
     struct rp_buffer *out = &conn->out[conn->filling];
-    if (conn->writing || out->len == 0)
+    if (conn->writing)
+        return true;
+    if (conn->tls && !rp_tls_conn_seal(conn->tls, out)) {
+        rp_conn_close(conn);
+        return false;
+    }
+    if (out->len == 0)
         return true;
     uv_buf_t buf = uv_buf_init(out->data, (unsigned)out->len);
     int n = uv_try_write(&conn->socket.stream, &buf, 1);
@@ -293,6 +301,16 @@ static void on_shutdown(uv_shutdown_t *shutdown, int status) {
     (void)status;
 }
 
+/* The closing alert; lost if the socket's buffer is full, since nothing follows it. */
+static void send_tls_end(struct rp_conn *conn) {
+    struct rp_buffer *out = &conn->out[conn->filling];
+    rp_tls_conn_finish(conn->tls, out);
+    uv_buf_t buf = uv_buf_init(out->data, (unsigned)out->len);
+    if (out->len)
+        (void)uv_try_write(&conn->socket.stream, &buf, 1);
+    rp_buffer_clear(out);
+}
+
 /* Our side is shut down and further input is discarded for a while: closing at once would reset the
  * connection, and the client could lose the part of the answer that it has not read yet. */
 static void begin_linger(struct rp_conn *conn) {
@@ -300,6 +318,8 @@ static void begin_linger(struct rp_conn *conn) {
     conn->deadline_ns = after_ms(conn->server->config.limits.linger_ms);
     rp_buffer_clear(&conn->in);
     conn->in_used = 0;
+    if (conn->tls)
+        send_tls_end(conn);
     if (conn->saw_eof || uv_shutdown(&conn->shutdown, &conn->socket.stream, on_shutdown) != 0)
         rp_conn_close(conn);
 }
@@ -408,18 +428,22 @@ static void on_alloc(uv_handle_t *handle, size_t suggested, uv_buf_t *buf) {
     *buf = uv_buf_init(conn->server->read_buffer, sizeof conn->server->read_buffer);
 }
 
+/* A client that half-closes counts as gone, even if it could still read. A complete answer is still
+ * written. */
+static void read_ended(struct rp_conn *conn, bool orderly) {
+    conn->saw_eof = true;
+    if (!orderly || !(conn->state == RP_CONN_BUSY && conn->reply_done))
+        rp_conn_close(conn);
+    else
+        uv_read_stop(&conn->socket.stream);
+}
+
 static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf) {
     struct rp_conn *conn = stream->data;
     if (n == 0 || conn->state == RP_CONN_CLOSED)
         return;
     if (n < 0) {
-        conn->saw_eof = true;
-        /* A client that half-closes counts as gone, even if it could still read. A complete answer
-         * is still written. */
-        if (n != UV_EOF || !(conn->state == RP_CONN_BUSY && conn->reply_done))
-            rp_conn_close(conn);
-        else
-            uv_read_stop(stream);
+        read_ended(conn, n == UV_EOF);
         return;
     }
     if (conn->state == RP_CONN_LINGER)
@@ -429,14 +453,22 @@ static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf) {
         conn->in.len -= conn->in_used;
         conn->in_used = 0;
     }
-    rp_buffer_append(&conn->in, buf->base, (size_t)n);
-    if (conn->in.failed) {
+    enum rp_tls_result tls = RP_TLS_OK;
+    if (conn->tls)
+        tls = rp_tls_conn_receive(conn->tls, buf->base, (size_t)n, &conn->in);
+    else
+        rp_buffer_append(&conn->in, buf->base, (size_t)n);
+    if (conn->in.failed || tls == RP_TLS_FAILED) {
+        if (tls == RP_TLS_FAILED && !conn->writing)
+            send_tls_end(conn); /* the alert with the reason */
         rp_conn_close(conn);
         return;
     }
     struct rp_server *server = conn->server;
     uint64_t begin_ns = rp_tick_ns();
     pump(conn);
+    if (tls == RP_TLS_ENDED && conn->state != RP_CONN_CLOSED)
+        read_ended(conn, true);
     rp_server_span(server, RP_TRACE_READ, begin_ns, (size_t)n);
 }
 

@@ -31,7 +31,8 @@ struct rp_conn {
     llhttp_t parser;
     enum rp_conn_state state;
 
-    struct rp_buffer in; /* received, not parsed */
+    struct rp_tls_conn *tls; /* NULL: no TLS */
+    struct rp_buffer in;     /* received, not parsed */
     size_t in_used;
     struct rp_head_scan scan;
     struct rp_http_head head;

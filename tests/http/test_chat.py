@@ -115,6 +115,24 @@ def test_a_template_that_refuses():
         assert chat.post([user("a")], stream=True, max_tokens=2).events()[-1] == "[DONE]"
 
 
+def test_templates_never_run_on_the_loop_thread():
+    """However short the chat: how long a template takes is not known before."""
+    with Chat(PLAIN, "--trace-seconds", "60") as chat:
+        assert chat.post([user("a")], max_tokens=1).status == 200
+        events = chat.server.get("/debug/trace?seconds=60").json()["traceEvents"]
+        names = {event["args"]["name"]: event["tid"] for event in events if event.get("name") == "thread_name"}
+        loop = next(number for name, number in names.items() if "loop" in name)
+        jobs = [event for event in events if event.get("name") == "tokenize"]
+        assert jobs and all(event["tid"] != loop for event in jobs), (names, {event.get("name") for event in events})
+
+
+def test_a_template_that_would_run_for_minutes_is_ended():
+    loops = "{% for i in range(30000) %}" * 3 + "{% endfor %}" * 3
+    with Chat("<s>" + loops + "{{ messages[0].content }}") as chat:
+        answer = chat.post([user("a")], max_tokens=1)
+        assert answer.status == 400 and "more steps than it may" in answer.error["message"], answer.body
+
+
 def test_no_template(folder):
     with Server() as server:
         error = server.post("/v1/chat/completions", {"messages": [user("a")]}).error
