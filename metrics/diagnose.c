@@ -7,6 +7,8 @@
 
 const char *const rp_verdicts[RP_VERDICT_COUNT] = {[RP_VERDICT_UNKNOWN] = "unknown",
                                                    [RP_VERDICT_STARVED] = "starved",
+                                                   [RP_VERDICT_KV_LIMITED] = "kv_limited",
+                                                   [RP_VERDICT_SLOT_LIMITED] = "slot_limited",
                                                    [RP_VERDICT_QUEUEING] = "queueing",
                                                    [RP_VERDICT_CPU_BOUND] = "cpu_bound",
                                                    [RP_VERDICT_LAUNCH_BOUND] = "launch_bound",
@@ -26,11 +28,18 @@ static const struct {
                             {"nothing holds the server back: send more, or more at once",
                              "is the load generator, or what lies between, the slower part? "
                              "reprise bench serve says"}},
-    [RP_VERDICT_QUEUEING] =
-        {"requests wait for slots or pages: more comes than is served",
-         {"with free pages: a larger --max-num-seqs",
-          "without: --kv-cache-dtype of fewer bytes, a larger pool, or a shorter --max-model-len",
-          "more servers behind a balancer"}},
+    [RP_VERDICT_KV_LIMITED] =
+        {"the KV pages are taken: requests wait for them or are preempted",
+         {"pages of fewer bytes: --kv-cache-dtype fp8 or int8",
+          "a larger pool: --gpu-memory-utilization or --kv-cache-memory-bytes",
+          "lower max_tokens in requests: admission reserves for the longest answer"}},
+    [RP_VERDICT_SLOT_LIMITED] = {"all slots are taken while KV pages are free",
+                                 {"a larger --max-num-seqs",
+                                  "more servers, if steps are already longer than wanted"}},
+    [RP_VERDICT_QUEUEING] = {"requests wait although slots and pages are free",
+                             {"is one client far ahead of the others? fair shares let the others "
+                              "go first: GET /debug/requests?finish=open",
+                              "a larger --max-num-batched-tokens lets more prompts into a step"}},
     [RP_VERDICT_CPU_BOUND] =
         {"there is work, and the device waits for the host",
          {"GET /debug/profile shows idle time by cause, GET /debug/trace when it happens",
@@ -109,13 +118,32 @@ void rp_diagnose(const struct rp_diagnose_input *input, struct rp_diagnosis *out
     bool queueing =
         judge(out, (struct rp_evidence){"waiting requests, for each running one", "requests", queue,
                                         RP_DIAGNOSE_QUEUE_SHARE, true, false, RP_VERDICT_QUEUEING});
+    bool preempts = judge(out, (struct rp_evidence){"sequences preempted in the window", "requests",
+                                                    (double)input->preempted, 1, true, false,
+                                                    RP_VERDICT_KV_LIMITED});
+    bool swapped = judge(out, (struct rp_evidence){"requests swapped out now", "requests",
+                                                   (double)input->swapped, 1, true, false,
+                                                   RP_VERDICT_KV_LIMITED});
+    bool no_pages =
+        judge(out, (struct rp_evidence){"KV pages that are free or only cached", "share",
+                                        input->pages_free_share, RP_DIAGNOSE_PAGES_SHARE, false,
+                                        false, RP_VERDICT_KV_LIMITED});
+    double taken = input->slots ? (double)input->running / input->slots : 0.0;
+    bool no_slots = judge(out, (struct rp_evidence){"slots that are taken", "share", taken,
+                                                    RP_DIAGNOSE_SLOTS_SHARE, true, false,
+                                                    RP_VERDICT_SLOT_LIMITED});
     judge(out, (struct rp_evidence){"steps in the window", "steps", (double)input->steps,
                                     RP_DIAGNOSE_STEPS_MIN, false, false, RP_VERDICT_UNKNOWN});
     judge(out,
           (struct rp_evidence){"steps whose launches were timed", "steps",
                                (double)input->stamped_steps, 1, false, false, RP_VERDICT_UNKNOWN});
     enum rp_verdict limit = find_limit(input, out);
-    out->verdict = starved ? RP_VERDICT_STARVED : queueing ? RP_VERDICT_QUEUEING : limit;
+    bool kv_limited = preempts || swapped || (queueing && no_pages);
+    out->verdict = starved                ? RP_VERDICT_STARVED
+                   : kv_limited           ? RP_VERDICT_KV_LIMITED
+                   : queueing && no_slots ? RP_VERDICT_SLOT_LIMITED
+                   : queueing             ? RP_VERDICT_QUEUEING
+                                          : limit;
     out->limit = starved ? RP_VERDICT_UNKNOWN : limit;
     out->summary = advice[out->verdict].summary;
     while (out->next_count < RP_DIAGNOSE_NEXT_MAX && advice[out->verdict].next[out->next_count]) {
@@ -138,6 +166,8 @@ static void write_json_input(const struct rp_diagnose_input *input, struct rp_js
     rp_json_object_end(json);
     rp_json_uint(json, "running", input->running);
     rp_json_uint(json, "waiting", input->waiting);
+    rp_json_uint(json, "swapped", input->swapped);
+    rp_json_uint(json, "preempted", input->preempted);
     rp_json_uint(json, "slots", input->slots);
     rp_json_double(json, "pages_free_share", input->pages_free_share);
     rp_json_double(json, "step_seconds", input->step_seconds);
@@ -189,8 +219,12 @@ void rp_diagnosis_write_text(const struct rp_diagnose_input *input,
         "window      %.1f s, %llu steps of %.1f tokens and %.3f ms (host %.3f ms), busy %.1f %%\n",
         input->seconds, (unsigned long long)input->steps, input->tokens_per_step,
         input->step_seconds * 1e3, input->host_seconds * 1e3, 100.0 * input->busy_share);
-    rp_buffer_printf(out, "requests    %u running of %u, %u waiting; %.0f %% of pages free\n",
-                     input->running, input->slots, input->waiting, 100.0 * input->pages_free_share);
+    rp_buffer_printf(
+        out,
+        "requests    %u running of %u, %u waiting, %u swapped; %llu preempted; %.0f %% of pages "
+        "free\n",
+        input->running, input->slots, input->waiting, input->swapped,
+        (unsigned long long)input->preempted, 100.0 * input->pages_free_share);
     if (input->bandwidth_used > 0 || input->flops_used > 0)
         rp_buffer_printf(out, "of peaks    %.1f %% of read bandwidth, %.1f %% of FLOP/s\n",
                          100.0 * input->bandwidth_used, 100.0 * input->flops_used);

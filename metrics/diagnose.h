@@ -6,14 +6,17 @@
  * whether it held or not.
  *
  *   starved        the device had no request to work on for most of the time
- *   queueing       requests wait because slots or pages are taken
+ *   kv_limited     requests wait or were preempted because the KV pages are taken
+ *   slot_limited   requests wait because all slots (--max-num-seqs) are taken
+ *   queueing       requests wait although slots and pages are free
  *   cpu_bound      work was there and the device waited for the host
  *   launch_bound   most of the device's time goes into launches too small to use it
  *   memory_bound   most of it goes into launches that are as fast as memory lets them
  *   compute_bound  likewise, by the rate of products
  *   unknown        too few steps, or none was stamped, or peaks were not measured
  *
- * queueing says that more comes than is served; `limit` is then what the device itself is bound by.
+ * The three of these say that more comes than is served; `limit` is then what the device itself is
+ * bound by.
  * Thread: any. Memory: none. */
 #ifndef RP_METRICS_DIAGNOSE_H
 #define RP_METRICS_DIAGNOSE_H
@@ -25,6 +28,8 @@ struct rp_json;
 
 #define RP_DIAGNOSE_STARVED_SHARE 0.5  /* of the window without work */
 #define RP_DIAGNOSE_QUEUE_SHARE   0.25 /* waiting requests beside running ones */
+#define RP_DIAGNOSE_PAGES_SHARE   0.05 /* of the KV pages that are free or only cached */
+#define RP_DIAGNOSE_SLOTS_SHARE   0.9  /* of the slots that are taken */
 #define RP_DIAGNOSE_HOST_SHARE    0.15 /* of the time with work, the device idle for the host */
 #define RP_DIAGNOSE_SMALL_SHARE                                                                    \
     0.5 /* of launches' time, in those that reach a quarter of no peak */
@@ -33,6 +38,8 @@ struct rp_json;
 enum rp_verdict {
     RP_VERDICT_UNKNOWN,
     RP_VERDICT_STARVED,
+    RP_VERDICT_KV_LIMITED,
+    RP_VERDICT_SLOT_LIMITED,
     RP_VERDICT_QUEUEING,
     RP_VERDICT_CPU_BOUND,
     RP_VERDICT_LAUNCH_BOUND,
@@ -47,8 +54,10 @@ struct rp_diagnose_input {
     uint64_t steps;                         /* in it */
     double busy_share;                      /* of the window */
     double idle_share[RP_IDLE_CAUSE_COUNT]; /* of the window */
-    uint32_t running, waiting, slots;       /* requests, now */
-    double pages_free_share;                /* of the KV pool, now: cached pages count as free */
+    uint32_t running, waiting, swapped;     /* requests, now */
+    uint32_t slots;
+    uint64_t preempted;                /* sequences swapped out in the window */
+    double pages_free_share;           /* of the KV pool, now: cached pages count as free */
     double step_seconds, host_seconds; /* of a step: on the device; planning and launching it */
     double tokens_per_step;
     /* Shares of the launch time in stamped steps; all zero when none was stamped or peaks are
@@ -58,7 +67,7 @@ struct rp_diagnose_input {
     double bandwidth_used, flops_used; /* of the peaks, over whole replays */
 };
 
-#define RP_DIAGNOSE_EVIDENCE_MAX 12
+#define RP_DIAGNOSE_EVIDENCE_MAX 16
 #define RP_DIAGNOSE_NEXT_MAX     3
 
 struct rp_evidence {

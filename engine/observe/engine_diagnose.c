@@ -8,11 +8,13 @@
 #include <string.h>
 
 /* Steps, and the idle time before each and after the last one while there is nothing to do. */
-static void add_records(const struct rp_step_record *records, uint32_t count, uint64_t since_ns,
+static void add_records(struct rp_step_record *records, uint32_t count, uint64_t since_ns,
                         uint64_t now_ns, struct rp_diagnose_input *out) {
     uint64_t idle[RP_IDLE_CAUSE_COUNT] = {0}, busy = 0, tokens = 0, host = 0, last = since_ns;
     for (uint32_t i = 0; i < count; i++) {
-        const struct rp_step_record *record = &records[i];
+        struct rp_step_record *record = &records[i];
+        rp_step_record_clip(record, since_ns);
+        out->preempted += record->preempted;
         for (int cause = 0; cause < RP_IDLE_CAUSE_COUNT; cause++)
             idle[cause] += record->idle_ns[cause];
         busy += record->end_ns - RP_MIN(record->begin_ns, record->end_ns);
@@ -71,6 +73,7 @@ int rp_engine_diagnose_input(const struct rp_engine *engine, double seconds,
         return RP_STATUS_NO_MEMORY;
     out->running = (uint32_t)rp_gauge_read(&metrics->running);
     out->waiting = (uint32_t)rp_gauge_read(&metrics->waiting);
+    out->swapped = (uint32_t)rp_gauge_read(&metrics->swapped);
     out->slots = engine->layout.step.slot_count;
     double pages = (double)rp_gauge_read(&metrics->pages_total);
     double free_pages =

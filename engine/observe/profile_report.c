@@ -407,15 +407,13 @@ static struct rp_profile_ratio compare_stamped(const struct rp_step_record *reco
 }
 
 /* All steps of the window: their count, busy and idle time, and the cost of stamping. */
-static void fill_from_records(const struct rp_engine *engine, const struct rp_profile_query *query,
+static void fill_from_records(struct rp_step_record *records, uint32_t count, uint64_t since_ns,
                               struct rp_profile_footer *footer) {
-    struct rp_step_record *records = rp_calloc(RP_STEP_RECORDS, sizeof *records);
-    uint32_t count =
-        records ? rp_engine_copy_steps(engine, query->since_ns, records, RP_STEP_RECORDS) : 0;
     uint64_t first = UINT64_MAX, last = 0, busy = 0, idle = 0;
     for (uint32_t i = 0; i < count; i++) {
-        const struct rp_step_record *record = &records[i];
+        struct rp_step_record *record = &records[i];
         uint64_t before = 0;
+        rp_step_record_clip(record, since_ns);
         for (int cause = 0; cause < RP_IDLE_CAUSE_COUNT; cause++) {
             before += record->idle_ns[cause];
             footer->idle_ns[cause] += record->idle_ns[cause];
@@ -435,11 +433,10 @@ static void fill_from_records(const struct rp_engine *engine, const struct rp_pr
     footer->perturbation_steps = ratio.steps;
     footer->perturbation = ratio.steps ? ratio.value - 1.0 : 0.0;
     footer->perturbation_spread = ratio.spread;
-    rp_free(records);
 }
 
-static void fill_footer(const struct rp_engine *engine, const struct rp_profile_query *query,
-                        const struct rp_profile_copy *copy, struct rp_profile_footer *footer) {
+static void fill_footer(const struct rp_engine *engine, const struct rp_profile_copy *copy,
+                        struct rp_profile_footer *footer) {
     footer->every = engine->config.profile_every;
     footer->whole = copy->whole;
     footer->peak_bytes = engine->peaks.read_bytes;
@@ -447,8 +444,21 @@ static void fill_footer(const struct rp_engine *engine, const struct rp_profile_
     if (copy->count)
         footer->window_seconds =
             (double)(copy->steps[copy->count - 1].end_ns - copy->steps[0].begin_ns) * 1e-9;
-    if (!query->session && !query->request_count)
-        fill_from_records(engine, query, footer);
+}
+
+/* Where the window of a table begins: both rings, of all steps and of stamped ones, must reach back
+ * to it. The records are NULL where the table is not about a window. */
+static uint64_t window_start(const struct rp_profile_query *query,
+                             const struct rp_profile_copy *copy,
+                             const struct rp_step_record *records, uint32_t count) {
+    uint64_t since_ns = query->since_ns;
+    if (!records)
+        return 0;
+    if (!copy->whole && copy->count)
+        since_ns = RP_MAX(since_ns, copy->steps[0].begin_ns);
+    if (count > RP_STEP_RECORDS - 16) /* those before it are overwritten */
+        since_ns = RP_MAX(since_ns, records[0].begin_ns);
+    return since_ns;
 }
 
 int rp_profile_table_of(const struct rp_engine *engine, const struct rp_profile_query *query,
@@ -465,12 +475,28 @@ int rp_profile_table_of(const struct rp_engine *engine, const struct rp_profile_
     out->failed = !all || !r.step_rows || !r.step_lines || !r.rows;
     for (size_t i = 0; i < cells && r.rows; i++)
         r.rows[i] = -1;
+    struct rp_step_record *records = NULL;
+    uint32_t count = 0;
+    if (!query->session && !query->request_count) {
+        records = rp_calloc(RP_STEP_RECORDS, sizeof *records);
+        out->failed |= !records;
+        count =
+            records ? rp_engine_copy_steps(engine, query->since_ns, records, RP_STEP_RECORDS) : 0;
+    }
+    uint64_t since_ns = window_start(query, copy, records, count);
     for (uint32_t i = 0; i < copy->count && !out->failed; i++) {
         r.step = &copy->steps[i];
-        if (is_wanted(query, r.step))
+        if (r.step->end_ns >= since_ns && is_wanted(query, r.step))
             add_step(&r, all);
     }
-    fill_footer(engine, query, copy, &out->footer);
+    fill_footer(engine, copy, &out->footer);
+    if (records) {
+        uint32_t first = 0;
+        while (first < count && records[first].end_ns < since_ns)
+            first++;
+        fill_from_records(records + first, count - first, since_ns, &out->footer);
+    }
+    rp_free(records);
     rp_profile_table_finish(out, query->sort);
     rp_free(all);
     rp_free(r.step_rows);

@@ -21,6 +21,7 @@ struct rp_step_record {
     uint32_t padded_tokens;
     /* positions that its tokens attended to: the sum over rows of tokens in pages */
     uint64_t kv_tokens;
+    uint32_t preempted; /* sequences swapped out before it */
     bool decode_only, behind, stamped;
     uint64_t plan_ns, planned_ns;          /* begin and end of planning */
     uint64_t launch_ns, launched_ns;       /* of encoding, copying pages and launching */
@@ -31,6 +32,9 @@ struct rp_step_record {
 
 #define RP_STEP_RECORDS 8192u
 
+/* Cuts off what lies before since_ns: of the step, and of the idle time before it. Only sums of that
+ * are kept; time without work is taken to be its first part, the other causes keep their ratios. */
+void rp_step_record_clip(struct rp_step_record *record, uint64_t since_ns);
 /* Copies the newest records that ended at or after since_ns, at most `capacity`, oldest first;
  * returns how many. Any thread; the engine thread is never held up, and what it writes over
  * meanwhile is left out. */

@@ -115,6 +115,13 @@ static void tell_step(struct rp_engine *engine, const struct rp_step_record *rec
                  (uint16_t)record->graph, record->step, record->rows);
 }
 
+static uint32_t count_preempted(const struct rp_sched_step *plan) {
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < plan->swap_count; i++)
+        count += plan->swaps[i].out;
+    return count;
+}
+
 void rp_step_trace_read(struct rp_engine *engine, const struct rp_pending_step *step,
                         uint64_t read_ns) {
     struct rp_step_trace *trace = &engine->observer.trace;
@@ -127,6 +134,7 @@ void rp_step_trace_read(struct rp_engine *engine, const struct rp_pending_step *
                                     .padded_tokens = step->entry->bucket.tokens - plan->token_count,
                                     .decode_only = plan->decode_only,
                                     .behind = step->behind,
+                                    .preempted = count_preempted(plan),
                                     .stamped = step->stamped,
                                     .plan_ns = step->plan_ns,
                                     .planned_ns = step->planned_ns,

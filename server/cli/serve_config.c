@@ -131,6 +131,16 @@ void rp_serve_model_name(const struct rp_serve_options *options, const char *dir
     snprintf(out, size, "%s", last && last[1] ? last + 1 : "model");
 }
 
+/* By its name, as on the command line. */
+static void write_choice(const struct rp_flag *flag, uint32_t index, struct rp_json *json) {
+    const char *name = flag->value_name;
+    char text[64];
+    for (; index > 0; index--)
+        name += strcspn(name, "|") + 1;
+    snprintf(text, sizeof text, "%.*s", (int)strcspn(name, "|"), name);
+    rp_json_string(json, flag->name, text);
+}
+
 void rp_serve_write_flags(void *ctx, struct rp_json *json) {
     for (uint32_t i = 0; i < rp_serve_spec.flag_count; i++) {
         const struct rp_flag *flag = &rp_serve_spec.flags[i];
@@ -139,8 +149,10 @@ void rp_serve_write_flags(void *ctx, struct rp_json *json) {
         case RP_FLAG_SWITCH:
             rp_json_bool(json, flag->name, *(const bool *)from);
             break;
-        case RP_FLAG_UINT:
         case RP_FLAG_CHOICE:
+            write_choice(flag, *(const uint32_t *)(const void *)from, json);
+            break;
+        case RP_FLAG_UINT:
             rp_json_uint(json, flag->name, *(const uint32_t *)(const void *)from);
             break;
         case RP_FLAG_SIZE:

@@ -5,6 +5,9 @@ import csv
 import http.client
 import io
 import json
+import os
+import subprocess
+import re
 import sys
 import threading
 import time
@@ -186,7 +189,7 @@ def check_diagnosis(server):
     text = server.get("/debug/diagnose?format=text")[1]
     for thread in threads:
         thread.join()
-    verdicts = ("unknown", "starved", "queueing", "cpu_bound", "launch_bound", "memory_bound", "compute_bound")
+    verdicts = ("unknown", "starved", "kv_limited", "slot_limited", "queueing", "cpu_bound", "launch_bound", "memory_bound", "compute_bound")
     assert answer["verdict"] in verdicts and answer["device_limit"] in verdicts and answer["next"], answer
     assert any(e["holds"] and e["speaks_for"] == answer["verdict"] for e in answer["evidence"]), answer
     assert text.startswith("verdict     "), text
@@ -201,6 +204,33 @@ def check_diagnosis(server):
         assert any(t["name"].startswith("rp-cpu") for t in json.loads(text)["threads"]), text
 
 
+def check_documented_commands(server):
+    """Every curl command of the page, as it is written there, while there is load."""
+    with open(os.path.join(os.path.dirname(DEMO), "..", "docs", "observability", "profile.md"), encoding="utf-8") as file:
+        commands = re.findall(r"^    \$ (curl .*)$", file.read(), re.M)
+    assert len(commands) >= 3, commands
+    for command in commands:
+        threads, _ = run_streams(server, 300)
+        command = command.replace("localhost:8000", f"127.0.0.1:{server.port}").replace("curl -s", "curl -sf")
+        result = subprocess.run(["bash", "-c", command], capture_output=True, timeout=120)
+        for thread in threads:
+            thread.join()
+        assert result.returncode == 0 and result.stdout, (command, result)
+
+
+def check_the_window(server):
+    """Nothing from before the window counts: idle seconds before it are not in it."""
+    time.sleep(1.2)
+    threads, _ = run_streams(server, 300)
+    time.sleep(0.3)
+    answer = json.loads(server.get("/debug/diagnose?seconds=0.2")[1])
+    footer = table(server, "seconds=0.2")["footer"]
+    for thread in threads:
+        thread.join()
+    assert answer["numbers"]["window_seconds"] < 0.5, answer["numbers"]
+    assert footer["window_seconds"] < 0.5 and footer["steps_stamped"] <= footer["steps_seen"], footer
+
+
 def main():
     # A pool that is soon touched everywhere, so that memory which grows is not its.
     with Server(DEMO, "--profile-every", "1", "--kv-cache-memory-bytes", "48M", "--swap-space", "0") as server:
@@ -209,6 +239,8 @@ def main():
         check_formats(server)
         check_sessions(server)
         check_diagnosis(server)
+        check_the_window(server)
+        check_documented_commands(server)
         assert all_streams(server) == texts
     with Server(DEMO, "--profile-every", "0") as server:
         assert all_streams(server) == texts, "stamping changes answers"

@@ -68,6 +68,8 @@ def test_keys_on_every_route():
             check_keys(server)
             env = server.get("/debug/env", headers=[("Authorization", f"Bearer {KEY}")]).body.decode()
             assert KEY not in env and KEY not in server.log()
+            flags = json.loads(env)["flags"]  # choices by name
+            assert flags["device"] == "auto" and flags["log-level"] in ("error", "warn", "info", "debug"), flags
         os.chmod(path, 0o640)
         assert fails("--api-key-file", path) == 2
     with Server(env={"REPRISE_API_KEY": KEY}) as server:

@@ -63,6 +63,17 @@ static void test_each_class_is_told_by_its_name(void **state) {
     expect(&input, RP_VERDICT_CPU_BOUND, RP_VERDICT_CPU_BOUND);
     input.waiting = 16;
     expect(&input, RP_VERDICT_QUEUEING, RP_VERDICT_CPU_BOUND);
+    input.running = 63;
+    expect(&input, RP_VERDICT_SLOT_LIMITED, RP_VERDICT_CPU_BOUND);
+    input.pages_free_share = 0.01;
+    expect(&input, RP_VERDICT_KV_LIMITED, RP_VERDICT_CPU_BOUND);
+    input.pages_free_share = 0.4;
+    input.waiting = 0;
+    input.preempted = 1; /* also when nobody waits at the moment */
+    expect(&input, RP_VERDICT_KV_LIMITED, RP_VERDICT_CPU_BOUND);
+    input.preempted = 0;
+    input.swapped = 1;
+    expect(&input, RP_VERDICT_KV_LIMITED, RP_VERDICT_CPU_BOUND);
     input.idle_share[RP_IDLE_NO_WORK] = 0.7;
     expect(&input, RP_VERDICT_STARVED, RP_VERDICT_UNKNOWN);
 }
@@ -101,6 +112,22 @@ static void test_too_little_is_not_judged(void **state) {
     expect(&input, RP_VERDICT_STARVED, RP_VERDICT_UNKNOWN);
 }
 
+static void test_advice_fits_the_verdict(void **state) {
+    (void)state;
+    struct rp_diagnose_input input = busy_input();
+    input.waiting = 40;
+    input.running = 64;
+    struct rp_diagnosis slots = expect(&input, RP_VERDICT_SLOT_LIMITED, RP_VERDICT_MEMORY_BOUND);
+    input.pages_free_share = 0;
+    struct rp_diagnosis pages = expect(&input, RP_VERDICT_KV_LIMITED, RP_VERDICT_MEMORY_BOUND);
+    assert_non_null(strstr(slots.next[0], "--max-num-seqs"));
+    for (uint32_t i = 0; i < slots.next_count; i++)
+        assert_null(strstr(slots.next[i], "kv-cache"));
+    assert_non_null(strstr(pages.next[0], "--kv-cache-dtype"));
+    for (uint32_t i = 0; i < pages.next_count; i++)
+        assert_null(strstr(pages.next[i], "--max-num-seqs"));
+}
+
 static void test_it_is_written_as_json_and_as_text(void **state) {
     (void)state;
     struct rp_diagnose_input input = busy_input();
@@ -132,6 +159,7 @@ int main(void) {
         cmocka_unit_test(test_each_class_is_told_by_its_name),
         cmocka_unit_test(test_a_threshold_is_where_a_verdict_changes),
         cmocka_unit_test(test_too_little_is_not_judged),
+        cmocka_unit_test(test_advice_fits_the_verdict),
         cmocka_unit_test(test_it_is_written_as_json_and_as_text),
     };
     return cmocka_run_group_tests_name("diagnose", tests, NULL, NULL);
