@@ -32,8 +32,9 @@ struct rp_step_record {
 
 #define RP_STEP_RECORDS 8192u
 
-/* Cuts off what lies before since_ns: of the step, and of the idle time before it. Only sums of that
- * are kept; time without work is taken to be its first part, the other causes keep their ratios. */
+/* Cuts off what lies before since_ns: of the step, and of the idle time before it. Only sums of the
+ * latter are kept: time without work is taken to be its first part, other causes keep their
+ * ratios. */
 void rp_step_record_clip(struct rp_step_record *record, uint64_t since_ns);
 /* Copies the newest records that ended at or after since_ns, at most `capacity`, oldest first;
  * returns how many. Any thread; the engine thread is never held up, and what it writes over

@@ -18,7 +18,7 @@
 #include <unistd.h>
 
 struct top_options {
-    const char *api_key;
+    const char *api_key, *base_url;
     double interval_s;
     uint32_t window, requests;
     bool once, json;
@@ -26,6 +26,8 @@ struct top_options {
 
 #define AT(field) offsetof(struct top_options, field)
 static const struct rp_flag top_flags[] = {
+    {"base-url", RP_FLAG_TEXT, AT(base_url), "URL", 0, 0, NULL,
+     "the server, instead of the argument (default http://127.0.0.1:8000)"},
     {"interval", RP_FLAG_REAL, AT(interval_s), "SECONDS", 0.1, 3600, "1", "polling interval"},
     {"window", RP_FLAG_CHOICE, AT(window), "10s|1m|5m|total", 0, 0, "10s",
      "window of the percentiles; w changes it"},
@@ -42,7 +44,10 @@ static const struct rp_command_spec top_spec = {
     1,
     "watch a server: throughput, latency, pages, the slowest requests",
     top_flags,
-    RP_ARRAY_COUNT(top_flags)};
+    RP_ARRAY_COUNT(top_flags),
+    NULL,
+    0,
+};
 
 /* The server's answers at one time. */
 struct answers {
@@ -249,9 +254,11 @@ int rp_cmd_top(int argc, char **argv) {
     int status = rp_flags_parse(&top_spec, argc, argv, &options, positionals, &err);
     if (status != RP_OK)
         return status == RP_STATUS_CANCELLED ? RP_EXIT_OK : rp_fail(RP_EXIT_USAGE, &err);
-    struct rp_load_target target = {
-        .base_url = positionals[0] ? positionals[0] : "http://127.0.0.1:8000",
-        .api_key = options.api_key && *options.api_key ? options.api_key : NULL};
+    struct rp_load_target target = {.base_url = positionals[0]     ? positionals[0]
+                                                : options.base_url ? options.base_url
+                                                                   : "http://127.0.0.1:8000",
+                                    .api_key = options.api_key && *options.api_key ? options.api_key
+                                                                                   : NULL};
     struct sigaction stop = {.sa_handler = on_stop}, resize = {.sa_handler = on_resize};
     sigaction(SIGINT, &stop, NULL);
     sigaction(SIGTERM, &stop, NULL);

@@ -29,14 +29,23 @@ static int out_of_range(struct rp_error *err, const struct rp_flag *flag, const 
                         flag->name, text, flag->min, flag->max);
 }
 
-/* Parses a decimal number, with suffix K, M, G or T for sizes; false when invalid. */
-static bool parse_number(const char *text, bool with_suffix, double *out) {
+/* Parses a decimal number; false when invalid. Sizes may have a suffix K, M, G or T in either case;
+ * counts one as vLLM reads them: k, m, g are powers of 1000, K, M, G of 1024. */
+static bool parse_number(const char *text, enum rp_flag_type type, double *out) {
     char *end;
     errno = 0;
     double value = strtod(text, &end);
     if (end == text || errno == ERANGE || !isfinite(value) || isspace((unsigned char)*text))
         return false;
-    if (with_suffix && *end) {
+    if (type == RP_FLAG_UINT && *end) {
+        const char *suffixes = "kmgKMG", *at = strchr(suffixes, *end);
+        if (!at)
+            return false;
+        value *= at < suffixes + 3 ? pow(1000.0, (double)(at - suffixes) + 1.0)
+                                   : pow(1024.0, (double)(at - suffixes) - 2.0);
+        value = round(value * 1e6) / 1e6; /* 25.6k is whole */
+        end++;
+    } else if (type == RP_FLAG_SIZE && *end) {
         const char *suffixes = "KMGT", *at = strchr(suffixes, toupper((unsigned char)*end));
         if (!at)
             return false;
@@ -99,7 +108,7 @@ static int set_value(const struct rp_flag *flag, void *options, const char *text
         return set_choice(flag, at, text, err);
     case RP_FLAG_UINT:
     case RP_FLAG_SIZE:
-        if (!parse_number(text, flag->type == RP_FLAG_SIZE, &number) || number != floor(number))
+        if (!parse_number(text, flag->type, &number) || number != floor(number))
             return bad_value(err, flag, text, "a whole number");
         if (number < flag->min || number > flag->max)
             return out_of_range(err, flag, text);
@@ -109,7 +118,7 @@ static int set_value(const struct rp_flag *flag, void *options, const char *text
             *(uint64_t *)at = (uint64_t)number;
         return RP_OK;
     case RP_FLAG_REAL:
-        if (!parse_number(text, false, &number))
+        if (!parse_number(text, RP_FLAG_REAL, &number))
             return bad_value(err, flag, text, "a number");
         if (number < flag->min || number > flag->max)
             return out_of_range(err, flag, text);
@@ -160,7 +169,22 @@ static const struct rp_flag *find_flag(const struct rp_command_spec *spec, const
     return NULL;
 }
 
-static int unknown_flag(const struct rp_command_spec *spec, const char *arg, struct rp_error *err) {
+/* Unknown flags of a command line, described one after the other. */
+struct unknown {
+    uint32_t count;
+    char list[360];
+    const char *nearest; /* of the first one that resembles a flag */
+};
+
+static const char *find_foreign(const struct rp_command_spec *spec, const char *name) {
+    for (uint32_t i = 0; i < spec->foreign_count; i++)
+        if (strcmp(spec->foreign[i].name, name) == 0)
+            return spec->foreign[i].instead;
+    return NULL;
+}
+
+static void add_unknown(const struct rp_command_spec *spec, const char *arg,
+                        struct unknown *unknown) {
     const char *names[FLAGS_MAX], *name = arg + strspn(arg, "-");
     char cut[NAME_MAX_LEN + 1];
     uint32_t count = 0;
@@ -168,25 +192,36 @@ static int unknown_flag(const struct rp_command_spec *spec, const char *arg, str
         if (spec->flags[i].help)
             names[count++] = spec->flags[i].name;
     snprintf(cut, sizeof cut, "%.*s", (int)strcspn(name, "="), name);
-    const char *nearest = rp_nearest_name(cut, names, count);
-    int status = rp_error_set(err, RP_STATUS_INVALID, "%s: unknown flag %s", spec->name, arg);
-    if (nearest)
-        rp_error_hint(err, "did you mean --%s? `reprise %s --help` lists all flags", nearest,
-                      spec->name);
+    const char *instead = find_foreign(spec, cut);
+    size_t used = strlen(unknown->list);
+    snprintf(unknown->list + used, sizeof unknown->list - used, "%s%.*s%s%s%s",
+             unknown->count++ ? ", " : "", (int)strcspn(arg, "="), arg, instead ? " (" : "",
+             instead ? instead : "", instead ? ")" : "");
+    if (!unknown->nearest && !instead)
+        unknown->nearest = rp_nearest_name(cut, names, count);
+}
+
+static int fail_unknown(const struct rp_command_spec *spec, const struct unknown *unknown,
+                        struct rp_error *err) {
+    int status = rp_error_set(err, RP_STATUS_INVALID, "%s: unknown flag%s %s", spec->name,
+                              unknown->count > 1 ? "s" : "", unknown->list);
+    if (unknown->nearest)
+        rp_error_hint(err, "did you mean --%s? `reprise %s --help` lists all flags",
+                      unknown->nearest, spec->name);
     else
         rp_error_hint(err, "`reprise %s --help` lists all flags", spec->name);
     return status;
 }
 
-/* Parses one argument that begins with dashes; *at advances past a separate value. */
+/* Parses one argument that begins with dashes; *at advances past a separate value. An unknown flag
+ * is noted, with what follows it unless that is a flag. */
 static int parse_flag(const struct rp_command_spec *spec, int argc, char **argv, int *at,
-                      bool *given, void *options, struct rp_error *err) {
+                      bool *given, void *options, struct unknown *unknown, struct rp_error *err) {
     const char *arg = argv[*at], *name = arg + 2;
-    if (arg[1] != '-')
-        return unknown_flag(spec, arg, err);
-    size_t len = strcspn(name, "=");
-    const struct rp_flag *flag = find_flag(spec, name, len);
-    if (!flag && strncmp(name, "no-", 3) == 0 && name[len] == '\0') {
+    bool dashes = arg[1] == '-';
+    size_t len = dashes ? strcspn(name, "=") : 0;
+    const struct rp_flag *flag = dashes ? find_flag(spec, name, len) : NULL;
+    if (dashes && !flag && strncmp(name, "no-", 3) == 0 && name[len] == '\0') {
         flag = find_flag(spec, name + 3, len - 3);
         if (flag && flag->type == RP_FLAG_SWITCH) {
             given[flag - spec->flags] = true;
@@ -194,8 +229,12 @@ static int parse_flag(const struct rp_command_spec *spec, int argc, char **argv,
         }
         flag = NULL;
     }
-    if (!flag)
-        return unknown_flag(spec, arg, err);
+    if (!flag) {
+        add_unknown(spec, arg, unknown);
+        if (!strchr(arg, '=') && *at + 1 < argc && argv[*at + 1][0] != '-')
+            ++*at;
+        return RP_OK;
+    }
     given[flag - spec->flags] = true;
     if (name[len] == '=')
         return set_value(flag, options, name + len + 1, err);
@@ -211,12 +250,15 @@ int rp_flags_parse(const struct rp_command_spec *spec, int argc, char **argv, vo
                    const char *positionals[RP_POSITIONALS_MAX], struct rp_error *err) {
     uint32_t count = 0;
     bool flags_end = false, given[FLAGS_MAX] = {false};
+    struct unknown unknown = {.count = 0};
     RP_ASSERT(spec->flag_count <= FLAGS_MAX);
     memset(positionals, 0, RP_POSITIONALS_MAX * sizeof *positionals);
     int status = set_defaults(spec, options, err);
     for (int i = 1; i < argc && status == RP_OK; i++) {
         const char *arg = argv[i];
         if (flags_end || arg[0] != '-' || arg[1] == '\0') {
+            if (count == spec->positional_max && unknown.count)
+                continue; /* the value of an unknown flag, perhaps */
             if (count == spec->positional_max)
                 return rp_error_set(err, RP_STATUS_INVALID, "%s: too many arguments, from: %s",
                                     spec->name, arg);
@@ -227,9 +269,11 @@ int rp_flags_parse(const struct rp_command_spec *spec, int argc, char **argv, vo
             rp_flags_help(spec);
             return RP_STATUS_CANCELLED;
         } else {
-            status = parse_flag(spec, argc, argv, &i, given, options, err);
+            status = parse_flag(spec, argc, argv, &i, given, options, &unknown, err);
         }
     }
+    if (unknown.count)
+        return fail_unknown(spec, &unknown, err);
     if (status == RP_OK)
         status = set_from_environment(spec, given, options, err);
     if (status == RP_OK && count < spec->positional_min) {

@@ -15,7 +15,7 @@
 
 enum rp_flag_type {
     RP_FLAG_SWITCH, /* bool */
-    RP_FLAG_UINT,   /* uint32_t */
+    RP_FLAG_UINT,   /* uint32_t; 8k is 8000, 8K is 8192 */
     RP_FLAG_SIZE,   /* uint64_t, K/M/G/T */
     RP_FLAG_REAL,   /* double */
     RP_FLAG_TEXT,   /* const char *: borrowed from argv or the environment */
@@ -32,6 +32,11 @@ struct rp_flag {
     const char *help;          /* NULL: hidden, for tests */
 };
 
+/* A flag of another server that does not exist here. */
+struct rp_foreign_flag {
+    const char *name, *instead; /* what to do, in a few words */
+};
+
 struct rp_command_spec {
     const char *name;        /* serve */
     const char *positionals; /* "DIR" or "DIR [PROMPT]" */
@@ -39,13 +44,16 @@ struct rp_command_spec {
     const char *summary; /* one line */
     const struct rp_flag *flags;
     uint32_t flag_count;
+    const struct rp_foreign_flag *foreign; /* named in errors; may be NULL */
+    uint32_t foreign_count;
 };
 
 /* Maximum number of positionals of any command. */
 #define RP_POSITIONALS_MAX 4
 
 /* Fills *options (flags) and positionals (unset ones NULL). argv[0] is the command's name. Returns
- * RP_OK, RP_STATUS_INVALID with err filled, or RP_STATUS_CANCELLED after --help was printed. */
+ * RP_OK, RP_STATUS_INVALID with err filled (it names all unknown flags), or RP_STATUS_CANCELLED
+ * after --help was printed. */
 int rp_flags_parse(const struct rp_command_spec *spec, int argc, char **argv, void *options,
                    const char *positionals[RP_POSITIONALS_MAX], struct rp_error *err) RP_MUST_USE;
 

@@ -32,7 +32,7 @@ static void print_help(FILE *out) {
             "usage: reprise COMMAND ...\n\n");
     for (size_t i = 0; i < RP_ARRAY_COUNT(commands); i++)
         fprintf(out, "  %-10s %s\n", commands[i].name, commands[i].summary);
-    fprintf(out, "\n`reprise COMMAND --help` lists the flags of a command.\n");
+    fprintf(out, "\n`reprise help COMMAND` lists the flags of a command.\n");
 }
 
 static int unknown_command(const char *name) {
@@ -50,10 +50,22 @@ static int unknown_command(const char *name) {
     return rp_fail(RP_EXIT_USAGE, &err);
 }
 
+/* argv[0] is the command's name. */
+static int run_command(int argc, char **argv) {
+    for (size_t i = 0; i < RP_ARRAY_COUNT(commands); i++)
+        if (strcmp(argv[0], commands[i].name) == 0)
+            return commands[i].run(argc, argv);
+    return unknown_command(argv[0]);
+}
+
 int main(int argc, char **argv) {
     if (argc < 2) {
         print_help(stderr);
         return RP_EXIT_USAGE;
+    }
+    if (strcmp(argv[1], "help") == 0 && argc > 2) {
+        char *with_help[] = {argv[2], (char *)"--help"};
+        return run_command(2, with_help);
     }
     if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 ||
         strcmp(argv[1], "help") == 0) {
@@ -64,8 +76,5 @@ int main(int argc, char **argv) {
         printf("reprise " RP_VERSION "\n");
         return RP_EXIT_OK;
     }
-    for (size_t i = 0; i < RP_ARRAY_COUNT(commands); i++)
-        if (strcmp(argv[1], commands[i].name) == 0)
-            return commands[i].run(argc - 1, argv + 1);
-    return unknown_command(argv[1]);
+    return run_command(argc - 1, argv + 1);
 }

@@ -91,4 +91,6 @@ const struct rp_command_spec rp_serve_spec = {
     .summary = "Serves the model in DIR (Hugging Face layout) with an OpenAI-compatible HTTP API.",
     .flags = serve_flags,
     .flag_count = RP_ARRAY_COUNT(serve_flags),
+    .foreign = rp_vllm_flags,
+    .foreign_count = RP_VLLM_FLAGS,
 };

@@ -52,6 +52,10 @@ struct rp_serve_options {
     bool insecure_no_auth, metrics_on_main, vllm_metrics;
 };
 
+/* vllm_flags.c */
+#define RP_VLLM_FLAGS 35
+extern const struct rp_foreign_flag rp_vllm_flags[RP_VLLM_FLAGS];
+
 /* The flags of the mask program, as rows for a command's table; base: as below. */
 #define RP_MASK_FLAGS(base)                                                                        \
     {"attention-mask",                                                                             \

@@ -9,8 +9,8 @@
 struct rp_tls;      /* certificate and key in force */
 struct rp_tls_conn; /* one connection */
 
-/* PEM files: the certificate with its chain, and its private key, which group and others must not be
- * able to read. NOT_FOUND, FORMAT or INVALID, with the file in *err. */
+/* PEM files: the certificate with its chain, and its private key, which group and others must not
+ * be able to read. NOT_FOUND, FORMAT or INVALID, with the file in *err. */
 int rp_tls_open(const char *cert_path, const char *key_path, struct rp_tls **out,
                 struct rp_error *err) RP_MUST_USE;
 /* Reads both files again, for connections from now on. On failure the old pair stays in force. */

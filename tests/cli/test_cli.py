@@ -31,6 +31,12 @@ def refused(code, text, *args, env=None):
 def check_usage():
     assert run("--help")[0] == 0 and run("--version")[1].startswith("reprise ")
     refused(2, "unknown command", "serv")
+    refused(2, "unknown command", "help", "serv")
+    for command in ("serve", "bench", "quantize"):
+        assert run("help", command)[:2] == run(command, "--help")[:2] and run("help", command)[0] == 0, command
+    refused(2, "--tensor-parallel-size (one GPU per server: --device picks it), --enable-lora (not supported yet)", "serve",
+            DEMO, "--tensor-parallel-size", "2", "--enable-lora", "--max-num-seqs", "4")
+    assert "context 512" in run("inspect", DEMO, "--max-model-len", "0.5K")[1]
     for command in ("serve", "run", "inspect"):
         code, out, _ = run(command, "--help")
         assert code == 0 and "--max-num-seqs" in out and "REPRISE_" in out, (command, out)

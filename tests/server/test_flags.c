@@ -12,7 +12,7 @@
 
 struct options {
     bool fast, safe;
-    uint32_t count, mode;
+    uint32_t count, mode, tokens;
     uint64_t bytes;
     double share;
     const char *name;
@@ -28,9 +28,12 @@ static const struct rp_flag flags[] = {
     {"bytes", RP_FLAG_SIZE, AT(bytes), "SIZE", 0, 1e15, NULL, "help"},
     {"share", RP_FLAG_REAL, AT(share), "S", 0, 1, "0.5", "help"},
     {"name", RP_FLAG_TEXT, AT(name), "NAME", 0, 0, NULL, "help"},
+    {"tokens", RP_FLAG_UINT, AT(tokens), "N", 0, 10000000, NULL, "help"},
 };
 
-static const struct rp_command_spec spec = {"test", "DIR [MORE]", 1, 2, "A test.", flags, 7};
+static const struct rp_foreign_flag foreign[] = {{"foreign", "do this"}};
+static const struct rp_command_spec spec = {"test", "DIR [MORE]", 1, 2, "A test.", flags,
+                                            8,      foreign,      1};
 
 static struct options options;
 static const char *positionals[RP_POSITIONALS_MAX];
@@ -90,6 +93,22 @@ static void test_sizes_take_binary_suffixes(void **state) {
     assert_refused("d --bytes 0.3", "--bytes");
 }
 
+static void test_counts_take_suffixes_as_vllm_reads_them(void **state) {
+    (void)state;
+    assert_int_equal(parse("d --tokens 8k"), RP_OK);
+    assert_int_equal(options.tokens, 8000);
+    assert_int_equal(parse("d --tokens 8K"), RP_OK);
+    assert_int_equal(options.tokens, 8192);
+    assert_int_equal(parse("d --tokens 25.6k"), RP_OK);
+    assert_int_equal(options.tokens, 25600);
+    assert_int_equal(parse("d --tokens 1M"), RP_OK);
+    assert_int_equal(options.tokens, 1 << 20);
+    assert_refused("d --tokens 8x", "--tokens");
+    assert_refused("d --tokens 1.5", "whole number");
+    assert_refused("d --tokens 0.0001k", "whole number");
+    assert_refused("d --max-count 1k", "100");
+}
+
 static void test_what_is_wrong_is_named(void **state) {
     (void)state;
     assert_refused("d --max-count 0", "--max-count");
@@ -111,6 +130,8 @@ static void test_a_misspelt_flag_gets_the_nearest_name(void **state) {
     assert_refused("d --max-cuont 3", "--max-cuont");
     assert_non_null(strstr(err.hint, "--max-count"));
     assert_refused("d --entirely-different 3", "unknown flag");
+    assert_refused("d --one 1 --max-count 3 --two=2 -x", "unknown flags --one, --two, -x");
+    assert_refused("--one 1 d --foreign 4", "unknown flags --one, --foreign (do this)");
     assert_null(strstr(err.hint, "did you mean"));
 }
 
@@ -160,6 +181,7 @@ int main(void) {
         cmocka_unit_test(test_defaults_come_from_the_table),
         cmocka_unit_test(test_every_type_is_read_in_both_spellings_and_the_last_wins),
         cmocka_unit_test(test_sizes_take_binary_suffixes),
+        cmocka_unit_test(test_counts_take_suffixes_as_vllm_reads_them),
         cmocka_unit_test(test_what_is_wrong_is_named),
         cmocka_unit_test(test_a_misspelt_flag_gets_the_nearest_name),
         cmocka_unit_test(test_the_environment_stands_between_default_and_flag),
