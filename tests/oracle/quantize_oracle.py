@@ -330,7 +330,7 @@ def main():
     with tempfile.TemporaryDirectory() as parent:
         folder, out = os.path.join(parent, "model"), os.path.join(parent, "out")
         model = write_model(folder, "llama")
-        assert "changes nothing" in quantize(folder, out, "--calibrate", __file__, "--rounding", "nearest", code=2)
+        assert "has no effect" in quantize(folder, out, "--calibrate", __file__, "--rounding", "nearest", code=2)
         assert "requires --calibrate FILE" in quantize(folder, out, "--rounding", "gptq", code=2)
         assert "/nowhere" in quantize(folder, out, "--scheme", "int8", "--calibrate", "/nowhere", code=1)
         assert "contains no text" in quantize(folder, out, "--scheme", "int8", "--calibrate", "/dev/null", code=2)
