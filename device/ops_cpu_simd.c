@@ -8,9 +8,13 @@
 #include <math.h>
 #include <string.h>
 
-static const struct rp_fast_ops scalar_ops = {rp_norm_rows,  rp_rope_rows,       rp_activation_rows,
-                                              rp_add_rows,   rp_activation_cols, rp_soft_cap_cols,
-                                              rp_gate_values};
+static const struct rp_fast_ops scalar_ops = {.norm = rp_norm_rows,
+                                              .rope = rp_rope_rows,
+                                              .activation = rp_activation_rows,
+                                              .add = rp_add_rows,
+                                              .activation_cols = rp_activation_cols,
+                                              .soft_cap_cols = rp_soft_cap_cols,
+                                              .gate = rp_gate_values};
 
 #if defined(__x86_64__) && defined(__GNUC__)
 

@@ -144,7 +144,10 @@ TARGET static void V(soft_cap_cols)(const struct rp_soft_cap_args *args, uint32_
     }
 }
 
-static const struct rp_fast_ops V(ops) = {
-    V(norm_rows),     V(rope_rows), V(activation_rows), V(add_rows), V(activation_cols),
-    V(soft_cap_cols), V(gate),
-};
+static const struct rp_fast_ops V(ops) = {.norm = V(norm_rows),
+                                          .rope = V(rope_rows),
+                                          .activation = V(activation_rows),
+                                          .add = V(add_rows),
+                                          .activation_cols = V(activation_cols),
+                                          .soft_cap_cols = V(soft_cap_cols),
+                                          .gate = V(gate)};

@@ -15,10 +15,10 @@
 #define GENERATION_CONFIG_FILE "generation_config.json"
 #define MODELOPT_FILE          "hf_quant_config.json"
 
-static const struct rp_model_family *const families[] = {
-    [RP_FAMILY_LLAMA] = &rp_family_llama,   [RP_FAMILY_MISTRAL] = &rp_family_mistral,
-    [RP_FAMILY_QWEN2] = &rp_family_qwen2,   [RP_FAMILY_QWEN3] = &rp_family_qwen3,
-    [RP_FAMILY_GEMMA2] = &rp_family_gemma2,
+static const struct rp_model_family *const families[RP_FAMILY_COUNT] = {
+#define X(id, name) [RP_FAMILY_##id] = &rp_family_##name,
+    RP_FAMILY_MAP(X)
+#undef X
 };
 
 const struct rp_model_family *rp_model_family(enum rp_family id) {

@@ -1,8 +1,7 @@
 /* family.h - what distinguishes a model family: the keys of its configuration, the names of its
  * tensors, and the formula of a layer. One file each (family_llama.c, ...), found by name.
  *
- * To add one: a file with a struct rp_model_family, its line in rp_model_families (config.c), a
- * value of enum rp_family. */
+ * To add one: a file with a struct rp_model_family, and its line in RP_FAMILY_MAP (model.h). */
 #ifndef RP_MODEL_FAMILY_H
 #define RP_MODEL_FAMILY_H
 
@@ -42,8 +41,9 @@ struct rp_model_family {
     void (*layer)(struct rp_emit *e, struct rp_view x);
 };
 
-extern const struct rp_model_family rp_family_llama, rp_family_mistral, rp_family_qwen2,
-    rp_family_qwen3, rp_family_gemma2;
+#define X(id, name) extern const struct rp_model_family rp_family_##name;
+RP_FAMILY_MAP(X)
+#undef X
 
 /* By id, or by name: `architecture` where it is not NULL, else `model_type`. NULL: unknown. */
 const struct rp_model_family *rp_model_family(enum rp_family id);

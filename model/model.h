@@ -17,12 +17,19 @@
 
 #define RP_LAYERS_MAX 1024
 
+/* One line for each family: RP_FAMILY_<NAME>, rp_family_<name> (family_<name>.c). */
+#define RP_FAMILY_MAP(X)                                                                           \
+    X(LLAMA, llama)                                                                                \
+    X(MISTRAL, mistral)                                                                            \
+    X(QWEN2, qwen2)                                                                                \
+    X(QWEN3, qwen3)                                                                                \
+    X(GEMMA2, gemma2)
+
 enum rp_family {
-    RP_FAMILY_LLAMA,
-    RP_FAMILY_MISTRAL,
-    RP_FAMILY_QWEN2,
-    RP_FAMILY_QWEN3,
-    RP_FAMILY_GEMMA2
+#define X(id, name) RP_FAMILY_##id,
+    RP_FAMILY_MAP(X)
+#undef X
+        RP_FAMILY_COUNT
 };
 
 enum rp_rope_kind { RP_ROPE_DEFAULT, RP_ROPE_LINEAR, RP_ROPE_LLAMA3 };

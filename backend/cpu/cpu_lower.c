@@ -144,10 +144,14 @@ static int make_row_part(struct lowering *low, const struct rp_op *op, rp_row_op
     case RP_OP_ALLREDUCE:
         *out_run = allreduce_rows;
         break;
-    default:
+    case RP_OP_GATHER_ROWS:
         *out_run = rp_gather_rows;
         args->gather = (struct rp_gather_args){*step, in0, out, op->out.cols};
         break;
+    default:
+        return rp_error_set(low->err, RP_STATUS_UNSUPPORTED,
+                            "lowering: %s (%s) has no case in make_row_part", op->name,
+                            rp_op_kind_name(op->kind));
     }
     return RP_OK;
 }
@@ -366,27 +370,32 @@ static const char *refuse_add(const struct rp_fuse_input *input, const struct rp
                : "its output is not f32";
 }
 
+/* One line for each operator: its unfused row of the table, and the function that emits it. */
+#define ONE_STEP_MAP(X)                                                                            \
+    X(STEP_BEGIN, "step_begin", emit_step_begin)                                                   \
+    X(EMBED, "embed", emit_rows)                                                                   \
+    X(NORM, "norm", emit_rows)                                                                     \
+    X(LINEAR, "linear", emit_linear)                                                               \
+    X(ROPE, "rope", emit_rows)                                                                     \
+    X(KV_WRITE, "kv_write", emit_rows)                                                             \
+    X(ATTENTION, "attention", emit_attention)                                                      \
+    X(ACTIVATION, "activation", emit_cols)                                                         \
+    X(ADD, "add", emit_rows)                                                                       \
+    X(GATHER_ROWS, "gather_rows", emit_rows)                                                       \
+    X(ALLREDUCE, "allreduce", emit_rows)                                                           \
+    X(SOFT_CAP, "soft_cap", emit_cols)                                                             \
+    X(SAMPLE, "sample", emit_sample)
+
 enum fusion {
     LINEAR_ADD,
     LINEAR_GATED,
     ROW_CHAIN,
-    STEP_BEGIN,
-    EMBED,
-    NORM,
-    LINEAR,
-    ROPE,
-    KV_WRITE,
-    ATTENTION,
-    ACTIVATION,
-    ADD,
-    GATHER_ROWS,
-    ALLREDUCE,
-    SOFT_CAP,
-    SAMPLE,
-    FUSION_COUNT
+#define X(op, text, emit) op,
+    ONE_STEP_MAP(X)
+#undef X
+        FUSION_COUNT
 };
 
-#define ONE(op, text) [op] = {.name = text, .step_count = 1, .steps = {{RP_OP_##op, 0}}}
 static const struct rp_fusion fusions[FUSION_COUNT] = {
     [LINEAR_ADD] = {.name = "linear_add",
                     .flags = RP_FUSION_RESIDUAL,
@@ -403,30 +412,19 @@ static const struct rp_fusion fusions[FUSION_COUNT] = {
          .form = RP_FUSION_ROWS,
          .step_count = 4,
          .steps = {{RP_OP_NORM, 0}, {RP_OP_ROPE, 0}, {RP_OP_KV_WRITE, 0}, {RP_OP_ADD, 0}}},
-    ONE(STEP_BEGIN, "step_begin"),
-    ONE(EMBED, "embed"),
-    ONE(NORM, "norm"),
-    ONE(LINEAR, "linear"),
-    ONE(ROPE, "rope"),
-    ONE(KV_WRITE, "kv_write"),
-    ONE(ATTENTION, "attention"),
-    ONE(ACTIVATION, "activation"),
-    ONE(ADD, "add"),
-    ONE(GATHER_ROWS, "gather_rows"),
-    ONE(ALLREDUCE, "allreduce"),
-    ONE(SOFT_CAP, "soft_cap"),
-    ONE(SAMPLE, "sample"),
+#define X(op, text, emit) [op] = {.name = text, .step_count = 1, .steps = {{RP_OP_##op, 0}}},
+    ONE_STEP_MAP(X)
+#undef X
 };
-#undef ONE
 
-static int (*const emitters[FUSION_COUNT])(struct lowering *, const struct rp_fused_op *,
-                                           struct rp_cpu_launch *) = {
-    [LINEAR_ADD] = emit_linear,     [LINEAR_GATED] = emit_linear, [ROW_CHAIN] = emit_rows,
-    [STEP_BEGIN] = emit_step_begin, [EMBED] = emit_rows,          [NORM] = emit_rows,
-    [LINEAR] = emit_linear,         [ROPE] = emit_rows,           [KV_WRITE] = emit_rows,
-    [ATTENTION] = emit_attention,   [ACTIVATION] = emit_cols,     [ADD] = emit_rows,
-    [GATHER_ROWS] = emit_rows,      [ALLREDUCE] = emit_rows,      [SOFT_CAP] = emit_cols,
-    [SAMPLE] = emit_sample,
+typedef int (*emitter)(struct lowering *, const struct rp_fused_op *, struct rp_cpu_launch *);
+static const emitter emitters[FUSION_COUNT] = {
+#define X(op, text, emit) [op] = emit,
+    ONE_STEP_MAP(X)
+#undef X
+        [LINEAR_ADD] = emit_linear,
+    [LINEAR_GATED] = emit_linear,
+    [ROW_CHAIN] = emit_rows,
 };
 
 const struct rp_fusion_table rp_cpu_fusions = {.fusions = fusions, .count = FUSION_COUNT};

@@ -149,6 +149,30 @@ static const char *refuse_qkv_post(const struct rp_fuse_input *input,
 
 /* -- the table -------------------------------------------------------------------------------- */
 
+/* In place, and the group is this device alone: the sum is there. */
+static int emit_allreduce(struct lowering *low, const struct rp_fused_op *fused) {
+    (void)low;
+    (void)fused;
+    return RP_OK;
+}
+
+/* One line for each operator: its unfused row of the table, its flags, and the function that emits
+ * it. */
+#define ONE_STEP_MAP(X)                                                                            \
+    X(STEP_BEGIN, "step_begin", 0, rp_lower_step_begin)                                            \
+    X(EMBED, "embed", 0, rp_lower_embed)                                                           \
+    X(NORM, "norm", RP_FUSION_QUANTIZES, rp_lower_norm)                                            \
+    X(LINEAR, "linear", 0, rp_lower_matmul)                                                        \
+    X(ROPE, "rope", 0, rp_lower_rope)                                                              \
+    X(KV_WRITE, "kv_write", 0, rp_lower_kv_write)                                                  \
+    X(ATTENTION, "attention", 0, rp_lower_attention)                                               \
+    X(ACTIVATION, "activation", RP_FUSION_QUANTIZES | RP_FUSION_PARTIALS_IN, rp_lower_activation)  \
+    X(ADD, "add", 0, rp_lower_add)                                                                 \
+    X(GATHER_ROWS, "gather_rows", 0, rp_lower_gather)                                              \
+    X(ALLREDUCE, "allreduce", 0, emit_allreduce)                                                   \
+    X(SOFT_CAP, "soft_cap", 0, rp_lower_soft_cap)                                                  \
+    X(SAMPLE, "sample", 0, rp_lower_sample)
+
 enum fusion {
     QKV_POST,
     NORM_LINEAR_GATED,
@@ -159,24 +183,12 @@ enum fusion {
     ADD_GATHER_NORM,
     ADD_NORM,
     GATHER_NORM,
-    STEP_BEGIN,
-    EMBED,
-    NORM,
-    LINEAR,
-    ROPE,
-    KV_WRITE,
-    ATTENTION,
-    ACTIVATION,
-    ADD,
-    GATHER_ROWS,
-    ALLREDUCE,
-    SOFT_CAP,
-    SAMPLE,
-    FUSION_COUNT
+#define X(op, text, bits, emit) op,
+    ONE_STEP_MAP(X)
+#undef X
+        FUSION_COUNT
 };
 
-#define ONE(op, text, bits)                                                                        \
-    [op] = {.name = text, .flags = (bits), .step_count = 1, .steps = {{RP_OP_##op, 0}}}
 static const struct rp_fusion fusions[FUSION_COUNT] = {
     [QKV_POST] = {.name = "qkv_post",
                   .form = RP_FUSION_ROWS,
@@ -224,28 +236,11 @@ static const struct rp_fusion fusions[FUSION_COUNT] = {
                      .flags = RP_FUSION_QUANTIZES,
                      .step_count = 2,
                      .steps = {{RP_OP_GATHER_ROWS, 0}, {RP_OP_NORM, 0}}},
-    ONE(STEP_BEGIN, "step_begin", 0),
-    ONE(EMBED, "embed", 0),
-    ONE(NORM, "norm", RP_FUSION_QUANTIZES),
-    ONE(LINEAR, "linear", 0),
-    ONE(ROPE, "rope", 0),
-    ONE(KV_WRITE, "kv_write", 0),
-    ONE(ATTENTION, "attention", 0),
-    ONE(ACTIVATION, "activation", RP_FUSION_QUANTIZES | RP_FUSION_PARTIALS_IN),
-    ONE(ADD, "add", 0),
-    ONE(GATHER_ROWS, "gather_rows", 0),
-    ONE(ALLREDUCE, "allreduce", 0),
-    ONE(SOFT_CAP, "soft_cap", 0),
-    ONE(SAMPLE, "sample", 0),
+#define X(op, text, bits, emit)                                                                    \
+    [op] = {.name = text, .flags = (bits), .step_count = 1, .steps = {{RP_OP_##op, 0}}},
+    ONE_STEP_MAP(X)
+#undef X
 };
-#undef ONE
-
-/* In place, and the group is this device alone: the sum is there. */
-static int emit_allreduce(struct lowering *low, const struct rp_fused_op *fused) {
-    (void)low;
-    (void)fused;
-    return RP_OK;
-}
 
 static int (*const emitters[FUSION_COUNT])(struct lowering *, const struct rp_fused_op *) = {
     [QKV_POST] = rp_lower_qkv_post,
@@ -257,19 +252,9 @@ static int (*const emitters[FUSION_COUNT])(struct lowering *, const struct rp_fu
     [ADD_GATHER_NORM] = rp_lower_add_norm,
     [ADD_NORM] = rp_lower_add_norm,
     [GATHER_NORM] = rp_lower_norm,
-    [STEP_BEGIN] = rp_lower_step_begin,
-    [EMBED] = rp_lower_embed,
-    [NORM] = rp_lower_norm,
-    [LINEAR] = rp_lower_matmul,
-    [ROPE] = rp_lower_rope,
-    [KV_WRITE] = rp_lower_kv_write,
-    [ATTENTION] = rp_lower_attention,
-    [ACTIVATION] = rp_lower_activation,
-    [ADD] = rp_lower_add,
-    [GATHER_ROWS] = rp_lower_gather,
-    [ALLREDUCE] = emit_allreduce,
-    [SOFT_CAP] = rp_lower_soft_cap,
-    [SAMPLE] = rp_lower_sample,
+#define X(op, text, bits, emit) [op] = emit,
+    ONE_STEP_MAP(X)
+#undef X
 };
 
 const struct rp_fusion_table rp_cuda_fusions = {.fusions = fusions,
