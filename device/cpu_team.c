@@ -66,6 +66,7 @@ struct team_thread {
 struct rp_cpu_team {
     struct gate handed, begun, phase, finished;
     _Alignas(RP_CACHE_LINE) _Atomic uint32_t arrived; /* at the barrier of this phase */
+    uint64_t arrival_ns[2]; /* of the last worker at a timed barrier, by phase % 2 */
     _Alignas(RP_CACHE_LINE) _Atomic uint64_t completed;
     uint64_t submit_count; /* owner only */
     uint64_t handed_count; /* owner only: jobs that the stream thread runs or that are completed */
@@ -196,20 +197,30 @@ static bool gate_wait(struct gate *gate, uint32_t seen, uint64_t deadline_ns) {
     }
 }
 
-void rp_cpu_barrier(const struct rp_cpu_worker *worker) {
+static uint64_t pass_barrier(const struct rp_cpu_worker *worker, bool timed) {
     if (worker->count == 1)
-        return;
+        return timed ? rp_clock_ns() : 0;
     struct rp_cpu_team *team = worker->team;
     /* relaxed: the phase cannot move before this worker has arrived. */
     uint32_t seen = atomic_load_explicit(&team->phase.word, memory_order_relaxed);
     /* acq_rel: the last to arrive has seen everything that the others wrote, and passes it on. */
     uint32_t before = atomic_fetch_add_explicit(&team->arrived, 1, memory_order_acq_rel);
     if (before + 1 == worker->count) {
+        if (timed)
+            team->arrival_ns[seen % 2] = rp_clock_ns();
         atomic_store_explicit(&team->arrived, 0, memory_order_relaxed);
         gate_open(&team->phase, seen + 1);
     } else if (!gate_spin(&team->phase, seen, team->crowded)) {
         gate_wait(&team->phase, seen, NO_DEADLINE);
     }
+    /* Written again two phases later, when this worker has arrived at the one between. */
+    return timed ? team->arrival_ns[seen % 2] : 0;
+}
+
+void rp_cpu_barrier(const struct rp_cpu_worker *worker) { (void)pass_barrier(worker, false); }
+
+uint64_t rp_cpu_barrier_timed(const struct rp_cpu_worker *worker) {
+    return pass_barrier(worker, true);
 }
 
 void rp_cpu_parts_begin(struct rp_cpu_parts *parts, const struct rp_cpu_worker *worker, size_t n,

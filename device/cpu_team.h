@@ -49,6 +49,9 @@ bool rp_cpu_team_wait(struct rp_cpu_team *team, uint64_t job, uint64_t deadline_
 
 /* Barrier of all workers of the running job; writes before it are visible to all after it. */
 void rp_cpu_barrier(const struct rp_cpu_worker *worker);
+/* The same; returns when the last worker arrived (rp_clock_ns), to all of them alike. When a worker
+ * wakes from the barrier depends on the scheduler. */
+uint64_t rp_cpu_barrier_timed(const struct rp_cpu_worker *worker);
 
 /* The work of one operator, taken part by part: first the parts of a worker's own share, in order,
  * then what others have not begun of theirs. So a worker that somebody else's process keeps from

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-const char *const rp_profile_bounds[] = {"-", "memory", "compute", "latency"};
+const char *const rp_profile_bounds[] = {"-", "memory", "compute", "latency", "cache"};
 
 void rp_profile_table_init(struct rp_profile_table *table) {
     memset(table, 0, sizeof *table);
@@ -167,6 +167,7 @@ static void find_bound(struct rp_profile_line *line, const struct rp_profile_foo
         return;
     line->roof_share = RP_MAX(memory, compute) / self;
     line->bound = line->roof_share < RP_PROFILE_LATENCY_SHARE ? RP_BOUND_LATENCY
+                  : memory >= compute && memory > self        ? RP_BOUND_CACHE
                   : memory >= compute                         ? RP_BOUND_MEMORY
                                                               : RP_BOUND_COMPUTE;
 }

@@ -27,9 +27,11 @@ enum rp_profile_bound {
     RP_BOUND_UNKNOWN, /* no peaks, or nothing to compare with them */
     RP_BOUND_MEMORY,
     RP_BOUND_COMPUTE,
-    RP_BOUND_LATENCY
+    RP_BOUND_LATENCY,
+    RP_BOUND_CACHE /* above the peak of memory: what it reads was in a cache */
 };
-extern const char *const rp_profile_bounds[]; /* "-", "memory", "compute", "latency" */
+/* "-", "memory", "compute", "latency", "cache" */
+extern const char *const rp_profile_bounds[];
 
 /* clang-format off */
 #define RP_PROFILE_SORTS(X)                                                                        \

@@ -319,13 +319,12 @@ static bool is_stamped(const struct rp_graph *graph) {
     return graph->stamps && (graph->counts->flags & RP_PACKET_STAMP);
 }
 
-/* Worker 0, behind the barrier of launch `index`: that is its end, and the begin of the next
- * one. */
-static void stamp_launch(const struct rp_graph *graph, uint32_t index) {
-    uint64_t now = rp_clock_ns();
-    graph->stamps[index].end_ns = now;
+/* Worker 0, after the barrier of launch `index`: it ends, and the next one begins, when the last
+ * worker arrived there. */
+static void stamp_launch(const struct rp_graph *graph, uint32_t index, uint64_t arrival_ns) {
+    graph->stamps[index].end_ns = arrival_ns;
     if (index + 1 < graph->launch_count)
-        graph->stamps[index + 1].begin_ns = now;
+        graph->stamps[index + 1].begin_ns = arrival_ns;
 }
 
 static void replay_job(void *arg0, uint64_t arg1, const struct rp_cpu_worker *worker) {
@@ -338,12 +337,18 @@ static void replay_job(void *arg0, uint64_t arg1, const struct rp_cpu_worker *wo
         graph->stamps[0].begin_ns = start;
     for (uint32_t i = 0; i < graph->launch_count; i++) {
         graph->launches[i].run(graph->launches[i].args, worker);
-        rp_cpu_barrier(worker); /* the next launch reads what this one wrote */
+        /* The next launch reads what this one wrote. The first one, STEP_BEGIN, decides about
+         * stamps: before its barrier only worker 0 may read them. */
+        uint64_t arrival_ns = 0;
+        if (graph->stamps && (i == 0 || is_stamped(graph)))
+            arrival_ns = rp_cpu_barrier_timed(worker);
+        else
+            rp_cpu_barrier(worker);
         if (worker->index != 0)
             continue;
         count_launch(graph->device);
         if (is_stamped(graph))
-            stamp_launch(graph, i);
+            stamp_launch(graph, i, arrival_ns);
     }
     if (worker->index == 0) {
         stay_busy(graph->device, busy);
@@ -367,12 +372,11 @@ static void eager_job(void *arg0, uint64_t arg1, const struct rp_cpu_worker *wor
     if (stamped && worker->index == 0)
         graph->stamps[index].begin_ns = rp_clock_ns();
     launch->run(launch->args, worker);
-    if (stamped)
-        rp_cpu_barrier(worker); /* the end is that of the last worker */
+    uint64_t end_ns = stamped ? rp_cpu_barrier_timed(worker) : 0;
     if (worker->index != 0)
         return;
     if (stamped || (begins && is_stamped(graph)))
-        stamp_launch(graph, index);
+        stamp_launch(graph, index, stamped ? end_ns : rp_clock_ns());
     stay_busy(graph->device, busy);
 }
 

@@ -44,7 +44,7 @@ static void add_records(struct rp_step_record *records, uint32_t count, uint64_t
 /* Launches: how their time divides by what bounds them. */
 static void add_launches(const struct rp_profile_table *table, struct rp_diagnose_input *out) {
     const struct rp_profile_footer *footer = &table->footer;
-    double shares[4] = {0}, bytes = 0, flops = 0, seconds = (double)footer->replay_ns * 1e-9;
+    double shares[RP_BOUND_CACHE + 1] = {0}, bytes = 0, flops = 0, seconds = (double)footer->replay_ns * 1e-9;
     out->stamped_steps = footer->steps_stamped;
     for (uint32_t i = 0; i < table->count; i++) {
         shares[table->lines[i].bound] += table->lines[i].self_share;
@@ -53,7 +53,7 @@ static void add_launches(const struct rp_profile_table *table, struct rp_diagnos
     }
     if (footer->peak_bytes <= 0 || footer->peak_flops <= 0 || seconds <= 0)
         return;
-    out->memory_share = shares[RP_BOUND_MEMORY];
+    out->memory_share = shares[RP_BOUND_MEMORY] + shares[RP_BOUND_CACHE];
     out->compute_share = shares[RP_BOUND_COMPUTE];
     out->latency_share = shares[RP_BOUND_LATENCY] + shares[RP_BOUND_UNKNOWN];
     out->bandwidth_used = bytes / seconds / footer->peak_bytes;

@@ -104,6 +104,40 @@ static void test_what_is_written_before_a_barrier_is_seen_after_it(void **state)
     }
 }
 
+/* Each worker notes when it came to the barrier and when it left; all get one time between the two
+ * of each worker. */
+struct passages {
+    uint64_t came[WORKERS_MAX], left[WORKERS_MAX], arrival[WORKERS_MAX];
+};
+
+static void pass_timed(void *arg0, uint64_t arg1, const struct rp_cpu_worker *worker) {
+    struct passages *passages = arg0;
+    for (uint64_t i = 0; i < arg1; i++) {
+        passages->came[worker->index] = rp_clock_ns();
+        passages->arrival[worker->index] = rp_cpu_barrier_timed(worker);
+        passages->left[worker->index] = rp_clock_ns();
+    }
+}
+
+static void test_a_timed_barrier_gives_all_workers_the_last_arrival(void **state) {
+    struct fixture *f = *state;
+    for (size_t t = 0; t < RP_ARRAY_COUNT(team_sizes); t++) {
+        struct passages passages;
+        uint64_t job;
+        make_team(f, team_sizes[t]);
+        for (uint64_t rounds = 1; rounds < 40; rounds++) {
+            assert_int_equal(rp_cpu_team_submit(f->team, pass_timed, &passages, rounds, &job),
+                             RP_OK);
+            assert_true(rp_cpu_team_wait(f->team, job, FOREVER));
+            for (uint32_t i = 0; i < team_sizes[t]; i++) {
+                assert_int_equal(passages.arrival[i], passages.arrival[0]);
+                assert_true(passages.came[i] <= passages.arrival[i]);
+                assert_true(passages.arrival[i] <= passages.left[i]);
+            }
+        }
+    }
+}
+
 static void test_jobs_run_in_order_and_every_worker_runs_each_once(void **state) {
     struct fixture *f = *state;
     for (size_t i = 0; i < RP_ARRAY_COUNT(team_sizes); i++) {
@@ -414,6 +448,7 @@ int main(void) {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
     const struct CMUnitTest tests[] = {
         TEST(test_what_is_written_before_a_barrier_is_seen_after_it),
+        TEST(test_a_timed_barrier_gives_all_workers_the_last_arrival),
         TEST(test_jobs_run_in_order_and_every_worker_runs_each_once),
         TEST(test_a_queue_of_64_jobs_is_full),
         TEST(test_waiting_ends_at_the_deadline),

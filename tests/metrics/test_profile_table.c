@@ -184,6 +184,20 @@ static void test_memory_that_runs_out_makes_it_fail_and_nothing_else(void **stat
     }
 }
 
+static void test_what_is_faster_than_memory_came_from_a_cache(void **state) {
+    (void)state;
+    rp_profile_table_init(&table);
+    table.footer.peak_bytes = 100e9;
+    table.footer.peak_flops = 1e12;
+    add("below", "", "", 1, 1000, 1000, 99000, 0);
+    add("above", "", "", 1, 1000, 1000, 101000, 0);
+    add("compute", "", "", 1, 1000, 1000, 101000, 2e6);
+    rp_profile_table_finish(&table, RP_PROFILE_SORT_NAME);
+    assert_int_equal(table.lines[0].bound, RP_BOUND_CACHE);
+    assert_int_equal(table.lines[1].bound, RP_BOUND_MEMORY);
+    assert_int_equal(table.lines[2].bound, RP_BOUND_COMPUTE);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(test_the_text_of_a_known_history_is_this, teardown),
@@ -192,6 +206,7 @@ int main(void) {
         cmocka_unit_test_teardown(test_percentiles_are_those_of_a_sorted_array, teardown),
         cmocka_unit_test_teardown(test_memory_that_runs_out_makes_it_fail_and_nothing_else,
                                   teardown),
+        cmocka_unit_test_teardown(test_what_is_faster_than_memory_came_from_a_cache, teardown),
     };
     return cmocka_run_group_tests_name("profile_table", tests, NULL, NULL);
 }
