@@ -1,4 +1,4 @@
-/* service_notify.h - systemd's notification protocol (sd_notify) without libsystemd: datagrams to the
+/* service_notify.h - systemd notifications (sd_notify) without libsystemd: datagrams to the
  * socket named by $NOTIFY_SOCKET. Without that variable every call does nothing. Thread: loop. */
 #ifndef RP_SERVER_SERVICE_NOTIFY_H
 #define RP_SERVER_SERVICE_NOTIFY_H
