@@ -70,6 +70,13 @@ void rp_server_new_id(struct rp_server *server, char out[17]) {
     snprintf(out, 17, "%016" PRIx64, rp_server_random(server));
 }
 
+static bool is_stuck(const struct rp_server *server) {
+    uint64_t stuck_ns = (uint64_t)server->config.limits.stuck_ms * 1000000u;
+    /* Uses the server's own list: the gauges of a hung engine do not change. */
+    return server->completions &&
+           rp_clock_ns() > rp_engine_last_progress_ns(server->serving.engine) + stuck_ns;
+}
+
 const char *rp_server_not_ready(struct rp_server *server) {
     const struct rp_engine *engine = server->serving.engine;
     if (server->phase == RP_SERVER_STARTING)
@@ -78,9 +85,7 @@ const char *rp_server_not_ready(struct rp_server *server) {
         return "the device has failed";
     if (server->phase >= RP_SERVER_DRAINING)
         return "the server is shutting down";
-    uint64_t stuck_ns = (uint64_t)server->config.limits.stuck_ms * 1000000u;
-    /* Uses the server's own list: the gauges of a hung engine do not change. */
-    if (server->completions && rp_clock_ns() > rp_engine_last_progress_ns(engine) + stuck_ns)
+    if (is_stuck(server))
         return "requests are open and no step has completed";
     return NULL;
 }
@@ -154,6 +159,7 @@ static void stop_now(struct rp_server *server, int exit_code, const char *code, 
 
 static void on_signal(uv_signal_t *signal, int number) {
     struct rp_server *server = signal->data;
+    rp_service_notify_stopping(&server->notify);
     if (server->phase == RP_SERVER_SERVING) {
         server->phase = RP_SERVER_DRAINING;
         server->drain_deadline_ns =
@@ -239,6 +245,8 @@ static void on_tick(uv_timer_t *timer) {
         rp_conn_tick(conn, now_ns);
     }
     rp_profile_session_tick(server, now_ns);
+    if (rp_engine_is_healthy(server->serving.engine) && !is_stuck(server))
+        rp_service_notify_alive(&server->notify, now_ns);
     if (server->phase == RP_SERVER_DRAINING && now_ns > server->drain_deadline_ns)
         stop_now(server, 0, "shutting_down", "the server is shutting down");
     rp_server_check_drained(server);
@@ -501,6 +509,7 @@ int rp_server_run(struct rp_server *server, const struct rp_serving *serving,
     /* The wake handle stays open for an engine that is stopped later; it does not keep the loop
      * alive. */
     uv_unref((uv_handle_t *)&server->wake);
+    rp_service_notify_ready(&server->notify, rp_clock_ns());
     if (ready)
         ready(ctx);
     server->running = true;

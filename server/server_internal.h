@@ -9,6 +9,7 @@
 #include "server/observe/goodput.h"
 #include "server/observe/request_log.h"
 #include "server/observe/server_metrics.h"
+#include "server/service_notify.h"
 
 #include <time.h>
 #include <uv.h>
@@ -77,6 +78,7 @@ struct rp_server {
     uint32_t key_open[RP_KEYS_MAX];
     uint64_t key_tokens[RP_KEYS_MAX];
 
+    struct rp_service_notify notify;
     uint64_t drain_deadline_ns, stop_deadline_ns;
     uint64_t start_ns, next_id, seed_counter, id_secret;
 
