@@ -44,7 +44,8 @@ static void add_records(struct rp_step_record *records, uint32_t count, uint64_t
 /* Launches: how their time divides by what bounds them. */
 static void add_launches(const struct rp_profile_table *table, struct rp_diagnose_input *out) {
     const struct rp_profile_footer *footer = &table->footer;
-    double shares[RP_BOUND_CACHE + 1] = {0}, bytes = 0, flops = 0, seconds = (double)footer->replay_ns * 1e-9;
+    double shares[RP_BOUND_CACHE + 1] = {0}, bytes = 0, flops = 0,
+                                   seconds = (double)footer->replay_ns * 1e-9;
     out->stamped_steps = footer->steps_stamped;
     for (uint32_t i = 0; i < table->count; i++) {
         shares[table->lines[i].bound] += table->lines[i].self_share;
