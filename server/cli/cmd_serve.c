@@ -11,6 +11,8 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
 
 struct serve {
     struct rp_serve_options options;
@@ -168,6 +170,15 @@ static int serve_model(struct serve *serve, const char *dir, struct rp_error *er
     return exit_code;
 }
 
+/* Files are the owner's alone, and a crash leaves no core dump, which would contain prompts and
+ * keys. */
+static void keep_secrets(const struct rp_serve_options *options) {
+    const struct rlimit none = {0, 0};
+    umask(0077);
+    if (!options->core_dumps)
+        (void)setrlimit(RLIMIT_CORE, &none);
+}
+
 int rp_cmd_serve(int argc, char **argv) {
     static struct serve serve; /* static: it contains the keys */
     const char *positionals[RP_POSITIONALS_MAX];
@@ -178,6 +189,7 @@ int rp_cmd_serve(int argc, char **argv) {
     if (status != RP_OK)
         return status == RP_STATUS_CANCELLED ? RP_EXIT_OK : rp_fail(RP_EXIT_USAGE, &err);
     rp_log_set_level((enum rp_log_level)serve.options.log_level);
+    keep_secrets(&serve.options);
     status = rp_serve_config(&serve.options, &serve.auth, &config, &err);
     if (status != RP_OK)
         return rp_fail(RP_EXIT_USAGE, &err);
@@ -185,9 +197,11 @@ int rp_cmd_serve(int argc, char **argv) {
     if (status == RP_STATUS_IN_USE)
         rp_error_hint(&err, "stop the process that uses it, or try --port %u", config.port + 1);
     if (status != RP_OK)
-        return rp_fail(status == RP_STATUS_IN_USE    ? RP_EXIT_PORT
-                       : status == RP_STATUS_INVALID ? RP_EXIT_USAGE
-                                                     : RP_EXIT_FAILURE,
+        return rp_fail(status == RP_STATUS_IN_USE ? RP_EXIT_PORT
+                       : status == RP_STATUS_INVALID || status == RP_STATUS_NOT_FOUND ||
+                               status == RP_STATUS_FORMAT
+                           ? RP_EXIT_USAGE
+                           : RP_EXIT_FAILURE,
                        &err);
     int code = serve_model(&serve, positionals[0], &err);
     rp_auth_deinit(&serve.auth);

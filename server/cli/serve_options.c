@@ -79,6 +79,8 @@ static const struct rp_flag serve_flags[] = {
      "dump when this many requests are swapped out within 2 s; 0: never"},
     {"slow-step-factor", RP_FLAG_REAL, AT(slow_step_factor), "K", 0, 1e6, "10",
      "dump when a step takes K times the median of its size; 0: never"},
+    {"core-dumps", RP_FLAG_SWITCH, AT(core_dumps), NULL, 0, 0, NULL,
+     "allow core dumps, which contain prompts; the limit of the shell applies"},
     {"log-level", RP_FLAG_CHOICE, AT(log_level), "error|warn|info|debug", 0, 0, "info",
      "log level on standard error"},
 };

@@ -49,7 +49,7 @@ struct rp_serve_options {
     double shutdown_timeout_s, timeout_keep_alive_s, request_timeout_s, queue_timeout_s;
     double slo_ttft_ms, slo_tpot_ms, slo_e2e_ms, slo_itl_ms;
     uint64_t seed;
-    bool insecure_no_auth, metrics_on_main, vllm_metrics;
+    bool insecure_no_auth, metrics_on_main, vllm_metrics, core_dumps;
 };
 
 /* vllm_flags.c */
