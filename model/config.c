@@ -16,7 +16,7 @@
 #define MODELOPT_FILE          "hf_quant_config.json"
 
 static const struct rp_model_family *const families[RP_FAMILY_COUNT] = {
-#define X(id, name) [RP_FAMILY_##id] = &rp_family_##name,
+#define X(id, name, title) [RP_FAMILY_##id] = &rp_family_##name,
     RP_FAMILY_MAP(X)
 #undef X
 };

@@ -41,7 +41,7 @@ struct rp_model_family {
     void (*layer)(struct rp_emit *e, struct rp_view x);
 };
 
-#define X(id, name) extern const struct rp_model_family rp_family_##name;
+#define X(id, name, title) extern const struct rp_model_family rp_family_##name;
 RP_FAMILY_MAP(X)
 #undef X
 

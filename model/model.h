@@ -17,16 +17,17 @@
 
 #define RP_LAYERS_MAX 1024
 
-/* One line for each family: RP_FAMILY_<NAME>, rp_family_<name> (family_<name>.c). */
+/* One line for each family: RP_FAMILY_<NAME>, rp_family_<name> (family_<name>.c), its name for
+ * people. */
 #define RP_FAMILY_MAP(X)                                                                           \
-    X(LLAMA, llama)                                                                                \
-    X(MISTRAL, mistral)                                                                            \
-    X(QWEN2, qwen2)                                                                                \
-    X(QWEN3, qwen3)                                                                                \
-    X(GEMMA2, gemma2)
+    X(LLAMA, llama, "Llama")                                                                       \
+    X(MISTRAL, mistral, "Mistral")                                                                 \
+    X(QWEN2, qwen2, "Qwen2")                                                                       \
+    X(QWEN3, qwen3, "Qwen3")                                                                       \
+    X(GEMMA2, gemma2, "Gemma2")
 
 enum rp_family {
-#define X(id, name) RP_FAMILY_##id,
+#define X(id, name, title) RP_FAMILY_##id,
     RP_FAMILY_MAP(X)
 #undef X
         RP_FAMILY_COUNT

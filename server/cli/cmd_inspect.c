@@ -27,7 +27,11 @@ struct inspection {
 };
 
 static const char *family_name(enum rp_family family) {
-    static const char *const names[] = {"Llama", "Mistral", "Qwen2", "Qwen3", "Gemma2"};
+    static const char *const names[RP_FAMILY_COUNT] = {
+#define X(id, name, title) [RP_FAMILY_##id] = (title),
+        RP_FAMILY_MAP(X)
+#undef X
+    };
     return names[family];
 }
 
