@@ -1,5 +1,5 @@
-/* fuzz_input.h - what the fuzz targets share: reading an input piece by piece, and files for loaders
- * that read a directory. A target is a file fuzz_NAME.c with LLVMFuzzerTestOneInput; it runs from
+/* fuzz_input.h - what the fuzz targets share: reading an input piece by piece, and files for
+ * loaders that read a directory. A target is a file fuzz_NAME.c with LLVMFuzzerTestOneInput; it runs from
  * the root of the source tree. Thread: one. */
 #ifndef RP_TESTS_FUZZ_INPUT_H
 #define RP_TESTS_FUZZ_INPUT_H
