@@ -137,6 +137,8 @@ struct rp_engine_metrics {
     struct rp_counter model_bytes, model_flops;
     /* requests that ended since their hold was not released in time */
     struct rp_counter mask_deadlines;
+    /* checks, one a second, that found a broken invariant */
+    struct rp_counter invariant_violations;
     struct rp_gauge healthy;                     /* 1, or 0 after a device error */
     struct rp_gauge memory[RP_MEMORY_USE_COUNT]; /* bytes */
     struct rp_counter allocations;               /* of device memory, since the device was opened */

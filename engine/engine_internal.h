@@ -9,6 +9,7 @@
 #include "device/step_cpu.h"
 #include "engine/batch.h"
 #include "engine/engine.h"
+#include "engine/invariant_watch.h"
 #include "engine/layout.h"
 #include "engine/observe/observer.h"
 #include "engine/sample_hold.h"
@@ -53,6 +54,7 @@ struct rp_engine {
     uint32_t pending_count;
     struct rp_engine_peaks peaks; /* constant */
     struct rp_observer observer;
+    struct rp_invariant_watch invariants;
     bool failed; /* sticky device error: everything is closed, nothing is launched */
     bool hangs;  /* failed by the watchdog: nothing may wait for the device */
     char failure_text[384];

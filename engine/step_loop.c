@@ -234,6 +234,7 @@ static bool turn(struct rp_engine *engine) {
     bool planned = may_launch(engine) && plan_and_launch(engine, began);
     bool emitted = emit_events(engine);
     bool completes = must_complete(engine, planned);
+    rp_invariant_watch_turn(engine, began);
     if (completes) {
         complete_step(engine);
         emit_events(engine);

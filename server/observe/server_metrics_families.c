@@ -143,6 +143,10 @@ static const struct single of_engine[] = {
     {COUNTER("reprise_device_allocations_total", NULL,
              "Allocations of device memory: none after the server is ready."),
      AT(allocations)},
+    {COUNTER("reprise_invariant_violations_total", NULL,
+             "Checks of the engine's invariants, one a second, that found one broken: an error of "
+             "this program."),
+     AT(invariant_violations)},
 };
 static const struct rp_metric_family pages =
     GAUGE("reprise_kv_pages", NULL,

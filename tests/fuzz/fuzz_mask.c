@@ -1,19 +1,13 @@
-/* fuzz_mask.c - libFuzzer entry: any bytes as a mask program. Not part of the normal build:
- *
- *   clang -g -O1 -std=c11 -D_GNU_SOURCE -DRP_DEBUG=1 -I. -fsanitize=fuzzer,address,undefined \
- *     tests/fuzz/fuzz_mask.c attention/mask*.c base/status.c base/memory.c base/buffer.c base/nearest_name.c \
- *     -lm -o fuzz_mask && ./fuzz_mask -max_len=512 CORPUS
+/* fuzz_mask.c - any bytes as a mask program.
  *
  * What is refused says a column and a hint. What is accepted prints as a text that reads as itself,
  * has no behavior that is undefined anywhere in its limits, and its tiles are what its pairs
  * are. */
 #include "attention/mask/mask.h"
 #include "attention/mask/mask_source.h"
+#include "tests/fuzz/fuzz_input.h"
 
-#include <stdint.h>
 #include <string.h>
-
-int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len);
 
 static const struct rp_mask_limits limits = {.length = 2000, .heads = 5, .layers = 3};
 

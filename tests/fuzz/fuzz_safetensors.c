@@ -1,17 +1,9 @@
-/* fuzz_safetensors.c - libFuzzer entry: any bytes as a safetensors file. Not part of the normal
- * build:
- *
- *   clang -g -O1 -std=c11 -D_GNU_SOURCE -DRP_DEBUG=1 -I. -fsanitize=fuzzer,address,undefined \
- *     tests/fuzz/fuzz_safetensors.c model/safetensors.c text/json_file.c base/status.c base/memory.c \
- *     -ljansson -o fuzz_safetensors && ./fuzz_safetensors -max_len=4096 CORPUS
+/* fuzz_safetensors.c - any bytes as a safetensors file.
  *
  * The first 8 bytes are the header's length, as in a file. A header that is accepted must cover the
  * data exactly. */
 #include "model/safetensors.h"
-
-#include <stdint.h>
-
-int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len);
+#include "tests/fuzz/fuzz_input.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len) {
     struct rp_arena arena = {.limit_bytes = (size_t)64 << 20};

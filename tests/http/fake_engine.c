@@ -115,6 +115,12 @@ static void emit_prompt(struct rp_engine *engine, struct rp_request *request) {
     }
 }
 
+/* Whether the fault of this seed happens now. */
+static bool plays(const struct rp_engine *engine, const struct sequence *sequence, uint64_t seed) {
+    return sequence->tokens == FAULT_TOKEN && sequence->request->sampling.seed == seed &&
+           !engine->config.no_faults;
+}
+
 /* One token of one sequence; false when it closed. */
 static bool advance(struct rp_engine *engine, uint32_t index) {
     struct sequence *sequence = &engine->sequences[index];
@@ -132,15 +138,15 @@ static bool advance(struct rp_engine *engine, uint32_t index) {
         rp_counter_add(&engine->metrics.prompt_tokens, request->prompt_count);
     }
     sequence->tokens++;
-    if (sequence->tokens == FAULT_TOKEN && request->sampling.seed == SEED_NAN) {
+    if (plays(engine, sequence, SEED_NAN)) {
         close_sequence(engine, index, RP_FINISH_NUMERIC);
         return false;
     }
-    if (sequence->tokens == FAULT_TOKEN && request->sampling.seed == SEED_MASK) {
+    if (plays(engine, sequence, SEED_MASK)) {
         close_sequence(engine, index, RP_FINISH_MASK_DEADLINE);
         return false;
     }
-    if (sequence->tokens == FAULT_TOKEN && request->sampling.seed == SEED_DEVICE) {
+    if (plays(engine, sequence, SEED_DEVICE)) {
         atomic_store(&engine->healthy, false);
         rp_gauge_set(&engine->metrics.healthy, 0);
     }
@@ -156,7 +162,7 @@ static bool advance(struct rp_engine *engine, uint32_t index) {
 
 static bool is_stuck(const struct rp_engine *engine) {
     uint32_t running = RP_MIN(engine->count, engine->config.max_num_seqs);
-    for (uint32_t i = 0; i < running; i++)
+    for (uint32_t i = 0; i < running && !engine->config.no_faults; i++)
         if (engine->sequences[i].request->sampling.seed == SEED_STUCK)
             return true;
     return false;
@@ -194,6 +200,8 @@ static void step(struct rp_engine *engine) {
     rp_gauge_set(&engine->metrics.waiting, engine->count - running);
     engine->config.wake(engine->config.wake_ctx);
 }
+
+void rp_fake_engine_step(struct rp_engine *engine) { step(engine); }
 
 static void close_rest(struct rp_engine *engine) {
     struct rp_request *request;

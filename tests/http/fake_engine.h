@@ -14,11 +14,14 @@
 struct rp_fake_config {
     uint32_t max_num_seqs, queue_capacity, max_model_len, step_us;
     uint32_t kv_tokens; /* a request beyond it never fits */
+    bool no_faults;     /* seeds play no faults */
     void (*wake)(void *ctx);
     void *wake_ctx;
 };
 
 struct rp_engine *rp_fake_engine_create(const struct rp_fake_config *config);
+/* One step on the caller's thread, for an engine that is not started. */
+void rp_fake_engine_step(struct rp_engine *engine);
 /* Requests that were submitted and never closed; 0 is right at the end. */
 uint32_t rp_fake_engine_open(const struct rp_engine *engine);
 
