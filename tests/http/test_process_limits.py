@@ -106,7 +106,7 @@ def test_connections_beyond_the_file_limit_are_refused_and_counted():
         assert answered + refused == 120 and answered >= 16 and refused >= 60, (answered, refused)
         for connection in connections:
             connection.close()
-        server.until(lambda: server.get("/health/live").status == 200, "connections are accepted again")
+        server.until(server.accepts, "connections are accepted again")
         assert server.metric("reprise_http_connections_refused_total") >= refused
         assert server.metric("process_open_fds") < 64
         assert "open files limit is 64" in server.log()

@@ -138,6 +138,13 @@ class Server:
                 return float(line.rsplit(" ", 1)[1])
         raise AssertionError(f"/metrics has no {name}")
 
+    def accepts(self):
+        """Whether a new connection is served; it may be refused, with an answer or without."""
+        try:
+            return self.get("/health/live").status == 200
+        except (EOFError, ConnectionError):
+            return False
+
     def until(self, condition, what):
         """Waits until condition() is true; the only clock is a generous limit."""
         end = time.monotonic() + TIMEOUT
