@@ -310,6 +310,11 @@ static const struct bad {
      RP_STATUS_UNSUPPORTED,
      "config.json: architectures[0] is \"GPT2LMHeadModel\", supported: LlamaForCausalLM, "
      "MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, Gemma2ForCausalLM"},
+    {{"model_type", "\"granite\""},
+     RP_STATUS_UNSUPPORTED,
+     "config.json: model_type is \"granite\", supported: llama, "},
+    {{"is_causal", "false"}, RP_STATUS_UNSUPPORTED, "config.json: is_causal must be true"},
+    {{"is_causal", "0"}, RP_STATUS_FORMAT, "config.json: is_causal"},
     {{"architectures", "\"LlamaForCausalLM\""}, RP_STATUS_FORMAT, "config.json: architectures"},
     {{"architectures", "[1]"}, RP_STATUS_FORMAT, "config.json: architectures"},
     {{"architectures", "[\"a\\u001b[31m\\n\"]"},
