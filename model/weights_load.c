@@ -115,9 +115,8 @@ static void log_extras(const struct loader *loader) {
     }
 }
 
-/* A tied model uses the embedding as its output layer: another lm_head.weight in the file would be
- * dropped without a word, and one of the two says something wrong. Both halves of the staging buffer
- * hold the same piece of the two tensors. */
+/* A tied model uses the embedding as its output layer: another lm_head.weight in the file would
+ * be dropped without a word. The staging buffer holds a piece of each tensor. */
 static int check_tied_head(const struct loader *loader) {
     const struct rp_safetensors *files = loader->files;
     const struct rp_safetensor *head = rp_safetensors_find(files, "lm_head.weight");
