@@ -57,9 +57,12 @@ static const struct rp_model_family *read_family(struct rp_config_reader *reader
     }
     const char *name = json_string_value(first), *type = rp_config_string(reader, "model_type");
     const struct rp_model_family *family = rp_model_family_find(name, type);
-    if (family)
+    /* Granite's early files name LlamaForCausalLM, but multiply embeddings, residuals and logits:
+     * transformers goes by model_type. */
+    bool known_type = !type || rp_model_family_find(NULL, type);
+    if (family && known_type)
         return family;
-    if (name)
+    if (name && !family)
         rp_config_refuse_name(reader, "architectures[0]", name, list_families(true, supported));
     else if (type)
         rp_config_refuse_name(reader, "model_type", type, list_families(false, supported));
@@ -302,6 +305,8 @@ static int read_config(const json_t *root, struct rp_model_config *config, struc
     read_sizes(&reader, family, config);
     config->norm_eps = (float)rp_config_double(&reader, "rms_norm_eps", 1e-6, 0, false, 1);
     config->tied = rp_config_bool(&reader, "tie_word_embeddings", family->tied_default);
+    if (!rp_config_bool(&reader, "is_causal", true))
+        rp_config_refuse(&reader, RP_STATUS_UNSUPPORTED, "is_causal", "must be true");
     family->configure(&reader, config);
     read_windows(&reader, config);
     read_rope(&reader, config);

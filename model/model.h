@@ -133,6 +133,10 @@ struct rp_matrix *rp_model_matrix(const struct rp_model *model, enum rp_weight_r
 /* The same for a vector; NULL also in a described model. */
 float *rp_model_vector(const struct rp_model *model, enum rp_weight_role role, uint32_t layer);
 
+/* Refuses what cannot be a model directory by what it is: a path that does not exist, GGUF, a LoRA
+ * adapter, a SentencePiece tokenizer alone. */
+int rp_model_dir_check(const char *path, struct rp_error *err) RP_MUST_USE;
+
 /* Reads config.json and generation_config.json. */
 int rp_model_config_load(const char *dir, struct rp_model_config *out_config,
                          struct rp_error *err) RP_MUST_USE;

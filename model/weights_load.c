@@ -79,7 +79,7 @@ static bool is_kv_scale(const char *name) {
     return false;
 }
 
-/* Names that older checkpoints carry and that no model needs, or that a tied model ignores. */
+/* Names that older checkpoints carry and that no model needs; a tied model's head was compared. */
 static bool is_known_extra(const struct rp_model_config *config, const char *name) {
     if (ends_in(name, ".rotary_emb.inv_freq"))
         return true;
@@ -115,6 +115,39 @@ static void log_extras(const struct loader *loader) {
     }
 }
 
+/* A tied model uses the embedding as its output layer: another lm_head.weight in the file would
+ * be dropped without a word. The staging buffer holds a piece of each tensor. */
+static int check_tied_head(const struct loader *loader) {
+    const struct rp_safetensors *files = loader->files;
+    const struct rp_safetensor *head = rp_safetensors_find(files, "lm_head.weight");
+    const struct rp_safetensor *embed = rp_safetensors_find(files, "model.embed_tokens.weight");
+    if (!loader->config->tied || !head || !embed)
+        return RP_OK;
+    size_t half = RP_WEIGHT_STAGING_BYTES / 2;
+    unsigned char *other = loader->staging + half;
+    bool same = head->type == embed->type && head->bytes == embed->bytes;
+    for (uint64_t at = 0; same && at < head->bytes; at += half) {
+        size_t bytes = RP_MIN(half, (size_t)(head->bytes - at));
+        int status = rp_safetensors_read(files, head, at, loader->staging, bytes, loader->err);
+        if (status == RP_OK)
+            status = rp_safetensors_read(files, embed, at, other, bytes, loader->err);
+        if (status != RP_OK)
+            return status;
+        same = memcmp(loader->staging, other, bytes) == 0;
+    }
+    if (same) {
+        rp_log(RP_LOG_WARN, "model: lm_head.weight equals the tied embedding, which is used");
+        return RP_OK;
+    }
+    int status = rp_error_set(loader->err, RP_STATUS_FORMAT,
+                              "%s: tensor lm_head.weight differs from model.embed_tokens.weight, "
+                              "but the configuration ties them",
+                              rp_safetensors_file(files, head));
+    rp_error_hint(loader->err, "if lm_head.weight is right, config.json must say "
+                               "\"tie_word_embeddings\": false; or else remove the tensor");
+    return status;
+}
+
 static int read_vector(void *ctx, const struct rp_weight_part *part) {
     struct loader *loader = ctx;
     if (rp_weight_is_matrix(part->weight))
@@ -129,6 +162,8 @@ static int check_all(struct loader *loader) {
         return status;
     status = rp_weight_parts(&shapes, check_part, loader);
     rp_model_deinit(&shapes);
+    if (status == RP_OK)
+        status = check_tied_head(loader);
     if (status == RP_OK)
         log_extras(loader);
     return status;

@@ -161,7 +161,9 @@ int rp_weight_quant_check(const struct rp_safetensors *files, const struct rp_mo
         (part->row_begin % BLOCK != 0 ||
          (part->rows % BLOCK != 0 && part->row_begin + part->rows != part->weight->matrix.rows)))
         return refuse(files, tensor, RP_STATUS_UNSUPPORTED,
-                      "has blocks of 128 rows that begin within those of the part before it", err);
+                      "shares a block of 128 rows with another part of its fused matrix: the rows "
+                      "of q and k, and of gate, must be multiples of 128",
+                      err);
     int status = check_scale_type(files, scales, err);
     if (status == RP_OK)
         status = check_shape(files, config, part, scales, err);

@@ -25,6 +25,14 @@ const char *rp_text_for_message(char *out, size_t out_bytes, const char *text) {
     return out;
 }
 
+/* A pointer of git-lfs is a few lines of text in the place of the file. */
+static bool is_lfs_pointer(int fd) {
+    static const char begin[] = "version https://git-lfs.github.com/spec/";
+    char text[sizeof begin - 1];
+    return rp_model_file_read(fd, text, sizeof text, 0) == (int64_t)sizeof text &&
+           memcmp(text, begin, sizeof text) == 0;
+}
+
 int rp_model_file_open(const char *dir, const char *name, int *out_fd, uint64_t *out_bytes,
                        struct rp_error *err) {
     char path[PATH_MAX];
@@ -43,6 +51,13 @@ int rp_model_file_open(const char *dir, const char *name, int *out_fd, uint64_t 
     if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
         close(fd);
         return rp_error_set(err, RP_STATUS_IO, "%s: not a regular file", name);
+    }
+    if (is_lfs_pointer(fd)) {
+        close(fd);
+        int status = rp_error_set(err, RP_STATUS_FORMAT,
+                                  "%s: a git-lfs pointer, the file itself was not fetched", name);
+        rp_error_hint(err, "run `git lfs pull` in the model directory");
+        return status;
     }
     *out_fd = fd;
     *out_bytes = (uint64_t)info.st_size;

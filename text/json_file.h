@@ -21,7 +21,8 @@ int rp_json_file_load(const char *dir, const char *name, json_t **out_root,
 int rp_json_text_load(const char *text, size_t len, const char *name, json_t **out_root,
                       struct rp_error *err) RP_MUST_USE;
 
-/* Opens dir/name for reading, only if it is a regular file (links are followed). */
+/* Opens dir/name for reading, only if it is a regular file (links are followed) and not a git-lfs
+ * pointer. */
 int rp_model_file_open(const char *dir, const char *name, int *out_fd, uint64_t *out_bytes,
                        struct rp_error *err) RP_MUST_USE;
 

@@ -140,7 +140,7 @@ static int open_templates(struct serve *serve, const char *dir, struct rp_error 
 static int serve_model(struct serve *serve, const char *dir, struct rp_error *err) {
     enum rp_exit code = RP_EXIT_OK;
     struct rp_serving serving;
-    if (open_templates(serve, dir, err) != RP_OK) {
+    if (rp_model_dir_check(dir, err) != RP_OK || open_templates(serve, dir, err) != RP_OK) {
         rp_server_destroy(serve->server);
         return rp_fail(RP_EXIT_MODEL, err);
     }

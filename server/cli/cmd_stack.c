@@ -226,6 +226,11 @@ int rp_stack_open(struct rp_stack *stack, const char *dir, const struct rp_engin
         return status;
     }
     struct rp_mask *mask = NULL;
+    status = rp_model_dir_check(dir, err);
+    if (status != RP_OK) {
+        *out_code = RP_EXIT_MODEL;
+        return status;
+    }
     status = rp_stack_open_mask(dir, options, &mask, out_code, err);
     if (status != RP_OK)
         return status;

@@ -136,7 +136,9 @@ def overlap(header):
 
 def check_model_files():
     with tempfile.TemporaryDirectory() as parent:
-        refused(3, "nothing", "serve", os.path.join(parent, "nothing"))
+        refused(3, "nothing: no such model directory", "serve", os.path.join(parent, "nothing"))
+        assert "template" not in run("serve", os.path.join(parent, "nothing"))[2]
+        refused(3, "no such model directory", "run", "some-org/some-model")
         refused(3, "model.safetensors", "serve", copy_demo(parent, "cut", cut(1000000)))
         refused(3, "model.safetensors", "serve", copy_demo(parent, "empty", cut(0)))
         refused(3, "model.safetensors", "serve", copy_demo(parent, "header", cut(100)))

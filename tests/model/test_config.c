@@ -310,6 +310,11 @@ static const struct bad {
      RP_STATUS_UNSUPPORTED,
      "config.json: architectures[0] is \"GPT2LMHeadModel\", supported: LlamaForCausalLM, "
      "MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, Gemma2ForCausalLM"},
+    {{"model_type", "\"granite\""},
+     RP_STATUS_UNSUPPORTED,
+     "config.json: model_type is \"granite\", supported: llama, "},
+    {{"is_causal", "false"}, RP_STATUS_UNSUPPORTED, "config.json: is_causal must be true"},
+    {{"is_causal", "0"}, RP_STATUS_FORMAT, "config.json: is_causal"},
     {{"architectures", "\"LlamaForCausalLM\""}, RP_STATUS_FORMAT, "config.json: architectures"},
     {{"architectures", "[1]"}, RP_STATUS_FORMAT, "config.json: architectures"},
     {{"architectures", "[\"a\\u001b[31m\\n\"]"},
@@ -467,6 +472,47 @@ static void test_files_that_are_no_configuration_are_refused(void **state) {
     }
 }
 
+static void check_refusal(struct fixture *f, const char *path, int status, const char *text,
+                          const char *hint) {
+    assert_int_equal(rp_model_dir_check(path, &f->err), status);
+    if (!strstr(f->err.text, text) || !strstr(f->err.hint, hint))
+        fail_msg("%s: \"%s\", hint \"%s\"", path, f->err.text, f->err.hint);
+}
+
+static void test_what_is_no_model_directory_is_refused_by_what_it_is(void **state) {
+    struct fixture *f = *state;
+    char path[300];
+    check_refusal(f, "/nowhere/at/all", RP_STATUS_NOT_FOUND,
+                  "/nowhere/at/all: no such model directory", "config.json");
+    check_refusal(f, "some-org/some-model", RP_STATUS_NOT_FOUND, "no such model directory",
+                  "not downloaded");
+    check_refusal(f, "./nowhere", RP_STATUS_NOT_FOUND, "no such model directory", "config.json");
+    assert_int_equal(rp_model_dir_check(f->dir.path, &f->err), RP_OK); /* others say what lacks */
+    rp_test_file_text(&f->dir, "model.gguf", "GGUF");
+    check_refusal(f, f->dir.path, RP_STATUS_UNSUPPORTED, "GGUF", "safetensors");
+    snprintf(path, sizeof path, "%s/model.gguf", f->dir.path);
+    check_refusal(f, path, RP_STATUS_UNSUPPORTED, "GGUF", "safetensors");
+    rp_test_file_text(&f->dir, "adapter_config.json", "{}");
+    check_refusal(f, f->dir.path, RP_STATUS_UNSUPPORTED, "LoRA", "merge");
+    rp_test_file_text(&f->dir, "config.json", "{}");
+    assert_int_equal(rp_model_dir_check(f->dir.path, &f->err), RP_OK);
+    rp_test_file_text(&f->dir, "tokenizer.model", "x");
+    check_refusal(f, f->dir.path, RP_STATUS_UNSUPPORTED, "SentencePiece", "tokenizer.json");
+    rp_test_file_text(&f->dir, "tokenizer.json", "{}");
+    assert_int_equal(rp_model_dir_check(f->dir.path, &f->err), RP_OK);
+    snprintf(path, sizeof path, "%s/config.json", f->dir.path);
+    assert_int_equal(rp_model_dir_check(path, &f->err), RP_STATUS_INVALID);
+}
+
+static void test_a_git_lfs_pointer_is_named(void **state) {
+    struct fixture *f = *state;
+    rp_test_file_text(&f->dir, "config.json",
+                      "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 5\n");
+    assert_int_equal(load(f), RP_STATUS_FORMAT);
+    assert_non_null(strstr(f->err.text, "config.json: a git-lfs pointer"));
+    assert_non_null(strstr(f->err.hint, "git lfs pull"));
+}
+
 static void test_a_deep_or_wide_file_costs_little_and_is_refused(void **state) {
     struct fixture *f = *state;
     struct rp_buffer text;
@@ -534,6 +580,8 @@ int main(void) {
         TEST(test_bad_values_are_refused_with_file_and_key),
         TEST(test_weights_that_a_family_lacks_are_refused),
         TEST(test_files_that_are_no_configuration_are_refused),
+        TEST(test_what_is_no_model_directory_is_refused_by_what_it_is),
+        TEST(test_a_git_lfs_pointer_is_named),
         TEST(test_a_deep_or_wide_file_costs_little_and_is_refused),
         TEST(test_a_bad_generation_config_is_refused_by_its_own_name),
         TEST(test_named_shapes_are_found_and_unknown_ones_get_the_list),

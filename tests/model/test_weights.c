@@ -207,16 +207,40 @@ static void test_a_tensor_of_several_pieces_is_converted_whole(void **state) {
     assert_int_equal(f->done, f->total);
 }
 
-static void test_a_tied_output_layer_is_the_embedding_even_if_the_file_has_one(void **state) {
+static void test_a_tied_output_layer_is_the_embedding_if_the_file_has_an_equal_one(void **state) {
     struct fixture *f = *state;
     const struct rp_test_tensor tensors[] = {LLAMA_TENSORS("F32"),
-                                             {"lm_head.weight", "F32", 2, {5, 4}, value_neg}};
+                                             {"lm_head.weight", "F32", 2, {5, 4}, value_1}};
     write_config(f, TIED);
     rp_test_checkpoint_write(&f->dir, FILE_NAME, tensors, LLAMA_COUNT + 1);
     must_load(f, RP_DTYPE_F32);
     assert_ptr_equal(rp_model_matrix(&f->model, RP_WEIGHT_HEAD, RP_LAYER_NONE)->data,
                      embedding(&f->model)->data);
     assert_int_equal(rp_model_weight_bytes(&f->model), (20 + 4 + 8 + 32 + 16 + 24 + 12) * 4);
+}
+
+/* Differs in the last element alone, which is past the first piece that is compared. */
+static float value_wave_but_last(uint64_t i) { return i == 4 * 100000 - 1 ? 0.5f : value_wave(i); }
+
+static void test_a_tied_output_layer_that_differs_from_the_embedding_is_refused(void **state) {
+    struct fixture *f = *state;
+    struct rp_test_tensor tensors[] = {
+        LLAMA_TENSORS("F32"), {"lm_head.weight", "F32", 2, {100000, 4}, value_wave_but_last}};
+    tensors[0].shape[0] = 100000;
+    tensors[0].value = value_wave;
+    write_config_vocab(f, TIED, 100000);
+    rp_test_checkpoint_write(&f->dir, FILE_NAME, tensors, LLAMA_COUNT + 1);
+    assert_int_equal(load(f, RP_DTYPE_F32), RP_STATUS_FORMAT);
+    assert_string_equal(f->err.text, "model.safetensors: tensor lm_head.weight differs from "
+                                     "model.embed_tokens.weight, but the configuration ties them");
+    assert_non_null(strstr(f->err.hint, "tie_word_embeddings"));
+    tensors[LLAMA_COUNT].value = value_wave;
+    tensors[LLAMA_COUNT].dtype = "F16";
+    rp_test_checkpoint_write(&f->dir, FILE_NAME, tensors, LLAMA_COUNT + 1);
+    assert_int_equal(load(f, RP_DTYPE_F32), RP_STATUS_FORMAT);
+    tensors[LLAMA_COUNT].dtype = "F32";
+    rp_test_checkpoint_write(&f->dir, FILE_NAME, tensors, LLAMA_COUNT + 1);
+    must_load(f, RP_DTYPE_F32);
 }
 
 static void test_an_untied_output_layer_is_loaded_and_missed(void **state) {
@@ -559,7 +583,8 @@ int main(int argc, char **argv) {
         TEST(test_each_file_type_lands_in_each_memory_type),
         TEST(test_f32_is_rounded_to_the_nearest_even_bf16),
         TEST(test_a_tensor_of_several_pieces_is_converted_whole),
-        TEST(test_a_tied_output_layer_is_the_embedding_even_if_the_file_has_one),
+        TEST(test_a_tied_output_layer_is_the_embedding_if_the_file_has_an_equal_one),
+        TEST(test_a_tied_output_layer_that_differs_from_the_embedding_is_refused),
         TEST(test_an_untied_output_layer_is_loaded_and_missed),
         TEST(test_biases_and_head_norms_are_loaded),
         TEST(test_mlp_biases_are_loaded),

@@ -1,0 +1,86 @@
+/* What a user may give in place of a Hugging Face model directory, refused by what it is. */
+#include "model/model.h"
+
+#include <dirent.h>
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+static bool has_file(const char *dir, const char *name) {
+    char path[PATH_MAX];
+    struct stat info;
+    int len = snprintf(path, sizeof path, "%s/%s", dir, name);
+    return len > 0 && (size_t)len < sizeof path && stat(path, &info) == 0;
+}
+
+static bool is_gguf(const char *name) {
+    size_t len = strlen(name);
+    return len > 5 && strcmp(name + len - 5, ".gguf") == 0;
+}
+
+static bool has_gguf(const char *dir) {
+    DIR *list = opendir(dir);
+    const struct dirent *entry;
+    bool found = false;
+    while (list && !found && (entry = readdir(list)))
+        found = is_gguf(entry->d_name);
+    if (list)
+        closedir(list);
+    return found;
+}
+
+static int refuse_gguf(const char *path, struct rp_error *err) {
+    int status =
+        rp_error_set(err, RP_STATUS_UNSUPPORTED, "%.200s: GGUF models are not supported", path);
+    rp_error_hint(err, "give the directory of the model's safetensors files");
+    return status;
+}
+
+/* "organization/name", as models are called on a hub. */
+static bool is_hub_name(const char *path) {
+    const char *slash = strchr(path, '/');
+    return slash && slash != path && slash[1] && !strchr(slash + 1, '/') && path[0] != '.' &&
+           path[0] != '~';
+}
+
+static int refuse_path(const char *path, struct rp_error *err) {
+    int status = rp_error_set(err, RP_STATUS_NOT_FOUND, "%.200s: no such model directory", path);
+    rp_error_hint(err, is_hub_name(path)
+                           ? "models are not downloaded: fetch this one (hf download) and give the "
+                             "directory"
+                           : "give the directory of a Hugging Face model: config.json, "
+                             "model.safetensors, tokenizer.json");
+    return status;
+}
+
+int rp_model_dir_check(const char *path, struct rp_error *err) {
+    struct stat info;
+    if (stat(path, &info) != 0)
+        return refuse_path(path, err);
+    if (!S_ISDIR(info.st_mode)) {
+        if (is_gguf(path))
+            return refuse_gguf(path, err);
+        return rp_error_set(err, RP_STATUS_INVALID, "%.200s: a file, not a model directory", path);
+    }
+    if (!has_file(path, "config.json")) {
+        if (has_file(path, "adapter_config.json")) {
+            int status = rp_error_set(err, RP_STATUS_UNSUPPORTED,
+                                      "%.200s: a LoRA adapter, not a whole model", path);
+            rp_error_hint(err, "merge it into its base model (merge_and_unload in peft) and give "
+                               "the directory of the result");
+            return status;
+        }
+        return has_gguf(path) ? refuse_gguf(path, err) : RP_OK;
+    }
+    if (!has_file(path, "tokenizer.json") && has_file(path, "tokenizer.model")) {
+        int status = rp_error_set(err, RP_STATUS_UNSUPPORTED,
+                                  "%.200s: has a SentencePiece tokenizer.model and no "
+                                  "tokenizer.json",
+                                  path);
+        rp_error_hint(err, "AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR) of "
+                           "transformers writes tokenizer.json");
+        return status;
+    }
+    return RP_OK;
+}
