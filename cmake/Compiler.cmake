@@ -26,7 +26,7 @@ if(CMAKE_BUILD_TYPE STREQUAL "Release" AND NOT RP_ASAN AND NOT RP_TSAN)
   # gcc 12 or clang 9 with glibc 2.34; older ones fall back to 2 by themselves.
   target_compile_definitions(rp_flags INTERFACE _FORTIFY_SOURCE=3)
   include(CheckCCompilerFlag)
-  foreach(flag -fstack-clash-protection -fcf-protection=full -ftrivial-auto-var-init=zero)
+  foreach(flag -fstack-clash-protection -fcf-protection=full)
     string(MAKE_C_IDENTIFIER "rp_has${flag}" has_flag)
     check_c_compiler_flag(${flag} ${has_flag})
     if(${has_flag})

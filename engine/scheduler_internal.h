@@ -126,6 +126,7 @@ struct rp_scheduler {
     uint64_t service_floor_ns;   /* service of a tenant that becomes active */
     uint64_t *bucket_ns;         /* (token_bucket_count) mean time of its steps; 0: none yet */
     uint64_t committed_ns;       /* time of the last commit */
+    bool limits;                 /* the tenants' limits of a step are in force */
     uint64_t contended_until_ns; /* the limits of steps apply until then */
     /* A picked request that had no pages is not hashed again before pages were released. */
     const struct rp_request *blocked_head;

@@ -63,7 +63,7 @@ static bool try_decode(struct rp_scheduler *scheduler, struct rp_step_store *ste
 
 /* Whether rows should be left for prompts: one is being computed, or one might come in. */
 static bool prompts_want_room(const struct rp_scheduler *scheduler) {
-    if (scheduler->free_slot_count && !scheduler->swapped_count &&
+    if (scheduler->waiting_count && scheduler->free_slot_count && !scheduler->swapped_count &&
         rp_sched_tenant_pick(scheduler) != RP_SCHED_NOBODY)
         return true;
     for (uint32_t i = 0; i < scheduler->running_count; i++)

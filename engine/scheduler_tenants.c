@@ -51,6 +51,8 @@ static struct rp_tenant *find_or_add(struct rp_scheduler *scheduler, uint64_t id
     struct rp_tenant *tenant = &scheduler->tenants[slot];
     *tenant = (struct rp_tenant){.id = id,
                                  .service_ns = scheduler->service_floor_ns,
+                                 .row_limit = UINT32_MAX,
+                                 .prompt_left = UINT32_MAX,
                                  .place = scheduler->active_tenant_count};
     scheduler->active_tenants[scheduler->active_tenant_count++] = slot;
     return tenant;
@@ -208,6 +210,9 @@ void rp_sched_tenants_begin_step(struct rp_scheduler *scheduler, const struct rp
     bool contended = (several || step->now_ns < scheduler->contended_until_ns) &&
                      !scheduler->config.whole_prompts;
     uint64_t ready = 0, prompt = 0;
+    if (!contended && !scheduler->limits)
+        return;
+    scheduler->limits = contended;
     for (uint32_t i = 0; i < scheduler->active_tenant_count; i++) {
         struct rp_tenant *tenant = tenant_at(scheduler, i);
         tenant->ready = 0;
@@ -243,6 +248,8 @@ void rp_sched_tenants_begin_step(struct rp_scheduler *scheduler, const struct rp
 
 bool rp_sched_tenants_lift(struct rp_scheduler *scheduler, const struct rp_step_store *step) {
     bool limited = false, yields = false;
+    if (!scheduler->limits)
+        return false;
     for (uint32_t i = 0; i < scheduler->active_tenant_count; i++) {
         limited |= tenant_at(scheduler, i)->row_limit != UINT32_MAX;
         yields |= tenant_at(scheduler, i)->yields;
@@ -264,7 +271,7 @@ bool rp_sched_tenants_lift(struct rp_scheduler *scheduler, const struct rp_step_
 }
 
 void rp_sched_tenants_end_step(struct rp_scheduler *scheduler) {
-    for (uint32_t i = 0; i < scheduler->active_tenant_count; i++) {
+    for (uint32_t i = 0; scheduler->limits && i < scheduler->active_tenant_count; i++) {
         struct rp_tenant *tenant = tenant_at(scheduler, i);
         if (tenant->yields)
             tenant->yielded++;
@@ -295,6 +302,8 @@ void rp_sched_tenants_charge(struct rp_scheduler *scheduler, const struct rp_ste
     scheduler->committed_ns = now_ns;
     /* An exponential mean; the first steps of a bucket count fully. */
     *bucket_ns = *bucket_ns ? *bucket_ns - *bucket_ns / 8 + took_ns / 8 : took_ns;
+    if (scheduler->active_tenant_count < 2)
+        return; /* whoever comes starts where the only one is */
     for (uint32_t i = 0; i < step->row_count; i++) {
         const struct rp_sched_row *row = &step->rows[i];
         const struct rp_sequence *sequence = &scheduler->sequences[row->slot];
