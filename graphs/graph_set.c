@@ -59,7 +59,7 @@ static int capture_entry(struct rp_graph_set *set, const struct rp_graph_set_con
     int status =
         rp_arena_plan(program, &entry->bucket, config->guarded, offsets, &entry->arena_bytes);
     if (status != RP_OK)
-        return rp_error_set(err, (enum rp_status)status, "arena plan");
+        return rp_error_set(err, (enum rp_status)status, "arena plan: %s", rp_status_text(status));
     RP_ASSERT(entry->arena_bytes <= set->arena_bytes); /* carving agrees with counting */
     struct rp_bindings bindings = {
         .arena = set->arena, .tensor_offsets = offsets, .step = config->step, .kv = config->kv};

@@ -105,20 +105,38 @@ static size_t tree_bytes(const char *text, size_t len) {
     return bytes;
 }
 
+/* An allocation of this thread's parse has failed. */
+static _Thread_local bool no_memory;
+
+void rp_json_note_no_memory(void) { no_memory = true; }
+
+json_t *rp_json_parse(const char *text, size_t len, size_t flags, json_error_t *where,
+                      bool *out_no_memory) {
+    no_memory = false;
+    json_t *root = json_loadb(text, len, flags, where);
+    *out_no_memory = no_memory || (!root && json_error_code(where) == json_error_out_of_memory);
+    if (*out_no_memory) {
+        json_decref(root);
+        root = NULL;
+    }
+    return root;
+}
+
 int rp_json_text_load(const char *text, size_t len, const char *name, json_t **out_root,
                       struct rp_error *err) {
     json_error_t where;
     char message[128];
+    bool out_of_memory;
     if (tree_bytes(text, len) > RP_JSON_TREE_BYTES_MAX)
         return rp_error_set(err, RP_STATUS_RANGE, "%s: JSON with too many values", name);
-    *out_root = json_loadb(text, len, JSON_REJECT_DUPLICATES, &where);
+    *out_root = rp_json_parse(text, len, JSON_REJECT_DUPLICATES, &where, &out_of_memory);
     if (*out_root)
         return RP_OK;
-    return rp_error_set(err,
-                        json_error_code(&where) == json_error_out_of_memory ? RP_STATUS_NO_MEMORY
-                                                                            : RP_STATUS_FORMAT,
-                        "%s: not valid JSON: line %d, column %d: %s", name, where.line,
-                        where.column, rp_text_for_message(message, sizeof message, where.text));
+    if (out_of_memory)
+        return rp_error_set(err, RP_STATUS_NO_MEMORY, "%s: out of memory", name);
+    return rp_error_set(err, RP_STATUS_FORMAT, "%s: not valid JSON: line %d, column %d: %s", name,
+                        where.line, where.column,
+                        rp_text_for_message(message, sizeof message, where.text));
 }
 
 int rp_json_file_load(const char *dir, const char *name, json_t **out_root, struct rp_error *err) {

@@ -2,6 +2,7 @@
 
 #include "base/memory.h"
 #include "base/utf8.h"
+#include "text/json_file.h"
 
 #include <malloc.h>
 #include <stdatomic.h>
@@ -13,7 +14,7 @@ static _Atomic uint64_t live_bytes, peak_bytes;
 /* The parse in progress on this thread. */
 static _Thread_local struct {
     uint64_t bytes, limit_bytes, total_limit_bytes;
-    bool active, limit_met, total_met, memory_out;
+    bool active, limit_met, total_met;
 } parse;
 
 static void *counted_alloc(size_t size) {
@@ -26,7 +27,7 @@ static void *counted_alloc(size_t size) {
     }
     void *ptr = rp_alloc(size);
     if (!ptr) {
-        parse.memory_out = true;
+        rp_json_note_no_memory();
         return NULL;
     }
     size_t usable = malloc_usable_size(ptr);
@@ -134,6 +135,7 @@ json_t *rp_json_body_parse(const char *body, size_t len, const struct rp_http_li
     json_error_t error;
     const char *key;
     size_t key_len;
+    bool no_memory;
     if (len == 0) {
         rp_http_error_set(out_error, 400, NULL, "invalid_json",
                           "the request body must be a JSON object");
@@ -153,10 +155,9 @@ json_t *rp_json_body_parse(const char *body, size_t len, const struct rp_http_li
     parse.limit_bytes = limits->json_bytes;
     parse.total_limit_bytes = limits->json_live_bytes;
     parse.active = true;
-    json_t *root = json_loadb(body, len, JSON_REJECT_DUPLICATES, &error);
+    json_t *root = rp_json_parse(body, len, JSON_REJECT_DUPLICATES, &error, &no_memory);
     parse.active = false;
-    /* jansson 2.14 drops a byte of a string when its lexer's buffer cannot grow, and continues. */
-    if (parse.limit_met || parse.total_met || parse.memory_out) {
+    if (parse.limit_met || parse.total_met) {
         json_decref(root);
         root = NULL;
     }
@@ -167,7 +168,7 @@ json_t *rp_json_body_parse(const char *body, size_t len, const struct rp_http_li
     } else if (!root && parse.total_met) {
         rp_http_error_set(out_error, 503, NULL, "overloaded",
                           "too many large bodies are being processed, try again");
-    } else if (!root && parse.memory_out) {
+    } else if (!root && no_memory) {
         rp_http_error_set(out_error, 503, NULL, "overloaded", "out of memory");
     } else if (!root) {
         explain(body, len, &error, out_error);

@@ -1,6 +1,7 @@
 /* tokenizer.json to tables. The file is not trusted: every id, count and reference in it is
  * checked, and what is wrong is refused with one line that names the file and the entry. */
 #include "base/utf8.h"
+#include "text/json_file.h"
 #include "text/tokenizer/tokenizer_internal.h"
 
 #include <errno.h>
@@ -108,11 +109,15 @@ static int read_json(const char *path, size_t flags, json_t **out, struct rp_err
     char *data = NULL;
     size_t len = 0;
     json_error_t error;
+    bool no_memory;
     int status = read_file(path, &data, &len, err);
     if (status != RP_OK)
         return status;
-    *out = json_loadb(data, len, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL | flags, &error);
+    *out = rp_json_parse(data, len, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL | flags, &error,
+                         &no_memory);
     rp_free(data);
+    if (no_memory)
+        return rp_error_set(err, RP_STATUS_NO_MEMORY, "%s: out of memory", path);
     if (!*out)
         return rp_error_set(err, RP_STATUS_FORMAT, "%s: line %d: %s", path, error.line, error.text);
     if (json_is_object(*out))
