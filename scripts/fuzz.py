@@ -58,7 +58,7 @@ def main():
     length.add_argument("--minutes", type=float, default=1, help="of each target (default: 1)")
     length.add_argument("--hours", type=float, help="of each target")
     parser.add_argument("target", nargs="*", help=f"default: all of {', '.join(targets())}")
-    options = parser.parse_args()
+    options = parser.parse_intermixed_args()
     unknown = sorted(set(options.target) - set(targets()))
     if unknown:
         parser.error(f"no target {', '.join(unknown)}: {', '.join(targets())}")

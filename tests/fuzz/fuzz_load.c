@@ -58,10 +58,11 @@ static bool check_event(void *context, const char *data, size_t len) {
     rp_load_text_hash_init(&text);
     bool good = rp_load_chunk_read(data, len, &chunk, &text);
     RP_ASSERT(memchr(chunk.error, '\0', sizeof chunk.error));
-    /* Keys are compared as they are written: an escape in one hides it from the scanner. */
-    json_t *root = memmem(data, len, "\\u", 2)
-                       ? NULL
-                       : json_loadb(data, len, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, NULL);
+    /* Keys are compared as they are written: an escape in one hides it from the scanner. jansson
+     * 2.14 drops a NUL that follows a number. */
+    bool judged = !memmem(data, len, "\\u", 2) && !memchr(data, '\0', len);
+    json_t *root =
+        judged ? json_loadb(data, len, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, NULL) : NULL;
     if (json_is_object(root) && read_tree(&expected, root)) {
         RP_ASSERT(good);
         RP_ASSERT(chunk.finished == expected.finished && chunk.stopped == expected.stopped);

@@ -289,7 +289,7 @@ struct rp_tseq *rp_value_iterate(struct rp_trender *r, struct rp_value v) {
         return NULL;
     if (v.type == RP_VALUE_GENERATOR) {
         struct rp_tseq *from = v.u.seq;
-        out.u.seq->items = from->items + from->taken;
+        out.u.seq->items = from->items ? from->items + from->taken : NULL;
         out.u.seq->count = out.u.seq->capacity = from->count - from->taken;
         from->taken = from->count;
     } else if (v.type == RP_VALUE_DICT && rp_render_charge(r, v.u.dict->count)) {

@@ -21,7 +21,7 @@ int32_t *rp_tok_emit_reserve(struct rp_tokenizer_scratch *scratch, size_t count)
         scratch->status = RP_STATUS_RANGE;
         return NULL;
     }
-    if (RP_UNLIKELY(count > out->capacity - out->count)) {
+    if (RP_UNLIKELY(count > out->capacity - out->count || !out->ids)) {
         size_t capacity = RP_MAX(RP_MAX(out->capacity * 2, out->count + count), (size_t)64);
         int32_t *ids =
             capacity > SIZE_MAX / sizeof *ids ? NULL : rp_realloc(out->ids, capacity * sizeof *ids);
