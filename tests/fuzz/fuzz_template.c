@@ -37,7 +37,15 @@ static struct rp_chat_value *make_variables(struct rp_chat_values *values, struc
         rp_chat_list_add(values, messages, message);
     }
     put(values, variables, "messages", messages);
+    struct rp_chat_value *tool = rp_chat_dict(values), *list = rp_chat_list(values);
+    rp_chat_list_add(values, list, rp_chat_int(values, 1));
+    rp_chat_list_add(values, list, rp_chat_float(values, 0.5));
+    rp_chat_list_add(values, list, rp_chat_none(values));
+    put(values, tool, "name", text(values, INPUT_MARK "<|x|>"));
+    put(values, tool, "n", list);
+    put(values, variables, "tool", tool);
     put(values, variables, "role", text(values, "x" INPUT_MARK));
+    put(values, variables, "content", text(values, " a|b" INPUT_MARK));
     put(values, variables, "bos_token", rp_chat_trusted_string(values, "<s>", 3));
     put(values, variables, "add_generation_prompt", rp_chat_bool(values, true));
     return variables;
