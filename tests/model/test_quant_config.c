@@ -1,6 +1,8 @@
 /* Goal: what a checkpoint says of its 8-bit weights is taken as its writers mean it. Method: lists
  * of names against one module each, and whole configurations against what becomes of them. */
+#include "model/model.h"
 #include "model/quant_config.h"
+#include "tests/support/model_files.h"
 #include "text/json_file.h"
 
 #include <setjmp.h>
@@ -109,11 +111,51 @@ static void test_what_is_refused_is_named_with_what_works(void **state) {
     }
 }
 
+/* q has 128 rows, k 64: v's first row would lie in k's block of the fused matrix. */
+static void test_a_block_that_two_parts_of_a_matrix_share_is_refused(void **state) {
+    (void)state;
+#define K "model.layers.0.self_attn.k_proj.weight"
+#define Q "model.layers.0.self_attn.q_proj.weight"
+    struct rp_test_dir dir;
+    struct rp_model model;
+    struct rp_error err = {0};
+    rp_test_dir_create(&dir);
+    rp_test_file_text(&dir, "config.json",
+                      "{\"architectures\":[\"LlamaForCausalLM\"],\"hidden_size\":4,"
+                      "\"intermediate_size\":3,\"num_hidden_layers\":1,\"head_dim\":64,"
+                      "\"num_attention_heads\":2,\"num_key_value_heads\":1,\"vocab_size\":5,"
+                      "\"tie_word_embeddings\":true,\"quantization_config\":{"
+                      "\"quant_method\":\"fp8\",\"weight_block_size\":[128,128]}}");
+    /* Zeros in every tensor; a scale is only read after this check. */
+    static const unsigned char zeros[80 + 16 + 512 + 4 + 256 + 4];
+    rp_test_safetensors_write(
+        &dir, "model.safetensors",
+        "{\"model.embed_tokens.weight\":{\"dtype\":\"F32\",\"shape\":[5,4],"
+        "\"data_offsets\":[0,80]},"
+        "\"model.layers.0.input_layernorm.weight\":{\"dtype\":\"F32\",\"shape\":[4],"
+        "\"data_offsets\":[80,96]},"
+        "\"" Q "\":{\"dtype\":\"F8_E4M3\",\"shape\":[128,4],\"data_offsets\":[96,608]},"
+        "\"" Q "_scale_inv\":{\"dtype\":\"F32\",\"shape\":[1,1],\"data_offsets\":[608,612]},"
+        "\"" K "\":{\"dtype\":\"F8_E4M3\",\"shape\":[64,4],\"data_offsets\":[612,868]},"
+        "\"" K "_scale_inv\":{\"dtype\":\"F32\",\"shape\":[1,1],\"data_offsets\":[868,872]}}",
+        zeros, sizeof zeros);
+    int status = rp_model_open(dir.path, RP_DTYPE_BF16, NULL, 8, &model, &err);
+    rp_test_dir_remove(&dir);
+    assert_string_equal(err.text, "model.safetensors: tensor " K
+                                  " shares a block of 128 rows with another part of its fused "
+                                  "matrix: the rows of q and k, and of gate, must be multiples "
+                                  "of 128");
+    assert_int_equal(status, RP_STATUS_UNSUPPORTED);
+#undef K
+#undef Q
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_list_names_modules_by_name_prefix_last_part_star_and_pattern),
         cmocka_unit_test(test_lists_decide_for_each_module_and_the_head),
         cmocka_unit_test(test_a_tied_head_keeps_the_embeddings_type),
+        cmocka_unit_test(test_a_block_that_two_parts_of_a_matrix_share_is_refused),
         cmocka_unit_test(test_what_is_refused_is_named_with_what_works),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -219,7 +219,6 @@ static void test_a_tied_output_layer_is_the_embedding_if_the_file_has_an_equal_o
     assert_int_equal(rp_model_weight_bytes(&f->model), (20 + 4 + 8 + 32 + 16 + 24 + 12) * 4);
 }
 
-/* Differs in the last element alone, which is past the first piece that is compared. */
 static float value_wave_but_last(uint64_t i) { return i == 4 * 100000 - 1 ? 0.5f : value_wave(i); }
 
 static void test_a_tied_output_layer_that_differs_from_the_embedding_is_refused(void **state) {
@@ -231,8 +230,7 @@ static void test_a_tied_output_layer_that_differs_from_the_embedding_is_refused(
     write_config_vocab(f, TIED, 100000);
     rp_test_checkpoint_write(&f->dir, FILE_NAME, tensors, LLAMA_COUNT + 1);
     assert_int_equal(load(f, RP_DTYPE_F32), RP_STATUS_FORMAT);
-    assert_string_equal(f->err.text, "model.safetensors: tensor lm_head.weight differs from "
-                                     "model.embed_tokens.weight, but the configuration ties them");
+    assert_non_null(strstr(f->err.text, "lm_head.weight differs from model.embed_tokens.weight"));
     assert_non_null(strstr(f->err.hint, "tie_word_embeddings"));
     tensors[LLAMA_COUNT].value = value_wave;
     tensors[LLAMA_COUNT].dtype = "F16";
