@@ -97,7 +97,9 @@ static bool read_answers(int fd, struct rp_buffer *in, struct answers *out) {
         found = memmem(in->data + at, in->len - at - 3, line, size);
         if (!found)
             break;
-        int status = atoi(found + size);
+        int status = 0; /* three digits; the buffer has no terminator for atoi */
+        for (size_t i = 0; i < 3; i++)
+            status = status * 10 + (found[size + i] - '0');
         if (status != 100 && out->count < ANSWERS_MAX)
             out->status[out->count++] = (uint16_t)status;
     }
