@@ -118,6 +118,8 @@ struct rp_backend {
 
     /* 64-byte aligned, contents undefined; NULL when memory is out. */
     void *(*alloc)(struct rp_device *device, size_t bytes, enum rp_memory_kind kind);
+    /* Waits for the queued work first, as do matrix_release and graph_destroy: it may still use
+     * the memory. */
     void (*free)(struct rp_device *device, void *ptr, enum rp_memory_kind kind);
     /* All asynchronous, in stream order with launches. */
     int (*copy)(struct rp_device *device, void *to, const void *from, size_t bytes);

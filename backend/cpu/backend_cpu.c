@@ -76,9 +76,13 @@ static void *cpu_alloc(struct rp_device *device, size_t bytes, enum rp_memory_ki
     return rp_alloc_aligned(bytes, RP_CACHE_LINE);
 }
 
+static void wait_for_jobs(struct rp_device *device) {
+    rp_cpu_team_wait(device->team, device->last_job, UINT64_MAX);
+}
+
 static void cpu_free(struct rp_device *device, void *ptr, enum rp_memory_kind kind) {
-    (void)device;
     (void)kind;
+    wait_for_jobs(device);
     rp_free_aligned(ptr);
 }
 
@@ -175,7 +179,7 @@ static int cpu_fill(struct rp_device *device, void *to, int byte, size_t bytes) 
 }
 
 static int cpu_synchronize(struct rp_device *device) {
-    rp_cpu_team_wait(device->team, device->last_job, UINT64_MAX);
+    wait_for_jobs(device);
     return atomic_load(&device->failed) ? RP_STATUS_DEVICE : RP_OK;
 }
 
@@ -185,7 +189,7 @@ static int cpu_matrix_prepare(struct rp_device *device, struct rp_matrix *matrix
 }
 
 static void cpu_matrix_release(struct rp_device *device, struct rp_matrix *matrix) {
-    (void)device;
+    wait_for_jobs(device);
     rp_matrix_deinit(matrix);
 }
 
@@ -244,9 +248,9 @@ static int cpu_matrix_random(struct rp_device *device, struct rp_matrix *matrix,
 }
 
 static void cpu_graph_destroy(struct rp_device *device, struct rp_graph *graph) {
-    (void)device;
     if (!graph)
         return;
+    wait_for_jobs(device);
     rp_arena_deinit(&graph->memory);
     rp_free(graph);
 }

@@ -1,5 +1,6 @@
-/* Goal: what may be taken is what the control group leaves, not its limit.
- * Method: the files of both versions of control groups, in a folder of our own. */
+/* Goal: what may be taken is what the control group leaves, not its limit; memory is freed after the
+ * queued work that uses it. Method: the files of both versions of control groups, in a folder of our
+ * own; a fill that nothing but the wait runs. */
 #include "backend/cpu/cpu_internal.h"
 
 #include <setjmp.h>
@@ -87,6 +88,23 @@ static void test_this_machine_has_some_memory(void **state) {
     assert_in_range(rp_cpu_memory_room(), 1 << 20, UINT64_MAX - 1);
 }
 
+static void test_memory_is_freed_after_the_queued_work(void **state) {
+    (void)state;
+    const struct rp_backend *backend = rp_backend_cpu();
+    const struct rp_device_config config = {.threads = 1, .short_steps_here = true};
+    struct rp_device *device = NULL;
+    unsigned char bytes[256] = {0};
+    assert_int_equal(backend->open(&config, &device, NULL), RP_OK);
+    void *memory = backend->alloc(device, 64, RP_MEMORY_DEVICE);
+    assert_non_null(memory);
+    assert_int_equal(backend->fill(device, memory, 1, 64), RP_OK);
+    assert_int_equal(backend->fill(device, bytes, 7, sizeof bytes), RP_OK);
+    backend->free(device, memory, RP_MEMORY_DEVICE);
+    for (size_t i = 0; i < sizeof bytes; i++)
+        assert_int_equal(bytes[i], 7);
+    backend->close(device);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(
@@ -96,6 +114,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_a_full_group_leaves_nothing, setup, teardown),
         cmocka_unit_test_setup_teardown(test_no_limit_leaves_everything, setup, teardown),
         cmocka_unit_test(test_this_machine_has_some_memory),
+        cmocka_unit_test(test_memory_is_freed_after_the_queued_work),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
