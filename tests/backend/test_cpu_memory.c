@@ -1,6 +1,6 @@
-/* Goal: what may be taken is what the control group leaves, not its limit; memory is freed after the
- * queued work that uses it. Method: the files of both versions of control groups, in a folder of our
- * own; a fill that nothing but the wait runs. */
+/* Goal: what may be allocated is what the control group has left, not its limit; memory is freed
+ * after the queued work that uses it. Method: the files of both versions of control groups, in a
+ * folder of our own; a fill that only a wait runs. */
 #include "backend/cpu/cpu_internal.h"
 
 #include <setjmp.h>
