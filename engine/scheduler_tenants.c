@@ -116,6 +116,13 @@ static bool may_enter(const struct rp_scheduler *scheduler, const struct rp_tena
     return tenant->prompt_left > 0;
 }
 
+/* A newcomer starts at the least service of the others: among equals the one with fewer sequences
+ * is first. */
+static bool is_less_served(const struct rp_tenant *a, const struct rp_tenant *b) {
+    return a->service_ns != b->service_ns ? a->service_ns < b->service_ns
+                                          : a->admitted < b->admitted;
+}
+
 uint32_t rp_sched_tenant_pick(const struct rp_scheduler *scheduler) {
     uint32_t capacity = scheduler->config.queue_capacity, best = RP_SCHED_NOBODY;
     const struct rp_tenant *best_tenant = NULL;
@@ -126,7 +133,7 @@ uint32_t rp_sched_tenant_pick(const struct rp_scheduler *scheduler) {
         if (!may_enter(scheduler, tenant))
             continue;
         bool better =
-            !best_tenant || tenant->service_ns < best_tenant->service_ns ||
+            !best_tenant || is_less_served(tenant, best_tenant) ||
             (tenant == best_tenant && request->priority < scheduler->waiting[best]->priority);
         if (better) {
             best = at;

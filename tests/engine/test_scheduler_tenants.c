@@ -159,6 +159,25 @@ static void test_a_single_request_has_a_row_in_every_step_and_the_crowd_has_few(
     run_until_idle();
 }
 
+static void test_a_waiting_crowd_has_no_part_in_the_step_of_a_single_prompt(void **state) {
+    (void)state;
+    struct rp_request one, next;
+    tenants_config(96, 128);
+    assert_int_equal(submit_of(&one, NEIGHBOR, 8, 4), RP_OK);
+    submit_crowd(GREEDY, 60, 60, 60);
+    for (uint32_t i = 0; i < 4; i++) { /* meanwhile the crowd's prompts enter in small pieces */
+        run_step();
+        drain();
+    }
+    assert_true(stats().waiting > 0 && stats().running < 96 / 2);
+    /* It starts at the crowd's service and is last in the queue. */
+    assert_int_equal(submit_of(&next, NEIGHBOR, 32, 40), RP_OK);
+    run_step();
+    assert_int_equal(rows_of(NEIGHBOR, false), 32);
+    assert_int_equal(rows_of(GREEDY, true) + rows_of(GREEDY, false), 0);
+    run_until_idle();
+}
+
 static void test_equals_do_not_limit_each_other(void **state) {
     (void)state;
     tenants_config(64, 128);
@@ -251,6 +270,7 @@ int main(void) {
         TEST(test_a_tenant_without_number_has_all_slots),
         TEST(test_the_queue_has_room_left_for_others),
         TEST(test_a_single_request_has_a_row_in_every_step_and_the_crowd_has_few),
+        TEST(test_a_waiting_crowd_has_no_part_in_the_step_of_a_single_prompt),
         TEST(test_equals_do_not_limit_each_other),
         TEST(test_prompts_of_a_crowd_come_in_small_pieces_beside_a_single_request),
         TEST(test_lower_priority_values_enter_first_within_a_tenant),
