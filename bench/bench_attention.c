@@ -12,10 +12,10 @@
 #include <stdio.h>
 #include <string.h>
 
-#define COLD_BYTES      ((uint64_t)512 << 20)
-#define CASE_SECONDS    0.6
-#define PRODUCT_SECONDS 1.0
-#define HEAD_DIM        64u
+#define COLD_BYTES   ((uint64_t)512 << 20)
+#define CASE_SECONDS 0.6
+#define GEMM_SECONDS 1.0
+#define HEAD_DIM     64u
 
 /* ---- limits --------------------------------------------------------------------------------- */
 
@@ -23,7 +23,7 @@
 static int measure_limits(const struct attention_bench *bench,
                           struct rp_bench_attention_result *out, struct rp_error *err) {
     const struct rp_bench_attention_config *config = bench->config;
-    uint32_t size = config->product_size;
+    uint32_t size = config->gemm_size;
     if (!size)
         size = bench->info.separate_memory ? 8192 : 1024;
     /* "o" of this model: n = k = size. */
@@ -44,14 +44,14 @@ static int measure_limits(const struct attention_bench *bench,
                                               .row_count = 1,
                                               .only = "o",
                                               .cold_bytes = 1,
-                                              .case_seconds = PRODUCT_SECONDS,
+                                              .case_seconds = GEMM_SECONDS,
                                               .seconds = 60};
     struct rp_bench_kernels_result *result = rp_calloc(1, sizeof *result);
     if (!result)
         return rp_error_set(err, RP_STATUS_NO_MEMORY, "out of memory");
     int status = rp_bench_kernels(&kernels, result, err);
     out->read_bandwidth = result->read_bandwidth;
-    out->product_flops = result->product_flops;
+    out->gemm_flops = result->gemm_flops;
     rp_free(result);
     return status;
 }

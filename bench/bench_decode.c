@@ -32,7 +32,7 @@ struct run {
     uint32_t round_count;
     double *values; /* sample values, for sorting */
     struct samples samples;
-    double card_bandwidth; /* 0: not on a GPU */
+    double gpu_bandwidth; /* 0: not on a GPU */
     double bandwidths[RP_BENCH_ROUNDS_MAX], shares[RP_BENCH_ROUNDS_MAX];
     /* the current pair */
     uint32_t batch, context, max_tokens, pair;
@@ -143,8 +143,8 @@ static void take_times(struct run *run, uint64_t since) {
 
 /* Bytes/s. A GPU's was measured before the engine allocated its memory, and is constant. */
 static double read_bandwidth(const struct run *run) {
-    return run->bench.on_card
-               ? run->card_bandwidth
+    return run->bench.on_gpu
+               ? run->gpu_bandwidth
                : rp_membw_read(run->config->target.device.threads, (size_t)1 << 30, 4);
 }
 
@@ -294,12 +294,12 @@ static int run_pairs(struct run *run, struct rp_error *err) {
 int rp_bench_decode(const struct rp_bench_decode_config *config, struct rp_error *err) {
     struct run run = {.config = config};
     uint32_t batch_max = largest(config->batches, config->batch_count);
-    bool on_card = rp_bench_on_card(&config->target);
+    bool on_gpu = rp_bench_on_gpu(&config->target);
     run.context_max = largest(config->contexts, config->context_count);
-    run.budget = RP_MAX(on_card ? 2048u : 512u, 2 * batch_max);
-    if (on_card)
-        run.card_bandwidth = rp_membw_device(config->target.backend, config->target.opened,
-                                             config->target.device.threads);
+    run.budget = RP_MAX(on_gpu ? 2048u : 512u, 2 * batch_max);
+    if (on_gpu)
+        run.gpu_bandwidth = rp_membw_device(config->target.backend, config->target.opened,
+                                            config->target.device.threads);
     uint32_t max_tokens = output_tokens(&run, batch_max);
     struct rp_engine_config sizes = {.max_num_seqs = batch_max,
                                      .max_num_batched_tokens = run.budget,

@@ -47,17 +47,16 @@ static void make_list(const struct kernels_bench *bench, struct list *list) {
     uint32_t q = shape->heads * shape->head_dim, kv = shape->kv_heads * shape->head_dim;
     uint32_t decode = KERNELS_DECODE_ROWS_MAX, any = UINT32_MAX;
     const enum rp_rows token = RP_ROWS_TOKEN, logit = RP_ROWS_LOGIT;
-#define PRODUCT(name, rows, n, k, max)                                                             \
-    list_rows(list, (struct kernels_case){name, KERNELS_PRODUCT, rows, n, k, 0, 0}, 1, max)
-    PRODUCT("qkv", token, q + 2 * kv, shape->hidden, any);
-    PRODUCT("o", token, shape->hidden, q, any);
-    PRODUCT("gate_up", token, 2 * shape->intermediate, shape->hidden, any);
-    PRODUCT("down", token, shape->hidden, shape->intermediate, any);
-    PRODUCT("head", logit, shape->vocab, shape->hidden, decode);
-#undef PRODUCT
+#define GEMM(name, rows, n, k, max)                                                                \
+    list_rows(list, (struct kernels_case){name, KERNELS_GEMM, rows, n, k, 0, 0}, 1, max)
+    GEMM("qkv", token, q + 2 * kv, shape->hidden, any);
+    GEMM("o", token, shape->hidden, q, any);
+    GEMM("gate_up", token, 2 * shape->intermediate, shape->hidden, any);
+    GEMM("down", token, shape->hidden, shape->intermediate, any);
+    GEMM("head", logit, shape->vocab, shape->hidden, decode);
+#undef GEMM
     if (bench->info.separate_memory)
-        list_rows(list,
-                  (struct kernels_case){"square", KERNELS_PRODUCT, token, SQUARE, SQUARE, 0, 0},
+        list_rows(list, (struct kernels_case){"square", KERNELS_GEMM, token, SQUARE, SQUARE, 0, 0},
                   SQUARE_ROWS, any);
     static const struct {
         const char *op;
@@ -97,7 +96,7 @@ static struct rp_replay replay_of(const struct kernels_bench *bench,
 /* Captures enough repetitions for one sample, at least one per copy. */
 static int fit_repeats(struct kernels_bench *bench, struct kernels_run *run, struct rp_error *err) {
     uint32_t copies =
-        run->what->kind == KERNELS_PRODUCT ? RP_MAX(run->sets, bench->weight_count) : run->sets;
+        run->what->kind == KERNELS_GEMM ? RP_MAX(run->sets, bench->weight_count) : run->sets;
     uint32_t trial = RP_MIN(copies, 4u);
     int status = rp_kernels_run_capture(bench, run, trial, err);
     if (status != RP_OK)
@@ -163,9 +162,9 @@ static int run_case(struct kernels_bench *bench, const struct kernels_case *what
                     struct rp_bench_kernel *out, struct rp_error *err) {
     struct kernels_run run = {0};
     int status = RP_OK;
-    if (what->kind == KERNELS_PRODUCT && (!before || before->n != what->n || before->k != what->k))
+    if (what->kind == KERNELS_GEMM && (!before || before->n != what->n || before->k != what->k))
         status = rp_kernels_weights_make(bench, what->n, what->k, err);
-    else if (what->kind != KERNELS_PRODUCT)
+    else if (what->kind != KERNELS_GEMM)
         rp_kernels_weights_free(bench);
     if (status == RP_OK && rp_kernels_step_set(bench, what) != RP_OK)
         status = device_failed(bench, err);
@@ -173,20 +172,20 @@ static int run_case(struct kernels_bench *bench, const struct kernels_case *what
         status = rp_kernels_run_open(bench, what, &run, err);
     if (status == RP_OK)
         status = measure(bench, &run, budget_ns, out, err);
-    if (status == RP_OK && what->kind == KERNELS_PRODUCT && bench->config->scheme != RP_QUANT_NONE)
-        status = rp_kernels_product_error(bench, &run, &out->sqnr_db, err);
+    if (status == RP_OK && what->kind == KERNELS_GEMM && bench->config->scheme != RP_QUANT_NONE)
+        status = rp_kernels_gemm_error(bench, &run, &out->sqnr_db, err);
     rp_kernels_run_close(bench, &run);
     return status;
 }
 
-static void note_product(const struct kernels_case *what, const struct rp_bench_kernel *kernel,
-                         struct rp_bench_kernels_result *out) {
+static void note_gemm(const struct kernels_case *what, const struct rp_bench_kernel *kernel,
+                      struct rp_bench_kernels_result *out) {
     double rate = kernel->us_p50 > 0 ? kernel->flops / kernel->us_p50 * 1e6 : 0.0;
-    if (what->kind != KERNELS_PRODUCT || rate <= out->product_flops)
+    if (what->kind != KERNELS_GEMM || rate <= out->gemm_flops)
         return;
-    out->product_flops = rate;
-    out->product_op = kernel->op;
-    out->product_rows = kernel->rows;
+    out->gemm_flops = rate;
+    out->gemm_op = kernel->op;
+    out->gemm_rows = kernel->rows;
 }
 
 /* Prefixes the error with the operator. */
@@ -224,7 +223,7 @@ static int run_list(struct kernels_bench *bench, const struct list *list, uint64
         }
         if (status != RP_OK)
             return name_failure(what, status, err);
-        note_product(what, kernel, out);
+        note_gemm(what, kernel, out);
         out->kernel_count++;
     }
     return RP_OK;

@@ -3,6 +3,7 @@
 #include "backend/op_cost.h"
 #include "base/clock.h"
 #include "base/memory.h"
+#include "bench/bench_engine.h"
 #include "bench/membw.h"
 #include "bench/random_pattern.h"
 #include "bench/settled.h"
@@ -10,31 +11,19 @@
 #include "engine/weights_on_device.h"
 #include "quant/matrix.h"
 
-#include <stdlib.h>
 #include <string.h>
 
-#define RUN_AHEAD 2u /* steps launched and not read: as in the engine */
-
-static int compare_doubles(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-/* Sorts the values. */
-static double take_quantile(double *values, uint32_t count, double q) {
-    qsort(values, count, sizeof *values, compare_doubles);
-    return values[(uint32_t)(q * (count - 1) + 0.5)];
-}
+#define RUN_AHEAD 2u /* steps launched but not yet read, as in the engine */
 
 /* ---- times ---------------------------------------------------------------------------------- */
 
 /* Step times in ns. */
 struct samples {
-    double *step; /* between the completion of the one before, or the start, and its own */
+    double *step; /* from the completion of the previous step, or the start, to its own */
     double *device, *gap, *host;
 };
 
-/* `count` steps with run-ahead. */
+/* Runs `count` steps with run-ahead. */
 static int run_steps(struct step_case *what, uint32_t count, const struct samples *out,
                      struct rp_error *err) {
     uint64_t first = what->step + 1, before = rp_clock_ns(), device_end = 0;
@@ -57,8 +46,8 @@ static int run_steps(struct step_case *what, uint32_t count, const struct sample
         out->host[done] += (double)(rp_clock_ns() - now);
         out->step[done] = (double)(now - before);
         out->device[done] = (double)(stamps.end_ns - stamps.begin_ns);
-        /* Dependent launch lets the next step's first kernel begin before this one's last has
-         * ended. */
+        /* 0: with dependent launch a step's first kernel may begin before the previous step's last
+         * one has ended. */
         out->gap[done] =
             stamps.begin_ns > device_end ? (double)(stamps.begin_ns - device_end) : 0.0;
         device_end = stamps.end_ns;
@@ -67,20 +56,21 @@ static int run_steps(struct step_case *what, uint32_t count, const struct sample
     return RP_OK;
 }
 
-/* The steps from `after` on, of `count`. */
+/* Summarizes steps [after, count). */
 static void summarize_steps(const struct samples *samples, uint32_t after, uint32_t count,
                             struct rp_bench_step *out) {
     uint32_t n = out->steps = count - after;
-    out->ms_p50 = take_quantile(samples->step + after, n, 0.5) * 1e-6;
-    out->ms_p99 = take_quantile(samples->step + after, n, 0.99) * 1e-6;
-    out->device_ms_p50 = take_quantile(samples->device + after, n, 0.5) * 1e-6;
-    out->gap_us_p50 = take_quantile(samples->gap + after, n, 0.5) * 1e-3;
-    out->gap_us_p99 = take_quantile(samples->gap + after, n, 0.99) * 1e-3;
-    out->host_us_p50 = take_quantile(samples->host + after, n, 0.5) * 1e-3;
-    out->host_us_p99 = take_quantile(samples->host + after, n, 0.99) * 1e-3;
+    out->ms_p50 = rp_bench_quantile(samples->step + after, n, 0.5) * 1e-6;
+    out->ms_p99 = rp_bench_quantile(samples->step + after, n, 0.99) * 1e-6;
+    out->device_ms_p50 = rp_bench_quantile(samples->device + after, n, 0.5) * 1e-6;
+    out->gap_us_p50 = rp_bench_quantile(samples->gap + after, n, 0.5) * 1e-3;
+    out->gap_us_p99 = rp_bench_quantile(samples->gap + after, n, 0.99) * 1e-3;
+    out->host_us_p50 = rp_bench_quantile(samples->host + after, n, 0.5) * 1e-3;
+    out->host_us_p99 = rp_bench_quantile(samples->host + after, n, 0.99) * 1e-3;
 }
 
-/* `steps` more, behind the first `done` of the samples; those of their own warm-up are not kept. */
+/* Appends `steps` steps to the first `done` samples, after a warm-up of `skip` steps that are not
+ * stored. */
 static int append_steps(struct step_case *what, uint32_t skip, uint32_t steps, uint32_t done,
                         const struct samples *samples, struct rp_error *err) {
     const struct samples end = {samples->step + done, samples->device + done, samples->gap + done,
@@ -125,12 +115,12 @@ static void sum_costs(const struct step_case *what, struct rp_bench_step *out) {
     enum rp_dtype kv_dtype = what->kv.dtype;
     struct rp_bucket live = {prompt ? what->context : what->batch, what->batch, what->batch,
                              !prompt};
-    /* A prompt token sees half of the prompt on average; lengths of decode rows run from the
-     * context until they are set back. */
-    uint32_t seen = prompt ? what->context / 2 : what->context + STEP_REWIND / 2;
+    /* On average a prompt token attends to half of the prompt; decode rows grow from `context` by
+     * STEP_REWIND tokens before they are reset. */
+    uint32_t mean_keys = prompt ? what->context / 2 : what->context + STEP_REWIND / 2;
     for (uint32_t i = 0; i < what->program.op_count; i++) {
         const struct rp_op *op = &what->program.ops[i];
-        uint32_t keys = seen;
+        uint32_t keys = mean_keys;
         if (op->kind == RP_OP_ATTENTION && op->u.attention.window)
             keys = RP_MIN(keys, op->u.attention.window);
         struct rp_cost cost = rp_op_cost(&what->program, op, &live, kv_dtype, keys);
@@ -160,7 +150,7 @@ static int run_case(struct step_bench *bench, uint32_t batch, uint32_t context,
     if (status == RP_OK)
         status = measure_steps(&what, out, err);
     if (status == RP_OK && config->prompt)
-        status = rp_step_case_product_rate(&what, &out->product_flops, err);
+        status = rp_step_case_gemm_rate(&what, &out->gemm_flops, err);
     if (status == RP_OK) {
         const struct rp_graph_entry *entry = rp_graph_set_entry(what.graphs, 0);
         out->capture_ms = (double)entry->capture_ns * 1e-6;
@@ -194,7 +184,7 @@ static int run_cases(struct step_bench *bench, struct rp_bench_step_result *out,
     return RP_OK;
 }
 
-/* Positions that the cases need, or RANGE. */
+/* Computes the number of positions that the cases need. RANGE: the model has fewer. */
 static int count_positions(const struct rp_bench_step_config *config,
                            const struct rp_model_config *model, uint32_t *out,
                            struct rp_error *err) {
@@ -205,12 +195,12 @@ static int count_positions(const struct rp_bench_step_config *config,
     for (uint32_t c = 0; c < config->context_count; c++)
         *out = RP_MAX(*out, config->contexts[c] + (config->prompt ? 0 : STEP_REWIND));
     if (*out > model->max_position)
-        return rp_error_set(err, RP_STATUS_RANGE, "%u positions are needed, the model has %u", *out,
-                            model->max_position);
+        return rp_error_set(err, RP_STATUS_RANGE, "%u positions are needed, but the model has %u",
+                            *out, model->max_position);
     return RP_OK;
 }
 
-/* A card makes random weights by itself. */
+/* Random weights are generated on the GPU, if there is one. */
 static int make_model(struct step_bench *bench, struct rp_error *err) {
     const struct rp_bench_step_config *config = bench->config;
     struct rp_model_config shape;

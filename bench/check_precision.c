@@ -1,6 +1,6 @@
-/* check_precision.c - how far logits of the demo model are from those of scalar kernels in f32,
- * after a prompt in one step: what rounding weights, activations and pages to bf16 costs, and what
- * the order of sums does. */
+/* check_precision.c - compares the demo model's logits after prefill in one step with those of the
+ * scalar f32 kernels: the effect of rounding weights, activations and pages to bf16, and of the
+ * order of sums. */
 #include "base/memory.h"
 #include "bench/check_internal.h"
 #include "bench/random_pattern.h"
@@ -13,7 +13,7 @@
 
 #define PROMPT 32u
 
-/* The tensor that sampling reads: (logit rows, vocab) f32. */
+/* Reads the input of sampling: (logit rows, vocab) f32. */
 static int read_logits(struct step_case *what, float *out, struct rp_error *err) {
     const struct rp_program *program = &what->program;
     size_t arena_bytes, *offsets = rp_calloc(program->tensor_count, sizeof *offsets);
@@ -79,14 +79,14 @@ static int logits_of(const struct rp_check_config *check, const struct rp_backen
     return status;
 }
 
-/* The largest difference, as a share of the largest value; NAN when something is no number. */
+/* The largest difference relative to the largest value; NAN when a value is not finite. */
 static double distance(const float *values, const float *truth, uint32_t count) {
     double most = 0.0, largest = 0.0;
     for (uint32_t i = 0; i < count; i++) {
-        double away = fabs((double)values[i] - (double)truth[i]);
-        if (!isfinite(away))
+        double difference = fabs((double)values[i] - (double)truth[i]);
+        if (!isfinite(difference))
             return NAN;
-        most = fmax(most, away);
+        most = fmax(most, difference);
         largest = fmax(largest, fabs((double)truth[i]));
     }
     return most / largest;
@@ -115,7 +115,7 @@ int rp_check_precision(const struct rp_check_config *config, const struct rp_bac
         if (row) {
             row->value = row->error = distance(values, truth, shape.vocab);
             row->direction = RP_EXPECT_LOWER;
-            row->relative = 0.5; /* other processors, other orders of summing */
+            row->relative = 0.5; /* the order of sums depends on the CPU */
             row->absolute = 1e-6;
         } else if (status == RP_OK) {
             status = rp_check_no_memory(err);

@@ -12,7 +12,7 @@
 #define KERNELS_WEIGHTS_MAX     32u
 
 enum kernels_kind {
-    KERNELS_PRODUCT,
+    KERNELS_GEMM,
     KERNELS_NORM,
     KERNELS_ADD_NORM, /* fused */
     KERNELS_ACTIVATION,
@@ -80,8 +80,8 @@ int rp_kernels_run_open(struct kernels_bench *bench, const struct kernels_case *
 int rp_kernels_run_capture(struct kernels_bench *bench, struct kernels_run *run, uint32_t repeats,
                            struct rp_error *err);
 /* 8-bit GEMMs: signal-to-noise ratio of the outputs against bf16. The run is captured again. */
-int rp_kernels_product_error(struct kernels_bench *bench, struct kernels_run *run, double *out_db,
-                             struct rp_error *err);
+int rp_kernels_gemm_error(struct kernels_bench *bench, struct kernels_run *run, double *out_db,
+                          struct rp_error *err);
 void rp_kernels_run_close(struct kernels_bench *bench, struct kernels_run *run);
 
 #endif

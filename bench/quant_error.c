@@ -9,7 +9,7 @@
 struct comparison {
     const struct rp_backend *backend;
     struct rp_device *device;
-    bool on_card;
+    bool on_gpu;
     uint32_t vocab;
     int32_t ids[RP_QUANT_ERROR_TOKENS + 1];
 };
@@ -52,7 +52,7 @@ static int compute(struct comparison *what, const struct rp_bench_target *target
                    struct rp_error *err) {
     struct rp_model model = {0};
     uint32_t prepared = 0;
-    int status = rp_bench_make_model(target, RP_QUANT_ERROR_TOKENS, what->on_card, &model, err);
+    int status = rp_bench_make_model(target, RP_QUANT_ERROR_TOKENS, what->on_gpu, &model, err);
     if (status == RP_OK)
         status =
             rp_weights_prepare(what->backend, what->device, &model, &prepared, NULL, NULL, err);
@@ -68,14 +68,15 @@ static int compute(struct comparison *what, const struct rp_bench_target *target
     return status;
 }
 
-/* The target without its 8 bits; false when it has none. */
-static bool without_8_bits(const struct rp_bench_target *target,
-                           const struct rp_model_config *config, struct rp_bench_target *out) {
+/* The same target without quantization; false when it has none. */
+static bool without_quantization(const struct rp_bench_target *target,
+                                 const struct rp_model_config *config,
+                                 struct rp_bench_target *out) {
     bool file = target->dir && config->quant.scales != RP_SCALE_NONE;
     *out = *target;
     out->quantization = (struct rp_model_quantization){0};
     if (file)
-        out->dtype = RP_DTYPE_F32; /* codes times scales, exactly: what the rows of 8 bits cost */
+        out->dtype = RP_DTYPE_F32; /* dequantized exactly: measures the quantized inputs */
     out->kv_dtype = out->dtype;
     return file || target->quantization.scheme != RP_QUANT_NONE ||
            rp_dtype_bytes(target->kv_dtype) == 1;
@@ -87,7 +88,7 @@ static int compare(const struct comparison *what, const float *logits, const flo
     for (uint32_t t = 0; t < RP_QUANT_ERROR_TOKENS; t++) {
         size_t at = (size_t)t * what->vocab;
         if (!rp_eval_count(&sums, logits + at, other + at, what->vocab, (uint32_t)what->ids[t + 1]))
-            return rp_error_set(err, RP_STATUS_FORMAT, "a logit of token %u is no number", t);
+            return rp_error_set(err, RP_STATUS_FORMAT, "a logit of token %u is not finite", t);
     }
     out->tokens = RP_QUANT_ERROR_TOKENS;
     out->cosine_mean = sums.difference.cosine_sum / out->tokens;
@@ -103,11 +104,11 @@ int rp_quant_error_measure(const struct rp_bench_target *target, struct rp_quant
     struct rp_bench_target plain;
     struct comparison what = {.backend = target->backend ? target->backend : rp_backend_cpu(),
                               .device = target->opened,
-                              .on_card = rp_bench_on_card(target)};
+                              .on_gpu = rp_bench_on_gpu(target)};
     float *logits = NULL, *other = NULL;
     memset(out, 0, sizeof *out);
     int status = rp_bench_model_config(target, &config, err);
-    if (status != RP_OK || !without_8_bits(target, &config, &plain))
+    if (status != RP_OK || !without_quantization(target, &config, &plain))
         return status;
     out->against = plain.dtype;
     if (!target->opened)

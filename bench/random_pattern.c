@@ -10,7 +10,7 @@ unsigned char *rp_random_pattern(void) {
         state ^= state << 13;
         state ^= state >> 17;
         state ^= state << 5;
-        /* As of a uniform one; without the last bit, so that no byte is an FP8 code that is NaN. */
+        /* Exponents as of uniform values; the last bit is 0, so that no byte is an FP8 NaN. */
         uint32_t exponent = 126u - (uint32_t)__builtin_clz(state | 0x100u);
         values[i] = (uint16_t)((state & 0x80u) << 8 | exponent << 7 | (state & 0x7Eu));
     }

@@ -1,8 +1,7 @@
 #include "bench/replay_time.h"
 
 #include "base/clock.h"
-
-#include <stdlib.h>
+#include "bench/bench_engine.h"
 
 #define SAMPLES_MAX 64u
 #define SAMPLES_MIN 5u
@@ -27,12 +26,7 @@ uint32_t rp_replay_repeats(double ns, uint32_t copies) {
     return RP_CEIL_DIV(RP_MAX(repeats, least), least) * least;
 }
 
-static int compare_doubles(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-/* Median of a few samples. */
+/* Median time of the start graph, in ns. */
 static double time_start(const struct rp_replay *what) {
     struct rp_replay start = *what;
     double ns[9];
@@ -41,8 +35,7 @@ static double time_start(const struct rp_replay *what) {
         return 0.0;
     for (size_t i = 0; i < RP_ARRAY_COUNT(ns); i++)
         ns[i] = rp_replay_ns(&start, 32) / 32;
-    qsort(ns, RP_ARRAY_COUNT(ns), sizeof *ns, compare_doubles);
-    return ns[RP_ARRAY_COUNT(ns) / 2];
+    return rp_bench_quantile(ns, RP_ARRAY_COUNT(ns), 0.5);
 }
 
 int rp_replay_measure(const struct rp_replay *what, uint64_t begin_ns, double budget_ns,
@@ -61,10 +54,9 @@ int rp_replay_measure(const struct rp_replay *what, uint64_t begin_ns, double bu
             return RP_STATUS_DEVICE;
         samples[count++] = RP_MAX(ns / replays - out->start, 0.0) / what->repeats;
     }
-    qsort(samples, count, sizeof *samples, compare_doubles);
     out->samples = count;
+    out->p50 = rp_bench_quantile(samples, count, 0.5); /* sorts */
     out->min = samples[0];
-    out->p50 = samples[count / 2];
     out->p99 = samples[(count * 99 - 1) / 100];
     return RP_OK;
 }

@@ -1,4 +1,4 @@
-/* step_case.c - memory, graphs and packets of one case. */
+/* step_case.c - memory, graphs and packets of one case of bench_step. */
 #include "base/clock.h"
 #include "base/memory.h"
 #include "bench/random_pattern.h"
@@ -9,10 +9,10 @@
 #include <string.h>
 
 #define WAIT_NS          ((uint64_t)120 * 1000000000u)
-#define PROMPT_LOGITS    8u /* rows of the smallest mixed bucket */
-#define PRODUCTS_MAX     8u
-#define PRODUCT_SAMPLES  9u
-#define PRODUCT_REPEATS  4u /* replays of a sample */
+#define PROMPT_LOGITS    8u /* logit rows of the smallest mixed bucket */
+#define GEMMS_MAX        8u
+#define GEMM_SAMPLES     9u
+#define GEMM_REPEATS     4u /* replays per sample */
 #define MEMORY_SHARE_MAX 0.95
 
 int rp_step_device_failed(const struct step_bench *bench, struct rp_error *err) {
@@ -25,9 +25,9 @@ static uint32_t sequence_tokens(const struct step_case *what) {
 
 /* ---- memory --------------------------------------------------------------------------------- */
 
-static int no_room(const struct step_case *what, struct rp_error *err) {
-    return rp_error_set(err, RP_STATUS_NO_MEMORY, "no memory for batch %u, context %u", what->batch,
-                        what->context);
+static int out_of_memory(const struct step_case *what, struct rp_error *err) {
+    return rp_error_set(err, RP_STATUS_NO_MEMORY, "not enough memory for batch %u, context %u",
+                        what->batch, what->context);
 }
 
 static struct rp_step_config step_config(const struct step_case *what) {
@@ -40,7 +40,7 @@ static struct rp_step_config step_config(const struct step_case *what) {
                                   .logit_row_capacity = what->bucket.logit_rows,
                                   .edit_capacity = what->bucket.rows,
                                   .prompt_ring_capacity = 1};
-    /* An operator takes at most a few launches, and most are fused. */
+    /* An operator has at most a few launches, and most operators are fused. */
     step.stamp_capacity = 2 * what->program.op_count + 8;
     while (step.prompt_ring_capacity < RP_STEP_RING_ENTRIES * what->bucket.tokens)
         step.prompt_ring_capacity *= 2;
@@ -53,8 +53,8 @@ static uint32_t float_bits(float value) {
     return bits;
 }
 
-/* Pages of a sequence lie apart, and none belongs to two: each round of pages is the slots,
- * shifted. */
+/* The pages of a sequence are scattered: the i-th pages of all sequences are contiguous, in an
+ * order rotated by i. */
 static void fill_slots(const struct step_case *what, const struct rp_step_view *host) {
     uint32_t pages = RP_CEIL_DIV(sequence_tokens(what), what->bench->info.page_tokens);
     for (uint32_t i = 0; i < what->batch; i++) {
@@ -80,7 +80,7 @@ static int make_state(struct step_case *what, struct rp_error *err) {
     what->rings = backend->alloc(device, rings, RP_MEMORY_HOST);
     if (!copy || !what->state || !what->rings) {
         rp_free_aligned(copy);
-        return no_room(what, err);
+        return out_of_memory(what, err);
     }
     memset(copy, 0, state);
     memset(what->rings, 0, rings);
@@ -104,12 +104,12 @@ static int make_pages(struct step_case *what, struct rp_error *err) {
         1 + (size_t)what->batch * RP_CEIL_DIV(sequence_tokens(what), bench->info.page_tokens);
     if (!rp_kv_layout_init(&what->kv, model->layers, model->kv_heads, model->head_dim,
                            bench->info.page_tokens, bench->config->kv_dtype))
-        return rp_error_set(err, RP_STATUS_OVERFLOW, "pages: too large");
+        return rp_error_set(err, RP_STATUS_OVERFLOW, "KV pages are too large");
     size_t bytes = count * what->kv.page_stride;
     bench->backend->memory(bench->device, &memory);
     if ((double)bytes > MEMORY_SHARE_MAX * (double)memory.free_bytes ||
         !(what->pages = bench->backend->alloc(bench->device, bytes, RP_MEMORY_DEVICE)))
-        return no_room(what, err);
+        return out_of_memory(what, err);
     what->kv.base = what->pages;
     if (rp_random_pattern_fill(bench->backend, bench->device, what->pages, bench->pattern, bytes) !=
             RP_OK ||
@@ -217,12 +217,12 @@ int rp_step_case_wait(struct step_case *what, uint64_t step, struct rp_error *er
     int status =
         bench->backend->wait_step(bench->device, &what->view, step, rp_clock_ns() + WAIT_NS);
     if (status == RP_STATUS_NOT_FOUND)
-        return rp_error_set(err, RP_STATUS_DEVICE, "step %llu did not end within %llu s",
+        return rp_error_set(err, RP_STATUS_DEVICE, "step %llu did not complete within %llu s",
                             (unsigned long long)step, (unsigned long long)(WAIT_NS / 1000000000u));
     return status == RP_OK ? RP_OK : rp_step_device_failed(bench, err);
 }
 
-static const char *kernel_of(void *ctx, uint32_t node) {
+static const char *kernel_name(void *ctx, uint32_t node) {
     const struct step_case *what = ctx;
     const struct rp_graph_entry *entry = rp_graph_set_entry(what->graphs, 0);
     const struct rp_backend *backend = what->bench->backend;
@@ -238,7 +238,7 @@ static void read_stamps(struct step_case *what, uint64_t step) {
     uint32_t launches = rp_graph_set_entry(what->graphs, 0)->launches;
     const struct rp_node_stamp *stamps =
         what->view.stamp_ring + step % RP_STEP_RING_ENTRIES * capacity;
-    rp_step_nodes_add(&what->nodes, stamps, RP_MIN(launches, capacity), kernel_of, what);
+    rp_step_nodes_add(&what->nodes, stamps, RP_MIN(launches, capacity), kernel_name, what);
 }
 
 int rp_step_case_read(struct step_case *what, uint64_t step, struct step_stamps *out,
@@ -257,14 +257,14 @@ int rp_step_case_read(struct step_case *what, uint64_t step, struct step_stamps 
     for (uint32_t i = 0; i < what->batch; i++)
         if (rows[i].flags != 0 || rows[i].token < 0)
             return rp_error_set(
-                err, RP_STATUS_DEVICE, "step %llu gave row %u no token: %d, flags %u, length %u",
+                err, RP_STATUS_DEVICE, "step %llu: row %u has no token: %d, flags %u, length %u",
                 (unsigned long long)step, i, rows[i].token, rows[i].flags, rows[i].length);
     return RP_OK;
 }
 
-/* ---- the largest product -------------------------------------------------------------------- */
+/* ---- the largest GEMM ----------------------------------------------------------------------- */
 
-static int product_program(const struct step_case *what, uint32_t count, struct rp_program *out) {
+static int make_gemm_program(const struct step_case *what, uint32_t count, struct rp_program *out) {
     const struct rp_model *model = &what->bench->model;
     const struct rp_matrix *first = rp_model_matrix(model, RP_WEIGHT_GATE_UP, 0);
     rp_program_init(out);
@@ -275,7 +275,7 @@ static int product_program(const struct step_case *what, uint32_t count, struct 
     for (uint32_t i = 0; i < count; i++) {
         struct rp_op op = {.kind = RP_OP_LINEAR,
                            .rows = RP_ROWS_TOKEN,
-                           .name = "product",
+                           .name = "gemm",
                            .layer = (uint16_t)i,
                            .in_count = 1,
                            .in = {rp_view_all(out, x)},
@@ -287,13 +287,13 @@ static int product_program(const struct step_case *what, uint32_t count, struct 
     return RP_OK;
 }
 
-struct product_graph {
+struct gemm_graph {
     struct rp_graph *graph;
     unsigned char *arena;
 };
 
-static int capture_product(struct step_case *what, const struct rp_program *program,
-                           struct product_graph *out, struct rp_error *err) {
+static int capture_gemms(struct step_case *what, const struct rp_program *program,
+                         struct gemm_graph *out, struct rp_error *err) {
     struct step_bench *bench = what->bench;
     struct rp_lower_options options = {.no_fusion = bench->config->no_fusion};
     size_t bytes, *offsets = rp_calloc(program->tensor_count, sizeof *offsets);
@@ -303,7 +303,7 @@ static int capture_product(struct step_case *what, const struct rp_program *prog
         !(out->arena = bench->backend->alloc(bench->device, bytes, RP_MEMORY_DEVICE)))
         status = RP_STATUS_NO_MEMORY;
     if (status == RP_STATUS_NO_MEMORY)
-        (void)no_room(what, err);
+        (void)out_of_memory(what, err);
     if (status == RP_OK &&
         (status = rp_random_pattern_fill(bench->backend, bench->device, out->arena, bench->pattern,
                                          bytes)) != RP_OK)
@@ -317,7 +317,7 @@ static int capture_product(struct step_case *what, const struct rp_program *prog
     return status;
 }
 
-static void drop_product(struct step_case *what, struct product_graph *graph) {
+static void free_gemms(struct step_case *what, struct gemm_graph *graph) {
     const struct rp_backend *backend = what->bench->backend;
     if (graph->graph)
         backend->graph_destroy(what->bench->device, graph->graph);
@@ -325,28 +325,29 @@ static void drop_product(struct step_case *what, struct product_graph *graph) {
         backend->free(what->bench->device, graph->arena, RP_MEMORY_DEVICE);
 }
 
-int rp_step_case_product_rate(struct step_case *what, double *out, struct rp_error *err) {
+int rp_step_case_gemm_rate(struct step_case *what, double *out, struct rp_error *err) {
     struct step_bench *bench = what->bench;
     const struct rp_matrix *matrix = rp_model_matrix(&bench->model, RP_WEIGHT_GATE_UP, 0);
-    uint32_t count = RP_MIN(bench->model.config.layers, PRODUCTS_MAX);
-    double flops = 2.0 * what->context * matrix->rows * matrix->cols * count * PRODUCT_REPEATS;
+    uint32_t count = RP_MIN(bench->model.config.layers, GEMMS_MAX);
+    double flops = 2.0 * what->context * matrix->rows * matrix->cols * count * GEMM_REPEATS;
     struct rp_program program;
-    struct product_graph graph = {0};
+    struct gemm_graph graph = {0};
     *out = 0.0;
-    int status = product_program(what, count, &program);
-    status = status == RP_OK ? capture_product(what, &program, &graph, err) : no_room(what, err);
-    for (uint32_t sample = 0; sample <= PRODUCT_SAMPLES && status == RP_OK; sample++) {
+    int status = make_gemm_program(what, count, &program);
+    status =
+        status == RP_OK ? capture_gemms(what, &program, &graph, err) : out_of_memory(what, err);
+    for (uint32_t sample = 0; sample <= GEMM_SAMPLES && status == RP_OK; sample++) {
         uint64_t begin = rp_clock_ns();
-        for (uint32_t i = 0; i < PRODUCT_REPEATS && status == RP_OK; i++)
+        for (uint32_t i = 0; i < GEMM_REPEATS && status == RP_OK; i++)
             status = bench->backend->launch(bench->device, graph.graph);
         if (status == RP_OK)
             status = bench->backend->synchronize(bench->device);
         if (status != RP_OK)
             status = rp_step_device_failed(bench, err);
-        else if (sample > 0) /* the first warms up */
+        else if (sample > 0) /* sample 0 warms up */
             *out = RP_MAX(*out, flops / (double)(rp_clock_ns() - begin) * 1e9);
     }
-    drop_product(what, &graph);
+    free_gemms(what, &graph);
     rp_program_deinit(&program);
     return status;
 }

@@ -55,6 +55,6 @@ int rp_step_case_read(struct step_case *what, uint64_t step, struct step_stamps 
 int rp_step_device_failed(const struct step_bench *bench, struct rp_error *err);
 
 /* Operations/s of the layers' largest GEMM with the token count of the last step. */
-int rp_step_case_product_rate(struct step_case *what, double *out, struct rp_error *err);
+int rp_step_case_gemm_rate(struct step_case *what, double *out, struct rp_error *err);
 
 #endif

@@ -85,7 +85,7 @@ static double share(double part, double whole) { return whole > 0 ? part / whole
 
 static void print_table(const struct rp_bench_attention_result *result) {
     /* A card's, and a processor's. */
-    int digits = result->product_flops < 1e13 ? 3 : 1, tera = result->read_bandwidth < 1e12 ? 4 : 3;
+    int digits = result->gemm_flops < 1e13 ? 3 : 1, tera = result->read_bandwidth < 1e12 ? 4 : 3;
     printf("%-7s %5s %6s %-9s %4s %10s %10s %10s %8s %7s %6s %8s %6s  %-36s %s\n", "kind", "batch",
            "length", "heads", "page", "us", "us min", "us p99", "start us", "TB/s", "share",
            "TFLOP/s", "share", "mask", "kernel");
@@ -101,11 +101,11 @@ static void print_table(const struct rp_bench_attention_result *result) {
                shape->prompt ? "prefill" : "decode", shape->batch, shape->length, heads,
                shape->page_tokens, c->us_p50, c->us_min, c->us_p99, c->start_us, tera,
                bandwidth * 1e-12, 100 * share(bandwidth, result->read_bandwidth), digits,
-               rate * 1e-12, 100 * share(rate, result->product_flops),
+               rate * 1e-12, 100 * share(rate, result->gemm_flops),
                rp_attention_shape_mask(shape, mask), c->kernel);
     }
     printf("%s: read bandwidth %.*f TB/s, large product %.*f TFLOP/s; %.1f s", result->device, tera,
-           result->read_bandwidth * 1e-12, digits, result->product_flops * 1e-12, result->seconds);
+           result->read_bandwidth * 1e-12, digits, result->gemm_flops * 1e-12, result->seconds);
     if (result->left_out)
         printf("; %u shapes left out", result->left_out);
     printf("\n");
@@ -122,7 +122,7 @@ static void print_json(const struct attention_options *options,
     rp_json_string(&json, "device", result->device);
     rp_json_string(&json, "dtype", options->dtype ? "float32" : "bfloat16");
     rp_json_double(&json, "read_bandwidth_gb_per_second", result->read_bandwidth * 1e-9);
-    rp_json_double(&json, "product_tflops", result->product_flops * 1e-12);
+    rp_json_double(&json, "product_tflops", result->gemm_flops * 1e-12);
     rp_json_double(&json, "seconds", result->seconds);
     rp_json_uint(&json, "left_out", result->left_out);
     rp_json_array_begin(&json, "cases");
@@ -143,8 +143,7 @@ static void print_json(const struct attention_options *options,
         rp_json_double(&json, "flops", c->flops);
         rp_json_double(&json, "bandwidth_share",
                        share(share(c->bytes, seconds), result->read_bandwidth));
-        rp_json_double(&json, "product_share",
-                       share(share(c->flops, seconds), result->product_flops));
+        rp_json_double(&json, "product_share", share(share(c->flops, seconds), result->gemm_flops));
         rp_json_object_end(&json);
     }
     rp_json_array_end(&json);

@@ -64,7 +64,7 @@ static void show_progress(void *ctx, const char *op, uint32_t rows) {
 static double share(double part, double whole) { return whole > 0 ? part / whole : 0.0; }
 
 static void print_table(const struct rp_bench_kernels_result *result, bool with_error) {
-    int digits = result->product_flops < 1e13 ? 3 : 1; /* of TFLOP/s: a card's, and a processor's */
+    int digits = result->gemm_flops < 1e13 ? 3 : 1; /* of TFLOP/s: a card's, and a processor's */
     printf("%-16s %5s %7s %10s %10s %7s %6s %8s %6s%s  %s\n", "operator", "rows", "context", "us",
            "us p99", "TB/s", "share", "TFLOP/s", "share", with_error ? "  error" : "", "kernel");
     for (uint32_t i = 0; i < result->kernel_count; i++) {
@@ -80,12 +80,12 @@ static void print_table(const struct rp_bench_kernels_result *result, bool with_
         printf("%-16s %5u %7s %10.2f %10.2f %7.3f %5.0f%% %8.*f %5.1f%%%*s  %s\n", k->op, k->rows,
                context, k->us_p50, k->us_p99, bandwidth * 1e-12,
                100 * share(bandwidth, result->read_bandwidth), digits, rate * 1e-12,
-               100 * share(rate, result->product_flops), with_error ? 7 : 0, error, k->kernel);
+               100 * share(rate, result->gemm_flops), with_error ? 7 : 0, error, k->kernel);
     }
     printf("%s: read bandwidth %.3f TB/s", result->device, result->read_bandwidth * 1e-12);
-    if (result->product_op)
-        printf(", fastest product %.*f TFLOP/s (%s, %u rows)", digits,
-               result->product_flops * 1e-12, result->product_op, result->product_rows);
+    if (result->gemm_op)
+        printf(", fastest product %.*f TFLOP/s (%s, %u rows)", digits, result->gemm_flops * 1e-12,
+               result->gemm_op, result->gemm_rows);
     printf("; %.1f s", result->seconds);
     if (result->left_out)
         printf("; %u cases left out", result->left_out);
@@ -106,7 +106,7 @@ static void print_json(const struct kernels_options *options,
     rp_json_string(&json, "quantization",
                    rp_quant_scheme_name((enum rp_quant_scheme)options->quantization));
     rp_json_double(&json, "read_bandwidth_gb_per_second", result->read_bandwidth * 1e-9);
-    rp_json_double(&json, "fastest_product_tflops", result->product_flops * 1e-12);
+    rp_json_double(&json, "fastest_product_tflops", result->gemm_flops * 1e-12);
     rp_json_double(&json, "seconds", result->seconds);
     rp_json_uint(&json, "left_out", result->left_out);
     rp_json_array_begin(&json, "kernels");
@@ -128,8 +128,7 @@ static void print_json(const struct kernels_options *options,
             rp_json_double(&json, "sqnr_db", k->sqnr_db);
         rp_json_double(&json, "bandwidth_share",
                        share(share(k->bytes, seconds), result->read_bandwidth));
-        rp_json_double(&json, "product_share",
-                       share(share(k->flops, seconds), result->product_flops));
+        rp_json_double(&json, "product_share", share(share(k->flops, seconds), result->gemm_flops));
         rp_json_object_end(&json);
     }
     rp_json_array_end(&json);

@@ -173,7 +173,7 @@ static int prepare_side(struct side *side, const struct pair_options *options, c
 }
 
 /* Two engines on one card: each is told its share when nobody else has said anything. */
-static void share_card(struct side *side) {
+static void share_gpu_memory(struct side *side) {
     if (side->options.engine.gpu_memory_utilization == 0.92 && !side->second)
         side->options.engine.gpu_memory_utilization = 0.45;
 }
@@ -185,11 +185,11 @@ static int select_device(struct side *side, struct rp_backend_selection *out,
     int status = rp_stack_select(&side->options.engine, out, err);
     if (status != RP_OK)
         return status;
-    bool on_card = out->info.separate_memory;
-    if (needs != RP_PAIR_ANY && on_card != (needs == RP_PAIR_ONLY_CARD)) {
+    bool on_gpu = out->info.separate_memory;
+    if (needs != RP_PAIR_ANY && on_gpu != (needs == RP_PAIR_ONLY_GPU)) {
         out->backend->close(out->device);
         return rp_error_set(err, RP_STATUS_UNSUPPORTED, "the pair %s is one for %s, this is %s",
-                            side->pair->name, on_card ? "CPUs" : "cards", out->info.name);
+                            side->pair->name, on_gpu ? "CPUs" : "cards", out->info.name);
     }
     if (!side->options.no_dependent_launch)
         return RP_OK;
@@ -219,7 +219,7 @@ static int open_side(void *ctx, struct rp_error *err) {
         status = select_device(side, &selection, err);
     if (status != RP_OK)
         return status;
-    share_card(side);
+    share_gpu_memory(side);
     struct rp_engine_config config =
         rp_stack_engine_config(&side->options.engine, &selection, RP_MODEL_DTYPE_AUTO);
     /* The engine's events go into a ring as they do in serve. */

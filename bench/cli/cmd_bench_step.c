@@ -177,8 +177,8 @@ static void print_prompts(const struct rp_bench_step_result *result) {
         char text[16];
         printf("%7u %9.3f %9.3f %10.1f %8.2f %8.2f %5.1f%% %9.3f %8.1f %10.1f %13s\n", c->context,
                c->ms_p50, c->ms_p99, c->tokens_per_second, flop_rate(c) * 1e-12,
-               c->product_flops * 1e-12, 100 * share(flop_rate(c), c->product_flops),
-               c->device_ms_p50, c->host_us_p50, c->capture_ms, settled_text(c, text));
+               c->gemm_flops * 1e-12, 100 * share(flop_rate(c), c->gemm_flops), c->device_ms_p50,
+               c->host_us_p50, c->capture_ms, settled_text(c, text));
     }
 }
 
@@ -240,8 +240,8 @@ static void write_case(struct rp_json *json, const struct rp_bench_step *c, doub
     rp_json_double(json, "bandwidth_share", share(bandwidth(c), read_bandwidth));
     rp_json_double(json, "flops", c->flops);
     rp_json_double(json, "tflops", flop_rate(c) * 1e-12);
-    rp_json_double(json, "product_tflops", c->product_flops * 1e-12);
-    rp_json_double(json, "product_share", share(flop_rate(c), c->product_flops));
+    rp_json_double(json, "product_tflops", c->gemm_flops * 1e-12);
+    rp_json_double(json, "product_share", share(flop_rate(c), c->gemm_flops));
     rp_json_double(json, "capture_ms", c->capture_ms);
     rp_json_uint(json, "graph_bytes", c->graph_bytes);
     rp_json_uint(json, "arena_bytes", c->arena_bytes);

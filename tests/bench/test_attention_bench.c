@@ -42,7 +42,7 @@ static int run(const struct rp_attention_shape *shapes, uint32_t count, enum rp_
                                                .dtype = dtype,
                                                .shapes = shapes,
                                                .shape_count = count,
-                                               .product_size = 64,
+                                               .gemm_size = 64,
                                                .cold_bytes = 1u << 16,
                                                .case_seconds = 0.02,
                                                .seconds = seconds,
@@ -67,7 +67,7 @@ static void every_shape_is_run_with_the_bytes_and_operations_that_its_mask_shows
     assert_int_equal(run(shapes, 4, RP_DTYPE_BF16, 600.0, NULL), RP_OK);
     assert_int_equal(result->case_count, 4);
     assert_int_equal(result->left_out, 0);
-    assert_true(result->read_bandwidth > 0 && result->product_flops > 0);
+    assert_true(result->read_bandwidth > 0 && result->gemm_flops > 0);
     for (size_t i = 0; i < 4; i++) {
         const struct rp_bench_attention *c = &result->cases[i];
         assert_true(c->bytes == keys[i] * 2 * 16 * 2);

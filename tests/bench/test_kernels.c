@@ -88,7 +88,7 @@ static void every_operator_is_run_for_every_number_of_rows(void **state) {
         assert_true(k->samples >= 1 && k->repeats >= 1 && k->bytes > 0 && k->kernel[0] != '\0');
         assert_true(k->us_p50 >= 0 && k->us_p50 <= k->us_p99);
     }
-    assert_true(result->read_bandwidth > 0 && result->product_flops > 0);
+    assert_true(result->read_bandwidth > 0 && result->gemm_flops > 0);
 }
 
 static void a_product_has_the_bytes_and_operations_of_its_shape(void **state) {
