@@ -322,7 +322,7 @@ static void on_timer(void *context) {
         add_lag(run, now_ns - run->tick_ns);
     if (ticked) {
         end_late(run, now_ns);
-        if (run->options->most_s > 0 && (double)now_ns > run->options->most_s * 1e9)
+        if (run->options->max_seconds > 0 && (double)now_ns > run->options->max_seconds * 1e9)
             run->is_over = true;
         if ((run->options->stop && *run->options->stop) || run->status != RP_OK)
             stop(run);

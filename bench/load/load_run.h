@@ -34,7 +34,8 @@ struct rp_load_run_options {
     /* 0: no limit. In an open loop a request beyond it waits, and the wait counts as latency. */
     uint32_t max_concurrency;
     double timeout_s; /* per-request timeout, from the send */
-    double most_s;    /* time limit of the run: later requests are RP_LOAD_NOT_SENT; 0: no limit */
+    double
+        max_seconds; /* time limit of the run: later requests are RP_LOAD_NOT_SENT; 0: no limit */
     void (*progress)(void *context, const struct rp_load_progress *now);
     void *context;
     /* may be NULL; ends the run early once true (set by a signal handler) */

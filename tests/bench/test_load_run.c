@@ -301,7 +301,7 @@ static void a_run_of_limited_time_sends_no_more_and_waits_for_the_rest(void **st
     struct scripted_fixture *f = *state;
     scripted_fixture_add(f, 0, 3, "ttft=300");
     scripted_fixture_add(f, 10000, 3, "ttft=1");
-    f->options.most_s = 0.1;
+    f->options.max_seconds = 0.1;
     assert_int_equal(scripted_fixture_run(f), RP_OK);
     assert_int_equal(f->records.records[0].outcome, RP_LOAD_OK);
     assert_int_equal(f->records.records[1].outcome, RP_LOAD_NOT_SENT);

@@ -121,7 +121,7 @@ def check_the_answer_is_not_above_the_capacity():
     assert all(10 <= token < 2000 for prompt in prompts for token in prompt)
     for run in result["runs"]:
         assert run["total_input_tokens"] <= 20 * run["num_prompts"] and run["failed"] == 0, run
-    assert out.count(" holds") + out.count(" breaks") + out.count(" says nothing") >= len(result["runs"]), out
+    assert out.count(" met") + out.count(" failed") + out.count(" inconclusive") >= len(result["runs"]), out
     assert "<svg" in html and "ttft 100 ms" in html and html.count("<tr>") == len(result["runs"]) + 1, len(html)
 
 
