@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-/* --- The text's hash ------------------------------------------------------------------------- */
+/* --- hash of the text ------------------------------------------------------------------------ */
 
 void rp_load_text_hash_init(struct rp_load_text_hash *text) { text->hash = text->fill = 0; }
 
@@ -26,9 +26,9 @@ uint64_t rp_load_text_hash_get(const struct rp_load_text_hash *text) {
     return rp_hash64(text->block, text->fill, text->hash);
 }
 
-/* --- Walking JSON ---------------------------------------------------------------------------- */
+/* --- JSON scanner ---------------------------------------------------------------------------- */
 
-struct walk {
+struct scanner {
     const char *at, *end;
 };
 
@@ -38,20 +38,20 @@ struct span {
     size_t len;
 };
 
-static int peek(struct walk *w) {
+static int peek(struct scanner *w) {
     while (w->at < w->end && (*w->at == ' ' || *w->at == '\t' || *w->at == '\n' || *w->at == '\r'))
         w->at++;
     return w->at < w->end ? (unsigned char)*w->at : -1;
 }
 
-static bool take(struct walk *w, char c) {
+static bool take(struct scanner *w, char c) {
     if (peek(w) != c)
         return false;
     w->at++;
     return true;
 }
 
-static bool take_string(struct walk *w, struct span *out) {
+static bool take_string(struct scanner *w, struct span *out) {
     if (!take(w, '"'))
         return false;
     out->at = w->at;
@@ -69,8 +69,8 @@ static bool take_string(struct walk *w, struct span *out) {
     return false;
 }
 
-/* A number, true, false, null: its letters are not checked. */
-static bool take_word(struct walk *w, struct span *out) {
+/* A number, true, false or null; the spelling is not checked. */
+static bool take_word(struct scanner *w, struct span *out) {
     out->at = w->at;
     while (w->at < w->end &&
            ((*w->at >= '0' && *w->at <= '9') || (*w->at >= 'a' && *w->at <= 'z') || *w->at == 'E' ||
@@ -80,8 +80,8 @@ static bool take_word(struct walk *w, struct span *out) {
     return out->len != 0;
 }
 
-/* Passes over a value without recursion, however deep it is. */
-static bool skip(struct walk *w) {
+/* Skips a value of any depth, without recursion. */
+static bool skip(struct scanner *w) {
     uint32_t depth = 0;
     struct span span;
     do {
@@ -103,9 +103,9 @@ static bool skip(struct walk *w) {
     return true;
 }
 
-/* Steps through an object: true with its next key, the value not read yet; false at the end or,
- * *bad set, at what is none. `first` is true before the first call. */
-static bool next_key(struct walk *w, bool *first, struct span *key, bool *bad) {
+/* Iterates over the keys of an object: true with the next key, before its value; false at the end,
+ * or with *bad set at invalid syntax. `first` is true before the first call. */
+static bool next_key(struct scanner *w, bool *first, struct span *key, bool *bad) {
     if (*first ? !take(w, '{') : peek(w) != '}' && !take(w, ',')) {
         *bad = true;
         return false;
@@ -125,8 +125,8 @@ static bool is(const struct span *span, const char *text) {
     return span->len == strlen(text) && memcmp(span->at, text, span->len) == 0;
 }
 
-/* A whole number; others are passed over and leave *out. */
-static bool take_count(struct walk *w, uint32_t *out) {
+/* Reads a nonnegative integer; other values are skipped and *out is unchanged. */
+static bool take_count(struct scanner *w, uint32_t *out) {
     struct span word;
     uint64_t value = 0;
     int c = peek(w);
@@ -144,7 +144,7 @@ static bool take_count(struct walk *w, uint32_t *out) {
     return true;
 }
 
-/* --- Unescaping ------------------------------------------------------------------------------ */
+/* --- unescaping ------------------------------------------------------------------------------ */
 
 static int hex4(const char *at, const char *end) {
     int value = 0;
@@ -163,7 +163,7 @@ static int hex4(const char *at, const char *end) {
     return value;
 }
 
-/* After "\u": gives the character's length, 0 when it is none. Half a surrogate pair becomes
+/* After "\u": writes the character and returns its length; 0: invalid. Half a surrogate pair becomes
  * U+FFFD. */
 static size_t unescape_unicode(const char **at, const char *end, char out[4]) {
     int unit = hex4(*at, end);
@@ -203,7 +203,7 @@ static size_t unescape_unicode(const char **at, const char *end, char out[4]) {
     return 4;
 }
 
-/* The next piece of a string's text: its length, 0 at the end; *bad at an escape that is none. */
+/* Returns the length of the next piece of a string's text, 0 at the end; *bad: an invalid escape. */
 static size_t next_piece(struct span *span, const char **piece, char scratch[4], bool *bad) {
     static const char letters[] = "\"\\/bfnrt", values[] = "\"\\/\b\f\n\r\t";
     if (span->len == 0)
@@ -246,7 +246,8 @@ static bool add_text(struct span span, struct rp_load_text_hash *text) {
     return !bad;
 }
 
-/* Bytes that would do something on a terminal become blanks; a character is not cut in two. */
+/* Appends bytes with control characters replaced by blanks; end_clean then removes a truncated
+ * character. */
 static void copy_clean(char out[96], size_t *used, const char *bytes, size_t len) {
     for (size_t i = 0; i < len && *used < 95; i++) {
         unsigned char c = (unsigned char)bytes[i];
@@ -281,10 +282,11 @@ static void copy_message(struct span span, char out[96]) {
     end_clean(out, used);
 }
 
-/* --- Chunks ---------------------------------------------------------------------------------- */
+/* --- chunks ---------------------------------------------------------------------------------- */
 
-/* A text of a choice; null and other kinds are no text. */
-static bool take_text(struct walk *w, struct rp_load_chunk *out, struct rp_load_text_hash *text) {
+/* Reads a text of a choice; null and other types are skipped. */
+static bool take_text(struct scanner *w, struct rp_load_chunk *out,
+                      struct rp_load_text_hash *text) {
     struct span span;
     if (peek(w) != '"')
         return skip(w);
@@ -295,7 +297,8 @@ static bool take_text(struct walk *w, struct rp_load_chunk *out, struct rp_load_
     return true;
 }
 
-static bool take_delta(struct walk *w, struct rp_load_chunk *out, struct rp_load_text_hash *text) {
+static bool take_delta(struct scanner *w, struct rp_load_chunk *out,
+                       struct rp_load_text_hash *text) {
     bool first = true, bad = false, has_role = false, had_empty = out->has_empty;
     struct span key;
     if (peek(w) != '{')
@@ -312,7 +315,8 @@ static bool take_delta(struct walk *w, struct rp_load_chunk *out, struct rp_load
     return !bad;
 }
 
-static bool take_choice(struct walk *w, struct rp_load_chunk *out, struct rp_load_text_hash *text) {
+static bool take_choice(struct scanner *w, struct rp_load_chunk *out,
+                        struct rp_load_text_hash *text) {
     bool first = true, bad = false, fine;
     struct span key, reason;
     while (next_key(w, &first, &key, &bad)) {
@@ -332,7 +336,7 @@ static bool take_choice(struct walk *w, struct rp_load_chunk *out, struct rp_loa
     return !bad;
 }
 
-static bool take_choices(struct walk *w, struct rp_load_chunk *out,
+static bool take_choices(struct scanner *w, struct rp_load_chunk *out,
                          struct rp_load_text_hash *text) {
     if (peek(w) != '[')
         return skip(w);
@@ -346,7 +350,7 @@ static bool take_choices(struct walk *w, struct rp_load_chunk *out,
     return take(w, ']');
 }
 
-static bool take_details(struct walk *w, struct rp_load_chunk *out) {
+static bool take_details(struct scanner *w, struct rp_load_chunk *out) {
     bool first = true, bad = false;
     struct span key;
     if (peek(w) != '{')
@@ -357,7 +361,7 @@ static bool take_details(struct walk *w, struct rp_load_chunk *out) {
     return !bad;
 }
 
-static bool take_usage(struct walk *w, struct rp_load_chunk *out) {
+static bool take_usage(struct scanner *w, struct rp_load_chunk *out) {
     bool first = true, bad = false, fine;
     struct span key;
     if (peek(w) != '{')
@@ -378,8 +382,8 @@ static bool take_usage(struct walk *w, struct rp_load_chunk *out) {
     return !bad;
 }
 
-/* {"message": "..."} or "..."; null is no error. */
-static bool take_error(struct walk *w, struct rp_load_chunk *out) {
+/* Reads {"message": "..."} or "..."; null is not an error. */
+static bool take_error(struct scanner *w, struct rp_load_chunk *out) {
     bool first = true, bad = false;
     struct span key, message;
     int c = peek(w);
@@ -407,7 +411,7 @@ static bool take_error(struct walk *w, struct rp_load_chunk *out) {
 
 bool rp_load_chunk_read(const char *json, size_t len, struct rp_load_chunk *out,
                         struct rp_load_text_hash *text) {
-    struct walk w = {json, json + len};
+    struct scanner w = {json, json + len};
     bool first = true, bad = false, fine;
     struct span key;
     *out = (struct rp_load_chunk){.cached_tokens = UINT32_MAX};
@@ -427,13 +431,13 @@ bool rp_load_chunk_read(const char *json, size_t len, struct rp_load_chunk *out,
 }
 
 void rp_load_error_message(const char *body, size_t len, char out[96]) {
-    struct walk w = {body, body + len};
+    struct scanner w = {body, body + len};
     struct rp_load_chunk found = {.error = ""};
     bool first = true, bad = false;
     struct span key, message;
     size_t used = 0;
     out[0] = '\0';
-    /* A body that is cut off gives what it had until there. */
+    /* A truncated body is read as far as possible. */
     while (next_key(&w, &first, &key, &bad)) {
         bool fine;
         if (is(&key, "error"))

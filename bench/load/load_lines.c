@@ -7,7 +7,7 @@
 #include <stdarg.h>
 #include <string.h>
 
-/* A path may be longer than what an error can hold; line and field must still be seen. */
+/* Maximum length of a path in an error, so that line and field fit as well. */
 #define PATH_SHOWN 200
 
 int rp_load_lines_open(const char *path, struct rp_load_lines **out, struct rp_error *err) {
@@ -49,7 +49,7 @@ int rp_load_lines_refuse(const struct rp_load_lines *lines, int status, struct r
                         rp_text_for_message(shown, sizeof shown, text));
 }
 
-/* More of the file into piece; piece_len 0 at its end. */
+/* Reads the next piece of the file; piece_len is 0 at its end. */
 static int read_piece(struct rp_load_lines *lines, struct rp_error *err) {
     lines->piece_at = 0;
     lines->piece_len = fread(lines->piece, 1, sizeof lines->piece, lines->file);
@@ -69,7 +69,7 @@ static int finish_line(struct rp_load_lines *lines, struct rp_error *err) {
     lines->len = line->len - 1;
     if (memchr(lines->text, '\0', lines->len))
         return rp_load_lines_refuse(lines, RP_STATUS_FORMAT, err,
-                                    "has a NUL byte: this is not a text file");
+                                    "contains a NUL byte: not a text file");
     if (lines->number == 1 && lines->len >= 3 && memcmp(lines->text, "\xEF\xBB\xBF", 3) == 0) {
         lines->text += 3;
         lines->len -= 3;

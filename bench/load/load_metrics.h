@@ -21,6 +21,8 @@ struct rp_load_stat {
     double mean, std, p50, p90, p95, p99, max;
 };
 
+/* Sorts in ascending order. */
+void rp_load_sort(double *values, uint64_t count);
 /* Sorts values. */
 void rp_load_stat_of(double *values, uint64_t count, struct rp_load_stat *out);
 /* q from 0 to 1; values in ascending order; count 0: 0. */

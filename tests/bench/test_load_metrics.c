@@ -338,7 +338,7 @@ static void what_comes_at_once_or_ends_late_has_not_settled(void **state) {
     for (int i = 0; i < 200; i++)
         load_fixture_add(&run, 0, 0, 10 + i, 0, 1);
     summarize(&settled_counts);
-    assert_string_equal(summary.why_not, "not settled: all requests came at once");
+    assert_string_equal(summary.why_not, "not settled: all requests were sent at once");
     assert_int_equal(summary.latency[RP_LOAD_E2EL].count, 200);
     assert_int_equal(summary.warm_up, 0);
     load_fixture_close(&run);
@@ -350,7 +350,7 @@ static void what_comes_at_once_or_ends_late_has_not_settled(void **state) {
     load_fixture_open(&run, 300, 600);
     load_fixture_fail(&run, 0, 5, RP_LOAD_CONNECT, "");
     summarize(&settled_counts);
-    assert_non_null(strstr(summary.why_not, "no request ended well"));
+    assert_non_null(strstr(summary.why_not, "no request succeeded"));
 }
 
 static void numbers_in_flight_are_means_over_time(void **state) {
@@ -383,8 +383,8 @@ static void each_reason_for_doubt_is_said(void **state) {
         run.records.lag_ns[i] = i < 90 ? 100000 : 30000000;
     summarize(&settled_counts);
     assert_false(summary.reliable);
-    assert_string_equal(summary.why_not, "5 of 400 requests failed; the client lagged 30.0 ms at "
-                                         "p99: it is part of what was measured");
+    assert_string_equal(summary.why_not, "5 of 400 requests failed; the client's lag was 30.0 ms "
+                                         "at p99 and is included in the latencies");
     near(summary.lag.p50, 0.1);
     load_fixture_close(&run);
     load_fixture_queue(&run, 99, 60, 8, 100, 3);

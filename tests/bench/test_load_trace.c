@@ -176,9 +176,9 @@ static void test_bad_azure_files_are_refused_by_line_and_field(void **state) {
     refuse(&source, HEADER, "the file has no requests");
     refuse(&source, "2024-01-01 00:00:00,1,1\n", ":1: must be \"TIMESTAMP");
 #define ROW(row, words) refuse(&source, HEADER "2024-01-01 00:00:00,1,1\n" row, words)
-    ROW("2024-01-01 00:00:00,1\n", ":3: has not three fields");
-    ROW("2024-01-01 00:00:00,1,1,1\n", ":3: has not three fields");
-    ROW("x\n", ":3: has not three fields");
+    ROW("2024-01-01 00:00:00,1\n", ":3: does not have three fields");
+    ROW("2024-01-01 00:00:00,1,1,1\n", ":3: does not have three fields");
+    ROW("x\n", ":3: does not have three fields");
     ROW("2024-01-01 00:00:00,-1,1\n", ":3: ContextTokens is \"-1\"");
     ROW("2024-01-01 00:00:00,1.5,1\n", ":3: ContextTokens is \"1.5\"");
     ROW("2024-01-01 00:00:00, 1,1\n", ":3: ContextTokens");
@@ -353,7 +353,7 @@ static void test_files_that_never_end_are_refused(void **state) {
     write_bytes("{\"timestamp\"\0:0}\n", 17);
     source.path = path;
     assert_int_equal(rp_load_plan_make(&source, &plan, &err), RP_STATUS_FORMAT);
-    assert_non_null(strstr(err.text, ":1: has a NUL byte"));
+    assert_non_null(strstr(err.text, ":1: contains a NUL byte"));
 }
 
 static void test_a_long_path_does_not_hide_line_and_field(void **state) {
