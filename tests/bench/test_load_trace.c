@@ -166,7 +166,7 @@ static void test_scales_count_and_context_apply_to_a_trace(void **state) {
     source.arrival = RP_LOAD_TRACE;
     make_from(&source, HEADER "2024-01-01 00:00:00,3,1\n");
     check(0, 0, 3000000, 1000000);
-    refuse(&source, HEADER "2024-01-01 00:00:00,9000,10\n", ":2: ContextTokens is 9000, times");
+    refuse(&source, HEADER "2024-01-01 00:00:00,9000,10\n", ":2: ContextTokens 9000 times");
 }
 
 static void test_bad_azure_files_are_refused_by_line_and_field(void **state) {
@@ -280,7 +280,7 @@ static void test_a_prompt_may_end_behind_its_last_id(void **state) {
     assert_true(same(0, 0, 1, 0, 512));
     assert_false(same(0, 512, 1, 512, 8));
     refuse(&source, "{\"timestamp\":0,\"input_length\":1025,\"output_length\":1,\"hash_ids\":[1]}",
-           ":1: hash_ids has 1 ids, a prompt of 1025 tokens needs 3");
+           ":1: hash_ids has 1 ids, but a prompt of 1025 tokens needs 3");
 }
 
 static void test_what_is_left_out_of_mooncake_leaves_no_blocks_behind(void **state) {

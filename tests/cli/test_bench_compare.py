@@ -93,7 +93,7 @@ def check_what_is_refused():
     good = result(1)
     for a, b, flags, code, text in ((good, None, (), 1, "cannot be opened"), (good, "{", (), 1, "not valid JSON"),
                                     (good, "[]", (), 1, "not a load test result"),
-                                    (good, good, ("--metric", "nothing"), 2, "no metric"),
+                                    (good, good, ("--metric", "nothing"), 2, "unknown metric"),
                                     (good, good, ("--metric", ","), 2, "not a list"),
                                     (good, good, ("--metric", "request_goodput"), 1, "no request_goodput"),
                                     (good, {"duration": 1}, (), 1, "share no metric"),
