@@ -3,6 +3,7 @@
 #include "attention/mask/mask.h"
 #include "base/memory.h"
 #include "bench/random_pattern.h"
+#include "bench/replay_time.h"
 #include "device/step_cpu.h"
 
 #include <math.h>
@@ -36,7 +37,7 @@ static int open_step(struct attention_case *what, struct rp_error *err) {
     what->device_state = bench->backend->alloc(bench->device, what->state_bytes, RP_MEMORY_DEVICE);
     what->rings = bench->backend->alloc(bench->device, ring_bytes, RP_MEMORY_HOST);
     if (!what->host_state || !what->device_state || !what->rings)
-        return rp_error_set(err, RP_STATUS_NO_MEMORY, "out of memory for a step");
+        return rp_error_set(err, RP_STATUS_NO_MEMORY, "out of memory for the step state");
     memset(what->host_state, 0, what->state_bytes);
     memset(what->rings, 0, ring_bytes);
     rp_step_state_carve(&step, what->host_state, &what->host);
@@ -152,24 +153,10 @@ size_t rp_attention_case_offset(const struct attention_case *what, uint32_t tens
     return tensor / 2 * (bytes[0] + bytes[1]) + tensor % 2 * bytes[0];
 }
 
-static void drop_graphs(struct attention_case *what) {
+static void destroy_graphs(struct attention_case *what) {
     what->bench->backend->graph_destroy(what->bench->device, what->graph);
     what->bench->backend->graph_destroy(what->bench->device, what->start);
     what->graph = what->start = NULL;
-}
-
-/* The kernels of one repetition, joined with '+'. */
-static void name_kernels(struct attention_case *what) {
-    const struct rp_backend *backend = what->bench->backend;
-    uint32_t first = backend->graph_launch_count(what->start);
-    uint32_t count = (backend->graph_launch_count(what->graph) - first) / what->repeats;
-    size_t used = 0;
-    for (uint32_t i = 0; i < RP_MAX(count, 1u) && used < sizeof what->kernel; i++) {
-        struct rp_launch_info info;
-        backend->graph_launch_info(what->graph, first + i, &info);
-        used += (size_t)snprintf(what->kernel + used, sizeof what->kernel - used, "%s%s",
-                                 i ? "+" : "", info.kernel);
-    }
 }
 
 int rp_attention_case_capture(struct attention_case *what, uint32_t repeats, struct rp_error *err) {
@@ -177,7 +164,7 @@ int rp_attention_case_capture(struct attention_case *what, uint32_t repeats, str
     struct rp_device *device = what->bench->device;
     struct rp_lower_options options = {.no_fusion = true};
     struct rp_program program;
-    drop_graphs(what);
+    destroy_graphs(what);
     int status = make_program(what, repeats, &program);
     size_t *offsets = rp_calloc(program.tensor_count + 1, sizeof *offsets);
     if (status != RP_OK || !offsets) {
@@ -193,8 +180,10 @@ int rp_attention_case_capture(struct attention_case *what, uint32_t repeats, str
         status = backend->capture(device, &program, 0, 1, &what->bucket, &bindings, &options, false,
                                   &what->start, err);
     what->repeats = repeats;
-    if (status == RP_OK)
-        name_kernels(what);
+    if (status == RP_OK) {
+        struct rp_replay replay = {backend, device, what->graph, what->start, repeats};
+        rp_replay_kernels(&replay, what->kernel);
+    }
 done:
     rp_free(offsets);
     rp_program_deinit(&program);
@@ -203,16 +192,10 @@ done:
 
 /* ---- memory --------------------------------------------------------------------------------- */
 
-/* Allocates memory filled with random values. */
 static int allocate(const struct attention_case *what, size_t bytes, unsigned char **out,
                     struct rp_error *err) {
     const struct attention_bench *bench = what->bench;
-    struct rp_device_memory memory;
-    bench->backend->memory(bench->device, &memory);
-    if (bytes > memory.free_bytes / 2 ||
-        !(*out = bench->backend->alloc(bench->device, bytes, RP_MEMORY_DEVICE)))
-        return rp_error_set(err, RP_STATUS_NO_MEMORY, "no memory for %zu bytes", bytes);
-    return rp_random_pattern_fill(bench->backend, bench->device, *out, bench->pattern, bytes);
+    return rp_random_pattern_alloc(bench->backend, bench->device, bench->pattern, bytes, out, err);
 }
 
 /* Enough copies that the K and V read under the mask fill cold_bytes; for prefill together with q
@@ -232,7 +215,7 @@ static int make_memory(struct attention_case *what, struct rp_error *err) {
     what->copies = what->bench->config->dump_dir ? 1 : count_copies(what);
     if (!rp_kv_layout_init(&what->kv, what->copies, shape->kv_heads, shape->head_dim,
                            shape->page_tokens, what->bench->config->dtype))
-        return rp_error_set(err, RP_STATUS_OVERFLOW, "too many pages");
+        return rp_error_set(err, RP_STATUS_OVERFLOW, "KV pages are too large");
     size_t pages = 1 + (size_t)shape->batch * what->slot_pages;
     int status = allocate(what, pages * what->kv.page_stride, &what->pages, err);
     what->kv.base = what->pages;
@@ -271,7 +254,7 @@ int rp_attention_case_open(struct attention_bench *bench, const struct rp_attent
 void rp_attention_case_close(struct attention_case *what) {
     const struct rp_backend *backend = what->bench->backend;
     struct rp_device *device = what->bench->device;
-    drop_graphs(what);
+    destroy_graphs(what);
     rp_free_aligned(what->host_state);
     if (what->device_state)
         backend->free(device, what->device_state, RP_MEMORY_DEVICE);

@@ -1,9 +1,8 @@
 /* attention_case.h - one case of bench_attention: step state, KV pages and captured graph.
  *
- * Of a dump: DIR/case<N>.json (the shape, the mask's text, the types) and, in row-major order,
+ * Files of a dump: DIR/case<N>.json (shape, text of the mask, types) and, in row-major order,
  *   case<N>.q    (batch, queries, heads, head_dim) f32      case<N>.k, .v  (batch, kv_heads, length, head_dim)
- *   case<N>.out  (batch, queries, heads, head_dim)          of the bench's dtype; queries: 1, or length
- * for whoever computes the same from them. */
+ *   case<N>.out  (batch, queries, heads, head_dim)          in the benchmark's dtype; queries: 1, or length */
 #ifndef RP_BENCH_ATTENTION_CASE_H
 #define RP_BENCH_ATTENTION_CASE_H
 

@@ -2,20 +2,15 @@
 
 #include "base/clock.h"
 #include "base/memory.h"
+#include "bench/load/load_metrics.h"
 
-#include <stdlib.h>
 #include <string.h>
 #include <time.h>
-
-static int compare_doubles(const void *a, const void *b) {
-    double left = *(const double *)a, right = *(const double *)b;
-    return (left > right) - (left < right);
-}
 
 double rp_bench_quantile(double *values, uint32_t count, double q) {
     if (count == 0)
         return 0.0;
-    qsort(values, count, sizeof *values, compare_doubles);
+    rp_load_sort(values, count);
     return values[(uint32_t)(q * (count - 1) + 0.5)];
 }
 
@@ -137,14 +132,13 @@ void rp_bench_engine_close(struct rp_bench_engine *bench) {
     memset(bench, 0, sizeof *bench);
 }
 
-int rp_bench_engine_rest(struct rp_bench_engine *bench, struct rp_error *err) {
-    const struct timespec moment = {.tv_nsec = 20000};
+int rp_bench_wait_idle(const struct rp_engine *engine, struct rp_error *err) {
+    const struct timespec interval = {.tv_nsec = 20000};
     /* No request is open, so no further step is launched. */
-    while (rp_engine_steps_timed(bench->engine) !=
-           rp_counter_read(&rp_engine_metrics(bench->engine)->steps)) {
-        if (!rp_engine_is_healthy(bench->engine))
-            return rp_error_set(err, RP_STATUS_DEVICE, "%s", rp_engine_failure(bench->engine));
-        nanosleep(&moment, NULL);
+    while (rp_engine_steps_timed(engine) != rp_counter_read(&rp_engine_metrics(engine)->steps)) {
+        if (!rp_engine_is_healthy(engine))
+            return rp_error_set(err, RP_STATUS_DEVICE, "%s", rp_engine_failure(engine));
+        nanosleep(&interval, NULL);
     }
     return RP_OK;
 }

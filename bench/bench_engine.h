@@ -68,7 +68,7 @@ void rp_bench_engine_close(struct rp_bench_engine *bench);
 
 /* Call after every request closed: waits until the engine thread is idle. RP_STATUS_DEVICE: the
  * engine has failed. */
-int rp_bench_engine_rest(struct rp_bench_engine *bench, struct rp_error *err) RP_MUST_USE;
+int rp_bench_wait_idle(const struct rp_engine *engine, struct rp_error *err) RP_MUST_USE;
 /* Copies the times of the steps after the first `since` (rp_engine_steps_timed), oldest first, to
  * bench->times; returns their count. The engine must be idle. If more than RP_STEP_TIMES, the last
  * ones. */

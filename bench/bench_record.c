@@ -1,6 +1,7 @@
 #include "bench/bench_record.h"
 
 #include "base/memory.h"
+#include "bench/bench_engine.h"
 #include "bench/check_internal.h"
 #include "engine/observe/request_account.h"
 #include "engine/observe/step_record.h"
@@ -8,8 +9,6 @@
 #include "metrics/metrics.h"
 #include "metrics/recorder.h"
 #include "metrics/tick.h"
-
-#include <stdlib.h>
 
 #define PASSES      9
 #define ROWS_MAX    256
@@ -145,11 +144,6 @@ static void cold_shares_of_256(struct bench *bench, uint32_t count) {
     cold_shares(bench, count, 256);
 }
 
-static int by_value(const void *a, const void *b) {
-    double left = *(const double *)a, right = *(const double *)b;
-    return left < right ? -1 : left > right;
-}
-
 static double measure(struct bench *bench, void (*work)(struct bench *bench, uint32_t count),
                       uint32_t count) {
     double ns[PASSES];
@@ -161,8 +155,7 @@ static double measure(struct bench *bench, void (*work)(struct bench *bench, uin
         uint64_t spent_ns = rp_clock_ns() - begin;
         ns[i] = (double)(bench->spent_ns ? bench->spent_ns : spent_ns) / count;
     }
-    qsort(ns, PASSES, sizeof ns[0], by_value);
-    return ns[PASSES / 2];
+    return rp_bench_quantile(ns, PASSES, 0.5);
 }
 
 /* Attribution for the steps of a small Llama model: the cost per row does not depend on the model's
@@ -199,7 +192,7 @@ static int open_bench(struct bench *bench, struct rp_error *err) {
     rp_histogram_init(&bench->histogram, bounds, RP_ARRAY_COUNT(bounds));
     bench->latency = rp_calloc(1, sizeof *bench->latency);
     if (!bench->latency || !rp_step_records_init(&bench->records))
-        return rp_error_set(err, RP_STATUS_NO_MEMORY, "no memory");
+        return rp_error_set(err, RP_STATUS_NO_MEMORY, "out of memory");
     int status = rp_recorder_create(&config, &bench->recorder, err);
     if (status == RP_OK)
         bench->ring = rp_recorder_add(bench->recorder, "engine", RP_RECORDER_ENGINE);

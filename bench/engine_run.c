@@ -1,7 +1,8 @@
 #include "bench/engine_run.h"
 
+#include "bench/bench_engine.h"
+
 #include <string.h>
-#include <time.h>
 
 static void on_wake(void *ctx) {
     struct rp_engine_run *run = ctx;
@@ -48,18 +49,6 @@ void rp_engine_run_close(struct rp_engine_run *run) {
     memset(run, 0, sizeof *run);
 }
 
-/* Waits until the engine thread is idle, after every request closed. */
-static int wait_idle(struct rp_engine_run *run, struct rp_error *err) {
-    const struct timespec interval = {.tv_nsec = 20000};
-    while (rp_engine_steps_timed(run->engine) !=
-           rp_counter_read(&rp_engine_metrics(run->engine)->steps)) {
-        if (!rp_engine_is_healthy(run->engine))
-            return rp_error_set(err, RP_STATUS_DEVICE, "%s", rp_engine_failure(run->engine));
-        nanosleep(&interval, NULL);
-    }
-    return RP_OK;
-}
-
 int rp_engine_run_requests(struct rp_engine_run *run, struct rp_request *requests, uint32_t count,
                            void (*on_event)(void *ctx, const struct rp_event *event), void *ctx,
                            struct rp_error *err) {
@@ -92,7 +81,7 @@ int rp_engine_run_requests(struct rp_engine_run *run, struct rp_request *request
         }
     }
     if (status == RP_OK)
-        status = wait_idle(run, err);
+        status = rp_bench_wait_idle(run->engine, err);
     if (status == RP_OK && failed)
         status = rp_error_set(err, RP_STATUS_DEVICE, "%u of %u requests failed", failed, count);
     return status;

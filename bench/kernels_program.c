@@ -4,6 +4,7 @@
 #include "base/memory.h"
 #include "bench/kernels_internal.h"
 #include "bench/random_pattern.h"
+#include "bench/replay_time.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -249,15 +250,9 @@ static size_t assign_offsets(const struct rp_program *program, const struct kern
     return used;
 }
 
-/* Allocates memory filled with random values. */
 static int allocate(struct kernels_bench *bench, size_t bytes, unsigned char **out,
                     struct rp_error *err) {
-    struct rp_device_memory memory;
-    bench->backend->memory(bench->device, &memory);
-    if (bytes > memory.free_bytes / 2 ||
-        !(*out = bench->backend->alloc(bench->device, bytes, RP_MEMORY_DEVICE)))
-        return rp_error_set(err, RP_STATUS_NO_MEMORY, "not enough memory for %zu bytes", bytes);
-    return rp_random_pattern_fill(bench->backend, bench->device, *out, bench->pattern, bytes);
+    return rp_random_pattern_alloc(bench->backend, bench->device, bench->pattern, bytes, out, err);
 }
 
 static uint32_t sequences(const struct kernels_case *what) {
@@ -341,21 +336,6 @@ static void destroy_graphs(struct kernels_bench *bench, struct kernels_run *run)
     run->graph = run->start = NULL;
 }
 
-/* Joins the names of one repetition's kernels with '+'. */
-static void name_kernels(const struct kernels_bench *bench, struct kernels_run *run) {
-    const struct rp_backend *backend = bench->backend;
-    uint32_t first = run->start ? backend->graph_launch_count(run->start) : 0;
-    uint32_t count = (backend->graph_launch_count(run->graph) - first) / run->repeats;
-    count = RP_MAX(count, 1u); /* the CPU chains small operators, also across repetitions */
-    size_t used = 0;
-    for (uint32_t i = 0; i < count && used < sizeof run->kernel; i++) {
-        struct rp_launch_info info;
-        backend->graph_launch_info(run->graph, first + i, &info);
-        used += (size_t)snprintf(run->kernel + used, sizeof run->kernel - used, "%s%s",
-                                 i ? "+" : "", info.kernel);
-    }
-}
-
 int rp_kernels_run_capture(struct kernels_bench *bench, struct kernels_run *run, uint32_t repeats,
                            struct rp_error *err) {
     const struct rp_backend *backend = bench->backend;
@@ -381,7 +361,8 @@ int rp_kernels_run_capture(struct kernels_bench *bench, struct kernels_run *run,
                                   &options, false, &run->start, err);
     if (status == RP_OK) {
         run->repeats = repeats;
-        name_kernels(bench, run);
+        struct rp_replay replay = {backend, bench->device, run->graph, run->start, repeats};
+        rp_replay_kernels(&replay, run->kernel);
     }
 done:
     rp_free(offsets);

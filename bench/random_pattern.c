@@ -25,3 +25,13 @@ int rp_random_pattern_fill(const struct rp_backend *backend, struct rp_device *d
                                RP_MIN(RP_RANDOM_PATTERN_BYTES, bytes - at));
     return status;
 }
+
+int rp_random_pattern_alloc(const struct rp_backend *backend, struct rp_device *device,
+                            const unsigned char *pattern, size_t bytes, unsigned char **out,
+                            struct rp_error *err) {
+    struct rp_device_memory memory;
+    backend->memory(device, &memory);
+    if (bytes > memory.free_bytes / 2 || !(*out = backend->alloc(device, bytes, RP_MEMORY_DEVICE)))
+        return rp_error_set(err, RP_STATUS_NO_MEMORY, "not enough memory for %zu bytes", bytes);
+    return rp_random_pattern_fill(backend, device, *out, pattern, bytes);
+}

@@ -3,11 +3,27 @@
 #include "base/clock.h"
 #include "bench/bench_engine.h"
 
+#include <stdio.h>
+
 #define SAMPLES_MAX 64u
 #define SAMPLES_MIN 5u
 #define SAMPLE_NS   2000000.0
 #define LONG_NS     25000000.0
 #define REPEATS_MAX 512u
+
+void rp_replay_kernels(const struct rp_replay *what, char out[RP_REPLAY_KERNELS_MAX]) {
+    const struct rp_backend *backend = what->backend;
+    uint32_t first = what->start ? backend->graph_launch_count(what->start) : 0;
+    uint32_t count = (backend->graph_launch_count(what->graph) - first) / what->repeats;
+    count = RP_MAX(count, 1u); /* the CPU chains small operators, also across repetitions */
+    size_t used = 0;
+    for (uint32_t i = 0; i < count && used < RP_REPLAY_KERNELS_MAX; i++) {
+        struct rp_launch_info info;
+        backend->graph_launch_info(what->graph, first + i, &info);
+        used += (size_t)snprintf(out + used, RP_REPLAY_KERNELS_MAX - used, "%s%s", i ? "+" : "",
+                                 info.kernel);
+    }
+}
 
 double rp_replay_ns(const struct rp_replay *what, uint32_t count) {
     uint64_t begin = rp_clock_ns();

@@ -20,6 +20,11 @@ struct rp_replay_times { /* ns of one operator, and of a replay's start */
     double min, p50, p99, start;
 };
 
+#define RP_REPLAY_KERNELS_MAX 64
+
+/* The names of the kernels of one repetition, joined with '+'. */
+void rp_replay_kernels(const struct rp_replay *what, char out[RP_REPLAY_KERNELS_MAX]);
+
 /* Nanoseconds of `count` replays and the wait for them; negative when the device failed. */
 double rp_replay_ns(const struct rp_replay *what, uint32_t count);
 

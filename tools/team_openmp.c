@@ -3,8 +3,8 @@
  * A job is one parallel region, entered by the thread that submits it, which is worker 0; barriers
  * between operators are OpenMP's; shares are static. A step therefore needs no signal between
  * threads of different roles, and there is no run-ahead. `ninja -C build/release reprise_openmp`
- * links it into a program that is otherwise reprise (needs libgomp); tools/compare_dispatch compares
- * both. */
+ * links it into a program that is otherwise reprise (needs libgomp); tools/compare_dispatch
+ * compares both. */
 #include "base/memory.h"
 #include "device/cpu_team.h"
 

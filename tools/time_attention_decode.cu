@@ -6,11 +6,11 @@
  *   ./time_attention_decode [ROWSxLENGTH ...]
  *
  * Each shape is one graph with a launch per layer, with enough layers that their K and V are at
- * least four times the L2; the time per launch is the graph's time divided by the layers, the median
- * of nine replays. 32 query heads, 8 KV heads, head dim 128, pages of 64. "ROWSxLENGTHr": random
- * lengths from 1 to LENGTH. The page stride is that of a model of RP_LAYERS layers (environment;
- * default 32). "loads alone": only loads of the same number of contiguous bytes; "in pages": only
- * loads of the same pages through the page tables. */
+ * least four times the L2; the time per launch is the graph's time divided by the layers, the
+ * median of nine replays. 32 query heads, 8 KV heads, head dim 128, pages of 64. "ROWSxLENGTHr":
+ * random lengths from 1 to LENGTH. The page stride is that of a model of RP_LAYERS layers
+ * (environment; default 32). "loads alone": only loads of the same number of contiguous bytes; "in
+ * pages": only loads of the same pages through the page tables. */
 #include "attention/attention_internal_cuda.h"
 
 #include <algorithm>

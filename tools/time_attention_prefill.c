@@ -1,5 +1,5 @@
-/* time_attention_prefill.c - times prefill attention, and the qkv_post kernel before it, in captured
- * graphs.
+/* time_attention_prefill.c - times prefill attention, and the qkv_post kernel before it, in
+ * captured graphs.
  *
  * Not part of the build. From the repository's root, after ./dev build:
  *   nvcc -O2 -I. tools/time_attention_prefill.c build/release/librp_cuda.a \

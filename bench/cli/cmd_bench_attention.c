@@ -1,5 +1,5 @@
-/* reprise bench attention: times attention by kind, batch, length, heads, page size and mask; prints
- * a table or JSON. */
+/* reprise bench attention: times attention by kind, batch, length, heads, page size and mask;
+ * prints a table or JSON. */
 #include "attention/mask/mask.h"
 #include "backend/module.h"
 #include "base/json_writer.h"

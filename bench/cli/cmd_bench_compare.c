@@ -1,4 +1,5 @@
-/* reprise bench compare A.json B.json: compares two load test results (bench/load/load_compare.h). */
+/* reprise bench compare A.json B.json: compares two load test results
+ * (bench/load/load_compare.h). */
 #include "base/json_writer.h"
 #include "bench/load/load_compare.h"
 #include "server/cli/commands.h"

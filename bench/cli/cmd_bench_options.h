@@ -1,5 +1,5 @@
-/* cmd_bench_options.h - shared by the benchmarks of a whole model (decode, step, prefill): flags, and
- * the report of the engine's startup. Thread: one. */
+/* cmd_bench_options.h - shared by the benchmarks of a whole model (decode, step, prefill): flags,
+ * and the report of the engine's startup. Thread: one. */
 #ifndef RP_SERVER_CMD_BENCH_OPTIONS_H
 #define RP_SERVER_CMD_BENCH_OPTIONS_H
 

@@ -132,8 +132,8 @@ static void print_list(bool json) {
     rp_buffer_deinit(&out);
 }
 
-/* Parses one side's flags. Splits `text` in place into words[1], words[2], ... up to a NULL; it must
- * outlive *out. */
+/* Parses one side's flags. Splits `text` in place into words[1], words[2], ... up to a NULL; it
+ * must outlive *out. */
 static int parse_side(char *text, char *words[ARGUMENTS_MAX + 1], struct side_options *out,
                       struct rp_error *err) {
     const char *positionals[RP_POSITIONALS_MAX];

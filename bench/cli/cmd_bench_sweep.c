@@ -1,5 +1,5 @@
-/* reprise bench sweep: finds the highest request rate at which a server meets an objective; prints a
- * line per run, then the result. The search is bench/load/load_sweep.h. */
+/* reprise bench sweep: finds the highest request rate at which a server meets an objective; prints
+ * a line per run, then the result. The search is bench/load/load_sweep.h. */
 #include "base/json_writer.h"
 #include "base/memory.h"
 #include "bench/load/load_report.h"
@@ -12,7 +12,8 @@
 #include <string.h>
 #include <unistd.h>
 
-/* If 5 % more requests arrive than a server completes, queueing exceeds a bound t only after 20 t. */
+/* If 5 % more requests arrive than are completed, the queueing delay exceeds a bound t only after
+ * 20 t. */
 #define SECONDS_PER_BOUND 20.0
 
 struct sweep_options {

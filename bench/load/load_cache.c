@@ -1,11 +1,11 @@
 /* load_cache.c - hits of an unbounded prefix cache. It contains whole pages of prompts, as the
  * server's does; a page is a hit if an earlier prompt began with the same tokens up to its end. The
  * last token of a prompt is always computed, for its logits, so a page that ends with it is not a
- * hit. Ignored: pages of generated tokens, which a server may cache too, and misses of requests that
- * arrive before an equal prefix has been computed.
+ * hit. Ignored: pages of generated tokens, which a server may cache too, and misses of requests
+ * that arrive before an equal prefix has been computed.
  *
- * A tree of pages with its edges in one hash table: (parent, tokens of the page) -> page. Tokens are
- * compared, so that the count is exact. */
+ * A tree of pages with its edges in one hash table: (parent, tokens of the page) -> page. Tokens
+ * are compared, so that the count is exact. */
 #include "base/checked.h"
 #include "base/hash.h"
 #include "base/memory.h"

@@ -163,8 +163,8 @@ static int hex4(const char *at, const char *end) {
     return value;
 }
 
-/* After "\u": writes the character and returns its length; 0: invalid. Half a surrogate pair becomes
- * U+FFFD. */
+/* After "\u": writes the character and returns its length; 0: invalid. Half a surrogate pair
+ * becomes U+FFFD. */
 static size_t unescape_unicode(const char **at, const char *end, char out[4]) {
     int unit = hex4(*at, end);
     if (unit < 0)
@@ -203,7 +203,8 @@ static size_t unescape_unicode(const char **at, const char *end, char out[4]) {
     return 4;
 }
 
-/* Returns the length of the next piece of a string's text, 0 at the end; *bad: an invalid escape. */
+/* Returns the length of the next piece of a string's text, 0 at the end; *bad: an invalid
+ * escape. */
 static size_t next_piece(struct span *span, const char **piece, char scratch[4], bool *bad) {
     static const char letters[] = "\"\\/bfnrt", values[] = "\"\\/\b\f\n\r\t";
     if (span->len == 0)

@@ -96,7 +96,8 @@ static void close_conn(struct rp_load_conn *conn) {
     uv_close((uv_handle_t *)&conn->tcp, on_closed);
 }
 
-/* Closes the connection; the exchange ends with this outcome after that. Calls no handler itself. */
+/* Closes the connection; the exchange ends with this outcome after that. Calls no handler
+ * itself. */
 static void fail(struct rp_load_conn *conn, enum rp_load_outcome outcome, const char *why) {
     if (conn->exchange && !conn->closing) {
         conn->outcome = outcome;

@@ -1,5 +1,5 @@
-/* load_prompt.c - prompts: random ids after a shared prefix, Mooncake's chains of blocks, pieces of a
- * text, lines of a poem. */
+/* load_prompt.c - prompts: random ids after a shared prefix, Mooncake's chains of blocks, pieces of
+ * a text, lines of a poem. */
 #include "base/checked.h"
 #include "base/memory.h"
 #include "base/utf8.h"
@@ -33,7 +33,8 @@ static int32_t *draw_ids(const struct rp_load_source *source, enum rp_load_strea
     return out + count;
 }
 
-/* Blocks with equal hash ids begin with the same tokens, also if a prompt's last block is shorter. */
+/* Blocks with equal hash ids begin with the same tokens, also if a prompt's last block is
+ * shorter. */
 static int32_t *draw_blocks(const struct rp_load_source *source, const struct rp_load_rows *rows,
                             const struct rp_load_row *row, int32_t *out, uint32_t *left) {
     for (uint32_t i = 0; i < row->hash_count; i++) {

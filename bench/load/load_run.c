@@ -336,8 +336,8 @@ static void on_timer(void *context) {
 
 /* --- the run --------------------------------------------------------------------------------- */
 
-/* An open loop may have all its requests in flight. Its file limit is raised as far as possible; the
- * minimum is the number of requests in its first second, and FILES_AT_LEAST. */
+/* An open loop may have all its requests in flight. Its file limit is raised as far as possible;
+ * the minimum is the number of requests in its first second, and FILES_AT_LEAST. */
 static int check_files(const struct rp_load_run_options *options, const struct rp_load_plan *plan,
                        struct rp_error *err) {
     uint32_t needed = options->max_concurrency, burst = 0;

@@ -30,7 +30,8 @@ static void set_why(struct rp_load_stream *stream, const char *why) {
     snprintf(stream->exchange.why, sizeof stream->exchange.why, "%s", why);
 }
 
-/* Flag in chunk_ns: a chunk without text, which may or may not be a token (discard_empty_chunks). */
+/* Flag in chunk_ns: a chunk without text, which may or may not be a token
+ * (discard_empty_chunks). */
 #define WITHOUT_TEXT ((uint64_t)1 << 63)
 
 static bool add_chunk(struct rp_load_stream *stream, bool has_content) {
@@ -107,8 +108,8 @@ enum rp_load_outcome rp_load_stream_body(struct rp_load_exchange *exchange, cons
     return RP_LOAD_BAD_ANSWER;
 }
 
-/* Discards chunks without text, unless usage confirms that they are tokens: there are no more chunks
- * than tokens. */
+/* Discards chunks without text, unless usage confirms that they are tokens: there are no more
+ * chunks than tokens. */
 static void discard_empty_chunks(struct rp_load_stream *stream) {
     bool all = stream->usage.has_usage && stream->chunk_count <= stream->usage.completion_tokens;
     uint32_t count = 0;

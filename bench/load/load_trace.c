@@ -85,7 +85,8 @@ static bool read_digits(const char **text, int digits, char separator, uint32_t 
     return !separator || *(*text)++ == separator;
 }
 
-/* Days since 1970-01-01 in the Gregorian calendar (Hinnant's days_from_civil); year 1970 or later. */
+/* Days since 1970-01-01 in the Gregorian calendar (Hinnant's days_from_civil); year 1970 or
+ * later. */
 static uint64_t days_since_1970(uint32_t year, uint32_t month, uint32_t day) {
     year -= month <= 2;
     uint32_t era = year / 400, of_era = year % 400;

@@ -37,8 +37,8 @@ static double mean_of(const double *values, uint32_t count) {
     return sum / count;
 }
 
-/* Standard deviation of means over WINDOW parts, from differences of neighbors: a constant drift does
- * not contribute. */
+/* Standard deviation of means over WINDOW parts, from differences of neighbors: a constant drift
+ * does not contribute. */
 static double deviation(const double *values, uint32_t count) {
     double mean = 0.0, squares = 0.0;
     uint32_t tens = count / WINDOW;
