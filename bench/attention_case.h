@@ -39,18 +39,17 @@ struct attention_case {
 int rp_attention_case_open(struct attention_bench *bench, const struct rp_attention_shape *shape,
                            struct attention_case *out, struct rp_error *err) RP_MUST_USE;
 /* Captures `repeats` repetitions; may be called again. */
-int rp_attention_case_capture(struct attention_case *what, uint32_t repeats,
+int rp_attention_case_capture(struct attention_case *c, uint32_t repeats,
                               struct rp_error *err) RP_MUST_USE;
-void rp_attention_case_close(struct attention_case *what);
+void rp_attention_case_close(struct attention_case *c);
 
 /* Arena offset of copy 0's q (0) or output (1). */
-size_t rp_attention_case_offset(const struct attention_case *what, uint32_t tensor);
+size_t rp_attention_case_offset(const struct attention_case *c, uint32_t tensor);
 /* The page that contains a sequence's tokens. */
-uint32_t rp_attention_case_page(const struct attention_case *what, uint32_t sequence,
-                                uint32_t index);
+uint32_t rp_attention_case_page(const struct attention_case *c, uint32_t sequence, uint32_t index);
 
 /* Runs the case once with non-repeating values, and writes its files. */
-int rp_attention_case_dump(struct attention_case *what, const char *dir, uint32_t number,
+int rp_attention_case_dump(struct attention_case *c, const char *dir, uint32_t number,
                            struct rp_error *err) RP_MUST_USE;
 
 #endif

@@ -54,7 +54,7 @@ struct rp_bench_attention_result {
     double seconds;
     struct rp_bench_attention cases[RP_BENCH_ATTENTION_MAX];
     uint32_t case_count;
-    uint32_t left_out; /* shapes skipped for lack of time or memory */
+    uint32_t skipped; /* shapes skipped for lack of time or memory */
 };
 
 /* When a shape fails, *out contains the earlier results, and err names the shape. RP_STATUS_RANGE:

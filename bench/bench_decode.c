@@ -239,9 +239,9 @@ static int run_pair(struct run *run, struct rp_bench_decode_result *out, struct 
     out->bytes_per_step = out->weight_bytes + kv_bytes_per_token(&model->config, dtype) *
                                                   run->batch *
                                                   (run->context + run->max_tokens / 2.0);
-    out->left_out = (uint64_t)run->batch * RP_CEIL_DIV(length, ready->page_tokens) >
-                    ready->kv_tokens / ready->page_tokens;
-    if (out->left_out)
+    out->skipped = (uint64_t)run->batch * RP_CEIL_DIV(length, ready->page_tokens) >
+                   ready->kv_tokens / ready->page_tokens;
+    if (out->skipped)
         return RP_OK;
     run->start_ns = run->prompts_ns = 0;
     run->prompts_left = run->batch;

@@ -60,7 +60,7 @@ struct rp_bench_kernels_result {
     double seconds;
     struct rp_bench_kernel kernels[RP_BENCH_KERNELS_MAX];
     uint32_t kernel_count;
-    uint32_t left_out; /* cases skipped for lack of time or memory */
+    uint32_t skipped; /* cases skipped for lack of time or memory */
 };
 
 /* When an operator fails, *out contains the earlier results, and err names the operator. */

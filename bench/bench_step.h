@@ -73,7 +73,7 @@ struct rp_bench_step_result {
     double read_bandwidth; /* bytes/s; 0: unknown */
     struct rp_bench_step cases[RP_BENCH_STEP_CASES_MAX];
     uint32_t case_count;
-    uint32_t left_out; /* cases skipped for lack of memory */
+    uint32_t skipped; /* cases skipped for lack of memory */
 };
 
 /* When a case fails, *out contains the earlier results. NOT_FOUND: no such shape; RANGE: a context

@@ -118,8 +118,8 @@ static void summarize(struct run *run, struct rp_bench_tokenize_result *out) {
     uint32_t after = settled.after, count = run->count - after;
     out->tokens = run->ids.count;
     out->decoded_bytes = run->text.len;
-    out->comes_back = run->text.len == config->len &&
-                      (config->len == 0 || memcmp(run->text.data, config->text, config->len) == 0);
+    out->round_trips = run->text.len == config->len &&
+                       (config->len == 0 || memcmp(run->text.data, config->text, config->len) == 0);
     out->passes = count;
     out->reliable = settled.reliable;
     out->settled_after = after;

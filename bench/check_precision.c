@@ -14,11 +14,11 @@
 #define PROMPT 32u
 
 /* Reads the input of sampling: (logit rows, vocab) f32. */
-static int read_logits(struct step_case *what, float *out, struct rp_error *err) {
-    const struct rp_program *program = &what->program;
+static int read_logits(struct step_case *c, float *out, struct rp_error *err) {
+    const struct rp_program *program = &c->program;
     size_t arena_bytes, *offsets = rp_calloc(program->tensor_count, sizeof *offsets);
     int32_t logits = RP_NO_TENSOR;
-    int status = offsets ? rp_arena_plan(program, &what->bucket, false, offsets, &arena_bytes)
+    int status = offsets ? rp_arena_plan(program, &c->bucket, false, offsets, &arena_bytes)
                          : RP_STATUS_NO_MEMORY;
     for (uint32_t i = program->sample_begin; i < program->op_count; i++)
         if (program->ops[i].kind == RP_OP_SAMPLE)
@@ -26,10 +26,10 @@ static int read_logits(struct step_case *what, float *out, struct rp_error *err)
     if (status == RP_OK && logits == RP_NO_TENSOR)
         status = RP_STATUS_NOT_FOUND;
     if (status == RP_OK) {
-        const struct rp_backend *backend = what->bench->backend;
-        struct rp_device *device = what->bench->device;
-        status = backend->copy(device, out, rp_graph_set_arena(what->graphs) + offsets[logits],
-                               what->bench->model.config.vocab * sizeof *out);
+        const struct rp_backend *backend = c->bench->backend;
+        struct rp_device *device = c->bench->device;
+        status = backend->copy(device, out, rp_graph_set_arena(c->graphs) + offsets[logits],
+                               c->bench->model.config.vocab * sizeof *out);
         if (status == RP_OK)
             status = backend->synchronize(device);
     }
@@ -39,17 +39,17 @@ static int read_logits(struct step_case *what, float *out, struct rp_error *err)
 }
 
 static int run_prompt(struct step_bench *bench, float *out, struct rp_error *err) {
-    struct step_case what;
-    int status = rp_step_case_open(bench, 1, PROMPT, &what, err);
+    struct step_case c;
+    int status = rp_step_case_open(bench, 1, PROMPT, &c, err);
     if (status == RP_OK) {
-        rp_step_case_write(&what);
-        status = rp_step_case_launch(&what);
-        status = status == RP_OK ? rp_step_case_wait(&what, what.step, err)
+        rp_step_case_write(&c);
+        status = rp_step_case_launch(&c);
+        status = status == RP_OK ? rp_step_case_wait(&c, c.step, err)
                                  : rp_step_device_failed(bench, err);
     }
     if (status == RP_OK)
-        status = read_logits(&what, out, err);
-    rp_step_case_close(&what);
+        status = read_logits(&c, out, err);
+    rp_step_case_close(&c);
     return status;
 }
 

@@ -14,7 +14,7 @@ static void on_result(void *ctx, const struct rp_bench_ready *ready,
                       const struct rp_bench_decode_result *result) {
     struct timings *timings = ctx;
     (void)ready;
-    if (result->left_out)
+    if (result->skipped)
         return;
     struct rp_expectation *row =
         rp_expectations_add(timings->out, "decode.%s.batch_%u.context_%u.ms_per_step",

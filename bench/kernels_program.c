@@ -13,7 +13,7 @@
 #define TENSORS_MAX       3u                /* tensors of one repetition */
 #define ERROR_OUTPUTS_MAX ((size_t)1 << 22) /* GEMM outputs compared by rp_kernels_gemm_error */
 
-static uint32_t copies_of(const struct kernels_bench *bench, uint64_t bytes, uint32_t max) {
+static uint32_t copy_count(const struct kernels_bench *bench, uint64_t bytes, uint32_t max) {
     uint64_t copies = RP_CEIL_DIV(bench->cold_bytes, RP_MAX(bytes, 1u));
     return (uint32_t)RP_MAX(1u, RP_MIN(copies, max));
 }
@@ -31,7 +31,7 @@ int rp_kernels_weights_make(struct kernels_bench *bench, uint32_t n, uint32_t k,
     struct rp_matrix shape = {.rows = n, .cols = k, .dtype = bench->config->dtype};
     rp_quant_describe(&shape, bench->config->scheme);
     uint64_t bytes = (uint64_t)n * k * rp_dtype_bytes(shape.dtype);
-    uint32_t copies = copies_of(bench, bytes, KERNELS_WEIGHTS_MAX);
+    uint32_t copies = copy_count(bench, bytes, KERNELS_WEIGHTS_MAX);
     rp_kernels_weights_free(bench);
     for (uint32_t i = 0; i < copies; i++) {
         struct rp_matrix *matrix = &bench->weights[i];
@@ -55,8 +55,8 @@ struct emit {
 };
 
 static void add_tensor(struct emit *e, enum rp_dtype dtype, uint32_t cols) {
-    if (e->status == RP_OK && rp_program_add_tensor(e->program, e->run->what->domain, dtype, cols,
-                                                    "t%u", e->program->tensor_count) < 0)
+    if (e->status == RP_OK && rp_program_add_tensor(e->program, e->run->op_case->domain, dtype,
+                                                    cols, "t%u", e->program->tensor_count) < 0)
         e->status = RP_STATUS_NO_MEMORY;
 }
 
@@ -65,10 +65,10 @@ static void add_tensors(struct emit *e) {
     const struct rp_model_config *shape = &e->bench->shape;
     enum rp_dtype dtype = e->bench->config->dtype;
     uint32_t q = shape->heads * shape->head_dim, kv = shape->kv_heads * shape->head_dim;
-    switch (e->run->what->kind) {
+    switch (e->run->op_case->kind) {
     case KERNELS_GEMM:
-        add_tensor(e, dtype, e->run->what->k);
-        add_tensor(e, RP_DTYPE_F32, e->run->what->n);
+        add_tensor(e, dtype, e->run->op_case->k);
+        add_tensor(e, RP_DTYPE_F32, e->run->op_case->n);
         break;
     case KERNELS_NORM:
         add_tensor(e, RP_DTYPE_F32, shape->hidden);
@@ -105,9 +105,9 @@ static void add(struct emit *e, struct rp_op op, enum rp_op_kind kind, uint32_t 
     if (e->status != RP_OK)
         return;
     op.kind = kind;
-    op.rows = e->run->what->domain;
+    op.rows = e->run->op_case->domain;
     op.layer = (uint16_t)(repeat % e->run->sets);
-    snprintf(op.name, sizeof op.name, "%s.%u", e->run->what->op, repeat);
+    snprintf(op.name, sizeof op.name, "%s.%u", e->run->op_case->op, repeat);
     if (rp_program_add_op(e->program, &op) < 0)
         e->status = RP_STATUS_NO_MEMORY;
 }
@@ -147,9 +147,9 @@ static void add_qkv(struct emit *e, struct rp_view qkv, uint32_t repeat) {
     const struct rp_model_config *shape = &e->bench->shape;
     uint32_t q = shape->heads * shape->head_dim, kv = shape->kv_heads * shape->head_dim;
     struct rp_view k = {qkv.tensor, q, kv}, v = {qkv.tensor, q + kv, kv};
-    if (e->run->what->kind != KERNELS_KV_WRITE) /* q and k together, as in the network */
+    if (e->run->op_case->kind != KERNELS_KV_WRITE) /* q and k together, as in the network */
         add_rope(e, (struct rp_view){qkv.tensor, 0, q + kv}, repeat);
-    if (e->run->what->kind != KERNELS_ROPE)
+    if (e->run->op_case->kind != KERNELS_ROPE)
         add_kv_write(e, k, v, repeat);
 }
 
@@ -161,7 +161,7 @@ static void add_repetition(struct emit *e, uint32_t repeat, uint32_t copies) {
     for (uint32_t i = 0; i < TENSORS_MAX; i++)
         t[i] = i < per_set ? rp_view_all(e->program, first + (int32_t)i) : nothing;
     struct rp_op op = {.in_count = 1, .in = {t[0]}, .out = t[1]};
-    switch (e->run->what->kind) {
+    switch (e->run->op_case->kind) {
     case KERNELS_GEMM:
         op.weight = &e->bench->weights[repeat % e->bench->weight_count];
         add(e, op, RP_OP_LINEAR, repeat);
@@ -203,7 +203,7 @@ static bool uses_pages(enum kernels_kind kind) {
 
 /* Attention's plan is computed at the start of a step. */
 static bool needs_start(const struct kernels_run *run) {
-    return run->what->kind == KERNELS_ATTENTION;
+    return run->op_case->kind == KERNELS_ATTENTION;
 }
 
 /* Builds the program; repeats 0: only its tensors. */
@@ -213,7 +213,8 @@ static int make_program(struct kernels_bench *bench, const struct kernels_run *r
     rp_program_init(program);
     /* Fused qkv_post stores only q, so a later repetition must not read the same k and v: each
      * repetition has its own tensor. */
-    uint32_t copies = run->what->kind == KERNELS_QKV_POST ? RP_MAX(run->sets, repeats) : run->sets;
+    uint32_t copies =
+        run->op_case->kind == KERNELS_QKV_POST ? RP_MAX(run->sets, repeats) : run->sets;
     for (uint32_t i = 0; i < copies; i++)
         add_tensors(&e);
     if (needs_start(run) && e.status == RP_OK) {
@@ -234,7 +235,7 @@ static int make_program(struct kernels_bench *bench, const struct kernels_run *r
  * of qkv_post beyond the first `sets` reuse their offsets. offsets may be NULL. */
 static size_t assign_offsets(const struct rp_program *program, const struct kernels_run *run,
                              size_t *offsets) {
-    bool rotates = run->what->kind == KERNELS_QKV_POST;
+    bool rotates = run->op_case->kind == KERNELS_QKV_POST;
     size_t used = 0;
     for (uint32_t i = 0; i < program->tensor_count; i++) {
         const struct rp_tensor *t = &program->tensors[i];
@@ -255,53 +256,54 @@ static int allocate(struct kernels_bench *bench, size_t bytes, unsigned char **o
     return rp_random_pattern_alloc(bench->backend, bench->device, bench->pattern, bytes, out, err);
 }
 
-static uint32_t sequences(const struct kernels_case *what) {
-    return what->rows > KERNELS_DECODE_ROWS_MAX ? 1 : what->rows;
+static uint32_t sequences(const struct kernels_case *op_case) {
+    return op_case->rows > KERNELS_DECODE_ROWS_MAX ? 1 : op_case->rows;
 }
 
 /* Average number of keys that a row of attention reads. */
-static uint32_t mean_keys(const struct kernels_case *what) {
-    return what->rows > KERNELS_DECODE_ROWS_MAX ? what->rows / 2 : what->context + 1;
+static uint32_t mean_keys(const struct kernels_case *op_case) {
+    return op_case->rows > KERNELS_DECODE_ROWS_MAX ? op_case->rows / 2 : op_case->context + 1;
 }
 
 /* Chooses the number of sets of tensors, or layers of pages, that exceeds the caches. */
 static int choose_sets(struct kernels_bench *bench, struct kernels_run *run) {
-    const struct kernels_case *what = run->what;
+    const struct kernels_case *op_case = run->op_case;
     struct rp_program program;
     run->sets = 1;
     int status = make_program(bench, run, 0, &program);
     uint64_t bytes = assign_offsets(&program, run, NULL);
     rp_program_deinit(&program);
-    if (what->kind == KERNELS_ATTENTION)
-        bytes = 2ull * sequences(what) * mean_keys(what) * bench->shape.kv_heads *
+    if (op_case->kind == KERNELS_ATTENTION)
+        bytes = 2ull * sequences(op_case) * mean_keys(op_case) * bench->shape.kv_heads *
                 bench->shape.head_dim * rp_dtype_bytes(bench->config->dtype);
-    run->sets = copies_of(bench, bytes, KERNELS_SETS_MAX);
+    run->sets = copy_count(bench, bytes, KERNELS_SETS_MAX);
     return status;
 }
 
 static int make_pages(struct kernels_bench *bench, struct kernels_run *run, struct rp_error *err) {
     const struct rp_model_config *shape = &bench->shape;
-    const struct kernels_case *what = run->what;
+    const struct kernels_case *op_case = run->op_case;
     uint32_t page_tokens = bench->info.page_tokens;
-    uint32_t tokens = what->rows > KERNELS_DECODE_ROWS_MAX ? what->rows : what->context + 1;
+    uint32_t tokens =
+        op_case->rows > KERNELS_DECODE_ROWS_MAX ? op_case->rows : op_case->context + 1;
     if (!rp_kv_layout_init(&run->kv, run->sets, shape->kv_heads, shape->head_dim, page_tokens,
                            bench->config->dtype))
         return rp_error_set(err, RP_STATUS_OVERFLOW, "KV pages are too large");
-    size_t pages = 1 + (size_t)sequences(what) * RP_CEIL_DIV(tokens, page_tokens);
+    size_t pages = 1 + (size_t)sequences(op_case) * RP_CEIL_DIV(tokens, page_tokens);
     int status = allocate(bench, pages * run->kv.page_stride, &run->pages, err);
     run->kv.base = run->pages;
     return status;
 }
 
-int rp_kernels_run_open(struct kernels_bench *bench, const struct kernels_case *what,
+int rp_kernels_run_open(struct kernels_bench *bench, const struct kernels_case *op_case,
                         struct kernels_run *run, struct rp_error *err) {
     struct rp_program program;
     memset(run, 0, sizeof *run);
-    run->what = what;
-    run->bucket = (struct rp_bucket){.tokens = what->rows,
-                                     .rows = sequences(what),
-                                     .logit_rows = sequences(what),
-                                     .decode = what->rows <= KERNELS_DECODE_ROWS_MAX};
+    run->op_case = op_case;
+    run->bucket = (struct rp_bucket){.tokens = op_case->rows,
+                                     .rows = sequences(op_case),
+                                     .logit_rows = sequences(op_case),
+                                     .decode = op_case->rows <= KERNELS_DECODE_ROWS_MAX};
     int status = choose_sets(bench, run);
     if (status == RP_OK)
         status = make_program(bench, run, 0, &program);
@@ -309,7 +311,7 @@ int rp_kernels_run_open(struct kernels_bench *bench, const struct kernels_case *
         return rp_error_set(err, status, "out of memory for a program");
     status = allocate(bench, assign_offsets(&program, run, NULL), &run->arena, err);
     rp_program_deinit(&program);
-    if (status == RP_OK && uses_pages(what->kind))
+    if (status == RP_OK && uses_pages(op_case->kind))
         status = make_pages(bench, run, err);
     else if (status == RP_OK &&
              !rp_kv_layout_init(&run->kv, 1, bench->shape.kv_heads, bench->shape.head_dim,
@@ -323,7 +325,7 @@ static void sum_cost(const struct kernels_bench *bench, struct kernels_run *run,
     memset(&run->cost, 0, sizeof run->cost);
     for (uint32_t i = begin; i < end; i++) {
         struct rp_cost cost = rp_op_cost(program, &program->ops[i], &run->bucket,
-                                         bench->config->dtype, mean_keys(run->what));
+                                         bench->config->dtype, mean_keys(run->op_case));
         run->cost.bytes_read += cost.bytes_read;
         run->cost.bytes_written += cost.bytes_written;
         run->cost.flops += cost.flops;
@@ -339,7 +341,7 @@ static void destroy_graphs(struct kernels_bench *bench, struct kernels_run *run)
 int rp_kernels_run_capture(struct kernels_bench *bench, struct kernels_run *run, uint32_t repeats,
                            struct rp_error *err) {
     const struct rp_backend *backend = bench->backend;
-    enum kernels_kind kind = run->what->kind;
+    enum kernels_kind kind = run->op_case->kind;
     struct rp_lower_options options = {.no_fusion =
                                            kind != KERNELS_ADD_NORM && kind != KERNELS_QKV_POST};
     struct rp_program program;
@@ -374,7 +376,8 @@ done:
 static int compute_outputs(struct kernels_bench *bench, struct kernels_run *run, float *out,
                            size_t count, struct rp_error *err) {
     const struct rp_backend *backend = bench->backend;
-    size_t in_bytes = (size_t)run->what->rows * run->what->k * rp_dtype_bytes(bench->config->dtype);
+    size_t in_bytes =
+        (size_t)run->op_case->rows * run->op_case->k * rp_dtype_bytes(bench->config->dtype);
     int status = rp_kernels_run_capture(bench, run, 1, err);
     if (status != RP_OK)
         return status;
@@ -388,7 +391,7 @@ static int compute_outputs(struct kernels_bench *bench, struct kernels_run *run,
 
 int rp_kernels_gemm_error(struct kernels_bench *bench, struct kernels_run *run, double *out_db,
                           struct rp_error *err) {
-    size_t count = RP_MIN((size_t)run->what->rows * run->what->n, ERROR_OUTPUTS_MAX);
+    size_t count = RP_MIN((size_t)run->op_case->rows * run->op_case->n, ERROR_OUTPUTS_MAX);
     struct rp_matrix quantized = bench->weights[0];
     struct rp_matrix plain = {
         .rows = quantized.rows, .cols = quantized.cols, .dtype = RP_DTYPE_BF16};

@@ -125,7 +125,7 @@ static int make_plan(const struct rp_pair_server *server, const struct rp_pair_l
 /* Computes the sample; fails if any request failed. */
 static int read_value(const struct rp_load_plan *plan, const struct rp_load_records *records,
                       enum rp_pair_measure measure, double *out, struct rp_error *err) {
-    const struct rp_load_rules rules = {.leave_warm_up_out = false};
+    const struct rp_load_rules rules = {.exclude_warm_up = false};
     struct rp_load_summary summary;
     for (uint32_t i = 0; i < records->count; i++)
         if (records->records[i].outcome != RP_LOAD_OK)

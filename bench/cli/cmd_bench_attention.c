@@ -108,8 +108,8 @@ static void print_table(const struct rp_bench_attention_result *result) {
     }
     printf("%s: read bandwidth %.*f TB/s, large GEMM %.*f TFLOP/s; %.1f s", result->device, tera,
            result->read_bandwidth * 1e-12, digits, result->gemm_flops * 1e-12, result->seconds);
-    if (result->left_out)
-        printf("; %u shapes skipped", result->left_out);
+    if (result->skipped)
+        printf("; %u shapes skipped", result->skipped);
     printf("\n");
 }
 
@@ -126,7 +126,7 @@ static void print_json(const struct attention_options *options,
     rp_json_double(&json, "read_bandwidth_gb_per_second", result->read_bandwidth * 1e-9);
     rp_json_double(&json, "product_tflops", result->gemm_flops * 1e-12);
     rp_json_double(&json, "seconds", result->seconds);
-    rp_json_uint(&json, "left_out", result->left_out);
+    rp_json_uint(&json, "left_out", result->skipped);
     rp_json_array_begin(&json, "cases");
     for (uint32_t i = 0; i < result->case_count; i++) {
         const struct rp_bench_attention *c = &result->cases[i];

@@ -51,8 +51,8 @@ static void print_row_json(struct decode_output *output, const struct rp_bench_r
     rp_bench_row_begin(&output->base, &json, &out, "decode", ready);
     rp_json_uint(&json, "batch", result->batch);
     rp_json_uint(&json, "context", result->context);
-    rp_json_bool(&json, "left_out", result->left_out);
-    if (!result->left_out) {
+    rp_json_bool(&json, "left_out", result->skipped);
+    if (!result->skipped) {
         rp_json_uint(&json, "steps", result->steps);
         rp_json_bool(&json, "reliable", result->reliable);
         rp_json_uint(&json, "settled_after", result->settled_after);
@@ -92,7 +92,7 @@ static void print_row(struct decode_output *output, const struct rp_bench_ready 
                "prompt t/s");
     }
     printf("%5u %7u ", result->batch, result->context);
-    if (result->left_out) {
+    if (result->skipped) {
         printf("skipped: the KV pool has room for %llu tokens\n",
                (unsigned long long)ready->kv_tokens);
         return;

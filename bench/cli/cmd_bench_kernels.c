@@ -89,8 +89,8 @@ static void print_table(const struct rp_bench_kernels_result *result, bool with_
         printf(", fastest GEMM %.*f TFLOP/s (%s, %u rows)", digits, result->gemm_flops * 1e-12,
                result->gemm_op, result->gemm_rows);
     printf("; %.1f s", result->seconds);
-    if (result->left_out)
-        printf("; %u cases skipped", result->left_out);
+    if (result->skipped)
+        printf("; %u cases skipped", result->skipped);
     printf("\n");
 }
 
@@ -110,7 +110,7 @@ static void print_json(const struct kernels_options *options,
     rp_json_double(&json, "read_bandwidth_gb_per_second", result->read_bandwidth * 1e-9);
     rp_json_double(&json, "fastest_product_tflops", result->gemm_flops * 1e-12);
     rp_json_double(&json, "seconds", result->seconds);
-    rp_json_uint(&json, "left_out", result->left_out);
+    rp_json_uint(&json, "left_out", result->skipped);
     rp_json_array_begin(&json, "kernels");
     for (uint32_t i = 0; i < result->kernel_count; i++) {
         const struct rp_bench_kernel *k = &result->kernels[i];

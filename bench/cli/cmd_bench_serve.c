@@ -291,7 +291,7 @@ static int run_load(struct serve *serve, struct rp_error *err) {
     serve->run.context = serve;
     serve->run.stop = &stopped;
     serve->rules.closed = serve->run.closed;
-    serve->rules.leave_warm_up_out = serve->options->load.warm_up;
+    serve->rules.exclude_warm_up = serve->options->load.warm_up;
     serve->on_terminal = isatty(STDERR_FILENO);
     sigaction(SIGINT, &action, NULL);
     int status = rp_load_run(&serve->run, &serve->plan, &serve->records, err);

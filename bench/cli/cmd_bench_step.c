@@ -205,7 +205,7 @@ static void print_json(const struct rp_bench_options *options, bool prompt,
     rp_json_string(&json, "kv_cache_dtype", rp_dtype_name(result->kv_dtype));
     rp_json_string(&json, "numerics", options->numerics ? "fast" : "invariant");
     rp_json_double(&json, "read_bandwidth_gb_per_second", result->read_bandwidth * 1e-9);
-    rp_json_uint(&json, "left_out", result->left_out);
+    rp_json_uint(&json, "left_out", result->skipped);
     rp_bench_write_error(&json, error);
     rp_json_array_begin(&json, "cases");
     for (uint32_t i = 0; i < result->case_count; i++)
@@ -226,8 +226,8 @@ static void print_result(const struct rp_bench_options *options, bool prompt,
     (prompt ? print_prompts : print_steps)(result);
     printf("%s, %s; read bandwidth %.3f TB/s", result->device,
            options->model[0] ? options->model : options->shape, result->read_bandwidth * 1e-12);
-    if (result->left_out)
-        printf("; %u cases skipped for lack of memory", result->left_out);
+    if (result->skipped)
+        printf("; %u cases skipped for lack of memory", result->skipped);
     printf("\n");
     rp_bench_print_error(error);
     for (uint32_t i = 0; i < result->case_count; i++)

@@ -191,7 +191,7 @@ static void print_run(void *context, uint32_t index, const struct rp_sweep_measu
     clear_progress(sweep);
     if (sweep->options->json)
         return;
-    if (summary->cached_told && summary->prompt_tokens)
+    if (summary->cached_reported && summary->prompt_tokens)
         snprintf(cached, sizeof cached, "%.1f",
                  100.0 * (double)summary->cached_tokens / (double)summary->prompt_tokens);
     if (!summary->reliable)
@@ -345,7 +345,7 @@ static int write_output(const struct sweep *sweep, const char *path,
                                       struct rp_buffer *out),
                         struct rp_error *err) {
     struct rp_load_rules rules = {.goodput = sweep->objective.bounds,
-                                  .leave_warm_up_out = sweep->options->load.warm_up};
+                                  .exclude_warm_up = sweep->options->load.warm_up};
     struct rp_buffer out;
     rp_buffer_init(&out, 0);
     write(sweep, &rules, &out);
@@ -379,7 +379,7 @@ static int run_sweep(struct sweep *sweep, struct rp_error *err) {
                                        .objective = &sweep->objective,
                                        .source = &sweep->source,
                                        .options = &run,
-                                       .leave_warm_up_out = sweep->options->load.warm_up,
+                                       .exclude_warm_up = sweep->options->load.warm_up,
                                        .after = print_run,
                                        .context = sweep};
     struct sigaction action = {.sa_handler = on_interrupt, .sa_flags = (int)SA_RESETHAND};

@@ -97,7 +97,7 @@ static void print_json(const char *path, const struct rp_bench_tokenize_config *
                    tokens_per_second(result, &result->warm, bytes));
     rp_json_double(&json, "tokens_per_second_decode",
                    tokens_per_second(result, &result->decode, (double)result->decoded_bytes));
-    rp_json_bool(&json, "comes_back", result->comes_back);
+    rp_json_bool(&json, "comes_back", result->round_trips);
     rp_json_uint(&json, "passes", result->passes);
     rp_json_bool(&json, "reliable", result->reliable);
     rp_json_uint(&json, "settled_after", result->settled_after);
@@ -124,7 +124,7 @@ static void print_table(const char *path, const struct rp_bench_tokenize_config 
     printf("text %s: %zu bytes, %llu tokens, %.3f tokens per byte; decoding %s\n", path,
            config->len, (unsigned long long)result->tokens,
            bytes > 0 ? (double)result->tokens / bytes : 0,
-           result->comes_back ? "restores it" : "gives a different text");
+           result->round_trips ? "restores it" : "gives a different text");
     if (result->reliable)
         printf("%u passes, settled after %u", result->passes, result->settled_after);
     else

@@ -313,7 +313,7 @@ double rp_load_offered(const struct rp_load_report *report, const char **out_uni
     if (isfinite(report->request_rate) && report->request_rate > 0 && !report->rules->closed)
         return report->request_rate;
     *out_unit = "requests at a time";
-    return report->max_concurrency ? report->max_concurrency : report->summary->most_in_flight;
+    return report->max_concurrency ? report->max_concurrency : report->summary->max_in_flight;
 }
 
 /* Runs in ascending order of offered load. */

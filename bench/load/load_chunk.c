@@ -44,15 +44,15 @@ static int peek(struct scanner *w) {
     return w->at < w->end ? (unsigned char)*w->at : -1;
 }
 
-static bool take(struct scanner *w, char c) {
+static bool accept(struct scanner *w, char c) {
     if (peek(w) != c)
         return false;
     w->at++;
     return true;
 }
 
-static bool take_string(struct scanner *w, struct span *out) {
-    if (!take(w, '"'))
+static bool scan_string(struct scanner *w, struct span *out) {
+    if (!accept(w, '"'))
         return false;
     out->at = w->at;
     for (; w->at < w->end; w->at++) {
@@ -70,7 +70,7 @@ static bool take_string(struct scanner *w, struct span *out) {
 }
 
 /* A number, true, false or null; the spelling is not checked. */
-static bool take_word(struct scanner *w, struct span *out) {
+static bool scan_word(struct scanner *w, struct span *out) {
     out->at = w->at;
     while (w->at < w->end &&
            ((*w->at >= '0' && *w->at <= '9') || (*w->at >= 'a' && *w->at <= 'z') || *w->at == 'E' ||
@@ -87,7 +87,7 @@ static bool skip(struct scanner *w) {
     do {
         int c = peek(w);
         if (c == '"') {
-            if (!take_string(w, &span))
+            if (!scan_string(w, &span))
                 return false;
         } else if (c == '{' || c == '[') {
             depth++;
@@ -97,7 +97,7 @@ static bool skip(struct scanner *w) {
             w->at++;
         } else if ((c == ',' || c == ':') && depth) {
             w->at++;
-        } else if (c < 0 || !take_word(w, &span))
+        } else if (c < 0 || !scan_word(w, &span))
             return false;
     } while (depth);
     return true;
@@ -106,7 +106,7 @@ static bool skip(struct scanner *w) {
 /* Iterates over the keys of an object: true with the next key, before its value; false at the end,
  * or with *bad set at invalid syntax. `first` is true before the first call. */
 static bool next_key(struct scanner *w, bool *first, struct span *key, bool *bad) {
-    if (*first ? !take(w, '{') : peek(w) != '}' && !take(w, ',')) {
+    if (*first ? !accept(w, '{') : peek(w) != '}' && !accept(w, ',')) {
         *bad = true;
         return false;
     }
@@ -115,7 +115,7 @@ static bool next_key(struct scanner *w, bool *first, struct span *key, bool *bad
         return false;
     }
     *first = false;
-    if (take_string(w, key) && take(w, ':'))
+    if (scan_string(w, key) && accept(w, ':'))
         return true;
     *bad = true;
     return false;
@@ -126,13 +126,13 @@ static bool is(const struct span *span, const char *text) {
 }
 
 /* Reads a nonnegative integer; other values are skipped and *out is unchanged. */
-static bool take_count(struct scanner *w, uint32_t *out) {
+static bool scan_count(struct scanner *w, uint32_t *out) {
     struct span word;
     uint64_t value = 0;
     int c = peek(w);
     if (c < '0' || c > '9')
         return skip(w);
-    if (!take_word(w, &word) || word.len > 10)
+    if (!scan_word(w, &word) || word.len > 10)
         return false;
     for (size_t i = 0; i < word.len; i++) {
         if (word.at[i] < '0' || word.at[i] > '9')
@@ -286,19 +286,19 @@ static void copy_message(struct span span, char out[96]) {
 /* --- chunks ---------------------------------------------------------------------------------- */
 
 /* Reads a text of a choice; null and other types are skipped. */
-static bool take_text(struct scanner *w, struct rp_load_chunk *out,
+static bool scan_text(struct scanner *w, struct rp_load_chunk *out,
                       struct rp_load_text_hash *text) {
     struct span span;
     if (peek(w) != '"')
         return skip(w);
-    if (!take_string(w, &span) || !add_text(span, text))
+    if (!scan_string(w, &span) || !add_text(span, text))
         return false;
     out->has_content |= span.len != 0;
     out->has_empty |= span.len == 0;
     return true;
 }
 
-static bool take_delta(struct scanner *w, struct rp_load_chunk *out,
+static bool scan_delta(struct scanner *w, struct rp_load_chunk *out,
                        struct rp_load_text_hash *text) {
     bool first = true, bad = false, has_role = false, had_empty = out->has_empty;
     struct span key;
@@ -308,7 +308,7 @@ static bool take_delta(struct scanner *w, struct rp_load_chunk *out,
         bool is_text =
             is(&key, "content") || is(&key, "reasoning_content") || is(&key, "reasoning");
         has_role |= is(&key, "role");
-        if (is_text ? !take_text(w, out, text) : !skip(w))
+        if (is_text ? !scan_text(w, out, text) : !skip(w))
             return false;
     }
     if (has_role)
@@ -316,17 +316,17 @@ static bool take_delta(struct scanner *w, struct rp_load_chunk *out,
     return !bad;
 }
 
-static bool take_choice(struct scanner *w, struct rp_load_chunk *out,
+static bool scan_choice(struct scanner *w, struct rp_load_chunk *out,
                         struct rp_load_text_hash *text) {
     bool first = true, bad = false, fine;
     struct span key, reason;
     while (next_key(w, &first, &key, &bad)) {
         if (is(&key, "text"))
-            fine = take_text(w, out, text);
+            fine = scan_text(w, out, text);
         else if (is(&key, "delta"))
-            fine = take_delta(w, out, text);
+            fine = scan_delta(w, out, text);
         else if (is(&key, "finish_reason") && peek(w) == '"') {
-            fine = take_string(w, &reason);
+            fine = scan_string(w, &reason);
             out->finished = true;
             out->stopped |= fine && is(&reason, "stop");
         } else
@@ -337,32 +337,32 @@ static bool take_choice(struct scanner *w, struct rp_load_chunk *out,
     return !bad;
 }
 
-static bool take_choices(struct scanner *w, struct rp_load_chunk *out,
+static bool scan_choices(struct scanner *w, struct rp_load_chunk *out,
                          struct rp_load_text_hash *text) {
     if (peek(w) != '[')
         return skip(w);
     w->at++;
-    if (take(w, ']'))
+    if (accept(w, ']'))
         return true;
     do
-        if (!take_choice(w, out, text))
+        if (!scan_choice(w, out, text))
             return false;
-    while (take(w, ','));
-    return take(w, ']');
+    while (accept(w, ','));
+    return accept(w, ']');
 }
 
-static bool take_details(struct scanner *w, struct rp_load_chunk *out) {
+static bool scan_details(struct scanner *w, struct rp_load_chunk *out) {
     bool first = true, bad = false;
     struct span key;
     if (peek(w) != '{')
         return skip(w);
     while (next_key(w, &first, &key, &bad))
-        if (is(&key, "cached_tokens") ? !take_count(w, &out->cached_tokens) : !skip(w))
+        if (is(&key, "cached_tokens") ? !scan_count(w, &out->cached_tokens) : !skip(w))
             return false;
     return !bad;
 }
 
-static bool take_usage(struct scanner *w, struct rp_load_chunk *out) {
+static bool scan_usage(struct scanner *w, struct rp_load_chunk *out) {
     bool first = true, bad = false, fine;
     struct span key;
     if (peek(w) != '{')
@@ -370,11 +370,11 @@ static bool take_usage(struct scanner *w, struct rp_load_chunk *out) {
     out->has_usage = true;
     while (next_key(w, &first, &key, &bad)) {
         if (is(&key, "prompt_tokens"))
-            fine = take_count(w, &out->prompt_tokens);
+            fine = scan_count(w, &out->prompt_tokens);
         else if (is(&key, "completion_tokens"))
-            fine = take_count(w, &out->completion_tokens);
+            fine = scan_count(w, &out->completion_tokens);
         else if (is(&key, "prompt_tokens_details"))
-            fine = take_details(w, out);
+            fine = scan_details(w, out);
         else
             fine = skip(w);
         if (!fine)
@@ -384,7 +384,7 @@ static bool take_usage(struct scanner *w, struct rp_load_chunk *out) {
 }
 
 /* Reads {"message": "..."} or "..."; null is not an error. */
-static bool take_error(struct scanner *w, struct rp_load_chunk *out) {
+static bool scan_error(struct scanner *w, struct rp_load_chunk *out) {
     bool first = true, bad = false;
     struct span key, message;
     int c = peek(w);
@@ -392,7 +392,7 @@ static bool take_error(struct scanner *w, struct rp_load_chunk *out) {
         return skip(w);
     out->has_error = true;
     if (c == '"') {
-        if (!take_string(w, &message))
+        if (!scan_string(w, &message))
             return false;
         copy_message(message, out->error);
         return true;
@@ -401,7 +401,7 @@ static bool take_error(struct scanner *w, struct rp_load_chunk *out) {
         return skip(w);
     while (next_key(w, &first, &key, &bad)) {
         if (is(&key, "message") && peek(w) == '"') {
-            if (!take_string(w, &message))
+            if (!scan_string(w, &message))
                 return false;
             copy_message(message, out->error);
         } else if (!skip(w))
@@ -418,11 +418,11 @@ bool rp_load_chunk_read(const char *json, size_t len, struct rp_load_chunk *out,
     *out = (struct rp_load_chunk){.cached_tokens = UINT32_MAX};
     while (next_key(&w, &first, &key, &bad)) {
         if (is(&key, "choices"))
-            fine = take_choices(&w, out, text);
+            fine = scan_choices(&w, out, text);
         else if (is(&key, "usage"))
-            fine = take_usage(&w, out);
+            fine = scan_usage(&w, out);
         else if (is(&key, "error"))
-            fine = take_error(&w, out);
+            fine = scan_error(&w, out);
         else
             fine = skip(&w);
         if (!fine)
@@ -442,9 +442,9 @@ void rp_load_error_message(const char *body, size_t len, char out[96]) {
     while (next_key(&w, &first, &key, &bad)) {
         bool fine;
         if (is(&key, "error"))
-            fine = take_error(&w, &found);
+            fine = scan_error(&w, &found);
         else if ((is(&key, "message") || is(&key, "detail")) && peek(&w) == '"') {
-            fine = take_string(&w, &message);
+            fine = scan_string(&w, &message);
             if (fine)
                 copy_message(message, found.error);
         } else

@@ -62,8 +62,8 @@ static void write_tiles(const struct rp_load_report *report, struct rp_buffer *o
         write_tile(out, "goodput", summary->goodput, "/s");
     write_tile(out, "output tokens", summary->output_rate, "/s");
     write_tile(out, "all tokens", summary->total_rate, "/s");
-    write_tile(out, "most in flight", summary->most_in_flight, "");
-    if (summary->cached_told)
+    write_tile(out, "most in flight", summary->max_in_flight, "");
+    if (summary->cached_reported)
         write_tile(out, "prompt tokens cached", 100 * (double)summary->cached_tokens / prompt,
                    " %");
     if (summary->expected_cached_tokens)
@@ -143,8 +143,8 @@ static void write_names(const struct rp_load_report *report, struct rp_buffer *o
         write_name(out, "seed", text);
         write_name(out, "trace or text", report->source->path);
     }
-    if (report->summary->left_out) {
-        snprintf(text, sizeof text, "%u", report->summary->left_out);
+    if (report->summary->skipped) {
+        snprintf(text, sizeof text, "%u", report->summary->skipped);
         write_name(out, "skipped, beyond the model's context", text);
     }
     if (report->summary->warm_up) {

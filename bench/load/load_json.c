@@ -186,8 +186,8 @@ static void write_totals(struct rp_json *json, const struct rp_load_report *repo
     for (int i = 0; i < RP_LOAD_OUTCOMES; i++)
         rp_json_uint(json, rp_load_outcome_name((enum rp_load_outcome)i), summary->outcomes[i]);
     rp_json_object_end(json);
-    rp_json_uint(json, "left_out", summary->left_out);
-    rp_json_uint(json, "max_in_flight", summary->most_in_flight);
+    rp_json_uint(json, "left_out", summary->skipped);
+    rp_json_uint(json, "max_in_flight", summary->max_in_flight);
     rp_json_uint(json, "connections", summary->connections);
 }
 
@@ -206,7 +206,7 @@ static void write_cache(struct rp_json *json, const struct rp_load_summary *summ
     rp_json_uint(json, "prompt_tokens", summary->prompt_tokens);
     rp_json_uint(json, "expected_tokens", summary->expected_cached_tokens);
     rp_json_double(json, "expected_share", (double)summary->expected_cached_tokens / prompt);
-    if (summary->cached_told) {
+    if (summary->cached_reported) {
         rp_json_uint(json, "cached_tokens", summary->cached_tokens);
         rp_json_double(json, "share", (double)summary->cached_tokens / prompt);
     } else {

@@ -66,7 +66,7 @@ double rp_load_quantile(const double *sorted, uint64_t count, double q) {
     return sorted[i] + (sorted[i + 1] - sorted[i]) * (rank - below);
 }
 
-void rp_load_stat_of(double *values, uint64_t count, struct rp_load_stat *out) {
+void rp_load_stat_compute(double *values, uint64_t count, struct rp_load_stat *out) {
     double sum = 0.0, squares = 0.0;
     memset(out, 0, sizeof *out);
     if (count == 0)
@@ -178,7 +178,7 @@ static void summarize_requests(const struct work *work, bool from_send,
         if (ms >= 0)
             work->values[count++] = ms;
     }
-    rp_load_stat_of(work->values, count, out);
+    rp_load_stat_compute(work->values, count, out);
 }
 
 static const uint64_t *chunks_of(const struct rp_load_records *records,
@@ -198,7 +198,7 @@ static void summarize_gaps(const struct work *work, struct rp_load_stat *out) {
         for (uint32_t c = 1; c < record->chunk_count; c++)
             work->values[count++] = ms_between(chunks[c - 1], chunks[c]);
     }
-    rp_load_stat_of(work->values, count, out);
+    rp_load_stat_compute(work->values, count, out);
 }
 
 /* Counts what arrived since work->begin_ns. A request's tokens are distributed evenly over its
@@ -264,7 +264,7 @@ static void count_cached(const struct rp_load_plan *plan, const struct rp_load_r
             continue;
         out->prompt_tokens += record->input_tokens;
         if (record->cached_tokens != UINT32_MAX) {
-            out->cached_told = true;
+            out->cached_reported = true;
             out->cached_tokens += record->cached_tokens;
         }
         if (plan && record->request < plan->count)
@@ -321,12 +321,12 @@ int rp_load_summarize(const struct rp_load_plan *plan, const struct rp_load_reco
     for (uint32_t i = 0; i < records->count; i++)
         out->outcomes[records->records[i].outcome]++;
     out->planned = plan ? plan->count : records->count;
-    out->left_out = plan ? plan->left_out : 0;
+    out->skipped = plan ? plan->skipped : 0;
     out->offered_rate = rules->closed ? 0.0 : offered_rate(plan);
-    out->most_in_flight = records->most_in_flight;
+    out->max_in_flight = records->max_in_flight;
     out->connections = records->connections;
     rp_load_warm_up_find(records, &warm_up);
-    if (rules->leave_warm_up_out && warm_up.settled &&
+    if (rules->exclude_warm_up && warm_up.settled &&
         out->outcomes[RP_LOAD_OK] >= RP_LOAD_SAMPLES_MIN)
         work.begin_ns = warm_up.end_ns;
     out->counted_ns = work.begin_ns;
@@ -345,7 +345,7 @@ int rp_load_summarize(const struct rp_load_plan *plan, const struct rp_load_reco
     count_cached(plan, records, out);
     for (uint64_t i = 0; i < records->lag_count; i++)
         work.values[i] = (double)records->lag_ns[i] * 1e-6;
-    rp_load_stat_of(work.values, records->lag_count, &out->lag);
+    rp_load_stat_compute(work.values, records->lag_count, &out->lag);
     rp_free(work.values);
     judge(&warm_up, out);
     return RP_OK;

@@ -151,7 +151,7 @@ static int draw_rows(const struct rp_load_source *source, struct rp_load_rows *r
 
 static int make_requests(const struct rp_load_source *source, const struct rp_load_rows *rows,
                          struct rp_load_plan *out, struct rp_error *err) {
-    out->left_out = rows->left_out;
+    out->skipped = rows->skipped;
     if (rows->count == 0) {
         int status = rp_error_set(err, RP_STATUS_INVALID,
                                   "none of %u requests fits into a context of %u tokens",

@@ -60,7 +60,7 @@ static void on_end(struct rp_load_exchange *exchange, enum rp_load_outcome outco
     finish((struct get *)exchange, outcome);
 }
 
-static void on_late(void *context) {
+static void on_timeout(void *context) {
     struct get *get = context;
     snprintf(get->exchange.why, sizeof get->exchange.why, "no answer within 10 s");
     finish(get, RP_LOAD_TIMEOUT);
@@ -78,7 +78,7 @@ static int fetch(struct get *get, const struct rp_load_target *target, const cha
     if (status == RP_OK)
         status = rp_load_client_init(&get->client, &get->loop, &url, err);
     if (status == RP_OK)
-        status = rp_load_timer_init(&get->timer, &get->loop, on_late, get, err);
+        status = rp_load_timer_init(&get->timer, &get->loop, on_timeout, get, err);
     if (status == RP_OK) {
         get->exchange.handler = &handler;
         rp_load_timer_set(&get->timer, rp_clock_ns() + GET_NS);

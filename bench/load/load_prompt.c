@@ -102,17 +102,17 @@ static bool add_line_start(struct text *text) {
 static int add_line(struct text *text, const struct rp_load_lines *lines, bool keep_empty,
                     struct rp_error *err) {
     if (!rp_utf8_valid(lines->text, lines->len))
-        return rp_load_lines_refuse(lines, RP_STATUS_FORMAT, err, "is not UTF-8");
+        return rp_load_lines_error(lines, RP_STATUS_FORMAT, err, "is not UTF-8");
     if (lines->len == 0 && !keep_empty)
         return RP_OK;
     if (lines->len + 1 > TEXT_BYTES_MAX - text->bytes.len)
-        return rp_load_lines_refuse(lines, RP_STATUS_RANGE, err, "more than %zu MiB of text",
-                                    TEXT_BYTES_MAX >> 20);
+        return rp_load_lines_error(lines, RP_STATUS_RANGE, err, "more than %zu MiB of text",
+                                   TEXT_BYTES_MAX >> 20);
     bool added = add_line_start(text);
     rp_buffer_append(&text->bytes, lines->text, lines->len);
     rp_buffer_append(&text->bytes, "\n", 1);
     if (!added || text->bytes.failed)
-        return rp_load_lines_refuse(lines, RP_STATUS_NO_MEMORY, err, "out of memory");
+        return rp_load_lines_error(lines, RP_STATUS_NO_MEMORY, err, "out of memory");
     return RP_OK;
 }
 
@@ -125,7 +125,7 @@ static int text_read(const char *path, bool keep_empty, struct text *text, struc
         if ((status = add_line(text, lines, keep_empty, err)) != RP_OK)
             break;
     if (status == RP_OK && text->count == 0)
-        status = rp_load_lines_refuse(lines, RP_STATUS_FORMAT, err, "the file has no text");
+        status = rp_load_lines_error(lines, RP_STATUS_FORMAT, err, "the file has no text");
     rp_load_lines_close(lines);
     if (status == RP_OK && !add_line_start(text))
         status = rp_error_set(err, RP_STATUS_NO_MEMORY, "out of memory");

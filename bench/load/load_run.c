@@ -51,7 +51,7 @@ struct run {
 
 static uint64_t run_time(const struct run *run) { return rp_clock_ns() - run->base_ns; }
 
-static void give_up(struct run *run) {
+static void set_out_of_memory(struct run *run) {
     run->status = RP_STATUS_NO_MEMORY;
     run->is_over = true;
 }
@@ -76,7 +76,7 @@ static void add_lag(struct run *run, uint64_t lag_ns) {
     if (grow(&out->lag_ns, out->lag_count, &run->lag_capacity, 1))
         out->lag_ns[out->lag_count++] = lag_ns;
     else
-        give_up(run);
+        set_out_of_memory(run);
 }
 
 static void store_chunks(struct run *run, const struct rp_load_stream *stream,
@@ -84,7 +84,7 @@ static void store_chunks(struct run *run, const struct rp_load_stream *stream,
     struct rp_load_records *out = run->out;
     if (!grow(&out->chunk_ns, out->chunk_total, &run->chunk_capacity, stream->chunk_count)) {
         record->chunk_count = 0;
-        give_up(run);
+        set_out_of_memory(run);
         return;
     }
     record->chunks = out->chunk_total;
@@ -122,7 +122,7 @@ static bool may_make(const struct run *run) {
 static void on_idle(uv_idle_t *idle) {
     struct run *run = idle->data;
     if (may_make(run) && !make_next(run))
-        give_up(run);
+        set_out_of_memory(run);
     if (!may_make(run))
         uv_idle_stop(idle);
 }
@@ -147,7 +147,7 @@ static struct rp_load_stream *open_stream(struct run *run) {
         run->first = stream;
     run->last = stream;
     run->in_flight++;
-    run->out->most_in_flight = RP_MAX(run->out->most_in_flight, run->in_flight);
+    run->out->max_in_flight = RP_MAX(run->out->max_in_flight, run->in_flight);
     return stream;
 }
 
@@ -199,12 +199,12 @@ static const struct rp_load_handler handler = {rp_load_stream_head, rp_load_stre
 static void send_next(struct run *run) {
     uint32_t index = run->sent;
     if (run->made == index && !make_next(run)) {
-        give_up(run);
+        set_out_of_memory(run);
         return;
     }
     struct rp_load_stream *stream = open_stream(run);
     if (!stream) {
-        give_up(run);
+        set_out_of_memory(run);
         return;
     }
     struct body *body = &run->bodies[index];
@@ -217,7 +217,7 @@ static void send_next(struct run *run) {
     char *bytes = body->bytes;
     body->bytes = NULL;
     if (!rp_load_client_send(&run->client, &stream->exchange, bytes, body->len)) {
-        give_up(run);
+        set_out_of_memory(run);
         record_end(run, stream, RP_LOAD_NOT_SENT, "out of memory");
     }
 }

@@ -33,7 +33,7 @@ static int measure(const struct rp_sweep_session *session, const struct rp_sweep
     struct rp_load_plan plan = {0};
     struct rp_load_records records = {0};
     struct rp_load_rules rules = {.goodput = session->objective->bounds,
-                                  .leave_warm_up_out = session->leave_warm_up_out};
+                                  .exclude_warm_up = session->exclude_warm_up};
     out->source = *session->source;
     out->source.rate = step->rate;
     out->source.count = step->requests;

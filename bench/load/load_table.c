@@ -89,7 +89,7 @@ static void write_failures(struct rp_buffer *out, const struct rp_load_report *r
 
 static void write_cache(struct rp_buffer *out, const struct rp_load_summary *summary) {
     double prompt = (double)RP_MAX(summary->prompt_tokens, (uint64_t)1);
-    if (summary->cached_told)
+    if (summary->cached_reported)
         line_real(out, "Prefix cache hits (% of prompt tokens):",
                   100.0 * (double)summary->cached_tokens / prompt);
     if (summary->expected_cached_tokens)
@@ -103,8 +103,8 @@ static void write_head(struct rp_buffer *out, const struct rp_load_report *repor
     line_uint(out, "Successful requests:", summary->completed);
     line_uint(out, "Failed requests:", rp_load_failed(summary));
     write_failures(out, report);
-    if (summary->left_out)
-        line_uint(out, "Skipped, beyond the model's context:", summary->left_out);
+    if (summary->skipped)
+        line_uint(out, "Skipped, beyond the model's context:", summary->skipped);
     if (report->max_concurrency)
         line_uint(out, "Maximum request concurrency:", report->max_concurrency);
     if (isfinite(report->request_rate))
@@ -124,7 +124,7 @@ static void write_head(struct rp_buffer *out, const struct rp_load_report *repor
         line_real(out, "Request goodput (req/s):", summary->goodput);
     line_real(out, "Output token throughput (tok/s):", summary->output_rate);
     line_real(out, "Total token throughput (tok/s):", summary->total_rate);
-    line_uint(out, "Peak concurrent requests:", summary->most_in_flight);
+    line_uint(out, "Peak concurrent requests:", summary->max_in_flight);
     write_cache(out, summary);
     line_real(out, "Client lag, p99 (ms):", summary->lag.p99);
 }

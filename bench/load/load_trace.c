@@ -47,7 +47,7 @@ int rp_load_rows_add(struct rp_load_rows *rows, const struct rp_load_source *sou
         return rp_error_set(err, RP_STATUS_RANGE, "more than %u requests", RP_LOAD_REQUESTS_MAX);
     rows->seen++;
     if (source->max_context && (uint64_t)row->input + row->output > source->max_context) {
-        rows->left_out++;
+        rows->skipped++;
         return RP_OK;
     }
     struct rp_load_row *grown =
@@ -65,9 +65,9 @@ static int scale(const struct rp_load_lines *lines, const struct rp_load_source 
                  const char *field, uint64_t length, uint32_t *out, struct rp_error *err) {
     double tokens = floor((double)length * source->length_scale + 0.5);
     if (!(tokens <= RP_LOAD_TOKENS_MAX))
-        return rp_load_lines_refuse(lines, RP_STATUS_RANGE, err,
-                                    "%s %" PRIu64 " times length_scale %g is more than %u tokens",
-                                    field, length, source->length_scale, RP_LOAD_TOKENS_MAX);
+        return rp_load_lines_error(lines, RP_STATUS_RANGE, err,
+                                   "%s %" PRIu64 " times length_scale %g is more than %u tokens",
+                                   field, length, source->length_scale, RP_LOAD_TOKENS_MAX);
     *out = (uint32_t)RP_MAX(tokens, 1.0);
     return RP_OK;
 }
@@ -163,9 +163,9 @@ static int azure_length(const struct rp_load_lines *lines, const struct rp_load_
                         const char *field, const char *text, uint32_t *out, struct rp_error *err) {
     uint64_t length;
     if (!read_count(text, &length))
-        return rp_load_lines_refuse(lines, RP_STATUS_FORMAT, err,
-                                    "%s is \"%.40s\": must be a whole number from 0 to %u", field,
-                                    text, RP_LOAD_TOKENS_MAX);
+        return rp_load_lines_error(lines, RP_STATUS_FORMAT, err,
+                                   "%s is \"%.40s\": must be a whole number from 0 to %u", field,
+                                   text, RP_LOAD_TOKENS_MAX);
     return scale(lines, source, field, length, out, err);
 }
 
@@ -176,19 +176,18 @@ static int azure_row(const struct rp_load_lines *lines, const struct rp_load_sou
     for (int i = 0; i < 3; i++) {
         size_t len = strcspn(text, ",");
         if ((text[len] == ',') != (i < 2))
-            return rp_load_lines_refuse(lines, RP_STATUS_FORMAT, err,
-                                        "does not have three fields: %s", AZURE_HEADER);
+            return rp_load_lines_error(lines, RP_STATUS_FORMAT, err,
+                                       "does not have three fields: %s", AZURE_HEADER);
         if (len >= sizeof fields[i])
-            return rp_load_lines_refuse(lines, RP_STATUS_FORMAT, err, "field %d is too long",
-                                        i + 1);
+            return rp_load_lines_error(lines, RP_STATUS_FORMAT, err, "field %d is too long", i + 1);
         memcpy(fields[i], text, len);
         fields[i][len] = '\0';
         text += len + (i < 2);
     }
     if (!read_time(fields[0], &out->at_ns))
-        return rp_load_lines_refuse(lines, RP_STATUS_FORMAT, err,
-                                    "TIMESTAMP is \"%.40s\": must be YYYY-MM-DD HH:MM:SS.fffffff",
-                                    fields[0]);
+        return rp_load_lines_error(lines, RP_STATUS_FORMAT, err,
+                                   "TIMESTAMP is \"%.40s\": must be YYYY-MM-DD HH:MM:SS.fffffff",
+                                   fields[0]);
     int status = azure_length(lines, source, "ContextTokens", fields[1], &out->input, err);
     return status == RP_OK
                ? azure_length(lines, source, "GeneratedTokens", fields[2], &out->output, err)
@@ -203,9 +202,9 @@ static int mooncake_length(const struct rp_load_lines *lines, const struct rp_lo
     const json_t *value = json_object_get(root, field);
     json_int_t length = json_integer_value(value);
     if (!json_is_integer(value) || length < 0 || length > RP_LOAD_TOKENS_MAX)
-        return rp_load_lines_refuse(lines, RP_STATUS_FORMAT, err,
-                                    "%s must be a whole number from 0 to %u", field,
-                                    RP_LOAD_TOKENS_MAX);
+        return rp_load_lines_error(lines, RP_STATUS_FORMAT, err,
+                                   "%s must be a whole number from 0 to %u", field,
+                                   RP_LOAD_TOKENS_MAX);
     return scale(lines, source, field, (uint64_t)length, out, err);
 }
 
@@ -215,25 +214,25 @@ static int mooncake_hashes(const struct rp_load_lines *lines, const struct rp_lo
     const json_t *list = json_object_get(root, "hash_ids");
     size_t have = json_array_size(list), need = RP_CEIL_DIV(row->input, source->block_tokens);
     if (!json_is_array(list))
-        return rp_load_lines_refuse(lines, RP_STATUS_FORMAT, err,
-                                    "hash_ids must be an array of whole numbers from 0");
+        return rp_load_lines_error(lines, RP_STATUS_FORMAT, err,
+                                   "hash_ids must be an array of whole numbers from 0");
     /* A trace may have ids only for full blocks: tokens after the last one are not shared. */
     if (have + 1 < need)
-        return rp_load_lines_refuse(lines, RP_STATUS_FORMAT, err,
-                                    "hash_ids has %zu ids, but a prompt of %u tokens needs %zu",
-                                    have, row->input, need);
+        return rp_load_lines_error(lines, RP_STATUS_FORMAT, err,
+                                   "hash_ids has %zu ids, but a prompt of %u tokens needs %zu",
+                                   have, row->input, need);
     row->hash_begin = rows->hash_count;
     row->hash_count = (uint32_t)RP_MIN(have, need);
     uint64_t *grown = grow(rows->hashes, &rows->hash_capacity, rows->hash_count, row->hash_count,
                            sizeof *rows->hashes);
     if (!grown)
-        return rp_load_lines_refuse(lines, RP_STATUS_NO_MEMORY, err, "out of memory for hash_ids");
+        return rp_load_lines_error(lines, RP_STATUS_NO_MEMORY, err, "out of memory for hash_ids");
     rows->hashes = grown;
     for (size_t i = 0; i < have; i++) {
         const json_t *id = json_array_get(list, i);
         if (!json_is_integer(id) || json_integer_value(id) < 0)
-            return rp_load_lines_refuse(lines, RP_STATUS_FORMAT, err,
-                                        "hash_ids[%zu] must be a whole number from 0", i);
+            return rp_load_lines_error(lines, RP_STATUS_FORMAT, err,
+                                       "hash_ids[%zu] must be a whole number from 0", i);
         if (i < row->hash_count)
             rows->hashes[rows->hash_count + i] = (uint64_t)json_integer_value(id);
     }
@@ -247,10 +246,10 @@ static int mooncake_fields(const struct rp_load_lines *lines, const struct rp_lo
     const json_t *time = json_object_get(root, "timestamp");
     double ms = json_number_value(time);
     if (!json_is_object(root))
-        return rp_load_lines_refuse(lines, RP_STATUS_FORMAT, err, "must be a JSON object");
+        return rp_load_lines_error(lines, RP_STATUS_FORMAT, err, "must be a JSON object");
     if (!json_is_number(time) || !(ms >= 0 && ms <= (double)MS_MAX))
-        return rp_load_lines_refuse(lines, RP_STATUS_FORMAT, err,
-                                    "timestamp must be a number of milliseconds from 0");
+        return rp_load_lines_error(lines, RP_STATUS_FORMAT, err,
+                                   "timestamp must be a number of milliseconds from 0");
     out->at_ns = json_is_integer(time) ? (uint64_t)json_integer_value(time) * 1000000
                                        : (uint64_t)floor(ms * 1e6 + 0.5);
     int status = mooncake_length(lines, source, root, "input_length", &out->input, err);
@@ -266,7 +265,7 @@ static int mooncake_row(const struct rp_load_lines *lines, const struct rp_load_
     json_error_t where;
     json_t *root = json_loadb(lines->text, lines->len, JSON_REJECT_DUPLICATES, &where);
     if (!root)
-        return rp_load_lines_refuse(
+        return rp_load_lines_error(
             lines,
             json_error_code(&where) == json_error_out_of_memory ? RP_STATUS_NO_MEMORY
                                                                 : RP_STATUS_FORMAT,
@@ -288,7 +287,7 @@ static int by_time(const void *left, const void *right) {
 static int read_header(struct rp_load_lines *lines, struct rp_error *err) {
     int status = rp_load_lines_next(lines, err);
     if (status == RP_OK && (!lines->text || strcmp(lines->text, AZURE_HEADER) != 0))
-        status = rp_load_lines_refuse(lines, RP_STATUS_FORMAT, err, "must be \"%s\"", AZURE_HEADER);
+        status = rp_load_lines_error(lines, RP_STATUS_FORMAT, err, "must be \"%s\"", AZURE_HEADER);
     return status;
 }
 
@@ -322,7 +321,7 @@ int rp_load_trace_read(const struct rp_load_source *source, struct rp_load_rows 
         return status;
     status = read_rows(lines, source, rows, err);
     if (status == RP_OK && rows->seen == 0)
-        status = rp_load_lines_refuse(lines, RP_STATUS_FORMAT, err, "the file has no requests");
+        status = rp_load_lines_error(lines, RP_STATUS_FORMAT, err, "the file has no requests");
     rp_load_lines_close(lines);
     if (status == RP_OK && rows->count)
         qsort(rows->rows, rows->count, sizeof *rows->rows, by_time);

@@ -189,7 +189,7 @@ static int read_file(int file) {
 
 /* The run in `run`, as file 0 or 1. */
 static void save_run(int file, bool details) {
-    static const struct rp_load_rules rules = {.leave_warm_up_out = true};
+    static const struct rp_load_rules rules = {.exclude_warm_up = true};
     struct rp_load_summary summary;
     struct rp_buffer out;
     assert_int_equal(rp_load_summarize(&run.plan, &run.records, &rules, &summary, &err), RP_OK);

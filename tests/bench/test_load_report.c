@@ -48,9 +48,9 @@ static void make_report(void) {
     for (run.records.lag_count = 0; run.records.lag_count < 10; run.records.lag_count++)
         run.records.lag_ns[run.records.lag_count] = 1000000 * run.records.lag_count;
     run.records.connections = 16;
-    run.records.most_in_flight = 17;
-    run.plan.left_out = 2;
-    rules = (struct rp_load_rules){.goodput = {{[RP_LOAD_TTFT] = 100}}, .leave_warm_up_out = true};
+    run.records.max_in_flight = 17;
+    run.plan.skipped = 2;
+    rules = (struct rp_load_rules){.goodput = {{[RP_LOAD_TTFT] = 100}}, .exclude_warm_up = true};
     source = (struct rp_load_source){.dataset = RP_LOAD_MOONCAKE,
                                      .path = "trace" EVIL ".jsonl",
                                      .seed = 11,
@@ -324,9 +324,9 @@ static void the_table_is_the_golden_one(void **state) {
         load_fixture_add(&run, i * 100, i * 100 + i, i * 100 + 20 + i, 10, 5)->cached_tokens = 2;
     load_fixture_fail(&run, 500, 600, RP_LOAD_STATUS, "busy \x1b[31m\xff");
     load_fixture_fail(&run, 900, 1000, RP_LOAD_NOT_SENT, "");
-    run.records.most_in_flight = 3;
-    run.plan.left_out = 7;
-    rules = (struct rp_load_rules){.goodput = {{[RP_LOAD_TTFT] = 22}}, .leave_warm_up_out = true};
+    run.records.max_in_flight = 3;
+    run.plan.skipped = 7;
+    rules = (struct rp_load_rules){.goodput = {{[RP_LOAD_TTFT] = 22}}, .exclude_warm_up = true};
     assert_int_equal(rp_load_summarize(&run.plan, &run.records, &rules, &summary, &err), RP_OK);
     rp_load_table_write(&report, &out);
     rp_buffer_append(&out, "", 1);

@@ -55,7 +55,7 @@ static void a_request_is_recorded_with_its_chunks_and_its_usage(void **state) {
         assert_true(chunk_ns[i - 1] <= chunk_ns[i]);
     assert_true(record->last_ns <= record->end_ns && record->end_ns <= f->records.end_ns);
     assert_int_equal(f->records.connections, 1);
-    assert_int_equal(f->records.most_in_flight, 1);
+    assert_int_equal(f->records.max_in_flight, 1);
     assert_true(f->records.lag_count >= 1);
 }
 
@@ -131,7 +131,8 @@ static void each_failure_is_an_outcome_of_its_own(void **state) {
         {"raw=http", RP_LOAD_BAD_ANSWER, 0, 0, "invalid HTTP"},
         {"raw=chunk", RP_LOAD_BAD_ANSWER, 200, 0, "invalid HTTP"},
         {"raw=headers", RP_LOAD_BAD_ANSWER, 0, 0, "the header is too long"},
-        {"raw=extensions", RP_LOAD_BAD_ANSWER, 200, 0, "the chunk headers or trailers are too long"},
+        {"raw=extensions", RP_LOAD_BAD_ANSWER, 200, 0,
+         "the chunk headers or trailers are too long"},
         {"raw=type", RP_LOAD_BAD_ANSWER, 200, 0, "no stream here"},
         {"raw=nothing", RP_LOAD_BAD_ANSWER, 200, 0, "without [DONE]"},
         {"tokens=3", RP_LOAD_SHORT, 200, 3, "3 tokens of 4"},
@@ -230,7 +231,7 @@ static void connections_are_kept_and_used_again(void **state) {
     for (int i = 0; i < 40; i++)
         assert_int_equal(f->records.records[i].outcome, RP_LOAD_OK);
     assert_int_equal(f->records.connections, 4);
-    assert_int_equal(f->records.most_in_flight, 4);
+    assert_int_equal(f->records.max_in_flight, 4);
     scripted_stop(&f->server);
     assert_int_equal(f->server.shared->connections, 4);
 }
