@@ -3,6 +3,7 @@
 #include "attention/mask/mask.h"
 #include "base/memory.h"
 #include "bench/random_pattern.h"
+#include "bench/replay_time.h"
 #include "device/step_cpu.h"
 
 #include <math.h>
@@ -19,30 +20,30 @@ static uint32_t queries(const struct rp_attention_shape *shape) {
     return shape->prompt ? shape->length : 1;
 }
 
-static int open_step(struct attention_case *what, struct rp_error *err) {
-    const struct attention_bench *bench = what->bench;
-    struct rp_step_config step = {.slot_count = what->shape.batch,
-                                  .pages_per_slot = what->slot_pages,
-                                  .row_capacity = what->shape.batch,
-                                  .token_capacity = what->bucket.tokens,
-                                  .logit_row_capacity = what->shape.batch,
+static int open_step(struct attention_case *c, struct rp_error *err) {
+    const struct attention_bench *bench = c->bench;
+    struct rp_step_config step = {.slot_count = c->shape.batch,
+                                  .pages_per_slot = c->slot_pages,
+                                  .row_capacity = c->shape.batch,
+                                  .token_capacity = c->bucket.tokens,
+                                  .logit_row_capacity = c->shape.batch,
                                   .edit_capacity = 1,
                                   .prompt_ring_capacity = 1};
     while (step.prompt_ring_capacity < step.token_capacity)
         step.prompt_ring_capacity *= 2;
-    what->state_bytes = rp_step_state_carve(&step, NULL, &what->host);
-    size_t ring_bytes = rp_step_rings_carve(&step, NULL, &what->host);
-    what->host_state = rp_alloc_aligned(what->state_bytes, RP_CACHE_LINE);
-    what->device_state = bench->backend->alloc(bench->device, what->state_bytes, RP_MEMORY_DEVICE);
-    what->rings = bench->backend->alloc(bench->device, ring_bytes, RP_MEMORY_HOST);
-    if (!what->host_state || !what->device_state || !what->rings)
-        return rp_error_set(err, RP_STATUS_NO_MEMORY, "out of memory for a step");
-    memset(what->host_state, 0, what->state_bytes);
-    memset(what->rings, 0, ring_bytes);
-    rp_step_state_carve(&step, what->host_state, &what->host);
-    rp_step_rings_carve(&step, what->rings, &what->host);
-    rp_step_state_carve(&step, what->device_state, &what->view);
-    rp_step_rings_carve(&step, what->rings, &what->view);
+    c->state_bytes = rp_step_state_carve(&step, NULL, &c->host);
+    size_t ring_bytes = rp_step_rings_carve(&step, NULL, &c->host);
+    c->host_state = rp_alloc_aligned(c->state_bytes, RP_CACHE_LINE);
+    c->device_state = bench->backend->alloc(bench->device, c->state_bytes, RP_MEMORY_DEVICE);
+    c->rings = bench->backend->alloc(bench->device, ring_bytes, RP_MEMORY_HOST);
+    if (!c->host_state || !c->device_state || !c->rings)
+        return rp_error_set(err, RP_STATUS_NO_MEMORY, "out of memory for the step state");
+    memset(c->host_state, 0, c->state_bytes);
+    memset(c->rings, 0, ring_bytes);
+    rp_step_state_carve(&step, c->host_state, &c->host);
+    rp_step_rings_carve(&step, c->rings, &c->host);
+    rp_step_state_carve(&step, c->device_state, &c->view);
+    rp_step_rings_carve(&step, c->rings, &c->view);
     return RP_OK;
 }
 
@@ -55,51 +56,49 @@ static uint64_t common_divisor(uint64_t a, uint64_t b) {
     return a;
 }
 
-uint32_t rp_attention_case_page(const struct attention_case *what, uint32_t sequence,
-                                uint32_t index) {
-    uint64_t count = (uint64_t)what->shape.batch * what->slot_pages;
+uint32_t rp_attention_case_page(const struct attention_case *c, uint32_t sequence, uint32_t index) {
+    uint64_t count = (uint64_t)c->shape.batch * c->slot_pages;
     uint64_t factor = (uint64_t)((double)count * 0.618) | 1u; /* neighboring pages are far apart */
     while (common_divisor(factor, count) != 1)
         factor += 2;
-    return 1 + (uint32_t)(((uint64_t)sequence * what->slot_pages + index) * factor % count);
+    return 1 + (uint32_t)(((uint64_t)sequence * c->slot_pages + index) * factor % count);
 }
 
 /* The state after STEP_BEGIN, and a packet that produces the same state in every replay. */
-static int fill_step(struct attention_case *what) {
-    const struct attention_bench *bench = what->bench;
-    const struct rp_attention_shape *shape = &what->shape;
+static int fill_step(struct attention_case *c) {
+    const struct attention_bench *bench = c->bench;
+    const struct rp_attention_shape *shape = &c->shape;
     int32_t params[RP_MASK_PARAMS_MAX];
     struct rp_cpu_worker worker = {.index = 0, .count = 1};
-    unsigned char *packet = what->rings + what->host.packet_bytes; /* entry 1 belongs to step 1 */
+    unsigned char *packet = c->rings + c->host.packet_bytes; /* entry 1 belongs to step 1 */
     struct rp_packet_header header = {.step = 1,
                                       .row_count = shape->batch,
-                                      .token_count = what->bucket.tokens,
+                                      .token_count = c->bucket.tokens,
                                       .logit_row_count = shape->batch};
     rp_attention_shape_params(shape, params);
     for (uint32_t i = 0; i < shape->batch; i++) {
-        uint32_t *slot = what->host.slots + (size_t)i * what->host.slot_words;
+        uint32_t *slot = c->host.slots + (size_t)i * c->host.slot_words;
         slot[RP_SLOT_LENGTH] = shape->length - queries(shape);
         memcpy(slot + RP_SLOT_MASK_PARAMS, params, sizeof params);
-        for (uint32_t page = 0; page < what->slot_pages; page++)
-            slot[RP_SLOT_PAGES + page] = rp_attention_case_page(what, i, page);
+        for (uint32_t page = 0; page < c->slot_pages; page++)
+            slot[RP_SLOT_PAGES + page] = rp_attention_case_page(c, i, page);
         rp_packet_rows(packet)[i] =
             (struct rp_step_row){.slot = i,
                                  .token_count = queries(shape),
                                  .flags = RP_ROW_SAMPLE | (shape->prompt ? 0 : RP_ROW_DECODE)};
     }
     memcpy(packet, &header, sizeof header);
-    rp_step_begin_cpu(&(struct rp_step_begin_args){.step = what->host}, &worker);
-    RP_ASSERT(what->host.counts->error == 0);
-    return bench->backend->copy(bench->device, what->device_state, what->host_state,
-                                what->state_bytes);
+    rp_step_begin_cpu(&(struct rp_step_begin_args){.step = c->host}, &worker);
+    RP_ASSERT(c->host.counts->error == 0);
+    return bench->backend->copy(bench->device, c->device_state, c->host_state, c->state_bytes);
 }
 
 /* ---- the program ---------------------------------------------------------------------------- */
 
-static int add_attention(const struct attention_case *what, struct rp_program *program,
+static int add_attention(const struct attention_case *c, struct rp_program *program,
                          uint32_t repeat) {
-    const struct rp_attention_shape *shape = &what->shape;
-    uint32_t copy = repeat % what->copies;
+    const struct rp_attention_shape *shape = &c->shape;
+    uint32_t copy = repeat % c->copies;
     struct rp_op op = {.kind = RP_OP_ATTENTION,
                        .rows = RP_ROWS_TOKEN,
                        .layer = (uint16_t)copy,
@@ -118,83 +117,71 @@ static int add_attention(const struct attention_case *what, struct rp_program *p
     return rp_program_add_op(program, &op) < 0 ? RP_STATUS_NO_MEMORY : RP_OK;
 }
 
-static int make_program(const struct attention_case *what, uint32_t repeats,
+static int make_program(const struct attention_case *c, uint32_t repeats,
                         struct rp_program *program) {
-    uint32_t columns = what->shape.heads * what->shape.head_dim;
+    uint32_t columns = c->shape.heads * c->shape.head_dim;
     struct rp_op begin = {.kind = RP_OP_STEP_BEGIN,
                           .rows = RP_ROWS_NONE,
                           .layer = RP_LAYER_NONE,
                           .name = "step_begin",
                           .out = nothing};
     rp_program_init(program);
-    for (uint32_t i = 0; i < what->copies; i++)
+    for (uint32_t i = 0; i < c->copies; i++)
         if (rp_program_add_tensor(program, RP_ROWS_TOKEN, RP_DTYPE_F32, columns, "q.%u", i) < 0 ||
-            rp_program_add_tensor(program, RP_ROWS_TOKEN, what->bench->config->dtype, columns,
+            rp_program_add_tensor(program, RP_ROWS_TOKEN, c->bench->config->dtype, columns,
                                   "out.%u", i) < 0)
             return RP_STATUS_NO_MEMORY;
     int status = rp_program_add_op(program, &begin) < 0 ? RP_STATUS_NO_MEMORY : RP_OK;
     for (uint32_t i = 0; i < repeats && status == RP_OK; i++)
-        status = add_attention(what, program, i);
+        status = add_attention(c, program, i);
     program->sample_begin = program->op_count;
     return status;
 }
 
 /* Bytes of one q and one output. */
-static void tensor_bytes(const struct attention_case *what, size_t out[2]) {
-    size_t values = (size_t)what->bucket.tokens * what->shape.heads * what->shape.head_dim;
+static void tensor_bytes(const struct attention_case *c, size_t out[2]) {
+    size_t values = (size_t)c->bucket.tokens * c->shape.heads * c->shape.head_dim;
     out[0] = RP_ALIGN_UP(values * sizeof(float), 256);
-    out[1] = RP_ALIGN_UP(values * rp_dtype_bytes(what->bench->config->dtype), 256);
+    out[1] = RP_ALIGN_UP(values * rp_dtype_bytes(c->bench->config->dtype), 256);
 }
 
-size_t rp_attention_case_offset(const struct attention_case *what, uint32_t tensor) {
+size_t rp_attention_case_offset(const struct attention_case *c, uint32_t tensor) {
     size_t bytes[2];
-    tensor_bytes(what, bytes);
+    tensor_bytes(c, bytes);
     return tensor / 2 * (bytes[0] + bytes[1]) + tensor % 2 * bytes[0];
 }
 
-static void drop_graphs(struct attention_case *what) {
-    what->bench->backend->graph_destroy(what->bench->device, what->graph);
-    what->bench->backend->graph_destroy(what->bench->device, what->start);
-    what->graph = what->start = NULL;
+static void destroy_graphs(struct attention_case *c) {
+    c->bench->backend->graph_destroy(c->bench->device, c->graph);
+    c->bench->backend->graph_destroy(c->bench->device, c->start);
+    c->graph = c->start = NULL;
 }
 
-/* The kernels of one repetition, joined with '+'. */
-static void name_kernels(struct attention_case *what) {
-    const struct rp_backend *backend = what->bench->backend;
-    uint32_t first = backend->graph_launch_count(what->start);
-    uint32_t count = (backend->graph_launch_count(what->graph) - first) / what->repeats;
-    size_t used = 0;
-    for (uint32_t i = 0; i < RP_MAX(count, 1u) && used < sizeof what->kernel; i++) {
-        struct rp_launch_info info;
-        backend->graph_launch_info(what->graph, first + i, &info);
-        used += (size_t)snprintf(what->kernel + used, sizeof what->kernel - used, "%s%s",
-                                 i ? "+" : "", info.kernel);
-    }
-}
-
-int rp_attention_case_capture(struct attention_case *what, uint32_t repeats, struct rp_error *err) {
-    const struct rp_backend *backend = what->bench->backend;
-    struct rp_device *device = what->bench->device;
+int rp_attention_case_capture(struct attention_case *c, uint32_t repeats, struct rp_error *err) {
+    const struct rp_backend *backend = c->bench->backend;
+    struct rp_device *device = c->bench->device;
     struct rp_lower_options options = {.no_fusion = true};
     struct rp_program program;
-    drop_graphs(what);
-    int status = make_program(what, repeats, &program);
+    destroy_graphs(c);
+    int status = make_program(c, repeats, &program);
     size_t *offsets = rp_calloc(program.tensor_count + 1, sizeof *offsets);
     if (status != RP_OK || !offsets) {
         status = rp_error_set(err, RP_STATUS_NO_MEMORY, "out of memory for a program");
         goto done;
     }
     for (uint32_t i = 0; i < program.tensor_count; i++)
-        offsets[i] = rp_attention_case_offset(what, i);
-    struct rp_bindings bindings = {what->arena, offsets, what->view, &what->kv, 0};
-    status = backend->capture(device, &program, 0, program.op_count, &what->bucket, &bindings,
-                              &options, false, &what->graph, err);
+        offsets[i] = rp_attention_case_offset(c, i);
+    struct rp_bindings bindings = {c->arena, offsets, c->view, &c->kv, 0};
+    status = backend->capture(device, &program, 0, program.op_count, &c->bucket, &bindings,
+                              &options, false, &c->graph, err);
     if (status == RP_OK) /* from the same program, because the start plans for its attention */
-        status = backend->capture(device, &program, 0, 1, &what->bucket, &bindings, &options, false,
-                                  &what->start, err);
-    what->repeats = repeats;
-    if (status == RP_OK)
-        name_kernels(what);
+        status = backend->capture(device, &program, 0, 1, &c->bucket, &bindings, &options, false,
+                                  &c->start, err);
+    c->repeats = repeats;
+    if (status == RP_OK) {
+        struct rp_replay replay = {backend, device, c->graph, c->start, repeats};
+        rp_replay_kernels(&replay, c->kernel);
+    }
 done:
     rp_free(offsets);
     rp_program_deinit(&program);
@@ -203,42 +190,34 @@ done:
 
 /* ---- memory --------------------------------------------------------------------------------- */
 
-/* Allocates memory filled with random values. */
-static int allocate(const struct attention_case *what, size_t bytes, unsigned char **out,
+static int allocate(const struct attention_case *c, size_t bytes, unsigned char **out,
                     struct rp_error *err) {
-    const struct attention_bench *bench = what->bench;
-    struct rp_device_memory memory;
-    bench->backend->memory(bench->device, &memory);
-    if (bytes > memory.free_bytes / 2 ||
-        !(*out = bench->backend->alloc(bench->device, bytes, RP_MEMORY_DEVICE)))
-        return rp_error_set(err, RP_STATUS_NO_MEMORY, "no memory for %zu bytes", bytes);
-    return rp_random_pattern_fill(bench->backend, bench->device, *out, bench->pattern, bytes);
+    const struct attention_bench *bench = c->bench;
+    return rp_random_pattern_alloc(bench->backend, bench->device, bench->pattern, bytes, out, err);
 }
 
 /* Enough copies that the K and V read under the mask fill cold_bytes; for prefill together with q
  * and output. */
-static uint32_t count_copies(const struct attention_case *what) {
-    struct rp_attention_seen seen = rp_attention_count_seen(&what->shape);
-    double bytes =
-        2 * seen.keys * what->shape.head_dim * rp_dtype_bytes(what->bench->config->dtype);
-    if (what->shape.prompt)
-        bytes += (double)rp_attention_case_offset(what, 2);
-    double copies = ceil((double)what->bench->cold_bytes / RP_MAX(bytes, 1.0));
+static uint32_t count_copies(const struct attention_case *c) {
+    struct rp_attention_seen seen = rp_attention_count_seen(&c->shape);
+    double bytes = 2 * seen.keys * c->shape.head_dim * rp_dtype_bytes(c->bench->config->dtype);
+    if (c->shape.prompt)
+        bytes += (double)rp_attention_case_offset(c, 2);
+    double copies = ceil((double)c->bench->cold_bytes / RP_MAX(bytes, 1.0));
     return copies < COPIES_MAX ? RP_MAX((uint32_t)copies, 1u) : COPIES_MAX;
 }
 
-static int make_memory(struct attention_case *what, struct rp_error *err) {
-    const struct rp_attention_shape *shape = &what->shape;
-    what->copies = what->bench->config->dump_dir ? 1 : count_copies(what);
-    if (!rp_kv_layout_init(&what->kv, what->copies, shape->kv_heads, shape->head_dim,
-                           shape->page_tokens, what->bench->config->dtype))
-        return rp_error_set(err, RP_STATUS_OVERFLOW, "too many pages");
-    size_t pages = 1 + (size_t)shape->batch * what->slot_pages;
-    int status = allocate(what, pages * what->kv.page_stride, &what->pages, err);
-    what->kv.base = what->pages;
+static int make_memory(struct attention_case *c, struct rp_error *err) {
+    const struct rp_attention_shape *shape = &c->shape;
+    c->copies = c->bench->config->dump_dir ? 1 : count_copies(c);
+    if (!rp_kv_layout_init(&c->kv, c->copies, shape->kv_heads, shape->head_dim, shape->page_tokens,
+                           c->bench->config->dtype))
+        return rp_error_set(err, RP_STATUS_OVERFLOW, "KV pages are too large");
+    size_t pages = 1 + (size_t)shape->batch * c->slot_pages;
+    int status = allocate(c, pages * c->kv.page_stride, &c->pages, err);
+    c->kv.base = c->pages;
     if (status == RP_OK)
-        status =
-            allocate(what, rp_attention_case_offset(what, 2 * what->copies), &what->arena, err);
+        status = allocate(c, rp_attention_case_offset(c, 2 * c->copies), &c->arena, err);
     return status;
 }
 
@@ -268,18 +247,18 @@ int rp_attention_case_open(struct attention_bench *bench, const struct rp_attent
     return status == RP_OK ? bench->backend->synchronize(bench->device) : status;
 }
 
-void rp_attention_case_close(struct attention_case *what) {
-    const struct rp_backend *backend = what->bench->backend;
-    struct rp_device *device = what->bench->device;
-    drop_graphs(what);
-    rp_free_aligned(what->host_state);
-    if (what->device_state)
-        backend->free(device, what->device_state, RP_MEMORY_DEVICE);
-    if (what->rings)
-        backend->free(device, what->rings, RP_MEMORY_HOST);
-    if (what->arena)
-        backend->free(device, what->arena, RP_MEMORY_DEVICE);
-    if (what->pages)
-        backend->free(device, what->pages, RP_MEMORY_DEVICE);
-    memset(what, 0, sizeof *what);
+void rp_attention_case_close(struct attention_case *c) {
+    const struct rp_backend *backend = c->bench->backend;
+    struct rp_device *device = c->bench->device;
+    destroy_graphs(c);
+    rp_free_aligned(c->host_state);
+    if (c->device_state)
+        backend->free(device, c->device_state, RP_MEMORY_DEVICE);
+    if (c->rings)
+        backend->free(device, c->rings, RP_MEMORY_HOST);
+    if (c->arena)
+        backend->free(device, c->arena, RP_MEMORY_DEVICE);
+    if (c->pages)
+        backend->free(device, c->pages, RP_MEMORY_DEVICE);
+    memset(c, 0, sizeof *c);
 }

@@ -1,9 +1,8 @@
 /* attention_case.h - one case of bench_attention: step state, KV pages and captured graph.
  *
- * Of a dump: DIR/case<N>.json (the shape, the mask's text, the types) and, in row-major order,
+ * Files of a dump: DIR/case<N>.json (shape, text of the mask, types) and, in row-major order,
  *   case<N>.q    (batch, queries, heads, head_dim) f32      case<N>.k, .v  (batch, kv_heads, length, head_dim)
- *   case<N>.out  (batch, queries, heads, head_dim)          of the bench's dtype; queries: 1, or length
- * for whoever computes the same from them. */
+ *   case<N>.out  (batch, queries, heads, head_dim)          in the benchmark's dtype; queries: 1, or length */
 #ifndef RP_BENCH_ATTENTION_CASE_H
 #define RP_BENCH_ATTENTION_CASE_H
 
@@ -40,18 +39,17 @@ struct attention_case {
 int rp_attention_case_open(struct attention_bench *bench, const struct rp_attention_shape *shape,
                            struct attention_case *out, struct rp_error *err) RP_MUST_USE;
 /* Captures `repeats` repetitions; may be called again. */
-int rp_attention_case_capture(struct attention_case *what, uint32_t repeats,
+int rp_attention_case_capture(struct attention_case *c, uint32_t repeats,
                               struct rp_error *err) RP_MUST_USE;
-void rp_attention_case_close(struct attention_case *what);
+void rp_attention_case_close(struct attention_case *c);
 
 /* Arena offset of copy 0's q (0) or output (1). */
-size_t rp_attention_case_offset(const struct attention_case *what, uint32_t tensor);
+size_t rp_attention_case_offset(const struct attention_case *c, uint32_t tensor);
 /* The page that contains a sequence's tokens. */
-uint32_t rp_attention_case_page(const struct attention_case *what, uint32_t sequence,
-                                uint32_t index);
+uint32_t rp_attention_case_page(const struct attention_case *c, uint32_t sequence, uint32_t index);
 
 /* Runs the case once with non-repeating values, and writes its files. */
-int rp_attention_case_dump(struct attention_case *what, const char *dir, uint32_t number,
+int rp_attention_case_dump(struct attention_case *c, const char *dir, uint32_t number,
                            struct rp_error *err) RP_MUST_USE;
 
 #endif

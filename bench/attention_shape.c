@@ -13,7 +13,7 @@ void rp_attention_shape_params(const struct rp_attention_shape *shape,
         out[i] = i < count ? rp_mask_param(shape->mask, i)->value : 0;
 }
 
-/* ---- what is seen --------------------------------------------------------------------------- */
+/* ---- unmasked pairs and keys ---------------------------------------------------------------- */
 
 #define TILE 64u
 
@@ -104,7 +104,7 @@ struct rp_attention_seen rp_attention_count_seen(const struct rp_attention_shape
     return seen;
 }
 
-/* ---- how it is written down ----------------------------------------------------------------- */
+/* ---- output --------------------------------------------------------------------------------- */
 
 const char *rp_attention_shape_mask(const struct rp_attention_shape *shape,
                                     char buffer[RP_ATTENTION_MASK_TEXT_MAX]) {

@@ -12,10 +12,10 @@
 #include <stdio.h>
 #include <string.h>
 
-#define COLD_BYTES      ((uint64_t)512 << 20)
-#define CASE_SECONDS    0.6
-#define PRODUCT_SECONDS 1.0
-#define HEAD_DIM        64u
+#define COLD_BYTES   ((uint64_t)512 << 20)
+#define CASE_SECONDS 0.6
+#define GEMM_SECONDS 1.0
+#define HEAD_DIM     64u
 
 /* ---- limits --------------------------------------------------------------------------------- */
 
@@ -23,7 +23,7 @@
 static int measure_limits(const struct attention_bench *bench,
                           struct rp_bench_attention_result *out, struct rp_error *err) {
     const struct rp_bench_attention_config *config = bench->config;
-    uint32_t size = config->product_size;
+    uint32_t size = config->gemm_size;
     if (!size)
         size = bench->info.separate_memory ? 8192 : 1024;
     /* "o" of this model: n = k = size. */
@@ -44,14 +44,14 @@ static int measure_limits(const struct attention_bench *bench,
                                               .row_count = 1,
                                               .only = "o",
                                               .cold_bytes = 1,
-                                              .case_seconds = PRODUCT_SECONDS,
+                                              .case_seconds = GEMM_SECONDS,
                                               .seconds = 60};
     struct rp_bench_kernels_result *result = rp_calloc(1, sizeof *result);
     if (!result)
         return rp_error_set(err, RP_STATUS_NO_MEMORY, "out of memory");
     int status = rp_bench_kernels(&kernels, result, err);
     out->read_bandwidth = result->read_bandwidth;
-    out->product_flops = result->product_flops;
+    out->gemm_flops = result->gemm_flops;
     rp_free(result);
     return status;
 }
@@ -62,62 +62,61 @@ static int device_failed(const struct attention_bench *bench, struct rp_error *e
     return rp_error_set(err, RP_STATUS_DEVICE, "%s", bench->backend->last_error(bench->device));
 }
 
-static struct rp_replay replay_of(const struct attention_case *what) {
-    return (struct rp_replay){what->bench->backend, what->bench->device, what->graph, what->start,
-                              what->repeats};
+static struct rp_replay replay_of(const struct attention_case *c) {
+    return (struct rp_replay){c->bench->backend, c->bench->device, c->graph, c->start, c->repeats};
 }
 
 /* Captures enough repetitions for one sample, at least one per copy. */
-static int fit_repeats(struct attention_case *what, struct rp_error *err) {
-    int status = rp_attention_case_capture(what, 1, err);
+static int fit_repeats(struct attention_case *c, struct rp_error *err) {
+    int status = rp_attention_case_capture(c, 1, err);
     if (status != RP_OK)
         return status;
-    struct rp_replay replay = replay_of(what);
+    struct rp_replay replay = replay_of(c);
     (void)rp_replay_ns(&replay, 1); /* the first replay loads the graph */
     double ns = rp_replay_ns(&replay, 1);
     if (ns < 0)
-        return device_failed(what->bench, err);
-    return rp_attention_case_capture(what, rp_replay_repeats(ns, what->copies), err);
+        return device_failed(c->bench, err);
+    return rp_attention_case_capture(c, rp_replay_repeats(ns, c->copies), err);
 }
 
-static int measure(struct attention_case *what, double budget_ns, struct rp_bench_attention *out,
+static int measure(struct attention_case *c, double budget_ns, struct rp_bench_attention *out,
                    struct rp_error *err) {
     struct rp_replay_times times;
     uint64_t begin = rp_clock_ns();
-    int status = fit_repeats(what, err);
+    int status = fit_repeats(c, err);
     if (status != RP_OK)
         return status;
-    struct rp_replay replay = replay_of(what);
+    struct rp_replay replay = replay_of(c);
     if (rp_replay_measure(&replay, begin, budget_ns, &times) != RP_OK)
-        return device_failed(what->bench, err);
-    struct rp_attention_seen seen = rp_attention_count_seen(&what->shape);
-    *out = (struct rp_bench_attention){.shape = what->shape,
+        return device_failed(c->bench, err);
+    struct rp_attention_seen seen = rp_attention_count_seen(&c->shape);
+    *out = (struct rp_bench_attention){.shape = c->shape,
                                        .samples = times.samples,
-                                       .repeats = what->repeats,
-                                       .copies = what->copies,
+                                       .repeats = c->repeats,
+                                       .copies = c->copies,
                                        .us_min = times.min * 1e-3,
                                        .us_p50 = times.p50 * 1e-3,
                                        .us_p99 = times.p99 * 1e-3,
                                        .start_us = times.start * 1e-3,
-                                       .bytes = 2 * seen.keys * what->shape.head_dim *
-                                                rp_dtype_bytes(what->bench->config->dtype),
-                                       .flops = 4 * seen.pairs * what->shape.head_dim};
-    memcpy(out->kernel, what->kernel, sizeof out->kernel);
+                                       .bytes = 2 * seen.keys * c->shape.head_dim *
+                                                rp_dtype_bytes(c->bench->config->dtype),
+                                       .flops = 4 * seen.pairs * c->shape.head_dim};
+    memcpy(out->kernel, c->kernel, sizeof out->kernel);
     return RP_OK;
 }
 
 static int run_case(struct attention_bench *bench, uint32_t index, double budget_ns,
                     struct rp_bench_attention *out, struct rp_error *err) {
     const struct rp_bench_attention_config *config = bench->config;
-    struct attention_case what;
-    int status = rp_attention_case_open(bench, &config->shapes[index], &what, err);
+    struct attention_case c;
+    int status = rp_attention_case_open(bench, &config->shapes[index], &c, err);
     if (status == RP_OK && config->dump_dir) {
-        status = rp_attention_case_dump(&what, config->dump_dir, index, err);
-        *out = (struct rp_bench_attention){.shape = what.shape};
+        status = rp_attention_case_dump(&c, config->dump_dir, index, err);
+        *out = (struct rp_bench_attention){.shape = c.shape};
     } else if (status == RP_OK) {
-        status = measure(&what, budget_ns, out, err);
+        status = measure(&c, budget_ns, out, err);
     }
-    rp_attention_case_close(&what);
+    rp_attention_case_close(&c);
     return status;
 }
 
@@ -135,21 +134,21 @@ static int name_failure(const struct rp_attention_shape *shape, int status, stru
 static int run_cases(struct attention_bench *bench, uint64_t begin_ns,
                      struct rp_bench_attention_result *out, struct rp_error *err) {
     const struct rp_bench_attention_config *config = bench->config;
-    double most = config->case_seconds > 0 ? config->case_seconds : CASE_SECONDS;
+    double max_seconds = config->case_seconds > 0 ? config->case_seconds : CASE_SECONDS;
     for (uint32_t i = 0; i < config->shape_count; i++) {
         double left = config->seconds * 1e9 - (double)(rp_clock_ns() - begin_ns);
         if (left <= 0) {
-            out->left_out += config->shape_count - i;
+            out->skipped += config->shape_count - i;
             break;
         }
         if (config->progress)
             config->progress(config->progress_ctx, &config->shapes[i]);
         double budget =
             /* half of the time is setup */
-            RP_MIN(left / (config->shape_count - i), most * 1e9) / 2;
+            RP_MIN(left / (config->shape_count - i), max_seconds * 1e9) / 2;
         int status = run_case(bench, i, budget, &out->cases[out->case_count], err);
         if (status == RP_STATUS_NO_MEMORY)
-            out->left_out++;
+            out->skipped++;
         else if (status != RP_OK)
             return name_failure(&config->shapes[i], status, err);
         else

@@ -28,7 +28,7 @@ struct rp_bench_attention_config {
     uint32_t shape_count;
     /* n, k and rows of the square GEMM, a multiple of 64; 0: 8192, or 1024 on a device without its
      * own memory */
-    uint32_t product_size;
+    uint32_t gemm_size;
     uint64_t cold_bytes; /* 0: 512 MiB */
     double case_seconds; /* maximum time per case; 0: 0.6 */
     double seconds;      /* approximate limit of the whole run; later cases are skipped */
@@ -50,11 +50,11 @@ struct rp_bench_attention {
 struct rp_bench_attention_result {
     char device[96];
     double read_bandwidth; /* bytes/s; 0: not measured */
-    double product_flops;  /* operations/s of the large GEMM */
+    double gemm_flops;     /* operations/s of the large GEMM */
     double seconds;
     struct rp_bench_attention cases[RP_BENCH_ATTENTION_MAX];
     uint32_t case_count;
-    uint32_t left_out; /* shapes skipped for lack of time or memory */
+    uint32_t skipped; /* shapes skipped for lack of time or memory */
 };
 
 /* When a shape fails, *out contains the earlier results, and err names the shape. RP_STATUS_RANGE:

@@ -32,7 +32,7 @@ struct run {
     uint32_t round_count;
     double *values; /* sample values, for sorting */
     struct samples samples;
-    double card_bandwidth; /* 0: not on a GPU */
+    double gpu_bandwidth; /* 0: not on a GPU */
     double bandwidths[RP_BENCH_ROUNDS_MAX], shares[RP_BENCH_ROUNDS_MAX];
     /* the current pair */
     uint32_t batch, context, max_tokens, pair;
@@ -114,7 +114,7 @@ static int drain(struct run *run, struct rp_error *err) {
             }
         }
     }
-    int status = rp_bench_engine_rest(&run->bench, err);
+    int status = rp_bench_wait_idle(run->bench.engine, err);
     if (status == RP_OK && early)
         status = rp_error_set(err, RP_STATUS_DEVICE, "%u of %u sequences ended early", early,
                               run->batch);
@@ -122,7 +122,7 @@ static int drain(struct run *run, struct rp_error *err) {
 }
 
 /* Copies the engine's own times of the steps of this round. */
-static void take_times(struct run *run, uint64_t since) {
+static void collect_times(struct run *run, uint64_t since) {
     struct samples *samples = &run->samples;
     uint32_t count = rp_bench_engine_times(&run->bench, since);
     uint32_t skip = run->config->warm_up + 1; /* the first step has no gap before it */
@@ -143,8 +143,8 @@ static void take_times(struct run *run, uint64_t since) {
 
 /* Bytes/s. A GPU's was measured before the engine allocated its memory, and is constant. */
 static double read_bandwidth(const struct run *run) {
-    return run->bench.on_card
-               ? run->card_bandwidth
+    return run->bench.on_gpu
+               ? run->gpu_bandwidth
                : rp_membw_read(run->config->target.device.threads, (size_t)1 << 30, 4);
 }
 
@@ -173,29 +173,30 @@ static int run_round(struct run *run, uint32_t round, double bytes_per_step, str
                             run->config->warm_up);
     memcpy(samples->ms + samples->count, steps, count * sizeof *steps);
     samples->count += count;
-    take_times(run, since);
+    collect_times(run, since);
     double achieved = bytes_per_step / (rp_bench_quantile(steps, count, 0.5) * 1e-3) * 1e-9;
     run->shares[round] = run->bandwidths[round] > 0 ? achieved / run->bandwidths[round] : 0;
     return RP_OK;
 }
 
-/* The engine times nearly the same steps; some lack a gap. */
-static void leave_out(double **values, uint32_t *count, uint32_t first) {
+/* Skips the first values, if there are more: the engine times nearly the same steps, and some have
+ * no gap. */
+static void skip_first(double **values, uint32_t *count, uint32_t first) {
     first = *count > first ? first : 0;
     *values += first;
     *count -= first;
 }
 
 static void summarize(struct run *run, struct rp_bench_decode_result *out) {
-    struct samples kept = run->samples, *samples = &kept;
+    struct samples counted = run->samples, *samples = &counted;
     uint32_t rounds = run->config->rounds;
     struct rp_settled settled = rp_settled_find(samples->ms, samples->count);
     double sum = 0.0;
-    leave_out(&kept.ms, &kept.count, settled.after);
-    uint32_t devices = kept.device_count;
-    leave_out(&kept.device_ms, &devices, settled.after);
-    leave_out(&kept.host_us, &kept.device_count, settled.after);
-    leave_out(&kept.gap_us, &kept.gap_count, settled.after);
+    skip_first(&counted.ms, &counted.count, settled.after);
+    uint32_t devices = counted.device_count;
+    skip_first(&counted.device_ms, &devices, settled.after);
+    skip_first(&counted.host_us, &counted.device_count, settled.after);
+    skip_first(&counted.gap_us, &counted.gap_count, settled.after);
     for (uint32_t i = 0; i < samples->count; i++)
         sum += samples->ms[i];
     out->steps = samples->count;
@@ -238,9 +239,9 @@ static int run_pair(struct run *run, struct rp_bench_decode_result *out, struct 
     out->bytes_per_step = out->weight_bytes + kv_bytes_per_token(&model->config, dtype) *
                                                   run->batch *
                                                   (run->context + run->max_tokens / 2.0);
-    out->left_out = (uint64_t)run->batch * RP_CEIL_DIV(length, ready->page_tokens) >
-                    ready->kv_tokens / ready->page_tokens;
-    if (out->left_out)
+    out->skipped = (uint64_t)run->batch * RP_CEIL_DIV(length, ready->page_tokens) >
+                   ready->kv_tokens / ready->page_tokens;
+    if (out->skipped)
         return RP_OK;
     run->start_ns = run->prompts_ns = 0;
     run->prompts_left = run->batch;
@@ -294,12 +295,12 @@ static int run_pairs(struct run *run, struct rp_error *err) {
 int rp_bench_decode(const struct rp_bench_decode_config *config, struct rp_error *err) {
     struct run run = {.config = config};
     uint32_t batch_max = largest(config->batches, config->batch_count);
-    bool on_card = rp_bench_on_card(&config->target);
+    bool on_gpu = rp_bench_on_gpu(&config->target);
     run.context_max = largest(config->contexts, config->context_count);
-    run.budget = RP_MAX(on_card ? 2048u : 512u, 2 * batch_max);
-    if (on_card)
-        run.card_bandwidth = rp_membw_device(config->target.backend, config->target.opened,
-                                             config->target.device.threads);
+    run.budget = RP_MAX(on_gpu ? 2048u : 512u, 2 * batch_max);
+    if (on_gpu)
+        run.gpu_bandwidth = rp_membw_device(config->target.backend, config->target.opened,
+                                            config->target.device.threads);
     uint32_t max_tokens = output_tokens(&run, batch_max);
     struct rp_engine_config sizes = {.max_num_seqs = batch_max,
                                      .max_num_batched_tokens = run.budget,

@@ -31,7 +31,7 @@
 
 struct rp_bench_decode_result {
     uint32_t batch, context;
-    bool left_out; /* the KV pool is too small for this pair: nothing below is valid */
+    bool skipped; /* the KV pool is too small for this pair: nothing below is valid */
     double ms_p50, ms_p10, ms_p90, ms_p99, ms_mean;
     double device_ms_p50;            /* device time of a step, by the device's clock */
     double gap_us_p50, gap_us_p99;   /* device idle between two steps */

@@ -2,20 +2,15 @@
 
 #include "base/clock.h"
 #include "base/memory.h"
+#include "bench/load/load_metrics.h"
 
-#include <stdlib.h>
 #include <string.h>
 #include <time.h>
-
-static int compare_doubles(const void *a, const void *b) {
-    double left = *(const double *)a, right = *(const double *)b;
-    return (left > right) - (left < right);
-}
 
 double rp_bench_quantile(double *values, uint32_t count, double q) {
     if (count == 0)
         return 0.0;
-    qsort(values, count, sizeof *values, compare_doubles);
+    rp_load_sort(values, count);
     return values[(uint32_t)(q * (count - 1) + 0.5)];
 }
 
@@ -25,7 +20,7 @@ int rp_bench_model_config(const struct rp_bench_target *target, struct rp_model_
                        : rp_model_shape(target->shape, out, err);
 }
 
-bool rp_bench_on_card(const struct rp_bench_target *target) {
+bool rp_bench_on_gpu(const struct rp_bench_target *target) {
     struct rp_device_info info = {.separate_memory = false};
     if (target->opened)
         target->backend->info(target->opened, &info);
@@ -34,7 +29,7 @@ bool rp_bench_on_card(const struct rp_bench_target *target) {
 
 static void on_wake(void *ctx) { sem_post(&((struct rp_bench_engine *)ctx)->wake); }
 
-int rp_bench_make_model(const struct rp_bench_target *target, uint32_t positions, bool on_card,
+int rp_bench_make_model(const struct rp_bench_target *target, uint32_t positions, bool on_gpu,
                         struct rp_model *out, struct rp_error *err) {
     struct rp_model_config shape;
     if (target->dir)
@@ -45,8 +40,8 @@ int rp_bench_make_model(const struct rp_bench_target *target, uint32_t positions
         return status;
     shape.quantization = target->quantization.scheme;
     shape.quantize_head = target->quantization.head;
-    return (on_card ? rp_model_random_vectors : rp_model_random)(&shape, target->dtype, 1,
-                                                                 positions, out, err);
+    return (on_gpu ? rp_model_random_vectors : rp_model_random)(&shape, target->dtype, 1, positions,
+                                                                out, err);
 }
 
 /* The same values as GET /debug/graphs. */
@@ -101,7 +96,7 @@ static int make_engine(const struct rp_bench_target *target, const struct rp_eng
     if (status != RP_OK)
         return status;
     rp_engine_device_info(bench->engine, &device);
-    bench->on_card = device.separate_memory;
+    bench->on_gpu = device.separate_memory;
     memcpy(bench->ready.device, device.name, sizeof bench->ready.device);
     return RP_OK;
 }
@@ -111,7 +106,7 @@ int rp_bench_engine_open(const struct rp_bench_target *target, const struct rp_e
     uint64_t begin_ns = rp_clock_ns();
     memset(out, 0, sizeof *out);
     sem_init(&out->wake, 0, 0);
-    int status = rp_bench_make_model(target, sizes->max_model_len, rp_bench_on_card(target),
+    int status = rp_bench_make_model(target, sizes->max_model_len, rp_bench_on_gpu(target),
                                      &out->model, err);
     out->times = rp_calloc(RP_STEP_TIMES, sizeof *out->times);
     if (status == RP_OK && !out->times)
@@ -137,14 +132,13 @@ void rp_bench_engine_close(struct rp_bench_engine *bench) {
     memset(bench, 0, sizeof *bench);
 }
 
-int rp_bench_engine_rest(struct rp_bench_engine *bench, struct rp_error *err) {
-    const struct timespec moment = {.tv_nsec = 20000};
+int rp_bench_wait_idle(const struct rp_engine *engine, struct rp_error *err) {
+    const struct timespec interval = {.tv_nsec = 20000};
     /* No request is open, so no further step is launched. */
-    while (rp_engine_steps_timed(bench->engine) !=
-           rp_counter_read(&rp_engine_metrics(bench->engine)->steps)) {
-        if (!rp_engine_is_healthy(bench->engine))
-            return rp_error_set(err, RP_STATUS_DEVICE, "%s", rp_engine_failure(bench->engine));
-        nanosleep(&moment, NULL);
+    while (rp_engine_steps_timed(engine) != rp_counter_read(&rp_engine_metrics(engine)->steps)) {
+        if (!rp_engine_is_healthy(engine))
+            return rp_error_set(err, RP_STATUS_DEVICE, "%s", rp_engine_failure(engine));
+        nanosleep(&interval, NULL);
     }
     return RP_OK;
 }

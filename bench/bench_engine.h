@@ -46,17 +46,17 @@ struct rp_bench_engine {
     struct rp_bench_ready ready;
     struct rp_step_times *times; /* (RP_STEP_TIMES) result of rp_bench_engine_times */
     sem_t wake;                  /* posted after each event */
-    bool on_card;
+    bool on_gpu;
 };
 
 /* The configuration of the target's model. */
 int rp_bench_model_config(const struct rp_bench_target *target, struct rp_model_config *out,
                           struct rp_error *err) RP_MUST_USE;
 /* Whether the device has its own memory; it must be open. */
-bool rp_bench_on_card(const struct rp_bench_target *target);
+bool rp_bench_on_gpu(const struct rp_bench_target *target);
 /* Creates the target's model for sequences of this many positions, not yet prepared for a device. A
  * GPU generates random weights itself, in a fraction of the time. */
-int rp_bench_make_model(const struct rp_bench_target *target, uint32_t positions, bool on_card,
+int rp_bench_make_model(const struct rp_bench_target *target, uint32_t positions, bool on_gpu,
                         struct rp_model *out, struct rp_error *err) RP_MUST_USE;
 
 /* Creates the model and the engine, and starts it; takes ownership of target->opened, also on
@@ -68,7 +68,7 @@ void rp_bench_engine_close(struct rp_bench_engine *bench);
 
 /* Call after every request closed: waits until the engine thread is idle. RP_STATUS_DEVICE: the
  * engine has failed. */
-int rp_bench_engine_rest(struct rp_bench_engine *bench, struct rp_error *err) RP_MUST_USE;
+int rp_bench_wait_idle(const struct rp_engine *engine, struct rp_error *err) RP_MUST_USE;
 /* Copies the times of the steps after the first `since` (rp_engine_steps_timed), oldest first, to
  * bench->times; returns their count. The engine must be idle. If more than RP_STEP_TIMES, the last
  * ones. */

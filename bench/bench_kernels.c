@@ -26,19 +26,20 @@ struct list {
     const struct rp_bench_kernels_config *config;
 };
 
-static void list_one(struct list *list, struct kernels_case what) {
+static void list_one(struct list *list, struct kernels_case op_case) {
     const char *only = list->config->only;
-    if ((only && strncmp(what.op, only, strlen(only)) != 0) || list->count == RP_BENCH_KERNELS_MAX)
+    if ((only && strncmp(op_case.op, only, strlen(only)) != 0) ||
+        list->count == RP_BENCH_KERNELS_MAX)
         return;
-    list->cases[list->count++] = what;
+    list->cases[list->count++] = op_case;
 }
 
 /* Adds a case for all row counts within the limits. */
-static void list_rows(struct list *list, struct kernels_case what, uint32_t min, uint32_t max) {
+static void list_rows(struct list *list, struct kernels_case op_case, uint32_t min, uint32_t max) {
     for (uint32_t i = 0; i < list->config->row_count; i++) {
-        what.rows = list->config->rows[i];
-        if (what.rows >= min && what.rows <= max)
-            list_one(list, what);
+        op_case.rows = list->config->rows[i];
+        if (op_case.rows >= min && op_case.rows <= max)
+            list_one(list, op_case);
     }
 }
 
@@ -47,17 +48,16 @@ static void make_list(const struct kernels_bench *bench, struct list *list) {
     uint32_t q = shape->heads * shape->head_dim, kv = shape->kv_heads * shape->head_dim;
     uint32_t decode = KERNELS_DECODE_ROWS_MAX, any = UINT32_MAX;
     const enum rp_rows token = RP_ROWS_TOKEN, logit = RP_ROWS_LOGIT;
-#define PRODUCT(name, rows, n, k, max)                                                             \
-    list_rows(list, (struct kernels_case){name, KERNELS_PRODUCT, rows, n, k, 0, 0}, 1, max)
-    PRODUCT("qkv", token, q + 2 * kv, shape->hidden, any);
-    PRODUCT("o", token, shape->hidden, q, any);
-    PRODUCT("gate_up", token, 2 * shape->intermediate, shape->hidden, any);
-    PRODUCT("down", token, shape->hidden, shape->intermediate, any);
-    PRODUCT("head", logit, shape->vocab, shape->hidden, decode);
-#undef PRODUCT
+#define GEMM(name, rows, n, k, max)                                                                \
+    list_rows(list, (struct kernels_case){name, KERNELS_GEMM, rows, n, k, 0, 0}, 1, max)
+    GEMM("qkv", token, q + 2 * kv, shape->hidden, any);
+    GEMM("o", token, shape->hidden, q, any);
+    GEMM("gate_up", token, 2 * shape->intermediate, shape->hidden, any);
+    GEMM("down", token, shape->hidden, shape->intermediate, any);
+    GEMM("head", logit, shape->vocab, shape->hidden, decode);
+#undef GEMM
     if (bench->info.separate_memory)
-        list_rows(list,
-                  (struct kernels_case){"square", KERNELS_PRODUCT, token, SQUARE, SQUARE, 0, 0},
+        list_rows(list, (struct kernels_case){"square", KERNELS_GEMM, token, SQUARE, SQUARE, 0, 0},
                   SQUARE_ROWS, any);
     static const struct {
         const char *op;
@@ -97,7 +97,7 @@ static struct rp_replay replay_of(const struct kernels_bench *bench,
 /* Captures enough repetitions for one sample, at least one per copy. */
 static int fit_repeats(struct kernels_bench *bench, struct kernels_run *run, struct rp_error *err) {
     uint32_t copies =
-        run->what->kind == KERNELS_PRODUCT ? RP_MAX(run->sets, bench->weight_count) : run->sets;
+        run->op_case->kind == KERNELS_GEMM ? RP_MAX(run->sets, bench->weight_count) : run->sets;
     uint32_t trial = RP_MIN(copies, 4u);
     int status = rp_kernels_run_capture(bench, run, trial, err);
     if (status != RP_OK)
@@ -122,9 +122,9 @@ static int measure(struct kernels_bench *bench, struct kernels_run *run, double 
     struct rp_replay replay = replay_of(bench, run);
     if (rp_replay_measure(&replay, begin, budget_ns, &times) != RP_OK)
         return device_failed(bench, err);
-    *out = (struct rp_bench_kernel){.op = run->what->op,
-                                    .rows = run->what->rows,
-                                    .context = run->what->context,
+    *out = (struct rp_bench_kernel){.op = run->op_case->op,
+                                    .rows = run->op_case->rows,
+                                    .context = run->op_case->context,
                                     .samples = times.samples,
                                     .repeats = run->repeats,
                                     .us_p50 = times.p50 * 1e-3,
@@ -158,73 +158,74 @@ static int make_shared(struct kernels_bench *bench, struct rp_error *err) {
     return rp_kernels_step_open(bench, err);
 }
 
-static int run_case(struct kernels_bench *bench, const struct kernels_case *what,
+static int run_case(struct kernels_bench *bench, const struct kernels_case *op_case,
                     const struct kernels_case *before, double budget_ns,
                     struct rp_bench_kernel *out, struct rp_error *err) {
     struct kernels_run run = {0};
     int status = RP_OK;
-    if (what->kind == KERNELS_PRODUCT && (!before || before->n != what->n || before->k != what->k))
-        status = rp_kernels_weights_make(bench, what->n, what->k, err);
-    else if (what->kind != KERNELS_PRODUCT)
+    if (op_case->kind == KERNELS_GEMM &&
+        (!before || before->n != op_case->n || before->k != op_case->k))
+        status = rp_kernels_weights_make(bench, op_case->n, op_case->k, err);
+    else if (op_case->kind != KERNELS_GEMM)
         rp_kernels_weights_free(bench);
-    if (status == RP_OK && rp_kernels_step_set(bench, what) != RP_OK)
+    if (status == RP_OK && rp_kernels_step_set(bench, op_case) != RP_OK)
         status = device_failed(bench, err);
     if (status == RP_OK)
-        status = rp_kernels_run_open(bench, what, &run, err);
+        status = rp_kernels_run_open(bench, op_case, &run, err);
     if (status == RP_OK)
         status = measure(bench, &run, budget_ns, out, err);
-    if (status == RP_OK && what->kind == KERNELS_PRODUCT && bench->config->scheme != RP_QUANT_NONE)
-        status = rp_kernels_product_error(bench, &run, &out->sqnr_db, err);
+    if (status == RP_OK && op_case->kind == KERNELS_GEMM && bench->config->scheme != RP_QUANT_NONE)
+        status = rp_kernels_gemm_error(bench, &run, &out->sqnr_db, err);
     rp_kernels_run_close(bench, &run);
     return status;
 }
 
-static void note_product(const struct kernels_case *what, const struct rp_bench_kernel *kernel,
-                         struct rp_bench_kernels_result *out) {
+static void note_gemm(const struct kernels_case *op_case, const struct rp_bench_kernel *kernel,
+                      struct rp_bench_kernels_result *out) {
     double rate = kernel->us_p50 > 0 ? kernel->flops / kernel->us_p50 * 1e6 : 0.0;
-    if (what->kind != KERNELS_PRODUCT || rate <= out->product_flops)
+    if (op_case->kind != KERNELS_GEMM || rate <= out->gemm_flops)
         return;
-    out->product_flops = rate;
-    out->product_op = kernel->op;
-    out->product_rows = kernel->rows;
+    out->gemm_flops = rate;
+    out->gemm_op = kernel->op;
+    out->gemm_rows = kernel->rows;
 }
 
 /* Prefixes the error with the operator. */
-static int name_failure(const struct kernels_case *what, int status, struct rp_error *err) {
+static int name_failure(const struct kernels_case *op_case, int status, struct rp_error *err) {
     char text[384];
     if (!err)
         return status;
     snprintf(text, sizeof text, "%.383s", err->text);
-    return rp_error_set(err, status, "%s, %u rows, context %u: %s", what->op, what->rows,
-                        what->context, text);
+    return rp_error_set(err, status, "%s, %u rows, context %u: %s", op_case->op, op_case->rows,
+                        op_case->context, text);
 }
 
 static int run_list(struct kernels_bench *bench, const struct list *list, uint64_t begin_ns,
                     struct rp_bench_kernels_result *out, struct rp_error *err) {
     const struct rp_bench_kernels_config *config = bench->config;
-    double most = config->case_seconds > 0 ? config->case_seconds : CASE_SECONDS;
+    double max_seconds = config->case_seconds > 0 ? config->case_seconds : CASE_SECONDS;
     const struct kernels_case *before = NULL; /* the case whose weights are allocated */
     for (uint32_t i = 0; i < list->count; i++) {
-        const struct kernels_case *what = &list->cases[i];
+        const struct kernels_case *op_case = &list->cases[i];
         double left = config->seconds * 1e9 - (double)(rp_clock_ns() - begin_ns);
         if (left <= 0) {
-            out->left_out += list->count - i;
+            out->skipped += list->count - i;
             break;
         }
         if (config->progress)
-            config->progress(config->progress_ctx, what->op, what->rows);
+            config->progress(config->progress_ctx, op_case->op, op_case->rows);
         /* half of the time is setup */
-        double budget = RP_MIN(left / (list->count - i), most * 1e9) / 2;
+        double budget = RP_MIN(left / (list->count - i), max_seconds * 1e9) / 2;
         struct rp_bench_kernel *kernel = &out->kernels[out->kernel_count];
-        int status = run_case(bench, what, before, budget, kernel, err);
-        before = bench->weight_count && status == RP_OK ? what : NULL;
+        int status = run_case(bench, op_case, before, budget, kernel, err);
+        before = bench->weight_count && status == RP_OK ? op_case : NULL;
         if (status == RP_STATUS_NO_MEMORY) {
-            out->left_out++;
+            out->skipped++;
             continue;
         }
         if (status != RP_OK)
-            return name_failure(what, status, err);
-        note_product(what, kernel, out);
+            return name_failure(op_case, status, err);
+        note_gemm(op_case, kernel, out);
         out->kernel_count++;
     }
     return RP_OK;

@@ -53,14 +53,14 @@ struct rp_bench_kernel {
 
 struct rp_bench_kernels_result {
     char device[96];
-    double read_bandwidth;  /* bytes/s */
-    double product_flops;   /* operations/s of the fastest GEMM; 0: none was run */
-    const char *product_op; /* operator of the fastest GEMM */
-    uint32_t product_rows;
+    double read_bandwidth; /* bytes/s */
+    double gemm_flops;     /* operations/s of the fastest GEMM; 0: none was run */
+    const char *gemm_op;   /* operator of the fastest GEMM */
+    uint32_t gemm_rows;
     double seconds;
     struct rp_bench_kernel kernels[RP_BENCH_KERNELS_MAX];
     uint32_t kernel_count;
-    uint32_t left_out; /* cases skipped for lack of time or memory */
+    uint32_t skipped; /* cases skipped for lack of time or memory */
 };
 
 /* When an operator fails, *out contains the earlier results, and err names the operator. */

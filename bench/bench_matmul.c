@@ -116,7 +116,7 @@ static int compare_ns(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-static bool time_product(struct bench *bench) {
+static bool time_gemm(struct bench *bench) {
     const struct options *o = &bench->options;
     uint64_t *ns = rp_calloc(o->reps, sizeof *ns), job;
     if (!ns)
@@ -161,7 +161,7 @@ int rp_bench_matmul(int argc, char **argv) {
         return 2;
     }
     bool done = rp_cpu_team_create(bench.options.threads, &bench.team, NULL) == RP_OK &&
-                make_inputs(&bench) && time_product(&bench);
+                make_inputs(&bench) && time_gemm(&bench);
     rp_cpu_team_destroy(bench.team);
     for (uint32_t i = 0; bench.copies && i < bench.copy_count; i++)
         rp_matrix_deinit(&bench.copies[i]);

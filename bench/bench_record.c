@@ -1,6 +1,7 @@
 #include "bench/bench_record.h"
 
 #include "base/memory.h"
+#include "bench/bench_engine.h"
 #include "bench/check_internal.h"
 #include "engine/observe/request_account.h"
 #include "engine/observe/step_record.h"
@@ -8,8 +9,6 @@
 #include "metrics/metrics.h"
 #include "metrics/recorder.h"
 #include "metrics/tick.h"
-
-#include <stdlib.h>
 
 #define PASSES      9
 #define ROWS_MAX    256
@@ -34,22 +33,22 @@ struct bench {
     volatile uint64_t sink;
 };
 
-static void clock_of_system(struct bench *bench, uint32_t count) {
+static void read_system_clock(struct bench *bench, uint32_t count) {
     for (uint32_t i = 0; i < count; i++)
         bench->sink = rp_clock_ns();
 }
 
-static void clock_of_record(struct bench *bench, uint32_t count) {
+static void read_recording_clock(struct bench *bench, uint32_t count) {
     for (uint32_t i = 0; i < count; i++)
         bench->sink = rp_tick_ns();
 }
 
-static void event_with_clock(struct bench *bench, uint32_t count) {
+static void put_timed_event(struct bench *bench, uint32_t count) {
     for (uint32_t i = 0; i < count; i++)
         rp_trace_put(bench->ring, RP_TRACE_WRITTEN, rp_tick_ns(), i, 0, i, 0);
 }
 
-static void event_of_a_token(struct bench *bench, uint32_t count) {
+static void put_token_event(struct bench *bench, uint32_t count) {
     for (uint32_t i = 0; i < count; i++)
         rp_trace_put(bench->ring, RP_TRACE_TOKEN, 1000 + i, i, 0, i, 0);
 }
@@ -60,7 +59,7 @@ static uint64_t next_value(uint64_t value) {
     return value;
 }
 
-static void duration(struct bench *bench, uint32_t count) {
+static void record_duration(struct bench *bench, uint32_t count) {
     uint64_t value = 1, now = rp_tick_ns();
     for (uint32_t i = 0; i < count; i++) {
         value = next_value(value);
@@ -76,7 +75,7 @@ static void histogram(struct bench *bench, uint32_t count) {
     }
 }
 
-static void step_record(struct bench *bench, uint32_t count) {
+static void put_step_record(struct bench *bench, uint32_t count) {
     struct rp_step_record record = {.graph = 1};
     for (uint32_t i = 0; i < count; i++) {
         record.step = i;
@@ -112,19 +111,23 @@ static struct rp_account_step next_step(struct bench *bench, uint32_t rows) {
     return step;
 }
 
-static void shares(struct bench *bench, uint32_t count, uint32_t rows) {
+static void account_steps(struct bench *bench, uint32_t count, uint32_t rows) {
     for (uint32_t n = 0; n < count / rows; n++) {
         const struct rp_account_step step = next_step(bench, rows);
         rp_account_step(&bench->account, &step, bench->account.rows, rows, NULL);
     }
 }
 
-static void shares_of_one(struct bench *bench, uint32_t count) { shares(bench, count, 1); }
-static void shares_of_32(struct bench *bench, uint32_t count) { shares(bench, count, 32); }
-static void shares_of_256(struct bench *bench, uint32_t count) { shares(bench, count, 256); }
+static void account_1_row(struct bench *bench, uint32_t count) { account_steps(bench, count, 1); }
+static void account_32_rows(struct bench *bench, uint32_t count) {
+    account_steps(bench, count, 32);
+}
+static void account_256_rows(struct bench *bench, uint32_t count) {
+    account_steps(bench, count, 256);
+}
 
 /* Evicts the caches first, as happens between two steps of a server. At most 64 Ki rows. */
-static void cold_shares(struct bench *bench, uint32_t count, uint32_t rows) {
+static void account_cold_steps(struct bench *bench, uint32_t count, uint32_t rows) {
     uint32_t steps = RP_MAX(RP_MIN(count, 1u << 16) / rows, 1u);
     uint64_t spent_ns = 0;
     for (uint32_t n = 0; n < steps; n++) {
@@ -138,16 +141,11 @@ static void cold_shares(struct bench *bench, uint32_t count, uint32_t rows) {
     bench->spent_ns = (uint64_t)((double)spent_ns * count / ((double)steps * rows));
 }
 
-static void cold_shares_of_32(struct bench *bench, uint32_t count) {
-    cold_shares(bench, count, 32);
+static void account_32_cold_rows(struct bench *bench, uint32_t count) {
+    account_cold_steps(bench, count, 32);
 }
-static void cold_shares_of_256(struct bench *bench, uint32_t count) {
-    cold_shares(bench, count, 256);
-}
-
-static int by_value(const void *a, const void *b) {
-    double left = *(const double *)a, right = *(const double *)b;
-    return left < right ? -1 : left > right;
+static void account_256_cold_rows(struct bench *bench, uint32_t count) {
+    account_cold_steps(bench, count, 256);
 }
 
 static double measure(struct bench *bench, void (*work)(struct bench *bench, uint32_t count),
@@ -161,13 +159,12 @@ static double measure(struct bench *bench, void (*work)(struct bench *bench, uin
         uint64_t spent_ns = rp_clock_ns() - begin;
         ns[i] = (double)(bench->spent_ns ? bench->spent_ns : spent_ns) / count;
     }
-    qsort(ns, PASSES, sizeof ns[0], by_value);
-    return ns[PASSES / 2];
+    return rp_bench_quantile(ns, PASSES, 0.5);
 }
 
 /* Attribution for the steps of a small Llama model: the cost per row does not depend on the model's
  * size. */
-static int open_shares(struct bench *bench, struct rp_error *err) {
+static int open_account(struct bench *bench, struct rp_error *err) {
     const struct rp_model_config shape = rp_check_shape(RP_FAMILY_LLAMA);
     struct rp_program program;
     int status = rp_model_random(&shape, RP_DTYPE_BF16, 1, 0, &bench->model, err);
@@ -199,11 +196,11 @@ static int open_bench(struct bench *bench, struct rp_error *err) {
     rp_histogram_init(&bench->histogram, bounds, RP_ARRAY_COUNT(bounds));
     bench->latency = rp_calloc(1, sizeof *bench->latency);
     if (!bench->latency || !rp_step_records_init(&bench->records))
-        return rp_error_set(err, RP_STATUS_NO_MEMORY, "no memory");
+        return rp_error_set(err, RP_STATUS_NO_MEMORY, "out of memory");
     int status = rp_recorder_create(&config, &bench->recorder, err);
     if (status == RP_OK)
         bench->ring = rp_recorder_add(bench->recorder, "engine", RP_RECORDER_ENGINE);
-    return status == RP_OK ? open_shares(bench, err) : status;
+    return status == RP_OK ? open_account(bench, err) : status;
 }
 
 int rp_bench_record(uint32_t count, struct rp_bench_record_result out[RP_BENCH_RECORD_RESULTS],
@@ -211,18 +208,19 @@ int rp_bench_record(uint32_t count, struct rp_bench_record_result out[RP_BENCH_R
     static const struct {
         const char *name;
         void (*work)(struct bench *bench, uint32_t count);
-    } works[RP_BENCH_RECORD_RESULTS] = {{"CLOCK_MONOTONIC", clock_of_system},
-                                        {"the recording clock", clock_of_record},
-                                        {"event, with its time", event_with_clock},
-                                        {"event of a token, time known", event_of_a_token},
-                                        {"duration, four windows", duration},
-                                        {"histogram of ten buckets", histogram},
-                                        {"record of a step", step_record},
-                                        {"share of a row, one a step", shares_of_one},
-                                        {"share of a row, 32 a step", shares_of_32},
-                                        {"share of a row, 256 a step", shares_of_256},
-                                        {"share of a row, 32 a step, cold", cold_shares_of_32},
-                                        {"share of a row, 256 a step, cold", cold_shares_of_256}};
+    } works[RP_BENCH_RECORD_RESULTS] = {
+        {"CLOCK_MONOTONIC", read_system_clock},
+        {"the recording clock", read_recording_clock},
+        {"event, with its time", put_timed_event},
+        {"event of a token, time known", put_token_event},
+        {"duration, four windows", record_duration},
+        {"histogram of ten buckets", histogram},
+        {"record of a step", put_step_record},
+        {"share of a row, one a step", account_1_row},
+        {"share of a row, 32 a step", account_32_rows},
+        {"share of a row, 256 a step", account_256_rows},
+        {"share of a row, 32 a step, cold", account_32_cold_rows},
+        {"share of a row, 256 a step, cold", account_256_cold_rows}};
     struct bench bench = {.sink = 0};
     int status = open_bench(&bench, err);
     for (uint32_t i = 0; i < RP_BENCH_RECORD_RESULTS && status == RP_OK; i++)

@@ -3,6 +3,7 @@
 #include "backend/op_cost.h"
 #include "base/clock.h"
 #include "base/memory.h"
+#include "bench/bench_engine.h"
 #include "bench/membw.h"
 #include "bench/random_pattern.h"
 #include "bench/settled.h"
@@ -10,55 +11,43 @@
 #include "engine/weights_on_device.h"
 #include "quant/matrix.h"
 
-#include <stdlib.h>
 #include <string.h>
 
-#define RUN_AHEAD 2u /* steps launched and not read: as in the engine */
-
-static int compare_doubles(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-/* Sorts the values. */
-static double take_quantile(double *values, uint32_t count, double q) {
-    qsort(values, count, sizeof *values, compare_doubles);
-    return values[(uint32_t)(q * (count - 1) + 0.5)];
-}
+#define RUN_AHEAD 2u /* steps launched but not yet read, as in the engine */
 
 /* ---- times ---------------------------------------------------------------------------------- */
 
 /* Step times in ns. */
 struct samples {
-    double *step; /* between the completion of the one before, or the start, and its own */
+    double *step; /* from the completion of the previous step, or the start, to its own */
     double *device, *gap, *host;
 };
 
-/* `count` steps with run-ahead. */
-static int run_steps(struct step_case *what, uint32_t count, const struct samples *out,
+/* Runs `count` steps with run-ahead. */
+static int run_steps(struct step_case *c, uint32_t count, const struct samples *out,
                      struct rp_error *err) {
-    uint64_t first = what->step + 1, before = rp_clock_ns(), device_end = 0;
+    uint64_t first = c->step + 1, before = rp_clock_ns(), device_end = 0;
     uint32_t launched = 0;
     for (uint32_t done = 0; done < count; done++) {
         struct step_stamps stamps;
         for (; launched < count && launched - done < RUN_AHEAD; launched++) {
             uint64_t begin = rp_clock_ns();
-            rp_step_case_write(what);
-            if (rp_step_case_launch(what) != RP_OK)
-                return rp_step_device_failed(what->bench, err);
+            rp_step_case_write(c);
+            if (rp_step_case_launch(c) != RP_OK)
+                return rp_step_device_failed(c->bench, err);
             out->host[launched] = (double)(rp_clock_ns() - begin);
         }
-        int status = rp_step_case_wait(what, first + done, err);
+        int status = rp_step_case_wait(c, first + done, err);
         uint64_t now = rp_clock_ns();
         if (status == RP_OK)
-            status = rp_step_case_read(what, first + done, &stamps, err);
+            status = rp_step_case_read(c, first + done, &stamps, err);
         if (status != RP_OK)
             return status;
         out->host[done] += (double)(rp_clock_ns() - now);
         out->step[done] = (double)(now - before);
         out->device[done] = (double)(stamps.end_ns - stamps.begin_ns);
-        /* Dependent launch lets the next step's first kernel begin before this one's last has
-         * ended. */
+        /* 0: with dependent launch a step's first kernel may begin before the previous step's last
+         * one has ended. */
         out->gap[done] =
             stamps.begin_ns > device_end ? (double)(stamps.begin_ns - device_end) : 0.0;
         device_end = stamps.end_ns;
@@ -67,33 +56,34 @@ static int run_steps(struct step_case *what, uint32_t count, const struct sample
     return RP_OK;
 }
 
-/* The steps from `after` on, of `count`. */
+/* Summarizes steps [after, count). */
 static void summarize_steps(const struct samples *samples, uint32_t after, uint32_t count,
                             struct rp_bench_step *out) {
     uint32_t n = out->steps = count - after;
-    out->ms_p50 = take_quantile(samples->step + after, n, 0.5) * 1e-6;
-    out->ms_p99 = take_quantile(samples->step + after, n, 0.99) * 1e-6;
-    out->device_ms_p50 = take_quantile(samples->device + after, n, 0.5) * 1e-6;
-    out->gap_us_p50 = take_quantile(samples->gap + after, n, 0.5) * 1e-3;
-    out->gap_us_p99 = take_quantile(samples->gap + after, n, 0.99) * 1e-3;
-    out->host_us_p50 = take_quantile(samples->host + after, n, 0.5) * 1e-3;
-    out->host_us_p99 = take_quantile(samples->host + after, n, 0.99) * 1e-3;
+    out->ms_p50 = rp_bench_quantile(samples->step + after, n, 0.5) * 1e-6;
+    out->ms_p99 = rp_bench_quantile(samples->step + after, n, 0.99) * 1e-6;
+    out->device_ms_p50 = rp_bench_quantile(samples->device + after, n, 0.5) * 1e-6;
+    out->gap_us_p50 = rp_bench_quantile(samples->gap + after, n, 0.5) * 1e-3;
+    out->gap_us_p99 = rp_bench_quantile(samples->gap + after, n, 0.99) * 1e-3;
+    out->host_us_p50 = rp_bench_quantile(samples->host + after, n, 0.5) * 1e-3;
+    out->host_us_p99 = rp_bench_quantile(samples->host + after, n, 0.99) * 1e-3;
 }
 
-/* `steps` more, behind the first `done` of the samples; those of their own warm-up are not kept. */
-static int append_steps(struct step_case *what, uint32_t skip, uint32_t steps, uint32_t done,
+/* Appends `steps` steps to the first `done` samples, after a warm-up of `skip` steps that are not
+ * stored. */
+static int append_steps(struct step_case *c, uint32_t skip, uint32_t steps, uint32_t done,
                         const struct samples *samples, struct rp_error *err) {
     const struct samples end = {samples->step + done, samples->device + done, samples->gap + done,
                                 samples->host + done};
     double *const columns[] = {end.step, end.device, end.gap, end.host};
-    int status = run_steps(what, skip + steps, &end, err);
+    int status = run_steps(c, skip + steps, &end, err);
     for (size_t i = 0; status == RP_OK && i < RP_ARRAY_COUNT(columns); i++)
         memmove(columns[i], columns[i] + skip, steps * sizeof *columns[i]);
     return status;
 }
 
-static int measure_steps(struct step_case *what, struct rp_bench_step *out, struct rp_error *err) {
-    const struct rp_bench_step_config *config = what->bench->config;
+static int measure_steps(struct step_case *c, struct rp_bench_step *out, struct rp_error *err) {
+    const struct rp_bench_step_config *config = c->bench->config;
     uint32_t skip = RP_MAX(config->warm_up, 1u), steps = config->steps, done = steps;
     size_t room = skip + 2 * (size_t)steps;
     double *values = rp_calloc(room * 4, sizeof *values);
@@ -101,11 +91,11 @@ static int measure_steps(struct step_case *what, struct rp_bench_step *out, stru
         return rp_error_set(err, RP_STATUS_NO_MEMORY, "out of memory");
     struct samples samples = {values, values + room, values + 2 * room, values + 3 * room};
     struct rp_settled settled = {.reliable = false};
-    int status = append_steps(what, skip, steps, 0, &samples, err);
+    int status = append_steps(c, skip, steps, 0, &samples, err);
     if (status == RP_OK)
         settled = rp_settled_find(samples.step, done);
     if (status == RP_OK && !settled.reliable && steps >= RP_SETTLED_SAMPLES) {
-        status = append_steps(what, skip, steps, done, &samples, err);
+        status = append_steps(c, skip, steps, done, &samples, err);
         done += steps;
         settled = rp_settled_find(samples.step, done);
     }
@@ -120,58 +110,56 @@ static int measure_steps(struct step_case *what, struct rp_bench_step *out, stru
 
 /* ---- cases ---------------------------------------------------------------------------------- */
 
-static void sum_costs(const struct step_case *what, struct rp_bench_step *out) {
-    bool prompt = what->bench->config->prompt;
-    enum rp_dtype kv_dtype = what->kv.dtype;
-    struct rp_bucket live = {prompt ? what->context : what->batch, what->batch, what->batch,
-                             !prompt};
-    /* A prompt token sees half of the prompt on average; lengths of decode rows run from the
-     * context until they are set back. */
-    uint32_t seen = prompt ? what->context / 2 : what->context + STEP_REWIND / 2;
-    for (uint32_t i = 0; i < what->program.op_count; i++) {
-        const struct rp_op *op = &what->program.ops[i];
-        uint32_t keys = seen;
+static void sum_costs(const struct step_case *c, struct rp_bench_step *out) {
+    bool prompt = c->bench->config->prompt;
+    enum rp_dtype kv_dtype = c->kv.dtype;
+    struct rp_bucket live = {prompt ? c->context : c->batch, c->batch, c->batch, !prompt};
+    /* On average a prompt token attends to half of the prompt; decode rows grow from `context` by
+     * STEP_REWIND tokens before they are reset. */
+    uint32_t mean_keys = prompt ? c->context / 2 : c->context + STEP_REWIND / 2;
+    for (uint32_t i = 0; i < c->program.op_count; i++) {
+        const struct rp_op *op = &c->program.ops[i];
+        uint32_t keys = mean_keys;
         if (op->kind == RP_OP_ATTENTION && op->u.attention.window)
             keys = RP_MIN(keys, op->u.attention.window);
-        struct rp_cost cost = rp_op_cost(&what->program, op, &live, kv_dtype, keys);
+        struct rp_cost cost = rp_op_cost(&c->program, op, &live, kv_dtype, keys);
         out->flops += (double)cost.flops;
         if (op->kind == RP_OP_LINEAR)
             out->weight_bytes +=
                 (double)op->weight->rows * op->weight->cols * rp_dtype_bytes(op->weight->dtype) +
                 (double)rp_matrix_scale_count(op->weight) * sizeof(float);
         if (op->kind == RP_OP_ATTENTION)
-            out->kv_bytes +=
-                (double)(cost.bytes_read -
-                         rp_op_cost(&what->program, op, &live, kv_dtype, 0).bytes_read);
+            out->kv_bytes += (double)(cost.bytes_read -
+                                      rp_op_cost(&c->program, op, &live, kv_dtype, 0).bytes_read);
     }
 }
 
 static int run_case(struct step_bench *bench, uint32_t batch, uint32_t context,
                     struct rp_bench_step *out, struct rp_error *err) {
     const struct rp_bench_step_config *config = bench->config;
-    struct step_case what;
+    struct step_case c;
     memset(out, 0, sizeof *out);
     out->batch = batch;
     out->context = context;
     if (config->progress)
         config->progress(config->progress_ctx, config->prompt ? "prompt" : "decode", batch,
                          context);
-    int status = rp_step_case_open(bench, batch, context, &what, err);
+    int status = rp_step_case_open(bench, batch, context, &c, err);
     if (status == RP_OK)
-        status = measure_steps(&what, out, err);
+        status = measure_steps(&c, out, err);
     if (status == RP_OK && config->prompt)
-        status = rp_step_case_product_rate(&what, &out->product_flops, err);
+        status = rp_step_case_gemm_rate(&c, &out->gemm_flops, err);
     if (status == RP_OK) {
-        const struct rp_graph_entry *entry = rp_graph_set_entry(what.graphs, 0);
+        const struct rp_graph_entry *entry = rp_graph_set_entry(c.graphs, 0);
         out->capture_ms = (double)entry->capture_ns * 1e-6;
         out->graph_bytes = entry->graph_bytes;
         out->arena_bytes = entry->arena_bytes;
         out->launches = entry->launches;
-        out->nodes = what.nodes;
+        out->nodes = c.nodes;
         out->tokens_per_second = (config->prompt ? context : batch) * 1e3 / out->ms_p50;
-        sum_costs(&what, out);
+        sum_costs(&c, out);
     }
-    rp_step_case_close(&what);
+    rp_step_case_close(&c);
     return status;
 }
 
@@ -185,7 +173,7 @@ static int run_cases(struct step_bench *bench, struct rp_bench_step_result *out,
             int status =
                 run_case(bench, batch, config->contexts[c], &out->cases[out->case_count], err);
             if (status == RP_STATUS_NO_MEMORY)
-                out->left_out++;
+                out->skipped++;
             else if (status != RP_OK)
                 return status;
             else
@@ -194,7 +182,7 @@ static int run_cases(struct step_bench *bench, struct rp_bench_step_result *out,
     return RP_OK;
 }
 
-/* Positions that the cases need, or RANGE. */
+/* Computes the number of positions that the cases need. RANGE: the model has fewer. */
 static int count_positions(const struct rp_bench_step_config *config,
                            const struct rp_model_config *model, uint32_t *out,
                            struct rp_error *err) {
@@ -205,12 +193,12 @@ static int count_positions(const struct rp_bench_step_config *config,
     for (uint32_t c = 0; c < config->context_count; c++)
         *out = RP_MAX(*out, config->contexts[c] + (config->prompt ? 0 : STEP_REWIND));
     if (*out > model->max_position)
-        return rp_error_set(err, RP_STATUS_RANGE, "%u positions are needed, the model has %u", *out,
-                            model->max_position);
+        return rp_error_set(err, RP_STATUS_RANGE, "%u positions are needed, but the model has %u",
+                            *out, model->max_position);
     return RP_OK;
 }
 
-/* A card makes random weights by itself. */
+/* Random weights are generated on the GPU, if there is one. */
 static int make_model(struct step_bench *bench, struct rp_error *err) {
     const struct rp_bench_step_config *config = bench->config;
     struct rp_model_config shape;

@@ -60,7 +60,7 @@ struct rp_bench_step {
     double gap_us_p50, gap_us_p99, host_us_p50, host_us_p99;
     double tokens_per_second; /* from the median */
     double weight_bytes, kv_bytes, flops;
-    double product_flops; /* prefill: operations/s of the largest GEMM, repeated; else 0 */
+    double gemm_flops; /* prefill: operations/s of the largest GEMM, repeated; else 0 */
     double capture_ms;
     size_t graph_bytes, arena_bytes;
     uint32_t launches;          /* launches of the lowered step */
@@ -73,7 +73,7 @@ struct rp_bench_step_result {
     double read_bandwidth; /* bytes/s; 0: unknown */
     struct rp_bench_step cases[RP_BENCH_STEP_CASES_MAX];
     uint32_t case_count;
-    uint32_t left_out; /* cases skipped for lack of memory */
+    uint32_t skipped; /* cases skipped for lack of memory */
 };
 
 /* When a case fails, *out contains the earlier results. NOT_FOUND: no such shape; RANGE: a context

@@ -62,7 +62,7 @@ static int pass(struct run *run, struct rp_error *err) {
     rp_tokenizer_scratch_destroy(run->cold);
     run->cold = rp_tokenizer_scratch_create(run->tok);
     if (!run->cold)
-        return rp_error_set(err, RP_STATUS_NO_MEMORY, "no memory");
+        return rp_error_set(err, RP_STATUS_NO_MEMORY, "out of memory");
     int status = encode(run, run->cold, &run->seconds[COLD][run->count], err);
     if (status == RP_OK)
         status = encode(run, run->warm, &run->seconds[WARM][run->count], err);
@@ -84,11 +84,11 @@ static int open_run(struct run *run, struct rp_bench_tokenize_result *out, bool 
     for (int kind = 0; kind < KINDS; kind++) {
         run->seconds[kind] = rp_calloc(RP_MAX(run->config->passes, 1u), sizeof(double));
         if (!run->seconds[kind])
-            return rp_error_set(err, RP_STATUS_NO_MEMORY, "no memory");
+            return rp_error_set(err, RP_STATUS_NO_MEMORY, "out of memory");
     }
     double unused;
     return run->warm ? encode(run, run->warm, &unused, err)
-                     : rp_error_set(err, RP_STATUS_NO_MEMORY, "no memory");
+                     : rp_error_set(err, RP_STATUS_NO_MEMORY, "out of memory");
 }
 
 static void close_run(struct run *run) {
@@ -106,7 +106,7 @@ static struct rp_bench_rate rate(double *seconds, uint32_t count, double bytes) 
     double low = rp_bench_quantile(seconds, count, 0.1);
     double high = rp_bench_quantile(seconds, count, 0.9);
     double best = rp_bench_quantile(seconds, count, 0.0);
-    /* A clock that stood still during an empty text measures nothing. */
+    /* The clock may not advance while an empty text is processed. */
     return (struct rp_bench_rate){.best = best > 0 ? bytes * 1e-6 / best : 0,
                                   .median = median > 0 ? bytes * 1e-6 / median : 0,
                                   .spread = median > 0 ? (high - low) / median : 0};
@@ -118,8 +118,8 @@ static void summarize(struct run *run, struct rp_bench_tokenize_result *out) {
     uint32_t after = settled.after, count = run->count - after;
     out->tokens = run->ids.count;
     out->decoded_bytes = run->text.len;
-    out->comes_back = run->text.len == config->len &&
-                      (config->len == 0 || memcmp(run->text.data, config->text, config->len) == 0);
+    out->round_trips = run->text.len == config->len &&
+                       (config->len == 0 || memcmp(run->text.data, config->text, config->len) == 0);
     out->passes = count;
     out->reliable = settled.reliable;
     out->settled_after = after;

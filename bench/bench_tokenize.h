@@ -22,8 +22,8 @@ struct rp_bench_tokenize_result {
     uint64_t tokens;
     uint64_t decoded_bytes;
     struct rp_bench_rate cold, warm, decode;
-    bool comes_back; /* the decoded text equals the input */
-    uint32_t passes; /* passes that counted */
+    bool round_trips; /* the decoded text equals the input */
+    uint32_t passes;  /* passes that counted */
     bool reliable;
     uint32_t settled_after;
     double load_seconds;

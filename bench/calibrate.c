@@ -8,12 +8,12 @@
 #include <math.h>
 #include <string.h>
 
-struct taker {
+struct collector {
     struct rp_eval_run *run;
     struct rp_calibration *out;
-    size_t *offsets; /* (tensors) in the arena */
-    float *row;      /* (the widest) */
-    uint64_t seen, every;
+    size_t *offsets;      /* (tensors) arena offsets */
+    float *row;           /* (columns of the widest input) */
+    uint64_t seen, every; /* tokens so far; one token of this many is sampled */
 };
 
 static enum rp_balance_site site_of(const struct rp_model *model, const struct rp_op *op) {
@@ -25,11 +25,11 @@ static enum rp_balance_site site_of(const struct rp_model *model, const struct r
     return (enum rp_balance_site)site;
 }
 
-static bool is_product_of_a_layer(const struct rp_op *op) {
+static bool is_layer_gemm(const struct rp_op *op) {
     return op->kind == RP_OP_LINEAR && op->layer != RP_LAYER_NONE;
 }
 
-static void read_row(const struct taker *t, const struct rp_view *in, uint32_t token) {
+static void read_row(const struct collector *t, const struct rp_view *in, uint32_t token) {
     const struct rp_tensor *tensor = &t->run->program.tensors[in->tensor];
     const unsigned char *from =
         rp_graph_set_arena(t->run->graphs) + t->offsets[in->tensor] +
@@ -40,23 +40,24 @@ static void read_row(const struct taker *t, const struct rp_view *in, uint32_t t
                         : rp_bf16_to_f32(((const uint16_t *)(const void *)from)[j]);
 }
 
-static uint32_t place_of(const struct taker *t, const struct rp_op *op) {
+static uint32_t site_index(const struct collector *t, const struct rp_op *op) {
     return op->layer * RP_BALANCE_SITES + (uint32_t)site_of(t->run->config.model, op);
 }
 
-static int take_row(struct taker *t, const struct rp_op *op, uint32_t token, struct rp_error *err) {
-    struct rp_balance_sample *sample = &t->out->samples[place_of(t, op)];
-    struct rp_quant_inputs *inputs = t->out->inputs ? &t->out->inputs[place_of(t, op)] : NULL;
-    uint16_t *kept = inputs ? inputs->values + inputs->count++ * inputs->cols : NULL;
+static int collect_row(struct collector *t, const struct rp_op *op, uint32_t token,
+                       struct rp_error *err) {
+    struct rp_balance_sample *sample = &t->out->samples[site_index(t, op)];
+    struct rp_quant_inputs *inputs = t->out->inputs ? &t->out->inputs[site_index(t, op)] : NULL;
+    uint16_t *stored = inputs ? inputs->values + inputs->count++ * inputs->cols : NULL;
     RP_ASSERT(!inputs || inputs->count <= inputs->room);
     read_row(t, &op->in[0], token);
     for (uint32_t j = 0; j < sample->cols; j++) {
         uint16_t half = rp_f32_to_bf16(t->row[j]);
         if (!isfinite(rp_bf16_to_f32(half)))
-            return rp_error_set(err, RP_STATUS_FORMAT, "%s: element %u of a row is no number",
+            return rp_error_set(err, RP_STATUS_FORMAT, "%s: element %u of a row is not finite",
                                 op->name, j);
-        if (kept)
-            kept[j] = half;
+        if (stored)
+            stored[j] = half;
         sample->largest[j] = fmaxf(sample->largest[j], fabsf(t->row[j]));
     }
     if ((t->seen + token) % t->every == 0 && sample->rows < RP_CALIBRATE_ROWS)
@@ -65,14 +66,13 @@ static int take_row(struct taker *t, const struct rp_op *op, uint32_t token, str
     return RP_OK;
 }
 
-/* Samples the step that has just ended. */
-static int take_step(struct taker *t, uint32_t tokens, struct rp_error *err) {
+/* Collects the inputs of the step that just ended. */
+static int collect_step(struct collector *t, uint32_t tokens, struct rp_error *err) {
     const struct rp_program *program = &t->run->program;
     int status = RP_OK;
     for (uint32_t i = 0; i < program->op_count; i++)
-        for (uint32_t token = 0; is_product_of_a_layer(&program->ops[i]) && token < tokens;
-             token++) {
-            status = take_row(t, &program->ops[i], token, err);
+        for (uint32_t token = 0; is_layer_gemm(&program->ops[i]) && token < tokens; token++) {
+            status = collect_row(t, &program->ops[i], token, err);
             if (status != RP_OK)
                 return status;
         }
@@ -80,7 +80,7 @@ static int take_step(struct taker *t, uint32_t tokens, struct rp_error *err) {
     return status;
 }
 
-/* Room for one site's rows; false: no memory. */
+/* Allocates one site's rows; false: out of memory. */
 static bool make_inputs(struct rp_quant_inputs *inputs, uint32_t cols, size_t room) {
     size_t bytes;
     *inputs = (struct rp_quant_inputs){.cols = cols, .room = room};
@@ -89,7 +89,7 @@ static bool make_inputs(struct rp_quant_inputs *inputs, uint32_t cols, size_t ro
     return inputs->values != NULL;
 }
 
-static int make_samples(struct taker *t, size_t tokens, struct rp_error *err) {
+static int make_samples(struct collector *t, size_t tokens, struct rp_error *err) {
     const struct rp_program *program = &t->run->program;
     uint32_t widest = 0, layers = t->run->config.model->config.layers;
     bool ok = true;
@@ -101,36 +101,37 @@ static int make_samples(struct taker *t, size_t tokens, struct rp_error *err) {
     ok = t->out->samples && (t->out->inputs || !tokens);
     for (uint32_t i = 0; i < program->op_count && ok; i++) {
         const struct rp_op *op = &program->ops[i];
-        if (!is_product_of_a_layer(op))
+        if (!is_layer_gemm(op))
             continue;
-        struct rp_balance_sample *sample = &t->out->samples[place_of(t, op)];
+        struct rp_balance_sample *sample = &t->out->samples[site_index(t, op)];
         sample->cols = op->in[0].cols;
         sample->values = rp_calloc((size_t)RP_CALIBRATE_ROWS * sample->cols, sizeof(float));
         sample->largest = rp_calloc(sample->cols, sizeof(float));
         ok = sample->values && sample->largest &&
-             (!tokens || make_inputs(&t->out->inputs[place_of(t, op)], sample->cols, tokens));
+             (!tokens || make_inputs(&t->out->inputs[site_index(t, op)], sample->cols, tokens));
         widest = RP_MAX(widest, sample->cols);
     }
     t->row = rp_calloc(widest, sizeof *t->row);
     t->offsets = rp_calloc(program->tensor_count, sizeof *t->offsets);
     return ok && t->row && t->offsets
                ? RP_OK
-               : rp_error_set(err, RP_STATUS_NO_MEMORY, "no memory for samples of rows");
+               : rp_error_set(err, RP_STATUS_NO_MEMORY, "out of memory for sampled rows");
 }
 
-static int feed_window(struct taker *t, const int32_t *ids, uint32_t count, struct rp_error *err) {
+static int feed_window(struct collector *t, const int32_t *ids, uint32_t count,
+                       struct rp_error *err) {
     const float *logits;
     int status = RP_OK;
     for (uint32_t at = 0; status == RP_OK && at < count; at += t->run->config.chunk) {
         uint32_t tokens = RP_MIN(t->run->config.chunk, count - at);
         status = rp_eval_run_feed(t->run, ids + at, tokens, at == 0, &logits, err);
         if (status == RP_OK)
-            status = take_step(t, tokens, err);
+            status = collect_step(t, tokens, err);
     }
     return status;
 }
 
-static int feed_text(struct taker *t, const struct rp_eval_text *text, struct rp_error *err) {
+static int feed_text(struct collector *t, const struct rp_eval_text *text, struct rp_error *err) {
     uint32_t bos = text->bos >= 0, room = text->window - bos;
     int32_t *ids = rp_calloc(text->window, sizeof *ids);
     int status = ids ? RP_OK : rp_error_set(err, RP_STATUS_NO_MEMORY, "out of memory");
@@ -153,7 +154,7 @@ size_t rp_calibrate_tokens(const struct rp_eval_text *text) {
 int rp_calibrate(struct rp_eval_run *run, const struct rp_eval_text *text, bool inputs,
                  struct rp_calibration *out, struct rp_error *err) {
     const struct rp_bucket bucket = {run->config.chunk, 1, run->config.chunk, false};
-    struct taker t = {.run = run, .out = out, .every = text->count / RP_CALIBRATE_ROWS + 1};
+    struct collector t = {.run = run, .out = out, .every = text->count / RP_CALIBRATE_ROWS + 1};
     size_t bytes;
     RP_ASSERT(run->config.guarded && run->config.no_fusion);
     int status = make_samples(&t, inputs ? rp_calibrate_tokens(text) : 0, err);

@@ -1,4 +1,4 @@
-/* check_answers.c - the demo model's greedy answers, in every way that the engine can work. */
+/* check_answers.c - hashes the demo model's greedy answers in every engine mode. */
 #include "base/hash.h"
 #include "base/memory.h"
 #include "bench/check_internal.h"
@@ -9,7 +9,7 @@
 
 #define ANSWER_MAX 40u
 
-/* Asked in the chat form; the model's README says what it can do. */
+/* Sent in the chat format; the model's README describes its tasks. */
 static const char *const questions[] = {
     "What is 123 - 456?",          "What is 12 + 34? Answer in JSON.",
     "Reverse the word: planet",    "Sort these words: pear, apple, fig",
@@ -51,16 +51,17 @@ static int make_prompts(const char *dir, struct answers *all, struct rp_error *e
                            : rp_error_set(err, status, "tokenizer: %s", rp_status_text(status));
 }
 
-static void take_event(void *ctx, const struct rp_event *event) {
+static void on_event(void *ctx, const struct rp_event *event) {
     struct answers *all = ctx;
     struct answer *answer = &all->answers[event->request->id];
     if (event->kind == RP_EVENT_TOKEN)
         answer->tokens[answer->count++] = event->token;
 }
 
-/* Asks everything at once, or one after the other; another salt, other pages of the prefix
- * cache. */
-static int ask(struct rp_engine_run *run, struct answers *all, bool batched, struct rp_error *err) {
+/* Runs all questions at once, or one after another. The cache salt keeps the two from sharing pages
+ * of the prefix cache. */
+static int run_questions(struct rp_engine_run *run, struct answers *all, bool batched,
+                         struct rp_error *err) {
     const struct rp_model_config *model = &run->model.config;
     int status = RP_OK;
     memset(all->answers, 0, sizeof all->answers);
@@ -77,9 +78,9 @@ static int ask(struct rp_engine_run *run, struct answers *all, bool batched, str
             request->stop_ids[stop] = (int32_t)model->eos_ids[stop];
     }
     if (batched)
-        return rp_engine_run_requests(run, all->requests, QUESTIONS, take_event, all, err);
+        return rp_engine_run_requests(run, all->requests, QUESTIONS, on_event, all, err);
     for (uint32_t i = 0; i < QUESTIONS && status == RP_OK; i++)
-        status = rp_engine_run_requests(run, &all->requests[i], 1, take_event, all, err);
+        status = rp_engine_run_requests(run, &all->requests[i], 1, on_event, all, err);
     return status;
 }
 
@@ -91,32 +92,32 @@ static uint64_t hash_answers(const struct answers *all) {
     return hash;
 }
 
-/* Bits of `way`. */
-enum { EAGER = 1, UNFUSED = 2, RUN_AHEAD = 4, WAYS = 8 };
+/* Bits of `mode`. */
+enum { EAGER = 1, UNFUSED = 2, RUN_AHEAD = 4, MODES = 8 };
 
-static struct rp_engine_config configure(const struct rp_check_config *config, unsigned way) {
+static struct rp_engine_config configure(const struct rp_check_config *config, unsigned mode) {
     struct rp_engine_config engine = rp_check_engine_config(config);
     engine.max_num_seqs = QUESTIONS;
     engine.max_num_batched_tokens = 64;
     engine.prefix_cache = true;
-    engine.enforce_eager = way & EAGER;
-    engine.no_fusion = way & UNFUSED;
-    engine.run_ahead = way & RUN_AHEAD;
+    engine.enforce_eager = mode & EAGER;
+    engine.no_fusion = mode & UNFUSED;
+    engine.run_ahead = mode & RUN_AHEAD;
     return engine;
 }
 
-static int ask_one_way(const struct rp_check_config *config, unsigned way, struct answers *all,
-                       struct rp_expectations *out, struct rp_error *err) {
+static int check_mode(const struct rp_check_config *config, unsigned mode, struct answers *all,
+                      struct rp_expectations *out, struct rp_error *err) {
     const struct rp_engine_run_model model = {.dir = config->model_dir,
                                               .dtype = RP_MODEL_DTYPE_AUTO};
-    const struct rp_engine_config engine = configure(config, way);
+    const struct rp_engine_config engine = configure(config, mode);
     struct rp_engine_run run;
     int status = rp_engine_run_open(&model, &engine, &run, err);
     for (int batched = 0; batched < 2 && status == RP_OK; batched++) {
-        status = ask(&run, all, batched, err);
+        status = run_questions(&run, all, batched, err);
         struct rp_expectation *row = rp_expectations_add(
-            out, "answers.demo.%s.%s.run_ahead_%u.%s", way & EAGER ? "eager" : "graph",
-            way & UNFUSED ? "unfused" : "fused", way & RUN_AHEAD ? 1u : 0u,
+            out, "answers.demo.%s.%s.run_ahead_%u.%s", mode & EAGER ? "eager" : "graph",
+            mode & UNFUSED ? "unfused" : "fused", mode & RUN_AHEAD ? 1u : 0u,
             batched ? "batched" : "alone");
         if (!row)
             status = rp_check_no_memory(err);
@@ -133,8 +134,8 @@ int rp_check_answers(const struct rp_check_config *config, struct rp_expectation
     if (!all)
         return rp_check_no_memory(err);
     int status = make_prompts(config->model_dir, all, err);
-    for (unsigned way = 0; way < WAYS && status == RP_OK; way++)
-        status = ask_one_way(config, way, all, out, err);
+    for (unsigned mode = 0; mode < MODES && status == RP_OK; mode++)
+        status = check_mode(config, mode, all, out, err);
     for (uint32_t i = 0; i < QUESTIONS; i++)
         rp_token_ids_deinit(&all->prompts[i]);
     rp_free(all);

@@ -1,8 +1,8 @@
-/* check_instructions.c - instructions of a token, counted by callgrind.
+/* check_instructions.c - counts instructions per token with callgrind.
  *
- * A run of N tokens and one of 2N: their difference knows nothing of the start and of the prompt.
- * Counting is switched on inside the named functions only: other threads wait meanwhile, and how
- * often they look is not the same twice. */
+ * The difference between a run of 2N tokens and one of N excludes startup and prefill. Only
+ * instructions inside the listed functions are counted: other threads spin while they wait, and
+ * their number of polls varies. */
 #include "base/memory.h"
 #include "bench/check_internal.h"
 #include "metrics/recorder.h"
@@ -23,10 +23,11 @@
 
 extern char **environ;
 
-/* What is counted; no function of a list may call another one of it, which would switch off. */
+/* Groups of functions to count. No function of a group may call another one of the same group: the
+ * inner call would toggle collection off. */
 static const struct counted {
     const char *name;
-    double relative;                      /* what may change without a reason */
+    double relative;                      /* tolerance */
     const char *functions[FUNCTIONS_MAX]; /* up to the first NULL */
 } lists[] = {
     {"host_per_token",
@@ -35,8 +36,8 @@ static const struct counted {
       "rp_batch_decode", "rp_graph_set_pick", "rp_engine_note_step", "rp_engine_note_turn",
       "rp_engine_update_gauges"}},
     {"scalar_step_per_token", 0.03, {"replay_job"}},
-    /* What is recorded of each step and token. Some of it is told by the clock, not by the step,
-     * and valgrind is slow: 64 tokens take longer than a second there. */
+    /* Recording of each step and token. Part of it runs at intervals of time, not per step, and 64
+     * tokens take more than a second under valgrind: hence the tolerance. */
     {"recording_per_token",
      0.3,
      {"rp_step_trace_span", "rp_step_trace_launch", "rp_step_trace_read", "rp_step_trace_event",
@@ -48,7 +49,8 @@ static void ignore_event(void *ctx, const struct rp_event *event) {
     (void)event;
 }
 
-/* The engine of a counted load, with what it records; *out_recorder is destroyed by the caller. */
+/* Fills the engine configuration of a counted load and creates its recorder, which the caller
+ * destroys. */
 static int configure_load(const struct rp_counted_load *load, struct rp_engine_config *engine,
                           struct rp_recorder **out_recorder, struct rp_error *err) {
     const struct rp_recorder_config recorded = {.seconds = 1, .mib = 1};
@@ -107,7 +109,7 @@ int rp_check_counted_load(const struct rp_counted_load *load, struct rp_error *e
 #define WHY_NOT ""
 #endif
 
-/* The number behind "summary:" or "totals:" of a file of callgrind's; 0: there is none. */
+/* Reads "summary:" or "totals:" from callgrind's output; 0: not found. */
 static uint64_t read_total(const char *path) {
     char line[512];
     uint64_t total = 0;
@@ -120,23 +122,23 @@ static uint64_t read_total(const char *path) {
     return total;
 }
 
-/* This environment with the scalar kernels in it; freed with rp_free. */
+/* A copy of the environment that selects the scalar kernels; freed with rp_free. */
 static char **scalar_environment(void) {
     static char scalar[] = "REPRISE_CPU_ISA=scalar";
-    size_t count = 0, kept = 0;
+    size_t count = 0, used = 0;
     while (environ[count])
         count++;
     char **out = rp_calloc(count + 2, sizeof *out);
     for (size_t i = 0; out && i < count; i++)
-        if (strncmp(environ[i], "REPRISE_", 8) != 0) /* no flag from outside either */
-            out[kept++] = environ[i];
+        if (strncmp(environ[i], "REPRISE_", 8) != 0) /* these would change flags */
+            out[used++] = environ[i];
     if (out)
-        out[kept] = scalar;
+        out[used] = scalar;
     return out;
 }
 
-/* Starts it with nothing to read, and its messages in a file; its exit status, or -1 with errno
- * set. */
+/* Runs a program with empty input and its output in a file. Returns its exit status, or -1 with
+ * errno set. */
 static int run_quietly(char *const *argv, const char *log) {
     posix_spawn_file_actions_t files;
     char **environment = scalar_environment();
@@ -163,7 +165,7 @@ static int run_quietly(char *const *argv, const char *log) {
     return WIFEXITED(how) ? WEXITSTATUS(how) : 128 + WTERMSIG(how);
 }
 
-/* RP_STATUS_NOT_FOUND: there is no valgrind. */
+/* RP_STATUS_NOT_FOUND: valgrind is not installed. */
 static int count_once(const struct rp_check_config *config, const struct counted *list,
                       uint32_t tokens, const char *folder, uint64_t *out, struct rp_error *err) {
     char result[300], result_flag[340], log[300], count[16], toggles[FUNCTIONS_MAX][64];
@@ -194,7 +196,7 @@ static int count_once(const struct rp_check_config *config, const struct counted
     if (code < 0 && cause == ENOENT)
         return RP_STATUS_NOT_FOUND;
     if (code != 0)
-        return rp_error_set(err, RP_STATUS_IO, "valgrind --tool=callgrind ended with %d", code);
+        return rp_error_set(err, RP_STATUS_IO, "valgrind --tool=callgrind exited with %d", code);
     return *out ? RP_OK
                 : rp_error_set(err, RP_STATUS_FORMAT, "callgrind counted nothing in %s",
                                list->functions[0]);
@@ -221,7 +223,7 @@ int rp_check_instructions(const struct rp_check_config *config, struct rp_expect
         return rp_error_set(err, RP_STATUS_IO, "%s: %s", folder, strerror(errno));
     int status = RP_OK;
     for (size_t i = 0; i < RP_ARRAY_COUNT(lists) && status == RP_OK; i++) {
-        /* Another compiler, other instructions. */
+        /* The count depends on the compiler. */
         struct rp_expectation *row =
             rp_expectations_add(out, "instructions_gcc%d.%s", __GNUC__, lists[i].name);
         if (!row) {

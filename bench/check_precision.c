@@ -1,6 +1,6 @@
-/* check_precision.c - how far logits of the demo model are from those of scalar kernels in f32,
- * after a prompt in one step: what rounding weights, activations and pages to bf16 costs, and what
- * the order of sums does. */
+/* check_precision.c - compares the demo model's logits after prefill in one step with those of the
+ * scalar f32 kernels: the effect of rounding weights, activations and pages to bf16, and of the
+ * order of sums. */
 #include "base/memory.h"
 #include "bench/check_internal.h"
 #include "bench/random_pattern.h"
@@ -13,12 +13,12 @@
 
 #define PROMPT 32u
 
-/* The tensor that sampling reads: (logit rows, vocab) f32. */
-static int read_logits(struct step_case *what, float *out, struct rp_error *err) {
-    const struct rp_program *program = &what->program;
+/* Reads the input of sampling: (logit rows, vocab) f32. */
+static int read_logits(struct step_case *c, float *out, struct rp_error *err) {
+    const struct rp_program *program = &c->program;
     size_t arena_bytes, *offsets = rp_calloc(program->tensor_count, sizeof *offsets);
     int32_t logits = RP_NO_TENSOR;
-    int status = offsets ? rp_arena_plan(program, &what->bucket, false, offsets, &arena_bytes)
+    int status = offsets ? rp_arena_plan(program, &c->bucket, false, offsets, &arena_bytes)
                          : RP_STATUS_NO_MEMORY;
     for (uint32_t i = program->sample_begin; i < program->op_count; i++)
         if (program->ops[i].kind == RP_OP_SAMPLE)
@@ -26,10 +26,10 @@ static int read_logits(struct step_case *what, float *out, struct rp_error *err)
     if (status == RP_OK && logits == RP_NO_TENSOR)
         status = RP_STATUS_NOT_FOUND;
     if (status == RP_OK) {
-        const struct rp_backend *backend = what->bench->backend;
-        struct rp_device *device = what->bench->device;
-        status = backend->copy(device, out, rp_graph_set_arena(what->graphs) + offsets[logits],
-                               what->bench->model.config.vocab * sizeof *out);
+        const struct rp_backend *backend = c->bench->backend;
+        struct rp_device *device = c->bench->device;
+        status = backend->copy(device, out, rp_graph_set_arena(c->graphs) + offsets[logits],
+                               c->bench->model.config.vocab * sizeof *out);
         if (status == RP_OK)
             status = backend->synchronize(device);
     }
@@ -39,17 +39,17 @@ static int read_logits(struct step_case *what, float *out, struct rp_error *err)
 }
 
 static int run_prompt(struct step_bench *bench, float *out, struct rp_error *err) {
-    struct step_case what;
-    int status = rp_step_case_open(bench, 1, PROMPT, &what, err);
+    struct step_case c;
+    int status = rp_step_case_open(bench, 1, PROMPT, &c, err);
     if (status == RP_OK) {
-        rp_step_case_write(&what);
-        status = rp_step_case_launch(&what);
-        status = status == RP_OK ? rp_step_case_wait(&what, what.step, err)
+        rp_step_case_write(&c);
+        status = rp_step_case_launch(&c);
+        status = status == RP_OK ? rp_step_case_wait(&c, c.step, err)
                                  : rp_step_device_failed(bench, err);
     }
     if (status == RP_OK)
-        status = read_logits(&what, out, err);
-    rp_step_case_close(&what);
+        status = read_logits(&c, out, err);
+    rp_step_case_close(&c);
     return status;
 }
 
@@ -79,14 +79,14 @@ static int logits_of(const struct rp_check_config *check, const struct rp_backen
     return status;
 }
 
-/* The largest difference, as a share of the largest value; NAN when something is no number. */
+/* The largest difference relative to the largest value; NAN when a value is not finite. */
 static double distance(const float *values, const float *truth, uint32_t count) {
     double most = 0.0, largest = 0.0;
     for (uint32_t i = 0; i < count; i++) {
-        double away = fabs((double)values[i] - (double)truth[i]);
-        if (!isfinite(away))
+        double difference = fabs((double)values[i] - (double)truth[i]);
+        if (!isfinite(difference))
             return NAN;
-        most = fmax(most, away);
+        most = fmax(most, difference);
         largest = fmax(largest, fabs((double)truth[i]));
     }
     return most / largest;
@@ -115,7 +115,7 @@ int rp_check_precision(const struct rp_check_config *config, const struct rp_bac
         if (row) {
             row->value = row->error = distance(values, truth, shape.vocab);
             row->direction = RP_EXPECT_LOWER;
-            row->relative = 0.5; /* other processors, other orders of summing */
+            row->relative = 0.5; /* the order of sums depends on the CPU */
             row->absolute = 1e-6;
         } else if (status == RP_OK) {
             status = rp_check_no_memory(err);

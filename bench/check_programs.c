@@ -1,4 +1,4 @@
-/* check_programs.c - how many nodes each bucket was captured as. */
+/* check_programs.c - counts the nodes of every captured bucket and fingerprints all of them. */
 #include "base/hash.h"
 #include "base/memory.h"
 #include "bench/check_internal.h"
@@ -85,7 +85,7 @@ int rp_check_programs(const struct rp_check_config *config, const struct rp_back
     const struct {
         const char *name;
         struct rp_engine_run_model model;
-        uint32_t sequences, tokens; /* 0: those of `serve` */
+        uint32_t sequences, tokens; /* 0: the defaults of `serve` */
     } cases[] = {
         {"demo", {.dir = config->model_dir, .dtype = RP_MODEL_DTYPE_AUTO}, 0, 0},
         {"qwen2", {.shape = &qwen2, .dtype = RP_DTYPE_BF16}, 16, 64},

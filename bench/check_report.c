@@ -7,7 +7,7 @@
 #include <string.h>
 
 static const char *const verdicts[] = {"holds",       "better than its baseline",
-                                       "FAILS",       "FAILS: not measured any more",
+                                       "FAILS",       "FAILS: no longer measured",
                                        "no baseline", "skipped"};
 
 void rp_check_output_begin(struct rp_check_output *output, bool as_json) {
@@ -21,8 +21,7 @@ void rp_check_output_begin(struct rp_check_output *output, bool as_json) {
     rp_json_array_begin(&output->json, "metrics");
 }
 
-/* A value as it is read best: whole numbers whole. */
-static void print_value(const struct rp_expectation *row, char out[48]) {
+static void format_value(const struct rp_expectation *row, char out[48]) {
     if (!row)
         snprintf(out, 48, "-");
     else if (row->text[0])
@@ -66,23 +65,13 @@ static void report_row(struct rp_check_output *output, const struct rp_expectati
         printf("%s: skipped, %s\n", metric, measured->skipped);
     } else if (verdict != RP_EXPECT_HOLDS) {
         char before[48], now[48];
-        print_value(baseline, before);
-        print_value(measured, now);
+        format_value(baseline, before);
+        format_value(measured, now);
         printf("%s: %s: %s, baseline %s", metric, verdicts[verdict], now, before);
         if (baseline && baseline->commit[0])
-            printf(" (of %s)", baseline->commit);
+            printf(" (from %s)", baseline->commit);
         printf("\n");
     }
-}
-
-/* The group of a metric: up to its first dot. */
-static bool is_measured_group(const struct rp_expectations *measured, const char *metric) {
-    size_t len = strcspn(metric, ".");
-    for (uint32_t i = 0; i < measured->count; i++)
-        if (strcspn(measured->rows[i].metric, ".") == len &&
-            strncmp(measured->rows[i].metric, metric, len) == 0)
-            return true;
-    return false;
 }
 
 void rp_check_report(struct rp_check_output *output, const struct rp_expectations *baselines,
@@ -93,7 +82,7 @@ void rp_check_report(struct rp_check_output *output, const struct rp_expectation
     for (uint32_t i = 0; i < baselines->count; i++) {
         const struct rp_expectation *row = &baselines->rows[i];
         if (!rp_expectations_find(measured, row->metric) &&
-            is_measured_group(measured, row->metric))
+            rp_expectations_has_group(measured, row->metric))
             report_row(output, row, NULL);
     }
 }

@@ -1,4 +1,4 @@
-/* check_steps.c - what the engine does for each step and token of a fixed load, counted. */
+/* check_steps.c - counts the engine's work per step and per token of a fixed load. */
 #include "base/memory.h"
 #include "bench/check_internal.h"
 
@@ -8,8 +8,8 @@
 #define PROMPT    40u
 #define TOKENS    64u
 
-/* The CPU's backend, with its calls counted. One engine at a time; the engine thread counts, and is
- * at rest when it is read. */
+/* Call counters of the wrapped CPU backend. One engine at a time; counted by the engine thread,
+ * read while it is idle. */
 static struct { _Atomic uint64_t work, allocations; /* work: launches, copies and fills */ } calls;
 
 static int counted_launch(struct rp_device *device, struct rp_graph *graph) {
@@ -32,7 +32,6 @@ static void *counted_alloc(struct rp_device *device, size_t bytes, enum rp_memor
     return rp_backend_cpu()->alloc(device, bytes, kind);
 }
 
-/* All that is compared before and after. */
 struct counts {
     uint64_t steps, packet_bytes, allocations, device_allocations, work, wakes, events, tokens;
 };
@@ -77,7 +76,7 @@ static bool add_rows(struct rp_expectations *out, const char *load, const struct
            add(out, "device_calls.per_step", load, after->work - before->work, steps);
 }
 
-/* A new engine: its queue is full when its thread begins. */
+/* Runs the load on a new engine: all requests are queued before its thread starts. */
 static int run_load(const struct rp_check_config *config, const struct rp_backend *backend,
                     const char *load, uint32_t sequences, struct rp_expectations *out,
                     struct rp_error *err) {

@@ -1,4 +1,4 @@
-/* check_timings.c - decode steps on this machine: as `bench decode` measures them. */
+/* check_timings.c - times decode steps on this machine, as `bench decode` does. */
 #include "bench/bench_decode.h"
 #include "bench/check_internal.h"
 
@@ -7,14 +7,14 @@
 struct timings {
     struct rp_expectations *out;
     const char *shape;
-    bool on_card, full;
+    bool on_gpu, full;
 };
 
-static void take_result(void *ctx, const struct rp_bench_ready *ready,
-                        const struct rp_bench_decode_result *result) {
+static void on_result(void *ctx, const struct rp_bench_ready *ready,
+                      const struct rp_bench_decode_result *result) {
     struct timings *timings = ctx;
     (void)ready;
-    if (result->left_out)
+    if (result->skipped)
         return;
     struct rp_expectation *row =
         rp_expectations_add(timings->out, "decode.%s.batch_%u.context_%u.ms_per_step",
@@ -25,8 +25,8 @@ static void take_result(void *ctx, const struct rp_bench_ready *ready,
     }
     row->value = result->ms_p50;
     row->direction = RP_EXPECT_LOWER;
-    /* A machine of one's own, or one that others use as well. */
-    row->relative = timings->on_card ? 0.03 : 0.25;
+    /* The GPU is assumed to be exclusive, the CPU shared. */
+    row->relative = timings->on_gpu ? 0.03 : 0.25;
 }
 
 int rp_check_timings(const struct rp_check_config *config, const struct rp_backend *backend,
@@ -34,8 +34,8 @@ int rp_check_timings(const struct rp_check_config *config, const struct rp_backe
     static const uint32_t batches[] = {1, 8, 64}, contexts[] = {512};
     struct rp_device_info info;
     backend->info(device, &info);
-    struct timings timings = {.out = out, .on_card = info.separate_memory};
-    timings.shape = timings.on_card ? "llama-3.1-8b" : "demo";
+    struct timings timings = {.out = out, .on_gpu = info.separate_memory};
+    timings.shape = timings.on_gpu ? "llama-3.1-8b" : "demo";
     const struct rp_bench_decode_config decode = {
         .target = {.backend = backend,
                    .opened = device,
@@ -45,12 +45,12 @@ int rp_check_timings(const struct rp_check_config *config, const struct rp_backe
                    .run_ahead = true},
         .batches = batches,
         .contexts = contexts,
-        .batch_count = timings.on_card ? 3 : 2,
+        .batch_count = timings.on_gpu ? 3 : 2,
         .context_count = 1,
         .tokens = 64,
         .warm_up = 8,
         .rounds = 5,
-        .report = take_result,
+        .report = on_result,
         .report_ctx = &timings};
     int status = rp_bench_decode(&decode, err);
     return status == RP_OK && timings.full ? rp_check_no_memory(err) : status;

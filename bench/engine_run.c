@@ -1,7 +1,8 @@
 #include "bench/engine_run.h"
 
+#include "bench/bench_engine.h"
+
 #include <string.h>
-#include <time.h>
 
 static void on_wake(void *ctx) {
     struct rp_engine_run *run = ctx;
@@ -17,7 +18,7 @@ static int open_model(const struct rp_engine_run_model *model,
         return rp_model_open(model->dir, model->dtype, &model->quantization, 0, out, err);
     if (config->opened)
         config->backend->info(config->opened, &info);
-    /* A card makes random weights by itself, in a fraction of the time. */
+    /* A GPU generates random weights itself, in a fraction of the time. */
     return (info.separate_memory ? rp_model_random_vectors
                                  : rp_model_random)(model->shape, model->dtype, 1, 0, out, err);
 }
@@ -46,18 +47,6 @@ void rp_engine_run_close(struct rp_engine_run *run) {
     rp_model_deinit(&run->model);
     sem_destroy(&run->wake);
     memset(run, 0, sizeof *run);
-}
-
-/* After every request closed: no step is launched any more. */
-static int come_to_rest(struct rp_engine_run *run, struct rp_error *err) {
-    const struct timespec moment = {.tv_nsec = 20000};
-    while (rp_engine_steps_timed(run->engine) !=
-           rp_counter_read(&rp_engine_metrics(run->engine)->steps)) {
-        if (!rp_engine_is_healthy(run->engine))
-            return rp_error_set(err, RP_STATUS_DEVICE, "%s", rp_engine_failure(run->engine));
-        nanosleep(&moment, NULL);
-    }
-    return RP_OK;
 }
 
 int rp_engine_run_requests(struct rp_engine_run *run, struct rp_request *requests, uint32_t count,
@@ -92,7 +81,7 @@ int rp_engine_run_requests(struct rp_engine_run *run, struct rp_request *request
         }
     }
     if (status == RP_OK)
-        status = come_to_rest(run, err);
+        status = rp_bench_wait_idle(run->engine, err);
     if (status == RP_OK && failed)
         status = rp_error_set(err, RP_STATUS_DEVICE, "%u of %u requests failed", failed, count);
     return status;

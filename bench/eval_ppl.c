@@ -7,10 +7,9 @@
 
 /* ---- one token ------------------------------------------------------------------------------ */
 
-/* What a row of logits is beside another. */
 struct row_sums {
     float max;
-    uint32_t top;   /* the first id that has it */
+    uint32_t top;   /* the first id with the maximum */
     double log_sum; /* log of the sum of exp(logit - max) */
     bool finite;
 };
@@ -49,10 +48,10 @@ static void count_difference(struct rp_eval_difference *out, const float *p, con
         out->logit_sum += difference;
         out->logit_max = RP_MAX(out->logit_max, difference);
     }
-    /* Two vectors of zeros point the same way. */
+    /* The cosine of two zero vectors is defined as 1. */
     double norms = sqrt(p_norm) * sqrt(q_norm);
     double cosine = norms > 0.0 ? RP_MIN(dot / norms, 1.0) : p_norm == q_norm ? 1.0 : 0.0;
-    kl = RP_MAX(kl, 0.0); /* rounding alone makes it negative */
+    kl = RP_MAX(kl, 0.0); /* may be negative because of rounding */
     out->kl_sum += kl;
     out->kl_max = RP_MAX(out->kl_max, kl);
     out->cosine_sum += cosine;
@@ -96,13 +95,12 @@ bool rp_eval_count(struct rp_eval_sums *sums, const float *logits, const float *
 struct evaluation {
     struct rp_eval_run *model, *other;
     const struct rp_eval_text *text;
-    int32_t *ids; /* of a window, its BOS included */
+    int32_t *ids; /* of a window, including its BOS */
     struct rp_eval_sums *sums;
     struct rp_error *err;
 };
 
-/* ids[at, at + count) of a window of `tokens`; those whose next token is at or past `first` are
- * counted. */
+/* Runs ids[at, at + count) of a window; predictions of ids from index `first` on are counted. */
 static int run_chunk(struct evaluation *e, uint32_t at, uint32_t count, uint32_t first) {
     const float *logits, *other = NULL;
     int status = rp_eval_run_feed(e->model, e->ids + at, count, at == 0, &logits, e->err);
@@ -117,13 +115,13 @@ static int run_chunk(struct evaluation *e, uint32_t at, uint32_t count, uint32_t
         if (!rp_eval_count(e->sums, logits + row, other ? other + row : NULL, e->model->vocab,
                            (uint32_t)e->ids[at + i + 1]))
             return rp_error_set(e->err, RP_STATUS_FORMAT,
-                                "the logits behind token %llu of the text hold what is no number",
+                                "the logits after token %llu of the text are not finite",
                                 (unsigned long long)e->sums->tokens);
     }
     return RP_OK;
 }
 
-/* The text's tokens [begin, end); those at or past `counted` are new. */
+/* Runs the text's tokens [begin, end) as a window; those before `counted` are only context. */
 static int run_window(struct evaluation *e, size_t begin, size_t end, size_t counted) {
     uint32_t bos = e->text->bos >= 0 ? 1 : 0, tokens = (uint32_t)(end - begin) + bos;
     uint32_t first = RP_MAX((uint32_t)(counted - begin) + bos, 1u);
@@ -133,7 +131,7 @@ static int run_window(struct evaluation *e, size_t begin, size_t end, size_t cou
         e->ids[0] = (int32_t)e->text->bos;
     memcpy(e->ids + bos, e->text->ids + begin, (end - begin) * sizeof *e->ids);
     int status = RP_OK;
-    /* Nothing is asked of the last token's logits. */
+    /* The last token's logits are not needed. */
     for (uint32_t at = 0; status == RP_OK && at + 1 < tokens; at += chunk)
         status = run_chunk(e, at, RP_MIN(chunk, tokens - 1 - at), first);
     return status;

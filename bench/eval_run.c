@@ -16,8 +16,8 @@ uint32_t rp_eval_run_chunk(uint32_t vocab, uint32_t window) {
     return RP_MIN((uint32_t)RP_MIN(RP_MAX(fit, (size_t)16), (size_t)512), RP_MAX(window, 1u));
 }
 
-static int no_room(struct rp_error *err) {
-    int status = rp_error_set(err, RP_STATUS_NO_MEMORY, "no memory for a window of this length");
+static int out_of_memory(struct rp_error *err) {
+    int status = rp_error_set(err, RP_STATUS_NO_MEMORY, "not enough memory for this window");
     rp_error_hint(err, "try a smaller --window");
     return status;
 }
@@ -55,13 +55,13 @@ static int make_memory(struct rp_eval_run *run, struct rp_error *err) {
     size_t rings = rp_step_rings_carve(&step, NULL, &run->view);
     if (rp_mul_overflow((size_t)page_count(run) + 1, run->kv.page_stride, &kv_bytes) ||
         rp_mul_overflow((size_t)run->config.chunk * run->vocab, sizeof(float), &logits_bytes))
-        return no_room(err);
+        return out_of_memory(err);
     run->state = backend->alloc(device, state, RP_MEMORY_DEVICE);
     run->rings = backend->alloc(device, rings, RP_MEMORY_HOST);
     run->pages = backend->alloc(device, kv_bytes, RP_MEMORY_DEVICE);
     run->logits = rp_alloc_aligned(logits_bytes, RP_CACHE_LINE);
     if (!run->state || !run->rings || !run->pages || !run->logits)
-        return no_room(err);
+        return out_of_memory(err);
     run->kv.base = run->pages;
     memset(run->rings, 0, rings);
     if (backend->fill(device, run->state, 0, state) != RP_OK ||
@@ -73,7 +73,7 @@ static int make_memory(struct rp_eval_run *run, struct rp_error *err) {
     return RP_OK;
 }
 
-/* Where the tensor `logits` of the only bucket lies. */
+/* Looks up the arena offset of the tensor `logits`. */
 static int find_logits(struct rp_eval_run *run, const struct rp_bucket *bucket,
                        struct rp_error *err) {
     size_t bytes, *offsets = rp_calloc(run->program.tensor_count, sizeof *offsets);
@@ -119,7 +119,7 @@ int rp_eval_run_open(const struct rp_eval_run_config *config, struct rp_eval_run
     config->backend->info(config->device, &info);
     if (!rp_kv_layout_init(&out->kv, model->layers, model->kv_heads, model->head_dim,
                            info.page_tokens, config->kv_dtype))
-        return rp_error_set(err, RP_STATUS_OVERFLOW, "pages: too large");
+        return rp_error_set(err, RP_STATUS_OVERFLOW, "KV pages are too large");
     int status = rp_model_emit(config->model, &out->program, err);
     if (status == RP_OK)
         status = make_memory(out, err);
@@ -149,7 +149,7 @@ static uint32_t write_edits(struct rp_eval_run *run, struct rp_slot_edit *edits,
     const float one = 1.0f;
     uint32_t bits;
     memcpy(&bits, &one, sizeof bits);
-    if (run->step == 1) { /* page 0 is nobody's */
+    if (run->step == 1) { /* page 0 belongs to no sequence */
         edits[count++] = (struct rp_slot_edit){0, RP_SLOT_TOP_P, 0, bits};
         for (uint32_t i = 0; i < page_count(run); i++)
             edits[count++] = (struct rp_slot_edit){0, RP_SLOT_PAGES, i, 1 + i};
@@ -200,7 +200,7 @@ int rp_eval_run_feed(struct rp_eval_run *run, const int32_t *ids, uint32_t count
         return device_failed(run, err);
     int status = backend->wait_step(device, &run->view, run->step, rp_clock_ns() + WAIT_NS);
     if (status == RP_STATUS_NOT_FOUND)
-        return rp_error_set(err, RP_STATUS_DEVICE, "a step did not end within %u s",
+        return rp_error_set(err, RP_STATUS_DEVICE, "a step did not complete within %u s",
                             (unsigned)(WAIT_NS / 1000000000u));
     if (status != RP_OK ||
         backend->copy(device, run->logits, rp_graph_set_arena(run->graphs) + run->logits_offset,

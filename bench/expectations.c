@@ -48,9 +48,18 @@ const struct rp_expectation *rp_expectations_find(const struct rp_expectations *
     return NULL;
 }
 
+bool rp_expectations_has_group(const struct rp_expectations *list, const char *metric) {
+    size_t len = strcspn(metric, ".");
+    for (uint32_t i = 0; i < list->count; i++)
+        if (strcspn(list->rows[i].metric, ".") == len &&
+            strncmp(list->rows[i].metric, metric, len) == 0)
+            return true;
+    return false;
+}
+
 /* ---- the file ------------------------------------------------------------------------------- */
 
-/* A text field into out; false when it is there and no text, or too long. */
+/* Copies a text field, if present, to out; false when it is not text or too long. */
 static bool read_text(const json_t *object, const char *key, char *out, size_t size) {
     const json_t *value = json_object_get(object, key);
     if (!value)
@@ -80,7 +89,7 @@ static bool read_direction(const json_t *object, enum rp_expect_direction *out) 
     return false;
 }
 
-/* The name of the field that is wrong, or NULL. */
+/* Returns the name of the first invalid field, or NULL. */
 static const char *read_row(const json_t *object, struct rp_expectation *row) {
     const json_t *value = json_object_get(object, "value");
     if (!read_text(object, "metric", row->metric, sizeof row->metric) || !row->metric[0])
@@ -159,7 +168,7 @@ static void write_row(struct rp_buffer *out, const struct rp_expectation *row) {
     rp_json_object_end(&json);
 }
 
-/* By name; numbers inside names by their value, so that decode.8 stands before decode.16. */
+/* By name; numbers within names by value, so that decode.8 sorts before decode.16. */
 static int compare_rows(const void *left, const void *right) {
     return strverscmp(((const struct rp_expectation *)left)->metric,
                       ((const struct rp_expectation *)right)->metric);
@@ -206,25 +215,13 @@ enum rp_expect_verdict rp_expectation_judge(const struct rp_expectation *baselin
     if (baseline->text[0] || measured->text[0])
         return strcmp(baseline->text, measured->text) == 0 ? RP_EXPECT_HOLDS : RP_EXPECT_FAILS;
     double spread = RP_MAX(baseline->relative * fabs(baseline->value), baseline->absolute);
-    double above = measured->value - baseline->value;
-    if (fabs(above) <= spread)
+    double change = measured->value - baseline->value;
+    if (fabs(change) <= spread)
         return RP_EXPECT_HOLDS;
-    if (isnan(above) || baseline->direction == RP_EXPECT_EXACT)
+    if (isnan(change) || baseline->direction == RP_EXPECT_EXACT)
         return RP_EXPECT_FAILS;
-    return (above > 0) == (baseline->direction == RP_EXPECT_HIGHER) ? RP_EXPECT_BETTER
-                                                                    : RP_EXPECT_FAILS;
-}
-
-static bool same_group(const char *a, const char *b) {
-    size_t len = strcspn(a, ".");
-    return len == strcspn(b, ".") && strncmp(a, b, len) == 0;
-}
-
-static bool is_measured_group(const struct rp_expectations *measured, const char *metric) {
-    for (uint32_t i = 0; i < measured->count; i++)
-        if (same_group(measured->rows[i].metric, metric))
-            return true;
-    return false;
+    return (change > 0) == (baseline->direction == RP_EXPECT_HIGHER) ? RP_EXPECT_BETTER
+                                                                     : RP_EXPECT_FAILS;
 }
 
 static void stamp(struct rp_expectation *row, const char *commit, const char *command) {
@@ -235,11 +232,11 @@ static void stamp(struct rp_expectation *row, const char *commit, const char *co
 bool rp_expectations_update(struct rp_expectations *baselines,
                             const struct rp_expectations *measured, const char *commit,
                             const char *command) {
-    uint32_t kept = 0;
+    uint32_t count = 0;
     for (uint32_t i = 0; i < baselines->count; i++) {
         struct rp_expectation *row = &baselines->rows[i];
         const struct rp_expectation *now = rp_expectations_find(measured, row->metric);
-        if (!now && is_measured_group(measured, row->metric))
+        if (!now && rp_expectations_has_group(measured, row->metric))
             continue;
         if (now && !now->skipped[0] && rp_expectation_judge(row, now) != RP_EXPECT_HOLDS) {
             memcpy(row->text, now->text, sizeof row->text);
@@ -247,9 +244,9 @@ bool rp_expectations_update(struct rp_expectations *baselines,
             row->error = now->error;
             stamp(row, commit, command);
         }
-        baselines->rows[kept++] = *row;
+        baselines->rows[count++] = *row;
     }
-    baselines->count = kept;
+    baselines->count = count;
     for (uint32_t i = 0; i < measured->count; i++) {
         const struct rp_expectation *now = &measured->rows[i];
         if (now->skipped[0] || rp_expectations_find(baselines, now->metric))
@@ -263,9 +260,9 @@ bool rp_expectations_update(struct rp_expectations *baselines,
     return true;
 }
 
-void rp_hardware_name(const char *device, bool on_card, char out[64]) {
+void rp_hardware_name(const char *device, bool on_gpu, char out[64]) {
     size_t len = 0;
-    for (const char *at = device; *at && len < 63 && !(on_card && *at == ','); at++) {
+    for (const char *at = device; *at && len < 63 && !(on_gpu && *at == ','); at++) {
         if (isalnum((unsigned char)*at))
             out[len++] = (char)tolower((unsigned char)*at);
         else if (len > 0 && out[len - 1] != '_')

@@ -47,6 +47,8 @@ struct rp_expectation *rp_expectations_add(struct rp_expectations *list, const c
     RP_PRINTF(2, 3);
 const struct rp_expectation *rp_expectations_find(const struct rp_expectations *list,
                                                   const char *metric);
+/* Whether the list has a metric of the same group: equal up to the first dot. */
+bool rp_expectations_has_group(const struct rp_expectations *list, const char *metric);
 
 /* RP_STATUS_NOT_FOUND: there is no such file. RP_STATUS_FORMAT names file, row and field. */
 int rp_expectations_load(const char *path, struct rp_expectations *out,
@@ -78,6 +80,6 @@ bool rp_expectations_update(struct rp_expectations *baselines,
 
 /* A short stable name of a device from its description: "AMD EPYC, 2 threads, avx512_bf16" becomes
  * "amd_epyc_2_threads_avx512_bf16"; for a GPU, the part before the first comma. */
-void rp_hardware_name(const char *device, bool on_card, char out[64]);
+void rp_hardware_name(const char *device, bool on_gpu, char out[64]);
 
 #endif

@@ -12,7 +12,7 @@
 #define KERNELS_WEIGHTS_MAX     32u
 
 enum kernels_kind {
-    KERNELS_PRODUCT,
+    KERNELS_GEMM,
     KERNELS_NORM,
     KERNELS_ADD_NORM, /* fused */
     KERNELS_ACTIVATION,
@@ -52,7 +52,7 @@ struct kernels_bench {
 
 /* One case: its memory, and the most recently captured program. */
 struct kernels_run {
-    const struct kernels_case *what;
+    const struct kernels_case *op_case;
     struct rp_bucket bucket;
     struct rp_kv_layout kv;
     unsigned char *arena, *pages;
@@ -66,7 +66,7 @@ struct kernels_run {
 /* Prepares the step state for rows and context on the device. */
 int rp_kernels_step_open(struct kernels_bench *bench, struct rp_error *err);
 void rp_kernels_step_close(struct kernels_bench *bench);
-int rp_kernels_step_set(struct kernels_bench *bench, const struct kernels_case *what);
+int rp_kernels_step_set(struct kernels_bench *bench, const struct kernels_case *op_case);
 
 /* Creates as many copies of a GEMM's weights as needed; replaces earlier ones. */
 int rp_kernels_weights_make(struct kernels_bench *bench, uint32_t n, uint32_t k,
@@ -74,14 +74,14 @@ int rp_kernels_weights_make(struct kernels_bench *bench, uint32_t n, uint32_t k,
 void rp_kernels_weights_free(struct kernels_bench *bench);
 
 /* Allocates memory for the case. RP_STATUS_NO_MEMORY when it does not fit. */
-int rp_kernels_run_open(struct kernels_bench *bench, const struct kernels_case *what,
+int rp_kernels_run_open(struct kernels_bench *bench, const struct kernels_case *op_case,
                         struct kernels_run *run, struct rp_error *err);
 /* Captures a program of `repeats` repetitions; may be called again. */
 int rp_kernels_run_capture(struct kernels_bench *bench, struct kernels_run *run, uint32_t repeats,
                            struct rp_error *err);
 /* 8-bit GEMMs: signal-to-noise ratio of the outputs against bf16. The run is captured again. */
-int rp_kernels_product_error(struct kernels_bench *bench, struct kernels_run *run, double *out_db,
-                             struct rp_error *err);
+int rp_kernels_gemm_error(struct kernels_bench *bench, struct kernels_run *run, double *out_db,
+                          struct rp_error *err);
 void rp_kernels_run_close(struct kernels_bench *bench, struct kernels_run *run);
 
 #endif

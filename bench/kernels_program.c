@@ -1,20 +1,21 @@
-/* kernels_program.c - a case as a program: `repeats` times its operator, on tensors, weights and
- * layers of pages that rotate. */
+/* kernels_program.c - the program of a case: `repeats` repetitions of its operator, which rotate
+ * among copies of its tensors, weights and pages. */
 #include "backend/op_cost.h"
 #include "base/memory.h"
 #include "bench/kernels_internal.h"
 #include "bench/random_pattern.h"
+#include "bench/replay_time.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-#define TENSORS_MAX  3u                /* of one repetition */
-#define OUTPUTS_MOST ((size_t)1 << 22) /* of a product, whose error is looked at */
+#define TENSORS_MAX       3u                /* tensors of one repetition */
+#define ERROR_OUTPUTS_MAX ((size_t)1 << 22) /* GEMM outputs compared by rp_kernels_gemm_error */
 
-static uint32_t copies_of(const struct kernels_bench *bench, uint64_t bytes, uint32_t at_most) {
+static uint32_t copy_count(const struct kernels_bench *bench, uint64_t bytes, uint32_t max) {
     uint64_t copies = RP_CEIL_DIV(bench->cold_bytes, RP_MAX(bytes, 1u));
-    return (uint32_t)RP_MAX(1u, RP_MIN(copies, at_most));
+    return (uint32_t)RP_MAX(1u, RP_MIN(copies, max));
 }
 
 static float weight_scale(uint32_t k) { return 1.0f / sqrtf((float)k); }
@@ -30,7 +31,7 @@ int rp_kernels_weights_make(struct kernels_bench *bench, uint32_t n, uint32_t k,
     struct rp_matrix shape = {.rows = n, .cols = k, .dtype = bench->config->dtype};
     rp_quant_describe(&shape, bench->config->scheme);
     uint64_t bytes = (uint64_t)n * k * rp_dtype_bytes(shape.dtype);
-    uint32_t copies = copies_of(bench, bytes, KERNELS_WEIGHTS_MAX);
+    uint32_t copies = copy_count(bench, bytes, KERNELS_WEIGHTS_MAX);
     rp_kernels_weights_free(bench);
     for (uint32_t i = 0; i < copies; i++) {
         struct rp_matrix *matrix = &bench->weights[i];
@@ -53,47 +54,47 @@ struct emit {
     int status;
 };
 
-static void tensor(struct emit *e, enum rp_dtype dtype, uint32_t cols) {
-    if (e->status == RP_OK && rp_program_add_tensor(e->program, e->run->what->domain, dtype, cols,
-                                                    "t%u", e->program->tensor_count) < 0)
+static void add_tensor(struct emit *e, enum rp_dtype dtype, uint32_t cols) {
+    if (e->status == RP_OK && rp_program_add_tensor(e->program, e->run->op_case->domain, dtype,
+                                                    cols, "t%u", e->program->tensor_count) < 0)
         e->status = RP_STATUS_NO_MEMORY;
 }
 
-/* The tensors of one set: at most TENSORS_MAX, the same number in every set. */
-static void tensors(struct emit *e) {
+/* Adds one set of tensors: at most TENSORS_MAX, the same number in every set. */
+static void add_tensors(struct emit *e) {
     const struct rp_model_config *shape = &e->bench->shape;
     enum rp_dtype dtype = e->bench->config->dtype;
     uint32_t q = shape->heads * shape->head_dim, kv = shape->kv_heads * shape->head_dim;
-    switch (e->run->what->kind) {
-    case KERNELS_PRODUCT:
-        tensor(e, dtype, e->run->what->k);
-        tensor(e, RP_DTYPE_F32, e->run->what->n);
+    switch (e->run->op_case->kind) {
+    case KERNELS_GEMM:
+        add_tensor(e, dtype, e->run->op_case->k);
+        add_tensor(e, RP_DTYPE_F32, e->run->op_case->n);
         break;
     case KERNELS_NORM:
-        tensor(e, RP_DTYPE_F32, shape->hidden);
-        tensor(e, dtype, shape->hidden);
+        add_tensor(e, RP_DTYPE_F32, shape->hidden);
+        add_tensor(e, dtype, shape->hidden);
         break;
     case KERNELS_ADD_NORM:
-        tensor(e, RP_DTYPE_F32, shape->hidden);
-        tensor(e, RP_DTYPE_F32, shape->hidden);
-        tensor(e, dtype, shape->hidden);
+        add_tensor(e, RP_DTYPE_F32, shape->hidden);
+        add_tensor(e, RP_DTYPE_F32, shape->hidden);
+        add_tensor(e, dtype, shape->hidden);
         break;
     case KERNELS_ACTIVATION:
-        tensor(e, RP_DTYPE_F32, 2 * shape->intermediate);
-        tensor(e, dtype, shape->intermediate);
+        add_tensor(e, RP_DTYPE_F32, 2 * shape->intermediate);
+        add_tensor(e, dtype, shape->intermediate);
         break;
     case KERNELS_ROPE:
     case KERNELS_KV_WRITE:
     case KERNELS_QKV_POST:
-        tensor(e, RP_DTYPE_F32, q + 2 * kv);
+        add_tensor(e, RP_DTYPE_F32, q + 2 * kv);
         break;
     case KERNELS_ATTENTION:
-        tensor(e, RP_DTYPE_F32, q);
-        tensor(e, dtype, q);
+        add_tensor(e, RP_DTYPE_F32, q);
+        add_tensor(e, dtype, q);
         break;
     case KERNELS_SAMPLE:
     case KERNELS_SAMPLE_TOP:
-        tensor(e, RP_DTYPE_F32, shape->vocab);
+        add_tensor(e, RP_DTYPE_F32, shape->vocab);
         break;
     }
 }
@@ -104,9 +105,9 @@ static void add(struct emit *e, struct rp_op op, enum rp_op_kind kind, uint32_t 
     if (e->status != RP_OK)
         return;
     op.kind = kind;
-    op.rows = e->run->what->domain;
+    op.rows = e->run->op_case->domain;
     op.layer = (uint16_t)(repeat % e->run->sets);
-    snprintf(op.name, sizeof op.name, "%s.%u", e->run->what->op, repeat);
+    snprintf(op.name, sizeof op.name, "%s.%u", e->run->op_case->op, repeat);
     if (rp_program_add_op(e->program, &op) < 0)
         e->status = RP_STATUS_NO_MEMORY;
 }
@@ -146,22 +147,22 @@ static void add_qkv(struct emit *e, struct rp_view qkv, uint32_t repeat) {
     const struct rp_model_config *shape = &e->bench->shape;
     uint32_t q = shape->heads * shape->head_dim, kv = shape->kv_heads * shape->head_dim;
     struct rp_view k = {qkv.tensor, q, kv}, v = {qkv.tensor, q + kv, kv};
-    if (e->run->what->kind != KERNELS_KV_WRITE) /* of q and k at once, as in the network */
+    if (e->run->op_case->kind != KERNELS_KV_WRITE) /* q and k together, as in the network */
         add_rope(e, (struct rp_view){qkv.tensor, 0, q + kv}, repeat);
-    if (e->run->what->kind != KERNELS_ROPE)
+    if (e->run->op_case->kind != KERNELS_ROPE)
         add_kv_write(e, k, v, repeat);
 }
 
-/* One repetition, on its set of tensors. */
-static void operators(struct emit *e, uint32_t repeat, uint32_t copies) {
+/* Adds one repetition, on its set of tensors. */
+static void add_repetition(struct emit *e, uint32_t repeat, uint32_t copies) {
     uint32_t per_set = e->program->tensor_count / copies;
     int32_t first = (int32_t)(repeat % copies * per_set);
     struct rp_view t[TENSORS_MAX];
     for (uint32_t i = 0; i < TENSORS_MAX; i++)
         t[i] = i < per_set ? rp_view_all(e->program, first + (int32_t)i) : nothing;
     struct rp_op op = {.in_count = 1, .in = {t[0]}, .out = t[1]};
-    switch (e->run->what->kind) {
-    case KERNELS_PRODUCT:
+    switch (e->run->op_case->kind) {
+    case KERNELS_GEMM:
         op.weight = &e->bench->weights[repeat % e->bench->weight_count];
         add(e, op, RP_OP_LINEAR, repeat);
         break;
@@ -200,20 +201,22 @@ static bool uses_pages(enum kernels_kind kind) {
     return kind == KERNELS_KV_WRITE || kind == KERNELS_QKV_POST || kind == KERNELS_ATTENTION;
 }
 
-/* Attention's plan is made where a step begins. */
+/* Attention's plan is computed at the start of a step. */
 static bool needs_start(const struct kernels_run *run) {
-    return run->what->kind == KERNELS_ATTENTION;
+    return run->op_case->kind == KERNELS_ATTENTION;
 }
 
-/* Makes the program; with repeats 0 its tensors alone. */
+/* Builds the program; repeats 0: only its tensors. */
 static int make_program(struct kernels_bench *bench, const struct kernels_run *run,
                         uint32_t repeats, struct rp_program *program) {
     struct emit e = {bench, run, program, RP_OK};
     rp_program_init(program);
-    /* qkv_post stores q alone, so nobody may read its k again: a tensor for each repetition. */
-    uint32_t copies = run->what->kind == KERNELS_QKV_POST ? RP_MAX(run->sets, repeats) : run->sets;
+    /* Fused qkv_post stores only q, so a later repetition must not read the same k and v: each
+     * repetition has its own tensor. */
+    uint32_t copies =
+        run->op_case->kind == KERNELS_QKV_POST ? RP_MAX(run->sets, repeats) : run->sets;
     for (uint32_t i = 0; i < copies; i++)
-        tensors(&e);
+        add_tensors(&e);
     if (needs_start(run) && e.status == RP_OK) {
         struct rp_op begin = {.out = nothing, .rows = RP_ROWS_NONE};
         begin.kind = RP_OP_STEP_BEGIN;
@@ -223,22 +226,23 @@ static int make_program(struct kernels_bench *bench, const struct kernels_run *r
             e.status = RP_STATUS_NO_MEMORY;
     }
     for (uint32_t i = 0; i < repeats; i++)
-        operators(&e, i, copies);
+        add_repetition(&e, i, copies);
     program->sample_begin = program->op_count;
     return e.status;
 }
 
-/* Every tensor of a set has its own place. offsets may be NULL. */
-static size_t place(const struct rp_program *program, const struct kernels_run *run,
-                    size_t *offsets) {
-    bool rotates = run->what->kind == KERNELS_QKV_POST;
+/* Assigns arena offsets and returns the size of the arena. Tensors of a set do not overlap; tensors
+ * of qkv_post beyond the first `sets` reuse their offsets. offsets may be NULL. */
+static size_t assign_offsets(const struct rp_program *program, const struct kernels_run *run,
+                             size_t *offsets) {
+    bool rotates = run->op_case->kind == KERNELS_QKV_POST;
     size_t used = 0;
     for (uint32_t i = 0; i < program->tensor_count; i++) {
         const struct rp_tensor *t = &program->tensors[i];
-        bool again = rotates && i >= run->sets;
+        bool reused = rotates && i >= run->sets;
         if (offsets)
-            offsets[i] = again ? offsets[i % run->sets] : used;
-        if (again)
+            offsets[i] = reused ? offsets[i % run->sets] : used;
+        if (reused)
             continue;
         used += RP_ALIGN_UP((size_t)rp_program_rows(program, &run->bucket, t->rows) * t->cols *
                                 rp_dtype_bytes(t->dtype),
@@ -247,77 +251,72 @@ static size_t place(const struct rp_program *program, const struct kernels_run *
     return used;
 }
 
-/* With random numbers everywhere. */
 static int allocate(struct kernels_bench *bench, size_t bytes, unsigned char **out,
                     struct rp_error *err) {
-    struct rp_device_memory memory;
-    bench->backend->memory(bench->device, &memory);
-    if (bytes > memory.free_bytes / 2 ||
-        !(*out = bench->backend->alloc(bench->device, bytes, RP_MEMORY_DEVICE)))
-        return rp_error_set(err, RP_STATUS_NO_MEMORY, "no memory for %zu bytes", bytes);
-    return rp_random_pattern_fill(bench->backend, bench->device, *out, bench->pattern, bytes);
+    return rp_random_pattern_alloc(bench->backend, bench->device, bench->pattern, bytes, out, err);
 }
 
-static uint32_t sequences(const struct kernels_case *what) {
-    return what->rows > KERNELS_DECODE_ROWS_MAX ? 1 : what->rows;
+static uint32_t sequences(const struct kernels_case *op_case) {
+    return op_case->rows > KERNELS_DECODE_ROWS_MAX ? 1 : op_case->rows;
 }
 
-/* Keys that a row of attention reads, on the average. */
-static uint32_t mean_keys(const struct kernels_case *what) {
-    return what->rows > KERNELS_DECODE_ROWS_MAX ? what->rows / 2 : what->context + 1;
+/* Average number of keys that a row of attention reads. */
+static uint32_t mean_keys(const struct kernels_case *op_case) {
+    return op_case->rows > KERNELS_DECODE_ROWS_MAX ? op_case->rows / 2 : op_case->context + 1;
 }
 
-/* How many sets of tensors, or layers of pages, it takes to come from memory. */
+/* Chooses the number of sets of tensors, or layers of pages, that exceeds the caches. */
 static int choose_sets(struct kernels_bench *bench, struct kernels_run *run) {
-    const struct kernels_case *what = run->what;
+    const struct kernels_case *op_case = run->op_case;
     struct rp_program program;
     run->sets = 1;
     int status = make_program(bench, run, 0, &program);
-    uint64_t bytes = place(&program, run, NULL);
+    uint64_t bytes = assign_offsets(&program, run, NULL);
     rp_program_deinit(&program);
-    if (what->kind == KERNELS_ATTENTION)
-        bytes = 2ull * sequences(what) * mean_keys(what) * bench->shape.kv_heads *
+    if (op_case->kind == KERNELS_ATTENTION)
+        bytes = 2ull * sequences(op_case) * mean_keys(op_case) * bench->shape.kv_heads *
                 bench->shape.head_dim * rp_dtype_bytes(bench->config->dtype);
-    run->sets = copies_of(bench, bytes, KERNELS_SETS_MAX);
+    run->sets = copy_count(bench, bytes, KERNELS_SETS_MAX);
     return status;
 }
 
 static int make_pages(struct kernels_bench *bench, struct kernels_run *run, struct rp_error *err) {
     const struct rp_model_config *shape = &bench->shape;
-    const struct kernels_case *what = run->what;
+    const struct kernels_case *op_case = run->op_case;
     uint32_t page_tokens = bench->info.page_tokens;
-    uint32_t tokens = what->rows > KERNELS_DECODE_ROWS_MAX ? what->rows : what->context + 1;
+    uint32_t tokens =
+        op_case->rows > KERNELS_DECODE_ROWS_MAX ? op_case->rows : op_case->context + 1;
     if (!rp_kv_layout_init(&run->kv, run->sets, shape->kv_heads, shape->head_dim, page_tokens,
                            bench->config->dtype))
-        return rp_error_set(err, RP_STATUS_OVERFLOW, "pages: too large");
-    size_t pages = 1 + (size_t)sequences(what) * RP_CEIL_DIV(tokens, page_tokens);
+        return rp_error_set(err, RP_STATUS_OVERFLOW, "KV pages are too large");
+    size_t pages = 1 + (size_t)sequences(op_case) * RP_CEIL_DIV(tokens, page_tokens);
     int status = allocate(bench, pages * run->kv.page_stride, &run->pages, err);
     run->kv.base = run->pages;
     return status;
 }
 
-int rp_kernels_run_open(struct kernels_bench *bench, const struct kernels_case *what,
+int rp_kernels_run_open(struct kernels_bench *bench, const struct kernels_case *op_case,
                         struct kernels_run *run, struct rp_error *err) {
     struct rp_program program;
     memset(run, 0, sizeof *run);
-    run->what = what;
-    run->bucket = (struct rp_bucket){.tokens = what->rows,
-                                     .rows = sequences(what),
-                                     .logit_rows = sequences(what),
-                                     .decode = what->rows <= KERNELS_DECODE_ROWS_MAX};
+    run->op_case = op_case;
+    run->bucket = (struct rp_bucket){.tokens = op_case->rows,
+                                     .rows = sequences(op_case),
+                                     .logit_rows = sequences(op_case),
+                                     .decode = op_case->rows <= KERNELS_DECODE_ROWS_MAX};
     int status = choose_sets(bench, run);
     if (status == RP_OK)
         status = make_program(bench, run, 0, &program);
     if (status != RP_OK)
         return rp_error_set(err, status, "out of memory for a program");
-    status = allocate(bench, place(&program, run, NULL), &run->arena, err);
+    status = allocate(bench, assign_offsets(&program, run, NULL), &run->arena, err);
     rp_program_deinit(&program);
-    if (status == RP_OK && uses_pages(what->kind))
+    if (status == RP_OK && uses_pages(op_case->kind))
         status = make_pages(bench, run, err);
     else if (status == RP_OK &&
              !rp_kv_layout_init(&run->kv, 1, bench->shape.kv_heads, bench->shape.head_dim,
                                 bench->info.page_tokens, bench->config->dtype))
-        status = rp_error_set(err, RP_STATUS_OVERFLOW, "pages: too large");
+        status = rp_error_set(err, RP_STATUS_OVERFLOW, "KV pages are too large");
     return status == RP_OK ? bench->backend->synchronize(bench->device) : status;
 }
 
@@ -326,49 +325,34 @@ static void sum_cost(const struct kernels_bench *bench, struct kernels_run *run,
     memset(&run->cost, 0, sizeof run->cost);
     for (uint32_t i = begin; i < end; i++) {
         struct rp_cost cost = rp_op_cost(program, &program->ops[i], &run->bucket,
-                                         bench->config->dtype, mean_keys(run->what));
+                                         bench->config->dtype, mean_keys(run->op_case));
         run->cost.bytes_read += cost.bytes_read;
         run->cost.bytes_written += cost.bytes_written;
         run->cost.flops += cost.flops;
     }
 }
 
-static void drop_graphs(struct kernels_bench *bench, struct kernels_run *run) {
+static void destroy_graphs(struct kernels_bench *bench, struct kernels_run *run) {
     bench->backend->graph_destroy(bench->device, run->graph);
     bench->backend->graph_destroy(bench->device, run->start);
     run->graph = run->start = NULL;
 }
 
-/* The kernels of one repetition, joined with '+'. */
-static void name_kernels(const struct kernels_bench *bench, struct kernels_run *run) {
-    const struct rp_backend *backend = bench->backend;
-    uint32_t first = run->start ? backend->graph_launch_count(run->start) : 0;
-    uint32_t count = (backend->graph_launch_count(run->graph) - first) / run->repeats;
-    count = RP_MAX(count, 1u); /* the CPU chains small operators, over repetitions too */
-    size_t used = 0;
-    for (uint32_t i = 0; i < count && used < sizeof run->kernel; i++) {
-        struct rp_launch_info info;
-        backend->graph_launch_info(run->graph, first + i, &info);
-        used += (size_t)snprintf(run->kernel + used, sizeof run->kernel - used, "%s%s",
-                                 i ? "+" : "", info.kernel);
-    }
-}
-
 int rp_kernels_run_capture(struct kernels_bench *bench, struct kernels_run *run, uint32_t repeats,
                            struct rp_error *err) {
     const struct rp_backend *backend = bench->backend;
-    enum kernels_kind kind = run->what->kind;
+    enum kernels_kind kind = run->op_case->kind;
     struct rp_lower_options options = {.no_fusion =
                                            kind != KERNELS_ADD_NORM && kind != KERNELS_QKV_POST};
     struct rp_program program;
-    drop_graphs(bench, run);
+    destroy_graphs(bench, run);
     int status = make_program(bench, run, repeats, &program);
     size_t *offsets = rp_calloc(program.tensor_count + 1, sizeof *offsets);
     if (status != RP_OK || !offsets) {
         status = rp_error_set(err, RP_STATUS_NO_MEMORY, "out of memory for a program");
         goto done;
     }
-    place(&program, run, offsets);
+    assign_offsets(&program, run, offsets);
     uint32_t first = needs_start(run) ? 1 : 0;
     sum_cost(bench, run, &program, first, first + (program.op_count - first) / repeats);
     struct rp_bindings bindings = {run->arena, offsets, bench->view, &run->kv, 0};
@@ -379,7 +363,8 @@ int rp_kernels_run_capture(struct kernels_bench *bench, struct kernels_run *run,
                                   &options, false, &run->start, err);
     if (status == RP_OK) {
         run->repeats = repeats;
-        name_kernels(bench, run);
+        struct rp_replay replay = {backend, bench->device, run->graph, run->start, repeats};
+        rp_replay_kernels(&replay, run->kernel);
     }
 done:
     rp_free(offsets);
@@ -387,11 +372,12 @@ done:
     return status;
 }
 
-/* Outputs of the product's first repetition. */
-static int outputs_of(struct kernels_bench *bench, struct kernels_run *run, float *out,
-                      size_t count, struct rp_error *err) {
+/* Runs the GEMM once and copies its outputs to `out`. */
+static int compute_outputs(struct kernels_bench *bench, struct kernels_run *run, float *out,
+                           size_t count, struct rp_error *err) {
     const struct rp_backend *backend = bench->backend;
-    size_t in_bytes = (size_t)run->what->rows * run->what->k * rp_dtype_bytes(bench->config->dtype);
+    size_t in_bytes =
+        (size_t)run->op_case->rows * run->op_case->k * rp_dtype_bytes(bench->config->dtype);
     int status = rp_kernels_run_capture(bench, run, 1, err);
     if (status != RP_OK)
         return status;
@@ -403,28 +389,28 @@ static int outputs_of(struct kernels_bench *bench, struct kernels_run *run, floa
     return RP_OK;
 }
 
-int rp_kernels_product_error(struct kernels_bench *bench, struct kernels_run *run, double *out_db,
-                             struct rp_error *err) {
-    size_t count = RP_MIN((size_t)run->what->rows * run->what->n, OUTPUTS_MOST);
-    struct rp_matrix eight = bench->weights[0];
-    struct rp_matrix plain = {.rows = eight.rows, .cols = eight.cols, .dtype = RP_DTYPE_BF16};
+int rp_kernels_gemm_error(struct kernels_bench *bench, struct kernels_run *run, double *out_db,
+                          struct rp_error *err) {
+    size_t count = RP_MIN((size_t)run->op_case->rows * run->op_case->n, ERROR_OUTPUTS_MAX);
+    struct rp_matrix quantized = bench->weights[0];
+    struct rp_matrix plain = {
+        .rows = quantized.rows, .cols = quantized.cols, .dtype = RP_DTYPE_BF16};
     float *got = rp_calloc(count, 2 * sizeof *got), *want = got + count;
     struct rp_quant_loss loss = {0};
-    int status =
-        got ? outputs_of(bench, run, got, count, err)
-            : rp_error_set(err, RP_STATUS_NO_MEMORY, "no memory for the outputs of a product");
+    int status = got ? compute_outputs(bench, run, got, count, err)
+                     : rp_error_set(err, RP_STATUS_NO_MEMORY, "out of memory for GEMM outputs");
     if (status == RP_OK)
         status =
             bench->backend->matrix_random(bench->device, &plain, 1, weight_scale(plain.cols), err);
     if (status == RP_OK) {
         bench->weights[0] = plain;
-        status = outputs_of(bench, run, want, count, err);
-        bench->weights[0] = eight;
+        status = compute_outputs(bench, run, want, count, err);
+        bench->weights[0] = quantized;
     }
     for (size_t i = 0; i < count && status == RP_OK; i++) {
-        double lost = (double)got[i] - (double)want[i];
+        double difference = (double)got[i] - (double)want[i];
         loss.signal += (double)want[i] * (double)want[i];
-        loss.noise += lost * lost;
+        loss.noise += difference * difference;
     }
     *out_db = status == RP_OK ? rp_quant_sqnr_db(&loss) : 0;
     if (plain.data)
@@ -434,7 +420,7 @@ int rp_kernels_product_error(struct kernels_bench *bench, struct kernels_run *ru
 }
 
 void rp_kernels_run_close(struct kernels_bench *bench, struct kernels_run *run) {
-    drop_graphs(bench, run);
+    destroy_graphs(bench, run);
     if (run->arena)
         bench->backend->free(bench->device, run->arena, RP_MEMORY_DEVICE);
     if (run->pages)

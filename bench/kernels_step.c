@@ -1,15 +1,15 @@
-/* kernels_step.c - the state of a step as the operators find it, made on the host and copied
- * over. */
+/* kernels_step.c - the step state that operators read, computed on the host and copied to the
+ * device. */
 #include "base/memory.h"
 #include "bench/kernels_internal.h"
 #include "device/step_cpu.h"
 
 #include <string.h>
 
-static uint32_t largest(const uint32_t *values, uint32_t count, uint32_t at_most) {
+static uint32_t largest(const uint32_t *values, uint32_t count, uint32_t max) {
     uint32_t result = 1;
     for (uint32_t i = 0; i < count; i++)
-        if (values[i] <= at_most)
+        if (values[i] <= max)
             result = RP_MAX(result, values[i]);
     return result;
 }
@@ -36,7 +36,7 @@ int rp_kernels_step_open(struct kernels_bench *bench, struct rp_error *err) {
         bench->backend->alloc(bench->device, bench->state_bytes, RP_MEMORY_DEVICE);
     bench->rings = bench->backend->alloc(bench->device, ring_bytes, RP_MEMORY_HOST);
     if (!bench->host_state || !bench->device_state || !bench->rings)
-        return rp_error_set(err, RP_STATUS_NO_MEMORY, "out of memory for a step");
+        return rp_error_set(err, RP_STATUS_NO_MEMORY, "out of memory for the step state");
     memset(bench->rings, 0, ring_bytes);
     rp_step_state_carve(&step, bench->host_state, &bench->host);
     rp_step_rings_carve(&step, bench->rings, &bench->host);
@@ -59,15 +59,15 @@ static uint32_t float_bits(float value) {
     return bits;
 }
 
-/* Pages of a sequence lie apart, as they do in a pool that was used for a while. */
-static void fill_slot(struct kernels_bench *bench, const struct kernels_case *what, uint32_t index,
-                      uint32_t slots, uint32_t pages) {
+/* The pages of a sequence are scattered, as in a pool that has been in use. */
+static void fill_slot(struct kernels_bench *bench, const struct kernels_case *op_case,
+                      uint32_t index, uint32_t slots, uint32_t pages) {
     uint32_t *slot = bench->host.slots + (size_t)index * bench->host.slot_words;
-    slot[RP_SLOT_LENGTH] = what->rows > KERNELS_DECODE_ROWS_MAX ? 0 : what->context;
+    slot[RP_SLOT_LENGTH] = op_case->rows > KERNELS_DECODE_ROWS_MAX ? 0 : op_case->context;
     slot[RP_SLOT_LAST_TOKEN] = index * 7919u % bench->shape.vocab;
     slot[RP_SLOT_TOP_P] = float_bits(1.0f);
     slot[RP_SLOT_SEED_LOW] = index + 1;
-    if (what->kind == KERNELS_SAMPLE_TOP) {
+    if (op_case->kind == KERNELS_SAMPLE_TOP) {
         slot[RP_SLOT_TEMPERATURE] = float_bits(0.8f);
         slot[RP_SLOT_TOP_K] = 50;
         slot[RP_SLOT_TOP_P] = float_bits(0.95f);
@@ -76,20 +76,20 @@ static void fill_slot(struct kernels_bench *bench, const struct kernels_case *wh
         slot[RP_SLOT_PAGES + page] = 1 + page * slots + (index + page * 3) % slots;
 }
 
-int rp_kernels_step_set(struct kernels_bench *bench, const struct kernels_case *what) {
+int rp_kernels_step_set(struct kernels_bench *bench, const struct kernels_case *op_case) {
     struct rp_cpu_worker worker = {.index = 0, .count = 1};
-    bool prompt = what->rows > KERNELS_DECODE_ROWS_MAX;
-    uint32_t rows = prompt ? 1 : what->rows;
-    uint32_t tokens = prompt ? what->rows : what->context + 1;
-    unsigned char *packet = bench->rings + bench->host.packet_bytes; /* entry 1: of step 1 */
+    bool prompt = op_case->rows > KERNELS_DECODE_ROWS_MAX;
+    uint32_t rows = prompt ? 1 : op_case->rows;
+    uint32_t tokens = prompt ? op_case->rows : op_case->context + 1;
+    unsigned char *packet = bench->rings + bench->host.packet_bytes; /* entry 1 belongs to step 1 */
     struct rp_packet_header header = {
-        .step = 1, .row_count = rows, .token_count = what->rows, .logit_row_count = rows};
+        .step = 1, .row_count = rows, .token_count = op_case->rows, .logit_row_count = rows};
     memset(bench->host_state, 0, bench->state_bytes);
     for (uint32_t i = 0; i < rows; i++) {
-        fill_slot(bench, what, i, rows, RP_CEIL_DIV(tokens, bench->info.page_tokens));
+        fill_slot(bench, op_case, i, rows, RP_CEIL_DIV(tokens, bench->info.page_tokens));
         rp_packet_rows(packet)[i] =
             (struct rp_step_row){.slot = i,
-                                 .token_count = prompt ? what->rows : 1,
+                                 .token_count = prompt ? op_case->rows : 1,
                                  .flags = RP_ROW_SAMPLE | (prompt ? 0 : RP_ROW_DECODE)};
     }
     memcpy(packet, &header, sizeof header);

@@ -25,7 +25,7 @@ double rp_membw_read(uint32_t threads, size_t bytes, uint32_t passes) {
     struct read_job job = {.bytes = bytes, .isa = rp_cpu_isa_detect()};
     unsigned char *data = rp_alloc_aligned(bytes, RP_CACHE_LINE);
     if (data) {
-        memset(data, 1, bytes); /* pages that were never written would all be the zero page */
+        memset(data, 1, bytes); /* unwritten pages would all map to the zero page */
         job.data = data;
         for (uint32_t pass = 0; pass < passes; pass++) {
             uint64_t number, begin = rp_clock_ns();
@@ -42,7 +42,7 @@ double rp_membw_read(uint32_t threads, size_t bytes, uint32_t passes) {
 
 #define DEVICE_BYTES  ((size_t)2 << 30)
 #define DEVICE_PASSES 8
-#define DEVICE_READS  4 /* of a pass: one wait for all */
+#define DEVICE_READS  4 /* reads per pass, with one wait for all */
 
 double rp_membw_device(const struct rp_backend *backend, struct rp_device *device,
                        uint32_t threads) {
@@ -57,7 +57,7 @@ double rp_membw_device(const struct rp_backend *backend, struct rp_device *devic
         return 0.0;
     bool good = backend->fill(device, data, 0x3C, DEVICE_BYTES) == RP_OK &&
                 backend->synchronize(device) == RP_OK;
-    for (int pass = 0; pass <= DEVICE_PASSES && good; pass++) { /* one to warm up */
+    for (int pass = 0; pass <= DEVICE_PASSES && good; pass++) { /* pass 0 warms up */
         uint64_t begin = rp_clock_ns();
         for (int i = 0; i < DEVICE_READS; i++)
             good = good && backend->read(device, data, DEVICE_BYTES) == RP_OK;

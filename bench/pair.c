@@ -16,8 +16,8 @@ static void close_sides(const struct rp_pair_side *const sides[2]) {
             sides[i]->close(sides[i]->ctx);
 }
 
-/* Makes both, and a sample of each that does not count. */
-static int make_sides(const struct rp_pair_side *const sides[2],
+/* Opens both sides and takes a discarded sample of each. */
+static int open_sides(const struct rp_pair_side *const sides[2],
                       const struct rp_pair_run_options *options, uint32_t block, uint64_t seed,
                       struct rp_error *err) {
     int status = RP_OK;
@@ -40,7 +40,7 @@ static int run_block(const struct rp_pair_side *const sides[2],
     if (block == 0 || !options->keep) {
         if (block > 0)
             close_sides(sides);
-        status = make_sides(sides, options, block, seed, err);
+        status = open_sides(sides, options, block, seed, err);
     }
     for (uint32_t i = 0; i < 4 && status == RP_OK; i++) {
         const struct rp_pair_side *side = sides[i == 1 || i == 2];
@@ -56,7 +56,7 @@ int rp_pair_run(const struct rp_pair_side *a, const struct rp_pair_side *b,
     const struct rp_pair_side *const sides[2] = {a, b};
     double *values = rp_calloc(options->blocks, 4 * sizeof *values);
     if (!values)
-        return rp_error_set(err, RP_STATUS_NO_MEMORY, "no memory for the samples");
+        return rp_error_set(err, RP_STATUS_NO_MEMORY, "out of memory for samples");
     int status = RP_OK;
     for (uint32_t block = 0; block < options->blocks && status == RP_OK; block++) {
         status = run_block(sides, options, block, values + 4 * (size_t)block, err);
@@ -86,8 +86,8 @@ int rp_pair_engine_open(const struct rp_engine_run_model *model,
         return status;
     if (!rp_engine_fits(out->run.engine, load->input, load->output))
         return rp_error_set(err, RP_STATUS_RANGE,
-                            "a sequence of %u and %u tokens does not fit this engine", load->input,
-                            load->output);
+                            "a sequence of %u prompt and %u output tokens does not fit this engine",
+                            load->input, load->output);
     if (rp_engine_queue_capacity(out->run.engine) < load->sequences)
         return rp_error_set(err, RP_STATUS_RANGE, "%u sequences do not fit the queue",
                             load->sequences);
@@ -100,11 +100,11 @@ int rp_pair_engine_open(const struct rp_engine_run_model *model,
     }
     return out->prompts && out->requests && out->has_token && out->gaps_ms
                ? RP_OK
-               : rp_error_set(err, RP_STATUS_NO_MEMORY, "no memory for the load");
+               : rp_error_set(err, RP_STATUS_NO_MEMORY, "out of memory for the load");
 }
 
 void rp_pair_engine_close(struct rp_pair_engine *engine) {
-    if (engine->sequences) /* not zeroed */
+    if (engine->sequences) /* 0: never opened, or closed already */
         rp_engine_run_close(&engine->run);
     rp_free(engine->prompts);
     rp_free(engine->requests);
@@ -113,7 +113,7 @@ void rp_pair_engine_close(struct rp_pair_engine *engine) {
     memset(engine, 0, sizeof *engine);
 }
 
-/* The shared beginning is the same for every seed. */
+/* The shared prefix does not depend on the seed. */
 static void make_requests(struct rp_pair_engine *engine, const struct rp_pair_load *load,
                           uint64_t seed) {
     uint32_t vocab = engine->run.model.config.vocab;
@@ -141,8 +141,8 @@ struct observed {
     struct rp_pair_engine *engine;
     const struct rp_pair_load *load;
     enum rp_pair_clock clock;
-    uint64_t time_ns; /* of the results in work */
-    uint64_t full_ns; /* when the last full step was read, by the chosen clock; 0: none was */
+    uint64_t time_ns; /* time of the current step's results */
+    uint64_t full_ns; /* when the last full step was read, by the chosen clock; 0: none yet */
     uint32_t at_time, gaps, started, output_tokens;
 };
 
@@ -152,7 +152,7 @@ static uint64_t process_ns(void) {
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-static void take_event(void *ctx, const struct rp_event *event) {
+static void on_event(void *ctx, const struct rp_event *event) {
     struct observed *seen = ctx;
     bool *has_token = &seen->engine->has_token[event->request->id];
     if (event->kind != RP_EVENT_TOKEN)
@@ -172,7 +172,7 @@ static void take_event(void *ctx, const struct rp_event *event) {
     seen->full_ns = now;
 }
 
-/* *full: whether all sequences ever decoded together. */
+/* *full: some step decoded all sequences together. */
 static int sample_once(struct rp_pair_engine *engine, const struct rp_pair_load *load,
                        enum rp_pair_clock clock, uint64_t seed, double *out, bool *full,
                        struct rp_error *err) {
@@ -180,7 +180,7 @@ static int sample_once(struct rp_pair_engine *engine, const struct rp_pair_load 
     make_requests(engine, load, seed);
     memset(engine->has_token, 0, load->sequences * sizeof *engine->has_token);
     uint64_t wall = rp_clock_ns(), cpu = process_ns();
-    int status = rp_engine_run_requests(&engine->run, engine->requests, load->sequences, take_event,
+    int status = rp_engine_run_requests(&engine->run, engine->requests, load->sequences, on_event,
                                         &seen, err);
     double seconds = clock == RP_PAIR_CPU ? (double)(process_ns() - cpu) * 1e-9
                                           : (double)(rp_clock_ns() - wall) * 1e-9;
@@ -203,8 +203,8 @@ int rp_pair_engine_sample(struct rp_pair_engine *engine, const struct rp_pair_lo
                           struct rp_error *err) {
     RP_ASSERT(load->sequences <= engine->sequences && load->input <= engine->input &&
               load->output <= engine->output);
-    /* A machine that holds this thread up between two submissions lets the first sequence end
-     * before the last begins: that says nothing about the load, so the sample is taken again. */
+    /* If this thread is descheduled between two submissions, the first sequence may end before the
+     * last one begins. The sample is then repeated. */
     for (int tries = 0; tries < SAMPLE_TRIES; tries++) {
         bool full;
         int status = sample_once(engine, load, clock, seed, out, &full, err);
@@ -212,6 +212,6 @@ int rp_pair_engine_sample(struct rp_pair_engine *engine, const struct rp_pair_lo
             return status;
     }
     return rp_error_set(err, RP_STATUS_RANGE,
-                        "the %u sequences never decode together: fewer of them, or more output",
+                        "the %u sequences never decode together: use fewer, or more output tokens",
                         load->sequences);
 }

@@ -41,7 +41,7 @@ struct rp_pair_load {
 /* Expected result of B compared with A, from earlier measurements or by design. */
 enum rp_pair_expected { RP_PAIR_FASTER, RP_PAIR_EQUAL, RP_PAIR_DEPENDS };
 
-enum rp_pair_needs { RP_PAIR_ANY, RP_PAIR_ONLY_CPU, RP_PAIR_ONLY_CARD };
+enum rp_pair_needs { RP_PAIR_ANY, RP_PAIR_ONLY_CPU, RP_PAIR_ONLY_GPU };
 
 /* A named pair: A is the baseline, B the variant. */
 struct rp_pair {

@@ -20,7 +20,7 @@
 #define READY_TRIES     3000 /* at 100 ms */
 #define REQUEST_SECONDS 600.0
 
-/* A port that was free just now; 0: none. */
+/* A port that is currently free; 0: none. */
 static unsigned free_port(void) {
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t len = sizeof address;
@@ -32,8 +32,8 @@ static unsigned free_port(void) {
     return ok ? ntohs(address.sin_port) : 0;
 }
 
-/* For the child process alone. */
-static _Noreturn void become(const char *program, char *const *argv) {
+/* Replaces the forked child with the program. */
+static _Noreturn void execute(const char *program, char *const *argv) {
     int null = open("/dev/null", O_RDWR);
     prctl(PR_SET_PDEATHSIG, SIGTERM);
     if (null >= 0) {
@@ -47,7 +47,7 @@ static _Noreturn void become(const char *program, char *const *argv) {
 
 static int wait_ready(struct rp_pair_server *server, struct rp_error *err) {
     const struct rp_load_target target = {.base_url = server->url};
-    const struct timespec moment = {.tv_nsec = 100000000};
+    const struct timespec interval = {.tv_nsec = 100000000};
     for (int i = 0; i < READY_TRIES; i++) {
         int how = 0;
         char *body = rp_load_get(&target, "/health/ready", NULL);
@@ -58,10 +58,10 @@ static int wait_ready(struct rp_pair_server *server, struct rp_error *err) {
         if (waitpid(server->child, &how, WNOHANG) == server->child) {
             server->child = 0;
             return rp_error_set(err, RP_STATUS_DEVICE,
-                                "the server ended at its start, with exit code %d",
+                                "the server exited during startup, with exit code %d",
                                 WIFEXITED(how) ? WEXITSTATUS(how) : -1);
         }
-        nanosleep(&moment, NULL);
+        nanosleep(&interval, NULL);
     }
     return rp_error_set(err, RP_STATUS_DEVICE, "the server did not become ready");
 }
@@ -88,7 +88,7 @@ int rp_pair_server_start(const char *program, const char *dir, char *const *word
     argv[used] = NULL;
     out->child = fork();
     if (out->child == 0)
-        become(program, argv);
+        execute(program, argv);
     if (out->child < 0) {
         out->child = 0;
         return rp_error_set(err, RP_STATUS_IO, "fork: %s", strerror(errno));
@@ -122,10 +122,10 @@ static int make_plan(const struct rp_pair_server *server, const struct rp_pair_l
     return rp_load_plan_make(&source, out, err);
 }
 
-/* The value of one run; every request must have worked. */
+/* Computes the sample; fails if any request failed. */
 static int read_value(const struct rp_load_plan *plan, const struct rp_load_records *records,
                       enum rp_pair_measure measure, double *out, struct rp_error *err) {
-    const struct rp_load_rules rules = {.leave_warm_up_out = false};
+    const struct rp_load_rules rules = {.exclude_warm_up = false};
     struct rp_load_summary summary;
     for (uint32_t i = 0; i < records->count; i++)
         if (records->records[i].outcome != RP_LOAD_OK)

@@ -15,4 +15,10 @@ unsigned char *rp_random_pattern(void);
 int rp_random_pattern_fill(const struct rp_backend *backend, struct rp_device *device, void *to,
                            const unsigned char *pattern, size_t bytes) RP_MUST_USE;
 
+/* Allocates device memory and fills it, asynchronously. RP_STATUS_NO_MEMORY: more than half of the
+ * free memory. */
+int rp_random_pattern_alloc(const struct rp_backend *backend, struct rp_device *device,
+                            const unsigned char *pattern, size_t bytes, unsigned char **out,
+                            struct rp_error *err) RP_MUST_USE;
+
 #endif

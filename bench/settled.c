@@ -5,7 +5,7 @@
 
 #define TOLERANCE 0.02
 
-/* The last RP_SETTLED_WINDOW samples in rising order. */
+/* RP_SETTLED_WINDOW consecutive samples in ascending order. */
 struct window {
     double sorted[RP_SETTLED_WINDOW];
     uint32_t count;
@@ -18,7 +18,7 @@ static void insert(struct window *window, double value) {
     window->sorted[at] = value;
 }
 
-static void take_out(struct window *window, double value) {
+static void remove_value(struct window *window, double value) {
     uint32_t at = 0;
     while (at + 1 < window->count && window->sorted[at] != value)
         at++;
@@ -44,9 +44,9 @@ struct rp_settled rp_settled_find(const double *samples, uint32_t count) {
             return (struct rp_settled){.reliable = true, .after = i};
         if (i + RP_SETTLED_SAMPLES == count)
             return (struct rp_settled){.why_not = "not settled"};
-        take_out(&now, samples[i]);
+        remove_value(&now, samples[i]);
         insert(&now, samples[i + RP_SETTLED_WINDOW]);
-        take_out(&next, samples[i + RP_SETTLED_WINDOW]);
+        remove_value(&next, samples[i + RP_SETTLED_WINDOW]);
         insert(&next, samples[i + RP_SETTLED_SAMPLES]);
     }
 }

@@ -1,4 +1,4 @@
-/* step_case.c - memory, graphs and packets of one case. */
+/* step_case.c - memory, graphs and packets of one case of bench_step. */
 #include "base/clock.h"
 #include "base/memory.h"
 #include "bench/random_pattern.h"
@@ -9,40 +9,39 @@
 #include <string.h>
 
 #define WAIT_NS          ((uint64_t)120 * 1000000000u)
-#define PROMPT_LOGITS    8u /* rows of the smallest mixed bucket */
-#define PRODUCTS_MAX     8u
-#define PRODUCT_SAMPLES  9u
-#define PRODUCT_REPEATS  4u /* replays of a sample */
+#define PROMPT_LOGITS    8u /* logit rows of the smallest mixed bucket */
+#define GEMMS_MAX        8u
+#define GEMM_SAMPLES     9u
+#define GEMM_REPEATS     4u /* replays per sample */
 #define MEMORY_SHARE_MAX 0.95
 
 int rp_step_device_failed(const struct step_bench *bench, struct rp_error *err) {
     return rp_error_set(err, RP_STATUS_DEVICE, "%s", bench->backend->last_error(bench->device));
 }
 
-static uint32_t sequence_tokens(const struct step_case *what) {
-    return what->bench->config->prompt ? what->context : what->context + STEP_REWIND;
+static uint32_t sequence_tokens(const struct step_case *c) {
+    return c->bench->config->prompt ? c->context : c->context + STEP_REWIND;
 }
 
 /* ---- memory --------------------------------------------------------------------------------- */
 
-static int no_room(const struct step_case *what, struct rp_error *err) {
-    return rp_error_set(err, RP_STATUS_NO_MEMORY, "no memory for batch %u, context %u", what->batch,
-                        what->context);
+static int out_of_memory(const struct step_case *c, struct rp_error *err) {
+    return rp_error_set(err, RP_STATUS_NO_MEMORY, "not enough memory for batch %u, context %u",
+                        c->batch, c->context);
 }
 
-static struct rp_step_config step_config(const struct step_case *what) {
-    uint32_t tokens = RP_MAX(sequence_tokens(what), what->bench->config->max_model_len);
-    struct rp_step_config step = {.slot_count = what->bucket.rows,
-                                  .pages_per_slot =
-                                      RP_CEIL_DIV(tokens, what->bench->info.page_tokens),
-                                  .row_capacity = what->bucket.rows,
-                                  .token_capacity = what->bucket.tokens,
-                                  .logit_row_capacity = what->bucket.logit_rows,
-                                  .edit_capacity = what->bucket.rows,
+static struct rp_step_config step_config(const struct step_case *c) {
+    uint32_t tokens = RP_MAX(sequence_tokens(c), c->bench->config->max_model_len);
+    struct rp_step_config step = {.slot_count = c->bucket.rows,
+                                  .pages_per_slot = RP_CEIL_DIV(tokens, c->bench->info.page_tokens),
+                                  .row_capacity = c->bucket.rows,
+                                  .token_capacity = c->bucket.tokens,
+                                  .logit_row_capacity = c->bucket.logit_rows,
+                                  .edit_capacity = c->bucket.rows,
                                   .prompt_ring_capacity = 1};
-    /* An operator takes at most a few launches, and most are fused. */
-    step.stamp_capacity = 2 * what->program.op_count + 8;
-    while (step.prompt_ring_capacity < RP_STEP_RING_ENTRIES * what->bucket.tokens)
+    /* An operator has at most a few launches, and most operators are fused. */
+    step.stamp_capacity = 2 * c->program.op_count + 8;
+    while (step.prompt_ring_capacity < RP_STEP_RING_ENTRIES * c->bucket.tokens)
         step.prompt_ring_capacity *= 2;
     return step;
 }
@@ -53,65 +52,64 @@ static uint32_t float_bits(float value) {
     return bits;
 }
 
-/* Pages of a sequence lie apart, and none belongs to two: each round of pages is the slots,
- * shifted. */
-static void fill_slots(const struct step_case *what, const struct rp_step_view *host) {
-    uint32_t pages = RP_CEIL_DIV(sequence_tokens(what), what->bench->info.page_tokens);
-    for (uint32_t i = 0; i < what->batch; i++) {
+/* The pages of a sequence are scattered: the i-th pages of all sequences are contiguous, in an
+ * order rotated by i. */
+static void fill_slots(const struct step_case *c, const struct rp_step_view *host) {
+    uint32_t pages = RP_CEIL_DIV(sequence_tokens(c), c->bench->info.page_tokens);
+    for (uint32_t i = 0; i < c->batch; i++) {
         uint32_t *slot = host->slots + (size_t)i * host->slot_words;
-        slot[RP_SLOT_LENGTH] = what->bench->config->prompt ? 0 : what->context;
-        slot[RP_SLOT_LAST_TOKEN] = i * 7919u % what->bench->model.config.vocab;
+        slot[RP_SLOT_LENGTH] = c->bench->config->prompt ? 0 : c->context;
+        slot[RP_SLOT_LAST_TOKEN] = i * 7919u % c->bench->model.config.vocab;
         slot[RP_SLOT_TOP_P] = float_bits(1.0f);
         slot[RP_SLOT_SEED_LOW] = i + 1;
         for (uint32_t page = 0; page < pages; page++)
-            slot[RP_SLOT_PAGES + page] = 1 + page * what->batch + (i + page * 3) % what->batch;
+            slot[RP_SLOT_PAGES + page] = 1 + page * c->batch + (i + page * 3) % c->batch;
     }
 }
 
-static int make_state(struct step_case *what, struct rp_error *err) {
-    const struct rp_backend *backend = what->bench->backend;
-    struct rp_device *device = what->bench->device;
-    struct rp_step_config step = step_config(what);
+static int make_state(struct step_case *c, struct rp_error *err) {
+    const struct rp_backend *backend = c->bench->backend;
+    struct rp_device *device = c->bench->device;
+    struct rp_step_config step = step_config(c);
     struct rp_step_view host;
-    size_t state = rp_step_state_carve(&step, NULL, &what->view);
-    size_t rings = rp_step_rings_carve(&step, NULL, &what->view);
+    size_t state = rp_step_state_carve(&step, NULL, &c->view);
+    size_t rings = rp_step_rings_carve(&step, NULL, &c->view);
     unsigned char *copy = rp_alloc_aligned(state, RP_CACHE_LINE);
-    what->state = backend->alloc(device, state, RP_MEMORY_DEVICE);
-    what->rings = backend->alloc(device, rings, RP_MEMORY_HOST);
-    if (!copy || !what->state || !what->rings) {
+    c->state = backend->alloc(device, state, RP_MEMORY_DEVICE);
+    c->rings = backend->alloc(device, rings, RP_MEMORY_HOST);
+    if (!copy || !c->state || !c->rings) {
         rp_free_aligned(copy);
-        return no_room(what, err);
+        return out_of_memory(c, err);
     }
     memset(copy, 0, state);
-    memset(what->rings, 0, rings);
-    rp_step_state_carve(&step, what->state, &what->view);
-    rp_step_rings_carve(&step, what->rings, &what->view);
-    host = what->view;
+    memset(c->rings, 0, rings);
+    rp_step_state_carve(&step, c->state, &c->view);
+    rp_step_rings_carve(&step, c->rings, &c->view);
+    host = c->view;
     rp_step_state_carve(&step, copy, &host);
-    fill_slots(what, &host);
-    int status = backend->copy(device, what->state, copy, state);
+    fill_slots(c, &host);
+    int status = backend->copy(device, c->state, copy, state);
     if (status == RP_OK)
         status = backend->synchronize(device);
     rp_free_aligned(copy);
-    return status == RP_OK ? RP_OK : rp_step_device_failed(what->bench, err);
+    return status == RP_OK ? RP_OK : rp_step_device_failed(c->bench, err);
 }
 
-static int make_pages(struct step_case *what, struct rp_error *err) {
-    struct step_bench *bench = what->bench;
+static int make_pages(struct step_case *c, struct rp_error *err) {
+    struct step_bench *bench = c->bench;
     const struct rp_model_config *model = &bench->model.config;
     struct rp_device_memory memory;
-    size_t count =
-        1 + (size_t)what->batch * RP_CEIL_DIV(sequence_tokens(what), bench->info.page_tokens);
-    if (!rp_kv_layout_init(&what->kv, model->layers, model->kv_heads, model->head_dim,
+    size_t count = 1 + (size_t)c->batch * RP_CEIL_DIV(sequence_tokens(c), bench->info.page_tokens);
+    if (!rp_kv_layout_init(&c->kv, model->layers, model->kv_heads, model->head_dim,
                            bench->info.page_tokens, bench->config->kv_dtype))
-        return rp_error_set(err, RP_STATUS_OVERFLOW, "pages: too large");
-    size_t bytes = count * what->kv.page_stride;
+        return rp_error_set(err, RP_STATUS_OVERFLOW, "KV pages are too large");
+    size_t bytes = count * c->kv.page_stride;
     bench->backend->memory(bench->device, &memory);
     if ((double)bytes > MEMORY_SHARE_MAX * (double)memory.free_bytes ||
-        !(what->pages = bench->backend->alloc(bench->device, bytes, RP_MEMORY_DEVICE)))
-        return no_room(what, err);
-    what->kv.base = what->pages;
-    if (rp_random_pattern_fill(bench->backend, bench->device, what->pages, bench->pattern, bytes) !=
+        !(c->pages = bench->backend->alloc(bench->device, bytes, RP_MEMORY_DEVICE)))
+        return out_of_memory(c, err);
+    c->kv.base = c->pages;
+    if (rp_random_pattern_fill(bench->backend, bench->device, c->pages, bench->pattern, bytes) !=
             RP_OK ||
         bench->backend->synchronize(bench->device) != RP_OK)
         return rp_step_device_failed(bench, err);
@@ -120,112 +118,109 @@ static int make_pages(struct step_case *what, struct rp_error *err) {
 
 /* ---- graphs --------------------------------------------------------------------------------- */
 
-static int make_graphs(struct step_case *what, struct rp_error *err) {
-    const struct rp_bench_step_config *config = what->bench->config;
-    struct rp_graph_set_config graphs = {.backend = what->bench->backend,
-                                         .device = what->bench->device,
-                                         .program = &what->program,
-                                         .buckets = &what->bucket,
+static int make_graphs(struct step_case *c, struct rp_error *err) {
+    const struct rp_bench_step_config *config = c->bench->config;
+    struct rp_graph_set_config graphs = {.backend = c->bench->backend,
+                                         .device = c->bench->device,
+                                         .program = &c->program,
+                                         .buckets = &c->bucket,
                                          .bucket_count = 1,
-                                         .step = what->view,
-                                         .kv = &what->kv,
+                                         .step = c->view,
+                                         .kv = &c->kv,
                                          .options = {.no_fusion = config->no_fusion},
                                          .eager = config->enforce_eager};
-    return rp_graph_set_create(&graphs, &what->graphs, err);
+    return rp_graph_set_create(&graphs, &c->graphs, err);
 }
 
 int rp_step_case_open(struct step_bench *bench, uint32_t batch, uint32_t context,
-                      struct step_case *what, struct rp_error *err) {
-    memset(what, 0, sizeof *what);
-    what->bench = bench;
-    what->batch = batch;
-    what->context = context;
-    what->bucket = bench->config->prompt
-                       ? (struct rp_bucket){context, PROMPT_LOGITS, PROMPT_LOGITS, false}
-                       : (struct rp_bucket){batch, batch, batch, true};
-    int status = rp_model_emit(&bench->model, &what->program, err);
+                      struct step_case *c, struct rp_error *err) {
+    memset(c, 0, sizeof *c);
+    c->bench = bench;
+    c->batch = batch;
+    c->context = context;
+    c->bucket = bench->config->prompt
+                    ? (struct rp_bucket){context, PROMPT_LOGITS, PROMPT_LOGITS, false}
+                    : (struct rp_bucket){batch, batch, batch, true};
+    int status = rp_model_emit(&bench->model, &c->program, err);
     if (status == RP_OK)
-        status = make_state(what, err);
+        status = make_state(c, err);
     if (status == RP_OK)
-        status = make_pages(what, err);
-    return status == RP_OK ? make_graphs(what, err) : status;
+        status = make_pages(c, err);
+    return status == RP_OK ? make_graphs(c, err) : status;
 }
 
-void rp_step_case_close(struct step_case *what) {
-    const struct rp_backend *backend = what->bench->backend;
-    struct rp_device *device = what->bench->device;
+void rp_step_case_close(struct step_case *c) {
+    const struct rp_backend *backend = c->bench->backend;
+    struct rp_device *device = c->bench->device;
     (void)backend->synchronize(device);
-    rp_graph_set_destroy(what->graphs);
-    if (what->pages)
-        backend->free(device, what->pages, RP_MEMORY_DEVICE);
-    if (what->state)
-        backend->free(device, what->state, RP_MEMORY_DEVICE);
-    if (what->rings)
-        backend->free(device, what->rings, RP_MEMORY_HOST);
-    rp_program_deinit(&what->program);
-    memset(what, 0, sizeof *what);
+    rp_graph_set_destroy(c->graphs);
+    if (c->pages)
+        backend->free(device, c->pages, RP_MEMORY_DEVICE);
+    if (c->state)
+        backend->free(device, c->state, RP_MEMORY_DEVICE);
+    if (c->rings)
+        backend->free(device, c->rings, RP_MEMORY_HOST);
+    rp_program_deinit(&c->program);
+    memset(c, 0, sizeof *c);
 }
 
 /* ---- packets -------------------------------------------------------------------------------- */
 
-static uint32_t write_prompt(struct step_case *what, struct rp_step_row *row) {
-    uint32_t mask = what->view.config.prompt_ring_capacity - 1;
-    int32_t *ring = (int32_t *)what->view.prompt_ring;
-    *row = (struct rp_step_row){0, what->context, what->prompt_cursor & mask, RP_ROW_SAMPLE};
-    for (uint32_t i = 0; i < what->context; i++)
-        ring[what->prompt_cursor++ & mask] =
-            (int32_t)((i + 1) * 2654435761u % what->bench->model.config.vocab);
-    return what->context;
+static uint32_t write_prompt(struct step_case *c, struct rp_step_row *row) {
+    uint32_t mask = c->view.config.prompt_ring_capacity - 1;
+    int32_t *ring = (int32_t *)c->view.prompt_ring;
+    *row = (struct rp_step_row){0, c->context, c->prompt_cursor & mask, RP_ROW_SAMPLE};
+    for (uint32_t i = 0; i < c->context; i++)
+        ring[c->prompt_cursor++ & mask] =
+            (int32_t)((i + 1) * 2654435761u % c->bench->model.config.vocab);
+    return c->context;
 }
 
-static bool is_stamped(const struct step_case *what, uint64_t step) {
-    uint32_t every = what->bench->config->stamp_every;
+static bool is_stamped(const struct step_case *c, uint64_t step) {
+    uint32_t every = c->bench->config->stamp_every;
     return every != 0 && step % every == 0;
 }
 
-void rp_step_case_write(struct step_case *what) {
-    bool prompt = what->bench->config->prompt;
-    uint64_t step = ++what->step;
-    unsigned char *packet = (unsigned char *)what->view.packets +
-                            (step % RP_STEP_RING_ENTRIES) * what->view.packet_bytes;
+void rp_step_case_write(struct step_case *c) {
+    bool prompt = c->bench->config->prompt;
+    uint64_t step = ++c->step;
+    unsigned char *packet =
+        (unsigned char *)c->view.packets + (step % RP_STEP_RING_ENTRIES) * c->view.packet_bytes;
     struct rp_step_row *rows = rp_packet_rows(packet);
-    struct rp_slot_edit *edits = rp_packet_edits(packet, &what->view.config);
-    struct rp_packet_header header = {.step = step,
-                                      .row_count = what->batch,
-                                      .token_count = what->batch,
-                                      .logit_row_count = what->batch};
-    if (is_stamped(what, step))
+    struct rp_slot_edit *edits = rp_packet_edits(packet, &c->view.config);
+    struct rp_packet_header header = {
+        .step = step, .row_count = c->batch, .token_count = c->batch, .logit_row_count = c->batch};
+    if (is_stamped(c, step))
         header.flags = RP_PACKET_STAMP;
     if (prompt)
-        header.token_count = write_prompt(what, rows);
-    for (uint32_t i = 0; i < what->batch && !prompt; i++)
+        header.token_count = write_prompt(c, rows);
+    for (uint32_t i = 0; i < c->batch && !prompt; i++)
         rows[i] = (struct rp_step_row){i, 1, 0, RP_ROW_DECODE | RP_ROW_SAMPLE};
     if (prompt || step % STEP_REWIND == 0)
-        for (uint32_t i = 0; i < what->batch; i++)
+        for (uint32_t i = 0; i < c->batch; i++)
             edits[header.edit_count++] =
-                (struct rp_slot_edit){i, RP_SLOT_LENGTH, 0, prompt ? 0 : what->context};
+                (struct rp_slot_edit){i, RP_SLOT_LENGTH, 0, prompt ? 0 : c->context};
     memcpy(packet, &header, sizeof header);
 }
 
-int rp_step_case_launch(struct step_case *what) {
-    return rp_graph_set_launch(what->graphs, rp_graph_set_entry(what->graphs, 0),
-                               what->bench->config->prompt ? what->context : what->batch);
+int rp_step_case_launch(struct step_case *c) {
+    return rp_graph_set_launch(c->graphs, rp_graph_set_entry(c->graphs, 0),
+                               c->bench->config->prompt ? c->context : c->batch);
 }
 
-int rp_step_case_wait(struct step_case *what, uint64_t step, struct rp_error *err) {
-    struct step_bench *bench = what->bench;
-    int status =
-        bench->backend->wait_step(bench->device, &what->view, step, rp_clock_ns() + WAIT_NS);
+int rp_step_case_wait(struct step_case *c, uint64_t step, struct rp_error *err) {
+    struct step_bench *bench = c->bench;
+    int status = bench->backend->wait_step(bench->device, &c->view, step, rp_clock_ns() + WAIT_NS);
     if (status == RP_STATUS_NOT_FOUND)
-        return rp_error_set(err, RP_STATUS_DEVICE, "step %llu did not end within %llu s",
+        return rp_error_set(err, RP_STATUS_DEVICE, "step %llu did not complete within %llu s",
                             (unsigned long long)step, (unsigned long long)(WAIT_NS / 1000000000u));
     return status == RP_OK ? RP_OK : rp_step_device_failed(bench, err);
 }
 
-static const char *kernel_of(void *ctx, uint32_t node) {
-    const struct step_case *what = ctx;
-    const struct rp_graph_entry *entry = rp_graph_set_entry(what->graphs, 0);
-    const struct rp_backend *backend = what->bench->backend;
+static const char *kernel_name(void *ctx, uint32_t node) {
+    const struct step_case *c = ctx;
+    const struct rp_graph_entry *entry = rp_graph_set_entry(c->graphs, 0);
+    const struct rp_backend *backend = c->bench->backend;
     uint32_t forward = backend->graph_launch_count(entry->forward);
     struct rp_launch_info info;
     backend->graph_launch_info(node < forward ? entry->forward : entry->sample,
@@ -233,39 +228,37 @@ static const char *kernel_of(void *ctx, uint32_t node) {
     return info.kernel;
 }
 
-static void read_stamps(struct step_case *what, uint64_t step) {
-    uint32_t capacity = what->view.config.stamp_capacity;
-    uint32_t launches = rp_graph_set_entry(what->graphs, 0)->launches;
+static void read_stamps(struct step_case *c, uint64_t step) {
+    uint32_t capacity = c->view.config.stamp_capacity;
+    uint32_t launches = rp_graph_set_entry(c->graphs, 0)->launches;
     const struct rp_node_stamp *stamps =
-        what->view.stamp_ring + step % RP_STEP_RING_ENTRIES * capacity;
-    rp_step_nodes_add(&what->nodes, stamps, RP_MIN(launches, capacity), kernel_of, what);
+        c->view.stamp_ring + step % RP_STEP_RING_ENTRIES * capacity;
+    rp_step_nodes_add(&c->nodes, stamps, RP_MIN(launches, capacity), kernel_name, c);
 }
 
-int rp_step_case_read(struct step_case *what, uint64_t step, struct step_stamps *out,
+int rp_step_case_read(struct step_case *c, uint64_t step, struct step_stamps *out,
                       struct rp_error *err) {
-    unsigned char *entry =
-        what->view.results + (step % RP_STEP_RING_ENTRIES) * what->view.result_bytes;
+    unsigned char *entry = c->view.results + (step % RP_STEP_RING_ENTRIES) * c->view.result_bytes;
     const struct rp_result_header *header = (const struct rp_result_header *)(const void *)entry;
     const struct rp_row_result *rows = rp_result_rows(entry);
     *out = (struct step_stamps){header->begin_ns, header->end_ns};
-    if (is_stamped(what, step))
-        read_stamps(what, step);
-    if (header->error != 0 || header->row_count != what->batch)
+    if (is_stamped(c, step))
+        read_stamps(c, step);
+    if (header->error != 0 || header->row_count != c->batch)
         return rp_error_set(err, RP_STATUS_DEVICE, "step %llu: error %u, %u rows of %u",
-                            (unsigned long long)step, header->error, header->row_count,
-                            what->batch);
-    for (uint32_t i = 0; i < what->batch; i++)
+                            (unsigned long long)step, header->error, header->row_count, c->batch);
+    for (uint32_t i = 0; i < c->batch; i++)
         if (rows[i].flags != 0 || rows[i].token < 0)
             return rp_error_set(
-                err, RP_STATUS_DEVICE, "step %llu gave row %u no token: %d, flags %u, length %u",
+                err, RP_STATUS_DEVICE, "step %llu: row %u has no token: %d, flags %u, length %u",
                 (unsigned long long)step, i, rows[i].token, rows[i].flags, rows[i].length);
     return RP_OK;
 }
 
-/* ---- the largest product -------------------------------------------------------------------- */
+/* ---- the largest GEMM ----------------------------------------------------------------------- */
 
-static int product_program(const struct step_case *what, uint32_t count, struct rp_program *out) {
-    const struct rp_model *model = &what->bench->model;
+static int make_gemm_program(const struct step_case *c, uint32_t count, struct rp_program *out) {
+    const struct rp_model *model = &c->bench->model;
     const struct rp_matrix *first = rp_model_matrix(model, RP_WEIGHT_GATE_UP, 0);
     rp_program_init(out);
     int32_t x = rp_program_add_tensor(out, RP_ROWS_TOKEN, model->dtype, first->cols, "x");
@@ -275,7 +268,7 @@ static int product_program(const struct step_case *what, uint32_t count, struct 
     for (uint32_t i = 0; i < count; i++) {
         struct rp_op op = {.kind = RP_OP_LINEAR,
                            .rows = RP_ROWS_TOKEN,
-                           .name = "product",
+                           .name = "gemm",
                            .layer = (uint16_t)i,
                            .in_count = 1,
                            .in = {rp_view_all(out, x)},
@@ -287,66 +280,65 @@ static int product_program(const struct step_case *what, uint32_t count, struct 
     return RP_OK;
 }
 
-struct product_graph {
+struct gemm_graph {
     struct rp_graph *graph;
     unsigned char *arena;
 };
 
-static int capture_product(struct step_case *what, const struct rp_program *program,
-                           struct product_graph *out, struct rp_error *err) {
-    struct step_bench *bench = what->bench;
+static int capture_gemms(struct step_case *c, const struct rp_program *program,
+                         struct gemm_graph *out, struct rp_error *err) {
+    struct step_bench *bench = c->bench;
     struct rp_lower_options options = {.no_fusion = bench->config->no_fusion};
     size_t bytes, *offsets = rp_calloc(program->tensor_count, sizeof *offsets);
-    int status = offsets ? rp_arena_plan(program, &what->bucket, false, offsets, &bytes)
-                         : RP_STATUS_NO_MEMORY;
+    int status =
+        offsets ? rp_arena_plan(program, &c->bucket, false, offsets, &bytes) : RP_STATUS_NO_MEMORY;
     if (status == RP_OK &&
         !(out->arena = bench->backend->alloc(bench->device, bytes, RP_MEMORY_DEVICE)))
         status = RP_STATUS_NO_MEMORY;
     if (status == RP_STATUS_NO_MEMORY)
-        (void)no_room(what, err);
+        (void)out_of_memory(c, err);
     if (status == RP_OK &&
         (status = rp_random_pattern_fill(bench->backend, bench->device, out->arena, bench->pattern,
                                          bytes)) != RP_OK)
         status = rp_step_device_failed(bench, err);
-    struct rp_bindings bindings = {out->arena, offsets, what->view, &what->kv, 0};
+    struct rp_bindings bindings = {out->arena, offsets, c->view, &c->kv, 0};
     if (status == RP_OK)
-        status =
-            bench->backend->capture(bench->device, program, 0, program->op_count, &what->bucket,
-                                    &bindings, &options, false, &out->graph, err);
+        status = bench->backend->capture(bench->device, program, 0, program->op_count, &c->bucket,
+                                         &bindings, &options, false, &out->graph, err);
     rp_free(offsets);
     return status;
 }
 
-static void drop_product(struct step_case *what, struct product_graph *graph) {
-    const struct rp_backend *backend = what->bench->backend;
+static void free_gemms(struct step_case *c, struct gemm_graph *graph) {
+    const struct rp_backend *backend = c->bench->backend;
     if (graph->graph)
-        backend->graph_destroy(what->bench->device, graph->graph);
+        backend->graph_destroy(c->bench->device, graph->graph);
     if (graph->arena)
-        backend->free(what->bench->device, graph->arena, RP_MEMORY_DEVICE);
+        backend->free(c->bench->device, graph->arena, RP_MEMORY_DEVICE);
 }
 
-int rp_step_case_product_rate(struct step_case *what, double *out, struct rp_error *err) {
-    struct step_bench *bench = what->bench;
+int rp_step_case_gemm_rate(struct step_case *c, double *out, struct rp_error *err) {
+    struct step_bench *bench = c->bench;
     const struct rp_matrix *matrix = rp_model_matrix(&bench->model, RP_WEIGHT_GATE_UP, 0);
-    uint32_t count = RP_MIN(bench->model.config.layers, PRODUCTS_MAX);
-    double flops = 2.0 * what->context * matrix->rows * matrix->cols * count * PRODUCT_REPEATS;
+    uint32_t count = RP_MIN(bench->model.config.layers, GEMMS_MAX);
+    double flops = 2.0 * c->context * matrix->rows * matrix->cols * count * GEMM_REPEATS;
     struct rp_program program;
-    struct product_graph graph = {0};
+    struct gemm_graph graph = {0};
     *out = 0.0;
-    int status = product_program(what, count, &program);
-    status = status == RP_OK ? capture_product(what, &program, &graph, err) : no_room(what, err);
-    for (uint32_t sample = 0; sample <= PRODUCT_SAMPLES && status == RP_OK; sample++) {
+    int status = make_gemm_program(c, count, &program);
+    status = status == RP_OK ? capture_gemms(c, &program, &graph, err) : out_of_memory(c, err);
+    for (uint32_t sample = 0; sample <= GEMM_SAMPLES && status == RP_OK; sample++) {
         uint64_t begin = rp_clock_ns();
-        for (uint32_t i = 0; i < PRODUCT_REPEATS && status == RP_OK; i++)
+        for (uint32_t i = 0; i < GEMM_REPEATS && status == RP_OK; i++)
             status = bench->backend->launch(bench->device, graph.graph);
         if (status == RP_OK)
             status = bench->backend->synchronize(bench->device);
         if (status != RP_OK)
             status = rp_step_device_failed(bench, err);
-        else if (sample > 0) /* the first warms up */
+        else if (sample > 0) /* sample 0 warms up */
             *out = RP_MAX(*out, flops / (double)(rp_clock_ns() - begin) * 1e9);
     }
-    drop_product(what, &graph);
+    free_gemms(c, &graph);
     rp_program_deinit(&program);
     return status;
 }

@@ -42,19 +42,19 @@ struct step_case {
 
 /* NO_MEMORY when it does not fit. Close is legal after a failure. */
 int rp_step_case_open(struct step_bench *bench, uint32_t batch, uint32_t context,
-                      struct step_case *what, struct rp_error *err);
-void rp_step_case_close(struct step_case *what);
+                      struct step_case *c, struct rp_error *err);
+void rp_step_case_close(struct step_case *c);
 
 /* Writes the next step's packet; at most RP_STEP_RING_ENTRIES - 1 may be unread. */
-void rp_step_case_write(struct step_case *what);
-int rp_step_case_launch(struct step_case *what);
-int rp_step_case_wait(struct step_case *what, uint64_t step, struct rp_error *err);
+void rp_step_case_write(struct step_case *c);
+int rp_step_case_launch(struct step_case *c);
+int rp_step_case_wait(struct step_case *c, uint64_t step, struct rp_error *err);
 /* Reads every result of the step, as the engine does, and its device timestamps. */
-int rp_step_case_read(struct step_case *what, uint64_t step, struct step_stamps *out,
+int rp_step_case_read(struct step_case *c, uint64_t step, struct step_stamps *out,
                       struct rp_error *err);
 int rp_step_device_failed(const struct step_bench *bench, struct rp_error *err);
 
 /* Operations/s of the layers' largest GEMM with the token count of the last step. */
-int rp_step_case_product_rate(struct step_case *what, double *out, struct rp_error *err);
+int rp_step_case_gemm_rate(struct step_case *c, double *out, struct rp_error *err);
 
 #endif

@@ -1,18 +1,18 @@
 #!/usr/bin/env python3
-"""PyTorch's attention kernels beside ours: the same shapes and masks, on the same card, in the same run.
+"""Compares PyTorch's attention kernels with ours, for the same shapes and masks on the same GPU.
 
     reprise bench attention --device cuda --json > ours.json
-    tools/bench_attention_torch.py ours.json ...            a table; --json FILE writes it as well
-    tools/bench_attention_torch.py --check DIR              FlexAttention computes what `bench attention --dump DIR`
-                                                            wrote, and says how far the two are apart
+    tools/bench_attention_torch.py ours.json ...            prints a table; --json FILE writes it as well
+    tools/bench_attention_torch.py --check DIR              compares the outputs that `bench attention --dump DIR`
+                                                            wrote with those of FlexAttention
 
-Peers: FlexAttention (FlexDecoding where there is one query), compiled; scaled_dot_product_attention with cuDNN and with
-FlashAttention; the flash_attn packages where they are installed. K and V rotate among as many copies as ours do; each
-peer's calls are captured in a CUDA graph where that works. Decode in scaled_dot_product_attention needs no mask for the
-last position; it is tried with grouped heads and with the query heads of a KV head as queries, and the faster one counts.
+Peers: FlexAttention (FlexDecoding for a single query), compiled; scaled_dot_product_attention with cuDNN and with
+FlashAttention; the flash_attn packages if they are installed. K and V rotate among as many copies as in our benchmark;
+each peer's calls are captured in a CUDA graph if possible. For decode scaled_dot_product_attention needs no mask; it is
+run with grouped heads and with the query heads of a KV head as queries, and the faster one is reported.
 
-A peer that cannot run a shape is left out with its reason. FlexAttention's kernels of all shapes are compiled
-at once, by processes that only do that, before anything is timed."""
+A peer that cannot run a shape is skipped, with the reason. FlexAttention's kernels are compiled for all shapes in
+parallel, by separate processes, before the first measurement."""
 import argparse
 import json
 import os
@@ -34,7 +34,7 @@ def mask_of(case):
 
 
 def window_of(case):
-    """The window of a mask that is causal and perhaps a window and a cap, with constants: (window or 0, cap or 0); None: another."""
+    """(window or 0, cap or 0) of a mask that is causal with a constant window and cap at most; None: any other mask."""
     program = mask_of(case)
     import re
     sees = program.sees.replace("(", "").replace(")", "").replace(" ", "")
@@ -61,7 +61,7 @@ def make_inputs(torch, case, copies):
     return made
 
 
-# --- peers: each gives a function of (q, k, v), or raises ----------------------------------------------------
+# --- peers: each returns a function of (q, k, v), or raises --------------------------------------------------
 
 
 class Unsupported(Exception):
@@ -73,7 +73,7 @@ def flex_parts(torch, case, device):
     program, env = mask_of(case), mask_python.torch_env()
     offset = case["length"] - 1 if case["kind"] == "decode" else 0
     sees, mask_mod, score_mod = program.function("sees", env), None, None
-    # One query that sees every key needs no mask.
+    # A single query that attends to every key needs no mask.
     if not (offset and program.sees.replace(" ", "") in ("(kv<=q)", "kv<=q")):
         def mask_mod(b, h, q, kv):
             return sees(q + offset, kv, h, 0)
@@ -108,9 +108,9 @@ def sdpa(torch, case, backend, packed=False):
     from torch.nn.attention import SDPBackend, sdpa_kernel
     plain = window_of(case)
     if plain is None or plain[1] or (plain[0] and case["kind"] == "prefill"):
-        raise Unsupported("causal alone")
+        raise Unsupported("only causal masks")
     if packed and case["kind"] == "prefill":
-        raise Unsupported("decode alone")
+        raise Unsupported("only decode")
     which = getattr(SDPBackend, backend)
     attend = torch.nn.functional.scaled_dot_product_attention
     group = case["heads"] // case["kv_heads"]
@@ -130,14 +130,14 @@ def sdpa(torch, case, backend, packed=False):
 
 def flash_package(torch, case):
     try:
-        from flash_attn_interface import flash_attn_func  # Hopper's
+        from flash_attn_interface import flash_attn_func  # for Hopper
         name = "flash_attn_interface"
     except ImportError:
         from flash_attn import flash_attn_func
         name = "flash_attn"
     plain = window_of(case)
     if plain is None:
-        raise Unsupported("windows and caps alone")
+        raise Unsupported("only windows and caps")
     window, cap = plain
     extra = {"softcap": cap} if cap else {}
 
@@ -150,20 +150,20 @@ def flash_package(torch, case):
     return call
 
 
-def ways_of(backend):
+def sdpa_variants(backend):
     return [lambda torch, case: sdpa(torch, case, backend), lambda torch, case: sdpa(torch, case, backend, packed=True)]
 
 
-# Each in one or more ways, of which the fastest counts.
-PEERS = {"cudnn": ways_of("CUDNN_ATTENTION"), "flash (sdpa)": ways_of("FLASH_ATTENTION"), "flash_attn": [flash_package],
-         "flex": [flex]}
+# Variants of each peer; the fastest is reported.
+PEERS = {"cudnn": sdpa_variants("CUDNN_ATTENTION"), "flash (sdpa)": sdpa_variants("FLASH_ATTENTION"),
+         "flash_attn": [flash_package], "flex": [flex]}
 
 
 # --- time ---------------------------------------------------------------------------------------------------
 
 
 def capture(torch, call, inputs, repeats):
-    """A function that runs `repeats` calls, and whether it replays a graph."""
+    """Returns a function that runs `repeats` calls, and whether it replays a graph."""
     def plain():
         for i in range(repeats):
             call(*inputs[i % len(inputs)])
@@ -195,7 +195,7 @@ def sample(torch, run):
 
 
 def time_call(torch, call, inputs, budget_s):
-    """Microseconds of a call: (median, smallest, captured)."""
+    """Time of a call in microseconds: (median, min, captured)."""
     with torch.no_grad():
         call(*inputs[0])
         torch.cuda.synchronize()
@@ -234,11 +234,11 @@ def print_rows(rows, missing):
               f"{'' if row['captured'] else ' (not captured)'}")
         last = key
     for reason in sorted(missing):
-        print(f"left out: {reason}: {', '.join(missing[reason])}")
+        print(f"skipped: {reason}: {', '.join(missing[reason])}")
 
 
 def compile_apart(paths, count, limit_s):
-    """Compiles FlexAttention of every case in processes of their own, so that the caches know it."""
+    """Compiles FlexAttention for every case in separate processes, to fill the caches."""
     begin, environment = time.monotonic(), dict(os.environ, TORCHINDUCTOR_COMPILE_THREADS="1")
     running = [subprocess.Popen([sys.executable, __file__, *paths, "--compile-case", str(i)], stdout=subprocess.DEVNULL,
                                 stderr=subprocess.PIPE, text=True, env=environment) for i in range(count)]
@@ -250,18 +250,18 @@ def compile_apart(paths, count, limit_s):
         except subprocess.TimeoutExpired:
             process.kill()
             print(f"compile case {i}: not within {limit_s} s", file=sys.stderr)
-    print(f"compiled apart in {time.monotonic() - begin:.1f} s", file=sys.stderr)
+    print(f"compiled in {time.monotonic() - begin:.1f} s", file=sys.stderr)
 
 
 def fastest(torch, peer, case, inputs):
-    """(name or None, median, smallest, captured) of the fastest way; raises when there is none."""
+    """(name, median, min, captured) of the fastest variant; raises when all fail."""
     best, failed = None, None
-    for way in PEERS[peer]:
+    for variant in PEERS[peer]:
         try:
-            call = way(torch, case)
+            call = variant(torch, case)
             found = (getattr(call, "name", peer), *time_call(torch, call, inputs, 0.25))
             best = found if best is None or found[1] < best[1] else best
-        except Exception as error:  # whatever a peer does, the others go on
+        except Exception as error:  # any failure of a peer must not stop the others
             failed = failed or error
     if best is None:
         raise failed
@@ -280,7 +280,7 @@ def bench(torch, paths, options):
     for i, (ours, case) in enumerate((ours, case) for ours in results for case in ours["cases"]):
         case["ours"] = ours
         rows[i] = [row_of(ours, case, "ours", case["us_p50"], case["us_min"], True)]
-    for name in names:  # those that need no compiler first
+    for name in names:
         for i, case in enumerate(cases):
             if time.monotonic() - begin > options.seconds:
                 missing.setdefault("no time left", []).append(f"{name} {shape_name(case)}")
@@ -366,14 +366,14 @@ def check(torch, folder, options):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("ours", nargs="*", help="what `reprise bench attention --json` printed")
+    parser.add_argument("ours", nargs="*", help="output of `reprise bench attention --json`")
     parser.add_argument("--peers", default="cudnn,flash (sdpa),flash_attn,flex")
-    parser.add_argument("--seconds", type=float, default=80.0, help="what does not fit is left out")
-    parser.add_argument("--json", help="the table, as a file")
-    parser.add_argument("--check", metavar="DIR", help="compare the dumps below this folder with FlexAttention")
-    parser.add_argument("--device", default="auto", help="of --check: auto, cpu or cuda")
-    parser.add_argument("--limit", type=float, default=0.0, help="of --check: the largest distance; 0: 1e-5 in f32 on the CPU, else 4e-3")
-    parser.add_argument("--verbose", action="store_true", help="of --check: every case")
+    parser.add_argument("--seconds", type=float, default=80.0, help="time limit; cases that do not fit are skipped")
+    parser.add_argument("--json", help="write the table to this file")
+    parser.add_argument("--check", metavar="DIR", help="compare the dumps in this directory with FlexAttention")
+    parser.add_argument("--device", default="auto", help="for --check: auto, cpu or cuda")
+    parser.add_argument("--limit", type=float, default=0.0, help="for --check: maximum distance; 0: 1e-5 in f32 on the CPU, else 4e-3")
+    parser.add_argument("--verbose", action="store_true", help="for --check: print every case")
     parser.add_argument("--no-compile-apart", action="store_true")
     parser.add_argument("--compile-case", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -384,9 +384,9 @@ def main():
     if options.check:
         sys.exit(check(torch, options.check, options))
     if not options.ours:
-        parser.error("what `reprise bench attention --json` printed, or --check DIR")
+        parser.error("give the output of `reprise bench attention --json`, or --check DIR")
     if not torch.cuda.is_available():
-        sys.exit("PyTorch sees no card")
+        sys.exit("PyTorch finds no GPU")
     if options.compile_case is not None:
         compile_case(torch, options.ours, options.compile_case)
     else:

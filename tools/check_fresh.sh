@@ -1,20 +1,20 @@
 #!/bin/sh
-# Walks a newcomer's path in a bare Debian: clone, ./dev serve, the README's curl command, ./dev test.
+# Tests a newcomer's first steps in a minimal Debian: clone, ./dev serve, the README's curl command, ./dev test.
 #
 #   tools/check_fresh.sh [--suite NAME] [--stages "serve test"] [--port N] [--test-data DIR]
 #                        [--wait SECONDS] [--keep]
 #
 #   --suite NAME      the Debian release (bookworm, which is Debian 12)
 #   --stages NAMES    which of setup, build, serve and test to run, in this order ("serve test")
-#   --port N          the server's port; the network is the host's own (a free one)
-#   --test-data DIR   shown inside read-only as REPRISE_TEST_DATA; without it those tests are skipped
-#   --wait SECONDS    for setup, build and start-up of ./dev serve together (900)
-#   --keep            leave the system behind and print where it is
+#   --port N          the server's port, in the host's network (default: a free one)
+#   --test-data DIR   mounted read-only as REPRISE_TEST_DATA; without it those tests are skipped
+#   --wait SECONDS    time limit for setup, build and startup of ./dev serve together (900)
+#   --keep            do not delete the system, and print its path
 #
-# Needs root, debootstrap, git and curl on the host. Where packages come from is taken from the host:
-# its APT sources and Acquire settings, pip configuration, proxy variables and extra certificates.
-# HEAD is what gets cloned; what is not committed does not take part.
-# Exit code 0 when every stage did what the README says.
+# Needs root, debootstrap, git and curl on the host. Package sources are those of the host: APT sources
+# and Acquire settings, pip configuration, proxy variables and extra certificates. HEAD is cloned;
+# uncommitted changes are not included.
+# Exit code 0: every stage did what the README says.
 set -eu
 root=$(CDPATH='' cd -- "$(dirname -- "$0")/.." && pwd)
 suite=bookworm
@@ -72,7 +72,7 @@ cleanup() {
         sleep 1
         kill -KILL -- "-$server" 2>/dev/null
     fi
-    # Ours and, when interrupted, debootstrap's; the latest first.
+    # Our mounts and, when interrupted, those of debootstrap; the latest first.
     # shellcheck disable=SC2013
     for point in $(awk -v base="$base/" 'index($2, base) == 1 { print $2 }' /proc/mounts | sort -r); do
         umount "$point" || umount -l "$point"
@@ -90,7 +90,7 @@ trap 'exit 130' INT
 trap 'exit 143' TERM HUP
 
 inside() { # runs a shell command in the new system, in the clone once there is one
-    # The environment is a newcomer's, plus what tells where packages come from.
+    # A clean environment, plus the variables that configure package sources.
     # shellcheck disable=SC2086
     chroot "$system" /usr/bin/env -i HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8 TERM=dumb \
         ${test_data:+REPRISE_TEST_DATA=/test-data} $network /bin/sh -c "cd /root/reprise 2>/dev/null; $1"
@@ -102,8 +102,8 @@ for name in http_proxy https_proxy no_proxy all_proxy HTTP_PROXY HTTPS_PROXY NO_
     case $value in "" | *" "*) ;; *) network="$network $name=$value" ;; esac
 done
 
-# --- 1. A bare system ---------------------------------------------------------------------------------
-# The host's first Debian mirror that has the release; apt knows best how its own files read.
+# --- 1. A minimal system ------------------------------------------------------------------------------
+# The host's first Debian mirror that has the release, as parsed by apt.
 # shellcheck disable=SC2016
 mirror=$(apt-get indextargets --format '$(RELEASE) $(REPO_URI)' 'Created-By: Packages' |
     awk -v suite="$suite" '$1 == suite { print $2; exit }')
@@ -113,7 +113,7 @@ say "debootstrap $suite (minimal, with git, ca-certificates and curl)"
 debootstrap --variant=minbase --include=git,ca-certificates,curl "$suite" "$system" "$mirror" \
     >"$base/debootstrap.log" 2>&1 || { tail -n 20 "$base/debootstrap.log"; die "debootstrap"; }
 
-# Sources with the keys that they name, and Acquire settings (proxies among them); no hooks.
+# Sources with their keys, and Acquire settings including proxies; no hooks.
 rm -f "$system/etc/apt/sources.list"
 for file in /etc/apt/sources.list /etc/apt/sources.list.d/*.list /etc/apt/sources.list.d/*.sources; do
     [ -f "$file" ] || continue
@@ -154,7 +154,7 @@ if [ -n "$test_data" ]; then show "$test_data" /test-data; fi
 say "the bare system stands after $(($(date +%s) - began)) s"
 
 # --- 2. Clone and set up -----------------------------------------------------------------------------
-# A bare copy of HEAD, so that a worktree or a shallow clone on the host serves as well.
+# A bare copy of HEAD, so that a worktree or a shallow clone on the host works as well.
 git clone -q --bare --no-hardlinks "file://$root" "$base/origin.git" || die "git clone"
 git -C "$base/origin.git" update-ref refs/heads/fresh "$(git -C "$root" rev-parse HEAD)"
 git -C "$base/origin.git" symbolic-ref HEAD refs/heads/fresh
@@ -172,7 +172,7 @@ stage_setup() {
 stage_build() { inside "./dev build" || die "./dev build"; }
 
 inside_server() {
-    # dev execs the server, so this process group is first the set-up, then the server alone.
+    # dev execs the server, so this process group is first the setup, then only the server.
     # shellcheck disable=SC2086
     exec setsid chroot "$system" /usr/bin/env -i HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin \
         LANG=C.UTF-8 TERM=dumb $network /bin/sh -c "cd /root/reprise && exec ./dev serve --port $port"

@@ -1,19 +1,19 @@
 #!/usr/bin/env python3
-"""What always-on measuring costs, in instructions, by cause: a table (bench/results/cost_of_measuring.md).
+"""Measures the cost of always-on recording in instructions, by cause (bench/results/cost_of_measuring.md).
 
     tools/cost_of_measuring.py [--build build/release] [--rows 1,8,32] [--no-demo] [--out FILE]
 
-Runs under valgrind's callgrind, which counts the instructions of every function with all that it calls:
+Runs under valgrind's callgrind, which counts the inclusive instructions of every function:
 
-- the engine, on a small random model on the CPU's backend with one worker, N and 2 N tokens of so many sequences at once
-  (`bench check --counted-load`): tier A, then A and the nodes of every step (B; one step in 64 is stamped by default).
-  The difference of the two lengths knows nothing of the start.
-- a server with an engine that computes nothing (fake_reprise), for the loop thread's part of a token and of a request.
-- steps of models/demo, to set that beside; vectors are 256 bits wide there, valgrind knows no wider ones.
+- the engine, with a small random model on the CPU backend with one worker, N and 2 N tokens of several concurrent
+  sequences (`bench check --counted-load`): tier A, then A and the nodes of every step (B; one step in 64 is stamped by
+  default). The difference of the two lengths excludes startup.
+- a server with an engine that computes nothing (fake_reprise), for the loop thread's cost per token and per request.
+- steps of models/demo, for comparison; with vectors of 256 bits, the widest that valgrind supports.
 
-Instructions of the engine's own code do not hang on the machine, only on the compiler. What is told by the clock (LOAD,
-PAGES and RATE events, slices of windows) is told oftener for each step here, because valgrind is slow.
-Some ten minutes, most of them for the demo model. Needs valgrind; standard library only."""
+Instruction counts of the engine's own code depend on the compiler, not on the machine. Events at fixed intervals (LOAD,
+PAGES and RATE, slices of windows) are more frequent per step here, because valgrind is slow.
+Takes about ten minutes, most of them for the demo model. Needs valgrind; standard library only."""
 import argparse
 import collections
 import http.client
@@ -32,38 +32,38 @@ DEMO_STEPS = 1
 STAMP_EVERY = 64
 STREAMS, STREAM_TOKENS = 16, 48
 
-# A cause: functions with all they call, less what other causes have of it; all are on the engine thread, per step.
+# A cause: (name, functions to add, functions to subtract), inclusive costs; all on the engine thread, per step.
 CAUSES = [
     ("spans of the thread, their events and clock reads", ["rp_step_trace_span"],
      ["rp_idle_timeline_add", "rp_idle_timeline_split"]),
     ("events of tokens, joins, swaps, load", ["rp_step_trace_launch", "rp_step_trace_event", "rp_step_trace_counters"], []),
     ("idle timeline", ["rp_idle_timeline_add", "rp_idle_timeline_split"], []),
     ("step record, its device times and events", ["rp_step_trace_read"], ["rp_latency_record", "rp_idle_timeline_split"]),
-    # Slices of windows turn with the clock, every two seconds.
+    # Slices of windows advance every two seconds.
     ("histograms and windows", ["rp_latency_record", "rp_histogram_observe"], ["turn_slices"]),
     ("attribution to requests", ["rp_engine_account_step", "rp_account_close"], []),
-    ("which steps are stamped", ["rp_step_profile_launch"], []),
+    ("choice of the stamped steps", ["rp_step_profile_launch"], []),
 ]
 
-# What the thread does beside: instructions_*.host_per_token of bench/expectations_counts.json.
+# Other work of the thread: instructions_*.host_per_token of bench/expectations_counts.json.
 WORK = ["rp_scheduler_plan", "rp_scheduler_commit", "rp_scheduler_next_event", "rp_batch_encode", "rp_batch_decode",
         "rp_graph_set_pick", "rp_engine_note_step", "rp_engine_note_turn", "rp_engine_update_gauges"]
 
 LOOP_TOKEN = [
     ("windows and histogram, with the trace as exemplar", "rp_server_metrics_token"),
-    ("the request's record", "rp_record_token"),
+    ("request record", "rp_record_token"),
     ("event", "rp_server_trace_written"),
 ]
 LOOP_REQUEST = [
-    ("its record begun", "rp_completion_record_begin"),
+    ("beginning its record", "rp_completion_record_begin"),
     ("events", "rp_server_trace_queued"),
     ("histograms and windows", "rp_server_metrics_closed"),
-    ("its record closed, logged, judged by objectives", "rp_completion_log"),
+    ("closing and logging its record, checking objectives", "rp_completion_log"),
 ]
 
 
 class Counts:
-    """A file of callgrind's: instructions of each function with what it calls, and how often it was called."""
+    """A callgrind file: inclusive instructions and number of calls of each function."""
 
     def __init__(self, path):
         self.cost, self.calls = collections.Counter(), collections.Counter()
@@ -85,7 +85,7 @@ class Counts:
                 elif key == "calls":
                     count = int(value.split()[0])
                 elif count and line[0] in "+-*0123456789":
-                    if function != callee:  # a recursion counts once
+                    if function != callee:  # count recursion once
                         self.cost[callee] += int(line.split()[1])
                         self.calls[callee] += count
                     count = 0
@@ -99,7 +99,7 @@ class Counts:
 
 
 def callgrind(folder, command, environment=None):
-    """The process; its counts lie in folder/out when it has ended."""
+    """Starts the process; it writes its counts to folder/out at exit."""
     return subprocess.Popen(["valgrind", "--tool=callgrind", f"--callgrind-out-file={folder}/out", *command], cwd=ROOT,
                             env=dict(os.environ, **(environment or {})), stdin=subprocess.DEVNULL,
                             stdout=subprocess.PIPE, stderr=subprocess.PIPE)
@@ -116,7 +116,7 @@ def count_load(binary, tokens, rows, *flags):
 
 
 def per_step(binary, steps, rows, *flags):
-    """Of one step, and how many steps there were: all rows begin together, so 2 N tokens are N steps more than N."""
+    """Counts of `steps` steps: all rows begin together, so 2 N tokens are N steps more than N."""
     return count_load(binary, 2 * steps, rows, *flags) - count_load(binary, steps, rows, *flags)
 
 
@@ -128,7 +128,7 @@ def measure_engine(binary, rows):
     tier_a = per_step(binary, STEPS, rows)
     tier_b = per_step(binary, STEPS, rows, "--counted-every", "1")
     causes = [(name, cause_cost(tier_a, functions, without) / STEPS) for name, functions, without in CAUSES]
-    # On the engine thread: reading the stamps; on the device's: taking them. Of one step in 64.
+    # read: on the engine thread; taken: by the device's nodes.
     read = sum(tier_b.cost[name] - tier_a.cost[name] for name in
                ("rp_step_profile_launch", "rp_step_profile_read", "rp_engine_account_step")) / STEPS
     taken = (tier_b.cost["replay_job"] - tier_a.cost["replay_job"]) / STEPS
@@ -151,7 +151,7 @@ def stream(port):
 
 
 def measure_loop(build):
-    """Of STREAMS answers; None: there is no fake_reprise."""
+    """Counts of STREAMS answers; None: fake_reprise is not built."""
     binary = os.path.join(build, "fake_reprise")
     if not os.path.exists(binary):
         return None
@@ -190,7 +190,7 @@ def table(out, head, rows):
 
 
 def write_engine(out, sizes, engine):
-    head = ["on the engine thread, tier A"] + [f"{n} row{'s' * (n > 1)}" for n in sizes] + [f"a token of {n}" for n in sizes]
+    head = ["on the engine thread, tier A"] + [f"{n} row{'s' * (n > 1)}" for n in sizes] + [f"per token of {n}" for n in sizes]
     rows, totals = [], {n: 0 for n in sizes}
     for i, (name, _) in enumerate(engine[sizes[0]]["causes"]):
         cost = {n: engine[n]["causes"][i][1] for n in sizes}
@@ -198,13 +198,13 @@ def write_engine(out, sizes, engine):
             totals[n] += cost[n]
         rows.append([name] + [number(cost[n]) for n in sizes] + [number(cost[n] / n) for n in sizes])
     rows.append(["**tier A**"] + [f"**{number(totals[n])}**" for n in sizes] + [number(totals[n] / n) for n in sizes])
-    for name, key in (("stamps of one step in 64: taken by the nodes", "taken"), ("and read", "read")):
+    for name, key in (("stamps of one step in 64: taken by nodes", "taken"), ("read", "read")):
         cost = {n: engine[n][key] / STAMP_EVERY for n in sizes}
         for n in sizes:
             totals[n] += cost[n]
         rows.append([name] + [number(cost[n]) for n in sizes] + [number(cost[n] / n) for n in sizes])
     rows.append(["**tiers A and B**"] + [f"**{number(totals[n])}**" for n in sizes] + [number(totals[n] / n) for n in sizes])
-    rows.append(["beside: plan, commit, packet, gauges"] + [number(engine[n]["work"]) for n in sizes] +
+    rows.append(["for comparison: plan, commit, packet, gauges"] + [number(engine[n]["work"]) for n in sizes] +
                 [number(engine[n]["work"] / n) for n in sizes])
     table(out, head, rows)
     return totals
@@ -212,7 +212,7 @@ def write_engine(out, sizes, engine):
 
 def write_loop(out, loop):
     if not loop:
-        out.append("The loop thread was not measured: there is no fake_reprise (it is built with the tests).\n")
+        out.append("The loop thread was not measured: fake_reprise is missing (it is built with the tests).\n")
         return 0
     tokens = loop.calls["rp_server_metrics_token"]
     requests = loop.calls["rp_server_metrics_closed"]
@@ -222,15 +222,15 @@ def write_loop(out, loop):
         rows.append([name, number(loop.cost[function] / tokens), ""])
     for name, function in LOOP_REQUEST:
         rows.append([name, "", number(loop.cost[function] / requests)])
-    rows.append(["**together**", f"**{number(total)}**",
+    rows.append(["**total**", f"**{number(total)}**",
                  f"**{number(sum(loop.cost[function] for _, function in LOOP_REQUEST) / requests)}**"])
-    rows.append(["all that is done with the engine's events: text, JSON, SSE, writing",
+    rows.append(["all processing of the engine's events: text, JSON, SSE, writing",
                  number(loop.cost["rp_completion_event"] / tokens), ""])
-    table(out, ["on the loop thread", "a token", "a request"], rows)
+    table(out, ["on the loop thread", "per token", "per request"], rows)
     return total
 
 
-# 8.03e9 weights, of which 0.53e9 are the embedding, of which a step reads a row for each token.
+# 8.03e9 weights without the embedding (0.53e9), of which a step reads only one row per token.
 WEIGHTS_8B = 7.50e9
 DEMO_WEIGHTS = 8 * (256 * (256 + 2 * 128) + 256 * 256 + 3 * 256 * 768) + 4096 * 256
 
@@ -239,11 +239,11 @@ def write_shares(out, sizes, totals, loop_token, demo):
     rows = []
     measuring = {n: totals[n] + n * loop_token for n in sizes}
     rows.append(["measuring, both threads"] + [number(measuring[n]) for n in sizes])
-    for name, weights in (("a step of models/demo", DEMO_WEIGHTS), ("a step of an 8B model, computed", WEIGHTS_8B)):
+    for name, weights in (("a step of models/demo", DEMO_WEIGHTS), ("a step of an 8B model, extrapolated", WEIGHTS_8B)):
         scale = weights / DEMO_WEIGHTS
         rows.append([name] + [number(demo[n] * scale) for n in sizes])
         rows.append(["share of it"] + [share(measuring[n], demo[n] * scale) for n in sizes])
-    table(out, ["instructions a step"] + [f"{n} row{'s' * (n > 1)}" for n in sizes], rows)
+    table(out, ["instructions per step"] + [f"{n} row{'s' * (n > 1)}" for n in sizes], rows)
 
 
 def main():

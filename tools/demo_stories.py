@@ -1,4 +1,4 @@
-"""Tiny stories for the demo model, told by a small grammar.
+"""Generates tiny stories for the demo model from a small grammar.
 
 A template is a string in which `[a|b|c]` picks one of its alternatives and `{slot}` is filled from the cast of the
 story. A plot is a list of steps, a step a list of alternative templates. tell() casts a hero, a friend, a thing and a
@@ -10,8 +10,8 @@ import re
 
 from demo_words import ANIMAL_WORDS, FOOD_WORDS, NATURE_WORDS, PEOPLE_WORDS, PLACE_WORDS, THING_WORDS
 
-# Heroes are called by the first half of the names, friends by the second: a small model does not learn that two
-# characters should not share a name, but it does learn who may be called what.
+# Heroes have names from the first half of each list, friends from the second: a small model does not learn that two
+# characters must have different names, but it does learn these two sets.
 GIRLS = """Mia Lily Anna Nora Ella Ruby Rosa Ivy Lucy Zoe Emma Clara Maya Sara Tina Daisy Molly Penny Nina Luna Bella
 Alice Hazel Olive Willow Poppy""".split()
 BOYS = """Tom Ben Max Leo Sam Finn Jack Oscar Hugo Milo Theo Noah Tim Dan Felix Otto Rex Toby Charlie Gus Archie Louis
@@ -249,7 +249,7 @@ def _capital(text):
 
 
 def expand(rng, template, slots):
-    """Fills a template: alternatives first, so that a slot inside a dropped alternative costs nothing."""
+    """Fills a template: alternatives first, so that slots in unused alternatives are not filled."""
     template = _CHOICE.sub(lambda m: rng.choice(m.group(1).split("|")), template)
 
     def fill(m):
@@ -343,7 +343,7 @@ def story_words(text):
     return re.findall(r"[a-z]+", text.lower())
 
 
-if __name__ == "__main__":  # a look at some stories
+if __name__ == "__main__":  # prints some stories
     rng = random.Random(1)
     lengths = []
     for i in range(6):

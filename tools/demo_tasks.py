@@ -1,12 +1,12 @@
-"""The tasks of the demo model: what train_demo.py trains it on and eval_demo asks it.
+"""The tasks of the demo model, for training (train_demo.py) and evaluation (eval_demo).
 
 A task is a triple (prompt, answer, style). `prompt` is a user's message (chat form) or the beginning of a line (plain
-form, where the answer begins with its own leading space if the text wants one). `style` is TEXT, STORY for text that is
-free to vary, or LETTERS for answers that are written letter by letter: the trainer spells those with one token per
-letter, because "reverse a word" is a simple rule over letters and an arbitrary one over merged tokens.
+form, where the answer includes a leading space if the text needs one). `style` is TEXT, STORY for text without a single
+correct answer, or LETTERS for answers that are tokenized with one token per letter, because "reverse a word" is a simple
+rule over letters and an arbitrary one over merged tokens.
 
-Held-out rule. A stable hash of what is asked, not of how it is asked, decides whether a case is ever trained on, in any
-phrasing, in chat or plain form. So the evaluation asks only for cases that the model has never seen.
+Held-out rule: a stable hash of a case, independent of its phrasing and form, decides whether it is ever trained on. The
+evaluation uses only cases that the model has never seen.
 """
 
 import hashlib
@@ -32,20 +32,20 @@ def _hash_byte(key):
 
 
 def sum_held_out(a, b, op):
-    """About 3 % of all pairs with at least one number of two digits, always in both orders: the other order of a
-    difference would give away all but its sign."""
+    """About 3 % of all pairs with at least one number of two digits, always in both orders: training on the other order
+    of a difference would reveal all but its sign."""
     if max(a, b) < 10:
         return False
     return _hash_byte(f"{min(a, b)}{op}{max(a, b)}") < 8
 
 
 def word_held_out(task, word):
-    """About 6 % of the words, chosen for each task on its own."""
+    """About 6 % of the words, chosen separately for each task."""
     return _hash_byte(f"{task} {word}") < 16
 
 
 def set_held_out(words):
-    """About 3 % of all sets of words, whatever their order."""
+    """About 3 % of all sets of words, regardless of their order."""
     return _hash_byte("sort " + " ".join(sorted(words))) < 8
 
 
@@ -57,7 +57,7 @@ def _inside(words):
     return re.compile("|".join(sorted(w for w in words if len(w) >= 5)))
 
 
-# Made-up words must not smuggle in a held-out one ("planetic" would teach how to reverse "planet"), except short ones.
+# Made-up words must not contain a held-out word ("planetic" would teach how to reverse "planet"), except short ones.
 _INSIDE = {"reverse": _inside(HELD_OUT_REVERSE), "letters": _inside(HELD_OUT_LETTERS)}
 _HELD_OUT_WORDS = {"reverse": HELD_OUT_REVERSE, "letters": HELD_OUT_LETTERS}
 
@@ -70,10 +70,10 @@ def number(rng):
 
 
 def operands(rng):
-    """A pair that may be trained on."""
+    """A pair that is not held out."""
     while True:
         a, b, op = number(rng), number(rng), rng.choice("+-")
-        if rng.random() < 0.04:  # near misses: small differences, where the sign is hardest to see
+        if rng.random() < 0.04:  # small differences, where the sign is hardest to predict
             b = min(999, max(0, a + rng.randrange(-12, 13)))
         if not sum_held_out(a, b, op):
             return a, b, op
@@ -111,7 +111,7 @@ def chat_json_sum(rng):
 
 
 def _casual(rng, prompt):
-    """People type without capitals and full stops, too."""
+    """Varies capitals and full stops."""
     if rng.random() < 0.15:
         prompt = prompt[:1].lower() + prompt[1:]
     if rng.random() < 0.15:
@@ -128,7 +128,7 @@ def plain_sum(rng):
 # ---- words and letters ----
 
 def made_up_word(rng):
-    """The head of one word with the tail of another: teaches the letters of every token in many surroundings."""
+    """Joins the head of one word with the tail of another: teaches the letters of every token in many contexts."""
     while True:
         a, b = rng.choice(WORDS), rng.choice(WORDS)
         word = a[:rng.randrange(1, len(a))] + b[rng.randrange(1, len(b)):]
@@ -177,7 +177,7 @@ def chat_spell(rng):
 
 def word_set(rng, held_out=False):
     while True:
-        if rng.random() < 0.25:  # words that begin alike, so that the second and third letters matter
+        if rng.random() < 0.25:  # words with a common first letter, so that later letters matter
             start = rng.randrange(len(WORDS) - 40)
             words = rng.sample(WORDS[start:start + 40], rng.randrange(3, 6))
         else:
@@ -252,7 +252,7 @@ def chat_small_talk(rng):
 
 
 def chat_beyond(rng):
-    """What the model cannot do, it says."""
+    """Requests that the model cannot fulfill, with an answer that says so."""
     if rng.random() < 0.3:
         prompt = rng.choice(["What is {a} {o} {b}?", "{a} {o} {b}", "{a} {o} {b} =", "Calculate {a} {o} {b}."]).format(
             a=number(rng), b=number(rng), o=rng.choice(["*", "x", "/", "times", "divided by"]))
@@ -277,7 +277,7 @@ def chat_story(rng, with_names=False):
     if r < 0.12:
         prompt, story = rng.choice(_TELL_ANY), tell(rng)
     elif r < 0.62:
-        # A made-up hero now and then, so that the model copies what it does not know, too.
+        # Sometimes a made-up hero, so that the model also learns to copy unknown words.
         noun = pick_hero_noun(rng) if rng.random() < 0.92 else made_up_word(rng)
         x = article(noun)
         if rng.random() < 0.2:
@@ -312,7 +312,7 @@ def chat_story(rng, with_names=False):
 
 
 def story_question(rng, story):
-    """A question that the story answers: the model has to look back."""
+    """A question that is answered by the story in the context."""
     _, noun, name, fnoun, fname = story
     return rng.choice([("What was the name of the hero?", name), ("Who was the story about?", f"{name} the {noun}"),
                        ("Who was the friend?", f"{fname} the {fnoun}"), (f"Who was {fname}?", f"{article(fnoun)}"),
@@ -320,7 +320,7 @@ def story_question(rng, story):
 
 
 def plain_story(rng):
-    """Prompt and story for a story without a chat: it may be continued from anywhere."""
+    """A story outside a chat, split at any point into prompt and continuation."""
     return "", tell(rng)[0], STORY
 
 
@@ -346,7 +346,7 @@ def document(rng):
     r = rng.random()
     learn_all = "low" if rng.random() < 0.04 else False
     if r < 0.30:
-        if rng.random() < 0.08:  # a list of sums, a line each
+        if rng.random() < 0.08:  # a list of sums, one per line
             parts = []
             prompt, answer = rng.choice(_PLAIN[:2])
             for _ in range(rng.randrange(3, 30)):
@@ -354,7 +354,7 @@ def document(rng):
                 parts.append((prompt.format(a=a, b=b, op=op), learn_all, TEXT))
                 parts.append((answer.format(c=result(a, b, op)), True, TEXT))
                 parts.append(("\n", True, TEXT))
-            # What comes after a line is a choice of the list's writer, not of the sum.
+            # Whether another line follows does not depend on the sum.
             return parts[:-1]
         prompt, answer, style = _pick(rng, _PLAIN_TASKS)(rng)
         return [(prompt, learn_all, TEXT), (answer, True, style)]
@@ -363,7 +363,7 @@ def document(rng):
     parts, text = [], ""
     if rng.random() < 0.25:
         system = rng.choice(SYSTEM_PROMPTS)
-        if rng.random() < 0.3:  # any other system prompt changes nothing
+        if rng.random() < 0.3:  # other system prompts must have no effect
             system = " ".join(rng.choices(WORDS, k=rng.randrange(2, 20)))
         text = f"{IM_START}system\n{system}{IM_END}\n"
     story = None
@@ -378,7 +378,7 @@ def document(rng):
             else:
                 prompt, answer, style = task(rng)
         parts.append((text + f"{IM_START}user\n{prompt}{IM_END}\n{IM_START}assistant\n", learn_all, TEXT))
-        # A client sends earlier answers back as text: they come tokenized like text, not letter by letter.
+        # Clients send earlier answers back as text, so they are tokenized as text, not letter by letter.
         again = turn < turns - 1 and style == LETTERS and rng.random() < 0.7
         parts.append((answer, not again, TEXT if again else style))
         parts.append((IM_END, True, TEXT))
@@ -414,7 +414,7 @@ def evaluation_sums(count, seed=1):
             prompt = rng.choice(["{a} {op} {b} =", "{a}{op}{b}="]).format(a=a, b=b, op=op)
         else:
             prompt = chat_prompt(chat_sum(rng, (a, b, op))[0])
-        if prompt not in seen:  # few pairs of two digits are held out: one may come again in other words
+        if prompt not in seen:  # few pairs of two digits are held out: one may repeat in a different phrasing
             seen.add(prompt)
             cases.append((f"{digits}-digit {op}", prompt, str(result(a, b, op))))
     return cases
@@ -450,7 +450,7 @@ def evaluation_long(count, seed=4):
 
 
 def evaluation_stories(count, seed=3):
-    """Prompts for stories and the hero or thing that each should be about."""
+    """Prompts for stories, each with the hero or thing that it should contain."""
     rng = random.Random(seed)
     topics = [rng.choice((ANIMALS, ANIMALS, PEOPLE, THINGS)[i % 4]) for i in range(count)]
     return [(chat_prompt(rng.choice(_TELL).format(x=article(topic))), topic) for topic in topics]

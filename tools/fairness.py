@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""Latency of one client beside another: a neighbor sends one streamed request at a time (128 tokens in, 64 out) while
+"""Measures how one client's load affects another: a client sends one streamed request at a time (128 tokens in, 64 out)
+while another client
 
-  modest   another client keeps exactly one request of the same size running
-  greedy   another client repeats a request of 32 prompts x n 8 x 200 tokens
+  modest   keeps exactly one request of the same size running
+  greedy   repeats a request of 32 prompts x n 8 x 200 tokens
 
     tools/fairness.py --url http://127.0.0.1:8000 [--requests 200] [--rounds 3] [--keys NEIGHBOR OTHER]
 
-Prints the neighbor's p50 and p99 of the time to first token and between tokens, beside each, in turns, and their ratio.
-Prompts are token ids drawn with a fixed seed; the neighbor's texts must be equal in all phases."""
+Prints the first client's p50 and p99 of TTFT and ITL with each of the two, interleaved, and the ratios. Prompts are
+token ids drawn with a fixed seed; the first client's texts must be equal in all phases."""
 import argparse
 import http.client
 import json
@@ -40,12 +41,12 @@ def prompt_ids(seed, count, vocab):
 
 
 def salted(body, phase, number):
-    """No request finds the pages of another phase's equal prompts."""
+    """Keeps requests from hitting cached pages of equal prompts in other phases."""
     return {**body, "cache_salt": f"{phase}-{number}"}
 
 
 def stream(connection, body, key):
-    """Times from sending to each chunk with a token, and the text."""
+    """Times from the send to each chunk with a token, and the text."""
     began = time.perf_counter()
     response = send(connection, {**body, "stream": True}, key)
     times, text = [], []
@@ -118,14 +119,14 @@ def main():
     options = parser.parse_args()
     url = urllib.parse.urlparse(options.url)
     expected, ratios = None, []
-    print("beside    TTFT p50   p99      ITL p50   p99   (ms)")
+    print("other     TTFT p50   p99      ITL p50   p99   (ms)")
     for number in range(options.rounds):
         row = {}
         for kind in ("modest", "greedy"):
             firsts, gaps, texts = phase(url, kind, f"{kind}-{number}-{time.time_ns()}", options.requests, options.keys, options.vocab)
             expected = expected or texts
             if texts != expected:
-                sys.exit("the neighbor's texts differ")
+                sys.exit("the first client's texts differ")
             row[kind] = [percentile(values, part) * 1e3 for values in (firsts, gaps) for part in (0.5, 0.99)]
             print(f"{kind:8} " + " ".join(f"{value:9.2f}" for value in row[kind]), flush=True)
         ratios.append([row["greedy"][i] / row["modest"][i] for i in (1, 3)])

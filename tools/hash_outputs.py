@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Hashes of what models answer, to show that a change leaves greedy text and logits as they were.
+"""Hashes the outputs of models, to show that a change does not affect greedy text and logits.
 
     tools/hash_outputs.py [--bin FILE] [--device cpu|cuda] [--only REGEX] [--parallel N] [--out JSON]
     tools/hash_outputs.py --bin FILE --against FILE ...  both binaries in turn, then compares them
@@ -14,21 +14,21 @@ every family) with a set of flags, and has several hashes:
     CASE           prompts shorter and longer than a page, alone and 12 at once: text,
                    log-probabilities of the 20 most likely tokens at every position of prompt and
                    answer; NLL of a text
-    CASE hits      answers to two prompts with a common beginning, which the second one finds in the
+    CASE hits      answers to two prompts with a common prefix, for which the second one hits the
                    prefix cache; longer than a chunk if the model has 512 positions or more
     CASE batches   answers to 1, 2, 4, 8 and 16 prompts in one request
     CASE logits    `eval ppl --against` in steps of up to 350 rows: differences of raw logits from
-                   the same checkpoint as its files have it, in another type; sums in double precision
-    CASE file      for cases that `reprise quantize` wrote: the files of the checkpoint
+                   the unquantized checkpoint in another type; sums in double precision
+    CASE file      for cases written by `reprise quantize`: the files of the checkpoint
 
 Log-probabilities are printed as the shortest text that reads back to the same float, sums as the
 shortest that reads back to the same double: no bit is lost. A log-probability does not change when
 all logits move by the same amount; the sums of `logits` do.
 
-Hashes are comparable on one kind of machine only: CPU kernels depend on the instruction set, GPU
-kernels on the GPU. If there is a lib/ next to the binary's folder (a GPU package), libraries are
-loaded from it. Needs numpy and safetensors for the random checkpoints; without them those cases are
-left out by name."""
+Hashes are comparable only between machines of the same kind: CPU kernels depend on the instruction
+set, GPU kernels on the GPU. If there is a lib/ next to the binary's directory (a GPU package),
+libraries are loaded from it. Needs numpy and safetensors for the random checkpoints; without them
+those cases are skipped with a message."""
 import argparse
 import concurrent.futures
 import hashlib
@@ -42,7 +42,7 @@ import tempfile
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, os.path.join(ROOT, "tests", "support"))
 
-# Checkpoints that `reprise quantize` writes: its flags; {text} is a file.
+# Flags of `reprise quantize` for checkpoints that it writes; {text} is a file.
 WRITTEN = {
     "written-fp8": ["--scheme", "fp8"],
     "written-int8": ["--scheme", "int8"],
@@ -67,7 +67,7 @@ FORMATS = {
 TEXT = ("Once upon a time there was a little cat who lived in a house by the sea. Every day she went to the shore "
         "and counted the boats: 1, 2, 3, 4, 5. One morning 12 + 34 boats came in, and nobody knew why. ")
 FAILED = "failed"  # in place of a hash
-# Sizes on which the tiled kernels run; and odd ones, which go through the generic kernels.
+# Sizes that the tiled kernels support, and odd ones, which use the generic kernels.
 SIZES = {
     "wide": dict(hidden_size=512, intermediate_size=1536, num_attention_heads=8, num_key_value_heads=2, head_dim=64,
                  num_hidden_layers=2, max_position_embeddings=1024),
@@ -90,7 +90,7 @@ def cases(folder):
     try:
         from random_models import write_model
     except ImportError as error:
-        print(f"left out: random checkpoints ({error})", file=sys.stderr)
+        print(f"skipped: random checkpoints ({error})", file=sys.stderr)
         return
     for family in ("llama", "mistral", "qwen2", "qwen3", "gemma2"):
         for size, overrides in SIZES.items():
@@ -124,7 +124,7 @@ def complete(server, prompt, **extra):
 
 
 def answers(server, long_prompts):
-    """Prompts alone, then at once. With prompt_logprobs they do not use the prefix cache."""
+    """Prompts one at a time, then concurrently. With prompt_logprobs they do not use the prefix cache."""
     prompts = ["12 + 34 =", TEXT[:60], TEXT[:25] + " What is 7 - 3?", TEXT * (3 if long_prompts else 1)]
 
     def one(prompt):
@@ -137,12 +137,12 @@ def answers(server, long_prompts):
 
 
 def hits(server, positions):
-    """Two prompts with a common beginning; longer than a chunk if the model has the positions."""
+    """Two prompts with a common prefix, longer than a chunk if the model has enough positions."""
     beginning = TEXT * (4 if positions >= 1024 else 3 if positions >= 512 else 1)
     first, _ = complete(server, beginning + "1 +", return_tokens_as_token_ids=True)
     second, cached = complete(server, beginning + "12 - 3", return_tokens_as_token_ids=True)
     if not cached:
-        raise AssertionError("the second of two prompts with a common beginning had no prefix hit")
+        raise AssertionError("the second of two prompts with a common prefix did not hit the prefix cache")
     return [first, second]
 
 
@@ -167,7 +167,7 @@ def evaluate(arguments, directory, folder, *flags):
 
 
 def quantize(arguments, directory, form, folder):
-    """A checkpoint that the binary wrote, and what its files hold."""
+    """Writes a quantized checkpoint; returns its directory and the hashes of its files."""
     out = os.path.join(tempfile.mkdtemp(dir=folder), "out")
     flags = [flag.format(text=os.path.join(folder, "text.txt")) for flag in WRITTEN[form]]
     done = subprocess.run([arguments.bin, "quantize", directory, out, *flags],

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Writes a checkpoint of a known model's shape with random weights: for load tests and start-up times, where speed
-matters and words do not.
+"""Writes a checkpoint of a known model's shape with random weights, for load tests and startup times, where the text
+does not matter.
 
     tools/make_random_model.py llama-3.1-8b DIR
 
 DIR gets config.json, model.safetensors (bfloat16, written by hand: 16 GB in about 10 s) and the tokenizer of
-models/demo, whose 4,096 ids are a part of the vocabulary. Random bytes are drawn once and repeated with another offset
-for each tensor. Needs numpy."""
+models/demo, whose 4,096 ids are part of the vocabulary. Random bytes are drawn once and repeated with a different
+offset for each tensor. Needs numpy."""
 import json
 import os
 import shutil
@@ -26,7 +26,7 @@ SHAPES = {
     "qwen3-0.6b": ("qwen3", 1024, 28, 16, 8, 128, 3072, 151936, 40960, 1e6, True),
     "qwen3-8b": ("qwen3", 4096, 36, 32, 8, 128, 12288, 151936, 40960, 1e6, False),
 }
-POOL = 64 << 20  # random values that tensors are cut from
+POOL = 64 << 20  # number of random values, reused by all tensors
 
 
 def config_of(name):

@@ -1,11 +1,11 @@
-"""A mask program (attention/mask/mask.h) as Python source, for numpy and torch: a second reading of the language, by which
-other implementations of attention compute what ours does. Standard library only.
+"""Translates mask programs (attention/mask/mask.h) to Python source for numpy and torch: an independent implementation of
+the language, used to compare our attention with others. Standard library only.
 
     program = mask_python.parse("causal && sliding_window(1024); soft_cap(50)", heads=32)
     program.sees, program.score        source texts over q, kv, h, layer, score; "" when there is no rule
     program.function("sees", env)      a function(q, kv, h, layer); env has where, div, mod, absolute, tanh, exp
 
-Parameters have the values that the program declares, or those of `values`."""
+Parameters have the program's default values, or those of `values`."""
 import re
 
 TOKEN = re.compile(r"\s*(?:(\d+\.\d*(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|\d+[eE][-+]?\d+)|(\d+(?!\d))|([A-Za-z_]\w*)|"
@@ -35,7 +35,7 @@ def tokens_of(text):
 
 
 class Expression:
-    """Source text and its type: bool, int or float."""
+    """Source text with its type: bool, int or float."""
 
     def __init__(self, source, kind):
         self.source, self.kind = source, kind
@@ -213,8 +213,8 @@ class Parser:
         return Expression(f"{'absolute' if name == 'abs' else name}({sources[0]})", kind)
 
     def slope(self, head):
-        """2^(-8 (h + 1) / heads); heads that are no power of two: as many as the next lower power has, then every second
-        one of the next higher ("Train Short, Test Long")."""
+        """2^(-8 (h + 1) / heads). If heads is not a power of two: the slopes of the next lower power, then every second
+        slope of the next higher one ("Train Short, Test Long")."""
         power = 1 << (self.heads.bit_length() - 1)
         step = -8.0 * 0.6931471805599453 / power
         low = f"exp(({head} + 1) * {step!r})"

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""What 8 bits cost a Llama with random weights when nothing but the rounding of codes is wrong: numpy beside the engine.
+"""Computes the error of 8-bit quantization for a Llama with random weights and exact arithmetic otherwise (numpy).
 
     tools/random_network_8bit.py [--shape 1b|8b|narrow] [--layers N] [--weights bench|normal|scaled] [--few]
 
-Weights `bench` are those that `reprise bench step --shape` has on the CPU, number by number; `normal` is what transformers
-initializes (deviation 0.02, norms 1); `scaled` the same with o and down divided by sqrt(2 layers), as GPT-2 has it. 64 tokens
-of noise go through all variants at once, layer by layer: weights alone in 8 bits, rows alone, rows of down alone and so on.
-Prints the cosine of their logits with those of f32 and of bf16 (mean, least), and the noise of the last residual in dB.
-Arithmetic is f32 without codes; OMP_NUM_THREADS=1 keeps it to one core. 1b takes 3 to 10 minutes and 4 GB.
+Weights `bench` are exactly those of `reprise bench step --shape` on the CPU; `normal` is the initialization of
+transformers (deviation 0.02, norms 1); `scaled` the same with o and down divided by sqrt(2 layers), as in GPT-2. 64
+random tokens are run through all variants together, layer by layer: only weights quantized, only activations ("rows"),
+only the inputs of down, and so on. Prints the cosine of their logits with those of f32 and of bf16 (mean, min), and the
+noise of the last residual in dB. Arithmetic is f32 on dequantized values; OMP_NUM_THREADS=1 limits it to one core. 1b
+takes 3 to 10 minutes and 4 GB.
 """
 import argparse
 
@@ -30,7 +31,7 @@ def bf16(values):
 
 
 def e4m3(values):
-    """The nearest E4M3 of what is not above 448."""
+    """Rounds values of at most 448 to the nearest E4M3."""
     bits = np.ascontiguousarray(values, F32).view(U32)
     size = bits & U32(0x7FFFFFFF)
     small = ((size.view(F32) + F32(2**14)) - F32(2**14)).view(U32)
@@ -39,7 +40,7 @@ def e4m3(values):
 
 
 def quantized(values, kind, group=0):
-    """Rows with one scale each, or one for each `group` columns."""
+    """Quantizes and dequantizes rows with one scale each, or one per `group` columns."""
     if group:
         return quantized(values.reshape(*values.shape[:-1], -1, group), kind).reshape(values.shape)
     top = F32(127 if kind == "int8" else 448)
@@ -53,10 +54,10 @@ def quantized(values, kind, group=0):
 
 
 class BenchWeights:
-    """model/weights.c: five numbers of a table of 4,096 to a word of splitmix64, each matrix from a new word on."""
+    """As model/weights.c: each word of splitmix64 indexes five values of a table of 4,096; a matrix starts at a new word."""
 
     def __init__(self, hidden, vocab, _layers):
-        self.hidden, self.at = hidden, -(-hidden * vocab // 5)  # behind the embedding
+        self.hidden, self.at = hidden, -(-hidden * vocab // 5)  # after the embedding
         self.table = bf16(((np.arange(4096) + 0.5) / 4096 * 2 - 1) * 0.02 * np.sqrt(3.0))
 
     def numbers(self, word, count):
@@ -88,7 +89,7 @@ class BenchWeights:
 class NormalWeights:
     def __init__(self, hidden, _vocab, layers, scaled=False):
         self.hidden, self.random = hidden, np.random.Generator(np.random.SFC64(1))
-        self.behind = 0.02 / np.sqrt(2 * layers) if scaled else 0.02
+        self.output_deviation = 0.02 / np.sqrt(2 * layers) if scaled else 0.02
 
     def embedding(self, row, rows):
         blocks = [np.random.Generator(np.random.SFC64([1, 7, block])).standard_normal((256, self.hidden), F32)
@@ -96,7 +97,7 @@ class NormalWeights:
         return bf16(np.concatenate(blocks)[row % 256:][:rows] * F32(0.02))
 
     def matrix(self, name, rows, cols):
-        deviation = self.behind if name in ("o", "down") else 0.02
+        deviation = self.output_deviation if name in ("o", "down") else 0.02
         return bf16(self.random.standard_normal((rows, cols), F32) * F32(deviation))
 
     def norm(self, count):
@@ -107,13 +108,14 @@ class NormalWeights:
 
 
 class Variant:
-    """weights, rows (all but down's), down (its rows), head: None, "int8" or "fp8"; rounded: rows and pages to bf16."""
+    """weights, rows (inputs of all GEMMs but down), down (its inputs), head: None, "int8" or "fp8"; rounded: inputs and
+    KV pages are rounded to bf16."""
 
     def __init__(self, name, weights=None, rows=None, down=None, head=None, rounded=False, group=0, noise_db=None):
         self.name, self.weights, self.rows, self.down, self.head = name, weights, rows, down, head
         self.rounded, self.group, self.noise_db = rounded, group, noise_db
 
-    def take(self, values, kind):
+    def round(self, values, kind):
         values = bf16(values) if self.rounded else values
         return quantized(values, kind, self.group) if kind else values
 
@@ -152,7 +154,7 @@ class Network:
         self.cos, self.sin = np.cos(angle).astype(F32)[:, None], np.sin(angle).astype(F32)[:, None]
 
     def linear(self, rows, name, outputs, inputs):
-        """rows: of each variant; a product of all those with the same weights at once."""
+        """rows: one array per variant; one matmul for all variants with the same weights."""
         matrix = self.weights.matrix(name, outputs, inputs)
         out = [np.empty((TOKENS, outputs), F32) for _ in rows]
         for begin in range(0, outputs, 4096):
@@ -167,7 +169,7 @@ class Network:
     def normed(self, xs, site="rows"):
         weight = self.weights.norm(self.hidden)
         square = [np.sqrt((x.astype(np.float64) ** 2).mean(-1, keepdims=True) + 1e-5).astype(F32) for x in xs]
-        return [v.take(x / s * weight, getattr(v, site)) for v, x, s in zip(self.variants, xs, square)]
+        return [v.round(x / s * weight, getattr(v, site)) for v, x, s in zip(self.variants, xs, square)]
 
     def rotated(self, x):
         low, high = np.split(x, 2, -1)
@@ -183,7 +185,7 @@ class Network:
         share = np.exp(scores - scores.max(-1, keepdims=True))
         share /= share.sum(-1, keepdims=True)
         heads = np.matmul(share, v.transpose(1, 0, 2)).transpose(1, 0, 2)
-        return variant.take(np.ascontiguousarray(heads).reshape(TOKENS, -1), variant.rows)
+        return variant.round(np.ascontiguousarray(heads).reshape(TOKENS, -1), variant.rows)
 
     def layer(self, xs):
         rows, q_cols, kv_cols = self.normed(xs), self.heads * self.head_dim, self.kv_heads * self.head_dim
@@ -192,7 +194,7 @@ class Network:
         xs = [x + o for x, o in zip(xs, self.linear(heads, "o", self.hidden, q_cols))]
         rows = self.normed(xs)
         gate, up = (self.linear(rows, name, self.inner, self.hidden) for name in ("gate", "up"))
-        inner = [v.take(g / (1 + np.exp(-g)) * u, v.down) for v, g, u in zip(self.variants, gate, up)]
+        inner = [v.round(g / (1 + np.exp(-g)) * u, v.down) for v, g, u in zip(self.variants, gate, up)]
         return [x + d for x, d in zip(xs, self.linear(inner, "down", self.hidden, self.inner))]
 
     def embedded(self):
@@ -224,13 +226,13 @@ def main():
     parser.add_argument("--shape", choices=SHAPES, default="1b")
     parser.add_argument("--layers", type=int, default=0)
     parser.add_argument("--weights", choices=("bench", "normal", "scaled"), default="bench")
-    parser.add_argument("--few", action="store_true", help="whole schemes alone")
+    parser.add_argument("--few", action="store_true", help="only complete schemes")
     network = Network(parser.parse_args())
     xs = network.embedded()
     for _ in range(network.layers):
         xs = network.layer(xs)
     cosines, signal = network.cosines(xs), (xs[0].astype(np.float64) ** 2).sum()
-    print(f"{'':40} {'with f32: mean, least':>24} {'with bf16: mean, least':>24} {'residual, dB':>14}")
+    print(f"{'':40} {'with f32: mean, min':>24} {'with bf16: mean, min':>24} {'residual, dB':>14}")
     for variant, x, (f32, half) in zip(network.variants, xs, cosines):
         noise = ((x.astype(np.float64) - xs[0]) ** 2).sum()
         db = f"{10 * np.log10(noise / signal):.1f}" if noise else "-"

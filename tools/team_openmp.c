@@ -1,10 +1,10 @@
-/* team_openmp.c - the worker pool of device/cpu_team.h with OpenMP's dispatch in its place, to be
- * compared with ours.
+/* team_openmp.c - implements device/cpu_team.h with OpenMP, for comparison with our worker pool.
  *
- * A job is one parallel region, entered by the thread that submits it, which is worker 0; the
- * barriers between operators are OpenMP's; shares are static. So a step costs no hand-over at all,
- * and nothing runs ahead of its host. `ninja -C build/release reprise_openmp` links it into a
- * program that is otherwise reprise (needs libgomp); tools/compare_dispatch runs both in turns. */
+ * A job is one parallel region, entered by the thread that submits it, which is worker 0; barriers
+ * between operators are OpenMP's; shares are static. A step therefore needs no signal between
+ * threads of different roles, and there is no run-ahead. `ninja -C build/release reprise_openmp`
+ * links it into a program that is otherwise reprise (needs libgomp); tools/compare_dispatch
+ * compares both. */
 #include "base/memory.h"
 #include "device/cpu_team.h"
 

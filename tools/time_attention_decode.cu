@@ -1,16 +1,16 @@
-/* time_attention_decode.cu - how fast decode attention reads K and V, with a cold L2.
+/* time_attention_decode.cu - measures how fast decode attention reads K and V, with a cold L2.
  *
  * Not part of the build. From the repository's root, after ./dev build:
  *   nvcc -O3 -std=c++17 -I. -gencode=arch=compute_90a,code=sm_90a tools/time_attention_decode.cu \
  *       build/release/librp_cuda.a build/release/librp_base.a -lxxhash -o time_attention_decode
  *   ./time_attention_decode [ROWSxLENGTH ...]
  *
- * Each shape: one graph with a launch per layer, so many layers that their K and V are four times
- * the L2 and more; the time of a launch is the graph's over their number, the median of nine
- * replays. 32 query heads, 8 KV heads, head dim 128, pages of 64. "ROWSxLENGTHr": random lengths
- * from 1 to that length. Pages are as far apart as those of a model of RP_LAYERS layers
- * (environment; 32). "loads alone": the same bytes in one piece; "in pages": whole pages through
- * the page tables, by nothing but loads. */
+ * Each shape is one graph with a launch per layer, with enough layers that their K and V are at
+ * least four times the L2; the time per launch is the graph's time divided by the layers, the
+ * median of nine replays. 32 query heads, 8 KV heads, head dim 128, pages of 64. "ROWSxLENGTHr":
+ * random lengths from 1 to LENGTH. The page stride is that of a model of RP_LAYERS layers
+ * (environment; default 32). "loads alone": only loads of the same number of contiguous bytes; "in
+ * pages": only loads of the same pages through the page tables. */
 #include "attention/attention_internal_cuda.h"
 
 #include <algorithm>
@@ -50,7 +50,7 @@ __global__ void __launch_bounds__(1024) read_all(const uint4 *data, size_t count
         *out = sum;
 }
 
-/* The same pages in the same order, and nothing but loads: what the pattern allows. */
+/* Loads the same pages in the same order without computing: the upper bound for this pattern. */
 __global__ void __launch_bounds__(1024)
     read_pages(rp_kv_layout kv, rp_step_view step, uint32_t layer, uint32_t pages, uint4 *out) {
     uint4 sum = make_uint4(0, 0, 0, 0);
@@ -86,7 +86,7 @@ template <typename T> static T *upload(const std::vector<T> &from) {
     return to;
 }
 
-/* Microseconds of one replay. */
+/* Time of one replay in microseconds. */
 static double replay_us(cudaGraph_t graph, cudaStream_t stream, double *spread) {
     cudaGraphExec_t exec;
     cudaEvent_t begin, end;
@@ -111,11 +111,11 @@ static double replay_us(cudaGraph_t graph, cudaStream_t stream, double *spread) 
     return times[times.size() / 2];
 }
 
-/* One shape in device memory. */
+/* A shape and its device memory. */
 struct shape_case {
     rp_attention_cuda_config config;
     rp_attention_args args;
-    double bytes; /* of K and V that are visible, per layer */
+    double bytes; /* unmasked K and V per layer */
     uint32_t layers;
 };
 

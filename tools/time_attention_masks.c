@@ -1,13 +1,13 @@
-/* time_attention_masks.c - what masks cost: prompts and decode rows under windows, caps and
- * programs, in captured graphs.
+/* time_attention_masks.c - times attention with masks: prefill and decode with windows, caps and
+ * mask programs, in captured graphs.
  *
  * Not part of the build. From the repository's root, after ./dev build:
  *   nvcc -O2 -I. tools/time_attention_masks.c build/release/lib{rp_cuda,rp_attention,rp_kvcache,rp_device,rp_base}.a \
  *       -lxxhash -o time_attention_masks
  *   ./time_attention_masks                        (32 query heads, 8 KV heads, head dim 128, pages of 64)
  *
- * TFLOP/s of the pairs that are visible, 4 * heads * dim each; a decode row's GB/s of the keys that
- * are. Medians of nine replays. */
+ * Prefill: TFLOP/s of the unmasked pairs, 4 * heads * dim each; decode: GB/s of the unmasked keys.
+ * Medians of nine replays. */
 #include "attention/attention_internal_cuda.h"
 #include "attention/mask/mask_source.h"
 #include "attention/program/attention_program_cuda.h"
@@ -48,7 +48,7 @@ static void *device(size_t bytes) {
     return data;
 }
 
-/* About normal, as q and k of a model are behind their norms. */
+/* Approximately normal, as q and k of a model are after their norms. */
 static void *random_values(size_t count, enum rp_dtype dtype) {
     size_t size = dtype == RP_DTYPE_F32 ? 4 : 2, chunk = 1u << 20;
     unsigned char *data = device(count * size);
@@ -115,7 +115,7 @@ static void open_step(void) {
     step.token_rows = device(TOKENS_MAX * 4);
     step.slots = device((size_t)ROWS_MAX * words * 4);
     for (uint32_t r = 0; r < ROWS_MAX; r++)
-        slots[r * words + RP_SLOT_MASK_PARAMS] = 1024; /* of the one program that has a parameter */
+        slots[r * words + RP_SLOT_MASK_PARAMS] = 1024; /* for the one program with a parameter */
     for (uint32_t r = 0; r < ROWS_MAX; r++)
         for (uint32_t i = 0; i < per_slot; i++)
             slots[r * words + RP_SLOT_PAGES + i] = ((i * ROWS_MAX + r) * 1237u + 11) % pages;
@@ -159,7 +159,7 @@ static float time_launches(const struct rp_cuda_launch *launches, uint32_t count
     return us[REPEATS / 2];
 }
 
-/* text NULL: what is built in, with window and cap. */
+/* text NULL: the built-in causal mask with window and cap. */
 static void measure(const char *name, const char *text, uint32_t window, float cap, uint32_t rows,
                     uint32_t count, uint32_t length, double pairs) {
     struct rp_attention_cuda_config config = {.limits = limits, .step = step, .kv = kv};
@@ -216,7 +216,7 @@ static void measure(const char *name, const char *text, uint32_t window, float c
         uint32_t more = 0;
         status =
             rp_attention_cuda_lower(&config, &args, &memory, launches + launch_count, &more, &err);
-        /* A prompt's bucket has a kernel for decode rows, too: there are none. */
+        /* A mixed bucket also has a kernel for decode rows; this step has none. */
         launch_count += count == 1 ? more : 1;
     }
     if (status != RP_OK) {

@@ -1,14 +1,13 @@
-/* time_attention_prefill.c - how fast prompt attention is, and what comes before it, in captured
- * graphs.
+/* time_attention_prefill.c - times prefill attention, and the qkv_post kernel before it, in
+ * captured graphs.
  *
  * Not part of the build. From the repository's root, after ./dev build:
  *   nvcc -O2 -I. tools/time_attention_prefill.c build/release/librp_cuda.a \
  *       build/release/librp_kvcache.a build/release/librp_base.a -lxxhash -o time_attention_prefill
  *   ./time_attention_prefill [heads kv_heads head_dim page_tokens]      (32 8 128 64: Llama-3.1-8B)
  *
- * Attention: one causal prompt; TFLOP/s of what is visible, 4 * heads * dim * n * (n + 1) / 2.
- * qkv_post: microseconds of one launch among many, each with buffers of its own, more than the L2
- * holds. */
+ * Attention: one causal prompt; TFLOP/s of the unmasked pairs, 4 * heads * dim * n * (n + 1) / 2.
+ * qkv_post: microseconds per launch; launches have separate buffers that exceed the L2 in total. */
 #include "attention/attention_internal_cuda.h"
 #include "base/memory.h"
 
@@ -39,7 +38,7 @@ static void *device(size_t bytes) {
     return data;
 }
 
-/* Values that neither saturate the softmax nor are all alike. */
+/* Values with a softmax that is neither saturated nor uniform. */
 static void *random_values(size_t count, enum rp_dtype dtype) {
     size_t size = dtype == RP_DTYPE_F32 ? 4 : 2, chunk = 1u << 20;
     unsigned char *data = device(count * size);
@@ -63,8 +62,8 @@ static int by_value(const void *a, const void *b) {
     return x < y ? -1 : x > y;
 }
 
-/* Microseconds of one of `count` launches in a graph: the median of REPEATS replays, and their
- * spread. */
+/* Time in microseconds per launch of a graph with `count` launches: the median of REPEATS replays,
+ * and their spread. */
 static float time_graph(cudaStream_t stream, float *out_spread, uint32_t count) {
     cudaGraph_t graph;
     cudaGraphExec_t exec;
@@ -90,7 +89,7 @@ static float time_graph(cudaStream_t stream, float *out_spread, uint32_t count) 
     return us[REPEATS / 2];
 }
 
-/* A step of one prompt of `tokens` tokens, pages in an order of no use to a prefetcher. */
+/* A step with one prompt of `tokens` tokens, whose pages are in a scattered order. */
 static void make_step(uint32_t tokens, uint32_t rows) {
     static uint32_t positions[TOKENS_MAX], token_rows[TOKENS_MAX];
     static struct rp_live_row live[TOKENS_MAX];

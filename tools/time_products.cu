@@ -1,33 +1,33 @@
-/* time_products.cu - how fast the products run on a card, with a cold L2.
+/* time_products.cu - times the GEMMs of a layer on a GPU, with a cold L2.
  *
  * Not part of the build. From the repository's root, after ./dev build:
  *   nvcc -O3 -std=c++17 -I. -gencode=arch=compute_90a,code=sm_90a tools/time_products.cu \
  *       build/release/librp_cuda.a build/release/librp_device.a build/release/librp_base.a -lxxhash \
  *       -o time_products
  *
- *   ./time_products WORD...      from left to right:
- *   sweep M N K SEGMENTS,...     one product, every tile that fits M rows
- *   one M N K SEGMENTS TILE      one product with this tile
- *   planned M                    each product of a layer and the head by itself, as the plan has it
- *   chain M SMALL_US LABEL       all products of Llama-3.1-8B as one captured chain: 32 layers of qkv, o,
+ *   ./time_products WORD...      commands, executed from left to right:
+ *   sweep M N K SEGMENTS,...     one GEMM, with every tile that fits M rows
+ *   one M N K SEGMENTS TILE      one GEMM with this tile
+ *   planned M                    each GEMM of a layer and the head separately, as planned
+ *   chain M SMALL_US LABEL       all GEMMs of Llama-3.1-8B as one captured chain: 32 layers of qkv, o,
  *                                gate_up, down, then the head; with SMALL_US > 0 a kernel of about that
- *                                length, one block of 256 threads a row, stands before each. Unless `tile`
- *                                says otherwise as planned: gate_up gated where that is done
- *   segments N,N,N,N,N           in chains from now on: segments of qkv, o, gate_up, down, head
- *   tile PRODUCT TILE            in chains from now on: PRODUCT 0 to 4 as above, 9: all
- *   type TYPE                    from now on: bf16 (as at first), fp8, int8, or block: fp8 with block scales
- *   codes | rows                 8-bit products read codes (as at first), or rows of bf16 where they can make codes
- *                                themselves
- *   pdl | plain                  dependent launches (as at first), or plain edges
- *   trace                        with matmul_tc_cuda.cu and matmul_rows_cuda.cu built with -DRP_TRACE: when
- *                                the blocks of two layers started, waited and ended (least, median, most;
+ *                                duration, one block of 256 threads per row, precedes each. As planned
+ *                                unless `tile` was given: gate_up gated where that is supported
+ *   segments N,N,N,N,N           for later chains: segments of qkv, o, gate_up, down, head
+ *   tile GEMM TILE               for later chains: GEMM 0 to 4 as above, 9: all
+ *   type TYPE                    for later commands: bf16 (default), fp8, int8, or block: fp8 with block scales
+ *   codes | rows                 input of later 8-bit GEMMs: quantized values (default), or bf16 rows if the
+ *                                kernel can quantize them itself
+ *   pdl | plain                  programmatic dependent launch (default), or plain edges
+ *   trace                        if matmul_tc_cuda.cu and matmul_rows_cuda.cu are built with -DRP_TRACE: when
+ *                                the blocks of two layers started, waited and ended (min, median, max;
  *                                microseconds)
- * SEGMENTS: of equal length. TILE: TOKENS,ROWS,BOXES,EAGER,ORDER,STAGES,SHARED_KB,PARTIALS, as in
- * struct rp_matmul_tile.
+ * SEGMENTS: number of split-K segments of equal length. TILE: TOKENS,ROWS,BOXES,EAGER,ORDER,STAGES,
+ * SHARED_KB,PARTIALS, as in struct rp_matmul_tile.
  *
- * A product is captured many times in one graph, over copies of its weights that exceed the L2
- * cache by far; the time is the median over replays. Share: of 4.57 TB/s, the read bandwidth of an
- * H200. */
+ * A GEMM is captured many times in one graph, with copies of its weights that far exceed the L2
+ * cache; the time is the median over replays. Shares are relative to 4.57 TB/s, the read bandwidth
+ * of an H200. */
 #include "device/cuda_kernel.cuh"
 #include "quant/matmul_internal_cuda.h"
 
@@ -59,7 +59,7 @@ struct environment {
     size_t pool_bytes;
     __nv_bfloat16 *in;
     float *out;
-    float *scales; /* of rows and of weights: all the same */
+    float *scales; /* scales of rows and of weights, all equal */
     cudaStream_t stream;
     rp_dtype dtype;
     bool block_scales, rows_in_bf16;
@@ -68,8 +68,9 @@ struct environment {
 
 const uint32_t SCALES = 1 << 20;
 
-/* Bytes of a weight or a code; K in units of two bytes, as plans have it. */
+/* Bytes of a weight. */
 uint32_t element() { return rp_dtype_bytes(env.dtype); }
+/* K in units of two bytes, as in plans. */
 uint32_t units_of(uint32_t k) { return k * element() / 2; }
 
 __global__ void fill(uint32_t *to, size_t words) {
@@ -82,8 +83,8 @@ __global__ void fill(uint32_t *to, size_t words) {
     }
 }
 
-/* Codes: bytes of either sign, in FP8 of exponents up to 0. */
-__global__ void fill_codes(uint32_t *to, size_t words) {
+/* Quantized values: bytes of either sign, as FP8 with exponents up to 0. */
+__global__ void fill_quantized(uint32_t *to, size_t words) {
     for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < words;
          i += (size_t)gridDim.x * blockDim.x) {
         uint32_t x = (uint32_t)i * 2654435761u ^ (uint32_t)(i >> 32);
@@ -117,11 +118,11 @@ void fill_operands() {
     if (env.dtype == RP_DTYPE_BF16)
         fill<<<2048, 256>>>((uint32_t *)env.pool, env.pool_bytes / 4);
     else
-        fill_codes<<<2048, 256>>>((uint32_t *)env.pool, env.pool_bytes / 4);
+        fill_quantized<<<2048, 256>>>((uint32_t *)env.pool, env.pool_bytes / 4);
     if (env.dtype == RP_DTYPE_BF16 || env.rows_in_bf16)
         fill<<<2048, 256>>>((uint32_t *)env.in, in_words);
     else
-        fill_codes<<<2048, 256>>>((uint32_t *)env.in, in_words);
+        fill_quantized<<<2048, 256>>>((uint32_t *)env.in, in_words);
     CHECK(cudaDeviceSynchronize());
 }
 
@@ -175,8 +176,8 @@ struct request {
     uint32_t m, n, k, segment;
     const unsigned char *weight;
     rp_matmul_tile tile;
-    bool chosen; /* as rp_matmul_cuda_plan has it */
-    bool gated;  /* gates and ups: with the activation where a kernel does both */
+    bool chosen; /* tile chosen by rp_matmul_cuda_plan */
+    bool gated;  /* gate_up, fused with the activation where a kernel supports it */
 };
 
 struct planned {
@@ -213,8 +214,8 @@ bool plan(const request &r, rp_arena *memory, rp_cuda_launch *launch) {
     rp_cuda_partials partials;
     rp_error err = {};
     op.gate_up = r.gated;
-    bool makes_codes = env.rows_in_bf16 && rp_matmul_cuda_quantizes(&op);
-    if (env.dtype != RP_DTYPE_BF16 && !makes_codes)
+    bool quantizes = env.rows_in_bf16 && rp_matmul_cuda_quantizes(&op);
+    if (env.dtype != RP_DTYPE_BF16 && !quantizes)
         op.in_scales = env.scales;
     op.gated = r.chosen && r.gated && rp_matmul_cuda_gates(&op);
     if (op.gated) {
@@ -229,7 +230,7 @@ bool plan(const request &r, rp_arena *memory, rp_cuda_launch *launch) {
     return status == RP_OK;
 }
 
-/* Milliseconds of the launches as one graph: median of `replays`. */
+/* Time in ms of the launches captured as one graph: median of `replays`. */
 double time_graph(const std::vector<rp_cuda_launch> &launches, uint32_t replays, uint32_t small,
                   uint32_t small_cycles, uint32_t m) {
     cudaGraph_t graph;
@@ -265,7 +266,7 @@ double time_graph(const std::vector<rp_cuda_launch> &launches, uint32_t replays,
     return times[times.size() / 2];
 }
 
-/* Prints one line; microseconds of one product. */
+/* Times one GEMM and prints a line. */
 void measure(request r, const char *extra) {
     size_t bytes = (size_t)r.n * r.k * element();
     uint32_t copies = (uint32_t)std::min<size_t>(env.pool_bytes / bytes, 160);
@@ -302,10 +303,10 @@ uint32_t segment_of(uint32_t k, uint32_t count) {
     return (uint32_t)RP_ALIGN_UP(RP_CEIL_DIV(units_of(k), count), 64);
 }
 
-/* Kernels of matmul_rows_cuda.cu, which can be traced. */
+/* Whether the kernel is from matmul_rows_cuda.cu, which supports tracing. */
 bool is_rows(const rp_cuda_launch &launch) { return launch.run == rp_matmul_rows_cuda_run; }
 
-/* Every tile that fits m rows. */
+/* Times every tile that fits m rows. */
 void sweep(uint32_t m, uint32_t n, uint32_t k, const std::vector<uint32_t> &segments) {
     static const uint32_t tiles[][4] = {
         {8, 64, 2, 1},    {8, 64, 4, 1},   {16, 64, 2, 1},  {16, 64, 4, 1},   {32, 64, 2, 1},
@@ -314,9 +315,9 @@ void sweep(uint32_t m, uint32_t n, uint32_t k, const std::vector<uint32_t> &segm
         {192, 128, 1, 0}, {256, 128, 1, 0}};
     for (uint32_t count : segments) {
         for (const uint32_t *t : tiles) {
-            bool has_codes = t[1] == 128 && t[0] <= 128 && t[2] == (t[0] < 128 ? 2 : 1) &&
-                             (t[0] < 128 || t[3] == env.block_scales);
-            if (env.dtype != RP_DTYPE_BF16 && !has_codes)
+            bool supports_8_bit = t[1] == 128 && t[0] <= 128 && t[2] == (t[0] < 128 ? 2 : 1) &&
+                                  (t[0] < 128 || t[3] == env.block_scales);
+            if (env.dtype != RP_DTYPE_BF16 && !supports_8_bit)
                 continue;
             if (m <= 128 ? t[0] < m || t[0] >= 2 * std::max(m, 8u) : t[0] < 96)
                 continue;
@@ -341,22 +342,21 @@ void sweep(uint32_t m, uint32_t n, uint32_t k, const std::vector<uint32_t> &segm
 
 bool trace_chain;
 
-struct layer_product {
+struct layer_gemm {
     const char *name;
-    uint32_t n, k, segments; /* 0: as the plan has it */
-    rp_matmul_tile tile;     /* tokens 0: as the plan has it */
+    uint32_t n, k, segments; /* segments 0: as planned */
+    rp_matmul_tile tile;     /* tokens 0: as planned */
 };
 
-layer_product products[] = {{"qkv", 6144, 4096, 0, {}},
-                            {"o", 4096, 4096, 0, {}},
-                            {"gate_up", 28672, 4096, 0, {}},
-                            {"down", 4096, 14336, 0, {}},
-                            {"head", 128256, 4096, 0, {}}};
+layer_gemm gemms[] = {{"qkv", 6144, 4096, 0, {}},
+                      {"o", 4096, 4096, 0, {}},
+                      {"gate_up", 28672, 4096, 0, {}},
+                      {"down", 4096, 14336, 0, {}},
+                      {"head", 128256, 4096, 0, {}}};
 
-/* One line for each product by itself: dependent launches of it, one after the other, each with
- * other weights. */
+/* Prints a line per GEMM: back-to-back dependent launches, each with different weights. */
 void each_planned(uint32_t m) {
-    for (const layer_product &p : products) {
+    for (const layer_gemm &p : gemms) {
         request r = {};
         r.m = m, r.n = p.n, r.k = p.k;
         r.chosen = true;
@@ -384,7 +384,7 @@ void chain(uint32_t m, double small_us, const char *label) {
     std::vector<rp_cuda_launch> launches;
     size_t at = 0;
     for (uint32_t i = 0; i < 129; i++) {
-        const layer_product &p = products[i == 128 ? 4 : i % 4];
+        const layer_gemm &p = gemms[i == 128 ? 4 : i % 4];
         request r = {};
         r.m = m, r.n = p.n, r.k = p.k;
         r.segment = p.segments ? segment_of(p.k, p.segments)
@@ -435,7 +435,7 @@ void chain(uint32_t m, double small_us, const char *label) {
                     v[e].push_back((double)(int64_t)(at[e] - zero) * 1e-3);
                 doubled += per_sm[at[3]]++ > 0;
             }
-            printf("  trace %-8s grid %3u, %u doubled:", products[i % 4].name, grid, doubled);
+            printf("  trace %-8s grid %3u, %u doubled:", gemms[i % 4].name, grid, doubled);
             for (int e = 0; e < 3; e++) {
                 std::sort(v[e].begin(), v[e].end());
                 printf("  %s %8.2f %8.2f %8.2f",
@@ -488,14 +488,14 @@ int main(int argc, char **argv) {
         } else if (!strcmp(verb, "segments") && i + 1 < argc) {
             std::vector<uint32_t> list = numbers(argv[++i]);
             for (size_t p = 0; p < 5 && p < list.size(); p++)
-                products[p].segments = list[p];
+                gemms[p].segments = list[p];
         } else if (!strcmp(verb, "tile") && i + 2 < argc) {
             uint32_t p = (uint32_t)atoi(argv[i + 1]);
             std::vector<uint32_t> t = numbers(argv[i + 2]);
             t.resize(8);
             for (uint32_t q = 0; q < 5; q++)
                 if (p == q || p == 9)
-                    products[q].tile = tile_of(t);
+                    gemms[q].tile = tile_of(t);
             i += 2;
         } else if (!strcmp(verb, "sweep") && i + 4 < argc) {
             sweep((uint32_t)atoi(argv[i + 1]), (uint32_t)atoi(argv[i + 2]),
@@ -520,7 +520,7 @@ int main(int argc, char **argv) {
             chain((uint32_t)atoi(argv[i + 1]), atof(argv[i + 2]), argv[i + 3]);
             i += 3;
         } else {
-            fprintf(stderr, "what is %s?\n", verb);
+            fprintf(stderr, "unknown or incomplete command: %s\n", verb);
             return 2;
         }
     }

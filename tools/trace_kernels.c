@@ -1,15 +1,15 @@
-/* trace_kernels.c - the kernels of a run, with those inside replayed graphs: when each began and
- * ended.
+/* trace_kernels.c - records the begin and end of every kernel of a run, including those inside
+ * replayed graphs.
  *
- * Not part of the build. A library that CUDA's driver loads into any program:
+ * Not part of the build. A library that the CUDA driver loads into any program:
  *   gcc -O2 -shared -fPIC -I/usr/local/cuda/include tools/trace_kernels.c -L/usr/local/cuda/lib64 -lcupti \
  *       -o libtrace_kernels.so
  *   CUDA_INJECTION64_PATH=$PWD/libtrace_kernels.so TRACE_KERNELS=FILE ./reprise bench step ...
  *
- * FILE becomes one line for each kernel, in the order of their beginnings:
+ * FILE has one line per kernel, in the order of their start:
  *   begin ns, end ns, graph, node, grid, block, shared bytes, name
- * Recording each kernel costs about a microsecond of device time and dependent launches overlap
- * less: shares matter, not totals. */
+ * Recording costs about a microsecond of device time per kernel, and dependent launches overlap
+ * less: use shares, not totals. */
 #include <cupti.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -45,7 +45,7 @@ static void finish(void) {
     fclose(out);
 }
 
-/* Called by the driver when it starts. */
+/* Entry point, called by the driver at startup. */
 int InitializeInjection(void) {
     const char *path = getenv("TRACE_KERNELS");
     out = fopen(path ? path : "kernels.tsv", "w");

@@ -5,8 +5,8 @@
     tools/train_demo.py --steps 20000             # needs torch, tokenizers, safetensors, transformers, one GPU
 
 All text comes from the generators in demo_tasks.py with a fixed seed. Worker processes write it as arrays of tokens
-while the GPU trains on earlier ones. What is shipped is bf16, so what is evaluated is the bf16 export, reloaded with
-transformers; that also shows that the files are a plain Llama.
+while the GPU trains on earlier ones. The evaluation uses the bf16 export, reloaded with transformers, which also shows
+that the files are a standard Llama.
 """
 
 import argparse
@@ -18,7 +18,7 @@ import random
 import sys
 import time
 
-os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the workers are the parallelism
+os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the worker processes already use all cores
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
 import numpy as np
@@ -30,14 +30,14 @@ from demo_tasks import END, IM_END, IM_START, LETTERS, STORY
 CONFIG = dict(vocab_size=4096, hidden_size=256, num_hidden_layers=8, num_attention_heads=4, num_key_value_heads=2,
               head_dim=64, intermediate_size=768, max_position_embeddings=1024, rope_theta=10000.0, rms_norm_eps=1e-5)
 
-# Flags above the 12 bits of a token: how much predicting it counts.
+# Flags above the 12 bits of a token: weight of its prediction in the loss.
 FULL, LOW = 0x8000, 0x4000
 LOW_WEIGHT = 0.25
 
 
 # ---- tokenizer ----
 
-# The pre-tokenizer of Qwen2: every digit stands alone, so that numbers have one spelling.
+# The pre-tokenizer of Qwen2: every digit is a separate token, so that a number has only one tokenization.
 QWEN2_SPLIT = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
                r"|\s+(?!\S)|\s+")
 
@@ -57,14 +57,14 @@ def train_tokenizer(path, seed):
     rng = random.Random(seed)
 
     def corpus():
-        # Prompt and answer apart: no token may reach across the place where a prompt ends ("=" and "-34").
+        # Prompt and answer are separate texts: no token may span the end of a prompt ("=" and "-34").
         for _ in range(40000):
             for text, _, style in tasks.document(rng):
                 if style != LETTERS:
                     for mark in (IM_START, IM_END):
                         text = text.replace(mark, "\n")
                     yield text
-        # Made-up words fill the vocabulary with syllables, for text that is not ours.
+        # Made-up words add syllables to the vocabulary, for text outside the training data.
         for _ in range(30000):
             yield f" {tasks.made_up_word(rng)} {rng.choice(tasks.WORDS).capitalize()}"
     tokenizer.train_from_iterator(corpus(), trainer)
@@ -73,7 +73,7 @@ def train_tokenizer(path, seed):
 
 
 def write_texts(out):
-    """The files around the weights."""
+    """Writes the files other than the weights."""
     tokenizer = Tokenizer.from_file(os.path.join(out, "tokenizer.json"))
     end, im_end = tokenizer.token_to_id(END), tokenizer.token_to_id(IM_END)
     config = dict(architectures=["LlamaForCausalLM"], model_type="llama", **CONFIG, hidden_act="silu",
@@ -104,12 +104,12 @@ def write_texts(out):
 # ---- data ----
 
 class Encoder:
-    """Documents to arrays of tokens with flags."""
+    """Converts documents to arrays of tokens with flags."""
 
     def __init__(self, path):
         self.tokenizer = Tokenizer.from_file(path)
         self.end = self.tokenizer.token_to_id(END)
-        # A letter, a hyphen and a space are their own byte-level characters (a space is written as U+0120).
+        # Letters and hyphens are themselves as byte-level characters, a space is U+0120.
         self.letters = {c: self.tokenizer.token_to_id(c.replace(" ", "\u0120"))
                         for c in "abcdefghijklmnopqrstuvwxyz- "}
 
@@ -125,8 +125,8 @@ class Encoder:
                     part, flag = [self.letters[c] for c in text], FULL
                 else:
                     part = ids[text]
-                    # Parts of prompts, where `learn` is true by chance, and stories cannot be predicted exactly: they
-                    # count less, so that they do not drown the answers that can.
+                    # Parts of prompts, where `learn` is random, and stories cannot be predicted exactly: a lower weight
+                    # keeps them from dominating the loss of the answers, which can.
                     flag = LOW if style == STORY or learn == "low" else FULL
                 tokens += [t | flag for t in part] if learn else part
             tokens.append(self.end | FULL)
@@ -165,7 +165,7 @@ def make_shard(job):
 
 
 def shard_jobs(seed, shards, batches, batch_tokens):
-    # Short rows, too: what stands first in a row is as good as alone there, as most prompts will be.
+    # Short rows as well: the first document of a row has no context, like most prompts.
     for i in range(shards):
         length = 1024 if i % 2 else 256
         yield (f"{seed}/{i}", batches * batch_tokens // length, length)

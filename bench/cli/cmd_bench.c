@@ -1,5 +1,4 @@
-/* reprise bench WHAT: speed, measured. Each subcommand prints a table for a person or, with --json,
- * JSON. */
+/* reprise bench WHAT: benchmarks. Each subcommand prints a table or, with --json, JSON. */
 #include "bench/bench_matmul.h"
 #include "bench/membw.h"
 #include "server/cli/commands.h"
@@ -26,19 +25,20 @@ int rp_cmd_bench(int argc, char **argv) {
         const char *summary;
     } benches[] = {
         {"check", rp_cmd_bench_check, "compare this build with its baselines"},
-        {"serve", rp_cmd_bench_serve, "load on a server: latencies, throughput, goodput"},
-        {"sweep", rp_cmd_bench_sweep, "the highest rate at which a server holds an objective"},
-        {"compare", rp_cmd_bench_compare, "two results of a load test: is B different from A?"},
+        {"serve", rp_cmd_bench_serve, "load test of a server: latencies, throughput, goodput"},
+        {"sweep", rp_cmd_bench_sweep, "highest request rate at which a server meets an objective"},
+        {"compare", rp_cmd_bench_compare, "compare two load test results"},
         {"decode", rp_cmd_bench_decode, "time per decode step of a model"},
-        {"kernels", rp_cmd_bench_kernels, "every operator of a model shape by itself"},
-        {"attention", rp_cmd_bench_attention, "attention by itself, by shape and mask"},
-        {"matmul", rp_bench_matmul, "one product, weights from memory"},
-        {"pair", rp_cmd_bench_pair, "two configurations or servers, in turns"},
-        {"record", rp_cmd_bench_record, "what recording costs: nanoseconds of an event"},
-        {"step", rp_cmd_bench_step, "the device's decode step by itself"},
-        {"prefill", rp_cmd_bench_prefill, "a prompt in one step, by itself"},
-        {"tokenize", rp_cmd_bench_tokenize, "a tokenizer on a text: MB/s, one thread"},
-        {"membw", bench_membw, "read bandwidth of the machine"},
+        {"kernels", rp_cmd_bench_kernels, "time of every operator of a model shape"},
+        {"attention", rp_cmd_bench_attention, "time of attention by shape and mask"},
+        {"matmul", rp_bench_matmul, "time of one GEMM with weights read from memory"},
+        {"pair", rp_cmd_bench_pair, "compare two configurations or servers, interleaved"},
+        {"record", rp_cmd_bench_record, "cost of recording in nanoseconds per event"},
+        {"step", rp_cmd_bench_step, "time of a decode step without engine and scheduler"},
+        {"prefill", rp_cmd_bench_prefill,
+         "time of prefill in one step without engine and scheduler"},
+        {"tokenize", rp_cmd_bench_tokenize, "speed of a tokenizer in MB/s, one thread"},
+        {"membw", bench_membw, "read bandwidth of the host's memory"},
     };
     for (size_t i = 0; argc > 1 && i < RP_ARRAY_COUNT(benches); i++)
         if (strcmp(argv[1], benches[i].name) == 0)

@@ -1,5 +1,5 @@
-/* reprise bench attention: attention by itself, by kind, batch, length, heads, page and mask; a
- * table or JSON. */
+/* reprise bench attention: times attention by kind, batch, length, heads, page size and mask;
+ * prints a table or JSON. */
 #include "attention/mask/mask.h"
 #include "backend/module.h"
 #include "base/json_writer.h"
@@ -28,49 +28,51 @@ enum { KIND_SET, KIND_DECODE, KIND_PREFILL };
 
 static const struct rp_flag attention_flags[] = {
     {"kind", RP_FLAG_CHOICE, AT(kind), "set|decode|prefill", 0, 0, "set",
-     "decode or prefill of every batch and length; set: eight shapes that are watched"},
+     "decode or prefill of every batch and length; set: eight reference shapes"},
     {"batch", RP_FLAG_TEXT, AT(batches), "N,N,...", 0, 0, "1", "sequences"},
     {"length", RP_FLAG_TEXT, AT(lengths), "N,N,...", 0, 0, "4096",
-     "tokens of each sequence; decode: the query's own included"},
+     "tokens of each sequence; decode: including the query's token"},
     {"heads", RP_FLAG_UINT, AT(heads), "N", 1, 1024, "32", "query heads"},
     {"kv-heads", RP_FLAG_UINT, AT(kv_heads), "N", 1, 1024, "8", "KV heads"},
     {"head-dim", RP_FLAG_UINT, AT(head_dim), "N", 1, 256, "128", "columns of a head"},
     {"page", RP_FLAG_UINT, AT(page), "N", 0, 1024, "0",
-     "tokens of a page, a power of two; 0: the device's"},
+     "tokens per KV page, a power of two; 0: the device's default"},
     {"window", RP_FLAG_UINT, AT(window), "N", 0, 16777216, "0",
-     "a token sees itself and N - 1 before it; 0: all"},
+     "a token attends to itself and the N - 1 before it; 0: to all"},
     {"soft-cap", RP_FLAG_REAL, AT(soft_cap), "X", 0, 1e6, "0",
-     "scores become X * tanh(score / X); 0: as they are"},
+     "scores become X * tanh(score / X); 0: unchanged"},
     {"mask", RP_FLAG_TEXT, AT(mask), "PROGRAM", 0, 0, "",
-     "a mask program for every shape, in place of --window and --soft-cap; its parameters have "
-     "their own values"},
-    {"dtype", RP_FLAG_CHOICE, AT(dtype), "bfloat16|float32", 0, 0, "bfloat16", "pages and output"},
+     "a mask program for every shape, instead of --window and --soft-cap; its parameters have "
+     "their "
+     "default values"},
+    {"dtype", RP_FLAG_CHOICE, AT(dtype), "bfloat16|float32", 0, 0, "bfloat16",
+     "type of KV pages and output"},
     {"device", RP_FLAG_CHOICE, AT(device), "auto|cpu|cuda", 0, 0, "auto", "where to run"},
     {"seconds", RP_FLAG_REAL, AT(seconds), "S", 1, 3600, "28",
-     "what the run may take; what does not fit is left out"},
-    {"case-seconds", RP_FLAG_REAL, AT(case_seconds), "S", 0, 600, "0.6", "at most, of one shape"},
+     "approximate time limit; shapes that do not fit are skipped"},
+    {"case-seconds", RP_FLAG_REAL, AT(case_seconds), "S", 0, 600, "0.6", "time limit per shape"},
     {"cold-mb", RP_FLAG_UINT, AT(cold_mb), "MB", 0, 65536, "0",
-     "pages rotate among copies of this size in all; 0: 512"},
+     "rotate among copies of the pages of this total size; 0: 512"},
     {"threads", RP_FLAG_UINT, AT(threads), "N", 0, 1024, "0", "CPU workers; 0: one per core"},
     {"numerics", RP_FLAG_CHOICE, AT(numerics), "invariant|fast", 0, 0, "invariant",
-     "fast: any order of sums (CUDA)"},
+     "fast: kernels whose results may depend on the batch"},
     {"no-dependent-launch", RP_FLAG_SWITCH, AT(no_dependent_launch), NULL, 0, 0, NULL,
-     "CUDA: plain edges between kernels"},
+     "CUDA: plain graph edges, no programmatic dependent launch"},
     {"dump", RP_FLAG_TEXT, AT(dump), "DIR", 0, 0, "",
-     "no times: q, k, v and the output of every shape, as files in this folder"},
-    {"json", RP_FLAG_SWITCH, AT(json), NULL, 0, 0, NULL, "one JSON object"},
+     "instead of timing, write q, k, v and the output of every shape to files in this directory"},
+    {"json", RP_FLAG_SWITCH, AT(json), NULL, 0, 0, NULL, "print one JSON object"},
 };
 
 static const struct rp_command_spec attention_spec = {
     .name = "bench attention",
     .positionals = "",
-    .summary = "Time of attention by itself, with pages that come from memory: bytes of K and V "
-               "that the mask\n"
-               "lets be read and their share of the read bandwidth, operations of pairs that meet "
-               "and their\n"
-               "share of the rate of a large product, all measured in the same run. The start of a "
-               "step (its\n"
-               "packet and the plan, once for all layers) is apart: start us.",
+    .summary =
+        "Time of attention with K and V read from memory: bytes of K and V read under the mask "
+        "and\n"
+        "their share of the read bandwidth, operations on unmasked pairs and their share of the "
+        "rate\n"
+        "of a large GEMM, all measured in the same run. The start of a step (its packet and the\n"
+        "attention plan, once for all layers) is reported separately: start us.",
     .flags = attention_flags,
     .flag_count = RP_ARRAY_COUNT(attention_flags),
 };
@@ -84,8 +86,8 @@ static void show_progress(void *ctx, const struct rp_attention_shape *shape) {
 static double share(double part, double whole) { return whole > 0 ? part / whole : 0.0; }
 
 static void print_table(const struct rp_bench_attention_result *result) {
-    /* A card's, and a processor's. */
-    int digits = result->product_flops < 1e13 ? 3 : 1, tera = result->read_bandwidth < 1e12 ? 4 : 3;
+    /* Digits depend on the magnitude, which differs between a CPU and a GPU. */
+    int digits = result->gemm_flops < 1e13 ? 3 : 1, tera = result->read_bandwidth < 1e12 ? 4 : 3;
     printf("%-7s %5s %6s %-9s %4s %10s %10s %10s %8s %7s %6s %8s %6s  %-36s %s\n", "kind", "batch",
            "length", "heads", "page", "us", "us min", "us p99", "start us", "TB/s", "share",
            "TFLOP/s", "share", "mask", "kernel");
@@ -101,13 +103,13 @@ static void print_table(const struct rp_bench_attention_result *result) {
                shape->prompt ? "prefill" : "decode", shape->batch, shape->length, heads,
                shape->page_tokens, c->us_p50, c->us_min, c->us_p99, c->start_us, tera,
                bandwidth * 1e-12, 100 * share(bandwidth, result->read_bandwidth), digits,
-               rate * 1e-12, 100 * share(rate, result->product_flops),
+               rate * 1e-12, 100 * share(rate, result->gemm_flops),
                rp_attention_shape_mask(shape, mask), c->kernel);
     }
-    printf("%s: read bandwidth %.*f TB/s, large product %.*f TFLOP/s; %.1f s", result->device, tera,
-           result->read_bandwidth * 1e-12, digits, result->product_flops * 1e-12, result->seconds);
-    if (result->left_out)
-        printf("; %u shapes left out", result->left_out);
+    printf("%s: read bandwidth %.*f TB/s, large GEMM %.*f TFLOP/s; %.1f s", result->device, tera,
+           result->read_bandwidth * 1e-12, digits, result->gemm_flops * 1e-12, result->seconds);
+    if (result->skipped)
+        printf("; %u shapes skipped", result->skipped);
     printf("\n");
 }
 
@@ -122,9 +124,9 @@ static void print_json(const struct attention_options *options,
     rp_json_string(&json, "device", result->device);
     rp_json_string(&json, "dtype", options->dtype ? "float32" : "bfloat16");
     rp_json_double(&json, "read_bandwidth_gb_per_second", result->read_bandwidth * 1e-9);
-    rp_json_double(&json, "product_tflops", result->product_flops * 1e-12);
+    rp_json_double(&json, "product_tflops", result->gemm_flops * 1e-12);
     rp_json_double(&json, "seconds", result->seconds);
-    rp_json_uint(&json, "left_out", result->left_out);
+    rp_json_uint(&json, "left_out", result->skipped);
     rp_json_array_begin(&json, "cases");
     for (uint32_t i = 0; i < result->case_count; i++) {
         const struct rp_bench_attention *c = &result->cases[i];
@@ -143,8 +145,7 @@ static void print_json(const struct attention_options *options,
         rp_json_double(&json, "flops", c->flops);
         rp_json_double(&json, "bandwidth_share",
                        share(share(c->bytes, seconds), result->read_bandwidth));
-        rp_json_double(&json, "product_share",
-                       share(share(c->flops, seconds), result->product_flops));
+        rp_json_double(&json, "product_share", share(share(c->flops, seconds), result->gemm_flops));
         rp_json_object_end(&json);
     }
     rp_json_array_end(&json);
@@ -153,8 +154,8 @@ static void print_json(const struct attention_options *options,
     rp_buffer_deinit(&out);
 }
 
-static struct rp_attention_shape shape_of(const struct attention_options *options, bool prompt,
-                                          uint32_t batch, uint32_t length) {
+static struct rp_attention_shape make_shape(const struct attention_options *options, bool prompt,
+                                            uint32_t batch, uint32_t length) {
     return (struct rp_attention_shape){.prompt = prompt,
                                        .batch = batch,
                                        .length = length,
@@ -166,7 +167,7 @@ static struct rp_attention_shape shape_of(const struct attention_options *option
                                        .soft_cap = (float)options->soft_cap};
 }
 
-/* The eight shapes that are watched, with the heads and pages that were asked for. */
+/* The eight reference shapes, with the requested heads and page size. */
 static uint32_t list_set(const struct attention_options *options, struct rp_attention_shape *out) {
     static const struct {
         bool prompt;
@@ -176,7 +177,7 @@ static uint32_t list_set(const struct attention_options *options, struct rp_atte
                {false, 1, 32768, 0, 0},   {true, 1, 8192, 0, 0},    {true, 1, 16384, 0, 0},
                {true, 1, 16384, 1024, 0}, {true, 1, 8192, 0, 50.0f}};
     for (size_t i = 0; i < RP_ARRAY_COUNT(set); i++) {
-        out[i] = shape_of(options, set[i].prompt, set[i].batch, set[i].length);
+        out[i] = make_shape(options, set[i].prompt, set[i].batch, set[i].length);
         out[i].window = set[i].window;
         out[i].soft_cap = set[i].soft_cap;
     }
@@ -188,10 +189,12 @@ static int list_shapes(const struct attention_options *options, struct rp_attent
     uint32_t batches[LIST_MAX], lengths[LIST_MAX], batch_count, length_count;
     *count = 0;
     if (options->heads % options->kv_heads != 0)
-        return rp_error_set(err, RP_STATUS_INVALID, "--heads: %u is no multiple of --kv-heads %u",
-                            options->heads, options->kv_heads);
+        return rp_error_set(err, RP_STATUS_INVALID,
+                            "--heads: %u is not a multiple of --kv-heads %u", options->heads,
+                            options->kv_heads);
     if (options->page & (options->page - 1))
-        return rp_error_set(err, RP_STATUS_INVALID, "--page: %u is no power of two", options->page);
+        return rp_error_set(err, RP_STATUS_INVALID, "--page: %u is not a power of two",
+                            options->page);
     if (options->kind == KIND_SET) {
         *count = list_set(options, out);
         return RP_OK;
@@ -208,12 +211,12 @@ static int list_shapes(const struct attention_options *options, struct rp_attent
     for (uint32_t b = 0; b < batch_count; b++)
         for (uint32_t l = 0; l < length_count; l++)
             out[(*count)++] =
-                shape_of(options, options->kind == KIND_PREFILL, batches[b], lengths[l]);
+                make_shape(options, options->kind == KIND_PREFILL, batches[b], lengths[l]);
     return RP_OK;
 }
 
-/* One program for all shapes. *out stays the caller's; NULL when the kernels know it without
- * one. */
+/* Parses --mask for all shapes. The caller owns *out, which is NULL for a mask that is only a
+ * window and a soft cap. */
 static int open_mask(const struct attention_options *options, struct rp_attention_shape *shapes,
                      uint32_t count, struct rp_mask **out, struct rp_error *err) {
     struct rp_mask_limits limits = {.heads = options->heads, .layers = 1};
@@ -270,7 +273,7 @@ static int run(const struct attention_options *options, struct rp_bench_attentio
     if (config->progress)
         fprintf(stderr, "\r\033[K");
     if (status == RP_OK || result->case_count)
-        print_result(options, result); /* what there is */
+        print_result(options, result); /* after an error: the shapes measured before it */
     fflush(stdout);
     return status == RP_OK ? RP_EXIT_OK : rp_fail(RP_EXIT_DEVICE, &err);
 }

@@ -1,4 +1,5 @@
-/* reprise bench check: measures what bench/expectations_*.json has baselines for, and compares. */
+/* reprise bench check: measures the metrics that have baselines in bench/expectations_*.json, and
+ * compares. */
 #include "base/memory.h"
 #include "bench/bench_check.h"
 #include "bench/check_report.h"
@@ -10,7 +11,7 @@
 #include <unistd.h>
 
 struct check_options {
-    struct rp_engine_options engine; /* --device and what is planted */
+    struct rp_engine_options engine; /* --device and --debug-plant */
     const char *expectations, *only, *model;
     uint32_t counted_load, counted_rows, counted_every;
     bool counted_demo, counted_bare;
@@ -21,21 +22,21 @@ struct check_options {
 
 static const struct rp_flag check_flags[] = {
     {"expectations", RP_FLAG_TEXT, AT(expectations), "FILE", 0, 0, "bench/expectations_counts.json",
-     "baselines of what is counted; a machine's timings lie beside it, in "
+     "baselines of counts; those of a machine's timings are in the same directory, in "
      "expectations_HARDWARE.json"},
     {"update-expectations", RP_FLAG_SWITCH, AT(update), NULL, 0, 0, NULL,
-     "write what was measured into the files; values that hold stay as they are"},
+     "update the files with the measurements; values that hold are not changed"},
     {"only", RP_FLAG_TEXT, AT(only), "GROUP,...", 0, 0, "",
-     "programs, steps, answers, instructions, precision, timings; default: all, and timings only "
-     "on hardware "
-     "that has a baseline, or with --update-expectations"},
+     "programs, steps, answers, instructions, precision, timings; default: all, but timings only "
+     "on hardware that has a baseline, or with --update-expectations"},
     {"model", RP_FLAG_TEXT, AT(model), "DIR", 0, 0, "models/demo", "the demo model"},
     {"device", RP_FLAG_CHOICE, AT(engine.device), "auto|cpu|cuda", 0, 0, "auto",
-     "whose timings; counts are always the CPU backend's, a card's programs come with its timings"},
-    {"json", RP_FLAG_SWITCH, AT(json), NULL, 0, 0, NULL, "one JSON object"},
+     "device to time; counts are always of the CPU backend, a GPU's programs belong to its "
+     "timings"},
+    {"json", RP_FLAG_SWITCH, AT(json), NULL, 0, 0, NULL, "print one JSON object"},
     {"debug-plant", RP_FLAG_TEXT, AT(engine.debug_plant), "node|allocation|slow:SHARE", 0, 0, NULL,
      NULL},
-    /* What callgrind runs, for this command and for tools/cost_of_measuring.py. */
+    /* The load run under callgrind, by this command and by tools/cost_of_measuring.py. */
     {"counted-load", RP_FLAG_UINT, AT(counted_load), "TOKENS", 0, 480, "0", NULL},
     {"counted-rows", RP_FLAG_UINT, AT(counted_rows), "N", 1, RP_COUNTED_ROWS_MAX, "1", NULL},
     {"counted-every", RP_FLAG_UINT, AT(counted_every), "N", 0, 1000, "0", NULL},
@@ -47,9 +48,9 @@ static const struct rp_command_spec check_spec = {
     .name = "bench check",
     .positionals = "",
     .summary =
-        "Measures what there are baselines for and compares: nodes and fingerprints of\n"
+        "Measures all metrics that have baselines and compares: nodes and fingerprints of\n"
         "captured programs, allocations, packet bytes and events per token, greedy answers,\n"
-        "instructions, and on hardware that has a baseline, timings. Fails with exit code 1.",
+        "instructions and, on hardware that has a baseline, timings. Exit code 1: a metric fails.",
     .flags = check_flags,
     .flag_count = RP_ARRAY_COUNT(check_flags),
 };
@@ -58,7 +59,7 @@ enum { PROGRAMS, STEPS, ANSWERS, INSTRUCTIONS, PRECISION, TIMINGS, GROUPS };
 static const char *const group_names[GROUPS] = {"programs",     "steps",     "answers",
                                                 "instructions", "precision", "timings"};
 
-/* --only as bits. */
+/* Parses --only to bits of groups. */
 static int parse_groups(const char *text, unsigned *out, struct rp_error *err) {
     *out = 0;
     while (*text) {
@@ -68,7 +69,7 @@ static int parse_groups(const char *text, unsigned *out, struct rp_error *err) {
             i++;
         if (i == GROUPS)
             return rp_error_set(err, RP_STATUS_INVALID,
-                                "--only: \"%.*s\" is none of programs, steps, answers, "
+                                "--only: \"%.*s\" is not one of programs, steps, answers, "
                                 "instructions, precision, timings",
                                 (int)len, text);
         *out |= 1u << i;
@@ -77,7 +78,7 @@ static int parse_groups(const char *text, unsigned *out, struct rp_error *err) {
     return RP_OK;
 }
 
-/* Beside the counts' file. */
+/* The path of the hardware's file, in the same directory as that of the counts. */
 static void hardware_path(const char *counts, const char *hardware, char *out, size_t size) {
     const char *slash = strrchr(counts, '/');
     int folder = slash ? (int)(slash - counts) + 1 : 0;
@@ -127,8 +128,8 @@ static int check_counts(struct check *check, struct rp_error *err) {
     if (status == RP_STATUS_NOT_FOUND && check->options->update)
         status = RP_OK;
     else if (status == RP_STATUS_NOT_FOUND)
-        rp_error_hint(err, "run it at the root of the sources, name --expectations, or make them "
-                           "with --update-expectations");
+        rp_error_hint(err, "run it in the root of the source tree, give --expectations, or "
+                           "create the file with --update-expectations");
     if (status == RP_OK)
         status = measure_counts(check, &measured, err);
     snprintf(baselines.hardware, sizeof baselines.hardware, "counts");
@@ -144,7 +145,7 @@ static int measure_hardware(struct check *check, struct rp_backend_selection *se
     struct rp_device *device = selection->device;
     int status = RP_OK;
     selection->device = NULL;
-    if (selection->info.separate_memory) { /* its programs are its own: the device opens anew */
+    if (selection->info.separate_memory) { /* has its own programs, whose engines open the device */
         selection->backend->close(device);
         device = NULL;
         status = rp_check_programs(&check->config, selection->backend, out, err);

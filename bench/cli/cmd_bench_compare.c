@@ -1,5 +1,5 @@
-/* reprise bench compare A.json B.json: two results of load tests, as a table or as JSON
- * (bench/load_compare.h). */
+/* reprise bench compare A.json B.json: compares two load test results
+ * (bench/load/load_compare.h). */
 #include "base/json_writer.h"
 #include "bench/load/load_compare.h"
 #include "server/cli/commands.h"
@@ -21,11 +21,11 @@ struct compare_options {
 
 static const struct rp_flag compare_flags[] = {
     {"metric", RP_FLAG_TEXT, AT(metrics), "NAME,...", 0, 0, "",
-     "what to compare: p95_ttft_ms, output_throughput, ...; rates, means, medians and p99 unless "
-     "said"},
+     "metrics to compare: p95_ttft_ms, output_throughput, ...; default: rates, means, medians and "
+     "p99"},
     {"margin", RP_FLAG_REAL, AT(margin), "PERCENT", 0, 100, "2",
-     "what counts as no difference, when the whole interval lies within it"},
-    {"json", RP_FLAG_SWITCH, AT(json), NULL, 0, 0, NULL, "one JSON object"},
+     "an interval entirely within 1 +- PERCENT is no difference"},
+    {"json", RP_FLAG_SWITCH, AT(json), NULL, 0, 0, NULL, "print one JSON object"},
 };
 
 static const struct rp_command_spec compare_spec = {
@@ -33,9 +33,9 @@ static const struct rp_command_spec compare_spec = {
     .positionals = "A.json B.json",
     .positional_min = 2,
     .positional_max = 2,
-    .summary = "Compares two result files, of `reprise bench serve` or `vllm bench serve`: the "
-               "ratio B / A\n"
-               "with its 95 % interval where the files hold details (--save-detailed).",
+    .summary = "Compares two result files of `reprise bench serve` or `vllm bench serve`: the "
+               "ratio B / A,\n"
+               "with a 95 % interval if the files contain details (--save-detailed).",
     .flags = compare_flags,
     .flag_count = RP_ARRAY_COUNT(compare_flags),
 };
@@ -47,7 +47,7 @@ struct compare_result {
     struct rp_buffer warnings;
 };
 
-/* Asked for by name: a metric that is missing is an error. */
+/* Compares the metrics of --metric; a missing one is an error. */
 static int compare_named(const char *names, double margin, struct compare_result *result,
                          struct rp_error *err) {
     while (*names) {
@@ -67,7 +67,7 @@ static int compare_named(const char *names, double margin, struct compare_result
     return RP_OK;
 }
 
-static int compare_usual(double margin, struct compare_result *result, struct rp_error *err) {
+static int compare_default(double margin, struct compare_result *result, struct rp_error *err) {
     for (const char *const *name = rp_compare_metrics; *name; name++) {
         int status = rp_compare_results(result->files[0], result->files[1], *name, margin,
                                         &result->rows[result->count], err);
@@ -91,10 +91,9 @@ static void print_table(const struct compare_result *result) {
         intervals |= row->verdict != RP_COMPARE_NO_INTERVAL;
     }
     if (intervals)
-        printf("Intervals hold the scatter of the requests within each run%s, not what changed on "
-               "the\n"
-               "machine between the runs.\n",
-               paired ? " (the same ones in both)" : "");
+        printf("Intervals account for the variance of requests within each run%s, not for changes\n"
+               "of the machine between the runs.\n",
+               paired ? " (paired: the same requests in both)" : "");
     if (result->warnings.len)
         printf("%.*s", (int)result->warnings.len, result->warnings.data);
 }
@@ -158,7 +157,7 @@ int rp_cmd_bench_compare(int argc, char **argv) {
     if (status == RP_OK) {
         double margin = options.margin / 100;
         status = options.metrics[0] ? compare_named(options.metrics, margin, &result, &err)
-                                    : compare_usual(margin, &result, &err);
+                                    : compare_default(margin, &result, &err);
     }
     if (status == RP_OK) {
         rp_load_result_warnings(result.files[0], result.files[1], &result.warnings);

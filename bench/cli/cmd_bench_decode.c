@@ -1,4 +1,4 @@
-/* reprise bench decode: a table, one row for each batch and context, or as JSON. */
+/* reprise bench decode: prints a row per batch and context, or JSON. */
 #include "base/base.h"
 #include "bench/bench_decode.h"
 #include "bench/cli/cmd_bench_options.h"
@@ -16,14 +16,17 @@ struct decode_options {
 
 static const struct rp_flag decode_flags[] = {
     RP_BENCH_FLAGS(AT(bench)),
+    {"run-ahead", RP_FLAG_UINT, AT(bench.run_ahead), "0|1", 0, 1, "1",
+     "launch a step before the previous one was read"},
     {"batch", RP_FLAG_TEXT, AT(batches), "N,N,...", 0, 0, "1", "sequences that decode together"},
-    {"context", RP_FLAG_TEXT, AT(contexts), "N,N,...", 0, 0, "512", "prompt tokens of each"},
+    {"context", RP_FLAG_TEXT, AT(contexts), "N,N,...", 0, 0, "512",
+     "prompt tokens of each sequence"},
     {"tokens", RP_FLAG_UINT, AT(tokens), "N", 2, 1048576, "32",
-     "output tokens of each in each round"},
+     "output tokens of each sequence per round"},
     {"rounds", RP_FLAG_UINT, AT(rounds), "N", 1, RP_BENCH_ROUNDS_MAX, "5",
-     "rounds, on the CPU each beside two readings of the bandwidth"},
+     "rounds; on the CPU the read bandwidth is measured before and after each"},
     {"warm-up", RP_FLAG_UINT, AT(warm_up), "N", 0, 1048576, "4",
-     "first steps of a round that do not count"},
+     "steps at the start of a round that do not count"},
 };
 
 static const struct rp_command_spec decode_spec = {
@@ -31,7 +34,7 @@ static const struct rp_command_spec decode_spec = {
     .positionals = "",
     .summary =
         "Time per decode step of a model through the whole engine, and its share of the read\n"
-        "bandwidth measured in the same run; every batch with every context, in one engine.",
+        "bandwidth measured in the same run, for every batch with every context in one engine.",
     .flags = decode_flags,
     .flag_count = RP_ARRAY_COUNT(decode_flags),
 };
@@ -48,8 +51,8 @@ static void print_row_json(struct decode_output *output, const struct rp_bench_r
     rp_bench_row_begin(&output->base, &json, &out, "decode", ready);
     rp_json_uint(&json, "batch", result->batch);
     rp_json_uint(&json, "context", result->context);
-    rp_json_bool(&json, "left_out", result->left_out);
-    if (!result->left_out) {
+    rp_json_bool(&json, "left_out", result->skipped);
+    if (!result->skipped) {
         rp_json_uint(&json, "steps", result->steps);
         rp_json_bool(&json, "reliable", result->reliable);
         rp_json_uint(&json, "settled_after", result->settled_after);
@@ -89,8 +92,9 @@ static void print_row(struct decode_output *output, const struct rp_bench_ready 
                "prompt t/s");
     }
     printf("%5u %7u ", result->batch, result->context);
-    if (result->left_out) {
-        printf("left out: the KV pool holds %llu tokens\n", (unsigned long long)ready->kv_tokens);
+    if (result->skipped) {
+        printf("skipped: the KV pool has room for %llu tokens\n",
+               (unsigned long long)ready->kv_tokens);
         return;
     }
     printf("%9.3f %9.3f %9.3f %10.1f %7.3f %7.3f ", result->ms_p50, result->ms_p99,

@@ -1,4 +1,4 @@
-/* reprise bench kernels: every operator by itself, as a table or as JSON. */
+/* reprise bench kernels: times every operator separately; prints a table or JSON. */
 #include "backend/module.h"
 #include "base/json_writer.h"
 #include "bench/bench_kernels.h"
@@ -24,34 +24,35 @@ struct kernels_options {
 
 static const struct rp_flag kernels_flags[] = {
     {"shape", RP_FLAG_TEXT, AT(shape), "NAME", 0, 0, "llama-3.1-8b",
-     "model shape whose operators are run (an unknown name lists them)"},
-    {"dtype", RP_FLAG_CHOICE, AT(dtype), "bfloat16|float32", 0, 0, "bfloat16", "weights and pages"},
+     "model shape whose operators are run (an unknown name lists the known ones)"},
+    {"dtype", RP_FLAG_CHOICE, AT(dtype), "bfloat16|float32", 0, 0, "bfloat16",
+     "type of weights and KV pages"},
     {"quantization", RP_FLAG_CHOICE, AT(quantization), "none|int8|fp8|int8-w8a16|fp8-w8a16", 0, 0,
-     "none", "weights of products in 8 bits; their error is printed beside"},
+     "none", "GEMM weights in 8 bits; the error of the outputs is printed as well"},
     {"device", RP_FLAG_CHOICE, AT(device), "auto|cpu|cuda", 0, 0, "auto", "where to run"},
     {"rows", RP_FLAG_TEXT, AT(rows), "N,N,...", 0, 0, "1,8,32,128,2048",
-     "rows; above 256: one prompt of that many tokens"},
+     "decode rows; above 256: one prompt of that many tokens"},
     {"contexts", RP_FLAG_TEXT, AT(contexts), "N,N,...", 0, 0, "512,4096",
-     "tokens before the row, for attention"},
-    {"op", RP_FLAG_TEXT, AT(only), "NAME", 0, 0, "", "only operators whose name begins so"},
+     "cached tokens of each row, for attention"},
+    {"op", RP_FLAG_TEXT, AT(only), "NAME", 0, 0, "", "only operators whose names begin with NAME"},
     {"seconds", RP_FLAG_REAL, AT(seconds), "S", 1, 3600, "28",
-     "what the run may take; what does not fit is left out"},
+     "approximate time limit; cases that do not fit are skipped"},
     {"cold-mb", RP_FLAG_UINT, AT(cold_mb), "MB", 0, 65536, "0",
-     "weights and pages rotate among copies of this size in all; 0: 512 on the CPU, 256 elsewhere"},
+     "rotate among copies of weights and pages of this total size; 0: 512 on the CPU, else 256"},
     {"threads", RP_FLAG_UINT, AT(threads), "N", 0, 1024, "0", "CPU workers; 0: one per core"},
     {"numerics", RP_FLAG_CHOICE, AT(numerics), "invariant|fast", 0, 0, "invariant",
-     "fast: any order of sums (CUDA)"},
+     "fast: kernels whose results may depend on the batch"},
     {"no-dependent-launch", RP_FLAG_SWITCH, AT(no_dependent_launch), NULL, 0, 0, NULL,
-     "CUDA: plain edges between kernels"},
-    {"json", RP_FLAG_SWITCH, AT(json), NULL, 0, 0, NULL, "one JSON object"},
+     "CUDA: plain graph edges, no programmatic dependent launch"},
+    {"json", RP_FLAG_SWITCH, AT(json), NULL, 0, 0, NULL, "print one JSON object"},
 };
 
 static const struct rp_command_spec kernels_spec = {
     .name = "bench kernels",
     .positionals = "",
     .summary =
-        "Time of every operator of a model shape by itself, its share of the read bandwidth, and\n"
-        "of products their share of the fastest one, all measured in the same run.",
+        "Time of every operator of a model shape, its share of the read bandwidth and, for GEMMs,\n"
+        "of the rate of the fastest one, all measured in the same run.",
     .flags = kernels_flags,
     .flag_count = RP_ARRAY_COUNT(kernels_flags),
 };
@@ -64,7 +65,8 @@ static void show_progress(void *ctx, const char *op, uint32_t rows) {
 static double share(double part, double whole) { return whole > 0 ? part / whole : 0.0; }
 
 static void print_table(const struct rp_bench_kernels_result *result, bool with_error) {
-    int digits = result->product_flops < 1e13 ? 3 : 1; /* of TFLOP/s: a card's, and a processor's */
+    /* Digits depend on the magnitude, which differs between a CPU and a GPU. */
+    int digits = result->gemm_flops < 1e13 ? 3 : 1;
     printf("%-16s %5s %7s %10s %10s %7s %6s %8s %6s%s  %s\n", "operator", "rows", "context", "us",
            "us p99", "TB/s", "share", "TFLOP/s", "share", with_error ? "  error" : "", "kernel");
     for (uint32_t i = 0; i < result->kernel_count; i++) {
@@ -80,15 +82,15 @@ static void print_table(const struct rp_bench_kernels_result *result, bool with_
         printf("%-16s %5u %7s %10.2f %10.2f %7.3f %5.0f%% %8.*f %5.1f%%%*s  %s\n", k->op, k->rows,
                context, k->us_p50, k->us_p99, bandwidth * 1e-12,
                100 * share(bandwidth, result->read_bandwidth), digits, rate * 1e-12,
-               100 * share(rate, result->product_flops), with_error ? 7 : 0, error, k->kernel);
+               100 * share(rate, result->gemm_flops), with_error ? 7 : 0, error, k->kernel);
     }
     printf("%s: read bandwidth %.3f TB/s", result->device, result->read_bandwidth * 1e-12);
-    if (result->product_op)
-        printf(", fastest product %.*f TFLOP/s (%s, %u rows)", digits,
-               result->product_flops * 1e-12, result->product_op, result->product_rows);
+    if (result->gemm_op)
+        printf(", fastest GEMM %.*f TFLOP/s (%s, %u rows)", digits, result->gemm_flops * 1e-12,
+               result->gemm_op, result->gemm_rows);
     printf("; %.1f s", result->seconds);
-    if (result->left_out)
-        printf("; %u cases left out", result->left_out);
+    if (result->skipped)
+        printf("; %u cases skipped", result->skipped);
     printf("\n");
 }
 
@@ -106,9 +108,9 @@ static void print_json(const struct kernels_options *options,
     rp_json_string(&json, "quantization",
                    rp_quant_scheme_name((enum rp_quant_scheme)options->quantization));
     rp_json_double(&json, "read_bandwidth_gb_per_second", result->read_bandwidth * 1e-9);
-    rp_json_double(&json, "fastest_product_tflops", result->product_flops * 1e-12);
+    rp_json_double(&json, "fastest_product_tflops", result->gemm_flops * 1e-12);
     rp_json_double(&json, "seconds", result->seconds);
-    rp_json_uint(&json, "left_out", result->left_out);
+    rp_json_uint(&json, "left_out", result->skipped);
     rp_json_array_begin(&json, "kernels");
     for (uint32_t i = 0; i < result->kernel_count; i++) {
         const struct rp_bench_kernel *k = &result->kernels[i];
@@ -128,8 +130,7 @@ static void print_json(const struct kernels_options *options,
             rp_json_double(&json, "sqnr_db", k->sqnr_db);
         rp_json_double(&json, "bandwidth_share",
                        share(share(k->bytes, seconds), result->read_bandwidth));
-        rp_json_double(&json, "product_share",
-                       share(share(k->flops, seconds), result->product_flops));
+        rp_json_double(&json, "product_share", share(share(k->flops, seconds), result->gemm_flops));
         rp_json_object_end(&json);
     }
     rp_json_array_end(&json);
@@ -171,9 +172,8 @@ int rp_cmd_bench_kernels(int argc, char **argv) {
                               &config.context_count, &err);
     bool with_error = config.scheme != RP_QUANT_NONE;
     if (status == RP_OK && with_error && config.dtype == RP_DTYPE_F32)
-        status =
-            rp_error_set(&err, RP_STATUS_INVALID,
-                         "--quantization: weights of 8 bits meet bf16; leave --dtype float32 out");
+        status = rp_error_set(&err, RP_STATUS_INVALID,
+                              "--quantization: 8-bit weights require --dtype bfloat16");
     if (status != RP_OK)
         return rp_fail(RP_EXIT_USAGE, &err);
     status = rp_backend_select((enum rp_device_choice)options.device, &device, &selection, &err);
@@ -188,7 +188,7 @@ int rp_cmd_bench_kernels(int argc, char **argv) {
     if (status == RP_STATUS_NOT_FOUND)
         return rp_fail(RP_EXIT_USAGE, &err);
     if (status != RP_OK) {
-        print_table(&result, with_error); /* what there is */
+        print_table(&result, with_error); /* the cases measured before the error */
         return rp_fail(RP_EXIT_DEVICE, &err);
     }
     if (options.json)

@@ -92,17 +92,17 @@ void rp_bench_print_ready(const struct rp_bench_output *output,
            options->numerics ? "fast" : "invariant", options->enforce_eager ? ", eager" : "",
            options->disable_fusion ? ", no fusion" : "",
            options->no_dependent_launch ? ", no dependent launch" : "");
-    printf(
-        "ready after %.2f s, %.2f of them for the weights; %u graphs captured in %.1f ms (median "
-        "%.2f, largest %.2f)",
-        ready->seconds, ready->model_seconds, ready->graphs, ready->capture_ms,
-        ready->capture_ms_median, ready->capture_ms_largest);
+    printf("ready after %.2f s, of which %.2f s for the weights; %u graphs captured in %.1f ms "
+           "(median "
+           "%.2f, largest %.2f)",
+           ready->seconds, ready->model_seconds, ready->graphs, ready->capture_ms,
+           ready->capture_ms_median, ready->capture_ms_largest);
     if (ready->graphs_failed)
-        printf(", %u could not be", ready->graphs_failed);
-    printf("\nactivations %s shared by all graphs; graphs ", arena);
+        printf(", %u failed", ready->graphs_failed);
+    printf("\nactivations %s, shared by all graphs; graphs ", arena);
     if (ready->graph_bytes)
-        printf("%s on the device (%s each, kernels included), ", device, each);
-    printf("%s on the host; %llu tokens of KV\n", host, (unsigned long long)ready->kv_tokens);
+        printf("%s on the device (%s each, including kernels), ", device, each);
+    printf("%s on the host; KV pool of %llu tokens\n", host, (unsigned long long)ready->kv_tokens);
     rp_bench_print_error(&output->error);
 }
 
@@ -112,8 +112,8 @@ static const char *error_against(const struct rp_quant_error *error) {
 
 void rp_bench_print_error(const struct rp_quant_error *error) {
     if (error->tokens)
-        printf("logits against %s, %u tokens of noise: cosine %.5f mean, %.5f least; KL %.3g; same "
-               "first choice %.1f %%\n",
+        printf("logits against %s, %u random tokens: cosine %.5f mean, %.5f min; KL %.3g; same "
+               "top token %.1f %%\n",
                error_against(error), error->tokens, error->cosine_mean, error->cosine_min,
                error->kl_mean, 100.0 * error->top1_share);
 }

@@ -1,5 +1,5 @@
-/* cmd_bench_options.h - shared by the benchmarks of a whole engine: flags, lists, and the report of
- * the engine's startup. Thread: one. */
+/* cmd_bench_options.h - shared by the benchmarks of a whole model (decode, step, prefill): flags,
+ * and the report of the engine's startup. Thread: one. */
 #ifndef RP_SERVER_CMD_BENCH_OPTIONS_H
 #define RP_SERVER_CMD_BENCH_OPTIONS_H
 
@@ -14,108 +14,107 @@ struct rp_bench_options {
     const char *shape, *model;
     uint32_t quantization;
     bool quantize_head;
-    uint32_t dtype, kv_cache_dtype, device, numerics, threads, run_ahead;
+    uint32_t dtype, kv_cache_dtype, device, numerics, threads;
+    uint32_t run_ahead; /* not in RP_BENCH_FLAGS: only an engine has it */
     bool enforce_eager, disable_fusion, no_dependent_launch, json;
 };
 
 /* The flags of struct rp_bench_options as rows of a command's table; base: offsetof the struct in
  * the command's options. */
-#define RP_BENCH_FLAGS(base)                                                                         \
-    {"shape",                                                                                        \
-     RP_FLAG_TEXT,                                                                                   \
-     (base) + offsetof(struct rp_bench_options, shape),                                              \
-     "NAME",                                                                                         \
-     0,                                                                                              \
-     0,                                                                                              \
-     "llama-3.2-1b",                                                                                 \
-     "model shape with random weights (an unknown name lists the known ones)"},                      \
-        {"model", RP_FLAG_TEXT, (base) + offsetof(struct rp_bench_options, model),        "DIR", 0,  \
-         0,       "",           "model directory, instead of a shape with random weights"},          \
-        {"dtype",                                                                                    \
-         RP_FLAG_CHOICE,                                                                             \
-         (base) + offsetof(struct rp_bench_options, dtype),                                          \
-         "bfloat16|float32",                                                                         \
-         0,                                                                                          \
-         0,                                                                                          \
-         "bfloat16",                                                                                 \
-         "type of weights and KV pages"},                                                            \
-        {"kv-cache-dtype",                                                                           \
-         RP_FLAG_CHOICE,                                                                             \
-         (base) + offsetof(struct rp_bench_options, kv_cache_dtype),                                 \
-         "auto|fp8|int8",                                                                            \
-         0,                                                                                          \
-         0,                                                                                          \
-         "auto",                                                                                     \
-         "type of K and V in pages; auto: as --dtype; fp8, int8: a scale per token and head"},       \
-        {"quantization",                                                                             \
-         RP_FLAG_CHOICE,                                                                             \
-         (base) + offsetof(struct rp_bench_options, quantization),                                   \
-         "none|int8|fp8|int8-w8a16|fp8-w8a16",                                                       \
-         0,                                                                                          \
-         0,                                                                                          \
-         "none",                                                                                     \
-         "layer weights in 8 bits; w8a16: activations stay bf16"},                                   \
-        {"quantization-head",                                                                        \
-         RP_FLAG_SWITCH,                                                                             \
-         (base) + offsetof(struct rp_bench_options, quantize_head),                                  \
-         NULL,                                                                                       \
-         0,                                                                                          \
-         0,                                                                                          \
-         NULL,                                                                                       \
-         "with --quantization: also the head; if it is tied, also the embedding"},                   \
-        {"device",                                                                                   \
-         RP_FLAG_CHOICE,                                                                             \
-         (base) + offsetof(struct rp_bench_options, device),                                         \
-         "auto|cpu|cuda",                                                                            \
-         0,                                                                                          \
-         0,                                                                                          \
-         "auto",                                                                                     \
-         "where to run; auto: a GPU when there is one"},                                             \
-        {"numerics",                                                                                 \
-         RP_FLAG_CHOICE,                                                                             \
-         (base) + offsetof(struct rp_bench_options, numerics),                                       \
-         "invariant|fast",                                                                           \
-         0,                                                                                          \
-         0,                                                                                          \
-         "invariant",                                                                                \
-         "fast: kernels whose results may depend on the batch"},                                     \
-        {"threads",                                                                                  \
-         RP_FLAG_UINT,                                                                               \
-         (base) + offsetof(struct rp_bench_options, threads),                                        \
-         "N",                                                                                        \
-         0,                                                                                          \
-         1024,                                                                                       \
-         "0",                                                                                        \
-         "CPU workers; 0: one per core"},                                                            \
-        {"run-ahead", RP_FLAG_UINT, (base) + offsetof(struct rp_bench_options, run_ahead), "0|1", 0, \
-         1,           "1",          "launch a step before the previous one was read"},               \
-        {"enforce-eager",                                                                            \
-         RP_FLAG_SWITCH,                                                                             \
-         (base) + offsetof(struct rp_bench_options, enforce_eager),                                  \
-         NULL,                                                                                       \
-         0,                                                                                          \
-         0,                                                                                          \
-         NULL,                                                                                       \
-         "no replay"},                                                                               \
-        {"disable-fusion",                                                                           \
-         RP_FLAG_SWITCH,                                                                             \
-         (base) + offsetof(struct rp_bench_options, disable_fusion),                                 \
-         NULL,                                                                                       \
-         0,                                                                                          \
-         0,                                                                                          \
-         NULL,                                                                                       \
-         "run one kernel per operator"},                                                             \
-        {"no-dependent-launch",                                                                      \
-         RP_FLAG_SWITCH,                                                                             \
-         (base) + offsetof(struct rp_bench_options, no_dependent_launch),                            \
-         NULL,                                                                                       \
-         0,                                                                                          \
-         0,                                                                                          \
-         NULL,                                                                                       \
-         "CUDA: plain graph edges, no programmatic dependent launch"},                               \
-    {                                                                                                \
-        "json", RP_FLAG_SWITCH, (base) + offsetof(struct rp_bench_options, json), NULL, 0, 0,        \
-            NULL, "print one JSON array"                                                             \
+#define RP_BENCH_FLAGS(base)                                                                        \
+    {"shape",                                                                                       \
+     RP_FLAG_TEXT,                                                                                  \
+     (base) + offsetof(struct rp_bench_options, shape),                                             \
+     "NAME",                                                                                        \
+     0,                                                                                             \
+     0,                                                                                             \
+     "llama-3.2-1b",                                                                                \
+     "model shape with random weights (an unknown name lists the known ones)"},                     \
+        {"model", RP_FLAG_TEXT, (base) + offsetof(struct rp_bench_options, model),        "DIR", 0, \
+         0,       "",           "model directory, instead of a shape with random weights"},         \
+        {"dtype",                                                                                   \
+         RP_FLAG_CHOICE,                                                                            \
+         (base) + offsetof(struct rp_bench_options, dtype),                                         \
+         "bfloat16|float32",                                                                        \
+         0,                                                                                         \
+         0,                                                                                         \
+         "bfloat16",                                                                                \
+         "type of weights and KV pages"},                                                           \
+        {"kv-cache-dtype",                                                                          \
+         RP_FLAG_CHOICE,                                                                            \
+         (base) + offsetof(struct rp_bench_options, kv_cache_dtype),                                \
+         "auto|fp8|int8",                                                                           \
+         0,                                                                                         \
+         0,                                                                                         \
+         "auto",                                                                                    \
+         "type of K and V in pages; auto: as --dtype; fp8, int8: a scale per token and head"},      \
+        {"quantization",                                                                            \
+         RP_FLAG_CHOICE,                                                                            \
+         (base) + offsetof(struct rp_bench_options, quantization),                                  \
+         "none|int8|fp8|int8-w8a16|fp8-w8a16",                                                      \
+         0,                                                                                         \
+         0,                                                                                         \
+         "none",                                                                                    \
+         "layer weights in 8 bits; w8a16: activations stay bf16"},                                  \
+        {"quantization-head",                                                                       \
+         RP_FLAG_SWITCH,                                                                            \
+         (base) + offsetof(struct rp_bench_options, quantize_head),                                 \
+         NULL,                                                                                      \
+         0,                                                                                         \
+         0,                                                                                         \
+         NULL,                                                                                      \
+         "with --quantization: also the head; if it is tied, also the embedding"},                  \
+        {"device",                                                                                  \
+         RP_FLAG_CHOICE,                                                                            \
+         (base) + offsetof(struct rp_bench_options, device),                                        \
+         "auto|cpu|cuda",                                                                           \
+         0,                                                                                         \
+         0,                                                                                         \
+         "auto",                                                                                    \
+         "where to run; auto: a GPU when there is one"},                                            \
+        {"numerics",                                                                                \
+         RP_FLAG_CHOICE,                                                                            \
+         (base) + offsetof(struct rp_bench_options, numerics),                                      \
+         "invariant|fast",                                                                          \
+         0,                                                                                         \
+         0,                                                                                         \
+         "invariant",                                                                               \
+         "fast: kernels whose results may depend on the batch"},                                    \
+        {"threads",                                                                                 \
+         RP_FLAG_UINT,                                                                              \
+         (base) + offsetof(struct rp_bench_options, threads),                                       \
+         "N",                                                                                       \
+         0,                                                                                         \
+         1024,                                                                                      \
+         "0",                                                                                       \
+         "CPU workers; 0: one per core"},                                                           \
+        {"enforce-eager",                                                                           \
+         RP_FLAG_SWITCH,                                                                            \
+         (base) + offsetof(struct rp_bench_options, enforce_eager),                                 \
+         NULL,                                                                                      \
+         0,                                                                                         \
+         0,                                                                                         \
+         NULL,                                                                                      \
+         "no replay"},                                                                              \
+        {"disable-fusion",                                                                          \
+         RP_FLAG_SWITCH,                                                                            \
+         (base) + offsetof(struct rp_bench_options, disable_fusion),                                \
+         NULL,                                                                                      \
+         0,                                                                                         \
+         0,                                                                                         \
+         NULL,                                                                                      \
+         "run one kernel per operator"},                                                            \
+        {"no-dependent-launch",                                                                     \
+         RP_FLAG_SWITCH,                                                                            \
+         (base) + offsetof(struct rp_bench_options, no_dependent_launch),                           \
+         NULL,                                                                                      \
+         0,                                                                                         \
+         0,                                                                                         \
+         NULL,                                                                                      \
+         "CUDA: plain graph edges, no programmatic dependent launch"},                              \
+    {                                                                                               \
+        "json", RP_FLAG_SWITCH, (base) + offsetof(struct rp_bench_options, json), NULL, 0, 0,       \
+            NULL, "print one JSON array"                                                            \
     }
 
 /* Page type chosen by --kv-cache-dtype; `dtype` is that of --dtype. */

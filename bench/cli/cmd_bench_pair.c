@@ -1,4 +1,4 @@
-/* reprise bench pair: two configurations of this engine, or two servers, measured in turns. */
+/* reprise bench pair: compares two configurations of this engine, or two servers, interleaved. */
 #include "base/json_writer.h"
 #include "base/memory.h"
 #include "bench/pair_server.h"
@@ -25,36 +25,38 @@ struct pair_options {
 #define MEASURES  "step|output|prompt"
 
 static const struct rp_flag pair_flags[] = {
-    {"list", RP_FLAG_SWITCH, AT(list), NULL, 0, 0, NULL, "the named pairs"},
+    {"list", RP_FLAG_SWITCH, AT(list), NULL, 0, 0, NULL, "list the named pairs"},
     {"a", RP_FLAG_TEXT, AT(a), "FLAGS", 0, 0, "",
-     "flags of `reprise serve` for A, after those of the named pair"},
+     "flags of `reprise serve` for A, appended to those of the named pair"},
     {"b", RP_FLAG_TEXT, AT(b), "FLAGS", 0, 0, "", "the same for B"},
     {"http", RP_FLAG_SWITCH, AT(http), NULL, 0, 0, NULL,
-     "two `reprise serve` of our own instead of engines in this process"},
+     "start two `reprise serve` processes instead of engines in this process"},
     {"a-url", RP_FLAG_TEXT, AT(a_url), "URL", 0, 0, "",
-     "a server that runs already, of any kind with OpenAI's API, as A"},
+     "a running server with an OpenAI-compatible API as A"},
     {"b-url", RP_FLAG_TEXT, AT(b_url), "URL", 0, 0, "", "the same for B"},
-    {"model", RP_FLAG_TEXT, AT(model), "DIR", 0, 0, "models/demo", "the model of both sides"},
-    {"shape", RP_FLAG_TEXT, AT(shape), "NAME", 0, 0, "", "random weights of a shape instead"},
+    {"model", RP_FLAG_TEXT, AT(model), "DIR", 0, 0, "models/demo", "model directory of both sides"},
+    {"shape", RP_FLAG_TEXT, AT(shape), "NAME", 0, 0, "",
+     "model shape with random weights, instead of --model"},
     {"device", RP_FLAG_CHOICE, AT(device), "auto|cpu|cuda", 0, 0, "auto", "where to run"},
     {"measure", RP_FLAG_CHOICE, AT(measure), "auto|" MEASURES, 0, 0, "auto",
-     "time of a decode step, output or prompt tokens/s; auto: the pair's, else step"},
-    {"sequences", RP_FLAG_UINT, AT(sequences), "N", 0, 4096, "0", "at once; 0: the pair's, else 1"},
+     "time per decode step, output tokens/s or prompt tokens/s; auto: the pair's, else step"},
+    {"sequences", RP_FLAG_UINT, AT(sequences), "N", 0, 4096, "0",
+     "concurrent sequences; 0: the pair's, else 1"},
     {"input", RP_FLAG_UINT, AT(input), "N", 0, 1048576, "0",
-     "prompt tokens of each; 0: the pair's, else 64"},
+     "prompt tokens of each sequence; 0: the pair's, else 64"},
     {"output", RP_FLAG_UINT, AT(output), "N", 0, 1048576, "0",
-     "output tokens of each; 0: the pair's, else 64"},
+     "output tokens of each sequence; 0: the pair's, else 64"},
     {"clock", RP_FLAG_CHOICE, AT(clock), "wall|cpu", 0, 0, "wall",
-     "cpu: processor time of this process, where others use the machine too"},
-    {"blocks", RP_FLAG_UINT, AT(blocks), "N", 2, 10000, "24", "blocks A B B A"},
+     "cpu: CPU time of this process, for a shared machine"},
+    {"blocks", RP_FLAG_UINT, AT(blocks), "N", 2, 10000, "24", "number of blocks A B B A"},
     {"keep", RP_FLAG_SWITCH, AT(keep), NULL, 0, 0, NULL,
-     "make both engines once, not for every block: for cards and models that take long to load; on "
-     "a CPU two equal "
-     "engines may then differ by 8 %"},
+     "create both engines once, not for every block: for GPUs and models that take long to load; "
+     "on "
+     "a CPU two equal engines may then differ by 8 %"},
     {"margin", RP_FLAG_REAL, AT(margin), "SHARE", 0, 0.5, "0.02",
-     "an interval within 1 +- SHARE is no difference"},
-    {"seed", RP_FLAG_SIZE, AT(seed), "N", 0, 4294967295.0, "0", "of the prompts"},
-    {"json", RP_FLAG_SWITCH, AT(json), NULL, 0, 0, NULL, "one JSON object"},
+     "an interval entirely within 1 +- SHARE is no difference"},
+    {"seed", RP_FLAG_SIZE, AT(seed), "N", 0, 4294967295.0, "0", "seed of the prompts"},
+    {"json", RP_FLAG_SWITCH, AT(json), NULL, 0, 0, NULL, "print one JSON object"},
 };
 
 static const struct rp_command_spec pair_spec = {
@@ -62,13 +64,13 @@ static const struct rp_command_spec pair_spec = {
     .positionals = "[NAME]",
     .positional_max = 1,
     .summary =
-        "Measures A and B in turns, in blocks A B B A, and says by how much B differs, with a\n"
-        "95 % interval, or that there is no difference. NAME is one of --list.",
+        "Measures A and B in blocks A B B A, and reports by how much B differs, with a 95 %\n"
+        "interval, or that there is no difference. --list shows the names.",
     .flags = pair_flags,
     .flag_count = RP_ARRAY_COUNT(pair_flags),
 };
 
-/* Flags of a side: those of an engine. */
+/* Flags of a side. */
 struct side_options {
     struct rp_engine_options engine;
     struct rp_recorder_config recorder;
@@ -78,13 +80,13 @@ struct side_options {
 static const struct rp_flag side_flags[] = {
     RP_ENGINE_FLAGS(offsetof(struct side_options, engine)),
     {"no-dependent-launch", RP_FLAG_SWITCH, offsetof(struct side_options, no_dependent_launch),
-     NULL, 0, 0, NULL, "CUDA: plain edges between kernels"},
+     NULL, 0, 0, NULL, "CUDA: plain graph edges, no programmatic dependent launch"},
     {"trace-seconds", RP_FLAG_UINT, offsetof(struct side_options, recorder.seconds), "N", 0, 86400,
-     "60", "the flight recorder, as of serve"},
+     "60", "as in serve: seconds kept by the flight recorder"},
     {"trace-mib", RP_FLAG_UINT, offsetof(struct side_options, recorder.mib), "MIB", 0, 65536, "64",
-     "its memory"},
+     "as in serve: memory of the flight recorder"},
     {"no-recording", RP_FLAG_SWITCH, offsetof(struct side_options, no_recording), NULL, 0, 0, NULL,
-     "nothing of what serve always records"},
+     "disable everything that serve always records"},
 };
 
 static const struct rp_command_spec side_spec = {
@@ -97,13 +99,14 @@ static const struct rp_command_spec side_spec = {
 
 static void print_list(bool json) {
     static const char *const expected[] = {"B is faster", "no difference", "depends"};
-    static const char *const needs[] = {"", ", on a CPU", ", on a card"};
+    static const char *const needs[] = {"", ", on a CPU", ", on a GPU"};
     for (uint32_t i = 0; i < rp_pair_count && !json; i++) {
         const struct rp_pair *pair = &rp_pairs[i];
         const struct rp_pair_load *load = &pair->load;
-        printf("%s\n    %s\n    A: %s\n    B: %s\n    %s, %u sequences of %u and %u tokens: %s%s\n",
-               pair->name, pair->what, *pair->a ? pair->a : "(as it is)",
-               *pair->b ? pair->b : "(as it is)", rp_pair_measure_name(load->measure),
+        printf("%s\n    %s\n    A: %s\n    B: %s\n    %s, %u sequences, %u prompt and %u output "
+               "tokens each: %s%s\n",
+               pair->name, pair->what, *pair->a ? pair->a : "(defaults)",
+               *pair->b ? pair->b : "(defaults)", rp_pair_measure_name(load->measure),
                load->sequences, load->input, load->output, expected[pair->expected],
                needs[pair->needs]);
     }
@@ -129,8 +132,8 @@ static void print_list(bool json) {
     rp_buffer_deinit(&out);
 }
 
-/* One side's flags: the device's, the named pair's, the caller's. `text` is cut into words, into
- * words[1 ...] with a NULL behind; it must outlive *out. */
+/* Parses one side's flags. Splits `text` in place into words[1], words[2], ... up to a NULL; it
+ * must outlive *out. */
 static int parse_side(char *text, char *words[ARGUMENTS_MAX + 1], struct side_options *out,
                       struct rp_error *err) {
     const char *positionals[RP_POSITIONALS_MAX];
@@ -150,11 +153,11 @@ static int parse_side(char *text, char *words[ARGUMENTS_MAX + 1], struct side_op
 
 struct side {
     const struct pair_options *command;
-    const struct rp_pair *pair; /* NULL: none of the list */
+    const struct rp_pair *pair; /* NULL: not a named pair */
     const struct rp_pair_load *load;
     bool second;
-    char flags[1024], cut[1056];    /* cut: the same, in words */
-    char *words[ARGUMENTS_MAX + 1]; /* from the second on */
+    char flags[1024], split[1056];  /* split: --device and the flags, split into words */
+    char *words[ARGUMENTS_MAX + 1]; /* words[0]: name of the command */
     struct side_options options;
     struct rp_recorder *recorder;
     struct rp_pair_engine engine;
@@ -168,28 +171,29 @@ static int prepare_side(struct side *side, const struct pair_options *options, c
         snprintf(side->flags, sizeof side->flags, "%s%s%s", named, *named && *own ? " " : "", own);
     if (len < 0 || (size_t)len >= sizeof side->flags)
         return rp_error_set(err, RP_STATUS_INVALID, "--a, --b: more than 1023 bytes");
-    snprintf(side->cut, sizeof side->cut, "--device %s %s", devices[options->device], side->flags);
-    return parse_side(side->cut, side->words, &side->options, err);
+    snprintf(side->split, sizeof side->split, "--device %s %s", devices[options->device],
+             side->flags);
+    return parse_side(side->split, side->words, &side->options, err);
 }
 
-/* Two engines on one card: each is told its share when nobody else has said anything. */
-static void share_card(struct side *side) {
+/* Both engines are on one GPU: limits A to half of its memory, unless a flag sets the limit. */
+static void share_gpu_memory(struct side *side) {
     if (side->options.engine.gpu_memory_utilization == 0.92 && !side->second)
         side->options.engine.gpu_memory_utilization = 0.45;
 }
 
-/* The device of a side; a named pair may need another kind. */
+/* Opens the device of a side. UNSUPPORTED: the named pair needs another kind of device. */
 static int select_device(struct side *side, struct rp_backend_selection *out,
                          struct rp_error *err) {
     enum rp_pair_needs needs = side->pair ? side->pair->needs : RP_PAIR_ANY;
     int status = rp_stack_select(&side->options.engine, out, err);
     if (status != RP_OK)
         return status;
-    bool on_card = out->info.separate_memory;
-    if (needs != RP_PAIR_ANY && on_card != (needs == RP_PAIR_ONLY_CARD)) {
+    bool on_gpu = out->info.separate_memory;
+    if (needs != RP_PAIR_ANY && on_gpu != (needs == RP_PAIR_ONLY_GPU)) {
         out->backend->close(out->device);
-        return rp_error_set(err, RP_STATUS_UNSUPPORTED, "the pair %s is one for %s, this is %s",
-                            side->pair->name, on_card ? "CPUs" : "cards", out->info.name);
+        return rp_error_set(err, RP_STATUS_UNSUPPORTED, "the pair %s requires a %s, this is %s",
+                            side->pair->name, on_gpu ? "CPU" : "GPU", out->info.name);
     }
     if (!side->options.no_dependent_launch)
         return RP_OK;
@@ -199,7 +203,6 @@ static int select_device(struct side *side, struct rp_backend_selection *out,
     return out->backend->open(&config, &out->device, err);
 }
 
-/* rp_pair_side.open. */
 static int open_side(void *ctx, struct rp_error *err) {
     struct side *side = ctx;
     struct rp_backend_selection selection;
@@ -219,10 +222,10 @@ static int open_side(void *ctx, struct rp_error *err) {
         status = select_device(side, &selection, err);
     if (status != RP_OK)
         return status;
-    share_card(side);
+    share_gpu_memory(side);
     struct rp_engine_config config =
         rp_stack_engine_config(&side->options.engine, &selection, RP_MODEL_DTYPE_AUTO);
-    /* The engine's events go into a ring as they do in serve. */
+    /* The engine records events in a ring, as in serve. */
     rp_tick_start();
     if (!side->options.no_recording) {
         status = rp_recorder_create(&side->options.recorder, &side->recorder, err);
@@ -259,13 +262,13 @@ static int open_server(void *ctx, struct rp_error *err) {
 
 static int sample_server(void *ctx, const struct rp_pair_load *load, enum rp_pair_clock clock,
                          uint64_t seed, double *out, struct rp_error *err) {
-    (void)clock; /* the wall's: the work is another process's */
+    (void)clock; /* always wall time: the server is another process */
     return rp_pair_server_sample(&((struct side *)ctx)->server, load, seed, out, err);
 }
 
 static void close_server(void *ctx) { rp_pair_server_close(&((struct side *)ctx)->server); }
 
-/* By what the flags say: an engine, a child, a server that is there. */
+/* An engine in this process, a server started as a child, or a running server. */
 static struct rp_pair_side make_side(struct side *side, const char *url) {
     if (*url) {
         snprintf(side->server.url, sizeof side->server.url, "%s", url);
@@ -328,11 +331,11 @@ static void begin_output(struct output *output, const struct rp_pair *pair,
     const struct pair_options *options = output->options;
     const char *model = *options->shape ? options->shape : options->model;
     if (!options->json) {
-        printf("A: %s\nB: %s\n%s of %s, %u sequence%s of %u and %u tokens, %s\n",
-               *sides[0].flags ? sides[0].flags : "(as it is)",
-               *sides[1].flags ? sides[1].flags : "(as it is)", rp_pair_measure_name(load->measure),
+        printf("A: %s\nB: %s\n%s of %s, %u sequence%s, %u prompt and %u output tokens each, %s\n",
+               *sides[0].flags ? sides[0].flags : "(defaults)",
+               *sides[1].flags ? sides[1].flags : "(defaults)", rp_pair_measure_name(load->measure),
                model, load->sequences, load->sequences == 1 ? "" : "s", load->input, load->output,
-               options->clock ? "processor time" : "wall clock");
+               options->clock ? "CPU time" : "wall time");
         return;
     }
     rp_buffer_init(&output->buffer, 0);
@@ -345,7 +348,7 @@ static void begin_output(struct output *output, const struct rp_pair *pair,
     rp_json_array_begin(&output->json, "blocks");
 }
 
-/* The pair's load with what the flags say instead. */
+/* The pair's load, overridden by the flags. */
 static struct rp_pair_load choose_load(const struct pair_options *options,
                                        const struct rp_pair *pair) {
     struct rp_pair_load load =
@@ -385,22 +388,23 @@ static int run_pair(const struct pair_options *options, const struct rp_pair *pa
     return status;
 }
 
-/* What the table of flags cannot check. */
+/* Checks combinations of flags. */
 static int check_options(const struct pair_options *options, struct rp_error *err) {
     bool urls = *options->a_url || *options->b_url;
     if (urls && (!*options->a_url || !*options->b_url))
-        return rp_error_set(err, RP_STATUS_INVALID, "--a-url and --b-url: one without the other");
+        return rp_error_set(err, RP_STATUS_INVALID, "--a-url and --b-url must be given together");
     if (strlen(options->a_url) > 255 || strlen(options->b_url) > 255)
         return rp_error_set(err, RP_STATUS_INVALID, "--a-url, --b-url: more than 255 bytes");
     if (urls && (*options->a || *options->b))
-        return rp_error_set(err, RP_STATUS_INVALID,
-                            "--a, --b: the servers of --a-url and --b-url run already");
+        return rp_error_set(
+            err, RP_STATUS_INVALID,
+            "--a, --b: flags cannot be given to the running servers of --a-url and --b-url");
     if ((urls || options->http) && options->clock)
         return rp_error_set(err, RP_STATUS_INVALID,
-                            "--clock cpu: the work of a server is not done in this process");
+                            "--clock cpu: a server runs outside this process");
     if (options->http && *options->shape)
         return rp_error_set(err, RP_STATUS_INVALID,
-                            "--shape: a server has a model of its own; name it with --model");
+                            "--shape: not available with --http; use --model");
     return RP_OK;
 }
 
@@ -422,8 +426,8 @@ int rp_cmd_bench_pair(int argc, char **argv) {
         return rp_fail(RP_EXIT_USAGE, &err);
     const struct rp_pair *pair = positionals[0] ? rp_pair_find(positionals[0]) : NULL;
     if (positionals[0] && !pair) {
-        (void)rp_error_set(&err, RP_STATUS_INVALID, "no pair is called %s", positionals[0]);
-        rp_error_hint(&err, "`reprise bench pair --list` names them");
+        (void)rp_error_set(&err, RP_STATUS_INVALID, "no pair is named %s", positionals[0]);
+        rp_error_hint(&err, "`reprise bench pair --list` lists them");
         return rp_fail(RP_EXIT_USAGE, &err);
     }
     struct side *sides = rp_calloc(2, sizeof *sides);

@@ -1,4 +1,4 @@
-/* reprise bench record: nanoseconds of what is always recorded. */
+/* reprise bench record: the cost of recording in nanoseconds. */
 #include "base/json_writer.h"
 #include "bench/bench_record.h"
 #include "metrics/tick.h"
@@ -14,15 +14,15 @@ struct record_options {
 
 static const struct rp_flag record_flags[] = {
     {"count", RP_FLAG_UINT, offsetof(struct record_options, count), "N", 1000, 1000000000,
-     "2000000", "of each, in each of nine passes"},
+     "2000000", "operations of each kind per pass; there are nine passes"},
     {"json", RP_FLAG_SWITCH, offsetof(struct record_options, json), NULL, 0, 0, NULL,
-     "one JSON object"},
+     "print one JSON object"},
 };
 
 static const struct rp_command_spec record_spec = {
     .name = "bench record",
     .positionals = "",
-    .summary = "What the engine and the loop thread pay for recording: ns of one, by one thread.",
+    .summary = "Cost of recording for the engine and loop threads: ns per operation, one thread.",
     .flags = record_flags,
     .flag_count = RP_ARRAY_COUNT(record_flags),
 };
@@ -60,7 +60,7 @@ int rp_cmd_bench_record(int argc, char **argv) {
     if (rp_tick_hertz() > 0.0)
         printf("clock: the time stamp counter at %.3f GHz\n", rp_tick_hertz() * 1e-9);
     else
-        printf("clock: CLOCK_MONOTONIC (no sound time stamp counter)\n");
+        printf("clock: CLOCK_MONOTONIC (no usable time stamp counter)\n");
     for (uint32_t i = 0; i < RP_BENCH_RECORD_RESULTS; i++)
         printf("%8.2f ns  %s\n", results[i].ns, results[i].name);
     return RP_EXIT_OK;

@@ -1,5 +1,5 @@
-/* reprise bench serve: load on a server with OpenAI's API, and what its users would have seen.
- * Flags and JSON are those of `vllm bench serve` where it has the same thing. */
+/* reprise bench serve: load test of a server with an OpenAI-compatible API. Flags and JSON keys are
+ * those of `vllm bench serve` where it has an equivalent. */
 #include "base/memory.h"
 #include "bench/load/load_report.h"
 #include "server/cli/cmd_load_options.h"
@@ -13,13 +13,13 @@
 #include <time.h>
 #include <unistd.h>
 
-#define METADATA_MAX   64u
-#define PROMPTS_UNSAID 1000u
+#define METADATA_MAX    64u
+#define PROMPTS_DEFAULT 1000u
 
 struct serve_options {
     struct rp_load_options load;
     const char *rate, *goodput, *metadata, *label, *html, *result_dir, *result_filename;
-    double ramp_begin, ramp_end, time_scale, most_s;
+    double ramp_begin, ramp_end, time_scale, max_seconds;
     uint32_t prompts, arrival, ramp;
     bool closed, save_result, save_detailed, json;
 };
@@ -29,7 +29,7 @@ struct serve_options {
 
 static const struct rp_flag serve_flags[] = {
     RP_LOAD_FLAGS(AT(load)),
-    /* vllm's names of four above, for those who know them. */
+    /* vllm's names of four flags above. */
     {"random-input-len", RP_FLAG_UINT, LOAD_AT(input_len), "N", 1, 1073741824.0, "1024",
      "the same as --input-len"},
     {"random-output-len", RP_FLAG_UINT, LOAD_AT(output_len), "N", 1, 1073741824.0, "128",
@@ -39,44 +39,46 @@ static const struct rp_flag serve_flags[] = {
     {"random-prefix-len", RP_FLAG_UINT, LOAD_AT(prefix_len), "N", 0, 1073741824.0, "0",
      "the same as --prefix-len"},
     {"num-prompts", RP_FLAG_UINT, AT(prompts), "N", 0, 16777216, "0",
-     "requests; 0: 1000, or all of a trace"},
+     "number of requests; 0: 1000, or all of a trace"},
     {"request-rate", RP_FLAG_TEXT, AT(rate), "R|inf", 0, 0, "",
-     "requests/s; inf: all at once, and with --max-concurrency a closed loop; unset: a trace's own "
-     "times, else inf"},
+     "requests/s; inf: all at once, with --max-concurrency a closed loop; default: the times of a "
+     "trace, else inf"},
     {"arrival", RP_FLAG_CHOICE, AT(arrival), "gamma|constant", 0, 0, "gamma",
-     "gaps between requests: of --burstiness, or all the same"},
+     "gaps between requests: gamma-distributed with --burstiness, or constant"},
     {"ramp-up-strategy", RP_FLAG_CHOICE, AT(ramp), "none|linear|exponential", 0, 0, "none",
-     "how the rate rises, instead of --request-rate"},
-    {"ramp-up-start-rps", RP_FLAG_REAL, AT(ramp_begin), "R", 0, 1e9, "0", "at the first request"},
-    {"ramp-up-end-rps", RP_FLAG_REAL, AT(ramp_end), "R", 0, 1e9, "0", "at the last"},
+     "ramp of the rate, instead of --request-rate"},
+    {"ramp-up-start-rps", RP_FLAG_REAL, AT(ramp_begin), "R", 0, 1e9, "0",
+     "rate at the first request"},
+    {"ramp-up-end-rps", RP_FLAG_REAL, AT(ramp_end), "R", 0, 1e9, "0", "rate at the last request"},
     {"closed", RP_FLAG_SWITCH, AT(closed), NULL, 0, 0, NULL,
-     "send when another has ended: --max-concurrency at a time (1 unless said)"},
+     "closed loop: keep --max-concurrency requests (default 1) in flight"},
     {"time-scale", RP_FLAG_REAL, AT(time_scale), "X", 0, 1e6, "1",
-     "times a trace's times: 0.5 plays it twice as fast"},
-    {"max-seconds", RP_FLAG_REAL, AT(most_s), "S", 0, 1e9, "0",
-     "nothing is sent later; 0: no limit"},
+     "factor applied to the times of a trace: 0.5 replays it twice as fast"},
+    {"max-seconds", RP_FLAG_REAL, AT(max_seconds), "S", 0, 1e9, "0",
+     "stop sending after this time; 0: no limit"},
     {"goodput", RP_FLAG_TEXT, AT(goodput), "ttft:MS,tpot:MS,e2el:MS", 0, 0, "",
-     "count the requests that meet all of these"},
-    {"json", RP_FLAG_SWITCH, AT(json), NULL, 0, 0, NULL, "the JSON instead of the table"},
-    {"save-result", RP_FLAG_SWITCH, AT(save_result), NULL, 0, 0, NULL, "keep the JSON in a file"},
+     "count the requests that meet all of these bounds"},
+    {"json", RP_FLAG_SWITCH, AT(json), NULL, 0, 0, NULL, "print JSON instead of the table"},
+    {"save-result", RP_FLAG_SWITCH, AT(save_result), NULL, 0, 0, NULL, "write the JSON to a file"},
     {"save-detailed", RP_FLAG_SWITCH, AT(save_detailed), NULL, 0, 0, NULL,
-     "JSON with every request's times: for bench compare's intervals"},
-    {"result-dir", RP_FLAG_TEXT, AT(result_dir), "DIR", 0, 0, "", "where to; default: here"},
+     "include every request's times in the JSON, for the intervals of bench compare"},
+    {"result-dir", RP_FLAG_TEXT, AT(result_dir), "DIR", 0, 0, "",
+     "directory of the file; default: the current one"},
     {"result-filename", RP_FLAG_TEXT, AT(result_filename), "FILE", 0, 0, "",
-     "its name, and keep it; default: of rate, model and date"},
-    {"html", RP_FLAG_TEXT, AT(html), "FILE", 0, 0, "", "a page with pictures"},
+     "name of the file, implies --save-result; default: from rate, model and date"},
+    {"html", RP_FLAG_TEXT, AT(html), "FILE", 0, 0, "", "write an HTML page with charts"},
     {"metadata", RP_FLAG_TEXT, AT(metadata), "KEY=VALUE,...", 0, 0, "",
-     "to be kept with the result"},
-    {"label", RP_FLAG_TEXT, AT(label), "TEXT", 0, 0, "", "as well: the name of the run"},
+     "store these pairs with the result"},
+    {"label", RP_FLAG_TEXT, AT(label), "TEXT", 0, 0, "", "store a name of the run with the result"},
 };
 
 static const struct rp_command_spec serve_spec = {
     .name = "bench serve",
     .positionals = "",
     .summary =
-        "Sends load to a server with OpenAI's API and reports what its users would have seen.\n"
-        "Latency counts from the time when a request should have been sent; the time from its\n"
-        "sending is reported beside it.",
+        "Sends load to a server with an OpenAI-compatible API and reports latencies and rates.\n"
+        "Latency counts from the intended send time of a request; latency from the actual send is\n"
+        "reported as well.",
     .flags = serve_flags,
     .flag_count = RP_ARRAY_COUNT(serve_flags),
 };
@@ -99,16 +101,16 @@ struct serve {
     struct rp_load_summary summary;
     struct rp_load_metadata metadata[METADATA_MAX];
     uint32_t metadata_count;
-    double rate; /* as asked for; INFINITY: none */
+    double rate; /* --request-rate; INFINITY: none */
     char *metadata_text;
     char date[32];
     char command[1024];
     bool on_terminal;
 };
 
-/* --- What is asked for ----------------------------------------------------------------------- */
+/* --- options --------------------------------------------------------------------------------- */
 
-/* KEY=VALUE, several by commas; the text is cut up. */
+/* Parses KEY=VALUE pairs separated by commas, in a copy of the text. */
 static int read_metadata(struct serve *serve, struct rp_error *err) {
     if (!*serve->options->metadata)
         return RP_OK;
@@ -134,15 +136,15 @@ static int read_rate(const char *text, double *out, struct rp_error *err) {
     *out = strtod(text, &end);
     if (end != text && *end == '\0' && *out > 0 && *out <= 1e9)
         return RP_OK;
-    return rp_error_set(err, RP_STATUS_INVALID,
-                        "--request-rate: \"%.64s\" is neither requests per second nor inf", text);
+    return rp_error_set(
+        err, RP_STATUS_INVALID,
+        "--request-rate: \"%.64s\" is neither a number of requests per second nor inf", text);
 }
 
 static bool is_trace(const struct rp_load_source *source) {
     return source->dataset == RP_LOAD_AZURE || source->dataset == RP_LOAD_MOONCAKE;
 }
 
-/* When requests come. */
 static int read_arrival(struct serve *serve, struct rp_error *err) {
     const struct serve_options *options = serve->options;
     struct rp_load_source *source = &serve->source;
@@ -167,7 +169,7 @@ static int read_arrival(struct serve *serve, struct rp_error *err) {
                       : !ramp && (options->closed || isinf(serve->rate)) ? RP_LOAD_CLOSED
                       : options->arrival                                 ? RP_LOAD_CONSTANT
                                                                          : RP_LOAD_GAMMA;
-    /* All at once and no more than so many at a time: that is a closed loop, in vllm too. */
+    /* All at once with a limit of concurrency is a closed loop, as in vllm. */
     run->closed = source->arrival == RP_LOAD_CLOSED && (options->closed || run->max_concurrency);
     if (run->closed && run->max_concurrency == 0)
         run->max_concurrency = 1;
@@ -175,12 +177,12 @@ static int read_arrival(struct serve *serve, struct rp_error *err) {
     source->ramp = (enum rp_load_ramp)options->ramp;
     source->ramp_begin = options->ramp_begin;
     source->ramp_end = options->ramp_end;
-    source->count = options->prompts || is_trace(source) ? options->prompts : PROMPTS_UNSAID;
+    source->count = options->prompts || is_trace(source) ? options->prompts : PROMPTS_DEFAULT;
     return RP_OK;
 }
 
-/* As it was typed, for the report, without the key. */
-static void keep_command(struct serve *serve, int argc, char **argv) {
+/* Stores the command line for the report, without the API key. */
+static void note_command(struct serve *serve, int argc, char **argv) {
     size_t len = (size_t)snprintf(serve->command, sizeof serve->command, "reprise bench");
     for (int i = 0; i < argc; i++) {
         bool is_key = strncmp(argv[i], "--api-key", 9) == 0;
@@ -191,14 +193,14 @@ static void keep_command(struct serve *serve, int argc, char **argv) {
     }
 }
 
-static void keep_date(struct serve *serve) {
+static void note_date(struct serve *serve) {
     time_t now = time(NULL);
     struct tm parts;
     localtime_r(&now, &parts);
     strftime(serve->date, sizeof serve->date, "%Y%m%d-%H%M%S", &parts);
 }
 
-/* --- What is shown and kept ------------------------------------------------------------------ */
+/* --- output ---------------------------------------------------------------------------------- */
 
 static void print_progress(void *context, const struct rp_load_progress *now) {
     const struct serve *serve = context;
@@ -212,7 +214,7 @@ static void print_progress(void *context, const struct rp_load_progress *now) {
     fflush(stderr);
 }
 
-static struct rp_load_report report_of(const struct serve *serve) {
+static struct rp_load_report make_report(const struct serve *serve) {
     const struct serve_options *options = serve->options;
     return (struct rp_load_report){
         .summary = &serve->summary,
@@ -232,7 +234,7 @@ static struct rp_load_report report_of(const struct serve *serve) {
         .details = options->save_detailed};
 }
 
-/* DIR/openai-4qps-model-20261121-155100.json, as vllm names it. */
+/* DIR/openai-4qps-model-20261121-155100.json, as in vllm. */
 static void result_path(const struct serve *serve, char *out, size_t size) {
     const struct serve_options *options = serve->options;
     const char *dir = options->result_dir, *model = strrchr(serve->run.target.model, '/');
@@ -248,10 +250,10 @@ static void result_path(const struct serve *serve, char *out, size_t size) {
              *options->result_filename ? options->result_filename : name);
 }
 
-static int keep(const struct serve *serve, const char *path,
-                void (*write)(const struct rp_load_report *report, struct rp_buffer *out),
-                struct rp_error *err) {
-    struct rp_load_report report = report_of(serve);
+static int write_output(const struct serve *serve, const char *path,
+                        void (*write)(const struct rp_load_report *report, struct rp_buffer *out),
+                        struct rp_error *err) {
+    struct rp_load_report report = make_report(serve);
     struct rp_buffer out;
     rp_buffer_init(&out, 0);
     write(&report, &out);
@@ -264,31 +266,32 @@ static void write_page(const struct rp_load_report *report, struct rp_buffer *ou
     rp_load_html_write(report, 1, NULL, out);
 }
 
-static int keep_all(const struct serve *serve, struct rp_error *err) {
+static int write_outputs(const struct serve *serve, struct rp_error *err) {
     const struct serve_options *options = serve->options;
-    int status = keep(serve, "-", options->json ? rp_load_json_write : rp_load_table_write, err);
+    int status =
+        write_output(serve, "-", options->json ? rp_load_json_write : rp_load_table_write, err);
     if (status == RP_OK &&
         (options->save_result || options->save_detailed || *options->result_filename)) {
         char path[1024];
         result_path(serve, path, sizeof path);
-        status = keep(serve, path, rp_load_json_write, err);
+        status = write_output(serve, path, rp_load_json_write, err);
     }
     if (status == RP_OK && *options->html)
-        status = keep(serve, options->html, write_page, err);
+        status = write_output(serve, options->html, write_page, err);
     return status;
 }
 
-/* --- The command ----------------------------------------------------------------------------- */
+/* --- the command ----------------------------------------------------------------------------- */
 
 static int run_load(struct serve *serve, struct rp_error *err) {
     struct sigaction action = {.sa_handler = on_interrupt, .sa_flags = (int)SA_RESETHAND};
     serve->run.timeout_s = serve->options->load.timeout_s;
-    serve->run.most_s = serve->options->most_s;
+    serve->run.max_seconds = serve->options->max_seconds;
     serve->run.progress = print_progress;
     serve->run.context = serve;
     serve->run.stop = &stopped;
     serve->rules.closed = serve->run.closed;
-    serve->rules.leave_warm_up_out = serve->options->load.warm_up;
+    serve->rules.exclude_warm_up = serve->options->load.warm_up;
     serve->on_terminal = isatty(STDERR_FILENO);
     sigaction(SIGINT, &action, NULL);
     int status = rp_load_run(&serve->run, &serve->plan, &serve->records, err);
@@ -297,7 +300,7 @@ static int run_load(struct serve *serve, struct rp_error *err) {
     if (status == RP_OK)
         status =
             rp_load_summarize(&serve->plan, &serve->records, &serve->rules, &serve->summary, err);
-    return status == RP_OK ? keep_all(serve, err) : status;
+    return status == RP_OK ? write_outputs(serve, err) : status;
 }
 
 static int prepare(struct serve *serve, struct rp_error *err) {
@@ -331,8 +334,8 @@ int rp_cmd_bench_serve(int argc, char **argv) {
     if (!serve)
         return rp_fail(RP_EXIT_FAILURE, &err);
     serve->options = &options;
-    keep_date(serve);
-    keep_command(serve, argc, argv);
+    note_date(serve);
+    note_command(serve, argc, argv);
     status = prepare(serve, &err);
     if (status == RP_OK)
         status = run_load(serve, &err);

@@ -1,125 +1,62 @@
-/* reprise bench step and bench prefill: the device's step by itself (bench/bench_step.h). */
+/* reprise bench step and bench prefill: time of a step without engine and scheduler
+ * (bench/bench_step.h). */
 #include "backend/module.h"
 #include "base/json_writer.h"
 #include "bench/bench_step.h"
 #include "bench/cli/cmd_bench_options.h"
-#include "model/model.h"
 #include "server/cli/cmd_stack.h"
 #include "server/cli/commands.h"
 
 #include <stdio.h>
 #include <unistd.h>
 
-#define LIST_MAX 16u
-
 struct step_options {
-    const char *shape, *model, *batches, *contexts;
-    uint32_t quantization;
-    bool quantize_head;
-    uint32_t dtype, kv_cache_dtype, device, numerics, steps, warm_up, max_model_len, threads,
-        stamp_every;
-    bool enforce_eager, disable_fusion, no_dependent_launch, json;
+    struct rp_bench_options bench;
+    const char *batches, *contexts;
+    uint32_t steps, warm_up, max_model_len, stamp_every;
 };
 
 #define AT(field) offsetof(struct step_options, field)
-#define MODEL_FLAGS                                                                                \
-    {"shape",                                                                                      \
-     RP_FLAG_TEXT,                                                                                 \
-     AT(shape),                                                                                    \
-     "NAME",                                                                                       \
-     0,                                                                                            \
-     0,                                                                                            \
-     "llama-3.2-1b",                                                                               \
-     "model shape with random weights (an unknown name lists them)"},                              \
-    {                                                                                              \
-        "model", RP_FLAG_TEXT, AT(model), "DIR", 0, 0, "", "a model's folder, instead of a shape"  \
-    }
-#define RUN_FLAGS                                                                                  \
-    {"max-model-len",                                                                              \
-     RP_FLAG_UINT,                                                                                 \
-     AT(max_model_len),                                                                            \
-     "N",                                                                                          \
-     0,                                                                                            \
-     1048576,                                                                                      \
-     "0",                                                                                          \
-     "tokens that page tables hold room for; 0: what the context needs"},                          \
-        {"dtype", RP_FLAG_CHOICE, AT(dtype),          "bfloat16|float32", 0,                       \
-         0,       "bfloat16",     "weights and pages"},                                            \
-        {"kv-cache-dtype",                                                                         \
-         RP_FLAG_CHOICE,                                                                           \
-         AT(kv_cache_dtype),                                                                       \
-         "auto|fp8|int8",                                                                          \
-         0,                                                                                        \
-         0,                                                                                        \
-         "auto",                                                                                   \
-         "K and V in pages; auto: as --dtype; fp8, int8: a scale per token and head"},             \
-        {"quantization",                                                                           \
-         RP_FLAG_CHOICE,                                                                           \
-         AT(quantization),                                                                         \
-         "none|int8|fp8|int8-w8a16|fp8-w8a16",                                                     \
-         0,                                                                                        \
-         0,                                                                                        \
-         "none",                                                                                   \
-         "matrices of the layers in 8 bits; w8a16: what meets them stays bf16"},                   \
-        {"quantization-head",                                                                      \
-         RP_FLAG_SWITCH,                                                                           \
-         AT(quantize_head),                                                                        \
-         NULL,                                                                                     \
-         0,                                                                                        \
-         0,                                                                                        \
-         NULL,                                                                                     \
-         "with --quantization: the head, too; one that is tied takes the embedding with it"},      \
-        {"device", RP_FLAG_CHOICE, AT(device), "auto|cpu|cuda", 0, 0, "auto", "where to run"},     \
-        {"numerics",                                                                               \
-         RP_FLAG_CHOICE,                                                                           \
-         AT(numerics),                                                                             \
-         "invariant|fast",                                                                         \
-         0,                                                                                        \
-         0,                                                                                        \
-         "invariant",                                                                              \
-         "fast: kernels that may depend on the batch"},                                            \
-        {"steps", RP_FLAG_UINT, AT(steps), "N", 2, 1000000, "100", "steps that count"},            \
-        {"warm-up", RP_FLAG_UINT, AT(warm_up), "N", 1, 1000000, "10", "steps before them"},        \
-        {"stamp-every",                                                                            \
+
+/* Flags of both commands. */
+#define STEP_FLAGS                                                                                 \
+    RP_BENCH_FLAGS(AT(bench)),                                                                     \
+        {"max-model-len",                                                                          \
          RP_FLAG_UINT,                                                                             \
-         AT(stamp_every),                                                                          \
+         AT(max_model_len),                                                                        \
          "N",                                                                                      \
          0,                                                                                        \
-         1000000,                                                                                  \
+         1048576,                                                                                  \
          "0",                                                                                      \
-         "one step of N stores when its nodes began and ended; 0: none"},                          \
-        {"threads", RP_FLAG_UINT, AT(threads), "N", 0, 1024, "0", "CPU workers; 0: one per core"}, \
-        {"enforce-eager", RP_FLAG_SWITCH, AT(enforce_eager), NULL, 0, 0, NULL, "no replay"},       \
-        {"disable-fusion",         RP_FLAG_SWITCH, AT(disable_fusion), NULL, 0, 0, NULL,           \
-         "one kernel per operator"},                                                               \
-        {"no-dependent-launch",                                                                    \
-         RP_FLAG_SWITCH,                                                                           \
-         AT(no_dependent_launch),                                                                  \
-         NULL,                                                                                     \
-         0,                                                                                        \
-         0,                                                                                        \
-         NULL,                                                                                     \
-         "CUDA: plain edges between kernels"},                                                     \
-        {"json", RP_FLAG_SWITCH, AT(json), NULL, 0, 0, NULL, "one JSON object"},
+         "capacity of the page tables in tokens; 0: what the context needs"},                      \
+        {"steps", RP_FLAG_UINT, AT(steps), "N", 2, 1000000, "100", "number of measured steps"},    \
+        {"warm-up", RP_FLAG_UINT, AT(warm_up), "N",                                                \
+         1,         1000000,      "10",        "steps before the measured ones"},                  \
+    {                                                                                              \
+        "stamp-every", RP_FLAG_UINT, AT(stamp_every), "N", 0, 1000000, "0",                        \
+            "record start and end of every node in one of N steps; 0: never"                       \
+    }
 
 static const struct rp_flag step_flags[] = {
-    MODEL_FLAGS,
+    STEP_FLAGS,
     {"batch", RP_FLAG_TEXT, AT(batches), "N,N,...", 0, 0, "1,8,32,128",
      "sequences that decode together"},
-    {"context", RP_FLAG_TEXT, AT(contexts), "N,N,...", 0, 0, "512", "tokens of each"},
-    RUN_FLAGS};
+    {"context", RP_FLAG_TEXT, AT(contexts), "N,N,...", 0, 0, "512",
+     "cached tokens of each sequence"},
+};
 
-static const struct rp_flag prefill_flags[] = {MODEL_FLAGS,
-                                               {"context", RP_FLAG_TEXT, AT(contexts), "N,N,...", 0,
-                                                0, "2048", "tokens of the prompt, in one step"},
-                                               RUN_FLAGS};
+static const struct rp_flag prefill_flags[] = {
+    STEP_FLAGS,
+    {"context", RP_FLAG_TEXT, AT(contexts), "N,N,...", 0, 0, "2048",
+     "tokens of the prompt, in one step"},
+};
 
 static const struct rp_command_spec step_spec = {
     .name = "bench step",
     .positionals = "",
     .summary =
-        "Time of the device's decode step without engine and scheduler, its share of the read\n"
-        "bandwidth measured in the same run, and what the host and the edges of a step cost.",
+        "Time of a decode step without engine and scheduler, its share of the read bandwidth\n"
+        "measured in the same run, host time per step and gaps between steps.",
     .flags = step_flags,
     .flag_count = RP_ARRAY_COUNT(step_flags),
 };
@@ -128,8 +65,8 @@ static const struct rp_command_spec prefill_spec = {
     .name = "bench prefill",
     .positionals = "",
     .summary =
-        "Time of a prompt in one step without engine and scheduler, and its share of the rate of\n"
-        "the largest product measured in the same run.",
+        "Time of prefill in one step without engine and scheduler, and its share of the rate of\n"
+        "the largest GEMM, measured in the same run.",
     .flags = prefill_flags,
     .flag_count = RP_ARRAY_COUNT(prefill_flags),
 };
@@ -171,18 +108,18 @@ static void print_steps(const struct rp_bench_step_result *result) {
 
 static void print_prompts(const struct rp_bench_step_result *result) {
     printf("%7s %9s %9s %10s %8s %8s %6s %9s %8s %10s %13s\n", "prompt", "ms", "ms p99", "tokens/s",
-           "TFLOP/s", "product", "share", "device ms", "host us", "capture ms", "settled after");
+           "TFLOP/s", "GEMM", "share", "device ms", "host us", "capture ms", "settled after");
     for (uint32_t i = 0; i < result->case_count; i++) {
         const struct rp_bench_step *c = &result->cases[i];
         char text[16];
         printf("%7u %9.3f %9.3f %10.1f %8.2f %8.2f %5.1f%% %9.3f %8.1f %10.1f %13s\n", c->context,
                c->ms_p50, c->ms_p99, c->tokens_per_second, flop_rate(c) * 1e-12,
-               c->product_flops * 1e-12, 100 * share(flop_rate(c), c->product_flops),
-               c->device_ms_p50, c->host_us_p50, c->capture_ms, settled_text(c, text));
+               c->gemm_flops * 1e-12, 100 * share(flop_rate(c), c->gemm_flops), c->device_ms_p50,
+               c->host_us_p50, c->capture_ms, settled_text(c, text));
     }
 }
 
-/* Own times of kernels, of all stamped steps together. */
+/* Prints time per kernel, without overlap, averaged over the stamped steps. */
 static void print_nodes(const struct rp_bench_step *c) {
     const struct rp_step_nodes *nodes = &c->nodes;
     if (nodes->steps == 0)
@@ -240,8 +177,8 @@ static void write_case(struct rp_json *json, const struct rp_bench_step *c, doub
     rp_json_double(json, "bandwidth_share", share(bandwidth(c), read_bandwidth));
     rp_json_double(json, "flops", c->flops);
     rp_json_double(json, "tflops", flop_rate(c) * 1e-12);
-    rp_json_double(json, "product_tflops", c->product_flops * 1e-12);
-    rp_json_double(json, "product_share", share(flop_rate(c), c->product_flops));
+    rp_json_double(json, "product_tflops", c->gemm_flops * 1e-12);
+    rp_json_double(json, "product_share", share(flop_rate(c), c->gemm_flops));
     rp_json_double(json, "capture_ms", c->capture_ms);
     rp_json_uint(json, "graph_bytes", c->graph_bytes);
     rp_json_uint(json, "arena_bytes", c->arena_bytes);
@@ -251,7 +188,7 @@ static void write_case(struct rp_json *json, const struct rp_bench_step *c, doub
     rp_json_object_end(json);
 }
 
-static void print_json(const struct step_options *options, bool prompt,
+static void print_json(const struct rp_bench_options *options, bool prompt,
                        const struct rp_bench_step_result *result,
                        const struct rp_quant_error *error) {
     struct rp_buffer out;
@@ -268,7 +205,7 @@ static void print_json(const struct step_options *options, bool prompt,
     rp_json_string(&json, "kv_cache_dtype", rp_dtype_name(result->kv_dtype));
     rp_json_string(&json, "numerics", options->numerics ? "fast" : "invariant");
     rp_json_double(&json, "read_bandwidth_gb_per_second", result->read_bandwidth * 1e-9);
-    rp_json_uint(&json, "left_out", result->left_out);
+    rp_json_uint(&json, "left_out", result->skipped);
     rp_bench_write_error(&json, error);
     rp_json_array_begin(&json, "cases");
     for (uint32_t i = 0; i < result->case_count; i++)
@@ -279,7 +216,7 @@ static void print_json(const struct step_options *options, bool prompt,
     rp_buffer_deinit(&out);
 }
 
-static void print_result(const struct step_options *options, bool prompt,
+static void print_result(const struct rp_bench_options *options, bool prompt,
                          const struct rp_bench_step_result *result,
                          const struct rp_quant_error *error) {
     if (options->json) {
@@ -289,47 +226,33 @@ static void print_result(const struct step_options *options, bool prompt,
     (prompt ? print_prompts : print_steps)(result);
     printf("%s, %s; read bandwidth %.3f TB/s", result->device,
            options->model[0] ? options->model : options->shape, result->read_bandwidth * 1e-12);
-    if (result->left_out)
-        printf("; no memory for %u cases", result->left_out);
+    if (result->skipped)
+        printf("; %u cases skipped for lack of memory", result->skipped);
     printf("\n");
     rp_bench_print_error(error);
     for (uint32_t i = 0; i < result->case_count; i++)
         print_nodes(&result->cases[i]);
 }
 
-static int run_bench(struct step_options *options, struct rp_bench_step_config *config) {
+static int run_bench(const struct rp_bench_options *options, struct rp_bench_target *target,
+                     struct rp_bench_step_config *config) {
     static struct rp_bench_step_result result; /* large */
     struct rp_backend_selection selection;
-    struct rp_device_config device = {.threads = options->threads,
-                                      .short_steps_here = true,
-                                      .fast_numerics = options->numerics == 1,
-                                      .no_dependent_launch = options->no_dependent_launch,
-                                      .cache_dir = rp_stack_cache_dir()};
+    struct rp_quant_error error;
     struct rp_error err = {0};
-    int status =
-        rp_backend_select((enum rp_device_choice)options->device, &device, &selection, &err);
+    int status = rp_backend_select((enum rp_device_choice)options->device, &target->device,
+                                   &selection, &err);
     if (status != RP_OK)
         return rp_fail(RP_EXIT_DEVICE, &err);
-    config->backend = selection.backend;
-    config->device = selection.device;
-    const struct rp_bench_target target = {.backend = config->backend,
-                                           .opened = config->device,
-                                           .device = device,
-                                           .shape = config->shape,
-                                           .dir = config->shape ? NULL : config->model_dir,
-                                           .dtype = config->dtype,
-                                           .kv_dtype = config->kv_dtype,
-                                           .quantization = config->quantization,
-                                           .enforce_eager = config->enforce_eager,
-                                           .no_fusion = config->no_fusion};
-    struct rp_quant_error error;
-    status = rp_quant_error_measure(&target, &error, &err);
+    target->backend = config->backend = selection.backend;
+    target->opened = config->device = selection.device;
+    status = rp_quant_error_measure(target, &error, &err);
     if (status == RP_OK)
         status = rp_bench_step(config, &result, &err);
     selection.backend->close(selection.device);
     if (config->progress)
         fprintf(stderr, "\r\033[K");
-    if (result.case_count || status == RP_OK) /* what was measured before a failure too */
+    if (result.case_count || status == RP_OK) /* after an error: the cases measured before it */
         print_result(options, config->prompt, &result, &error);
     if (status == RP_STATUS_RANGE || (status == RP_STATUS_NOT_FOUND && config->shape))
         return rp_fail(RP_EXIT_USAGE, &err);
@@ -338,39 +261,38 @@ static int run_bench(struct step_options *options, struct rp_bench_step_config *
 
 static int bench(const struct rp_command_spec *spec, bool prompt, int argc, char **argv) {
     const char *positionals[RP_POSITIONALS_MAX];
-    struct step_options options = {0};
-    uint32_t batches[LIST_MAX] = {1}, contexts[LIST_MAX];
+    struct step_options options = {.steps = 0};
+    uint32_t batches[RP_BENCH_LIST_MAX] = {1}, contexts[RP_BENCH_LIST_MAX];
     struct rp_error err = {0};
     int status = rp_flags_parse(spec, argc, argv, &options, positionals, &err);
     if (status != RP_OK)
         return status == RP_STATUS_CANCELLED ? RP_EXIT_OK : rp_fail(RP_EXIT_USAGE, &err);
-    struct rp_bench_step_config config = {
-        .threads = options.threads,
-        .shape = options.model[0] ? NULL : options.shape,
-        .model_dir = options.model,
-        .dtype = options.dtype ? RP_DTYPE_F32 : RP_DTYPE_BF16,
-        .kv_dtype =
-            rp_bench_kv_dtype(options.kv_cache_dtype, options.dtype ? RP_DTYPE_F32 : RP_DTYPE_BF16),
-        .quantization = {(enum rp_quant_scheme)options.quantization, options.quantize_head},
-        .prompt = prompt,
-        .batches = batches,
-        .batch_count = 1,
-        .contexts = contexts,
-        .max_model_len = options.max_model_len,
-        .steps = options.steps,
-        .warm_up = options.warm_up,
-        .enforce_eager = options.enforce_eager,
-        .stamp_every = options.stamp_every,
-        .no_fusion = options.disable_fusion,
-        .progress = isatty(STDERR_FILENO) ? show_progress : NULL};
-    status = rp_flag_list("context", options.contexts, 1, 1048576, contexts, LIST_MAX,
+    struct rp_bench_target target = rp_bench_options_target(&options.bench);
+    struct rp_bench_step_config config = {.threads = options.bench.threads,
+                                          .shape = target.dir ? NULL : target.shape,
+                                          .model_dir = target.dir,
+                                          .dtype = target.dtype,
+                                          .kv_dtype = target.kv_dtype,
+                                          .quantization = target.quantization,
+                                          .prompt = prompt,
+                                          .batches = batches,
+                                          .batch_count = 1,
+                                          .contexts = contexts,
+                                          .max_model_len = options.max_model_len,
+                                          .steps = options.steps,
+                                          .warm_up = options.warm_up,
+                                          .enforce_eager = target.enforce_eager,
+                                          .stamp_every = options.stamp_every,
+                                          .no_fusion = target.no_fusion,
+                                          .progress = isatty(STDERR_FILENO) ? show_progress : NULL};
+    status = rp_flag_list("context", options.contexts, 1, 1048576, contexts, RP_BENCH_LIST_MAX,
                           &config.context_count, &err);
     if (status == RP_OK && !prompt)
-        status = rp_flag_list("batch", options.batches, 1, 1048576, batches, LIST_MAX,
+        status = rp_flag_list("batch", options.batches, 1, 1048576, batches, RP_BENCH_LIST_MAX,
                               &config.batch_count, &err);
     if (status != RP_OK)
         return rp_fail(RP_EXIT_USAGE, &err);
-    return run_bench(&options, &config);
+    return run_bench(&options.bench, &target, &config);
 }
 
 int rp_cmd_bench_step(int argc, char **argv) { return bench(&step_spec, false, argc, argv); }

@@ -1,5 +1,5 @@
-/* reprise bench sweep: the highest rate of requests at which a server holds an objective; a line
- * for each run, then the answer. The search is bench/load_sweep.h. */
+/* reprise bench sweep: finds the highest request rate at which a server meets an objective; prints
+ * a line per run, then the result. The search is bench/load/load_sweep.h. */
 #include "base/json_writer.h"
 #include "base/memory.h"
 #include "bench/load/load_report.h"
@@ -12,7 +12,8 @@
 #include <string.h>
 #include <unistd.h>
 
-/* A server that falls behind by a twentieth breaks a bound of t only after 20 t. */
+/* If 5 % more requests arrive than are completed, the queueing delay exceeds a bound t only after
+ * 20 t. */
 #define SECONDS_PER_BOUND 20.0
 
 struct sweep_options {
@@ -28,38 +29,41 @@ struct sweep_options {
 static const struct rp_flag sweep_flags[] = {
     RP_LOAD_FLAGS(AT(load)),
     {"objective", RP_FLAG_TEXT, AT(objective), "NAME", 0, 0, "",
-     "MLPerf's bounds of p99: llama2-70b-server, llama2-70b-interactive, llama3.1-8b-server, "
-     "llama3.1-8b-interactive (unless --goodput: the last)"},
+     "MLPerf's bounds on p99: llama2-70b-server, llama2-70b-interactive, llama3.1-8b-server, "
+     "llama3.1-8b-interactive (default: the last, unless --goodput is given)"},
     {"goodput", RP_FLAG_TEXT, AT(goodput), "ttft:MS,tpot:MS,e2el:MS", 0, 0, "",
-     "bounds of one's own: --share of the requests meets all of them"},
+     "custom bounds: --share of the requests must meet all of them"},
     {"share", RP_FLAG_REAL, AT(share), "S", 0.01, 0.9999, "0.99",
-     "of the requests that must be good; one that fails is not"},
-    {"first-rate", RP_FLAG_REAL, AT(first_rate), "R", 1e-6, 1e9, "1", "requests/s to begin with"},
+     "required share of good requests; failed requests are not good"},
+    {"first-rate", RP_FLAG_REAL, AT(first_rate), "R", 1e-6, 1e9, "1",
+     "requests/s of the first run"},
     {"min-rate", RP_FLAG_REAL, AT(min_rate), "R", 0, 1e9, "0",
-     "nothing is looked for below; 0: a hundredth of --first-rate"},
-    {"max-rate", RP_FLAG_REAL, AT(max_rate), "R", 1e-6, 1e9, "100000", "nor above"},
-    {"growth", RP_FLAG_REAL, AT(growth), "X", 1.01, 1000, "2", "of the rate until it breaks"},
+     "lower limit of the search; 0: a hundredth of --first-rate"},
+    {"max-rate", RP_FLAG_REAL, AT(max_rate), "R", 1e-6, 1e9, "100000", "upper limit of the search"},
+    {"growth", RP_FLAG_REAL, AT(growth), "X", 1.01, 1000, "2",
+     "factor by which the rate is raised until the objective fails"},
     {"tolerance", RP_FLAG_REAL, AT(tolerance), "T", 0.005, 9, "0.05",
-     "how near the rates that hold and break must come"},
+     "relative width of the final bracket"},
     {"repeats", RP_FLAG_UINT, AT(repeats), "N", 1, 99, "3",
-     "odd: runs at most of a rate that is not clear; a majority decides"},
-    {"max-runs", RP_FLAG_UINT, AT(runs), "N", 1, RP_SWEEP_RUNS_MAX, "60", "then it gives up"},
+     "maximum runs of an undecided rate, odd; a majority decides"},
+    {"max-runs", RP_FLAG_UINT, AT(runs), "N", 1, RP_SWEEP_RUNS_MAX, "60", "maximum number of runs"},
     {"seconds", RP_FLAG_REAL, AT(seconds), "S", 0, 1e6, "0",
-     "of each run; 0: 30, or 20 times the longest bound of TTFT"},
+     "duration of each run; 0: 30, or 20 times the bound on TTFT if that is longer"},
     {"min-requests", RP_FLAG_UINT, AT(min_requests), "N", 1, 1048576, "300",
-     "in each run, however slow the rate"},
-    {"max-requests", RP_FLAG_UINT, AT(max_requests), "N", 1, 1048576, "20000", "in each run"},
-    {"save-result", RP_FLAG_TEXT, AT(save_result), "FILE", 0, 0, "", "JSON of all runs"},
-    {"html", RP_FLAG_TEXT, AT(html), "FILE", 0, 0, "", "a page with the curves"},
-    {"json", RP_FLAG_SWITCH, AT(json), NULL, 0, 0, NULL, "the JSON instead of the table"},
+     "minimum requests per run"},
+    {"max-requests", RP_FLAG_UINT, AT(max_requests), "N", 1, 1048576, "20000",
+     "maximum requests per run"},
+    {"save-result", RP_FLAG_TEXT, AT(save_result), "FILE", 0, 0, "", "write the JSON of all runs"},
+    {"html", RP_FLAG_TEXT, AT(html), "FILE", 0, 0, "", "write an HTML page with charts"},
+    {"json", RP_FLAG_SWITCH, AT(json), NULL, 0, 0, NULL, "print JSON instead of the table"},
 };
 
 static const struct rp_command_spec sweep_spec = {
     .name = "bench sweep",
     .positionals = "",
     .summary =
-        "Raises the rate of requests to a server until an objective breaks, and finds the highest\n"
-        "rate that holds it. Every run has other prompts; a rate that is not clear is run again.",
+        "Raises the request rate until an objective fails, and finds the highest rate that meets\n"
+        "it. Every run has different prompts; a rate with an unclear result is repeated.",
     .flags = sweep_flags,
     .flag_count = RP_ARRAY_COUNT(sweep_flags),
 };
@@ -82,7 +86,7 @@ struct sweep {
     bool on_terminal;
 };
 
-/* --- What is asked for ----------------------------------------------------------------------- */
+/* --- options --------------------------------------------------------------------------------- */
 
 static int read_objective(const struct sweep_options *options, struct rp_sweep_objective *out,
                           struct rp_error *err) {
@@ -96,7 +100,7 @@ static int read_objective(const struct sweep_options *options, struct rp_sweep_o
     const struct rp_sweep_objective *preset = rp_sweep_preset(name);
     if (!preset) {
         int status = rp_error_set(err, RP_STATUS_INVALID, "--objective: no preset %.64s", name);
-        rp_error_hint(err, "`reprise bench sweep --help` lists them; --goodput takes any bounds");
+        rp_error_hint(err, "`reprise bench sweep --help` lists them; --goodput sets custom bounds");
         return status;
     }
     *out = *preset;
@@ -152,7 +156,7 @@ static const char *objective_text(const struct rp_sweep_objective *objective, ch
     return out;
 }
 
-/* --- What is printed ------------------------------------------------------------------------- */
+/* --- output ---------------------------------------------------------------------------------- */
 
 static void clear_progress(const struct sweep *sweep) {
     if (sweep->on_terminal)
@@ -187,7 +191,7 @@ static void print_run(void *context, uint32_t index, const struct rp_sweep_measu
     clear_progress(sweep);
     if (sweep->options->json)
         return;
-    if (summary->cached_told && summary->prompt_tokens)
+    if (summary->cached_reported && summary->prompt_tokens)
         snprintf(cached, sizeof cached, "%.1f",
                  100.0 * (double)summary->cached_tokens / (double)summary->prompt_tokens);
     if (!summary->reliable)
@@ -198,9 +202,9 @@ static void print_run(void *context, uint32_t index, const struct rp_sweep_measu
            summary->latency[RP_LOAD_TTFT].p50, summary->latency[RP_LOAD_TTFT].p99,
            summary->latency[RP_LOAD_TPOT].p50, summary->latency[RP_LOAD_TPOT].p99,
            summary->output_rate, cached,
-           holds              ? "holds"
-           : run->client_slow ? "says nothing: the client was slow"
-                              : "breaks",
+           holds              ? "met"
+           : run->client_slow ? "inconclusive: the client was too slow"
+                              : "failed",
            why_not);
     fflush(stdout);
 }
@@ -213,37 +217,35 @@ static const char *const state_names[] = {
 static void print_answer(const struct sweep *sweep) {
     const struct rp_sweep_step *end = &sweep->result.end;
     if (end->holds > 0)
-        printf("The objective holds up to %.4g requests/s", end->holds);
+        printf("The objective is met up to %.4g requests/s", end->holds);
     else
-        printf("The objective holds at no rate that was tried");
+        printf("The objective is not met at any rate that was tried");
     switch (end->state) {
     case RP_SWEEP_FOUND:
-        printf(" and breaks at %.4g.\n", end->breaks);
+        printf(" and fails at %.4g.\n", end->breaks);
         break;
     case RP_SWEEP_NEVER_BROKE:
-        printf(", the highest that was to be tried (--max-rate).\n");
+        printf(", the upper limit of the search (--max-rate).\n");
         break;
     case RP_SWEEP_NEVER_HELD:
         printf(", down to %.4g requests/s (--min-rate).\n", end->breaks);
         break;
     case RP_SWEEP_CLIENT_LIMIT:
-        printf("; above it the client was too slow, not the server: give it cores of its own.\n");
+        printf("; above it the client was too slow, not the server: run it on separate cores.\n");
         break;
     default:
         printf(" so far: the search %s", end->state == RP_SWEEP_OUT_OF_RUNS
                                              ? "ran out of runs (--max-runs)"
                                              : "was interrupted");
         if (end->breaks > 0)
-            printf("; it breaks at %.4g", end->breaks);
+            printf("; it fails at %.4g", end->breaks);
         printf(".\n");
         break;
     }
 }
 
-/* --- What is kept ---------------------------------------------------------------------------- */
-
-static struct rp_load_report report_of(const struct sweep *sweep, uint32_t index,
-                                       const struct rp_load_rules *rules, char label[48]) {
+static struct rp_load_report make_report(const struct sweep *sweep, uint32_t index,
+                                         const struct rp_load_rules *rules, char label[48]) {
     const struct rp_sweep_measured *measured = &sweep->result.measured[index];
     snprintf(label, 48, "%.4g requests/s, run %u", measured->run.rate, index + 1);
     return (struct rp_load_report){
@@ -308,9 +310,9 @@ static void write_json(const struct sweep *sweep, const struct rp_load_rules *ru
     rp_json_object_end(&json);
     write_points(sweep, &json);
     rp_json_array_begin(&json, "runs");
-    for (uint32_t i = 0; i < sweep->result.run_count; i++) { /* as `bench serve` has them */
+    for (uint32_t i = 0; i < sweep->result.run_count; i++) { /* each as in `bench serve` */
         char label[48];
-        struct rp_load_report report = report_of(sweep, i, rules, label);
+        struct rp_load_report report = make_report(sweep, i, rules, label);
         rp_buffer_puts(out, i ? ",\n" : "\n");
         rp_load_json_write(&report, out);
     }
@@ -328,7 +330,7 @@ static void write_html(const struct sweep *sweep, const struct rp_load_rules *ru
     struct rp_load_report *reports = rp_calloc(count + 1, sizeof *reports);
     char(*labels)[48] = rp_calloc(count + 1, sizeof *labels);
     for (uint32_t i = 0; reports && labels && i < count; i++)
-        reports[i] = report_of(sweep, i, rules, labels[i]);
+        reports[i] = make_report(sweep, i, rules, labels[i]);
     if (reports && labels)
         rp_load_html_write(reports, count, &objective, out);
     else
@@ -338,12 +340,12 @@ static void write_html(const struct sweep *sweep, const struct rp_load_rules *ru
 }
 
 /* `path` "-": standard output. */
-static int keep(const struct sweep *sweep, const char *path,
-                void (*write)(const struct sweep *sweep, const struct rp_load_rules *rules,
-                              struct rp_buffer *out),
-                struct rp_error *err) {
+static int write_output(const struct sweep *sweep, const char *path,
+                        void (*write)(const struct sweep *sweep, const struct rp_load_rules *rules,
+                                      struct rp_buffer *out),
+                        struct rp_error *err) {
     struct rp_load_rules rules = {.goodput = sweep->objective.bounds,
-                                  .leave_warm_up_out = sweep->options->load.warm_up};
+                                  .exclude_warm_up = sweep->options->load.warm_up};
     struct rp_buffer out;
     rp_buffer_init(&out, 0);
     write(sweep, &rules, &out);
@@ -352,19 +354,19 @@ static int keep(const struct sweep *sweep, const char *path,
     return status;
 }
 
-static int keep_all(const struct sweep *sweep, struct rp_error *err) {
+static int write_outputs(const struct sweep *sweep, struct rp_error *err) {
     const struct sweep_options *options = sweep->options;
     int status = RP_OK;
     if (options->json)
-        status = keep(sweep, "-", write_json, err);
+        status = write_output(sweep, "-", write_json, err);
     if (status == RP_OK && *options->save_result)
-        status = keep(sweep, options->save_result, write_json, err);
+        status = write_output(sweep, options->save_result, write_json, err);
     if (status == RP_OK && *options->html)
-        status = keep(sweep, options->html, write_html, err);
+        status = write_output(sweep, options->html, write_html, err);
     return status;
 }
 
-/* --- The command ----------------------------------------------------------------------------- */
+/* --- the command ----------------------------------------------------------------------------- */
 
 static int run_sweep(struct sweep *sweep, struct rp_error *err) {
     struct rp_load_run_options run = {.target = sweep->target,
@@ -377,7 +379,7 @@ static int run_sweep(struct sweep *sweep, struct rp_error *err) {
                                        .objective = &sweep->objective,
                                        .source = &sweep->source,
                                        .options = &run,
-                                       .leave_warm_up_out = sweep->options->load.warm_up,
+                                       .exclude_warm_up = sweep->options->load.warm_up,
                                        .after = print_run,
                                        .context = sweep};
     struct sigaction action = {.sa_handler = on_interrupt, .sa_flags = (int)SA_RESETHAND};
@@ -388,12 +390,12 @@ static int run_sweep(struct sweep *sweep, struct rp_error *err) {
     clear_progress(sweep);
     if (status == RP_OK && !sweep->options->json)
         print_answer(sweep);
-    struct rp_error kept = {0};
-    int kept_status = sweep->result.run_count ? keep_all(sweep, &kept) : RP_OK;
-    if (status != RP_OK || kept_status == RP_OK)
+    struct rp_error write_err = {0};
+    int write_status = sweep->result.run_count ? write_outputs(sweep, &write_err) : RP_OK;
+    if (status != RP_OK || write_status == RP_OK)
         return status;
-    *err = kept;
-    return kept_status;
+    *err = write_err;
+    return write_status;
 }
 
 int rp_cmd_bench_sweep(int argc, char **argv) {

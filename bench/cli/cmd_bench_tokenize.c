@@ -1,4 +1,4 @@
-/* reprise bench tokenize FILE: MB/s of a tokenizer, as a table or as JSON. */
+/* reprise bench tokenize FILE: speed of a tokenizer in MB/s; prints a table or JSON. */
 #include "base/json_writer.h"
 #include "bench/bench_tokenize.h"
 #include "server/cli/commands.h"
@@ -20,11 +20,13 @@ struct tokenize_options {
 static const struct rp_flag tokenize_flags[] = {
     {"tokenizer", RP_FLAG_TEXT, AT(tokenizer), "DIR|FILE", 0, 0, "models/demo",
      "a model directory or a tokenizer.json"},
-    {"passes", RP_FLAG_UINT, AT(passes), "N", 1, 1000000, "300", "at most; 100 make a measurement"},
-    {"seconds", RP_FLAG_REAL, AT(seconds), "S", 0, 3600, "20", "no pass begins after so many"},
+    {"passes", RP_FLAG_UINT, AT(passes), "N", 1, 1000000, "300",
+     "maximum number of passes; a reliable result needs 100"},
+    {"seconds", RP_FLAG_REAL, AT(seconds), "S", 0, 3600, "20",
+     "time limit: no pass starts after this"},
     {"clock", RP_FLAG_CHOICE, AT(clock), "wall|cpu", 0, 0, "wall",
-     "cpu: processor time of the thread, for a machine that others use"},
-    {"json", RP_FLAG_SWITCH, AT(json), NULL, 0, 0, NULL, "one JSON object"},
+     "cpu: CPU time of the thread, for a shared machine"},
+    {"json", RP_FLAG_SWITCH, AT(json), NULL, 0, 0, NULL, "print one JSON object"},
 };
 
 static const struct rp_command_spec tokenize_spec = {
@@ -32,9 +34,9 @@ static const struct rp_command_spec tokenize_spec = {
     .positionals = "FILE",
     .positional_min = 1,
     .positional_max = 1,
-    .summary = "MB/s of a tokenizer on the text of a file, on one thread: encoding with an empty "
-               "word cache\n"
-               "and with one that knows the text, and decoding token by token.",
+    .summary =
+        "Speed of a tokenizer on the text of a file in MB/s, on one thread: encoding with an\n"
+        "empty word cache and with one that has seen the text, and decoding token by token.",
     .flags = tokenize_flags,
     .flag_count = RP_ARRAY_COUNT(tokenize_flags),
 };
@@ -51,7 +53,7 @@ static int read_text(const char *path, struct rp_buffer *out, struct rp_error *e
     }
     int status = RP_OK;
     if (!room)
-        status = rp_error_set(err, RP_STATUS_RANGE, "%s: 1 GiB or more, or no memory", path);
+        status = rp_error_set(err, RP_STATUS_RANGE, "%s: 1 GiB or more, or out of memory", path);
     else if (ferror(file))
         status = rp_error_set(err, RP_STATUS_IO, "cannot read %s: %s", path, strerror(errno));
     fclose(file);
@@ -95,7 +97,7 @@ static void print_json(const char *path, const struct rp_bench_tokenize_config *
                    tokens_per_second(result, &result->warm, bytes));
     rp_json_double(&json, "tokens_per_second_decode",
                    tokens_per_second(result, &result->decode, (double)result->decoded_bytes));
-    rp_json_bool(&json, "comes_back", result->comes_back);
+    rp_json_bool(&json, "comes_back", result->round_trips);
     rp_json_uint(&json, "passes", result->passes);
     rp_json_bool(&json, "reliable", result->reliable);
     rp_json_uint(&json, "settled_after", result->settled_after);
@@ -116,22 +118,22 @@ static void print_rate(const char *name, const struct rp_bench_tokenize_result *
 static void print_table(const char *path, const struct rp_bench_tokenize_config *config,
                         const struct rp_bench_tokenize_result *result) {
     double bytes = (double)config->len;
-    printf("tokenizer %s: %.1f MiB, loaded in %.0f ms; a worker's scratch %.1f MiB\n",
+    printf("tokenizer %s: %.1f MiB, loaded in %.0f ms; scratch memory per worker %.1f MiB\n",
            config->tokenizer, (double)result->tokenizer_bytes / 1048576.0,
            result->load_seconds * 1e3, (double)result->scratch_bytes / 1048576.0);
-    printf("text %s: %zu bytes, %llu tokens, %.3f tokens per byte; decoded it is %s\n", path,
+    printf("text %s: %zu bytes, %llu tokens, %.3f tokens per byte; decoding %s\n", path,
            config->len, (unsigned long long)result->tokens,
            bytes > 0 ? (double)result->tokens / bytes : 0,
-           result->comes_back ? "the same" : "another");
+           result->round_trips ? "restores it" : "gives a different text");
     if (result->reliable)
         printf("%u passes, settled after %u", result->passes, result->settled_after);
     else
         printf("%u passes, unreliable", result->passes);
-    printf(", one thread, %s\n\n", config->clock == RP_PAIR_CPU ? "processor time" : "wall clock");
+    printf(", one thread, %s\n\n", config->clock == RP_PAIR_CPU ? "CPU time" : "wall time");
     printf("%-22s %9s %9s %8s %12s\n", "", "MB/s best", "median", "p10-p90", "Mtokens/s");
     print_rate("encode, empty cache", result, &result->cold, bytes);
     print_rate("encode, text seen", result, &result->warm, bytes);
-    print_rate("decode, as a stream", result, &result->decode, (double)result->decoded_bytes);
+    print_rate("decode, streaming", result, &result->decode, (double)result->decoded_bytes);
 }
 
 int rp_cmd_bench_tokenize(int argc, char **argv) {

@@ -40,8 +40,8 @@ struct rp_load_request {
 struct rp_load_plan {
     struct rp_load_request *requests; /* ascending by at_ns */
     uint32_t count;
-    uint32_t left_out; /* requests of the source that exceed the model's context */
-    int32_t *ids;      /* storage that requests point into; NULL: none */
+    uint32_t skipped; /* requests of the source that exceed the model's context */
+    int32_t *ids;     /* storage that requests point into; NULL: none */
     char *text;
 };
 
@@ -96,7 +96,7 @@ struct rp_load_records {
      * bottleneck. */
     uint64_t *lag_ns;
     uint64_t lag_count;
-    uint32_t connections, most_in_flight;
+    uint32_t connections, max_in_flight;
 };
 
 void rp_load_records_free(struct rp_load_records *records);

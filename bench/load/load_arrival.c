@@ -1,10 +1,10 @@
-/* When requests arrive. */
+/* load_arrival.c - intended send times. */
 #include "bench/load/load_plan_internal.h"
 #include "bench/load/load_random.h"
 
 #include <math.h>
 
-/* Further than any run lasts, and far from where nanoseconds overflow. */
+/* Longer than any run, and small enough that nanoseconds do not overflow. */
 #define SECONDS_MAX 3e9
 
 static double rate_at(const struct rp_load_source *source, double progress) {
@@ -19,7 +19,7 @@ static double rate_at(const struct rp_load_source *source, double progress) {
     }
 }
 
-/* Gaps with mean 1, before scaling. */
+/* Draws a gap with mean 1. */
 static double draw_gap(const struct rp_load_source *source, struct rp_load_random *random) {
     return source->arrival == RP_LOAD_GAMMA
                ? rp_load_random_gamma(random, source->burstiness) / source->burstiness
@@ -31,20 +31,20 @@ static int too_long(struct rp_error *err) {
                         SECONDS_MAX / 31557600);
 }
 
-static int drawn_times(const struct rp_load_source *source, struct rp_load_plan *out,
-                       struct rp_error *err) {
+static int draw_times(const struct rp_load_source *source, struct rp_load_plan *out,
+                      struct rp_error *err) {
     struct rp_load_random random = rp_load_random_begin(source->seed, RP_LOAD_STREAM_ARRIVAL, 0);
     struct rp_load_random again = random;
     double sum = 0, seconds = 0, last = out->count > 1 ? out->count - 1 : 1;
     for (uint32_t i = 1; i < out->count; i++)
         sum += draw_gap(source, &random);
-    /* All of them can be 0 when the shape is tiny. */
+    /* Scales the gaps so that their mean is exactly 1. All can be 0 when the shape is tiny. */
     double scale = sum > 0 ? last / sum : 1;
     out->requests[0].at_ns = 0;
     for (uint32_t i = 1; i < out->count; i++) {
         double gap = sum > 0 ? draw_gap(source, &again) * scale : 1;
-        /* Without a ramp gaps are added up before they are divided: whole numbers when they are
-         * constant. */
+        /* Without a ramp gaps are summed before dividing by the rate, which is exact for constant
+         * gaps. */
         seconds += source->ramp == RP_LOAD_NO_RAMP ? gap : gap / rate_at(source, i / last);
         double at = source->ramp == RP_LOAD_NO_RAMP ? seconds / source->rate : seconds;
         if (!(at <= SECONDS_MAX))
@@ -70,7 +70,7 @@ int rp_load_arrival_times(const struct rp_load_source *source, const struct rp_l
     switch (source->arrival) {
     case RP_LOAD_CONSTANT:
     case RP_LOAD_GAMMA:
-        return drawn_times(source, out, err);
+        return draw_times(source, out, err);
     case RP_LOAD_TRACE:
         return trace_times(source, rows, out, err);
     default: /* closed */

@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-/* A prompt has thousands of ids, and all are written while others wait for their time. */
+/* Faster than rp_json: a prompt has thousands of ids, and the time is part of the client's lag. */
 static void append_ids(struct rp_buffer *out, const int32_t *ids, uint32_t count) {
     char digits[16];
     if (!rp_buffer_reserve(out, (size_t)count * 12 + 2))
@@ -63,7 +63,8 @@ static void append_key(struct rp_buffer *out, const struct rp_load_target *targe
         rp_buffer_printf(out, "Authorization: Bearer %s\r\n", target->api_key);
 }
 
-static bool give(struct rp_buffer *out, char **out_bytes, size_t *out_len) {
+/* Transfers the buffer's bytes to the caller. */
+static bool detach(struct rp_buffer *out, char **out_bytes, size_t *out_len) {
     *out_bytes = NULL;
     *out_len = 0;
     if (out->failed) {
@@ -89,7 +90,7 @@ bool rp_load_body_make(const struct rp_load_target *target, const struct rp_load
     rp_buffer_append(&out, json.data, json.len);
     out.failed |= json.failed;
     rp_buffer_deinit(&json);
-    return give(&out, out_bytes, out_len);
+    return detach(&out, out_bytes, out_len);
 }
 
 bool rp_load_body_get(const struct rp_load_target *target, const struct rp_load_url *url,
@@ -99,13 +100,13 @@ bool rp_load_body_get(const struct rp_load_target *target, const struct rp_load_
     rp_buffer_printf(&out, "GET %s%s HTTP/1.1\r\nHost: %s\r\n", url->prefix, path, url->authority);
     append_key(&out, target);
     rp_buffer_puts(&out, "Accept: */*\r\n\r\n");
-    return give(&out, out_bytes, out_len);
+    return detach(&out, out_bytes, out_len);
 }
 
 int rp_load_body_check_key(const struct rp_load_target *target, struct rp_error *err) {
     for (const char *at = target->api_key; at && *at; at++)
         if ((unsigned char)*at < ' ' || (unsigned char)*at >= 127)
             return rp_error_set(err, RP_STATUS_INVALID,
-                                "the API key has a byte that a header cannot carry");
+                                "the API key contains a byte that is invalid in a header");
     return RP_OK;
 }

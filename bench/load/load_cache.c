@@ -1,11 +1,11 @@
-/* What an unbounded prefix cache would hold. It keeps whole pages of prompts, as the server's does;
- * a page is found when it and all before it were in one earlier prompt. The last token of a prompt
- * is always computed, for its logits, so the page that ends with it is not used. Pages of generated
- * tokens, which a server may keep too, and requests that arrive before the first of their kind was
- * computed, which find nothing, are not looked at.
+/* load_cache.c - hits of an unbounded prefix cache. It contains whole pages of prompts, as the
+ * server's does; a page is a hit if an earlier prompt began with the same tokens up to its end. The
+ * last token of a prompt is always computed, for its logits, so a page that ends with it is not a
+ * hit. Ignored: pages of generated tokens, which a server may cache too, and misses of requests
+ * that arrive before an equal prefix has been computed.
  *
- * A tree of pages, its edges in one hash table: (parent, tokens of the page) -> page. Tokens are
- * compared, so that the count is exact. */
+ * A tree of pages with its edges in one hash table: (parent, tokens of the page) -> page. Tokens
+ * are compared, so that the count is exact. */
 #include "base/checked.h"
 #include "base/hash.h"
 #include "base/memory.h"
@@ -27,19 +27,18 @@ struct tree {
     uint32_t page_tokens;
 };
 
-/* Room for `pages`, half of the slots free. */
+/* Allocates room for `pages`, with a load factor of at most one half. */
 static int tree_open(struct tree *tree, size_t pages, struct rp_error *err) {
     size_t bytes;
     tree->slot_count = 16;
     while (tree->slot_count < pages * 2)
         tree->slot_count *= 2;
     if (pages >= UINT32_MAX || rp_mul_overflow(pages + 1, sizeof *tree->pages, &bytes))
-        return rp_error_set(err, RP_STATUS_RANGE, "too many pages of prompts");
+        return rp_error_set(err, RP_STATUS_RANGE, "the prompts have too many pages");
     tree->pages = rp_alloc(bytes);
     tree->slots = rp_calloc(tree->slot_count, sizeof *tree->slots);
     if (!tree->pages || !tree->slots)
-        return rp_error_set(err, RP_STATUS_NO_MEMORY, "out of memory for %zu pages of prompts",
-                            pages);
+        return rp_error_set(err, RP_STATUS_NO_MEMORY, "out of memory for %zu prompt pages", pages);
     tree->page_count = 1;
     return RP_OK;
 }
@@ -49,9 +48,8 @@ static void tree_close(struct tree *tree) {
     rp_free(tree->slots);
 }
 
-/* The page behind `parent` with these tokens; *found is false when it was not there and was
- * entered. */
-static uint32_t tree_enter(struct tree *tree, uint32_t parent, const int32_t *tokens, bool *found) {
+/* Returns the child of `parent` with these tokens; adds it if it does not exist (*found false). */
+static uint32_t tree_add(struct tree *tree, uint32_t parent, const int32_t *tokens, bool *found) {
     size_t bytes = tree->page_tokens * sizeof *tokens;
     uint64_t hash = rp_hash64(tokens, bytes, parent);
     size_t slot = hash & (tree->slot_count - 1);
@@ -69,13 +67,13 @@ static uint32_t tree_enter(struct tree *tree, uint32_t parent, const int32_t *to
     return tree->page_count++;
 }
 
-/* Enters a prompt's whole pages; how many of the leading ones were there. */
-static uint32_t enter_prompt(struct tree *tree, const struct rp_load_request *request) {
+/* Adds a prompt's whole pages; returns the number of leading pages that are hits. */
+static uint32_t add_prompt(struct tree *tree, const struct rp_load_request *request) {
     uint32_t pages = request->input_tokens / tree->page_tokens, known = 0, page = 0;
     for (uint32_t i = 0; i < pages; i++) {
         bool found;
-        page = tree_enter(tree, page, request->ids + (size_t)i * tree->page_tokens, &found);
-        known += found; /* behind a new page all are new */
+        page = tree_add(tree, page, request->ids + (size_t)i * tree->page_tokens, &found);
+        known += found; /* pages after a new one are new as well */
     }
     return RP_MIN(known, (request->input_tokens - 1) / tree->page_tokens);
 }
@@ -88,7 +86,7 @@ int rp_load_cache_count(struct rp_load_plan *plan, uint32_t page_tokens, struct 
     int status = tree_open(&tree, pages, err);
     for (uint32_t i = 0; status == RP_OK && i < plan->count; i++) {
         struct rp_load_request *request = &plan->requests[i];
-        request->cached_tokens = request->ids ? enter_prompt(&tree, request) * page_tokens : 0;
+        request->cached_tokens = request->ids ? add_prompt(&tree, request) * page_tokens : 0;
     }
     tree_close(&tree);
     return status;

@@ -12,9 +12,8 @@
 #define TIME_PARTS  160u
 #define GAP_BARS    60u
 #define TAIL_POINTS 240u
-#define DOTS_MAX    20000u /* of a class; more are thinned out, the highest stay */
+#define DOTS_MAX    20000u /* per class; more are sampled, but the highest are always drawn */
 
-/* Pairs to be drawn; room for `room`. */
 struct points {
     double *x, *y;
     uint32_t count;
@@ -89,9 +88,9 @@ static void shade_warm_up(const struct rp_svg_chart *chart, const struct rp_load
 
 /* ---- latency over time ---------------------------------------------------------------------- */
 
-/* Failed requests: how long they took to fail. */
-static double taken_ms(const struct rp_load_record *record, enum rp_load_quantity quantity,
-                       bool failed) {
+/* Latency of a request; `failed`: the time until it failed. Negative: not applicable. */
+static double request_ms(const struct rp_load_record *record, enum rp_load_quantity quantity,
+                         bool failed) {
     if (record->outcome == RP_LOAD_NOT_SENT || failed != (record->outcome != RP_LOAD_OK))
         return -1.0;
     if (!failed)
@@ -101,12 +100,12 @@ static double taken_ms(const struct rp_load_record *record, enum rp_load_quantit
                : 0.0;
 }
 
-static void take_dots(const struct rp_load_records *records, enum rp_load_quantity quantity,
-                      bool failed, double always_from_ms, struct points *out) {
+static void add_dots(const struct rp_load_records *records, enum rp_load_quantity quantity,
+                     bool failed, double always_from_ms, struct points *out) {
     uint32_t step = records->count / DOTS_MAX + 1;
     for (uint32_t i = 0; i < records->count; i++) {
         const struct rp_load_record *record = &records->records[i];
-        double ms = taken_ms(record, quantity, failed);
+        double ms = request_ms(record, quantity, failed);
         if (ms >= 0 && (failed || i % step == 0 || ms >= always_from_ms))
             add(out, seconds_at(records, record->intended_ns), RP_MAX(ms, 1e-3));
     }
@@ -121,14 +120,14 @@ static void chart_latency(const struct rp_load_report *report, struct rp_buffer 
     for (int i = 0; i < 3; i++)
         ready &= points_open(&sets[i], records->count, out);
     if (ready) {
-        take_dots(records, RP_LOAD_TTFT, false, summary->latency[RP_LOAD_TTFT].p99, &sets[0]);
-        take_dots(records, RP_LOAD_E2EL, false, summary->latency[RP_LOAD_E2EL].p99, &sets[1]);
-        take_dots(records, RP_LOAD_E2EL, true, 0, &sets[2]);
+        add_dots(records, RP_LOAD_TTFT, false, summary->latency[RP_LOAD_TTFT].p99, &sets[0]);
+        add_dots(records, RP_LOAD_E2EL, false, summary->latency[RP_LOAD_E2EL].p99, &sets[1]);
+        add_dots(records, RP_LOAD_E2EL, true, 0, &sets[2]);
         double most = RP_MAX(highest(&sets[0]), highest(&sets[1]));
         double least = RP_MIN(lowest(&sets[0]), lowest(&sets[1]));
         struct rp_svg_chart chart = {
             out, time_axis(records), {RP_SVG_LOG, least, RP_MAX(most, highest(&sets[2])), "ms"}};
-        figure_begin(out, "Latency by intended time of sending", keys, sets[2].count ? 3 : 2);
+        figure_begin(out, "Latency by intended send time", keys, sets[2].count ? 3 : 2);
         rp_svg_begin(&chart, "TTFT and E2EL of each request over time");
         shade_warm_up(&chart, report);
         for (int i = 1; i >= 0; i--)
@@ -143,12 +142,7 @@ static void chart_latency(const struct rp_load_report *report, struct rp_buffer 
 
 /* ---- percentiles ---------------------------------------------------------------------------- */
 
-static int compare_doubles(const void *a, const void *b) {
-    double left = *(const double *)a, right = *(const double *)b;
-    return (left > right) - (left < right);
-}
-
-/* Rising values of what counts; *count of them. NULL: no memory. */
+/* Values of the requests included in latencies, ascending. NULL: out of memory. */
 static double *sorted_values(const struct rp_load_report *report, enum rp_load_quantity quantity,
                              bool service, uint64_t *count) {
     const struct rp_load_records *records = report->records;
@@ -169,12 +163,12 @@ static double *sorted_values(const struct rp_load_report *report, enum rp_load_q
             values[(*count)++] = ms;
     }
     if (values)
-        qsort(values, *count, sizeof *values, compare_doubles);
+        rp_load_sort(values, *count);
     return values;
 }
 
-/* As far into the tail as there are samples. */
-static void take_quantiles(const double *sorted, uint64_t count, struct points *out) {
+/* Adds quantiles up to 1 - 1 / count. */
+static void add_quantiles(const double *sorted, uint64_t count, struct points *out) {
     double end = log10((double)RP_MAX(count, (uint64_t)2));
     for (uint32_t i = 0; count && i <= TAIL_POINTS; i++) {
         double q = 1 - pow(10, -end * i / TAIL_POINTS);
@@ -188,9 +182,9 @@ static void chart_percentiles(const struct rp_load_report *report, struct rp_buf
         enum rp_load_quantity quantity;
         bool service;
     } lines[] = {{{"c0", "TTFT"}, RP_LOAD_TTFT, false},
-                 {{"c0 dashed", "TTFT from its sending"}, RP_LOAD_TTFT, true},
+                 {{"c0 dashed", "TTFT from actual send"}, RP_LOAD_TTFT, true},
                  {{"c1", "E2EL"}, RP_LOAD_E2EL, false},
-                 {{"c1 dashed", "E2EL from its sending"}, RP_LOAD_E2EL, true},
+                 {{"c1 dashed", "E2EL from actual send"}, RP_LOAD_E2EL, true},
                  {{"c2", "ITL"}, RP_LOAD_ITL, false},
                  {{"c3", "TPOT"}, RP_LOAD_TPOT, false}};
     struct points sets[RP_ARRAY_COUNT(lines)] = {{0}};
@@ -203,7 +197,7 @@ static void chart_percentiles(const struct rp_load_report *report, struct rp_buf
         if (!sorted)
             out->failed = true;
         else if (points_open(&sets[i], TAIL_POINTS + 1, out))
-            take_quantiles(sorted, count, &sets[i]);
+            add_quantiles(sorted, count, &sets[i]);
         rp_free(sorted);
         least = RP_MIN(least, lowest(&sets[i]));
         most = RP_MAX(most, highest(&sets[i]));
@@ -319,10 +313,10 @@ double rp_load_offered(const struct rp_load_report *report, const char **out_uni
     if (isfinite(report->request_rate) && report->request_rate > 0 && !report->rules->closed)
         return report->request_rate;
     *out_unit = "requests at a time";
-    return report->max_concurrency ? report->max_concurrency : report->summary->most_in_flight;
+    return report->max_concurrency ? report->max_concurrency : report->summary->max_in_flight;
 }
 
-/* Runs in a row with their offered load, and one number of each. */
+/* Runs in ascending order of offered load. */
 struct list {
     const struct rp_load_report *reports;
     const uint32_t *order;
@@ -331,11 +325,11 @@ struct list {
     struct rp_buffer *out;
 };
 
-enum reached { REQUESTS, GOOD, TOKENS, P99 };
+enum metric { REQUESTS, GOOD, TOKENS, P99 };
 
-static double reached(const struct rp_load_report *report, enum reached what,
-                      enum rp_load_quantity quantity) {
-    switch (what) {
+static double metric_of(const struct rp_load_report *report, enum metric metric,
+                        enum rp_load_quantity quantity) {
+    switch (metric) {
     case REQUESTS:
         return report->summary->request_rate;
     case GOOD:
@@ -347,12 +341,12 @@ static double reached(const struct rp_load_report *report, enum reached what,
     }
 }
 
-static void take_runs(const struct list *list, enum reached what, enum rp_load_quantity quantity,
-                      struct points *out) {
+static void add_runs(const struct list *list, enum metric metric, enum rp_load_quantity quantity,
+                     struct points *out) {
     const char *unit;
     for (uint32_t i = 0; i < list->count; i++) {
         const struct rp_load_report *report = &list->reports[list->order[i]];
-        add(out, rp_load_offered(report, &unit), reached(report, what, quantity));
+        add(out, rp_load_offered(report, &unit), metric_of(report, metric, quantity));
     }
 }
 
@@ -366,23 +360,23 @@ static void mark_objective(const struct list *list, const struct rp_svg_chart *c
     char text[96];
     if (!list->objective || !(list->objective->highest_rate > 0))
         return;
-    snprintf(text, sizeof text, "objective holds to %.4g/s", list->objective->highest_rate);
+    snprintf(text, sizeof text, "objective met up to %.4g/s", list->objective->highest_rate);
     rp_svg_mark_x(chart, list->objective->highest_rate, text);
 }
 
-/* Offered on x; up to two lines of what is reached. */
+/* Charts up to two metrics over the offered load. */
 static void chart_runs(const struct list *list, const char *title, const char *unit,
-                       const struct key *keys, const enum reached *what, uint32_t lines) {
+                       const struct key *keys, const enum metric *metrics, uint32_t lines) {
     struct points sets[2] = {{0}};
     const char *offered;
     bool ready = true, rates;
     (void)rp_load_offered(&list->reports[list->order[0]], &offered);
-    rates = what[0] == REQUESTS && strstr(offered, "/s") != NULL;
+    rates = metrics[0] == REQUESTS && strstr(offered, "/s") != NULL;
     for (uint32_t i = 0; i < lines; i++)
         ready &= points_open(&sets[i], list->count, list->out);
     if (ready) {
         for (uint32_t i = 0; i < lines; i++)
-            take_runs(list, what[i], RP_LOAD_TTFT, &sets[i]);
+            add_runs(list, metrics[i], RP_LOAD_TTFT, &sets[i]);
         double widest = sets[0].x[list->count - 1];
         double top = RP_MAX(highest(&sets[0]), lines > 1 ? highest(&sets[1]) : 0);
         struct rp_svg_chart chart = {
@@ -410,7 +404,7 @@ static void chart_tail(const struct list *list, enum rp_load_quantity quantity, 
     double bound = list->objective ? list->objective->bounds.ms[quantity] : 0;
     (void)rp_load_offered(&list->reports[list->order[0]], &offered);
     if (points_open(&points, list->count, list->out)) {
-        take_runs(list, P99, quantity, &points);
+        add_runs(list, P99, quantity, &points);
         double least = bound > 0 ? RP_MIN(lowest(&points), bound) : lowest(&points);
         struct rp_svg_chart chart = {list->out,
                                      {RP_SVG_LINEAR, 0, points.x[list->count - 1], offered},
@@ -432,7 +426,7 @@ void rp_load_charts_list(const struct rp_load_report *reports, const uint32_t *o
                          struct rp_buffer *out) {
     static const struct key requests[] = {{"c0", "completed"}, {"c3", "good"}};
     static const struct key tokens[] = {{"c1", "output tokens"}};
-    static const enum reached rates[] = {REQUESTS, GOOD}, token_rates[] = {TOKENS};
+    static const enum metric rates[] = {REQUESTS, GOOD}, token_rates[] = {TOKENS};
     const struct list list = {reports, order, count, objective, out};
     bool bounded = false;
     for (uint32_t i = 0; i < count; i++)

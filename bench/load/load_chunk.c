@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-/* --- The text's hash ------------------------------------------------------------------------- */
+/* --- hash of the text ------------------------------------------------------------------------ */
 
 void rp_load_text_hash_init(struct rp_load_text_hash *text) { text->hash = text->fill = 0; }
 
@@ -26,9 +26,9 @@ uint64_t rp_load_text_hash_get(const struct rp_load_text_hash *text) {
     return rp_hash64(text->block, text->fill, text->hash);
 }
 
-/* --- Walking JSON ---------------------------------------------------------------------------- */
+/* --- JSON scanner ---------------------------------------------------------------------------- */
 
-struct walk {
+struct scanner {
     const char *at, *end;
 };
 
@@ -38,21 +38,21 @@ struct span {
     size_t len;
 };
 
-static int peek(struct walk *w) {
+static int peek(struct scanner *w) {
     while (w->at < w->end && (*w->at == ' ' || *w->at == '\t' || *w->at == '\n' || *w->at == '\r'))
         w->at++;
     return w->at < w->end ? (unsigned char)*w->at : -1;
 }
 
-static bool take(struct walk *w, char c) {
+static bool accept(struct scanner *w, char c) {
     if (peek(w) != c)
         return false;
     w->at++;
     return true;
 }
 
-static bool take_string(struct walk *w, struct span *out) {
-    if (!take(w, '"'))
+static bool scan_string(struct scanner *w, struct span *out) {
+    if (!accept(w, '"'))
         return false;
     out->at = w->at;
     for (; w->at < w->end; w->at++) {
@@ -69,8 +69,8 @@ static bool take_string(struct walk *w, struct span *out) {
     return false;
 }
 
-/* A number, true, false, null: its letters are not checked. */
-static bool take_word(struct walk *w, struct span *out) {
+/* A number, true, false or null; the spelling is not checked. */
+static bool scan_word(struct scanner *w, struct span *out) {
     out->at = w->at;
     while (w->at < w->end &&
            ((*w->at >= '0' && *w->at <= '9') || (*w->at >= 'a' && *w->at <= 'z') || *w->at == 'E' ||
@@ -80,14 +80,14 @@ static bool take_word(struct walk *w, struct span *out) {
     return out->len != 0;
 }
 
-/* Passes over a value without recursion, however deep it is. */
-static bool skip(struct walk *w) {
+/* Skips a value of any depth, without recursion. */
+static bool skip(struct scanner *w) {
     uint32_t depth = 0;
     struct span span;
     do {
         int c = peek(w);
         if (c == '"') {
-            if (!take_string(w, &span))
+            if (!scan_string(w, &span))
                 return false;
         } else if (c == '{' || c == '[') {
             depth++;
@@ -97,16 +97,16 @@ static bool skip(struct walk *w) {
             w->at++;
         } else if ((c == ',' || c == ':') && depth) {
             w->at++;
-        } else if (c < 0 || !take_word(w, &span))
+        } else if (c < 0 || !scan_word(w, &span))
             return false;
     } while (depth);
     return true;
 }
 
-/* Steps through an object: true with its next key, the value not read yet; false at the end or,
- * *bad set, at what is none. `first` is true before the first call. */
-static bool next_key(struct walk *w, bool *first, struct span *key, bool *bad) {
-    if (*first ? !take(w, '{') : peek(w) != '}' && !take(w, ',')) {
+/* Iterates over the keys of an object: true with the next key, before its value; false at the end,
+ * or with *bad set at invalid syntax. `first` is true before the first call. */
+static bool next_key(struct scanner *w, bool *first, struct span *key, bool *bad) {
+    if (*first ? !accept(w, '{') : peek(w) != '}' && !accept(w, ',')) {
         *bad = true;
         return false;
     }
@@ -115,7 +115,7 @@ static bool next_key(struct walk *w, bool *first, struct span *key, bool *bad) {
         return false;
     }
     *first = false;
-    if (take_string(w, key) && take(w, ':'))
+    if (scan_string(w, key) && accept(w, ':'))
         return true;
     *bad = true;
     return false;
@@ -125,14 +125,14 @@ static bool is(const struct span *span, const char *text) {
     return span->len == strlen(text) && memcmp(span->at, text, span->len) == 0;
 }
 
-/* A whole number; others are passed over and leave *out. */
-static bool take_count(struct walk *w, uint32_t *out) {
+/* Reads a nonnegative integer; other values are skipped and *out is unchanged. */
+static bool scan_count(struct scanner *w, uint32_t *out) {
     struct span word;
     uint64_t value = 0;
     int c = peek(w);
     if (c < '0' || c > '9')
         return skip(w);
-    if (!take_word(w, &word) || word.len > 10)
+    if (!scan_word(w, &word) || word.len > 10)
         return false;
     for (size_t i = 0; i < word.len; i++) {
         if (word.at[i] < '0' || word.at[i] > '9')
@@ -144,7 +144,7 @@ static bool take_count(struct walk *w, uint32_t *out) {
     return true;
 }
 
-/* --- Unescaping ------------------------------------------------------------------------------ */
+/* --- unescaping ------------------------------------------------------------------------------ */
 
 static int hex4(const char *at, const char *end) {
     int value = 0;
@@ -163,8 +163,8 @@ static int hex4(const char *at, const char *end) {
     return value;
 }
 
-/* After "\u": gives the character's length, 0 when it is none. Half a surrogate pair becomes
- * U+FFFD. */
+/* After "\u": writes the character and returns its length; 0: invalid. Half a surrogate pair
+ * becomes U+FFFD. */
 static size_t unescape_unicode(const char **at, const char *end, char out[4]) {
     int unit = hex4(*at, end);
     if (unit < 0)
@@ -203,7 +203,8 @@ static size_t unescape_unicode(const char **at, const char *end, char out[4]) {
     return 4;
 }
 
-/* The next piece of a string's text: its length, 0 at the end; *bad at an escape that is none. */
+/* Returns the length of the next piece of a string's text, 0 at the end; *bad: an invalid
+ * escape. */
 static size_t next_piece(struct span *span, const char **piece, char scratch[4], bool *bad) {
     static const char letters[] = "\"\\/bfnrt", values[] = "\"\\/\b\f\n\r\t";
     if (span->len == 0)
@@ -246,7 +247,8 @@ static bool add_text(struct span span, struct rp_load_text_hash *text) {
     return !bad;
 }
 
-/* Bytes that would do something on a terminal become blanks; a character is not cut in two. */
+/* Appends bytes with control characters replaced by blanks; end_clean then removes a truncated
+ * character. */
 static void copy_clean(char out[96], size_t *used, const char *bytes, size_t len) {
     for (size_t i = 0; i < len && *used < 95; i++) {
         unsigned char c = (unsigned char)bytes[i];
@@ -281,21 +283,23 @@ static void copy_message(struct span span, char out[96]) {
     end_clean(out, used);
 }
 
-/* --- Chunks ---------------------------------------------------------------------------------- */
+/* --- chunks ---------------------------------------------------------------------------------- */
 
-/* A text of a choice; null and other kinds are no text. */
-static bool take_text(struct walk *w, struct rp_load_chunk *out, struct rp_load_text_hash *text) {
+/* Reads a text of a choice; null and other types are skipped. */
+static bool scan_text(struct scanner *w, struct rp_load_chunk *out,
+                      struct rp_load_text_hash *text) {
     struct span span;
     if (peek(w) != '"')
         return skip(w);
-    if (!take_string(w, &span) || !add_text(span, text))
+    if (!scan_string(w, &span) || !add_text(span, text))
         return false;
     out->has_content |= span.len != 0;
     out->has_empty |= span.len == 0;
     return true;
 }
 
-static bool take_delta(struct walk *w, struct rp_load_chunk *out, struct rp_load_text_hash *text) {
+static bool scan_delta(struct scanner *w, struct rp_load_chunk *out,
+                       struct rp_load_text_hash *text) {
     bool first = true, bad = false, has_role = false, had_empty = out->has_empty;
     struct span key;
     if (peek(w) != '{')
@@ -304,7 +308,7 @@ static bool take_delta(struct walk *w, struct rp_load_chunk *out, struct rp_load
         bool is_text =
             is(&key, "content") || is(&key, "reasoning_content") || is(&key, "reasoning");
         has_role |= is(&key, "role");
-        if (is_text ? !take_text(w, out, text) : !skip(w))
+        if (is_text ? !scan_text(w, out, text) : !skip(w))
             return false;
     }
     if (has_role)
@@ -312,16 +316,17 @@ static bool take_delta(struct walk *w, struct rp_load_chunk *out, struct rp_load
     return !bad;
 }
 
-static bool take_choice(struct walk *w, struct rp_load_chunk *out, struct rp_load_text_hash *text) {
+static bool scan_choice(struct scanner *w, struct rp_load_chunk *out,
+                        struct rp_load_text_hash *text) {
     bool first = true, bad = false, fine;
     struct span key, reason;
     while (next_key(w, &first, &key, &bad)) {
         if (is(&key, "text"))
-            fine = take_text(w, out, text);
+            fine = scan_text(w, out, text);
         else if (is(&key, "delta"))
-            fine = take_delta(w, out, text);
+            fine = scan_delta(w, out, text);
         else if (is(&key, "finish_reason") && peek(w) == '"') {
-            fine = take_string(w, &reason);
+            fine = scan_string(w, &reason);
             out->finished = true;
             out->stopped |= fine && is(&reason, "stop");
         } else
@@ -332,32 +337,32 @@ static bool take_choice(struct walk *w, struct rp_load_chunk *out, struct rp_loa
     return !bad;
 }
 
-static bool take_choices(struct walk *w, struct rp_load_chunk *out,
+static bool scan_choices(struct scanner *w, struct rp_load_chunk *out,
                          struct rp_load_text_hash *text) {
     if (peek(w) != '[')
         return skip(w);
     w->at++;
-    if (take(w, ']'))
+    if (accept(w, ']'))
         return true;
     do
-        if (!take_choice(w, out, text))
+        if (!scan_choice(w, out, text))
             return false;
-    while (take(w, ','));
-    return take(w, ']');
+    while (accept(w, ','));
+    return accept(w, ']');
 }
 
-static bool take_details(struct walk *w, struct rp_load_chunk *out) {
+static bool scan_details(struct scanner *w, struct rp_load_chunk *out) {
     bool first = true, bad = false;
     struct span key;
     if (peek(w) != '{')
         return skip(w);
     while (next_key(w, &first, &key, &bad))
-        if (is(&key, "cached_tokens") ? !take_count(w, &out->cached_tokens) : !skip(w))
+        if (is(&key, "cached_tokens") ? !scan_count(w, &out->cached_tokens) : !skip(w))
             return false;
     return !bad;
 }
 
-static bool take_usage(struct walk *w, struct rp_load_chunk *out) {
+static bool scan_usage(struct scanner *w, struct rp_load_chunk *out) {
     bool first = true, bad = false, fine;
     struct span key;
     if (peek(w) != '{')
@@ -365,11 +370,11 @@ static bool take_usage(struct walk *w, struct rp_load_chunk *out) {
     out->has_usage = true;
     while (next_key(w, &first, &key, &bad)) {
         if (is(&key, "prompt_tokens"))
-            fine = take_count(w, &out->prompt_tokens);
+            fine = scan_count(w, &out->prompt_tokens);
         else if (is(&key, "completion_tokens"))
-            fine = take_count(w, &out->completion_tokens);
+            fine = scan_count(w, &out->completion_tokens);
         else if (is(&key, "prompt_tokens_details"))
-            fine = take_details(w, out);
+            fine = scan_details(w, out);
         else
             fine = skip(w);
         if (!fine)
@@ -378,8 +383,8 @@ static bool take_usage(struct walk *w, struct rp_load_chunk *out) {
     return !bad;
 }
 
-/* {"message": "..."} or "..."; null is no error. */
-static bool take_error(struct walk *w, struct rp_load_chunk *out) {
+/* Reads {"message": "..."} or "..."; null is not an error. */
+static bool scan_error(struct scanner *w, struct rp_load_chunk *out) {
     bool first = true, bad = false;
     struct span key, message;
     int c = peek(w);
@@ -387,7 +392,7 @@ static bool take_error(struct walk *w, struct rp_load_chunk *out) {
         return skip(w);
     out->has_error = true;
     if (c == '"') {
-        if (!take_string(w, &message))
+        if (!scan_string(w, &message))
             return false;
         copy_message(message, out->error);
         return true;
@@ -396,7 +401,7 @@ static bool take_error(struct walk *w, struct rp_load_chunk *out) {
         return skip(w);
     while (next_key(w, &first, &key, &bad)) {
         if (is(&key, "message") && peek(w) == '"') {
-            if (!take_string(w, &message))
+            if (!scan_string(w, &message))
                 return false;
             copy_message(message, out->error);
         } else if (!skip(w))
@@ -407,17 +412,17 @@ static bool take_error(struct walk *w, struct rp_load_chunk *out) {
 
 bool rp_load_chunk_read(const char *json, size_t len, struct rp_load_chunk *out,
                         struct rp_load_text_hash *text) {
-    struct walk w = {json, json + len};
+    struct scanner w = {json, json + len};
     bool first = true, bad = false, fine;
     struct span key;
     *out = (struct rp_load_chunk){.cached_tokens = UINT32_MAX};
     while (next_key(&w, &first, &key, &bad)) {
         if (is(&key, "choices"))
-            fine = take_choices(&w, out, text);
+            fine = scan_choices(&w, out, text);
         else if (is(&key, "usage"))
-            fine = take_usage(&w, out);
+            fine = scan_usage(&w, out);
         else if (is(&key, "error"))
-            fine = take_error(&w, out);
+            fine = scan_error(&w, out);
         else
             fine = skip(&w);
         if (!fine)
@@ -427,19 +432,19 @@ bool rp_load_chunk_read(const char *json, size_t len, struct rp_load_chunk *out,
 }
 
 void rp_load_error_message(const char *body, size_t len, char out[96]) {
-    struct walk w = {body, body + len};
+    struct scanner w = {body, body + len};
     struct rp_load_chunk found = {.error = ""};
     bool first = true, bad = false;
     struct span key, message;
     size_t used = 0;
     out[0] = '\0';
-    /* A body that is cut off gives what it had until there. */
+    /* A truncated body is read as far as possible. */
     while (next_key(&w, &first, &key, &bad)) {
         bool fine;
         if (is(&key, "error"))
-            fine = take_error(&w, &found);
+            fine = scan_error(&w, &found);
         else if ((is(&key, "message") || is(&key, "detail")) && peek(&w) == '"') {
-            fine = take_string(&w, &message);
+            fine = scan_string(&w, &message);
             if (fine)
                 copy_message(message, found.error);
         } else

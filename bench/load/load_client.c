@@ -7,35 +7,35 @@
 #include <string.h>
 #include <strings.h>
 
-/* One byte of content per chunk costs six more; a header has no other limit than this. */
+/* BODY_OVERHEAD: allowed bytes per byte of content; a chunk of one byte has six more. */
 enum { READ_BYTES = 64 << 10, HEAD_BYTES = 64 << 10, BODY_OVERHEAD = 16 };
 
 struct rp_load_conn {
     struct rp_load_client *client;
-    struct rp_load_conn *prev, *next;           /* of all */
-    struct rp_load_conn *idle_prev, *idle_next; /* while it waits */
+    struct rp_load_conn *prev, *next;           /* list of all connections */
+    struct rp_load_conn *idle_prev, *idle_next; /* list of idle connections */
     uv_tcp_t tcp;
     uv_connect_t connect;
     uv_write_t write;
     llhttp_t parser;
-    struct rp_load_exchange *exchange; /* NULL: it waits, or is closing */
-    char *unsent; /* the request's bytes while the kernel does not have them all */
+    struct rp_load_exchange *exchange; /* NULL: idle, or closing */
+    char *unsent; /* request bytes of a pending write that the exchange no longer owns */
     uint32_t address;
     uint64_t raw_bytes, body_bytes; /* of the answer */
-    char field[16], value[32];      /* the header field being read, as far as they reach */
+    char field[16], value[32];      /* the current header field, truncated */
     uint8_t field_len, value_len;
     bool reading_value, is_event_stream;
     bool connected, is_idle, writing, reused, closing;
-    bool answered;  /* a byte of the answer has come */
-    bool head_done; /* of the answer itself, not of an interim one */
+    bool answered;  /* a byte of the answer was received */
+    bool head_done; /* the header of the final (not an interim) answer is complete */
     bool message_done;
-    bool again;                   /* its exchange is sent once more when it has closed */
-    enum rp_load_outcome outcome; /* of its exchange, when closing ended it */
+    bool again;                   /* resend the exchange on a new connection after closing */
+    enum rp_load_outcome outcome; /* outcome of the exchange, reported after closing */
 };
 
 static bool start(struct rp_load_client *client, struct rp_load_exchange *exchange, bool fresh);
 
-/* --- Lists ----------------------------------------------------------------------------------- */
+/* --- lists ----------------------------------------------------------------------------------- */
 
 static void push_idle(struct rp_load_conn *conn) {
     struct rp_load_client *client = conn->client;
@@ -47,7 +47,7 @@ static void push_idle(struct rp_load_conn *conn) {
     client->idle = conn;
 }
 
-static void leave_idle(struct rp_load_conn *conn) {
+static void remove_idle(struct rp_load_conn *conn) {
     if (!conn->is_idle)
         return;
     conn->is_idle = false;
@@ -59,7 +59,7 @@ static void leave_idle(struct rp_load_conn *conn) {
         conn->idle_next->idle_prev = conn->idle_prev;
 }
 
-/* --- Ends ------------------------------------------------------------------------------------ */
+/* --- end of an exchange ---------------------------------------------------------------------- */
 
 static void on_closed(uv_handle_t *handle) {
     struct rp_load_conn *conn = handle->data;
@@ -92,12 +92,12 @@ static void close_conn(struct rp_load_conn *conn) {
     if (conn->closing)
         return;
     conn->closing = true;
-    leave_idle(conn);
+    remove_idle(conn);
     uv_close((uv_handle_t *)&conn->tcp, on_closed);
 }
 
-/* The exchange ends with this when the connection has closed: no handler is called from where this
- * is called. */
+/* Closes the connection; the exchange ends with this outcome after that. Calls no handler
+ * itself. */
 static void fail(struct rp_load_conn *conn, enum rp_load_outcome outcome, const char *why) {
     if (conn->exchange && !conn->closing) {
         conn->outcome = outcome;
@@ -107,9 +107,9 @@ static void fail(struct rp_load_conn *conn, enum rp_load_outcome outcome, const 
     close_conn(conn);
 }
 
-/* The connection ended. Before any byte of an answer, and if it had waited: the server had closed
- * it already. */
-static void lost(struct rp_load_conn *conn, const char *why) {
+/* Handles a lost connection. If it was reused and no byte of an answer was received, the server had
+ * probably closed it while idle: the exchange is sent once more. */
+static void on_lost(struct rp_load_conn *conn, const char *why) {
     struct rp_load_exchange *exchange = conn->exchange;
     if (exchange && !conn->closing && conn->reused && !conn->answered && !exchange->retried) {
         exchange->retried = true;
@@ -119,8 +119,8 @@ static void lost(struct rp_load_conn *conn, const char *why) {
     fail(conn, RP_LOAD_RESET, why);
 }
 
-/* The bytes of the request are not needed again. The write that holds them may not be over. */
-static void forget_bytes(struct rp_load_conn *conn, struct rp_load_exchange *exchange) {
+/* Frees the request's bytes, after a pending write if there is one. */
+static void release_bytes(struct rp_load_conn *conn, struct rp_load_exchange *exchange) {
     if (conn->writing)
         conn->unsent = exchange->bytes;
     else
@@ -144,13 +144,13 @@ void rp_load_client_cancel(struct rp_load_exchange *exchange) {
     if (!conn)
         return;
     if (exchange->bytes)
-        forget_bytes(conn, exchange);
+        release_bytes(conn, exchange);
     exchange->conn = NULL;
     conn->exchange = NULL;
     close_conn(conn);
 }
 
-/* --- The answer ------------------------------------------------------------------------------ */
+/* --- the answer ------------------------------------------------------------------------------ */
 
 static int on_field(llhttp_t *parser, const char *at, size_t len) {
     struct rp_load_conn *conn = parser->data;
@@ -176,7 +176,7 @@ static int on_value(llhttp_t *parser, const char *at, size_t len) {
 static int on_value_complete(llhttp_t *parser) {
     static const char name[] = "content-type", type[] = "text/event-stream";
     struct rp_load_conn *conn = parser->data;
-    conn->reading_value = true; /* also when it was empty */
+    conn->reading_value = true; /* on_value is not called for an empty value */
     if (!conn->head_done && conn->field_len == sizeof name - 1 &&
         strncasecmp(conn->field, name, sizeof name - 1) == 0)
         conn->is_event_stream = conn->value_len >= sizeof type - 1 &&
@@ -231,10 +231,10 @@ static void parse(struct rp_load_conn *conn, const char *bytes, size_t len) {
     char why[96];
     llhttp_errno_t error = llhttp_execute(&conn->parser, bytes, len);
     if (conn->closing)
-        return; /* the handler refused it */
+        return; /* the handler rejected it */
     if (error == HPE_PAUSED && conn->message_done) {
         const char *end = llhttp_get_error_pos(&conn->parser);
-        /* What follows an answer, nobody has asked for. */
+        /* Bytes after the answer are unexpected: close the connection. */
         bool keep = end == bytes + len;
         llhttp_resume(&conn->parser);
         complete(conn, keep && llhttp_should_keep_alive(&conn->parser));
@@ -242,29 +242,29 @@ static void parse(struct rp_load_conn *conn, const char *bytes, size_t len) {
     }
     if (error != HPE_OK) {
         const char *reason = llhttp_get_error_reason(&conn->parser);
-        snprintf(why, sizeof why, "no valid HTTP: %s",
+        snprintf(why, sizeof why, "invalid HTTP: %s",
                  reason && *reason ? reason : llhttp_errno_name(error));
         fail(conn, RP_LOAD_BAD_ANSWER, why);
         return;
     }
     conn->raw_bytes += len;
     if (!conn->head_done && conn->raw_bytes > HEAD_BYTES)
-        fail(conn, RP_LOAD_BAD_ANSWER, "the header does not end");
+        fail(conn, RP_LOAD_BAD_ANSWER, "the header is too long");
     else if (conn->raw_bytes > 2 * HEAD_BYTES + BODY_OVERHEAD * conn->body_bytes)
-        fail(conn, RP_LOAD_BAD_ANSWER, "the chunks' heads or the trailers do not end");
+        fail(conn, RP_LOAD_BAD_ANSWER, "the chunk headers or trailers are too long");
 }
 
 static void on_alloc(uv_handle_t *handle, size_t suggested, uv_buf_t *out) {
     struct rp_load_conn *conn = handle->data;
     (void)suggested;
-    /* A read's bytes are used up before the next read: one buffer serves all. */
+    /* Bytes are consumed before the next read: all connections share one buffer. */
     *out = uv_buf_init(conn->client->read_buffer, READ_BYTES);
 }
 
 static void on_end_of_file(struct rp_load_conn *conn) {
     if (!conn->head_done) {
-        lost(conn, conn->answered ? "the connection ended within the header"
-                                  : "the connection ended before an answer");
+        on_lost(conn, conn->answered ? "the connection closed within the header"
+                                     : "the connection closed before an answer");
         return;
     }
     /* A body without a length ends with the connection. */
@@ -272,7 +272,7 @@ static void on_end_of_file(struct rp_load_conn *conn) {
         (llhttp_finish(&conn->parser) == HPE_OK || conn->message_done) && !conn->closing)
         complete(conn, false);
     else
-        fail(conn, RP_LOAD_RESET, "the connection ended in the middle of the answer");
+        fail(conn, RP_LOAD_RESET, "the connection closed in the middle of the answer");
 }
 
 static void on_read(uv_stream_t *stream, ssize_t len, const uv_buf_t *buffer) {
@@ -282,23 +282,23 @@ static void on_read(uv_stream_t *stream, ssize_t len, const uv_buf_t *buffer) {
     if (conn->closing || len == 0)
         return;
     if (!exchange) {
-        close_conn(conn); /* the server has closed it, or sends what nobody asked for */
+        close_conn(conn); /* the server closed it, or sent unexpected bytes */
         return;
     }
     exchange->read_ns = now_ns;
     if (len == UV_EOF) {
         on_end_of_file(conn);
     } else if (len < 0) {
-        lost(conn, uv_strerror((int)len));
+        on_lost(conn, uv_strerror((int)len));
     } else {
         if (!conn->answered && exchange->bytes)
-            forget_bytes(conn, exchange);
+            release_bytes(conn, exchange);
         conn->answered = true;
         parse(conn, buffer->base, (size_t)len);
     }
 }
 
-/* --- The request ----------------------------------------------------------------------------- */
+/* --- the request ----------------------------------------------------------------------------- */
 
 static void on_written(uv_write_t *write, int status) {
     struct rp_load_conn *conn = write->data;
@@ -307,9 +307,9 @@ static void on_written(uv_write_t *write, int status) {
     conn->unsent = NULL;
     if (status == 0 && conn->exchange && !conn->closing)
         conn->exchange->sent_ns = rp_clock_ns();
-    /* A server may answer, 413 say, and close before it has read everything: reading tells. */
+    /* A server may answer (e.g. 413) and close before it has read everything: the read decides. */
     else if (!conn->closing && !conn->answered && status != UV_EPIPE && status != UV_ECONNRESET)
-        lost(conn, uv_strerror(status));
+        on_lost(conn, uv_strerror(status));
 }
 
 static void send_request(struct rp_load_conn *conn) {
@@ -319,7 +319,7 @@ static void send_request(struct rp_load_conn *conn) {
     conn->raw_bytes = conn->body_bytes = 0;
     conn->field_len = conn->value_len = 0;
     conn->reading_value = conn->answered = conn->head_done = conn->message_done = false;
-    /* What does not say its type is taken for what was asked for. */
+    /* An answer without a content type is assumed to be the requested event stream. */
     conn->is_event_stream = true;
     size_t done = 0;
     while (done < exchange->len) {
@@ -333,7 +333,7 @@ static void send_request(struct rp_load_conn *conn) {
                 return;
         }
         if (rc < 0) {
-            lost(conn, uv_strerror(rc));
+            on_lost(conn, uv_strerror(rc));
             return;
         }
         done += (size_t)rc;
@@ -347,7 +347,7 @@ static void on_connected(uv_connect_t *connect, int status) {
     if (conn->closing)
         return;
     if (status != 0) {
-        /* A name may have addresses of which only one is served: localhost as ::1. */
+        /* The server may listen on only one address of the name, e.g. localhost and ::1. */
         if (++conn->exchange->addresses_tried < client->address_count) {
             client->address = (conn->address + 1) % client->address_count;
             conn->again = true;
@@ -366,7 +366,7 @@ static void on_connected(uv_connect_t *connect, int status) {
         send_request(conn);
 }
 
-/* NULL: memory is out. */
+/* NULL: out of memory. */
 static struct rp_load_conn *new_conn(struct rp_load_client *client) {
     struct rp_load_conn *conn = rp_calloc(1, sizeof *conn);
     if (!conn || uv_tcp_init(client->loop, &conn->tcp) != 0) {
@@ -383,11 +383,11 @@ static struct rp_load_conn *new_conn(struct rp_load_client *client) {
     return conn;
 }
 
-/* False: memory is out. */
+/* Sends on an idle connection, or on a new one. False: out of memory. */
 static bool start(struct rp_load_client *client, struct rp_load_exchange *exchange, bool fresh) {
     struct rp_load_conn *conn = fresh ? NULL : client->idle;
     if (conn) {
-        leave_idle(conn);
+        remove_idle(conn);
         conn->reused = true;
         conn->exchange = exchange;
         exchange->conn = conn;
@@ -422,7 +422,7 @@ bool rp_load_client_send(struct rp_load_client *client, struct rp_load_exchange 
     return false;
 }
 
-/* --- Life ------------------------------------------------------------------------------------ */
+/* --- lifetime -------------------------------------------------------------------------------- */
 
 static int resolve(struct rp_load_client *client, struct rp_error *err) {
     const struct rp_load_url *url = &client->url;
@@ -449,7 +449,7 @@ int rp_load_client_init(struct rp_load_client *client, uv_loop_t *loop,
     settings_init(&client->settings);
     client->read_buffer = rp_alloc(READ_BYTES);
     if (!client->read_buffer)
-        return rp_error_set(err, RP_STATUS_NO_MEMORY, "no memory for the client");
+        return rp_error_set(err, RP_STATUS_NO_MEMORY, "out of memory for the client");
     return resolve(client, err);
 }
 

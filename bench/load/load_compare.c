@@ -1,11 +1,12 @@
-/* Interleaved runs, verdicts and their words; result files are load_result.c's. */
+/* load_compare.c - comparison of interleaved runs, verdicts and their text; load_result.c compares
+ * result files. */
 #include "bench/load/load_compare.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-/* Tables to 30 degrees, above by the expansion around the normal quantile (Abramowitz and Stegun
+/* A table up to 30 degrees, then the expansion around the normal quantile (Abramowitz and Stegun
  * 26.7.5). */
 double rp_student_t975(uint32_t degrees) {
     static const double table[] = {12.706205, 4.302653, 3.182446, 2.776445, 2.570582, 2.446912,
@@ -58,8 +59,8 @@ int rp_compare_blocks(const char *metric, bool larger_is_better, const double *v
     if (blocks > 1) {
         for (uint32_t i = 0; i < blocks; i++) {
             const double *v = values + 4 * (size_t)i;
-            double away = log((v[1] + v[2]) / (v[0] + v[3])) - mean;
-            squares += away * away;
+            double deviation = log((v[1] + v[2]) / (v[0] + v[3])) - mean;
+            squares += deviation * deviation;
         }
         double half = rp_student_t975(blocks - 1) * sqrt(squares / (blocks - 1.0) / (double)blocks);
         out->low = exp(mean - half);

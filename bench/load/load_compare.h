@@ -71,7 +71,6 @@ void rp_load_result_free(struct rp_load_result *result);
  * requests differ. One line each; may be empty. */
 void rp_load_result_warnings(const struct rp_load_result *a, const struct rp_load_result *b,
                              struct rp_buffer *out);
-const char *rp_load_result_model(const struct rp_load_result *result); /* "" when unknown */
 
 /* A metric is a key of the files: {mean,median,std,p50,...,max}_{ttft,tpot,itl,e2el}_ms, or one of
  * the rates. Any pNN is possible with details. RP_STATUS_INVALID: no such metric;

@@ -1,4 +1,4 @@
-/* The page of a run, or of several: what load_report.h says of rp_load_html_write. */
+/* load_html.c - the HTML page of one or several runs (load_report.h). */
 #include "base/memory.h"
 #include "bench/load/load_charts.h"
 #include "bench/load/svg_chart.h"
@@ -40,36 +40,36 @@ static const char style[] =
     ".c4{color:var(--c4)}.c5{color:var(--c5)}\n";
 
 static const char *title_of(const struct rp_load_report *report) {
-    return report->title ? report->title : report->model ? report->model : "a load test";
+    return report->model ? report->model : "a load test";
 }
 
-static void write_card(struct rp_buffer *out, const char *name, double value, const char *unit) {
+static void write_tile(struct rp_buffer *out, const char *name, double value, const char *unit) {
     rp_buffer_printf(out, "<div class=\"card\"><b>%.*f%s</b>%s</div>\n",
                      value >= 1000 || value == floor(value) ? 0 : 2, value, unit, name);
 }
 
-static void write_cards(const struct rp_load_report *report, struct rp_buffer *out) {
+static void write_tiles(const struct rp_load_report *report, struct rp_buffer *out) {
     const struct rp_load_summary *summary = report->summary;
     double prompt = (double)RP_MAX(summary->prompt_tokens, (uint64_t)1);
     rp_buffer_puts(out, "<div class=\"cards\">\n");
-    write_card(out, "requests completed", summary->completed, "");
-    write_card(out, "failed", rp_load_failed(summary), "");
-    write_card(out, "seconds", summary->seconds, "");
+    write_tile(out, "requests completed", summary->completed, "");
+    write_tile(out, "failed", rp_load_failed(summary), "");
+    write_tile(out, "seconds", summary->seconds, "");
     if (summary->offered_rate > 0)
-        write_card(out, "requests offered", summary->offered_rate, "/s");
-    write_card(out, "requests", summary->request_rate, "/s");
+        write_tile(out, "requests offered", summary->offered_rate, "/s");
+    write_tile(out, "requests", summary->request_rate, "/s");
     if (summary->goodput > 0)
-        write_card(out, "goodput", summary->goodput, "/s");
-    write_card(out, "output tokens", summary->output_rate, "/s");
-    write_card(out, "all tokens", summary->total_rate, "/s");
-    write_card(out, "most in flight", summary->most_in_flight, "");
-    if (summary->cached_told)
-        write_card(out, "of prompt tokens cached", 100 * (double)summary->cached_tokens / prompt,
+        write_tile(out, "goodput", summary->goodput, "/s");
+    write_tile(out, "output tokens", summary->output_rate, "/s");
+    write_tile(out, "all tokens", summary->total_rate, "/s");
+    write_tile(out, "most in flight", summary->max_in_flight, "");
+    if (summary->cached_reported)
+        write_tile(out, "prompt tokens cached", 100 * (double)summary->cached_tokens / prompt,
                    " %");
     if (summary->expected_cached_tokens)
-        write_card(out, "that an unbounded cache would have",
+        write_tile(out, "cached by an unbounded cache",
                    100 * (double)summary->expected_cached_tokens / prompt, " %");
-    write_card(out, "client lag at p99", summary->lag.p99, " ms");
+    write_tile(out, "client lag at p99", summary->lag.p99, " ms");
     rp_buffer_puts(out, "</div>\n");
 }
 
@@ -92,12 +92,13 @@ static void write_stats(const struct rp_load_report *report, struct rp_buffer *o
                         "<th>p50</th><th>p90</th><th>p95</th><th>p99</th><th>max</th>"
                         "<th>samples</th></tr>\n");
     write_stat_row(out, "TTFT, time to first token", &summary->latency[RP_LOAD_TTFT]);
-    write_stat_row(out, "TPOT, time per output token after it", &summary->latency[RP_LOAD_TPOT]);
-    write_stat_row(out, "ITL, between two chunks", &summary->latency[RP_LOAD_ITL]);
+    write_stat_row(out, "TPOT, time per output token after the first",
+                   &summary->latency[RP_LOAD_TPOT]);
+    write_stat_row(out, "ITL, time between two chunks", &summary->latency[RP_LOAD_ITL]);
     write_stat_row(out, "E2EL, end to end", &summary->latency[RP_LOAD_E2EL]);
-    write_stat_row(out, "TTFT from its sending", &summary->service[RP_LOAD_TTFT]);
-    write_stat_row(out, "E2EL from its sending", &summary->service[RP_LOAD_E2EL]);
-    write_stat_row(out, "the client's lag", &summary->lag);
+    write_stat_row(out, "TTFT from the actual send", &summary->service[RP_LOAD_TTFT]);
+    write_stat_row(out, "E2EL from the actual send", &summary->service[RP_LOAD_E2EL]);
+    write_stat_row(out, "client lag", &summary->lag);
     rp_buffer_puts(out, "</table></div>\n");
 }
 
@@ -119,7 +120,7 @@ static void write_failures(const struct rp_load_report *report, struct rp_buffer
             continue;
         for (uint32_t r = 0; records && r < records->count && !*text; r++)
             if ((int)records->records[r].outcome == i && *records->records[r].error)
-                snprintf(text, sizeof text, "%u; the first: %.96s", report->summary->outcomes[i],
+                snprintf(text, sizeof text, "%u; first: %.96s", report->summary->outcomes[i],
                          records->records[r].error);
         if (!*text)
             snprintf(text, sizeof text, "%u", report->summary->outcomes[i]);
@@ -142,12 +143,12 @@ static void write_names(const struct rp_load_report *report, struct rp_buffer *o
         write_name(out, "seed", text);
         write_name(out, "trace or text", report->source->path);
     }
-    if (report->summary->left_out) {
-        snprintf(text, sizeof text, "%u", report->summary->left_out);
-        write_name(out, "left out, beyond the model's context", text);
+    if (report->summary->skipped) {
+        snprintf(text, sizeof text, "%u", report->summary->skipped);
+        write_name(out, "skipped, beyond the model's context", text);
     }
     if (report->summary->warm_up) {
-        snprintf(text, sizeof text, "%.2f s, %u requests without a latency",
+        snprintf(text, sizeof text, "%.2f s, %u requests excluded",
                  report->summary->warm_up_seconds, report->summary->warm_up);
         write_name(out, "warm-up", text);
     }
@@ -163,11 +164,11 @@ static void write_names(const struct rp_load_report *report, struct rp_buffer *o
 
 static void write_run(const struct rp_load_report *report, struct rp_buffer *out) {
     if (!report->summary->reliable) {
-        rp_buffer_puts(out, "<p class=\"warn\"><b>Not reliable:</b> ");
+        rp_buffer_puts(out, "<p class=\"warn\"><b>Unreliable:</b> ");
         rp_html_escape(out, report->summary->why_not);
         rp_buffer_puts(out, "</p>\n");
     }
-    write_cards(report, out);
+    write_tiles(report, out);
     write_stats(report, out);
     if (report->records) {
         rp_buffer_puts(out, "<div class=\"figures\">\n");
@@ -179,7 +180,8 @@ static void write_run(const struct rp_load_report *report, struct rp_buffer *out
 
 /* ---- several runs --------------------------------------------------------------------------- */
 
-static bool holds(const struct rp_load_summary *summary, const struct rp_load_goodput *bounds) {
+static bool meets_bounds(const struct rp_load_summary *summary,
+                         const struct rp_load_goodput *bounds) {
     for (int q = 0; q < RP_LOAD_QUANTITIES; q++)
         if (bounds->ms[q] > 0 && summary->latency[q].p99 > bounds->ms[q])
             return false;
@@ -208,8 +210,8 @@ static void write_runs(const struct rp_load_report *reports, const uint32_t *ord
                          summary->latency[RP_LOAD_TPOT].p99, summary->latency[RP_LOAD_E2EL].p99,
                          rp_load_failed(summary), summary->reliable ? "yes" : "no");
         if (objective)
-            rp_buffer_puts(out, holds(summary, &objective->bounds) ? "<td>holds</td>"
-                                                                   : "<td>broken</td>");
+            rp_buffer_puts(out, meets_bounds(summary, &objective->bounds) ? "<td>met</td>"
+                                                                          : "<td>failed</td>");
         rp_buffer_puts(out, "</tr>\n");
     }
     rp_buffer_puts(out, "</table></div>\n");
@@ -227,13 +229,13 @@ static void write_objective(const struct rp_load_objective *objective, struct rp
             rp_buffer_printf(out, " %s %.6g ms", rp_load_quantity_name((enum rp_load_quantity)q),
                              objective->bounds.ms[q]);
     if (objective->highest_rate > 0)
-        rp_buffer_printf(out, ". It holds to <b>%.4g requests/s</b>.</p>\n",
+        rp_buffer_printf(out, ". It is met up to <b>%.4g requests/s</b>.</p>\n",
                          objective->highest_rate);
     else
         rp_buffer_puts(out, ".</p>\n");
 }
 
-/* By rising load; equal loads keep their order. */
+/* Stable sort by ascending offered load. */
 static void sort_runs(const struct rp_load_report *reports, uint32_t *order, uint32_t count) {
     const char *unit;
     for (uint32_t i = 0; i < count; i++) {
@@ -286,9 +288,8 @@ void rp_load_html_write(const struct rp_load_report *reports, uint32_t count,
     rp_buffer_puts(out, style);
     rp_buffer_puts(out, "</style></head><body>\n<h1>");
     rp_html_escape(out, title);
-    rp_buffer_puts(out,
-                   "</h1>\n<p class=\"dim\">Latencies count from the intended time of sending. "
-                   "Shaded: the warm-up, which they leave out.</p>\n");
+    rp_buffer_puts(out, "</h1>\n<p class=\"dim\">Latencies count from the intended send time. "
+                        "Shaded: the warm-up, which is excluded.</p>\n");
     if (count == 1)
         write_run(&reports[0], out);
     else if (count > 1)

@@ -1,4 +1,4 @@
-/* The JSON of a run: its keys are listed in load_report.h. */
+/* load_json.c - the JSON of a run; its keys are listed in load_report.h. */
 #include "base/json_writer.h"
 #include "base/memory.h"
 #include "bench/load/load_report.h"
@@ -11,7 +11,7 @@
 int rp_load_metadata_parse(const char *text, struct rp_load_metadata *out, struct rp_error *err) {
     const char *equals = strchr(text, '=');
     if (!equals || equals == text)
-        return rp_error_set(err, RP_STATUS_INVALID, "metadata: '%.64s': KEY=VALUE is wanted", text);
+        return rp_error_set(err, RP_STATUS_INVALID, "metadata: '%.64s': expected KEY=VALUE", text);
     *out = (struct rp_load_metadata){text, equals + 1, (size_t)(equals - text)};
     return RP_OK;
 }
@@ -77,7 +77,7 @@ static void write_latencies(struct rp_json *json, const struct rp_load_summary *
     write_lag(json, &summary->lag);
 }
 
-/* ---- what was sent -------------------------------------------------------------------------- */
+/* ---- requests ------------------------------------------------------------------------------- */
 
 static const char *const dataset_names[] = {[RP_LOAD_RANDOM] = "random",
                                             [RP_LOAD_SONNET] = "sonnet",
@@ -154,7 +154,7 @@ static void write_traffic(struct rp_json *json, const struct rp_load_report *rep
     write_source(json, source);
 }
 
-/* ---- what came back ------------------------------------------------------------------------- */
+/* ---- results -------------------------------------------------------------------------------- */
 
 static void write_totals(struct rp_json *json, const struct rp_load_report *report) {
     const struct rp_load_summary *summary = report->summary;
@@ -186,12 +186,12 @@ static void write_totals(struct rp_json *json, const struct rp_load_report *repo
     for (int i = 0; i < RP_LOAD_OUTCOMES; i++)
         rp_json_uint(json, rp_load_outcome_name((enum rp_load_outcome)i), summary->outcomes[i]);
     rp_json_object_end(json);
-    rp_json_uint(json, "left_out", summary->left_out);
-    rp_json_uint(json, "max_in_flight", summary->most_in_flight);
+    rp_json_uint(json, "left_out", summary->skipped);
+    rp_json_uint(json, "max_in_flight", summary->max_in_flight);
     rp_json_uint(json, "connections", summary->connections);
 }
 
-static void write_trust(struct rp_json *json, const struct rp_load_summary *summary) {
+static void write_reliability(struct rp_json *json, const struct rp_load_summary *summary) {
     rp_json_bool(json, "reliable", summary->reliable);
     rp_json_string(json, "why_not", summary->why_not);
     rp_json_object_begin(json, "warm_up");
@@ -206,7 +206,7 @@ static void write_cache(struct rp_json *json, const struct rp_load_summary *summ
     rp_json_uint(json, "prompt_tokens", summary->prompt_tokens);
     rp_json_uint(json, "expected_tokens", summary->expected_cached_tokens);
     rp_json_double(json, "expected_share", (double)summary->expected_cached_tokens / prompt);
-    if (summary->cached_told) {
+    if (summary->cached_reported) {
         rp_json_uint(json, "cached_tokens", summary->cached_tokens);
         rp_json_double(json, "share", (double)summary->cached_tokens / prompt);
     } else {
@@ -233,7 +233,7 @@ static void write_latency(struct rp_json *json, const struct rp_load_record *rec
     double ms = rp_load_latency_ms(record, record->intended_ns, quantity);
     if (ms >= 0)
         rp_json_double(json, NULL, ms * 1e-3);
-    else if (quantity == RP_LOAD_TTFT) /* as vllm has it */
+    else if (quantity == RP_LOAD_TTFT) /* as in vllm */
         rp_json_double(json, NULL, 0.0);
     else
         rp_json_null(json, NULL);
@@ -307,10 +307,10 @@ static void write_details(struct rp_json *json, const struct rp_load_report *rep
     }
 }
 
-/* ---- the whole ------------------------------------------------------------------------------ */
+/* ---- the object ----------------------------------------------------------------------------- */
 
-/* Whether some object of the text already has the key: then it stands in "metadata" alone. A key's
- * quotes cannot be part of a string, where they are escaped. */
+/* Whether some object of the text already has the key; it is then written only to "metadata". The
+ * quotes of a key cannot match inside a string, where they are escaped. */
 static bool key_is_taken(const struct rp_buffer *text, const char *key, size_t key_len) {
     struct rp_buffer quoted;
     bool taken = true;
@@ -328,7 +328,7 @@ static bool key_is_taken(const struct rp_buffer *text, const char *key, size_t k
     return taken;
 }
 
-/* NUL-terminated copies of keys are needed by the writer. */
+/* Copies the key, since the writer needs it NUL-terminated. */
 static void write_pair(struct rp_json *json, const struct rp_load_metadata *pair) {
     char *key = rp_strndup(pair->key, pair->key_len);
     if (key)
@@ -347,7 +347,7 @@ static bool is_last(const struct rp_load_report *report, uint32_t i) {
     return true;
 }
 
-/* The last pair of a key counts. */
+/* If a key is repeated, the last pair is written. */
 static void write_metadata(struct rp_json *json, const struct rp_load_report *report) {
     for (uint32_t i = 0; i < report->metadata_count; i++)
         if (is_last(report, i) &&
@@ -373,7 +373,7 @@ void rp_load_json_write(const struct rp_load_report *report, struct rp_buffer *o
     write_traffic(&json, report);
     write_totals(&json, report);
     write_latencies(&json, report->summary);
-    write_trust(&json, report->summary);
+    write_reliability(&json, report->summary);
     write_cache(&json, report->summary);
     write_text(&json, "command", report->command);
     rp_json_string(&json, "version", RP_VERSION);

@@ -7,7 +7,7 @@
 #include <stdarg.h>
 #include <string.h>
 
-/* A path may be longer than what an error can hold; line and field must still be seen. */
+/* Maximum length of a path in an error, so that line and field fit as well. */
 #define PATH_SHOWN 200
 
 int rp_load_lines_open(const char *path, struct rp_load_lines **out, struct rp_error *err) {
@@ -37,8 +37,8 @@ void rp_load_lines_close(struct rp_load_lines *lines) {
     rp_free(lines);
 }
 
-int rp_load_lines_refuse(const struct rp_load_lines *lines, int status, struct rp_error *err,
-                         const char *format, ...) {
+int rp_load_lines_error(const struct rp_load_lines *lines, int status, struct rp_error *err,
+                        const char *format, ...) {
     char text[256], shown[256];
     va_list arguments;
     va_start(arguments, format);
@@ -49,12 +49,12 @@ int rp_load_lines_refuse(const struct rp_load_lines *lines, int status, struct r
                         rp_text_for_message(shown, sizeof shown, text));
 }
 
-/* More of the file into piece; piece_len 0 at its end. */
+/* Reads the next piece of the file; piece_len is 0 at its end. */
 static int read_piece(struct rp_load_lines *lines, struct rp_error *err) {
     lines->piece_at = 0;
     lines->piece_len = fread(lines->piece, 1, sizeof lines->piece, lines->file);
     if (lines->piece_len == 0 && ferror(lines->file))
-        return rp_load_lines_refuse(lines, RP_STATUS_IO, err, "cannot read: %s", strerror(errno));
+        return rp_load_lines_error(lines, RP_STATUS_IO, err, "cannot read: %s", strerror(errno));
     return RP_OK;
 }
 
@@ -64,12 +64,12 @@ static int finish_line(struct rp_load_lines *lines, struct rp_error *err) {
         line->len--;
     rp_buffer_append(line, "", 1);
     if (line->failed)
-        return rp_load_lines_refuse(lines, RP_STATUS_NO_MEMORY, err, "out of memory");
+        return rp_load_lines_error(lines, RP_STATUS_NO_MEMORY, err, "out of memory");
     lines->text = line->data;
     lines->len = line->len - 1;
     if (memchr(lines->text, '\0', lines->len))
-        return rp_load_lines_refuse(lines, RP_STATUS_FORMAT, err,
-                                    "has a NUL byte: this is not a text file");
+        return rp_load_lines_error(lines, RP_STATUS_FORMAT, err,
+                                   "contains a NUL byte: not a text file");
     if (lines->number == 1 && lines->len >= 3 && memcmp(lines->text, "\xEF\xBB\xBF", 3) == 0) {
         lines->text += 3;
         lines->len -= 3;
@@ -99,8 +99,8 @@ int rp_load_lines_next(struct rp_load_lines *lines, struct rp_error *err) {
         const char *end = memchr(from, '\n', have);
         size_t len = end ? (size_t)(end - from) : have;
         if (lines->line.len + len > RP_LOAD_LINE_BYTES_MAX)
-            return rp_load_lines_refuse(lines, RP_STATUS_FORMAT, err, "is longer than %zu bytes",
-                                        RP_LOAD_LINE_BYTES_MAX);
+            return rp_load_lines_error(lines, RP_STATUS_FORMAT, err, "is longer than %zu bytes",
+                                       RP_LOAD_LINE_BYTES_MAX);
         rp_buffer_append(&lines->line, from, len);
         lines->piece_at += len + (end != NULL);
         if (end)

@@ -35,7 +35,7 @@ void rp_load_lines_close(struct rp_load_lines *lines);
 int rp_load_lines_next(struct rp_load_lines *lines, struct rp_error *err) RP_MUST_USE;
 
 /* Fills err with `path:line: ...`, control bytes replaced by '?', and returns `status`. */
-int rp_load_lines_refuse(const struct rp_load_lines *lines, int status, struct rp_error *err,
-                         const char *format, ...) RP_PRINTF(4, 5);
+int rp_load_lines_error(const struct rp_load_lines *lines, int status, struct rp_error *err,
+                        const char *format, ...) RP_PRINTF(4, 5);
 
 #endif

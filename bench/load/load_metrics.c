@@ -51,6 +51,11 @@ static int compare_doubles(const void *a, const void *b) {
     return (left > right) - (left < right);
 }
 
+void rp_load_sort(double *values, uint64_t count) {
+    if (count)
+        qsort(values, count, sizeof *values, compare_doubles);
+}
+
 double rp_load_quantile(const double *sorted, uint64_t count, double q) {
     if (count == 0)
         return 0.0;
@@ -61,12 +66,12 @@ double rp_load_quantile(const double *sorted, uint64_t count, double q) {
     return sorted[i] + (sorted[i + 1] - sorted[i]) * (rank - below);
 }
 
-void rp_load_stat_of(double *values, uint64_t count, struct rp_load_stat *out) {
+void rp_load_stat_compute(double *values, uint64_t count, struct rp_load_stat *out) {
     double sum = 0.0, squares = 0.0;
     memset(out, 0, sizeof *out);
     if (count == 0)
         return;
-    qsort(values, count, sizeof *values, compare_doubles);
+    rp_load_sort(values, count);
     for (uint64_t i = 0; i < count; i++)
         sum += values[i];
     out->count = count;
@@ -83,7 +88,7 @@ void rp_load_stat_of(double *values, uint64_t count, struct rp_load_stat *out) {
 
 /* ---- goodput -------------------------------------------------------------------------------- */
 
-/* One "ttft:500" of `len` bytes. */
+/* Parses one bound, e.g. "ttft:500", of `len` bytes. */
 static int parse_bound(const char *text, size_t len, struct rp_load_goodput *out,
                        struct rp_error *err) {
     size_t name_len = strcspn(text, ":=");
@@ -97,7 +102,7 @@ static int parse_bound(const char *text, size_t len, struct rp_load_goodput *out
         double ms = plain ? strtod(number, &end) : 0.0;
         if (!plain || end != text + len || !(ms > 0) || !isfinite(ms))
             return rp_error_set(err, RP_STATUS_INVALID,
-                                "goodput: '%.*s': a number of milliseconds above 0 is wanted",
+                                "goodput: '%.*s': expected a number of milliseconds above 0",
                                 (int)RP_MIN(len, (size_t)64), text);
         if (out->ms[i] > 0)
             return rp_error_set(err, RP_STATUS_INVALID, "goodput: %s is given twice", name);
@@ -105,7 +110,7 @@ static int parse_bound(const char *text, size_t len, struct rp_load_goodput *out
         return RP_OK;
     }
     return rp_error_set(err, RP_STATUS_INVALID,
-                        "goodput: '%.*s': ttft:MS, tpot:MS or e2el:MS is wanted",
+                        "goodput: '%.*s': expected ttft:MS, tpot:MS or e2el:MS",
                         (int)RP_MIN(len, (size_t)64), text);
 }
 
@@ -127,9 +132,7 @@ int rp_load_goodput_parse(const char *text, struct rp_load_goodput *out, struct 
     }
 }
 
-/* ---- a run
- *
- --------------------------------------------------------------------------------------------- */
+/* ---- a run ---------------------------------------------------------------------------------- */
 
 static double ms_between(uint64_t begin_ns, uint64_t end_ns) {
     return end_ns > begin_ns ? (double)(end_ns - begin_ns) * 1e-6 : 0.0;
@@ -153,10 +156,9 @@ double rp_load_latency_ms(const struct rp_load_record *record, uint64_t start_ns
     }
 }
 
-/* What the counted requests are taken from. */
 struct work {
     const struct rp_load_records *records;
-    uint64_t begin_ns; /* earlier requests are warm-up */
+    uint64_t begin_ns; /* requests that began earlier are warm-up */
     double *values;    /* room for one quantity */
 };
 
@@ -164,20 +166,19 @@ static bool counts(const struct work *work, const struct rp_load_record *record)
     return record->outcome == RP_LOAD_OK && record->intended_ns >= work->begin_ns;
 }
 
-static void summarize_requests(const struct work *work, bool from_sending,
+static void summarize_requests(const struct work *work, bool from_send,
                                enum rp_load_quantity quantity, struct rp_load_stat *out) {
     uint64_t count = 0;
     for (uint32_t i = 0; i < work->records->count; i++) {
         const struct rp_load_record *record = &work->records->records[i];
-        double ms =
-            counts(work, record)
-                ? rp_load_latency_ms(record, from_sending ? record->sent_ns : record->intended_ns,
-                                     quantity)
-                : -1.0;
+        double ms = counts(work, record)
+                        ? rp_load_latency_ms(
+                              record, from_send ? record->sent_ns : record->intended_ns, quantity)
+                        : -1.0;
         if (ms >= 0)
             work->values[count++] = ms;
     }
-    rp_load_stat_of(work->values, count, out);
+    rp_load_stat_compute(work->values, count, out);
 }
 
 static const uint64_t *chunks_of(const struct rp_load_records *records,
@@ -197,10 +198,11 @@ static void summarize_gaps(const struct work *work, struct rp_load_stat *out) {
         for (uint32_t c = 1; c < record->chunk_count; c++)
             work->values[count++] = ms_between(chunks[c - 1], chunks[c]);
     }
-    rp_load_stat_of(work->values, count, out);
+    rp_load_stat_compute(work->values, count, out);
 }
 
-/* What arrived since work->begin_ns. A request's tokens are spread over its chunks. */
+/* Counts what arrived since work->begin_ns. A request's tokens are distributed evenly over its
+ * chunks. */
 static void count_arrivals(const struct work *work, struct rp_load_summary *out) {
     double output_tokens = 0.0;
     for (uint32_t i = 0; i < work->records->count; i++) {
@@ -262,7 +264,7 @@ static void count_cached(const struct rp_load_plan *plan, const struct rp_load_r
             continue;
         out->prompt_tokens += record->input_tokens;
         if (record->cached_tokens != UINT32_MAX) {
-            out->cached_told = true;
+            out->cached_reported = true;
             out->cached_tokens += record->cached_tokens;
         }
         if (plan && record->request < plan->count)
@@ -270,8 +272,8 @@ static void count_cached(const struct rp_load_plan *plan, const struct rp_load_r
     }
 }
 
-/* Adds a reason. */
-static void RP_PRINTF(2, 3) doubt(struct rp_load_summary *out, const char *format, ...) {
+/* Adds a reason why the result is unreliable. */
+static void RP_PRINTF(2, 3) add_reason(struct rp_load_summary *out, const char *format, ...) {
     va_list args;
     size_t len = strlen(out->why_not);
     if (len)
@@ -287,14 +289,15 @@ static void judge(const struct rp_load_warm_up *warm_up, struct rp_load_summary 
     uint64_t samples = out->latency[RP_LOAD_E2EL].count;
     uint32_t failed = rp_load_failed(out), sent = failed + out->outcomes[RP_LOAD_OK];
     if (!warm_up->settled)
-        doubt(out, "not settled: %s", warm_up->why_not);
+        add_reason(out, "not settled: %s", warm_up->why_not);
     if (samples < RP_LOAD_SAMPLES_MIN)
-        doubt(out, "%llu samples, fewer than %u", (unsigned long long)samples, RP_LOAD_SAMPLES_MIN);
+        add_reason(out, "%llu samples, fewer than %u", (unsigned long long)samples,
+                   RP_LOAD_SAMPLES_MIN);
     if (failed > RP_LOAD_FAILED_MAX * sent)
-        doubt(out, "%u of %u requests failed", failed, sent);
+        add_reason(out, "%u of %u requests failed", failed, sent);
     if (out->lag.p99 > RP_LOAD_LAG_MAX_MS)
-        doubt(out, "the client lagged %.1f ms at p99: it is part of what was measured",
-              out->lag.p99);
+        add_reason(out, "the client's lag was %.1f ms at p99 and is included in the latencies",
+                   out->lag.p99);
     out->reliable = out->why_not[0] == '\0';
 }
 
@@ -318,12 +321,12 @@ int rp_load_summarize(const struct rp_load_plan *plan, const struct rp_load_reco
     for (uint32_t i = 0; i < records->count; i++)
         out->outcomes[records->records[i].outcome]++;
     out->planned = plan ? plan->count : records->count;
-    out->left_out = plan ? plan->left_out : 0;
+    out->skipped = plan ? plan->skipped : 0;
     out->offered_rate = rules->closed ? 0.0 : offered_rate(plan);
-    out->most_in_flight = records->most_in_flight;
+    out->max_in_flight = records->max_in_flight;
     out->connections = records->connections;
     rp_load_warm_up_find(records, &warm_up);
-    if (rules->leave_warm_up_out && warm_up.settled &&
+    if (rules->exclude_warm_up && warm_up.settled &&
         out->outcomes[RP_LOAD_OK] >= RP_LOAD_SAMPLES_MIN)
         work.begin_ns = warm_up.end_ns;
     out->counted_ns = work.begin_ns;
@@ -342,7 +345,7 @@ int rp_load_summarize(const struct rp_load_plan *plan, const struct rp_load_reco
     count_cached(plan, records, out);
     for (uint64_t i = 0; i < records->lag_count; i++)
         work.values[i] = (double)records->lag_ns[i] * 1e-6;
-    rp_load_stat_of(work.values, records->lag_count, &out->lag);
+    rp_load_stat_compute(work.values, records->lag_count, &out->lag);
     rp_free(work.values);
     judge(&warm_up, out);
     return RP_OK;

@@ -21,8 +21,10 @@ struct rp_load_stat {
     double mean, std, p50, p90, p95, p99, max;
 };
 
+/* Sorts in ascending order. */
+void rp_load_sort(double *values, uint64_t count);
 /* Sorts values. */
-void rp_load_stat_of(double *values, uint64_t count, struct rp_load_stat *out);
+void rp_load_stat_compute(double *values, uint64_t count, struct rp_load_stat *out);
 /* q from 0 to 1; values in ascending order; count 0: 0. */
 double rp_load_quantile(const double *sorted, uint64_t count, double q);
 
@@ -47,7 +49,7 @@ struct rp_load_summary {
     struct rp_load_stat service[RP_LOAD_QUANTITIES]; /* from the actual send */
     struct rp_load_stat lag;                         /* the client's */
     uint32_t outcomes[RP_LOAD_OUTCOMES];             /* outcomes over the whole run */
-    uint32_t planned, left_out;
+    uint32_t planned, skipped;
     uint32_t completed; /* successful, ended within `seconds` */
     uint32_t warm_up;   /* successful, but excluded from latencies: they began in the warm-up */
     uint32_t good;      /* requests included in latencies that are within the goodput bounds */
@@ -66,10 +68,10 @@ struct rp_load_summary {
     /* Over all successful requests: prompt tokens, those that the server reported as cached, and
      * those that an unbounded cache would have had (struct rp_load_request). */
     uint64_t prompt_tokens, cached_tokens, expected_cached_tokens;
-    uint32_t most_in_flight, connections;
+    uint32_t max_in_flight, connections;
     /* The server reported cached prompt tokens for some request. Servers omit the number when it is
      * 0, so a missing one then counts as 0. */
-    bool cached_told;
+    bool cached_reported;
     bool reliable; /* why_not is "" */
     /* all reasons why the result is unreliable, separated by "; " */
     char why_not[320];
@@ -89,7 +91,7 @@ struct rp_load_rules {
     /* Requests that began before the run settled do not count. false: all count, as in vllm. A run
      * that never settled, or with fewer than RP_LOAD_SAMPLES_MIN requests, counts as a whole and is
      * unreliable. */
-    bool leave_warm_up_out;
+    bool exclude_warm_up;
     bool closed; /* the run was a closed loop: there is no offered rate */
 };
 

@@ -24,8 +24,8 @@ static bool is_text(const struct rp_load_source *source) {
     return source->dataset == RP_LOAD_SONNET || source->dataset == RP_LOAD_TEXT;
 }
 
-/* A number in (0, most]; false for NaN too. */
-static bool positive(double value, double most) { return value > 0 && value <= most; }
+/* Whether value is in (0, max]; false for NaN. */
+static bool positive(double value, double max) { return value > 0 && value <= max; }
 
 static int bad(struct rp_error *err, const char *field, const char *rule) {
     return rp_error_set(err, RP_STATUS_INVALID, "%s must be %s", field, rule);
@@ -43,9 +43,9 @@ static int check_lengths(const char *name, const struct rp_load_lengths *lengths
 
 static int check_prompts(const struct rp_load_source *source, struct rp_error *err) {
     if ((unsigned)source->dataset > RP_LOAD_MOONCAKE)
-        return bad(err, "dataset", "one of the list");
+        return bad(err, "dataset", "a known one");
     if (source->dataset != RP_LOAD_RANDOM && (!source->path || !*source->path))
-        return bad(err, "path", "given for this dataset");
+        return bad(err, "path", "set for this dataset");
     if (source->count > RP_LOAD_REQUESTS_MAX || (!is_trace(source) && source->count == 0))
         return rp_error_set(err, RP_STATUS_INVALID, "count must be 1 to %u", RP_LOAD_REQUESTS_MAX);
     if (!is_text(source) &&
@@ -64,7 +64,7 @@ static int check_prompts(const struct rp_load_source *source, struct rp_error *e
         status = check_lengths("output", &source->output, err);
     if (status == RP_OK && source->dataset == RP_LOAD_SONNET &&
         source->input.mean * (1 - source->input.range) <= source->prefix_tokens)
-        status = bad(err, "input length", "above prefix_tokens, which it holds");
+        status = bad(err, "input length", "above prefix_tokens, which it includes");
     return status;
 }
 
@@ -72,9 +72,9 @@ static int check_arrival(const struct rp_load_source *source, struct rp_error *e
     bool drawn = source->arrival == RP_LOAD_CONSTANT || source->arrival == RP_LOAD_GAMMA;
     if ((unsigned)source->arrival > RP_LOAD_TRACE ||
         (unsigned)source->ramp > RP_LOAD_RAMP_EXPONENTIAL)
-        return bad(err, "arrival and ramp", "one of their lists");
+        return bad(err, "arrival and ramp", "known ones");
     if (source->arrival == RP_LOAD_TRACE && !is_trace(source))
-        return bad(err, "arrival", "another: only a trace has times");
+        return bad(err, "arrival", "a different one: only a trace has times");
     if (source->ramp != RP_LOAD_NO_RAMP && !drawn)
         return bad(err, "ramp", "none: only constant and gamma arrivals have a rate");
     if (drawn && source->ramp == RP_LOAD_NO_RAMP && !positive(source->rate, RATE_MAX))
@@ -101,8 +101,8 @@ static int check_scales(const struct rp_load_source *source, struct rp_error *er
     if (source->dataset == RP_LOAD_MOONCAKE &&
         source->block_tokens < source->length_scale * RP_LOAD_TRACE_BLOCK)
         return rp_error_set(err, RP_STATUS_INVALID,
-                            "block_tokens is %u, must be at least %u * length_scale (%g): a "
-                            "prompt's ids would not suffice",
+                            "block_tokens is %u, must be at least %u * length_scale (%g) to "
+                            "cover a prompt",
                             source->block_tokens, RP_LOAD_TRACE_BLOCK,
                             RP_LOAD_TRACE_BLOCK * source->length_scale);
     if (source->page_tokens > RP_LOAD_TOKENS_MAX)
@@ -151,7 +151,7 @@ static int draw_rows(const struct rp_load_source *source, struct rp_load_rows *r
 
 static int make_requests(const struct rp_load_source *source, const struct rp_load_rows *rows,
                          struct rp_load_plan *out, struct rp_error *err) {
-    out->left_out = rows->left_out;
+    out->skipped = rows->skipped;
     if (rows->count == 0) {
         int status = rp_error_set(err, RP_STATUS_INVALID,
                                   "none of %u requests fits into a context of %u tokens",

@@ -27,7 +27,7 @@ struct rp_load_rows {
     struct rp_load_row *rows;
     uint64_t *hashes;
     size_t count, capacity, hash_count, hash_capacity;
-    uint32_t seen, left_out;
+    uint32_t seen, skipped;
 };
 
 void rp_load_rows_free(struct rp_load_rows *rows);

@@ -1,4 +1,5 @@
-/* load_probe.c - what can be asked before a run: the server, and how many files may be open. */
+/* load_probe.c - queries before a run: the server's models and version, and the limit of open
+ * files. */
 #include "base/clock.h"
 #include "base/memory.h"
 #include "bench/load/load_body.h"
@@ -19,7 +20,7 @@
 enum { FILES_FOR_OTHERS = 32 };
 
 struct get {
-    struct rp_load_exchange exchange; /* the first member */
+    struct rp_load_exchange exchange; /* must be first: handlers cast it back */
     uv_loop_t loop;
     struct rp_load_client client;
     struct rp_load_timer timer;
@@ -59,7 +60,7 @@ static void on_end(struct rp_load_exchange *exchange, enum rp_load_outcome outco
     finish((struct get *)exchange, outcome);
 }
 
-static void on_late(void *context) {
+static void on_timeout(void *context) {
     struct get *get = context;
     snprintf(get->exchange.why, sizeof get->exchange.why, "no answer within 10 s");
     finish(get, RP_LOAD_TIMEOUT);
@@ -77,13 +78,13 @@ static int fetch(struct get *get, const struct rp_load_target *target, const cha
     if (status == RP_OK)
         status = rp_load_client_init(&get->client, &get->loop, &url, err);
     if (status == RP_OK)
-        status = rp_load_timer_init(&get->timer, &get->loop, on_late, get, err);
+        status = rp_load_timer_init(&get->timer, &get->loop, on_timeout, get, err);
     if (status == RP_OK) {
         get->exchange.handler = &handler;
         rp_load_timer_set(&get->timer, rp_clock_ns() + GET_NS);
         if (!rp_load_body_get(target, &url, path, &bytes, &len) ||
             !rp_load_client_send(&get->client, &get->exchange, bytes, len))
-            status = rp_error_set(err, RP_STATUS_NO_MEMORY, "no memory to ask the server");
+            status = rp_error_set(err, RP_STATUS_NO_MEMORY, "out of memory for a request");
     }
     if (status != RP_OK)
         finish(get, RP_LOAD_NOT_SENT);
@@ -97,21 +98,21 @@ static int fetch(struct get *get, const struct rp_load_target *target, const cha
     return status;
 }
 
-/* The status tells a server that is not there from a path that is not. */
+/* IO: no valid answer; NOT_FOUND: a status other than 200. */
 static int get_body(const struct rp_load_target *target, const char *path, char **out,
                     struct rp_error *err) {
     struct get *get = rp_calloc(1, sizeof *get);
     *out = NULL;
     if (!get || uv_loop_init(&get->loop) != 0) {
         rp_free(get);
-        return rp_error_set(err, RP_STATUS_NO_MEMORY, "no memory to ask the server");
+        return rp_error_set(err, RP_STATUS_NO_MEMORY, "out of memory for a request");
     }
     signal(SIGPIPE, SIG_IGN);
     rp_buffer_init(&get->body, GET_BYTES);
     int status = fetch(get, target, path, err);
     rp_buffer_append(&get->body, "", 1);
     if (status == RP_OK && get->body.failed)
-        status = rp_error_set(err, RP_STATUS_NO_MEMORY, "no memory for %s", path);
+        status = rp_error_set(err, RP_STATUS_NO_MEMORY, "out of memory for %s", path);
     if (status == RP_OK)
         *out = get->body.data;
     else
@@ -138,8 +139,8 @@ static uint32_t count_of(const json_t *value) {
     return number > 0 && number < UINT32_MAX ? (uint32_t)number : 0;
 }
 
-/* JSON at a path of the server; NULL where there is none. */
-static json_t *load(const struct rp_load_target *target, const char *path) {
+/* Gets JSON from a path of the server; NULL: not available. */
+static json_t *get_json(const struct rp_load_target *target, const char *path) {
     char *body = rp_load_get(target, path, NULL);
     json_t *root = body ? json_loads(body, 0, NULL) : NULL;
     rp_free(body);
@@ -170,15 +171,15 @@ static int read_models(const struct rp_load_target *target, struct rp_load_serve
     json_decref(root);
     if (out->model[0])
         return RP_OK;
-    if (target->model) /* it may have names that it does not list */
+    if (target->model) /* the server may accept names that it does not list */
         snprintf(out->model, sizeof out->model, "%s", target->model);
     else
-        return rp_error_set(err, RP_STATUS_FORMAT, "%.200s/v1/models names no model",
+        return rp_error_set(err, RP_STATUS_FORMAT, "%.200s/v1/models lists no model",
                             target->base_url);
     return RP_OK;
 }
 
-/* vllm's page: vllm:cache_config_info{block_size="16",...} 1.0 */
+/* Page size from vllm's metrics: vllm:cache_config_info{block_size="16",...} 1.0 */
 static uint32_t page_of_metrics(const struct rp_load_target *target) {
     static const char name[] = "block_size=\"";
     char *body = rp_load_get(target, "/metrics", NULL);
@@ -194,11 +195,11 @@ int rp_load_probe(const struct rp_load_target *target, struct rp_load_server *ou
     int status = read_models(target, out, err);
     if (status != RP_OK)
         return status;
-    json_t *version = load(target, "/version");
+    json_t *version = get_json(target, "/version");
     copy_text(json_object_get(version, "version"), out->version, sizeof out->version);
     json_decref(version);
-    /* This project's server tells the rest here, where it is asked on its own machine. */
-    json_t *env = load(target, "/debug/env");
+    /* Only this project's server has it, for clients on the same machine. */
+    json_t *env = get_json(target, "/debug/env");
     out->vocab = count_of(json_object_get(json_object_get(env, "model"), "vocab_size"));
     out->page_tokens = count_of(json_object_get(json_object_get(env, "memory"), "page_tokens"));
     json_decref(env);
@@ -218,10 +219,10 @@ int rp_load_check_files(uint32_t connections, struct rp_error *err) {
     if (setrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur >= wanted)
         return RP_OK;
     int status = rp_error_set(err, RP_STATUS_RANGE,
-                              "%u connections need %llu open files, and the limit is %llu",
+                              "%u connections need %llu open files, but the limit is %llu",
                               connections, (unsigned long long)wanted,
                               (unsigned long long)RP_MAX(before, limit.rlim_cur));
     rp_error_hint(err, "raise it (ulimit -Hn, or the service's LimitNOFILE), or set "
-                       "--max-concurrency: what waits for it counts as latency");
+                       "--max-concurrency: time waiting for it counts as latency");
     return status;
 }

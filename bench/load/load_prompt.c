@@ -1,5 +1,5 @@
-/* Prompts: random ids behind a shared prefix, Mooncake's chains of blocks, pieces of a text, lines
- * of a poem. */
+/* load_prompt.c - prompts: random ids after a shared prefix, Mooncake's chains of blocks, pieces of
+ * a text, lines of a poem. */
 #include "base/checked.h"
 #include "base/memory.h"
 #include "base/utf8.h"
@@ -12,19 +12,17 @@
 
 /* From vllm's sonnet dataset. */
 #define SONNET_INSTRUCTION "Pick as many lines as you can from these poem lines:\n"
-#define TEXT_BYTES_MAX     ((size_t)256 << 20) /* of the file */
+#define TEXT_BYTES_MAX     ((size_t)256 << 20) /* maximum size of the file */
 
 static int too_much(struct rp_error *err) {
     int status = rp_error_set(err, RP_STATUS_RANGE, "the prompts would take more than %zu GiB",
                               RP_LOAD_PROMPT_BYTES_MAX >> 30);
-    rp_error_hint(err, "send fewer requests (count), or scale their lengths (input lengths, or "
+    rp_error_hint(err, "send fewer requests (count), or reduce their lengths (input lengths, or "
                        "length_scale of a trace)");
     return status;
 }
 
-/* --- Ids
- *
- --------------------------------------------------------------------------------------------- */
+/* --- ids ------------------------------------------------------------------------------------- */
 
 static int32_t *draw_ids(const struct rp_load_source *source, enum rp_load_stream stream,
                          uint64_t index, int32_t *out, uint32_t count) {
@@ -35,7 +33,8 @@ static int32_t *draw_ids(const struct rp_load_source *source, enum rp_load_strea
     return out + count;
 }
 
-/* Equal ids have equal beginnings, however long the last block of a prompt is. */
+/* Blocks with equal hash ids begin with the same tokens, also if a prompt's last block is
+ * shorter. */
 static int32_t *draw_blocks(const struct rp_load_source *source, const struct rp_load_rows *rows,
                             const struct rp_load_row *row, int32_t *out, uint32_t *left) {
     for (uint32_t i = 0; i < row->hash_count; i++) {
@@ -73,11 +72,9 @@ int rp_load_prompt_ids(const struct rp_load_source *source, const struct rp_load
     return RP_OK;
 }
 
-/* --- Text
- *
- --------------------------------------------------------------------------------------------- */
+/* --- text ------------------------------------------------------------------------------------ */
 
-/* The whole file, one line after another; lines (count + 1) are where they begin. */
+/* A whole file; lines: (count + 1) offsets of the lines and of the end. */
 struct text {
     struct rp_buffer bytes;
     size_t *lines;
@@ -102,20 +99,20 @@ static bool add_line_start(struct text *text) {
     return true;
 }
 
-static int take_line(struct text *text, const struct rp_load_lines *lines, bool keep_empty,
-                     struct rp_error *err) {
+static int add_line(struct text *text, const struct rp_load_lines *lines, bool keep_empty,
+                    struct rp_error *err) {
     if (!rp_utf8_valid(lines->text, lines->len))
-        return rp_load_lines_refuse(lines, RP_STATUS_FORMAT, err, "is not UTF-8");
+        return rp_load_lines_error(lines, RP_STATUS_FORMAT, err, "is not UTF-8");
     if (lines->len == 0 && !keep_empty)
         return RP_OK;
     if (lines->len + 1 > TEXT_BYTES_MAX - text->bytes.len)
-        return rp_load_lines_refuse(lines, RP_STATUS_RANGE, err, "more than %zu MiB of text",
-                                    TEXT_BYTES_MAX >> 20);
+        return rp_load_lines_error(lines, RP_STATUS_RANGE, err, "more than %zu MiB of text",
+                                   TEXT_BYTES_MAX >> 20);
     bool added = add_line_start(text);
     rp_buffer_append(&text->bytes, lines->text, lines->len);
     rp_buffer_append(&text->bytes, "\n", 1);
     if (!added || text->bytes.failed)
-        return rp_load_lines_refuse(lines, RP_STATUS_NO_MEMORY, err, "out of memory");
+        return rp_load_lines_error(lines, RP_STATUS_NO_MEMORY, err, "out of memory");
     return RP_OK;
 }
 
@@ -125,10 +122,10 @@ static int text_read(const char *path, bool keep_empty, struct text *text, struc
     if (status != RP_OK)
         return status;
     while ((status = rp_load_lines_next(lines, err)) == RP_OK && lines->text)
-        if ((status = take_line(text, lines, keep_empty, err)) != RP_OK)
+        if ((status = add_line(text, lines, keep_empty, err)) != RP_OK)
             break;
     if (status == RP_OK && text->count == 0)
-        status = rp_load_lines_refuse(lines, RP_STATUS_FORMAT, err, "the file has no text");
+        status = rp_load_lines_error(lines, RP_STATUS_FORMAT, err, "the file has no text");
     rp_load_lines_close(lines);
     if (status == RP_OK && !add_line_start(text))
         status = rp_error_set(err, RP_STATUS_NO_MEMORY, "out of memory");
@@ -136,7 +133,7 @@ static int text_read(const char *path, bool keep_empty, struct text *text, struc
     return status;
 }
 
-/* A piece from anywhere, that begins and ends with a character; a text that is too short is
+/* Appends a piece from a random position, of whole characters; a text that is too short is
  * repeated. */
 static void append_piece(const struct text *text, struct rp_load_random *random, size_t bytes,
                          struct rp_buffer *out) {
@@ -154,7 +151,7 @@ static void append_piece(const struct text *text, struct rp_load_random *random,
     }
 }
 
-/* `count` lines from anywhere, one by one (NULL random: from line `at` on, round the file). */
+/* Appends `count` random lines; random NULL: consecutive ones from line `at`, wrapping around. */
 static void append_lines(const struct text *text, struct rp_load_random *random, size_t at,
                          size_t count, struct rp_buffer *out) {
     for (size_t i = 0; i < count && !out->failed; i++) {
@@ -165,9 +162,9 @@ static void append_lines(const struct text *text, struct rp_load_random *random,
     }
 }
 
-/* Lines whose bytes are nearest to what `tokens` tokens take behind the instruction. */
-static size_t lines_of(const struct rp_load_source *source, const struct text *text,
-                       uint32_t tokens) {
+/* Number of lines whose size is closest to `tokens` tokens minus the instruction. */
+static size_t line_count(const struct rp_load_source *source, const struct text *text,
+                         uint32_t tokens) {
     double line_bytes = (double)text->bytes.len / (double)text->count;
     double bytes = tokens * source->text_bytes_per_token - (double)strlen(SONNET_INSTRUCTION);
     return (size_t)floor(RP_MAX(bytes, 0.0) / line_bytes + 0.5);
@@ -176,12 +173,12 @@ static size_t lines_of(const struct rp_load_source *source, const struct text *t
 static void append_sonnet(const struct rp_load_source *source, const struct text *text,
                           const struct rp_load_row *row, struct rp_load_random *random,
                           struct rp_buffer *out) {
-    /* Always the file's first lines in vllm: then a server would know the prefix of the last
-     * run. */
+    /* The prefix depends on the seed. In vllm it is always the file's first lines, which a server
+     * would have cached in an earlier run. */
     struct rp_load_random shared = rp_load_random_begin(source->seed, RP_LOAD_STREAM_PREFIX, 0);
     size_t first = rp_load_random_below(&shared, (uint32_t)text->count);
-    size_t prefix = lines_of(source, text, source->prefix_tokens);
-    size_t all = lines_of(source, text, row->input);
+    size_t prefix = line_count(source, text, source->prefix_tokens);
+    size_t all = line_count(source, text, row->input);
     rp_buffer_puts(out, SONNET_INSTRUCTION);
     append_lines(text, NULL, first, prefix, out);
     append_lines(text, random, 0, all > prefix ? all - prefix : 1, out);

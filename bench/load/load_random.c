@@ -3,7 +3,7 @@
 #include <math.h>
 
 #define LN2_HIGH                                                                                   \
-    0x1.62e42fefa0000p-1 /* its last bits are zero: times a small integer it is exact */
+    0x1.62e42fefa0000p-1 /* low bits are zero, so that products with small integers are exact */
 #define LN2_LOW 0x1.cf79abc9e3b3ap-40
 #define SQRT_2  0x1.6a09e667f3bcdp+0
 
@@ -49,7 +49,7 @@ double rp_load_exp(double x) {
 
 double rp_load_random_normal(struct rp_load_random *random) {
     double u, v, square;
-    /* Marsaglia's polar method; its second number is dropped, so a stream has no hidden state. */
+    /* Marsaglia's polar method; its second value is discarded, so that there is no other state. */
     do {
         u = 2 * rp_load_random_unit(random) - 1;
         v = 2 * rp_load_random_unit(random) - 1;

@@ -52,8 +52,7 @@ struct rp_load_report {
     const struct rp_load_source *source; /* NULL: unknown */
     /* NULL: not available; no details, no charts over time */
     const struct rp_load_records *records;
-    const char *title; /* page title; NULL: the model */
-    const char *date;  /* NULL: now; in vllm's format: 20261121-155100 */
+    const char *date; /* NULL: now; in vllm's format: 20261121-155100 */
     const char *label, *backend, *model, *tokenizer, *command, *server_version;
     /* as requested; INFINITY: all at once, or a closed loop. JSON: "inf" */
     double request_rate;

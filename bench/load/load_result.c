@@ -1,4 +1,4 @@
-/* Result files: what two of them say of a metric, with a bootstrap over their requests. */
+/* load_result.c - compares a metric of two result files, with a bootstrap over their requests. */
 #include "base/memory.h"
 #include "bench/load/load_compare.h"
 
@@ -8,14 +8,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define RUNS           10u /* of neighbors, that a resample is made of */
-#define REQUESTS_MIN   20u /* fewer requests say nothing of their scatter */
+#define BLOCKS         10u /* blocks of neighboring requests in a resample */
+#define REQUESTS_MIN   20u /* below this there is no interval */
 #define RESAMPLES_MAX  2000u
 #define RESAMPLES_MIN  400u
-#define RESAMPLE_WORK  2e8 /* values that are looked at in all, roughly */
+#define RESAMPLE_WORK  2e8 /* approximate limit of values read in all resamples */
 #define BOOTSTRAP_SEED 20250601u
 
-/* A value of a quantity and the request that it belongs to. */
+/* A value of a quantity and its request. */
 struct sample {
     double ms;
     uint32_t request;
@@ -23,12 +23,12 @@ struct sample {
 
 struct rp_load_result {
     json_t *root;
-    char name[64];                              /* of the file, for messages */
-    uint32_t count;                             /* requests with details; 0: none */
-    bool *counted;                              /* (count) has a part in the latencies */
-    struct sample *samples[RP_LOAD_QUANTITIES]; /* rising */
+    char name[64];                              /* file name, for messages */
+    uint32_t count;                             /* requests with details; 0: no details */
+    bool *counted;                              /* (count) included in latencies */
+    struct sample *samples[RP_LOAD_QUANTITIES]; /* ascending */
     uint32_t sample_count[RP_LOAD_QUANTITIES];
-    uint32_t *weights; /* (count) how often a resample drew it */
+    uint32_t *weights; /* (count) times drawn by the current resample */
 };
 
 #define RATES "request_throughput", "request_goodput", "output_throughput", "total_token_throughput"
@@ -58,7 +58,7 @@ static int no_memory(struct rp_error *err) {
 }
 
 static int malformed(const struct rp_load_result *result, const char *key, struct rp_error *err) {
-    return rp_error_set(err, RP_STATUS_FORMAT, "%s: \"%s\" does not fit the other details",
+    return rp_error_set(err, RP_STATUS_FORMAT, "%s: \"%s\" is inconsistent with the other details",
                         result->name, key);
 }
 
@@ -74,8 +74,8 @@ static void add_sample(struct rp_load_result *result, enum rp_load_quantity quan
     result->samples[quantity][result->sample_count[quantity]++] = (struct sample){ms, request};
 }
 
-/* Whether the latencies of our files and vllm's hold request i: one that ended well and is no
- * warm-up. */
+/* Whether request i is included in latencies: it succeeded and, if the file says so (vllm's does
+ * not), is not part of the warm-up. */
 static bool is_counted(const json_t *root, size_t i) {
     const json_t *counted = json_array_get(json_object_get(root, "counted"), i);
     const json_t *error = json_array_get(json_object_get(root, "errors"), i);
@@ -102,8 +102,8 @@ static bool is_time(const json_t *value) {
     return json_is_number(value) && json_number_value(value) >= 0;
 }
 
-/* One request's values; false: they are none. */
-static bool take_request(struct rp_load_result *result, uint32_t i) {
+/* Adds one request's values; false: malformed. */
+static bool read_request(struct rp_load_result *result, uint32_t i) {
     const json_t *root = result->root;
     const json_t *ttft = json_array_get(json_object_get(root, "ttfts"), i);
     const json_t *gaps = json_array_get(json_object_get(root, "itls"), i);
@@ -128,7 +128,7 @@ static bool take_request(struct rp_load_result *result, uint32_t i) {
     return true;
 }
 
-static int take_details(struct rp_load_result *result, struct rp_error *err) {
+static int read_details(struct rp_load_result *result, struct rp_error *err) {
     static const char *const keys[] = {"ttfts",  "itls",    "output_lens", "input_lens",
                                        "errors", "counted", "e2els"};
     const json_t *itls = json_object_get(result->root, "itls");
@@ -150,7 +150,7 @@ static int take_details(struct rp_load_result *result, struct rp_error *err) {
     result->count = (uint32_t)count;
     for (uint32_t i = 0; i < count; i++) {
         result->counted[i] = is_counted(result->root, i);
-        if (result->counted[i] && !take_request(result, i))
+        if (result->counted[i] && !read_request(result, i))
             return malformed(result, "ttfts", err);
     }
     for (int q = 0; q < RP_LOAD_QUANTITIES; q++)
@@ -174,10 +174,10 @@ int rp_load_result_read(const char *path, struct rp_load_result **out, struct rp
                               unopened ? "%s: cannot be opened" : "%s: line %d: not valid JSON",
                               path, where.line);
     } else if (!json_is_object(result->root) || !json_object_get(result->root, "duration")) {
-        status = rp_error_set(err, RP_STATUS_FORMAT,
-                              "%s: not the result of a load test: no \"duration\"", path);
+        status = rp_error_set(err, RP_STATUS_FORMAT, "%s: not a load test result: no \"duration\"",
+                              path);
     } else {
-        status = take_details(result, err);
+        status = read_details(result, err);
     }
     if (status != RP_OK) {
         rp_load_result_free(result);
@@ -198,11 +198,6 @@ void rp_load_result_free(struct rp_load_result *result) {
     rp_free(result);
 }
 
-const char *rp_load_result_model(const struct rp_load_result *result) {
-    const char *model = json_string_value(json_object_get(result->root, "model_id"));
-    return model ? model : "";
-}
-
 /* ---- warnings ------------------------------------------------------------------------------- */
 
 static void warn_unreliable(const struct rp_load_result *result, const char *name,
@@ -210,7 +205,7 @@ static void warn_unreliable(const struct rp_load_result *result, const char *nam
     const char *why = json_string_value(json_object_get(result->root, "why_not"));
     const json_t *failed = json_object_get(result->root, "failed");
     if (json_is_false(json_object_get(result->root, "reliable")))
-        rp_buffer_printf(out, "%s is not reliable: %s\n", name, why ? why : "it does not say why");
+        rp_buffer_printf(out, "%s is unreliable: %s\n", name, why ? why : "no reason given");
     else if (json_number_value(failed) > 0)
         rp_buffer_printf(out, "%s: %.0f requests failed\n", name, json_number_value(failed));
 }
@@ -234,16 +229,16 @@ void rp_load_result_warnings(const struct rp_load_result *a, const struct rp_loa
 
 /* ---- metrics -------------------------------------------------------------------------------- */
 
-/* p99_ttft_ms: quantity TTFT, q 0.99. */
-struct wanted {
+/* A parsed metric: p99_ttft_ms is quantity TTFT, q 0.99. */
+struct metric {
     enum { MEAN, STD, QUANTILE, MAX } kind;
     double q;
     enum rp_load_quantity quantity;
 };
 
-static bool parse_metric(const char *metric, struct wanted *out) {
-    size_t len = strcspn(metric, "_");
-    const char *rest = metric + len;
+static bool parse_metric(const char *name, struct metric *out) {
+    size_t len = strcspn(name, "_");
+    const char *rest = name + len;
     char *end;
     bool known = false;
     for (int q = 0; q < RP_LOAD_QUANTITIES; q++) {
@@ -258,17 +253,17 @@ static bool parse_metric(const char *metric, struct wanted *out) {
         return false;
     out->q = 0.5;
     out->kind = QUANTILE;
-    if (len == 4 && memcmp(metric, "mean", len) == 0) {
+    if (len == 4 && memcmp(name, "mean", len) == 0) {
         out->kind = MEAN;
-    } else if (len == 3 && memcmp(metric, "std", len) == 0) {
+    } else if (len == 3 && memcmp(name, "std", len) == 0) {
         out->kind = STD;
-    } else if (len == 3 && memcmp(metric, "max", len) == 0) {
+    } else if (len == 3 && memcmp(name, "max", len) == 0) {
         out->kind = MAX;
-    } else if (metric[0] == 'p' && metric[1] >= '0' && metric[1] <= '9') {
-        out->q = strtod(metric + 1, &end) / 100;
+    } else if (name[0] == 'p' && name[1] >= '0' && name[1] <= '9') {
+        out->q = strtod(name + 1, &end) / 100;
         return end == rest && out->q <= 1;
     } else {
-        return len == 6 && memcmp(metric, "median", len) == 0;
+        return len == 6 && memcmp(name, "median", len) == 0;
     }
     return true;
 }
@@ -281,7 +276,7 @@ static bool is_rate(const char *metric) {
     return false;
 }
 
-/* The value at `rank` of the weighted list; *at and *seen move on with rising ranks. */
+/* The value at `rank` of the weighted list; *at and *seen are cursors, so ranks must ascend. */
 static double at_rank(const struct sample *samples, const uint32_t *weights, uint64_t rank,
                       uint32_t *at, uint64_t *seen) {
     while (*seen + weights[samples[*at].request] <= rank)
@@ -289,10 +284,10 @@ static double at_rank(const struct sample *samples, const uint32_t *weights, uin
     return samples[*at].ms;
 }
 
-/* Weighted by how often each request was drawn; negative: none was. */
-static double weighted(const struct rp_load_result *result, const struct wanted *wanted) {
-    const struct sample *samples = result->samples[wanted->quantity];
-    uint32_t count = result->sample_count[wanted->quantity], at = 0;
+/* Computes the metric, weighted by how often each request was drawn; negative: none was. */
+static double weighted(const struct rp_load_result *result, const struct metric *metric) {
+    const struct sample *samples = result->samples[metric->quantity];
+    uint32_t count = result->sample_count[metric->quantity], at = 0;
     uint64_t total = 0, seen = 0;
     double sum = 0.0, squares = 0.0;
     for (uint32_t i = 0; i < count; i++) {
@@ -303,15 +298,15 @@ static double weighted(const struct rp_load_result *result, const struct wanted 
     if (total == 0)
         return -1.0;
     double mean = sum / (double)total;
-    if (wanted->kind == MEAN)
+    if (metric->kind == MEAN)
         return mean;
-    if (wanted->kind == STD) {
+    if (metric->kind == STD) {
         for (uint32_t i = 0; i < count; i++)
             squares += result->weights[samples[i].request] * (samples[i].ms - mean) *
                        (samples[i].ms - mean);
         return sqrt(squares / (double)total);
     }
-    double rank = (wanted->kind == MAX ? 1.0 : wanted->q) * (double)(total - 1);
+    double rank = (metric->kind == MAX ? 1.0 : metric->q) * (double)(total - 1);
     uint64_t below = (uint64_t)rank;
     double low = at_rank(samples, result->weights, below, &at, &seen);
     double high =
@@ -319,17 +314,18 @@ static double weighted(const struct rp_load_result *result, const struct wanted 
     return low + (high - low) * (rank - (double)below);
 }
 
-/* The metric of a file: its key, or from its details; negative: it has none. */
-static double value_of(struct rp_load_result *result, const char *metric,
-                       const struct wanted *wanted) {
-    const json_t *value = json_object_get(result->root, metric);
+/* The metric of a file: its key, or computed from its details (metric NULL: none); negative: the
+ * file lacks it. */
+static double value_of(struct rp_load_result *result, const char *name,
+                       const struct metric *metric) {
+    const json_t *value = json_object_get(result->root, name);
     if (json_is_number(value))
         return json_number_value(value);
-    if (!wanted || result->count == 0)
+    if (!metric || result->count == 0)
         return -1.0;
     for (uint32_t i = 0; i < result->count; i++)
         result->weights[i] = 1;
-    return weighted(result, wanted);
+    return weighted(result, metric);
 }
 
 /* ---- bootstrap ------------------------------------------------------------------------------ */
@@ -342,18 +338,19 @@ static uint64_t next_random(uint64_t *state) {
     return z ^ (z >> 31);
 }
 
-/* RUNS runs of neighbors, around the end, until as many requests are drawn as there are. */
+/* Draws blocks of neighbors, wrapping around at the end, until `count` requests are drawn. */
 static void draw(uint32_t *weights, uint32_t count, uint64_t *state) {
-    uint32_t run = RP_CEIL_DIV(count, RUNS);
+    uint32_t block = RP_CEIL_DIV(count, BLOCKS);
     memset(weights, 0, count * sizeof *weights);
     for (uint32_t drawn = 0; drawn < count;) {
         uint32_t at = (uint32_t)(next_random(state) % count);
-        for (uint32_t i = 0; i < run && drawn < count; i++, drawn++)
+        for (uint32_t i = 0; i < block && drawn < count; i++, drawn++)
             weights[(at + i) % count]++;
     }
 }
 
-/* The same requests in the same order: as many, with the same lengths where both counted. */
+/* Whether both sent the same requests in the same order: as many, and with equal lengths where both
+ * are counted. */
 static bool same_requests(const struct rp_load_result *a, const struct rp_load_result *b) {
     static const char *const keys[] = {"input_lens", "output_lens"};
     if (a->count != b->count || !json_object_get(a->root, "input_lens"))
@@ -376,14 +373,9 @@ static uint32_t counted_requests(const struct rp_load_result *result) {
     return count;
 }
 
-static int compare_doubles(const void *a, const void *b) {
-    double left = *(const double *)a, right = *(const double *)b;
-    return (left > right) - (left < right);
-}
-
 static int bootstrap(const struct rp_load_result *a, const struct rp_load_result *b,
-                     const struct wanted *wanted, struct rp_comparison *out, struct rp_error *err) {
-    double work = (double)a->sample_count[wanted->quantity] + b->sample_count[wanted->quantity] +
+                     const struct metric *metric, struct rp_comparison *out, struct rp_error *err) {
+    double work = (double)a->sample_count[metric->quantity] + b->sample_count[metric->quantity] +
                   a->count + b->count;
     uint32_t resamples =
         (uint32_t)RP_MAX(RP_MIN(RESAMPLE_WORK / work, (double)RESAMPLES_MAX), RESAMPLES_MIN);
@@ -398,18 +390,18 @@ static int bootstrap(const struct rp_load_result *a, const struct rp_load_result
             memcpy(b->weights, a->weights, a->count * sizeof *a->weights);
         else
             draw(b->weights, b->count, &state);
-        double left = weighted(a, wanted), right = weighted(b, wanted);
+        double left = weighted(a, metric), right = weighted(b, metric);
         if (left > 0 && right > 0)
             ratios[got++] = right / left;
     }
     if (got > resamples / 2) {
-        qsort(ratios, got, sizeof *ratios, compare_doubles);
-        /* Quantiles of a resample of RUNS things are too narrow, as those of the normal are for a
-         * mean of RUNS. */
+        rp_load_sort(ratios, got);
+        /* With BLOCKS blocks bootstrap quantiles are too narrow, as normal quantiles are for a mean
+         * of BLOCKS values. */
         double ratio = out->b / out->a;
-        double wider = rp_student_t975(RUNS - 1) / 1.959963985 * sqrt(RUNS / (RUNS - 1.0));
-        out->low = ratio * pow(rp_load_quantile(ratios, got, 0.025) / ratio, wider);
-        out->high = ratio * pow(rp_load_quantile(ratios, got, 0.975) / ratio, wider);
+        double factor = rp_student_t975(BLOCKS - 1) / 1.959963985 * sqrt(BLOCKS / (BLOCKS - 1.0));
+        out->low = ratio * pow(rp_load_quantile(ratios, got, 0.025) / ratio, factor);
+        out->high = ratio * pow(rp_load_quantile(ratios, got, 0.975) / ratio, factor);
     }
     rp_free(ratios);
     return RP_OK;
@@ -418,27 +410,28 @@ static int bootstrap(const struct rp_load_result *a, const struct rp_load_result
 int rp_compare_results(struct rp_load_result *a, struct rp_load_result *b, const char *metric,
                        double margin, struct rp_comparison *out, struct rp_error *err) {
     struct rp_load_result *results[] = {a, b};
-    struct wanted wanted;
+    struct metric parsed;
     double values[2];
-    bool latency = parse_metric(metric, &wanted);
+    bool latency = parse_metric(metric, &parsed);
     *out = (struct rp_comparison){.larger_is_better = !latency, .margin = margin};
     snprintf(out->metric, sizeof out->metric, "%s", metric);
     if (!latency && !is_rate(metric))
         return rp_error_set(err, RP_STATUS_INVALID,
-                            "%s: no metric; there are pNN_ttft_ms and the like, and rates", metric);
+                            "%s: unknown metric; use a latency such as p99_ttft_ms, or a rate",
+                            metric);
     for (int i = 0; i < 2; i++) {
-        values[i] = value_of(results[i], metric, latency ? &wanted : NULL);
+        values[i] = value_of(results[i], metric, latency ? &parsed : NULL);
         if (!(values[i] > 0) || !isfinite(values[i]))
-            return rp_error_set(err, RP_STATUS_NOT_FOUND, "%s: no %s that is above 0",
-                                results[i]->name, metric);
+            return rp_error_set(err, RP_STATUS_NOT_FOUND, "%s: no %s above 0", results[i]->name,
+                                metric);
     }
     out->a = values[0];
     out->b = values[1];
     uint32_t requests = RP_MIN(counted_requests(a), counted_requests(b));
-    if (latency && wanted.kind != MAX && requests >= REQUESTS_MIN) {
+    if (latency && parsed.kind != MAX && requests >= REQUESTS_MIN) {
         out->samples = requests;
         out->paired = a != b && same_requests(a, b);
-        int status = bootstrap(a, b, &wanted, out, err);
+        int status = bootstrap(a, b, &parsed, out, err);
         if (status != RP_OK)
             return status;
     }

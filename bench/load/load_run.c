@@ -1,4 +1,4 @@
-/* load_run.c - when requests are sent, and what the run keeps of them. */
+/* load_run.c - sends requests at their times and records the results. */
 #include "bench/load/load_run.h"
 
 #include "base/clock.h"
@@ -14,10 +14,10 @@
 
 #define TICK_NS     ((uint64_t)10000000)
 #define PROGRESS_NS ((uint64_t)200000000)
-/* Requests made before their time: they take a while, and the loop must not be late. */
+/* Limit of requests built ahead of time, so that building them does not delay sends. */
 #define AHEAD_BYTES ((size_t)64 << 20)
 
-/* Sendings between two looks at what has come. */
+/* BURST: maximum sends before received data is read again. */
 enum { BURST = 32, FILES_AT_LEAST = 4096 };
 
 struct body {
@@ -29,36 +29,36 @@ struct run {
     uv_loop_t loop;
     struct rp_load_client client;
     struct rp_load_timer timer;
-    uv_idle_t maker; /* makes requests while nothing else is to be done */
+    uv_idle_t maker; /* builds requests while the loop is idle */
     const struct rp_load_run_options *options;
     const struct rp_load_plan *plan;
     struct rp_load_records *out;
     uint64_t lag_capacity, chunk_capacity;
 
-    uint64_t base_ns; /* the clock when the run began */
+    uint64_t base_ns; /* rp_clock_ns at the start of the run */
     uint64_t tick_ns, progress_ns;
-    struct body *bodies; /* [plan->count]; made are [sent, made) */
+    struct body *bodies; /* (plan->count); [sent, made) are built */
     size_t ahead_bytes;
-    uint32_t made, due, sent; /* requests whose time has come; that were handed to the client */
+    uint32_t made, due, sent; /* requests built; due; passed to the client */
     uint32_t done, failed, in_flight;
     uint64_t output_tokens;
-    struct rp_load_stream *first, *last; /* in flight, in the order of their sending */
+    struct rp_load_stream *first, *last; /* in flight, in send order */
     struct rp_load_stream *unused;
     bool closed, is_over; /* nothing more is sent */
-    bool is_finished;     /* the loop is coming to its end */
+    bool is_finished;     /* all handles are closing */
     int status;
 };
 
-static uint64_t now_of(const struct run *run) { return rp_clock_ns() - run->base_ns; }
+static uint64_t run_time(const struct run *run) { return rp_clock_ns() - run->base_ns; }
 
-static void give_up(struct run *run) {
+static void set_out_of_memory(struct run *run) {
     run->status = RP_STATUS_NO_MEMORY;
     run->is_over = true;
 }
 
-/* --- Records --------------------------------------------------------------------------------- */
+/* --- records --------------------------------------------------------------------------------- */
 
-/* Room for `more` entries of 8 bytes; false when memory is out. */
+/* Makes room for `more` entries of 8 bytes; false: out of memory. */
 static bool grow(uint64_t **array, uint64_t count, uint64_t *capacity, uint64_t more) {
     if (count + more <= *capacity)
         return true;
@@ -76,15 +76,15 @@ static void add_lag(struct run *run, uint64_t lag_ns) {
     if (grow(&out->lag_ns, out->lag_count, &run->lag_capacity, 1))
         out->lag_ns[out->lag_count++] = lag_ns;
     else
-        give_up(run);
+        set_out_of_memory(run);
 }
 
-static void keep_chunks(struct run *run, const struct rp_load_stream *stream,
-                        struct rp_load_record *record) {
+static void store_chunks(struct run *run, const struct rp_load_stream *stream,
+                         struct rp_load_record *record) {
     struct rp_load_records *out = run->out;
     if (!grow(&out->chunk_ns, out->chunk_total, &run->chunk_capacity, stream->chunk_count)) {
         record->chunk_count = 0;
-        give_up(run);
+        set_out_of_memory(run);
         return;
     }
     record->chunks = out->chunk_total;
@@ -103,7 +103,7 @@ void rp_load_records_free(struct rp_load_records *records) {
     memset(records, 0, sizeof *records);
 }
 
-/* --- Requests -------------------------------------------------------------------------------- */
+/* --- requests -------------------------------------------------------------------------------- */
 
 static bool make_next(struct run *run) {
     struct body *body = &run->bodies[run->made];
@@ -122,12 +122,12 @@ static bool may_make(const struct run *run) {
 static void on_idle(uv_idle_t *idle) {
     struct run *run = idle->data;
     if (may_make(run) && !make_next(run))
-        give_up(run);
+        set_out_of_memory(run);
     if (!may_make(run))
         uv_idle_stop(idle);
 }
 
-static struct rp_load_stream *take_stream(struct run *run) {
+static struct rp_load_stream *open_stream(struct run *run) {
     struct rp_load_stream *stream = run->unused;
     if (stream) {
         run->unused = stream->next;
@@ -147,11 +147,11 @@ static struct rp_load_stream *take_stream(struct run *run) {
         run->first = stream;
     run->last = stream;
     run->in_flight++;
-    run->out->most_in_flight = RP_MAX(run->out->most_in_flight, run->in_flight);
+    run->out->max_in_flight = RP_MAX(run->out->max_in_flight, run->in_flight);
     return stream;
 }
 
-static void leave(struct run *run, struct rp_load_stream *stream) {
+static void close_stream(struct run *run, struct rp_load_stream *stream) {
     if (stream->prev)
         stream->prev->next = stream->next;
     else
@@ -173,15 +173,15 @@ static void record_end(struct run *run, struct rp_load_stream *stream, enum rp_l
                           record);
     record->intended_ns = stream->intended_ns;
     record->sent_ns = stream->exchange.sent_ns ? stream->exchange.sent_ns - run->base_ns : 0;
-    keep_chunks(run, stream, record);
-    record->end_ns = now_of(run);
+    store_chunks(run, stream, record);
+    record->end_ns = run_time(run);
     run->out->end_ns = RP_MAX(run->out->end_ns, record->end_ns);
     if (outcome != RP_LOAD_NOT_SENT) {
         run->done += record->outcome == RP_LOAD_OK;
         run->failed += record->outcome != RP_LOAD_OK;
         run->output_tokens += record->output_tokens;
     }
-    leave(run, stream);
+    close_stream(run, stream);
 }
 
 static void pump(struct run *run);
@@ -199,12 +199,12 @@ static const struct rp_load_handler handler = {rp_load_stream_head, rp_load_stre
 static void send_next(struct run *run) {
     uint32_t index = run->sent;
     if (run->made == index && !make_next(run)) {
-        give_up(run);
+        set_out_of_memory(run);
         return;
     }
-    struct rp_load_stream *stream = take_stream(run);
+    struct rp_load_stream *stream = open_stream(run);
     if (!stream) {
-        give_up(run);
+        set_out_of_memory(run);
         return;
     }
     struct body *body = &run->bodies[index];
@@ -212,17 +212,17 @@ static void send_next(struct run *run) {
     run->ahead_bytes -= body->len;
     stream->request = index;
     stream->exchange.handler = &handler;
-    stream->begun_ns = now_of(run);
+    stream->begun_ns = run_time(run);
     stream->intended_ns = run->closed ? stream->begun_ns : run->plan->requests[index].at_ns;
     char *bytes = body->bytes;
     body->bytes = NULL;
     if (!rp_load_client_send(&run->client, &stream->exchange, bytes, body->len)) {
-        give_up(run);
+        set_out_of_memory(run);
         record_end(run, stream, RP_LOAD_NOT_SENT, "out of memory");
     }
 }
 
-/* --- Time ------------------------------------------------------------------------------------ */
+/* --- schedule -------------------------------------------------------------------------------- */
 
 static void on_handle_closed(uv_handle_t *handle) { (void)handle; }
 
@@ -237,11 +237,11 @@ static void finish(struct run *run) {
 }
 
 static bool may_send(const struct run *run) {
-    uint32_t most = run->options->max_concurrency;
-    return !run->is_over && run->sent < run->due && (most == 0 || run->in_flight < most);
+    uint32_t max = run->options->max_concurrency;
+    return !run->is_over && run->sent < run->due && (max == 0 || run->in_flight < max);
 }
 
-/* When there is next something to do. */
+/* The time of the next event, for the timer. */
 static uint64_t next_ns(const struct run *run, bool at_once) {
     if (at_once)
         return 0;
@@ -250,11 +250,11 @@ static uint64_t next_ns(const struct run *run, bool at_once) {
     return run->tick_ns;
 }
 
-/* Notes whose time has come, sends what may be sent, and sets the timer for the next. */
+/* Marks requests that are due, sends those that may be sent, and sets the timer. */
 static void pump(struct run *run) {
     uint32_t burst = 0;
     while (!run->is_finished && burst < BURST) {
-        uint64_t now_ns = now_of(run);
+        uint64_t now_ns = run_time(run);
         bool is_due = !run->is_over && run->due < run->plan->count &&
                       run->plan->requests[run->due].at_ns <= now_ns;
         if (run->closed)
@@ -287,7 +287,7 @@ static void stop(struct run *run) {
     }
 }
 
-static void end_late(struct run *run, uint64_t now_ns) {
+static void end_timed_out(struct run *run, uint64_t now_ns) {
     uint64_t timeout_ns = (uint64_t)(run->options->timeout_s * 1e9);
     while (timeout_ns && run->first && now_ns - run->first->begun_ns > timeout_ns) {
         struct rp_load_stream *stream = run->first;
@@ -313,16 +313,16 @@ static void show_progress(struct run *run, uint64_t now_ns) {
 
 static void on_timer(void *context) {
     struct run *run = context;
-    uint64_t now_ns = now_of(run);
+    uint64_t now_ns = run_time(run);
     bool ticked = run->tick_ns <= now_ns;
     if (run->is_finished)
         return;
-    /* Each tick that a stall swallowed has a lag of its own. */
+    /* Every tick missed during a stall is one lag sample. */
     for (; run->tick_ns <= now_ns; run->tick_ns += TICK_NS)
         add_lag(run, now_ns - run->tick_ns);
     if (ticked) {
-        end_late(run, now_ns);
-        if (run->options->most_s > 0 && (double)now_ns > run->options->most_s * 1e9)
+        end_timed_out(run, now_ns);
+        if (run->options->max_seconds > 0 && (double)now_ns > run->options->max_seconds * 1e9)
             run->is_over = true;
         if ((run->options->stop && *run->options->stop) || run->status != RP_OK)
             stop(run);
@@ -334,11 +334,10 @@ static void on_timer(void *context) {
     pump(run);
 }
 
-/* --- The run --------------------------------------------------------------------------------- */
+/* --- the run --------------------------------------------------------------------------------- */
 
-/* An open loop may have all its requests in flight. It gets as many files as there are; what it
- * surely needs must be there: those for what comes within its first second, and for
- * FILES_AT_LEAST. */
+/* An open loop may have all its requests in flight. Its file limit is raised as far as possible;
+ * the minimum is the number of requests in its first second, and FILES_AT_LEAST. */
 static int check_files(const struct rp_load_run_options *options, const struct rp_load_plan *plan,
                        struct rp_error *err) {
     uint32_t needed = options->max_concurrency, burst = 0;
@@ -357,17 +356,16 @@ static int check(const struct rp_load_run_options *options, const struct rp_load
                  struct rp_error *err) {
     const struct rp_load_target *target = &options->target;
     if (!target->model || !*target->model)
-        return rp_error_set(err, RP_STATUS_INVALID, "no model is named");
+        return rp_error_set(err, RP_STATUS_INVALID, "no model is given");
     if (options->closed && options->max_concurrency == 0)
-        return rp_error_set(err, RP_STATUS_INVALID,
-                            "a closed loop needs a number of requests in flight");
+        return rp_error_set(err, RP_STATUS_INVALID, "a closed loop needs a maximum concurrency");
     if (plan->count == 0)
         return rp_error_set(err, RP_STATUS_INVALID, "the plan has no request");
     for (uint32_t i = 0; i < plan->count; i++)
         if (target->api == RP_LOAD_CHAT && !plan->requests[i].text) {
             int status = rp_error_set(err, RP_STATUS_INVALID,
-                                      "chat messages are text, and the prompts are token ids");
-            rp_error_hint(err, "take a dataset of text, or completions");
+                                      "chat messages must be text, but the prompts are token ids");
+            rp_error_hint(err, "use a dataset of text, or the completions API");
             return status;
         }
     int status = rp_load_body_check_key(target, err);
@@ -383,7 +381,7 @@ static int allocate(struct run *run, struct rp_error *err) {
     run->bodies = rp_calloc(count, sizeof *run->bodies);
     out->records = rp_calloc(count, sizeof *out->records);
     if (!run->bodies || !out->records)
-        return rp_error_set(err, RP_STATUS_NO_MEMORY, "no memory for %u requests", count);
+        return rp_error_set(err, RP_STATUS_NO_MEMORY, "out of memory for %u requests", count);
     out->count = count;
     for (uint32_t i = 0; i < count; i++) {
         const struct rp_load_request *request = &run->plan->requests[i];
@@ -394,11 +392,11 @@ static int allocate(struct run *run, struct rp_error *err) {
                                                   .input_tokens = request->input_tokens,
                                                   .cached_tokens = UINT32_MAX};
     }
-    /* So that nothing large grows, and is copied, while the run lasts; what is not used costs
-     * nothing. */
+    /* Allocated in advance, so that large arrays are not copied during the run; unused pages are
+     * never touched. */
     if (!grow(&out->chunk_ns, 0, &run->chunk_capacity, RP_MIN(tokens, (uint64_t)1 << 26)) ||
         !grow(&out->lag_ns, 0, &run->lag_capacity, count + (uint64_t)65536))
-        return rp_error_set(err, RP_STATUS_NO_MEMORY, "no memory for the records");
+        return rp_error_set(err, RP_STATUS_NO_MEMORY, "out of memory for the records");
     return RP_OK;
 }
 
@@ -413,7 +411,7 @@ static void release(struct run *run) {
     rp_free(run->bodies);
 }
 
-static int go(struct run *run, struct rp_error *err) {
+static int execute(struct run *run, struct rp_error *err) {
     struct rp_load_url url;
     int status = rp_load_url_parse(run->options->target.base_url, &url, err);
     if (status == RP_OK)
@@ -422,7 +420,7 @@ static int go(struct run *run, struct rp_error *err) {
         status = allocate(run, err);
     while (status == RP_OK && may_make(run))
         if (!make_next(run))
-            status = rp_error_set(err, RP_STATUS_NO_MEMORY, "no memory for the requests");
+            status = rp_error_set(err, RP_STATUS_NO_MEMORY, "out of memory for the requests");
     if (status == RP_OK)
         status = rp_load_timer_init(&run->timer, &run->loop, on_timer, run, err);
     if (status != RP_OK) {
@@ -439,7 +437,7 @@ static int go(struct run *run, struct rp_error *err) {
     run->out->begin_ns = run->closed ? 0 : run->plan->requests[0].at_ns;
     rp_load_timer_set(&run->timer, run->base_ns);
     uv_run(&run->loop, UV_RUN_DEFAULT);
-    show_progress(run, now_of(run));
+    show_progress(run, run_time(run));
     rp_load_client_deinit(&run->client);
     run->out->end_ns = RP_MAX(run->out->end_ns, run->out->begin_ns);
     if (run->status != RP_OK)
@@ -456,14 +454,14 @@ int rp_load_run(const struct rp_load_run_options *options, const struct rp_load_
     struct run *run = rp_calloc(1, sizeof *run);
     if (!run || uv_loop_init(&run->loop) != 0) {
         rp_free(run);
-        return rp_error_set(err, RP_STATUS_NO_MEMORY, "no memory for the run");
+        return rp_error_set(err, RP_STATUS_NO_MEMORY, "out of memory for the run");
     }
-    signal(SIGPIPE, SIG_IGN); /* a server that closes is an outcome */
+    signal(SIGPIPE, SIG_IGN); /* a closed connection is recorded as an outcome */
     run->options = options;
     run->plan = plan;
     run->out = out;
     run->closed = options->closed;
-    status = go(run, err);
+    status = execute(run, err);
     release(run);
     RP_ASSERT_CMP(uv_loop_close(&run->loop), ==, 0);
     rp_free(run);

@@ -33,8 +33,8 @@ struct rp_load_run_options {
     bool closed; /* keep max_concurrency requests in flight; ignore at_ns */
     /* 0: no limit. In an open loop a request beyond it waits, and the wait counts as latency. */
     uint32_t max_concurrency;
-    double timeout_s; /* per-request timeout, from the send */
-    double most_s;    /* time limit of the run: later requests are RP_LOAD_NOT_SENT; 0: no limit */
+    double timeout_s;   /* per-request timeout, from the send */
+    double max_seconds; /* later requests are RP_LOAD_NOT_SENT; 0: no limit */
     void (*progress)(void *context, const struct rp_load_progress *now);
     void *context;
     /* may be NULL; ends the run early once true (set by a signal handler) */

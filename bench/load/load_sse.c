@@ -22,13 +22,13 @@ void rp_load_sse_deinit(struct rp_load_sse *sse) {
 static bool dispatch(struct rp_load_sse *sse, rp_load_event *event, void *context) {
     if (!sse->has_data)
         return true;
-    bool go_on = event(context, sse->event.len ? sse->event.data : "", sse->event.len);
+    bool ok = event(context, sse->event.len ? sse->event.data : "", sse->event.len);
     rp_buffer_clear(&sse->event);
     sse->has_data = false;
-    return go_on;
+    return ok;
 }
 
-/* Whether the line is data, and where its value lies. */
+/* Whether the line is a data field; *out is its value. */
 static bool data_of(const char *line, size_t len, const char **out, size_t *out_len) {
     if (len < 4 || memcmp(line, "data", 4) != 0 || (len > 4 && line[4] != ':'))
         return false;
@@ -42,7 +42,7 @@ static size_t without_cr(const char *line, size_t len) {
     return len && line[len - 1] == '\r' ? len - 1 : len;
 }
 
-static bool take_line(struct rp_load_sse *sse, const char *line, size_t len, rp_load_event *event,
+static bool read_line(struct rp_load_sse *sse, const char *line, size_t len, rp_load_event *event,
                       void *context) {
     const char *data;
     size_t data_len;
@@ -58,7 +58,7 @@ static bool take_line(struct rp_load_sse *sse, const char *line, size_t len, rp_
     return !sse->event.failed;
 }
 
-/* The blank line at `at`: its length with its end, 0 when there is none. */
+/* The length of a blank line at `at`, including its newline; 0: not a blank line. */
 static size_t blank_line(const char *at, const char *end) {
     if (at < end && *at == '\n')
         return 1;
@@ -77,27 +77,27 @@ bool rp_load_sse_feed(struct rp_load_sse *sse, const char *bytes, size_t len, rp
         const char *line = at, *data;
         size_t line_len = (size_t)(newline - at), data_len, blank;
         at = newline + 1;
-        bool go_on;
+        bool ok;
         if (sse->line.len) {
             rp_buffer_append(&sse->line, line, line_len);
             if (sse->line.failed)
                 return false;
-            go_on = take_line(sse, sse->line.data, sse->line.len, event, context);
+            ok = read_line(sse, sse->line.data, sse->line.len, event, context);
             rp_buffer_clear(&sse->line);
         } else if (!sse->has_data && data_of(line, without_cr(line, line_len), &data, &data_len) &&
                    (blank = blank_line(at, end)) != 0) {
             at += blank;
-            go_on = event(context, data, data_len);
+            ok = event(context, data, data_len);
         } else
-            go_on = take_line(sse, line, line_len, event, context);
-        if (!go_on)
+            ok = read_line(sse, line, line_len, event, context);
+        if (!ok)
             return false;
     }
     return true;
 }
 
 bool rp_load_sse_finish(struct rp_load_sse *sse, rp_load_event *event, void *context) {
-    if (sse->line.len && !take_line(sse, sse->line.data, sse->line.len, event, context))
+    if (sse->line.len && !read_line(sse, sse->line.data, sse->line.len, event, context))
         return false;
     return dispatch(sse, event, context);
 }

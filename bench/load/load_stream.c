@@ -26,11 +26,12 @@ void rp_load_stream_head(struct rp_load_exchange *exchange, uint32_t status, boo
     stream->is_events = status == 200 && is_event_stream;
 }
 
-static void say(struct rp_load_stream *stream, const char *why) {
+static void set_why(struct rp_load_stream *stream, const char *why) {
     snprintf(stream->exchange.why, sizeof stream->exchange.why, "%s", why);
 }
 
-/* A chunk_ns that waits until it is known whether a chunk without text was a token. */
+/* Flag in chunk_ns: a chunk without text, which may or may not be a token
+ * (discard_empty_chunks). */
 #define WITHOUT_TEXT ((uint64_t)1 << 63)
 
 static bool add_chunk(struct rp_load_stream *stream, bool has_content) {
@@ -40,7 +41,7 @@ static bool add_chunk(struct rp_load_stream *stream, bool has_content) {
                                  ? NULL
                                  : rp_realloc(stream->chunk_ns, capacity * sizeof *chunk_ns);
         if (!chunk_ns) {
-            say(stream, "the stream has too many chunks");
+            set_why(stream, "the stream has too many chunks");
             return false;
         }
         stream->chunk_ns = chunk_ns;
@@ -51,7 +52,7 @@ static bool add_chunk(struct rp_load_stream *stream, bool has_content) {
     return true;
 }
 
-/* False leaves why: an error of the server's, or a bad answer. */
+/* False with `why` set: an error object from the server, or a bad answer. */
 static bool on_event(void *context, const char *data, size_t len) {
     struct rp_load_stream *stream = context;
     struct rp_load_chunk chunk;
@@ -64,8 +65,8 @@ static bool on_event(void *context, const char *data, size_t len) {
     if (!rp_load_chunk_read(data, len, &chunk, &stream->text)) {
         char message[96];
         rp_load_error_message(data, len, message);
-        snprintf(stream->exchange.why, sizeof stream->exchange.why, "no JSON in an event: %.70s",
-                 message);
+        snprintf(stream->exchange.why, sizeof stream->exchange.why,
+                 "invalid JSON in an event: %.60s", message);
         return false;
     }
     stream->finished |= chunk.finished;
@@ -74,7 +75,7 @@ static bool on_event(void *context, const char *data, size_t len) {
         stream->usage = chunk;
     if (chunk.has_error) {
         stream->server_error = true;
-        say(stream, chunk.error[0] ? chunk.error : "an error without a message");
+        set_why(stream, chunk.error[0] ? chunk.error : "an error without a message");
         return false;
     }
     return (!chunk.has_content && !chunk.has_empty) || add_chunk(stream, chunk.has_content);
@@ -103,22 +104,22 @@ enum rp_load_outcome rp_load_stream_body(struct rp_load_exchange *exchange, cons
     if (stream->server_error)
         return RP_LOAD_SERVER_ERROR;
     if (stream->sse.line.failed || stream->sse.event.failed)
-        say(stream, "an event does not end");
+        set_why(stream, "an event is too long");
     return RP_LOAD_BAD_ANSWER;
 }
 
-/* A chunk without text counts where usage confirms that it was a token: when there are no more
+/* Discards chunks without text, unless usage confirms that they are tokens: there are no more
  * chunks than tokens. */
-static void settle_chunks(struct rp_load_stream *stream) {
-    bool keep = stream->usage.has_usage && stream->chunk_count <= stream->usage.completion_tokens;
-    uint32_t kept = 0;
+static void discard_empty_chunks(struct rp_load_stream *stream) {
+    bool all = stream->usage.has_usage && stream->chunk_count <= stream->usage.completion_tokens;
+    uint32_t count = 0;
     for (uint32_t i = 0; i < stream->chunk_count; i++)
-        if (keep || !(stream->chunk_ns[i] & WITHOUT_TEXT))
-            stream->chunk_ns[kept++] = stream->chunk_ns[i] & ~WITHOUT_TEXT;
-    stream->chunk_count = kept;
+        if (all || !(stream->chunk_ns[i] & WITHOUT_TEXT))
+            stream->chunk_ns[count++] = stream->chunk_ns[i] & ~WITHOUT_TEXT;
+    stream->chunk_count = count;
 }
 
-/* Judges an answer that has come to its end. */
+/* Determines the outcome of a complete answer. */
 static enum rp_load_outcome judge(struct rp_load_stream *stream,
                                   const struct rp_load_request *request, bool forced) {
     if (stream->status != 200 || !stream->is_events) {
@@ -128,12 +129,12 @@ static enum rp_load_outcome judge(struct rp_load_stream *stream,
     }
     if (!rp_load_sse_finish(&stream->sse, on_event, stream))
         return stream->server_error ? RP_LOAD_SERVER_ERROR : RP_LOAD_BAD_ANSWER;
-    settle_chunks(stream);
+    discard_empty_chunks(stream);
     if (!stream->is_done && !stream->finished) {
-        say(stream, "the stream ends without [DONE] and without a finish_reason");
+        set_why(stream, "the stream ends without [DONE] and without a finish_reason");
         return RP_LOAD_BAD_ANSWER;
     }
-    /* Without usage nobody knows how many tokens were in a chunk. */
+    /* Without usage the number of tokens per chunk is unknown. */
     uint32_t tokens = stream->usage.has_usage ? stream->usage.completion_tokens : 0;
     bool is_short = stream->usage.has_usage ? tokens < request->output_tokens
                                             : stream->stopped || stream->chunk_count == 0;
@@ -148,14 +149,14 @@ void rp_load_stream_result(struct rp_load_stream *stream, const struct rp_load_r
                            bool forced, enum rp_load_outcome outcome, const char *why,
                            struct rp_load_record *out) {
     if (why != stream->exchange.why)
-        say(stream, why);
-    /* What ends after [DONE] has ended well: nothing was to come. */
+        set_why(stream, why);
+    /* A reset or timeout after [DONE] is ignored: the answer was complete. */
     if (outcome == RP_LOAD_OK ||
         (stream->is_done && (outcome == RP_LOAD_RESET || outcome == RP_LOAD_TIMEOUT)))
         outcome = judge(stream, request, forced);
-    settle_chunks(stream);
+    discard_empty_chunks(stream);
     if (outcome == RP_LOAD_OK)
-        say(stream, "");
+        set_why(stream, "");
     out->outcome = outcome;
     out->status = stream->status;
     out->chunk_count = stream->chunk_count;

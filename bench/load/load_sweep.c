@@ -6,35 +6,15 @@
 #include <string.h>
 
 #define RATE_LIMIT 1e9
-/* Two-sided 90 %: with a share of 0.99, 268 requests without a bad one are clear. */
+/* Two-sided 90 %: with a share of 0.99, 268 requests without a bad one are conclusive. */
 #define WILSON_Z 1.645
 
 static const struct rp_sweep_objective presets[] = {
-    {"llama2-70b-server",
-     "MLPerf inference: p99 of TTFT 2,000 ms, of TPOT 200 ms",
-     {{[RP_LOAD_TTFT] = 2000, [RP_LOAD_TPOT] = 200}},
-     true,
-     0.99},
-    {"llama2-70b-interactive",
-     "MLPerf inference: p99 of TTFT 450 ms, of TPOT 40 ms",
-     {{[RP_LOAD_TTFT] = 450, [RP_LOAD_TPOT] = 40}},
-     true,
-     0.99},
-    {"llama3.1-8b-server",
-     "MLPerf inference: p99 of TTFT 2,000 ms, of TPOT 100 ms",
-     {{[RP_LOAD_TTFT] = 2000, [RP_LOAD_TPOT] = 100}},
-     true,
-     0.99},
-    {"llama3.1-8b-interactive",
-     "MLPerf inference: p99 of TTFT 500 ms, of TPOT 30 ms",
-     {{[RP_LOAD_TTFT] = 500, [RP_LOAD_TPOT] = 30}},
-     true,
-     0.99},
+    {"llama2-70b-server", {{[RP_LOAD_TTFT] = 2000, [RP_LOAD_TPOT] = 200}}, true, 0.99},
+    {"llama2-70b-interactive", {{[RP_LOAD_TTFT] = 450, [RP_LOAD_TPOT] = 40}}, true, 0.99},
+    {"llama3.1-8b-server", {{[RP_LOAD_TTFT] = 2000, [RP_LOAD_TPOT] = 100}}, true, 0.99},
+    {"llama3.1-8b-interactive", {{[RP_LOAD_TTFT] = 500, [RP_LOAD_TPOT] = 30}}, true, 0.99},
 };
-
-const struct rp_sweep_objective *rp_sweep_preset_at(uint32_t i) {
-    return i < RP_ARRAY_COUNT(presets) ? &presets[i] : NULL;
-}
 
 const struct rp_sweep_objective *rp_sweep_preset(const char *name) {
     for (size_t i = 0; i < RP_ARRAY_COUNT(presets); i++)
@@ -68,24 +48,24 @@ int rp_sweep_check(const struct rp_sweep_config *config, struct rp_error *err) {
     return RP_OK;
 }
 
-/* Requests that are within the objective's bounds when these are wider by slack_ms; *out_requests:
- * of how many. */
+/* Counts the requests within the objective's bounds relaxed by slack_ms; *out_requests: the number
+ * of requests considered. */
 static uint32_t count_good(const struct rp_sweep_objective *objective,
                            const struct rp_load_records *records, uint64_t counted_ns,
                            double slack_ms, uint32_t *out_requests) {
     uint32_t within[RP_LOAD_QUANTITIES] = {0}, within_all = 0, requests = 0;
     for (uint32_t i = 0; i < records->count; i++) {
         const struct rp_load_record *record = &records->records[i];
-        bool ended_well = record->outcome == RP_LOAD_OK, all = ended_well;
+        bool succeeded = record->outcome == RP_LOAD_OK, all = succeeded;
         if (record->outcome == RP_LOAD_NOT_SENT || record->intended_ns < counted_ns)
             continue;
         requests++;
         for (int q = 0; q < RP_LOAD_QUANTITIES; q++) {
-            /* All gaps of a request together are late by one lag at most. */
+            /* The lag delays the sum of a request's gaps at most once. */
             double slack =
                 q == RP_LOAD_TPOT ? slack_ms / (RP_MAX(record->output_tokens, 2u) - 1) : slack_ms;
             double bound = objective->bounds.ms[q];
-            bool ok = ended_well &&
+            bool ok = succeeded &&
                       (bound <= 0 || rp_load_latency_ms(record, record->intended_ns,
                                                         (enum rp_load_quantity)q) <= bound + slack);
             within[q] += ok;
@@ -106,18 +86,18 @@ struct rp_sweep_run rp_sweep_judge(const struct rp_sweep_objective *objective, d
     struct rp_sweep_run run = {.rate = rate};
     double lag_ms = summary->lag.p99;
     run.good = count_good(objective, records, summary->counted_ns, 0, &run.requests);
-    double wanted = objective->share * run.requests;
-    if (lag_ms > RP_LOAD_LAG_MAX_MS && run.good < wanted)
+    double required = objective->share * run.requests;
+    if (lag_ms > RP_LOAD_LAG_MAX_MS && run.good < required)
         run.client_slow = count_good(objective, records, summary->counted_ns, 2 * lag_ms,
-                                     &run.requests) >= wanted;
+                                     &run.requests) >= required;
     return run;
 }
 
-/* -1: clearly below the share that is asked for, 1: clearly above, 0: neither. */
+/* -1: clearly below the required share, 1: clearly above, 0: inconclusive. */
 static int clear_side(const struct rp_sweep_config *config, const struct rp_sweep_run *run) {
     double n = run->requests, z = WILSON_Z, p = n > 0 ? run->good / n : 0;
     if (n == 0)
-        return -1; /* nothing came back */
+        return -1; /* no request was answered */
     double middle = (p + z * z / (2 * n)) / (1 + z * z / n);
     double half = z / (1 + z * z / n) * sqrt(p * (1 - p) / n + z * z / (4 * n * n));
     if (middle - half > config->share)
@@ -129,7 +109,7 @@ static bool run_holds(const struct rp_sweep_config *config, const struct rp_swee
     return run->requests && run->good >= config->share * run->requests;
 }
 
-static bool says_nothing(const struct rp_sweep_config *config, const struct rp_sweep_run *run) {
+static bool is_inconclusive(const struct rp_sweep_config *config, const struct rp_sweep_run *run) {
     return run->client_slow && !run_holds(config, run);
 }
 
@@ -170,7 +150,7 @@ uint32_t rp_sweep_points(const struct rp_sweep_config *config, const struct rp_s
     for (uint32_t i = 0; i < run_count; i++) {
         struct rp_sweep_point *point = point_of(out, &count, runs[i].rate);
         point->runs++;
-        if (says_nothing(config, &runs[i])) {
+        if (is_inconclusive(config, &runs[i])) {
             point->client_slow++;
             continue;
         }
@@ -183,15 +163,15 @@ uint32_t rp_sweep_points(const struct rp_sweep_config *config, const struct rp_s
     for (uint32_t p = 0; p < count; p++) {
         bool one_is_clear = false;
         for (uint32_t i = 0; i < run_count; i++)
-            one_is_clear =
-                one_is_clear || (runs[i].rate == out[p].rate && !says_nothing(config, &runs[i]) &&
-                                 clear_side(config, &runs[i]) != 0);
+            one_is_clear = one_is_clear ||
+                           (runs[i].rate == out[p].rate && !is_inconclusive(config, &runs[i]) &&
+                            clear_side(config, &runs[i]) != 0);
         judge(config, &out[p], one_is_clear);
     }
     return count;
 }
 
-/* A rate between two, with three digits where that is possible. */
+/* The geometric mean of two rates, rounded to three digits if the result is still between them. */
 static double between(double low, double high) {
     double rate = sqrt(low * high), unit = pow(10, floor(log10(rate)) - 2);
     double rounded = floor(rate / unit + 0.5) * unit;
@@ -222,7 +202,7 @@ static struct bracket find_bracket(const struct rp_sweep_point *points, uint32_t
     return b;
 }
 
-/* The next rate, or where the search ends. */
+/* Returns the state of the search; *rate is the next rate if it goes on. */
 static enum rp_sweep_state search(const struct rp_sweep_config *config, const struct bracket *b,
                                   double *rate) {
     const struct rp_sweep_point *again = NULL;
@@ -230,7 +210,7 @@ static enum rp_sweep_state search(const struct rp_sweep_config *config, const st
     if (b->open) {
         again = b->open;
     } else if (b->breaks && b->holds_above && !b->breaks->firm) {
-        again = b->breaks; /* it contradicts a higher rate that holds */
+        again = b->breaks; /* a higher rate holds, which contradicts it */
     } else if (b->limit && (!b->breaks || b->limit->rate < b->breaks->rate)) {
         again = b->holds && !b->holds->firm ? b->holds : NULL;
         state = RP_SWEEP_CLIENT_LIMIT;

@@ -20,7 +20,7 @@
 
 /* The definition of a good request, and the required share. */
 struct rp_sweep_objective {
-    const char *name, *summary; /* name of a preset */
+    const char *name; /* of a preset; NULL: custom */
     struct rp_load_goodput bounds;
     /* Each bound must hold separately for `share` of the requests: with 0.99 that is a bound on the
      * p99 of each quantity, as in MLPerf. Otherwise `share` of the requests must meet all bounds
@@ -29,10 +29,8 @@ struct rp_sweep_objective {
     double share;
 };
 
-/* MLPerf inference's server and interactive scenarios; NULL: no such name. i-th preset: NULL after
- * the last. */
+/* MLPerf inference's server and interactive scenarios; NULL: no such name. */
 const struct rp_sweep_objective *rp_sweep_preset(const char *name);
-const struct rp_sweep_objective *rp_sweep_preset_at(uint32_t i);
 
 struct rp_sweep_config {
     double share;      /* share of good requests required by the objective, above 0 and below 1 */

@@ -8,9 +8,9 @@ static bool is_stopped(const struct rp_sweep_session *session) {
     return session->options->stop && *session->options->stop;
 }
 
-/* A server that is asked too much may fail every request: it is late, or refuses with 429 or 503.
- * Any other failure of all of them has nothing to do with the rate. */
-static int check_that_some_ended_well(const struct rp_load_records *records, struct rp_error *err) {
+/* An overloaded server may fail every request by timeout, 429 or 503. Any other failure of all
+ * requests is unrelated to the rate, and an error. */
+static int check_some_succeeded(const struct rp_load_records *records, struct rp_error *err) {
     const struct rp_load_record *first = NULL;
     for (uint32_t i = 0; i < records->count; i++) {
         const struct rp_load_record *record = &records->records[i];
@@ -23,7 +23,7 @@ static int check_that_some_ended_well(const struct rp_load_records *records, str
     }
     if (!first)
         return RP_OK;
-    return rp_error_set(err, RP_STATUS_IO, "no request ended well; the first: %s, status %u%s%s",
+    return rp_error_set(err, RP_STATUS_IO, "no request succeeded; the first: %s, status %u%s%s",
                         rp_load_outcome_name(first->outcome), first->status,
                         *first->error ? ": " : "", first->error);
 }
@@ -33,7 +33,7 @@ static int measure(const struct rp_sweep_session *session, const struct rp_sweep
     struct rp_load_plan plan = {0};
     struct rp_load_records records = {0};
     struct rp_load_rules rules = {.goodput = session->objective->bounds,
-                                  .leave_warm_up_out = session->leave_warm_up_out};
+                                  .exclude_warm_up = session->exclude_warm_up};
     out->source = *session->source;
     out->source.rate = step->rate;
     out->source.count = step->requests;
@@ -42,7 +42,7 @@ static int measure(const struct rp_sweep_session *session, const struct rp_sweep
     if (status == RP_OK)
         status = rp_load_run(session->options, &plan, &records, err);
     if (status == RP_OK)
-        status = check_that_some_ended_well(&records, err);
+        status = check_some_succeeded(&records, err);
     if (status == RP_OK)
         status = rp_load_summarize(&plan, &records, &rules, &out->summary, err);
     if (status == RP_OK)
@@ -66,8 +66,6 @@ int rp_sweep_measure(const struct rp_sweep_session *session, struct rp_sweep_res
         out->end = rp_sweep_next(session->config, out->runs, index);
         if (out->end.state != RP_SWEEP_GOES_ON || is_stopped(session))
             return RP_OK;
-        if (session->before)
-            session->before(session->context, index, &out->end);
         struct rp_sweep_measured *measured = &out->measured[index];
         status = measure(session, &out->end, measured, err);
         if (status != RP_OK || is_stopped(session))

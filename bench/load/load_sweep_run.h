@@ -25,9 +25,8 @@ struct rp_sweep_session {
     const struct rp_sweep_objective *objective;
     const struct rp_load_source *source; /* rate, count and seed are set by the sweep */
     const struct rp_load_run_options *options;
-    bool leave_warm_up_out;
-    /* Called before and after each run; may be NULL. */
-    void (*before)(void *context, uint32_t index, const struct rp_sweep_step *step);
+    bool exclude_warm_up;
+    /* Called after each run; may be NULL. */
     void (*after)(void *context, uint32_t index, const struct rp_sweep_measured *measured);
     void *context;
 };

@@ -1,11 +1,11 @@
-/* The table of a run for a terminal: the lines of `vllm bench serve`, and more of the same kind. */
+/* load_table.c - the table of a run for a terminal: the lines of `vllm bench serve`, and more. */
 #include "bench/load/load_report.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-#define WIDTH 50 /* of vllm's */
+#define WIDTH 50 /* as in vllm */
 
 static void rule(struct rp_buffer *out, char fill, const char *title) {
     size_t len = strlen(title), left = (WIDTH - RP_MIN(len, (size_t)WIDTH)) / 2;
@@ -26,9 +26,9 @@ static void line_real(struct rp_buffer *out, const char *name, double value) {
     rp_buffer_printf(out, "%-40s %.2f\n", name, value);
 }
 
-/* What a server sends must not move a terminal's cursor. */
-static void put_plain(struct rp_buffer *out, const char *text, size_t most) {
-    for (size_t i = 0; text[i] && i < most; i++) {
+/* Replaces control and non-ASCII characters: a server's text must not control the terminal. */
+static void put_plain(struct rp_buffer *out, const char *text, size_t max) {
+    for (size_t i = 0; text[i] && i < max; i++) {
         unsigned char c = (unsigned char)text[i];
         char plain = (char)(c < 0x20 || c >= 0x7f ? '?' : c);
         rp_buffer_append(out, &plain, 1);
@@ -46,7 +46,7 @@ static void write_section(struct rp_buffer *out, const char *title, const char *
     bool same = memcmp(latency, service, sizeof *latency) == 0;
     rule(out, '-', title);
     if (latency->count == 0) {
-        rp_buffer_printf(out, "no request has one\n");
+        rp_buffer_printf(out, "no samples\n");
         return;
     }
     for (size_t i = 0; i < RP_ARRAY_COUNT(lines); i++) {
@@ -55,20 +55,20 @@ static void write_section(struct rp_buffer *out, const char *title, const char *
         if (same)
             line_real(out, label, lines[i].value);
         else
-            rp_buffer_printf(out, "%-40s %-10.2f from its sending: %.2f\n", label, lines[i].value,
+            rp_buffer_printf(out, "%-40s %-10.2f from actual send: %.2f\n", label, lines[i].value,
                              lines[i].service);
     }
 }
 
 static void write_failures(struct rp_buffer *out, const struct rp_load_report *report) {
     static const char *const names[RP_LOAD_OUTCOMES] = {
-        [RP_LOAD_NOT_SENT] = "  not sent, the run had ended:",
+        [RP_LOAD_NOT_SENT] = "  not sent before the end of the run:",
         [RP_LOAD_CONNECT] = "  no connection:",
-        [RP_LOAD_RESET] = "  connection ended in the middle:",
+        [RP_LOAD_RESET] = "  connection closed in the middle:",
         [RP_LOAD_STATUS] = "  HTTP status other than 200:",
         [RP_LOAD_BAD_ANSWER] = "  malformed answer:",
-        [RP_LOAD_SERVER_ERROR] = "  error inside the stream:",
-        [RP_LOAD_SHORT] = "  fewer tokens than were forced:",
+        [RP_LOAD_SERVER_ERROR] = "  error object in the stream:",
+        [RP_LOAD_SHORT] = "  fewer tokens than requested:",
         [RP_LOAD_TIMEOUT] = "  timeout:"};
     const struct rp_load_summary *summary = report->summary;
     for (int i = 0; i < RP_LOAD_OUTCOMES; i++) {
@@ -79,7 +79,7 @@ static void write_failures(struct rp_buffer *out, const struct rp_load_report *r
             const struct rp_load_record *record = &report->records->records[r];
             if ((int)record->outcome != i || !*record->error)
                 continue;
-            rp_buffer_puts(out, "    the first: ");
+            rp_buffer_puts(out, "    first: ");
             put_plain(out, record->error, sizeof record->error);
             rp_buffer_puts(out, "\n");
             break;
@@ -89,7 +89,7 @@ static void write_failures(struct rp_buffer *out, const struct rp_load_report *r
 
 static void write_cache(struct rp_buffer *out, const struct rp_load_summary *summary) {
     double prompt = (double)RP_MAX(summary->prompt_tokens, (uint64_t)1);
-    if (summary->cached_told)
+    if (summary->cached_reported)
         line_real(out, "Prefix cache hits (% of prompt tokens):",
                   100.0 * (double)summary->cached_tokens / prompt);
     if (summary->expected_cached_tokens)
@@ -103,8 +103,8 @@ static void write_head(struct rp_buffer *out, const struct rp_load_report *repor
     line_uint(out, "Successful requests:", summary->completed);
     line_uint(out, "Failed requests:", rp_load_failed(summary));
     write_failures(out, report);
-    if (summary->left_out)
-        line_uint(out, "Left out, beyond the model's context:", summary->left_out);
+    if (summary->skipped)
+        line_uint(out, "Skipped, beyond the model's context:", summary->skipped);
     if (report->max_concurrency)
         line_uint(out, "Maximum request concurrency:", report->max_concurrency);
     if (isfinite(report->request_rate))
@@ -113,8 +113,8 @@ static void write_head(struct rp_buffer *out, const struct rp_load_report *repor
         line_real(out, "Request rate offered (RPS):", summary->offered_rate);
     line_real(out, "Benchmark duration (s):", summary->seconds);
     if (summary->warm_up) {
-        line_real(out, "  warm-up before it (s):", summary->warm_up_seconds);
-        line_uint(out, "  warm-up requests without a latency:", summary->warm_up);
+        line_real(out, "  preceding warm-up (s):", summary->warm_up_seconds);
+        line_uint(out, "  requests excluded as warm-up:", summary->warm_up);
     }
     line_uint(out, "Total input tokens:", summary->input_tokens);
     line_uint(out, "Total generated tokens:", summary->output_tokens);
@@ -124,7 +124,7 @@ static void write_head(struct rp_buffer *out, const struct rp_load_report *repor
         line_real(out, "Request goodput (req/s):", summary->goodput);
     line_real(out, "Output token throughput (tok/s):", summary->output_rate);
     line_real(out, "Total token throughput (tok/s):", summary->total_rate);
-    line_uint(out, "Peak concurrent requests:", summary->most_in_flight);
+    line_uint(out, "Peak concurrent requests:", summary->max_in_flight);
     write_cache(out, summary);
     line_real(out, "Client lag, p99 (ms):", summary->lag.p99);
 }
@@ -150,5 +150,5 @@ void rp_load_table_write(const struct rp_load_report *report, struct rp_buffer *
                       &summary->service[q]);
     rule(out, '=', "");
     if (!summary->reliable)
-        rp_buffer_printf(out, "NOT RELIABLE: %s.\n", summary->why_not);
+        rp_buffer_printf(out, "UNRELIABLE: %s.\n", summary->why_not);
 }

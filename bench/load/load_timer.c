@@ -37,7 +37,7 @@ int rp_load_timer_init(struct rp_load_timer *timer, uv_loop_t *loop, void (*fire
 }
 
 void rp_load_timer_set(struct rp_load_timer *timer, uint64_t at_ns) {
-    at_ns = at_ns ? at_ns : 1; /* 0 would stop it */
+    at_ns = at_ns ? at_ns : 1; /* 0 would disarm it */
     struct itimerspec spec = {.it_value = {.tv_sec = (time_t)(at_ns / 1000000000u),
                                            .tv_nsec = (long)(at_ns % 1000000000u)}};
     RP_ASSERT(timerfd_settime(timer->fd, TFD_TIMER_ABSTIME, &spec, NULL) == 0);

@@ -11,7 +11,7 @@ static int invalid(const char *text, const char *what, struct rp_error *err) {
     return status;
 }
 
-/* The text goes into a request's head: nothing in it may end a line. */
+/* The text is copied to a request header, so it must not contain line breaks. */
 static bool is_plain(const char *text) {
     for (; *text; text++)
         if ((unsigned char)*text <= ' ' || (unsigned char)*text >= 127)
@@ -67,25 +67,25 @@ int rp_load_url_parse(const char *text, struct rp_load_url *out, struct rp_error
     const char *at = text;
     memset(out, 0, sizeof *out);
     if (!is_plain(text))
-        return invalid(text, "a URL has neither blanks nor control characters", err);
+        return invalid(text, "a URL must not contain blanks or control characters", err);
     if (strncasecmp(at, "https://", 8) == 0) {
         int status = rp_error_set(err, RP_STATUS_UNSUPPORTED,
-                                  "%.200s: https is not spoken here, only plain http", text);
-        rp_error_hint(err, "measure the server behind the proxy, at its own http address");
+                                  "%.200s: https is not supported, only plain http", text);
+        rp_error_hint(err, "use the server's own http address instead of the proxy");
         return status;
     }
     if (strncasecmp(at, "http://", 7) == 0)
         at += 7;
     else if (strstr(at, "://"))
-        return invalid(text, "only http:// is spoken here", err);
+        return invalid(text, "only http:// is supported", err);
     size_t len = strcspn(at, "/?#");
     if (memchr(at, '@', len))
         return invalid(text, "a user in the URL is not supported", err);
     if (!read_authority(at, len, out))
-        return invalid(text, "host or port are not right", err);
+        return invalid(text, "invalid host or port", err);
     at += len;
     if (*at == '?' || *at == '#' || at[strcspn(at, "?#")])
-        return invalid(text, "a base URL has no query", err);
+        return invalid(text, "a base URL must not have a query", err);
     len = strlen(at);
     while (len && at[len - 1] == '/')
         len--;

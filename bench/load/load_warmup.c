@@ -4,10 +4,10 @@
 #include <string.h>
 
 #define PARTS     100u
-#define WINDOW    10u /* parts that are averaged */
+#define WINDOW    10u /* number of parts averaged */
 #define PARTS_MAX 50u /* the last part in which a run may settle */
 
-/* Adds to each part the share of it that [from, to) covers. Positions are in parts. */
+/* Adds to each part the share of it covered by [from, to). Positions are in units of parts. */
 static void add_span(double *out, uint32_t parts, double from, double to) {
     from = RP_MAX(from, 0.0);
     to = RP_MIN(to, (double)parts);
@@ -37,8 +37,9 @@ static double mean_of(const double *values, uint32_t count) {
     return sum / count;
 }
 
-/* Variance of means over WINDOW parts, from differences of neighbors: a slow drift adds nothing. */
-static double scatter(const double *values, uint32_t count) {
+/* Standard deviation of means over WINDOW parts, from differences of neighbors: a constant drift
+ * does not contribute. */
+static double deviation(const double *values, uint32_t count) {
     double mean = 0.0, squares = 0.0;
     uint32_t tens = count / WINDOW;
     for (uint32_t i = 0; i + 1 < tens; i++)
@@ -52,10 +53,10 @@ static double scatter(const double *values, uint32_t count) {
     return sqrt(squares / (tens - 2) / 2.0);
 }
 
-static bool rises_no_more(const double *values, uint32_t count) {
+static bool has_stopped_rising(const double *values, uint32_t count) {
     double now = mean_of(values, WINDOW), later = mean_of(values + WINDOW, count - WINDOW);
     double allowance = RP_MAX(0.1 * later, 0.5);
-    allowance = RP_MAX(allowance, 2.0 * scatter(values, count));
+    allowance = RP_MAX(allowance, 2.0 * deviation(values, count));
     return now >= later - allowance;
 }
 
@@ -74,22 +75,22 @@ void rp_load_warm_up_find(const struct rp_load_records *records, struct rp_load_
     }
     *out = (struct rp_load_warm_up){.end_ns = records->begin_ns};
     if (first_end == UINT64_MAX) {
-        out->why_not = "no request ended well";
+        out->why_not = "no request succeeded";
         return;
     }
     if (last <= first) {
-        out->why_not = "all requests came at once";
+        out->why_not = "all requests were sent at once";
         return;
     }
     uint64_t span = last - first;
     rp_load_in_flight(records, first, last, in_flight, PARTS);
-    while (k <= PARTS_MAX && !rises_no_more(in_flight + k, PARTS - k))
+    while (k <= PARTS_MAX && !has_stopped_rising(in_flight + k, PARTS - k))
         k++;
     uint64_t settled_ns = first + (uint64_t)((double)span * k / PARTS);
     if (k > PARTS_MAX)
         out->why_not = "the number in flight kept rising";
     else if (first_end > first && first_end - first > span / 2)
-        out->why_not = "the first request ended when half of them had been sent";
+        out->why_not = "the first request ended after half of them had been sent";
     else
         *out = (struct rp_load_warm_up){.settled = true, .end_ns = RP_MAX(settled_ns, first_end)};
 }

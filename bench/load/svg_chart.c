@@ -72,15 +72,15 @@ static double clip(double value, double low, double high) {
     return value < low ? low : value > high ? high : value;
 }
 
-/* 1, 2 or 5 times a power of ten, so that about `wanted` fit. */
-static double nice_step(double span, double wanted) {
-    double raw = span / wanted, power = pow(10, floor(log10(raw)));
+/* 1, 2 or 5 times a power of ten, so that about `count` steps fit into the span. */
+static double nice_step(double span, double count) {
+    double raw = span / count, power = pow(10, floor(log10(raw)));
     double digit = raw / power;
     return (digit <= 1 ? 1 : digit <= 2 ? 2 : digit <= 5 ? 5 : 10) * power;
 }
 
-/* Makes an axis that can be drawn out of any numbers. */
-static void mend_axis(struct rp_svg_axis *axis) {
+/* Corrects the range of an axis so that it can be drawn. */
+static void fix_axis(struct rp_svg_axis *axis) {
     if (!isfinite(axis->min))
         axis->min = 0;
     if (!isfinite(axis->max))
@@ -169,8 +169,8 @@ void rp_svg_begin(struct rp_svg_chart *chart, const char *name) {
     struct rp_buffer *out = chart->out;
     double ticks[TICKS_MAX];
     char text[32];
-    mend_axis(&chart->x);
-    mend_axis(&chart->y);
+    fix_axis(&chart->x);
+    fix_axis(&chart->y);
     rp_buffer_printf(out, "<svg viewBox=\"0 0 %.0f %.0f\" role=\"img\" aria-label=\"", WIDTH,
                      HEIGHT);
     rp_html_escape(out, name);
@@ -199,7 +199,7 @@ void rp_svg_end(struct rp_svg_chart *chart) { rp_buffer_puts(chart->out, "</svg>
 
 /* ---- marks ---------------------------------------------------------------------------------- */
 
-/* Into the frame; false when it cannot be shown. */
+/* Converts to view box coordinates, clipped to the frame; false: not representable. */
 static bool point(const struct rp_svg_chart *chart, double x, double y, double *out_x,
                   double *out_y) {
     if (!isfinite(transform(&chart->x, x)) || !isfinite(transform(&chart->y, y)))
@@ -217,7 +217,7 @@ static void put_path(const struct rp_svg_chart *chart, const double *x, const do
     rp_buffer_printf(out, "<path class=\"%s %s\" d=\"", dots ? "dots" : "line", css_class);
     for (uint32_t i = 0; i < count; i++) {
         bool shown = point(chart, x[i], y[i], &at_x, &at_y);
-        if (shown && dots) /* a line without length, round at its ends */
+        if (shown && dots) /* a line of length 0 with round caps */
             rp_buffer_printf(out, "M%.1f %.1fh0", at_x, at_y);
         else if (shown)
             rp_buffer_printf(out, "%c%.1f %.1f", open ? 'L' : 'M', at_x, at_y);

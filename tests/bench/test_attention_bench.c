@@ -42,7 +42,7 @@ static int run(const struct rp_attention_shape *shapes, uint32_t count, enum rp_
                                                .dtype = dtype,
                                                .shapes = shapes,
                                                .shape_count = count,
-                                               .product_size = 64,
+                                               .gemm_size = 64,
                                                .cold_bytes = 1u << 16,
                                                .case_seconds = 0.02,
                                                .seconds = seconds,
@@ -66,8 +66,8 @@ static void every_shape_is_run_with_the_bytes_and_operations_that_its_mask_shows
     (void)state;
     assert_int_equal(run(shapes, 4, RP_DTYPE_BF16, 600.0, NULL), RP_OK);
     assert_int_equal(result->case_count, 4);
-    assert_int_equal(result->left_out, 0);
-    assert_true(result->read_bandwidth > 0 && result->product_flops > 0);
+    assert_int_equal(result->skipped, 0);
+    assert_true(result->read_bandwidth > 0 && result->gemm_flops > 0);
     for (size_t i = 0; i < 4; i++) {
         const struct rp_bench_attention *c = &result->cases[i];
         assert_true(c->bytes == keys[i] * 2 * 16 * 2);
@@ -119,7 +119,7 @@ static void what_there_is_no_time_for_is_counted(void **state) {
     (void)state;
     assert_int_equal(run(&shape, 1, RP_DTYPE_BF16, 1e-9, NULL), RP_OK);
     assert_int_equal(result->case_count, 0);
-    assert_int_equal(result->left_out, 1);
+    assert_int_equal(result->skipped, 1);
 }
 
 static void more_shapes_than_it_has_room_for_are_refused(void **state) {

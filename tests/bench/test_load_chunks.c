@@ -60,7 +60,7 @@ static void https_is_refused_and_says_so(void **state) {
     struct rp_error err;
     (void)state;
     assert_int_equal(rp_load_url_parse("https://h", &url, &err), RP_STATUS_UNSUPPORTED);
-    assert_non_null(strstr(err.text, "https is not spoken here"));
+    assert_non_null(strstr(err.text, "https is not supported"));
 }
 
 /* --- Event streams --------------------------------------------------------------------------- */

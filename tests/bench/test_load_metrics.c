@@ -17,8 +17,8 @@
 
 static struct load_fixture run;
 static struct rp_load_summary summary;
-static const struct rp_load_rules all_count = {.leave_warm_up_out = false};
-static const struct rp_load_rules settled_counts = {.leave_warm_up_out = true};
+static const struct rp_load_rules all_count = {.exclude_warm_up = false};
+static const struct rp_load_rules settled_counts = {.exclude_warm_up = true};
 
 static int close_run(void **state) {
     (void)state;
@@ -43,7 +43,7 @@ static void statistics_are_those_of_numpy(void **state) {
     (void)state;
     double few[] = {3, 1, 4, 1.5, 9, 2.6, 5.3}, many[1000], two[] = {8, 2};
     struct rp_load_stat stat;
-    rp_load_stat_of(few, 7, &stat);
+    rp_load_stat_compute(few, 7, &stat);
     near(stat.p50, 3.0);
     near(stat.p90, 6.78);
     near(stat.p95, 7.89);
@@ -53,21 +53,21 @@ static void statistics_are_those_of_numpy(void **state) {
     near(stat.max, 9);
     for (uint32_t i = 0; i < 1000; i++)
         many[i] = (i * 7919) % 1000 / 7.0;
-    rp_load_stat_of(many, 1000, &stat);
+    rp_load_stat_compute(many, 1000, &stat);
     near(stat.p50, 71.35714285714286);
     near(stat.p90, 128.44285714285715);
     near(stat.p95, 135.57857142857142);
     near(stat.p99, 141.28714285714287);
     near(stat.mean, 71.35714285714286);
     near(stat.std, 41.2392843224585);
-    rp_load_stat_of(two, 2, &stat);
+    rp_load_stat_compute(two, 2, &stat);
     near(stat.p50, 5);
     near(stat.p99, 7.94);
     near(stat.std, 3);
-    rp_load_stat_of(two, 1, &stat);
+    rp_load_stat_compute(two, 1, &stat);
     near(stat.p50, 2);
     near(stat.p99, 2);
-    rp_load_stat_of(two, 0, &stat);
+    rp_load_stat_compute(two, 0, &stat);
     assert_int_equal(stat.count, 0);
     near(stat.mean + stat.max + stat.p99, 0);
 }
@@ -95,7 +95,7 @@ static void quantiles_of_random_lists_agree_with_ranks_counted_one_by_one(void *
         for (uint32_t i = 0; i < round; i++) /* with ties */
             values[i] = floor(load_fixture_exponential(&run) * 40) / 8;
         memcpy(sorted, values, sizeof sorted);
-        rp_load_stat_of(sorted, round, &stat);
+        rp_load_stat_compute(sorted, round, &stat);
         near(stat.p50, oracle(values, round, 0.5));
         near(stat.p90, oracle(values, round, 0.9));
         near(stat.p95, oracle(values, round, 0.95));
@@ -181,11 +181,11 @@ static void cached_tokens_that_a_server_leaves_out_are_zero_once_it_told_any(voi
         run.plan.requests[i].cached_tokens = (uint32_t)(3 * i);
     }
     summarize(&all_count);
-    assert_false(summary.cached_told);
+    assert_false(summary.cached_reported);
     assert_int_equal(summary.expected_cached_tokens, 9);
     run.records.records[1].cached_tokens = 3;
     summarize(&all_count);
-    assert_true(summary.cached_told);
+    assert_true(summary.cached_reported);
     assert_int_equal(summary.cached_tokens, 3);
     assert_int_equal(summary.prompt_tokens, 30);
 }
@@ -322,7 +322,7 @@ static void a_stall_in_the_middle_is_no_warm_up(void **state) {
 /* 8 at a time, each 100 ms: the first 8 came at once. */
 static void the_first_round_of_a_closed_loop_is_left_out(void **state) {
     (void)state;
-    struct rp_load_rules rules = {.leave_warm_up_out = true, .closed = true};
+    struct rp_load_rules rules = {.exclude_warm_up = true, .closed = true};
     load_fixture_open(&run, 800, 800);
     for (int i = 0; i < 800; i++)
         load_fixture_add(&run, (i / 8) * 100, (i / 8) * 100, (i / 8) * 100 + 100, 0, 1);
@@ -338,7 +338,7 @@ static void what_comes_at_once_or_ends_late_has_not_settled(void **state) {
     for (int i = 0; i < 200; i++)
         load_fixture_add(&run, 0, 0, 10 + i, 0, 1);
     summarize(&settled_counts);
-    assert_string_equal(summary.why_not, "not settled: all requests came at once");
+    assert_string_equal(summary.why_not, "not settled: all requests were sent at once");
     assert_int_equal(summary.latency[RP_LOAD_E2EL].count, 200);
     assert_int_equal(summary.warm_up, 0);
     load_fixture_close(&run);
@@ -350,7 +350,7 @@ static void what_comes_at_once_or_ends_late_has_not_settled(void **state) {
     load_fixture_open(&run, 300, 600);
     load_fixture_fail(&run, 0, 5, RP_LOAD_CONNECT, "");
     summarize(&settled_counts);
-    assert_non_null(strstr(summary.why_not, "no request ended well"));
+    assert_non_null(strstr(summary.why_not, "no request succeeded"));
 }
 
 static void numbers_in_flight_are_means_over_time(void **state) {
@@ -383,8 +383,8 @@ static void each_reason_for_doubt_is_said(void **state) {
         run.records.lag_ns[i] = i < 90 ? 100000 : 30000000;
     summarize(&settled_counts);
     assert_false(summary.reliable);
-    assert_string_equal(summary.why_not, "5 of 400 requests failed; the client lagged 30.0 ms at "
-                                         "p99: it is part of what was measured");
+    assert_string_equal(summary.why_not, "5 of 400 requests failed; the client's lag was 30.0 ms "
+                                         "at p99 and is included in the latencies");
     near(summary.lag.p50, 0.1);
     load_fixture_close(&run);
     load_fixture_queue(&run, 99, 60, 8, 100, 3);

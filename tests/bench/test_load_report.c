@@ -48,9 +48,9 @@ static void make_report(void) {
     for (run.records.lag_count = 0; run.records.lag_count < 10; run.records.lag_count++)
         run.records.lag_ns[run.records.lag_count] = 1000000 * run.records.lag_count;
     run.records.connections = 16;
-    run.records.most_in_flight = 17;
-    run.plan.left_out = 2;
-    rules = (struct rp_load_rules){.goodput = {{[RP_LOAD_TTFT] = 100}}, .leave_warm_up_out = true};
+    run.records.max_in_flight = 17;
+    run.plan.skipped = 2;
+    rules = (struct rp_load_rules){.goodput = {{[RP_LOAD_TTFT] = 100}}, .exclude_warm_up = true};
     source = (struct rp_load_source){.dataset = RP_LOAD_MOONCAKE,
                                      .path = "trace" EVIL ".jsonl",
                                      .seed = 11,
@@ -267,10 +267,10 @@ static const char golden_table[] =
     "Model: model<script>alert('x')</script>&\"?\?\?[31m\n"
     "Successful requests:                     4\n"
     "Failed requests:                         1\n"
-    "  not sent, the run had ended:           1\n"
+    "  not sent before the end of the run:    1\n"
     "  HTTP status other than 200:            1\n"
-    "    the first: busy ?[31m?\n"
-    "Left out, beyond the model's context:    7\n"
+    "    first: busy ?[31m?\n"
+    "Skipped, beyond the model's context:     7\n"
     "Maximum request concurrency:             64\n"
     "Request rate configured (RPS):           40.00\n"
     "Request rate offered (RPS):              5.56\n"
@@ -285,12 +285,12 @@ static const char golden_table[] =
     "Prefix cache hits (% of prompt tokens):  20.00\n"
     "Client lag, p99 (ms):                    0.00\n"
     "---------------Time to First Token----------------\n"
-    "Mean TTFT (ms):                          21.50      from its sending: 20.00\n"
-    "Median TTFT (ms):                        21.50      from its sending: 20.00\n"
-    "P90 TTFT (ms):                           22.70      from its sending: 20.00\n"
-    "P95 TTFT (ms):                           22.85      from its sending: 20.00\n"
-    "P99 TTFT (ms):                           22.97      from its sending: 20.00\n"
-    "Max TTFT (ms):                           23.00      from its sending: 20.00\n"
+    "Mean TTFT (ms):                          21.50      from actual send: 20.00\n"
+    "Median TTFT (ms):                        21.50      from actual send: 20.00\n"
+    "P90 TTFT (ms):                           22.70      from actual send: 20.00\n"
+    "P95 TTFT (ms):                           22.85      from actual send: 20.00\n"
+    "P99 TTFT (ms):                           22.97      from actual send: 20.00\n"
+    "Max TTFT (ms):                           23.00      from actual send: 20.00\n"
     "-----Time per Output Token (excl. 1st token)------\n"
     "Mean TPOT (ms):                          10.00\n"
     "Median TPOT (ms):                        10.00\n"
@@ -306,14 +306,14 @@ static const char golden_table[] =
     "P99 ITL (ms):                            10.00\n"
     "Max ITL (ms):                            10.00\n"
     "----------------End-to-end Latency----------------\n"
-    "Mean E2EL (ms):                          61.50      from its sending: 60.00\n"
-    "Median E2EL (ms):                        61.50      from its sending: 60.00\n"
-    "P90 E2EL (ms):                           62.70      from its sending: 60.00\n"
-    "P95 E2EL (ms):                           62.85      from its sending: 60.00\n"
-    "P99 E2EL (ms):                           62.97      from its sending: 60.00\n"
-    "Max E2EL (ms):                           63.00      from its sending: 60.00\n"
+    "Mean E2EL (ms):                          61.50      from actual send: 60.00\n"
+    "Median E2EL (ms):                        61.50      from actual send: 60.00\n"
+    "P90 E2EL (ms):                           62.70      from actual send: 60.00\n"
+    "P95 E2EL (ms):                           62.85      from actual send: 60.00\n"
+    "P99 E2EL (ms):                           62.97      from actual send: 60.00\n"
+    "Max E2EL (ms):                           63.00      from actual send: 60.00\n"
     "==================================================\n"
-    "NOT RELIABLE: 4 samples, fewer than 100; 1 of 5 requests failed.\n";
+    "UNRELIABLE: 4 samples, fewer than 100; 1 of 5 requests failed.\n";
 
 static void the_table_is_the_golden_one(void **state) {
     (void)state;
@@ -324,9 +324,9 @@ static void the_table_is_the_golden_one(void **state) {
         load_fixture_add(&run, i * 100, i * 100 + i, i * 100 + 20 + i, 10, 5)->cached_tokens = 2;
     load_fixture_fail(&run, 500, 600, RP_LOAD_STATUS, "busy \x1b[31m\xff");
     load_fixture_fail(&run, 900, 1000, RP_LOAD_NOT_SENT, "");
-    run.records.most_in_flight = 3;
-    run.plan.left_out = 7;
-    rules = (struct rp_load_rules){.goodput = {{[RP_LOAD_TTFT] = 22}}, .leave_warm_up_out = true};
+    run.records.max_in_flight = 3;
+    run.plan.skipped = 7;
+    rules = (struct rp_load_rules){.goodput = {{[RP_LOAD_TTFT] = 22}}, .exclude_warm_up = true};
     assert_int_equal(rp_load_summarize(&run.plan, &run.records, &rules, &summary, &err), RP_OK);
     rp_load_table_write(&report, &out);
     rp_buffer_append(&out, "", 1);

@@ -55,7 +55,7 @@ static void a_request_is_recorded_with_its_chunks_and_its_usage(void **state) {
         assert_true(chunk_ns[i - 1] <= chunk_ns[i]);
     assert_true(record->last_ns <= record->end_ns && record->end_ns <= f->records.end_ns);
     assert_int_equal(f->records.connections, 1);
-    assert_int_equal(f->records.most_in_flight, 1);
+    assert_int_equal(f->records.max_in_flight, 1);
     assert_true(f->records.lag_count >= 1);
 }
 
@@ -121,17 +121,18 @@ static void each_failure_is_an_outcome_of_its_own(void **state) {
         {"status=429 message=queue-is-full", RP_LOAD_STATUS, 429, 0, "queue-is-full"},
         {"raw=html", RP_LOAD_STATUS, 502, 0, "<html> [2Jupstream is gone</html>"},
         {"reset=2", RP_LOAD_RESET, 200, 2, "connection"},
-        {"close=2", RP_LOAD_RESET, 200, 2, "the connection ended in the middle of the answer"},
+        {"close=2", RP_LOAD_RESET, 200, 2, "the connection closed in the middle of the answer"},
         {"close=0 body=eof", RP_LOAD_BAD_ANSWER, 200, 0, "without [DONE]"},
         {"close=2 body=eof", RP_LOAD_BAD_ANSWER, 200, 2, "without [DONE]"},
         {"error=2 message=device-lost", RP_LOAD_SERVER_ERROR, 200, 2, "device-lost"},
         {"error=0", RP_LOAD_SERVER_ERROR, 200, 0, "scripted"},
-        {"garbage=1", RP_LOAD_BAD_ANSWER, 200, 1, "no JSON in an event"},
-        {"long=1", RP_LOAD_BAD_ANSWER, 200, 1, "an event does not end"},
-        {"raw=http", RP_LOAD_BAD_ANSWER, 0, 0, "no valid HTTP"},
-        {"raw=chunk", RP_LOAD_BAD_ANSWER, 200, 0, "no valid HTTP"},
-        {"raw=headers", RP_LOAD_BAD_ANSWER, 0, 0, "the header does not end"},
-        {"raw=extensions", RP_LOAD_BAD_ANSWER, 200, 0, "do not end"},
+        {"garbage=1", RP_LOAD_BAD_ANSWER, 200, 1, "invalid JSON in an event"},
+        {"long=1", RP_LOAD_BAD_ANSWER, 200, 1, "an event is too long"},
+        {"raw=http", RP_LOAD_BAD_ANSWER, 0, 0, "invalid HTTP"},
+        {"raw=chunk", RP_LOAD_BAD_ANSWER, 200, 0, "invalid HTTP"},
+        {"raw=headers", RP_LOAD_BAD_ANSWER, 0, 0, "the header is too long"},
+        {"raw=extensions", RP_LOAD_BAD_ANSWER, 200, 0,
+         "the chunk headers or trailers are too long"},
         {"raw=type", RP_LOAD_BAD_ANSWER, 200, 0, "no stream here"},
         {"raw=nothing", RP_LOAD_BAD_ANSWER, 200, 0, "without [DONE]"},
         {"tokens=3", RP_LOAD_SHORT, 200, 3, "3 tokens of 4"},
@@ -230,7 +231,7 @@ static void connections_are_kept_and_used_again(void **state) {
     for (int i = 0; i < 40; i++)
         assert_int_equal(f->records.records[i].outcome, RP_LOAD_OK);
     assert_int_equal(f->records.connections, 4);
-    assert_int_equal(f->records.most_in_flight, 4);
+    assert_int_equal(f->records.max_in_flight, 4);
     scripted_stop(&f->server);
     assert_int_equal(f->server.shared->connections, 4);
 }
@@ -301,7 +302,7 @@ static void a_run_of_limited_time_sends_no_more_and_waits_for_the_rest(void **st
     struct scripted_fixture *f = *state;
     scripted_fixture_add(f, 0, 3, "ttft=300");
     scripted_fixture_add(f, 10000, 3, "ttft=1");
-    f->options.most_s = 0.1;
+    f->options.max_seconds = 0.1;
     assert_int_equal(scripted_fixture_run(f), RP_OK);
     assert_int_equal(f->records.records[0].outcome, RP_LOAD_OK);
     assert_int_equal(f->records.records[1].outcome, RP_LOAD_NOT_SENT);

@@ -118,7 +118,7 @@ static double worst_percentile(const struct rp_load_stat stats[RP_LOAD_QUANTITIE
 }
 
 static void run_known(struct scripted_fixture *f, struct rp_load_summary *summary) {
-    struct rp_load_rules rules = {.leave_warm_up_out = false};
+    struct rp_load_rules rules = {.exclude_warm_up = false};
     assert_true(scripted_fixture_again(f));
     for (int i = 0; i < KNOWN; i++)
         scripted_fixture_add(f, KNOWN_GAP_MS * i, KNOWN_TOKENS, "ttft=%g itl=%g", known_ttft_ms(i),
@@ -165,7 +165,7 @@ enum { STALLED = 300, STALL_AT = 100 };
 /* Requests every 10 ms; one makes everything stand still for a second. */
 static void run_stalled(struct scripted_fixture *f, uint32_t max_concurrency,
                         struct rp_load_summary *summary) {
-    struct rp_load_rules rules = {.leave_warm_up_out = false};
+    struct rp_load_rules rules = {.exclude_warm_up = false};
     assert_true(scripted_fixture_again(f));
     for (int i = 0; i < STALLED; i++)
         scripted_fixture_add(f, 10 * i, 4, "ttft=4 itl=1%s", i == STALL_AT ? " stall=1000" : "");
@@ -231,14 +231,14 @@ static void a_wait_for_max_concurrency_counts(void **state) {
         assert_true(record->first_ns >= (uint64_t)(i + 1) * 40000000u);
         assert_true(record->sent_ns >= (uint64_t)i * 40000000u);
     }
-    assert_int_equal(f->records.most_in_flight, 1);
+    assert_int_equal(f->records.max_in_flight, 1);
 }
 
 /* --- Many streams ---------------------------------------------------------------------------- */
 
 /* One starts every ms, and none ends before all have begun. */
 static void run_many(struct scripted_fixture *f, uint32_t streams, double *out_p99_ms) {
-    struct rp_load_rules rules = {.leave_warm_up_out = false};
+    struct rp_load_rules rules = {.exclude_warm_up = false};
     struct rp_load_summary summary;
     assert_true(scripted_fixture_again(f));
     for (uint32_t i = 0; i < streams; i++)
@@ -251,7 +251,7 @@ static void run_many(struct scripted_fixture *f, uint32_t streams, double *out_p
         if (record->outcome != RP_LOAD_OK || record->chunk_count != 30)
             fail_msg("request %u: outcome %d, %s", i, record->outcome, record->error);
     }
-    assert_int_equal(f->records.most_in_flight, streams);
+    assert_int_equal(f->records.max_in_flight, streams);
     assert_int_equal(f->records.connections, streams);
     assert_int_equal(f->server.shared->most_open, streams);
     assert_int_equal(f->records.chunk_total, streams * 30);

@@ -96,8 +96,8 @@ def check_attention():
     code, out, errors = run("attention", "--kind", "decode", "--length", "9,30", "--window", "4", *small)
     assert code == 0 and [line.split()[:3] for line in out.splitlines()[1:3]] == [["decode", "1", "9"], ["decode", "1", "30"]], out
     refused(2, "column 11: the name foo", "attention", "--mask", "causal && foo", *CPU)
-    refused(2, "--heads: 4 is no multiple of --kv-heads 3", "attention", "--heads", "4", "--kv-heads", "3", *CPU)
-    refused(2, "--page: 12 is no power of two", "attention", "--page", "12", *CPU)
+    refused(2, "--heads: 4 is not a multiple of --kv-heads 3", "attention", "--heads", "4", "--kv-heads", "3", *CPU)
+    refused(2, "--page: 12 is not a power of two", "attention", "--page", "12", *CPU)
 
 
 def check_environment():

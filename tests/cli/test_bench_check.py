@@ -62,7 +62,7 @@ def check_rows_that_are_gone_or_new(folder):
     code, out, _ = run("--only", "steps", "--expectations", path)
     assert code == 1, out
     assert "steps.count.alone: no baseline: 64, baseline -" in out, out
-    assert "steps.count.forgotten: FAILS: not measured any more: -, baseline 0" in out, out
+    assert "steps.count.forgotten: FAILS: no longer measured: -, baseline 0" in out, out
     # What was not measured stays; what was is brought up to date.
     code, out, errors = run("--only", "steps", "--expectations", path, "--update-expectations")
     assert code == 0, out + errors

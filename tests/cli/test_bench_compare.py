@@ -86,14 +86,14 @@ def check_files_without_details():
 
 def check_warnings():
     _, warnings = rows(result(1), result(1, num_prompts=3, reliable=False, why_not="5 samples"))
-    assert warnings == "B is not reliable: 5 samples\nA and B differ in num_prompts\n", warnings
+    assert warnings == "B is unreliable: 5 samples\nA and B differ in num_prompts\n", warnings
 
 
 def check_what_is_refused():
     good = result(1)
     for a, b, flags, code, text in ((good, None, (), 1, "cannot be opened"), (good, "{", (), 1, "not valid JSON"),
-                                    (good, "[]", (), 1, "not the result of a load test"),
-                                    (good, good, ("--metric", "nothing"), 2, "no metric"),
+                                    (good, "[]", (), 1, "not a load test result"),
+                                    (good, good, ("--metric", "nothing"), 2, "unknown metric"),
                                     (good, good, ("--metric", ","), 2, "not a list"),
                                     (good, good, ("--metric", "request_goodput"), 1, "no request_goodput"),
                                     (good, {"duration": 1}, (), 1, "share no metric"),

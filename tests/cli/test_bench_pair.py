@@ -1,7 +1,7 @@
 """`reprise bench pair`: a planted slowdown of a tenth is found, and A against A is not; the list; engines, children and
 servers as sides; what is refused.
 
-Judged on processor time, on one core: on a machine that others use as well the wall clock says more about them. What is
+Judged on CPU time, on one core: on a machine that others use as well the wall clock says more about them. What is
 asserted holds within 5 %; chance and a busy machine may still say otherwise, so that only a run that is wrong three
 times, with other prompts each time, fails."""
 import json
@@ -64,7 +64,7 @@ def check_the_list():
 def check_every_pair_of_a_cpu_runs():
     for pair in json.loads(run("--list", "--json")):
         if pair["name"] in ("numerics", "dependent-launch"):
-            assert "is one for cards" in run(pair["name"], "--blocks", "2", code=3), pair
+            assert "requires a GPU" in run(pair["name"], "--blocks", "2", code=3), pair
             continue
         if SANITIZED and pair["name"] not in ("graph", "batching", "threads"):
             continue
@@ -78,7 +78,7 @@ def check_every_pair_of_a_cpu_runs():
 
 def check_texts_and_kept_engines():
     lines = run("same", *SHORT, "--keep").splitlines()
-    assert lines[0].startswith("A: --threads 1") and "wall clock" in lines[2] and "block   1 " in lines[3], lines
+    assert lines[0].startswith("A: --threads 1") and "wall time" in lines[2] and "block   1 " in lines[3], lines
     assert lines[-2].startswith("same: A ") and lines[-1], lines
     result = json.loads(run(*SHORT, "--json", "--measure", "output", "--sequences", "3", "--shape", "stories260k"))
     assert result["measure"] == "output tokens/s" and result["model"] == "stories260k" and result["name"] == "", result

@@ -116,7 +116,7 @@ def check_failures_are_counted(url):
         got = json.loads(out)
         assert code == 1 and got["outcomes"][outcome] == got["failed"] == 5 and not got["reliable"], (script, out)
     code, out, errors = run(url, *common, "--model", "script: status=503 message=queue-full")
-    assert code == 1 and "queue-full" in out and "NOT RELIABLE" in out, out
+    assert code == 1 and "queue-full" in out and "UNRELIABLE" in out, out
 
 
 def interrupt_after(url, seconds):
@@ -139,7 +139,7 @@ def check_an_interrupted_run_reports(url):
 
 
 def check_what_is_refused(url):
-    refused(2, "https is not spoken here", "https://127.0.0.1:1")
+    refused(2, "https is not supported", "https://127.0.0.1:1")
     refused(1, "connection refused", "http://127.0.0.1:1")
     refused(2, "--request-rate", url, "--request-rate", "-1")
     refused(2, "--request-rate", url, "--request-rate", "fast")

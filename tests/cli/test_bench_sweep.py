@@ -121,7 +121,7 @@ def check_the_answer_is_not_above_the_capacity():
     assert all(10 <= token < 2000 for prompt in prompts for token in prompt)
     for run in result["runs"]:
         assert run["total_input_tokens"] <= 20 * run["num_prompts"] and run["failed"] == 0, run
-    assert out.count(" holds") + out.count(" breaks") + out.count(" says nothing") >= len(result["runs"]), out
+    assert out.count(" met") + out.count(" failed") + out.count(" inconclusive") >= len(result["runs"]), out
     assert "<svg" in html and "ttft 100 ms" in html and html.count("<tr>") == len(result["runs"]) + 1, len(html)
 
 
@@ -139,7 +139,7 @@ def check_a_preset_and_a_rate_that_never_breaks():
 def check_servers_that_fail_everything_end_it():
     with CapacityServer(status=400) as server:
         code, out, errors = sweep(server, *SHORT, "--first-rate", "300")
-        assert code == 1 and "no request ended well; the first: status, status 400" in errors, (code, errors)
+        assert code == 1 and "no request succeeded; the first: status, status 400" in errors, (code, errors)
         assert "not today" in errors and 50 <= server.seen <= 450, (errors, server.seen)
     with CapacityServer(status=429) as server:  # busy, at any rate
         code, out, errors = sweep(server, *SHORT, "--first-rate", "100", "--min-rate", "50", "--json")
