@@ -210,17 +210,17 @@ int rp_bench_record(uint32_t count, struct rp_bench_record_result out[RP_BENCH_R
         void (*work)(struct bench *bench, uint32_t count);
     } works[RP_BENCH_RECORD_RESULTS] = {
         {"CLOCK_MONOTONIC", read_system_clock},
-        {"the recording clock", read_recording_clock},
-        {"event, with its time", put_timed_event},
-        {"event of a token, time known", put_token_event},
+        {"recording clock", read_recording_clock},
+        {"event, including a clock read", put_timed_event},
+        {"token event, time given", put_token_event},
         {"duration, four windows", record_duration},
-        {"histogram of ten buckets", histogram},
-        {"record of a step", put_step_record},
-        {"share of a row, one a step", account_1_row},
-        {"share of a row, 32 a step", account_32_rows},
-        {"share of a row, 256 a step", account_256_rows},
-        {"share of a row, 32 a step, cold", account_32_cold_rows},
-        {"share of a row, 256 a step, cold", account_256_cold_rows}};
+        {"histogram with ten buckets", histogram},
+        {"step record", put_step_record},
+        {"attribution of a row, 1 per step", account_1_row},
+        {"attribution of a row, 32 per step", account_32_rows},
+        {"attribution of a row, 256 per step", account_256_rows},
+        {"attribution of a row, 32 per step, cold", account_32_cold_rows},
+        {"attribution of a row, 256 per step, cold", account_256_cold_rows}};
     struct bench bench = {.sink = 0};
     int status = open_bench(&bench, err);
     for (uint32_t i = 0; i < RP_BENCH_RECORD_RESULTS && status == RP_OK; i++)

@@ -48,7 +48,7 @@ static void report_row(struct rp_check_output *output, const struct rp_expectati
     output->held += verdict == RP_EXPECT_HOLDS;
     output->better += verdict == RP_EXPECT_BETTER;
     output->skipped += verdict == RP_EXPECT_SKIPPED;
-    output->fresh += verdict == RP_EXPECT_NEW;
+    output->new_metrics += verdict == RP_EXPECT_NEW;
     output->failed += fails;
     if (output->as_json) {
         struct rp_json *json = &output->json;
@@ -95,7 +95,7 @@ void rp_check_no_baseline(struct rp_check_output *output, const char *hardware) 
 void rp_check_output_end(struct rp_check_output *output) {
     if (!output->as_json) {
         printf("%u hold, %u fail, %u better, %u skipped, %u without a baseline\n", output->held,
-               output->failed, output->better, output->skipped, output->fresh);
+               output->failed, output->better, output->skipped, output->new_metrics);
         return;
     }
     rp_json_array_end(&output->json);

@@ -10,7 +10,8 @@ struct rp_check_output {
     bool as_json;
     struct rp_buffer buffer; /* contents of the JSON object */
     struct rp_json json;
-    uint32_t held, failed, better, skipped, fresh; /* fresh: metrics without a baseline */
+    uint32_t held, failed, better, skipped;
+    uint32_t new_metrics; /* metrics without a baseline */
 };
 
 void rp_check_output_begin(struct rp_check_output *output, bool as_json);

@@ -175,11 +175,11 @@ static int compare_rows(const void *left, const void *right) {
 }
 
 static int write_file(const char *path, const struct rp_buffer *text, struct rp_error *err) {
-    char fresh[1024];
-    int len = snprintf(fresh, sizeof fresh, "%s.new", path);
-    FILE *file = len > 0 && (size_t)len < sizeof fresh ? fopen(fresh, "we") : NULL;
+    char temporary[1024];
+    int len = snprintf(temporary, sizeof temporary, "%s.new", path);
+    FILE *file = len > 0 && (size_t)len < sizeof temporary ? fopen(temporary, "we") : NULL;
     bool ok = file && fwrite(text->data, 1, text->len, file) == text->len;
-    ok = file && fclose(file) == 0 && ok && rename(fresh, path) == 0;
+    ok = file && fclose(file) == 0 && ok && rename(temporary, path) == 0;
     return ok ? RP_OK : rp_error_set(err, RP_STATUS_IO, "%s: %s", path, strerror(errno));
 }
 

@@ -311,21 +311,21 @@ static void write_details(struct rp_json *json, const struct rp_load_report *rep
 
 /* Whether some object of the text already has the key; it is then written only to "metadata". The
  * quotes of a key cannot match inside a string, where they are escaped. */
-static bool key_is_taken(const struct rp_buffer *text, const char *key, size_t key_len) {
+static bool key_exists(const struct rp_buffer *text, const char *key, size_t key_len) {
     struct rp_buffer quoted;
-    bool taken = true;
+    bool found = true;
     if (key_len == strlen("metadata") && memcmp(key, "metadata", key_len) == 0)
         return true;
     rp_buffer_init(&quoted, 0);
     rp_json_escape(&quoted, key, key_len);
     rp_buffer_puts(&quoted, ":");
     if (!quoted.failed && !text->failed) {
-        taken = false;
-        for (size_t at = 0; !taken && at + quoted.len <= text->len; at++)
-            taken = memcmp(text->data + at, quoted.data, quoted.len) == 0;
+        found = false;
+        for (size_t at = 0; !found && at + quoted.len <= text->len; at++)
+            found = memcmp(text->data + at, quoted.data, quoted.len) == 0;
     }
     rp_buffer_deinit(&quoted);
-    return taken;
+    return found;
 }
 
 /* Copies the key, since the writer needs it NUL-terminated. */
@@ -351,7 +351,7 @@ static bool is_last(const struct rp_load_report *report, uint32_t i) {
 static void write_metadata(struct rp_json *json, const struct rp_load_report *report) {
     for (uint32_t i = 0; i < report->metadata_count; i++)
         if (is_last(report, i) &&
-            !key_is_taken(json->out, report->metadata[i].key, report->metadata[i].key_len))
+            !key_exists(json->out, report->metadata[i].key, report->metadata[i].key_len))
             write_pair(json, &report->metadata[i]);
     rp_json_object_begin(json, "metadata");
     for (uint32_t i = 0; i < report->metadata_count; i++)
