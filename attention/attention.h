@@ -4,8 +4,9 @@
  * table; first = window ? max(0, position + 1 - window) : 0. Query head h uses KV head h / (heads /
  * kv_heads). Scores, softmax and sums are f32; K and V are read in the page's type. The order over
  * keys depends only on the position and the window: the result is bit-equal for decode, prefill,
- * any chunk and any batch. Dead rows (padding, finished slots) write nothing.
- * Thread: the workers of one job; scalar truth in attention_cpu.c, fast variants beside it. */
+ * any chunk and any batch. Dead rows (padding, finished slots) write nothing. Thread: the workers
+ * of one job. The scalar reference is attention_cpu.c; attention_cpu_simd.c has the fast variants.
+ * */
 #ifndef RP_ATTENTION_ATTENTION_H
 #define RP_ATTENTION_ATTENTION_H
 
@@ -25,9 +26,9 @@ struct rp_attention_args {
     enum rp_dtype out_dtype; /* f32 or bf16 */
     uint32_t heads, kv_heads, head_dim, layer, window;
     float scale;
-    float soft_cap; /* scores become soft_cap * tanh(score / soft_cap); 0: as they are */
-    /* A program of this layer (rp_mask_at_layer) that says more than causal, a window and a cap:
-     * those are not read then. NULL: none. Parameters: those of the row's slot. Borrowed. */
+    float soft_cap; /* scores become soft_cap * tanh(score / soft_cap); 0: no cap */
+    /* This layer's mask program (rp_mask_at_layer), borrowed; window and soft_cap are ignored then.
+     * NULL: causal, window and cap only. Its parameters are read from the row's slot. */
     const struct rp_mask *mask;
 };
 

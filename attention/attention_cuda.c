@@ -5,14 +5,14 @@
 
 #include <string.h>
 
-/* Places `bytes` after what is there; base NULL: counting. */
+/* Bump allocator: returns the next `bytes` of the workspace; base NULL: only counts. */
 static void *carve(unsigned char *base, size_t *used, size_t bytes) {
     void *at = base ? base + *used : NULL;
     *used += RP_ALIGN_UP(bytes, 256);
     return at;
 }
 
-/* The lists of a program's class. */
+/* Allocates the lists of a program's mask class. */
 static void carve_program(const struct rp_attention_cuda_workspace *workspace, unsigned char *base,
                           size_t *used, struct rp_attention_cuda_plan_view *plan) {
     size_t rows = workspace->row_capacity, tiles = workspace->tile_capacity;
@@ -63,7 +63,7 @@ size_t rp_attention_cuda_workspace_bytes(const struct rp_attention_cuda_config *
     return rp_attention_cuda_carve(config, NULL, &workspace);
 }
 
-/* Which kernels the rows of a bucket go to. */
+/* Selects the kernels for the rows of a bucket. */
 struct routes {
     bool decode, prefill;
     uint32_t generic_rows; /* enum rp_attention_cuda_rows; 0: none */
@@ -104,7 +104,7 @@ static int check_config(const struct rp_attention_cuda_config *config, struct rp
     return RP_OK;
 }
 
-/* One more launch for each program's class, after the planner's. */
+/* One more launch per program class, after the planner. */
 static int plan_programs(const struct rp_attention_cuda_config *config, struct rp_arena *memory,
                          const struct rp_attention_plan_cuda *plan, struct rp_cuda_launch *out,
                          uint32_t *out_count, struct rp_error *err) {
@@ -187,7 +187,7 @@ int rp_attention_cuda_lower(const struct rp_attention_cuda_config *config,
                                          "attention: no plan for this mask program")
                           : rp_error_set(err, RP_STATUS_INVALID,
                                          "attention: no plan for a window of %u", args->window);
-    /* The longest first: a prompt's tiles, then the many short ones. */
+    /* Longest first: prompt tiles, then the many short decode rows. */
     const struct {
         bool wanted;
         struct rp_cuda_launch launch;

@@ -1,24 +1,27 @@
-/* attention_cuda.h - attention over pages on CUDA: the planner, decode, prefill; and what comes
- * before it.
+/* attention_cuda.h - attention over pages on CUDA: planner, decode and prefill kernels, and the
+ * fused operator between the qkv GEMM and attention.
  *
  * A step's rows are of two kinds. Decode rows (RP_ROW_DECODE) have one token and go through the
  * decode kernels; prompt rows go through the prefill kernel, whatever their length. Each kind's
  * bits depend only on the row's own q, its sequence's pages and its position: not on batch, slot,
  * padding, chunk or tile.
  *
- *   plan     once per forward graph, after step_begin: lists of work, on the device (live counts only)
- *   decode   query heads of a KV head packed in one tensor-core tile; keys cut into splits at absolute
- *            multiples of RP_ATTENTION_SPLIT (twice it with 8-bit pages; doubled until a row has few enough: a function of its
+ *   plan     once per forward graph, after step_begin: work lists in device memory (from live
+ *   counts)
+ *   decode   query heads of a KV head packed in one tensor-core tile; keys cut into splits at
+ *   absolute
+ *            multiples of RP_ATTENTION_SPLIT (twice it with 8-bit pages; doubled until a row has
+ *            few enough: a function of its
  *            position and window alone); splits merged in rising order
- *   prefill  tiles of queries over blocks of keys in rising order from the first block that any mask of the
+ *   prefill  tiles of queries over blocks of keys in rising order from the first block that any
+ *   mask of the
  *            row can see
- *   generic  any head dim up to 256, f32 pages: after everything
+ *   generic  any head dim up to 256, f32 pages
  *
- * 8-bit pages (kvcache/kv_layout.h): quantized values enter the matmuls as they are, K's scale
- * multiplies the score and V's the weight, in f32. Decode and prefill round q to bf16, and weight *
- * scale of V where they round the weight of bf16 pages; generic rounds nothing. kv_write and
- * qkv_post make the CPU's quantized values and scales of their f32 values, bit for bit
- * (device/quantize_row.h).
+ * 8-bit pages (kvcache/kv_layout.h): quantized values enter the matmuls unscaled; K's scale
+ * multiplies the score and V's the weight, in f32. Decode and prefill round q to bf16, and round
+ * weight * V scale where bf16 pages round the weight; generic rounds nothing. kv_write and qkv_post
+ * produce the same quantized values and scales as the CPU, bit for bit (device/quantize_row.h).
  *
  * Dead rows (finished slots, padding) write nothing. */
 #ifndef RP_ATTENTION_ATTENTION_CUDA_H
@@ -46,16 +49,16 @@ struct rp_attention_cuda_config {
     struct rp_kv_layout kv;
     struct rp_bucket bucket;
     uint32_t heads, kv_heads, head_dim;
-    /* Mask classes: who sees which keys, caps aside. */
+    /* Mask classes: which keys each query sees, regardless of caps. */
     uint32_t windows[RP_ATTENTION_CLASSES_MAX]; /* 0: no window */
     uint32_t window_count;                      /* of all classes */
-    /* A class that is a program: its kernels, which outlive every launch, and the program, to be
-     * known again by its canonical text. NULL: a window. */
+    /* For a program class: its kernels, which outlive every launch, and the program, identified by
+     * its canonical text. NULL: a window. */
     const struct rp_attention_program *programs[RP_ATTENTION_CLASSES_MAX];
     const struct rp_mask *masks[RP_ATTENTION_CLASSES_MAX];
-    /* A matmul has run since the step's beginning (matmul_cuda.h): when attention's blocks start,
-     * the plan, the page tables and all keys but the step's own are complete, and may be read
-     * before the wait. */
+    /* A GEMM has run since the step began (matmul_cuda.h): when attention's blocks start, the plan,
+     * the page tables and all keys except the step's own are complete, and may be read before the
+     * grid dependency wait. */
     bool behind_product;
     /* stamp of the next launch; later launches use the following ones */
     struct rp_cuda_stamp stamp;
@@ -66,12 +69,12 @@ struct rp_attention_cuda_config {
 /* Enough for every bucket within the step's capacities (config->bucket is not read). */
 size_t rp_attention_cuda_workspace_bytes(const struct rp_attention_cuda_config *config);
 
-/* The planner's launches, one more for each program; *out_count may be 0 when no kernel needs a
- * plan. out has room for RP_ATTENTION_PLANS_MAX where there are programs, else for one. */
+/* Launches of the planner, one more for each program; *out_count is 0 when no kernel needs a plan.
+ * out must hold RP_ATTENTION_PLANS_MAX launches with programs, else one. */
 int rp_attention_cuda_plan(const struct rp_attention_cuda_config *config, struct rp_arena *memory,
                            struct rp_cuda_launch *out, uint32_t *out_count, struct rp_error *err);
 
-/* The class of a program, or without one of a window; negative: there is none. */
+/* The mask class of a program, or of a window when program is NULL; negative: not found. */
 int rp_attention_cuda_class(const struct rp_attention_cuda_config *config,
                             const struct rp_mask *mask, uint32_t window);
 
@@ -87,9 +90,9 @@ struct rp_kv_write_cuda {
 };
 int rp_kv_write_cuda_run(const void *args, struct CUstream_st *stream);
 
-/* Everything between the qkv matmul and attention in one kernel: (sum of partials + bias), norms
- * of q and k per head (when q_norm is set), rope on q and k, K and V into pages, q back into its
- * columns (f32). Equal bits to norm, rope and kv_write one after the other. */
+/* Everything between the qkv matmul and attention in one kernel: (sum of partials + bias), norms of
+ * q and k per head (when q_norm is set), rope on q and k, K and V into pages, q back into its
+ * columns (f32). Bit-equal to norm, rope and kv_write run one after the other. */
 struct rp_qkv_post_cuda {
     struct rp_cuda_rows rows;
     struct rp_kv_layout kv;

@@ -1,24 +1,28 @@
-/* attention_internal_cuda.h - what the CUDA attention kernels share: the plan, the workspace, and
+/* attention_internal_cuda.h - shared by the CUDA attention kernels: the plan, the workspace, and
  * the launchers that rp_attention_cuda_lower chooses from.
  *
  * The plan is written on the device once per forward graph, from the live rows, one for each mask
  * class (distinct window), and read by every layer:
  *
  *   head     how long the lists are
- *   decode   one entry per live decode row; their splits form one line, row by row, in each row KV head by
- *            KV head, in each head split by split. A block takes an equal part of the line.
- *   tiles    prompt rows cut into tiles of queries, those that see most keys first
+ *   decode   one entry per live decode row; their splits form one sequence, row by row, in each row
+ *   KV head by
+ *            KV head, in each head split by split. A block processes an equal part of the sequence.
+ *   tiles    prompt rows cut into query tiles, those that see most keys first
  *
- * A program's class has more, from a kernel of its own after that one (attention_plan_program.cuh):
+ * A program class has more lists, written by a second kernel (attention_plan_program.cuh):
  *
- *   units    of each decode row the units of RP_ATTENTION_SPLIT keys that are not skipped, in rising order: index * 2,
- *            plus 1 where the pairs must be asked. The row's keys are numbered in this list's order, without gaps:
+ *   units    per decode row the units of RP_ATTENTION_SPLIT keys that are not skipped, in rising
+ *   order: index * 2,
+ *            plus 1 where single pairs must be evaluated. The row's keys are numbered in this
+ *            list's
+ *            order, without gaps:
  *            first_split is 0, position is the last number, `first` is the token's own position.
- *   blocks   of each tile the blocks of keys that are not skipped, as bits: (tile, word, {any, partial})
- *   bounds   of each tile {past the last key that exists, how many blocks}
+ *   blocks   per tile the key blocks that are not skipped, as bits: (tile, word, {any, partial})
+ *   bounds   per tile {end of the existing keys, number of blocks}
  *   order    the tiles, those with most blocks first
  *
- * A row or tile that sees nothing has one unit or block all the same, whose pairs say so.
+ * A row or tile that sees nothing still has one unit or block, all of whose pairs are masked.
  *
  * Plain C: the lowering and the kernels include it. */
 #ifndef RP_ATTENTION_ATTENTION_INTERNAL_CUDA_H
@@ -30,14 +34,14 @@
 extern "C" {
 #endif
 
-/* A decode row has at most this many splits: when it sees more keys than a split's times this, its
- * splits double until it fits. Where they lie depends on the row's position and window alone. One
- * more, because a window may begin inside a split. */
+/* Most splits of a decode row: a row that sees more keys than this many splits hold doubles its
+ * split size until it fits. Split boundaries depend only on the row's position and window. One more
+ * than a power of two, because a window may begin inside a split. */
 #define RP_ATTENTION_SPLITS     16u
 #define RP_ATTENTION_SPLITS_MAX (RP_ATTENTION_SPLITS + 1u)
 
-/* Keys of a decode row's shortest splits: of 8-bit pages twice as many, which are as many
- * bytes. A program's are RP_ATTENTION_SPLIT always, as its units. */
+/* Keys in the shortest split of a decode row: twice as many with 8-bit pages, for the same number
+ * of bytes. With a mask program always RP_ATTENTION_SPLIT, the size of its units. */
 #define RP_ATTENTION_SHORTEST_SPLIT(page)                                                          \
     ((page) == RP_DTYPE_INT8 || (page) == RP_DTYPE_FP8_E4M3 ? 2 * RP_ATTENTION_SPLIT               \
                                                             : RP_ATTENTION_SPLIT)
@@ -53,12 +57,12 @@ struct rp_attention_plan_head {
 };
 
 struct rp_attention_plan_row {
-    uint32_t begin; /* splits of the rows before it, for one KV head */
+    uint32_t begin; /* splits of all earlier rows, for one KV head */
     uint32_t splits;
     uint32_t split_log2;  /* keys per split, as a power of two */
     uint32_t first_split; /* the absolute index of its first one: first key >> split_log2 */
     uint32_t first;       /* first visible position */
-    uint32_t position;    /* of its token: the last visible key */
+    uint32_t position;    /* of the row's token: the last visible key */
     uint32_t token, slot;
 };
 
@@ -66,10 +70,10 @@ struct rp_attention_plan_tile {
     uint32_t slot;
     uint32_t token;    /* of its first query, in the step's tokens */
     uint32_t position; /* of its first query */
-    uint32_t count; /* queries, at most rp_attention_prefill_cuda_tile; they follow one another */
+    uint32_t count;    /* consecutive queries, at most rp_attention_prefill_cuda_tile */
 };
 
-/* The plan of one mask class, on the device. The lists' capacities are those of the step. */
+/* The plan of one mask class, in device memory. List capacities are those of the step. */
 struct rp_attention_cuda_plan_view {
     struct rp_attention_plan_head *head;
     struct rp_attention_plan_row *rows;
@@ -79,23 +83,24 @@ struct rp_attention_cuda_plan_view {
     uint32_t *blocks; /* (tile_capacity, block_words, 2) */
     uint32_t *bounds; /* (tile_capacity, 2) */
     uint32_t *order;  /* (tile_capacity) */
-    uint32_t *done;   /* blocks of the planner's kernel that are; zero between kernels */
+    uint32_t *done;   /* finished blocks of the planner kernel; zero between kernels */
 };
 
-/* The workspace, cut up. Counters are zero between kernels: whoever counts resets them. */
+/* Layout of the workspace. Counters are zero between kernels: the last block to count resets them.
+ * */
 struct rp_attention_cuda_workspace {
     struct rp_attention_cuda_plan_view plans[RP_ATTENTION_CLASSES_MAX];
     uint32_t row_capacity, tile_capacity;
     uint32_t unit_capacity, block_words; /* of the longest sequence */
-    uint32_t *arrivals; /* (row_capacity, kv_heads) splits of a decode row that are done */
+    uint32_t *arrivals; /* (row_capacity, kv_heads) finished splits of a decode row */
     /* (RP_ATTENTION_CLAIMS) for kernels that claim work: [0] decode, [1] prefill */
     uint32_t *claims;
-    float *partials; /* decode's unmerged splits: (blocks, slots, partial) */
+    float *partials; /* unmerged partial sums of decode splits: (blocks, slots, partial) */
     uint32_t partial_blocks;
 };
 #define RP_ATTENTION_CLAIMS 16u
 
-/* Bytes of it; base NULL: counting. */
+/* Its size in bytes; base NULL: only counts. */
 size_t rp_attention_cuda_carve(const struct rp_attention_cuda_config *config, unsigned char *base,
                                struct rp_attention_cuda_workspace *out);
 
@@ -113,24 +118,24 @@ struct rp_attention_cuda_args {
     uint32_t mask_class; /* index into config.windows and workspace.plans */
     uint32_t rows;       /* generic: enum rp_attention_cuda_rows; it needs no plan */
     struct rp_cuda_stamp stamp;
-    const struct rp_attention_program *program; /* whose kernels are launched; NULL: built in */
+    /* launches this program's kernels; NULL: the built-in ones */
+    const struct rp_attention_program *program;
 };
 
 /* Decode rows: pages of bf16 or 8 bits of at least 16 tokens, head dim 64, 96, 128 or 256, groups
  * up to 16. */
 bool rp_attention_decode_cuda_supports(const struct rp_attention_cuda_config *config);
 int rp_attention_decode_cuda_run(const void *args, struct CUstream_st *stream);
-/* Its parts for 8-bit pages, in files of their own. */
+/* Variants for 8-bit pages, each compiled in its own file. */
 int rp_attention_decode_int8_cuda_run(const struct rp_attention_cuda_args *args,
                                       struct CUstream_st *stream);
 int rp_attention_decode_fp8_cuda_run(const struct rp_attention_cuda_args *args,
                                      struct CUstream_st *stream);
-/* Blocks of its largest grid, and f32 values of one block's partials. */
+/* Blocks in its largest grid, and f32 values in one block's partial sums. */
 uint32_t rp_attention_decode_cuda_blocks(const struct rp_attention_cuda_config *config);
 size_t rp_attention_decode_cuda_partial_floats(const struct rp_attention_cuda_config *config);
 
-/* Prompt rows. tile: queries of one tile of the plan; it depends on the sizes alone, not on the
- * bucket. */
+/* Prompt rows. tile: queries per tile of the plan; depends only on the sizes, not on the bucket. */
 bool rp_attention_prefill_cuda_supports(const struct rp_attention_cuda_config *config);
 uint32_t rp_attention_prefill_cuda_tile(const struct rp_attention_cuda_config *config);
 /* Whether Hopper's kernel supports these sizes. */
@@ -138,16 +143,16 @@ bool rp_attention_prefill_cuda_has_wgmma(const struct rp_attention_cuda_config *
 /* Keys of one block. */
 uint32_t rp_attention_prefill_cuda_keys(const struct rp_attention_cuda_config *config);
 int rp_attention_prefill_cuda_run(const void *args, struct CUstream_st *stream);
-/* Its parts by mma.sync for 8-bit pages, in files of their own. */
+/* mma.sync variants for 8-bit pages, each compiled in its own file. */
 int rp_attention_prefill_int8_cuda_run(const struct rp_attention_cuda_args *args,
                                        struct CUstream_st *stream);
 int rp_attention_prefill_fp8_cuda_run(const struct rp_attention_cuda_args *args,
                                       struct CUstream_st *stream);
 
-/* Any head dim up to 256, pages of any type and size, any group; both kinds of rows. */
+/* Any head dim up to 256, pages of any type and size, any group; decode and prompt rows. */
 int rp_attention_generic_cuda_run(const void *args, struct CUstream_st *stream);
 
-/* The planner. tile_queries 0: no list of tiles. */
+/* The planner. tile_queries 0: no tile list. */
 struct rp_attention_plan_cuda {
     struct rp_attention_cuda_config config;
     struct rp_attention_cuda_workspace workspace;
@@ -158,7 +163,7 @@ int rp_attention_plan_cuda_run(const void *args, struct CUstream_st *stream);
 
 #define RP_ATTENTION_PLAN_PROGRAM_THREADS 256u
 
-/* The lists of one program's class, after the planner. */
+/* Writes the lists of one program class, after the planner. */
 struct rp_attention_plan_program_args {
     struct rp_step_view step;
     struct rp_attention_cuda_plan_view plan;

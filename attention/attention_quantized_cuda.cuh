@@ -2,21 +2,22 @@
  * of quantized values to the operand type.
  *
  * Every INT8 and FP8 E4M3 number is a bf16 number, so quantized values enter the matmuls exactly,
- * and their scales stay outside: K's multiplies the score, V's the weight. Rounded is what is
- * rounded with bf16 pages: q, and weight * scale of V where a weight is alone there; in prompts
- * both to bf16, in decoding to f16.
+ * and their scales are applied outside: K's multiplies the score, V's the weight. The same operands
+ * are rounded as with bf16 pages: q, and weight * V scale in place of the weight; to bf16 in
+ * prefill, to f16 in decode.
  *
- * To bf16 quantized values are converted as the four bytes of a word, two by two without moving
- * bytes together: bytes 0 and 2, bytes 1 and 3. Kernels name their rows and columns so that these
- * are neighbors (ldmatrix moves 16 bits at a time, and transposes no bytes).
+ * Conversion to bf16 works on the four bytes of a word in pairs, without shuffling bytes: bytes 0
+ * and 2, then bytes 1 and 3. Kernels permute their rows and columns so that these are neighbors
+ * (ldmatrix moves 16 bits at a time and does not transpose bytes).
  *
- *   INT8   128 + low seven bits, minus 128 or 256: both have the quantized value's bits as a mantissa
- *   FP8    its bits lie in a bf16 as they are, 2^120 too small (its denormals too); NaN quantized values, which are never
- *          stored, count as 480
+ *   INT8   128 + low seven bits, minus 128 or 256: both have the quantized value's bits as the
+ *   mantissa
+ *   FP8    its bits placed in a bf16 give the value times 2^-120 (denormals too); NaN, which is
+ *   never stored, converts to 480
  *
- * Decoding multiplies in f16, which takes a third of the instructions to convert to, of FP8 the
- * GPU's own (sm_89). A quantized value is an f16 number as well; what meets it is taken relative to
- * a power of two, so that f16's range is enough (attention_decode_kernel.cuh). */
+ * Decode multiplies in f16: conversion takes a third of the instructions, and is a hardware
+ * instruction for FP8 (sm_89). Quantized values are exact in f16 as well; the other operand is
+ * scaled by a power of two so that it fits the range of f16 (attention_decode_kernel.cuh). */
 #ifndef RP_ATTENTION_ATTENTION_CODES_CUDA_CUH
 #define RP_ATTENTION_ATTENTION_CODES_CUDA_CUH
 
@@ -75,7 +76,7 @@ static __device__ __forceinline__ void fp8_to_f16(uint32_t codes, uint32_t &low,
 #else
     const uint32_t pairs[2] = {__byte_perm(codes, 0, 0x1404), __byte_perm(codes, 0, 0x3424)};
     uint32_t *const to[2] = {&low, &high};
-    for (int i = 0; i < 2; i++) /* 2^8 times what lies there */
+    for (int i = 0; i < 2; i++) /* 2^8 times the value of the shifted bits */
         asm("mul.rn.f16x2 %0, %1, %2;"
             : "=r"(*to[i])
             : "r"((pairs[i] & 0x80008000u) | (pairs[i] >> 1 & 0x3F803F80u)), "r"(0x5C005C00u));
@@ -83,8 +84,8 @@ static __device__ __forceinline__ void fp8_to_f16(uint32_t codes, uint32_t &low,
 }
 
 /* Four quantized values as f16: bytes 0 and 1, 2 and 3 where Crossed is not set, else 0 and 2, 1
- * and 3. INT8: 1,024 + 128 + quantized value has the quantized value's bits, one of them turned, as
- * a mantissa. */
+ * and 3. INT8: 1,024 + 128 + quantized value has the quantized value's bits, with the sign bit
+ * inverted, as its mantissa. */
 template <rp_dtype Page, bool Crossed>
 static __device__ __forceinline__ void codes_to_f16(uint32_t codes, uint32_t &first,
                                                     uint32_t &second) {
@@ -97,8 +98,7 @@ static __device__ __forceinline__ void codes_to_f16(uint32_t codes, uint32_t &fi
     }
 }
 
-/* The largest power of two up to x, which is not negative; of anything below 2^-100 that. And what
- * it is to be multiplied by to be 1. */
+/* The largest power of two <= x (x >= 0), at least 2^-100; and its reciprocal. */
 static __device__ __forceinline__ float power_below(float x) {
     return __uint_as_float(__float_as_uint(fmaxf(x, 0x1p-100f)) & 0x7F800000u);
 }

@@ -1,5 +1,5 @@
-/* attention_tile_cuda.cuh - what the prompt kernels share: which queries a tile holds, which keys
- * they see, and the step of the online softmax. */
+/* attention_tile_cuda.cuh - shared by the prefill kernels: the queries of a tile, the keys visible
+ * to them, and the online softmax step. */
 #ifndef RP_ATTENTION_ATTENTION_TILE_CUDA_CUH
 #define RP_ATTENTION_ATTENTION_TILE_CUDA_CUH
 
@@ -30,9 +30,9 @@ struct prefill_tile {
     uint32_t token;     /* first, of the step */
     uint32_t tokens;    /* 0: no work */
     uint32_t position;  /* of the first token */
-    uint32_t first_key; /* that any row sees; of a program: 0 */
-    uint32_t key_end;   /* past the last that any row sees; of a program: that exists */
-    uint32_t index;     /* of a program's bits */
+    uint32_t first_key; /* first key that any row sees; with a program: 0 */
+    uint32_t key_end;   /* end of the keys that any row sees; with a program: of those that exist */
+    uint32_t index;     /* of a program's block bits */
 };
 
 static __device__ __forceinline__ uint32_t first_visible(uint32_t window, uint32_t position) {
@@ -77,7 +77,7 @@ static __device__ __forceinline__ uint32_t pack_bf16(float low, float high) {
     return *(uint32_t *)&pair;
 }
 
-/* Two neighboring columns of the output; wide where the rows allow it. */
+/* Stores two neighboring columns of the output; one wide store where alignment allows it. */
 static __device__ __forceinline__ void store_pair(void *out, rp_dtype dtype, size_t at, bool wide,
                                                   float low, float high) {
     if (!wide) {
@@ -96,7 +96,7 @@ static __device__ __forceinline__ bool pairs_are_aligned(const rp_attention_args
 
 /* The state of a thread's two rows (lane / 4, and 8 below). */
 struct softmax_state {
-    float max[2], sum[2]; /* sum: of this lane's columns only */
+    float max[2], sum[2]; /* sum: over this lane's columns only */
     uint32_t position[2], first[2];
     uint32_t head[2]; /* read only by programs that use h */
 };
@@ -108,7 +108,7 @@ static __device__ __forceinline__ softmax_state begin_rows(const rp_attention_ar
     softmax_state state;
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-        /* Rows without a token compute as the last one; nothing of it is stored. */
+        /* Rows without a token repeat the last one; their result is not stored. */
         uint32_t token = min((row + half * 8) / group, tile.tokens - 1);
         state.max[half] = -INFINITY;
         state.sum[half] = 0.0f;
@@ -119,7 +119,7 @@ static __device__ __forceinline__ softmax_state begin_rows(const rp_attention_ar
     return state;
 }
 
-/* What softmax multiplies its scores by, log2 e among it. */
+/* Factor applied to scores before exp2, including log2 e. */
 template <typename Mask>
 static __device__ __forceinline__ float factor_of(const rp_attention_args &args) {
     return (Mask::has_score ? 1.0f : Mask::is_capped ? args.soft_cap : args.scale) * LOG2_E;
@@ -134,16 +134,16 @@ template <int N> static __device__ __forceinline__ void cap_scores(float (&s)[N]
             s[n][i] = rp_tanh(s[n][i] * in);
 }
 
-/* log2 e * cap * tanh(score * scale / cap), as a polynomial of the score where that is small: no
- * offset is needed where 2^ of the largest and of the smallest lie far within f32. */
+/* log2 e * cap * tanh(score * scale / cap), as a polynomial for small scores. No offset is needed
+ * where 2^ of the largest and of the smallest score are well within the range of f32. */
 struct capped_powers {
     float a[5];      /* score * (a[0] + a[1] score^2 + ... + a[4] score^8) */
     float small;     /* below it */
     float in, out;   /* else out * tanh(in * score) */
-    bool is_bounded; /* else softmax has its offset */
+    bool is_bounded; /* else softmax subtracts the maximum */
 };
 
-/* Weights of a block without an offset: neither maximum nor rescaling. Small: all scores are. */
+/* Weights of a block without an offset: no maximum, no rescaling. Small: all scores are small. */
 template <bool Masked, bool Small, int N>
 static __device__ __forceinline__ void bounded_weights(float (&s)[N][4], softmax_state &state,
                                                        uint32_t key, const capped_powers &cap) {
@@ -236,7 +236,7 @@ apply_program(float (&s)[N][4], const softmax_state &state, const prefill_tile &
 #pragma unroll
     for (int word = 0; word < N / 8; word++) {
         uint32_t bits = 0;
-#pragma unroll 1 /* the program's text, 64 times, would be too long */
+#pragma unroll 1 /* unrolling would inline the program's text 64 times */
         for (int n = 0; n < 8; n++)
 #pragma unroll
             for (int i = 0; i < 4; i++)
@@ -250,7 +250,8 @@ apply_program(float (&s)[N][4], const softmax_state &state, const prefill_tile &
     }
 }
 
-/* Masks, then turns scores into weights and gives the scale of what was summed before. */
+/* Applies the mask, converts scores to weights and returns the factor that rescales the earlier
+ * sums. */
 template <bool Masked, int N>
 static __device__ __forceinline__ void softmax_step(float (&s)[N][4], softmax_state &state,
                                                     float (&scale)[2], uint32_t key, float factor) {
@@ -270,7 +271,7 @@ static __device__ __forceinline__ void softmax_step(float (&s)[N][4], softmax_st
             }
         max = fmaxf(max, __shfl_xor_sync(0xFFFFFFFFu, max, 1));
         max = fmaxf(max, __shfl_xor_sync(0xFFFFFFFFu, max, 2));
-        /* Nothing seen yet: any finite number does, since every weight is 0. */
+        /* No key seen yet: any finite maximum will do, since every weight is 0. */
         float offset = max == -INFINITY ? 0.0f : max * factor;
         scale[half] = exp2_fast(__fmaf_rn(state.max[half], factor, -offset));
         if (max == state.max[half])
@@ -289,19 +290,19 @@ static __device__ __forceinline__ void softmax_step(float (&s)[N][4], softmax_st
     }
 }
 
-/* Reduces over all columns of a row, which a quad of lanes holds. */
+/* Reduces over all columns of a row, held by a quad of lanes. */
 static __device__ __forceinline__ float row_sum(const softmax_state &state, int half) {
     float sum = state.sum[half];
     sum += __shfl_xor_sync(0xFFFFFFFFu, sum, 1);
     return sum + __shfl_xor_sync(0xFFFFFFFFu, sum, 2);
 }
 
-/* A row of a program may see nothing: zeros then. */
+/* With a program a row may see nothing: its output is zeros. */
 template <typename Mask> static __device__ __forceinline__ float inverse_of(float sum) {
     return Mask::is_program && sum == 0.0f ? 0.0f : 1.0f / sum;
 }
 
-/* Divides by the sums and stores what has a token. */
+/* Divides by the sums and stores the rows that have a token. */
 template <int D, typename Mask>
 static __device__ __forceinline__ void
 store_rows(const float (&o)[D / 8][4], const softmax_state &state, const rp_attention_args &args,

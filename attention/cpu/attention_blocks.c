@@ -3,7 +3,7 @@
 #include <string.h>
 
 #define BLOCK RP_ATTENTION_BLOCK_KEYS
-/* Longest run of keys that one question is about. */
+/* Longest run of keys classified at once. */
 #define STRIDE_MAX (1u << 20)
 
 static const struct rp_live_row *row_of(const struct rp_attention_args *args, uint32_t token) {
@@ -38,8 +38,8 @@ static enum rp_mask_class classify(const struct rp_attention_blocks *blocks, uin
     return rp_mask_classify(blocks->args->mask, &tile, blocks->params);
 }
 
-/* The next block that is not SKIP; false: none. Questions are about longer and longer runs while
- * their answer is not PARTIAL: a far window is found in a few of them. */
+/* The next block that is not SKIP; false: none. The run classified at once doubles while the result
+ * is not PARTIAL, so a distant window is found in a few steps. */
 static bool find(struct rp_attention_blocks *blocks, uint32_t *out_at, bool *out_full) {
     while (blocks->at < blocks->end) {
         uint32_t at = blocks->at;
@@ -75,7 +75,7 @@ static uint64_t pack(const bool *seen) {
     return bits;
 }
 
-/* Requests every row of the piece. */
+/* Evaluates the mask for every row of the piece. */
 static void ask_rows(const struct rp_attention_blocks *blocks, uint32_t count,
                      struct rp_attention_seen *out) {
     const struct rp_attention_args *args = blocks->args;
@@ -119,7 +119,7 @@ bool rp_attention_blocks_next(struct rp_attention_blocks *blocks, struct rp_atte
     return false;
 }
 
-/* Questions that the length of one item is worth. */
+/* Upper bound on classifications per item when its cost is estimated. */
 #define LENGTH_QUESTIONS 8u
 
 uint64_t rp_attention_masked_length(const struct rp_attention_args *args, uint32_t token,

@@ -1,10 +1,10 @@
-/* attention_blocks.h - which blocks of keys a piece of work reads, and which keys of a block its
- * rows see: what the kernels of the CPU ask of a mask program.
+/* attention_blocks.h - for the CPU kernels: which key blocks a piece of work reads under a mask
+ * program, and which keys of a block its rows see.
  *
- * A block is 64 keys at a multiple of 64. Blocks of which a program sees nothing are found by
- * classifying whole runs of them: their page table entries are not looked at, their keys neither
- * read nor fetched. Without a program nobody asks.
- * Thread: one worker. Memory: the caller's stack. */
+ * A block is 64 keys at a multiple of 64. Blocks in which a program sees nothing are found by
+ * classifying whole runs of them: their page table entries and keys are neither read nor
+ * prefetched. Without a program nothing is classified. Thread: one worker. Memory: the caller's
+ * stack. */
 #ifndef RP_ATTENTION_ATTENTION_BLOCKS_H
 #define RP_ATTENTION_ATTENTION_BLOCKS_H
 
@@ -34,19 +34,19 @@ struct rp_attention_blocks {
     const struct rp_attention_piece *piece;
     const int32_t *params;
     const uint32_t *positions; /* of the piece's tokens */
-    uint32_t at, end;          /* keys not yet handed out */
-    uint32_t full_until; /* keys below it are seen by every row; 0: not known of any from `at` on */
-    uint32_t stride;     /* keys that the next question is about */
+    uint32_t at, end;          /* first key not yet returned */
+    uint32_t full_until;       /* keys below it are seen by every row; 0: unknown from `at` on */
+    uint32_t stride;           /* keys to classify next */
 };
 
 void rp_attention_blocks_begin(struct rp_attention_blocks *blocks,
                                const struct rp_attention_args *args,
                                const struct rp_attention_piece *piece);
 
-/* What the rows of a piece see of one block: bit i is the key at position at + i. */
+/* Visibility of one block to the rows of a piece: bit i is the key at position at + i. */
 struct rp_attention_seen {
     uint32_t at;
-    uint64_t any;                           /* seen by a row: the keys that may be read; never 0 */
+    uint64_t any;                           /* keys seen by any row, which may be read; never 0 */
     bool heads_differ;                      /* rows of one token may see different keys */
     uint64_t rows[RP_ATTENTION_PIECE_ROWS]; /* token by token, head by head */
 };

@@ -22,7 +22,7 @@ static inline float kv_scale(const struct rp_kv_layout *kv, const unsigned char 
     return kv->scales_at ? rp_kv_scale(kv, run, in_page) : 1.0f;
 }
 
-/* One (token, query head), and where its sequence's pages are. */
+/* One (token, query head) and the pages of its sequence. */
 struct row {
     const struct rp_attention_args *args;
     const uint32_t *pages;
@@ -68,12 +68,12 @@ static inline __attribute__((always_inline)) void add_key(struct row *row, uint3
         rp_kv_run(kv, row->pages[position / kv->page_tokens], args->layer, 1, row->kv_head);
     size_t at = (size_t)(position % kv->page_tokens) * args->head_dim;
     float value = score(row, position);
-    /* A rule that gives -infinity hides the key. */
+    /* A rule that returns -infinity masks the key. */
     float weight = args->mask && value == -INFINITY ? 0.0f : expf(value - row->max);
     row->total += weight;
     const uint32_t head_dim = args->head_dim;
     const float scale = kv_scale(kv, run, position % kv->page_tokens);
-    float *restrict out = row->out; /* pages lie elsewhere */
+    float *restrict out = row->out; /* page address arithmetic differs */
     for (uint32_t d = 0; d < head_dim; d++)
         out[d] += weight * kv_at(kv, run, at + d, scale);
 }

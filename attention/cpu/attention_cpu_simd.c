@@ -1,9 +1,9 @@
 /* attention_cpu_simd.c - attention for AVX2 and AVX-512, in one pass over the keys.
  *
- * Order (the reduction contract): the keys of one (token, query head) are taken in blocks of 64 at
- * absolute multiples of 64, whatever the page size. The first block is the one that holds `first`;
- * in it and in the last one, keys that the token does not see are neither read nor added. Per
- * block:
+ * Order (the reduction contract): the keys of one (token, query head) are processed in blocks of 64
+ * at absolute multiples of 64, whatever the page size. The first block is the one that holds
+ * `first`; in it and in the last one, keys that the token does not see are neither read nor added.
+ * Per block:
  *
  *   s_j   = scale * (q . k_j), one tree over d           m' = max(m, s_j ..)
  *   l     = l * exp(m - m') + sum of exp(s_j - m'), one tree over the 64 places
@@ -11,14 +11,14 @@
  *
  * so the bits depend only on the position, the window (or the program and its parameters) and the
  * instruction set. Caps and score rules change s_j after the matmul. A program's blocks are found
- * in attention_blocks.c; in a block that a row sees with holes, what it does not see has the score
- * -infinity and is left out of the sums.
+ * in attention_blocks.c; in a partially visible block, masked keys have the score -infinity and are
+ * excluded from the sums.
  *
  * A piece is up to 16 tokens of one chunk x up to 8 query heads of one KV head: their keys are
  * loaded from memory once. A tile is 4 (AVX2: 2) heads of one token, so that each K or V that is
- * widened to f32 is used 4 times. A piece of a prompt (4 tokens or more) lays each block out as f32
- * first, K with the keys side by side, and takes all its scores before all its sums: the same
- * operations on every number in another shape, so the same bits. */
+ * widened to f32 is used 4 times. A piece of a prompt (4 tokens or more) first converts each block
+ * to f32, K transposed (keys contiguous), and computes all its scores before all its sums: the same
+ * operations on every number in a different loop order, so the same bits. */
 #include "attention/cpu/attention_blocks.h"
 
 #include "base/bf16.h"
@@ -32,13 +32,13 @@
 #include <string.h>
 
 #define BLOCK_KEYS   RP_ATTENTION_BLOCK_KEYS
-#define BLOCK_SLACK  16u /* tiles of scores may write past the block's end */
+#define BLOCK_SLACK  16u /* score tiles may write past the block's end */
 #define PIECE_TOKENS RP_ATTENTION_PIECE_TOKENS
 #define PIECE_HEADS  RP_ATTENTION_PIECE_HEADS
 #define STATES_MAX   RP_ATTENTION_PIECE_ROWS
 #define SUMS_MAX     16384u /* floats: 64 KiB of stack */
-/* From that many tokens on a block's K and V are laid out as f32 first (wide), K across: 32 KiB of
- * stack each, and 40 for scores. */
+/* From this many tokens on, a block's K and V are first converted to f32 (wide), K transposed: 32
+ * KiB of stack each, and 40 for scores. */
 #define WIDE_TOKENS   4u
 #define WIDE_HEAD_DIM 128u
 
@@ -47,11 +47,12 @@
 #define FP8_BITS (int)0x87F00000u
 #define FP8_UNIT 0x1p120f
 
-/* A loop that must be unrolled whole, so that what it indexes lies in registers. */
+/* A loop that must be fully unrolled, so that the arrays it indexes stay in registers. */
 #define EACH(i, count) _Pragma("GCC unroll 16") for (uint32_t i = 0; i < (count); i++)
 
-/* Where the keys of one block lie; only places [begin, end) are filled, which some token of the
- * piece sees. With a program those between that none sees have the address of one that is seen. */
+/* Addresses of the keys of one block; only entries [begin, end), visible to some token of the
+ * piece, are set. With a program, entries in between that no token sees hold the address of a
+ * visible key. */
 struct block {
     const void *k[BLOCK_KEYS], *v[BLOCK_KEYS];
     uint32_t begin, end;
@@ -64,22 +65,21 @@ struct decoded {
     struct block block;
 };
 
-/* What one (token, query head) has seen so far. */
+/* Softmax state of one (token, query head). */
 struct state {
-    float *out; /* sum of weight * v, not yet divided */
+    float *out; /* sum of weight * v, before normalization */
     const float *q;
     float max, total;
     uint32_t position, head; /* for score rules */
 };
 
-/* Places [begin, end) of a block, which one token sees. */
+/* Keys [begin, end) of a block, visible to one token. */
 struct span {
     const struct block *block;
-    const struct block *next; /* NULL: somebody else fetches it */
+    const struct block *next; /* NULL: prefetched elsewhere */
     uint32_t begin, end;
     uint32_t at; /* the block's position */
-    /* with holes: bits of the places that are seen, the first and the last one of them among
-     * them */
+    /* partially visible: bits of the visible keys, including the first and the last */
     uint64_t seen;
 };
 
@@ -87,9 +87,9 @@ struct shape {
     uint32_t head_dim;
     float scale;
     uint32_t key_bytes;
-    /* wide: the block's keys as f32, (head_dim, BLOCK_KEYS); zeros where no key is */
+    /* wide: the block's keys as f32, (head_dim, BLOCK_KEYS); zeros for missing keys */
     const float *keys;
-    float soft_cap;              /* 0: none; also a program's whose rules say no more */
+    float soft_cap;              /* 0: none; also for a program whose only rule is a cap */
     const struct rp_mask *rules; /* NULL: no score rules */
     const int32_t *params;
     int32_t layer;
@@ -119,7 +119,7 @@ static struct shape shape_of(const struct rp_attention_args *args, const float *
                           .layer = (int32_t)args->layer};
 }
 
-/* Fills the places of the block at position `at` that hold keys [first, last]. */
+/* Sets the addresses of keys [first, last] of the block at position `at`. */
 static void locate(const struct rp_attention_args *args, const struct rp_attention_piece *piece,
                    uint32_t first, uint32_t last, uint32_t at, struct block *block) {
     const struct rp_kv_layout *kv = &args->kv;
@@ -145,8 +145,8 @@ static void locate(const struct rp_attention_args *args, const struct rp_attenti
     }
 }
 
-/* The same for the places that a program lets some row see: pages of which none is seen are not
- * looked up. */
+/* The same for the keys that a program makes visible to some row: pages without a visible key are
+ * not looked up. */
 static void locate_seen(const struct rp_attention_args *args,
                         const struct rp_attention_piece *piece,
                         const struct rp_attention_seen *seen, struct block *block) {
@@ -169,8 +169,8 @@ static void locate_seen(const struct rp_attention_args *args,
     }
 }
 
-/* The scores of a span by the program's rules. Places that are not seen hold scores of other keys,
- * or none. */
+/* Applies the program's score rules to a span. Entries that are not visible hold scores of other
+ * keys, or garbage. */
 static void apply_rules(const struct shape *shape, const struct state *state,
                         const struct span *span, float *scores) {
     const struct rp_mask_pair pair = {.q = (int32_t)state->position,
@@ -183,8 +183,8 @@ static void apply_rules(const struct shape *shape, const struct state *state,
                        scores + span->begin);
 }
 
-/* Rules may hide keys by -infinity. Where they hide all that a row has seen so far, exp would be of
- * infinity less infinity: the weights are zeros instead. True: they are. A NaN is no reason. */
+/* Rules may mask keys with -infinity. When every key so far is masked, exp would get infinity -
+ * infinity: set the weights to zero instead and return true. NaN scores do not count as masked. */
 static bool hide_all(float *scores) {
     for (uint32_t j = 0; j < BLOCK_KEYS; j++)
         if (scores[j] != -INFINITY)
@@ -193,10 +193,9 @@ static bool hide_all(float *scores) {
     return true;
 }
 
-/* Requests `bytes` at the next block's place j, while the same place of this block is worked on: a
- * run is too short for the processor to see a stream coming. Into the second-level cache, since two
- * blocks of K and V are more than the first one holds (decode of 8000 keys, 8 KV heads of 128, one
- * Zen 4 core: 7.4 GB/s without, 9.3 into the first level, 15.3 into the second). */
+/* Prefetches `bytes` of the next block's key j while key j of this block is processed: runs are too
+ * short for the hardware prefetcher. Into L2, since two blocks of K and V exceed L1 (decode of 8000
+ * keys, 8 KV heads of 128, one Zen 4 core: 7.4 GB/s without, 9.3 into L1, 15.3 into L2). */
 static inline __attribute__((always_inline)) void
 prefetch(const struct block *next, uint32_t j, const void *const *places, uint32_t bytes) {
     if (j >= next->begin && j < next->end)
@@ -408,7 +407,7 @@ INLINE void V(transpose)(VECTOR *v) {
 
 #include "attention/cpu/attention_tile.h"
 
-/* --- Who computes what ----------------------------------------------------------------- */
+/* --- Work distribution ----------------------------------------------------------------- */
 
 static void run(const struct rp_attention_args *args, const struct rp_cpu_worker *worker,
                 piece_fn compute) {

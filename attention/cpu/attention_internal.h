@@ -1,5 +1,5 @@
-/* attention_internal.h - which keys a token sees, and who computes what: shared by the reference
- * and the fast variants, so that they cannot disagree. */
+/* attention_internal.h - visible keys of a token and the distribution of work: shared by the
+ * reference and the fast variants, so that they cannot disagree. */
 #ifndef RP_ATTENTION_ATTENTION_INTERNAL_H
 #define RP_ATTENTION_ATTENTION_INTERNAL_H
 
@@ -13,14 +13,14 @@ rp_attention_fn rp_attention_select_simd(enum rp_cpu_isa isa, const struct rp_kv
 #define RP_ATTENTION_HAS_SIMD 0
 #endif
 
-/* Keys are taken in blocks at multiples of it. */
+/* Keys are processed in blocks at multiples of it. */
 #define RP_ATTENTION_BLOCK_KEYS 64u
 
-/* Larger heads than any model we know has. */
+/* Larger than the heads of any known model. */
 #define RP_ATTENTION_HEAD_DIM_MAX 512u
 
-/* The row of a token, or NULL when the token is dead: padding, or of a finished slot. Flags alone
- * do not say it: a chunk in the middle of a prompt has none. */
+/* The row of a token, or NULL when the token is dead: padding, or of a finished slot. Flags are not
+ * enough: a chunk in the middle of a prompt has none. */
 static inline const struct rp_live_row *rp_attention_live_row(const struct rp_step_view *step,
                                                               uint32_t token) {
     uint32_t index = step->token_rows[token];
@@ -42,8 +42,8 @@ static inline uint32_t rp_attention_first(uint32_t window, uint32_t position) {
     return window != 0 && position >= window ? position + 1 - window : 0;
 }
 
-/* After the last key that a token may see. A program that is not causal sees its step's later
- * tokens, too: those of a prompt, which is computed whole then. */
+/* End of the keys that a token may see. A non-causal program also sees later tokens of the step;
+ * such a prompt is computed in one step. */
 static inline uint32_t rp_attention_end(const struct rp_attention_args *args, uint32_t token) {
     const struct rp_live_row *row = &args->step.rows[args->step.token_rows[token]];
     if (!args->mask || rp_mask_is_causal(args->mask))
@@ -51,7 +51,7 @@ static inline uint32_t rp_attention_end(const struct rp_attention_args *args, ui
     return row->kv_begin + row->token_count;
 }
 
-/* Tokens from `token` on that are of one sequence, at most `limit`. */
+/* Number of tokens from `token` on that belong to one sequence, at most `limit`. */
 static inline uint32_t rp_attention_piece_tokens(const struct rp_step_view *step, uint32_t token,
                                                  uint32_t limit) {
     uint32_t count = 1;
@@ -61,19 +61,21 @@ static inline uint32_t rp_attention_piece_tokens(const struct rp_step_view *step
     return count;
 }
 
-/* attention_blocks.c: keys that `count` tokens read by a mask program, by a few questions. */
+/* attention_blocks.c: estimates the keys that `count` tokens read under a mask program, with a few
+ * classifications. */
 uint64_t rp_attention_masked_length(const struct rp_attention_args *args, uint32_t token,
                                     uint32_t count);
 
-/* The work of a step is a line of items, KV head by KV head and piece by piece, each as long as the
- * keys that it reads; worker i takes the items that begin in the i-th equal part of the line.
- * Balanced to within one item, whatever the mixture of decode rows and prompt chunks. */
+/* The work of a step is a sequence of items, KV head by KV head and piece by piece, each weighted
+ * by the number of keys that it reads; worker i computes the items that begin in the i-th equal
+ * share of the total. Balanced to within one item, whatever the mixture of decode rows and prompt
+ * chunks. */
 #define RP_ATTENTION_LENGTHS 1024u
 struct rp_attention_line {
     uint64_t head_length; /* of all tokens of one KV head */
     uint64_t total;
-    /* With a program, of the first items of a KV head: requesting them takes time. Of the others
-     * what they would read without one. */
+    /* With a program: exact for the first items of a KV head only, since classifying takes time;
+     * the others are estimated without the program. */
     uint32_t lengths[RP_ATTENTION_LENGTHS];
 };
 
@@ -119,7 +121,7 @@ static inline void rp_attention_line_begin(struct rp_attention_line *line,
     line->total = line->head_length * args->kv_heads;
 }
 
-/* Whether the item that begins at `at` on the line is this worker's. */
+/* Whether the item that begins at offset `at` belongs to this worker. */
 static inline bool rp_attention_is_mine(const struct rp_attention_line *line, uint64_t at,
                                         const struct rp_cpu_worker *worker) {
     return at * worker->count / line->total == worker->index;

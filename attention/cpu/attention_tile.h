@@ -12,8 +12,8 @@
  *   V(sum) V(largest)            of the lanes of one vector
  *   ROWS_MAX                     LANES / 4: rows of a score tile */
 
-/* Scores of `rows` heads x LANES / rows keys from place j on, into scores[row][j ..]. Places past
- * the end are read as the last one and overwritten by online_softmax. */
+/* Scores of `rows` heads x LANES / rows keys from place j on, into scores[row][j ..]. Entries past
+ * the end repeat the last key and are overwritten by online_softmax. */
 INLINE void V(score_tile)(const struct state *states, const uint32_t rows, const struct span *span,
                           uint32_t j, const struct shape *shape, const bool half,
                           float scores[ROWS_MAX][BLOCK_KEYS + BLOCK_SLACK]) {
@@ -46,9 +46,9 @@ INLINE void V(score_tile)(const struct state *states, const uint32_t rows, const
     EACH(r, rows) { memcpy(&scores[r][j], sums + r * keys, keys * sizeof(float)); }
 }
 
-/* The same scores, bit for bit, of LANES keys that lie side by side: lane i of V(sums)' argument is
- * here the vector of dimensions i, LANES + i, .. of all these keys, and the tree over lanes becomes
- * one over vectors. */
+/* The same scores, bit for bit, of LANES contiguous keys (K transposed): lane i of V(sums)'
+ * argument is here the vector of dimensions i, LANES + i, .. of all these keys, and the tree over
+ * lanes becomes one over vectors. */
 INLINE void V(score_wide)(const struct state *states, const uint32_t rows, uint32_t j,
                           const struct shape *shape,
                           float scores[ROWS_MAX][BLOCK_KEYS + BLOCK_SLACK]) {
@@ -99,8 +99,8 @@ TARGET static void V(decode)(const unsigned char *codes, float scale, enum rp_dt
         to[d] = rp_code_to_f32(codes, dtype, d) * scale;
 }
 
-/* The places in `seen` of a block at position `at` as f32; the others have the address of one
- * before them. Requests the next block's meanwhile. */
+/* Converts the keys in `seen` of a block at position `at` to f32; the others get the address of an
+ * earlier one. Prefetches the next block meanwhile. */
 TARGET static void V(decode_block)(const struct rp_kv_layout *kv, const struct block *block,
                                    const struct block *next, uint64_t seen, uint32_t at,
                                    struct decoded *out) {
@@ -133,7 +133,7 @@ TARGET static void V(decode_block)(const struct rp_kv_layout *kv, const struct b
     }
 }
 
-/* K across and V along as f32, and a block that finds V there. */
+/* Converts K (transposed) and V to f32, and points the block's V addresses at them. */
 INLINE void V(lay_out)(const struct block *block, const struct block *next,
                        const struct shape *shape, const bool half, float *keys, float *values,
                        struct block *wide) {
@@ -162,15 +162,15 @@ INLINE void V(lay_out)(const struct block *block, const struct block *next,
     }
 }
 
-/* cap * tanh(s / cap) of the scores of a span; places after it change, too. */
+/* cap * tanh(s / cap) of the scores of a span; entries after it change, too. */
 INLINE void V(cap)(float *scores, const struct span *span, float soft_cap) {
     const VECTOR cap = V(set1)(soft_cap);
     for (uint32_t j = span->begin; j < span->end; j += LANES)
         V(store)(scores + j, V(mul)(cap, V(tanh)(V(div)(V(load)(scores + j), cap))));
 }
 
-/* Scores to weights exp(s - max), in place; the running maximum and total move on. Returns what the
- * earlier sums are to be multiplied with. */
+/* Scores to weights exp(s - max), in place; updates the running maximum and total. Returns the
+ * factor that rescales the earlier sums. */
 INLINE float V(online_softmax)(struct state *state, float *scores, const struct span *span,
                                const struct shape *shape, const bool holes) {
     for (uint32_t j = 0; j < span->begin; j++)
@@ -231,7 +231,7 @@ INLINE void V(value_tile)(struct state *states, const uint32_t rows, const uint3
     }
 }
 
-/* What follows the scores of `rows` heads of one token. */
+/* Softmax and weighted sums of `rows` heads of one token, after their scores. */
 INLINE void V(finish_rows)(struct state *states, const uint32_t rows, const struct span *span,
                            const struct shape *shape, const bool half, const bool holes,
                            float scores[ROWS_MAX][BLOCK_KEYS + BLOCK_SLACK]) {
@@ -291,14 +291,14 @@ INLINE void V(block_token)(struct state *states, uint32_t heads, struct span spa
 }
 
 /* Scores of all rows of a piece (token by token, head by head) and the block's keys, LANES keys at
- * a time, so that these stay in the first-level cache. Masked scores are computed too,
- * within its tile, and overwritten by online_softmax. */
+ * a time, so that the keys stay in L1. Masked scores within a tile are computed too and overwritten
+ * by online_softmax. */
 INLINE void V(score_piece)(const struct state *states, const struct rp_attention_piece *piece,
                            const struct block *block, const uint32_t *positions, uint32_t at,
                            const struct shape *shape, float (*scores)[BLOCK_KEYS + BLOCK_SLACK]) {
     uint32_t heads = piece->head_count, count = piece->token_count * heads;
     for (uint32_t j = block->begin / LANES * LANES; j < block->end; j += LANES) {
-        /* Positions rise: those before the first that reaches place j see none of these. */
+        /* Positions rise: rows before the first that reaches key j see none of these keys. */
         uint32_t token = 0;
         while (positions[token] < at + j)
             token++;
@@ -310,7 +310,7 @@ INLINE void V(score_piece)(const struct state *states, const struct rp_attention
     }
 }
 
-/* The same with a program: tiles of rows of which none sees a key of them are left out. */
+/* The same with a program: row tiles that see none of these keys are skipped. */
 INLINE void V(score_piece_seen)(const struct state *states, uint32_t count,
                                 const struct rp_attention_seen *seen, const struct shape *shape,
                                 float (*scores)[BLOCK_KEYS + BLOCK_SLACK]) {
@@ -353,7 +353,8 @@ INLINE void V(piece_seen)(struct state *states, const struct rp_attention_piece 
                           const struct rp_attention_seen *seen, const struct block *block,
                           const struct block *next, const struct shape *shape, const bool half,
                           const bool wide, float (*scores)[BLOCK_KEYS + BLOCK_SLACK]) {
-    /* Heads that see different keys go one by one: a weight of 0 would still spread a NaN. */
+    /* Heads that see different keys are computed one by one: a weight of 0 would still propagate a
+     * NaN. */
     uint32_t heads = seen->heads_differ ? 1 : piece->head_count;
     for (uint32_t row = 0; row < piece->token_count * piece->head_count; row += heads) {
         V(block_seen)
@@ -364,7 +365,7 @@ INLINE void V(piece_seen)(struct state *states, const struct rp_attention_piece 
     }
 }
 
-/* All keys of a piece that its program lets it see, block by block. */
+/* All keys of a piece that are visible under its program, block by block. */
 INLINE void V(walk_seen)(const struct rp_attention_args *args,
                          const struct rp_attention_piece *piece, struct state *states,
                          struct decoded *decoded, const bool half, const bool wide) {
@@ -452,7 +453,7 @@ INLINE void V(walk)(const struct rp_attention_args *args, const struct rp_attent
     }
 }
 
-/* decoded: room for blocks of 8-bit pages; NULL: the pages are of another type. */
+/* decoded: buffer for dequantized blocks of 8-bit pages; NULL for other page types. */
 INLINE void V(piece)(const struct rp_attention_args *args, const struct rp_attention_piece *piece,
                      struct decoded *decoded, const bool half, const bool masked) {
     _Alignas(RP_CACHE_LINE) float sums[SUMS_MAX];
