@@ -35,8 +35,8 @@ extern "C" {
 #endif
 
 /* Most splits of a decode row: a row that sees more keys than this many splits hold doubles its
- * split size until it fits. Split boundaries depend only on the row's position and window. One more
- * than a power of two, because a window may begin inside a split. */
+ * split size until it fits. Split boundaries depend only on the row's position and window.
+ * SPLITS_MAX has one more, because a window may begin inside a split. */
 #define RP_ATTENTION_SPLITS     16u
 #define RP_ATTENTION_SPLITS_MAX (RP_ATTENTION_SPLITS + 1u)
 

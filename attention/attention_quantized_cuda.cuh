@@ -27,8 +27,8 @@
 
 /* Page type that a kernel is compiled for. */
 template <rp_dtype Page> struct page_of {
-    static constexpr bool has_codes = Page == RP_DTYPE_INT8 || Page == RP_DTYPE_FP8_E4M3;
-    static constexpr uint32_t bytes = has_codes ? 1 : 2; /* of an element */
+    static constexpr bool is_quantized = Page == RP_DTYPE_INT8 || Page == RP_DTYPE_FP8_E4M3;
+    static constexpr uint32_t bytes = is_quantized ? 1 : 2; /* of an element */
 };
 
 /* a * b + c of two bf16 each, rounded once. */
@@ -40,8 +40,8 @@ static __device__ __forceinline__ uint32_t fma_bf16x2(uint32_t a, uint32_t b, ui
 
 /* Four quantized values as bf16: even has bytes 0 and 2, odd bytes 1 and 3. */
 template <rp_dtype Page>
-static __device__ __forceinline__ void codes_to_bf16(uint32_t codes, uint32_t &even,
-                                                     uint32_t &odd) {
+static __device__ __forceinline__ void quantized_to_bf16(uint32_t codes, uint32_t &even,
+                                                         uint32_t &odd) {
     if constexpr (Page == RP_DTYPE_INT8) {
         const uint32_t moved = codes >> 8, one = 0x3F803F80u;
         even = fma_bf16x2((codes & 0x007F007Fu) | 0x43004300u, one,
@@ -87,8 +87,8 @@ static __device__ __forceinline__ void fp8_to_f16(uint32_t codes, uint32_t &low,
  * and 3. INT8: 1,024 + 128 + quantized value has the quantized value's bits, with the sign bit
  * inverted, as its mantissa. */
 template <rp_dtype Page, bool Crossed>
-static __device__ __forceinline__ void codes_to_f16(uint32_t codes, uint32_t &first,
-                                                    uint32_t &second) {
+static __device__ __forceinline__ void quantized_to_f16(uint32_t codes, uint32_t &first,
+                                                        uint32_t &second) {
     if constexpr (Page == RP_DTYPE_INT8) {
         const uint32_t turned = codes ^ 0x80808080u, bias = 0xE480E480u; /* -1,152 */
         first = add_f16x2(__byte_perm(turned, 0x64646464u, Crossed ? 0x4240 : 0x4140), bias);

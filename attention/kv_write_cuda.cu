@@ -1,12 +1,12 @@
-/* kv_write_cuda.cu - K and V into pages: alone, and as the last part of everything after the qkv
- * matmul.
+/* kv_write_cuda.cu - stores K and V in pages: alone, or fused with the other operators after the
+ * qkv matmul.
  *
- * One warp computes one head of one token: few tokens still give many warps, and the chain of loads
- * (row, slot, page) is as short as it can be. Of many tokens it computes several heads
- * (qkv_post_many_kernel).
+ * One warp computes one head of one token: few tokens still give many warps, and the chain of
+ * dependent loads (row, slot, page) is as short as possible. With many tokens a warp computes
+ * several heads (qkv_post_many_kernel).
  *
- * In 8-bit pages the warp has a whole row, and so its largest value: quantized values and scale are
- * made of the f32 values, with no other rounding, and are the CPU's bit for bit. */
+ * For 8-bit pages the warp holds a whole row, and so its maximum: quantized values and scale are
+ * computed from the f32 values, with no other rounding, bit-equal to the CPU. */
 #include "attention/attention_cuda.h"
 
 #include "device/cuda_vector.cuh"
@@ -18,7 +18,7 @@
 #define SPECULATE_MAX 256 /* with so few rows all are read before the live count is known */
 #define MANY_HEADS    4   /* of a warp, with more rows */
 
-/* Where K or V of one live token and head lie, or NULL when the token is dead. */
+/* Destination of K or V of one live token and head, or NULL when the token is dead. */
 struct kv_place {
     unsigned char *run;
     size_t at; /* elements into the run */
@@ -93,7 +93,7 @@ int rp_kv_write_cuda_run(const void *args_void, cudaStream_t stream) {
                          grid, dim3(WARPS * 32), 0, stream, !args->rows.plain_edges, *args);
 }
 
-/* The columns of one head that a lane has: 4 * (lane + 32 * i). */
+/* The columns of one head held by a lane: 4 * (lane + 32 * i). */
 template <int QUADS> struct head_columns { float4 x[QUADS]; };
 
 static __device__ __forceinline__ float &part(float4 &x, int i) {
@@ -112,7 +112,7 @@ static __device__ __forceinline__ float2 angle_of(const four_angles &angles, int
                     : make_float2(angles.second.z, angles.second.w);
 }
 
-/* Cosine and sine for the lane's columns; columns without rotation have none. */
+/* Cosine and sine for the lane's columns; unset for columns without rotation. */
 template <bool VEC, int QUADS>
 static __device__ __forceinline__ void load_angles(four_angles (&angles)[QUADS], const float *row,
                                                    uint32_t half, uint32_t lane) {
@@ -137,8 +137,8 @@ static __device__ __forceinline__ void load_angles(four_angles (&angles)[QUADS],
     }
 }
 
-/* Pairs are half a head apart, in two lanes. Quads of a head of one quad a lane meet by shuffles,
- * others in shared memory. */
+/* Pairs are half a head apart, in two lanes: exchanged by shuffles when a lane has one quad of the
+ * head, else through shared memory. */
 template <bool VEC, int QUADS>
 static __device__ __forceinline__ void rotate(head_columns<QUADS> &head,
                                               const four_angles (&angles)[QUADS], float *shared,
@@ -223,7 +223,7 @@ static __global__ void __launch_bounds__(WARPS * 32, VEC &&QUADS == 1 ? 12 : 8)
         uint32_t c = 4 * (lane + 32 * i);
         weight[i] = norm ? rp_load4<VEC>(norm, RP_DTYPE_F32, c, c, dim) : float4();
     }
-    /* Where the token belongs; 'live' stays false when it is dead. */
+    /* Row and slot of the token; 'live' stays false when it is dead. */
     bool computes = index < args.heads + 2 * args.kv_heads, live = false;
     uint32_t position = 0;
     kv_place place = {NULL, 0, 0};
@@ -288,9 +288,8 @@ static __global__ void __launch_bounds__(WARPS * 32, VEC &&QUADS == 1 ? 12 : 8)
     }
 }
 
-/* The same of many tokens: bytes in flight are what counts. A warp has several heads of a token,
- * all requested at once and together with where the token belongs, and its angles are loaded
- * once. */
+/* The same for many tokens, limited by bytes in flight. A warp has several heads of a token, all
+ * loaded at once together with the token's row and slot; its angles are loaded once. */
 template <bool CODES>
 static __global__ void __launch_bounds__(WARPS * 32, 8)
     qkv_post_many_kernel(const __grid_constant__ rp_qkv_post_cuda args) {

@@ -73,7 +73,7 @@ static inline __attribute__((always_inline)) void add_key(struct row *row, uint3
     row->total += weight;
     const uint32_t head_dim = args->head_dim;
     const float scale = kv_scale(kv, run, position % kv->page_tokens);
-    float *restrict out = row->out; /* page address arithmetic differs */
+    float *restrict out = row->out; /* does not alias the pages */
     for (uint32_t d = 0; d < head_dim; d++)
         out[d] += weight * kv_at(kv, run, at + d, scale);
 }

@@ -1,32 +1,33 @@
 /* attention_decode_cuda.cu - one query per sequence: a stream over K and V.
  *
- * The splits of all (row, KV head) pairs form one line (attention_internal_cuda.h); a block takes
- * an equal part of it, whatever the mixture of lengths. Inside a split the keys go to the block's
- * four warps in units of 32 (16 at head dim 256): unit u of the sequence is warp u % 4's. A warp
- * streams K and V of its units through a ring in shared memory of its own (cp.async), running ahead
- * over splits, heads and rows.
+ * The splits of all (row, KV head) pairs form one sequence (attention_internal_cuda.h); each block
+ * computes an equal part of it, whatever the mixture of lengths. Inside a split the keys are
+ * distributed to the block's four warps in units of 32 (16 at head dim 256): warp u % 4 computes
+ * unit u of the sequence. A warp streams K and V of its units through its own ring in shared memory
+ * (cp.async), prefetching across splits, heads and rows.
  *
  * After a matmul (attention_cuda.h) a block reads the plan, the page table and its first unit
- * before its wait. What the kernels in between write is q and K and V of the step's own tokens; of
- * a decode row that is its last key alone. Older keys of its sequence were written by earlier
- * steps, or by other sequences whose prefix it shares: pages are shared when the step that filled
- * them is committed (engine/scheduler_commit.c), and a sequence has one row in a step.
+ * before its wait. The kernels in between write q, and K and V of the step's own tokens: for a
+ * decode row only its last key. Older keys of its sequence were written by earlier steps, or by
+ * other sequences whose prefix it shares: pages are shared when the step that filled them is
+ * committed (engine/scheduler_commit.c), and a sequence has one row in a step.
  *
- * Tensor cores, transposed, so that up to 8 query heads of a group are the n side of one
- * instruction and none of its 16 rows is wasted:  S^T (keys, heads) = K Q^T,  O^T (dims, heads) +=
- * V^T P^T.
+ * Tensor core operands are transposed, so that up to 8 query heads of a group fill the n dimension
+ * of one instruction and none of its 16 rows is wasted:  S^T (keys, heads) = K Q^T,  O^T (dims,
+ * heads) += V^T P^T.
  *
- * 8-bit pages (attention_quantized_cuda.cuh): the same stream with rows of half the bytes, and with
- * each unit's K the scales of its K and V, four keys a copy. ldmatrix hands a lane four quantized
- * values of one key, or two of two keys each; both become pairs of f16, which names the columns of
- * q and the rows of O^T in pairs. q and weights are f16, too, relative to powers of two: of the
- * head's largest element of q, of the largest scale of V that the warp has seen.
+ * 8-bit pages (attention_quantized_cuda.cuh): the same stream with rows of half the bytes; the
+ * scales of K and V are copied along with each unit's K, four keys per copy. ldmatrix gives a lane
+ * four quantized values of one key, or two of two keys each; both are converted to pairs of f16, so
+ * columns of q and rows of O^T are permuted in pairs. q and the weights are f16 too, scaled by
+ * powers of two: by that of the head's largest element of q, and by that of the largest V scale
+ * that the warp has seen.
  *
- * What fixes the bits: a warp's units of a split in rising order by online softmax from zero; then
- * the four warps of the split in order; then the splits in rising order (fold). Who computes a
- * split decides nothing: a block that has splits from a row's first one on folds them at once, any
- * other leaves each by itself as a partial, and the block that arrives last folds what is
- * missing. */
+ * The reduction order is fixed: the units of a warp in a split in rising order by online softmax
+ * from zero; then the four warps of the split in order; then the splits in rising order (fold).
+ * Which block computes a split does not matter: a block that owns a row's first splits folds them
+ * at once, any other block stores each split as a partial sum, and the last block to arrive folds
+ * the rest. */
 #include "attention/decode/attention_decode_launch.cuh"
 
 namespace {
@@ -49,9 +50,9 @@ template <rp_dtype Page> size_t shared_bytes_of_page(uint32_t dim, uint32_t grou
     }
 }
 
-size_t shared_bytes_of(uint32_t dim, uint32_t group, bool has_codes) {
-    return has_codes ? shared_bytes_of_page<RP_DTYPE_INT8>(dim, group)
-                     : shared_bytes_of_page<RP_DTYPE_BF16>(dim, group);
+size_t shared_bytes_of(uint32_t dim, uint32_t group, bool is_quantized) {
+    return is_quantized ? shared_bytes_of_page<RP_DTYPE_INT8>(dim, group)
+                        : shared_bytes_of_page<RP_DTYPE_BF16>(dim, group);
 }
 
 } // namespace
@@ -74,10 +75,11 @@ bool rp_attention_decode_cuda_supports(const rp_attention_cuda_config *config) {
  * as many bytes in flight, where 168 registers per thread allow it. */
 uint32_t rp_attention_decode_cuda_blocks(const rp_attention_cuda_config *config) {
     const uint32_t group = config->heads / config->kv_heads, dim = config->head_dim;
-    const bool has_codes = rp_dtype_bytes(config->kv.dtype) == 1;
+    const bool is_quantized = rp_dtype_bytes(config->kv.dtype) == 1;
     /* Shared memory of an SM: 1 KiB more than a block may request; each block reserves 1 KiB. */
-    const size_t three = 3 * (shared_bytes_of(dim, group, has_codes) + sizeof(block_state) + 1024);
-    const bool has_room = has_codes && dim <= 128 && group <= 8 &&
+    const size_t three =
+        3 * (shared_bytes_of(dim, group, is_quantized) + sizeof(block_state) + 1024);
+    const bool has_room = is_quantized && dim <= 128 && group <= 8 &&
                           three <= (size_t)config->limits.shared_bytes_block + 1024;
     return config->limits.sm_count * (has_room ? BLOCKS_PER_SM + 1 : BLOCKS_PER_SM);
 }

@@ -1,5 +1,5 @@
-/* attention_decode_fold.cuh - decode attention: the sums of warps and splits put together, always
- * in the same order, whoever made them. */
+/* attention_decode_fold.cuh - decode attention: reduces the sums of warps and splits, always in the
+ * same order, whichever block computed them. */
 #ifndef RP_ATTENTION_ATTENTION_DECODE_FOLD_CUH
 #define RP_ATTENTION_ATTENTION_DECODE_FOLD_CUH
 
@@ -7,12 +7,12 @@
 
 namespace {
 
-/* Sums of one warp over the units of a split: of a lane, heads 2 * (lane % 4) and the next of each
- * tile. Of each 16 columns, those that its first and its ninth row of an instruction are: lane / 4
- * and 8 more; of quantized values, which come in pairs, 2 * (lane / 4) and the next. */
+/* Sums of one warp over the units of a split. A lane holds heads 2 * (lane % 4) and the next of
+ * each tile, and of each 16 columns lane / 4 and lane / 4 + 8 (rows of the instruction); with
+ * quantized pages, whose columns come in pairs, 2 * (lane / 4) and the next. */
 template <int D, int NT> struct sums {
     float max[NT][2], total[NT][2], out[NT][D / 16][4];
-    float power; /* of quantized values: what `out` is relative to */
+    float power; /* quantized pages: power of two that `out` is relative to */
 
     __device__ __forceinline__ void clear() {
         power = 0.0f;
@@ -27,14 +27,13 @@ template <int D, int NT> struct sums {
     }
 };
 
-/* Numbers of one head: out / total is the result. */
+/* Partial result of one head: out / total is the output. */
 struct folded {
     float max, total;
     float4 out;
 };
 
-/* The maximum subtracted from scores. A program may mask every key: then any finite number will
- * do. */
+/* The maximum subtracted from scores. If a program masks every key, any finite number will do. */
 template <typename Mask> __device__ __forceinline__ float offset_of(float max) {
     return Mask::is_program && max == -INFINITY ? 0.0f : max;
 }
@@ -55,8 +54,7 @@ __device__ __forceinline__ folded nothing() {
     return {-INFINITY, 0.0f, make_float4(0.0f, 0.0f, 0.0f, 0.0f)};
 }
 
-/* What the warps hand to one another at the end of a split: (warp, head) rows of out, max,
- * total. */
+/* Exchange buffer of the warps at the end of a split: (warp, head) rows of out, max, total. */
 template <int D> struct exchange {
     static constexpr uint32_t STRIDE =
         D + 4; /* out, then max and total; 4 mod 16: no bank conflicts */
@@ -80,7 +78,7 @@ template <int D> struct exchange {
                 float *to = row(buffer, warp, head);
 #pragma unroll
                 for (int i = 0; i < D / 16; i++) {
-                    if constexpr (page_of<Page>::has_codes) {
+                    if constexpr (page_of<Page>::is_quantized) {
                         *(float2 *)(to + i * 16 + lane / 4 * 2) =
                             make_float2(s.out[n][i][e] * s.power, s.out[n][i][e + 2] * s.power);
                         continue;
@@ -172,7 +170,8 @@ __device__ __forceinline__ void store_out(const decode_args &args, size_t at, co
     }
 }
 
-/* First split of a block on a line of `total` (the launcher has checked that nothing overflows). */
+/* First split of a block in a sequence of `total` (the launcher has checked that nothing
+ * overflows). */
 __device__ __forceinline__ uint32_t share_begin(uint32_t total, uint32_t block) {
     return total * block / gridDim.x;
 }
@@ -180,8 +179,8 @@ __device__ __forceinline__ uint32_t owner_of(uint32_t total, uint32_t split) {
     return ((split + 1) * gridDim.x - 1) / total;
 }
 
-/* The partials of a row and KV head whose splits begin at `base` on the line: the folded beginning,
- * then split by split. One warp writes the list. */
+/* Lists the partial sums of a row and KV head whose splits begin at index `base`: the folded
+ * beginning, then split by split. One warp writes the list. */
 __device__ __forceinline__ void list_partials(block_state &shared, uint32_t total, uint32_t base,
                                               uint32_t splits, uint32_t lane) {
     uint32_t first_owner = owner_of(total, base);
@@ -198,15 +197,15 @@ __device__ __forceinline__ void list_partials(block_state &shared, uint32_t tota
     }
 }
 
-/* This block's partials of a row and KV head are written; true in the block that is the last to say
- * so, which then has the list of all of them. */
+/* Signals that this block's partial sums of a row and KV head are written. Returns true in the last
+ * block to do so, which then has the list of all of them. */
 __device__ __forceinline__ bool arrive(const decode_args &args, block_state &shared,
                                        const segment &at, uint32_t total) {
     __syncthreads();
     if (threadIdx.x == 0) {
         uint32_t *arrivals = args.arrivals + at.row * args.kv_heads + at.head;
         uint32_t mine = at.split_end - at.split, before;
-        /* What the block wrote is released, what others wrote is acquired. */
+        /* Releases this block's writes and acquires those of the others. */
         asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], %2;"
                      : "=r"(before)
                      : "l"(arrivals), "r"(mine)
@@ -244,7 +243,7 @@ __device__ __forceinline__ folded fold_partials(const decode_args &args, const b
     return state;
 }
 
-/* Takes the row and KV head where this block's part begins, if row `i` holds it. */
+/* Sets the row and KV head where this block's part begins, if it is in row `i`. */
 __device__ __forceinline__ void try_start(const decode_args &args, block_state &shared, uint32_t i,
                                           const rp_attention_plan_row &info, uint32_t begin,
                                           uint32_t count) {

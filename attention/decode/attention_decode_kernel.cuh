@@ -7,11 +7,11 @@
 
 namespace {
 
-/* Position of a unit in a mask program's row: what is needed to evaluate one of its pairs. */
+/* Position of a unit in the sequence, needed to evaluate a mask program on its pairs. */
 struct program_unit {
-    uint32_t place;  /* of its first key in the sequence */
-    uint32_t seen;   /* keys that some head sees, as bits */
-    bool is_partial; /* else all of them, by every head */
+    uint32_t place;  /* position of its first key */
+    uint32_t seen;   /* bits of the keys that some head sees */
+    bool is_partial; /* else every head sees all of them */
 };
 
 /* Scale applied to q.k before score rules, the cap and masking. */
@@ -43,16 +43,16 @@ __device__ __forceinline__ float score_of(const decode_args &args, const segment
 }
 
 /* Scales of a lane's keys of a unit; bf16 pages have none. Weights multiply quantized values in
- * f16, whose range V's scales may exceed: they are relative to a power of two close to the largest
- * scale so far. */
+ * f16, whose range V's scales may exceed: weights are scaled by a power of two close to the largest
+ * V scale so far. */
 template <rp_dtype Page, int TILES> struct unit_scales {
     float k[TILES][2], v[TILES][2];
 
-    /* from: K's, then V's. Keys that nobody sees may have any: 0. */
+    /* from: K's scales, then V's. Masked keys may hold garbage: 0 is used. */
     template <typename Mask>
     __device__ __forceinline__ void load(const float *from, const rp_attention_plan_row &row,
                                          uint32_t key, const program_unit &unit, uint32_t lane) {
-        if constexpr (page_of<Page>::has_codes) {
+        if constexpr (page_of<Page>::is_quantized) {
 #pragma unroll
             for (int i = 0; i < TILES * 2; i++) {
                 k[i / 2][i % 2] = from[i * 8 + lane / 4];
@@ -90,7 +90,7 @@ score(const decode_args &args, const segment &at, uint32_t key, float (&scores)[
     for (int i = 0; i < TILES * NT * 4; i++) {
         const int t = i / 4 / NT, n = i / 4 % NT, e = i % 4;
         float &x = scores[t][n][e];
-        x *= page_of<Page>::has_codes ? scales.k[t][e / 2] * (q_power[n][e % 2] * scale) : scale;
+        x *= page_of<Page>::is_quantized ? scales.k[t][e / 2] * (q_power[n][e % 2] * scale) : scale;
         x = score_of<Mask>(args, at, x, t * TILE + lane / 4 + e / 2 * 8,
                            n * 8 + lane % 4 * 2 + e % 2, unit, params);
     }
@@ -109,9 +109,9 @@ template <int D, int NT, int TILES, rp_dtype Page, typename Mask>
 __device__ __forceinline__ void online_softmax(float (&scores)[TILES][NT][4], sums<D, NT> &s,
                                                uint32_t (&weights)[TILES][NT][2],
                                                const unit_scales<Page, TILES> &scales) {
-    constexpr bool has_codes = page_of<Page>::has_codes;
-    float moved = 1.0f, inverse = 1.0f; /* of what `out` is relative to */
-    if (has_codes) {
+    constexpr bool is_quantized = page_of<Page>::is_quantized;
+    float moved = 1.0f, inverse = 1.0f; /* exponent that `out` is relative to */
+    if (is_quantized) {
         const float power = fmaxf(s.power, power_below(scales.largest_v()));
         inverse = inverse_of_power(power);
         moved = s.power * inverse;
@@ -152,16 +152,18 @@ __device__ __forceinline__ void online_softmax(float (&scores)[TILES][NT][4], su
             s.total[n][0] += x[0] + x[2];
             s.total[n][1] += x[1] + x[3];
 #pragma unroll
-            for (int i = 0; i < 4 && has_codes; i++)
+            for (int i = 0; i < 4 && is_quantized; i++)
                 x[i] *= scales.v[t][i / 2] * inverse;
-            weights[t][n][0] = transpose_8x8(has_codes ? pack_f16(x[0], x[1]) : pack(x[0], x[1]));
-            weights[t][n][1] = transpose_8x8(has_codes ? pack_f16(x[2], x[3]) : pack(x[2], x[3]));
+            weights[t][n][0] =
+                transpose_8x8(is_quantized ? pack_f16(x[0], x[1]) : pack(x[0], x[1]));
+            weights[t][n][1] =
+                transpose_8x8(is_quantized ? pack_f16(x[2], x[3]) : pack(x[2], x[3]));
         }
     }
 }
 
 template <int D, int NT, rp_dtype Page = RP_DTYPE_BF16> struct kernel_sizes : sizes_of<D, Page> {
-    static constexpr int BUFFERS = D * NT <= 256 ? 2 : 1; /* for exchanges; more do not fit */
+    static constexpr int BUFFERS = D * NT <= 256 ? 2 : 1; /* exchange buffers; more do not fit */
     /* K and V of one unit per warp: in flight while the previous unit is computed. */
     static constexpr uint32_t RING_BYTES = WARPS * sizes_of<D, Page>::WARP_BYTES;
     static size_t shared_bytes(uint32_t group) {
@@ -171,13 +173,13 @@ template <int D, int NT, rp_dtype Page = RP_DTYPE_BF16> struct kernel_sizes : si
     }
 };
 
-/* Scores of a unit's keys, without any scale: of bf16 even and odd steps of 16 columns by
- * themselves. */
+/* Unscaled scores of a unit's keys; for bf16 pages, even and odd steps of 16 columns are summed
+ * separately. */
 template <int D, int NT, int TILES, rp_dtype Page>
 __device__ __forceinline__ void add_scores(float (&even)[TILES][NT][4], float (&odd)[TILES][NT][4],
                                            uint32_t keys, const uint32_t (&q)[NT][D / 16][2]) {
     constexpr uint32_t ROW_BYTES = sizes_of<D, Page>::ROW_BYTES;
-    if constexpr (page_of<Page>::has_codes) {
+    if constexpr (page_of<Page>::is_quantized) {
 #pragma unroll
         for (int i = 0; i < D / 32; i++)
 #pragma unroll
@@ -186,8 +188,8 @@ __device__ __forceinline__ void add_scores(float (&even)[TILES][NT][4], float (&
                 load_matrices(codes, keys + t * TILE * ROW_BYTES + i * 32);
 #pragma unroll
                 for (int half = 0; half < 2; half++) {
-                    codes_to_f16<Page, false>(codes[half * 2], a[0], a[2]);
-                    codes_to_f16<Page, false>(codes[half * 2 + 1], a[1], a[3]);
+                    quantized_to_f16<Page, false>(codes[half * 2], a[0], a[2]);
+                    quantized_to_f16<Page, false>(codes[half * 2 + 1], a[1], a[3]);
 #pragma unroll
                     for (int n = 0; n < NT; n++)
                         multiply<Page>(even[t][n], a, q[n][i * 2 + half][0], q[n][i * 2 + half][1]);
@@ -215,12 +217,12 @@ __device__ __forceinline__ void add_scores(float (&even)[TILES][NT][4], float (&
 }
 
 /* Adds weights * V of a unit. Quantized values are transposed in pairs of columns, which become two
- * rows of the matmul (sums). */
+ * rows of the matmul (struct sums). */
 template <int D, int NT, int TILES, rp_dtype Page>
 __device__ __forceinline__ void add_values(sums<D, NT> &s, uint32_t values,
                                            const uint32_t (&weights)[TILES][NT][2]) {
     constexpr uint32_t ROW_BYTES = sizes_of<D, Page>::ROW_BYTES;
-    if constexpr (page_of<Page>::has_codes) {
+    if constexpr (page_of<Page>::is_quantized) {
 #pragma unroll
         for (int t = 0; t < TILES; t++)
 #pragma unroll
@@ -229,8 +231,8 @@ __device__ __forceinline__ void add_values(sums<D, NT> &s, uint32_t values,
                 load_matrices_transposed(codes, values + t * TILE * ROW_BYTES + i * 32);
 #pragma unroll
                 for (int half = 0; half < 2; half++) {
-                    codes_to_f16<Page, true>(codes[half], a[0], a[1]);
-                    codes_to_f16<Page, true>(codes[half + 2], a[2], a[3]);
+                    quantized_to_f16<Page, true>(codes[half], a[0], a[1]);
+                    quantized_to_f16<Page, true>(codes[half + 2], a[2], a[3]);
 #pragma unroll
                     for (int n = 0; n < NT; n++)
                         multiply<Page>(s.out[n][i * 2 + half], a, weights[t][n][0],
@@ -265,12 +267,13 @@ __device__ __forceinline__ void attention_decode(const decode_args &args) {
     if (!args.early)
         stamp.wait();
     const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    /* Both at once: whether the row is one of the plan's is known a moment later. */
+    /* Loads both at once; whether the row is in the plan is checked afterwards. */
     rp_attention_plan_row first = {};
     if (threadIdx.x < args.row_capacity)
         first = load_row(args, threadIdx.x);
     const uint2 counts = __ldcg((const uint2 *)args.plan); /* decode_rows, decode_splits */
-    if (threadIdx.x == 0) /* a register of the loops below would cost more */
+    /* recomputed: keeping it in a register across the loops below costs more */
+    if (threadIdx.x == 0)
         shared.flags = rp_stamp_flags(args.stamp);
     const uint32_t total = counts.y * args.kv_heads;
     const uint32_t begin = share_begin(total, blockIdx.x);
@@ -282,7 +285,7 @@ __device__ __forceinline__ void attention_decode(const decode_args &args) {
         return;
     }
     if (threadIdx.x == 0) {
-#pragma unroll /* racecheck follows as many barriers as it finds such instructions */
+#pragma unroll /* one instruction per barrier, so that racecheck tracks each */
         for (int i = 0; i < 2; i++) {
             barrier_init(&shared.full[i], THREADS);
             barrier_init(&shared.empty[i], THREADS);
@@ -330,7 +333,7 @@ __device__ __forceinline__ void attention_decode(const decode_args &args) {
         copy_wait<0>();
         __syncthreads();
     }
-    /* Rows of a unit that a lane names to ldmatrix: for K keys in order, for V two halves of the
+    /* Row addresses that a lane passes to ldmatrix: for K, keys in order; for V, two halves of the
      * dims (32 bytes). */
     const uint32_t key_lane = lane % 16 * sizes::ROW_BYTES + lane / 16 * 16;
     const uint32_t value_lane = (lane % 8 + lane / 16 * 8) * sizes::ROW_BYTES + lane / 8 % 2 * 16;
@@ -339,7 +342,7 @@ __device__ __forceinline__ void attention_decode(const decode_args &args) {
     for (;;) {
         uint32_t q[NT][D / 16][2];
         float q_power[NT][2] = {};
-        if constexpr (page_of<Page>::has_codes)
+        if constexpr (page_of<Page>::is_quantized)
             query.template load_f16<NT>(q, q_power, args.group, lane);
         else
             query.template load<NT>(q, args.group, lane);
@@ -355,7 +358,8 @@ __device__ __forceinline__ void attention_decode(const decode_args &args) {
 #pragma unroll
         for (int p = 0; p < PARTS; p++)
             state[p] = nothing();
-        /* Sums of a split, the turn-th of this block, over the warps, and what becomes of them. */
+        /* Reduces the sums of a split (the turn-th of this block) over the warps, then folds or
+         * stores them. */
         auto settle = [&](uint32_t split, uint32_t turn) {
             barrier_wait(&shared.full[turn % BUFFERS], turn / BUFFERS & 1);
 #pragma unroll
@@ -407,8 +411,8 @@ __device__ __forceinline__ void attention_decode(const decode_args &args) {
                 __syncwarp();
                 load.issue_value(args, values_at, false, warp, lane);
             }
-            /* With two buffers a split is settled when the next one is done: no warp waits for
-             * another that is less than a split after. */
+            /* With two buffers a split is reduced once the next one is computed, so that no warp
+             * waits for one that is less than a split behind. */
             const uint32_t buffer = turn % BUFFERS, round = turn / BUFFERS;
             const bool is_last = split + 1 == at.split_end;
             if (is_short && is_last)

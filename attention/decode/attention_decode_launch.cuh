@@ -1,5 +1,5 @@
-/* attention_decode_launch.cuh - the launcher of decode attention's kernels of one type of page: a
- * file of the module for each, which compile side by side. */
+/* attention_decode_launch.cuh - launches the decode attention kernels of one page type. One source
+ * file per page type, so that they compile in parallel. */
 #ifndef RP_ATTENTION_ATTENTION_DECODE_LAUNCH_CUH
 #define RP_ATTENTION_ATTENTION_DECODE_LAUNCH_CUH
 
@@ -62,7 +62,7 @@ int start(const rp_attention_cuda_args *args, cudaStream_t stream) {
     to.stamp = args->stamp;
     to.early = args->config.behind_product;
     to.q_aligned = (((uintptr_t)op->q | op->q_stride * 4) & 15) == 0;
-    /* One block an SM is quicker where there is not more to do than that. */
+    /* One block per SM is faster when there is no more work than that. */
     uint32_t blocks = rp_attention_decode_cuda_blocks(&args->config),
              sm_count = args->config.limits.sm_count,
              most = args->config.bucket.rows * to.kv_heads * RP_ATTENTION_SPLITS;
@@ -86,7 +86,7 @@ int start_dim(const rp_attention_cuda_args *args, cudaStream_t stream) {
                                                        : start<D, 2, Page>(args, stream);
 }
 
-/* rp_attention_decode_cuda_run of pages of this type. */
+/* rp_attention_decode_cuda_run for this page type. */
 template <rp_dtype Page> int decode_run(const rp_attention_cuda_args *args, cudaStream_t stream) {
     switch (args->args.head_dim) {
     case 64:

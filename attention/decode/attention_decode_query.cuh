@@ -1,5 +1,5 @@
-/* attention_decode_query.cuh - decode attention: how q gets into a block's shared memory, and from
- * there into its matmuls. */
+/* attention_decode_query.cuh - decode attention: loads q into shared memory and converts it to
+ * matmul operands. */
 #ifndef RP_ATTENTION_ATTENTION_DECODE_QUERY_CUH
 #define RP_ATTENTION_ATTENTION_DECODE_QUERY_CUH
 
@@ -13,7 +13,7 @@ template <int D> struct query_buffer {
     static constexpr uint32_t STRIDE = D + 8;
     float *data;
 
-    /* Joins the thread's next group of copies. */
+    /* Part of the thread's next cp.async group. */
     __device__ __forceinline__ void ask(const decode_args &args, uint32_t token,
                                         uint32_t head) const {
         const float *from = args.q + token * args.q_stride + (size_t)head * args.group * D;
@@ -27,7 +27,7 @@ template <int D> struct query_buffer {
                 copy_4(shared_address(data + i / D * STRIDE + i % D), from + i);
         }
     }
-    /* As the second operand. */
+    /* As the second (B) operand. */
     template <int NT>
     __device__ __forceinline__ void load(uint32_t (&q)[NT][D / 16][2], uint32_t group,
                                          uint32_t lane) const {
@@ -42,9 +42,9 @@ template <int D> struct query_buffer {
             }
         }
     }
-    /* For quantized values, whose word of four columns is two pairs: in f16, relative to the head's
-     * largest power of two, which *power has of heads 2 * (lane % 4) and the next, as a lane's
-     * scores. */
+    /* For quantized pages, where a word of four columns is two pairs: in f16, divided by the power
+     * of two of the head's largest element. *power holds it for heads 2 * (lane % 4) and the next,
+     * as in a lane's scores. */
     template <int NT>
     __device__ __forceinline__ void load_f16(uint32_t (&q)[NT][D / 16][2], float (&power)[NT][2],
                                              uint32_t group, uint32_t lane) const {

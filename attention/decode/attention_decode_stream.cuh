@@ -1,5 +1,5 @@
-/* attention_decode_stream.cuh - decode attention: what a block works on, and how K and V get into
- * its shared memory ahead of the sums. */
+/* attention_decode_stream.cuh - decode attention: the work of a block, and the prefetch of K and V
+ * into its shared memory. */
 #ifndef RP_ATTENTION_ATTENTION_DECODE_STREAM_CUH
 #define RP_ATTENTION_ATTENTION_DECODE_STREAM_CUH
 
@@ -16,9 +16,9 @@ constexpr int WARPS = 4;
 constexpr int THREADS = WARPS * 32;
 constexpr uint32_t TILE = 16; /* keys: the rows of one instruction */
 constexpr uint32_t PREFIX_SLOT =
-    RP_ATTENTION_SPLITS_MAX; /* of a block's partials: a folded beginning */
+    RP_ATTENTION_SPLITS_MAX; /* slot of a block's partial sums: a folded beginning */
 constexpr uint32_t SLOTS = RP_ATTENTION_SPLITS_MAX + 1;
-constexpr uint32_t ROWS_AHEAD = 8; /* of a block's rows that lie in shared memory */
+constexpr uint32_t ROWS_AHEAD = 8; /* of a block's rows held in shared memory */
 
 struct decode_args {
     const unsigned char *kv; /* of the layer, page 0, KV head 0 */
@@ -35,7 +35,7 @@ struct decode_args {
     float scale; /* times log2 e */
     rp_dtype out_dtype;
     bool q_aligned; /* to 16 bytes, in every row */
-    bool early;     /* everything but q and the step's own keys is complete before the wait */
+    bool early;     /* everything except q and the step's own keys may be read before the wait */
     rp_cuda_stamp stamp;
     float cap_in, cap_out; /* a capped score is cap_out * tanh(cap_in * (q . k)), times log2 e */
     /* With a mask program: (row_capacity, unit_capacity), the units of RP_ATTENTION_SPLIT keys that
@@ -43,7 +43,7 @@ struct decode_args {
     const uint32_t *units;
     uint32_t unit_capacity;
     float natural_scale;
-    uint32_t scales_at; /* of 8-bit pages: as rp_kv_layout has it */
+    uint32_t scales_at; /* 8-bit pages: as in rp_kv_layout */
 };
 
 __device__ __forceinline__ uint32_t shared_address(const void *at) {
@@ -140,7 +140,7 @@ __device__ __forceinline__ uint32_t transpose_8x8(uint32_t x) {
 template <rp_dtype Page>
 __device__ __forceinline__ void multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t b0,
                                          uint32_t b1) {
-    if constexpr (page_of<Page>::has_codes)
+    if constexpr (page_of<Page>::is_quantized)
         asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, "
                      "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
                      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
@@ -182,7 +182,7 @@ __device__ __forceinline__ float heads_sum(float x) {
     return x;
 }
 
-/* Where a block is on the line: splits [split, split_end) of one row and KV head. */
+/* Current segment of a block: splits [split, split_end) of one row and KV head. */
 struct segment {
     uint32_t row, head, split, split_end;
     rp_attention_plan_row info;
@@ -206,7 +206,8 @@ struct block_state {
     rp_attention_plan_row rows[ROWS_AHEAD]; /* from the first row on */
     uint32_t is_last;
     uint32_t partial_count;
-    uint32_t flags;                             /* of the step, if it is stamped: thread 0's */
+    /* of the step, if it is stamped; used by thread 0 */
+    uint32_t flags;
     uint32_t partials[RP_ATTENTION_SPLITS_MAX]; /* block * SLOTS + slot, in rising order of keys */
 };
 
@@ -227,8 +228,8 @@ __device__ __forceinline__ void next_segment(const decode_args &args, const bloc
     at.split_end = min(at.info.splits, left);
 }
 
-/* A program's row numbers its keys in the order of its unit list: from 0, without gaps. Its own
- * position is then in `first`. */
+/* A program's row numbers its keys in the order of its unit list: from 0, without gaps. `first`
+ * then holds its own position. */
 template <typename Mask>
 __device__ __forceinline__ uint32_t first_key(const rp_attention_plan_row &row) {
     return Mask::is_program ? 0 : row.first;
@@ -243,7 +244,7 @@ __device__ __forceinline__ uint32_t keys_end(const segment &at, uint32_t split_e
     return min(at.info.position + 1, (at.info.first_split + split_end) << at.info.split_log2);
 }
 
-/* Whether `count` keys hold a visible one, and whether they hold nothing else. */
+/* Whether any, and whether all, of `count` keys are visible. */
 template <typename Mask>
 __device__ __forceinline__ bool any_is_seen(const rp_attention_plan_row &row, uint32_t key,
                                             uint32_t count) {
@@ -254,22 +255,24 @@ __device__ __forceinline__ bool all_are_seen(const rp_attention_plan_row &row, u
     return key + count <= row.position + 1 && key >= row.first;
 }
 
-/* How the keys of a split go to the warps. */
+/* Distribution of a split's keys to the warps. */
 template <int D, rp_dtype Page = RP_DTYPE_BF16> struct sizes_of {
     static constexpr uint32_t TILES = D <= 128 ? 2 : 1;
-    static constexpr uint32_t UNIT = TILES * TILE;       /* keys */
-    static constexpr uint32_t STEP = UNIT * WARPS;       /* keys of one unit per warp */
-    static constexpr uint32_t BATCH = 32 / TILES * STEP; /* keys whose pages a warp's lanes hold */
+    static constexpr uint32_t UNIT = TILES * TILE; /* keys */
+    static constexpr uint32_t STEP = UNIT * WARPS; /* keys of one unit per warp */
+    /* keys whose page indices a warp's lanes hold */
+    static constexpr uint32_t BATCH = 32 / TILES * STEP;
     static constexpr uint32_t DATA = D * page_of<Page>::bytes; /* bytes of a key */
-    static constexpr uint32_t ROW_BYTES = DATA + 16; /* odd in 16 bytes: no bank conflicts */
+    /* an odd multiple of 16 bytes: no bank conflicts */
+    static constexpr uint32_t ROW_BYTES = DATA + 16;
     static constexpr uint32_t UNIT_BYTES = UNIT * ROW_BYTES;
     /* A warp's ring: K and V of a unit, and the scales of both. */
-    static constexpr uint32_t SCALE_BYTES = page_of<Page>::has_codes ? UNIT * 8 : 0;
+    static constexpr uint32_t SCALE_BYTES = page_of<Page>::is_quantized ? UNIT * 8 : 0;
     static constexpr uint32_t WARP_BYTES = 2 * UNIT_BYTES + SCALE_BYTES;
 };
 static_assert(RP_ATTENTION_SPLIT % sizes_of<64>::STEP == 0, "a split is whole steps");
 
-/* What a unit of a program's list says. */
+/* Decodes a unit of a program's list. */
 #define UNIT_IS_PARTIAL 1u
 __device__ __forceinline__ uint32_t unit_key(uint32_t unit) {
     return unit / 2 * RP_ATTENTION_SPLIT;
@@ -281,16 +284,18 @@ template <int D, typename Mask, rp_dtype Page = RP_DTYPE_BF16> struct loader {
     static constexpr uint32_t TILES = sizes::TILES, UNIT = sizes::UNIT, STEP = sizes::STEP,
                               BATCH = sizes::BATCH, ROW_BYTES = sizes::ROW_BYTES;
     static constexpr uint32_t CHUNKS = sizes::DATA / 16; /* of 16 bytes */
-    /* A warp's instruction copies 32 chunks; after so many of them whole rows are done. */
+    /* One instruction of a warp copies 32 chunks; after this many instructions whole rows are
+     * copied. */
     static constexpr uint32_t PERIOD = CHUNKS % 3 == 0 ? 3 : 1;
     segment at;
     uint32_t left; /* splits after this segment */
     uint32_t key, end;
-    uint32_t batch, pages, next_pages; /* a lane's page from key `batch` on, and after it */
-    uint32_t lane_to[PERIOD];          /* where a lane's chunk of each instruction goes */
-    const unsigned char *from[TILES];  /* a lane's first chunk of each tile */
-    /* A program: of this unit its entry in the list and which of its keys some head sees, as bits;
-     * of a lane's page the entry. */
+    /* a lane's page from key `batch` on, and in the next batch */
+    uint32_t batch, pages, next_pages;
+    uint32_t lane_to[PERIOD];         /* destination of a lane's chunk for each instruction */
+    const unsigned char *from[TILES]; /* a lane's first chunk of each tile */
+    /* With a program: this unit's list entry and the bits of its keys that some head sees; the list
+     * entry of a lane's page. */
     uint32_t unit, seen;
     uint32_t units, next_units;
     mask_params<Mask> params; /* of the row */
@@ -324,7 +329,7 @@ template <int D, typename Mask, rp_dtype Page = RP_DTYPE_BF16> struct loader {
                                                 const rp_attention_plan_row &row) {
         params.load(args.slots + (size_t)row.slot * args.slot_words);
     }
-    /* Requests the pages after this batch: they are there when they are wanted. */
+    /* Prefetches the page indices of the next batch. */
     __device__ __forceinline__ void look_ahead(const decode_args &args, const block_state &shared,
                                                uint32_t warp, uint32_t lane) {
         if (batch + BATCH < end) {
@@ -341,7 +346,7 @@ template <int D, typename Mask, rp_dtype Page = RP_DTYPE_BF16> struct loader {
         end = keys_end(at, at.split_end);
         batch = key;
     }
-    /* All chunks of a tile, from the PART-th on. */
+    /* Copies all chunks of a tile, from the PART-th on. */
     template <uint32_t PART>
     __device__ __forceinline__ void copy_parts(uint32_t to, const unsigned char *tile) {
         if constexpr (PART < TILE * CHUNKS / 32) {
@@ -350,8 +355,8 @@ template <int D, typename Mask, rp_dtype Page = RP_DTYPE_BF16> struct loader {
             copy_parts<PART + 1>(to, tile);
         }
     }
-    /* Keys that are not seen become zeros: whatever lies there must not reach a sum. The row's own
-     * key, its last, may be left out. */
+    /* Masked keys are zero-filled: garbage must not enter a sum. The row's own key, its last, may
+     * be left out. */
     __device__ __forceinline__ void copy_seen(uint32_t to, const unsigned char *tile,
                                               uint32_t first, bool but_own, uint32_t lane) {
 #pragma unroll 1
@@ -362,7 +367,7 @@ template <int D, typename Mask, rp_dtype Page = RP_DTYPE_BF16> struct loader {
                                 position >= at.info.first && position <= at.info.position);
         }
     }
-    /* The same of a program's partial unit, as far as `seen` says. */
+    /* The same for a program's partial unit, by the bits of `seen`. */
     __device__ __forceinline__ void copy_bits(uint32_t to, const unsigned char *tile,
                                               uint32_t first, uint32_t bits, bool but_own,
                                               uint32_t lane) {
@@ -373,7 +378,7 @@ template <int D, typename Mask, rp_dtype Page = RP_DTYPE_BF16> struct loader {
                 copy_16_or_zero(to + (i + lane + row) * 16, tile + i * 16, bits >> row & 1);
         }
     }
-    /* Where the unit's keys lie in the sequence. */
+    /* Position of the unit's keys in the sequence. */
     __device__ __forceinline__ uint32_t place(uint32_t warp) const {
         if constexpr (Mask::is_program)
             return unit_key(unit) + key % RP_ATTENTION_SPLIT + warp * UNIT;
@@ -415,7 +420,7 @@ template <int D, typename Mask, rp_dtype Page = RP_DTYPE_BF16> struct loader {
         }
         copy_commit();
     }
-    /* Which keys of a program's unit are seen; a lane requests one of them. */
+    /* Visible keys of a program's unit; each lane evaluates one. */
     __device__ __forceinline__ void find_seen(const decode_args &args, uint32_t warp,
                                               uint32_t lane) {
         if constexpr (Mask::is_program) {
@@ -431,7 +436,7 @@ template <int D, typename Mask, rp_dtype Page = RP_DTYPE_BF16> struct loader {
             }
         }
     }
-    /* Goes to the next unit. */
+    /* Advances to the next unit. */
     __device__ __forceinline__ void advance(const decode_args &args, const block_state &shared,
                                             uint32_t warp, uint32_t lane) {
         bool enters = key >= end && left != 0;
@@ -462,8 +467,8 @@ template <int D, typename Mask, rp_dtype Page = RP_DTYPE_BF16> struct loader {
                       in_page * sizes::DATA + lane * 16;
         }
     }
-    /* Scales of the unit, of K and then of V, four keys a lane; zeros where none of them is seen.
-     * All but those with the row's own key, or those alone. */
+    /* Copies the unit's scales, of K and then of V, four keys per lane; zeros where none of the
+     * four is seen. Either all except the four with the row's own key, or only those. */
     enum chosen { ALL, BUT_OWN, OWN };
     __device__ __forceinline__ void copy_scales(const decode_args &args, uint32_t to, chosen keys,
                                                 uint32_t warp, uint32_t lane) {
@@ -482,12 +487,12 @@ template <int D, typename Mask, rp_dtype Page = RP_DTYPE_BF16> struct loader {
                                 in_page * 4,
                             is_seen);
     }
-    /* K of the next unit, then V of it; all scales with K. */
+    /* Issues K of the next unit, then its V; all scales go with K. */
     __device__ __forceinline__ void issue_key(const decode_args &args, const block_state &shared,
                                               uint32_t to, bool but_own, uint32_t warp,
                                               uint32_t lane) {
         advance(args, shared, warp, lane);
-        if constexpr (page_of<Page>::has_codes)
+        if constexpr (page_of<Page>::is_quantized)
             copy_scales(args, to + 2 * sizes::UNIT_BYTES, but_own && has_own(warp) ? BUT_OWN : ALL,
                         warp, lane);
         copy(to, but_own && has_own(warp), warp, lane);
@@ -503,12 +508,12 @@ template <int D, typename Mask, rp_dtype Page = RP_DTYPE_BF16> struct loader {
     __device__ __forceinline__ uint32_t own_position() const {
         return Mask::is_program ? at.info.first : at.info.position;
     }
-    /* This unit has the row's own key, which belongs to this very step. */
+    /* This unit contains the row's own key, written in this step. */
     __device__ __forceinline__ bool has_own(uint32_t warp) const {
         uint32_t first = place(warp), own = own_position();
         return key < end && first <= own && first + UNIT > own;
     }
-    /* What `but_own` left out of the unit issued last; joins the next group of copies. */
+    /* Copies what `but_own` left out of the last issued unit, in the next cp.async group. */
     __device__ __forceinline__ void copy_own(const decode_args &args, uint32_t keys_at,
                                              uint32_t values_at, uint32_t warp, uint32_t lane) {
         key -= STEP;
@@ -524,7 +529,7 @@ template <int D, typename Mask, rp_dtype Page = RP_DTYPE_BF16> struct loader {
                 copy_16(keys_at + row * ROW_BYTES + lane * 16, own);
                 copy_16(values_at + row * ROW_BYTES + lane * 16, own + args.plane_stride);
             }
-            if constexpr (page_of<Page>::has_codes)
+            if constexpr (page_of<Page>::is_quantized)
                 copy_scales(args, keys_at + 2 * sizes::UNIT_BYTES, OWN, warp, lane);
         }
         key += STEP;

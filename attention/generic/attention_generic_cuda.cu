@@ -1,10 +1,10 @@
-/* attention_generic_cuda.cu - attention for what no faster kernel takes: any head dim up to 256,
- * pages of f32, bf16 and 8 bits, any page size and group, decode and prompt rows.
+/* attention_generic_cuda.cu - attention for shapes that no faster kernel supports: any head dim up
+ * to 256, pages of f32, bf16 and 8 bits, any page size and group, decode and prompt rows.
  *
- * One block of four warps computes one (token, query head) in f32. Keys lie in blocks of 32 at
- * absolute multiples of 32; warp w takes the blocks whose index is w modulo 4, in rising order, a
- * lane a key; the warps' sums are merged in the order of the warps. So the bits depend on the row's
- * q, its keys, its position and the window alone. Keys that are not seen are not read. */
+ * One block of four warps computes one (token, query head) in f32. Keys are processed in blocks of
+ * 32 at absolute multiples of 32; warp w computes the blocks whose index is w modulo 4, in rising
+ * order, one key per lane; the warps' sums are merged in warp order. So the bits depend only on the
+ * row's q, its keys, its position and the window. Masked keys are not read. */
 #include "attention/generic/attention_generic_kernel.cuh"
 #include "attention/program/attention_program_cuda.h"
 

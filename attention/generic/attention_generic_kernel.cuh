@@ -21,7 +21,7 @@ struct generic_row {
     uint32_t position, head;
 };
 
-/* False when this launch does not compute the token. */
+/* Returns false when this launch does not compute the token. */
 template <typename Mask>
 static __device__ __forceinline__ bool find_row(const rp_attention_cuda_args &call, uint32_t token,
                                                 generic_row *out) {
@@ -45,7 +45,7 @@ static __device__ __forceinline__ bool find_row(const rp_attention_cuda_args &ca
     return true;
 }
 
-template <typename Element> struct wide; /* 16 bytes of a run as f32 */
+template <typename Element> struct wide; /* Loads 16 bytes of a run as f32. */
 template <> struct wide<float> {
     static constexpr uint32_t count = 4;
     static __device__ __forceinline__ void load(float *x, const float *from) {
@@ -74,7 +74,8 @@ struct fp8_code {
     uint8_t bits;
     __device__ __forceinline__ operator float() const {
         uint32_t rest = bits & 0x7Fu, sign = (bits & 0x80u) << 24;
-        /* Exponent and mantissa where f32 has them, 2^120 too small; denormals too. */
+        /* Exponent and mantissa moved to their f32 positions give the value times 2^-120; denormals
+         * too. */
         float value = __uint_as_float(sign | rest << 20) * 0x1p120f;
         return rest == 0x7Fu ? __uint_as_float(0x7FC00000u) : value;
     }
@@ -121,7 +122,7 @@ struct generic_state {
     float max, sum;
 };
 
-/* The score of a key that is seen, scaled, capped or after a program's rules. */
+/* The score of a visible key: scaled, then capped or passed through the program's rules. */
 template <typename Mask>
 static __device__ __forceinline__ float
 generic_score(const rp_attention_args &args, const generic_row &row, float product, uint32_t key,

@@ -1,4 +1,4 @@
-/* attention_plan_cuda.cu - lists of work from the live rows: one block per mask class. */
+/* attention_plan_cuda.cu - builds work lists from the live rows: one block per mask class. */
 #include "attention/attention_internal_cuda.h"
 #include "attention/program/attention_program_cuda.h"
 
@@ -7,7 +7,7 @@
 namespace {
 
 constexpr int THREADS = 256;
-constexpr uint32_t SORTED_MAX = 512; /* tiles that are put in order; more are left row by row */
+constexpr uint32_t SORTED_MAX = 512; /* tiles that are sorted; more stay in row order */
 
 struct sums {
     uint32_t rows, splits, tiles;
@@ -23,7 +23,7 @@ __device__ __forceinline__ sums shuffle_up(const sums &x, int lanes) {
             __shfl_up_sync(0xFFFFFFFFu, x.tiles, lanes)};
 }
 
-/* What the threads before this one hold, and in *total what all hold. */
+/* Exclusive prefix sum over the threads of the block; *total is the sum. */
 __device__ __forceinline__ sums scan(const sums &mine, sums (&warps)[THREADS / 32], sums *total) {
     uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     sums up_to = mine;
@@ -50,8 +50,7 @@ __device__ __forceinline__ sums scan(const sums &mine, sums (&warps)[THREADS / 3
     return before;
 }
 
-/* Padding and finished slots are dead. Flags alone do not say it: a chunk in mid-prompt has
- * none. */
+/* Padding and finished slots are dead. Flags are not enough: a chunk in mid-prompt has none. */
 __device__ __forceinline__ bool is_live(const rp_step_view &step, const rp_live_row &row,
                                         uint32_t index) {
     return row.token_count != 0 && step.token_rows[row.token_begin] == index &&
@@ -85,7 +84,7 @@ struct tile_list {
     uint32_t keys[SORTED_MAX]; /* that a tile reads */
 };
 
-/* The tiles of a row, its last first: they see most. */
+/* The tiles of a row, last first: those see most keys. */
 __device__ __forceinline__ void put_tiles(const rp_live_row &row, uint32_t window, uint32_t tile,
                                           uint32_t at, rp_attention_plan_tile *out,
                                           tile_list *list) {
@@ -102,7 +101,7 @@ __device__ __forceinline__ void put_tiles(const rp_live_row &row, uint32_t windo
     }
 }
 
-/* Longest first, so that none begins late; equals keep their order. */
+/* Longest first, so that no long tile starts late; stable. */
 __device__ __forceinline__ void sort_tiles(const tile_list &list, uint32_t count,
                                            rp_attention_plan_tile *out) {
     for (uint32_t i = threadIdx.x; i < count; i += THREADS) {

@@ -1,10 +1,10 @@
-/* attention_plan_program.cuh - the lists of a program's class: what each decode row and each tile
- * reads.
+/* attention_plan_program.cuh - the lists of a program class: the keys that each decode row and each
+ * tile reads.
  *
- * After the planner, which has listed rows and tiles. A warp takes one of them and asks the
- * program for blocks of keys, first 32 at once (a word), then one a lane. The last block to be done
- * adds up the rows' splits and puts the tiles in order. What a row reads depends on its position
- * and parameters alone, and so do its splits. */
+ * Runs after the planner, which has listed rows and tiles. A warp processes one of them and
+ * classifies key blocks with the program, first 32 at once (a word), then one per lane. The last
+ * block to finish sums the rows' splits and sorts the tiles. The keys that a row reads, and its
+ * splits, depend only on its position and parameters. */
 #ifndef RP_ATTENTION_ATTENTION_PLAN_PROGRAM_CUH
 #define RP_ATTENTION_ATTENTION_PLAN_PROGRAM_CUH
 
@@ -15,8 +15,7 @@
 namespace plan_program {
 
 constexpr uint32_t THREADS = RP_ATTENTION_PLAN_PROGRAM_THREADS, WARPS = THREADS / 32;
-constexpr uint32_t SORTED_MAX =
-    1024; /* tiles that are put in order; more are left as the planner has them */
+constexpr uint32_t SORTED_MAX = 1024; /* tiles that are sorted; more stay in the planner's order */
 
 /* Queries [q, q + queries) of a sequence whose keys end at key_end. */
 template <typename Mask> struct asker {
@@ -113,7 +112,7 @@ __device__ __forceinline__ void list_tile(const rp_attention_plan_program_args &
     args.plan.bounds[index * 2 + 1] = count;
 }
 
-/* One warp's: each row's splits begin where those of the rows before it end. */
+/* One warp: each row's splits begin where those of the previous row end. */
 static __device__ __forceinline__ void add_up(const rp_attention_plan_program_args &args,
                                               uint32_t rows, uint32_t lane) {
     uint32_t before = 0;
@@ -133,7 +132,7 @@ static __device__ __forceinline__ void add_up(const rp_attention_plan_program_ar
         args.plan.head->decode_splits = before;
 }
 
-/* Most blocks first; equals keep their order. */
+/* Most blocks first; stable. */
 static __device__ __forceinline__ void put_in_order(const rp_attention_plan_program_args &args,
                                                     uint32_t tiles,
                                                     uint32_t (&counts)[SORTED_MAX]) {

@@ -17,11 +17,11 @@ template <int D, rp_dtype Page = RP_DTYPE_BF16> struct shape {
     static constexpr int chunks = D / 8;             /* of 16 bytes */
     static constexpr int block_bytes = KEYS * stride * 2;
     static constexpr int q_bytes = ROWS * stride * 2;
-    static constexpr bool has_codes = page_of<Page>::has_codes;
-    static constexpr int codes_bytes = has_codes ? 2 * KEYS * D : 0; /* K's, then V's */
-    static constexpr int scale_bytes = has_codes ? 2 * KEYS * 4 : 0; /* twice: of both blocks */
+    static constexpr bool is_quantized = page_of<Page>::is_quantized;
+    static constexpr int codes_bytes = is_quantized ? 2 * KEYS * D : 0; /* K's, then V's */
+    static constexpr int scale_bytes = is_quantized ? 2 * KEYS * 4 : 0; /* twice: of both blocks */
     static constexpr int shared_bytes =
-        q_bytes + (has_codes ? 2 : 4) * block_bytes + codes_bytes + 2 * scale_bytes;
+        q_bytes + (is_quantized ? 2 : 4) * block_bytes + codes_bytes + 2 * scale_bytes;
 };
 
 /* Byte offset of a 16-byte chunk: neighboring rows of one column lie in different banks. */
@@ -91,9 +91,9 @@ static __device__ __forceinline__ void copy_word(uint32_t to, const void *from, 
 /* Quantized values of K and V of the block at `key`, and their scales; zeros of keys that are not
  * seen. */
 template <int D, typename Mask>
-static __device__ __forceinline__ void load_codes(uint32_t to, const rp_attention_args &args,
-                                                  const prefill_tile &tile, uint32_t kv_head,
-                                                  uint32_t key, uint2 seen) {
+static __device__ __forceinline__ void load_quantized(uint32_t to, const rp_attention_args &args,
+                                                      const prefill_tile &tile, uint32_t kv_head,
+                                                      uint32_t key, uint2 seen) {
     constexpr uint32_t chunks = D / 16;
     const rp_kv_layout &kv = args.kv;
     const unsigned char *base =
@@ -124,8 +124,8 @@ static __device__ __forceinline__ void load_codes(uint32_t to, const rp_attentio
 /* Converts what this thread has copied to bf16 (exact), where the matmuls read it; scales as they
  * are. */
 template <int D, rp_dtype Page>
-static __device__ __forceinline__ void convert_codes(unsigned char *tile, const unsigned char *from,
-                                                     float *scales) {
+static __device__ __forceinline__ void convert_quantized(unsigned char *tile,
+                                                         const unsigned char *from, float *scales) {
     constexpr uint32_t chunks = D / 16;
 #pragma unroll
     for (uint32_t i = 0; i < 2 * KEYS * chunks / THREADS; i++) {
@@ -136,7 +136,7 @@ static __device__ __forceinline__ void convert_codes(unsigned char *tile, const 
 #pragma unroll
         for (int w = 0; w < 4; w++) {
             uint32_t even, odd;
-            codes_to_bf16<Page>(words[w], even, odd);
+            quantized_to_bf16<Page>(words[w], even, odd);
             out[w * 2] = __byte_perm(even, odd, 0x5410);
             out[w * 2 + 1] = __byte_perm(even, odd, 0x7632);
         }
@@ -284,7 +284,7 @@ template <typename Mask> struct block_walk {
  * before they are rounded; the sum of the weights has them as they are. */
 template <int D, typename Mask, rp_dtype Page = RP_DTYPE_BF16>
 static __device__ __forceinline__ void prefill(const rp_attention_cuda_args &call) {
-    constexpr bool has_codes = page_of<Page>::has_codes;
+    constexpr bool is_quantized = page_of<Page>::is_quantized;
     extern __shared__ __align__(128) unsigned char shared[];
     rp_stamp stamp(call.stamp);
     const rp_attention_args &args = call.args;
@@ -295,7 +295,7 @@ static __device__ __forceinline__ void prefill(const rp_attention_cuda_args &cal
     if (tile.tokens == 0)
         return;
     uint32_t q = (uint32_t)__cvta_generic_to_shared(shared);
-    uint32_t k = q + shape<D>::q_bytes, v = k + (has_codes ? 1 : 2) * shape<D>::block_bytes;
+    uint32_t k = q + shape<D>::q_bytes, v = k + (is_quantized ? 1 : 2) * shape<D>::block_bytes;
     unsigned char *const tiles = shared + shape<D>::q_bytes; /* of quantized values: K and V */
     unsigned char *const codes = tiles + 2 * shape<D>::block_bytes;
     float *const scales =
@@ -303,9 +303,9 @@ static __device__ __forceinline__ void prefill(const rp_attention_cuda_args &cal
     block_walk<Mask> walk;
     walk.begin(call, tile);
     walk.find(call, tile, kv_head, group);
-    if constexpr (has_codes) {
-        load_codes<D, Mask>((uint32_t)__cvta_generic_to_shared(codes), args, tile, kv_head,
-                            walk.key, walk.seen);
+    if constexpr (is_quantized) {
+        load_quantized<D, Mask>((uint32_t)__cvta_generic_to_shared(codes), args, tile, kv_head,
+                                walk.key, walk.seen);
     } else {
         load_block<D, Mask>(k, args, tile, 0, kv_head, walk.key, walk.seen);
         load_block<D, Mask>(v, args, tile, 1, kv_head, walk.key, walk.seen);
@@ -330,12 +330,12 @@ static __device__ __forceinline__ void prefill(const rp_attention_cuda_args &cal
             walk.find(call, tile, kv_head, group);
         asm volatile("cp.async.wait_group 0;" ::: "memory");
         __syncthreads();
-        if constexpr (has_codes) {
-            convert_codes<D, Page>(tiles, codes, scales);
+        if constexpr (is_quantized) {
+            convert_quantized<D, Page>(tiles, codes, scales);
             __syncthreads();
             if (more)
-                load_codes<D, Mask>((uint32_t)__cvta_generic_to_shared(codes), args, tile, kv_head,
-                                    walk.key, walk.seen);
+                load_quantized<D, Mask>((uint32_t)__cvta_generic_to_shared(codes), args, tile,
+                                        kv_head, walk.key, walk.seen);
         } else if (more) {
             uint32_t to = (stage ^ 1) * shape<D>::block_bytes;
             load_block<D, Mask>(k + to, args, tile, 0, kv_head, walk.key, walk.seen);
@@ -343,8 +343,8 @@ static __device__ __forceinline__ void prefill(const rp_attention_cuda_args &cal
         }
         asm volatile("cp.async.commit_group;" ::: "memory");
         float s[KEYS / 8][4], scale[2];
-        product_qk<D>(s, q, k + (has_codes ? 0 : stage * shape<D>::block_bytes));
-        if (has_codes)
+        product_qk<D>(s, q, k + (is_quantized ? 0 : stage * shape<D>::block_bytes));
+        if (is_quantized)
             scale_keys(s, scales);
         if constexpr (Mask::is_capped)
             cap_scores(s, args.scale / args.soft_cap);
@@ -361,9 +361,9 @@ static __device__ __forceinline__ void prefill(const rp_attention_cuda_args &cal
 #pragma unroll
             for (int i = 0; i < 4; i++)
                 o[n][i] *= scale[i / 2];
-        if (has_codes)
+        if (is_quantized)
             scale_keys(s, scales + KEYS);
-        product_pv<D>(o, s, v + (has_codes ? 0 : stage * shape<D>::block_bytes));
+        product_pv<D>(o, s, v + (is_quantized ? 0 : stage * shape<D>::block_bytes));
     }
     store_rows<D, Mask>(o, state, args, tile, kv_head, row, group);
 }

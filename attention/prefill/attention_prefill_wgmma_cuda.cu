@@ -19,10 +19,10 @@
 
 bool rp_attention_prefill_wgmma_cuda_supports(const rp_attention_cuda_config *config) {
     const uint32_t dim = config->head_dim;
-    const bool has_codes = rp_dtype_bytes(config->kv.dtype) == 1;
+    const bool is_quantized = rp_dtype_bytes(config->kv.dtype) == 1;
     return rp_cuda_has_hopper(&config->limits) && config->kv.dtype != RP_DTYPE_F32 &&
            config->heads / config->kv_heads <= ROWS && config->kv.page_tokens >= 8 &&
-           (dim == 64 || dim == 128 || (dim == 256 && !has_codes));
+           (dim == 64 || dim == 128 || (dim == 256 && !is_quantized));
 }
 
 uint32_t rp_attention_prefill_wgmma_cuda_tile(const rp_attention_cuda_config *config) {

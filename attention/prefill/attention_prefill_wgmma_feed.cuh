@@ -34,21 +34,23 @@ template <int D> struct shape {
  * Registers per thread must fit the register file: 128 * 72 + 256 * 216 of 65536; with quantized
  * pages 128 * (40 + 56) + 256 * 208. */
 template <int D, rp_dtype Page> struct teams {
-    static constexpr bool has_codes = page_of<Page>::has_codes;
-    static constexpr uint32_t threads = has_codes ? 512 : 384;
-    static constexpr int feed_registers = has_codes ? (D == 64 ? 56 : 40) : D == 256 ? 56 : 72;
+    static constexpr bool is_quantized = page_of<Page>::is_quantized;
+    static constexpr uint32_t threads = is_quantized ? 512 : 384;
+    static constexpr int feed_registers = is_quantized ? (D == 64 ? 56 : 40) : D == 256 ? 56 : 72;
     static constexpr int convert_registers = 56;
-    static constexpr int compute_registers = has_codes  ? (D == 64 ? 192 : 208)
-                                             : D == 256 ? 224
-                                                        : 216;
-    static constexpr int feed_batch = has_codes ? 1 : D == 256 ? 2 : 4; /* pieces of Q in flight */
+    static constexpr int compute_registers = is_quantized ? (D == 64 ? 192 : 208)
+                                             : D == 256   ? 224
+                                                          : 216;
+    static constexpr int feed_batch = is_quantized ? 1
+                                      : D == 256   ? 2
+                                                   : 4; /* pieces of Q in flight */
     /* Scales of K and V of a block. Four blocks have theirs: V's are read after K's stage was given
      * back. */
-    static constexpr uint32_t scale_bytes = has_codes ? 2 * shape<D>::keys * 4 : 0;
-    static constexpr uint32_t codes_bytes = has_codes ? HALVES * shape<D>::keys * D / 2 : 0;
+    static constexpr uint32_t scale_bytes = is_quantized ? 2 * shape<D>::keys * 4 : 0;
+    static constexpr uint32_t codes_bytes = is_quantized ? HALVES * shape<D>::keys * D / 2 : 0;
     static constexpr size_t shared_bytes =
         shape<D>::shared_bytes + 2 * STAGES * scale_bytes + codes_bytes;
-    static_assert(!has_codes || D <= 128, "no registers for more");
+    static_assert(!is_quantized || D <= 128, "no registers for more");
 };
 
 struct claimed_tile {
@@ -96,9 +98,9 @@ struct turn {
 /* K and V of one block: each lane with a page issues the bulk copy of its part of the columns.
  * entry: mask program's block entry. */
 template <int D, typename Mask>
-static __device__ __forceinline__ void ask_block(const wgmma_args &args, const addresses &to,
-                                                 uint32_t kv_head, turn &ring, uint32_t position,
-                                                 uint32_t page, bool mine, uint32_t entry) {
+static __device__ __forceinline__ void copy_block(const wgmma_args &args, const addresses &to,
+                                                  uint32_t kv_head, turn &ring, uint32_t position,
+                                                  uint32_t page, bool mine, uint32_t entry) {
     constexpr uint32_t keys = shape<D>::keys, parts = shape<D>::parts;
     uint32_t lane = threadIdx.x % 32, box = args.box_tokens;
     uint32_t bytes = __popc(__ballot_sync(0xFFFFFFFFu, mine)) * box * 128;
@@ -237,7 +239,7 @@ static __device__ __forceinline__ void feed_blocks(const wgmma_args &args, const
         more = walk.next(args.call);
         if (more)
             look_up();
-        ask_block<D, Mask>(args, to, work.kv_head, ring, position, now, asks, entry);
+        copy_block<D, Mask>(args, to, work.kv_head, ring, position, now, asks, entry);
     }
 }
 
@@ -331,7 +333,7 @@ static __device__ __forceinline__ void feed(const wgmma_args &args, const addres
     const rp_attention_cuda_args &call = args.call;
     control *shared = to.shared;
     if (threadIdx.x < 32) {
-        if (teams<D, Page>::has_codes)
+        if (teams<D, Page>::is_quantized)
             return;
         turn ring;
         for (uint32_t count = 0;; count++) {

@@ -264,7 +264,7 @@ template <int D, bool Turns, typename Mask, rp_dtype Page>
 static __device__ __forceinline__ void compute(const wgmma_args &args, const addresses &from,
                                                uint32_t group) {
     constexpr int keys = shape<D>::keys;
-    constexpr bool has_codes = teams<D, Page>::has_codes;
+    constexpr bool is_quantized = teams<D, Page>::is_quantized;
     const rp_attention_args &attention = args.call.args;
     uint32_t team = threadIdx.x / 128 - 1;
     uint32_t row = threadIdx.x / 32 * 16 - 64 + threadIdx.x % 32 / 4;
@@ -286,13 +286,13 @@ static __device__ __forceinline__ void compute(const wgmma_args &args, const add
     uint32_t scales = 0;
     auto take_scores = [&]() {
         scales = scales_at<D, Page>(from, k);
-        if (has_codes)
+        if (is_quantized)
             scale_keys(s, scales);
-        release<has_codes>(&shared->empty[0][k.stage]);
+        release<is_quantized>(&shared->empty[0][k.stage]);
         k.next();
     };
     auto take_weights = [&]() {
-        if (has_codes)
+        if (is_quantized)
             scale_keys(s, scales + keys * 4);
         pack_weights(p, s);
     };
@@ -310,7 +310,7 @@ static __device__ __forceinline__ void compute(const wgmma_args &args, const add
         while (has_more<D, Mask>(now)) {
             const uint32_t values = from.kv[1] + v.stage * shape<D>::block_bytes;
             barrier_wait(at(&shared->full[0][k.stage]), k.parity);
-            if (!has_codes && (!Turns || team == 0))
+            if (!is_quantized && (!Turns || team == 0))
                 clean<D, Mask>(now.work, now.key, values, at(&shared->full[1][v.stage]), v.parity,
                                team, now.params, group);
             now.key += keys;
@@ -337,7 +337,7 @@ static __device__ __forceinline__ void compute(const wgmma_args &args, const add
                     begin_tile<D>(now, args, from, done.count + 1, team, row, group);
         if (more) {
             barrier_wait(at(&shared->full[0][k.stage]), k.parity);
-            if (!has_codes && (!Turns || team == 0))
+            if (!is_quantized && (!Turns || team == 0))
                 clean<D, Mask>(done.work, done.key, values, at(&shared->full[1][v.stage]), v.parity,
                                team, done.params, group);
             if (Turns)
@@ -355,7 +355,7 @@ static __device__ __forceinline__ void compute(const wgmma_args &args, const add
             take_weights();
         } else {
             barrier_wait(at(&shared->full[1][v.stage]), v.parity);
-            if (!has_codes)
+            if (!is_quantized)
                 clean<D, Mask>(done.work, done.key, values, at(&shared->full[1][v.stage]), v.parity,
                                team, done.params, group);
             multiply_pv<D>(o, p, values);
@@ -396,9 +396,10 @@ static __device__ __forceinline__ void prefill_wgmma(const wgmma_args &args) {
             barrier_init(at(&places.shared->q_full[i]), 96);
             barrier_init(at(&places.shared->q_empty[i]), COMPUTING);
             for (int stage = 0; stage < STAGES; stage++) {
-                barrier_init(at(&places.shared->full[i][stage]), team::has_codes ? CONVERTING : 1);
+                barrier_init(at(&places.shared->full[i][stage]),
+                             team::is_quantized ? CONVERTING : 1);
                 barrier_init(at(&places.shared->empty[i][stage]),
-                             team::has_codes && i == 0 ? COMPUTING : COMPUTING / 32);
+                             team::is_quantized && i == 0 ? COMPUTING : COMPUTING / 32);
             }
         }
         barrier_init(at(&places.shared->may_claim), 1);
@@ -414,7 +415,7 @@ static __device__ __forceinline__ void prefill_wgmma(const wgmma_args &args) {
     } else if (threadIdx.x < 128 + COMPUTING) {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(team::compute_registers));
         compute<D, Turns, Mask, Page>(args, places, group);
-    } else if constexpr (team::has_codes) {
+    } else if constexpr (team::is_quantized) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(team::convert_registers));
         feed_codes<D, Mask, Page>(args, places, group);
     }

@@ -80,7 +80,7 @@ static int wgmma_start(const rp_attention_cuda_args *call, cudaStream_t stream) 
     args.call = *call;
     if (call->args.soft_cap > 0)
         args.cap = powers_of(call->args.scale, call->args.soft_cap);
-    if (!team::has_codes) {
+    if (!team::is_quantized) {
         args.box_tokens = RP_MIN(call->args.kv.page_tokens, (uint32_t)shape<D>::keys);
         error = describe_pages(&args.map, &call->args.kv, args.box_tokens);
     }

@@ -67,7 +67,7 @@ template <int D, typename Mask> struct block_source {
 };
 
 /* One converting thread's share of a block of keys: consecutive whole rows of quantized values. */
-template <int D, typename Mask, rp_dtype Page> struct code_block {
+template <int D, typename Mask, rp_dtype Page> struct quantized_block {
     static constexpr uint32_t keys = shape<D>::keys, chunks = D / 16, rows = CONVERTING / chunks;
     static constexpr uint32_t copies = keys / rows, half = copies / 2; /* of a thread and plane */
     static constexpr uint32_t run = 32 / chunks; /* rows of a warp's copy, of one page */
@@ -84,7 +84,7 @@ template <int D, typename Mask, rp_dtype Page> struct code_block {
     uint32_t key;
     float scale[scales];
 
-    __device__ __forceinline__ code_block(const rp_attention_args &args, uint32_t codes)
+    __device__ __forceinline__ quantized_block(const rp_attention_args &args, uint32_t codes)
         : args(args) {
         thread = threadIdx.x % CONVERTING;
         first = place = codes + thread * 16;
@@ -158,8 +158,8 @@ template <int D, typename Mask, rp_dtype Page> struct code_block {
                 uint32_t out[4];
 #pragma unroll
                 for (uint32_t w = 0; w < 2; w++) /* bytes 0, 2, 1, 3: pairs are neighbors then */
-                    codes_to_bf16<Page>(__byte_perm(words[eight * 2 + w], 0, 0x3120), out[w * 2],
-                                        out[w * 2 + 1]);
+                    quantized_to_bf16<Page>(__byte_perm(words[eight * 2 + w], 0, 0x3120),
+                                            out[w * 2], out[w * 2 + 1]);
                 const uint32_t column = (chunk % 4 * 2 + (eight ^ turned)) ^ row % 8;
                 asm volatile(
                     "st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to + row * 128 + column * 16),
@@ -196,7 +196,7 @@ static __device__ __forceinline__ void feed_codes(const wgmma_args &args, const 
     control *shared = to.shared;
     turn ring;
     block_source<D, Mask> source;
-    code_block<D, Mask, Page> block(args.call.args, to.codes);
+    quantized_block<D, Mask, Page> block(args.call.args, to.codes);
     bool more = false;
     for (;;) {
         if (!more) {
