@@ -182,8 +182,9 @@ norm_head(head_columns<QUADS> &head, const float4 (&weight)[QUADS], const rp_qkv
 
 /* The warp's row of K or V as quantized values; columns past the head are zeros. */
 template <bool VEC, int QUADS>
-static __device__ __forceinline__ void store_codes(const rp_kv_layout &kv, const kv_place &place,
-                                                   head_columns<QUADS> &head, uint32_t lane) {
+static __device__ __forceinline__ void store_quantized(const rp_kv_layout &kv,
+                                                       const kv_place &place,
+                                                       head_columns<QUADS> &head, uint32_t lane) {
     uint32_t most = 0;
 #pragma unroll
     for (int i = 0; i < QUADS; i++)
@@ -273,7 +274,7 @@ static __global__ void __launch_bounds__(WARPS * 32, VEC &&QUADS == 1 ? 12 : 8)
     if (is_q || is_k)
         rotate<VEC, QUADS>(head, angles, scratch[warp], half, lane);
     if (CODES && !is_q) {
-        store_codes<VEC, QUADS>(args.kv, place, head, lane);
+        store_quantized<VEC, QUADS>(args.kv, place, head, lane);
         return;
     }
 #pragma unroll
@@ -345,7 +346,7 @@ static __global__ void __launch_bounds__(WARPS * 32, 8)
         place.run += is_k ? (index - args.heads) * args.kv.head_stride
                           : args.kv.plane_stride + (index - rotated) * args.kv.head_stride;
         if (CODES)
-            store_codes<true, 1>(args.kv, place, head[h], lane);
+            store_quantized<true, 1>(args.kv, place, head[h], lane);
         else if (4 * lane < dim)
             rp_store4<true>(place.run, args.kv.dtype, place.at + 4 * lane, 4 * lane, dim,
                             head[h].x[0]);

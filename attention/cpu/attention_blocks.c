@@ -76,8 +76,8 @@ static uint64_t pack(const bool *seen) {
 }
 
 /* Evaluates the mask for every row of the piece. */
-static void ask_rows(const struct rp_attention_blocks *blocks, uint32_t count,
-                     struct rp_attention_seen *out) {
+static void evaluate_rows(const struct rp_attention_blocks *blocks, uint32_t count,
+                          struct rp_attention_seen *out) {
     const struct rp_attention_args *args = blocks->args;
     const struct rp_attention_piece *piece = blocks->piece;
     bool seen[BLOCK] = {false};
@@ -111,7 +111,7 @@ bool rp_attention_blocks_next(struct rp_attention_blocks *blocks, struct rp_atte
             for (uint32_t i = 0; i < piece->token_count * piece->head_count; i++)
                 out->rows[i] = out->any;
         } else {
-            ask_rows(blocks, count, out);
+            evaluate_rows(blocks, count, out);
         }
         if (out->any)
             return true;
@@ -119,8 +119,8 @@ bool rp_attention_blocks_next(struct rp_attention_blocks *blocks, struct rp_atte
     return false;
 }
 
-/* Upper bound on classifications per item when its cost is estimated. */
-#define LENGTH_QUESTIONS 8u
+/* Runs that are classified to estimate the cost of one item. */
+#define LENGTH_CLASSIFICATIONS 8u
 
 uint64_t rp_attention_masked_length(const struct rp_attention_args *args, uint32_t token,
                                     uint32_t count) {
@@ -129,7 +129,7 @@ uint64_t rp_attention_masked_length(const struct rp_attention_args *args, uint32
     struct rp_attention_blocks blocks;
     uint64_t length = 0;
     rp_attention_blocks_begin(&blocks, args, &piece);
-    uint32_t stride = RP_ALIGN_UP(RP_CEIL_DIV(blocks.end, LENGTH_QUESTIONS), BLOCK);
+    uint32_t stride = RP_ALIGN_UP(RP_CEIL_DIV(blocks.end, LENGTH_CLASSIFICATIONS), BLOCK);
     for (uint32_t at = 0; at < blocks.end; at += stride) {
         uint32_t stop = RP_MIN(blocks.end - at, stride) + at;
         if (classify(&blocks, at, stop) != RP_MASK_SKIP)

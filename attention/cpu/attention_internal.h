@@ -81,13 +81,13 @@ struct rp_attention_line {
 
 /* Tokens of one sequence; 0: dead rows. */
 static inline uint64_t rp_attention_item_length(const struct rp_attention_args *args,
-                                                uint32_t token, uint32_t count, bool ask) {
+                                                uint32_t token, uint32_t count, bool exact) {
     /* Fixed cost of a token, in units of keys: loading q, storing, dividing. */
     const uint64_t fixed = 8;
     uint64_t length = fixed * count;
     if (!rp_attention_live_row(&args->step, token))
         return 0;
-    if (args->mask && ask)
+    if (args->mask && exact)
         return length + rp_attention_masked_length(args, token, count);
     for (uint32_t i = token; i < token + count; i++) {
         uint32_t position = args->step.positions[i];
@@ -111,10 +111,10 @@ static inline void rp_attention_line_begin(struct rp_attention_line *line,
     uint32_t count, index = 0;
     line->head_length = 0;
     for (uint32_t t = 0; t < args->step.counts->token_count; t += count, index++) {
-        bool ask = index < RP_ATTENTION_LENGTHS;
+        bool exact = index < RP_ATTENTION_LENGTHS;
         count = rp_attention_piece_tokens(&args->step, t, limit);
-        uint64_t length = rp_attention_item_length(args, t, count, ask);
-        if (args->mask && ask)
+        uint64_t length = rp_attention_item_length(args, t, count, exact);
+        if (args->mask && exact)
             line->lengths[index] = (uint32_t)length;
         line->head_length += length;
     }

@@ -119,12 +119,14 @@ TARGET static void V(decode_block)(const struct rp_kv_layout *kv, const struct b
             uint32_t in_page = (at + j) % kv->page_tokens;
             /* from the run's begin to the quantized values */
             size_t before = (size_t)in_page * head_dim;
-            const unsigned char *k_codes = block->k[j], *v_codes = block->v[j];
+            const unsigned char *k_quantized = block->k[j], *v_quantized = block->v[j];
             float *k_to = out->k + (size_t)j * head_dim, *v_to = out->v + (size_t)j * head_dim;
             V(decode)
-            (k_codes, rp_kv_scale(kv, k_codes - before, in_page), kv->dtype, head_dim, k_to);
+            (k_quantized, rp_kv_scale(kv, k_quantized - before, in_page), kv->dtype, head_dim,
+             k_to);
             V(decode)
-            (v_codes, rp_kv_scale(kv, v_codes - before, in_page), kv->dtype, head_dim, v_to);
+            (v_quantized, rp_kv_scale(kv, v_quantized - before, in_page), kv->dtype, head_dim,
+             v_to);
             k = k_to;
             v = v_to;
         }
@@ -422,23 +424,23 @@ INLINE void V(walk)(const struct rp_attention_args *args, const struct rp_attent
         bool more = last - at >= BLOCK_KEYS;
         if (more)
             locate(args, piece, first_of_all, last, at + BLOCK_KEYS, next);
-        const struct block *now = block, *asked = more ? next : NULL;
+        const struct block *now = block, *prefetched = more ? next : NULL;
         if (decoded) {
-            V(decode_block)(&args->kv, block, asked, ~(uint64_t)0, at, decoded);
+            V(decode_block)(&args->kv, block, prefetched, ~(uint64_t)0, at, decoded);
             now = &decoded->block;
-            asked = NULL;
+            prefetched = NULL;
         }
         if (wide) {
-            V(lay_out)(now, asked, &shape, half, keys, values, &laid_out);
+            V(lay_out)(now, prefetched, &shape, half, keys, values, &laid_out);
             V(score_piece)(states, piece, now, positions, at, &shape, scores);
             now = &laid_out;
-            asked = NULL;
+            prefetched = NULL;
         }
         for (uint32_t t = 0; t < piece->token_count; t++) {
             uint32_t first = rp_attention_first(args->window, positions[t]);
             uint32_t begin = first > at ? first - at : 0;
             uint32_t end = positions[t] < at ? 0 : RP_MIN(positions[t] - at + 1, BLOCK_KEYS);
-            struct span span = {now, t == 0 ? asked : NULL, begin, end, at, 0};
+            struct span span = {now, t == 0 ? prefetched : NULL, begin, end, at, 0};
             if (begin < end)
                 V(block_token)
             (states + (size_t)t * heads, heads, span, &shape, half, wide, false,

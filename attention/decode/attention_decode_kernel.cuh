@@ -314,7 +314,7 @@ __device__ __forceinline__ void attention_decode(const decode_args &args) {
         copy_16(shared_address(&shared.rows[0]) + threadIdx.x * 16,
                 (const unsigned char *)(args.rows + at.row) + threadIdx.x * 16);
     if (!args.early)
-        query.ask(args, at.info.token, at.head);
+        query.prefetch(args, at.info.token, at.head);
     copy_commit();
     copy_wait<0>();
     __syncthreads();
@@ -328,7 +328,7 @@ __device__ __forceinline__ void attention_decode(const decode_args &args) {
     if (args.early) {
         stamp.wait();
         load.copy_own(args, keys_at, values_at, warp, lane);
-        query.ask(args, at.info.token, at.head);
+        query.prefetch(args, at.info.token, at.head);
         copy_commit();
         copy_wait<0>();
         __syncthreads();
@@ -348,8 +348,9 @@ __device__ __forceinline__ void attention_decode(const decode_args &args) {
             query.template load<NT>(q, args.group, lane);
         if (left != 0) {
             bool wraps = at.head + 1 == args.kv_heads;
-            next_query.ask(args, wraps ? row_at(args, shared, at.row + 1).token : at.info.token,
-                           wraps ? 0 : at.head + 1);
+            next_query.prefetch(args,
+                                wraps ? row_at(args, shared, at.row + 1).token : at.info.token,
+                                wraps ? 0 : at.head + 1);
         }
         /* With so few keys the copy of the next q may still be in flight here. */
         const bool is_short =

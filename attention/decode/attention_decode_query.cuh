@@ -14,8 +14,8 @@ template <int D> struct query_buffer {
     float *data;
 
     /* Part of the thread's next cp.async group. */
-    __device__ __forceinline__ void ask(const decode_args &args, uint32_t token,
-                                        uint32_t head) const {
+    __device__ __forceinline__ void prefetch(const decode_args &args, uint32_t token,
+                                             uint32_t head) const {
         const float *from = args.q + token * args.q_stride + (size_t)head * args.group * D;
         if (args.q_aligned) {
 #pragma unroll 1

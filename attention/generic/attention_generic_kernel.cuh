@@ -80,7 +80,7 @@ struct fp8_code {
         return rest == 0x7Fu ? __uint_as_float(0x7FC00000u) : value;
     }
 };
-template <typename Code> struct wide_codes {
+template <typename Code> struct wide_quantized {
     static constexpr uint32_t count = 16;
     static __device__ __forceinline__ void load(float *x, const Code *from) {
         union {
@@ -93,8 +93,8 @@ template <typename Code> struct wide_codes {
             x[i] = both.codes[i];
     }
 };
-template <> struct wide<int8_code> : wide_codes<int8_code> {};
-template <> struct wide<fp8_code> : wide_codes<fp8_code> {};
+template <> struct wide<int8_code> : wide_quantized<int8_code> {};
+template <> struct wide<fp8_code> : wide_quantized<fp8_code> {};
 template <typename Element> struct is_code { static constexpr bool value = sizeof(Element) == 1; };
 
 /* q.k summed in rising column order however the columns are loaded; for quantized pages without the

@@ -1,4 +1,4 @@
-/* mask.c - making a program, and what it says of itself. */
+/* mask.c - construction of a program, and queries on it. */
 #include "attention/mask/mask.h"
 
 #include "attention/mask/mask_internal.h"
@@ -25,10 +25,10 @@ uint16_t rp_mask_add_node(struct rp_mask_draft *draft, enum rp_mask_op op, enum 
     return (uint16_t)draft->node_count++;
 }
 
-/* --- Making one ------------------------------------------------------------------------ */
+/* --- Construction ------------------------------------------------------------------------ */
 
-/* The slopes of "Train Short, Test Long": of a power of two heads 2^(-8/n), its square, ...; other
- * numbers take those of the next lower power, then every second one of the next higher. */
+/* The slopes of "Train Short, Test Long": for a power of two heads 2^(-8/n), its square, ...; other
+ * counts use those of the next lower power, then every second one of the next higher. */
 static void fill_slopes(float *slopes, uint32_t heads) {
     uint32_t power = 1;
     while (power * 2 <= heads)
@@ -119,7 +119,7 @@ static int check_limits(const struct rp_mask_limits *limits, struct rp_error *er
     return RP_OK;
 }
 
-/* Proved once more after folding: numbers that it computed may be a divisor. */
+/* Proved again after folding, which may have produced a zero divisor. */
 static int finish(struct rp_mask_draft *draft, int64_t layer, struct rp_mask **out,
                   struct rp_error *err) {
     int status = rp_mask_fold(draft, layer, err);
@@ -168,7 +168,7 @@ int rp_mask_at_layer(const struct rp_mask *mask, uint32_t layer, struct rp_mask 
     return status;
 }
 
-/* --- What it says ---------------------------------------------------------------------- */
+/* --- Queries ---------------------------------------------------------------------- */
 
 const char *rp_mask_text(const struct rp_mask *mask) { return mask->text; }
 
@@ -214,11 +214,11 @@ bool rp_mask_is_plain(const struct rp_mask *mask, uint32_t *window, float *cap) 
         return false;
     for (uint32_t i = 0; i < count; i++) {
         const struct rp_mask_bound *b = &bounds[i];
-        bool behind = b->a == -1 && b->b == 1 && b->c == 0; /* kv <= q */
-        bool near = b->a == 1 && b->b == -1 && b->c <= 0;   /* q - kv < 1 - c */
-        if (!behind && (!near || *window != 0 || b->c <= -RP_MASK_INT_MAX))
+        bool is_causal = b->a == -1 && b->b == 1 && b->c == 0; /* kv <= q */
+        bool near = b->a == 1 && b->b == -1 && b->c <= 0;      /* q - kv < 1 - c */
+        if (!is_causal && (!near || *window != 0 || b->c <= -RP_MASK_INT_MAX))
             return false;
-        causal |= behind;
+        causal |= is_causal;
         if (near)
             *window = (uint32_t)(1 - b->c);
     }

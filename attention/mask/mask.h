@@ -1,20 +1,20 @@
-/* mask.h - mask programs: which (query, key) pairs of a sequence are visible, and what becomes of
- * their scores.
+/* mask.h - mask programs: which (query, key) pairs of a sequence are visible, and how their scores
+ * are modified.
  *
  *   param w = 256 in 1..8192;  causal && (sliding_window(w) || sink(4));  soft_cap(50)
  *
  * A program is text: declarations of parameters, then clauses, all separated by `;`. A clause is a
  * condition over `q`, `kv` (positions of the query's and the key's token in the sequence, from 0),
  * `h` (query head), `layer` and the parameters - several conditions must all hold - or a score
- * rule: `score = EXPRESSION` over `score` too, or a named one. Rules apply in order. No condition
- * at all: `causal`. docs/masks.md has the grammar and the named blocks.
+ * rule: `score = EXPRESSION` over `score` too, or a named one. Rules apply in order. Without any
+ * condition: `causal`. docs/masks.md has the grammar and the named blocks.
  *
  * Numbers: conditions compute with 32-bit integers; / and % are those of C. rp_mask_parse proves by
  * intervals, over all positions below limits->length rounded up to a multiple of 1024 (so that
  * kernels may request whole tiles) and all values that the parameters may have, that nothing
- * overflows and no divisor is 0, and refuses what it cannot prove. So evaluation cannot fail, and
- * every device gets the same answers. Other positions must not be requested: asserted. Score rules
- * compute in f32, in the order written; `score` is scale * (q . k).
+ * overflows and no divisor is 0, and rejects a program otherwise. So evaluation cannot fail, and
+ * every device computes the same results. Other positions must not be evaluated: asserted. Score
+ * rules compute in f32, in the order written; `score` is scale * (q . k).
  *
  * Parameters are data: their values travel in a request's slot (RP_SLOT_MASK_PARAMS + index), never
  * in a graph.
@@ -33,13 +33,13 @@ extern "C" {
 #define RP_MASK_TEXT_MAX  4096 /* bytes of a program */
 #define RP_MASK_NODES_MAX 512
 #define RP_MASK_DEPTH_MAX 48
-#define RP_MASK_NAME_MAX  32 /* bytes of a parameter's name, the zero included */
+#define RP_MASK_NAME_MAX  32 /* bytes of a parameter's name, including the terminating zero */
 
 struct rp_mask;
 
 /* Limits that a program is proved for. */
 struct rp_mask_limits {
-    uint32_t length; /* positions are below it; at most 2^24 */
+    uint32_t length; /* bound on positions; at most 2^24 */
     uint32_t heads;  /* query heads */
     uint32_t layers;
 };
@@ -59,7 +59,7 @@ void rp_mask_free(struct rp_mask *mask); /* legal on NULL */
 /* The canonical text: named blocks written out, constants folded, parameters by name; parsing it
  * gives an equal program. Equal texts under equal limits: equal programs. */
 const char *rp_mask_text(const struct rp_mask *mask);
-/* The tree, one node a line, indented. */
+/* The tree, one node per line, indented. */
 void rp_mask_print_tree(const struct rp_mask *mask, struct rp_buffer *out);
 
 uint32_t rp_mask_param_count(const struct rp_mask *mask); /* at most RP_MASK_PARAMS_MAX */
@@ -72,19 +72,19 @@ bool rp_mask_reads_head(
     const struct rp_mask *mask); /* the conditions (not the rules) depend on h */
 bool rp_mask_reads_layer(const struct rp_mask *mask); /* conditions or rules depend on layer */
 
-/* The program of one layer: `layer` is a constant, what follows from it is folded. Parameters keep
- * their indices. Fails for want of memory, and when a number that a score rule divides by is 0 in
- * this layer. */
+/* The program specialized for one layer: `layer` is replaced by a constant and folded. Parameters
+ * keep their indices. Fails when out of memory, and when a score rule divides by a number that is 0
+ * in this layer. */
 int rp_mask_at_layer(const struct rp_mask *mask, uint32_t layer, struct rp_mask **out,
                      struct rp_error *err) RP_MUST_USE;
 
-/* What the kernels of every device know without a program: causal, within a window, scores capped.
- * True when the program (of one layer, or of all alike) says just that, with constants. window,
- * cap: 0 when there is none. */
+/* True when the program (of one layer, or independent of the layer) is just what every kernel
+ * supports built in: causal, an optional window, an optional score cap, with constants. window,
+ * cap: 0 when absent. */
 bool rp_mask_is_plain(const struct rp_mask *mask, uint32_t *window, float *cap);
 
-/* Its score rules are one cap, constant, whatever its conditions are: what kernels do faster than
- * rule by rule. */
+/* True when its only score rule is a constant cap, whatever its conditions are: kernels have a fast
+ * path for it. */
 bool rp_mask_is_capped(const struct rp_mask *mask, float *cap);
 
 /* --- One pair -------------------------------------------------------------------------- */
@@ -101,7 +101,7 @@ float rp_mask_score(const struct rp_mask *mask, const struct rp_mask_pair *pair,
 
 /* --- A row of pairs: one query, keys [kv, kv + count) ---------------------------------- */
 
-/* seen[i] = whether pair (pair->q, pair->kv + i) meets. count at most 64: a block of keys,
+/* seen[i] = whether pair (pair->q, pair->kv + i) is visible. count at most 64: a block of keys,
  * evaluated node by node. */
 void rp_mask_sees_keys(const struct rp_mask *mask, const struct rp_mask_pair *pair,
                        const int32_t *params, uint32_t count, bool *seen);
@@ -110,10 +110,10 @@ void rp_mask_score_keys(const struct rp_mask *mask, const struct rp_mask_pair *p
 
 /* --- A tile of pairs ------------------------------------------------------------------- */
 
-/* SKIP: no pair of it is visible. FULL: every pair is. PARTIAL: some may; the pairs themselves must
- * be asked. Sound: SKIP and FULL are proofs. Saturating 64-bit intervals over the tree; where these
- * leave a tile of at most 16,384 pairs open (times its heads, when the conditions read h), its
- * pairs are asked until two differ: so the answer is exact there. */
+/* SKIP: no pair of it is visible. FULL: every pair is. PARTIAL: some may be; the pairs must be
+ * evaluated. SKIP and FULL are proofs. Uses saturating 64-bit intervals over the tree; when these
+ * cannot decide a tile of at most 16,384 pairs (times its heads, when the conditions read h), its
+ * pairs are evaluated until two differ, so the result is exact there. */
 enum rp_mask_class { RP_MASK_SKIP, RP_MASK_FULL, RP_MASK_PARTIAL };
 struct rp_mask_tile {
     int32_t q_begin, q_end; /* [begin, end), not empty; as all of these */

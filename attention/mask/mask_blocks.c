@@ -1,4 +1,4 @@
-/* mask_blocks.c - the named blocks, written out as what they are. */
+/* mask_blocks.c - expands the named blocks to their definitions. */
 #include "attention/mask/mask_internal.h"
 
 const struct rp_mask_block rp_mask_blocks[] = {
@@ -14,7 +14,7 @@ const struct rp_mask_block rp_mask_blocks[] = {
 };
 const uint32_t rp_mask_block_count = RP_ARRAY_COUNT(rp_mask_blocks);
 
-/* What is being built, and where its column lies. */
+/* The draft under construction, and the column for error messages. */
 struct out {
     struct rp_mask_draft *draft;
     uint32_t column;
@@ -34,7 +34,7 @@ static uint16_t leaf(struct out *o, enum rp_mask_op op, enum rp_mask_type type) 
 
 static uint16_t zero(struct out *o) { return leaf(o, RP_MASK_OP_INT, RP_MASK_INT); }
 
-/* The tree below `root` once more: a node has one parent. */
+/* Copies the tree below `root`, since a node has one parent. */
 static uint16_t copy(struct out *o, uint16_t root) {
     if (root == RP_MASK_NONE)
         return RP_MASK_NONE;
@@ -78,7 +78,7 @@ static uint16_t chunked(struct out *o, uint16_t n) {
     return compare(o, RP_MASK_OP_EQ, a, b);
 }
 
-/* Both on the same side of each beginning. */
+/* q and kv on the same side of each start. */
 static uint16_t document(struct out *o, const struct rp_mask_block_args *args) {
     uint16_t all = RP_MASK_NONE;
     for (uint32_t i = 0; i < args->count; i++) {

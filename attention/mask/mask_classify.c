@@ -1,5 +1,5 @@
-/* mask_classify.c - what becomes of a whole tile of pairs: by intervals, and where these leave it
- * open, by looking. */
+/* mask_classify.c - classifies a tile of pairs: by intervals, and where these cannot decide, by
+ * evaluating the pairs. */
 #include "attention/mask/mask_internal.h"
 
 static struct rp_mask_range leaf_range(const struct rp_mask_node *node,
@@ -36,8 +36,8 @@ enum rp_mask_class rp_mask_classify_ranges(const struct rp_mask *mask,
     return stack[0].lo ? RP_MASK_FULL : stack[0].hi ? RP_MASK_PARTIAL : RP_MASK_SKIP;
 }
 
-/* Asks the pairs of one head, or of all when the conditions read it, until two differ. It costs no
- * more than the masks of a partial tile, which it saves. */
+/* Evaluates the pairs of one head, or of all heads when the conditions read h, until two differ. It
+ * costs no more than the masking of a partial tile, which it may save. */
 static enum rp_mask_class search(const struct rp_mask *mask, const struct rp_mask_tile *tile,
                                  const int32_t *params) {
     int32_t h_end = mask->reads_head ? tile->h_end : tile->h_begin + 1;

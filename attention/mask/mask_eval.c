@@ -1,6 +1,6 @@
-/* mask_eval.c - a program on one pair, and on a block of keys node by node. Both walk a root's run
- * of nodes with a stack of values; nothing can fail, so both branches of ?: and both sides of &&
- * are computed. */
+/* mask_eval.c - evaluates a program on one pair, and node by node on a block of keys. Both iterate
+ * over the nodes of a root with a stack of values; nothing can fail, so both branches of ?: and
+ * both sides of && are computed. */
 #include "attention/mask/mask_internal.h"
 
 #include <math.h>
@@ -172,8 +172,8 @@ union lane {
     float f[RP_MASK_KEYS_MAX];
 };
 
-/* Always the whole block: the compiler unrolls it, and what lies after `count` is not looked at. A
- * division there has the same divisors as in the block, or ones that were proved as well. */
+/* Always computes the whole block, so that the compiler unrolls it; lanes after `count` are
+ * ignored. Divisors there are those of the block, or proved nonzero as well. */
 #define EACH(statement)                                                                            \
     for (uint32_t k = 0; k < RP_MASK_KEYS_MAX; k++)                                                \
         statement;                                                                                 \
@@ -191,8 +191,8 @@ static void leaf_block(const struct block *b, const struct rp_mask_node *node, u
     float none = 0.0f;
     switch (node->op) {
     case RP_MASK_OP_KV: {
-        /* Lanes after the block repeat its last key: no position is made that was not asked
-         * for. */
+        /* Lanes after the block repeat its last key, so that no position outside the request is
+         * evaluated. */
         int32_t first = b->pair->kv, last = (int32_t)b->count - 1;
         EACH(out->i[k] = first + ((int32_t)k < last ? (int32_t)k : last));
     }

@@ -1,6 +1,6 @@
-/* mask_fold.c - a program as the shortest tree that says the same: constants computed, `layer` put in, chains of && and ||
- * balanced (so that a long one is no deep one) with each term once. Numbers keep their order of
- * operations. */
+/* mask_fold.c - simplifies a program: constants folded, `layer` substituted, chains of && and ||
+ * balanced (so that a long chain is not a deep tree) and without duplicate terms. The order of
+ * arithmetic operations is kept. */
 #include "attention/mask/mask_internal.h"
 #include "base/memory.h"
 
@@ -10,11 +10,11 @@
 #define WORK_MAX 8192
 
 struct fold {
-    const struct rp_mask_node *from; /* the draft's */
+    const struct rp_mask_node *from; /* draft node */
     int64_t layer;
     bool full;
     uint32_t count;
-    struct rp_mask_node nodes[WORK_MAX]; /* what it becomes, with gaps */
+    struct rp_mask_node nodes[WORK_MAX]; /* result, with gaps */
 };
 
 /* Terms of one chain. */
@@ -98,7 +98,7 @@ static uint16_t balance(struct fold *f, const struct rp_mask_node *like, const u
 
 static uint16_t fold_tree(struct fold *f, uint16_t index);
 
-/* From the draft, so that a chain is built once, however it hangs. */
+/* Reads the draft, so that a chain is built once, however it is nested. */
 static void gather(struct fold *f, enum rp_mask_op op, uint16_t index, struct chain *chain) {
     const struct rp_mask_node *node = &f->from[index];
     if (node->op == op) {
@@ -164,7 +164,7 @@ static int64_t compute_int(enum rp_mask_op op, int64_t a, int64_t b) {
     }
 }
 
-/* NAN when it is not folded: what has no digits cannot be written. */
+/* NAN when it is not folded: non-finite numbers cannot be written as text. */
 static float compute_float(enum rp_mask_op op, float a, float b) {
     switch (op) {
     case RP_MASK_OP_MIN:
@@ -236,7 +236,7 @@ static uint16_t fold_unary(struct fold *f, const struct rp_mask_node *node, uint
         return constant ? put_int(f, node, x->value.i < 0 ? -x->value.i : x->value.i)
                         : RP_MASK_NONE;
     default:
-        return RP_MASK_NONE; /* tanh, exp, slope: the device's */
+        return RP_MASK_NONE; /* tanh, exp, slope: left to the device */
     }
 }
 

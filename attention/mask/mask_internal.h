@@ -1,5 +1,5 @@
-/* mask_internal.h - the tree of a mask program, and the steps from its text to it: shared by the
- * files mask*.c.
+/* mask_internal.h - the tree of a mask program, and the passes that build it from text: shared by
+ * the files mask*.c.
  *
  *   text -> rp_mask_read (syntax, types) -> rp_mask_prove -> rp_mask_fold -> rp_mask_build (canonical text, one allocation)
  *
@@ -12,18 +12,18 @@
 
 #define RP_MASK_RULES_MAX 16
 #define RP_MASK_NONE      UINT16_MAX
-/* Values in flight at most: up to two beside each level of the tree. */
+/* Most values on the stack: up to two per level of the tree. */
 #define RP_MASK_STACK_MAX (2 * RP_MASK_DEPTH_MAX + 2)
 /* Kernels may request whole tiles: what is proved holds up to the next multiple of it. */
 #define RP_MASK_LENGTH_STEP 1024
 #define RP_MASK_LENGTH_MAX  (1u << 24)
-/* Integers are symmetric: then nothing overflows when it is negated. */
+/* Integers are symmetric, so that negation cannot overflow. */
 #define RP_MASK_INT_MAX       2147483647
-#define RP_MASK_SLOPE_HEADS   1024 /* slope() has a table of so many heads */
+#define RP_MASK_SLOPE_HEADS   1024 /* heads in the table of slope() */
 #define RP_MASK_KEYS_MAX      64
-#define RP_MASK_PARAM_DEFAULT (1 << 24) /* the largest value of a parameter that says no range */
+#define RP_MASK_PARAM_DEFAULT (1 << 24) /* largest value of a parameter without a range */
 
-/* Operation, children, how it is written, how tightly it binds. */
+/* Operation, number of children, spelling, precedence. */
 #define RP_MASK_OP_MAP(X)                                                                          \
     X(INT, 0, "int", 9)                                                                            \
     X(FLOAT, 0, "number", 9)                                                                       \
@@ -77,14 +77,15 @@ struct rp_mask_node {
     uint8_t op;   /* enum rp_mask_op */
     uint8_t type; /* of its value */
     uint16_t column;
-    uint16_t child[3]; /* as many as it has, the rest 0 */
+    uint16_t child[3]; /* unused ones are 0 */
     union {
         int32_t i; /* INT, BOOL; PARAM: its index */
         float f;   /* FLOAT */
     } value;
 };
 
-/* A program in flight: nodes, children before parents, with gaps of what is no longer used. */
+/* A program under construction: nodes, children before parents, with gaps where nodes are no longer
+ * used. */
 struct rp_mask_draft {
     struct rp_mask_limits limits;
     struct rp_mask_param params[RP_MASK_PARAMS_MAX];
@@ -96,7 +97,7 @@ struct rp_mask_draft {
 
 struct rp_mask {
     struct rp_mask_limits limits;
-    uint32_t extent; /* positions below it are proved */
+    uint32_t extent; /* bound on the positions that are proved */
     struct rp_mask_param params[RP_MASK_PARAMS_MAX];
     uint32_t param_count, rule_count, node_count;
     /* Last nodes of the condition and of each rule; the runs lie back to back. */
@@ -119,7 +120,7 @@ uint32_t rp_mask_extent(const struct rp_mask_limits *limits);
 
 bool rp_mask_read(const char *text, size_t bytes, struct rp_mask_draft *draft,
                   struct rp_error *err);
-/* That no int overflows, no divisor is 0, and every slope() has a head. */
+/* Proves that no int overflows, no divisor is 0, and every slope() has a head. */
 bool rp_mask_prove(const struct rp_mask_draft *draft, struct rp_error *err);
 /* Constants folded, chains of && and || balanced, equal terms of them once. layer: -1 keeps it. */
 int rp_mask_fold(struct rp_mask_draft *draft, int64_t layer, struct rp_error *err) RP_MUST_USE;
@@ -132,13 +133,13 @@ int rp_mask_build(const struct rp_mask_draft *draft, struct rp_mask **out,
 uint16_t rp_mask_add_node(struct rp_mask_draft *draft, enum rp_mask_op op, enum rp_mask_type type,
                           uint32_t column, const uint16_t *child);
 
-/* One argument of a named block: where it is used the second time, its nodes are copied. */
+/* One argument of a named block; its nodes are copied when it is used a second time. */
 struct rp_mask_block_args {
     uint32_t column; /* of the block's name */
     uint32_t count;
     uint16_t node[RP_MASK_PARAMS_MAX];
 };
-/* How many arguments a block takes; a name that is none: NULL. */
+/* A named block and its argument count; NULL when the name is not a block. */
 struct rp_mask_block {
     const char *name, *example;
     uint8_t args_min, args_max;
@@ -146,7 +147,7 @@ struct rp_mask_block {
 };
 extern const struct rp_mask_block rp_mask_blocks[];
 extern const uint32_t rp_mask_block_count;
-/* The block written out: a condition, or the new score. RP_MASK_NONE when there is no room. */
+/* Expands the block: a condition, or the new score. RP_MASK_NONE when there is no room. */
 uint16_t rp_mask_expand(struct rp_mask_draft *draft, const struct rp_mask_block *block,
                         const struct rp_mask_block_args *args);
 
@@ -155,20 +156,20 @@ uint16_t rp_mask_expand(struct rp_mask_draft *draft, const struct rp_mask_block 
 struct rp_mask_range {
     int64_t lo, hi;
 };
-/* Range of an int or bool node from the ranges of its children; saturating. Leaves are the
- * caller's. */
+/* Range of an int or bool node from the ranges of its children; saturating. The caller sets the
+ * leaves. */
 struct rp_mask_range rp_mask_range_of(const struct rp_mask_node *node,
                                       const struct rp_mask_range *a, const struct rp_mask_range *b,
                                       const struct rp_mask_range *c);
 
-/* --- Linear forms: what is proved for all keys after the query ------------------------ */
+/* --- Linear forms: proofs over all keys after the query ------------------------ */
 
 /* a q + b kv + something in [lo, hi]. */
 struct rp_mask_form {
     int64_t a, b, lo, hi;
 };
 bool rp_mask_prove_causal(const struct rp_mask *mask);
-/* The condition as comparisons `form <= 0` that must all hold; false when it has another shape. */
+/* The condition as a conjunction of comparisons `form <= 0`; false when it has another shape. */
 struct rp_mask_bound {
     int64_t a, b, c; /* a q + b kv + c <= 0 */
 };
@@ -186,11 +187,11 @@ void rp_mask_write_float(struct rp_buffer *out, float value);
 
 enum rp_mask_class rp_mask_classify_ranges(const struct rp_mask *mask,
                                            const struct rp_mask_tile *tile, const int32_t *params);
-/* Tiles of at most so many pairs, which intervals leave open, are searched. */
+/* Tiles of at most this many pairs that intervals cannot decide are searched pair by pair. */
 #define RP_MASK_SEARCH_MAX 16384
 
-/* Faults of ours that a test switches on, to see that it finds them. Does not exist in a build
- * without RP_MASK_MUTATIONS. */
+/* Deliberate bugs that a mutation test enables, to check that it finds them. Only in builds with
+ * RP_MASK_MUTATIONS. */
 #ifdef RP_MASK_MUTATIONS
 enum rp_mask_mutation {
     /* a remainder is taken of both ends, whatever lies between */

@@ -1,4 +1,4 @@
-/* mask_lex.h - a mask program's text as words: shared by mask_lex.c and mask_parse.c. */
+/* mask_lex.h - tokenizes a mask program: shared by mask_lex.c and mask_parse.c. */
 #ifndef RP_ATTENTION_MASK_LEX_H
 #define RP_ATTENTION_MASK_LEX_H
 
@@ -27,8 +27,7 @@ struct rp_mask_lexer {
     struct rp_error *err;
 };
 
-/* The next word; false after it set *err: a byte that no word begins with, a number that does not
- * fit. */
+/* The next word; false after it set *err: an unexpected byte, or a number that does not fit. */
 bool rp_mask_next_word(struct rp_mask_lexer *lexer, struct rp_mask_word *word);
 bool rp_mask_word_is(const struct rp_mask_word *word, const char *text);
 

@@ -8,14 +8,14 @@
 #include <stdio.h>
 #include <string.h>
 
-/* A tree of RP_MASK_DEPTH_MAX levels needs no more. */
+/* Enough for a tree of RP_MASK_DEPTH_MAX levels. */
 #define NESTING_MAX (RP_MASK_DEPTH_MAX + 2)
 
 enum place { IN_CONDITION, IN_RULE, IN_ARGUMENT, IN_RULE_ARGUMENT };
 
 struct parser {
     struct rp_mask_lexer lexer;
-    struct rp_mask_word word; /* the next one, not taken yet */
+    struct rp_mask_word word; /* lookahead, not yet consumed */
     struct rp_mask_draft *draft;
     struct rp_error *err;
     enum place place;
@@ -25,7 +25,7 @@ struct parser {
 
 static uint16_t expression(struct parser *p);
 
-/* Gives RP_MASK_NONE. The first error stays; one by the lexer counts. */
+/* Returns RP_MASK_NONE. The first error is kept, including one from the lexer. */
 static uint16_t fail(struct parser *p, uint32_t column, const char *hint, const char *format, ...)
     RP_PRINTF(4, 5);
 static uint16_t fail(struct parser *p, uint32_t column, const char *hint, const char *format, ...) {
@@ -59,7 +59,7 @@ static bool take(struct parser *p, const char *text) {
     return found;
 }
 
-/* The word as an error shows it. */
+/* The word as printed in an error. */
 static const char *shown(const struct parser *p, char out[48]) {
     if (p->word.kind == RP_MASK_WORD_END)
         return "the end";
@@ -117,7 +117,7 @@ static const char *hint_for(enum rp_mask_type found) {
                                  : "compare it, as in `... != 0` or `... < n`";
 }
 
-/* Gives true when `node` has a type that `op` takes: a condition, or an integer or number. */
+/* Returns true when `node` has a type that `op` accepts: a condition, or an integer or number. */
 static bool check(struct parser *p, const char *op, uint32_t column, uint16_t node, bool condition,
                   const char *side) {
     if (node == RP_MASK_NONE)
@@ -130,7 +130,7 @@ static bool check(struct parser *p, const char *op, uint32_t column, uint16_t no
     return false;
 }
 
-/* Both become numbers when one of them is. Gives their type. */
+/* Converts both to float when one of them is. Returns their type. */
 static enum rp_mask_type unite(struct parser *p, uint16_t *a, uint16_t *b) {
     if (type_of(p, *a) == type_of(p, *b))
         return type_of(p, *a);
@@ -280,7 +280,7 @@ static uint16_t call(struct parser *p, uint32_t index) {
     return make(p, op, RP_MASK_FLOAT, args.column, x, 0, 0);
 }
 
-/* Arguments of a named block are the same for every pair of one head. */
+/* Arguments of a named block must be the same for every pair of one head. */
 static uint16_t block(struct parser *p, const struct rp_mask_block *block) {
     struct rp_mask_block_args args = {.column = p->word.column};
     enum place place = p->place;
@@ -427,7 +427,7 @@ static uint16_t binary(struct parser *p, uint32_t precedence) {
 static uint16_t select_behind(struct parser *p, uint16_t condition) {
     uint32_t column = p->word.column;
     advance(p);
-    if (!check(p, "?:", column, condition, true, "what it asks"))
+    if (!check(p, "?:", column, condition, true, "the one before `?`"))
         return RP_MASK_NONE;
     uint16_t yes = expression(p);
     if (yes == RP_MASK_NONE || !expect(p, ":", "between the two results of `?`"))

@@ -5,7 +5,7 @@
 
 /* --- Tiles ----------------------------------------------------------------------------- */
 
-/* The end of the tile or page that `at` lies in, or of what is looked at. */
+/* The end of the tile or page that contains `at`, or of the view. */
 static int32_t step_end(int32_t at, int32_t size, int32_t end) {
     int64_t next = ((int64_t)at / size + 1) * size;
     return next < end ? (int32_t)next : end;
@@ -71,7 +71,7 @@ void rp_mask_picture_text(const struct rp_mask *mask, const struct rp_mask_view 
 
 /* --- SVG ------------------------------------------------------------------------------- */
 
-/* Colors that stand on white and on black; the words follow the page. */
+/* Colors legible on white and on black; text uses the page's color. */
 static const char style[] =
     "<style>\n"
     "rect { shape-rendering: crispEdges; }\n"
@@ -111,7 +111,7 @@ static void rectangle(const struct drawing *d, const char *class, int32_t q, int
         class, x_of(d, kv), y_of(d, q), d->cell * (kv_end - kv), d->cell * (q_end - q));
 }
 
-/* Keys side by side are one rectangle. */
+/* Adjacent keys are merged into one rectangle. */
 static void draw_pairs(const struct drawing *d, int32_t q, int32_t kv, int32_t kv_end) {
     int32_t begin = kv;
     for (int32_t k = kv; k <= kv_end; k++) {

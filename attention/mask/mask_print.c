@@ -1,4 +1,4 @@
-/* mask_print.c - a program as its canonical text, and as a tree for people. */
+/* mask_print.c - prints a program as its canonical text, and as a readable tree. */
 #include "attention/mask/mask_internal.h"
 
 #include <inttypes.h>
@@ -18,8 +18,8 @@ void rp_mask_write_float(struct rp_buffer *out, float value) {
     rp_buffer_puts(out, text);
 }
 
-/* Left-to-right chains need no brackets; those that only a reader needs are written, too: around && beside ||, and
- * around comparisons beside == and !=. */
+/* Left-to-right chains need no brackets. Brackets that only help the reader are written too: around
+ * && inside ||, and around comparisons inside == and !=. */
 static uint32_t least_precedence(const struct rp_mask_node *node, uint32_t child) {
     uint32_t own = rp_mask_ops[node->op].precedence;
     switch (node->op) {

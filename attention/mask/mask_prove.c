@@ -1,4 +1,4 @@
-/* mask_prove.c - what holds for all positions, heads, layers and parameters: nothing overflows, no
+/* mask_prove.c - proofs over all positions, heads, layers and parameters: nothing overflows, no
  * divisor is 0, and whether a query may see a key after it. */
 #include "attention/mask/mask_internal.h"
 
@@ -80,7 +80,7 @@ static bool refuse_slope(const struct rp_mask_draft *draft, const struct rp_mask
     return status == RP_OK;
 }
 
-/* A soft cap divides by what it is given; 0 or less would turn scores around. */
+/* A soft cap divides by its argument; 0 or less would invert scores. */
 static bool check_float_divisor(const struct rp_mask_draft *draft, const struct rp_mask_node *node,
                                 const struct rp_mask_range *ranges, struct rp_error *err) {
     uint16_t divisor = node->child[1];
@@ -118,7 +118,7 @@ bool rp_mask_prove(const struct rp_mask_draft *draft, struct rp_error *err) {
         if (rp_mask_ops[node->op].arity == 0)
             ranges[i] = leaf_range(node, &draft->limits, draft->params);
         else if (node->type == RP_MASK_BOOL && draft->nodes[node->child[0]].type == RP_MASK_FLOAT)
-            ranges[i] = condition; /* floats are not followed */
+            ranges[i] = condition; /* floats are not tracked */
         else
             ranges[i] = rp_mask_range_of(node, a, b, &ranges[node->child[2]]);
         if (!check_node(draft, node, ranges, &ranges[i], err))
@@ -133,7 +133,7 @@ static const struct rp_mask_form nothing_known = {0, 0, INT64_MIN, INT64_MAX};
 
 static bool is_known(const struct rp_mask_form *form) { return form->lo != INT64_MIN; }
 
-/* x + factor * y; nothing is known when that does not fit. */
+/* x + factor * y; unknown when that overflows. */
 static struct rp_mask_form combine(const struct rp_mask_form *x, int64_t factor,
                                    const struct rp_mask_form *y) {
     struct rp_mask_form out;
@@ -174,7 +174,7 @@ static bool is_comparison(const struct rp_mask_node *node, const struct rp_mask_
            nodes[node->child[0]].type == RP_MASK_INT;
 }
 
-/* The form of node i, whose children's are known. */
+/* The linear form of node i, from those of its children. */
 static struct rp_mask_form form_of(const struct rp_mask *mask, uint32_t i,
                                    const struct rp_mask_form *forms) {
     const struct rp_mask_node *node = &mask->nodes[i];
@@ -205,7 +205,7 @@ static struct rp_mask_form form_of(const struct rp_mask *mask, uint32_t i,
     if (rp_mask_ops[node->op].arity == 0) {
         out = leaf_range(node, &mask->limits, mask->params);
     } else if (is_comparison(node, mask->nodes)) {
-        /* Compared as their difference: what both have in common cancels. */
+        /* Compared as their difference, so that common terms cancel. */
         struct rp_mask_form difference = combine(x, -1, y);
         r[0] = bounds(&difference, mask->extent);
         r[1] = (struct rp_mask_range){0, 0};
@@ -226,8 +226,7 @@ bool rp_mask_prove_causal(const struct rp_mask *mask) {
     return root.hi == 0;
 }
 
-/* One comparison that must hold; false when it is none of linear forms without anything unknown in
- * them. */
+/* Adds one comparison that must hold; false when it does not compare fully known linear forms. */
 static bool add_bound(const struct rp_mask *mask, uint16_t index, const struct rp_mask_form *forms,
                       struct rp_mask_bound bounds[RP_MASK_BOUNDS_MAX], uint32_t *count) {
     const struct rp_mask_node *node = &mask->nodes[index];

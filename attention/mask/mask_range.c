@@ -1,8 +1,8 @@
-/* mask_range.c - intervals through one operation: what proofs and classification stand on.
+/* mask_range.c - interval arithmetic for one operation, used by proofs and classification.
  *
- * The interval of a result holds every value that it can have when its operands lie in theirs.
- * Smaller operands never give a larger result, so what is proved for all positions holds in every
- * tile. */
+ * The interval of a result contains every value that it can have when its operands are within
+ * theirs. Operations are monotone: narrower operands never give a wider result, so what is proved
+ * for all positions holds in every tile. */
 #include "attention/mask/mask_internal.h"
 
 static int64_t add(int64_t a, int64_t b) {
@@ -23,7 +23,7 @@ static int64_t multiply(int64_t a, int64_t b) {
 
 static const struct rp_mask_range anything = {INT64_MIN, INT64_MAX};
 
-/* The hull of what f gives at the four corners; both operations are monotone between them. */
+/* The hull of f at the four corners; both operations are monotone between them. */
 static struct rp_mask_range corners(const struct rp_mask_range *a, const struct rp_mask_range *b,
                                     int64_t (*f)(int64_t, int64_t)) {
     int64_t all[4] = {f(a->lo, b->lo), f(a->lo, b->hi), f(a->hi, b->lo), f(a->hi, b->hi)};

@@ -2,9 +2,9 @@
 
 #define BLOCK     64u
 #define RUN_MAX   (1u << 20)
-#define TILE_ROWS 64u /* tokens that pairs are requested together */
+#define TILE_ROWS 64u /* tokens per classified tile */
 
-/* Keys of blocks that tokens [begin, end) see wholly, and in part. */
+/* Keys of the blocks that tokens [begin, end) see fully, and partially. */
 static void count_keys(const struct rp_mask_reach_args *args, uint32_t begin, uint32_t end,
                        uint64_t *out_full, uint64_t *out_partial) {
     struct rp_mask_tile tile = {.q_begin = (int32_t)begin,

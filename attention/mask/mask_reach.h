@@ -1,7 +1,7 @@
-/* mask_reach.h - how much of the keys before them tokens read with a mask program: for costs.
+/* mask_reach.h - number of keys that tokens read under a mask program, for cost estimates.
  *
- * Counted by classifying runs of keys, not pair by pair: a block of 64 keys of which any may be
- * seen counts whole, as it is read whole. Thread: any. Memory: none. */
+ * Counted by classifying runs of keys, not pair by pair: a block of 64 keys counts fully if any of
+ * them may be visible, because it is read as a whole. Thread: any. Memory: none. */
 #ifndef RP_ATTENTION_MASK_REACH_H
 #define RP_ATTENTION_MASK_REACH_H
 
@@ -16,8 +16,8 @@ struct rp_mask_reach_args {
     uint32_t end;          /* keys are below it */
 };
 struct rp_mask_reach {
-    uint64_t keys;  /* that a token of them reads */
-    uint64_t pairs; /* of a token and a key; of blocks that tokens see in part, half */
+    uint64_t keys;  /* per token */
+    uint64_t pairs; /* (token, key) pairs; half of the pairs in partially visible blocks */
 };
 void rp_mask_reach(const struct rp_mask_reach_args *args, struct rp_mask_reach *out);
 

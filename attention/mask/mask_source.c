@@ -1,5 +1,5 @@
-/* mask_source.c - a program as C text: one statement for each node, its intervals as calls of
- * helpers that say what mask_range.c says, and the search after them that mask_classify.c has. */
+/* mask_source.c - writes a program as C text: one statement per node, intervals as calls of helpers
+ * that mirror mask_range.c, then the search of mask_classify.c. */
 #include "attention/mask/mask_source.h"
 
 #include "attention/mask/mask_internal.h"
@@ -160,7 +160,7 @@ static void write_binary(struct rp_buffer *out, const struct rp_mask_node *node)
         rp_buffer_printf(out, "v%u > v%u ? v%u : v%u", a, b, a, b);
         break;
     case RP_MASK_OP_AND:
-        rp_buffer_printf(out, "v%u & v%u", a, b); /* nothing is guarded: no branch */
+        rp_buffer_printf(out, "v%u & v%u", a, b); /* both sides are evaluated: no branch */
         break;
     case RP_MASK_OP_OR:
         rp_buffer_printf(out, "v%u | v%u", a, b);
@@ -179,7 +179,7 @@ static void write_binary(struct rp_buffer *out, const struct rp_mask_node *node)
     }
 }
 
-/* Statements for root i; its value is in the last one's variable. */
+/* Writes the statements of root i; the last variable holds its value. */
 static void write_values(const struct rp_mask *mask, uint32_t root, struct rp_buffer *out) {
     for (uint32_t i = rp_mask_root_begin(mask, root); i <= mask->roots[root]; i++) {
         const struct rp_mask_node *node = &mask->nodes[i];

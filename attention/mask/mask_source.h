@@ -1,4 +1,5 @@
-/* mask_source.h - a mask program as C: what a CUDA kernel is specialized by (device/nvrtc_cuda.h).
+/* mask_source.h - writes a mask program as C source, to specialize a CUDA kernel
+ * (device/nvrtc_cuda.h).
  *
  * The text needs no header and compiles as C11, C++ and CUDA C alike; with CUDA its functions are
  * __device__:
@@ -11,11 +12,11 @@
  *   #define RP_MASK_PARAMS n
  *
  * Positions, tiles and parameters must be those that the program was proved for (mask.h): then no
- * `int` in it overflows. A tile that intervals leave open is searched by whoever calls, if it has
- * at most RP_MASK_SEARCH_MAX (16384) pairs; defined as 0 before the text, only intervals decide.
- * RP_MASK_FN stands before the three functions: `static __device__ __forceinline__` or `static
- * inline` unless defined before the text. Several texts in one file: names and the four macros
- * above are the includer's to rename and undefine; helpers come once.
+ * `int` in it overflows. A tile that intervals cannot decide is searched by the calling thread, if
+ * it has at most RP_MASK_SEARCH_MAX (16384) pairs; defined as 0 before the text, only intervals
+ * decide. RP_MASK_FN is the specifier of the three functions: `static __device__ __forceinline__`
+ * or `static inline` unless defined before the text. Several texts in one file: the includer
+ * renames the functions and undefines the four macros above; helpers are emitted once.
  *
  * Same bits as mask.h's functions on every device (host compilers need -ffp-contract=off), exp and
  * tanh aside: those call expf and tanhf. A program whose canonical text is the same gives the same

@@ -18,7 +18,7 @@ constexpr uint32_t THREADS = RP_ATTENTION_PLAN_PROGRAM_THREADS, WARPS = THREADS 
 constexpr uint32_t SORTED_MAX = 1024; /* tiles that are sorted; more stay in the planner's order */
 
 /* Queries [q, q + queries) of a sequence whose keys end at key_end. */
-template <typename Mask> struct asker {
+template <typename Mask> struct classifier {
     uint32_t q, queries, key_end, heads;
     mask_params<Mask> params;
 
@@ -32,17 +32,17 @@ template <typename Mask> struct asker {
 
 /* Calls put(word, any, partial) by all lanes for each word of 32 blocks in rising order. */
 template <typename Mask, typename Put>
-__device__ __forceinline__ void each_word(const asker<Mask> &ask, uint32_t words, uint32_t keys,
-                                          uint32_t lane, const Put &put) {
+__device__ __forceinline__ void each_word(const classifier<Mask> &program, uint32_t words,
+                                          uint32_t keys, uint32_t lane, const Put &put) {
     for (uint32_t base = 0; base < words; base += 32) {
         uint32_t begin = (base + lane) * 32 * keys;
-        int mine = base + lane < words ? ask.classify(begin, begin + 32 * keys) : RP_MASK_SKIP;
+        int mine = base + lane < words ? program.classify(begin, begin + 32 * keys) : RP_MASK_SKIP;
         for (uint32_t i = 0; i < min(32u, words - base); i++) {
             int all = __shfl_sync(0xFFFFFFFFu, mine, i);
             uint32_t any = all == RP_MASK_SKIP ? 0 : 0xFFFFFFFFu, partial = 0;
             if (all == RP_MASK_PARTIAL) {
                 uint32_t kv = ((base + i) * 32 + lane) * keys;
-                int one = ask.classify(kv, kv + keys);
+                int one = program.classify(kv, kv + keys);
                 any = __ballot_sync(0xFFFFFFFFu, one != RP_MASK_SKIP);
                 partial = __ballot_sync(0xFFFFFFFFu, one == RP_MASK_PARTIAL);
             }
@@ -58,10 +58,10 @@ __device__ __forceinline__ void list_row(const rp_attention_plan_program_args &a
     const uint32_t *slot = args.step.slots + (size_t)row.slot * args.step.slot_words;
     uint32_t position = args.step.positions[row.token], count = 0;
     uint32_t *units = args.plan.units + (size_t)index * args.unit_capacity;
-    asker<Mask> ask = {position, 1, position + 1, args.heads, {}};
-    ask.params.load(slot);
+    classifier<Mask> program = {position, 1, position + 1, args.heads, {}};
+    program.params.load(slot);
     uint32_t words = (position / RP_ATTENTION_SPLIT + 1 + 31) / 32;
-    each_word<Mask>(ask, words, RP_ATTENTION_SPLIT, lane,
+    each_word<Mask>(program, words, RP_ATTENTION_SPLIT, lane,
                     [&](uint32_t word, uint32_t any, uint32_t partial) {
                         uint32_t at = count + __popc(any & ((1u << lane) - 1));
                         if (any >> lane & 1 && at < args.unit_capacity)
@@ -91,10 +91,10 @@ __device__ __forceinline__ void list_tile(const rp_attention_plan_program_args &
     uint32_t key_end =
         Mask::is_causal ? tile.position + tile.count : row.kv_begin + row.token_count;
     uint2 *blocks = (uint2 *)args.plan.blocks + (size_t)index * args.block_words;
-    asker<Mask> ask = {tile.position, tile.count, key_end, args.heads, {}};
-    ask.params.load(slot);
+    classifier<Mask> program = {tile.position, tile.count, key_end, args.heads, {}};
+    program.params.load(slot);
     uint32_t used = min(((key_end - 1) / args.block_keys + 32) / 32, args.block_words), count = 0;
-    each_word<Mask>(ask, used, args.block_keys, lane,
+    each_word<Mask>(program, used, args.block_keys, lane,
                     [&](uint32_t word, uint32_t any, uint32_t partial) {
                         if (lane == 0)
                             blocks[word] = make_uint2(any, partial);

@@ -1,14 +1,14 @@
-/* attention_prefill_cuda.cu - prompt rows over pages of bf16 and of 8 bits: mma.sync, any page
- * size, head dim 64, 96, 128, 256.
+/* attention_prefill_cuda.cu - prompt rows over bf16 and 8-bit pages with mma.sync: any page size,
+ * head dim 64, 96, 128, 256.
  *
  * The algorithm is FlashAttention-2 (Dao 2023). A tile is 64 rows: tokens times the query heads of
- * one KV head; a warp owns 16 of them. It walks over blocks of 64 keys at absolute multiples of 64,
- * from the first that any of its rows sees; K and V of the next block arrive by cp.async meanwhile.
- * Quantized values of 8 bits become bf16 once a block, in shared memory.
+ * one KV head; a warp owns 16 of them. It iterates over blocks of 64 keys at absolute multiples of
+ * 64, from the first that any of its rows sees; K and V of the next block are prefetched by
+ * cp.async. 8-bit values are converted to bf16 once per block, in shared memory.
  *
  * A row's bits do not depend on its tile: a block in which it sees nothing changes no bit of its
- * state (weights exactly 0, scale exactly 1), and each row's sums have an order of their own. Keys
- * that no row of the tile sees are not read: zeros stand in their place. */
+ * state (weights exactly 0, scale exactly 1), and the order of each row's sums is independent of
+ * the other rows. Keys that no row of the tile sees are not read but zero-filled. */
 #include "attention/prefill/attention_prefill_launch.cuh"
 
 template <rp_dtype Page> static uint32_t shared_bytes_of(uint32_t dim) {

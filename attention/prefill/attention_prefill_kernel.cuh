@@ -18,13 +18,14 @@ template <int D, rp_dtype Page = RP_DTYPE_BF16> struct shape {
     static constexpr int block_bytes = KEYS * stride * 2;
     static constexpr int q_bytes = ROWS * stride * 2;
     static constexpr bool is_quantized = page_of<Page>::is_quantized;
-    static constexpr int codes_bytes = is_quantized ? 2 * KEYS * D : 0; /* K's, then V's */
+    static constexpr int quantized_bytes = is_quantized ? 2 * KEYS * D : 0; /* K's, then V's */
     static constexpr int scale_bytes = is_quantized ? 2 * KEYS * 4 : 0; /* twice: of both blocks */
     static constexpr int shared_bytes =
-        q_bytes + (is_quantized ? 2 : 4) * block_bytes + codes_bytes + 2 * scale_bytes;
+        q_bytes + (is_quantized ? 2 : 4) * block_bytes + quantized_bytes + 2 * scale_bytes;
 };
 
-/* Byte offset of a 16-byte chunk: neighboring rows of one column lie in different banks. */
+/* Byte offset of a 16-byte chunk, swizzled: neighboring rows of one column are in different banks.
+ * */
 template <int D> static __device__ __forceinline__ uint32_t chunk_at(uint32_t row, uint32_t chunk) {
     return row * shape<D>::stride * 2 + ((chunk ^ (row & 7)) * 16);
 }
@@ -55,7 +56,7 @@ static __device__ __forceinline__ void mma(float (&c)[4], const uint32_t (&a)[4]
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-/* K (plane 0) or V of the block at `key`. seen: of a program, which keys are, as bits. */
+/* Copies K (plane 0) or V of the block at `key`. seen: with a program, bits of the visible keys. */
 template <int D, typename Mask>
 static __device__ __forceinline__ void load_block(uint32_t to, const rp_attention_args &args,
                                                   const prefill_tile &tile, uint32_t plane,
@@ -80,7 +81,7 @@ static __device__ __forceinline__ void load_block(uint32_t to, const rp_attentio
     }
 }
 
-/* --- 8-bit pages: a thread converts what it has copied itself ---------------------- */
+/* --- 8-bit pages: each thread converts the chunks that it copied ---------------------- */
 
 static __device__ __forceinline__ void copy_word(uint32_t to, const void *from, bool is_seen) {
     uint32_t bytes = is_seen ? 4 : 0; /* 0: zeros */
@@ -88,8 +89,7 @@ static __device__ __forceinline__ void copy_word(uint32_t to, const void *from, 
                  : "memory");
 }
 
-/* Quantized values of K and V of the block at `key`, and their scales; zeros of keys that are not
- * seen. */
+/* Copies quantized K and V of the block at `key`, and their scales; masked keys are zero-filled. */
 template <int D, typename Mask>
 static __device__ __forceinline__ void load_quantized(uint32_t to, const rp_attention_args &args,
                                                       const prefill_tile &tile, uint32_t kv_head,
@@ -121,8 +121,8 @@ static __device__ __forceinline__ void load_quantized(uint32_t to, const rp_atte
               is_seen);
 }
 
-/* Converts what this thread has copied to bf16 (exact), where the matmuls read it; scales as they
- * are. */
+/* Converts the chunks that this thread copied to bf16 (exact), where the matmuls read them; scales
+ * are copied unchanged. */
 template <int D, rp_dtype Page>
 static __device__ __forceinline__ void convert_quantized(unsigned char *tile,
                                                          const unsigned char *from, float *scales) {
@@ -140,7 +140,7 @@ static __device__ __forceinline__ void convert_quantized(unsigned char *tile,
             out[w * 2] = __byte_perm(even, odd, 0x5410);
             out[w * 2 + 1] = __byte_perm(even, odd, 0x7632);
         }
-        /* Rows past K's are V's: its tile lies after K's. */
+        /* Rows indices past K's rows are V's: its tile follows K's. */
         const uint32_t chunk = id % chunks * 2;
         *(uint4 *)(tile + chunk_at<D>(row, chunk)) = make_uint4(out[0], out[1], out[2], out[3]);
         *(uint4 *)(tile + chunk_at<D>(row, chunk + 1)) = make_uint4(out[4], out[5], out[6], out[7]);
@@ -159,7 +159,7 @@ static __device__ __forceinline__ void scale_keys(float (&s)[KEYS / 8][4], const
     }
 }
 
-/* Q of the tile, rounded to bf16; zeros where there is no token. */
+/* Loads Q of the tile, rounded to bf16; zeros where there is no token. */
 template <int D>
 static __device__ void load_q(unsigned char *shared, const rp_attention_args &args,
                               const prefill_tile &tile, uint32_t kv_head, uint32_t group) {
@@ -226,8 +226,8 @@ static __device__ __forceinline__ void product_pv(float (&o)[D / 8][4],
     }
 }
 
-/* The blocks of a tile in rising order. With a mask program: those that the planner left, and their
- * keys' bits. */
+/* Iterates over the blocks of a tile in rising order. With a mask program: over the planner's list,
+ * with the bits of the visible keys. */
 template <typename Mask> struct block_walk {
     uint32_t key, any, partial, word, left;
     uint2 seen;
@@ -281,7 +281,7 @@ template <typename Mask> struct block_walk {
 };
 
 /* 8-bit pages: scores are multiplied by the scales of K first, softmax weights by those of V in f32
- * before they are rounded; the sum of the weights has them as they are. */
+ * before they are rounded; the sum of weights excludes V's scales. */
 template <int D, typename Mask, rp_dtype Page = RP_DTYPE_BF16>
 static __device__ __forceinline__ void prefill(const rp_attention_cuda_args &call) {
     constexpr bool is_quantized = page_of<Page>::is_quantized;
@@ -299,7 +299,7 @@ static __device__ __forceinline__ void prefill(const rp_attention_cuda_args &cal
     unsigned char *const tiles = shared + shape<D>::q_bytes; /* of quantized values: K and V */
     unsigned char *const codes = tiles + 2 * shape<D>::block_bytes;
     float *const scales =
-        (float *)(codes + shape<D, Page>::codes_bytes + shape<D, Page>::scale_bytes);
+        (float *)(codes + shape<D, Page>::quantized_bytes + shape<D, Page>::scale_bytes);
     block_walk<Mask> walk;
     walk.begin(call, tile);
     walk.find(call, tile, kv_head, group);

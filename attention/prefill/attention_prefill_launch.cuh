@@ -1,5 +1,5 @@
-/* attention_prefill_launch.cuh - the launcher of the kernels by mma.sync of one type of page: a
- * file of the module for each, which compile side by side. */
+/* attention_prefill_launch.cuh - launches the mma.sync kernels of one page type. One source file
+ * per page type, so that they compile in parallel. */
 #ifndef RP_ATTENTION_ATTENTION_PREFILL_LAUNCH_CUH
 #define RP_ATTENTION_ATTENTION_PREFILL_LAUNCH_CUH
 

@@ -1,17 +1,18 @@
 /* attention_prefill_wgmma_cuda.cu - prompt rows on Hopper: head dim 64, 128 and 256; over pages of
  * 8 bits 64 and 128.
  *
- * The shape of the work is FlashAttention-3's (Shah et al. 2024). One block per SM claims tiles of
- * 128 rows (tokens times the query heads of one KV head), longest first. Its first warpgroup feeds
- * the two others: one thread copies K and V page by page (bulk tensor copies), three warps round Q
- * of the next tile to bf16. Each of the other two computes 64 rows: the matmul Q K^T of a block
- * runs on the tensor cores together with P V of the block before, and beside the softmax.
+ * The pipeline is that of FlashAttention-3 (Shah et al. 2024). One block per SM claims tiles of 128
+ * rows (tokens times the query heads of one KV head), longest first. Its first warpgroup is the
+ * producer for the two others: one thread copies K and V page by page (bulk tensor copies), three
+ * warps round Q of the next tile to bf16. Each of the other two computes 64 rows: the matmul Q K^T
+ * of a block runs on the tensor cores together with P V of the previous block, overlapped with the
+ * softmax.
  *
  *   claim -> q_full -> | S = Q K0 | softmax | S = Q K1, O += P V0 | softmax | ... | O += P Vn | store
  *
- * Blocks of keys lie at absolute multiples of their size, in rising order. A row's bits do not
- * depend on its tile, for the reasons given in attention_prefill_cuda.cu; V of keys that no row of
- * the tile sees is set to zero in shared memory before it is multiplied by a weight of zero.
+ * Key blocks are at absolute multiples of their size, in rising order. A row's bits do not depend
+ * on its tile, for the reasons given in attention_prefill_cuda.cu; V of keys that no row of the
+ * tile sees is set to zero in shared memory before it is multiplied by a weight of zero.
  *
  * Over 8-bit pages a fourth warpgroup converts K and V to bf16
  * (attention_prefill_wgmma_quantized.cuh). */

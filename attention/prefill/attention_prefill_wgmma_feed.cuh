@@ -12,8 +12,8 @@
 #define COMPUTING  256 /* threads */
 #define CONVERTING 128 /* threads that convert quantized values */
 #define HALVES     3   /* of a plane of quantized values, in shared memory */
-#define CLAIM      1   /* which counter of the workspace */
-/* The next tile is claimed this many blocks before a tile's last one is requested. */
+#define CLAIM      1   /* index of the claim counter in the workspace */
+/* The next tile is claimed this many blocks before the current tile's last one is copied. */
 #define LEAD 3
 
 /* Named barriers: 0 is __syncthreads. */
@@ -44,12 +44,11 @@ template <int D, rp_dtype Page> struct teams {
     static constexpr int feed_batch = is_quantized ? 1
                                       : D == 256   ? 2
                                                    : 4; /* pieces of Q in flight */
-    /* Scales of K and V of a block. Four blocks have theirs: V's are read after K's stage was given
-     * back. */
+    /* Scales of K and V of a block, for four blocks: V's are read after K's stage was released. */
     static constexpr uint32_t scale_bytes = is_quantized ? 2 * shape<D>::keys * 4 : 0;
-    static constexpr uint32_t codes_bytes = is_quantized ? HALVES * shape<D>::keys * D / 2 : 0;
+    static constexpr uint32_t quantized_bytes = is_quantized ? HALVES * shape<D>::keys * D / 2 : 0;
     static constexpr size_t shared_bytes =
-        shape<D>::shared_bytes + 2 * STAGES * scale_bytes + codes_bytes;
+        shape<D>::shared_bytes + 2 * STAGES * scale_bytes + quantized_bytes;
     static_assert(!is_quantized || D <= 128, "no registers for more");
 };
 
@@ -65,7 +64,7 @@ struct control {
     uint64_t tile_full[2], may_claim;
     claimed_tile tiles[2];
     int32_t params[2][RP_MASK_PARAMS_MAX]; /* of a program, for each tile */
-    uint32_t blocks[STAGES]; /* of a program: key + BLOCK_IS_... of what is in K's stage */
+    uint32_t blocks[STAGES]; /* with a program: key + BLOCK_IS_... of the block in K's stage */
 };
 
 struct wgmma_args {
@@ -84,7 +83,7 @@ static __device__ __forceinline__ uint32_t at(const void *shared) {
     return (uint32_t)__cvta_generic_to_shared(shared);
 }
 
-/* A place in a ring of stages. */
+/* Position in a ring of stages. */
 struct turn {
     uint32_t stage = 0, parity = 0;
     __device__ __forceinline__ void next() {
@@ -93,7 +92,7 @@ struct turn {
     }
 };
 
-/* --- feeding --------------------------------------------------------------------------- */
+/* --- producer --------------------------------------------------------------------------- */
 
 /* K and V of one block: each lane with a page issues the bulk copy of its part of the columns.
  * entry: mask program's block entry. */
@@ -128,11 +127,11 @@ static __device__ __forceinline__ void copy_block(const wgmma_args &args, const 
  * that the planner listed. */
 template <int D, typename Mask> struct block_walk {
     static constexpr uint32_t keys = shape<D>::keys;
-    uint32_t entry; /* of the block: its first key; of a program with BLOCK_IS_... */
+    uint32_t entry; /* first key of the block; with a program, plus BLOCK_IS_... bits */
     uint32_t left;  /* after it */
     mask_params<Mask> params;
-    /* With a mask program, of whose bits a lane holds two words: which words have bits set, and the
-     * rest of one. */
+    /* With a mask program (a lane holds two words of block bits): which words are nonzero, and the
+     * remaining bits of one. */
     const uint2 *words;
     uint2 mine;
     uint32_t base, some, word, any, partial;
@@ -156,7 +155,7 @@ template <int D, typename Mask> struct block_walk {
             entry -= keys;
         }
     }
-    /* Goes to the next block, the first one after begin. False: there is none. */
+    /* Advances to the next block (after begin: to the first). False: there is none. */
     __device__ __forceinline__ bool next(const rp_attention_cuda_args &call) {
         if (left == 0)
             return false;
@@ -189,8 +188,8 @@ template <int D, typename Mask> struct block_walk {
             mine = words[base + threadIdx.x % 32];
         some = __ballot_sync(0xFFFFFFFFu, mine.x != 0);
     }
-    /* Whether some row of the tile may see one of the block's keys [position, position + count),
-     * all of a page. */
+    /* Whether some row of the tile may see one of the keys [position, position + count) of one
+     * page. */
     __device__ __forceinline__ bool is_needed(const claimed_tile &work, uint32_t position,
                                               uint32_t count, uint32_t group) const {
         const prefill_tile &tile = work.tile;
@@ -230,7 +229,7 @@ static __device__ __forceinline__ void feed_blocks(const wgmma_args &args, const
         look_up();
     while (more) {
         const uint32_t entry = walk.entry, now = page, position = walk.key() + offset;
-        const bool asks = is_mine;
+        const bool is_needed = is_mine;
         if (!may_claim && walk.left < LEAD) {
             may_claim = true;
             if (lane == 0)
@@ -239,7 +238,7 @@ static __device__ __forceinline__ void feed_blocks(const wgmma_args &args, const
         more = walk.next(args.call);
         if (more)
             look_up();
-        copy_block<D, Mask>(args, to, work.kv_head, ring, position, now, asks, entry);
+        copy_block<D, Mask>(args, to, work.kv_head, ring, position, now, is_needed, entry);
     }
 }
 
@@ -255,7 +254,7 @@ static __device__ __forceinline__ void load_eight(float4 (&x)[2], const float *f
 }
 
 /* Rows [first, first + count) of Q, rounded to bf16; zeros where there is no token. Batch rows of a
- * thread are in flight at once: no load stands after a branch. */
+ * thread are in flight at once: no load depends on a branch. */
 template <int D, bool Wide, uint32_t Threads, uint32_t Batch>
 static __device__ __forceinline__ void load_q(const rp_attention_args &args, uint32_t to,
                                               const claimed_tile &work, uint32_t thread,

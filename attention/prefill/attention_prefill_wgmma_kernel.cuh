@@ -5,9 +5,9 @@
 
 #include "attention/prefill/attention_prefill_wgmma_quantized.cuh"
 
-/* V of keys that no row of the tile sees may be anything: zeros, so that a weight of zero gives
- * zero. Waits for V (full, parity) where there is such a key. By one team where they take turns:
- * the other one's turn comes after it. */
+/* Zeroes V of the keys that no row of the tile sees, which may be garbage, so that a weight of zero
+ * gives zero. Waits for V (full, parity) if there is such a key. With ping-pong scheduling only the
+ * first team does it, since the other's turn follows. */
 template <int D, typename Mask>
 static __device__ __forceinline__ void clean(const claimed_tile &work, uint32_t key, uint32_t v,
                                              uint32_t full, uint32_t parity, uint32_t team,
@@ -29,7 +29,7 @@ static __device__ __forceinline__ void clean(const claimed_tile &work, uint32_t 
     }
     uint32_t rows = __ballot_sync(0xFFFFFFFFu, row < keys && unseen);
     barrier_wait(full, parity);
-    /* Eight lanes a row, four rows at once: each bank is written once. */
+    /* Eight lanes per row, four rows at once: no bank conflicts. */
     for (uint32_t i = lane / 8; i < 32; i += 4)
         if (rows >> i & 1)
 #pragma unroll
@@ -64,8 +64,8 @@ multiply_pv(float (&o)[D / 8][4], const uint32_t (&p)[shape<D>::keys / 16][4], u
     wgmma_commit();
 }
 
-/* One warp's word that it is done with a stage. Each: every thread's, which has read there itself
- * (racecheck does not follow one lane's word for its warp). */
+/* Signals that a warp has finished with a stage. Each: every thread arrives for its own reads
+ * (racecheck does not accept one lane's arrival for its warp). */
 template <bool Each = false> static __device__ __forceinline__ void release(uint64_t *barrier) {
     __syncwarp();
     if (Each || threadIdx.x % 32 == 0)
@@ -109,7 +109,7 @@ static __device__ __forceinline__ void pack_weights(uint32_t (&p)[N / 2][4],
     }
 }
 
-/* key: of the block; of a program its entry. */
+/* key: of the block; with a program its list entry. */
 template <int D, typename Mask>
 static __device__ __forceinline__ void
 online_softmax(float (&s)[shape<D>::keys / 8][4], softmax_state &state, float (&scale)[2],
@@ -140,7 +140,8 @@ online_softmax(float (&s)[shape<D>::keys / 8][4], softmax_state &state, float (&
         softmax_step<true>(s, state, scale, key, factor);
 }
 
-/* Where no row of the warp has a new maximum all scales are exactly 1: the same bits without it. */
+/* If no row of the warp has a new maximum all scales are exactly 1, so skipping the rescaling gives
+ * the same bits. */
 template <int N>
 static __device__ __forceinline__ void rescale(float (&o)[N][4], const float (&scale)[2]) {
     if (!__any_sync(0xFFFFFFFFu, scale[0] != 1.0f || scale[1] != 1.0f))
@@ -152,8 +153,8 @@ static __device__ __forceinline__ void rescale(float (&o)[N][4], const float (&s
             o[n][i] *= scale[i / 2];
 }
 
-/* The team's rows of O in bf16, by way of its rows of Q in shared memory: whole 16 bytes a lane.
- * False, and nothing done, where the output does not allow it. */
+/* Stores the team's rows of O in bf16, staged in its rows of Q in shared memory: 16 bytes per lane.
+ * Returns false without storing when the output's alignment or type does not allow it. */
 template <int D, typename Mask>
 static __device__ __forceinline__ bool
 store_wide(const float (&o)[D / 8][4], const softmax_state &state, const rp_attention_args &args,
@@ -164,7 +165,7 @@ store_wide(const float (&o)[D / 8][4], const softmax_state &state, const rp_atte
         (uintptr_t)args.out % 16 != 0)
         return false;
     q += first % 64 * 128;                  /* the warp's first row */
-    warpgroup_sync(SYNC_ROWS + first / 64); /* nobody multiplies by Q any more */
+    warpgroup_sync(SYNC_ROWS + first / 64); /* no matmul reads Q any more */
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         uint32_t row = lane / 4 + half * 8;
@@ -198,16 +199,16 @@ store_wide(const float (&o)[D / 8][4], const softmax_state &state, const rp_atte
     return true;
 }
 
-/* A tile in work: which, its rows of Q in shared memory, and how far its softmax is. */
+/* The current tile: index, its rows of Q in shared memory, and its softmax state. */
 struct tile_state {
     claimed_tile work;
     const int32_t *params;
     softmax_state softmax;
     uint32_t count, q;
-    uint32_t key; /* of the block whose scores were computed last; of a program its entry */
+    uint32_t key; /* block whose scores were computed last; with a program its list entry */
 };
 
-/* Waits for the count-th tile of this block and its Q. False: there is none. */
+/* Waits for the count-th tile of this thread block and its Q. False: there is none. */
 template <int D>
 static __device__ __forceinline__ bool begin_tile(tile_state &now, const wgmma_args &args,
                                                   const addresses &from, uint32_t count,
@@ -226,13 +227,13 @@ static __device__ __forceinline__ bool begin_tile(tile_state &now, const wgmma_a
     return true;
 }
 
-/* Scores of the block that comes next in the ring, begun. */
+/* Issues the score matmul of the next block in the ring. */
 template <int D, typename Mask>
 static __device__ __forceinline__ void begin_scores(float (&s)[shape<D>::keys / 8][4],
                                                     tile_state &now, const addresses &from,
                                                     const turn &k, uint32_t team) {
     if constexpr (Mask::is_program) {
-        /* By the lane that gives the stage back (release). */
+        /* Executed by the lane that releases the stage. */
         uint32_t entry = threadIdx.x % 32 == 0 ? from.shared->blocks[k.stage] : 0;
         now.key = __shfl_sync(0xFFFFFFFFu, entry, 0);
     }
@@ -253,13 +254,13 @@ store_tile(const float (&o)[D / 8][4], const tile_state &done, const rp_attentio
                              done.q + team * 64 * 128, group))
         store_rows<D, Mask>(o, done.softmax, attention, done.work.tile, done.work.kv_head, row,
                             group);
-    /* Every thread for itself (release). */
+    /* Executed by every thread (release). */
     barrier_arrive(at(&shared->q_empty[done.count % shape<D>::q_stages]));
 }
 
-/* One turn of the loop: the matmul of a block's scores runs beside that of the weights of the
- * block before it, also where that one was the last of another tile, which is then stored. With one
- * place for Q (head dim 256) the next tile begins when this one is stored. */
+/* One iteration: the score matmul of a block overlaps the weight matmul of the previous block, even
+ * if that was the last of another tile, which is then stored. With a single Q buffer (head dim 256)
+ * the next tile begins after this one is stored. */
 template <int D, bool Turns, typename Mask, rp_dtype Page>
 static __device__ __forceinline__ void compute(const wgmma_args &args, const addresses &from,
                                                uint32_t group) {
@@ -281,8 +282,8 @@ static __device__ __forceinline__ void compute(const wgmma_args &args, const add
     feed_q<D, 128, 8>(attention, now.q, now.work, threadIdx.x % 128, group, team * 64, 64);
     warpgroup_sync(SYNC_ROWS + team);
     bool begins = true; /* a tile, with no weights yet */
-    /* Scores of the block that k is at are there: their scales, and its stage is free. Then their
-     * weights' scales. */
+    /* The scores of the block at k are complete: applies K's scales and frees its stage; then
+     * applies V's scales to the weights. */
     uint32_t scales = 0;
     auto take_scores = [&]() {
         scales = scales_at<D, Page>(from, k);

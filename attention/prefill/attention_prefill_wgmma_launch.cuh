@@ -1,5 +1,5 @@
-/* attention_prefill_wgmma_launch.cuh - the launcher of Hopper's kernels of one type of page: a file
- * of the module for each, which compile side by side. */
+/* attention_prefill_wgmma_launch.cuh - launches the Hopper kernels of one page type. One source
+ * file per page type, so that they compile in parallel. */
 #ifndef RP_ATTENTION_ATTENTION_PREFILL_WGMMA_LAUNCH_CUH
 #define RP_ATTENTION_ATTENTION_PREFILL_WGMMA_LAUNCH_CUH
 
@@ -17,9 +17,8 @@ typedef CUresult (*encode_fn)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, vo
                               const cuuint32_t *, CUtensorMapInterleave, CUtensorMapSwizzle,
                               CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
 
-/* The pool, of bf16, as a tensor of five dimensions. How many pages there are is not known when a
- * graph is captured, and no page past the last is ever requested: a number that is large enough
- * stands for it. */
+/* Tensor map of the bf16 pool, five dimensions. The number of pages is not known when a graph is
+ * captured, and no page past the last is ever accessed, so a large enough bound is used. */
 static int describe_pages(CUtensorMap *map, const rp_kv_layout *kv, uint32_t box_tokens) {
     static encode_fn encode = NULL;
     if (!encode) {
@@ -50,8 +49,8 @@ static const void *kernel_of(const rp_attention_cuda_args *call) {
                                    : (const void *)prefill_wgmma_kernel<D, Turns, Page, false>;
 }
 
-/* tanh x = x (1 + TANH_POWERS[0] x^2 + ...), as rp_tanh_small has it. Bounded: 2^ of a score lies
- * within 2^80 and its inverse, so that sums over 2^24 keys stay within f32. */
+/* tanh x = x (1 + TANH_POWERS[0] x^2 + ...), as in rp_tanh_small. Bounded: 2^score is within 2^-80
+ * and 2^80, so that sums over 2^24 keys stay within f32. */
 static capped_powers powers_of(float scale, float cap) {
     static const float terms[4] = {RP_TANH_TERMS};
     capped_powers powers = {};

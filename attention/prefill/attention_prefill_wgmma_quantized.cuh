@@ -1,17 +1,17 @@
-/* attention_prefill_wgmma_quantized.cuh - prompt rows on Hopper over 8-bit pages: how quantized
- * values become the bf16 that the matmuls read.
+/* attention_prefill_wgmma_quantized.cuh - prompt rows on Hopper over 8-bit pages: conversion of
+ * quantized values to the bf16 that the matmuls read.
  *
- * A warpgroup of its own copies quantized values into shared memory and writes them to the stages
- * as bulk copies would have written bf16. A thread converts what it has copied itself, so that its
- * warps wait for none but the matmuls; halves of a plane take turns in three places, two of which
- * are in flight while the third is converted:
+ * A dedicated warpgroup copies quantized values into shared memory and writes them to the stages in
+ * the layout in which bulk copies would have written bf16. Each thread converts the chunks that it
+ * copied, so that its warps wait only for the matmuls; halves of a plane rotate through three
+ * buffers, two of which are in flight while the third is converted:
  *
  *   copied ahead    K high, V low | V high  | K low of the next block | K high  | V low ...
  *   converted       K low         | K high  | V low                   | V high  | K low of the next block ...
  *
  * Scales stay outside (attention_quantized_cuda.cuh): those of keys that no row of the tile sees
- * are zeros, so that their quantized values, which may be anything, count for nothing. Keys that
- * are not there at all are zeros. */
+ * are zero, so that their quantized values, which may be garbage, contribute nothing. Keys that do
+ * not exist are zero-filled. */
 #ifndef RP_ATTENTION_ATTENTION_PREFILL_WGMMA_CODES_CUH
 #define RP_ATTENTION_ATTENTION_PREFILL_WGMMA_CODES_CUH
 
@@ -24,29 +24,29 @@ static __device__ __forceinline__ uint32_t scales_at(const addresses &from, cons
 }
 
 /* Zeros, and no access to memory, unless `valid`. */
-static __device__ __forceinline__ void copy_codes(uint32_t to, const void *from, bool valid) {
+static __device__ __forceinline__ void copy_quantized(uint32_t to, const void *from, bool valid) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
                  "r"(valid ? 16 : 0)
                  : "memory");
 }
-static __device__ __forceinline__ void commit_codes() {
+static __device__ __forceinline__ void commit_quantized() {
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
-/* Waits for the oldest half of a plane: two more stay in flight. */
-static __device__ __forceinline__ void wait_for_codes() {
+/* Waits for the oldest half plane; two more stay in flight. */
+static __device__ __forceinline__ void wait_for_quantized() {
     static_assert(HALVES == 3, "");
     asm volatile("cp.async.wait_group 2;" ::: "memory");
 }
 
-/* The blocks of all tiles of this block of threads, back to back. */
+/* Iterates over the key blocks of all tiles of this thread block, back to back. */
 template <int D, typename Mask> struct block_source {
     claimed_tile work;
     block_walk<D, Mask> walk;
     uint32_t count = 0; /* of tiles entered */
-    bool may_claim;     /* its word is not given yet */
+    bool may_claim;     /* arrival not signaled yet */
 
-    /* Enters the next tile. False: not claimed yet, which is waited for where `waits`; or none: no
-     * tokens then. */
+    /* Enters the next tile. False: not claimed yet (unless `waits`, which blocks), or there is
+     * none: then it has no tokens. */
     __device__ __forceinline__ bool enter(const wgmma_args &args, control *shared, bool waits) {
         const uint32_t full = at(&shared->tile_full[count % 2]);
         if (waits)
@@ -60,7 +60,7 @@ template <int D, typename Mask> struct block_source {
         walk.begin(args.call, work.tile);
         return walk.next(args.call);
     }
-    /* Goes to the next block. */
+    /* Advances to the next block. */
     __device__ __forceinline__ bool next(const wgmma_args &args, control *shared) {
         return walk.next(args.call) || enter(args, shared, false);
     }
@@ -72,14 +72,15 @@ template <int D, typename Mask, rp_dtype Page> struct quantized_block {
     static constexpr uint32_t copies = keys / rows, half = copies / 2; /* of a thread and plane */
     static constexpr uint32_t run = 32 / chunks; /* rows of a warp's copy, of one page */
     static constexpr uint32_t scales = 2 * keys / CONVERTING; /* of a thread */
-    static_assert(half * HALVES * CONVERTING * 16 == teams<D, Page>::codes_bytes,
+    static_assert(half * HALVES * CONVERTING * 16 == teams<D, Page>::quantized_bytes,
                   "room for halves");
     const rp_attention_args &args;
     const unsigned char *base; /* K's plane, page 0, the KV head */
-    /* place: in shared memory, of the thread's first chunk of the half that is converted next */
+    /* place: shared memory address of the thread's first chunk of the half that is converted next
+     * */
     uint32_t thread, place;
     uint32_t first; /* the first of the three */
-    /* of the copy with the lane's number; which of the warp's have keys that are there, as bits */
+    /* of the copy with the lane's number; bits of the warp's copies whose keys exist */
     uint32_t page, wanted;
     uint32_t key;
     float scale[scales];
@@ -122,9 +123,9 @@ template <int D, typename Mask, rp_dtype Page> struct quantized_block {
             scale[i] = is_seen ? __ldcg((const float *)(from + plane * kv.plane_stride)) : 0.0f;
         }
     }
-    /* Requests half a plane of the block that was looked up last. */
+    /* Prefetches half a plane of the block that was looked up last. */
     template <uint32_t Plane, uint32_t Half>
-    __device__ __forceinline__ void ask(uint32_t to) const {
+    __device__ __forceinline__ void prefetch(uint32_t to) const {
         const rp_kv_layout &kv = args.kv;
         const unsigned char *from = base + Plane * kv.plane_stride + thread % chunks * 16;
 #pragma unroll
@@ -132,17 +133,17 @@ template <int D, typename Mask, rp_dtype Page> struct quantized_block {
             const uint32_t index = Half * half + i;
             const uint32_t row = key + index * rows + thread / chunks;
             const size_t its_page = __shfl_sync(0xFFFFFFFFu, page, index);
-            copy_codes(to + i * CONVERTING * 16,
-                       from + its_page * kv.page_stride + (row & (kv.page_tokens - 1)) * D,
-                       wanted >> index & 1);
+            copy_quantized(to + i * CONVERTING * 16,
+                           from + its_page * kv.page_stride + (row & (kv.page_tokens - 1)) * D,
+                           wanted >> index & 1);
         }
     }
-    /* The oldest half, as bf16 to a stage. Lanes of odd parts of the columns begin with their
-     * second eight: each bank is written once. */
+    /* Converts the oldest half to bf16 in a stage. Lanes of odd column parts begin with their
+     * second eight columns: no bank conflicts. */
     template <uint32_t Half> __device__ __forceinline__ void convert(uint32_t to) const {
         const uint32_t chunk = thread % chunks, part = chunk / 4, turned = part & 1;
         to += part * shape<D>::part_bytes;
-        wait_for_codes();
+        wait_for_quantized();
 #pragma unroll
         for (uint32_t i = 0; i < half; i++) {
             const uint32_t row = (Half * half + i) * rows + thread / chunks;
@@ -157,7 +158,7 @@ template <int D, typename Mask, rp_dtype Page> struct quantized_block {
             for (uint32_t eight = 0; eight < 2; eight++) {
                 uint32_t out[4];
 #pragma unroll
-                for (uint32_t w = 0; w < 2; w++) /* bytes 0, 2, 1, 3: pairs are neighbors then */
+                for (uint32_t w = 0; w < 2; w++) /* bytes 0, 2, 1, 3: makes pairs neighbors */
                     quantized_to_bf16<Page>(__byte_perm(words[eight * 2 + w], 0, 0x3120),
                                             out[w * 2], out[w * 2 + 1]);
                 const uint32_t column = (chunk % 4 * 2 + (eight ^ turned)) ^ row % 8;
@@ -169,14 +170,14 @@ template <int D, typename Mask, rp_dtype Page> struct quantized_block {
         }
     }
     /* Issues the copy of the next half into the slot that was converted last. */
-    template <uint32_t Plane, uint32_t Half> __device__ __forceinline__ void follow(bool asks) {
-        if (asks)
-            ask<Plane, Half>(place);
-        commit_codes();
+    template <uint32_t Plane, uint32_t Half> __device__ __forceinline__ void follow(bool has_next) {
+        if (has_next)
+            prefetch<Plane, Half>(place);
+        commit_quantized();
         place = after(place, first);
     }
-    /* The first three halves, where none is in flight. */
-    __device__ __forceinline__ void ask_first() {
+    /* Prefetches the first three halves, when none is in flight. */
+    __device__ __forceinline__ void prefetch_first() {
         follow<0, 0>(true);
         follow<0, 1>(true);
         follow<1, 0>(true);
@@ -203,7 +204,7 @@ static __device__ __forceinline__ void feed_codes(const wgmma_args &args, const 
             if (!source.enter(args, shared, true))
                 return;
             block.look_up(source, group);
-            block.ask_first();
+            block.prefetch_first();
         }
         const uint32_t stage = ring.stage * shape<D>::block_bytes;
         const uint32_t keys = to.kv[0] + stage, values = to.kv[1] + stage;

@@ -1,5 +1,5 @@
-/* attention_wgmma_cuda.cuh - the instructions of Hopper that prompt attention uses: matmuls of a
- * warpgroup (wgmma), barriers in shared memory, bulk tensor copies. */
+/* attention_wgmma_cuda.cuh - Hopper instructions used by prompt attention: matmuls of a warpgroup
+ * (wgmma), barriers in shared memory, bulk tensor copies. */
 #ifndef RP_ATTENTION_ATTENTION_WGMMA_CUDA_CUH
 #define RP_ATTENTION_ATTENTION_WGMMA_CUDA_CUH
 
@@ -14,12 +14,12 @@ static __device__ __forceinline__ void barrier_init(uint32_t barrier, uint32_t c
 static __device__ __forceinline__ void barrier_arrive(uint32_t barrier) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
-/* Arrives, and lets the phase wait for so many bytes of copies. */
+/* Arrives, and adds the expected bytes of copies to the phase. */
 static __device__ __forceinline__ void barrier_expect(uint32_t barrier, uint32_t bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
                  : "memory");
 }
-/* Until the phase of this parity is complete; a new barrier has completed "phase 1". */
+/* Waits until the phase of this parity is complete; a new barrier has completed "phase 1". */
 static __device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t parity) {
     asm volatile("{\n"
                  ".reg .pred done;\n"
@@ -32,7 +32,7 @@ static __device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t p
                  "r"(parity)
                  : "memory");
 }
-/* Whether that is so already. */
+/* Tests whether it is complete, without waiting. */
 static __device__ __forceinline__ bool barrier_test(uint32_t barrier, uint32_t parity) {
     uint32_t done;
     asm volatile("{\n"
@@ -45,7 +45,7 @@ static __device__ __forceinline__ bool barrier_test(uint32_t barrier, uint32_t p
                  : "memory");
     return done != 0;
 }
-/* Ordinary stores to shared memory become visible to wgmma and bulk copies. */
+/* Makes ordinary stores to shared memory visible to wgmma and bulk copies. */
 static __device__ __forceinline__ void fence_async_proxy() {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
@@ -86,7 +86,7 @@ static __device__ __forceinline__ void wgmma_begin() {
 static __device__ __forceinline__ void wgmma_commit() {
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
-/* Until at most Pending groups are in work; values: what the finished ones computed. */
+/* Waits until at most Pending groups are in flight; values: results of the finished ones. */
 template <int Pending, int N>
 static __device__ __forceinline__ void wgmma_wait(float (&values)[N][4]) {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(Pending) : "memory");

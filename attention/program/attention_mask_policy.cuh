@@ -1,11 +1,12 @@
-/* attention_mask_policy.cuh - what the kernels ask of a mask, as a type that they are compiled for.
+/* attention_mask_policy.cuh - the mask interface of the kernels, as a template parameter.
  *
- *   plain_mask<Capped>   causal, within a window; scores capped or as they are. The window is data.
- *   program_mask         a program (mask_source.h), compiled when a model is loaded (attention_program.cuh);
+ *   plain_mask<Capped>   causal, within a window; scores optionally capped. The window is data.
+ *   program_mask         a program (mask_source.h), compiled when a model is loaded
+ *   (attention_program.cuh);
  *                        the planner has made lists of the blocks of keys that are not skipped.
  *
- * Parameters of a program lie in the row's slot; a kernel copies them to where it can read them at
- * once. */
+ * Parameters of a program are in the row's slot; a kernel first copies them to registers or shared
+ * memory. */
 #ifndef RP_ATTENTION_ATTENTION_MASK_POLICY_CUH
 #define RP_ATTENTION_ATTENTION_MASK_POLICY_CUH
 
@@ -34,7 +35,7 @@ static __device__ __forceinline__ float rp_tanh_large(float x) {
     return copysignf(__fmaf_rn(-2.0f, inverse, 1.0f), x);
 }
 
-/* Its bits are a function of x alone. NaN stays. */
+/* Its bits depend only on x. NaN is preserved. */
 static __device__ __forceinline__ float rp_tanh(float x) {
     float small = rp_tanh_small(x), large = rp_tanh_large(x); /* both computed, no branch */
     return fabsf(x) < RP_TANH_SMALL ? small : large;
@@ -46,11 +47,11 @@ template <bool Capped> struct plain_mask {
     static constexpr int param_count = 0;
 };
 
-/* A program's parameters, where they can be read at once. */
+/* A program's parameters, copied for fast access. */
 template <typename Mask> struct mask_params {
     int32_t value[Mask::param_count ? Mask::param_count : 1];
 
-    /* Not through L1: whoever asks may not have waited for what is ahead of it (cuda_launch.h). */
+    /* Bypasses L1: the caller may run before the grid dependency wait (cuda_launch.h). */
     __device__ __forceinline__ void load(const uint32_t *slot) {
 #pragma unroll
         for (int i = 0; i < Mask::param_count; i++)
@@ -59,7 +60,7 @@ template <typename Mask> struct mask_params {
 };
 
 #ifdef RP_MASK_PROGRAM /* how its text is included */
-/* a / b rounded to nearest by a reciprocal, which costs nothing when b is a constant (Markstein
+/* a / b rounded to nearest through a reciprocal, which is folded when b is a constant (Markstein
  * 1990): the bits of __fdiv_rn within 2^100 and its inverse. */
 static __device__ __forceinline__ float rp_divide(float a, float b) {
     float inverse = __frcp_rn(b), quotient = a * inverse;
@@ -67,10 +68,10 @@ static __device__ __forceinline__ float rp_divide(float a, float b) {
     return fabsf(a) < 0x1p100f ? better : quotient;
 }
 
-/* The text of the program, between these: its tanhf is ours, and how it divides. */
+/* The program's text is included here with our tanhf and division. */
 #define tanhf              rp_tanh
 #define __fdiv_rn          rp_divide
-#define RP_MASK_SEARCH_MAX 0 /* intervals decide: a lane has no time for pairs */
+#define RP_MASK_SEARCH_MAX 0 /* intervals only: searching pairs is too slow for one lane */
 namespace program_text {
 #include RP_MASK_PROGRAM
 }
@@ -81,7 +82,7 @@ struct program_mask {
     static constexpr bool is_program = true, is_capped = false, has_score = RP_MASK_HAS_SCORE != 0,
                           reads_head = RP_MASK_READS_HEAD != 0, is_causal = RP_MASK_CAUSAL != 0;
     static constexpr bool is_short =
-        RP_PROGRAM_IS_SHORT != 0; /* requesting a pair is a few instructions */
+        RP_PROGRAM_IS_SHORT != 0; /* evaluating a pair takes a few instructions */
     static constexpr int param_count = RP_MASK_PARAMS;
 
     static __device__ __forceinline__ bool sees(uint32_t q, uint32_t kv, uint32_t h,
@@ -99,8 +100,8 @@ struct program_mask {
         return program_text::rp_mask_classify((int)q, (int)(q + queries), (int)kv, (int)kv_end,
                                               (int)h, (int)(h + heads), params);
     }
-    /* Whether some query of [q, q + queries) sees the key with some head of [h, h + heads). Keys of
-     * a causal mask or a window are found at the ends. */
+    /* Whether some query of [q, q + queries) sees the key with some head of [h, h + heads). For a
+     * causal mask or a window it suffices to test the ends. */
     static __device__ __forceinline__ bool any_sees(uint32_t q, uint32_t queries, uint32_t kv,
                                                     uint32_t h, uint32_t heads,
                                                     const int32_t *params) {

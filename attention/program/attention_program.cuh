@@ -1,11 +1,11 @@
-/* attention_program.cuh - what a program's module is made of; compiled by NVRTC alone
+/* attention_program.cuh - root source of a program's module; compiled only by NVRTC
  * (attention_program_cuda.c).
  *
  *   RP_MASK_PROGRAM    how its text is included
- *   RP_PROGRAM_PLAN, _DECODE, _WGMMA, _PREFILL, _GENERIC   1 for each kernel that the sizes have a use for
+ *   RP_PROGRAM_PLAN, _DECODE, _WGMMA, _PREFILL, _GENERIC   1 for each kernel that these sizes use
  *   RP_PROGRAM_DIM     head dim
  *   RP_PROGRAM_PAGE    enum rp_dtype of the pages
- *   RP_PROGRAM_IS_SHORT   whether requesting a pair is a few instructions
+ *   RP_PROGRAM_IS_SHORT   whether evaluating a pair takes a few instructions
  *   RP_PROGRAM_ARGS_BYTES of struct rp_attention_cuda_args
  *   RP_PROGRAM_TILES   of query heads, eight a tile: 1 or 2 */
 #include "attention/attention_internal_cuda.h"
@@ -28,7 +28,7 @@ extern "C" __global__ void __launch_bounds__(RP_ATTENTION_PLAN_PROGRAM_THREADS)
 #endif
 
 #ifdef RP_PROGRAM_DECODE
-/* decode and prefill share short names; everything else that this includes is outside. */
+/* decode and prefill define the same short names, so each is included in its own namespace. */
 namespace decode {
 #include "attention/decode/attention_decode_kernel.cuh"
 extern "C" __global__ void __launch_bounds__(THREADS)

@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Which kernels these sizes have a use for: those that attention_cuda.c chooses from. */
+/* Selects the kernels used for these sizes: those that attention_cuda.c chooses from. */
 struct needs {
     bool decode, prefill, wgmma, generic;
 };
@@ -24,7 +24,7 @@ static struct needs needs_of(const struct rp_attention_cuda_config *config) {
 
 #define HEADERS_MAX 64
 
-/* Headers of others: what is needed of them is in the prelude. */
+/* External headers: the prelude declares what is needed of them. */
 static const char *const foreign[] = {
     "assert.h", "stdbool.h", "stddef.h",          "stdint.h",
     "math.h",   "cuda.h",    "cuda_bf16.h",       "cuda_runtime.h",
@@ -47,7 +47,7 @@ static int list_headers(const char *text, struct rp_nvrtc_header headers[HEADERS
 
 #define SHORT_NODES 24
 
-/* Whether the conditions have few nodes, each of which is a line of the text. */
+/* Whether the conditions have few nodes; each node is one line of the text. */
 static bool is_short(const char *text) {
     const char *at = strstr(text, "int rp_mask_sees("), *end = at ? strstr(at, "\n}") : NULL;
     uint32_t nodes = 0;

@@ -1,11 +1,10 @@
-/* attention_program_cuda.h - the kernels of one mask program: compiled when a model is loaded, kept
- * on disk.
+/* attention_program_cuda.h - the kernels of one mask program: compiled when a model is loaded,
+ * cached on disk.
  *
- * A program (mask_source.h) and what attention's sizes fix of the kernels make one module. Its
- * launchers take the module's kernels in place of those that are built in: the same arguments,
- * grids and promises. The planner's kernel writes the lists that they read
- * (attention_internal_cuda.h).
- * Thread: one at a time. Never on the path of a request: compiling takes seconds. */
+ * A program (mask_source.h) together with the attention sizes is compiled into one module. The
+ * launchers then use the module's kernels instead of the built-in ones: the same arguments, grids
+ * and guarantees. The planner's kernel writes the lists that they read (attention_internal_cuda.h).
+ * Thread: one at a time. Never called while serving a request: compiling takes seconds. */
 #ifndef RP_ATTENTION_ATTENTION_PROGRAM_CUDA_H
 #define RP_ATTENTION_ATTENTION_PROGRAM_CUDA_H
 
@@ -17,8 +16,8 @@
 extern "C" {
 #endif
 
-/* Kernels of the runtime API, as it takes any kernel's address; NULL where the sizes have no use
- * for one. */
+/* Kernels of the runtime API, as it takes any kernel's address; NULL for kernels that these sizes
+ * do not use. */
 struct rp_attention_program {
     const void *plan, *decode, *prefill, *generic;
     void *library;

@@ -1,5 +1,5 @@
-/* attention_program_texts.h - the sources of a program's kernels, as texts in the module: the first
- * is attention_program.cuh, the others are what it includes (cmake/embed_sources.cmake). */
+/* attention_program_texts.h - the sources of a program's kernels, embedded as texts:
+ * attention_program.cuh first, then the files that it includes (cmake/embed_sources.cmake). */
 #ifndef RP_ATTENTION_ATTENTION_PROGRAM_TEXTS_H
 #define RP_ATTENTION_ATTENTION_PROGRAM_TEXTS_H
 

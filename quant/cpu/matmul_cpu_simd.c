@@ -286,7 +286,7 @@ static const struct family dp_bf16 = {.isa = RP_ISA_AVX512_BF16, STEP_BF16, WIDE
 /* --- Blocking, the same for all families. ---------------------------------------------- */
 
 /* Constants of one GEMM, the same for all blocks. */
-struct product {
+struct gemm {
     const struct rp_matmul_args *args;
     const struct family *family;
     size_t steps; /* of k */
@@ -316,27 +316,26 @@ static void finish_row(const struct rp_matmul_args *args, size_t row, size_t n, 
 }
 
 /* The same of `count` gates from column n, and of their ups after them. */
-static void finish_gated(const struct product *product, size_t row, size_t n, size_t count,
-                         float *sums) {
-    const struct rp_matmul_args *args = product->args;
+static void finish_gated(const struct gemm *gemm, size_t row, size_t n, size_t count, float *sums) {
+    const struct rp_matmul_args *args = gemm->args;
     for (size_t i = 0; args->bias && i < count; i++) {
         sums[i] += args->bias[n + i];
-        sums[count + i] += args->bias[product->half * PANEL + n + i];
+        sums[count + i] += args->bias[gemm->half * PANEL + n + i];
     }
     size_t at = row * args->out_stride + n;
-    rp_fast_ops_select(product->family->isa)
+    rp_fast_ops_select(gemm->family->isa)
         ->gate(args->fn, sums, sums + count, count,
                (unsigned char *)args->out + at * rp_dtype_bytes(args->out_dtype), args->out_dtype);
 }
 
 /* Rows [row, row + rows) x panels [panel, panel + panels), all of k. Gated: the first half of the
  * panels are gates, the others the ups that belong to them. */
-static void run_block(const struct product *product, size_t row, size_t rows, size_t panel,
+static void run_block(const struct gemm *gemm, size_t row, size_t rows, size_t panel,
                       uint32_t panels) {
     _Alignas(RP_CACHE_LINE) float sums[BLOCK_ROWS][TILE_PANELS_MAX * PANEL];
-    const struct rp_matmul_args *args = product->args;
-    const struct family *family = product->family;
-    size_t steps = product->steps, half_bytes = product->half * product->panel_bytes;
+    const struct rp_matmul_args *args = gemm->args;
+    const struct family *family = gemm->family;
+    size_t steps = gemm->steps, half_bytes = gemm->half * gemm->panel_bytes;
     uint32_t tile_rows = family->rows[panels];
     /* One tile of rows gains nothing from blocks of k. */
     size_t block_steps = rows <= tile_rows ? steps : BLOCK_PANEL_BYTES / STEP_WEIGHT_BYTES;
@@ -344,18 +343,18 @@ static void run_block(const struct product *product, size_t row, size_t rows, si
         size_t end = RP_MIN(s + block_steps, steps);
         for (size_t r = 0; r < rows; r += tile_rows) {
             struct tile tile = {
-                .weights = (const unsigned char *)args->weight->data +
-                           panel * product->panel_bytes + s * STEP_WEIGHT_BYTES,
+                .weights = (const unsigned char *)args->weight->data + panel * gemm->panel_bytes +
+                           s * STEP_WEIGHT_BYTES,
                 .inputs = (const unsigned char *)args->in +
                           (row + r) * args->in_stride * family->element_bytes +
                           s * STEP_INPUT_BYTES,
                 .sums = sums[r],
-                .panel_stride = half_bytes && panels == 2 ? half_bytes : product->panel_bytes,
-                .pair_stride = half_bytes ? half_bytes : 2 * product->panel_bytes,
+                .panel_stride = half_bytes && panels == 2 ? half_bytes : gemm->panel_bytes,
+                .pair_stride = half_bytes ? half_bytes : 2 * gemm->panel_bytes,
                 .row_bytes = args->in_stride * family->element_bytes,
                 .steps = end - s,
                 .begin = s == 0,
-                .odd = product->odd && end == steps,
+                .odd = gemm->odd && end == steps,
             };
             family->tiles[RP_MIN(rows - r, tile_rows) - 1][panels - 1](&tile);
         }
@@ -364,8 +363,8 @@ static void run_block(const struct product *product, size_t row, size_t rows, si
     }
     size_t n = panel * PANEL, count = RP_MIN(args->weight->rows - n, (size_t)panels * PANEL);
     for (size_t r = 0; r < rows; r++) {
-        if (product->half)
-            finish_gated(product, row + r, n, panels / 2 * PANEL, sums[r]);
+        if (gemm->half)
+            finish_gated(gemm, row + r, n, panels / 2 * PANEL, sums[r]);
         else
             finish_row(args, row + r, n, count, sums[r]);
     }
@@ -382,12 +381,12 @@ static size_t part_panels(size_t panels, size_t width, size_t bytes, uint32_t m,
 static void run(const struct rp_matmul_args *args, uint32_t m, const struct rp_cpu_worker *worker,
                 const struct family *family) {
     const struct rp_matrix *w = args->weight;
-    struct product product = {args, family, w->cols / family->step_k, w->cols % family->step_k != 0,
-                              0,    0};
+    struct gemm gemm = {args, family, w->cols / family->step_k, w->cols % family->step_k != 0,
+                        0,    0};
     size_t panels = RP_CEIL_DIV((size_t)w->rows, PANEL), begin, end;
     RP_ASSERT(args->out_dtype == RP_DTYPE_F32 ||
               (args->out_dtype == RP_DTYPE_BF16 && !args->accumulate));
-    product.panel_bytes = (product.steps + product.odd) * STEP_WEIGHT_BYTES;
+    gemm.panel_bytes = (gemm.steps + gemm.odd) * STEP_WEIGHT_BYTES;
     if (m == 0 || panels == 0)
         return;
     for (size_t row = 0; row < m; row++)
@@ -401,18 +400,18 @@ static void run(const struct rp_matmul_args *args, uint32_t m, const struct rp_c
         width--;
     if (args->gated) {
         RP_ASSERT(rp_matmul_gates(w) && !args->accumulate);
-        product.half = panels = panels / 2;
+        gemm.half = panels = panels / 2;
         each = 2;
         width = RP_MAX(width / 2, 1u);
     }
     struct rp_cpu_parts parts;
     rp_cpu_parts_begin(&parts, worker, panels, 1,
-                       part_panels(panels, width, each * product.panel_bytes + 1, m, worker));
+                       part_panels(panels, width, each * gemm.panel_bytes + 1, m, worker));
     while (rp_cpu_parts_next(&parts, &begin, &end)) {
         for (size_t panel = begin; panel < end; panel += width) {
             uint32_t count = (uint32_t)RP_MIN(end - panel, (size_t)width) * each;
             for (size_t row = 0; row < m; row += BLOCK_ROWS)
-                run_block(&product, row, RP_MIN(m - row, (size_t)BLOCK_ROWS), panel, count);
+                run_block(&gemm, row, RP_MIN(m - row, (size_t)BLOCK_ROWS), panel, count);
         }
     }
 }

@@ -29,24 +29,24 @@ static bool accept(void *ctx, void *library) {
 static void describe_card(struct rp_cublaslt *lt) {
     struct cudaDeviceProp prop;
     int ordinal = 0;
-    snprintf(lt->card, sizeof lt->card, "unknown");
+    snprintf(lt->gpu, sizeof lt->gpu, "unknown");
     if (cudaGetDevice(&ordinal) != cudaSuccess ||
         cudaGetDeviceProperties(&prop, ordinal) != cudaSuccess)
         return;
-    snprintf(lt->card, sizeof lt->card, "%.100s, %d SMs", prop.name, prop.multiProcessorCount);
+    snprintf(lt->gpu, sizeof lt->gpu, "%.100s, %d SMs", prop.name, prop.multiProcessorCount);
     lt->l2_bytes = (uint32_t)prop.l2CacheSize;
 }
 
 static void name_file(struct rp_cublaslt *lt, const char *cache_dir) {
-    char card[sizeof lt->card];
+    char gpu[sizeof lt->gpu];
     if (!cache_dir)
         return;
-    snprintf(card, sizeof card, "%s", lt->card);
-    for (char *c = card; *c; c++)
+    snprintf(gpu, sizeof gpu, "%s", lt->gpu);
+    for (char *c = gpu; *c; c++)
         if (!((*c >= '0' && *c <= '9') || (*c >= 'a' && *c <= 'z') || (*c >= 'A' && *c <= 'Z')))
             *c = '_';
     int len =
-        snprintf(lt->file, sizeof lt->file, "%s/cublaslt-%zu-%s.txt", cache_dir, lt->version, card);
+        snprintf(lt->file, sizeof lt->file, "%s/cublaslt-%zu-%s.txt", cache_dir, lt->version, gpu);
     if (len >= (int)sizeof lt->file)
         lt->file[0] = '\0';
 }

@@ -19,7 +19,7 @@
 #define HASH_SEED      0x6375626c61736c74u
 
 static void put_header(const struct rp_cublaslt *lt, struct rp_buffer *out) {
-    rp_buffer_printf(out, "reprise cublaslt 1, version %zu, %s\n", lt->version, lt->card);
+    rp_buffer_printf(out, "reprise cublaslt 1, version %zu, %s\n", lt->version, lt->gpu);
 }
 
 static const char *dtype_text(uint32_t dtype) { return rp_dtype_name((enum rp_dtype)dtype); }

@@ -60,7 +60,7 @@ struct cublaslt_args {
 struct rp_cublaslt {
     struct cublaslt_api api;
     void *library;
-    char path[256], card[128], file[512]; /* file: "" when nothing is kept on disk */
+    char path[256], gpu[128], file[512]; /* file: "" when nothing is kept on disk */
     size_t version;
     uint32_t l2_bytes;
     cublasLtHandle_t handle;

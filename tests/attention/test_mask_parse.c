@@ -156,7 +156,7 @@ static const char *const errors[][2] = {
     {"1 == causal", "column 3: == takes integers and numbers, its right side is a condition"},
     {"!q", "column 1: ! takes conditions, its operand is an integer"},
     {"-causal < 1", "column 1: - takes integers and numbers, its operand is a condition"},
-    {"q ? causal : causal", "column 3: ?: takes conditions, what it asks is an integer"},
+    {"q ? causal : causal", "column 3: ?: takes conditions, the one before `?` is an integer"},
     {"causal ? 1 : causal",
      "column 8: ?: takes integers and numbers, unlike the first, the second is a condition"},
     {"causal ? 1", "column 11: \":\" is missing between the two results of `?`, found the end"},
