@@ -33,8 +33,8 @@ static uint32_t blocks_at_work(uint32_t n, uint32_t segments, uint32_t rows) {
     return RP_CEIL_DIV(units, RP_CEIL_DIV(units, 132u));
 }
 
-/* As few segments as keep most of 132 multiprocessors at work, on few tokens (tiles of 64 outputs)
- * and on many (128). Of n and k alone: the order of a sum must not depend on the GPU. */
+/* The fewest segments that keep most of 132 SMs busy, for few tokens (tiles of 64 outputs) and for
+ * many (128). Depends only on n and k: the order of a sum must not depend on the GPU. */
 uint32_t rp_matmul_cuda_segment(uint32_t n, uint32_t k, bool gate_up) {
     static const uint32_t counts[] = {1, 2, 3, 4, 6, 8, 12, 16};
     uint32_t best = 0, segment = (uint32_t)RP_ALIGN_UP(k, RP_MATMUL_BLOCK);
@@ -56,8 +56,8 @@ uint32_t rp_matmul_cuda_segment(uint32_t n, uint32_t k, bool gate_up) {
 
 size_t rp_matmul_cuda_workspace_bytes(const struct rp_cuda_limits *limits, uint32_t row_capacity,
                                       uint32_t n_max) {
-    /* Four segments of a tile of 128 outputs for every block; as partials it is used as it
-     * comes. */
+    /* Four segments of a tile of 128 outputs per block; used unchanged when partial sums are left
+     * to the reader. */
     size_t tokens = RP_MIN(RP_ALIGN_UP(row_capacity, 8), (size_t)128);
     (void)n_max;
     return FLAG_BYTES + limits->sm_count * tokens * 128 * 4 * sizeof(float);
@@ -72,9 +72,9 @@ uint32_t rp_matmul_cuda_shared_room(const struct rp_matmul_cuda *op) {
     return room - 12 * 1024;
 }
 
-/* Gated W8A16 of prompts: the tiles whose waves over all multiprocessors take the least time.
- * Shared memory bounds those of 128 tokens: quantized values, tokens and copies take nine eighths
- * of the tensor cores' time. */
+/* Gated W8A16 of prompts: the tile size whose waves over all SMs take the least time. Shared memory
+ * bounds those of 128 tokens: quantized values, tokens and copies take nine eighths of the tensor
+ * cores' time. */
 static uint32_t choose_tokens(const struct rp_matmul_cuda *op) {
     uint32_t rows = RP_CEIL_DIV(op->weight->rows, 128u), sms = op->limits.sm_count;
     uint32_t few = RP_CEIL_DIV(rows * RP_CEIL_DIV(op->rows.max_rows, 128u), sms);
@@ -101,7 +101,7 @@ struct rp_matmul_tile rp_matmul_cuda_choose(const struct rp_matmul_cuda *op) {
         {UINT32_MAX, {128, 128, .boxes = 1, .order = RP_MATMUL_ORDER_WAVES}},
     };
     const struct rp_matrix *w = op->weight;
-    bool narrow = w->dtype != RP_DTYPE_BF16; /* tiles of up to 128 tokens alone */
+    bool narrow = w->dtype != RP_DTYPE_BF16; /* tiles of up to 128 tokens only */
     bool plain = is_w8a16(w);
     size_t i = 0;
     while (op->rows.max_rows > choices[i].max_rows)
@@ -113,18 +113,18 @@ struct rp_matmul_tile rp_matmul_cuda_choose(const struct rp_matmul_cuda *op) {
     size_t partial_bytes = (size_t)segments * op->rows.max_rows * w->rows * sizeof(float);
     bool partials =
         op->partials_wanted && !op->accumulate && partial_bytes + FLAG_BYTES <= op->workspace_bytes;
-    /* Tiles of 256 tokens have no registers to sum segments up in: only where none is to be
-     * summed. */
+    /* Tiles of 256 tokens have no registers for summing segments: only used when there is a single
+     * segment. */
     if (choices[i].tile.tokens == 256 && segments > 1) {
         uint32_t work = RP_CEIL_DIV(w->rows, 128u) * segments;
         if (!partials || RP_CEIL_DIV(work, op->limits.sm_count) % segments == 0)
             i++;
     }
     struct rp_matmul_tile tile = choices[i].tile;
-    /* Small launches beside the weights of quantized values are held up less: 1 % of a step. */
+    /* Reduces delays of concurrent small kernels with quantized weights: 1 % of a step. */
     if (narrow && !plain && tile.tokens == 32)
         tile.flight_early = 1;
-    /* Twice the bytes of tokens in a stage: more stages of half of K. */
+    /* A stage has twice the token bytes: use more stages with half of K each. */
     if (plain && tile.tokens == 64) {
         tile.boxes = 1;
         tile.flight_early = 4;
@@ -217,8 +217,8 @@ int rp_matmul_cuda_encode_tokens(CUtensorMap *map, const struct rp_matmul_cuda *
     return rp_matmul_cuda_encode_map(map, op->in, &shape, err);
 }
 
-/* Rows of both operands begin at multiples of 16 bytes; the rows are there as the weights want
- * them. */
+/* Rows of both operands begin at multiples of 16 bytes; the input rows have the type that the
+ * weights require. */
 static bool fits_rows(const struct rp_matmul_cuda *op) {
     return op->in_stride * rp_dtype_bytes(in_dtype(op->weight)) % 16 == 0 &&
            (uintptr_t)op->in % 16 == 0;
@@ -258,12 +258,12 @@ bool rp_matmul_cuda_fits_w8a16(const struct rp_matmul_cuda *op) {
            (!op->gated || gates) && !op->norm.cols && fits_rows(op);
 }
 
-/* A stage's copies are counted while it is not used again: caps as large as the ring are none. */
+/* A stage counts as in flight until it is reused: a cap as large as the ring has no effect. */
 uint32_t rp_matmul_cuda_flight(uint32_t stages, uint32_t ring) {
     return stages == 0 || stages >= ring ? UINT32_MAX : stages;
 }
 
-/* Tiles, shares of the blocks, and where the pipeline and the workspace lie. */
+/* Sets tiles, the shares of the blocks, and the layout of pipeline and workspace. */
 static int lay_out(struct rp_matmul_tc_args *args, const struct rp_matmul_cuda *op) {
     struct rp_matmul_tile *tile = &args->tile;
     args->row_tiles = RP_CEIL_DIV(args->n, tile->rows);
@@ -294,7 +294,7 @@ static int lay_out(struct rp_matmul_tc_args *args, const struct rp_matmul_cuda *
     if (tile->order == RP_MATMUL_ORDER_WAVES)
         args->grid = RP_MIN(tiles, op->limits.sm_count);
 
-    /* As many columns of tokens as of weights. */
+    /* As many token columns as weight columns. */
     uint32_t token_boxes = args->in_dtype == args->dtype ? 1 : 2;
     uint32_t stage = (tile->rows + tile->tokens * token_boxes) * RP_MATMUL_BLOCK * 2 * tile->boxes;
     uint32_t room = RP_MIN(tile->shared_bytes, op->limits.shared_bytes_block);

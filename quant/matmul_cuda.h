@@ -7,7 +7,7 @@
  * instructions from zero in rising k (mma.sync and wgmma of any width give equal bits:
  * tests/gpu/test_numerics_probe); the segments are added in rising order: ((s0 + s1) + s2) + ...;
  * then bias, then the old value of out. So the bits of a row never depend on the number of rows,
- * its place, the tile or how segments were shared out. f32 weights and sizes outside the tile
+ * its index, the tile or the distribution of segments. f32 weights and sizes outside the tile
  * rules: one f32 fma chain in rising k per output.
  *
  * 8-bit weights, W8A8 (weight->input RP_INPUT_QUANTIZED): the same segments, counted in bytes:
@@ -30,10 +30,10 @@
  *
  * --numerics fast may break this contract.
  *
- * Dependent launch: a GEMM lets its successors start only after its own wait. So what was complete
- * when it began, and everything before, is complete when any kernel after it starts, however early:
- * kernels after a GEMM may read that before their own wait, as long as all between let them start
- * or wait too.
+ * Dependent launch: a GEMM lets its successors start only after its own wait. So everything that
+ * was complete when it began is complete when any later kernel starts, however early: kernels after
+ * a GEMM may read it before their own wait, as long as every kernel in between also triggers or
+ * waits.
  *
  * Thread: the engine's. Planning may allocate from `memory` and nowhere else. */
 #ifndef RP_QUANT_MATMUL_CUDA_H
@@ -47,7 +47,7 @@
 extern "C" {
 #endif
 
-/* RMSNorm of whole rows, as rp_norm_cuda does it. */
+/* RMSNorm of whole rows, as in rp_norm_cuda. */
 #define RP_MATMUL_NORM_ROWS 4    /* most rows */
 #define RP_MATMUL_NORM_COLS 4096 /* and columns */
 struct rp_matmul_norm {
@@ -94,7 +94,7 @@ struct rp_matmul_cuda {
  * segment, so that one block has an output whole and can finish it. */
 uint32_t rp_matmul_cuda_segment(uint32_t n, uint32_t k, bool gate_up);
 
-/* Workspace that GEMMs of up to row_capacity rows and n_max outputs want. */
+/* Workspace size for GEMMs of up to row_capacity rows and n_max outputs. */
 size_t rp_matmul_cuda_workspace_bytes(const struct rp_cuda_limits *limits, uint32_t row_capacity,
                                       uint32_t n_max);
 

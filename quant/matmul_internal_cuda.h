@@ -1,5 +1,4 @@
-/* matmul_internal_cuda.h - shared by the CUDA GEMMs: tiles, the arguments of the tensor-core
- * kernel, and the launcher of the generic one. */
+/* matmul_internal_cuda.h - shared by the CUDA GEMMs: tiles, kernel arguments, and launchers. */
 #ifndef RP_QUANT_MATMUL_INTERNAL_CUDA_H
 #define RP_QUANT_MATMUL_INTERNAL_CUDA_H
 
@@ -35,10 +34,10 @@ struct rp_matmul_tile {
     uint32_t boxes;  /* of 64 columns of K in a stage */
     uint32_t stages; /* of the pipeline in shared memory; 0: as many as fit into shared_bytes */
     uint32_t shared_bytes;
-    /* Stages of weights in flight at most: until the ring was full once, and afterwards; 0: no cap.
-     * Full queues of the memory hold up the loads of the small kernels beside. */
+    /* Cap on weight stages in flight: until the ring is first full, and afterwards; 0: no cap. Full
+     * memory queues delay the loads of concurrent small kernels. */
     uint32_t flight_early, flight;
-    bool eager; /* frees a stage as early as possible: where memory is the limit */
+    bool eager; /* frees a stage as early as possible: for memory-bound tiles */
     /* leave split-K partial sums to the reader, where a tile would be split between blocks */
     bool partials;
 };
@@ -66,7 +65,8 @@ struct rp_matmul_tc_args {
     /* (blocks, 4): when it started, waited, ended, and the SM: with RP_TRACE alone */
     uint64_t *trace;
     bool out_bf16, accumulate, dependent, block_scales;
-    bool gated; /* W8A16 of one segment: eight rows of gates and their eight of ups in turns */
+    /* W8A16 of one segment: eight rows of gates alternate with their eight rows of ups */
+    bool gated;
     /* W8A16: a stage's weights are one copy, and its tokens; maps of boxes of 64 units, (64, n,
      * blocks) or, gated, (64, 8, 2, n / 16, blocks), and (64, max_rows, 2 * blocks). */
     bool whole_stages;
@@ -180,9 +180,10 @@ int rp_matmul_cuda_encode_tokens(CUtensorMap *map, const struct rp_matmul_cuda *
 /* bf16, 128-byte swizzle; strides in elements. */
 int rp_matmul_cuda_encode(CUtensorMap *map, const void *data, uint32_t rank, const uint64_t *sizes,
                           const uint64_t *strides, const uint32_t *box, struct rp_error *err);
-/* Bulk tensor copies can read it, and the GPU has wgmma: bf16, or W8A8 with a scale per output. */
+/* True when bulk tensor copies can read the operands and the GPU has wgmma: bf16, or W8A8 with a
+ * scale per output. */
 bool rp_matmul_cuda_fits(const struct rp_matmul_cuda *op);
-/* The same for the weights alone, whichever kernel makes the rows. */
+/* The same for the weights only, whichever kernel produces the rows. */
 bool rp_matmul_cuda_fits_weight(const struct rp_matmul_cuda *op);
 /* The same for what one kernel serves for any number of rows, matmul_tc_kernel.cuh: W8A8 in FP8
  * with a scale per block, and W8A16 with either kind of scales. */
@@ -190,7 +191,7 @@ bool rp_matmul_cuda_fits_blocks(const struct rp_matmul_cuda *op);
 bool rp_matmul_cuda_fits_w8a16(const struct rp_matmul_cuda *op);
 /* Limit of shared memory per block of this GEMM. */
 uint32_t rp_matmul_cuda_shared_room(const struct rp_matmul_cuda *op);
-/* A cap on stages in flight as the kernels want it, of a ring of so many; UINT32_MAX: no cap. */
+/* Converts a cap on stages in flight to kernel form, for a ring of `stages`; UINT32_MAX: no cap. */
 uint32_t rp_matmul_cuda_flight(uint32_t stages, uint32_t ring);
 
 /* The kernel for few rows, of matrices whose K is a multiple of 64 units. gates, norms, quantizes:

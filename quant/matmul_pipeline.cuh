@@ -1,5 +1,5 @@
-/* matmul_pipeline.cuh - Hopper's bulk tensor copies, the barriers that count their bytes.
- * Addresses of shared memory are 32-bit, as the instructions want them. */
+/* matmul_pipeline.cuh - Hopper's bulk tensor copies and mbarriers. Shared memory addresses are
+ * 32-bit, as the instructions require. */
 #ifndef RP_QUANT_MATMUL_PIPELINE_CUH
 #define RP_QUANT_MATMUL_PIPELINE_CUH
 
@@ -56,7 +56,7 @@ __device__ __forceinline__ bool rp_barrier_test(uint32_t barrier, uint32_t parit
     return ended != 0;
 }
 
-/* Arrives, and announces bytes that bulk copies will bring. */
+/* Arrives, and adds the bytes expected from bulk copies. */
 __device__ __forceinline__ void rp_barrier_expect(uint32_t barrier, uint32_t bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
                  : "memory");
@@ -66,7 +66,7 @@ __device__ __forceinline__ void rp_barrier_arrive(uint32_t barrier) {
     asm volatile("mbarrier.arrive.release.cta.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
-#define RP_L2_EVICT_FIRST  0x12F0000000000000ull /* what createpolicy gives for all of a range */
+#define RP_L2_EVICT_FIRST  0x12F0000000000000ull /* result of createpolicy for a full range */
 #define RP_L2_EVICT_NORMAL 0x1000000000000000ull
 #define RP_L2_EVICT_LAST   0x14F0000000000000ull
 
@@ -123,8 +123,8 @@ __device__ __forceinline__ void rp_store_shared(uint32_t at, uint4 v) {
                  : "memory");
 }
 
-/* The threads of warpgroup 0 or 1. Constant numbers: an SM's barriers are counted like its
- * registers. */
+/* The threads of warpgroup 0 or 1. Barrier numbers are constants, since barriers are a per-SM
+ * resource like registers. */
 __device__ __forceinline__ void rp_warpgroup_sync(uint32_t warpgroup) {
     if (warpgroup == 0)
         asm volatile("bar.sync 1, 128;" ::: "memory");
@@ -148,8 +148,7 @@ __device__ __forceinline__ uint64_t rp_wgmma_operand(uint32_t shared) {
            (uint64_t)1 << 62;
 }
 
-/* The same in two steps: the upper half is always the same, which saves instructions between those
- * of the tensor cores. */
+/* The same in two steps: the upper half is constant, which saves instructions between wgmmas. */
 __device__ __forceinline__ uint32_t rp_wgmma_operand_low(uint32_t shared) {
     return (shared & 0x3FFFF) >> 4 | 1u << 16;
 }
@@ -157,7 +156,7 @@ __device__ __forceinline__ uint64_t rp_wgmma_operand_of(uint32_t low) {
     return (uint64_t)low | (uint64_t)64 << 32 | (uint64_t)1 << 62;
 }
 
-/* The warpgroup of this thread, known to be the same in all threads of a warp. */
+/* The warpgroup of this thread, made warp-uniform for the compiler. */
 __device__ __forceinline__ uint32_t rp_own_warpgroup() {
     return __shfl_sync(0xFFFFFFFFu, threadIdx.x / 128, 0);
 }

@@ -1,8 +1,8 @@
-/* matmul_scales.cuh - the sums of 8-bit GEMMs as floats: (f32)sum * (row's scale * weight's
- * scale), one rounding each, never contracted with the addition after it; and the scales, where an
- * instruction's sums want them.
+/* matmul_scales.cuh - the sums of 8-bit GEMMs as floats: (f32)sum * (row's scale * weight's scale),
+ * one rounding each, never contracted with the addition after it; and the scales, in the layout of
+ * an instruction's sums.
  *
- * Scales of rows were written by kernels before: they are read after the wait, past L1. */
+ * Row scales are written by earlier kernels: they are read after the wait, bypassing L1. */
 #ifndef RP_QUANT_MATMUL_SCALES_CUH
 #define RP_QUANT_MATMUL_SCALES_CUH
 
@@ -27,8 +27,8 @@ __device__ __forceinline__ float rp_scaled(int32_t sum, float scale) {
     return __fmul_rn(__int2float_rn(sum), scale);
 }
 
-/* Requests the scales of weights, a line a thread: after full queues of the memory they would come
- * late. They are constants: this may stand before the wait. */
+/* Prefetches the weights' scales, one line per thread: behind full memory queues they would arrive
+ * late. They are constants, so this may run before the wait. */
 __device__ __forceinline__ void rp_scales_prefetch(const float *scales, uint32_t count) {
     uint32_t at = threadIdx.x * 32;
     if (count > 0 && at < count + 31)
@@ -40,7 +40,7 @@ __device__ __forceinline__ void rp_scales_prefetch(const float *scales, uint32_t
 template <int N> struct rp_column_scales {
     float of[(N + 31) / 32];
 
-    /* Columns at or past count: 0. from: device memory that kernels before may have written. */
+    /* Columns at or past count: 0. from: device memory that earlier kernels may have written. */
     __device__ __forceinline__ void load(const float *from, uint32_t count) {
 #pragma unroll
         for (int i = 0; i < (N + 31) / 32; i++) {

@@ -7,8 +7,8 @@
  *                  (tests/gpu/test_numerics_probe)
  *   RP_WGMMA_INT8  32 columns; sums int32, exact
  *
- * Bytes lie alike for all three, so whoever counts K in boxes of 128 bytes needs to know no more of
- * the type.
+ * The byte layout is the same for all three, so code that counts K in boxes of 128 bytes is
+ * independent of the type.
  *
  *   RP_WGMMA_FP8_BF16, RP_WGMMA_INT8_BF16  quantized values that a kernel makes bf16 of in registers, by columns in bf16: the bits
  *                                          of RP_WGMMA_BF16 (rp_wgmma_held; tests/gpu/test_numerics_probe)

@@ -46,8 +46,8 @@ void rp_matrix_deinit(struct rp_matrix *matrix) {
     memset(matrix, 0, sizeof *matrix);
 }
 
-/* Steps of k that are packed at a time: 16 KiB of the panel, which stay in the first-level cache
- * while 16 rows are strewn over them. */
+/* Steps of k that are packed at a time: 16 KiB of the panel, which stay in L1 while 16 rows are
+ * scattered into them. */
 #define PACK_STEPS 256u
 
 /* Rows [16p, 16p + 16) of a row-major bf16 matrix, k in pairs. */
@@ -107,7 +107,7 @@ static void pack_panel_8(const struct rp_matrix *matrix, uint32_t panel, unsigne
     }
 }
 
-/* What the GEMMs on 8 bits can do; INT8 sums must stay below 2^31. */
+/* Limits of the 8-bit GEMMs; INT8 sums must stay below 2^31. */
 static int check_8(const struct rp_matrix *matrix, struct rp_error *err) {
     bool channels = matrix->scale_kind == RP_SCALE_TENSOR || matrix->scale_kind == RP_SCALE_CHANNEL;
     if (!channels && (matrix->scale_kind != RP_SCALE_BLOCK_128 || matrix->dtype == RP_DTYPE_INT8))

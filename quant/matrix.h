@@ -1,4 +1,4 @@
-/* matrix.h - a weight matrix in any format, and what a GEMM promises about it.
+/* matrix.h - a weight matrix in any format, and the reduction contract of GEMMs on it.
  *
  * Logical shape (rows, cols) = (outputs n, inputs k), as Hugging Face stores a Linear.
  *
@@ -13,7 +13,7 @@
  *
  * Reduction contract (DESIGN: numerics): each output is one sum over k in an order that depends
  * only on the matrix and the kernel family, never on the number of input rows, the row's place, the
- * thread or the chunk. So a row's result is bit-equal whoever else is in the batch.
+ * thread or the chunk. So a row's result is bit-equal in any batch.
  *
  * INT8 and FP8 E4M3: a weight is data * scale, f32, symmetric: there is no zero point.
  *
@@ -22,9 +22,9 @@
  *   RP_SCALE_BLOCK_128    scales[(n / 128) * ceil(cols / 128) + k / 128]  FP8 only
  *   RP_SCALE_GROUP_K      reserved: scales[n * ceil(cols / scale_group) + k / scale_group]
  *
- * What multiplies them says `input`: rows as they are (bf16; W8A16), or rows that the GEMM
- * quantizes by themselves
- * (W8A8): each row x to integers or FP8 with one scale, max|x| / 127 or max|x| / 448. INT8 sums are exact. */
+ * `input` is the type of the activation rows: unquantized (bf16; W8A16), or quantized per row by
+ * the GEMM (W8A8): each row x to integers or FP8 with one scale, max|x| / 127 or max|x| / 448. INT8
+ * sums are exact. */
 #ifndef RP_QUANT_MATRIX_H
 #define RP_QUANT_MATRIX_H
 

@@ -8,7 +8,7 @@
 #define TILE_A 4u
 #define TILE_B 2u
 #define LANES  4u
-#define PIECE  512u /* of 64 rows: 256 KB, which a core keeps */
+#define PIECE  512u /* of 64 rows: 256 KB, fits in L2 */
 #define INLINE static inline __attribute__((always_inline))
 
 typedef double lanes __attribute__((vector_size(LANES * sizeof(double))));

@@ -1,10 +1,10 @@
-/* dots.h - sums of products of rows in f64, by which gptq.c and cholesky.c do all that takes long.
+/* dots.h - dot products of rows in f64, the bulk of the work of gptq.c and cholesky.c.
  *
  *   out(i, j) += sign * sum over k of a(i, k) * b(j, k)        i < rows_a, j < rows_b
  *
- * Each sum has one order: pieces of 512 products; of each four sums of every fourth one, added from
- * the first on, then what is left at its end. Products and sums are rounded apart, so that bits are
- * the same on every machine and for any tiling. Threads: arguments alone are touched. */
+ * The order of each sum is fixed: pieces of 512 terms; in each, four sums of every fourth term,
+ * added in order, then the remainder. Multiplication and addition are rounded separately, so that
+ * bits are the same on every machine and for any tiling. Threads: no shared state. */
 #ifndef RP_QUANT_DOTS_H
 #define RP_QUANT_DOTS_H
 

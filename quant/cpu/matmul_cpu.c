@@ -1,5 +1,5 @@
-/* matmul_cpu.c - the reference: each output is one f32 sum over k, k ascending, product and sum
- * rounded apart. */
+/* matmul_cpu.c - the reference: each output is one f32 sum over k, k ascending, multiplication and
+ * addition rounded separately. */
 #include "base/bf16.h"
 #include "device/ops.h"
 #include "quant/cpu/matmul_internal.h"

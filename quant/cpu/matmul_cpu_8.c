@@ -1,8 +1,8 @@
 /* matmul_cpu_8.c - GEMMs on 8-bit weights: the reference, and the blocking of the fast ones.
  *
- * Each worker makes the rows it needs ready in its scratch (quantized values, or f32), a block of
- * rows at a time: a thousandth of the GEMM's work at widths of models, and no barrier. Work is
- * (block of rows, panels), blocks of rows outermost. */
+ * Each worker prepares the input rows it needs in its scratch (quantized, or f32), a block of rows
+ * at a time: a thousandth of the GEMM's work at model widths, and no barrier. Work items are (block
+ * of rows, panels), blocks of rows outermost. */
 #include "base/bf16.h"
 #include "base/fp8.h"
 #include "base/tsan.h"
@@ -16,11 +16,11 @@
 #define PANEL      16u
 #define QUAD_BYTES 64u
 #define BLOCK_ROWS 96u
-/* Quads of k at a time when rows are many: 16 KiB of a panel, inputs of the block in the
- * second-level cache. */
+/* Quads of k per block when there are many rows: 16 KiB of a panel, with the inputs of the block in
+ * L2. */
 #define BLOCK_QUADS 256u
 #define SCALE_QUADS 32u /* of a scale block: 128 columns */
-/* As matmul_cpu_simd.c has them. */
+/* As in matmul_cpu_simd.c. */
 #define PART_BYTES  (512u << 10)
 #define PART_ROWS   8u
 #define SHARE_PARTS 16u
@@ -41,7 +41,7 @@ size_t rp_matmul_scratch_bytes(const struct rp_matrix *weight, uint32_t m) {
     return RP_ALIGN_UP(rows * sizeof(float), RP_CACHE_LINE) + rows * row_bytes_of(weight);
 }
 
-/* One row of the input as GEMMs take it, and its scale; padded to whole quads with zeros. */
+/* One prepared input row and its scale; zero-padded to whole quads. */
 static float ready_row(const struct rp_matmul_args *args, size_t row, void *to) {
     const struct rp_matrix *w = args->weight;
     const uint16_t *from = (const uint16_t *)args->in + row * args->in_stride;
@@ -52,7 +52,8 @@ static float ready_row(const struct rp_matmul_args *args, size_t row, void *to) 
     }
     float *values = to, scale = 1.0f;
     if (w->input == RP_INPUT_QUANTIZED) {
-        /* Quantized values at the end of the row, widened from its beginning. */
+        /* Quantized values are placed at the end of the row and widened in place from its
+         * beginning. */
         uint8_t *codes = (uint8_t *)to + cols * 3;
         scale = rp_quantize_row(from, RP_DTYPE_BF16, cols, RP_DTYPE_FP8_E4M3, codes);
         for (size_t i = 0; i < cols; i++) {
@@ -108,7 +109,7 @@ static void finish(const struct rp_matmul_args *args, size_t row, size_t n, size
     }
 }
 
-/* The same of gates and their ups; `half`: rows of each. */
+/* The same for gates and their ups; `half`: rows of each. */
 static void finish_gated(const struct rp_matmul_args *args, enum rp_cpu_isa isa, size_t row,
                          size_t n, size_t half, size_t count, float *gates, float *ups) {
     size_t at = row * args->out_stride + n;
@@ -162,10 +163,10 @@ struct product {
     const struct rp_kernel_8 *kernel;
     size_t panel_bytes, quads;
     size_t half;         /* gated: panels of each half; else 0 */
-    unsigned char *rows; /* the block's, ready */
+    unsigned char *rows; /* prepared rows of the block */
     float *row_scales;
     size_t row_bytes;
-    size_t ready; /* block of rows that is, SIZE_MAX: none */
+    size_t ready; /* the prepared block of rows; SIZE_MAX: none */
 };
 
 /* Accumulators of a block of rows and panels. */
@@ -254,7 +255,7 @@ static void run_block(const struct product *product, size_t row, size_t rows, si
     const struct rp_matmul_args *args = product->args;
     size_t quads = product->quads;
     rp_tsan_reads(product->rows, rows * product->row_bytes);
-    /* One tile of rows gains nothing from blocks of k. */
+    /* Blocking k does not help with a single tile of rows. */
     size_t block = rows <= product->kernel->rows[panels] ? RP_MAX(quads, (size_t)1) : BLOCK_QUADS;
     if (args->weight->scale_kind == RP_SCALE_BLOCK_128)
         sum_blocks(product, rows, panel, panels, &sums);

@@ -1,10 +1,13 @@
 /* matmul_cpu_8_simd.c - tiles of 8-bit GEMMs for AVX2, AVX-512 and its VNNI.
  *
  * One 64-byte load is 16 outputs x 4 k; a 32-bit lane holds the quad of one output.
- *   int, AVX2   |w| (up to 128) times x with w's sign (up to 127): pairs reach 32,512 at most, so that the 16-bit sums of
+ *   int, AVX2   |w| (up to 128) times x with w's sign (up to 127): pairs reach 32,512 at most, so
+ *   that the 16-bit sums of
  *               maddubs never saturate, then madd by ones into int32
- *   int, VNNI   dpbusd of x + 128 and w; the sums begin at -128 * sum of w, which lies before the panel
- *   fma         a quad's quantized values become f32, k after k, exactly; acc = fma(quantized value, x, acc) */
+ *   int, VNNI   dpbusd of x + 128 and w; the sums start at -128 * sum of w, stored in front of the
+ *   panel
+ *   fma         a quad's quantized values become f32, k after k, exactly; acc = fma(quantized
+ *   value, x, acc) */
 #include "base/tsan.h"
 #include "quant/cpu/matmul_internal.h"
 
@@ -198,7 +201,7 @@ const struct rp_kernel_8 *rp_kernel_8_select(enum rp_cpu_isa isa, enum rp_dtype 
                                              bool integers) {
     if (isa == RP_ISA_SCALAR)
         return NULL;
-    /* Processors with AVX-512 and no VNNI have bits of their own level from AVX2. */
+    /* On CPUs with AVX-512 but no VNNI the AVX2 kernel gives the same bits. */
     if (integers)
         return isa >= RP_ISA_AVX512 && __builtin_cpu_supports("avx512vnni") ? &int_vnni : &int_avx2;
     if (dtype == RP_DTYPE_INT8)

@@ -26,14 +26,15 @@
 #define PANEL           16u
 #define TILE_ROWS_MAX   6u
 #define TILE_PANELS_MAX 4u
-/* Rows whose accumulators wait in memory between blocks of k: 24 KiB of stack for 4 panels. */
+/* Rows whose accumulators are spilled to memory between blocks of k: 24 KiB of stack for 4 panels.
+ * */
 #define BLOCK_ROWS (16 * TILE_ROWS_MAX)
-/* Bytes of one panel's block of k: 4 panels' blocks take 128 KiB of the second-level cache, and the
- * inputs of a tile stay in the first. */
+/* Bytes of one panel's block of k: 4 panels' blocks take 128 KiB of L2, and the inputs of a tile
+ * stay in L1. */
 #define BLOCK_PANEL_BYTES (32u << 10)
 
-/* A part of the work that workers take: bytes of weights, a row's arithmetic counted as 1/8 of the
- * reading. Some 20 us on two Zen 4 cores; taking a part costs some 20 ns. */
+/* Size of a work item: bytes of weights, with a row's arithmetic counted as 1/8 of the reading.
+ * About 20 us on two Zen 4 cores; claiming an item costs about 20 ns. */
 #define PART_BYTES  (512u << 10)
 #define PART_ROWS   8u
 #define SHARE_PARTS 16u /* of one worker, at most */
@@ -42,8 +43,8 @@ struct tile {
     const unsigned char *weights; /* first panel at the first step of k */
     const unsigned char *inputs;  /* first row at the first step of k */
     float *sums;                  /* (rows, TILE_PANELS_MAX, 16) */
-    /* From a panel to the next, and from the first two to the second two: both of gate_up's halves
-     * in one tile. */
+    /* Strides from a panel to the next, and from the first two to the second two: both halves of
+     * gate_up in one tile. */
     size_t panel_stride, pair_stride;
     size_t row_bytes;
     size_t steps;
@@ -315,7 +316,7 @@ static void finish_row(const struct rp_matmul_args *args, size_t row, size_t n, 
     }
 }
 
-/* The same of `count` gates from column n, and of their ups after them. */
+/* The same for `count` gates from column n, and for their ups. */
 static void finish_gated(const struct gemm *gemm, size_t row, size_t n, size_t count, float *sums) {
     const struct rp_matmul_args *args = gemm->args;
     for (size_t i = 0; args->bias && i < count; i++) {
@@ -337,7 +338,7 @@ static void run_block(const struct gemm *gemm, size_t row, size_t rows, size_t p
     const struct family *family = gemm->family;
     size_t steps = gemm->steps, half_bytes = gemm->half * gemm->panel_bytes;
     uint32_t tile_rows = family->rows[panels];
-    /* One tile of rows gains nothing from blocks of k. */
+    /* Blocking k does not help with a single tile of rows. */
     size_t block_steps = rows <= tile_rows ? steps : BLOCK_PANEL_BYTES / STEP_WEIGHT_BYTES;
     for (size_t s = 0; s == 0 || s < steps; s += block_steps) {
         size_t end = RP_MIN(s + block_steps, steps);
@@ -393,8 +394,8 @@ static void run(const struct rp_matmul_args *args, uint32_t m, const struct rp_c
         rp_tsan_reads((const unsigned char *)args->in +
                           row * args->in_stride * family->element_bytes,
                       (size_t)w->cols * family->element_bytes);
-    /* The most panels for which m rows fit into registers; many panels are many streams from
-     * memory. */
+    /* The most panels for which m rows fit into registers; more panels are more concurrent memory
+     * streams. */
     uint32_t width = TILE_PANELS_MAX, each = 1; /* panels of one item */
     while (width > 1 && family->rows[width] < RP_MIN(m, TILE_ROWS_MAX))
         width--;

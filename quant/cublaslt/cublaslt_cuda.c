@@ -1,7 +1,7 @@
-/* cublaslt_cuda.c - the library, its descriptions of a GEMM, and the launch.
+/* cublaslt_cuda.c - loading the library, GEMM descriptors, and the launch.
  *
- * cuBLASLt is column-major: out^T(n, m) = weight(k, n)^T * in^T(k, m), each matrix where it
- * lies. */
+ * cuBLASLt is column-major: out^T(n, m) = weight(k, n)^T * in^T(k, m), without copying any matrix.
+ * */
 #include "device/shared_library_cuda.h"
 #include "quant/cublaslt/cublaslt_internal_cuda.h"
 
@@ -19,7 +19,7 @@ static bool load_api(struct cublaslt_api *api, void *library) {
     return true;
 }
 
-/* A library for another driver loads, but makes no handle. */
+/* A library for another driver version loads, but cannot create a handle. */
 static bool accept(void *ctx, void *library) {
     struct rp_cublaslt *lt = ctx;
     return load_api(&lt->api, library) &&
@@ -139,7 +139,7 @@ struct cublaslt_entry *rp_cublaslt_find(struct rp_cublaslt *lt,
     return NULL;
 }
 
-/* The array with room for one more element; NULL, and the array as it was, when memory is out. */
+/* Grows the array by one element; NULL, with the array unchanged, when out of memory. */
 static void *grown(void *array, size_t element, uint32_t count, uint32_t *capacity) {
     if (count < *capacity)
         return array;
@@ -204,7 +204,7 @@ static bool make_objects(struct rp_cublaslt *lt, struct cublaslt_entry *entry, c
     return false;
 }
 
-/* What the file remembers may no longer be possible. */
+/* An algorithm from the file may no longer be supported. */
 static bool is_usable(struct rp_cublaslt *lt, const struct cublaslt_entry *entry) {
     cublasLtMatmulHeuristicResult_t result = {0};
     return lt->api.cublasLtMatmulAlgoCheck(lt->handle, entry->desc, entry->weight, entry->in,
@@ -235,7 +235,7 @@ static struct cublaslt_problem problem_of(const struct rp_matmul_cuda *op) {
     return problem;
 }
 
-/* A description of its own for each bias. */
+/* One descriptor per bias. */
 static int make_bias_desc(struct rp_cublaslt *lt, struct cublaslt_args *args, const float *bias,
                           struct rp_error *err) {
     cublasLtMatmulDesc_t *descs =

@@ -6,10 +6,9 @@
  *
  * The library is opened by soname when the program runs; without it rp_cublaslt_open says why, and
  * GEMMs go to our own kernels. For each problem (m, n, k, types, strides, alignment) up to 16
- * algorithms are timed once, with weights that come from memory and not from L2; the best is kept
- * in memory and, where a folder is given, on disk: cublaslt-<version>-<GPU>.txt, written whole and
- * renamed. A file that is damaged, or an algorithm that the library refuses, is ignored and
- * replaced.
+ * algorithms are timed once, with weights that come from memory and not from L2; the fastest is
+ * cached in memory and, if a folder is given, on disk: cublaslt-<version>-<GPU>.txt, written whole
+ * and renamed. A damaged file, or an algorithm that the library rejects, is ignored and replaced.
  *
  * Thread: the engine's. Planning may run kernels and allocate device memory for the search: call it
  * before anything is captured or in flight on the device. Launching follows cuda_launch.h. */
@@ -27,7 +26,7 @@ extern "C" {
 struct rp_cublaslt;
 
 struct rp_cublaslt_config {
-    const char *cache_dir; /* made when it is missing; NULL: algorithms are kept in memory alone */
+    const char *cache_dir; /* created when missing; NULL: algorithms are cached only in memory */
     void *workspace;       /* on the device, 256-byte aligned, shared by all GEMMs; outlives all */
     size_t workspace_bytes;
 };
@@ -38,10 +37,10 @@ struct rp_cublaslt_stats {
     uint32_t searched;  /* timed since open */
 };
 
-/* RP_STATUS_NOT_FOUND, with the reason in err, when there is no library that works. */
+/* RP_STATUS_NOT_FOUND, with the reason in err, when no usable library is found. */
 int rp_cublaslt_open(const struct rp_cublaslt_config *config, struct rp_cublaslt **out,
                      struct rp_error *err);
-/* No launch of a plan may be replayed after. */
+/* No launch of a plan may be replayed afterwards. */
 void rp_cublaslt_close(struct rp_cublaslt *lt);
 /* "cuBLASLt 13.1.0, /usr/local/cuda/lib64/libcublasLt.so.13" */
 void rp_cublaslt_describe(const struct rp_cublaslt *lt, char *out, size_t size);
@@ -53,7 +52,7 @@ void rp_cublaslt_stats(const struct rp_cublaslt *lt, struct rp_cublaslt_stats *o
 int rp_cublaslt_plan(struct rp_cublaslt *lt, const struct rp_matmul_cuda *op,
                      struct rp_arena *memory, struct rp_cuda_launch *out_launch,
                      struct rp_error *err);
-/* Gives back what the searches allocated on the device; a later search allocates again. */
+/* Frees device memory allocated by searches; a later search allocates it again. */
 void rp_cublaslt_trim(struct rp_cublaslt *lt);
 
 int rp_cublaslt_run(const void *args, struct CUstream_st *stream);

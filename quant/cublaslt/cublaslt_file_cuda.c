@@ -1,4 +1,4 @@
-/* cublaslt_file_cuda.c - found algorithms on disk, as text:
+/* cublaslt_file_cuda.c - stores the chosen algorithms on disk, as text:
  *
  *   reprise cublaslt 1, version 130100, NVIDIA H200, 132 SMs
  *   bf16 f32 m 8 n 4096 k 4096 in 4096 out 4096 align 256 bias 0 add 0 ns 9100 algo 1f 0 0 0 0 0 0 0
@@ -137,7 +137,7 @@ static bool write_all(int fd, const char *data, size_t len) {
     return true;
 }
 
-/* Written beside the file, then renamed: a reader sees the old file or the new one. */
+/* Written to a temporary file, then renamed: a reader sees the old file or the new one. */
 static bool replace_file(const char *path, const struct rp_buffer *text) {
     char beside[600];
     snprintf(beside, sizeof beside, "%s.%ld", path, (long)getpid());
@@ -152,7 +152,7 @@ static bool replace_file(const char *path, const struct rp_buffer *text) {
     return good;
 }
 
-/* Those above the file; the open that follows says whether they are there. */
+/* Creates parent directories; the following open reports failures. */
 static void make_folders(const char *file) {
     char folder[512];
     for (size_t i = 0; file[i] && i + 1 < sizeof folder; i++) {

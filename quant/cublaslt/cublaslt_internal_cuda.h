@@ -1,4 +1,4 @@
-/* cublaslt_internal_cuda.h - what planning, search and the file on disk share. */
+/* cublaslt_internal_cuda.h - shared by planning, search and the file on disk. */
 #ifndef RP_QUANT_CUBLASLT_INTERNAL_CUDA_H
 #define RP_QUANT_CUBLASLT_INTERNAL_CUDA_H
 
@@ -30,7 +30,7 @@ struct cublaslt_api {
 #undef X
 };
 
-/* What decides the algorithm. */
+/* The key of an algorithm. */
 struct cublaslt_problem {
     uint32_t m, n, k;
     uint32_t dtype, out_dtype; /* enum rp_dtype */
@@ -39,7 +39,7 @@ struct cublaslt_problem {
     uint64_t in_stride, out_stride;
 };
 
-/* Zeroed beyond the problem until it is planned for the first time in this process. */
+/* Fields after the problem are zero until it is first planned in this process. */
 struct cublaslt_entry {
     struct cublaslt_problem problem;
     cublasLtMatmulAlgo_t algorithm;
@@ -60,14 +60,14 @@ struct cublaslt_args {
 struct rp_cublaslt {
     struct cublaslt_api api;
     void *library;
-    char path[256], gpu[128], file[512]; /* file: "" when nothing is kept on disk */
+    char path[256], gpu[128], file[512]; /* file: "" when nothing is stored on disk */
     size_t version;
     uint32_t l2_bytes;
     cublasLtHandle_t handle;
     cudaStream_t stream; /* of the search */
     void *workspace;
     size_t workspace_bytes;
-    struct cublaslt_entry **entries; /* each at a place of its own: plans point to them */
+    struct cublaslt_entry **entries; /* allocated separately, since plans point to them */
     uint32_t entry_count, entry_capacity;
     cublasLtMatmulDesc_t *descs; /* of plans with a bias */
     uint32_t desc_count, desc_capacity;
@@ -76,7 +76,7 @@ struct rp_cublaslt {
     struct rp_cublaslt_stats stats;
 };
 
-/* The entry of this problem; NULL when there is none. */
+/* Looks up the entry of this problem; NULL when there is none. */
 struct cublaslt_entry *rp_cublaslt_find(struct rp_cublaslt *lt,
                                         const struct cublaslt_problem *problem);
 /* Copies the problem and the algorithm; NULL when memory is out. */
@@ -92,7 +92,8 @@ cublasStatus_t rp_cublaslt_launch(const struct cublaslt_args *args, const void *
 int rp_cublaslt_search(struct rp_cublaslt *lt, struct cublaslt_entry *entry,
                        const struct cublaslt_args *args, struct rp_error *err);
 
-/* Reads lt->file into entries; a file that is missing, damaged or another's adds nothing. */
+/* Reads lt->file into entries; a missing or damaged file, or one for another library or GPU, adds
+ * nothing. */
 void rp_cublaslt_file_read(struct rp_cublaslt *lt);
 /* Writes all entries; false when that failed (nothing is lost but the time of the next search). */
 bool rp_cublaslt_file_write(const struct rp_cublaslt *lt);

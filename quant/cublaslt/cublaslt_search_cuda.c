@@ -1,7 +1,7 @@
-/* cublaslt_search_cuda.c - which algorithm is the fastest, measured.
+/* cublaslt_search_cuda.c - times algorithms and picks the fastest.
  *
- * Each candidate is captured several times into one graph, on copies of the weights that together
- * exceed the L2 cache twice, so that launches cost nothing and weights come from memory, as in a
+ * Each candidate is captured several times into one graph, on copies of the weights with twice the
+ * size of L2 in total, so that launch overhead is hidden and weights come from memory, as in a
  * step. */
 #include "quant/cublaslt/cublaslt_internal_cuda.h"
 
@@ -46,7 +46,8 @@ static bool fill_scratch(struct rp_cublaslt *lt) {
     return good;
 }
 
-/* Inputs, and weights to rotate among; when they do not fit, the GEMM's own weights alone. */
+/* Inputs, and weight copies to rotate through; when they do not fit, only the GEMM's own weights.
+ * */
 static bool make_inputs(struct search *search) {
     struct rp_cublaslt *lt = search->lt;
     const struct cublaslt_problem *p = &search->args->entry->problem;
@@ -192,7 +193,8 @@ int rp_cublaslt_search(struct rp_cublaslt *lt, struct cublaslt_entry *entry,
                             entry->problem.m, entry->problem.n, entry->problem.k,
                             rp_dtype_name((enum rp_dtype)entry->problem.dtype),
                             rp_dtype_name((enum rp_dtype)entry->problem.out_dtype));
-    entry->algorithm = candidates[0].algo; /* the library's own choice, when nothing can be timed */
+    /* the library's first proposal, when nothing can be timed */
+    entry->algorithm = candidates[0].algo;
     bool timed = cudaEventCreate(&search.begin) == cudaSuccess;
     timed = timed && cudaEventCreate(&search.end) == cudaSuccess && make_inputs(&search);
     if (timed)

@@ -1,13 +1,16 @@
 /* matmul_generic_8_cuda.cu - GEMMs with 8-bit weights, of any size, stride and alignment.
  *
  * A warp has two outputs of up to eight rows. Lane l reads columns [16 l + 512 j, + 16) of them, j
- * rising from 0, and has a chain sum = fma(x, quantized value, sum) each (INT8 by INT8: exact, in
- * int32); what lies past the end counts as zero. Lanes are added by halves: l and l ^ 16, l ^ 8,
- * ... The columns of a chain depend on the matrix alone:
+ * rising from 0, in one chain sum = fma(x, quantized value, sum) per output (INT8 by INT8: exact,
+ * in int32); columns past the end count as zero. Lanes are reduced by a butterfly: l and l ^ 16, l
+ * ^ 8, ... The columns of a chain depend only on the matrix:
  *
- *   W8A16     all of K; the sum * scales[n] (other bits than tensor cores give: a matrix has one family)
- *   W8A8      a segment of K (matmul_cuda.h); the sum * (in_scales[row] * scales[n]), segments added up in rising order
- *   blocks    sums of 16 columns take their scale on the way into the chain: sum = fma(sixteen, scale, sum)
+ *   W8A16     all of K; the sum * scales[n] (other bits than tensor cores give: a matrix has one
+ *   family)
+ *   W8A8      a segment of K (matmul_cuda.h); the sum * (in_scales[row] * scales[n]), segments
+ *   added up in rising order
+ *   blocks    sums of 16 columns are scaled as they are added to the chain: sum = fma(sixteen,
+ *   scale, sum)
  *
  * So any number of rows gives equal bits, and INT8 W8A8 those of the other kernels. */
 #include "device/cuda_kernel.cuh"
@@ -31,8 +34,8 @@ struct generic_8_args {
     bool wide; /* chunks of weights and inputs start at a multiple of 16 bytes */
 };
 
-/* Quantized values of E4M3 are the sign, and 7 bits that stand at the top of a float's exponent and
- * mantissa: 2^120 too low. */
+/* E4M3 values are the sign, and 7 bits that placed at the top of a float's exponent and mantissa
+ * give the value times 2^-120. */
 __device__ __forceinline__ float fp8_to_float(uint32_t word, int byte) {
     uint32_t top = word << (24 - 8 * byte);
     return __fmul_rn(__uint_as_float((top & 0x80000000u) | (top >> 4 & 0x07F00000u)), 0x1p120f);
@@ -118,7 +121,7 @@ template <bool INT8, bool WIDE_IN> struct kind {
     using sum = typename std::conditional<exact, int32_t, float>::type;
 };
 
-/* What this lane has of columns [begin, end), added to sums. */
+/* Adds this lane's share of columns [begin, end) to sums. */
 template <bool INT8, bool WIDE_IN, int ROWS>
 __device__ __forceinline__ void
 add_chunk(const generic_8_args &args, const unsigned char *const (&weight)[warp_cols],
@@ -183,7 +186,7 @@ __global__ void __launch_bounds__(warps * 32, 3) generic_8_kernel(generic_8_args
     const unsigned char *weight[warp_cols], *in[ROWS];
     float total[ROWS][warp_cols];
 #pragma unroll
-    for (uint32_t c = 0; c < warp_cols; c++) /* past the last: the last again */
+    for (uint32_t c = 0; c < warp_cols; c++) /* past the last: repeats the last */
         weight[c] = args.weight + (size_t)min(col0 + c, args.n - 1) * args.k;
 #pragma unroll
     for (int r = 0; r < ROWS; r++)

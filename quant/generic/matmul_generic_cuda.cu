@@ -57,7 +57,7 @@ __device__ __forceinline__ void store(const generic_args &args, uint32_t row, ui
 constexpr uint32_t row_workers = 128; /* and as many threads that only fetch */
 constexpr uint32_t row_threads = 2 * row_workers, row_cols = 32, row_max = 8, row_stages = 4;
 constexpr uint32_t row_bytes = 512;            /* of a row of weights or inputs in a stage */
-constexpr uint32_t row_pitch = row_bytes + 16; /* lanes of a quarter warp in different banks */
+constexpr uint32_t row_pitch = row_bytes + 16; /* no bank conflicts within a quarter warp */
 constexpr uint32_t stage_bytes = (row_cols + row_max) * row_pitch;
 
 __device__ __forceinline__ void copy_async(void *to, const void *from) {
@@ -67,8 +67,8 @@ __device__ __forceinline__ void copy_async(void *to, const void *from) {
         : "memory");
 }
 
-/* Columns [k0, k0 + row_bytes / sizeof(T)) of `count` rows, at most MAX; what lies past k is left
- * as it is. A warp fetches a row's 512 bytes. */
+/* Columns [k0, k0 + row_bytes / sizeof(T)) of `count` rows, at most MAX; nothing past k is written.
+ * A warp fetches a row's 512 bytes. */
 template <typename T, uint32_t MAX>
 __device__ __forceinline__ void stage_rows(unsigned char *to, const T *from, size_t stride,
                                            uint32_t count, uint32_t k0, uint32_t k, bool wide,
@@ -168,9 +168,8 @@ template <uint32_t ROWS> __device__ __forceinline__ uint32_t tile_at(uint32_t k,
     return k * ROWS + (row ^ (k / 4 % 8 * 4));
 }
 
-/* Four values of a row as they lie in memory. They are converted when they are put into the tile,
- * and the only branch is around all loads of a tile: else each load would be waited for before the
- * next. */
+/* Four values of a row as they lie in memory. They are converted when stored into the tile, and the
+ * only branch is around all loads of a tile; otherwise each load would wait for the one before. */
 template <typename T> struct four { using bits = uint4; };
 template <> struct four<__nv_bfloat16> { using bits = uint2; };
 

@@ -19,7 +19,7 @@ struct rp_matmul_mid_tile {
     uint32_t shared_bytes;
     /* stages of weights requested before the kernel waits for its predecessor; 0: all */
     uint32_t early;
-    /* split-K: a block computes one segment and leaves the partial sum to the reader */
+    /* split-K: a block computes one segment; the reader adds the partial sums */
     bool partials;
 };
 
@@ -53,8 +53,8 @@ int rp_matmul_mid_cuda_prepare(const struct rp_matmul_mid_args *args);
 
 /* True when rp_matmul_mid_plan can plan the GEMM; of sizes, types and alignment alone. */
 bool rp_matmul_mid_takes(const struct rp_matmul_cuda *op);
-/* As rp_matmul_cuda_plan. UNSUPPORTED where the workspace is too small: another kernel does it
- * then. */
+/* As rp_matmul_cuda_plan. UNSUPPORTED where the workspace is too small: the caller falls back to
+ * another kernel. */
 int rp_matmul_mid_plan(const struct rp_matmul_cuda *op, struct rp_arena *memory,
                        struct rp_cuda_launch *out_launch, struct rp_cuda_partials *out_partials,
                        struct rp_error *err);

@@ -1,8 +1,8 @@
 /* matmul_mid_kernel.cuh - GEMMs of 65 to 256 rows of tokens on Hopper's tensor cores: bf16, FP8
  * and INT8 (W8A8).
  *
- * Tokens are the instruction's left operand, weights its right one: an instruction takes up to 256
- * weight rows, so that a block has a tile of all tokens and as many weight rows as its registers
+ * Tokens are the instruction's left operand, weights its right one: an instruction multiplies up to
+ * 256 weight rows, so that a block's tile has all tokens and as many weight rows as its registers
  * hold sums for. Either way round gives equal bits.
  *
  *   a warp      boxes of weights -> stage, when it is free
@@ -15,8 +15,8 @@
  * gate's sum in sums[8 * j + i] and its up's in sums[8 * j + 4 + i].
  *
  * 8 bits: K counts in pairs of bytes (rp_matmul_cuda_units). A unit's sums are multiplied by their
- * scales as it ends: those of its weight rows come by way of shared memory, read while the tensor
- * cores work. */
+ * scales as it ends: those of its weight rows are staged in shared memory, read while the tensor
+ * cores are busy. */
 #ifndef RP_QUANT_MATMUL_MID_KERNEL_CUH
 #define RP_QUANT_MATMUL_MID_KERNEL_CUH
 
@@ -72,7 +72,7 @@ template <typename Shape> struct ring {
     }
 };
 
-/* Where a block is in its units. */
+/* Position of a block in its units of work. */
 struct walk {
     uint32_t unit, step;
     uint32_t tile, segment;
@@ -148,7 +148,7 @@ using sums_of = typename rp_wgmma_sum<Shape::TYPE>::type[Shape::BLOCKS][Shape::S
 template <typename Shape> using values_of = float[Shape::BLOCKS][Shape::SUMS];
 
 /* One segment: a chain from zero over its columns in rising order. Its last two stages are not
- * freed: the sums pass through them on their way out. */
+ * freed: the epilogue stages the sums in them. */
 template <typename Shape>
 __device__ __forceinline__ void multiply_segment(ring<Shape> &at, uint32_t warpgroup,
                                                  uint32_t blocks, sums_of<Shape> &sums) {
@@ -220,8 +220,8 @@ __device__ __forceinline__ void store_box(const rp_matmul_mid_args &args, uint32
                  : "memory");
 }
 
-/* By way of shared memory, in chunks of 32 columns: whole lines for L2. Single stores of a warp
- * reach eight lines with a sector each, and the GEMM ends 0.7 microseconds later. */
+/* Staged in shared memory, in chunks of 32 columns, to write whole lines to L2. Direct stores of a
+ * warp touch one sector in each of eight lines, and the GEMM ends 0.7 microseconds later. */
 template <typename Shape>
 __device__ __forceinline__ void store_sums(const rp_matmul_mid_args &args, const place &p,
                                            uint32_t segment, const values_of<Shape> &sums) {
@@ -335,7 +335,7 @@ __device__ __forceinline__ void load_token_scales(const rp_matmul_mid_args &args
         }
 }
 
-/* Volatile: else all of them would be loaded first, and registers spilled. */
+/* Volatile: otherwise all of them are loaded first and registers spill. */
 __device__ __forceinline__ float2 load_shared(uint32_t at) {
     float2 v;
     asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(at) : "memory");
@@ -374,8 +374,8 @@ __device__ __forceinline__ void store_unit(const rp_matmul_mid_args &args, const
 }
 
 /* Both warpgroups have read the stages. With scales, of the unit-th of a block: those of its weight
- * rows lie in shared memory after it. Each thread arrives for itself, so that racecheck can follow
- * what bar.sync alone would order. */
+ * rows lie in shared memory after it. Each thread arrives itself, so that racecheck can track what
+ * bar.sync alone would order. */
 template <typename Shape>
 __device__ __forceinline__ void meet(const scale_area<Shape> &scales, uint32_t unit) {
     if constexpr (Shape::SCALED) {
@@ -408,8 +408,7 @@ __device__ __forceinline__ void multiply_all(const rp_matmul_mid_args &args, rin
         float scale = 0;
         if constexpr (Shape::SCALED) {
             scale = load_scale<Shape>(args, tile);
-            /* Zeros, although nobody reads them: else the sums of the unit before would seem alive
-             * until here. */
+            /* Zeros are never read, but end the live range of the previous unit's sums. */
 #pragma unroll
             for (int i = 0; i < Shape::BLOCKS * Shape::SUMS; i++)
                 sums[i / Shape::SUMS][i % Shape::SUMS] = 0;

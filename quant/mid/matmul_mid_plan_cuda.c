@@ -73,16 +73,16 @@ static int lay_out_sums(struct rp_matmul_mid_args *args, const struct rp_matmul_
                : RP_STATUS_UNSUPPORTED;
 }
 
-/* Kernels that there are, by the weight rows of their instruction. */
+/* Compiled kernels, by the weight rows of their instruction. */
 static const struct width {
     uint32_t tokens, width;
     bool gated;
 } widths[] = {{128, 128, false}, {128, 192, false}, {128, 256, false}, {128, 128, true},
               {128, 224, true},  {256, 128, false}, {256, 112, true}};
 
-/* Weight rows of a block's tiles, and the kernel for them, so that the busiest block has as few as
- * can be; of equal ones the tallest tile, which needs its tokens least often. False when no kernel
- * fits. */
+/* Weight rows of a block's tiles, and the kernel for them, so that the busiest block has as few
+ * rows as possible; among equals the tallest tile, which reads the tokens least often. False when
+ * no kernel fits. */
 static bool choose_rows(const struct rp_matmul_cuda *op, uint32_t segments,
                         struct rp_matmul_mid_tile *tile) {
     uint32_t step = op->gated ? 16 : 8, n = op->weight->rows, best = UINT32_MAX;

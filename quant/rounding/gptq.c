@@ -12,7 +12,7 @@
 #define DAMPING 0.01
 #define BLOCK   64u  /* columns */
 #define TOKENS  256u /* of inputs that are transposed at once */
-#define GROUP   32u  /* rows of weights that a worker rounds side by side */
+#define GROUP   32u  /* rows of weights that a worker rounds together */
 
 static int run(struct rp_cpu_team *team, rp_cpu_job job, void *arg, struct rp_error *err) {
     uint64_t number;
@@ -96,7 +96,7 @@ static void damp(struct making *m) {
     m->least = lambda / 2;
 }
 
-/* U below the diagonal: what is fed to a column then lies in a row. */
+/* U is stored below the diagonal, so that the feedback into a column is contiguous in a row. */
 static void mirror(const struct making *m, size_t from, size_t to) {
     for (size_t i = 0; i < to; i++)
         for (size_t j = RP_MAX(from, i + 1); j < to; j++)

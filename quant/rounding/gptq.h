@@ -1,19 +1,19 @@
-/* gptq.h - weights rounded to 8-bit quantized values against what their inputs are: GPTQ (Frantar
- * et al. 2022).
+/* gptq.h - rounds weights to 8 bits using the statistics of their inputs: GPTQ (Frantar et al.
+ * 2022).
  *
- * A product's error on rows x of a text is delta H delta^T for each output, with delta = w -
- * quantized value * scale and H = sum of x x^T. With H + lambda I = R R^T (cholesky.h), U(i, j) =
- * R(i, j) / R(j, j):
+ * The output error on input rows x is delta H delta^T for each output, with delta = w - quantized
+ * value * scale and H = sum of x x^T. With H + lambda I = R R^T (cholesky.h), U(i, j) = R(i, j) /
+ * R(j, j):
  *
  *   error = sum over j of R(j, j)^2 * (delta(j) + sum over i < j of delta(i) U(i, j))^2
  *
  * so columns are taken in rising order, and each is rounded to the quantized value that is nearest
- * to w(j) + sum of delta(i) U(i, j). That is GPTQ as QuIP writes it (Chee et al. 2023, theorem 6):
- * the same quantized values without an inverse of H. Scales stay what they are, and so does a
- * quantized value that nothing is fed to. lambda is 1 % of H's mean diagonal, 1 where that is 0:
- * inputs that never were anything else than zero, and fewer rows than columns, do no harm.
+ * to w(j) + sum of delta(i) U(i, j). This is GPTQ in the form of QuIP (Chee et al. 2023, theorem
+ * 6): the same quantized values without inverting H. Scales are unchanged, as are quantized values
+ * without feedback. lambda is 1 % of H's mean diagonal, or 1 where that is 0, so that inputs that
+ * are always zero, and fewer rows than columns, are handled.
  *
- * Of k columns and n outputs, in f64: k^2 * 8 bytes, T k^2 / 2 products and sums for H of T rows,
+ * Cost for k columns and n outputs, in f64: k^2 * 8 bytes, T k^2 / 2 multiply-adds for H of T rows,
  * k^3 / 6 for R, n k^2 / 2 for the quantized values. Bits depend neither on the number of workers
  * nor on the machine. Thread: one, the team's owner. */
 #ifndef RP_QUANT_GPTQ_H
@@ -23,13 +23,13 @@
 #include "device/cpu_team.h"
 #include "device/program.h"
 
-/* What inputs of one kind do to errors: one for all matrices that share an input. */
+/* Error statistics of one input, shared by all matrices that have it. */
 struct rp_gptq_factor {
     size_t cols;
     double *values; /* (cols, cols): R(j, j) on the diagonal, U(i, j) at (j, i); above it void */
 };
 
-/* Bytes of a factor, and of what its making takes beside it; SIZE_MAX: more than there can be. */
+/* Bytes of a factor, and of the scratch to compute it; SIZE_MAX on overflow. */
 size_t rp_gptq_factor_bytes(size_t cols);
 
 /* inputs: (count, cols) bf16, finite; each divided by divisors[column], above 0, unless NULL.

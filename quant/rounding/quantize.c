@@ -76,7 +76,8 @@ void rp_quant_add_loss(const float *weights, size_t cols, const void *codes, enu
 
 /* ---- the search for a scale ----------------------------------------------------------- */
 
-#define LANES  8u             /* sums beside each other: one order on every machine, and vectors */
+/* parallel sums: vectorizable, with the same order on every machine */
+#define LANES  8u
 #define STEPS  16             /* scales tried within a factor of two */
 #define NARROW 0x1.ea4afap-1f /* 2^(-1/16) */
 static_assert(RP_QUANT_SEARCH_COLS % LANES == 0, "a row is padded to whole lanes");
@@ -123,9 +124,9 @@ static float narrowest_noise(const float *values, size_t cols, float scale) {
     return best;
 }
 
-/* Better quantized values and a better scale than those of the row's largest, or they stay. E4M3 is
- * the same grid in each binade: what matters is where the few largest weights fall in it. The scale
- * is then the one of least squares for the quantized values. */
+/* Replaces the quantized values and the scale by better ones than those from the row's maximum, if
+ * there are any. E4M3 is the same grid in each binade: what matters is where the few largest
+ * weights fall in it. The scale is then the one of least squares for the quantized values. */
 static void search_scale(const void *from, enum rp_dtype from_dtype, size_t cols, uint8_t *codes,
                          float *scale) {
     float values[RP_QUANT_SEARCH_COLS] = {0};

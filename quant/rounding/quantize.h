@@ -1,19 +1,20 @@
-/* quantize.h - makes 8-bit matrices and rows, and says what they lost.
+/* quantize.h - quantizes matrices and rows to 8 bits, and measures the error.
  *
- *   weights (n, k)                         what a product multiplies by
+ *   weights (n, k)                         value used in a GEMM
  *     row 0   [ q q q q ... ]  scales[0]     w(n, k) ~ q(n, k) * scales[n]
  *     row 1   [ q q q q ... ]  scales[1]     INT8: scale = max|w(n, .)| / 127, q in [-127, 127]
- *     ...                                    FP8:  scale = max|w(n, .)| / 448 or near, q an E4M3 value
+ *     ...                                    FP8:  scale = max|w(n, .)| / 448 or near, q an E4M3
+ *     value
  *
  * How a row becomes quantized values: device/quantize_row.h.
  *
- *   scheme        weights    rows that meet them (matrix.h: input)
- *   int8          INT8       INT8, one scale a row, made when they arrive
+ *   scheme        weights    input rows (matrix.h: input)
+ *   int8          INT8       INT8, one scale per row, quantized on the fly
  *   fp8           FP8        FP8, the same
  *   int8-w8a16    INT8       bf16, as they are
  *   fp8-w8a16     FP8        bf16, as they are
  *
- * Threads: functions touch their arguments alone. */
+ * Threads: no shared state. */
 #ifndef RP_QUANT_QUANTIZE_H
 #define RP_QUANT_QUANTIZE_H
 
@@ -36,15 +37,14 @@ enum rp_dtype rp_quant_scheme_dtype(enum rp_quant_scheme scheme); /* of the weig
 struct rp_quant_loss {
     double signal, noise;
 };
-/* 10 log10(signal / noise) in dB; infinity where nothing was lost. */
+/* 10 log10(signal / noise) in dB; infinity without error. */
 double rp_quant_sqnr_db(const struct rp_quant_loss *loss);
 
 /* Adds the quantization error of a row of weights. dtype: INT8 or FP8_E4M3. */
 void rp_quant_add_loss(const float *weights, size_t cols, const void *codes, enum rp_dtype dtype,
                        float scale, struct rp_quant_loss *loss);
 
-/* Makes the shape of a matrix that of the scheme: dtype, scales per channel, input. No data is
- * touched. */
+/* Sets dtype, scale kind and input of a matrix to those of the scheme. No data is touched. */
 void rp_quant_describe(struct rp_matrix *matrix, enum rp_quant_scheme scheme);
 
 /* Rows [0, rows) of `from` (rows, cols; F32 or BF16, no gaps) to quantized values (rows, cols) and

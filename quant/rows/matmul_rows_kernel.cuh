@@ -1,23 +1,22 @@
 /* matmul_rows_kernel.cuh - GEMMs of few rows on Hopper's tensor cores, alone or with the activation
  * after them (gated): out = fn(in * gates^T) * (in * ups^T).
  *
- * A block owns as many outputs as every other, over all of K, in tiles that need not be a multiple
- * of 64 high: so no multiprocessor waits for another, a sum is finished in registers, nothing is
- * left to other blocks or to the reader, and tokens are read once for all rows of a tile. It pays
- * while tokens take little of a stage.
+ * All blocks compute the same number of outputs, over all of K, in tiles whose height need not be a
+ * multiple of 64: so no SM waits for another, a sum is finished in registers without partial sums,
+ * and tokens are read once for all rows of a tile. It pays off while tokens are a small part of a
+ * stage.
  *
  * Weights are the instruction's left operand, as in matmul_tc_kernel.cuh, so the bits are the same.
- * An instruction reads 64 rows; where a tile has fewer it reads what lies after them in shared
- * memory, and those sums are dropped. Warpgroup w multiplies rows [64 w, 64 w + 64) of the tile; of
- * a gated one those of the gates and those of the ups: a thread has a gate and its up in the same
+ * An instruction reads 64 rows; in a smaller tile it also reads whatever follows in shared memory,
+ * and those sums are discarded. Warpgroup w multiplies rows [64 w, 64 w + 64) of the tile; of a
+ * gated one those of the gates and those of the ups: a thread has a gate and its up in the same
  * place of two accumulators.
  *
- * A warp requests weights, which depend on no kernel before, another for tokens, which do. Weights
- * in flight are capped: full queues of the memory hold up the loads of the small kernels that run
- * beside.
+ * One warp copies weights, which depend on no earlier kernel, another copies tokens, which do.
+ * Weights in flight are capped: full memory queues delay the loads of concurrent small kernels.
  *
- * 8-bit quantized values lie as half as many bf16 would. A segment's sum becomes a float where it
- * is complete (matmul_scales.cuh); after that nothing knows of quantized values. */
+ * 8-bit values have the layout of half as many bf16. A segment's sum is converted to f32 when
+ * complete (matmul_scales.cuh); the code after that is the same for all types. */
 #ifndef RP_QUANT_MATMUL_ROWS_KERNEL_CUH
 #define RP_QUANT_MATMUL_ROWS_KERNEL_CUH
 
@@ -29,7 +28,7 @@
 #include "quant/matmul_wgmma.cuh"
 #include "quant/rows/matmul_rows_tokens.cuh"
 
-/* A kernel by what it is for. */
+/* Key of a kernel variant. */
 struct rp_matmul_rows_kernel {
     uint32_t tokens, warpgroups;
     bool gated, split;
@@ -86,8 +85,8 @@ __device__ __forceinline__ void copy_weights(const rp_matmul_rows_args &args, ri
     }
 }
 
-/* One thread: waits for the kernels before, which may be the tokens' writers, and lets the next one
- * start. */
+/* One thread: waits for earlier kernels, which may write the tokens, and lets the next one start.
+ * */
 __device__ __forceinline__ void copy_tokens(const rp_matmul_rows_args &args, ring at) {
     rp_pdl_wait();
     rp_pdl_trigger();
@@ -150,7 +149,7 @@ multiply_segment(const rp_matmul_rows_args &args, ring &at, uint32_t weights, ui
     }
 }
 
-/* What is added to this thread's sums, read while they are made: nobody else writes there. */
+/* Prefetches the values added to this thread's sums; no other thread writes them. */
 template <int TOKENS> struct addends {
     float bias[2];
     sums<TOKENS> old;
@@ -189,7 +188,7 @@ __device__ __forceinline__ void store(const rp_matmul_rows_args &args, uint32_t 
     }
 }
 
-/* gate, up: what rp_activation_cuda would read. */
+/* gate, up: the inputs of rp_activation_cuda. */
 template <int TOKENS>
 __device__ __forceinline__ void store_gated(const rp_matmul_rows_args &args, uint32_t col,
                                             uint32_t end, uint32_t live, const sums<TOKENS> &gate,
@@ -255,7 +254,7 @@ template <int TOKENS, bool GATED, rp_rows_source SOURCE, rp_wgmma_type TYPE>
 __device__ __forceinline__ void multiply(const rp_matmul_rows_args &args, ring at,
                                          unsigned char *made, rp_stamp &stamp) {
     constexpr int HALVES = GATED ? 2 : 1;
-    /* No registers for a total beside the sums and their floats. */
+    /* There are no registers for a total besides the sums and their f32 values. */
     constexpr bool ONE_SEGMENT = GATED && rp_wgmma_is_8<TYPE>;
     constexpr bool MADE = makes_codes<SOURCE, TYPE>;
     using scales = scales<TOKENS, SOURCE, TYPE>;
@@ -397,7 +396,7 @@ __global__ void __launch_bounds__(128 * WARPGROUPS + 64, 1)
         if constexpr (SOURCE == RP_ROWS_QUANTIZED)
             quantize<COPYING, TYPE>(args, made);
         if constexpr (!READY && !MADE)
-            rp_barrier_arrive(at.normed); /* each for itself: so racecheck follows it */
+            rp_barrier_arrive(at.normed); /* every thread arrives, so that racecheck tracks it */
         if constexpr (SPLIT)
             multiply_split<TOKENS, WARPGROUPS, SOURCE, TYPE>(args, at, made, stamp);
         else

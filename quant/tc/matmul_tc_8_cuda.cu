@@ -1,5 +1,5 @@
 /* matmul_tc_8_cuda.cu - the kernels of matmul_tc_kernel.cuh for FP8 and INT8, in the tiles that
- * rp_matmul_cuda_choose takes. */
+ * rp_matmul_cuda_choose picks. */
 #include "quant/tc/matmul_tc_kernel.cuh"
 
 namespace {
@@ -11,7 +11,7 @@ struct kernel_entry {
     rp_matmul_tc_kernel kernel;
 };
 
-/* Tiles of 128 outputs. Block scales await each box, so their stages are freed early. */
+/* Tiles of 128 outputs. Block scales wait for each box, so their stages are freed early. */
 #define ENTRY(tokens, boxes, eager, type, block_scales)                                            \
     {                                                                                              \
         tokens, type, block_scales,                                                                \

@@ -8,7 +8,7 @@
 
 namespace {
 
-/* How many token tiles are alive is known after the wait; one is always walked. */
+/* The number of live token tiles is known only after the wait; at least one is processed. */
 __device__ __forceinline__ uint32_t wait_for_live(const rp_matmul_tc_args &args) {
     if (args.token_tiles == 1)
         return 0;
@@ -60,7 +60,7 @@ __device__ __forceinline__ void copy_token_stage(const rp_matmul_tc_args &args,
 /* One thread. Stages in flight are counted, in the order in which they were requested. */
 template <typename Shape>
 __device__ __forceinline__ void copy_weights(const rp_matmul_tc_args &args, ring<Shape> at) {
-    /* Read once: out of L2 first. */
+    /* Read once: evict from L2 first. */
     uint64_t policy = args.token_tiles == 1 ? RP_L2_EVICT_FIRST : RP_L2_EVICT_NORMAL;
     steps<Shape> s;
     s.w = walk_begin<Shape>(args, wait_for_live(args));
@@ -84,8 +84,8 @@ __device__ __forceinline__ void copy_weights(const rp_matmul_tc_args &args, ring
     }
 }
 
-/* One thread: waits for the kernels before, which may be the tokens' writers, and lets the next one
- * start. */
+/* One thread: waits for earlier kernels, which may write the tokens, and lets the next one start.
+ * */
 template <typename Shape>
 __device__ __forceinline__ void copy_tokens(const rp_matmul_tc_args &args, ring<Shape> at) {
     rp_pdl_wait();

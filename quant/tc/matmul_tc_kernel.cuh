@@ -10,25 +10,24 @@
  * The first stages' weights are requested before the kernel waits for its predecessor: weights
  * never depend on it. A block takes nearly all of an SM's shared memory, so that one at a time
  * fits: when a block of the GEMM before ends, one of this GEMM takes its place and fills its
- * stages, while slower blocks and the small kernels between are still at work. The memory never
- * stands still. Weights and tokens share stages: a ring of their own for tokens, shallower so that
- * that of weights is deeper, was slower for any number of rows (3 to 7 %): token boxes wait after
- * weight boxes in the copy engine.
+ * stages, while slower blocks and the small kernels between are still at work. So memory is never
+ * idle. Weights and tokens share stages: a separate, shallower ring for tokens, with a deeper one
+ * for weights, was slower for any number of rows (3 to 7 %), because token boxes queue after weight
+ * boxes in the copy engine.
  *
  * Work is a list of (tile, K segment), tile-major. In ORDER_RUNS each block takes an equal,
- * contiguous run of it. A tile that is split belongs to the block with its segment 0; the blocks
- * after it do their part of the tile first and leave each segment in shares[block], so the owner,
- * which computes the tile last, finds them there and adds them in order.
+ * contiguous run of it. A tile that is split belongs to the block with its segment 0; the following
+ * blocks compute their part of the tile first and store each segment in shares[block], so the
+ * owner, which computes the tile last, finds them there and adds them in order.
  *
- * 8-bit quantized values lie as half as many bf16 would: boxes, stages and work are the same. A
- * segment's sum becomes a float where it is complete, by the scales of its row and its weight;
- * after that nothing knows of quantized values. BLOCK_SCALES: each box is a chain of its own, added
- * to the segment's sum with the scale of its block.
+ * 8-bit values have the layout of half as many bf16: boxes, stages and work are the same. A
+ * segment's sum is converted to f32 when complete, with the scales of its row and its weight; the
+ * code after that is the same for all types. BLOCK_SCALES: each box is a separate chain, added to
+ * the segment's sum with the scale of its block.
  *
  * W8A16: tokens are bf16, two boxes of them for one of weights, whose quantized values the
- * warpgroups make bf16 of on their way to the tensor cores (matmul_tc_w8a16.cuh). GATED: eight rows
- * of gates and their eight of ups in turns, so that a thread has both of an output and does the
- * activation. */
+ * warpgroups convert to bf16 in registers (matmul_tc_w8a16.cuh). GATED: eight rows of gates and
+ * their eight of ups in turns, so that a thread has both of an output and does the activation. */
 #ifndef RP_QUANT_MATMUL_TC_KERNEL_CUH
 #define RP_QUANT_MATMUL_TC_KERNEL_CUH
 
@@ -111,7 +110,7 @@ __device__ __forceinline__ void leave_share(const rp_matmul_tc_args &args, const
     }
 }
 
-/* Adds segments [begin, segments) of this tile, which the following blocks have left. */
+/* Adds segments [begin, segments) of this tile, stored by the following blocks. */
 template <typename Shape>
 __device__ __forceinline__ void take_shares(const rp_matmul_tc_args &args, const place &p,
                                             uint32_t begin, uint32_t share,
@@ -172,7 +171,8 @@ __device__ __forceinline__ void store_out(const rp_matmul_tc_args &args, const p
                 __float2bfloat16_rn(args.bias ? value + bias[block][i / 2 % 2] : value);
         }
     } else {
-        /* Old values are loaded in batches: after a store each load would wait by itself. */
+        /* Old values are loaded in batches: interleaved with stores, each load would be waited for
+         * separately. */
         constexpr int TOGETHER = Shape::SUMS < 64 ? 1 : 16;
         float *out = (float *)args.out + first;
 #pragma unroll
@@ -326,7 +326,7 @@ template <typename Shape> struct scales_of {
     }
 };
 
-/* Tiles of this block, where they are known before the live row count. */
+/* Tiles of this block, when known before the live row count. */
 template <typename Shape>
 __device__ __forceinline__ void prefetch_scales(const rp_matmul_tc_args &args) {
     if (args.token_tiles > 1 || args.tile.order != RP_MATMUL_ORDER_RUNS)
@@ -342,7 +342,7 @@ __device__ __forceinline__ void prefetch_scales(const rp_matmul_tc_args &args) {
     }
 }
 
-/* What becomes of the sums of a run: of segments [r.begin, r.end). */
+/* Destination of the sums of a run: segments [r.begin, r.end). */
 template <typename Shape>
 __device__ __forceinline__ void finish_run(const rp_matmul_tc_args &args, const place &p,
                                            const run &r, uint32_t share, parts_of<Shape> &total) {
@@ -361,7 +361,7 @@ __device__ __forceinline__ void finish_run(const rp_matmul_tc_args &args, const 
         store_out<Shape>(args, p, total);
 }
 
-/* A segment's sum goes where it is wanted, and into the total of the run. */
+/* Stores a segment's sum if required, and adds it to the total of the run. */
 template <typename Shape>
 __device__ __forceinline__ void leave_segment(const rp_matmul_tc_args &args, const place &p,
                                               const run &r, uint32_t segment,
@@ -522,7 +522,7 @@ rp_matmul_tc_kernel rp_matmul_tc_w8a16_kernel_of(const struct rp_matmul_tile *ti
         return KERNEL_OF(64);
     case 128:
         return KERNEL_OF(128);
-    case 192: /* of others totals, or chains, find no room in the registers */
+    case 192: /* other tiles have no registers for totals or chains */
         if constexpr (GATED && !BLOCK_SCALES)
             return KERNEL_OF(192);
         return {};

@@ -1,15 +1,15 @@
 /* matmul_tc_w8a16.cuh - 8-bit weights by rows of bf16 on tensor cores, for matmul_tc_kernel.cuh.
  *
- * A warpgroup reads its quantized values from the stage in pairs, as the instruction wants its left
- * operand (matmul_wgmma.cuh), makes bf16 of them, which is exact for both types, and multiplies
- * them out of registers. It goes by groups of four instructions: while the tensor cores work on one
- * group, the next one's quantized values are loaded and converted into the other set of registers,
- * which is free since the group before is done.
+ * A warpgroup reads its quantized values from the stage in pairs, in the layout of the
+ * instruction's left operand (matmul_wgmma.cuh), converts them to bf16, which is exact for both
+ * types, and multiplies them from registers. It works in groups of four instructions: while the
+ * tensor cores work on one group, the next one's quantized values are loaded and converted into the
+ * other set of registers, which is free since the group before is done.
  *
- * Up to 16 tokens the tensor cores have so little to do that each box's way through a warpgroup
- * would be what takes time: loads, conversion, and a chain of instructions that hold the warp up.
- * There each warp goes its own way with mma.sync, whose chains have the same bits
- * (tests/gpu/test_numerics_probe) and under which the next quantized values are converted.
+ * Up to 16 tokens the latency of a box in a warpgroup would dominate: loads, conversion, and a
+ * chain of instructions that block the warp. There each warp works independently with mma.sync,
+ * whose chains have the same bits (tests/gpu/test_numerics_probe), overlapped with the conversion
+ * of the next values.
  *
  * The sums are those of bf16 weights of the same numbers: a chain from zero over the columns of a
  * segment, in rising order, or of each 128 of them where they have a scale of their own. */
@@ -203,7 +203,7 @@ __device__ __forceinline__ void multiply_group_by_warp(const group_operands &hel
         }
 }
 
-/* What multiply_held does, warp by warp. */
+/* The same as multiply_held, warp by warp. */
 template <typename Shape>
 __device__ __forceinline__ void multiply_by_warps(ring<Shape> &at, uint32_t warpgroup,
                                                   uint32_t blocks, const float *scales,

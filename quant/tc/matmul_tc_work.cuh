@@ -24,8 +24,8 @@ struct shape {
     static constexpr int WARPGROUPS = ROWS > 64 ? 2 : 1;
     static constexpr int BLOCKS = ROWS / 64 / WARPGROUPS; /* of 64 rows, of one warpgroup */
     static constexpr int SUMS = TOKENS / 2;               /* registers of one block */
-    /* A box of weights, and what of the tokens meets it: as many columns, in bf16 two boxes of
-     * 64. */
+    /* A box of weights, and the tokens that it is multiplied by: the same columns, in bf16 two
+     * boxes of 64. */
     static constexpr int TOKEN_BOXES = HELD ? 2 : 1;
     static constexpr uint32_t TOKEN_BOX_BYTES = TOKENS * 128;
     static constexpr uint32_t WEIGHT_BYTES = ROWS * 128;
@@ -34,8 +34,8 @@ struct shape {
     /* A stage's instructions are awaited at once, which frees it earlier, instead of under those of
      * the next stage: better wherever memory is the limit. */
     static constexpr bool EAGER = EAGER_;
-    /* No registers for the sum of several segments beside the one at work: such a tile takes
-     * matrices of one segment, or leaves partials. */
+    /* No registers for a total besides the current segment's sums: such a tile is used for matrices
+     * of one segment, or leaves partial sums to the reader. */
     static constexpr bool ONE_SEGMENT = SUMS * BLOCKS > 96 || GATED;
     /* More registers than a third of the SM's: the copying warpgroup gives up its own. Quantized
      * values have a total, a segment's sum and the scaled sum of it. */
@@ -160,7 +160,7 @@ template <typename Shape> struct ring {
     }
 };
 
-/* Each warp that multiplies calls it once for a stage. */
+/* Each multiplying warp calls it once per stage. */
 template <typename Shape> __device__ __forceinline__ void free_stage(const ring<Shape> &at) {
     if (threadIdx.x % 32 == 0)
         rp_barrier_arrive(at.empty_barrier());

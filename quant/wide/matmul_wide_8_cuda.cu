@@ -1,5 +1,5 @@
 /* matmul_wide_8_cuda.cu - the kernels of matmul_wide_kernel.cuh for FP8 and INT8: the tiles whose
- * sums and totals find room in the registers. */
+ * sums and totals fit in the registers. */
 #include "quant/wide/matmul_wide_kernel.cuh"
 
 namespace {

@@ -37,11 +37,10 @@ struct rp_matmul_wide_args {
 };
 
 int rp_matmul_wide_cuda_run(const void *args, struct CUstream_st *stream);
-/* Once per kernel, outside any capture; sets the sizes that the kernel decides. */
+/* Once per kernel, outside any capture; sets the sizes that depend on the kernel. */
 int rp_matmul_wide_cuda_prepare(struct rp_matmul_wide_args *args);
 
-/* True when these kernels take the GEMM: more than 256 rows, and what rp_matmul_cuda_fits
- * says. */
+/* True when these kernels support the GEMM: more than 256 rows, and rp_matmul_cuda_fits. */
 bool rp_matmul_wide_cuda_fits(const struct rp_matmul_cuda *op);
 
 /* Like rp_matmul_cuda_plan, of a GEMM that fits, never with partials. cols: weights of a tile,
