@@ -7,11 +7,11 @@
 #include <string.h>
 
 #define STRENGTHS    5u /* a = 0 (no factors), 1/4, 1/2, 3/4, 1 */
-#define EXPONENT_MAX 12 /* factors of 2^-12 to 2^12: far from where bf16 and f32 end */
+#define EXPONENT_MAX 12 /* factors of 2^-12 to 2^12: well within the range of bf16 and f32 */
 #define STEPS        127.0
-#define WORTH_DB     0.5 /* less than that, of an estimate, is not worth other norms */
+#define WORTH_DB     0.5 /* smaller estimated gains do not justify changing the norms */
 
-/* One site's weights and what is known of its columns. */
+/* One site's weights and the statistics of its columns. */
 struct site {
     const struct rp_matrix *weight;
     const struct rp_balance_sample *sample;
@@ -39,7 +39,8 @@ static void look_at_weights(struct site *s) {
     }
 }
 
-/* Exponents of max|x_j|^a / max|w_j|^(1-a), about their median's place so that norms stay where they were. */
+/* Exponents of max|x_j|^a / max|w_j|^(1-a), centered on their median so that norms keep their
+ * magnitude. */
 static void make_factors(const struct site *s, double a, float *out) {
     double sum = 0.0;
     uint32_t count = 0;

@@ -1,12 +1,12 @@
-/* balance.h - factors that make rows and weights easier to quantize together, folded into what
- * stands before a product.
+/* balance.h - factors that make activations and weights easier to quantize together, folded into
+ * the operator before a GEMM.
  *
  *   y = W x = (W S) (S^-1 x)         S = diag(s): columns of W times s_j, elements of x divided by it
  *
- * A few elements of x are far larger than the others in many models, and a scale per row must reach
- * them: INT8 then has few steps left for the rest. Dividing by s moves that into the weights, whose
- * scales are per output (SmoothQuant, Xiao et al.
- * 2023: s_j = max|x_j|^a / max|W_j|^(1-a)). What divides x is whatever made it:
+ * In many models a few elements of x are far larger than the others, and a per-row scale must cover
+ * them: INT8 then has few steps for the rest. Dividing by s moves that into the weights, whose
+ * scales are per output (SmoothQuant, Xiao et al. 2023: s_j = max|x_j|^a / max|W_j|^(1-a)). x is
+ * divided in the operator that produces it:
  *
  *   site       x                         divided in
  *   qkv        the attention's norm      the norm's weights       not where these are stored less 1 (Gemma)
@@ -15,9 +15,9 @@
  *   down       act(gate) * up            rows of up, and its bias
  *
  * Factors are powers of two, so that norms, biases and rows stay exact: without quantization the
- * model is the same one. For each site a of 1/4, 1/2, 3/4 and 1 are tried on the sample, with the
- * noise that rounding adds by rows and by weights, and none is taken where that is not half a dB
- * less. */
+ * model is unchanged. For each site a of 1/4, 1/2, 3/4 and 1 are tried on the sample, with the
+ * noise that rounding adds by rows and by weights, and none is used unless it reduces the noise by
+ * half a dB. */
 #ifndef RP_MODEL_BALANCE_H
 #define RP_MODEL_BALANCE_H
 
@@ -49,7 +49,7 @@ static inline enum rp_balance_site rp_balance_site_of(enum rp_weight_role role) 
     return RP_BALANCE_SITES;
 }
 
-/* Rows that met one site's weights. */
+/* Input rows of one site's weights. */
 struct rp_balance_sample {
     uint32_t cols, rows;
     float *values;  /* (rows, cols) */
@@ -58,7 +58,7 @@ struct rp_balance_sample {
 
 struct rp_balance_factors {
     float *values;   /* (cols) powers of two; NULL: all 1 */
-    double noise_db; /* what rounding adds less, by the estimate; 0 without factors */
+    double noise_db; /* estimated reduction of the rounding noise; 0 without factors */
 };
 
 struct rp_balance {

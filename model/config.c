@@ -149,7 +149,7 @@ void rp_config_qwen_window(struct rp_config_reader *reader, struct rp_model_conf
         rp_config_set_full(config, i, true);
 }
 
-/* layer_types, where present, has the last word on which layers have the window. */
+/* layer_types, where present, determines which layers have the window. */
 static void read_layer_types(struct rp_config_reader *reader, struct rp_model_config *config) {
     char key[32], message[64];
     const json_t *types = rp_config_get(reader, "layer_types");
@@ -324,7 +324,7 @@ static int read_generation_config(const json_t *root, struct rp_model_config *co
         return rp_error_set(err, RP_STATUS_FORMAT, "%s: must be an object", GENERATION_CONFIG_FILE);
     read_eos_ids(&reader, config);
     read_bos_id(&reader, config);
-    /* 100 and 2^24 only keep out nonsense; the request's own limits are the server's. */
+    /* 100 and 2^24 only reject nonsense; the server enforces the limits of requests. */
     if (rp_config_get(&reader, "temperature"))
         config->default_temperature =
             (float)rp_config_double(&reader, "temperature", 1, 0, false, 100);
@@ -356,7 +356,7 @@ int rp_model_config_load(const char *dir, struct rp_model_config *out_config,
         return status;
 
     root = NULL;
-    if (config.quant.scales == RP_SCALE_NONE) { /* ModelOpt may say it in a file of its own */
+    if (config.quant.scales == RP_SCALE_NONE) { /* ModelOpt may use a separate file */
         status = rp_json_file_load(dir, MODELOPT_FILE, &root, err);
         if (status == RP_OK)
             status = rp_quant_config_read(root, MODELOPT_FILE, "quantization", &config, err);

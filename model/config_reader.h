@@ -25,8 +25,7 @@ void rp_config_refuse(struct rp_config_reader *reader, enum rp_status status, co
 /* "<key> is "<text>", supported: <list>" */
 void rp_config_refuse_name(struct rp_config_reader *reader, const char *key, const char *text,
                            const char *supported);
-/* The value of a failed read is `min`, so that nothing is divided by zero while an error is
- * kept. */
+/* A failed read returns `min`, so that nothing is divided by zero before the error is checked. */
 uint32_t rp_config_uint_value(struct rp_config_reader *reader, const json_t *value, const char *key,
                               uint32_t min, uint32_t max);
 uint32_t rp_config_uint(struct rp_config_reader *reader, const char *key, double fallback,
@@ -37,7 +36,7 @@ double rp_config_double(struct rp_config_reader *reader, const char *key, double
 bool rp_config_bool(struct rp_config_reader *reader, const char *key, bool fallback);
 const char *rp_config_string(struct rp_config_reader *reader, const char *key); /* NULL: absent */
 
-/* What several families read the same way (config.c). */
+/* Keys that several families read the same way (config.c). */
 /* attention_bias: of qkv and o. */
 void rp_config_attention_bias(struct rp_config_reader *reader, struct rp_model_config *config);
 /* Refuses a bias that the family does not have. */

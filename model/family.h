@@ -32,7 +32,7 @@ struct rp_model_family {
     const char *architecture, *model_type; /* "LlamaForCausalLM", "llama" */
     uint32_t head_dim_default;             /* 0: hidden_size / num_attention_heads */
     bool tied_default;
-    /* Reads the keys that are this family's own, after the common ones. */
+    /* Reads the keys specific to this family, after the common ones. */
     void (*configure)(struct rp_config_reader *reader, struct rp_model_config *config);
     /* In the order of the network. A rule whose weight the model does not have is skipped. */
     const struct rp_tensor_rule *tensors;
@@ -50,8 +50,7 @@ const struct rp_model_family *rp_model_family(enum rp_family id);
 const struct rp_model_family *rp_model_family_find(const char *architecture,
                                                    const char *model_type);
 
-/* Tensors and layer of Llama, which Mistral and Qwen share but for what their configuration
- * adds. */
+/* Tensors and layer of Llama, shared by Mistral and Qwen except for their extra configuration. */
 #define RP_LLAMA_TENSOR_COUNT 18
 extern const struct rp_tensor_rule rp_llama_tensors[RP_LLAMA_TENSOR_COUNT];
 void rp_llama_layer(struct rp_emit *e, struct rp_view x);

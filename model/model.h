@@ -17,8 +17,8 @@
 
 #define RP_LAYERS_MAX 1024
 
-/* One line for each family: RP_FAMILY_<NAME>, rp_family_<name> (family_<name>.c), its name for
- * people. */
+/* One line for each family: RP_FAMILY_<NAME>, rp_family_<name> (family_<name>.c), its display name.
+ * */
 #define RP_FAMILY_MAP(X)                                                                           \
     X(LLAMA, llama, "Llama")                                                                       \
     X(MISTRAL, mistral, "Mistral")                                                                 \
@@ -49,14 +49,14 @@ enum rp_module {
 
 /* What quantization_config says (model/quant_config.h); scales RP_SCALE_NONE: there is none. */
 struct rp_model_quant {
-    enum rp_dtype dtype;       /* INT8 or FP8_E4M3, as in the file */
-    enum rp_scale_kind scales; /* as in the file: TENSOR, CHANNEL or BLOCK_128 */
-    bool scale_inv; /* their name ends in weight_scale_inv; they are factors all the same */
-    enum rp_matrix_input input; /* of the products */
-    /* the file has scales for inputs, too: checked, while rows get scales of their own */
+    enum rp_dtype dtype;        /* INT8 or FP8_E4M3, as in the file */
+    enum rp_scale_kind scales;  /* as in the file: TENSOR, CHANNEL or BLOCK_128 */
+    bool scale_inv;             /* their name ends in weight_scale_inv; but still multiply */
+    enum rp_matrix_input input; /* of the inputs of GEMMs */
+    /* the file also has scales for inputs: checked but unused, rows get dynamic scales */
     bool static_input;
     bool head;                      /* lm_head has 8 bits */
-    uint8_t modules[RP_LAYERS_MAX]; /* bit rp_module: that one has 8 bits */
+    uint8_t modules[RP_LAYERS_MAX]; /* bit rp_module: that module has 8 bits */
 };
 
 struct rp_model_config {
@@ -102,7 +102,7 @@ static inline uint32_t rp_model_window(const struct rp_model_config *config, uin
     return config->full_layers[layer / 32] >> layer % 32 & 1 ? 0 : config->window;
 }
 
-/* What one layer's attention sees: its program, or what all kernels know without one. */
+/* The mask of one layer: its program, or the window and cap that all kernels support built in. */
 struct rp_layer_mask {
     struct rp_mask *program; /* NULL: causal, within the window, capped */
     uint32_t window;
@@ -118,7 +118,7 @@ struct rp_model {
     struct rp_weights weights;
     float *rope_table; /* (max_position or fewer, head_dim / 2, {cos, sin}) */
     uint32_t rope_positions;
-    /* Files that the matrices are still to be read from (rp_model_open), or NULL. */
+    /* Files that the matrices have yet to be read from (rp_model_open), or NULL. */
     struct rp_weight_source *source;
     bool loaded; /* false: the matrices are shapes only, their data pointers NULL */
 };
@@ -133,8 +133,8 @@ struct rp_matrix *rp_model_matrix(const struct rp_model *model, enum rp_weight_r
 /* The same for a vector; NULL also in a described model. */
 float *rp_model_vector(const struct rp_model *model, enum rp_weight_role role, uint32_t layer);
 
-/* Refuses what cannot be a model directory by what it is: a path that does not exist, GGUF, a LoRA
- * adapter, a SentencePiece tokenizer alone. */
+/* Rejects paths that are not a model directory, with the reason: a path that does not exist, GGUF,
+ * a LoRA adapter, a SentencePiece tokenizer alone. */
 int rp_model_dir_check(const char *path, struct rp_error *err) RP_MUST_USE;
 
 /* Reads config.json and generation_config.json. */
@@ -166,20 +166,20 @@ int rp_model_open(const char *dir, enum rp_dtype dtype,
                   const struct rp_model_quantization *quantization, uint32_t max_position,
                   struct rp_model *out_model, struct rp_error *err) RP_MUST_USE;
 
-/* Host memory that matrices in flight may take: read, or being read, and not yet consumed. A single
+/* Limit on host memory of matrices in flight: read, or being read, and not yet consumed. A single
  * matrix may be larger. */
 #define RP_MODEL_STREAM_BYTES ((uint64_t)512 << 20)
 
-/* What a reader of an opened model does with its matrices. */
+/* Consumer of the matrices of an opened model. */
 struct rp_weight_consumer {
     /* Called by the caller's thread for each matrix of the table in order, when it is complete. It
-     * may take the data over (rp_backend.matrix_prepare). */
+     * may take ownership of the data (rp_backend.matrix_prepare). */
     int (*consume)(void *ctx, struct rp_weight *weight, struct rp_error *err);
-    /* Or NULL: called by the caller's thread with rising numbers, at last with the total. */
+    /* Or NULL: called by the caller's thread with rising numbers, finally with the total. */
     void (*progress)(void *ctx, uint64_t done_bytes, uint64_t total_bytes);
     void *ctx;
     uint64_t window_bytes; /* RP_MODEL_STREAM_BYTES; UINT64_MAX: all matrices stay */
-    uint64_t peak_bytes;   /* out: the most that was in flight at once */
+    uint64_t peak_bytes;   /* out: peak bytes in flight */
 };
 
 /* Reads all matrices of an opened model with up to eight threads while the caller consumes them.
@@ -202,7 +202,7 @@ int rp_model_load(const char *dir, enum rp_dtype dtype, uint32_t max_position,
 int rp_model_random(const struct rp_model_config *config, enum rp_dtype dtype, uint64_t seed,
                     uint32_t max_position, struct rp_model *out_model,
                     struct rp_error *err) RP_MUST_USE;
-/* The same without data for the matrices: a card makes them when they are prepared. */
+/* The same without data for the matrices: the GPU generates them when they are prepared. */
 int rp_model_random_vectors(const struct rp_model_config *config, enum rp_dtype dtype,
                             uint64_t seed, uint32_t max_position, struct rp_model *out_model,
                             struct rp_error *err) RP_MUST_USE;
@@ -217,14 +217,14 @@ void rp_model_deinit(struct rp_model *model);
 int rp_model_emit(const struct rp_model *model, struct rp_program *out_program,
                   struct rp_error *err) RP_MUST_USE;
 
-/* model/model_mask.c. What a program of this model is checked for; longest: positions, at most the
- * model's own, 0: those. */
+/* model/model_mask.c. The limits that a program of this model is proved for; longest: positions, at
+ * most the model's maximum; 0: that maximum. */
 struct rp_mask_limits rp_model_mask_limits(const struct rp_model_config *config, uint32_t longest);
-/* Takes `mask` over, also when it fails (out of memory): in place of the configuration's window it
- * says what every layer of programs emitted from now on sees. It lives as long as the model. */
+/* Takes ownership of `mask`, even when it fails (out of memory). It replaces the configuration's
+ * window in all layers of programs emitted from now on, and lives as long as the model. */
 int rp_model_set_mask(struct rp_model *model, struct rp_mask *mask,
                       struct rp_error *err) RP_MUST_USE;
-/* What a layer's attention sees. */
+/* The mask of a layer. */
 struct rp_layer_mask rp_model_layer_mask(const struct rp_model *model, uint32_t layer);
 void rp_model_drop_mask(struct rp_model *model); /* legal without one */
 

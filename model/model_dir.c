@@ -1,4 +1,4 @@
-/* What a user may give in place of a Hugging Face model directory, refused by what it is. */
+/* Rejects common mistakes in place of a Hugging Face model directory, with the reason. */
 #include "model/model.h"
 
 #include <dirent.h>

@@ -1,5 +1,5 @@
-/* model_mask.c - what the layers of a model see: its configuration's window, or a mask program in
- * its place. */
+/* model_mask.c - the attention mask of each layer: its configuration's window, or a mask program.
+ * */
 #include "base/memory.h"
 #include "model/model.h"
 
@@ -9,8 +9,8 @@ struct rp_mask_limits rp_model_mask_limits(const struct rp_model_config *config,
         .length = length, .heads = config->heads, .layers = config->layers};
 }
 
-/* The program with the scores capped as the model caps them, in place of *mask: one that says
- * nothing about scores takes the window's place, and leaves the model's arithmetic as it is. */
+/* Adds the model's score cap to *mask: a program without score rules replaces only the window, not
+ * the model's arithmetic. */
 static int add_cap(const struct rp_model_config *config, struct rp_mask **mask,
                    struct rp_error *err) {
     struct rp_mask_limits limits = rp_model_mask_limits(config, 0);

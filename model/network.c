@@ -71,8 +71,7 @@ static void step_begin(struct rp_emit *e) {
     add(e, &begin);
 }
 
-/* In the type in which the model computes: 59.867 is 59.75 in bf16, and the weights are used to
- * it. */
+/* Rounded to the type in which the model computes: 59.867 is 59.75 in bf16, as in training. */
 static float embed_scale(const struct rp_emit *e) {
     float scale = (float)sqrt((double)e->config->hidden);
     if (!e->config->embed_scaled)

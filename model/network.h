@@ -1,4 +1,4 @@
-/* network.h - emits the operators of a layer: the vocabulary of the families' formulas.
+/* network.h - emits the operators of a layer: the functions that families' formulas are written in.
  * Tensors and operators are named after the layer: "layer.3.attn.qkv". The first failure is kept in
  * `status`; later calls do nothing. */
 #ifndef RP_MODEL_NETWORK_H

@@ -1,4 +1,5 @@
-/* What cannot be computed as the checkpoint means it is refused here, before a weight is read. */
+/* Schemes that cannot be computed exactly as the checkpoint specifies are rejected here, before a
+ * weight is read. */
 #define PCRE2_CODE_UNIT_WIDTH 8
 
 #include "model/quant_config.h"
@@ -182,7 +183,7 @@ static void read_modules(struct reader *reader, const json_t *targets, const jso
     }
 }
 
-/* Parts of one matrix in memory are of one kind. */
+/* All parts of one matrix in memory must have the same type. */
 static void check_fused(struct reader *reader) {
     static const struct {
         uint8_t bits;

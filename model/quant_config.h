@@ -1,15 +1,16 @@
-/* quant_config.h - what a checkpoint says of its 8-bit weights: quantization_config of config.json,
- * or ModelOpt's hf_quant_config.json. docs/quantization.md has the table of what is read and what
- * is refused.
+/* quant_config.h - the 8-bit weight scheme of a checkpoint: quantization_config of config.json, or
+ * ModelOpt's hf_quant_config.json. docs/quantization.md has the table of what is read and what is
+ * refused.
  *
- *   quant_method        weights                          scale tensor                rows that meet them
- *   compressed-tensors  F8_E4M3 or I8, tensor, channel   weight_scale (1) or (n, 1)  8 bits, or bf16 without input_activations
+ *   quant_method        weights                          scale tensor                input rows
+ *   compressed-tensors  F8_E4M3 or I8, tensor, channel   weight_scale (1) or (n, 1)  8 bits, or
+ *   bf16 without input_activations
  *                       or (F8_E4M3) block 128 x 128     weight_scale (n/128, k/128)
  *   fp8                 F8_E4M3, per tensor              weight_scale () or (1)      8 bits
  *                       F8_E4M3, blocks of 128 x 128     weight_scale_inv            8 bits
  *   modelopt            F8_E4M3, per tensor              weight_scale () or (1)      8 bits
  *
- * Everything else is refused by its name. Thread: any. */
+ * Everything else is rejected by name. Thread: any. */
 #ifndef RP_MODEL_QUANT_CONFIG_H
 #define RP_MODEL_QUANT_CONFIG_H
 

@@ -1,6 +1,5 @@
-/* quant_write.h - makes a checkpoint with 8-bit weights out of one with 16 or 32 bits:
- * compressed-tensors, as it is read here and elsewhere (quant_config.h), one scale per output
- * channel.
+/* quant_write.h - converts a checkpoint with 16 or 32-bit weights to 8 bits: compressed-tensors, as
+ * it is read here and elsewhere (quant_config.h), one scale per output channel.
  *
  *   config.json              with quantization_config; rows are quantized as they arrive
  *   *.safetensors            the same shards: projections of layers as I8 or F8_E4M3 and weight_scale (n, 1) F32, all
@@ -8,10 +7,10 @@
  *   *.safetensors.index.json with the scales' names
  *   everything else          copied, but for folders and weights in other formats
  *
- * Weights become the nearest codes, or, where it is known what their inputs are, those that GPTQ
- * finds (quant/rounding/gptq.h); scales and format are the same.
+ * Weights are rounded to nearest, or, when statistics of their inputs are available, by GPTQ
+ * (quant/rounding/gptq.h); scales and format are the same.
  *
- * Memory: one tensor in f32 and its codes; with inputs also the factors of one layer
+ * Memory: one tensor in f32 and its quantized values; with inputs also the factors of one layer
  * (rp_quant_write_bytes). Thread: one. */
 #ifndef RP_MODEL_QUANT_WRITE_H
 #define RP_MODEL_QUANT_WRITE_H
@@ -21,10 +20,10 @@
 
 struct rp_cpu_team;
 
-/* What the weights of one site met on a text. */
+/* Sampled inputs of the weights of one site. */
 struct rp_quant_inputs {
     uint32_t cols;
-    size_t count, room; /* rows that are there, and that there is memory for */
+    size_t count, room; /* rows stored, and capacity */
     uint16_t *values;   /* (room, cols) bf16, finite */
 };
 
@@ -33,7 +32,7 @@ struct rp_quant_module {
     const char *name; /* model.layers.3.mlp.up_proj.weight */
     uint32_t rows, cols;
     struct rp_quant_loss loss;
-    uint32_t worst_row; /* the output channel that lost most */
+    uint32_t worst_row; /* the output channel with the largest error */
     double worst_db, sqnr_db;
     /* Output error by the damped H of gptq.h, as written and with round-to-nearest. NaN unless
      * requested. */
@@ -44,7 +43,7 @@ struct rp_quant_write_options {
     enum rp_quant_scheme scheme; /* INT8 or FP8 */
     /* factors to fold into weights, norms and biases on the way, or NULL */
     const struct rp_balance *balance;
-    /* (layers, RP_BALANCE_SITES) without the factors; NULL: nearest codes */
+    /* (layers, RP_BALANCE_SITES) without the factors; NULL: round to nearest */
     const struct rp_quant_inputs *inputs;
     struct rp_cpu_team *team; /* with inputs */
     bool measure_outputs;     /* with inputs: three times the time of rounding */
@@ -52,14 +51,13 @@ struct rp_quant_write_options {
     void *ctx;
 };
 
-/* out_dir is made and must not be there. FORMAT names the tensor that holds what is no number; what
- * was written stays then, without a config.json. NO_MEMORY names the tensor whose factor has no
- * room. */
+/* out_dir is created and must not exist. FORMAT names the tensor with a NaN or infinity; files
+ * already written remain then, without a config.json. NO_MEMORY names the tensor whose factor does
+ * not fit. */
 int rp_quant_write(const char *dir, const char *out_dir,
                    const struct rp_quant_write_options *options, struct rp_error *err) RP_MUST_USE;
 
-/* Bytes that inputs of `rows` rows take, and beside them the factors of a layer; SIZE_MAX: more
- * than there can be. */
+/* Bytes of inputs of `rows` rows plus the factors of a layer; SIZE_MAX on overflow. */
 size_t rp_quant_write_bytes(const struct rp_model_config *config, size_t rows) RP_MUST_USE;
 
 #endif

@@ -1,5 +1,5 @@
-/* quant_write_internal.h - what quant_write.c (which tensors, headers, other files) and
- * quant_write_tensor.c (what becomes of one tensor) share. */
+/* quant_write_internal.h - shared by quant_write.c (which tensors, headers, other files) and
+ * quant_write_tensor.c (conversion of one tensor). */
 #ifndef RP_MODEL_QUANT_WRITE_INTERNAL_H
 #define RP_MODEL_QUANT_WRITE_INTERNAL_H
 
@@ -12,7 +12,7 @@
 
 #define RP_QUANT_PIECE_BYTES ((uint64_t)1 << 20)
 
-/* What becomes of a tensor before it is quantized or written: columns times, rows (or a vector's
+/* Scaling of a tensor before it is quantized or written: columns times, rows (or a vector's
  * elements) divided by. */
 struct rp_quant_folding {
     const float *times, *divided; /* NULL: as they are */
@@ -51,8 +51,8 @@ uint64_t rp_quant_folded_bytes(const struct rp_safetensor *tensor);
 
 /* A norm or a bias, divided. */
 int rp_quant_write_vector(struct rp_quant_writer *w, const struct rp_safetensor *tensor, FILE *out);
-/* Scales lie before codes in the file: scales (all of the shard's) are made first and codes a
- * second time. */
+/* Scales precede quantized values in the file, so all scales of a shard are computed first and the
+ * quantized values in a second pass. */
 int rp_quant_write_scales(struct rp_quant_writer *w, const struct rp_safetensor *tensor, FILE *out);
 int rp_quant_write_codes(struct rp_quant_writer *w, const struct rp_safetensor *tensor, FILE *out);
 void rp_quant_drop_factors(struct rp_quant_writer *w);

@@ -1,5 +1,4 @@
-/* quant_write_tensor.c - one tensor on its way into a checkpoint of 8 bits: read, folded,
- * rounded. */
+/* quant_write_tensor.c - converts one tensor for an 8-bit checkpoint: read, scale, round. */
 #include "model/quant_write_internal.h"
 
 #include "base/bf16.h"
@@ -74,7 +73,7 @@ int rp_quant_write_vector(struct rp_quant_writer *w, const struct rp_safetensor 
 
 /* ---- a matrix ------------------------------------------------------------------------------- */
 
-/* One tensor while its codes are made. */
+/* State of one tensor being quantized. */
 struct rounding {
     struct rp_quant_writer *w;
     const struct rp_safetensor *tensor;
@@ -85,7 +84,7 @@ struct rounding {
     double *sums; /* (rows) of outputs */
 };
 
-/* The tensor's weights with their factors, nearest codes and scales. */
+/* Reads the tensor's weights, applies their factors, and rounds to nearest. */
 static int open_rounding(struct rp_quant_writer *w, const struct rp_safetensor *tensor,
                          struct rounding *r) {
     size_t bad;

@@ -53,7 +53,7 @@ const char *rp_safetensors_shape_text(const uint64_t *shape, uint32_t rank, char
 /* --- the header ----------------------------------------------------------------------------------
  */
 
-/* What a message about a tensor begins with. */
+/* Prefix of a message about a tensor. */
 struct context {
     const char *file;
     const char *tensor;

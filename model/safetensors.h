@@ -1,10 +1,10 @@
-/* safetensors.h - tensors by name, out of model.safetensors or the shards of its index.
+/* safetensors.h - tensors by name, from model.safetensors or the shards of its index.
  *
  *   file: | header length N, u64 LE | header, N bytes of JSON | data |
  *   header: {"name": {"dtype": "BF16", "shape": [..], "data_offsets": [begin, end]}, ..,
  *            "__metadata__": {"key": "string"}}       offsets count from the start of data
  *
- * A file is believed only after its whole header was checked: the tensors cover the data from 0 to
+ * A file is trusted only after its whole header was checked: the tensors cover the data from 0 to
  * the file's last byte without hole or overlap, and each has the bytes that shape and dtype give.
  * So a read needs no further check but for a file that shrinks while it is read. Thread: one owner.
  * Memory: one arena, and one open file per shard; rp_safetensors_close frees. Errors: texts name

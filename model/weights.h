@@ -1,10 +1,10 @@
 /* weights.h - the table of a model's weights: the role of each in the network, and its memory.
  *
- * Whatever handles weights walks this table: describing, allocating, loading, filling at random,
- * quantizing, repacking, uploading, writing, counting. The table knows no tensor names; those are
- * the family's (family.h).
+ * All code that handles weights iterates over this table: describing, allocating, loading, filling
+ * at random, quantizing, repacking, uploading, writing, counting. The table knows no tensor names;
+ * those are the family's (family.h).
  *
- * Ownership: the model owns the table and, until a device takes them over, the matrices' data.
+ * Ownership: the model owns the table and, until a device takes ownership, the matrices' data.
  * Thread: one owner while loading, then read-only. */
 #ifndef RP_MODEL_WEIGHTS_H
 #define RP_MODEL_WEIGHTS_H

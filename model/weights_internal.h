@@ -1,4 +1,4 @@
-/* weights_internal.h - what the files of model/ share about the table of weights.
+/* weights_internal.h - the table of weights, shared by the files of model/.
  *
  * A part is one tensor of a checkpoint and the rows of the matrix (or the elements of the vector)
  * in memory that it becomes: q_proj, k_proj and v_proj are three parts of one qkv matrix. */
@@ -20,8 +20,8 @@ struct rp_weight_part {
 int rp_weight_parts(const struct rp_model *model,
                     int (*visit)(void *ctx, const struct rp_weight_part *part), void *ctx);
 
-/* The table with shapes; nothing else is allocated. dtype is F32 or BF16; with BF16 what has 8 bits
- * in the checkpoint has them in memory. */
+/* Creates the table with shapes; nothing else is allocated. dtype is F32 or BF16; with BF16, 8-bit
+ * weights of the checkpoint stay 8 bits in memory. */
 int rp_weights_describe(const struct rp_model_config *config, enum rp_dtype dtype,
                         struct rp_model *out_model, struct rp_error *err) RP_MUST_USE;
 
@@ -57,7 +57,7 @@ int rp_weight_read_vector(const struct rp_safetensors *files, const struct rp_we
 
 /* --- weights_stream.c ------------------------------------------------------------------------ */
 
-/* Takes over *files. NULL: no memory; the files are still the caller's. */
+/* Takes ownership of *files. NULL: no memory; the caller still owns the files. */
 struct rp_weight_source *rp_weight_source_create(struct rp_safetensors *files);
 void rp_weight_source_destroy(struct rp_weight_source *source); /* legal with NULL */
 

@@ -79,7 +79,7 @@ static bool is_kv_scale(const char *name) {
     return false;
 }
 
-/* Names that older checkpoints carry and that no model needs; a tied model's head was compared. */
+/* Names in older checkpoints that no model needs; a tied model's head was compared. */
 static bool is_known_extra(const struct rp_model_config *config, const char *name) {
     if (ends_in(name, ".rotary_emb.inv_freq"))
         return true;
@@ -115,8 +115,8 @@ static void log_extras(const struct loader *loader) {
     }
 }
 
-/* A tied model uses the embedding as its output layer: another lm_head.weight in the file would
- * be dropped without a word. The staging buffer holds a piece of each tensor. */
+/* A tied model uses the embedding as its output layer: another lm_head.weight in the file would be
+ * dropped silently. The staging buffer holds a piece of each tensor. */
 static int check_tied_head(const struct loader *loader) {
     const struct rp_safetensors *files = loader->files;
     const struct rp_safetensor *head = rp_safetensors_find(files, "lm_head.weight");

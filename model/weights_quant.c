@@ -1,8 +1,8 @@
-/* Tensors of 8 bits and their scales, into the rows of a matrix.
+/* Reads 8-bit tensors and their scales into the rows of a matrix.
  *
- * What a product cannot survive is refused with the tensor's name: codes that are NaN, scales that
- * are not finite and above zero. Scales per tensor are written to every row that the tensor
- * becomes; none is rounded again. */
+ * Values that would corrupt a GEMM are rejected with the tensor's name: quantized values that are
+ * NaN, scales that are not finite and positive. Scales per tensor are written to every row that the
+ * tensor becomes; none is rounded again. */
 #include "base/bf16.h"
 #include "base/fp8.h"
 #include "base/memory.h"
@@ -67,7 +67,7 @@ static int check_shape(const struct rp_safetensors *files, const struct rp_model
     return refuse(files, scales, RP_STATUS_FORMAT, what, err);
 }
 
-/* One f32 out of any type that scales have. */
+/* Reads one f32 from any supported scale type. */
 static float element(const unsigned char *bytes, enum rp_safetensor_type type) {
     uint16_t half;
     float value;
@@ -113,7 +113,7 @@ static int check_scale_type(const struct rp_safetensors *files, const struct rp_
     return refuse(files, scales, RP_STATUS_UNSUPPORTED, what, err);
 }
 
-/* A static scale of inputs is read only to see that it is one. */
+/* A static input scale is read only to validate it. */
 static int check_input_scale(const struct rp_safetensors *files, const struct rp_weight_part *part,
                              struct rp_error *err) {
     char name[128];

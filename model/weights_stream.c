@@ -36,9 +36,9 @@ struct stream {
     uint32_t slice_count, slice_room;
     uint32_t *left; /* per entry of the table: slices that are not read yet */
     uint64_t total_bytes;
-    uint64_t told_bytes; /* the last progress */
+    uint64_t told_bytes; /* last progress reported */
 
-    pthread_mutex_t lock; /* protects what follows, and left */
+    pthread_mutex_t lock; /* protects the following fields, and left */
     pthread_cond_t changed;
     uint32_t next_slice;
     uint64_t window_used, done_bytes;

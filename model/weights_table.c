@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* A cache line, and the widest vector load there is. */
+/* A cache line, and the widest vector load. */
 #define WEIGHT_ALIGN 64
 
 /* --- shapes ---------------------------------------------------------------------------------- */
