@@ -1,7 +1,7 @@
-/* json_file.h - reads a JSON file of a model directory into a jansson tree, with limits.
- * A tree takes up to 80 times the bytes of its text (`{},` is 232 bytes), so what it will take is
- * estimated before it is built and refused past RP_JSON_TREE_BYTES_MAX.
- * Thread: any. Memory: the caller owns the tree (json_decref). */
+/* json_file.h - reads a JSON file of a model directory into a jansson tree, with limits. A tree
+ * takes up to 80 times the bytes of its text (`{},` is 232 bytes), so its size is estimated before
+ * it is built and refused past RP_JSON_TREE_BYTES_MAX. Thread: any. Memory: the caller owns the
+ * tree (json_decref). */
 #ifndef RP_TEXT_JSON_FILE_H
 #define RP_TEXT_JSON_FILE_H
 
@@ -21,9 +21,9 @@ int rp_json_file_load(const char *dir, const char *name, json_t **out_root,
 int rp_json_text_load(const char *text, size_t len, const char *name, json_t **out_root,
                       struct rp_error *err) RP_MUST_USE;
 
-/* json_loadb that knows when memory was out: then NULL with *out_no_memory set. jansson 2.14
- * reports that as an error of the text, or drops a byte of a string and continues. Allocators that
- * a program gives jansson must call rp_json_note_no_memory on the thread where they fail. */
+/* json_loadb that reports out-of-memory: returns NULL with *out_no_memory set. jansson 2.14 reports
+ * that as an error of the text, or drops a byte of a string and continues. Allocators that a
+ * program gives jansson must call rp_json_note_no_memory on the thread where they fail. */
 json_t *rp_json_parse(const char *text, size_t len, size_t flags, json_error_t *where,
                       bool *out_no_memory);
 void rp_json_note_no_memory(void);
@@ -37,7 +37,7 @@ int rp_model_file_open(const char *dir, const char *name, int *out_fd, uint64_t 
  * fewer than len at the end of the file; -1 with errno set on an error. */
 int64_t rp_model_file_read(int fd, void *out, uint64_t len, uint64_t offset);
 
-/* Text of a file, fit for a message: control bytes become '?', a long text ends in "...".
+/* Text of a file, sanitized for a message: control bytes become '?', a long text ends in "...".
  * Returns `out`. */
 const char *rp_text_for_message(char *out, size_t out_bytes, const char *text);
 

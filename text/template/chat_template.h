@@ -1,17 +1,18 @@
-/* chat_template.h - a conversation becomes the text a model was trained on, as its Jinja template
- * says. The language and the environment are those of `transformers` (jinja2 with trim_blocks,
- * lstrip_blocks, loopcontrols, the immutable sandbox, tojson, raise_exception, strftime_now); what
- * jinja2 prints is printed byte for byte, and where it fails this fails, with the line.
+/* chat_template.h - renders a conversation to a model's prompt format with its Jinja template. The
+ * language and the environment are those of `transformers` (jinja2 with trim_blocks, lstrip_blocks,
+ * loopcontrols, the immutable sandbox, tojson, raise_exception, strftime_now); what jinja2 prints
+ * is printed byte for byte, and where it fails this fails, with the line.
  *
  * Provenance: every byte of the output is known to come from the template (and from strings that
  * the model's files give, such as bos_token) or from input (messages, tools, arguments), through
- * any filter, method and operator. The output is a list of spans that rp_tokenizer_encode takes as
- * they are: special tokens are recognized where the template wrote them and nowhere else. Encode
- * with flags 0, as transformers does: the template writes BOS itself where the model wants one.
+ * any filter, method and operator. The output is a list of spans that is passed to
+ * rp_tokenizer_encode unchanged: special tokens are recognized where the template wrote them and
+ * nowhere else. Encode with flags 0, as transformers does: the template writes BOS itself where the
+ * model wants one.
  *
  * Thread: a compiled template is immutable and shared; values and one rendering belong to one
  * thread at a time. Memory: compile and render allocate within limits, everything is freed by the
- * close, destroy and deinit calls. Hostile templates and input meet budgets, never a crash. */
+ * close, destroy and deinit calls. Hostile templates and input exhaust a budget, never crash. */
 #ifndef RP_TEXT_CHAT_TEMPLATE_H
 #define RP_TEXT_CHAT_TEMPLATE_H
 
@@ -29,7 +30,7 @@ extern "C" {
 /* ---- Templates ------------------------------------------------------------------------ */
 
 struct rp_chat_template;  /* one compiled template */
-struct rp_chat_templates; /* what a model brings: one template or several by name, and its tokens */
+struct rp_chat_templates; /* a model's templates, one or several by name, and its special tokens */
 
 /* Where and why a template failed, in jinja2's words. */
 struct rp_chat_fault {
@@ -91,7 +92,7 @@ struct rp_chat_value *rp_chat_int(struct rp_chat_values *values, int64_t value);
 struct rp_chat_value *rp_chat_float(struct rp_chat_values *values, double value);
 /* The bytes are copied; those that are not UTF-8 become U+FFFD. */
 struct rp_chat_value *rp_chat_string(struct rp_chat_values *values, const char *text, size_t len);
-/* Text of the operator's or the model's: special tokens in it are special. */
+/* Trusted text, from the operator or the model: special tokens in it are recognized. */
 struct rp_chat_value *rp_chat_trusted_string(struct rp_chat_values *values, const char *text,
                                              size_t len);
 struct rp_chat_value *rp_chat_list(struct rp_chat_values *values);

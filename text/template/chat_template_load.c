@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* A directory of templates holds a few; more are not looked at. */
+/* A template directory has a few files; more are ignored. */
 #define TEMPLATES_MAX 32
 
 struct named_template {

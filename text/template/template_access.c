@@ -173,7 +173,7 @@ static bool slice_index(struct rp_trender *r, struct rp_value v, int64_t *out) {
         *out = rp_value_integer(v);
         return true;
     }
-    /* An undefined value has no __index__, so Python complains of its type. */
+    /* An undefined value has no __index__, so Python reports its type. */
     (void)rp_render_fail(r, "TypeError",
                          "slice indices must be integers or None or have an __index__ method");
     return false;

@@ -1,5 +1,5 @@
-/* What jinja2 finds when it generates code, after parsing: unknown filters and tests. It looks in
- * the order of its code, and inside if (or an inline if) only when the place is reached. */
+/* Checks that jinja2 makes when it generates code, after parsing: unknown filters and tests. They
+ * are reported in the order of its code, and inside if (or an inline if) only when reached. */
 #include "text/template/template_internal.h"
 
 #include <stdio.h>

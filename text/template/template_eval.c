@@ -250,7 +250,7 @@ static void add_star_star(struct rp_trender *r, struct rp_tcall *call, struct rp
     }
 }
 
-/* call->args[0] stays free for a value that comes first. */
+/* call->args[0] is reserved for the piped value. */
 bool rp_render_args(struct rp_trender *r, const struct rp_targs *args, struct rp_tcall *out) {
     struct rp_value star = rp_value_none(), star_star = rp_value_none();
     const struct rp_tseq *more = NULL;
@@ -350,7 +350,7 @@ static struct rp_value eval_call(struct rp_trender *r, const struct rp_template_
     struct rp_value callee = rp_render_eval(r, node->a);
     if (r->failed || !rp_render_args(r, node->args, &call))
         return rp_value_none();
-    call.args++; /* no value comes first */
+    call.args++; /* no piped value */
     call.count--;
     return rp_render_call(r, callee, &call);
 }

@@ -11,7 +11,7 @@ struct rp_tframe *rp_render_frame(struct rp_trender *r, struct rp_tframe *parent
     return frame;
 }
 
-/* Everything outside a frame that a closure sees is kept as well. */
+/* Frames enclosing one that a closure uses must stay alive as well. */
 static void capture(struct rp_tframe *frame) {
     for (; frame && !frame->captured; frame = frame->parent)
         frame->captured = true;
@@ -215,7 +215,7 @@ static struct rp_value rest_of_keywords(struct rp_trender *r, const struct rp_tc
     return dict;
 }
 
-/* What the parameters did not take: caller, kwargs, varargs, or a fault. */
+/* Arguments not bound to parameters: caller, kwargs, varargs, or a fault. */
 static void bind_rest(struct rp_trender *r, const struct rp_tmacro *macro,
                       const struct rp_tcall *call, struct rp_tframe *frame, uint8_t *used) {
     const struct rp_tparams *params = macro->node->params;

@@ -1,5 +1,5 @@
-/* Filters on lists and mappings. What is a generator in Python is computed at once here and can be
- * gone through once. */
+/* Filters on lists and mappings. A generator in Python is evaluated at once here and can be
+ * iterated once. */
 #include "text/template/template_internal.h"
 
 #include <stdio.h>

@@ -1,5 +1,4 @@
-/* Text with places to fill: the operator % and str.format as far as templates use them, and
- * strftime. */
+/* String formatting: the operator % and str.format as far as templates use them, and strftime. */
 #include "text/template/template_internal.h"
 
 #include <inttypes.h>

@@ -1,7 +1,7 @@
-/* template_internal.h - rendering of chat templates: what its files share.
- * A template is compiled once to a tree (template_lexer.c, template_parse*.c, template_check.c);
- * rendering walks it (template_exec.c, template_loop.c, template_eval.c) in an arena of its own. A
- * fault is set once (rp_render_fail), then everything unwinds: callers look at r->failed. */
+/* template_internal.h - rendering of chat templates: shared by its files. A template is compiled
+ * once to a tree (template_lexer.c, template_parse*.c, template_check.c); rendering walks it
+ * (template_exec.c, template_loop.c, template_eval.c) in an arena of its own. A fault is set once
+ * (rp_render_fail), then everything unwinds: callers look at r->failed. */
 #ifndef RP_TEXT_TEMPLATE_INTERNAL_H
 #define RP_TEXT_TEMPLATE_INTERNAL_H
 
@@ -125,7 +125,7 @@ struct rp_value rp_value_getitem(struct rp_trender *r, struct rp_value object, s
 /* a, b, c: none when left out. */
 struct rp_value rp_value_slice(struct rp_trender *r, struct rp_value object, struct rp_value a,
                                struct rp_value b, struct rp_value c);
-/* What a loop over v sees; NULL after a fault ("'int' object is not iterable"). Generators are
+/* The items of a loop over v; NULL after a fault ("'int' object is not iterable"). Generators are
  * consumed. */
 struct rp_tseq *rp_value_iterate(struct rp_trender *r, struct rp_value v);
 /* -1 after a fault */

@@ -295,7 +295,7 @@ static struct rp_value repeat_seq(struct rp_trender *r, struct rp_value a, int64
 
 static struct rp_value add_strings(struct rp_trender *r, struct rp_value a, struct rp_value b) {
     struct rp_tbuf buf;
-    if (a.markup != b.markup) { /* what is not safe is escaped when it meets what is */
+    if (a.markup != b.markup) { /* unsafe text is escaped when combined with safe text */
         a = a.markup ? a : rp_tstr_escape(r, a);
         b = b.markup ? b : rp_tstr_escape(r, b);
     }

@@ -139,7 +139,7 @@ static struct rp_template_node *constant(struct rp_tcompile *c, struct rp_value 
     return node;
 }
 
-/* What a macro's body requests decides what its calls may bring. */
+/* The names used in a macro's body determine which extra arguments its calls may pass. */
 static void note_name(struct rp_tcompile *c, int32_t name) {
     const struct rp_chat_template *t = c->tmpl;
     for (int i = 0; i < c->macro_count; i++) {

@@ -1,4 +1,4 @@
-/* What may stand after `is`. */
+/* Tests: the names allowed after `is`. */
 #include "text/template/template_internal.h"
 
 static struct rp_value value_of(const struct rp_tcall *call) { return call->args[0]; }

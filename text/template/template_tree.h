@@ -1,4 +1,5 @@
-/* template_tree.h - the compiled form of a chat template, and what the files share that make it. */
+/* template_tree.h - the compiled form of a chat template, and declarations shared by the compiler's
+ * files. */
 #ifndef RP_TEXT_TEMPLATE_TREE_H
 #define RP_TEXT_TEMPLATE_TREE_H
 
@@ -192,7 +193,7 @@ struct rp_ttoken {
     struct rp_value value; /* DATA, NAME, STRING: text; INTEGER, FLOAT: the number */
 };
 
-/* Where a compilation stands; `fault` is set once, then everything unwinds. */
+/* State of a compilation; `fault` is set once, then everything unwinds. */
 struct rp_tcompile {
     struct rp_tmem *mem;
     struct rp_chat_template *tmpl;
@@ -208,7 +209,7 @@ struct rp_tcompile {
     int loops;                                   /* how many surround this place */
     const char *tags[RP_TEMPLATE_DEPTH_MAX + 1]; /* open tags, for messages */
     int tag_count;
-    const char *const *ends[RP_TEMPLATE_DEPTH_MAX + 1]; /* what each of them waits for */
+    const char *const *ends[RP_TEMPLATE_DEPTH_MAX + 1]; /* expected end tags of each */
     int end_count;
 };
 

@@ -1,6 +1,7 @@
 /* template_value.h - the values of the chat template engine: small structs passed by value. What
  * they point to is never changed after it was made, except namespaces and the place in a generator.
- * Strings carry for each byte whether it is input. Memory: arenas; nothing is freed alone. */
+ * Strings carry for each byte whether it is input. Memory: arenas; values are not freed
+ * individually. */
 #ifndef RP_TEXT_TEMPLATE_VALUE_H
 #define RP_TEXT_TEMPLATE_VALUE_H
 
@@ -166,7 +167,7 @@ enum rp_tmethod {
     RP_TM_CYCLE,
     RP_TM_CHANGED,
     RP_TM_NEXT,
-    /* Python has it and nobody needs it: fails when it is called */
+    /* exists in Python, unsupported here: fails when called */
     RP_TM_RESET,
     RP_TM_UNSUPPORTED,
 };
@@ -218,7 +219,7 @@ struct rp_tbuf {
     size_t len, capacity, marks_capacity;
     size_t limit; /* 0: none but the arena's */
     bool input;   /* origin of all bytes while marks is NULL */
-    bool full;    /* the limit was met */
+    bool full;    /* the limit was reached */
 };
 
 void rp_tbuf_init(struct rp_tbuf *buf, struct rp_tmem *mem);

@@ -1,8 +1,7 @@
-/* detokenizer.h - token ids to text, one token at a time, byte-exact.
- * What the pushes and the finish append, put together, is what the `tokenizers` package decodes
- * from all ids at once, for every sequence that stands for valid text. A push never appends part of
- * a character and holds back at most three bytes; a real U+FFFD passes at once. On purpose
- * different:
+/* detokenizer.h - token ids to text, one token at a time, byte-exact. What the pushes and the
+ * finish append, put together, is what the `tokenizers` package decodes from all ids at once, for
+ * every sequence that decodes to valid text. A push never appends part of a character and holds
+ * back at most three bytes; a real U+FFFD passes at once. Deliberate differences:
  *  - with "<0x..>" tokens, a run of bytes that is not valid as a whole still gives its valid
  *    characters, and U+FFFD for each other byte (the package replaces the whole run, which a stream
  *    cannot do: it has already sent the beginning);
@@ -32,12 +31,12 @@ struct rp_detokenizer {
 
 void rp_detokenizer_init(struct rp_detokenizer *detok, const struct rp_tokenizer *tok,
                          bool skip_special_tokens);
-/* These ids stand before the stream: it goes on in the middle of their text, where a leading space
- * is kept. To be called before the first push. RP_OK or NO_MEMORY. */
+/* Sets the ids that precede the stream, so that it continues their text and keeps a leading space.
+ * Must be called before the first push. RP_OK or NO_MEMORY. */
 int rp_detokenizer_follow(struct rp_detokenizer *detok, const int32_t *ids,
                           size_t count) RP_MUST_USE;
-/* Appends whatever complete characters the token makes certain. An unknown id appends nothing.
- * RP_OK, or NO_MEMORY when `out` has failed. */
+/* Appends the characters completed by the token. An unknown id appends nothing. RP_OK, or NO_MEMORY
+ * when `out` has failed. */
 int rp_detokenizer_push(struct rp_detokenizer *detok, int32_t id,
                         struct rp_buffer *out) RP_MUST_USE;
 /* The end of the stream: an incomplete character becomes U+FFFD. */

@@ -85,8 +85,8 @@ static inline size_t find_first(const struct rp_tok_trie *trie, const struct rp_
     return from;
 }
 
-/* The leftmost and there the longest added token at or after `from`. A special one does not exist
- * where the text does not allow it. */
+/* The leftmost and there the longest added token at or after `from`. Special tokens are ignored
+ * where the text does not allow them. */
 static bool find_added(const struct rp_tokenizer *tok, const struct rp_tok_trie *trie,
                        const struct rp_tok_text *text, size_t from, struct added_match *match) {
     for (size_t begin = from; (begin = find_first(trie, text, begin)) < text->len; begin++) {
@@ -166,7 +166,7 @@ static void segment_raw(struct rp_tokenizer_scratch *s, const struct rp_tok_text
                         bool at_start) {
     struct rp_tok_text plain = *text, normalized;
     if (!s->tok->normalized_special)
-        plain.allow = NULL; /* nobody asks any more */
+        plain.allow = NULL; /* not read any more */
     int status = rp_tok_normalize(s->tok, s, &plain, &normalized);
     if (status != RP_OK) {
         s->status = status;

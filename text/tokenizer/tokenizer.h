@@ -38,8 +38,7 @@ struct rp_token_ids {
     size_t count, capacity;
 };
 
-/* What a token stands for after the decoder's rules for single tokens (byte-level map, "▁" to
- * space,
+/* The bytes of a token after the decoder's rules for single tokens (byte-level map, "▁" to space,
  * "<0x0A>" to the byte). Points into the tokenizer. Not always whole characters. */
 struct rp_token_bytes {
     const char *bytes;
@@ -87,7 +86,7 @@ int32_t rp_tokenizer_find(const struct rp_tokenizer *tok, const char *text, size
 struct rp_token_bytes rp_tokenizer_token(const struct rp_tokenizer *tok, int32_t id);
 /* The content as the file spells it ("Ġhello"); *out_len 0 and "" for an unknown id. */
 const char *rp_tokenizer_content(const struct rp_tokenizer *tok, int32_t id, size_t *out_len);
-/* From tokenizer_config.json; -1 when it does not say. */
+/* From tokenizer_config.json; -1 when absent. */
 int32_t rp_tokenizer_bos(const struct rp_tokenizer *tok);
 int32_t rp_tokenizer_eos(const struct rp_tokenizer *tok);
 

@@ -65,7 +65,7 @@ static bool reserve_links(struct rp_tokenizer_scratch *s, size_t count) {
     return true;
 }
 
-/* All zero, and so it is left. */
+/* All zero on entry and on return. */
 static uint64_t *reserve_dead(struct rp_tokenizer_scratch *s, size_t words) {
     if (words > s->dead_capacity) {
         if (!grow(s, (void **)&s->dead, words, sizeof *s->dead))
@@ -76,7 +76,7 @@ static uint64_t *reserve_dead(struct rp_tokenizer_scratch *s, size_t words) {
     return s->dead;
 }
 
-/* An unknown token waits until the next known one, because equal neighbors may be fused. */
+/* An unknown token is held until the next known one, because equal neighbors may be fused. */
 struct collector {
     int32_t *symbols;
     size_t count;
@@ -302,7 +302,7 @@ static size_t encode_run(struct rp_tokenizer_scratch *s, const char *text, size_
     return to ? times * unit : 0;
 }
 
-/* By units; a character without a token stands apart, as its bytes. */
+/* Encodes by units; a character without a token is encoded separately, as its bytes. */
 static void encode_units(struct rp_tokenizer_scratch *s, const char *text, size_t len) {
     int32_t few[SHORT_UNITS], *ids = few;
     uint64_t bits[SHORT_UNITS / 64 + 1] = {0}, *dead = bits;

@@ -57,7 +57,7 @@ static void learn_joins(struct rp_tokenizer *tok, const struct rp_tok_rule *ids)
         if (len - i >= 3 && memcmp(text + i, RP_TOK_MARKER, 3) == 0)
             tok->joins_marker[left] = true;
     }
-    /* Such a token does not look like the text that it stands for. */
+    /* The content of such a token differs from the text that it decodes to. */
     const int32_t parts[2] = {ids->left, ids->right};
     for (int i = 0; i < 2; i++) {
         const struct rp_tok_entry *e = &tok->entries[parts[i]];

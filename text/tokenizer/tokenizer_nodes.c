@@ -22,7 +22,7 @@ struct builder {
     uint64_t *free_slots; /* bits */
     uint8_t *base_taken;  /* by slot */
     uint32_t count, capacity;
-    uint32_t open;        /* nobody looks in the blocks below */
+    uint32_t open;        /* blocks below are not searched */
     int32_t *ids, *spare; /* the units, sorted as far as needed */
     struct range *ranges;
     struct rp_buffer tails;
@@ -187,7 +187,7 @@ static bool build(struct builder *b, uint32_t unit_count) {
         if (b->tok->units.all[id].len)
             b->ids[i++] = (int32_t)id;
     b->open = BLOCK;
-    take(b, RP_TOK_NODE_ROOT, RP_TOK_NODE_FREE + 1); /* nobody's child */
+    take(b, RP_TOK_NODE_ROOT, RP_TOK_NODE_FREE + 1); /* not a child of any node */
     b->ranges[stack++] = (struct range){.end = unit_count, .node = RP_TOK_NODE_ROOT, .shorter = -1};
     while (stack)
         if (!add_children(b, b->ranges[--stack], &stack))

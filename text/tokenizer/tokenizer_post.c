@@ -27,7 +27,7 @@ static int add_id(struct rp_tok_load *load, const char *where, const json_t *jso
     return RP_OK;
 }
 
-/* Around what earlier processors have put around the text. */
+/* Added outside the tokens of earlier processors. */
 static int wrap(struct rp_tok_load *load, const char *where, struct around *all,
                 const struct around *more) {
     if (all->before_count + more->before_count > AROUND_MAX ||

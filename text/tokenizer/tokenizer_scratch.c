@@ -1,4 +1,4 @@
-/* What one thread needs to encode: made once, grown by the longest text, never shared. */
+/* One thread's encoding buffers: allocated once, grown to the longest text, never shared. */
 #include "text/tokenizer/tokenizer_internal.h"
 
 #include <string.h>
