@@ -5,8 +5,8 @@
  * kv_heads). Scores, softmax and sums are f32; K and V are read in the page's type. The order over
  * keys depends only on the position and the window: the result is bit-equal for decode, prefill,
  * any chunk and any batch. Dead rows (padding, finished slots) write nothing. Thread: the workers
- * of one job. The scalar reference is attention_cpu.c; attention_cpu_simd.c has the fast variants.
- * */
+ * of one job. The scalar reference is attention_cpu.c; attention_cpu_simd.c has the fast
+ * variants. */
 #ifndef RP_ATTENTION_ATTENTION_H
 #define RP_ATTENTION_ATTENTION_H
 

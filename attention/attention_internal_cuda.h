@@ -86,8 +86,8 @@ struct rp_attention_cuda_plan_view {
     uint32_t *done;   /* finished blocks of the planner kernel; zero between kernels */
 };
 
-/* Layout of the workspace. Counters are zero between kernels: the last block to count resets them.
- * */
+/* Layout of the workspace. Counters are zero between kernels: the last block to count resets
+ * them. */
 struct rp_attention_cuda_workspace {
     struct rp_attention_cuda_plan_view plans[RP_ATTENTION_CLASSES_MAX];
     uint32_t row_capacity, tile_capacity;

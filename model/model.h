@@ -17,8 +17,8 @@
 
 #define RP_LAYERS_MAX 1024
 
-/* One line for each family: RP_FAMILY_<NAME>, rp_family_<name> (family_<name>.c), its display name.
- * */
+/* One line for each family: RP_FAMILY_<NAME>, rp_family_<name> (family_<name>.c), its display
+ * name. */
 #define RP_FAMILY_MAP(X)                                                                           \
     X(LLAMA, llama, "Llama")                                                                       \
     X(MISTRAL, mistral, "Mistral")                                                                 \

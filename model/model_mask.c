@@ -1,5 +1,5 @@
-/* model_mask.c - the attention mask of each layer: its configuration's window, or a mask program.
- * */
+/* model_mask.c - the attention mask of each layer: its configuration's window, or a mask
+ * program. */
 #include "base/memory.h"
 #include "model/model.h"
 

@@ -14,7 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define SCALE "_scale" /* behind "...weight" */
+#define SCALE "_scale" /* appended to "...weight" */
 
 int rp_quant_write_failed(const struct rp_quant_writer *w, const char *name) {
     return rp_error_set(w->err, RP_STATUS_IO, "%s/%s: %s", w->out_dir, name,

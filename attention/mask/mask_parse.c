@@ -424,7 +424,7 @@ static uint16_t binary(struct parser *p, uint32_t precedence) {
     return left;
 }
 
-static uint16_t select_behind(struct parser *p, uint16_t condition) {
+static uint16_t select_operands(struct parser *p, uint16_t condition) {
     uint32_t column = p->word.column;
     advance(p);
     if (!check(p, "?:", column, condition, true, "the one before `?`"))
@@ -447,7 +447,7 @@ static uint16_t expression(struct parser *p) {
         return RP_MASK_NONE;
     uint16_t node = binary(p, 0);
     if (node != RP_MASK_NONE && is(p, "?"))
-        node = select_behind(p, node);
+        node = select_operands(p, node);
     p->nesting--;
     return node;
 }

@@ -24,8 +24,8 @@ template <int D, rp_dtype Page = RP_DTYPE_BF16> struct shape {
         q_bytes + (is_quantized ? 2 : 4) * block_bytes + quantized_bytes + 2 * scale_bytes;
 };
 
-/* Byte offset of a 16-byte chunk, swizzled: neighboring rows of one column are in different banks.
- * */
+/* Byte offset of a 16-byte chunk, swizzled: neighboring rows of one column are in different
+ * banks. */
 template <int D> static __device__ __forceinline__ uint32_t chunk_at(uint32_t row, uint32_t chunk) {
     return row * shape<D>::stride * 2 + ((chunk ^ (row & 7)) * 16);
 }

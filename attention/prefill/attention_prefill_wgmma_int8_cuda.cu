@@ -1,5 +1,5 @@
-/* attention_prefill_wgmma_int8_cuda.cu - attention_prefill_wgmma_cuda.cu over pages of INT8 values.
- * */
+/* attention_prefill_wgmma_int8_cuda.cu - attention_prefill_wgmma_cuda.cu over pages of INT8
+ * values. */
 #include "attention/prefill/attention_prefill_wgmma_launch.cuh"
 
 int rp_attention_prefill_wgmma_int8_cuda_run(const rp_attention_cuda_args *call,

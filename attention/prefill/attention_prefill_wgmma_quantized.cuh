@@ -76,8 +76,8 @@ template <int D, typename Mask, rp_dtype Page> struct quantized_block {
                   "room for halves");
     const rp_attention_args &args;
     const unsigned char *base; /* K's plane, page 0, the KV head */
-    /* place: shared memory address of the thread's first chunk of the half that is converted next
-     * */
+    /* place: shared memory address of the thread's first chunk of the half that is converted
+     * next */
     uint32_t thread, place;
     uint32_t first; /* the first of the three */
     /* of the copy with the lane's number; bits of the warp's copies whose keys exist */

@@ -201,7 +201,7 @@ const struct rp_kernel_8 *rp_kernel_8_select(enum rp_cpu_isa isa, enum rp_dtype 
                                              bool integers) {
     if (isa == RP_ISA_SCALAR)
         return NULL;
-    /* On CPUs with AVX-512 but no VNNI the AVX2 kernel gives the same bits. */
+    /* CPUs with AVX-512 but no VNNI use the AVX2 kernel for integers: the sums are exact. */
     if (integers)
         return isa >= RP_ISA_AVX512 && __builtin_cpu_supports("avx512vnni") ? &int_vnni : &int_avx2;
     if (dtype == RP_DTYPE_INT8)

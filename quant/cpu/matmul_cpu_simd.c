@@ -26,8 +26,8 @@
 #define PANEL           16u
 #define TILE_ROWS_MAX   6u
 #define TILE_PANELS_MAX 4u
-/* Rows whose accumulators are spilled to memory between blocks of k: 24 KiB of stack for 4 panels.
- * */
+/* Rows whose accumulators are spilled to memory between blocks of k: 24 KiB of stack for 4
+ * panels. */
 #define BLOCK_ROWS (16 * TILE_ROWS_MAX)
 /* Bytes of one panel's block of k: 4 panels' blocks take 128 KiB of L2, and the inputs of a tile
  * stay in L1. */

@@ -1,7 +1,7 @@
 /* cublaslt_cuda.c - loading the library, GEMM descriptors, and the launch.
  *
- * cuBLASLt is column-major: out^T(n, m) = weight(k, n)^T * in^T(k, m), without copying any matrix.
- * */
+ * cuBLASLt is column-major: out^T(n, m) = weight(k, n)^T * in^T(k, m), without copying any
+ * matrix. */
 #include "device/shared_library_cuda.h"
 #include "quant/cublaslt/cublaslt_internal_cuda.h"
 

@@ -46,8 +46,8 @@ static bool fill_scratch(struct rp_cublaslt *lt) {
     return good;
 }
 
-/* Inputs, and weight copies to rotate through; when they do not fit, only the GEMM's own weights.
- * */
+/* Inputs, and weight copies to rotate through; when they do not fit, only the GEMM's own
+ * weights. */
 static bool make_inputs(struct search *search) {
     struct rp_cublaslt *lt = search->lt;
     const struct cublaslt_problem *p = &search->args->entry->problem;

@@ -85,8 +85,8 @@ __device__ __forceinline__ void copy_weights(const rp_matmul_rows_args &args, ri
     }
 }
 
-/* One thread: waits for earlier kernels, which may write the tokens, and lets the next one start.
- * */
+/* One thread: waits for earlier kernels, which may write the tokens, and lets the next one
+ * start. */
 __device__ __forceinline__ void copy_tokens(const rp_matmul_rows_args &args, ring at) {
     rp_pdl_wait();
     rp_pdl_trigger();

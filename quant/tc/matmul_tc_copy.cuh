@@ -84,8 +84,8 @@ __device__ __forceinline__ void copy_weights(const rp_matmul_tc_args &args, ring
     }
 }
 
-/* One thread: waits for earlier kernels, which may write the tokens, and lets the next one start.
- * */
+/* One thread: waits for earlier kernels, which may write the tokens, and lets the next one
+ * start. */
 template <typename Shape>
 __device__ __forceinline__ void copy_tokens(const rp_matmul_tc_args &args, ring<Shape> at) {
     rp_pdl_wait();
