@@ -56,8 +56,8 @@ uint32_t rp_matmul_cuda_segment(uint32_t n, uint32_t k, bool gate_up) {
 
 size_t rp_matmul_cuda_workspace_bytes(const struct rp_cuda_limits *limits, uint32_t row_capacity,
                                       uint32_t n_max) {
-    /* Four segments of a tile of 128 outputs per block. Partial sums left to the reader use the same
-     * space. */
+    /* Four segments of a tile of 128 outputs per block; also holds partial sums left to the
+     * reader. */
     size_t tokens = RP_MIN(RP_ALIGN_UP(row_capacity, 8), (size_t)128);
     (void)n_max;
     return FLAG_BYTES + limits->sm_count * tokens * 128 * 4 * sizeof(float);
