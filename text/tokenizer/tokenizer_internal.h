@@ -270,8 +270,8 @@ struct rp_tokenizer_scratch {
     size_t dead_capacity;
     struct rp_tok_heap_entry *heap;
     size_t heap_count, heap_capacity;
-    int32_t *points; /* code points under normalization */
-    int32_t *points_spare;
+    uint32_t *points; /* code points under normalization */
+    uint32_t *points_spare;
     size_t point_capacity;
     pcre2_match_data *match;
     pcre2_match_context *match_context;
@@ -362,6 +362,9 @@ int rp_tok_config_post_processor(struct rp_tok_load *load, const json_t *json);
 /* tokenizer_added.c: after the model and the normalizer. */
 int rp_tok_config_added(struct rp_tok_load *load, const json_t *json);
 
+/* tokenizer_pattern.c: appends what PCRE2 runs in place of an Oniguruma pattern. */
+int rp_tok_pattern_rewrite(struct rp_tok_load *load, const char *where, const char *pattern,
+                           size_t len, struct rp_buffer *out);
 /* tokenizer_regex.c: compiles a pattern written for Oniguruma's Ruby syntax. */
 int rp_tok_regex_compile(struct rp_tok_load *load, const char *where, const char *pattern,
                          size_t len, pcre2_code **out);
