@@ -35,7 +35,8 @@ struct rewriter {
     struct rp_unicode_set *scratch;
     const char *refused;
     char detail[72];
-    bool no_memory, caseless;
+    /* invalid: Oniguruma refuses the pattern as well */
+    bool no_memory, invalid, caseless;
     /* The open groups: what they restore, and how many (?i) they also close. */
     struct {
         bool caseless;
@@ -53,6 +54,11 @@ static enum atom refuse(struct rewriter *r, const char *what) {
     if (!r->refused)
         r->refused = what;
     return ATOM_DONE;
+}
+
+static enum atom refuse_invalid(struct rewriter *r, const char *what) {
+    r->invalid = !r->refused;
+    return refuse(r, what);
 }
 
 static int peek(const struct rewriter *r, size_t ahead) {
@@ -74,8 +80,10 @@ static void put_set(struct rewriter *r, const struct rp_unicode_set *set) {
     for (; rp_unicode_set_next(set, &run.first, &run.last); run.first = run.last + 1)
         rp_buffer_append(&r->runs, (const char *)&run, sizeof run);
     size_t count = r->runs.len / sizeof run;
-    if (r->runs.failed)
+    if (r->runs.failed) {
+        r->no_memory = true;
         return;
+    }
     if (count == 0) {
         rp_buffer_puts(&r->out, "(?!)");
         return;
@@ -238,7 +246,7 @@ static enum atom read_property(struct rewriter *r, bool negated) {
     while (end < r->len && r->in[end] != '}')
         end++;
     if (end == r->len)
-        return refuse(r, "\\p{ without }");
+        return refuse_invalid(r, "\\p{ without }");
     r->i = end + 1;
     if (r->in[begin] == '^') {
         negated = !negated;
@@ -323,7 +331,7 @@ static enum atom read_escape(struct rewriter *r, bool in_class, uint32_t *code) 
     static const char letters[] = "t\tn\nr\rf\fv\va\ae\033";
     int c = peek(r, 0);
     if (c < 0)
-        return refuse(r, "a \\ at the end");
+        return refuse_invalid(r, "a \\ at the end");
     memset(r->scratch, 0, sizeof *r->scratch);
     if ((c == 'p' || c == 'P') && peek(r, 1) == '{') {
         r->i++;
@@ -360,7 +368,7 @@ static enum atom read_escape(struct rewriter *r, bool in_class, uint32_t *code) 
         return ATOM_DONE;
     int size = rp_utf8_decode(r->in + r->i, r->len - r->i, code);
     if (size <= 0)
-        return refuse(r, "invalid UTF-8");
+        return refuse_invalid(r, "invalid UTF-8");
     r->i += (size_t)size;
     return ATOM_CODE;
 }
@@ -380,7 +388,7 @@ static enum atom read_member(struct rewriter *r, uint32_t *code) {
     }
     int size = rp_utf8_decode(r->in + r->i, r->len - r->i, code);
     if (size <= 0)
-        return refuse(r, "invalid UTF-8");
+        return refuse_invalid(r, "invalid UTF-8");
     r->i += (size_t)size;
     return ATOM_CODE;
 }
@@ -413,7 +421,7 @@ static void read_members(struct rewriter *r, struct rp_unicode_set *set, int dep
         int c = peek(r, 0);
         uint32_t code = 0, last;
         if (c < 0) {
-            (void)refuse(r, "a class without ]");
+            (void)refuse_invalid(r, "a class without ]");
             return;
         }
         if ((c == ']' && !first) || (c == '&' && peek(r, 1) == '&'))
@@ -429,11 +437,11 @@ static void read_members(struct rewriter *r, struct rp_unicode_set *set, int dep
         if (atom == ATOM_SET) {
             unite(set, r->scratch);
             if (range)
-                (void)refuse(r, "a range that begins with a set");
+                (void)refuse_invalid(r, "a range that begins with a set");
         } else if (atom == ATOM_CODE && range && c != '-') {
             r->i++;
             if (peek(r, 0) == '[' || read_member(r, &last) != ATOM_CODE || last < code) {
-                (void)refuse(r, "a range whose end is no later character");
+                (void)refuse_invalid(r, "a range whose end is no later character");
                 return;
             }
             rp_unicode_set_add(set, code, last);
@@ -607,7 +615,7 @@ static void close_group(struct rewriter *r) {
     if (r->i == r->len)
         return;
     if (r->depth == 0) {
-        (void)refuse(r, "a ) without (");
+        (void)refuse_invalid(r, "a ) without (");
         return;
     }
     r->caseless = r->groups[r->depth--].caseless;
@@ -663,7 +671,7 @@ static void rewrite(struct rewriter *r) {
         } else if (c != '{' || !rewrite_interval(r)) {
             int size = rp_utf8_decode(r->in + r->i, r->len - r->i, &code);
             if (size <= 0) {
-                (void)refuse(r, "invalid UTF-8");
+                (void)refuse_invalid(r, "invalid UTF-8");
                 return;
             }
             r->i += (size_t)size;
@@ -671,7 +679,7 @@ static void rewrite(struct rewriter *r) {
         }
     }
     if (r->depth && !r->refused)
-        (void)refuse(r, "a ( without )");
+        (void)refuse_invalid(r, "a ( without )");
     if (!r->refused && !r->no_memory)
         close_group(r);
 }
@@ -689,8 +697,11 @@ int rp_tok_pattern_rewrite(struct rp_tok_load *load, const char *where, const ch
     rp_buffer_init(&r->runs, 0);
     r->no_memory = !r->scratch;
     rewrite(r);
-    if (r->no_memory || r->out.failed || r->runs.failed)
+    if (r->no_memory || r->out.failed)
         status = rp_tok_no_memory(load);
+    else if (r->invalid)
+        status = rp_error_set(load->err, RP_STATUS_FORMAT, "%s: %s: invalid pattern: %s: %.80s",
+                              load->file, where, r->refused, pattern);
     else if (r->refused)
         status =
             rp_error_set(load->err, RP_STATUS_UNSUPPORTED, "%s: %s: %s is not supported: %.80s",
