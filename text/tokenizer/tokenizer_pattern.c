@@ -67,13 +67,22 @@ static int peek(const struct rewriter *r, size_t ahead) {
 
 /* ---- Output ----------------------------------------------------------------------------- */
 
-static int larger_first(const void *a, const void *b) {
+/* Rough frequency of a range in texts: its size, and more below U+0600 (Latin to Hebrew), among
+ * punctuation and kana, and among full-width forms. */
+static uint32_t weight(const struct run *run) {
+    uint32_t size = run->last - run->first + 1, first = run->first;
+    bool frequent =
+        first < 0x600 || (first >= 0x2000 && first < 0x3100) || (first >= 0xFF00 && first < 0xFFF0);
+    return frequent ? size * 64 : first < 0x30000 ? size : 0;
+}
+
+static int heavier_first(const void *a, const void *b) {
     const struct run *x = a, *y = b;
-    uint32_t nx = x->last - x->first, ny = y->last - y->first;
+    uint32_t nx = weight(x), ny = weight(y);
     return nx != ny ? (nx < ny) - (nx > ny) : (x->first > y->first) - (x->first < y->first);
 }
 
-/* PCRE2 before 10.45 compares with one range after the other: the large ones come first. */
+/* PCRE2 before 10.45 compares with one range after the other: the frequent ones come first. */
 static void put_set(struct rewriter *r, const struct rp_unicode_set *set) {
     struct run run = {0};
     rp_buffer_clear(&r->runs);
@@ -88,7 +97,7 @@ static void put_set(struct rewriter *r, const struct rp_unicode_set *set) {
         rp_buffer_puts(&r->out, "(?!)");
         return;
     }
-    qsort(r->runs.data, count, sizeof run, larger_first);
+    qsort(r->runs.data, count, sizeof run, heavier_first);
     rp_buffer_puts(&r->out, "[");
     for (size_t i = 0; i < count; i++) {
         char text[32];
