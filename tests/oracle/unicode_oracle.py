@@ -27,7 +27,7 @@ CHARS = [chr(c) for c in range(1, 0x110000) if not 0xD800 <= c <= 0xDFFF]
 LINE = 8192  # characters
 ALL = ["".join(CHARS[i:i + LINE]) for i in range(0, len(CHARS), LINE)]
 # Where characters are assigned, for the properties that no model uses.
-MOST = [line for line in ALL if ord(line[0]) < 0x34000 or 0xDF000 < ord(line[0]) < 0xF1000]
+MOST = [line for line in ALL if ord(line[0]) < 0x34000 or 0xDF000 < ord(line[0]) < 0xE1000]
 BYTES = sorted(pre_tokenizers.ByteLevel.alphabet())
 
 # In the patterns that models use.

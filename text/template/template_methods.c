@@ -325,9 +325,10 @@ static struct rp_value is_cased_as(struct rp_trender *r, struct rp_value s, int 
         return rp_value_none();
     for (size_t at = 0, size; at < s.len; at += size) {
         const struct rp_unicode_record *c = rp_unicode_record(rp_tstr_char(s, at, &size));
-        bool upper = c->flags & RP_UNICODE_UPPERCASE || c->category == RP_UNICODE_LT;
+        bool title = c->category == RP_UNICODE_LT;
+        bool upper = c->flags & RP_UNICODE_UPPERCASE || title;
         bool lower = c->flags & RP_UNICODE_LOWERCASE;
-        if ((method == RP_TM_ISLOWER && upper) || (method == RP_TM_ISUPPER && lower) ||
+        if ((method == RP_TM_ISLOWER && upper) || (method == RP_TM_ISUPPER && (lower || title)) ||
             (method == RP_TM_ISTITLE && ((upper && in_word) || (lower && !in_word))))
             return rp_value_bool(false);
         any = any || upper || lower;

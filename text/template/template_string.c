@@ -115,7 +115,8 @@ struct rp_value rp_tstr_case(struct rp_trender *r, struct rp_value s, enum rp_tc
             one = at == 0 ? RP_TCASE_TITLE : RP_TCASE_LOWER;
         else if (to == RP_TCASE_SWAP)
             one = rp_unicode_record(code)->flags & RP_UNICODE_UPPERCASE ? RP_TCASE_LOWER
-                                                                        : RP_TCASE_UPPER;
+                  : rp_unicode_category(code) == RP_UNICODE_LT ? RP_TCASE_TITLE /* stays itself */
+                                                               : RP_TCASE_UPPER;
         in_word = is_cased(code);
         put_cased(&buf, s, at, size, code, one);
     }
