@@ -224,6 +224,8 @@ struct rp_tokenizer {
     uint8_t joins[256][32];
     uint8_t cuts[256][32]; /* pairs between which it may be cut, whatever is around */
     uint8_t *classes;
+    /* For each code point below 0x10000 a bit for each normal form in which it moves. */
+    uint8_t *moves;
 };
 
 /* A text in flight. allow[i] tells whether byte i may be part of a special token; NULL: all may. */
@@ -382,7 +384,7 @@ struct rp_tok_scanner {
 extern const struct rp_tok_scanner rp_tok_scanners[RP_TOK_SCANNERS];
 rp_tok_scan_fn rp_tok_scan_find(const char *pattern, size_t len);
 extern const char rp_tok_gpt2_pattern[];
-void rp_tok_classes_fill(uint8_t classes[0x10000]);
+void rp_tok_classes_fill(uint8_t classes[0x10000], uint8_t moves[0x10000]);
 
 /* tokenizer_normalize.c: *out points into the scratch or to *in. */
 int rp_tok_normalize(const struct rp_tokenizer *tok, struct rp_tokenizer_scratch *scratch,

@@ -92,9 +92,10 @@ static int replace_regex(const struct rp_tok_normalizer *n, struct rp_tokenizer_
 
 /* Whether the character begins a new stretch and stays itself: it neither joins or passes the one
  * before it nor comes apart. The kinds are in the order of enum rp_unicode_form. */
-static bool is_stable(enum rp_tok_normalizer_kind kind, uint32_t code) {
-    if (code < (kind == RP_TOK_NFC ? 0x300 : 0x80))
-        return true;
+static bool is_stable(const struct rp_tokenizer *tok, enum rp_tok_normalizer_kind kind,
+                      uint32_t code) {
+    if (code < 0x10000)
+        return !(tok->moves[code] >> kind & 1);
     return !(rp_unicode_record(code)->flags & (unsigned)RP_UNICODE_MOVES << kind);
 }
 
@@ -142,14 +143,15 @@ static int normalize_stretch(enum rp_tok_normalizer_kind kind, struct rp_tokeniz
 
 /* Copies what is normal already, and normalizes the stretches around the characters that may not
  * be: from the stable character before to the next one. */
-static int normalize_unicode(enum rp_tok_normalizer_kind kind, struct rp_tokenizer_scratch *s,
-                             const struct rp_tok_text *in, struct rp_tok_text_buffer *out) {
+static int normalize_unicode(const struct rp_tokenizer *tok, enum rp_tok_normalizer_kind kind,
+                             struct rp_tokenizer_scratch *s, const struct rp_tok_text *in,
+                             struct rp_tok_text_buffer *out) {
     size_t done = 0, stable = 0; /* copied so far; where the last stable character began */
     for (size_t i = 0; i < in->len;) {
         uint32_t code = 0;
         int size = rp_utf8_decode(in->data + i, in->len - i, &code);
         size_t next = i + (size > 0 ? (size_t)size : 1);
-        if (is_stable(kind, code)) {
+        if (is_stable(tok, kind, code)) {
             stable = i;
             i = next;
             continue;
@@ -158,7 +160,7 @@ static int normalize_unicode(enum rp_tok_normalizer_kind kind, struct rp_tokeniz
         copy(out, in, done, begin);
         for (i = next; i<in->len; i += size> 0 ? (size_t)size : 1) {
             size = rp_utf8_decode(in->data + i, in->len - i, &code);
-            if (is_stable(kind, code))
+            if (is_stable(tok, kind, code))
                 break;
         }
         int status = normalize_stretch(kind, s, in, begin, i, out);
@@ -216,7 +218,7 @@ int rp_tok_normalize(const struct rp_tokenizer *tok, struct rp_tokenizer_scratch
         } else if (n->kind == RP_TOK_REPLACE) {
             status = n->regex ? replace_regex(n, scratch, &now, to) : replace_literal(n, &now, to);
         } else {
-            status = normalize_unicode(n->kind, scratch, &now, to);
+            status = normalize_unicode(tok, n->kind, scratch, &now, to);
         }
         if (to->text.failed || to->allow.failed)
             status = RP_STATUS_NO_MEMORY;

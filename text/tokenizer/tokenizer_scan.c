@@ -58,9 +58,11 @@ static uint8_t class_of(uint32_t code) {
     }
 }
 
-void rp_tok_classes_fill(uint8_t classes[0x10000]) {
-    for (uint32_t code = 0; code < 0x10000; code++)
+void rp_tok_classes_fill(uint8_t classes[0x10000], uint8_t moves[0x10000]) {
+    for (uint32_t code = 0; code < 0x10000; code++) {
         classes[code] = class_of(code);
+        moves[code] = (uint8_t)(rp_unicode_record(code)->flags / RP_UNICODE_MOVES);
+    }
 }
 
 /* The class of the character at `pos` < len as a set of one, and its length. The text is valid
