@@ -58,6 +58,8 @@ PATTERNS = [
     (r"^a|b$", "a\nab\nb"), (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)", "'S 'ſ 'RE 'Ll 'x 'D"),
     (r"[&a]", "a&"), (r"[a&&b]", "ab"), (r"\p{ upper case_letter }", "aA"), (r"(?<=\p{L})\d", "a1 1"),
     (r"(?i)raSe", "RASE rase raſe"), (r"a(?=\s)|\s+(?!\S)", "a  b   "), (r"\Aa|b\z", "ab ab"),
+    # More large classes than PCRE2 compiles inline.
+    ("|".join([r"[\p{L}\p{M}]x(a)?", r"[^\s\p{L}\p{N}]\1", r"\bab\b", r"(?<=\p{L})1"] * 5), "éx éxa -a ab é1 ²ab"),
     (r"[𐐀-𐐧]+", "𐐀𐐨"), (r"(?i:[𐐀-𐐧])", "𐐀𐐨"), (r"\ é", " é"), (r"[\]\[]", "[]"),
 ]
 # Refused by name, never read in another way than the package does.

@@ -12,6 +12,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* PCRE2 compiles patterns to at most 64 KiB, a range to about eight bytes. */
+#define OUT_MAX     ((size_t)1 << 20)
+#define SHARED_RUNS 16
+
 enum rp_tok_atom rp_tok_refuse(struct rp_tok_rewriter *r, const char *what) {
     if (!r->refused)
         r->refused = what;
@@ -40,6 +44,27 @@ static int heavier_first(const void *a, const void *b) {
     return nx != ny ? (nx < ny) - (nx > ny) : (x->first > y->first) - (x->first < y->first);
 }
 
+/* Replaces the class that `out` ends with, from `begin`, by a call of its definition. */
+static void share_class(struct rp_tok_rewriter *r, size_t begin) {
+    size_t len = r->out.len - begin;
+    char name[16];
+    const char *known = NULL;
+    if (r->out.failed)
+        return;
+    if (r->classes.len)
+        known = memmem(r->classes.data, r->classes.len, r->out.data + begin, len);
+    if (known) {
+        snprintf(name, sizeof name, "%.5s", known - 6); /* (?<c0000>[...]) */
+    } else {
+        snprintf(name, sizeof name, "c%04u", r->class_count++);
+        rp_buffer_printf(&r->classes, "(?<%s>", name);
+        rp_buffer_append(&r->classes, r->out.data + begin, len);
+        rp_buffer_puts(&r->classes, ")");
+    }
+    r->out.len = begin;
+    rp_buffer_printf(&r->out, "(?&%s)", name);
+}
+
 /* PCRE2 before 10.45 compares with one range after the other: the frequent ones come first. */
 static void put_set(struct rp_tok_rewriter *r, const struct rp_unicode_set *set) {
     struct rp_tok_run run = {0};
@@ -55,6 +80,7 @@ static void put_set(struct rp_tok_rewriter *r, const struct rp_unicode_set *set)
         rp_buffer_puts(&r->out, "(?!)");
         return;
     }
+    size_t begin = r->out.len;
     qsort(r->runs.data, count, sizeof run, heavier_first);
     rp_buffer_puts(&r->out, "[");
     for (size_t i = 0; i < count; i++) {
@@ -65,6 +91,12 @@ static void put_set(struct rp_tok_rewriter *r, const struct rp_unicode_set *set)
         rp_buffer_puts(&r->out, text);
     }
     rp_buffer_puts(&r->out, "]");
+    if (r->shared && count > SHARED_RUNS)
+        share_class(r, begin);
+    if (r->out.len > OUT_MAX) {
+        r->too_long = true;
+        (void)rp_tok_refuse(r, "so long a pattern");
+    }
 }
 
 static void put_code(struct rp_tok_rewriter *r, uint32_t code) {
@@ -307,30 +339,38 @@ static void rewrite(struct rp_tok_rewriter *r) {
 }
 
 int rp_tok_pattern_rewrite(struct rp_tok_load *load, const char *where, const char *pattern,
-                           size_t len, struct rp_buffer *out) {
+                           size_t len, bool shared, struct rp_buffer *out) {
     struct rp_tok_rewriter *r = rp_calloc(1, sizeof *r);
     int status = RP_OK;
     if (!r)
         return rp_tok_no_memory(load);
     r->in = pattern;
     r->len = len;
+    r->shared = shared;
     r->scratch = rp_calloc(1, sizeof *r->scratch);
     rp_buffer_init(&r->out, 0);
     rp_buffer_init(&r->runs, 0);
+    rp_buffer_init(&r->classes, 0);
     r->no_memory = !r->scratch;
     rewrite(r);
-    if (r->no_memory || r->out.failed)
+    if (r->classes.len) {
+        rp_buffer_puts(&r->out, "(?(DEFINE)");
+        rp_buffer_append(&r->out, r->classes.data, r->classes.len);
+        rp_buffer_puts(&r->out, ")");
+    }
+    if (r->no_memory || r->out.failed || r->classes.failed)
         status = rp_tok_no_memory(load);
     else if (r->invalid)
         status = rp_error_set(load->err, RP_STATUS_FORMAT, "%s: %s: invalid pattern: %s: %.80s",
                               load->file, where, r->refused, pattern);
     else if (r->refused)
-        status =
-            rp_error_set(load->err, RP_STATUS_UNSUPPORTED, "%s: %s: %s is not supported: %.80s",
-                         load->file, where, r->refused, pattern);
+        status = rp_error_set(load->err, r->too_long ? RP_STATUS_RANGE : RP_STATUS_UNSUPPORTED,
+                              "%s: %s: %s is not supported: %.80s", load->file, where, r->refused,
+                              pattern);
     else
         rp_buffer_append(out, r->out.data ? r->out.data : "", r->out.len);
     rp_buffer_deinit(&r->runs);
+    rp_buffer_deinit(&r->classes);
     rp_buffer_deinit(&r->out);
     rp_free(r->scratch);
     rp_free(r);

@@ -15,7 +15,9 @@ struct rp_tok_run {
 struct rp_tok_rewriter {
     const char *in;
     size_t len, i;
-    struct rp_buffer out, runs;
+    /* shared: large classes are defined once, in `classes`, and called */
+    struct rp_buffer out, runs, classes;
+    bool shared, too_long;
     /* One shorthand or name at a time. */
     struct rp_unicode_set *scratch;
     const char *refused;
@@ -28,6 +30,7 @@ struct rp_tok_rewriter {
         uint8_t isolated;
     } groups[RP_TOK_GROUPS_MAX + 1];
     size_t depth;
+    unsigned class_count;
     /* The last characters under (?i) with nothing but parentheses between them. */
     uint32_t letters[3];
     size_t letter_count;

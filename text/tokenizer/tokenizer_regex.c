@@ -33,13 +33,21 @@ int rp_tok_regex_compile(struct rp_tok_load *load, const char *where, const char
         return rp_error_set(load->err, RP_STATUS_RANGE, "%s: %s: the pattern is too long",
                             load->file, where);
     rp_buffer_init(&rewritten, 0);
-    int status = rp_tok_pattern_rewrite(load, where, pattern, len, &rewritten);
-    rp_buffer_append(&rewritten, "", 1);
-    if (status == RP_OK && rewritten.failed)
-        status = rp_tok_no_memory(load);
-    if (status == RP_OK) {
-        rewritten.len--;
-        *out = compile(&rewritten, &error, &offset);
+    int status = RP_STATUS_RANGE;
+    for (int shared = 0; shared < 2; shared++) {
+        rp_buffer_clear(&rewritten);
+        status = rp_tok_pattern_rewrite(load, where, pattern, len, shared, &rewritten);
+        rp_buffer_append(&rewritten, "", 1);
+        if (status == RP_OK && rewritten.failed)
+            status = rp_tok_no_memory(load);
+        if (status == RP_OK) {
+            rewritten.len--;
+            *out = compile(&rewritten, &error, &offset);
+        }
+        bool too_long = status == RP_STATUS_RANGE ||
+                        (status == RP_OK && !*out && error == PCRE2_ERROR_PATTERN_TOO_LARGE);
+        if (!too_long)
+            break;
     }
     rp_buffer_deinit(&rewritten);
     if (status != RP_OK)
