@@ -364,8 +364,8 @@ int rp_tok_config_post_processor(struct rp_tok_load *load, const json_t *json);
 /* tokenizer_added.c: after the model and the normalizer. */
 int rp_tok_config_added(struct rp_tok_load *load, const json_t *json);
 
-/* tokenizer_pattern.c: appends what PCRE2 runs in place of an Oniguruma pattern. With `shared` it is
- * shorter and slower: each large class is there once. RANGE: too long all the same. */
+/* tokenizer_pattern.c: appends what PCRE2 runs in place of an Oniguruma pattern. With `shared`
+ * each large class is there once: shorter and slower. RANGE: too long all the same. */
 int rp_tok_pattern_rewrite(struct rp_tok_load *load, const char *where, const char *pattern,
                            size_t len, bool shared, struct rp_buffer *out);
 /* tokenizer_regex.c: compiles a pattern written for Oniguruma's Ruby syntax. */
