@@ -19,7 +19,6 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <unistd.h>
-#include <utf8proc.h>
 #include <uv.h>
 #include <xxhash.h>
 
@@ -274,7 +273,6 @@ static void check_build(struct report *report) {
     add_text(report, "build", "jansson", jansson_version_str());
     finding = add(report, "build", "PCRE2");
     (void)pcre2_config(PCRE2_CONFIG_VERSION, finding->text);
-    add_text(report, "build", "utf8proc", utf8proc_version());
     finding = add(report, "build", "xxHash");
     snprintf(finding->text, sizeof finding->text, "%u", XXH_versionNumber());
 }

@@ -70,9 +70,11 @@ static const struct {
     {"{\"pre_tokenizer\": {\"type\": \"Split\", \"pattern\": {\"Regex\": \"(a\"}, \"behavior\":"
      "\"Isolated\", \"invert\": false}, " MODEL "}",
      RP_STATUS_FORMAT, "pre_tokenizer: invalid pattern"},
-    {"{\"pre_tokenizer\": {\"type\": \"Split\", \"pattern\": {\"Regex\": \"[a[b]]\"}, \"behavior\":"
+    {"{\"pre_tokenizer\": {\"type\": \"Split\", \"pattern\": {\"Regex\": \"(?i:ss)\"}, "
+     "\"behavior\":"
      "\"Isolated\", \"invert\": false}, " MODEL "}",
-     RP_STATUS_UNSUPPORTED, "a class inside a class"},
+     RP_STATUS_UNSUPPORTED,
+     "letters up to U+0073, of which several equal one under (?i), is not supported"},
     {"{\"pre_tokenizer\": {\"type\": \"Split\", \"pattern\": {\"String\": \"\"}, \"behavior\":"
      "\"Isolated\", \"invert\": false}, " MODEL "}",
      RP_STATUS_FORMAT, "pattern"},

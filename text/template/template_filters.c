@@ -1,11 +1,11 @@
 /* Filters on one value; those on lists are in template_filters_list.c. */
 #include "text/template/template_internal.h"
+#include "text/unicode/unicode.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <utf8proc.h>
 
 /* Binds the arguments to `names`, the value first; returns from the filter on a fault. */
 #define BIND(function, required, ...)                                                              \
@@ -213,9 +213,7 @@ static struct rp_value filter_wordcount(struct rp_trender *r, const struct rp_tc
     bool inside = false;
     for (size_t at = 0, size; !r->failed && at < s.len; at += size) {
         uint32_t code = rp_tstr_char(s, at, &size);
-        utf8proc_category_t c = utf8proc_category((utf8proc_int32_t)code);
-        bool word = code == '_' || (c >= UTF8PROC_CATEGORY_LU && c <= UTF8PROC_CATEGORY_LO) ||
-                    (c >= UTF8PROC_CATEGORY_ND && c <= UTF8PROC_CATEGORY_NO);
+        bool word = code == '_' || rp_unicode_is_alnum(code);
         words += word && !inside;
         inside = word;
     }

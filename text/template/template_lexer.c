@@ -3,12 +3,12 @@
  * - and +, one newline at the end dropped. */
 #include "base/utf8.h"
 #include "text/template/template_internal.h"
+#include "text/unicode/unicode.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <utf8proc.h>
 
 struct lexer {
     struct rp_tcompile *c;
@@ -160,9 +160,7 @@ static bool is_word(uint32_t code) {
     if (code < 0x80)
         return code == '_' || (code >= '0' && code <= '9') || (code >= 'a' && code <= 'z') ||
                (code >= 'A' && code <= 'Z');
-    utf8proc_category_t category = utf8proc_category((utf8proc_int32_t)code);
-    return (category >= UTF8PROC_CATEGORY_LU && category <= UTF8PROC_CATEGORY_LO) ||
-           (category >= UTF8PROC_CATEGORY_ND && category <= UTF8PROC_CATEGORY_NO);
+    return rp_unicode_is_alnum(code);
 }
 
 static bool is_digit(char c) { return c >= '0' && c <= '9'; }
@@ -360,7 +358,8 @@ static bool lex_name(struct lexer *l) {
     }
     if (end == l->at)
         return false;
-    if (first >= 0x80 && utf8proc_category((utf8proc_int32_t)first) > UTF8PROC_CATEGORY_LO)
+    if (first >= 0x80 && !rp_unicode_is_letter(first) &&
+        rp_unicode_category(first) != RP_UNICODE_NL)
         complain(l, "Invalid character in identifier");
     put(l, RP_TT_NAME, l->line, rp_value_str(l->text + l->at, end - l->at, false));
     l->at = end;

@@ -1,9 +1,9 @@
 /* The methods of str, dict and list that a template may call. Those that change their object are
  * refused when they are called, as the immutable sandbox does. */
 #include "text/template/template_internal.h"
+#include "text/unicode/unicode.h"
 
 #include <string.h>
-#include <utf8proc.h>
 
 static const char *const method_names[] = {
     [RP_TM_CAPITALIZE] = "capitalize",
@@ -287,19 +287,15 @@ static struct rp_value partition(struct rp_trender *r, struct rp_value s, bool l
 }
 
 static bool is_class(uint32_t code, int method) {
-    utf8proc_category_t c = utf8proc_category((utf8proc_int32_t)code);
-    bool alpha = c >= UTF8PROC_CATEGORY_LU && c <= UTF8PROC_CATEGORY_LO;
-    bool decimal = c == UTF8PROC_CATEGORY_ND;
-    /* superscripts and circled digits count as digits, but not as decimals */
-    bool digit = decimal || code == 0xB2 || code == 0xB3 || code == 0xB9 || code == 0x2070 ||
-                 (code >= 0x2074 && code <= 0x2079) || (code >= 0x2080 && code <= 0x2089) ||
-                 (code >= 0x2460 && code <= 0x2468);
-    bool numeric = digit || c == UTF8PROC_CATEGORY_NL || c == UTF8PROC_CATEGORY_NO;
+    unsigned flags = rp_unicode_record(code)->flags;
+    bool alpha = rp_unicode_is_letter(code);
+    bool decimal = rp_unicode_category(code) == RP_UNICODE_ND;
+    bool digit = flags & RP_UNICODE_DIGIT, numeric = flags & RP_UNICODE_NUMERIC;
     switch (method) {
     case RP_TM_ISALPHA:
         return alpha;
     case RP_TM_ISALNUM:
-        return alpha || numeric;
+        return rp_unicode_is_alnum(code);
     case RP_TM_ISDECIMAL:
         return decimal;
     case RP_TM_ISDIGIT:
@@ -328,10 +324,11 @@ static struct rp_value is_cased_as(struct rp_trender *r, struct rp_value s, int 
     if (!rp_render_charge_bytes(r, s.len))
         return rp_value_none();
     for (size_t at = 0, size; at < s.len; at += size) {
-        utf8proc_category_t c = utf8proc_category((utf8proc_int32_t)rp_tstr_char(s, at, &size));
-        bool upper = c == UTF8PROC_CATEGORY_LU || c == UTF8PROC_CATEGORY_LT;
-        bool lower = c == UTF8PROC_CATEGORY_LL;
-        if ((method == RP_TM_ISLOWER && upper) || (method == RP_TM_ISUPPER && lower) ||
+        const struct rp_unicode_record *c = rp_unicode_record(rp_tstr_char(s, at, &size));
+        bool title = c->category == RP_UNICODE_LT;
+        bool upper = c->flags & RP_UNICODE_UPPERCASE || title;
+        bool lower = c->flags & RP_UNICODE_LOWERCASE;
+        if ((method == RP_TM_ISLOWER && upper) || (method == RP_TM_ISUPPER && (lower || title)) ||
             (method == RP_TM_ISTITLE && ((upper && in_word) || (lower && !in_word))))
             return rp_value_bool(false);
         any = any || upper || lower;

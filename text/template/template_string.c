@@ -1,9 +1,9 @@
 /* Strings by code points, as Python's str; every byte keeps its origin. */
 #include "base/utf8.h"
 #include "text/template/template_internal.h"
+#include "text/unicode/unicode.h"
 
 #include <string.h>
-#include <utf8proc.h>
 
 bool rp_tchar_is_space(uint32_t c) { /* str.isspace */
     return (c >= 9 && c <= 13) || (c >= 28 && c <= 32) || c == 0x85 || c == 0xA0 || c == 0x1680 ||
@@ -45,53 +45,15 @@ size_t rp_tstr_find(struct rp_value s, struct rp_value needle, size_t from) {
 
 /* ---- Case ----------------------------------------------------------------------------- */
 
-/* Where one character becomes several: Unicode's SpecialCasing, the unconditional part that fonts
- * and texts really hold. */
-static const struct special {
-    uint32_t code;
-    const char *upper, *title;
-} specials[] = {
-    {0xDF, "SS", "Ss"},
-    {0x149,
-     "\xCA\xBC"
-     "N",
-     "\xCA\xBC"
-     "N"},
-    {0x1F0, "J\xCC\x8C", "J\xCC\x8C"},
-    {0x390, "\xCE\x99\xCC\x88\xCC\x81", "\xCE\x99\xCC\x88\xCC\x81"},
-    {0x3B0, "\xCE\xA5\xCC\x88\xCC\x81", "\xCE\xA5\xCC\x88\xCC\x81"},
-    {0x587, "\xD4\xB5\xD5\x92", "\xD4\xB5\xD6\x82"},
-    {0x1E96, "H\xCC\xB1", "H\xCC\xB1"},
-    {0x1E97, "T\xCC\x88", "T\xCC\x88"},
-    {0x1E98, "W\xCC\x8A", "W\xCC\x8A"},
-    {0x1E99, "Y\xCC\x8A", "Y\xCC\x8A"},
-    {0x1E9A, "A\xCA\xBE", "A\xCA\xBE"},
-    {0xFB00, "FF", "Ff"},
-    {0xFB01, "FI", "Fi"},
-    {0xFB02, "FL", "Fl"},
-    {0xFB03, "FFI", "Ffi"},
-    {0xFB04, "FFL", "Ffl"},
-    {0xFB05, "ST", "St"},
-    {0xFB06, "ST", "St"},
-};
-
 static void put_code(struct rp_tbuf *buf, uint32_t code, bool input) {
     char bytes[4];
     rp_tbuf_bytes(buf, bytes, (size_t)rp_utf8_encode(code, bytes), input);
 }
 
-static bool is_cased(uint32_t c) {
-    utf8proc_category_t category = utf8proc_category((utf8proc_int32_t)c);
-    return category == UTF8PROC_CATEGORY_LU || category == UTF8PROC_CATEGORY_LL ||
-           category == UTF8PROC_CATEGORY_LT;
-}
+static bool is_cased(uint32_t c) { return rp_unicode_record(c)->flags & RP_UNICODE_CASED; }
 
 static bool is_case_ignorable(uint32_t c) {
-    utf8proc_category_t category = utf8proc_category((utf8proc_int32_t)c);
-    return c == '\'' || c == '.' || c == ':' || c == 0xB7 || c == 0x2019 || c == '^' || c == '`' ||
-           category == UTF8PROC_CATEGORY_MN || category == UTF8PROC_CATEGORY_ME ||
-           category == UTF8PROC_CATEGORY_CF || category == UTF8PROC_CATEGORY_LM ||
-           category == UTF8PROC_CATEGORY_SK;
+    return rp_unicode_record(c)->flags & RP_UNICODE_CASE_IGNORABLE;
 }
 
 /* Sigma is final after a letter and before none. */
@@ -126,19 +88,16 @@ static void put_cased(struct rp_tbuf *buf, struct rp_value s, size_t at, size_t 
         else if (code == 0x3A3)
             put_code(buf, final_sigma(s, at, at + size) ? 0x3C2 : 0x3C3, input);
         else
-            put_code(buf, (uint32_t)utf8proc_tolower((utf8proc_int32_t)code), input);
+            put_code(buf, rp_unicode_to_lower(code), input);
         return;
     }
-    for (size_t i = 0; code >= 0x80 && i < RP_ARRAY_COUNT(specials); i++)
-        if (specials[i].code == code) {
-            const char *text = to == RP_TCASE_UPPER ? specials[i].upper : specials[i].title;
-            rp_tbuf_bytes(buf, text, strlen(text), input);
-            return;
-        }
-    put_code(buf,
-             (uint32_t)(to == RP_TCASE_UPPER ? utf8proc_toupper((utf8proc_int32_t)code)
-                                             : utf8proc_totitle((utf8proc_int32_t)code)),
-             input);
+    const char *several = rp_unicode_special_case(code, to == RP_TCASE_TITLE);
+    if (several)
+        rp_tbuf_bytes(buf, several, strlen(several), input);
+    else if (to == RP_TCASE_UPPER)
+        put_code(buf, rp_unicode_to_upper(code), input);
+    else
+        put_code(buf, rp_unicode_to_title(code), input);
 }
 
 struct rp_value rp_tstr_case(struct rp_trender *r, struct rp_value s, enum rp_tcase to) {
@@ -155,9 +114,9 @@ struct rp_value rp_tstr_case(struct rp_trender *r, struct rp_value s, enum rp_tc
         else if (to == RP_TCASE_CAPITALIZE)
             one = at == 0 ? RP_TCASE_TITLE : RP_TCASE_LOWER;
         else if (to == RP_TCASE_SWAP)
-            one = utf8proc_category((utf8proc_int32_t)code) == UTF8PROC_CATEGORY_LU
-                      ? RP_TCASE_LOWER
-                      : RP_TCASE_UPPER;
+            one = rp_unicode_record(code)->flags & RP_UNICODE_UPPERCASE ? RP_TCASE_LOWER
+                  : rp_unicode_category(code) == RP_UNICODE_LT ? RP_TCASE_TITLE /* stays itself */
+                                                               : RP_TCASE_UPPER;
         in_word = is_cased(code);
         put_cased(&buf, s, at, size, code, one);
     }

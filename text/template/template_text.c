@@ -1,12 +1,12 @@
 /* Values as text: Python's str() and repr(), and JSON as json.dumps writes it. */
 #include "base/utf8.h"
 #include "text/template/template_internal.h"
+#include "text/unicode/unicode.h"
 
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include <utf8proc.h>
 
 static void put(struct rp_tbuf *out, const char *text, bool input) {
     rp_tbuf_bytes(out, text, strlen(text), input);
@@ -15,11 +15,10 @@ static void put(struct rp_tbuf *out, const char *text, bool input) {
 static bool is_printable(uint32_t code) {
     if (code < 0x7F)
         return code >= 0x20;
-    utf8proc_category_t category = utf8proc_category((utf8proc_int32_t)code);
-    return category != UTF8PROC_CATEGORY_CC && category != UTF8PROC_CATEGORY_CF &&
-           category != UTF8PROC_CATEGORY_CS && category != UTF8PROC_CATEGORY_CO &&
-           category != UTF8PROC_CATEGORY_CN && category != UTF8PROC_CATEGORY_ZL &&
-           category != UTF8PROC_CATEGORY_ZP && category != UTF8PROC_CATEGORY_ZS;
+    enum rp_unicode_category category = rp_unicode_category(code);
+    return category != RP_UNICODE_CC && category != RP_UNICODE_CF && category != RP_UNICODE_CS &&
+           category != RP_UNICODE_CO && category != RP_UNICODE_CN && category != RP_UNICODE_ZL &&
+           category != RP_UNICODE_ZP && category != RP_UNICODE_ZS;
 }
 
 static void repr_string(struct rp_trender *r, struct rp_tbuf *out, struct rp_value s) {

@@ -2,9 +2,9 @@
 
 #include "base/utf8.h"
 #include "text/tokenizer/tokenizer_internal.h"
+#include "text/unicode/unicode.h"
 
 #include <string.h>
-#include <utf8proc.h>
 
 /* Positions inside a piece are 32-bit, and the normalizer may lengthen a text. */
 #define TEXT_BYTES_MAX ((size_t)1 << 30)
@@ -21,25 +21,16 @@ void rp_tokenizer_close(struct rp_tokenizer *tok) {
     rp_free(tok);
 }
 
-/* \w of Rust's regex: Alphabetic, M, Nd, Pc, Join_Control. utf8proc has no Alphabetic; beyond the
- * letters, marks and Nl it is the circled and squared letters. */
+/* \w of Rust's regex: Alphabetic, M, Nd, Pc, Join_Control. */
 static bool is_word(uint32_t c) {
-    if (c == 0x200C || c == 0x200D || (c >= 0x24B6 && c <= 0x24E9) ||
-        (c >= 0x1F130 && c <= 0x1F149) || (c >= 0x1F150 && c <= 0x1F169) ||
-        (c >= 0x1F170 && c <= 0x1F189))
+    if (c == 0x200C || c == 0x200D || rp_unicode_record(c)->flags & RP_UNICODE_ALPHABETIC)
         return true;
-    switch (utf8proc_category((utf8proc_int32_t)c)) {
-    case UTF8PROC_CATEGORY_LU:
-    case UTF8PROC_CATEGORY_LL:
-    case UTF8PROC_CATEGORY_LT:
-    case UTF8PROC_CATEGORY_LM:
-    case UTF8PROC_CATEGORY_LO:
-    case UTF8PROC_CATEGORY_MN:
-    case UTF8PROC_CATEGORY_MC:
-    case UTF8PROC_CATEGORY_ME:
-    case UTF8PROC_CATEGORY_ND:
-    case UTF8PROC_CATEGORY_NL:
-    case UTF8PROC_CATEGORY_PC:
+    switch (rp_unicode_category(c)) {
+    case RP_UNICODE_MN:
+    case RP_UNICODE_MC:
+    case RP_UNICODE_ME:
+    case RP_UNICODE_ND:
+    case RP_UNICODE_PC:
         return true;
     default:
         return false;

@@ -241,8 +241,9 @@ static int parse_digits(struct rp_tok_load *load, const char *where, const json_
 }
 
 static int parse_pre_tokenizer(struct rp_tok_load *load, const char *where, const json_t *json) {
-    static const char whitespace[] = "\\w+|[^\\w\\s]+", space[] = "\\s",
-                      punctuation[] = "[\\p{P}!-/:-@\\[-`{-~]";
+    /* Rust's \w, which has the two joiners. */
+    static const char whitespace[] = "[\\w\\x{200C}\\x{200D}]+|[^\\w\\s\\x{200C}\\x{200D}]+",
+                      space[] = "\\s", punctuation[] = "\\p{SplitPunct}";
     const char *type;
     enum rp_tok_behavior behavior = RP_TOK_ISOLATED;
     int status = get_type(load, where, json, &type);

@@ -224,6 +224,8 @@ struct rp_tokenizer {
     uint8_t joins[256][32];
     uint8_t cuts[256][32]; /* pairs between which it may be cut, whatever is around */
     uint8_t *classes;
+    /* For each code point below 0x10000 a bit for each normal form in which it moves. */
+    uint8_t *moves;
 };
 
 /* A text in flight. allow[i] tells whether byte i may be part of a special token; NULL: all may. */
@@ -270,8 +272,8 @@ struct rp_tokenizer_scratch {
     size_t dead_capacity;
     struct rp_tok_heap_entry *heap;
     size_t heap_count, heap_capacity;
-    int32_t *points; /* code points under normalization */
-    int32_t *points_spare;
+    uint32_t *points; /* code points under normalization */
+    uint32_t *points_spare;
     size_t point_capacity;
     pcre2_match_data *match;
     pcre2_match_context *match_context;
@@ -362,6 +364,10 @@ int rp_tok_config_post_processor(struct rp_tok_load *load, const json_t *json);
 /* tokenizer_added.c: after the model and the normalizer. */
 int rp_tok_config_added(struct rp_tok_load *load, const json_t *json);
 
+/* tokenizer_pattern.c: appends what PCRE2 runs in place of an Oniguruma pattern. With `shared`
+ * each large class is there once: shorter and slower. RANGE: too long all the same. */
+int rp_tok_pattern_rewrite(struct rp_tok_load *load, const char *where, const char *pattern,
+                           size_t len, bool shared, struct rp_buffer *out);
 /* tokenizer_regex.c: compiles a pattern written for Oniguruma's Ruby syntax. */
 int rp_tok_regex_compile(struct rp_tok_load *load, const char *where, const char *pattern,
                          size_t len, pcre2_code **out);
@@ -379,7 +385,7 @@ struct rp_tok_scanner {
 extern const struct rp_tok_scanner rp_tok_scanners[RP_TOK_SCANNERS];
 rp_tok_scan_fn rp_tok_scan_find(const char *pattern, size_t len);
 extern const char rp_tok_gpt2_pattern[];
-void rp_tok_classes_fill(uint8_t classes[0x10000]);
+void rp_tok_classes_fill(uint8_t classes[0x10000], uint8_t moves[0x10000]);
 
 /* tokenizer_normalize.c: *out points into the scratch or to *in. */
 int rp_tok_normalize(const struct rp_tokenizer *tok, struct rp_tokenizer_scratch *scratch,

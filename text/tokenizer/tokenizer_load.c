@@ -312,9 +312,10 @@ static int load_sections(struct rp_tok_load *load, const json_t *root) {
         return rp_error_set(load->err, RP_STATUS_FORMAT, "%s: added_tokens must be an array",
                             load->file);
     tok->classes = rp_arena_alloc(&tok->arena, 0x10000);
-    if (!tok->classes)
+    tok->moves = tok->classes ? rp_arena_alloc(&tok->arena, 0x10000) : NULL;
+    if (!tok->moves)
         return rp_tok_no_memory(load);
-    rp_tok_classes_fill(tok->classes);
+    rp_tok_classes_fill(tok->classes, tok->moves);
     int status = check_model(load, model);
     if (status == RP_OK)
         status = rp_tok_config_normalizer(load, json_object_get(root, "normalizer"));

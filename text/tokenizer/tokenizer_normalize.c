@@ -1,12 +1,8 @@
 #include "base/utf8.h"
 #include "text/tokenizer/tokenizer_internal.h"
+#include "text/unicode/unicode.h"
 
 #include <string.h>
-#include <utf8proc.h>
-
-/* A stretch of at most this many marks is ordered by insertion, a longer one by counting:
- * utf8proc's own ordering is quadratic, and a text of nothing but marks is cheap to send. */
-#define INSERTION_MAX 32
 
 static void append(struct rp_tok_text_buffer *out, const char *data, size_t len, int allow) {
     rp_buffer_append(&out->text, data, len);
@@ -94,60 +90,23 @@ static int replace_regex(const struct rp_tok_normalizer *n, struct rp_tokenizer_
     return RP_OK;
 }
 
-/* Whether the character always begins a new stretch and stays itself: it neither joins the one
- * before it nor comes apart. Conservative: false costs time, never correctness. */
-static bool is_stable(enum rp_tok_normalizer_kind kind, uint32_t code) {
-    if (code < 0x80)
-        return true;
-    if (kind == RP_TOK_NFC && code < 0x300)
-        return true;
-    if ((code >= 0x1100 && code < 0x1200) || (code >= 0x16D63 && code <= 0x16D6A))
-        return false; /* Hangul jamo and Kirat Rai vowels: composed, though not marks */
-    if (code >= 0xAC00 && code <= 0xD7A3)
-        return kind == RP_TOK_NFC || kind == RP_TOK_NFKC;
-    const utf8proc_property_t *p = utf8proc_get_property((utf8proc_int32_t)code);
-    if (p->combining_class || p->category == UTF8PROC_CATEGORY_MN ||
-        p->category == UTF8PROC_CATEGORY_MC || p->category == UTF8PROC_CATEGORY_ME)
-        return false;
-    if (p->decomp_seqindex == UINT16_MAX)
-        return true;
-    return p->decomp_type != 0 && (kind == RP_TOK_NFC || kind == RP_TOK_NFD);
-}
-
-static unsigned combining_class(int32_t point) {
-    return point < 0x300 ? 0 : (unsigned)utf8proc_get_property(point)->combining_class;
-}
-
-/* Orders one stretch of marks by combining class, equal ones as they were. */
-static void order_marks(int32_t *points, int32_t *spare, size_t count) {
-    if (count <= INSERTION_MAX) {
-        for (size_t i = 1; i < count; i++) {
-            int32_t point = points[i];
-            size_t j = i;
-            for (; j > 0 && combining_class(points[j - 1]) > combining_class(point); j--)
-                points[j] = points[j - 1];
-            points[j] = point;
-        }
-        return;
-    }
-    size_t start[257] = {0};
-    for (size_t i = 0; i < count; i++)
-        start[(combining_class(points[i]) & 0xFF) + 1]++;
-    for (int c = 0; c < 256; c++)
-        start[c + 1] += start[c];
-    memcpy(spare, points, count * sizeof *points);
-    for (size_t i = 0; i < count; i++)
-        points[start[combining_class(spare[i]) & 0xFF]++] = spare[i];
+/* Whether the character begins a new stretch and stays itself: it neither joins or passes the one
+ * before it nor comes apart. The kinds are in the order of enum rp_unicode_form. */
+static bool is_stable(const struct rp_tokenizer *tok, enum rp_tok_normalizer_kind kind,
+                      uint32_t code) {
+    if (code < 0x10000)
+        return !(tok->moves[code] >> kind & 1);
+    return !(rp_unicode_record(code)->flags & (unsigned)RP_UNICODE_MOVES << kind);
 }
 
 static bool reserve_points(struct rp_tokenizer_scratch *s, size_t count) {
     if (count <= s->point_capacity)
         return true;
     size_t capacity = RP_MAX(count, s->point_capacity * 2);
-    int32_t *points = rp_realloc(s->points, capacity * sizeof *points);
+    uint32_t *points = rp_realloc(s->points, capacity * sizeof *points);
     if (points)
         s->points = points;
-    int32_t *spare = rp_realloc(s->points_spare, capacity * sizeof *spare);
+    uint32_t *spare = rp_realloc(s->points_spare, capacity * sizeof *spare);
     if (spare)
         s->points_spare = spare;
     if (!points || !spare)
@@ -162,56 +121,37 @@ static int normalize_stretch(enum rp_tok_normalizer_kind kind, struct rp_tokeniz
                              struct rp_tok_text_buffer *out) {
     bool compose = kind == RP_TOK_NFC || kind == RP_TOK_NFKC;
     bool compat = kind == RP_TOK_NFKC || kind == RP_TOK_NFKD;
-    int options = UTF8PROC_STABLE | (compose ? UTF8PROC_COMPOSE : UTF8PROC_DECOMPOSE) |
-                  (compat ? UTF8PROC_COMPAT : 0);
     size_t count = 0;
     for (size_t i = begin; i < end;) {
         uint32_t code = 0;
-        int size = rp_utf8_decode(in->data + i, end - i, &code), boundclass = 0;
-        /* No character comes apart into more than 18 (U+FDFA). */
-        if (!reserve_points(s, count + 32))
+        int size = rp_utf8_decode(in->data + i, end - i, &code);
+        if (!reserve_points(s, count + RP_UNICODE_DECOMPOSED_MAX))
             return RP_STATUS_NO_MEMORY;
-        utf8proc_ssize_t n = utf8proc_decompose_char((utf8proc_int32_t)code, s->points + count, 32,
-                                                     (utf8proc_option_t)options, &boundclass);
-        if (n < 0 || n > 32)
-            return RP_STATUS_FORMAT;
-        count += (size_t)n;
+        count += rp_unicode_decompose(code, compat, s->points + count);
         i += size > 0 ? (size_t)size : 1;
     }
-    for (size_t i = 0; i < count;) {
-        size_t first = i;
-        while (i < count && combining_class(s->points[i]))
-            i++;
-        if (i - first > 1)
-            order_marks(s->points + first, s->points_spare, i - first);
-        if (i == first)
-            i++;
-    }
-    if (compose) {
-        utf8proc_ssize_t n = utf8proc_normalize_utf32(s->points, (utf8proc_ssize_t)count,
-                                                      (utf8proc_option_t)options);
-        if (n < 0)
-            return RP_STATUS_FORMAT;
-        count = (size_t)n;
-    }
+    rp_unicode_order(s->points, s->points_spare, count);
+    if (compose)
+        count = rp_unicode_compose(s->points, count);
     int allow = allow_of(in, begin, end);
     for (size_t i = 0; i < count; i++) {
         char utf8[4];
-        append(out, utf8, (size_t)rp_utf8_encode((uint32_t)s->points[i], utf8), allow);
+        append(out, utf8, (size_t)rp_utf8_encode(s->points[i], utf8), allow);
     }
     return RP_OK;
 }
 
 /* Copies what is normal already, and normalizes the stretches around the characters that may not
  * be: from the stable character before to the next one. */
-static int normalize_unicode(enum rp_tok_normalizer_kind kind, struct rp_tokenizer_scratch *s,
-                             const struct rp_tok_text *in, struct rp_tok_text_buffer *out) {
+static int normalize_unicode(const struct rp_tokenizer *tok, enum rp_tok_normalizer_kind kind,
+                             struct rp_tokenizer_scratch *s, const struct rp_tok_text *in,
+                             struct rp_tok_text_buffer *out) {
     size_t done = 0, stable = 0; /* copied so far; where the last stable character began */
     for (size_t i = 0; i < in->len;) {
         uint32_t code = 0;
         int size = rp_utf8_decode(in->data + i, in->len - i, &code);
         size_t next = i + (size > 0 ? (size_t)size : 1);
-        if (is_stable(kind, code)) {
+        if (is_stable(tok, kind, code)) {
             stable = i;
             i = next;
             continue;
@@ -220,7 +160,7 @@ static int normalize_unicode(enum rp_tok_normalizer_kind kind, struct rp_tokeniz
         copy(out, in, done, begin);
         for (i = next; i<in->len; i += size> 0 ? (size_t)size : 1) {
             size = rp_utf8_decode(in->data + i, in->len - i, &code);
-            if (is_stable(kind, code))
+            if (is_stable(tok, kind, code))
                 break;
         }
         int status = normalize_stretch(kind, s, in, begin, i, out);
@@ -278,7 +218,7 @@ int rp_tok_normalize(const struct rp_tokenizer *tok, struct rp_tokenizer_scratch
         } else if (n->kind == RP_TOK_REPLACE) {
             status = n->regex ? replace_regex(n, scratch, &now, to) : replace_literal(n, &now, to);
         } else {
-            status = normalize_unicode(n->kind, scratch, &now, to);
+            status = normalize_unicode(tok, n->kind, scratch, &now, to);
         }
         if (to->text.failed || to->allow.failed)
             status = RP_STATUS_NO_MEMORY;

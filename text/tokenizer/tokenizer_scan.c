@@ -3,9 +3,9 @@
  * pattern leaves between two matches is a piece too. */
 #include "base/utf8.h"
 #include "text/tokenizer/tokenizer_internal.h"
+#include "text/unicode/unicode.h"
 
 #include <string.h>
-#include <utf8proc.h>
 
 const char rp_tok_gpt2_pattern[] =
     "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
@@ -24,43 +24,45 @@ const char rp_tok_gpt2_pattern[] =
 static uint8_t class_of(uint32_t code) {
     if (rp_tok_is_space(code))
         return RP_TOK_SPACE;
-    switch (utf8proc_category((utf8proc_int32_t)code)) {
-    case UTF8PROC_CATEGORY_LU:
-    case UTF8PROC_CATEGORY_LT:
+    switch (rp_unicode_category(code)) {
+    case RP_UNICODE_LU:
+    case RP_UNICODE_LT:
         return RP_TOK_UPPER;
-    case UTF8PROC_CATEGORY_LL:
+    case RP_UNICODE_LL:
         return RP_TOK_LOWER;
-    case UTF8PROC_CATEGORY_LM:
-    case UTF8PROC_CATEGORY_LO:
+    case RP_UNICODE_LM:
+    case RP_UNICODE_LO:
         return RP_TOK_LETTER;
-    case UTF8PROC_CATEGORY_MN:
-    case UTF8PROC_CATEGORY_MC:
-    case UTF8PROC_CATEGORY_ME:
+    case RP_UNICODE_MN:
+    case RP_UNICODE_MC:
+    case RP_UNICODE_ME:
         return RP_TOK_MARK;
-    case UTF8PROC_CATEGORY_ND:
-    case UTF8PROC_CATEGORY_NL:
-    case UTF8PROC_CATEGORY_NO:
+    case RP_UNICODE_ND:
+    case RP_UNICODE_NL:
+    case RP_UNICODE_NO:
         return RP_TOK_NUMBER;
-    case UTF8PROC_CATEGORY_PC:
-    case UTF8PROC_CATEGORY_PD:
-    case UTF8PROC_CATEGORY_PS:
-    case UTF8PROC_CATEGORY_PE:
-    case UTF8PROC_CATEGORY_PI:
-    case UTF8PROC_CATEGORY_PF:
-    case UTF8PROC_CATEGORY_PO:
-    case UTF8PROC_CATEGORY_SM:
-    case UTF8PROC_CATEGORY_SC:
-    case UTF8PROC_CATEGORY_SK:
-    case UTF8PROC_CATEGORY_SO:
+    case RP_UNICODE_PC:
+    case RP_UNICODE_PD:
+    case RP_UNICODE_PS:
+    case RP_UNICODE_PE:
+    case RP_UNICODE_PI:
+    case RP_UNICODE_PF:
+    case RP_UNICODE_PO:
+    case RP_UNICODE_SM:
+    case RP_UNICODE_SC:
+    case RP_UNICODE_SK:
+    case RP_UNICODE_SO:
         return RP_TOK_SIGN;
     default:
         return RP_TOK_OTHER;
     }
 }
 
-void rp_tok_classes_fill(uint8_t classes[0x10000]) {
-    for (uint32_t code = 0; code < 0x10000; code++)
+void rp_tok_classes_fill(uint8_t classes[0x10000], uint8_t moves[0x10000]) {
+    for (uint32_t code = 0; code < 0x10000; code++) {
         classes[code] = class_of(code);
+        moves[code] = (uint8_t)(rp_unicode_record(code)->flags / RP_UNICODE_MOVES);
+    }
 }
 
 /* The class of the character at `pos` < len as a set of one, and its length. The text is valid

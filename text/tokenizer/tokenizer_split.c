@@ -2,9 +2,9 @@
  * depth of the calls is the number of steps in the file, never the text. */
 #include "base/utf8.h"
 #include "text/tokenizer/tokenizer_internal.h"
+#include "text/unicode/unicode.h"
 
 #include <string.h>
-#include <utf8proc.h>
 
 static void run_step(struct rp_tokenizer_scratch *s, size_t index, const char *text, size_t len,
                      bool at_start);
@@ -114,15 +114,14 @@ static void step_literal(struct splitter *sp, size_t len) {
         split_item(sp, done, len, false);
 }
 
-/* Digits: Unicode's numbers (Nd, Nl, No), as Rust's char::is_numeric. */
+/* Digits: what Rust's char::is_numeric is in the package. */
 static void step_digits(struct splitter *sp, size_t len) {
     size_t done = 0;
     for (size_t i = 0; i < len && sp->s->status == RP_OK;) {
         uint32_t code = 0;
         int size = rp_utf8_decode(sp->text + i, len - i, &code);
         size_t end = i + (size > 0 ? (size_t)size : 1);
-        utf8proc_category_t c = utf8proc_category((utf8proc_int32_t)code);
-        if (c == UTF8PROC_CATEGORY_ND || c == UTF8PROC_CATEGORY_NL || c == UTF8PROC_CATEGORY_NO) {
+        if (rp_unicode_record(code)->flags & RP_UNICODE_SPLIT_NUMBER) {
             if (i != done)
                 split_item(sp, done, i, false);
             split_item(sp, i, end, true);
