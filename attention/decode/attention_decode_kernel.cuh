@@ -253,13 +253,206 @@ __device__ __forceinline__ void add_values(sums<D, NT> &s, uint32_t values,
     }
 }
 
+/* Initializes the barriers and finds the segment with which the block's share begins. */
+__device__ __forceinline__ void find_start(const decode_args &args, block_state &shared,
+                                           const rp_attention_plan_row &first, uint32_t rows,
+                                           uint32_t begin, uint32_t count) {
+    if (threadIdx.x == 0) {
+#pragma unroll /* racecheck follows as many barriers as it finds such instructions */
+        for (int i = 0; i < 2; i++) {
+            barrier_init(&shared.full[i], THREADS);
+            barrier_init(&shared.empty[i], THREADS);
+        }
+    }
+    if (threadIdx.x < rows)
+        try_start(args, shared, threadIdx.x, first, begin, count);
+    for (uint32_t i = threadIdx.x + THREADS; i < rows; i += THREADS)
+        try_start(args, shared, i, load_row(args, i), begin, count);
+    __syncthreads();
+}
+
+/* Output columns of a segment, in groups of four, over the threads of a block. */
+template <int D, int NT> struct column_parts {
+    static constexpr uint32_t COLUMNS = D / 4;
+    static constexpr int PARTS = (NT * 8 * (int)COLUMNS + THREADS - 1) / THREADS; /* per thread */
+};
+
+/* Folds the sums that the warps put for a split, the turn-th of this block: into `state` when the
+ * segment begins with the row, else into a partial of its own. */
+template <int D, int NT, typename Mask, rp_dtype Page>
+__device__ __forceinline__ void settle_split(const decode_args &args, block_state &shared,
+                                             const exchange<D> &swap, const segment &at,
+                                             uint32_t split, uint32_t turn,
+                                             folded (&state)[column_parts<D, NT>::PARTS]) {
+    constexpr uint32_t COLUMNS = column_parts<D, NT>::COLUMNS;
+    constexpr int BUFFERS = kernel_sizes<D, NT, Page>::BUFFERS;
+    barrier_wait(&shared.full[turn % BUFFERS], turn / BUFFERS & 1);
+#pragma unroll
+    for (int p = 0; p < column_parts<D, NT>::PARTS; p++) {
+        uint32_t part = p * THREADS + threadIdx.x;
+        uint32_t head = part / COLUMNS, column = part % COLUMNS * 4;
+        if (head >= args.group)
+            continue;
+        folded x = swap.template take<Mask>(turn % BUFFERS, head, column);
+        if (at.split == 0)
+            fold<Mask>(state[p], x);
+        else
+            put_partial<D>(partial_at<D>(args, blockIdx.x, split - at.split), args.group, head,
+                           column, x);
+    }
+    barrier_arrive(&shared.empty[turn % BUFFERS]);
+}
+
+/* Writes a segment that is the whole row, or its partial sums; the last block to arrive at a row
+ * folds its partial sums. */
+template <int D, int NT, typename Mask>
+__device__ __forceinline__ void write_segment(const decode_args &args, block_state &shared,
+                                              const segment &at, uint32_t total,
+                                              const folded (&state)[column_parts<D, NT>::PARTS]) {
+    constexpr uint32_t COLUMNS = column_parts<D, NT>::COLUMNS;
+    const size_t out = at.info.token * args.out_stride + (size_t)at.head * args.group * D;
+    const bool whole = at.split == 0 && at.split_end == at.info.splits;
+    if (at.split == 0) {
+#pragma unroll
+        for (int p = 0; p < column_parts<D, NT>::PARTS; p++) {
+            uint32_t part = p * THREADS + threadIdx.x;
+            uint32_t head = part / COLUMNS, column = part % COLUMNS * 4;
+            if (head >= args.group)
+                continue;
+            if (whole)
+                store_out<Mask>(args, out + head * D + column, state[p]);
+            else
+                put_partial<D>(partial_at<D>(args, blockIdx.x, PREFIX_SLOT), args.group, head,
+                               column, state[p]);
+        }
+    }
+    if (!whole && arrive(args, shared, at, total)) {
+#pragma unroll 1
+        for (uint32_t part = threadIdx.x; part < args.group * COLUMNS; part += THREADS) {
+            uint32_t head = part / COLUMNS, column = part % COLUMNS * 4;
+            store_out<Mask>(args, out + head * D + column,
+                            fold_partials<D, Mask>(args, shared, head, column));
+        }
+    }
+}
+
+/* Waits until the copies of all threads of the block have arrived. */
+__device__ __forceinline__ void finish_copies() {
+    copy_commit();
+    copy_wait<0>();
+    __syncthreads();
+}
+
+/* For a block that started before the previous kernel ended: waits for it, then copies the K and V
+ * rows of this step and the query. */
+template <int D, typename Mask, rp_dtype Page>
+__device__ __forceinline__ void
+finish_early(const decode_args &args, const rp_stamp &stamp, loader<D, Mask, Page> &load,
+             const query_buffer<D> &query, const segment &at, uint32_t keys_at, uint32_t values_at,
+             uint32_t warp, uint32_t lane) {
+    stamp.wait();
+    load.copy_own(args, keys_at, values_at, warp, lane);
+    query.prefetch(args, at.info.token, at.head);
+    finish_copies();
+}
+
+/* Begins the loads of a block's share at its first segment. */
+template <int D, typename Mask, rp_dtype Page>
+__device__ __forceinline__ void begin_loads(const decode_args &args, loader<D, Mask, Page> &load,
+                                            const segment &at, uint32_t left, uint32_t warp,
+                                            uint32_t lane) {
+    load.init(lane);
+    load.at = at;
+    load.left = left;
+    load.enter();
+    load.pages = load.load_pages(args, at.info, at.row, load.key, warp, lane, load.units);
+    load.load_params(args, at.info);
+}
+
+/* Starts the copy of the next segment's query. */
+template <int D>
+__device__ __forceinline__ void prefetch_next(const decode_args &args, const block_state &shared,
+                                              const query_buffer<D> &next_query,
+                                              const segment &at) {
+    bool wraps = at.head + 1 == args.kv_heads;
+    next_query.prefetch(args, wraps ? row_at(args, shared, at.row + 1).token : at.info.token,
+                        wraps ? 0 : at.head + 1);
+}
+
+/* The loader's current unit; key: its first key. */
+template <int D, typename Mask, rp_dtype Page>
+__device__ __forceinline__ program_unit unit_at(const loader<D, Mask, Page> &load, uint32_t key) {
+    if constexpr (Mask::is_program)
+        return {unit_key(load.unit) + key % RP_ATTENTION_SPLIT, load.seen,
+                (load.unit & UNIT_IS_PARTIAL) != 0};
+    return {};
+}
+
+/* Moves to the next segment: its query becomes the current one; parameters change with the row. */
+template <int D, typename Mask>
+__device__ __forceinline__ void enter_next(const decode_args &args, block_state &shared,
+                                           segment &at, uint32_t &left, mask_params<Mask> &params,
+                                           query_buffer<D> &query, query_buffer<D> &next_query) {
+    const uint32_t row = at.row;
+    next_segment(args, shared, at, left);
+    left -= at.split_end;
+    if (Mask::is_program && at.row != row)
+        params.load(args.slots + (size_t)at.info.slot * args.slot_words);
+    float *done = query.data;
+    query.data = next_query.data;
+    next_query.data = done;
+}
+
+/* Records the end of the kernel in steps that are stamped. */
+__device__ __forceinline__ void end_stamp(const decode_args &args, const block_state &shared) {
+    if (threadIdx.x == 0 && shared.flags & RP_PACKET_STAMP)
+        rp_stamp_end(args.stamp);
+}
+
+template <int PARTS> __device__ __forceinline__ void clear(folded (&state)[PARTS]) {
+#pragma unroll
+    for (int p = 0; p < PARTS; p++)
+        state[p] = nothing();
+}
+
+template <int D, int NT, rp_dtype Page>
+__device__ __forceinline__ void load_query(const query_buffer<D> &query,
+                                           uint32_t (&q)[NT][D / 16][2], float (&q_power)[NT][2],
+                                           uint32_t group, uint32_t lane) {
+    if constexpr (page_of<Page>::is_quantized)
+        query.template load_f16<NT>(q, q_power, group, lane);
+    else
+        query.template load<NT>(q, group, lane);
+}
+
+/* Whether all keys of a segment are read in one step. */
+template <typename Mask, uint32_t STEP>
+__device__ __forceinline__ bool is_one_step(const segment &at) {
+    return keys_end(at, at.split_end) - (keys_begin<Mask>(at, at.split) & ~(STEP - 1)) <= STEP;
+}
+
+/* Starts the copies of the plan rows from the segment's row on. */
+__device__ __forceinline__ void copy_rows(const decode_args &args, block_state &shared,
+                                          const segment &at, uint32_t rows) {
+    if (threadIdx.x < ROWS_AHEAD * 2 && at.row + threadIdx.x / 2 < rows)
+        copy_16(shared_address(&shared.rows[0]) + threadIdx.x * 16,
+                (const unsigned char *)(args.rows + at.row) + threadIdx.x * 16);
+}
+
+/* Rows of a unit that a lane names to ldmatrix, in bytes: for K keys in order, for V two halves of
+ * the dims (32 bytes). */
+template <uint32_t ROW_BYTES> __device__ __forceinline__ uint32_t key_row(uint32_t lane) {
+    return lane % 16 * ROW_BYTES + lane / 16 * 16;
+}
+template <uint32_t ROW_BYTES> __device__ __forceinline__ uint32_t value_row(uint32_t lane) {
+    return (lane % 8 + lane / 16 * 8) * ROW_BYTES + lane / 8 % 2 * 16;
+}
+
 template <int D, int NT, typename Mask, rp_dtype Page = RP_DTYPE_BF16>
 __device__ __forceinline__ void attention_decode(const decode_args &args) {
     using sizes = kernel_sizes<D, NT, Page>;
     constexpr uint32_t UNIT_BYTES = sizes::UNIT_BYTES, UNIT = sizes::UNIT, STEP = sizes::STEP;
     constexpr int TILES = sizes::TILES, BUFFERS = sizes::BUFFERS;
-    constexpr uint32_t COLUMNS = D / 4;                                    /* of four */
-    constexpr int PARTS = (NT * 8 * (int)COLUMNS + THREADS - 1) / THREADS; /* of a thread */
     extern __shared__ __align__(128) unsigned char dynamic[];
     __shared__ __align__(16) block_state shared;
     const rp_stamp stamp(args.stamp);
@@ -267,35 +460,21 @@ __device__ __forceinline__ void attention_decode(const decode_args &args) {
     if (!args.early)
         stamp.wait();
     const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    /* Loads both at once; whether the row is in the plan is checked afterwards. */
+    /* Both loads at once; whether the row is in the plan is checked afterwards. */
     rp_attention_plan_row first = {};
     if (threadIdx.x < args.row_capacity)
         first = load_row(args, threadIdx.x);
     const uint2 counts = __ldcg((const uint2 *)args.plan); /* decode_rows, decode_splits */
-    /* recomputed: keeping it in a register across the loops below costs more */
-    if (threadIdx.x == 0)
+    if (threadIdx.x == 0) /* a register would be live across the loops below */
         shared.flags = rp_stamp_flags(args.stamp);
     const uint32_t total = counts.y * args.kv_heads;
     const uint32_t begin = share_begin(total, blockIdx.x);
     const uint32_t count = share_begin(total, blockIdx.x + 1) - begin;
     if (count == 0) {
         stamp.wait();
-        if (threadIdx.x == 0 && shared.flags & RP_PACKET_STAMP)
-            rp_stamp_end(args.stamp);
-        return;
+        return end_stamp(args, shared);
     }
-    if (threadIdx.x == 0) {
-#pragma unroll /* one instruction per barrier, so that racecheck tracks each */
-        for (int i = 0; i < 2; i++) {
-            barrier_init(&shared.full[i], THREADS);
-            barrier_init(&shared.empty[i], THREADS);
-        }
-    }
-    if (threadIdx.x < counts.x)
-        try_start(args, shared, threadIdx.x, first, begin, count);
-    for (uint32_t i = threadIdx.x + THREADS; i < counts.x; i += THREADS)
-        try_start(args, shared, i, load_row(args, i), begin, count);
-    __syncthreads();
+    find_start(args, shared, first, counts.x, begin, count);
 
     const exchange<D> swap = {(float *)(dynamic + sizes::RING_BYTES), args.group};
     query_buffer<D> query = {swap.data + BUFFERS * WARPS * args.group * exchange<D>::STRIDE};
@@ -303,21 +482,12 @@ __device__ __forceinline__ void attention_decode(const decode_args &args) {
     segment at = shared.start;
     uint32_t left = count - (at.split_end - at.split);
     loader<D, Mask, Page> load;
-    load.init(lane);
-    load.at = at;
-    load.left = left;
-    load.enter();
-    load.pages = load.load_pages(args, at.info, at.row, load.key, warp, lane, load.units);
-    load.load_params(args, at.info);
+    begin_loads(args, load, at, left, warp, lane);
     mask_params<Mask> params = load.params;
-    if (threadIdx.x < ROWS_AHEAD * 2 && at.row + threadIdx.x / 2 < counts.x)
-        copy_16(shared_address(&shared.rows[0]) + threadIdx.x * 16,
-                (const unsigned char *)(args.rows + at.row) + threadIdx.x * 16);
+    copy_rows(args, shared, at, counts.x);
     if (!args.early)
         query.prefetch(args, at.info.token, at.head);
-    copy_commit();
-    copy_wait<0>();
-    __syncthreads();
+    finish_copies();
     load.look_ahead(args, shared, warp, lane);
     const uint32_t keys_at = shared_address(dynamic) + warp * sizes::WARP_BYTES;
     const uint32_t values_at = keys_at + UNIT_BYTES;
@@ -325,59 +495,22 @@ __device__ __forceinline__ void attention_decode(const decode_args &args) {
         (const float *)(dynamic + warp * sizes::WARP_BYTES + 2 * UNIT_BYTES);
     load.issue_key(args, shared, keys_at, args.early, warp, lane);
     load.issue_value(args, values_at, args.early, warp, lane);
-    if (args.early) {
-        stamp.wait();
-        load.copy_own(args, keys_at, values_at, warp, lane);
-        query.prefetch(args, at.info.token, at.head);
-        copy_commit();
-        copy_wait<0>();
-        __syncthreads();
-    }
-    /* Row addresses that a lane passes to ldmatrix: for K, keys in order; for V, two halves of the
-     * dims (32 bytes). */
-    const uint32_t key_lane = lane % 16 * sizes::ROW_BYTES + lane / 16 * 16;
-    const uint32_t value_lane = (lane % 8 + lane / 16 * 8) * sizes::ROW_BYTES + lane / 8 % 2 * 16;
+    if (args.early)
+        finish_early(args, stamp, load, query, at, keys_at, values_at, warp, lane);
+    const uint32_t key_lane = key_row<sizes::ROW_BYTES>(lane);
+    const uint32_t value_lane = value_row<sizes::ROW_BYTES>(lane);
     uint32_t turn = 0;
 
     for (;;) {
         uint32_t q[NT][D / 16][2];
         float q_power[NT][2] = {};
-        if constexpr (page_of<Page>::is_quantized)
-            query.template load_f16<NT>(q, q_power, args.group, lane);
-        else
-            query.template load<NT>(q, args.group, lane);
-        if (left != 0) {
-            bool wraps = at.head + 1 == args.kv_heads;
-            next_query.prefetch(args,
-                                wraps ? row_at(args, shared, at.row + 1).token : at.info.token,
-                                wraps ? 0 : at.head + 1);
-        }
+        load_query<D, NT, Page>(query, q, q_power, args.group, lane);
+        if (left != 0)
+            prefetch_next(args, shared, next_query, at);
         /* With so few keys the copy of the next q may still be in flight here. */
-        const bool is_short =
-            keys_end(at, at.split_end) - (keys_begin<Mask>(at, at.split) & ~(STEP - 1)) <= STEP;
-        folded state[PARTS];
-#pragma unroll
-        for (int p = 0; p < PARTS; p++)
-            state[p] = nothing();
-        /* Reduces the sums of a split (the turn-th of this block) over the warps, then folds or
-         * stores them. */
-        auto settle = [&](uint32_t split, uint32_t turn) {
-            barrier_wait(&shared.full[turn % BUFFERS], turn / BUFFERS & 1);
-#pragma unroll
-            for (int p = 0; p < PARTS; p++) {
-                uint32_t part = p * THREADS + threadIdx.x;
-                uint32_t head = part / COLUMNS, column = part % COLUMNS * 4;
-                if (head >= args.group)
-                    continue;
-                folded x = swap.template take<Mask>(turn % BUFFERS, head, column);
-                if (at.split == 0)
-                    fold<Mask>(state[p], x);
-                else
-                    put_partial<D>(partial_at<D>(args, blockIdx.x, split - at.split), args.group,
-                                   head, column, x);
-            }
-            barrier_arrive(&shared.empty[turn % BUFFERS]);
-        };
+        const bool is_short = is_one_step<Mask, STEP>(at);
+        folded state[column_parts<D, NT>::PARTS];
+        clear(state);
 #pragma unroll 1
         for (uint32_t split = at.split;; split++) {
             sums<D, NT> s;
@@ -386,10 +519,7 @@ __device__ __forceinline__ void attention_decode(const decode_args &args) {
 #pragma unroll 1
             for (uint32_t key = (keys_begin<Mask>(at, split) & ~(STEP - 1)) + warp * UNIT;
                  key < end; key += STEP) {
-                program_unit unit = {};
-                if constexpr (Mask::is_program)
-                    unit = {unit_key(load.unit) + key % RP_ATTENTION_SPLIT, load.seen,
-                            (load.unit & UNIT_IS_PARTIAL) != 0};
+                const program_unit unit = unit_at(load, key);
                 const bool seen =
                     Mask::is_program ? unit.seen != 0 : any_is_seen<Mask>(at.info, key, UNIT);
                 uint32_t weights[TILES][NT][2];
@@ -423,52 +553,21 @@ __device__ __forceinline__ void attention_decode(const decode_args &args) {
             swap.template put<NT, Page>(buffer, s, warp, lane);
             barrier_arrive(&shared.full[buffer]);
             if (BUFFERS == 2 && split != at.split)
-                settle(split - 1, turn - 1);
+                settle_split<D, NT, Mask, Page>(args, shared, swap, at, split - 1, turn - 1, state);
             if (BUFFERS == 1 && !is_last)
-                settle(split, turn);
+                settle_split<D, NT, Mask, Page>(args, shared, swap, at, split, turn, state);
             turn++;
             if (is_last)
                 break;
         }
-        settle(at.split_end - 1, turn - 1);
-        const size_t out = at.info.token * args.out_stride + (size_t)at.head * args.group * D;
-        const bool whole = at.split == 0 && at.split_end == at.info.splits;
-        if (at.split == 0) {
-#pragma unroll
-            for (int p = 0; p < PARTS; p++) {
-                uint32_t part = p * THREADS + threadIdx.x;
-                uint32_t head = part / COLUMNS, column = part % COLUMNS * 4;
-                if (head >= args.group)
-                    continue;
-                if (whole)
-                    store_out<Mask>(args, out + head * D + column, state[p]);
-                else
-                    put_partial<D>(partial_at<D>(args, blockIdx.x, PREFIX_SLOT), args.group, head,
-                                   column, state[p]);
-            }
-        }
-        if (!whole && arrive(args, shared, at, total)) {
-#pragma unroll 1
-            for (uint32_t part = threadIdx.x; part < args.group * COLUMNS; part += THREADS) {
-                uint32_t head = part / COLUMNS, column = part % COLUMNS * 4;
-                store_out<Mask>(args, out + head * D + column,
-                                fold_partials<D, Mask>(args, shared, head, column));
-            }
-        }
+        settle_split<D, NT, Mask, Page>(args, shared, swap, at, at.split_end - 1, turn - 1, state);
+        write_segment<D, NT, Mask>(args, shared, at, total, state);
         if (left == 0)
             break;
-        const uint32_t row = at.row;
-        next_segment(args, shared, at, left);
-        left -= at.split_end;
-        if (Mask::is_program && at.row != row)
-            params.load(args.slots + (size_t)at.info.slot * args.slot_words);
-        float *done = query.data;
-        query.data = next_query.data;
-        next_query.data = done;
+        enter_next<D, Mask>(args, shared, at, left, params, query, next_query);
     }
     copy_wait<0>();
-    if (threadIdx.x == 0 && shared.flags & RP_PACKET_STAMP)
-        rp_stamp_end(args.stamp);
+    end_stamp(args, shared);
 }
 
 } // namespace
