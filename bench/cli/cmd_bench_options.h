@@ -21,101 +21,38 @@ struct rp_bench_options {
 
 /* The flags of struct rp_bench_options as rows of a command's table; base: offsetof the struct in
  * the command's options. */
-#define RP_BENCH_FLAGS(base)                                                                        \
-    {"shape",                                                                                       \
-     RP_FLAG_TEXT,                                                                                  \
-     (base) + offsetof(struct rp_bench_options, shape),                                             \
-     "NAME",                                                                                        \
-     0,                                                                                             \
-     0,                                                                                             \
-     "llama-3.2-1b",                                                                                \
-     "model shape with random weights (an unknown name lists the known ones)"},                     \
-        {"model", RP_FLAG_TEXT, (base) + offsetof(struct rp_bench_options, model),        "DIR", 0, \
-         0,       "",           "model directory, instead of a shape with random weights"},         \
-        {"dtype",                                                                                   \
-         RP_FLAG_CHOICE,                                                                            \
-         (base) + offsetof(struct rp_bench_options, dtype),                                         \
-         "bfloat16|float32",                                                                        \
-         0,                                                                                         \
-         0,                                                                                         \
-         "bfloat16",                                                                                \
-         "type of weights and KV pages"},                                                           \
-        {"kv-cache-dtype",                                                                          \
-         RP_FLAG_CHOICE,                                                                            \
-         (base) + offsetof(struct rp_bench_options, kv_cache_dtype),                                \
-         "auto|fp8|int8",                                                                           \
-         0,                                                                                         \
-         0,                                                                                         \
-         "auto",                                                                                    \
-         "type of K and V in pages; auto: as --dtype; fp8, int8: a scale per token and head"},      \
-        {"quantization",                                                                            \
-         RP_FLAG_CHOICE,                                                                            \
-         (base) + offsetof(struct rp_bench_options, quantization),                                  \
-         "none|int8|fp8|int8-w8a16|fp8-w8a16",                                                      \
-         0,                                                                                         \
-         0,                                                                                         \
-         "none",                                                                                    \
-         "layer weights in 8 bits; w8a16: activations stay bf16"},                                  \
-        {"quantization-head",                                                                       \
-         RP_FLAG_SWITCH,                                                                            \
-         (base) + offsetof(struct rp_bench_options, quantize_head),                                 \
-         NULL,                                                                                      \
-         0,                                                                                         \
-         0,                                                                                         \
-         NULL,                                                                                      \
-         "with --quantization: also the head; if it is tied, also the embedding"},                  \
-        {"device",                                                                                  \
-         RP_FLAG_CHOICE,                                                                            \
-         (base) + offsetof(struct rp_bench_options, device),                                        \
-         "auto|cpu|cuda",                                                                           \
-         0,                                                                                         \
-         0,                                                                                         \
-         "auto",                                                                                    \
-         "where to run; auto: a GPU when there is one"},                                            \
-        {"numerics",                                                                                \
-         RP_FLAG_CHOICE,                                                                            \
-         (base) + offsetof(struct rp_bench_options, numerics),                                      \
-         "invariant|fast",                                                                          \
-         0,                                                                                         \
-         0,                                                                                         \
-         "invariant",                                                                               \
-         "fast: kernels whose results may depend on the batch"},                                    \
-        {"threads",                                                                                 \
-         RP_FLAG_UINT,                                                                              \
-         (base) + offsetof(struct rp_bench_options, threads),                                       \
-         "N",                                                                                       \
-         0,                                                                                         \
-         1024,                                                                                      \
-         "0",                                                                                       \
-         "CPU workers; 0: one per core"},                                                           \
-        {"enforce-eager",                                                                           \
-         RP_FLAG_SWITCH,                                                                            \
-         (base) + offsetof(struct rp_bench_options, enforce_eager),                                 \
-         NULL,                                                                                      \
-         0,                                                                                         \
-         0,                                                                                         \
-         NULL,                                                                                      \
-         "no replay"},                                                                              \
-        {"disable-fusion",                                                                          \
-         RP_FLAG_SWITCH,                                                                            \
-         (base) + offsetof(struct rp_bench_options, disable_fusion),                                \
-         NULL,                                                                                      \
-         0,                                                                                         \
-         0,                                                                                         \
-         NULL,                                                                                      \
-         "run one kernel per operator"},                                                            \
-        {"no-dependent-launch",                                                                     \
-         RP_FLAG_SWITCH,                                                                            \
-         (base) + offsetof(struct rp_bench_options, no_dependent_launch),                           \
-         NULL,                                                                                      \
-         0,                                                                                         \
-         0,                                                                                         \
-         NULL,                                                                                      \
-         "CUDA: plain graph edges, no programmatic dependent launch"},                              \
-    {                                                                                               \
-        "json", RP_FLAG_SWITCH, (base) + offsetof(struct rp_bench_options, json), NULL, 0, 0,       \
-            NULL, "print one JSON array"                                                            \
-    }
+#define RP_BENCH_FLAGS(base)                                                                       \
+    RP_FLAG_ROW("shape", TEXT, base, rp_bench_options, shape, "NAME", 0, 0, "llama-3.2-1b",        \
+                "model shape with random weights (an unknown name lists the known ones)"),         \
+        RP_FLAG_ROW("model", TEXT, base, rp_bench_options, model, "DIR", 0, 0, "",                 \
+                    "model directory, instead of a shape with random weights"),                    \
+        RP_FLAG_ROW("dtype", CHOICE, base, rp_bench_options, dtype, "bfloat16|float32", 0, 0,      \
+                    "bfloat16", "type of weights and KV pages"),                                   \
+        RP_FLAG_ROW(                                                                               \
+            "kv-cache-dtype", CHOICE, base, rp_bench_options, kv_cache_dtype, "auto|fp8|int8", 0,  \
+            0, "auto",                                                                             \
+            "type of K and V in pages; auto: as --dtype; fp8, int8: a scale per token and head"),  \
+        RP_FLAG_ROW("quantization", CHOICE, base, rp_bench_options, quantization,                  \
+                    "none|int8|fp8|int8-w8a16|fp8-w8a16", 0, 0, "none",                            \
+                    "layer weights in 8 bits; w8a16: activations stay bf16"),                      \
+        RP_FLAG_ROW("quantization-head", SWITCH, base, rp_bench_options, quantize_head, NULL, 0,   \
+                    0, NULL,                                                                       \
+                    "with --quantization: also the head; if it is tied, also the embedding"),      \
+        RP_FLAG_ROW("device", CHOICE, base, rp_bench_options, device, "auto|cpu|cuda", 0, 0,       \
+                    "auto", "where to run; auto: a GPU when there is one"),                        \
+        RP_FLAG_ROW("numerics", CHOICE, base, rp_bench_options, numerics, "invariant|fast", 0, 0,  \
+                    "invariant", "fast: kernels whose results may depend on the batch"),           \
+        RP_FLAG_ROW("threads", UINT, base, rp_bench_options, threads, "N", 0, 1024, "0",           \
+                    "CPU workers; 0: one per core"),                                               \
+        RP_FLAG_ROW("enforce-eager", SWITCH, base, rp_bench_options, enforce_eager, NULL, 0, 0,    \
+                    NULL, "no replay"),                                                            \
+        RP_FLAG_ROW("disable-fusion", SWITCH, base, rp_bench_options, disable_fusion, NULL, 0, 0,  \
+                    NULL, "run one kernel per operator"),                                          \
+        RP_FLAG_ROW("no-dependent-launch", SWITCH, base, rp_bench_options, no_dependent_launch,    \
+                    NULL, 0, 0, NULL,                                                              \
+                    "CUDA: plain graph edges, no programmatic dependent launch"),                  \
+        RP_FLAG_ROW("json", SWITCH, base, rp_bench_options, json, NULL, 0, 0, NULL,                \
+                    "print one JSON array")
 
 /* Page type chosen by --kv-cache-dtype; `dtype` is that of --dtype. */
 enum rp_dtype rp_bench_kv_dtype(uint32_t choice, enum rp_dtype dtype);

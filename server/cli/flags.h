@@ -32,6 +32,14 @@ struct rp_flag {
     const char *help;          /* NULL: hidden, for tests */
 };
 
+/* A row of a table of flags that several commands share; base: offset of struct `options` in the
+ * options of the command. */
+#define RP_FLAG_ROW(name, kind, base, options, field, value_name, min, max, default_value, help)   \
+    {                                                                                              \
+        name, RP_FLAG_##kind, (base) + offsetof(struct options, field), value_name, min, max,      \
+            default_value, help                                                                    \
+    }
+
 /* A flag of another server that does not exist here. */
 struct rp_foreign_flag {
     const char *name, *instead; /* what to do, in a few words */

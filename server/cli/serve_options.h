@@ -58,224 +58,85 @@ extern const struct rp_foreign_flag rp_vllm_flags[RP_VLLM_FLAGS];
 
 /* The flags of the mask program, as rows for a command's table; base: as below. */
 #define RP_MASK_FLAGS(base)                                                                        \
-    {"attention-mask",                                                                             \
-     RP_FLAG_TEXT,                                                                                 \
-     (base) + offsetof(struct rp_engine_options, attention_mask),                                  \
-     "EXPR|@FILE",                                                                                 \
-     0,                                                                                            \
-     0,                                                                                            \
-     NULL,                                                                                         \
-     "attention mask program, instead of the model's own mask (docs/masks.md)"},                   \
-    {                                                                                              \
-        "allow-noncausal", RP_FLAG_SWITCH,                                                         \
-            (base) + offsetof(struct rp_engine_options, allow_noncausal), NULL, 0, 0, NULL,        \
-            "allow a mask that attends to later positions: each prompt is then computed in one "   \
-            "step"                                                                                 \
-    }
+    RP_FLAG_ROW("attention-mask", TEXT, base, rp_engine_options, attention_mask, "EXPR|@FILE", 0,  \
+                0, NULL,                                                                           \
+                "attention mask program, instead of the model's own mask (docs/masks.md)"),        \
+        RP_FLAG_ROW("allow-noncausal", SWITCH, base, rp_engine_options, allow_noncausal, NULL, 0,  \
+                    0, NULL,                                                                       \
+                    "allow a mask that attends to later positions: each prompt is then computed "  \
+                    "in one step")
 
 /* The flags of struct rp_engine_options, as rows for a command's table; base: offsetof the struct
  * in the command's options. */
 #define RP_ENGINE_FLAGS(base)                                                                      \
-    {"dtype",                                                                                      \
-     RP_FLAG_CHOICE,                                                                               \
-     (base) + offsetof(struct rp_engine_options, dtype),                                           \
-     "auto|float32|bfloat16",                                                                      \
-     0,                                                                                            \
-     0,                                                                                            \
-     "auto",                                                                                       \
-     "type of weights in memory; auto keeps bf16 and f32 files as they are, f16 becomes f32"},     \
-        {"quantization",                                                                           \
-         RP_FLAG_CHOICE,                                                                           \
-         (base) + offsetof(struct rp_engine_options, quantization),                                \
-         "none|int8|fp8|int8-w8a16|fp8-w8a16",                                                     \
-         0,                                                                                        \
-         0,                                                                                        \
-         "none",                                                                                   \
-         "layer weights in 8 bits; w8a16: activations stay bf16"},                                 \
-        {"quantization-head",                                                                      \
-         RP_FLAG_SWITCH,                                                                           \
-         (base) + offsetof(struct rp_engine_options, quantize_head),                               \
-         NULL,                                                                                     \
-         0,                                                                                        \
-         0,                                                                                        \
-         NULL,                                                                                     \
-         "with --quantization: also the head; if it is tied, also the embedding"},                 \
-        {"kv-cache-dtype",                                                                         \
-         RP_FLAG_CHOICE,                                                                           \
-         (base) + offsetof(struct rp_engine_options, kv_cache_dtype),                              \
-         RP_KV_DTYPE_CHOICES,                                                                      \
-         0,                                                                                        \
-         0,                                                                                        \
-         "auto",                                                                                   \
-         "type of K and V in pages; auto: as the weights, or bfloat16; fp8, int8: a scale per "    \
-         "token and "                                                                              \
-         "head"},                                                                                  \
-        {"device",                                                                                 \
-         RP_FLAG_CHOICE,                                                                           \
-         (base) + offsetof(struct rp_engine_options, device),                                      \
-         "auto|cpu|cuda",                                                                          \
-         0,                                                                                        \
-         0,                                                                                        \
-         "auto",                                                                                   \
-         "where to run; auto: a GPU when there is one"},                                           \
-        {"nvtx",                                                                                   \
-         RP_FLAG_SWITCH,                                                                           \
-         (base) + offsetof(struct rp_engine_options, nvtx),                                        \
-         NULL,                                                                                     \
-         0,                                                                                        \
-         0,                                                                                        \
-         NULL,                                                                                     \
-         "CUDA: NVTX ranges around captures, launches and waits, for Nsight"},                     \
-        {"numerics",                                                                               \
-         RP_FLAG_CHOICE,                                                                           \
-         (base) + offsetof(struct rp_engine_options, numerics),                                    \
-         "invariant|fast",                                                                         \
-         0,                                                                                        \
-         0,                                                                                        \
-         "invariant",                                                                              \
-         "invariant: a request's answer does not depend on the others; fast: the fastest "         \
-         "kernels"},                                                                               \
-        {"max-model-len",                                                                          \
-         RP_FLAG_UINT,                                                                             \
-         (base) + offsetof(struct rp_engine_options, max_model_len),                               \
-         "N",                                                                                      \
-         0,                                                                                        \
-         16777216,                                                                                 \
-         "0",                                                                                      \
-         "tokens of prompt and answer together; 0: the model's, as memory allows"},                \
-        {"max-num-seqs",                                                                           \
-         RP_FLAG_UINT,                                                                             \
-         (base) + offsetof(struct rp_engine_options, max_num_seqs),                                \
-         "N",                                                                                      \
-         0,                                                                                        \
-         4096,                                                                                     \
-         "0",                                                                                      \
-         "maximum running sequences; 0: 64 on the CPU, 256 on a GPU"},                             \
-        {"max-num-batched-tokens",                                                                 \
-         RP_FLAG_UINT,                                                                             \
-         (base) + offsetof(struct rp_engine_options, max_num_batched_tokens),                      \
-         "N",                                                                                      \
-         0,                                                                                        \
-         65536,                                                                                    \
-         "0",                                                                                      \
-         "tokens of the largest step, at least 16; 0: 512 on the CPU, 2048 on a GPU"},             \
-        {"max-num-queued-reqs",                                                                    \
-         RP_FLAG_UINT,                                                                             \
-         (base) + offsetof(struct rp_engine_options, max_num_queued_reqs),                         \
-         "N",                                                                                      \
-         1,                                                                                        \
-         65536,                                                                                    \
-         "1024",                                                                                   \
-         "waiting requests before answering 429"},                                                 \
-        {"block-size",                                                                             \
-         RP_FLAG_UINT,                                                                             \
-         (base) + offsetof(struct rp_engine_options, block_size),                                  \
-         "N",                                                                                      \
-         0,                                                                                        \
-         256,                                                                                      \
-         "0",                                                                                      \
-         "tokens per KV page, a power of two; 0: the device's default"},                           \
-        {"num-gpu-blocks-override",                                                                \
-         RP_FLAG_UINT,                                                                             \
-         (base) + offsetof(struct rp_engine_options, num_gpu_blocks_override),                     \
-         "N",                                                                                      \
-         0,                                                                                        \
-         1073741824,                                                                               \
-         "0",                                                                                      \
-         "pages of the KV pool; 0: from free memory"},                                             \
-        {"kv-cache-memory-bytes",                                                                  \
-         RP_FLAG_SIZE,                                                                             \
-         (base) + offsetof(struct rp_engine_options, kv_cache_memory_bytes),                       \
-         "SIZE",                                                                                   \
-         0,                                                                                        \
-         1e15,                                                                                     \
-         "0",                                                                                      \
-         "bytes of the KV pool (K, M, G); 0: from free memory"},                                   \
-        {"gpu-memory-utilization",                                                                 \
-         RP_FLAG_REAL,                                                                             \
-         (base) + offsetof(struct rp_engine_options, gpu_memory_utilization),                      \
-         "SHARE",                                                                                  \
-         0.01,                                                                                     \
-         1,                                                                                        \
-         "0.92",                                                                                   \
-         "share of GPU memory that may be in use, by all processes together"},                     \
-        {"swap-space",                                                                             \
-         RP_FLAG_REAL,                                                                             \
-         (base) + offsetof(struct rp_engine_options, swap_space_gib),                              \
-         "GIB",                                                                                    \
-         -1,                                                                                       \
-         65536,                                                                                    \
-         "-1",                                                                                     \
-         "GiB of host memory for sequences that are swapped out; -1: at most 4, and at most a "    \
-         "quarter of what is free"},                                                               \
-        {"enable-prefix-caching",                                                                  \
-         RP_FLAG_SWITCH,                                                                           \
-         (base) + offsetof(struct rp_engine_options, enable_prefix_caching),                       \
-         NULL,                                                                                     \
-         0,                                                                                        \
-         0,                                                                                        \
-         "true",                                                                                   \
-         "reuse KV pages of equal prompt prefixes"},                                               \
-        {"run-ahead",                                                                              \
-         RP_FLAG_UINT,                                                                             \
-         (base) + offsetof(struct rp_engine_options, run_ahead),                                   \
-         "0|1",                                                                                    \
-         0,                                                                                        \
-         1,                                                                                        \
-         "1",                                                                                      \
-         "launch a step before the previous one was read"},                                        \
-        {"enforce-eager",                                                                          \
-         RP_FLAG_SWITCH,                                                                           \
-         (base) + offsetof(struct rp_engine_options, enforce_eager),                               \
-         NULL,                                                                                     \
-         0,                                                                                        \
-         0,                                                                                        \
-         NULL,                                                                                     \
-         "launch every kernel of a step individually instead of replaying graphs"},                \
-        {"disable-fusion",                                                                         \
-         RP_FLAG_SWITCH,                                                                           \
-         (base) + offsetof(struct rp_engine_options, disable_fusion),                              \
-         NULL,                                                                                     \
-         0,                                                                                        \
-         0,                                                                                        \
-         NULL,                                                                                     \
-         "run one kernel per operator"},                                                           \
-        {"watchdog-timeout",                                                                       \
-         RP_FLAG_REAL,                                                                             \
-         (base) + offsetof(struct rp_engine_options, watchdog_timeout_s),                          \
-         "SECONDS",                                                                                \
-         0,                                                                                        \
-         86400,                                                                                    \
-         "30",                                                                                     \
-         "a device that makes no progress in a step for this long has failed; 0: never"},          \
-        {"profile-every",                                                                          \
-         RP_FLAG_UINT,                                                                             \
-         (base) + offsetof(struct rp_engine_options, profile_every),                               \
-         "N",                                                                                      \
-         0,                                                                                        \
-         1000000000,                                                                               \
-         "64",                                                                                     \
-         "time every kernel of one step in N, for /debug/profile; 0: only on request"},            \
-        {"debug-fault",                                                                            \
-         RP_FLAG_TEXT,                                                                             \
-         (base) + offsetof(struct rp_engine_options, debug_fault),                                 \
-         "illegal_address|trap|hang@STEP",                                                         \
-         0,                                                                                        \
-         0,                                                                                        \
-         NULL,                                                                                     \
-         NULL},                                                                                    \
-        {"debug-plant",                                                                            \
-         RP_FLAG_TEXT,                                                                             \
-         (base) + offsetof(struct rp_engine_options, debug_plant),                                 \
-         "node|allocation|slow:SHARE",                                                             \
-         0,                                                                                        \
-         0,                                                                                        \
-         NULL,                                                                                     \
-         NULL},                                                                                    \
-    {                                                                                              \
-        "threads", RP_FLAG_UINT, (base) + offsetof(struct rp_engine_options, threads), "N", 0,     \
-            1024, "0", "CPU workers; 0: one per core"                                              \
-    }
+    RP_FLAG_ROW(                                                                                   \
+        "dtype", CHOICE, base, rp_engine_options, dtype, "auto|float32|bfloat16", 0, 0, "auto",    \
+        "type of weights in memory; auto keeps bf16 and f32 files as they are, f16 becomes f32"),  \
+        RP_FLAG_ROW("quantization", CHOICE, base, rp_engine_options, quantization,                 \
+                    "none|int8|fp8|int8-w8a16|fp8-w8a16", 0, 0, "none",                            \
+                    "layer weights in 8 bits; w8a16: activations stay bf16"),                      \
+        RP_FLAG_ROW("quantization-head", SWITCH, base, rp_engine_options, quantize_head, NULL, 0,  \
+                    0, NULL,                                                                       \
+                    "with --quantization: also the head; if it is tied, also the embedding"),      \
+        RP_FLAG_ROW("kv-cache-dtype", CHOICE, base, rp_engine_options, kv_cache_dtype,             \
+                    RP_KV_DTYPE_CHOICES, 0, 0, "auto",                                             \
+                    "type of K and V in pages; auto: as the weights, or bfloat16; fp8, int8: a "   \
+                    "scale per token and head"),                                                   \
+        RP_FLAG_ROW("device", CHOICE, base, rp_engine_options, device, "auto|cpu|cuda", 0, 0,      \
+                    "auto", "where to run; auto: a GPU when there is one"),                        \
+        RP_FLAG_ROW("nvtx", SWITCH, base, rp_engine_options, nvtx, NULL, 0, 0, NULL,               \
+                    "CUDA: NVTX ranges around captures, launches and waits, for Nsight"),          \
+        RP_FLAG_ROW("numerics", CHOICE, base, rp_engine_options, numerics, "invariant|fast", 0, 0, \
+                    "invariant",                                                                   \
+                    "invariant: a request's answer does not depend on the others; fast: the "      \
+                    "fastest kernels"),                                                            \
+        RP_FLAG_ROW("max-model-len", UINT, base, rp_engine_options, max_model_len, "N", 0,         \
+                    16777216, "0",                                                                 \
+                    "tokens of prompt and answer together; 0: the model's, as memory allows"),     \
+        RP_FLAG_ROW("max-num-seqs", UINT, base, rp_engine_options, max_num_seqs, "N", 0, 4096,     \
+                    "0", "maximum running sequences; 0: 64 on the CPU, 256 on a GPU"),             \
+        RP_FLAG_ROW("max-num-batched-tokens", UINT, base, rp_engine_options,                       \
+                    max_num_batched_tokens, "N", 0, 65536, "0",                                    \
+                    "tokens of the largest step, at least 16; 0: 512 on the CPU, 2048 on a GPU"),  \
+        RP_FLAG_ROW("max-num-queued-reqs", UINT, base, rp_engine_options, max_num_queued_reqs,     \
+                    "N", 1, 65536, "1024", "waiting requests before answering 429"),               \
+        RP_FLAG_ROW("block-size", UINT, base, rp_engine_options, block_size, "N", 0, 256, "0",     \
+                    "tokens per KV page, a power of two; 0: the device's default"),                \
+        RP_FLAG_ROW("num-gpu-blocks-override", UINT, base, rp_engine_options,                      \
+                    num_gpu_blocks_override, "N", 0, 1073741824, "0",                              \
+                    "pages of the KV pool; 0: from free memory"),                                  \
+        RP_FLAG_ROW("kv-cache-memory-bytes", SIZE, base, rp_engine_options, kv_cache_memory_bytes, \
+                    "SIZE", 0, 1e15, "0", "bytes of the KV pool (K, M, G); 0: from free memory"),  \
+        RP_FLAG_ROW("gpu-memory-utilization", REAL, base, rp_engine_options,                       \
+                    gpu_memory_utilization, "SHARE", 0.01, 1, "0.92",                              \
+                    "share of GPU memory that may be in use, by all processes together"),          \
+        RP_FLAG_ROW("swap-space", REAL, base, rp_engine_options, swap_space_gib, "GIB", -1, 65536, \
+                    "-1",                                                                          \
+                    "GiB of host memory for sequences that are swapped out; -1: at most 4, and "   \
+                    "at most a quarter of what is free"),                                          \
+        RP_FLAG_ROW("enable-prefix-caching", SWITCH, base, rp_engine_options,                      \
+                    enable_prefix_caching, NULL, 0, 0, "true",                                     \
+                    "reuse KV pages of equal prompt prefixes"),                                    \
+        RP_FLAG_ROW("run-ahead", UINT, base, rp_engine_options, run_ahead, "0|1", 0, 1, "1",       \
+                    "launch a step before the previous one was read"),                             \
+        RP_FLAG_ROW("enforce-eager", SWITCH, base, rp_engine_options, enforce_eager, NULL, 0, 0,   \
+                    NULL,                                                                          \
+                    "launch every kernel of a step individually instead of replaying graphs"),     \
+        RP_FLAG_ROW("disable-fusion", SWITCH, base, rp_engine_options, disable_fusion, NULL, 0, 0, \
+                    NULL, "run one kernel per operator"),                                          \
+        RP_FLAG_ROW(                                                                               \
+            "watchdog-timeout", REAL, base, rp_engine_options, watchdog_timeout_s, "SECONDS", 0,   \
+            86400, "30",                                                                           \
+            "a device that makes no progress in a step for this long has failed; 0: never"),       \
+        RP_FLAG_ROW("profile-every", UINT, base, rp_engine_options, profile_every, "N", 0,         \
+                    1000000000, "64",                                                              \
+                    "time every kernel of one step in N, for /debug/profile; 0: only on request"), \
+        RP_FLAG_ROW("debug-fault", TEXT, base, rp_engine_options, debug_fault,                     \
+                    "illegal_address|trap|hang@STEP", 0, 0, NULL, NULL),                           \
+        RP_FLAG_ROW("debug-plant", TEXT, base, rp_engine_options, debug_plant,                     \
+                    "node|allocation|slow:SHARE", 0, 0, NULL, NULL),                               \
+        RP_FLAG_ROW("threads", UINT, base, rp_engine_options, threads, "N", 0, 1024, "0",          \
+                    "CPU workers; 0: one per core")
 
 /* The command `serve`. */
 extern const struct rp_command_spec rp_serve_spec;
