@@ -89,7 +89,7 @@ int rp_backend_select(enum rp_device_choice choice, const struct rp_device_confi
             rp_error_hint(err, "%s",
                           why.hint[0] ? why.hint
                                       : "`reprise doctor` says what was found; --device cpu "
-                                        "runs without a card");
+                                        "runs without a GPU");
             return status;
         }
         snprintf(out->reason, sizeof out->reason, "no CUDA: %.360s", why.text);

@@ -24,7 +24,7 @@ struct rp_backend_selection {
     char reason[384]; /* "CUDA was found", "no CUDA: ..." or "as told" */
 };
 
-/* Opens the device. auto takes CUDA when its module and a card can be opened, else the CPU, and
+/* Opens the device. auto takes CUDA when its module and a GPU can be opened, else the CPU, and
  * says why in *reason; cuda fails when it cannot, with a hint. */
 int rp_backend_select(enum rp_device_choice choice, const struct rp_device_config *config,
                       struct rp_backend_selection *out, struct rp_error *err) RP_MUST_USE;

@@ -31,7 +31,7 @@ add_custom_command(OUTPUT ${rp_program_texts}
     -P ${CMAKE_SOURCE_DIR}/cmake/embed_sources.cmake
   DEPENDS ${rp_program_sources} ${CMAKE_SOURCE_DIR}/cmake/embed_sources.cmake VERBATIM)
 
-# The kernels and their host code, for the module and for the tests on a card.
+# The kernels and their host code, for the module and for the tests on a GPU.
 add_library(rp_cuda STATIC ${rp_cuda_sources} ${rp_program_texts})
 target_include_directories(rp_cuda PUBLIC ${CMAKE_SOURCE_DIR})
 target_include_directories(rp_cuda SYSTEM PUBLIC ${CUDAToolkit_INCLUDE_DIRS})

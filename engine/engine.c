@@ -5,7 +5,7 @@
 #include "base/clock.h"
 #include "base/hash.h"
 #include "base/log.h"
-#include "engine/card_plan.h"
+#include "engine/gpu_plan.h"
 #include "engine/weights_on_device.h"
 
 #include <string.h>
@@ -17,9 +17,9 @@ static int prepare_weights(struct rp_engine *engine, struct rp_error *err) {
     int status =
         rp_weights_prepare(engine->backend, engine->device, engine->model, &engine->prepared,
                            engine->config.progress, engine->config.progress_ctx, err);
-    if (status == RP_STATUS_NO_MEMORY && engine->layout.on_card)
-        return rp_card_plan_no_room(&engine->config, &engine->layout, engine->layout.page_count,
-                                    err);
+    if (status == RP_STATUS_NO_MEMORY && engine->layout.on_gpu)
+        return rp_gpu_plan_no_room(&engine->config, &engine->layout, engine->layout.page_count,
+                                   err);
     if (status != RP_OK)
         return status;
     engine->backend->memory(engine->device, &after);
@@ -91,8 +91,8 @@ static void set_memory_metrics(struct rp_engine *engine) {
     struct rp_engine_metrics *metrics = &engine->metrics;
     const struct rp_engine_layout *layout = &engine->layout;
     for (int use = 0; use < RP_MEMORY_USE_COUNT; use++)
-        rp_gauge_set(&metrics->memory[use], (int64_t)layout->card.uses[use]);
-    if (!layout->on_card) {
+        rp_gauge_set(&metrics->memory[use], (int64_t)layout->gpu.uses[use]);
+    if (!layout->on_gpu) {
         rp_gauge_set(&metrics->memory[RP_MEMORY_WEIGHTS],
                      (int64_t)rp_model_weight_bytes(engine->model));
         rp_gauge_set(&metrics->memory[RP_MEMORY_ACTIVATIONS], (int64_t)layout->arena_bytes);

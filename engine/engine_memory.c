@@ -4,8 +4,8 @@
  * granule with the padding page is, while the graphs are captured and replayed once; then what they
  * left within the limit is mapped behind it. The number of pages is data, no captured graph knows
  * it. */
-#include "engine/card_plan.h"
 #include "engine/engine_internal.h"
+#include "engine/gpu_plan.h"
 
 #include <string.h>
 
@@ -26,9 +26,9 @@ static int reserve_pool(struct rp_engine *engine, struct rp_error *err) {
     struct rp_engine_layout *layout = &engine->layout;
     size_t granule = backend->granule(engine->device), page_bytes = layout->kv.page_stride;
     size_t pool = (size_t)layout->page_count * page_bytes, first = pool;
-    if (layout->on_card) {
-        if (pool < layout->card.total)
-            pool = layout->card.total; /* addresses cost nothing */
+    if (layout->on_gpu) {
+        if (pool < layout->gpu.total)
+            pool = layout->gpu.total; /* addresses cost nothing */
         first = page_bytes;
     }
     engine->kv_reserved = RP_CEIL_DIV(pool, granule) * granule;
@@ -75,9 +75,9 @@ int rp_engine_make_buffers(struct rp_engine *engine, struct rp_error *err) {
 }
 
 /* What the graphs took is what the driver says beyond what this backend allocated. */
-static void measure_card(struct rp_engine *engine, const struct rp_device_memory *now) {
+static void measure_gpu(struct rp_engine *engine, const struct rp_device_memory *now) {
     struct rp_engine_layout *layout = &engine->layout;
-    uint64_t *uses = layout->card.uses;
+    uint64_t *uses = layout->gpu.uses;
     const struct rp_device_memory *opened = &engine->memory_opened;
     uint64_t pool = RP_MIN(now->allocated_bytes, engine->kv_committed);
     uint64_t allocated = now->allocated_bytes - pool, used, ours;
@@ -101,19 +101,19 @@ static int pool_bytes(const struct rp_engine *engine, const struct rp_device_mem
     uint64_t used = now->total_bytes - now->free_bytes;
     uint64_t others = used - RP_MIN(used, engine->kv_committed);
     uint64_t free_bytes = now->free_bytes + engine->kv_committed;
-    uint64_t room = layout->card.limit > others ? layout->card.limit - others : 0;
+    uint64_t room = layout->gpu.limit > others ? layout->gpu.limit - others : 0;
     room = RP_MIN(RP_MIN(room, free_bytes), engine->kv_reserved) / granule * granule;
     uint64_t least = RP_CEIL_DIV(layout->max_model_len, layout->kv.page_tokens) + 1;
     if (config->page_count_override || config->kv_cache_bytes) {
         uint64_t told = (uint64_t)layout->page_count * page;
         if (told > free_bytes)
-            return rp_card_plan_no_room(config, layout, layout->page_count, err);
+            return rp_gpu_plan_no_room(config, layout, layout->page_count, err);
         *out = RP_CEIL_DIV(told, granule) * granule;
         return RP_OK;
     }
     uint64_t pages = RP_MIN(room / page, UINT32_MAX - 1);
     if (pages < least) {
-        int status = rp_card_plan_no_room(config, layout, least, err);
+        int status = rp_gpu_plan_no_room(config, layout, least, err);
         if (pages > 2)
             rp_error_hint(err, "try --max-model-len %llu",
                           (unsigned long long)((pages - 1) * layout->kv.page_tokens));
@@ -128,17 +128,17 @@ int rp_engine_map_pool(struct rp_engine *engine, struct rp_error *err) {
     struct rp_engine_layout *layout = &engine->layout;
     struct rp_device_memory now;
     size_t bytes, page = layout->kv.page_stride;
-    if (!layout->on_card)
+    if (!layout->on_gpu)
         return RP_OK;
     backend->memory(engine->device, &now);
-    measure_card(engine, &now);
+    measure_gpu(engine, &now);
     int status = pool_bytes(engine, &now, &bytes, err);
     if (status != RP_OK)
         return status;
     if (bytes > engine->kv_committed) {
         status = backend->commit(engine->device, layout->kv.base, bytes);
         if (status == RP_STATUS_NO_MEMORY)
-            return rp_card_plan_no_room(&engine->config, layout, bytes / page, err);
+            return rp_gpu_plan_no_room(&engine->config, layout, bytes / page, err);
         if (status != RP_OK)
             return rp_engine_device_error(engine, "the KV pool cannot be mapped", err);
         engine->kv_committed = bytes;
@@ -150,8 +150,8 @@ int rp_engine_map_pool(struct rp_engine *engine, struct rp_error *err) {
         return rp_engine_device_error(engine, "the KV pool cannot be filled", err);
     if (!engine->config.page_count_override && !engine->config.kv_cache_bytes)
         layout->page_count = (uint32_t)RP_MIN(engine->kv_committed / page, UINT32_MAX - 1);
-    layout->card.uses[RP_MEMORY_KV] = engine->kv_committed;
-    layout->card.measured = true;
+    layout->gpu.uses[RP_MEMORY_KV] = engine->kv_committed;
+    layout->gpu.measured = true;
     uint64_t tokens = (uint64_t)(layout->page_count - 1) * layout->kv.page_tokens;
     layout->plan.longest_context =
         (uint32_t)RP_MIN(tokens, (uint64_t)engine->model->config.max_position);

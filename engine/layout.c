@@ -5,7 +5,7 @@
 #include "base/memory.h"
 #include "device/step_cpu.h"
 #include "engine/batch.h"
-#include "engine/card_plan.h"
+#include "engine/gpu_plan.h"
 #include "graphs/graph_set.h"
 #include "model/model.h"
 
@@ -25,11 +25,11 @@ static uint32_t ceil_pow2(uint32_t value) {
 
 void rp_engine_config_resolve(struct rp_engine_config *config,
                               const struct rp_device_info *device) {
-    bool card = device->separate_memory;
+    bool gpu = device->separate_memory;
     if (!config->max_num_seqs)
-        config->max_num_seqs = card ? 256 : 64;
+        config->max_num_seqs = gpu ? 256 : 64;
     if (!config->max_num_batched_tokens)
-        config->max_num_batched_tokens = card ? 2048 : 512;
+        config->max_num_batched_tokens = gpu ? 2048 : 512;
     if (!config->page_tokens)
         config->page_tokens = device->page_tokens;
     if (!(config->memory_utilization > 0.0))
@@ -63,7 +63,7 @@ static int size_pool(const struct rp_engine_config *config, struct rp_engine_lay
         pages = config->page_count_override;
     else if (config->kv_cache_bytes)
         pages = config->kv_cache_bytes / page_bytes;
-    else if (out->on_card)
+    else if (out->on_gpu)
         pages = RP_MIN(free_bytes / page_bytes - 1, UINT32_MAX - 2); /* without the padding page */
     else
         pages = RP_MIN(useful, free_bytes / 100 * KV_SHARE_PERCENT / page_bytes);
@@ -73,9 +73,9 @@ static int size_pool(const struct rp_engine_config *config, struct rp_engine_lay
             "the KV pool would have %llu pages of %zu bytes (memory left: %llu bytes)",
             (unsigned long long)pages, page_bytes, (unsigned long long)free_bytes);
     bool told = config->page_count_override || config->kv_cache_bytes;
-    uint64_t beside = out->card.total - RP_MIN(out->card.total, out->card.limit - free_bytes);
-    if (out->on_card && told && (pages + 1) * page_bytes > beside)
-        return rp_card_plan_no_room(config, out, pages + 1, err);
+    uint64_t beside = out->gpu.total - RP_MIN(out->gpu.total, out->gpu.limit - free_bytes);
+    if (out->on_gpu && told && (pages + 1) * page_bytes > beside)
+        return rp_gpu_plan_no_room(config, out, pages + 1, err);
     out->page_count = (uint32_t)pages + 1; /* and the padding page */
     out->host_page_count = (uint32_t)RP_MIN(config->swap_bytes / page_bytes, useful);
     return RP_OK;
@@ -128,37 +128,37 @@ static void size_step(const struct rp_engine_config *config, const struct rp_mod
      * for each row that is scored. */
     step->prompt_ring_capacity = ceil_pow2(4 * (step->token_capacity + step->row_capacity));
     step->vocab = model->config.vocab;
-    step->stamp_capacity = program->op_count * (out->on_card ? LAUNCHES_PER_OP : 1);
+    step->stamp_capacity = program->op_count * (out->on_gpu ? LAUNCHES_PER_OP : 1);
 }
 
 void rp_engine_layout_describe(struct rp_engine_layout *out, const struct rp_model *model) {
     struct rp_memory_plan *plan = &out->plan;
-    const uint64_t *uses = out->card.uses;
-    bool card = out->on_card;
+    const uint64_t *uses = out->gpu.uses;
+    bool gpu = out->on_gpu;
     char detail[96];
     size_t page_bytes = out->kv.page_stride;
     plan->item_count = 0;
     plan->total_bytes = 0;
-    plan->device_bytes = out->card.total;
-    plan->measured = out->card.measured;
-    if (card)
+    plan->device_bytes = out->gpu.total;
+    plan->measured = out->gpu.measured;
+    if (gpu)
         add_item(plan, "context", uses[RP_MEMORY_CONTEXT], false, "the driver, other processes");
     enum rp_dtype layers = rp_model_matrix(model, RP_WEIGHT_QKV, 0)->dtype;
     snprintf(detail, sizeof detail, "%s%s%s", rp_dtype_name(layers),
              layers != model->dtype ? ", the rest " : "",
              layers != model->dtype ? rp_dtype_name(model->dtype) : "");
-    add_item(plan, "weights", card ? uses[RP_MEMORY_WEIGHTS] : rp_model_weight_bytes(model), false,
+    add_item(plan, "weights", gpu ? uses[RP_MEMORY_WEIGHTS] : rp_model_weight_bytes(model), false,
              detail);
     snprintf(detail, sizeof detail, "%u pages of %u tokens, %s, %zu bytes each", out->page_count,
              out->kv.page_tokens, rp_dtype_name(out->kv.dtype), page_bytes);
     add_item(plan, "KV pool",
-             card && plan->measured ? uses[RP_MEMORY_KV] : (uint64_t)out->page_count * page_bytes,
+             gpu && plan->measured ? uses[RP_MEMORY_KV] : (uint64_t)out->page_count * page_bytes,
              false, detail);
     snprintf(detail, sizeof detail, "%u pages", out->host_page_count);
-    add_item(plan, "swap pool", (uint64_t)out->host_page_count * page_bytes, card, detail);
+    add_item(plan, "swap pool", (uint64_t)out->host_page_count * page_bytes, gpu, detail);
     snprintf(detail, sizeof detail, "shared by %u buckets", out->buckets.count);
     add_item(plan, "activations", out->arena_bytes, false, detail);
-    if (card) {
+    if (gpu) {
         add_item(plan, "workspace", uses[RP_MEMORY_WORKSPACE], false, "of kernels");
         add_item(plan, "graphs", uses[RP_MEMORY_GRAPHS], false,
                  plan->measured ? "and loaded kernels" : "and loaded kernels, an upper estimate");
@@ -166,7 +166,7 @@ void rp_engine_layout_describe(struct rp_engine_layout *out, const struct rp_mod
     snprintf(detail, sizeof detail, "%u slots, page tables of %u entries, counts of %u ids",
              out->step.slot_count, out->step.pages_per_slot, out->step.vocab);
     add_item(plan, "slots", out->state_bytes, false, detail);
-    add_item(plan, "rings", out->ring_bytes, card,
+    add_item(plan, "rings", out->ring_bytes, gpu,
              "packets, results, prompt staging, biases and masks");
     plan->page_tokens = out->kv.page_tokens;
     plan->page_count = out->page_count;
@@ -180,7 +180,7 @@ int rp_engine_layout_make(const struct rp_engine_config *config, const struct rp
                           const struct rp_device_memory *memory, struct rp_engine_layout *out,
                           struct rp_error *err) {
     memset(out, 0, sizeof *out);
-    out->on_card = device->separate_memory;
+    out->on_gpu = device->separate_memory;
     out->whole_prompts = model->mask && !rp_mask_is_causal(model->mask);
     int status =
         rp_buckets_plan(config->max_num_seqs, config->max_num_batched_tokens, &out->buckets, err);
@@ -202,8 +202,8 @@ int rp_engine_layout_make(const struct rp_engine_config *config, const struct rp
     uint64_t left = device->memory_bytes > used ? device->memory_bytes - used : 0;
     uint32_t wanted_len =
         config->max_model_len ? config->max_model_len : model->config.max_position;
-    if (out->on_card)
-        status = rp_card_plan_estimate(config, model, program, memory, wanted_len, out, &left, err);
+    if (out->on_gpu)
+        status = rp_gpu_plan_estimate(config, model, program, memory, wanted_len, out, &left, err);
     if (status == RP_OK)
         status = size_pool(config, out, left, wanted_len, err);
     if (status == RP_OK)

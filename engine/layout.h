@@ -10,7 +10,7 @@
 #include "kvcache/kv_layout.h"
 
 /* Bytes on a GPU. An estimate until the engine has captured its graphs and measured them. */
-struct rp_card_bytes {
+struct rp_gpu_bytes {
     uint64_t total; /* the GPU's memory */
     uint64_t limit; /* what --gpu-memory-utilization allows, of everybody together */
     uint64_t uses[RP_MEMORY_USE_COUNT];
@@ -22,10 +22,10 @@ struct rp_engine_layout {
     struct rp_step_config step;
     struct rp_kv_layout kv; /* base NULL */
     uint32_t max_model_len;
-    bool whole_prompts; /* the model's mask is not causal */
-    bool on_card;       /* the device has memory of its own: page_count is first an estimate */
-    struct rp_card_bytes card; /* only with on_card */
-    uint32_t page_count;       /* the padding page included */
+    bool whole_prompts;      /* the model's mask is not causal */
+    bool on_gpu;             /* the device has memory of its own: page_count is first an estimate */
+    struct rp_gpu_bytes gpu; /* only with on_gpu */
+    uint32_t page_count;     /* the padding page included */
     uint32_t host_page_count;
     uint32_t event_capacity;
     size_t arena_bytes, state_bytes, ring_bytes;

@@ -334,7 +334,7 @@ def read_case(torch, path):
 
 
 def check(torch, folder, options):
-    """Every case: ||ours - Flex|| / ||Flex||. FlexAttention computes in f32 from the same numbers; on a card ours rounds
+    """Every case: ||ours - Flex|| / ||Flex||. FlexAttention computes in f32 from the same numbers; on a GPU ours rounds
     the softmax's weights to bf16."""
     device = options.device if options.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
     worst, failed, count = 0.0, 0, 0

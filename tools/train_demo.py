@@ -311,7 +311,7 @@ def train(args, torch):
                 print("out of time", flush=True)
                 break
     return model, dict(steps=step, seconds=round(time.time() - start, 1), tokens=step * args.batch_tokens, loss=log,
-                       card=torch.cuda.get_device_name())
+                       gpu=torch.cuda.get_device_name())
 
 
 def export(model, out, torch):

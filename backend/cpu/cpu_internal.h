@@ -56,7 +56,7 @@ struct rp_device {
     _Atomic uint64_t launches; /* that worker 0 has run */
     double slow_share;         /* rp_device_config's, as the next one */
     bool short_steps_here;
-    /* An injected fault (--debug-fault): sticky, as on a card. */
+    /* An injected fault (--debug-fault): sticky, as on a GPU. */
     _Atomic bool failed;
     _Atomic bool released; /* ends a hang, when the device is closed */
     const char *fault;     /* what last_error says */

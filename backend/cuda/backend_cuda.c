@@ -1,4 +1,4 @@
-/* backend_cuda.c - a CUDA card as a device: the table that the module exports.
+/* backend_cuda.c - a CUDA GPU as a device: the table that the module exports.
  *
  * One stream. A captured graph is frozen: what changes from step to step lies in the packet
  * ring. */
@@ -91,18 +91,18 @@ static int cuda_open(const struct rp_device_config *config, struct rp_device **o
     setenv("CUDA_MODULE_LOADING", "EAGER", 0);
     cudaError_t error = cudaGetDeviceCount(&count);
     if (error != cudaSuccess)
-        return fail_open(NULL, err, "no driver or no card", error);
+        return fail_open(NULL, err, "no driver or no GPU", error);
     if ((uint32_t)count <= config->ordinal)
-        return rp_error_set(err, RP_STATUS_DEVICE, "cuda: card %u was asked for, there are %d",
+        return rp_error_set(err, RP_STATUS_DEVICE, "cuda: GPU %u was asked for, there are %d",
                             config->ordinal, count);
     struct rp_device *device = rp_calloc(1, sizeof *device);
     if (!device)
         return rp_error_set(err, RP_STATUS_NO_MEMORY, "cuda: out of memory");
     device->ordinal = (int)config->ordinal;
     if ((error = cudaSetDevice(device->ordinal)) != cudaSuccess)
-        return fail_open(device, err, "the card cannot be used", error);
+        return fail_open(device, err, "the GPU cannot be used", error);
     if ((error = cudaGetDeviceProperties(&prop, device->ordinal)) != cudaSuccess)
-        return fail_open(device, err, "the card's properties", error);
+        return fail_open(device, err, "the GPU's properties", error);
     read_limits(device, &prop, config);
     if ((error = cudaStreamCreateWithFlags(&device->stream, cudaStreamNonBlocking)) != cudaSuccess)
         return fail_open(device, err, "stream", error);
@@ -197,7 +197,7 @@ static int count_nodes(struct rp_device *device, struct rp_graph *graph, cudaGra
     return status;
 }
 
-/* Records the list, makes it executable, and puts it on the card. */
+/* Records the list, makes it executable, and puts it on the GPU. */
 static int record(struct rp_device *device, struct rp_graph *graph) {
     cudaGraph_t captured = NULL;
     int status = RP_CUDA_TRY(
@@ -298,7 +298,7 @@ static uint64_t result_step(const struct rp_step_view *view, uint64_t entry) {
 #define SLEEP_FROM_NS 400000u
 
 /* Sleeps through the first part of a wait as long as those before it, so that a core is not burnt
- * for every millisecond of the card; the rest is spun. */
+ * for every millisecond of the GPU; the rest is spun. */
 static void sleep_ahead(struct rp_device *device, uint64_t now, uint64_t deadline) {
     uint64_t ns = device->usual_wait_ns / 2;
     if (device->usual_wait_ns < SLEEP_FROM_NS || (deadline && now + ns > deadline))
@@ -360,7 +360,7 @@ static int cuda_wait_idle(struct rp_device *device, uint64_t deadline_ns) {
 }
 
 /* Steps that have published their results. A step takes milliseconds: nothing finer is needed to
- * tell a card that works from one that hangs. */
+ * tell a GPU that works from one that hangs. */
 static uint64_t cuda_progress(struct rp_device *device) {
     uint64_t newest = 0;
     for (uint64_t i = 0; i < RP_STEP_RING_ENTRIES && device->watched.results; i++)

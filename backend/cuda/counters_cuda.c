@@ -1,4 +1,4 @@
-/* The card's hardware counters through CUPTI (backend/cupti/cupti_pm.h). */
+/* The GPU's hardware counters through CUPTI (backend/cupti/cupti_pm.h). */
 #include "backend/cuda/device_cuda.h"
 #include "backend/cupti/cupti_pm.h"
 

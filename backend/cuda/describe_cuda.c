@@ -1,4 +1,4 @@
-/* describe_cuda.c - driver and cards for `reprise doctor`; no device is opened. */
+/* describe_cuda.c - driver and GPUs for `reprise doctor`; no device is opened. */
 #include "backend/cuda/device_cuda.h"
 
 #include "base/buffer.h"
@@ -13,7 +13,7 @@ static void write_version(struct rp_json *json, const char *name, int version) {
     rp_json_string(json, name, version ? text : "none");
 }
 
-static void write_card(struct rp_json *json, int ordinal) {
+static void write_gpu(struct rp_json *json, int ordinal) {
     struct cudaDeviceProp prop;
     char capability[24];
     if (cudaGetDeviceProperties(&prop, ordinal) != cudaSuccess)
@@ -40,7 +40,7 @@ int rp_cuda_describe(char *json_text, size_t size) {
     write_version(&json, "runtime", runtime);
     rp_json_array_begin(&json, "devices");
     for (int i = 0; i < count; i++)
-        write_card(&json, i);
+        write_gpu(&json, i);
     rp_json_array_end(&json);
     rp_json_object_end(&json);
     if (!out.failed && out.len < size) {

@@ -130,7 +130,7 @@ void *rp_cuda_constant(struct rp_device *device, const void *host, size_t bytes)
  * out. */
 unsigned char *rp_cuda_scratch(struct rp_device *device, enum rp_cuda_scratch_kind kind,
                                size_t bytes, uint64_t layout);
-/* Matrices of 8 bits: their scales go to the card, too; one per tensor becomes one per output. */
+/* Matrices of 8 bits: their scales go to the GPU, too; one per tensor becomes one per output. */
 int rp_cuda_matrix_prepare(struct rp_device *device, struct rp_matrix *matrix,
                            struct rp_error *err);
 int rp_cuda_matrix_random(struct rp_device *device, struct rp_matrix *matrix, uint64_t seed,

@@ -1,4 +1,4 @@
-/* Host memory that a card sees: pinned and mapped, at one address for both.
+/* Host memory that a GPU sees: pinned and mapped, at one address for both.
  *
  * The driver pins 4 GiB in two seconds, page by page. Large blocks are therefore ours, in huge
  * pages that several threads touch first, and only registered with the driver. */

@@ -1,4 +1,4 @@
-/* Memory of a card: plain blocks, address ranges that are committed later, constants, scratch,
+/* Memory of a GPU: plain blocks, address ranges that are committed later, constants, scratch,
  * weights. */
 #include "backend/cuda/device_cuda.h"
 
@@ -222,7 +222,7 @@ static int matrix_block(struct rp_device *device, const struct rp_matrix *matrix
     struct rp_device_memory memory;
     rp_cuda_memory(device, &memory);
     return rp_error_set(err, RP_STATUS_NO_MEMORY,
-                        "cuda: no memory for a matrix of %zu bytes: the card has %llu of %llu "
+                        "cuda: no memory for a matrix of %zu bytes: the GPU has %llu of %llu "
                         "bytes free",
                         bytes, (unsigned long long)memory.free_bytes,
                         (unsigned long long)memory.total_bytes);

@@ -1,4 +1,4 @@
-/* Weights on their way to a card: pageable memory is copied into pinned pieces by several threads,
+/* Weights on their way to a GPU: pageable memory is copied into pinned pieces by several threads,
  * each with a stream of its own, so that the copies of one piece and the transfer of the next
  * overlap. One cudaMemcpy from pageable memory does both with one thread of the driver's. */
 #include "backend/cuda/device_cuda.h"
@@ -129,5 +129,5 @@ int rp_cuda_upload(struct rp_device *device, void *to, const void *from, size_t 
         if (error == cudaSuccess)
             error = jobs[i].error;
     }
-    return rp_cuda_check(device, error, "copying weights to the card");
+    return rp_cuda_check(device, error, "copying weights to the GPU");
 }

@@ -34,7 +34,7 @@ struct sampling {
     uint32_t value_counts[RP_DEVICE_COUNTERS_MAX];
     double *values[RP_DEVICE_COUNTERS_MAX];
     double weighted[RP_DEVICE_COUNTERS_MAX], weight[RP_DEVICE_COUNTERS_MAX];
-    uint64_t last_end, covered_ns; /* the card's clock */
+    uint64_t last_end, covered_ns; /* the GPU's clock */
     struct rp_device_counters *out;
 };
 
@@ -52,7 +52,7 @@ int rp_cupti_pm_refused(const struct rp_cupti_pm *pm, const char *what, int resu
     case RP_CUPTI_INSUFFICIENT_PRIVILEGES:
     case RP_CUPTI_VIRTUAL_INSUFFICIENT_PRIVILEGES:
         rp_error_fill(err, RP_STATUS_UNSUPPORTED,
-                      "the driver gives the card's counters to administrators only (%s: %s)", what,
+                      "the driver gives the GPU's counters to administrators only (%s: %s)", what,
                       text);
         rp_error_hint(err,
                       "load the nvidia module with NVreg_RestrictProfilingToAdminUsers=0, or give "
@@ -62,12 +62,12 @@ int rp_cupti_pm_refused(const struct rp_cupti_pm *pm, const char *what, int resu
     case RP_CUPTI_INVALID_OPERATION:
     case RP_CUPTI_MULTIPLE_SUBSCRIBERS:
         rp_error_fill(err, RP_STATUS_UNSUPPORTED,
-                      "another profiler holds the card's counters (%s: %s)", what, text);
+                      "another profiler holds the GPU's counters (%s: %s)", what, text);
         rp_error_hint(err, "end ncu, nsys or the like; of DCGM: dcgmi profile --pause");
         break;
     default:
-        rp_error_fill(err, RP_STATUS_UNSUPPORTED, "the card's counters cannot be had (%s: %s)",
-                      what, text);
+        rp_error_fill(err, RP_STATUS_UNSUPPORTED, "the GPU's counters cannot be had (%s: %s)", what,
+                      text);
     }
     return RP_STATUS_UNSUPPORTED;
 }
@@ -383,7 +383,7 @@ int rp_cupti_pm_measure(void *library, uint32_t device,
     memset(out, 0, sizeof *out);
     if (!rp_cupti_take())
         return rp_error_set(err, RP_STATUS_IN_USE,
-                            "the card's counters or its profiler are in use by another request");
+                            "the GPU's counters or its profiler are in use by another request");
     struct sampling *s = rp_calloc(1, sizeof *s);
     int status = s ? RP_OK : rp_error_set(err, RP_STATUS_NO_MEMORY, "CUPTI: out of memory");
     if (status == RP_OK)

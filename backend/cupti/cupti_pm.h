@@ -1,4 +1,4 @@
-/* cupti_pm.h - the card's hardware counters over some seconds by CUPTI's PM sampling
+/* cupti_pm.h - the GPU's hardware counters over some seconds by CUPTI's PM sampling
  * (device/counters.h has the terms).
  *
  * Plain C with prototypes of its own (cupti_pm_api.h), so that it is built and tested without CUDA;
@@ -16,7 +16,7 @@
 #include "device/counters.h"
 
 /* Thread: any, one at a time (IN_USE otherwise, and while rp_cupti_open has a session). library: a
- * handle of dlopen that stays open; device: CUPTI's number of the card, which is CUDA's. Memory:
+ * handle of dlopen that stays open; device: CUPTI's number of the GPU, which is CUDA's. Memory:
  * all freed when it returns. */
 int rp_cupti_pm_measure(void *library, uint32_t device,
                         const struct rp_device_counter_options *options,

@@ -84,7 +84,7 @@ struct rp_cupti_host_evaluate {
     double *values; /* filled */
 };
 
-/* ---- target: the card ----------------------------------------------------------------------- */
+/* ---- target: the GPU ----------------------------------------------------------------------- */
 
 struct rp_cupti_pm_availability {
     RP_CUPTI_HEAD;
@@ -145,7 +145,7 @@ struct rp_cupti_pm_sample_info {
     const uint8_t *image;
     size_t image_bytes;
     size_t sample;
-    uint64_t begin, end; /* out: ns of the card's clock; both 0: not filled */
+    uint64_t begin, end; /* out: ns of the GPU's clock; both 0: not filled */
 };
 
 /* As CUPTI counts it: to the end of the last field, without what fills up behind it. */

@@ -1,4 +1,4 @@
-/* cupti_pm_select.c - which counters a card gives in one pass. */
+/* cupti_pm_select.c - which counters a GPU gives in one pass. */
 #include "backend/cupti/cupti_pm_internal.h"
 #include "base/memory.h"
 
@@ -34,11 +34,11 @@ static const struct counter {
      {"dram__write_throughput" PERCENT, "FBSP.TriageCompute.dramc__write_throughput" PERCENT}},
     {"dram_read_bytes",
      "bytes/s",
-     "read from the card's memory",
+     "read from the GPU's memory",
      {"dram__bytes_read" PER_SECOND, NULL}},
     {"dram_write_bytes",
      "bytes/s",
-     "written to the card's memory",
+     "written to the GPU's memory",
      {"dram__bytes_write" PER_SECOND, NULL}},
     {"ipc",
      "instructions/cycle",
@@ -170,9 +170,9 @@ static void try_counter(struct rp_cupti_pm *pm, uint32_t entry, struct rp_device
         else if (why < 0)
             snprintf(out->why, sizeof out->why, "no configuration");
         else if (pm->api.cuptiGetResultString(why, &text) != 0 || !text)
-            snprintf(out->why, sizeof out->why, "this card does not give it (result %d)", why);
+            snprintf(out->why, sizeof out->why, "this GPU does not give it (result %d)", why);
         else
-            snprintf(out->why, sizeof out->why, "this card does not give it (%s)", text);
+            snprintf(out->why, sizeof out->why, "this GPU does not give it (%s)", text);
     }
 }
 
@@ -193,7 +193,7 @@ int rp_cupti_pm_select(struct rp_cupti_pm *pm, struct rp_device_counters *out,
         try_counter(pm, i, &out->counters[i]);
     if (pm->count == 0)
         return rp_error_set(err, RP_STATUS_UNSUPPORTED,
-                            "this card (%s) gives none of the counters: %s", pm->chip,
+                            "this GPU (%s) gives none of the counters: %s", pm->chip,
                             out->counters[0].why);
     return RP_OK;
 }

@@ -4,19 +4,19 @@
 /* Operations in the time of a byte, by data sheets: an H200 does 989e12 in bf16 and reads 4.8e12
  * bytes a second; CPU cores with vectors lie near ten. Only how a step is split between its prompt
  * and its decode rows hangs on it. */
-static const double card_balance = 206, cpu_balance = 10;
+static const double gpu_balance = 206, cpu_balance = 10;
 
 int rp_engine_account_init(struct rp_engine *engine, const struct rp_program *program,
                            struct rp_error *err) {
-    bool on_card = engine->device_info.separate_memory;
+    bool on_gpu = engine->device_info.separate_memory;
     const struct rp_account_config config = {.program = program,
                                              .kv_dtype = engine->config.kv_dtype,
                                              .graph_count = rp_graph_set_count(engine->graphs),
                                              .slot_count = engine->scheduler_config.slot_count,
                                              .row_capacity = engine->scheduler_config.row_capacity,
-                                             .padding_costs = on_card,
+                                             .padding_costs = on_gpu,
                                              .mask_defaults = engine->batch.mask_defaults,
-                                             .balance = on_card ? card_balance : cpu_balance};
+                                             .balance = on_gpu ? gpu_balance : cpu_balance};
     if (rp_account_init(&engine->observer.account, &config))
         return RP_OK;
     return rp_engine_no_memory(err, "accounts of steps", config.row_capacity);

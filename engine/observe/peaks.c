@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #define READS        3
-#define CARD_BYTES   ((size_t)1 << 30)
+#define GPU_BYTES    ((size_t)1 << 30)
 #define HOST_BYTES   ((size_t)64 << 20)
 #define PRODUCTS     4
 #define BUDGET_NS    30000000u /* of the reads, and of the products: then no further one is begun */
@@ -22,8 +22,8 @@
 #define PRODUCT_ROWS 256u
 #define FEW_ROWS     16u
 #define PRODUCT_SIDE 512u
-#define CARD_ROWS    2048u
-#define CARD_SIDE    4096u
+#define GPU_ROWS     2048u
+#define GPU_SIDE     4096u
 
 /* Many times the last level of the caches. */
 static size_t read_bytes(const struct rp_engine *engine) {
@@ -31,7 +31,7 @@ static size_t read_bytes(const struct rp_engine *engine) {
     if (engine->device_info.separate_memory) {
         struct rp_device_memory memory;
         engine->backend->memory(engine->device, &memory);
-        return RP_MIN(CARD_BYTES, (size_t)(memory.free_bytes / 2));
+        return RP_MIN(GPU_BYTES, (size_t)(memory.free_bytes / 2));
     }
 #ifdef _SC_LEVEL3_CACHE_SIZE
     long cache = sysconf(_SC_LEVEL3_CACHE_SIZE);
@@ -151,10 +151,10 @@ static uint64_t time_product(struct rp_engine *engine, const struct product *pro
 }
 
 static int measure_product(struct rp_engine *engine) {
-    bool card = engine->device_info.separate_memory;
+    bool gpu = engine->device_info.separate_memory;
     uint32_t most = engine->layout.step.token_capacity;
-    struct product product = {.rows = RP_MIN(most, card ? CARD_ROWS : PRODUCT_ROWS),
-                              .side = card ? CARD_SIDE : PRODUCT_SIDE};
+    struct product product = {.rows = RP_MIN(most, gpu ? GPU_ROWS : PRODUCT_ROWS),
+                              .side = gpu ? GPU_SIDE : PRODUCT_SIDE};
     product.matrix = (struct rp_matrix){
         .rows = product.side, .cols = product.side, .dtype = engine->model->dtype};
     rp_program_init(&product.program);

@@ -165,11 +165,11 @@ void rp_power_read(struct rp_power *power, struct rp_power_view *out) {
     X(SM_CLOCK, sm_clock, "reprise_gpu_sm_clock_hertz", "hertz", "Clock of the multiprocessors.",  \
       sample->sm_mhz * 1e6)                                                                        \
     X(MEMORY_CLOCK, memory_clock, "reprise_gpu_memory_clock_hertz", "hertz",                       \
-      "Clock of the card's memory.", sample->memory_mhz * 1e6)                                     \
+      "Clock of the GPU's memory.", sample->memory_mhz * 1e6)                                      \
     X(TEMPERATURE, temperature, "reprise_gpu_temperature_celsius", "celsius",                      \
       "Temperature of the chip.", sample->celsius)                                                 \
     X(MEMORY, memory, "reprise_gpu_memory_used_bytes", "bytes",                                    \
-      "Memory of the card in use, by all processes.", (double)sample->memory_used_bytes)
+      "Memory of the GPU in use, by all processes.", (double)sample->memory_used_bytes)
 
 #define X(flag, name, text, unit, help, expression)                                                \
     static void collect_##name(void *ctx, struct rp_metric_out *out) {                             \

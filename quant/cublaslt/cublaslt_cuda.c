@@ -26,7 +26,7 @@ static bool accept(void *ctx, void *library) {
            lt->api.cublasLtCreate(&lt->handle) == CUBLAS_STATUS_SUCCESS;
 }
 
-static void describe_card(struct rp_cublaslt *lt) {
+static void describe_gpu(struct rp_cublaslt *lt) {
     struct cudaDeviceProp prop;
     int ordinal = 0;
     snprintf(lt->gpu, sizeof lt->gpu, "unknown");
@@ -67,7 +67,7 @@ int rp_cublaslt_open(const struct rp_cublaslt_config *config, struct rp_cublaslt
     lt->version = lt->api.cublasLtGetVersion();
     lt->workspace = config->workspace;
     lt->workspace_bytes = config->workspace_bytes;
-    describe_card(lt);
+    describe_gpu(lt);
     name_file(lt, config->cache_dir);
     cudaError_t error = cudaStreamCreateWithFlags(&lt->stream, cudaStreamNonBlocking);
     if (error != cudaSuccess) {

@@ -186,8 +186,8 @@ static void check_library(struct report *report, const struct library *library) 
 }
 
 /* Adds the module's members for the driver and the GPUs. */
-static void add_cards(struct report *report, const char *text) {
-    json_t *root = json_loads(text, 0, NULL), *card;
+static void add_gpus(struct report *report, const char *text) {
+    json_t *root = json_loads(text, 0, NULL), *gpu;
     const char *driver = json_string_value(json_object_get(root, "driver"));
     const char *runtime = json_string_value(json_object_get(root, "runtime"));
     size_t i;
@@ -195,13 +195,13 @@ static void add_cards(struct report *report, const char *text) {
         add_text(report, "cuda", "driver's CUDA", driver);
     if (runtime)
         add_text(report, "cuda", "runtime", runtime);
-    json_array_foreach(json_object_get(root, "devices"), i, card) {
-        const char *name = json_string_value(json_object_get(card, "name"));
-        const char *capability = json_string_value(json_object_get(card, "compute_capability"));
-        json_int_t bytes = json_integer_value(json_object_get(card, "memory_bytes"));
+    json_array_foreach(json_object_get(root, "devices"), i, gpu) {
+        const char *name = json_string_value(json_object_get(gpu, "name"));
+        const char *capability = json_string_value(json_object_get(gpu, "compute_capability"));
+        json_int_t bytes = json_integer_value(json_object_get(gpu, "memory_bytes"));
         if (report->count + 16 > RP_ARRAY_COUNT(report->findings))
             break;
-        struct finding *finding = add(report, "cuda", "card");
+        struct finding *finding = add(report, "cuda", "gpu");
         snprintf(finding->text, sizeof finding->text,
                  "%zu: %.200s, %.2f GiB, compute capability %.20s", i, name ? name : "?",
                  (double)bytes / (1024.0 * 1024.0 * 1024.0), capability ? capability : "?");
@@ -211,7 +211,7 @@ static void add_cards(struct report *report, const char *text) {
 
 static void check_cuda(struct report *report) {
     struct rp_error err = {0};
-    char path[1152], cards[8192];
+    char path[1152], gpus[8192];
     for (size_t i = 0; i < RP_ARRAY_COUNT(libraries); i++)
         check_library(report, &libraries[i]);
     rp_backend_module_path(path, sizeof path);
@@ -219,8 +219,8 @@ static void check_cuda(struct report *report) {
     const struct rp_backend *backend = rp_backend_open_module(&err);
     module->missing = !backend;
     snprintf(module->text, sizeof module->text, "%.390s", backend ? path : err.text);
-    if (backend && backend->describe && backend->describe(cards, sizeof cards) > 0)
-        add_cards(report, cards);
+    if (backend && backend->describe && backend->describe(gpus, sizeof gpus) > 0)
+        add_gpus(report, gpus);
 }
 
 /* --- The machine ----------------------------------------------------------------------------- */

@@ -108,7 +108,7 @@ static void print_json(const struct inspection *in, struct rp_buffer *out) {
             rp_json_uint(&json, plan->items[i].name, plan->items[i].bytes);
     rp_json_uint(&json, "total", plan->total_bytes);
     rp_json_object_end(&json);
-    if (in->layout->on_card) {
+    if (in->layout->on_gpu) {
         rp_json_object_begin(&json, "host_memory");
         for (uint32_t i = 0; i < plan->item_count; i++)
             if (plan->items[i].on_host)

@@ -99,7 +99,7 @@ static void test_what_the_chip_does_not_know_is_left_out_and_named(void **state)
     (void)state;
     fake->pm.unknown = "nvlrx__";
     assert_int_equal(measure(0.02), RP_OK);
-    assert_non_null(strstr(counter("nvlink_read_bytes")->why, "this card does not give it"));
+    assert_non_null(strstr(counter("nvlink_read_bytes")->why, "this GPU does not give it"));
     assert_int_equal(counter("nvlink_read_bytes")->samples, 0);
     assert_int_equal(counter("nvlink_write_bytes")->samples, 200);
 }

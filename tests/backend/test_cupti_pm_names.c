@@ -1,7 +1,7 @@
 /* Goal: NVIDIA's own library knows every name of the table for the chips that we are built for, and
  * takes all of them in one pass.
- * Method: the half of CUPTI that needs no card, where the library is there; its counters'
- * availability is of a card and left away, so that a card may still give fewer. */
+ * Method: the half of CUPTI that needs no GPU, where the library is there; its counters'
+ * availability is of a GPU and left away, so that a GPU may still give fewer. */
 #include "backend/cupti/cupti_pm_internal.h"
 
 #include <dlfcn.h>

@@ -50,7 +50,7 @@ static struct rp_expectation number(double value, enum rp_expect_direction direc
 }
 
 static void a_file_reads_back_as_it_was_written(void **state) {
-    struct rp_expectations list = {.hardware = "some \"card\""}, read;
+    struct rp_expectations list = {.hardware = "some \"GPU\""}, read;
     struct rp_error err = {0};
     (void)state;
     struct rp_expectation *row = rp_expectations_add(&list, "nodes.demo.decode.%u", 16u);

@@ -129,17 +129,17 @@ static void steps_run_eager_and_unfused_and_with_wide_page_tables(void **state) 
 }
 
 /* Whose memory the host may not touch; 400 sequences of 300 tokens are more than its 256 MiB. */
-static void a_card_runs_what_fits_its_memory(void **state) {
+static void a_gpu_runs_what_fits_its_memory(void **state) {
     (void)state;
     static const uint32_t batches[] = {2, 400}, contexts[] = {40, 300};
-    struct rp_device_config card = {.threads = 2};
+    struct rp_device_config gpu = {.threads = 2};
     struct rp_bench_step_config config = decode_config();
     fake_backend_reset();
     config.backend = fake_backend();
     config.batches = batches;
     config.contexts = contexts;
     config.steps = 8;
-    assert_int_equal(config.backend->open(&card, &config.device, &err), RP_OK);
+    assert_int_equal(config.backend->open(&gpu, &config.device, &err), RP_OK);
     int status = rp_bench_step(&config, result, &err);
     if (status == RP_OK) {
         assert_int_equal(result->case_count, 3);
@@ -174,7 +174,7 @@ int main(void) {
         cmocka_unit_test(steps_count_from_where_they_have_settled),
         cmocka_unit_test(prompts_of_any_length_run_in_one_step),
         cmocka_unit_test(steps_run_eager_and_unfused_and_with_wide_page_tables),
-        cmocka_unit_test(a_card_runs_what_fits_its_memory),
+        cmocka_unit_test(a_gpu_runs_what_fits_its_memory),
         cmocka_unit_test(what_cannot_be_is_refused),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

@@ -1,4 +1,4 @@
-/* engine_fixture.h - what the tests of an engine on a fake card share: the demo model, an engine, a
+/* engine_fixture.h - what the tests of an engine on a fake GPU share: the demo model, an engine, a
  * few requests and what came of them. Included by one test program each. */
 #ifndef RP_TESTS_ENGINE_FIXTURE_H
 #define RP_TESTS_ENGINE_FIXTURE_H
@@ -39,7 +39,7 @@ static void fixture_on_wake(void *ctx) {
     sem_post(&fixture_wake);
 }
 
-/* Weights go to the card for good, so each engine needs a model of its own. */
+/* Weights go to the GPU for good, so each engine needs a model of its own. */
 static void fixture_load_model(void) {
     char path[1024];
     struct rp_error err = {0};

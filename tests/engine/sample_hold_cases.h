@@ -65,7 +65,7 @@ static void end(void) {
     rp_engine_destroy(fixture_engine);
     fixture_engine = NULL;
     rp_model_deinit(&fixture_model);
-    fixture_load_model(); /* its weights went to the card */
+    fixture_load_model(); /* its weights went to the GPU */
     while (sem_trywait(&fixture_wake) == 0) {
     }
 }

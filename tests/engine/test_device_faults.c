@@ -1,6 +1,6 @@
 /* Goal: a device that fails or hangs costs no request its end: each is closed once, with an error
  * that names the cause, nothing is taken after it, and nobody waits for the device.
- * Method: faults injected before a step, on the CPU's backend and on the fake card, with run-ahead
+ * Method: faults injected before a step, on the CPU's backend and on the fake GPU, with run-ahead
  * 0 and 1, graphs and eager. */
 #include "tests/engine/engine_fixture.h"
 

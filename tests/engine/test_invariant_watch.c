@@ -1,5 +1,5 @@
 /* Goal: what must hold of pages, slots, lists and queues is checked while serving, and a
- * violation is counted. Method: an engine on a fake card whose state is broken by hand, in one
+ * violation is counted. Method: an engine on a fake GPU whose state is broken by hand, in one
  * place at a time. */
 #include "engine/engine_internal.h"
 #include "engine/scheduler_internal.h"

@@ -1,6 +1,6 @@
-/* Goal: an engine on a card uses the memory that it may, says what for, and takes no more once it
+/* Goal: an engine on a GPU uses the memory that it may, says what for, and takes no more once it
  * is ready.
- * Method: the demo model on a fake card (tests/support/fake_backend.h) of a few hundred MiB, whose
+ * Method: the demo model on a fake GPU (tests/support/fake_backend.h) of a few hundred MiB, whose
  * device addresses nobody but its kernels can touch and whose driver sees more than what was asked
  * for. */
 #include "engine/layout.h"
@@ -140,7 +140,7 @@ static void test_what_was_planned_is_never_more_than_what_is_mapped(void **state
     }
 }
 
-static void test_a_context_that_is_cut_to_the_card_is_served_in_full(void **state) {
+static void test_a_context_that_is_cut_to_the_gpu_is_served_in_full(void **state) {
     (void)state;
     struct rp_engine_config config = fixture_config(fake_backend());
     struct rp_memory_plan planned;
@@ -164,7 +164,7 @@ static void refused(const struct rp_engine_config *config, struct rp_error *err)
     fixture_load_model();
 }
 
-static void test_a_card_that_is_too_small_says_what_is_missing_and_what_would_fit(void **state) {
+static void test_a_gpu_that_is_too_small_says_what_is_missing_and_what_would_fit(void **state) {
     (void)state;
     struct rp_engine_config config = fixture_config(fake_backend());
     struct rp_error err;
@@ -173,7 +173,7 @@ static void test_a_card_that_is_too_small_says_what_is_missing_and_what_would_fi
     config.memory_utilization = 0.3;
     refused(&config, &err);
     assert_non_null(strstr(err.text, "weights 14.0"));
-    assert_non_null(strstr(err.text, "the card has 64.00 MiB"));
+    assert_non_null(strstr(err.text, "the GPU has 64.00 MiB"));
     assert_int_equal(sscanf(err.hint, "try --gpu-memory-utilization %lf", &share), 1);
     config.memory_utilization = share;
     fixture_open(&config);
@@ -259,7 +259,7 @@ static void test_an_engine_whose_largest_size_fails_does_not_start(void **state)
     assert_non_null(strstr(err.hint, "--max-num-batched-tokens"));
 }
 
-static void test_a_card_makes_random_weights_by_itself(void **state) {
+static void test_a_gpu_makes_random_weights_by_itself(void **state) {
     (void)state;
     struct rp_engine_config config = fixture_config(fake_backend());
     struct rp_model_config shape = fixture_model.config;
@@ -277,7 +277,7 @@ static void test_a_card_makes_random_weights_by_itself(void **state) {
 static void test_defaults_are_those_of_the_device(void **state) {
     (void)state;
     const struct rp_device_info cpu = {.page_tokens = 16};
-    const struct rp_device_info card = {.page_tokens = 64, .separate_memory = true};
+    const struct rp_device_info gpu = {.page_tokens = 64, .separate_memory = true};
     struct rp_engine_config config = {.swap_bytes = RP_SWAP_BYTES_AUTO};
     rp_engine_config_resolve(&config, &cpu);
     assert_int_equal(config.max_num_seqs, 64);
@@ -285,7 +285,7 @@ static void test_defaults_are_those_of_the_device(void **state) {
     assert_int_equal(config.page_tokens, 16);
     assert_true(config.swap_bytes <= (uint64_t)4 << 30);
     config = (struct rp_engine_config){.max_num_seqs = 3};
-    rp_engine_config_resolve(&config, &card);
+    rp_engine_config_resolve(&config, &gpu);
     assert_int_equal(config.max_num_seqs, 3);
     assert_int_equal(config.max_num_batched_tokens, 2048);
     assert_int_equal(config.page_tokens, 64);
@@ -300,13 +300,13 @@ int main(void) {
         TEST(test_the_table_adds_up_to_what_the_driver_says),
         TEST(test_answers_are_those_of_the_host_and_nothing_allocates_after_ready),
         TEST(test_what_was_planned_is_never_more_than_what_is_mapped),
-        TEST(test_a_context_that_is_cut_to_the_card_is_served_in_full),
-        TEST(test_a_card_that_is_too_small_says_what_is_missing_and_what_would_fit),
+        TEST(test_a_context_that_is_cut_to_the_gpu_is_served_in_full),
+        TEST(test_a_gpu_that_is_too_small_says_what_is_missing_and_what_would_fit),
         TEST(test_a_pool_that_was_asked_for_is_made_or_refused_with_the_largest),
         TEST(test_graphs_that_take_more_than_was_planned_end_the_start),
         TEST(test_a_size_whose_capture_fails_is_left_out_and_its_steps_still_run),
         TEST(test_an_engine_whose_largest_size_fails_does_not_start),
-        TEST(test_a_card_makes_random_weights_by_itself),
+        TEST(test_a_gpu_makes_random_weights_by_itself),
         TEST(test_defaults_are_those_of_the_device),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,4 +1,4 @@
-/* Goal: what is told of a card's power and energy is what its library said, and a library that
+/* Goal: what is told of a GPU's power and energy is what its library said, and a library that
  * fails or is not there takes nothing else with it.
  * Method: the arithmetic on given samples; the thread against a stand-in for the library
  * (tests/support/fake_nvml.c). */
@@ -19,7 +19,7 @@
 #include <cmocka.h>
 
 #define SECOND ((uint64_t)1000000000u)
-#define CARD   "0000:1b:00.0"
+#define GPU    "0000:1b:00.0"
 
 static const char *library;
 static struct fake_nvml *fake;
@@ -116,7 +116,7 @@ static void test_a_function_that_is_missing_or_fails_takes_its_value_alone(void 
     struct rp_nvml *nvml;
     struct rp_nvml_sample sample;
     reset();
-    assert_int_equal(rp_nvml_open(CARD, library, &nvml, &err), RP_OK);
+    assert_int_equal(rp_nvml_open(GPU, library, &nvml, &err), RP_OK);
     rp_nvml_read(nvml, &sample);
     assert_int_equal(sample.has, RP_NVML_POWER | RP_NVML_SM_CLOCK | RP_NVML_MEMORY_CLOCK |
                                      RP_NVML_TEMPERATURE | RP_NVML_REASONS | RP_NVML_ENERGY);
@@ -138,14 +138,14 @@ static void test_why_there_is_none_is_told(void **state) {
     (void)state;
     struct rp_nvml *nvml;
     reset();
-    assert_int_equal(rp_nvml_open(CARD, "/nowhere/libnvidia-ml.so.1", &nvml, &err),
+    assert_int_equal(rp_nvml_open(GPU, "/nowhere/libnvidia-ml.so.1", &nvml, &err),
                      RP_STATUS_NOT_FOUND);
     assert_null(nvml);
     const char *other = getenv("REPRISE_FAKE_CUPTI");
     assert_non_null(other);
-    assert_int_equal(rp_nvml_open(CARD, other, &nvml, &err), RP_STATUS_UNSUPPORTED);
+    assert_int_equal(rp_nvml_open(GPU, other, &nvml, &err), RP_STATUS_UNSUPPORTED);
     fake->init_result = 9;
-    assert_int_equal(rp_nvml_open(CARD, library, &nvml, &err), RP_STATUS_DEVICE);
+    assert_int_equal(rp_nvml_open(GPU, library, &nvml, &err), RP_STATUS_DEVICE);
     fake->init_result = 0;
     assert_int_equal(rp_nvml_open("0000:ff:00.0", library, &nvml, &err), RP_STATUS_DEVICE);
     assert_non_null(strstr(err.text, "0000:ff:00.0"));
@@ -156,7 +156,7 @@ static void test_why_there_is_none_is_told(void **state) {
 
 static struct rp_power *start(struct rp_trace_ring *ring, const struct rp_counter *tokens) {
     struct rp_power *power;
-    struct rp_power_config config = {.pci_bus_id = CARD,
+    struct rp_power_config config = {.pci_bus_id = GPU,
                                      .library = library,
                                      .tokens = tokens,
                                      .ring = ring,
@@ -208,7 +208,7 @@ static void test_samples_come_as_events_and_as_metrics(void **state) {
 static void test_stopping_does_not_wait_for_the_period(void **state) {
     (void)state;
     struct rp_power_config config = {
-        .pci_bus_id = CARD, .library = library, .period_ns = 3600 * SECOND};
+        .pci_bus_id = GPU, .library = library, .period_ns = 3600 * SECOND};
     struct rp_power *power;
     reset();
     assert_int_equal(rp_power_start(&config, &power, &err), RP_OK);

@@ -514,7 +514,7 @@ static void test_stamped_steps_teach_what_parts_take(void **state) {
     check_engine(NULL, 2);
 }
 
-static void test_an_engine_on_a_card_attributes_all_of_its_time(void **state) {
+static void test_an_engine_on_a_gpu_attributes_all_of_its_time(void **state) {
     (void)state;
     check_engine(fake_backend(), 0);
     assert_true(rp_counter_read(&rp_engine_metrics(fixture_engine)->padding_ns) > 0);
@@ -537,7 +537,7 @@ int main(void) {
                                         fixture_setup, fixture_teardown),
         cmocka_unit_test_setup_teardown(test_stamped_steps_teach_what_parts_take, fixture_setup,
                                         fixture_teardown),
-        cmocka_unit_test_setup_teardown(test_an_engine_on_a_card_attributes_all_of_its_time,
+        cmocka_unit_test_setup_teardown(test_an_engine_on_a_gpu_attributes_all_of_its_time,
                                         fixture_setup, fixture_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -63,7 +63,7 @@ static inline void fixture_close(struct fixture *f) {
 }
 
 /* The GPU's half: pages, q, out and the plan's lists. */
-static inline void fixture_open_card(struct fixture *f) {
+static inline void fixture_open_gpu(struct fixture *f) {
     struct rp_attention_cuda_args *call = &f->call;
     call->args = f->host;
     call->args.step = f->step.device;
@@ -127,7 +127,7 @@ static inline void fixture_open(struct fixture *f, const struct fixture_shape *s
         for (uint32_t i = 0; i < config.pages_per_slot; i++)
             fixture_slot(f, slot)[RP_SLOT_PAGES + i] =
                 i < per_slot ? 1 + (i * FIXTURE_SLOTS + (slot + i) % FIXTURE_SLOTS) : 0x7FFFFFFFu;
-    fixture_open_card(f);
+    fixture_open_gpu(f);
 }
 
 static inline unsigned char *fixture_run_at(struct fixture *f, uint32_t kv, uint32_t slot,

@@ -29,7 +29,7 @@ static struct {
     struct mask_shape shape;
     struct rp_gpu_step step;
     struct rp_attention_cuda_config config;
-    struct rp_attention_args args; /* the host's, but q and out of the card */
+    struct rp_attention_args args; /* the host's, but q and out of the GPU */
     struct rp_mask *mask;          /* NULL: none */
     struct rp_attention_program *program;
     struct rp_nvrtc *nvrtc;

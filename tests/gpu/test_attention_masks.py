@@ -1,12 +1,12 @@
-"""Attention under mask programs on a card: numpy computes the same in f64 (attention_oracle.py), and so does PyTorch's
+"""Attention under mask programs on a GPU: numpy computes the same in f64 (attention_oracle.py), and so does PyTorch's
 FlexAttention, where PyTorch is there. Pages of a sequence lie apart; batches, head dims and pages of every kind."""
 import os
 import sys
 import tempfile
 
-from card import require_card
+from gpu import require_gpu
 
-require_card()
+require_gpu()
 ROOT = os.environ["REPRISE_SOURCE_DIR"]
 sys.path[:0] = [os.path.join(ROOT, "tests", "oracle"), os.path.join(ROOT, "tools")]
 import attention_oracle  # ends the test as skipped where numpy is missing

@@ -1,11 +1,11 @@
-"""The five families on a card give the logits of a plain numpy transformer: the variants of families_oracle.py, and
+"""The five families on a GPU give the logits of a plain numpy transformer: the variants of families_oracle.py, and
 head dims that go through tensor cores."""
 import os
 import sys
 
-from card import gpu_program, require_card
+from gpu import gpu_program, require_gpu
 
-require_card()
+require_gpu()
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "oracle"))
 import families_oracle  # ends the test as skipped where numpy or safetensors are missing
 

@@ -82,15 +82,15 @@ static void test_live_tokens_are_stored_as_on_the_cpu_and_nothing_else_is(void *
                                         .k_stride = stride,
                                         .v_stride = stride,
                                         .layer = FIXTURE_LAYER};
-        struct rp_kv_write_cuda card = {
+        struct rp_kv_write_cuda gpu = {
             .rows = {f->step.device, RP_ROWS_TOKEN, f->step.host.counts->token_count + 20},
             .write = host};
         rp_kv_write_range(&host, 0, f->step.host.counts->token_count);
-        card.write.step = f->step.device;
-        card.write.kv.base = f->call.args.kv.base;
-        card.write.k = rp_gpu_upload(kv, bytes);
-        card.write.v = card.write.k + columns;
-        check_cuda(rp_kv_write_cuda_run(&card, NULL));
+        gpu.write.step = f->step.device;
+        gpu.write.kv.base = f->call.args.kv.base;
+        gpu.write.k = rp_gpu_upload(kv, bytes);
+        gpu.write.v = gpu.write.k + columns;
+        check_cuda(rp_kv_write_cuda_run(&gpu, NULL));
         check_pages(f, true);
         rp_free(kv);
     }
@@ -131,22 +131,22 @@ static void test_rows_of_extreme_values_have_the_codes_of_the_cpu(void **state) 
                                         .k_stride = 128,
                                         .v_stride = 128,
                                         .layer = FIXTURE_LAYER};
-        struct rp_kv_write_cuda card = {
+        struct rp_kv_write_cuda gpu = {
             .rows = {f->step.device, RP_ROWS_TOKEN, f->step.host.counts->token_count},
             .write = host};
         rp_kv_write_range(&host, 0, f->step.host.counts->token_count);
-        card.write.step = f->step.device;
-        card.write.kv.base = f->call.args.kv.base;
-        card.write.k = rp_gpu_upload(kv, (size_t)FIXTURE_TOKENS * 128 * sizeof(float));
-        card.write.v = card.write.k + 64;
-        check_cuda(rp_kv_write_cuda_run(&card, NULL));
+        gpu.write.step = f->step.device;
+        gpu.write.kv.base = f->call.args.kv.base;
+        gpu.write.k = rp_gpu_upload(kv, (size_t)FIXTURE_TOKENS * 128 * sizeof(float));
+        gpu.write.v = gpu.write.k + 64;
+        check_cuda(rp_kv_write_cuda_run(&gpu, NULL));
         check_pages(f, true);
         rp_free(kv);
     }
 }
 
 struct post {
-    struct rp_qkv_post_cuda card;
+    struct rp_qkv_post_cuda gpu;
     uint32_t columns, segments;
     float *values; /* (FIXTURE_TOKENS, columns): the CPU's */
     float *norms;  /* q's and k's weight */
@@ -191,7 +191,7 @@ static void open_post(struct fixture *f, struct post *post, uint32_t segments, b
             post->values[(size_t)t * post->columns + c] = segments != 0 ? sum + bias[c] : sum;
         }
     float *norms = rp_gpu_upload(post->norms, 2 * dim * sizeof(float));
-    post->card = (struct rp_qkv_post_cuda){
+    post->gpu = (struct rp_qkv_post_cuda){
         .rows = {f->step.device, RP_ROWS_TOKEN, f->step.host.counts->token_count + padding},
         .kv = f->call.args.kv,
         .qkv = {segments != 0 ? rp_gpu_poisoned(post->bytes)
@@ -223,29 +223,29 @@ static void close_post(struct post *post) {
 
 /* norm, rope and kv_write of the CPU, on post->values. */
 static void post_on_cpu(struct fixture *f, struct post *post) {
-    const struct rp_qkv_post_cuda *card = &post->card;
+    const struct rp_qkv_post_cuda *gpu = &post->gpu;
     uint32_t tokens = f->step.host.counts->token_count;
     struct rp_values q = {post->values, post->columns, F32}, k = q;
-    k.data = post->values + card->heads * card->head_dim;
+    k.data = post->values + gpu->heads * gpu->head_dim;
     for (int i = 0; i < 2; i++) {
-        uint32_t heads = i == 0 ? card->heads : card->kv_heads;
+        uint32_t heads = i == 0 ? gpu->heads : gpu->kv_heads;
         struct rp_norm_args norm = {.in = i == 0 ? q : k,
                                     .out = i == 0 ? q : k,
-                                    .weight = post->norms + (size_t)i * card->head_dim,
-                                    .cols = heads * card->head_dim,
-                                    .group = card->head_dim,
-                                    .eps = card->eps,
-                                    .weight_offset = card->weight_offset};
-        struct rp_rope_args rope = {f->step.host,   i == 0 ? q : k,   post->table, heads,
-                                    card->head_dim, card->rotary_dim, POSITIONS};
-        if (card->q_norm)
+                                    .weight = post->norms + (size_t)i * gpu->head_dim,
+                                    .cols = heads * gpu->head_dim,
+                                    .group = gpu->head_dim,
+                                    .eps = gpu->eps,
+                                    .weight_offset = gpu->weight_offset};
+        struct rp_rope_args rope = {f->step.host,  i == 0 ? q : k,  post->table, heads,
+                                    gpu->head_dim, gpu->rotary_dim, POSITIONS};
+        if (gpu->q_norm)
             rp_norm_rows(&norm, 0, tokens);
         rp_rope_rows(&rope, 0, tokens);
     }
     struct rp_kv_write_args write = {.step = f->step.host,
                                      .kv = f->host.kv,
                                      .k = k.data,
-                                     .v = (float *)k.data + card->kv_heads * card->head_dim,
+                                     .v = (float *)k.data + gpu->kv_heads * gpu->head_dim,
                                      .k_stride = post->columns,
                                      .v_stride = post->columns,
                                      .layer = FIXTURE_LAYER};
@@ -255,8 +255,8 @@ static void post_on_cpu(struct fixture *f, struct post *post) {
 static void check_q(struct fixture *f, const struct post *post) {
     float *got = rp_alloc(post->bytes);
     assert_non_null(got);
-    rp_gpu_download(got, post->card.qkv.data, post->bytes);
-    size_t cols = (size_t)post->card.heads * post->card.head_dim;
+    rp_gpu_download(got, post->gpu.qkv.data, post->bytes);
+    size_t cols = (size_t)post->gpu.heads * post->gpu.head_dim;
     for (uint32_t t = 0; t < FIXTURE_TOKENS; t++) {
         const float *row = got + (size_t)t * post->columns;
         bool is_live =
@@ -286,7 +286,7 @@ static void test_the_fused_kernel_is_norm_rope_and_kv_write(void **state) {
             add_rows(f);
             open_post(f, &post, segments, norm, rotary, 7);
             post_on_cpu(f, &post);
-            check_cuda(rp_qkv_post_cuda_run(&post.card, NULL));
+            check_cuda(rp_qkv_post_cuda_run(&post.gpu, NULL));
             /* Without the norm's square root there is nothing that could round differently. */
             check_pages(f, !norm);
             check_q(f, &post);
@@ -295,35 +295,35 @@ static void test_the_fused_kernel_is_norm_rope_and_kv_write(void **state) {
 }
 
 /* norm, rope and kv_write of the GPU, on `values` there. */
-static void post_on_card(const struct post *post, float *values, unsigned char *pages) {
-    const struct rp_qkv_post_cuda *card = &post->card;
+static void post_on_gpu(const struct post *post, float *values, unsigned char *pages) {
+    const struct rp_qkv_post_cuda *gpu = &post->gpu;
     for (int i = 0; i < 2; i++) {
-        uint32_t heads = i == 0 ? card->heads : card->kv_heads;
-        struct rp_values x = {values + (i == 0 ? 0 : card->heads * card->head_dim), post->columns,
+        uint32_t heads = i == 0 ? gpu->heads : gpu->kv_heads;
+        struct rp_values x = {values + (i == 0 ? 0 : gpu->heads * gpu->head_dim), post->columns,
                               F32};
-        struct rp_norm_cuda norm = {.rows = card->rows,
+        struct rp_norm_cuda norm = {.rows = gpu->rows,
                                     .in = x,
                                     .out = x,
-                                    .weight = i == 0 ? card->q_norm : card->k_norm,
-                                    .cols = heads * card->head_dim,
-                                    .group = card->head_dim,
-                                    .eps = card->eps,
-                                    .weight_offset = card->weight_offset};
+                                    .weight = i == 0 ? gpu->q_norm : gpu->k_norm,
+                                    .cols = heads * gpu->head_dim,
+                                    .group = gpu->head_dim,
+                                    .eps = gpu->eps,
+                                    .weight_offset = gpu->weight_offset};
         struct rp_rope_cuda rope = {
-            card->rows, x, card->rope_table, heads, card->head_dim, card->rotary_dim, POSITIONS};
+            gpu->rows, x, gpu->rope_table, heads, gpu->head_dim, gpu->rotary_dim, POSITIONS};
         if (norm.weight)
             check_cuda(rp_norm_cuda_run(&norm, NULL));
         check_cuda(rp_rope_cuda_run(&rope, NULL));
     }
     struct rp_kv_write_cuda write = {
-        .rows = card->rows,
-        .write = {.step = card->rows.step,
-                  .kv = card->kv,
-                  .k = values + card->heads * card->head_dim,
-                  .v = values + (card->heads + card->kv_heads) * card->head_dim,
+        .rows = gpu->rows,
+        .write = {.step = gpu->rows.step,
+                  .kv = gpu->kv,
+                  .k = values + gpu->heads * gpu->head_dim,
+                  .v = values + (gpu->heads + gpu->kv_heads) * gpu->head_dim,
                   .k_stride = post->columns,
                   .v_stride = post->columns,
-                  .layer = card->layer}};
+                  .layer = gpu->layer}};
     write.write.kv.base = pages;
     check_cuda(rp_kv_write_cuda_run(&write, NULL));
 }
@@ -340,19 +340,19 @@ static void test_the_fused_kernel_has_the_bits_of_the_separate_ones(void **state
                       kind < 4 ? 7 : 300);
             float *values = rp_gpu_upload(post.values, post.bytes);
             unsigned char *pages = rp_gpu_poisoned(f->pages_bytes);
-            check_cuda(rp_qkv_post_cuda_run(&post.card, NULL));
-            post_on_card(&post, values, pages);
+            check_cuda(rp_qkv_post_cuda_run(&post.gpu, NULL));
+            post_on_gpu(&post, values, pages);
             rp_gpu_download(f->host.kv.base, pages, f->pages_bytes);
             check_pages(f, true);
             rp_gpu_download(post.values, values, post.bytes);
             float *got = rp_alloc(post.bytes);
             assert_non_null(got);
-            rp_gpu_download(got, post.card.qkv.data, post.bytes);
+            rp_gpu_download(got, post.gpu.qkv.data, post.bytes);
             for (uint32_t t = 0; t < f->step.host.counts->token_count; t++)
                 if (f->step.host.token_rows[t] != RP_ROW_NONE)
                     assert_memory_equal(got + (size_t)t * post.columns,
                                         post.values + (size_t)t * post.columns,
-                                        (size_t)post.card.heads * post.card.head_dim * 4);
+                                        (size_t)post.gpu.heads * post.gpu.head_dim * 4);
             rp_free(got);
             close_post(&post);
         }

@@ -19,7 +19,7 @@ struct problem {
 
 /* What one problem reads, on the host. */
 struct data {
-    unsigned char *in, *weight, *out; /* as on the card */
+    unsigned char *in, *weight, *out; /* as on the GPU */
     float *bias, *old;
     size_t in_stride, out_stride, in_bytes, weight_bytes, out_bytes;
 };

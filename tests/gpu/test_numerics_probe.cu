@@ -1,4 +1,4 @@
-/* What the reduction contract of quant/matmul_cuda.h stands on, asked of the card itself:
+/* What the reduction contract of quant/matmul_cuda.h stands on, asked of the GPU itself:
  *
  *   bf16  a chain of mma.sync m16n8k16 and a chain of wgmma m64nNk16 give equal bits in every element, for
  *         every width N, any place of a row or column in the tile, A from shared memory or registers, either
@@ -6,7 +6,7 @@
  *   int8  exact in both
  *   fp8   wgmma gives the same bits for every width and place; mma.sync gives others (shown, not asserted)
  *
- * Another card or driver may break it: then this test fails before any model gives wrong bits. */
+ * Another GPU or driver may break it: then this test fails before any model gives wrong bits. */
 #include "device/cuda_launch.h"
 #include "tests/support/wgmma_probe.cuh"
 

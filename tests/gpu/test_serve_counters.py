@@ -1,10 +1,10 @@
-"""The card's hardware counters while the server answers: numbers or the reason why there are none, one call at a time,
+"""The GPU's hardware counters while the server answers: numbers or the reason why there are none, one call at a time,
 answers unchanged, and what counting did to steps."""
 import json
 import threading
 import time
 
-from card import require_card
+from gpu import require_gpu
 from reprise_server import DEMO, Server
 
 STREAMS = 8
@@ -78,7 +78,7 @@ def check_one_at_a_time(server):
 
 
 def main():
-    require_card()
+    require_gpu()
     with Server(DEMO, "--device", "cuda", "--max-num-seqs", "16") as server:
         before = texts(server)
         with Load(server) as load:

@@ -1,11 +1,11 @@
-"""The demo model on a card answers as well as on the CPU: every held-out sum right, and no other task worse than on
+"""The demo model on a GPU answers as well as on the CPU: every held-out sum right, and no other task worse than on
 the CPU by more than one answer in a hundred (a near tie may fall the other way)."""
 import json
 import os
 import subprocess
 import sys
 
-from card import require_card
+from gpu import require_gpu
 from reprise_server import DEMO, SOURCE, Server
 
 
@@ -20,12 +20,12 @@ def shares(device):
 
 
 def main():
-    require_card()
-    card, cpu = shares("cuda"), shares("cpu")
+    require_gpu()
+    gpu, cpu = shares("cuda"), shares("cpu")
     assert cpu["sums"]["right"] == cpu["sums"]["total"] == 1000, cpu["sums"]
-    assert card["sums"] == cpu["sums"], (card["sums"], cpu["sums"])
+    assert gpu["sums"] == cpu["sums"], (gpu["sums"], cpu["sums"])
     for group, want in cpu["groups"].items():
-        got = card["groups"][group]
+        got = gpu["groups"][group]
         assert want["right"] - got["right"] <= max(1, want["total"] // 100), (group, got, want)
     print("1 passed, 0 failed")
 

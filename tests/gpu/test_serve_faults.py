@@ -1,8 +1,8 @@
-"""A card that fails or hangs in the middle of a step: requests in flight get an error, /health says 503, nothing is
+"""A GPU that fails or hangs in the middle of a step: requests in flight get an error, /health says 503, nothing is
 taken any more, and the process ends with exit code 70."""
 import threading
 
-from card import require_card
+from gpu import require_gpu
 from reprise_server import DEMO, Server
 
 IN_FLIGHT = 4
@@ -37,7 +37,7 @@ def check(kind, run_ahead):
 
 
 def main():
-    require_card()
+    require_gpu()
     for kind in ("illegal_address", "trap", "hang"):
         for run_ahead in ("0", "1"):
             check(kind, run_ahead)

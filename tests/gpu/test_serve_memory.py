@@ -1,6 +1,6 @@
-"""A card's memory: the start-up table adds up to what the driver says within 1 %, the pool fills the share that was
+"""A GPU's memory: the start-up table adds up to what the driver says within 1 %, the pool fills the share that was
 asked for, and after the server is ready nothing is allocated, however much is asked of it."""
-from card import memory_bytes, require_card
+from gpu import memory_bytes, require_gpu
 from mixed_streams import make_requests, together
 from reprise_server import DEMO, Server
 
@@ -31,7 +31,7 @@ def check(flags, share):
 
 
 def main():
-    require_card()
+    require_gpu()
     check([], 0.92)
     check(["--gpu-memory-utilization", "0.5", "--enforce-eager"], 0.5)
     check(["--kv-cache-memory-bytes", "256M", "--max-num-seqs", "32"], None)

@@ -1,8 +1,8 @@
-"""Twenty sessions of kernel tracing in a row, on a card that serves 32 streams meanwhile: each gives every kernel of its
-steps, no text changes, and memory of the card and of the process stays as it was after the first ones."""
+"""Twenty sessions of kernel tracing in a row, on a GPU that serves 32 streams meanwhile: each gives every kernel of its
+steps, no text changes, and memory of the GPU and of the process stays as it was after the first ones."""
 import threading
 
-from card import memory_bytes, require_card
+from gpu import memory_bytes, require_gpu
 from mixed_streams import make_requests, together
 from reprise_server import DEMO, Server, skip
 
@@ -34,7 +34,7 @@ def run_session(server, number):
 
 
 def main():
-    require_card()
+    require_gpu()
     requests = make_requests(120)[:STREAMS]
     with Server(DEMO, "--device", "cuda", "--gpu-memory-utilization", "0.5") as server:
         alone = [server.stream_text(body) for body in requests]
@@ -59,7 +59,7 @@ def main():
         assert together(server, requests) == alone, "texts after the sessions"
         print(f"{SESSIONS} sessions under {STREAMS} streams, {len(rounds)} rounds of texts unchanged; steps in a session and after it, "
               f"beside those before: first {ratios[0]}, last {ratios[-1]}")
-        print("free bytes of the card, resident bytes:", sizes[0], sizes[SETTLED], sizes[-1])
+        print("free bytes of the GPU, resident bytes:", sizes[0], sizes[SETTLED], sizes[-1])
         assert sizes[-1][0] >= sizes[SETTLED][0] - (4 << 20), [free for free, _ in sizes]
         assert sizes[-1][1] <= sizes[SETTLED][1] + (32 << 20), [resident for _, resident in sizes]
     print("1 passed, 0 failed")

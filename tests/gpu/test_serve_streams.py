@@ -1,8 +1,8 @@
-"""64 concurrent streams on a card, in a pool so small that sequences are swapped: the texts of the same requests one
-at a time. Answers are longer than on the CPU: pages of a card are, too."""
-from card import require_card
+"""64 concurrent streams on a GPU, in a pool so small that sequences are swapped: the texts of the same requests one
+at a time. Answers are longer than on the CPU: pages of a GPU are, too."""
+from gpu import require_gpu
 from mixed_streams import check_streams
 
-require_card()
+require_gpu()
 check_streams(["--device", "cuda"], ["--num-gpu-blocks-override", "8", "--max-model-len", "384"], longest=240)
 print("1 passed, 0 failed")

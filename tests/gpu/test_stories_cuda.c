@@ -105,11 +105,11 @@ static void write_story(const struct rp_backend *backend, int32_t *out) {
 
 static void test_a_greedy_story_is_the_cpus_token_by_token(void **state) {
     (void)state;
-    int32_t cpu[STORY], card[STORY];
+    int32_t cpu[STORY], gpu[STORY];
     write_story(NULL, cpu);
-    write_story(rp_backend_cuda_table(), card);
+    write_story(rp_backend_cuda_table(), gpu);
     for (uint32_t i = 0; i < STORY; i++)
-        assert_int_equal(card[i], cpu[i]);
+        assert_int_equal(gpu[i], cpu[i]);
 }
 
 int main(int argc, char **argv) {

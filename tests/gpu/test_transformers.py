@@ -1,4 +1,4 @@
-"""Random models of the five families on a card against the transformers package, teacher forced: the argmax agrees
+"""Random models of the five families on a GPU against the transformers package, teacher forced: the argmax agrees
 wherever transformers' two best logits are further apart than four times the largest difference at that position.
 
 The reference computes in f32 on the CPU from the same rounded weights. Needs torch and transformers.
@@ -8,9 +8,9 @@ import subprocess
 import sys
 import tempfile
 
-from card import gpu_program, require_card
+from gpu import gpu_program, require_gpu
 
-require_card()
+require_gpu()
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 try:
     import numpy as np
@@ -36,7 +36,7 @@ def reference(directory, ids):
         return model(torch.tensor([ids]), use_cache=False).logits[0].float().numpy()
 
 
-def card(directory, dtype, chunk, ids, out):
+def gpu(directory, dtype, chunk, ids, out):
     subprocess.run([gpu_program("test_gpu_stories_cuda"), "--logits", directory, out, dtype, str(chunk),
                     *map(str, ids)], check=True)
     return np.fromfile(out, np.float32)
@@ -64,7 +64,7 @@ def main():
                     vocab, want = model.config["vocab_size"], reference(directory, ids)
                     line = []
                     for chunk in (0, 1, 37, TOKENS):
-                        got = card(directory, dtype, chunk, ids, out).reshape(-1, vocab)
+                        got = gpu(directory, dtype, chunk, ids, out).reshape(-1, vocab)
                         step = max(chunk, 1)
                         rows = [min(at + step, TOKENS) - 1 for at in range(0, TOKENS, step)]
                         error, certain = check(got, want[rows], 1e-2 if dtype == "bf16" else 1e-5, (what, chunk))

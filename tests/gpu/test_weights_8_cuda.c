@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-static struct rp_device *card, *host;
+static struct rp_device *gpu, *host;
 static const struct rp_backend *cuda, *cpu;
 
 static int set_up(void **state) {
@@ -15,19 +15,19 @@ static int set_up(void **state) {
     const struct rp_device_config config = {.threads = 1, .scalar_only = true};
     cuda = rp_backend_cuda_table();
     cpu = rp_backend_cpu();
-    return cuda->open(&config, &card, NULL) != RP_OK || cpu->open(&config, &host, NULL) != RP_OK;
+    return cuda->open(&config, &gpu, NULL) != RP_OK || cpu->open(&config, &host, NULL) != RP_OK;
 }
 
 static int tear_down(void **state) {
     (void)state;
-    cuda->close(card);
+    cuda->close(gpu);
     cpu->close(host);
     return 0;
 }
 
 static void download(void *to, const void *from, size_t bytes) {
-    assert_int_equal(cuda->copy(card, to, from, bytes), RP_OK);
-    assert_int_equal(cuda->synchronize(card), RP_OK);
+    assert_int_equal(cuda->copy(gpu, to, from, bytes), RP_OK);
+    assert_int_equal(cuda->synchronize(gpu), RP_OK);
 }
 
 /* A row-major matrix on the host: quantized values that follow from their place, scales too. */
@@ -51,7 +51,7 @@ static void check_prepared(enum rp_dtype dtype, enum rp_scale_kind kind) {
     struct rp_matrix matrix = make(ROWS, COLS, dtype, kind);
     static uint8_t codes[ROWS * COLS];
     static float scales[ROWS];
-    assert_int_equal(cuda->matrix_prepare(card, &matrix, NULL), RP_OK);
+    assert_int_equal(cuda->matrix_prepare(gpu, &matrix, NULL), RP_OK);
     assert_int_equal(matrix.layout, RP_LAYOUT_ROW_MAJOR);
     assert_int_equal(matrix.scale_kind, kind == RP_SCALE_TENSOR ? RP_SCALE_CHANNEL : kind);
     size_t count = rp_matrix_scale_count(&matrix);
@@ -61,11 +61,11 @@ static void check_prepared(enum rp_dtype dtype, enum rp_scale_kind kind) {
         assert_int_equal(codes[i], i * 7 % 127);
     for (size_t i = 0; i < count; i++)
         assert_true(scales[i] == (kind == RP_SCALE_TENSOR ? 0.5f : 0.5f + (float)i));
-    cuda->matrix_release(card, &matrix);
+    cuda->matrix_release(gpu, &matrix);
     assert_true(!matrix.data && !matrix.scales);
 }
 
-static void test_codes_and_scales_reach_the_card(void **state) {
+static void test_codes_and_scales_reach_the_gpu(void **state) {
     (void)state;
     check_prepared(RP_DTYPE_INT8, RP_SCALE_CHANNEL);
     check_prepared(RP_DTYPE_FP8_E4M3, RP_SCALE_CHANNEL);
@@ -82,11 +82,11 @@ static void test_what_is_prepared_is_counted_and_given_back(void **state) {
     (void)state;
     struct rp_device_memory before, between, after;
     struct rp_matrix matrix = make(64, 128, RP_DTYPE_INT8, RP_SCALE_CHANNEL);
-    cuda->memory(card, &before);
-    assert_int_equal(cuda->matrix_prepare(card, &matrix, NULL), RP_OK);
-    cuda->memory(card, &between);
-    cuda->matrix_release(card, &matrix);
-    cuda->memory(card, &after);
+    cuda->memory(gpu, &before);
+    assert_int_equal(cuda->matrix_prepare(gpu, &matrix, NULL), RP_OK);
+    cuda->memory(gpu, &between);
+    cuda->matrix_release(gpu, &matrix);
+    cuda->memory(gpu, &after);
     assert_int_equal(between.allocated_bytes - before.allocated_bytes,
                      64 * 128 + 64 * sizeof(float));
     assert_int_equal(after.allocated_bytes, before.allocated_bytes);
@@ -104,7 +104,7 @@ static void test_random_weights_are_those_of_the_cpu(void **state) {
                 .rows = sizes[s][0], .cols = sizes[s][1], .dtype = RP_DTYPE_BF16};
             rp_quant_describe(&there, schemes[k]);
             struct rp_matrix here = there;
-            assert_int_equal(cuda->matrix_random(card, &there, 5, 0.03f, NULL), RP_OK);
+            assert_int_equal(cuda->matrix_random(gpu, &there, 5, 0.03f, NULL), RP_OK);
             assert_int_equal(cpu->matrix_random(host, &here, 5, 0.03f, NULL), RP_OK);
             assert_int_equal(here.layout, RP_LAYOUT_ROW_MAJOR);
             size_t bytes = rp_matrix_bytes(&here);
@@ -112,7 +112,7 @@ static void test_random_weights_are_those_of_the_cpu(void **state) {
             download(scales, there.scales, there.rows * sizeof *scales);
             assert_memory_equal(codes, here.data, bytes);
             assert_memory_equal(scales, here.scales, here.rows * sizeof *scales);
-            cuda->matrix_release(card, &there);
+            cuda->matrix_release(gpu, &there);
             cpu->matrix_release(host, &here);
         }
 }
@@ -120,7 +120,7 @@ static void test_random_weights_are_those_of_the_cpu(void **state) {
 static void check_refused(struct rp_matrix matrix, const char *word) {
     struct rp_error err = {0};
     const void *data = matrix.data;
-    assert_int_equal(cuda->matrix_prepare(card, &matrix, &err), RP_STATUS_UNSUPPORTED);
+    assert_int_equal(cuda->matrix_prepare(gpu, &matrix, &err), RP_STATUS_UNSUPPORTED);
     assert_non_null(strstr(err.text, word));
     assert_ptr_equal(matrix.data, data); /* as it was */
     rp_matrix_deinit(&matrix);
@@ -138,7 +138,7 @@ static void test_what_no_product_takes_is_refused_by_name(void **state) {
     check_refused(groups, "blocks of 128");
 }
 
-RP_GPU_TEST_MAIN(set_up, tear_down, cmocka_unit_test(test_codes_and_scales_reach_the_card),
+RP_GPU_TEST_MAIN(set_up, tear_down, cmocka_unit_test(test_codes_and_scales_reach_the_gpu),
                  cmocka_unit_test(test_a_scale_per_tensor_becomes_one_per_output),
                  cmocka_unit_test(test_what_is_prepared_is_counted_and_given_back),
                  cmocka_unit_test(test_random_weights_are_those_of_the_cpu),

@@ -1,4 +1,4 @@
-"""/debug/profile/counters with a card's hardware counters (a fake card, and a stand-in for the library that counts): both
+"""/debug/profile/counters with a GPU's hardware counters (a fake GPU, and a stand-in for the library that counts): both
 parts, as JSON and text, beside running streams; every refusal says why and what to do; one call at a time."""
 import http.client
 import json
@@ -9,16 +9,16 @@ import time
 
 from reprise_server import BIN, DEMO, Server
 
-CARD = os.environ.get("REPRISE_FAKE_CARD", "")
+GPU = os.environ.get("REPRISE_FAKE_GPU", "")
 SMALL = ["--max-num-seqs", "8", "--max-num-batched-tokens", "64"]
 ROUTE = "/debug/profile/counters"
 
 
-def card(kind):
-    os.environ.update(REPRISE_CUDA_MODULE=CARD)
-    os.environ.pop("FAKE_CARD_COUNTERS", None)
+def gpu(kind):
+    os.environ.update(REPRISE_CUDA_MODULE=GPU)
+    os.environ.pop("FAKE_GPU_COUNTERS", None)
     if kind:
-        os.environ.update(FAKE_CARD_COUNTERS=kind)
+        os.environ.update(FAKE_GPU_COUNTERS=kind)
     return Server(DEMO, *SMALL)
 
 
@@ -48,7 +48,7 @@ def check_device(server):
         assert c["samples"] == device["samples"] and 1 <= c["p50"] <= c["p99"] <= c["max"] <= 100, c
         assert c["unit"] and c["about"] and c["metric"], c
     assert [c["name"] for c in device["left_out"]] == ["nvlink_read_bytes"], device["left_out"]
-    assert "this card does not give it" in device["left_out"][0]["why"], device["left_out"]
+    assert "this GPU does not give it" in device["left_out"][0]["why"], device["left_out"]
     cost = device["cost"]
     assert cost["cpu_seconds"] < device["seconds"] and cost["hardware_buffer_bytes"] > 0 and cost["host_bytes"] > 0, cost
     assert set(cost["slowdown"]) == {"steps_before", "during", "after"}, cost
@@ -75,12 +75,12 @@ def check_text(server):
     assert re.search(r"^device      GH100, CUPTI 130001; \d+ samples of 1000 us in \d+\.\d+ s, 0 missing$", text, re.M), text
     assert re.search(r"^cost        setup \d+ ms", text, re.M), text
     assert re.search(r"^sm_active +[\d.]+ +[\d.]+ +[\d.]+ +[\d.]+ +% ", text, re.M), text
-    assert re.search(r"^left out: nvlink_read_bytes: this card does not give it", text, re.M), text
+    assert re.search(r"^left out: nvlink_read_bytes: this GPU does not give it", text, re.M), text
     assert re.search(r"^host        (none: |\d+ threads)", text, re.M), text
 
 
 def check_query(server):
-    for bad in ("source=card", "source=", "seconds=0", "seconds=11", "seconds=x", "interval_us=99", "interval_us=1e9",
+    for bad in ("source=gpu", "source=", "seconds=0", "seconds=11", "seconds=x", "interval_us=99", "interval_us=1e9",
                 "format=csv", "metric=sm", "source=device&source=host"):
         status, out = get(server, "?" + bad)
         assert status == 400, (bad, out)
@@ -134,7 +134,7 @@ REFUSALS = {
 
 def check_refusals():
     for kind, (code, name, parts) in REFUSALS.items():
-        with card(kind) as server:
+        with gpu(kind) as server:
             before = answer(server, 1)
             for _ in range(2):
                 status, out = get(server, "?source=device&seconds=0.1")
@@ -153,7 +153,7 @@ def check_refusals():
 
 
 def check_overflow():
-    with card("overflow") as server:
+    with gpu("overflow") as server:
         status, out = get(server, "?source=device&seconds=5")
         assert status == 200 and out["device"]["overflowed"] and out["device"]["samples"] == 40, out
         assert out["device"]["seconds"] < 5, out
@@ -161,8 +161,8 @@ def check_overflow():
 
 
 def main():
-    assert BIN and CARD
-    with card("works") as server:
+    assert BIN and GPU
+    with gpu("works") as server:
         check_device(server)
         check_host(server)
         check_text(server)
@@ -171,7 +171,7 @@ def main():
         check_a_client_that_leaves(server)
     check_refusals()
     check_overflow()
-    os.environ.pop("FAKE_CARD_COUNTERS")
+    os.environ.pop("FAKE_GPU_COUNTERS")
     with Server(DEMO, "--device", "cpu") as server:
         status, out = get(server, "?source=device&seconds=0.05")
         assert status == 403 and "cpu backend has no counters" in out["error"]["message"], out

@@ -80,7 +80,7 @@ def check_run():
     print("ok run")
 
 
-def check_no_card():
+def check_no_gpu():
     """--device cuda where there is none: exit code 4, why, and what to do."""
     for module in ("/nowhere/libreprise_cuda.so", DEMO + "/config.json"):
         done = subprocess.run(["env", "REPRISE_CUDA_MODULE=" + module, BIN, "run", DEMO, "x", "--device", "cuda"],
@@ -90,11 +90,11 @@ def check_no_card():
     done = subprocess.run(["env", "REPRISE_CUDA_MODULE=/nowhere/x.so", BIN, "inspect", DEMO], capture_output=True,
                           timeout=120)
     assert done.returncode == 0 and b"no CUDA: there is no /nowhere/x.so" in done.stdout, done
-    print("ok no card")
+    print("ok no GPU")
 
 
 def main():
-    check_no_card()
+    check_no_gpu()
     check_run()
     check_fault("illegal_address", "injected: illegal address")
     check_fault("trap", "injected: trap", "--run-ahead", "0", "--enforce-eager")

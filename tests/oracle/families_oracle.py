@@ -90,7 +90,7 @@ def window_of(config, family, layer):
 
 def forward(model, ids, dtype, tensor_cores=False, activations=None):
     """Logits (tokens, vocab) in f64, rounded to `dtype` where the program rounds. tensor_cores: attention takes q and
-    the weights of the softmax in the pages' type too, as the kernels of a card do for head dims that fit their tiles.
+    the weights of the softmax in the pages' type too, as the kernels of a GPU do for head dims that fit their tiles.
     activations: their type, where it is not that of the weights."""
     config, tensors = model.config, {k: rounded(v, dtype).astype(np.float64) if v.ndim == 2 else v.astype(np.float64)
                                      for k, v in model.tensors.items()}

@@ -49,7 +49,7 @@ struct rp_driver {
 };
 
 /* Prepares the weights of *model for the device (once per model: on the CPU a prepared model may be
- * opened again; from a card's memory they do not come back). */
+ * opened again; from a GPU's memory they do not come back). */
 void rp_driver_open(struct rp_driver *driver, struct rp_model *model,
                     const struct rp_driver_config *config);
 void rp_driver_close(struct rp_driver *driver);

@@ -48,7 +48,7 @@ void fake_backend_reset(void) {
 
 static struct fake *fake_of(struct rp_device *device) { return (struct fake *)(void *)device; }
 
-/* The address that kernels use; those outside the card are the host's. */
+/* The address that kernels use; those outside the GPU are the host's. */
 static void *seen_at(const struct fake *fake, const void *given) {
     const unsigned char *at = given;
     return at >= fake->given && at < fake->given + fake->size ? fake->seen + (at - fake->given)
@@ -96,7 +96,7 @@ static void fake_close(struct rp_device *device) {
 static void fake_info(struct rp_device *device, struct rp_device_info *out) {
     struct fake *fake = fake_of(device);
     rp_backend_cpu()->info(fake->cpu, out);
-    snprintf(out->name, sizeof out->name, "fake card");
+    snprintf(out->name, sizeof out->name, "fake GPU");
     out->memory_bytes = fake->config.memory_bytes;
     out->separate_memory = true;
     out->decode_differs = fake->config.decode_differs;
@@ -117,7 +117,7 @@ static struct block *find_block(struct fake *fake, const void *given) {
     for (uint32_t i = 0; i < fake->block_count; i++)
         if (fake->blocks[i].offset == offset)
             return &fake->blocks[i];
-    RP_ASSERT(!"an address of this card");
+    RP_ASSERT(!"an address of this GPU");
     return NULL;
 }
 
@@ -208,7 +208,7 @@ void fake_backend_memory(struct rp_device_memory *out) {
     fake_memory((struct rp_device *)(void *)open_device, out);
 }
 
-/* What the CPU made of a matrix goes to the card. */
+/* What the CPU made of a matrix goes to the GPU. */
 static int upload(struct fake *fake, struct rp_matrix *matrix, struct rp_error *err) {
     size_t bytes = rp_matrix_bytes(matrix);
     void *given = fake_alloc((struct rp_device *)(void *)fake, bytes, RP_MEMORY_DEVICE);

@@ -1,5 +1,5 @@
 /* The PM sampling of the stand-in (fake_cupti.h). Sample i has the value 1 + i % 100 in every
- * metric; one before them all reaches a second back, as on a card. A structure of another size than
+ * metric; one before them all reaches a second back, as on a GPU. A structure of another size than
  * expected, or out of order, is refused. */
 #include "tests/support/fake_cupti.h"
 

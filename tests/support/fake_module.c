@@ -1,7 +1,7 @@
-/* fake_module.c - the fake card as a module that `reprise` opens (REPRISE_CUDA_MODULE), so that the
- * program itself is tested on a card. Environment: FAKE_CARD=abi (another interface), =refuses (no
- * card); FAKE_CARD_MIB the card's memory, FAKE_CARD_FAILS a size whose capture fails.
- * FAKE_CARD_COUNTERS: the card has hardware counters, through the stand-in for CUPTI
+/* fake_module.c - the fake GPU as a module that `reprise` opens (REPRISE_CUDA_MODULE), so that the
+ * program itself is tested on a GPU. Environment: FAKE_GPU=abi (another interface), =refuses (no
+ * GPU); FAKE_GPU_MIB the GPU's memory, FAKE_GPU_FAILS a size whose capture fails.
+ * FAKE_GPU_COUNTERS: the GPU has hardware counters, through the stand-in for CUPTI
  * (REPRISE_FAKE_CUPTI): works, or what goes wrong there. */
 #include "backend/cupti/cupti_pm.h"
 #include "tests/support/fake_backend.h"
@@ -14,7 +14,7 @@
 /* As backend/cuda/counters_cuda.c does it. */
 static int count(struct rp_device *device, const struct rp_device_counter_options *options,
                  struct rp_device_counters *out, struct rp_error *err) {
-    const char *path = getenv("REPRISE_FAKE_CUPTI"), *kind = getenv("FAKE_CARD_COUNTERS");
+    const char *path = getenv("REPRISE_FAKE_CUPTI"), *kind = getenv("FAKE_GPU_COUNTERS");
     void *library = path && kind && strcmp(kind, "absent") != 0 ? dlopen(path, RTLD_NOW) : NULL;
     struct fake_cupti *fake = library ? dlsym(library, "fake_cupti_state") : NULL;
     (void)device;
@@ -39,12 +39,12 @@ static int refuse(const struct rp_device_config *config, struct rp_device **out,
                   struct rp_error *err) {
     (void)config;
     (void)out;
-    return rp_error_set(err, RP_STATUS_DEVICE, "fake: no card in this machine");
+    return rp_error_set(err, RP_STATUS_DEVICE, "fake: no GPU in this machine");
 }
 
 static int describe(char *json, size_t size) {
     static const char text[] =
-        "{\"driver\": \"13.0\", \"runtime\": \"13.0\", \"devices\": [{\"name\": \"fake card\", "
+        "{\"driver\": \"13.0\", \"runtime\": \"13.0\", \"devices\": [{\"name\": \"fake GPU\", "
         "\"memory_bytes\": 268435456, \"compute_capability\": \"9.0\"}]}";
     if (size < sizeof text)
         return RP_STATUS_RANGE;
@@ -54,8 +54,8 @@ static int describe(char *json, size_t size) {
 
 const struct rp_backend *rp_backend_cuda_table(void) {
     static struct rp_backend table;
-    const char *kind = getenv("FAKE_CARD"), *mib = getenv("FAKE_CARD_MIB");
-    const char *fails = getenv("FAKE_CARD_FAILS");
+    const char *kind = getenv("FAKE_GPU"), *mib = getenv("FAKE_GPU_MIB");
+    const char *fails = getenv("FAKE_GPU_FAILS");
     fake_backend_reset();
     if (mib)
         fake_backend_config.memory_bytes = strtoull(mib, NULL, 10) << 20;
@@ -64,7 +64,7 @@ const struct rp_backend *rp_backend_cuda_table(void) {
     table = *fake_backend();
     table.describe = describe;
     static const struct rp_device_counting counting = {.measure = count};
-    if (getenv("FAKE_CARD_COUNTERS"))
+    if (getenv("FAKE_GPU_COUNTERS"))
         table.counting = &counting;
     if (kind && strcmp(kind, "abi") == 0)
         table.abi = 1;

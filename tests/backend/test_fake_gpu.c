@@ -1,6 +1,6 @@
 /* Goal: a model runs on a device whose memory the host cannot touch, and gives the bits that it
- * gives on the host; the fake card, on which engine and program are tested, is one.
- * Method: the same steps by the driver on the CPU's backend and on the fake card, tied and untied
+ * gives on the host; the fake GPU, on which engine and program are tested, is one.
+ * Method: the same steps by the driver on the CPU's backend and on the fake GPU, tied and untied
  * heads, f32 and bf16, graphs and eager; canaries behind every tensor. */
 #include "base/memory.h"
 #include "tests/support/driver.h"
@@ -78,17 +78,17 @@ static void run(struct record *out) {
     assert_true(rp_graph_set_check(driver.graphs));
 }
 
-static void test_a_card_gives_the_bits_of_the_host(void **state) {
-    static struct record host, card;
+static void test_a_gpu_gives_the_bits_of_the_host(void **state) {
+    static struct record host, gpu;
     for (int variant = 0; variant < 8; variant++) {
         enum rp_dtype dtype = variant & 1 ? RP_DTYPE_BF16 : RP_DTYPE_F32;
         open_driver(NULL, dtype, variant & 2, variant & 4);
         run(&host);
         close_driver(state);
         open_driver(fake_backend(), dtype, variant & 2, variant & 4);
-        run(&card);
+        run(&gpu);
         close_driver(state);
-        assert_memory_equal(&host, &card, sizeof host);
+        assert_memory_equal(&host, &gpu, sizeof host);
     }
 }
 
@@ -114,7 +114,7 @@ static void test_a_host_that_touches_device_memory_dies(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(test_a_card_gives_the_bits_of_the_host, close_driver),
+        cmocka_unit_test_teardown(test_a_gpu_gives_the_bits_of_the_host, close_driver),
         cmocka_unit_test_teardown(test_a_host_that_touches_device_memory_dies, close_driver),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,4 +1,4 @@
-"""What the tests on a card ask of the driver, without any package."""
+"""What the tests on a GPU ask of the driver, without any package."""
 import ctypes
 import os
 import subprocess
@@ -6,8 +6,8 @@ import subprocess
 from reprise_server import BIN, skip
 
 
-def require_card():
-    """Ends the test as skipped where there is no card or driver."""
+def require_gpu():
+    """Ends the test as skipped where there is no GPU or driver."""
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:
@@ -18,7 +18,7 @@ def require_card():
 
 
 def memory_bytes():
-    """(total, free) of the first card, of all processes together."""
+    """(total, free) of the first GPU, of all processes together."""
     command = ["nvidia-smi", "--id=0", "--query-gpu=memory.total,memory.free", "--format=csv,noheader,nounits"]
     total, free = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split(",")
     return int(total) << 20, int(free) << 20

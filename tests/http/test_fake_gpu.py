@@ -1,4 +1,4 @@
-"""The program on a card (tests/support/fake_module.c, opened as the CUDA module is): which device is taken and why,
+"""The program on a GPU (tests/support/fake_module.c, opened as the CUDA module is): which device is taken and why,
 the memory table, answers equal to the CPU's, no allocation while serving, and what does not fit."""
 import json
 import os
@@ -8,14 +8,14 @@ import sys
 
 from reprise_server import BIN, DEMO, Server, skip
 
-CARD = os.environ.get("REPRISE_FAKE_CARD", "")
+GPU = os.environ.get("REPRISE_FAKE_GPU", "")
 SMALL = ["--max-num-seqs", "8", "--max-num-batched-tokens", "64"]
 
 
 def environment(**more):
-    for name in ("FAKE_CARD", "FAKE_CARD_MIB", "FAKE_CARD_FAILS"):
+    for name in ("FAKE_GPU", "FAKE_GPU_MIB", "FAKE_GPU_FAILS"):
         os.environ.pop(name, None)
-    os.environ.update(more, REPRISE_CUDA_MODULE=CARD)
+    os.environ.update(more, REPRISE_CUDA_MODULE=GPU)
 
 
 def run(*arguments):
@@ -31,20 +31,20 @@ def table(text):
 
 
 def check_selection():
-    environment(FAKE_CARD="abi")
+    environment(FAKE_GPU="abi")
     code, out, _ = run("inspect", DEMO)
     assert code == 0 and "has interface 1, this program needs" in out and "device         cpu: " in out, out
     code, _, errors = run("run", DEMO, "x", "--device", "cuda")
     assert code == 4 and "has interface 1" in errors and "hint: " in errors, errors
-    environment(FAKE_CARD="refuses")
+    environment(FAKE_GPU="refuses")
     code, out, _ = run("inspect", DEMO)
-    assert code == 0 and "no CUDA: fake: no card in this machine" in out, out
+    assert code == 0 and "no CUDA: fake: no GPU in this machine" in out, out
     code, _, errors = run("run", DEMO, "x", "--device", "cuda")
-    assert code == 4 and "no card in this machine" in errors and "reprise doctor" in errors, errors
+    assert code == 4 and "no GPU in this machine" in errors and "reprise doctor" in errors, errors
     environment()
     assert "device         cpu: " in run("inspect", DEMO, "--device", "cpu")[1]
     code, out, _ = run("doctor")
-    assert code == 0 and "0: fake card, 0.25 GiB, compute capability 9.0" in out and "CUDA was found" in out, out
+    assert code == 0 and "0: fake GPU, 0.25 GiB, compute capability 9.0" in out and "CUDA was found" in out, out
     print("ok selection")
 
 
@@ -61,8 +61,8 @@ def check_plan():
     with Server(DEMO, *SMALL) as server:
         lines = server.output()
         measured = table(lines)
-        on_card = [v for k, v in measured.items() if k not in ("on the host", "total")]
-        assert abs(sum(on_card) - measured["total"]) < 0.001 * measured["total"], measured
+        on_gpu = [v for k, v in measured.items() if k not in ("on the host", "total")]
+        assert abs(sum(on_gpu) - measured["total"]) < 0.001 * measured["total"], measured
         assert measured["total"] > 0.91 * (256 << 20), measured
         assert measured["graphs"] < planned["graphs"] and measured["KV pool"] > planned["KV pool"], (planned, measured)
         assert "CUDA was found" in lines and len(lines.splitlines()) <= 12, lines
@@ -82,15 +82,15 @@ def body(i):
 
 
 def check_what_does_not_fit():
-    environment(FAKE_CARD_MIB="24")
+    environment(FAKE_GPU_MIB="24")
     code, _, errors = run("run", DEMO, "x", *SMALL[2:])
     assert code == 4 and "needed" in errors and "weights 14.0" in errors and "hint: " in errors, errors
-    environment(FAKE_CARD_MIB="64")
+    environment(FAKE_GPU_MIB="64")
     code, _, errors = run("run", DEMO, "x", *SMALL[2:], "--gpu-memory-utilization", "0.2")
     hint = re.search(r"hint: try (--gpu-memory-utilization) (\S+)", errors)
     assert code == 4 and hint, errors
     assert run("run", DEMO, "1 + 1 =", *SMALL[2:], "--max-tokens", "2", *hint.groups())[0] == 0
-    environment(FAKE_CARD_FAILS="16")
+    environment(FAKE_GPU_FAILS="16")
     with Server(DEMO, *SMALL) as server:
         failed = json.loads(server.get("/debug/graphs")[1])["failed"]
         assert failed > 0 and f"graphs: {failed} of " in server.output(), server.output()
@@ -99,8 +99,8 @@ def check_what_does_not_fit():
 
 
 def main():
-    if not os.path.exists(CARD):
-        skip("the fake card was not built")
+    if not os.path.exists(GPU):
+        skip("the fake GPU was not built")
     check_selection()
     check_plan()
     check_what_does_not_fit()
