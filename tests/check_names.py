@@ -1,4 +1,5 @@
-"""Fails on functions that must not be called and on file names that occur twice.
+"""Fails on functions that must not be called, on file names that occur twice, and on tests that docs/promises.md names and
+that do not exist.
 
   check_names.py [ROOT]       prints file:line and the rule; files that grew too long are only named
   check_names.py --self-test  plants violations in temporary trees and expects each to be found
@@ -36,10 +37,24 @@ MAY_REPEAT = ("README.md", "CMakeLists.txt")
 # A call, but neither a member (x.free, x->free) nor a longer name (rp_free).
 CALL = re.compile(r"(?<![\w.])(?<!->)(%s)\s*\(" % "|".join([*BANNED, *ALLOCATORS]))
 
+PROMISES = "docs/promises.md"
+TEST_FILES = ("test_{}.c", "test_{}.cu", "test_{}.py", "{}.py", "{}.c", "fuzz_{}.c")
+
+
+def missing_tests(root):
+    """Tests in backquotes, folder.stem, that have no file."""
+    if not os.path.exists(os.path.join(root, PROMISES)):
+        return
+    for number, line in enumerate(c_source.read(root, PROMISES).splitlines(), 1):
+        for folder, stem in re.findall(r"`([a-z]+)\.([a-z0-9_]+)`", line) if line.startswith("| ") else ():
+            stem = "scheduler_mutant" if stem.startswith("scheduler_mutant_") else stem
+            if not any(os.path.exists(os.path.join(root, "tests", folder, name.format(stem))) for name in TEST_FILES):
+                yield PROMISES, number, f"there is no test {folder}.{stem}"
+
 
 def check(root):
     """Returns [(path, line, message)]."""
-    problems, first_with = [], {}
+    problems, first_with = [*missing_tests(root)], {}
     for path in c_source.files(root, UNIQUE_SUFFIXES):
         name = path.rsplit("/", 1)[-1]
         if name not in MAY_REPEAT and first_with.setdefault(name, path) != path:
@@ -75,6 +90,9 @@ CASES = [
       ("tests/base/test_a.c", 1, "localtime_r")]),
     ("memory past the door", {"engine/e.c": "p = malloc(1);\nfree(p);\n(void)strdup(x);\n"},
      [("engine/e.c", 1, "malloc()"), ("engine/e.c", 2, "free()"), ("engine/e.c", 3, "strdup()")]),
+    ("promised tests that are missing",
+     {"docs/promises.md": "a `b.c` in a sentence\n| 1 | x | `engine.a`, `engine.gone` |\n", "tests/engine/test_a.c": ""},
+     [("docs/promises.md", 2, "engine.gone")]),
     ("a name that occurs twice", {"base/util.h": "", "engine/util.h": ""}, [("engine/util.h", 1, "base/util.h")]),
 ]
 
