@@ -88,7 +88,7 @@ static void print_table(const struct compare_result *result) {
         rp_compare_text(row, text, sizeof text);
         printf("%-24s %12.3f %12.3f %8.3f  %s\n", row->metric, row->a, row->b, row->ratio, text);
         paired |= row->paired;
-        intervals |= row->verdict != RP_COMPARE_NO_INTERVAL;
+        intervals |= row->high > 0;
     }
     if (intervals)
         printf("Intervals account for the variance of requests within each run%s, not for changes\n"
@@ -102,7 +102,8 @@ static void print_json(const struct compare_result *result, const char *const pa
     static const char *const verdicts[] = {[RP_COMPARE_NO_INTERVAL] = "no interval",
                                            [RP_COMPARE_SAME] = "no difference",
                                            [RP_COMPARE_FASTER] = "faster",
-                                           [RP_COMPARE_SLOWER] = "slower"};
+                                           [RP_COMPARE_SLOWER] = "slower",
+                                           [RP_COMPARE_UNRELIABLE] = "unreliable"};
     struct rp_buffer out;
     struct rp_json json;
     rp_buffer_init(&out, 0);
@@ -123,7 +124,7 @@ static void print_json(const struct compare_result *result, const char *const pa
         rp_json_double(&json, "a", row->a);
         rp_json_double(&json, "b", row->b);
         rp_json_double(&json, "ratio", row->ratio);
-        if (row->verdict == RP_COMPARE_NO_INTERVAL) {
+        if (row->high == 0) {
             rp_json_null(&json, "low");
             rp_json_null(&json, "high");
         } else {

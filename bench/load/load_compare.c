@@ -85,6 +85,9 @@ void rp_compare_text(const struct rp_comparison *c, char *out, size_t size) {
         snprintf(out, size, "no difference (ratio %.3f, 95 %% interval %.3f to %.3f%s)", c->ratio,
                  c->low, c->high, c->low <= 1 && c->high >= 1 ? "" : ", within the margin");
         break;
+    case RP_COMPARE_UNRELIABLE:
+        snprintf(out, size, "no verdict: a result is unreliable");
+        break;
     case RP_COMPARE_FASTER:
     case RP_COMPARE_SLOWER:
         snprintf(out, size, "B is %.1f %% %s (95 %% interval %.1f to %.1f)", sign * (c->ratio - 1),

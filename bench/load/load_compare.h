@@ -28,7 +28,8 @@ enum rp_compare_verdict {
     RP_COMPARE_NO_INTERVAL,
     RP_COMPARE_SAME,
     RP_COMPARE_FASTER, /* B is better: less time, or a higher rate */
-    RP_COMPARE_SLOWER
+    RP_COMPARE_SLOWER,
+    RP_COMPARE_UNRELIABLE /* a file says that its result is unreliable */
 };
 
 struct rp_comparison {

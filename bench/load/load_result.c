@@ -200,11 +200,15 @@ void rp_load_result_free(struct rp_load_result *result) {
 
 /* ---- warnings ------------------------------------------------------------------------------- */
 
+static bool is_unreliable(const struct rp_load_result *result) {
+    return json_is_false(json_object_get(result->root, "reliable"));
+}
+
 static void warn_unreliable(const struct rp_load_result *result, const char *name,
                             struct rp_buffer *out) {
     const char *why = json_string_value(json_object_get(result->root, "why_not"));
     const json_t *failed = json_object_get(result->root, "failed");
-    if (json_is_false(json_object_get(result->root, "reliable")))
+    if (is_unreliable(result))
         rp_buffer_printf(out, "%s is unreliable: %s\n", name, why ? why : "no reason given");
     else if (json_number_value(failed) > 0)
         rp_buffer_printf(out, "%s: %.0f requests failed\n", name, json_number_value(failed));
@@ -436,5 +440,7 @@ int rp_compare_results(struct rp_load_result *a, struct rp_load_result *b, const
             return status;
     }
     rp_compare_judge(out);
+    if (is_unreliable(a) || is_unreliable(b))
+        out->verdict = RP_COMPARE_UNRELIABLE;
     return RP_OK;
 }

@@ -89,6 +89,16 @@ def check_warnings():
     assert warnings == "B is unreliable: 5 samples\nA and B differ in num_prompts\n", warnings
 
 
+def check_an_unreliable_file_gives_no_verdict():
+    good, bad = result(1), result(1.3, reliable=False, why_not="the client was late")
+    for a, b in ((good, bad), (bad, good)):
+        found, _ = rows(a, b)
+        assert {row["verdict"] for row in found.values()} == {"unreliable"}, found
+        code, out, _ = run(a, b)
+        assert code == 0 and "no verdict" in out and "faster" not in out and "slower" not in out, out
+        assert "the client was late" in out, out
+
+
 def check_what_is_refused():
     good = result(1)
     for a, b, flags, code, text in ((good, None, (), 1, "cannot be opened"), (good, "{", (), 1, "not valid JSON"),
@@ -105,6 +115,7 @@ def check_what_is_refused():
 def main():
     checks = [check_a_planted_slowdown_is_found, check_a_against_a_is_no_difference,
               check_metrics_by_name_and_the_margin, check_files_without_details, check_warnings,
+              check_an_unreliable_file_gives_no_verdict,
               check_what_is_refused]
     for check in checks:
         check()
