@@ -30,9 +30,9 @@ struct serve_options {
 static const struct rp_flag serve_flags[] = {
     RP_LOAD_FLAGS(AT(load)),
     /* vllm's names of four flags above. */
-    {"random-input-len", RP_FLAG_UINT, LOAD_AT(input_len), "N", 1, 1073741824.0, "1024",
+    {"random-input-len", RP_FLAG_UINT, LOAD_AT(input_len), "N", 0, 1073741824.0, "0",
      "the same as --input-len"},
-    {"random-output-len", RP_FLAG_UINT, LOAD_AT(output_len), "N", 1, 1073741824.0, "128",
+    {"random-output-len", RP_FLAG_UINT, LOAD_AT(output_len), "N", 0, 1073741824.0, "0",
      "the same as --output-len"},
     {"random-range-ratio", RP_FLAG_REAL, LOAD_AT(range_ratio), "R", 0, 0.999999, "0",
      "the same as --range-ratio"},

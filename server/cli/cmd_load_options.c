@@ -7,6 +7,9 @@
 /* Used for a server that does not report its vocabulary: every common model has at least as
  * many. */
 #define VOCABULARY_UNKNOWN 33333u
+/* As `vllm bench serve`. */
+#define INPUT_DEFAULT  1024u
+#define OUTPUT_DEFAULT 128u
 
 static const char *text_or_null(const char *text) { return text && *text ? text : NULL; }
 
@@ -17,6 +20,28 @@ struct rp_load_target rp_load_options_target(const struct rp_load_options *optio
                                    .api_key = text_or_null(options->api_key),
                                    .temperature = options->temperature,
                                    .no_ignore_eos = !options->ignore_eos};
+}
+
+/* Lengths that were not given are the defaults, or shorter ones that fit the context; 0: the context
+ * is unknown. */
+static void choose_lengths(const struct rp_load_options *options, uint32_t context,
+                           struct rp_load_source *source) {
+    uint32_t prefix = source->dataset == RP_LOAD_RANDOM ? options->prefix_len : 0;
+    uint32_t room =
+        context ? (uint32_t)((context - RP_MIN(prefix, context)) / (1 + options->range_ratio))
+                : UINT32_MAX;
+    uint32_t output =
+        options->output_len ? options->output_len : RP_MAX(RP_MIN(OUTPUT_DEFAULT, room / 4), 1u);
+    uint32_t left = room > output ? room - output : 1;
+    uint32_t input = options->input_len ? options->input_len : RP_MIN(INPUT_DEFAULT, left);
+    source->input = (struct rp_load_lengths){input, options->range_ratio};
+    source->output = (struct rp_load_lengths){output, options->range_ratio};
+    bool is_shorter = (!options->input_len && input < INPUT_DEFAULT) ||
+                      (!options->output_len && output < OUTPUT_DEFAULT);
+    bool is_trace = source->dataset == RP_LOAD_AZURE || source->dataset == RP_LOAD_MOONCAKE;
+    if (is_shorter && !is_trace)
+        fprintf(stderr, "lengths: %u + %u tokens, which fit the server's context of %u\n", input,
+                output, context);
 }
 
 int rp_load_options_source(const struct rp_load_options *options,
@@ -30,8 +55,6 @@ int rp_load_options_source(const struct rp_load_options *options,
         .seed = options->seed,
         .vocab_begin = options->vocab_begin ? options->vocab_begin : vocab / 10,
         .vocab_end = options->vocab_end ? options->vocab_end : vocab - vocab / 10,
-        .input = {options->input_len, options->range_ratio},
-        .output = {options->output_len, options->range_ratio},
         .prefix_tokens = options->prefix_len,
         .max_context = context,
         .text_bytes_per_token = options->bytes_per_token,
@@ -40,6 +63,7 @@ int rp_load_options_source(const struct rp_load_options *options,
         .length_scale = options->length_scale,
         .block_tokens = options->block_tokens,
         .page_tokens = options->page_tokens ? options->page_tokens : server->page_tokens};
+    choose_lengths(options, context, out);
     bool is_text = out->dataset == RP_LOAD_SONNET || out->dataset == RP_LOAD_TEXT;
     if (out->dataset != RP_LOAD_RANDOM && !out->path)
         return rp_error_set(err, RP_STATUS_INVALID, "--dataset-path is missing");

@@ -39,8 +39,10 @@ struct rp_load_options {
     {"dataset-path", RP_FLAG_TEXT, RP_LOAD_AT(base, dataset_path), "FILE", 0, 0, "", "text or trace file"},       \
     {"seed", RP_FLAG_SIZE, RP_LOAD_AT(base, seed), "N", 0, 9007199254740992.0, "0",                                  \
      "for prompts and arrival times; use another one to avoid prefix cache hits"},                                  \
-    {"input-len", RP_FLAG_UINT, RP_LOAD_AT(base, input_len), "N", 1, 1073741824.0, "1024", "prompt tokens"},         \
-    {"output-len", RP_FLAG_UINT, RP_LOAD_AT(base, output_len), "N", 1, 1073741824.0, "128", "output tokens"},        \
+    {"input-len", RP_FLAG_UINT, RP_LOAD_AT(base, input_len), "N", 0, 1073741824.0, "0",                              \
+     "prompt tokens; 0: 1024, or fewer if the server's context is shorter"},                                         \
+    {"output-len", RP_FLAG_UINT, RP_LOAD_AT(base, output_len), "N", 0, 1073741824.0, "0",                            \
+     "output tokens; 0: 128, or at most a quarter of the server's context"},                                         \
     {"range-ratio", RP_FLAG_REAL, RP_LOAD_AT(base, range_ratio), "R", 0, 0.999999, "0",                              \
      "input and output lengths are uniform in 1 +- R times the given ones"},                                                         \
     {"prefix-len", RP_FLAG_UINT, RP_LOAD_AT(base, prefix_len), "N", 0, 1073741824.0, "0",                            \

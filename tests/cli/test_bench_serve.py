@@ -67,6 +67,15 @@ def check_every_token_is_counted(server, url):
     assert after[name] - before[name] == got["total_output_tokens"], (before[name], after[name], got)
 
 
+def check_default_lengths_fit_the_context(url):
+    code, out, errors = run(url, "--num-prompts", "3", "--json", "--save-detailed", "--result-filename", "/dev/null")
+    assert code == 0 and "lengths: 896 + 128 tokens" in errors, errors
+    got = json.loads(out)
+    assert got["completed"] == 3 and got["output_lens"] == [128] * 3, got
+    assert all(abs(tokens - 896) <= 1 for tokens in got["input_lens"]), got["input_lens"]
+    refused(2, "none of 3 requests fits", url, "--num-prompts", "3", "--input-len", "1024")
+
+
 def check_closed_loops(url):
     for arguments in (["--closed"], ["--request-rate", "inf"]):
         got = result(url, "--num-prompts", "20", "--max-concurrency", "3", "--input-len", "8", "--output-len", "4",
@@ -155,6 +164,7 @@ def main():
     with Server(DEMO, "--threads", "1") as server:
         url = f"http://127.0.0.1:{server.port}"
         check_every_token_is_counted(server, url)
+        check_default_lengths_fit_the_context(url)
         check_closed_loops(url)
         check_shared_prefixes_are_hits(url)
         with tempfile.TemporaryDirectory() as folder:
