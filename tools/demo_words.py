@@ -32,7 +32,7 @@ tunnel valley village wall well window wood yard zoo
 
 anchor apron arrow badge bag bakers ball balloon bandage banner barrel baton battery beads bed bell belt bicycle blanket
 block boat bolt book boot bottle bow bowl box brace brick broom brush bucket button cable cage camera candle cane canoe
-canvas cap car GPU carpet cart chain chair chalk chest chime clock cloth coat coin collar comb compass cord couch
+canvas cap car card carpet cart chain chair chalk chest chime clock cloth coat coin collar comb compass cord couch
 cradle crate crayon crown cup curtain cushion desk dial diamond dish doll drawer dress drum easel engine fan feather
 fiddle flag flask flute folder fork frame funnel glass globe glove glue goblet guitar hammer handle harp hat helmet
 hinge hook horn jacket jar jewel jug kettle key kite knife knot ladder lamp lantern laptop leash lens letter lever
