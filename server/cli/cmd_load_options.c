@@ -22,8 +22,8 @@ struct rp_load_target rp_load_options_target(const struct rp_load_options *optio
                                    .no_ignore_eos = !options->ignore_eos};
 }
 
-/* Lengths that were not given are the defaults, or shorter ones that fit the context; 0: the context
- * is unknown. */
+/* Lengths that were not given are the defaults, or shorter ones that fit the context; a context of
+ * 0 is unknown. */
 static void choose_lengths(const struct rp_load_options *options, uint32_t context,
                            struct rp_load_source *source) {
     uint32_t prefix = source->dataset == RP_LOAD_RANDOM ? options->prefix_len : 0;
