@@ -140,7 +140,7 @@ static bool match_rows(const struct pass *pass, struct rp_fused_op *fused,
                 continue;
             fused->op_count--;
         }
-        /* Nothing behind an operator that cannot be passed can be reached. */
+        /* No later operator can be reached past one that cannot be passed. */
         for (uint32_t m = 0; m < fused->op_count && !stop; m++)
             if (rp_fuse_in_the_way(pass->input, fused, m, at))
                 stop = op;
@@ -207,7 +207,7 @@ static bool sums_up(const struct pass *pass, const struct rp_fused_op *producer,
     return !is_read(pass, reader + 1, out) || rp_fuse_because(why, "it has other readers");
 }
 
-/* Fills `reader` when the candidate leaves partial sums and it adds them up. */
+/* Fills `reader` when the candidate stores partial sums that it adds up. */
 static bool match_partials(const struct pass *pass, const struct rp_fused_op *producer,
                            struct rp_fused_op *reader, struct rp_fuse_why *why) {
     const struct rp_program *program = pass->program;
@@ -251,8 +251,7 @@ static void keep_reason(struct rp_fuse_why *kept, const struct rp_fusion *fusion
     kept->is_rule = why->is_rule;
 }
 
-/* The first row that matches at the operator, and with it the reader of the partial sums it
- * leaves. */
+/* The first row that matches at the operator, and the reader of its partial sums. */
 static bool fuse_at(struct pass *pass, uint32_t at) {
     struct rp_fuse_why kept = {.text = ""};
     for (uint32_t row = 0; row < pass->input->table->count; row++) {

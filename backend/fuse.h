@@ -5,9 +5,9 @@
  * A fusion is found by definition and use, never by position: the producer of a view and the
  * operator that reads it first, whatever lies between them. These rules hold for every fusion:
  *
- *   single reader   nobody else reads what the kernel keeps to itself
+ *   single reader   no other operator reads what the kernel does not store
  *   row domain      producer and consumer work on the same rows (a gather changes them)
- *   order           the fused operator runs where its last member stands; no operator between its
+ *   order           the fused operator runs at the place of its last member; no operator between its
  *                   members writes what they read or write, or reads what they write
  *   memory          what a member writes shares no bytes with what an earlier member reads: in one
  *                   kernel both happen at once (and the arena reuses bytes of dead tensors)
@@ -15,7 +15,7 @@
  * Conditions that depend on the device or the matrix are callbacks of the table. The result says
  * everything that lowering has to know: lowering is one emit function for each row of the table.
  *
- * Two things pass between fused operators beside tensors, both in scratch memory of the backend:
+ * Two things besides tensors pass between fused operators, both in scratch memory of the backend:
  *   partial sums     a matmul leaves its split-K segments unsummed and the reader adds them up; they
  *                    lie in the matmuls' workspace, so no other matmul may run in between
  *   quantized rows   the producer of a matmul's input stores 8-bit rows and scales in place of its
@@ -67,8 +67,7 @@ struct rp_fusion {
 struct rp_fusion_table {
     const struct rp_fusion *fusions;
     uint32_t count;
-    /* Whether the matmul of the candidate leaves partial sums when its reader adds them up. NULL:
-     * no. */
+    /* Whether the matmul of the candidate can store partial sums for its reader. NULL: no. */
     bool (*leaves_partials)(const struct rp_fuse_input *input, const struct rp_fused_op *candidate);
     /* Whether the matmul of the candidate must be given quantized rows. NULL: no. */
     bool (*needs_quantized)(const struct rp_fuse_input *input, const struct rp_fused_op *candidate);

@@ -1,9 +1,8 @@
 /* module.h - which backend runs: the CPU's, which is linked in, or CUDA's, which is a module.
  *
- * libreprise_cuda.so is looked for beside the program; REPRISE_CUDA_MODULE, when it is set, names
- * the file instead. It is opened once and never closed. One `reprise` thus runs with and without
- * CUDA.
- * Thread: one, while starting. */
+ * libreprise_cuda.so is searched for in the program's directory; REPRISE_CUDA_MODULE, when it is
+ * set, names the file instead. It is opened once and never closed. One `reprise` thus runs with and
+ * without CUDA. Thread: one, while starting. */
 #ifndef RP_BACKEND_MODULE_H
 #define RP_BACKEND_MODULE_H
 

@@ -19,9 +19,9 @@
  * over the time until each sequence has its first token), and the rounds then find their prompts in
  * the prefix cache.
  *
- * Of the steps of all rounds, in order, those after settling count (settled.h); when they do not
- * settle, or are fewer than 100, the result is unreliable, and all count. Shares are computed from
- * whole rounds. */
+ * The steps of all rounds count, in order, from the one at which they have settled (settled.h);
+ * when they do not settle, or are fewer than 100, the result is unreliable, and all count. Shares
+ * are computed from whole rounds. */
 #ifndef RP_BENCH_BENCH_DECODE_H
 #define RP_BENCH_BENCH_DECODE_H
 

@@ -149,7 +149,7 @@ static void encode_join(struct rp_batch *batch, struct edit_writer *writer,
         edit(writer, slot, RP_SLOT_MASK_PARAMS, i, (uint32_t)params[i]);
 }
 
-/* Copies a chunk of the prompt into the staging ring, and the token behind it where that is to be
+/* Copies a chunk of the prompt into the staging ring, and the next token when it is to be
  * scored; returns its offset. */
 static uint32_t stage_prompt(struct rp_batch *batch, const struct rp_sched_row *row) {
     uint32_t mask = batch->view.config.prompt_ring_capacity - 1, offset = batch->prompt_cursor;

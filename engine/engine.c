@@ -102,7 +102,7 @@ static void set_memory_metrics(struct rp_engine *engine) {
     rp_engine_count_allocations(engine);
 }
 
-/* How long a part of the start took since *since_ns, for whoever asks why it takes so long. */
+/* Logs how long a part of the start took since *since_ns. */
 static void log_part(const char *part, uint64_t *since_ns) {
     uint64_t now = rp_clock_ns();
     rp_log(RP_LOG_DEBUG, "start: %s seconds=%.3f", part, (double)(now - *since_ns) * 1e-9);
@@ -133,7 +133,7 @@ static int make_all(struct rp_engine *engine, const struct rp_program *program,
     return status;
 }
 
-/* config->plant_node: behind the embedding, which only reads the step and weights, a second one. */
+/* config->plant_node: emits the embedding twice; it only reads the step and weights. */
 static int plant_node(struct rp_program *program, struct rp_error *err) {
     uint32_t at = 0;
     while (at < program->op_count && program->ops[at].kind != RP_OP_EMBED)

@@ -1,7 +1,7 @@
 /* engine.h - the engine thread: takes requests, plans, launches, emits events.
  *
- * The engine thread is the only one that touches the scheduler, the pages and the device. The loop
- * thread meets it in two bounded rings and a wake call:
+ * Only the engine thread uses the scheduler, the pages and the device. It communicates with the
+ * loop thread through two bounded rings and a wake call:
  *
  *   loop  -- rp_engine_submit -->  request ring  --> engine thread
  *   loop  <-- rp_engine_next_event -- event ring <-- engine thread, which calls `wake` after pushing
@@ -49,13 +49,13 @@ struct rp_engine_config {
     bool enforce_eager;
     bool no_fusion;
     bool debug_poison; /* fill the arena with NaN before each step */
-    /* one step in so many of each bucket is stamped; 0: only those asked for */
+    /* one step in so many of each bucket is stamped; 0: only on request */
     uint32_t profile_every;
     bool measure_peaks; /* what the device reads and computes in a second, before it is ready */
     double watchdog_seconds; /* a step without progress for so long: the device hangs; 0: never */
     uint64_t fault_step;     /* tests: before this step (1, 2, ...) `fault` is injected; 0: none */
     enum rp_device_fault fault;
-    bool plant_node; /* tests: the program's embedding stands twice, which changes no result */
+    bool plant_node;       /* tests: emits the embedding twice, which changes no result */
     bool plant_allocation; /* tests: each step allocates once */
     bool no_recording; /* benchmarks: no events, step records, idle times, nothing per request */
     /* How long the sample launch of a step may wait for holds after its forward has ended; 0: 200

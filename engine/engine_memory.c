@@ -1,9 +1,9 @@
 /* engine_memory.c - what an engine has on its device: slots, rings, pages.
  *
- * The KV pool is a range of addresses. On the host all of it is there at once. On a GPU only the
- * granule with the padding page is, while the graphs are captured and replayed once; then what they
- * left within the limit is mapped behind it. The number of pages is data, no captured graph knows
- * it. */
+ * The KV pool is a range of addresses. On the host all of it is allocated at once. On a GPU only
+ * the granule with the padding page is mapped while the graphs are captured and replayed once; the
+ * memory that is left within the limit is mapped afterwards. The number of pages is data: no
+ * captured graph contains it. */
 #include "engine/engine_internal.h"
 #include "engine/gpu_plan.h"
 
@@ -92,7 +92,7 @@ static void measure_gpu(struct rp_engine *engine, const struct rp_device_memory 
     uses[RP_MEMORY_GRAPHS] = used - RP_MIN(used, ours);
 }
 
-/* Bytes of the pool: as told, or what is left within the limit. */
+/* Bytes of the pool: as configured, or what is left within the limit. */
 static int pool_bytes(const struct rp_engine *engine, const struct rp_device_memory *now,
                       size_t *out, struct rp_error *err) {
     const struct rp_engine_layout *layout = &engine->layout;

@@ -9,11 +9,11 @@
 
 /* An uploaded graph of 200 nodes was seen to take 0.56 MiB of an H200: 3 KiB a node. */
 #define GRAPH_BYTES_PER_OP ((uint64_t)8 << 10)
-/* Kernels that are loaded at their first launch, workspaces of products and attention: up to this
+/* Kernels loaded at their first launch, workspaces of GEMMs and attention: up to this
  * much, less on small GPUs. */
 #define KERNELS_BYTES_MAX ((uint64_t)1 << 30)
 #define KERNELS_SHARE     64
-/* More of a GPU than this is not asked for: the driver needs some to work with. */
+/* Upper limit of the share of a GPU's memory: the driver needs some for itself. */
 #define UTILIZATION_MAX 0.98
 
 static uint64_t slot_bytes(const struct rp_engine_config *config, const struct rp_model *model,

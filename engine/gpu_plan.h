@@ -1,11 +1,11 @@
-/* gpu_plan.h - the memory of a GPU: what will be needed, estimated before anything is made.
+/* gpu_plan.h - the memory of a GPU, estimated before anything is allocated.
  *
  *   limit = total * utilization
  *   limit = context + weights + activations + workspace + graphs + slots + KV pool
  *
- * What graphs and kernels take is only known when they are captured and were replayed once. Until
- * then a margin stands for them, on the high side: the context that is promised must fit the pool
- * that is mapped in the end.
+ * What graphs and kernels need is only known once they are captured and were replayed. Until then
+ * a generous margin is used for them: the reported context must fit the pool that is mapped
+ * afterwards.
  * Thread: any. */
 #ifndef RP_ENGINE_GPU_PLAN_H
 #define RP_ENGINE_GPU_PLAN_H

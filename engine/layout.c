@@ -12,8 +12,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Share of the memory that is left beside the weights which the pool may take when nobody said how
- * large it is: the rest is for the page cache, the swap pool and everything else on the machine. */
+/* Default size of the pool as a share of the memory left after the weights; the rest is for the
+ * page cache, the swap pool and everything else on the machine. */
 #define KV_SHARE_PERCENT 40
 
 static uint32_t ceil_pow2(uint32_t value) {
@@ -52,8 +52,8 @@ static void add_item(struct rp_memory_plan *plan, const char *name, uint64_t byt
     plan->total_bytes += on_host ? 0 : bytes;
 }
 
-/* Pages of the device pool: as told, or, on the host, as many as the longest sequences of all slots
- * need within the memory that is left; on a GPU all that is left, for the prefix cache. */
+/* Pages of the device pool: as configured, or, on the host, as many as the longest sequences of all
+ * slots need within the memory that is left; on a GPU all that is left, for the prefix cache. */
 static int size_pool(const struct rp_engine_config *config, struct rp_engine_layout *out,
                      uint64_t free_bytes, uint32_t wanted_len, struct rp_error *err) {
     size_t page_bytes = out->kv.page_stride;
@@ -81,7 +81,7 @@ static int size_pool(const struct rp_engine_config *config, struct rp_engine_lay
     return RP_OK;
 }
 
-/* The context in force: what was asked for, or the model's cut to what the pool holds. */
+/* The effective context: as configured, or the model's, limited by the pool. */
 static int settle_context(const struct rp_engine_config *config, const struct rp_model *model,
                           struct rp_engine_layout *out, struct rp_error *err) {
     uint64_t pool_tokens = (uint64_t)(out->page_count - 1) * out->kv.page_tokens;

@@ -33,8 +33,8 @@ struct rp_engine_layout {
 };
 
 /* config: resolved. program: the model's, emitted. device, memory: as they are now, before the
- * weights are on a GPU. Of a GPU NO_MEMORY says what is needed, what there is, and what would
- * fit. */
+ * weights are on a GPU. NO_MEMORY on a GPU: the error states what is needed, what is available and
+ * what would fit. */
 int rp_engine_layout_make(const struct rp_engine_config *config, const struct rp_model *model,
                           const struct rp_program *program, const struct rp_device_info *device,
                           const struct rp_device_memory *memory, struct rp_engine_layout *out,

@@ -119,7 +119,7 @@ struct rp_sched_step {
     uint32_t row_count;
     uint32_t token_count, sample_count; /* sample_count: tokens that get logits */
     bool decode_only;                   /* every row is a decode row: a decode set can run it */
-    bool scored;                        /* a row's request asks for logprobs, of prompt or answer */
+    bool scored;                        /* a row's request wants logprobs, of prompt or answer */
     bool holds;                         /* a sampling row's request has a hold (engine/request.h) */
     const struct rp_sched_page *pages;
     uint32_t page_count;
@@ -129,7 +129,7 @@ struct rp_sched_step {
     uint32_t copy_count;
     const uint32_t *zero_pages; /* pages to fill with zeros before the step (held NaN) */
     uint32_t zero_page_count;
-    const struct rp_sched_swap *swaps; /* told, not to be acted on: the copies do that */
+    const struct rp_sched_swap *swaps; /* informative: the copies do the work */
     uint32_t swap_count;
 };
 
@@ -218,9 +218,9 @@ bool rp_scheduler_next_event(struct rp_scheduler *scheduler, struct rp_event *ou
 void rp_scheduler_fail_all(struct rp_scheduler *scheduler, enum rp_finish_reason reason,
                            uint64_t now_ns);
 
-/* Whose row it is that stands in a planned, uncommitted step for this slot, and how many pages it
- * holds on the device; NULL when that request has ended meanwhile (rp_sched_row.request is then no
- * longer to be read). */
+/* The request of this slot's row in a planned, uncommitted step, and the number of its pages on the
+ * device; NULL when that request has ended meanwhile (rp_sched_row.request must then not be
+ * read). */
 struct rp_request *rp_scheduler_request_of(const struct rp_scheduler *scheduler, uint32_t slot,
                                            uint32_t *out_pages);
 

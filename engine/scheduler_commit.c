@@ -157,7 +157,7 @@ static void add_scores(struct rp_event *event, const struct rp_sched_scores *sco
     memcpy(event->top, scores->top, event->top_count * sizeof *event->top);
 }
 
-/* The prompt's tokens behind the row's, each with its scores. */
+/* The prompt's tokens after the row's, each with its scores. */
 static void take_prompt_scores(struct rp_scheduler *scheduler, const struct rp_sched_row *row,
                                const struct rp_sched_result *result, uint64_t now_ns) {
     struct rp_request *request = scheduler->sequences[row->slot].request;

@@ -10,7 +10,7 @@
  *   | committed, no NaN seen   | planned, or not yet proven clean |
  *
  * verified_length moves only when a row that sampled is committed without NaN: logits without NaN
- * are the only proof that the pages behind them are clean. */
+ * are the only proof that the pages they were computed from are clean. */
 #ifndef RP_ENGINE_SCHEDULER_INTERNAL_H
 #define RP_ENGINE_SCHEDULER_INTERNAL_H
 
@@ -51,7 +51,7 @@ struct rp_sequence {
     uint64_t salt;
     uint32_t worst_pages; /* pages of its longest possible life */
     uint32_t planned_length, verified_length;
-    uint32_t planned_outputs, outputs; /* tokens asked for, tokens received */
+    uint32_t planned_outputs, outputs; /* tokens requested, tokens received */
     uint32_t *pages; /* (pages_per_slot) device pages when running, host pages when swapped */
     uint32_t page_count;
     /* Prefix cache: pages [0, hashed_pages) are in the chain. Generated tokens of the page being
@@ -70,7 +70,7 @@ struct rp_tenant {
     uint32_t place;             /* in active_tenants */
     uint32_t yielded;           /* steps left to first tokens of others, less those it had since */
     /* For the step being planned. */
-    bool yields;               /* it leaves the step to the first token of another */
+    bool yields;               /* it has no part in the step */
     uint32_t ready, row_limit; /* sequences that can decode, and how many of them may */
     uint32_t prompt_left;      /* prompt tokens it may still add; UINT32_MAX: no limit */
     uint64_t prompt_tokens;    /* not planned yet, of running and waiting prompts */

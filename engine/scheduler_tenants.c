@@ -24,7 +24,7 @@
 #include "base/memory.h"
 
 /* A client that sends one request after the other is inactive in between: the next one should not
- * meet steps that were planned without limits. */
+ * find steps that were planned without limits. */
 #define CONTENDED_NS ((uint64_t)100000000)
 
 enum { QUANTUM_MIN = 16, YIELDS_MAX = 2, SLOTS_PER_RESERVED = 16 };

@@ -19,7 +19,7 @@ int rp_weights_prepare(const struct rp_backend *backend, struct rp_device *devic
                        void (*progress)(void *ctx, const char *stage, uint32_t done,
                                         uint32_t total),
                        void *progress_ctx, struct rp_error *err) RP_MUST_USE;
-/* Frees the first `prepared` matrices on a device with memory of its own, and takes them from the
+/* Frees the first `prepared` matrices on a device with separate memory, and removes them from the
  * model; does nothing where memory is shared. */
 void rp_weights_release(const struct rp_backend *backend, struct rp_device *device,
                         struct rp_model *model, uint32_t prepared);

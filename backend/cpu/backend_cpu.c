@@ -113,8 +113,8 @@ static void cpu_memory(struct rp_device *device, struct rp_device_memory *out) {
     out->allocation_count = device->allocation_count;
 }
 
-/* A job that lasts less than this is short: on two cores of a virtual machine a hand-over and the
- * wake-up behind it took 10 to 25 us, on each side. */
+/* A job that moves less than this is short: on two cores of a virtual machine submitting a job and
+ * waking its waiter took 10 to 25 us each. */
 #define SHORT_NS    1000000u
 #define SHORT_BYTES ((size_t)1 << 20) /* of a copy or fill */
 
@@ -362,7 +362,7 @@ static void replay_job(void *arg0, uint64_t arg1, const struct rp_cpu_worker *wo
     }
 }
 
-/* STEP_BEGIN, which decides about stamps, is worker 0's alone; behind it all workers see the same
+/* STEP_BEGIN, which decides about stamps, runs on worker 0 alone; after it all workers see the same
  * flag. */
 static void eager_job(void *arg0, uint64_t arg1, const struct rp_cpu_worker *worker) {
     const struct rp_cpu_launch *launch = arg0;

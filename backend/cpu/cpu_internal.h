@@ -1,7 +1,7 @@
 /* cpu_internal.h - what the files of the CPU backend share: its captured graph and its device.
  *
  * A graph is the lowered list: one launch per kernel with arguments that never change. Replaying it
- * is one job of the worker team that walks the list, with a barrier behind every launch. */
+ * is one job of the worker team that walks the list, with a barrier after every launch. */
 #ifndef RP_BACKEND_CPU_INTERNAL_H
 #define RP_BACKEND_CPU_INTERNAL_H
 

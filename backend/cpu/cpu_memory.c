@@ -1,12 +1,12 @@
-/* cpu_memory.c - how much memory may still be taken: the least of what the machine has and what the
- * limit of this process's control group leaves. Both versions of control groups, as they are seen
- * from inside a container. */
+/* cpu_memory.c - available memory: the minimum of what the machine has and what the limit of this
+ * process's control group allows. Both versions of control groups, as seen from inside a
+ * container. */
 #include "backend/cpu/cpu_internal.h"
 
 #include <stdio.h>
 #include <string.h>
 
-/* The number after `key ` on a line of its own (key "": the first of the file); false: none. */
+/* The number after `key ` on a line (key "": the first of the file); false: none. */
 static bool read_number(const char *root, const char *name, const char *key, uint64_t *out) {
     char path[512], line[256];
     unsigned long long value;

@@ -55,7 +55,7 @@ static void read_limits(struct rp_device *device, const struct cudaDeviceProp *p
     device->nvtx = config->nvtx;
 }
 
-/* cuBLASLt, for --numerics fast. Without it our own products serve. */
+/* cuBLASLt, for --numerics fast. Without it our own GEMMs are used. */
 static void open_cublaslt(struct rp_device *device, const char *cache_dir) {
     struct rp_error err = {0};
     struct rp_cublaslt_config config = {

@@ -64,7 +64,7 @@ enum rp_cuda_scratch_kind {
     RP_CUDA_SCRATCH_CUBLASLT,
     RP_CUDA_SCRATCH_ATTENTION,
     RP_CUDA_SCRATCH_SAMPLE,
-    RP_CUDA_SCRATCH_CODES, /* rows of 8-bit products */
+    RP_CUDA_SCRATCH_CODES, /* rows of 8-bit GEMMs */
     RP_CUDA_SCRATCH_COUNT
 };
 
@@ -76,7 +76,7 @@ struct rp_device {
     struct rp_cuda_driver driver;
     size_t granule;
     uint64_t allocated_bytes, allocation_count;
-    struct rp_cuda_allocation *allocations; /* so that free knows the bytes */
+    struct rp_cuda_allocation *allocations; /* for free() */
     struct rp_cuda_host_block *host_blocks; /* large ones: ours, registered */
     struct rp_cuda_range ranges[RP_CUDA_RANGES_MAX];
     struct rp_cuda_constant *constants;
@@ -173,7 +173,7 @@ void rp_cuda_nvtx_pop(void);
 /* --- cupti_library_cuda.c: any thread */
 /* NULL: there is none. */
 void *rp_cuda_cupti_library(struct rp_error *err);
-/* Loads what PM sampling needs beside it. */
+/* Loads the other libraries that PM sampling needs. */
 void rp_cuda_cupti_load_host(void *library);
 
 /* --- counters_cuda.c */

@@ -72,7 +72,7 @@ static bool needs_quantized(const struct rp_fuse_input *input, const struct rp_f
     return !rp_matmul_cuda_quantizes(&matmul);
 }
 
-/* Only planning knows whether K is split: plans into memory that is dropped. */
+/* Whether K is split is only decided by the plan: makes one in temporary memory. */
 static bool leaves_partials(const struct rp_fuse_input *input, const struct rp_fused_op *fused) {
     struct rp_arena memory = {0};
     struct rp_cuda_launch launch;

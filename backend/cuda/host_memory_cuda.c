@@ -43,7 +43,7 @@ static void touch_all(unsigned char *data, size_t bytes) {
             touch_pages(&parts[i]);
 }
 
-/* NULL where the driver will not have it: then it may still pin memory of its own. */
+/* NULL when the driver refuses: it may still be able to allocate pinned memory itself. */
 static void *register_block(struct rp_device *device, size_t bytes) {
     int same_address = 0;
     if (cudaDeviceGetAttribute(&same_address, cudaDevAttrCanUseHostPointerForRegisteredMem,

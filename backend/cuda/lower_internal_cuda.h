@@ -21,7 +21,7 @@ struct lowering {
     uint64_t layout; /* of scratch: the same for all buckets of one graph set */
     struct rp_attention_cuda_config attention;
     struct rp_fused fused;
-    /* By fused operator: the partial sums that it leaves to the one in partials_to. */
+    /* For each fused operator: the partial sums that the operator in partials_to adds up. */
     struct rp_cuda_partials *partials;
     /* Quantized rows of the GEMM that runs next: one buffer for all. A kernel that fills it has
      * waited for all that read it, and a GEMM reads it after its own wait (device/cuda_launch.h).
@@ -129,8 +129,8 @@ int rp_lower_sample(struct lowering *low, const struct rp_fused_op *fused);
 /* Room for the quantized rows of any GEMM, where one needs them. */
 int rp_lower_codes_open(struct lowering *low);
 struct rp_cuda_codes rp_lower_codes(const struct lowering *low, const struct rp_op *linear);
-/* The GEMM of a fused operator: described without what has to be allocated or uploaded. Of
- * quantized rows, or of its rows as they are. */
+/* Describes the GEMM of a fused operator, on quantized rows or on its rows as they are, without
+ * what has to be allocated or uploaded. */
 struct rp_matmul_cuda rp_lower_describe_matmul(const struct lowering *low,
                                                const struct rp_fused_op *fused, bool quantized);
 bool rp_lower_uses_library(const struct lowering *low, const struct rp_matmul_cuda *matmul);

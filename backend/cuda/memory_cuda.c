@@ -228,7 +228,7 @@ static int matrix_block(struct rp_device *device, const struct rp_matrix *matrix
                         (unsigned long long)memory.total_bytes);
 }
 
-/* What products of 8-bit weights take. */
+/* Scratch memory of GEMMs with 8-bit weights. */
 static int check_8_bits(const struct rp_matrix *matrix, struct rp_error *err) {
     bool channels = matrix->scale_kind == RP_SCALE_TENSOR || matrix->scale_kind == RP_SCALE_CHANNEL;
     bool blocks = matrix->scale_kind == RP_SCALE_BLOCK_128 && matrix->dtype == RP_DTYPE_FP8_E4M3;

@@ -1,6 +1,6 @@
 /* NVTX ranges for outside tools (--nvtx): header-only NVTX3, which looks for a tool at its first
- * call and does nothing without one. Never inside a captured graph: there a range would have to be
- * a node of its own. */
+ * call and does nothing without one. Never inside a captured graph: there a range would be a
+ * separate node. */
 #include "backend/cuda/device_cuda.h"
 
 #include <nvtx3/nvToolsExt.h>

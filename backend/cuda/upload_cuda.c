@@ -1,6 +1,6 @@
 /* Weights on their way to a GPU: pageable memory is copied into pinned pieces by several threads,
- * each with a stream of its own, so that the copies of one piece and the transfer of the next
- * overlap. One cudaMemcpy from pageable memory does both with one thread of the driver's. */
+ * each with its own stream, so that the copy of one piece and the transfer of the next overlap. One
+ * cudaMemcpy from pageable memory does both in one thread of the driver. */
 #include "backend/cuda/device_cuda.h"
 
 #include <pthread.h>

@@ -55,7 +55,7 @@ struct rp_cupti_api {
 #define X(name, parameters) int(*name) parameters;
     RP_CUPTI_FUNCTIONS(X)
 #undef X
-    /* NULL where it is not there: it tells who has subscribed. */
+    /* NULL where it is missing: it reports who has subscribed. */
     int (*subscribe_v2)(void **subscriber, rp_cupti_callback callback, void *user,
                         struct rp_cupti_subscriber_params *params);
 };

@@ -140,7 +140,7 @@ static void name_all(struct matcher *m, const struct rp_cupti_matching *from,
     for (uint32_t i = 0; i < from->kernel_count; i++) {
         const struct seen *graph = &m->graphs[m->instances[out[i].replay]];
         out[i].graph = graph->graph;
-        /* Where a node was never seen, ranks behind it are off by one. */
+        /* Where a node was never seen, later ranks are off by one. */
         if (graph->graph != UINT32_MAX && graph->count != from->graph_kernels[graph->graph])
             out[i].graph = UINT32_MAX;
         if (!in_order)

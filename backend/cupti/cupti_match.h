@@ -1,11 +1,10 @@
-/* cupti_match.h - which node of which replay a kernel's record is of.
+/* cupti_match.h - assigns kernel records to nodes of replays.
  *
  * Known are the replays in order, and how many kernels each graph has. A record names the graph (an
- * id that means nothing here) and the node (an id that rises in the order of capture). So the nodes
- * of a graph are told by their rank among its ids, a replay ends where ranks start over, and the
- * k-th replay seen is the k-th launched. Where records are missing, graphs are told by their number
- * of kernels; what stays in doubt is counted and left out.
- * Thread: any. */
+ * opaque id) and the node (an id that rises in the order of capture). So a node is identified by
+ * its rank among the graph's ids, a replay ends where ranks start over, and the k-th replay seen is
+ * the k-th launched. Where records are missing, graphs are identified by their number of kernels;
+ * ambiguous records are counted and omitted. Thread: any. */
 #ifndef RP_BACKEND_CUPTI_MATCH_H
 #define RP_BACKEND_CUPTI_MATCH_H
 
@@ -16,7 +15,7 @@ extern "C" {
 #endif
 
 struct rp_cupti_match {
-    uint32_t replay; /* index of the launch; UINT32_MAX: not told */
+    uint32_t replay; /* index of the launch; UINT32_MAX: unknown */
     uint32_t graph;  /* index */
     uint32_t kernel; /* of the graph, in order of capture */
 };
@@ -31,8 +30,8 @@ struct rp_cupti_matching {
     uint32_t replay_count;
 };
 
-/* Fills out (kernel_count); *out_unmatched: records whose graph is in doubt, left with graph
- * UINT32_MAX. Which replay is told only where as many were seen as launched. RP_OK, NO_MEMORY, or
+/* Fills out (kernel_count); *out_unmatched: records whose graph is ambiguous, with graph
+ * UINT32_MAX. Replays are assigned only when as many were seen as launched. RP_OK, NO_MEMORY, or
  * FORMAT: nodes do not follow the order of capture, or more replays were seen than launched. */
 int rp_cupti_match(const struct rp_cupti_matching *from, struct rp_cupti_match *out,
                    uint32_t *out_unmatched) RP_MUST_USE;

@@ -20,7 +20,7 @@
 #define AVAILABILITY_MAX      ((size_t)64 << 20)
 #define PERIOD_NS_MAX         50000000u
 #define PERIOD_SAMPLES        128u
-#define DRAIN_PASSES_MAX      16u /* behind stop */
+#define DRAIN_PASSES_MAX      16u /* after stop */
 #define DEFAULT_INTERVAL_US   1000u
 
 /* One call. */
@@ -130,8 +130,8 @@ static bool is_from_before(const struct sampling *s, const struct rp_cupti_pm_sa
     return s->last_end == 0 && info->end - info->begin > s->interval_ns + s->interval_ns / 2;
 }
 
-/* CUPTI's result of the first thing that failed. Samples without a length, as behind a stop, say
- * nothing. */
+/* CUPTI's result of the first thing that failed. Samples without a length, as after a stop, are
+ * ignored. */
 static int read_image(struct sampling *s) {
     struct rp_cupti_pm_image_info image = {.image = s->image, .image_bytes = s->image_bytes};
     int result = RP_CUPTI_PM_CALL(&s->pm, cuptiPmSamplingGetCounterDataInfo, pm_image_info,

@@ -1,15 +1,15 @@
 /* cupti_pm.h - the GPU's hardware counters over some seconds by CUPTI's PM sampling
  * (device/counters.h has the terms).
  *
- * Plain C with prototypes of its own (cupti_pm_api.h), so that it is built and tested without CUDA;
- * the CUDA module gives it the library (backend/cuda/counters_cuda.c). The counters are those of a
+ * Plain C with its own prototypes (cupti_pm_api.h), so that it is built and tested without CUDA;
+ * the CUDA module loads the library (backend/cuda/counters_cuda.c). The counters are those of a
  * fixed table (cupti_pm_select.c). One whose name the chip does not know, or that does not fit into
  * the one pass that sampling has, is left out and named.
  *
- * The hardware writes samples into a buffer of its own; they are read into an image on the host
- * every 10 to 50 ms. The image holds more than comes meanwhile: a decode into a full one loses what
- * is behind (CUDA 13), so what is missing between two samples is counted. A buffer that has run
- * over gives nothing any more: the call ends early and says so. */
+ * The hardware writes samples into its own buffer; they are read into an image on the host every 10
+ * to 50 ms. The image is larger than what arrives meanwhile: decoding into a full one loses the
+ * rest (CUDA 13), so gaps between samples are counted. A buffer that has overflowed returns no more
+ * samples: the call ends early and reports it. */
 #ifndef RP_BACKEND_CUPTI_PM_H
 #define RP_BACKEND_CUPTI_PM_H
 

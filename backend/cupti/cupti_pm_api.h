@@ -1,9 +1,8 @@
 /* cupti_pm_api.h - what is used of CUPTI's PM sampling: cupti_pmsampling.h, cupti_profiler_host.h,
  * cupti_profiler_target.h and cupti_target.h of CUDA 12.9 to 13.x.
  *
- * Each call takes one structure whose first member says how much of it the caller knows: fields
- * were only ever added behind. tests/gpu/test_cupti_layout_cuda.cu holds these layouts against the
- * toolkit's headers. */
+ * Each call takes one structure whose first member is its size: fields were only ever added at the
+ * end. tests/gpu/test_cupti_layout_cuda.cu compares these layouts with the toolkit's headers. */
 #ifndef RP_BACKEND_CUPTI_PM_API_H
 #define RP_BACKEND_CUPTI_PM_API_H
 
@@ -148,7 +147,7 @@ struct rp_cupti_pm_sample_info {
     uint64_t begin, end; /* out: ns of the GPU's clock; both 0: not filled */
 };
 
-/* As CUPTI counts it: to the end of the last field, without what fills up behind it. */
+/* As CUPTI counts it: to the end of the last field, without padding. */
 #define RP_CUPTI_BYTES(type, last) (offsetof(type, last) + sizeof(((type *)0)->last))
 
 /* X(name, parameters, the last field) */

@@ -28,8 +28,8 @@ struct rp_cupti_pm {
 int rp_cupti_pm_refused(const struct rp_cupti_pm *pm, const char *what, int result,
                         struct rp_error *err) RP_MUST_USE;
 
-/* Chooses the metrics: lists all of the table in out, leaves in pm those that the chip counts in
- * one pass, with their host object and configuration. Needs chip and availability. UNSUPPORTED:
+/* Chooses the metrics: lists all of the table in out, and in pm those that the chip counts in one
+ * pass, with their host object and configuration. Needs chip and availability. UNSUPPORTED:
  * none; NO_MEMORY. */
 int rp_cupti_pm_select(struct rp_cupti_pm *pm, struct rp_device_counters *out,
                        struct rp_error *err) RP_MUST_USE;

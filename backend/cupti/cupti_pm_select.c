@@ -9,7 +9,7 @@
 #define PERCENT          ".avg.pct_of_peak_sustained_elapsed"
 #define PER_SECOND       ".sum.per_second"
 
-/* By importance: what does not fit beside those before it is left out. Metrics called Triage are
+/* By importance: what does not fit with those before it is omitted. Metrics called Triage are
  * made by NVIDIA to fit into one pass together (GH100: all of these do, with CUPTI 13.0). */
 static const struct counter {
     const char *name, *unit, *about;
@@ -127,8 +127,8 @@ static int configure(struct rp_cupti_pm *pm, void **out_host, uint8_t **out_conf
     return result;
 }
 
-/* Whether the metric counts beside those that are in; it is in then. *why: CUPTI's result, 0: a
- * pass too many. */
+/* Adds the metric if it can be counted with those already added. *why: CUPTI's result, 0: one pass
+ * too many. */
 static bool try_metric(struct rp_cupti_pm *pm, uint32_t entry, const char *metric, int *why) {
     void *host;
     uint8_t *config;
@@ -163,7 +163,7 @@ static void try_counter(struct rp_cupti_pm *pm, uint32_t entry, struct rp_device
             return;
         }
         if (i > 0)
-            continue; /* what was wrong with the better one is told */
+            continue; /* the error of the better one is reported */
         snprintf(out->metric, sizeof out->metric, "%s", counter->metrics[i]);
         if (why == 0)
             snprintf(out->why, sizeof out->why, "it takes more than the one pass of sampling");

@@ -24,7 +24,7 @@ struct rp_cupti_session {
     void *subscriber;
     uint64_t begun_ns;
     bool begun, ended;
-    uint32_t kept; /* behind end */
+    uint32_t kept; /* after end */
 };
 
 /* What CUPTI may still hold when a session is over: never freed. */

@@ -1,20 +1,19 @@
 /* cupti_session.h - kernel records of the driver's own tracing (CUPTI), for a few seconds at a
  * time.
  *
- * Plain C with prototypes of its own, so that it is built and tested without CUDA; the CUDA module
- * gives it the library (backend/cuda/profile_cuda.c). Nothing of CUPTI is touched before the first
- * session: a library that only lies loaded slows every launch, and one that was initialized early
- * records nothing of graphs.
+ * Plain C with its own prototypes, so that it is built and tested without CUDA; the CUDA module
+ * loads the library (backend/cuda/profile_cuda.c). CUPTI is not used before the first session: the
+ * loaded library slows every launch, and if it is initialized early it records nothing of graphs.
  *
  * A session records kernels alone (CONCURRENT_KERNEL): nothing is serialized. Records are read as
  * buffers come back and kept in 32 bytes each. Correlation ids are never read: CUDA 13.0 gives
  * wrong ones from the second session on. Not used: GRAPH_TRACE (a graph made before it crashes at
- * its next launch) and cuptiFinalize from ordinary code (every later call of CUDA fails). So what
- * CUPTI hooked stays hooked when a session ends, and launches stay a little slower for the life of
- * the process: whoever starts a session says so.
+ * its next launch) and cuptiFinalize from ordinary code (every later call of CUDA fails). So
+ * CUPTI's hooks remain when a session ends, and launches stay a little slower for the life of the
+ * process: the route that starts a session reports this.
  *
  * Thread: open, read and close: any, one at a time; begin and end: the thread that launches,
- * between two steps. Buffers are asked for and come back on any thread. One session in a process.
+ * between two steps. Buffers are requested and returned on any thread. One session in a process.
  * Memory: all at open; the buffers that CUPTI may still hold (32 MiB) stay for the next session. */
 #ifndef RP_BACKEND_CUPTI_SESSION_H
 #define RP_BACKEND_CUPTI_SESSION_H
@@ -29,7 +28,7 @@ extern "C" {
     2000000u /* device memory of CUPTI leaks: far below where times become 0 */
 #define RP_CUPTI_NS_MAX        ((uint64_t)10 * 1000000000u)
 #define RP_CUPTI_VERSION_MIN   27u     /* CUDA 12.9: the first where a buffer may be refused */
-#define RP_CUPTI_VERSION_BELOW 140000u /* records may look different behind it */
+#define RP_CUPTI_VERSION_BELOW 140000u /* records may look different after it */
 
 /* Times are rp_clock_ns. */
 struct rp_cupti_kernel {

@@ -9,9 +9,9 @@
 
 struct rp_engine;
 
-/* A worker: device/counters.h, measure. UNSUPPORTED where the backend has none. The engine thread
- * is not asked. slowdown: steps meanwhile, and those of the second behind it, against those of the
- * ten seconds before. */
+/* A worker: device/counters.h, measure. UNSUPPORTED where the backend has none. Does not
+ * involve the engine thread. slowdown: steps meanwhile and during the second after it, relative to
+ * those of the ten seconds before. */
 int rp_engine_count_device(struct rp_engine *engine,
                            const struct rp_device_counter_options *options,
                            struct rp_device_counters *out, struct rp_profile_slowdown *slowdown,

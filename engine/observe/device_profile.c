@@ -67,7 +67,7 @@ static void fail_profile(struct rp_engine *engine) { set_state(engine, RP_DEVICE
 static void begin(struct rp_engine *engine) {
     struct rp_device_profile *profile = &engine->observer.device_profile;
     uint32_t open = RP_DEVICE_PROFILE_OPEN;
-    /* Taken first: whoever asks to end it from here on is served by end(). */
+    /* Taken first: a request to end it from here on is handled by end(). */
     if (!atomic_compare_exchange_strong(&profile->state, &open, RP_DEVICE_PROFILE_RUNNING))
         return;
     profile->first_step = engine->device_step + 1;

@@ -1,8 +1,8 @@
 /* device_profile.h - a session's kernels as the device's driver traces them (device/profiler.h),
- * beside its stamps.
+ * in addition to its stamps.
  *
- *   worker: open -> engine thread: begins when nothing is under way -> session -> asked to end, or a cap is reached:
- *   the engine thread ends it when nothing is under way -> worker: table, close
+ *   worker: open -> engine thread: begins when nothing is in flight -> session -> end requested, or a cap is reached:
+ *   the engine thread ends it when nothing is in flight -> worker: table, close
  *
  * While it waits for a moment without work it plans nothing, so that this comes within two steps.
  * Threads: as named at each call; one profile at a time. */
@@ -49,7 +49,7 @@ int rp_engine_profile_kernels(const struct rp_engine *engine, const struct rp_pr
                               const struct rp_profile_records *records,
                               struct rp_profile_table *out) RP_MUST_USE;
 
-/* Engine thread, before planning: begins or ends what is asked for. True: nothing may be planned
+/* Engine thread, before planning: begins or ends a session on request. True: nothing may be planned
  * now. */
 bool rp_device_profile_turn(struct rp_engine *engine);
 

@@ -67,7 +67,7 @@ void rp_engine_account_step(struct rp_engine *engine, const struct rp_pending_st
     struct rp_account *account = &engine->observer.account;
     struct rp_engine_metrics *metrics = &engine->metrics;
     struct rp_account_totals totals;
-    const struct rp_step_trace *trace = &engine->observer.trace; /* the step was told just before */
+    const struct rp_step_trace *trace = &engine->observer.trace; /* its events were just written */
     const struct rp_account_step account_step = {
         .step = step->device_step,
         .graph = rp_engine_graph_index(engine, step->entry),

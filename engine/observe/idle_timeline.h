@@ -16,7 +16,7 @@ struct rp_idle_piece {
     uint64_t begin_ns, end_ns;
     enum rp_idle_cause cause;
 };
-/* A gap has at most: a piece of each span, a hole before each, one behind, and the start. */
+/* Maximum pieces of a gap: one per span, a hole before each, one after the last, and the start. */
 #define RP_IDLE_PIECES_MAX (2 * RP_TIMELINE_SPANS + 2)
 
 struct rp_idle_timeline {

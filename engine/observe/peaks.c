@@ -1,8 +1,7 @@
-/* peaks.c - what the device reads and computes in a second: the roofline that profiles hold
- * launches against.
+/* peaks.c - the device's peak bandwidth and compute rate: the roofline in profiles.
  *
  * Measured once, on the idle device, before it is ready, with the backend's own kernels: a range of
- * memory that no cache holds is read, and a product of a large chunk is computed. The best of a few
+ * memory that no cache holds is read, and a GEMM of a large chunk is computed. The best of a few
  * counts, since anything else that runs can only lower it. Tens of milliseconds; what cannot be
  * measured stays 0. */
 #include "base/clock.h"
@@ -17,8 +16,8 @@
 #define GPU_BYTES    ((size_t)1 << 30)
 #define HOST_BYTES   ((size_t)64 << 20)
 #define PRODUCTS     4
-#define BUDGET_NS    30000000u /* of the reads, and of the products: then no further one is begun */
-#define LONG_NS      100000000u /* a product that would take longer is made of few rows */
+#define BUDGET_NS    30000000u  /* of the reads and of the GEMMs: then no further one is started */
+#define LONG_NS      100000000u /* a GEMM that would take longer is run with few rows */
 #define PRODUCT_ROWS 256u
 #define FEW_ROWS     16u
 #define PRODUCT_SIDE 512u
@@ -65,7 +64,7 @@ static int measure_read(struct rp_engine *engine) {
     return status;
 }
 
-/* One product: (rows, side) times a (side, side) matrix of the model's dtype. */
+/* One GEMM: (rows, side) times a (side, side) matrix of the model's dtype. */
 struct product {
     struct rp_program program;
     struct rp_matrix matrix;
@@ -130,11 +129,11 @@ static void free_product(struct rp_engine *engine, struct product *product) {
     rp_program_deinit(&product->program);
 }
 
-/* Nanoseconds of the fastest of a few products of `rows` live rows; 0: it failed. */
+/* Nanoseconds of the fastest of a few GEMMs of `rows` live rows; 0: it failed. */
 static uint64_t time_product(struct rp_engine *engine, const struct product *product, uint32_t rows,
                              uint32_t times) {
     const struct rp_backend *backend = engine->backend;
-    /* What the kernels ask of the step: how many rows there are. The counter stays where it is. */
+    /* The kernels read the number of rows from the step; its counter does not change. */
     const struct rp_live_counts counts = {.step = engine->device_step, .token_count = rows};
     uint64_t best = UINT64_MAX, first = rp_clock_ns();
     if (backend->copy(engine->device, engine->batch.view.counts, &counts, sizeof counts) != RP_OK ||

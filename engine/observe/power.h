@@ -1,7 +1,7 @@
 /* power.h - a GPU's power, clocks and energy once a second, and joules a token.
  *
- * A thread of its own asks NVML (device/nvml.h), puts a POWER event into its ring, and publishes
- * what it saw; neither the engine nor the loop thread ever waits for it. NVML's energy moves every
+ * A separate thread queries NVML (device/nvml.h), writes a POWER event to its ring, and publishes
+ * the sample; neither the engine nor the loop thread ever waits for it. NVML's energy moves every
  * 20 to 100 ms, so that nothing shorter than a second is ever divided: joules a token are those of
  * the last RP_POWER_WINDOW seconds, idle ones included, over the tokens generated in them.
  *
@@ -36,7 +36,7 @@ struct rp_power_sums {
 };
 
 /* A sample and the tokens generated until then. An energy that is less than the one before (a GPU
- * that was reset) counts as nothing; without the counter, power times time stands for it. */
+ * that was reset) counts as nothing; without the counter, power times time is used. */
 void rp_power_add(struct rp_power_sums *sums, uint64_t now_ns, const struct rp_nvml_sample *sample,
                   uint64_t tokens);
 

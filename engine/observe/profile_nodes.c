@@ -147,12 +147,12 @@ static const char *without_layer(const char *name) {
 
 void rp_profile_node_name(const struct rp_profile_nodes *nodes, const struct rp_profile_node *node,
                           bool layers, char out[RP_PROFILE_NAME_MAX]) {
-    const size_t room = RP_PROFILE_NAME_MAX - 36; /* for a kernel behind it */
+    const size_t room = RP_PROFILE_NAME_MAX - 36; /* for the next kernel */
     size_t len = 0;
     out[0] = '\0';
     for (uint32_t i = 0; i < node->op_count; i++) {
         const char *name = nodes->ops[node->ops[i]].name;
-        /* The layer of a launch stands once, before its first operator of it. */
+        /* The layer of a launch is written once, before its first operator. */
         if (!layers || (i && nodes->ops[node->ops[i - 1]].layer == nodes->ops[node->ops[i]].layer))
             name = without_layer(name);
         size_t more = strlen(name) + (i > 0);

@@ -1,5 +1,4 @@
-/* profile_nodes.h - what the launches of each captured bucket are: the operators behind them, and
- * what these cost.
+/* profile_nodes.h - the launches of each captured bucket: their operators, and what these cost.
  *
  * A program is freed once it is captured; this keeps the few numbers of it that a profile needs.
  * Costs are linear in what a step holds, so that they are kept as factors: an operator's bytes are
@@ -27,7 +26,7 @@ struct rp_profile_op {
 
 struct rp_profile_node {
     uint32_t op_count, ops[RP_LAUNCH_OPS_MAX];
-    bool repeated; /* another launch beside runs the same operators: they cost nothing here */
+    bool repeated; /* another launch runs the same operators: their cost is counted there */
     const char *kernel;
 };
 
@@ -50,7 +49,7 @@ int rp_profile_nodes_make(const struct rp_backend *backend, const struct rp_prog
                           struct rp_profile_nodes *out) RP_MUST_USE;
 void rp_profile_nodes_deinit(struct rp_profile_nodes *nodes); /* legal on a zeroed struct */
 
-/* What a step holds, as far as costs depend on it. */
+/* The properties of a step that costs depend on. */
 struct rp_profile_demand {
     uint64_t tokens, logit_rows;
     uint64_t kv_read;  /* positions whose K and V are read */
@@ -68,7 +67,7 @@ const struct rp_profile_op *rp_profile_node_attention(const struct rp_profile_no
  * number is left out of each. A launch that repeats the one before it names its kernel too. */
 void rp_profile_node_name(const struct rp_profile_nodes *nodes, const struct rp_profile_node *node,
                           bool layers, char out[RP_PROFILE_NAME_MAX]);
-/* "3072 x 1024" (outputs x inputs) of a product, "32/8 x 64" (heads/KV heads x their size) of
+/* "3072 x 1024" (outputs x inputs) of a GEMM, "32/8 x 64" (heads/KV heads x their size) of
  * attention, else its columns; of the operator that costs most. */
 void rp_profile_node_shape(const struct rp_profile_nodes *nodes, const struct rp_profile_node *node,
                            char out[48]);

@@ -24,14 +24,14 @@ struct report {
     int32_t *rows; /* (buckets, nodes_max): row of each node, or -1 */
     struct step_sum *sums;
     uint32_t sums_capacity;
-    /* (row_capacity) of the step in progress, that were asked for */
+    /* (row_capacity) of the step in progress, whose rows were requested */
     struct rp_profile_row *step_rows;
     uint32_t step_row_count;
     int32_t *step_lines; /* of the table: of each of these, or [0] of the whole step */
     uint64_t tokens;     /* of these rows */
 };
 
-/* --- what rows ask of a launch ---------------------------------------------------------------- */
+/* --- shares of rows in a launch --------------------------------------------------------------- */
 
 /* Positions that a chunk reads, and pairs of its tokens with them; window 0: none. */
 static void add_positions(const struct rp_profile_row *row, uint32_t window,
@@ -189,7 +189,7 @@ static bool is_asked_for(const struct rp_profile_query *query, uint64_t request)
     return query->request_count == 0;
 }
 
-/* A launch: its costs, and whose they are. */
+/* A launch: its costs, and the rows that share them. */
 static void add_node(struct report *r, uint32_t index, uint64_t self_ns, uint64_t total_ns,
                      const struct rp_profile_row *all, uint32_t all_count) {
     const struct rp_profile_node *node = &r->profile->nodes.buckets[r->step->graph].nodes[index];
@@ -379,8 +379,8 @@ static const struct rp_step_record *find_near(const struct rp_step_record *recor
     return NULL;
 }
 
-/* What stamping costs: each stamped step beside those before and after it, so that a load or a
- * machine that changes counts for both. */
+/* Overhead of stamping: each stamped step is compared with the steps before and after it, so that a
+ * change of load affects both. */
 static struct rp_profile_ratio compare_stamped(const struct rp_step_record *records,
                                                uint32_t count) {
     struct rp_profile_ratio out = {.steps = 0};

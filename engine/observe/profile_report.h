@@ -1,15 +1,15 @@
-/* profile_report.h - tables of what stamped steps gave (step_profile.h), with what all steps of
- * that time say beside them.
+/* profile_report.h - tables of the kernel times of stamped steps (step_profile.h), and statistics
+ * of all steps of that time.
  *
  * A launch's total is the time between its stamps; its self time begins where the launches before
- * it ended, since dependent launches begin before their forerunners have ended. The time between
- * the step's two graphs, forward and sample, has a row of its own, and so has the time between
- * launches of a step that is no graph; what else of a replay no launch covers is unattributed.
+ * it ended, since dependent launches begin before the previous ones have ended. The time between
+ * the step's two graphs, forward and sample, is a separate row, and so is the time between launches
+ * of an eager step; other parts of a replay that no launch covers are unattributed.
  * Costs are those of the live tokens, logit rows and positions of each step, not of the bucket's.
  *
- * Of a request's rows a launch's time goes to them by what they ask of it: attention by pairs of
- * token and position, operators on logit rows by the rows that sample, all else by tokens. So the
- * shares of a step's requests add up to the step. Padding is not a row: its time is the live rows'.
+ * A launch's time is split over the rows of the step: attention by pairs of token and position,
+ * operators on logit rows by the rows that sample, everything else by tokens. So the shares of a
+ * step's requests add up to the step. Padding is not a row: its time belongs to the live rows.
  *
  * Thread: any but the engine's; it allocates, and takes milliseconds for a full ring. */
 #ifndef RP_ENGINE_PROFILE_REPORT_H
@@ -70,8 +70,8 @@ struct rp_profile_ratio {
 struct rp_profile_ratio rp_profile_compare(const struct rp_step_record *a, uint32_t a_count,
                                            const struct rp_step_record *b, uint32_t b_count);
 
-/* What a session from started_ns to done_ns (rp_clock_ns) did to steps: those that it stamped, and
- * those behind it, against those of the ten seconds before. */
+/* How a session from started_ns to done_ns (rp_clock_ns) slowed steps: the stamped steps and those
+ * after it, relative to those of the ten seconds before. */
 struct rp_profile_slowdown {
     uint64_t before_steps;
     struct rp_profile_ratio during, after;

@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-/* --- What a step costs ------------------------------------------------------------------------ */
+/* --- Cost of a step --------------------------------------------------------------------------- */
 
 /* Costs are linear in rows and keys: what zero of them and one of them cost says all. */
 static struct rp_cost cost_of(const struct rp_account_config *config, const struct rp_op *op,
@@ -24,7 +24,7 @@ static void add_keys(struct rp_account *account, uint32_t window, uint64_t bytes
     uint32_t i = 0;
     while (i < account->window_count && account->windows[i].window != window)
         i++;
-    /* More kinds of layers than places: the last place stands for the rest. */
+    /* More kinds of layers than places: the last place counts the rest. */
     if (i == RP_ACCOUNT_WINDOWS)
         i--;
     else if (i == account->window_count)
@@ -123,8 +123,8 @@ static uint64_t visible_keys(uint64_t start, uint64_t count, uint64_t window) {
     return ramp * start + ramp * (ramp + 1) / 2 + (count - ramp) * window;
 }
 
-/* What a row reads with program `index`. Of decode rows it is asked now and then, and grows slowly
- * between. */
+/* Keys that a row reads with program `index`. For decode rows the program is evaluated only now and
+ * then; the number grows slowly in between. */
 static struct rp_mask_reach row_reach(const struct rp_account *account,
                                       const struct rp_account_row *row, uint32_t index) {
     const struct rp_request *request = row->request;
@@ -170,7 +170,7 @@ static void add_attention(const struct rp_account *account, const struct rp_acco
     }
 }
 
-/* Returns what its attention costs. */
+/* Returns the cost of its attention. */
 static double row_cost(const struct rp_account *account, const struct rp_account_row *row,
                        struct rp_account_cost *out) {
     double attention;
@@ -289,8 +289,8 @@ static uint64_t even_deal(struct even_dealer *dealer, uint64_t count) {
 
 /* --- A step ----------------------------------------------------------------------------------- */
 
-/* What each row costs and weighs. Bytes and operations: each row's own, and the weights' bytes by
- * the rows that they were read for. Returns the sum of the weights. */
+/* Cost and weight of each row. Bytes and operations: each row's own; the bytes of the model's
+ * weights are split over the rows that they were read for. Returns the sum of the weights. */
 static double weigh_rows(struct rp_account *account, const struct split *split,
                          const struct rp_account_row *rows, uint32_t row_count,
                          struct rp_account_totals *out) {
@@ -325,8 +325,8 @@ static double weigh_rows(struct rp_account *account, const struct split *split,
     return sum;
 }
 
-/* The step's time: padding first, then the rows; what rounding leaves goes to the last one. Returns
- * what prompt rows got. */
+/* Splits the step's time: padding first, then the rows; the rounding error goes to the last one.
+ * Returns the share of prompt rows. */
 static uint64_t deal_time(struct rp_account *account, const struct split *split, double row_weights,
                           const struct rp_account_row *rows, uint32_t row_count,
                           struct rp_account_totals *out) {

@@ -3,8 +3,8 @@
  *
  * A step's device time T has three parts, in proportion to their modelled cost: operators over
  * tokens (most weights), operators over sampled rows (the head), and attention. The first is split
- * by tokens, the second by samples, the third by the keys that each row read. What belongs to
- * padding goes to padding, what belongs to rows of requests that had ended meanwhile to unused
+ * by tokens, the second by samples, the third by the keys that each row read. The
+ * share of padding is counted as padding, that of requests which had ended meanwhile as unused
  * rows. The parts are integers and add up to T exactly.
  *
  * Cost of a part: bytes, or operations over `balance` (operations that the device does in the time
@@ -14,7 +14,7 @@
  *
  * Padding costs nothing on a device that walks live rows only (the CPU).
  *
- * What a request got lies partly in the account until it ends or leaves the batch
+ * A part of a request's share stays in the account until the request ends or leaves the batch
  * (request_notes.h): rp_account_close.
  * Thread: the engine thread. Memory: all at init. */
 #ifndef RP_ENGINE_REQUEST_ACCOUNT_H
@@ -26,7 +26,7 @@
 enum rp_account_part { RP_PART_TOKENS, RP_PART_SAMPLES, RP_PART_ATTENTION, RP_PART_COUNT };
 
 enum { RP_ACCOUNT_WINDOWS = 4, RP_ACCOUNT_PROGRAMS = 4 };
-/* Decode rows ask a mask program only at every so many positions what they read. */
+/* For decode rows a mask program is evaluated only at every so many positions. */
 enum { RP_ACCOUNT_REACH_STEPS = 16 };
 
 struct rp_account_config {

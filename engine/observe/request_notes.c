@@ -121,7 +121,7 @@ static void begin_streak(struct rp_account *account, const struct rp_account_row
 void rp_note_row(struct rp_account *account, const struct rp_account_step *step,
                  const struct rp_account_row *row, uint64_t step_prefill_ns) {
     struct rp_request_stats *stats = &row->request->stats;
-    /* A swap that was planned for the step behind this one is not between this row and the last. */
+    /* A swap planned for the next step is not between this row and the last. */
     bool missed = account->steps > stats->seen_steps + 1;
     bool swapped = (missed || step->swaps) && row->request->swap_count != stats->seen_swaps;
     stats->first_step = stats->steps++ ? stats->first_step : step->step;

@@ -56,7 +56,7 @@ struct rp_request_stats {
     uint64_t page_ns;                   /* pages times time, while it was not swapped out */
     uint64_t gap_ns[RP_GAP_CAUSE_COUNT];
     uint64_t worst_gap_ns, worst_gap_step;
-    uint32_t worst_gap_token; /* index of the token behind it */
+    uint32_t worst_gap_token; /* index of the next token */
     uint32_t worst_gap_cause; /* the one that had most of it */
     /* The engine's own notes. */
     uint64_t last_token_ns, pages_since_ns, seen_device_ns, seen_prefill_ns, seen_steps;

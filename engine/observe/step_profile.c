@@ -131,7 +131,7 @@ static void put(struct record *record, uint64_t word) {
                           memory_order_release);
 }
 
-/* ns behind the step's begin; a clock that went back gives 0. */
+/* ns after the step's begin; 0 when the clock went back. */
 static uint64_t behind(uint64_t ns, uint64_t begin_ns) { return ns > begin_ns ? ns - begin_ns : 0; }
 
 static enum rp_op_kind op_of(const struct rp_profile_nodes *nodes,
@@ -215,8 +215,7 @@ void rp_step_profile_read(struct rp_step_profile *profile, const struct rp_profi
     const struct rp_profile_mark *mark = &profile->marks[read->device_step % RP_STEP_RING_ENTRIES];
     const struct rp_sched_step *plan = read->plan;
     uint32_t nodes = profile->nodes.buckets[read->graph].count;
-    /* Its last node ends when the result has reached the host, which is just behind the step's own
-     * end. */
+    /* Its last node ends when the result has reached the host, just after the step's own end. */
     uint64_t end_ns = RP_MAX(read->end_ns, nodes ? read->stamps[nodes - 1].end_ns : 0);
     uint32_t shift = shift_of(behind(end_ns, read->begin_ns));
     RP_ASSERT(mark->device_step == read->device_step);

@@ -64,7 +64,7 @@ struct rp_step_profile {
     _Atomic uint64_t stamped;  /* steps */
     struct rp_counter op_ns[RP_OP_KIND_COUNT]; /* rp_step_profile_op */
 
-    /* The session: number << 2 | rp_profile_state. What was asked is set before ASKED. */
+    /* The session: number << 2 | rp_profile_state. The request is written before ASKED. */
     _Atomic uint64_t session;
     _Atomic uint32_t asked[5];
     _Atomic uint64_t session_done; /* active steps read so far, of the session in progress */
@@ -128,7 +128,8 @@ struct rp_profile_row {
 
 /* Device time of the nodes of one kind of operator, ns, estimated: a stamped step's times count
  * once for each step of its bucket since the one that was stamped before. A node of several
- * operators is its attention's, else its product's, else its first's. False: no such index. */
+ * operators counts as attention, else as its GEMM, else as its first operator. False: no such
+ * index. */
 bool rp_step_profile_op(const struct rp_step_profile *profile, uint32_t index,
                         const char **out_name, uint64_t *out_ns);
 /* Sessions that were started. */
@@ -146,7 +147,7 @@ struct rp_profile_copy {
     uint64_t *words;
     struct rp_profile_step *steps; /* oldest first */
     uint32_t count;
-    bool whole; /* false: older steps of the time asked for have been overwritten */
+    bool whole; /* false: older steps of the requested time have been overwritten */
 };
 
 /* What was read at or after since_ns. Allocates; false when memory is out. */
@@ -154,7 +155,7 @@ bool rp_step_profile_copy(const struct rp_step_profile *profile, uint64_t since_
                           struct rp_profile_copy *out);
 void rp_profile_copy_deinit(struct rp_profile_copy *copy); /* legal on a zeroed struct */
 
-/* Times of node i, as ns behind the step's begin; false when it has none. */
+/* Times of node i in ns after the step's begin; false when it has none. */
 bool rp_profile_step_node(const struct rp_profile_step *step, uint32_t i, uint64_t *out_begin,
                           uint64_t *out_end);
 /* Puts other times in place of the nodes': the step is then from the first begin to the last end.

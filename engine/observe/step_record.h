@@ -1,7 +1,7 @@
-/* step_record.h - what one step was, and where its time went: one record a step, the newest
- * RP_STEP_RECORDS kept. Written by the engine thread when the step was read. All times are
+/* step_record.h - one record for each step, with its times; the newest RP_STEP_RECORDS are kept.
+ * Written by the engine thread when the step was read. All times are
  * rp_tick_ns (metrics/tick.h); the device's were mapped to it (device_clock.h): a step begins
- * behind the end of the one before it, and ends before it was read.
+ * after the end of the one before it, and ends before it was read.
  *
  *   idle_ns, summed  =  begin_ns - the end of the step before (the start of the engine thread, for the first) */
 #ifndef RP_ENGINE_STEP_RECORD_H

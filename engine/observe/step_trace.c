@@ -8,7 +8,7 @@
 
 #define LOAD_NS  1000000u
 #define STILL_NS 100000000u
-/* A stretch of idle time is told at its end, or when it has got so long. */
+/* A period of idle time is recorded at its end, or after this time. */
 #define IDLE_PIECE_NS 50000000u
 
 void rp_step_trace_begin(struct rp_engine *engine) {

@@ -1,6 +1,5 @@
-/* step_trace.h - what the engine thread tells of itself: spans, steps, why the device stood idle,
- * counters. Events go to config.ring; the sums to struct rp_engine_metrics; steps to the records
- * (step_record.h).
+/* step_trace.h - trace of the engine thread: spans, steps, causes of idle time, counters. Events go
+ * to config.ring; the sums to struct rp_engine_metrics; steps to the records (step_record.h).
  * Thread: the engine thread. Nothing allocates, locks or calls the system. */
 #ifndef RP_ENGINE_STEP_TRACE_H
 #define RP_ENGINE_STEP_TRACE_H
@@ -18,14 +17,14 @@ struct rp_step_trace {
     struct rp_trace_ring *ring; /* never NULL */
     struct rp_device_clock clock;
     struct rp_idle_timeline timeline;
-    uint64_t mark_ns; /* end of the span told last: the next one begins here */
+    uint64_t mark_ns; /* end of the last span recorded: the next one begins here */
     /* the device is known to be idle, or was, from here on: not yet settled */
     uint64_t idle_from_ns;
     uint64_t gap_ns[RP_IDLE_CAUSE_COUNT]; /* settled since the last step */
-    struct rp_idle_piece idle;            /* not yet told */
+    struct rp_idle_piece idle;            /* not yet recorded */
     uint64_t read_step;                   /* the device step that was read last */
     uint64_t read_begin_ns, read_end_ns;  /* of it, on the device */
-    uint64_t load_ns, rate_ns;            /* when LOAD and PAGES, and RATE, were told last */
+    uint64_t load_ns, rate_ns;            /* when LOAD and PAGES, and RATE, were last recorded */
     uint64_t load[6];                     /* what they said */
     uint64_t rate_prompt, rate_generated; /* tokens by then */
 };

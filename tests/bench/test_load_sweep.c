@@ -128,7 +128,7 @@ static void test_noise_at_the_edge_moves_the_answer_little(void **state) {
     assert_true(most <= 40);
 }
 
-/* Of 300 sweeps, how many end more than a tenth away from the capacity. */
+/* How many of 300 sweeps end more than a tenth away from the capacity. */
 static uint32_t far_answers(uint32_t repeats) {
     uint32_t far = 0;
     for (uint64_t seed = 0; seed < 300; seed++) {
