@@ -23,7 +23,7 @@ static inline uint16_t rp_f32_to_bf16(float value) {
     return (uint16_t)(bits >> 16);
 }
 
-/* The value that a bf16 input of a product really has. */
+/* The value of a bf16 operand of a GEMM. */
 static inline float rp_round_bf16(float value) { return rp_bf16_to_f32(rp_f32_to_bf16(value)); }
 
 /* IEEE 754 binary16 to f32, denormals and infinities included. */

@@ -48,7 +48,7 @@ static inline uint8_t rp_f32_to_fp8(float value) {
     return (uint8_t)(sign | ((bits >> 20) - (120u << 3)));
 }
 
-/* The value that an FP8 operand of a product really has. */
+/* The value of an FP8 operand of a GEMM. */
 static inline float rp_round_fp8(float value) { return rp_fp8_to_f32(rp_f32_to_fp8(value)); }
 
 #endif

@@ -1,5 +1,5 @@
 /* hash.h - the two hashes of the project, both xxHash's XXH3.
- * Neither is cryptographic: whoever uses a hash as a key compares what it stands for on a hit. */
+ * Neither is cryptographic: users of a hash as a key compare the hashed data on a hit. */
 #ifndef RP_BASE_HASH_H
 #define RP_BASE_HASH_H
 

@@ -1,9 +1,10 @@
-/* tsan.h - what the thread sanitizer is to leave alone, and what is told it instead.
+/* tsan.h - code that the thread sanitizer does not instrument, and annotations in place of it.
  *
- * It looks at every load. In a product's tile these are almost all loads of weights, which are
- * written before the threads that read them begin, and 32 bytes at a time cost it most (the streams
- * of tests/engine/test_engine.c ran for over 20 minutes instead of 3). So a tile is left alone, and
- * its caller says once which inputs it reads; outputs are written by callers, who are looked at. */
+ * It checks every load. In a GEMM's tile these are almost all loads of weights, which are written
+ * before the threads that read them begin, and 32 bytes at a time cost it most (the streams of
+ * tests/engine/test_engine.c ran for over 20 minutes instead of 3). So a tile is not instrumented,
+ * and its caller declares once which inputs it reads; outputs are written by instrumented callers.
+ * */
 #ifndef RP_BASE_TSAN_H
 #define RP_BASE_TSAN_H
 

@@ -16,7 +16,7 @@ struct rp_graph_set {
     unsigned char *arena;
     size_t arena_bytes;
     bool poison, guarded;
-    size_t *canaries; /* guarded: (canary_count) offsets into the arena, one behind every tensor */
+    size_t *canaries; /* guarded: (canary_count) offsets into the arena, one after every tensor */
     uint32_t canary_count;
     bool passed_over; /* by the last pick */
 };

@@ -26,7 +26,7 @@ struct rp_graph_set_config {
     struct rp_lower_options options;
     bool eager;   /* --enforce-eager: every launch walks the lowered list */
     bool poison;  /* fill the arena with NaN before each step */
-    bool guarded; /* tests, one bucket only: no tensor shares bytes, each has a canary behind it */
+    bool guarded; /* tests, one bucket only: no tensor shares bytes, each has a canary after it */
     void (*progress)(void *ctx, const char *stage, uint32_t done, uint32_t total);
     void *progress_ctx;
 };

@@ -129,7 +129,7 @@ static bool put_fixed(const struct rp_crash_about *about) {
     header.start_ns = crash.recorder->start_ns;
     snprintf(header.version, sizeof header.version, "%s", about->version);
     snprintf(header.model, sizeof header.model, "%s", about->model);
-    /* The header's count is known behind the names. */
+    /* The header's count is known after the names. */
     return write_all(crash.fd, &header, sizeof header) && put_names(about, &header.name_count) &&
            pwrite(crash.fd, &header, sizeof header, 0) == (ssize_t)sizeof header;
 }

@@ -19,7 +19,7 @@
 
 struct rp_crash_about {
     const char *version, *model;
-    struct rp_trace_names names; /* asked while arming only */
+    struct rp_trace_names names; /* called while arming only */
     uint32_t bucket_count;
 };
 

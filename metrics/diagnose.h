@@ -1,5 +1,4 @@
-/* diagnose.h - what holds a server back, told from a few numbers: a verdict, what speaks for it,
- * and what to try.
+/* diagnose.h - what limits a server: a verdict with its evidence, and what to try.
  *
  * A pure function of its input: rules in a fixed order, the first that holds is the verdict. Each
  * rule compares numbers with the thresholds below, and every comparison is given as evidence,
@@ -9,10 +8,10 @@
  *   kv_limited     requests wait or were preempted because the KV pages are taken
  *   slot_limited   requests wait because all slots (--max-num-seqs) are taken
  *   queueing       requests wait although slots and pages are free
- *   cpu_bound      work was there and the device waited for the host
+ *   cpu_bound      there was work and the device waited for the host
  *   launch_bound   most of the device's time goes into launches too small to use it
- *   memory_bound   most of it goes into launches that are as fast as memory lets them
- *   compute_bound  likewise, by the rate of products
+ *   memory_bound   most of it goes into launches limited by memory bandwidth
+ *   compute_bound  likewise, by the rate of GEMMs
  *   unknown        too few steps, or none was stamped, or peaks were not measured
  *
  * The three of these say that more comes than is served; `limit` is then what the device itself is
@@ -27,7 +26,7 @@
 struct rp_json;
 
 #define RP_DIAGNOSE_STARVED_SHARE 0.5  /* of the window without work */
-#define RP_DIAGNOSE_QUEUE_SHARE   0.25 /* waiting requests beside running ones */
+#define RP_DIAGNOSE_QUEUE_SHARE   0.25 /* waiting requests per running one */
 #define RP_DIAGNOSE_PAGES_SHARE   0.05 /* of the KV pages that are free or only cached */
 #define RP_DIAGNOSE_SLOTS_SHARE   0.9  /* of the slots that are taken */
 #define RP_DIAGNOSE_HOST_SHARE    0.15 /* of the time with work, the device idle for the host */

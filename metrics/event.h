@@ -1,18 +1,18 @@
 /* event.h - the 32-byte events of the flight recorder, and their kinds.
  *
- * Every thread that is worth watching writes events into a ring of its own (trace_ring.h); a trace
- * of the past is made from copies of the rings. A kind says which lane an event belongs to and what
- * its fields hold: the table below is the one place for that; writers of traces and documentation
- * follow it.
+ * Each traced thread writes events into its own ring (trace_ring.h); a trace of the past is made
+ * from copies of the rings. A kind says which lane an event belongs to and what its fields hold:
+ * the table below defines it for the writers of traces and the documentation.
  *
  * Spans are written once, at their end: ns is the begin, v the duration. Instants and counters have
  * ns alone. All times are rp_clock_ns (CLOCK_MONOTONIC); times of a device were mapped to it before
- * they were written. They lie in the rings about in the order in which they ended; a request's
- * first byte, the steps of a device and its idle time are told when they are known, which is later.
+ * they were written. They are in the rings roughly in the order in which they ended; a
+ * request's first byte, the steps of a device and its idle time are written when they are known,
+ * which is later.
  *
- * What is not a row of its own: a decode row is told by the TOKEN that came of it (its step is v),
- * ROW is a part of a prompt. Turns of the engine thread that did nothing are part of the SLEEP that
- * follows. LOAD and PAGES are told when they have changed, at most once a millisecond, and ten
+ * Not separate rows: a decode row is recorded by its TOKEN (its step is v), ROW is a part of a
+ * prompt. Turns of the engine thread that did nothing are part of the SLEEP that follows. LOAD and
+ * PAGES are written when they have changed, at most once a millisecond, and ten
  * times a second; RATE ten times a second: tokens a second since the RATE before. b of WORK is a
  * rp_trace_job. Requests are named by rp_request.id, steps by the device's step number. No event
  * holds text of a request. */
@@ -95,7 +95,7 @@ enum rp_trace_kind {
 #define RP_TRACE_JOBS(X)                                                                           \
     X(JSON, "json")         /* parsed a large body; a request has no number yet: id 0 */           \
     X(TEXT, "tokenize")     /* prompts to ids; id 0 as well, TOKENIZED names the request */       \
-    X(OTHER, "other")       /* what /debug asked for */
+    X(OTHER, "other")       /* requested by /debug */
 /* clang-format on */
 enum rp_trace_job {
 #define X(name, text) RP_TRACE_JOB_##name,
@@ -105,8 +105,8 @@ enum rp_trace_job {
 };
 extern const char *const rp_trace_jobs[RP_TRACE_JOB_COUNT];
 
-/* Names of the fields; "" where a field holds nothing. Of a span v is the duration in ns and has no
- * name. */
+/* Names of the fields; "" for an unused field. v of a span is the duration in ns and has no name.
+ * */
 struct rp_trace_kind_info {
     const char *name, *a, *b, *id, *v;
     enum rp_trace_lane lane;

@@ -154,7 +154,7 @@ void rp_metric_put_histogram(struct rp_metric_out *out, const char *labels,
     uint64_t total = 0;
     char text[RP_NUMBER_TEXT];
     for (uint32_t i = 0, own = 0; i <= count; i++) {
-        /* The buckets of its own that make up this one. */
+        /* The histogram's own buckets that make up this one. */
         uint32_t first = own;
         double bound = i == count ? INFINITY : bounds ? bounds[i] : read->bounds[i];
         uint32_t end = i == count ? read->bound_count + 1 : read->bound_count;
@@ -225,7 +225,7 @@ void rp_exposition_write(struct rp_registry *registry, enum rp_exposition format
 
 struct media_range {
     char type[64];    /* lower case; "" when it is too long to be one of ours */
-    char version[16]; /* "": none asked for */
+    char version[16]; /* "": none requested */
     double weight;
 };
 
@@ -243,14 +243,14 @@ static size_t copy_token(const char *from, const char *stops, char *out, size_t 
     return n;
 }
 
-/* A weight has up to three digits behind its point; what is none counts as 0. */
+/* A weight has up to three decimals; anything else counts as 0. */
 static double read_weight(const char *text) {
     char *end;
     double weight = strtod(text, &end);
     return end == text || *end || !(weight >= 0 && weight <= 1) ? 0 : weight;
 }
 
-/* One element of the list; returns what is behind its comma, or NULL at the end. */
+/* One element of the list; returns the rest after its comma, or NULL at the end. */
 static const char *read_range(const char *text, struct media_range *out) {
     char name[16], value[16];
     *out = (struct media_range){.weight = 1};

@@ -21,8 +21,8 @@ void rp_exposition_write(struct rp_registry *registry, enum rp_exposition format
                          struct rp_buffer *out);
 /* The Content-Type of a format. */
 const char *rp_exposition_type(enum rp_exposition format);
-/* What an Accept field asks for: OpenMetrics when it is named (any version up to 1.0.0) with a
- * weight that is not below that of the text, else Prometheus' text, also when neither is
+/* The format that an Accept field selects: OpenMetrics when it is named (any version up to 1.0.0)
+ * with a weight that is not below that of the text, else Prometheus' text, also when neither is
  * acceptable: a scraper is always answered. NULL: no such field. */
 enum rp_exposition rp_exposition_accepted(const char *accept);
 
@@ -35,8 +35,9 @@ void rp_metric_put_count(struct rp_metric_out *out, const char *labels, uint64_t
 void rp_metric_put_histogram(struct rp_metric_out *out, const char *labels,
                              const struct rp_histogram *histogram, const double *bounds,
                              uint32_t bound_count);
-/* Appends name="value", escaped, behind a comma if something is there. Bytes that are not UTF-8
- * become U+FFFD; what does not fit in size bytes is left out whole (false). labels starts as "". */
+/* Appends name="value", escaped, after a comma unless labels is empty. Bytes that are not UTF-8
+ * become U+FFFD; a label that does not fit in size bytes is omitted (false). labels starts as "".
+ * */
 bool rp_label_append(char *labels, size_t size, const char *name, const char *value);
 
 #endif

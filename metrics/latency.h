@@ -75,7 +75,7 @@ struct rp_latency_stats {
 void rp_latency_read(const struct rp_latency *const *shards, uint32_t shard_count,
                      enum rp_latency_window window, uint64_t now_ns, struct rp_latency_stats *out);
 
-/* The series of a server; what each is from and to stands in server/observe/server_latency.h. */
+/* The series of a server; server/observe/server_latency.h defines the begin and end of each. */
 /* clang-format off */
 #define RP_LATENCY_SERIES(X)                                                                       \
     X(TTFT, "time_to_first_token", "From a request's first byte on the socket to its first token's.") \

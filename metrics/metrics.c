@@ -196,7 +196,7 @@ static struct rp_series *add(struct rp_registry *registry, const struct rp_metri
         }
         RP_ASSERT(!labels_equal(other->labels, labels));
         RP_ASSERT(!other->collect);
-        /* A family stands together: the series before this one is of it. */
+        /* The series of a family are contiguous: the one before this one belongs to it. */
         RP_ASSERT(registry->series[registry->count - 1].family == family);
     }
     struct rp_series *series = &registry->series[registry->count++];

@@ -1,9 +1,9 @@
 /* metrics.h - counters, gauges and histograms, and the registry of those that are shown.
  *
  * The owner of a number keeps the struct and updates it from one thread (relaxed atomics: a reader
- * may be a moment behind, never wrong); the registry only knows addresses, names and labels, and is
- * filled before the first update. Values that another thread reads are never locked. exposition.h
- * writes the text.
+ * may see a slightly older value, never a wrong one); the registry has only addresses, names and
+ * labels, and is filled before the first update. Values that another thread reads are never locked.
+ * exposition.h writes the text.
  *
  * Names follow Prometheus and OpenMetrics: base units, `_seconds`, `_bytes`; counters end in
  * `_total`.
@@ -27,7 +27,7 @@ struct rp_gauge {
 
 #define RP_HISTOGRAM_BUCKETS_MAX 64
 
-/* The last value of a bucket that belongs to a trace. Five words behind a sequence number: odd
+/* The last value of a bucket that belongs to a trace. Five words after a sequence number: odd
  * while it is being written, 0 before the first. */
 struct rp_exemplar {
     _Atomic uint64_t sequence, trace_high, trace_low, value_bits, unix_ms;
@@ -99,8 +99,8 @@ enum rp_metric_type { RP_METRIC_COUNTER, RP_METRIC_GAUGE, RP_METRIC_HISTOGRAM, R
 /* Which names: ours, or the same numbers by the names of somebody else. */
 enum rp_metric_set { RP_METRICS_OWN = 1, RP_METRICS_VLLM = 2, RP_METRICS_OTEL = 4 };
 
-/* What a name means. Static: borrowed for ever. Two families that OpenMetrics could confuse (a
- * gauge `a` and a counter `a_total`) are refused. */
+/* Name, type and help of a family. Static: borrowed forever. Two families that OpenMetrics could
+ * confuse (a gauge `a` and a counter `a_total`) are refused. */
 struct rp_metric_family {
     const char *name; /* as Prometheus' text has it: reprise_requests_total */
     const char *unit; /* what the name ends in (before _total): "seconds", "bytes"; NULL: none */
@@ -110,7 +110,7 @@ struct rp_metric_family {
 };
 
 struct rp_metric_out; /* exposition.h: takes samples of the family that is being written */
-/* Writes the samples of one family when somebody asks for them: on the loop thread, quickly,
+/* Writes the samples of one family on a scrape: on the loop thread, quickly,
  * without waiting. The number of its label sets is bounded by what they count (causes, operators,
  * windows), never by what clients send; beyond RP_FAMILY_SERIES_MAX they are dropped and
  * counted. */
@@ -121,7 +121,7 @@ typedef void (*rp_metric_collect)(void *ctx, struct rp_metric_out *out);
 
 struct rp_series {
     const struct rp_metric_family *family;
-    const char *labels; /* `finish_reason="stop"` or NULL: already escaped; borrowed for ever */
+    const char *labels; /* `finish_reason="stop"` or NULL: already escaped; borrowed forever */
     /* struct rp_counter, rp_gauge or rp_histogram; NULL: collected, or an info's 1 */
     const void *value;
     const double *bounds; /* of a histogram: those that are shown; NULL: all it has */
@@ -141,7 +141,8 @@ struct rp_registry {
  * assertions. */
 void rp_registry_add(struct rp_registry *registry, const struct rp_metric_family *family,
                      const char *labels, const void *value);
-/* A histogram with fewer buckets than it was recorded in. Each bound must be one of its own. */
+/* A histogram with fewer buckets than it was recorded in. Each bound must be one of the original's.
+ * */
 void rp_registry_add_projected(struct rp_registry *registry, const struct rp_metric_family *family,
                                const char *labels, const struct rp_histogram *histogram,
                                const double *bounds, uint32_t bound_count);

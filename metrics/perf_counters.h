@@ -1,5 +1,5 @@
-/* perf_counters.h - what the processor counts for each thread of this process (perf_event_open),
- * where it may be asked.
+/* perf_counters.h - the processor's counters for each thread of this process (perf_event_open),
+ * where it is permitted.
  *
  * Thread: any. measure blocks for as long as it measures. Memory: none kept. */
 #ifndef RP_METRICS_PERF_COUNTERS_H

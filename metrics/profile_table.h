@@ -1,17 +1,16 @@
-/* profile_table.h - a table of where time went, in the shape of torch.profiler's, as text, JSON and
- * CSV.
+/* profile_table.h - a table of times like torch.profiler's, as text, JSON and CSV.
  *
  * Rows are found or made by name, and calls are added to them. A call's total is the time from its
  * begin to its end, its self time the part of it that no call before it covers: self times of all
  * rows and `unattributed_ns` add up to `replay_ns`, and no self time is more than the total. After
  * finish a row has its share, percentiles of its calls' self times (exact), its arithmetic
- * intensity, and how near it came to the machine's peaks:
+ * intensity, and its share of the machine's peaks:
  *
  *     roof time = max(bytes / peak_bytes, flops / peak_flops)       Williams et al. 2009
- *     roof share = roof time / self time; above 1 what it read lay in a cache
+ *     roof share = roof time / self time; above 1 its data came from a cache
  *     bound: what the larger of the two is; latency, where the share is below RP_PROFILE_LATENCY_SHARE
  *
- * It knows names and numbers and not what was measured. Thread: one owner. Memory: grows with rows
+ * Independent of what was measured. Thread: one owner. Memory: grows with rows
  * and calls; deinit frees. Errors: `failed` is set when memory was out, and stays. */
 #ifndef RP_METRICS_PROFILE_TABLE_H
 #define RP_METRICS_PROFILE_TABLE_H
@@ -65,7 +64,7 @@ struct rp_profile_call {
     uint64_t self_ns;
 };
 
-/* What stands below the rows. */
+/* The lines below the rows. */
 struct rp_profile_footer {
     double window_seconds;    /* from the first to the last step seen */
     uint64_t steps_seen;      /* in the window; 0: not known */
@@ -78,9 +77,10 @@ struct rp_profile_footer {
     bool has_idle;            /* busy_share and idle_ns are known: all steps of the window */
     double busy_share;        /* of the window */
     uint64_t idle_ns[RP_IDLE_CAUSE_COUNT];
-    uint64_t perturbation_steps; /* stamped ones with unstamped ones of their kind beside them */
-    double perturbation_spread;  /* of perturbation: +-, a 95 % interval */
-    double perturbation;         /* stamped / unstamped duration of a step - 1, weighted by these */
+    /* stamped ones for which there are unstamped ones of the same kind */
+    uint64_t perturbation_steps;
+    double perturbation_spread; /* of perturbation: +-, a 95 % interval */
+    double perturbation;        /* stamped / unstamped duration of a step - 1, weighted by these */
     double peak_bytes, peak_flops; /* per second; 0: not measured */
 };
 

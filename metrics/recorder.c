@@ -65,7 +65,7 @@ void rp_recorder_destroy(struct rp_recorder *recorder) {
 }
 
 struct rp_trace_ring *rp_recorder_worker_ring(struct rp_recorder *recorder) {
-    /* The start tells a recorder from another one at the same address (tests). */
+    /* The start distinguishes a recorder from an earlier one at the same address (tests). */
     static _Thread_local struct rp_recorder *owner;
     static _Thread_local uint64_t owner_start;
     static _Thread_local struct rp_trace_ring *mine;
@@ -83,7 +83,7 @@ struct rp_trace_ring *rp_recorder_worker_ring(struct rp_recorder *recorder) {
     return mine;
 }
 
-/* Copies one ring behind what out has. False when memory is out. */
+/* Appends a copy of one ring to out. False when memory is out. */
 static bool copy_ring(const struct rp_trace_ring *ring, struct rp_recording *out,
                       uint64_t *capacity) {
     /* What is written meanwhile pushes older ones out of a copy that is too small. */

@@ -39,7 +39,7 @@ struct rp_recorder {
     uint64_t start_ns;
 };
 
-/* A ring that takes nothing: for whoever is given none. */
+/* A ring that stores nothing, for threads without one. */
 extern struct rp_trace_ring rp_trace_nowhere;
 
 /* Makes it and the rings of RP_RECORDER_WORKERS worker threads. NO_MEMORY otherwise. With 0 seconds
@@ -57,8 +57,8 @@ struct rp_trace_ring *rp_recorder_add(struct rp_recorder *recorder, const char *
  * NULL is allowed. */
 struct rp_trace_ring *rp_recorder_worker_ring(struct rp_recorder *recorder);
 
-/* What was recorded since a moment: the events of each ring behind one another, oldest first in
- * each (by the time at which they were written; the times of spans may go back a little). */
+/* What was recorded since a moment: the events of one ring after the other, oldest first in each
+ * (by the time at which they were written; the times of spans may go back a little). */
 struct rp_recording {
     uint64_t since_ns, taken_ns; /* rp_tick_ns */
     struct rp_trace_event *events;

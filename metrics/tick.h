@@ -1,16 +1,17 @@
-/* tick.h - the clock of whatever is recorded: nanoseconds of CLOCK_MONOTONIC (the epoch and unit of
- * rp_clock_ns), read from the processor's time stamp counter where that is constant, does not stop,
- * and the kernel itself keeps time by it. Elsewhere, and before rp_tick_start, it is rp_clock_ns.
+/* tick.h - the clock of everything that is recorded: nanoseconds of CLOCK_MONOTONIC (the epoch and
+ * unit of rp_clock_ns), read from the processor's time stamp counter where that is constant, does
+ * not stop, and the kernel itself keeps time by it. Elsewhere, and before rp_tick_start, it is
+ * rp_clock_ns.
  *
- * One owner thread compares the two clocks once a second and publishes a line through what it saw:
- * from a moment that lies a millisecond ahead the counter's rate changes, so that both lines agree
- * where they meet and a thread never sees time go back. Two exceptions: an owner that is held up
- * for more than that millisecond between its last look and its store (a step of at most 0.5 ns a
- * microsecond of delay), and a counter that is found wrong by more than a millisecond (a machine
- * that slept or moved), which is given up for good in one step.
+ * One owner thread compares the two clocks once a second and publishes a linear mapping: from a
+ * moment one millisecond in the future the rate changes, so that the old and the new line intersect
+ * there and no thread sees time go back. Two exceptions: an owner that is descheduled for more than
+ * that millisecond between its last comparison and its store (a step of at most 0.5 ns per
+ * microsecond of delay), and a counter that is wrong by more than a millisecond (a machine that was
+ * suspended or migrated), which is abandoned in one step.
  *
  * Accuracy: within 5 us of CLOCK_MONOTONIC after the first second, 1 us later; deadlines and sleeps
- * take rp_clock_ns. Thread: rp_tick_ns any; the rest one owner. Memory: static. */
+ * use rp_clock_ns. Thread: rp_tick_ns any; the rest one owner. Memory: static. */
 #ifndef RP_METRICS_TICK_H
 #define RP_METRICS_TICK_H
 
@@ -74,10 +75,10 @@ void rp_tick_stop(void);
 /* What the counter runs at, in Hz; 0 while it is not used. Any thread. */
 double rp_tick_hertz(void);
 
-/* For tests: the line that follows one which says `ours` where CLOCK_MONOTONIC says `truth`, both
- * at `counter`; rate: the counter's, ns * 2^32 a tick, as seen in the last interval. The new one
- * meets the old one at counter + ahead ticks and reaches the truth a second later, changing the
- * rate by 500 ppm at most. */
+/* For tests: the next line after one whose value is `ours` where CLOCK_MONOTONIC is `truth`, both
+ * at `counter`; rate: the counter's, ns * 2^32 a tick, in the last interval. The new line
+ * intersects the old one at counter + ahead ticks and reaches the truth a second later, changing
+ * the rate by 500 ppm at most. */
 struct rp_tick_next {
     uint64_t counter0, ns0, before, after;
 };

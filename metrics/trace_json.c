@@ -204,7 +204,7 @@ static void write_trailer(struct rp_trace_cursor *cursor, struct rp_buffer *out)
     rp_buffer_puts(out, "}\n");
 }
 
-/* One unit of the stage; moves on to the next stage behind its last. */
+/* One unit of the stage; moves on to the next stage after its last. */
 static void step(struct rp_trace_cursor *cursor, struct rp_buffer *out) {
     const struct rp_trace_model *model = cursor->model;
     uint32_t counts[] = {[HEADER] = 1,

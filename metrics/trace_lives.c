@@ -4,8 +4,8 @@
  *   |---------|tokenize|-|queued-|prefill, chunk ... chunk-|decode -----------------|stream_wait-|
  *                                        SWAP_OUT ends a phase, SWAP_IN (or a ROW) resumes it
  *
- * What is missing (older than the events, or not over yet) is deduced: a request that is met in a
- * decode row was decoding. Rows of decode steps need no ROW: their TOKEN tells of them. With
+ * What is missing (older than the events, or not over yet) is deduced: a request that is first seen
+ * in a decode row was decoding. Rows of decode steps need no ROW: their TOKEN implies them. With
  * run-ahead a ROW may come before the TOKEN of the step before, and TOKENs after a SWAP_OUT. */
 #include "metrics/trace_build.h"
 
@@ -45,7 +45,7 @@ struct place {
 struct lives {
     struct rp_trace_builder *builder;
     struct rp_trace_map by_id;
-    struct life *lives; /* beside model->requests */
+    struct life *lives; /* parallel to model->requests */
     uint32_t capacity;
     struct place *places;
     uint32_t place_count, place_capacity;
@@ -189,8 +189,7 @@ static uint32_t add_instant(struct lives *all, const struct life *life, uint32_t
 
 /* --- Flows ----------------------------------------------------------------------------------- */
 
-/* A row of `step` that was seen, or must have been there, at ns; source: the event that tells of
- * it. */
+/* A row of `step` that was recorded or is implied, at ns; source: its event. */
 static void add_flow(struct lives *all, struct life *life, uint64_t step, uint64_t ns,
                      uint32_t source) {
     struct rp_trace_model *model = all->builder->model;
@@ -223,7 +222,7 @@ static void add_flow(struct lives *all, struct life *life, uint64_t step, uint64
     life->next_row = (life->next_row + 1) % ROWS_IN_FLIGHT;
 }
 
-/* Decode rows are told by their tokens alone: the row was there when its step was launched. */
+/* Decode rows are implied by their tokens: the row began when its step was launched. */
 static void add_decode_row(struct lives *all, struct life *life, uint32_t source) {
     struct rp_trace_model *model = all->builder->model;
     const struct rp_trace_event *token = &model->events[source];
@@ -312,7 +311,7 @@ static void on_answered(struct lives *all, struct life *life, const struct rp_tr
 static void on_event(struct lives *all, struct life *life, uint32_t index) {
     const struct rp_trace_event *event = &all->builder->model->events[index];
     struct rp_trace_request *request = &all->builder->model->requests[life - all->lives];
-    /* Nothing begins behind the end; clocks of two threads may disagree by a little. */
+    /* Nothing begins after the end; clocks of two threads may differ slightly. */
     if (request->closed && event->kind != RP_TRACE_ANSWERED && event->kind != RP_TRACE_WRITTEN &&
         event->kind != RP_TRACE_TOKEN)
         return;

@@ -333,7 +333,7 @@ static void order_flows(struct rp_trace_builder *builder) {
     rp_free(places);
 }
 
-/* The flows of a step, given that those of each step stand together. */
+/* The flows of a step; those of each step are contiguous. */
 static uint32_t flows_of(const struct rp_trace_model *model, const struct rp_trace_map *map,
                          uint64_t step, uint32_t *out_count) {
     uint32_t first = rp_trace_map_find(map, step), end = first;

@@ -1,7 +1,7 @@
 /* trace_model.h - what happened in a window of time, reconstructed from the events of the flight
  * recorder: slices on tracks, instants, counters, and flows from a request through its steps to its
- * tokens. Writers of trace files (trace_json.h, trace_pb.h) turn it into bytes; this is the one
- * place that knows what events mean together.
+ * tokens. Writers of trace files (trace_json.h, trace_pb.h) turn it into bytes; only this
+ * file interprets the events.
  *
  *   group     tracks
  *   requests  one for each request: its life, within it tokenize, queued, prefill (with its chunks), decode, swapped,
@@ -11,8 +11,8 @@
  *   device    replays, nodes of sampled steps, idle time by cause
  *   counters
  *
- * Slices of one track nest by their depth and never overlap otherwise: what would is put on a
- * further row of the lane, or, up to RP_TRACE_JITTER_NS (clocks of devices are mapped to the
+ * Slices of one track nest by their depth and never overlap otherwise: those that would are put on
+ * another row of the lane, or, up to RP_TRACE_JITTER_NS (clocks of devices are mapped to the
  * host's), cut short. Whatever the events hold (they may come out of a file), building ends, in
  * memory in proportion to their number.
  * Thread: one owner. Times: rp_tick_ns. */
@@ -69,7 +69,7 @@ struct rp_trace_track {
     uint32_t row;
     uint64_t request; /* of requests */
     uint32_t first_item,
-        item_count; /* its items stand together, in order of begin, outer before inner */
+        item_count; /* its items are contiguous, in order of begin, outer before inner */
 };
 
 /* request -> step -> replay -> token: a row of a step. One whose row, launch or replay began before
@@ -115,7 +115,7 @@ struct rp_trace_names {
 /* Describes the whole trace; everything is borrowed by the model. */
 struct rp_trace_info {
     uint64_t begin_ns, end_ns; /* the window */
-    uint64_t wanted_ns;        /* how long it was asked to be */
+    uint64_t wanted_ns;        /* the requested length */
     bool whole; /* false: the rings no longer held all of it, or it was cut to its size limit */
     uint64_t unix_ns;            /* time of day at end_ns */
     const char *version, *model; /* model: what is served; may be NULL */
@@ -173,7 +173,7 @@ void rp_trace_track_name(const struct rp_trace_model *model, const struct rp_tra
                          char out[RP_TRACE_NAME_MAX]);
 /* Unique within its group, and small. */
 uint32_t rp_trace_track_number(const struct rp_trace_track *track);
-/* Series of a counter event: the i-th name and value; NULL behind the last. */
+/* Series of a counter event: the i-th name and value; NULL after the last. */
 const char *rp_trace_series(const struct rp_trace_event *event, uint32_t i, uint64_t *out_value);
 
 #endif

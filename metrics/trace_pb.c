@@ -196,7 +196,7 @@ static void put_clock(struct rp_trace_pb *writer, uint32_t clock, uint64_t ns) {
     put_message(&writer->event, SNAPSHOT_CLOCKS, &writer->part);
 }
 
-/* What otherData is in JSON: an instant at the begin of a track of its own. */
+/* The equivalent of otherData in JSON: an instant at the begin of a separate track. */
 static void write_about(struct rp_trace_pb *writer, struct rp_buffer *out) {
     const struct rp_trace_info *info = &writer->model->info;
     begin_track(writer, UUID_TRACE, 0, "trace", 0);

@@ -51,7 +51,7 @@ static uint64_t load_head(const struct rp_trace_ring *ring) {
 struct walk {
     const struct rp_trace_ring *ring;
     uint64_t since_ns, at, oldest;
-    uint32_t old_run; /* events behind one another that were too old */
+    uint32_t old_run; /* consecutive events that were too old */
     bool reached;     /* one that is too old was there: all newer ones are */
 };
 

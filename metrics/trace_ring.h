@@ -38,7 +38,7 @@ static inline struct rp_trace_event rp_trace_unpack(const uint64_t words[4]) {
 bool rp_trace_ring_init(struct rp_trace_ring *ring, const char *thread, uint64_t capacity);
 void rp_trace_ring_deinit(struct rp_trace_ring *ring); /* legal on a zeroed struct */
 
-/* The writer. A ring without memory (zeroed) takes nothing. */
+/* The writer. A ring without memory (zeroed) stores nothing. */
 static inline void rp_trace_put(struct rp_trace_ring *ring, enum rp_trace_kind kind, uint64_t ns,
                                 uint32_t a, uint16_t b, uint64_t id, uint64_t v) {
     if (!ring->slots)
@@ -60,8 +60,8 @@ static inline void rp_trace_put(struct rp_trace_ring *ring, enum rp_trace_kind k
  * written, at most `capacity` of them (the newest ones); returns how many. *out_whole (may be
  * NULL): false when events of that time were overwritten or did not fit. Any thread. Events are
  * written about in the order in which they end. One that was written late (a request's first byte,
- * a device's step) does not hide what came before it: only RP_TRACE_RING_OLD of them that are too
- * old, one behind the other, end a copy. */
+ * a device's step) does not hide the events before it: only RP_TRACE_RING_OLD consecutive events
+ * that are too old end a copy. */
 #define RP_TRACE_RING_OLD 64
 uint64_t rp_trace_ring_copy(const struct rp_trace_ring *ring, uint64_t since_ns,
                             struct rp_trace_event *out, uint64_t capacity, bool *out_whole);

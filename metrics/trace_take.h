@@ -45,7 +45,7 @@ int rp_trace_take_begin(struct rp_trace_take *take, const struct rp_trace_order 
 int rp_trace_take_from(struct rp_trace_take *take, const struct rp_trace_order *order,
                        struct rp_recording *recording, uint64_t end_ns,
                        uint64_t unix_ns) RP_MUST_USE;
-/* Appends at least `bytes` (before gzip) to out, or what is left; take->done is set behind the last
+/* Appends at least `bytes` (before gzip) to out, or what is left; take->done is set after the last
  * byte. RP_STATUS_NO_MEMORY. */
 int rp_trace_take_next(struct rp_trace_take *take, struct rp_buffer *out, size_t bytes) RP_MUST_USE;
 void rp_trace_take_end(struct rp_trace_take *take);

@@ -39,7 +39,7 @@ struct rp_driver {
     unsigned char *state, *rings;
     uint32_t prepared;
     size_t *logits_offsets; /* one per graph entry */
-    float *logits;          /* (logit rows, vocab) of the last run, once they were asked for */
+    float *logits;          /* (logit rows, vocab) of the last run, once they were requested */
     uint64_t logits_step;
     uint64_t step;
     struct rp_graph_entry *entry; /* of the last run */

@@ -30,7 +30,7 @@ struct rp_expo_label {
 
 struct rp_expo_sample {
     uint32_t line, family;
-    struct rp_span name, suffix; /* suffix: behind the family's name */
+    struct rp_span name, suffix; /* suffix: after the family's name */
     uint32_t label_first, label_count;
     double value, time;
     bool has_time, has_exemplar, exemplar_has_time;

@@ -108,7 +108,7 @@ static struct block *new_block(struct fake *fake, size_t bytes, bool is_range) {
         return NULL;
     struct block *block = &fake->blocks[fake->block_count++];
     *block = (struct block){fake->next, bytes, 0, is_range};
-    fake->next += rounded + granule; /* never given twice, and a gap behind */
+    fake->next += rounded + granule; /* never returned twice, followed by a gap */
     return block;
 }
 

@@ -1,12 +1,10 @@
-/* fake_backend.h - a small GPU without a GPU: the CPU's backend behind device memory of its own.
+/* fake_backend.h - a small fake GPU: the CPU's backend with separate device memory.
  *
- * - Device addresses point into memory that nobody may touch: a host that reads or writes them dies
- * at
- *   once. The kernels see the same memory at other addresses, which capture puts into their arguments.
- * - Of a reserved range only what is committed exists. Fresh memory is NaN.
- * - The GPU has a size; contexts, captures and first replays take some of it, which only its
- * "driver"
- *   (the memory call) sees.
+ * - Device addresses point into inaccessible memory: a host that reads or writes them dies at once.
+ *   The kernels see the same memory at other addresses, which capture puts into their arguments.
+ * - Only the committed part of a reserved range exists. Fresh memory is NaN.
+ * - The GPU has a size; contexts, captures and first replays use some of it, which only the memory
+ *   call reports.
  * - Faults are the CPU backend's (inject_fault); captures can be made to fail.
  *
  * One device at a time. Thread: as the CPU's. */

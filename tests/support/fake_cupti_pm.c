@@ -215,7 +215,7 @@ int cuptiPmSamplingDecodeData(struct rp_cupti_pm_decode *p) {
     if (pm()->image_full)
         put(image, 0, 0, 0); /* as a full image does */
     if (pm()->stopped)
-        put(image, FIRST_NS, FIRST_NS, 0); /* as the first decode behind a stop */
+        put(image, FIRST_NS, FIRST_NS, 0); /* as the first decode after a stop */
     return RP_CUPTI_SUCCESS;
 }
 
