@@ -61,7 +61,7 @@ static bool for_each(const struct rp_command *commands, uint32_t count, const ch
 
 #define FLAG_LETTERS "abcdefghijklmnopqrstuvwxyz0123456789-"
 
-/* The first flag at or after *at, without its dashes, or NULL. *at: past it; *out_len: its length. */
+/* The first flag at or after *at, without its dashes, or NULL; *at is then after it. */
 static const char *find_text_flag(const char *text, const char **at, size_t *out_len) {
     const char *found = *at;
     while ((found = strstr(found, "--"))) {
