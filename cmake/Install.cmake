@@ -53,8 +53,8 @@ set(CPACK_DEBIAN_PACKAGE_SECTION net)
 set(CPACK_DEBIAN_PACKAGE_PRIORITY optional)
 set(CPACK_DEBIAN_COMPRESSION_TYPE xz)
 set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "serve large language models by replaying captured graphs")
-set(CPACK_DEBIAN_PACKAGE_DESCRIPTION "${CPACK_PACKAGE_DESCRIPTION_SUMMARY}
-reprise serves a language model with an HTTP API compatible with OpenAI's. It
+set(CPACK_DEBIAN_PACKAGE_DESCRIPTION
+"reprise serves a language model with an HTTP API compatible with OpenAI's. It
 captures each step of the model once per batch size as a CUDA graph and then
 only replays; the same engine runs on a CPU.
 
