@@ -155,10 +155,13 @@ int rp_bench_matmul(int argc, char **argv) {
                                       .cold_mb = 512,
                                       .dtype = RP_DTYPE_BF16,
                                       .isa = rp_cpu_isa_detect()}};
-    if (!parse(&bench.options, argc, argv)) {
-        fprintf(stderr, "usage: --m M --n N --k K --dtype bf16|f32 --threads T --isa NAME --reps R "
-                        "--cold-mb MB\n");
-        return 2;
+    bool help = argc == 2 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0);
+    if (help || !parse(&bench.options, argc, argv)) {
+        fprintf(help ? stdout : stderr,
+                "usage: reprise bench matmul [--m M] [--n N] [--k K] [--dtype bf16|f32] "
+                "[--threads T] [--isa NAME] [--reps R] [--cold-mb MB]\n"
+                "Times one GEMM of m rows and n columns over k with weights read from memory.\n");
+        return help ? 0 : 2;
     }
     bool done = rp_cpu_team_create(bench.options.threads, &bench.team, NULL) == RP_OK &&
                 make_inputs(&bench) && time_gemm(&bench);

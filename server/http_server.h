@@ -62,7 +62,7 @@ struct rp_server_config {
     struct rp_auth *auth;        /* borrowed; owned by the loop thread while it runs */
     const char *allowed_origins; /* cors.h; NULL: none */
     const char *allowed_hosts;   /* names in Host that a loopback listener serves; NULL: none */
-    /* SIGHUP: reads the keys again into *out; NULL: the signal is not handled. */
+    /* SIGHUP: reads the keys again into *out; NULL: no keys to read again. */
     int (*reload_keys)(void *ctx, struct rp_auth *out, struct rp_error *err);
     void *reload_ctx;
     struct rp_recorder_config recorder;

@@ -10,6 +10,11 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+bool rp_service_is_managed(void) {
+    const char *path = getenv("NOTIFY_SOCKET");
+    return path && *path;
+}
+
 /* Never blocks the loop: a message that does not fit the receiver's queue is dropped. */
 static void send_message(const char *text) {
     const char *path = getenv("NOTIFY_SOCKET");

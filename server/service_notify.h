@@ -11,6 +11,9 @@ struct rp_service_notify {
     uint64_t next_ns;     /* rp_clock_ns of the next watchdog message */
 };
 
+/* Whether a service manager started this process. Its reload is SIGHUP, which must not end a server
+ * that has nothing to read again. */
+bool rp_service_is_managed(void);
 /* Reads the environment and sends READY=1. */
 void rp_service_notify_ready(struct rp_service_notify *notify, uint64_t now_ns);
 /* Sends STOPPING=1, once. */

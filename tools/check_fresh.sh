@@ -58,7 +58,9 @@ die() {
 for program in debootstrap git curl setsid python3; do
     command -v $program >/dev/null 2>&1 || die "$program is not installed"
 done
-port=${port:-$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')}
+# shellcheck source=tools/bare_debian.sh
+. "$root/tools/bare_debian.sh"
+port=${port:-$(bare_free_port)}
 
 base=$(mktemp -d "${TMPDIR:-/var/tmp}/check_fresh.XXXXXX")
 system=$base/system
@@ -72,17 +74,7 @@ cleanup() {
         sleep 1
         kill -KILL -- "-$server" 2>/dev/null
     fi
-    # Our mounts and, when interrupted, those of debootstrap; the latest first.
-    # shellcheck disable=SC2013
-    for point in $(awk -v base="$base/" 'index($2, base) == 1 { print $2 }' /proc/mounts | sort -r); do
-        umount "$point" || umount -l "$point"
-    done
-    # Never delete through a mount that is still there.
-    if [ $keep = yes ] || grep -q " $base/" /proc/mounts; then
-        say "left behind: $base"
-    else
-        rm -rf "$base"
-    fi
+    bare_remove "$base" $keep
     exit $code
 }
 trap cleanup EXIT
@@ -90,61 +82,16 @@ trap 'exit 130' INT
 trap 'exit 143' TERM HUP
 
 inside() { # runs a shell command in the new system, in the clone once there is one
-    # A clean environment, plus the variables that configure package sources.
-    # shellcheck disable=SC2086
-    chroot "$system" /usr/bin/env -i HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8 TERM=dumb \
-        ${test_data:+REPRISE_TEST_DATA=/test-data} $network /bin/sh -c "cd /root/reprise 2>/dev/null; $1"
+    bare_run "$system" "cd /root/reprise 2>/dev/null; $1" ${test_data:+REPRISE_TEST_DATA=/test-data}
 }
-network=
-for name in http_proxy https_proxy no_proxy all_proxy HTTP_PROXY HTTPS_PROXY NO_PROXY ALL_PROXY \
-    PIP_INDEX_URL PIP_EXTRA_INDEX_URL PIP_TRUSTED_HOST PIP_PROXY PIP_CERT PIP_DEFAULT_TIMEOUT SSL_CERT_FILE; do
-    value=$(printenv $name || true)
-    case $value in "" | *" "*) ;; *) network="$network $name=$value" ;; esac
-done
 
 # --- 1. A minimal system ------------------------------------------------------------------------------
-# The host's first Debian mirror that has the release, as parsed by apt.
-# shellcheck disable=SC2016
-mirror=$(apt-get indextargets --format '$(RELEASE) $(REPO_URI)' 'Created-By: Packages' |
-    awk -v suite="$suite" '$1 == suite { print $2; exit }')
-[ -n "$mirror" ] || die "the host's APT sources have no release $suite"
+[ -n "$(bare_mirror "$suite")" ] || die "the host's APT sources have no release $suite"
 began=$(date +%s)
 say "debootstrap $suite (minimal, with git, ca-certificates and curl)"
-debootstrap --variant=minbase --include=git,ca-certificates,curl "$suite" "$system" "$mirror" \
-    >"$base/debootstrap.log" 2>&1 || { tail -n 20 "$base/debootstrap.log"; die "debootstrap"; }
-
-# Sources with their keys, and Acquire settings including proxies; no hooks.
-rm -f "$system/etc/apt/sources.list"
-for file in /etc/apt/sources.list /etc/apt/sources.list.d/*.list /etc/apt/sources.list.d/*.sources; do
-    [ -f "$file" ] || continue
-    cp "$file" "$system$file"
-    for key in $(grep -oE '/[^] ,]+\.(gpg|asc)' "$file" || true); do
-        if [ -f "$key" ]; then
-            mkdir -p "$system$(dirname "$key")"
-            cp "$key" "$system$key"
-        fi
-    done
-done
-for file in /etc/apt/apt.conf /etc/apt/apt.conf.d/*; do
-    if [ -f "$file" ] && grep -q '^ *Acquire' "$file"; then cp "$file" "$system$file"; fi
-done
-for file in /etc/pip.conf /etc/resolv.conf /etc/hosts; do
-    if [ -f "$file" ]; then cp -L "$file" "$system$file"; fi
-done
-if ls /usr/local/share/ca-certificates/*.crt >/dev/null 2>&1; then
-    cp /usr/local/share/ca-certificates/*.crt "$system/usr/local/share/ca-certificates/"
-    inside update-ca-certificates >"$base/certificates.log" 2>&1
-fi
-
-mount -t proc proc "$system/proc"
-mkdir -p "$system/dev/shm" "$system/mnt/origin"
-mount -t tmpfs tmpfs "$system/dev/shm"
-for name in null zero full random urandom tty; do # debootstrap makes them where it may
-    if [ ! -c "$system/dev/$name" ]; then
-        touch "$system/dev/$name"
-        mount --bind "/dev/$name" "$system/dev/$name"
-    fi
-done
+bare_make "$suite" "$system" git,ca-certificates,curl
+bare_mount "$system"
+mkdir -p "$system/mnt/origin"
 show() { # host folder, name inside: read-only
     mkdir -p "$system$2"
     mount --bind "$1" "$system$2"
@@ -175,16 +122,13 @@ inside_server() {
     # dev execs the server, so this process group is first the setup, then only the server.
     # shellcheck disable=SC2086
     exec setsid chroot "$system" /usr/bin/env -i HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin \
-        LANG=C.UTF-8 TERM=dumb $network /bin/sh -c "cd /root/reprise && exec ./dev serve --port $port"
+        LANG=C.UTF-8 TERM=dumb $bare_network /bin/sh -c "cd /root/reprise && exec ./dev serve --port $port"
 }
 
 stage_serve() {
-    # The first fenced block after <!-- check_fresh: curl -->, and the text that its answer must contain.
     readme=$system/root/reprise/README.md
-    command=$(awk '/<!-- check_fresh: curl -->/ { marked = 1 }
-        marked && /^```/ { if (fenced) exit; fenced = 1; next }
-        fenced { print }' "$readme")
-    expected=$(sed -n 's/.*<!-- check_fresh: expect \(.*\) -->.*/\1/p' "$readme" | head -n 1)
+    command=$(bare_readme_command "$readme")
+    expected=$(bare_readme_expected "$readme")
     if [ -z "$command" ] || [ -z "$expected" ]; then die "README.md has no marked curl block or no expected text"; fi
     command=$(echo "$command" | sed "s/:8000/:$port/g")
 

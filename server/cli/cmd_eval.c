@@ -294,13 +294,9 @@ static int eval_ppl(int argc, char **argv) {
     return status == RP_OK ? RP_EXIT_OK : rp_fail(exit_code(status), &err);
 }
 
+const struct rp_command rp_eval_commands[RP_EVAL_COMMANDS] = {
+    {"ppl", eval_ppl, "NLL and perplexity of a text, and differences between two models", NULL, 0}};
+
 int rp_cmd_eval(int argc, char **argv) {
-    if (argc > 1 && strcmp(argv[1], "ppl") == 0)
-        return eval_ppl(argc - 1, argv + 1);
-    bool help = argc > 1 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0);
-    fprintf(help ? stdout : stderr,
-            "usage: reprise eval WHAT [flags]\n\n"
-            "  %-9s NLL and perplexity of a text, and differences between two models\n",
-            "ppl");
-    return help ? RP_EXIT_OK : RP_EXIT_USAGE;
+    return rp_cmd_group("eval", rp_eval_commands, RP_EVAL_COMMANDS, argc, argv);
 }

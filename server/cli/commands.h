@@ -3,6 +3,16 @@
 #ifndef RP_SERVER_COMMANDS_H
 #define RP_SERVER_COMMANDS_H
 
+#include "base/base.h"
+
+struct rp_command {
+    const char *name;
+    int (*run)(int argc, char **argv);
+    const char *summary;
+    const struct rp_command *members; /* `reprise bench serve`: serve is a member of bench */
+    uint32_t member_count;
+};
+
 int rp_cmd_serve(int argc, char **argv);
 int rp_cmd_run(int argc, char **argv);
 int rp_cmd_inspect(int argc, char **argv);
@@ -15,7 +25,15 @@ int rp_cmd_quantize(int argc, char **argv);
 int rp_cmd_trace(int argc, char **argv);
 int rp_cmd_doctor(int argc, char **argv);
 int rp_cmd_top(int argc, char **argv);
-/* Called by bench. */
+/* Members of bench and eval. */
+#define RP_BENCH_COMMANDS 14
+extern const struct rp_command rp_bench_commands[RP_BENCH_COMMANDS];
+#define RP_EVAL_COMMANDS 1
+extern const struct rp_command rp_eval_commands[RP_EVAL_COMMANDS];
+/* Runs the member that argv[1] names, or lists them: --help with exit code 0. */
+int rp_cmd_group(const char *name, const struct rp_command *members, uint32_t count, int argc,
+                 char **argv);
+
 int rp_cmd_bench_attention(int argc, char **argv);
 int rp_cmd_bench_check(int argc, char **argv);
 int rp_cmd_bench_compare(int argc, char **argv);

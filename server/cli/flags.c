@@ -246,6 +246,34 @@ static int parse_flag(const struct rp_command_spec *spec, int argc, char **argv,
     return set_value(flag, options, argv[++*at], err);
 }
 
+static struct {
+    void (*show)(void *ctx, const struct rp_command_spec *spec);
+    void *ctx;
+} on_help;
+
+void rp_flags_on_help(void (*show)(void *ctx, const struct rp_command_spec *spec), void *ctx) {
+    on_help.show = show;
+    on_help.ctx = ctx;
+}
+
+static void print_help(const struct rp_command_spec *spec) {
+    printf("reprise %s %s [flags]\n\n%s\n\nflags (each also as environment variable "
+           "REPRISE_<NAME>):\n",
+           spec->name, spec->positionals, spec->summary);
+    for (uint32_t i = 0; i < spec->flag_count; i++) {
+        const struct rp_flag *flag = &spec->flags[i];
+        char left[96];
+        if (!flag->help)
+            continue;
+        snprintf(left, sizeof left, "--%s%s%s", flag->name, flag->value_name ? " " : "",
+                 flag->value_name ? flag->value_name : "");
+        printf("  %-40s %s", left, flag->help);
+        if (flag->default_value && flag->default_value[0])
+            printf(" (default %s)", flag->default_value);
+        printf("\n");
+    }
+}
+
 int rp_flags_parse(const struct rp_command_spec *spec, int argc, char **argv, void *options,
                    const char *positionals[RP_POSITIONALS_MAX], struct rp_error *err) {
     uint32_t count = 0;
@@ -266,7 +294,10 @@ int rp_flags_parse(const struct rp_command_spec *spec, int argc, char **argv, vo
         } else if (strcmp(arg, "--") == 0) {
             flags_end = true;
         } else if (strcmp(arg, "--help") == 0 || strcmp(arg, "-h") == 0) {
-            rp_flags_help(spec);
+            if (on_help.show)
+                on_help.show(on_help.ctx, spec);
+            else
+                print_help(spec);
             return RP_STATUS_CANCELLED;
         } else {
             status = parse_flag(spec, argc, argv, &i, given, options, &unknown, err);
@@ -282,24 +313,6 @@ int rp_flags_parse(const struct rp_command_spec *spec, int argc, char **argv, vo
                       spec->positionals, spec->name);
     }
     return status;
-}
-
-void rp_flags_help(const struct rp_command_spec *spec) {
-    printf("reprise %s %s [flags]\n\n%s\n\nflags (each also as environment variable "
-           "REPRISE_<NAME>):\n",
-           spec->name, spec->positionals, spec->summary);
-    for (uint32_t i = 0; i < spec->flag_count; i++) {
-        const struct rp_flag *flag = &spec->flags[i];
-        char left[96];
-        if (!flag->help)
-            continue;
-        snprintf(left, sizeof left, "--%s%s%s", flag->name, flag->value_name ? " " : "",
-                 flag->value_name ? flag->value_name : "");
-        printf("  %-40s %s", left, flag->help);
-        if (flag->default_value && flag->default_value[0])
-            printf(" (default %s)", flag->default_value);
-        printf("\n");
-    }
 }
 
 int rp_flag_list(const char *flag, const char *text, uint32_t min, uint32_t max, uint32_t *out,

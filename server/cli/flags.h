@@ -70,8 +70,8 @@ int rp_flags_parse(const struct rp_command_spec *spec, int argc, char **argv, vo
 int rp_flag_list(const char *flag, const char *text, uint32_t min, uint32_t max, uint32_t *out,
                  uint32_t most, uint32_t *out_count, struct rp_error *err) RP_MUST_USE;
 
-/* Prints the command's help from its table. */
-void rp_flags_help(const struct rp_command_spec *spec);
+/* From now on --help calls `show` instead of printing; NULL: it prints. Thread: one. */
+void rp_flags_on_help(void (*show)(void *ctx, const struct rp_command_spec *spec), void *ctx);
 
 /* Exit codes of every command (DESIGN: command line). */
 enum rp_exit {

@@ -1,29 +1,28 @@
 /* main.c - dispatches to the command. */
 #include "server/cli/commands.h"
 #include "server/cli/flags.h"
+#include "server/cli/help_pages.h"
 
 #include <stdio.h>
 #include <string.h>
 
-static const struct command {
-    const char *name;
-    int (*run)(int argc, char **argv);
-    const char *summary;
-} commands[] = {
-    {"serve", rp_cmd_serve, "serve a model over HTTP, OpenAI-compatible"},
-    {"run", rp_cmd_run, "complete one prompt in the terminal"},
+static const struct rp_command commands[] = {
+    {"serve", rp_cmd_serve, "serve a model over HTTP, OpenAI-compatible", NULL, 0},
+    {"run", rp_cmd_run, "complete one prompt in the terminal", NULL, 0},
     {"bench", rp_cmd_bench,
-     "measure: serve, sweep, compare, decode, step, prefill, kernels, matmul, membw"},
-    {"eval", rp_cmd_eval, "perplexity of a text, and differences between two models"},
-    {"quantize", rp_cmd_quantize, "write a model with 8-bit weights"},
-    {"inspect", rp_cmd_inspect,
-     "show a model, its memory plan and its program, without loading it"},
-    {"doctor", rp_cmd_doctor, "what this machine has, and what would be used"},
-    {"top", rp_cmd_top, "watch a running server in the terminal"},
-    {"trace", rp_cmd_trace, "convert the record of a crashed process to a trace"},
-    {"tokenize", rp_cmd_tokenize, "text from standard input to token ids"},
-    {"template", rp_cmd_template, "render a conversation with the chat template"},
-    {"mask", rp_cmd_mask, "analyze and draw an attention mask program"},
+     "measure: serve, sweep, compare, decode, step, prefill, kernels, matmul, membw",
+     rp_bench_commands, RP_BENCH_COMMANDS},
+    {"eval", rp_cmd_eval, "perplexity of a text, and differences between two models",
+     rp_eval_commands, RP_EVAL_COMMANDS},
+    {"quantize", rp_cmd_quantize, "write a model with 8-bit weights", NULL, 0},
+    {"inspect", rp_cmd_inspect, "show a model, its memory plan and its program, without loading it",
+     NULL, 0},
+    {"doctor", rp_cmd_doctor, "what this machine has, and what would be used", NULL, 0},
+    {"top", rp_cmd_top, "watch a running server in the terminal", NULL, 0},
+    {"trace", rp_cmd_trace, "convert the record of a crashed process to a trace", NULL, 0},
+    {"tokenize", rp_cmd_tokenize, "text from standard input to token ids", NULL, 0},
+    {"template", rp_cmd_template, "render a conversation with the chat template", NULL, 0},
+    {"mask", rp_cmd_mask, "analyze and draw an attention mask program", NULL, 0},
 };
 
 static void print_help(FILE *out) {
@@ -58,12 +57,26 @@ static int run_command(int argc, char **argv) {
     return unknown_command(argv[0]);
 }
 
+static int print_page(const char *kind) {
+    struct rp_error err = {0};
+    if (rp_help_page(kind, commands, RP_ARRAY_COUNT(commands), stdout) && fflush(stdout) == 0)
+        return RP_EXIT_OK;
+    int status = rp_error_set(&err, RP_STATUS_INVALID, "there is no page \"%.40s\"", kind);
+    (void)status;
+    rp_error_hint(&err, "reprise help --man, or --completion bash or zsh");
+    return rp_fail(RP_EXIT_USAGE, &err);
+}
+
 int main(int argc, char **argv) {
     if (argc < 2) {
         print_help(stderr);
         return RP_EXIT_USAGE;
     }
     if (strcmp(argv[1], "help") == 0 && argc > 2) {
+        if (strcmp(argv[2], "--man") == 0 && argc == 3)
+            return print_page("man");
+        if (strcmp(argv[2], "--completion") == 0)
+            return print_page(argc == 4 ? argv[3] : "");
         char *with_help[] = {argv[2], (char *)"--help"};
         return run_command(2, with_help);
     }

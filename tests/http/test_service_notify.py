@@ -1,5 +1,6 @@
 """sd_notify: READY=1, WATCHDOG=1 while the loop and the engine make progress, STOPPING=1; and a server without any."""
 import os
+import signal
 import socket
 import tempfile
 import threading
@@ -39,6 +40,10 @@ def check_life(address):
             assert receiver.recv(256) == b"READY=1"
             for _ in range(3):
                 assert receiver.recv(256) == b"WATCHDOG=1"
+            server.signal(signal.SIGHUP)  # a reload with nothing to read again
+            for _ in range(3):
+                assert receiver.recv(256) == b"WATCHDOG=1"
+            assert server.get("/health/live").status == 200
             server.signal()
             server.wait()
         left = [receiver.recv(256)]
