@@ -75,7 +75,10 @@ class Bill:
 
     def add(self, name, version, license_id, purl=None, comment=None):
         ref = "SPDXRef-" + re.sub(r"[^A-Za-z0-9.-]", "-", name)
-        if all(package["SPDXID"] != ref for package in self.document["packages"]):
+        known = next((package for package in self.document["packages"] if package["SPDXID"] == ref), None)
+        if known:
+            known["comment"] += f", {comment}"
+        else:
             package = {"SPDXID": ref, "name": name, "versionInfo": version, "downloadLocation": "NOASSERTION",
                        "filesAnalyzed": False, "licenseConcluded": "NOASSERTION", "licenseDeclared": license_id,
                        "copyrightText": "NOASSERTION"}
@@ -103,9 +106,9 @@ class Bill:
             license_id = LICENSES.get(stem, "NOASSERTION")
             if package:
                 ref = self.add(package[0], package[1], license_id, f"pkg:deb/debian/{package[0]}@{package[1]}?arch=amd64",
-                               f"{soname}, linked dynamically by {os.path.basename(path)}")
+                               f"{soname} of {os.path.basename(path)}")
             else:
-                ref = self.add(stem, "NOASSERTION", license_id, None, f"{soname}, linked dynamically")
+                ref = self.add(stem, "NOASSERTION", license_id, None, f"{soname} of {os.path.basename(path)}")
             self.relate("SPDXRef-reprise", "DYNAMIC_LINK", ref)
 
     def text(self):

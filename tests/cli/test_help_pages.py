@@ -1,10 +1,11 @@
 """The man page and the shell completions name every flag that --help names, command by command, and no other."""
+import os
 import re
 import shutil
 import subprocess
 import tempfile
 
-from reprise_server import BIN
+from reprise_server import BIN, SOURCE
 
 FLAG = re.compile(r"(?:^|[\s\[])--([a-z0-9][a-z0-9-]*)")
 
@@ -122,6 +123,15 @@ def check_zsh(expected):
         assert done.returncode == 0 and not done.stderr, done.stderr
 
 
+def check_documents(expected):
+    """The flags that the security pages name exist."""
+    for name in ("THREATS.md", "SECURITY.md"):
+        with open(os.path.join(SOURCE, name), encoding="utf-8") as file:
+            named = set(re.findall(r"`--([a-z-]+)", file.read()))
+        unknown = named - set(flags_of(expected["serve"])) - {"version"}
+        assert named and not unknown, (name, unknown)
+
+
 def main():
     expected = dict(commands())
     assert len(expected) > 20 and "bench serve" in expected and "eval ppl" in expected, expected.keys()
@@ -130,6 +140,7 @@ def main():
     check_man(expected)
     check_bash(expected)
     check_zsh(expected)
+    check_documents(expected)
     for wrong in (["--completion"], ["--completion", "fish"], ["--man", "serve"]):
         assert run("help", *wrong).returncode == 2, wrong
     print(f"ok: {sum(len(flags_of(text)) for text in expected.values())} flags of {len(expected)} commands")
