@@ -137,6 +137,10 @@ check_installed() { # system
     bare_run "$1" "bash -n /usr/share/bash-completion/completions/reprise" || die "the completion is not valid"
 }
 
+control() { # start, reload or stop
+    within systemctl "$1" reprise || { within journalctl -u reprise --no-pager -n 40; die "systemctl $1 reprise"; }
+}
+
 check_service() { # system
     command=$(bare_readme_command "$root/README.md" | sed "s|http://\([^/ ]*\):8000|https://\1:$port|g")
     expected=$(bare_readme_expected "$root/README.md")
@@ -151,11 +155,11 @@ check_service() { # system
     cp "$1/etc/reprise/tls.crt" "$1.first.crt"
     start_system "$1"
     [ "$(within systemctl is-active reprise || true)" = inactive ] || die "the service runs without having been started"
-    within systemctl start reprise || { within journalctl -u reprise --no-pager; within systemctl status --no-pager reprise; die "systemctl start"; }
+    control start
     pid=$(within systemctl show -P MainPID reprise)
-    [ "$(within ps -o user= -p "$pid" 2>/dev/null || within stat -c %U "/proc/$pid")" = reprise ] ||
+    [ "$(within stat -c %U "/proc/$pid")" = reprise ] ||
         die "the service does not run as the user reprise"
-    say "started by systemd as the user reprise; $(within systemctl show -P StatusText reprise)"
+    say "started by systemd as the user reprise"
     echo "$command"
     answer=$(CURL_CA_BUNDLE="$1.first.crt" no_proxy='*' sh -c "$command") || die "the README's curl command over https"
     echo "$answer"
@@ -166,13 +170,13 @@ check_service() { # system
     if curl -s -o "$1.plain" --noproxy '*' "http://127.0.0.1:$port/v1/models"; then die "plain HTTP is answered"; fi
 
     make_certificate "$1/etc/reprise" second
-    within systemctl reload reprise
+    control reload
     for _ in $(seq 50); do
         if served_name | grep -q second; then break; fi
         sleep 0.1
     done
     served_name | grep -q second || die "systemctl reload did not renew the certificate"
-    within systemctl stop reprise
+    control stop
     [ "$(within systemctl show -P Result reprise)" = success ] || die "systemctl stop: $(within systemctl show -P Result reprise)"
     say "the certificate is renewed by systemctl reload; systemctl stop ends the service"
     stop_system
