@@ -39,7 +39,7 @@ static void choose_lengths(const struct rp_load_options *options, uint32_t conte
     bool is_shorter = (!options->input_len && input < INPUT_DEFAULT) ||
                       (!options->output_len && output < OUTPUT_DEFAULT);
     bool is_trace = source->dataset == RP_LOAD_AZURE || source->dataset == RP_LOAD_MOONCAKE;
-    if (is_shorter && !is_trace)
+    if (is_shorter && !is_trace && input + output <= room)
         fprintf(stderr, "lengths: %u + %u tokens, which fit the server's context of %u\n", input,
                 output, context);
 }
