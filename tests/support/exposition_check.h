@@ -1,7 +1,7 @@
-/* exposition_check.h - judges texts of metrics: Prometheus' format 0.0.4, OpenMetrics 1.0, and the
+/* exposition_check.h - checks metrics texts: Prometheus' format 0.0.4, OpenMetrics 1.0, and the
  * style of names.
  *
- * Grammar and meaning by the specifications that metrics/exposition.h names; style by the rules of
+ * Grammar and semantics follow the specifications named in metrics/exposition.h, style the rules of
  * `promtool check metrics` (client_golang, prometheus/testutil/promlint). Any bytes are legal
  * input.
  * Memory: freed before it returns. Thread: any. */
@@ -13,7 +13,7 @@
 #define RP_EXPOSITION_FAULTS_MAX 64
 
 struct rp_exposition_fault {
-    uint32_t line; /* from 1; 0: of the whole text */
+    uint32_t line; /* from 1; 0: the whole text */
     char text[160];
 };
 
@@ -23,10 +23,10 @@ struct rp_exposition_report {
     uint32_t families, samples, exemplars;
 };
 
-/* Whether it is a text of that format and keeps its rules. */
+/* True if the text has that format and obeys its rules. */
 void rp_exposition_check(enum rp_exposition format, const char *text, size_t len,
                          struct rp_exposition_report *out);
-/* promlint's rules, for a text of Prometheus' format that has passed. */
+/* promlint's rules, for a valid text of Prometheus' format. */
 void rp_exposition_lint(const char *text, size_t len, struct rp_exposition_report *out);
 
 #endif

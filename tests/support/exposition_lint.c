@@ -1,4 +1,4 @@
-/* exposition_lint.c - promlint's rules of style, one function each, in its words. */
+/* exposition_lint.c - promlint's style rules, one function each, with its messages. */
 #include "tests/support/exposition_model.h"
 
 #include <string.h>
@@ -46,7 +46,7 @@ static const char *const prefixes[] = {"",     "pico", "nano",  "micro", "milli"
                                        "deca", "deka", "hecto", "kilo",  "kibi",  "mega",  "mibi",
                                        "giga", "gibi", "tera",  "tebi",  "peta",  "pebi"};
 
-/* The first word that is a unit; whether it is not a base one. */
+/* The first word that is a unit, and whether it is not a base unit. */
 static bool other_unit(const char *name, struct name *out_word, const char **out_base) {
     while (*name) {
         size_t len = strcspn(name, "_");
@@ -123,7 +123,7 @@ static void lint_name(struct rp_expo *expo, const struct rp_expo_family *family)
             rp_expo_fault(expo, family->line, "metric names should not contain abbreviated units");
 }
 
-/* Once a family each, however many samples have it. */
+/* Reported once per family. */
 static void lint_labels(struct rp_expo *expo, const struct rp_expo_family *family) {
     bool camel = false, le = false, quantile = false;
     for (uint32_t i = 0; i < family->sample_count; i++) {
@@ -151,7 +151,7 @@ void rp_exposition_lint(const char *text, size_t len, struct rp_exposition_repor
     rp_expo_parse(&expo, RP_EXPOSITION_PROMETHEUS, text, len, out);
     for (uint32_t i = 0; i < expo.family_count; i++) {
         if (!expo.families[i].sample_count)
-            continue; /* promtool sees no such family either */
+            continue; /* promtool ignores such families too */
         lint_name(&expo, &expo.families[i]);
         lint_labels(&expo, &expo.families[i]);
     }

@@ -1,6 +1,6 @@
-/* exposition_model.h - a text of metrics as families and samples: what exposition_parse.c reads and
- * exposition_rules.c and exposition_lint.c judge. Spans point into the text or into the parser's
- * pool. */
+/* exposition_model.h - a metrics text as families and samples, read by exposition_parse.c and
+ * checked by exposition_rules.c and exposition_lint.c. Spans point into the text or into the
+ * parser's pool. */
 #ifndef RP_TESTS_EXPOSITION_MODEL_H
 #define RP_TESTS_EXPOSITION_MODEL_H
 
@@ -22,7 +22,7 @@ enum rp_expo_type {
     RP_EXPO_INFO,
     RP_EXPO_TYPE_COUNT
 };
-extern const char *const rp_expo_types[RP_EXPO_TYPE_COUNT]; /* as OpenMetrics names them */
+extern const char *const rp_expo_types[RP_EXPO_TYPE_COUNT]; /* OpenMetrics' names */
 
 struct rp_expo_label {
     struct rp_span name, value; /* value: unescaped */
@@ -53,11 +53,11 @@ struct rp_expo {
     struct rp_expo_sample *samples;
     struct rp_expo_label *labels;
     uint32_t family_count, family_room, sample_count, sample_room, label_count, label_room;
-    char *pool; /* of unescaped values: never more bytes than the text has */
+    char *pool; /* unescaped values: at most as many bytes as the text */
     size_t pool_used;
 };
 
-/* Fills the model and reports what is not grammar. Lines that are not are left out. */
+/* Fills the model and reports grammar errors. Lines with errors are skipped. */
 void rp_expo_parse(struct rp_expo *expo, enum rp_exposition format, const char *text, size_t len,
                    struct rp_exposition_report *report);
 void rp_expo_deinit(struct rp_expo *expo);
@@ -68,9 +68,9 @@ void rp_expo_fault(struct rp_expo *expo, uint32_t line, const char *format, ...)
 bool rp_expo_number(struct rp_span text, bool special, double *out);
 bool rp_expo_is(struct rp_span span, const char *text);
 bool rp_expo_equal(struct rp_span a, struct rp_span b);
-/* What a sample of that type may have behind its family's name: a list that NULL ends. */
+/* Suffixes that samples of that type may have after the family's name, ended by NULL. */
 const char *const *rp_expo_suffixes(enum rp_exposition format, enum rp_expo_type type);
-/* The label's value; at NULL: it has none of that name. */
+/* The label's value; at is NULL if there is no such label. */
 struct rp_span rp_expo_label_of(const struct rp_expo *expo, const struct rp_expo_sample *sample,
                                 const char *name);
 /* exposition_rules.c */

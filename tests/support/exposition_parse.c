@@ -1,4 +1,4 @@
-/* exposition_parse.c - the grammars: lines, names, labels, numbers. */
+/* exposition_parse.c - the two grammars: lines, names, labels, numbers. */
 #include "base/memory.h"
 #include "base/utf8.h"
 #include "tests/support/exposition_model.h"
@@ -75,7 +75,7 @@ static bool is_name_start(char c) {
 }
 
 bool rp_expo_number(struct rp_span text, bool special, double *out) {
-    char copy[400]; /* leading zeros may be many */
+    char copy[400]; /* any number of leading zeros */
     const char *at = copy;
     size_t whole = 0, part = 0;
     if (text.len == 0 || text.len >= sizeof copy)
@@ -184,8 +184,8 @@ static bool take_name(struct line *line, bool colons, struct rp_span *out) {
     return out->len > 0;
 }
 
-/* "...", unescaped into the pool. A backslash before anything else than n, " and \ stands for
- * itself in OpenMetrics (BS normal-char) and is a fault in Prometheus' text. */
+/* "...", unescaped into the pool. A backslash before any character other than n, " and \ is
+ * literal in OpenMetrics (BS normal-char) and an error in Prometheus' text. */
 static bool take_quoted(struct rp_expo *expo, struct line *line, struct rp_span *out) {
     if (!take(line, '"'))
         return false;
@@ -211,8 +211,7 @@ static bool take_quoted(struct rp_expo *expo, struct line *line, struct rp_span 
     return take(line, '"');
 }
 
-/* {name="value",...} behind its brace; a comma may stand before the end only in Prometheus'
- * text. */
+/* {name="value",...} after its brace; only Prometheus' text allows a trailing comma. */
 static bool take_labels(struct rp_expo *expo, struct line *line, uint32_t *out_first,
                         uint32_t *out_count) {
     *out_first = expo->label_count;
@@ -276,7 +275,7 @@ static bool take_time(struct line *line, double *out) {
     return text.len > sign && text.len <= 19 + sign && rp_expo_number(text, false, out);
 }
 
-/* What is wrong, or NULL. */
+/* The error message, or NULL. */
 static const char *take_sample(struct rp_expo *expo, struct line *line,
                                struct rp_expo_sample *sample) {
     *sample = (struct rp_expo_sample){.line = line->number};
@@ -357,8 +356,8 @@ static bool read_type(struct rp_expo *expo, struct rp_span text, enum rp_expo_ty
     return false;
 }
 
-/* Prometheus' HELP knows \\ and \n alone. In OpenMetrics any text will do: quotation marks should
- * be escaped there, but end nothing. */
+/* Prometheus' HELP has only the escapes \\ and \n. OpenMetrics accepts any text: quotation marks
+ * should be escaped, but do not end it. */
 static bool is_help(const struct line *line) {
     for (const char *c = line->at; line->loose && c < line->end; c++)
         if (*c == '\\' && (++c == line->end || (*c != '\\' && *c != 'n')))
@@ -366,7 +365,7 @@ static bool is_help(const struct line *line) {
     return true;
 }
 
-/* Behind "# TYPE ", "# UNIT " or "# HELP ". */
+/* The rest of a line after "# TYPE ", "# UNIT " or "# HELP ". */
 static void read_descriptor(struct rp_expo *expo, struct line *line, struct rp_span what) {
     struct rp_span name;
     struct rp_expo_family *family =
@@ -376,7 +375,7 @@ static void read_descriptor(struct rp_expo *expo, struct line *line, struct rp_s
         return;
     }
     bool spaced = take_space(line);
-    /* Prometheus: a HELP may be without text. */
+    /* Prometheus: a HELP may be empty. */
     if (!spaced && !(line->loose && line->at == line->end && rp_expo_is(what, "HELP"))) {
         rp_expo_fault(expo, line->number, "no blank behind the name");
         return;

@@ -1,5 +1,4 @@
-/* exposition_rules.c - what samples mean: which belong together, in which order, with which
- * values. */
+/* exposition_rules.c - rules about samples: grouping, order and values. */
 #include "base/utf8.h"
 #include "tests/support/exposition_model.h"
 
@@ -12,7 +11,7 @@ static bool is_open(const struct rp_expo *expo) {
     return expo->format == RP_EXPOSITION_OPENMETRICS;
 }
 
-/* The label that tells samples of one metric apart; "" when there is none. Of a state set it has
+/* The label that distinguishes samples of one metric; "" when there is none. In a state set it has
  * the family's name. */
 static struct rp_span part_label(const struct rp_expo_family *family) {
     switch (family->type) {
@@ -33,7 +32,7 @@ static bool is_part(const struct rp_expo_family *family, const struct rp_expo_la
     return part.len && rp_expo_equal(part, label->name);
 }
 
-/* Whether each label of a is one of b's; parts: those of part_label count too. */
+/* True if each label of a is also in b; parts: including part_label. */
 static bool covers(const struct rp_expo *expo, const struct rp_expo_family *family,
                    const struct rp_expo_sample *a, const struct rp_expo_sample *b, bool parts) {
     for (uint32_t i = 0; i < a->label_count; i++) {
@@ -62,7 +61,7 @@ static bool may_name(const struct rp_expo *expo, const struct rp_expo_family *fa
                      struct rp_span base, const char *suffix) {
     size_t len = base.len + strlen(suffix);
     for (const char *const *s = rp_expo_suffixes(expo->format, family->type);; s++) {
-        const char *own = *s ? *s : ""; /* the family's name itself is taken too */
+        const char *own = *s ? *s : ""; /* the family's own name is reserved too */
         size_t own_len = family->name.len + strlen(own);
         if (own_len == len) {
             bool equal = true;
@@ -126,7 +125,7 @@ static bool threshold(const struct rp_expo *expo, const struct rp_expo_sample *s
 
 static bool is_count(double value) { return value >= 0 && (isinf(value) || floor(value) == value); }
 
-/* What a value may be, by type and suffix: OpenMetrics' rules; Prometheus' text has none. */
+/* Allowed values by type and suffix, in OpenMetrics; Prometheus' text has no such rules. */
 static const char *judge_value(const struct rp_expo_family *family,
                                const struct rp_expo_sample *sample) {
     double value = sample->value;
@@ -213,7 +212,7 @@ static void judge_sample(struct rp_expo *expo, const struct rp_expo_family *fami
 
 /* --- Metrics: the samples of a family with the same labels ----------------------------------- */
 
-/* One histogram at one time: samples [first, end). */
+/* One histogram at one timestamp: samples [first, end). */
 static void judge_histogram(struct rp_expo *expo, const struct rp_expo_family *family,
                             uint32_t first, uint32_t end) {
     double last_le = -INFINITY, last_value = 0, infinite = -1, count = -1, sum = NAN, le;
@@ -254,7 +253,7 @@ static bool same_time(const struct rp_expo_sample *a, const struct rp_expo_sampl
     return a->has_time == b->has_time && (!a->has_time || a->time == b->time);
 }
 
-/* Samples [first, end) have the same labels beside part_label. */
+/* Samples [first, end) have the same labels except for part_label. */
 static void judge_metric(struct rp_expo *expo, const struct rp_expo_family *family, uint32_t first,
                          uint32_t end) {
     for (uint32_t i = first; i < end; i++) {
