@@ -1,6 +1,6 @@
-/* Goal: what is told of a GPU's power and energy is what its library said, and a library that
- * fails or is not there takes nothing else with it.
- * Method: the arithmetic on given samples; the thread against a stand-in for the library
+/* Goal: reported power and energy of a GPU are those of its library, and a library that fails or
+ * is missing affects nothing else.
+ * Method: the arithmetic on given samples; the thread with a fake library
  * (tests/support/fake_nvml.c). */
 #include "base/clock.h"
 #include "engine/observe/power.h"
@@ -52,7 +52,7 @@ static struct rp_nvml_sample with_energy(uint64_t mj) {
 static void test_energy_over_tokens_of_ten_seconds(void **state) {
     (void)state;
     struct rp_power_sums sums = {0};
-    for (uint64_t i = 0; i <= 30; i++) { /* 600 J a second; 100 tokens a second, from 20 s on 300 */
+    for (uint64_t i = 0; i <= 30; i++) { /* 600 J/s; 100 tokens/s, 300 from 20 s on */
         struct rp_nvml_sample sample = with_energy(5000000 + i * 600000);
         rp_power_add(&sums, 77 * SECOND + i * SECOND, &sample,
                      i * 100 + (i > 20 ? (i - 20) * 200 : 0));
@@ -102,7 +102,7 @@ static void test_reasons_are_counted_apart(void **state) {
     for (uint64_t i = 0; i < 5; i++) {
         struct rp_nvml_sample sample = with_energy(i);
         sample.reasons =
-            0x1 | (i == 2 ? 0x4 : 0) | (i >= 3 ? 0x40 : 0); /* idle is no reason of ours */
+            0x1 | (i == 2 ? 0x4 : 0) | (i >= 3 ? 0x40 : 0); /* idle is not one of our reasons */
         rp_power_add(&sums, (i + 1) * SECOND, &sample, 0);
     }
     const uint64_t expected[RP_POWER_REASONS] = {1000, 0, 0, 2000, 0};
@@ -212,7 +212,7 @@ static void test_stopping_does_not_wait_for_the_period(void **state) {
     struct rp_power *power;
     reset();
     assert_int_equal(rp_power_start(&config, &power, &err), RP_OK);
-    rp_power_stop(power); /* or the test takes an hour */
+    rp_power_stop(power); /* to keep the test short */
     rp_power_stop(NULL);
 }
 
