@@ -19,7 +19,7 @@ static struct rp_sample_params params_default(void) {
     return (struct rp_sample_params){.temperature = 1.0f, .top_p = 1.0f, .seed = 7};
 }
 
-/* Falling logits: id 0 is the likeliest, each next one half as likely. */
+/* Descending logits: id 0 is the likeliest, each next one half as likely. */
 static void fill_halving(float logits[VOCAB]) {
     for (uint32_t i = 0; i < VOCAB; i++)
         logits[i] = -(float)i * logf(2.0f);

@@ -206,8 +206,7 @@ static void test_what_goes_wrong_is_told(void **state) {
     assert_string_equal(err.text, "another tool is there");
     rp_engine_profiler_close(fixture_engine);
     assert_int_equal(rp_engine_profiler_state(fixture_engine, NULL), RP_DEVICE_PROFILE_NONE);
-    begin_status =
-        RP_OK; /* another session; ended before it began, and while it runs */
+    begin_status = RP_OK; /* another session; ended before it began, and while it runs */
     assert_int_equal(rp_engine_profiler_open(fixture_engine, &err), RP_OK);
     rp_engine_profiler_end(fixture_engine);
     assert_int_equal(wait_for(RP_DEVICE_PROFILE_ENDED, &err), RP_DEVICE_PROFILE_ENDED);

@@ -165,7 +165,8 @@ static void test_a_waiting_crowd_has_no_part_in_the_step_of_a_single_prompt(void
     tenants_config(96, 128);
     assert_int_equal(submit_of(&one, NEIGHBOR, 8, 4), RP_OK);
     submit_crowd(GREEDY, 60, 60, 60);
-    for (uint32_t i = 0; i < 4; i++) { /* meanwhile the crowd's prompts are admitted in small chunks */
+    for (uint32_t i = 0; i < 4;
+         i++) { /* meanwhile the crowd's prompts are admitted in small chunks */
         run_step();
         drain();
     }

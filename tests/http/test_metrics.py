@@ -1,5 +1,5 @@
-"""/metrics: both formats, idle and under load, before our checker, promtool and prometheus_client; who gets which; other
-servers' names from the same numbers; how many series."""
+"""/metrics: both formats, idle and under load, checked by our checker, promtool and prometheus_client; content
+negotiation; other servers' names for the same numbers; the number of series."""
 import gzip
 import os
 import re
@@ -25,7 +25,7 @@ def text_of(server, accept=None, query=""):
 
 
 def judged(what, text):
-    """The checker's counts; its faults fail the test."""
+    """The checker's counts; its errors fail the test."""
     done = subprocess.run([CHECKER, what], input=text, capture_output=True, check=False)
     assert done.returncode == 0, done.stdout.decode()[:2000]
     return {name: int(value) for name, value in re.findall(r"(\w+)=(\d+)", done.stdout.decode().splitlines()[-1])}
@@ -50,7 +50,7 @@ def series(text):
 
 
 def family(values, name):
-    """Of a histogram without own labels beside the model's: [(le, cumulative count)], sum, count."""
+    """A histogram without labels other than the model's: [(le, cumulative count)], sum, count."""
     buckets = [(float(re.search(r'le="([^"]+)"', key).group(1)), value) for key, value in values.items()
                if key.startswith(name + "_bucket{")]
     rest = {part: value for key, value in values.items() for part in ("sum", "count")

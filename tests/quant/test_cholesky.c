@@ -1,6 +1,6 @@
-/* Goal: the upper factor gives back its matrix, is the one that is known, and has the same bits
- * however it is computed.
- * Method: factors chosen first and multiplied out, sizes around the blocks, teams and instruction
+/* Goal: the upper factor reproduces its matrix, equals the known one, and has the same bits with
+ * any team and instruction set.
+ * Method: matrices computed from chosen factors, sizes around the blocks, teams and instruction
  * sets. */
 #include "base/memory.h"
 #include "quant/rounding/cholesky.h"
@@ -46,7 +46,7 @@ static double next_value(uint32_t *seed) {
     return (double)(int32_t)*seed * 0x1p-31;
 }
 
-/* R of small whole numbers, and H = R R^T exactly; below the diagonal poison. */
+/* R of small integers, and H = R R^T exactly; poison below the diagonal. */
 static void make_known(size_t n, double *r, double *h) {
     uint32_t seed = 5;
     for (size_t i = 0; i < n; i++)

@@ -162,7 +162,7 @@ static void test_rows_of_nothing_have_scale_1_and_bad_rows_scale_nan(void **stat
 
 #define WIDE (RP_QUANT_SEARCH_COLS + 1)
 
-/* Near a normal distribution, as weights are. */
+/* Approximately normal, like weights. */
 static void fill_weights(float *row, size_t cols, float size) {
     for (size_t i = 0; i < cols; i++)
         row[i] = (next_value() + next_value() + next_value()) * size;
@@ -262,8 +262,8 @@ static void test_wide_rows_and_int8_are_not_searched(void **state) {
     }
 }
 
-/* What max scaling has exactly stays: the ends of the grid, denormals, zeros; and so does what it
- * refuses. */
+/* Rows that max scaling represents exactly do not change: the ends of the grid, denormals, zeros;
+ * nor do refusals. */
 static void test_a_search_keeps_exact_rows_and_refuses_bad_ones(void **state) {
     (void)state;
     static const float values[] = {448,     -448, 0x1p-9f, -0x1p-9f, 0x1.cp-7f,

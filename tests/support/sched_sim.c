@@ -272,8 +272,8 @@ static void check_end(struct sim *sim) {
 }
 
 static void run_turns(struct sim *sim) {
-    /* Each step advances at least one row, so requests end within the sum of their tokens; the rest is
-     * for turns that clients or a full event ring delay. */
+    /* Each step advances at least one row, so requests end within the sum of their tokens; the
+     * rest is for turns that clients or a full event ring delay. */
     const uint32_t turns_max = 20000;
     uint32_t fail_at = sim->fails ? sched_sim_between(sim, 1, 60) : turns_max;
     for (uint32_t i = 0; i < turns_max && !sim->report->failed; i++) {

@@ -143,7 +143,7 @@ static void draw_request(struct sim *sim, struct sim_request *request) {
     request->nan_at =
         sched_sim_chance(sim, sim->nan_percent) ? sched_sim_choose(sim, model) : UINT32_MAX;
     request->base.logprobs = sched_sim_chance(sim, 20);
-    /* All scores of a whole prompt need room at the same time, which a short event ring never has. */
+    /* All scores of a whole prompt need room at once, which a short event ring never has. */
     request->base.prompt_logprobs = sched_sim_chance(sim, 10) && !sim->config.whole_prompts;
     request->withhold_at =
         sched_sim_chance(sim, sim->withhold_percent) ? sched_sim_choose(sim, model) : UINT32_MAX;

@@ -198,8 +198,7 @@ static void add_head(struct conn *conn) {
                    "HTTP/1.1 200 OK\r\ncontent-Type: Text/Event-Stream; charset=utf-8\r\n");
     if (strcmp(body, "chunked") == 0)
         rp_buffer_puts(&conn->out, "Transfer-Encoding: chunked\r\n");
-    else if (strcmp(body, "length") ==
-             0) /* the remaining chunks, written together */
+    else if (strcmp(body, "length") == 0) /* the remaining chunks, written together */
         rp_buffer_puts(&conn->out, "Content-Length: ");
     conn->head_done = true;
 }
