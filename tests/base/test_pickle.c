@@ -1,4 +1,4 @@
-/* Goal: the bytes of a pickle, opcode by opcode, as Lib/pickletools.py lists them. */
+/* Goal: a pickle has the right bytes, opcode by opcode, as listed by Lib/pickletools.py. */
 #include "base/pickle.h"
 
 #include <setjmp.h>

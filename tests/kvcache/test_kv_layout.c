@@ -57,7 +57,7 @@ static void test_scales_lie_behind_the_quantized_values_of_their_run(void **stat
     assert_int_equal(kv.head_stride, 64 * 128 + 64 * sizeof(float));
     assert_int_equal(rp_kv_token_bytes(RP_DTYPE_FP8_E4M3, 128), 132);
     assert_int_equal(rp_kv_token_bytes(RP_DTYPE_BF16, 128), 256);
-    /* An odd run: scales are aligned all the same. */
+    /* A run of odd size: scales are aligned nevertheless. */
     assert_true(rp_kv_layout_init(&kv, 1, 1, 17, 1, RP_DTYPE_INT8));
     assert_int_equal(kv.scales_at, 20);
     assert_int_equal(kv.head_stride, 64);

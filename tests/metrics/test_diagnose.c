@@ -1,4 +1,4 @@
-/* Goal: each class of bottleneck is told by its name, with the number that decided.
+/* Goal: each class of bottleneck is reported by name, with the decisive number.
  * Method: one synthetic case for each class, its neighbors across each threshold, and every input
  * at its extremes. */
 #include "metrics/diagnose.h"
@@ -45,7 +45,7 @@ static struct rp_diagnosis expect(const struct rp_diagnose_input *input, enum rp
     for (uint32_t i = 0; i < diagnosis.evidence_count; i++)
         decided =
             decided || (diagnosis.evidence[i].holds && diagnosis.evidence[i].speaks_for == verdict);
-    assert_true(decided); /* a row of evidence that holds speaks for it */
+    assert_true(decided); /* a true row of evidence supports it */
     return diagnosis;
 }
 
@@ -69,7 +69,7 @@ static void test_each_class_is_told_by_its_name(void **state) {
     expect(&input, RP_VERDICT_KV_LIMITED, RP_VERDICT_CPU_BOUND);
     input.pages_free_share = 0.4;
     input.waiting = 0;
-    input.preempted = 1; /* also when nobody waits at the moment */
+    input.preempted = 1; /* also when no request is waiting now */
     expect(&input, RP_VERDICT_KV_LIMITED, RP_VERDICT_CPU_BOUND);
     input.preempted = 0;
     input.swapped = 1;

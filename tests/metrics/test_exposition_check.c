@@ -1,5 +1,5 @@
-/* Goal: each fault that is planted into a right text is found, and by its own rule; and no bytes
- * harm the checker. */
+/* Goal: each fault inserted into a valid text is found by its rule, and the checker handles any
+ * bytes. */
 #include "tests/support/exposition_check.h"
 
 #include <setjmp.h>
@@ -54,7 +54,7 @@ static const char plain_text[] = "# HELP a_seconds_total A \\\\.\n"
                                  "u NaN\n";
 
 struct mutation {
-    const char *from, *to, *fault; /* fault: part of what is said of it; NULL: it stays right */
+    const char *from, *to, *fault; /* fault: part of the message; NULL: the text stays valid */
 };
 
 static const struct mutation open_mutations[] = {

@@ -1,5 +1,4 @@
-/* Goal: the checker that /metrics is held to judges every text of the OpenMetrics project's own
- * suite as that does. */
+/* Goal: the checker of /metrics agrees with the OpenMetrics project's suite on every text. */
 #include "base/buffer.h"
 #include "tests/support/data.h"
 #include "tests/support/exposition_check.h"

@@ -1,7 +1,7 @@
-/* Goal: counters that the machine does not give are refused with the reason; those that it gives
- * are read, scaled, and their descriptors closed.
- * Method: an opener of our own that fails as the kernel does, and one whose descriptors are pipes
- * that hold a count. */
+/* Goal: counters that the machine does not provide are refused with the reason; others are read,
+ * scaled, and their descriptors closed.
+ * Method: an opener that fails like the kernel, and one whose descriptors are pipes that contain a
+ * count. */
 #include "metrics/perf_counters.h"
 
 #include "base/json_writer.h"
@@ -84,7 +84,7 @@ static void test_counts_are_scaled_and_written(void **state) {
     rp_buffer_deinit(&out);
     int after = dup(0);
     close(after);
-    assert_int_equal(before, after); /* none is left open */
+    assert_int_equal(before, after); /* none is still open */
 }
 
 int main(void) {

@@ -1,5 +1,5 @@
-/* Goal: the recorder stays within the memory that it was given, each thread has a ring of its own,
- * and a copy holds what every ring has since a moment, while they are being written. */
+/* Goal: the recorder stays within its memory, each thread has its own ring, and a copy contains the
+ * events of all rings since a given time, while they are being written. */
 #include "base/memory.h"
 #include "metrics/recorder.h"
 #include "metrics/tick.h"

@@ -1,5 +1,5 @@
-/* Goal: a ring keeps the newest events, says when it no longer has all of them, and a reader that
- * races with the writer never sees an event that was not written so. */
+/* Goal: a ring keeps the newest events, reports when events were lost, and a concurrent reader
+ * never sees a corrupt event. */
 #include "metrics/trace_ring.h"
 
 #include <pthread.h>
@@ -51,7 +51,7 @@ static void test_what_was_overwritten_is_reported_as_missing(void **state) {
     assert_true(rp_trace_ring_init(&ring, "engine", 8));
     for (uint64_t i = 0; i < 20; i++)
         put(i);
-    /* The eighth newest may be being overwritten at this moment. */
+    /* The eighth newest may be being overwritten. */
     assert_int_equal(rp_trace_ring_copy(&ring, 0, out, 4096, &whole), 7);
     assert_false(whole);
     assert_int_equal(out[0].a, 13);

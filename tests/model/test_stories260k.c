@@ -1,7 +1,7 @@
-/* Goal: a real model's numbers are those of llama2.c, which knows nothing of our code.
- * Method: the reference tokens are fed one at a time (each asks for logits), in one chunk of 16 and
- * in decode-sized steps, with the scalar truth and with the fast kernels; next-token
- * log-probabilities and six whole rows of logits are compared with the reference. */
+/* Goal: a real model's numbers equal those of llama2.c, an independent implementation.
+ * Method: the reference tokens are fed one at a time (each with logits), in one chunk of 16 and in
+ * decode-sized steps, with the scalar reference and with the fast kernels; next-token
+ * log-probabilities and six whole rows of logits are compared. */
 #include "tests/support/data.h"
 #include "tests/support/driver.h"
 #include "tests/support/dump_logits.h"
@@ -60,7 +60,7 @@ static double log_prob(const float *logits, uint32_t vocab, uint32_t token) {
     return logits[token] - max - log(sum);
 }
 
-/* Largest difference to the reference's logits at this position, when it lists them. */
+/* Largest difference from the reference's logits at this position, if it lists them. */
 static double logits_difference(size_t position) {
     char key[24];
     double worst = 0.0;

@@ -1,4 +1,4 @@
-/* Goal: flags, environment and defaults follow the table; what is wrong is named, with a hint. */
+/* Goal: flags, environment and defaults follow the table; errors name the flag, with a hint. */
 #include "server/cli/flags.h"
 
 #include <setjmp.h>

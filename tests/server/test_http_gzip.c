@@ -1,4 +1,4 @@
-/* Goal: what is compressed unpacks to the same bytes, and nobody gets gzip who did not ask for
+/* Goal: compressed bodies decompress to the same bytes, and gzip is used only if the client accepts
  * it. */
 #include "server/http/http_gzip.h"
 
