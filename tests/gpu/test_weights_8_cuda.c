@@ -1,5 +1,5 @@
-/* Goal: 8-bit weights and their scales reach a GPU as they are, random ones are those of the
- * CPU, and what no GEMM takes is refused by name. */
+/* Goal: 8-bit weights and their scales are copied to a GPU unchanged, random ones equal those of
+ * the CPU, and formats that no GEMM supports are refused by name. */
 #include "base/memory.h"
 #include "device/device.h"
 #include "quant/rounding/quantize.h"
@@ -30,7 +30,7 @@ static void download(void *to, const void *from, size_t bytes) {
     assert_int_equal(cuda->synchronize(gpu), RP_OK);
 }
 
-/* A row-major matrix on the host: quantized values that follow from their place, scales too. */
+/* A row-major matrix on the host, with quantized values and scales computed from their index. */
 static struct rp_matrix make(uint32_t rows, uint32_t cols, enum rp_dtype dtype,
                              enum rp_scale_kind kind) {
     struct rp_matrix matrix = {.rows = rows, .cols = cols, .dtype = dtype, .scale_kind = kind};
