@@ -360,7 +360,7 @@ static void check_alone(enum rp_dtype dtype) {
     }
 }
 
-static void test_a_sequence_alone_gives_what_it_gives_in_a_batch(void **state) {
+static void test_a_sequence_has_equal_bits_alone_and_in_a_batch(void **state) {
     (void)state;
     for_every_model(check_alone);
 }
@@ -400,7 +400,7 @@ static double relative_error(const struct record *a, const struct record *b, uin
 }
 
 /* Only the prompts: the sampled tokens may differ. */
-static void test_fast_kernels_agree_with_the_scalar_truth(void **state) {
+static void test_fast_kernels_agree_with_the_scalar_reference(void **state) {
     (void)state;
     for (enum rp_family family = RP_FAMILY_LLAMA; family < RP_FAMILY_COUNT; family++) {
         for (int half = 0; half < 2; half++) {
@@ -547,10 +547,10 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_every_bucket_gives_equal_bits_captured_and_eager,
                                         setup, teardown),
         cmocka_unit_test_setup_teardown(test_chunking_and_slots_change_nothing, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_a_sequence_alone_gives_what_it_gives_in_a_batch, setup,
+        cmocka_unit_test_setup_teardown(test_a_sequence_has_equal_bits_alone_and_in_a_batch, setup,
                                         teardown),
         cmocka_unit_test_setup_teardown(test_no_kernel_writes_outside_its_tensors, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_fast_kernels_agree_with_the_scalar_truth, setup,
+        cmocka_unit_test_setup_teardown(test_fast_kernels_agree_with_the_scalar_reference, setup,
                                         teardown),
         cmocka_unit_test_setup_teardown(test_a_row_of_a_finished_slot_is_skipped, setup, teardown),
         cmocka_unit_test_setup_teardown(test_min_tokens_keeps_a_stop_id_away, setup, teardown),

@@ -101,7 +101,7 @@ static void test_every_launch_of_a_stamped_step_is_timed_and_nothing_else_change
     }
 }
 
-static void test_a_step_that_fails_takes_no_stamps(void **state) {
+static void test_a_step_that_fails_stores_no_stamps(void **state) {
     (void)state;
     open_driver(false, 1, CAPACITY);
     (void)run_step(1, true);
@@ -118,7 +118,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(
             test_every_launch_of_a_stamped_step_is_timed_and_nothing_else_changes, teardown),
-        cmocka_unit_test_teardown(test_a_step_that_fails_takes_no_stamps, teardown),
+        cmocka_unit_test_teardown(test_a_step_that_fails_stores_no_stamps, teardown),
     };
     return cmocka_run_group_tests_name("node_stamps", tests, NULL, NULL);
 }

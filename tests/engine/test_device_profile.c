@@ -177,7 +177,7 @@ static void test_kernels_of_a_session_make_its_table(void **state) {
     }
 }
 
-static void test_a_cap_ends_it_and_steps_behind_it_are_left_out(void **state) {
+static void test_a_cap_ends_it_and_later_steps_are_not_recorded(void **state) {
     (void)state;
     const struct rp_profile_schedule schedule = {.active = 20, .repeat = 1};
     struct rp_step_profile *profile = rp_engine_profile(fixture_engine);
@@ -196,7 +196,7 @@ static void test_a_cap_ends_it_and_steps_behind_it_are_left_out(void **state) {
     rp_engine_profiler_close(fixture_engine);
 }
 
-static void test_what_goes_wrong_is_told(void **state) {
+static void test_errors_are_reported(void **state) {
     (void)state;
     struct rp_error err = {0};
     begin_status = RP_STATUS_IN_USE;
@@ -216,9 +216,9 @@ static void test_what_goes_wrong_is_told(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_kernels_of_a_session_make_its_table, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_a_cap_ends_it_and_steps_behind_it_are_left_out, setup,
+        cmocka_unit_test_setup_teardown(test_a_cap_ends_it_and_later_steps_are_not_recorded, setup,
                                         teardown),
-        cmocka_unit_test_setup_teardown(test_what_goes_wrong_is_told, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_errors_are_reported, setup, teardown),
     };
     return cmocka_run_group_tests_name("device_profile", tests, NULL, NULL);
 }

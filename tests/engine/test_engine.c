@@ -331,7 +331,7 @@ static uint64_t run_together(const struct rp_engine_config *config) {
     return preemptions;
 }
 
-static void test_64_streams_get_what_each_gets_alone(void **state) {
+static void test_64_streams_equal_each_one_alone(void **state) {
     (void)state;
     run_alone();
     /* Under the sanitizers a run takes 15 s, so each option has both values, but not all eight
@@ -432,7 +432,7 @@ static void test_ends_follow_at_once_when_a_full_ring_is_drained(void **state) {
     assert_true(rp_clock_ns() - begin < 1500000000u); /* 3 s with a sleep of 100 ms each */
 }
 
-static void test_a_full_queue_refuses_and_takes_again_when_it_has_room(void **state) {
+static void test_a_full_queue_refuses_until_it_has_room(void **state) {
     (void)state;
     struct rp_engine_config config = config_default();
     config.queue_capacity = 4;
@@ -556,7 +556,7 @@ static void test_an_engine_that_starts_has_its_largest_set(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(test_64_streams_get_what_each_gets_alone, close_engine),
+        cmocka_unit_test_teardown(test_64_streams_equal_each_one_alone, close_engine),
         cmocka_unit_test_teardown(
             test_eager_unfused_and_poisoned_engines_and_short_steps_give_the_same, close_engine),
         cmocka_unit_test_teardown(test_cancelled_requests_close_and_leave_the_others_alone,
@@ -565,8 +565,7 @@ int main(void) {
         cmocka_unit_test_teardown(test_a_full_event_ring_loses_nothing, close_engine),
         cmocka_unit_test_teardown(test_ends_follow_at_once_when_a_full_ring_is_drained,
                                   close_engine),
-        cmocka_unit_test_teardown(test_a_full_queue_refuses_and_takes_again_when_it_has_room,
-                                  close_engine),
+        cmocka_unit_test_teardown(test_a_full_queue_refuses_until_it_has_room, close_engine),
         cmocka_unit_test_teardown(test_pages_of_8_bits_are_shared_and_swapped_like_others,
                                   close_engine),
         cmocka_unit_test_teardown(test_a_long_step_shows_progress_while_it_runs, close_engine),

@@ -147,7 +147,7 @@ static void test_a_clock_that_drifts_is_followed(void **state) {
     assert_true(worst_error(-30e-6, 20) < 8000);
 }
 
-static void test_after_a_long_silence_the_distance_is_taken_anew(void **state) {
+static void test_after_a_long_silence_the_offset_is_measured_again(void **state) {
     struct rp_device_clock clock = {.same = false};
     (void)state;
     for (uint64_t i = 0; i < 1000; i++)
@@ -167,7 +167,7 @@ int main(void) {
         cmocka_unit_test(test_a_device_with_the_hosts_clock_is_not_mapped),
         cmocka_unit_test(test_a_clock_that_is_far_away_is_mapped_to_microseconds),
         cmocka_unit_test(test_a_clock_that_drifts_is_followed),
-        cmocka_unit_test(test_after_a_long_silence_the_distance_is_taken_anew),
+        cmocka_unit_test(test_after_a_long_silence_the_offset_is_measured_again),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -73,7 +73,7 @@ static void test_one_sample_is_no_window(void **state) {
     assert_int_equal(sums.view.energy_mj + sums.view.window_mj + sums.view.window_tokens, 0);
 }
 
-static void test_an_energy_that_goes_back_counts_as_nothing(void **state) {
+static void test_an_energy_that_decreases_counts_as_zero(void **state) {
     (void)state;
     struct rp_power_sums sums = {0};
     const uint64_t energies[] = {UINT64_MAX - 500, UINT64_MAX - 100, 300, 900};
@@ -84,7 +84,7 @@ static void test_an_energy_that_goes_back_counts_as_nothing(void **state) {
     assert_int_equal(sums.view.energy_mj, 400 + 600);
 }
 
-static void test_without_the_counter_power_times_time_stands_for_it(void **state) {
+static void test_without_the_counter_energy_is_power_times_time(void **state) {
     (void)state;
     struct rp_power_sums sums = {0};
     struct rp_nvml_sample sample = {.has = RP_NVML_POWER, .power_mw = 500000};
@@ -111,7 +111,7 @@ static void test_reasons_are_counted_apart(void **state) {
 
 /* ---- the library */
 
-static void test_a_function_that_is_missing_or_fails_takes_its_value_alone(void **state) {
+static void test_a_missing_or_failing_function_affects_only_its_value(void **state) {
     (void)state;
     struct rp_nvml *nvml;
     struct rp_nvml_sample sample;
@@ -134,7 +134,7 @@ static void test_a_function_that_is_missing_or_fails_takes_its_value_alone(void 
     assert_int_equal(fake->closed, 1);
 }
 
-static void test_why_there_is_none_is_told(void **state) {
+static void test_the_reason_for_none_is_reported(void **state) {
     (void)state;
     struct rp_nvml *nvml;
     reset();
@@ -220,11 +220,11 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_energy_over_tokens_of_ten_seconds),
         cmocka_unit_test(test_one_sample_is_no_window),
-        cmocka_unit_test(test_an_energy_that_goes_back_counts_as_nothing),
-        cmocka_unit_test(test_without_the_counter_power_times_time_stands_for_it),
+        cmocka_unit_test(test_an_energy_that_decreases_counts_as_zero),
+        cmocka_unit_test(test_without_the_counter_energy_is_power_times_time),
         cmocka_unit_test(test_reasons_are_counted_apart),
-        cmocka_unit_test(test_a_function_that_is_missing_or_fails_takes_its_value_alone),
-        cmocka_unit_test(test_why_there_is_none_is_told),
+        cmocka_unit_test(test_a_missing_or_failing_function_affects_only_its_value),
+        cmocka_unit_test(test_the_reason_for_none_is_reported),
         cmocka_unit_test(test_samples_come_as_events_and_as_metrics),
         cmocka_unit_test(test_stopping_does_not_wait_for_the_period),
     };

@@ -428,7 +428,7 @@ static void sort_buckets(struct rp_request_stats *stats) {
     stats->last_bucket = 0;
 }
 
-static void test_streaks_give_what_single_steps_give(void **state) {
+static void test_streaks_equal_single_steps(void **state) {
     static struct rp_request_stats single[STREAK_ENDED], streaks[STREAK_ENDED];
     (void)state;
     for (int way = 0; way < 4; way++) {
@@ -508,7 +508,7 @@ static void test_an_engine_on_the_cpu_attributes_all_of_its_time(void **state) {
     check_engine(NULL, 0);
 }
 
-static void test_stamped_steps_teach_what_parts_take(void **state) {
+static void test_stamped_steps_measure_the_time_of_parts(void **state) {
     (void)state;
     check_engine(NULL, 2);
 }
@@ -531,10 +531,10 @@ int main(void) {
         cmocka_unit_test_teardown(test_any_step_adds_up, close_account),
         cmocka_unit_test_teardown(test_the_time_between_tokens_has_causes, close_account),
         cmocka_unit_test_teardown(test_chunks_buckets_and_pages_are_noted, close_account),
-        cmocka_unit_test(test_streaks_give_what_single_steps_give),
+        cmocka_unit_test(test_streaks_equal_single_steps),
         cmocka_unit_test_setup_teardown(test_an_engine_on_the_cpu_attributes_all_of_its_time,
                                         fixture_setup, fixture_teardown),
-        cmocka_unit_test_setup_teardown(test_stamped_steps_teach_what_parts_take, fixture_setup,
+        cmocka_unit_test_setup_teardown(test_stamped_steps_measure_the_time_of_parts, fixture_setup,
                                         fixture_teardown),
         cmocka_unit_test_setup_teardown(test_an_engine_on_a_gpu_attributes_all_of_its_time,
                                         fixture_setup, fixture_teardown),

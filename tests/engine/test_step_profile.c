@@ -151,7 +151,7 @@ static void test_one_step_in_n_of_each_bucket_is_stamped_and_no_answer_changes(v
     }
 }
 
-static void test_a_request_that_asks_has_its_own_steps_stamped(void **state) {
+static void test_a_request_with_a_profile_has_its_own_steps_stamped(void **state) {
     (void)state;
     const struct rp_engine_config config = config_every(0);
     const uint64_t id = 5;
@@ -266,7 +266,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(
             test_one_step_in_n_of_each_bucket_is_stamped_and_no_answer_changes, fixture_setup,
             fixture_teardown),
-        cmocka_unit_test_setup_teardown(test_a_request_that_asks_has_its_own_steps_stamped,
+        cmocka_unit_test_setup_teardown(test_a_request_with_a_profile_has_its_own_steps_stamped,
                                         fixture_setup, fixture_teardown),
         cmocka_unit_test_setup_teardown(test_a_session_keeps_exactly_its_active_steps,
                                         fixture_setup, fixture_teardown),

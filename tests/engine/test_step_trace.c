@@ -204,7 +204,7 @@ static void test_a_device_with_its_own_memory_and_clock_is_mapped(void **state) 
     check_everything();
 }
 
-static void test_swaps_are_told_of_the_request_that_moved(void **state) {
+static void test_swaps_are_charged_to_the_request_that_moved(void **state) {
     uint32_t swaps = 0, out = 0, in = 0;
     (void)state;
     serve(NULL, true, 16);
@@ -226,7 +226,7 @@ static void test_swaps_are_told_of_the_request_that_moved(void **state) {
     assert_int_equal(in, swaps); /* all were released */
 }
 
-static void test_waiting_for_work_is_told_as_such_while_it_lasts(void **state) {
+static void test_waiting_for_work_is_reported_while_it_lasts(void **state) {
     const struct rp_engine_metrics *metrics;
     struct rp_engine_config config = fixture_config(NULL);
     (void)state;
@@ -241,7 +241,7 @@ static void test_waiting_for_work_is_told_as_such_while_it_lasts(void **state) {
     assert_true(count_of(RP_TRACE_IDLE) > 0 && count_of(RP_TRACE_SLEEP) > 0);
 }
 
-static void test_a_client_that_does_not_read_is_told_as_the_cause(void **state) {
+static void test_a_client_that_does_not_read_is_the_reported_cause(void **state) {
     struct rp_engine_config config = fixture_config(NULL);
     (void)state;
     config.ring = rp_recorder_add(recorder, "engine", RP_RECORDER_ENGINE);
@@ -260,7 +260,7 @@ static void test_a_client_that_does_not_read_is_told_as_the_cause(void **state) 
 
 /* The oldest request can always run, so the case is constructed: a scheduler that may allocate one
  * page per step, and a prompt of two. */
-static void test_a_request_that_is_not_admitted_is_told_as_the_cause(void **state) {
+static void test_a_request_that_is_not_admitted_is_the_reported_cause(void **state) {
     struct rp_engine_config config = fixture_config(NULL);
     struct rp_error err = {0};
     uint64_t told = 0;
@@ -389,16 +389,16 @@ int main(void) {
                                         setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_device_with_its_own_memory_and_clock_is_mapped,
                                         setup, teardown),
-        cmocka_unit_test_setup_teardown(test_swaps_are_told_of_the_request_that_moved, setup,
+        cmocka_unit_test_setup_teardown(test_swaps_are_charged_to_the_request_that_moved, setup,
                                         teardown),
-        cmocka_unit_test_setup_teardown(test_waiting_for_work_is_told_as_such_while_it_lasts, setup,
+        cmocka_unit_test_setup_teardown(test_waiting_for_work_is_reported_while_it_lasts, setup,
                                         teardown),
         cmocka_unit_test_setup_teardown(
             test_serving_with_everything_recorded_allocates_nothing_and_takes_no_lock, setup,
             teardown),
-        cmocka_unit_test_setup_teardown(test_a_client_that_does_not_read_is_told_as_the_cause,
+        cmocka_unit_test_setup_teardown(test_a_client_that_does_not_read_is_the_reported_cause,
                                         setup, teardown),
-        cmocka_unit_test_setup_teardown(test_a_request_that_is_not_admitted_is_told_as_the_cause,
+        cmocka_unit_test_setup_teardown(test_a_request_that_is_not_admitted_is_the_reported_cause,
                                         setup, teardown),
         cmocka_unit_test(test_a_reader_that_races_sees_whole_records_in_order),
     };

@@ -284,7 +284,7 @@ static void a_second_start_reads_what_the_first_one_found(void **state) {
     }
 }
 
-static void a_damaged_file_is_ignored_and_written_anew(void **state) {
+static void a_damaged_file_is_ignored_and_rewritten(void **state) {
     (void)state;
     char path[256], text[4096];
     for (int damage = 0; damage < 5; damage++) {
@@ -362,5 +362,5 @@ RP_GPU_TEST_MAIN(make_folder, remove_folder, cmocka_unit_test(a_missing_library_
                  cmocka_unit_test(f32_into_bf16_is_refused_with_a_reason),
                  cmocka_unit_test(a_replayed_graph_gives_the_bits_of_the_eager_launch),
                  cmocka_unit_test(a_second_start_reads_what_the_first_one_found),
-                 cmocka_unit_test(a_damaged_file_is_ignored_and_written_anew),
+                 cmocka_unit_test(a_damaged_file_is_ignored_and_rewritten),
                  cmocka_unit_test(a_folder_that_cannot_be_written_changes_no_product))

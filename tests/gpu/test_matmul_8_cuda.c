@@ -52,7 +52,7 @@ static void every_tile_gives_the_same_bits(void **state) {
 }
 
 /* A row's bits together with one to 64 rows, as planned. */
-static void a_row_has_the_same_bits_beside_any_number_of_rows(void **state) {
+static void a_row_has_the_same_bits_with_any_number_of_rows(void **state) {
     (void)state;
     static const struct matmul_case products[] = {
         {.n = 520, .k = 2048, .dtype = INT8},
@@ -122,5 +122,5 @@ static void what_does_not_fit_is_left_to_other_kernels(void **state) {
 
 MATMUL_TEST_MAIN(cmocka_unit_test(planned_products_are_the_truth),
                  cmocka_unit_test(every_tile_gives_the_same_bits),
-                 cmocka_unit_test(a_row_has_the_same_bits_beside_any_number_of_rows),
+                 cmocka_unit_test(a_row_has_the_same_bits_with_any_number_of_rows),
                  cmocka_unit_test(what_does_not_fit_is_left_to_other_kernels))

@@ -14,7 +14,7 @@ static const struct rp_matmul_mid_tile mid_tiles[] = {
     TILE(128, 256, 248), TILE(256, 128, 128), TILE(256, 128, 64),
 };
 
-static void every_tile_of_65_to_256_rows_gives_the_truth(void **state) {
+static void every_tile_of_65_to_256_rows_agrees_with_the_reference(void **state) {
     (void)state;
     static const struct matmul_case products[] = {
         {.max_rows = 65, .live = 65, .n = 64, .k = 128, .out_pad = 8},
@@ -41,7 +41,7 @@ static void every_tile_of_65_to_256_rows_gives_the_truth(void **state) {
     }
 }
 
-static void every_tile_of_a_prompt_gives_the_truth(void **state) {
+static void every_tile_of_a_prompt_agrees_with_the_reference(void **state) {
     (void)state;
     static const struct matmul_case products[] = {
         {.max_rows = 512, .live = 512, .n = 1024, .k = 2048, .out_pad = 8},
@@ -183,8 +183,8 @@ static void what_does_not_fit_is_left_to_other_kernels(void **state) {
     }
 }
 
-MATMUL_TEST_MAIN(cmocka_unit_test(every_tile_of_65_to_256_rows_gives_the_truth),
-                 cmocka_unit_test(every_tile_of_a_prompt_gives_the_truth),
+MATMUL_TEST_MAIN(cmocka_unit_test(every_tile_of_65_to_256_rows_agrees_with_the_reference),
+                 cmocka_unit_test(every_tile_of_a_prompt_agrees_with_the_reference),
                  cmocka_unit_test(a_gated_product_is_the_product_and_then_its_activation),
                  cmocka_unit_test(a_row_has_the_same_bits_in_a_batch_and_in_a_prompt),
                  cmocka_unit_test(what_does_not_fit_is_left_to_other_kernels))

@@ -178,7 +178,7 @@ static void test_a_step_without_the_bit_stores_no_end_and_hands_nothing_over(voi
     rp_free(copy);
 }
 
-static void test_stamps_lie_in_their_steps_entry_alone(void **state) {
+static void test_stamps_are_only_in_their_steps_entry(void **state) {
     (void)state;
     open_device(false);
     open_case(8, 512, false, 3);
@@ -260,7 +260,7 @@ RP_GPU_TEST_MAIN(
     cmocka_unit_test_teardown(test_nodes_follow_one_another_and_fill_the_step, tear_down),
     cmocka_unit_test_teardown(test_a_step_without_the_bit_stores_no_end_and_hands_nothing_over,
                               tear_down),
-    cmocka_unit_test_teardown(test_stamps_lie_in_their_steps_entry_alone, tear_down),
+    cmocka_unit_test_teardown(test_stamps_are_only_in_their_steps_entry, tear_down),
     cmocka_unit_test_teardown(test_stamping_changes_no_bit, tear_down),
     cmocka_unit_test_teardown(
         test_all_but_the_products_of_a_library_are_stamped_under_fast_numerics, tear_down))

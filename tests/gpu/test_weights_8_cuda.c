@@ -78,7 +78,7 @@ static void test_a_scale_per_tensor_becomes_one_per_output(void **state) {
     check_prepared(RP_DTYPE_FP8_E4M3, RP_SCALE_TENSOR);
 }
 
-static void test_what_is_prepared_is_counted_and_given_back(void **state) {
+static void test_prepared_memory_is_counted_and_freed(void **state) {
     (void)state;
     struct rp_device_memory before, between, after;
     struct rp_matrix matrix = make(64, 128, RP_DTYPE_INT8, RP_SCALE_CHANNEL);
@@ -126,7 +126,7 @@ static void check_refused(struct rp_matrix matrix, const char *word) {
     rp_matrix_deinit(&matrix);
 }
 
-static void test_what_no_product_takes_is_refused_by_name(void **state) {
+static void test_formats_without_a_gemm_are_refused_by_name(void **state) {
     (void)state;
     check_refused(make(130, 130, RP_DTYPE_INT8, RP_SCALE_BLOCK_128), "one scale per tensor");
     check_refused(make(1, RP_INT8_COLS_MAX + 1, RP_DTYPE_INT8, RP_SCALE_CHANNEL), "columns");
@@ -141,6 +141,6 @@ static void test_what_no_product_takes_is_refused_by_name(void **state) {
 RP_GPU_TEST_MAIN(set_up, tear_down,
                  cmocka_unit_test(test_quantized_values_and_scales_reach_the_gpu),
                  cmocka_unit_test(test_a_scale_per_tensor_becomes_one_per_output),
-                 cmocka_unit_test(test_what_is_prepared_is_counted_and_given_back),
+                 cmocka_unit_test(test_prepared_memory_is_counted_and_freed),
                  cmocka_unit_test(test_random_weights_are_those_of_the_cpu),
-                 cmocka_unit_test(test_what_no_product_takes_is_refused_by_name))
+                 cmocka_unit_test(test_formats_without_a_gemm_are_refused_by_name))

@@ -49,7 +49,7 @@ static void test_what_two_neighbors_read_and_write_never_overlaps(void **state) 
     assert_int_equal(offsets[0], offsets[3]);
 }
 
-static void test_a_guarded_plan_shares_nothing_and_leaves_room_for_canaries(void **state) {
+static void test_a_guarded_plan_shares_nothing_and_has_room_for_canaries(void **state) {
     (void)state;
     size_t offsets[3], bytes;
     rp_program_init(&program);
@@ -109,7 +109,7 @@ static void test_a_size_that_overflows_is_refused(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(test_what_two_neighbors_read_and_write_never_overlaps, teardown),
-        cmocka_unit_test_teardown(test_a_guarded_plan_shares_nothing_and_leaves_room_for_canaries,
+        cmocka_unit_test_teardown(test_a_guarded_plan_shares_nothing_and_has_room_for_canaries,
                                   teardown),
         cmocka_unit_test_teardown(test_random_programs_never_overlap_what_lives_together, teardown),
         cmocka_unit_test_teardown(test_a_size_that_overflows_is_refused, teardown),

@@ -49,7 +49,7 @@ static struct rp_diagnosis expect(const struct rp_diagnose_input *input, enum rp
     return diagnosis;
 }
 
-static void test_each_class_is_told_by_its_name(void **state) {
+static void test_each_class_is_reported_by_its_name(void **state) {
     (void)state;
     struct rp_diagnose_input input = busy_input();
     expect(&input, RP_VERDICT_MEMORY_BOUND, RP_VERDICT_MEMORY_BOUND);
@@ -156,7 +156,7 @@ static void test_it_is_written_as_json_and_as_text(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_each_class_is_told_by_its_name),
+        cmocka_unit_test(test_each_class_is_reported_by_its_name),
         cmocka_unit_test(test_a_threshold_is_where_a_verdict_changes),
         cmocka_unit_test(test_too_little_is_not_judged),
         cmocka_unit_test(test_advice_fits_the_verdict),

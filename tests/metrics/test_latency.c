@@ -134,7 +134,7 @@ static void test_an_empty_window_has_no_values(void **state) {
     }
 }
 
-static void test_windows_forget_what_is_old_and_nothing_else(void **state) {
+static void test_windows_drop_old_values_and_nothing_else(void **state) {
     static const uint64_t lengths[] = {10, 60, 300};
     const struct rp_latency *shard = &latency;
     struct rp_latency_stats stats;
@@ -262,7 +262,7 @@ int main(void) {
                                setup),
         cmocka_unit_test_setup(test_each_slot_holds_its_middle_and_is_a_32nd_of_an_octave, setup),
         cmocka_unit_test_setup(test_an_empty_window_has_no_values, setup),
-        cmocka_unit_test_setup(test_windows_forget_what_is_old_and_nothing_else, setup),
+        cmocka_unit_test_setup(test_windows_drop_old_values_and_nothing_else, setup),
         cmocka_unit_test_setup(test_a_time_a_moment_too_old_is_counted_and_breaks_nothing, setup),
         cmocka_unit_test_setup(test_shards_merge_to_one_histogram_of_everything, setup),
         cmocka_unit_test_setup(test_gauges_are_in_seconds_and_not_a_number_when_nothing_is_known,

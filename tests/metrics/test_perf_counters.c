@@ -39,7 +39,7 @@ static int give(enum rp_perf_event event, int32_t tid) {
     return ends[0];
 }
 
-static void test_a_refusal_says_why(void **state) {
+static void test_a_refusal_has_its_reason(void **state) {
     (void)state;
     static const struct {
         int error;
@@ -89,7 +89,7 @@ static void test_counts_are_scaled_and_written(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_refusal_says_why),
+        cmocka_unit_test(test_a_refusal_has_its_reason),
         cmocka_unit_test(test_counts_are_scaled_and_written),
     };
     return cmocka_run_group_tests_name("perf_counters", tests, NULL, NULL);

@@ -98,7 +98,7 @@ static void test_a_late_event_does_not_hide_earlier_ones(void **state) {
     assert_int_equal(recording.events[1].a, 3);
 }
 
-static void test_out_of_memory_is_said(void **state) {
+static void test_out_of_memory_is_reported(void **state) {
     struct rp_error err = {0};
     struct rp_recorder_config config = {.seconds = 1, .mib = 1};
     (void)state;
@@ -158,7 +158,7 @@ int main(void) {
         cmocka_unit_test_teardown(test_turned_off_it_takes_nothing_and_allocates_no_ring, teardown),
         cmocka_unit_test_teardown(test_a_copy_holds_every_ring_since_a_moment, teardown),
         cmocka_unit_test_teardown(test_a_late_event_does_not_hide_earlier_ones, teardown),
-        cmocka_unit_test_teardown(test_out_of_memory_is_said, teardown),
+        cmocka_unit_test_teardown(test_out_of_memory_is_reported, teardown),
         cmocka_unit_test_teardown(test_threads_of_a_pool_get_a_ring_each_while_others_copy,
                                   teardown),
     };

@@ -67,7 +67,7 @@ static void test_a_span_belongs_to_the_time_at_which_it_ended(void **state) {
     assert_int_equal(rp_trace_ring_copy(&ring, 151, out, 8, NULL), 0);
 }
 
-static void test_a_ring_without_memory_takes_nothing(void **state) {
+static void test_a_ring_without_memory_stores_nothing(void **state) {
     (void)state;
     put(1);
     assert_int_equal(rp_trace_ring_copy(&ring, 0, out, 8, NULL), 0);
@@ -105,7 +105,7 @@ int main(void) {
         cmocka_unit_test_teardown(test_a_copy_has_the_newest_events_oldest_first, teardown),
         cmocka_unit_test_teardown(test_what_was_overwritten_is_reported_as_missing, teardown),
         cmocka_unit_test_teardown(test_a_span_belongs_to_the_time_at_which_it_ended, teardown),
-        cmocka_unit_test_teardown(test_a_ring_without_memory_takes_nothing, teardown),
+        cmocka_unit_test_teardown(test_a_ring_without_memory_stores_nothing, teardown),
         cmocka_unit_test_teardown(test_a_reader_that_races_sees_whole_events_in_order, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -98,7 +98,7 @@ static void check_reference(bool scalar_only) {
     assert_true(worst_logprob <= 1e-3);
 }
 
-static void test_scalar_truth_gives_the_reference_nll_and_logits(void **state) {
+static void test_scalar_kernels_have_the_reference_nll_and_logits(void **state) {
     (void)state;
     check_reference(true);
 }
@@ -112,7 +112,7 @@ int main(int argc, char **argv) {
     if (argc > 6 && strcmp(argv[1], "--logits") == 0)
         return rp_dump_logits(NULL, argc, argv);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(test_scalar_truth_gives_the_reference_nll_and_logits, teardown),
+        cmocka_unit_test_teardown(test_scalar_kernels_have_the_reference_nll_and_logits, teardown),
         cmocka_unit_test_teardown(test_fast_kernels_give_the_reference_nll_and_logits, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -83,7 +83,7 @@ static void test_each_weight_becomes_the_nearest_code_of_its_row(void **state) {
         }
 }
 
-static void test_panels_give_back_the_rows_that_went_in(void **state) {
+static void test_panels_return_the_rows_that_were_stored(void **state) {
     (void)state;
     for (int scheme = RP_QUANT_INT8; scheme <= RP_QUANT_FP8; scheme++) {
         struct rp_matrix from = make_matrix(RP_DTYPE_F32), made, packed;
@@ -324,7 +324,7 @@ static void test_quantizing_without_memory_leaves_nothing_behind(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_each_weight_becomes_the_nearest_code_of_its_row),
-        cmocka_unit_test(test_panels_give_back_the_rows_that_went_in),
+        cmocka_unit_test(test_panels_return_the_rows_that_were_stored),
         cmocka_unit_test(test_a_weight_that_is_not_finite_is_refused_with_its_row),
         cmocka_unit_test(test_a_row_of_activations_reaches_the_ends_of_the_grid),
         cmocka_unit_test(test_rows_of_nothing_have_scale_1_and_bad_rows_scale_nan),

@@ -119,7 +119,7 @@ static void test_depth_is_checked_before_parsing(void **state) {
     json_decref(root);
 }
 
-static void test_memory_is_counted_and_given_back(void **state) {
+static void test_memory_is_counted_and_freed(void **state) {
     struct rp_http_error error;
     size_t count = 2000000, len = 0;
     (void)state;
@@ -185,7 +185,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_the_suite_is_judged_as_it_says),
         cmocka_unit_test(test_depth_is_checked_before_parsing),
-        cmocka_unit_test(test_memory_is_counted_and_given_back),
+        cmocka_unit_test(test_memory_is_counted_and_freed),
         cmocka_unit_test(test_all_trees_together_are_bounded),
         cmocka_unit_test(test_an_error_inside_a_field_names_it),
     };

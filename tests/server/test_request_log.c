@@ -75,7 +75,7 @@ static void test_the_slowest_of_each_minute_outlive_the_others(void **state) {
     assert_true(count <= RP_LOG_RECORDS);
 }
 
-static void test_refused_requests_push_nobody_else_out(void **state) {
+static void test_refused_requests_evict_no_others(void **state) {
     struct rp_request_record record = {.status = 429, .first_byte_ns = 5 * MS, .closed_ns = 6 * MS};
     (void)state;
     uint64_t kept = add(1, 10);
@@ -211,8 +211,7 @@ int main(void) {
                                         teardown),
         cmocka_unit_test_setup_teardown(test_the_slowest_of_each_minute_outlive_the_others, setup,
                                         teardown),
-        cmocka_unit_test_setup_teardown(test_refused_requests_push_nobody_else_out, setup,
-                                        teardown),
+        cmocka_unit_test_setup_teardown(test_refused_requests_evict_no_others, setup, teardown),
         cmocka_unit_test_setup_teardown(test_writing_is_noted_wherever_the_record_lies, setup,
                                         teardown),
         cmocka_unit_test(test_the_largest_are_found_by_every_measure),
