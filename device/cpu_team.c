@@ -72,7 +72,7 @@ struct rp_cpu_team {
     uint64_t handed_count; /* owner only: jobs that the stream thread runs or that are completed */
     uint32_t worker_count;
     uint32_t thread_count; /* threads that run; below worker_count only when create failed */
-    bool crowded;          /* as many workers as cores: whoever spins takes a core from somebody */
+    bool crowded;          /* as many workers as cores: a spinning one blocks another */
     struct queued_job queue[QUEUE_JOBS];
     struct team_thread threads[];
 };

@@ -10,7 +10,7 @@
 /* Appends what an undamaged file of this source holds; false, and nothing appended, when there is
  * none. */
 bool rp_nvrtc_file_read(const char *path, struct rp_hash128 source, struct rp_buffer *out);
-/* Makes the folder. False when it cannot be written: it is compiled anew next time. */
+/* Makes the folder. False if it is not writable: programs are then compiled again next time. */
 bool rp_nvrtc_file_write(const char *path, struct rp_hash128 source, const void *code,
                          size_t bytes);
 

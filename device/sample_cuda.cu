@@ -409,7 +409,7 @@ static __device__ void publish_step(const sample_args &args, uint32_t row_count)
     }
 }
 
-/* A block behind those of the step's rows: the token of a prompt. */
+/* A block after those of the step's rows: the token of a prompt. */
 static __device__ void finish_target(const sample_args &args, uint32_t logit_row) {
     const rp_step_view &step = args.a.step;
     if (logit_row >= step.counts->logit_row_count || step.logit_targets[logit_row] < 0)

@@ -42,7 +42,7 @@ static __device__ __forceinline__ uint64_t rp_warp_key_max(uint64_t key) {
     return (uint64_t)top << 32 | low;
 }
 
-/* All threads get the maximum. shared: RP_SAMPLE_WARPS keys, free again behind the next barrier. */
+/* All threads get the maximum. shared: RP_SAMPLE_WARPS keys, reusable after the next barrier. */
 static __device__ __forceinline__ uint64_t rp_block_key_max(uint64_t key, uint64_t *shared) {
     key = rp_warp_key_max(key);
     __syncthreads();

@@ -45,7 +45,7 @@ static __device__ void fill_padding(const rp_step_view &view) {
     }
 }
 
-/* Before any node stores its end; begins are stored anew by each step. */
+/* Before any node stores its end; each step stores begins again. */
 static __device__ void clear_stamps(const rp_step_view &view, uint32_t flags) {
     if (flags & RP_PACKET_STAMP)
         for (uint32_t i = threadIdx.x; i < view.config.stamp_capacity; i += THREADS)

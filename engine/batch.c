@@ -59,7 +59,7 @@ static uint32_t count_bad_words(const struct rp_request *request) {
     return count;
 }
 
-/* Heads first, so that each word can be looked at by itself. */
+/* Heads first, so that each word can be checked alone. */
 static void write_bad_words(const struct rp_request *request, uint32_t *out) {
     uint32_t word = 0, to = count_bad_words(request);
     for (uint32_t at = 0; at < request->bad_word_ints; word++) {

@@ -15,7 +15,7 @@ struct rp_batch {
     int32_t mask_defaults[RP_MASK_PARAMS_MAX]; /* of requests that give no values */
 };
 
-/* The values of a request (NULL: nobody's) for the program's parameters. */
+/* The values of a request (NULL: none) for the program's parameters. */
 static inline const int32_t *rp_batch_mask_params(const struct rp_batch *batch,
                                                   const struct rp_request *request) {
     return request && request->mask_param_count ? request->mask_params : batch->mask_defaults;

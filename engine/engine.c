@@ -215,7 +215,7 @@ void rp_engine_destroy(struct rp_engine *engine) {
     rp_free(engine->batch.results);
     rp_observer_deinit(&engine->observer);
     if (engine->device) {
-        /* Without graphs nobody has waited: a start that failed may have fills under way. */
+        /* Without graphs nothing has waited: a start that failed may have fills in flight. */
         (void)backend->synchronize(engine->device);
         rp_engine_free_buffers(engine);
         rp_weights_release(backend, engine->device, engine->model, engine->prepared);

@@ -130,7 +130,7 @@ struct rp_engine_metrics {
     /* Device time since the engine thread began: busy, and idle by cause. Updated with each step,
      * and while nothing is submitted. */
     struct rp_counter device_busy_ns, idle_ns[RP_IDLE_CAUSE_COUNT];
-    /* Where device_busy_ns went: to requests, to padding, to rows that nobody wanted any more. */
+    /* Parts of device_busy_ns: requests, padding, rows of ended requests. */
     struct rp_counter attributed_ns, padding_ns, unused_ns;
     /* By the shapes of all steps, padding included: bytes read and written, operations (a multiply
      * and an add are two). */

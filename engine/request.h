@@ -100,7 +100,7 @@ struct rp_request {
     /* Only the prompt's log-probabilities are wanted: max_tokens is 1, that token is not used, and
      * the prompt may be as long as the model's context. */
     bool prompt_only;
-    /* Whom it is charged to (scheduler_tenants.c); 0: nobody, without limits. */
+    /* The tenant that it is charged to (scheduler_tenants.c); 0: none, without limits. */
     uint64_t tenant;
     int32_t priority; /* lower is earlier among the waiting requests of its tenant */
     /* When it ends with RP_FINISH_TIMEOUT, and while it waits with RP_FINISH_QUEUE_TIMEOUT; by

@@ -240,7 +240,7 @@ void rp_sched_return_swapped(struct rp_scheduler *scheduler, struct rp_step_stor
 /* Makes one page available for the sequence, by swapping out younger ones; false: wait a step. */
 bool rp_sched_make_room(struct rp_scheduler *scheduler, struct rp_step_store *step,
                         const struct rp_sequence *sequence);
-/* Pages that must be left when somebody comes in: each running sequence may need one soon. */
+/* Pages that must remain after an admission: each running sequence may need one soon. */
 uint32_t rp_sched_margin(const struct rp_scheduler *scheduler);
 
 /* Most events have no likeliest tokens, which are most of an event. */

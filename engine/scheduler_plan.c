@@ -321,7 +321,7 @@ bool rp_scheduler_plan(struct rp_scheduler *scheduler, uint64_t now_ns, uint32_t
     if (rp_sched_tenants_lift(scheduler, step))
         plan_rows(scheduler, step);
     if (step->row_count == 0) {
-        /* Nothing moves unless somebody gets a row for it. */
+        /* Nothing is moved unless another sequence gets a row for it. */
         RP_ASSERT_CMP(step->copy_count + step->page_count + step->join_count, ==, 0);
         return false;
     }

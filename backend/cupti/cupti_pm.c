@@ -15,7 +15,7 @@
 #include <time.h>
 
 #define HARDWARE_BUFFER_BYTES ((size_t)32 << 20) /* 2000 samples of 16 KB */
-#define IMAGE_SAMPLES         512u               /* 33 KB each, written anew with every pass */
+#define IMAGE_SAMPLES         512u               /* 33 KB each, rewritten with every pass */
 #define IMAGE_BYTES_MAX       ((size_t)512 << 20)
 #define AVAILABILITY_MAX      ((size_t)64 << 20)
 #define PERIOD_NS_MAX         50000000u

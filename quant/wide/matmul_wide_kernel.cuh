@@ -123,7 +123,7 @@ __device__ __forceinline__ void copy_all(const rp_matmul_wide_args &args, ring r
                         t.token * RP_WIDE_TOKENS, full, RP_L2_EVICT_LAST);
             block++;
         } else {
-            rp_barrier_arrive(full); /* nobody will read it */
+            rp_barrier_arrive(full); /* it will not be read */
         }
         ring_next<Shape>(r);
     }

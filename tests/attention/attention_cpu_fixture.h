@@ -1,5 +1,5 @@
 /* attention_cpu_fixture.h - pages, slots and steps for tests of attention: q, k and v are functions
- * of (slot, position, head), pages hold NaN where nothing was stored. Included by one file each. */
+ * of (slot, position, head); unwritten parts of pages are NaN. Included by one file per program. */
 #ifndef TESTS_ATTENTION_ATTENTION_CPU_FIXTURE_H
 #define TESTS_ATTENTION_ATTENTION_CPU_FIXTURE_H
 
@@ -55,10 +55,10 @@ static inline float kv_quantized(const struct fixture *f, uint32_t kv, uint32_t 
     return rp_quantize_row(row, RP_DTYPE_F32, f->args.head_dim, f->args.kv.dtype, quantized);
 }
 
-/* What a page holds for it, as f32. */
+/* Its stored value, as f32. */
 static inline float kv_value(const struct fixture *f, uint32_t kv, uint32_t slot, uint32_t position,
                              uint32_t head, uint32_t d) {
-    /* The last token asked for: its scale hangs on the whole row. */
+    /* The last token used; its scale depends on the whole row. */
     static struct {
         uint32_t key[6];
         float scale;

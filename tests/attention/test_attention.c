@@ -1,7 +1,7 @@
-/* Goal: every kernel computes softmax(q k^T) v over the page table, touches nothing else, and gives
+/* Goal: every kernel computes softmax(q k^T) v over the page table, writes nothing else, and gives
  * a token the same bits in every chunk, batch, page size and team. Method: q, k and v are functions
- * of (slot, position, head), so one token can be computed in many ways and compared; pages hold NaN
- * where nothing was stored, outputs are poisoned, and the reference sums in f64. */
+ * of (slot, position, head), so one token can be computed in many ways and compared; unwritten
+ * parts of pages are NaN, outputs are poisoned, and the reference sums in f64. */
 #include "tests/attention/attention_cpu_fixture.h"
 
 static void reference(const struct fixture *f, uint32_t slot, uint32_t position, uint32_t head,
@@ -206,7 +206,7 @@ static void test_the_page_size_does_not_change_bits(void **state) {
     check_page_sizes(*state, RP_DTYPE_INT8);
 }
 
-/* --- who writes --- */
+/* --- writing --- */
 
 static void test_rows_of_finished_slots_and_padding_write_nothing(void **state) {
     struct fixture *f = *state;
@@ -270,12 +270,12 @@ static void test_kv_write_stores_live_tokens_and_nothing_else(void **state) {
                     v[t * columns + head * 20 + d] =
                         rp_test_value_of(1, slot, f->positions[t], head, d);
                 }
-        /* What the pages must be, stored by the test itself, */
+        /* The expected pages, written by the test, */
         store_kv(f, 1, 3, 9);
         store_kv(f, 0, 8, 9);
         memcpy(before, f->args.kv.base, bytes);
         memset(f->args.kv.base, 0xFF, bytes);
-        /* and by the operator, in two ranges. */
+        /* and the operator's, in two ranges. */
         rp_kv_write_range(&write, 0, 5);
         rp_kv_write_range(&write, 5, f->counts.token_count);
         bool same = memcmp(before, f->args.kv.base, bytes) == 0;

@@ -1,7 +1,7 @@
-/* Goal: with a mask program every kernel computes softmax over the keys that the program lets a row
- * see, reads no other key, and gives equal bits in every chunk, batch and team. Method: a
- * brute-force reference in f64 that asks pair by pair; keys that nobody sees hold NaN, and pages
- * without a seen key lie in memory that must not be read. */
+/* Goal: with a mask program every kernel computes softmax over the keys that are visible to a row,
+ * reads no other key, and gives equal bits in every chunk, batch and team. Method: a brute-force
+ * reference in f64 that evaluates each pair; keys that no row sees are NaN, and pages without a
+ * visible key are in inaccessible memory. */
 #include "attention/cpu/attention_blocks.h"
 #include "attention/mask/mask_reach.h"
 #include "tests/attention/attention_cpu_fixture.h"
@@ -107,8 +107,8 @@ static void store_one(struct fixture *f, uint32_t slot, uint32_t position, uint3
         store_row(f, kv, slot, position, kv_head);
 }
 
-/* Stores what the rows of the step see, and takes away the pages of which they see nothing; returns
- * how many stay. */
+/* Stores the keys that are visible to the step's rows, and unmaps pages without a visible key;
+ * returns how many are left. */
 static uint32_t store_what_is_seen(struct masked *m) {
     struct fixture *f = &m->base;
     uint32_t group = f->args.heads / f->args.kv_heads, pages = 0;
@@ -236,8 +236,7 @@ static void check_rows(struct masked *m, rule_fn rule, const char *what, enum rp
         fail_msg("%s, %s: error %g", what, rp_cpu_isa_name(isa), sqrt(error / norm));
 }
 
-/* A batch of what a program may be asked for: a whole prompt, a decode row, a chunk (of one that is
- * causal). */
+/* A batch of all kinds of rows: a whole prompt, a decode row and, for a causal program, a chunk. */
 static void add_batch(struct masked *m) {
     struct fixture *f = &m->base;
     begin_step(f);
@@ -277,7 +276,7 @@ static const struct {
     {"param w = 70 in 1..99; causal && sliding_window(w); soft_cap(2)", rule_cap},
     {"causal && (h % 2 == 0 || q - kv < 10)", NULL},
     {"causal && kv % 64 < 3 && q - kv > 20", NULL}, /* the first rows see nothing */
-    {"causal && layer != 1", NULL},                 /* and here none does */
+    {"causal && layer != 1", NULL},                 /* and here no row sees anything */
     {"kv > q && (h == 1 || kv % 5 == q % 5)", NULL},
     {"causal; score = score * 0.5 + 0.125 * (kv % 3); score = score - 0.0625 * (q - kv)",
      rule_mixed},
@@ -429,7 +428,7 @@ static void test_bits_depend_on_position_program_and_parameters_alone(void **sta
         }
 }
 
-/* Programs that say what the kernels know without one, kept from being recognized. */
+/* Programs equivalent to built-in masks, written so that they are not recognized. */
 static void test_a_program_gives_the_bits_of_the_window_that_it_says(void **state) {
     static const struct {
         const char *text;
@@ -456,7 +455,7 @@ static void test_a_program_gives_the_bits_of_the_window_that_it_says(void **stat
         }
 }
 
-/* --- What is not seen --- */
+/* --- Masked keys --- */
 
 static void test_rows_that_see_nothing_are_zeros(void **state) {
     struct masked *m = *state;
@@ -495,7 +494,7 @@ static void test_nan_in_a_key_that_one_head_sees_stays_with_that_head(void **sta
         }
 }
 
-/* A window far up: of 6,250 pages of a sequence 17 are there. */
+/* A window far into a sequence: only 17 of its 6,250 pages exist. */
 static void test_a_window_on_a_long_context_reads_only_its_pages(void **state) {
     enum { POSITION = 99999, WINDOW = 256 };
     struct masked *m = *state;
@@ -522,7 +521,7 @@ static void test_a_window_on_a_long_context_reads_only_its_pages(void **state) {
         for (uint32_t i = 0; i < 4 * 64; i++)
             assert_true(m->base.out[i] == 0.0f);
     }
-    /* And so it is counted: blocks of 64 keys, the sink's and the window's. */
+    /* The count agrees: blocks of 64 keys, the sink's and the window's. */
     const struct rp_mask_reach_args args = {m->mask, params_of(m, 0), LAYER, 4, POSITION,
                                             1,       POSITION + 1};
     struct rp_mask_reach reach;

@@ -1,5 +1,5 @@
-/* Goal: the named blocks say what they are called, what follows from them is known, and their tiles
- * are classified exactly, alone and in pairs. Method: masks drawn as text; brute force over all
+/* Goal: the named blocks have their documented meaning and properties, and their tiles are
+ * classified exactly, alone and in pairs. Method: masks drawn as text; brute force over all
  * small tiles. */
 #include "attention/mask/mask.h"
 #include "attention/mask/mask_internal.h"
@@ -42,7 +42,7 @@ static void parse_for(struct fixture *f, const char *text, const struct rp_mask_
 
 static void parse(struct fixture *f, const char *text) { parse_for(f, text, &limits); }
 
-/* Eight queries and keys, a row a line: # where they meet. */
+/* Eight queries and keys, one query per line: # where it attends. */
 static void draws(struct fixture *f, const char *text, const char *want) {
     char got[8 * 9 + 1];
     parse(f, text);
@@ -121,7 +121,7 @@ static void test_causality_is_proved_where_it_follows(void **state) {
         {"kv - q < 1", true},
         {"0 <= q - kv", true},
         {"2 * kv <= 2 * q", true},
-        {"kv + 3 * h <= q + 3 * h - 2 * h", false}, /* two h are two numbers */
+        {"kv + 3 * h <= q + 3 * h - 2 * h", false}, /* two uses of h are two numbers */
         {"q == kv", true},
         {"!(kv > q)", true},
         {"q - kv >= 0 && q - kv < 16", true},
@@ -251,7 +251,7 @@ static enum rp_mask_class brute_force(const struct rp_mask *mask, const struct r
     return any && !all ? RP_MASK_PARTIAL : any ? RP_MASK_FULL : RP_MASK_SKIP;
 }
 
-/* All tiles of these sizes in a square of 17 positions; gives how many intervals left open. */
+/* All tiles of these sizes in a square of 17 positions; returns how many were inconclusive. */
 static uint32_t check_tiles(struct fixture *f, const char *text) {
     uint32_t open = 0;
     parse(f, text);

@@ -1,6 +1,6 @@
-/* Goal: the comparison with brute force finds rules of classification that are not sound. Method:
- * intervals are compiled into this program with faults that can be switched on; each must be found
- * by tiles of random programs, and none without. */
+/* Goal: the comparison with brute force finds unsound classification rules. Method: intervals are
+ * compiled into this program with faults that can be enabled; tiles of random programs must find
+ * each fault, and nothing without one. */
 #define RP_MASK_MUTATIONS
 #include "attention/mask/mask_classify.c"
 #include "attention/mask/mask_range.c"
@@ -33,7 +33,7 @@ static const char *const names[RP_MASK_MUTATION_COUNT] = {
     [RP_MASK_MUTATION_LAST_KEY_FORGOTTEN] = "a tile ends one key early",
 };
 
-/* Whether the class of this tile is a proof of what is not so. */
+/* True if the class of this tile is wrong. */
 static bool lies(const struct rp_mask *mask, const struct mask_program *program,
                  const struct rp_mask_tile *tile, const int32_t *params) {
     enum rp_mask_class class = rp_mask_classify_ranges(mask, tile, params);
@@ -58,7 +58,7 @@ static struct rp_mask_tile random_tile(uint64_t *seed) {
     return tile;
 }
 
-/* Programs until a tile tells; 0: none did. */
+/* Number of programs until a tile fails; 0: none did. */
 static uint32_t find_mutation(enum rp_mask_mutation mutation, uint32_t programs) {
     uint64_t seed = 77;
     for (uint32_t i = 1; i <= programs; i++) {

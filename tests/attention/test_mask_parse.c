@@ -1,5 +1,5 @@
-/* Goal: a text is a program or an error that names the column and says what to do; programs print
- * as their canonical text.
+/* Goal: a text is a program or an error with a column and a hint; programs print as their canonical
+ * text.
  * Method: tables of texts. */
 #include "attention/mask/mask.h"
 #include "attention/mask/mask_internal.h"
@@ -288,7 +288,7 @@ static void test_depth_and_size_have_limits(void **state) {
     check_buffer(f, "nested deeper than 48 levels");
     append_many(&f->text, "abs(", 1000);
     check_buffer(f, "nested deeper than 48 levels");
-    /* A sum hangs from its last sign; && and || are balanced. */
+    /* The root of a sum is its last sign; && and || are balanced. */
     rp_buffer_puts(&f->text, "q");
     append_many(&f->text, " + q", 60);
     rp_buffer_puts(&f->text, " < 3");
@@ -358,7 +358,7 @@ static void test_a_zero_byte_is_an_error_and_not_the_end(void **state) {
     assert_int_equal(parse_bytes(f, "causal\0 && nonsense", 19), RP_STATUS_INVALID);
     assert_string_equal(f->err.text, "column 7: byte 0x00 is not part of the mask language");
     assert_int_equal(parse_bytes(f, "\0", 1), RP_STATUS_INVALID);
-    /* Nothing behind the given bytes is read. */
+    /* Nothing after the given bytes is read. */
     assert_int_equal(parse_bytes(f, "causal &&", 6), RP_OK);
     assert_int_equal(parse_bytes(f, "q < 123", 5), RP_OK);
     assert_string_equal(rp_mask_text(f->mask), "q < 1");

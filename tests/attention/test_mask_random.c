@@ -1,6 +1,6 @@
-/* Goal: what random programs say of pairs, rows and tiles is what a plain evaluator of their own
- * trees says. Method: mask_program.h makes programs with their text; those that the proof refuses
- * are left out, but few may be. */
+/* Goal: pairs, rows and tiles of random programs agree with an independent evaluator of their
+ * trees. Method: mask_program.h generates programs with their text; those that the proof refuses
+ * are skipped, and only few may be. */
 #include "attention/mask/mask.h"
 #include "attention/mask/mask_internal.h"
 #include "base/memory.h"
@@ -43,7 +43,7 @@ static int teardown(void **state) {
     return 0;
 }
 
-/* The next program that the parser takes. */
+/* The next program that the parser accepts. */
 static void next_program(struct fixture *f) {
     struct rp_error err;
     for (;;) {
@@ -99,7 +99,7 @@ static void test_pairs_and_scores_are_those_of_a_plain_evaluator(void **state) {
                          f->program.text, rp_mask_text(f->mask));
         }
     }
-    /* Else little was tested. */
+    /* Otherwise little was tested. */
     assert_true(f->refused < PROGRAMS / 3);
 }
 
@@ -182,7 +182,7 @@ static struct rp_mask_tile random_tile(struct fixture *f) {
     int32_t keys = sizes[mask_random(&f->seed, RP_ARRAY_COUNT(sizes))];
     tile.q_begin = (int32_t)mask_random(&f->seed, 1025 - (uint64_t)rows);
     tile.kv_begin = (int32_t)mask_random(&f->seed, 1025 - (uint64_t)keys);
-    if (mask_random(&f->seed, 2)) { /* near the diagonal, where things happen */
+    if (mask_random(&f->seed, 2)) { /* near the diagonal, where classes change */
         int32_t near = tile.q_begin - 40 + (int32_t)mask_random(&f->seed, 60);
         tile.kv_begin = RP_MIN(1024 - keys, RP_MAX(0, near));
     }
@@ -244,7 +244,7 @@ static void test_a_program_that_is_proved_causal_sees_no_key_behind(void **state
         for (uint32_t k = 0; k < 400; k++) {
             struct rp_mask_pair pair = random_pair(f);
             mask_program_random_params(&f->program, &f->seed, f->params);
-            if (k & 1) /* as near as can be */
+            if (k & 1) /* as close as possible */
                 pair.kv = pair.q + 1;
             if (pair.kv > pair.q && pair.kv < 1024)
                 behind |= rp_mask_sees(f->mask, &pair, f->params);

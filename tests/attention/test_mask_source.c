@@ -1,6 +1,6 @@
 /* Goal: the C text of a program computes what mask.h computes. Method: the texts of many programs,
- * random ones and named ones, are compiled by the machine's own compiler into one shared object, as
- * C and (for its syntax alone) as C++. */
+ * random and named, are compiled by the machine's compiler into one shared object, as C and (only
+ * to check the syntax) as C++. */
 #include "attention/mask/mask_internal.h"
 #include "attention/mask/mask_source.h"
 #include "base/memory.h"
@@ -118,7 +118,7 @@ static void write_texts(struct fixture *f) {
     }
 }
 
-/* 0, the compiler's status, or 127 when there is none of this name. */
+/* 0, the compiler's status, or 127 if there is no compiler of this name. */
 static int run(const char *const *command) {
     fflush(stdout);
     pid_t child = fork();

@@ -1,6 +1,6 @@
-/* Goal: what may be allocated is what the control group has left, not its limit; memory is freed
- * after the queued work that uses it. Method: the files of both versions of control groups, in a
- * folder of our own; a fill that only a wait runs. */
+/* Goal: the memory available is what remains of the control group's limit; memory is freed after
+ * the queued work that uses it. Method: the files of both versions of control groups in a
+ * temporary folder; a fill that runs only in a wait. */
 #include "backend/cpu/cpu_internal.h"
 
 #include <setjmp.h>

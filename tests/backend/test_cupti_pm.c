@@ -1,7 +1,7 @@
-/* Goal: hardware counters come back as numbers that a plain reckoning gives, what is missing is
- * counted, what is refused says why and what to do, and nothing stays behind.
- * Method: a stand-in for the library (tests/support/fake_cupti_pm.c), which refuses structures of
- * another size. */
+/* Goal: hardware counters have the values of a simple calculation, missing samples are counted,
+ * refusals name the cause and the remedy, and everything is released.
+ * Method: a fake library (tests/support/fake_cupti_pm.c), which refuses structures of another
+ * size. */
 #include "backend/cupti/cupti_pm.h"
 #include "backend/cupti/cupti_session.h"
 #include "base/memory.h"
@@ -37,7 +37,7 @@ static int set_up(void **state) {
     return 0;
 }
 
-/* What was begun was ended, whatever happened. */
+/* Everything begun was ended, also after errors. */
 static int tear_down(void **state) {
     const struct fake_cupti_pm *pm = &fake->pm;
     (void)state;
@@ -87,7 +87,7 @@ static void test_counters_are_those_of_a_plain_reckoning(void **state) {
 
 static void test_time_before_the_call_is_not_counted(void **state) {
     (void)state;
-    fake->pm.samples = 1; /* and the one that reaches a second back */
+    fake->pm.samples = 1; /* and the one that begins a second earlier */
     assert_int_equal(measure(0.02), RP_OK);
     assert_int_equal(out.samples, 1);
     assert_int_equal(out.missing, 0);
@@ -267,7 +267,7 @@ static void test_memory_that_runs_out_is_an_error_at_every_place(void **state) {
         rp_alloc_fail_at(n);
         status = measure(0.01);
         rp_alloc_fail_at(0);
-        /* A configuration that finds no memory leaves its counter out. */
+        /* A failed allocation of a configuration disables its counter. */
         assert_true(status == RP_OK || status == RP_STATUS_NO_MEMORY);
         if (status == RP_OK && n < 60)
             status = RP_STATUS_NO_MEMORY;

@@ -1,7 +1,7 @@
-/* Goal: NVIDIA's own library knows every name of the table for the chips that we are built for, and
- * takes all of them in one pass.
- * Method: the half of CUPTI that needs no GPU, where the library is there; its counters'
- * availability is of a GPU and left away, so that a GPU may still give fewer. */
+/* Goal: NVIDIA's library knows every name of the table for the chips that we support, and counts
+ * all of them in one pass.
+ * Method: the part of CUPTI that needs no GPU, if the library is installed. Without a GPU's
+ * availability image, so a GPU may still have fewer counters. */
 #include "backend/cupti/cupti_pm_internal.h"
 
 #include <dlfcn.h>

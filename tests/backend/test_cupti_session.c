@@ -1,7 +1,6 @@
-/* Goal: a session of kernel records keeps what came, counts what is wrong with it, and says why it
- * cannot begin.
- * Method: a stand-in for the library (tests/support/fake_cupti.c) records what the test launches
- * and fails as told. */
+/* Goal: a session stores kernel records, counts invalid ones, and reports why it cannot begin.
+ * Method: a fake library (tests/support/fake_cupti.c) records what the test launches and fails on
+ * demand. */
 #include "backend/cupti/cupti_match.h"
 #include "base/clock.h"
 #include "base/memory.h"
@@ -40,7 +39,7 @@ static int tear_down(void **state) {
     (void)state;
     rp_cupti_close(session);
     session = NULL;
-    return 0; /* the library stays: buffers may still come back */
+    return 0; /* the library stays open: buffers may still be returned */
 }
 
 static void open_session(uint32_t records_max) {
@@ -54,7 +53,7 @@ static const struct rp_cupti_kernel *end(uint32_t *count, struct rp_cupti_counts
     return rp_cupti_read(session, count, counts);
 }
 
-/* A replay of `kernels` nodes, one behind the other, from *at on. */
+/* A replay of `kernels` consecutive nodes, from *at on. */
 static void replay(uint32_t graph, uint64_t first_node, uint32_t kernels, uint64_t *at) {
     for (uint32_t i = 0; i < kernels; i++, *at += 10)
         put(graph, first_node + i, *at, *at + 8);
@@ -235,7 +234,7 @@ static void test_no_memory_is_told_and_leaves_the_place_free(void **state) {
     open_session(0);
 }
 
-/* ---- which node of which replay ------------------------------------------------------------- */
+/* ---- nodes and replays of records ----------------------------------------------------------- */
 
 enum { FORWARD = 0, SAMPLE = 1, OTHER = 2 };
 static const uint32_t graph_kernels[] = {30, 4, 12};
@@ -329,7 +328,7 @@ static void test_what_is_in_doubt_is_left_out(void **state) {
     uint64_t at = 1000;
     open_session(0);
     begin();
-    replay(3, 100, 29, &at); /* of a node nothing was ever seen */
+    replay(3, 100, 29, &at); /* a node without any record */
     assert_int_equal(match(replays, 1, &count, &status), 29);
     assert_int_equal(status, RP_OK);
     assert_int_equal(matches[0].graph, UINT32_MAX);

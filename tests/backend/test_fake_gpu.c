@@ -1,7 +1,7 @@
-/* Goal: a model runs on a device whose memory the host cannot touch, and gives the bits that it
- * gives on the host; the fake GPU, on which engine and program are tested, is one.
- * Method: the same steps by the driver on the CPU's backend and on the fake GPU, tied and untied
- * heads, f32 and bf16, graphs and eager; canaries behind every tensor. */
+/* Goal: a model runs with equal bits on a device whose memory the host cannot access; the fake GPU,
+ * on which engine and program are tested, is such a device.
+ * Method: the driver runs the same steps on the CPU backend and on the fake GPU, tied and untied
+ * heads, f32 and bf16, graphs and eager; canaries after every tensor. */
 #include "base/memory.h"
 #include "tests/support/driver.h"
 #include "tests/support/fake_backend.h"
@@ -92,7 +92,7 @@ static void test_a_gpu_gives_the_bits_of_the_host(void **state) {
     }
 }
 
-/* Or the tests on it would show nothing. */
+/* Otherwise the tests on it would prove nothing. */
 static void test_a_host_that_touches_device_memory_dies(void **state) {
     (void)state;
     open_driver(fake_backend(), RP_DTYPE_F32, true, false);
@@ -103,7 +103,7 @@ static void test_a_host_that_touches_device_memory_dies(void **state) {
         pid_t child = fork();
         assert_true(child >= 0);
         if (child == 0) {
-            signal(SIGSEGV, SIG_DFL); /* neither cmocka nor a sanitizer shall take it */
+            signal(SIGSEGV, SIG_DFL); /* neither cmocka nor a sanitizer may handle it */
             _exit(*touched[i] & 0);
         }
         int status = 0;

@@ -1,7 +1,7 @@
 /* Goal: fusions follow definitions and uses. Each rule of fuse.h forbids what it must, and an
- * operator between two others costs the fusions that it breaks and no other.
+ * operator inserted between two others breaks no unrelated fusion.
  * Method: the CPU's table on the program of a described model, into which operators are inserted;
- * small programs for each rule; a table of the test's own for partial sums. */
+ * small programs for each rule; a table of the test for partial sums. */
 #include "backend/cpu/cpu_internal.h"
 #include "model/model.h"
 
@@ -48,7 +48,7 @@ static void emit_model(void) {
     assert_int_equal(rp_model_emit(&model, &program, NULL), RP_OK);
 }
 
-/* The fused operators with two members or more, by name: "a+b;c+d;" */
+/* The names of fused operators with at least two members: "a+b;c+d;" */
 static void list_fused(char *text, size_t size) {
     size_t len = 0;
     text[0] = '\0';
@@ -81,7 +81,7 @@ static void insert(enum rp_op_kind kind, const char *after) {
     program.sample_begin++;
 }
 
-/* All fusions of the program as it was, but `broken`, are there; `made`, or NULL, is new. */
+/* All fusions of the original program exist, except `broken`; `made`, or NULL, is new. */
 static void check_insertion(enum rp_op_kind kind, const char *after, const char *broken,
                             const char *made) {
     char before[4096], now[4096];
@@ -185,7 +185,7 @@ static void test_nobody_in_between_writes_what_a_member_reads(void **state) {
     add_op(RP_OP_SOFT_CAP, RP_ROWS_TOKEN, OTHER, RP_NO_TENSOR, IN);
     end_with_add(RP_ROWS_TOKEN);
     assert_false(is_fused("writes between them what one of them reads"));
-    /* The same through memory: another tensor lies where the input does. */
+    /* The same through memory: another tensor has the input's address. */
     start();
     offsets[OTHER] = offsets[IN];
     add_op(RP_OP_SOFT_CAP, RP_ROWS_TOKEN, SUM, RP_NO_TENSOR, OTHER);
@@ -201,7 +201,7 @@ static void test_an_output_shares_no_memory_with_an_earlier_input(void **state) 
     assert_false(is_fused("shares memory"));
 }
 
-/* --- partial sums: a table whose matmuls leave them, and whose adds read them */
+/* --- partial sums: a table whose matmuls store them, and whose adds read them */
 
 static bool always(const struct rp_fuse_input *input, const struct rp_fused_op *candidate) {
     (void)input;

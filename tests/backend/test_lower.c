@@ -1,8 +1,8 @@
-/* Goal: however a program is lowered, captured, padded or batched, a sequence gets the same bits.
- * Method: small random models of all four families, f32 and bf16; a script of steps (chunked
+/* Goal: a sequence gets the same bits with any lowering, capture, padding or batch.
+ * Method: small random models of all families, f32 and bf16; a script of steps (chunked
  * prompts of three sequences, then decodes) is run in many ways, and the logits of every step are
- * compared bit for bit with those of the plainest way. The KV pool starts as NaN: what nobody wrote
- * would show. */
+ * compared bit for bit with those of the simplest way. The KV pool starts as NaN, so that reads of
+ * unwritten memory show. */
 #include "base/memory.h"
 #include "tests/support/driver.h"
 
@@ -23,7 +23,7 @@ static const struct rp_bucket buckets[] = {
     {8, 8, 8, false}, {16, 8, 8, false}, {32, 8, 8, false}, {96, 8, 8, false},
 };
 
-/* What a way of running gives: the logits of every sampling row, in order of the script. */
+/* The result of a run: the logits of every sampling row, in order of the script. */
 struct record {
     float logits[ROWS_MAX][VOCAB];
     int32_t tokens[ROWS_MAX];
@@ -53,7 +53,7 @@ static int teardown(void **state) {
 static void make_model(enum rp_family family, enum rp_dtype dtype) {
     struct rp_model_config config = {.family = family,
                                      .hidden = 64,
-                                     /* with whole panels, and without */
+                                     /* with complete and partial panels */
                                      .intermediate = family % 2 ? 88 : 96,
                                      .layers = 2,
                                      .heads = 4,
@@ -156,7 +156,7 @@ static void check_way(const struct rp_driver_config *way) {
     assert_same(plain, other);
 }
 
-/* Runs `check` for every family in f32 and bf16, with the plain way already in `plain`. */
+/* Runs `check` for every family in f32 and bf16; `plain` has the logits of the simplest way. */
 static void for_every_model(void (*check)(enum rp_dtype dtype)) {
     for (enum rp_family family = RP_FAMILY_LLAMA; family < RP_FAMILY_COUNT; family++) {
         for (int half = 0; half < 2; half++) {
@@ -338,7 +338,7 @@ static void test_chunking_and_slots_change_nothing(void **state) {
     for_every_model(check_chunks_and_slots);
 }
 
-/* Each sequence alone gives what it gives in company. */
+/* Each sequence alone has the bits that it has in a batch. */
 static void check_alone(enum rp_dtype dtype) {
     for (uint32_t s = 0; s < SEQUENCES; s++) {
         struct rp_driver_config way = way_default(dtype);
@@ -360,7 +360,7 @@ static void check_alone(enum rp_dtype dtype) {
     }
 }
 
-static void test_a_sequence_alone_gives_what_it_gives_in_a_batch(void **state) {
+static void test_a_sequence_has_equal_bits_alone_and_in_a_batch(void **state) {
     (void)state;
     for_every_model(check_alone);
 }
@@ -399,8 +399,8 @@ static double relative_error(const struct record *a, const struct record *b, uin
     return sqrt(difference / norm);
 }
 
-/* The prompts only: afterwards the two may have chosen different tokens. */
-static void test_fast_kernels_agree_with_the_scalar_truth(void **state) {
+/* Only the prompts: the sampled tokens may differ. */
+static void test_fast_kernels_agree_with_the_scalar_reference(void **state) {
     (void)state;
     for (enum rp_family family = RP_FAMILY_LLAMA; family < RP_FAMILY_COUNT; family++) {
         for (int half = 0; half < 2; half++) {
@@ -411,7 +411,7 @@ static void test_fast_kernels_agree_with_the_scalar_truth(void **state) {
             make_model(family, dtype);
             run_way(plain, &way);
             rp_driver_close(&driver);
-            make_model(family, dtype); /* prepared anew, for the fast kernels */
+            make_model(family, dtype); /* prepared again, for the fast kernels */
             way.scalar_only = false;
             run_way(other, &way);
             double error = relative_error(plain, other, SEQUENCES);
@@ -471,7 +471,7 @@ static void test_a_nan_in_one_row_spares_the_others(void **state) {
     rp_driver_row(&driver, 0, tokens, 3, true);
     rp_driver_run(&driver, NULL);
     int32_t want = rp_driver_result(&driver, 0)->token;
-    /* Slot 1 claims four tokens that nobody wrote: it reads the NaN of a fresh page. */
+    /* Slot 1 claims four unwritten tokens, so it reads the NaN of a fresh page. */
     rp_driver_edit(&driver, 1, RP_SLOT_LENGTH, 0, 4);
     rp_driver_row(&driver, 1, tokens, 3, true);
     rp_driver_row(&driver, 2, tokens, 3, true);
@@ -547,10 +547,10 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_every_bucket_gives_equal_bits_captured_and_eager,
                                         setup, teardown),
         cmocka_unit_test_setup_teardown(test_chunking_and_slots_change_nothing, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_a_sequence_alone_gives_what_it_gives_in_a_batch, setup,
+        cmocka_unit_test_setup_teardown(test_a_sequence_has_equal_bits_alone_and_in_a_batch, setup,
                                         teardown),
         cmocka_unit_test_setup_teardown(test_no_kernel_writes_outside_its_tensors, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_fast_kernels_agree_with_the_scalar_truth, setup,
+        cmocka_unit_test_setup_teardown(test_fast_kernels_agree_with_the_scalar_reference, setup,
                                         teardown),
         cmocka_unit_test_setup_teardown(test_a_row_of_a_finished_slot_is_skipped, setup, teardown),
         cmocka_unit_test_setup_teardown(test_min_tokens_keeps_a_stop_id_away, setup, teardown),

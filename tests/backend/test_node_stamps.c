@@ -1,7 +1,7 @@
-/* Goal: a step whose packet asks for it stores when each of its launches began and ended; no other
- * does, and no result depends on it.
- * Method: a small random model, replayed and eager, one and three workers, steps stamped in
- * turns. */
+/* Goal: a step whose packet requests stamps stores the begin and end of each launch; other steps do
+ * not, and no result depends on it.
+ * Method: a small random model, replayed and eager, one and three workers, alternating steps
+ * stamped. */
 #include "tests/support/driver.h"
 
 #include <setjmp.h>
@@ -84,7 +84,7 @@ static void test_every_launch_of_a_stamped_step_is_timed_and_nothing_else_change
     int32_t expected[STEPS];
     open_driver(false, 1, 0);
     for (uint64_t step = 1; step <= STEPS; step++)
-        expected[step - 1] = run_step(step, true); /* no room for stamps: asking changes nothing */
+        expected[step - 1] = run_step(step, true); /* no room for stamps: the bit has no effect */
     for (uint32_t way = 0; way < 4; way++) {
         open_driver(way % 2, way < 2 ? 1 : 3, CAPACITY);
         for (uint64_t step = 1; step <= STEPS; step++) {
@@ -101,7 +101,7 @@ static void test_every_launch_of_a_stamped_step_is_timed_and_nothing_else_change
     }
 }
 
-static void test_a_step_that_fails_takes_no_stamps(void **state) {
+static void test_a_step_that_fails_stores_no_stamps(void **state) {
     (void)state;
     open_driver(false, 1, CAPACITY);
     (void)run_step(1, true);
@@ -118,7 +118,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(
             test_every_launch_of_a_stamped_step_is_timed_and_nothing_else_changes, teardown),
-        cmocka_unit_test_teardown(test_a_step_that_fails_takes_no_stamps, teardown),
+        cmocka_unit_test_teardown(test_a_step_that_fails_stores_no_stamps, teardown),
     };
     return cmocka_run_group_tests_name("node_stamps", tests, NULL, NULL);
 }

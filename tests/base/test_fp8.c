@@ -1,4 +1,4 @@
-/* Goal: FP8 E4M3 is what the format says. Method: all 256 bit patterns against the formula in f64,
+/* Goal: FP8 E4M3 follows the format. Method: all 256 bit patterns against the formula in f64,
  * every tie and its neighbors between two representable values, and values out of range. */
 #include "base/fp8.h"
 

@@ -1,4 +1,4 @@
-/* Goal: what the writer emits is JSON, whatever bytes go in. */
+/* Goal: the writer emits valid JSON for any input bytes. */
 #include "base/json_writer.h"
 
 #include <math.h>

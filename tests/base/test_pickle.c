@@ -1,4 +1,4 @@
-/* Goal: the bytes of a pickle, opcode by opcode, as Lib/pickletools.py lists them. */
+/* Goal: a pickle has the right bytes, opcode by opcode, as listed by Lib/pickletools.py. */
 #include "base/pickle.h"
 
 #include <setjmp.h>
@@ -23,7 +23,7 @@ static int teardown(void **state) {
         assert_memory_equal(out.data, expected, sizeof expected);                                  \
     } while (0)
 
-static void test_a_value_by_itself_is_a_document(void **state) {
+static void test_a_single_value_is_a_document(void **state) {
     struct rp_pickle pickle;
     (void)state;
     rp_pickle_init(&pickle, &out);
@@ -59,7 +59,7 @@ static void test_integers_beyond_32_bits_take_eight_bytes(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(test_a_value_by_itself_is_a_document, teardown),
+        cmocka_unit_test_teardown(test_a_single_value_is_a_document, teardown),
         cmocka_unit_test_teardown(test_items_follow_their_container_and_end_with_its_opcode,
                                   teardown),
         cmocka_unit_test_teardown(test_integers_beyond_32_bits_take_eight_bytes, teardown),

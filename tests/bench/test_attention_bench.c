@@ -1,6 +1,5 @@
-/* Goal: `bench attention` runs every shape through the table of a backend, counts what the mask
- * lets be seen as one does by hand, and its dumps are the inputs and outputs of one another. Its
- * times are not looked at. */
+/* Goal: `bench attention` runs every shape through a backend's table, counts visible pairs
+ * correctly, and its dumped outputs match its dumped inputs. Times are not checked. */
 #include "attention/mask/mask.h"
 #include "base/memory.h"
 #include "bench/bench_attention.h"
@@ -59,7 +58,7 @@ static void every_shape_is_run_with_the_bytes_and_operations_that_its_mask_shows
         {.prompt = true, .batch = 2, .length = 40, HEADS},
         {.prompt = true, .batch = 2, .length = 40, .window = 9, .page_tokens = 32, HEADS},
     };
-    /* keys: of both KV heads and all sequences; pairs: of four query heads. */
+    /* keys: both KV heads and all sequences; pairs: four query heads. */
     const double keys[] = {2 * 3 * 70, 2 * 3 * 9, 2 * 2 * 40, 2 * 2 * 40};
     const double pairs[] = {4 * 3 * 70, 4 * 3 * 9, 4 * 2 * 40 * 41 / 2,
                             4 * 2 * (9 * 10 / 2 + 31 * 9)};

@@ -1,5 +1,6 @@
-/* Baselines: a file reads back as it was written and a broken one is refused by its row and field;
- * a measurement holds, is better, fails, is missing, new or skipped; an update keeps what holds. */
+/* Goal: a file of baselines reads back unchanged and an invalid one is refused with row and field;
+ * a measurement holds, is better, fails, is missing, new or skipped; an update keeps rows that
+ * hold. */
 #include "base/memory.h"
 #include "bench/expectations.h"
 

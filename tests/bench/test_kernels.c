@@ -1,5 +1,5 @@
-/* Goal: `bench kernels` runs every operator, through the table of a backend alone, with the bytes
- * and operations of their shapes. Its times are not looked at. */
+/* Goal: `bench kernels` runs every operator, only through a backend's table, with the bytes
+ * and operations of their shapes. Times are not checked. */
 #include "base/memory.h"
 #include "bench/bench_kernels.h"
 
@@ -97,12 +97,12 @@ static void a_product_has_the_bytes_and_operations_of_its_shape(void **state) {
     assert_int_equal(run("demo", "qkv", rows, 1, 600.0), RP_OK);
     assert_int_equal(result->kernel_count, 1);
     const struct rp_bench_kernel *k = find("qkv", 4, 0);
-    /* bytes = (n k + m k) 2 + m n 4 and flops = 2 m n k: n k from the second, in the first. */
+    /* bytes = (n k + m k) 2 + m n 4 and flops = 2 m n k; n k follows from the second. */
     double nk = k->flops / 8;
     assert_true(k->bytes > 2 * nk && k->bytes < 3 * nk);
 }
 
-/* Uniform weights and rows: INT8 keeps 6 dB a bit, E4M3 about 31.5 of each of its two factors. */
+/* Uniform weights and rows: INT8 has 6 dB per bit, E4M3 about 31.5 for each of the two factors. */
 static void a_product_of_8_bits_has_half_the_bytes_and_tells_its_error(void **state) {
     static const uint32_t rows[] = {4};
     static const struct {

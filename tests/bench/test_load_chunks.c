@@ -1,4 +1,4 @@
-/* What the load generator reads: URLs, event streams in pieces of any size, chunks. */
+/* Goal: the load generator parses URLs, event streams in pieces of any size, and chunks. */
 #include "base/buffer.h"
 #include "bench/load/load_chunk.h"
 #include "bench/load/load_sse.h"
@@ -77,7 +77,7 @@ static void feed_in_pieces(const char *stream, size_t len, size_t first, size_t 
     rp_load_sse_init(&sse);
     for (size_t at = 0, part = first; at < len; at += part, part = rest) {
         part = RP_MIN(part ? part : 1, len - at);
-        /* A copy of its own: reading past a piece is then seen. */
+        /* A separate copy, so that the sanitizer detects reads past a piece. */
         char *piece = test_malloc(part);
         memcpy(piece, stream + at, part);
         assert_true(rp_load_sse_feed(&sse, piece, part, note, &seen));
@@ -141,7 +141,8 @@ static void an_event_without_end_is_refused(void **state) {
 static bool read_chunk(const char *json, struct rp_load_chunk *out,
                        struct rp_load_text_hash *text) {
     size_t len = strlen(json);
-    char *copy = test_malloc(len ? len : 1); /* without the NUL: reading past the end is seen */
+    char *copy =
+        test_malloc(len ? len : 1); /* without the NUL, so that reads past the end are detected */
     memcpy(copy, json, len);
     rp_load_text_hash_init(text);
     bool fine = rp_load_chunk_read(copy, len, out, text);

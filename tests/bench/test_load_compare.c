@@ -1,5 +1,5 @@
-/* Goal: a planted difference of 10 % is found, none is found where there is none, and drift cancels
- * within a block. */
+/* Goal: a constructed difference of 10 % is found, equal sides are not reported as different, and
+ * drift cancels within a block. */
 #include "base/memory.h"
 #include "bench/load/load_compare.h"
 #include "bench/load/load_report.h"
@@ -137,8 +137,7 @@ static void blocks_that_say_nothing_are_refused(void **state) {
     assert_string_equal(err.text, "ms: block 2 has a value of 0");
 }
 
-/* A machine as a shared one is: it slows down by 15 % meanwhile, wanders, and each run has noise of
- * 2 %. */
+/* Like a shared machine: it slows down by 15 %, drifts randomly, and each run has noise of 2 %. */
 static void simulate_blocks(uint64_t seed, double slower, double margin) {
     double values[4 * BLOCKS], wander = 0;
     run.state = seed * 1000003;
@@ -166,7 +165,7 @@ static void a_planted_slowdown_is_found_and_a_against_a_is_not(void **state) {
     print_message("of %d: planted found %d, covered %d, A against A differs %d, with a margin %d\n",
                   SIMULATIONS, planted, covered, false_ones, beyond_margin);
     assert_true(planted >= SIMULATIONS - 1);
-    /* 5 % of 200 are 10; more than 18 would come by chance once in 200 times. */
+    /* 5 % of 200 are 10; more than 18 have a probability of 1 in 200. */
     assert_in_range(false_ones, 1, 18);
     assert_in_range(covered, SIMULATIONS - 18, SIMULATIONS);
     assert_true(beyond_margin <= false_ones);
@@ -252,7 +251,7 @@ static void a_file_against_itself_has_no_difference(void **state) {
     expect_text("no difference (ratio 1.000, 95 % interval 1.000 to 1.000)");
 }
 
-/* Other arrivals and lengths: what differs is chance. */
+/* Different arrivals and lengths: differences are due to chance. */
 static void two_runs_of_one_server_do_not_differ_and_the_bootstrap_repeats_itself(void **state) {
     (void)state;
     static const char *const metrics[] = {"mean_ttft_ms", "p95_ttft_ms", "mean_tpot_ms",
@@ -292,7 +291,7 @@ static void files_without_details_have_totals_only(void **state) {
                      RP_STATUS_NOT_FOUND);
 }
 
-/* As vllm's --save-detailed writes it: 30 requests, the last one failed. */
+/* As written by vllm's --save-detailed: 30 requests, the last one failed. */
 static void results_of_vllm_are_read(void **state) {
     (void)state;
     for (int file = 0; file < 2; file++) {

@@ -1,5 +1,5 @@
-/* Goal: percentiles are numpy's, latencies and rates what load.h defines, the warm-up ends where a
- * run has settled, and a run that says less than it seems to is called unreliable. */
+/* Goal: percentiles equal numpy's, latencies and rates follow load.h, the warm-up ends where a run
+ * has settled, and a run with insufficient data is reported as unreliable. */
 #include "base/memory.h"
 #include "bench/load/load_metrics.h"
 #include "bench/load/load_warmup.h"
@@ -126,7 +126,7 @@ latencies_count_from_the_intended_time_and_service_times_from_the_sending(void *
     assert_int_equal(summary.service[RP_LOAD_ITL].count, 4);
 }
 
-/* Two tokens in one chunk: usage says 8 tokens, 4 chunks came. */
+/* Two tokens in one chunk: usage has 8 tokens, but there are 4 chunks. */
 static void tokens_are_those_of_usage_and_gaps_those_of_chunks(void **state) {
     (void)state;
     load_fixture_open(&run, 1, 4);
@@ -258,7 +258,7 @@ static struct rp_load_warm_up warm_up(void) {
 static void a_load_that_a_server_carries_settles_early(void **state) {
     (void)state;
     for (uint64_t seed = 1; seed <= 40; seed++) {
-        load_fixture_queue(&run, 2000, 60, 8, 100, seed); /* 3/4 of what the places can do */
+        load_fixture_queue(&run, 2000, 60, 8, 100, seed); /* 3/4 of the capacity */
         struct rp_load_warm_up found = warm_up();
         double share = (double)found.end_ns / (double)run.records.end_ns;
         if (!found.settled || share > 0.2)
@@ -279,7 +279,7 @@ static void few_requests_at_a_time_are_no_trend(void **state) {
 static void a_load_beyond_the_server_never_settles(void **state) {
     (void)state;
     for (uint64_t seed = 1; seed <= 20; seed++) {
-        load_fixture_queue(&run, 2000, 160, 8, 100, seed); /* twice of what they can do */
+        load_fixture_queue(&run, 2000, 160, 8, 100, seed); /* twice the capacity */
         struct rp_load_warm_up found = warm_up();
         assert_false(found.settled);
         assert_string_equal(found.why_not, "the number in flight kept rising");
@@ -287,7 +287,7 @@ static void a_load_beyond_the_server_never_settles(void **state) {
     }
 }
 
-/* Service takes 2 s, requests come every 10 ms for 20 s: 200 in flight, reached after 2 s. */
+/* Service takes 2 s, requests arrive every 10 ms for 20 s: 200 in flight, reached after 2 s. */
 static void the_rise_to_a_plateau_is_left_out(void **state) {
     (void)state;
     load_fixture_open(&run, 2000, 2000);
@@ -299,7 +299,7 @@ static void the_rise_to_a_plateau_is_left_out(void **state) {
     summarize(&settled_counts);
     assert_in_range(summary.warm_up, 150, 250);
     assert_int_equal(summary.latency[RP_LOAD_E2EL].count, 2000 - summary.warm_up);
-    /* What came in the window counts for rates, also from requests that began before it. */
+    /* Tokens in the window count for rates, also from requests that began before it. */
     assert_in_range(summary.completed, 1995, 2000);
     assert_in_range((uint64_t)(summary.request_rate * 10), 980, 1011);
     assert_true(summary.reliable);
@@ -319,7 +319,7 @@ static void a_stall_in_the_middle_is_no_warm_up(void **state) {
     assert_true(summary.latency[RP_LOAD_TTFT].p50 < 21);
 }
 
-/* 8 at a time, each 100 ms: the first 8 came at once. */
+/* 8 at a time, each 100 ms: the first 8 start together. */
 static void the_first_round_of_a_closed_loop_is_left_out(void **state) {
     (void)state;
     struct rp_load_rules rules = {.exclude_warm_up = true, .closed = true};

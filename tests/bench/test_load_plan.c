@@ -1,6 +1,6 @@
-/* Goal: a plan is what its source says: lengths, ids, times, what is left out, and what an
- * unbounded prefix cache would hold of it; the same for the same seed, and other prompts for
- * another. Traces and their files: test_load_trace. */
+/* Goal: a plan follows its source: lengths, ids, times, skipped requests, and hits of an unbounded
+ * prefix cache; equal for the same seed, with other prompts for another. Traces and their files:
+ * test_load_trace. */
 #include "base/hash.h"
 #include "base/memory.h"
 #include "bench/load/load_plan.h"
@@ -206,8 +206,8 @@ static void test_constant_arrivals_are_equally_far_apart(void **state) {
         assert_true(plan.requests[i].at_ns == i * UINT64_C(125000000));
 }
 
-/* Gaps of a plan: mean exactly 1 / rate, squared coefficient of variation 1 / burstiness, in rising
- * order. */
+/* Gaps of a plan: mean exactly 1 / rate, squared coefficient of variation 1 / burstiness, times in
+ * ascending order. */
 static void check_gaps(double burstiness, double tolerance) {
     struct rp_load_source source = random_source(20001);
     double squares = 0;
@@ -296,9 +296,9 @@ static void test_one_request_comes_at_once(void **state) {
     }
 }
 
-/* --- What a cache would hold ----------------------------------------------------------------- */
+/* --- Hits of a cache ------------------------------------------------------------------------- */
 
-/* Longest common beginning with any earlier prompt, in whole pages, the last token left over. */
+/* Longest common prefix with any earlier prompt, in whole pages, without the last token. */
 static uint32_t cached_by_brute_force(uint32_t index, uint32_t page_tokens) {
     const struct rp_load_request *own = &plan.requests[index];
     uint32_t best = 0;
@@ -377,7 +377,7 @@ static void test_text_pieces_have_about_their_length_and_are_whole_characters(vo
                         203); /* 50 tokens of 4 bytes; the file is shorter and is repeated */
         assert_true(((unsigned char)r->text[0] & 0xC0) != 0x80);
         assert_true(rp_hash64(r->text, len, 0) != 0);
-        /* \r\n became \n, the empty line stayed, the last line got its end */
+        /* \r\n is replaced by \n, the empty line is kept, the last line gets its end */
         assert_null(strchr(r->text, '\r'));
         assert_non_null(strstr(r->text, "weiter\n\nEnde ohne Umbruch\nz"));
         assert_true(((unsigned char)r->text[len - 1] & 0x80) == 0 ||
@@ -406,9 +406,8 @@ static void test_sonnets_share_lines_and_sample_the_rest(void **state) {
     for (int i = 0; i < 100; i++) /* 20 bytes with their end: 5 tokens */
         fprintf(file, "%s this is line nr%03d\n", i % 10 ? "" : "\n", i);
     fclose(file);
-    source.input =
-        (struct rp_load_lengths){113, 0}; /* 400 bytes behind the instruction: 20 lines */
-    source.prefix_tokens = 38;            /* 100 bytes: 5 lines */
+    source.input = (struct rp_load_lengths){113, 0}; /* 400 bytes after the instruction: 20 lines */
+    source.prefix_tokens = 38;                       /* 100 bytes: 5 lines */
     for (source.seed = 0; source.seed < 20; source.seed++) {
         make(&source);
         for (uint32_t i = 0; i < plan.count; i++) {
@@ -531,7 +530,7 @@ static void test_a_plan_is_the_same_on_every_machine(void **state) {
     source.prefix_tokens = 20;
     source.burstiness = 0.3;
     make(&source);
-    /* These by a second implementation too. */
+    /* These also by a second implementation. */
     assert_true(plan.requests[1].at_ns == 19055568 && plan.requests[1].input_tokens == 109 &&
                 plan.requests[1].ids[0] == 299 && plan.requests[1].ids[20] == 219);
     assert_true(hash_of_plan() == 0xbf803179bcfe0265u);

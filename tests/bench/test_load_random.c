@@ -15,8 +15,8 @@
 #include <cmocka.h>
 
 #define SAMPLES 20000
-/* Kolmogorov's distribution: 1 sample in 1,000 is further away than 1.95 / sqrt(n); the seeds are
- * fixed. */
+/* Kolmogorov's distribution: the distance exceeds 1.95 / sqrt(n) for 1 sample in 1,000; the seeds
+ * are fixed. */
 #define KS_LIMIT 1.95
 
 static double samples[SAMPLES];
@@ -67,7 +67,7 @@ static void check_samples(double (*cdf)(double shape, double x), double shape, d
         sum += samples[i];
     for (int i = 0; i < SAMPLES; i++)
         squares += (samples[i] - sum / SAMPLES) * (samples[i] - sum / SAMPLES);
-    /* 4 standard errors; the variance of a variance is taken as of a distribution with heavy
+    /* 4 standard errors; the variance of the variance is that of a distribution with heavy
      * tails. */
     assert_true(fabs(sum / SAMPLES - mean) < 4 * sqrt(variance / SAMPLES));
     assert_true(fabs(squares / SAMPLES / variance - 1) < 4 * sqrt((2 + 6 / shape) / SAMPLES));

@@ -1,5 +1,5 @@
 /* Goal: the JSON has every key of `vllm bench serve` and those that load_report.h promises, the
- * table is its golden one, and pages hold what servers send only escaped. `--page FILE RUNS` writes
+ * table equals the golden one, and pages escape everything from servers. `--page FILE RUNS` writes
  * a page for tests/cli/test_load_page.py. */
 #include "base/memory.h"
 #include "bench/load/load_report.h"
@@ -157,7 +157,7 @@ static void every_key_of_vllm_is_there_with_its_type(void **state) {
             assert_true(json_is_number(json_object_get(get("service"), key)));
         }
     assert_null(json_object_get(root, "generated_texts"));
-    /* Its rates are what its totals say. */
+    /* Its rates agree with its totals. */
     assert_true(fabs(number("request_throughput") * number("duration") - number("completed")) <
                 1e-6);
     assert_true(fabs(number("output_throughput") * number("duration") -
@@ -187,7 +187,7 @@ static void what_vllm_lacks_stands_beside_it(void **state) {
     assert_int_equal(json_object_size(get("goodput_bounds")), 1);
 }
 
-/* What a program that knows vllm alone computes from the details is what the file says. */
+/* Values computed from the details by vllm's definitions equal those in the file. */
 static void details_give_the_same_means(void **state) {
     (void)state;
     double ttft = 0, e2el = 0, tpot = 0;

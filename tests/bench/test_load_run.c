@@ -1,5 +1,5 @@
-/* What becomes of a request against a server that does everything that servers do. Times are not
- * looked at here (test_load_times.c); everything sent by the server is hostile. */
+/* Goal: the outcome of a request is right for any behavior of a server, also hostile. Times are
+ * checked in test_load_times.c. */
 #include "base/memory.h"
 #include "tests/support/scripted_fixture.h"
 
@@ -103,7 +103,7 @@ static void an_empty_chunk_counts_where_usage_shows_it_to_be_a_token(void **stat
     struct scripted_fixture *f = *state;
     assert_int_equal(run_one(f, 6, "blank=2")->chunk_count, 6);
     assert_int_equal(run_one(f, 6, "blank=2 nousage=1")->chunk_count, 3);
-    /* One chunk more than tokens: nobody knows which. */
+    /* One chunk more than tokens: which one is unknown. */
     assert_int_equal(run_one(f, 6, "blank=2 empty=1")->chunk_count, 3);
     assert_int_equal(f->records.records[0].outcome, RP_LOAD_OK);
     assert_true(f->records.records[0].first_ns < f->records.end_ns);
@@ -146,7 +146,7 @@ static void each_failure_is_an_outcome_of_its_own(void **state) {
             record->chunk_count != cases[i].chunks || !strstr(record->error, cases[i].error))
             fail_msg("%s: outcome %d status %u chunks %u %s", cases[i].script, record->outcome,
                      record->status, record->chunk_count, record->error);
-        /* The server serves on. */
+        /* The server continues. */
         assert_int_equal(run_one(f, 2, "")->outcome, RP_LOAD_OK);
     }
 }
@@ -241,7 +241,7 @@ static void a_kept_connection_that_the_server_has_closed_is_replaced_once(void *
     for (int i = 0; i < 10; i++)
         scripted_fixture_add(f, 0, 3, "drop=1");
     scripted_fixture_add(f, 0, 3, "ttft=0");
-    scripted_fixture_add(f, 0, 3, "reset=0"); /* has begun: an answer is not asked for twice */
+    scripted_fixture_add(f, 0, 3, "reset=0"); /* has begun: a request is not repeated */
     f->options.closed = true;
     f->options.max_concurrency = 1;
     assert_int_equal(scripted_fixture_run(f), RP_OK);
@@ -267,7 +267,7 @@ static void a_large_prompt_is_sent_whole(void **state) {
     assert_int_equal(scripted_fixture_run(f), RP_OK);
     assert_int_equal(f->records.records[0].outcome, RP_LOAD_OK);
     assert_int_equal(f->records.records[0].cached_tokens,
-                     5); /* the model's name came, whole JSON */
+                     5); /* the model's name was received as valid JSON */
     test_free(ids);
 }
 

@@ -24,9 +24,8 @@
 
 enum { TRIES = 5 };
 
-/* A client whose own timers are that late, at p99, was held up by the machine: its reads are late
- * as well, and a comparison says nothing about it. That it is punctual where it is not held up is
- * another test's. */
+/* A client whose own timers are this late at p99 was delayed by the machine: its reads are late as
+ * well, and a comparison proves nothing. Another test checks that it is otherwise punctual. */
 #define HELD_UP_MS 5.0
 
 static int set_up(void **state) {
@@ -69,7 +68,7 @@ static void wished_times(struct times *times) {
     }
 }
 
-/* From the intended times, or from the sendings, to the server's writes. */
+/* From the intended times, or from the times of sending, to the server's writes. */
 static void stamped_times(const struct scripted_fixture *f, bool intended, struct times *times) {
     memset(times, 0, sizeof *times);
     for (int i = 0; i < KNOWN; i++) {
@@ -88,7 +87,7 @@ static void stamped_times(const struct scripted_fixture *f, bool intended, struc
     }
 }
 
-/* How far it is off, in units of what is allowed: 1 % or 0.2 ms. */
+/* The error in units of the allowed one: 1 % or 0.2 ms. */
 static double off(double seen, double truth) {
     return fabs(seen - truth) / fmax(0.2, 0.01 * truth);
 }
@@ -162,7 +161,7 @@ static void every_percentile_is_within_1_percent_or_200_us_of_known_delays(void 
 
 enum { STALLED = 300, STALL_AT = 100 };
 
-/* Requests every 10 ms; one makes everything stand still for a second. */
+/* Requests every 10 ms; one stalls the server for a second. */
 static void run_stalled(struct scripted_fixture *f, uint32_t max_concurrency,
                         struct rp_load_summary *summary) {
     struct rp_load_rules rules = {.exclude_warm_up = false};
@@ -211,8 +210,8 @@ static void the_percentiles_show_a_stall_that_requests_had_to_wait_for(void **st
         assert_true(summary.latency[RP_LOAD_TTFT].p99 > 900);
         assert_true(summary.latency[RP_LOAD_TTFT].p90 > 400);
         assert_true(count >= 150 && median < 50 && most < 500);
-        /* Two were sent; the others waited here, and their service was quick: what coordinated
-         * omission hides. */
+        /* Two were sent; the others waited here and were served quickly, which coordinated omission
+         * hides. */
         if (concurrencies[i])
             assert_true(count >= STALLED - 10 && summary.service[RP_LOAD_TTFT].p90 < 100);
     }

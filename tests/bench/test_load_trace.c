@@ -1,7 +1,7 @@
-/* Goal: traces are replayed as they stand in their files, scaled as told, and whatever a file holds
- * ends in a plan or in an error that names line and field. Method: files written here, every one
- * cut off at every byte and with bytes replaced; both real traces against totals counted elsewhere,
- * and Mooncake's cache hits against a count of its own that looks at hash ids alone. */
+/* Goal: traces are replayed as in their files, with the given scale, and any file gives a plan or
+ * an error that names line and field. Method: files written here, each truncated at every byte and
+ * with bytes replaced; both real traces against totals counted elsewhere, and Mooncake's cache hits
+ * against an independent count from the hash ids. */
 #include "base/memory.h"
 #include "bench/load/load_plan.h"
 #include "bench/load/load_random.h"
@@ -156,7 +156,7 @@ static void test_scales_count_and_context_apply_to_a_trace(void **state) {
     assert_int_equal(plan.count, 1);
     source.count = 100;
     source.max_context = 0;
-    source.arrival = RP_LOAD_CONSTANT; /* lengths of the trace, times of one's own */
+    source.arrival = RP_LOAD_CONSTANT; /* lengths of the trace, other times */
     source.rate = 1000;
     make(&source);
     assert_int_equal(plan.count, 4);
@@ -377,7 +377,7 @@ static void torture(enum rp_load_dataset dataset, const char *text) {
     size_t len = strlen(text);
     uint32_t accepted = 0;
     char *copy = rp_strdup(text);
-    source.length_scale = 1.0 / 512; /* a length that a digit made long stays small */
+    source.length_scale = 1.0 / 512; /* a length with an extra digit is still small */
     for (size_t i = 0; i < len + 1000; i++) {
         memcpy(copy, text, len);
         for (uint32_t n = rp_load_random_below(&random, 4); i >= len && n < 4; n++)
@@ -489,9 +489,9 @@ static void test_the_mooncake_trace_hits_what_its_ids_say(void **state) {
     (void)state;
     if (!rp_test_data("traces/mooncake_synthetic.jsonl", file, sizeof file))
         skip();
-    /* An own computation: an id occurs at one place of a prompt only (checked), so a prompt hits as
-     * many leading blocks as it has ids that were seen; and whole ones where an earlier prompt had
-     * the whole block. */
+    /* Independent computation: an id occurs at only one position of a prompt (checked), so a prompt
+     * hits as many leading blocks as it has known ids; complete ones if an earlier prompt had the
+     * complete block. */
     struct chain *chains = rp_calloc(4000, sizeof *chains);
     bool *seen = rp_calloc(IDS_MAX, 1), *seen_whole = rp_calloc(IDS_MAX, 1);
     uint64_t *before = rp_calloc(IDS_MAX, sizeof *before);
@@ -531,7 +531,7 @@ static void test_the_mooncake_trace_hits_what_its_ids_say(void **state) {
     assert_true(input == 61194628 && output == 595432);
     assert_true(cached == whole_hits * 512);
     assert_true(whole_hits * 100 > blocks * 63);
-    /* At a page of 16, blocks of a page: the same hits but for lengths that are rounded up to a
+    /* With pages of 16 and blocks of one page: the same hits, except for lengths rounded up to a
      * page. */
     source.page_tokens = 16;
     source.block_tokens = 16;

@@ -1,6 +1,6 @@
-/* bench pair with sides that are made up: samples come as A B B A with equal prompts on both sides,
- * sides are made anew for every block and closed; a planted 10 % is found through noise and a
- * drift, and A against A is not. */
+/* Goal: bench pair takes samples as A B B A with equal prompts on both sides, and opens and closes
+ * the sides for every block; a difference of 10 % is found despite noise and drift, and A against A
+ * is not reported. Method: fake sides. */
 #include "base/memory.h"
 #include "bench/pair.h"
 
@@ -21,7 +21,7 @@ static char calls[CALLS_MAX + 1];
 static uint64_t seeds[CALLS_MAX];
 static size_t call_count;
 
-/* A made-up side: its value, its noise and what it does wrong. */
+/* A fake side: its value, its noise and its faults. */
 struct made_up {
     char name;
     double value, noise, layout; /* layout: of each opening */
@@ -94,7 +94,7 @@ static void blocks_are_a_b_b_a_with_equal_prompts(void **state) {
     struct rp_comparison result;
     (void)state;
     assert_int_equal(run(&a, &b, 3, false, &result, NULL), RP_OK);
-    /* Made in turns, one sample each that does not count. */
+    /* Opened alternately, with one sample each that is not counted. */
     assert_string_equal(calls, "([ababba)][(ababba)]([ababba)]");
     assert_int_equal(result.samples, 3);
     assert_int_equal(run(&a, &b, 3, true, &result, NULL), RP_OK);
@@ -122,8 +122,8 @@ static void a_sample_that_fails_ends_it_and_closes_both(void **state) {
     assert_string_equal(calls, "");
 }
 
-/* Noise of 6 % a sample and 4 % an opening, as on a busy machine with two cores, and a drift of 0.2
- * % a sample. */
+/* Noise of 6 % per sample and 4 % per opening, as on a busy machine with two cores, and a drift of
+ * 0.2 % per sample. */
 static void a_planted_tenth_is_found_and_nothing_is_not(void **state) {
     enum { RUNS = 200, BLOCKS = 40 };
     uint32_t found = 0, faster = 0, imagined = 0;
@@ -152,7 +152,7 @@ static void named_pairs_are_many_and_each_is_found_by_its_name(void **state) {
     assert_true(rp_pair_count >= 10);
     for (uint32_t i = 0; i < rp_pair_count; i++) {
         const struct rp_pair *pair = &rp_pairs[i];
-        assert_ptr_equal(rp_pair_find(pair->name), pair); /* so no name stands twice */
+        assert_ptr_equal(rp_pair_find(pair->name), pair); /* so no name occurs twice */
         assert_true(pair->what[0] && pair->load.sequences && pair->load.input > pair->load.shared);
         assert_true(pair->load.output > 0);
         assert_true(pair->expected == RP_PAIR_EQUAL || strcmp(pair->a, pair->b) != 0);

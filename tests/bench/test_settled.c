@@ -1,4 +1,4 @@
-/* Goal: a list of times counts from where it has settled, and one that never does is called
+/* Goal: a list of times counts from where it has settled, and one that never settles is reported as
  * unreliable. */
 #include "bench/settled.h"
 
@@ -45,7 +45,7 @@ static void fewer_than_a_hundred_are_unreliable(void **state) {
     assert_true(rp_settled_find(samples, 100).reliable);
 }
 
-/* 80 slow ones: the window of 50 is rid of them when its median is one of the others. */
+/* 80 slow ones: the window of 50 has settled when its median is one of the others. */
 static void a_slow_start_is_left_out(void **state) {
     (void)state;
     for (int i = 0; i < 400; i++)

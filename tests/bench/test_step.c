@@ -1,5 +1,5 @@
-/* Goal: `bench step` and `bench prefill` run whole steps, through the table of a backend alone,
- * with the bytes and operations of their shapes. Its times are not looked at. */
+/* Goal: `bench step` and `bench prefill` run whole steps, only through a backend's table, with the
+ * bytes and operations of their shapes. Times are not checked. */
 #include "base/memory.h"
 #include "bench/bench_step.h"
 #include "tests/support/fake_backend.h"
@@ -87,7 +87,7 @@ static void decode_steps_have_the_bytes_of_every_batch_and_context(void **state)
     }
 }
 
-/* Whether they settle is the machine's affair. */
+/* Whether they settle depends on the machine. */
 static void steps_count_from_where_they_have_settled(void **state) {
     (void)state;
     static const uint32_t one[] = {1}, context[] = {3};
@@ -102,7 +102,7 @@ static void steps_count_from_where_they_have_settled(void **state) {
     assert_true(measured == 200 || (c->reliable && measured == 100));
     assert_true(c->steps >= 100);
     assert_true(c->reliable || c->settled_after == 0);
-    assert_true(c->gap_us_p99 < 1e9); /* no gap reaches over a pause between runs */
+    assert_true(c->gap_us_p99 < 1e9); /* no gap includes a pause between runs */
 }
 
 static void prompts_of_any_length_run_in_one_step(void **state) {
@@ -128,7 +128,7 @@ static void steps_run_eager_and_unfused_and_with_wide_page_tables(void **state) 
         check_case(&result->cases[i], 40);
 }
 
-/* Whose memory the host may not touch; 400 sequences of 300 tokens are more than its 256 MiB. */
+/* The host cannot access its memory; 400 sequences of 300 tokens exceed its 256 MiB. */
 static void a_gpu_runs_what_fits_its_memory(void **state) {
     (void)state;
     static const uint32_t batches[] = {2, 400}, contexts[] = {40, 300};

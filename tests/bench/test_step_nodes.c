@@ -1,4 +1,4 @@
-/* Goal: own times of nodes, by kernel: what runs beside the node before counts once, and a node
+/* Goal: self times of nodes by kernel: overlap with the preceding node counts once, and a node
  * without a stamp is counted as missing. */
 #include "bench/step_nodes.h"
 #include "device/step.h"

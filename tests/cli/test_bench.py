@@ -1,6 +1,5 @@
-"""`reprise bench decode`: every pair of the lists is a row with numbers of its own, from one
-engine; lists that are none are refused by the name of their flag. `reprise bench attention`: the same of shapes and masks.
-No time is looked at.
+"""`reprise bench decode`: every pair of the lists has its own row, from one engine; invalid lists are refused with the name
+of the flag. `reprise bench attention`: the same for shapes and masks. Times are not checked.
 """
 import json
 import os
@@ -59,7 +58,7 @@ def check_a_model_with_its_own_weights():
 
 
 def check_8_bits_are_told_with_their_error():
-    """A speed with 8 bits and no error beside it is no result."""
+    """A speed with 8 bits is reported with its error."""
     for flags in (["--quantization", "int8"], ["--kv-cache-dtype", "fp8"]):
         row, = rows("decode", "--shape", "demo", *CPU, *SHORT, "--context", "8", *flags)
         error = row["error"]

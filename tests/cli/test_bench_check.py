@@ -1,6 +1,6 @@
-"""`reprise bench check`: this build holds its baselines; a planted node, a planted allocation, a baseline that is gone
-and one too many make it fail and are named; --update-expectations writes what was measured; hardware without a file has
-no baseline."""
+"""`reprise bench check`: this build meets its baselines; an extra node, an extra allocation, a missing and an additional
+baseline make it fail and are named; --update-expectations writes the measurements; hardware without a file has no
+baseline."""
 import json
 import os
 import shutil
@@ -9,7 +9,7 @@ import tempfile
 
 from reprise_server import BIN, DEMO, SOURCE
 
-# There only what is counted of programs and steps: answers take minutes, and test_engine compares them there.
+# There only counts of programs and steps: answers take minutes, and test_engine compares them.
 SANITIZED = any(name in os.path.basename(os.path.dirname(BIN)) for name in ("asan", "tsan"))
 ALL = "programs,steps,instructions" if SANITIZED else "programs,steps,answers,instructions,precision"
 COUNTS = os.path.join(SOURCE, "bench", "expectations_counts.json")
@@ -63,7 +63,7 @@ def check_rows_that_are_gone_or_new(folder):
     assert code == 1, out
     assert "steps.count.alone: no baseline: 64, baseline -" in out, out
     assert "steps.count.forgotten: FAILS: no longer measured: -, baseline 0" in out, out
-    # What was not measured stays; what was is brought up to date.
+    # Rows that were not measured stay; the others are updated.
     code, out, errors = run("--only", "steps", "--expectations", path, "--update-expectations")
     assert code == 0, out + errors
     with open(path) as file:
@@ -88,7 +88,7 @@ def check_json():
 def check_unknown_hardware_has_no_baseline(folder):
     if SANITIZED:
         return  # it measures everything
-    # Both files in an empty folder: the counts' alone is copied there.
+    # Both files in an empty folder: only the counts' file is copied there.
     path = shutil.copy(COUNTS, os.path.join(folder, "expectations_counts.json"))
     code, out, errors = run("--expectations", path, "--device", "cpu")
     assert code == 0 and "no baseline for " in out, out + errors

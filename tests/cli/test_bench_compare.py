@@ -1,4 +1,4 @@
-"""`reprise bench compare`: two result files in, a verdict for each metric out; what is no result is refused."""
+"""`reprise bench compare`: two result files in, a verdict for each metric out; invalid files are refused."""
 import json
 import os
 import random
@@ -9,7 +9,7 @@ from reprise_server import BIN
 
 
 def result(slower, details=True, seed=1, **more):
-    """As `vllm bench serve --save-result [--save-detailed]` writes it."""
+    """As written by `vllm bench serve --save-result [--save-detailed]`."""
     random.seed(seed)
     count = 200
     outputs = [random.randint(5, 30) for _ in range(count)]

@@ -1,9 +1,9 @@
-"""`reprise bench pair`: a planted slowdown of a tenth is found, and A against A is not; the list; engines, children and
-servers as sides; what is refused.
+"""`reprise bench pair`: a constructed slowdown of a tenth is found, and A against A is not reported; the list; engines,
+children and servers as sides; refusals.
 
-Judged on CPU time, on one core: on a machine that others use as well the wall clock says more about them. What is
-asserted holds within 5 %; chance and a busy machine may still say otherwise, so that only a run that is wrong three
-times, with other prompts each time, fails."""
+Measured as CPU time on one core, because on a shared machine the wall clock measures the others. The assertions hold
+within 5 %. Chance and a busy machine may still break them, so the test fails only after three failed runs with
+different prompts."""
 import json
 import os
 import subprocess

@@ -1,5 +1,5 @@
-"""`reprise bench serve` against this project's server and one that answers by a script: every request is accounted for,
-tokens are exact, results lie where they were asked for. No time is looked at (bench.load_times does).
+"""`reprise bench serve` against this project's server and a scripted one: every request is accounted for, tokens are exact,
+results are written to the requested files. Times are not checked (bench.load_times does).
 """
 import glob
 import json

@@ -1,5 +1,5 @@
-"""`reprise bench tokenize`: counts are those of `reprise tokenize`, text comes back where it can, every
-field is there; what is no file, no tokenizer or no number is refused. No time is looked at.
+"""`reprise bench tokenize`: counts equal those of `reprise tokenize`, text round-trips where possible, every
+field exists; invalid files, tokenizers and numbers are refused. Times are not checked.
 """
 import json
 import os

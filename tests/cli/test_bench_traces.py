@@ -1,6 +1,6 @@
 """The Azure and Mooncake traces, scaled, against this project's server with the demo model: every request is accounted
-for, tokens are exact, prefix hits are those of an unbounded cache, and what the client measured is what the server
-measured. What is expected is computed here, from the trace files alone.
+for, tokens are exact, prefix hits are those of an unbounded cache, and the client's measurements agree with the
+server's. The expected values are computed here, from the trace files alone.
 
 Wall time is compared with wall time only: the client's percentiles with the server's histograms of the same requests.
 
@@ -28,10 +28,10 @@ HISTOGRAMS = {"ttft": "reprise_time_to_first_token_seconds", "itl": "reprise_int
 QUANTILES = (("median", 0.5), ("p90", 0.9), ("p99", 0.99))
 
 
-# --- What a trace gives ----------------------------------------------------------------------------------------------
+# --- Expected values of a trace --------------------------------------------------------------------------------------
 
 class Expected:
-    """Of a trace's requests, (input, output, block ids) each, at this scale. The order is that of the file."""
+    """(input, output, block ids) of each of a trace's requests at this scale, in the order of the file."""
 
     def __init__(self, requests, scale, context):
         known = set()
@@ -44,7 +44,7 @@ class Expected:
             self.sent += 1
             self.prompt += length
             self.output += output
-            # An id stands for a block and all before it: that is what a hash chain is.
+            # An id identifies a block and all blocks before it, because ids are a hash chain.
             whole = blocks[:length // PAGE]
             found = next((i for i, block in enumerate(whole) if block not in known), len(whole))
             self.hits += min(found, (length - 1) // PAGE) * PAGE  # the last token is always computed
@@ -68,8 +68,8 @@ def mooncake_requests(path):
 # --- A run -----------------------------------------------------------------------------------------------------------
 
 class LoopbackTime(threading.Thread):
-    """Round trips of GET /health on one connection while a run lasts: what the way through kernel, server loop and
-    client costs on this machine under this load."""
+    """Round trips of GET /health on one connection during a run: the latency of kernel, server loop and client on this
+    machine under this load."""
 
     def __init__(self, server):
         super().__init__()
@@ -125,7 +125,7 @@ class Run:
         cache = got["prefix_cache"]
         assert cache["prompt_tokens"] == expected.prompt and cache["expected_tokens"] == expected.hits, (
             expected.hits, cache)
-        # And as the server counts.
+        # And by the server's counters.
         assert change['reprise_requests_total{finish_reason="length"}'] == expected.sent, change
         assert change["reprise_request_prompt_tokens_sum"] == expected.prompt, change
         assert change["reprise_request_generation_tokens_sum"] == expected.output, change
@@ -135,13 +135,13 @@ class Run:
                                   "tpot": got["samples"]["tpot"]}, (expected.sent, expected.output, got["samples"])
 
     def buckets(self, name):
-        """(upper edge in ms, observations up to it), rising."""
+        """(upper edge in ms, observations up to it), ascending."""
         head = name + '_bucket{le="'
         return sorted((float(key[len(head):-2].replace("+Inf", "inf")) * 1e3, int(count))
                       for key, count in self.change.items() if key.startswith(head))
 
     def bounds(self, kind, quantile):
-        """Between which edges, in ms, the server's quantile lies (linear between ranks, as the client's)."""
+        """The edges in ms between which the server's quantile is (linear between ranks, like the client's)."""
         edges, counts = zip(*self.buckets(HISTOGRAMS[kind]))
         assert counts[-1] == self.got["samples"][kind], (kind, counts, self.got["samples"])
         rank = quantile * (counts[-1] - 1)
@@ -149,7 +149,7 @@ class Run:
         return edges[low - 1] if low else 0.0, edges[high]
 
     def mean(self, kind):
-        """Of the server's observations, in ms: a histogram's sum and count have no error."""
+        """The mean of the server's observations in ms; a histogram's sum and count are exact."""
         name = HISTOGRAMS[kind]
         return self.change[name + "_sum"] / self.change[name + "_count"] * 1e3
 
@@ -161,15 +161,15 @@ class Run:
                         for kind in HISTOGRAMS for name, quantile in QUANTILES]
 
     def disagreements(self):
-        """Where the client's number lies outside of the server's bucket, or beside its mean, by more than the longest
-        way there and back of this run. To either side: the server may have read a request before the client's write
-        has returned, and of two tokens the first may have been the late one."""
+        """The client's numbers that differ from the server's bucket or mean by more than the longest round trip of this
+        run, in either direction: the server may have read a request before the client's write returned, and the first
+        of two tokens may have been the late one."""
         allowed = self.loopback.longest_ms()
         return [row for row in self.comparison() if not row[3] - allowed <= row[2] <= row[4] + allowed]
 
 
 def run_agreeing(server, expected, *arguments):
-    """Counts are exact at once; clocks have a second and a third try, for the machine is shared."""
+    """Counts must be exact in the first run; times may be repeated twice, because the machine is shared."""
     for seed in range(3):
         run = Run(server, *arguments, "--seed", str(seed))
         run.check_counts(expected)
@@ -189,7 +189,7 @@ def is_sanitized():
 
 
 def last_lines(path, count, folder):
-    """Of Mooncake's trace: where most is shared."""
+    """The part of Mooncake's trace with the most sharing."""
     out = os.path.join(folder, "mooncake.jsonl")
     with open(path) as file, open(out, "w") as part:
         part.writelines(file.readlines()[-count:])
@@ -211,7 +211,7 @@ def mooncake_arguments(path):
 def check_mooncake(server, path, context):
     expected = Expected(mooncake_requests(path), 1 / 64, context)
     assert expected.hits > expected.prompt / 10 and expected.left_out, vars(expected)
-    # One after another nothing is asked for while it is still being computed, and nothing is lost.
+    # One after another, no prefix is requested while it is still being computed, so all hits are found.
     run = run_agreeing(server, expected, *mooncake_arguments(path), "--closed")
     assert run.hits == expected.hits, (run.hits, expected.hits)
     # Together some prompts begin before the one that they share was computed.

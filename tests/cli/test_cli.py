@@ -1,5 +1,5 @@
-"""The program as a person at a shell meets it: exit codes, one-line errors that name what is wrong, inspect
-without weights, and model files that are cut off or lie.
+"""The command line: exit codes, one-line errors that name the problem, inspect without weights, and truncated or invalid
+model files.
 
 Exit codes: 1 anything else, 2 usage, 3 model files, 4 device or memory, 5 port in use.
 """
@@ -47,7 +47,7 @@ def check_usage():
         refused(2, "--dtype", command, DEMO, "--dtype", "int3")
         refused(2, "--threads", command, DEMO, env={"REPRISE_THREADS": "many"})
     assert "did you mean --max-num-seqs" in run("serve", DEMO, "--max-num-seq", "4")[2]
-    # What the command line gives is not read from the environment; --help needs nothing.
+    # The command line overrides the environment; --help needs nothing.
     bad = {"REPRISE_BLOCK_SIZE": "tcp://10.0.0.1:80"}
     refused(2, "--block-size", "inspect", DEMO, env=bad)
     assert run("inspect", DEMO, "--block-size", "16", env=bad)[0] == 0
@@ -71,11 +71,11 @@ def check_inspect():
     for text in ("layer.7.attn.qkv", "lm_head", "sample", "bucket decode tokens 1", "linear_add", "first..last"):
         assert text in out, text
     assert "linear_add" not in run("inspect", DEMO, "--program", "--disable-fusion")[1]
-    # The ends of the flags together.
+    # Extreme values of the flags together.
     ends = ["--max-num-seqs", "4096", "--max-num-batched-tokens", "65536", "--num-gpu-blocks-override", "4096"]
     code, _, errors = run("inspect", DEMO, *ends)
     assert code == 0, errors
-    # A pool for 64 tokens: the longest context follows, and one that is asked for must fit.
+    # A pool for 64 tokens limits the context; a requested context must fit.
     pool = ["--block-size", "16", "--num-gpu-blocks-override", "4"]
     assert json.loads(run("inspect", DEMO, "--json", *pool)[1])["longest_context"] == 64
     code, _, errors = run("inspect", DEMO, *pool, "--max-model-len", "65")
@@ -218,7 +218,7 @@ def check_ids():
 
 
 def check_output_that_cannot_be_written():
-    """An answer that nobody got is no success: a full disk, or no standard output at all."""
+    """Output that cannot be written is an error: a full disk, or a closed standard output."""
     for arguments in (["run", DEMO, "1 + 1 =", "--ignore-eos", "--temperature", "0"], ["inspect", DEMO]):
         with open("/dev/full", "wb") as full:
             done = subprocess.run([BIN, *arguments], stdin=subprocess.DEVNULL, stdout=full, stderr=subprocess.PIPE,

@@ -1,5 +1,5 @@
-"""`reprise eval ppl`: the NLL of stories260K is the one that llama2.c has; what is said of two models is what numpy
-says of their logits; windows and strides count each token once."""
+"""`reprise eval ppl`: the NLL of stories260K equals llama2.c's; the comparison of two models agrees with numpy on their
+logits; windows and strides count each token once."""
 import json
 import math
 import os
@@ -52,7 +52,7 @@ def check_stories(folder):
     part = ppl(text, "--model", model, "--tokens", "100", "--window", "101")
     expected = -sum(reference["logprob_next"][:100]) / 100
     check(abs(part["nll"] - expected) < 1e-5, (part, expected))
-    # Windows that overlap give the later tokens more to look back on.
+    # Overlapping windows give later tokens a longer context.
     apart = ppl(text, "--model", model, "--tokens", "399", "--window", "65")
     overlapping = ppl(text, "--model", model, "--tokens", "399", "--window", "65", "--stride", "8")
     check(apart["tokens"] == overlapping["tokens"] == 399, (apart, overlapping))

@@ -1,4 +1,4 @@
-"""What the build and the start of the server promise against exploits: read back from the program and its process."""
+"""Hardening of the build and the process, read back from the program and its process."""
 import os
 import re
 import shutil
@@ -30,7 +30,7 @@ def check_process():
         pid = server.process.pid
         with open(f"/proc/{pid}/limits", encoding="ascii") as file:
             core = next(line for line in file if line.startswith("Max core file size")).split()
-        assert core[4] == "0", core  # a core dump holds prompts
+        assert core[4] == "0", core  # a core dump contains prompts
         with open(f"/proc/{pid}/status", encoding="ascii") as file:
             umask = next(line for line in file if line.startswith("Umask:")).split()[1]
         assert umask == "0077", umask

@@ -1,5 +1,5 @@
-"""Goal: the page of a load test is well-formed, needs nothing from elsewhere, and shows what it should.
-The pages are made by the C test of the reports, with evil names in every place.
+"""Goal: the page of a load test is well-formed, loads nothing from elsewhere, and shows the right values.
+The C test of the reports writes the pages, with hostile names in every place.
 """
 import html.parser
 import os
@@ -15,7 +15,7 @@ KNOWN = {"html", "head", "meta", "title", "style", "body", "h1", "h2", "p", "b",
 
 
 class Page(html.parser.HTMLParser):
-    """Every element that is opened is closed, in order; collects what it meets."""
+    """Checks that every element is closed, in order; collects elements and texts."""
 
     def __init__(self, text):
         super().__init__(convert_charrefs=True)

@@ -1,4 +1,4 @@
-"""docs/masks.md tells the truth: each of its commands prints what stands there, and makes the picture that is shown.
+"""docs/masks.md is correct: each of its commands prints the output shown, and writes the picture shown.
 
   test_mask.py --write     renews outputs and pictures
 """
@@ -24,7 +24,7 @@ def shell(command, folder):
 
 
 def renewed(text, folder):
-    """The page with what its commands print now."""
+    """The page with the current output of its commands."""
     def block(match):
         out = ""
         for line in match.group(1).split("\n"):
@@ -67,7 +67,7 @@ def check_options():
     code, out, _ = run("causal && sliding_window(h + 1)", "--head", "1", "--q", "4..8", "--kv", "2..8", "--tile", "2", "--page", "2")
     assert code == 0 and out.endswith("pairs\n  .##...\n  ..##..\n  ...##.\n  ....##\n"), out
     assert "queries 4 to 7, keys 2 to 7, head 1; tiles of 2 queries x 2 keys:" in out, out
-    # Large ones show tiles alone.
+    # Large ones show only tiles.
     code, out, _ = run("causal && sliding_window(65536)", "--q", "65536..131072", "--kv", "131072", "--tile", "8192", "--page", "8192")
     assert code == 0 and "pairs" not in out, out
     assert out.endswith("tiles\n" + "".join(f"  {'.' * i}+{'#' * 7}+{'.' * (7 - i)}\n" for i in range(8))), out

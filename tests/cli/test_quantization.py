@@ -1,5 +1,5 @@
-"""--quantization: answers of the demo model stay right, int8 ones do not depend on threads, chunks, company or replay;
-memory is halved and said; what cannot be is refused."""
+"""--quantization: answers of the demo model stay correct; int8 ones do not depend on threads, chunks, batch or replay;
+memory is halved and reported; impossible combinations are refused."""
 import json
 import subprocess
 
@@ -35,7 +35,7 @@ assert (plain["model"]["quantization"], half["model"]["quantization"]) == ("none
 assert "--dtype float32" in run("run", DEMO, "x", "--quantization", "int8", "--dtype", "float32", code=2)
 assert "--quantization-head" in run("run", DEMO, "x", "--quantization-head", code=2)
 assert "--quantization" in run("run", DEMO, "x", "--quantization", "int3", code=2)
-# Pages of 8 bits: right answers, the same ones in every company, and room for more tokens in the same bytes.
+# 8-bit pages: correct answers, equal in every batch, and room for more tokens in the same bytes.
 for kind in ("int8", "fp8", "fp8_e4m3"):
     for prompt, answer in zip(PROMPTS, ANSWERS):
         assert answer in ask(prompt, "--kv-cache-dtype", kind), (kind, prompt)
@@ -45,7 +45,7 @@ for variant in (("--threads", "2"), ("--max-num-batched-tokens", "16"), ("--bloc
 
 
 def room(*arguments):
-    """Tokens of KV, and the lines of pool and weights, as the start-up table has them."""
+    """Tokens of KV, and the lines of pool and weights in the start-up table."""
     flags = ("inspect", DEMO, "--device", "cpu", "--kv-cache-memory-bytes", "64M", *arguments)
     table = [line for line in run(*flags).splitlines() if "KV pool" in line or " weights " in line]
     return json.loads(run(*flags, "--json"))["kv_tokens"], "\n".join(table)

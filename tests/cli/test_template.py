@@ -1,4 +1,4 @@
-"""`reprise template`: what users see of a conversation's prompt, and what they are told when it fails."""
+"""`reprise template`: the printed prompt of a conversation, and the errors."""
 import json
 import os
 import subprocess

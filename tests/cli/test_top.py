@@ -1,5 +1,5 @@
-"""reprise top in a real terminal (a pty): it fits 80 columns and follows a resize, answers keys, gives the terminal back as it
-was, survives its server; once and as JSON without one; what a server says never reaches the terminal as commands."""
+"""reprise top in a real terminal (a pty): it fits 80 columns and follows a resize, handles keys, restores the terminal,
+survives its server; once and as JSON without a terminal; a server's text never reaches the terminal as commands."""
 import fcntl
 import http.server
 import json
@@ -21,7 +21,7 @@ PATIENCE_S = 60
 
 
 class Terminal:
-    """A program on a terminal of its own, and the screen that it has drawn."""
+    """A program on its own terminal, and the screen that it has drawn."""
 
     def __init__(self, command, columns, rows):
         self.pid, self.fd = pty.fork()
@@ -133,7 +133,7 @@ def check_without_terminal(url):
 
 
 class Hostile(http.server.BaseHTTPRequestHandler):
-    """Says what no server should."""
+    """A server with hostile answers."""
     status = {"model": "\x1b[2J\x07evil\u202e", "device": ["no", "text"], "now_seconds": "soon", "tokens": None,
               "pages": {"total": 0, "held": -5, "cached": 1e308}, "device_seconds": {"busy": 1e308, "idle": {"\x1b[31m" * 50: 1}}}
 

@@ -1,5 +1,5 @@
-"""Goal: the trace files of the scripted scenario are what they were (golden files of both formats), the checker of
-traces passes them and finds every fault that is planted, and a headless Chromium opens the JSON.
+"""Goal: the trace files of the scripted scenario equal golden files in both formats, the checker of traces accepts them
+and finds every inserted fault, and a headless Chromium opens the JSON.
 
   REPRISE_GOLDEN=write writes the golden files anew.
 """
@@ -73,7 +73,7 @@ def check_both_formats_say_the_same():
     assert {f for e in native for f in e.last_flows} == {e["id"] for e in chrome if e["ph"] == "f"}
 
 
-# --- Planted faults ------------------------------------------------------------------------------------
+# --- Inserted faults -----------------------------------------------------------------------------------
 
 def drop(phase, nth=0):
     def change(events):
@@ -244,7 +244,7 @@ def check_the_viewer_of_chrome_tracing_imports_it():
 
 
 def check_perfettos_trace_processor_reads_both():
-    """And is asked the right thing: it knows of a file that is none, and of one that is cut off."""
+    """It detects a file that is not a trace, and a truncated one."""
     native, chrome = made("perfetto"), made("json")
     packets = packets_of(native)
     last = [i for i, packet in enumerate(packets) if trace_check.only(trace_check.fields(packet), 11) is not None][-1]

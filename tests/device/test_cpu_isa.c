@@ -1,5 +1,5 @@
-/* Goal: the environment can lower the instruction set and never raise it. Method: compare with what
- * detect says without it. */
+/* Goal: the environment can lower the instruction set and never raise it. Method: comparison with
+ * the detected one. */
 #include "device/cpu_isa.h"
 
 #include <setjmp.h>

@@ -1,6 +1,6 @@
-/* Goal: jobs run in order, each by every worker, and what one wrote before a barrier all see after
- * it. Method: plain (not atomic) memory handed over by barriers and completion only, so that the
- * thread sanitizer judges the ordering too; teams smaller and larger than the machine. */
+/* Goal: jobs run in order, each on every worker, and writes before a barrier are visible to all
+ * workers after it. Method: non-atomic memory synchronized by barriers and completion only, so that
+ * the thread sanitizer checks the ordering too; teams smaller and larger than the machine. */
 #include "base/clock.h"
 #include "base/memory.h"
 #include "device/cpu_team.h"
@@ -60,8 +60,7 @@ static uint64_t submit(struct fixture *f, rp_cpu_job job, uint64_t arg1) {
     return number;
 }
 
-/* Rounds of: everybody writes its cell; barrier; worker 0 sums; barrier; everybody checks the sum.
- */
+/* Each round: every worker writes its cell; barrier; worker 0 sums; barrier; all check the sum. */
 static void barrier_job(void *arg0, uint64_t rounds, const struct rp_cpu_worker *worker) {
     struct fixture *f = arg0;
     for (uint64_t round = 1; round <= rounds; round++) {
@@ -104,8 +103,8 @@ static void test_what_is_written_before_a_barrier_is_seen_after_it(void **state)
     }
 }
 
-/* Each worker notes when it came to the barrier and when it left; all get one time between the two
- * of each worker. */
+/* Each worker records when it reached and left the barrier; all get one time between the two of
+ * each worker. */
 struct passages {
     uint64_t came[WORKERS_MAX], left[WORKERS_MAX], arrival[WORKERS_MAX];
 };
@@ -286,7 +285,7 @@ static void test_a_job_behind_short_ones_takes_them_to_the_stream(void **state) 
             assert_int_equal(rp_cpu_team_submit_short(f->team, here_job, &here, 0, NULL), RP_OK);
         assert_int_equal(rp_cpu_team_submit(f->team, here_job, &here, 0, &last), RP_OK);
         const struct timespec nap = {.tv_nsec = 100000};
-        while (rp_cpu_team_completed(f->team) < last) /* nobody waits for it, and it comes */
+        while (rp_cpu_team_completed(f->team) < last) /* no thread waits for it, and it runs */
             nanosleep(&nap, NULL);
         assert_int_equal(here.runs, 4 * team_sizes[i]);
         assert_int_equal(here.by_owner, 0);
@@ -319,7 +318,7 @@ static void test_destroy_finishes_short_jobs_too(void **state) {
         assert_int_equal(f->sums[w], 64);
 }
 
-/* The thread sanitizer sees worker 0 change between two threads here. */
+/* Here worker 0 changes between two threads, checked by the thread sanitizer. */
 static void test_short_and_other_jobs_in_any_mixture_run_in_order(void **state) {
     struct fixture *f = *state;
     uint32_t random = 99;
@@ -359,7 +358,7 @@ static _Atomic uint32_t touched_count;
 struct parts_job {
     size_t items, unit, grain;
     uint32_t rounds;
-    bool worker_0_waits; /* after its first part, until the others did all else */
+    bool worker_0_waits; /* after its first part, until the others have done the rest */
     _Atomic bool waited_in_vain;
 };
 
@@ -412,7 +411,7 @@ static void test_parts_cover_everything_once_round_after_round(void **state) {
             for (size_t g = 0; g < RP_ARRAY_COUNT(grains); g++) {
                 struct parts_job job = {items[i], grains[g][0], grains[g][1], 7, false, false};
                 run_parts(f, &job);
-                job.rounds = 2; /* an even number after an odd one: both counters come first once */
+                job.rounds = 2; /* an even number after an odd one: each counter is first once */
                 run_parts(f, &job);
             }
     }

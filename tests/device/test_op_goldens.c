@@ -1,4 +1,4 @@
-/* Goal: the small operators agree with numbers that somebody else's code made.
+/* Goal: the small operators agree with numbers from another implementation.
  * Method: the operator goldens of the test data (inputs and outputs computed by vLLM on torch),
  * each within the tolerance that its manifest states. Outputs are poisoned before. */
 #include "base/bf16.h"
@@ -139,7 +139,7 @@ static void check_rope(const char *name) {
         position_ids[i] = (uint32_t)positions->values[i];
         longest = RP_MAX(longest, position_ids[i]);
     }
-    /* The table of a model whose heads are as wide as what is rotated. */
+    /* The table of a model that rotates whole heads. */
     struct rp_model_config model = {.head_dim = rotary, .rope_theta = number("args", "base")};
     float *table = rp_alloc((size_t)(longest + 1) * rotary * sizeof *table);
     rp_rope_table_fill(&model, longest + 1, table);

@@ -1,7 +1,7 @@
-/* Goal: the vector forms of the small operators give what the scalar ones give, write nothing else,
- * and give a value the same bits wherever it stands. Method: every instruction set of this machine
- * beside the truth for all column counts around its vectors, f32 and bf16, outputs poisoned inside
- * guards; values that are large, tiny and not finite. */
+/* Goal: the SIMD versions of the small operators agree with the scalar ones, write nothing else,
+ * and give a value the same bits at every position. Method: every instruction set of this machine
+ * against the reference for all column counts around its vector width, f32 and bf16, outputs
+ * poisoned inside guards; values that are large, tiny and not finite. */
 #include "base/bf16.h"
 #include "device/ops_simd.h"
 
@@ -54,8 +54,7 @@ static float value_at(const unsigned char *from, size_t i, enum rp_dtype dtype) 
     return full;
 }
 
-/* All that `got` holds, guards too, beside `expect`; `error` of the value's size is allowed (0:
- * equal bits). */
+/* Compares all of `got`, guards too, with `expect`; allows a relative `error` (0: equal bits). */
 static void assert_close(enum rp_dtype dtype, double error, const char *what, uint32_t cols) {
     size_t count = sizeof got / rp_dtype_bytes(dtype);
     if (error == 0 && memcmp(got, expect, sizeof got) != 0)
@@ -67,7 +66,7 @@ static void assert_close(enum rp_dtype dtype, double error, const char *what, ui
     }
 }
 
-/* bf16 rounds what differs by a bit or two to neighbors at times. */
+/* bf16 may round values that differ by a bit or two to neighbors. */
 static double allowed(enum rp_dtype dtype) { return dtype == RP_DTYPE_BF16 ? 0x1p-8 : 1e-6; }
 
 typedef void (*check_fn)(const struct rp_fast_ops *ops, uint32_t cols, enum rp_dtype dtype);
@@ -119,7 +118,7 @@ static void test_norm_of_groups_in_place_is_the_norm(void **state) {
 
 static void check_rope(const struct rp_fast_ops *ops, uint32_t cols, enum rp_dtype dtype) {
     static float angles[4 * COLS];
-    uint32_t positions[ROWS] = {0, 1, 9}; /* the last lies behind the table */
+    uint32_t positions[ROWS] = {0, 1, 9}; /* the last one is past the table */
     uint32_t half = (cols + 3) / 4;       /* 1 .. 18 */
     struct rp_rope_args args = {.x = {expect, STRIDE, dtype},
                                 .table = angles,
@@ -170,7 +169,7 @@ static void check_activation(const struct rp_fast_ops *ops, uint32_t cols, enum 
         rp_activation_rows(&args, 0, ROWS);
         args.out.data = got;
         ops->activation(&args, 0, ROWS);
-        /* GELU's tail is the difference of two numbers near one in the truth. */
+        /* In the reference GELU's tail is the difference of two numbers near one. */
         for (size_t i = 0; fn == RP_ACTIVATION_GELU_TANH && i < ROWS * (size_t)STRIDE; i++)
             if (in[i] < -2.0f)
                 return;
@@ -183,7 +182,7 @@ static void test_activation_is_the_activation(void **state) {
     for_all(check_activation);
 }
 
-/* Beside the formula in f64, over all that a gate may be. */
+/* Against the formula in f64, over the whole range of a gate. */
 static void test_activations_of_any_size_are_right(void **state) {
     (void)state;
     float gate[64], one[64], out[64];

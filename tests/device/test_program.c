@@ -1,4 +1,5 @@
-/* Goal: a program is what was added to it, and its fingerprint changes exactly when it does. */
+/* Goal: a program contains what was added to it, and its fingerprint changes exactly when it
+ * does. */
 #include "base/memory.h"
 #include "device/program.h"
 

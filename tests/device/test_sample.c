@@ -19,7 +19,7 @@ static struct rp_sample_params params_default(void) {
     return (struct rp_sample_params){.temperature = 1.0f, .top_p = 1.0f, .seed = 7};
 }
 
-/* Falling logits: id 0 is the likeliest, each next one half as likely. */
+/* Descending logits: id 0 is the likeliest, each next one half as likely. */
 static void fill_halving(float logits[VOCAB]) {
     for (uint32_t i = 0; i < VOCAB; i++)
         logits[i] = -(float)i * logf(2.0f);
@@ -99,7 +99,7 @@ static void test_top_p_keeps_the_shortest_prefix_that_reaches_it(void **state) {
     assert_int_equal(draw(logits, params, 200, counts), 0);
 }
 
-static void test_top_p_counts_what_top_k_left(void **state) {
+static void test_top_p_counts_the_rest_after_top_k(void **state) {
     (void)state;
     float logits[VOCAB];
     uint32_t counts[VOCAB];
@@ -165,7 +165,7 @@ int main(void) {
         cmocka_unit_test(test_frequencies_are_the_softmax),
         cmocka_unit_test(test_top_k_keeps_exactly_k_and_prefers_low_ids_among_equals),
         cmocka_unit_test(test_top_p_keeps_the_shortest_prefix_that_reaches_it),
-        cmocka_unit_test(test_top_p_counts_what_top_k_left),
+        cmocka_unit_test(test_top_p_counts_the_rest_after_top_k),
         cmocka_unit_test(test_min_p_is_relative_to_the_likeliest),
         cmocka_unit_test(test_a_tiny_temperature_is_greedy_and_never_overflows),
         cmocka_unit_test(test_the_choice_depends_on_seed_and_position_alone),

@@ -1,5 +1,5 @@
-/* Goal: a slot's sampling features follow their formulas, exactly once, and no others are applied.
- * Method: a hand-made step on the CPU, odd vocabularies; each expectation is written out here, in
+/* Goal: a slot's sampling features follow their formulas, are applied once, and no others are
+ * applied. Method: a hand-made step on the CPU, odd vocabularies; expectations are computed here in
  * doubles. */
 #include "base/memory.h"
 #include "device/step_cpu.h"
@@ -41,7 +41,7 @@ static int setup(void **state) {
     size_t ring_bytes = rp_step_rings_carve(&config, NULL, &view);
     state_block = rp_alloc_aligned(state_bytes, RP_CACHE_LINE);
     rings_block = rp_alloc_aligned(ring_bytes, RP_CACHE_LINE);
-    memset(state_block, 0xFF, state_bytes); /* what was there before must not matter */
+    memset(state_block, 0xFF, state_bytes); /* previous contents must not matter */
     memset(rings_block, 0, ring_bytes);
     rp_step_state_carve(&config, state_block, &view);
     rp_step_rings_carve(&config, rings_block, &view);
@@ -157,7 +157,7 @@ static void test_a_bias_is_added_behind_the_penalties(void **state) {
     float before = logits[0][76];
     assert_int_equal(sample(), 76);
     assert_true(copies[76] == (before > 0 ? before / 2.0f : before * 2.0f) + 100.0f);
-    assert_true(logits[0][76] == before); /* scores are of the unmodified ones */
+    assert_true(logits[0][76] == before); /* scores are those of the unmodified logits */
 }
 
 static void test_bad_words_forbid_their_last_token_where_the_others_were_chosen(void **state) {
@@ -165,7 +165,7 @@ static void test_bad_words_forbid_their_last_token_where_the_others_were_chosen(
     static const uint32_t words[] = {4 << 8 | 1, 5 << 8 | 3, 8 << 8 | 2, 10 << 8 | 1, 40, 10,
                                      11,         12,         10,         10,          76};
     uint32_t chosen[] = {10, 11, 10, 10, 11, 13};
-    /* Which of 10, 12, 40, 76 is forbidden after so many of the tokens above. */
+    /* Which of 10, 12, 40, 76 is forbidden after this many of the tokens above. */
     const bool ten[] = {false, true, false, true, true, false, false};
     const bool twelve[] = {false, false, true, false, false, true, false};
     slot[RP_SLOT_FEATURES] = RP_FEATURE_BAD_WORDS;
@@ -215,7 +215,7 @@ static void test_only_allowed_ids_are_chosen_and_a_new_mask_is_taken_when_told(v
     assert_int_equal(sample(), logits[0][76] > logits[0][31] ? 76 : 31);
     memset(inputs + RP_SAMPLING_ALLOWED, 0, 4 * rp_mask_words(&config));
     allow(32);
-    assert_int_not_equal(sample(), 32); /* the state's mask is in force */
+    assert_int_not_equal(sample(), 32); /* the state's mask applies */
     live->flags |= RP_ROW_ALLOWED;
     assert_int_equal(sample(), 32);
     live->flags &= ~(uint32_t)RP_ROW_ALLOWED;
@@ -234,14 +234,14 @@ static void test_late_flags_are_read_in_steps_that_have_them(void **state) {
         rp_late_flags(&view, step)[0] = RP_ROW_WITHHELD;
     slot[RP_SLOT_FEATURES] = RP_FEATURE_ALLOWED;
     allow(31);
-    assert_int_equal(sample(), 31); /* step 1: without the packet's flag they mean nothing */
+    assert_int_equal(sample(), 31); /* step 1: ignored without the packet's flag */
     view.counts->flags = RP_PACKET_LATE_FLAGS;
     memset(inputs + RP_SAMPLING_ALLOWED, 0, 4 * rp_mask_words(&config));
     allow(32);
     for (uint64_t step = 0; step < RP_STEP_RING_ENTRIES; step++)
         rp_late_flags(&view, step)[0] = entries[step];
     assert_int_equal(sample(), 32);                               /* step 2 */
-    assert_int_equal(live->flags, RP_ROW_DECODE | RP_ROW_SAMPLE); /* of that step alone */
+    assert_int_equal(live->flags, RP_ROW_DECODE | RP_ROW_SAMPLE); /* for that step only */
     uint32_t length = slot[RP_SLOT_LENGTH], outputs = slot[RP_SLOT_OUTPUT_COUNT];
     assert_int_equal(sample(), -1); /* step 3 */
     assert_int_equal(result_of(0)->flags, RP_RESULT_WITHHELD);

@@ -1,5 +1,5 @@
-/* engine_fixture.h - what the tests of an engine on a fake GPU share: the demo model, an engine, a
- * few requests and what came of them. Included by one test program each. */
+/* engine_fixture.h - shared by tests of an engine on a fake GPU: the demo model, an engine, a few
+ * requests and their results. Included once per test program. */
 #ifndef RP_TESTS_ENGINE_FIXTURE_H
 #define RP_TESTS_ENGINE_FIXTURE_H
 
@@ -39,7 +39,7 @@ static void fixture_on_wake(void *ctx) {
     sem_post(&fixture_wake);
 }
 
-/* Weights go to the GPU for good, so each engine needs a model of its own. */
+/* Weights are moved to the GPU, so each engine needs a separate model. */
 static void fixture_load_model(void) {
     char path[1024];
     struct rp_error err = {0};
@@ -79,8 +79,8 @@ static struct rp_engine_config fixture_config(const struct rp_backend *backend) 
                                      .wake = fixture_on_wake};
 }
 
-/* Nothing runs before fixture_start: what is submitted until then is there at once, however slow
- * the machine is. */
+/* Nothing runs before fixture_start, so requests submitted until then arrive at the same time on
+ * any machine. */
 static void fixture_create(const struct rp_engine_config *config) {
     struct rp_error err = {0};
     int status = rp_engine_create(config, &fixture_model, &fixture_engine, &err);
@@ -95,7 +95,8 @@ static inline void fixture_open(const struct rp_engine_config *config) {
     fixture_start();
 }
 
-/* Prompts of 1 to FIXTURE_PROMPT tokens; every third one begins as the others of its kind. */
+/* Prompts of 1 to FIXTURE_PROMPT tokens; every third one shares its beginning with the others of
+ * its kind. */
 static void fixture_make_requests(void) {
     memset(fixture_requests, 0, sizeof fixture_requests);
     memset(fixture_answers, 0, sizeof fixture_answers);
@@ -113,7 +114,7 @@ static void fixture_make_requests(void) {
     }
 }
 
-/* Takes events until so many requests have closed. */
+/* Reads events until this many requests have closed. */
 static inline void fixture_drain(uint32_t count) {
     struct rp_event event;
     while (count > 0) {

@@ -1,6 +1,6 @@
 /* sample_hold_cases.h - steps whose rows wait for the host before sampling, on hold_backend and on
- * the CPU. The test owns the holds and the deadline's clock, which moves only when the test moves
- * it. Included by one test program each. */
+ * the CPU. The test owns the holds and advances the deadline's clock. Included once per test
+ * program. */
 #ifndef RP_TESTS_ENGINE_SAMPLE_HOLD_CASES_H
 #define RP_TESTS_ENGINE_SAMPLE_HOLD_CASES_H
 
@@ -65,7 +65,7 @@ static void end(void) {
     rp_engine_destroy(fixture_engine);
     fixture_engine = NULL;
     rp_model_deinit(&fixture_model);
-    fixture_load_model(); /* its weights went to the GPU */
+    fixture_load_model(); /* its weights were moved to the GPU */
     while (sem_trywait(&fixture_wake) == 0) {
     }
 }
@@ -83,8 +83,8 @@ static void release_token(uint32_t index) {
     rp_engine_notify(fixture_engine);
 }
 
-/* Drains what is there; the owner of the hold releases tokens up to `limit`, each after the one
- * before it was seen. Returns how many requests have closed. */
+/* Drains the event ring; the owner of the hold releases tokens up to `limit`, each after its
+ * predecessor was received. Returns how many requests have closed. */
 static uint32_t drain(uint32_t limit) {
     struct rp_event event;
     uint32_t closed = 0;
@@ -111,7 +111,7 @@ static uint32_t token_count(void) {
     return count;
 }
 
-/* Until the engine has looked at its deadline so many times more: it is in a held step, whose
+/* Waits until the engine has checked its deadline this many more times: it is in a held step whose
  * forward has ended, and everything before it was emitted. */
 static uint32_t drain_until_polled(uint32_t limit) {
     const struct timespec pause = {.tv_nsec = 100000};
@@ -144,7 +144,7 @@ static void assert_answers(bool with_held) {
 
 static void assert_pages_are_free(void) {
     const struct rp_engine_metrics *metrics = rp_engine_metrics(fixture_engine);
-    rp_engine_stop(fixture_engine); /* gauges are those of the last turn */
+    rp_engine_stop(fixture_engine); /* gauges are from the last turn */
     assert_int_equal(rp_gauge_read(&metrics->pages_held), 0);
     assert_int_equal(rp_gauge_read(&metrics->pages_free) + rp_gauge_read(&metrics->pages_cached),
                      rp_gauge_read(&metrics->pages_total));
@@ -174,7 +174,7 @@ static void test_steps_without_holds_launch_and_wait_as_ever(void **state) {
     assert_int_equal(atomic_load(&clock_calls), 0);
 }
 
-/* Ways in which steps are launched: bit i of `which` for the i-th. */
+/* Launch modes of steps: bit i of `which` for the i-th. */
 static void for_configs(uint32_t which, void (*check)(const struct rp_engine_config *config)) {
     for (uint32_t i = 0; i < CONFIGS; i++) {
         if (!(which >> i & 1))
@@ -212,8 +212,7 @@ static void check_withheld(const struct rp_engine_config *config) {
     const uint32_t limit = 5;
     hold = (struct rp_sample_hold){.released = 1};
     begin(config, &hold);
-    /* Its sixth token is held: nobody gets one while the deadline has not passed, however long that
-     * is. */
+    /* Its sixth token is held: no request gets a token until the deadline has passed. */
     uint32_t closed = 0;
     while (fixture_answers[HELD].count < limit) {
         sem_wait(&fixture_wake);
@@ -243,7 +242,7 @@ static void test_a_withheld_row_ends_and_the_others_get_their_tokens(void **stat
 static void check_cancelled(const struct rp_engine_config *config) {
     hold = (struct rp_sample_hold){.released = 1};
     begin(config, &hold);
-    uint32_t closed = drain_until_polled(1); /* held at its second token, for ever */
+    uint32_t closed = drain_until_polled(1); /* held at its second token forever */
     atomic_store(&fixture_requests[HELD].cancelled, true);
     rp_engine_notify(fixture_engine);
     drain_all(1, closed);

@@ -1,5 +1,5 @@
 /* scheduler_fixture.h - a scheduler, requests with prompts 0, 1, 2, ..., and short names for its
- * calls. The results of a step are written by hand: token 100 + row unless a test says otherwise.
+ * calls. The test writes the results of a step: token 100 + row unless stated otherwise.
  * One per program. */
 #ifndef RP_TESTS_ENGINE_SCHEDULER_FIXTURE_H
 #define RP_TESTS_ENGINE_SCHEDULER_FIXTURE_H
@@ -22,7 +22,7 @@
 
 static const uint32_t buckets[] = {16, 32, 64, 128};
 
-/* A scheduler, requests with prompts 0, 1, 2, ..., and what the last calls gave. */
+/* A scheduler, requests with prompts 0, 1, 2, ..., and the results of the last calls. */
 struct scheduler_fixture {
     struct rp_scheduler_config config;
     struct rp_scheduler *scheduler;

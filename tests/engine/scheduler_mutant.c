@@ -1,7 +1,7 @@
 /* Goal: the simulator finds bugs. Method: linked with a copy of the scheduler that has one bug
- * (scheduler_mutants.py), this program must find it within 2,000 seeds; with the copy that has
- * none, nothing may be found. Exit status 0: so it was. The simulation is a child process, since a
- * bug may also be found by an assertion or by an access to foreign memory. */
+ * (scheduler_mutants.py), this program must find it within 2,000 seeds; with the unchanged copy it
+ * must find nothing. Exit status 0: passed. The simulation is a child process, because a bug may
+ * also cause an assertion or an invalid access. */
 #include "tests/support/sched_sim.h"
 
 #include <stdio.h>
@@ -21,7 +21,7 @@ struct outcome {
 
 static void simulate(struct outcome *outcome) {
     struct sched_sim_report report = {0};
-    /* What an assertion or a sanitizer prints is expected here. */
+    /* Output of assertions and sanitizers is expected. */
     if (rp_mutant_has_bug && !freopen("/dev/null", "w", stderr))
         _exit(2);
     for (outcome->seed = 1; outcome->seed <= SEEDS_MAX; outcome->seed++)

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Bugs planted into copies of the scheduler; tests/engine/scheduler_mutant.c must find each by simulation.
+"""Bugs inserted into copies of the scheduler; tests/engine/scheduler_mutant.c must find each by simulation.
 
   scheduler_mutants.py --list           names, separated by semicolons (for CMake)
   scheduler_mutants.py NAME OUT.c       writes the scheduler's sources with that bug as one translation unit
 
-A mutant is a list of edits (file in engine/, text, replacement). A text must occur exactly once in its file: a change of
-the scheduler that touches it fails here, and the mutant is adapted."""
+A mutant is a list of edits (file in engine/, text, replacement). A text must occur exactly once in its file. If a change of
+the scheduler removes it, this script fails and the mutant must be adapted."""
 
 import pathlib
 import sys

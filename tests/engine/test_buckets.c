@@ -1,4 +1,4 @@
-/* Goal: the captured shapes are those of the documentation, whatever the maxima. */
+/* Goal: the captured shapes are those of the documentation for any maxima. */
 #include "engine/buckets.h"
 
 #include <setjmp.h>
@@ -47,7 +47,7 @@ static void test_mixed_sets_end_at_the_token_budget(void **state) {
         assert_int_equal(list.token_buckets[i], want[i]);
 }
 
-/* A step that fits none exactly is filled up by a sixteenth at most. */
+/* A step that fits no bucket exactly is padded by a sixteenth at most. */
 static void test_large_sets_grow_by_a_sixteenth_at_most(void **state) {
     (void)state;
     assert_int_equal(rp_buckets_plan(RP_NUM_SEQS_MAX, RP_STEP_TOKENS_MAX, &list, NULL), RP_OK);

@@ -1,5 +1,5 @@
-/* Goal: a device that fails or hangs costs no request its end: each is closed once, with an error
- * that names the cause, nothing is taken after it, and nobody waits for the device.
+/* Goal: when a device fails or hangs, each request is closed once with an error that names the
+ * cause, no request is accepted afterwards, and no thread waits for the device.
  * Method: faults injected before a step, on the CPU's backend and on the fake GPU, with run-ahead
  * 0 and 1, graphs and eager. */
 #include "tests/engine/engine_fixture.h"
@@ -53,8 +53,7 @@ static void test_a_fault_closes_everything_with_its_cause(void **state) {
     }
 }
 
-/* Such an engine stays where it is, and so do the weights: kept, so that the leak checker sees
- * them. */
+/* Such an engine and its weights cannot be freed; referenced here for the leak checker. */
 static struct rp_engine *hanging[4];
 static struct rp_model hanging_models[4];
 
@@ -74,7 +73,7 @@ static void test_a_device_that_hangs_trips_the_watchdog_and_nobody_waits_for_it(
     }
 }
 
-/* Prefill and decode give other bits: an answer's tokens are not found by who sends them as a
+/* Prefill and decode give different bits, so pages of an answer's tokens are not prefix hits of a
  * prompt. */
 static uint32_t cached_of_a_continued_answer(bool fast) {
     struct rp_engine_config config = fixture_config(fake_backend());

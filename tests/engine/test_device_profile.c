@@ -1,8 +1,8 @@
-/* Goal: a session's kernels, as a device's driver traces them, become a table of its steps; tracing
- * begins and ends with nothing under way, under load too, and what goes wrong is told.
- * Method: the CPU's backend with a profiler of our own, which notes each replay and invents a
- * kernel's times from its place: launch i of replay r takes (i + 1) us, 1 us behind the one before;
- * the first launch of a replay is two kernels. */
+/* Goal: the kernels of a session, traced by the device's driver, are reported as a table of its
+ * steps; tracing begins and ends with no step in flight, also under load; errors are reported.
+ * Method: the CPU backend with a fake profiler, which records each replay and computes a kernel's
+ * times from its index: launch i of replay r takes (i + 1) us, 1 us after its predecessor; the
+ * first launch of a replay is two kernels. */
 #include "engine/observe/device_profile.h"
 #include "tests/engine/engine_fixture.h"
 
@@ -12,7 +12,7 @@ enum { REPLAYS = 4096, RECORDS = 1 << 18, REPLAY_NS = 10000000 };
 
 static struct rp_profile {
     struct rp_device *device;
-    _Atomic bool recording; /* the engine's thread looks at it with every launch */
+    _Atomic bool recording; /* the engine thread reads it at every launch */
     uint32_t replays, due_after;
     const struct rp_graph *graphs[REPLAYS];
 } fake;
@@ -47,7 +47,7 @@ static int fake_end(struct rp_profile *profile, struct rp_error *err) {
     (void)err;
     assert_true(profile->recording);
     profile->recording = false;
-    assert_int_equal(profile->replays % 2, 0); /* no step is under way */
+    assert_int_equal(profile->replays % 2, 0); /* no step is in flight */
     return RP_OK;
 }
 
@@ -120,7 +120,7 @@ static enum rp_device_profile_state wait_for(enum rp_device_profile_state wanted
     return RP_DEVICE_PROFILE_NONE;
 }
 
-/* A table of kernels: five decode steps, from made up times. */
+/* A table of kernels: five decode steps with invented times. */
 static void check_kernels(uint32_t session, uint32_t steps) {
     struct rp_profile_query query = {.group = RP_PROFILE_BY_NODE, .session = session};
     struct rp_profile_records read;
@@ -156,7 +156,7 @@ static void test_kernels_of_a_session_make_its_table(void **state) {
     struct rp_step_profile *profile = rp_engine_profile(fixture_engine);
     struct rp_error err = {0};
     for (int round = 0; round < 3; round++) {
-        bool loaded = round > 0; /* with steps under way */
+        bool loaded = round > 0; /* with steps in flight */
         if (loaded)
             fixture_submit_all();
         assert_int_equal(rp_engine_profiler_open(fixture_engine, &err), RP_OK);
@@ -177,12 +177,12 @@ static void test_kernels_of_a_session_make_its_table(void **state) {
     }
 }
 
-static void test_a_cap_ends_it_and_steps_behind_it_are_left_out(void **state) {
+static void test_a_cap_ends_it_and_later_steps_are_not_recorded(void **state) {
     (void)state;
     const struct rp_profile_schedule schedule = {.active = 20, .repeat = 1};
     struct rp_step_profile *profile = rp_engine_profile(fixture_engine);
     struct rp_error err = {0};
-    fake.due_after = 12; /* six steps, and one that was planned meanwhile */
+    fake.due_after = 12; /* six steps, and one planned meanwhile */
     assert_int_equal(rp_engine_profiler_open(fixture_engine, &err), RP_OK);
     assert_int_equal(wait_for(RP_DEVICE_PROFILE_RUNNING, &err), RP_DEVICE_PROFILE_RUNNING);
     uint32_t session = rp_step_profile_start(profile, &schedule);
@@ -196,7 +196,7 @@ static void test_a_cap_ends_it_and_steps_behind_it_are_left_out(void **state) {
     rp_engine_profiler_close(fixture_engine);
 }
 
-static void test_what_goes_wrong_is_told(void **state) {
+static void test_errors_are_reported(void **state) {
     (void)state;
     struct rp_error err = {0};
     begin_status = RP_STATUS_IN_USE;
@@ -206,8 +206,7 @@ static void test_what_goes_wrong_is_told(void **state) {
     assert_string_equal(err.text, "another tool is there");
     rp_engine_profiler_close(fixture_engine);
     assert_int_equal(rp_engine_profiler_state(fixture_engine, NULL), RP_DEVICE_PROFILE_NONE);
-    begin_status =
-        RP_OK; /* and it can be had again; asked to end before it began, or while it runs */
+    begin_status = RP_OK; /* another session; ended before it began, and while it runs */
     assert_int_equal(rp_engine_profiler_open(fixture_engine, &err), RP_OK);
     rp_engine_profiler_end(fixture_engine);
     assert_int_equal(wait_for(RP_DEVICE_PROFILE_ENDED, &err), RP_DEVICE_PROFILE_ENDED);
@@ -217,9 +216,9 @@ static void test_what_goes_wrong_is_told(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_kernels_of_a_session_make_its_table, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_a_cap_ends_it_and_steps_behind_it_are_left_out, setup,
+        cmocka_unit_test_setup_teardown(test_a_cap_ends_it_and_later_steps_are_not_recorded, setup,
                                         teardown),
-        cmocka_unit_test_setup_teardown(test_what_goes_wrong_is_told, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_errors_are_reported, setup, teardown),
     };
     return cmocka_run_group_tests_name("device_profile", tests, NULL, NULL);
 }

@@ -1,7 +1,7 @@
-/* Goal: what a request gets depends on the request alone.
+/* Goal: an answer depends only on its request.
  * Method: 64 requests of mixed lengths, seeds, filters and stop ids, many with penalties, biases,
  * masks, bad words and logprobs of prompt and answer, on the demo model, first each alone on the
- * plainest engine (one slot, no prefix cache, no run-ahead, eager, one thread), then all at once
+ * simplest engine (one slot, no prefix cache, no run-ahead, eager, one thread), then all at once
  * with the prefix cache on and off, run-ahead 0 and 1, graphs and eager, and a pool so small that
  * sequences are swapped. Every token and every finish reason must be equal; afterwards free +
  * cached = total. */
@@ -33,10 +33,10 @@ enum {
 
 struct answer {
     int32_t tokens[OUTPUT_MAX];
-    uint32_t count, scored; /* scored: tokens of the prompt */
+    uint32_t count, scored; /* scored tokens of the prompt */
     uint64_t scores;        /* hash over all scores of prompt and answer */
     enum rp_finish_reason finish;
-    uint32_t closed; /* CLOSED events: must become 1 */
+    uint32_t closed; /* CLOSED events: must be 1 at the end */
     uint32_t cached;
 };
 
@@ -63,7 +63,7 @@ static uint32_t mix(uint32_t value) {
     return value ^ value >> 16;
 }
 
-/* Bad words of one to four tokens, from few ids, so that their beginnings are chosen. */
+/* Bad words of one to four tokens, from few ids, so that their beginnings are sampled. */
 static void add_bad_words(struct rp_request *request, uint32_t i) {
     uint32_t ints = 0, tokens = 0;
     while (tokens + 4 <= RP_BAD_TOKENS_MAX) {
@@ -76,7 +76,7 @@ static void add_bad_words(struct rp_request *request, uint32_t i) {
     request->bad_word_ints = ints;
 }
 
-/* Whatever a request may ask of sampling, in many combinations. */
+/* All sampling options of a request, in many combinations. */
 static void add_asks(struct rp_request *request, uint32_t i) {
     uint32_t asks = i % 3 == 1 ? 0 : mix(i + 77), vocab = model.config.vocab;
     assert_true(vocab <= 8192);
@@ -227,7 +227,7 @@ static void open_engine(const struct rp_engine_config *config) {
     assert_int_equal(rp_engine_start(engine, NULL), RP_OK);
 }
 
-/* Takes all events there are, until `count` requests at least have closed. */
+/* Reads events until at least `count` requests have closed. */
 static void drain(struct answer *answers, uint32_t count) {
     while (count > 0) {
         struct rp_event event;
@@ -239,7 +239,7 @@ static void drain(struct answer *answers, uint32_t count) {
                 answer->finish = event.finish_reason;
                 answer->cached = event.request->cached_tokens;
                 answer->closed++;
-                count -= count > 0; /* more may have closed than were waited for */
+                count -= count > 0; /* more than `count` may have closed */
                 continue;
             }
             take_scores(answer, &event);
@@ -251,7 +251,7 @@ static void drain(struct answer *answers, uint32_t count) {
     }
 }
 
-/* Fills `alone`, the first time that a test needs it with pages of this type. */
+/* Fills `alone` when a test first needs it with pages of this type. */
 static void run_alone_with(enum rp_dtype kv_dtype) {
     static enum rp_dtype done = RP_DTYPE_I32;
     struct rp_engine_config config = config_default();
@@ -295,8 +295,7 @@ static void assert_answers_equal(uint32_t i) {
                         alone[i].count * sizeof alone[i].tokens[0]);
 }
 
-/* A fresh engine with every request in its queue before its first step, however slow the machine
- * is. */
+/* A new engine with every request in its queue before its first step, on any machine. */
 static void submit_all(const struct rp_engine_config *config) {
     make_requests();
     memset(together, 0, sizeof together);
@@ -332,17 +331,17 @@ static uint64_t run_together(const struct rp_engine_config *config) {
     return preemptions;
 }
 
-static void test_64_streams_get_what_each_gets_alone(void **state) {
+static void test_64_streams_equal_each_one_alone(void **state) {
     (void)state;
     run_alone();
-    /* Under the sanitizers a run takes 15 s: each switch in both its positions, not all eight
-     * pairs. */
+    /* Under the sanitizers a run takes 15 s, so each option has both values, but not all eight
+     * combinations. */
     for (int variant = 0; variant < 8; variant += RP_DEBUG ? 3 : 1) {
         struct rp_engine_config config = config_default();
         bool small = variant & 4;
         config.prefix_cache = variant & 1;
         config.run_ahead = variant & 2;
-        if (small) { /* not two of the longest sequences, a dozen of the short ones */
+        if (small) { /* room for one of the longest sequences, or a dozen short ones */
             config.page_count_override = SMALL_POOL;
             config.page_tokens = SMALL_PAGE;
         }
@@ -390,7 +389,7 @@ static void test_cancelled_requests_close_and_leave_the_others_alone(void **stat
         assert_int_equal(together[i].closed, 1);
         if (together[i].finish == RP_FINISH_CANCELLED) {
             assert_int_equal(i % 4, 0);
-            /* What was delivered is the beginning of what it gets alone. */
+            /* The delivered tokens are the beginning of the answer that it gets alone. */
             assert_memory_equal(together[i].tokens, alone[i].tokens,
                                 together[i].count * sizeof alone[i].tokens[0]);
         } else {
@@ -407,7 +406,7 @@ static void test_stopping_closes_every_open_request_once(void **state) {
     assert_all_closed_once();
 }
 
-/* The same with a ring that holds two events: what has no room follows. */
+/* The same with a ring of two events: the others are delivered later. */
 static void test_a_full_event_ring_loses_nothing(void **state) {
     (void)state;
     struct rp_engine_config config = config_default();
@@ -418,7 +417,7 @@ static void test_a_full_event_ring_loses_nothing(void **state) {
     assert_all_closed_once();
 }
 
-/* Nothing is left to plan then, only ends to hand on, two at a time. */
+/* Nothing is left to plan then, only CLOSED events to deliver, two at a time. */
 static void test_ends_follow_at_once_when_a_full_ring_is_drained(void **state) {
     (void)state;
     struct rp_engine_config config = config_default();
@@ -433,7 +432,7 @@ static void test_ends_follow_at_once_when_a_full_ring_is_drained(void **state) {
     assert_true(rp_clock_ns() - begin < 1500000000u); /* 3 s with a sleep of 100 ms each */
 }
 
-static void test_a_full_queue_refuses_and_takes_again_when_it_has_room(void **state) {
+static void test_a_full_queue_refuses_until_it_has_room(void **state) {
     (void)state;
     struct rp_engine_config config = config_default();
     config.queue_capacity = 4;
@@ -461,8 +460,8 @@ static void test_pages_of_8_bits_are_shared_and_swapped_like_others(void **state
     assert_true(run_together(&config) > 0);
 }
 
-/* 100 tokens by the scalar kernels: most of a second, in which only the first look and the end
- * would show without the watch inside the step. */
+/* 100 tokens with the scalar kernels take most of a second. Without the watch inside the step only
+ * its beginning and end would be visible. */
 static void test_a_long_step_shows_progress_while_it_runs(void **state) {
     (void)state;
     struct rp_engine_config config = config_default();
@@ -519,7 +518,7 @@ static void test_an_allocation_that_fails_at_start_fails_cleanly(void **state) {
     assert_true(failures > 10);
 }
 
-/* Whatever allocation fails: an engine that starts can run every step that it may plan. */
+/* For each failing allocation: an engine that starts can run every step that it may plan. */
 static void test_an_engine_that_starts_has_its_largest_set(void **state) {
     (void)state;
     struct rp_engine_config config = config_default();
@@ -552,12 +551,12 @@ static void test_an_engine_that_starts_has_its_largest_set(void **state) {
         assert_int_not_equal(together[0].finish, RP_FINISH_ERROR);
         close_engine(NULL);
     }
-    assert_true(survived > 0); /* smaller sets may be left out */
+    assert_true(survived > 0); /* smaller sets may be missing */
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(test_64_streams_get_what_each_gets_alone, close_engine),
+        cmocka_unit_test_teardown(test_64_streams_equal_each_one_alone, close_engine),
         cmocka_unit_test_teardown(
             test_eager_unfused_and_poisoned_engines_and_short_steps_give_the_same, close_engine),
         cmocka_unit_test_teardown(test_cancelled_requests_close_and_leave_the_others_alone,
@@ -566,8 +565,7 @@ int main(void) {
         cmocka_unit_test_teardown(test_a_full_event_ring_loses_nothing, close_engine),
         cmocka_unit_test_teardown(test_ends_follow_at_once_when_a_full_ring_is_drained,
                                   close_engine),
-        cmocka_unit_test_teardown(test_a_full_queue_refuses_and_takes_again_when_it_has_room,
-                                  close_engine),
+        cmocka_unit_test_teardown(test_a_full_queue_refuses_until_it_has_room, close_engine),
         cmocka_unit_test_teardown(test_pages_of_8_bits_are_shared_and_swapped_like_others,
                                   close_engine),
         cmocka_unit_test_teardown(test_a_long_step_shows_progress_while_it_runs, close_engine),

@@ -1,8 +1,8 @@
-/* Goal: a mask program changes what tokens see and nothing else: with one that says what the model
- * says answers stay the same, each request's values for its parameters are its own in any batch,
- * prompts under a mask that is not causal are computed whole, and what rows cost counts only what
- * they may see. Method: engines on the CPU with the demo model; requests alone and together, in
- * chunks and swapped out; pages of 16 tokens, steps of 64. */
+/* Goal: a mask program changes only which tokens attend to which. A program equivalent to the
+ * model's mask does not change answers; each request has its own parameter values in any batch;
+ * prompts under a noncausal mask are computed whole; the cost of rows counts only visible keys.
+ * Method: engines on the CPU with the demo model; requests alone and together, in chunks and
+ * swapped out; pages of 16 tokens, steps of 64. */
 #include "tests/engine/engine_fixture.h"
 
 static struct fixture_answer kept[FIXTURE_REQUESTS];
@@ -28,7 +28,7 @@ static void close_engine(void) {
     fixture_engine = NULL;
 }
 
-/* Values for a program with one parameter: each request its own. */
+/* Values for a program with one parameter, different for each request. */
 static void give_values(void) {
     for (uint32_t i = 0; i < FIXTURE_REQUESTS; i++) {
         fixture_requests[i].mask_param_count = 1;
@@ -178,7 +178,7 @@ static void test_prompts_under_a_mask_that_is_not_causal_are_computed_whole(void
     }
     assert_true(run_together(&small, OWN) > 0);
     assert_kept("swapping");
-    /* The prefix is seen: a causal mask gives other answers. */
+    /* The prefix is visible: a causal mask gives other answers. */
     set_mask("causal");
     run_together(&config, DEFAULTS);
     assert_true(differs_from_kept());
@@ -188,7 +188,7 @@ static void test_prompts_under_a_mask_that_is_not_causal_are_computed_whole(void
 static struct rp_request_stats stats_with(const char *mask) {
     struct rp_engine_config config = config_default();
     config.prefix_cache = false;
-    config.run_ahead = false; /* a row that nobody wants costs something, too */
+    config.run_ahead = false; /* a wasted row also has a cost */
     if (mask)
         set_mask(mask);
     fixture_open(&config);
@@ -210,7 +210,7 @@ static void test_the_bytes_of_a_request_are_those_of_the_pages_that_it_may_see(v
     struct rp_request_stats same =
         stats_with("param w = 1000 in 900..1024; causal && sliding_window(w)");
     struct rp_request_stats near = stats_with("param w = 8 in 1..64; causal && sliding_window(w)");
-    /* Keys by chunk: 64 and 119; by token of the answer: 120 .. 142. Kept counts may lag by 15 of
+    /* Keys by chunk: 64 and 119; by token of the answer: 120 .. 142. Cached counts may lag by 15 of
      * these. */
     uint64_t keys = 64 + 119, lag = 0;
     for (uint32_t i = 1; i < FIXTURE_OUTPUT; i++) {
@@ -218,7 +218,7 @@ static void test_the_bytes_of_a_request_are_those_of_the_pages_that_it_may_see(v
         lag += 15;
     }
     assert_true(same.bytes <= whole.bytes && same.bytes + lag * key_bytes >= whole.bytes);
-    /* Two blocks of 64 keys at most see a window of 8, of which the last one is not full. */
+    /* A window of 8 is in at most two blocks of 64 keys, the last of which is not full. */
     uint64_t most = 64 + 119;
     for (uint32_t i = 1; i < FIXTURE_OUTPUT; i++)
         most += 119 + i < 128 ? 119 + i - 64 : 119 + i < 136 ? 119 + i - 64 : 119 + i - 128;

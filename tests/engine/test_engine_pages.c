@@ -1,8 +1,9 @@
-/* Goal: pages of 8 bits have room for more tokens, in the plan and under load. Method: pools of the
- * same bytes and sequences that together fill more than one of them. */
+/* Goal: a pool of 8-bit pages has room for more tokens, in the plan and under load. Method: pools
+ * of the same bytes, and sequences that exceed one of them. */
 #include "tests/engine/engine_fixture.h"
 
-/* All prompts of 30 tokens have room in bf16, 24 pages of 64 KiB, but not what they become, 48. */
+/* In bf16 there is room for all prompts of 30 tokens (24 pages of 64 KiB), but not for their final
+ * lengths (48 pages). */
 #define POOL_BYTES ((uint64_t)36 << 16)
 #define PROMPT     30u
 
@@ -42,7 +43,7 @@ static void test_a_pool_of_8_bits_holds_nearly_twice_the_tokens(void **state) {
     assert_true(int8.preemptions == 0);
     assert_int_equal(fp8.tokens, int8.tokens);
     assert_int_equal(fp8.preemptions, 0);
-    /* Heads of 64 and a scale: 68 bytes for 128. */
+    /* Heads of 64 and a scale: 68 bytes instead of 128. */
     assert_true(int8.tokens * 100 >= bf16.tokens * 185 && int8.tokens < 2 * bf16.tokens);
 }
 

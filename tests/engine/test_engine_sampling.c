@@ -1,8 +1,8 @@
-/* Goal: what a request asks of sampling reaches its answer, and scores of prompts are those of the
- * reference.
+/* Goal: sampling options of a request affect its answer, and scores of prompts equal the
+ * reference's.
  * Method: engines on the CPU; stories260K's log-probabilities by llama2.c; on the demo model,
- * answers whose tokens can be judged without knowing the model, and an answer scored once as it is
- * chosen and once as a prompt. */
+ * answers whose tokens can be checked without knowing the model, and an answer scored once during
+ * generation and once as a prompt. */
 #include "base/memory.h"
 #include "engine/engine.h"
 #include "model/model.h"
@@ -79,7 +79,7 @@ static struct rp_request request_default(void) {
                                .sampling = {.temperature = 0.0f, .top_p = 1.0f, .seed = 3}};
 }
 
-/* Runs it; its events are kept. */
+/* Runs it and records its events. */
 static enum rp_finish_reason run(struct rp_request *request) {
     prompt_event_count = event_count = 0;
     assert_int_equal(rp_engine_submit(engine, request), RP_OK);
@@ -154,7 +154,7 @@ static void test_an_answer_is_scored_alike_as_it_is_chosen_and_as_a_prompt(void 
     request.prompt_logprobs = true;
     request.top_prompt_logprobs = RP_LOGPROBS_MAX;
     run(&request);
-    assert_int_equal(request.cached_tokens, 0); /* though the beginning lies in the prefix cache */
+    assert_int_equal(request.cached_tokens, 0); /* although the beginning is in the prefix cache */
     for (uint32_t i = 0; i < OUTPUT; i++) {
         const struct rp_event *a = &chosen[i], *b = &prompt_events[PROMPT - 1 + i];
         assert_int_equal(b->index, PROMPT + i);
@@ -164,7 +164,7 @@ static void test_an_answer_is_scored_alike_as_it_is_chosen_and_as_a_prompt(void 
         assert_int_equal(a->top_count, RP_LOGPROBS_MAX);
         assert_memory_equal(a->top, b->top, sizeof a->top);
     }
-    /* What it computed is found by the next one. */
+    /* The next one finds its pages. */
     request = request_default();
     run(&request);
     assert_true(request.cached_tokens > 0);
@@ -185,7 +185,7 @@ static void test_a_great_presence_penalty_repeats_nothing(void **state) {
             for (uint32_t j = 0; answer == 1 && j < PROMPT; j++)
                 assert_int_not_equal(events[i].token, prompt[j]);
         }
-        request = request_default(); /* the slot's next one does without */
+        request = request_default(); /* the slot's next request has none */
         run(&request);
         uint32_t repeated = 0;
         for (uint32_t i = 1; i < event_count; i++)
@@ -210,7 +210,7 @@ static void test_biases_masks_and_bad_words_rule_the_answer(void **state) {
     request = request_default();
     request.allowed = mask;
     request.sampling.temperature = 2.0f;
-    /* Never 20, never 21 behind 22, never 23 behind 22 22. */
+    /* Never 20, never 21 after 22, never 23 after 22 22. */
     static const int32_t words[] = {1, 20, 2, 22, 21, 3, 22, 22, 23};
     request.bad_words = words;
     request.bad_word_ints = RP_ARRAY_COUNT(words);

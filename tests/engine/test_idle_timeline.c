@@ -1,5 +1,5 @@
-/* Goal: every nanosecond of a gap of the device goes to one cause, and a device's clock that is far
- * away, drifts and is read late is mapped so that no step ends after it was read. */
+/* Goal: every nanosecond of a device's idle gap is attributed to one cause, and a device clock that
+ * has an offset, drifts and is read late is mapped so that no step ends after it was read. */
 #include "engine/observe/device_clock.h"
 #include "engine/observe/idle_timeline.h"
 
@@ -36,7 +36,7 @@ static void test_a_gap_is_split_by_what_the_thread_did(void **state) {
     (void)state;
     /* One step at a time: read, commit, emit, plan, launch. */
     rp_idle_timeline_add(&timeline, 0, 110, RP_IDLE_RESULT);
-    rp_idle_timeline_add(&timeline, 110, 120, RP_IDLE_RESULT); /* joined with the one before */
+    rp_idle_timeline_add(&timeline, 110, 120, RP_IDLE_RESULT); /* merged with the previous one */
     rp_idle_timeline_add(&timeline, 120, 150, RP_IDLE_EMIT);
     rp_idle_timeline_add(&timeline, 150, 190, RP_IDLE_PLAN);
     rp_idle_timeline_add(&timeline, 190, 220, RP_IDLE_LAUNCH);
@@ -67,7 +67,7 @@ static void test_what_no_span_covers_is_unknown(void **state) {
     assert_int_equal(rp_idle_timeline_split(&timeline, 30, 80, UINT64_MAX, pieces), 5);
     assert_int_equal(sum_of(5, RP_IDLE_UNKNOWN), 30);
     assert_int_equal(rp_idle_timeline_split(&timeline, 80, 80, UINT64_MAX, pieces), 0);
-    /* Spans that were forgotten. */
+    /* Spans that were overwritten. */
     for (uint64_t i = 0; i < 2 * RP_TIMELINE_SPANS; i++)
         rp_idle_timeline_add(&timeline, 100 + i, 101 + i, i % 2 ? RP_IDLE_PLAN : RP_IDLE_EMIT);
     uint32_t count =
@@ -120,7 +120,7 @@ static double worst_error(double drift, double seconds) {
     for (uint64_t host = 5000000000u; host < 5000000000u + (uint64_t)(seconds * 1e9);
          host += 2000000) {
         double since = (double)(host - 5000000000u);
-        /* The device counts from another time, in steps of 32 ns. */
+        /* The device clock has another origin and steps of 32 ns. */
         uint64_t device = ((uint64_t)1 << 60) + (uint64_t)(since * (1.0 + drift)) / 32 * 32;
         seed = seed * 1664525u + 1013904223u;
         uint64_t late = seed >> 30 ? (seed >> 10) % 40000 : 300 + (seed >> 10) % 500;
@@ -147,7 +147,7 @@ static void test_a_clock_that_drifts_is_followed(void **state) {
     assert_true(worst_error(-30e-6, 20) < 8000);
 }
 
-static void test_after_a_long_silence_the_distance_is_taken_anew(void **state) {
+static void test_after_a_long_silence_the_offset_is_measured_again(void **state) {
     struct rp_device_clock clock = {.same = false};
     (void)state;
     for (uint64_t i = 0; i < 1000; i++)
@@ -167,7 +167,7 @@ int main(void) {
         cmocka_unit_test(test_a_device_with_the_hosts_clock_is_not_mapped),
         cmocka_unit_test(test_a_clock_that_is_far_away_is_mapped_to_microseconds),
         cmocka_unit_test(test_a_clock_that_drifts_is_followed),
-        cmocka_unit_test(test_after_a_long_silence_the_distance_is_taken_anew),
+        cmocka_unit_test(test_after_a_long_silence_the_offset_is_measured_again),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

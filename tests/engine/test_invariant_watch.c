@@ -1,6 +1,5 @@
-/* Goal: what must hold of pages, slots, lists and queues is checked while serving, and a
- * violation is counted. Method: an engine on a fake GPU whose state is broken by hand, in one
- * place at a time. */
+/* Goal: invariants of pages, slots, lists and queues are checked while serving, and a violation
+ * is counted. Method: an engine on a fake GPU whose state is corrupted in one place at a time. */
 #include "engine/engine_internal.h"
 #include "engine/scheduler_internal.h"
 #include "tests/engine/engine_fixture.h"
@@ -47,7 +46,7 @@ static void test_each_broken_invariant_is_counted_once_a_second(void **state) {
     uint64_t now = 1;
     for (uint32_t i = 0; i < RP_ARRAY_COUNT(counts); i++) {
         uint32_t before = *counts[i];
-        /* A count of a list is made smaller where it can be: a larger one reads past its end. */
+        /* List counts are decreased where possible, because an increased one reads past the end. */
         *counts[i] = before ? before - 1 : before + 1;
         check_at(now);
         if (violations() != i + 1)

@@ -1,8 +1,8 @@
-/* Goal: an engine on a GPU uses the memory that it may, says what for, and takes no more once it
- * is ready.
- * Method: the demo model on a fake GPU (tests/support/fake_backend.h) of a few hundred MiB, whose
- * device addresses nobody but its kernels can touch and whose driver sees more than what was asked
- * for. */
+/* Goal: an engine on a GPU uses its share of the memory, reports it by purpose, and allocates no
+ * more once it is ready.
+ * Method: the demo model on a fake GPU (tests/support/fake_backend.h) of a few hundred MiB. Only
+ * its kernels can access device addresses, and its driver reports more memory in use than was
+ * allocated. */
 #include "engine/layout.h"
 #include "tests/engine/engine_fixture.h"
 
@@ -16,7 +16,7 @@ static uint64_t bytes_of(const struct rp_memory_plan *plan, const char *name) {
 
 static uint64_t difference(uint64_t a, uint64_t b) { return a > b ? a - b : b - a; }
 
-/* As `reprise inspect` makes it: nothing is loaded. */
+/* As in `reprise inspect`: nothing is loaded. */
 static void plan_without_loading(const struct rp_engine_config *given, struct rp_memory_plan *out) {
     struct rp_engine_config config = *given;
     struct rp_engine_layout *layout = rp_calloc(1, sizeof *layout);
@@ -58,11 +58,11 @@ static void test_the_table_adds_up_to_what_the_driver_says(void **state) {
     assert_true(plan->measured);
     assert_true(difference(sum, used) <= used / 100);
     assert_int_equal(bytes_of(plan, "context"), fake_backend_config.context_bytes);
-    /* Two captures a size, each with its first replay. */
+    /* Two captures per size, each with its first replay. */
     uint64_t per_graph = fake_backend_config.capture_bytes + fake_backend_config.first_replay_bytes;
     assert_int_equal(bytes_of(plan, "graphs"),
                      2 * rp_engine_graph_count(fixture_engine) * per_graph);
-    /* All that it may have, up to a granule and a page. */
+    /* Its whole share, up to a granule and a page. */
     uint64_t limit = (uint64_t)(0.92 * (double)memory.total_bytes);
     assert_true(used <= limit && limit - used < (uint64_t)1 << 20);
     const struct rp_engine_metrics *metrics = rp_engine_metrics(fixture_engine);
@@ -107,7 +107,7 @@ static void test_answers_are_those_of_the_host_and_nothing_allocates_after_ready
         assert_true(!small || rp_counter_read(&rp_engine_metrics(fixture_engine)->preemptions) > 0);
         assert_int_equal(rp_counter_read(&rp_engine_metrics(fixture_engine)->allocations),
                          after.allocation_count);
-        rp_engine_destroy(fixture_engine); /* the fake asserts that it got everything back */
+        rp_engine_destroy(fixture_engine); /* the fake asserts that everything was freed */
         fixture_engine = NULL;
         rp_model_deinit(&fixture_model);
         fixture_load_model();
@@ -127,8 +127,7 @@ static void test_what_was_planned_is_never_more_than_what_is_mapped(void **state
         assert_true(planned.kv_tokens <= plan->kv_tokens);
         assert_int_equal(planned.max_model_len, plan->max_model_len);
         assert_true(plan->max_model_len <= plan->kv_tokens);
-        /* Norms are counted with the weights before, and with the workspace where they are
-         * uploaded. */
+        /* The plan counts norms with the weights; after the upload they count as workspace. */
         uint64_t weights = bytes_of(plan, "weights");
         assert_in_range(bytes_of(&planned, "weights"), weights, weights + weights / 100);
         assert_int_equal(bytes_of(&planned, "activations"), bytes_of(plan, "activations"));
@@ -155,7 +154,7 @@ static void test_a_context_that_is_cut_to_the_gpu_is_served_in_full(void **state
     assert_true(rp_engine_fits(fixture_engine, context / 2, context - context / 2));
 }
 
-/* Creates an engine that does not fit, and returns what it says. */
+/* Creates an engine that does not fit, and returns the error. */
 static void refused(const struct rp_engine_config *config, struct rp_error *err) {
     memset(err, 0, sizeof *err);
     assert_int_equal(rp_engine_create(config, &fixture_model, &fixture_engine, err),
@@ -204,7 +203,7 @@ static void test_graphs_that_take_more_than_was_planned_end_the_start(void **sta
     (void)state;
     struct rp_engine_config config = fixture_config(fake_backend());
     struct rp_error err;
-    /* Two graphs for each of seven sizes: found only at their first replays, when the promised
+    /* Two graphs for each of seven sizes: detected only at their first replays, when the promised
      * context no longer fits. */
     fake_backend_config.first_replay_bytes = fake_backend_config.memory_bytes / 16;
     config.max_model_len = 1024;
@@ -232,7 +231,7 @@ static void test_a_size_whose_capture_fails_is_left_out_and_its_steps_still_run(
     for (uint32_t i = 0; i < FIXTURE_REQUESTS; i++)
         ended += fixture_answers[i].finish == RP_FINISH_LENGTH;
     assert_int_equal(ended, FIXTURE_REQUESTS);
-    fixture_make_requests(); /* alone a short one would run in it */
+    fixture_make_requests(); /* a short one alone would run in it */
     fixture_requests[0].prompt_count = 8;
     assert_int_equal(rp_engine_submit(fixture_engine, &fixture_requests[0]), RP_OK);
     fixture_drain(1);

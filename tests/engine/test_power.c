@@ -1,6 +1,6 @@
-/* Goal: what is told of a GPU's power and energy is what its library said, and a library that
- * fails or is not there takes nothing else with it.
- * Method: the arithmetic on given samples; the thread against a stand-in for the library
+/* Goal: reported power and energy of a GPU are those of its library, and a library that fails or
+ * is missing affects nothing else.
+ * Method: the arithmetic on given samples; the thread with a fake library
  * (tests/support/fake_nvml.c). */
 #include "base/clock.h"
 #include "engine/observe/power.h"
@@ -52,7 +52,7 @@ static struct rp_nvml_sample with_energy(uint64_t mj) {
 static void test_energy_over_tokens_of_ten_seconds(void **state) {
     (void)state;
     struct rp_power_sums sums = {0};
-    for (uint64_t i = 0; i <= 30; i++) { /* 600 J a second; 100 tokens a second, from 20 s on 300 */
+    for (uint64_t i = 0; i <= 30; i++) { /* 600 J/s; 100 tokens/s, 300 from 20 s on */
         struct rp_nvml_sample sample = with_energy(5000000 + i * 600000);
         rp_power_add(&sums, 77 * SECOND + i * SECOND, &sample,
                      i * 100 + (i > 20 ? (i - 20) * 200 : 0));
@@ -73,7 +73,7 @@ static void test_one_sample_is_no_window(void **state) {
     assert_int_equal(sums.view.energy_mj + sums.view.window_mj + sums.view.window_tokens, 0);
 }
 
-static void test_an_energy_that_goes_back_counts_as_nothing(void **state) {
+static void test_an_energy_that_decreases_counts_as_zero(void **state) {
     (void)state;
     struct rp_power_sums sums = {0};
     const uint64_t energies[] = {UINT64_MAX - 500, UINT64_MAX - 100, 300, 900};
@@ -84,7 +84,7 @@ static void test_an_energy_that_goes_back_counts_as_nothing(void **state) {
     assert_int_equal(sums.view.energy_mj, 400 + 600);
 }
 
-static void test_without_the_counter_power_times_time_stands_for_it(void **state) {
+static void test_without_the_counter_energy_is_power_times_time(void **state) {
     (void)state;
     struct rp_power_sums sums = {0};
     struct rp_nvml_sample sample = {.has = RP_NVML_POWER, .power_mw = 500000};
@@ -102,7 +102,7 @@ static void test_reasons_are_counted_apart(void **state) {
     for (uint64_t i = 0; i < 5; i++) {
         struct rp_nvml_sample sample = with_energy(i);
         sample.reasons =
-            0x1 | (i == 2 ? 0x4 : 0) | (i >= 3 ? 0x40 : 0); /* idle is no reason of ours */
+            0x1 | (i == 2 ? 0x4 : 0) | (i >= 3 ? 0x40 : 0); /* idle is not one of our reasons */
         rp_power_add(&sums, (i + 1) * SECOND, &sample, 0);
     }
     const uint64_t expected[RP_POWER_REASONS] = {1000, 0, 0, 2000, 0};
@@ -111,7 +111,7 @@ static void test_reasons_are_counted_apart(void **state) {
 
 /* ---- the library */
 
-static void test_a_function_that_is_missing_or_fails_takes_its_value_alone(void **state) {
+static void test_a_missing_or_failing_function_affects_only_its_value(void **state) {
     (void)state;
     struct rp_nvml *nvml;
     struct rp_nvml_sample sample;
@@ -134,7 +134,7 @@ static void test_a_function_that_is_missing_or_fails_takes_its_value_alone(void 
     assert_int_equal(fake->closed, 1);
 }
 
-static void test_why_there_is_none_is_told(void **state) {
+static void test_the_reason_for_none_is_reported(void **state) {
     (void)state;
     struct rp_nvml *nvml;
     reset();
@@ -212,7 +212,7 @@ static void test_stopping_does_not_wait_for_the_period(void **state) {
     struct rp_power *power;
     reset();
     assert_int_equal(rp_power_start(&config, &power, &err), RP_OK);
-    rp_power_stop(power); /* or the test takes an hour */
+    rp_power_stop(power); /* to keep the test short */
     rp_power_stop(NULL);
 }
 
@@ -220,11 +220,11 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_energy_over_tokens_of_ten_seconds),
         cmocka_unit_test(test_one_sample_is_no_window),
-        cmocka_unit_test(test_an_energy_that_goes_back_counts_as_nothing),
-        cmocka_unit_test(test_without_the_counter_power_times_time_stands_for_it),
+        cmocka_unit_test(test_an_energy_that_decreases_counts_as_zero),
+        cmocka_unit_test(test_without_the_counter_energy_is_power_times_time),
         cmocka_unit_test(test_reasons_are_counted_apart),
-        cmocka_unit_test(test_a_function_that_is_missing_or_fails_takes_its_value_alone),
-        cmocka_unit_test(test_why_there_is_none_is_told),
+        cmocka_unit_test(test_a_missing_or_failing_function_affects_only_its_value),
+        cmocka_unit_test(test_the_reason_for_none_is_reported),
         cmocka_unit_test(test_samples_come_as_events_and_as_metrics),
         cmocka_unit_test(test_stopping_does_not_wait_for_the_period),
     };

@@ -1,6 +1,5 @@
-/* Goal: every nanosecond of a step goes to a request, to padding or to a row that nobody wanted, by
- * what it cost, and the parts add up; between two tokens of a request every nanosecond has a
- * cause. */
+/* Goal: every nanosecond of a step is charged to a request, to padding or to a wasted row, by cost,
+ * and the parts add up; between two tokens of a request every nanosecond has a cause. */
 #include "engine/engine_internal.h"
 #include "quant/matrix.h"
 #include "tests/engine/engine_fixture.h"
@@ -13,7 +12,7 @@ static struct rp_account account;
 static struct rp_request requests[8];
 static bool keep_streaks; /* else stats are complete after each step */
 
-/* One product over tokens of 1,000 x 100 f32 (400,000 bytes), attention with 2 heads of 64, a head
+/* One GEMM over tokens of 1,000 x 100 f32 (400,000 bytes), attention with 2 heads of 64, a head
  * of 500 x 100. */
 static const struct rp_matrix layer_matrix = {.rows = 1000, .cols = 100, .dtype = RP_DTYPE_F32};
 static const struct rp_matrix head_matrix = {.rows = 500, .cols = 100, .dtype = RP_DTYPE_F32};
@@ -94,11 +93,11 @@ static struct rp_account_totals step_at(uint64_t read_ns, uint64_t device_ns, ui
 
 static void test_the_fixed_part_is_split_by_tokens_and_padding_pays_its_own(void **state) {
     (void)state;
-    open_account(true, 0, 1e9); /* bytes alone count */
+    open_account(true, 0, 1e9); /* only bytes count */
     struct rp_account_row rows[] = {decode_row(&requests[0], 0), decode_row(&requests[1], 0),
                                     decode_row(NULL, 0)};
     struct rp_account_totals totals = step_at(1000000, 800000, 0, rows, 3, 8);
-    /* Eight places, of which three are taken; attention over one key each is next to nothing. */
+    /* Eight rows, three of them used; attention over one key each is negligible. */
     assert_true(requests[0].stats.device_ns > 99000 && requests[0].stats.device_ns < 101000);
     assert_true(requests[0].stats.device_ns >= requests[1].stats.device_ns - 1 &&
                 requests[0].stats.device_ns <= requests[1].stats.device_ns + 1);
@@ -120,7 +119,7 @@ static void test_padding_is_free_where_it_is_not_computed(void **state) {
 static void test_attention_is_split_by_the_keys_that_were_read(void **state) {
     (void)state;
     open_account(false, 0, 1e9);
-    /* 1,024 bytes a key: 4 MB and 1 MB against 300 KB of weights each. */
+    /* 1,024 bytes per key: 4 MB and 1 MB against 300 KB of weights each. */
     struct rp_account_row rows[] = {decode_row(&requests[0], 4095), decode_row(&requests[1], 1023)};
     step_at(1000000, 1000000, 0, rows, 2, 2);
     double long_one = 4096 * 1024.0 + 300000, short_one = 1024 * 1024.0 + 300000;
@@ -179,10 +178,10 @@ static void test_measured_parts_correct_the_model(void **state) {
     struct rp_account_row rows[] = {decode_row(&requests[0], 29), decode_row(&requests[1], 9)};
     measure(1, rows, 2, 500, 100, 400);
     step_at(1000000, 1000000, 1, rows, 2, 2);
-    /* 0.6 in halves and 0.4 by 30 to 10 keys. */
+    /* 0.6 in halves, and 0.4 in proportion to 30 and 10 keys. */
     assert_in_range(requests[0].stats.device_ns, 599990, 600010);
     assert_in_range(requests[1].stats.device_ns, 399990, 400010);
-    /* Ten times the keys take ten times as long: 4.0 by 300 to 100. */
+    /* Ten times the keys take ten times as long: 4.0 in proportion to 300 and 100. */
     rows[0].start = 299, rows[1].start = 99;
     uint64_t before = requests[0].stats.device_ns;
     step_at(2000000, 4600000, 1, rows, 2, 2);
@@ -190,7 +189,7 @@ static void test_measured_parts_correct_the_model(void **state) {
     before = requests[0].stats.device_ns; /* another bucket has not been measured */
     step_at(3000000, 1000000, 2, rows, 2, 2);
     assert_in_range(requests[0].stats.device_ns - before, 500000, 640000);
-    /* Measurements that change are followed; a part that gave none keeps what it had. */
+    /* The estimate follows changing measurements; a part without measurements keeps its value. */
     rows[0].start = 29, rows[1].start = 9;
     for (int i = 0; i < 100; i++)
         measure(1, rows, 2, 900, 0, 0);
@@ -252,7 +251,7 @@ static void test_the_time_between_tokens_has_causes(void **state) {
     assert_int_equal(gap[RP_GAP_STEP], 700);
     assert_int_equal(gap[RP_GAP_HOST], 300);
     assert_int_equal(one->stats.worst_gap_cause, RP_GAP_STEP);
-    /* A prompt of somebody else in the same step. */
+    /* A prompt of another request in the same step. */
     struct rp_account_row rows[] = {row, decode_row(&requests[1], 0)};
     rows[1].count = 99;
     rows[1].decode = rows[1].samples = rows[1].sampled = false;
@@ -300,7 +299,7 @@ static void test_chunks_buckets_and_pages_are_noted(void **state) {
     assert_int_equal(stats->buckets[0].steps + stats->buckets[1].steps + stats->buckets[2].steps,
                      RP_STATS_CHUNKS + 3);
     assert_int_equal(stats->pages_peak, RP_STATS_CHUNKS + 3);
-    /* One page from being scheduled to the first step, then one more each 1,000 ns. */
+    /* One page from scheduling to the first step, then one more every 1,000 ns. */
     assert_int_equal(stats->page_ns, 500 + 1000 * (10 * 11 / 2));
     assert_int_equal(stats->prefill_device_ns, stats->device_ns);
     assert_int_equal(stats->first_step, 1);
@@ -316,11 +315,11 @@ static uint32_t draw(uint32_t below) {
     return (uint32_t)(streak_seed >> 33) % below;
 }
 
-/* A sequence of the load: first chunks of a prompt, then a token a step, with all that may come
- * between. */
+/* A sequence of the load: chunks of a prompt, then one token per step, with all possible
+ * interruptions. */
 struct sequence {
     struct rp_request *request;         /* NULL: ended */
-    uint32_t position, prompt, closing; /* steps until its end is handed on; 0: it has not ended */
+    uint32_t position, prompt, closing; /* steps until its end is delivered; 0: it has not ended */
     bool out;                           /* swapped */
 };
 
@@ -330,7 +329,7 @@ static bool next_row(struct sequence *sequence, uint32_t slot, bool *out_swaps,
         sequence->out = false, *out_swaps = true;
     else if (!sequence->out && draw(40) == 0)
         sequence->out = true, *out_swaps = true, sequence->request->swap_count++;
-    else if (!sequence->out && draw(60) == 0) /* out and in again without a step between */
+    else if (!sequence->out && draw(60) == 0) /* swapped out and in without a step in between */
         *out_swaps = true, sequence->request->swap_count++;
     if (sequence->out || draw(25) == 0)
         return false;
@@ -346,7 +345,7 @@ static bool next_row(struct sequence *sequence, uint32_t slot, bool *out_swaps,
     return true;
 }
 
-/* Its end is known, but handed on some steps later; rows of it may still be read. */
+/* Its end is known but delivered some steps later; rows of it may still be read. */
 static void end_sequence(struct sequence *sequence, struct rp_request_stats *out) {
     if (sequence->closing == 0 && draw(60) == 0)
         sequence->closing = 1 + draw(3);
@@ -359,12 +358,12 @@ static void end_sequence(struct sequence *sequence, struct rp_request_stats *out
 
 enum { STREAK_STEPS = 3000, STREAK_ENDED = 4096 };
 
-/* Returns how many ended; the stats of each in order. The slot of one that has ended is given on at
- * once. */
+/* Returns how many ended; the stats of each in order. The slot of an ended one is reused
+ * immediately. */
 static uint32_t run_streaks(bool keep, bool padding, uint32_t window,
                             struct rp_request_stats ended[STREAK_ENDED]) {
     static struct rp_request pool[STREAK_ENDED];
-    struct sequence all[16] = {{.request = NULL}}; /* by twos in one slot: one ends, one runs */
+    struct sequence all[16] = {{.request = NULL}}; /* two in one slot: one ends, one runs */
     uint64_t now = 1000000;
     uint32_t count = 0, made = 0;
     open_account(padding, window, 3);
@@ -381,7 +380,7 @@ static uint32_t run_streaks(bool keep, bool padding, uint32_t window,
                 *one = (struct sequence){.request = &pool[made++], .prompt = 1 + draw(200)};
                 one->request->scheduled_ns = now;
             }
-            /* One that has ended and has a step in flight: nobody wants the row. */
+            /* One that has ended with a step in flight: its row is wasted. */
             struct sequence *gone = &all[2 * slot + (one == &all[2 * slot])];
             if (gone->closing > 1 && draw(2)) {
                 rows[row_count] = decode_row(NULL, gone->position);
@@ -423,13 +422,13 @@ static int by_graph(const void *a, const void *b) {
     return (int)left->graph - (int)right->graph;
 }
 
-/* Buckets stand in the order in which they were noted. */
+/* Buckets are in the order of their first use. */
 static void sort_buckets(struct rp_request_stats *stats) {
     qsort(stats->buckets, stats->bucket_count, sizeof stats->buckets[0], by_graph);
     stats->last_bucket = 0;
 }
 
-static void test_streaks_give_what_single_steps_give(void **state) {
+static void test_streaks_equal_single_steps(void **state) {
     static struct rp_request_stats single[STREAK_ENDED], streaks[STREAK_ENDED];
     (void)state;
     for (int way = 0; way < 4; way++) {
@@ -441,7 +440,7 @@ static void test_streaks_give_what_single_steps_give(void **state) {
             bool crowded = single[i].other_steps || streaks[i].other_steps;
             sort_buckets(&single[i]);
             sort_buckets(&streaks[i]);
-            if (crowded) { /* the ones that found a place may be others */
+            if (crowded) { /* different ones may have been recorded */
                 memset(single[i].buckets, 0, sizeof single[i].buckets);
                 memset(streaks[i].buckets, 0, sizeof streaks[i].buckets);
                 streaks[i].other_steps = single[i].other_steps;
@@ -509,7 +508,7 @@ static void test_an_engine_on_the_cpu_attributes_all_of_its_time(void **state) {
     check_engine(NULL, 0);
 }
 
-static void test_stamped_steps_teach_what_parts_take(void **state) {
+static void test_stamped_steps_measure_the_time_of_parts(void **state) {
     (void)state;
     check_engine(NULL, 2);
 }
@@ -532,10 +531,10 @@ int main(void) {
         cmocka_unit_test_teardown(test_any_step_adds_up, close_account),
         cmocka_unit_test_teardown(test_the_time_between_tokens_has_causes, close_account),
         cmocka_unit_test_teardown(test_chunks_buckets_and_pages_are_noted, close_account),
-        cmocka_unit_test(test_streaks_give_what_single_steps_give),
+        cmocka_unit_test(test_streaks_equal_single_steps),
         cmocka_unit_test_setup_teardown(test_an_engine_on_the_cpu_attributes_all_of_its_time,
                                         fixture_setup, fixture_teardown),
-        cmocka_unit_test_setup_teardown(test_stamped_steps_teach_what_parts_take, fixture_setup,
+        cmocka_unit_test_setup_teardown(test_stamped_steps_measure_the_time_of_parts, fixture_setup,
                                         fixture_teardown),
         cmocka_unit_test_setup_teardown(test_an_engine_on_a_gpu_attributes_all_of_its_time,
                                         fixture_setup, fixture_teardown),

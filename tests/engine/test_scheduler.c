@@ -1,6 +1,6 @@
 /* Goal: the decisions that scheduler.h promises, one by one: rows, chunks, limits and ends. Method:
- * small hand-made cases. Pages that are found or run out are in test_scheduler_pages.c; what
- * happens when everything happens at once is test_scheduler_sim.c. */
+ * small hand-made cases. Prefix hits and page shortages are in test_scheduler_pages.c,
+ * combinations of everything in test_scheduler_sim.c. */
 #include "tests/engine/scheduler_fixture.h"
 
 /* ---- one request ---- */
@@ -162,7 +162,7 @@ static void test_fits_is_exact_at_page_borders(void **state) {
     (void)state;
     fixture.config.page_count = 4; /* three pages, twelve tokens */
     fixture.config.max_model_len = 20;
-    /* The last sampled token has no place: 13 tokens write 12. */
+    /* The last sampled token is not stored: 13 tokens write 12. */
     assert_true(rp_scheduler_fits(&fixture.config, 10, 3));
     assert_false(rp_scheduler_fits(&fixture.config, 10, 4));
     assert_true(rp_scheduler_fits(&fixture.config, 12, 1));
@@ -221,11 +221,11 @@ static void test_rows_without_room_for_their_events_are_not_planned(void **state
     create();
     submit(0, 4, 8);
     submit(1, 4, 8);
-    /* A row may give a token and an end. */
+    /* A row may have a token and an end. */
     assert_false(rp_scheduler_plan(fixture.scheduler, 0, 1, &fixture.step));
     assert_true(rp_scheduler_plan(fixture.scheduler, 0, 3, &fixture.step));
     assert_int_equal(fixture.step.sample_count, 1);
-    /* What is in flight comes first. */
+    /* Steps in flight are committed first. */
     assert_false(rp_scheduler_plan(fixture.scheduler, 0, 3, &fixture.step));
     assert_true(plan());
     commit();
@@ -301,7 +301,7 @@ static void test_a_long_prompt_is_cut_into_chunks_of_the_largest_bucket(void **s
     run_to_idle();
 }
 
-/* Starts `decodes` answers, then a prompt beside them; returns the tokens of its first chunk. */
+/* Starts `decodes` answers, then a prompt; returns the tokens of its first chunk. */
 static uint32_t chunk_beside(uint32_t decodes, uint32_t prompt_count) {
     for (uint32_t i = 0; i < decodes; i++)
         submit(i, 1, 100)->cache_salt = i;
@@ -328,7 +328,7 @@ static void test_a_chunk_is_cut_when_the_step_would_sit_just_above_a_bucket(void
     (void)state;
     use_large_pool();
     create();
-    /* 6 + 59 = 65: 63 tokens of padding, against one token that moves into a bucket of 16. */
+    /* 6 + 59 = 65: 63 tokens of padding, or one token moved to a bucket of 16. */
     assert_int_equal(chunk_beside(6, 59), 58);
     assert_true(plan());
     assert_int_equal(fixture.step.rows[6].start, 58);
@@ -341,11 +341,11 @@ static void test_a_chunk_is_not_cut_when_that_saves_little(void **state) {
     (void)state;
     use_large_pool();
     create();
-    /* 6 + 100 = 106: 22 tokens of padding, against 42 that would move. */
+    /* 6 + 100 = 106: 22 tokens of padding, or 42 moved tokens. */
     assert_int_equal(chunk_beside(6, 100), 100);
 }
 
-/* The rest would be a step of its own. */
+/* The rest would be a separate step. */
 static void test_a_prompt_alone_is_not_cut(void **state) {
     (void)state;
     use_large_pool();

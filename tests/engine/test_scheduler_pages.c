@@ -1,5 +1,5 @@
-/* Goal: pages are found again when they hold the same, and nobody is stuck or loses a token when
- * they run out. Method: small hand-made cases (scheduler_fixture.h). */
+/* Goal: pages with the same tokens are reused, and no request is stuck or loses a token when pages
+ * run out. Method: small hand-made cases (scheduler_fixture.h). */
 #include "engine/scheduler_internal.h"
 #include "tests/engine/scheduler_fixture.h"
 
@@ -135,7 +135,7 @@ static void test_one_that_is_swapped_out_in_its_prompt_is_counted_as_such(void *
     fixture.config.max_model_len = 48;
     fixture.config.prefix_cache = false;
     create();
-    fixture.scheduler->token_budget = 3; /* two of them for the prompt, a step */
+    fixture.scheduler->token_budget = 3; /* two of them for the prompt, per step */
     submit(0, 4, 40);
     struct rp_request *young = submit(1, 36, 2);
     for (uint32_t i = 0; i < 300 && !rp_scheduler_is_idle(fixture.scheduler); i++) {
@@ -187,7 +187,7 @@ static void test_a_sequence_cancelled_while_swapped_gives_its_host_pages_back(vo
     run_to_idle();
 }
 
-/* n = 3: the prompt of ten tokens is computed once, but for its last page. */
+/* n = 3: the prompt of ten tokens is computed once, except for its last page. */
 static void test_answers_to_one_prompt_share_its_full_pages(void **state) {
     (void)state;
     fixture.config.token_buckets = buckets;
@@ -209,7 +209,7 @@ static void test_answers_to_one_prompt_share_its_full_pages(void **state) {
         assert_int_equal(fixture.requests[i].cached_tokens, 8);
         assert_int_equal(fixture.step.rows[i].start, 8);
     }
-    /* Two shared pages, and one each: a page that is written is nobody else's. */
+    /* Two shared pages, and one each: a page that is written is not shared. */
     uint32_t held = stats().pages_held;
     assert_int_equal(held, 2 + 3);
     commit();

@@ -1,5 +1,5 @@
-/* Goal: whatever clients do and whatever the sizes are, each request gets exactly the tokens that
- * it would get alone, ends exactly once, and no page is lost. Method: tests/support/sched_sim.h.
+/* Goal: for any clients and sizes, each request gets exactly the tokens that it would get alone,
+ * ends exactly once, and no page is lost. Method: tests/support/sched_sim.h.
  * REPRISE_SIM_SEED runs one seed, REPRISE_SIM_RUNS another number of them. */
 #include "tests/support/sched_sim.h"
 
@@ -40,7 +40,7 @@ static void test_every_request_gets_its_own_tokens_and_ends_once(void **state) {
     print_report(&report, (double)(rp_clock_ns() - began_ns) * 1e-9);
     if (runs < RUNS)
         return;
-    /* A campaign that never gets there shows nothing. */
+    /* A campaign that does not reach these states proves nothing. */
     assert_true(report.preemptions > 100 && report.swap_ins > 100);
     assert_true(report.results_while_swapped > 20 && report.cancels_while_swapped > 20);
     assert_true(report.hit_tokens > 1000 && report.evictions > 100);

@@ -1,4 +1,4 @@
-/* Goal: a client with many requests takes no more than its share from one with few: admission,
+/* Goal: a client with many requests gets no more than its share beside one with few: admission,
  * slots, the queue, and the rows of a step. */
 #include "tests/engine/scheduler_fixture.h"
 
@@ -35,7 +35,7 @@ static void submit_crowd(uint64_t tenant, uint32_t count, uint32_t prompt, uint3
         assert_int_equal(submit_of(&crowd[i], tenant, prompt, max_tokens), RP_OK);
 }
 
-/* Plans and commits one step that takes 1 ns a token of its bucket; the time goes on. */
+/* Plans and commits one step that takes 1 ns per token of its bucket, and advances the time. */
 static uint64_t clock_ns;
 
 static bool run_step(void) {
@@ -136,7 +136,7 @@ static void test_a_single_request_has_a_row_in_every_step_and_the_crowd_has_few(
         run_step();
         drain();
     }
-    assert_int_equal(rows_of(GREEDY, true), 90); /* alone it has everything */
+    assert_int_equal(rows_of(GREEDY, true), 90); /* a single client has everything */
     assert_int_equal(submit_of(&one, NEIGHBOR, 32, 40), RP_OK);
     run_step();
     assert_int_equal(rows_of(NEIGHBOR, false), 32); /* never cut by its share */
@@ -165,7 +165,8 @@ static void test_a_waiting_crowd_has_no_part_in_the_step_of_a_single_prompt(void
     tenants_config(96, 128);
     assert_int_equal(submit_of(&one, NEIGHBOR, 8, 4), RP_OK);
     submit_crowd(GREEDY, 60, 60, 60);
-    for (uint32_t i = 0; i < 4; i++) { /* meanwhile the crowd's prompts enter in small pieces */
+    for (uint32_t i = 0; i < 4;
+         i++) { /* meanwhile the crowd's prompts are admitted in small chunks */
         run_step();
         drain();
     }

@@ -1,6 +1,6 @@
-/* Goal: prompts that must be computed whole are one row each, wait for a step that holds them, and
- * neither starve nor are starved by decode rows. Method: the scheduler with results written by
- * hand. */
+/* Goal: prompts that must be computed whole are one row each, wait for a step with room for them,
+ * and neither starve decode rows nor are starved by them. Method: the scheduler with results
+ * written by the test. */
 #include "tests/engine/scheduler_fixture.h"
 
 static int setup_whole(void **state) {
@@ -24,7 +24,7 @@ static void test_a_prompt_is_one_row_or_none(void **state) {
     assert_true(plan());
     assert_int_equal(row_of(a)->count, 100);
     assert_true(row_of(a)->samples);
-    assert_null(row_of(b)); /* 28 tokens of 128 are left, and c waits its turn */
+    assert_null(row_of(b)); /* 28 tokens of 128 are left, and c waits */
     assert_null(row_of(c));
     commit();
     assert_true(plan());
@@ -99,7 +99,7 @@ static void test_nobody_waits_for_a_prompt_that_finds_no_pages(void **state) {
     struct rp_request *a = submit(0, 3, 40);
     step_once();
     drain();
-    submit(1, 126, 1); /* beside a's 42 tokens there is no room for it */
+    submit(1, 126, 1); /* a's 42 tokens leave no room for it */
     for (uint32_t i = 0; i < 10; i++) {
         assert_true(plan());
         assert_int_equal(fixture.step.row_count, 1);

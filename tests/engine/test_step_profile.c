@@ -1,8 +1,8 @@
-/* Goal: the engine's profile says where its steps spent their time, whole, of the steps that were
- * asked for, and changes no answer.
- * Method: the demo model on the CPU, twelve requests, one step in one, in four, in none stamped;
- * tables of every group are held against each other and against what the device said of its steps;
- * sessions; a reader that copies while the engine writes. */
+/* Goal: the engine's profile reports where the selected steps spent all of their time, and changes
+ * no answer.
+ * Method: the demo model on the CPU, twelve requests, with every step, every fourth or no step
+ * stamped; tables of every group are compared with each other and with the device's times of its
+ * steps; sessions; a reader that copies while the engine writes. */
 #include "engine/observe/profile_report.h"
 #include "engine/observe/step_record.h"
 #include "tests/engine/engine_fixture.h"
@@ -38,8 +38,8 @@ static const struct rp_profile_line *find(const struct rp_profile_table *table, 
     return NULL;
 }
 
-/* Self times and what is in no row are the replays; rows are in order; no self time is above its
- * total. */
+/* Self times and unattributed time add up to the replays; rows are in order; no self time is above
+ * its total. */
 static void check_table(const struct rp_profile_table *table, uint64_t slack_ns) {
     const struct rp_profile_footer *footer = &table->footer;
     uint64_t sum = footer->unattributed_ns;
@@ -72,7 +72,7 @@ static void test_every_group_adds_up_to_the_replays(void **state) {
         assert_true(table.footer.replay_ns == replay);
         rp_profile_table_deinit(&table);
     }
-    /* And to what the steps' records say. */
+    /* And to the steps' records. */
     static struct rp_step_record records[RP_STEP_RECORDS];
     uint32_t count = rp_engine_copy_steps(fixture_engine, 0, records, RP_STEP_RECORDS);
     uint64_t busy = 0;
@@ -103,13 +103,13 @@ static void test_rows_know_their_operators_shapes_and_costs(void **state) {
     assert_true(qkv->bytes > 2.0 * matrix * (double)table.footer.steps_stamped);
     assert_int_equal(find(&table, "mlp.gate_up+mlp.act")->calls, qkv->calls);
     for (uint32_t i = 0; i < FIXTURE_REQUESTS; i++) {
-        /* Prompt and answer but its last token went through attention, unless pages were cached. */
+        /* All tokens but the answer's last went through attention, unless pages were cached. */
         uint64_t length = fixture_requests[i].prompt_count + fixture_answers[i].count - 1;
         uint64_t cached = fixture_requests[i].cached_tokens;
         kv += length - cached;
         pairs += length * (length + 1) / 2 - cached * (cached + 1) / 2;
     }
-    assert_true(tokens >= kv); /* a step ahead of a sequence's end computes a row for nothing */
+    assert_true(tokens >= kv); /* a run-ahead step at a sequence's end wastes a row */
     const struct rp_profile_line *attention = find(&table, "attn.attention");
     double least = 4.0 * (double)pairs * model->heads * model->head_dim * model->layers;
     assert_true(attention->flops >= least && attention->flops <= 1.2 * least);
@@ -151,7 +151,7 @@ static void test_one_step_in_n_of_each_bucket_is_stamped_and_no_answer_changes(v
     }
 }
 
-static void test_a_request_that_asks_has_its_own_steps_stamped(void **state) {
+static void test_a_request_with_a_profile_has_its_own_steps_stamped(void **state) {
     (void)state;
     const struct rp_engine_config config = config_every(0);
     const uint64_t id = 5;
@@ -171,7 +171,7 @@ static void test_a_request_that_asks_has_its_own_steps_stamped(void **state) {
                 fixture_requests[id].prompt_count + FIXTURE_OUTPUT - 1);
     uint64_t own = table.lines[0].self_ns, steps = table.footer.steps_stamped;
     rp_profile_table_deinit(&table);
-    query.group = RP_PROFILE_BY_OP; /* of its share alone */
+    query.group = RP_PROFILE_BY_OP; /* only its share */
     table = table_of(&query);
     assert_int_equal(table.footer.steps_stamped, steps);
     uint64_t slack = table.call_count;
@@ -179,7 +179,7 @@ static void test_a_request_that_asks_has_its_own_steps_stamped(void **state) {
     rp_profile_table_deinit(&table);
     query.request_count = 0;
     table = table_of(&query);
-    assert_int_equal(table.footer.steps_stamped, steps); /* nobody else's */
+    assert_int_equal(table.footer.steps_stamped, steps); /* no other request's */
     rp_profile_table_deinit(&table);
 }
 
@@ -211,8 +211,7 @@ static void test_a_session_keeps_exactly_its_active_steps(void **state) {
     struct rp_profile_table table = table_of(&all);
     assert_int_equal(table.footer.steps_stamped, 10); /* warm-up too; nothing after its end */
     rp_profile_table_deinit(&table);
-    /* Taken back before a step came: nothing is stamped, and the next one has a number of its
-     * own. */
+    /* Cancelled before a step: nothing is stamped, and the next session has a new number. */
     rp_step_profile_stop(profile);
     assert_int_equal(rp_step_profile_start(profile, &schedule), number + 1);
     rp_step_profile_stop(profile);
@@ -220,7 +219,7 @@ static void test_a_session_keeps_exactly_its_active_steps(void **state) {
     table = table_of(&all);
     assert_int_equal(table.footer.steps_stamped, 10);
     rp_profile_table_deinit(&table);
-    /* Taken back in the middle. */
+    /* Cancelled in the middle. */
     const struct rp_profile_schedule endless = {.active = 1000000, .repeat = 1};
     assert_int_equal(rp_step_profile_start(profile, &endless), number + 2);
     fixture_submit_all();
@@ -267,7 +266,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(
             test_one_step_in_n_of_each_bucket_is_stamped_and_no_answer_changes, fixture_setup,
             fixture_teardown),
-        cmocka_unit_test_setup_teardown(test_a_request_that_asks_has_its_own_steps_stamped,
+        cmocka_unit_test_setup_teardown(test_a_request_with_a_profile_has_its_own_steps_stamped,
                                         fixture_setup, fixture_teardown),
         cmocka_unit_test_setup_teardown(test_a_session_keeps_exactly_its_active_steps,
                                         fixture_setup, fixture_teardown),

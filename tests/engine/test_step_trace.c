@@ -1,7 +1,6 @@
-/* Goal: what the engine tells of itself is whole and agrees with itself: every request from its
- * admission to its end, steps that never overlap, idle time that adds up to the nanosecond with a
- * cause for each, records that a racing reader sees whole. And that telling it allocates nothing
- * and takes no lock. */
+/* Goal: the engine's trace is complete and consistent: every request from its admission to its end,
+ * steps that never overlap, idle time that adds up to the nanosecond with a cause for each, records
+ * that a concurrent reader sees whole. Recording allocates nothing and takes no lock. */
 #include "engine/engine_internal.h"
 #include "engine/observe/step_record.h"
 #include "engine/scheduler_internal.h"
@@ -105,8 +104,7 @@ static void check_request(uint32_t id) {
     assert_int_equal(closed, 1);
 }
 
-/* Spans of the thread follow one another without overlapping; so do replays, and the idle time
- * between them. */
+/* Spans of the thread do not overlap, nor do replays and the idle time between them. */
 static void check_lanes(void) {
     uint64_t thread_end = 0, device_end = 0;
     for (uint64_t i = 0; i < recording.event_count; i++) {
@@ -161,7 +159,7 @@ static void check_records(void) {
         assert_true(idle[c] <=
                     rp_counter_read(&metrics->idle_ns[c])); /* the rest: after the last */
     assert_true(idle[RP_IDLE_UNKNOWN] * 50 <= idle_all);
-    /* The newest ones, and those since a moment. */
+    /* The newest ones, and those since a given time. */
     assert_int_equal(rp_engine_copy_steps(fixture_engine, 0, records, 3), 3);
     uint64_t since = records[1].end_ns;
     assert_int_equal(rp_engine_copy_steps(fixture_engine, since, records, 100), 2);
@@ -197,7 +195,7 @@ static void test_requests_steps_and_idle_time_agree_one_step_at_a_time(void **st
         plan += records[i].idle_ns[RP_IDLE_PLAN];
         launch += records[i].idle_ns[RP_IDLE_LAUNCH];
     }
-    assert_true(result > 0 && plan > 0 && launch > 0); /* nothing hides behind the device */
+    assert_true(result > 0 && plan > 0 && launch > 0); /* nothing overlaps with the device */
 }
 
 static void test_a_device_with_its_own_memory_and_clock_is_mapped(void **state) {
@@ -206,7 +204,7 @@ static void test_a_device_with_its_own_memory_and_clock_is_mapped(void **state) 
     check_everything();
 }
 
-static void test_swaps_are_told_of_the_request_that_moved(void **state) {
+static void test_swaps_are_charged_to_the_request_that_moved(void **state) {
     uint32_t swaps = 0, out = 0, in = 0;
     (void)state;
     serve(NULL, true, 16);
@@ -225,10 +223,10 @@ static void test_swaps_are_told_of_the_request_that_moved(void **state) {
     in = (uint32_t)count_of(RP_TRACE_SWAP_IN);
     assert_true(swaps > 0);
     assert_int_equal(out, swaps);
-    assert_int_equal(in, swaps); /* all came back */
+    assert_int_equal(in, swaps); /* all were released */
 }
 
-static void test_waiting_for_work_is_told_as_such_while_it_lasts(void **state) {
+static void test_waiting_for_work_is_reported_while_it_lasts(void **state) {
     const struct rp_engine_metrics *metrics;
     struct rp_engine_config config = fixture_config(NULL);
     (void)state;
@@ -243,7 +241,7 @@ static void test_waiting_for_work_is_told_as_such_while_it_lasts(void **state) {
     assert_true(count_of(RP_TRACE_IDLE) > 0 && count_of(RP_TRACE_SLEEP) > 0);
 }
 
-static void test_a_client_that_does_not_read_is_told_as_the_cause(void **state) {
+static void test_a_client_that_does_not_read_is_the_reported_cause(void **state) {
     struct rp_engine_config config = fixture_config(NULL);
     (void)state;
     config.ring = rp_recorder_add(recorder, "engine", RP_RECORDER_ENGINE);
@@ -260,9 +258,9 @@ static void test_a_client_that_does_not_read_is_told_as_the_cause(void **state) 
         assert_int_equal(fixture_answers[i].closed, 1);
 }
 
-/* The oldest request can always run, so this is made: a scheduler that may give a step one page,
- * and a prompt of two. */
-static void test_a_request_that_is_not_admitted_is_told_as_the_cause(void **state) {
+/* The oldest request can always run, so the case is constructed: a scheduler that may allocate one
+ * page per step, and a prompt of two. */
+static void test_a_request_that_is_not_admitted_is_the_reported_cause(void **state) {
     struct rp_engine_config config = fixture_config(NULL);
     struct rp_error err = {0};
     uint64_t told = 0;
@@ -284,7 +282,7 @@ static void test_a_request_that_is_not_admitted_is_told_as_the_cause(void **stat
     rp_engine_notify(fixture_engine);
     fixture_drain(1);
     assert_int_equal(fixture_answers[0].finish, RP_FINISH_CANCELLED);
-    /* Nobody waits any more: from here on it is for want of work. */
+    /* No request waits any more: from here on the cause is a lack of work. */
     uint64_t no_work = rp_counter_read(&metrics->idle_ns[RP_IDLE_NO_WORK]);
     while (rp_counter_read(&metrics->idle_ns[RP_IDLE_NO_WORK]) < no_work + 50000000)
         nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
@@ -299,9 +297,9 @@ static void test_a_request_that_is_not_admitted_is_told_as_the_cause(void **stat
     assert_int_equal(rp_counter_read(&metrics->device_busy_ns), 0);
 }
 
-/* --- Cost, and readers that race -------------------------------------------------------------- */
+/* --- Cost, and concurrent readers ------------------------------------------------------------- */
 
-/* The linker sends our calls of these here (tests/CMakeLists.txt). */
+/* The linker redirects our calls of these functions (tests/CMakeLists.txt). */
 static _Atomic uint64_t locks;
 int __real_pthread_mutex_lock(pthread_mutex_t *mutex);
 int __wrap_pthread_mutex_lock(pthread_mutex_t *mutex);
@@ -323,7 +321,7 @@ test_serving_with_everything_recorded_allocates_nothing_and_takes_no_lock(void *
     (void)state;
     pthread_mutex_lock(&mutex);
     pthread_mutex_unlock(&mutex);
-    assert_true(atomic_load(&locks) > 0); /* calls do come here */
+    assert_true(atomic_load(&locks) > 0); /* calls are redirected */
     config.ring = rp_recorder_add(recorder, "engine", RP_RECORDER_ENGINE);
     fixture_open(&config);
     uint64_t allocated = rp_alloc_count(), locked = atomic_load(&locks);
@@ -391,16 +389,16 @@ int main(void) {
                                         setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_device_with_its_own_memory_and_clock_is_mapped,
                                         setup, teardown),
-        cmocka_unit_test_setup_teardown(test_swaps_are_told_of_the_request_that_moved, setup,
+        cmocka_unit_test_setup_teardown(test_swaps_are_charged_to_the_request_that_moved, setup,
                                         teardown),
-        cmocka_unit_test_setup_teardown(test_waiting_for_work_is_told_as_such_while_it_lasts, setup,
+        cmocka_unit_test_setup_teardown(test_waiting_for_work_is_reported_while_it_lasts, setup,
                                         teardown),
         cmocka_unit_test_setup_teardown(
             test_serving_with_everything_recorded_allocates_nothing_and_takes_no_lock, setup,
             teardown),
-        cmocka_unit_test_setup_teardown(test_a_client_that_does_not_read_is_told_as_the_cause,
+        cmocka_unit_test_setup_teardown(test_a_client_that_does_not_read_is_the_reported_cause,
                                         setup, teardown),
-        cmocka_unit_test_setup_teardown(test_a_request_that_is_not_admitted_is_told_as_the_cause,
+        cmocka_unit_test_setup_teardown(test_a_request_that_is_not_admitted_is_the_reported_cause,
                                         setup, teardown),
         cmocka_unit_test(test_a_reader_that_races_sees_whole_records_in_order),
     };

@@ -1,5 +1,5 @@
-/* attention_decode_cases.h - the tests of decode attention, for whichever type of page
- * `page_type` names: bf16 in test_attention_decode_cuda.c, 8 bits in test_attention_8_cuda.c. */
+/* attention_decode_cases.h - the tests of decode attention for pages of `page_type`: bf16 in
+ * test_attention_decode_cuda.c, 8 bits in test_attention_8_cuda.c. */
 #ifndef RP_TESTS_GPU_ATTENTION_DECODE_CASES_H
 #define RP_TESTS_GPU_ATTENTION_DECODE_CASES_H
 
@@ -52,8 +52,8 @@ static void drop(void) {
     memset(&f, 0, sizeof f);
 }
 
-/* Sizes far from 1: queries that no f16 holds, keys as small, values that grow and shrink from
- * key to key. */
+/* Magnitudes far from 1: queries out of f16's range, keys as small, values that grow and shrink
+ * from key to key. */
 static bool has_odd_sizes;
 
 static int teardown(void **state) {
@@ -195,8 +195,8 @@ static void add_row(uint32_t slot, uint32_t sequence, uint32_t count, uint32_t f
 
 static void add_padding(uint32_t count) { f.args.step.counts->token_count += count; }
 
-/* The kernels before one that reads older keys early: a long one, and the one that writes K and
- * V of the step's own tokens. Both let their successor start at once. */
+/* The predecessors of a kernel that reads older keys early: a long one, and the one that writes K
+ * and V of the step's own tokens. Both trigger their dependents immediately. */
 static void write_own_keys(const struct rp_cuda_launch *attention) {
     struct rp_kv_write_args write = {.step = f.step.device, .kv = f.config.kv, .layer = LAYER};
     write.k_stride = write.v_stride = f.args.kv_heads * f.args.head_dim;
@@ -209,7 +209,7 @@ static void write_own_keys(const struct rp_cuda_launch *attention) {
     assert_int_equal(rp_kv_write_cuda_run(&op, NULL), 0);
 }
 
-/* Plans and runs the decode kernel of this window on so many SMs; the output, downloaded. */
+/* Plans and runs the decode kernel of this window on this many SMs; downloads the output. */
 static void *run(uint32_t window, uint32_t sm_count, bool dependent) {
     struct rp_attention_cuda_config *config = &f.config;
     struct rp_attention_args args = f.args;
@@ -228,7 +228,7 @@ static void *run(uint32_t window, uint32_t sm_count, bool dependent) {
     config->heads = args.heads;
     config->kv_heads = args.kv_heads;
     config->head_dim = args.head_dim;
-    config->windows[0] = 12345; /* another class beside the one that is used */
+    config->windows[0] = 12345; /* another class besides the one in use */
     config->windows[1] = window;
     config->window_count = 2;
     config->workspace_bytes = rp_attention_cuda_workspace_bytes(config);
@@ -249,7 +249,7 @@ static void *run(uint32_t window, uint32_t sm_count, bool dependent) {
                 write_own_keys(&launches[i]);
                 early->config.behind_product = true;
             }
-            /* Twice: the second finds the counters as the first left them. */
+            /* Twice: the second run starts with the first one's counters. */
             assert_int_equal(launches[i].run(launches[i].args, NULL), 0);
             assert_int_equal(launches[i].run(launches[i].args, NULL), 0);
             found = true;
@@ -271,7 +271,7 @@ static bool all_poisoned(const unsigned char *bytes, size_t count) {
 
 static bool is_decoded(uint32_t row) { return (f.args.step.rows[row].flags & RP_ROW_DECODE) != 0; }
 
-/* Output of all decode rows by the scalar truth, f32. */
+/* Output of all decode rows by the scalar reference, f32. */
 static const float *truth_of(uint32_t window) {
     const struct rp_cpu_worker alone = {.index = 0, .count = 1};
     uint32_t *token_rows = f.args.step.token_rows, kept[TOKENS];
@@ -290,7 +290,7 @@ static const float *truth_of(uint32_t window) {
     return truth.out;
 }
 
-/* Every live decode row against the truth; every other byte is as it was. */
+/* Every live decode row against the reference; every other byte is unchanged. */
 static void check(uint32_t window, const void *out) {
     const struct rp_attention_args *args = &f.args;
     uint32_t width = args->heads * args->head_dim;
@@ -336,7 +336,7 @@ static void a_row_agrees_with_the_truth_at_lengths_around_pages_and_splits(void 
         store(i, i, lengths[i]);
         add_row(i, i, 1, RP_ROW_DECODE | RP_ROW_SAMPLE);
     }
-    /* Tiny: blocks that go from head to head and row to row all the same. */
+    /* Tiny: blocks still process several heads and rows. */
     check(0, run(0, rp_gpu_is_tiny() ? 3 : f.config.limits.sm_count, true));
 }
 
@@ -426,7 +426,7 @@ static void prompt_rows_dead_rows_and_padding_are_left_alone(void **state) {
     add_row(2, 2, 1, RP_ROW_DECODE | RP_ROW_SAMPLE);
     add_row(3, 3, 1, RP_ROW_DECODE);
     add_row(4, 4, 30, RP_ROW_SAMPLE);
-    add_row(5, 5, 1, RP_ROW_SAMPLE); /* a prompt's last token alone is no decode row */
+    add_row(5, 5, 1, RP_ROW_SAMPLE); /* a prompt's last token alone is not a decode row */
     add_row(6, 6, 1, RP_ROW_DECODE);
     add_padding(7);
     check(0, run(0, 132, true));
@@ -448,7 +448,7 @@ static const void *row_of(const void *out, uint32_t sequence) {
     return NULL;
 }
 
-/* Four sequences among others: prompt rows too, in slots that the turn chooses. */
+/* Four sequences among others, also prompt rows, in slots that depend on the turn. */
 static void mixed_step(uint32_t turn, const uint32_t sequences[4]) {
     begin_step();
     for (uint32_t i = 4; i < 30; i++) {

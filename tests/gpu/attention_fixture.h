@@ -1,8 +1,8 @@
 /* attention_fixture.h - sequences whose q, k and v are functions of (slot, position, head), on
- * the host and on the GPU: what the tests of the attention kernels share.
+ * the host and on the GPU; shared by the tests of attention kernels.
  *
- * Pages hold NaN wherever the step's rows may not look, page tables hold an impossible page
- * behind a sequence's last one, q of dead tokens is NaN, and outputs are poisoned. */
+ * Pages are NaN where the step's rows may not read, page tables have an invalid page after a
+ * sequence's last one, q of dead tokens is NaN, and outputs are poisoned. */
 #ifndef RP_TESTS_GPU_ATTENTION_FIXTURE_H
 #define RP_TESTS_GPU_ATTENTION_FIXTURE_H
 
@@ -34,11 +34,11 @@ struct fixture_shape {
 struct fixture {
     struct fixture_shape shape;
     struct rp_gpu_step step;
-    struct rp_attention_args host;      /* for the truth: host pointers */
+    struct rp_attention_args host;      /* for the reference: host pointers */
     struct rp_attention_cuda_args call; /* for the kernels */
     size_t pages_bytes, q_bytes, out_bytes;
     unsigned char *got; /* out, downloaded */
-    float *expect;      /* (slot, position, heads * head_dim): what a row has to be, bit for bit */
+    float *expect;      /* (slot, position, heads * head_dim): the expected bits of a row */
 };
 
 static inline void check_cuda(int error) {
@@ -183,7 +183,7 @@ static inline void fixture_begin(struct fixture *f) {
     }
 }
 
-/* A row of `count` tokens from position `begin`; K and V are stored where these tokens see them. */
+/* A row of `count` tokens from position `begin`; K and V are stored where visible to them. */
 static inline void fixture_add_row(struct fixture *f, uint32_t slot, uint32_t begin, uint32_t count,
                                    uint32_t flags) {
     struct rp_step_view *step = &f->step.host;
@@ -218,7 +218,7 @@ static inline int longest_first(const void *a_void, const void *b_void) {
     return a->position > b->position ? -1 : a->position < b->position;
 }
 
-/* What the planner would write. */
+/* The planner's output. */
 static inline void fixture_plan_tiles(struct fixture *f) {
     static struct rp_attention_plan_tile tiles[FIXTURE_TOKENS + FIXTURE_ROWS];
     struct rp_attention_plan_head head = {0};
@@ -277,7 +277,7 @@ static inline bool fixture_is_computed(const struct fixture *f, uint32_t token) 
     return (f->call.rows & kind) != 0;
 }
 
-/* Rows that are not computed, and what lies between rows, stay as they were. */
+/* Rows that are not computed, and bytes between rows, are unchanged. */
 static inline void fixture_check_untouched(const struct fixture *f, const char *what) {
     size_t size = fixture_out_size(f), cols = (size_t)f->shape.heads * f->shape.head_dim;
     for (uint32_t t = 0; t < FIXTURE_TOKENS; t++) {
@@ -288,8 +288,8 @@ static inline void fixture_check_untouched(const struct fixture *f, const char *
     }
 }
 
-/* Against the truth: the norm of the difference, and the largest one in units of the last bf16
- * place of the head's largest value (f32 pages: relative to it). */
+/* Against the reference: the norm of the difference, and the largest difference in bf16 ulps of
+ * the head's largest value (f32 pages: relative to it). */
 static inline void fixture_check_truth(struct fixture *f, double norm_limit, double worst_limit) {
     struct rp_cpu_worker worker = {.index = 0, .count = 1};
     size_t dim = f->shape.head_dim, size = fixture_out_size(f);
@@ -331,7 +331,7 @@ static inline unsigned char *fixture_expected(struct fixture *f, uint32_t slot, 
                                              f->shape.heads * f->shape.head_dim);
 }
 
-/* Keeps what was computed as what every other step has to give. */
+/* Stores the result as the expected bits of every other step. */
 static inline void fixture_keep(struct fixture *f) {
     size_t size = fixture_out_size(f);
     for (uint32_t t = 0; t < f->step.host.counts->token_count; t++)
@@ -357,7 +357,7 @@ static inline void fixture_check_bits(struct fixture *f, const char *what) {
     fixture_check_untouched(f, what);
 }
 
-/* One prompt of `length` tokens in chunks of each size, against the bits that were kept. */
+/* One prompt of `length` tokens in chunks of each size, against the stored bits. */
 static inline void fixture_check_chunks(struct fixture *f, rp_cuda_run run, uint32_t length,
                                         const uint32_t *chunks, size_t count) {
     char what[32];
@@ -371,7 +371,7 @@ static inline void fixture_check_chunks(struct fixture *f, rp_cuda_run run, uint
         }
 }
 
-/* Every shape's prompt of its full length against the truth, over pages of this type. */
+/* Every shape's prompt of its full length against the reference, over pages of this type. */
 static inline void fixture_check_prompts(struct fixture *f, const struct fixture_shape *shapes,
                                          size_t count, enum rp_dtype kv) {
     for (size_t i = 0; i < count; i++) {
@@ -387,7 +387,7 @@ static inline void fixture_check_prompts(struct fixture *f, const struct fixture
     }
 }
 
-/* A whole prompt in one step, kept as what every other step has to give. */
+/* A whole prompt in one step, stored as the expected bits of every other step. */
 static inline void fixture_keep_prompt(struct fixture *f, rp_cuda_run run, uint32_t slot,
                                        uint32_t length) {
     fixture_begin(f);
@@ -415,7 +415,7 @@ static inline void fixture_check_nan_key(struct fixture *f, enum rp_dtype kv) {
         }
 }
 
-/* A cmocka test over a fixture of its own. */
+/* A cmocka test with its own fixture. */
 #define FIXTURE_TEST(name) cmocka_unit_test_setup_teardown(name, fixture_setup, fixture_teardown)
 
 static inline int fixture_setup(void **state) {

@@ -1,4 +1,4 @@
-/* mask_programs.h - mask programs of the tests on a GPU, and compiling them all at once into a
+/* mask_programs.h - mask programs of the GPU tests, and their parallel compilation into a
  * folder. */
 #ifndef RP_TESTS_GPU_MASK_PROGRAMS_H
 #define RP_TESTS_GPU_MASK_PROGRAMS_H
@@ -51,7 +51,7 @@ static const struct mask_shape mask_shapes[] = {
     {4, 2, 40, 16, MASK_LENGTH, RP_DTYPE_INT8, RP_DTYPE_F32},
 };
 
-/* Each program meets two shapes, the first one all of them. */
+/* Each program runs on two shapes, the first one on all. */
 static inline bool mask_program_meets(size_t program, size_t shape) {
     return program == 0 || shape % 3 == program % 3;
 }
@@ -60,7 +60,7 @@ static inline uint32_t mask_shape_pages(const struct mask_shape *shape) {
     return RP_CEIL_DIV(shape->length, shape->page_tokens) + 1;
 }
 
-/* What of a config the kernels of a shape are compiled for, on this GPU. */
+/* The compile-time part of a shape's configuration, on this GPU. */
 static inline void mask_shape_config(const struct mask_shape *shape,
                                      const struct rp_cuda_limits *limits,
                                      struct rp_attention_cuda_config *config) {
@@ -89,7 +89,7 @@ static inline int mask_program_text(const char *text, const struct mask_shape *s
     return out->failed ? RP_STATUS_NO_MEMORY : RP_OK;
 }
 
-/* One of them to machine code; its bytes, or 0 and why on stdout. */
+/* Compiles one to machine code; returns its size, or 0 with the reason on stdout. */
 static inline size_t mask_program_compile(struct rp_nvrtc *nvrtc, const char *text,
                                           const struct mask_shape *shape,
                                           const struct rp_cuda_limits *limits) {
@@ -112,8 +112,8 @@ static inline size_t mask_program_compile(struct rp_nvrtc *nvrtc, const char *te
     return bytes;
 }
 
-/* All programs on their shapes, or on this one, by as many processes as there are cores; how
- * many did not compile. No thread and no CUDA context of this process is used. */
+/* Compiles all programs for their shapes, or for this one, with one process per core; returns how
+ * many failed. Uses no thread and no CUDA context of this process. */
 static inline int mask_programs_compile(const char *folder, const struct rp_cuda_limits *limits,
                                         const struct mask_shape *alone) {
     long workers = sysconf(_SC_NPROCESSORS_ONLN);
@@ -141,7 +141,7 @@ static inline int mask_programs_compile(const char *folder, const struct rp_cuda
     return failed;
 }
 
-/* What was compiled into the folder is deleted, and the folder. */
+/* Deletes the folder and the compiled programs in it. */
 static inline void mask_programs_delete(const char *folder) {
     char pattern[256];
     glob_t found = {0};

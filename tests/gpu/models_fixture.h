@@ -1,11 +1,11 @@
-/* models_fixture.h - small random models of every family on a GPU, and what each row of theirs
- * must give.
+/* models_fixture.h - small random models of every family on a GPU, and the expected result of
+ * each row.
  *
- * SEQUENCES sequences with prompts of many lengths and a few tokens behind each, all known
- * beforehand (teacher forced). A step reads any piece of any of them: its slot's length is set
- * to where the piece begins, and pages below hold what earlier steps wrote. The truth is the
- * plainest way to run them: one at a time, the prompt in one piece, lowered operator by
- * operator, no graph. Included by one test program each. */
+ * SEQUENCES sequences with prompts of many lengths and a few tokens after each, all teacher
+ * forced. A step reads any piece of any of them: its slot's length is set to the beginning of the
+ * piece, and earlier steps have written the pages before it. The reference is the simplest way to
+ * run them: one at a time, the prompt in one piece, lowered operator by operator, no graph.
+ * Included once per test program. */
 #ifndef RP_TESTS_GPU_MODELS_FIXTURE_H
 #define RP_TESTS_GPU_MODELS_FIXTURE_H
 
@@ -21,7 +21,7 @@
 
 enum {
     SEQUENCES = 64,
-    FORCED = 3, /* decode steps behind each prompt */
+    FORCED = 3, /* decode steps after each prompt */
     LENGTH_MAX = 300,
     VOCAB_MAX = 512,
     PAGE_TOKENS = 64,
@@ -36,7 +36,7 @@ struct model_case {
     uint32_t hidden, intermediate, layers, heads, kv_heads, head_dim, vocab, window;
     bool tied;
     enum rp_quant_scheme scheme; /* of the projections, or none */
-    bool head, blocks;   /* the output layer, too; FP8 with a scale per block of 128 x 128 */
+    bool head, blocks;   /* also the output layer; FP8 with a scale per block of 128 x 128 */
     enum rp_dtype pages; /* of 8 bits; 0: the model's own type */
 };
 
@@ -93,7 +93,7 @@ struct piece {
 static struct rp_model model; /* these are freed in teardown */
 static struct rp_driver driver;
 static struct rp_bucket_list *bucket_list;
-static float (*truth)[1 + FORCED][VOCAB_MAX]; /* (SEQUENCES): behind the prompt, then each decode */
+static float (*truth)[1 + FORCED][VOCAB_MAX]; /* (SEQUENCES): after the prompt, then each decode */
 static const struct model_case *current;
 /* The current model's rows are not quantized, and its pages have its own type. */
 static bool plain_rows;
@@ -105,7 +105,7 @@ static uint32_t draw(uint32_t below) {
     return (uint32_t)(random_state >> 33) % below;
 }
 
-/* A few models and buckets alone, for tools that make a program a hundred times slower. */
+/* Only a few models and buckets, for tools that make a program a hundred times slower. */
 static bool is_tiny(void) { return getenv("REPRISE_TEST_TINY") != NULL; }
 
 static bool is_left_out(const struct model_case *wanted) {
@@ -145,8 +145,8 @@ static int teardown(void **state) {
     return 0;
 }
 
-/* The quantized values stay, their scales become one a block: whatever these are, all who
- * multiply agree on them. */
+/* Keeps the quantized values and replaces their scales by one per block; any scales will do,
+ * because all kernels use the same. */
 static void make_blocks(struct rp_matrix *matrix) {
     matrix->scale_kind = RP_SCALE_BLOCK_128;
     size_t count = rp_matrix_scale_count(matrix);
@@ -219,8 +219,8 @@ static struct rp_driver_config way_default(void) {
                                                                                : current->dtype};
 }
 
-/* Opens the current model anew (prepared weights do not come back from a GPU), sequences in
- * slots of their own drawing. */
+/* Opens the current model again (prepared weights are not copied back from a GPU), with sequences
+ * in random slots. */
 static void open_way(const struct rp_driver_config *way) {
     rp_driver_close(&driver);
     rp_model_deinit(&model);
@@ -252,7 +252,7 @@ static void put(const struct piece *piece) {
     rp_driver_row(&driver, slot, piece->decode ? NULL : tokens, piece->count, piece->sample);
 }
 
-/* The piece that gives the logits truth[sequence][index]. */
+/* The piece with the logits truth[sequence][index]. */
 static struct piece whole_piece(uint32_t sequence, uint32_t index) {
     uint32_t length = prompt_length(sequence);
     return index == 0 ? (struct piece){sequence, 0, length, false, true}
@@ -267,7 +267,7 @@ static uint32_t argmax(const float *logits) {
     return best;
 }
 
-/* Runs the first `count` sequences the plainest way into `out`. */
+/* Runs the first `count` sequences in the simplest way into `out`. */
 static void run_one_at_a_time(uint32_t count, float (*out)[1 + FORCED][VOCAB_MAX]) {
     for (uint32_t s = 0; s < count; s++)
         for (uint32_t index = 0; index <= FORCED; index++) {
@@ -289,7 +289,7 @@ static void make_truth(const struct model_case *wanted) {
     run_one_at_a_time(sequence_count(), truth);
 }
 
-/* Compares what the step gave for its pieces, bit for bit. */
+/* Compares the step's results for its pieces, bit for bit. */
 static void check_step(const struct piece *pieces, uint32_t count) {
     uint32_t logit_row = 0;
     for (uint32_t row = 0; row < count; row++) {
@@ -318,7 +318,7 @@ static void check_step(const struct piece *pieces, uint32_t count) {
     }
 }
 
-/* What a step may still take. */
+/* The remaining room of a step. */
 struct room {
     uint32_t tokens, rows, logit_rows;
     bool decode_only;
@@ -346,7 +346,7 @@ static struct piece fit_piece(const struct room *room, uint32_t sequence, uint32
     return piece;
 }
 
-/* Runs one step of random pieces that fits the room; progress: where each sequence goes on
+/* Runs one step of random pieces that fits the room; progress: where each sequence continues
  * (updated), or NULL: anywhere. Returns the number of rows. */
 static uint32_t run_random_step(struct room room, uint32_t *progress,
                                 struct rp_graph_entry *entry) {
@@ -377,8 +377,8 @@ static uint32_t run_random_step(struct room room, uint32_t *progress,
     return count;
 }
 
-/* All prompts and their tokens in random company, in whatever buckets fit: afterwards every
- * piece of every sequence may be run again. */
+/* All prompts and their tokens in random batches and the buckets that fit; afterwards every piece
+ * of every sequence may be run again. */
 static void run_everything(void) {
     uint32_t progress[SEQUENCES] = {0};
     const struct rp_bucket *largest = &bucket_list->buckets[bucket_list->count - 1];

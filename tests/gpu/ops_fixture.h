@@ -1,6 +1,6 @@
-/* ops_fixture.h - tensors that lie on the host and on the GPU, for the tests of the small
- * operators: what the GPU gives against what the host gives, and every byte around it untouched.
- * Included by one test program each. */
+/* ops_fixture.h - tensors on the host and on the GPU, for the tests of the small operators: the
+ * GPU's result is compared with the host's, and every byte around it must be unchanged. Included
+ * once per test program. */
 #ifndef RP_TESTS_GPU_OPS_FIXTURE_H
 #define RP_TESTS_GPU_OPS_FIXTURE_H
 
@@ -31,8 +31,7 @@ static void *make_host(size_t bytes) {
     return rp_alloc_aligned(RP_ALIGN_UP(bytes + 1, RP_CACHE_LINE), RP_CACHE_LINE);
 }
 
-/* A tensor twice, on the host and on the GPU, `offset` elements behind an aligned address; all
- * NaN. */
+/* A tensor on the host and on the GPU, `offset` elements after an aligned address; all NaN. */
 struct twin {
     struct rp_values host, device;
     unsigned char *host_base, *device_base;
@@ -94,8 +93,7 @@ static void assert_row_near(const float *a, const float *b, uint32_t n, enum rp_
         assert_true(fabsf(a[c] - b[c]) <= allowed);
 }
 
-/* The GPU's live rows against the host's; everything else must be what it is on the host:
- * untouched. */
+/* The GPU's live rows against the host's; everything else must be unchanged, as on the host. */
 static void assert_equal_twin(const struct twin *t, uint32_t live, bool exact) {
     size_t size = rp_dtype_bytes(t->host.dtype), count = t->bytes / size, stride = t->host.stride;
     size_t first = (size_t)((unsigned char *)t->host.data - t->host_base) / size;
@@ -154,7 +152,7 @@ static int tear_down(void **state) {
     return 0;
 }
 
-/* Between cases: nothing was written past a buffer, and the memory is free again. */
+/* Between cases: checks that nothing was written past a buffer, and frees the memory. */
 static void end_case(void) {
     rp_gpu_synchronize();
     assert_true(rp_gpu_canaries_hold());
@@ -187,7 +185,7 @@ static struct rp_cuda_partials partials_of(const struct twin *parts, uint32_t co
 
 static const uint32_t sizes[] = {1, 7, 100, 256, 257, 4096, 14336};
 static const enum rp_dtype dtypes[] = {RP_DTYPE_F32, RP_DTYPE_BF16};
-/* Added to the column count for the stride; how far the first column lies from an aligned
+/* Added to the column count for the stride; distance of the first column from an aligned
  * address. */
 static const struct {
     uint32_t stride, offset;

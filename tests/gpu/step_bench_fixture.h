@@ -1,5 +1,5 @@
-/* step_bench_fixture.h - steps of a 1B shape with random weights on a GPU, as `reprise bench
- * step` makes them. Included by one test program each. */
+/* step_bench_fixture.h - steps of a 1B shape with random weights on a GPU, as in `reprise bench
+ * step`. Included once per test program. */
 #ifndef RP_TESTS_GPU_STEP_BENCH_FIXTURE_H
 #define RP_TESTS_GPU_STEP_BENCH_FIXTURE_H
 

@@ -1,7 +1,7 @@
-/* Goal: attention over pages of 8 bits on a GPU is the formula on the values that the pages
- * hold, for prompt rows and for any shape, with the same bits in every batch and chunk. Method:
- * attention_fixture.h with pages of INT8 and FP8; quantized values and scales are NaN wherever
- * the step's rows may not look. Decode rows: test_attention_decode_8_cuda.c. */
+/* Goal: attention over 8-bit pages on a GPU is the formula on the dequantized values, for prompt
+ * rows and for any shape, with the same bits in every batch and chunk. Method:
+ * attention_fixture.h with pages of INT8 and FP8; quantized values and scales are NaN where the
+ * step's rows may not read. Decode rows: test_attention_decode_8_cuda.c. */
 #include "tests/gpu/attention_fixture.h"
 
 #define BF16 RP_DTYPE_BF16
@@ -39,8 +39,7 @@ static void a_prompt_has_the_same_bits_in_every_chunk(void **state) {
     }
 }
 
-/* Blocks that take one tile after another, prompts beside decode rows, finished rows and
- * padding. */
+/* Blocks with several tiles, prompts together with decode rows, finished rows and padding. */
 static void a_mixed_step_on_any_grid_keeps_the_bits_of_its_prompts(void **state) {
     struct fixture *f = *state;
     for (size_t i = 0; i < RP_ARRAY_COUNT(types); i++) {

@@ -1,6 +1,6 @@
-/* Goal: what test_attention_decode_cuda.c says of bf16 pages, of pages of INT8 and FP8. Method:
- * the same cases; the truth reads the same quantized values and scales, and both are NaN where
- * nothing was stored. */
+/* Goal: the properties of test_attention_decode_cuda.c for INT8 and FP8 pages. Method: the same
+ * cases; the reference reads the same quantized values and scales, and both are NaN where nothing
+ * was stored. */
 #include "tests/gpu/attention_decode_cases.h"
 
 int main(int argc, char **argv) {

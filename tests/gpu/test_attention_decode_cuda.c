@@ -1,8 +1,8 @@
-/* Goal: decode attention on a GPU computes what the scalar truth computes, touches nothing else,
- * and a row's bits depend on its sequence alone. Method: K, V and q are functions of (sequence,
- * position, head), so a sequence can lie in any slot, row and pages; pages hold NaN where
- * nothing was stored, outputs are poisoned, and the number of blocks is varied, which moves
- * every border between blocks. */
+/* Goal: decode attention on a GPU agrees with the scalar reference, writes nothing else, and a
+ * row's bits depend on its sequence alone. Method: K, V and q are functions of (sequence,
+ * position, head), so a sequence can be in any slot, row and pages; unwritten parts of pages are
+ * NaN, outputs are poisoned, and the number of blocks is varied, which moves every border between
+ * blocks. */
 #include "tests/gpu/attention_decode_cases.h"
 
 static void the_plan_cuts_prompt_rows_into_tiles_longest_first(void **state) {

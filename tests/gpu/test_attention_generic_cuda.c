@@ -1,6 +1,5 @@
-/* Goal: the kernel behind everything computes the formula in f32 for any shape, and gives a
- * token the same bits as a prompt row, as a decode row and in every chunk. Method:
- * attention_fixture.h. */
+/* Goal: the fallback kernel computes the formula in f32 for any shape, and gives a token the same
+ * bits as a prompt row, as a decode row and in every chunk. Method: attention_fixture.h. */
 #include "tests/gpu/attention_fixture.h"
 
 #define BF16 RP_DTYPE_BF16
@@ -17,7 +16,7 @@ static void test_any_shape_is_the_formula_in_f32(void **state) {
     for (size_t i = 0; i < RP_ARRAY_COUNT(shapes); i++)
         for (int type = 0; type < 2; type++) {
             struct fixture_shape shape = shapes[i];
-            shape.kv = type ? BF16 : F32; /* nothing is rounded beside the pages: one limit */
+            shape.kv = type ? BF16 : F32; /* only the pages are rounded: one limit */
             fixture_open(f, &shape);
             fixture_begin(f);
             fixture_add_row(f, 2, 0, shape.length, 0);

@@ -1,8 +1,8 @@
-/* Goal: attention under mask programs and capped scores computes on a GPU what a sum in f64 over
- * the pairs that the program names computes; reads nothing else; and a row's bits depend on its
- * position, its program and its parameters alone: not on batch, chunk, tile or graph. Method: K,
- * V and q are functions of (slot, position, head); K and V are NaN where no row of the step sees
- * them; programs are compiled here, by NVRTC. */
+/* Goal: attention with mask programs and capped scores on a GPU agrees with a sum in f64 over the
+ * visible pairs, and reads nothing else; a row's bits depend on its position, its program and its
+ * parameters alone, not on batch, chunk, tile or graph. Method: K, V and q are functions of (slot,
+ * position, head); K and V are NaN where no row of the step sees them; programs are compiled here,
+ * by NVRTC. */
 #include "base/bf16.h"
 #include "device/quantize_row.h"
 #include "tests/gpu/mask_programs.h"
@@ -29,7 +29,7 @@ static struct {
     struct mask_shape shape;
     struct rp_gpu_step step;
     struct rp_attention_cuda_config config;
-    struct rp_attention_args args; /* the host's, but q and out of the GPU */
+    struct rp_attention_args args; /* on the host, except q and out on the GPU */
     struct rp_mask *mask;          /* NULL: none */
     struct rp_attention_program *program;
     struct rp_nvrtc *nvrtc;
@@ -155,7 +155,7 @@ static void make(const struct mask_shape *shape, const char *text, uint32_t wind
     f.launch_count += more;
 }
 
-/* What the host's pages hold of K (0) or V. */
+/* K (0) or V in the host's pages. */
 static float kv_of(uint32_t which, uint32_t slot, uint32_t position, uint32_t head, uint32_t d) {
     const struct rp_kv_layout *kv = &f.args.kv;
     uint32_t page = slot_words(slot)[RP_SLOT_PAGES + position / kv->page_tokens];
@@ -176,7 +176,7 @@ static bool is_seen(uint32_t slot, uint32_t end, uint32_t q, uint32_t kv, uint32
     return rp_mask_sees(f.mask, &pair, (const int32_t *)slot_words(slot) + RP_SLOT_MASK_PARAMS);
 }
 
-/* K and V of one position; NaN unless somebody sees it. */
+/* K and V of one position; NaN unless visible. */
 static void store(uint32_t slot, uint32_t position, bool seen) {
     const struct rp_kv_layout *kv = &f.args.kv;
     uint32_t page = slot_words(slot)[RP_SLOT_PAGES + position / kv->page_tokens];
@@ -352,7 +352,7 @@ static void capped_scores_are_the_formula_at_every_head_dim(void **state) {
         {8, 1, 64, 16, LENGTH, RP_DTYPE_FP8_E4M3, RP_DTYPE_F32},
         {4, 2, 256, 32, LENGTH, RP_DTYPE_FP8_E4M3, RP_DTYPE_BF16},
     };
-    /* Beside small ones no score is small; beside one of 100 softmax has an offset. */
+    /* Small scores, and a score of 100, which gives the softmax an offset. */
     static const float caps[] = {50, 0.5f, 2, 100, 5, 1.5f, 2, 100, 0.5f};
     for (size_t i = 0; i < RP_ARRAY_COUNT(shapes); i++) {
         make(&shapes[i], NULL, i % 2 ? 100 : 0, caps[i]);
@@ -375,7 +375,7 @@ static void programs_are_the_formula_on_every_kernel(void **state) {
         }
 }
 
-/* Outputs of the step's tokens, by row: compared with those of other steps. */
+/* Outputs of the step's tokens by row, to compare with those of other steps. */
 static unsigned char *keep_row(const struct row *rows, uint32_t r) {
     size_t token = 0,
            bytes = (size_t)f.shape.heads * f.shape.head_dim * rp_dtype_bytes(f.shape.out);
@@ -471,7 +471,7 @@ static void a_replay_with_other_lengths_and_parameters_equals_eager(void **state
     cudaStreamDestroy(stream);
 }
 
-/* A decode row far into a long sequence reads its window's units alone. */
+/* A decode row far into a long sequence reads only its window's units. */
 static void the_plan_lists_what_a_row_sees_and_nothing_else(void **state) {
     (void)state;
     if (!f.nvrtc)

@@ -1,5 +1,5 @@
-"""Attention under mask programs on a GPU: numpy computes the same in f64 (attention_oracle.py), and so does PyTorch's
-FlexAttention, where PyTorch is there. Pages of a sequence lie apart; batches, head dims and pages of every kind."""
+"""Attention with mask programs on a GPU agrees with numpy in f64 (attention_oracle.py), and with FlexAttention if PyTorch
+is installed. Pages of a sequence are not adjacent; batches, head dims and pages of every kind."""
 import os
 import sys
 import tempfile

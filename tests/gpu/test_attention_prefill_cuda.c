@@ -1,6 +1,6 @@
 /* Goal: prompt rows get softmax(q k^T) v within the rounding of bf16, and a row's bits are the
- * same in every chunk, tile and step. Method: attention_fixture.h; K and V are NaN wherever the
- * step's rows may not look. */
+ * same in every chunk, tile and step. Method: attention_fixture.h; K and V are NaN where the
+ * step's rows may not read. */
 #include "tests/gpu/attention_fixture.h"
 
 #define BF16 RP_DTYPE_BF16
@@ -39,7 +39,7 @@ static void test_a_prompt_has_the_same_bits_in_every_chunk(void **state) {
     }
 }
 
-/* Blocks that take one tile after another: buffers of q are used again. */
+/* Blocks with several tiles: buffers of q are reused. */
 static void test_few_blocks_with_many_tiles_give_the_same_bits(void **state) {
     static const struct fixture_shape shapes[] = {{4, 2, 64, 64, 0, BF16, BF16, 300},
                                                   {4, 2, 128, 32, 0, BF16, F32, 300},

@@ -1,5 +1,5 @@
-/* Goal: every test program becomes machine code for Hopper where there is no GPU and no header
- * of CUDA, and is kept on disk so that a broken file never counts. Method: NVRTC of this
+/* Goal: every test program is compiled to machine code for Hopper without a GPU and without CUDA
+ * headers, and is cached on disk so that a damaged file is never used. Method: NVRTC of this
  * machine; skipped by name without it. */
 #include "base/hash.h"
 #include "device/nvrtc_internal_cuda.h"
@@ -45,8 +45,8 @@ static int close_folder(void **state) {
     return 0;
 }
 
-/* The shape that has the generic kernel alone takes a program through every function of its
- * text. All kernels: two, and two over pages of 8 bits. */
+/* The shape with only the generic kernel compiles every function of a program's text. All
+ * kernels: two, and two over 8-bit pages. */
 static void every_program_compiles(void **state) {
     (void)state;
     if (!nvrtc)
@@ -82,7 +82,7 @@ static void what_is_on_disk_is_taken_unless_it_is_broken(void **state) {
     static const struct mask_shape small = {2, 2, 48, 16, MASK_LENGTH, RP_DTYPE_F32, RP_DTYPE_F32};
     const char *text = "causal && kv % 3 != 1";
     struct rp_nvrtc_stats before = rp_nvrtc_stats(nvrtc);
-    mask_programs_delete(folder); /* it is made anew */
+    mask_programs_delete(folder); /* it is compiled again */
     for (uint32_t turn = 0; turn < 4; turn++) {
         size_t bytes = mask_program_compile(nvrtc, text, &small, &hopper);
         assert_true(bytes > 4000);
@@ -106,7 +106,7 @@ static void a_text_that_does_not_compile_is_refused_with_what_the_compiler_says(
     struct rp_error err = {0};
     struct rp_buffer out;
     const struct rp_nvrtc_source source = {
-        .name = "a test", /* whose warnings, long ones, come first */
+        .name = "a test", /* whose long warnings come first */
         .text = "void f() { int "
                 "unused_aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa; }\n"
                 "void g() { int "

@@ -1,8 +1,7 @@
-/* Goal: the GPU's hardware counters of a step are what is known of it, counting changes no token
- * and leaves memory as it was; where the driver refuses, the reason is told. Method: steps of a
- * large shape with random weights, as bench makes them, while another thread counts. A decode
- * step of one row reads the weights once. What counting costs while it runs and afterwards is
- * printed. */
+/* Goal: the GPU's hardware counters of a step agree with its known costs, counting changes neither
+ * tokens nor memory, and a refusal by the driver has its reason. Method: steps of a large shape
+ * with random weights, as in bench, while another thread counts. A decode step of one row reads
+ * the weights once. Prints the cost of counting, during and afterwards. */
 #include "base/clock.h"
 #include "tests/gpu/step_bench_fixture.h"
 
@@ -24,7 +23,7 @@ static struct counting {
     atomic_bool done;
 } counting;
 
-static double longest_ns; /* of the steps since it was 0 */
+static double longest_ns; /* steps since it was 0 */
 
 static void run_step(int32_t *out_token) {
     uint64_t begin = rp_clock_ns();
@@ -57,8 +56,8 @@ static void *count_on_a_thread(void *unused) {
     return NULL;
 }
 
-/* Steps until the counting is over, the first STEPS tokens kept; ns of a step. A refusal skips
- * the test. */
+/* Runs steps until the counting is over, stores the first STEPS tokens; returns ns per step. A
+ * refusal skips the test. */
 static double run_counted(double seconds, uint32_t interval_us, int32_t *out_tokens) {
     pthread_t thread;
     uint32_t steps = 0;
@@ -173,7 +172,7 @@ static void test_a_wide_step_uses_the_tensor_pipes_more(void **state) {
     assert_true(counting.out.samples > 2500);
 }
 
-/* Graphs of other sizes leave sums where these have counters, if both use one scratch. */
+/* Graphs of other sizes store sums where these have counters, if both share scratch memory. */
 static void test_graphs_of_other_sizes_before_change_no_token(void **state) {
     (void)state;
     for (int i = 0; i < 2; i++) {
@@ -187,7 +186,7 @@ static void test_graphs_of_other_sizes_before_change_no_token(void **state) {
     assert_memory_equal(tokens[0], tokens[1], sizeof tokens[0]);
 }
 
-/* Both are CUPTI's: one after the other they do not disturb each other. */
+/* Both use CUPTI: run one after the other they do not disturb each other. */
 static void test_kernel_records_and_counters_take_turns(void **state) {
     (void)state;
     open_case(8, 0);

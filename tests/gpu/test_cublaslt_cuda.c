@@ -1,5 +1,5 @@
-/* cuBLASLt beside our own kernels: right GEMMs, one search per problem, and the file that
- * remembers it. */
+/* Goal: cuBLASLt's GEMMs are correct, each problem is searched once, and the file stores the
+ * result. */
 #include "base/bf16.h"
 #include "device/shared_library_cuda.h"
 #include "quant/cublaslt/cublaslt_cuda.h"
@@ -109,7 +109,7 @@ static struct rp_cublaslt *open_library(const char *cache_dir) {
     return lt;
 }
 
-/* Plans and runs; d->out is what came back. */
+/* Plans and runs; d->out is the downloaded result. */
 static int run(struct rp_cublaslt *lt, struct data *d) {
     struct rp_arena memory = {0};
     struct rp_cuda_launch launch;
@@ -244,7 +244,7 @@ static void a_replayed_graph_gives_the_bits_of_the_eager_launch(void **state) {
 
 /* ---- the file ------------------------------------------------------------ */
 
-/* Opens with the folder, plans the first problem; what the library knew and did. */
+/* Opens with the folder and plans the first problem; returns the library's statistics. */
 static struct rp_cublaslt_stats session(const struct problem *p) {
     struct rp_cublaslt *lt = open_library(folder);
     struct rp_cublaslt_stats stats;
@@ -264,7 +264,7 @@ static void path_of_file(char *out, size_t size) {
     glob_t found = {0};
     snprintf(pattern, sizeof pattern, "%s/cublaslt-*", folder);
     assert_int_equal(glob(pattern, 0, NULL, &found), 0);
-    assert_int_equal(found.gl_pathc, 1); /* and nothing half-written is left beside it */
+    assert_int_equal(found.gl_pathc, 1); /* and no partial file is left */
     snprintf(out, size, "%s", found.gl_pathv[0]);
     globfree(&found);
 }
@@ -284,7 +284,7 @@ static void a_second_start_reads_what_the_first_one_found(void **state) {
     }
 }
 
-static void a_damaged_file_is_ignored_and_written_anew(void **state) {
+static void a_damaged_file_is_ignored_and_rewritten(void **state) {
     (void)state;
     char path[256], text[4096];
     for (int damage = 0; damage < 5; damage++) {
@@ -362,5 +362,5 @@ RP_GPU_TEST_MAIN(make_folder, remove_folder, cmocka_unit_test(a_missing_library_
                  cmocka_unit_test(f32_into_bf16_is_refused_with_a_reason),
                  cmocka_unit_test(a_replayed_graph_gives_the_bits_of_the_eager_launch),
                  cmocka_unit_test(a_second_start_reads_what_the_first_one_found),
-                 cmocka_unit_test(a_damaged_file_is_ignored_and_written_anew),
+                 cmocka_unit_test(a_damaged_file_is_ignored_and_rewritten),
                  cmocka_unit_test(a_folder_that_cannot_be_written_changes_no_product))

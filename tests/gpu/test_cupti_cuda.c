@@ -1,7 +1,7 @@
 /* Goal: a profile through CUPTI names every kernel of every replay, agrees with the nodes' own
- * stamps, changes no token, and leaves the device's memory as it was. Method: steps of a large
- * shape with random weights, as bench makes them; sessions around some of them. Stamps and
- * records are of the same steps. What a session costs while it runs and afterwards is printed. */
+ * stamps, and changes neither tokens nor the device's memory. Method: steps of a large shape with
+ * random weights, as in bench; sessions around some of them. Stamps and records are of the same
+ * steps. Prints the cost of a session, during and afterwards. */
 #include "backend/cupti/cupti_api.h"
 #include "base/clock.h"
 #include "tests/gpu/step_bench_fixture.h"
@@ -25,8 +25,8 @@ static_assert(sizeof(CUpti_SubscriberParams) == sizeof(struct rp_cupti_subscribe
 
 enum { STEPS = 40, SESSIONS = 20, LAUNCHES_MAX = 2048 };
 #define AGREE_FROM_NS 3000.0
-/* What no instruction sees of a step's two ends: the launch of its first kernel, and, behind the
- * last instruction of its last, the way of what that one wrote into the host's memory. */
+/* Parts of a step that no instruction can measure: the launch of its first kernel, and the
+ * transfer of the last kernel's writes to host memory after its last instruction. */
 #define LAUNCH_NS 1000.0
 #define FLUSH_NS  3000.0
 
@@ -45,7 +45,7 @@ static void add_stamps(void) {
     }
 }
 
-/* ns of a step, the mean of `count`. */
+/* ns per step, the mean of `count`. */
 static double run_steps(uint32_t count, int32_t *out_tokens) {
     uint64_t begin = rp_clock_ns();
     struct rp_error err = {0};
@@ -78,7 +78,7 @@ static struct rp_profile *open_profile(void) {
     return profile;
 }
 
-/* `count` steps inside a session; ns of a step. */
+/* Runs `count` steps inside a session; returns ns per step. */
 static double run_session(uint32_t count, struct rp_profile **out_profile, int32_t *out_tokens) {
     struct rp_error err = {0};
     struct rp_profile *profile = open_profile();
@@ -107,7 +107,7 @@ static const char *kernel_of(uint32_t node) {
     return info.kernel;
 }
 
-/* Own times of launches, by their records, means of all replays. */
+/* Self times of launches from their records, means over all replays. */
 static void sum_records(const struct rp_profile_records *records) {
     uint64_t end = 0;
     memset(cupti_ns, 0, sizeof cupti_ns);
@@ -126,8 +126,8 @@ static double apart_of(uint32_t node) {
                                            : stamp_ns[node] - cupti_ns[node];
 }
 
-/* How many of the nodes that take long agree within a tenth; *out_large: how many there are, but
- * for a step's two ends. */
+/* How many of the long nodes agree within a tenth; *out_large: how many there are, without a
+ * step's two ends. */
 static uint32_t count_agreeing(uint32_t launches, uint32_t *out_large) {
     uint32_t agree = 0;
     *out_large = 0;

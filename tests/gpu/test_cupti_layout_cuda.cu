@@ -1,6 +1,5 @@
-/* Goal: our own declarations of CUPTI's PM sampling are those of the toolkit's headers (one of
- * which is C++). Method: the compiler compares sizes, offsets and values; there is nothing to
- * run. */
+/* Goal: our declarations of CUPTI's PM sampling agree with the toolkit's headers (one of which is
+ * C++). Method: compile-time comparison of sizes, offsets and values; there is nothing to run. */
 #include "backend/cupti/cupti_pm_api.h"
 
 #include <cstddef>

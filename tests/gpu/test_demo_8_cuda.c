@@ -1,6 +1,6 @@
-/* Goal: the demo model in 8 bits on a GPU gives the CPU's logits, and with INT8 the same greedy
- * text in any company, from graphs and without them. Method: each scheme made at load, and FP8
- * with a scale per block made here; a few prompts and forced tokens behind them, as prompt rows
+/* Goal: the demo model in 8 bits on a GPU has the CPU's logits, and with INT8 the same greedy
+ * text in any batch, with and without graphs. Method: each scheme quantized at load, and FP8
+ * with a scale per block quantized here; a few prompts followed by forced tokens, as prompt rows
  * and decode rows. */
 #include "base/bf16.h"
 #include "base/fp8.h"
@@ -94,7 +94,7 @@ static void put_prompt(uint32_t sequence) {
     rp_driver_row(&driver, sequence, prompt, PROMPT, true);
 }
 
-/* Logits behind each prompt and each forced token, one sequence after another; (sequences, 1 +
+/* Logits after each prompt and each forced token, one sequence after another; (sequences, 1 +
  * FORCED, vocab). */
 static float *forced_logits(void) {
     uint32_t vocab = model.config.vocab;
@@ -123,8 +123,8 @@ static uint32_t argmax(const float *logits, uint32_t vocab) {
     return best;
 }
 
-/* The first choice agrees wherever the CPU's two best are further apart than four times the
- * largest difference. */
+/* The argmax agrees wherever the CPU's two best differ by more than four times the largest
+ * difference. */
 static void check_choice(const float *got, const float *want, uint32_t vocab) {
     uint32_t best = argmax(want, vocab);
     float second = -INFINITY, difference = 0.0f;
@@ -161,7 +161,7 @@ static void test_logits_in_8_bits_are_those_of_the_cpu(void **state) {
     check_scheme(RP_QUANT_FP8, true, 6e-2);
 }
 
-/* Greedy tokens of the sequences, all in each step or one after another. */
+/* Greedy tokens of the sequences, all in one step or one after another. */
 static void write_tokens(bool together, int32_t (*out)[WRITTEN]) {
     uint32_t total = sequence_count(), each = together ? total : 1;
     for (uint32_t first = 0; first < total; first += each)

@@ -1,5 +1,5 @@
-"""The five families on a GPU give the logits of a plain numpy transformer: the variants of families_oracle.py, and
-head dims that go through tensor cores."""
+"""The families on a GPU have the logits of a numpy transformer: the variants of families_oracle.py, and head dims that use
+tensor cores."""
 import os
 import sys
 

@@ -1,6 +1,6 @@
-/* Goal: K and V land in the pages of live tokens, rounded as the CPU rounds them, and nothing
- * else is written; what the fused kernel does between the qkv GEMM and attention is norm, rope
- * and kv_write. Method: the CPU's operators on the same values, then the pages byte by byte. */
+/* Goal: K and V are written to the pages of live tokens with the CPU's rounding, and nothing else
+ * is written; the fused kernel between the qkv GEMM and attention equals norm, rope and kv_write.
+ * Method: the CPU's operators on the same values, then the pages byte by byte. */
 #include "tests/gpu/attention_fixture.h"
 
 #include "device/ops_cuda.h"
@@ -20,7 +20,7 @@ static void add_rows(struct fixture *f) {
     fixture_add_row(f, 0, 131, 1, RP_ROW_DECODE);
     fixture_add_row(f, 2, 62, 5, RP_ROW_SAMPLE);
     fixture_add_padding(f, 3);
-    /* The fixture has stored K and V already: here that is the kernel's work. */
+    /* Removes K and V that the fixture stored: here the kernel writes them. */
     memset(f->host.kv.base, 0xFF, f->pages_bytes);
     rp_gpu_step_upload(&f->step);
 }
@@ -50,8 +50,8 @@ static void check_pages(struct fixture *f, bool exact) {
                      f->host.kv.base[i]);
         rp_to_f32(&x, got + i * size, f->shape.kv, 1);
         rp_to_f32(&y, f->host.kv.base + i * size, f->shape.kv, 1);
-        /* Rope subtracts values of about 1; behind that, a page of bf16 may round to the other
-         * side. */
+        /* Rope subtracts values of about 1; the result may round to another bf16 value in the
+         * page. */
         float limit =
             1e-6f * fmaxf(fabsf(y), 1.0f) + (f->shape.kv == F32 ? 0.0f : 0x1p-7f * fabsf(y));
         if (exact || !(fabsf(x - y) <= limit))
@@ -154,7 +154,7 @@ struct post {
     size_t bytes;
 };
 
-/* padding: rows of the bucket past the step's; many have a kernel of their own. */
+/* padding: rows of the bucket past the step's; many rows have a separate kernel. */
 static void open_post(struct fixture *f, struct post *post, uint32_t segments, bool norm,
                       uint32_t rotary_dim, uint32_t padding) {
     const struct fixture_shape *shape = &f->shape;
@@ -287,7 +287,7 @@ static void test_the_fused_kernel_is_norm_rope_and_kv_write(void **state) {
             open_post(f, &post, segments, norm, rotary, 7);
             post_on_cpu(f, &post);
             check_cuda(rp_qkv_post_cuda_run(&post.gpu, NULL));
-            /* Without the norm's square root there is nothing that could round differently. */
+            /* Without the norm's square root nothing can round differently. */
             check_pages(f, !norm);
             check_q(f, &post);
             close_post(&post);

@@ -1,7 +1,7 @@
-/* Goal: steps of models with 8-bit weights are made of the kernels that they are meant for, and
- * rows that lie as quantized values in the one buffer for all are read by the GEMM that they
- * were made for, before anybody writes others there. Method: small models with shapes that the
- * fast kernels take, lowered for 1, 8, 64 and 2,048 rows; the list of launches. */
+/* Goal: steps of models with 8-bit weights use the intended kernels, and quantized rows in the
+ * shared buffer are read by their GEMM before the buffer is overwritten. Method: small models with
+ * shapes that the fast kernels support, lowered for 1, 8, 64 and 2,048 rows; the list of
+ * launches. */
 #include "base/memory.h"
 #include "tests/support/driver.h"
 #include "tests/support/gpu_test.h"
@@ -107,7 +107,7 @@ static bool takes_quantized(const struct rp_op *op) {
     return op && rp_dtype_bytes(op->weight->dtype) == 1 && op->weight->input == RP_INPUT_QUANTIZED;
 }
 
-/* Kernels that make quantized values of their rows by themselves. */
+/* Kernels that quantize their own rows. */
 static bool may_quantize(const struct rp_launch_info *launch) {
     return strcmp(launch->kernel, "matmul_rows") == 0 ||
            strcmp(launch->kernel, "matmul_gated") == 0;
@@ -138,7 +138,7 @@ static void check_quantized(const struct rp_launch_info *launches, uint32_t coun
     }
 }
 
-/* The kernels of layer 1, with a space behind each. */
+/* The kernels of layer 1, each followed by a space. */
 static void kernels_of_layer(const struct rp_launch_info *launches, uint32_t count, char *text,
                              size_t size) {
     size_t len = 0;

@@ -1,5 +1,5 @@
-/* GEMMs of FP8 and INT8 values of any number of rows: against a scalar truth, of which INT8 has
- * every bit, and the same bits from every tile and beside any number of rows. */
+/* Goal: GEMMs of FP8 and INT8 values with any number of rows agree with a scalar reference (INT8
+ * bit for bit), with the same bits from every tile and with any number of other rows. */
 #include "tests/gpu/matmul_8_cases.h"
 
 #include <math.h>
@@ -51,8 +51,8 @@ static void every_tile_gives_the_same_bits(void **state) {
     }
 }
 
-/* A row's bits with one to 64 rows beside it, as planned. */
-static void a_row_has_the_same_bits_beside_any_number_of_rows(void **state) {
+/* A row's bits together with one to 64 rows, as planned. */
+static void a_row_has_the_same_bits_with_any_number_of_rows(void **state) {
     (void)state;
     static const struct matmul_case products[] = {
         {.n = 520, .k = 2048, .dtype = INT8},
@@ -114,7 +114,7 @@ static void what_does_not_fit_is_left_to_other_kernels(void **state) {
     assert_false(rp_matmul_cuda_fits(&op));
     op.in_scales = NULL;
     op.in_stride = 16384;
-    d.matrix.cols = 16384; /* four rows of it are too much, three are not */
+    d.matrix.cols = 16384; /* four rows of it are too many, three are not */
     assert_false(rp_matmul_cuda_quantizes(&op));
     op.rows.max_rows = 3;
     assert_true(rp_matmul_cuda_quantizes(&op));
@@ -122,5 +122,5 @@ static void what_does_not_fit_is_left_to_other_kernels(void **state) {
 
 MATMUL_TEST_MAIN(cmocka_unit_test(planned_products_are_the_truth),
                  cmocka_unit_test(every_tile_gives_the_same_bits),
-                 cmocka_unit_test(a_row_has_the_same_bits_beside_any_number_of_rows),
+                 cmocka_unit_test(a_row_has_the_same_bits_with_any_number_of_rows),
                  cmocka_unit_test(what_does_not_fit_is_left_to_other_kernels))

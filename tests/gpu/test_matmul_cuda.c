@@ -135,8 +135,7 @@ static void wide_tiles_of_one_segment_give_the_same_bits(void **state) {
     matmul_free(&d);
 }
 
-/* The contract itself: each segment alone is a GEMM of its columns; they are added in rising
- * order. */
+/* The contract: each segment alone is a GEMM of its columns; they are added in ascending order. */
 static void a_sum_is_its_segments_in_rising_order(void **state) {
     (void)state;
     struct matmul_case p = dense(9, 192, 1000, 256);
@@ -180,7 +179,7 @@ static void a_row_does_not_depend_on_how_many_there_are_or_where_it_stands(void 
         unsigned char *in = d.plain_device;
         float *all = matmul_run(&p, &d, (struct matmul_how){0});
         for (uint32_t m = 1; m < 300; m += tiny ? 37 : m < 20 ? 1 : 7) {
-            /* Rows [first, first + m) alone, in a bucket that is larger. */
+            /* Rows [first, first + m) alone, in a larger bucket. */
             uint32_t first = m * 37 % (300 - m + 1);
             struct matmul_case some = p;
             some.max_rows = m < 8 ? m : (uint32_t)RP_ALIGN_UP(m, 8);

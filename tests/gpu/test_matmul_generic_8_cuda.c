@@ -1,6 +1,6 @@
-/* The generic GEMMs with weights of 8 bits on a GPU: every output is the chains that
- * matmul_generic_8_cuda.cu tells of, which fmaf of the C library gives on the host bit for bit,
- * whatever the alignment and the number of rows; and it is near what the CPU's truth gives. */
+/* Goal: every output of the generic GEMMs with 8-bit weights on a GPU has the chains described in
+ * matmul_generic_8_cuda.cu, bit for bit as with the C library's fmaf on the host, for any alignment
+ * and number of rows, and is close to the CPU's reference. */
 #include "base/bf16.h"
 #include "base/memory.h"
 #include "device/quantize_row.h"
@@ -18,12 +18,12 @@
 struct problem {
     uint32_t live, max_rows, n, k;
     enum rp_dtype dtype, out_dtype;
-    bool quantized; /* W8A8: rows come as quantized values with a scale each */
+    bool quantized; /* W8A8: rows are quantized values with one scale each */
     bool blocks, bias, accumulate, gate_up;
     uint32_t in_pad, skip; /* elements beside the columns; before the first of weights and inputs */
 };
 
-/* What one problem reads, on the host as on the GPU. */
+/* The inputs of one problem, on the host as on the GPU. */
 struct data {
     unsigned char *in, *weight, *out;
     float *scales, *in_scales, *bias, *old;
@@ -65,7 +65,7 @@ static void make(const struct problem *p, struct data *d) {
     d->in_scales = allocate(p->max_rows * sizeof(float));
     d->bias = allocate(p->n * sizeof(float));
     d->old = allocate((size_t)p->max_rows * p->n * sizeof(float));
-    memset(d->in, 0xFF, d->in_bytes); /* NaN beside the columns and in rows that are not live */
+    memset(d->in, 0xFF, d->in_bytes); /* NaN outside of the columns and in rows that are not live */
     memset(d->out, 0xFF, d->out_bytes);
     memset(d->in_scales, 0xFF, p->max_rows * sizeof(float));
     for (size_t i = 0; i < (size_t)p->n * p->k; i++)
@@ -104,7 +104,7 @@ static struct rp_matrix matrix_of(const struct problem *p, void *data, const flo
                               .input = p->quantized ? RP_INPUT_QUANTIZED : RP_INPUT_PLAIN};
 }
 
-/* Runs the GEMM on the GPU; d->out is what came back. */
+/* Runs the GEMM on the GPU; d->out is the downloaded result. */
 static void run(const struct problem *p, struct data *d) {
     struct rp_gpu_step step;
     rp_gpu_step_open_rows(&step, p->max_rows);
@@ -141,7 +141,7 @@ static float in_at(const struct problem *p, const struct data *d, size_t row, si
                         : rp_bf16_to_f32(((const uint16_t *)(const void *)d->in)[at]);
 }
 
-/* What lane `lane` has of columns [begin, end). */
+/* Lane `lane`'s part of columns [begin, end). */
 static float lane_sum(const struct problem *p, const struct data *d, size_t row, size_t col,
                       size_t begin, size_t end, size_t lane) {
     float sum = 0.0f;
@@ -270,7 +270,7 @@ static void odd_sizes_and_unaligned_rows_give_the_same_chains(void **state) {
         }
 }
 
-/* Sizes whose K is cut into several segments, and the same as one. */
+/* Sizes whose K is divided into several segments, and the same with one. */
 static void segments_are_scaled_apart_and_added_in_rising_order(void **state) {
     (void)state;
     static const uint32_t sizes[][2] = {{64, 4096}, {48, 3200}, {16, 14336}};
@@ -326,8 +326,8 @@ static void a_row_of_scale_nan_gives_nan_alone(void **state) {
     }
 }
 
-/* The CPU's truth makes its own quantized values: rows of bf16 go in there, their quantized
- * values here. */
+/* The CPU's reference quantizes its rows itself: it gets bf16 rows, and the GPU their quantized
+ * values. */
 static void the_scalar_truth_of_the_cpu_is_near(void **state) {
     (void)state;
     EACH_FORMAT(f) {

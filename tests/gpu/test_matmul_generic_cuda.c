@@ -1,5 +1,5 @@
-/* The generic GEMMs on a GPU: every output is one chain of fmaf in rising k, the same that fmaf
- * of the C library gives on the host, whatever the kernel, the alignment and the number of rows. */
+/* Goal: every output of the generic GEMMs on a GPU is one chain of fmaf in ascending k, equal to
+ * that of the C library's fmaf on the host, for any kernel, alignment and number of rows. */
 #include "base/bf16.h"
 #include "base/memory.h"
 #include "quant/matmul.h"
@@ -13,11 +13,11 @@ struct problem {
     uint32_t live, max_rows, n, k;
     enum rp_dtype dtype, out_dtype;
     bool bias, accumulate;
-    uint32_t in_pad, out_pad;      /* columns beside those of the product */
+    uint32_t in_pad, out_pad;      /* columns besides those of the GEMM */
     uint32_t in_skip, weight_skip; /* elements before the first: alignment */
 };
 
-/* What one problem reads, on the host. */
+/* The inputs of one problem, on the host. */
 struct data {
     unsigned char *in, *weight, *out; /* as on the GPU */
     float *bias, *old;
@@ -26,7 +26,7 @@ struct data {
 
 static uint32_t random_state = 1;
 
-/* Uniform in +-1, seldom larger or tiny: sums that depend on their order. */
+/* Uniform in +-1, rarely larger or tiny: sums that depend on their order. */
 static float next_value(void) {
     float value = rp_test_next_value(&random_state);
     return random_state % 61 == 0   ? value * 0x1p12f
@@ -51,7 +51,7 @@ static void make(const struct problem *p, struct data *d) {
     d->out = allocate(d->out_bytes);
     d->bias = allocate(p->n * sizeof(float));
     d->old = allocate((size_t)p->max_rows * p->n * sizeof(float));
-    memset(d->in, 0xFF, d->in_bytes); /* NaN beside the columns and in rows that are not live */
+    memset(d->in, 0xFF, d->in_bytes); /* NaN outside of the columns and in rows that are not live */
     memset(d->out, 0xFF, d->out_bytes);
     for (size_t i = 0; i < (size_t)p->n * p->k; i++)
         rp_test_put(d->weight, p->dtype, p->weight_skip + i, next_value());
@@ -74,7 +74,7 @@ static void destroy(struct data *d) {
     rp_free(d->old);
 }
 
-/* Runs the GEMM on the GPU; d->out is what came back. */
+/* Runs the GEMM on the GPU; d->out is the downloaded result. */
 static void run(const struct problem *p, struct data *d) {
     size_t element = rp_dtype_bytes(p->dtype);
     struct rp_gpu_step step;

@@ -1,12 +1,12 @@
-/* Goal: bf16 GEMMs of 65 to 256 rows give the bits of the kernel for any number of rows, gated
- * ones those of that kernel and the activation's. */
+/* Goal: bf16 GEMMs of 65 to 256 rows have the bits of the kernel for any number of rows, gated
+ * ones those of that kernel followed by the activation. */
 #include "tests/support/gpu_matmul.h"
 
 #include <stdlib.h>
 
 struct shape {
-    uint32_t max_rows, live, n, k, segment; /* 0: as the matrix has it */
-    uint32_t in_stride, out_stride;         /* 0: as narrow as can be */
+    uint32_t max_rows, live, n, k, segment; /* 0: the matrix's */
+    uint32_t in_stride, out_stride;         /* 0: as narrow as possible */
     bool gate_up;
 };
 

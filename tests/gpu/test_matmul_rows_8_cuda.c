@@ -1,13 +1,13 @@
-/* GEMMs of FP8 and INT8 values of few rows: bit for bit what the kernel for any number of rows
- * gives, and the kernels around it. Rows that a block makes itself, by a norm or of bf16, are
- * those of rp_quantize_row. */
+/* Goal: GEMMs of FP8 and INT8 values with few rows have the bits of the kernel for any number of
+ * rows and the kernels before and after it. Rows that a block quantizes itself, from a norm or from
+ * bf16, equal those of rp_quantize_row. */
 #include "tests/support/gpu_matmul.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* Whether a plan has one kernel for all of it. */
+/* True if a plan uses one kernel for everything. */
 static bool is_planned(const struct matmul_case *p, const struct matmul_data *d) {
     struct rp_matmul_cuda op = matmul_describe(p, d, true);
     op.out.dtype = p->out_dtype;
@@ -16,7 +16,7 @@ static bool is_planned(const struct matmul_case *p, const struct matmul_data *d)
            (!p->gated || rp_matmul_cuda_gates(&op));
 }
 
-/* The kernel for few rows against tiles of the other one, whichever the plan prefers. */
+/* The kernel for few rows against tiles of the other one, for any choice of the plan. */
 static void check_rows(struct matmul_case p) {
     p = matmul_shrunk_8(p);
     for (int i = 0; i < 2; i++) {
@@ -106,7 +106,7 @@ static void rows_become_quantized_values_as_the_host_makes_them(void **state) {
         (struct matmul_case){.max_rows = 3, .live = 2, .n = 70, .k = 16384, .source = QUANTIZED});
 }
 
-/* NaN and infinities stay in their row; so do rows whose largest is next to nothing. */
+/* NaN and infinities affect only their row; so do rows with a tiny maximum. */
 static void rows_that_are_no_numbers_stay_alone(void **state) {
     (void)state;
     for (int i = 0; i < 2; i++) {

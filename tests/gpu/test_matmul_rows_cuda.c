@@ -1,6 +1,5 @@
-/* Goal: bf16 GEMMs of few rows, where a block computes its outputs over all of K, alone or with
- * the norm before and the activation after them, give the bits of those kernels run one after
- * the other. */
+/* Goal: bf16 GEMMs of few rows, in which a block computes its outputs over all of K, have, alone or
+ * with the norm before and the activation after them, the bits of the separate kernels. */
 #include "tests/support/gpu_matmul.h"
 
 #include <stdlib.h>
@@ -18,7 +17,7 @@ static struct matmul_case shrunk(struct matmul_case p) {
     return p;
 }
 
-/* Each of `count` variants of a case; under REPRISE_TEST_TINY one of them, in turns. */
+/* Each of `count` variants of a case; with REPRISE_TEST_TINY alternately one of them. */
 static void check_variants(const struct matmul_case *variants, size_t count) {
     static size_t turn;
     size_t first = rp_gpu_is_tiny() ? turn++ % count : 0;

@@ -1,7 +1,7 @@
-/* Goal: GEMMs of 8-bit weights and rows of bf16 have every bit of the contract in
- * quant/matmul_cuda.h, in any tile and beside any number of rows. Method: the chains of each
- * segment come from the GEMM of bf16, with the quantized values as its weights; scales, bias and
- * the old result are added on the host. */
+/* Goal: GEMMs of 8-bit weights and bf16 rows follow the contract of quant/matmul_cuda.h bit for
+ * bit, in any tile and with any number of rows. Method: the chains of each segment are computed by
+ * the bf16 GEMM with the quantized values as weights; scales, bias and the old result are applied
+ * on the host. */
 #include "base/bf16.h"
 #include "tests/gpu/matmul_8_cases.h"
 
@@ -26,8 +26,8 @@ static struct rp_matmul_tile plain_tile(uint32_t tokens) {
     return tile;
 }
 
-/* (ceil(k / cols), max_rows, n): sums of the quantized values as they are over so many columns
- * each, by the kernel for bf16: a block of threads has one of them. */
+/* (ceil(k / cols), max_rows, n): sums of the quantized values over `cols` columns each, by the bf16
+ * kernel; one thread block computes each. */
 static float *chains_of(const struct matmul_case *p, const struct matmul_data *d, uint32_t cols) {
     size_t count = (size_t)p->n * p->k, segments = RP_CEIL_DIV(p->k, cols);
     uint16_t *quantized = malloc(count * sizeof *quantized);
@@ -65,7 +65,7 @@ static float *chains_of(const struct matmul_case *p, const struct matmul_data *d
     return chains;
 }
 
-/* What the contract makes of output (row, c)'s chains. */
+/* Output (row, c) from its chains, by the contract. */
 static float output(const struct matmul_case *p, const struct matmul_data *d, const float *chains,
                     size_t row, size_t c) {
     size_t cols = matmul_segment(p), each = p->block_scales ? 128 : cols;
@@ -87,7 +87,7 @@ static float output(const struct matmul_case *p, const struct matmul_data *d, co
     return p->out_dtype == RP_DTYPE_BF16 ? rp_bf16_to_f32(rp_f32_to_bf16(total)) : total;
 }
 
-/* (max_rows, out_stride); what is not an output is NaN. */
+/* (max_rows, out_stride); NaN around the outputs. */
 static float *expected_of(const struct matmul_case *p, const struct matmul_data *d) {
     float *expected = malloc(p->max_rows * d->out_stride * sizeof *expected);
     float *chains = chains_of(p, d, p->block_scales ? 128 : matmul_segment(p));
@@ -112,7 +112,7 @@ static void check_bits(const struct matmul_case *p, const struct matmul_data *d,
     free(got);
 }
 
-/* Rows with a single one pick the quantized values one by one. */
+/* Rows with a single 1 select the quantized values one by one. */
 static void each_code_is_its_number_in_each_place(void **state) {
     (void)state;
     for (size_t kind = 0; kind < KINDS; kind++) {
@@ -189,7 +189,7 @@ static void every_tile_gives_the_same_bits(void **state) {
 }
 
 /* As planned for one row, for all of a batch, and for prompts. */
-static void a_row_has_the_same_bits_beside_any_number_of_rows(void **state) {
+static void a_row_has_the_same_bits_with_any_number_of_rows(void **state) {
     (void)state;
     static const struct matmul_case products[] = {
         {.n = 520, .k = 2048},
@@ -254,7 +254,7 @@ static void a_gated_product_is_the_product_and_then_its_activation(void **state)
     }
 }
 
-/* The kernel that is planned for so many rows. */
+/* The kernel that is planned for this many rows. */
 static const char *kernel_of(struct rp_matmul_cuda op, uint32_t rows) {
     struct rp_cuda_launch launch;
     struct rp_cuda_partials partials;
@@ -271,7 +271,7 @@ static void check_kernel(const struct rp_matmul_cuda *op, const char *name) {
         assert_string_equal(kernel_of(*op, rows), name);
 }
 
-/* All numbers of rows take the same family. */
+/* All numbers of rows use the same family. */
 static void a_matrix_has_one_kernel(void **state) {
     (void)state;
     for (size_t kind = 0; kind < KINDS; kind++) {
@@ -313,6 +313,6 @@ static void a_matrix_has_one_kernel(void **state) {
 MATMUL_TEST_MAIN(cmocka_unit_test(each_code_is_its_number_in_each_place),
                  cmocka_unit_test(planned_products_have_the_bits_of_their_contract),
                  cmocka_unit_test(every_tile_gives_the_same_bits),
-                 cmocka_unit_test(a_row_has_the_same_bits_beside_any_number_of_rows),
+                 cmocka_unit_test(a_row_has_the_same_bits_with_any_number_of_rows),
                  cmocka_unit_test(a_gated_product_is_the_product_and_then_its_activation),
                  cmocka_unit_test(a_matrix_has_one_kernel))

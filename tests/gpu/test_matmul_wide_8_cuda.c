@@ -1,6 +1,6 @@
-/* GEMMs of FP8 and INT8 values of more than 64 rows: against the scalar truth, of which INT8 has
- * every bit, and bit for bit what the kernel for any number of rows gives; gated ones what that
- * and the activation after it give. */
+/* Goal: GEMMs of FP8 and INT8 values with more than 64 rows agree with the scalar reference (INT8
+ * bit for bit) and have the bits of the kernel for any number of rows; gated ones those of that
+ * kernel followed by the activation. */
 #include "tests/support/gpu_matmul.h"
 
 #include <math.h>
@@ -14,7 +14,7 @@ static const struct rp_matmul_mid_tile mid_tiles[] = {
     TILE(128, 256, 248), TILE(256, 128, 128), TILE(256, 128, 64),
 };
 
-static void every_tile_of_65_to_256_rows_gives_the_truth(void **state) {
+static void every_tile_of_65_to_256_rows_agrees_with_the_reference(void **state) {
     (void)state;
     static const struct matmul_case products[] = {
         {.max_rows = 65, .live = 65, .n = 64, .k = 128, .out_pad = 8},
@@ -41,7 +41,7 @@ static void every_tile_of_65_to_256_rows_gives_the_truth(void **state) {
     }
 }
 
-static void every_tile_of_a_prompt_gives_the_truth(void **state) {
+static void every_tile_of_a_prompt_agrees_with_the_reference(void **state) {
     (void)state;
     static const struct matmul_case products[] = {
         {.max_rows = 512, .live = 512, .n = 1024, .k = 2048, .out_pad = 8},
@@ -74,7 +74,7 @@ static void every_tile_of_a_prompt_gives_the_truth(void **state) {
         struct matmul_case p = matmul_shrunk_8(products[i / 2]);
         p.dtype = i % 2 ? FP8 : INT8;
         if (rp_gpu_is_tiny())
-            p.sm_count = 5; /* a block has several tiles all the same */
+            p.sm_count = 5; /* a block still has several tiles */
         struct matmul_data d = matmul_make(&p);
         struct rp_matmul_tile any = matmul_tile_8(128);
         any.order = RP_MATMUL_ORDER_WAVES;
@@ -124,7 +124,7 @@ static void a_gated_product_is_the_product_and_then_its_activation(void **state)
     }
 }
 
-/* As planned, with partials and without: other kernels, the same bits. */
+/* As planned, with partial sums and without: different kernels, the same bits. */
 static void a_row_has_the_same_bits_in_a_batch_and_in_a_prompt(void **state) {
     (void)state;
     static const uint32_t counts[] = {8, 65, 100, 128, 129, 200, 256, 257, 300, 385};
@@ -183,8 +183,8 @@ static void what_does_not_fit_is_left_to_other_kernels(void **state) {
     }
 }
 
-MATMUL_TEST_MAIN(cmocka_unit_test(every_tile_of_65_to_256_rows_gives_the_truth),
-                 cmocka_unit_test(every_tile_of_a_prompt_gives_the_truth),
+MATMUL_TEST_MAIN(cmocka_unit_test(every_tile_of_65_to_256_rows_agrees_with_the_reference),
+                 cmocka_unit_test(every_tile_of_a_prompt_agrees_with_the_reference),
                  cmocka_unit_test(a_gated_product_is_the_product_and_then_its_activation),
                  cmocka_unit_test(a_row_has_the_same_bits_in_a_batch_and_in_a_prompt),
                  cmocka_unit_test(what_does_not_fit_is_left_to_other_kernels))

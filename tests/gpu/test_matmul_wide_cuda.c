@@ -1,9 +1,9 @@
-/* Goal: bf16 GEMMs of prompts give the bits of the kernel for any number of rows. */
+/* Goal: bf16 GEMMs of prompts have the bits of the kernel for any number of rows. */
 #include "tests/support/gpu_matmul.h"
 
 #include <stdlib.h>
 
-enum kind { F32, ROUNDED, ADDED, GATED }; /* what becomes of the sums */
+enum kind { F32, ROUNDED, ADDED, GATED }; /* the use of the sums */
 
 struct shape {
     uint32_t max_rows, live, n, k;
@@ -23,7 +23,7 @@ static const struct shape products[] = {
     {1024, 1024, 272, 264, GATED, false, 0, 1},
 };
 
-/* The case; a tiny run changes its sizes alone, and a block still has several tiles. */
+/* The case; a tiny run changes only its sizes, and a block still has several tiles. */
 static struct matmul_case case_of(const struct shape *s) {
     struct matmul_case p = {.max_rows = s->max_rows,
                             .live = s->live,
@@ -71,7 +71,7 @@ static void every_tile_gives_the_bits_of_the_general_kernel(void **state) {
     }
 }
 
-/* Through the plan, and again and again: totals and boxes of one tile must not reach another. */
+/* Through the plan, repeatedly: sums and boxes of one tile must not affect another. */
 static void many_tiles_in_a_row_give_the_same_bits(void **state) {
     (void)state;
     static const struct shape many[] = {{2048, 2048, 4096, 4096, F32, false, 0, 0},

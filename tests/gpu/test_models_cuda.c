@@ -1,13 +1,13 @@
-/* Goal: whole models on a GPU give the CPU's numbers, and a row's bits depend on that row alone.
- * Method: small random models of all four families (head dims with and without tensor cores,
- * sizes that are no multiple of 64, windows, biases, norms of q and k; 8-bit weights of every
- * kind); every way to run them is compared bit for bit with the plainest one, and that one with
- * the CPU's scalar truth (models_fixture.h). */
+/* Goal: whole models on a GPU have the CPU's numbers, and a row's bits depend on that row alone.
+ * Method: small random models of all families (head dims with and without tensor cores, sizes
+ * that are not multiples of 64, windows, biases, norms of q and k; 8-bit weights of every kind);
+ * every way to run them is compared bit for bit with the simplest one, and that one with the
+ * CPU's scalar reference (models_fixture.h). */
 #include "tests/gpu/models_fixture.h"
 
 enum { CPU_SEQUENCES = 5 };
 
-/* What a tool's slow run may leave out: the truth already runs unfused, eager and with plain
+/* Skipped in slow runs under a tool: the reference already runs unfused, eager and with plain
  * edges. */
 static void skip_when_tiny(void) {
     if (is_tiny())
@@ -83,7 +83,7 @@ static void test_dependent_launch_changes_no_bit(void **state) {
 
 static float (*cpu)[1 + FORCED][VOCAB_MAX];
 
-/* The argmax agrees wherever the CPU's two best are further apart than four times the largest
+/* The argmax agrees wherever the CPU's two best differ by more than four times the largest
  * difference. */
 static void check_argmax(uint32_t sequence, uint32_t index) {
     const float *want = cpu[sequence][index], *got = truth[sequence][index];
@@ -101,7 +101,7 @@ static bool has_quantized(void) {
     return current->pages || current->scheme == RP_QUANT_INT8 || current->scheme == RP_QUANT_FP8;
 }
 
-/* Logits of the scalar truth. */
+/* Logits of the scalar reference. */
 static void run_cpu(uint32_t count, float (*out)[1 + FORCED][VOCAB_MAX]) {
     const struct rp_bucket bucket = {LENGTH_MAX, 1, 1, false};
     struct rp_driver_config way = way_default();
@@ -127,9 +127,9 @@ static double distance(uint32_t count, float (*from)[1 + FORCED][VOCAB_MAX]) {
     return sqrt(difference / size);
 }
 
-/* Sums that round apart make other quantized values, each off by one rounding step:
- * two machines are no farther from each other than two independent roundings, sqrt(2) times what
- * the CPU's quantized values cost. */
+/* Sums that round differently give other quantized values, each off by one rounding step. The
+ * difference of two machines is at most that of two independent roundings: sqrt(2) times the
+ * quantization error on the CPU. */
 static double quantized_noise(uint32_t count) {
     float(*plain)[1 + FORCED][VOCAB_MAX] = rp_calloc(CPU_SEQUENCES, sizeof *plain);
     assert_non_null(plain);
@@ -166,7 +166,7 @@ static void test_logits_are_those_of_the_cpu(void **state) {
 
 /* -- memory, steps in flight, sampling -------------------------------------------------- */
 
-/* A guarded arena holds one bucket: rows are first tokens of sequences, or whole prompts cut to
+/* A guarded arena holds one bucket: rows are first tokens of sequences, or prompts truncated to
  * fit. */
 static void run_guarded(const struct rp_bucket *bucket) {
     struct rp_driver_config way = way_default();
@@ -242,7 +242,7 @@ static void keep_answers(struct answer *answers, const uint32_t *sequences, uint
     }
 }
 
-/* ROUNDS decode steps that read what the step before chose, `ahead` of them submitted before one
+/* ROUNDS decode steps, each with the previous step's token, `ahead` of them submitted before one
  * is read. */
 static void run_answers(struct answer *answers, const uint32_t *sequences, uint32_t count,
                         uint32_t ahead) {
@@ -305,7 +305,7 @@ static void test_a_seed_gives_the_same_tokens_alone_together_and_again(void **st
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
-/* An argument chooses tests by name, with * and ?. */
+/* An argument selects tests by name, with * and ?. */
 RP_GPU_TEST_MAIN(NULL, NULL, TEST(test_company_bucket_chunk_slot_and_padding_change_no_bit),
                  TEST(test_logits_are_those_of_the_cpu),
                  TEST(test_eager_launches_give_the_bits_of_graphs),

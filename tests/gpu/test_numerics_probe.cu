@@ -1,12 +1,12 @@
-/* What the reduction contract of quant/matmul_cuda.h stands on, asked of the GPU itself:
+/* Hardware properties that the contract of quant/matmul_cuda.h assumes, tested on the GPU:
  *
  *   bf16  a chain of mma.sync m16n8k16 and a chain of wgmma m64nNk16 give equal bits in every element, for
- *         every width N, any place of a row or column in the tile, A from shared memory or registers, either
+ *         every width N, any position of a row or column in the tile, A from shared memory or registers, either
  *         matrix on either side, sums begun by scale-d = 0 or from zeros
  *   int8  exact in both
- *   fp8   wgmma gives the same bits for every width and place; mma.sync gives others (shown, not asserted)
+ *   fp8   wgmma gives the same bits for every width and position; mma.sync gives others (printed, not asserted)
  *
- * Another GPU or driver may break it: then this test fails before any model gives wrong bits. */
+ * Another GPU or driver may differ: then this test fails before any model has wrong bits. */
 #include "device/cuda_launch.h"
 #include "tests/support/wgmma_probe.cuh"
 
@@ -119,8 +119,8 @@ __device__ __forceinline__ void wgmma_wait() {
     asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
 }
 
-/* Block (shift, tile): 64 rows from a shifted place on, N columns from another. Every element meets
- * many places in the tile. */
+/* Block (shift, tile): 64 rows from a shifted position, N columns from another. Every element is at
+ * many positions in the tile. */
 template <probe_kind KIND, int N, bool FROM_REGISTERS>
 __global__ void __launch_bounds__(128) wgmma_kernel(probe_args args) {
     using sum_type = typename probe_sum<KIND>::type;
@@ -153,7 +153,7 @@ __global__ void __launch_bounds__(128) wgmma_kernel(probe_args args) {
     };
     for (; step0 + stage_steps <= args.steps; step0 += stage_steps) {
         load(stage_steps);
-        wgmma_fence(); /* all in flight at once, as a fast kernel has them */
+        wgmma_fence(); /* all in flight at once, as in a fast kernel */
 #pragma unroll
         for (uint32_t i = 0; i < stage_steps; i++)
             multiply(i);
@@ -276,7 +276,7 @@ template <probe_kind KIND, int N, bool FROM_REGISTERS> void run_wgmma(const prob
     CHECK(cudaGetLastError());
 }
 
-/* Adds what the launches since the last call counted. */
+/* Adds the counts of the launches since the last call. */
 void collect(probe &p, tally &to, uint32_t k, probe_data data) {
     unsigned long long counts[counted];
     CHECK(cudaMemcpy(counts, p.counts, sizeof counts, cudaMemcpyDeviceToHost));
@@ -351,7 +351,7 @@ double value_of(const unsigned char *data, probe_kind kind, size_t at) {
     return value;
 }
 
-/* ||expected - f64|| / ||f64|| over every 16th row and 8th column: what is compared is the product. */
+/* ||expected - f64|| / ||f64|| over every 16th row and 8th column: `expected` is the product. */
 double error_of(const probe &p, probe_kind kind, uint32_t k) {
     std::vector<float> seen(matrix_rows * matrix_rows);
     double difference = 0, size = 0;
@@ -434,7 +434,7 @@ bool fp8_wgmma_has_equal_bits_for_every_width_and_place(probe &p) {
             run_wgmma<PROBE_FP8, 256, false>(args);
             collect(p, families, k, (probe_data)data);
             args.store = true;
-            run_wgmma<PROBE_FP8, 64, false>(args); /* what all widths are held to */
+            run_wgmma<PROBE_FP8, 64, false>(args); /* the expected bits of all widths */
             printf("  fp8 k = %u, %s: relative error %.2g by mma.sync, %.2g by wgmma\n", k,
                    data_names[data], exact, error_of(p, PROBE_FP8, k));
             all_widths<PROBE_FP8, 0>(p, tallies, k, (probe_data)data);

@@ -1,5 +1,5 @@
-/* Goal: the small operators on CUDA compute what ops_cpu.c computes, touch nothing else, and
- * give a row the same bits wherever it stands. */
+/* Goal: the small operators on CUDA agree with ops_cpu.c, write nothing else, and give a row the
+ * same bits at any position. */
 #include "tests/gpu/ops_fixture.h"
 
 static void check_embed(uint32_t n, size_t place, enum rp_dtype dtype) {
@@ -195,7 +195,7 @@ static void check_add_norm(uint32_t n, size_t place, uint32_t count, bool with_b
     EACH(i, all) twin_free(all[i]);
 }
 
-/* The last layer's: rows of tokens in, rows of logits out, and the residual stays as it was. */
+/* The last layer's: rows of tokens in, rows of logits out, and the residual is unchanged. */
 static void check_add_gather_norm(uint32_t n, size_t place, uint32_t count, bool early) {
     size_t stride = n + places[place].stride;
     uint32_t offset = places[place].offset, part_rows = MAX_ROWS * count;

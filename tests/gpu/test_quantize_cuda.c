@@ -1,12 +1,12 @@
-/* Goal: rows become 8-bit values on a GPU bit for bit as rp_quantize_row makes them, alone and
- * inside the operators that make the rows: norm, gathered norm, sum and norm, activation; and
- * embed reads rows of quantized values back. Method: the same operator without quantized values
- * gives bf16 rows, which the host quantizes; columns behind a row's, rows that are not live, and
- * an output that is not wanted stay as they were. */
+/* Goal: a GPU quantizes rows to 8 bits bit for bit like rp_quantize_row, alone and inside the
+ * operators that produce the rows: norm, gathered norm, sum and norm, activation; and embed reads
+ * quantized rows back. Method: the same operator without quantization gives bf16 rows, which the
+ * host quantizes; columns past a row's, rows that are not live, and an unused output are
+ * unchanged. */
 #include "device/quantize_row.h"
 #include "tests/gpu/ops_fixture.h"
 
-#define SOME_ROWS 40 /* where kernels take other shapes */
+#define SOME_ROWS 40 /* where kernels change shape */
 #define MANY_ROWS 300
 
 static const enum rp_dtype kinds[] = {RP_DTYPE_INT8, RP_DTYPE_FP8_E4M3};
@@ -26,8 +26,8 @@ static struct quantized_buffer quantize_row(uint32_t rows, uint32_t cols, enum r
     return (struct quantized_buffer){quantized, rows};
 }
 
-/* The quantized values are those of the first `live` rows of `rows`, whose host copy holds what
- * the GPU gave; the rest is untouched. */
+/* The quantized values are those of the first `live` rows of `rows`, whose host copy has the GPU's
+ * result; the rest is unchanged. */
 static void assert_quantized(const struct quantized_buffer *buffer, const struct twin *rows,
                              uint32_t live) {
     uint32_t stride = buffer->quantized.stride, cols = rows->cols;
@@ -68,7 +68,7 @@ static void assert_quantized(const struct quantized_buffer *buffer, const struct
 enum row_kind { ROW_ZERO, ROW_DENORMAL, ROW_LEAST, ROW_HUGE, ROW_NAN, ROW_INFINITE, ROW_TIES };
 #define ROW_KINDS (ROW_TIES + 1)
 
-/* A row that is seldom met. TIES: the largest gives a factor of 1, all others lie between two
+/* A rare row. TIES: the largest value gives a factor of 1, all others are halfway between two
  * quantized values. */
 static void fill_row(struct twin *t, uint32_t row, enum row_kind kind, enum rp_dtype dtype) {
     for (uint32_t c = 0; c < t->cols; c++) {
@@ -144,8 +144,7 @@ static void test_many_and_long_rows_become_the_same_quantized_values(void **stat
     }
 }
 
-/* What the operator at hand gives without quantized values, and with them: into `out` too, or
- * not at all. */
+/* The operator under test without and with quantized values: also into `out`, or not at all. */
 static void check_given(const struct twin *plain, const struct twin *out, bool given,
                         const struct quantized_buffer *buffer, uint32_t live) {
     struct twin copy = *plain;
@@ -231,7 +230,7 @@ static void check_add_norm(const struct add_norm_case *c) {
     uint32_t offset = places[c->place].offset;
     struct twin residual = twin_random(LIVE_ROWS, c->max_rows, n, stride, offset, RP_DTYPE_F32);
     struct twin second = twin_make(c->max_rows, n, stride, offset, RP_DTYPE_F32);
-    /* Rows that are not live are read, too, before it is known. */
+    /* Rows that are not live may be read too, before the count is known. */
     struct twin parts =
         twin_random(part_rows, part_rows + SOME_ROWS, n, stride, offset, RP_DTYPE_F32);
     struct twin term = twin_make(c->max_rows, n, n, 0, RP_DTYPE_F32);

@@ -1,5 +1,5 @@
-/* Goal: sampling on CUDA chooses the ids that sample_cpu.c chooses, advances the slots as it
- * does and publishes the same result. */
+/* Goal: sampling on CUDA chooses the ids of sample_cpu.c, advances the slots in the same way and
+ * publishes the same result. */
 #include "base/memory.h"
 #include "device/ops_cuda.h"
 #include "device/step_cpu.h"
@@ -221,13 +221,13 @@ static void say_row(uint32_t row, const uint32_t *slot, const struct rp_row_resu
                 (double)values[2]);
 }
 
-/* NaN is near NaN, and an infinity itself. */
+/* NaN equals NaN, and an infinity itself. */
 static bool is_near(float a, float b) {
     return a == b || (isnan(a) && isnan(b)) || fabsf(a - b) <= 2e-5f;
 }
 
-/* Results, and the scores of rows that asked for them, in the entry that the CPU has written
- * since. */
+/* Results, and the scores of rows that requested them, in the entry that the CPU has since
+ * written. */
 static void assert_results(unsigned char *entry) {
     const struct rp_step_view *host = &step.host;
     const struct rp_row_result *wanted = rp_result_rows(entry);
@@ -243,7 +243,7 @@ static void assert_results(unsigned char *entry) {
     }
     for (uint32_t l = 0; l < host->counts->logit_row_count; l++) {
         const struct rp_token_scores *a = &seen_scores[l], *b = &scores[l];
-        if (b->rank == 0xFFFFFFFFu) { /* nobody asked: still poisoned */
+        if (b->rank == 0xFFFFFFFFu) { /* not requested: still poisoned */
             assert_int_equal(a->rank, 0xFFFFFFFFu);
             continue;
         }
@@ -258,15 +258,14 @@ static void assert_results(unsigned char *entry) {
     }
 }
 
-/* Bit for bit, but for what a NaN looks like: a GPU and a processor make different ones. */
+/* Bit for bit, except for NaN payloads, which differ between GPU and CPU. */
 static void assert_same_row(uint32_t row, const float *seen, const float *wanted, uint32_t vocab) {
     for (uint32_t id = 0; id < vocab; id++)
         if (memcmp(&seen[id], &wanted[id], 4) != 0 && !(isnan(seen[id]) && isnan(wanted[id])))
             fail_msg("row %u, id %u: %a, wanted %a", row, id, (double)seen[id], (double)wanted[id]);
 }
 
-/* Each logit row as the GPU left it: with its slot's features applied. Before the CPU's
- * turn. */
+/* Each logit row as modified by the GPU with its slot's features. Called before the CPU samples. */
 static void assert_logits(const float *given, const float *seen, size_t stride, uint32_t vocab,
                           uint32_t max_rows) {
     for (uint32_t l = 0; l < max_rows; l++) {

@@ -1,4 +1,4 @@
-/* Goal: on a GPU, too, a step whose rows wait for the host delays only its own sample launch, and
+/* Goal: also on a GPU a step whose rows wait for the host delays only its own sample launch, and
  * the other rows' answers do not change. Method: the cases of the fake GPU on a real one. */
 #include "tests/engine/sample_hold_cases.h"
 #include "tests/support/gpu_test.h"

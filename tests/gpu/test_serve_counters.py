@@ -1,5 +1,5 @@
-"""The GPU's hardware counters while the server answers: numbers or the reason why there are none, one call at a time,
-answers unchanged, and what counting did to steps."""
+"""The GPU's hardware counters while the server answers: numbers, or the reason why there are none; one call at a time;
+unchanged answers; the effect of counting on steps."""
 import json
 import threading
 import time
@@ -28,7 +28,7 @@ def texts(server):
 
 
 class Load:
-    """Streams all the time; `answers` are theirs."""
+    """Streams continuously; collects `answers`."""
 
     def __init__(self, server):
         self.server, self.stop, self.answers = server, False, []

@@ -1,5 +1,5 @@
-"""The demo model on a GPU answers as well as on the CPU: every held-out sum right, and no other task worse than on
-the CPU by more than one answer in a hundred (a near tie may fall the other way)."""
+"""The demo model on a GPU answers as well as on the CPU: every held-out sum is correct, and no other task is worse than on
+the CPU by more than one answer in a hundred (near ties may differ)."""
 import json
 import os
 import subprocess

@@ -1,5 +1,5 @@
-"""A GPU that fails or hangs in the middle of a step: requests in flight get an error, /health says 503, nothing is
-taken any more, and the process ends with exit code 70."""
+"""A GPU that fails or hangs in the middle of a step: requests in flight get an error, /health returns 503, no request is
+accepted, and the process exits with 70."""
 import threading
 
 from gpu import require_gpu

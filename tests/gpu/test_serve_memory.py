@@ -1,5 +1,5 @@
-"""A GPU's memory: the start-up table adds up to what the driver says within 1 %, the pool fills the share that was
-asked for, and after the server is ready nothing is allocated, however much is asked of it."""
+"""A GPU's memory: the start-up table agrees with the driver within 1 %, the pool fills the requested share, and after the
+server is ready nothing is allocated under any load."""
 from gpu import memory_bytes, require_gpu
 from mixed_streams import make_requests, together
 from reprise_server import DEMO, Server
@@ -27,7 +27,7 @@ def check(flags, share):
             together(server, make_requests())
         after = server.metrics()[ALLOCATIONS]
         assert after == before, (flags, before, after)
-        check_sum(server, flags, share)  # and nothing behind our back
+        check_sum(server, flags, share)  # and no hidden allocations
 
 
 def main():

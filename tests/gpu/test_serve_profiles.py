@@ -1,5 +1,5 @@
-"""Twenty sessions of kernel tracing in a row, on a GPU that serves 32 streams meanwhile: each gives every kernel of its
-steps, no text changes, and memory of the GPU and of the process stays as it was after the first ones."""
+"""Twenty consecutive sessions of kernel tracing on a GPU that serves 32 streams: each records every kernel of its steps, no
+text changes, and the memory of GPU and process does not grow after the first ones."""
 import threading
 
 from gpu import memory_bytes, require_gpu
@@ -8,7 +8,7 @@ from reprise_server import DEMO, Server, skip
 
 SESSIONS = 20
 STREAMS = 32
-SETTLED = 3  # the first sessions load CUPTI and make its buffers
+SETTLED = 3  # the first sessions load CUPTI and allocate its buffers
 
 
 def resident_bytes(server):

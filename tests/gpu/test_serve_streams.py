@@ -1,5 +1,5 @@
-"""64 concurrent streams on a GPU, in a pool so small that sequences are swapped: the texts of the same requests one
-at a time. Answers are longer than on the CPU: pages of a GPU are, too."""
+"""64 concurrent streams on a GPU, in a pool so small that sequences are swapped, have the texts of the same requests one
+at a time. Answers are longer than on the CPU, because pages are larger."""
 from gpu import require_gpu
 from mixed_streams import check_streams
 

@@ -1,8 +1,7 @@
-/* Goal: a stamped step tells when each of its nodes was at work, and nothing else changes.
- * Method: steps of a large shape with random weights, as bench makes them
- * (bench/step_internal.h): rows, tiles of every width, prompts. One step at a time, so that a
- * step lies between two publications. The same steps are run stamped and not: tokens, slots and
- * all pages must have equal bits. */
+/* Goal: a stamped step records the begin and end of each node, and nothing else changes.
+ * Method: steps of a large shape with random weights, as in bench (bench/step_internal.h): rows,
+ * tiles of every width, prompts. One step at a time, so that a step is between two publications.
+ * The same steps run with and without stamps: tokens, slots and all pages must have equal bits. */
 #include "base/memory.h"
 #include "bench/random_pattern.h"
 #include "bench/step_internal.h"
@@ -111,9 +110,8 @@ static const char *kernel_of(uint32_t node) {
     return info.kernel;
 }
 
-/* Between the publication of the step before and its own; each node behind the one before it.
- * SAMPLE ends when its result has reached the host's memory: the step's own end was written
- * before that. */
+/* Between the preceding step's publication and its own; each node after its predecessor. SAMPLE
+ * ends when its result has reached host memory; the step's own end is written before that. */
 static void check_order(const struct rp_node_stamp *stamps, uint64_t before,
                         struct step_stamps when) {
     uint64_t begin = before, end = before;
@@ -161,7 +159,7 @@ static void test_nodes_follow_one_another_and_fill_the_step(void **state) {
     check_times(1, 1500, true);
 }
 
-/* Begins are stored by each step; ends and what the host reads by stamped ones alone. */
+/* Each step stores begins; only stamped ones store ends and the host's copy. */
 static void test_a_step_without_the_bit_stores_no_end_and_hands_nothing_over(void **state) {
     (void)state;
     struct rp_node_stamp *copy = rp_alloc(sizeof *copy * LAUNCHES_MAX);
@@ -180,7 +178,7 @@ static void test_a_step_without_the_bit_stores_no_end_and_hands_nothing_over(voi
     rp_free(copy);
 }
 
-static void test_stamps_lie_in_their_steps_entry_alone(void **state) {
+static void test_stamps_are_only_in_their_steps_entry(void **state) {
     (void)state;
     open_device(false);
     open_case(8, 512, false, 3);
@@ -262,7 +260,7 @@ RP_GPU_TEST_MAIN(
     cmocka_unit_test_teardown(test_nodes_follow_one_another_and_fill_the_step, tear_down),
     cmocka_unit_test_teardown(test_a_step_without_the_bit_stores_no_end_and_hands_nothing_over,
                               tear_down),
-    cmocka_unit_test_teardown(test_stamps_lie_in_their_steps_entry_alone, tear_down),
+    cmocka_unit_test_teardown(test_stamps_are_only_in_their_steps_entry, tear_down),
     cmocka_unit_test_teardown(test_stamping_changes_no_bit, tear_down),
     cmocka_unit_test_teardown(
         test_all_but_the_products_of_a_library_are_stamped_under_fast_numerics, tear_down))

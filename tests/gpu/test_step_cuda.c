@@ -1,5 +1,5 @@
-/* Goal: STEP_BEGIN on CUDA leaves the state that step_cpu.c leaves, and a packet that lies stops
- * the device without a write outside the slots. */
+/* Goal: STEP_BEGIN on CUDA produces the state of step_cpu.c, and an invalid packet stops the device
+ * without a write outside the slots. */
 #include "base/memory.h"
 #include "device/ops_cuda.h"
 #include "device/step_cpu.h"
@@ -17,7 +17,7 @@ static const struct rp_step_config config = {.slot_count = 700,
                                              .prompt_ring_capacity = 8192};
 
 static struct rp_gpu_step step;
-static struct rp_step_view expected; /* what the CPU leaves */
+static struct rp_step_view expected; /* the CPU's state */
 static unsigned char *expected_state;
 static uint32_t slot_order[700];
 static uint64_t random_state;
@@ -89,7 +89,7 @@ static void shuffle_slots(void) {
     }
 }
 
-/* The step on the GPU (left in step.host) and on the CPU (in expected). */
+/* The step on the GPU (result in step.host) and on the CPU (in expected). */
 static void run_both(void) {
     struct rp_step_begin_args host = {.step = expected};
     struct rp_step_begin_cuda args = {.step = step.device};
@@ -184,7 +184,7 @@ static void test_edits_are_applied_before_the_rows_are_read(void **state) {
     for (size_t c = 0; c < RP_ARRAY_COUNT(counts); c++) {
         struct rp_packet_header *header = packet_begin();
         uint32_t words = step.host.slot_words;
-        /* Distinct words: a walk whose stride shares no factor with their number. */
+        /* Distinct words: a walk whose stride is coprime to their number. */
         uint64_t all = (uint64_t)config.slot_count * words, at = random_below((uint32_t)all);
         for (uint32_t i = 0; i < counts[c]; i++, at = (at + 7919) % all) {
             uint32_t word = (uint32_t)(at % words);
@@ -279,7 +279,7 @@ static void test_a_lying_packet_is_a_sticky_error_and_writes_nothing_outside(voi
         assert_int_equal(expected.counts->error, 1);
         assert_equal_counts();
         assert_memory_equal(step.host.slots, before, slot_bytes);
-        /* A good packet behind it does nothing either. */
+        /* A valid packet after it has no effect either. */
         step.host.counts->step++;
         good_packet(packet_begin());
         run_both();

@@ -1,4 +1,4 @@
-/* Goal: a real model on a GPU gives the text and the loss that it gives on the CPU. Method:
+/* Goal: a real model has the same text and loss on a GPU as on the CPU. Method:
  * stories260K in f32. The reference tokens are fed one at a time, as prompt rows and as decode
  * rows, and the mean negative log-likelihood is compared; then both write a story greedily,
  * token by token. */

@@ -1,5 +1,5 @@
-"""Random models of the five families on a GPU against the transformers package, teacher forced: the argmax agrees
-wherever transformers' two best logits are further apart than four times the largest difference at that position.
+"""Random models of the families on a GPU against the transformers package, teacher forced: the argmax agrees
+wherever transformers' two best logits differ by more than four times the largest difference at that position.
 
 The reference computes in f32 on the CPU from the same rounded weights. Needs torch and transformers.
 """

@@ -1,5 +1,5 @@
-/* Goal: 8-bit weights and their scales reach a GPU as they are, random ones are those of the
- * CPU, and what no GEMM takes is refused by name. */
+/* Goal: 8-bit weights and their scales are copied to a GPU unchanged, random ones equal those of
+ * the CPU, and formats that no GEMM supports are refused by name. */
 #include "base/memory.h"
 #include "device/device.h"
 #include "quant/rounding/quantize.h"
@@ -30,7 +30,7 @@ static void download(void *to, const void *from, size_t bytes) {
     assert_int_equal(cuda->synchronize(gpu), RP_OK);
 }
 
-/* A row-major matrix on the host: quantized values that follow from their place, scales too. */
+/* A row-major matrix on the host, with quantized values and scales computed from their index. */
 static struct rp_matrix make(uint32_t rows, uint32_t cols, enum rp_dtype dtype,
                              enum rp_scale_kind kind) {
     struct rp_matrix matrix = {.rows = rows, .cols = cols, .dtype = dtype, .scale_kind = kind};
@@ -78,7 +78,7 @@ static void test_a_scale_per_tensor_becomes_one_per_output(void **state) {
     check_prepared(RP_DTYPE_FP8_E4M3, RP_SCALE_TENSOR);
 }
 
-static void test_what_is_prepared_is_counted_and_given_back(void **state) {
+static void test_prepared_memory_is_counted_and_freed(void **state) {
     (void)state;
     struct rp_device_memory before, between, after;
     struct rp_matrix matrix = make(64, 128, RP_DTYPE_INT8, RP_SCALE_CHANNEL);
@@ -126,7 +126,7 @@ static void check_refused(struct rp_matrix matrix, const char *word) {
     rp_matrix_deinit(&matrix);
 }
 
-static void test_what_no_product_takes_is_refused_by_name(void **state) {
+static void test_formats_without_a_gemm_are_refused_by_name(void **state) {
     (void)state;
     check_refused(make(130, 130, RP_DTYPE_INT8, RP_SCALE_BLOCK_128), "one scale per tensor");
     check_refused(make(1, RP_INT8_COLS_MAX + 1, RP_DTYPE_INT8, RP_SCALE_CHANNEL), "columns");
@@ -141,6 +141,6 @@ static void test_what_no_product_takes_is_refused_by_name(void **state) {
 RP_GPU_TEST_MAIN(set_up, tear_down,
                  cmocka_unit_test(test_quantized_values_and_scales_reach_the_gpu),
                  cmocka_unit_test(test_a_scale_per_tensor_becomes_one_per_output),
-                 cmocka_unit_test(test_what_is_prepared_is_counted_and_given_back),
+                 cmocka_unit_test(test_prepared_memory_is_counted_and_freed),
                  cmocka_unit_test(test_random_weights_are_those_of_the_cpu),
-                 cmocka_unit_test(test_what_no_product_takes_is_refused_by_name))
+                 cmocka_unit_test(test_formats_without_a_gemm_are_refused_by_name))

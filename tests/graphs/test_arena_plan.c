@@ -1,4 +1,4 @@
-/* Goal: tensors that live at the same time never share bytes, and those that do not may.
+/* Goal: tensors that are live at the same time never share bytes, and others may.
  * Method: a small program by hand, then random programs against brute force. */
 #include "graphs/arena_plan.h"
 
@@ -44,12 +44,12 @@ static void test_what_two_neighbors_read_and_write_never_overlaps(void **state) 
     for (int i = 0; i < 3; i++)
         add_copy(ids[i], ids[i + 1]);
     assert_int_equal(rp_arena_plan(&program, &bucket, false, offsets, &bytes), RP_OK);
-    /* Operators 0 and 1 as one kernel read tensor 0 and write tensor 2; 3 comes later. */
+    /* Operators 0 and 1 as one kernel read tensor 0 and write tensor 2; 3 is later. */
     assert_int_equal(bytes, 3 * 4 * 64 * sizeof(float));
     assert_int_equal(offsets[0], offsets[3]);
 }
 
-static void test_a_guarded_plan_shares_nothing_and_leaves_room_for_canaries(void **state) {
+static void test_a_guarded_plan_shares_nothing_and_has_room_for_canaries(void **state) {
     (void)state;
     size_t offsets[3], bytes;
     rp_program_init(&program);
@@ -109,7 +109,7 @@ static void test_a_size_that_overflows_is_refused(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(test_what_two_neighbors_read_and_write_never_overlaps, teardown),
-        cmocka_unit_test_teardown(test_a_guarded_plan_shares_nothing_and_leaves_room_for_canaries,
+        cmocka_unit_test_teardown(test_a_guarded_plan_shares_nothing_and_has_room_for_canaries,
                                   teardown),
         cmocka_unit_test_teardown(test_random_programs_never_overlap_what_lives_together, teardown),
         cmocka_unit_test_teardown(test_a_size_that_overflows_is_refused, teardown),

@@ -1,5 +1,5 @@
 /* failing_main.c - `failing_reprise N serve DIR ...`: the program's serve command, whose N-th
- * allocation fails (0: none). SIGUSR1 prints how many there were. */
+ * allocation fails (0: none). SIGUSR1 prints the number of allocations. */
 #include "base/memory.h"
 #include "server/cli/commands.h"
 

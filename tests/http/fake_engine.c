@@ -115,7 +115,7 @@ static void emit_prompt(struct rp_engine *engine, struct rp_request *request) {
     }
 }
 
-/* Whether the fault of this seed happens now. */
+/* True if the fault of this seed happens now. */
 static bool plays(const struct rp_engine *engine, const struct sequence *sequence, uint64_t seed) {
     return sequence->tokens == FAULT_TOKEN && sequence->request->sampling.seed == seed &&
            !engine->config.no_faults;
@@ -389,7 +389,7 @@ struct rp_step_profile *rp_engine_profile(const struct rp_engine *engine) {
     return NULL;
 }
 
-/* --- Pages: it has none. The engine's own functions would look into a struct that is not theirs.
+/* --- Pages: it has none. The engine's own functions would read another struct.
  * ---- */
 
 void rp_engine_page_use(const struct rp_engine *engine, struct rp_page_use *out) {

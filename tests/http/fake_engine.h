@@ -1,9 +1,9 @@
 /* fake_engine.h - engine.h without a model, so that the server can be tested without kernels.
  *
- * Each request's answer is its own prompt, over and over, without the prompt's first token (BOS): a
- * test chooses the answer by choosing the prompt. All running requests get one token per step; a
- * step takes step_us. Log-probabilities are made of ids: rp_fake_logprob. A stop id ends a request,
- * as do max_tokens and `cancelled`. Seeds play faults:
+ * Each answer repeats the request's prompt without its first token (BOS), so a test chooses the
+ * answer by choosing the prompt. All running requests get one token per step; a step takes step_us.
+ * Log-probabilities are computed from ids: rp_fake_logprob. A stop id ends a request, as do
+ * max_tokens and `cancelled`. Seeds select faults:
  *   9001  NaN in the third step        9002  the device fails in the third step
  *   9003  no step ends from now on, until the request is cancelled */
 #ifndef RP_TESTS_HTTP_FAKE_ENGINE_H
@@ -14,7 +14,7 @@
 struct rp_fake_config {
     uint32_t max_num_seqs, queue_capacity, max_model_len, step_us;
     uint32_t kv_tokens; /* a request beyond it never fits */
-    bool no_faults;     /* seeds play no faults */
+    bool no_faults;     /* seeds select no faults */
     void (*wake)(void *ctx);
     void *wake_ctx;
 };
@@ -22,7 +22,7 @@ struct rp_fake_config {
 struct rp_engine *rp_fake_engine_create(const struct rp_fake_config *config);
 /* One step on the caller's thread, for an engine that is not started. */
 void rp_fake_engine_step(struct rp_engine *engine);
-/* Requests that were submitted and never closed; 0 is right at the end. */
+/* Requests that were submitted and not closed; must be 0 at the end. */
 uint32_t rp_fake_engine_open(const struct rp_engine *engine);
 
 /* Log-probability of token t: -(t % 40 + 1) / 4, its rank t % 7 + 1; the likeliest are (t + 1), (t

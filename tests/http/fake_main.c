@@ -1,8 +1,7 @@
 /* fake_main.c - the server with a fake engine (fake_engine.h): `fake_reprise TOKENIZER [serve's
  * flags]`. Environment: FAKE_STEP_US, FAKE_KV_TOKENS, FAKE_TIMEOUT_MS (every phase),
- * FAKE_STREAM_BYTES, FAKE_STUCK_MS. SIGUSR1: the n-th allocation from now on fails, n being how
- * many such signals there were. Exits with the server's code, or 99 when requests were left
- * open. */
+ * FAKE_STREAM_BYTES, FAKE_STUCK_MS. The n-th SIGUSR1 makes the n-th following allocation fail.
+ * Exits with the server's code, or 99 if requests are still open. */
 #include "base/log.h"
 #include "base/memory.h"
 #include "server/cli/serve_config.h"

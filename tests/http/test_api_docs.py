@@ -1,5 +1,5 @@
-"""docs/api.md tells the truth: its examples give what it shows, each field of its tables is taken or refused as it says,
-and no route or field is missing there."""
+"""docs/api.md is correct: its examples have the answers shown, each field of its tables is accepted or refused as stated,
+and no route or field is missing."""
 import io
 import json
 import os
@@ -25,7 +25,7 @@ DOC = read("docs", "api.md")
 
 
 def matches(shown, got):
-    """"..." stands for anything; of an object only what is shown is compared."""
+    """"..." matches anything; only the shown fields of an object are compared."""
     if shown == "...":
         return True
     if isinstance(shown, dict):
@@ -43,7 +43,7 @@ def like(shown, got):
 
 def run_shell(command, url):
     command = command.replace(BASE, url)
-    assert url in command, "an example asks somebody else"
+    assert url in command, "an example uses another server"
     result = subprocess.run(["bash", "-c", command.replace("curl ", "curl -sS ", 1)], capture_output=True, text=True, timeout=120,
                             check=True)
     return result.stdout
@@ -95,7 +95,7 @@ def names(cell):
 
 
 def fields():
-    """(route, field, example, whether it is taken)"""
+    """(route, field, example, whether it is accepted)"""
     for heading, cells in tables():
         if heading.startswith("Fields of"):
             apis = ["chat", "completions"] if "both" in heading else ["chat"] if "chat" in heading else ["completions"]

@@ -1,5 +1,5 @@
-"""Mask programs over HTTP and on the command line: what --attention-mask says is what tokens see, a request's values are its
-own, wrong programs and values are answered with their place and a hint, and /debug/masks shows what is in force."""
+"""Mask programs over HTTP and on the command line: tokens attend as --attention-mask specifies, each request has its own
+values, errors in programs and values are answered with their place and a hint, and /debug/masks shows the masks in use."""
 import json
 import os
 import subprocess
@@ -31,10 +31,10 @@ def text_of(*flags, **options):
     return result.stdout
 
 
-# --- what is in force
+# --- masks in use
 
 def check_same_text():
-    """A program that says what the model says: byte for byte, whether it is recognized or not, in chunks and swapped out."""
+    """A program equivalent to the model's mask gives equal bytes, recognized or not, in chunks and swapped out."""
     plain = text_of()
     assert len(plain) > 20
     assert text_of("--attention-mask", "causal") == plain
@@ -65,8 +65,8 @@ def together(server, requests):
 
 
 def check_values():
-    """Each request's values are its own in one batch, pages are shared only between equal ones, and bytes are those of the
-    pages that it may see."""
+    """Requests in one batch have their own values, pages are shared only between equal values, and bytes are those of the
+    visible pages."""
     with Server(DEMO, "--attention-mask", WINDOW) as server:
         values = [{"w": 4}, {"w": 4, "s": 4}, {"w": 9}, {"w": 1}, {}, {"w": 1024, "s": 64}]
         requests = [{"attention_mask": value} for value in values]
@@ -91,7 +91,7 @@ def check_bytes(server):
         record = json.loads(server.get("/debug/requests/" + answer["id"])[1])
         read.append(record["work"]["bytes"] if "work" in record else find(record, "bytes"))
         tokens = answer["usage"]["prompt_tokens"]
-    # demo: 2 x 8 layers x 2 heads x 64 x 2 bytes a key, for 19 tokens of the answer
+    # demo: 2 x 8 layers x 2 heads x 64 x 2 bytes per key, for 19 tokens of the answer
     saved = (tokens - 64 - 2 * 64) * 4096 * 19
     assert read[0] - read[1] >= saved > 5e6, (read, saved)
 
@@ -109,7 +109,7 @@ def find(value, key):
 
 
 def check_noncausal():
-    """A prefix that is seen whole: on the fast kernels and on the scalar ones, and each prompt in one step."""
+    """A fully visible prefix, on the fast and on the scalar kernels, and each prompt in one step."""
     flags = ["--attention-mask", "param p = 64 in 0..512; prefix_lm(p)", "--allow-noncausal", "--max-num-batched-tokens", "128"]
     scalar = text_of(*flags, env={"REPRISE_CPU_ISA": "scalar"})
     assert scalar != text_of()
@@ -127,7 +127,7 @@ def check_noncausal():
     assert result.returncode == 2 and "--max-num-batched-tokens" in result.stderr, result.stderr
 
 
-# --- what is wrong
+# --- errors
 
 PROGRAMS = [  # text, words of the error, of the hint
     ("causl", "column 1", "causal"),

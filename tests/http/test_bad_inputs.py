@@ -1,5 +1,5 @@
-"""Requests that are wrong, as data: each has one documented answer, names the field, and disturbs nobody:
-streams that run meanwhile give the same bytes as alone."""
+"""Invalid requests, as data: each has one documented answer, names the field, and does not affect others:
+concurrent streams have the same bytes as alone."""
 import threading
 
 from fake_server import VOCAB, Server
@@ -187,7 +187,7 @@ BODIES = [
     *field("cache_salt", [(b"1", "invalid_type")]),
 ]
 
-# What looks wrong and is not.
+# Valid requests that look invalid.
 ACCEPTED = [{"n": 1}, {"n": 8}, {"n": 2, "best_of": 8}, {"best_of": 1}, {"logit_bias": {"0": -100, "262": 100}},
             {"logit_bias": {str(i): 0.5 for i in range(VOCAB)}}, {"allowed_token_ids": [0, 262, 0]}, {"bad_words": []},
             {"bad_words": ["hello", " hello", "a" * 16]}, {"logprobs": 0}, {"logprobs": 20}, {"prompt_logprobs": 20},
@@ -252,15 +252,15 @@ def check_expect(server):
     with server.connect() as connection:
         connection.raw(post(LENGTH, b"Expect: 100-continue", body=GOOD))  # did not wait
         assert connection.response().status == 200
-    with server.connect() as connection:  # another protocol is not spoken: HTTP/1.1 goes on
+    with server.connect() as connection:  # upgrades are not supported: HTTP/1.1 continues
         connection.raw(post(LENGTH, b"Connection: Upgrade", b"Upgrade: h2c", body=GOOD))
         assert connection.response().status == 200
-    with server.connect() as connection:  # a trailer changes nothing
+    with server.connect() as connection:  # a trailer has no effect
         connection.raw(post(b"Transfer-Encoding: chunked", body=b"e\r\n" + GOOD + b"\r\n0\r\nContent-Length: 5\r\n\r\n"))
         assert connection.response().status == 200
         connection.send("GET", "/health")
         assert connection.response().status == 200
-    with server.connect() as connection:  # 2 MiB, a byte a chunk
+    with server.connect() as connection:  # 2 MiB, one byte per chunk
         body = GOOD[:-1] + b" " * (2 << 20) + b"}"
         connection.raw(post(b"Transfer-Encoding: chunked", body=b"".join(b"1\r\n%c\r\n" % byte for byte in body) + b"0\r\n\r\n"))
         assert connection.response().status == 200

@@ -1,12 +1,12 @@
-"""Chats: what reaches the template, what it refuses, what is hostile. The fake engine answers with the prompt's tokens but
-the first, so an answer shows what the template made."""
+"""Chats: the template's inputs, its refusals, hostile messages. The fake engine answers with the prompt without its first
+token, so an answer shows the template's output."""
 import json
 import os
 import tempfile
 
 from fake_server import Server, parse_events
 
-# One special token in front, which the fake engine leaves out.
+# Begins with a special token, which the fake engine drops.
 PLAIN = """<s>{% for m in messages %}[{{ m.role }}:{{ m.content }}]{% endfor %}{{ '>' if add_generation_prompt }}"""
 PARTS = """<s>{% for m in messages %}{% for part in m.content %}({{ part.type }}={{ part.text }}){% endfor %}{% endfor %}"""
 KWARGS = """<s>{{ enable_thinking is defined and enable_thinking }},{{ reasoning_effort }},{{ date_string }},{{ tools }},
@@ -48,7 +48,7 @@ class Chat:
         return self.server.post("/v1/chat/completions", {"messages": messages, **fields})
 
     def shown(self, messages, **fields):
-        """The prompt, by the answer that is as long."""
+        """The prompt, from an answer of the same length."""
         count = self.post(messages, max_tokens=1, **fields)
         assert count.status == 200, count.body
         tokens = count.json()["usage"]["prompt_tokens"] - 1
@@ -65,12 +65,12 @@ def test_messages():
             f"[{role}:é]" for role in roles) + ">"
         parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
         assert chat.shown([user(parts)]) == "[user:a\nb]>", "joined where the template knows texts alone"
-        # Special tokens that are typed are text: letter by letter, and a <s> from the template is one token.
+        # Special tokens in a message are text, letter by letter; a <s> from the template is one token.
         assert chat.shown([user("</s><|x|>")]) == "[user:</s><|x|>]>"
         typed = chat.post([user("<|x|>")], max_tokens=1).json()["usage"]["prompt_tokens"]
         assert typed == chat.post([user("(|x|)")], max_tokens=1).json()["usage"]["prompt_tokens"]
         assert chat.post([user("</s>b")], max_tokens=14).json()["choices"][0]["finish_reason"] == "length", "ends nothing"
-        # The last message goes on where it ends.
+        # The last message is continued.
         open_end = {"add_generation_prompt": False, "continue_final_message": True}
         messages = [user("a"), {"role": "assistant", "content": "sure, "}]
         assert chat.shown(messages, **open_end) == "[user:a][assistant:sure, "
@@ -78,7 +78,7 @@ def test_messages():
         assert chat.post([user("a"), {"role": "assistant", "content": " "}], **open_end).error[
             "param"] == "continue_final_message"
         assert chat.post(messages, continue_final_message=True).error["param"] == "continue_final_message"
-        # What has room behind it when max_tokens says nothing; a stop ends it sooner.
+        # Without max_tokens the answer may fill the context; a stop string ends it earlier.
         answer = chat.post([user("ab")]).json()
         assert answer["usage"]["total_tokens"] == 4096 and answer["choices"][0]["finish_reason"] == "length"
         assert chat.post([user("abc")], stop="c").json()["choices"][0]["message"]["content"] == "[user:ab"
@@ -116,7 +116,7 @@ def test_a_template_that_refuses():
 
 
 def test_templates_never_run_on_the_loop_thread():
-    """However short the chat: how long a template takes is not known before."""
+    """Even for a short chat, because the time of a template is not known in advance."""
     with Chat(PLAIN, "--trace-seconds", "60") as chat:
         assert chat.post([user("a")], max_tokens=1).status == 200
         events = chat.server.get("/debug/trace?seconds=60").json()["traceEvents"]
@@ -165,7 +165,7 @@ def test_hostile_bodies():
             answer = chat.post(messages)
             assert answer.status == 400 and answer.error["param"].startswith("messages"), (str(messages)[:80], answer.body)
             assert len(answer.body) < 500
-        # Large and odd, but right or too long: no crash, no long wait for others.
+        # Large and unusual, but valid or too long: no crash, no long wait for others.
         for messages in ([user("x")] * 10000, [user([{"type": "text", "text": "x"}] * 50000)], [user("a" * (4 << 20))],
                          [user("<|x|>" * 500000)], [user("\u0301" * 1000000)], [user("{{ 1 / 0 }}{% raw %}" * 10000)]):
             answer = chat.post(messages)
@@ -179,12 +179,12 @@ def test_hostile_bodies():
         assert chat.post([{"role": "assistant", "content": "", "tool_calls": [call]}], max_tokens=1).status == 200
         call["function"]["arguments"] = "{\"a\":" * 100000
         assert chat.post([{"role": "assistant", "content": "", "tool_calls": [call]}], max_tokens=1).status == 200
-        # Continuing a text that is nearly everywhere costs no more than its length.
+        # Continuing a text that occurs nearly everywhere has linear cost.
         long = "a" * 1000000
         answer = chat.post([user(long + "b"), {"role": "assistant", "content": long + "c"}, {"role": "assistant", "content": long}],
                            add_generation_prompt=False, continue_final_message=True)
         assert answer.error["code"] == "context_length_exceeded"
-        # Clients that leave while a worker has their conversation.
+        # Clients that disconnect while a worker renders their conversation.
         for _ in range(8):
             with chat.server.connect() as connection:
                 connection.send("POST", "/v1/chat/completions", {"messages": [user("hello " * 30000)]})

@@ -1,4 +1,4 @@
-"""What a completion answers: text, chunks, usage, stop strings, lists of prompts, seeds of faults."""
+"""Completions: text, chunks, usage, stop strings, lists of prompts, seeds of faults."""
 from fake_server import Server, parse_events
 
 
@@ -23,7 +23,7 @@ def test_whole_and_streamed_answers_agree(server):
             assert len(events) == count == whole["usage"]["completion_tokens"]
             assert events[-1]["choices"][0]["finish_reason"] == "length"
             assert all(event["choices"][0]["finish_reason"] is None for event in events[:-1])
-            # 23 bytes into an emoji there is no character yet: it ends as U+FFFD, and only at the end.
+            # The answer ends inside an emoji: U+FFFD, sent only at the end.
             assert "\ufffd" not in "".join(texts(events[:-1]))
 
 
@@ -57,7 +57,7 @@ def test_stop_strings(server):
         ("abcdefgh", "def", "abc", 6),
         ("abcdefgh", ["xyz", "ef", "def"], "abc", 6),      # complete at the same byte: the longest
         ("abcdefgh", ["fg", "cd"], "ab", 4),               # the first to be complete
-        ("aabaabaac", "aabaac", "aab", 9),                 # an overlap of itself
+        ("aabaabaac", "aabaac", "aab", 9),                 # overlaps itself
         ("hello world", "o w", "hell", 3),                 # begins inside a token
         ("schön 🙂🙃", "🙃", "schön 🙂", 15),               # differs in the last byte only
         ("éèé", "è", "é", 4),
@@ -130,11 +130,11 @@ def test_special_tokens(server):
 
 
 def test_long_texts_are_tokenized_beside_the_loop(server):
-    text = "hello " * 40000  # long enough for a worker to parse it, too
+    text = "hello " * 40000  # also long enough for a worker to parse it
     assert server.post("/tokenize", {"prompt": text}).json()["count"] == 80001
     error = server.complete(text).error
     assert error["code"] == "context_length_exceeded" and error["param"] == "prompt"
-    # Left while a worker has it: nothing is lost but the answer.
+    # The client disconnects while a worker parses: nothing leaks.
     with server.connect() as connection:
         connection.send("POST", "/tokenize", {"prompt": text})
         connection.reset()

@@ -1,5 +1,5 @@
-"""/debug/profile/counters with a GPU's hardware counters (a fake GPU, and a stand-in for the library that counts): both
-parts, as JSON and text, beside running streams; every refusal says why and what to do; one call at a time."""
+"""/debug/profile/counters with a GPU's hardware counters (a fake GPU and a fake CUPTI): both parts, as JSON and text,
+during running streams; every refusal names the cause and the remedy; one call at a time."""
 import http.client
 import json
 import os
@@ -55,7 +55,7 @@ def check_device(server):
 
 
 def check_host(server):
-    """What the processor counts, where it may be asked, is the same beside the device's as by itself."""
+    """The processor's counters, where permitted, are the same with the device's as alone."""
     status, alone = get(server, "?source=host&seconds=0.05")
     both_status, both = get(server, "?seconds=0.05")
     assert both_status == 200 and both["device"]["samples"] > 0, both
@@ -90,9 +90,9 @@ def check_query(server):
 
 
 def check_under_load(server):
-    """Streams go on meanwhile; a second call is refused; answers are what they were."""
+    """Streams continue meanwhile; a second call is refused; answers are unchanged."""
     texts = [answer(server, i) for i in range(4)]
-    for attempt in range(6):  # on a busy machine the first may come later than the second
+    for attempt in range(6):  # on a busy machine the first may arrive after the second
         results, running = [], []
         counting = threading.Thread(target=lambda: running.append(get(server, "?source=device&seconds=3")))
         counting.start()

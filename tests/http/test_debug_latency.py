@@ -1,5 +1,5 @@
-"""/debug/latency of the real server under 32 streams: counts that agree with what was asked, percentiles in order, text
-and gauges that say what the JSON says, steps by graph; and the device's time, all of it busy or idle for a reason."""
+"""/debug/latency of the real server under 32 streams: counts agree with the requests, percentiles are in order, text and
+gauges agree with the JSON, steps are listed by graph; and all of the device's time is busy, or idle with a cause."""
 import json
 import sys
 import threading
@@ -32,7 +32,7 @@ def load(server):
     for thread in threads:
         thread.join()
     assert chunks == [TOKENS] * STREAMS, chunks
-    for i in range(SINGLES):  # an answer of one token has a first token and nothing between
+    for i in range(SINGLES):  # an answer of one token has no time between tokens
         assert server.post("/v1/completions", {"prompt": "a", "max_tokens": 1})[0] == 200
 
 
@@ -109,7 +109,7 @@ def main():
         during = {cause: idle[cause] - idle_before[cause] for cause in idle}
         assert busy > 0 and min(during.values()) >= 0 and idle["unknown"] <= 0.02 * sum(idle.values()), idle
         later = device_time(server.metrics())
-        while later[1]["no_work"] <= idle["no_work"] + 0.15:  # idle time is told while it lasts
+        while later[1]["no_work"] <= idle["no_work"] + 0.15:  # idle time is reported while it lasts
             later = device_time(server.metrics())
         assert later[0] == busy
         for query in ("?format=xml", "?x=1", "?format=json&format=text"):

@@ -1,5 +1,5 @@
 """/debug/memory of the real server: owners add up, the page map agrees with the counts, a history replays to the map,
-peaks rise and are reset, and the snapshot is what PyTorch's memory_viz reads."""
+peaks rise and are reset, and PyTorch's memory_viz reads the snapshot."""
 import json
 import pickle
 import sys
@@ -55,7 +55,7 @@ def check_refusals(server):
 
 
 def check_busy(server):
-    """While requests run: pages are held, and the places that they do not fill yet are counted."""
+    """While requests run, pages are held and their unused positions are counted."""
     body = {"prompt": "1 2 3", "max_tokens": 400, "ignore_eos": True, "temperature": 0}
     threads = [threading.Thread(target=server.post, args=("/v1/completions", body)) for _ in range(3)]
     for thread in threads:

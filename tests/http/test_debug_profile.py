@@ -1,6 +1,6 @@
 """/debug/profile, /debug/diagnose and /debug/profile/counters of the real server under 32 streams: tables whose self times
-are the steps' time, in every grouping and format; sessions with exactly the steps asked for, one at a time, given up by
-time or by the client; a request's own table; answers that stamping does not change, replayed and eager."""
+are the steps' time, in every grouping and format; sessions with exactly the requested steps, one at a time, ended by
+timeout or by the client; a request's own table; stamping does not change answers, replayed and eager."""
 import csv
 import http.client
 import io
@@ -70,7 +70,7 @@ def check_tables(server):
             answer["rows"], key=lambda row: (-row["self_ns"], row["name"])), group
         assert answer["footer"]["replay_ns"] == answers["op"]["footer"]["replay_ns"], group
     footer = answers["op"]["footer"]
-    # Every step was stamped: what the tables hold is what the device was busy, and idle time has its causes.
+    # Every step was stamped: the tables' time is the device's busy time, and idle time has its causes.
     busy = footer["busy_share"] * footer["window_seconds"] * 1e9
     assert footer["steps_seen"] == footer["steps_stamped"] > 30, footer
     assert abs(busy - footer["self_ns"]) <= 0.02 * busy, (busy, footer)
@@ -145,7 +145,7 @@ def check_sessions(server):
         thread.join()
     assert server.metrics()["reprise_device_allocations_total"] == allocations
     if not SANITIZED:  # their freed memory stays for a while
-        # A leak grows with every session; a thread of the pool that has its first work takes its memory once, at any time.
+        # A leak grows with every session; a pool thread allocates memory once, at its first work.
         growth = sorted(after - before for before, after in zip(sizes[4:], sizes[5:]))
         assert growth[len(growth) // 2] < 1 << 20 and sizes[-1] - sizes[4] < 64 << 20, sizes
 
@@ -159,7 +159,7 @@ def check_one_session_at_a_time(server):
         status, answer = server.post("/debug/profile", {"active": 1, "timeout_seconds": 0.1})
         assert status in (408, 409), answer
     assert status == 409, answer
-    first.close()  # the client's leaving ends the session
+    first.close()  # the session ends when the client disconnects
     while status == 409 and time.monotonic() < deadline:
         status, answer = server.post("/debug/profile", {"active": 1, "timeout_seconds": 0.1})
     assert status == 408 and "0 of 1 active steps" in answer["error"]["message"], answer
@@ -205,7 +205,7 @@ def check_diagnosis(server):
 
 
 def check_documented_commands(server):
-    """Every curl command of the page, as it is written there, while there is load."""
+    """Every curl command of the page, unchanged, under load."""
     with open(os.path.join(os.path.dirname(DEMO), "..", "docs", "observability", "profile.md"), encoding="utf-8") as file:
         commands = re.findall(r"^    \$ (curl .*)$", file.read(), re.M)
     assert len(commands) >= 3, commands
@@ -219,7 +219,7 @@ def check_documented_commands(server):
 
 
 def check_the_window(server):
-    """Nothing from before the window counts: idle seconds before it are not in it."""
+    """Idle seconds before the window are not counted."""
     time.sleep(1.2)
     threads, _ = run_streams(server, 300)
     time.sleep(0.3)
@@ -232,7 +232,7 @@ def check_the_window(server):
 
 
 def main():
-    # A pool that is soon touched everywhere, so that memory which grows is not its.
+    # A pool small enough to be touched completely at once, so that it does not add to memory growth.
     with Server(DEMO, "--profile-every", "1", "--kv-cache-memory-bytes", "48M", "--swap-space", "0") as server:
         texts = all_streams(server)
         check_tables(server)

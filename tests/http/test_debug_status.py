@@ -1,5 +1,5 @@
-"""/debug/status and /debug/steps: counts agree with /metrics and with one another, steps follow one another, and busy and idle
-time fill the time that has passed."""
+"""/debug/status and /debug/steps: counts agree with /metrics and with one another, steps do not overlap, and busy and idle
+time add up to the elapsed time."""
 import json
 import sys
 import threading

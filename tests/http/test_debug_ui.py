@@ -1,7 +1,7 @@
-"""/debug/ui in a real headless Chromium: the page draws itself from the other routes, every number on it is one of theirs,
-nothing comes from elsewhere, and it fits wide and narrow windows, light and dark.
+"""/debug/ui in a headless Chromium: the page renders data of the other routes, every number on it is one of theirs,
+nothing is loaded from elsewhere, and it fits wide and narrow windows, light and dark.
 
-Skipped without a Chromium (scripts/setup --tests installs one where the distribution has it)."""
+Skipped without a Chromium (scripts/setup --tests installs one if the distribution has it)."""
 import json
 import re
 import sys

@@ -1,5 +1,5 @@
-"""deploy/: every metric, label and label value that the dashboard and the alerts name is there in /metrics of a server that has
-worked; promtool reads the rules and the scrape."""
+"""deploy/: every metric, label and label value that the dashboard and the alerts name exists in /metrics of a server that has
+served requests; promtool accepts the rules and the scrape."""
 import json
 import os
 import re
@@ -13,7 +13,7 @@ DEPLOY = os.path.join(SOURCE, "deploy")
 NAME = re.compile(r"\b((?:reprise|process)_[a-z0-9_]+)(?:\{([^}]*)\})?")
 LABEL = re.compile(r'(\w+)(=~|!~|!=|=)"([^"]*)"')
 OF_PROMETHEUS = {"instance", "job", "le"}
-# Values that a server shows only when they have happened.
+# Values that a server shows only after the event.
 MAY_BE_ABSENT = {"reason"}
 
 

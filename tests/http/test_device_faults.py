@@ -1,5 +1,5 @@
-"""A device that fails under the real server: everybody gets an error that names the cause, nobody another 200,
-and the process leaves with 70 by itself, also when the device hangs. Faults come from --debug-fault."""
+"""A device that fails under the real server: every request gets an error that names the cause, none another 200, and the
+process exits with 70, also when the device hangs. Faults are injected by --debug-fault."""
 import http.client
 import json
 import socket
@@ -34,7 +34,7 @@ def check_fault(kind, cause, *flags):
         failed_at = time.monotonic()
         assert len(answers) == 6, answers
         for status, text in answers:
-            if status == 200:  # a stream that had begun: it ends with the error, and is not done
+            if status == 200:  # a stream that has begun ends with the error and without [DONE]
                 events = [line[6:] for line in text.split("\n\n") if line]
                 assert "[DONE]" not in events, text
                 error = json.loads(events[-1])["error"]
@@ -48,7 +48,7 @@ def check_fault(kind, cause, *flags):
         try:
             assert server.get("/health")[0] == 503
         except (OSError, http.client.HTTPException):
-            pass  # it has left
+            pass  # it has exited
         server.process.wait(30)
         assert time.monotonic() - failed_at < 20  # seconds: bounded by two, on a machine that is busy
         log = server.output()
@@ -81,7 +81,7 @@ def check_run():
 
 
 def check_no_gpu():
-    """--device cuda where there is none: exit code 4, why, and what to do."""
+    """--device cuda without a GPU: exit code 4, the cause, and the remedy."""
     for module in ("/nowhere/libreprise_cuda.so", DEMO + "/config.json"):
         done = subprocess.run(["env", "REPRISE_CUDA_MODULE=" + module, BIN, "run", DEMO, "x", "--device", "cuda"],
                               stdin=subprocess.DEVNULL, capture_output=True, timeout=120)

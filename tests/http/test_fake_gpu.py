@@ -1,5 +1,5 @@
-"""The program on a GPU (tests/support/fake_module.c, opened as the CUDA module is): which device is taken and why,
-the memory table, answers equal to the CPU's, no allocation while serving, and what does not fit."""
+"""The program on a fake GPU (tests/support/fake_module.c, opened like the CUDA module): the choice of the device and its
+reason, the memory table, answers equal to the CPU's, no allocation while serving, and models that do not fit."""
 import json
 import os
 import re
@@ -24,7 +24,7 @@ def run(*arguments):
 
 
 def table(text):
-    """name -> bytes, of the lines of the memory plan."""
+    """name -> bytes, from the lines of the memory plan."""
     units = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
     rows = re.findall(r"^  (\w[\w ]*?) +([\d.]+) (B|KiB|MiB|GiB)  (.*)$", text, re.M)
     return {name: float(number) * units[unit] for name, number, unit, _ in rows}

@@ -1,5 +1,5 @@
-"""Every allocation of a request fails once; bytes of requests change at random. The server answers or closes,
-and goes on."""
+"""Every allocation of a request fails once; bytes of requests change at random. The server answers or closes the
+connection, and continues to serve."""
 import json
 import random
 import signal
@@ -8,7 +8,7 @@ from fake_server import Connection, Server
 
 STATUSES = {200, 400, 403, 404, 405, 413, 414, 415, 417, 431, 501, 503, 505}
 TEMPLATE = "<s>{% for m in messages %}{{ m.role ~ m.content | trim }}{% endfor %}"
-ALLOCATIONS = 160  # more than any request here makes
+ALLOCATIONS = 160  # more than any request here needs
 
 
 def request_bytes(body):
@@ -16,7 +16,7 @@ def request_bytes(body):
 
 
 def answers(server):
-    """The last failure may still be ahead: it meets this request or the next."""
+    """The last failure may be pending; it hits this request or the next."""
     try:
         return server.get("/version").status == 200 and server.get("/version").status == 200
     except (EOFError, ConnectionError):
@@ -48,9 +48,9 @@ def test_the_nth_allocation_fails():
                     statuses.add("closed")
                     continue
                 statuses.add(response.status)
-                # A template cannot tell the machine's memory from its own share.
+                # A template cannot distinguish exhausted memory from an exhausted budget.
                 assert response.status in (200, 503) or b"more memory than it may" in response.body, (n, response.body)
-                # A short answer for want of memory is none: all of it, or an error.
+                # Without memory an answer is complete or an error, never truncated.
                 assert response.status != 200 or path.startswith("/v1/") or response.body == good.body, n
             server.until(lambda: answers(server), "it answers again")
             server.until(lambda: server.metric("reprise_completions_open") == 0, "all are freed")

@@ -1,5 +1,5 @@
-"""Goal: a server with --trace-dir keeps a sound trace and its reason when it is asked by SIGUSR2, when an objective is
-missed, when pages run out, and when it dies of a signal; no more often than it may, and GET /debug/flight lists them.
+"""Goal: a server with --trace-dir writes a valid trace with its reason on SIGUSR2, when an objective is missed, when
+pages run out, and when a signal kills it, within its rate limit, and GET /debug/flight lists them.
 """
 import json
 import os
@@ -75,7 +75,7 @@ def check_a_signal():
             metrics = server.metrics()
             assert metrics['reprise_flight_dumps_total{trigger="signal"}'] == 1
             assert len(files(folder, ".raw")) == 1  # armed
-            server.process.send_signal(signal.SIGUSR2)  # at once again: too soon
+            server.process.send_signal(signal.SIGUSR2)  # again immediately: too soon
             if len(reasons(folder)) == 1:
                 time.sleep(1.2)
                 server.process.send_signal(signal.SIGUSR2)
@@ -100,7 +100,7 @@ def check_an_objective_that_is_missed():
             reason = wait_for(lambda: reasons(folder))[0]
             assert reason["trigger"] in ("slo_ttft", "slo_e2e") and reason["value"] > reason["limit"], reason
             check_trace(folder, reason)
-            # The other objective is missed as well, within the minute.
+            # The other objective is also missed within the minute.
             wait_for(lambda: sum(flight(server)["suppressed"].values()) > 0)
             assert len(reasons(folder)) == 1
 
@@ -131,7 +131,7 @@ def check_a_crash():
         assert done.returncode == 0 and b"signal 11" in done.stderr, done.stderr
         events = trace_check.chrome(done.stdout)
         assert len([e for e in events if e["ph"] == "n" and e["name"] == "token"]) == 8 * 16
-        assert any(e["name"].startswith("decode ") and e["pid"] == 4 for e in events)  # names came with it
+        assert any(e["name"].startswith("decode ") and e["pid"] == 4 for e in events)  # it includes the names
         out = os.path.join(folder, "out.pftrace.gz")
         subprocess.run([BIN, "trace", raw, "--gzip", "--output", out, "--seconds", "5"], check=True,
                        capture_output=True, timeout=60)
@@ -153,7 +153,7 @@ def check_refusals():
 
 
 def main():
-    for name in ("ASAN_OPTIONS", "TSAN_OPTIONS"):  # a sanitizer would make an exit status of a crash
+    for name in ("ASAN_OPTIONS", "TSAN_OPTIONS"):  # a sanitizer turns a crash into an exit status
         os.environ[name] = os.environ.get(name, "") + ":handle_segv=0"
     suppressions = os.path.join(SOURCE, "tests", "support", "tsan_files.supp")
     os.environ["TSAN_OPTIONS"] += ":suppressions=" + suppressions

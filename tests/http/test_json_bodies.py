@@ -1,5 +1,5 @@
-"""Every file of JSONTestSuite as a body: what is not JSON gets 400, what is gets another answer or a named
-field; never a 5xx, a hang or a crash, and the next request is served."""
+"""Every file of JSONTestSuite as a body: invalid JSON gets 400, valid JSON another answer or a named field; never a 5xx,
+a hang or a crash, and the next request is served."""
 import os
 
 from fake_server import Server, skip

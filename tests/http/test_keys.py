@@ -1,4 +1,4 @@
-"""API keys as tenants (names, shares, caches of their own, SIGHUP), web pages of other origins, and unix sockets."""
+"""API keys as tenants (names, shares, separate caches, SIGHUP), web pages of other origins, and Unix sockets."""
 import os
 import signal
 import socket
@@ -28,7 +28,7 @@ def records(server, key="one"):
 
 
 def hold(server, key, count, ends):
-    """So many streams of this key, which go on until their connections in `ends` are closed."""
+    """Opens this many streams of the key, which run until their connections in `ends` are closed."""
     for _ in range(count):
         connection = server.connect()
         connection.send("POST", "/v1/completions", {"prompt": "ab", "max_tokens": 4000, "stream": True}, bearer(key))
@@ -52,11 +52,11 @@ def test_names_and_shares(folder):
         hold(server, "three", 3, open_streams)  # --max-requests-per-key
         assert complete(server, "three").status == 429
         assert server.get("/v1/models", headers=bearer("one")).status == 200, "only what generates counts"
-        # A share comes back when its request has ended, also when the client left.
+        # A share is released when its request ends, also when the client disconnects.
         open_streams[0].reset()
         del open_streams[0]
         server.until(lambda: complete(server, "one").status == 200, "the share comes back")
-        # A refused body takes nothing.
+        # A refused body uses no share.
         for _ in range(3):
             assert complete(server, "one", prompt=[10 ** 6]).status == 400
         assert complete(server, "one").status == 200
@@ -138,7 +138,7 @@ def test_origins():
             assert answer.status == 200 and answer.headers["access-control-allow-origin"] == origin
             answer = complete(server, "secret", headers=page, stream=True)
             assert answer.headers["access-control-allow-origin"] == origin and answer.events()[-1] == "[DONE]"
-            answer = complete(server, "wrong", headers=page)  # a page may read why
+            answer = complete(server, "wrong", headers=page)  # a page may read the reason
             assert answer.status == 401 and answer.headers["access-control-allow-origin"] == origin
         for origin in ("https://example.com.evil.org", "http://example.com", "https://example.com:444", "null", "*", ""):
             answer = server.request("OPTIONS", "/v1/chat/completions", headers=[("Origin", origin)] + ask)
@@ -151,7 +151,7 @@ def test_origins():
         allowed = answer.headers["access-control-allow-headers"].split(", ")
         assert {"x-stainless-os", "X-Stainless-New-One"} <= set(allowed), allowed
         assert not {"x-evil", "x-stainless-"} & set(allowed), allowed
-        for path in ("/metrics", "/debug/requests", "/nothing"):  # the operator's routes are nobody else's
+        for path in ("/metrics", "/debug/requests", "/nothing"):  # operator routes allow no other origin
             answer = server.request("OPTIONS", path, headers=[("Origin", "https://example.com")] + ask)
             assert answer.status == 401 and "access-control-allow-origin" not in answer.headers
         # The server's own page is an origin, too.
@@ -203,7 +203,7 @@ def test_unix_socket(folder):
             connection.head()
             connection.reset()
         server.until(lambda: server.metric("reprise_completions_open") == 0, "a client that left is noticed")
-        # One that sends on without reading is noticed too, though its connection is not read.
+        # A client that keeps sending without reading is detected too, although its connection is not read.
         with server.connect() as connection:
             connection.send("POST", "/v1/completions", {"prompt": "ab", "max_tokens": 4000})
             connection.raw(b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n" * 3000)

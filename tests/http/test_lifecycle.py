@@ -1,4 +1,4 @@
-"""Clients that leave, that do not read, that pipeline; a full queue; draining; a device that fails."""
+"""Clients that disconnect, do not read, or pipeline; a full queue; draining; a device that fails."""
 import signal
 import socket
 import time
@@ -36,7 +36,7 @@ def test_clients_that_leave_cancel_their_requests():
             connection = open_stream(server)
             getattr(connection, leave)()
             server.until(lambda n=number: cancelled(server) == n, "a stream is cancelled")
-        # Also one that is not streamed, one with several prompts, and one that only closes its side.
+        # Also without a stream, with several prompts, and with a half-closed connection.
         connection = server.connect()
         connection.send("POST", "/v1/completions", {"prompt": ["ab", "cd", "ef"], **ENDLESS})
         server.until(lambda: server.metric("reprise_requests_running") == 3, "they run")
@@ -45,7 +45,7 @@ def test_clients_that_leave_cancel_their_requests():
         connection = open_stream(server)
         connection.socket.shutdown(socket.SHUT_WR)
         server.until(lambda: cancelled(server) == 6, "half closed is left")
-        # One whose requests wait behind it in the pipe: the server has stopped reading it.
+        # With further requests in the pipe, which the server has stopped reading.
         connection = open_stream(server)
         connection.raw(b"x" * 200000)
         connection.close()
@@ -115,7 +115,7 @@ def test_a_full_queue_is_429_at_once_and_loses_nobody():
             assert response.status == 429 and int(response.headers["retry-after"]) >= 1
             assert response.error["code"] == "queue_full" and response.error["type"] == "rate_limit_error"
         assert server.complete(["a", "b", "c"]).status == 429  # all or nothing
-        assert server.complete(["a", "b", "c", "d"]).status == 400  # never: trying again is no use
+        assert server.complete(["a", "b", "c", "d"]).status == 400  # never: a retry cannot succeed
         assert server.metric('reprise_requests_rejected_total{reason="queue_full"}') == 21
         for connection in running:
             connection.close()
@@ -210,7 +210,7 @@ def test_a_step_that_never_ends_shows_when_nobody_else_waits():
 
 
 def test_a_step_that_never_ends_is_given_up_by_the_watchdog():
-    """The engine does not come back: the loop alone notices, answers, and leaves."""
+    """The engine hangs: the loop thread detects it, answers, and exits."""
     server = Server("--watchdog-timeout", "0.5")
     stuck = server.connect()
     stuck.send("POST", "/v1/completions", {"prompt": "abc", "seed": 9003})
@@ -230,7 +230,7 @@ def test_phases_have_deadlines():
                 response = connection.response()
                 assert response.status == 408 and response.headers["connection"] == "close"
                 assert connection.at_end()
-        with server.connect() as connection:  # bytes that trickle in make no phase longer
+        with server.connect() as connection:  # slow bytes do not extend a phase
             connection.raw(b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n")
             begin = time.monotonic()
             while time.monotonic() < begin + 30 and not connection.buffer:
@@ -242,7 +242,7 @@ def test_phases_have_deadlines():
                     pass
             connection.socket.settimeout(30)
             assert connection.response().status == 408
-        with server.connect() as connection:  # idle: closed without a word
+        with server.connect() as connection:  # idle: closed silently
             assert connection.at_end()
         with server.connect() as connection:
             connection.send("GET", "/health")
@@ -265,7 +265,7 @@ def test_too_many_connections_are_refused_and_counted():
 
 
 def refused(server):
-    """How many connections were refused; 0 while this one is too."""
+    """Number of refused connections; 0 if this one is refused too."""
     return server.metric("reprise_http_connections_refused_total") if server.accepts() else 0
 
 

@@ -1,7 +1,7 @@
 """Every strict request block of llhttp's own tests, over a socket: one that must fail is answered 4xx or 505
-and the connection closes; one that is well-formed gets an answer that is HTTP. Each is sent as it stands and
-again as a request to a route of ours (Host added, target replaced), so that no missing Host and no unknown
-route answers for the parser."""
+and the connection closes; a well-formed one gets a valid HTTP answer. Each is sent unchanged and
+again as a request to one of our routes (Host added, target replaced), so that a missing Host or an unknown
+route does not hide the parser's result."""
 import concurrent.futures
 import os
 import re
@@ -13,9 +13,9 @@ FOLDER = os.path.join(os.environ.get("REPRISE_TEST_DATA", "../shared/data"), "ht
 BLOCK = re.compile(r"<!--\s*meta=(\{.*?\})\s*-->\s*```http\n(.*?)\n```(?:(?!<!--).)*?```log\n(.*?)```",
                    re.S)
 
-# Blocks whose expected error our server rightly does not give: name -> reason.
+# Blocks that our server correctly accepts: name -> reason.
 EXCEPTIONS = {}
-# These end in the middle of a request: what comes is the timeout's 408.
+# These end in the middle of a request: the answer is 408 after the timeout.
 STATUSES = {400, 403, 404, 405, 408, 411, 413, 414, 415, 417, 431, 501, 505}
 
 
@@ -28,7 +28,7 @@ def unescape(text):
 
 
 def must_fail(log):
-    """Codes 21 and 22 are no errors: the embedder paused, or another protocol would follow."""
+    """Codes 21 and 22 are not errors: the parser is paused, or another protocol would follow."""
     return any(code not in ("21", "22") for code in re.findall(r" error code=(\d+)", log))
 
 
@@ -47,16 +47,16 @@ def blocks():
             yield f"{name[:-3]}: {title}", unescape(match.group(2)), must_fail(match.group(3))
 
 
-# The fault lies in what ours() replaces.
+# The fault is in the part that ours() replaces.
 NOT_OURS = {"uri: Disallow UTF-8 in URI path in strict mode"}
 
 
 def ours(data):
-    """The same request to a route of ours, when its first line is one."""
+    """The same request to one of our routes, if it has a request line."""
     match = re.match(rb"((?:\r\n)*)([A-Z-]+) (\S+) (HTTP/1\.1)\r\n", data)
     if not match:
         return None
-    # PUT is no method of ours: its body would never be read.
+    # PUT is not supported: its body would never be read.
     method = match.group(2).replace(b"PUT", b"POST")
     path = b"/v1/completions" if method == b"POST" else b"/health"
     host = b"" if re.search(rb"\r\nHost:", data, re.I) else b"Host: localhost\r\n"
@@ -71,14 +71,14 @@ def exchange(server, data):
     with server.connect() as connection:
         connection.raw(data)
         while connection.buffer or connection.more():
-            # Our answers to HEAD say how long the body would be.
+            # Our answers to HEAD have the length of the body.
             found.append(connection.response(head_only=data.lstrip().startswith(b"HEAD ")))
     return found
 
 
 def judge(name, fails, found):
     if not found:
-        # Nothing but what may come before a request: closed after the idle time.
+        # Only what may precede a request: closed after the idle time.
         return None if not fails else f"{name}: no answer"
     for response in found:
         if response.status >= 500 and response.status not in STATUSES:

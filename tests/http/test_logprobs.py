@@ -1,5 +1,5 @@
-"""Log-probabilities, echo, n and best_of: their shapes, what a stop string takes with it, and that a stream adds up to
-the whole answer. The fake engine says what each token's numbers are (fake_engine.h)."""
+"""Log-probabilities, echo, n and best_of: their shapes, tokens removed by a stop string, and streams that add up to the
+whole answer. The fake engine defines each token's numbers (fake_engine.h)."""
 from fake_server import VOCAB, Server
 
 FIRST = 3  # id of byte 0
@@ -30,7 +30,7 @@ def stream(server, prompt, **fields):
 
 
 def name(token):
-    """How a token of the fake tokenizer reads."""
+    """The text of a token of the fake tokenizer."""
     if token < FIRST:
         return ["<s>", "</s>", "<|x|>"][token]
     if token >= FIRST + 256:
@@ -60,7 +60,7 @@ def test_token_ids_in_place_of_texts(server):
 
 
 def test_parts_of_characters(server):
-    """No two parts read the same, places count characters, and a part stands where its character does."""
+    """No two parts have the same text, offsets count characters, and a part has its character's offset."""
     found = complete(server, "é日a", max_tokens=6, logprobs=0)["choices"][0]
     assert found["text"] == "é日a"
     assert found["logprobs"]["tokens"] == ["bytes:\\xc3", "bytes:\\xa9", "bytes:\\xe6", "bytes:\\x97", "bytes:\\xa5", "a"]
@@ -68,7 +68,7 @@ def test_parts_of_characters(server):
 
 
 def joined(events, index=0):
-    """What the chunks of one choice add up to."""
+    """The sum of one choice's chunks."""
     out = {"text": "", "finish_reason": None, "logprobs": {}}
     for choice in (choice for event in events for choice in event["choices"] if choice["index"] == index):
         out["text"] += choice["text"]
@@ -122,16 +122,16 @@ def test_echo(server):
         assert found["logprobs"]["token_logprobs"] == [None] + [logprob(token) for token in ids("abéab")]
         assert found["logprobs"]["top_logprobs"][0] is None
         assert list(found["logprobs"]["top_logprobs"][1]) == ["b", "a"]
-    # Ids: what they stand for; special tokens as skip_special_tokens says.
+    # Ids: their texts; special tokens according to skip_special_tokens.
     assert complete(server, [0, *ids("hé")], max_tokens=1, echo=True)["choices"][0]["text"] == "héh"
     assert complete(server, [0, *ids("h")], max_tokens=1, echo=True,
                     skip_special_tokens=False)["choices"][0]["text"] == "<s>hh"
-    # A stop string is looked for in the answer alone.
+    # Stop strings match in the answer only.
     assert complete(server, "abc", max_tokens=9, echo=True, stop="bc")["choices"][0]["text"] == "abca"
 
 
 def test_echo_alone(server):
-    """max_tokens 0 measures a text."""
+    """max_tokens 0 scores a text."""
     answer = complete(server, "hello abc", max_tokens=0, echo=True, logprobs=0)
     choice = answer["choices"][0]
     assert choice["text"] == "hello abc" and choice["finish_reason"] == "length"

@@ -1,9 +1,9 @@
-"""What the server says of itself holds together while 32 streams load it and when they are done: self times are the steps'
-time in every grouping, requests and overhead are the busy time, idle time has causes, traces are sound in both formats, the
-page shows what its routes say, and percentiles are those of the records, sorted.
+"""Measurements agree with each other under 32 streams and afterwards: self times add up to the steps' time in every
+grouping, requests and overhead to the busy time, idle time has causes, traces are valid in both formats, the page shows
+its routes' numbers, and percentiles are those of the sorted records.
 
-Each bound is the one that the server promises: 2 % of the busy time not attributed, 2 % of the idle time without a cause, 3 %
-between a percentile and the sorted values. A short pool makes requests swap, so that their times are in it too."""
+The bounds are those that the server promises: 2 % of the busy time not attributed, 2 % of the idle time without a cause,
+3 % between a percentile and the sorted values. In a small pool requests are swapped, so that this time is covered too."""
 import collections
 import json
 import math
@@ -29,7 +29,7 @@ def get(server, path):
 
 
 class Load:
-    """Streams that ask one request after another, each of another length, for as long as the block lasts."""
+    """Streams that send one request after another, of different lengths, for the duration of the block."""
 
     def __init__(self, server):
         self.server, self.answers, self.errors, self.enough = server, [], [], threading.Event()
@@ -42,7 +42,7 @@ class Load:
                 chunks = self.server.stream({"prompt": "Once upon a time " * (1 + (number + turn) % 9), "max_tokens": 30 + number,
                                              "ignore_eos": True, "seed": number, "stream_options": {"include_usage": True}})
                 self.answers.append(chunks[-2]["id"])
-            except Exception as error:  # shown in the main thread
+            except Exception as error:  # raised in the main thread
                 self.errors.append(error)
                 return
             turn += 1
@@ -62,7 +62,7 @@ class Load:
 # --- One answer each, at any time -----------------------------------------------------------------------------
 
 def check_self_times(server, group):
-    """The parents of self times are the steps on the device: their sum and the footer's are the same nanoseconds."""
+    """Self times are parts of the steps on the device: their sum equals the footer's to the nanosecond."""
     answer = get(server, f"/debug/profile?format=json&row_limit=0&group_by={group}")
     footer, rows = answer["footer"], answer["rows"]
     own = sum(row["self_ns"] for row in rows)
@@ -74,7 +74,7 @@ def check_self_times(server, group):
 
 
 def check_attribution(server):
-    """Steps are counted as they are read, and shared out a moment later."""
+    """Steps are counted when they are read, and attributed shortly after."""
     before = get(server, "/debug/status")["device_seconds"]["busy"]
     device = get(server, "/debug/requests?recent=1")["device_nanoseconds"]
     after = get(server, "/debug/status")["device_seconds"]["busy"]
@@ -95,7 +95,7 @@ def check_trace(server, seconds):
 
 
 def check_page(server):
-    """Its answers were asked for while the load ran; what it shows must be what they say."""
+    """The page shows the answers that it fetched under load."""
     if not CHROMIUM:
         print("skipped: check_page: no Chromium")
         return 0
@@ -103,7 +103,7 @@ def check_page(server):
     return check_numbers(page)
 
 
-# --- When all is over -----------------------------------------------------------------------------------------
+# --- After the load -------------------------------------------------------------------------------------------
 
 def device_time(server):
     seconds = get(server, "/debug/status")["device_seconds"]
@@ -117,19 +117,19 @@ def check_device_time(before, after, device, footer):
     assert unattributed <= 0.02 * after[0], (device, after)
     assert abs(footer["self_ns"] * 1e-9 - after[0]) <= 0.02 * after[0], (footer, after)
     assert idle["unknown"] <= 0.02 * sum(idle.values()), idle
-    # What is going on at the moment is told when it is over, or after a tenth of a second.
+    # Current activity is reported when it ends, or after a tenth of a second.
     elapsed = after[2] - before[2]
     assert abs(busy + sum(idle.values()) - elapsed) <= 0.02 * elapsed + 0.2, (busy, idle, elapsed)
     return busy, idle
 
 
 def exact(values, percent):
-    """The value below or at which so many lie, by its rank."""
+    """The percentile by rank."""
     return values[max(math.ceil(percent / 100 * len(values)), 1) - 1]
 
 
 def delays(events):
-    """Engine's id -> seconds from the first token, as the engine has it, to the first byte of it on its way."""
+    """Engine's id -> seconds from the engine's first token to the write of its first byte."""
     token, written = {}, {}
     for event in events:
         if event["ph"] == "n" and event["name"] in ("token", "written"):
@@ -139,7 +139,7 @@ def delays(events):
 
 
 def records_of(server, answers):
-    """One by one: a list of them ends at 500, and a quick machine answers more."""
+    """One by one, because a list has at most 500 and a fast machine answers more."""
     return [get(server, f"/debug/requests/{identity}")["requests"][0] for identity in answers]
 
 
@@ -153,7 +153,7 @@ def check_percentiles(server, records, events):
         ("time_to_first_token", "time_to_first_token"), ("time_per_output_token", "time_per_output_token"),
         ("request_duration", "total"), ("queue_wait", "queue"), ("request_prefill", "prefill"), ("request_decode", "decode"))}
     spans["inter_token_latency"] = gaps
-    # Until the loop thread has the token: that is after the engine has it, and before it is written.
+    # The loop thread receives a token after the engine and before it is written.
     late = delays(events)
     latest = {"time_to_first_token": sorted(r["durations_seconds"]["time_to_first_token"] + late[r["engine_id"]] for r in records)}
     said = {series["name"]: series["windows"]["total"] for series in get(server, "/debug/latency")["series"]}
@@ -164,13 +164,13 @@ def check_percentiles(server, records, events):
         assert window["count"] == len(values), (name, window, len(values))
         for key, percent, error in (("p50", 50, 0.03), ("p90", 90, 0.03), ("p95", 95, 0.03), ("p99", 99, 0.03), ("max", 100, 0.001)):
             low, high = exact(values, percent), exact(ends, percent)
-            # Times of tokens are kept in microseconds; a record ends a moment after its request was counted.
+            # Times of tokens are stored in microseconds; a record ends shortly after its request is counted.
             assert low * (1 - error) - 2e-6 <= window[key] <= high * (1 + error) + 2e-6, (name, key, window, low, high)
     return len(gaps)
 
 
 def check_objective(server, records):
-    """Requests whose longest time between two tokens was too long, by what had most of it."""
+    """Requests whose longest time between two tokens was too long, by its main cause."""
     worst = [r["inter_token"]["worst"] for r in records]
     missed = collections.Counter(w["cause"] for w in worst if w["seconds"] > ITL_MS * 1e-3)
     metrics = server.metrics()

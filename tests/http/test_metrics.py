@@ -36,7 +36,7 @@ def series(text):
 
 
 def family(values, name):
-    """Of a histogram without own labels beside the model's: [(le, cumulative count)], sum, count."""
+    """A histogram without labels other than the model's: [(le, cumulative count)], sum, count."""
     buckets = [(float(re.search(r'le="([^"]+)"', key).group(1)), value) for key, value in values.items()
                if key.startswith(name + "_bucket{")]
     rest = {part: value for key, value in values.items() for part in ("sum", "count")

@@ -47,7 +47,7 @@ def check_load(server):
         try:
             body = {"prompt": prompts[i], "max_tokens": 8 + i, "ignore_eos": True, "temperature": 0}
             usage.append(json.loads(json.dumps(server.post("/v1/completions", body)[1]["usage"])))
-        except Exception as error:  # shown by the main thread
+        except Exception as error:  # raised by the main thread
             errors.append((i, error))
 
     threads = [threading.Thread(target=ask, args=(i,)) for i in range(STREAMS)]
@@ -62,7 +62,7 @@ def check_load(server):
 
 
 def check_numbers(server, prompt_tokens, generated_tokens):
-    deadline = time.monotonic() + 30  # a wasted run-ahead step may still be on its way
+    deadline = time.monotonic() + 30  # a wasted run-ahead step may still be in flight
     while True:
         values = values_of(scrape(server))
         if not total(values, "reprise_requests_running") or time.monotonic() > deadline:
@@ -88,20 +88,20 @@ def check_numbers(server, prompt_tokens, generated_tokens):
     assert {labels for name, labels in values if name == "reprise_startup_seconds"} == {
         f'phase="{phase}"' for phase in ("device", "tokenizer", "weights", "engine")}
     assert total(values, "reprise_trace_events_total") > steps
-    # Each second of a step on the device went to a request, to padding, or to a row that had ended.
+    # Each second of a step on the device is charged to a request, to padding, or to a row that had ended.
     device = total(values, "reprise_step_device_seconds_sum")
     assert abs(total(values, "reprise_device_step_seconds_total") - device) < 1e-6 * steps, device
-    # Of a model with 7.3 million parameters: two operations each and token, beside the embedding's.
+    # 7.3 million parameters: two operations per parameter and token, without the embedding.
     assert total(values, "reprise_model_flops_total") > 2 * 6e6 * total(values, "reprise_step_tokens_sum")
     assert total(values, "reprise_model_bytes_total") > 12e6 * steps
     assert all(value > 0 for (name, _), value in values.items() if name in ("reprise_device_peak_per_second", "reprise_roofline_ratio"))
-    # What a request goes through is its whole time with the engine.
+    # The phases of a request add up to its whole time in the engine.
     whole = sum(total(values, f"vllm:request_{part}_time_seconds_sum") for part in ("prefill", "decode"))
     assert abs(whole - total(values, "vllm:request_inference_time_seconds_sum")) < 1e-6 * STREAMS
 
 
 def families_of(text):
-    """[(name as Prometheus has it, type, unit, labels, help)]"""
+    """[(Prometheus' name, type, unit, labels, help)]"""
     families, current = [], None
     for line in text.decode().splitlines():
         words = line.split(" ", 3)
@@ -155,7 +155,7 @@ def check_page(server, write):
 
 
 def check_nodes():
-    """Every step timed: the operators' times are what the steps took, without the gaps between kernels."""
+    """Every step is timed: the operators' times add up to the steps' times without the gaps between kernels."""
     with Server(DEMO, "--max-num-seqs", "4", "--profile-every", "1") as server:
         server.post("/v1/completions", {"prompt": "Once upon a time", "max_tokens": 60, "ignore_eos": True})
         values = values_of(scrape(server))

@@ -1,5 +1,5 @@
-"""What the system does not give: threads, file descriptors, a reader of the log. The server says so and goes on, or does
-not start; it never aborts, hangs or closes connections without a count."""
+"""Missing system resources: threads, file descriptors, a reader of the log. The server reports it and continues, or does
+not start; it never aborts, hangs or closes connections without counting them."""
 import json
 import os
 import resource
@@ -11,13 +11,13 @@ from fake_server import TIMEOUT, Connection, Server, tokenizer
 BINARY = os.environ.get("REPRISE_FAKE_BIN", "")
 PROGRAM = os.environ.get("REPRISE_BIN", "")
 DEMO = os.path.join(os.environ.get("REPRISE_SOURCE_DIR", "."), "models", "demo")
-# Their shadow memory and threads of their own do not fit such limits.
+# The sanitizers' shadow memory and threads exceed such limits.
 SANITIZED = any(name in os.path.basename(os.path.dirname(BINARY)) for name in ("asan", "tsan"))
 NOBODY = 65534
 
 
 class Limited(Server):
-    """A server with limits of its own; `code` is None once it is ready, else its exit code."""
+    """A server with resource limits; `code` is None once it is ready, else its exit code."""
 
     def __init__(self, limit, *flags, stderr=None):
         self.folder = tempfile.TemporaryDirectory()
@@ -52,7 +52,7 @@ def limit_memory(mib):
 
 
 def start_with(limit):
-    """Whether it became ready; then a body that goes to a worker is answered."""
+    """Whether it became ready; if so, a body that a worker parses is answered."""
     server = Limited(limit)
     if server.code is not None:
         assert server.code > 0, (server.code, server.log())  # below 0: a signal
@@ -73,7 +73,7 @@ def test_too_few_threads_are_an_error_at_start():
 
 
 def test_too_little_memory_is_an_error_at_start():
-    """The real server, since threads, weights and graphs come from the same memory."""
+    """The real server, because threads, weights and graphs share memory."""
     ready = []
     for mib in (32, 64, 96, 128, 192, 256, 384, 512, 768, 4096):
         process = subprocess.Popen([PROGRAM, "serve", DEMO, "--port", "0", "--max-num-seqs", "4", "--swap-space", "0"],

@@ -1,5 +1,5 @@
-"""What bounds a request: its time, its time in the queue, its key's answers and tokens, and a cancel by id. And fields that
-vLLM's clients send: priority, return_token_ids, max_tokens 0."""
+"""Limits of a request: its time, its time in the queue, its key's answers and tokens, and cancelling by id. Also fields
+of vLLM's clients: priority, return_token_ids, max_tokens 0."""
 import os
 import tempfile
 import threading
@@ -69,7 +69,7 @@ def test_a_request_is_cancelled_by_its_id():
                 rest += part
             assert b'"code":"cancelled"' in rest and b"[DONE]" not in rest
             assert cancel(number, "one").status == 404, "it is over"
-            # One that is not streamed has a name of the client's.
+            # One without a stream is named by the client's id.
             result = []
             waiting = threading.Thread(target=lambda: result.append(server.post(
                 "/v1/completions", {"prompt": "abc", "max_tokens": 2000}, headers=[*bearer("one"), ("X-Request-Id", "mine")])))

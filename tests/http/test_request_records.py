@@ -1,5 +1,5 @@
 """Identity, records and timing of requests, on the fake engine: ids in and out on every answer, hostile headers, a record
-for whatever became of a request, nothing of its text anywhere."""
+for every outcome of a request, and no request text in any record."""
 import json
 import re
 import socket
@@ -76,7 +76,7 @@ def test_hostile_headers_begin_a_trace_of_our_own():
         for value in ("x" * 128, "A-z_0.9:/+=@~"):
             connection.send("GET", "/version", headers=[("X-Request-Id", value), ("traceparent", PARENT), ("tracestate", "a=1")])
             assert connection.response().headers["x-request-id"] == value
-        # What one request brought is not the next one's.
+        # Ids do not carry over to the next request.
         connection.send("GET", "/version")
         response = connection.response()
         assert identity(response)[0] != TRACE and len(response.headers["x-request-id"]) == 16
@@ -158,7 +158,7 @@ def test_what_ends_otherwise_has_a_record_too():
             assert found["finish_reason"] == {"nan": "numeric", "mask": "mask_deadline"}.get(name, "refused")
         server.complete("ab stop cd", max_tokens=20, stop=["stop"])
         assert records(server, "recent=1")[0]["finish_reason"] == "stop"
-        # Answers that are no completions have none.
+        # Other answers than completions have none.
         count = len(records(server))
         server.get("/version")
         server.post("/tokenize", {"prompt": "a"})

@@ -1,5 +1,6 @@
-"""Records of requests under 32 streams on the demo model: stamps in order, sums right, ids echoed, every nanosecond of the
-device's busy time at a request, at padding or at a row that nobody wanted; OTLP read by OpenTelemetry's own schema."""
+"""Records of requests under 32 streams on the demo model: stamps are in order, sums are right, ids are echoed, every
+nanosecond of the device's busy time is charged to a request, to padding or to a wasted row; OpenTelemetry's own classes
+read the OTLP."""
 import json
 import re
 import threading
@@ -25,7 +26,7 @@ def ask(server, i, body, answers):
 
 
 def leave(server, i):
-    """A client that goes away in the middle of its stream."""
+    """A client that disconnects in the middle of its stream."""
     import http.client
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=120)
     body = {"prompt": f"Tell me {i}", "max_tokens": 200, "ignore_eos": True, "stream": True}
@@ -41,7 +42,7 @@ def all_together(server, requests):
     def guarded(function, *arguments):
         try:
             function(server, *arguments)
-        except Exception as error:  # shown in the main thread
+        except Exception as error:  # raised in the main thread
             errors.append(error)
 
     threads = [threading.Thread(target=guarded, args=(ask, i, requests[i], answers)) for i in range(STREAMS)]
@@ -56,7 +57,7 @@ def all_together(server, requests):
 
 
 def watch(server, threads):
-    """Asks for records as long as any of the threads runs: open ones, and lists that a worker writes."""
+    """Requests records while any of the threads runs: open ones, and lists that a worker writes."""
     states = set()
     while any(thread.is_alive() for thread in threads):
         for record in listing(server, "slowest=500&finish=open")["requests"]:
@@ -76,7 +77,7 @@ def listing(server, query):
 
 
 def settled(server):
-    """The list when nothing is open and the last step was read: a step that was run ahead may still be under way."""
+    """The list when nothing is open and the last step was read: a run-ahead step may still be in flight."""
     before = None
     while True:
         after = listing(server, "recent=500")
@@ -111,14 +112,14 @@ def check_record(found, usage, timing, page_tokens):
     assert device["nanoseconds"] > 0 and device["bytes"] > 0 and device["flops"] > 0 and 0 <= device["padding_ratio"] < 1
     assert device["prefill_seconds"] <= device["seconds"] <= sum(b["steps"] for b in device["buckets"])
     gaps = found["inter_token"]
-    # Sampled tokens: one that ended the text by a stop string may have been followed by another.
+    # Sampled tokens: a token that completed a stop string may have been followed by another.
     assert sum(gaps["seconds_by_cause"].values()) >= durations["decode"] - 1e-5
     if len(tokens) > 1:
         assert gaps["worst"]["cause"] in gaps["seconds_by_cause"]
         assert gaps["worst"]["seconds"] >= max(b - a for a, b in zip(tokens, tokens[1:])) - 3e-6
     assert found["memory"]["pages_peak"] * page_tokens >= usage["prompt_tokens"] and found["memory"]["page_seconds"] > 0
     assert (gaps["seconds_by_cause"]["swap"] > 0) <= (found["memory"]["swaps"] > 0)
-    # The answer said the same.
+    # The answer agrees.
     prompt = timing["prompts"][0]
     assert prompt["device_seconds"] == device["seconds"] and prompt["steps"] == device["steps"]
     assert prompt["inter_token"] == gaps and timing["trace_id"] == found["trace_id"]
@@ -162,7 +163,7 @@ def check_otlp(server, name, found):
 
 
 def check_schema(text):
-    """True when OpenTelemetry's own classes take it. Its JSON has base64 where OTLP has hexadecimal digits."""
+    """True if OpenTelemetry's own classes accept it. Their JSON has base64 where OTLP has hexadecimal digits."""
     try:
         from google.protobuf import json_format
         from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest

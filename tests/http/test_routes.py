@@ -41,7 +41,7 @@ def test_methods():
             assert server.get(path).status == 405
         for path in GETS:
             connection.send("GET", path + "?x=/v1/models")
-            # What reads its query refuses what it does not know.
+            # Routes that read a query refuse unknown fields.
             assert connection.response().status == (400 if path in QUERIES else 200), path
         connection.raw(b"GET http://localhost/version HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert connection.response().json()["version"]
@@ -123,7 +123,7 @@ def test_listening_beyond_loopback():
         assert server.get("/v1/models").status == 200
         for path in ("/metrics", "/debug/env", "/debug/graphs"):
             assert server.get(path).status == 404
-        with server.connect() as connection:  # whoever connects may use its name
+        with server.connect() as connection:  # any client may use its name
             connection.raw(b"GET /version HTTP/1.1\r\nHost: gpu.example.com\r\n\r\n")
             assert connection.response().status == 200
     port = free_port()

@@ -18,7 +18,7 @@ def bind(address):
 
 
 def silent(receiver, seconds=1.0):
-    """Nothing comes in this time; whatever was sent before is dropped first."""
+    """Nothing arrives in this time; earlier messages are discarded first."""
     receiver.setblocking(False)
     try:
         while True:
@@ -40,7 +40,7 @@ def check_life(address):
             assert receiver.recv(256) == b"READY=1"
             for _ in range(3):
                 assert receiver.recv(256) == b"WATCHDOG=1"
-            server.signal(signal.SIGHUP)  # a reload with nothing to read again
+            server.signal(signal.SIGHUP)  # a reload without files to read
             for _ in range(3):
                 assert receiver.recv(256) == b"WATCHDOG=1"
             assert server.get("/health/live").status == 200
@@ -74,7 +74,7 @@ def main():
         check_a_hung_step(check_hung)
         check_no_watchdog(os.path.join(folder, "three"))
         check_no_watchdog(os.path.join(folder, "four"), WATCHDOG_USEC="200000", WATCHDOG_PID="1")
-    for address in ("/nowhere/at/all", "relative", "/" + "x" * 200):  # it serves whether or not somebody listens
+    for address in ("/nowhere/at/all", "relative", "/" + "x" * 200):  # it serves with or without a listener
         with Server(env={"NOTIFY_SOCKET": address}) as server:
             assert server.get("/health/live").status == 200, address
 

@@ -1,4 +1,4 @@
-"""Each allocation of the start-up fails once. The start ends with one line that says so and an exit code, or
+"""Each allocation of the start-up fails once. The start fails with one line and an exit code, or
 the server starts and can do everything; nothing crashes or leaks (under the address sanitizer).
 
 REPRISE_EVERY=1 tries every allocation; otherwise the first ones and every few of the rest."""
@@ -19,9 +19,9 @@ from reprise_server import skip
 
 BIN = os.environ.get("REPRISE_FAILING_BIN", "")
 TIMEOUT_S = 120
-FIRST, SAMPLES = 60, 120  # of which all are tried, and how many of the rest
+FIRST, SAMPLES = 60, 120  # how many are all tried, and how many of the rest
 TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
-EXIT_CODES = {1, 2, 3, 4}  # of commands.h: not a signal, not a sanitizer's
+EXIT_CODES = {1, 2, 3, 4}  # those of commands.h, neither a signal nor a sanitizer's
 
 
 class Connection(http.client.HTTPConnection):
@@ -36,7 +36,7 @@ class Connection(http.client.HTTPConnection):
 
 
 def post(path, route, body):
-    """Once more when the failure was still ahead and met this request: the next one works."""
+    """Retries if the pending failure hit this request: the next one works."""
     try:
         post_once(path, route, body)
     except (AssertionError, OSError, http.client.HTTPException):
@@ -96,7 +96,7 @@ def count_allocations(model, folder):
 
 
 def fail_one(model, folder, number):
-    """What happened: "ready" or the error's last line."""
+    """The result: "ready" or the error's last line."""
     start = Start(model, folder, number)
     try:
         if start.is_ready():

@@ -1,6 +1,6 @@
 """A real model's greedy text, byte for byte, over HTTP and with `reprise run`.
 
-The expected text is what llama2.c prints for the same weights at temperature 0; the decoder of the model's
+The expected text is llama2.c's for the same weights at temperature 0; the decoder of the model's
 tokenizer.json strips the leading space.
 """
 import json
@@ -23,7 +23,7 @@ def check(text, how):
 
 
 def check_echo(server):
-    """The log-probabilities of a given text are llama2.c's; a completion goes on in its prompt's text."""
+    """The log-probabilities of a given text are llama2.c's; a completion continues its prompt's text."""
     with open(REFERENCE, encoding="utf-8") as file:
         reference = json.load(file)
     body = {"prompt": reference["tokens"], "max_tokens": 0, "echo": True, "logprobs": 0}

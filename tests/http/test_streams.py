@@ -1,5 +1,5 @@
-"""64 concurrent streams of mixed lengths and seeds on the demo model: every text equals the one that the same
-request gives alone, with the prefix cache on and off, run-ahead 0 and 1, and a pool so small that sequences
+"""64 concurrent streams of mixed lengths and seeds on the demo model: every text equals that of the same
+request alone, with the prefix cache on and off, run-ahead 0 and 1, and a pool so small that sequences
 are swapped. Afterwards every page is free or cached."""
 from mixed_streams import check_streams
 

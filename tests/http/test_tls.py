@@ -1,4 +1,4 @@
-"""HTTPS: the same answers as without TLS, old protocols and wrong files refused, certificates renewed while it runs."""
+"""HTTPS: the same answers as without TLS; old protocols and invalid files are refused; certificates are renewed at run time."""
 import os
 import shutil
 import signal
@@ -12,7 +12,7 @@ from fake_server import Connection, Server, skip
 
 
 def make_certificate(folder, name):
-    """A key and a certificate of 127.0.0.1 that names itself `name`."""
+    """A key and a self-signed certificate of 127.0.0.1 with common name `name`."""
     key, cert = os.path.join(folder, name + ".key"), os.path.join(folder, name + ".pem")
     subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2",
                     "-keyout", key, "-out", cert, "-subj", f"/CN={name}", "-addext", "subjectAltName=IP:127.0.0.1"],

@@ -1,5 +1,5 @@
-"""Goal: GET /debug/trace of a server under the load of 32 streams is a sound trace in both formats, tells of every
-request and token what the answers said, and is taken one at a time without holding up anybody.
+"""Goal: GET /debug/trace of a server under 32 streams is a valid trace in both formats, agrees with the answers on every
+request and token, and is taken one at a time without delaying other requests.
 """
 import collections
 import json
@@ -138,7 +138,7 @@ def check_a_cut_window_is_said(server):
 
 
 def stalled(server):
-    """A client that asks for a trace and reads nothing."""
+    """A client that requests a trace and does not read it."""
     client = socket.socket()
     client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
     client.connect(("127.0.0.1", server.port))

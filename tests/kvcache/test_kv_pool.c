@@ -1,4 +1,4 @@
-/* Goal: a page is never given out while somebody may still use it, and none is ever lost. */
+/* Goal: a page is never allocated while it may still be in use, and none is ever lost. */
 #include "kvcache/kv_pool.h"
 
 #include "base/memory.h"

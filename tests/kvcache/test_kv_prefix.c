@@ -1,4 +1,4 @@
-/* Goal: a page is found by what it holds and what came before, and by nothing else. */
+/* Goal: a page is found by its tokens and all tokens before, and by nothing else. */
 #include "kvcache/kv_prefix.h"
 
 #include "base/memory.h"
@@ -112,7 +112,7 @@ static void test_eviction_takes_the_least_recently_used_page_that_nobody_holds(v
     struct rp_hash128 after_one = rp_kv_prefix_next(&prefix, root, one);
     uint32_t first = insert(0, root, one), second = insert(0, after_one, two);
     assert_false(rp_kv_prefix_evict(&prefix));
-    /* As a sequence does: last page first. */
+    /* Like a sequence: last page first. */
     rp_kv_pool_release(&pool, second, 0);
     rp_kv_pool_release(&pool, first, 0);
     assert_int_equal(rp_kv_pool_count(&pool, RP_KV_CACHED), 2);

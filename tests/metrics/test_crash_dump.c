@@ -1,5 +1,5 @@
-/* Goal: a process that dies of a real fault leaves its rings in a file that reads back as they
- * were, and a file that is cut off or damaged anywhere is read without a crash. */
+/* Goal: a process that crashes writes its rings to a file that reads back unchanged, and a
+ * truncated or damaged file is read without a crash. */
 #include "metrics/crash_dump.h"
 
 #include "base/memory.h"
@@ -46,7 +46,7 @@ static int teardown(void **state) {
     return 0;
 }
 
-/* What a child does: records, arms, and dies of the signal. */
+/* The child: records, arms, and is killed by the signal. */
 static void live_and_die(int number) {
     const struct rp_recorder_config config = {.seconds = 1, .mib = 1};
     const struct rp_crash_about about = {
@@ -60,7 +60,7 @@ static void live_and_die(int number) {
         _exit(99);
     struct rp_trace_ring *engine = rp_recorder_add(recorder, "engine", RP_RECORDER_ENGINE);
     struct rp_trace_ring *loop = rp_recorder_add(recorder, "loop", RP_RECORDER_LOOP);
-    for (uint64_t i = 0; i < engine->mask + 100; i++) /* more than it holds */
+    for (uint64_t i = 0; i < engine->mask + 100; i++) /* more than its capacity */
         rp_trace_put(engine, RP_TRACE_TOKEN, recorder->start_ns + i, (uint32_t)i, 0, 7, i);
     for (uint64_t i = 0; i < 10; i++)
         rp_trace_put(loop, RP_TRACE_WRITTEN, recorder->start_ns + i, 4, 0, 7, i);
@@ -109,7 +109,7 @@ static void test_a_fault_leaves_a_readable_file(void **state) {
     assert_non_null(loop);
     assert_true(loop->whole && loop->count == 10);
     assert_false(engine->whole);
-    /* A ring's oldest slot may have been half overwritten: it is left out. */
+    /* A ring's oldest slot may be partly overwritten, so it is skipped. */
     assert_int_equal((engine->count + 1) & engine->count, 0);
     const struct rp_trace_event *events = &file.recording.events[engine->first];
     for (uint64_t i = 0; i < engine->count; i++) {
@@ -151,7 +151,7 @@ static void test_an_orderly_end_leaves_nothing(void **state) {
     rp_recorder_destroy(recorder);
 }
 
-/* Reads what is left of it, and makes a trace of that. */
+/* Reads the damaged file, and makes a trace of the result. */
 static void read_and_write(void) {
     const struct rp_trace_order order = {.window_ns = UINT64_C(60000000000),
                                          .max_bytes = 1 << 20,
@@ -190,7 +190,7 @@ static void test_files_that_are_cut_off_or_damaged_are_survived(void **state) {
         random = random * 6364136223846793005u + 1442695040888963407u;
         if (i % 3 == 0)
             cut = i < 30 ? (size_t)i * 20 : (size_t)(random >> 33) % len;
-        /* Most of what could go wrong stands in the headers. */
+        /* Most errors are possible in the headers. */
         size_t reach = i % 2 ? 1400 : len;
         for (int k = 0; k < 1 + i % 5; k++) {
             random = random * 6364136223846793005u + 1442695040888963407u;

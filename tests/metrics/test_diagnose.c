@@ -1,4 +1,4 @@
-/* Goal: each class of bottleneck is told by its name, with the number that decided.
+/* Goal: each class of bottleneck is reported by name, with the decisive number.
  * Method: one synthetic case for each class, its neighbors across each threshold, and every input
  * at its extremes. */
 #include "metrics/diagnose.h"
@@ -45,11 +45,11 @@ static struct rp_diagnosis expect(const struct rp_diagnose_input *input, enum rp
     for (uint32_t i = 0; i < diagnosis.evidence_count; i++)
         decided =
             decided || (diagnosis.evidence[i].holds && diagnosis.evidence[i].speaks_for == verdict);
-    assert_true(decided); /* a row of evidence that holds speaks for it */
+    assert_true(decided); /* a true row of evidence supports it */
     return diagnosis;
 }
 
-static void test_each_class_is_told_by_its_name(void **state) {
+static void test_each_class_is_reported_by_its_name(void **state) {
     (void)state;
     struct rp_diagnose_input input = busy_input();
     expect(&input, RP_VERDICT_MEMORY_BOUND, RP_VERDICT_MEMORY_BOUND);
@@ -69,7 +69,7 @@ static void test_each_class_is_told_by_its_name(void **state) {
     expect(&input, RP_VERDICT_KV_LIMITED, RP_VERDICT_CPU_BOUND);
     input.pages_free_share = 0.4;
     input.waiting = 0;
-    input.preempted = 1; /* also when nobody waits at the moment */
+    input.preempted = 1; /* also when no request is waiting now */
     expect(&input, RP_VERDICT_KV_LIMITED, RP_VERDICT_CPU_BOUND);
     input.preempted = 0;
     input.swapped = 1;
@@ -156,7 +156,7 @@ static void test_it_is_written_as_json_and_as_text(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_each_class_is_told_by_its_name),
+        cmocka_unit_test(test_each_class_is_reported_by_its_name),
         cmocka_unit_test(test_a_threshold_is_where_a_verdict_changes),
         cmocka_unit_test(test_too_little_is_not_judged),
         cmocka_unit_test(test_advice_fits_the_verdict),

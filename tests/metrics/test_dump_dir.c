@@ -1,5 +1,5 @@
-/* Goal: a directory of dumps holds the newest ones within its caps, never a half of one under its
- * name, and nothing that belongs to others is touched. */
+/* Goal: a directory of dumps keeps the newest ones within its limits, never an incomplete one under
+ * a final name, and no other file is touched. */
 #include "metrics/dump_dir.h"
 
 #include <setjmp.h>
@@ -101,7 +101,7 @@ static void test_the_oldest_are_removed_beyond_the_bytes(void **state) {
     assert_int_equal(rp_dump_dir_list(&dir, dumps), 2);
     assert_string_equal(dumps[1].stem, stem);
     assert_int_equal(dumps[0].bytes + dumps[1].bytes, 8000);
-    /* One that is larger than everything may be is not written to its end. */
+    /* One that exceeds the total limit is not written completely. */
     assert_int_equal(write_dump(UINT64_C(9000000000), "signal", 10001, stem), RP_STATUS_IO);
     assert_int_equal(rp_dump_dir_list(&dir, dumps), 2);
 }
@@ -113,7 +113,7 @@ static void test_a_full_disk_leaves_nothing_behind(void **state) {
     assert_int_equal(rp_dump_dir_open(&dir, path, 16, 1 << 20, NULL), RP_OK);
     getrlimit(RLIMIT_FSIZE, &before);
     limit = before;
-    limit.rlim_cur = 5000; /* to a writer the same as a disk that is full */
+    limit.rlim_cur = 5000; /* for a writer the same as a full disk */
     signal(SIGXFSZ, SIG_IGN);
     setrlimit(RLIMIT_FSIZE, &limit);
     int status = write_dump(UINT64_C(1000000000), "signal", 20000, stem);
@@ -136,7 +136,7 @@ static void test_halves_of_processes_that_are_gone_are_swept(void **state) {
     assert_int_equal(rp_dump_dir_open(&dir, path, 1, 1 << 20, NULL), RP_OK);
     assert_false(is_there(".reprise-20270115T080000.123Z-999999999-1-signal.pftrace.gz"));
     assert_true(is_there(mine));
-    /* The crash file of a process that lives is neither counted nor removed. */
+    /* The crash file of a running process is neither counted nor removed. */
     rp_dump_dir_trim(&dir, 1, 0);
     assert_int_equal(rp_dump_dir_list(&dir, dumps), 1);
     assert_true(dumps[0].armed && is_there(raw));

@@ -1,4 +1,4 @@
-/* Goal: both formats of a fixed registry, byte for byte, and who gets which. */
+/* Goal: both formats of a fixed registry, byte for byte, and the choice of the format. */
 #include "metrics/exposition.h"
 
 #include <math.h>
@@ -237,7 +237,7 @@ static void test_who_gets_openmetrics(void **state) {
         {"application/openmetrics-text;q=0.000, */*", false},
         {"application/openmetrics-text;q=nonsense", false},
         {"application/openmetrics-textual", false},
-        /* Prometheus 2.5 and on, 2.49 and on, 3; the last with its preference turned round. */
+        /* Prometheus from 2.5, from 2.49, and 3; the last with its preference reversed. */
         {"application/openmetrics-text; version=0.0.1,text/plain;version=0.0.4;q=0.5,*/*;q=0.1",
          true},
         {"application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;"

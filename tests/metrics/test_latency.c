@@ -1,6 +1,6 @@
-/* Goal: percentiles are within 3 % of a sorted oracle, windows forget what is old and nothing else,
- * shards merge to what one histogram of everything would say, and a reader that races sees no slice
- * that is being cleared. */
+/* Goal: percentiles are within 3 % of a sorted oracle, windows drop old values and nothing else,
+ * merged shards equal one histogram of everything, and a concurrent reader sees no slice that is
+ * being cleared. */
 #include "metrics/latency.h"
 
 #include <math.h>
@@ -47,7 +47,7 @@ static uint64_t draw(enum shape shape) {
         return (uint64_t)(uniform() * 5e8);
     case LOGNORMAL:
         return (uint64_t)exp(15 + 1.7 * normal());
-    case BIMODAL: /* decode steps, and a few that carry a prompt */
+    case BIMODAL: /* decode steps, and a few with a prompt chunk */
         return (uint64_t)((uniform() < 0.93 ? 3e6 : 9e7) * (1 + 0.02 * normal()));
     case SINGLE:
         return 123456789;
@@ -64,7 +64,7 @@ static int by_value(const void *a, const void *b) {
 }
 
 static void near(const char *what, double found, double expected) {
-    double slack = fmax(expected * 0.03, 0.5); /* half a ns: below 16 ns slots are whole numbers */
+    double slack = fmax(expected * 0.03, 0.5); /* half a ns: below 16 ns slots are integers */
     if (fabs(found - expected) > slack)
         fail_msg("%s: %.1f where the oracle says %.1f", what, found, expected);
 }
@@ -134,12 +134,12 @@ static void test_an_empty_window_has_no_values(void **state) {
     }
 }
 
-static void test_windows_forget_what_is_old_and_nothing_else(void **state) {
+static void test_windows_drop_old_values_and_nothing_else(void **state) {
     static const uint64_t lengths[] = {10, 60, 300};
     const struct rp_latency *shard = &latency;
     struct rp_latency_stats stats;
     (void)state;
-    /* One value each half second for twenty minutes; its size says when. */
+    /* One value each half second for twenty minutes; its size encodes its time. */
     for (uint64_t half = 2; half <= 2400; half++) {
         uint64_t now = half * SECOND / 2;
         rp_latency_record(&latency, now, half);
@@ -155,13 +155,13 @@ static void test_windows_forget_what_is_old_and_nothing_else(void **state) {
         rp_latency_read(&shard, 1, RP_LATENCY_TOTAL, now, &stats);
         assert_int_equal(stats.count, half - 1);
     }
-    /* Nothing comes any more: each window empties by itself. */
+    /* Without new values each window empties. */
     for (int w = 0; w < 3; w++) {
         rp_latency_read(&shard, 1, (enum rp_latency_window)w,
                         (1200 + lengths[w] * 6 / 5 + 1) * SECOND, &stats);
         assert_int_equal(stats.count, 0);
     }
-    /* And begins anew after a long while. */
+    /* And starts again after a long pause. */
     rp_latency_record(&latency, 100000 * SECOND, 77);
     for (int w = 0; w < 3; w++) {
         rp_latency_read(&shard, 1, (enum rp_latency_window)w, 100001 * SECOND, &stats);
@@ -216,10 +216,10 @@ static void test_gauges_are_in_seconds_and_not_a_number_when_nothing_is_known(vo
     assert_non_null(strstr(text, "percentile=\"50\" nan"));
 }
 
-/* --- A reader that races --------------------------------------------------------------------- */
+/* --- A concurrent reader --------------------------------------------------------------------- */
 
-/* Within a slice of two seconds every value is the slice's number: a reader that sees values of a
- * slice that has been cleared would find one that is too old. */
+/* Within a slice of two seconds every value is the slice's number, so a reader that sees values of
+ * a cleared slice finds one that is too old. */
 static void *record_on(void *arg) {
     for (uint64_t half = 2; half < *(uint64_t *)arg; half++)
         for (int i = 0; i < 20; i++)
@@ -262,7 +262,7 @@ int main(void) {
                                setup),
         cmocka_unit_test_setup(test_each_slot_holds_its_middle_and_is_a_32nd_of_an_octave, setup),
         cmocka_unit_test_setup(test_an_empty_window_has_no_values, setup),
-        cmocka_unit_test_setup(test_windows_forget_what_is_old_and_nothing_else, setup),
+        cmocka_unit_test_setup(test_windows_drop_old_values_and_nothing_else, setup),
         cmocka_unit_test_setup(test_a_time_a_moment_too_old_is_counted_and_breaks_nothing, setup),
         cmocka_unit_test_setup(test_shards_merge_to_one_histogram_of_everything, setup),
         cmocka_unit_test_setup(test_gauges_are_in_seconds_and_not_a_number_when_nothing_is_known,

@@ -1,5 +1,4 @@
-/* Goal: numbers are those that were counted, and an exemplar that is read while it is written is
- * never a mixture. */
+/* Goal: values are exact, and an exemplar that is read while it is written is never mixed. */
 #include "metrics/metrics.h"
 
 #include <math.h>
@@ -76,7 +75,7 @@ static void test_a_traced_value_has_the_calendar_time(void **state) {
     assert_true(copy.unix_ms > 1500000000000); /* 2017 */
 }
 
-/* Writer: all words say the same number; reader: whatever it is given says so too. */
+/* The writer stores one number in all words; the reader must see equal words. */
 enum { WRITES = 200000 };
 static _Atomic bool writing;
 
@@ -97,7 +96,7 @@ static void test_a_racing_reader_never_sees_a_mixture(void **state) {
     atomic_store(&writing, true);
     assert_int_equal(pthread_create(&writer, NULL, write_exemplars, NULL), 0);
     while (more) {
-        more = atomic_load(&writing); /* once more when it has ended */
+        more = atomic_load(&writing); /* once more after its end */
         if (!rp_histogram_exemplar(&histogram, 3, &copy))
             continue;
         char id[64];

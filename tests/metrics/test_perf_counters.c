@@ -1,7 +1,7 @@
-/* Goal: counters that the machine does not give are refused with the reason; those that it gives
- * are read, scaled, and their descriptors closed.
- * Method: an opener of our own that fails as the kernel does, and one whose descriptors are pipes
- * that hold a count. */
+/* Goal: counters that the machine does not provide are refused with the reason; others are read,
+ * scaled, and their descriptors closed.
+ * Method: an opener that fails like the kernel, and one whose descriptors are pipes that contain a
+ * count. */
 #include "metrics/perf_counters.h"
 
 #include "base/json_writer.h"
@@ -39,7 +39,7 @@ static int give(enum rp_perf_event event, int32_t tid) {
     return ends[0];
 }
 
-static void test_a_refusal_says_why(void **state) {
+static void test_a_refusal_has_its_reason(void **state) {
     (void)state;
     static const struct {
         int error;
@@ -84,12 +84,12 @@ static void test_counts_are_scaled_and_written(void **state) {
     rp_buffer_deinit(&out);
     int after = dup(0);
     close(after);
-    assert_int_equal(before, after); /* none is left open */
+    assert_int_equal(before, after); /* none is still open */
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_refusal_says_why),
+        cmocka_unit_test(test_a_refusal_has_its_reason),
         cmocka_unit_test(test_counts_are_scaled_and_written),
     };
     return cmocka_run_group_tests_name("perf_counters", tests, NULL, NULL);

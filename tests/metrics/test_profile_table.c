@@ -1,7 +1,7 @@
-/* Goal: a profile table says what was added to it, in order, with shares that add up, as text, CSV
- * and JSON.
- * Method: a synthetic history whose numbers are worked out by hand, byte for byte; random calls
- * against sums and a sorted array; names that formats must escape. */
+/* Goal: a profile table contains what was added to it, in order, with shares that add up, as text,
+ * CSV and JSON.
+ * Method: a synthetic history with numbers computed by hand, byte for byte; random calls against
+ * sums and a sorted array; names that formats must escape. */
 #include "metrics/profile_table.h"
 
 #include "base/json_writer.h"

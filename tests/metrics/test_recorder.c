@@ -1,5 +1,5 @@
-/* Goal: the recorder stays within the memory that it was given, each thread has a ring of its own,
- * and a copy holds what every ring has since a moment, while they are being written. */
+/* Goal: the recorder stays within its memory, each thread has its own ring, and a copy contains the
+ * events of all rings since a given time, while they are being written. */
 #include "base/memory.h"
 #include "metrics/recorder.h"
 #include "metrics/tick.h"
@@ -98,7 +98,7 @@ static void test_a_late_event_does_not_hide_earlier_ones(void **state) {
     assert_int_equal(recording.events[1].a, 3);
 }
 
-static void test_out_of_memory_is_said(void **state) {
+static void test_out_of_memory_is_reported(void **state) {
     struct rp_error err = {0};
     struct rp_recorder_config config = {.seconds = 1, .mib = 1};
     (void)state;
@@ -158,7 +158,7 @@ int main(void) {
         cmocka_unit_test_teardown(test_turned_off_it_takes_nothing_and_allocates_no_ring, teardown),
         cmocka_unit_test_teardown(test_a_copy_holds_every_ring_since_a_moment, teardown),
         cmocka_unit_test_teardown(test_a_late_event_does_not_hide_earlier_ones, teardown),
-        cmocka_unit_test_teardown(test_out_of_memory_is_said, teardown),
+        cmocka_unit_test_teardown(test_out_of_memory_is_reported, teardown),
         cmocka_unit_test_teardown(test_threads_of_a_pool_get_a_ring_each_while_others_copy,
                                   teardown),
     };

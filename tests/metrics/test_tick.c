@@ -1,5 +1,5 @@
-/* Goal: the recording clock is CLOCK_MONOTONIC to a few microseconds, never goes back in a thread
- * whatever its owner publishes meanwhile, and follows a clock that drifts. */
+/* Goal: the recording clock equals CLOCK_MONOTONIC to a few microseconds, never goes back in a
+ * thread while its owner publishes updates, and follows a drifting clock. */
 #include "metrics/tick.h"
 
 #include <pthread.h>
@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#define RATE_2GHZ ((uint64_t)1 << 31) /* half a ns a tick */
+#define RATE_2GHZ ((uint64_t)1 << 31) /* half a ns per tick */
 
 static int teardown(void **state) {
     (void)state;
@@ -33,7 +33,7 @@ static void test_started_it_agrees_with_the_systems_clock(void **state) {
     }
     assert_true(rp_tick_start());
     assert_true(rp_tick_hertz() > 1e6);
-    /* Interrupts may come between two looks: the least distance of many counts. */
+    /* Interrupts may occur between two readings, so the smallest of many distances counts. */
     uint64_t least = UINT64_MAX;
     for (int i = 0; i < 1000; i++) {
         uint64_t before = rp_clock_ns(), ns = rp_tick_ns(), after = rp_clock_ns();
@@ -60,13 +60,13 @@ static void test_a_new_line_meets_the_old_one_and_then_the_truth(void **state) {
         uint64_t ours = 1000000000, truth = ours + (uint64_t)wrongs[i], counter = 777777;
         struct rp_tick_next next =
             rp_tick_follow(counter, ours, truth, RATE_2GHZ, RATE_2GHZ, 2000000);
-        /* Before the beginning it says what the old line said. */
+        /* Before its beginning the old mapping applies. */
         assert_int_equal(rp_tick_line_ns(counter, next.counter0, next.ns0, next.before, next.after),
                          ours);
         assert_int_equal(
             rp_tick_line_ns(counter + 1000, next.counter0, next.ns0, next.before, next.after),
             ours + 500);
-        /* A second behind it, the truth. */
+        /* A second later it is exact. */
         uint64_t then = rp_tick_line_ns(next.counter0 + 2000000000u, next.counter0, next.ns0,
                                         next.before, next.after);
         assert_in_range(then - (truth + 1001000000u) + 2, 0, 4);
@@ -76,7 +76,7 @@ static void test_a_new_line_meets_the_old_one_and_then_the_truth(void **state) {
 }
 
 static void test_a_clock_that_drifts_is_followed(void **state) {
-    /* The counter runs 60 ppm faster than it was learnt, and changes by 1 ppm a second. */
+    /* The counter runs 60 ppm faster than measured at start, and changes by 1 ppm per second. */
     double truth = 1e9, rate = 0.5;
     uint64_t counter = 0;
     struct rp_tick_next line = {0, 1000000000, (uint64_t)(0.5 * (1 - 60e-6) * 4294967296.0), 0};
@@ -117,13 +117,13 @@ static void test_a_thread_never_sees_time_go_back_while_lines_are_published(void
     assert_int_equal(pthread_create(&reader, NULL, read_on, &backwards), 0);
     uint64_t version = atomic_load(&rp_tick_version), end = rp_clock_ns() + 2200000000u;
     while (rp_clock_ns() < end) {
-        rp_tick_check(); /* at most once a second does anything */
+        rp_tick_check(); /* has an effect at most once per second */
         nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
     }
     atomic_store(&done, true);
     pthread_join(reader, NULL);
     uint64_t published = atomic_load(&rp_tick_version);
-    assert_true(published == 0 || published > version); /* 0: this machine's counter is not sound */
+    assert_true(published == 0 || published > version); /* 0: the counter is unreliable */
     if (published)
         assert_int_equal(backwards, 0);
 }

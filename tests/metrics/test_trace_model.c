@@ -1,5 +1,5 @@
-/* Goal: a trace model says of the scripted scenario what happened in it, survives events of any
- * kind, and both writers give the same bytes in pieces of any size. `--write json|perfetto FILE`
+/* Goal: the trace model of the scripted scenario is correct, any events are handled, and both
+ * writers give the same bytes in pieces of any size. `--write json|perfetto FILE`
  * writes the scenario for tests/cli/test_trace_files.py. */
 #include "base/memory.h"
 #include "metrics/trace_json.h"
@@ -44,7 +44,7 @@ static const struct rp_trace_track *track_named(const char *wanted) {
     return NULL;
 }
 
-/* "name begin-end" of its slices, in us since the window began; a star: something is cut off. */
+/* "name begin-end" of its slices, in us since the window began; a star: truncated. */
 static void expect_slices(const char *track_name, const char *wanted) {
     const struct rp_trace_track *track = track_named(track_name);
     char name[RP_TRACE_NAME_MAX];
@@ -140,7 +140,7 @@ static void test_every_row_flows_through_its_step_to_its_token(void **state) {
         assert_int_equal(model.events[model.items[flow->replay_item].source].id, flow->step);
         assert_true(flow->start_ns <= flow->launch_ns && flow->launch_ns <= flow->replay_ns);
         assert_true(!flow->has_token || flow->replay_ns <= flow->token_ns);
-        /* Inside their slices, not at an edge that the slice before shares. */
+        /* Inside their slices, not at an edge shared with the preceding slice. */
         const struct rp_trace_item *launch = &model.items[flow->launch_item];
         const struct rp_trace_item *replay = &model.items[flow->replay_item];
         assert_true(launch->begin_ns < flow->launch_ns && flow->launch_ns < launch->end_ns);
@@ -151,15 +151,15 @@ static void test_every_row_flows_through_its_step_to_its_token(void **state) {
             assert_int_equal(flow->step, 4);
         }
     }
-    /* Rows of the steps 2 to 8. The first chunk of 17 has no token; that of 9 in step 4 comes when
-     * it is swapped out. */
+    /* Rows of the steps 2 to 8. The first chunk of 17 has no token; that of 9 in step 4 arrives
+     * when it is swapped out. */
     assert_int_equal(whole, 1 + 2 + 3 + 2 + 3 + 3 + 1);
     assert_int_equal(tokens, whole - 1);
     assert_int_equal(outside, 1);
 }
 
-/* Nothing from before the window is known (a trace cut to its size): who is met at a token had been
- * in its step. */
+/* Nothing before the window is known (a trace cut to its size): a request with a token was in the
+ * token's step. */
 static void test_a_request_met_as_it_decodes_was_in_the_step_of_its_token(void **state) {
     struct rp_trace_info info = rp_scenario_info();
     const uint64_t t = RP_SCENARIO_BEGIN_NS;
@@ -187,8 +187,7 @@ static void test_a_request_met_as_it_decodes_was_in_the_step_of_its_token(void *
     }
 }
 
-/* The place of a request that is swapped out goes to another before its token has come: no arrow
- * may end there. */
+/* The row of a swapped-out request is reused before its token arrives: no arrow may end there. */
 static void test_a_token_does_not_end_in_the_slice_of_another_request(void **state) {
     struct rp_trace_info info = rp_scenario_info();
     const uint64_t t = RP_SCENARIO_BEGIN_NS;
@@ -211,7 +210,7 @@ static void test_a_token_does_not_end_in_the_slice_of_another_request(void **sta
     assert_false(model.flows[0].token_in_batch);
 }
 
-/* The client left, so that the answer was over before the engine knew. */
+/* The client disconnected, so the answer ended before the engine noticed. */
 static void test_a_request_that_closes_after_its_answer_leaves_its_place(void **state) {
     struct rp_trace_info info = rp_scenario_info();
     const uint64_t t = RP_SCENARIO_BEGIN_NS;
@@ -292,7 +291,7 @@ static uint64_t draw(uint64_t *seed) {
     return *seed >> 33;
 }
 
-/* Slices of one track nest by depth and never go back; so do the times of flows. */
+/* Slices of one track nest by depth and are in order; so are the times of flows. */
 static void check_model(const struct rp_trace_model *built) {
     for (uint32_t t = 0; t < built->track_count; t++) {
         const struct rp_trace_track *track = &built->tracks[t];

@@ -1,5 +1,5 @@
-/* Goal: a ring keeps the newest events, says when it no longer has all of them, and a reader that
- * races with the writer never sees an event that was not written so. */
+/* Goal: a ring keeps the newest events, reports when events were lost, and a concurrent reader
+ * never sees a corrupt event. */
 #include "metrics/trace_ring.h"
 
 #include <pthread.h>
@@ -51,7 +51,7 @@ static void test_what_was_overwritten_is_reported_as_missing(void **state) {
     assert_true(rp_trace_ring_init(&ring, "engine", 8));
     for (uint64_t i = 0; i < 20; i++)
         put(i);
-    /* The eighth newest may be being overwritten at this moment. */
+    /* The eighth newest may be being overwritten. */
     assert_int_equal(rp_trace_ring_copy(&ring, 0, out, 4096, &whole), 7);
     assert_false(whole);
     assert_int_equal(out[0].a, 13);
@@ -67,7 +67,7 @@ static void test_a_span_belongs_to_the_time_at_which_it_ended(void **state) {
     assert_int_equal(rp_trace_ring_copy(&ring, 151, out, 8, NULL), 0);
 }
 
-static void test_a_ring_without_memory_takes_nothing(void **state) {
+static void test_a_ring_without_memory_stores_nothing(void **state) {
     (void)state;
     put(1);
     assert_int_equal(rp_trace_ring_copy(&ring, 0, out, 8, NULL), 0);
@@ -105,7 +105,7 @@ int main(void) {
         cmocka_unit_test_teardown(test_a_copy_has_the_newest_events_oldest_first, teardown),
         cmocka_unit_test_teardown(test_what_was_overwritten_is_reported_as_missing, teardown),
         cmocka_unit_test_teardown(test_a_span_belongs_to_the_time_at_which_it_ended, teardown),
-        cmocka_unit_test_teardown(test_a_ring_without_memory_takes_nothing, teardown),
+        cmocka_unit_test_teardown(test_a_ring_without_memory_stores_nothing, teardown),
         cmocka_unit_test_teardown(test_a_reader_that_races_sees_whole_events_in_order, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

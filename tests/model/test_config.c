@@ -1,6 +1,6 @@
-/* Goal: config.json is understood as transformers understands it, and what is wrong or not
- * supported is refused with the name of the file and the key. Method: a good configuration, and
- * tables of what is changed in it. */
+/* Goal: config.json is read as transformers reads it, and invalid or unsupported keys are refused
+ * with the name of the file and the key. Method: a valid configuration, and tables of changes to
+ * it. */
 #include "base/buffer.h"
 #include "model/model.h"
 #include "tests/support/model_files.h"
@@ -35,7 +35,7 @@ static int teardown(void **state) {
     return 0;
 }
 
-/* A key and the JSON text of its value; value NULL leaves the key out. */
+/* A key and the JSON text of its value; value NULL removes the key. */
 struct entry {
     const char *key, *value;
 };
@@ -59,7 +59,7 @@ static const struct entry good[] = {
     {"eos_token_id", "2"},
 };
 
-/* Writes the good configuration with up to `count` entries changed or added. */
+/* Writes the valid configuration with up to `count` entries changed or added. */
 static void write_config(struct fixture *f, const struct entry *changes, size_t count) {
     struct rp_buffer text;
     bool first = true;
@@ -161,7 +161,7 @@ static void test_each_family_has_its_biases_norms_and_head_size(void **state) {
     assert_int_equal(f->config.head_dim, 16);
 }
 
-/* Bit i: layer i has the window. */
+/* Bit i is set if layer i has the window. */
 static uint32_t windows(const struct fixture *f) {
     uint32_t bits = 0;
     for (uint32_t i = 0; i < f->config.layers; i++)
@@ -487,7 +487,7 @@ static void test_what_is_no_model_directory_is_refused_by_what_it_is(void **stat
     check_refusal(f, "some-org/some-model", RP_STATUS_NOT_FOUND, "no such model directory",
                   "not downloaded");
     check_refusal(f, "./nowhere", RP_STATUS_NOT_FOUND, "no such model directory", "config.json");
-    assert_int_equal(rp_model_dir_check(f->dir.path, &f->err), RP_OK); /* others say what lacks */
+    assert_int_equal(rp_model_dir_check(f->dir.path, &f->err), RP_OK); /* names what is missing */
     rp_test_file_text(&f->dir, "model.gguf", "GGUF");
     check_refusal(f, f->dir.path, RP_STATUS_UNSUPPORTED, "GGUF", "safetensors");
     snprintf(path, sizeof path, "%s/model.gguf", f->dir.path);

@@ -1,5 +1,5 @@
-/* Goal: the program says what the network is: the operators of each family in order, with the
- * columns, types, rows and parameters that the formula has. */
+/* Goal: the program is the network: the operators of each family in order, with the columns, types,
+ * rows and parameters of the formula. */
 #include "base/memory.h"
 #include "model/model.h"
 #include "tests/support/data.h"
@@ -266,7 +266,7 @@ static void test_a_layer_has_the_window_unless_it_is_a_full_one(void **state) {
     struct rp_model_config config = tiny;
     config.layers = 3;
     config.window = 7;
-    config.full_layers[0] = 5; /* bits of the first and the third */
+    config.full_layers[0] = 5; /* bits of layers 0 and 2 */
     emit(f, &config, RP_DTYPE_F32);
     assert_int_equal(find(f, "layer.0.attn.attention")->u.attention.window, 0);
     assert_int_equal(find(f, "layer.1.attn.attention")->u.attention.window, 7);
@@ -316,7 +316,7 @@ static void test_stories260k_loads_and_emits_its_program(void **state) {
     assert_ptr_equal(rp_model_matrix(&f->model, RP_WEIGHT_HEAD, RP_LAYER_NONE)->data,
                      rp_model_matrix(&f->model, RP_WEIGHT_EMBED, RP_LAYER_NONE)->data);
     assert_int_equal(f->model.rope_positions, 512);
-    /* What the file holds, less the padding that none has. */
+    /* The size in the file, without padding. */
     assert_int_equal(rp_model_weight_bytes(&f->model), 1040128);
 }
 

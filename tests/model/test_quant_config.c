@@ -1,5 +1,6 @@
-/* Goal: what a checkpoint says of its 8-bit weights is taken as its writers mean it. Method: lists
- * of names against one module each, and whole configurations against what becomes of them. */
+/* Goal: a checkpoint's description of its 8-bit weights has the meaning of the tools that write it.
+ * Method: lists of names against one module each, and whole configurations with the expected
+ * schemes. */
 #include "model/model.h"
 #include "model/quant_config.h"
 #include "tests/support/model_files.h"
@@ -38,7 +39,7 @@ static void test_a_list_names_modules_by_name_prefix_last_part_star_and_pattern(
     assert_false(names("p_proj", module));
     assert_false(names("model.layers.12.mlp.up_projection", module));
     assert_false(names("*.1.mlp*", module));
-    assert_false(names("re:mlp", module)); /* from the begin */
+    assert_false(names("re:mlp", module)); /* from the beginning */
     assert_false(names("", module));
 }
 
@@ -111,7 +112,7 @@ static void test_what_is_refused_is_named_with_what_works(void **state) {
     }
 }
 
-/* q has 128 rows, k 64: v's first row would lie in k's block of the fused matrix. */
+/* q has 128 rows, k 64: v's first row would be in k's block of the fused matrix. */
 static void test_a_block_that_two_parts_of_a_matrix_share_is_refused(void **state) {
     (void)state;
 #define K "model.layers.0.self_attn.k_proj.weight"

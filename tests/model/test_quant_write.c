@@ -1,5 +1,5 @@
-/* Goal: the memory that rounding by inputs asks for is what is counted before, and sizes do not
- * wrap. Checkpoints that are written are read by tests/oracle/quantize_oracle.py. */
+/* Goal: the memory that GPTQ rounding allocates equals the estimate, and sizes do not overflow.
+ * tests/oracle/quantize_oracle.py reads written checkpoints. */
 #include "bench/calibrate.h"
 #include "model/quant_write.h"
 

@@ -1,6 +1,6 @@
-/* Goal: the table holds the angles of the formula, for each kind of scaling. The expected
- * frequencies of llama3 come from a transcription of transformers' function
- * (modeling_rope_utils.py) to Python's f64; those of the others are plain powers. */
+/* Goal: the table contains the angles of the formula, for each kind of scaling. The expected
+ * frequencies of llama3 are from a transcription of transformers' function
+ * (modeling_rope_utils.py) to Python's f64; the others are plain powers. */
 #include "model/rope.h"
 
 #include <math.h>

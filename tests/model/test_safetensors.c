@@ -1,6 +1,6 @@
-/* Goal: a safetensors file is believed only when its header and its length agree in everything, and
- * a wrong one is refused with the name of the file, and of the tensor where there is one. Method:
- * files from bytes, in tables. */
+/* Goal: a safetensors file is accepted only if its header and its length agree completely; an
+ * invalid one is refused with the name of the file, and of the tensor if there is one. Method:
+ * tables of files as bytes. */
 #include "base/buffer.h"
 #include "model/safetensors.h"
 #include "tests/support/model_files.h"
@@ -362,7 +362,7 @@ static void test_every_failed_allocation_is_an_error_and_leaks_nothing(void **st
     assert_int_equal(status, RP_OK);
 }
 
-/* --verdict DIR..: for each directory a line, "ok" or the error. For oracles in other languages. */
+/* --verdict DIR..: prints "ok" or the error for each directory, for oracles in other languages. */
 static int verdicts(char **dirs, int count) {
     for (int i = 0; i < count; i++) {
         struct rp_safetensors files;

@@ -1,7 +1,7 @@
-/* Goal: a real model's numbers are those of llama2.c, which knows nothing of our code.
- * Method: the reference tokens are fed one at a time (each asks for logits), in one chunk of 16 and
- * in decode-sized steps, with the scalar truth and with the fast kernels; next-token
- * log-probabilities and six whole rows of logits are compared with the reference. */
+/* Goal: a real model's numbers equal those of llama2.c, an independent implementation.
+ * Method: the reference tokens are fed one at a time (each with logits), in one chunk of 16 and in
+ * decode-sized steps, with the scalar reference and with the fast kernels; next-token
+ * log-probabilities and six whole rows of logits are compared. */
 #include "tests/support/data.h"
 #include "tests/support/driver.h"
 #include "tests/support/dump_logits.h"
@@ -60,7 +60,7 @@ static double log_prob(const float *logits, uint32_t vocab, uint32_t token) {
     return logits[token] - max - log(sum);
 }
 
-/* Largest difference to the reference's logits at this position, when it lists them. */
+/* Largest difference from the reference's logits at this position, if it lists them. */
 static double logits_difference(size_t position) {
     char key[24];
     double worst = 0.0;
@@ -98,7 +98,7 @@ static void check_reference(bool scalar_only) {
     assert_true(worst_logprob <= 1e-3);
 }
 
-static void test_scalar_truth_gives_the_reference_nll_and_logits(void **state) {
+static void test_scalar_kernels_have_the_reference_nll_and_logits(void **state) {
     (void)state;
     check_reference(true);
 }
@@ -112,7 +112,7 @@ int main(int argc, char **argv) {
     if (argc > 6 && strcmp(argv[1], "--logits") == 0)
         return rp_dump_logits(NULL, argc, argv);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(test_scalar_truth_gives_the_reference_nll_and_logits, teardown),
+        cmocka_unit_test_teardown(test_scalar_kernels_have_the_reference_nll_and_logits, teardown),
         cmocka_unit_test_teardown(test_fast_kernels_give_the_reference_nll_and_logits, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

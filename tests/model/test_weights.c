@@ -1,6 +1,6 @@
-/* Goal: every weight of a checkpoint lands where the network reads it, converted as promised, and a
- * checkpoint that does not fit its configuration is refused by file and tensor. Method: a
- * checkpoint of one layer in which each tensor holds its own recognizable values. */
+/* Goal: every weight of a checkpoint is loaded to where the network reads it, converted as
+ * promised, and a checkpoint that does not match its configuration is refused with file and tensor.
+ * Method: a checkpoint of one layer in which each tensor has distinct values. */
 #include "base/bf16.h"
 #include "base/clock.h"
 #include "base/log.h"
@@ -113,7 +113,7 @@ static float at(const struct rp_matrix *matrix, uint32_t row, uint32_t col) {
                                          : rp_bf16_to_f32(((uint16_t *)matrix->data)[i]);
 }
 
-/* Rows [begin, begin + rows) hold value(0), value(1), ... */
+/* Checks that rows [begin, begin + rows) are value(0), value(1), ... */
 static void assert_rows(const struct rp_matrix *matrix, uint32_t begin, uint32_t rows,
                         float (*value)(uint64_t)) {
     for (uint32_t r = 0; r < rows; r++)
@@ -195,7 +195,7 @@ static void test_f32_is_rounded_to_the_nearest_even_bf16(void **state) {
 static void test_a_tensor_of_several_pieces_is_converted_whole(void **state) {
     struct fixture *f = *state;
     struct rp_test_tensor tensors[] = {LLAMA_TENSORS("F16")};
-    /* 4 x 300,000 halves are 2.3 MiB, and conversions go through 1 MiB at a time. */
+    /* 4 x 300,000 f16 values are 2.3 MiB, and conversions process 1 MiB at a time. */
     tensors[0].shape[0] = 300000;
     tensors[0].value = value_wave;
     write_config_vocab(f, TIED, 300000);
@@ -345,7 +345,7 @@ static void test_checkpoints_that_do_not_fit_are_refused_by_file_and_tensor(void
     struct fixture *f = *state;
     static const struct {
         uint32_t index;
-        struct rp_test_tensor instead; /* name NULL: the tensor is left out */
+        struct rp_test_tensor instead; /* name NULL: without the tensor */
         enum rp_status status;
         const char *text;
     } cases[] = {
@@ -477,12 +477,12 @@ static void test_a_described_model_has_shapes_and_bytes_but_no_memory(void **sta
     assert_null(embedding(&f->model)->data);
     assert_null(rp_model_matrix(&f->model, RP_WEIGHT_DOWN, 31)->data);
     assert_null(rp_model_vector(&f->model, RP_WEIGHT_FINAL_NORM, RP_LAYER_NONE));
-    /* 8,030,261,248 parameters, 2 bytes each; the 266,240 of the norms take 4. */
+    /* 8,030,261,248 parameters of 2 bytes; the 266,240 of the norms have 4. */
     assert_int_equal(rp_model_weight_bytes(&f->model), 8030261248u * 2 + 266240u * 2);
 }
 
-/* --dump DIR OUT DTYPE writes what was loaded, for tests that read it from outside: per matrix or
- * vector a line "name rows cols f32\n", then the values as f32. */
+/* --dump DIR OUT DTYPE writes the loaded weights for external tests: per matrix or vector a line
+ * "name rows cols f32\n", then the values as f32. */
 static void dump_matrix(FILE *out, const char *name, const struct rp_matrix *matrix) {
     fprintf(out, "%s %u %u\n", name, matrix->rows, matrix->cols);
     for (uint32_t r = 0; r < matrix->rows; r++)
@@ -550,7 +550,7 @@ static int dump(const char *dir, const char *out_path, const char *dtype) {
     return fclose(out) == 0 ? 0 : 1;
 }
 
-/* --time SHAPE or DIR: how long random weights, or those of a checkpoint, take. */
+/* --time SHAPE or DIR: time to make random weights, or to load a checkpoint. */
 static int time_weights(const char *source) {
     struct rp_model_config config;
     struct rp_model model;

@@ -1,7 +1,7 @@
 /* Goal: the matrices of an opened checkpoint arrive in the table's order, whole and equal to those
  * of a full load, with a bounded number of bytes in flight, and every failure ends without a leak.
- * Method: a checkpoint with several layers whose matrices are larger than a slice would allow, and
- * a consumer that takes each matrix away. */
+ * Method: a checkpoint with several layers whose matrices are larger than a slice, and a consumer
+ * that frees each matrix. */
 #include "base/log.h"
 #include "base/memory.h"
 #include "model/model.h"
@@ -31,7 +31,7 @@ struct fixture {
     int last_layer;
 };
 
-/* Every tensor of the checkpoint with values of its own. */
+/* Every tensor of the checkpoint, with distinct values. */
 static void write_checkpoint(struct fixture *f, bool tied) {
     static char names[NAMES][96];
     static struct rp_test_tensor tensors[NAMES];
@@ -88,7 +88,7 @@ static int teardown(void **state) {
     return 0;
 }
 
-/* Compares the matrix with the one of the full load and takes its data away. */
+/* Compares the matrix with that of the full load and frees its data. */
 static int consume(void *ctx, struct rp_weight *weight, struct rp_error *err) {
     struct fixture *f = ctx;
     if (++f->consumed == f->fail_at)

@@ -1,11 +1,10 @@
 #!/usr/bin/env python3
-"""Attention under every kind of mask gives what numpy computes in f64 from the same numbers.
+"""Attention with every kind of mask agrees with numpy in f64 on the same numbers.
 
     python3 tests/oracle/attention_oracle.py
 
-`reprise bench attention --dump` writes q, K, V and the output of a shape, whose pages lie apart; tools/mask_python.py, which
-shares no code with the program, says which pairs meet and what becomes of their scores. Needs numpy; ends with 77
-without it.
+`reprise bench attention --dump` writes q, K, V and the output of a shape, whose pages are not adjacent. The independent
+tools/mask_python.py determines the visible pairs and their scores. Needs numpy; exits with 77 without it.
 """
 import json
 import os

@@ -2,7 +2,7 @@
 """Token ids of whole prompts: `reprise template --json` against the packages jinja2 and tokenizers.
 
 Without special tokens in the messages the ids are those that transformers computes: the rendered text encoded as one,
-without adding BOS. With them, the template's tokens stay what they are, and what a user typed becomes plain text.
+without adding BOS. With them, the template's tokens are unchanged, and the user's are plain text.
 """
 import json
 import os
@@ -49,7 +49,7 @@ def ours(folder, all_messages):
 
 
 def by_pieces(tok, state, spans):
-    """Cut at the special tokens that the template wrote; what lies between is encoded with special tokens as text."""
+    """Splits at the template's special tokens; the text in between is encoded with special tokens as text."""
     special = sorted((t for t in state["added_tokens"] if t["special"]), key=lambda t: -len(t["content"]))
     ids, text, strip = [], "", False
 

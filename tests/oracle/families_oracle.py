@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""The five model families give the logits that a plain numpy transformer gives.
+"""The model families have the logits of a numpy transformer.
 
     python3 tests/oracle/families_oracle.py
 
 The reference below is written from the published architectures and shares no code with the program. Random models
 of every family and variant (tied and not, biases, q/k norm, sliding window, llama3 and linear RoPE scaling, explicit
-head_dim, one KV head, no grouping) are written by the safetensors package; the same ids go through both, in chunks
-and one at a time, and every row of logits is compared. In bf16 the reference rounds where the program states that it
-does: the inputs of products, and K and V as they are stored. Needs numpy and safetensors; ends with 77 without them.
+head_dim, one KV head, no grouping) are written by the safetensors package. The same ids run through both, in chunks
+and one at a time, and every row of logits is compared. In bf16 the reference rounds where the program is documented to:
+the inputs of GEMMs, and stored K and V. Needs numpy and safetensors; exits with 77 without them.
 """
 import os
 import subprocess
@@ -168,10 +168,10 @@ def distance(got, want):
 def compare(binary, variants, chunks, tensor_core_dims=()):
     """Logits of every variant in f32 and bf16, fed in chunks (0: decode rows), against the reference.
 
-    In bf16, heads of tensor_core_dims go through tensor cores. There q and the softmax's weights are rounded too, the
-    latter against the largest score of a unit of keys, which is a kernel's own; such a model turns a change of 1e-7 into
-    1e-3 to 4e-3 of its logits. So those are judged by their distance from the model without any rounding of
-    activations: at most a quarter more than the rounded reference's own (5.5e-3 to 7.3e-3)."""
+    In bf16, heads of tensor_core_dims use tensor cores. There q and the softmax's weights are rounded too, the latter
+    relative to the largest score of a unit of keys, which depends on the kernel; such a model amplifies a change of 1e-7
+    to 1e-3 to 4e-3 of its logits. So these are compared with the model without any rounding of activations: the distance
+    may exceed the rounded reference's own (5.5e-3 to 7.3e-3) by at most a quarter."""
     ids = np.random.default_rng(3).integers(0, 256, TOKENS)
     worst = {"f32": 0.0, "bf16": 0.0}
     with tempfile.TemporaryDirectory() as parent:

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Compares a template's string methods with Python's own on single characters, all that Python knows.
+"""Compares a template's string methods with Python's on every character that Python knows.
 
     python3 tests/oracle/python_case_oracle.py --bin build/release/reprise
 
-Ours are those of Unicode 16, which Python 3.14 has; CHANGED lists what an older Python (3.11 has
-Unicode 14) says differently on characters that it knows. Runs of ideographs and of Hangul count by
-their first and last characters.
+Ours follow Unicode 16, as in Python 3.14; CHANGED lists the differences of an older Python (3.11 has
+Unicode 14) on characters that it knows. Of runs of ideographs and Hangul only the first and last
+characters are tested.
 """
 import argparse
 import json

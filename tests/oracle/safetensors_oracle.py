@@ -4,9 +4,9 @@
     python3 tests/oracle/safetensors_oracle.py [--bin build/release/reprise] [--count 400] [--seed 1]
 
 Needs numpy and safetensors; without them, or without the test programs of the build, it prints why and
-ends with 77. First random models of all families, types, shards and heads are written and what the
-loader put in memory is compared with numpy's values. Then good files are damaged at random, and the
-verdicts of both readers are compared; where ours is stricter on purpose the reason must be known.
+exits with 77. First random models of all families, types, shards and heads are written and loaded,
+and compared with numpy's values. Then valid files are damaged at random, and the verdicts of both
+readers are compared; where ours is stricter on purpose the reason must be listed.
 """
 import argparse
 import json
@@ -102,7 +102,7 @@ def compare_models(program, seed):
 
 
 def damaged(rng, header, data):
-    """One damage to a good file; returns its bytes."""
+    """Damages a valid file in one place; returns its bytes."""
     text = json.dumps(header, separators=(",", ":"))
     names = [name for name in header if name != "__metadata__"]
     kind = rng.randrange(10)

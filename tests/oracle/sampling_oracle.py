@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Penalties, biases, bad words, masks and log-probabilities are those that numpy gives.
+"""Penalties, biases, bad words, masks and log-probabilities agree with numpy.
 
     python3 tests/oracle/sampling_oracle.py
 
-Random slots go through the CPU's kernel (test_device_sample_features --apply) and through the formulas below, which are
-written from their published definitions: repetition (CTRL), frequency and presence (OpenAI), bias, bad words, allowed
-ids, log-softmax of the unmodified logits, rank and likeliest tokens. Needs numpy; ends with 77 without it.
+Random slots run through the CPU's kernel (test_device_sample_features --apply) and through the formulas below, which
+follow the published definitions: repetition (CTRL), frequency and presence (OpenAI), bias, bad words, allowed
+ids, log-softmax of the unmodified logits, rank and likeliest tokens. Needs numpy; exits with 77 without it.
 """
 import os
 import struct
@@ -24,7 +24,7 @@ CASES = 250
 
 
 def draw_bad_words(random, vocab, last):
-    """Words of few ids, some of which go on where the answer ends."""
+    """Words of few ids, some of which continue the end of the answer."""
     words, room = [], BAD_MAX
     for _ in range(int(random.integers(1, 30))):
         count = int(random.integers(1, min(WORD_MAX, room) + 1)) if room else 0

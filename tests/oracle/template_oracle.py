@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Compares `reprise template` with the jinja2 package, byte for byte, errors included.
 
-jinja2 is set up as transformers does it: immutable sandbox, trim_blocks, lstrip_blocks, loop controls, the tag
-generation, tojson by json.dumps, raise_exception, strftime_now. Rendered are the templates of the test data and those of
+jinja2 is configured as in transformers: immutable sandbox, trim_blocks, lstrip_blocks, loop controls, the tag
+generation, tojson by json.dumps, raise_exception, strftime_now. It renders the templates of the test data and of
 chat_cases.py, each with every conversation, templates that must be refused, and mutations of all of them.
 """
 import argparse
@@ -90,7 +90,7 @@ def by_reprise(binary, cases):
     return [json.loads(line) for line in done.stdout.decode().split("\n")[:-1]]
 
 
-# Where Python's own wording depends on its version or on how a filter is written, only kind and line are compared.
+# Where Python's message depends on its version or on the form of a filter, only kind and line are compared.
 OUR_WORDS = ("TypeError", "ValueError", "AttributeError", "AssertionError", "FilterArgumentError", "KeyError", "IndexError",
              "RuntimeError", "OverflowError")
 SAME_WORDS = ("can only concatenate", "unsupported operand", "not supported between", "is not iterable", "has no len()", "macro ",

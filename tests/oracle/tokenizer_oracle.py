@@ -5,9 +5,9 @@
                                              [--count 1500] [--seed 1]
 
 Needs the package `tokenizers` (pip install tokenizers); without it the script prints SKIP and ends
-with 77. It trains small tokenizers of the kinds that models use, takes the real tokenizer.json
-files that it finds under DATA/tokenizers, and makes seeded random texts: Unicode edge cases, pieces
-of the vocabulary, added tokens, runs of white space. Compared are the ids with and without special
+with 77. It trains small tokenizers of the kinds that models use, loads the real tokenizer.json
+files under DATA/tokenizers, and generates seeded random texts: Unicode edge cases, pieces
+of the vocabulary, added tokens, runs of white space. It compares the ids with and without special
 tokens, the ids with special tokens as plain text, and the decoded text of valid and of random id
 sequences.
 """
@@ -94,7 +94,7 @@ def random_text(rng, pieces, added):
 
 
 def long_texts(rng, pieces, added):
-    """What no cache of words holds: tens of kilobytes, runs of one character, words without an end."""
+    """Texts that no word cache helps with: tens of kilobytes, runs of one character, endless words."""
     yield "".join(random_text(rng, pieces, added) for _ in range(400))
     yield "".join(rng.choice(pieces) for _ in range(3000))
     for char in ("a", " ", "\n", "中", "0", "="):

@@ -1,6 +1,6 @@
-/* Goal: the upper factor gives back its matrix, is the one that is known, and has the same bits
- * however it is computed.
- * Method: factors chosen first and multiplied out, sizes around the blocks, teams and instruction
+/* Goal: the upper factor reproduces its matrix, equals the known one, and has the same bits with
+ * any team and instruction set.
+ * Method: matrices computed from chosen factors, sizes around the blocks, teams and instruction
  * sets. */
 #include "base/memory.h"
 #include "quant/rounding/cholesky.h"
@@ -46,7 +46,7 @@ static double next_value(uint32_t *seed) {
     return (double)(int32_t)*seed * 0x1p-31;
 }
 
-/* R of small whole numbers, and H = R R^T exactly; below the diagonal poison. */
+/* R of small integers, and H = R R^T exactly; poison below the diagonal. */
 static void make_known(size_t n, double *r, double *h) {
     uint32_t seed = 5;
     for (size_t i = 0; i < n; i++)
@@ -62,7 +62,7 @@ static void make_known(size_t n, double *r, double *h) {
         }
 }
 
-static void test_three_by_three_is_what_pencil_and_paper_say(void **state) {
+static void test_three_by_three_equals_the_result_by_hand(void **state) {
     (void)state;
     /* R = 1 2 3; 0 4 5; 0 0 6 */
     double h[9] = {14, 23, 18, POISON, 41, 30, POISON, POISON, 36};
@@ -113,7 +113,7 @@ static void test_bits_depend_neither_on_workers_nor_on_instructions(void **state
     rp_free(other);
 }
 
-static void test_a_pivot_that_rounding_took_is_the_least(void **state) {
+static void test_a_pivot_lost_to_rounding_is_the_least_one(void **state) {
     (void)state;
     double h[4] = {1, 1, POISON, 1}; /* of rank 1: R(0, 0) would be 0 */
     factor(h, 2, 0.25, 1, RP_ISA_SCALAR);
@@ -125,10 +125,10 @@ static void test_a_pivot_that_rounding_took_is_the_least(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_three_by_three_is_what_pencil_and_paper_say),
+        cmocka_unit_test(test_three_by_three_equals_the_result_by_hand),
         cmocka_unit_test(test_the_factor_is_the_one_that_made_the_matrix),
         cmocka_unit_test(test_bits_depend_neither_on_workers_nor_on_instructions),
-        cmocka_unit_test(test_a_pivot_that_rounding_took_is_the_least),
+        cmocka_unit_test(test_a_pivot_lost_to_rounding_is_the_least_one),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,7 @@
-/* Goal: the quantized values are those of GPTQ, outputs lose clearly less than by rounding, and no
- * input makes them invalid. Method: the paper's loop with the explicit inverse beside ours; the
- * GEMM's outputs in f64; dead, equal and missing inputs; worker teams and instruction sets. */
+/* Goal: the quantized values are those of GPTQ, outputs have clearly less error than with rounding
+ * to nearest, and no input makes them invalid. Method: comparison with the paper's loop and its
+ * explicit inverse; the GEMM's outputs in f64; dead, equal and missing inputs; worker teams and
+ * instruction sets. */
 #include "base/bf16.h"
 #include "base/memory.h"
 #include "device/quantize_row.h"
@@ -18,7 +19,7 @@
 #include <cmocka.h>
 
 #define ROWS   37
-#define COLS   151 /* odd: tiles have rests */
+#define COLS   151 /* odd: tiles have remainders */
 #define TOKENS 600
 
 static const enum rp_dtype types[] = {RP_DTYPE_INT8, RP_DTYPE_FP8_E4M3};
@@ -42,7 +43,7 @@ struct fixture {
     struct rp_gptq_factor factor;
 };
 
-/* Neighboring inputs have much in common. */
+/* Neighboring inputs are correlated. */
 static void correlated(struct fixture *f) {
     for (size_t t = 0; t < TOKENS; t++) {
         float common = 0;
@@ -133,9 +134,9 @@ static int tear_down(void **state) {
     return 0;
 }
 
-/* ---- GPTQ as its paper has it --------------------------------------------------------------- */
+/* ---- GPTQ as in its paper ------------------------------------------------------------------- */
 
-/* Inverse by Gauss and Jordan; positive definite: no pivots are looked for. */
+/* Gauss-Jordan inverse without pivoting; the matrix is positive definite. */
 static void invert(const double *from, double *out) {
     static double work[COLS][2 * COLS];
     memset(work, 0, sizeof work);
@@ -157,8 +158,8 @@ static void invert(const double *from, double *out) {
         memcpy(out + i * COLS, work[i] + COLS, COLS * sizeof *out);
 }
 
-/* The paper's loop: what is left of H's inverse after each column is the Schur complement. Deltas,
- * not quantized values. */
+/* The paper's loop: the rest of H's inverse after each column is the Schur complement. Returns
+ * deltas, not quantized values. */
 static void paper_deltas(const struct fixture *f, double *inverse, double *deltas) {
     static double w[ROWS * COLS];
     for (size_t i = 0; i < ROWS * COLS; i++)
@@ -193,8 +194,8 @@ static void test_quantized_values_are_those_of_the_papers_loop_with_the_inverse(
         round_quantized(f);
         invert(f->h, inverse);
         paper_deltas(f, inverse, deltas);
-        /* A first column keeps its nearest value, where the paper rounds by the fitted scale: leave
-         * such rows out. */
+        /* Ours rounds the first column to nearest, the paper by the fitted scale: skip rows in
+         * which these differ. */
         size_t compared = 0;
         for (size_t row = 0; row < ROWS; row++) {
             if (delta(f, f->nearest, row, 0) != deltas[row * COLS])
@@ -208,7 +209,7 @@ static void test_quantized_values_are_those_of_the_papers_loop_with_the_inverse(
     }
 }
 
-/* ---- what it is for ------------------------------------------------------------------------- */
+/* ---- accuracy ------------------------------------------------------------------------------- */
 
 static void test_outputs_on_correlated_inputs_lose_less_than_half(void **state) {
     struct fixture *f = *state;
@@ -228,7 +229,7 @@ static void test_outputs_on_correlated_inputs_lose_less_than_half(void **state) 
 static void
 test_inputs_that_have_nothing_in_common_leave_the_nearest_quantized_values(void **state) {
     struct fixture *f = *state;
-    for (size_t t = 0; t < TOKENS; t++) /* one element a row: H is diagonal */
+    for (size_t t = 0; t < TOKENS; t++) /* one element per row: H is diagonal */
         f->inputs[t * COLS + t % COLS] = rp_f32_to_bf16(1.0f + (float)(t % 7));
     make_factor(f, TOKENS);
     for (size_t type = 0; type < RP_ARRAY_COUNT(types); type++) {
@@ -269,7 +270,7 @@ static void test_errors_and_signals_are_what_the_damped_matrix_says(void **state
     }
 }
 
-/* ---- what may come in ----------------------------------------------------------------------- */
+/* ---- special inputs ------------------------------------------------------------------------- */
 
 static void test_dead_equal_and_few_inputs_make_quantized_values_like_any_other(void **state) {
     struct fixture *f = *state;
@@ -284,7 +285,7 @@ static void test_dead_equal_and_few_inputs_make_quantized_values_like_any_other(
         make_factor(f, TOKENS);
         round_quantized(f);
         check_range(f);
-        for (size_t row = 0; row < ROWS; row++) { /* dead: nobody's business */
+        for (size_t row = 0; row < ROWS; row++) { /* dead: any value will do */
             assert_int_equal(f->quantized[row * COLS + 3], f->nearest[row * COLS + 3]);
             assert_int_equal(f->quantized[row * COLS + 70], f->nearest[row * COLS + 70]);
         }
@@ -308,7 +309,7 @@ test_quantized_values_stay_within_their_range_where_errors_would_lead_out(void *
                 f->inputs[i] = rp_f32_to_bf16(rp_bf16_to_f32(f->inputs[i]) * sizes[size]);
             make_nearest(f, types[type]);
             for (size_t row = 0; row < ROWS; row++)
-                f->scales[row] *= 0.25f; /* three weights of four lie outside */
+                f->scales[row] *= 0.25f; /* three weights of four are outside */
             make_factor(f, TOKENS);
             round_quantized(f);
             check_range(f);

@@ -1,7 +1,6 @@
-/* Goal: every kernel computes the product, touches nothing else, and gives a row the same bits
- * whoever else is in the batch. Method: every instruction set of this machine and both layouts
- * against a sum in f64 of the rounded inputs; outputs poisoned with NaN inside guards; inputs
- * surrounded by NaN. */
+/* Goal: every kernel computes the GEMM, writes nothing else, and gives a row the same bits in any
+ * batch. Method: every instruction set of this machine and both layouts against a sum in f64 of the
+ * rounded inputs; outputs poisoned with NaN inside guards; inputs surrounded by NaN. */
 #include "base/bf16.h"
 #include "base/memory.h"
 #include "device/ops_simd.h"
@@ -102,7 +101,7 @@ static void make_matrix(struct fixture *f, uint32_t n, uint32_t k, enum rp_dtype
     assert_int_equal(f->packed.layout, RP_LAYOUT_PANEL_16);
 }
 
-/* A product of this shape with random inputs; what lies between the rows is NaN. */
+/* A GEMM of this shape with random inputs, and NaN between the rows. */
 static void make(struct fixture *f, uint32_t m, uint32_t n, uint32_t k, enum rp_dtype dtype) {
     f->m = m;
     f->n = n;
@@ -152,7 +151,7 @@ static void assert_guards_intact(struct fixture *f, uint32_t m, enum rp_dtype ou
     }
 }
 
-/* As a team would, one worker after the other: kernels have no barrier inside. */
+/* Runs the workers one after the other: kernels have no barrier inside. */
 static void run(rp_matmul_fn fn, const struct rp_matmul_args *args, uint32_t m, uint32_t workers) {
     for (uint32_t w = 0; w < workers; w++) {
         struct rp_cpu_worker worker = {.index = w, .count = workers};
@@ -177,7 +176,7 @@ static void check_shape(struct fixture *f, uint32_t m, uint32_t n, uint32_t k,
     make(f, m, n, k, dtype);
     for (int isa = RP_ISA_SCALAR - 1; isa <= (int)rp_cpu_isa_detect(); isa++)
         for (int variant = 0; variant < 4; variant++) {
-            bool plain = isa < RP_ISA_SCALAR; /* the truth, row-major, first */
+            bool plain = isa < RP_ISA_SCALAR; /* the reference, row-major, first */
             const struct rp_matrix *weight = plain ? &f->plain : &f->packed;
             enum rp_dtype out_dtype = variant & 1 ? RP_DTYPE_BF16 : RP_DTYPE_F32;
             struct rp_matmul_args args = args_of(f, weight, out_dtype);
@@ -219,7 +218,7 @@ static void check_batches(struct fixture *f, enum rp_dtype dtype, uint32_t k) {
             run(fn, &args, 1, 1);
         }
         memcpy(f->other, f->out, f->out_bytes);
-        /* and in every batch, at two places of it. The truth is slow: one batch will do. */
+        /* and in every batch, at two positions. The reference is slow, so it runs one batch. */
         size_t first = isa == RP_ISA_SCALAR ? RP_ARRAY_COUNT(batch_sizes) - 1 : 0;
         for (size_t b = first; b < RP_ARRAY_COUNT(batch_sizes); b++)
             for (size_t w = 0; w < RP_ARRAY_COUNT(worker_counts); w++) {
@@ -259,7 +258,7 @@ static void run_team_job(void *arg0, uint64_t arg1, const struct rp_cpu_worker *
     job->fn(&job->args, job->m, worker);
 }
 
-/* The thread sanitizer sees here whether two workers write the same place. */
+/* Here the thread sanitizer detects two workers that write the same address. */
 static void test_a_team_computes_what_one_worker_does(void **state) {
     struct fixture *f = *state;
     struct rp_cpu_team *team;
@@ -310,7 +309,7 @@ static void test_accumulating_is_the_product_and_then_an_addition(void **state) 
     }
 }
 
-/* The product into f32 with the bias, then the activation of ops_simd.h: bit for bit. */
+/* The GEMM into f32 with the bias, then the activation of ops_simd.h: bit for bit. */
 static void check_gated(struct fixture *f, enum rp_cpu_isa isa, uint32_t m, enum rp_dtype out_dtype,
                         bool bias) {
     const struct rp_fast_ops *ops = rp_fast_ops_select(isa);
@@ -364,8 +363,7 @@ static void test_only_whole_panels_can_be_gated(void **state) {
     }
 }
 
-/* Shares large enough to be taken in parts, whole panels or not, by workers of which one comes
- * late. */
+/* Shares large enough to be split into parts, complete panels or not, with one late worker. */
 static void test_a_large_product_in_parts_is_what_one_worker_computes(void **state) {
     struct fixture *f = *state;
     struct rp_cpu_team *team;

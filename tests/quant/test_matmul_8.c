@@ -1,6 +1,6 @@
-/* Goal: products on INT8 and FP8 weights are what matmul.h says, in every batch, team and
- * instruction set; INT8 with quantized rows has one set of bits. Method: an f64 sum of the
- * quantized values; outputs poisoned inside guards, inputs among NaN. */
+/* Goal: GEMMs on INT8 and FP8 weights follow matmul.h in every batch, team and instruction set;
+ * INT8 with quantized rows has the same bits everywhere. Method: an f64 sum of the quantized
+ * values; outputs poisoned inside guards, inputs surrounded by NaN. */
 #include "base/bf16.h"
 #include "base/fp8.h"
 #include "base/memory.h"
@@ -83,7 +83,7 @@ static struct rp_matrix copy_of(const struct rp_matrix *from) {
     return copy;
 }
 
-/* Quantized values over the whole range, -128 as checkpoints may have it. */
+/* Quantized values over the whole range, with -128 as in some checkpoints. */
 static void make_matrix(struct fixture *f, enum rp_dtype dtype, enum rp_matrix_input input,
                         enum kind kind) {
     static const enum rp_scale_kind kinds[] = {RP_SCALE_CHANNEL, RP_SCALE_TENSOR,
@@ -221,7 +221,7 @@ static void test_every_kernel_is_the_product_for_every_format_and_odd_sizes(void
         }
 }
 
-/* INT8 with quantized rows: the first level's bits are everybody's. */
+/* INT8 with quantized rows: all levels have the bits of the first. */
 static void test_a_row_has_the_same_bits_in_every_batch_team_and_instruction_set(void **state) {
     struct fixture *f = *state;
     static const uint32_t batches[] = {1, 2, 3, 4, 7, 16, 97, 130};

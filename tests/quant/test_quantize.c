@@ -83,7 +83,7 @@ static void test_each_weight_becomes_the_nearest_code_of_its_row(void **state) {
         }
 }
 
-static void test_panels_give_back_the_rows_that_went_in(void **state) {
+static void test_panels_return_the_rows_that_were_stored(void **state) {
     (void)state;
     for (int scheme = RP_QUANT_INT8; scheme <= RP_QUANT_FP8; scheme++) {
         struct rp_matrix from = make_matrix(RP_DTYPE_F32), made, packed;
@@ -162,7 +162,7 @@ static void test_rows_of_nothing_have_scale_1_and_bad_rows_scale_nan(void **stat
 
 #define WIDE (RP_QUANT_SEARCH_COLS + 1)
 
-/* Near a normal distribution, as weights are. */
+/* Approximately normal, like weights. */
 static void fill_weights(float *row, size_t cols, float size) {
     for (size_t i = 0; i < cols; i++)
         row[i] = (next_value() + next_value() + next_value()) * size;
@@ -262,8 +262,8 @@ static void test_wide_rows_and_int8_are_not_searched(void **state) {
     }
 }
 
-/* What max scaling has exactly stays: the ends of the grid, denormals, zeros; and so does what it
- * refuses. */
+/* Rows that max scaling represents exactly do not change: the ends of the grid, denormals, zeros;
+ * nor do refusals. */
 static void test_a_search_keeps_exact_rows_and_refuses_bad_ones(void **state) {
     (void)state;
     static const float values[] = {448,     -448, 0x1p-9f, -0x1p-9f, 0x1.cp-7f,
@@ -324,7 +324,7 @@ static void test_quantizing_without_memory_leaves_nothing_behind(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_each_weight_becomes_the_nearest_code_of_its_row),
-        cmocka_unit_test(test_panels_give_back_the_rows_that_went_in),
+        cmocka_unit_test(test_panels_return_the_rows_that_were_stored),
         cmocka_unit_test(test_a_weight_that_is_not_finite_is_refused_with_its_row),
         cmocka_unit_test(test_a_row_of_activations_reaches_the_ends_of_the_grid),
         cmocka_unit_test(test_rows_of_nothing_have_scale_1_and_bad_rows_scale_nan),

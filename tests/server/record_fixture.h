@@ -1,5 +1,5 @@
-/* record_fixture.h - a request's life on a virtual clock, for the tests of records. Included by one
- * test program each. */
+/* record_fixture.h - a request's times on a virtual clock, for the tests of records. Included once
+ * per test program. */
 #ifndef RP_TESTS_SERVER_RECORD_FIXTURE_H
 #define RP_TESTS_SERVER_RECORD_FIXTURE_H
 
@@ -17,7 +17,7 @@
 
 #define MS ((uint64_t)1000000)
 
-/* Begins at 1,000 ms; 20 tokens in, 4 out; one swap; its third token came 40 ms late. */
+/* Begins at 1,000 ms; 20 tokens in, 4 out; one swap; its third token is 40 ms late. */
 static void record_make(struct rp_request_record *record) {
     static const uint64_t token_ms[] = {1030, 1035, 1075, 1080};
     struct rp_request request = {.id = 7,

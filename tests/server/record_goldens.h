@@ -1,5 +1,5 @@
-/* record_goldens.h - what test_request_json.c expects of the record of record_fixture.h; ' stands
- * for ". */
+/* record_goldens.h - expected texts of test_request_json.c for the record of record_fixture.h; ' is
+ * replaced by ". */
 #ifndef RP_TESTS_SERVER_RECORD_GOLDENS_H
 #define RP_TESTS_SERVER_RECORD_GOLDENS_H
 

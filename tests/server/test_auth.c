@@ -1,4 +1,4 @@
-/* Goal: only a whole key opens, and a file of keys that others may read is refused. */
+/* Goal: only a complete key is accepted, and a file of keys that others can read is refused. */
 #include "server/http/auth.h"
 
 #include <setjmp.h>

@@ -1,4 +1,4 @@
-/* Goal: flags, environment and defaults follow the table; what is wrong is named, with a hint. */
+/* Goal: flags, environment and defaults follow the table; errors name the flag, with a hint. */
 #include "server/cli/flags.h"
 
 #include <setjmp.h>
@@ -135,7 +135,7 @@ static void test_a_misspelt_flag_gets_the_nearest_name(void **state) {
     assert_null(strstr(err.hint, "did you mean"));
 }
 
-static void test_the_environment_stands_between_default_and_flag(void **state) {
+static void test_the_environment_overrides_defaults_and_not_flags(void **state) {
     (void)state;
     setenv("REPRISE_MAX_COUNT", "42", 1);
     assert_int_equal(parse("d"), RP_OK);
@@ -184,7 +184,7 @@ int main(void) {
         cmocka_unit_test(test_counts_take_suffixes_as_vllm_reads_them),
         cmocka_unit_test(test_what_is_wrong_is_named),
         cmocka_unit_test(test_a_misspelt_flag_gets_the_nearest_name),
-        cmocka_unit_test(test_the_environment_stands_between_default_and_flag),
+        cmocka_unit_test(test_the_environment_overrides_defaults_and_not_flags),
         cmocka_unit_test(test_two_dashes_end_the_flags),
         cmocka_unit_test(test_a_list_is_positive_numbers_between_commas),
     };

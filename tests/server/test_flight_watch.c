@@ -1,5 +1,5 @@
-/* Goal: each trigger fires when it should, once for as long as its cause lasts, and not for what is
- * usual. */
+/* Goal: each trigger fires when it should, once while its cause lasts, and not in normal
+ * operation. */
 #include "server/observe/flight_watch.h"
 
 #include <setjmp.h>
@@ -30,7 +30,7 @@ static bool look(void) {
     return rp_flight_watch_look(&watch, &view, &cause);
 }
 
-/* The steps of a look: count of `us` microseconds in a bucket. */
+/* The steps of a check: count of `us` microseconds in a bucket. */
 static void step_times(uint32_t bucket, uint32_t count, uint64_t us) {
     static uint64_t number;
     for (uint32_t i = 0; i < count; i++)
@@ -50,7 +50,7 @@ static void test_an_objective_that_is_missed_is_said_once(void **state) {
     (void)state;
     view.latency[0].count = 19;
     view.latency[0].p99_ns = 150e6;
-    assert_false(look()); /* too few to say anything */
+    assert_false(look()); /* too few to decide */
     view.latency[0].count = 20;
     assert_true(look());
     assert_int_equal(cause.trigger, RP_FLIGHT_SLO_TTFT);
@@ -77,7 +77,7 @@ static void test_a_step_is_slow_by_the_median_of_its_own_bucket(void **state) {
     (void)state;
     step_times(3, 100, 1000);
     assert_false(look());
-    step_times(4, 100, 20000); /* a larger one is slower, and known as such */
+    step_times(4, 100, 20000); /* a larger one is slower, as expected */
     assert_false(look());
     step_times(3, 1, 9900);
     assert_false(look());
@@ -145,7 +145,7 @@ static void test_of_several_causes_the_gravest_counts(void **state) {
     assert_true(look());
     assert_int_equal(cause.trigger, RP_FLIGHT_DEVICE);
     view.step_count = 0;
-    assert_false(look()); /* the others were seen as well */
+    assert_false(look()); /* the others were noticed as well */
 }
 
 int main(void) {

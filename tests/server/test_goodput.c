@@ -1,5 +1,4 @@
-/* Goal: a request is good when it met every objective; a miss is counted with what had most of the
- * time. */
+/* Goal: a request is good if it met every objective; a miss is counted with its main cause. */
 #include "tests/server/record_fixture.h"
 
 #include "server/observe/goodput.h"
@@ -11,8 +10,7 @@ static void begin(uint64_t ttft_ms, uint64_t tpot_ms, uint64_t e2e_ms) {
     const struct rp_slo slo = {
         .ttft_ns = ttft_ms * MS, .tpot_ns = tpot_ms * MS, .e2e_ns = e2e_ms * MS};
     rp_goodput_init(&goodput, &slo);
-    record_make(
-        &record); /* ttft 30 ms, most of it prefill; 16.7 ms a token, most of it a swap; 80 ms */
+    record_make(&record); /* ttft 30 ms, mostly prefill; 16.7 ms per token, mostly a swap; 80 ms */
 }
 
 static uint64_t missed(enum rp_slo_kind kind, uint32_t cause) {
@@ -54,7 +52,7 @@ static void test_one_objective_is_enough(void **state) {
     assert_int_equal(rp_counter_read(&goodput.good_requests), 1);
 }
 
-/* 40 ms, for a swap: the mean says nothing of it. */
+/* 40 ms for a swap, which the mean does not show. */
 static void test_one_long_gap_misses_the_objective_between_tokens(void **state) {
     (void)state;
     begin(0, 1000, 0);

@@ -1,4 +1,4 @@
-/* Goal: what is compressed unpacks to the same bytes, and nobody gets gzip who did not ask for
+/* Goal: compressed bodies decompress to the same bytes, and gzip is used only if the client accepts
  * it. */
 #include "server/http/http_gzip.h"
 
@@ -12,7 +12,7 @@
 
 #include <cmocka.h>
 
-static void test_what_was_packed_unpacks(void **state) {
+static void test_compressed_data_decompresses(void **state) {
     static char text[200000], back[200000];
     uint64_t random = 88172645463325252u;
     (void)state;
@@ -81,7 +81,7 @@ static void test_any_bytes_may_stand_in_the_fields(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_what_was_packed_unpacks),
+        cmocka_unit_test(test_compressed_data_decompresses),
         cmocka_unit_test(test_without_memory_nothing_is_packed_and_nothing_lost),
         cmocka_unit_test(test_any_bytes_may_stand_in_the_fields),
     };

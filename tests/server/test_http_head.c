@@ -1,5 +1,5 @@
-/* Goal: the scanner of the header block refuses what smuggling is made of, and says the same
- * however the bytes are cut. */
+/* Goal: the scanner of the header block refuses the forms used for request smuggling, with the same
+ * result for any split of the bytes. */
 #include "server/http/http_head.h"
 
 #include <setjmp.h>

@@ -1,4 +1,4 @@
-/* Goal: a route's query parameters are read or refused by name; nothing hostile gets through. */
+/* Goal: a route's query parameters are read or refused by name, also hostile ones. */
 #include "server/http/http_query.h"
 
 #include <setjmp.h>

@@ -1,8 +1,7 @@
-/* Goal: what our settings of the installed jansson accept and refuse is known, file by file, and
- * its memory is bounded.
+/* Goal: the installed jansson with our settings accepts and refuses the right documents, and its
+ * memory is bounded.
  * Method: JSONTestSuite: y_ accepted, n_ refused. Each document is the value of a field, because a
- * body must be an object; a document that could close the object early cannot pass as one then
- * either. */
+ * body must be an object; a document that closes the object early is invalid too. */
 #include "base/buffer.h"
 #include "base/memory.h"
 #include "server/http/json_body.h"
@@ -112,7 +111,7 @@ static void test_depth_is_checked_before_parsing(void **state) {
         assert_int_equal(root != NULL, depth <= 64);
         json_decref(root);
     }
-    /* Brackets in strings are none. */
+    /* Brackets in strings do not count. */
     const char *strings = "{\"a\":\"[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[["
                           "[[[[[[[[[[[\\\"[[\"}";
     json_t *root = parse(strings, strlen(strings), &error);
@@ -120,7 +119,7 @@ static void test_depth_is_checked_before_parsing(void **state) {
     json_decref(root);
 }
 
-static void test_memory_is_counted_and_given_back(void **state) {
+static void test_memory_is_counted_and_freed(void **state) {
     struct rp_http_error error;
     size_t count = 2000000, len = 0;
     (void)state;
@@ -186,7 +185,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_the_suite_is_judged_as_it_says),
         cmocka_unit_test(test_depth_is_checked_before_parsing),
-        cmocka_unit_test(test_memory_is_counted_and_given_back),
+        cmocka_unit_test(test_memory_is_counted_and_freed),
         cmocka_unit_test(test_all_trees_together_are_bounded),
         cmocka_unit_test(test_an_error_inside_a_field_names_it),
     };

@@ -1,5 +1,5 @@
-/* Goal: the fields of a completion mean what the documentation says: defaults, nulls, the model's
- * end tokens. What is refused, and how, is data in tests/http/test_bad_inputs.py. */
+/* Goal: the fields of a completion have their documented meaning: defaults, nulls, the model's
+ * end tokens. Refusals are in tests/http/test_bad_inputs.py. */
 #include "server/api/params.h"
 #include "server/http/json_body.h"
 

@@ -1,6 +1,5 @@
-/* Goal: a record's texts are what the documentation shows: JSON, OTLP, Chrome's trace, an answer's
- * timing, Server-Timing. Byte for byte, on a virtual clock. In the expected texts ' stands for
- * ". */
+/* Goal: a record's texts are as documented: JSON, OTLP, Chrome's trace, an answer's timing,
+ * Server-Timing. Byte for byte, on a virtual clock. In the expected texts ' is replaced by ". */
 #include "engine/observe/step_record.h"
 #include "tests/server/record_fixture.h"
 
@@ -16,7 +15,7 @@ static bool graph(const void *ctx, uint32_t index, struct rp_engine_graph *out) 
     return index < 2;
 }
 
-/* Those before and behind the request's are not its. */
+/* Those before and after the request are not its own. */
 static const struct rp_step_record steps[] = {
     {.step = 10, .begin_ns = 1015 * MS, .end_ns = 1019 * MS},
     {.step = 11,
@@ -103,7 +102,7 @@ static void test_timing_of_an_answer(void **state) {
                 "device;dur=24.000, total;dur=81.000\r\n");
 }
 
-/* Whatever has not happened yet is left out, or null, and nothing is read that is not there. */
+/* What has not happened yet is absent or null, and no missing part is read. */
 static void test_open_and_refused_records_have_texts_too(void **state) {
     struct rp_buffer out = {.data = NULL};
     struct rp_json json;

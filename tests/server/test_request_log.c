@@ -19,7 +19,7 @@ static int teardown(void **state) {
     return 0;
 }
 
-/* A request of so many ms that ended in that minute. */
+/* A request of this many ms that ended in that minute. */
 static uint64_t add(uint64_t minute, uint64_t total_ms) {
     struct rp_request_record record = {.engine_id = 1, .finish = RP_FINISH_STOP};
     record.closed_ns = minute * 60000 * MS + 30000 * MS;
@@ -44,7 +44,7 @@ static void test_the_newest_are_kept_and_each_is_listed_once(void **state) {
     for (uint64_t i = 1; i <= RP_LOG_FINISHED + 1000; i++)
         assert_true(add(100, 10) == i);
     uint32_t count = rp_request_log_collect(&log_, found);
-    /* The minute's places were taken by the first ones, which nobody slower pushed out. */
+    /* The first ones have the minute's places, because none was slower. */
     assert_int_equal(count, RP_LOG_FINISHED + RP_LOG_SLOW);
     for (uint64_t i = 1; i <= RP_LOG_FINISHED + 1000; i++)
         assert_int_equal(find(i, count) != NULL, i > 1000 || i <= RP_LOG_SLOW);
@@ -66,7 +66,7 @@ static void test_the_slowest_of_each_minute_outlive_the_others(void **state) {
     assert_int_equal(count, 3);
     for (uint32_t i = 0; i < 3; i++)
         assert_true(found[i]->sequence == slow[2 - i]);
-    /* Fifteen minutes later the first is forgotten. */
+    /* Fifteen minutes later the first is dropped. */
     for (uint64_t minute = 0; minute < RP_LOG_MINUTES; minute++)
         for (uint64_t i = 0; i < 300; i++)
             add(300 + minute, 10);
@@ -75,7 +75,7 @@ static void test_the_slowest_of_each_minute_outlive_the_others(void **state) {
     assert_true(count <= RP_LOG_RECORDS);
 }
 
-static void test_refused_requests_push_nobody_else_out(void **state) {
+static void test_refused_requests_evict_no_others(void **state) {
     struct rp_request_record record = {.status = 429, .first_byte_ns = 5 * MS, .closed_ns = 6 * MS};
     (void)state;
     uint64_t kept = add(1, 10);
@@ -186,7 +186,7 @@ static void test_phases_are_differences_of_stamps(void **state) {
     record.finish = RP_FINISH_CANCELLED;
     record.stop_string = true;
     assert_string_equal(rp_record_finish(&record), "stop");
-    /* Nothing happened yet: nothing took any time. */
+    /* Nothing has happened yet, so all times are zero. */
     memset(&record, 0, sizeof record);
     rp_record_times(&record, &times);
     assert_true(times.total == 0 && times.ttft == 0 && times.per_token == 0);
@@ -211,8 +211,7 @@ int main(void) {
                                         teardown),
         cmocka_unit_test_setup_teardown(test_the_slowest_of_each_minute_outlive_the_others, setup,
                                         teardown),
-        cmocka_unit_test_setup_teardown(test_refused_requests_push_nobody_else_out, setup,
-                                        teardown),
+        cmocka_unit_test_setup_teardown(test_refused_requests_evict_no_others, setup, teardown),
         cmocka_unit_test_setup_teardown(test_writing_is_noted_wherever_the_record_lies, setup,
                                         teardown),
         cmocka_unit_test(test_the_largest_are_found_by_every_measure),

@@ -1,5 +1,4 @@
-/* Goal: the text ends exactly where a stop string begins, whatever the pieces, and nothing else is
- * lost.
+/* Goal: the text ends exactly where a stop string begins, for any pieces, and nothing else is lost.
  * Method: named cases, then random texts over two letters against a search of the whole text. */
 #include "server/api/stop_match.h"
 
@@ -33,7 +32,7 @@ static void add(struct fixture *f, const char *text) {
     assert_int_equal(rp_stop_set_add(&f->set, text, strlen(text)), RP_OK);
 }
 
-/* Feeds the text in pieces of this size; true when it was stopped. */
+/* Feeds the text in pieces of this size; true if it was stopped. */
 static bool feed(struct fixture *f, const char *text, size_t len, size_t piece) {
     bool stopped = false;
     rp_buffer_clear(&f->out);
@@ -116,7 +115,7 @@ static void test_limits_are_answers(void **state) {
     assert_int_equal(f->out.len, RP_STOP_BYTES_MAX - 1);
 }
 
-/* Where the text ends by the definition, and by which string; len when none occurs. */
+/* The end of the text by the definition, and the string; len if none occurs. */
 static size_t search(const struct rp_stop_set *set, const char *text, size_t len, int *out_found) {
     for (size_t end = 1; end <= len; end++) {
         size_t longest = 0;
@@ -149,7 +148,7 @@ static void test_random_texts_agree_with_a_search(void **state) {
         }
         for (size_t i = 0; i < sizeof text; i++) {
             random ^= random << 13, random ^= random >> 7, random ^= random << 17;
-            /* A third letter, so that the texts live a while. */
+            /* A third letter, so that texts do not stop immediately. */
             text[i] = random % 8 ? "ab"[random >> 8 & 1] : 'c';
         }
         int found;

@@ -1,7 +1,6 @@
-/* Goal: a token costs no allocation and no lock while everything about it is recorded: events,
- * records, percentiles, shares, the nodes of one step in three, a session, a request's own profile,
- * exemplars and objectives; and while others read all of it again and again. Counted by thread:
- * readers may allocate. */
+/* Goal: a token costs no allocation and no lock while everything is recorded (events, records,
+ * percentiles, shares, the nodes of one step in three, a session, a request's own profile,
+ * exemplars and objectives) and read concurrently. Counted by thread: readers may allocate. */
 #include "engine/engine_internal.h"
 #include "engine/observe/profile_report.h"
 #include "metrics/latency.h"
@@ -17,8 +16,8 @@
 
 /* --- Counting -------------------------------------------------------------------------------- */
 
-/* The linker sends our calls of these here (tests/CMakeLists.txt). What threads do that have not
- * said that theirs does not count: the engine's, the stream's, the pool's. */
+/* The linker redirects our calls of these functions (tests/CMakeLists.txt). Counted in all threads
+ * that have not opted out: the engine's, the stream's, the pool's. */
 static _Thread_local bool uncounted;
 static _Atomic uint64_t counted;
 
@@ -67,7 +66,7 @@ static struct rp_recorder *recorder;
 static _Atomic bool reading, failed;
 static _Atomic uint64_t reads;
 
-/* What /debug/trace, /debug/profile, /debug/diagnose, /debug/latency and /debug/memory read. */
+/* The data of /debug/trace, /debug/profile, /debug/diagnose, /debug/latency and /debug/memory. */
 static void *read_everything(void *arg) {
     static _Atomic uint32_t readers;
     static struct rp_step_record records[2][RP_STEP_RECORDS];
@@ -148,7 +147,7 @@ test_the_engine_allocates_and_locks_nothing_while_all_is_recorded_and_read(void 
     for (int i = 0; i < 2; i++)
         pthread_join(readers[i], NULL);
     rp_engine_stop(fixture_engine);
-    /* All of it did happen. */
+    /* All of it happened. */
     const struct rp_engine_metrics *metrics = rp_engine_metrics(fixture_engine);
     uint64_t done;
     assert_false(atomic_load(&failed));

@@ -1,5 +1,4 @@
-/* Goal: traceparent is read by the rules of W3C Trace Context, and nothing that breaks them gets
- * through. */
+/* Goal: traceparent is read by the rules of W3C Trace Context, and invalid values are ignored. */
 #include "server/observe/trace_context.h"
 
 #include <setjmp.h>

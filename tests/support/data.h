@@ -1,4 +1,4 @@
-/* data.h - where the tests find real models and texts, and how they say that they did not. */
+/* data.h - paths of real models and texts, and the message when they are missing. */
 #ifndef RP_TESTS_SUPPORT_DATA_H
 #define RP_TESTS_SUPPORT_DATA_H
 

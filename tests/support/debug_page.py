@@ -1,5 +1,5 @@
-"""/debug/ui in a real headless Chromium: the page as text with the routes that its numbers come from, and whether each is
-what that route said."""
+"""/debug/ui in a headless Chromium: the page as text with the routes of its numbers, and a check that each number equals
+the route's."""
 import html.parser
 import json
 import re
@@ -8,7 +8,7 @@ import subprocess
 import tempfile
 
 CHROMIUM = next((p for p in map(shutil.which, ("chromium", "chromium-browser", "google-chrome")) if p), None)
-# Where on the page a number has another unit than in its answer: the route's name ends so -> factor.
+# Numbers whose unit on the page differs from the answer's: suffix of the name -> factor.
 FACTORS = ((".calls", 1), ("self_ns", 1e-6), ("_ns", 1e-3), (".count", 1), ("busy", 1), ("device_seconds.", 1), ("durations_seconds.", 1e3),
            ("worst.seconds", 1e3), ("device.seconds", 1e3), ("latency.", 1e3))
 UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}

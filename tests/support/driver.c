@@ -91,7 +91,7 @@ void rp_driver_open(struct rp_driver *driver, struct rp_model *model,
                                 model->config.head_dim, config->page_tokens, config->kv_dtype));
     size_t kv_bytes = ((size_t)config->slots * config->pages_per_slot + 1) * driver->kv.page_stride;
     driver->kv.base = driver->backend->alloc(driver->device, kv_bytes, RP_MEMORY_DEVICE);
-    /* NaN: reading what nobody wrote shows */
+    /* NaN shows reads of unwritten memory */
     RP_ASSERT(driver->backend->fill(driver->device, driver->kv.base, 0xFF, kv_bytes) == RP_OK);
     size_t state = rp_step_state_carve(&step, NULL, &driver->view);
     size_t rings = rp_step_rings_carve(&step, NULL, &driver->view);

@@ -5,7 +5,7 @@
  *
  *   rp_driver_open -> (rp_driver_row ...)+ -> rp_driver_run -> rp_driver_result / rp_driver_logits
  *
- * Errors: what cannot happen in a test is an assertion. */
+ * Errors are assertions. */
 #ifndef RP_TESTS_SUPPORT_DRIVER_H
 #define RP_TESTS_SUPPORT_DRIVER_H
 
@@ -39,17 +39,17 @@ struct rp_driver {
     unsigned char *state, *rings;
     uint32_t prepared;
     size_t *logits_offsets; /* one per graph entry */
-    float *logits;          /* (logit rows, vocab) of the last run, once they were requested */
+    float *logits;          /* (logit rows, vocab) of the last run, if requested */
     uint64_t logits_step;
     uint64_t step;
     struct rp_graph_entry *entry; /* of the last run */
     uint32_t row_count, token_count, logit_row_count, edit_count, prompt_cursor;
-    uint32_t packet_flags; /* of the steps to come: rp_packet_flags */
+    uint32_t packet_flags; /* rp_packet_flags of the following steps */
     bool decode_only;
 };
 
-/* Prepares the weights of *model for the device (once per model: on the CPU a prepared model may be
- * opened again; from a GPU's memory they do not come back). */
+/* Prepares the weights of *model for the device, once per model. On the CPU a prepared model may be
+ * opened again; weights in a GPU's memory are not copied back. */
 void rp_driver_open(struct rp_driver *driver, struct rp_model *model,
                     const struct rp_driver_config *config);
 void rp_driver_close(struct rp_driver *driver);

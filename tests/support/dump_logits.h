@@ -1,5 +1,5 @@
-/* dump_logits.h - the logits of a model directory for references in other languages (tests/oracle,
- * tests/gpu). */
+/* dump_logits.h - writes the logits of a model directory for comparison with references in other
+ * languages (tests/oracle, tests/gpu). */
 #ifndef RP_TESTS_SUPPORT_DUMP_LOGITS_H
 #define RP_TESTS_SUPPORT_DUMP_LOGITS_H
 

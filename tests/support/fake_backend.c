@@ -19,14 +19,14 @@ struct block {
 /* A captured graph with what it borrows. */
 struct fake_graph {
     struct rp_graph *graph;
-    struct rp_matrix *matrices; /* with the addresses that kernels see */
+    struct rp_matrix *matrices; /* with the kernels' addresses */
     bool launched;
 };
 
 struct fake {
     struct rp_device *cpu;
     struct fake_backend_config config;
-    unsigned char *seen, *given; /* what kernels see; what the host is given, and may not touch */
+    unsigned char *seen, *given; /* mapped for kernels; inaccessible, for the host */
     size_t size, next;           /* addresses, and the next free one */
     struct block blocks[BLOCKS];
     uint32_t block_count;
@@ -48,7 +48,7 @@ void fake_backend_reset(void) {
 
 static struct fake *fake_of(struct rp_device *device) { return (struct fake *)(void *)device; }
 
-/* The address that kernels use; those outside the GPU are the host's. */
+/* The kernels' address; addresses outside the GPU are the host's. */
 static void *seen_at(const struct fake *fake, const void *given) {
     const unsigned char *at = given;
     return at >= fake->given && at < fake->given + fake->size ? fake->seen + (at - fake->given)
@@ -85,7 +85,7 @@ static int fake_open(const struct rp_device_config *config, struct rp_device **o
 
 static void fake_close(struct rp_device *device) {
     struct fake *fake = fake_of(device);
-    RP_ASSERT_CMP(fake->allocated, ==, 0); /* everything was given back */
+    RP_ASSERT_CMP(fake->allocated, ==, 0); /* everything was freed */
     rp_backend_cpu()->close(fake->cpu);
     munmap(fake->seen, fake->size);
     munmap(fake->given, fake->size);
@@ -108,7 +108,7 @@ static struct block *new_block(struct fake *fake, size_t bytes, bool is_range) {
         return NULL;
     struct block *block = &fake->blocks[fake->block_count++];
     *block = (struct block){fake->next, bytes, 0, is_range};
-    fake->next += rounded + granule; /* never returned twice, followed by a gap */
+    fake->next += rounded + granule; /* never reused, followed by a gap */
     return block;
 }
 
@@ -208,7 +208,7 @@ void fake_backend_memory(struct rp_device_memory *out) {
     fake_memory((struct rp_device *)(void *)open_device, out);
 }
 
-/* What the CPU made of a matrix goes to the GPU. */
+/* Copies a matrix repacked by the CPU to the GPU. */
 static int upload(struct fake *fake, struct rp_matrix *matrix, struct rp_error *err) {
     size_t bytes = rp_matrix_bytes(matrix);
     void *given = fake_alloc((struct rp_device *)(void *)fake, bytes, RP_MEMORY_DEVICE);
@@ -239,7 +239,7 @@ static void fake_matrix_release(struct rp_device *device, struct rp_matrix *matr
     matrix->data = NULL;
 }
 
-/* The same view with the addresses that kernels see; the rings are the host's. */
+/* The same view with the kernels' addresses; the rings are in host memory. */
 static struct rp_step_view seen_view(const struct fake *fake, const struct rp_step_view *view) {
     struct rp_step_view seen = *view;
     seen.slots = seen_at(fake, view->slots);

@@ -1,13 +1,13 @@
 /* fake_backend.h - a small fake GPU: the CPU's backend with separate device memory.
  *
- * - Device addresses point into inaccessible memory: a host that reads or writes them dies at once.
- *   The kernels see the same memory at other addresses, which capture puts into their arguments.
+ * - Device addresses point into inaccessible memory: a host access faults. Kernels use the same
+ *   memory at other addresses, which capture writes into their arguments.
  * - Only the committed part of a reserved range exists. Fresh memory is NaN.
- * - The GPU has a size; contexts, captures and first replays use some of it, which only the memory
+ * - The GPU has a size; contexts, captures and first replays use part of it, which only the memory
  *   call reports.
  * - Faults are the CPU backend's (inject_fault); captures can be made to fail.
  *
- * One device at a time. Thread: as the CPU's. */
+ * One device at a time. Threads as in the CPU backend. */
 #ifndef RP_TESTS_SUPPORT_FAKE_BACKEND_H
 #define RP_TESTS_SUPPORT_FAKE_BACKEND_H
 
@@ -16,10 +16,10 @@
 struct fake_backend_config {
     uint64_t memory_bytes;
     uint64_t context_bytes;      /* in use when the device is opened */
-    uint64_t capture_bytes;      /* of each capture */
-    uint64_t first_replay_bytes; /* of each graph, when it is launched first */
-    size_t granule;              /* of commit; a multiple of 4096 */
-    uint32_t failing_tokens;     /* captures of buckets of so many tokens fail; 0: none */
+    uint64_t capture_bytes;      /* used by each capture */
+    uint64_t first_replay_bytes; /* used by each graph's first launch */
+    size_t granule;              /* granule of commit; a multiple of 4096 */
+    uint32_t failing_tokens;     /* captures of buckets of this many tokens fail; 0: none */
     bool decode_differs;
 };
 
@@ -27,9 +27,9 @@ struct fake_backend_config {
 extern struct fake_backend_config fake_backend_config;
 
 const struct rp_backend *fake_backend(void);
-/* 256 MiB, 8 MiB of context, 64 KiB a capture and as much at its first replay, granule 128 KiB. */
+/* 256 MiB, 8 MiB of context, 64 KiB per capture and again at its first replay, granule 128 KiB. */
 void fake_backend_reset(void);
-/* What the driver says of the device that is open. */
+/* Memory of the open device as the driver reports it. */
 void fake_backend_memory(struct rp_device_memory *out);
 
 #endif

@@ -1,6 +1,6 @@
-/* The PM sampling of the stand-in (fake_cupti.h). Sample i has the value 1 + i % 100 in every
- * metric; one before them all reaches a second back, as on a GPU. A structure of another size than
- * expected, or out of order, is refused. */
+/* PM sampling of the fake (fake_cupti.h). Sample i has the value 1 + i % 100 in every metric; an
+ * additional first sample begins a second earlier, as on a GPU. Structures of an unexpected size
+ * and calls out of order are refused. */
 #include "tests/support/fake_cupti.h"
 
 #include "backend/cupti/cupti_api.h"
@@ -16,7 +16,7 @@ enum { INVALID_PARAMETER = 1, IMAGE_SAMPLES_MAX = 4096, FIRST_NS = 2000000000 };
 
 extern struct fake_cupti fake_cupti_state;
 
-/* What an image holds. */
+/* The contents of an image. */
 struct image {
     uint32_t magic, count;
     struct {
@@ -213,9 +213,9 @@ int cuptiPmSamplingDecodeData(struct rp_cupti_pm_decode *p) {
         put(image, begin, begin + pm()->interval, at);
     }
     if (pm()->image_full)
-        put(image, 0, 0, 0); /* as a full image does */
+        put(image, 0, 0, 0); /* as with a full image */
     if (pm()->stopped)
-        put(image, FIRST_NS, FIRST_NS, 0); /* as the first decode after a stop */
+        put(image, FIRST_NS, FIRST_NS, 0); /* as in the first decode after a stop */
     return RP_CUPTI_SUCCESS;
 }
 

@@ -1,8 +1,8 @@
-/* fake_module.c - the fake GPU as a module that `reprise` opens (REPRISE_CUDA_MODULE), so that the
- * program itself is tested on a GPU. Environment: FAKE_GPU=abi (another interface), =refuses (no
- * GPU); FAKE_GPU_MIB the GPU's memory, FAKE_GPU_FAILS a size whose capture fails.
- * FAKE_GPU_COUNTERS: the GPU has hardware counters, through the stand-in for CUPTI
- * (REPRISE_FAKE_CUPTI): works, or what goes wrong there. */
+/* fake_module.c - the fake GPU as a module that `reprise` opens (REPRISE_CUDA_MODULE), to test the
+ * program with a GPU. Environment: FAKE_GPU=abi (another interface), =refuses (no GPU);
+ * FAKE_GPU_MIB the GPU's memory, FAKE_GPU_FAILS a size whose capture fails.
+ * FAKE_GPU_COUNTERS: the GPU has hardware counters, through the fake CUPTI (REPRISE_FAKE_CUPTI):
+ * "works", or the failure to simulate. */
 #include "backend/cupti/cupti_pm.h"
 #include "tests/support/fake_backend.h"
 #include "tests/support/fake_cupti.h"
@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* As backend/cuda/counters_cuda.c does it. */
+/* As in backend/cuda/counters_cuda.c. */
 static int count(struct rp_device *device, const struct rp_device_counter_options *options,
                  struct rp_device_counters *out, struct rp_error *err) {
     const char *path = getenv("REPRISE_FAKE_CUPTI"), *kind = getenv("FAKE_GPU_COUNTERS");

@@ -4,8 +4,8 @@
 
 #pragma GCC diagnostic ignored "-Wmissing-prototypes"
 
-/* nvmlDeviceGetEnforcedPowerLimit and nvmlDeviceGetMemoryInfo are missing, as from a library of
- * another age. */
+/* nvmlDeviceGetEnforcedPowerLimit and nvmlDeviceGetMemoryInfo are missing, as in a library of
+ * another version. */
 
 struct fake_nvml fake_nvml_state;
 

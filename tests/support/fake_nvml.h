@@ -1,4 +1,4 @@
-/* fake_nvml.h - a stand-in for NVIDIA's management library (libfake_nvml.so, opened by dlopen). */
+/* fake_nvml.h - a fake of NVIDIA's management library (libfake_nvml.so, opened by dlopen). */
 #ifndef RP_TESTS_SUPPORT_FAKE_NVML_H
 #define RP_TESTS_SUPPORT_FAKE_NVML_H
 

@@ -1,7 +1,7 @@
 """Starts fake_reprise (tests/http/fake_main.c) with a tokenizer made here, and talks to it over raw sockets.
 
 The tokenizer is byte-level: id = byte value + 3 for each byte, then a few longer tokens; <s> is 0, </s> 1,
-<|x|> 2. The fake engine answers with the prompt itself, over and over, so a test chooses the answer."""
+<|x|> 2. The fake engine repeats the prompt as its answer, so a test chooses the answer."""
 import json
 import os
 import signal
@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 
-TIMEOUT = 60  # seconds; nothing is expected to take that long
+TIMEOUT = 60  # seconds; far longer than anything takes
 
 
 def byte_names():
@@ -132,7 +132,7 @@ class Server:
         return self.post("/v1/completions", {"prompt": prompt, **fields})
 
     def metric(self, name, port=None):
-        """The value of one series, as text has it: `reprise_x_total` or `reprise_x{a="b"}`."""
+        """The value of one series, named as in the text: `reprise_x_total` or `reprise_x{a="b"}`."""
         for line in self.get("/metrics", port=port).body.decode().splitlines():
             if line.rsplit(" ", 1)[0] == name:
                 return float(line.rsplit(" ", 1)[1])
@@ -146,7 +146,7 @@ class Server:
             return False
 
     def until(self, condition, what):
-        """Waits until condition() is true; the only clock is a generous limit."""
+        """Waits until condition() is true, with a generous limit."""
         end = time.monotonic() + TIMEOUT
         while not condition():
             if time.monotonic() > end or self.process.poll() is not None:
@@ -170,7 +170,7 @@ class Response:
         return self.json()["choices"][0]["text"]
 
     def events(self):
-        """The data of each server-sent event; JSON is parsed, [DONE] stays a text."""
+        """The data of each server-sent event; JSON is parsed, [DONE] is returned as a string."""
         return parse_events(self.body)
 
 
@@ -184,7 +184,7 @@ def parse_events(body):
 
 
 class Connection:
-    """One socket. Answers are parsed strictly: what is not HTTP/1.1 fails the test."""
+    """One socket. Answers are parsed strictly: anything but HTTP/1.1 fails the test."""
 
     def __init__(self, port):
         self.socket = socket.create_connection(("127.0.0.1", port), TIMEOUT)
@@ -207,7 +207,7 @@ class Connection:
         self.socket.close()
 
     def raw(self, data):
-        """Sends; a server that has already closed is no error here, its answer is what counts."""
+        """Sends; a connection that the server has closed is not an error here, since its answer is checked."""
         try:
             self.socket.sendall(data)
         except (BrokenPipeError, ConnectionResetError):
@@ -284,7 +284,7 @@ class Connection:
         return Response(status, headers, body)
 
     def at_end(self):
-        """Whether the server closes, with nothing more said."""
+        """Whether the server closes without sending more."""
         while self.more():
             pass
         return self.buffer == b""

@@ -1,7 +1,7 @@
-"""A port for a server that must be told one.
+"""A port for a server that cannot choose one itself.
 
-The system's own choice (port 0) lies where it takes the ports of outgoing connections from: between the probe and the
-server's start another test's client may get it, and a load test opens thousands. So one below that range is drawn."""
+The system's own choice (port 0) is in the range of outgoing connections: between the probe and the server's start
+another test's client may get it, and a load test opens thousands. So this draws a port below that range."""
 import random
 import socket
 
@@ -17,7 +17,7 @@ def first_outgoing_port():
 
 
 def free_port():
-    """Free on the loopback a moment ago, and nobody gets it by chance."""
+    """A port that is free on loopback and outside of the ephemeral range."""
     end = first_outgoing_port()
     for attempt in range(100):
         port = random.randrange(LOWEST, end) if end > LOWEST + 1000 and attempt < 99 else 0

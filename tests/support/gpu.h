@@ -1,4 +1,4 @@
-/* gpu.h - what GPU tests share: skipping without a GPU, poisoned device buffers, comparisons.
+/* gpu.h - shared by GPU tests: skipping without a GPU, poisoned device buffers, comparisons.
  *
  * Every function asserts that CUDA succeeded. Buffers live until rp_gpu_free_all. */
 #ifndef RP_TESTS_SUPPORT_GPU_H
@@ -25,8 +25,8 @@ bool rp_gpu_canaries_hold(void);
 void rp_gpu_free_all(void);
 void rp_gpu_synchronize(void);
 
-/* A step view on the device with these live counts; rows, tokens and slots as the caller fills
- * them in the host copies. */
+/* A step view on the device with these live counts; the caller fills rows, tokens and slots in the
+ * host copies. */
 struct rp_gpu_step {
     struct rp_step_view host, device; /* the same state, twice */
     unsigned char *host_state, *device_state;
@@ -34,13 +34,13 @@ struct rp_gpu_step {
     size_t state_bytes;
 };
 void rp_gpu_step_open(struct rp_gpu_step *step, const struct rp_step_config *config);
-/* A step for operators that need its counts alone: so many rows, tokens and logit rows. */
+/* A step for operators that need only its counts of rows, tokens and logit rows. */
 void rp_gpu_step_open_rows(struct rp_gpu_step *step, uint32_t rows);
 void rp_gpu_step_upload(struct rp_gpu_step *step);   /* host state -> device */
 void rp_gpu_step_download(struct rp_gpu_step *step); /* device state -> host */
 void rp_gpu_step_close(struct rp_gpu_step *step);
 
-/* ||a - b|| / ||b|| over n values; infinity when a NaN is in a. */
+/* ||a - b|| / ||b|| over n values; infinity if a contains a NaN. */
 double rp_relative_error(const float *a, const float *b, size_t n);
 /* Element `at` of an array of f32 or bf16. */
 void rp_test_put(void *to, enum rp_dtype dtype, size_t at, float value);

@@ -1,4 +1,4 @@
-"""What the tests on a GPU ask of the driver, without any package."""
+"""Driver queries for GPU tests, without any package."""
 import ctypes
 import os
 import subprocess
@@ -18,14 +18,14 @@ def require_gpu():
 
 
 def memory_bytes():
-    """(total, free) of the first GPU, of all processes together."""
+    """(total, free) bytes of the first GPU, over all processes."""
     command = ["nvidia-smi", "--id=0", "--query-gpu=memory.total,memory.free", "--format=csv,noheader,nounits"]
     total, free = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split(",")
     return int(total) << 20, int(free) << 20
 
 
 def gpu_program(name):
-    """A test program beside `reprise`: in the package, or as it was built."""
+    """The path of a test program, in the package or in the build folder of `reprise`."""
     folder = os.path.dirname(BIN)
     for path in (os.path.join(folder, name), os.path.join(folder, "tests", name)):
         if os.path.exists(path):

@@ -2,9 +2,9 @@
  * makes random operands, uploads them, plans and runs the kernel that a test names, and
  * compares.
  *
- * Formats: bf16 weights with bf16 rows, W8A8 (FP8 or INT8 on both sides), W8A16. Outputs lie on
- * poison (all bits set), rows past the live ones and columns between rows are NaN; matmul_run
- * fails when a byte around the outputs changed. One thread; device buffers live until
+ * Formats: bf16 weights with bf16 rows, W8A8 (FP8 or INT8 on both sides), W8A16. Output buffers are
+ * poisoned (all bits set), rows past the live ones and columns between rows are NaN; matmul_run
+ * fails if a byte around the outputs changes. One thread; device buffers are valid until
  * matmul_free. */
 #ifndef RP_TESTS_SUPPORT_GPU_MATMUL_H
 #define RP_TESTS_SUPPORT_GPU_MATMUL_H
@@ -20,7 +20,7 @@
 #define FP8             RP_DTYPE_FP8_E4M3
 #define INT8            RP_DTYPE_INT8
 
-/* Where the rows of the input come from when the kernel under test makes them itself. */
+/* The source of the input rows when the kernel under test computes them. */
 enum matmul_source { READY, NORMED, QUANTIZED };
 
 struct matmul_case {
@@ -44,7 +44,7 @@ struct matmul_how {
     const struct rp_matmul_mid_tile *mid;
     bool rows, wide;
     uint32_t wide_cols; /* outputs per tile of the kernel for prompts; 0: its own choice */
-    bool makes;         /* the planned kernel makes the rows of `source`; `rows` always does */
+    bool makes;         /* the planned kernel computes its rows from `source`; `rows` always does */
     uint32_t times;     /* 0: once */
 };
 
@@ -52,7 +52,7 @@ struct matmul_how {
 struct matmul_data {
     uint8_t *weight;                         /* (n, k), bf16 or 8 bits */
     uint8_t *in;                             /* W8A8: (max_rows, in_stride) */
-    uint16_t *plain;                         /* bf16 rows: the input, or what `in` was made of */
+    uint16_t *plain;                         /* bf16 rows: the input, or the source of `in` */
     float *weight_scales, *in_scales, *bias; /* bias: (n) */
     float *old;                              /* (max_rows, out_stride) of out before accumulating */
     size_t in_stride, out_stride, residual_stride;
@@ -85,7 +85,7 @@ float matmul_weight_value(const struct matmul_case *p, const struct matmul_data 
 
 struct matmul_data matmul_make(const struct matmul_case *p);
 void matmul_free(struct matmul_data *d); /* fails when a byte past a buffer was written */
-/* Everything but `out`. makes: the kernel makes the rows of p->source. */
+/* Everything but `out`. makes: the kernel computes the rows from p->source. */
 struct rp_matmul_cuda matmul_describe(const struct matmul_case *p, const struct matmul_data *d,
                                       bool makes);
 
@@ -105,7 +105,7 @@ void matmul_check_scaled(const struct matmul_case *p, const struct matmul_data *
 /* Tiles of the kernel for any number of rows. */
 struct rp_matmul_tile matmul_tile(uint32_t tokens, uint32_t rows, uint32_t boxes, bool eager);
 struct rp_matmul_tile matmul_tile_8(uint32_t tokens);
-/* With REPRISE_TEST_TINY an 8-bit case with fewer thread blocks, else the case itself. */
+/* With REPRISE_TEST_TINY an 8-bit case with fewer thread blocks, else the same case. */
 struct matmul_case matmul_shrunk_8(struct matmul_case p);
 /* Variant 0 to 2 of each tile of the kernel for 65 to 256 rows against `expected`. index: of the
  * case. */

@@ -87,7 +87,7 @@ void matmul_set_live(uint32_t live) {
     rp_gpu_step_upload(&matmul_env.step);
 }
 
-/* The live rows of `plain` become the norm's output. */
+/* Replaces the live rows of `plain` by the norm's output. */
 static void make_normed(const struct matmul_case *p, struct matmul_data *d) {
     d->residual_stride = p->k + 4;
     size_t count = p->max_rows * d->residual_stride;
@@ -112,7 +112,7 @@ static void make_normed(const struct matmul_case *p, struct matmul_data *d) {
     free(weight);
 }
 
-/* Rows in bf16. For 8 bits each row has a magnitude of its own, and the second row is all zeros. */
+/* Rows in bf16. For 8 bits each row has a different magnitude, and the second row is all zeros. */
 static void make_plain(const struct matmul_case *p, struct matmul_data *d) {
     size_t count = p->max_rows * d->in_stride;
     d->plain = malloc(count * 2);
@@ -129,7 +129,7 @@ static void make_plain(const struct matmul_case *p, struct matmul_data *d) {
         make_normed(p, d);
 }
 
-/* Quantized rows: random ones, or those that rp_quantize_row makes of `plain`. */
+/* Quantized rows: random, or `plain` quantized by rp_quantize_row. */
 static void make_quantized(const struct matmul_case *p, struct matmul_data *d) {
     size_t bytes = p->max_rows * d->in_stride;
     d->in = malloc(bytes);
@@ -267,7 +267,7 @@ static void plan(const struct matmul_case *p, const struct rp_matmul_cuda *op,
         fail_msg("(%u rows, %u, %u): %s", p->max_rows, p->n, p->k, err.text);
 }
 
-/* Every byte around the live outputs is 0xFF, as it was before. */
+/* Every byte around the live outputs is still 0xFF. */
 static void check_untouched(const struct matmul_case *p, const struct matmul_data *d,
                             const unsigned char *raw, size_t element) {
     static const unsigned char poison[] = {0xFF, 0xFF, 0xFF, 0xFF};
@@ -380,7 +380,7 @@ void matmul_check_f64(const struct matmul_case *p, const struct matmul_data *d, 
 
 static float fp8_values[256];
 
-/* One output as the contract has it: INT8 bit for bit, FP8 as if sums were not rounded. */
+/* One output by the contract: INT8 bit for bit, FP8 as if sums were not rounded. */
 static float scaled_output(const struct matmul_case *p, const struct matmul_data *d, size_t row,
                            size_t c) {
     size_t cols = matmul_segment(p);

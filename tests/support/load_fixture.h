@@ -1,4 +1,4 @@
-/* load_fixture.h - plans and records of runs of load that never were, for the tests of bench/. */
+/* load_fixture.h - invented plans and records of load runs, for the tests of bench/. */
 #ifndef RP_TESTS_SUPPORT_LOAD_FIXTURE_H
 #define RP_TESTS_SUPPORT_LOAD_FIXTURE_H
 
@@ -24,14 +24,14 @@ struct rp_load_record *load_fixture_fail(struct load_fixture *fixture, double in
                                          double end_ms, enum rp_load_outcome outcome,
                                          const char *error);
 
-/* [0, 1), standard normal, exponential of mean 1; of fixture->state. */
+/* [0, 1), standard normal, exponential of mean 1; from fixture->state. */
 double load_fixture_uniform(struct load_fixture *fixture);
 double load_fixture_normal(struct load_fixture *fixture);
 double load_fixture_exponential(struct load_fixture *fixture);
 
-/* `requests` come with the rate of a Poisson process to `slots` places that each serve one at a
- * time: 4 tokens, the first after a quarter of a service time of mean service_ms. The scale of
- * every time can be changed after. */
+/* `requests` arrive as a Poisson process at `slots` servers that each serve one at a time: 4
+ * tokens, the first after a quarter of a service time of mean service_ms. All times can be
+ * scaled afterwards. */
 void load_fixture_queue(struct load_fixture *fixture, uint32_t requests, double rate,
                         uint32_t slots, double service_ms, uint64_t seed);
 

@@ -67,7 +67,7 @@ uint64_t mask_random(uint64_t *seed, uint64_t below) {
     return (x ^ (x >> 31)) % below;
 }
 
-/* --- Making
+/* --- Generating
  *
  --------------------------------------------------------------------------------------------- */
 
@@ -98,7 +98,7 @@ static uint16_t make_int(struct maker *m, int32_t value) {
 
 static uint16_t make_condition(struct maker *m, int depth);
 
-/* At least 1, so that it may divide. */
+/* At least 1, so that it can be a divisor. */
 static uint16_t positive(struct maker *m) {
     static const int32_t sizes[] = {1, 2, 3, 4, 7, 16, 31, 64, 100};
     if (m->p->param_count == 0 || roll(m, 3) > 0)
@@ -449,8 +449,8 @@ static int64_t int_of(struct evaluation *e, uint16_t index) {
     }
 }
 
-/* 2^(-8/n) to the power h + 1; a number of heads that is no power of two takes the rest from twice
- * as many. */
+/* 2^(-8/n) to the power h + 1; if the number of heads is not a power of two, the rest are those of
+ * twice as many heads. */
 static float slope_of(uint32_t heads, int64_t h) {
     uint32_t floor_heads = 1;
     while (floor_heads * 2 <= heads)

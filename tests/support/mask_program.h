@@ -1,6 +1,6 @@
-/* mask_program.h - random mask programs, with an evaluator of their own: it walks the tree that the
- * text was made from, computes in 64 bits, says what is undefined, and shares nothing with
- * attention/mask*.c. */
+/* mask_program.h - random mask programs with an independent evaluator: it walks the tree that the
+ * text is generated from, computes in 64 bits, reports undefined results, and shares no code with
+ * attention/mask. */
 #ifndef RP_TESTS_SUPPORT_MASK_PROGRAM_H
 #define RP_TESTS_SUPPORT_MASK_PROGRAM_H
 
@@ -30,10 +30,10 @@ struct mask_program {
 
 uint64_t mask_random(uint64_t *seed, uint64_t below);
 
-/* False: it came out too large; try the next seed. */
+/* False: it is too large; try the next seed. */
 bool mask_program_random(uint64_t *seed, const struct rp_mask_limits *limits,
                          struct mask_program *out);
-/* Within the ranges, the ends more often. */
+/* Within the ranges, with more weight on the ends. */
 void mask_program_random_params(const struct mask_program *program, uint64_t *seed,
                                 int32_t *params);
 

@@ -1,5 +1,5 @@
-"""Requests of mixed lengths and seeds for the demo model, sent together, for tests that compare each text with the one
-that the same request gives alone."""
+"""Requests of mixed lengths and seeds for the demo model, sent together. Tests compare each text with that of the same
+request sent alone."""
 import random
 import threading
 import time
@@ -36,7 +36,7 @@ def together(server, requests):
     def ask(i):
         try:
             texts[i] = server.stream_text(requests[i])
-        except Exception as error:  # shown in the main thread
+        except Exception as error:  # raised in the main thread
             errors.append((i, error))
 
     threads = [threading.Thread(target=ask, args=(i,)) for i in range(len(requests))]
@@ -49,7 +49,7 @@ def together(server, requests):
 
 
 def check_pages(server):
-    """A wasted run-ahead step may still hold pages when the last text has arrived: once it is over, none may."""
+    """A wasted run-ahead step may hold pages when the last text has arrived; after it, no pages may be held."""
     deadline = time.monotonic() + 30
     metrics = server.metrics()
     while metrics['reprise_kv_pages{state="held"}'] and time.monotonic() < deadline:
@@ -62,8 +62,7 @@ def check_pages(server):
 
 def check_streams(flags, small, longest=70):
     """Each text alone, streamed and whole, then all together in a pool so `small` that sequences are swapped, with the
-    prefix cache on and off and run-ahead 0 and 1. longest: tokens of an answer; longer than 70, more of them go on to
-    the end."""
+    prefix cache on and off and run-ahead 0 and 1. longest: maximum tokens of an answer; above 70, more answers reach it."""
     requests = make_requests(longest)
     with Server(DEMO, *flags) as server:
         alone = [server.stream_text(body) for body in requests]

@@ -100,7 +100,7 @@ void rp_test_safetensors_write(const struct rp_test_dir *dir, const char *name, 
     rp_buffer_deinit(&file);
 }
 
-/* Exact for the values of tests: normal numbers and zero. */
+/* Exact for normal numbers and zero, the only values in tests. */
 static uint16_t f16_of(float value) {
     uint32_t bits;
     memcpy(&bits, &value, sizeof bits);

@@ -1,7 +1,6 @@
 /* model_files.h - model directories for tests: a temporary directory, files from bytes, and a
- * writer of safetensors files that also writes wrong ones.
- * Errors: a call that fails ends the test program with a message: a test without its files tests
- * nothing. */
+ * writer of safetensors files that also writes invalid ones.
+ * Errors: a failed call ends the test program with a message. */
 #ifndef RP_TESTS_MODEL_FILES_H
 #define RP_TESTS_MODEL_FILES_H
 

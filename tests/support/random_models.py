@@ -1,9 +1,9 @@
-"""Small random models in the files that Hugging Face writes, for tests of loading and of serving.
+"""Small random models in Hugging Face's file formats, for tests of loading and serving.
 
     from random_models import write_model
     model = write_model(directory, "qwen3", dtype="bf16", shards=2, tied=False, seed=3)
-    model.config            what config.json says
-    model.tensors[name]     the f32 values that the file holds exactly, as numpy arrays
+    model.config            the contents of config.json
+    model.tensors[name]     the exact f32 values of the file, as numpy arrays
 
 Needs numpy and safetensors, which writes the files; the index of the shards is written here. The
 tokenizer is one token per byte (ids 0 to 255), then "<|end|>" (256): enough to serve with.
@@ -23,7 +23,7 @@ FAMILIES = {
     "gemma2": ("Gemma2ForCausalLM", {"hidden_activation": "gelu_pytorch_tanh", "query_pre_attn_scalar": 12, "sliding_window": 9,
                                      "attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0}),
 }
-# Ours -> the name in config.json, which the package takes as well.
+# Our name -> the name in config.json and in safetensors.
 DTYPES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
 BYTE_TOKENS = 256
 END_ID = 256
@@ -40,7 +40,7 @@ def from_bf16_bits(bits):
 
 
 def rounded(values, dtype):
-    """The f32 values that `dtype` can hold."""
+    """`values` rounded to `dtype`, as f32."""
     values = np.asarray(values, np.float32)
     if dtype == "bf16":
         return from_bf16_bits(to_bf16_bits(values)).reshape(values.shape)
@@ -50,7 +50,7 @@ def rounded(values, dtype):
 
 
 def encoded(values, dtype):
-    """`values` as an array of the elements of a file of `dtype`."""
+    """`values` as an array of a file's elements of `dtype`."""
     if dtype == "bf16":
         return to_bf16_bits(values)
     return np.ascontiguousarray(values, np.float16 if dtype == "f16" else np.float32)
@@ -124,7 +124,7 @@ def byte_tokenizer():
 
 def write_model(directory, family, dtype="f32", shards=1, tied=True, seed=0, **overrides):
     """Writes config.json, generation_config.json, the weights and a tokenizer. `overrides` are keys of
-    config.json; heads and sizes are odd on purpose, so that nothing fits by luck."""
+    config.json. Heads and sizes are odd on purpose, so that no size matches another by chance."""
     architecture, extra = FAMILIES[family]
     config = {
         "architectures": [architecture], "model_type": family, "hidden_size": 40,

@@ -1,4 +1,4 @@
-"""Starts the program under test as a server, and talks to it with the standard library alone."""
+"""Starts the program under test as a server, and sends requests with the standard library."""
 import http.client
 import json
 import os

@@ -1,4 +1,4 @@
-"""Reads what `test_model_weights --dump DIR OUT DTYPE` wrote: lines "name rows cols", each with its f32 values behind it."""
+"""Reads the output of `test_model_weights --dump DIR OUT DTYPE`: lines "name rows cols", each followed by its f32 values."""
 import numpy as np
 
 

@@ -1,4 +1,4 @@
-/* The engine's part of a run, and what must hold around every step. */
+/* The engine's part of a run, and the invariants of every step. */
 #include "base/memory.h"
 #include "tests/support/sched_sim_internal.h"
 
@@ -12,8 +12,8 @@ static bool is_copied_out(const struct rp_sched_copy *copies, uint32_t count, ui
     return false;
 }
 
-/* Pages that became free since the last look are poisoned at once: nothing launched may still need
- * them. Those that wait for a copy to the host are poisoned when the copy has run. */
+/* Poisons pages that became free since the last call: no launched step may need them. Pages that
+ * wait for a copy to the host are poisoned after the copy. */
 static void look_at_free_pages(struct sim *sim, const struct rp_sched_step *step) {
     for (uint32_t page = 1; page < sim->config.page_count; page++) {
         bool free_now = sim->scheduler->pool.pages[page].state == RP_KV_FREE;
@@ -70,7 +70,7 @@ static void check_rows(struct sim *sim, const struct rp_sched_step *step) {
     CHECK(sim, chunks == 0 || tokens <= sim->scheduler->token_budget, "tokens", tokens, chunks);
 }
 
-/* Nothing that a step in flight names may be given to somebody else. */
+/* Nothing that a step in flight names may be assigned to another request. */
 static void check_edits(struct sim *sim, const struct rp_sched_step *step) {
     uint32_t hits[SLOTS_MAX] = {0}, page_tokens = sim->config.page_tokens;
     CHECK(sim, step->page_count <= sim->config.page_edit_capacity, "page edits", step->page_count,
@@ -126,7 +126,7 @@ static void check_fairness(struct sim *sim, const struct rp_sched_step *step) {
         else
             sim->starved[slot]++;
         sim->starved_age[slot] = sequence->age;
-        /* Several tenants: at most every other step is left to first tokens of others. */
+        /* Several tenants: at most every other step is reserved for first tokens of others. */
         uint32_t bound = 2 * sim->config.slot_count;
         bound += sim->config.hash_key % 2 ? bound + 4 : 0;
         CHECK(sim, sim->starved[slot] <= bound, "a sequence is starved", slot, sim->starved[slot]);
@@ -186,7 +186,7 @@ static void count_before_plan(struct sim *sim) {
             atomic_load(&scheduler->sequences[scheduler->swapped[i]].request->cancelled);
 }
 
-/* True when a step was made. */
+/* True if a step was planned. */
 static bool plan_once(struct sim *sim) {
     static void (*const parts[])(struct sim *, const struct rp_sched_step *) = {
         check_rows, check_edits, check_fairness, launch};
@@ -220,8 +220,8 @@ static void commit_once(struct sim *sim) {
     check_invariants(sim, NULL);
 }
 
-/* One turn of the engine's loop. A scheduler with nothing in flight and room for events must move.
- */
+/* One turn of the engine's loop. A scheduler with nothing in flight and room for events must make
+ * progress. */
 static void turn(struct sim *sim) {
     uint32_t depth = sim->config.run_ahead && sched_sim_chance(sim, 80) ? 2 : 1;
     sched_sim_submit_some(sim);
@@ -272,8 +272,8 @@ static void check_end(struct sim *sim) {
 }
 
 static void run_turns(struct sim *sim) {
-    /* Each step moves at least one row, so requests end within the sum of their tokens; the rest is
-     * for turns in which clients or a full event ring hold things up. */
+    /* Each step advances at least one row, so requests end within the sum of their tokens; the
+     * rest is for turns that clients or a full event ring delay. */
     const uint32_t turns_max = 20000;
     uint32_t fail_at = sim->fails ? sched_sim_between(sim, 1, 60) : turns_max;
     for (uint32_t i = 0; i < turns_max && !sim->report->failed; i++) {

@@ -1,4 +1,4 @@
-/* What a run is like, its clients, and the oracle that knows each answer. */
+/* The configuration of a run, its clients, and the oracle that computes each answer. */
 #include "tests/support/sched_sim_internal.h"
 
 #include <stdio.h>
@@ -57,7 +57,7 @@ static void draw_buckets(struct sim *sim) {
     sim->config.token_bucket_count = count;
 }
 
-/* Mostly no limit, or too many of them at once leave no concurrency to test. */
+/* Mostly without a limit, because too many limits prevent concurrency. */
 static uint32_t few_or_all(struct sim *sim, uint32_t all) {
     return sched_sim_chance(sim, 75) ? all : sched_sim_between(sim, 1, all);
 }
@@ -72,7 +72,7 @@ static void draw_sizes(struct sim *sim) {
     config->page_tokens = 1u << sched_sim_choose(sim, 6);
     config->max_model_len = sched_sim_between(sim, 2, sched_sim_chance(sim, 50) ? 40 : MODEL_MAX);
     uint32_t longest = RP_CEIL_DIV(config->max_model_len, config->page_tokens);
-    /* Tight pools most of the time: that is where pages are taken and given back. */
+    /* Mostly small pools, so that pages are swapped and reused. */
     uint32_t pages = sched_sim_chance(sim, 75)
                          ? sched_sim_between(sim, RP_MAX(longest / 2, 1), 3 * longest + 2)
                          : sched_sim_between(sim, 4, PAGES_MAX - 1);
@@ -82,7 +82,7 @@ static void draw_sizes(struct sim *sim) {
     config->page_edit_capacity = longest + sched_sim_choose(sim, 17);
     config->join_capacity = sched_sim_chance(sim, 80) ? 0 : sched_sim_between(sim, 1, 3);
     config->prefix_cache = sched_sim_chance(sim, 65);
-    /* No number is drawn for it: campaigns stay what they were but for this. */
+    /* Draws no random number, so that campaigns stay the same otherwise. */
     config->whole_prompts = !config->prefix_cache && config->slot_count % 2 == 0;
     config->prefix_prompt_only = sched_sim_chance(sim, 20);
     config->run_ahead = sched_sim_chance(sim, 65);
@@ -95,7 +95,7 @@ void sched_sim_draw_config(struct sim *sim) {
     sim->vocab = sched_sim_chance(sim, 20) ? 2 : sched_sim_between(sim, 3, 60);
     sim->template_count = sched_sim_between(sim, 1, 4);
     sim->salt_count = sched_sim_between(sim, 1, 3);
-    /* Short prompts with long answers are what outgrows a pool. */
+    /* Short prompts with long answers outgrow a pool. */
     sim->prompt_max = sched_sim_between(sim, 1, sched_sim_chance(sim, 60) ? 12 : MODEL_MAX);
     sim->stop_percent = sched_sim_chance(sim, 50) ? 60 : 5;
     sim->request_count = sched_sim_between(sim, 1, REQUESTS_MAX);
@@ -155,12 +155,12 @@ static void draw_request(struct sim *sim, struct sim_request *request) {
 void sched_sim_submit_some(struct sim *sim) {
     while (sim->submitted < sim->request_count && sched_sim_chance(sim, sim->submit_percent)) {
         struct sim_request *request = NULL;
-        /* The first place that is not open: memory of closed requests comes back at once. */
+        /* The first entry that is not open: memory of closed requests is reused immediately. */
         for (uint32_t i = 0; !request && i < REQUESTS_MAX; i++)
             if (!sim->requests[i].open)
                 request = &sim->requests[i];
         draw_request(sim, request);
-        /* No number is drawn for it: campaigns stay what they were but for this. */
+        /* Draws no random number, so that campaigns stay the same otherwise. */
         request->base.tenant =
             sim->config.hash_key % 2 ? sched_sim_mix(sim->submitted) % SIM_TENANTS : 0;
         const struct rp_request *base = &request->base;
@@ -175,7 +175,7 @@ void sched_sim_submit_some(struct sim *sim) {
             sim->report->refused++;
             if (status == RP_STATUS_FULL)
                 return;
-            sim->request_count--; /* or a run could draw misfits for ever */
+            sim->request_count--; /* or a run could draw unservable requests forever */
             continue;
         }
         request->open = true;
@@ -284,7 +284,7 @@ static void see_closed(struct sim *sim, struct sim_request *request, const struc
           "impossible cached_tokens", request->base.cached_tokens, request->base.prompt_count);
     sim->swap_sum += request->base.swap_count;
     sim->closed++;
-    /* The loop may use the memory again: nobody may look at it any more. */
+    /* The loop may reuse the memory, so the scheduler must not access it. */
     memset(request, 0x5C, sizeof *request);
     request->open = false;
     atomic_store(&request->base.cancelled, false);
@@ -311,7 +311,7 @@ void sched_sim_drain_events(struct sim *sim) {
     while (sim->ring_count < sim->ring_capacity &&
            rp_scheduler_next_event(sim->scheduler, &sim->ring[sim->ring_count]))
         sim->ring_count++;
-    /* Only the ends of cancelled requests may come unannounced. */
+    /* Only cancelled requests may end without a final event before. */
     bool announced = sim->cancel_percent == 0 && !sim->scheduler->failed;
     CHECK(sim, !announced || sim->scheduler->events.count == 0, "an event found no room",
           sim->scheduler->events.count, sim->ring_capacity);

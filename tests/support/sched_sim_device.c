@@ -8,7 +8,7 @@
 void sched_sim_poison_page(struct sim *sim, uint32_t page) {
     sim->is_free[page] = true;
     for (uint32_t i = 0; i < sim->config.page_tokens; i++)
-        /* NaN stays: it is what zero_pages is for. */
+        /* NaN stays: only zero_pages removes it. */
         if (sim->kv[page * PAGE_STRIDE + i] != NAN_KV)
             sim->kv[page * PAGE_STRIDE + i] = POISON;
 }
@@ -36,7 +36,7 @@ static void run_copies(struct sim *sim, const struct device_step *step) {
         memset(&sim->kv[step->zero_pages[i] * PAGE_STRIDE], 0, bytes);
 }
 
-/* What a sequence found in the cache, where only prompt rows may have written it. */
+/* Positions that a sequence found in the cache; only prompt rows may have written them. */
 static void check_hits(struct sim *sim, const struct device_slot *slot) {
     uint32_t page_tokens = sim->config.page_tokens;
     for (uint32_t i = 0; sim->config.prefix_prompt_only && i < slot->join.length; i++)
@@ -75,8 +75,8 @@ static void write_kv(struct sim *sim, struct device_slot *slot, int32_t token, b
         position >= slot->join.nan_at ? NAN_KV : sched_sim_kv_value(position, token, before);
 }
 
-/* Attention over all places: their fold, or NaN when one of them is. Kernels read whole pages, and
- * a masked place that holds NaN would spoil the sum. */
+/* Attention over all positions: their fold, or NaN if one of them is NaN. Kernels read whole pages,
+ * and a NaN at a masked position would spoil the sum. */
 static uint64_t read_kv(struct sim *sim, const struct device_slot *slot, bool *out_nan) {
     uint64_t fold = 0;
     *out_nan = false;
@@ -93,7 +93,7 @@ static uint64_t read_kv(struct sim *sim, const struct device_slot *slot, bool *o
     return fold;
 }
 
-/* For the row's tokens with logits: the position after each is what can be reported again. */
+/* For the row's tokens with logits: the position after each, which can be reported again. */
 static void score_row(struct sim *sim, struct device_step *step, uint32_t index) {
     const struct rp_sched_row *row = &step->rows[index];
     const struct device_slot *slot = &sim->slots[row->slot];

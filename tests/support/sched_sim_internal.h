@@ -1,4 +1,4 @@
-/* sched_sim_internal.h - what the simulator's files share: sched_sim_clients.c (sizes, requests,
+/* sched_sim_internal.h - shared by the simulator's files: sched_sim_clients.c (sizes, requests,
  * the oracle), sched_sim_device.c (shadow KV), sched_sim.c (the engine's part and the run). */
 #ifndef RP_TESTS_SUPPORT_SCHED_SIM_INTERNAL_H
 #define RP_TESTS_SUPPORT_SCHED_SIM_INTERNAL_H
@@ -17,7 +17,7 @@
 #define EDITS_MAX    (TABLE_MAX + 16)
 #define RING_MAX     128u
 
-/* Values of a place that are no chain values (those are odd). */
+/* Values of a position that are not chain values (chain values are odd). */
 #define POISON 0xDEADDEADDEADDEA0u
 #define NAN_KV 0x7FF800000000000Eu
 
@@ -31,12 +31,12 @@ struct sim_request {
     uint32_t withhold_at; /* the token of the answer that is withheld */
     uint32_t outputs;     /* TOKEN events seen */
     uint32_t scored;      /* PROMPT events seen */
-    /* The oracle: places 0 .. length-1 are folded. */
+    /* The oracle: positions 0 .. length-1 are folded. */
     uint32_t length;
     uint64_t chain, fold;
 };
 
-/* What a join writes into a slot. */
+/* The contents of a slot after a join. */
 struct device_join {
     uint32_t slot, length;
     uint64_t root;
@@ -75,7 +75,7 @@ struct sim {
     uint32_t buckets[8];
     struct rp_scheduler *scheduler;
 
-    /* What this run is like. */
+    /* Configuration of this run. */
     uint32_t vocab, template_count, salt_count, request_count, nan_percent, withhold_percent,
         cancel_percent;
     uint32_t prompt_max, stop_percent, submit_percent, late_percent, drain_percent, ring_capacity;
@@ -86,9 +86,9 @@ struct sim {
     struct device_slot slots[SLOTS_MAX];
     uint64_t kv[PAGES_MAX * PAGE_STRIDE];
     uint64_t host_kv[PAGES_MAX * PAGE_STRIDE];
-    /* Written by a decode row: its bits may be others than those of a prompt row. */
+    /* Written by a decode row: its bits may differ from those of a prompt row. */
     bool by_decode[PAGES_MAX * PAGE_STRIDE], host_by_decode[PAGES_MAX * PAGE_STRIDE];
-    bool is_free[PAGES_MAX]; /* as the scheduler last said */
+    bool is_free[PAGES_MAX]; /* as the scheduler last reported */
 
     /* The host's own view of the tables, and the last step that names a page or slot. */
     uint32_t tables[SLOTS_MAX][TABLE_MAX];
@@ -112,16 +112,16 @@ struct sim {
         }                                                                                          \
     } while (0)
 
-/* The first failure of a run is kept; a and b are numbers worth seeing. */
+/* Records the first failure of a run; a and b are numbers to print. */
 void sched_sim_fail(struct sim *sim, const char *text, uint64_t a, uint64_t b);
 
-/* Every choice of a run is made by these. */
+/* All random choices of a run. */
 uint64_t sched_sim_mix(uint64_t z);
 uint32_t sched_sim_choose(struct sim *sim, uint32_t count);
 bool sched_sim_chance(struct sim *sim, uint32_t percent);
 uint32_t sched_sim_between(struct sim *sim, uint32_t low, uint32_t high);
 
-/* What is in a place, and the logits of all places: for device and oracle alike. */
+/* The value of a position, and the logits of all positions, for device and oracle. */
 uint64_t sched_sim_kv_root(uint64_t salt);
 uint64_t sched_sim_kv_value(uint32_t position, int32_t token, uint64_t before);
 uint64_t sched_sim_fold(uint64_t fold, uint64_t value);

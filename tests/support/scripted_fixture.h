@@ -20,14 +20,14 @@ struct scripted_fixture {
 /* A server and an empty plan; NULL when it does not start. */
 struct scripted_fixture *scripted_fixture_start(void);
 void scripted_fixture_free(struct scripted_fixture *fixture);
-/* Forgets plan, records and the server's stamps, and starts another server. */
+/* Discards plan, records and the server's stamps, and starts another server. */
 bool scripted_fixture_again(struct scripted_fixture *fixture);
 /* Adds a request; its number goes into the script as n=. */
 void scripted_fixture_add(struct scripted_fixture *fixture, double at_ms, uint32_t tokens,
                           const char *script, ...) RP_PRINTF(4, 5);
 int scripted_fixture_run(struct scripted_fixture *fixture);
 
-/* numpy.percentile's, of values that are sorted here. */
+/* As numpy.percentile; sorts the values. */
 double scripted_fixture_percentile(double *values, size_t count, double percent);
 
 #endif

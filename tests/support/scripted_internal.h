@@ -1,4 +1,4 @@
-/* scripted_internal.h - the script of one request, between the files of the scripted server. */
+/* scripted_internal.h - the script of one request, shared by the files of the scripted server. */
 #ifndef RP_TESTS_SCRIPTED_INTERNAL_H
 #define RP_TESTS_SCRIPTED_INTERNAL_H
 

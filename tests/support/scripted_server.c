@@ -37,7 +37,7 @@ struct server {
     char read_buffer[65536];
 };
 
-/* --- When ------------------------------------------------------------------------------------ */
+/* --- Timers ---------------------------------------------------------------------------------- */
 
 static void place(struct server *server, uint32_t index, struct conn *conn) {
     server->heap[index] = conn;
@@ -148,7 +148,7 @@ static void flush(struct conn *conn) {
     rp_buffer_clear(&conn->out);
 }
 
-/* A piece of the body, framed as the script wants it, into out. */
+/* A piece of the body, framed as in the script, into out. */
 static void add_body(struct conn *conn, const char *bytes, size_t len) {
     bool chunked = strcmp(conn->script.body, "chunked") == 0;
     if (chunked)
@@ -198,8 +198,7 @@ static void add_head(struct conn *conn) {
                    "HTTP/1.1 200 OK\r\ncontent-Type: Text/Event-Stream; charset=utf-8\r\n");
     if (strcmp(body, "chunked") == 0)
         rp_buffer_puts(&conn->out, "Transfer-Encoding: chunked\r\n");
-    else if (strcmp(body, "length") ==
-             0) /* of all that follows: what follows is written in one go */
+    else if (strcmp(body, "length") == 0) /* the remaining chunks, written together */
         rp_buffer_puts(&conn->out, "Content-Length: ");
     conn->head_done = true;
 }
@@ -254,7 +253,7 @@ static void end_answer(struct conn *conn) {
         close_conn(conn, false);
 }
 
-/* The body with its length before it: everything at the time of the last token. */
+/* The body with its length first: everything is sent at the time of the last token. */
 static void send_with_length(struct conn *conn) {
     char text[64];
     struct rp_buffer body = {.data = NULL};
@@ -318,7 +317,7 @@ static void send_token(struct conn *conn) {
     end_answer(conn);
 }
 
-/* --- Answers that are no stream -------------------------------------------------------------- */
+/* --- Answers without a stream ---------------------------------------------------------------- */
 
 static void send_raw(struct conn *conn) {
     static const struct {
@@ -385,7 +384,7 @@ static void send_head_slowly(struct conn *conn) {
     schedule(conn, conn->arrived_ns + (uint64_t)(conn->script.ttft_ms * 1e6));
 }
 
-/* The whole answer at once with some of its bytes changed; then nothing more comes. */
+/* The whole answer in one write with some of its bytes changed; then nothing more is sent. */
 static void send_mutated(struct conn *conn) {
     const struct script *s = &conn->script;
     char text[64];
@@ -479,7 +478,7 @@ static void take_request(struct conn *conn, const char *head, const char *body, 
     schedule(conn, conn->arrived_ns + (uint64_t)((s->has_head_ms ? s->head_ms : s->ttft_ms) * 1e6));
 }
 
-/* Takes one whole request out of what has come; false: there is none. */
+/* Removes one complete request from the input; false: there is none. */
 static bool next_request(struct conn *conn) {
     char *head = conn->in.data;
     rp_buffer_append(&conn->in, "", 1); /* so that it can be searched */

@@ -1,26 +1,26 @@
-/* scripted_server.h - an OpenAI-compatible server that computes nothing: when it answers what is
- * written in the request.
+/* scripted_server.h - an OpenAI-compatible server that computes nothing: each request contains the
+ * script of its answer and times.
  *
- * A script is a line of words `name=value` behind "script:" in the prompt, or in the model's name
- * where prompts are ids:
+ * A script is a line of words `name=value` after "script:" in the prompt, or in the model's name
+ * if prompts are ids:
  *
- *   n=I            the request's number: its stamps lie in shared->stamps[I]
+ *   n=I            the request's number: its stamps are in shared->stamps[I]
  *   ttft=MS itl=MS from the arrival to the first token; between two tokens. Absolute times: nothing adds up
  *   tokens=N       instead of max_tokens          cached=N       prompt tokens that were cached
- *   head=MS        the header alone, so late; its bytes one by one, slow=MS apart
+ *   head=MS        delay of the header; its bytes one by one, slow=MS apart
  *   status=S       an error instead of a stream   message=TEXT   of an error, without blanks
  *   reset=N close=N hang=N error=N garbage=N long=N
  *                  after N tokens: RST; FIN; silence; an error event; a broken event; an event that never ends
- *   stall=MS       the whole server stands still when this arrives
+ *   stall=MS       the whole server stalls when this arrives
  *   drop=1         closed without an answer, unless it is the connection's first request
  *   body=chunked|length|eof    split=N  bytes in each write    crlf=1    comments=1    interim=1    joined=1
  *   nousage=1 nodone=1 stop=1 role=1 empty=1 (a chunk without content before the first)  reasoning=1
  *   fuzz=SEED      an answer with some of its bytes changed
  *   blank=K        every K-th token has an empty text
- *   raw=NAME       http, type, html, headers, chunk, extensions, nothing: an answer that is none
+ *   raw=NAME       http, type, html, headers, chunk, extensions, nothing: an invalid answer
  *
- * Chat is answered in chat's chunks. GET /v1/models and /version are there. It runs in a process of
- * its own, one thread. */
+ * Chats are answered with chat chunks. GET /v1/models and /version exist. It runs in a separate
+ * process with one thread. */
 #ifndef RP_TESTS_SCRIPTED_SERVER_H
 #define RP_TESTS_SCRIPTED_SERVER_H
 
@@ -29,7 +29,7 @@
 #include <sys/types.h>
 
 #define SCRIPTED_REQUESTS 4096u
-#define SCRIPTED_TOKENS   128u /* of a request, that are stamped */
+#define SCRIPTED_TOKENS   128u /* stamped tokens of a request */
 
 /* CLOCK_MONOTONIC, nanoseconds. */
 struct scripted_stamp {
@@ -57,7 +57,8 @@ bool scripted_start(struct scripted_server *server);
 void scripted_stop(struct scripted_server *server);
 void scripted_free(struct scripted_server *server);
 
-/* The server itself, until SIGTERM; calls ready once it listens. port 0: any. The exit code. */
+/* Runs the server until SIGTERM and calls ready once it listens. port 0: any. Returns the exit
+ * code. */
 int scripted_serve(uint16_t port, struct scripted_shared *shared, void (*ready)(void *context),
                    void *context);
 

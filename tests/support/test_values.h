@@ -1,5 +1,4 @@
-/* test_values.h - pseudo-random numbers for tests: a sequence, or a pure function of what a
- * number stands for. */
+/* test_values.h - pseudo-random numbers for tests: a sequence, or a pure function of an index. */
 #ifndef RP_TESTS_SUPPORT_TEST_VALUES_H
 #define RP_TESTS_SUPPORT_TEST_VALUES_H
 

@@ -1,10 +1,9 @@
-"""Judges trace files: Chrome's JSON and Perfetto's protobuf. Each check raises Bad and says what is wrong.
+"""Checks trace files: Chrome's JSON and Perfetto's protobuf. Each check raises Bad with the error.
 
   chrome(bytes)    -> the events, as dicts       perfetto(bytes) -> tracks, and the events, as Event
-Arrows (request -> launch -> replay -> token, one for each row of a step) must all be there: that of a token is
-missing by right when its launch or replay began before the window, or, of a prompt's rows, its plan.
-The decoder of the wire format is this file's own: it shares nothing with the writer but the field numbers of
-perfetto_trace.proto.
+All arrows (request -> launch -> replay -> token, one for each row of a step) must exist. A token's arrow may be
+missing only if its launch or replay (for prompt rows: its plan) began before the window. The decoder of the wire
+format is independent of the writer; both use the field numbers of perfetto_trace.proto.
 """
 import bisect
 import collections
@@ -13,7 +12,7 @@ import json
 import math
 
 
-NEST_MAX = 8  # slices in one another
+NEST_MAX = 8  # nested slices
 
 
 class Bad(Exception):
@@ -97,7 +96,7 @@ def chrome_slices(events):
 
 
 def slice_at(lane, ts):
-    """The innermost one that holds ts inside; where one ends as the next begins, viewers do not agree."""
+    """The innermost slice with ts strictly inside; viewers differ when one ends where the next begins."""
     at = bisect.bisect_right(lane, ts, key=lambda entry: entry[0])
     for begin, end, event in reversed(lane[max(at - NEST_MAX, 0):at]):
         if ts < end:
@@ -149,7 +148,7 @@ def chrome_counters(events):
 
 
 def chrome_flows(events, lanes):
-    """(request, step) -> when its arrow comes to the token, None: it ends at the replay."""
+    """(request, step) -> time of its arrow at the token; None: it ends at the replay."""
     flows, rows = collections.defaultdict(list), {}
     for event in events:
         if event["ph"] in "stf":
@@ -180,8 +179,8 @@ def in_window(slices, kind):
 
 
 def all_there(rows, tokens, chunks, slices, planned=None):
-    """Every row that the window holds has its arrow. tokens: (request, step) -> is it the first, of a prompt's row;
-    chunks: (request, step) of prompts' rows; planned: those that are known to have been planned in the window."""
+    """Every row in the window has its arrow. tokens: (request, step) -> whether it is the first, from a prompt row;
+    chunks: (request, step) of prompt rows; planned: those known to be planned in the window."""
     launched = in_window(slices, "launch") & in_window(slices, "replay")
     plans = in_window(slices, "plan")
     for key in [*tokens, *chunks]:
@@ -219,7 +218,7 @@ BEGIN, END, INSTANT, COUNTER = 1, 2, 3, 4
 
 
 def fields(data):
-    """[(number, value)]: ints for varints and fixed64, bytes for what has a length."""
+    """[(number, value)]: ints for varints and fixed64, bytes for length-delimited fields."""
     at, out = 0, []
 
     def varint():

@@ -41,7 +41,7 @@ static void step(uint64_t number, uint16_t bucket, int64_t plan, int64_t launche
     }
     int64_t planned = plan + 50;
     span(&engine, RP_TRACE_PLAN, plan, planned, count, 0, number);
-    /* One shorter than the microsecond to which some viewers round. */
+    /* Shorter than the microsecond to which some viewers round. */
     uint64_t launch_ns = number == 7 ? 450 : (uint64_t)(launched - planned) * 1000;
     rp_trace_put(&engine, RP_TRACE_LAUNCH, at(planned), 256, bucket, number, launch_ns);
     span(&engine, RP_TRACE_WAIT, read - 200, read, 0, 0, number);
@@ -84,7 +84,7 @@ static void arrive(void) {
     instant(&loop, RP_TRACE_QUEUED, 1245, 8, 0, SECOND, 100);
 }
 
-/* Stamps of step 4: each node begins a little before the one before it is over. */
+/* Stamps of step 4: each node begins a little before its predecessor ends. */
 static void nodes(void) {
     for (uint32_t i = 0; i < 5; i++)
         span(&engine, RP_TRACE_NODE, 7000 + 190 * (int64_t)i, 7200 + 190 * (int64_t)i, i, 2, 4);

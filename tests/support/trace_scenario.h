@@ -1,6 +1,6 @@
-/* trace_scenario.h - a scripted piece of a server's life as events: three requests, prompt chunks,
- * decode steps that were launched while their forerunner ran, a swap, idle gaps, node times of one
- * step. On a virtual clock: every run gives the same events. */
+/* trace_scenario.h - scripted events of a server: three requests, prompt chunks, decode steps
+ * launched while their predecessor runs, a swap, idle gaps, node times of one step. The clock is
+ * virtual, so every run has the same events. */
 #ifndef RP_TESTS_TRACE_SCENARIO_H
 #define RP_TESTS_TRACE_SCENARIO_H
 
@@ -12,7 +12,7 @@ enum { RP_SCENARIO_EVENTS_MAX = 512 };
 
 /* Copies the events of its three rings, sorted; returns their number. */
 uint64_t rp_scenario_events(struct rp_trace_event out[RP_SCENARIO_EVENTS_MAX]);
-/* The window, its names (one of them with quotes and bytes that are no UTF-8), and no reason. */
+/* The window, its names (one with quotes and invalid UTF-8), and no reason. */
 struct rp_trace_info rp_scenario_info(void);
 
 #endif

@@ -1,4 +1,4 @@
-/* wgmma_probe.cuh - one wgmma of every width that the probe compares, and the mma.sync beside it.
+/* wgmma_probe.cuh - one wgmma of every width that the probe compares, and the matching mma.sync.
  *
  * wgmma_chain<KIND, N, FROM_REGISTERS>(...) is one instruction of 64 rows, N columns and 32 bytes
  * of K; the sums of a thread are d[N / 2], laid out as in the PTX manual: d[4 * j + i] of thread t
@@ -14,7 +14,7 @@ enum probe_kind { PROBE_BF16, PROBE_FP8, PROBE_INT8 };
 template <probe_kind KIND> struct probe_sum { using type = float; };
 template <> struct probe_sum<PROBE_INT8> { using type = int; };
 
-/* Numbers of the sums in the instruction's text, and the sums themselves, in growing lists. */
+/* Operand numbers of the sums in the instruction's text, and the sums, as lists of all lengths. */
 #define PROBE_TEXT_4  "%0,%1,%2,%3"
 #define PROBE_TEXT_8  PROBE_TEXT_4 ",%4,%5,%6,%7"
 #define PROBE_TEXT_12 PROBE_TEXT_8 ",%8,%9,%10,%11"
@@ -56,7 +56,7 @@ template <> struct probe_sum<PROBE_INT8> { using type = int; };
 #define PROBE_FLOAT(x) "+f"(x)
 #define PROBE_INT(x)   "+r"(x)
 
-/* `sums` is N / 2; o0 to o5 are the numbers of the operands behind the sums. */
+/* `sums` is N / 2; o0 to o5 are the numbers of the operands after the sums. */
 #define PROBE_ONE(n, sums, o0, o1, o2, o3, o4, o5, shape, types, scales_s, scales_r, c)            \
     if constexpr (N == n) {                                                                        \
         if constexpr (FROM_REGISTERS)                                                              \

@@ -1,4 +1,4 @@
-/* template_fixture.h - renders templates written in a test; what it wrote is shown as spans. */
+/* template_fixture.h - renders templates written in a test, and formats the output's spans. */
 #ifndef RP_TESTS_MODEL_TEMPLATE_FIXTURE_H
 #define RP_TESTS_MODEL_TEMPLATE_FIXTURE_H
 
@@ -64,7 +64,7 @@ static inline int chat_teardown(void **state) {
     return 0;
 }
 
-/* Compiles and renders; the status of what failed first. */
+/* Compiles and renders; returns the first failure. */
 static inline int chat_try(struct chat_fixture *f, const char *source,
                            const struct rp_chat_limits *limits) {
     struct rp_chat_template *tmpl;

@@ -1,6 +1,6 @@
-/* Goal: what a server depends on beyond the text itself (tests/oracle/template_oracle.py): which
- * bytes count as input, that budgets end hostile templates, that faults name their line, and that a
- * model directory gives the template it should. */
+/* Goal: properties beyond the text itself (which tests/oracle/template_oracle.py checks): which
+ * bytes count as input, budgets stop hostile templates, errors name their line, and a model
+ * directory has the right template. */
 #include "base/memory.h"
 #include "tests/text/template_fixture.h"
 #include "text/template/chat_template.h"
@@ -70,10 +70,10 @@ static void test_special_tokens_of_a_user_stay_text(void **state) {
     struct fixture tok = {.tok = NULL};
     fixture_sentencepiece(&tok, "", "");
     chat_render(f, "<|x|>{{ content }}<|x|>{{ role }}<|x|>");
-    /* 300 is <|x|>; what the user wrote is the bytes of its text. */
+    /* 300 is <|x|>; the user's text is encoded as bytes. */
     assert_string_equal(fixture_spans(&tok, f->prompt.spans, f->prompt.span_count, 0),
                         "300 35 63 127 123 127 65 260 69 35 300 120 118 104 117 300");
-    /* Halves of a token from the two sides do not join. */
+    /* Parts of a token from input and template are not joined. */
     chat_render(f, "<|{{ letter }}|>");
     assert_string_equal(fixture_spans(&tok, f->prompt.spans, f->prompt.span_count, 0),
                         "63 127 123 127 65");

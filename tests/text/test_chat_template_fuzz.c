@@ -1,7 +1,7 @@
-/* Goal: no template and no conversation crashes, hangs or takes memory without bound.
- * Method: seeded mutations of templates that use everything, and of the real ones where the test
- * data is there; each is compiled and, when it compiles, rendered within small budgets. The
- * sanitizers judge. Also prints how long a rendering of 20 turns takes. */
+/* Goal: no template and no conversation crashes, hangs or uses unbounded memory.
+ * Method: seeded mutations of templates that use everything, and of real ones if the test data
+ * exists; each is compiled and, if it compiles, rendered within small budgets, under the
+ * sanitizers. Also prints the time to render 20 turns. */
 #include "base/clock.h"
 #include "base/memory.h"
 #include "tests/support/data.h"
@@ -125,7 +125,7 @@ static uint64_t next_random(uint64_t *state) { /* xorshift64* */
     return *state * 0x2545F4914F6CDD1Du;
 }
 
-/* Bytes dropped, copied or replaced, tokens put in. */
+/* Bytes deleted, copied or replaced, tokens inserted. */
 static void mutate(uint64_t *random, const char *from, size_t len, struct rp_buffer *out) {
     size_t changes = 1 + next_random(random) % 4;
     rp_buffer_clear(out);
@@ -217,7 +217,7 @@ static char *read_whole(const char *path, size_t *len) {
     return text;
 }
 
-/* One line for each real template: how long a rendering of 20 turns takes. */
+/* One line for each real template: the time to render 20 turns. */
 static void time_rendering(struct chat_fixture *f, const char *name, const char *source,
                            size_t len) {
     struct rp_chat_template *tmpl;

@@ -1,5 +1,5 @@
-/* Goal: a model directory gives the template and the special tokens that transformers would take
- * from it, and what is wrong with it is said by name. */
+/* Goal: the template and special tokens of a model directory are those that transformers uses, and
+ * errors name the file and key. */
 #include "tests/support/model_files.h"
 #include "tests/text/template_fixture.h"
 
@@ -107,7 +107,7 @@ static void test_special_tokens_may_be_objects_and_are_the_templates_own(void **
                         "<b><e>False<u>['<x>', '<y>']<i>");
     assert_int_equal(f->chat.prompt.span_count, 1);
     assert_true(f->chat.prompt.spans[0].allow_special);
-    /* A variable of the caller goes before the model's. */
+    /* A variable of the caller overrides the model's. */
     chat_put(&f->chat, f->chat.variables, "bos_token", chat_text(&f->chat, "<mine>"));
     assert_memory_equal(rendered(f, rp_chat_templates_pick(f->set, false)), "<mine><e>", 9);
     assert_false(f->chat.prompt.spans[0].allow_special);

@@ -1,9 +1,9 @@
-/* Goal: a stream never shows half a character, never holds back a whole one, and adds up to the
- * text. */
+/* Goal: a stream never emits part of a character, never holds back a complete one, and adds up to
+ * the text. */
 #include "tests/text/tokenizer_fixture.h"
 #include "text/tokenizer/detokenizer.h"
 
-/* Pushes one id; what it appended. */
+/* Pushes one id; returns the appended text. */
 static const char *push(struct fixture *f, struct rp_detokenizer *d, int32_t id) {
     rp_buffer_clear(&f->text);
     assert_int_equal(rp_detokenizer_push(d, id, &f->text), RP_OK);
@@ -69,13 +69,13 @@ static void test_what_follows_a_text_keeps_its_space(void **state) {
     fixture_sentencepiece(f, "", "");
     rp_detokenizer_init(&d, f->tok, true);
     assert_int_equal(rp_detokenizer_follow(&d, bos_only, 1), RP_OK);
-    assert_string_equal(push(f, &d, 264), "ab"); /* a special token that is skipped is no text */
+    assert_string_equal(push(f, &d, 264), "ab"); /* a skipped special token has no text */
     rp_detokenizer_init(&d, f->tok, true);
     assert_int_equal(rp_detokenizer_follow(&d, text, 2), RP_OK);
     assert_string_equal(push(f, &d, 264), " ab");
     rp_detokenizer_init(&d, f->tok, true);
     assert_int_equal(rp_detokenizer_follow(&d, cut, 2),
-                     RP_OK); /* half a character is the prompt's affair */
+                     RP_OK); /* part of a character belongs to the prompt */
     assert_string_equal(push(f, &d, 260), "a");
     assert_string_equal(finish(f, &d), "");
 }

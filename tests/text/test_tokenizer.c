@@ -1,7 +1,7 @@
-/* Goal: encoding keeps the rules that a server depends on: who may write special tokens, how added
- * tokens take white space, what happens to bytes that no token covers, and that cost stays linear.
- * Method: small vocabularies written out here; agreement with the `tokenizers` package on large
- * ones is tests/oracle/tokenizer_oracle.py. */
+/* Goal: encoding follows the rules that a server depends on: where special tokens are recognized,
+ * how added tokens consume white space, the handling of bytes that no token covers, and linear
+ * cost. Method: small vocabularies; tests/oracle/tokenizer_oracle.py compares large ones with the
+ * `tokenizers` package. */
 #include "base/memory.h"
 #include "tests/text/tokenizer_fixture.h"
 #include "text/tokenizer/tokenizer_internal.h"

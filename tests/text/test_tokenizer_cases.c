@@ -1,7 +1,7 @@
-/* Goal: the ids that other implementations agree on, for real vocabularies.
+/* Goal: ids of real vocabularies equal those of other implementations.
  * Method: the case files of llama.cpp: texts separated by a line, one line of ids (without special
- * tokens) for each. The files are looked for in $REPRISE_TEST_DATA, else in ../shared/data beside
- * the source; a missing one is a skipped test. */
+ * tokens) for each. The files are in $REPRISE_TEST_DATA, default ../shared/data relative to
+ * the source; a test without its file is skipped. */
 #include "tests/text/tokenizer_fixture.h"
 
 #define SEPARATOR "\n__ggml_vocab_test__\n"
@@ -14,7 +14,7 @@ static void data_path(char *out, size_t size, const char *name) {
         snprintf(out, size, "%s/../shared/data/tokenizers/%s", source ? source : ".", name);
 }
 
-/* The file as a string in *out; false when it is not there. */
+/* The file as a string in *out; false if it does not exist. */
 static bool read_file(const char *name, struct rp_buffer *out) {
     char path[1024], block[4096];
     size_t n;
@@ -52,7 +52,7 @@ static void run_cases(struct fixture *f, const char *folder, const char *cases) 
     int count = 0;
     while (text) {
         char *end = strstr(text, SEPARATOR), *newline = strchr(answer, '\n');
-        if (end) /* the last text, behind the last separator, is the empty one */
+        if (end) /* the last text, after the last separator, is empty */
             *end = '\0';
         if (newline)
             *newline = '\0';

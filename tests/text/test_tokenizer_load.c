@@ -1,5 +1,5 @@
-/* Goal: a tokenizer.json can be wrong in any way and is then refused with a line that says where,
- * or handled; it never crashes the loader. Method: one file for each kind of damage, then every
+/* Goal: a damaged tokenizer.json is refused with a line that names the place, or handled; it never
+ * crashes the loader. Method: one file for each kind of damage, then every
  * prefix and thousands of damaged copies of a valid file under the sanitizers. */
 #include "base/memory.h"
 #include "tests/text/tokenizer_fixture.h"
@@ -170,7 +170,7 @@ static const char whole[] =
     "2,"
     "\"?\": 3, \"<0x0A>\": 4}, \"merges\": [[\"a\", \"b\"]]}}";
 
-/* Loads it and, where that works, uses it. */
+/* Loads it and, if that succeeds, uses it. */
 static void try_file(struct fixture *f, const char *json, size_t len) {
     static const char text[] = " ab12 <x>b\xC3\xA9\xE4\xB8\xAD ?";
     struct rp_text_span span = {text, sizeof text - 1, true};

@@ -1,6 +1,6 @@
-/* Goal: the hand-written scanners do what their patterns do, only faster, and the normalizer by
- * stretches what the normal form of the whole text is. Method: seeded random texts of characters
- * that matter to the patterns; the scanner against its own pattern under PCRE2, the normalizer
+/* Goal: the hand-written scanners are equivalent to their patterns, and the incremental normalizer
+ * to the normal form of the whole text. Method: seeded random texts of characters
+ * that matter to the patterns; the scanner against its pattern under PCRE2, the normalizer
  * against the functions of unicode.h on the whole text. */
 #include "base/utf8.h"
 #include "tests/text/tokenizer_fixture.h"
@@ -12,7 +12,7 @@ static uint32_t next_random(uint32_t *seed) {
     return *seed >> 8;
 }
 
-/* A text of up to `chars` characters out of those that the patterns treat differently. */
+/* A text of up to `chars` characters that the patterns treat differently. */
 static size_t random_text(uint32_t *seed, char *out, size_t chars) {
     static const uint32_t special[] = {
         '\'',   '\'',   's',    'S',     't',     'r',     'e',     'E',    'v',    'l',
@@ -32,8 +32,8 @@ static size_t random_text(uint32_t *seed, char *out, size_t chars) {
     return len;
 }
 
-/* Where the pattern cuts behind `pos`: the end of its match there, or of what it leaves before the
- * next. */
+/* The pattern's first split after `pos`: the end of its match there, or the beginning of the next
+ * match. */
 static size_t cut_by_pattern(struct fixture *f, const pcre2_code *regex, const char *text,
                              size_t len, size_t pos) {
     size_t begin, end;
@@ -122,7 +122,7 @@ static void test_character_classes_agree_with_the_patterns(void **state) {
     assert_int_equal(wrong, 0);
 }
 
-/* The normal form of the whole text at once; its length. */
+/* The normal form of the whole text; returns its length. */
 static size_t normal_form(enum rp_unicode_form form, const char *text, size_t len, char *out) {
     static uint32_t points[1024 * RP_UNICODE_DECOMPOSED_MAX],
         spare[1024 * RP_UNICODE_DECOMPOSED_MAX];
@@ -167,7 +167,7 @@ static void test_normal_forms_by_stretches_equal_those_of_the_whole(void **state
     check_normal_form(f, RP_TOK_NFKD, RP_UNICODE_NFKD);
 }
 
-/* Ordering by insertion alone is quadratic: the test would run into its timeout. */
+/* Insertion sort is quadratic: the test would time out. */
 static void test_long_run_of_marks_in_the_wrong_order_is_sorted(void **state) {
     struct fixture *f = *state;
     static char text[400000];

@@ -1,9 +1,8 @@
-/* Goal: the search over units gives what merging gives, for every vocabulary and text, and its cost
- * is linear.
- * Method: seeded random vocabularies, with rules in the order in which training makes them and
- * shuffled, several rules for one token, unknown characters; texts of few letters, so that nearly
- * everything can merge. Each text is encoded by units and, with the units taken away, by
- * merging. */
+/* Goal: the search over units has the result of merging for every vocabulary and text, at linear
+ * cost.
+ * Method: seeded random vocabularies, with rules in the order of training and shuffled, several
+ * rules for one token, unknown characters; texts of few letters, so that nearly everything can
+ * merge. Each text is encoded by units and, with the units removed, by merging. */
 #include "base/utf8.h"
 #include "tests/text/tokenizer_fixture.h"
 #include "text/tokenizer/tokenizer_internal.h"
@@ -31,7 +30,7 @@ static uint32_t find_token(const struct vocabulary *v, const char *text) {
     return i;
 }
 
-/* Rules join random tokens that there are; a token may come about in several ways. */
+/* Rules join random existing tokens; a token may have several rules. */
 static void make_vocabulary(struct vocabulary *v, uint32_t *seed, bool byte_level, bool shuffled) {
     static const char *const letters[] = {"a", "b", "c", "d", RP_TOK_MARKER};
     uint32_t letter_count = byte_level ? 4 : 5;
@@ -167,7 +166,7 @@ static void test_units_give_what_merging_gives(void **state) {
     assert_true(regular > 100 && irregular > 50);
 }
 
-/* "▁▁" has the last rank of all, and yet more is made of it: the spaces of Llama 2. */
+/* "▁▁" has the last rank, but longer tokens are built from it, as with the spaces of Llama 2. */
 static void test_rule_before_its_parts_is_irregular(void **state) {
     struct fixture *f = *state;
     struct vocabulary v = {.tokens = {"a", RP_TOK_MARKER, RP_TOK_MARKER "a",
@@ -190,7 +189,7 @@ static uint64_t work_of(struct fixture *f, const char *text, size_t len) {
     return f->scratch->work - before;
 }
 
-/* Letters in runs of all lengths have units of all lengths: the search is as wide as it gets. */
+/* Runs of letters of all lengths have units of all lengths: the search has its largest width. */
 static void test_work_is_linear_in_the_text(void **state) {
     struct fixture *f = *state;
     struct vocabulary v = {.tokens = {"a", "b", "c", "d"}, .count = 4};
@@ -213,7 +212,7 @@ static void test_work_is_linear_in_the_text(void **state) {
     free(text);
 }
 
-/* What is left of a run behind its repetitions is found for each length. */
+/* The remainder of a run after its repetitions is found for each length. */
 static void test_runs_of_one_letter_of_every_length(void **state) {
     struct fixture *f = *state;
     struct vocabulary *v = calloc(1, sizeof *v);

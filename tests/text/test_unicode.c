@@ -1,5 +1,5 @@
-/* Goal: unicode.h knows what the Unicode standard says at its edges, and no input makes
- * a normal form slow. The comparison on all code points is tests/oracle/unicode_oracle.py. */
+/* Goal: unicode.h follows the Unicode standard in edge cases, and no input makes a normal form
+ * slow. tests/oracle/unicode_oracle.py compares all code points. */
 #include "tests/text/tokenizer_fixture.h"
 #include "text/unicode/unicode.h"
 
@@ -85,7 +85,7 @@ static void test_a_million_marks_are_ordered_in_linear_time(void **state) {
     clock_t begin = clock();
     rp_unicode_order(points, spare, COUNT);
     size_t count = rp_unicode_compose(points, COUNT);
-    /* Insertion would take minutes. */
+    /* Insertion sort would take minutes. */
     assert_true(clock() - begin < 5 * CLOCKS_PER_SEC);
     assert_int_equal(count, COUNT);
     assert_int_equal(points[COUNT / 2 - 1], 0x323);

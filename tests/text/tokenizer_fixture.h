@@ -1,4 +1,4 @@
-/* tokenizer_fixture.h - tokenizers for tests, written as JSON where the test can be read. */
+/* tokenizer_fixture.h - tokenizers for tests, written as JSON in the test. */
 #ifndef RP_TESTS_MODEL_TOKENIZER_FIXTURE_H
 #define RP_TESTS_MODEL_TOKENIZER_FIXTURE_H
 
@@ -16,7 +16,7 @@
 
 #include <cmocka.h>
 
-/* What a test holds; the teardown frees it, also when an assertion jumped out. */
+/* Resources of a test; the teardown frees them, also after a failed assertion. */
 struct fixture {
     struct rp_tokenizer *tok;
     struct rp_tokenizer_scratch *scratch;
@@ -44,7 +44,7 @@ static inline int fixture_teardown(void **state) {
     return 0;
 }
 
-/* Loads `json` through a file; the status of rp_tokenizer_open. */
+/* Loads `json` through a file; returns the status of rp_tokenizer_open. */
 static inline int fixture_load(struct fixture *f, const char *json, size_t len) {
     char path[] = "/tmp/reprise-tokenizer-XXXXXX";
     fixture_reset(f);

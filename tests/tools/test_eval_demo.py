@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""tools/eval_demo against a server that knows the answers, and one that gets some wrong.
+"""tools/eval_demo against a server with correct answers, and one with some wrong ones.
 
     python3 tests/tools/test_eval_demo.py
 """

@@ -1,4 +1,4 @@
-"""tools/mask_python.py and the program read the mask language alike: pictures of programs that hardly have brackets."""
+"""tools/mask_python.py and the program agree on the mask language: pictures of programs with few brackets."""
 import os
 import random
 import subprocess
@@ -23,7 +23,7 @@ ENVIRONMENT = {"where": lambda c, a, b: a if c else b, "div": div, "mod": lambda
 
 
 def integer(r, length):
-    """Operators side by side: how tightly they bind decides what is meant."""
+    """Adjacent operators, whose precedence determines the meaning."""
     text = ""
     for i in range(length):
         sign = "" if i == 0 else r.choice([" + ", " - ", " - ", " * ", " / ", " % "])

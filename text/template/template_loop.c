@@ -51,7 +51,7 @@ static bool advance(struct rp_trender *r, struct rp_tloop *loop) {
     return true;
 }
 
-/* With a test the rest has to be looked at. */
+/* With a test the rest must be evaluated. */
 static int64_t length(struct rp_trender *r, struct rp_tloop *loop) {
     if (!loop->node->c)
         return (int64_t)loop->items->count;
