@@ -1,6 +1,7 @@
 /* profile_text.c - a profile table as text for people, CSV for sheets, and JSON. */
 #include "base/json_writer.h"
 #include "metrics/profile_table.h"
+#include "metrics/time_diff.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -11,20 +12,6 @@
 
 static uint32_t shown(const struct rp_profile_table *table, uint32_t row_limit) {
     return row_limit ? RP_MIN(row_limit, table->count) : table->count;
-}
-
-/* Three digits and a unit: 12.3us, 4.56ms. */
-static const char *time_text(double ns, char out[16]) {
-    static const struct {
-        double ns;
-        const char *unit;
-    } units[] = {{1e9, "s"}, {1e6, "ms"}, {1e3, "us"}, {1, "ns"}};
-    size_t i = 0;
-    while (i + 1 < RP_ARRAY_COUNT(units) && ns < units[i].ns * 0.9995)
-        i++;
-    double value = ns / units[i].ns;
-    snprintf(out, 16, "%.*f%s", value < 9.995 ? 2 : value < 99.95 ? 1 : 0, value, units[i].unit);
-    return out;
 }
 
 /* 1.23G; "-" for none. */
@@ -83,10 +70,10 @@ static void write_line(const struct rp_profile_line *line, int name_width, int s
                      "  %5.5s  %-*.*s  %8llu  %9s  %6.2f  %9s  %8s  %8s  %8s  %7s  %7s  %7s  %-7s  "
                      "%7s  %8llu",
                      line->layer, shape_width, SHAPE_MAX_WIDTH, line->shape,
-                     (unsigned long long)line->calls, time_text((double)line->self_ns, self),
-                     100.0 * line->self_share, time_text((double)line->total_ns, total),
-                     time_text(average_ns(line), avg), time_text((double)line->p50_ns, p50),
-                     time_text((double)line->p99_ns, p99), count_text(line->flops, flops),
+                     (unsigned long long)line->calls, rp_time_text((double)line->self_ns, self),
+                     100.0 * line->self_share, rp_time_text((double)line->total_ns, total),
+                     rp_time_text(average_ns(line), avg), rp_time_text((double)line->p50_ns, p50),
+                     rp_time_text((double)line->p99_ns, p99), count_text(line->flops, flops),
                      count_text(line->bytes, bytes), intensity, rp_profile_bounds[line->bound],
                      roof, (unsigned long long)line->tokens);
     if (with_load)
@@ -150,8 +137,9 @@ static void write_footer(const struct rp_profile_table *table, uint32_t row_limi
     rp_buffer_printf(out, "%s\n", footer->whole ? "" : "; older ones are overwritten");
     rp_buffer_printf(
         out, "replays     %s on the device, %.2f %% of it in the rows, %s (%.2f %%) not\n",
-        time_text((double)footer->replay_ns, replay), share * (double)table->self_ns,
-        time_text((double)footer->unattributed_ns, lost), share * (double)footer->unattributed_ns);
+        rp_time_text((double)footer->replay_ns, replay), share * (double)table->self_ns,
+        rp_time_text((double)footer->unattributed_ns, lost),
+        share * (double)footer->unattributed_ns);
     write_misses(footer, out);
     write_idle(footer, out);
     if (footer->perturbation_steps)

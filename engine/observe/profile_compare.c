@@ -1,4 +1,5 @@
-/* profile_compare.c - durations of steps against those of others: what stamping and sessions cost. */
+/* profile_compare.c - durations of steps against those of others: what stamping and sessions
+ * cost. */
 #include "base/memory.h"
 #include "engine/engine_internal.h"
 #include "engine/observe/profile_report.h"
