@@ -27,6 +27,7 @@ int rp_cmd_trace_diff(int argc, char **argv);
 int rp_cmd_trace_path(int argc, char **argv);
 int rp_cmd_doctor(int argc, char **argv);
 int rp_cmd_top(int argc, char **argv);
+int rp_cmd_profile(int argc, char **argv);
 /* Members of trace, bench and eval. */
 #define RP_TRACE_COMMANDS 3
 extern const struct rp_command rp_trace_commands[RP_TRACE_COMMANDS];

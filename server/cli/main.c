@@ -19,6 +19,8 @@ static const struct rp_command commands[] = {
      NULL, 0},
     {"doctor", rp_cmd_doctor, "what this machine has, and what would be used", NULL, 0},
     {"top", rp_cmd_top, "watch a running server in the terminal", NULL, 0},
+    {"profile", rp_cmd_profile, "where a running server spends its time, and what became slower",
+     NULL, 0},
     {"trace", rp_cmd_trace, "compare traces, critical paths, convert what a crash left",
      rp_trace_commands, RP_TRACE_COMMANDS},
     {"tokenize", rp_cmd_tokenize, "text from standard input to token ids", NULL, 0},
