@@ -285,7 +285,7 @@ static void write_group(const char *group, size_t group_len, struct row *rows, u
     for (uint32_t i = 0; i < shown; i++)
         write_row(&rows[i], name, out);
     if (shown < count)
-        rp_buffer_printf(out, "  %u more without a change\n", count - shown);
+        rp_buffer_printf(out, "  %u more, neither slower nor faster\n", count - shown);
     rp_buffer_puts(out, "\n");
 }
 

@@ -149,7 +149,7 @@ static void test_the_text_does_not_depend_on_the_order_of_the_samples(void **sta
         "  d           40     100ns        40     190ns       +90.0 +-0.7 %  slower\n"
         "  a           40     100ns        40     150ns       +50.0 +-0.6 %  slower\n"
         "  b           40     100ns        40     100ns        +0.0 +-0.5 %  no change shown\n"
-        "  1 more without a change\n"
+        "  1 more, neither slower nor faster\n"
         "\n"
         "slower 2, faster 0, no change shown 2, too few samples to say 1 (at least 8 on both "
         "sides, in one size)\n";
