@@ -121,7 +121,7 @@ struct rp_engine_metrics {
     struct rp_counter preemptions, preempted[RP_PREEMPTED_COUNT]; /* all, and by phase */
     struct rp_counter prefix_query_tokens, prefix_hit_tokens;
     struct rp_counter steps, decode_steps, mixed_steps, padded_tokens, packet_bytes;
-    struct rp_counter graph_fallbacks; /* steps in a larger bucket than captures that failed left */
+    struct rp_counter misses[RP_MISS_COUNT]; /* steps by reason, those replayed as well */
     struct rp_histogram step_seconds[2];     /* of steps with decode rows alone, and of others */
     struct rp_histogram step_tokens;         /* live ones */
     struct rp_histogram step_device_seconds; /* on the device, by its clock */

@@ -29,6 +29,7 @@ struct rp_pending_step {
     bool behind;  /* launched while another was still unread: the device need not have waited */
     bool stamped; /* its nodes store their times */
     bool held;    /* forward is launched, sample is not (sample_hold.h) */
+    enum rp_replay_miss miss;
 };
 #define RP_PENDING_MAX 2
 

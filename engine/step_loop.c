@@ -100,6 +100,7 @@ static void launch_step(struct rp_engine *engine, const struct rp_sched_step *st
     struct rp_graph_entry *entry = rp_graph_set_pick(
         engine->graphs, step->token_count, step->row_count, step->sample_count, step->decode_only);
     if (!entry) {
+        rp_observe_miss(engine);
         fail(engine, "no captured graph holds the step");
         return;
     }
@@ -124,7 +125,8 @@ static void launch_step(struct rp_engine *engine, const struct rp_sched_step *st
                                         .launch_ns = planned_ns,
                                         .behind = engine->pending_count > 0,
                                         .held = step->holds,
-                                        .stamped = (flags & RP_PACKET_STAMP) != 0};
+                                        .stamped = (flags & RP_PACKET_STAMP) != 0,
+                                        .miss = rp_graph_set_miss(engine->graphs)};
     engine->pending_count++;
     atomic_fetch_sub_explicit(&engine->queued, step->join_count, memory_order_release);
     rp_observe_launched(engine, pending, packet_bytes);

@@ -18,7 +18,8 @@ struct rp_graph_set {
     bool poison, guarded;
     size_t *canaries; /* guarded: (canary_count) offsets into the arena, one after every tensor */
     uint32_t canary_count;
-    bool passed_over; /* by the last pick */
+    bool eager;
+    enum rp_replay_miss miss; /* of the last pick */
 };
 
 /* Larger by tokens, then by logit rows: the order of capture, backwards. */
@@ -146,6 +147,7 @@ int rp_graph_set_create(const struct rp_graph_set_config *config, struct rp_grap
         return status;
     set->backend = config->backend;
     set->device = config->device;
+    set->eager = config->eager;
     set->poison = config->poison;
     set->guarded = config->guarded;
     set->entries = rp_calloc(config->bucket_count, sizeof *set->entries);
@@ -215,19 +217,21 @@ static bool holds(const struct rp_bucket *bucket, uint32_t tokens, uint32_t rows
 
 struct rp_graph_entry *rp_graph_set_pick(struct rp_graph_set *set, uint32_t tokens, uint32_t rows,
                                          uint32_t logit_rows, bool decode_only) {
-    set->passed_over = false;
+    set->miss = set->eager ? RP_MISS_ENFORCE_EAGER : RP_MISS_NONE;
     for (uint32_t i = 0; i < set->count; i++) {
         struct rp_graph_entry *entry = &set->entries[i];
         if (!holds(&entry->bucket, tokens, rows, logit_rows, decode_only))
             continue;
         if (entry->forward)
             return entry;
-        set->passed_over = true;
+        if (!set->eager)
+            set->miss = RP_MISS_CAPTURE_FAILED;
     }
+    set->miss = RP_MISS_NO_GRAPH;
     return NULL;
 }
 
-bool rp_graph_set_passed_over(const struct rp_graph_set *set) { return set->passed_over; }
+enum rp_replay_miss rp_graph_set_miss(const struct rp_graph_set *set) { return set->miss; }
 
 int rp_graph_set_launch_forward(struct rp_graph_set *set, struct rp_graph_entry *entry,
                                 uint32_t tokens) {

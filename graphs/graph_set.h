@@ -13,6 +13,7 @@
 #define RP_GRAPHS_GRAPH_SET_H
 
 #include "device/device.h"
+#include "metrics/event.h"
 #include "metrics/metrics.h"
 
 struct rp_graph_set_config {
@@ -57,8 +58,8 @@ void rp_graph_set_destroy(struct rp_graph_set *set); /* waits for the device fir
 struct rp_graph_entry *rp_graph_set_pick(struct rp_graph_set *set, uint32_t tokens, uint32_t rows,
                                          uint32_t logit_rows, bool decode_only);
 
-/* Whether the last pick would have been a smaller one, had that been captured. */
-bool rp_graph_set_passed_over(const struct rp_graph_set *set);
+/* Why a step in the entry that was picked last is no replay of the graphs of its size. */
+enum rp_replay_miss rp_graph_set_miss(const struct rp_graph_set *set);
 
 /* Asynchronous. Each forward must be followed by the sample of the same entry before the next
  * forward. tokens: the live ones, for the count of padded tokens. */

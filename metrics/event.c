@@ -17,7 +17,8 @@ const char *const rp_trace_lanes[RP_LANE_COUNT] = {
     [RP_LANE_REQUESTS] = "requests", [RP_LANE_SCHEDULER] = "scheduler",
     [RP_LANE_REPLAYS] = "replays",   [RP_LANE_NODES] = "nodes",
     [RP_LANE_IDLE] = "idle",         [RP_LANE_LOOP] = "loop",
-    [RP_LANE_WORKERS] = "workers",   [RP_LANE_COUNTERS] = "counters"};
+    [RP_LANE_WORKERS] = "workers",   [RP_LANE_COUNTERS] = "counters",
+    [RP_LANE_COPIES] = "copies"};
 
 const char *const rp_trace_jobs[RP_TRACE_JOB_COUNT] = {
 #define X(job, text) [RP_TRACE_JOB_##job] = text,
@@ -30,3 +31,12 @@ const char *const rp_idle_causes[RP_IDLE_CAUSE_COUNT] = {
     RP_IDLE_CAUSES(X)
 #undef X
 };
+
+const char *const rp_replay_misses[RP_MISS_COUNT] = {
+#define X(miss, text) [RP_MISS_##miss] = text,
+    RP_REPLAY_MISSES(X)
+#undef X
+};
+
+const char *const rp_copy_directions[RP_COPIES_DIRECTION_COUNT] = {
+    [RP_COPIES_IN] = "in", [RP_COPIES_OUT] = "out", [RP_COPIES_BOTH] = "in and out"};

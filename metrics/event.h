@@ -43,6 +43,7 @@ enum rp_trace_lane {
     RP_LANE_LOOP,
     RP_LANE_WORKERS,
     RP_LANE_COUNTERS,
+    RP_LANE_COPIES, /* between host and device */
     RP_LANE_COUNT
 };
 
@@ -80,7 +81,9 @@ enum rp_trace_lane {
     X(PAGES,     COUNTERS,   COUNTER, "pages",         "free",          "",            "held",   "cached") \
     X(RATE,      COUNTERS,   COUNTER, "rate",          "prompt_tokens", "",            "generated_tokens", "") \
     X(PAGE,      COUNTERS,   INSTANT, "page",          "page",          "state",       "before", "") \
-    X(POWER,     COUNTERS,   COUNTER, "power",         "milliwatts",    "celsius",     "sm_mhz", "")
+    X(POWER,     COUNTERS,   COUNTER, "power",         "milliwatts",    "celsius",     "sm_mhz", "") \
+    X(MISS,      REPLAYS,    INSTANT, "not_replayed",  "tokens",        "reason",      "step",   "") \
+    X(COPY,      COPIES,     SPAN,    "copy",          "pages",         "direction",   "step",   "")
 /* clang-format on */
 
 enum rp_trace_kind {
@@ -137,5 +140,26 @@ enum rp_idle_cause {
         RP_IDLE_CAUSE_COUNT
 };
 extern const char *const rp_idle_causes[RP_IDLE_CAUSE_COUNT];
+
+/* Why a step did not replay the captured graphs of its size: the field b of MISS. */
+/* clang-format off */
+#define RP_REPLAY_MISSES(X)                                                                        \
+    X(NONE, "replayed")                                                                            \
+    X(ENFORCE_EAGER, "enforce_eager")   /* --enforce-eager: its launches were made one by one */   \
+    X(CAPTURE_FAILED, "capture_failed") /* its size was not captured: it ran in a larger one */    \
+    X(NO_GRAPH, "no_graph")             /* nothing captured holds it: the engine fails */
+/* clang-format on */
+
+enum rp_replay_miss {
+#define X(miss, text) RP_MISS_##miss,
+    RP_REPLAY_MISSES(X)
+#undef X
+        RP_MISS_COUNT
+};
+extern const char *const rp_replay_misses[RP_MISS_COUNT];
+
+/* Where a step's page copies went: the field b of COPY. */
+enum rp_copy_direction { RP_COPIES_IN, RP_COPIES_OUT, RP_COPIES_BOTH, RP_COPIES_DIRECTION_COUNT };
+extern const char *const rp_copy_directions[RP_COPIES_DIRECTION_COUNT];
 
 #endif

@@ -118,6 +118,9 @@ void rp_profile_table_add(struct rp_profile_table *table, int32_t row,
     line->total_ns += RP_MAX(call->total_ns, call->self_ns);
     line->bytes += call->bytes;
     line->flops += call->flops;
+    line->rows += call->rows;
+    line->kv_tokens += call->kv_tokens;
+    line->kv_max = RP_MAX(line->kv_max, call->kv_max);
     table->self_ns += call->self_ns;
     if (line->last_step != call->step) {
         line->last_step = call->step;
@@ -152,7 +155,9 @@ static void find_percentiles(struct rp_profile_table *table) {
         for (end = begin; end < table->call_count && table->calls[end].row == calls->row;)
             end++;
         struct rp_profile_line *line = &table->lines[calls->row];
+        line->p25_ns = quantile(calls, end - begin, 25);
         line->p50_ns = quantile(calls, end - begin, 50);
+        line->p75_ns = quantile(calls, end - begin, 75);
         line->p99_ns = quantile(calls, end - begin, 99);
         line->max_ns = calls[end - begin - 1].self_ns;
     }

@@ -52,9 +52,11 @@ struct rp_profile_line {
     uint64_t calls, tokens;
     uint64_t self_ns, total_ns;
     double bytes, flops;
-    uint64_t last_step; /* whose tokens were counted */
+    uint64_t rows, kv_tokens; /* of its calls' steps, summed: live rows and their KV lengths */
+    uint32_t kv_max;          /* the longest of these */
+    uint64_t last_step;       /* whose tokens were counted */
     /* finish */
-    uint64_t p50_ns, p99_ns, max_ns;
+    uint64_t p25_ns, p50_ns, p75_ns, p99_ns, max_ns;
     double self_share, intensity, roof_share;
     enum rp_profile_bound bound;
 };
@@ -74,9 +76,10 @@ struct rp_profile_footer {
     uint32_t every;           /* one step in so many is stamped; 0: only on demand */
     bool whole;               /* false: some stamped steps of the window were overwritten */
     uint64_t dropped;         /* launches without times */
-    bool has_idle;            /* busy_share and idle_ns are known: all steps of the window */
+    bool has_idle;            /* busy_share, idle_ns, misses are known: all steps of the window */
     double busy_share;        /* of the window */
     uint64_t idle_ns[RP_IDLE_CAUSE_COUNT];
+    uint64_t misses[RP_MISS_COUNT]; /* steps by what they replayed */
     /* stamped ones for which there are unstamped ones of the same kind */
     uint64_t perturbation_steps;
     double perturbation_spread; /* of perturbation: +-, a 95 % interval */
@@ -93,6 +96,7 @@ struct rp_profile_table {
     uint64_t call_count, call_capacity;
     struct rp_profile_footer footer;
     uint64_t self_ns; /* of all rows */
+    bool with_load;   /* text shows batch and KV lengths too */
     bool failed;
 };
 
@@ -107,6 +111,8 @@ int32_t rp_profile_table_row(struct rp_profile_table *table, const struct rp_pro
 struct rp_profile_add {
     uint64_t step, self_ns, total_ns, tokens;
     double bytes, flops;
+    uint64_t kv_tokens; /* positions in the pages of its live rows, summed; rows 0: not known */
+    uint32_t rows, kv_max;
 };
 void rp_profile_table_add(struct rp_profile_table *table, int32_t row,
                           const struct rp_profile_add *call);

@@ -1,6 +1,7 @@
 /* profile_text.c - a profile table as text for people, CSV for sheets, and JSON. */
 #include "base/json_writer.h"
 #include "metrics/profile_table.h"
+#include "metrics/time_diff.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -11,20 +12,6 @@
 
 static uint32_t shown(const struct rp_profile_table *table, uint32_t row_limit) {
     return row_limit ? RP_MIN(row_limit, table->count) : table->count;
-}
-
-/* Three digits and a unit: 12.3us, 4.56ms. */
-static const char *time_text(double ns, char out[16]) {
-    static const struct {
-        double ns;
-        const char *unit;
-    } units[] = {{1e9, "s"}, {1e6, "ms"}, {1e3, "us"}, {1, "ns"}};
-    size_t i = 0;
-    while (i + 1 < RP_ARRAY_COUNT(units) && ns < units[i].ns * 0.9995)
-        i++;
-    double value = ns / units[i].ns;
-    snprintf(out, 16, "%.*f%s", value < 9.995 ? 2 : value < 99.95 ? 1 : 0, value, units[i].unit);
-    return out;
 }
 
 /* 1.23G; "-" for none. */
@@ -51,8 +38,21 @@ static double average_ns(const struct rp_profile_line *line) {
     return line->calls ? (double)line->self_ns / (double)line->calls : 0.0;
 }
 
+/* Live rows of a step, and positions in a row's pages: means over the calls. */
+static double mean_rows(const struct rp_profile_line *line) {
+    return line->calls ? (double)line->rows / (double)line->calls : 0.0;
+}
+
+static double mean_kv(const struct rp_profile_line *line) {
+    return line->rows ? (double)line->kv_tokens / (double)line->rows : 0.0;
+}
+
+static void write_load(const struct rp_profile_line *line, struct rp_buffer *out) {
+    rp_buffer_printf(out, "  %7.1f  %7.0f  %7u", mean_rows(line), mean_kv(line), line->kv_max);
+}
+
 static void write_line(const struct rp_profile_line *line, int name_width, int shape_width,
-                       struct rp_buffer *out) {
+                       bool with_load, struct rp_buffer *out) {
     char self[16], total[16], avg[16], p50[16], p99[16], flops[16], bytes[16], intensity[16] = "-",
                                                                                roof[16] = "-";
     if (line->intensity > 0)
@@ -68,14 +68,17 @@ static void write_line(const struct rp_profile_line *line, int name_width, int s
         rp_buffer_printf(out, "%-*s", name_width, line->name);
     rp_buffer_printf(out,
                      "  %5.5s  %-*.*s  %8llu  %9s  %6.2f  %9s  %8s  %8s  %8s  %7s  %7s  %7s  %-7s  "
-                     "%7s  %8llu\n",
+                     "%7s  %8llu",
                      line->layer, shape_width, SHAPE_MAX_WIDTH, line->shape,
-                     (unsigned long long)line->calls, time_text((double)line->self_ns, self),
-                     100.0 * line->self_share, time_text((double)line->total_ns, total),
-                     time_text(average_ns(line), avg), time_text((double)line->p50_ns, p50),
-                     time_text((double)line->p99_ns, p99), count_text(line->flops, flops),
+                     (unsigned long long)line->calls, rp_time_text((double)line->self_ns, self),
+                     100.0 * line->self_share, rp_time_text((double)line->total_ns, total),
+                     rp_time_text(average_ns(line), avg), rp_time_text((double)line->p50_ns, p50),
+                     rp_time_text((double)line->p99_ns, p99), count_text(line->flops, flops),
                      count_text(line->bytes, bytes), intensity, rp_profile_bounds[line->bound],
                      roof, (unsigned long long)line->tokens);
+    if (with_load)
+        write_load(line, out);
+    rp_buffer_puts(out, "\n");
 }
 
 static void write_rule(struct rp_buffer *out, int width) {
@@ -100,6 +103,24 @@ static void write_idle(const struct rp_profile_footer *footer, struct rp_buffer 
     rp_buffer_puts(out, *comma ? "\n" : "none\n");
 }
 
+/* How many steps replayed the graphs of their size, and why others did not. */
+static void write_misses(const struct rp_profile_footer *footer, struct rp_buffer *out) {
+    const char *comma = ":";
+    if (!footer->has_idle)
+        return;
+    rp_buffer_printf(out, "graphs      %llu of %llu steps replayed those of their size",
+                     (unsigned long long)footer->misses[RP_MISS_NONE],
+                     (unsigned long long)footer->steps_seen);
+    for (int i = RP_MISS_NONE + 1; i < RP_MISS_COUNT; i++) {
+        if (footer->misses[i] == 0)
+            continue;
+        rp_buffer_printf(out, "%s %s %llu", comma, rp_replay_misses[i],
+                         (unsigned long long)footer->misses[i]);
+        comma = ",";
+    }
+    rp_buffer_puts(out, "\n");
+}
+
 static void write_footer(const struct rp_profile_table *table, uint32_t row_limit,
                          struct rp_buffer *out) {
     const struct rp_profile_footer *footer = &table->footer;
@@ -116,8 +137,10 @@ static void write_footer(const struct rp_profile_table *table, uint32_t row_limi
     rp_buffer_printf(out, "%s\n", footer->whole ? "" : "; older ones are overwritten");
     rp_buffer_printf(
         out, "replays     %s on the device, %.2f %% of it in the rows, %s (%.2f %%) not\n",
-        time_text((double)footer->replay_ns, replay), share * (double)table->self_ns,
-        time_text((double)footer->unattributed_ns, lost), share * (double)footer->unattributed_ns);
+        rp_time_text((double)footer->replay_ns, replay), share * (double)table->self_ns,
+        rp_time_text((double)footer->unattributed_ns, lost),
+        share * (double)footer->unattributed_ns);
+    write_misses(footer, out);
     write_idle(footer, out);
     if (footer->perturbation_steps)
         rp_buffer_printf(
@@ -149,16 +172,17 @@ void rp_profile_write_text(const struct rp_profile_table *table, uint32_t row_li
     }
     int name = (int)RP_MIN(name_width, (size_t)NAME_MAX_WIDTH);
     int shape = (int)RP_MIN(shape_width, (size_t)SHAPE_MAX_WIDTH);
-    int width = name + shape + 141;
+    int width = name + shape + (table->with_load ? 168 : 141);
     rp_buffer_printf(
         out,
         "%-*s  %5s  %-*s  %8s  %9s  %6s  %9s  %8s  %8s  %8s  %7s  %7s  %7s  %-7s  %7s  "
-        "%8s\n",
+        "%8s%s\n",
         name, "name", "layer", shape, "shape", "calls", "self", "self %", "total", "avg", "p50",
-        "p99", "FLOP", "bytes", "FLOP/B", "bound", "% roof", "tokens");
+        "p99", "FLOP", "bytes", "FLOP/B", "bound", "% roof", "tokens",
+        table->with_load ? "    batch       kv   kv max" : "");
     write_rule(out, width);
     for (uint32_t i = 0; i < shown(table, row_limit); i++)
-        write_line(&table->lines[i], name, shape, out);
+        write_line(&table->lines[i], name, shape, table->with_load, out);
     write_rule(out, width);
     write_footer(table, row_limit, out);
 }
@@ -178,20 +202,24 @@ void rp_profile_write_csv(const struct rp_profile_table *table, uint32_t row_lim
                           struct rp_buffer *out) {
     rp_buffer_puts(out,
                    "name,layer,shape,calls,self_ns,self_share,total_ns,avg_ns,p50_ns,p99_ns,max_ns,"
-                   "flops,bytes,intensity,bound,roof_share,tokens\r\n");
+                   "flops,bytes,intensity,bound,roof_share,tokens,p25_ns,p75_ns,batch,kv_tokens,"
+                   "kv_tokens_max\r\n");
     for (uint32_t i = 0; i < shown(table, row_limit); i++) {
         const struct rp_profile_line *line = &table->lines[i];
         write_field(line->name, out);
         write_field(line->layer, out);
         write_field(line->shape, out);
         rp_buffer_printf(
-            out, "%llu,%llu,%.6f,%llu,%.1f,%llu,%llu,%llu,%.0f,%.0f,%.4f,%s,%.6f,%llu\r\n",
+            out, "%llu,%llu,%.6f,%llu,%.1f,%llu,%llu,%llu,%.0f,%.0f,%.4f,%s,%.6f,%llu,",
             (unsigned long long)line->calls, (unsigned long long)line->self_ns, line->self_share,
             (unsigned long long)line->total_ns, average_ns(line), (unsigned long long)line->p50_ns,
             (unsigned long long)line->p99_ns, (unsigned long long)line->max_ns, line->flops,
             line->bytes, line->intensity,
             line->bound == RP_BOUND_UNKNOWN ? "" : rp_profile_bounds[line->bound], line->roof_share,
             (unsigned long long)line->tokens);
+        rp_buffer_printf(out, "%llu,%llu,%.2f,%.1f,%u\r\n", (unsigned long long)line->p25_ns,
+                         (unsigned long long)line->p75_ns, mean_rows(line), mean_kv(line),
+                         line->kv_max);
     }
 }
 
@@ -209,7 +237,9 @@ static void write_json_row(const struct rp_profile_line *line, struct rp_json *j
     rp_json_double(json, "self_share", line->self_share);
     rp_json_uint(json, "total_ns", line->total_ns);
     rp_json_double(json, "avg_ns", average_ns(line));
+    rp_json_uint(json, "p25_ns", line->p25_ns);
     rp_json_uint(json, "p50_ns", line->p50_ns);
+    rp_json_uint(json, "p75_ns", line->p75_ns);
     rp_json_uint(json, "p99_ns", line->p99_ns);
     rp_json_uint(json, "max_ns", line->max_ns);
     rp_json_double(json, "flops", line->flops);
@@ -221,6 +251,9 @@ static void write_json_row(const struct rp_profile_line *line, struct rp_json *j
         rp_json_string(json, "bound", rp_profile_bounds[line->bound]);
     rp_json_double(json, "roof_share", line->roof_share);
     rp_json_uint(json, "tokens", line->tokens);
+    rp_json_double(json, "batch", mean_rows(line));
+    rp_json_double(json, "kv_tokens", mean_kv(line));
+    rp_json_uint(json, "kv_tokens_max", line->kv_max);
     rp_json_object_end(json);
 }
 
@@ -242,6 +275,10 @@ static void write_json_footer(const struct rp_profile_table *table, struct rp_js
         rp_json_object_begin(json, "idle_ns");
         for (int cause = 0; cause < RP_IDLE_CAUSE_COUNT; cause++)
             rp_json_uint(json, rp_idle_causes[cause], footer->idle_ns[cause]);
+        rp_json_object_end(json);
+        rp_json_object_begin(json, "steps_by_replay");
+        for (int i = 0; i < RP_MISS_COUNT; i++)
+            rp_json_uint(json, rp_replay_misses[i], footer->misses[i]);
         rp_json_object_end(json);
     }
     rp_json_object_begin(json, "perturbation");

@@ -262,7 +262,8 @@ static void build_lanes(struct rp_trace_builder *builder) {
         {.group = RP_GROUP_HOST, .lane = RP_LANE_WORKERS},
         {.group = RP_GROUP_DEVICE, .lane = RP_LANE_REPLAYS},
         {.group = RP_GROUP_DEVICE, .lane = RP_LANE_NODES},
-        {.group = RP_GROUP_DEVICE, .lane = RP_LANE_IDLE}};
+        {.group = RP_GROUP_DEVICE, .lane = RP_LANE_IDLE},
+        {.group = RP_GROUP_DEVICE, .lane = RP_LANE_COPIES}};
     struct lane *lanes = rp_alloc(sizeof made);
     if (!lanes) {
         builder->failed = true;
@@ -445,6 +446,8 @@ static void index_steps(struct rp_trace_builder *builder) {
             ok = rp_trace_map_put(&model->replays, event->id, i);
         else if (event->kind == RP_TRACE_PADDING)
             ok = rp_trace_map_put(&model->paddings, event->id, i);
+        else if (event->kind == RP_TRACE_MISS)
+            ok = rp_trace_map_put(&model->misses, event->id, i);
         builder->failed |= !ok;
     }
 }
@@ -494,5 +497,6 @@ void rp_trace_model_deinit(struct rp_trace_model *model) {
     rp_trace_map_deinit(&model->launches);
     rp_trace_map_deinit(&model->replays);
     rp_trace_map_deinit(&model->paddings);
+    rp_trace_map_deinit(&model->misses);
     memset(model, 0, sizeof *model);
 }

@@ -140,8 +140,8 @@ struct rp_trace_model {
     struct rp_trace_sample *samples;
     struct rp_trace_request *requests;
     uint32_t track_count, item_count, flow_count, sample_count, request_count;
-    uint32_t dropped;                                /* slices that found no row */
-    struct rp_trace_map launches, replays, paddings; /* step -> its event */
+    uint32_t dropped;                                        /* slices that found no row */
+    struct rp_trace_map launches, replays, paddings, misses; /* step -> its event */
     uint32_t track_capacity, item_capacity, flow_capacity, sample_capacity, request_capacity;
 };
 

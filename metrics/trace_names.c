@@ -53,6 +53,9 @@ void rp_trace_item_name(const struct rp_trace_model *model, const struct rp_trac
     } else if (item->what == RP_TRACE_IDLE) {
         snprintf(out, RP_TRACE_NAME_MAX, "idle: %s",
                  event->b < RP_IDLE_CAUSE_COUNT ? rp_idle_causes[event->b] : "?");
+    } else if (item->what == RP_TRACE_COPY) {
+        snprintf(out, RP_TRACE_NAME_MAX, "copy %s",
+                 event->b < RP_COPIES_DIRECTION_COUNT ? rp_copy_directions[event->b] : "?");
     } else if (item->what == RP_TRACE_WORK) {
         snprintf(out, RP_TRACE_NAME_MAX, "work: %s",
                  event->b < RP_TRACE_JOB_COUNT ? rp_trace_jobs[event->b] : "?");
@@ -121,6 +124,11 @@ static void event_args(const struct rp_trace_model *model, const struct rp_trace
         add(args, "padded_tokens", model->events[padding].a);
         add(args, "rows", model->events[padding].v);
     }
+    uint32_t miss = rp_trace_map_find(&model->misses, event->id);
+    if (miss != RP_TRACE_NONE)
+        add_text(args, rp_trace_kinds[RP_TRACE_MISS].name,
+                 model->events[miss].b < RP_MISS_COUNT ? rp_replay_misses[model->events[miss].b]
+                                                       : "?");
 }
 
 uint32_t rp_trace_item_args(const struct rp_trace_model *model, const struct rp_trace_item *item,

@@ -82,9 +82,13 @@ uint64_t rp_observe_planned(struct rp_engine *engine, const struct rp_sched_step
                 : began_ns;
 }
 
+void rp_observe_miss(struct rp_engine *engine) {
+    rp_counter_add(&engine->metrics.misses[rp_graph_set_miss(engine->graphs)], 1);
+}
+
 uint32_t rp_observe_launching(struct rp_engine *engine, const struct rp_sched_step *step,
                               const struct rp_graph_entry *entry, uint64_t plan_ns) {
-    rp_counter_add(&engine->metrics.graph_fallbacks, rp_graph_set_passed_over(engine->graphs));
+    rp_observe_miss(engine);
     rp_step_trace_launch(engine, step, engine->device_step, plan_ns);
     bool stamped = rp_step_profile_launch(
         engine->observer.profile, step, rp_engine_graph_index(engine, entry), engine->device_step);

@@ -76,6 +76,8 @@ uint64_t rp_observe_planned(struct rp_engine *engine, const struct rp_sched_step
 /* Before the packet is written. Returns rp_packet_flags to add to it. */
 uint32_t rp_observe_launching(struct rp_engine *engine, const struct rp_sched_step *step,
                               const struct rp_graph_entry *entry, uint64_t plan_ns);
+/* A step was picked a graph for, or there was none: counts why it is no replay. */
+void rp_observe_miss(struct rp_engine *engine);
 /* It is the newest pending step; its launched_ns is filled in. */
 void rp_observe_launched(struct rp_engine *engine, struct rp_pending_step *step,
                          uint32_t packet_bytes);

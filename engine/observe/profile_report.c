@@ -4,9 +4,7 @@
 #include "base/memory.h"
 #include "engine/engine_internal.h"
 
-#include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 /* Sums of one step for one row, for groups whose calls are steps. */
@@ -29,6 +27,9 @@ struct report {
     uint32_t step_row_count;
     int32_t *step_lines; /* of the table: of each of these, or [0] of the whole step */
     uint64_t tokens;     /* of these rows */
+    uint64_t kv_tokens;  /* KV lengths of these rows, summed; the longest */
+    uint32_t kv_max;
+    char where[48]; /* bucket and KV lengths of the step, as names of rows show them */
 };
 
 /* --- shares of rows in a launch --------------------------------------------------------------- */
@@ -117,9 +118,31 @@ static int32_t named_row(struct report *r, const char *name, const char *layer, 
     return row;
 }
 
+static bool is_by_bucket(enum rp_profile_group group) {
+    return group == RP_PROFILE_BY_OP_BUCKET || group == RP_PROFILE_BY_OP_BUCKET_KV;
+}
+
+/* " @ decode 8/8", and with KV lengths " @ kv 65-128": the mean of the step's rows, between powers
+ * of two; "" for groups without buckets. */
+static void name_place(struct report *r) {
+    const struct rp_bucket *bucket = &r->profile->nodes.buckets[r->step->graph].bucket;
+    r->where[0] = '\0';
+    if (!is_by_bucket(r->query->group))
+        return;
+    int len = snprintf(r->where, sizeof r->where, " @ %s %u/%u",
+                       bucket->decode ? "decode" : "mixed", bucket->tokens, bucket->logit_rows);
+    if (r->query->group != RP_PROFILE_BY_OP_BUCKET_KV || r->step_row_count == 0)
+        return;
+    uint64_t mean = r->kv_tokens / r->step_row_count, end = 16;
+    while (end < mean)
+        end *= 2;
+    snprintf(r->where + len, sizeof r->where - (size_t)len, " @ kv %llu-%llu",
+             (unsigned long long)(end > 16 ? end / 2 + 1 : 1), (unsigned long long)end);
+}
+
 static int32_t make_node_row(struct report *r, const struct rp_profile_node *node) {
     const struct rp_profile_nodes *nodes = &r->profile->nodes;
-    char name[RP_PROFILE_NAME_MAX], layer[16] = "", shape[48] = "";
+    char name[RP_PROFILE_NAME_MAX + sizeof r->where], layer[16] = "", shape[48] = "";
     uint16_t number = rp_profile_node_layer(nodes, node);
     if (number != RP_LAYER_NONE)
         snprintf(layer, sizeof layer, "%u", number);
@@ -128,6 +151,8 @@ static int32_t make_node_row(struct report *r, const struct rp_profile_node *nod
                  number);
     } else {
         rp_profile_node_name(nodes, node, r->query->group == RP_PROFILE_BY_NODE, name);
+        size_t len = strlen(name);
+        snprintf(name + len, sizeof name - len, "%s", r->where);
         rp_profile_node_shape(nodes, node, shape);
     }
     return named_row(r, name, layer, shape);
@@ -150,7 +175,7 @@ static int32_t step_row(struct report *r, uint32_t index) {
 }
 
 static bool is_summed(enum rp_profile_group group) {
-    return group != RP_PROFILE_BY_OP && group != RP_PROFILE_BY_NODE;
+    return group != RP_PROFILE_BY_OP && group != RP_PROFILE_BY_NODE && !is_by_bucket(group);
 }
 
 static void sum(struct report *r, int32_t row, const struct rp_profile_add *call, double share) {
@@ -174,7 +199,10 @@ static void flush_sums(struct report *r) {
                                             .total_ns = (uint64_t)(from->total_ns + 0.5),
                                             .tokens = r->tokens,
                                             .bytes = from->bytes,
-                                            .flops = from->flops};
+                                            .flops = from->flops,
+                                            .rows = r->step_row_count,
+                                            .kv_tokens = r->kv_tokens,
+                                            .kv_max = r->kv_max};
         rp_profile_table_add(r->table, (int32_t)i, &call);
         memset(from, 0, sizeof *from);
     }
@@ -194,8 +222,13 @@ static void add_node(struct report *r, uint32_t index, uint64_t self_ns, uint64_
                      const struct rp_profile_row *all, uint32_t all_count) {
     const struct rp_profile_node *node = &r->profile->nodes.buckets[r->step->graph].nodes[index];
     struct rp_profile_demand whole = work_of(r, all, all_count, node), mine = whole;
-    struct rp_profile_add call = {
-        .step = r->step->step, .self_ns = self_ns, .total_ns = total_ns, .tokens = r->tokens};
+    struct rp_profile_add call = {.step = r->step->step,
+                                  .self_ns = self_ns,
+                                  .total_ns = total_ns,
+                                  .tokens = r->tokens,
+                                  .rows = r->step_row_count,
+                                  .kv_tokens = r->kv_tokens,
+                                  .kv_max = r->kv_max};
     double share = 1.0;
     rp_profile_node_cost(&r->profile->nodes, node, &whole, &call.bytes, &call.flops);
     if (r->query->group == RP_PROFILE_BY_REQUEST) {
@@ -212,7 +245,8 @@ static void add_node(struct report *r, uint32_t index, uint64_t self_ns, uint64_
     bool by_step =
         r->query->group == RP_PROFILE_BY_BUCKET || r->query->group == RP_PROFILE_BY_PHASE;
     int32_t *cached = &r->rows[r->step->graph * r->profile->nodes.nodes_max + index];
-    if (!by_step && *cached < 0)
+    /* A bucket is part of the place in the cache, KV lengths are not. */
+    if (!by_step && (*cached < 0 || r->query->group == RP_PROFILE_BY_OP_BUCKET_KV))
         *cached = make_node_row(r, node);
     if (is_summed(r->query->group)) {
         sum(r, by_step ? r->step_lines[0] : *cached, &call, share);
@@ -227,8 +261,13 @@ static void add_node(struct report *r, uint32_t index, uint64_t self_ns, uint64_
 /* Time between the two graphs of the step, or between launches that are no graph's: no operator's,
  * shared by the tokens. */
 static void add_between(struct report *r, const char *name, uint64_t ns) {
-    const struct rp_profile_add call = {
-        .step = r->step->step, .self_ns = ns, .total_ns = ns, .tokens = r->tokens};
+    const struct rp_profile_add call = {.step = r->step->step,
+                                        .self_ns = ns,
+                                        .total_ns = ns,
+                                        .tokens = r->tokens,
+                                        .rows = r->step_row_count,
+                                        .kv_tokens = r->kv_tokens,
+                                        .kv_max = r->kv_max};
     double tokens = RP_MAX(r->step->tokens, 1u);
     if (r->query->group == RP_PROFILE_BY_REQUEST) {
         for (uint32_t i = 0; i < r->step_row_count; i++)
@@ -240,7 +279,9 @@ static void add_between(struct report *r, const char *name, uint64_t ns) {
     } else {
         struct rp_profile_add mine = call;
         mine.self_ns = (uint64_t)((double)ns * (double)r->tokens / tokens);
-        rp_profile_table_add(r->table, named_row(r, name, "", ""), &mine);
+        char placed[96];
+        snprintf(placed, sizeof placed, "%s%s", name, r->where);
+        rp_profile_table_add(r->table, named_row(r, placed, "", ""), &mine);
     }
 }
 
@@ -249,17 +290,21 @@ static void add_step(struct report *r, struct rp_profile_row *all) {
     struct rp_profile_footer *footer = &r->table->footer;
     uint64_t last = 0, replay = step->end_ns - RP_MIN(step->begin_ns, step->end_ns), own = 0;
     r->step_row_count = 0;
-    r->tokens = 0;
+    r->tokens = r->kv_tokens = r->kv_max = 0;
     for (uint32_t i = 0; i < step->row_count; i++) {
         all[i] = rp_profile_step_row(step, i);
         if (!is_asked_for(r->query, all[i].request))
             continue;
         r->step_rows[r->step_row_count++] = all[i];
         r->tokens += all[i].count;
+        uint32_t length = all[i].start + all[i].count;
+        r->kv_tokens += length;
+        r->kv_max = RP_MAX(r->kv_max, length);
     }
     if (r->step_row_count == 0 && r->query->request_count)
         return;
     footer->steps_stamped++;
+    name_place(r);
     bool by_request = r->query->group == RP_PROFILE_BY_REQUEST;
     for (uint32_t i = 0; i < (by_request ? r->step_row_count : 1u); i++)
         r->step_lines[i] = is_summed(r->query->group) && r->query->group != RP_PROFILE_BY_LAYER
@@ -298,114 +343,6 @@ static bool is_wanted(const struct rp_profile_query *query, const struct rp_prof
 
 /* --- the footer ------------------------------------------------------------------------------- */
 
-static int compare_numbers(const void *a, const void *b) {
-    uint64_t left = *(const uint64_t *)a, right = *(const uint64_t *)b;
-    return (left > right) - (left < right);
-}
-
-/* Durations of the records of one bucket. */
-struct durations {
-    double median, error; /* +-, 95 %: 1.57 IQR / sqrt n */
-    uint32_t count;
-};
-
-static struct durations durations_of(const struct rp_step_record *records, uint32_t count,
-                                     uint32_t graph, uint64_t *scratch) {
-    struct durations out = {.count = 0};
-    for (uint32_t i = 0; i < count; i++)
-        if (records[i].graph == graph && records[i].end_ns > records[i].begin_ns)
-            scratch[out.count++] = records[i].end_ns - records[i].begin_ns;
-    if (!out.count)
-        return out;
-    qsort(scratch, out.count, sizeof *scratch, compare_numbers);
-    uint64_t low = scratch[out.count / 4], high = scratch[(3 * (out.count - 1) + 3) / 4];
-    out.median = 0.5 * ((double)scratch[(out.count - 1) / 2] + (double)scratch[out.count / 2]);
-    /* Few steps say little of their spread: a single one is taken to be as far off as it is
-     * long. */
-    out.error = out.count < 4 ? out.median
-                              : 1.57 * (double)(high - RP_MIN(low, high)) / sqrt((double)out.count);
-    return out;
-}
-
-struct rp_profile_ratio rp_profile_compare(const struct rp_step_record *a, uint32_t a_count,
-                                           const struct rp_step_record *b, uint32_t b_count) {
-    struct rp_profile_ratio out = {.steps = 0};
-    uint64_t *scratch = rp_alloc((RP_MAX(a_count, b_count) + 1) * sizeof *scratch);
-    uint32_t graphs = 0;
-    double sum_of = 0.0, square = 0.0;
-    for (uint32_t i = 0; i < a_count; i++)
-        graphs = RP_MAX(graphs, a[i].graph + 1);
-    for (uint32_t graph = 0; graph < graphs && scratch; graph++) {
-        struct durations mine = durations_of(a, a_count, graph, scratch), other = {.count = 0};
-        if (mine.count)
-            other = durations_of(b, b_count, graph, scratch);
-        if (!other.count)
-            continue;
-        double ratio = mine.median / other.median;
-        double error =
-            mine.count * ratio * hypot(mine.error / mine.median, other.error / other.median);
-        sum_of += mine.count * ratio;
-        square += error * error;
-        out.steps += mine.count;
-    }
-    if (out.steps) {
-        out.value = sum_of / (double)out.steps;
-        out.spread = sqrt(square) / (double)out.steps;
-    }
-    rp_free(scratch);
-    return out;
-}
-
-static int compare_doubles(const void *a, const void *b) {
-    double left = *(const double *)a, right = *(const double *)b;
-    return (left > right) - (left < right);
-}
-
-static double duration_of(const struct rp_step_record *record) {
-    return (double)(record->end_ns - RP_MIN(record->begin_ns, record->end_ns));
-}
-
-/* The nearest step of record `at`'s bucket that is not stamped, that many steps away at most; NULL:
- * none. */
-#define NEAR_STEPS 64
-
-static const struct rp_step_record *find_near(const struct rp_step_record *records, uint32_t count,
-                                              uint32_t at, int step) {
-    int64_t i = (int64_t)at + step;
-    for (int left = NEAR_STEPS; left > 0 && i >= 0 && i < count; left--, i += step)
-        if (records[i].graph == records[at].graph && !records[i].stamped &&
-            records[i].end_ns > records[i].begin_ns)
-            return &records[i];
-    return NULL;
-}
-
-/* Overhead of stamping: each stamped step is compared with the steps before and after it, so that a
- * change of load affects both. */
-static struct rp_profile_ratio compare_stamped(const struct rp_step_record *records,
-                                               uint32_t count) {
-    struct rp_profile_ratio out = {.steps = 0};
-    double *ratios = rp_alloc((count + 1) * sizeof *ratios);
-    for (uint32_t i = 0; i < count && ratios; i++) {
-        const struct rp_step_record *before = NULL, *after = NULL;
-        if (records[i].stamped) {
-            before = find_near(records, count, i, -1);
-            after = find_near(records, count, i, 1);
-        }
-        if (before && after)
-            ratios[out.steps++] =
-                2.0 * duration_of(&records[i]) / (duration_of(before) + duration_of(after));
-    }
-    if (out.steps) {
-        qsort(ratios, out.steps, sizeof *ratios, compare_doubles);
-        double low = ratios[out.steps / 4], high = ratios[(3 * (out.steps - 1) + 3) / 4];
-        out.value = 0.5 * (ratios[(out.steps - 1) / 2] + ratios[out.steps / 2]);
-        out.spread =
-            out.steps < 4 ? out.value : 1.57 * RP_MAX(high - low, 0.0) / sqrt((double)out.steps);
-    }
-    rp_free(ratios);
-    return out;
-}
-
 /* All steps of the window: their count, busy and idle time, and the cost of stamping. */
 static void fill_from_records(struct rp_step_record *records, uint32_t count, uint64_t since_ns,
                               struct rp_profile_footer *footer) {
@@ -414,6 +351,7 @@ static void fill_from_records(struct rp_step_record *records, uint32_t count, ui
         struct rp_step_record *record = &records[i];
         uint64_t before = 0;
         rp_step_record_clip(record, since_ns);
+        footer->misses[record->miss < RP_MISS_COUNT ? record->miss : RP_MISS_NONE]++;
         for (int cause = 0; cause < RP_IDLE_CAUSE_COUNT; cause++) {
             before += record->idle_ns[cause];
             footer->idle_ns[cause] += record->idle_ns[cause];
@@ -429,7 +367,7 @@ static void fill_from_records(struct rp_step_record *records, uint32_t count, ui
         footer->busy_share = (double)busy / (double)(last - first);
         footer->has_idle = true;
     }
-    struct rp_profile_ratio ratio = compare_stamped(records, count);
+    struct rp_profile_ratio ratio = rp_profile_compare_stamped(records, count);
     footer->perturbation_steps = ratio.steps;
     footer->perturbation = ratio.steps ? ratio.value - 1.0 : 0.0;
     footer->perturbation_spread = ratio.spread;
@@ -472,6 +410,7 @@ int rp_profile_table_of(const struct rp_engine *engine, const struct rp_profile_
     r.step_rows = rp_calloc(profile->row_capacity, sizeof *r.step_rows);
     r.step_lines = rp_calloc(profile->row_capacity, sizeof *r.step_lines);
     r.rows = rp_alloc(cells * sizeof *r.rows);
+    out->with_load = is_by_bucket(query->group) || query->group == RP_PROFILE_BY_BUCKET;
     out->failed = !all || !r.step_rows || !r.step_lines || !r.rows;
     for (size_t i = 0; i < cells && r.rows; i++)
         r.rows[i] = -1;
@@ -515,31 +454,6 @@ int rp_engine_profile_table(const struct rp_engine *engine, const struct rp_prof
     int status = rp_profile_table_of(engine, query, &copy, out);
     rp_profile_copy_deinit(&copy);
     return status;
-}
-
-#define BEFORE_NS 10000000000u
-
-void rp_engine_profile_slowdown(const struct rp_engine *engine, uint64_t started_ns,
-                                uint64_t done_ns, struct rp_profile_slowdown *out) {
-    struct rp_step_record *records = rp_calloc(RP_STEP_RECORDS, sizeof *records);
-    uint64_t since = started_ns - RP_MIN(started_ns, (uint64_t)BEFORE_NS);
-    memset(out, 0, sizeof *out);
-    uint32_t count = records ? rp_engine_copy_steps(engine, since, records, RP_STEP_RECORDS) : 0;
-    uint32_t before = 0, during = 0, after = count;
-    while (before < count && records[before].read_ns < started_ns)
-        before++;
-    while (after > before && records[after - 1].begin_ns > done_ns)
-        after--;
-    /* Stamped steps in between. */
-    for (uint32_t i = before; i < after; i++)
-        if (records[i].stamped)
-            records[before + during++] = records[i];
-    out->before_steps = before;
-    if (count) {
-        out->during = rp_profile_compare(records + before, during, records, before);
-        out->after = rp_profile_compare(records + after, count - after, records, before);
-    }
-    rp_free(records);
 }
 
 bool rp_engine_node_name(const struct rp_engine *engine, uint32_t graph, uint32_t node, char *out,

@@ -26,7 +26,10 @@
     X(NODE, "node")       /* a launch of one layer: layer.17.attn.qkv */                           \
     X(BUCKET, "bucket")   /* steps of a captured bucket */                                         \
     X(PHASE, "phase")     /* decode steps; steps with prompt tokens */                             \
-    X(REQUEST, "request") /* each request's share of its steps */
+    X(REQUEST, "request") /* each request's share of its steps */                                  \
+    X(OP_BUCKET, "op,bucket")       /* a launch of every layer, by bucket */                       \
+    X(OP_BUCKET_KV, "op,bucket,kv") /* and by the mean KV length of the step's rows, as powers of  \
+                                     * two */
 /* clang-format on */
 enum rp_profile_group {
 #define X(name, text) RP_PROFILE_BY_##name,
@@ -69,6 +72,11 @@ struct rp_profile_ratio {
 };
 struct rp_profile_ratio rp_profile_compare(const struct rp_step_record *a, uint32_t a_count,
                                            const struct rp_step_record *b, uint32_t b_count);
+
+/* Overhead of stamping: each stamped step is compared with the steps before and after it, so that a
+ * change of load affects both. */
+struct rp_profile_ratio rp_profile_compare_stamped(const struct rp_step_record *records,
+                                                   uint32_t count);
 
 /* How a session from started_ns to done_ns (rp_clock_ns) slowed steps: the stamped steps and those
  * after it, relative to those of the ten seconds before. */

@@ -23,6 +23,8 @@ struct rp_step_record {
     uint64_t kv_tokens;
     uint32_t preempted; /* sequences swapped out before it */
     bool decode_only, behind, stamped;
+    uint8_t miss;                          /* rp_replay_miss */
+    uint32_t copied_in, copied_out;        /* pages copied from and to the host before it */
     uint64_t plan_ns, planned_ns;          /* begin and end of planning */
     uint64_t launch_ns, launched_ns;       /* of encoding, copying pages and launching */
     uint64_t begin_ns, end_ns;             /* on the device */

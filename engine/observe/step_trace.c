@@ -113,6 +113,24 @@ static void tell_step(struct rp_engine *engine, const struct rp_step_record *rec
                  record->step, record->end_ns - record->begin_ns);
     rp_trace_put(ring, RP_TRACE_PADDING, record->begin_ns, record->padded_tokens,
                  (uint16_t)record->graph, record->step, record->rows);
+    if (record->miss != RP_MISS_NONE)
+        rp_trace_put(ring, RP_TRACE_MISS, record->begin_ns, record->tokens, record->miss,
+                     record->step, 0);
+}
+
+/* The copies of a step between host and device: from the moment at which the device was free and
+ * they were being queued, to the step's begin. The stream runs them in that time, in order. */
+static void tell_copies(struct rp_engine *engine, const struct rp_step_record *record) {
+    const struct rp_step_trace *trace = &engine->observer.trace;
+    uint32_t pages = record->copied_in + record->copied_out;
+    uint64_t begin = RP_MAX(record->launch_ns, trace->read_end_ns);
+    if (!pages || !engine->device_info.separate_memory)
+        return;
+    rp_trace_put(trace->ring, RP_TRACE_COPY, begin, pages,
+                 !record->copied_out  ? RP_COPIES_IN
+                 : !record->copied_in ? RP_COPIES_OUT
+                                      : RP_COPIES_BOTH,
+                 record->step, record->begin_ns - RP_MIN(begin, record->begin_ns));
 }
 
 static uint32_t count_preempted(const struct rp_sched_step *plan) {
@@ -136,6 +154,7 @@ void rp_step_trace_read(struct rp_engine *engine, const struct rp_pending_step *
                                     .behind = step->behind,
                                     .preempted = count_preempted(plan),
                                     .stamped = step->stamped,
+                                    .miss = (uint8_t)step->miss,
                                     .plan_ns = step->plan_ns,
                                     .planned_ns = step->planned_ns,
                                     .launch_ns = step->launch_ns,
@@ -149,7 +168,12 @@ void rp_step_trace_read(struct rp_engine *engine, const struct rp_pending_step *
         record.prompt_tokens += row->decode ? 0 : row->count;
         record.kv_tokens += (uint64_t)row->start + row->count;
     }
+    for (uint32_t i = 0; i < plan->copy_count; i++) {
+        record.copied_in += plan->copies[i].kind == RP_COPY_TO_DEVICE;
+        record.copied_out += plan->copies[i].kind == RP_COPY_TO_HOST;
+    }
     map_times(engine, step, &record);
+    tell_copies(engine, &record);
     if (record.begin_ns > trace->idle_from_ns)
         settle(engine, record.begin_ns, step->launched_ns);
     tell_idle(engine);

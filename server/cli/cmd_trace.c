@@ -1,5 +1,5 @@
-/* reprise trace FILE: converts the rings of a process killed by a signal (metrics/crash_dump.h) to
- * a trace file. */
+/* reprise trace: reports on traces (cmd_trace_reports.c). reprise trace convert FILE: converts the
+ * rings of a process killed by a signal (metrics/crash_dump.h) to a trace file. */
 #include "metrics/crash_dump.h"
 #include "metrics/trace_take.h"
 #include "server/cli/commands.h"
@@ -32,7 +32,7 @@ static const struct rp_flag flags[] = {
      "output file; default: standard output"},
 };
 static const struct rp_command_spec spec = {
-    .name = "trace",
+    .name = "trace convert",
     .positionals = "FILE",
     .positional_min = 1,
     .positional_max = 1,
@@ -94,7 +94,7 @@ static int write_trace(const struct trace_options *options, struct rp_crash_file
     return status;
 }
 
-int rp_cmd_trace(int argc, char **argv) {
+static int convert(int argc, char **argv) {
     const char *positionals[RP_POSITIONALS_MAX];
     struct trace_options options = {.format = 0};
     struct rp_crash_file file;
@@ -112,4 +112,20 @@ int rp_cmd_trace(int argc, char **argv) {
         status = write_trace(&options, &file, &err);
     rp_crash_file_deinit(&file);
     return status == RP_OK ? RP_EXIT_OK : rp_fail(RP_EXIT_FAILURE, &err);
+}
+
+const struct rp_command rp_trace_commands[RP_TRACE_COMMANDS] = {
+    {"critical-path", rp_cmd_trace_path, "what requests and steps waited for, part by part", NULL,
+     0},
+    {"diff", rp_cmd_trace_diff, "what became slower from one trace to another", NULL, 0},
+    {"convert", convert, "the record of a crashed process, as a trace", NULL, 0},
+};
+
+/* `reprise trace FILE` converts. */
+int rp_cmd_trace(int argc, char **argv) {
+    bool member = argc < 2 || strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0;
+    for (uint32_t i = 0; i < RP_TRACE_COMMANDS; i++)
+        member = member || strcmp(argv[1], rp_trace_commands[i].name) == 0;
+    return member ? rp_cmd_group("trace", rp_trace_commands, RP_TRACE_COMMANDS, argc, argv)
+                  : convert(argc, argv);
 }

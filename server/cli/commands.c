@@ -14,6 +14,6 @@ int rp_cmd_group(const char *name, const struct rp_command *members, uint32_t co
     FILE *out = help ? stdout : stderr;
     fprintf(out, "usage: reprise %s WHAT [flags]\n\n", name);
     for (uint32_t i = 0; i < count; i++)
-        fprintf(out, "  %-9s %s\n", members[i].name, members[i].summary);
+        fprintf(out, "  %-13s %s\n", members[i].name, members[i].summary);
     return help ? RP_EXIT_OK : RP_EXIT_USAGE;
 }

@@ -23,9 +23,14 @@ int rp_cmd_bench(int argc, char **argv);
 int rp_cmd_eval(int argc, char **argv);
 int rp_cmd_quantize(int argc, char **argv);
 int rp_cmd_trace(int argc, char **argv);
+int rp_cmd_trace_diff(int argc, char **argv);
+int rp_cmd_trace_path(int argc, char **argv);
 int rp_cmd_doctor(int argc, char **argv);
 int rp_cmd_top(int argc, char **argv);
-/* Members of bench and eval. */
+int rp_cmd_profile(int argc, char **argv);
+/* Members of trace, bench and eval. */
+#define RP_TRACE_COMMANDS 3
+extern const struct rp_command rp_trace_commands[RP_TRACE_COMMANDS];
 #define RP_BENCH_COMMANDS 14
 extern const struct rp_command rp_bench_commands[RP_BENCH_COMMANDS];
 #define RP_EVAL_COMMANDS 1

@@ -217,7 +217,14 @@ static const struct rp_metric_family graphs_failed =
 
 static const struct rp_metric_family graph_fallbacks =
     COUNTER("reprise_graph_fallbacks_total", NULL,
-            "Steps that ran in a larger size because theirs could not be captured.");
+            "Steps that did not replay the graphs of their size, by reason: enforce_eager (by "
+            "flag), capture_failed (they ran in a larger size), no_graph (nothing captured holds "
+            "the step: the engine fails).");
+static const char *const miss_labels[RP_MISS_COUNT] = {
+#define X(miss, text) [RP_MISS_##miss] = "reason=\"" text "\"",
+    RP_REPLAY_MISSES(X)
+#undef X
+};
 static const struct rp_metric_family mask_deadlines =
     COUNTER("reprise_mask_deadlines_total", NULL,
             "Requests that ended because the mask of their next token was not ready in time.");
@@ -390,8 +397,9 @@ void rp_server_metrics_add_own(struct rp_server_metrics *m, struct rp_registry *
     rp_registry_add_collected(r, &graph_replays, collect_replays, engine);
     rp_registry_add_collected(r, &graph_padding, collect_padding, engine);
     rp_registry_add_collected(r, &graphs_failed, collect_failed, engine);
-    rp_registry_add(r, &graph_fallbacks, "reason=\"capture_failed\"",
-                    &rp_engine_metrics(m->engine)->graph_fallbacks);
+    for (int i = RP_MISS_NONE + 1; i < RP_MISS_COUNT; i++)
+        rp_registry_add(r, &graph_fallbacks, miss_labels[i],
+                        &rp_engine_metrics(m->engine)->misses[i]);
     rp_registry_add(r, &mask_deadlines, NULL, &rp_engine_metrics(m->engine)->mask_deadlines);
     rp_registry_add_collected(r, &trace_events, collect_events, m);
     rp_registry_add_collected(r, &trace_dropped, collect_dropped, m);

@@ -1,8 +1,12 @@
-/* Goal: a step whose packet requests stamps stores the begin and end of each launch; other steps do
- * not, and no result depends on it.
- * Method: a small random model, replayed and eager, one and three workers, alternating steps
- * stamped. */
+/* Goal: a step whose packet asks for it stores when each of its launches began and ended; no other
+ * does, and no result depends on it.
+ * Method: a small random model, replayed and eager, one and three workers, steps stamped in turns.
+ * Where in a barrier a launch ends is seen on a clock of ours, which counts its readings. */
+#include "base/clock.h"
+#include "device/cpu_team.h"
 #include "tests/support/driver.h"
+
+#include <sched.h>
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -114,8 +118,92 @@ static void test_a_step_that_fails_stores_no_stamps(void **state) {
     assert_true(ring[0].begin_ns == 0x5A5A5A5A5A5A5A5Au);
 }
 
+/* --- The moment in a barrier at which a launch ends ------------------------------------------- */
+
+enum { WORKERS_MAX = 4 };
+
+/* The linker sends the backend's calls of these here (tests/CMakeLists.txt). While `watching`, the
+ * clock counts its readings, worker 1 comes to each timed barrier last, and worker 0 leaves it
+ * last. */
+static _Atomic bool watching;
+static _Atomic uint64_t readings;
+static _Atomic uint64_t came[WORKERS_MAX][CAPACITY], left[WORKERS_MAX][CAPACITY]; /* 0: not yet */
+static uint32_t rounds[WORKERS_MAX]; /* each worker's own */
+int __real_clock_gettime(clockid_t id, struct timespec *out);
+int __wrap_clock_gettime(clockid_t id, struct timespec *out);
+int __wrap_clock_gettime(clockid_t id, struct timespec *out) {
+    if (id != CLOCK_MONOTONIC || !atomic_load(&watching))
+        return __real_clock_gettime(id, out);
+    uint64_t us = 1 + atomic_fetch_add(&readings, 1);
+    *out =
+        (struct timespec){.tv_sec = (time_t)(us / 1000000), .tv_nsec = (long)(us % 1000000 * 1000)};
+    return 0;
+}
+
+static void wait_for_others(_Atomic uint64_t seen[WORKERS_MAX][CAPACITY],
+                            const struct rp_cpu_worker *worker, uint32_t round) {
+    for (uint32_t w = 0; w < worker->count; w++)
+        while (w != worker->index && atomic_load(&seen[w][round]) == 0)
+            sched_yield();
+}
+
+uint64_t __real_rp_cpu_barrier_timed(const struct rp_cpu_worker *worker);
+uint64_t __wrap_rp_cpu_barrier_timed(const struct rp_cpu_worker *worker);
+uint64_t __wrap_rp_cpu_barrier_timed(const struct rp_cpu_worker *worker) {
+    if (!atomic_load(&watching))
+        return __real_rp_cpu_barrier_timed(worker);
+    uint32_t round = rounds[worker->index]++ % CAPACITY;
+    if (worker->index == 1)
+        wait_for_others(came, worker, round);
+    atomic_store(&came[worker->index][round], rp_clock_ns());
+    uint64_t arrival_ns = __real_rp_cpu_barrier_timed(worker);
+    atomic_store(&left[worker->index][round], rp_clock_ns());
+    if (worker->index == 0)
+        wait_for_others(left, worker, round);
+    return arrival_ns;
+}
+
+static void watch_a_step(uint64_t step, uint32_t threads) {
+    assert_int_equal(driver.backend->synchronize(driver.device), RP_OK);
+    memset(rounds, 0, sizeof rounds);
+    memset(came, 0, sizeof came);
+    memset(left, 0, sizeof left);
+    atomic_store(&readings, 0);
+    atomic_store(&watching, true);
+    (void)run_step(step, true);
+    assert_int_equal(driver.backend->synchronize(driver.device), RP_OK);
+    atomic_store(&watching, false);
+    const struct rp_node_stamp *stamps = rp_driver_stamps_of(&driver, step);
+    uint32_t count = driver.entry->launches, equal = 0;
+    for (uint32_t w = 0; w < threads; w++)
+        assert_int_equal(rounds[w], count);
+    /* The last launch ends when the result is published, before its barrier. */
+    for (uint32_t i = 0; i + 1 < count; i++) {
+        for (uint32_t w = 0; w < threads; w++) {
+            assert_true(stamps[i].end_ns > atomic_load(&came[w][i]));
+            if (w > 0 || threads == 1)
+                assert_true(stamps[i].end_ns < atomic_load(&left[w][i]));
+        }
+        assert_true(stamps[i + 1].begin_ns >= stamps[i].end_ns);
+        equal += stamps[i + 1].begin_ns == stamps[i].end_ns;
+    }
+    assert_int_equal(equal, count - 2); /* the sample graph's first launch begins by itself */
+}
+
+/* No part of a launch is counted as the next one's, however many workers there are: it ends when
+ * the last of them arrives at its barrier. Not when worker 0 does, and not when that wakes. */
+static void test_a_launch_ends_when_the_last_worker_arrives(void **state) {
+    (void)state;
+    for (uint32_t threads = 1; threads < WORKERS_MAX; threads++) {
+        open_driver(false, threads, CAPACITY);
+        for (uint64_t step = 1; step <= 3; step++)
+            watch_a_step(step, threads);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test_teardown(test_a_launch_ends_when_the_last_worker_arrives, teardown),
         cmocka_unit_test_teardown(
             test_every_launch_of_a_stamped_step_is_timed_and_nothing_else_changes, teardown),
         cmocka_unit_test_teardown(test_a_step_that_fails_stores_no_stamps, teardown),

@@ -21,7 +21,7 @@ def page(*args):
 
 
 def members(text):
-    return re.findall(r"^  ([a-z]+) +\S", text, re.M)
+    return re.findall(r"^  ([a-z][a-z-]*) +\S", text, re.M)
 
 
 def commands():
@@ -59,7 +59,8 @@ def man_sections(text):
     for section in re.split(r"^\.SS ", text.split(".SH COMMANDS")[1].split(".SH ENVIRONMENT")[0], flags=re.M)[1:]:
         heading, body = section.split("\n", 1)
         # Positionals are in capitals.
-        name = " ".join(word for word in heading.strip('"').split()[1:] if re.fullmatch(r"[a-z]+", word))
+        words = heading.strip('"').replace("\\-", "-").split()[1:]
+        name = " ".join(word for word in words if re.fullmatch(r"[a-z][a-z-]*", word))
         found[name] = body.replace("\\-", "-")
     return found
 

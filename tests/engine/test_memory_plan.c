@@ -4,6 +4,7 @@
  * its kernels can access device addresses, and its driver reports more memory in use than was
  * allocated. */
 #include "engine/layout.h"
+#include "engine/observe/profile_report.h"
 #include "tests/engine/engine_fixture.h"
 
 static uint64_t bytes_of(const struct rp_memory_plan *plan, const char *name) {
@@ -244,9 +245,16 @@ static void test_a_size_whose_capture_fails_is_left_out_and_its_steps_still_run(
     }
     rp_engine_stop(fixture_engine);
     const struct rp_engine_metrics *metrics = rp_engine_metrics(fixture_engine);
-    uint64_t fallbacks = rp_counter_read(&metrics->graph_fallbacks);
+    uint64_t fallbacks = rp_counter_read(&metrics->misses[RP_MISS_CAPTURE_FAILED]);
     assert_int_equal(replays, rp_counter_read(&metrics->steps));
     assert_true(fallbacks > 0 && fallbacks < replays);
+    assert_int_equal(rp_counter_read(&metrics->misses[RP_MISS_NONE]), replays - fallbacks);
+    struct rp_profile_query query = {.group = RP_PROFILE_BY_BUCKET};
+    struct rp_profile_table table;
+    assert_int_equal(rp_engine_profile_table(fixture_engine, &query, &table), RP_OK);
+    assert_int_equal(table.footer.misses[RP_MISS_CAPTURE_FAILED], fallbacks);
+    assert_int_equal(table.footer.misses[RP_MISS_NONE], replays - fallbacks);
+    rp_profile_table_deinit(&table);
 }
 
 static void test_an_engine_whose_largest_size_fails_does_not_start(void **state) {

@@ -38,8 +38,10 @@ static void rest(void) {
         nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
 }
 
-static void serve(const struct rp_backend *backend, bool run_ahead, uint32_t pages) {
+static void serve_with(const struct rp_backend *backend, bool run_ahead, uint32_t pages,
+                       bool eager) {
     struct rp_engine_config config = fixture_config(backend);
+    config.enforce_eager = eager;
     config.ring = rp_recorder_add(recorder, "engine", RP_RECORDER_ENGINE);
     assert_ptr_not_equal(config.ring, &rp_trace_nowhere);
     config.run_ahead = run_ahead;
@@ -52,6 +54,10 @@ static void serve(const struct rp_backend *backend, bool run_ahead, uint32_t pag
     assert_true(rp_recorder_copy(recorder, 0, &recording));
     assert_int_equal(recording.ring_count, 1);
     assert_true(recording.rings[0].whole);
+}
+
+static void serve(const struct rp_backend *backend, bool run_ahead, uint32_t pages) {
+    serve_with(backend, run_ahead, pages, false);
 }
 
 static uint64_t count_of(enum rp_trace_kind kind) {
@@ -116,7 +122,7 @@ static void check_lanes(void) {
         if (kind->lane == RP_LANE_SCHEDULER) {
             assert_true(event->ns >= thread_end);
             thread_end = event->ns + event->v;
-        } else {
+        } else if (kind->lane != RP_LANE_COPIES) {
             assert_true(kind->lane == RP_LANE_REPLAYS || kind->lane == RP_LANE_IDLE);
             assert_true(event->ns >= device_end);
             assert_true(device_end == 0 || event->ns == device_end);
@@ -226,7 +232,76 @@ static void test_swaps_are_charged_to_the_request_that_moved(void **state) {
     assert_int_equal(in, swaps); /* all were released */
 }
 
-static void test_waiting_for_work_is_reported_while_it_lasts(void **state) {
+static const struct rp_step_record *record_of(uint32_t count, uint64_t step) {
+    for (uint32_t i = 0; i < count; i++)
+        if (records[i].step == step)
+            return &records[i];
+    fail_msg("step %llu has no record", (unsigned long long)step);
+    return NULL;
+}
+
+/* The lane's spans are the swaps', page by page, and fill the gap before the step that they are
+ * for: they never overlap with a step. */
+static void test_copies_of_a_gpu_are_a_lane_between_the_steps(void **state) {
+    uint64_t pages = 0, moved = 0;
+    (void)state;
+    serve(fake_backend(), true, 16);
+    check_everything();
+    uint32_t count = rp_engine_copy_steps(fixture_engine, 0, records, RP_STEP_RECORDS);
+    for (uint64_t i = 0; i < recording.event_count; i++) {
+        const struct rp_trace_event *event = &recording.events[i];
+        if (event->kind == RP_TRACE_SWAP_OUT || event->kind == RP_TRACE_SWAP_IN)
+            moved += event->a;
+        if (event->kind != RP_TRACE_COPY)
+            continue;
+        const struct rp_step_record *record = record_of(count, event->id);
+        pages += event->a;
+        assert_int_equal(event->a, record->copied_in + record->copied_out);
+        assert_int_equal(event->b, !record->copied_out  ? RP_COPIES_IN
+                                   : !record->copied_in ? RP_COPIES_OUT
+                                                        : RP_COPIES_BOTH);
+        assert_int_equal(event->ns + event->v, record->begin_ns);
+        assert_true(event->ns >= record->launch_ns);
+        assert_true(record == records || event->ns >= record[-1].end_ns);
+    }
+    assert_true(pages > 0);
+    assert_int_equal(pages, moved);
+}
+
+static void test_a_device_without_memory_of_its_own_has_no_lane_of_copies(void **state) {
+    (void)state;
+    serve(NULL, true, 16);
+    assert_true(count_of(RP_TRACE_SWAP_OUT) > 0);
+    assert_int_equal(count_of(RP_TRACE_COPY), 0);
+}
+
+static void check_misses(enum rp_replay_miss expected) {
+    const struct rp_engine_metrics *metrics = rp_engine_metrics(fixture_engine);
+    uint64_t steps = rp_counter_read(&metrics->steps);
+    uint32_t count = rp_engine_copy_steps(fixture_engine, 0, records, RP_STEP_RECORDS);
+    assert_int_equal(rp_counter_read(&metrics->misses[expected]), steps);
+    for (uint32_t i = 0; i < count; i++)
+        assert_int_equal(records[i].miss, expected);
+    assert_int_equal(count_of(RP_TRACE_MISS), expected == RP_MISS_NONE ? 0 : steps);
+    for (uint64_t i = 0; i < recording.event_count; i++)
+        if (recording.events[i].kind == RP_TRACE_MISS) {
+            const struct rp_step_record *record = record_of(count, recording.events[i].id);
+            assert_int_equal(recording.events[i].b, expected);
+            assert_int_equal(recording.events[i].a, record->tokens);
+        }
+}
+
+static void test_every_step_says_whether_it_replayed_its_graphs_and_why_not(void **state) {
+    (void)state;
+    serve(NULL, true, 0);
+    check_misses(RP_MISS_NONE);
+    teardown(state);
+    setup(state);
+    serve_with(NULL, true, 0, true);
+    check_misses(RP_MISS_ENFORCE_EAGER);
+}
+
+static void test_waiting_for_work_is_told_as_such_while_it_lasts(void **state) {
     const struct rp_engine_metrics *metrics;
     struct rp_engine_config config = fixture_config(NULL);
     (void)state;
@@ -391,7 +466,13 @@ int main(void) {
                                         setup, teardown),
         cmocka_unit_test_setup_teardown(test_swaps_are_charged_to_the_request_that_moved, setup,
                                         teardown),
-        cmocka_unit_test_setup_teardown(test_waiting_for_work_is_reported_while_it_lasts, setup,
+        cmocka_unit_test_setup_teardown(test_copies_of_a_gpu_are_a_lane_between_the_steps, setup,
+                                        teardown),
+        cmocka_unit_test_setup_teardown(
+            test_a_device_without_memory_of_its_own_has_no_lane_of_copies, setup, teardown),
+        cmocka_unit_test_setup_teardown(
+            test_every_step_says_whether_it_replayed_its_graphs_and_why_not, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_waiting_for_work_is_told_as_such_while_it_lasts, setup,
                                         teardown),
         cmocka_unit_test_setup_teardown(
             test_serving_with_everything_recorded_allocates_nothing_and_takes_no_lock, setup,

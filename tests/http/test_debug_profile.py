@@ -14,7 +14,7 @@ import time
 
 from reprise_server import BIN, DEMO, Server
 
-GROUPS = ("op", "layer", "node", "bucket", "phase", "request")
+GROUPS = ("op", "layer", "node", "bucket", "phase", "request", "op,bucket", "op,bucket,kv")
 STREAMS = 32
 SANITIZED = "asan" in BIN or "tsan" in BIN
 SESSIONS = 5 if SANITIZED else 20
@@ -82,8 +82,31 @@ def check_tables(server):
     assert "layer.3.attn.qkv" in names and "step_begin" in names and "sample" in names, names
     qkv = next(row for row in answers["op"]["rows"] if row["name"] == "attn.qkv")
     assert qkv["shape"] == "512 x 256" and qkv["calls"] == 8 * footer["steps_stamped"] and qkv["bound"], qkv
+    assert footer["steps_by_replay"]["replayed"] == footer["steps_seen"], footer
+    check_buckets(answers)
     assert len(answers["request"]["rows"]) == STREAMS and len(answers["phase"]["rows"]) == 2
     assert sum(row["tokens"] for row in answers["phase"]["rows"]) == qkv["tokens"]
+
+
+def check_buckets(answers):
+    """Grouped by bucket too, the rows of an operator are the parts of its row; their batch fits the bucket."""
+    for group in ("op,bucket", "op,bucket,kv"):
+        parts = {}
+        for row in answers[group]["rows"]:
+            name, bucket = row["name"].split(" @ ")[:2]
+            kind, size = bucket.split()
+            tokens, logit_rows = map(int, size.split("/"))
+            assert kind in ("decode", "mixed") and 0 < row["batch"] <= max(tokens, logit_rows), row
+            assert 0 < row["kv_tokens"] <= row["kv_tokens_max"], row
+            if group == "op,bucket,kv":
+                low, high = map(int, row["name"].split(" @ kv ")[1].split("-"))
+                assert low - 1 <= row["kv_tokens"] < high + 1, row
+            calls, self_ns = parts.get(name, (0, 0))
+            parts[name] = (calls + row["calls"], self_ns + row["self_ns"])
+        assert parts == {row["name"]: (row["calls"], row["self_ns"]) for row in answers["op"]["rows"]}, group
+    assert len(answers["op,bucket"]["rows"]) <= len(answers["op,bucket,kv"]["rows"])
+    batches = [row["batch"] for row in answers["op,bucket"]["rows"]]
+    assert max(batches) > 4, batches
 
 
 def check_formats(server):
@@ -249,7 +272,13 @@ def main():
         check_one_session_at_a_time(server)
     with Server(DEMO, "--profile-every", "3", "--enforce-eager") as server:
         assert all_streams(server) == texts, "eager steps, stamped, change answers"
-        check_sums(table(server, "row_limit=0"), 1000)
+        answer = table(server, "row_limit=0")
+        check_sums(answer, 1000)
+        assert answer["footer"]["steps_by_replay"]["enforce_eager"] == answer["footer"]["steps_seen"], answer["footer"]
+        metrics = server.metrics()
+        assert metrics['reprise_graph_fallbacks_total{reason="enforce_eager"}'] == sum(
+            value for name, value in metrics.items() if name.startswith("reprise_steps_total")), metrics
+        assert metrics['reprise_graph_fallbacks_total{reason="capture_failed"}'] == 0
         status, text, _ = server.get("/debug/diagnose?format=text&seconds=60")
         assert status == 200 and "steps whose launches were timed" in text, text
     print("ok")

@@ -5,6 +5,8 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
+import threading
 
 from reprise_server import BIN, DEMO, Server, skip
 
@@ -95,7 +97,60 @@ def check_what_does_not_fit():
         failed = json.loads(server.get("/debug/graphs")[1])["failed"]
         assert failed > 0 and f"graphs: {failed} of " in server.output(), server.output()
         assert server.post("/v1/completions", body(1))[0] == 200
+        check_misses(server)
     print("ok what does not fit")
+
+
+def check_misses(server):
+    """Steps that were too small for the size that is left out say so, wherever steps are shown."""
+    name = 'reprise_graph_fallbacks_total{reason="capture_failed"}'
+    before = server.metrics()[name]
+    # A prompt of 9 to 16 tokens would run alone in the size of 16 tokens.
+    status, answer = server.post("/v1/completions", {"prompt": [5] * 12, "max_tokens": 2, "ignore_eos": True})
+    assert status == 200 and answer["usage"]["prompt_tokens"] == 12, answer
+    metrics = server.metrics()
+    assert metrics[name] == before + 1 and metrics['reprise_graph_fallbacks_total{reason="enforce_eager"}'] == 0, metrics[name]
+    text = server.get("/debug/profile")[1]
+    steps = int(sum(value for key, value in metrics.items() if key.startswith("reprise_steps_total")))
+    missed = int(metrics[name])
+    assert f"graphs      {steps - missed} of {steps} steps replayed those of their size: capture_failed {missed}\n" in text, text
+    trace = json.loads(server.get("/debug/trace?seconds=60")[1])["traceEvents"]
+    replays = [event for event in trace if event["ph"] == "X" and event["tid"] // 1000 == 2 and event["pid"] == 4]
+    told = [event["args"].get("not_replayed") for event in replays]
+    assert len(told) == steps and told.count("capture_failed") == missed and told.count(None) == steps - missed, told
+
+
+def check_copies():
+    """Swaps are a lane of the trace, and its report says how much of them ran beside steps: the fake's stream does one
+    after the other."""
+    environment()
+    # Room for less than half of the tokens that eight requests have at their end.
+    with Server(DEMO, *SMALL, "--kv-cache-memory-bytes", "3M", "--swap-space", "0.1") as server:
+        threads = [threading.Thread(target=server.post, args=("/v1/completions", {
+            "prompt": [3 + i] * 40, "max_tokens": 110, "ignore_eos": True})) for i in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        swaps = sum(value for key, value in server.metrics().items() if key.startswith("reprise_preemptions_total"))
+        text = server.get("/debug/trace?seconds=60")[1]
+    assert swaps > 0, "nothing was swapped"
+    trace = json.loads(text)["traceEvents"]
+    lanes = {(event["pid"], event["tid"]): event["args"]["name"] for event in trace if event["name"] == "thread_name"}
+    copies = [event for event in trace if event["ph"] == "X" and lanes[event["pid"], event["tid"]] == "copies"]
+    pages = sum(event["args"]["pages"] for event in trace if event["name"] in ("swap_out", "swap_in") or
+                event["name"] == "swapped" and "args" in event and "pages" in event["args"])
+    assert copies and {event["name"] for event in copies} <= {"copy in", "copy out", "copy in and out"}, copies
+    assert sum(event["args"]["pages"] for event in copies) >= pages > 0, (copies, pages)
+    with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+        file.write(text)
+        file.flush()
+        code, report, errors = run("trace", "critical-path", file.name)
+    assert code == 0, errors
+    found = re.search(r"^copies      (\d+), [\d.]+\w+ between host and device; steps ran during 0\.0 % of that time$", report, re.M)
+    assert found and int(found.group(1)) == len(copies), report
+    assert "page copies" in report, report
+    print("ok copies")
 
 
 def main():
@@ -104,6 +159,7 @@ def main():
     check_selection()
     check_plan()
     check_what_does_not_fit()
+    check_copies()
 
 
 if __name__ == "__main__":

@@ -30,7 +30,8 @@ static int teardown(void **state) {
 static void add(const char *name, const char *layer, const char *shape, uint64_t step,
                 uint64_t self, uint64_t total, double bytes, double flops) {
     const struct rp_profile_row_key key = {name, layer, shape};
-    const struct rp_profile_add call = {step, self, total, 4, bytes, flops};
+    /* Three rows with 10, 20 and 30 positions. */
+    const struct rp_profile_add call = {step, self, total, 4, bytes, flops, 60, 3, 30};
     int32_t row = rp_profile_table_row(&table, &key);
     assert_true(row >= 0);
     rp_profile_table_add(&table, row, &call);
@@ -62,6 +63,9 @@ static void make_history(void) {
                                               .peak_flops = 1e12};
     table.footer.idle_ns[RP_IDLE_NO_WORK] = 500000000;
     table.footer.idle_ns[RP_IDLE_LAUNCH] = 125000000;
+    table.footer.misses[RP_MISS_NONE] = 125;
+    table.footer.misses[RP_MISS_CAPTURE_FAILED] = 2;
+    table.footer.misses[RP_MISS_NO_GRAPH] = 1;
 }
 
 /* clang-format off */
@@ -74,6 +78,7 @@ static const char golden_text[] =
     "------------------------------------------------------------------------------------------------------------------------------------------------------------------\n"
     "window      2.5 s, 128 steps, 2 of them stamped (one in 64 of each bucket, and what was asked for)\n"
     "replays     24.0us on the device, 87.50 % of it in the rows, 3.00us (12.50 %) not\n"
+    "graphs      125 of 128 steps replayed those of their size: capture_failed 2, no_graph 1\n"
     "device      busy 75.0 %; idle: no_work 20.0 %, launch 5.0 %\n"
     "stamping    +1.23 % of a step's time, +- 0.50 (2 stamped steps beside unstamped ones)\n"
     "peaks       100GB/s read, 1.00TFLOP/s, measured at start\n";
@@ -94,12 +99,13 @@ static void test_the_csv_and_json_of_a_known_history_are_these(void **state) {
     rp_profile_table_finish(&table, RP_PROFILE_SORT_CALLS);
     rp_profile_write_csv(&table, 1, &out);
     rp_buffer_append(&out, "", 1);
-    assert_string_equal(out.data, "name,layer,shape,calls,self_ns,self_share,total_ns,avg_ns,p50_"
-                                  "ns,p99_ns,max_ns,flops,bytes,intensity,bound,"
-                                  "roof_share,tokens\r\n"
-                                  "attn.qkv,*,512 x "
-                                  "256,4,8000,0.333333,9000,2000.0,2000,2000,2000,2560000,640000,4."
-                                  "0000,memory,0.800000,8\r\n");
+    assert_string_equal(out.data,
+                        "name,layer,shape,calls,self_ns,self_share,total_ns,avg_ns,p50_"
+                        "ns,p99_ns,max_ns,flops,bytes,intensity,bound,"
+                        "roof_share,tokens,p25_ns,p75_ns,batch,kv_tokens,kv_tokens_max\r\n"
+                        "attn.qkv,*,512 x "
+                        "256,4,8000,0.333333,9000,2000.0,2000,2000,2000,2560000,640000,4."
+                        "0000,memory,0.800000,8,2000,2000,3.00,20.0,30\r\n");
     rp_buffer_clear(&out);
     struct rp_json json;
     rp_json_init(&json, &out);
@@ -114,6 +120,22 @@ static void test_the_csv_and_json_of_a_known_history_are_these(void **state) {
     assert_non_null(
         strstr(out.data, "\"footer\":{\"row_count\":3,\"window_seconds\":2.5,\"steps_seen\":128,"));
     assert_non_null(strstr(out.data, "\"idle_ns\":{\"no_work\":500000000,"));
+    assert_non_null(strstr(out.data, "\"p25_ns\":2000,\"p50_ns\":2000,\"p75_ns\":2000,"));
+    assert_non_null(strstr(out.data, "\"batch\":3,\"kv_tokens\":20,\"kv_tokens_max\":30}"));
+    assert_non_null(strstr(out.data, "\"steps_by_replay\":{\"replayed\":125,"
+                                     "\"enforce_eager\":0,\"capture_failed\":2,"
+                                     "\"no_graph\":1}"));
+}
+
+static void test_a_table_with_buckets_shows_batch_and_kv_lengths(void **state) {
+    (void)state;
+    make_history();
+    table.with_load = true;
+    rp_profile_table_finish(&table, RP_PROFILE_SORT_SELF);
+    rp_profile_write_text(&table, 1, &out);
+    rp_buffer_append(&out, "", 1);
+    assert_non_null(strstr(out.data, "    tokens    batch       kv   kv max\n"));
+    assert_non_null(strstr(out.data, "         8      3.0       20       30\n"));
 }
 
 static void test_names_that_formats_must_escape_are_escaped(void **state) {
@@ -202,6 +224,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(test_the_text_of_a_known_history_is_this, teardown),
         cmocka_unit_test_teardown(test_the_csv_and_json_of_a_known_history_are_these, teardown),
+        cmocka_unit_test_teardown(test_a_table_with_buckets_shows_batch_and_kv_lengths, teardown),
         cmocka_unit_test_teardown(test_names_that_formats_must_escape_are_escaped, teardown),
         cmocka_unit_test_teardown(test_percentiles_are_those_of_a_sorted_array, teardown),
         cmocka_unit_test_teardown(test_memory_that_runs_out_makes_it_fail_and_nothing_else,
