@@ -70,11 +70,11 @@ static const struct rp_flag serve_flags[] = {
      "or on a "
      "crash"},
     {"trace-dir-mib", RP_FLAG_UINT, AT(trace_dir_mib), "MIB", 1, 1048576, "512",
-     "size limit of the directory; the oldest files are removed, at most 16 are kept"},
+     "size limit of the directory; old files are removed, at most 16 are kept"},
     {"trace-dump-seconds", RP_FLAG_REAL, AT(trace_dump_seconds), "SECONDS", 0.1, 3600, "10",
      "length of trace in a dump"},
     {"trace-interval", RP_FLAG_UINT, AT(trace_interval_s), "SECONDS", 1, 86400, "60",
-     "minimum time between two dumps; for SIGUSR2: one second"},
+     "minimum time between two dumps of a trigger; for SIGUSR2: one second"},
     {"trace-preemptions", RP_FLAG_UINT, AT(trace_preemptions), "N", 0, 1000000, "8",
      "dump when this many requests are swapped out within 2 s; 0: never"},
     {"slow-step-factor", RP_FLAG_REAL, AT(slow_step_factor), "K", 0, 1e6, "10",
