@@ -240,6 +240,7 @@ static void on_tick(uv_timer_t *timer) {
     /* The wake can precede the health flag; drain events again so that none is missed. */
     drain_events(server);
     check_device(server);
+    rp_server_watch_unread(server, now_ns);
     for (struct rp_conn *conn = server->conns, *next; conn; conn = next) {
         next = conn->next; /* freed later, by the close callback */
         rp_conn_tick(conn, now_ns);
