@@ -121,23 +121,28 @@ static bool start_timer(int32_t tid, uint32_t thread, uint32_t hz, timer_t *out)
     return false;
 }
 
-/* One timer for each thread but the calling one, which sleeps. */
-static void start_timers(struct rp_stacks *stacks, uint32_t hz, timer_t *timers) {
+/* One timer for each thread but the calling one, which sleeps. Returns the last error. */
+static int start_timers(struct rp_stacks *stacks, uint32_t hz, timer_t *timers) {
     DIR *tasks = opendir("/proc/self/task");
     int32_t own = (int32_t)syscall(SYS_gettid);
+    int failure = 0;
     for (const struct dirent *entry; tasks && (entry = readdir(tasks));) {
         int32_t tid = atoi(entry->d_name);
         uint32_t thread = stacks->thread_count;
         if (tid <= 0 || tid == own)
             continue;
-        if (thread < RP_STACK_THREADS && read_thread(tid, stacks->names[thread]) &&
-            start_timer(tid, thread, hz, &timers[thread]))
-            stacks->thread_count++;
-        else
+        if (thread >= RP_STACK_THREADS || !read_thread(tid, stacks->names[thread])) {
             stacks->unsampled++;
+        } else if (start_timer(tid, thread, hz, &timers[thread])) {
+            stacks->thread_count++;
+        } else {
+            failure = errno;
+            stacks->unsampled++;
+        }
     }
     if (tasks)
         closedir(tasks);
+    return failure;
 }
 
 static void sleep_seconds(double seconds) {
@@ -155,12 +160,16 @@ static bool install_handler(void) {
     return sigaction(SIGPROF, &action, NULL) == 0;
 }
 
-static int check_system(struct rp_error *err) {
+void rp_stacks_prepare(void) {
     void *frames[2];
+    (void)backtrace(frames, 2);
+}
+
+static int check_system(struct rp_error *err) {
     if (!KNOWN_MACHINE || !dlsym(RTLD_DEFAULT, "_dl_find_object"))
         return rp_error_set(err, RP_STATUS_UNSUPPORTED,
                             "call stacks need glibc 2.35 or newer on x86-64 or AArch64");
-    (void)backtrace(frames, 2); /* loads libgcc */
+    rp_stacks_prepare();
     if (!install_handler())
         return rp_error_set(err, RP_STATUS_UNSUPPORTED, "sigaction(SIGPROF): %s", strerror(errno));
     return RP_OK;
@@ -177,7 +186,7 @@ int rp_stacks_sample(struct rp_stacks *stacks, double seconds, uint32_t hz, stru
     atomic_store(&sampler.next, 0);
     atomic_store(&sampler.stacks, stacks);
     uint64_t begin_ns = rp_clock_ns();
-    start_timers(stacks, hz, timers);
+    int failure = start_timers(stacks, hz, timers);
     if (stacks->thread_count)
         sleep_seconds(seconds);
     for (uint32_t i = 0; i < stacks->thread_count; i++)
@@ -191,7 +200,8 @@ int rp_stacks_sample(struct rp_stacks *stacks, double seconds, uint32_t hz, stru
     stacks->sample_count = RP_MIN(taken, (uint32_t)RP_STACK_SAMPLES);
     stacks->dropped = taken - stacks->sample_count;
     atomic_flag_clear(&sampler.busy);
-    return stacks->thread_count ? RP_OK
-                                : rp_error_set(err, RP_STATUS_UNSUPPORTED,
-                                               "no thread could be given a timer (timer_create)");
+    if (stacks->thread_count)
+        return RP_OK;
+    return rp_error_set(err, RP_STATUS_UNSUPPORTED, "no thread could be given a timer%s%s",
+                        failure ? ": timer_create: " : "", failure ? strerror(failure) : "");
 }

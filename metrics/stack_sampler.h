@@ -7,8 +7,8 @@
  * The handler unwinds with backtrace(), that is with the unwind tables that every x86-64 and
  * AArch64 library has: libc, libuv and OpenSSL are built without frame pointers, so a walk along
  * these would end there. It is safe in a handler where the tables are found without a lock
- * (_dl_find_object, glibc 2.35); elsewhere sampling is refused. The first call, which loads libgcc,
- * is made before.
+ * (_dl_find_object, glibc 2.35); elsewhere sampling is refused. rp_stacks_prepare makes the first
+ * call, which loads libgcc.
  *
  * Thread: any that may sleep; one sampling at a time. Memory: the caller's, fixed. */
 #ifndef RP_METRICS_STACK_SAMPLER_H
@@ -35,6 +35,9 @@ struct rp_stacks {
     struct rp_stack_sample samples[RP_STACK_SAMPLES];
 };
 
+/* At the start of the program, before a system call filter forbids to load a library. Optional
+ * otherwise. */
+void rp_stacks_prepare(void);
 /* Samples every thread that exists now, `hz` times per second of its processor time, for so long.
  * IN_USE: another sampling runs; UNSUPPORTED: this system cannot. */
 int rp_stacks_sample(struct rp_stacks *stacks, double seconds, uint32_t hz,

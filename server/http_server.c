@@ -6,6 +6,7 @@
 #include "base/memory.h"
 #include "engine/engine.h"
 #include "engine/observe/power.h"
+#include "metrics/stack_sampler.h"
 #include "server/api/completion.h"
 #include "server/api/server_keys.h"
 #include "server/api/text_work.h"
@@ -441,6 +442,7 @@ int rp_server_create(const struct rp_server_config *config, struct rp_server **o
     rp_json_body_init();
     signal(SIGPIPE, SIG_IGN);
     init_handles(server);
+    rp_stacks_prepare();
     int status = rp_server_workers_start(&server->loop, err);
     if (status == RP_OK)
         status = fit_connections(server, err);
