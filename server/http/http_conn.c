@@ -77,6 +77,13 @@ void rp_conn_close(struct rp_conn *conn) {
 
 /* --- Output ---------------------------------------------------------------------------------- */
 
+/* The kernel gives up a client without progress after the same time as conn_unread.c
+ * (TCP_USER_TIMEOUT, http_accept.c), and may come first. */
+static void note_failure(struct rp_conn *conn, ssize_t failure) {
+    if (failure == UV_ETIMEDOUT && conn->streaming)
+        rp_counter_add(&conn->server->metrics.slow_readers, 1);
+}
+
 static void note_sent(struct rp_conn *conn) {
     if (conn->gone && conn->sent)
         conn->sent(conn->gone_ctx);
@@ -90,6 +97,7 @@ static void on_written(uv_write_t *write, int status) {
     if (conn->state == RP_CONN_CLOSED)
         return;
     if (status != 0) {
+        note_failure(conn, status);
         rp_conn_close(conn);
         return;
     }
@@ -112,6 +120,7 @@ static bool flush(struct rp_conn *conn) {
     uv_buf_t buf = uv_buf_init(out->data, (unsigned)out->len);
     int n = uv_try_write(&conn->socket.stream, &buf, 1);
     if (n < 0 && n != UV_EAGAIN) {
+        note_failure(conn, n);
         rp_conn_close(conn);
         return false;
     }
@@ -458,6 +467,7 @@ static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf) {
     if (n == 0 || conn->state == RP_CONN_CLOSED)
         return;
     if (n < 0) {
+        note_failure(conn, n);
         read_ended(conn, n == UV_EOF);
         return;
     }
