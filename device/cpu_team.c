@@ -15,6 +15,7 @@
 
 #include "base/clock.h"
 #include "base/memory.h"
+#include "base/threads.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -279,8 +280,7 @@ static void run_job(struct rp_cpu_team *team, uint64_t number, const struct rp_c
     atomic_store_explicit(&team->completed, number + 1, memory_order_release);
 }
 
-static void *stream_main(void *arg) {
-    const struct rp_cpu_worker *worker = &((struct team_thread *)arg)->worker;
+static void run_stream(const struct rp_cpu_worker *worker) {
     struct rp_cpu_team *team = worker->team;
     for (uint32_t seen = 0;;) {
         gate_pass(team, &team->handed, seen);
@@ -289,7 +289,7 @@ static void *stream_main(void *arg) {
         for (; (uint32_t)next != seen; next++) {
             if (!team->queue[next % QUEUE_JOBS].run) {
                 gate_open(&team->begun, (uint32_t)(next + 1));
-                return NULL;
+                return;
             }
             run_job(team, next, worker);
             gate_open(&team->finished, (uint32_t)(next + 1));
@@ -297,20 +297,29 @@ static void *stream_main(void *arg) {
     }
 }
 
-static void *worker_main(void *arg) {
-    struct team_thread *self = arg;
-    const struct rp_cpu_worker *worker = &self->worker;
+static void run_jobs(const struct rp_cpu_worker *worker) {
     struct rp_cpu_team *team = worker->team;
-    if (worker->index == 0)
-        return stream_main(self);
     for (uint64_t taken = 0;; taken++) {
         gate_pass(team, &team->begun, (uint32_t)taken);
         const struct queued_job *job = &team->queue[taken % QUEUE_JOBS];
         if (!job->run)
-            return NULL;
+            return;
         job->run(job->arg0, job->arg1, worker);
         rp_cpu_barrier(worker);
     }
+}
+
+static void *worker_main(void *arg) {
+    struct team_thread *self = arg;
+    char name[16]; /* the kernel's limit */
+    snprintf(name, sizeof name, "rp-cpu-%u", self->worker.index % 10000u);
+    rp_thread_begin(name, RP_THREAD_STEP);
+    if (self->worker.index == 0)
+        run_stream(&self->worker);
+    else
+        run_jobs(&self->worker);
+    rp_thread_end();
+    return NULL;
 }
 
 /* Cores that this process may use: its affinity, and the quota of its control group (rounded up).
@@ -339,15 +348,7 @@ static int start_thread(struct rp_cpu_team *team, uint32_t index) {
     struct team_thread *self = &team->threads[index];
     self->worker =
         (struct rp_cpu_worker){.index = index, .count = team->worker_count, .team = team};
-    int failure = pthread_create(&self->thread, NULL, worker_main, self);
-#if defined(__linux__)
-    if (failure == 0) {
-        char name[16]; /* the kernel's limit */
-        snprintf(name, sizeof name, "rp-cpu-%u", index % 10000u);
-        pthread_setname_np(self->thread, name);
-    }
-#endif
-    return failure;
+    return pthread_create(&self->thread, NULL, worker_main, self);
 }
 
 static void enqueue(struct rp_cpu_team *team, rp_cpu_job run, void *arg0, uint64_t arg1) {
@@ -386,9 +387,11 @@ int rp_cpu_team_create(uint32_t threads, struct rp_cpu_team **out, struct rp_err
         goto fail_phase;
     if (!gate_init(&team->finished))
         goto fail_finished;
-    /* Signals are for the loop thread: workers inherit a mask that blocks them all. */
+    /* Signals are for the loop thread: workers inherit a mask that blocks them all but the one that
+     * samples call stacks (metrics/stack_sampler.h). */
     sigset_t all, old;
     sigfillset(&all);
+    sigdelset(&all, SIGPROF);
     pthread_sigmask(SIG_SETMASK, &all, &old);
     int failure = 0;
     for (uint32_t i = 0; i < threads && failure == 0; i++) {

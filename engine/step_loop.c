@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/threads.h"
 #include "metrics/tick.h"
 
 #include <stdio.h>
@@ -258,6 +259,7 @@ static void close_everything(struct rp_engine *engine) {
 
 void *rp_engine_main(void *arg) {
     struct rp_engine *engine = arg;
+    rp_thread_begin("rp-engine", RP_THREAD_STEP);
     rp_observe_start(engine);
     while (!atomic_load(&engine->stopping)) {
         uint32_t accepted = rp_engine_accept(engine);
@@ -271,6 +273,7 @@ void *rp_engine_main(void *arg) {
         rp_engine_sleep(engine);
     }
     close_everything(engine);
+    rp_thread_end();
     return NULL;
 }
 

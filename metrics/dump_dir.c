@@ -117,22 +117,50 @@ static void remove_dump(const struct rp_dump_dir *dir, const struct rp_dump_entr
             unlink(path);
 }
 
+/* The part of the stem after time, process and number. */
+static const char *trigger_of(const struct rp_dump_entry *dump) {
+    const char *at = strstr(dump->stem, "Z-");
+    for (int part = 0; at && part < 3; part++)
+        at = strchr(at + (part > 0), '-');
+    return at ? at + 1 : "";
+}
+
+/* Index of the oldest dump of the trigger that has the most, and how many it has: a frequent
+ * trigger never displaces the dumps of a rare one. count: not zero. */
+static uint32_t most_frequent(const struct rp_dump_entry *dumps, uint32_t count,
+                              uint32_t *out_same) {
+    uint32_t chosen = 0;
+    *out_same = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t same = 0;
+        for (uint32_t j = i; j < count; j++)
+            same += strcmp(trigger_of(&dumps[i]), trigger_of(&dumps[j])) == 0;
+        if (same > *out_same) {
+            *out_same = same;
+            chosen = i;
+        }
+    }
+    return chosen;
+}
+
 void rp_dump_dir_trim(const struct rp_dump_dir *dir, uint32_t spare_dumps, uint64_t spare_bytes) {
     struct rp_dump_entry dumps[RP_DUMP_LIST_MAX];
-    uint32_t count = rp_dump_dir_list(dir, dumps), kept = 0;
+    uint32_t listed = rp_dump_dir_list(dir, dumps), count = 0;
     uint64_t bytes = 0;
-    for (uint32_t i = 0; i < count; i++) {
-        kept += !dumps[i].armed;
-        bytes += dumps[i].armed ? 0 : dumps[i].bytes;
-    }
-    for (uint32_t i = 0;
-         i < count && (kept + spare_dumps > dir->dumps_max || bytes + spare_bytes > dir->bytes_max);
-         i++) {
+    for (uint32_t i = 0; i < listed; i++) {
         if (dumps[i].armed)
             continue;
-        remove_dump(dir, &dumps[i]);
-        bytes -= dumps[i].bytes;
-        kept--;
+        bytes += dumps[i].bytes;
+        dumps[count++] = dumps[i];
+    }
+    while (count > 0) {
+        uint32_t same, oldest = most_frequent(dumps, count, &same);
+        bool full = count + spare_dumps > dir->dumps_max || bytes + spare_bytes > dir->bytes_max;
+        if (!full && (!dir->trigger_max || same <= dir->trigger_max))
+            return;
+        remove_dump(dir, &dumps[oldest]);
+        bytes -= dumps[oldest].bytes;
+        memmove(dumps + oldest, dumps + oldest + 1, (--count - oldest) * sizeof *dumps);
     }
 }
 

@@ -2,9 +2,9 @@
  *
  * A dump is a trace and a reason, `reprise-20261121T190228.123Z-4711-1-slo_ttft.pftrace.gz` and
  * `.json`: time, process, number in the process, trigger. Both are written under a name that begins
- * with a dot and then renamed, so what has its name is complete. The oldest are removed for new
- * ones; files of other names are left alone, so several processes may share a directory (their
- * dumps count together).
+ * with a dot and then renamed, so what has its name is complete. Old ones are removed for new
+ * ones, first those of the most frequent trigger; files of other names are left alone, so several
+ * processes may share a directory (their dumps count together).
  * Thread: one owner, or a lock of the caller's. Errors: statuses; NO_MEMORY and IO. */
 #ifndef RP_METRICS_DUMP_DIR_H
 #define RP_METRICS_DUMP_DIR_H
@@ -20,6 +20,7 @@
 struct rp_dump_dir {
     char path[PATH_MAX];
     uint32_t dumps_max;
+    uint32_t trigger_max; /* dumps of one trigger; 0: dumps_max. Set by the caller after opening */
     uint64_t bytes_max;
     uint32_t made; /* by this process */
 };
@@ -47,7 +48,8 @@ int rp_dump_file_write(struct rp_dump_file *file, const struct rp_dump_dir *dir,
 /* Gives it its name (keep), or removes it. */
 int rp_dump_file_end(struct rp_dump_file *file, bool keep, struct rp_error *err);
 
-/* Removes the oldest dumps until no more than the caps are left, `spare` dumps and bytes less. */
+/* Removes dumps until no more than the caps are left, `spare` dumps and bytes less: each time the
+ * oldest one of the trigger that has the most. */
 void rp_dump_dir_trim(const struct rp_dump_dir *dir, uint32_t spare_dumps, uint64_t spare_bytes);
 
 struct rp_dump_entry {

@@ -6,6 +6,7 @@
 #include "base/memory.h"
 #include "engine/engine.h"
 #include "engine/observe/power.h"
+#include "metrics/stack_sampler.h"
 #include "server/api/completion.h"
 #include "server/api/server_keys.h"
 #include "server/api/text_work.h"
@@ -240,6 +241,7 @@ static void on_tick(uv_timer_t *timer) {
     /* The wake can precede the health flag; drain events again so that none is missed. */
     drain_events(server);
     check_device(server);
+    rp_server_watch_unread(server, now_ns);
     for (struct rp_conn *conn = server->conns, *next; conn; conn = next) {
         next = conn->next; /* freed later, by the close callback */
         rp_conn_tick(conn, now_ns);
@@ -440,6 +442,7 @@ int rp_server_create(const struct rp_server_config *config, struct rp_server **o
     rp_json_body_init();
     signal(SIGPIPE, SIG_IGN);
     init_handles(server);
+    rp_stacks_prepare();
     int status = rp_server_workers_start(&server->loop, err);
     if (status == RP_OK)
         status = fit_connections(server, err);

@@ -67,6 +67,7 @@ struct rp_server {
     struct rp_conn *conns;
     uint64_t conn_numbers; /* connections so far */
     uint32_t conn_count;
+    uint64_t unread_turn;      /* conn_unread.c: ticks so far */
     uint32_t refused_unlogged; /* connections refused since the last log line about them */
     uint64_t refused_log_ns;   /* no such line before this time */
     struct rp_completion *completions;

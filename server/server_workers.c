@@ -3,6 +3,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 
 /* libuv's defaults and limit (threadpool.c). */
 enum { THREADS_DEFAULT = 4, THREADS_MAX = 1024, STACK_BYTES = 8 << 20 };
@@ -52,9 +53,13 @@ int rp_server_workers_start(uv_loop_t *loop, struct rp_error *err) {
     unsigned count = pool_threads();
     bool done = false;
     uv_work_t work = {.data = &done};
+    char name[16]; /* the kernel's limit; a new thread has its creator's name */
+    prctl(PR_GET_NAME, name, 0, 0, 0);
+    prctl(PR_SET_NAME, "rp-worker", 0, 0, 0);
     int failure = try_threads(count);
     if (failure == 0)
         failure = -uv_queue_work(loop, &work, on_work, on_done);
+    prctl(PR_SET_NAME, name, 0, 0, 0);
     if (failure) {
         int status = rp_error_set(err, RP_STATUS_NO_MEMORY, "cannot start %u worker threads: %s",
                                   count, strerror(failure));

@@ -2,6 +2,7 @@
 
 #include "base/clock.h"
 #include "base/memory.h"
+#include "base/threads.h"
 #include "metrics/exposition.h"
 #include "metrics/tick.h"
 
@@ -89,6 +90,7 @@ static void take_sample(struct rp_power *power) {
 static void *run(void *arg) {
     struct rp_power *power = arg;
     uint64_t due = rp_clock_ns();
+    rp_thread_begin("rp-power", RP_THREAD_HOST);
     for (;;) {
         take_sample(power);
         due = RP_MAX(due + power->period_ns, rp_clock_ns());
@@ -100,8 +102,10 @@ static void *run(void *arg) {
         bool stopping = power->stopping;
         pthread_mutex_unlock(&power->lock);
         if (stopping)
-            return NULL;
+            break;
     }
+    rp_thread_end();
+    return NULL;
 }
 
 int rp_power_start(const struct rp_power_config *config, struct rp_power **out,

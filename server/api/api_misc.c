@@ -6,6 +6,7 @@
 #include "server/http/http_conn.h"
 #include "server/http/http_error.h"
 #include "server/http/router.h"
+#include "server/observe/threads_json.h"
 
 #include <jansson.h>
 #include <stdio.h>
@@ -149,6 +150,7 @@ void rp_api_debug_env(struct rp_conn *conn) {
     rp_json_int(&json, "pid", getpid());
     rp_json_uint(&json, "cpus", (uint64_t)sysconf(_SC_NPROCESSORS_ONLN));
     rp_json_double(&json, "uptime_seconds", (double)(rp_clock_ns() - server->start_ns) * 1e-9);
+    rp_threads_json(&json);
     rp_json_object_end(&json);
     write_device(&json, server->serving.engine);
     rp_json_object_begin(&json, "model");

@@ -1,6 +1,7 @@
 /* completion_answer.c - output to the client: stream chunks, or the whole answer. */
 #include "base/json_writer.h"
 #include "base/memory.h"
+#include "metrics/tick.h"
 #include "server/api/completion_internal.h"
 #include "server/api/completion_profile.h"
 #include "server/api/sse.h"
@@ -24,6 +25,41 @@ bool rp_completion_send_out(struct rp_completion *c) {
     else if (c->conn)
         rp_conn_close(c->conn);
     return sent;
+}
+
+/* Records when the kernel took the choice's tokens, each against the ones before. */
+static void note_taken(struct rp_completion *c, struct rp_choice *choice, uint32_t tokens) {
+    uint64_t now_ns = rp_tick_ns();
+    if (choice->taken_ns) {
+        uint64_t gap_ns = now_ns - choice->taken_ns;
+        choice->record.worst_write_ns = RP_MAX(choice->record.worst_write_ns, gap_ns);
+        rp_server_metrics_written(&c->server->metrics, tokens, gap_ns, &choice->record.trace);
+    }
+    choice->taken_ns = now_ns;
+}
+
+/* conn->sent: the kernel has taken the buffer before sent_number as a whole. */
+static void on_sent(void *ctx) {
+    struct rp_completion *c = ctx;
+    uint64_t place = (c->conn->sent_number - 1) % RP_ARRAY_COUNT(c->choices[0].waiting);
+    for (uint32_t i = 0; i < c->choice_count; i++) {
+        struct rp_choice *choice = &c->choices[i];
+        if (choice->waiting[place])
+            note_taken(c, choice, choice->waiting[place]);
+        choice->waiting[place] = 0;
+    }
+}
+
+/* A chunk with all tokens so far went into the connection's output buffer of that number. */
+static void note_handed(struct rp_completion *c, struct rp_choice *choice, uint64_t number) {
+    uint32_t tokens = choice->tokens - choice->handed;
+    choice->handed = choice->tokens;
+    if (tokens == 0)
+        return;
+    if (c->conn->sent_number > number)
+        note_taken(c, choice, tokens);
+    else
+        choice->waiting[number % RP_ARRAY_COUNT(choice->waiting)] += tokens;
 }
 
 /* --- One choice ------------------------------------------------------------------------------ */
@@ -109,14 +145,17 @@ bool rp_completion_send_chunk(struct rp_completion *c, struct rp_choice *choice)
         rp_buffer_clear(&c->more);
         if (!begun)
             return false;
+        c->conn->sent = on_sent;
     }
     rp_sse_chunk(&c->out, c->params.api, &c->head, &described, usage, &tokens, NULL);
     rp_buffer_clear(&choice->text);
     choice->ids.count = 0;
     choice->begun = true;
     size_t bytes = c->out.len;
+    uint64_t number = c->conn->fill_number;
     if (!rp_completion_send_out(c))
         return false;
+    note_handed(c, choice, number);
     rp_server_trace_written(c, choice, bytes);
     return true;
 }

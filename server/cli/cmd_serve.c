@@ -7,6 +7,7 @@
 #include "engine/observe/power.h"
 #include "server/cli/cmd_stack.h"
 #include "server/cli/commands.h"
+#include "server/cli/placement.h"
 #include "server/cli/serve_config.h"
 
 #include <stdio.h>
@@ -190,6 +191,9 @@ int rp_cmd_serve(int argc, char **argv) {
         return status == RP_STATUS_CANCELLED ? RP_EXIT_OK : rp_fail(RP_EXIT_USAGE, &err);
     rp_log_set_level((enum rp_log_level)serve.options.log_level);
     keep_secrets(&serve.options);
+    /* No other thread exists yet: all will inherit it. */
+    if (rp_placement_apply(serve.options.cpu_affinity, serve.options.numa, &err) != RP_OK)
+        return rp_fail(RP_EXIT_USAGE, &err);
     status = rp_serve_config(&serve.options, &serve.auth, &config, &err);
     if (status != RP_OK)
         return rp_fail(RP_EXIT_USAGE, &err);

@@ -44,6 +44,7 @@ struct rp_serve_options {
     uint32_t log_level;                /* enum rp_log_level */
     uint32_t trace_seconds, trace_mib; /* the flight recorder */
     const char *trace_dir;             /* automatic trace dumps */
+    const char *cpu_affinity, *numa;
     uint32_t trace_dir_mib, trace_interval_s, trace_preemptions;
     double trace_dump_seconds, slow_step_factor;
     double shutdown_timeout_s, timeout_keep_alive_s, request_timeout_s, queue_timeout_s;

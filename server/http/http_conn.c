@@ -77,6 +77,18 @@ void rp_conn_close(struct rp_conn *conn) {
 
 /* --- Output ---------------------------------------------------------------------------------- */
 
+/* The kernel gives up a client without progress after the same time as conn_unread.c
+ * (TCP_USER_TIMEOUT, http_accept.c), and may come first. */
+static void note_failure(struct rp_conn *conn, ssize_t failure) {
+    if (failure == UV_ETIMEDOUT && conn->streaming)
+        rp_counter_add(&conn->server->metrics.slow_readers, 1);
+}
+
+static void note_sent(struct rp_conn *conn) {
+    if (conn->gone && conn->sent)
+        conn->sent(conn->gone_ctx);
+}
+
 static void on_written(uv_write_t *write, int status) {
     struct rp_conn *conn = write->data;
     conn->writing = false;
@@ -84,10 +96,14 @@ static void on_written(uv_write_t *write, int status) {
     rp_buffer_clear(&conn->out[conn->filling ^ 1]);
     if (conn->state == RP_CONN_CLOSED)
         return;
-    if (status != 0)
+    if (status != 0) {
+        note_failure(conn, status);
         rp_conn_close(conn);
-    else
-        pump(conn);
+        return;
+    }
+    conn->sent_number++;
+    note_sent(conn);
+    pump(conn);
 }
 
 /* Writes the filled buffer to the socket; false when the connection failed. */
@@ -104,11 +120,15 @@ static bool flush(struct rp_conn *conn) {
     uv_buf_t buf = uv_buf_init(out->data, (unsigned)out->len);
     int n = uv_try_write(&conn->socket.stream, &buf, 1);
     if (n < 0 && n != UV_EAGAIN) {
+        note_failure(conn, n);
         rp_conn_close(conn);
         return false;
     }
     size_t done = n > 0 ? (size_t)n : 0;
+    conn->written_bytes += out->len;
+    conn->fill_number++;
     if (done == out->len) {
+        conn->sent_number++;
         rp_buffer_clear(out);
         return true;
     }
@@ -334,6 +354,7 @@ static void next_request(struct rp_conn *conn) {
     conn->state = RP_CONN_HEAD;
     conn->reply_begun = conn->reply_done = conn->streaming = false;
     conn->drained = NULL;
+    conn->sent = NULL;
     conn->message_done = conn->rejected = conn->revoked = false;
     conn->head_only = false;
     conn->request_id[0] = '\0';
@@ -399,9 +420,12 @@ static void pump(struct rp_conn *conn) {
     }
     conn->pumping = true;
     do {
+        uint64_t sent_before = conn->sent_number;
         conn->pump_again = false;
         if (!flush(conn))
             break;
+        if (conn->sent_number != sent_before)
+            note_sent(conn);
         if (conn->state == RP_CONN_BUSY && conn->reply_done && is_flushed(conn)) {
             next_request(conn);
             conn->pump_again = conn->in_used < conn->in.len;
@@ -443,6 +467,7 @@ static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf) {
     if (n == 0 || conn->state == RP_CONN_CLOSED)
         return;
     if (n < 0) {
+        note_failure(conn, n);
         read_ended(conn, n == UV_EOF);
         return;
     }

@@ -11,6 +11,7 @@
 #define RP_SERVER_HTTP_CONN_H
 
 #include "base/buffer.h"
+#include "server/http/conn_unread.h"
 #include "server/http/http_head.h"
 #include "server/server_internal.h"
 
@@ -59,6 +60,11 @@ struct rp_conn {
     size_t write_left;
     uint64_t write_progress_ns;
     uint64_t stall_since_ns, stall_ns; /* output blocked on the client: since when, and in total */
+    uint64_t written_bytes;            /* passed to the socket, or to libuv for it */
+    struct rp_unread unread;
+    /* Numbers of the output buffers: the one that fills, and the first that the kernel has not
+     * taken as a whole. Bytes appended to buffer N are in the kernel once sent_number > N. */
+    uint64_t fill_number, sent_number;
 
     /* The request's record (completion_record.c): whether it should have one, whether it has one;
      * count and first of the records in the log whose answer is not written yet. */
@@ -68,6 +74,9 @@ struct rp_conn {
 
     void (*drained)(void *ctx); /* streams: called once, when all output has been sent */
     void *drained_ctx;
+    /* Streams: a buffer that had to wait was sent (its number: sent_number - 1); ctx is gone_ctx.
+     */
+    void (*sent)(void *ctx);
     void (*gone)(void *ctx);
     void *gone_ctx;
 };

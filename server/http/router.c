@@ -20,6 +20,7 @@ static const struct rp_route routes[] = {
     {"/debug/latency", RP_METHOD_GET, RP_ACCESS_ADMIN, rp_api_debug_latency},
     {"/debug/profile", RP_METHOD_GET | RP_METHOD_POST, RP_ACCESS_ADMIN, rp_api_debug_profile},
     {"/debug/profile/counters", RP_METHOD_GET, RP_ACCESS_ADMIN, rp_api_debug_counters},
+    {"/debug/profile/stacks", RP_METHOD_GET, RP_ACCESS_ADMIN, rp_api_debug_stacks},
     {"/debug/diagnose", RP_METHOD_GET, RP_ACCESS_ADMIN, rp_api_debug_diagnose},
     {"/debug/graphs", RP_METHOD_GET, RP_ACCESS_ADMIN, rp_api_debug_graphs},
     {"/debug/masks", RP_METHOD_GET, RP_ACCESS_ADMIN, rp_api_debug_masks},

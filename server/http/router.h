@@ -49,6 +49,7 @@ void rp_api_ready(struct rp_conn *conn);
 void rp_api_version(struct rp_conn *conn);
 void rp_api_metrics(struct rp_conn *conn);
 void rp_api_debug_env(struct rp_conn *conn);
+void rp_api_debug_stacks(struct rp_conn *conn);
 void rp_api_debug_latency(struct rp_conn *conn);
 void rp_api_debug_graphs(struct rp_conn *conn);
 void rp_api_debug_trace(struct rp_conn *conn);    /* api_debug_trace.c */

@@ -3,6 +3,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/memory.h"
+#include "base/threads.h"
 #include "engine/engine.h"
 #include "metrics/crash_dump.h"
 #include "metrics/dump_dir.h"
@@ -20,7 +21,8 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { LOOK_MS = 500, STEPS_A_LOOK = 4096, NICE = 10 };
+/* Between two polls; between two samples of run-queue waits, while steps run and otherwise. */
+enum { LOOK_MS = 500, SAMPLE_BUSY_MS = 10, SAMPLE_MS = 50, STEPS_A_LOOK = 4096, NICE = 10 };
 #define PIECE_BYTES    262144u
 #define DUMP_BYTES_MAX ((uint64_t)1 << 30) /* before gzip */
 #define SIGNAL_GAP_NS  UINT64_C(1000000000)
@@ -36,8 +38,12 @@ struct rp_flight {
 
     /* Used only by the flight thread. */
     struct rp_flight_watch watch;
-    struct rp_step_record *steps;  /* (STEPS_A_LOOK) */
-    uint64_t looked_ns, dumped_ns; /* time of the last poll and of the last dump (0: never) */
+    struct rp_sched_waits waits;
+    struct rp_step_record *steps;                /* (STEPS_A_LOOK) */
+    uint64_t polled_ns;                          /* time of the last poll */
+    uint64_t looked_ns;                          /* steps that ended before were seen */
+    uint64_t dumped_ns[RP_FLIGHT_TRIGGER_COUNT]; /* of the last dump; 0: never */
+    uint64_t sampled_steps;                      /* steps_total at the last sample */
 
     pthread_mutex_t lock; /* protects the members below, shared with the loop thread */
     struct rp_dump_dir dir;
@@ -90,8 +96,15 @@ static void describe_cause(struct rp_json *json, const struct rp_flight_cause *c
         rp_json_double(json, "value", cause->value);
     if (cause->limit > 0)
         rp_json_double(json, "limit", cause->limit);
-    if (cause->trigger == RP_FLIGHT_SLOW_STEP)
+    if (cause->trigger == RP_FLIGHT_SLOW_STEP || cause->trigger == RP_FLIGHT_DESCHEDULED)
         rp_json_uint(json, "step", cause->step);
+    if (cause->wait_known) {
+        rp_json_object_begin(json, "run_queue");
+        rp_json_int(json, "tid", cause->wait.tid);
+        rp_json_double(json, "waited", (double)cause->wait.waited_ns / 1e9);
+        rp_json_double(json, "window", (double)cause->wait.window_ns / 1e9);
+        rp_json_object_end(json);
+    }
 }
 
 static void describe_state(struct rp_json *json, const struct rp_engine *engine) {
@@ -209,6 +222,7 @@ static bool look(struct rp_flight *flight, struct rp_flight_cause *cause) {
     const struct rp_engine_metrics *metrics = rp_engine_metrics(engine);
     struct rp_flight_view view = {.now_ns = rp_tick_ns(),
                                   .steps = flight->steps,
+                                  .waits = &flight->waits,
                                   .preemptions = rp_counter_read(&metrics->preemptions),
                                   .steps_total = rp_counter_read(&metrics->steps),
                                   .graphs_missing = graphs_missing(engine),
@@ -217,6 +231,8 @@ static bool look(struct rp_flight *flight, struct rp_flight_cause *cause) {
     view.step_count = rp_engine_copy_steps(engine, flight->looked_ns, flight->steps, STEPS_A_LOOK);
     if (view.step_count) /* steps that end later */
         flight->looked_ns = flight->steps[view.step_count - 1].end_ns + 1;
+    /* After the copy, so that a sample follows the end of every step. */
+    rp_sched_waits_take(&flight->waits, rp_tick_ns());
     return rp_flight_watch_look(&flight->watch, &view, cause);
 }
 
@@ -225,40 +241,61 @@ static void consider(struct rp_flight *flight, const struct rp_flight_cause *cau
     uint64_t now = rp_tick_ns(), gap = (uint64_t)flight->config.interval_s * 1000000000u;
     if (cause->trigger == RP_FLIGHT_SIGNAL)
         gap = RP_MIN(gap, SIGNAL_GAP_NS);
-    if (flight->dumped_ns && now - flight->dumped_ns < gap && cause->trigger != RP_FLIGHT_DEVICE) {
+    uint64_t *dumped_ns = &flight->dumped_ns[cause->trigger];
+    if (*dumped_ns && now - *dumped_ns < gap && cause->trigger != RP_FLIGHT_DEVICE) {
         pthread_mutex_lock(&flight->lock);
         flight->suppressed[cause->trigger]++;
         pthread_mutex_unlock(&flight->lock);
         return;
     }
     dump(flight, cause);
-    flight->dumped_ns = rp_tick_ns();
+    *dumped_ns = rp_tick_ns();
+}
+
+/* Sleeps until the next poll or sample. */
+static void sleep_a_while(struct rp_flight *flight) {
+    uint64_t steps = rp_counter_read(&rp_engine_metrics(flight->server->serving.engine)->steps);
+    long ms = flight->config.step_factor > 0 ? SAMPLE_MS : LOOK_MS;
+    struct timespec until;
+    if (ms == SAMPLE_MS && steps != flight->sampled_steps)
+        ms = SAMPLE_BUSY_MS;
+    flight->sampled_steps = steps;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_nsec += ms * 1000000L;
+    if (until.tv_nsec >= 1000000000L) {
+        until.tv_sec++;
+        until.tv_nsec -= 1000000000L;
+    }
+    while (sem_timedwait(&flight->wake, &until) != 0 && errno == EINTR) {
+    }
 }
 
 static void *flight_main(void *arg) {
     struct rp_flight *flight = arg;
     /* Affects only this thread: on Linux niceness is per thread. */
     setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), NICE);
+    rp_thread_begin("rp-flight", RP_THREAD_HOST);
     for (bool last = false; !last;) {
         struct rp_flight_cause cause;
-        struct timespec until;
-        clock_gettime(CLOCK_REALTIME, &until);
-        until.tv_nsec += LOOK_MS * 1000000L;
-        if (until.tv_nsec >= 1000000000L) {
-            until.tv_sec++;
-            until.tv_nsec -= 1000000000L;
-        }
-        while (sem_timedwait(&flight->wake, &until) != 0 && errno == EINTR) {
-        }
+        sleep_a_while(flight);
         last = atomic_load(&flight->stopping); /* after one more poll: the device may have failed */
-        if (look(flight, &cause))
-            consider(flight, &cause);
+        if (last ||
+            rp_tick_ns() - flight->polled_ns >= (LOOK_MS - SAMPLE_BUSY_MS) * UINT64_C(1000000)) {
+            flight->polled_ns = rp_tick_ns();
+            if (flight->config.step_factor > 0)
+                rp_sched_waits_choose(&flight->waits);
+            if (look(flight, &cause))
+                consider(flight, &cause);
+        } else {
+            rp_sched_waits_take(&flight->waits, rp_tick_ns());
+        }
         if (atomic_exchange(&flight->asked, false)) {
             cause = (struct rp_flight_cause){.trigger = RP_FLIGHT_SIGNAL,
                                              .text = "SIGUSR2 was received"};
             consider(flight, &cause);
         }
     }
+    rp_thread_end();
     return NULL;
 }
 
@@ -283,6 +320,7 @@ static void destroy(struct rp_flight *flight) {
     rp_crash_disarm();
     sem_destroy(&flight->wake);
     pthread_mutex_destroy(&flight->lock);
+    rp_sched_waits_deinit(&flight->waits);
     rp_free(flight->steps);
     rp_free(flight);
 }
@@ -322,6 +360,7 @@ int rp_flight_start(struct rp_server *server, struct rp_flight **out, struct rp_
     rp_flight_watch_init(&flight->watch, &rules);
     int status =
         rp_dump_dir_open(&flight->dir, config->dir, RP_FLIGHT_DUMPS_MAX, config->bytes_max, err);
+    flight->dir.trigger_max = RP_FLIGHT_DUMPS_MAX / 4;
     if (status == RP_OK)
         status = arm(flight, err);
     if (status == RP_OK && pthread_create(&flight->thread, NULL, flight_main, flight) != 0)

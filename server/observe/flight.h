@@ -1,11 +1,12 @@
 /* flight.h - automatic trace dumps: when a trigger fires (flight_watch.h) or SIGUSR2 arrives, the
  * last seconds of the trace are written to a file, with a second file that gives the cause. At most
- * one dump per minute, in a directory of bounded size (metrics/dump_dir.h); a process killed by a
- * signal also writes its rings there (metrics/crash_dump.h).
+ * one dump per trigger and minute, in a directory of bounded size (metrics/dump_dir.h); a process
+ * killed by a signal also writes its rings there (metrics/crash_dump.h).
  *
  * Thread: its own low-priority thread, which polls twice a second, copies the rings and writes;
- * neither the loop nor the engine thread waits for it. start, stop, request and describe: the loop
- * thread.
+ * it also samples the run-queue waits of the threads that compute steps (metrics/sched_waits.h),
+ * every 10 ms while steps run and every 50 ms otherwise. Neither the loop nor the engine
+ * thread waits for it. start, stop, request and describe: the loop thread.
  * Memory: one piece of a trace, and the copied events while it is written. */
 #ifndef RP_SERVER_FLIGHT_H
 #define RP_SERVER_FLIGHT_H
@@ -20,12 +21,12 @@ struct rp_flight;
 struct rp_flight_config {
     const char *dir; /* NULL or "": no dumps */
     uint64_t bytes_max;
-    uint32_t interval_s; /* minimum between dumps; for SIGUSR2: one second */
+    uint32_t interval_s; /* minimum between dumps of a trigger; for SIGUSR2: one second */
     double seconds;      /* length of trace in a dump */
     double step_factor;  /* as in struct rp_flight_rules */
     uint32_t preemptions;
 };
-#define RP_FLIGHT_DUMPS_MAX 16
+#define RP_FLIGHT_DUMPS_MAX 16 /* a quarter of them for one trigger */
 
 /* Checks before a model is loaded that dumps can be written to the directory. */
 int rp_flight_check(const struct rp_flight_config *config, struct rp_error *err) RP_MUST_USE;

@@ -15,6 +15,7 @@ struct rp_flight_rules rp_flight_rules_default(void) {
                                     .step_factor = 10.0,
                                     .step_excess_ns = 2000000,
                                     .step_count_min = 32,
+                                    .wait_slack_ns = 100000000,
                                     .preemptions = 8,
                                     .burst_ns = UINT64_C(2000000000)};
 }
@@ -113,8 +114,40 @@ static uint32_t median_of(struct rp_flight_watch *watch, uint32_t bucket) {
     return watch->buckets[bucket].median;
 }
 
-static bool is_slow(struct rp_flight_watch *watch, const struct rp_step_record *step,
-                    struct rp_flight_cause *out) {
+static void describe_slow(struct rp_flight_cause *out, double took_ns, double median_ns,
+                          uint32_t bucket) {
+    snprintf(out->text, sizeof out->text,
+             "step %llu took %.4g ms, %.3g times the median of its bucket (%u)",
+             (unsigned long long)out->step, took_ns * 1e-6, took_ns / RP_MAX(median_ns, 1.0),
+             bucket);
+}
+
+/* A step is descheduled when one of its threads waited for a processor for at least half of the
+ * excess over the median. The wait is measured between the samples around the step; if they are far
+ * apart (the sampler waited too), it is taken to be even over the time between them. */
+static void explain_by_wait(struct rp_flight_cause *out, const struct rp_flight_rules *rules,
+                            const struct rp_flight_view *view, const struct rp_step_record *step,
+                            double excess_ns) {
+    out->wait_known = view->waits &&
+                      rp_sched_waits_between(view->waits, step->begin_ns, step->end_ns, &out->wait);
+    if (!out->wait_known)
+        return;
+    uint64_t took_ns = step->end_ns - step->begin_ns;
+    double waited_ns = (double)out->wait.waited_ns;
+    if (out->wait.window_ns - took_ns > rules->wait_slack_ns)
+        waited_ns *= (double)took_ns / (double)out->wait.window_ns;
+    if (waited_ns < 0.5 * excess_ns)
+        return;
+    size_t len = strlen(out->text);
+    out->trigger = RP_FLIGHT_DESCHEDULED;
+    snprintf(out->text + len, sizeof out->text - len,
+             ": thread %d was runnable without a processor for %.4g ms of %.4g ms around it",
+             (int)out->wait.tid, (double)out->wait.waited_ns * 1e-6,
+             (double)out->wait.window_ns * 1e-6);
+}
+
+static bool is_slow(struct rp_flight_watch *watch, const struct rp_flight_view *view,
+                    const struct rp_step_record *step, struct rp_flight_cause *out) {
     const struct rp_flight_rules *rules = &watch->rules;
     uint32_t bucket = step->graph;
     if (bucket >= RP_FLIGHT_BUCKETS || step->end_ns < step->begin_ns)
@@ -130,10 +163,8 @@ static bool is_slow(struct rp_flight_watch *watch, const struct rp_step_record *
                                             .value = (double)took / 1e9,
                                             .limit = rules->step_factor * median * 1e-9,
                                             .step = step->step};
-            snprintf(out->text, sizeof out->text,
-                     "step %llu took %.4g ms, %.3g times the median of its bucket (%u)",
-                     (unsigned long long)step->step, (double)took * 1e-6,
-                     (double)took / RP_MAX(median, 1.0), bucket);
+            describe_slow(out, (double)took, median, bucket);
+            explain_by_wait(out, rules, view, step, (double)took - median);
         }
     }
     watch->buckets[bucket].kept[watch->buckets[bucket].count++ % RP_FLIGHT_KEPT] =
@@ -141,25 +172,35 @@ static bool is_slow(struct rp_flight_watch *watch, const struct rp_step_record *
     return slow;
 }
 
+/* Finds the slowest of the slow steps, and the slowest of the descheduled ones for the last rule.
+ */
 static bool step_slow(struct rp_flight_watch *watch, const struct rp_flight_view *view,
                       struct rp_flight_cause *out) {
     struct rp_flight_cause cause;
-    bool any = false;
+    *out = watch->descheduled = (struct rp_flight_cause){.value = 0};
     for (uint32_t i = 0; i < view->step_count && watch->rules.step_factor > 0; i++) {
-        if (!is_slow(watch, &view->steps[i], &cause))
+        if (!is_slow(watch, view, &view->steps[i], &cause))
             continue;
-        if (!any || cause.value > out->value)
-            *out = cause;
-        any = true;
+        struct rp_flight_cause *slowest =
+            cause.trigger == RP_FLIGHT_DESCHEDULED ? &watch->descheduled : out;
+        if (cause.value > slowest->value)
+            *slowest = cause;
     }
-    return any;
+    return out->value > 0;
+}
+
+static bool step_descheduled(struct rp_flight_watch *watch, const struct rp_flight_view *view,
+                             struct rp_flight_cause *out) {
+    (void)view;
+    *out = watch->descheduled;
+    return out->value > 0;
 }
 
 bool rp_flight_watch_look(struct rp_flight_watch *watch, const struct rp_flight_view *view,
                           struct rp_flight_cause *out) {
     static bool (*const rules[])(struct rp_flight_watch *, const struct rp_flight_view *,
-                                 struct rp_flight_cause *) = {failed, pages_out, step_slow,
-                                                              slo_broken, graph_missing};
+                                 struct rp_flight_cause *) = {
+        failed, pages_out, step_slow, slo_broken, graph_missing, step_descheduled};
     bool any = false;
     /* Evaluates every rule, also after one has fired, because the rules keep state. */
     for (size_t i = 0; i < RP_ARRAY_COUNT(rules); i++) {

@@ -5,6 +5,7 @@
 #define RP_SERVER_FLIGHT_WATCH_H
 
 #include "engine/observe/step_record.h"
+#include "metrics/sched_waits.h"
 
 /* clang-format off */
 #define RP_FLIGHT_TRIGGERS(X)                                                                       \
@@ -16,7 +17,8 @@
     X(SLOW_STEP, "slow_step")       /* many times the median of its bucket */                       \
     X(GRAPH_MISSING, "graph_missing") /* a size was not captured, steps run in a larger one */      \
     X(PAGES_OUT, "pages_out")       /* a burst of preemptions */                                    \
-    X(DEVICE, "device_failed")
+    X(DEVICE, "device_failed")                                                                      \
+    X(DESCHEDULED, "descheduled")   /* as slow_step, while its threads had no processor */
 /* clang-format on */
 enum rp_flight_trigger {
 #define X(name, text) RP_FLIGHT_##name,
@@ -33,7 +35,9 @@ struct rp_flight_rules {
     double step_factor;              /* 0: step durations are not watched */
     uint64_t step_excess_ns;         /* a slow step exceeds the median by at least this */
     uint32_t step_count_min;         /* steps of a bucket before its median is used */
-    uint32_t preemptions;            /* preemptions within burst_ns that trigger; 0: not watched */
+    uint64_t wait_slack_ns; /* run-queue wait counts whole if measured over at most this much more
+                               than the step */
+    uint32_t preemptions;   /* preemptions within burst_ns that trigger; 0: not watched */
     uint64_t burst_ns;
 };
 /* The default rules; no objectives. */
@@ -49,7 +53,8 @@ struct rp_flight_view {
         [RP_FLIGHT_SLOS]; /* of the last 10 s: TTFT, TPOT, E2E; ITL: each time between two tokens */
     const struct rp_step_record *steps; /* steps that ended since the previous poll */
     uint32_t step_count;
-    uint64_t preemptions, steps_total; /* since the start */
+    const struct rp_sched_waits *waits; /* of the threads that compute steps; NULL: not known */
+    uint64_t preemptions, steps_total;  /* since the start */
     uint32_t graphs_missing;
     const char *failure; /* device failure, or NULL */
 };
@@ -58,8 +63,10 @@ struct rp_flight_view {
 struct rp_flight_cause {
     enum rp_flight_trigger trigger;
     char text[256];
-    double value, limit; /* seconds; for pages_out and graph_missing, counts */
-    uint64_t step;       /* slow_step: the device's step number */
+    double value, limit;       /* seconds; for pages_out and graph_missing, counts */
+    uint64_t step;             /* slow_step, descheduled: the device's step number */
+    struct rp_sched_wait wait; /* the same: the longest run-queue wait around the step */
+    bool wait_known;
 };
 
 #define RP_FLIGHT_BUCKETS 128
@@ -72,6 +79,7 @@ struct rp_flight_watch {
     } buckets[RP_FLIGHT_BUCKETS];
     uint64_t preemptions[8], looked_ns[8]; /* at the last polls */
     uint32_t looks;
+    struct rp_flight_cause descheduled; /* of the current poll; value 0: none */
     bool graphs_said, failure_said,
         slo_said[RP_FLIGHT_SLOS]; /* breaches that go on are said once */
 };

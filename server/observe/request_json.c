@@ -159,7 +159,8 @@ static void write_prefill(struct rp_json *json, const struct rp_request_record *
     rp_json_array_end(json);
 }
 
-static void write_gaps(struct rp_json *json, const struct rp_request_stats *stats) {
+static void write_gaps(struct rp_json *json, const struct rp_request_record *record) {
+    const struct rp_request_stats *stats = &record->stats;
     rp_json_object_begin(json, "inter_token");
     rp_json_object_begin(json, "worst");
     rp_json_double(json, "seconds", seconds(stats->worst_gap_ns));
@@ -170,6 +171,7 @@ static void write_gaps(struct rp_json *json, const struct rp_request_stats *stat
     else
         rp_json_null(json, "cause");
     rp_json_object_end(json);
+    rp_json_double(json, "worst_write_seconds", seconds(record->worst_write_ns));
     rp_json_object_begin(json, "seconds_by_cause");
     for (uint32_t i = 0; i < RP_GAP_CAUSE_COUNT; i++)
         rp_json_double(json, rp_gap_causes[i], seconds(stats->gap_ns[i]));
@@ -204,7 +206,7 @@ void rp_request_json(struct rp_json *json, const struct rp_request_record *recor
     write_stamps(json, record);
     write_durations(json, record, &times);
     write_prefill(json, record);
-    write_gaps(json, &record->stats);
+    write_gaps(json, record);
     write_device(json, &record->stats, context);
     rp_json_object_begin(json, "memory");
     rp_json_uint(json, "pages_peak", record->stats.pages_peak);
@@ -255,7 +257,7 @@ static void write_prompt_timing(struct rp_json *json, const struct rp_request_re
     rp_json_uint(json, "swaps", record->swaps);
     rp_json_uint(json, "steps", record->stats.steps);
     rp_json_double(json, "device_seconds", seconds(record->stats.device_ns));
-    write_gaps(json, &record->stats);
+    write_gaps(json, record);
     rp_json_object_end(json);
 }
 

@@ -35,6 +35,7 @@ void rp_server_metrics_init(struct rp_server_metrics *metrics) {
     memset(metrics, 0, sizeof *metrics);
     INIT(&metrics->ttft, ttft_bounds);
     INIT(&metrics->inter_token, token_time_bounds);
+    INIT(&metrics->inter_write, token_time_bounds);
     INIT(&metrics->tpot, token_time_bounds);
     struct rp_histogram *const phases[] = {&metrics->e2e, &metrics->queue, &metrics->prefill,
                                            &metrics->decode, &metrics->inference};
@@ -47,6 +48,7 @@ void rp_server_metrics_init(struct rp_server_metrics *metrics) {
     INIT(&metrics->choices, choice_bounds);
     metrics->ttft.exemplars = &metrics->traced[RP_TRACED_TTFT];
     metrics->inter_token.exemplars = &metrics->traced[RP_TRACED_ITL];
+    metrics->inter_write.exemplars = &metrics->traced[RP_TRACED_WRITE];
     metrics->tpot.exemplars = &metrics->traced[RP_TRACED_TPOT];
     metrics->e2e.exemplars = &metrics->traced[RP_TRACED_E2E];
     metrics->queue.exemplars = &metrics->traced[RP_TRACED_QUEUE];
@@ -85,6 +87,13 @@ void rp_server_metrics_token(struct rp_server_metrics *metrics, bool first, uint
     rp_latency_record(&metrics->latency.series[first ? RP_LATENCY_TTFT : RP_LATENCY_INTER_TOKEN],
                       now_ns, since_ns);
     observe(first ? &metrics->ttft : &metrics->inter_token, (double)since_ns * 1e-9, trace);
+}
+
+void rp_server_metrics_written(struct rp_server_metrics *metrics, uint32_t tokens,
+                               uint64_t since_ns, const struct rp_trace_context *trace) {
+    observe(&metrics->inter_write, (double)since_ns * 1e-9, trace);
+    for (uint32_t i = 1; i < tokens; i++)
+        rp_histogram_observe(&metrics->inter_write, 0);
 }
 
 static void record_windows(struct rp_server_latency *latency,

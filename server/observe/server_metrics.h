@@ -41,6 +41,7 @@ enum { RP_STATUS_CLASSES = 4, RP_ROUTE_LABELS_MAX = 64 };
 enum rp_traced {
     RP_TRACED_TTFT,
     RP_TRACED_ITL,
+    RP_TRACED_WRITE,
     RP_TRACED_TPOT,
     RP_TRACED_E2E,
     RP_TRACED_QUEUE,
@@ -67,13 +68,14 @@ struct rp_metric_sources {
 struct rp_server_metrics {
     struct rp_counter http_requests[RP_ROUTE_LABELS_MAX][RP_STATUS_CLASSES]; /* 2xx .. 5xx */
     struct rp_counter connections_total, connections_refused, parse_errors, timeouts, slow_readers;
-    struct rp_gauge connections, completions;
+    struct rp_gauge connections, completions, unread_bytes, stalled_streams;
     struct rp_counter finished[RP_OUTCOME_COUNT];
     struct rp_counter rejected[RP_REJECTED_COUNT];
     /* Request times: first byte to first token (ttft) and to the end (e2e); between two tokens
-     * (inter_token) and their mean (tpot); queue, prefill, decode, and prefill plus decode
-     * (inference). */
-    struct rp_histogram ttft, e2e, inter_token, tpot, queue, prefill, decode, inference;
+     * (inter_token: as the engine read them, inter_write: as the kernel took them for the socket)
+     * and their mean (tpot); queue, prefill, decode, and prefill plus decode (inference). */
+    struct rp_histogram ttft, e2e, inter_token, inter_write, tpot, queue, prefill, decode,
+        inference;
     struct rp_histogram prompt_tokens, generation_tokens, max_tokens, computed_tokens, choices;
     struct rp_exemplars traced[RP_TRACED_COUNT];
     struct rp_server_latency latency; /* the same times over sliding windows */
@@ -97,6 +99,9 @@ void rp_server_metrics_sample(struct rp_server_metrics *metrics);
  * the request's first byte, otherwise since the previous token. trace: the request's, or NULL. */
 void rp_server_metrics_token(struct rp_server_metrics *metrics, bool first, uint64_t now_ns,
                              uint64_t since_ns, const struct rp_trace_context *trace);
+/* The kernel took `tokens` tokens of a stream at once, since_ns after the ones before. */
+void rp_server_metrics_written(struct rp_server_metrics *metrics, uint32_t tokens,
+                               uint64_t since_ns, const struct rp_trace_context *trace);
 /* A request that the engine has closed. */
 struct rp_closed_request {
     const struct rp_request *request;

@@ -44,6 +44,12 @@ static const struct single of_requests[] = {
     {HISTOGRAM("reprise_inter_token_latency_seconds", "seconds",
                "Time between two tokens of a request, when the engine read them."),
      AT(inter_token)},
+    {HISTOGRAM(
+         "reprise_inter_token_write_seconds", "seconds",
+         "Time between two tokens of a stream when the kernel took them for the socket; longer "
+         "than the inter-token latency where the client or the loop thread is late. Tokens "
+         "taken together: 0 after the first."),
+     AT(inter_write)},
 };
 static const struct rp_metric_family prompt_tokens =
     HISTOGRAM("reprise_request_prompt_tokens", NULL, "Prompt tokens of a request.");
@@ -301,6 +307,13 @@ static const struct single of_server[] = {
     {COUNTER("reprise_http_slow_readers_total", NULL,
              "Connections closed because the client did not read."),
      AT(slow_readers)},
+    {GAUGE("reprise_http_stream_unread_bytes", "bytes",
+           "Output of all streams that their clients have not taken, in the server's and the "
+           "kernel's buffers."),
+     AT(unread_bytes)},
+    {GAUGE("reprise_http_streams_stalled", NULL,
+           "Streams whose client has taken nothing for a second although there is output."),
+     AT(stalled_streams)},
     {GAUGE("reprise_completions_open", NULL, "HTTP completions in progress."), AT(completions)},
     {GAUGE("process_start_time_seconds", "seconds", "Start time of the process since the epoch."),
      AT(start_time)},

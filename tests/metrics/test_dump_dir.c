@@ -106,6 +106,44 @@ static void test_the_oldest_are_removed_beyond_the_bytes(void **state) {
     assert_int_equal(rp_dump_dir_list(&dir, dumps), 2);
 }
 
+/* How many of the listed dumps have the trigger. */
+static uint32_t count_trigger(const char *trigger) {
+    uint32_t same = 0, count = rp_dump_dir_list(&dir, dumps);
+    for (uint32_t i = 0; i < count; i++)
+        same += strcmp(strrchr(dumps[i].stem, '-') + 1, trigger) == 0;
+    return same;
+}
+
+static void test_a_frequent_trigger_does_not_displace_a_rare_one(void **state) {
+    char stem[RP_DUMP_STEM_MAX], newest[RP_DUMP_STEM_MAX];
+    (void)state;
+    assert_int_equal(rp_dump_dir_open(&dir, path, 4, 1 << 20, NULL), RP_OK);
+    assert_int_equal(write_dump(UINT64_C(1000000000), "device_failed", 100, stem), RP_OK);
+    for (uint64_t i = 2; i < 9; i++) {
+        assert_int_equal(write_dump(i * 1000000000u, "slow_step", 100, newest), RP_OK);
+        rp_dump_dir_trim(&dir, 0, 0);
+    }
+    assert_int_equal(count_trigger("device_failed"), 1);
+    assert_int_equal(count_trigger("slow_step"), 3);
+    assert_string_equal(dumps[3].stem, newest);
+}
+
+static void test_a_trigger_has_a_cap_of_its_own(void **state) {
+    char stem[RP_DUMP_STEM_MAX], newest[RP_DUMP_STEM_MAX];
+    (void)state;
+    assert_int_equal(rp_dump_dir_open(&dir, path, 16, 1 << 20, NULL), RP_OK);
+    dir.trigger_max = 2;
+    for (uint64_t i = 1; i < 6; i++) {
+        assert_int_equal(write_dump(2 * i * 1000000000u, "slow_step", 100, stem), RP_OK);
+        assert_int_equal(write_dump((2 * i + 1) * 1000000000u, "descheduled", 100, newest), RP_OK);
+        rp_dump_dir_trim(&dir, 0, 0);
+    }
+    assert_int_equal(count_trigger("slow_step"), 2);
+    assert_int_equal(count_trigger("descheduled"), 2);
+    assert_string_equal(dumps[2].stem, stem);
+    assert_string_equal(dumps[3].stem, newest);
+}
+
 static void test_a_full_disk_leaves_nothing_behind(void **state) {
     struct rlimit before, limit;
     char stem[RP_DUMP_STEM_MAX];
@@ -156,6 +194,8 @@ int main(void) {
         RUN(test_names_are_in_order_of_time_and_never_collide),
         RUN(test_the_oldest_are_removed_beyond_the_number),
         RUN(test_the_oldest_are_removed_beyond_the_bytes),
+        RUN(test_a_frequent_trigger_does_not_displace_a_rare_one),
+        RUN(test_a_trigger_has_a_cap_of_its_own),
         RUN(test_a_full_disk_leaves_nothing_behind),
         RUN(test_halves_of_processes_that_are_gone_are_swept),
         RUN(test_a_directory_that_cannot_be_written_is_refused),

@@ -19,7 +19,8 @@ static const char golden_json[] =
     "'time_per_output_token':0.016666666,'total':0.081,'client_stall':0.0005},"
     "'prefill_chunk_count':1,'prefill_chunks':[{'begin_seconds':0.02,'end_seconds':0.03,"
     "'start':16,'tokens':4}],'inter_token':{'worst':{'seconds':0.04,'token':2,'step':14,"
-    "'cause':'swap'},'seconds_by_cause':{'step':0.01,'other_prefill':0,'host':0,'swap':0.04,"
+    "'cause':'swap'},'worst_write_seconds':0.045,'seconds_by_cause':{'step':0.01,"
+    "'other_prefill':0,'host':0,'swap':0.04,"
     "'pages':0,'client':0}},'device':{'seconds':0.012,'nanoseconds':12000000,"
     "'prefill_seconds':0.005,'bytes':1000,'flops':2000,'steps':4,'decode_steps':3,"
     "'first_step':11,'last_step':15,'padding_ratio':0.25,'buckets':[{'graph':1,'tokens':16,"
@@ -115,7 +116,8 @@ static const char golden_timing[] =
     "'time_to_first_token_seconds':0.03,'decode_seconds':0.05,"
     "'time_per_output_token_seconds':0.016666666,'cached_tokens':16,'swaps':1,'steps':4,"
     "'device_seconds':0.012,'inter_token':{'worst':{'seconds':0.04,'token':2,'step':14,"
-    "'cause':'swap'},'seconds_by_cause':{'step':0.01,'other_prefill':0,'host':0,'swap':0.04,"
+    "'cause':'swap'},'worst_write_seconds':0.045,'seconds_by_cause':{'step':0.01,"
+    "'other_prefill':0,'host':0,'swap':0.04,"
     "'pages':0,'client':0}}}]}";
 
 #endif

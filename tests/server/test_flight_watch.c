@@ -148,6 +148,96 @@ static void test_of_several_causes_the_gravest_counts(void **state) {
     assert_false(look()); /* the others were noticed as well */
 }
 
+static struct rp_sched_waits waits;
+
+/* A sample of one thread: at `at` microseconds after the steps' begin it had waited so long. */
+static void sample_at(int64_t at_us, uint64_t waited_us) {
+    struct rp_sched_sample *sample = &waits.samples[waits.sample_count++];
+    sample->at_ns = (uint64_t)(1000 + at_us * 1000);
+    sample->waited_ns[0] = waited_us * 1000;
+}
+
+static void begin_waits(void) {
+    memset(&waits, 0, sizeof waits);
+    waits.tids[0] = 4711;
+    waits.thread_count = 1;
+    view.waits = &waits;
+    step_times(3, 100, 1000);
+    assert_false(look());
+}
+
+static void test_a_slow_step_without_a_processor_is_descheduled(void **state) {
+    (void)state;
+    begin_waits();
+    sample_at(0, 500000); /* what it had waited before does not count */
+    sample_at(30000, 515000);
+    sample_at(60000, 530000);
+    step_times(3, 1, 50000);
+    assert_true(look());
+    assert_int_equal(cause.trigger, RP_FLIGHT_DESCHEDULED);
+    assert_int_equal(cause.step, steps[0].step);
+    assert_int_equal(cause.wait.tid, 4711);
+    assert_int_equal(cause.wait.waited_ns, 30000000);
+    assert_int_equal(cause.wait.window_ns, 60000000);
+    assert_non_null(strstr(cause.text, "thread 4711 was runnable without a processor for 30 ms of "
+                                       "60 ms around it"));
+    assert_false((view.step_count = 0, look())); /* said once */
+}
+
+static void test_a_slow_step_whose_threads_ran_is_slow(void **state) {
+    (void)state;
+    begin_waits();
+    sample_at(0, 500000);
+    sample_at(60000, 524000); /* less than half of the 49 ms above the median */
+    step_times(3, 1, 50000);
+    assert_true(look());
+    assert_int_equal(cause.trigger, RP_FLIGHT_SLOW_STEP);
+    assert_true(cause.wait_known && cause.wait.waited_ns == 24000000);
+}
+
+static void test_a_step_that_no_samples_enclose_is_slow(void **state) {
+    (void)state;
+    begin_waits();
+    sample_at(10000, 500000); /* after its begin */
+    sample_at(60000, 540000);
+    step_times(3, 1, 50000);
+    assert_true(look());
+    assert_int_equal(cause.trigger, RP_FLIGHT_SLOW_STEP);
+    assert_false(cause.wait_known);
+}
+
+static void test_a_wait_measured_over_much_more_than_the_step_counts_in_part(void **state) {
+    (void)state;
+    begin_waits();
+    sample_at(0, 500000);
+    sample_at(200000, 590000); /* a quarter of it is the step: 22 of the 49 ms */
+    step_times(3, 1, 50000);
+    assert_true(look());
+    assert_int_equal(cause.trigger, RP_FLIGHT_SLOW_STEP);
+    waits.samples[1].waited_ns[0] = 600000000; /* 25 ms */
+    assert_true(look());
+    assert_int_equal(cause.trigger, RP_FLIGHT_DESCHEDULED);
+}
+
+static void test_any_other_cause_precedes_a_descheduled_step(void **state) {
+    (void)state;
+    begin_waits();
+    sample_at(0, 500000);
+    sample_at(60000, 550000);
+    step_times(3, 1, 50000);
+    view.graphs_missing = 1;
+    view.steps_total = 101;
+    assert_true(look());
+    assert_int_equal(cause.trigger, RP_FLIGHT_GRAPH_MISSING);
+    /* A slow step too, though it was shorter. */
+    step_times(3, 2, 50000);
+    steps[1].begin_ns = 200000000; /* after the samples */
+    steps[1].end_ns = steps[1].begin_ns + 20000000;
+    assert_true(look());
+    assert_int_equal(cause.trigger, RP_FLIGHT_SLOW_STEP);
+    assert_int_equal(cause.step, steps[1].step);
+}
+
 int main(void) {
 #define RUN(test) cmocka_unit_test_setup(test, setup)
     const struct CMUnitTest tests[] = {
@@ -159,6 +249,11 @@ int main(void) {
         RUN(test_what_was_there_before_is_no_burst),
         RUN(test_a_missing_graph_is_said_with_the_first_steps),
         RUN(test_of_several_causes_the_gravest_counts),
+        RUN(test_a_slow_step_without_a_processor_is_descheduled),
+        RUN(test_a_slow_step_whose_threads_ran_is_slow),
+        RUN(test_a_step_that_no_samples_enclose_is_slow),
+        RUN(test_a_wait_measured_over_much_more_than_the_step_counts_in_part),
+        RUN(test_any_other_cause_precedes_a_descheduled_step),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -46,6 +46,7 @@ static int setup(void **state) {
     record.sequence = 1;
     record.written_ns = 1081 * MS;
     record.stall_ns = MS / 2;
+    record.worst_write_ns = 45 * MS;
     return 0;
 }
 
