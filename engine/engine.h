@@ -125,7 +125,12 @@ struct rp_engine_metrics {
     struct rp_histogram step_seconds[2];     /* of steps with decode rows alone, and of others */
     struct rp_histogram step_tokens;         /* live ones */
     struct rp_histogram step_device_seconds; /* on the device, by its clock */
-    struct rp_histogram step_gap_seconds;  /* device idle between two steps launched back to back */
+    struct rp_histogram step_gap_seconds; /* device idle between two steps launched back to back */
+    /* Pages of the KV pool (engine/observe/page_life.h): from the free list and back to it; unused
+     * before their next request; unused when they were evicted. */
+    struct rp_histogram page_lifetime_seconds, page_reuse_gap_seconds, page_eviction_idle_seconds;
+    struct rp_counter swap_out_bytes, swap_in_bytes;
+    struct rp_histogram step_swap_bytes;   /* both ways, of steps that swap */
     struct rp_histogram step_host_seconds; /* the engine thread's own part of a step: no waiting */
     /* Device time since the engine thread began: busy, and idle by cause. Updated with each step,
      * and while nothing is submitted. */

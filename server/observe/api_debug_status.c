@@ -133,6 +133,8 @@ static void write_step(struct rp_json *json, const struct rp_step_record *step, 
     rp_json_uint(json, "prompt_tokens", step->prompt_tokens);
     rp_json_uint(json, "padded_tokens", step->padded_tokens);
     rp_json_uint(json, "kv_tokens", step->kv_tokens);
+    rp_json_uint(json, "swap_out_bytes", step->swap_out_bytes);
+    rp_json_uint(json, "swap_in_bytes", step->swap_in_bytes);
     rp_json_bool(json, "decode_only", step->decode_only);
     rp_json_bool(json, "stamped", step->stamped);
     const struct {
