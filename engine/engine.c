@@ -297,6 +297,10 @@ const struct rp_engine_peaks *rp_engine_get_peaks(const struct rp_engine *engine
     return &engine->peaks;
 }
 
+void rp_engine_set_power(struct rp_engine *engine, uint32_t milliwatts) {
+    rp_gauge_set(&engine->metrics.power_mw, milliwatts);
+}
+
 const struct rp_engine_metrics *rp_engine_metrics(const struct rp_engine *engine) {
     return &engine->metrics;
 }

@@ -137,6 +137,9 @@ struct rp_engine_metrics {
     struct rp_counter device_busy_ns, idle_ns[RP_IDLE_CAUSE_COUNT];
     /* Where device_busy_ns went: to requests, to padding, to rows that nobody wanted any more. */
     struct rp_counter attributed_ns, padding_ns, unused_ns;
+    /* The energy of these, in microjoules: time times power_mw (rp_engine_set_power). */
+    struct rp_counter attributed_uj, padding_uj, unused_uj;
+    struct rp_gauge power_mw; /* 0: unknown */
     /* By the shapes of all steps, padding included: bytes read and written, operations (a multiply
      * and an add are two). */
     struct rp_counter model_bytes, model_flops;
@@ -238,6 +241,8 @@ void rp_engine_device_info(const struct rp_engine *engine, struct rp_device_info
 uint32_t rp_engine_graph_count(const struct rp_engine *engine);
 void rp_engine_graph(const struct rp_engine *engine, uint32_t index,
                      struct rp_engine_graph *out_graph);
+/* The device's mean power lately, for the energy of steps from now on. One thread calls it. */
+void rp_engine_set_power(struct rp_engine *engine, uint32_t milliwatts);
 /* How long its steps took on the device; NULL: not known. Written by the engine thread, read by
  * any. */
 const struct rp_latency *rp_engine_step_latency(const struct rp_engine *engine, uint32_t index);

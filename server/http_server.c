@@ -473,6 +473,7 @@ uint32_t rp_server_admin_port(const struct rp_server *server) { return server->l
 static void register_metrics(struct rp_server *server) {
     struct rp_metric_sources sources = {.engine = server->serving.engine,
                                         .recorder = server->recorder,
+                                        .price_per_hour = server->config.price_per_hour,
                                         .model_name = server->serving.model_name};
     memcpy(sources.startup, server->serving.startup, sizeof sources.startup);
     rp_server_metrics_register(&server->metrics, &sources, &server->registry);

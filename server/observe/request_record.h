@@ -42,7 +42,8 @@ struct rp_request_record {
     uint8_t finish;    /* rp_finish_reason */
     bool stop_string;  /* ended by a stop string (finish: STOP) */
     bool stream, client_left;
-    uint64_t stall_ns; /* time that output waited for the client to read */
+    double price_per_hour; /* of the machine; 0: none was given */
+    uint64_t stall_ns;     /* time that output waited for the client to read */
     struct rp_request_stats stats;
     /* Microseconds between tokens, from the second token on, as LEB128: 7 bits per byte, lowest
      * first, the top bit set when more follow. Times that do not fit are dropped. */
@@ -71,6 +72,11 @@ struct rp_record_times {
     uint64_t per_token; /* decode time divided by the output tokens after the first */
 };
 void rp_record_times(const struct rp_request_record *record, struct rp_record_times *out);
+
+/* Joules of its share of steps, and its cost: its share of device time at the price. False, and
+ * *out 0: unknown. */
+bool rp_record_joules(const struct rp_request_record *record, double *out);
+bool rp_record_cost(const struct rp_request_record *record, double *out);
 
 /* rp_finish_name; "refused": never submitted; "": still open. */
 const char *rp_record_finish(const struct rp_request_record *record);

@@ -405,7 +405,7 @@ void rp_server_metrics_add_own(struct rp_server_metrics *m, struct rp_registry *
     add_requests(m, r);
     add_engine(rp_engine_metrics(m->engine), r);
     rp_registry_add_collected(r, &fragmentation, collect_fragmentation, engine);
-    rp_server_metrics_add_device(m->engine, r);
+    rp_server_metrics_add_device(m, r);
     rp_registry_add_collected(r, &graph_replays, collect_replays, engine);
     rp_registry_add_collected(r, &graph_padding, collect_padding, engine);
     rp_registry_add_collected(r, &graphs_failed, collect_failed, engine);
