@@ -14,6 +14,7 @@
 #include "metrics/recorder.h"
 #include "server/observe/flight.h"
 #include "server/observe/goodput.h"
+#include "server/observe/otlp_export.h"
 #include "server/observe/server_metrics.h"
 #include "text/tokenizer/tokenizer.h"
 
@@ -68,6 +69,7 @@ struct rp_server_config {
     void *reload_ctx;
     struct rp_recorder_config recorder;
     struct rp_flight_config flight;
+    struct rp_otlp_config otlp;
 };
 
 /* The model and engine being served; set once the model is loaded. All pointers are borrowed until

@@ -10,6 +10,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* For spans and metrics that are left at the end. */
+#define OTLP_FLUSH_S 2
+
 static bool is_set(const char *text) { return text && *text; }
 
 static bool is_loopback(const char *host) {
@@ -115,6 +118,12 @@ int rp_serve_config(const struct rp_serve_options *options, struct rp_auth *out_
                                   .seconds = options->trace_dump_seconds,
                                   .preemptions = options->trace_preemptions,
                                   .step_factor = options->slow_step_factor};
+    out_config->otlp = (struct rp_otlp_config){.endpoint = options->otlp_endpoint,
+                                               .sample_ratio = options->otlp_sample_ratio,
+                                               .interval_s = options->otlp_interval_s,
+                                               .flush_s = OTLP_FLUSH_S};
+    if ((status = rp_otlp_check(&out_config->otlp, err)) != RP_OK)
+        return status;
     out_config->recorder.seconds = options->trace_seconds;
     out_config->recorder.mib = options->trace_mib;
     return RP_OK;
