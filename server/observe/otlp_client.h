@@ -1,6 +1,6 @@
-/* otlp_client.h - posts JSON to a collector over HTTP or HTTPS, one connection per post.
+/* otlp_client.h - posts JSON to a collector over HTTP or HTTPS, one connection a post.
  *
- * TLS is OpenSSL's with the system's certificates (SSL_CERT_FILE names others); the certificate must
+ * TLS is OpenSSL's with the system's certificates (SSL_CERT_FILE names others). A certificate must
  * be valid for the host of the URL.
  * Thread: one at a time, which waits; any thread may set `stop_ns`, which ends a wait by then. Only
  * the resolution of a name can take longer. */

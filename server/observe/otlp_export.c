@@ -258,10 +258,11 @@ int rp_otlp_start(struct rp_server *server, struct rp_otlp **out, struct rp_erro
     snprintf(otlp->instance, sizeof otlp->instance, "%016llx%016llx",
              (unsigned long long)rp_server_random(server),
              (unsigned long long)rp_server_random(server));
+    uint64_t start_s = (uint64_t)rp_gauge_read(&server->metrics.start_time);
     otlp->resource = (struct rp_otlp_resource){.name = "reprise",
                                                .version = RP_VERSION,
                                                .instance = otlp->instance,
-                                               .start_unix_ns = rp_unix_ns()};
+                                               .start_unix_ns = start_s * SECOND};
     int status = open_client(otlp, err);
     if (status == RP_OK &&
         !rp_ring_init(&otlp->queue, RP_OTLP_QUEUE, sizeof(struct rp_request_record)))

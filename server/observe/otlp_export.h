@@ -1,5 +1,5 @@
-/* otlp_export.h - pushes spans of ended requests and metrics to an OpenTelemetry collector: OTLP over
- * HTTP with JSON, to URL/v1/traces and URL/v1/metrics.
+/* otlp_export.h - pushes spans of ended requests and metrics to an OpenTelemetry collector: OTLP
+ * over HTTP with JSON, to URL/v1/traces and URL/v1/metrics.
  *
  * The loop thread copies each sampled record into a bounded queue, and once per interval writes the
  * metrics' text. A thread of the exporter's sends both, at most a second later, in batches. It
