@@ -58,9 +58,10 @@ void rp_completion_log(struct rp_completion *c) {
         memcpy(record->error, c->error, sizeof record->error);
         uint64_t sequence = rp_request_log_add(&server->log, record);
         rp_goodput_note(&server->goodput, record);
-        if (!c->conn)
+        /* Only records of the engine's requests get the time at which their answer is written. */
+        if (!c->conn || !record->engine_id)
             rp_request_log_complete(&server->log, record);
-        else if (c->conn->log_count++ == 0)
+        if (c->conn && c->conn->log_count++ == 0)
             c->conn->log_first = sequence;
     }
 }

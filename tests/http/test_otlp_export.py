@@ -2,6 +2,7 @@
 says."""
 import os
 import subprocess
+import threading
 
 from reprise_server import BIN, DEMO, Server, skip
 
@@ -77,9 +78,34 @@ def check_the_end_sends_what_is_left():
     with Collector() as collector:
         with Server(DEMO, "--otlp-endpoint", url(collector.port), "--otlp-metrics-interval", "3600") as server:
             wanted = {trace for trace, _ in ask(server, 7)}
+            for body, status in (({"prompt": 5}, 400), ({"prompt": [1] * 5000, "max_tokens": 1}, 400)):
+                answer = server.request("POST", "/v1/completions", body)
+                assert answer[0] == status, answer
+                wanted.add({k.lower(): v for k, v in dict(answer[1]).items()}["traceparent"].split("-")[1])
         assert set(collector.requests()) == wanted
         last = collector.metrics()[-1]
         assert sum(p.as_double for p in last["reprise_requests_total"].sum.data_points) == 7
+
+
+def check_requests_that_are_refused_by_the_queue():
+    """Whatever becomes of a request, it has one server span."""
+    seen = []
+    with Collector() as collector:
+        with Server(DEMO, "--otlp-endpoint", url(collector.port), "--max-num-seqs", "1", "--max-num-queued-reqs", "1") as server:
+            def one(i):
+                answer = server.request("POST", "/v1/completions", {"prompt": [9 + i], "max_tokens": 99, "ignore_eos": True})
+                headers = {k.lower(): v for k, v in dict(answer[1]).items()}
+                seen.append((headers["traceparent"].split("-")[1], answer[0]))
+
+            threads = [threading.Thread(target=one, args=(i,)) for i in range(12)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        assert {status for _, status in seen} <= {200, 429}, seen
+        spans = [(trace, {a.key: a.value for a in span.attributes}["http.response.status_code"].int_value)
+                 for trace, span in collector.requests().items()]
+        assert sorted(spans) == sorted(seen), (len(spans), seen)
 
 
 def check_usage():
@@ -92,5 +118,6 @@ def check_usage():
 
 check_batches_and_sampling()
 check_the_end_sends_what_is_left()
+check_requests_that_are_refused_by_the_queue()
 check_usage()
 print("spans and metrics are valid, whole, and sampled")
