@@ -12,7 +12,7 @@
 #include <string.h>
 
 #define PERIOD_NS ((uint64_t)1000000000u)
-/* Between the first two samples: RAPL tells no power before there are two. */
+/* Between the first two samples of RAPL, which tells no power before there are two. */
 #define FIRST_NS ((uint64_t)50000000u)
 
 static const uint64_t reason_bits[RP_POWER_REASONS] = {
@@ -110,7 +110,9 @@ static void take_sample(struct rp_power *power) {
 
 static void *run(void *arg) {
     struct rp_power *power = arg;
-    uint64_t due = rp_clock_ns(), period_ns = RP_MIN(FIRST_NS, power->period_ns);
+    uint64_t due = rp_clock_ns(), period_ns = power->period_ns;
+    if (!power->nvml)
+        period_ns = RP_MIN(FIRST_NS, period_ns);
     for (;; period_ns = power->period_ns) {
         take_sample(power);
         due = RP_MAX(due + period_ns, rp_clock_ns());
