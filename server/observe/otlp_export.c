@@ -9,6 +9,7 @@
 #include "server/observe/request_json.h"
 #include "server/server_internal.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <semaphore.h>
 #include <stdlib.h>
@@ -36,9 +37,9 @@ struct rp_otlp {
     struct rp_otlp_resource resource;
     char instance[33];
     uint64_t metrics_due_ns;
-    sem_t wake;
+    sem_t wake, ended;
     pthread_t thread;
-    _Atomic bool stopping, ended;
+    _Atomic bool stopping;
     /* DROPPED and NOT_SAMPLED: the loop thread's, until the exporter's has ended. */
     struct rp_counter records[RESULTS];
     struct rp_counter posts[SIGNALS][OUTCOMES]; /* the exporter's */
@@ -203,7 +204,7 @@ static void *otlp_main(void *arg) {
             send_metrics(otlp);
         stopping = stopping || is_over(otlp);
     }
-    atomic_store(&otlp->ended, true);
+    sem_post(&otlp->ended);
     return NULL;
 }
 
@@ -232,6 +233,7 @@ static void destroy(struct rp_otlp *otlp) {
     rp_ring_deinit(&otlp->queue);
     free_text(atomic_load(&otlp->metrics));
     sem_destroy(&otlp->wake);
+    sem_destroy(&otlp->ended);
     rp_free(otlp);
 }
 
@@ -253,6 +255,7 @@ int rp_otlp_start(struct rp_server *server, struct rp_otlp **out, struct rp_erro
     otlp->config = *config;
     otlp->server = server;
     sem_init(&otlp->wake, 0, 0);
+    sem_init(&otlp->ended, 0, 0);
     for (uint32_t i = 0; i < RP_OTLP_BATCH; i++)
         otlp->pointers[i] = &otlp->batch[i];
     snprintf(otlp->instance, sizeof otlp->instance, "%016llx%016llx",
@@ -280,6 +283,7 @@ int rp_otlp_start(struct rp_server *server, struct rp_otlp **out, struct rp_erro
 void rp_otlp_stop(struct rp_otlp *otlp) {
     struct rp_request_record record;
     uint64_t left = 0, now = rp_clock_ns(), flush_ns;
+    int waited;
     if (!otlp)
         return;
     if (otlp->config.interval_s > 0)
@@ -290,13 +294,16 @@ void rp_otlp_stop(struct rp_otlp *otlp) {
     sem_post(&otlp->wake);
     uint64_t until = now + flush_ns + JOIN_NS;
     struct timespec time = {.tv_sec = (time_t)(until / SECOND), .tv_nsec = (long)(until % SECOND)};
-    if (pthread_clockjoin_np(otlp->thread, NULL, CLOCK_MONOTONIC, &time) != 0) {
+    while ((waited = sem_clockwait(&otlp->ended, CLOCK_MONOTONIC, &time)) != 0 && errno == EINTR)
+        ;
+    if (waited != 0) {
         /* It resolves a name and may use its memory at any time: both stay until the end of the
          * process. */
         rp_log(RP_LOG_WARN, "otlp: the export is still busy and is left behind");
         pthread_detach(otlp->thread);
         return;
     }
+    pthread_join(otlp->thread, NULL);
     while (rp_ring_try_pop(&otlp->queue, &record))
         left++;
     rp_counter_add(&otlp->records[DROPPED], left);
