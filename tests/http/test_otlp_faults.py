@@ -1,6 +1,7 @@
 """--otlp-endpoint with a collector that is down, slow, or answers 503 or 400: requests are served, what is lost is counted, and
 the end does not wait for the collector."""
 import http.client
+import socket
 import threading
 
 from free_port import free_port
@@ -61,6 +62,35 @@ def check_a_collector_that_does_not_answer():
             assert f"otlp: ended sent=0 lost={many + 2}" in server.output(), server.output()
 
 
+def check_answers_that_are_not_http():
+    """Each post meets the next of them; none counts as taken, and the server goes on."""
+    answers = [b"", b"\x00\xff\r\n\r\n", b"SSH-2.0-x\r\n", b"HTTP/1.1 200", b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nx",
+               b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", b"HTTP/1.1 503 x\r\nRetry-After: 0\r\nX: " + b"a" * 99999]
+    given = []
+
+    def answer(listener):
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return
+            with connection:
+                connection.recv(65536)
+                connection.sendall(answers[len(given) % len(answers)])
+                given.append(1)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=answer, args=(listener,))
+        thread.start()
+        with Server(DEMO, "--otlp-endpoint", url(listener.getsockname()[1]), "--otlp-metrics-interval", "0.1") as server:
+            ask(server, 2)
+            wait_until(lambda: posts(server, "traces", "retried") + posts(server, "metrics", "retried") >= 1)
+            ask(server, 2)
+            assert records(server, "sent") == 0
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join()
+
+
 def main():
     problems = []
 
@@ -70,7 +100,8 @@ def main():
         except BaseException as problem:  # shown by the main thread
             problems.append((check.__name__, problem))
 
-    checks = [check_a_collector_that_is_down, check_answers_that_are_errors, check_a_collector_that_does_not_answer]
+    checks = [check_a_collector_that_is_down, check_answers_that_are_errors, check_a_collector_that_does_not_answer,
+              check_answers_that_are_not_http]
     threads = [threading.Thread(target=run, args=(check,)) for check in checks]
     for thread in threads:
         thread.start()
