@@ -66,6 +66,8 @@ static int make_scheduler(struct rp_engine *engine, struct rp_error *err) {
     int status = rp_scheduler_create(&config, &engine->scheduler, err);
     if (status != RP_OK)
         return status;
+    if (!rp_page_life_init(&engine->observer.page_watch.life, config.page_count, &engine->metrics))
+        return rp_engine_no_memory(err, "times of pages", config.page_count);
     rp_scheduler_watch_pages(engine->scheduler, rp_page_watch_note, &engine->observer.page_watch);
     if (!rp_ring_init(&engine->requests, engine->config.queue_capacity, sizeof(void *)) ||
         !rp_ring_init(&engine->events, engine->layout.event_capacity, sizeof(struct rp_event)))
@@ -293,6 +295,10 @@ struct rp_step_profile *rp_engine_profile(const struct rp_engine *engine) {
 
 const struct rp_engine_peaks *rp_engine_get_peaks(const struct rp_engine *engine) {
     return &engine->peaks;
+}
+
+void rp_engine_set_power(struct rp_engine *engine, uint32_t milliwatts) {
+    rp_gauge_set(&engine->metrics.power_mw, milliwatts);
 }
 
 const struct rp_engine_metrics *rp_engine_metrics(const struct rp_engine *engine) {

@@ -125,13 +125,21 @@ struct rp_engine_metrics {
     struct rp_histogram step_seconds[2];     /* of steps with decode rows alone, and of others */
     struct rp_histogram step_tokens;         /* live ones */
     struct rp_histogram step_device_seconds; /* on the device, by its clock */
-    struct rp_histogram step_gap_seconds;  /* device idle between two steps launched back to back */
+    struct rp_histogram step_gap_seconds; /* device idle between two steps launched back to back */
+    /* Pages of the KV pool (engine/observe/page_life.h): from the free list and back to it; unused
+     * before their next request; unused when they were evicted. */
+    struct rp_histogram page_lifetime_seconds, page_reuse_gap_seconds, page_eviction_idle_seconds;
+    struct rp_counter swap_out_bytes, swap_in_bytes;
+    struct rp_histogram step_swap_bytes;   /* both ways, of steps that swap */
     struct rp_histogram step_host_seconds; /* the engine thread's own part of a step: no waiting */
     /* Device time since the engine thread began: busy, and idle by cause. Updated with each step,
      * and while nothing is submitted. */
     struct rp_counter device_busy_ns, idle_ns[RP_IDLE_CAUSE_COUNT];
     /* Parts of device_busy_ns: requests, padding, rows of ended requests. */
     struct rp_counter attributed_ns, padding_ns, unused_ns;
+    /* The energy of these, in microjoules: time times power_mw (rp_engine_set_power). */
+    struct rp_counter attributed_uj, padding_uj, unused_uj;
+    struct rp_gauge power_mw; /* 0: unknown */
     /* By the shapes of all steps, padding included: bytes read and written, operations (a multiply
      * and an add are two). */
     struct rp_counter model_bytes, model_flops;
@@ -233,6 +241,8 @@ void rp_engine_device_info(const struct rp_engine *engine, struct rp_device_info
 uint32_t rp_engine_graph_count(const struct rp_engine *engine);
 void rp_engine_graph(const struct rp_engine *engine, uint32_t index,
                      struct rp_engine_graph *out_graph);
+/* The device's mean power lately, for the energy of steps from now on. One thread calls it. */
+void rp_engine_set_power(struct rp_engine *engine, uint32_t milliwatts);
 /* How long its steps took on the device; NULL: not known. Written by the engine thread, read by
  * any. */
 const struct rp_latency *rp_engine_step_latency(const struct rp_engine *engine, uint32_t index);

@@ -13,7 +13,8 @@
  * Not separate rows: a decode row is recorded by its TOKEN (its step is v), ROW is a part of a
  * prompt. Turns of the engine thread that did nothing are part of the SLEEP that follows. LOAD and
  * PAGES are written when they have changed, at most once a millisecond, and ten
- * times a second; RATE ten times a second: tokens a second since the RATE before. b of WORK is a
+ * times a second; SWAP for each step that copies pages to or from the host; RATE ten times a
+ * second: tokens a second since the RATE before. b of WORK is a
  * rp_trace_job. Requests are named by rp_request.id, steps by the device's step number. No event
  * holds text of a request. */
 #ifndef RP_METRICS_EVENT_H
@@ -79,6 +80,7 @@ enum rp_trace_lane {
     X(WORK,      WORKERS,    SPAN,    "work",          "bytes",         "job",         "request","") \
     X(LOAD,      COUNTERS,   COUNTER, "load",          "running",       "",            "waiting","swapped") \
     X(PAGES,     COUNTERS,   COUNTER, "pages",         "free",          "",            "held",   "cached") \
+    X(SWAP,      COUNTERS,   COUNTER, "swap",          "",              "",            "out_bytes","in_bytes") \
     X(RATE,      COUNTERS,   COUNTER, "rate",          "prompt_tokens", "",            "generated_tokens", "") \
     X(PAGE,      COUNTERS,   INSTANT, "page",          "page",          "state",       "before", "") \
     X(POWER,     COUNTERS,   COUNTER, "power",         "milliwatts",    "celsius",     "sm_mhz", "") \

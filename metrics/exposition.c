@@ -119,12 +119,21 @@ static void put_text(struct rp_metric_out *out, const char *labels, const char *
 
 void rp_metric_put(struct rp_metric_out *out, const char *labels, double value) {
     char text[RP_NUMBER_TEXT];
+    if (out->format->number) {
+        if (begin_series(out))
+            out->format->number(out, labels, value);
+        return;
+    }
     rp_exposition_number(value, text);
     put_text(out, labels, text);
 }
 
 void rp_metric_put_count(struct rp_metric_out *out, const char *labels, uint64_t value) {
     char text[RP_NUMBER_TEXT];
+    if (out->format->number) {
+        rp_metric_put(out, labels, (double)value);
+        return;
+    }
     snprintf(text, sizeof text, "%" PRIu64, value);
     put_text(out, labels, text);
 }
@@ -151,15 +160,19 @@ void rp_metric_put_histogram(struct rp_metric_out *out, const char *labels,
         return;
     struct rp_histogram *read = (struct rp_histogram *)histogram;
     uint32_t count = bounds ? bound_count : read->bound_count;
-    uint64_t total = 0;
+    uint64_t total = 0, counts[RP_HISTOGRAM_BUCKETS_MAX + 1];
     char text[RP_NUMBER_TEXT];
     for (uint32_t i = 0, own = 0; i <= count; i++) {
         /* The histogram's own buckets that make up this one. */
         uint32_t first = own;
         double bound = i == count ? INFINITY : bounds ? bounds[i] : read->bounds[i];
         uint32_t end = i == count ? read->bound_count + 1 : read->bound_count;
+        counts[i] = 0;
         while (own < end && (i == count || read->bounds[own] <= bound))
-            total += atomic_load_explicit(&read->buckets[own++], memory_order_relaxed);
+            counts[i] += atomic_load_explicit(&read->buckets[own++], memory_order_relaxed);
+        total += counts[i];
+        if (out->format->histogram)
+            continue;
         out->format->bound(bound, text);
         write_name(out, "_bucket", labels, text);
         rp_buffer_printf(out->buffer, "%" PRIu64, total);
@@ -168,6 +181,11 @@ void rp_metric_put_histogram(struct rp_metric_out *out, const char *labels,
             newest_exemplar(read, first, own - 1, &exemplar))
             out->format->exemplar(out->buffer, &exemplar);
         rp_buffer_puts(out->buffer, "\n");
+    }
+    if (out->format->histogram) {
+        out->format->histogram(out, labels, bounds ? bounds : read->bounds, counts, count,
+                               rp_histogram_sum(read));
+        return;
     }
     rp_exposition_number(rp_histogram_sum(read), text);
     write_name(out, "_sum", labels, NULL);
@@ -188,12 +206,17 @@ static void write_series(struct rp_metric_out *out, const struct rp_series *seri
                             rp_counter_read((const struct rp_counter *)series->value));
         break;
     case RP_METRIC_GAUGE:
+        if (out->format->number) {
+            rp_metric_put(out, series->labels,
+                          (double)rp_gauge_read((const struct rp_gauge *)series->value));
+            break;
+        }
         snprintf(text, sizeof text, "%" PRId64,
                  rp_gauge_read((const struct rp_gauge *)series->value));
         put_text(out, series->labels, text);
         break;
     case RP_METRIC_INFO:
-        put_text(out, series->labels, "1");
+        rp_metric_put_count(out, series->labels, 1);
         break;
     case RP_METRIC_HISTOGRAM:
         rp_metric_put_histogram(out, series->labels, (const struct rp_histogram *)series->value,
@@ -202,23 +225,28 @@ static void write_series(struct rp_metric_out *out, const struct rp_series *seri
     }
 }
 
-void rp_exposition_write(struct rp_registry *registry, enum rp_exposition format, unsigned sets,
-                         struct rp_buffer *buffer) {
-    struct rp_metric_out out = {.buffer = buffer, .format = formats[format]};
+void rp_exposition_walk(struct rp_registry *registry, unsigned sets, struct rp_metric_out *out) {
     for (uint32_t i = 0; i < registry->count; i++) {
         const struct rp_series *series = &registry->series[i];
         unsigned set = series->family->set ? series->family->set : RP_METRICS_OWN;
         if (!(set & sets))
             continue;
-        if (series->family != out.family) {
-            out.family = series->family;
-            out.series = 0;
-            out.format->header(buffer, out.family);
+        if (series->family != out->family) {
+            out->family = series->family;
+            out->series = 0;
+            if (out->format->header)
+                out->format->header(out->buffer, out->family);
         }
-        write_series(&out, series);
+        write_series(out, series);
     }
+    rp_counter_add(&registry->dropped, out->dropped);
+}
+
+void rp_exposition_write(struct rp_registry *registry, enum rp_exposition format, unsigned sets,
+                         struct rp_buffer *buffer) {
+    struct rp_metric_out out = {.buffer = buffer, .format = formats[format]};
+    rp_exposition_walk(registry, sets, &out);
     rp_buffer_puts(buffer, out.format->end);
-    rp_counter_add(&registry->dropped, out.dropped);
 }
 
 /* --- Accept (RFC 9110, 12.5.1) --------------------------------------------------------------- */

@@ -247,6 +247,7 @@ static void on_tick(uv_timer_t *timer) {
         rp_conn_tick(conn, now_ns);
     }
     rp_profile_session_tick(server, now_ns);
+    rp_otlp_tick(server->otlp, now_ns);
     if (rp_engine_is_healthy(server->serving.engine) && !is_stuck(server))
         rp_service_notify_alive(&server->notify, now_ns);
     if (server->phase == RP_SERVER_DRAINING && now_ns > server->drain_deadline_ns)
@@ -476,12 +477,20 @@ uint32_t rp_server_admin_port(const struct rp_server *server) { return server->l
 static void register_metrics(struct rp_server *server) {
     struct rp_metric_sources sources = {.engine = server->serving.engine,
                                         .recorder = server->recorder,
+                                        .price_per_hour = server->config.price_per_hour,
                                         .model_name = server->serving.model_name};
     memcpy(sources.startup, server->serving.startup, sizeof sources.startup);
     rp_server_metrics_register(&server->metrics, &sources, &server->registry);
     rp_goodput_register(&server->goodput, &server->registry);
     if (server->serving.power)
         rp_power_register(server->serving.power, &server->registry);
+}
+
+static void stop_export(struct rp_server *server) {
+    struct rp_otlp *otlp = server->otlp;
+    server->otlp = NULL;
+    server->log.ended = NULL;
+    rp_otlp_stop(otlp);
 }
 
 int rp_server_run(struct rp_server *server, const struct rp_serving *serving,
@@ -494,11 +503,20 @@ int rp_server_run(struct rp_server *server, const struct rp_serving *serving,
         return EXIT_FAILED;
     }
     rp_flight_register(server->flight, &server->registry);
+    if (rp_otlp_start(server, &server->otlp, &err) != RP_OK) {
+        rp_log(RP_LOG_ERROR, "server: --otlp-endpoint: %s", err.text);
+        rp_flight_stop(server->flight);
+        return EXIT_FAILED;
+    }
+    rp_otlp_register(server->otlp, &server->registry);
+    server->log.ended = rp_otlp_put;
+    server->log.ended_ctx = server->otlp;
     int rc = start_listening(&server->listeners[0]);
     if (rc == 0)
         rc = start_listening(&server->listeners[1]);
     if (rc != 0) {
         rp_log(RP_LOG_ERROR, "server: cannot listen: %s", uv_strerror(rc));
+        stop_export(server);
         rp_flight_stop(server->flight);
         return EXIT_PORT;
     }
@@ -518,6 +536,7 @@ int rp_server_run(struct rp_server *server, const struct rp_serving *serving,
     server->running = true;
     uv_run(&server->loop, UV_RUN_DEFAULT);
     server->running = false;
+    stop_export(server);
     rp_flight_stop(server->flight);
     server->flight = NULL;
     return server->exit_code;

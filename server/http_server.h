@@ -14,6 +14,7 @@
 #include "metrics/recorder.h"
 #include "server/observe/flight.h"
 #include "server/observe/goodput.h"
+#include "server/observe/otlp_export.h"
 #include "server/observe/server_metrics.h"
 #include "text/tokenizer/tokenizer.h"
 
@@ -55,8 +56,9 @@ struct rp_server_config {
     uint64_t request_timeout_ns, queue_timeout_ns; /* of every request; 0: none */
     /* the engine has failed when it makes no progress for this long with requests open; 0: off */
     uint32_t watchdog_ms;
-    bool metrics_on_main; /* /metrics also on a main listener that is not loopback */
-    bool vllm_metrics;    /* /metrics also exposes vLLM's metric names */
+    bool metrics_on_main;  /* /metrics also on a main listener that is not loopback */
+    double price_per_hour; /* of the machine, in any currency; 0: costs are not shown */
+    bool vllm_metrics;     /* /metrics also exposes vLLM's metric names */
     struct rp_http_limits limits;
     struct rp_slo slo;
     struct rp_auth *auth;        /* borrowed; owned by the loop thread while it runs */
@@ -67,6 +69,7 @@ struct rp_server_config {
     void *reload_ctx;
     struct rp_recorder_config recorder;
     struct rp_flight_config flight;
+    struct rp_otlp_config otlp;
 };
 
 /* The model and engine being served; set once the model is loaded. All pointers are borrowed until

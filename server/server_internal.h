@@ -90,6 +90,7 @@ struct rp_server {
     uint32_t report_count; /* the jobs among them that build a report (report_work.c) */
     struct rp_profile_session *profile_session; /* or NULL */
 
+    struct rp_otlp *otlp;     /* export of traces and metrics, or NULL */
     struct rp_flight *flight; /* automatic dumps, or NULL */
     /* the trace being streamed to a client, or NULL (api_debug_trace.c) */
     struct rp_trace_work *trace_work;

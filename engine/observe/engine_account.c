@@ -78,6 +78,7 @@ void rp_engine_account_step(struct rp_engine *engine, const struct rp_pending_st
         .device_ns = trace->read_end_ns - trace->read_begin_ns,
         .begin_ns = trace->read_begin_ns,
         .end_ns = trace->read_end_ns,
+        .power_mw = (uint32_t)rp_gauge_read(&metrics->power_mw),
         .read_ns = read_ns};
     for (uint32_t i = 0; i < step->plan.row_count; i++)
         fill_row(engine, &step->plan.rows[i], &engine->batch.results[i], &account->rows[i]);
@@ -87,6 +88,9 @@ void rp_engine_account_step(struct rp_engine *engine, const struct rp_pending_st
     rp_counter_add(&metrics->attributed_ns, totals.attributed_ns);
     rp_counter_add(&metrics->padding_ns, totals.padding_ns);
     rp_counter_add(&metrics->unused_ns, totals.unused_ns);
+    rp_counter_add(&metrics->attributed_uj, totals.attributed_uj);
+    rp_counter_add(&metrics->padding_uj, totals.padding_uj);
+    rp_counter_add(&metrics->unused_uj, totals.unused_uj);
     rp_counter_add(&metrics->model_bytes, totals.bytes);
     rp_counter_add(&metrics->model_flops, totals.flops);
 }

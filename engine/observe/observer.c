@@ -20,6 +20,7 @@ int rp_observer_init(struct rp_engine *engine, const struct rp_program *program,
 
 void rp_observer_deinit(struct rp_observer *observer) {
     rp_trace_ring_deinit(&observer->page_watch.history);
+    rp_page_life_deinit(&observer->page_watch.life);
     rp_free(observer->times);
     rp_step_profile_destroy(observer->profile);
     rp_step_records_deinit(&observer->records);
@@ -95,6 +96,15 @@ uint32_t rp_observe_launching(struct rp_engine *engine, const struct rp_sched_st
     return stamped ? RP_PACKET_STAMP : 0;
 }
 
+static void count_swap(struct rp_engine *engine, const struct rp_sched_step *step) {
+    if (!step->swap_count)
+        return;
+    struct rp_swap_bytes bytes = rp_step_swap_bytes(engine, step);
+    rp_counter_add(&engine->metrics.swap_out_bytes, bytes.out);
+    rp_counter_add(&engine->metrics.swap_in_bytes, bytes.in);
+    rp_histogram_observe(&engine->metrics.step_swap_bytes, (double)(bytes.out + bytes.in));
+}
+
 static void count_step(struct rp_engine *engine, const struct rp_sched_step *step,
                        const struct rp_graph_entry *entry, uint32_t packet_bytes) {
     struct rp_engine_metrics *metrics = &engine->metrics;
@@ -103,6 +113,7 @@ static void count_step(struct rp_engine *engine, const struct rp_sched_step *ste
     rp_counter_add(&metrics->padded_tokens, entry->bucket.tokens - step->token_count);
     rp_counter_add(&metrics->packet_bytes, packet_bytes);
     rp_histogram_observe(&metrics->step_tokens, step->token_count);
+    count_swap(engine, step);
     for (uint32_t i = 0; i < step->row_count; i++)
         if (!step->rows[i].decode)
             rp_counter_add(&metrics->prompt_tokens, step->rows[i].count);

@@ -7,9 +7,11 @@
 
 void rp_page_watch_note(void *ctx, uint32_t page, enum rp_kv_state from, enum rp_kv_state to) {
     struct rp_page_watch *watch = ctx;
+    uint64_t now_ns = rp_tick_ns();
+    rp_page_life_note(&watch->life, page, from, to, now_ns);
     /* acquire: the ring was made before. */
     if (atomic_load_explicit(&watch->noting, memory_order_acquire))
-        rp_trace_put(&watch->history, RP_TRACE_PAGE, rp_tick_ns(), page, (uint16_t)to, from, 0);
+        rp_trace_put(&watch->history, RP_TRACE_PAGE, now_ns, page, (uint16_t)to, from, 0);
 }
 
 static void raise(struct rp_gauge *peak, int64_t value, bool reset) {

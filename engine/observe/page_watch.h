@@ -6,7 +6,7 @@
 #ifndef RP_ENGINE_PAGE_WATCH_H
 #define RP_ENGINE_PAGE_WATCH_H
 
-#include "kvcache/kv_pool.h"
+#include "engine/observe/page_life.h"
 #include "metrics/metrics.h"
 #include "metrics/trace_ring.h"
 
@@ -23,6 +23,7 @@ struct rp_page_watch {
     _Atomic bool reset;           /* the peaks begin anew; taken by the engine thread */
     _Atomic bool noting;          /* the history is on */
     struct rp_trace_ring history; /* of RP_TRACE_PAGE events; written while `noting` */
+    struct rp_page_life life;
 };
 
 /* What the pages are used for now. Counts without the padding page. */

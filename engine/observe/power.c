@@ -3,14 +3,18 @@
 #include "base/clock.h"
 #include "base/memory.h"
 #include "base/threads.h"
+#include "device/rapl.h"
 #include "metrics/exposition.h"
 #include "metrics/tick.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <string.h>
 
 #define PERIOD_NS ((uint64_t)1000000000u)
+/* Between the first two samples of RAPL, which tells no power before there are two. */
+#define FIRST_NS ((uint64_t)50000000u)
 
 static const uint64_t reason_bits[RP_POWER_REASONS] = {
 #define X(name, bit, text) bit,
@@ -36,11 +40,15 @@ static uint64_t energy_since(const struct rp_power_sums *sums, const struct rp_n
 void rp_power_add(struct rp_power_sums *sums, uint64_t now_ns, const struct rp_nvml_sample *sample,
                   uint64_t tokens) {
     struct rp_power_view *view = &sums->view;
+    if (sample->has & RP_NVML_POWER)
+        view->mean_mw = sample->power_mw;
     if (sums->count > 0 && now_ns > sums->last_ns) {
         uint32_t at = (sums->count - 1) % RP_POWER_WINDOW;
         uint64_t ms = (now_ns - sums->last_ns) / 1000000u, mj = energy_since(sums, sample, ms);
         uint64_t made = tokens > sums->last_tokens ? tokens - sums->last_tokens : 0;
         view->energy_mj += mj;
+        if (ms)
+            view->mean_mw = (uint32_t)RP_MIN(mj * 1000 / ms, (uint64_t)UINT32_MAX);
         view->window_mj += mj - sums->window[at].mj;
         view->window_tokens += made - sums->window[at].tokens;
         view->window_ms += ms - sums->window[at].ms;
@@ -64,7 +72,8 @@ void rp_power_add(struct rp_power_sums *sums, uint64_t now_ns, const struct rp_n
 struct rp_power {
     struct rp_power_config config;
     uint64_t period_ns;
-    struct rp_nvml *nvml;
+    struct rp_nvml *nvml; /* NULL: rapl */
+    struct rp_rapl rapl;
     struct rp_power_sums sums; /* the thread's */
     pthread_t thread;
     pthread_mutex_t lock; /* of shown and stopping */
@@ -73,14 +82,27 @@ struct rp_power {
     bool stopping;
 };
 
+static void read_sample(struct rp_power *power, struct rp_nvml_sample *out) {
+    if (power->nvml) {
+        rp_nvml_read(power->nvml, out);
+        return;
+    }
+    memset(out, 0, sizeof *out);
+    if (rp_rapl_read(&power->rapl, &out->energy_mj))
+        out->has = RP_NVML_ENERGY;
+}
+
 static void take_sample(struct rp_power *power) {
     const struct rp_power_config *config = &power->config;
     struct rp_nvml_sample sample;
-    rp_nvml_read(power->nvml, &sample);
+    read_sample(power, &sample);
     rp_power_add(&power->sums, rp_clock_ns(), &sample,
                  config->tokens ? rp_counter_read(config->tokens) : 0);
-    if (config->ring && sample.has & RP_NVML_POWER)
-        rp_trace_put(config->ring, RP_TRACE_POWER, rp_tick_ns(), sample.power_mw,
+    if (config->publish)
+        config->publish(config->publish_ctx, power->sums.view.mean_mw);
+    if (config->ring && power->sums.view.mean_mw)
+        rp_trace_put(config->ring, RP_TRACE_POWER, rp_tick_ns(),
+                     sample.has & RP_NVML_POWER ? sample.power_mw : power->sums.view.mean_mw,
                      (uint16_t)sample.celsius, sample.sm_mhz, 0);
     pthread_mutex_lock(&power->lock);
     power->shown = power->sums.view;
@@ -89,11 +111,13 @@ static void take_sample(struct rp_power *power) {
 
 static void *run(void *arg) {
     struct rp_power *power = arg;
-    uint64_t due = rp_clock_ns();
+    uint64_t due = rp_clock_ns(), period_ns = power->period_ns;
     rp_thread_begin("rp-power", RP_THREAD_HOST);
-    for (;;) {
+    if (!power->nvml)
+        period_ns = RP_MIN(FIRST_NS, period_ns);
+    for (;; period_ns = power->period_ns) {
         take_sample(power);
-        due = RP_MAX(due + power->period_ns, rp_clock_ns());
+        due = RP_MAX(due + period_ns, rp_clock_ns());
         struct timespec until = {.tv_sec = (time_t)(due / 1000000000u),
                                  .tv_nsec = (long)(due % 1000000000u)};
         pthread_mutex_lock(&power->lock);
@@ -108,6 +132,11 @@ static void *run(void *arg) {
     return NULL;
 }
 
+static void close_source(struct rp_power *power) {
+    rp_nvml_close(power->nvml);
+    rp_rapl_close(&power->rapl);
+}
+
 int rp_power_start(const struct rp_power_config *config, struct rp_power **out,
                    struct rp_error *err) {
     pthread_condattr_t monotonic;
@@ -117,7 +146,9 @@ int rp_power_start(const struct rp_power_config *config, struct rp_power **out,
         return rp_error_set(err, RP_STATUS_NO_MEMORY, "power: out of memory");
     power->config = *config;
     power->period_ns = config->period_ns ? config->period_ns : PERIOD_NS;
-    int status = rp_nvml_open(config->pci_bus_id, config->library, &power->nvml, err);
+    int status = config->rapl_dir
+                     ? rp_rapl_open(config->rapl_dir, &power->rapl, err)
+                     : rp_nvml_open(config->pci_bus_id, config->library, &power->nvml, err);
     if (status != RP_OK) {
         rp_free(power);
         return status;
@@ -128,7 +159,7 @@ int rp_power_start(const struct rp_power_config *config, struct rp_power **out,
     pthread_cond_init(&power->changed, &monotonic);
     pthread_condattr_destroy(&monotonic);
     if (pthread_create(&power->thread, NULL, run, power) != 0) {
-        rp_nvml_close(power->nvml);
+        close_source(power);
         pthread_cond_destroy(&power->changed);
         pthread_mutex_destroy(&power->lock);
         rp_free(power);
@@ -146,7 +177,7 @@ void rp_power_stop(struct rp_power *power) {
     pthread_cond_signal(&power->changed);
     pthread_mutex_unlock(&power->lock);
     pthread_join(power->thread, NULL);
-    rp_nvml_close(power->nvml);
+    close_source(power);
     pthread_cond_destroy(&power->changed);
     pthread_mutex_destroy(&power->lock);
     rp_free(power);
@@ -207,17 +238,18 @@ static void collect_per_token(void *ctx, struct rp_metric_out *out) {
 }
 
 void rp_power_register(struct rp_power *power, struct rp_registry *registry) {
-    static const struct rp_metric_family energy = {"reprise_energy_joules_total", "joules",
-                                                   "Energy of the board since start.",
-                                                   RP_METRIC_COUNTER, RP_METRICS_OWN};
+    static const struct rp_metric_family energy = {
+        "reprise_energy_joules_total", "joules",
+        "Energy since start: of the GPU's board, or of the CPU packages.", RP_METRIC_COUNTER,
+        RP_METRICS_OWN};
     static const struct rp_metric_family slowed = {
         "reprise_gpu_throttle_seconds_total", "seconds",
         "Time in which clocks were held down, by reason, as seen once a second.", RP_METRIC_COUNTER,
         RP_METRICS_OWN};
     static const struct rp_metric_family per_token = {
         "reprise_generated_token_joules", "joules",
-        "Energy of the board for a generated token, of the last ten seconds.", RP_METRIC_GAUGE,
-        RP_METRICS_OWN};
+        "The same for a generated token, of the last ten seconds, idle time included.",
+        RP_METRIC_GAUGE, RP_METRICS_OWN};
 #define X(flag, name, text, unit, help, expression)                                                \
     static const struct rp_metric_family family_##name = {text, unit, help, RP_METRIC_GAUGE,       \
                                                           RP_METRICS_OWN};                         \

@@ -357,9 +357,27 @@ static void give(struct rp_account *account, const struct rp_account_step *step,
     struct rp_request_stats *stats = &row->request->stats;
     stats->device_ns += own->ns;
     stats->prefill_device_ns += row->decode ? 0 : own->ns;
+    stats->energy_pj += own->ns * step->power_mw;
     stats->bytes += own->bytes;
     stats->flops += own->flops;
     rp_note_row(account, step, row, step_prefill_ns);
+}
+
+/* Microjoules of ns at so much power; what is less is kept for the next step. */
+static uint64_t to_uj(uint64_t ns, uint32_t power_mw, uint64_t *rest_pj) {
+    uint64_t pj = ns * power_mw + *rest_pj;
+    *rest_pj = pj % 1000000;
+    return pj / 1000000;
+}
+
+static void add_energy(struct rp_account *account, uint32_t power_mw,
+                       struct rp_account_totals *totals) {
+    totals->attributed_uj = to_uj(totals->attributed_ns, power_mw, &account->rests_pj[0]);
+    totals->padding_uj = to_uj(totals->padding_ns, power_mw, &account->rests_pj[1]);
+    totals->unused_uj = to_uj(totals->unused_ns, power_mw, &account->rests_pj[2]);
+    account->totals.attributed_uj += totals->attributed_uj;
+    account->totals.padding_uj += totals->padding_uj;
+    account->totals.unused_uj += totals->unused_uj;
 }
 
 void rp_account_step(struct rp_account *account, const struct rp_account_step *step,
@@ -370,6 +388,8 @@ void rp_account_step(struct rp_account *account, const struct rp_account_step *s
     RP_ASSERT_CMP(row_count, >, 0);
     RP_ASSERT_CMP(row_count, <=, account->row_capacity);
     RP_ASSERT_CMP(step->graph, <, account->graph_count);
+    if (step->power_mw != account->power_mw)
+        rp_streaks_settle_energy(account, step->power_mw);
     begin_split(account, step, &split);
     rp_streaks_find(account, step, rows, row_count);
     double weights = weigh_rows(account, &split, rows, row_count, &totals);
@@ -378,6 +398,7 @@ void rp_account_step(struct rp_account *account, const struct rp_account_step *s
     account->totals.attributed_ns += totals.attributed_ns;
     account->totals.padding_ns += totals.padding_ns;
     account->totals.unused_ns += totals.unused_ns;
+    add_energy(account, step->power_mw, &totals);
     account->totals.bytes += totals.bytes;
     account->totals.flops += totals.flops;
     account->prefill_ns += prefill_ns;

@@ -14,6 +14,10 @@
  *
  * Padding costs nothing on a device that walks live rows only (the CPU).
  *
+ * Energy: a share of time times the device's power in that step, which is its mean of the last
+ * second. So requests, padding and unused rows add up to the energy of steps; idle time is not in
+ * it.
+ *
  * A part of a request's share stays in the account until the request ends or leaves the batch
  * (request_notes.h): rp_account_close.
  * Thread: the engine thread. Memory: all at init. */
@@ -58,6 +62,7 @@ struct rp_account_step {
     uint64_t device_ns;
     uint64_t begin_ns, end_ns; /* on the device, by rp_tick_ns */
     uint64_t read_ns;          /* when its result was read */
+    uint32_t power_mw;         /* of the device; 0: unknown */
 };
 
 /* A row's own bytes and operations, its weight in the split of the step's time, and its share. */
@@ -71,6 +76,7 @@ struct rp_account_cost {
 struct rp_account_totals {
     uint64_t device_ns, attributed_ns, padding_ns, unused_ns;
     uint64_t bytes, flops; /* of requests, padding and unused rows together */
+    uint64_t attributed_uj, padding_uj, unused_uj;
 };
 
 /* Keys that a request's row reads with a program, from position `from` on. */
@@ -110,6 +116,8 @@ struct rp_account {
     struct rp_account_cost *costs; /* (row_capacity) scratch */
     struct rp_streaks streaks;
     struct rp_account_totals totals;
+    uint32_t power_mw;          /* of the step before: that of all open streaks */
+    uint64_t rests_pj[3];       /* of the three energies in totals, below a microjoule */
     uint64_t prefill_ns, steps; /* device time of prompt rows, steps: of all that were read */
     /* when a step was planned last while the event ring had no room for all rows */
     uint64_t squeezed_ns;

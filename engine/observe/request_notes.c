@@ -172,6 +172,20 @@ static void add_pages(struct rp_request_stats *stats, const struct rp_streak *st
         stats->page_ns += streak->pages * (until_ns - streak->pages_since_ns);
 }
 
+static void take_time(struct rp_request_stats *stats, struct rp_streak *streak, uint32_t power_mw) {
+    stats->device_ns += streak->device_ns;
+    stats->energy_pj += streak->device_ns * power_mw;
+    streak->device_ns = 0;
+}
+
+void rp_streaks_settle_energy(struct rp_account *account, uint32_t power_mw) {
+    struct rp_streaks *streaks = &account->streaks;
+    for (uint32_t slot = 0; streaks->open && slot < streaks->slot_count; slot++)
+        if (streaks->of[slot].request)
+            take_time(&streaks->of[slot].request->stats, &streaks->of[slot], account->power_mw);
+    account->power_mw = power_mw;
+}
+
 void rp_streak_end(struct rp_account *account, uint32_t slot) {
     struct rp_streaks *streaks = &account->streaks;
     struct rp_streak *streak = &streaks->of[slot];
@@ -184,7 +198,7 @@ void rp_streak_end(struct rp_account *account, uint32_t slot) {
     stats->streak = 0;
     if (!steps)
         return;
-    stats->device_ns += streak->device_ns;
+    take_time(stats, streak, account->power_mw);
     stats->bytes += streak->bytes;
     stats->flops += streak->flops;
     stats->last_step = streaks->last_step;

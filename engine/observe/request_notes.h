@@ -21,8 +21,9 @@ struct rp_account_step;
 /* The rows of one slot. All of these are of the steps since the streak began. */
 struct rp_streak {
     struct rp_request *request; /* NULL: none */
-    uint64_t step; /* rp_account.steps with the step in progress, when that goes on with it */
-    uint64_t device_ns, bytes, flops;
+    uint64_t step;      /* rp_account.steps with the step in progress, when that goes on with it */
+    uint64_t device_ns; /* at account->power_mw: what was before is in the request's stats */
+    uint64_t bytes, flops;
     uint64_t worst_gap_ns;   /* since the request's begin */
     uint64_t pages_since_ns; /* it had `pages` since then */
     uint32_t pages;
@@ -57,6 +58,9 @@ void rp_streaks_find(struct rp_account *account, const struct rp_account_step *s
 /* Its request's stats are then as if rp_note_row had been called for each of its rows. The account
  * is at the step that was its last. */
 void rp_streak_end(struct rp_account *account, uint32_t slot);
+/* The device's power is another one from now on: open streaks keep the energy of their steps so
+ * far. At most once a second. */
+void rp_streaks_settle_energy(struct rp_account *account, uint32_t power_mw);
 /* The step is in the account: what its rows have in common. */
 void rp_streaks_step(struct rp_account *account, const struct rp_account_step *step,
                      uint64_t step_prefill_ns);

@@ -40,6 +40,7 @@ struct rp_request_stats {
     /* Its share of the steps that it was in: the shares of all requests, padding and unused rows
      * add up to the steps' device time. */
     uint64_t device_ns, prefill_device_ns, bytes, flops;
+    uint64_t energy_pj; /* its share of the device's energy, in picojoules; 0: power is unknown */
     uint64_t first_step, last_step; /* the device's numbers; 0: none */
     uint32_t steps, decode_steps;
     uint64_t bucket_tokens,

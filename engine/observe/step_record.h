@@ -21,7 +21,8 @@ struct rp_step_record {
     uint32_t padded_tokens;
     /* positions that its tokens attended to: the sum over rows of tokens in pages */
     uint64_t kv_tokens;
-    uint32_t preempted; /* sequences swapped out before it */
+    uint32_t preempted;                     /* sequences swapped out before it */
+    uint64_t swap_out_bytes, swap_in_bytes; /* of pages copied to and from the host before it */
     bool decode_only, behind, stamped;
     uint8_t miss;                          /* rp_replay_miss */
     uint32_t copied_in, copied_out;        /* pages copied from and to the host before it */

@@ -8,6 +8,8 @@ static const double token_bounds[] = {1,   8,    16,   32,   64,   128,  256,
                                       512, 1024, 2048, 4096, 8192, 16384};
 static const double small_bounds[] = {1e-6, 3e-6, 1e-5, 2e-5, 5e-5, 1e-4, 3e-4, 1e-3, 1e-2, 0.1};
 
+static const double byte_bounds[] = {65536, 1048576, 16777216, 268435456};
+
 bool rp_engine_times_init(struct rp_engine *engine) {
     struct rp_engine_metrics *metrics = &engine->metrics;
     for (int i = 0; i < 2; i++)
@@ -15,6 +17,7 @@ bool rp_engine_times_init(struct rp_engine *engine) {
     rp_histogram_init(&metrics->step_tokens, token_bounds, RP_ARRAY_COUNT(token_bounds));
     rp_histogram_init(&metrics->step_device_seconds, step_bounds, RP_ARRAY_COUNT(step_bounds));
     rp_histogram_init(&metrics->step_gap_seconds, small_bounds, RP_ARRAY_COUNT(small_bounds));
+    rp_histogram_init(&metrics->step_swap_bytes, byte_bounds, RP_ARRAY_COUNT(byte_bounds));
     rp_histogram_init(&metrics->step_host_seconds, small_bounds, RP_ARRAY_COUNT(small_bounds));
     engine->observer.times = rp_calloc(RP_STEP_TIMES, sizeof *engine->observer.times);
     return engine->observer.times && rp_step_records_init(&engine->observer.records);

@@ -76,11 +76,31 @@ uint64_t rp_step_trace_span(struct rp_engine *engine, enum rp_trace_kind kind,
     return now;
 }
 
+struct rp_swap_bytes rp_step_swap_bytes(const struct rp_engine *engine,
+                                        const struct rp_sched_step *step) {
+    struct rp_swap_bytes bytes = {0, 0};
+    for (uint32_t i = 0; i < step->swap_count; i++)
+        *(step->swaps[i].out ? &bytes.out : &bytes.in) +=
+            step->swaps[i].page_count * engine->layout.kv.page_stride;
+    return bytes;
+}
+
+/* Records each step that swaps, and zeros with the first step after it. */
+static void tell_swap(struct rp_engine *engine, const struct rp_sched_step *step,
+                      uint64_t plan_ns) {
+    struct rp_step_trace *trace = &engine->observer.trace;
+    struct rp_swap_bytes bytes = rp_step_swap_bytes(engine, step);
+    if (step->swap_count || trace->swapped)
+        rp_trace_put(trace->ring, RP_TRACE_SWAP, plan_ns, 0, 0, bytes.out, bytes.in);
+    trace->swapped = step->swap_count > 0;
+}
+
 void rp_step_trace_launch(struct rp_engine *engine, const struct rp_sched_step *step,
                           uint64_t device_step, uint64_t plan_ns) {
     struct rp_trace_ring *ring = engine->observer.trace.ring;
     if (!ring->slots)
         return;
+    tell_swap(engine, step, plan_ns);
     for (uint32_t i = 0; i < step->swap_count; i++)
         rp_trace_put(ring, step->swaps[i].out ? RP_TRACE_SWAP_OUT : RP_TRACE_SWAP_IN, plan_ns,
                      step->swaps[i].page_count, 0, step->swaps[i].request_id, device_step);
@@ -144,6 +164,7 @@ void rp_step_trace_read(struct rp_engine *engine, const struct rp_pending_step *
                         uint64_t read_ns) {
     struct rp_step_trace *trace = &engine->observer.trace;
     const struct rp_sched_step *plan = &step->plan;
+    struct rp_swap_bytes swapped = rp_step_swap_bytes(engine, plan);
     struct rp_step_record record = {.step = step->device_step,
                                     .graph = rp_engine_graph_index(engine, step->entry),
                                     .rows = plan->row_count,
@@ -153,6 +174,8 @@ void rp_step_trace_read(struct rp_engine *engine, const struct rp_pending_step *
                                     .decode_only = plan->decode_only,
                                     .behind = step->behind,
                                     .preempted = count_preempted(plan),
+                                    .swap_out_bytes = swapped.out,
+                                    .swap_in_bytes = swapped.in,
                                     .stamped = step->stamped,
                                     .miss = (uint8_t)step->miss,
                                     .plan_ns = step->plan_ns,

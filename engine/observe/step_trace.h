@@ -13,6 +13,13 @@ struct rp_event;
 struct rp_pending_step;
 struct rp_sched_step;
 
+/* Page bytes that a step copies to and from the host before it runs. */
+struct rp_swap_bytes {
+    uint64_t out, in;
+};
+struct rp_swap_bytes rp_step_swap_bytes(const struct rp_engine *engine,
+                                        const struct rp_sched_step *step);
+
 struct rp_step_trace {
     struct rp_trace_ring *ring; /* never NULL */
     struct rp_device_clock clock;
@@ -27,6 +34,7 @@ struct rp_step_trace {
     uint64_t load_ns, rate_ns;            /* when LOAD and PAGES, and RATE, were last recorded */
     uint64_t load[6];                     /* what they said */
     uint64_t rate_prompt, rate_generated; /* tokens by then */
+    bool swapped;                         /* the step launched last copied pages: SWAP */
 };
 
 /* The thread begins: everything before is forgotten. */

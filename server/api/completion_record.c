@@ -58,6 +58,9 @@ void rp_completion_log(struct rp_completion *c) {
         memcpy(record->error, c->error, sizeof record->error);
         uint64_t sequence = rp_request_log_add(&server->log, record);
         rp_goodput_note(&server->goodput, record);
+        /* Only records of the engine's requests get the time at which their answer is written. */
+        if (!c->conn || !record->engine_id)
+            rp_request_log_complete(&server->log, record);
         if (c->conn && c->conn->log_count++ == 0)
             c->conn->log_first = sequence;
     }
@@ -74,6 +77,7 @@ void rp_record_refused(struct rp_conn *conn, const struct rp_http_error *error) 
     record.closed_ns = rp_tick_ns();
     snprintf(record.error, sizeof record.error, "%s", error->code ? error->code : "");
     rp_request_log_add(&conn->server->log, &record);
+    rp_request_log_complete(&conn->server->log, &record);
 }
 
 static void list_records(const struct rp_completion *c,

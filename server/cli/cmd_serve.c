@@ -112,19 +112,27 @@ static void describe(struct serve *serve, const char *dir, struct rp_serving *ou
         out->stop_ids[out->stop_id_count++] = (int32_t)model->eos_ids[i];
 }
 
-/* Reads power from the driver if possible; the server does not depend on it. */
+static void publish_power(void *ctx, uint32_t milliwatts) { rp_engine_set_power(ctx, milliwatts); }
+
+/* Reads power from the driver, or the CPU's energy, if possible; the server does not depend on
+ * it. */
 static void start_power(struct serve *serve) {
     struct rp_device_info info;
     struct rp_error err = {0};
     rp_engine_device_info(serve->stack.engine, &info);
-    if (!info.pci_bus_id[0])
+    const char *rapl_dir = info.pci_bus_id[0] ? NULL : serve->options.rapl_dir;
+    if (!info.pci_bus_id[0] && (!rapl_dir || !*rapl_dir))
         return;
     struct rp_power_config config = {
         .pci_bus_id = info.pci_bus_id,
+        .rapl_dir = rapl_dir,
+        .publish = publish_power,
+        .publish_ctx = serve->stack.engine,
         .tokens = &rp_engine_metrics(serve->stack.engine)->generation_tokens,
         .ring = rp_recorder_add(rp_server_recorder(serve->server), "power", RP_RECORDER_SMALL)};
     if (rp_power_start(&config, &serve->power, &err) != RP_OK)
-        rp_log(RP_LOG_INFO, "power and clocks of the GPU are not available: %s", err.text);
+        rp_log(RP_LOG_INFO, "power of the %s is not available: %s", rapl_dir ? "CPU" : "GPU",
+               err.text);
 }
 
 /* Templates are optional: if the model's own cannot be read, only the chat route is disabled; an

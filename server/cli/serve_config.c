@@ -10,6 +10,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* For spans and metrics that are left at the end. */
+#define OTLP_FLUSH_S 2
+
 static bool is_set(const char *text) { return text && *text; }
 
 static bool is_loopback(const char *host) {
@@ -95,6 +98,7 @@ int rp_serve_config(const struct rp_serve_options *options, struct rp_auth *out_
     out_config->queue_timeout_ns = (uint64_t)(options->queue_timeout_s * 1e9);
     out_config->watchdog_ms = (uint32_t)(options->engine.watchdog_timeout_s * 1000.0);
     out_config->metrics_on_main = options->metrics_on_main;
+    out_config->price_per_hour = options->price_per_hour;
     out_config->vllm_metrics = options->vllm_metrics;
     rp_http_limits_init(&out_config->limits);
     out_config->limits.idle_ms = (uint32_t)(options->timeout_keep_alive_s * 1000.0);
@@ -114,6 +118,12 @@ int rp_serve_config(const struct rp_serve_options *options, struct rp_auth *out_
                                   .seconds = options->trace_dump_seconds,
                                   .preemptions = options->trace_preemptions,
                                   .step_factor = options->slow_step_factor};
+    out_config->otlp = (struct rp_otlp_config){.endpoint = options->otlp_endpoint,
+                                               .sample_ratio = options->otlp_sample_ratio,
+                                               .interval_s = options->otlp_interval_s,
+                                               .flush_s = OTLP_FLUSH_S};
+    if ((status = rp_otlp_check(&out_config->otlp, err)) != RP_OK)
+        return status;
     out_config->recorder.seconds = options->trace_seconds;
     out_config->recorder.mib = options->trace_mib;
     return RP_OK;

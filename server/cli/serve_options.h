@@ -48,6 +48,9 @@ struct rp_serve_options {
     uint32_t trace_dir_mib, trace_interval_s, trace_preemptions;
     double trace_dump_seconds, slow_step_factor;
     double shutdown_timeout_s, timeout_keep_alive_s, request_timeout_s, queue_timeout_s;
+    double price_per_hour;
+    const char *rapl_dir, *otlp_endpoint;
+    double otlp_sample_ratio, otlp_interval_s;
     double slo_ttft_ms, slo_tpot_ms, slo_e2e_ms, slo_itl_ms;
     uint64_t seed;
     bool insecure_no_auth, metrics_on_main, vllm_metrics, core_dumps;

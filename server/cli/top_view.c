@@ -130,7 +130,9 @@ static void write_device(struct screen *screen, const struct rp_top_answers *now
          shown(held * 100, 1, busy_text), picture, shown(cached * 100, 1, idle_text),
          isnan(total) ? 0.0 : total);
     double watts = number(now->status, "power.watts");
-    if (!isnan(watts))
+    if (!isnan(watts) && isnan(number(now->status, "power.sm_mhz")))
+        line(screen, "power     %8.0f W of the CPU", watts);
+    else if (!isnan(watts))
         line(screen, "power     %8.0f W, %.0f MHz, %.0f C%s%.40s", watts,
              number(now->status, "power.sm_mhz"), number(now->status, "power.celsius"),
              *text_of(now->status, "power.throttled") ? ", throttled: " : "",

@@ -36,5 +36,5 @@ const struct rp_foreign_flag rp_vllm_flags[RP_VLLM_FLAGS] = {
     {"ssl-certfile", "--tls-cert"},
     {"ssl-keyfile", "--tls-key"},
     {"enable-request-id-headers", "always on: leave it out"},
-    {"otlp-traces-endpoint", "GET /debug/requests/ID?format=otlp gives a trace"},
+    {"otlp-traces-endpoint", "--otlp-endpoint URL, without /v1/traces"},
 };

@@ -158,6 +158,12 @@ static void count_answer(struct rp_conn *conn, int status) {
            (unsigned long long)((rp_tick_ns() - conn->first_byte_ns) / 1000));
 }
 
+static void begin_trace(struct rp_conn *conn) {
+    struct rp_server *server = conn->server;
+    rp_trace_context_begin(&conn->trace, rp_server_random(server), rp_server_random(server));
+    rp_otlp_sample(server->otlp, &conn->trace);
+}
+
 void rp_conn_identify(struct rp_conn *conn, const char *request_id, const char *traceparent) {
     struct rp_server *server = conn->server;
     if (request_id)
@@ -167,7 +173,7 @@ void rp_conn_identify(struct rp_conn *conn, const char *request_id, const char *
     if (conn->trace.span)
         return;
     if (!rp_trace_context_parse(traceparent, &conn->trace))
-        rp_trace_context_begin(&conn->trace, rp_server_random(server), rp_server_random(server));
+        begin_trace(conn);
     conn->trace.span = rp_server_random(server);
 }
 

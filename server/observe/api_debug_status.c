@@ -56,7 +56,8 @@ static void write_number(struct rp_json *json, const char *key, bool known, doub
         rp_json_double(json, key, value);
 }
 
-/* GPU readings of the driver, at most a second old; members without a reading are omitted. */
+/* Power of the GPU or the CPU packages, at most a second old. Values without a reading are
+ * omitted. */
 static void write_power(struct rp_json *json, struct rp_power *power) {
     static const struct {
         uint64_t bit;
@@ -74,7 +75,8 @@ static void write_power(struct rp_json *json, struct rp_power *power) {
     if (!now->has)
         return;
     rp_json_object_begin(json, "power");
-    write_number(json, "watts", now->has & RP_NVML_POWER, now->power_mw * 1e-3);
+    bool told = now->has & RP_NVML_POWER;
+    write_number(json, "watts", told || view.mean_mw, (told ? now->power_mw : view.mean_mw) * 1e-3);
     write_number(json, "limit_watts", now->has & RP_NVML_LIMIT, now->limit_mw * 1e-3);
     write_number(json, "sm_mhz", now->has & RP_NVML_SM_CLOCK, now->sm_mhz);
     write_number(json, "celsius", now->has & RP_NVML_TEMPERATURE, now->celsius);
@@ -133,6 +135,8 @@ static void write_step(struct rp_json *json, const struct rp_step_record *step, 
     rp_json_uint(json, "prompt_tokens", step->prompt_tokens);
     rp_json_uint(json, "padded_tokens", step->padded_tokens);
     rp_json_uint(json, "kv_tokens", step->kv_tokens);
+    rp_json_uint(json, "swap_out_bytes", step->swap_out_bytes);
+    rp_json_uint(json, "swap_in_bytes", step->swap_in_bytes);
     rp_json_bool(json, "decode_only", step->decode_only);
     rp_json_bool(json, "stamped", step->stamped);
     const struct {

@@ -142,6 +142,26 @@ static void write_device(struct rp_json *json, const struct rp_request_stats *st
     rp_json_object_end(json);
 }
 
+static void double_or_null(struct rp_json *json, const char *key, bool known, double value) {
+    if (known)
+        rp_json_double(json, key, value);
+    else
+        rp_json_null(json, key);
+}
+
+static void write_energy(struct rp_json *json, const struct rp_request_record *record) {
+    double joules, cost, tokens = record->output_tokens;
+    bool measured = rp_record_joules(record, &joules), priced = rp_record_cost(record, &cost);
+    rp_json_object_begin(json, "energy");
+    double_or_null(json, "joules", measured, joules);
+    double_or_null(json, "joules_per_output_token", measured && tokens > 0, joules / tokens);
+    rp_json_object_end(json);
+    rp_json_object_begin(json, "cost");
+    double_or_null(json, "total", priced, cost);
+    double_or_null(json, "per_output_token", priced && tokens > 0, cost / tokens);
+    rp_json_object_end(json);
+}
+
 static void write_prefill(struct rp_json *json, const struct rp_request_record *record) {
     const struct rp_request_stats *stats = &record->stats;
     uint32_t kept = RP_MIN(stats->chunk_count, (uint32_t)RP_STATS_CHUNKS);
@@ -208,6 +228,7 @@ void rp_request_json(struct rp_json *json, const struct rp_request_record *recor
     write_prefill(json, record);
     write_gaps(json, record);
     write_device(json, &record->stats, context);
+    write_energy(json, record);
     rp_json_object_begin(json, "memory");
     rp_json_uint(json, "pages_peak", record->stats.pages_peak);
     rp_json_double(json, "page_seconds", seconds(record->stats.page_ns));
@@ -261,6 +282,21 @@ static void write_prompt_timing(struct rp_json *json, const struct rp_request_re
     rp_json_object_end(json);
 }
 
+/* Energy and cost of all prompts. */
+static void write_sums(struct rp_json *json, const struct rp_request_record *const *records,
+                       uint32_t count) {
+    double joules = 0, cost = 0, one;
+    bool measured = false, priced = false;
+    for (uint32_t i = 0; i < count; i++) {
+        measured |= rp_record_joules(records[i], &one);
+        joules += one;
+        priced |= rp_record_cost(records[i], &one);
+        cost += one;
+    }
+    double_or_null(json, "energy_joules", measured, joules);
+    double_or_null(json, "cost", priced, cost);
+}
+
 void rp_request_timing_json(struct rp_json *json, const struct rp_request_record *const *records,
                             uint32_t count, uint64_t now_ns) {
     struct rp_record_times times;
@@ -281,6 +317,7 @@ void rp_request_timing_json(struct rp_json *json, const struct rp_request_record
     rp_json_double(json, "time_per_output_token_seconds", seconds(times.per_token));
     rp_json_double(json, "total_seconds", seconds(times.total));
     rp_json_double(json, "device_seconds", seconds(device_ns));
+    write_sums(json, records, count);
     rp_json_array_begin(json, "prompts");
     for (uint32_t i = 0; i < count; i++)
         write_prompt_timing(json, records[i]);

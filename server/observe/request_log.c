@@ -120,7 +120,14 @@ void rp_request_log_written(struct rp_request_log *log, uint64_t first, uint32_t
             continue;
         note_written(record, written_ns, stall_ns);
         note_written_slow(log, record);
+        rp_request_log_complete(log, record);
     }
+}
+
+void rp_request_log_complete(const struct rp_request_log *log,
+                             const struct rp_request_record *record) {
+    if (log->ended)
+        log->ended(log->ended_ctx, record);
 }
 
 uint32_t rp_request_log_collect(const struct rp_request_log *log,

@@ -28,6 +28,9 @@ struct rp_request_log {
     struct rp_request_record *records; /* (RP_LOG_RECORDS): finished, refused, slow */
     struct rp_log_minute minutes[RP_LOG_MINUTES];
     uint64_t sequence, finished, refused; /* counts since the start */
+    /* Gets each record once, when nothing will change it any more; NULL: nobody. */
+    void (*ended)(void *ctx, const struct rp_request_record *record);
+    void *ended_ctx;
     /* (RP_LOG_RECORDS) for callers of rp_request_log_collect */
     const struct rp_request_record **scratch;
 };
@@ -38,6 +41,9 @@ size_t rp_request_log_bytes(void);
 
 /* Adds a copy of an ended record and returns its sequence number. */
 uint64_t rp_request_log_add(struct rp_request_log *log, struct rp_request_record *record);
+/* A record that was added is complete: there is no connection that could write its answer. */
+void rp_request_log_complete(const struct rp_request_log *log,
+                             const struct rp_request_record *record);
 /* The answers of records [first, first + count) were sent to the client, or (written_ns 0) it
  * disconnected before. */
 void rp_request_log_written(struct rp_request_log *log, uint64_t first, uint32_t count,

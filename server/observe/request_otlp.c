@@ -103,6 +103,11 @@ static void write_own_attributes(struct rp_json *json, const struct rp_request_r
     if (*record->error)
         text_attribute(json, "error.type", record->error);
     double_attribute(json, "reprise.device.seconds", (double)stats->device_ns / 1e9);
+    double joules, cost;
+    if (rp_record_joules(record, &joules))
+        double_attribute(json, "reprise.energy.joules", joules);
+    if (rp_record_cost(record, &cost))
+        double_attribute(json, "reprise.cost", cost);
     int_attribute(json, "reprise.device.bytes", stats->bytes);
     int_attribute(json, "reprise.device.flops", stats->flops);
     int_attribute(json, "reprise.steps", stats->steps);

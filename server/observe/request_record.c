@@ -20,6 +20,7 @@ void rp_record_begin(struct rp_request_record *record, const struct rp_conn *con
     snprintf(record->key_name, sizeof record->key_name, "%s",
              rp_server_key_name(conn->server, conn->key_index));
     record->prompt_count = 1;
+    record->price_per_hour = conn->server->config.price_per_hour;
 }
 
 void rp_record_params(struct rp_request_record *record, const struct rp_completion_params *params) {
@@ -122,6 +123,16 @@ void rp_record_times(const struct rp_request_record *record, struct rp_record_ti
     };
     if (record->output_tokens > 1)
         out->per_token = out->decode / (record->output_tokens - 1);
+}
+
+bool rp_record_joules(const struct rp_request_record *record, double *out) {
+    *out = (double)record->stats.energy_pj * 1e-12;
+    return record->stats.energy_pj > 0;
+}
+
+bool rp_record_cost(const struct rp_request_record *record, double *out) {
+    *out = (double)record->stats.device_ns * record->price_per_hour / 3600e9;
+    return record->price_per_hour > 0;
 }
 
 const char *rp_record_finish(const struct rp_request_record *record) {

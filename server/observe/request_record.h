@@ -44,6 +44,7 @@ struct rp_request_record {
     bool stream, client_left;
     uint64_t stall_ns;       /* time that output waited for the client to read */
     uint64_t worst_write_ns; /* streams: the longest time between two tokens at the socket */
+    double price_per_hour; /* of the machine; 0: none was given */
     struct rp_request_stats stats;
     /* Microseconds between tokens, from the second token on, as LEB128: 7 bits per byte, lowest
      * first, the top bit set when more follow. Times that do not fit are dropped. */
@@ -72,6 +73,11 @@ struct rp_record_times {
     uint64_t per_token; /* decode time divided by the output tokens after the first */
 };
 void rp_record_times(const struct rp_request_record *record, struct rp_record_times *out);
+
+/* Joules of its share of steps, and its cost: its share of device time at the price. False, and
+ * *out 0: unknown. */
+bool rp_record_joules(const struct rp_request_record *record, double *out);
+bool rp_record_cost(const struct rp_request_record *record, double *out);
 
 /* rp_finish_name; "refused": never submitted; "": still open. */
 const char *rp_record_finish(const struct rp_request_record *record);

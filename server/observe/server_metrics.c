@@ -61,6 +61,7 @@ void rp_server_metrics_register(struct rp_server_metrics *metrics,
     double longest = rp_engine_max_model_len(sources->engine);
     metrics->engine = sources->engine;
     metrics->recorder = sources->recorder;
+    metrics->price_per_hour = sources->price_per_hour;
     memcpy(metrics->startup, sources->startup, sizeof metrics->startup);
     while (metrics->token_bound_count < RP_ARRAY_COUNT(token_bounds) &&
            token_bounds[metrics->token_bound_count] <= longest)

@@ -62,6 +62,7 @@ struct rp_metric_sources {
     const struct rp_engine *engine;
     const struct rp_recorder *recorder;
     const char *model_name; /* the served model name */
+    double price_per_hour;  /* 0: none */
     struct rp_startup startup[RP_STARTUP_STAGES];
 };
 
@@ -83,6 +84,7 @@ struct rp_server_metrics {
     const struct rp_engine *engine;
     const struct rp_recorder *recorder;
     struct rp_startup startup[RP_STARTUP_STAGES];
+    double price_per_hour;
     uint32_t token_bound_count; /* number of token count bounds that a request can reach */
     char vllm_labels[RP_COMPAT_LABELS], otel_labels[RP_COMPAT_LABELS];
 };
@@ -120,7 +122,7 @@ void rp_server_metrics_add_vllm(struct rp_server_metrics *metrics, const char *m
 void rp_server_metrics_add_otel(struct rp_server_metrics *metrics, const char *model_name,
                                 struct rp_registry *registry);
 /* server_metrics_device.c: where the device's time went. */
-void rp_server_metrics_add_device(const struct rp_engine *engine, struct rp_registry *registry);
+void rp_server_metrics_add_device(struct rp_server_metrics *metrics, struct rp_registry *registry);
 /* server_metrics_families.c: our names. */
 void rp_server_metrics_add_own(struct rp_server_metrics *metrics, struct rp_registry *registry);
 

@@ -20,6 +20,16 @@ static const struct rp_metric_family steps = {
     "captured size, rows of requests that had already ended.",
     RP_METRIC_COUNTER, RP_METRICS_OWN};
 
+static const struct rp_metric_family energy = {
+    "reprise_step_energy_joules_total", "joules",
+    "Energy of steps by the same uses: device time at the device's mean power of the last second; "
+    "absent where no power can be read.",
+    RP_METRIC_COUNTER, RP_METRICS_OWN};
+static const struct rp_metric_family cost = {
+    "reprise_cost_total", NULL,
+    "Cost of the device's time by the same uses, and of its idle time, at --price-per-hour; absent "
+    "without a price.",
+    RP_METRIC_COUNTER, RP_METRICS_OWN};
 static const struct rp_metric_family model_bytes = {
     "reprise_model_bytes_total", "bytes",
     "Bytes read and written by steps, computed from their shapes, including padding.",
@@ -73,6 +83,34 @@ static void collect_steps(void *ctx, struct rp_metric_out *out) {
     rp_metric_put(out, "use=\"ended\"", read_seconds(&metrics->unused_ns));
 }
 
+static double read_joules(const struct rp_counter *counter) {
+    return (double)rp_counter_read(counter) * 1e-6;
+}
+
+static void collect_energy(void *ctx, struct rp_metric_out *out) {
+    const struct rp_engine_metrics *metrics = ctx;
+    double requests = read_joules(&metrics->attributed_uj);
+    if (!rp_gauge_read(&metrics->power_mw) && requests <= 0)
+        return;
+    rp_metric_put(out, "use=\"requests\"", requests);
+    rp_metric_put(out, "use=\"padding\"", read_joules(&metrics->padding_uj));
+    rp_metric_put(out, "use=\"ended\"", read_joules(&metrics->unused_uj));
+}
+
+static void collect_cost(void *ctx, struct rp_metric_out *out) {
+    const struct rp_server_metrics *server = ctx;
+    const struct rp_engine_metrics *metrics = rp_engine_metrics(server->engine);
+    double price = server->price_per_hour / 3600, idle_s = 0;
+    if (price <= 0)
+        return;
+    for (int cause = 0; cause < RP_IDLE_CAUSE_COUNT; cause++)
+        idle_s += read_seconds(&metrics->idle_ns[cause]);
+    rp_metric_put(out, "use=\"requests\"", read_seconds(&metrics->attributed_ns) * price);
+    rp_metric_put(out, "use=\"padding\"", read_seconds(&metrics->padding_ns) * price);
+    rp_metric_put(out, "use=\"ended\"", read_seconds(&metrics->unused_ns) * price);
+    rp_metric_put(out, "use=\"idle\"", idle_s * price);
+}
+
 static void collect_nodes(void *ctx, struct rp_metric_out *out) {
     const char *name;
     uint64_t ns;
@@ -110,13 +148,16 @@ static void collect_sessions(void *ctx, struct rp_metric_out *out) {
     rp_metric_put_count(out, NULL, rp_step_profile_sessions(ctx));
 }
 
-void rp_server_metrics_add_device(const struct rp_engine *engine, struct rp_registry *registry) {
+void rp_server_metrics_add_device(struct rp_server_metrics *server, struct rp_registry *registry) {
+    const struct rp_engine *engine = server->engine;
     const struct rp_engine_metrics *metrics = rp_engine_metrics(engine);
     struct rp_step_profile *profile = rp_engine_profile(engine);
     void *ctx = (void *)(uintptr_t)metrics;
     rp_registry_add_collected(registry, &busy, collect_busy, ctx);
     rp_registry_add_collected(registry, &idle, collect_idle, ctx);
     rp_registry_add_collected(registry, &steps, collect_steps, ctx);
+    rp_registry_add_collected(registry, &energy, collect_energy, ctx);
+    rp_registry_add_collected(registry, &cost, collect_cost, server);
     rp_registry_add(registry, &model_bytes, NULL, &metrics->model_bytes);
     rp_registry_add(registry, &model_flops, NULL, &metrics->model_flops);
     rp_registry_add_collected(registry, &peaks, collect_peaks, (void *)(uintptr_t)engine);

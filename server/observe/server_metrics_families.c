@@ -143,6 +143,20 @@ static const struct single of_engine[] = {
     {HISTOGRAM("reprise_step_host_seconds", "seconds",
                "Engine thread time of a step: planning, launching, committing."),
      AT(step_host_seconds)},
+    {HISTOGRAM("reprise_kv_page_lifetime_seconds", "seconds",
+               "From taking a KV page off the free list to its return, over all requests that used "
+               "it."),
+     AT(page_lifetime_seconds)},
+    {HISTOGRAM("reprise_kv_page_reuse_gap_seconds", "seconds",
+               "Time that a cached KV page was unused before a request used it again."),
+     AT(page_reuse_gap_seconds)},
+    {HISTOGRAM("reprise_kv_page_eviction_idle_seconds", "seconds",
+               "Time that a KV page was unused before it was evicted from the prefix cache; its "
+               "count is the number of evictions."),
+     AT(page_eviction_idle_seconds)},
+    {HISTOGRAM("reprise_step_swap_bytes", "bytes",
+               "KV page bytes that a step copied to and from host memory, of steps that swapped."),
+     AT(step_swap_bytes)},
     {HISTOGRAM("reprise_step_tokens", NULL, "Tokens computed in a step, without padding."),
      AT(step_tokens)},
     {GAUGE("reprise_engine_healthy", NULL, "1, or 0 after a device error."), AT(healthy)},
@@ -165,6 +179,9 @@ static const struct rp_metric_family preemptions =
             "Requests swapped out, by reason (pages: an older request needed a page for its next "
             "token) and by "
             "phase.");
+static const struct rp_metric_family swapped_bytes =
+    COUNTER("reprise_kv_swapped_bytes_total", "bytes",
+            "KV page bytes copied between device and host memory by swaps, by direction.");
 static const struct rp_metric_family step_duration =
     HISTOGRAM("reprise_step_duration_seconds", "seconds",
               "From launching a step to reading its result, by kind of step.");
@@ -202,6 +219,8 @@ static void add_engine(const struct rp_engine_metrics *e, struct rp_registry *r)
                     &e->preempted[RP_PREEMPTED_PREFILL]);
     rp_registry_add(r, &preemptions, "cause=\"pages\",phase=\"decode\"",
                     &e->preempted[RP_PREEMPTED_DECODE]);
+    rp_registry_add(r, &swapped_bytes, "direction=\"out\"", &e->swap_out_bytes);
+    rp_registry_add(r, &swapped_bytes, "direction=\"in\"", &e->swap_in_bytes);
     rp_registry_add(r, &step_duration, "phase=\"decode\"", &e->step_seconds[0]);
     rp_registry_add(r, &step_duration, "phase=\"mixed\"", &e->step_seconds[1]);
     for (int use = 0; use < RP_MEMORY_USE_COUNT; use++)
@@ -406,7 +425,7 @@ void rp_server_metrics_add_own(struct rp_server_metrics *m, struct rp_registry *
     add_requests(m, r);
     add_engine(rp_engine_metrics(m->engine), r);
     rp_registry_add_collected(r, &fragmentation, collect_fragmentation, engine);
-    rp_server_metrics_add_device(m->engine, r);
+    rp_server_metrics_add_device(m, r);
     rp_registry_add_collected(r, &graph_replays, collect_replays, engine);
     rp_registry_add_collected(r, &graph_padding, collect_padding, engine);
     rp_registry_add_collected(r, &graphs_failed, collect_failed, engine);

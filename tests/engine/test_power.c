@@ -13,8 +13,10 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include <cmocka.h>
 
@@ -94,6 +96,25 @@ static void test_without_the_counter_energy_is_power_times_time(void **state) {
     sample.has = 0;
     rp_power_add(&sums, 9 * SECOND, &sample, 0);
     assert_int_equal(sums.view.energy_mj, 2 * 500000);
+}
+
+static void test_mean_power_is_that_of_the_last_interval(void **state) {
+    (void)state;
+    struct rp_power_sums sums = {0};
+    struct rp_nvml_sample sample = {.has = RP_NVML_ENERGY, .energy_mj = 1000};
+    rp_power_add(&sums, SECOND, &sample, 0);
+    assert_int_equal(sums.view.mean_mw, 0); /* unknown, not 0 W */
+    sample.energy_mj = 61000;
+    rp_power_add(&sums, 3 * SECOND, &sample, 0);
+    assert_int_equal(sums.view.mean_mw, 30000);
+    sample.energy_mj = 161000;
+    rp_power_add(&sums, 4 * SECOND, &sample, 0);
+    assert_int_equal(sums.view.mean_mw, 100000);
+    /* A GPU tells its power with the first sample. */
+    memset(&sums, 0, sizeof sums);
+    sample = (struct rp_nvml_sample){.has = RP_NVML_POWER, .power_mw = 350000};
+    rp_power_add(&sums, SECOND, &sample, 0);
+    assert_int_equal(sums.view.mean_mw, 350000);
 }
 
 static void test_reasons_are_counted_apart(void **state) {
@@ -216,13 +237,58 @@ static void test_stopping_does_not_wait_for_the_period(void **state) {
     rp_power_stop(NULL);
 }
 
+static void write_counter(const char *dir, uint64_t uj) {
+    char path[256];
+    snprintf(path, sizeof path, "%s/intel-rapl:0/energy_uj", dir);
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    fprintf(file, "%llu\n", (unsigned long long)uj);
+    fclose(file);
+}
+
+static void keep_power(void *ctx, uint32_t milliwatts) {
+    atomic_store((_Atomic uint32_t *)ctx, milliwatts);
+}
+
+static void test_power_of_the_cpu_is_published(void **state) {
+    (void)state;
+    char dir[] = "/tmp/reprise-rapl-XXXXXX", path[256];
+    assert_non_null(mkdtemp(dir));
+    snprintf(path, sizeof path, "%s/intel-rapl:0", dir);
+    assert_int_equal(mkdir(path, 0700), 0);
+    write_counter(dir, 0);
+    snprintf(path, sizeof path, "%s/intel-rapl:0/max_energy_range_uj", dir);
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    fputs("262143328850\n", file);
+    fclose(file);
+    _Atomic uint32_t milliwatts = 0;
+    struct rp_power *power;
+    struct rp_power_config config = {.rapl_dir = dir,
+                                     .period_ns = 1000000,
+                                     .publish = keep_power,
+                                     .publish_ctx = (void *)&milliwatts};
+    assert_int_equal(rp_power_start(&config, &power, &err), RP_OK);
+    for (uint64_t uj = 0; atomic_load(&milliwatts) == 0; uj += 1000000)
+        write_counter(dir, uj); /* an empty file, read between open and write, is no sample */
+    rp_power_stop(power);
+    remove(path);
+    snprintf(path, sizeof path, "%s/intel-rapl:0/energy_uj", dir);
+    remove(path);
+    snprintf(path, sizeof path, "%s/intel-rapl:0", dir);
+    remove(path);
+    remove(dir);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_energy_over_tokens_of_ten_seconds),
         cmocka_unit_test(test_one_sample_is_no_window),
         cmocka_unit_test(test_an_energy_that_decreases_counts_as_zero),
         cmocka_unit_test(test_without_the_counter_energy_is_power_times_time),
+        cmocka_unit_test(test_mean_power_is_that_of_the_last_interval),
         cmocka_unit_test(test_reasons_are_counted_apart),
+        cmocka_unit_test(test_power_of_the_cpu_is_published),
         cmocka_unit_test(test_a_missing_or_failing_function_affects_only_its_value),
         cmocka_unit_test(test_the_reason_for_none_is_reported),
         cmocka_unit_test(test_samples_come_as_events_and_as_metrics),

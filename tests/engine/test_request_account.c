@@ -10,6 +10,7 @@
 static struct rp_program program;
 static struct rp_account account;
 static struct rp_request requests[8];
+static uint32_t power_mw;
 static bool keep_streaks; /* else stats are complete after each step */
 
 /* One GEMM over tokens of 1,000 x 100 f32 (400,000 bytes), attention with 2 heads of 64, a head
@@ -76,6 +77,7 @@ static struct rp_account_totals step_at(uint64_t read_ns, uint64_t device_ns, ui
         .graph = graph,
         .bucket = {.tokens = bucket, .rows = bucket, .logit_rows = bucket},
         .device_ns = device_ns,
+        .power_mw = power_mw,
         .begin_ns = read_ns - device_ns,
         .end_ns = read_ns,
         .read_ns = read_ns};
@@ -199,10 +201,10 @@ static void test_measured_parts_correct_the_model(void **state) {
 }
 
 static void test_any_step_adds_up(void **state) {
-    uint64_t seed = 12345, sum = 0, unused = 0, padding = 0, device = 0;
+    uint64_t seed = 12345, sum = 0, unused = 0, padding = 0, device = 0, given_pj, energy_pj;
     (void)state;
     for (int costs = 0; costs < 2; costs++) {
-        sum = unused = padding = device = 0;
+        sum = unused = padding = device = given_pj = energy_pj = 0;
         open_account(costs, 3, 0.5);
         keep_streaks = true;
         for (int round = 0; round < 20000; round++) {
@@ -220,6 +222,8 @@ static void test_any_step_adds_up(void **state) {
                 tokens += rows[i].count;
             }
             uint64_t ns = (seed >> 20) % (round % 7 ? 5000000 : 3);
+            power_mw = round < 90 ? 0 : 50000 + (uint32_t)round / 90 % 4 * 77777;
+            energy_pj += ns * power_mw;
             struct rp_account_totals totals =
                 step_at((uint64_t)(round + 1) * 6000000, ns, 0, rows, count, tokens + round % 5);
             unused += totals.unused_ns;
@@ -229,7 +233,15 @@ static void test_any_step_adds_up(void **state) {
         for (size_t i = 0; i < RP_ARRAY_COUNT(requests); i++) {
             rp_account_close(&account, &requests[i]);
             sum += requests[i].stats.device_ns;
+            given_pj += requests[i].stats.energy_pj;
         }
+        power_mw = 0;
+        const struct rp_account_totals *totals = &account.totals;
+        assert_true(given_pj == totals->attributed_uj * 1000000 + account.rests_pj[0]);
+        assert_true(given_pj + (totals->padding_uj + totals->unused_uj) * 1000000 +
+                        account.rests_pj[1] + account.rests_pj[2] ==
+                    energy_pj);
+        assert_int_equal(totals->padding_uj == 0, !costs);
         assert_true(sum + unused + padding == device);
         assert_true(account.totals.device_ns == device && account.totals.attributed_ns == sum);
         assert_int_equal(padding == 0, !costs);
@@ -400,6 +412,7 @@ static uint32_t run_streaks(bool keep, bool padding, uint32_t window,
         step.bucket.logit_rows = 8;
         step.read_ns = now;
         step.device_ns = draw(900000);
+        step.power_mw = now / 50000000 % 3 * 100000; /* every 50 ms another one, and unknown */
         step.end_ns = now - draw(9000);
         step.begin_ns = step.end_ns - step.device_ns;
         if (row_count)
@@ -465,6 +478,7 @@ static void check_engine(const struct rp_backend *backend, uint32_t profile_ever
     config.page_count_override = 90; /* some are swapped out */
     config.max_model_len = 200;
     fixture_create(&config);
+    rp_engine_set_power(fixture_engine, 30000);
     fixture_submit_all();
     fixture_start();
     atomic_store(&fixture_requests[3].cancelled, true);
@@ -493,6 +507,9 @@ static void check_engine(const struct rp_backend *backend, uint32_t profile_ever
     }
     assert_true(rp_counter_read(&metrics->preemptions) > 0);
     assert_true(rp_counter_read(&metrics->attributed_ns) == sum);
+    uint64_t uj = rp_counter_read(&metrics->attributed_uj), expected_uj = sum * 30000 / 1000000;
+    assert_int_equal(uj, expected_uj);
+    assert_true(fixture_requests[0].stats.energy_pj == fixture_requests[0].stats.device_ns * 30000);
     assert_true(rp_counter_read(&metrics->device_busy_ns) ==
                 sum + rp_counter_read(&metrics->padding_ns) + rp_counter_read(&metrics->unused_ns));
     assert_true(rp_counter_read(&metrics->device_busy_ns) > 0);

@@ -301,6 +301,45 @@ static void test_every_step_says_whether_it_replayed_its_graphs_and_why_not(void
     check_misses(RP_MISS_ENFORCE_EAGER);
 }
 
+/* Pages that the events of one kind moved. */
+static uint64_t pages_of(enum rp_trace_kind kind) {
+    uint64_t pages = 0;
+    for (uint64_t i = 0; i < recording.event_count; i++)
+        pages += recording.events[i].kind == kind ? recording.events[i].a : 0;
+    return pages;
+}
+
+static void
+test_swap_bytes_of_records_counters_and_trace_are_those_of_the_pages_moved(void **state) {
+    (void)state;
+    serve(NULL, true, 16);
+    const struct rp_engine_metrics *metrics = rp_engine_metrics(fixture_engine);
+    uint64_t page_bytes = fixture_engine->layout.kv.page_stride, out = 0, in = 0, steps = 0;
+    uint64_t told_out = 0, told_in = 0, counted = 0;
+    uint32_t count = rp_engine_copy_steps(fixture_engine, 0, records, RP_STEP_RECORDS);
+    for (uint32_t i = 0; i < count; i++) {
+        out += records[i].swap_out_bytes;
+        in += records[i].swap_in_bytes;
+        steps += records[i].swap_out_bytes + records[i].swap_in_bytes > 0;
+    }
+    for (uint64_t i = 0; i < recording.event_count; i++) {
+        told_out += recording.events[i].kind == RP_TRACE_SWAP ? recording.events[i].id : 0;
+        told_in += recording.events[i].kind == RP_TRACE_SWAP ? recording.events[i].v : 0;
+    }
+    assert_true(out > 0 && in > 0);
+    assert_int_equal(out, pages_of(RP_TRACE_SWAP_OUT) * page_bytes);
+    assert_int_equal(in, pages_of(RP_TRACE_SWAP_IN) * page_bytes);
+    assert_int_equal(told_out, out);
+    assert_int_equal(told_in, in);
+    assert_true(count_of(RP_TRACE_SWAP) > steps); /* zeros after the last step that swaps */
+    assert_int_equal(rp_counter_read(&metrics->swap_out_bytes), out);
+    assert_int_equal(rp_counter_read(&metrics->swap_in_bytes), in);
+    assert_true(rp_histogram_sum(&metrics->step_swap_bytes) == (double)(out + in));
+    for (uint32_t i = 0; i <= metrics->step_swap_bytes.bound_count; i++)
+        counted += metrics->step_swap_bytes.buckets[i];
+    assert_int_equal(counted, steps);
+}
+
 static void test_waiting_for_work_is_told_as_such_while_it_lasts(void **state) {
     const struct rp_engine_metrics *metrics;
     struct rp_engine_config config = fixture_config(NULL);
@@ -464,6 +503,9 @@ int main(void) {
                                         setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_device_with_its_own_memory_and_clock_is_mapped,
                                         setup, teardown),
+        cmocka_unit_test_setup_teardown(
+            test_swap_bytes_of_records_counters_and_trace_are_those_of_the_pages_moved, setup,
+            teardown),
         cmocka_unit_test_setup_teardown(test_swaps_are_charged_to_the_request_that_moved, setup,
                                         teardown),
         cmocka_unit_test_setup_teardown(test_copies_of_a_gpu_are_a_lane_between_the_steps, setup,

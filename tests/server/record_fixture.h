@@ -38,6 +38,7 @@ static void record_make(struct rp_request_record *record) {
                                               .span = 0x1122334455667788u,
                                               .flags = 1};
     record->prompt_count = 1;
+    record->price_per_hour = 3;
     record->key_index = 2;
     record->unix_offset_ns = 1700000000000000000;
     record->first_byte_ns = 1000 * MS;
@@ -56,6 +57,7 @@ static void record_make(struct rp_request_record *record) {
     request.stats = (struct rp_request_stats){
         .device_ns = 12 * MS,
         .prefill_device_ns = 5 * MS,
+        .energy_pj = 4200000000000u, /* 12 ms at 350 W */
         .bytes = 1000,
         .flops = 2000,
         .first_step = 11,

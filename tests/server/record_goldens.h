@@ -25,7 +25,9 @@ static const char golden_json[] =
     "'prefill_seconds':0.005,'bytes':1000,'flops':2000,'steps':4,'decode_steps':3,"
     "'first_step':11,'last_step':15,'padding_ratio':0.25,'buckets':[{'graph':1,'tokens':16,"
     "'logit_rows':8,'decode':false,'steps':1},{'graph':0,'tokens':8,'logit_rows':8,"
-    "'decode':true,'steps':3}],'other_bucket_steps':0},'memory':{'pages_peak':2,"
+    "'decode':true,'steps':3}],'other_bucket_steps':0},'energy':{'joules':4.2,"
+    "'joules_per_output_token':1.05},'cost':{'total':1e-05,'per_output_token':2.5e-06},"
+    "'memory':{'pages_peak':2,"
     "'page_seconds':0.06,'swaps':1},'token_seconds':[0.03,0.035,0.075,0.08]}";
 
 static const char golden_otlp[] =
@@ -51,7 +53,9 @@ static const char golden_otlp[] =
     "'value':{'arrayValue':{'values':[{'stringValue':'length'}]}}},{'key':'reprise.request_id',"
     "'value':{'stringValue':'req-1'}},{'key':'http.response.status_code',"
     "'value':{'intValue':'200'}},{'key':'reprise.device.seconds',"
-    "'value':{'doubleValue':0.012}},{'key':'reprise.device.bytes','value':{'intValue':'1000'}},"
+    "'value':{'doubleValue':0.012}},{'key':'reprise.energy.joules','value':{'doubleValue':4.2}},"
+    "{'key':'reprise.cost','value':{'doubleValue':1e-05}},{'key':'reprise.device.bytes','value':{'"
+    "intValue':'1000'}},"
     "{'key':'reprise.device.flops','value':{'intValue':'2000'}},{'key':'reprise.steps',"
     "'value':{'intValue':'4'}},{'key':'reprise.kv_pages.peak','value':{'intValue':'2'}},"
     "{'key':'reprise.swaps','value':{'intValue':'1'}},{'key':'reprise.client_stall.seconds',"
@@ -112,7 +116,8 @@ static const char golden_timing[] =
     "'receive_seconds':0.001,'parse_seconds':0.0005,'tokenize_seconds':0.0005,"
     "'queue_seconds':0.007,'prefill_seconds':0.02,'time_to_first_token_seconds':0.03,"
     "'decode_seconds':0.05,'time_per_output_token_seconds':0.016666666,'total_seconds':0.081,"
-    "'device_seconds':0.012,'prompts':[{'index':0,'queue_seconds':0.007,'prefill_seconds':0.02,"
+    "'device_seconds':0.012,'energy_joules':4.2,'cost':1e-05,'prompts':[{'index':0,'queue_seconds':"
+    "0.007,'prefill_seconds':0.02,"
     "'time_to_first_token_seconds':0.03,'decode_seconds':0.05,"
     "'time_per_output_token_seconds':0.016666666,'cached_tokens':16,'swaps':1,'steps':4,"
     "'device_seconds':0.012,'inter_token':{'worst':{'seconds':0.04,'token':2,'step':14,"

@@ -108,6 +108,30 @@ static int by_total(const void *a, const void *b) {
     return x < y ? 1 : -(x > y);
 }
 
+static uint64_t ended[8];
+static uint32_t ended_count;
+
+static void on_ended(void *ctx, const struct rp_request_record *record) {
+    assert_ptr_equal(ctx, &log_);
+    assert_true(record->written_ns == 7 && record->stall_ns == 9);
+    ended[ended_count++] = record->sequence;
+}
+
+static void test_each_record_is_complete_once_when_its_answer_is_written(void **state) {
+    (void)state;
+    log_.ended = on_ended;
+    log_.ended_ctx = &log_;
+    ended_count = 0;
+    for (uint64_t i = 1; i <= 6; i++)
+        add(100, 5000);
+    assert_int_equal(ended_count, 0);
+    rp_request_log_written(&log_, 2, 3, 7, 9);
+    assert_int_equal(ended_count, 3);
+    assert_true(ended[0] + ended[1] + ended[2] == 2 + 3 + 4);
+    rp_request_log_written(&log_, 6, 1, 7, 9);
+    assert_true(ended_count == 4 && ended[3] == 6);
+}
+
 static void test_the_largest_are_found_by_every_measure(void **state) {
     static struct rp_request_record records[500];
     static uint64_t totals[500];
@@ -214,6 +238,8 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_refused_requests_evict_no_others, setup, teardown),
         cmocka_unit_test_setup_teardown(test_writing_is_noted_wherever_the_record_lies, setup,
                                         teardown),
+        cmocka_unit_test_setup_teardown(
+            test_each_record_is_complete_once_when_its_answer_is_written, setup, teardown),
         cmocka_unit_test(test_the_largest_are_found_by_every_measure),
         cmocka_unit_test(test_token_times_survive_their_encoding),
         cmocka_unit_test(test_phases_are_differences_of_stamps),
