@@ -79,7 +79,7 @@ void rp_latency_read(const struct rp_latency *const *shards, uint32_t shard_coun
 struct rp_latency_mark {
     uint64_t counts[RP_LATENCY_SLOTS], sum;
 };
-/* What was recorded since the mark, which moves to now. The largest value is the middle of its slot.
+/* What was recorded since the mark, which moves to now. The largest value: the middle of its slot.
  * Any thread that owns the mark; takes some us. */
 void rp_latency_since(const struct rp_latency *latency, struct rp_latency_mark *mark,
                       struct rp_latency_stats *out);

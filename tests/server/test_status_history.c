@@ -1,4 +1,4 @@
-/* Goal: a sample holds what happened in its second and nothing else; the newest 300 are kept; a late
+/* Goal: a sample holds what happened in its second alone; the newest 300 are kept; a late
  * tick makes one longer sample; seconds without steps are samples too. */
 #include "server/observe/status_history.h"
 

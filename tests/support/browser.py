@@ -1,15 +1,16 @@
 """A headless Chromium driven by the DevTools protocol over a pipe: pages of a given size and color scheme, keys, clicks,
 scripts, screenshots."""
 import base64
+import fcntl
 import json
 import os
 import select
+import shutil
 import subprocess
 import tempfile
 import time
 
-from debug_page import CHROMIUM
-
+CHROMIUM = next((p for p in map(shutil.which, ("chromium", "chromium-browser", "google-chrome")) if p), None)
 KEYS = {"Tab": 9, "Enter": 13, "Escape": 27, "ArrowLeft": 37, "ArrowRight": 39, "p": 80}
 
 
@@ -17,17 +18,17 @@ class Browser:
     """One page. errors: exceptions, and what the page wrote to the console as an error."""
 
     def __init__(self, width=1280, height=900, dark=False):
-        self.profile = tempfile.TemporaryDirectory()
+        self.profile = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
         to_child, self.out = os.pipe()
         self.input, from_child = os.pipe()
+        # The browser reads commands from descriptor 3 and writes answers to 4: copies out of their way first.
+        ends = [fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 10) for end in (to_child, from_child)]
         command = [CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu", "--remote-debugging-pipe", "--no-first-run",
                    "--disable-background-networking", "--hide-scrollbars", "--user-data-dir=" + self.profile.name, "about:blank"]
-        # The browser reads commands from descriptor 3 and writes answers to 4.
-        shell = ["sh", "-c", f'exec "$@" 3<&{to_child} 4>&{from_child}', "sh", *command]
-        self.process = subprocess.Popen(shell, pass_fds=(to_child, from_child), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                                        stderr=subprocess.DEVNULL)
-        os.close(to_child)
-        os.close(from_child)
+        self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                                        close_fds=False, preexec_fn=lambda: (os.dup2(ends[0], 3), os.dup2(ends[1], 4)))
+        for end in (to_child, from_child, *ends):
+            os.close(end)
         self.number, self.buffer, self.session, self.errors, self.requests = 0, b"", None, [], []
         target = next(t for t in self.send("Target.getTargets")["targetInfos"] if t["type"] == "page")
         self.session = self.send("Target.attachToTarget", targetId=target["targetId"], flatten=True)["sessionId"]

@@ -23,8 +23,9 @@ function number(value, digits) {
   return value.toLocaleString('en-US', { minimumFractionDigits: digits, maximumFractionDigits: digits });
 }
 // About three digits, as a reader of a table wants them.
-const short = (value) => number(value, !known(value) || value >= 100 ? 0 : value >= 10 ? 1 : 2);
-const ms = (seconds) => (known(seconds) ? number(seconds * 1e3, seconds >= 10 ? 0 : seconds >= 0.1 ? 1 : 2) : '–');
+const digits = (value) => (!known(value) || value >= 100 ? 0 : value >= 10 ? 1 : 2);
+const short = (value) => number(value, digits(value));
+const ms = (seconds) => (known(seconds) ? number(seconds * 1e3, seconds >= 1 ? 0 : seconds >= 0.1 ? 1 : 2) : '–');
 const share = (part, whole) => (whole > 0 ? number((part / whole) * 100, 1) : '–');
 function bytes(value) {
   const units = ['B', 'KiB', 'MiB', 'GiB', 'TiB'];
@@ -39,10 +40,12 @@ function duration(seconds) {
   return seconds < 7200 ? number(seconds / 60, 0) + ' min' : number(seconds / 3600, 1) + ' h';
 }
 function words(name) { return name.replaceAll('_', ' '); }
-// 1, 2 or 5 times a power of ten: not below value.
-function nice(value) {
+const trim = (text) => text.replace(/(\.\d*?)0+(?=\D|$)/, '$1').replace(/\.(?=\D|$)/, '');
+// The smallest of `factors` times a power of ten that is not below value.
+const TICKS = [1, 2, 5, 10], TOPS = [1, 1.5, 2, 3, 4, 5, 6, 8, 10];
+function nice(value, factors) {
   const power = 10 ** Math.floor(Math.log10(value));
-  return [1, 2, 5, 10].find((digit) => digit * power >= value * (1 - 1e-9)) * power;
+  return factors.find((factor) => factor * power >= value * (1 - 1e-9)) * power;
 }
 
 // A cell whose text is a number of an answer: path is where it stands there.

@@ -49,10 +49,10 @@ function axes(nodes, width, most, past) {
   const y = (value) => BOTTOM - ((BOTTOM - TOP) * value) / most;
   for (const part of [0, 0.5, 1]) {
     nodes.push(el('line', { x1: LEFT, x2: width - RIGHT, y1: y(most * part), y2: y(most * part) }));
-    nodes.push(el('text', { x: LEFT - 6, y: y(most * part) + 4, 'text-anchor': 'end' }, part ? short(most * part).replace(/\.0+$/, '') : '0'));
+    nodes.push(el('text', { x: LEFT - 6, y: y(most * part) + 4, 'text-anchor': 'end' }, part ? trim(short(most * part)) : '0'));
   }
-  const each = past === PAST ? 60 : past / 4;
-  for (let ago = past; ago >= 0; ago -= each) {
+  const narrow = width < 420, each = past / (past === PAST ? 5 : 4) * (narrow ? 2 : 1);
+  for (let ago = narrow && past === PAST ? 240 : past; ago >= 0; ago -= each) {
     const x = LEFT + ((width - LEFT - RIGHT) * (past - ago)) / past;
     const text = ago === 0 ? 'now' : past === PAST ? `−${ago / 60} min` : `−${ago} s`;
     nodes.push(el('text', { x, y: HEIGHT - 6, 'text-anchor': ago === past ? 'start' : ago === 0 ? 'end' : 'middle' }, text));
@@ -76,7 +76,7 @@ function drawChart(chart) {
   const samples = state.samples.filter((sample) => state.now - sample.end_seconds <= past);
   let most = chart.stack || 0;
   if (!chart.stack) for (const one of chart.series) for (const sample of samples) most = Math.max(most, one.of(sample) || 0);
-  if (!chart.stack) most = Math.max(nice(most || 1), chart.whole ? 2 : 0);
+  if (!chart.stack) most = Math.max(nice(most || 1, TOPS), chart.whole ? 2 : 0);
   const x = (sample) => (width - RIGHT - ((width - LEFT - RIGHT) * (state.now - sample.end_seconds)) / past).toFixed(1);
   const y = (value) => (BOTTOM - ((BOTTOM - TOP) * Math.min(value, most)) / most).toFixed(1);
   const nodes = [], areas = [], below = samples.map(() => 0);
@@ -90,19 +90,22 @@ function drawChart(chart) {
     }
     const lower = points.map((point, i) => `${point.x} ${y(below[i])}`).reverse();
     const upper = points.map((point, i) => { below[i] += point.value || 0; return `${point.x} ${y(below[i])}`; });
-    if (points.length > 1) areas.push(el('path', { d: `M${upper.join('L')}L${lower.join('L')}Z`, fill: one.color }));
+    if (points.length < 2) continue;
+    areas.push(el('path', { d: `M${upper.join('L')}L${lower.join('L')}Z`, fill: one.color, 'fill-opacity': 0.5 }),
+      el('path', { d: `M${upper.join('L')}`, fill: 'none', stroke: one.color, 'stroke-width': 1.2 }));
   }
   const at = state.cursor === null ? null : sampleAt(state.cursor), shown = at || samples[samples.length - 1];
-  const all = chart.stack ? [...areas, ...nodes] : [...nodes, ...areas];
+  const all = [...nodes, ...areas], text = (one) => (shown ? number(one.of(shown), chart.whole ? 0 : chart.stack ? 1 : digits(one.of(shown))) : '–');
   if (at) {
     all.push(el('line', { class: 'cursor', x1: x(at), x2: x(at), y1: TOP, y2: BOTTOM }));
     const right = Number(x(at)) > width / 2;
     all.push(el('text', { x: Number(x(at)) + (right ? -5 : 5), y: TOP + 9, 'text-anchor': right ? 'end' : 'start' }, `${number(state.now - at.end_seconds, 0)} s ago`));
   }
   svg.replaceChildren(...all);
-  legend('legend-' + chart.id, chart.series.map((one) => [one.color, one.name, shown ? short(one.of(shown)) : '–']));
-  svg.setAttribute('aria-label', (at ? `${number(state.now - at.end_seconds, 0)} s ago: ` : 'now: ') +
-    chart.series.map((one) => `${one.name} ${shown ? short(one.of(shown)) : 'unknown'}`).join(', '));
+  const present = (one, i) => i < 2 || samples.some((sample) => one.of(sample) > 0);
+  legend('legend-' + chart.id, chart.series.filter(present).map((one) => [one.color, one.name, text(one)]));
+  svg.setAttribute('aria-label', $('h-' + chart.id).textContent + ', ' + (at ? `${number(state.now - at.end_seconds, 0)} s ago: ` : 'now: ') +
+    chart.series.map((one) => `${one.name} ${text(one)}`).join(', '));
 }
 function drawCharts() { CHARTS.forEach(drawChart); }
 

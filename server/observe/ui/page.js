@@ -1,7 +1,7 @@
 const PERIOD_MS = 1000;
 const STATES = { reserved: 'var(--e)', free: 'var(--line)', held: 'var(--a)', cached: 'var(--c)', pending: 'var(--b)' };
-const LISTS = { slowest: 'slowest=20', 'first token': 'slowest=20&sort=ttft', 'worst gap': 'slowest=20&sort=itl', 'longest queue': 'slowest=20&sort=queue',
-  newest: 'recent=20', open: 'slowest=20&finish=open' };
+const LISTS = { slowest: 'slowest=12', 'first token': 'slowest=12&sort=ttft', 'worst gap': 'slowest=12&sort=itl', 'longest queue': 'slowest=12&sort=queue',
+  newest: 'recent=12', open: 'slowest=12&finish=open' };
 // A verdict's color: the device is used well, something can be gained, nothing is wrong.
 const TONES = { memory_bound: 'var(--good)', compute_bound: 'var(--good)', starved: 'var(--a)', unknown: 'var(--e)' };
 
@@ -62,8 +62,10 @@ function drawLatency() {
       cell(number(window.count, 0), at + 'count'));
   };
   const rows = state.raw.latency.series.map((series, i) => row(series, words(series.name), `latency.series.${i}`));
-  state.raw.latency.steps.forEach((series, i) => rows.push(row(series,
-    `step, ${series.decode ? 'decode' : 'mixed'} ${series.tokens} (${series.logit_rows} sampled)`, `latency.steps.${i}`)));
+  state.raw.latency.steps.forEach((series, i) => {
+    if (series.windows[state.window].count)
+      rows.push(row(series, `step, ${series.decode ? 'decode' : 'mixed'} ${series.tokens} (${series.logit_rows} sampled)`, `latency.steps.${i}`));
+  });
   table('latency', head('', ...columns, 'count'), rows);
 }
 
@@ -99,7 +101,7 @@ function drawRequests() {
   const list = state.raw.requests.requests;
   const life = (request) => PHASES.reduce((sum, [name]) => sum + (request.durations_seconds[name] || 0), 0);
   const longest = Math.max(1e-9, ...list.map(life));
-  table('requests', head('id', 'TTFT, ms', 'total, ms', ['queue, prefill, decode', 'text'], ['worst gap, ms', 'extra'], ['because of', 'text extra'], ['prompt', 'extra'],
+  table('requests', head('id', 'TTFT, ms', 'total, ms', ['life', 'text'], ['worst gap, ms', 'extra'], ['because of', 'text extra'], ['prompt', 'extra'],
     ['cached', 'extra'], ['answer', 'extra'], ['device, ms', 'extra'], ['end', 'text extra']), list.map((request, i) => requestRow(request, `requests.requests.${i}.`, longest)));
   legend('legend-requests', list.length ? PHASES.map(([name, color]) => [color, name]) : [['transparent', state.list === 'open' ? 'no request is open' : 'no request has ended']]);
 }

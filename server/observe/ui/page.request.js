@@ -21,10 +21,10 @@ function drawWaterfall(record) {
   const end = Math.max(1e-6, first ? stamps.first_token : Math.max(...phases.map((phase) => phase[2])));
   const height = (phases.length + 1) * ROW, x = (time) => left + ((width - left - right) * Math.min(time, end)) / end;
   svg.style.height = height + 'px';
-  const nodes = [], tick = nice(end / Math.max(2, Math.floor((width - left - right) / 110)));
+  const nodes = [], tick = nice(end / Math.max(2, Math.floor((width - left - right) / 110)), TICKS);
   for (let time = 0; time <= end * 1.0001; time += tick) {
     nodes.push(el('line', { x1: x(time), x2: x(time), y1: 0, y2: height - ROW + 4 }));
-    nodes.push(el('text', { x: x(time), y: height - 8, 'text-anchor': 'middle' }, time ? duration(time) : '0'));
+    nodes.push(el('text', { x: x(time), y: height - 8, 'text-anchor': 'middle' }, time ? trim(duration(time)) : '0'));
   }
   phases.forEach(([name, begin, stop, color, more], i) => {
     const y = i * ROW;
@@ -53,9 +53,9 @@ function tokensOf(record) {
 }
 function drawGaps(record) {
   const svg = $('gaps'), width = svg.clientWidth || 600, left = 44, bottom = 74, tokens = tokensOf(record).filter((token) => known(token.gap));
-  const most = nice(Math.max(1e-6, ...tokens.map((token) => token.gap))), each = (width - left - 4) / Math.max(tokens.length, 1);
+  const most = nice(Math.max(1e-6, ...tokens.map((token) => token.gap)), TOPS), each = (width - left - 4) / Math.max(tokens.length, 1);
   const nodes = [0, 1].map((part) => el('line', { x1: left, x2: width - 4, y1: bottom - 66 * part, y2: bottom - 66 * part }));
-  nodes.push(el('text', { x: left - 6, y: 14, 'text-anchor': 'end' }, short(most * 1e3).replace(/\.0+$/, '')), el('text', { x: left - 6, y: bottom + 3, 'text-anchor': 'end' }, '0'));
+  nodes.push(el('text', { x: left - 6, y: 14, 'text-anchor': 'end' }, trim(short(most * 1e3))), el('text', { x: left - 6, y: bottom + 3, 'text-anchor': 'end' }, '0'));
   if (tokens.length) {
     nodes.push(el('text', { x: left, y: 88 }, 'token 2'), el('text', { x: left + each * tokens.length, y: 88, 'text-anchor': tokens.length > 20 ? 'end' : 'start' }, number(tokens.length + 1, 0)));
   }

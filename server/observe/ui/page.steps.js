@@ -36,10 +36,10 @@ function drawSteps() {
     const left = Math.max(scale.x(from), STEP_LEFT), right = Math.min(scale.x(to), width - STEP_RIGHT);
     inside.push(el('rect', { x: left.toFixed(2), y, width: Math.max(right - left, 0.6).toFixed(2), height, fill: color, ...more }));
   };
-  const tick = nice((scale.end - scale.begin) / Math.max(2, Math.floor(width / 160)));
+  const tick = nice((scale.end - scale.begin) / Math.max(2, Math.floor(width / 110)), TICKS);
   for (let time = Math.ceil(scale.begin / tick) * tick; time <= scale.end; time += tick) {
     nodes.push(el('line', { x1: scale.x(time), x2: scale.x(time), y1: 4, y2: 104 }));
-    nodes.push(el('text', { x: scale.x(time), y: 120, 'text-anchor': 'middle' }, `−${duration(Math.max(0, -time))}`));
+    nodes.push(el('text', { x: scale.x(time), y: 120, 'text-anchor': 'middle' }, time > -1e-9 ? 'now' : `−${trim(duration(-time))}`));
   }
   nodes.push(el('text', { x: 0, y: 26 }, 'host'), el('text', { x: 0, y: 70 }, 'device'));
   for (const step of steps) {
@@ -47,7 +47,7 @@ function drawSteps() {
     bar(step.plan, step.planned, 12, 20, 'var(--d)');
     bar(step.launch, step.launched, 12, 20, 'var(--f)');
     if (waited) bar(step.begin - gap, step.begin, 62, 8, idleColor(waited[0]));
-    bar(step.begin, step.end, 50, 32, step.decode_only ? 'var(--a)' : 'var(--c)', step.stamped ? { 'fill-opacity': 0.75 } : {});
+    bar(step.begin, step.end, 50, 32, step.decode_only ? 'var(--a)' : 'var(--c)');
     if (step.step === state.chosen)
       bar(step.begin, step.end, 47, 38, 'none', { stroke: 'var(--text)', 'stroke-width': 2 });
   }
