@@ -7,7 +7,7 @@
 #include "server/http/http_query.h"
 #include "server/http/router.h"
 
-static double seconds(uint64_t ns) { return (double)ns * 1e-9; }
+static double seconds(uint64_t ns) { return (double)ns / 1e9; } /* shortest as text */
 
 static void write_percentiles(struct rp_json *json, const struct rp_history_sample *sample) {
     for (int i = 0; i < RP_HISTORY_SERIES_COUNT; i++) {

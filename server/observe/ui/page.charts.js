@@ -73,15 +73,17 @@ function linePath(points) {
 
 function drawChart(chart) {
   const svg = $('chart-' + chart.id), width = svg.clientWidth || 400, past = pastShown();
-  const samples = state.samples.filter((sample) => state.now - sample.end_seconds <= past);
+  // A second without a number for it, as the device's time within a long step, is no part of a stack.
+  const samples = state.samples.filter((sample) => state.now - sample.end_seconds <= past && (!chart.stack || known(chart.series[0].of(sample))));
+  const series = chart.series.filter((one, i) => i < 2 || samples.some((sample) => one.of(sample) > 0));
   let most = chart.stack || 0;
-  if (!chart.stack) for (const one of chart.series) for (const sample of samples) most = Math.max(most, one.of(sample) || 0);
+  if (!chart.stack) for (const one of series) for (const sample of samples) most = Math.max(most, one.of(sample) || 0);
   if (!chart.stack) most = Math.max(nice(most || 1, TOPS), chart.whole ? 2 : 0);
   const x = (sample) => (width - RIGHT - ((width - LEFT - RIGHT) * (state.now - sample.end_seconds)) / past).toFixed(1);
   const y = (value) => (BOTTOM - ((BOTTOM - TOP) * Math.min(value, most)) / most).toFixed(1);
   const nodes = [], areas = [], below = samples.map(() => 0);
   axes(nodes, width, most, past);
-  for (const one of chart.series) {
+  for (const one of series) {
     const points = samples.map((sample) => ({ x: x(sample), value: one.of(sample), late: sample.seconds > 2 }));
     if (!chart.stack) {
       points.forEach((point) => { point.y = y(point.value || 0); });
@@ -102,10 +104,9 @@ function drawChart(chart) {
     all.push(el('text', { x: Number(x(at)) + (right ? -5 : 5), y: TOP + 9, 'text-anchor': right ? 'end' : 'start' }, `${number(state.now - at.end_seconds, 0)} s ago`));
   }
   svg.replaceChildren(...all);
-  const present = (one, i) => i < 2 || samples.some((sample) => one.of(sample) > 0);
-  legend('legend-' + chart.id, chart.series.filter(present).map((one) => [one.color, one.name, text(one)]));
+  legend('legend-' + chart.id, series.map((one) => [one.color, one.name, text(one)]));
   svg.setAttribute('aria-label', $('h-' + chart.id).textContent + ', ' + (at ? `${number(state.now - at.end_seconds, 0)} s ago: ` : 'now: ') +
-    chart.series.map((one) => `${one.name} ${text(one)}`).join(', '));
+    series.map((one) => `${one.name} ${text(one)}`).join(', '));
 }
 function drawCharts() { CHARTS.forEach(drawChart); }
 

@@ -34,7 +34,7 @@ function drawSteps() {
   const bar = (from, to, y, height, color, more) => {
     if (to < scale.begin || from > scale.end) return;
     const left = Math.max(scale.x(from), STEP_LEFT), right = Math.min(scale.x(to), width - STEP_RIGHT);
-    inside.push(el('rect', { x: left.toFixed(2), y, width: Math.max(right - left, 0.6).toFixed(2), height, fill: color, ...more }));
+    inside.push(el('rect', { x: left.toFixed(2), y, width: Math.max(right - left - 0.5, 0.6).toFixed(2), height, fill: color, ...more }));
   };
   const tick = nice((scale.end - scale.begin) / Math.max(2, Math.floor(width / 110)), TICKS);
   for (let time = Math.ceil(scale.begin / tick) * tick; time <= scale.end; time += tick) {
